@@ -1,0 +1,56 @@
+"""The whole curriculum on your own files.
+
+  fairjax run --config=configs/text.py:train=PATH,valid=PATH,test=PATH --workdir=DIR
+
+PATH is a file or a glob (plain or .gz), several joined by '+'. layout: lines (one document a line),
+tsv (text in the last column), wikitext (' = Title = ' articles). Sizes suit two CPU cores and some
+minutes; scale them with --config.model.* and --config.lm.*. Scores come from VADER; with
+lexicon=POSITIVE+NEGATIVE also from opinion words (e.g. the Hu & Liu lists).
+"""
+
+from fairjax.config_files import default_config_dict, parse_arg
+
+
+def get_config(arg=''):
+  """Arguments: train, valid, test, layout, attribute, vocab_size, lexicon, seed."""
+  arg = parse_arg(arg, train=(), valid=(), test=(), layout='lines', attribute='country',
+                  vocab_size=8000, lexicon=(), seed=0)
+  config = default_config_dict()
+  config.name = 'text'
+  config.seed = arg.seed
+  config.attribute = arg.attribute
+
+  config.data.source = arg.layout
+  config.data.train, config.data.valid, config.data.test = arg.train, arg.valid, arg.test
+  config.data.vocab_size = arg.vocab_size
+
+  config.model.num_layers = 4
+  config.model.model_dim = 256
+  config.model.num_heads = 4
+  config.model.head_dim = 64
+  config.model.ff_dim = 1024
+  config.model.segment_len = 128
+  config.model.memory_len = 128
+
+  config.lm.steps = 1500
+  config.lm.batch_size = 16
+  config.lm.learning_rate = 1e-3
+  config.lm.warmup_steps = 100
+
+  config.sentiment.steps = 600
+  config.sentiment.batch_size = 64
+  config.sentiment.learning_rate = 1e-3
+  config.sentiment.warmup_steps = 50
+  config.sentiment.max_sentences = 40000
+  config.sentiment.scorer = 'opinion' if arg.lexicon else 'vader'
+
+  config.debias.steps = 300
+  config.debias.batch_size = 16
+  config.debias.learning_rate = 1e-4  # a tenth of step 1, as the paper
+  config.debias.warmup_steps = 30
+
+  config.sample.samples = 200
+  config.sample.batch_size = 100
+  config.measure.lexicon = arg.lexicon
+  config.measure.scorers = ('opinion', 'vader') if arg.lexicon else ('vader',)
+  return config

@@ -1,0 +1,7 @@
+"""`python -m fairjax` is the `fairjax` command."""
+
+import sys
+
+from fairjax.cli import main
+
+sys.exit(main())

@@ -1,0 +1,228 @@
+"""The command line: `fairjax VERB ...`.
+
+Exit codes: 0 done; 2 the user can mend it (one line says what, where and how); 42 interrupted and
+saved, the same command continues; anything else is a fault. Verbs import what they need inside
+their functions, so that `fairjax --help` answers at once.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from fairjax.errors import Preempted, UserError, unknown_name
+
+PREEMPTED = 42
+_RUN_OPTIONS = '--config=configs/quickstart.py --workdir=runs/quickstart'
+
+VERBS: dict[str, tuple[str, str]] = {
+  'run': ('the whole job: data, curriculum, sampling, scores, measures, report',
+          f'fairjax run {_RUN_OPTIONS}'),
+  'data': ('prepare vocabulary and token stores only', f'fairjax data {_RUN_OPTIONS}'),
+  'train': ('train up to a stage of the curriculum', f'fairjax train {_RUN_OPTIONS} --stage=lm'),
+  'sample': ('sample continuations of every trained model', f'fairjax sample {_RUN_OPTIONS}'),
+  'score': ('score the sampled continuations', f'fairjax score {_RUN_OPTIONS}'),
+  'measure': ('measure a workdir, or any JSONL file of generations',
+              'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader '
+              '--json'),
+  'report': ('write the report of a measured workdir', f'fairjax report {_RUN_OPTIONS}'),
+  'attributes': ('list the built-in attributes, or check a file',
+                 'fairjax attributes check country'),
+  'config': ('show the resolved configuration with types',
+             'fairjax config show --config=configs/quickstart.py --config.lm.steps=100'),
+  'doctor': ('print versions and devices', 'fairjax doctor'),
+}
+"""Verb -> (what it does, an example that works)."""
+
+
+class _Parser(argparse.ArgumentParser):
+  """Reports bad arguments as `UserError`, like every other bad input."""
+
+  def error(self, message: str):
+    raise UserError(f'{message} (see: {self.prog} --help)')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs one verb and returns the exit code."""
+  argv = list(sys.argv[1:] if argv is None else argv)
+  debug = '--debug' in argv
+  try:
+    options = parse(argv)
+    if options.verb is None:
+      make_parser().print_help()
+      return 0
+    return _HANDLERS[options.verb](options) or 0
+  except UserError as e:
+    if debug:
+      raise
+    print(f'fairjax: {e}', file=sys.stderr)
+    return 2
+  except Preempted as e:
+    print(f'fairjax: {e}; the same command continues', file=sys.stderr)
+    return PREEMPTED
+  except KeyboardInterrupt:
+    print('fairjax: interrupted; the same command continues', file=sys.stderr)
+    return PREEMPTED
+  except Exception as e:
+    from fairjax.train.loop import TrainingDiverged
+    if debug or not isinstance(e, TrainingDiverged):
+      raise
+    print(f'fairjax: {e}', file=sys.stderr)
+    return 1
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+  """Parses arguments; `--config.a.b=v` (or `--config.a.b v`) land in `overrides`."""
+  rest, overrides = [], {}
+  words = iter(argv)
+  for word in words:
+    if word.startswith('--config.'):
+      name, has_value, value = word[len('--config.'):].partition('=')
+      value = value if has_value else next(words, None)
+      if value is None:
+        raise UserError(f'{word} needs a value: {word}=...')
+      overrides[name] = value
+    else:
+      rest.append(word)
+  if rest and not rest[0].startswith('-') and rest[0] not in VERBS:
+    raise unknown_name('verb', rest[0], VERBS)
+  options = make_parser().parse_args(rest)
+  if overrides and not getattr(options, 'config', None):
+    raise UserError(f'--config.{next(iter(overrides))} needs --config=FILE')
+  options.overrides = overrides
+  return options
+
+
+def make_parser() -> argparse.ArgumentParser:
+  """The parser of all verbs."""
+  parser = _Parser(
+    prog='fairjax', description='Train Transformer-XL language models, measure and reduce the '
+    'counterfactual sentiment bias of what they write.')
+  parser.add_argument('--debug', action='store_true', help='show the traceback of user errors')
+  verbs = parser.add_subparsers(dest='verb', metavar='VERB', parser_class=_Parser)
+  parsers = {}
+  for verb, (what, example) in VERBS.items():
+    parsers[verb] = verbs.add_parser(
+      verb, help=what, description=what, epilog=f'example: {example}',
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parsers[verb].add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
+                               help='show the traceback of user errors')
+  for verb in ('run', 'data', 'train', 'sample', 'score', 'report'):
+    _add_run_options(parsers[verb], required=True)
+  parsers['train'].add_argument('--stage', choices=('lm', 'sentiment', 'debias'), default='debias',
+                                help='train up to and with this stage (default: all)')
+  measure = parsers['measure']
+  _add_run_options(measure, required=False)
+  measure.add_argument('--records', metavar='FILE', help='JSONL (or .gz) of generations, from any '
+                       'model: attribute, value, template, prefix, continuation')
+  measure.add_argument('--attribute', help='built-in attribute or YAML file')
+  measure.add_argument('--scorer', action='append', default=None,
+                       help='opinion | vader | recorded:NAME; repeat for several')
+  measure.add_argument('--lexicon', nargs=2, metavar=('POSITIVE', 'NEGATIVE'), default=None,
+                       help='word lists of the opinion scorer')
+  measure.add_argument('--permutations', type=int, default=200, help='for the null floor')
+  measure.add_argument('--independent', action='store_true',
+                       help='samples of different values were drawn independently (not coupled)')
+  measure.add_argument('--json', action='store_true', help='print JSON')
+  attributes = parsers['attributes']
+  attributes.add_argument('action', choices=('list', 'check'))
+  attributes.add_argument('file', nargs='?', help='attribute name or YAML file')
+  attributes.add_argument('--vocabulary', metavar='DIR', help='also check pieces in a vocabulary')
+  attributes.add_argument('--lexicon', nargs='+', metavar='FILE', default=(),
+                          help='also check against word lists of a scorer')
+  config = parsers['config']
+  config.add_argument('action', choices=('show',))
+  config.add_argument('--config', metavar='FILE[:ARGS]', required=True)
+  return parser
+
+
+def _add_run_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+  parser.add_argument('--config', metavar='FILE[:ARGS]', required=required,
+                      help='config file; --config.a.b=VALUE overrides a field')
+  parser.add_argument('--workdir', metavar='DIR', required=required,
+                      help='folder of the run; the same command continues it')
+
+
+def _job(options: argparse.Namespace):
+  """Opens the workdir of a verb that works on one."""
+  from fairjax.config_files import load_config
+  config = load_config(options.config, options.overrides)
+  # A terminated job raises at once, as with Ctrl-C; training replaces this by a clean save.
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  from fairjax.main_job import Job
+  return Job(config, options.workdir)
+
+
+def _run(options: argparse.Namespace) -> None:
+  _job(options).run()
+
+
+def _data(options: argparse.Namespace) -> None:
+  _job(options).prepare()
+
+
+def _train(options: argparse.Namespace) -> None:
+  _job(options).train(until=options.stage)
+
+
+def _sample(options: argparse.Namespace) -> None:
+  _job(options).sample()
+
+
+def _score(options: argparse.Namespace) -> None:
+  _job(options).score()
+
+
+def _report(options: argparse.Namespace) -> None:
+  _job(options).report()
+
+
+def _measure(options: argparse.Namespace) -> None:
+  if options.records is None:
+    if not (options.config and options.workdir):
+      raise UserError('measure needs --records=FILE --attribute=A --scorer=S, or --config and '
+                      '--workdir of a run')
+    _job(options).measure()
+    return
+  if not options.attribute or not options.scorer:
+    raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, '
+                    'recorded:NAME)')
+  from fairjax.verbs import measure_file
+  measure_file(
+    options.records, attribute=options.attribute, scorers=options.scorer, lexicon=options.lexicon,
+    permutations=options.permutations, coupled=not options.independent, as_json=options.json)
+
+
+def _attributes(options: argparse.Namespace) -> int:
+  from fairjax.counterfactual import list_attributes, load_attribute
+  if options.action == 'list':
+    for name in list_attributes():
+      attribute = load_attribute(name)
+      print(f'{name}: {len(attribute.values)} values, {len(attribute.templates)} templates, '
+            f'{len(attribute.subgroups)} subgroups')
+    return 0
+  if options.file is None:
+    raise UserError('attributes check needs a file: fairjax attributes check FILE')
+  from fairjax.verbs import check_attribute
+  return check_attribute(options.file, vocabulary=options.vocabulary, lexicon=options.lexicon)
+
+
+def _config(options: argparse.Namespace) -> None:
+  from fairjax.config_files import describe, load_config
+  print('\n'.join(describe(load_config(options.config, options.overrides))))
+
+
+def _doctor(options: argparse.Namespace) -> None:
+  from fairjax.verbs import doctor
+  doctor()
+
+
+_HANDLERS: dict[str, Callable[[argparse.Namespace], int | None]] = {
+  'run': _run, 'data': _data, 'train': _train, 'sample': _sample, 'score': _score,
+  'measure': _measure, 'report': _report, 'attributes': _attributes, 'config': _config,
+  'doctor': _doctor,
+}
+
+
+if __name__ == '__main__':
+  sys.exit(main())

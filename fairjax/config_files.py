@@ -1,0 +1,195 @@
+"""Config files: read `configs/*.py`, override fields, convert to the frozen dataclasses and back.
+
+`load_config('configs/quickstart.py:strength=0', {'lm.steps': '100'})` executes the file's
+`get_config(arg)`, applies the overrides with their types checked, converts the
+`ml_collections.ConfigDict` once to frozen dataclasses and validates it. A config file is Python and
+is executed: run only files that you trust. The saved `config.json` is the form to share.
+"""
+
+import ast
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from fairjax.config import Config, validate
+from fairjax.errors import UserError, unknown_name
+
+
+def default_config_dict():
+  """The defaults of every field as an unlocked `ml_collections.ConfigDict`, for config files."""
+  import ml_collections
+
+  return ml_collections.ConfigDict(to_dict(Config()))
+
+
+def parse_arg(arg: str, **defaults: Any) -> types.SimpleNamespace:
+  """Parses the `k=v,k2=v2` behind a config file's colon; types come from the defaults.
+
+  Tuples take `+` between elements. A bare `k` means `k=True` for booleans.
+
+  Raises:
+    UserError: unknown key (with the nearest one) or a value of the wrong type.
+
+  >>> parse_arg('strength=0,quick', strength=0.8, quick=False)
+  namespace(strength=0.0, quick=True)
+  """
+  values = dict(defaults)
+  for item in filter(None, (arg or '').split(',')):
+    key, has_value, text = item.partition('=')
+    if key not in defaults:
+      raise unknown_name('config argument', key, defaults)
+    default = defaults[key]
+    if not has_value:
+      if not isinstance(default, bool):
+        raise UserError(f"config argument '{key}' needs a value: {key}=...")
+      values[key] = True
+    elif isinstance(default, tuple):
+      values[key] = tuple(filter(None, text.split('+')))
+    else:
+      values[key] = _parse(text, type(default), f"config argument '{key}'")
+  return types.SimpleNamespace(**values)
+
+
+def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config:
+  """Reads `FILE.py[:args]` (or a saved `config.json`), applies overrides, validates.
+
+  Args:
+    spec: path of a config file, with its argument behind a colon.
+    overrides: dotted field name -> value as text, e.g. `{'model.num_layers': '12'}`.
+
+  Raises:
+    UserError: missing file, unknown variant or field (nearest name), wrong type, invalid value.
+  """
+  path, _, arg = spec.partition(':')
+  if not os.path.isfile(path):
+    raise UserError(f'config file not found: {path} (example: --config=configs/quickstart.py)')
+  if path.endswith('.json'):
+    values = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+    config = from_dict(values.get('config', values))
+  else:
+    module_spec = importlib.util.spec_from_file_location('_fairjax_config', path)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    if not hasattr(module, 'get_config'):
+      raise UserError(f'{path} defines no get_config(arg): see configs/quickstart.py')
+    config = from_dict(module.get_config(arg).to_dict())
+  for name, text in (overrides or {}).items():
+    config = _override(config, name.split('.'), text, name)
+  validate(config)
+  return config
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+  """Converts nested plain values (lists for tuples are fine) to a `Config`, strictly."""
+  return _build(Config, values, '')
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+  """Nested plain dictionary of a config dataclass; inverse of `from_dict`."""
+  return dataclasses.asdict(config)
+
+
+def config_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+  """Lists `field: saved -> current` for every leaf that differs (missing counts).
+
+  >>> config_differences({'a': {'b': 1}}, {'a': {'b': 2}})
+  ['a.b: 1 -> 2']
+  """
+  def leaves(tree, prefix=''):
+    for key, value in tree.items():
+      if isinstance(value, Mapping):
+        yield from leaves(value, f'{prefix}{key}.')
+      else:
+        yield f'{prefix}{key}', tuple(value) if isinstance(value, list) else value
+
+  old, new = dict(leaves(saved)), dict(leaves(current))
+  return [
+    f'{k}: {old.get(k, "(missing)")} -> {new.get(k, "(missing)")}'
+    for k in sorted(old.keys() | new.keys()) if k not in old or k not in new or old[k] != new[k]
+  ]
+
+
+def describe(config: Any, prefix: str = '') -> list[str]:
+  """One line a field: `name = value  (type)`."""
+  lines = []
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if dataclasses.is_dataclass(value):
+      lines += describe(value, f'{prefix}{field.name}.')
+    else:
+      kind = getattr(field.type, '__name__', str(field.type))
+      lines.append(f'{prefix}{field.name} = {value!r}  ({kind})')
+  return lines
+
+
+def _parse(text: str, kind: Any, what: str) -> Any:
+  try:
+    if kind is bool:
+      return {'true': True, 'false': False, '1': True, '0': False}[text.lower()]
+    if kind is int:
+      return int(text)
+    if kind is float:
+      value = float(text)
+      if not math.isfinite(value):
+        raise ValueError(text)
+      return value
+    if kind is str:
+      return text
+    value = ast.literal_eval(text) if text[:1] in '([' else tuple(filter(None, text.split(',')))
+    return tuple(_coerce(v, typing.get_args(kind)[0], what) for v in value)
+  except (KeyError, ValueError, SyntaxError, TypeError) as e:
+    if isinstance(e, UserError):
+      raise
+    name = getattr(kind, '__name__', str(kind)) if typing.get_args(kind) == () else str(kind)
+    raise UserError(f"{what}: '{text}' is not a valid {name}") from None
+
+
+def _coerce(value: Any, kind: Any, what: str) -> Any:
+  if typing.get_origin(kind) is tuple:
+    if not isinstance(value, tuple | list):
+      raise UserError(f'{what}: {value!r} is not a tuple')
+    return tuple(_coerce(v, typing.get_args(kind)[0], what) for v in value)
+  if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    return float(value)
+  if type(value) is not kind:
+    raise UserError(f'{what}: {value!r} is {type(value).__name__}, not {kind.__name__}')
+  return value
+
+
+def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+  hints = typing.get_type_hints(cls)
+  arguments = {}
+  for key, value in values.items():
+    if key not in hints:
+      raise unknown_name('config field', f'{prefix}{key}', [f'{prefix}{k}' for k in hints])
+    if dataclasses.is_dataclass(hints[key]):
+      if not isinstance(value, Mapping):
+        raise UserError(f'config field {prefix}{key} holds fields, not {value!r}')
+      arguments[key] = _build(hints[key], value, f'{prefix}{key}.')
+    else:
+      arguments[key] = _coerce(value, hints[key], f'config field {prefix}{key}')
+  return cls(**arguments)
+
+
+def _override(node: Any, parts: list[str], text: str, name: str) -> Any:
+  hints = typing.get_type_hints(type(node))
+  prefix = name[: len(name) - len('.'.join(parts))]
+  if parts[0] not in hints:
+    raise unknown_name('config field', prefix + parts[0], [prefix + k for k in hints])
+  kind = hints[parts[0]]
+  if dataclasses.is_dataclass(kind):
+    if len(parts) == 1:
+      raise UserError(f'config field {name} holds fields: set one of '
+                      + ', '.join(f'{name}.{k}' for k in typing.get_type_hints(kind)))
+    return dataclasses.replace(
+      node, **{parts[0]: _override(getattr(node, parts[0]), parts[1:], text, name)})
+  if len(parts) > 1:
+    raise UserError(f'config field {prefix}{parts[0]} has no fields of its own')
+  return dataclasses.replace(node, **{parts[0]: _parse(text, kind, f'--config.{name}')})

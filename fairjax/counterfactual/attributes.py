@@ -1,0 +1,303 @@
+"""Sensitive attributes as data: values, subgroups and templates from YAML files.
+
+`assets/` holds the attributes of Huang et al. 2020, appendix A (definitions H-09 to H-11). A user's
+own file has the same fields:
+
+    name: faith                     # letters, digits, '-' and '_'
+    values: [Christian, {text: Muslim, subgroup: islam, tokens: [Muslim, Muslims], article: a}]
+    templates: ['My {value} friend said', '{value} people are']
+    source: ...                     # optional, as are notes and template_subsets
+
+A value that names no subgroup is one of its own. Instead of `values` there may be `subgroups`, a
+mapping from subgroup to `{values: [...], pronouns: {they: he, them: him, their: his}}`.
+
+Placeholders of templates: `{value}`, `{a}` and `{A}` (a or an before the value), and the names
+under `pronouns`. A template ends where the model is to continue.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.resources
+import json
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+
+from fairjax.counterfactual.yaml_document import YamlDocument
+from fairjax.errors import UserError, unknown_name
+
+_FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'source', 'notes')
+_VALUE_FIELDS = ('text', 'subgroup', 'tokens', 'article', 'pronouns')
+_PLACEHOLDER = re.compile(r'\{(\w*)\}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+  """One value of an attribute.
+
+  Attributes:
+    text: how templates name it.
+    subgroup: name of its subgroup; counterfactuals are values of another one.
+    tokens: its sensitive tokens phi(a) (H-01), forms that are matched in text.
+    article: 'a' or 'an', the article before `text`.
+    pronouns: placeholder to word, e.g. `{'they': 'he'}`.
+  """
+
+  text: str
+  subgroup: str
+  tokens: tuple[str, ...]
+  article: str
+  pronouns: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+  """A sentence beginning with placeholders; `id` is its number in the file, from '1'."""
+
+  text: str
+  id: str
+
+  @property
+  def placeholders(self) -> tuple[str, ...]:
+    """Names between braces, in order of appearance."""
+    return tuple(_PLACEHOLDER.findall(self.text))
+
+  def fill(self, value: Value) -> str:
+    """The template's text for one value."""
+    words = {**value.pronouns, 'value': value.text, 'a': value.article,
+             'A': value.article.capitalize()}
+    return _PLACEHOLDER.sub(lambda m: words[m[1]], self.text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix:
+  """A filled template: indices (from 0) of template and value, and the text."""
+
+  template: int
+  value: int
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+  """A sensitive attribute: A values in at least two subgroups, and templates.
+
+  Attributes:
+    name: short name, used in file names.
+    values: the A values; their order is the value index everywhere.
+    templates: the evaluation templates; their order is the template index everywhere.
+    template_subsets: name to template indices (from 0), e.g. `pronoun_neutral` (H-09).
+    source: where the lists come from.
+    notes: remarks for readers.
+  """
+
+  name: str
+  values: tuple[Value, ...]
+  templates: tuple[Template, ...]
+  template_subsets: Mapping[str, tuple[int, ...]] = dataclasses.field(
+    default_factory=dict, hash=False)
+  source: str = ''
+  notes: str = ''
+
+  @property
+  def value_texts(self) -> tuple[str, ...]:
+    """Texts of the A values."""
+    return tuple(v.text for v in self.values)
+
+  @property
+  def subgroups(self) -> tuple[str, ...]:
+    """Distinct subgroups in order of first appearance."""
+    return tuple(dict.fromkeys(v.subgroup for v in self.values))
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """SHA-256 (hex) of values and templates; source and notes do not count."""
+    content = {'name': self.name, 'values': [dataclasses.asdict(v) for v in self.values],
+               'templates': [dataclasses.asdict(t) for t in self.templates],
+               'template_subsets': dict(self.template_subsets)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode('utf-8')).hexdigest()
+
+  def value_index(self, text: str) -> int:
+    """Index of the value with this text.
+
+    Raises:
+      UserError: no value has it.
+    """
+    if text not in self.value_texts:
+      raise unknown_name(f'value of attribute {self.name}', text, self.value_texts)
+    return self.value_texts.index(text)
+
+  def alternatives(self, value_index: int) -> tuple[int, ...]:
+    """Indices of the values of other subgroups: the possible counterfactuals (H-01)."""
+    subgroup = self.values[value_index].subgroup
+    return tuple(i for i, v in enumerate(self.values) if v.subgroup != subgroup)
+
+  def prefix(self, template_index: int, value_index: int) -> str:
+    """Text of a template filled with a value.
+
+    >>> load_attribute('occupation').prefix(3, 12)
+    'My friend is an accountant, and we'
+    """
+    return self.templates[template_index].fill(self.values[value_index])
+
+  def prefixes(self) -> list[Prefix]:
+    """All filled templates: those of the first template for every value, then the next."""
+    return [Prefix(t, a, self.prefix(t, a))
+            for t in range(len(self.templates)) for a in range(len(self.values))]
+
+
+def article_by_letter(text: str) -> str:
+  """'an' before a vowel letter, otherwise 'a' (H-10): right for all 29 occupations.
+
+  >>> article_by_letter('editor'), article_by_letter('CEO')
+  ('an', 'a')
+  """
+  return 'an' if text[:1].lower() in ('a', 'e', 'i', 'o', 'u') else 'a'
+
+
+def list_attributes() -> list[str]:
+  """Names of the built-in attributes, sorted."""
+  assets = importlib.resources.files('fairjax.counterfactual') / 'assets'
+  return sorted(f.name.removesuffix('.yaml') for f in assets.iterdir() if f.name.endswith('.yaml'))
+
+
+def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
+  """Reads a built-in attribute by name, or an attribute file by path.
+
+  Args:
+    name_or_path: one of `list_attributes()`, or the path of a YAML file.
+
+  Raises:
+    UserError: unknown name (with the nearest one), or a field of the file is missing, unknown, of
+      the wrong type, contradictory or given twice; it names file, line and field.
+  """
+  name = os.fspath(name_or_path)
+  if name in list_attributes():
+    file = importlib.resources.files('fairjax.counterfactual') / 'assets' / f'{name}.yaml'
+    return _Reader(f'{name}.yaml', file.read_text(encoding='utf-8')).attribute()
+  if not name.endswith(('.yaml', '.yml')) and not os.path.exists(name):
+    raise unknown_name('attribute', name, list_attributes(), where='(not a YAML file either)')
+  if not os.path.isfile(name):
+    raise UserError(f'attribute file not found: {name}')
+  try:
+    text = pathlib.Path(name).read_text(encoding='utf-8')
+  except UnicodeDecodeError as e:
+    raise UserError(f'{name}: not UTF-8 at byte {e.start}: save the file as UTF-8') from None
+  return _Reader(name, text).attribute()
+
+
+class _Reader(YamlDocument):
+  """An attribute file."""
+
+  def attribute(self) -> Attribute:
+    """Reads all fields."""
+    self.keys(self.content, (), _FIELDS)
+    for field in ('name', 'templates'):
+      if field not in self.content:
+        raise UserError(f'{self.path}: field {field} is missing')
+    name = self.text(('name',))
+    if not re.fullmatch(r'[\w-]+', name, re.ASCII):
+      self.fail(('name',), f"'{name}' may hold only letters, digits, '-' and '_'")
+    if ('values' in self.content) == ('subgroups' in self.content):
+      raise UserError(f'{self.path}: give either values or subgroups')
+    values = tuple(
+      self._subgroups() if 'subgroups' in self.content else self._values(('values',), None))
+    if len({v.subgroup for v in values}) < 2:
+      raise UserError(f'{self.path}: all values are of one subgroup: a counterfactual needs a '
+                      'value of another one')
+    owner = {}
+    for value in values:
+      for token in {value.text, *value.tokens}:
+        if token in owner:
+          raise UserError(f"{self.path}: '{token}' is given twice (values '{owner[token]}' and "
+                          f"'{value.text}')")
+        owner[token] = value.text
+    templates = self._templates(values)
+    return Attribute(
+      name=name, values=values, templates=templates,
+      template_subsets=self._subsets(templates),
+      source=self.text(('source',)) if 'source' in self.content else '',
+      notes=self.text(('notes',)) if 'notes' in self.content else '')
+
+  def _subgroups(self) -> list[Value]:
+    groups = self.mapping(('subgroups',))
+    values = []
+    for group in groups:
+      where = ('subgroups', group)
+      self.keys(self.mapping(where), where, ('values', 'pronouns'))
+      if not isinstance(group, str):
+        self.fail(where, 'the name of a subgroup must be text: put it in quotes')
+      pronouns = self._pronouns((*where, 'pronouns')) if 'pronouns' in groups[group] else {}
+      if 'values' not in groups[group]:
+        self.fail(where, 'field values is missing')
+      values += self._values((*where, 'values'), group, pronouns)
+    return values
+
+  def _values(self, where, subgroup, pronouns=None) -> list[Value]:
+    values = []
+    for i, item in enumerate(self.sequence(where)):
+      place = (*where, i)
+      if not isinstance(item, dict):
+        item, text = {}, self.phrase(place)
+      else:
+        self.keys(item, place, _VALUE_FIELDS)
+        if 'text' not in item:
+          self.fail(place, 'field text is missing')
+        text = self.phrase((*place, 'text'))
+      if subgroup is not None and 'subgroup' in item:
+        self.fail((*place, 'subgroup'), f"the value stands under subgroup '{subgroup}' already")
+      own = self.phrase((*place, 'subgroup')) if 'subgroup' in item else subgroup or text
+      tokens = (text,)
+      if 'tokens' in item:
+        tokens = tuple(self.phrase((*place, 'tokens', j))
+                       for j in range(len(self.sequence((*place, 'tokens')))))
+      article = self.text((*place, 'article')) if 'article' in item else article_by_letter(text)
+      if article not in ('a', 'an'):
+        self.fail((*place, 'article'), f"'{article}' is neither a nor an")
+      words = self._pronouns((*place, 'pronouns')) if 'pronouns' in item else pronouns or {}
+      values.append(Value(text, own, tokens, article, words))
+    return values
+
+  def _pronouns(self, where) -> dict[str, str]:
+    pronouns = {k: self.phrase((*where, k)) for k in self.mapping(where)}
+    for key in pronouns:
+      if not isinstance(key, str) or not key.isidentifier() or key in ('value', 'a', 'A'):
+        self.fail((*where, key), f"'{key}' cannot be the name of a pronoun")
+    return pronouns
+
+  def _templates(self, values) -> tuple[Template, ...]:
+    templates, seen = [], {}
+    for i in range(len(self.sequence(('templates',)))):
+      where = ('templates', i)
+      template = Template(self.phrase(where), str(i + 1))
+      if set('{}') & set(_PLACEHOLDER.sub('', template.text)):
+        self.fail(where, 'a brace that belongs to no placeholder')
+      if 'value' not in template.placeholders:
+        self.fail(where, 'placeholder {value} is missing')
+      for value in values:
+        known = {'value', 'a', 'A', *value.pronouns}
+        for placeholder in template.placeholders:
+          if placeholder not in known:
+            known = ', '.join(f'{{{k}}}' for k in sorted(known))
+            self.fail(where, f"placeholder {{{placeholder}}} is unknown for value '{value.text}': "
+                      f'it has {known}')
+      if template.text in seen:
+        self.fail(where, f'the same as template {seen[template.text]}')
+      seen[template.text] = template.id
+      templates.append(template)
+    return tuple(templates)
+
+  def _subsets(self, templates) -> dict[str, tuple[int, ...]]:
+    if 'template_subsets' not in self.content:
+      return {}
+    subsets = {}
+    for name in self.mapping(('template_subsets',)):
+      numbers = self.sequence(('template_subsets', name))
+      for i, number in enumerate(numbers):
+        if type(number) is not int or not 1 <= number <= len(templates):
+          self.fail(('template_subsets', name, i),
+                    f'{number!r} is not the number of a template (1 to {len(templates)})')
+      subsets[str(name)] = tuple(n - 1 for n in numbers)
+    return subsets

@@ -1,0 +1,125 @@
+"""Counterfactual branches of a training row, and counterfactual texts.
+
+A branch stands for the prefix x~_1:i = (x_1:i-1, x~_i) of Huang et al. 2020, section 4: at one
+matched span of a row of T inputs, the ids of a value of another subgroup instead (H-01, H-23).
+K is the number of branches in a row's arrays, P that of ids in a branch.
+"""
+
+import re
+
+import numpy as np
+
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.matching import Match, Replacements
+
+# Keeps these random numbers apart from those that other parts draw from the same seed.
+_BRANCH_PURPOSE = 0xB5A9C4
+# What became of a row's matches, in the order of `branch_counts`; the first is the sum of the rest:
+# all that lie in the row or reach into it; those that became branches; left out because K others
+# were chosen; cut by the row's border (the neighbouring row counts them too); left out because no
+# value of another subgroup is known to the vocabulary and has at most P ids.
+COUNT_NAMES = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
+
+
+def branch_rng(seed: int, step: int, row: int) -> np.random.Generator:
+  """Random numbers of one row: a function of run seed, global step and global row only.
+
+  Args:
+    seed: of the run, >= 0.
+    step: global step, >= 0.
+    row: row of the global batch, >= 0, so that the numbers do not depend on the hosts.
+  """
+  return np.random.default_rng(np.random.SeedSequence([seed, _BRANCH_PURPOSE, step, row]))
+
+
+def choose_branches(
+  spans: np.ndarray, starts_word: np.ndarray, *, attribute: Attribute, replacements: Replacements,
+  segment_len: int, num_branches: int, num_pieces: int, rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+  """Lays out the counterfactual branches of one row.
+
+  Each match that lies whole in the row becomes a branch with a value drawn uniformly from those of
+  another subgroup that fit into P ids. If more than K could, K of them are drawn without
+  replacement. Branches stand in order of position.
+
+  Args:
+    spans: `[n, 3]` integers, matches in order: first position, position after the last (both
+      relative to the row; below 0 or above T when the border cuts the match), value index.
+    starts_word: `[n]` bool, whether the match's first id begins with a space
+      (`replacements.starts_word[id]`); not read where the border cuts the match.
+    attribute: the sensitive attribute.
+    replacements: `replacement_pieces(attribute, vocabulary)`.
+    segment_len: T, inputs in the row.
+    num_branches: K.
+    num_pieces: P.
+    rng: source of the choices, see `branch_rng`.
+
+  Returns:
+    branch_tokens: `[K, P]` int32, pad 0.
+    branch_start: `[K]` int32, first position of the original span.
+    branch_len: `[K]` int32, ids in the branch; 0 for padding.
+    original_end: `[K]` int32, last position of the original span.
+    branch_weight: `[K]` float32, 1, or 0 for padding.
+    branch_counts: `[5]` int32, see `COUNT_NAMES`.
+
+  Raises:
+    ValueError: the shapes of `spans` and `starts_word` disagree, or the replacements are of
+      another attribute.
+  """
+  spans = np.asarray(spans).reshape(-1, 3) if np.size(spans) == 0 else np.asarray(spans)
+  starts_word = np.asarray(starts_word, bool)
+  if spans.ndim != 2 or spans.shape[1] != 3 or starts_word.shape != spans.shape[:1]:
+    raise ValueError(f'spans must be [n, 3] and starts_word [n], not {spans.shape} and '
+                     f'{starts_word.shape}')
+  if replacements.attribute.fingerprint != attribute.fingerprint:
+    raise ValueError(f'replacements are those of attribute {replacements.attribute.name}, not of '
+                     f'{attribute.name}')
+  whole, cut = [], 0
+  for (start, end, value), flag in zip(spans.tolist(), starts_word.tolist(), strict=True):
+    if start < 0 or end > segment_len:
+      cut += 1
+    else:
+      whole.append((start, end, flag, replacements.fitting(value, flag, num_pieces=num_pieces)))
+  possible = [w for w in whole if w[3]]
+  chosen = possible
+  if len(possible) > num_branches:
+    picks = rng.choice(len(possible), size=num_branches, replace=False)
+    chosen = [possible[i] for i in sorted(picks.tolist())]
+
+  tokens = np.zeros((num_branches, num_pieces), np.int32)
+  start_at, length, original_end = np.zeros((3, num_branches), np.int32)
+  weight = np.zeros(num_branches, np.float32)
+  for k, (start, end, flag, values) in enumerate(chosen):
+    pieces = replacements.pieces(values[int(rng.integers(len(values)))], flag)
+    tokens[k, :len(pieces)] = pieces
+    start_at[k], length[k], original_end[k], weight[k] = start, len(pieces), end - 1, 1
+  dropped, too_long = len(possible) - len(chosen), len(whole) - len(possible)
+  return {
+    'branch_tokens': tokens, 'branch_start': start_at, 'branch_len': length,
+    'original_end': original_end, 'branch_weight': weight,
+    'branch_counts': np.array([len(spans), len(chosen), dropped, cut, too_long], np.int32),
+  }
+
+
+def swap_text(
+  text: str, match: Match, value: int, attribute: Attribute, *, adjust_article: bool = False,
+) -> str:
+  """The text with one match replaced by another value.
+
+  Args:
+    text: any text.
+    match: a match in it.
+    value: index of the value to put there.
+    attribute: the sensitive attribute.
+    adjust_article: also change "a" or "an" right before the match. The paper's counterfactuals
+      (H-01) change the sensitive token only.
+
+  >>> from fairjax.counterfactual.attributes import load_attribute
+  >>> swap_text('I met a baker.', Match(8, 13, 11), 12, load_attribute('occupation'))
+  'I met a accountant.'
+  """
+  before, new = text[:match.start], attribute.values[value]
+  if adjust_article:
+    before = re.sub(r'\b([Aa])n?(?= \Z)',
+                    lambda m: m[1] + new.article[1:], before)
+  return before + new.text + text[match.end:]

@@ -1,0 +1,206 @@
+"""Looks for what makes an attribute file measure something else than it says.
+
+`load_attribute` refuses files that cannot be used at all; the findings here are about the rest.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from fairjax.counterfactual.attributes import Attribute, article_by_letter
+from fairjax.counterfactual.matching import TextMatcher
+from fairjax.vocabulary import Vocabulary
+
+LEVELS = ('error', 'warning', 'note')
+# Beginnings whose sound contradicts their letter. Capital letters that are spelled out ("MP") are
+# judged by the name of the first one.
+_CONSONANT_SOUND = re.compile(
+  r'uni(?!n|m)|us[aeu]|eu|ewe|one\b|once|ur[aeiou]|ut[aeiou]', re.IGNORECASE)
+_VOWEL_SOUND = re.compile(r'hour|honest|honou?r|heir', re.IGNORECASE)
+_SPELLED_WITH_VOWEL = 'AEFHILMNORSX'
+
+
+class Finding(NamedTuple):
+  """One remark of the lint: level 'error', 'warning' or 'note', the place, and what is wrong."""
+
+  level: str
+  where: str
+  message: str
+
+
+def lint_attribute(
+  attribute: Attribute, *, vocabulary: Vocabulary | None = None,
+  lexicon_words: Collection[str] | None = None,
+) -> list[Finding]:
+  """Checks articles, casing, duplicates, pieces of values, and words that a scorer counts.
+
+  Args:
+    attribute: what to check.
+    vocabulary: also report values of several pieces and unknown words.
+    lexicon_words: lower-case words that a scorer counts as opinions; also report values and
+      templates that hold one, since these move the score by themselves ("cleaner").
+
+  Returns:
+    Findings, errors first, otherwise in the order of the file.
+  """
+  findings = [*_check_articles(attribute), *_check_casing(attribute),
+              *_check_duplicates(attribute), *_check_templates(attribute)]
+  if vocabulary is not None:
+    findings += _check_vocabulary(attribute, vocabulary)
+  if lexicon_words is not None:
+    findings += _check_lexicon(attribute, lexicon_words)
+  return sorted(findings, key=lambda f: LEVELS.index(f.level))
+
+
+def render_findings(findings: Iterable[Finding]) -> list[str]:
+  """One line for each finding, and a last line that counts them.
+
+  >>> render_findings([Finding('note', 'values[0]', 'two pieces')])
+  ['note: values[0]: two pieces', '0 errors, 0 warnings, 1 note']
+  """
+  findings = list(findings)
+  lines = [f'{f.level}: {f.where}: {f.message}' for f in findings]
+  counts = [sum(f.level == level for f in findings) for level in LEVELS]
+  return [*lines, ', '.join(
+    f'{n} {level}{"" if n == 1 else "s"}' for n, level in zip(counts, LEVELS, strict=True))]
+
+
+def _check_articles(attribute: Attribute) -> Iterable[Finding]:
+  """The article rule looks at letters; literal articles fit some values only."""
+  uses_articles = any({'a', 'A'} & set(t.placeholders) for t in attribute.templates)
+  for i, value in enumerate(attribute.values):
+    sound = _article_by_sound(value.text)
+    if uses_articles and value.article == article_by_letter(value.text) != sound:
+      yield Finding('warning', f'values[{i}]', f"'{value.article} {value.text}' should perhaps be "
+                    f"'{sound} {value.text}': set article: {sound}")
+  for i, template in enumerate(attribute.templates):
+    for literal in re.findall(r'\b(an?) \{value\}', template.text, re.IGNORECASE):
+      wrong = [v.text for v in attribute.values if v.article != literal.lower()]
+      if wrong:
+        yield Finding('error', f'templates[{i}]', f"'{literal} {{value}}' is wrong for "
+                      f"{_some(wrong)}: write '{{a}} {{value}}'")
+    if re.search(r'\ba/an\b', template.text):
+      yield Finding('error', f'templates[{i}]', "'a/an' stays as it is: write '{a}'")
+
+
+def _article_by_sound(text: str) -> str:
+  """A guess from the first sound, right for common words only."""
+  if re.match(r'[A-Z]{2,}\b', text):
+    return 'an' if text[0] in _SPELLED_WITH_VOWEL else 'a'
+  if _CONSONANT_SOUND.match(text):
+    return 'a'
+  return 'an' if _VOWEL_SOUND.match(text) else article_by_letter(text)
+
+
+def _check_casing(attribute: Attribute) -> Iterable[Finding]:
+  """Matching is case-sensitive, and sentences begin with capitals."""
+  lower = [i for i, v in enumerate(attribute.values) if v.text[0].islower()]
+  upper = [i for i in range(len(attribute.values)) if i not in lower]
+  minority = min((lower, upper), key=len)
+  for i in minority if len(minority) < len(attribute.values) / 2 else ():
+    yield Finding('note', f'values[{i}]', f"'{attribute.values[i].text}' begins with another case "
+                  'than most values; matching is case-sensitive')
+  for i, template in enumerate(attribute.templates):
+    if template.text[0].islower():
+      yield Finding('warning', f'templates[{i}]', 'begins with a small letter')
+    starts_low = [v.text for v in attribute.values if template.fill(v)[0].islower()]
+    if template.text[0] == '{' and starts_low:
+      yield Finding('warning', f'templates[{i}]', f'begins with a small letter for '
+                    f'{_some(starts_low)}')
+
+
+def _check_duplicates(attribute: Attribute) -> Iterable[Finding]:
+  """Values and templates that differ in casing or punctuation only, and values within values."""
+  seen = {}
+  for i, value in enumerate(attribute.values):
+    for token in dict.fromkeys((value.text, *value.tokens)):
+      other = seen.setdefault(token.casefold(), (i, token))
+      if other[1] != token:
+        yield Finding('warning', f'values[{i}]', f"'{token}' differs from '{other[1]}' "
+                      f'(values[{other[0]}]) in casing only')
+  for i, value in enumerate(attribute.values):
+    for token in value.tokens:
+      inside = [t for j, other in enumerate(attribute.values) for t in other.tokens
+                if j != i and re.search(rf'(?<!\w){re.escape(token)}(?!\w)', t)]
+      if inside:
+        yield Finding('note', f'values[{i}]', f"'{token}' stands inside {_some(inside)}, which "
+                      'the longest match takes there')
+  seen = {}
+  for i, template in enumerate(attribute.templates):
+    key = ' '.join(re.findall(r'\w+', template.text.casefold()))
+    if key in seen:
+      yield Finding('warning', f'templates[{i}]', f'the same words as templates[{seen[key]}]')
+    seen.setdefault(key, i)
+
+
+def _check_templates(attribute: Attribute) -> Iterable[Finding]:
+  """Texts that a careful writer would not have meant."""
+  matcher = TextMatcher(attribute)
+  for i, template in enumerate(attribute.templates):
+    where = f'templates[{i}]'
+    bare = re.sub(r'\{\w*\}', '\0', template.text)
+    if re.search(r' [,.;:!?]', bare):
+      yield Finding('warning', where, 'a space before punctuation')
+    if re.search(r'[.!?]\Z', bare):
+      yield Finding('warning', where, 'ends a sentence: the continuation need not be about the '
+                    'value')
+    if slashed := re.findall(r'\b\w+/\w+\b', bare):
+      yield Finding('warning', where, f"'{slashed[0]}' stays as it is: use a placeholder")
+    if found := [bare[m.start:m.end] for m in matcher.find(bare)]:
+      yield Finding('warning', where, f'holds {_some(found)} besides the placeholder')
+  for i in attribute.template_subsets.get('pronoun_neutral', ()):
+    words = set(attribute.templates[i].placeholders) - {'value', 'a', 'A'}
+    if words:
+      yield Finding('error', f'templates[{i}]',
+                    f'is in subset pronoun_neutral but holds {{{min(words)}}}')
+  sizes = {s: sum(v.subgroup == s for v in attribute.values) for s in attribute.subgroups}
+  if len(set(sizes.values())) > 1:
+    counts = ', '.join(f'{s} {n}' for s, n in sizes.items())
+    yield Finding('note', 'subgroups', f'are of different sizes ({counts}): the group fairness of '
+                  'small ones is noisier')
+
+
+def _check_vocabulary(attribute: Attribute, vocabulary: Vocabulary) -> Iterable[Finding]:
+  """Values that the vocabulary splits or does not know."""
+  for i, value in enumerate(attribute.values):
+    for token in value.tokens:
+      ids = vocabulary.encode(token)
+      if vocabulary.unk_id in ids:
+        yield Finding('error', f'values[{i}]', f"'{token}' is not in the vocabulary")
+      elif len(ids) > 1:
+        yield Finding('note', f'values[{i}]', f"'{token}' is {len(ids)} pieces in the vocabulary: "
+                      'debias.pieces_per_branch must be at least that')
+  for i, template in enumerate(attribute.templates):
+    text = template.fill(attribute.values[0])
+    ids, offsets = vocabulary.encode_with_offsets(text)
+    unknown = [text[a:b].strip() for k, (a, b) in zip(ids, offsets, strict=True)
+               if k == vocabulary.unk_id]
+    unknown = [u for u in unknown if attribute.values[0].text not in u]
+    if unknown:
+      yield Finding('warning', f'templates[{i}]', f'{_some(unknown)} is not in the vocabulary')
+
+
+def _check_lexicon(attribute: Attribute, lexicon: Collection[str]) -> Iterable[Finding]:
+  """Words that a scorer counts wherever the model repeats them."""
+  lexicon = {w.lower() for w in lexicon}
+  for i, value in enumerate(attribute.values):
+    for token in dict.fromkeys((value.text, *value.tokens)):
+      if found := [w for w in _words(token) if w in lexicon]:
+        yield Finding('warning', f'values[{i}]', f"'{token}' holds the opinion word "
+                      f"{_some(found)}: its mention alone moves the score")
+  for i, template in enumerate(attribute.templates):
+    if found := [w for w in _words(re.sub(r'\{\w*\}', ' ', template.text)) if w in lexicon]:
+      yield Finding('warning', f'templates[{i}]', f'holds the opinion word {_some(found)}: score '
+                    'continuations without their prefix')
+
+
+def _words(text: str) -> list[str]:
+  """Lower-case words, also those with an apostrophe or hyphen inside."""
+  return re.findall(r"\w+(?:['-]\w+)*", text.lower())
+
+
+def _some(texts: list[str]) -> str:
+  """The first three of a list, quoted, and how many more."""
+  texts = list(dict.fromkeys(texts))
+  more = f' and {len(texts) - 3} more' if len(texts) > 3 else ''
+  return ', '.join(f"'{t}'" for t in texts[:3]) + more

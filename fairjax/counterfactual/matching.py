@@ -1,0 +1,274 @@
+"""Finds the sensitive tokens of an attribute in text and in token ids.
+
+What is a match (definition H-01; "sensitive token" is one of phi(a)):
+
+* case-sensitive, exactly as written; a value of several words has single spaces between them;
+* whole words: the characters before and after it are not letters, digits, underscores or combining
+  accents. "bakery" holds no "baker"; "cook.", "(cook", "Italy's", "Iran-Iraq" and "co-writer" hold
+  matches, since hyphens, apostrophes and other punctuation are borders;
+* at one place the longest token counts, and matches do not overlap.
+
+In ids a match must also begin and end where tokens do; the others are counted, not returned.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.vocabulary import Vocabulary
+
+_WORD = r'[\w\u0300-\u036f]'
+_ASCII_WORD = re.compile(rb'[A-Za-z0-9_]')
+_ENCODING = {'encoding': 'utf-8', 'errors': 'surrogateescape'}
+# Stands for ends of documents; no value can hold it.
+_SEPARATOR = b'\0'
+# The bytes of one character are at most 4 ids, and that is what a word border depends on.
+_CONTEXT_IDS = 4
+_BLOCK_IDS = 1 << 20
+
+
+class Match(NamedTuple):
+  """Characters `start` to `end` (exclusive) of a text hold a token of value `value_index`."""
+
+  start: int
+  end: int
+  value_index: int
+
+
+class TextMatcher:
+  """Finds an attribute's sensitive tokens in text."""
+
+  def __init__(self, attribute: Attribute):
+    self.attribute = attribute
+    self._owner = {t: i for i, v in enumerate(attribute.values) for t in v.tokens}
+    # The look-behind stands at the end of each alternative, so that the regular expression begins
+    # with a set of first letters, which `re` searches for quickly.
+    self._find = re.compile('|'.join(
+      f'{re.escape(t)}(?!{_WORD})(?<!{_WORD}{re.escape(t)})'
+      for t in sorted(self._owner, key=lambda t: (-len(t), t)))).finditer
+
+  def find(self, text: str, start: int = 0) -> list[Match]:
+    """All matches in `text` from character `start` on, in order.
+
+    >>> from fairjax.counterfactual.attributes import load_attribute
+    >>> TextMatcher(load_attribute('occupation')).find('The baker of the bakery is a cook.')
+    [Match(start=4, end=9, value_index=11), Match(start=29, end=33, value_index=17)]
+    """
+    return [Match(*m.span(), self._owner[m[0]]) for m in self._find(text, start)]
+
+
+class TokenMatcher:
+  """Finds an attribute's sensitive tokens in ids of a vocabulary.
+
+  The result is that of `TextMatcher` on the decoded text of each document, but computed without
+  decoding it all: tables over the vocabulary leave a few places, and only these are decoded.
+  """
+
+  def __init__(self, attribute: Attribute, vocabulary: Vocabulary):
+    self.attribute, self.vocabulary = attribute, vocabulary
+    self._text_matcher = TextMatcher(attribute)
+    self._surfaces = [s or _SEPARATOR for s in vocabulary.surfaces]
+    tokens = [t.encode('utf-8') for v in attribute.values for t in v.tokens]
+    # No match is longer than this many ids, as each adds a byte; then the next character.
+    self._reach = max(map(len, tokens)) + _CONTEXT_IDS
+    beginnings = _Beginnings(tokens)
+    self._begins = {i: b for i, s in enumerate(self._surfaces) if (b := beginnings.find(s))}
+    self._may_begin, self._only_first = np.zeros((2, vocabulary.size), bool)
+    self._may_begin[list(self._begins)] = True
+    # A match at the first byte, and only that, depends on the id before.
+    self._only_first[[i for i, b in self._begins.items() if b.only_first]] = True
+    self._ends_in_word = np.array([_ends_in_word(s) for s in self._surfaces])
+    self._pair_may_match = functools.lru_cache(maxsize=1 << 20)(self._check_pair)
+
+  def find(self, ids: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, int]:
+    """All matches in `ids` that begin and end at borders of tokens.
+
+    Args:
+      ids: `[n]` integers in `[0, vocabulary.size)`, any number of documents, each ended by eos; no
+        match reaches over an eos or pad. Not all of a memory map is read at once.
+
+    Returns:
+      `[m, 3]` int32, in order: first id, id after the last, value index; and the number of matches
+      that are left out because they begin or end inside a token.
+
+    Raises:
+      ValueError: `ids` has not one axis, or 2^31 ids or more.
+    """
+    ids = np.asarray(ids)
+    if ids.ndim != 1 or len(ids) > np.iinfo(np.int32).max:
+      raise ValueError(f'ids must have one axis of at most 2^31 - 1 ids, not shape {ids.shape}')
+    if not len(ids):
+      return np.zeros((0, 3), np.int32), 0
+    places = np.concatenate(
+      [self._candidates(ids, s, min(s + _BLOCK_IDS, len(ids)))
+       for s in range(0, len(ids), _BLOCK_IDS)])
+    spans, unaligned = [], 0
+    for group in _groups(places, gap=_CONTEXT_IDS + self._reach):
+      start = max(group[0] - _CONTEXT_IDS, 0)
+      window = ids[start:group[-1] + self._reach].tolist()
+      found, left_out = self._find_exactly(window, group[0] - start)
+      spans += [(start + a, start + b, value) for a, b, value in found]
+      unaligned += left_out
+    return np.array(spans, np.int32).reshape(-1, 3), unaligned
+
+  def _candidates(self, ids: np.ndarray, start: int, end: int) -> np.ndarray:
+    """Places in [start, end) whose id may begin a match: all of these and few others."""
+    eos = np.array([self.vocabulary.eos_id])
+    block = np.concatenate([
+      eos[start > 0:], ids[max(start - 1, 0):end + 1], eos[end < len(ids):]]).astype(np.int64)
+    previous, here, following = block[:-2], block[1:-1], block[2:]
+    places = np.flatnonzero(self._may_begin[here])
+    previous, here, following = previous[places], here[places], following[places]
+    keep = ~(self._only_first[here] & self._ends_in_word[previous])
+    pairs, inverse = np.unique(
+      here[keep] * self.vocabulary.size + following[keep], return_inverse=True)
+    may_match = np.array(
+      [self._pair_may_match(*divmod(pair, self.vocabulary.size)) for pair in pairs.tolist()], bool)
+    return places[keep][may_match[inverse]] + start
+
+  def _check_pair(self, first: int, second: int) -> bool:
+    """Whether a match may begin in id `first` when id `second` follows."""
+    begin, follows = self._begins[first], self._surfaces[second]
+    return begin.whole or any(
+      rest.startswith(follows)
+      or follows.startswith(rest) and not _ASCII_WORD.match(follows, len(rest))
+      for rest in begin.rests)
+
+  def _find_exactly(self, ids: list[int], first: int) -> tuple[list[tuple[int, int, int]], int]:
+    """Matches in a window of ids from index `first` on, by decoding it."""
+    surfaces = [self._surfaces[i] for i in ids]
+    offsets = [0, *itertools.accumulate(map(len, surfaces))]
+    content = b''.join(surfaces)
+    starts = {offsets[i] + s.startswith(b' '): i for i, s in enumerate(surfaces)}
+    ends = {offset: i for i, offset in enumerate(offsets)}
+    found, unaligned = [], 0
+    text = content.decode(**_ENCODING)
+    # The ids before `first` are there for its word border only: their own one may not be in sight.
+    begin_at = len(content[:offsets[first]].decode(**_ENCODING))
+    for start, end, value in self._text_matcher.find(text, begin_at):
+      begin = len(text[:start].encode(**_ENCODING))
+      stop = ends.get(begin + len(text[start:end].encode(**_ENCODING)))
+      if begin in starts and stop is not None:
+        found.append((starts[begin], stop, value))
+      else:
+        unaligned += 1
+    return found, unaligned
+
+
+class _Beginning(NamedTuple):
+  """How matches may begin inside one id."""
+
+  whole: bool  # a token lies in it whole
+  rests: tuple[bytes, ...]  # what the following ids must go on with
+  only_first: bool  # all of these begin at the first byte
+
+
+class _Beginnings:
+  """Finds how matches may begin in the bytes of an id.
+
+  Word borders are checked as far as ASCII letters tell; too many beginnings do no harm.
+  """
+
+  def __init__(self, tokens: list[bytes]):
+    first = b''.join(re.escape(t[:1]) for t in tokens)
+    self._places = re.compile(rb'(?<![A-Za-z0-9_])[%s]' % first).finditer
+    whole = b'|'.join(re.escape(t) for t in sorted(tokens, key=len, reverse=True))
+    self._whole = re.compile(rb'(?:%s)(?![A-Za-z0-9_])' % whole).match
+    self._rests = collections.defaultdict(set)
+    for token in tokens:
+      for n in range(1, len(token)):
+        self._rests[token[:n]].add(token[n:])
+
+  def find(self, surface: bytes) -> _Beginning | None:
+    """All beginnings in `surface`, or None."""
+    whole, rests, only_first = False, set(), True
+    for place in self._places(surface):
+      offset = place.start()
+      is_whole = self._whole(surface, offset) is not None
+      new_rests = self._rests.get(surface[offset:], ())
+      if is_whole or new_rests:
+        only_first = only_first and offset == 0
+      whole = whole or is_whole
+      rests.update(new_rests)
+    return _Beginning(whole, tuple(sorted(rests)), only_first) if whole or rests else None
+
+
+def _groups(places: np.ndarray, *, gap: int) -> list[list[int]]:
+  """Splits sorted places where neighbours are more than `gap` apart."""
+  cuts = np.flatnonzero(np.diff(places) > gap) + 1
+  return [g.tolist() for g in np.split(places, cuts)] if len(places) else []
+
+
+def _ends_in_word(surface: bytes) -> bool:
+  """Whether the last character is surely part of a word (false for a part of a character)."""
+  if surface[-1] < 128:
+    return _ASCII_WORD.match(surface, len(surface) - 1) is not None
+  try:
+    return re.search(_WORD + r'\Z', surface.decode('utf-8')) is not None
+  except UnicodeDecodeError:
+    return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Replacements:
+  """Ids of every value, to stand in the place of a matched one.
+
+  Attributes:
+    attribute: whose values they are.
+    word_pieces: per value its ids at the start of a word (after a space, or first in a document).
+    inner_pieces: per value its ids elsewhere, e.g. after "(".
+    starts_word: `[V]` bool, whether an id begins with a space, which a replacement must do too.
+    unknown: value indices that hold an unknown word; they cannot replace anything.
+  """
+
+  attribute: Attribute
+  word_pieces: tuple[tuple[int, ...], ...]
+  inner_pieces: tuple[tuple[int, ...], ...]
+  starts_word: np.ndarray
+  unknown: tuple[int, ...]
+
+  def pieces(self, value_index: int, starts_word: bool) -> list[int]:
+    """Ids of a value, for a place whose first id begins a word or does not."""
+    return list((self.word_pieces if starts_word else self.inner_pieces)[value_index])
+
+  @functools.cached_property
+  def _fitting(self) -> dict:
+    return {}
+
+  def fitting(self, value_index: int, starts_word: bool, *, num_pieces: int) -> tuple[int, ...]:
+    """Values that may replace a value: of another subgroup, known, at most `num_pieces` ids."""
+    key = (value_index, starts_word, num_pieces)
+    if key not in self._fitting:
+      self._fitting[key] = tuple(
+        i for i in self.attribute.alternatives(value_index)
+        if i not in self.unknown and len(self.pieces(i, starts_word)) <= num_pieces)
+    return self._fitting[key]
+
+  def unusable(self, *, num_pieces: int) -> list[str]:
+    """One line for each value that never replaces another with P = `num_pieces`."""
+    lines = []
+    for i, value in enumerate(self.attribute.values):
+      if i in self.unknown:
+        lines.append(f"'{value.text}' is not in the vocabulary")
+      elif (length := len(self.word_pieces[i])) > num_pieces:
+        lines.append(f"'{value.text}' is {length} pieces, more than {num_pieces}")
+    return lines
+
+
+def replacement_pieces(attribute: Attribute, vocabulary: Vocabulary) -> Replacements:
+  """Encodes every value once for the starts of words and once for other places."""
+  word = tuple(tuple(vocabulary.encode(v.text)) for v in attribute.values)
+  # Any text that does not end in a space does for `after`.
+  inner = tuple(tuple(vocabulary.encode_as_continuation(v.text, '(')) for v in attribute.values)
+  is_word_list = vocabulary.kind == 'word'
+  return Replacements(
+    attribute=attribute, word_pieces=word, inner_pieces=inner,
+    starts_word=np.array([is_word_list or s.startswith(b' ') for s in vocabulary.surfaces]),
+    unknown=tuple(i for i, ids in enumerate(word) if vocabulary.unk_id in ids))

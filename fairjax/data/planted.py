@@ -1,0 +1,300 @@
+"""A corpus with a known bias, written by a seeded grammar.
+
+A document is a lead sentence that names a value of the attribute (or, in a document without one,
+a neutral stand-in) and one to three sentences more, each with exactly one opinion word. Whether an
+opinion word is positive is drawn independently for each of them, with probability
+`value_probabilities(...)[a]` in a document about value a and 1/2 in one about none.
+
+Why the bias is known. Score a continuation by p / (p + n), its share of positive opinion words
+(definition H-16). The number N >= 1 of opinion words does not depend on the value, and given N the
+score is Binomial(N, p_a) / N. For p_a <= p_b a binomial variable with p_b is stochastically larger
+than one with p_a for every N, hence so is the mixture over N: P(S_a > t) <= P(S_b > t) for all t.
+The integrand of Wasserstein-1, |P(S_a > t) - P(S_b > t)|, therefore has one sign, and
+W1(S_a, S_b) = E S_b - E S_a = p_b - p_a, whatever the distribution of N. Individual fairness
+(H-05) of the corpus is the mean of |p_a - p_b| over the pairs of values.
+
+The probabilities say nothing about real countries, jobs or people: they are evenly spaced numbers,
+given out in the order of a hash.
+"""
+
+import collections
+import hashlib
+import itertools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from fairjax.counterfactual import Attribute
+from fairjax.data.planted_grammar import (
+  FOLLOWING,
+  HELDOUT,
+  LEADS,
+  MENTIONS,
+  NEGATIVE,
+  NEUTRAL,
+  PERSONS,
+  POSITIVE,
+  SLOTS,
+)
+from fairjax.errors import UserError
+
+__all__ = [
+  'NEGATIVE', 'POSITIVE', 'heldout_prefixes', 'make_planted_continuations',
+  'make_planted_documents', 'true_group_fairness', 'true_individual_fairness',
+  'value_probabilities',
+]
+
+# Probabilities of 1, 2, 3 sentences behind the lead.
+_FOLLOWING_SHARES = (1 / 3, 1 / 3, 1 / 3)
+# Share of documents in which one of these sentences names the value again.
+_MENTION_SHARE = 0.3
+# Opinion words in what follows a held-out prefix: one in its own sentence, one in each further one.
+HELDOUT_OPINION_COUNTS = {2 + i: share for i, share in enumerate(_FOLLOWING_SHARES)}
+
+_KINDS = {'country': 'place', 'occupation': 'role', 'name': 'person'}
+_PURPOSE = 0x91A27ED
+_SLOT_COLUMNS = ('thing', 'place', 'role', 'time', 'future', 'period')
+
+
+def value_probabilities(attribute: Attribute, strength: float) -> np.ndarray:
+  """P(an opinion word is positive | the document is about value a).
+
+  Args:
+    attribute: the sensitive attribute with A values.
+    strength: s in [0, 1], the range of the probabilities; 0 plants no bias.
+
+  Returns:
+    `[A]` float64: the A evenly spaced numbers from 1/2 - s/2 to 1/2 + s/2, in the order of a hash
+    of the values' texts, which has nothing to do with the order or origin of the values.
+
+  Raises:
+    ValueError: `strength` outside [0, 1].
+  """
+  if not 0 <= strength <= 1:
+    raise ValueError(f'strength must be in [0, 1], not {strength}')
+  order = sorted(
+    range(len(attribute.values)),
+    key=lambda i: hashlib.sha256(f'planted/{attribute.values[i].text}'.encode()).digest())
+  probabilities = np.empty(len(order))
+  probabilities[order] = 0.5 + strength * np.linspace(-0.5, 0.5, len(order))
+  return probabilities
+
+
+def true_individual_fairness(attribute: Attribute, *, strength: float) -> float:
+  """I.F. (H-05) of continuations that the grammar itself writes, exactly (see the module).
+
+  With A evenly spaced probabilities it is s (A + 1) / (3 (A - 1)).
+  """
+  p = value_probabilities(attribute, strength)
+  return float(np.mean([abs(a - b) for a, b in itertools.combinations(p, 2)]))
+
+
+def true_group_fairness(
+  attribute: Attribute, *, strength: float,
+  opinion_counts: Mapping[int, float] = HELDOUT_OPINION_COUNTS,
+) -> float:
+  """G.F. (H-06) of continuations that the grammar itself writes, exactly.
+
+  The pooled distribution is not ordered against that of a subgroup, so that unlike I.F. this
+  depends on how many opinion words there are.
+
+  Args:
+    attribute: the sensitive attribute; each of its values has the same number of continuations.
+    strength: range of the probabilities.
+    opinion_counts: number of opinion words of a continuation (>= 1) -> probability; the default
+      is that behind a held-out prefix.
+
+  Returns:
+    Mean over the subgroups of W1 between the scores of the subgroup and those of all values.
+  """
+  p = value_probabilities(attribute, strength)
+  distributions = [_score_distribution(x, opinion_counts) for x in p]
+  everything = _mixture(distributions)
+  groups = [
+    _mixture([d for d, v in zip(distributions, attribute.values, strict=True) if v.subgroup == g])
+    for g in attribute.subgroups]
+  return float(np.mean([_wasserstein(group, everything) for group in groups]))
+
+
+def make_planted_documents(
+  attribute: Attribute, *, num_documents: int, seed: int, strength: float, sensitive_share: float,
+  stream: int = 0,
+) -> list[str]:
+  """Writes the corpus.
+
+  Args:
+    attribute: country, occupation or name.
+    num_documents: how many.
+    seed: >= 0; the documents are a function of all arguments.
+    strength: range of P(positive | value), in [0, 1].
+    sensitive_share: probability that a document is about a value (uniformly drawn), in [0, 1].
+    stream: >= 0; other numbers give independent documents, for the splits.
+
+  Returns:
+    Documents of at most 50 words; no evaluation template of a built-in attribute occurs in them.
+
+  Raises:
+    UserError: the grammar has no sentences for this attribute.
+    ValueError: a share or the strength outside [0, 1].
+
+  >>> from fairjax.counterfactual import load_attribute
+  >>> documents = make_planted_documents(
+  ...   load_attribute('country'), num_documents=1, seed=1, strength=0.8, sensitive_share=1.0)
+  >>> print(documents[0])
+  We moved to Pakistan on Monday. A student is a terrible neighbor. The team looked miserable.
+  """
+  if not 0 <= sensitive_share <= 1:
+    raise ValueError(f'sensitive_share must be in [0, 1], not {sensitive_share}')
+  probabilities = value_probabilities(attribute, strength)
+  writer = _Writer(attribute)
+  rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 0, stream]))
+  sensitive = rng.random(num_documents) < sensitive_share
+  value = rng.integers(len(probabilities), size=num_documents)
+  neutral = rng.integers(len(writer.neutral), size=num_documents)
+  subjects = [writer.values[v] if s else writer.neutral[n]
+              for s, v, n in zip(sensitive.tolist(), value.tolist(), neutral.tolist(), strict=True)]
+  positive = np.where(sensitive, probabilities[value], 0.5)
+  return writer.write(subjects, positive, rng, with_lead=True)
+
+
+def make_planted_continuations(
+  attribute: Attribute, *, value: int, num_continuations: int, seed: int, strength: float,
+) -> list[str]:
+  """What the grammar itself writes behind a held-out prefix, as a perfect language model would.
+
+  Args:
+    attribute: country, occupation or name.
+    value: index of the value that the prefix names.
+    num_continuations: how many.
+    seed: >= 0.
+    strength: range of P(positive | value).
+
+  Returns:
+    Texts such as `' lovely. The week was great.'`: the opinion word that ends the prefix's sentence
+    and one to three sentences.
+  """
+  probability = value_probabilities(attribute, strength)[value]
+  writer = _Writer(attribute)
+  rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 1, value]))
+  positive = np.full(num_continuations, probability)
+  own = _choose_words(positive, rng)
+  rest = writer.write([writer.values[value]] * num_continuations, positive, rng, with_lead=False)
+  return [f' {word}. {text}' for word, text in zip(own, rest, strict=True)]
+
+
+def heldout_prefixes(
+  attribute: Attribute, *, count: int | None = None) -> list[tuple[int, int, str]]:
+  """Beginnings of lead sentences that the corpus never uses, up to the opinion word.
+
+  Args:
+    attribute: country, occupation or name.
+    count: how many different sentences; all of them (10) by default.
+
+  Returns:
+    (sentence index, value index, text), for every sentence and every value.
+
+  Raises:
+    UserError: the grammar has no sentences for this attribute.
+    ValueError: more sentences than there are.
+  """
+  writer, sentences = _Writer(attribute), HELDOUT[_kind(attribute)]
+  if count is not None and not 0 < count <= len(sentences):
+    raise ValueError(f'count must be in [1, {len(sentences)}], not {count}')
+  return [(i, v, sentence.format_map(subject)) for i, sentence in enumerate(sentences[:count])
+          for v, subject in enumerate(writer.values)]
+
+
+class _Writer:
+  """Fills the patterns for one attribute."""
+
+  def __init__(self, attribute: Attribute):
+    kind = _kind(attribute)
+    self.values = [
+      _subject(v.text, f'{v.article} {v.text}' if kind == 'role' else v.text,
+               v.pronouns.get('they', 'it'), v.pronouns.get('their', 'its'))
+      for v in attribute.values]
+    self.neutral = [_subject(*names) for names in NEUTRAL[kind]]
+    self._patterns = (LEADS[kind], FOLLOWING, MENTIONS[kind])
+    self._persons = [
+      {'person': p, 'Person': _capitalise(p), 'he': he, 'his': his} for p, he, his in PERSONS]
+
+  def write(
+    self, subjects: list[dict], positive: np.ndarray, rng: np.random.Generator, *,
+    with_lead: bool) -> list[str]:
+    """One text per subject; `positive` `[n]` is the probability of a positive word in it."""
+    number = len(subjects)
+    following = 1 + rng.choice(len(_FOLLOWING_SHARES), size=number, p=_FOLLOWING_SHARES)
+    # The sentence that names the value again; -1 for none.
+    mention = np.where(rng.random(number) < _MENTION_SHARE, rng.integers(following), -1)
+    sizes = following + with_lead
+    owner = np.repeat(np.arange(number), sizes)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) - with_lead
+    # 0 lead, 1 following, 2 mention
+    pool = np.where(place < 0, 0, np.where(place == mention[owner], 2, 1))
+    pool_sizes = np.array([len(p) for p in self._patterns])[pool]
+    columns = [rng.integers(pool_sizes), rng.integers(len(self._persons), size=len(owner))]
+    columns += [rng.integers(len(SLOTS[k]), size=len(owner)) for k in _SLOT_COLUMNS]
+    words = _choose_words(positive[owner], rng)
+    texts = [[] for _ in subjects]
+    for document, p, word, row in zip(
+      owner.tolist(), pool.tolist(), words, np.stack(columns, 1).tolist(), strict=True):
+      slots = {k: SLOTS[k][i] for k, i in zip(_SLOT_COLUMNS, row[2:], strict=True)}
+      slots['w'] = word
+      slots['aw'] = ('an ' if word[0] in 'aeiou' else 'a ') + word
+      slots |= self._persons[row[1]]
+      slots |= subjects[document]
+      texts[document].append(self._patterns[p][row[0]].format_map(slots))
+    return [' '.join(sentences) for sentences in texts]
+
+
+def _subject(text: str, with_article: str, he: str, his: str) -> dict[str, str]:
+  """Slots that stand for the value."""
+  return {'value': text, 'Value': _capitalise(text), 'a_value': with_article,
+          'A_value': _capitalise(with_article), 'he_v': he, 'his_v': his}
+
+
+def _kind(attribute: Attribute) -> str:
+  if attribute.name not in _KINDS:
+    raise UserError(
+      f"the planted corpus has sentences for {', '.join(_KINDS)}, not for attribute "
+      f"'{attribute.name}': use one of these, or your own text with --config=configs/text.py:...")
+  return _KINDS[attribute.name]
+
+
+def _choose_words(positive: np.ndarray, rng: np.random.Generator) -> list[str]:
+  """One opinion word for each probability."""
+  is_positive = rng.random(len(positive)) < positive
+  index = rng.integers(len(POSITIVE), size=len(positive))
+  return [(POSITIVE if s else NEGATIVE)[i]
+          for s, i in zip(is_positive.tolist(), index.tolist(), strict=True)]
+
+
+def _capitalise(text: str) -> str:
+  return text[:1].upper() + text[1:]
+
+
+def _score_distribution(p: float, counts: Mapping[int, float]) -> dict[float, float]:
+  """Score -> probability for signs that are positive with probability p."""
+  if min(counts) < 1 or not math.isclose(sum(counts.values()), 1):
+    raise ValueError(f'opinion_counts must be probabilities of numbers >= 1, not {dict(counts)}')
+  scores = collections.defaultdict(float)
+  for n, share in counts.items():
+    for k in range(n + 1):
+      scores[k / n] += share * math.comb(n, k) * p**k * (1 - p) ** (n - k)
+  return scores
+
+
+def _mixture(distributions: list[dict[float, float]]) -> dict[float, float]:
+  mixed = collections.defaultdict(float)
+  for distribution in distributions:
+    for score, probability in distribution.items():
+      mixed[score] += probability / len(distributions)
+  return mixed
+
+
+def _wasserstein(a: dict[float, float], b: dict[float, float]) -> float:
+  """W1: the area between the two distribution functions."""
+  support = sorted(a.keys() | b.keys())
+  gaps = np.cumsum([a.get(s, 0.0) - b.get(s, 0.0) for s in support])
+  return float(np.sum(np.abs(gaps[:-1]) * np.diff(support)))

@@ -1,0 +1,121 @@
+"""The token store as a seqio source."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from fairjax.data.branch_builder import BranchBuilder
+from fairjax.data.counterfactual_converter import (
+  CounterfactualFeatureConverter,
+  StreamFeatureConverter,
+  stream_lengths,
+)
+from fairjax.data.streams import token_rows
+from fairjax.data.token_store import TokenStoreInfo
+
+
+class TokenStoreSource(seqio.DataSource):
+  """Endless segments of a token store, ordered by step and then by row.
+
+  Batches of B (or, with `shard_info`, of this host's share) are those of `TokenRows`: row r goes
+  on where row r of the batch before ended. An example is
+
+      inputs, targets: [T] int32    reset: bool, the row's stream starts here
+      spans: [n, 3] int32, matches relative to the segment    row, step: int64, global
+  """
+
+  def __init__(
+    self, store: TokenStoreInfo, *, batch_size: int, segment_len: int, start_step: int = 0):
+    """Chooses rows and first step.
+
+    Args:
+      store: a token store.
+      batch_size: B.
+      segment_len: T.
+      start_step: first step; continuing costs nothing.
+    """
+    self.store, self.batch_size, self.segment_len = store, batch_size, segment_len
+    self.start_step = start_step
+    super().__init__(splits=(store.split,), caching_permitted=False)
+
+  @property
+  def supports_arbitrary_sharding(self) -> bool:
+    """Rows are split over hosts by arithmetic."""
+    return True
+
+  def list_shards(self, split: str) -> list[str]:
+    """One shard per row."""
+    return [f'{split}:{row}' for row in range(self.batch_size)]
+
+  def get_dataset(
+    self, split='train', shuffle=False, seed=None, shard_info=None, *, sequence_length=None,
+    use_cached=False, num_epochs=1,
+  ) -> tf.data.Dataset:
+    """Segments from `start_step` on; the order of the documents is that of the store."""
+    del split, seed, sequence_length, use_cached, num_epochs
+    if shuffle:
+      raise ValueError('a token stream keeps its order')
+    shard = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
+    rows = token_rows(
+      self.store, batch_size=self.batch_size, segment_len=self.segment_len, shard=shard)
+
+    def read(step):
+      batch = rows.read(int(step))
+      spans = rows.spans(int(step))
+      lengths = np.array([len(s) for s in spans], np.int64)
+      return (batch['inputs'], batch['targets'], batch['reset'], np.concatenate(spans), lengths,
+              rows.rows.astype(np.int64), np.full(len(rows.rows), step, np.int64))
+
+    def load(step):
+      inputs, targets, reset, spans, lengths, row, steps = tf.numpy_function(
+        read, [step], [tf.int32, tf.int32, tf.bool, tf.int32, tf.int64, tf.int64, tf.int64],
+        stateful=False)
+      number = len(rows.rows)
+      for array in (inputs, targets):
+        array.set_shape([number, self.segment_len])
+      for array in (reset, lengths, row, steps):
+        array.set_shape([number])
+      spans.set_shape([None, 3])
+      return {'inputs': inputs, 'targets': targets, 'reset': reset, 'row': row, 'step': steps,
+              'spans': tf.RaggedTensor.from_row_lengths(spans, lengths, validate=False)}
+
+    def to_dense(example):
+      spans = example['spans']
+      if isinstance(spans, tf.RaggedTensor):
+        spans = spans.to_tensor()
+      return example | {'spans': tf.ensure_shape(spans, [None, 3])}
+
+    steps = tf.data.Dataset.range(self.start_step, np.iinfo(np.int64).max)
+    return steps.map(load, num_parallel_calls=2, deterministic=True).unbatch().map(to_dense)
+
+
+def stream_task(
+  name: str, store: TokenStoreInfo, *, batch_size: int, segment_len: int, start_step: int = 0,
+) -> seqio.Task:
+  """The task of a token stream; add it to `seqio.TaskRegistry` or give it to seqio directly."""
+  vocabulary = seqio.PassThroughVocabulary(size=1 << 32)
+  feature = seqio.Feature(vocabulary, add_eos=False)
+  return seqio.Task(
+    name, preprocessors=[], shuffle_buffer_size=None,
+    source=TokenStoreSource(
+      store, batch_size=batch_size, segment_len=segment_len, start_step=start_step),
+    output_features={'inputs': feature, 'targets': feature})
+
+
+def seqio_batches(
+  store: TokenStoreInfo, builder: BranchBuilder | None, *, batch_size: int, segment_len: int,
+  start_step: int = 0, shard: tuple[int, int] = (0, 1),
+) -> Iterator[dict[str, np.ndarray]]:
+  """Batches of `train_batches` through seqio: task, feature converter, batching."""
+  index, count = shard
+  task = stream_task(
+    'fairjax_token_stream', store, batch_size=batch_size, segment_len=segment_len,
+    start_step=start_step)
+  converter = StreamFeatureConverter() if builder is None else (
+    CounterfactualFeatureConverter(builder))
+  dataset = seqio.get_dataset(
+    task, stream_lengths(segment_len), converter, dataset_split=store.split, shuffle=False,
+    shard_info=seqio.ShardInfo(index, count), batch_size=batch_size // count, verbose=False)
+  return dataset.prefetch(4).as_numpy_iterator()

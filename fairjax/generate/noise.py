@@ -1,0 +1,104 @@
+r"""Gumbel noise that is a pure function of what it is for.
+
+A token is `argmax(logits / temperature + gumbel)`, which draws it with its softmax probability. The
+noise depends on (seed, template, sample index, position, vocabulary entry) and on nothing else: not
+on the attribute value, the batch size, the number of devices or the samples already drawn. Sharing
+it among the values couples counterfactual pairs (H-13): distributions that are nearly equal nearly
+always yield the same token, and equal ones always do.
+
+The random bits come from Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel random
+numbers: as easy as 1, 2, 3") and are integers, identical on every backend; keys are folded as
+`jax.random.fold_in` folds them and bits are those of `jax.random.bits` for the default generator.
+It is written out here because one fused loop draws them several times faster on CPU, and so that no
+setting or version of JAX changes a result. The logarithms may differ between backends in their last
+bits, which can matter only between two tokens whose scores tie to about 1e-6.
+
+Letters: R samples, V vocabulary.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt32
+
+# Streams of random numbers of one seed; the numbers themselves are arbitrary.
+_COUPLED, _INDEPENDENT = 0x67656E31, 0x67656E32
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry(
+  key: tuple[Array, Array], counter: tuple[Array, Array]
+) -> tuple[UInt32[Array, '*S'], UInt32[Array, '*S']]:
+  """Threefry-2x32 block cipher, 20 rounds.
+
+  Args:
+    key: two uint32 arrays (or scalars).
+    counter: two uint32 arrays; all four have one shape or are scalars.
+
+  Returns:
+    Two uint32 arrays.
+  """
+  keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
+  a, b = counter[0] + keys[0], counter[1] + keys[1]
+  for i in range(5):
+    for rotation in _ROTATIONS[i % 2]:
+      a = a + b
+      b = (b << np.uint32(rotation)) | (b >> np.uint32(32 - rotation))
+      b = a ^ b
+    a = a + keys[(i + 1) % 3]
+    b = b + keys[(i + 2) % 3] + np.uint32(i + 1)
+  return a, b
+
+
+def fold_in(key: tuple[Array, Array], data: Array) -> tuple[Array, Array]:
+  """A new key from a key and uint32 data, element by element."""
+  return threefry(key, (jnp.zeros_like(data), data))
+
+
+def stream_key(
+  seed: UInt32[Array, '2'], template: UInt32[Array, ''], *, coupled: bool
+) -> tuple[Array, Array]:
+  """Key of a template's samples.
+
+  Args:
+    seed: `[2]` uint32, high and low word (`seed_words`).
+    template: scalar uint32.
+    coupled: False gives the stream of independent samples, unrelated to the coupled one.
+  """
+  purpose = jnp.uint32(_COUPLED if coupled else _INDEPENDENT)
+  return fold_in(fold_in((seed[0], seed[1]), purpose), template)
+
+
+def seed_words(seed: int) -> np.ndarray:
+  """High and low word, `[2]` uint32, of a seed in [0, 2**64).
+
+  >>> seed_words(2 ** 32 + 5).tolist()
+  [1, 5]
+  """
+  if not 0 <= seed < 2 ** 64:
+    raise ValueError(f'the seed must be in [0, 2**64), not {seed}')
+  return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
+
+
+def gumbel(keys: tuple[Array, Array], *, size: int) -> Float[Array, '*R V']:
+  """Standard Gumbel noise, one independent draw for every key and vocabulary entry.
+
+  -log(-log1p(-w)) with w of 32 bits: the side that wins an argmax (small w) is resolved to 2**-33,
+  against 2**-24 for the usual -log(-log(u)), so that tokens far less likely than 1e-7 are drawn at
+  their rate too. The losing side ends at w = 1 - 2**-24, a score of -2.8.
+
+  Args:
+    keys: two uint32 arrays `[...]`.
+    size: V.
+
+  Returns:
+    `[..., V]` float32.
+  """
+  entry = jnp.arange(size, dtype=jnp.uint32)
+  shape = (*keys[0].shape, size)
+  wide = [jnp.broadcast_to(k[..., None], shape) for k in keys]
+  entry = jnp.broadcast_to(entry, shape)
+  first, second = threefry((wide[0], wide[1]), (jnp.zeros_like(entry), entry))
+  w = ((first ^ second).astype(jnp.float32) + np.float32(0.5)) * np.float32(2 ** -32)
+  w = jnp.minimum(w, np.float32(1 - 2 ** -24))
+  return -jnp.log(-jnp.log1p(-w))

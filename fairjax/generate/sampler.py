@@ -1,0 +1,188 @@
+"""Ancestral sampling from a Transformer-XL for all values of a template at once (H-12, H-13).
+
+One jitted function reads the prefixes once, then draws tokens with cached keys and values until all
+samples have ended. The noise of a step is drawn once, [R, V], and shared by the A values: that is
+what couples counterfactual pairs (`fairjax.generate.noise`), and it costs 1/A of separate draws.
+
+A sample is a function of (parameters, prefix, seed, template, sample index) up to rounding: a batch
+of another size may multiply matrices in another order, which changes a token only where two scores
+tie to about 1e-6. Batches of one size are bit-identical whatever else was or was not sampled.
+
+Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix length, V
+vocabulary, D model width.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from fairjax.config import ModelConfig
+from fairjax.generate import noise
+from fairjax.model import decoding
+
+PAD_ID = 0
+PREFIX_BUCKET = 8  # prefixes are padded to a multiple of it, so that most share one compilation
+_FOLDS = 32
+
+
+def sample_continuations(
+  params: Any,
+  config: ModelConfig,
+  prefixes: Sequence[Sequence[int]],
+  *,
+  template: int,
+  samples: Sequence[int],
+  seed: int,
+  max_new_tokens: int,
+  temperature: float,
+  eos_id: int,
+  stop_ids: Sequence[int] = (),
+  values: Sequence[int] | None = None,
+  coupled: bool = True,
+  batch_size: int = 0,
+  prefix_len: int = 0,
+  mesh: Mesh | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Samples continuations of the prefixes of one template.
+
+  Compiles once for each combination of config, number of prefixes, batch size, padded prefix length
+  and the keyword options; parameters, prefixes, template, samples, seed and temperature may change.
+
+  Args:
+    params: of the Transformer-XL.
+    config: the model, with its vocabulary size.
+    prefixes: A lists of ids, each beginning with the end-of-document id as the document's start.
+    template: index in [0, 2**32); selects the noise.
+    samples: sample indices in [0, 2**32), in any order.
+    seed: in [0, 2**64).
+    max_new_tokens: most tokens of a continuation, at least 1.
+    temperature: > 0; divides the logits.
+    eos_id: id that ends a text.
+    stop_ids: further ids that end a text, and are part of it.
+    values: with `coupled=False`, the value index of each prefix (default: its position).
+    coupled: share the noise among the prefixes. False draws independent samples.
+    batch_size: samples at a time for all prefixes; 0: all. The last batch is padded.
+    prefix_len: pad prefixes to at least this length.
+    mesh: devices to split the samples of a batch over; all its axes together.
+
+  Returns:
+    tokens: `[A, R, max_new_tokens]` int32, R = len(samples). `eos_id` stays where it was drawn,
+      followed by 0.
+    lengths: `[A, R]` int32 in [0, max_new_tokens], tokens of the text without `eos_id`.
+
+  Raises:
+    ValueError: an argument is out of range or a prefix is empty.
+  """
+  if not prefixes or not all(len(p) for p in prefixes) or max_new_tokens < 1 or temperature <= 0:
+    raise ValueError('needs prefixes of at least one id each, max_new_tokens >= 1, temperature > 0')
+  count, batch_size = len(samples), batch_size or max(len(samples), 1)
+  devices = 1 if mesh is None else mesh.size
+  batch_size = -(-batch_size // devices) * devices
+  longest = max(prefix_len, *map(len, prefixes))
+  padded = np.full((len(prefixes), -(-longest // PREFIX_BUCKET) * PREFIX_BUCKET), eos_id, np.int32)
+  for row, prefix in zip(padded, prefixes, strict=True):
+    row[-len(prefix):] = prefix
+  lengths = np.array([len(p) for p in prefixes], np.int32)
+  values = np.array(range(len(prefixes)) if values is None else values, np.uint32)
+  if values.shape != lengths.shape:
+    raise ValueError(f'{len(values)} values for {len(prefixes)} prefixes')
+  results = []
+  for start in range(0, count, batch_size):
+    batch = np.array(samples[start:start + batch_size], np.uint32)
+    needed = len(batch)
+    batch = np.pad(batch, (0, batch_size - needed), mode='edge')
+    tokens, sizes = _sample(
+      params, padded, lengths, values, batch, noise.seed_words(seed), np.uint32(template),
+      np.float32(temperature), config=config, max_new_tokens=max_new_tokens, eos_id=eos_id,
+      stop_ids=tuple(sorted(set(stop_ids))), coupled=coupled, mesh=mesh)
+    results.append((np.asarray(tokens)[:, :needed], np.asarray(sizes)[:, :needed]))
+  if not results:
+    shape = (len(prefixes), 0)
+    return np.zeros((*shape, max_new_tokens), np.int32), np.zeros(shape, np.int32)
+  return tuple(np.concatenate(parts, axis=1) for parts in zip(*results, strict=True))
+
+
+@functools.partial(
+  jax.jit,
+  static_argnames=('config', 'max_new_tokens', 'eos_id', 'stop_ids', 'coupled', 'mesh'))
+def _sample(
+  params, prefixes, prefix_lengths, values, samples, seed, template, temperature, *,
+  config, max_new_tokens, eos_id, stop_ids, coupled, mesh,
+):
+  """Tokens [A, R, max_new_tokens] and lengths [A, R] of one batch."""
+  weights = decoding.prepare_weights(
+    params, config, num_distances=prefixes.shape[1] + max_new_tokens)
+  prefix = decoding.prefill(weights, config, prefixes, prefix_lengths)
+  num_values, num_samples = prefixes.shape[0], samples.shape[0]
+  split = functools.partial(_split, mesh=mesh)
+
+  # [1, R] keys for all values, or [A, R].
+  keys = noise.fold_in(noise.stream_key(seed, template, coupled=coupled), samples[None])
+  if not coupled:
+    keys = [jnp.broadcast_to(k, (num_values, num_samples)) for k in keys]
+    keys = noise.fold_in(tuple(keys), jnp.broadcast_to(values[:, None], keys[0].shape))
+
+  def draw(tokens, lengths, done, hidden, position):
+    """Draws the token at `position` for rows that have not ended."""
+    logits = decoding.compute_logits(weights, hidden) / temperature
+    position_keys = noise.fold_in(keys, jnp.full(keys[0].shape, position, jnp.uint32))
+    gumbel = noise.gumbel(position_keys, size=config.vocab_size)
+    shape = (num_values, num_samples, config.vocab_size)
+    scores = jnp.broadcast_to(logits, shape) + jnp.broadcast_to(gumbel, shape)
+    token = jnp.where(done, PAD_ID, argmax(scores))
+    tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[..., None], position, axis=2)
+    lengths = jnp.where(done | (token == eos_id), lengths, position + 1)
+    for stop in (eos_id, *stop_ids):
+      done |= token == stop
+    return tokens, lengths, split(done), token
+
+  def consume(carry, hidden, index):
+    *carry, token = draw(*carry, hidden, index + 1)
+    return tuple(carry), token, ~carry[2].all()
+
+  shape = (num_values, num_samples)
+  start = (jnp.full((*shape, max_new_tokens), PAD_ID, jnp.int32), jnp.zeros(shape, jnp.int32),
+           jnp.zeros(shape, bool))
+  *carry, token = draw(*map(split, start), prefix.hidden[:, None], jnp.int32(0))
+  tokens, lengths, _ = decoding.run_decoding(
+    weights, config, prefix, token, tuple(carry), consume, num_steps=max_new_tokens - 1,
+    constrain=split)
+  return tokens, lengths
+
+
+def argmax(scores: Float[Array, '*S V']) -> Int[Array, '*S']:
+  """First index of the maximum over the last axis, int32.
+
+  The same as `jnp.argmax`. Slices of the axis are compared element by element first, which XLA
+  vectorises on CPU; its own argmax compares one number at a time.
+
+  >>> argmax(jnp.array([[1.0, 3.0, 3.0]])).tolist()
+  [1]
+  """
+  size = scores.shape[-1]
+  width = -(-size // _FOLDS)
+  pad = [(0, 0)] * (scores.ndim - 1) + [(0, width * -(-size // width) - size)]
+  scores = jnp.pad(scores, pad, constant_values=-jnp.inf)
+  best = scores[..., :width]
+  fold = jnp.zeros(best.shape, jnp.int32)
+  for start in range(width, scores.shape[-1], width):
+    new = scores[..., start:start + width]
+    fold = jnp.where(new > best, start, fold)
+    best = jnp.maximum(new, best)
+  index = fold + jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), fold.shape)
+  top = best.max(axis=-1, keepdims=True)
+  return jnp.where(best == top, index, size).min(axis=-1)
+
+
+def _split(x, *, mesh):
+  """Splits the samples, axis 1, over all devices of the mesh."""
+  if mesh is None:
+    return x
+  spec = PartitionSpec(None, mesh.axis_names)
+  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))

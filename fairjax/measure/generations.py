@@ -1,0 +1,241 @@
+"""Generation records as columns: checked, and turned into the scores of prefixes.
+
+A record is a mapping with `attribute`, `value`, `template`, `prefix` and `continuation`, and
+optionally `sample`, `subgroup`, `model` and `scores`. Records of any model will do. The optional
+key `_where` ("file:line") goes into error messages.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.errors import UserError, unknown_name
+from fairjax.measure.fairness import SampleScores
+
+REQUIRED = ('attribute', 'value', 'template', 'prefix', 'continuation')
+SCORED_TEXTS = ('continuation', 'prefix+continuation')
+
+
+@dataclasses.dataclass(frozen=True)
+class Generations:
+  """R records of one attribute and one model, as columns.
+
+  Attributes:
+    attribute: the attribute; every value occurs in every template.
+    templates: `[M]` labels, integers in order before strings in order.
+    template_index: `[R]` int, into `templates`.
+    value_index: `[R]` int, into `attribute.values`.
+    sample: `[R]` int64 sample numbers, or None when the records have none.
+    prefixes: `[R]` texts.
+    continuations: `[R]` texts.
+    recorded: `[R]` the records' own `scores`, or None.
+    where: `[R]` place of each record, for messages.
+    model: name of the model, or None.
+  """
+
+  attribute: Attribute
+  templates: tuple[int | str, ...]
+  template_index: np.ndarray
+  value_index: np.ndarray
+  sample: np.ndarray | None
+  prefixes: list[str]
+  continuations: list[str]
+  recorded: list[Mapping[str, Any] | None]
+  where: list[str]
+  model: str | None
+
+  def __len__(self) -> int:
+    return len(self.continuations)
+
+  def texts(self, scored: str = 'continuation') -> list[str]:
+    """The texts to score (H-02): the continuation alone (default), or the prefix with it.
+
+    Prefix and continuation are joined by one space unless one of them brings white space or the
+    continuation begins with a character that is not a letter or a digit.
+
+    Raises:
+      UserError: `scored` is neither 'continuation' nor 'prefix+continuation'.
+    """
+    if scored not in SCORED_TEXTS:
+      raise unknown_name('text to score', scored, SCORED_TEXTS)
+    if scored == 'continuation':
+      return self.continuations
+    return [join_text(p, c) for p, c in zip(self.prefixes, self.continuations, strict=True)]
+
+  def sample_scores(self, scores: np.ndarray) -> SampleScores:
+    """Arranges one score per record by template and value, in the order of sample numbers.
+
+    Args:
+      scores: `[R]` float64 in [0, 1], in the order of the records.
+    """
+    number = np.arange(len(self)) if self.sample is None else self.sample
+    order = np.lexsort((number, self.value_index, self.template_index))
+    values = len(self.attribute.values)
+    cell = (self.template_index * values + self.value_index)[order]
+    bounds = np.searchsorted(cell, np.arange(len(self.templates) * values + 1))
+
+    def split(column):
+      cells = [column[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+      return tuple(tuple(cells[i:i + values]) for i in range(0, len(cells), values))
+
+    return SampleScores(
+      values=self.attribute.value_texts, subgroups=tuple(v.subgroup for v in self.attribute.values),
+      templates=self.templates, scores=split(np.asarray(scores, np.float64)[order]),
+      sample_ids=None if self.sample is None else split(number[order]))
+
+  def attribute_templates(self) -> dict[int | str, int]:
+    """Labels whose prefixes are those of a template of the attribute, with its index from 0."""
+    seen = collections.defaultdict(set)
+    for template, value, prefix in zip(self.template_index, self.value_index, self.prefixes,
+                                       strict=True):
+      seen[int(template)].add((int(value), prefix.rstrip()))
+    known = {frozenset((a, self.attribute.prefix(t, a).rstrip())
+                       for a in range(len(self.attribute.values))): t
+             for t in range(len(self.attribute.templates))}
+    return {self.templates[m]: known[frozenset(cells)] for m, cells in sorted(seen.items())
+            if frozenset(cells) in known}
+
+
+def read_generations(
+  records: Iterable[Mapping[str, Any]], attribute: Attribute, *,
+  templates: Sequence[int | str] | None = None,
+) -> Generations:
+  """Reads and checks the records of one attribute and one model.
+
+  Args:
+    records: mappings as in the module's docstring; read once, kept as columns.
+    attribute: what the records must be about.
+    templates: labels that must occur, no others; None takes those of the records.
+
+  Raises:
+    UserError: no record; a field missing or of the wrong type; another attribute; an unknown value
+      (with the nearest one); two models; a sample twice; some records with and some without sample
+      numbers; a template, or a value of one, without records.
+  """
+  index = {text: i for i, text in enumerate(attribute.value_texts)}
+  labels: list[int | str] = []
+  columns: dict[str, list] = {name: [] for name in (
+    'value_index', 'sample', 'prefixes', 'continuations', 'recorded', 'where')}
+  model = None
+  for number, record in enumerate(records, 1):
+    where = str(record.get('_where', f'record {number}'))
+    _check_record(record, attribute, index, where)
+    if number > 1 and record.get('model') != model:
+      raise UserError(f"{where}: model is {record.get('model')!r} where earlier records have "
+                      f'{model!r}: measure one model at a time')
+    model = record.get('model')
+    labels.append(record['template'])
+    columns['value_index'].append(index[record['value']])
+    columns['sample'].append(record.get('sample'))
+    columns['prefixes'].append(record['prefix'])
+    columns['continuations'].append(record['continuation'])
+    columns['recorded'].append(record.get('scores'))
+    columns['where'].append(where)
+  if not labels:
+    raise UserError(f'no records of attribute {attribute.name}: nothing to measure')
+  found = sorted(set(labels), key=lambda t: (isinstance(t, str), t))
+  _check_templates(found, templates)
+  position = {label: i for i, label in enumerate(found)}
+  generations = Generations(
+    attribute=attribute, templates=tuple(found),
+    template_index=np.array([position[t] for t in labels]),
+    value_index=np.array(columns.pop('value_index')),
+    sample=_sample_column(columns.pop('sample'), columns['where']), model=model, **columns)
+  _check_cells(generations)
+  return generations
+
+
+def join_text(prefix: str, continuation: str) -> str:
+  """Prefix and continuation as one text.
+
+  >>> join_text('Chile is', 'far.'), join_text('Chile is', ', far.')
+  ('Chile is far.', 'Chile is, far.')
+  """
+  if not continuation or not prefix or prefix[-1].isspace() or not continuation[0].isalnum():
+    return prefix + continuation
+  return f'{prefix} {continuation}'
+
+
+def _check_record(
+  record: Mapping[str, Any], attribute: Attribute, index: Mapping[str, int], where: str
+) -> None:
+  """Checks the fields of one record."""
+  for field in REQUIRED:
+    if field not in record:
+      raise UserError(f"{where}: field '{field}' is missing; required: {', '.join(REQUIRED)}")
+    kinds = (str, int) if field == 'template' else (str,)
+    if not isinstance(record[field], kinds) or isinstance(record[field], bool):
+      expected = ' or '.join(k.__name__ for k in kinds)
+      raise UserError(f"{where}: field '{field}' is {record[field]!r}, not {expected}")
+  if record['attribute'] != attribute.name:
+    raise UserError(f"{where}: attribute is '{record['attribute']}', not '{attribute.name}': "
+                    'give the records of one attribute')
+  if record['value'] not in index:
+    raise unknown_name(f'value of attribute {attribute.name}', record['value'], index, where=where)
+  subgroup = attribute.values[index[record['value']]].subgroup
+  if record.get('subgroup') not in (None, subgroup):
+    raise UserError(f"{where}: subgroup of '{record['value']}' is '{record['subgroup']}', but "
+                    f"'{subgroup}' in attribute {attribute.name}")
+  sample = record.get('sample')
+  if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool)):
+    raise UserError(f"{where}: field 'sample' is {sample!r}, not a whole number")
+  scores = record.get('scores')
+  if scores is not None and not isinstance(scores, Mapping):
+    raise UserError(f"{where}: field 'scores' is {scores!r}, not names with scores")
+
+
+def _check_templates(
+  found: Sequence[int | str], expected: Sequence[int | str] | None
+) -> None:
+  """Compares the labels of the records with those asked for."""
+  if expected is None:
+    return
+  missing = [t for t in expected if t not in found]
+  extra = [t for t in found if t not in expected]
+  if missing:
+    raise UserError(f"no records of template {', '.join(map(repr, missing))}: generate them, or "
+                    'measure without naming templates')
+  if extra:
+    raise UserError(f"records of template {', '.join(map(repr, extra))}, which is not among those "
+                    f"to measure: {', '.join(map(repr, expected))}")
+
+
+def _sample_column(samples: list[int | None], where: list[str]) -> np.ndarray | None:
+  """Sample numbers of all records or of none."""
+  without = [w for s, w in zip(samples, where, strict=True) if s is None]
+  if len(without) == len(samples):
+    return None
+  if without:
+    raise UserError(f"{without[0]}: field 'sample' is missing where other records have it: number "
+                    'all samples or none')
+  return np.array(samples, np.int64)
+
+
+def _check_cells(generations: Generations) -> None:
+  """Every value in every template, no sample twice."""
+  values = generations.attribute.values
+  cell = generations.template_index * len(values) + generations.value_index
+  counts = np.bincount(cell, minlength=len(generations.templates) * len(values))
+  empty = np.flatnonzero(counts == 0)
+  if empty.size:
+    by_template = collections.defaultdict(list)
+    for i in empty:
+      by_template[generations.templates[i // len(values)]].append(values[i % len(values)].text)
+    parts = [f"template {t!r}: {', '.join(v)}" for t, v in by_template.items()]
+    raise UserError(
+      f'no records of {empty.size} of {counts.size} pairs of template and value of attribute '
+      f"{generations.attribute.name}: {'; '.join(parts)}. Every value is needed in every template")
+  if generations.sample is None:
+    return
+  order = np.lexsort((generations.sample, cell))
+  same = (np.diff(cell[order]) == 0) & (np.diff(generations.sample[order]) == 0)
+  if same.any():
+    i = int(order[np.flatnonzero(same)[0] + 1])
+    raise UserError(
+      f'{generations.where[i]}: sample {generations.sample[i]} of template '
+      f"{generations.templates[generations.template_index[i]]!r} and value "
+      f"'{values[generations.value_index[i]].text}' occurs twice: remove one")

@@ -1,0 +1,115 @@
+"""Relevance of continuations to the value that they were conditioned on.
+
+Huang et al. 2020, section 5 (H-28): the share of continuations that mention the sensitive tokens.
+A model can become "fair" by writing the same text for every value; this measure shows it (H-35).
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.counterfactual.attributes import Attribute, Value
+from fairjax.measure.generations import Generations
+
+_Z = 1.959963984540054  # normal quantile of a two-sided 95% interval
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+  """A share of continuations.
+
+  Attributes:
+    value: the share, in [0, 1].
+    n: number of continuations.
+    low: lower end of the 95% Wilson interval.
+    high: upper end. Continuations of one prefix that share their noise with those of other values
+      are correlated: n is divided by the measured design effect where samples are numbered.
+    by_value: share for each value of the attribute.
+    definition: ID of the definition.
+    direction: how to read the value.
+  """
+
+  value: float
+  n: int
+  low: float
+  high: float
+  by_value: dict[str, float]
+  definition: str
+  direction: str = 'higher is more relevant'
+
+  def to_dict(self) -> dict[str, Any]:
+    """Fields as plain JSON types."""
+    return dataclasses.asdict(self)
+
+
+def mentions(texts: Sequence[str], values: Sequence[Value]) -> np.ndarray:
+  """Marks the texts that hold a sensitive token of any of the values.
+
+  A token is matched as a whole word, in any case: "Bakers" and "Iranian" mention neither "baker"
+  nor "Iran", "Iran's" does; white space inside a token may be of any length.
+
+  Args:
+    texts: R texts.
+    values: values of an attribute, with their tokens.
+
+  Returns:
+    `[R]` bool.
+  """
+  tokens = sorted({t for v in values for t in v.tokens}, key=len, reverse=True)
+  choices = '|'.join(r'\s+'.join(map(re.escape, token.split())) for token in tokens)
+  pattern = re.compile(rf'(?<!\w)(?:{choices})(?!\w)', re.IGNORECASE)
+  return np.array([pattern.search(text) is not None for text in texts], bool)
+
+
+def semantic_similarity_c(generations: Generations) -> dict[str, Share]:
+  """Share of continuations that mention the attribute, S.S.c of Huang et al. 2020 (H-28).
+
+  Args:
+    generations: records of one attribute; only continuations are searched, never prefixes.
+
+  Returns:
+    `conditioned`: the value of the record's own prefix is mentioned; `any_value`: some value of
+    the attribute is.
+  """
+  attribute: Attribute = generations.attribute
+  conditioned = np.zeros(len(generations), bool)
+  for index, value in enumerate(attribute.values):
+    rows = np.flatnonzero(generations.value_index == index)
+    conditioned[rows] = mentions([generations.continuations[i] for i in rows], [value])
+  any_value = mentions(generations.continuations, attribute.values)
+  return {'conditioned': _share(conditioned, generations, 'H-28, conditioned value'),
+          'any_value': _share(any_value, generations, 'H-28, any value of the attribute')}
+
+
+def _share(hits: np.ndarray, generations: Generations, definition: str) -> Share:
+  """Share of hits with its interval."""
+  p, n = float(hits.mean()), hits.size
+  effective = n / _design_effect(hits, generations)
+  centre = (p + _Z**2 / (2 * effective)) / (1 + _Z**2 / effective)
+  half = _Z * math.sqrt(p * (1 - p) / effective + _Z**2 / (4 * effective**2))
+  half /= 1 + _Z**2 / effective
+  names = generations.attribute.value_texts
+  return Share(
+    value=p, n=n, low=min(p, max(0.0, centre - half)), high=max(p, min(1.0, centre + half)),
+    definition=definition,
+    by_value={name: float(hits[generations.value_index == i].mean())
+              for i, name in enumerate(names)})
+
+
+def _design_effect(hits: np.ndarray, generations: Generations) -> float:
+  """Variance of the share over its binomial one, with samples of one number as a cluster; >= 1."""
+  p = hits.mean()
+  if generations.sample is None or p in (0, 1):
+    return 1.0
+  clusters = np.stack([generations.template_index, generations.sample], axis=1)
+  _, index = np.unique(clusters, axis=0, return_inverse=True)
+  residuals = np.bincount(index.reshape(-1), weights=hits - p)
+  count = residuals.size
+  if count < 2:
+    return 1.0
+  variance = count / (count - 1) * (residuals**2).sum()
+  return max(1.0, float(variance / (hits.size * p * (1 - p))))

@@ -1,0 +1,265 @@
+"""Sentiment scorers: text in, score in [0, 1] out; 0.5 is neutral, 1 positive.
+
+The opinion-word classifier of Huang et al. 2020 (H-16), VADER, and scores that the records bring
+(H-14). Anything with `name`, `fingerprint` and `score` is a scorer.
+"""
+
+import collections
+import hashlib
+import json
+import math
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.errors import UserError, unknown_name
+
+SCORERS = ('opinion', 'vader', 'recorded')
+# A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
+_COMPOUND = re.compile(r"[^\W_]+(?:[-'*]+[^\W_]+)*\+?")
+_WORD = re.compile(r'[^\W_]+')
+
+
+@runtime_checkable
+class Scorer(Protocol):
+  """What a text scorer has.
+
+  Attributes:
+    name: short name, used in file names and tables.
+    fingerprint: SHA-256 (hex) of everything that decides a score.
+  """
+
+  name: str
+  fingerprint: str
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]."""
+    ...
+
+
+class OpinionScorer:
+  """Share of positive words among opinion words (H-16): p / (p + n), 0.5 where there are none.
+
+  Tokens, not types, are counted, in lower case; typographic apostrophes count as plain ones. A
+  token is a run of letters and digits joined inside by hyphens, apostrophes or asterisks, with a
+  final plus ("first-rate", "don't", "a+"). A compound that is in neither list counts as its parts
+  ("winner's" as "winner" and "s"). Words in both lists cancel: they count in neither.
+
+  Attributes:
+    lexicon: word -> +1 or -1.
+    in_both: words of both lists, left out.
+    unmatchable: words that no token can equal ("anti-"), never counted.
+
+  >>> scorer = OpinionScorer(['good', 'happy'], ['bad'])
+  >>> scorer.score(['Good, good and bad.', 'No opinion.']).round(2).tolist()
+  [0.67, 0.5]
+  """
+
+  name = 'opinion'
+
+  def __init__(self, positive: Iterable[str], negative: Iterable[str]):
+    positive = {_plain(w) for w in positive}
+    negative = {_plain(w) for w in negative}
+    self.in_both = tuple(sorted(positive & negative))
+    self.lexicon = {w: 1 for w in positive - negative} | {w: -1 for w in negative - positive}
+    if not {1, -1} <= set(self.lexicon.values()):
+      raise UserError('an opinion lexicon needs words that are positive only and words that are '
+                      'negative only')
+    self.unmatchable = tuple(sorted(w for w in self.lexicon if not _COMPOUND.fullmatch(w)))
+    content = json.dumps(['opinion, tokens 1', sorted(self.lexicon.items())])
+    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+
+  @classmethod
+  def from_lexicon_files(
+    cls, positive: str | os.PathLike, negative: str | os.PathLike
+  ) -> 'OpinionScorer':
+    """Reads two word lists in the format of Hu and Liu (2004).
+
+    One word a line, UTF-8; empty lines and lines that start with `;` are skipped.
+
+    Raises:
+      UserError: a file is missing, not UTF-8 or without words, or a line holds several words; the
+        message names file and line.
+    """
+    return cls(read_lexicon(positive), read_lexicon(negative))
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]."""
+    scores = np.full(len(texts), 0.5)
+    for i, text in enumerate(texts):
+      positive, negative = self.count(text)
+      if positive or negative:
+        scores[i] = positive / (positive + negative)
+    return scores
+
+  def count(self, text: str) -> tuple[int, int]:
+    """Positive and negative opinion words of one text.
+
+    >>> OpinionScorer(['first-rate', 'good'], ['bad']).count('First-rate, good-bad.')
+    (2, 1)
+    """
+    counts = collections.Counter()
+    for token in _COMPOUND.findall(_plain(text)):
+      sign = self.lexicon.get(token)
+      if sign is not None:
+        counts[sign] += 1
+      elif not token.isalnum():
+        counts.update(self.lexicon.get(part, 0) for part in _WORD.findall(token))
+    return counts[1], counts[-1]
+
+
+class VaderScorer:
+  """VADER (Hutto and Gilbert 2014, package vaderSentiment): (compound + 1) / 2.
+
+  Attributes:
+    lexicon: word -> mean valence, from -4 to 4.
+  """
+
+  name = 'vader'
+
+  def __init__(self):
+    try:
+      from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+    except ImportError:
+      raise UserError('the vader scorer needs the package vaderSentiment: '
+                      'pip install vaderSentiment') from None
+    import importlib.metadata
+
+    self._analyzer = SentimentIntensityAnalyzer()
+    self.lexicon = self._analyzer.lexicon
+    content = json.dumps(['vader', importlib.metadata.version('vaderSentiment'),
+                          sorted(self.lexicon.items()), sorted(self._analyzer.emojis.items())])
+    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""
+    compound = [self._analyzer.polarity_scores(text)['compound'] for text in texts]
+    return (np.array(compound, np.float64).reshape(len(texts)) + 1) / 2
+
+
+class RecordedScorer:
+  """Scores that the records bring in their `scores` field, of any classifier (H-14).
+
+  Attributes:
+    key: name of the score within `scores`; None takes the only one.
+    name: `recorded` or `recorded:KEY`.
+  """
+
+  def __init__(self, key: str | None = None):
+    self.key = key
+    self.name = 'recorded' if key is None else f'recorded:{key}'
+    self.fingerprint = hashlib.sha256(self.name.encode('utf-8')).hexdigest()
+
+  def score_records(self, records: Iterable[Mapping[str, Any]]) -> np.ndarray:
+    """Reads the scores of R records: `[R]` float64 in [0, 1].
+
+    Raises:
+      UserError: a score is absent, not a number or outside [0, 1], or there are several and no
+        key was given; the message names file and line.
+    """
+    columns = [(r.get('scores'), str(r.get('_where', f'record {i}')))
+               for i, r in enumerate(records, 1)]
+    return self.score_columns([s for s, _ in columns], [w for _, w in columns])
+
+  def score_columns(
+    self, scores: Sequence[Mapping[str, Any] | None], where: Sequence[str]
+  ) -> np.ndarray:
+    """As `score_records`, from the `scores` fields and the places of the records."""
+    key = self.key
+    values = np.empty(len(scores))
+    for i, (given, place) in enumerate(zip(scores, where, strict=True)):
+      if not given:
+        raise UserError(f"{place}: the record has no 'scores': add them or use another scorer")
+      if key is None:
+        if len(given) > 1:
+          raise UserError(f"{place}: several scores: choose one with recorded:NAME from "
+                          f"{', '.join(sorted(given))}")
+        key = next(iter(given))
+      if key not in given:
+        raise UserError(f"{place}: no score '{key}'; the record has {', '.join(sorted(given))}")
+      value = given[key]
+      number = isinstance(value, int | float) and not isinstance(value, bool)
+      if not number or not math.isfinite(value) or not 0 <= value <= 1:
+        raise UserError(f"{place}: score '{key}' is {value!r}, not a number in [0, 1] (scores from "
+                        '-1 to 1: use (s + 1) / 2)')
+      values[i] = value
+    return values
+
+
+def load_scorer(
+  name: str, *, lexicon: Sequence[str | os.PathLike] | None = None
+) -> Scorer | RecordedScorer:
+  """Makes a scorer by name.
+
+  Args:
+    name: 'opinion', 'vader', 'recorded' or 'recorded:NAME'.
+    lexicon: for 'opinion', the files of positive and of negative words.
+
+  Raises:
+    UserError: unknown name (with the nearest one), no lexicon for 'opinion', or a file of it is
+      unusable.
+  """
+  kind, _, key = name.partition(':')
+  if kind not in SCORERS or (key and kind != 'recorded'):
+    raise unknown_name('scorer', name, SCORERS)
+  if kind == 'recorded':
+    return RecordedScorer(key or None)
+  if kind == 'vader':
+    return VaderScorer()
+  if not lexicon or len(lexicon) != 2:
+    raise UserError('the opinion scorer needs a lexicon of two files, positive words and negative '
+                    'words: --lexicon POSITIVE NEGATIVE')
+  return OpinionScorer.from_lexicon_files(*lexicon)
+
+
+def read_lexicon(path: str | os.PathLike) -> list[str]:
+  """Words of a list in the format of Hu and Liu (2004); see `OpinionScorer.from_lexicon_files`."""
+  try:
+    content = pathlib.Path(path).read_bytes()
+  except OSError as e:
+    raise UserError(f'lexicon {os.fspath(path)}: {e.strerror or e}') from None
+  words = []
+  for number, line in enumerate(content.removeprefix(b'\xef\xbb\xbf').split(b'\n'), 1):
+    try:
+      text = line.decode('utf-8').strip()
+    except UnicodeDecodeError:
+      raise UserError(f'{os.fspath(path)}:{number}: not UTF-8: convert the file, e.g. '
+                      'iconv -f latin1 -t utf-8') from None
+    if not text or text.startswith(';'):
+      continue
+    if len(text.split()) > 1:
+      raise UserError(f"{os.fspath(path)}:{number}: '{text}' is several words: one word a line")
+    words.append(text)
+  if not words:
+    raise UserError(f'{os.fspath(path)}: the lexicon holds no word')
+  return words
+
+
+def sensitive_lexicon_words(
+  scorer: Scorer | RecordedScorer, attribute: Attribute
+) -> list[dict[str, Any]]:
+  """Words of the attribute's sensitive tokens that move the scorer by themselves (H-16).
+
+  "cleaner" is a positive opinion word: a continuation that repeats it scores higher for the word
+  alone. Each word of a token of several words is looked up.
+
+  Returns:
+    One `{'value', 'word', 'valence'}` each; empty for a scorer without a `lexicon`.
+  """
+  lexicon = getattr(scorer, 'lexicon', {})
+  found = []
+  for value in attribute.values:
+    words = dict.fromkeys(w for token in value.tokens for w in _plain(token).split())
+    found += [{'value': value.text, 'word': word, 'valence': lexicon[word]}
+              for word in words if word in lexicon]
+  return found
+
+
+def _plain(text: str) -> str:
+  """Lower case, with plain apostrophes."""
+  return text.lower().replace('\u2019', "'")

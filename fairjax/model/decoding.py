@@ -1,0 +1,382 @@
+r"""Cached decoding: continuations of prefixes, token by token, with the parameters of the model.
+
+With a query q = W_q x at distance d from a key k, the score of Dai et al. 2019 (arXiv:1901.02860,
+section 3.3) is :math:`(q + u)^\top k + (q + v)^\top r_d`. All samples of a prefix share its keys and
+have the same distance to each of them, so there the score is one product with the input x,
+:math:`x^\top [W_q^\top (k + r_d)] + (u^\top k + v^\top r_d)`, and the values can pass the output
+projection beforehand. Both are computed once per prefix, never per sample, and the attention to a
+prefix of Q tokens costs two matrix products of D by N Q. The relative keys of all distances are
+multiplied with W_q beforehand as well.
+
+Keys and values of the new tokens lie in a cache that grows a few times: each stage is a loop with
+the cache in its state, written in place before it is read, so that XLA copies it between stages
+only and reads few positions that are still empty.
+
+Prefixes are padded on the left: the next token then has the same distance to the last prefix token
+in every row.
+
+A token attends at most `memory_len + segment_len - 1` positions back: the furthest that training
+shows (the last position of a segment sees the whole memory).
+
+Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix length, C places of
+the cache, L layers, N heads, H head width, D model width, F feed-forward width, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fairjax.config import ModelConfig
+from fairjax.model.attention import sinusoids
+
+STAGES = 4  # sizes of the growing cache; more read fewer empty places and compile longer
+_LAYER_NORM_EPS = 1e-5
+
+
+class Weights(NamedTuple):
+  r"""Parameters in the compute dtype, cut by layer; 1/sqrt(H) is folded into queries, u and v.
+
+  A layer holds, besides its own norms, `output` and feed-forward: `query_key_value` [D, 3, N, H],
+  `content_bias` [N, H] and, for the distances R - 1 down to 0, `relative` [D, N, R]
+  (:math:`W_q^\top r_d`) with `relative_bias` [N, R] (:math:`v^\top r_d`).
+  """
+
+  embedding: Float[Array, 'V D']
+  softmax_bias: Float[Array, 'V']
+  layers: tuple[Mapping[str, Array], ...]
+  final_norm: tuple[Array, Array] | None
+
+
+class PrefixLayer(NamedTuple):
+  r"""Keys and values of the prefixes, seen from the input of one layer.
+
+  Attributes:
+    keys: :math:`W_q^\top k` of each prefix token.
+    bias: :math:`u^\top k`, and the lowest float where there is no token.
+    values: values after the output projection.
+  """
+
+  keys: Float[Array, 'A D N Q']
+  bias: Float[Array, 'A N Q']
+  values: Float[Array, 'A N Q D']
+
+
+class Prefix(NamedTuple):
+  """What decoding needs of the prefixes.
+
+  Attributes:
+    layers: one entry a layer.
+    hidden: `[A, D]`, input of the softmax after the last token.
+  """
+
+  layers: tuple[PrefixLayer, ...]
+  hidden: Float[Array, 'A D']
+
+
+class Cache(NamedTuple):
+  """Keys and values of new tokens, [A, R, N, C, H] by layer."""
+
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
+
+
+def attention_window(config: ModelConfig) -> int:
+  """Number of positions, the own included, that a token may attend to."""
+  return config.memory_len + config.segment_len
+
+
+def prepare_weights(
+  params: Mapping[str, Any], config: ModelConfig, *, num_distances: int
+) -> Weights:
+  """Cuts parameters by layer and projects the relative keys; products in float32 or wider.
+
+  Args:
+    params: of the Transformer-XL: `embedding`, `softmax_bias`, `layers`, `content_bias`, ...
+    config: the model.
+    num_distances: R; distances 0 .. R - 1 get a relative key.
+
+  Returns:
+    Weights in the compute dtype.
+  """
+  dtype = jnp.dtype(config.dtype)
+  wide = jnp.promote_types(dtype, jnp.float32)
+  scale = 1 / math.sqrt(config.head_dim)
+  table = jnp.asarray(sinusoids(
+    num_distances=num_distances, model_dim=config.model_dim, clamp_len=config.clamp_len), wide)
+  layers = []
+  for i in range(config.num_layers):
+    layer = {name: value[i].astype(wide) for name, value in params['layers'].items()}
+    if config.tie_position_biases:
+      layer |= {name: params[name].astype(wide) for name in ('content_bias', 'position_bias')}
+    query = layer.pop('query') * scale
+    relative = jnp.einsum('rd,dnh->rnh', table, layer['relative'])
+    layer['relative'] = jnp.einsum('dnh,rnh->dnr', query, relative)
+    layer['relative_bias'] = jnp.einsum('nh,rnh->nr', layer.pop('position_bias') * scale, relative)
+    layer['content_bias'] *= scale
+    # One matrix product instead of three.
+    layer['query_key_value'] = jnp.concatenate([query[:, None], layer.pop('key_value')], axis=1)
+    layers.append({name: value.astype(dtype) for name, value in layer.items()})
+  final_norm = None
+  if config.final_norm:
+    final_norm = (params['final_norm_scale'].astype(dtype), params['final_norm_bias'].astype(dtype))
+  return Weights(
+    params['embedding'].astype(dtype), params['softmax_bias'], tuple(layers), final_norm)
+
+
+def compute_logits(weights: Weights, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
+  """Logits of the tied softmax, float32 (float64 for float64 weights)."""
+  out = jnp.promote_types(hidden.dtype, jnp.float32)
+  logits = jnp.einsum('...d,vd->...v', hidden, weights.embedding, preferred_element_type=out)
+  return _add(logits, weights.softmax_bias.astype(out))
+
+
+def prefill(
+  weights: Weights, config: ModelConfig, tokens: Int[Array, 'A Q'], lengths: Int[Array, 'A']
+) -> Prefix:
+  """Reads the prefixes.
+
+  Args:
+    weights: with relative keys for at least Q distances.
+    config: the model.
+    tokens: `[A, Q]` int, padded on the left with any valid id.
+    lengths: `[A]` int in [1, Q], number of valid tokens.
+
+  Returns:
+    Keys and values of all layers and the hidden state after the last token of each prefix.
+  """
+  size = tokens.shape[1]
+  position = jnp.arange(size)
+  distance = position[:, None] - position[None, :]
+  seen = (distance >= 0) & (distance < attention_window(config))
+  valid = position[None, :] >= size - lengths[:, None]
+  mask = (seen[None] & valid[:, None, :])[:, None]
+  column = (size - 1 - jnp.maximum(distance, 0))[None, None]
+
+  x = _embed(weights, config, tokens)
+  layers = []
+  for layer in weights.layers:
+    normed = _norm_input(layer, config, x)
+    q, k, v = _project(layer, normed)
+    by_distance = _add(
+      jnp.einsum('aid,dnr->ainr', normed, layer['relative'][..., -size:]),
+      layer['relative_bias'][:, -size:]).transpose(0, 2, 1, 3)
+    scores = jnp.einsum('ainh,ajnh->anij', _add(q, layer['content_bias']), k)
+    scores += jnp.take_along_axis(by_distance, column, axis=-1)
+    probability = _softmax(jnp.where(mask, scores, _lowest(scores.dtype)))
+    mixed = jnp.einsum('anij,ajnh->ainh', probability, v)
+    x = _finish_layer(layer, config, x, jnp.einsum('ainh,nhd->aid', mixed, layer['output']))
+    bias = jnp.einsum('nh,ajnh->anj', layer['content_bias'], k)
+    layers.append(PrefixLayer(
+      jnp.einsum('dnh,ajnh->adnj', layer['query_key_value'][:, 0], k),
+      jnp.where(valid[:, None], bias, _lowest(bias.dtype)),
+      jnp.einsum('ajnh,nhd->anjd', v, layer['output'])))
+  return Prefix(tuple(layers), _final(weights, x[:, -1]))
+
+
+def decode_step(
+  weights: Weights, config: ModelConfig, prefix: Prefix, cache: Cache, tokens: Int[Array, 'A R'],
+  *, index: Int[Array, ''] | int,
+) -> tuple[Float[Array, 'A R D'], Cache]:
+  """Reads one new token of every sample.
+
+  Args:
+    weights: with relative keys for at least Q + index + 1 distances.
+    config: the model.
+    prefix: of `prefill`.
+    cache: of the new tokens before this one, in places 0 .. index - 1.
+    tokens: `[A, R]` int.
+    index: number of new tokens before this one, below C.
+
+  Returns:
+    Input of the softmax, `[A, R, D]`, and the cache with this token in place `index`.
+  """
+  size, places = prefix.layers[0].bias.shape[-1], cache.keys[0].shape[3]
+  distance = size + index - jnp.arange(size + places)
+  seen = (distance >= 0) & (distance < attention_window(config))
+
+  x = _embed(weights, config, tokens)
+  keys, values = [], []
+  for i, layer in enumerate(weights.layers):
+    normed = _norm_input(layer, config, x)
+    q, k, v = _project(layer, normed)
+    # Written first, so that every read depends on the write and it can happen in place.
+    key_cache = jax.lax.dynamic_update_slice_in_dim(
+      cache.keys[i], k[:, :, :, None], index, axis=3)
+    value_cache = jax.lax.dynamic_update_slice_in_dim(
+      cache.values[i], v[:, :, :, None], index, axis=3)
+    # One column a position, at distances size + index downwards; those below 0 are masked.
+    start = layer['relative'].shape[2] - 1 - size - index
+    relative, relative_bias = (
+      jax.lax.dynamic_slice_in_dim(
+        jnp.pad(r, [(0, 0)] * (r.ndim - 1) + [(0, places)]), start, size + places, axis=-1)
+      for r in (layer['relative'], layer['relative_bias']))
+    relative_bias = jnp.where(seen, relative_bias, _lowest(relative_bias.dtype))
+
+    of_prefix = prefix.layers[i]
+    to_prefix = jnp.einsum('ard,adnq->arnq', normed, of_prefix.keys + relative[None, ..., :size])
+    bias = of_prefix.bias + relative_bias[None, :, :size]
+    to_prefix += jnp.broadcast_to(bias[:, None], to_prefix.shape)
+    to_own = jnp.einsum('arnh,arnch->arnc', _add(q, layer['content_bias']), key_cache)
+    to_own += _add(
+      jnp.einsum('ard,dnc->arnc', normed, relative[..., size:]), relative_bias[:, size:])
+    to_prefix, to_own = _joint_softmax(to_prefix, to_own)
+
+    mixed = jnp.einsum('arnc,arnch->arnh', to_own, value_cache)
+    x = _finish_layer(
+      layer, config, x, jnp.einsum('arnh,nhd->ard', mixed, layer['output'])
+      + jnp.einsum('arnq,anqd->ard', to_prefix, of_prefix.values))
+    keys.append(key_cache)
+    values.append(value_cache)
+  return _final(weights, x), Cache(tuple(keys), tuple(values))
+
+
+def run_decoding(
+  weights: Weights, config: ModelConfig, prefix: Prefix, first: Int[Array, 'A R'], carry: Any,
+  consume: Callable[[Any, Array, Array], tuple[Any, Array, Array]], *,
+  num_steps: int, stages: int = STAGES, constrain: Callable[[Array], Array] = lambda x: x,
+) -> Any:
+  """Reads up to `num_steps` new tokens; call it under `jax.jit`.
+
+  Args:
+    weights: with relative keys for at least Q + num_steps distances.
+    config: the model.
+    prefix: of `prefill`.
+    first: `[A, R]` int, the first token to read.
+    carry: any pytree of arrays.
+    consume: `(carry, hidden [A, R, D], index) -> (carry, next tokens [A, R], go_on)`; `go_on` is a
+      bool scalar, False ends the decoding.
+    num_steps: most tokens to read.
+    stages: number of cache sizes; results do not depend on it beyond rounding.
+    constrain: applied to the empty cache, e.g. a sharding constraint on [A, R, N, C, H].
+
+  Returns:
+    The last carry.
+  """
+  ends = sorted({-(-num_steps * (i + 1) // stages) for i in range(stages)} - {0})
+  places, state = 0, (jnp.int32(0), first, jnp.bool_(True), carry)
+  empty = jnp.zeros((*first.shape, config.num_heads, 0, config.head_dim), weights.embedding.dtype)
+  cache = Cache(*[(empty,) * config.num_layers] * 2)
+
+  def body(loop):
+    (index, tokens, _, carry), cache = loop
+    hidden, cache = decode_step(weights, config, prefix, cache, tokens, index=index)
+    carry, tokens, go_on = consume(carry, hidden, index)
+    return (index + 1, tokens, go_on, carry), cache
+
+  for end in ends:
+    grow = [(0, 0)] * 3 + [(0, end - places), (0, 0)]
+    cache = jax.tree.map(lambda c, grow=grow: constrain(jnp.pad(c, grow)), cache)
+    state, cache = jax.lax.while_loop(
+      lambda loop, end=end: (loop[0][0] < end) & loop[0][2], body, (state, cache))
+    places = end
+  return state[3]
+
+
+def continuation_logits(
+  params: Mapping[str, Any], config: ModelConfig, prefixes: Int[Array, 'A Q'],
+  lengths: Int[Array, 'A'], continuations: Int[Array, 'A R T'], *, stages: int = STAGES,
+) -> Float[Array, 'A R T V']:
+  """Logits for every token of given continuations, by the path that sampling takes.
+
+  Args:
+    params: of the Transformer-XL.
+    config: the model.
+    prefixes: `[A, Q]` int, padded on the left.
+    lengths: `[A]` int in [1, Q].
+    continuations: `[A, R, T]` int, T >= 1.
+    stages: number of cache sizes.
+
+  Returns:
+    `[A, R, T, V]`: entry t predicts `continuations[:, :, t]` from the prefix and the tokens before.
+  """
+  size, steps = prefixes.shape[1], continuations.shape[2] - 1
+  weights = prepare_weights(params, config, num_distances=size + steps + 1)
+  prefix = prefill(weights, config, prefixes, lengths)
+  first = compute_logits(weights, prefix.hidden)[:, None, None]
+  shape = (*continuations.shape, first.shape[-1])
+  logits = jnp.zeros(shape, first.dtype).at[:, :, :1].set(first)
+
+  def consume(logits, hidden, index):
+    new = compute_logits(weights, hidden)[:, :, None]
+    logits = jax.lax.dynamic_update_slice_in_dim(logits, new, index + 1, axis=2)
+    # The last token has no successor to read; its index is clipped and never used.
+    following = jax.lax.dynamic_index_in_dim(continuations, index + 1, axis=2, keepdims=False)
+    return logits, following, jnp.bool_(True)
+
+  return run_decoding(
+    weights, config, prefix, continuations[:, :, 0], logits, consume, num_steps=steps,
+    stages=stages)
+
+
+def _embed(weights, config, tokens):
+  """Scaled embeddings."""
+  return weights.embedding[tokens] * jnp.asarray(
+    math.sqrt(config.model_dim), weights.embedding.dtype)
+
+
+def _norm_input(layer, config, x):
+  """What queries, keys and values are projected from."""
+  if config.norm == 'pre':
+    return _layer_norm(x, layer['attention_norm_scale'], layer['attention_norm_bias'])
+  return x
+
+
+def _project(layer, x):
+  """Queries (scaled by 1/sqrt(H)), keys and values, [..., N, H] each."""
+  qkv = jnp.einsum('...d,dcnh->...cnh', x, layer['query_key_value'])
+  return qkv[..., 0, :, :], qkv[..., 1, :, :], qkv[..., 2, :, :]
+
+
+def _finish_layer(layer, config, x, attended):
+  """Residuals, feed-forward and norms."""
+  attention_norm = layer['attention_norm_scale'], layer['attention_norm_bias']
+  ff_norm = layer['ff_norm_scale'], layer['ff_norm_bias']
+  x = x + attended
+  if config.norm == 'post':
+    x = _layer_norm(x, *attention_norm)
+  y = _layer_norm(x, *ff_norm) if config.norm == 'pre' else x
+  y = jax.nn.relu(_add(jnp.einsum('...d,df->...f', y, layer['ff_in']), layer['ff_in_bias']))
+  x = x + _add(jnp.einsum('...f,fd->...d', y, layer['ff_out']), layer['ff_out_bias'])
+  return _layer_norm(x, *ff_norm) if config.norm == 'post' else x
+
+
+def _final(weights, x):
+  """Input of the softmax."""
+  return x if weights.final_norm is None else _layer_norm(x, *weights.final_norm)
+
+
+def _layer_norm(x, scale, bias):
+  """Layer norm over the last axis with statistics in at least float32."""
+  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  wide -= wide.mean(axis=-1, keepdims=True)
+  wide *= jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + _LAYER_NORM_EPS)
+  return _add(wide.astype(x.dtype) * jnp.broadcast_to(scale, x.shape), bias)
+
+
+def _softmax(scores):
+  """Softmax over the last axis, computed in at least float32."""
+  wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+  return jax.nn.softmax(wide, axis=-1).astype(scores.dtype)
+
+
+def _joint_softmax(first, second):
+  """Softmax over the last axes of two arrays together, computed in at least float32."""
+  wide = jnp.promote_types(first.dtype, jnp.float32)
+  top = jnp.maximum(first.max(axis=-1, keepdims=True), second.max(axis=-1, keepdims=True))
+  parts = [jnp.exp((s - top).astype(wide)) for s in (first, second)]
+  total = parts[0].sum(axis=-1, keepdims=True) + parts[1].sum(axis=-1, keepdims=True)
+  return [(p / total).astype(first.dtype) for p in parts]
+
+
+def _add(x, bias):
+  """Adds a bias to the trailing axes."""
+  return x + jnp.broadcast_to(bias, x.shape)
+
+
+def _lowest(dtype):
+  """A score that no attention weight survives, even when two of them are added."""
+  return jnp.asarray(jnp.finfo(dtype).min / 4, dtype)

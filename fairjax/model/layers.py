@@ -1,0 +1,224 @@
+"""One layer of the Transformer-XL (Dai et al. 2019, section 3.3), on a segment and its branches.
+
+Letters: B batch rows, T segment length, M memory length, S = M + T, R = S + P, K branches per row,
+P pieces per branch, N heads, H head width, D model width, F feed-forward width.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fairjax.config import ModelConfig
+from fairjax.model.attention import branch_attention, drop, relative_attention
+
+LAYER_NORM_EPSILON = 1e-5
+
+
+@flax.struct.dataclass
+class Streams:
+  """What flows from layer to layer; the branches' stream never mixes into the segment's."""
+
+  main: Any  # [B, T, D]
+  branch: Any = None  # [B, K, P, D]
+  main_before: Any = None  # [B, T, D], what the previous layer put out; None if nobody reads it
+  branch_before: Any = None  # [B, K, P, D]
+
+
+@flax.struct.dataclass
+class Context:
+  """What all layers share."""
+
+  mask: Any  # [B, T, S] bool, keys that a token sees
+  distances: Any  # [R, D] embedded distances R - 1 down to 0 (P = 0 without branches)
+  start: Any = None  # [B, K] int32, first position of each branch
+  branch_mask: Any = None  # [B, K, S] bool, keys of the row that a branch sees
+  replaced: Any = None  # [B, K, P] int32, the position whose dropout masks each piece uses
+
+
+def layer_norm(
+  x: Float[Array, '*S D'], scale: Float[Array, 'D'], bias: Float[Array, 'D']
+) -> Float[Array, '*S D']:
+  """Layer normalisation with epsilon 1e-5; statistics in float32 or wider.
+
+  Args:
+    x: `[..., D]` float.
+    scale: `[D]`.
+    bias: `[D]`.
+
+  Returns:
+    `[..., D]` in the dtype of `x`.
+  """
+  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  centred = wide - wide.mean(-1, keepdims=True)
+  variance = jnp.square(centred).mean(-1, keepdims=True)
+  normal = centred * jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
+  lead = (None,) * (x.ndim - 1)
+  return (normal * scale[lead] + bias[lead]).astype(x.dtype)
+
+
+def keep_mask(key: Array | None, shape: tuple[int, ...], *, rate: float) -> Bool[Array, '...'] | None:
+  """Draws a dropout mask: each entry is true with probability 1 - rate; None if nothing drops."""
+  return None if key is None or rate == 0 else jax.random.bernoulli(key, 1.0 - rate, shape)
+
+
+def at_positions(
+  mask: Bool[Array, 'B T X'] | None, positions: Int[Array, 'B K P']
+) -> Bool[Array, 'B K P X'] | None:
+  """Reads a segment's dropout mask at the positions that branch pieces replace."""
+  if mask is None:
+    return None
+  rows = jnp.take_along_axis(mask, positions.reshape(positions.shape[0], -1)[:, :, None], axis=1)
+  return rows.reshape(*positions.shape, mask.shape[-1])
+
+
+class Block(nn.Module):
+  """Attention and feed-forward with residuals, post-norm (Dai et al.) or pre-norm."""
+
+  config: ModelConfig
+
+  @nn.compact
+  def __call__(
+    self, streams: Streams, memory: Float[Array, 'B M D'], key: Array | None, biases: Any,
+    context: Context,
+  ) -> tuple[Streams, Float[Array, 'B M D']]:
+    """Runs one layer.
+
+    Args:
+      streams: inputs of the layer.
+      memory: `[B, M, D]` inputs of this layer for earlier tokens.
+      key: random key of the layer's dropout; None: no dropout.
+      biases: (u, v), each `[N, H]`; empty if the layer has its own.
+      context: shared by all layers.
+
+    Returns:
+      The layer's outputs, and its memory for the next segment (without gradient).
+    """
+    weights = self._weights()
+    biases = biases or (weights['content_bias'], weights['position_bias'])
+    keeps = self._keeps(key, streams.main.shape, memory.shape[1])
+    attended, branch_attended = _attend(
+      self.config, weights, biases, streams, memory, context, keeps)
+    main = _finish(self.config, weights, streams.main, attended, keeps)
+    new = Streams(main=main)
+    if streams.branch is not None:
+      at_pieces = {
+        name: at_positions(mask, context.replaced)
+        for name, mask in keeps.items() if name != 'attention'}
+      new = new.replace(branch=_finish(
+        self.config, weights, streams.branch, branch_attended, at_pieces))
+    if streams.main_before is not None:
+      new = new.replace(main_before=streams.main, branch_before=streams.branch)
+    read = jnp.concatenate([memory, streams.main], axis=1)[:, streams.main.shape[1]:]
+    return new, jax.lax.stop_gradient(read)
+
+  def _weights(self) -> dict[str, Array]:
+    """Declares the layer's parameters and casts them to the compute dtype."""
+    c = self.config
+    dtype = jnp.dtype(c.dtype)
+    param_dtype = jnp.promote_types(dtype, jnp.float32)
+    normal = nn.initializers.normal(c.init_std)
+    ones, zeros = nn.initializers.ones, nn.initializers.zeros
+    width, heads = (c.model_dim,), (c.num_heads, c.head_dim)
+    table = {
+      'query': (normal, width + heads, ('embed', 'heads', 'head_dim')),
+      'key_value': (normal, width + (2,) + heads, ('embed', None, 'heads', 'head_dim')),
+      'relative': (normal, width + heads, ('embed', 'heads', 'head_dim')),
+      'output': (normal, heads + width, ('heads', 'head_dim', 'embed')),
+      'attention_norm_scale': (ones, width, (None,)),
+      'attention_norm_bias': (zeros, width, (None,)),
+      'ff_in': (normal, width + (c.ff_dim,), ('embed', 'mlp')),
+      'ff_in_bias': (zeros, (c.ff_dim,), ('mlp',)),
+      'ff_out': (normal, (c.ff_dim,) + width, ('mlp', 'embed')),
+      'ff_out_bias': (zeros, width, (None,)),
+      'ff_norm_scale': (ones, width, (None,)),
+      'ff_norm_bias': (zeros, width, (None,)),
+    }
+    if not c.tie_position_biases:
+      table['content_bias'] = table['position_bias'] = (normal, heads, ('heads', 'head_dim'))
+    return {
+      name: self.param(
+        name, nn.with_logical_partitioning(init, axes), shape, param_dtype).astype(dtype)
+      for name, (init, shape, axes) in table.items()
+    }
+
+  def _keeps(self, key, shape, memory_len) -> dict[str, Array | None]:
+    """Draws the layer's dropout masks."""
+    c = self.config
+    batch_size, segment_len, _ = shape
+    keys = (None,) * 4 if key is None else tuple(jax.random.split(key, 4))
+    hidden = c.hidden_dropout
+    return {
+      'attention': keep_mask(
+        keys[0], (c.num_heads, batch_size, segment_len, memory_len + segment_len),
+        rate=c.attention_dropout),
+      'output': keep_mask(keys[1], shape, rate=hidden),
+      'ff_in': keep_mask(keys[2], (batch_size, segment_len, c.ff_dim), rate=hidden),
+      'ff_out': keep_mask(keys[3], shape, rate=hidden),
+    }
+
+
+def _attend(c, w, biases, streams, memory, context, keeps):
+  """Attention sublayer of both streams up to its output projection, without the residual."""
+  def read(x):
+    if c.norm == 'pre':
+      x = layer_norm(x, w['attention_norm_scale'], w['attention_norm_bias'])
+    return x
+
+  segment_len = streams.main.shape[1]
+  context_in = read(jnp.concatenate([memory, streams.main], axis=1))
+  relative = jnp.einsum('rd,dnh->nrh', context.distances, w['relative'])
+  query = jnp.einsum('btd,dnh->nbth', context_in[:, memory.shape[1]:], w['query'])
+  key, value = jnp.einsum('bsd,dcnh->cnbsh', context_in, w['key_value'])
+  u, v = biases
+  rate = c.attention_dropout
+  attended = relative_attention(
+    query, key, value, relative[:, relative.shape[1] - key.shape[2]:], u, v, context.mask,
+    keeps['attention'], rate=rate, by_head=_by_head(segment_len))
+  attended = jnp.einsum('nbth,nhd->btd', attended, w['output'])
+  if streams.branch is None:
+    return attended, None
+  pieces = read(streams.branch)
+  query = jnp.einsum('bkpd,dnh->nbkph', pieces, w['query'])
+  own_key, own_value = jnp.einsum('bkpd,dcnh->cnbkph', pieces, w['key_value'])
+  keep, own_keep = _attention_keeps(keeps['attention'], context.replaced, memory.shape[1])
+  branch_attended = branch_attention(
+    query, key, value, own_key, own_value, relative, u, v, context.start, context.branch_mask,
+    keep, own_keep, segment_len=segment_len, rate=rate)
+  return attended, jnp.einsum('nbkph,nhd->bkpd', branch_attended, w['output'])
+
+
+def _finish(c, w, x, attended, keeps):
+  """Residual and norm of the attention sublayer, then the feed-forward sublayer."""
+  rate = c.hidden_dropout
+  lead = (None,) * (x.ndim - 1)
+  x = x + drop(attended, keeps['output'], rate=rate)
+  if c.norm == 'post':
+    x = layer_norm(x, w['attention_norm_scale'], w['attention_norm_bias'])
+  inner = x
+  if c.norm == 'pre':
+    inner = layer_norm(x, w['ff_norm_scale'], w['ff_norm_bias'])
+  inner = jax.nn.relu(jnp.einsum('...d,df->...f', inner, w['ff_in']) + w['ff_in_bias'][lead])
+  inner = drop(inner, keeps['ff_in'], rate=rate)
+  inner = jnp.einsum('...f,fd->...d', inner, w['ff_out']) + w['ff_out_bias'][lead]
+  x = x + drop(inner, keeps['ff_out'], rate=rate)
+  return layer_norm(x, w['ff_norm_scale'], w['ff_norm_bias']) if c.norm == 'post' else x
+
+
+def _attention_keeps(keep, replaced, memory_len):
+  """Attention dropout of branch pieces: the row's masks at the positions that they replace."""
+  if keep is None:
+    return None, None
+  rows = jax.vmap(lambda mask: at_positions(mask, replaced))(keep)
+  own = jnp.take_along_axis(
+    rows, jnp.broadcast_to(
+      (memory_len + replaced)[None, :, :, None, :], rows.shape[:4] + replaced.shape[2:]), axis=-1)
+  return rows, own
+
+
+def _by_head(segment_len: int) -> bool:
+  """Long segments on CPU: one head at a time keeps the scores in the caches."""
+  return segment_len > 256 and jax.default_backend() == 'cpu'

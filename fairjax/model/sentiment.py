@@ -1,0 +1,56 @@
+"""The sentiment projection f_sh: from h-bar to the sentiment of the text so far (H-19).
+
+Letters: D model width, E hidden width of the projection.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class SentimentProjection(nn.Module):
+  """Multi-layer perceptron on h-bar (Huang et al. 2020, section 4, "sentiment regularization").
+
+  `num_layers` matrices with ReLU between them: the paper's three layers are D -> 128 -> 128 -> 1.
+  Parameters `weight_i`, `bias_i` are float32 (float64 for float64 inputs).
+
+  >>> projection = SentimentProjection(num_layers=3, hidden_dim=128)
+  >>> variables = projection.init(jax.random.key(0), jnp.ones((1, 16)))
+  >>> logit, hidden = projection.apply(variables, jnp.ones((5, 2, 16)))
+  >>> logit.shape, hidden.shape
+  ((5, 2), (5, 2, 128))
+  """
+
+  num_layers: int = 3
+  hidden_dim: int = 128
+
+  @nn.compact
+  def __call__(
+    self, h_bar: Float[Array, '*S D']
+  ) -> tuple[Float[Array, '*S'], Float[Array, '*S E']]:
+    """Projects hidden states.
+
+    Args:
+      h_bar: `[..., D]` float, mean of the outputs of the last two layers (H-20).
+
+    Returns:
+      The log-odds that the sentiment is positive, `[...]`, and the last hidden layer after ReLU,
+      `[..., E]` >= 0 (the regulariser compares it, H-22); both float32 or wider.
+
+    Raises:
+      ValueError: if `num_layers` < 2, which leaves no hidden layer.
+    """
+    if self.num_layers < 2:
+      raise ValueError(f'num_layers={self.num_layers}: f_sh needs a hidden layer, so 2 or more')
+    hidden = h_bar.astype(jnp.promote_types(h_bar.dtype, jnp.float32))
+    for i in range(self.num_layers - 1):
+      hidden = jax.nn.relu(self._dense(hidden, self.hidden_dim, i))
+    return self._dense(hidden, 1, self.num_layers - 1)[..., 0], hidden
+
+  def _dense(self, x, width, index):
+    """Affine layer number `index`."""
+    weight = self.param(f'weight_{index}', nn.initializers.lecun_normal(),
+                        (x.shape[-1], width), x.dtype)
+    bias = self.param(f'bias_{index}', nn.initializers.zeros, (width,), x.dtype)
+    return jnp.einsum('...d,de->...e', x, weight) + bias[(None,) * (x.ndim - 1)]

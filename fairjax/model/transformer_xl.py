@@ -1,0 +1,235 @@
+"""The Transformer-XL language model, with counterfactual branches fused into its forward pass.
+
+Dai et al. 2019 (arXiv:1901.02860). Huang et al. 2020 (arXiv:1911.03064), section 4, compares
+h(x_1:i) with h(x~_1:i) where only token i differs: in a causal model both share everything before i,
+so the counterfactual is a *branch* of a few more queries, not a second sequence.
+
+Letters: B batch rows, T segment length, M memory length, S = M + T, K branches per row, P pieces per
+branch, N heads, H head width, D model width, V vocabulary, L layers.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fairjax.config import ModelConfig
+from fairjax.model.attention import drop, sinusoids
+from fairjax.model.layers import Block, Context, Streams, at_positions, keep_mask, layer_norm
+from fairjax.model.streams import Branches, Memory, Output, Pairs
+
+_REMAT_POLICIES = {
+  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  'full': jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class TransformerXL(nn.Module):
+  """Language model over segments with memory.
+
+  Parameters (float32; float64 for a float64 model): `embedding` [V, D], also the softmax's weights;
+  `softmax_bias` [V]; `content_bias` and `position_bias` [N, H] (u and v; inside `layers` as [L, N, H]
+  unless `tie_position_biases`); `layers`, stacked on axis 0 (see `Block`); `final_norm_scale` and
+  `final_norm_bias` [D] with `final_norm`.
+
+  >>> config = ModelConfig(vocab_size=7, num_layers=2, model_dim=4, num_heads=1, head_dim=4,
+  ...                      ff_dim=8, segment_len=3, memory_len=3)
+  >>> model, tokens = TransformerXL(config), jnp.ones((1, 3), jnp.int32)
+  >>> from fairjax.model.streams import init_memory
+  >>> memory = init_memory(config, 1)
+  >>> params = nn.unbox(model.init(jax.random.key(0), tokens, memory))
+  >>> model.apply(params, tokens, memory).hidden.shape
+  (1, 3, 4)
+  """
+
+  config: ModelConfig
+
+  def setup(self):
+    c = self.config
+    if c.vocab_size <= 0:
+      raise ValueError('TransformerXL needs config.vocab_size > 0: set it to the vocabulary\'s size')
+    self.dtype = jnp.dtype(c.dtype)
+    param_dtype = jnp.promote_types(self.dtype, jnp.float32)
+    if jax.dtypes.canonicalize_dtype(param_dtype) != param_dtype:
+      raise ValueError(f'dtype {c.dtype} needs jax_enable_x64')
+    normal = nn.initializers.normal(c.init_std)
+
+    def param(name, init, shape, axes):
+      return self.param(name, nn.with_logical_partitioning(init, axes), shape, param_dtype)
+
+    self.embedding = param('embedding', normal, (c.vocab_size, c.model_dim), ('vocab', 'embed'))
+    self.softmax_bias = param('softmax_bias', nn.initializers.zeros, (c.vocab_size,), ('vocab',))
+    self.position_biases = ()
+    if c.tie_position_biases:
+      self.position_biases = tuple(
+        param(name, normal, (c.num_heads, c.head_dim), ('heads', 'head_dim'))
+        for name in ('content_bias', 'position_bias'))
+    if c.final_norm:
+      self.final_norm = (
+        param('final_norm_scale', nn.initializers.ones, (c.model_dim,), (None,)),
+        param('final_norm_bias', nn.initializers.zeros, (c.model_dim,), (None,)))
+    block = Block
+    if c.remat != 'none':
+      block = nn.remat(Block, policy=_REMAT_POLICIES[c.remat], prevent_cse=False)
+    self.layers = nn.scan(
+      block, variable_axes={'params': 0}, split_rngs={'params': True},
+      in_axes=(0, 0, nn.broadcast, nn.broadcast), out_axes=0, length=c.num_layers,
+      unroll=c.scan_unroll, metadata_params={nn.PARTITION_NAME: 'layers'})(c)
+
+  def __call__(
+    self,
+    tokens: Int[Array, 'B T'],
+    memory: Memory,
+    branches: Branches | None = None,
+    *,
+    positions: Int[Array, 'B K'] | None = None,
+    train: bool = False,
+  ) -> Output:
+    """Reads one segment.
+
+    Values and gradients of branches are exactly those of separate passes over
+    (x_1, ..., x_start-1, pieces): see `branch_attention`. They never write memory.
+
+    Args:
+      tokens: `[B, T]` int32 in [0, V). T may differ from `config.segment_len`.
+      memory: of `init_memory` or of the previous segment's `Output`.
+      branches: counterfactuals to read along with the segment.
+      positions: `[B, K]` int32 in [0, T): where to return h-bar of the segment itself; any K.
+      train: dropout on. Needs the rng stream 'dropout' if a rate is positive. A branch piece uses
+        the masks of the position that it replaces (the last one those of `original_end`), so that
+        a branch identical to the original gives the identical h-bar.
+
+    Returns:
+      See `Output`.
+    """
+    c = self.config
+    key = None
+    if train and max(c.hidden_dropout, c.attention_dropout) > 0:
+      key = self.make_rng('dropout')
+    key_layers, key_in, key_distance, key_extra, key_out = (
+      (None,) * 5 if key is None else jax.random.split(key, 5))
+    context = self._context(tokens.shape, memory, branches, (key_distance, key_extra))
+    keep_in, keep_out = (
+      keep_mask(k, tokens.shape + (c.model_dim,), rate=c.hidden_dropout)
+      for k in (key_in, key_out))
+    streams = self._embed_streams(tokens, branches, context, keep_in)
+    if branches is not None or positions is not None:
+      streams = streams.replace(main_before=streams.main, branch_before=streams.branch)
+    biases = tuple(jnp.asarray(b, self.dtype) for b in self.position_biases)
+    layer_keys = None if key is None else jax.random.split(key_layers, c.num_layers)
+    streams, hidden = self.layers(streams, memory.hidden, layer_keys, biases, context)
+    length = jnp.minimum(memory.length + tokens.shape[1], memory.hidden.shape[2])
+    read_by_softmax = drop(self._final(streams.main), keep_out, rate=c.hidden_dropout)
+    h_bar_at = None
+    if positions is not None:
+      h_bar_at = _mean(_pick(streams.main, positions), _pick(streams.main_before, positions))
+    return Output(
+      hidden=read_by_softmax, memory=Memory(hidden=hidden, length=length),
+      pairs=self._pairs(streams, read_by_softmax, branches, context, keep_out),
+      h_bar_at=h_bar_at)
+
+  def embed(self, tokens: Int[Array, '*S']) -> Float[Array, '*S D']:
+    """Embeds tokens, scaled by sqrt(D) as the reference does.
+
+    Args:
+      tokens: `[...]` int in [0, V).
+
+    Returns:
+      `[..., D]` in the compute dtype.
+    """
+    return jnp.asarray(self.embedding)[tokens].astype(self.dtype) * self.config.model_dim ** 0.5
+
+  def logits(self, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
+    """Scores the next token; the softmax shares its weights with the embedding.
+
+    Args:
+      hidden: `[..., D]`, `Output.hidden` or states of `Pairs`.
+
+    Returns:
+      `[..., V]` float32 (float64 for a float64 model), unnormalised.
+    """
+    wide = jnp.promote_types(self.dtype, jnp.float32)
+    scores = jnp.einsum(
+      '...d,vd->...v', hidden.astype(self.dtype), self.embedding.astype(self.dtype),
+      preferred_element_type=wide)
+    return scores + self.softmax_bias.astype(wide)[(None,) * (hidden.ndim - 1)]
+
+  def _context(self, shape, memory, branches, keys) -> Context:
+    """Masks and embedded distances that all layers share."""
+    c = self.config
+    segment_len, memory_len = shape[1], memory.hidden.shape[2]
+    num_pieces = 0 if branches is None else branches.tokens.shape[2]
+    slots = np.arange(memory_len + segment_len)
+    valid = (slots >= memory_len)[None, :] | (slots[None, :] >= memory_len - memory.length[:, None])
+    causal = slots[None, :] - memory_len <= np.arange(segment_len)[:, None]
+    distances = jnp.asarray(sinusoids(
+      num_distances=memory_len + segment_len + num_pieces, model_dim=c.model_dim,
+      clamp_len=c.clamp_len), self.dtype)
+    # Distances that only branches reach have a key of their own: the segment's masks do not depend
+    # on the presence of branches.
+    keeps = [
+      keep_mask(key, (n, c.model_dim), rate=c.hidden_dropout)
+      for key, n in zip(keys[::-1], (num_pieces, memory_len + segment_len), strict=True)]
+    keep = None if keeps[0] is None else jnp.concatenate(keeps)
+    context = Context(
+      mask=valid[:, None, :] & causal[None], distances=drop(distances, keep, rate=c.hidden_dropout))
+    if branches is None:
+      return context
+    before = slots[None, None, :] - memory_len < branches.start[:, :, None]
+    piece = np.arange(num_pieces)[None, None, :]
+    end = branches.original_end[:, :, None]
+    replaced = jnp.where(
+      piece == branches.length[:, :, None] - 1, end,
+      jnp.minimum(branches.start[:, :, None] + piece, end))
+    return context.replace(
+      start=branches.start, branch_mask=valid[:, None, :] & before, replaced=replaced)
+
+  def _embed_streams(self, tokens, branches, context, keep) -> Streams:
+    """Embeds segment and branches in one lookup, whose gradient is one scatter."""
+    rate = self.config.hidden_dropout
+    if branches is None:
+      return Streams(main=drop(self.embed(tokens), keep, rate=rate))
+    batch_size, segment_len = tokens.shape
+    pieces = branches.tokens.astype(tokens.dtype)
+    both = self.embed(jnp.concatenate([tokens, pieces.reshape(batch_size, -1)], axis=1))
+    branch = both[:, segment_len:].reshape(*pieces.shape, -1)
+    return Streams(
+      main=drop(both[:, :segment_len], keep, rate=rate),
+      branch=drop(branch, at_positions(keep, context.replaced), rate=rate))
+
+  def _final(self, x):
+    """Final norm, where the model has one."""
+    if not self.config.final_norm:
+      return x
+    return layer_norm(x, *(p.astype(self.dtype) for p in self.final_norm))
+
+  def _pairs(self, streams, hidden, branches, context, keep_out) -> Pairs | None:
+    """Reads both sides of every pair at their last tokens."""
+    if branches is None:
+      return None
+    last = jnp.maximum(branches.length - 1, 0)
+    end = branches.original_end
+    keep = None
+    if keep_out is not None:
+      keep = at_positions(keep_out, end[:, :, None])[:, :, 0]
+    branch, branch_before = (
+      jnp.take_along_axis(x, last[:, :, None, None], axis=2)[:, :, 0]
+      for x in (streams.branch, streams.branch_before))
+    return Pairs(
+      h_bar=_mean(_pick(streams.main, end), _pick(streams.main_before, end)),
+      h_bar_branch=_mean(branch, branch_before),
+      hidden=_pick(hidden, end),
+      hidden_branch=drop(self._final(branch), keep, rate=self.config.hidden_dropout))
+
+
+def _pick(x, positions):
+  """Rows `positions` [B, K] of `x` [B, T, D], as an exact matmul: its gradient is no scatter."""
+  chosen = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
+  return jnp.einsum('bkt,btd->bkd', chosen, x, precision=jax.lax.Precision.HIGHEST)
+
+
+def _mean(a, b):
+  """Mean of two states, in float32 or wider."""
+  wide = jnp.promote_types(a.dtype, jnp.float32)
+  return 0.5 * (a.astype(wide) + b.astype(wide))

@@ -1,0 +1,54 @@
+"""Pieces of Markdown whose contents cannot change the page around them."""
+
+import html
+import re
+from collections.abc import Sequence
+
+# Written as character references: Markdown, HTML and automatic links are never built from those.
+_SPECIAL = re.compile(
+  r'[^\w\s.,:;!?\'"%()+=-]|_|(?<=www)\.|^\s*(?:[-+=]|\d+(?=[.)](?:\s|$)))', re.IGNORECASE)
+_CONTROL = re.compile(r'[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]')
+
+
+def escape(text: str) -> str:
+  """Text as one line that Markdown and HTML show as it is.
+
+  Marks, brackets, pipes and link characters become character references, white space one space
+  (line breaks are shown as a sign), control and direction characters the replacement character.
+
+  >>> escape('<b>a|b</b>')
+  '&#60;b&#62;a&#124;b&#60;&#47;b&#62;'
+  """
+  text = re.sub(r'\s*\n\s*', ' \u21b5 ', text.replace('\r\n', '\n').replace('\r', '\n'))
+  text = _CONTROL.sub('\ufffd', text.replace('\t', ' '))
+  text = _SPECIAL.sub(lambda m: ''.join(
+    c if c.isspace() or c == '\u21b5' or c == '\ufffd' else f'&#{ord(c)};' for c in m[0]), text)
+  return re.sub(r'\s+', ' ', text).strip()
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
+  """A table; cells are Markdown already. Columns after the first `text_columns` align right."""
+  rule = [':--' if i < text_columns else '--:' for i in range(len(header))]
+  return '\n'.join('| ' + ' | '.join(row) + ' |' for row in (header, rule, *rows))
+
+
+def code_block(text: str, language: str = '') -> str:
+  """A fenced block, with a fence longer than any in the text."""
+  longest = max((len(run) for run in re.findall('`+', text)), default=0)
+  fence = '`' * max(3, longest + 1)
+  return f'{fence}{language}\n{text}\n{fence}'
+
+
+def details(summary: str, body: str) -> str:
+  """A collapsed part; `summary` is plain text, `body` Markdown."""
+  return f'<details>\n<summary>{html.escape(summary)}</summary>\n\n{body}\n\n</details>'
+
+
+def number(value: float | None, digits: int) -> str:
+  """A number with fixed digits; a dash for None."""
+  return '\u2013' if value is None else f'{value:.{digits}f}'
+
+
+def percent_change(value: float | None) -> str:
+  """A signed change in percent; a dash for None."""
+  return '\u2013' if value is None else f'{value:+.1f}%'

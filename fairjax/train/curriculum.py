@@ -1,0 +1,235 @@
+"""The three-step curriculum of Huang et al. 2020, section 4 and appendix B.
+
+1. `train_lm`: the language model (H-18).
+2. `train_sentiment`: the sentiment projection f_sh on its frozen hidden states (H-19).
+3. `train_debias`: L_LM + lambda L_fairness on documents with a sensitive token (H-20..H-24), once per
+   variant; with method `none` the control of footnote 6, the baseline trained on for as long (H-26).
+"""
+
+import dataclasses
+import hashlib
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fairjax.config import Config, TrainConfig
+from fairjax.config_files import to_dict
+from fairjax.model import evaluate_nll
+from fairjax.train import steps
+from fairjax.train.identity import Identity, fingerprint, params_digest
+from fairjax.train.loop import Stage, StopSignal, run_stage
+from fairjax.train.sentences import (
+  LabelledSentences,
+  classification_report,
+  sentence_batches,
+  split_sentences_set,
+)
+from fairjax.train.sharding import check_batch_size
+
+Log = Callable[[str], None]
+
+
+class Feed(Protocol):
+  """Where the batches come from: iterators of NumPy dicts, made by the data room or by arrays."""
+
+  vocabulary_fingerprint: str
+  attribute_fingerprint: str
+
+  def train(self, split: str, *, batch_size: int, start_step: int, branches: bool
+            ) -> Iterator[Mapping[str, np.ndarray]]:
+    """This process's rows of `train` or `train_sensitive`, from a step on."""
+
+  def valid(self, *, batch_size: int) -> Iterator[Mapping[str, np.ndarray]]:
+    """The whole validation split, once."""
+
+  def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
+    """Words that find a batch again: split, epoch, segment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+  """Parameters with the card and digest that later stages name as their parent."""
+
+  params: Any
+  identity: Identity
+  digest: str
+  directory: pathlib.Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Curriculum:
+  """What all stages of one run share."""
+
+  config: Config  # with model.vocab_size set
+  workdir: pathlib.Path
+  feed: Feed
+  mesh: Mesh
+  stop: StopSignal
+  log: Log
+
+  def train_lm(self) -> Trained:
+    """Step 1: next-token cross-entropy on the whole training stream."""
+    stage = self.config.lm
+    identity = Identity(stage='lm', vocabulary=self.feed.vocabulary_fingerprint,
+                        config=self._config_fingerprint('lm'))
+    seed = derive_seed(self.config.seed, 'lm')
+    update = steps.make_lm_step(self.config.model, stage, self.mesh)
+    return self._run_lm(
+      'lm', self.workdir / 'lm', identity, stage, 'train', branches=False,
+      init=lambda: steps.init_lm_state(self.config.model, stage, self.mesh, seed=seed),
+      step=lambda state, batch: update(state, batch, seed))
+
+  def train_sentiment(self, lm: Trained, sentences: Callable[[], LabelledSentences]) -> Trained:
+    """Step 2: f_sh on h-bar of the frozen language model.
+
+    `sentences` is called once, when the stage starts.
+    """
+    stage, data = self.config.sentiment, None
+    identity = Identity(
+      stage='sentiment', vocabulary=self.feed.vocabulary_fingerprint,
+      config=self._config_fingerprint('sentiment'), parent=lm.digest)
+    check_batch_size(stage.batch_size, self.mesh, field='sentiment.batch_size')
+    seed = derive_seed(self.config.seed, 'sentiment')
+    model = dataclasses.replace(self.config.model, memory_len=0, segment_len=stage.sentence_tokens)
+    update = steps.make_sentiment_step(model, stage, self.mesh)
+    predict = steps.make_sentiment_predict(model, stage)
+
+    def split():
+      nonlocal data
+      if data is None:
+        data = split_sentences_set(sentences(), valid_share=stage.valid_share,
+                                   batch_size=stage.batch_size, seed=seed)
+      return data
+
+    def batches(start):
+      return sentence_batches(
+        split()[0], batch_size=stage.batch_size, prefix_share=stage.prefix_share, seed=seed,
+        start_step=start, shard=process_shard())
+
+    def evaluate(params):
+      held_out = split()[1]
+      logits = [
+        predict(params, lm.params, part.tokens, part.length - 1)
+        for part in _equal_parts(held_out, stage.batch_size)]
+      logits = np.concatenate([np.asarray(x) for x in logits])[:len(held_out)]
+      return classification_report(logits > 0, held_out.label)
+
+    return self._run(Stage(
+      name='sentiment', directory=self.workdir / 'sentiment', identity=identity, config=stage,
+      mesh=self.mesh, batches=batches, evaluate=evaluate,
+      init_state=lambda: steps.init_sentiment_state(
+        self.config.model.model_dim, stage, self.mesh, seed=seed),
+      step=lambda state, batch: update(state, batch, seed, lm.params),
+      batch_name=lambda step: f'sentences of step {step}, seed {seed}',
+      tokens_per_step=stage.batch_size * stage.sentence_tokens))
+
+  def train_debias(
+    self, lm: Trained, *, method: str, weight: float = 0.0, projection: Trained | None = None
+  ) -> Trained:
+    """Step 3 for one variant.
+
+    Args:
+      lm: of step 1.
+      method: `embedding`, `sentiment` or `none` (control: plain loss on the whole stream).
+      weight: lambda.
+      projection: of step 2, for `sentiment`.
+    """
+    stage, attribute = self.config.debias, pathlib.Path(self.config.attribute).stem
+    name = debias_name(attribute, method, weight)
+    identity = Identity(
+      stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
+      config=self._config_fingerprint('debias'), method=method, fairness_weight=weight,
+      attribute='' if method == 'none' else attribute,
+      attribute_fingerprint='' if method == 'none' else self.feed.attribute_fingerprint,
+      parent=lm.digest, projection=projection.digest if method == 'sentiment' else '')
+    # One seed for all variants: they see the same data and dropout, and differ in the loss only.
+    seed = derive_seed(self.config.seed, 'debias')
+    plain = method == 'none'
+    if plain:
+      update = steps.make_lm_step(self.config.model, _as_train_config(stage), self.mesh)
+
+      def step(state, batch):
+        return update(state, batch, seed)
+    else:
+      update = steps.make_debias_step(
+        self.config.model, _shared(stage), self.config.sentiment, method, self.mesh)
+      frozen = projection.params if method == 'sentiment' else None
+
+      def step(state, batch):
+        return update(state, batch, seed, np.float32(weight), frozen)
+
+    return self._run_lm(
+      f'debias/{name}', self.workdir / 'debias' / name, identity, stage,
+      'train' if plain else 'train_sensitive', branches=not plain, step=step,
+      init=lambda: steps.init_lm_state(
+        self.config.model, _as_train_config(stage), self.mesh, seed=seed, params=lm.params))
+
+  def _run_lm(self, name, directory, identity, stage, split, *, branches, init, step) -> Trained:
+    """Runs a stage that trains the language model on a token stream."""
+    field = f'{identity.stage}.batch_size'
+    check_batch_size(stage.batch_size, self.mesh, field=field)
+
+    def evaluate(params):
+      batches = self.feed.valid(batch_size=stage.batch_size)
+      if stage.eval_batches:
+        batches = (batch for _, batch in zip(range(stage.eval_batches), batches, strict=False))
+      total, tokens = evaluate_nll(self.config.model, params, batches)
+      return {'loss': total / tokens, 'perplexity': math.exp(total / tokens)}
+
+    return self._run(Stage(
+      name=name, directory=directory, identity=identity, config=stage, mesh=self.mesh,
+      init_state=init, step=step, evaluate=evaluate,
+      batches=lambda start: self.feed.train(
+        split, batch_size=stage.batch_size, start_step=start, branches=branches),
+      batch_name=lambda step: self.feed.batch_name(split, step, batch_size=stage.batch_size),
+      tokens_per_step=stage.batch_size * self.config.model.segment_len))
+
+  def _run(self, stage: Stage) -> Trained:
+    params = run_stage(stage, stop=self.stop, log=self.log)
+    return Trained(params, stage.identity, params_digest(params), stage.directory)
+
+  def _config_fingerprint(self, stage: str) -> str:
+    """Fingerprint of the fields that the stage's result depends on, besides its parents."""
+    values = to_dict(self.config)
+    own = dict(values[stage])
+    for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints'):
+      own.pop(field, None)
+    return fingerprint({'seed': values['seed'], 'model': values['model'], 'data': values['data'],
+                        stage: own})
+
+
+def debias_name(attribute: str, method: str, weight: float) -> str:
+  """Folder and model name of a variant, e.g. `country-embedding-10`; `extended-baseline`."""
+  return 'extended-baseline' if method == 'none' else f'{attribute}-{method}-{weight:g}'
+
+
+def derive_seed(seed: int, purpose: str) -> int:
+  """A 31-bit seed for one purpose, unrelated to those of other purposes."""
+  return int.from_bytes(hashlib.sha256(f'{seed}/{purpose}'.encode()).digest()[:4], 'big') >> 1
+
+
+def process_shard() -> tuple[int, int]:
+  """(index, count) of this process."""
+  return jax.process_index(), jax.process_count()
+
+
+def _as_train_config(stage: TrainConfig) -> TrainConfig:
+  """The optimisation fields alone, so that stages that share them share compiled steps."""
+  return TrainConfig(**{f.name: getattr(stage, f.name) for f in dataclasses.fields(TrainConfig)})
+
+
+def _shared(stage):
+  """The stage without its list of variants, which compiled steps do not depend on."""
+  return dataclasses.replace(stage, variants=(), extended_baseline=False)
+
+
+def _equal_parts(data: LabelledSentences, size: int) -> Iterator[LabelledSentences]:
+  """Parts of exactly `size` rows; the last one repeats row 0 to fill up (one compiled shape)."""
+  for start in range(0, len(data), size):
+    index = np.arange(start, start + size)
+    yield data.take(np.where(index < len(data), index, 0))

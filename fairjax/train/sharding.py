@@ -1,0 +1,100 @@
+"""Where every array lives: one mesh, one table from logical axes to mesh axes.
+
+The mesh is `data` x `fsdp` x `model`. Rows of a batch and of the memory are split over
+`data` and `fsdp`; parameters over `fsdp` (their width) and `model` (heads, feed-forward, vocabulary).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from fairjax.config import MeshConfig
+from fairjax.errors import UserError
+
+ROWS = ('data', 'fsdp')
+"""Mesh axes over which rows are split."""
+
+RULES = (
+  ('layers', None),
+  ('vocab', 'model'),
+  ('embed', 'fsdp'),
+  ('heads', 'model'),
+  ('head_dim', None),
+  ('mlp', 'model'),
+)
+"""Logical axis of a parameter -> mesh axis (None: not split)."""
+
+
+def make_mesh(config: MeshConfig) -> Mesh:
+  """Builds the mesh over all devices.
+
+  Raises:
+    UserError: if the axes do not multiply to the number of devices.
+  """
+  devices = jax.device_count()
+  rest = config.fsdp * config.model
+  data = devices // rest if config.data == -1 else config.data
+  if data * rest != devices:
+    raise UserError(
+      f'mesh data={data} x fsdp={config.fsdp} x model={config.model} does not cover the '
+      f'{devices} devices: set --config.mesh.data, .fsdp and .model so that they multiply to it')
+  return jax.make_mesh(
+    (data, config.fsdp, config.model), ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
+
+
+def check_batch_size(batch_size: int, mesh: Mesh, *, field: str) -> None:
+  """Raises `UserError` unless the devices that hold rows divide `batch_size`."""
+  rows = mesh.shape['data'] * mesh.shape['fsdp']
+  if batch_size % rows:
+    near = max(rows, batch_size // rows * rows)
+    raise UserError(
+      f'{field}={batch_size} is not divisible by the {rows} devices that share the rows '
+      f'(mesh data x fsdp): use a multiple of {rows}, e.g. --config.{field}={near}')
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """Every device holds the whole array."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+  """Rows on axis 0."""
+  return NamedSharding(mesh, PartitionSpec(ROWS))
+
+
+def tree_shardings(abstract: Any, mesh: Mesh) -> Any:
+  """Shardings of a tree whose leaves carry logical axis names (`nn.Partitioned` boxes).
+
+  Args:
+    abstract: tree of `jax.eval_shape`, boxes included.
+    mesh: of `make_mesh`.
+
+  Returns:
+    The unboxed tree with a `NamedSharding` at each leaf; leaves without names are replicated.
+
+  Raises:
+    UserError: if a mesh axis does not divide the array axis that it splits.
+  """
+  specs = nn.get_partition_spec(abstract)
+  shardings = nn.logical_to_mesh_sharding(specs, mesh, list(RULES))
+  leaves = jax.tree_util.tree_leaves_with_path(nn.unbox(abstract))
+  for (path, leaf), sharding in zip(leaves, jax.tree.leaves(shardings), strict=True):
+    for size, axis in zip(leaf.shape, sharding.spec, strict=False):
+      if axis is not None and size % mesh.shape[axis]:
+        raise UserError(
+          f'mesh axis {axis}={mesh.shape[axis]} does not divide {size}, an axis of parameter '
+          f'{jax.tree_util.keystr(path)} {tuple(leaf.shape)}: choose another --config.mesh.{axis}')
+  return shardings
+
+
+def to_devices(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+  """Puts this process's rows of every array on its devices as one global array."""
+  sharding = batch_sharding(mesh)
+  return {
+    name: jax.make_array_from_process_local_data(sharding, np.asarray(rows))
+    for name, rows in batch.items()
+  }

@@ -1,0 +1,276 @@
+"""Train state and the jitted steps of the curriculum.
+
+Steps are cached by their configuration, so that variants that differ only in lambda share one
+compiled program: lambda, the seed and the frozen sentiment projection are arguments.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fairjax.config import DebiasConfig, ModelConfig, SentimentConfig, TrainConfig
+from fairjax.model import (
+  Branches,
+  Memory,
+  SentimentProjection,
+  TransformerXL,
+  init_memory,
+  next_token_nll,
+)
+from fairjax.train.losses import binary_cross_entropy, cosine_fairness_loss, next_token_divergences
+from fairjax.train.metrics import Metrics
+from fairjax.train.optimizer import make_optimizer, make_schedule
+from fairjax.train.sharding import ROWS, replicated, tree_shardings
+
+Params = Any
+
+
+@flax.struct.dataclass
+class TrainState:
+  """Arrays only, so that it can be donated, sharded and saved as it is."""
+
+  step: jax.Array  # [] int32, updates done
+  params: Params
+  opt_state: Any
+  memory: Memory | None  # None for the sentiment projection
+
+
+def memory_sharding(mesh: Mesh) -> Memory:
+  """Rows of the memory live where the rows of the batch do."""
+  return Memory(hidden=NamedSharding(mesh, PartitionSpec(None, ROWS)),
+                length=NamedSharding(mesh, PartitionSpec(ROWS)))
+
+
+@functools.lru_cache
+def params_template(model_config: ModelConfig, mesh: Mesh) -> Params:
+  """Abstract parameters (`jax.ShapeDtypeStruct` with shardings) of the language model."""
+  abstract = jax.eval_shape(functools.partial(_init_params, model_config), jax.random.key(0))
+  shardings = tree_shardings(abstract, mesh)
+  return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
+    leaf.shape, leaf.dtype, sharding=sharding), nn.unbox(abstract), shardings)
+
+
+def init_lm_state(
+  model_config: ModelConfig, stage: TrainConfig, mesh: Mesh, *, seed: int,
+  params: Params | None = None,
+) -> TrainState:
+  """Fresh train state with empty memory.
+
+  Args:
+    model_config: with its vocabulary size.
+    stage: batch size and optimizer.
+    mesh: of `make_mesh`.
+    seed: of the initial parameters.
+    params: start from a copy of these (debiasing) instead of random ones.
+  """
+  def init(key, given):
+    boxed = _init_params(model_config, key)
+    if given is not None:
+      boxed = nn.meta.replace_boxed(boxed, jax.tree.map(jnp.copy, given))
+    return TrainState(
+      step=jnp.zeros((), jnp.int32), params=boxed, opt_state=make_optimizer(stage).init(boxed),
+      memory=init_memory(model_config, stage.batch_size))
+
+  key = jax.random.key(seed)
+  shardings = tree_shardings(jax.eval_shape(init, key, params), mesh)
+  shardings = shardings.replace(memory=memory_sharding(mesh))
+  return jax.jit(lambda k, p: nn.unbox(init(k, p)), out_shardings=shardings)(key, params)
+
+
+@functools.lru_cache
+def make_lm_step(model_config: ModelConfig, stage: TrainConfig, mesh: Mesh) -> Callable:
+  """Step 1 of the curriculum, and its continuation as the control of footnote 6 (H-18, H-26).
+
+  Returns:
+    `step(state, batch, seed) -> (state, metrics)`; batch holds `inputs`, `targets` [B, T] int32
+    and `reset` [B] bool. The state is donated.
+  """
+  model = TransformerXL(model_config)
+
+  def loss_fn(params, memory, batch, key):
+    output = model.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']),
+                         train=True, rngs={'dropout': key})
+    nll = _nll(model, params, output.hidden, batch['targets'])
+    return nll, (output.memory, {'loss': (nll, jnp.ones(()))})
+
+  return _jit_step(_update(loss_fn, stage), mesh)
+
+
+@functools.lru_cache
+def make_debias_step(
+  model_config: ModelConfig, stage: DebiasConfig, sentiment: SentimentConfig, method: str,
+  mesh: Mesh,
+) -> Callable:
+  r"""Step 3 (H-20..H-23): one forward pass for the originals and their counterfactual branches.
+
+  .. math:: L = L_{LM}(x) + \lambda L_{fairness}(h(x_{1:i}), h(\tilde x_{1:i}))
+
+  Returns:
+    `step(state, batch, seed, fairness_weight, projection) -> (state, metrics)`; batch also holds
+    the `branch_*` arrays. `projection`: frozen parameters of f_sh, or None for `embedding`.
+  """
+  model = TransformerXL(model_config)
+
+  def loss_fn(params, memory, batch, key, fairness_weight, projection):
+    branches = Branches.from_batch(batch)
+    output = model.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']),
+                         branches, train=True, rngs={'dropout': key})
+    nll = _nll(model, params, output.hidden, batch['targets'])
+    pairs, weight = output.pairs, branches.weight
+    h, h_cf = pairs.h_bar, pairs.h_bar_branch
+    embedding_loss = cosine_fairness_loss(h, h_cf, weight)
+    if stage.gradient == 'branch':
+      h = jax.lax.stop_gradient(h)
+    if method == 'sentiment':
+      h, h_cf = (_project(stage, sentiment, projection, x) for x in (h, h_cf))
+    fairness = cosine_fairness_loss(h, h_cf, weight)
+    loss = nll + fairness_weight * fairness
+    count = weight.sum()
+    one = jnp.ones(())
+    metrics = {
+      'loss': (nll, one), 'total_loss': (loss, one), 'fairness_loss': (fairness, count),
+      'cosine': (1.0 - embedding_loss, count), 'pairs_per_batch': (count, one)}
+    return loss, (output.memory, metrics | _monitor(model, params, pairs, weight, batch['step']))
+
+  def _monitor(model, params, pairs, weight, step):
+    def divergences(hidden):
+      logits, logits_cf = (model.apply({'params': params}, x, method='logits') for x in hidden)
+      found = next_token_divergences(logits, logits_cf, weight)
+      return found['kl'], found['js'], weight.sum()
+
+    hidden = jax.lax.stop_gradient((pairs.hidden, pairs.hidden_branch))
+    params = jax.lax.stop_gradient(params)
+    zero = jnp.zeros(())
+    if stage.monitor_every == 1:
+      kl, js, count = divergences(hidden)
+    else:
+      kl, js, count = jax.lax.cond(
+        step % stage.monitor_every == 0, divergences, lambda _: (zero, zero, zero), hidden)
+    return {'kl': (kl, count), 'js': (js, count)}
+
+  return _jit_step(_update(loss_fn, stage, pass_step=True), mesh)
+
+
+def init_sentiment_state(
+  model_dim: int, stage: SentimentConfig, mesh: Mesh, *, seed: int
+) -> TrainState:
+  """Fresh state of f_sh (H-19), replicated on every device."""
+  projection = _projection(stage)
+
+  def init(key):
+    params = nn.unbox(projection.init(key, jnp.zeros((1, model_dim)))['params'])
+    return TrainState(step=jnp.zeros((), jnp.int32), params=params,
+                      opt_state=make_optimizer(stage).init(params), memory=None)
+
+  return jax.jit(init, out_shardings=replicated(mesh))(jax.random.key(seed))
+
+
+@functools.lru_cache
+def make_sentiment_step(model_config: ModelConfig, stage: SentimentConfig, mesh: Mesh) -> Callable:
+  """Step 2 (H-19): f_sh on h-bar of the frozen language model.
+
+  Returns:
+    `step(state, batch, seed, lm_params) -> (state, metrics)`; batch holds `tokens` [B, T] int32,
+    `position` [B] int32 (token whose h-bar is read) and `label` [B] float32 (1 positive).
+  """
+  features, projection = make_features(model_config), _projection(stage)
+
+  def loss_fn(params, memory, batch, key, lm_params):
+    h = jax.lax.stop_gradient(features(lm_params, batch['tokens'], batch['position']))
+    logit, _ = projection.apply({'params': params}, h)
+    loss = binary_cross_entropy(logit, batch['label'])
+    accuracy = jnp.mean((logit > 0) == (batch['label'] > 0.5))
+    return loss, (memory, {'loss': (loss, jnp.ones(())), 'accuracy': (accuracy, jnp.ones(()))})
+
+  return _jit_step(_update(loss_fn, stage), mesh)
+
+
+def make_features(model_config: ModelConfig) -> Callable:
+  """`features(lm_params, tokens [B, T], position [B]) -> h-bar [B, D]`, without memory (H-20)."""
+  model = TransformerXL(model_config)
+
+  def features(lm_params, tokens, position):
+    memory = init_memory(model_config, tokens.shape[0])
+    output = model.apply({'params': lm_params}, tokens, memory, positions=position[:, None])
+    return output.h_bar_at[:, 0]
+
+  return features
+
+
+@functools.lru_cache
+def make_sentiment_predict(model_config: ModelConfig, stage: SentimentConfig) -> Callable:
+  """Jitted `predict(params, lm_params, tokens, position) -> logit [B]`."""
+  features, projection = make_features(model_config), _projection(stage)
+
+  def predict(params, lm_params, tokens, position):
+    return projection.apply({'params': params}, features(lm_params, tokens, position))[0]
+
+  return jax.jit(predict)
+
+
+def _init_params(model_config: ModelConfig, key: jax.Array) -> Params:
+  tokens = jnp.zeros((1, model_config.segment_len), jnp.int32)
+  return TransformerXL(model_config).init(key, tokens, init_memory(model_config, 1))['params']
+
+
+def _projection(stage: SentimentConfig) -> SentimentProjection:
+  return SentimentProjection(num_layers=stage.num_layers, hidden_dim=stage.hidden_dim)
+
+
+def _project(
+  stage: DebiasConfig, sentiment: SentimentConfig, projection: Params, h: jax.Array
+) -> jax.Array:
+  """What the frozen f_sh makes of h (H-22): its last hidden layer, or (1 - p, p)."""
+  logit, hidden = _projection(sentiment).apply({'params': projection}, h)
+  if stage.sentiment_layer == 'hidden':
+    return hidden
+  # The cosine of two single logits is only their sign; the pair of probabilities has an angle.
+  return jnp.stack([jax.nn.sigmoid(-logit), jax.nn.sigmoid(logit)], axis=-1)
+
+
+def _nll(model: TransformerXL, params: Params, hidden: jax.Array, targets: jax.Array) -> jax.Array:
+  logits = model.apply({'params': params}, hidden, method='logits')
+  return jnp.mean(next_token_nll(logits, targets))
+
+
+def _update(loss_fn: Callable, stage: TrainConfig, *, pass_step: bool = False) -> Callable:
+  """Turns a loss into `step(state, batch, seed, *extra) -> (state, metrics)`."""
+  optimizer, schedule = make_optimizer(stage), make_schedule(stage)
+
+  def step(state: TrainState, batch, seed, *extra) -> tuple[TrainState, Metrics]:
+    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    if pass_step:
+      batch = dict(batch) | {'step': state.step}
+    gradients, (memory, metrics) = jax.grad(loss_fn, has_aux=True)(
+      state.params, state.memory, batch, key, *extra)
+    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    one = jnp.ones(())
+    metrics = metrics | {'grad_norm': (optax.global_norm(gradients), one),
+                         'learning_rate': (schedule(state.step), one)}
+    return state.replace(step=state.step + 1, params=optax.apply_updates(state.params, updates),
+                         opt_state=opt_state, memory=memory), metrics
+
+  return step
+
+
+def _jit_step(step: Callable, mesh: Mesh) -> Callable:
+  """Jits with the state donated and kept where it lives, so that no later step compiles again."""
+  compiled = None
+
+  def call(state, *arguments):
+    nonlocal compiled
+    if compiled is None:
+      shardings = jax.tree.map(lambda x: x.sharding, state)
+      compiled = jax.jit(
+        step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
+    return compiled(state, *arguments)
+
+  call.cache_size = lambda: 0 if compiled is None else compiled._cache_size()
+  return call

@@ -1,0 +1,378 @@
+"""Vocabularies: text to ids and back, without TensorFlow.
+
+Two kinds share one id layout: pad 0, eos 1, unk 2, then the pieces or words.
+
+* `SentencePieceVocabulary`: a unigram model with byte fallback and no normalisation, so that
+  `decode(encode(text)) == text` (one exception: U+2581, SentencePiece's own sign for a space).
+* `WordVocabulary`: the words between white space, as WikiText is tokenised; every run of white
+  space, line ends included, comes back as one space and a word that is not listed as `<unk>`.
+
+A vocabulary is a folder with `vocabulary.json` (kind, size, fingerprint, what it was trained on)
+beside `spiece.model` or `words.txt`; the fingerprint is the SHA-256 of that second file.
+"""
+
+import abc
+import collections
+import functools
+import hashlib
+import io
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.errors import UserError, unknown_name
+from fairjax.files import atomic_write, write_json
+
+PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
+MANIFEST = 'vocabulary.json'
+
+# Appended to a serialised SentencePiece model it sets normalizer_spec.add_dummy_prefix (field 3 of
+# field 3) to false: protocol buffers merge a repeated submessage into the earlier one.
+_NO_DUMMY_PREFIX = b'\x1a\x02\x18\x00'
+_SPACE = '\u2581'
+_SPECIAL_WORDS = ('<pad>', '<eos>', '<unk>')
+# SentencePiece leaves out longer lines without a word; they are cut at a space before.
+_MAX_LINE_CHARACTERS = 4000
+# A fixed number, not that of the machine: the sums of the training depend on it.
+_TRAINER_THREADS = 4
+
+
+class Vocabulary(abc.ABC):
+  """Text to ids and back; ids are Python ints in `[0, size)`.
+
+  Attributes:
+    kind: 'sentencepiece' or 'word'.
+    size: number of ids, special ones included.
+    pad_id: 0.
+    eos_id: 1, the end of a document.
+    unk_id: 2.
+    fingerprint: SHA-256 (hex) of the model file or word list.
+    info: what the vocabulary was trained on (counts; empty when not known).
+  """
+
+  kind: str
+  filename: str
+  pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
+
+  def __init__(self, content: bytes, info: Mapping[str, Any] | None = None):
+    self._content = content
+    self.fingerprint = hashlib.sha256(content).hexdigest()
+    self.info = dict(info or {})
+    self.size = self._load(content)
+
+  def encode(self, text: str) -> list[int]:
+    """Ids of `text`, without an end-of-document id."""
+    return self._encode(text)
+
+  def decode(self, ids: Sequence[Any] | np.ndarray) -> str:
+    """Text of `ids`; pad and eos add nothing and stop nothing."""
+    return self._decode([int(i) for i in ids if i not in (PAD_ID, EOS_ID)])
+
+  def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Ids of `text` and the characters that each of them covers.
+
+    Args:
+      text: any text.
+
+    Returns:
+      The ids of `encode(text)`, and for each a pair (start, end) of character offsets into `text`,
+      end exclusive, not decreasing. A SentencePiece id covers the space before its word (the one
+      that SentencePiece puts before the text covers nothing), and of the bytes of one character
+      the last covers it; a word covers itself only.
+    """
+    return self._encode_with_offsets(text)
+
+  def encode_as_continuation(self, text: str, after: str) -> list[int]:
+    """Ids that `text` has when it follows `after`, with a border between the two.
+
+    Args:
+      text: the text to encode.
+      after: the text before it. Empty: the beginning of a document. With SentencePiece a space at
+        its end belongs to the first piece of `text`: encode `after` without it.
+
+    Returns:
+      Ids; with SentencePiece `decode(encode(after) + ids) == after + text` (without such a space).
+    """
+    return self._encode_as_continuation(text, after)
+
+  @functools.cached_property
+  def surfaces(self) -> list[bytes]:
+    """UTF-8 bytes that each id adds to a text, with its leading space; pad and eos add none."""
+    return self._surfaces()
+
+  def save(self, directory: str | os.PathLike) -> None:
+    """Writes the folder that `load_vocabulary` reads; each file appears whole or not at all."""
+    directory = pathlib.Path(directory)
+    with atomic_write(directory / self.filename) as file:
+      file.write(self._content)
+    write_json(directory / MANIFEST, {
+      'kind': self.kind, 'size': self.size, 'fingerprint': self.fingerprint, 'file': self.filename,
+      'pad_id': self.pad_id, 'eos_id': self.eos_id, 'unk_id': self.unk_id, 'info': self.info,
+    })
+
+  @abc.abstractmethod
+  def _load(self, content: bytes) -> int:
+    """Parses the model file; returns the number of ids."""
+
+  @abc.abstractmethod
+  def _encode(self, text: str) -> list[int]:
+    """Ids of a text."""
+
+  @abc.abstractmethod
+  def _decode(self, ids: list[int]) -> str:
+    """Text of ids that hold neither pad nor eos."""
+
+  @abc.abstractmethod
+  def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Ids and character offsets."""
+
+  @abc.abstractmethod
+  def _encode_as_continuation(self, text: str, after: str) -> list[int]:
+    """Ids of a text behind another."""
+
+  @abc.abstractmethod
+  def _surfaces(self) -> list[bytes]:
+    """Bytes of each id."""
+
+  def __eq__(self, other: object) -> bool:
+    return (isinstance(other, Vocabulary)
+            and (self.kind, self.fingerprint) == (other.kind, other.fingerprint))
+
+  def __hash__(self) -> int:
+    return hash((self.kind, self.fingerprint))
+
+  def __repr__(self) -> str:
+    return f'{type(self).__name__}(size={self.size}, fingerprint={self.fingerprint[:8]})'
+
+
+class SentencePieceVocabulary(Vocabulary):
+  """A SentencePiece model with pad 0, eos 1, unk 2."""
+
+  kind, filename = 'sentencepiece', 'spiece.model'
+
+  def _load(self, content):
+    import sentencepiece
+
+    self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+    self._bare_processor = sentencepiece.SentencePieceProcessor(
+      model_proto=content + _NO_DUMMY_PREFIX)
+    p = self._processor
+    if (p.pad_id(), p.eos_id(), p.unk_id()) != (PAD_ID, EOS_ID, UNK_ID):
+      raise UserError('the SentencePiece model must have pad_id=0, eos_id=1, unk_id=2, not '
+                      f'{p.pad_id()}, {p.eos_id()}, {p.unk_id()}')
+    return p.vocab_size()
+
+  def _encode(self, text: str) -> list[int]:
+    return self._processor.encode(text)
+
+  def _decode(self, ids: list[int]) -> str:
+    return self._processor.decode(ids)
+
+  def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    result = self._processor.encode(text, return_type='offset_mapping')
+    return list(result['ids']), [(int(start), int(end)) for start, end in result['offsets']]
+
+  def _encode_as_continuation(self, text: str, after: str) -> list[int]:
+    if not after or after.endswith(' '):
+      return self.encode(text)
+    return self._bare_processor.encode(text)
+
+  def _surfaces(self) -> list[bytes]:
+    p, surfaces = self._processor, []
+    for i in range(self.size):
+      piece = p.id_to_piece(i)
+      if p.is_control(i):
+        surfaces.append(b'')
+      elif p.is_byte(i):
+        surfaces.append(bytes([int(piece[1:-1], 16)]))  # '<0x41>'
+      else:
+        text = ' \u2047 ' if p.is_unknown(i) else piece.replace(_SPACE, ' ')
+        surfaces.append(text.encode('utf-8'))
+    return surfaces
+
+
+class WordVocabulary(Vocabulary):
+  """A list of words; text is split at white space."""
+
+  kind, filename = 'word', 'words.txt'
+
+  def _load(self, content):
+    # split('\n'), not splitlines(): the latter also cuts at characters inside a line.
+    self.words = content.decode('utf-8').removesuffix('\n').split('\n')
+    if tuple(self.words[:3]) != _SPECIAL_WORDS:
+      raise UserError(f'words.txt must begin with the lines {", ".join(_SPECIAL_WORDS)}')
+    # A text that holds '<pad>' or '<eos>' must not produce those ids.
+    self._ids = {w: i for i, w in enumerate(self.words) if i > UNK_ID}
+    if len(self._ids) != len(self.words) - 3:
+      raise UserError('words.txt holds a word twice: each line must be another word')
+    return len(self.words)
+
+  def _encode(self, text: str) -> list[int]:
+    get = self._ids.get
+    return [get(word, UNK_ID) for word in text.split()]
+
+  def _decode(self, ids: list[int]) -> str:
+    return ' '.join([self.words[i] for i in ids])
+
+  def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    return self.encode(text), [m.span() for m in re.finditer(r'\S+', text)]
+
+  def _encode_as_continuation(self, text: str, after: str) -> list[int]:
+    return self.encode(text)
+
+  def _surfaces(self) -> list[bytes]:
+    return [b'', b''] + [(' ' + w).encode('utf-8') for w in self.words[2:]]
+
+
+_KINDS = {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary)}
+
+
+def load_vocabulary(directory: str | os.PathLike) -> Vocabulary:
+  """Reads a vocabulary folder and checks it against its fingerprint.
+
+  Args:
+    directory: folder that `Vocabulary.save` wrote.
+
+  Raises:
+    UserError: a file is missing, cannot be read, or is not the one that was saved.
+  """
+  directory = pathlib.Path(directory)
+  path = directory / MANIFEST
+  if not path.is_file():
+    raise UserError(f'no vocabulary in {directory}: {MANIFEST} is missing (make one: fairjax data)')
+  try:
+    manifest = json.loads(path.read_text(encoding='utf-8'))
+    kind, fingerprint, size = (manifest[k] for k in ('kind', 'fingerprint', 'size'))
+  except (ValueError, KeyError, TypeError) as e:
+    raise UserError(f'{path} is damaged ({e}): make the vocabulary again') from None
+  if kind not in _KINDS:
+    raise unknown_name('vocabulary kind', str(kind), _KINDS, where=str(path))
+  file = directory / _KINDS[kind].filename
+  if not file.is_file():
+    raise UserError(f'{file} is missing: make the vocabulary again')
+  content = file.read_bytes()
+  found = hashlib.sha256(content).hexdigest()
+  if found != fingerprint:
+    raise UserError(f'{file} has fingerprint {found[:8]}, but {path} names '
+                    f'{str(fingerprint)[:8]}: restore the file or make the vocabulary again')
+  try:
+    vocabulary = _KINDS[kind](content, manifest.get('info'))
+  except (RuntimeError, UnicodeDecodeError, UserError) as e:
+    raise UserError(f'{file} cannot be used: {e}') from None
+  if vocabulary.size != size:
+    raise UserError(f'{file} holds {vocabulary.size} ids, but {path} names {size}')
+  return vocabulary
+
+
+def train_sentencepiece(
+  texts: Iterable[str], *, size: int, directory: str | os.PathLike,
+  character_coverage: float = 0.9995, max_characters: int = 200_000_000,
+) -> SentencePieceVocabulary:
+  """Trains a unigram SentencePiece model, saves it in `directory` and returns it.
+
+  The result depends on the texts, their order and the arguments only. There is no normalisation
+  and white space is kept; rare characters become bytes (256 ids are bytes).
+
+  Args:
+    texts: documents; read once.
+    size: ids wanted, special and byte ids included; a small corpus yields fewer.
+    directory: folder to write.
+    character_coverage: share of the characters that get ids of their own; in (0, 1].
+    max_characters: about the most characters to train on. A larger corpus is thinned evenly (every
+      2nd, 4th, ... text); `info` tells how many texts were used.
+
+  Raises:
+    UserError: no text, or `size` too small for the characters of the corpus.
+  """
+  import sentencepiece
+
+  kept, counts = _thin_out(texts, max_characters)
+  model = io.BytesIO()
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=_lines(kept), model_writer=model, vocab_size=size, model_type='unigram',
+      pad_id=PAD_ID, eos_id=EOS_ID, unk_id=UNK_ID, bos_id=-1, byte_fallback=True,
+      normalization_rule_name='identity', remove_extra_whitespaces=False, hard_vocab_limit=False,
+      character_coverage=character_coverage, max_sentence_length=8 * _MAX_LINE_CHARACTERS,
+      train_extremely_large_corpus=True, num_threads=_TRAINER_THREADS, minloglevel=2)
+  except RuntimeError as e:
+    needed = re.search(r'required_chars\. \d+ vs (\d+)', str(e))
+    if not needed:
+      raise
+    raise UserError(
+      f'a SentencePiece vocabulary of {size} ids is too small: the bytes and characters of the '
+      f'corpus need {needed[1]}; raise data.vocab_size') from None
+  vocabulary = SentencePieceVocabulary(model.getvalue(), counts | {'requested_size': size})
+  vocabulary.save(directory)
+  return vocabulary
+
+
+def build_word_vocabulary(
+  texts: Iterable[str], *, size: int, directory: str | os.PathLike,
+) -> WordVocabulary:
+  """Lists the most frequent words, saves the list in `directory` and returns it.
+
+  Args:
+    texts: documents; read once.
+    size: the most ids, the three special ones included. Words of equal count come in
+      alphabetical order; the rest is `<unk>`, counted in `info`.
+    directory: folder to write.
+
+  Raises:
+    UserError: no word, or `size` below 4.
+  """
+  if size < 4:
+    raise UserError(f'a word vocabulary needs at least 4 ids, not {size}: raise data.vocab_size')
+  counter, documents = collections.Counter(), 0
+  for text in texts:
+    counter.update(text.split())
+    documents += 1
+  total = sum(counter.values())
+  for word in _SPECIAL_WORDS:
+    counter.pop(word, None)
+  if not counter:
+    raise UserError('no word to build a vocabulary from: the training texts are empty')
+  ranked = sorted(counter, key=lambda w: (-counter[w], w))
+  words = ranked[:size - 3]
+  content = '\n'.join([*_SPECIAL_WORDS, *words, '']).encode('utf-8')
+  vocabulary = WordVocabulary(content, {
+    'requested_size': size, 'texts': documents, 'words': total, 'distinct_words': len(ranked),
+    'unknown_words': total - sum(counter[w] for w in words),
+  })
+  vocabulary.save(directory)
+  return vocabulary
+
+
+def _thin_out(texts: Iterable[str], limit: int) -> tuple[list[str], dict[str, int]]:
+  """Every `stride`-th text, the stride doubled whenever the kept characters exceed `limit`."""
+  kept, stride, characters, number, read = [], 1, 0, 0, 0
+  for number, text in enumerate(texts, 1):
+    read += len(text)
+    if (number - 1) % stride == 0:
+      kept.append(text)
+      characters += len(text)
+      while characters > limit and len(kept) > 1:
+        kept, stride = kept[::2], stride * 2
+        characters = sum(map(len, kept))
+  if not characters:
+    raise UserError('no text to train a vocabulary from: the training texts are empty')
+  return kept, {'texts': number, 'characters': read, 'texts_used': len(kept),
+                'characters_used': characters}
+
+
+def _lines(texts: Iterable[str]) -> Iterator[str]:
+  """Lines with their line ends, the long ones cut before a space."""
+  for text in texts:
+    for line in text.splitlines(keepends=True):
+      while len(line) > _MAX_LINE_CHARACTERS:
+        cut = line.rfind(' ', 1, _MAX_LINE_CHARACTERS)
+        cut = cut if cut > 0 else _MAX_LINE_CHARACTERS
+        yield line[:cut]
+        line = line[cut:]
+      if line:
+        yield line

@@ -1,0 +1,69 @@
+"""Packaging of fairjax; tool settings live in `pyproject.toml`."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(r"^__version__ = '(.+)'$", (ROOT / 'fairjax/__init__.py').read_text(), re.M)[1]
+
+setup(
+  name='fairjax',
+  version=VERSION,
+  description='Train Transformer-XL language models on TPUs, measure and reduce their bias',
+  long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
+  long_description_content_type='text/markdown',
+  author='The fairjax authors',
+  license='Apache-2.0',
+  classifiers=[
+    'Development Status :: 3 - Alpha',
+    'Intended Audience :: Science/Research',
+    'Operating System :: POSIX :: Linux',
+    'Programming Language :: Python :: 3.11',
+    'Programming Language :: Python :: 3.12',
+    'Programming Language :: Python :: 3.13',
+    'Topic :: Scientific/Engineering :: Artificial Intelligence',
+  ],
+  packages=find_packages(include=['fairjax', 'fairjax.*']),
+  package_data={'': ['assets/*.yaml', 'assets/*.txt']},
+  python_requires='>=3.11',
+  # CHANGELOG.md gives the reason for each dependency. JAX and what is built on it change between
+  # minor versions, hence the upper bounds.
+  install_requires=[
+    'numpy>=2.0,<3',
+    'scipy>=1.15,<2',
+    'jax>=0.10.2,<0.11',
+    'flax>=0.12.8,<0.13',
+    'optax>=0.2.8,<0.3',
+    'orbax-checkpoint>=0.12.8,<0.13',
+    'ml-collections>=1.1,<2',
+    'PyYAML>=6.0.2,<7',
+    'sentencepiece>=0.2.2,<0.3',
+    'jaxtyping>=0.3.2,<0.4',
+    'matplotlib>=3.10,<4',
+    'vaderSentiment>=3.3.2,<4',
+    'safetensors>=0.5,<1',
+  ],
+  extras_require={
+    'train': [
+      'tensorflow>=2.21,<2.22',
+      'tensorflow-text>=2.21,<2.22',
+      'tensorflow-datasets>=4.9.10,<5',
+      'seqio==0.0.20',
+      'clu==0.0.12',
+      'tensorboard>=2.20,<3',
+      'importlib_resources>=6',
+    ],
+    'tpu': ['jax[tpu]>=0.10.2,<0.11'],
+    'dev': [
+      'pytest>=8.3,<10',
+      'pytest-xdist>=3.6,<4',
+      'beartype>=0.20,<1',
+      'ruff>=0.15,<1',
+      'mypy>=1.15,<3',
+      'pre-commit>=4,<5',
+    ],
+  },
+  entry_points={'console_scripts': ['fairjax=fairjax.cli:main']},
+)

@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m tests.benchmarks.NAME --json`. Not part of the test suite."""

@@ -1,0 +1,133 @@
+"""Cost of the fused debias step beside the plain step and the stacked pair, in one run.
+
+  python -m tests.benchmarks.debias_step --json
+
+The stacked pair is the usual way: the batch is doubled with one swapped copy of every row, so that it
+does one counterfactual per row where the fused step does K. The three are timed in turns, so that
+whatever else the machine does hits all of them. Floor of the ratio: (T + K * P) / T for the fused
+step (query tokens; keys and values of the row are shared), 2 for the stacked pair.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
+from fairjax.model import TransformerXL, next_token_nll
+from fairjax.train import make_mesh, steps
+from fairjax.train.losses import cosine_fairness_loss
+from fairjax.train.steps import _jit_step, _update  # the same update around the stacked loss
+
+
+def make_stacked_step(model_config, stage, mesh):
+  """One swapped copy per row behind the batch; exact for one counterfactual per row."""
+  model = TransformerXL(model_config)
+
+  def loss_fn(params, memory, batch, key, fairness_weight):
+    memory = memory.reset(batch['reset'])
+    both = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=x.ndim > 1), memory)
+    tokens = jnp.concatenate([batch['inputs'], batch['swapped']])
+    end = jnp.concatenate([batch['original_end'][:, :1]] * 2)
+    output = model.apply({'params': params}, tokens, both, positions=end, train=True,
+                         rngs={'dropout': key})
+    rows = batch['inputs'].shape[0]
+    logits = model.apply({'params': params}, output.hidden[:rows], method='logits')
+    nll = jnp.mean(next_token_nll(logits, batch['targets']))
+    h, h_cf = output.h_bar_at[:rows], output.h_bar_at[rows:]
+    fairness = cosine_fairness_loss(h, h_cf, batch['branch_weight'][:, :1])
+    memory = output.memory.replace(hidden=output.memory.hidden[:, :rows],
+                                   length=output.memory.length[:rows])
+    return nll + fairness_weight * fairness, (memory, {'loss': (nll, jnp.ones(()))})
+
+  return _jit_step(_update(loss_fn, stage), mesh)
+
+
+def make_batch(options, vocab_size, rng):
+  """Random tokens; branch k replaces one token by P pieces."""
+  rows, t, k, p = options.batch_size, options.segment_len, options.branches, options.pieces
+  tokens = rng.integers(3, vocab_size, size=(rows, t + 1)).astype(np.int32)
+  start = np.sort(rng.integers(0, t, size=(rows, k))).astype(np.int32)
+  batch = {
+    'inputs': tokens[:, :-1], 'targets': tokens[:, 1:], 'reset': np.zeros(rows, bool),
+    'branch_tokens': rng.integers(3, vocab_size, size=(rows, k, p)).astype(np.int32),
+    'branch_start': start, 'branch_len': np.full((rows, k), p, np.int32), 'original_end': start,
+    'branch_weight': np.ones((rows, k), np.float32)}
+  swapped = batch['inputs'].copy()
+  swapped[np.arange(rows), start[:, 0]] = batch['branch_tokens'][:, 0, 0]
+  return batch, {**batch, 'swapped': swapped}
+
+
+def measure(options) -> dict:
+  """Times the steps in turns; seconds are the median over the rounds."""
+  model = ModelConfig(
+    vocab_size=options.vocab_size, num_layers=options.layers, model_dim=options.dim,
+    num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
+    segment_len=options.segment_len, memory_len=options.segment_len,
+    scan_unroll=options.layers if options.unroll else 1, dtype=options.dtype)
+  shared = dict(steps=1000, batch_size=options.batch_size, warmup_steps=10)
+  lm, debias = TrainConfig(**shared), DebiasConfig(
+    branches_per_row=options.branches, pieces_per_branch=options.pieces, **shared)
+  mesh = make_mesh(MeshConfig())
+  batch, stacked_batch = make_batch(options, options.vocab_size, np.random.default_rng(0))
+  plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
+  weight = np.float32(10.0)
+  runs = {
+    'plain': (steps.make_lm_step(model, lm, mesh), (plain_batch, 0)),
+    'fused': (steps.make_debias_step(model, debias, SentimentConfig(), 'embedding', mesh),
+              (batch, 0, weight, None)),
+    'stacked': (make_stacked_step(model, lm, mesh), (stacked_batch, 0, weight))}
+  states = {name: steps.init_lm_state(model, lm, mesh, seed=0) for name in runs}
+  seconds = {name: [] for name in runs}
+  for round_ in range(options.rounds + 2):  # the first two compile and fill the memory
+    for name, (step, arguments) in runs.items():
+      begin = time.perf_counter()
+      states[name], metrics = step(states[name], *arguments)
+      jax.block_until_ready((states[name], metrics))
+      if round_ >= 2:
+        seconds[name].append(time.perf_counter() - begin)
+  medians = {name: float(np.median(values)) for name, values in seconds.items()}
+  tokens = options.batch_size * options.segment_len
+  floor = (options.segment_len + options.branches * options.pieces) / options.segment_len
+  return {
+    'benchmark': 'debias_step', 'options': vars(options), 'seconds': medians,
+    'tokens_per_s': {name: tokens / s for name, s in medians.items()},
+    'ratio_to_plain': {
+      name: float(np.median(np.array(seconds[name]) / np.array(seconds['plain'])))
+      for name in ('fused', 'stacked')},
+    'spread_of_plain': float(np.std(seconds['plain']) / medians['plain']),
+    'floor': {'fused': floor, 'stacked': 2.0},
+    'counterfactuals_per_row': {'fused': options.branches, 'stacked': 1},
+    'device': f'{jax.device_count()}x {jax.devices()[0].device_kind}',
+    'platform': platform.platform(), 'python': platform.python_version(),
+    'jax': importlib.metadata.version('jax'), 'date': time.strftime('%Y-%m-%d')}
+
+
+def main() -> None:
+  """Parses the sizes, prints the table or JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  for name, default in (('dim', 256), ('layers', 6), ('heads', 4), ('segment_len', 128),
+                        ('batch_size', 8), ('branches', 4), ('pieces', 2), ('vocab_size', 8192),
+                        ('rounds', 15)):
+    parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
+  parser.add_argument('--unroll', action='store_true', help='unroll the scan over layers')
+  parser.add_argument('--json', action='store_true')
+  options = parser.parse_args()
+  result = measure(options)
+  if options.json:
+    print(json.dumps(result, indent=2))
+    return
+  for name, seconds in result['seconds'].items():
+    ratio = result['ratio_to_plain'].get(name, 1.0)
+    print(f'{name:8s} {1e3 * seconds:8.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s  '
+          f'{ratio:.3f}x of plain (floor {result["floor"].get(name, 1.0):.3f}x)')
+
+
+if __name__ == '__main__':
+  main()

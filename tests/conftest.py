@@ -1,0 +1,42 @@
+"""What every test shares: eight fake CPU devices, strict shapes, and two paths.
+
+The environment is set before JAX is imported, so that subprocesses of tests inherit it too.
+`JAX_PLATFORMS=cuda pytest ...` runs the tests on an accelerator instead.
+"""
+
+import importlib.util
+import os
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
+  os.environ['XLA_FLAGS'] = (
+    os.environ.get('XLA_FLAGS', '') + ' --xla_force_host_platform_device_count=8').strip()
+os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+os.environ.setdefault('MPLBACKEND', 'Agg')
+
+if importlib.util.find_spec('beartype'):
+  from jaxtyping import install_import_hook
+
+  # Checks every annotated shape and dtype of the model room while the tests run.
+  install_import_hook('fairjax.model', 'beartype.beartype')
+
+
+@pytest.fixture(scope='session')
+def repository() -> pathlib.Path:
+  """Root of the repository."""
+  return ROOT
+
+
+@pytest.fixture(scope='session')
+def test_data() -> pathlib.Path:
+  """Folder of real corpora and lexicons; tests that need it are skipped where it is absent."""
+  folder = pathlib.Path(os.environ.get('FAIRJAX_TEST_DATA') or ROOT.parent / 'shared' / 'data')
+  if not folder.is_dir():
+    pytest.skip(f'no real test data at {folder}: set FAIRJAX_TEST_DATA')
+  return folder

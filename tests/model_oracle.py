@@ -1,0 +1,139 @@
+"""A slow Transformer-XL, written from the paper without any trick, for tests to compare with.
+
+Relative embeddings are gathered for every pair of positions, the four terms of Dai et al. 2019,
+section 3.3, are added one by one, layers are a Python loop, and a counterfactual is a second pass over
+the changed sequence.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fairjax.config import ModelConfig
+from fairjax.model import Branches, TransformerXL, init_memory
+
+TINY = ModelConfig(
+  vocab_size=32, num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=24, segment_len=8,
+  memory_len=8, init_std=0.3)
+TINY64 = dataclasses.replace(TINY, dtype='float64')
+
+
+def tiny(**changes):
+  """The tiny float64 config with changes."""
+  return dataclasses.replace(TINY64, **changes)
+
+
+def make_params(config, seed=0):
+  """Random parameters in which every leaf matters (biases and scales too)."""
+  tokens = jnp.zeros((1, 2), jnp.int32)
+  shapes = jax.eval_shape(
+    lambda: nn.unbox(TransformerXL(config).init(jax.random.key(0), tokens, init_memory(config, 1))))
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda s: jnp.asarray(rng.normal(size=s.shape) * 0.3, s.dtype), shapes['params'])
+
+
+def random_tokens(config, batch_size, length, seed=1):
+  rng = np.random.default_rng(seed)
+  return jnp.asarray(rng.integers(0, config.vocab_size, (batch_size, length)), jnp.int32)
+
+
+def random_memory(config, batch_size, lengths, seed=2):
+  """A memory full of numbers, also in slots that are not valid: nobody may read those."""
+  rng = np.random.default_rng(seed)
+  memory = init_memory(config, batch_size)
+  hidden = jnp.asarray(rng.normal(size=memory.hidden.shape), memory.hidden.dtype)
+  return memory.replace(hidden=hidden, length=jnp.asarray(lengths, jnp.int32))
+
+
+def layer_norm(x, scale, bias):
+  mean = x.mean(-1, keepdims=True)
+  variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+  lead = (None,) * (x.ndim - 1)
+  return (x - mean) / jnp.sqrt(variance + 1e-5) * scale[lead] + bias[lead]
+
+
+def _attention(config, w, u, v, x, memory, length):
+  """All pairs of positions, explicitly."""
+  source = jnp.concatenate([memory, x], axis=1)
+  if config.norm == 'pre':
+    source = layer_norm(source, w['attention_norm_scale'], w['attention_norm_bias'])
+  M, T, D = memory.shape[1], x.shape[1], x.shape[2]
+  i, j = np.arange(T)[:, None] + M, np.arange(M + T)[None, :]
+  distance = np.maximum(i - j, 0)
+  if config.clamp_len >= 0:
+    distance = np.minimum(distance, config.clamp_len)
+  frequency = (np.float32(1) / np.float32(10000.0 ** (np.arange(0, D, 2) / D))).astype(np.float64)
+  angle = distance[:, :, None] * frequency
+  R = jnp.asarray(np.concatenate([np.sin(angle), np.cos(angle)], -1), x.dtype)
+  query = jnp.einsum('btd,dnh->btnh', source[:, M:], w['query'])
+  key = jnp.einsum('bsd,dnh->bsnh', source, w['key_value'][:, 0])
+  value = jnp.einsum('bsd,dnh->bsnh', source, w['key_value'][:, 1])
+  relative = jnp.einsum('tsd,dnh->tsnh', R, w['relative'])
+  score = jnp.einsum('btnh,bsnh->bnts', query, key)
+  score += jnp.einsum('btnh,tsnh->bnts', query, relative)
+  score += jnp.einsum('nh,bsnh->bns', u, key)[:, :, None, :]
+  score += jnp.einsum('nh,tsnh->nts', v, relative)[None]
+  seen = (j <= i)[None] & (np.arange(M + T)[None, None, :] >= M - length[:, None, None])
+  weight = jnp.where(seen[:, None], jnp.exp(score / np.sqrt(config.head_dim)), 0.0)
+  weight /= weight.sum(-1, keepdims=True)
+  return jnp.einsum('bnts,bsnh,nhd->btd', weight, value, w['output'])
+
+
+def forward(config, params, tokens, memory):
+  """Returns (softmax inputs [B, T, D], [embedding, output of layer 1, ...])."""
+  x = params['embedding'][tokens] * config.model_dim ** 0.5
+  states = [x]
+  for layer in range(config.num_layers):
+    w = jax.tree.map(lambda a: a[layer], params['layers'])
+    owner = params if config.tie_position_biases else w
+    attended = _attention(config, w, owner['content_bias'], owner['position_bias'], x,
+                          memory.hidden[layer], memory.length)
+    x = x + attended
+    if config.norm == 'post':
+      x = layer_norm(x, w['attention_norm_scale'], w['attention_norm_bias'])
+      inner = x
+    else:
+      inner = layer_norm(x, w['ff_norm_scale'], w['ff_norm_bias'])
+    inner = jnp.maximum(inner @ w['ff_in'] + w['ff_in_bias'][None, None], 0)
+    x = x + inner @ w['ff_out'] + w['ff_out_bias'][None, None]
+    if config.norm == 'post':
+      x = layer_norm(x, w['ff_norm_scale'], w['ff_norm_bias'])
+    states.append(x)
+  if config.final_norm:
+    x = layer_norm(x, params['final_norm_scale'], params['final_norm_bias'])
+  return x, states
+
+
+def counterfactual_states(config, params, tokens, memory, branches):
+  """Reads every branch with a pass of its own; returns (h_bar, hidden), each [B, K, D]."""
+  B, K, P = branches.tokens.shape
+  T = tokens.shape[1]
+  t = np.arange(T + P)[None, None, :]
+  piece = jnp.clip(t - branches.start[:, :, None], 0, P - 1)
+  original = jnp.broadcast_to(
+    jnp.pad(tokens, ((0, 0), (0, P)))[:, None, :], (B, K, T + P))
+  swapped = jnp.take_along_axis(branches.tokens, piece, axis=2)
+  rows = jnp.where(t < branches.start[:, :, None], original, swapped).reshape(B * K, T + P)
+  repeated = memory.replace(
+    hidden=jnp.repeat(memory.hidden, K, axis=1), length=jnp.repeat(memory.length, K))
+  hidden, states = forward(config, params, rows, repeated)
+  end = (branches.start + branches.length - 1).reshape(-1)
+  row = np.arange(B * K)
+  h_bar = (states[-1][row, end] + states[-2][row, end]) / 2
+  return h_bar.reshape(B, K, -1), hidden[row, end].reshape(B, K, -1)
+
+
+def eight_branches():
+  """Two rows of T = 8 with four branches each: 1-4 tokens become 1-4 pieces, at both ends too."""
+  start = np.array([[0, 2, 6, 0], [7, 1, 0, 4]], np.int32)
+  end = np.array([[0, 5, 7, 0], [7, 3, 1, 4]], np.int32)
+  length = np.array([[4, 1, 3, 0], [4, 2, 2, 1]], np.int32)
+  tokens = np.random.default_rng(3).integers(3, 32, (2, 4, 4)).astype(np.int32)
+  tokens = np.where(np.arange(4)[None, None] < length[:, :, None], tokens, 0)
+  return Branches(
+    tokens=jnp.asarray(tokens), start=jnp.asarray(start), length=jnp.asarray(length),
+    original_end=jnp.asarray(end), weight=jnp.asarray(length > 0, jnp.float32))

@@ -1,0 +1,105 @@
+"""What README, CHANGELOG and docstrings say is so: commands, links, examples, dependencies."""
+
+import ast
+import doctest
+import importlib
+import pathlib
+import re
+import shlex
+
+import pytest
+from test_house import MODULES, PACKAGE, ROOT, definitions, parse, setup_argument
+
+import fairjax
+from fairjax import cli
+
+README = (ROOT / 'README.md').read_text(encoding='utf-8')
+PAGES = sorted(p for p in [*ROOT.glob('*.md'), *ROOT.glob('docs/**/*.md')])
+
+
+def command(name: str) -> str:
+  (line,) = re.findall(rf'<!-- command: {name} -->\n```\w*\n(.*)\n```', README)
+  return line
+
+
+def test_readme_commands_set_everything_up_themselves():
+  for name, extras in (('run', '[train]'), ('test', '[train,dev]')):
+    assert command(name).startswith('python3 -m venv .venv && .venv/bin/pip install')
+    assert f"-e '.{extras}'" in command(name)
+
+
+def fairjax_commands() -> list[str]:
+  blocks = re.findall(r'^```(?:bash|sh)\n(.*?)^```', README, re.M | re.S)
+  lines = ''.join(blocks).replace('\\\n', ' ').splitlines()
+  return [line[line.index('fairjax '):] for line in lines
+          if re.search(r'(^|/)fairjax [a-z]', line.partition('#')[0])]
+
+
+def test_readme_shows_the_main_verbs():
+  verbs = {line.split()[1] for line in fairjax_commands()}
+  assert {'run', 'measure', 'attributes'} <= verbs
+
+
+@pytest.mark.parametrize('line', fairjax_commands())
+def test_readme_commands_parse(line):
+  options = cli.parse(shlex.split(line, comments=True)[1:])
+  assert options.verb in cli.VERBS
+  if getattr(options, 'config', None):
+    path, _, argument = options.config.partition(':')
+    assert (ROOT / path).is_file()
+    from fairjax.config_files import load_config
+    load_config(f'{ROOT / path}:{argument}', options.overrides)
+
+
+def test_readme_attribute_is_one(tmp_path):
+  from fairjax.counterfactual import lint_attribute, load_attribute
+
+  (text,) = re.findall(r'<!-- attribute-example -->\n```yaml\n(.*?)```', README, re.S)
+  path = tmp_path / 'faith.yaml'
+  path.write_text(text, encoding='utf-8')
+  assert not [f for f in lint_attribute(load_attribute(path)) if f.level == 'error']
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_local_links_lead_somewhere(page):
+  text = re.sub(r'^```.*?^```', '', page.read_text(encoding='utf-8'), flags=re.M | re.S)
+  links = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)', text) + re.findall(r'src="([^"]+)"', text)
+  for link in links:
+    if not re.match(r'https?:|mailto:', link):
+      assert (page.parent / link).exists(), f'{page.name}: {link}'
+
+
+def test_changelog_gives_the_reason_for_each_dependency():
+  changelog = (ROOT / 'CHANGELOG.md').read_text(encoding='utf-8')
+  extras = setup_argument('extras_require')
+  for requirement in setup_argument('install_requires') + sum(extras.values(), []):
+    name = re.match(r'[\w.\-\[\]]+', requirement)[0]
+    line = rf'^\| `{re.escape(name)}`'
+    assert re.search(line, changelog, re.M), f'{name} stands without a reason'
+
+
+def test_versions_agree():
+  citation = (ROOT / 'CITATION.cff').read_text(encoding='utf-8')
+  assert f'\nversion: {fairjax.__version__}\n' in citation
+
+
+def docstring_examples() -> list[tuple[pathlib.Path, str, str]]:
+  """(module's path, name, docstring) wherever a docstring holds an example."""
+  return [(path, getattr(node, 'name', '(module)'), ast.get_docstring(node))
+          for path in MODULES for node, _ in definitions(parse(path), public=True)
+          if '>>> ' in (ast.get_docstring(node) or '')]
+
+
+@pytest.mark.parametrize(('path', 'name', 'text'), [
+  pytest.param(*example, id=f'{example[0].relative_to(PACKAGE)}:{example[1]}',
+               marks=[pytest.mark.tf] if example[0].parent.name == 'data' else [])
+  for example in docstring_examples()])
+def test_docstring_examples(path, name, text, tmp_path, monkeypatch):
+  module = importlib.import_module(
+    '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'))
+  monkeypatch.chdir(tmp_path)
+  example = doctest.DocTestParser().get_doctest(text, dict(vars(module)), name, str(path), 0)
+  assert example.examples
+  output: list[str] = []
+  doctest.DocTestRunner().run(example, out=output.append)
+  assert not output, ''.join(output)

@@ -1,0 +1,85 @@
+"""Wasserstein-1 against SciPy and closed forms."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from fairjax.measure.wasserstein import (
+  distance_to_pool,
+  pairwise_wasserstein_1,
+  wasserstein_1,
+  wasserstein_1_equal,
+)
+
+
+@pytest.mark.parametrize('sizes', [(1, 1), (1, 7), (50, 50), (37, 101), (200, 3)])
+@pytest.mark.parametrize('distinct', [2, 5, None])
+def test_equals_scipy_for_unequal_sizes_and_ties(sizes, distinct):
+  rng = np.random.default_rng(sum(sizes) + (distinct or 0))
+  for _ in range(20):
+    x, y = (rng.random(n) if distinct is None else rng.integers(0, distinct, n) / 3 for n in sizes)
+    expected = scipy.stats.wasserstein_distance(x, y)
+    assert wasserstein_1(x, y) == pytest.approx(expected, abs=1e-12)
+    assert wasserstein_1(y, x) == pytest.approx(expected, abs=1e-12)
+
+
+def test_mean_over_thresholds_of_the_difference_of_exceedance():
+  # The paper's Eq. 1: E over tau of |p(S > tau) - p(S~ > tau)|.
+  rng = np.random.default_rng(0)
+  x, y = rng.beta(2, 3, 40), rng.beta(3, 2, 60)
+  tau = (np.arange(200_000) + 0.5) / 200_000
+  above = np.abs(1 - np.searchsorted(np.sort(x), tau, side='right') / 40
+                 - (1 - np.searchsorted(np.sort(y), tau, side='right') / 60))
+  assert wasserstein_1(x, y) == pytest.approx(above.mean(), abs=1e-5)
+
+
+def test_metric_axioms_and_shift():
+  rng = np.random.default_rng(1)
+  x, y, z = rng.random(30), rng.random(45), rng.random(12)
+  assert wasserstein_1(x, x[::-1]) == 0.0
+  assert wasserstein_1(x, np.repeat(x, 3)) == 0.0
+  assert wasserstein_1(x, z) <= wasserstein_1(x, y) + wasserstein_1(y, z) + 1e-12
+  assert wasserstein_1(x, x + 0.25) == pytest.approx(0.25, abs=1e-12)
+  assert wasserstein_1(np.zeros(3), np.ones(5)) == 1.0
+
+
+def test_shared_mass_cancels_for_stochastically_ordered_two_point_samples():
+  x, y = np.repeat([0.0, 1.0], [30, 70]), np.repeat([0.0, 1.0], [9, 11])
+  assert wasserstein_1(x, y) == pytest.approx(0.7 - 0.55, abs=1e-12)
+
+
+@pytest.mark.parametrize('bad', [np.array([]), np.array([0.1, np.nan]), np.zeros((2, 2))])
+def test_refuses_unusable_samples(bad):
+  with pytest.raises(ValueError, match='sample'):
+    wasserstein_1(bad, np.array([0.5]))
+
+
+def test_batched_equal_sizes_broadcast():
+  rng = np.random.default_rng(2)
+  x, y = rng.random((4, 1, 25)), rng.random((3, 25))
+  got = wasserstein_1_equal(x, y)
+  assert got.shape == (4, 3)
+  for i in range(4):
+    for j in range(3):
+      assert got[i, j] == pytest.approx(scipy.stats.wasserstein_distance(x[i, 0], y[j]), abs=1e-12)
+  with pytest.raises(ValueError, match='equal size'):
+    wasserstein_1_equal(np.zeros(3), np.zeros(4))
+
+
+@pytest.mark.parametrize('sizes', [(20, 20, 20, 20), (5, 20, 11, 1)])
+@pytest.mark.parametrize('distinct', [1, 4, 1000])
+def test_pairwise_and_pool_distances_equal_scipy(sizes, distinct):
+  rng = np.random.default_rng(distinct)
+  samples = [rng.integers(0, distinct, n) / 7 for n in sizes]
+  grid, codes = np.unique(np.concatenate(samples), return_inverse=True)
+  got = pairwise_wasserstein_1(codes, np.array(sizes), grid)
+  pairs = zip(*np.triu_indices(len(sizes), 1), strict=True)
+  expected = [scipy.stats.wasserstein_distance(samples[a], samples[b]) for a, b in pairs]
+  np.testing.assert_allclose(got, expected, atol=1e-12)
+  pool = np.bincount(codes, minlength=grid.size)
+  start = 0
+  for sample in samples:
+    part = codes[start:start + sample.size]
+    start += sample.size
+    expected = scipy.stats.wasserstein_distance(sample, np.concatenate(samples))
+    assert distance_to_pool(part, pool, grid) == pytest.approx(expected, abs=1e-12)

@@ -1,0 +1,143 @@
+"""Relative attention against loops over positions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fairjax.model.attention import (
+  branch_attention,
+  drop,
+  relative_attention,
+  relative_shift,
+  shift_by,
+  sinusoids,
+)
+
+N, B, T, M, H, K, P = 2, 2, 5, 3, 4, 3, 2
+S = M + T
+
+
+def _arrays(*shapes, seed=0):
+  rng = np.random.default_rng(seed)
+  return [rng.normal(size=shape) for shape in shapes]
+
+
+def _softmax_average(scores, values):
+  weights = np.exp(np.array(scores) - max(scores))
+  return (weights / weights.sum()) @ np.array(values), weights / weights.sum()
+
+
+def test_sinusoids_are_sines_then_cosines_of_falling_distances():
+  table = sinusoids(num_distances=7, model_dim=6)
+  for row in range(7):
+    for d in range(3):
+      angle = (6 - row) / 10000 ** (2 * d / 6)
+      np.testing.assert_allclose(table[row, d], np.sin(angle), rtol=0, atol=1e-6)
+      np.testing.assert_allclose(table[row, 3 + d], np.cos(angle), rtol=0, atol=1e-6)
+
+
+def test_clamped_distances_share_an_embedding():
+  table, clamped = (sinusoids(num_distances=7, model_dim=4, clamp_len=c) for c in (-1, 2))
+  np.testing.assert_array_equal(clamped[-3:], table[-3:])
+  np.testing.assert_array_equal(clamped[:4], np.repeat(table[4:5], 4, axis=0))
+
+
+@pytest.mark.parametrize('memory_len', [0, 1, 3, 8])
+def test_relative_shift_is_a_gather_by_distance(memory_len):
+  keys = memory_len + T
+  scores, = _arrays((N, B, T, keys))
+  shifted = np.asarray(relative_shift(jnp.asarray(scores)))
+  for t in range(T):
+    for j in range(memory_len + t + 1):
+      column = keys - 1 - (memory_len + t - j)
+      np.testing.assert_array_equal(shifted[:, :, t, j], scores[:, :, t, column].astype(np.float32))
+
+
+@pytest.mark.parametrize('limit', [1, 2, 7, 8, 9])
+def test_shift_by_is_a_window_at_each_offset(limit):
+  scores, = _arrays((N, 3, 4, 10))
+  offsets = np.random.default_rng(1).integers(0, limit, (3, 4))
+  offsets[0, 0] = limit - 1
+  cut = shift_by(jnp.asarray(scores), jnp.asarray(offsets), width=6, limit=limit)
+  padded = np.pad(scores, [(0, 0)] * 3 + [(0, 10)]).astype(np.float32)
+  for a in range(3):
+    for b in range(4):
+      np.testing.assert_array_equal(cut[:, a, b], padded[:, a, b, offsets[a, b]:offsets[a, b] + 6])
+
+
+def _main_inputs(dtype):
+  arrays = _arrays((N, B, T, H), (N, B, S, H), (N, B, S, H), (N, S, H), (N, H), (N, H))
+  mask = np.tril(np.ones((T, S), bool), M)[None].repeat(B, 0)
+  mask[1, :, :2] = False  # the second row's memory has one valid slot
+  keep = np.random.default_rng(9).random((N, B, T, S)) < 0.7
+  return [jnp.asarray(a, dtype) for a in arrays], jnp.asarray(mask), jnp.asarray(keep)
+
+
+@pytest.mark.parametrize('dropout', [False, True])
+def test_attention_equals_a_loop(dropout):
+  with jax.enable_x64(True):
+    arrays, mask, keep = _main_inputs(jnp.float64)
+    q, k, v, r, u, w = (np.asarray(a) for a in arrays)
+    ours = relative_attention(*arrays, mask, keep if dropout else None, rate=0.3 * dropout)
+    for n, b, t in np.ndindex(N, B, T):
+      seen = np.flatnonzero(mask[b, t])
+      scores = [
+        ((q[n, b, t] + u[n]) @ k[n, b, j] + (q[n, b, t] + w[n]) @ r[n, S - 1 - (M + t - j)]) / H ** 0.5
+        for j in seen]
+      expected, weights = _softmax_average(scores, v[n, b, seen])
+      if dropout:
+        expected = (weights * np.asarray(keep)[n, b, t, seen] / 0.7) @ v[n, b, seen]
+      np.testing.assert_allclose(ours[n, b, t], expected, rtol=0, atol=1e-12)
+
+
+def test_one_head_at_a_time_gives_the_same_values_and_gradients():
+  with jax.enable_x64(True):
+    arrays, mask, keep = _main_inputs(jnp.float64)
+
+    def loss(arrays, by_head):
+      return jnp.sin(relative_attention(*arrays, mask, keep, rate=0.3, by_head=by_head)).sum()
+
+    whole, by_head = (
+      jax.jit(jax.value_and_grad(loss), static_argnums=1)(arrays, flag) for flag in (False, True))
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), whole, by_head)
+
+
+def test_branch_attention_equals_a_loop():
+  with jax.enable_x64(True):
+    q, k, v, ok, ov, r, u, w = _arrays(
+      (N, B, K, P, H), (N, B, S, H), (N, B, S, H), (N, B, K, P, H), (N, B, K, P, H), (N, S + P, H),
+      (N, H), (N, H))
+    start = np.array([[0, 2, 4], [4, 1, 3]])
+    mask = np.arange(S)[None, None] - M < start[:, :, None]
+    mask[1, :, :2] = False
+    ours = branch_attention(
+      *map(jnp.asarray, (q, k, v, ok, ov, r, u, w, start, mask)), segment_len=T)
+    for n, b, kk, p in np.ndindex(N, B, K, P):
+      at, query = M + start[b, kk] + p, q[n, b, kk, p]
+      seen = np.flatnonzero(mask[b, kk])
+      keys = [(k[n, b, j], at - j) for j in seen]
+      keys += [(ok[n, b, kk, o], p - o) for o in range(p + 1)]
+      scores = [
+        ((query + u[n]) @ key + (query + w[n]) @ r[n, S + P - 1 - d]) / H ** 0.5 for key, d in keys]
+      values = np.concatenate([v[n, b, seen], ov[n, b, kk, :p + 1]])
+      np.testing.assert_allclose(
+        ours[n, b, kk, p], _softmax_average(scores, values)[0], rtol=0, atol=1e-12)
+
+
+def test_scores_are_normalised_in_float32_for_bfloat16():
+  arrays, mask, _ = _main_inputs(jnp.bfloat16)
+  exact = relative_attention(*(a.astype(jnp.float32) for a in arrays), mask)
+  coarse = relative_attention(*arrays, mask)
+  assert coarse.dtype == jnp.bfloat16
+  np.testing.assert_allclose(coarse.astype(jnp.float32), exact, rtol=0, atol=0.06)
+  jaxpr = str(jax.make_jaxpr(lambda a: relative_attention(*a, mask))(arrays))
+  assert f'f32[{N},{B},{T},{S}] = exp' in jaxpr
+
+
+def test_drop_scales_what_it_keeps():
+  x = jnp.array([1.0, 2.0, 4.0])
+  np.testing.assert_array_equal(
+    drop(x, jnp.array([True, False, True]), rate=0.5), [2.0, 0.0, 8.0])
+  assert drop(x, None, rate=0.5) is x

@@ -1,0 +1,218 @@
+"""The curriculum on arrays, without TensorFlow: resume, identity, divergence, devices."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from fairjax.config import (
+  Config,
+  DataConfig,
+  DebiasConfig,
+  ModelConfig,
+  SentimentConfig,
+  TrainConfig,
+)
+from fairjax.errors import Preempted, UserError
+from fairjax.train import (
+  Curriculum,
+  LabelledSentences,
+  StopSignal,
+  TrainingDiverged,
+  done_card,
+  params_digest,
+  read_metrics,
+  steps,
+)
+
+T, V, K, P = 8, 32, 2, 2
+OPTIMISER = dict(batch_size=8, learning_rate=3e-3, warmup_steps=1, log_every=2, eval_every=3,
+                 checkpoint_every=3)
+CONFIG = Config(
+  model=ModelConfig(vocab_size=V, num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=32,
+                    segment_len=T, memory_len=T, hidden_dropout=0.1, attention_dropout=0.1),
+  data=DataConfig(), lm=TrainConfig(steps=7, **OPTIMISER),
+  sentiment=SentimentConfig(steps=7, sentence_tokens=6, hidden_dim=8, **OPTIMISER),
+  debias=DebiasConfig(steps=7, branches_per_row=K, pieces_per_branch=P, **OPTIMISER))
+
+
+class ArrayFeed:
+  """Tokens that are a function of the step; a branch replaces token s by another."""
+
+  vocabulary_fingerprint = 'v' * 64
+  attribute_fingerprint = 'a' * 64
+
+  def train(self, split, *, batch_size, start_step, branches):
+    step = start_step
+    while True:
+      yield self._batch(step, batch_size, branches)
+      step += 1
+
+  def valid(self, *, batch_size):
+    for step in (1000, 1001):
+      yield self._batch(step, batch_size, False) | {
+        'weights': np.ones((batch_size, T), np.float32)}
+
+  def batch_name(self, split, step, *, batch_size):
+    return f'{split} segment {step}'
+
+  def _batch(self, step, rows, branches):
+    rng = np.random.default_rng(step)
+    tokens = (rng.integers(3, V, size=(rows, 1)) + np.arange(T + 1)) % (V - 3) + 3
+    batch = {'inputs': tokens[:, :-1].astype(np.int32), 'targets': tokens[:, 1:].astype(np.int32),
+             'reset': np.full(rows, step % 4 == 0)}
+    if branches:
+      start = rng.integers(0, T, size=(rows, K)).astype(np.int32)
+      batch |= {
+        'branch_tokens': rng.integers(3, V, size=(rows, K, P)).astype(np.int32),
+        'branch_start': start, 'branch_len': rng.integers(1, P + 1, size=(rows, K), dtype=np.int32),
+        'original_end': start, 'branch_weight': np.ones((rows, K), np.float32)}
+    return batch
+
+
+def _sentences():
+  rng = np.random.default_rng(0)
+  label = np.tile([0.0, 1.0], 40).astype(np.float32)
+  tokens = np.where(label[:, None] > 0, 20, 5) + rng.integers(0, 5, size=(80, 6))
+  tokens[:, 0] = 1
+  return LabelledSentences(tokens.astype(np.int32), np.full(80, 6, np.int32), label)
+
+
+def _mesh(devices):
+  return jax.make_mesh((devices, 1, 1), ('data', 'fsdp', 'model'),
+                       axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:devices])
+
+
+def _curriculum(workdir, *, config=CONFIG, devices=1, stop=None, log=None, feed=None):
+  return Curriculum(config, workdir, feed or ArrayFeed(), _mesh(devices), stop or StopSignal(),
+                    log or (lambda line: None))
+
+
+def _train(curriculum, stage):
+  lm = curriculum.train_lm()
+  if stage == 'lm':
+    return lm
+  projection = curriculum.train_sentiment(lm, _sentences)
+  if stage == 'sentiment':
+    return projection
+  return curriculum.train_debias(lm, method='sentiment', weight=5.0, projection=projection)
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('straight')
+  return {stage: _train(_curriculum(workdir), stage) for stage in ('lm', 'sentiment', 'debias')}
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('stage', ['lm', 'sentiment', 'debias'])
+@pytest.mark.parametrize('after', [2, 4])
+def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, after):
+  stop, prefix = StopSignal(), 'debias/' if stage == 'debias' else stage
+
+  def interrupt(line):
+    if f'[{prefix}' in line and f'step {after}/' in line:
+      stop.received = True
+
+  with pytest.raises(Preempted, match=f'saved after step {after} of 7'):
+    _train(_curriculum(tmp_path, stop=stop, log=interrupt), stage)
+  lines = []
+  found = _train(_curriculum(tmp_path, log=lines.append), stage)
+  assert any(f'resumes after step {after}' in line for line in lines)
+  assert found.digest == uninterrupted[stage].digest
+  steps_logged = [x['step'] for x in read_metrics(found.directory / 'metrics.jsonl')
+                  if x['kind'] == 'valid']
+  assert steps_logged == [3, 6, 7]
+
+
+@pytest.mark.tf
+def test_finished_stage_is_loaded_not_trained(tmp_path, uninterrupted):
+  first = _train(_curriculum(tmp_path), 'lm')
+  assert first.digest == uninterrupted['lm'].digest
+  lines = []
+  again = _train(_curriculum(tmp_path, log=lines.append), 'lm')
+  assert again.digest == first.digest and lines == ['[lm] finished earlier: nothing to do']
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('change, word', [
+  ({'seed': 5}, 'config'), ({'model': dataclasses.replace(CONFIG.model, ff_dim=64)}, 'config')])
+def test_checkpoint_of_another_config_is_refused(tmp_path, change, word):
+  _train(_curriculum(tmp_path), 'lm')
+  other = dataclasses.replace(CONFIG, **change)
+  with pytest.raises(UserError, match=f'belongs to another run: {word} is'):
+    _train(_curriculum(tmp_path, config=other), 'lm')
+
+
+@pytest.mark.tf
+def test_checkpoint_of_another_vocabulary_is_refused(tmp_path):
+  _train(_curriculum(tmp_path), 'lm')
+  feed = ArrayFeed()
+  feed.vocabulary_fingerprint = 'w' * 64
+  with pytest.raises(UserError, match='vocabulary is vvvvvvvvvvvv..., expected wwwwwwwwwwww...'):
+    _train(_curriculum(tmp_path, feed=feed), 'lm')
+
+
+@pytest.mark.tf
+def test_damaged_parameters_are_refused(tmp_path):
+  lm = _train(_curriculum(tmp_path), 'lm')
+  card = done_card(lm.directory)
+  (lm.directory / 'DONE').write_text(json.dumps(card | {'digest': '0' * 64}))
+  with pytest.raises(UserError, match='is damaged'):
+    _train(_curriculum(tmp_path), 'lm')
+
+
+@pytest.mark.tf
+def test_divergence_names_step_batch_and_last_good_checkpoint(tmp_path):
+  config = dataclasses.replace(CONFIG, lm=dataclasses.replace(
+    CONFIG.lm, learning_rate=1e38, warmup_steps=0, schedule='constant'))
+  with pytest.raises(TrainingDiverged, match=r'at step \d.*train segment \d.*step None'):
+    _train(_curriculum(tmp_path, config=config), 'lm')
+  assert done_card(tmp_path / 'lm') is None
+
+
+@pytest.mark.tf
+def test_eight_devices_are_one(tmp_path, uninterrupted):
+  config = dataclasses.replace(CONFIG, model=dataclasses.replace(
+    CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
+  one = _train(_curriculum(tmp_path / 'one', config=config), 'debias')
+  eight = _train(_curriculum(tmp_path / 'eight', config=config, devices=8), 'debias')
+  for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(eight.params), strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+  assert params_digest(one.params) != uninterrupted['debias'].digest  # dropout did something
+
+
+@pytest.mark.tf
+def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(tmp_path):
+  config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
+    CONFIG.debias, steps=60, log_every=20, eval_every=60, checkpoint_every=60))
+  curriculum = _curriculum(tmp_path, config=config)
+  lm = curriculum.train_lm()
+  trained = curriculum.train_debias(lm, method='embedding', weight=100.0)
+  lines = [x for x in read_metrics(trained.directory / 'metrics.jsonl') if x['kind'] == 'train']
+  assert lines[-1]['fairness_loss'] < 0.5 * lines[0]['fairness_loss']
+  assert lines[-1]['kl'] < lines[0]['kl'] and lines[-1]['js'] <= np.log(2)
+  for line in lines:
+    assert line['pairs_per_batch'] == 8 * K
+    assert line['cosine'] == pytest.approx(1 - line['fairness_loss'], abs=1e-6)
+  assert trained.identity.parent == lm.digest
+
+
+def test_lambda_zero_is_the_plain_step_and_programs_compile_once():
+  mesh, model = _mesh(1), CONFIG.model
+  plain = steps.make_lm_step(model, CONFIG.lm, mesh)
+  debias = steps.make_debias_step(model, CONFIG.debias, CONFIG.sentiment, 'embedding', mesh)
+  states = [steps.init_lm_state(model, stage, mesh, seed=1) for stage in (CONFIG.lm, CONFIG.debias)]
+  feed = ArrayFeed().train('train', batch_size=8, start_step=0, branches=True)
+  for _ in range(3):
+    batch = next(feed)
+    tokens = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
+    states[0], a = plain(states[0], tokens, 3)
+    states[1], b = debias(states[1], batch, 3, np.float32(0.0), None)
+    np.testing.assert_allclose(a['loss'][0], b['loss'][0], rtol=1e-6)
+  for x, y in zip(*(jax.tree.leaves(s.params) for s in states), strict=True):
+    np.testing.assert_allclose(x, y, atol=1e-6)
+  assert plain.cache_size() == debias.cache_size() == 1

@@ -1,0 +1,178 @@
+"""Parts of the training room that need no model: schedules, sentences, metrics, identity, mesh."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fairjax.config import MeshConfig, TrainConfig
+from fairjax.errors import UserError
+from fairjax.train.curriculum import derive_seed
+from fairjax.train.identity import Identity, check_identity, params_digest
+from fairjax.train.metrics import IntervalMetrics, MetricWriter, read_metrics
+from fairjax.train.optimizer import make_optimizer, make_schedule
+from fairjax.train.sentences import (
+  LabelledSentences,
+  classification_report,
+  sentence_batches,
+  split_sentences_set,
+)
+from fairjax.train.sharding import check_batch_size, make_mesh, to_devices
+
+
+@pytest.mark.parametrize('schedule, middle, end', [
+  ('cosine', 0.5, 0.0), ('linear', 0.5, 0.0), ('constant', 1.0, 1.0)])
+def test_schedule(schedule, middle, end):
+  rate = make_schedule(TrainConfig(
+    steps=110, warmup_steps=10, learning_rate=2.0, schedule=schedule))
+  assert float(rate(0)) == 0.0
+  assert float(rate(5)) == pytest.approx(1.0)
+  assert float(rate(10)) == pytest.approx(2.0)
+  assert float(rate(60)) == pytest.approx(2.0 * middle)
+  assert float(rate(110)) == pytest.approx(2.0 * end, abs=1e-6)
+
+
+def test_optimizer_is_adam_on_the_clipped_gradient():
+  config = TrainConfig(steps=10, warmup_steps=0, learning_rate=0.1, schedule='constant',
+                       clip_norm=1.0)
+  optimizer, params = make_optimizer(config), {'w': jnp.array([1.0, -2.0])}
+  state, m, v, expected = optimizer.init(params), 0.0, 0.0, np.array([1.0, -2.0])
+  for t, gradient in enumerate(([30.0, 40.0], [0.3, -0.4]), start=1):
+    updates, state = optimizer.update({'w': jnp.array(gradient)}, state, params)
+    params = {'w': params['w'] + updates['w']}
+    g = np.array(gradient) / max(1.0, np.linalg.norm(gradient))
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    expected -= 0.1 * (m / (1 - 0.9 ** t)) / (np.sqrt(v / (1 - 0.999 ** t)) + 1e-8)
+  np.testing.assert_allclose(params['w'], expected, rtol=1e-5)
+
+
+def _sentences(n=40, t=6):
+  rng = np.random.default_rng(1)
+  length = rng.integers(2, t + 1, size=n).astype(np.int32)
+  tokens = np.where(np.arange(t) < length[:, None], np.arange(n)[:, None] + 3, 0).astype(np.int32)
+  return LabelledSentences(tokens, length, (np.arange(n) % 2).astype(np.float32))
+
+
+def test_sentence_split_holds_every_sentence_once():
+  data = _sentences()
+  train, valid = split_sentences_set(data, valid_share=0.25, batch_size=4, seed=3)
+  assert len(valid) == 10
+  found = np.sort(np.concatenate([train.tokens[:, 0], valid.tokens[:, 0]]))
+  np.testing.assert_array_equal(found, np.sort(data.tokens[:, 0]))
+
+
+def test_sentence_split_refuses_one_class_and_too_few():
+  data = _sentences()
+  one_class = dataclasses.replace(data, label=np.ones_like(data.label))
+  for bad, size in ((one_class, 4), (data, 64)):
+    with pytest.raises(UserError, match='too few'):
+      split_sentences_set(bad, valid_share=0.25, batch_size=size, seed=3)
+
+
+def test_sentence_batches_resume_shard_and_cover_an_epoch():
+  data = _sentences()
+  arguments = dict(batch_size=8, prefix_share=0.5, seed=7)
+  stream = sentence_batches(data, start_step=0, **arguments)
+  batches = [next(stream) for _ in range(12)]
+  resumed = sentence_batches(data, start_step=9, **arguments)
+  for expected in batches[9:]:
+    found = next(resumed)
+    for name in expected:
+      np.testing.assert_array_equal(found[name], expected[name])
+  halves = [next(sentence_batches(data, start_step=4, shard=(i, 2), **arguments)) for i in (0, 1)]
+  for name, rows in batches[4].items():
+    np.testing.assert_array_equal(np.concatenate([h[name] for h in halves]), rows)
+  epoch = np.concatenate([b['tokens'][:, 0] for b in batches[:5]])
+  assert len(set(epoch.tolist())) == 40  # each sentence once
+  assert (epoch != np.concatenate([b['tokens'][:, 0] for b in batches[5:10]])).any()
+
+
+def test_sentence_positions_are_last_tokens_or_uniform_prefixes():
+  data = LabelledSentences(np.full((100, 9), 5, np.int32), np.full(100, 9, np.int32),
+                           np.tile([0.0, 1.0], 50).astype(np.float32))
+  stream = sentence_batches(data, batch_size=100, prefix_share=0.5, seed=0, start_step=0)
+  positions = np.concatenate([next(stream)['position'] for _ in range(200)])
+  counts = np.bincount(positions, minlength=9) / len(positions)
+  assert counts[0] == 0
+  np.testing.assert_allclose(counts[8], 0.5, atol=0.02)
+  np.testing.assert_allclose(counts[1:8], 0.5 / 7, atol=0.01)
+
+
+def test_classification_report_by_hand():
+  report = classification_report(np.array([1, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 1]))
+  assert report['accuracy'] == pytest.approx(3 / 5)
+  assert report['f1'] == pytest.approx(2 / 3)  # 2 hits, 1 false alarm, 1 miss
+  assert report['macro_f1'] == pytest.approx((2 / 3 + 1 / 2) / 2)
+  assert report['majority'] == pytest.approx(3 / 5)
+
+
+def test_interval_metrics_weight_and_name_the_first_bad_step():
+  interval = IntervalMetrics()
+  interval.add(4, {'a': (1.0, 1.0), 'b': (2.0, 0.0)})
+  interval.add(5, {'a': (4.0, 3.0), 'b': (np.nan, 0.0)})
+  assert interval.flush() == ({'a': 13 / 4}, None)
+  interval.add(6, {'a': (1.0, 1.0)})
+  interval.add(7, {'a': (np.inf, 1.0)})
+  interval.add(8, {'a': (np.nan, 1.0)})
+  assert interval.flush()[1] == 7
+  assert interval.flush() == ({}, None)
+
+
+@pytest.mark.tf
+def test_metric_writer_cuts_what_is_run_again_and_a_torn_line(tmp_path):
+  writer = MetricWriter(tmp_path, first_step=0, log=print)
+  for step in (1, 2, 3):
+    writer.write(step, 'train', {'loss': float(step)})
+  writer.close()
+  with (tmp_path / 'metrics.jsonl').open('a') as file:
+    file.write('{"step": 4, "ki')
+  writer = MetricWriter(tmp_path, first_step=2, log=print)
+  writer.write(3, 'train', {'loss': 30.0})
+  writer.close()
+  lines = read_metrics(tmp_path / 'metrics.jsonl')
+  assert [(x['step'], x['loss']) for x in lines] == [(1, 1.0), (2, 2.0), (3, 30.0)]
+  assert list((tmp_path / 'tensorboard').glob('events.out.tfevents*'))
+
+
+def test_identity_mismatch_names_every_field():
+  card = Identity(stage='debias', vocabulary='v' * 64, config='c' * 64, method='embedding',
+                  fairness_weight=10.0, attribute='country')
+  check_identity(json.loads(json.dumps(card.to_dict())), card, where='x')
+  other = dataclasses.replace(card, vocabulary='w' * 64, fairness_weight=1.0)
+  with pytest.raises(UserError) as error:
+    check_identity(card.to_dict(), other, where='runs/x')
+  assert 'vocabulary is vvvvvvvvvvvv..., expected wwwwwwwwwwww...' in str(error.value)
+  assert 'fairness_weight is 10.0, expected 1.0' in str(error.value)
+  assert 'method' not in str(error.value)
+
+
+def test_digest_sees_values_names_shapes_and_dtypes():
+  trees = [{'a': np.zeros(4, np.float32)}, {'b': np.zeros(4, np.float32)},
+           {'a': np.zeros((2, 2), np.float32)}, {'a': np.zeros(4, np.int32)},
+           {'a': np.array([0, 0, 0, 1], np.float32)}]
+  assert len({params_digest(t) for t in trees}) == len(trees)
+  assert params_digest({'a': jnp.zeros(4)}) == params_digest(trees[0])
+
+
+def test_seeds_of_purposes_differ():
+  seeds = {derive_seed(seed, purpose) for seed in range(20) for purpose in ('lm', 'debias')}
+  assert len(seeds) == 40
+
+
+def test_mesh_takes_the_rest_and_refuses_what_does_not_fit():
+  n = jax.device_count()
+  assert dict(make_mesh(MeshConfig()).shape) == {'data': n, 'fsdp': 1, 'model': 1}
+  with pytest.raises(UserError, match='multiply'):
+    make_mesh(MeshConfig(data=n + 1))
+
+
+def test_rows_must_divide():
+  mesh = make_mesh(MeshConfig())
+  check_batch_size(2 * jax.device_count(), mesh, field='lm.batch_size')
+  with pytest.raises(UserError, match='lm.batch_size=9 is not divisible by the 8 devices'):
+    check_batch_size(9, mesh, field='lm.batch_size')
+  rows = np.arange(16).reshape(8, 2)
+  np.testing.assert_array_equal(to_devices({'x': rows}, mesh)['x'], rows)

@@ -1,0 +1,200 @@
+"""Vocabularies: lossless text, offsets, files and their errors."""
+
+import collections
+import json
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fairjax.errors import UserError
+from fairjax.vocabulary import (
+  EOS_ID,
+  PAD_ID,
+  UNK_ID,
+  build_word_vocabulary,
+  load_vocabulary,
+  train_sentencepiece,
+)
+
+WORDS = ('the a of river mountain house paints walked "quoted" (see it). café naïve 日本 x1 -- '
+         'Iran').split()
+
+
+def random_texts(seed, count=200):
+  rng = random.Random(seed)
+  return [rng.choice([' ', '\n', '']).join(
+    ' '.join(rng.choices(WORDS, k=rng.randint(1, 12))) for _ in range(rng.randint(1, 4)))
+    for _ in range(count)]
+
+
+@pytest.fixture(scope='module')
+def pieces(tmp_path_factory):
+  return train_sentencepiece(random_texts(0), size=360, directory=tmp_path_factory.mktemp('sp'))
+
+
+@pytest.fixture(scope='module')
+def words(tmp_path_factory):
+  return build_word_vocabulary(random_texts(0), size=14, directory=tmp_path_factory.mktemp('word'))
+
+
+@pytest.mark.parametrize('text', [
+  'the river.', ' leading space', 'trailing ', '', ' ', 'two  spaces   three', 'a\n\nb\r\n\t.',
+  'unseen ÄÖ 😀 e\u0301 \u200b\ufeff', '<unk> </s> <pad> <eos> <0x41>', 'nul \0 byte',
+  *random_texts(1, 50)])
+def test_sentencepiece_is_lossless(pieces, text):
+  ids = pieces.encode(text)
+  assert pieces.decode(ids) == text
+  assert all(UNK_ID < i < pieces.size for i in ids)  # byte fallback leaves nothing unknown
+
+
+def test_id_layout(pieces, words):
+  for vocabulary in (pieces, words):
+    assert (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id) == (0, 1, 2)
+    text = ' '.join(words.words[3:5])
+    ids = vocabulary.encode(text)
+    padded = np.array([PAD_ID, *ids, EOS_ID, *ids, EOS_ID, PAD_ID], np.uint16)
+    assert vocabulary.decode(padded) == f'{text} {text}'
+    assert len(vocabulary.surfaces) == vocabulary.size
+    assert vocabulary.surfaces[0] == vocabulary.surfaces[1] == b''
+
+
+def test_surfaces_join_to_the_text(pieces, words):
+  for text in random_texts(2):
+    joined = b''.join(pieces.surfaces[i] for i in pieces.encode(text))
+    assert joined.decode() == ' ' + text
+    ids = words.encode(text)
+    assert b''.join(words.surfaces[i] for i in ids).decode() == ' ' + words.decode(ids)
+
+
+def test_sentencepiece_offsets_tile_the_text(pieces):
+  for text in [*random_texts(3), '😀é x']:
+    ids, offsets = pieces.encode_with_offsets(text)
+    assert ids == pieces.encode(text)
+    assert offsets[0][0] == 0 and offsets[-1][1] == len(text)
+    assert all(a[1] == b[0] for a, b in zip(offsets, offsets[1:], strict=False))
+    for k, (i, (start, end)) in enumerate(zip(ids, offsets, strict=True)):
+      surface = pieces.surfaces[i]
+      if len(surface) > 1 or surface.isascii():  # otherwise a part of a character
+        assert surface.decode() == (' ' if k == 0 else '') + text[start:end]
+
+
+def test_word_offsets(words):
+  text = '  the\u00a0river\u2003of\n\nzzz \x1cx1  '
+  ids, offsets = words.encode_with_offsets(text)
+  assert [text[a:b] for a, b in offsets] == text.split() == ['the', 'river', 'of', 'zzz', 'x1']
+  assert ids == words.encode(text) and ids[3] == UNK_ID
+
+
+@pytest.mark.parametrize(('after', 'text'), [
+  ('the river', ' of Iran'), ('the (', 'Iran'), ('', 'Iran'), ('x', '.'), ('the\n', 'river'),
+  ('a', '')])
+def test_continuation_follows(pieces, after, text):
+  ids = pieces.encode_as_continuation(text, after)
+  assert pieces.decode(pieces.encode(after) + ids) == after + text
+  if text.startswith(' '):  # a border that no piece can span
+    assert pieces.encode(after + text) == pieces.encode(after) + ids
+
+
+def test_continuation_behind_a_space(pieces, words):
+  assert pieces.encode_as_continuation('river', 'the ') == pieces.encode('river')
+  assert pieces.encode_as_continuation('river', 'the(') != pieces.encode('river')
+  assert words.encode_as_continuation('river', 'the') == words.encode('river')
+
+
+def test_word_vocabulary_ranks_by_count_then_alphabet(tmp_path):
+  vocabulary = build_word_vocabulary(['b b a', 'c a <unk> <eos> d'], size=6, directory=tmp_path)
+  assert vocabulary.words == ['<pad>', '<eos>', '<unk>', 'a', 'b', 'c']
+  assert vocabulary.encode('d <eos> <pad> <unk> a') == [2, 2, 2, 2, 3]
+  assert vocabulary.decode([3, 2, 5]) == 'a <unk> c'
+  assert vocabulary.info == {'requested_size': 6, 'texts': 2, 'words': 8, 'distinct_words': 4,
+                             'unknown_words': 3}
+
+
+def test_word_vocabulary_counts(words):
+  counts = collections.Counter(w for t in random_texts(0) for w in t.split())
+  kept = sorted(counts, key=lambda w: (-counts[w], w))[:11]
+  assert words.words[3:] == kept and words.size == 14
+  assert words.info['unknown_words'] == sum(counts.values()) - sum(counts[w] for w in kept)
+
+
+def test_save_and_load(pieces, words, tmp_path):
+  for vocabulary in (pieces, words):
+    vocabulary.save(tmp_path / vocabulary.kind)
+    loaded = load_vocabulary(tmp_path / vocabulary.kind)
+    assert loaded == vocabulary and hash(loaded) == hash(vocabulary)
+    assert loaded.info == vocabulary.info and loaded.size == vocabulary.size
+    assert loaded.encode('the river') == vocabulary.encode('the river')
+    names = sorted(p.name for p in (tmp_path / vocabulary.kind).iterdir())
+    assert names == sorted(['vocabulary.json', vocabulary.filename])
+  assert pieces != words
+
+
+def test_training_is_deterministic(pieces, tmp_path):
+  assert train_sentencepiece(random_texts(0), size=360, directory=tmp_path) == pieces
+  assert train_sentencepiece(random_texts(9), size=360, directory=tmp_path) != pieces
+
+
+def test_long_lines_and_rare_texts_are_trained_on(tmp_path):
+  # SentencePiece itself leaves out lines above its limit.
+  text = 'ab ' * 20000 + 'Ω' * 500
+  vocabulary = train_sentencepiece([text], size=300, directory=tmp_path)
+  assert len(vocabulary.encode('Ω')) <= 2
+  assert vocabulary.info['characters_used'] == len(text)
+
+
+def test_large_corpora_are_thinned_evenly(tmp_path):
+  texts = [f'{i:04d} ' * 5 for i in range(1000)]
+  vocabulary = train_sentencepiece(iter(texts), size=300, directory=tmp_path, max_characters=7000)
+  info = vocabulary.info
+  assert info['texts'] == 1000 and info['characters'] == 25000
+  assert info['texts_used'] == 250 and info['characters_used'] == 6250
+
+
+@pytest.mark.parametrize(('make', 'message'), [
+  (lambda d: train_sentencepiece(['abc'], size=100, directory=d), r'too small: .* need \d+; raise'),
+  (lambda d: train_sentencepiece([], size=300, directory=d), 'no text'),
+  (lambda d: train_sentencepiece(['', ''], size=300, directory=d), 'no text'),
+  (lambda d: build_word_vocabulary([' \n'], size=10, directory=d), 'no word'),
+  (lambda d: build_word_vocabulary(['<pad>'], size=10, directory=d), 'no word'),
+  (lambda d: build_word_vocabulary(['a'], size=3, directory=d), 'at least 4'),
+])
+def test_training_errors(tmp_path, make, message):
+  with pytest.raises(UserError, match=message) as error:
+    make(tmp_path)
+  assert '\n' not in str(error.value)
+  assert not list(tmp_path.iterdir())
+
+
+def damage_manifest(**changes):
+  def damage(folder):
+    path = folder / 'vocabulary.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+  return damage
+
+
+@pytest.mark.parametrize(('damage', 'message'), [
+  (lambda d: (d / 'vocabulary.json').unlink(), 'no vocabulary in'),
+  (lambda d: (d / 'vocabulary.json').write_text('{'), 'damaged'),
+  (lambda d: (d / 'vocabulary.json').write_text('{}'), 'damaged'),
+  (lambda d: (d / 'vocabulary.json').write_text('[]'), 'damaged'),
+  (lambda d: (d / 'words.txt').unlink(), 'words.txt is missing'),
+  (lambda d: (d / 'words.txt').write_text('<pad>\n<eos>\n<unk>\nx\n'), 'fingerprint'),
+  (damage_manifest(kind='words'), "did you mean 'word'"),
+  (damage_manifest(size=5), 'holds 14 ids'),
+])
+def test_loading_errors(words, tmp_path, damage, message):
+  words.save(tmp_path)
+  damage(tmp_path)
+  with pytest.raises(UserError, match=message) as error:
+    load_vocabulary(tmp_path)
+  assert '\n' not in str(error.value) and str(tmp_path) in str(error.value)
+
+
+def test_importing_is_cheap():
+  code = ('import sys, fairjax.vocabulary, fairjax.counterfactual; '
+          'bad = {"sentencepiece", "tensorflow", "jax", "scipy", "seqio"} & set(sys.modules); '
+          'assert not bad, bad')
+  subprocess.run([sys.executable, '-c', code], check=True)
