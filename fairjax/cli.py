@@ -158,7 +158,9 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _data(options: argparse.Namespace) -> None:
-  _job(options).prepare()
+  job = _job(options)
+  print(f'{job.prepared.directory}: vocabulary of {job.prepared.vocabulary.size} ids, splits '
+        + ', '.join(job.prepared.manifest['splits']))
 
 
 def _train(options: argparse.Namespace) -> None:

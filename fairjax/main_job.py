@@ -1,26 +1,44 @@
 """The main job: data, curriculum, sampling, scores, measures and report in one workdir.
 
-Every stage is resumable: the same command continues it. This module only connects the rooms; what
+Every part is resumable: the same command continues it. This module only connects the rooms; what
 they do stands in them.
 """
 
 import dataclasses
+import functools
+import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
 
 import fairjax
-from fairjax.config import Config, parse_variant, write_json
-from fairjax.counterfactual import load_attribute
+from fairjax.config import Config, ModelConfig, parse_variant
+from fairjax.config_files import config_differences, to_dict
+from fairjax.counterfactual import Prefix, load_attribute
+from fairjax.errors import UserError
+from fairjax.files import write_json
+from fairjax.verbs import require_file, versions
 
-PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy',
-            'sentencepiece', 'tensorflow', 'seqio')
 BASELINE = 'baseline'
+SCORING_CHUNK = 5000  # sentences scored at a time for step 2
 
 
 def print_line(line: str) -> None:
   """Prints at once, also into a pipe."""
   print(line, flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """One language model of the run."""
+
+  name: str
+  directory: pathlib.Path  # of its stage
+  method: str  # baseline | extended_baseline | embedding | sentiment
+  weight: float | None = None  # lambda
 
 
 class Job:
@@ -44,53 +62,334 @@ class Job:
 
   def run(self) -> None:
     """Does everything that is not done yet."""
-    done = self.workdir / 'DONE'
+    done, report = self.workdir / 'DONE', self.workdir / 'report' / 'report.md'
     if done.exists():
-      self.log(f'{self.workdir} is finished: nothing to do. Report: '
-               f'{self.workdir / "report" / "report.md"}')
+      self.log(f'{self.workdir} is finished: nothing to do. Report: {report}')
       return
     self.train()
     self.sample()
-    self.score()
     self.measure()
     self.report()
     write_json(done, {'fairjax': fairjax.__version__})
 
-  def prepare(self):
-    """Vocabulary and token stores; returns the `PreparedData` of the data room."""
-    return self._prepared
+  @functools.cached_property
+  def prepared(self):
+    """Vocabulary and token stores (`PreparedData`); made if they are missing."""
+    from fairjax.data.prepare import prepare_data
+    return prepare_data(
+      self.config, self.workdir / 'data', attribute=self.attribute, log=self.log)
+
+  @functools.cached_property
+  def model_config(self) -> ModelConfig:
+    """The model with the size of the vocabulary."""
+    size, given = self.prepared.vocabulary.size, self.config.model.vocab_size
+    if given not in (0, size):
+      raise UserError(f'model.vocab_size={given} but the vocabulary in {self.workdir / "data"} has '
+                      f'{size} ids: leave it 0')
+    return dataclasses.replace(self.config.model, vocab_size=size)
+
+  @functools.cached_property
+  def mesh(self):
+    """Devices as the configuration splits them."""
+    from fairjax.train import make_mesh
+    return make_mesh(self.config.mesh)
+
+  @property
+  def models(self) -> list[Model]:
+    """The language models of this run, baseline first."""
+    from fairjax.train import debias_name
+    found = [Model(BASELINE, self.workdir / 'lm', BASELINE)]
+    if self.config.debias.extended_baseline:
+      name = debias_name(self.attribute.name, 'none', 0.0)
+      found.append(Model(name, self.workdir / 'debias' / name, 'extended_baseline'))
+    for method, weight in map(parse_variant, self.config.debias.variants):
+      name = debias_name(self.attribute.name, method, weight)
+      found.append(Model(name, self.workdir / 'debias' / name, method, weight))
+    return found
 
   def train(self, until: str = 'debias') -> None:
-    """The curriculum up to and with a stage (`lm`, `sentiment`, `debias`)."""
+    """The curriculum up to and with a stage (`lm`, `sentiment` or `debias`)."""
     from fairjax.train import Curriculum, StopSignal
-    feed = PreparedFeed(self.prepare(), self.model_config, self.config, self.attribute)
+    feed = PreparedFeed(self.prepared, self.model_config, self.config, self.log)
     with StopSignal().installed() as stop:
       curriculum = Curriculum(
-        dataclasses.replace(self.config, model=self.model_config), self.workdir, feed, self._mesh,
-        stop, self.log)
+        config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
+        feed=feed, mesh=self.mesh, stop=stop, log=self.log)
       lm = curriculum.train_lm()
-      if until == 'lm':
-        return
       variants = [parse_variant(v) for v in self.config.debias.variants]
       projection = None
-      if until == 'sentiment' or any(method == 'sentiment' for method, _ in variants):
+      if until == 'sentiment' or (
+          until == 'debias' and any(method == 'sentiment' for method, _ in variants)):
         projection = curriculum.train_sentiment(lm, self._labelled_sentences)
-      if until == 'sentiment':
-        return
-      if self.config.debias.extended_baseline:
-        curriculum.train_debias(lm, method='none')
-      for method, weight in variants:
-        curriculum.train_debias(lm, method=method, weight=weight, projection=projection)
+      if until == 'debias':
+        if self.config.debias.extended_baseline:
+          curriculum.train_debias(lm, method='none')
+        for method, weight in variants:
+          curriculum.train_debias(lm, method=method, weight=weight, projection=projection)
 
-  def models(self) -> dict[str, pathlib.Path]:
-    """Name -> stage folder of every language model of this run, baseline first."""
-    from fairjax.train import debias_name
-    attribute = pathlib.Path(self.config.attribute).stem
-    names = {BASELINE: self.workdir / 'lm'}
-    variants = [parse_variant(v) for v in self.config.debias.variants]
-    if self.config.debias.extended_baseline:
-      variants.insert(0, ('none', 0.0))
-    for method, weight in variants:
-      name = debias_name(attribute, method, weight)
-      names[name] = self.workdir / 'debias' / name
-    return names
+  def sample(self) -> None:
+    """Continuations of every template and value for every model; held-out prefixes if planted."""
+    for model in self.models:
+      self._generate(model, self.attribute.prefixes(), self._generations(model))
+      if self._has_heldout and model.name == BASELINE:
+        from fairjax.data.planted import heldout_prefixes
+        prefixes = [Prefix(*p) for p in heldout_prefixes(self.attribute)]
+        self._generate(model, prefixes, self._generations(model, heldout=True))
+
+  def score(self) -> None:
+    """Scores every continuation with every scorer, into `scores/`."""
+    from fairjax.measure import score_records
+    for model, heldout in self._measured:
+      records = list(self._records(model, heldout=heldout))
+      for scorer in self._scorers:
+        score_records(records, scorer, self._scores(model, heldout=heldout)
+                      / f'{self.attribute.name}.{scorer.name}.npz')
+      self.log(f'[score] {model.name}{" held-out" if heldout else ""}: {len(records):,} records')
+
+  def measure(self) -> None:
+    """Every metric of every model, into `measures/`."""
+    from fairjax.measure import measure_records
+    for model, heldout in self._measured:
+      path = self._measures(model, heldout=heldout)
+      if path.exists():
+        self.log(f'[measure] {path.relative_to(self.workdir)} finished earlier: nothing to do')
+        continue
+      measures = measure_records(
+        self._records(model, heldout=heldout), self.attribute, self._scorers,
+        permutations=self.config.measure.permutations, seed=self.config.seed,
+        scores_directory=self._scores(model, heldout=heldout))
+      result = {'identity': self._card(model), 'measures': measures}
+      if not heldout:
+        result['perplexity'] = {s: self._perplexity(model, s) for s in ('test', 'test_sensitive')}
+      write_json(path, result)
+      self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: '
+               + '; '.join(_fairness_words(name, m) for name, m in measures['scorers'].items()))
+
+  def report(self) -> None:
+    """`report/report.md`, `report.json` and figures from what was measured."""
+    from fairjax.report import ModelRow, paired_samples, write_report
+    rows = []
+    for model in self.models:
+      saved = self._read_measures(model)
+      rows.append(ModelRow(
+        name=model.name, method=model.method, weight=model.weight, measures=saved['measures'],
+        perplexity=saved['perplexity']['test'],
+        subset_perplexity=saved['perplexity']['test_sensitive']))
+    first = next(iter(rows[0].measures['scorers'].values()))
+    path = write_report(
+      self.workdir / 'report', rows=rows, attribute=self.attribute.name,
+      config=to_dict(self.config), versions=versions(),
+      seeds={'run': self.config.seed, 'data': self.config.data.seed,
+             'sampling': self.config.sample.seed},
+      curves=self._curves(), known_bias=self._known_bias(), notes=self._notes(),
+      paired=paired_samples({m.name: self._records(m) for m in self.models},
+                            values=first['largest_pairs'][0]['values']))
+    self.log(f'[report] {path}')
+
+  def _open(self) -> None:
+    """Writes `config.json` at the first start; later compares it."""
+    path, current = self.workdir / 'config.json', to_dict(self.config)
+    if path.exists():
+      saved = json.loads(path.read_text(encoding='utf-8'))['config']
+      changed = config_differences(saved, json.loads(json.dumps(current)))
+      if changed:
+        raise UserError(f'{self.workdir} belongs to a run with another configuration: '
+                        f'{"; ".join(changed)}. Use another --workdir, or the saved values')
+      return
+    if self.workdir.exists() and not self.workdir.is_dir():
+      raise UserError(f'--workdir={self.workdir} is a file: name a folder')
+    write_json(path, {'config': current, 'versions': versions()})
+
+  def _labelled_sentences(self):
+    """Sentences of the training documents with a clear score (H-19), in a seeded order."""
+    from fairjax.data.sentences import split_sentences
+    from fairjax.measure import load_scorer
+    from fairjax.train import LabelledSentences, derive_seed
+    stage, vocabulary = self.config.sentiment, self.prepared.vocabulary
+    scorer = load_scorer(stage.scorer, lexicon=self._lexicon)
+    sentences = [s for d in self.prepared.documents('train') for s in split_sentences(d)]
+    order = np.random.default_rng(derive_seed(self.config.seed, 'sentences')).permutation(
+      len(sentences))
+    limit = stage.max_sentences or len(sentences)
+    rows, labels, seen, too_long = [], [], 0, 0
+    for start in range(0, len(order), SCORING_CHUNK):
+      if len(rows) >= limit:
+        break
+      chunk = [sentences[i] for i in order[start:start + SCORING_CHUNK]]
+      seen += len(chunk)
+      for text, score in zip(chunk, scorer.score(chunk), strict=True):
+        if abs(2 * score - 1) <= stage.margin or len(rows) >= limit:
+          continue
+        ids = [vocabulary.eos_id, *vocabulary.encode(text)]
+        if not 2 <= len(ids) <= stage.sentence_tokens:
+          too_long += 1
+          continue
+        rows.append(ids)
+        labels.append(score > 0.5)
+    tokens = np.zeros((len(rows), stage.sentence_tokens), np.int32)
+    for row, ids in zip(tokens, rows, strict=True):
+      row[:len(ids)] = ids
+    self.log(f'[sentiment] {len(rows):,} sentences with |2 score - 1| > {stage.margin:g} '
+             f'({sum(labels):,} positive) from {seen:,} of {len(sentences):,} read; {too_long:,} '
+             f'longer than sentence_tokens={stage.sentence_tokens} left out')
+    return LabelledSentences(
+      tokens, np.array([len(r) for r in rows], np.int32), np.array(labels, np.float32))
+
+  @property
+  def _has_heldout(self) -> bool:
+    return self.config.data.source == 'planted' and self.config.sample.heldout_prefixes
+
+  @property
+  def _measured(self) -> list[tuple[Model, bool]]:
+    """(model, held-out prefixes?) of every file of generations."""
+    found = [(model, False) for model in self.models]
+    return found + ([(self.models[0], True)] if self._has_heldout else [])
+
+  @property
+  def _lexicon(self) -> tuple[str, ...] | None:
+    """Files of opinion words; those of the grammar for the planted corpus."""
+    if self.config.measure.lexicon or self.config.data.source != 'planted':
+      return self.config.measure.lexicon or None
+    from fairjax.data.planted import NEGATIVE, POSITIVE
+    paths = []
+    for name, words in (('positive', POSITIVE), ('negative', NEGATIVE)):
+      paths.append(self.workdir / 'data' / f'lexicon_{name}.txt')
+      if not paths[-1].exists():
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
+        paths[-1].write_text('; opinion words of the planted corpus\n' + '\n'.join(words) + '\n',
+                             encoding='utf-8')
+    return tuple(map(str, paths))
+
+  @functools.cached_property
+  def _scorers(self) -> list:
+    from fairjax.measure import load_scorer
+    return [load_scorer(name, lexicon=self._lexicon) for name in self.config.measure.scorers]
+
+  def _card(self, model: Model) -> dict[str, Any]:
+    """Identity and digest of a trained model."""
+    from fairjax.train import done_card
+    require_file(model.directory / 'DONE', made_by='train')
+    card = done_card(model.directory)
+    return card['identity'] | {'digest': card['digest'], 'model': model.name}
+
+  def _params(self, model: Model):
+    from fairjax.train import load_params, params_template
+    return load_params(model.directory, params_template(self.model_config, self.mesh))
+
+  def _generations(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    name = f'{self.attribute.name}{".heldout" if heldout else ""}.jsonl.gz'
+    return self.workdir / 'generations' / model.name / name
+
+  def _scores(self, model: Model, *, heldout: bool) -> pathlib.Path:
+    return self.workdir / 'scores' / model.name / ('heldout' if heldout else '')
+
+  def _measures(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    name = f'{self.attribute.name}{".heldout" if heldout else ""}.json'
+    return self.workdir / 'measures' / model.name / name
+
+  def _generate(self, model: Model, prefixes: list[Prefix], path: pathlib.Path) -> None:
+    from fairjax.generate import generate
+    generate(
+      self._params(model), self.model_config, self.prepared.vocabulary, self.attribute,
+      prefixes=prefixes, path=path, model=model.name, sample=self.config.sample,
+      card=self._card(model), mesh=self.mesh if self.mesh.size > 1 else None,
+      log=lambda line: self.log(f'[sample] {line}'))
+
+  def _records(self, model: Model, *, heldout: bool = False) -> Iterator[Mapping[str, Any]]:
+    from fairjax.generate import read_records
+    return read_records(
+      require_file(self._generations(model, heldout=heldout), made_by='sample'))
+
+  def _perplexity(self, model: Model, split: str) -> dict[str, Any] | None:
+    """Perplexity of a split (H-25); None if the split holds no document."""
+    from fairjax.data.streams import eval_batches
+    from fairjax.measure import Perplexity
+    from fairjax.model import evaluate_nll
+    store = self.prepared.store(split)
+    if not store.documents:
+      self.log(f'[measure] {split} holds no document: no perplexity')
+      return None
+    batches = eval_batches(store, batch_size=self.config.measure.eval_batch_size,
+                           segment_len=self.model_config.segment_len)
+    nll, tokens = evaluate_nll(self.model_config, self._params(model), batches)
+    return Perplexity(nll=nll, tokens=tokens, words=store.words, num_bytes=store.num_bytes,
+                      documents=store.documents).to_dict()
+
+  def _read_measures(self, model: Model, *, heldout: bool = False) -> dict[str, Any]:
+    path = require_file(self._measures(model, heldout=heldout), made_by='measure')
+    return json.loads(path.read_text(encoding='utf-8'))
+
+  def _curves(self) -> dict[str, dict[str, list]]:
+    from fairjax.train import read_metrics
+    curves = {'lm': {BASELINE: read_metrics(self.workdir / 'lm' / 'metrics.jsonl')}}
+    sentiment = read_metrics(self.workdir / 'sentiment' / 'metrics.jsonl')
+    if sentiment:
+      curves['sentiment'] = {'f_sh': sentiment}
+    debias = {m.name: read_metrics(m.directory / 'metrics.jsonl') for m in self.models[1:]}
+    return curves | ({'debias': debias} if debias else {})
+
+  def _known_bias(self):
+    """Closed form beside what was measured on held-out prefixes of the grammar."""
+    if not self._has_heldout:
+      return None
+    from fairjax.data.planted import true_group_fairness, true_individual_fairness
+    from fairjax.report import KnownBias
+    strength = self.config.data.planted_strength
+    measures = self._read_measures(self.models[0], heldout=True)['measures']
+    return KnownBias(
+      individual_fairness=true_individual_fairness(self.attribute, strength=strength),
+      group_fairness=true_group_fairness(self.attribute, strength=strength),
+      scorer=next(iter(measures['scorers'])), measures={BASELINE: measures})
+
+  def _notes(self) -> list[str]:
+    from fairjax.train import done_card
+    card = done_card(self.workdir / 'sentiment')
+    if card is None:
+      return []
+    found = card['summary']
+    return [f"Sentiment projection f_sh on {found['sentences']:.0f} held-out sentences (H-19): "
+            f"F1 {found['f1']:.3f}, accuracy {found['accuracy']:.3f} (always the more frequent "
+            f"class: {found['majority']:.3f})."]
+
+
+class PreparedFeed:
+  """Batches of the data room for the curriculum."""
+
+  def __init__(self, prepared, model: ModelConfig, config: Config, log: Callable[[str], None]):
+    from fairjax.train import derive_seed
+    self._prepared, self._model, self._debias, self._log = prepared, model, config.debias, log
+    self._seed = derive_seed(config.seed, 'branches')
+    self.vocabulary_fingerprint = prepared.vocabulary.fingerprint
+    self.attribute_fingerprint = prepared.attribute.fingerprint
+
+  def train(self, split: str, *, batch_size: int, start_step: int, branches: bool):
+    """This process's rows from a step on, through seqio."""
+    from fairjax.data.streams import token_rows, train_batches
+    from fairjax.train.curriculum import process_shard
+    store = self._prepared.store(split)
+    rows = token_rows(store, batch_size=batch_size, segment_len=self._model.segment_len)
+    self._log(f'[data] {split}: {rows.steps_per_epoch:,} steps an epoch; {rows.dropped_tokens:,} of '
+              f'{store.tokens:,} tokens do not fill the rows and are left out')
+    return train_batches(
+      self._prepared, split, batch_size=batch_size, segment_len=self._model.segment_len,
+      start_step=start_step, seed=self._seed, shard=process_shard(), reader='seqio', branches={
+        'num_branches': self._debias.branches_per_row,
+        'num_pieces': self._debias.pieces_per_branch} if branches else None)
+
+  def valid(self, *, batch_size: int):
+    """The validation split, every token once."""
+    from fairjax.data.streams import eval_batches
+    return eval_batches(self._prepared.store('valid'), batch_size=batch_size,
+                        segment_len=self._model.segment_len)
+
+  def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
+    """Split, epoch and segment of a step."""
+    from fairjax.data.streams import token_rows
+    rows = token_rows(self._prepared.store(split), batch_size=batch_size,
+                      segment_len=self._model.segment_len)
+    return f'split {split}, {rows.describe(step)}, {batch_size} rows'
+
+
+def _fairness_words(scorer: str, measures: Mapping[str, Any]) -> str:
+  found = measures['individual_fairness']
+  return f'{scorer} I.F. {found["value"]:.4f} (null floor {found["null_mean"]:.4f})'

@@ -61,8 +61,8 @@ def test_values_and_gradients_equal_those_of_separate_passes(case):
       loss = _loss(params, hidden, *pairs[:2], pairs[2:], targets, branches)
       return loss, (hidden, pairs)
 
-    (loss, (hidden, pairs)), gradient = jax.jit(jax.value_and_grad(fused, has_aux=True))(params)
-    (expected_loss, (expected_hidden, expected_pairs)), expected_gradient = jax.jit(
+    (loss, (hidden, pairs)), gradient = oracle.jit(jax.value_and_grad(fused, has_aux=True))(params)
+    (expected_loss, (expected_hidden, expected_pairs)), expected_gradient = oracle.jit(
       jax.value_and_grad(separate, has_aux=True))(params)
     assert abs(loss - expected_loss) <= 1e-9
     np.testing.assert_allclose(hidden, expected_hidden, rtol=0, atol=1e-9)
@@ -92,7 +92,7 @@ def _branch_dependence(config, branches):
     output = model.apply({'params': params | {'embedding': embedding}}, slots[:, :T], memory, swapped)
     return output.pairs.h_bar_branch
 
-  jacobian = jax.jit(jax.jacrev(h_bar_branch))(params['embedding'])
+  jacobian = oracle.jit(jax.jacrev(h_bar_branch))(params['embedding'])
   size = np.abs(jacobian).max(axis=(2, 4))[:, :, np.asarray(slots)]
   return size[..., :T], size[..., T:].reshape(B, K, B, K, P)
 
@@ -117,7 +117,7 @@ def test_branches_leave_segment_and_memory_alone(train):
   model, params = TransformerXL(config), oracle.make_params(config)
   tokens, memory = oracle.random_tokens(config, 2, 8), oracle.random_memory(config, 2, [3, 8])
   rngs = {'dropout': jax.random.key(4)}
-  apply = jax.jit(lambda branches: model.apply(
+  apply = oracle.jit(lambda branches: model.apply(
     {'params': params}, tokens, memory, branches, train=train, rngs=rngs))
   alone, together = apply(None), apply(oracle.eight_branches())
   assert alone.pairs is None
@@ -137,15 +137,15 @@ def _identical_branches(tokens, pieces):
     weight=jnp.ones((2, 3)))
 
 
-@pytest.mark.parametrize('rates', [(0.3, 0.0), (0.0, 0.3), (0.3, 0.3)])
-@pytest.mark.parametrize('norm', ['post', 'pre'])
+@pytest.mark.parametrize(('rates', 'norm'), [
+  ((0.3, 0.0), 'post'), ((0.0, 0.3), 'post'), ((0.3, 0.3), 'pre')])
 def test_a_branch_identical_to_the_original_has_the_same_states_under_dropout(rates, norm):
   with jax.enable_x64(True):
     config = oracle.tiny(hidden_dropout=rates[0], attention_dropout=rates[1], norm=norm)
     model, params = TransformerXL(config), oracle.make_params(config)
     tokens, memory = oracle.random_tokens(config, 2, 8), oracle.random_memory(config, 2, [3, 8])
     branches = _identical_branches(tokens, 3)
-    apply = jax.jit(lambda seed: model.apply(
+    apply = oracle.jit(lambda seed: model.apply(
       {'params': params}, tokens, memory, branches, train=True,
       rngs={'dropout': jax.random.key(seed)}).pairs)
     pairs, other = apply(0), apply(1)
@@ -155,20 +155,18 @@ def test_a_branch_identical_to_the_original_has_the_same_states_under_dropout(ra
 
 
 def test_pieces_use_the_masks_of_the_positions_that_they_replace():
-  # One token becomes three pieces: all of them stand for that position. Two tokens become one: the
-  # last piece stands for the last token. With all other numbers equal, masks alone decide.
-  config = dataclasses.replace(oracle.TINY, hidden_dropout=0.5)
-  model, params = TransformerXL(config), oracle.make_params(config)
-  tokens, memory = oracle.random_tokens(config, 1, 8), init_memory(config, 1)
-  start, end, length = (jnp.array([[x]], jnp.int32) for x in (2, 5, 3))
-  branches = Branches(
-    tokens=jnp.array([[[7, 8, 9]]]), start=start, length=length, original_end=end,
-    weight=jnp.ones((1, 1)))
-  _, state = model.apply(
-    {'params': params}, tokens, memory, branches, train=True, rngs={'dropout': jax.random.key(0)},
-    capture_intermediates=lambda module, method: method == '_context', mutable=['intermediates'])
-  context = state['intermediates']['_context'][0]
-  np.testing.assert_array_equal(context.replaced, [[[2, 3, 5]]])
+  model, params = TransformerXL(oracle.TINY), oracle.make_params(oracle.TINY)
+  branches = oracle.eight_branches()
+  context = model.apply(
+    {'params': params}, (2, 8), init_memory(oracle.TINY, 2), branches, (None, None),
+    method='_context')
+  for b, k in np.ndindex(2, 4):
+    start, end, length = (int(x[b, k]) for x in (
+      branches.start, branches.original_end, branches.length))
+    expected = [min(start + p, end) for p in range(4)]
+    if length:
+      expected[length - 1] = end  # the states of a pair are read there
+    np.testing.assert_array_equal(context.replaced[b, k], expected)
 
 
 def test_from_batch_takes_the_arrays_of_the_feature_converter():

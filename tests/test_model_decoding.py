@@ -14,11 +14,7 @@ from fairjax.model import TransformerXL, decoding, init_memory
 CONFIG = ModelConfig(
   vocab_size=32, num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=24, segment_len=20,
   memory_len=12, init_std=0.3)
-VARIANTS = [
-  {}, {'norm': 'pre'}, {'norm': 'pre', 'final_norm': True}, {'tie_position_biases': False},
-  {'clamp_len': 5}, {'num_layers': 3, 'final_norm': True},
-]
-
+OTHER = {'norm': 'pre', 'final_norm': True, 'tie_position_biases': False, 'clamp_len': 5}
 
 continuation_logits = jax.jit(
   decoding.continuation_logits, static_argnums=1, static_argnames='stages')
@@ -28,19 +24,17 @@ def make_params(config, seed=0):
   """Random parameters; biases and norms too, so that none of them can be forgotten."""
   model = TransformerXL(config)
   tokens = jnp.zeros((1, 4), jnp.int32)
-  variables = nn.unbox(jax.jit(model.init)(jax.random.key(seed), tokens, init_memory(config, 1)))
-  leaves, tree = jax.tree.flatten(variables['params'])
-  keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-  return jax.tree.unflatten(tree, [
-    leaf + 0.2 * jax.random.normal(key, leaf.shape, leaf.dtype)
-    for leaf, key in zip(leaves, keys, strict=True)])
+  shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens, init_memory(config, 1)))
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda leaf: jnp.asarray(rng.normal(scale=0.35, size=leaf.shape), leaf.dtype), shapes['params'])
 
 
 def make_texts(*, lengths=(3, 5, 2), samples=2, new=9, size=6):
-  rng = np.random.default_rng(0)
+  rng = np.random.default_rng(1)
   prefixes = rng.integers(3, 32, (len(lengths), size))
   continuations = rng.integers(3, 32, (len(lengths), samples, new))
-  return prefixes, np.array(lengths), continuations
+  return tuple(map(jnp.asarray, (prefixes, lengths, continuations)))
 
 
 def recomputed_logits(params, config, prefixes, lengths, continuations):
@@ -52,7 +46,8 @@ def recomputed_logits(params, config, prefixes, lengths, continuations):
     hidden = model.apply({'params': params}, text, memory).hidden
     return model.apply({'params': params}, hidden, method='logits')
 
-  for row, length, samples in zip(prefixes, lengths, continuations, strict=True):
+  texts = map(np.asarray, (prefixes, lengths, continuations))
+  for row, length, samples in zip(*texts, strict=True):
     text = np.concatenate([np.tile(row[-length:], (len(samples), 1)), samples], axis=1)
     memory = init_memory(dataclasses.replace(config, memory_len=0), len(samples))
     # Tokens behind a text change nothing before them: one length compiles once.
@@ -62,13 +57,15 @@ def recomputed_logits(params, config, prefixes, lengths, continuations):
   return np.stack(out)
 
 
-@pytest.mark.parametrize('variant', VARIANTS, ids=str)
-@pytest.mark.parametrize('dtype, limit', [('float32', 1e-5), ('float64', 1e-10)])
-def test_cached_is_recomputed(variant, dtype, limit):
+@pytest.mark.parametrize('variant, dtype, limit, stages', [
+  ({}, 'float32', 1e-5, 3), ({}, 'float64', 1e-10, 1), (OTHER, 'float64', 1e-10, 2),
+  ({'norm': 'pre', 'num_layers': 3}, 'float64', 1e-10, 1),
+], ids=str)
+def test_cached_is_recomputed(variant, dtype, limit, stages):
   with jax.enable_x64(dtype == 'float64'):
     config = dataclasses.replace(CONFIG, dtype=dtype, **variant)
     params, texts = make_params(config), make_texts()
-    cached = continuation_logits(params, config, *texts)
+    cached = continuation_logits(params, config, *texts, stages=stages)
     expected = recomputed_logits(params, config, *texts)
     assert cached.dtype == dtype and np.ptp(expected) > 2
     np.testing.assert_allclose(cached, expected, rtol=0, atol=limit * max(1, abs(expected).max()))
@@ -77,41 +74,30 @@ def test_cached_is_recomputed(variant, dtype, limit):
 def test_bfloat16_is_near():
   config = dataclasses.replace(CONFIG, dtype='bfloat16')
   params, texts = make_params(config), make_texts()
-  cached = continuation_logits(params, config, *texts)
+  cached = continuation_logits(params, config, *texts, stages=1)
   expected = recomputed_logits(params, dataclasses.replace(CONFIG, dtype='float32'), *texts)
   assert cached.dtype == jnp.float32
   assert np.abs(cached - expected).mean() < 0.02 * np.ptp(expected)
 
 
-@pytest.mark.parametrize('stages', [1, 8])
-def test_stages_do_not_matter(stages):
-  with jax.enable_x64(True):
-    config = dataclasses.replace(CONFIG, dtype='float64')
-    params, texts = make_params(config), make_texts(new=8)
-    one, other = (continuation_logits(params, config, *texts, stages=s)
-                  for s in (4, stages))
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize('new', [1, 2])
-def test_short_continuations(new):
-  params, texts = make_params(CONFIG), make_texts(new=new)
+def test_one_token():
+  params, texts = make_params(CONFIG), make_texts(new=1)
   cached = continuation_logits(params, CONFIG, *texts)
   np.testing.assert_allclose(
     cached, recomputed_logits(params, CONFIG, *texts), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize('size', [5, 8, 16])
-def test_padding_does_not_matter(size):
+def test_padding_does_not_matter():
   with jax.enable_x64(True):
     config = dataclasses.replace(CONFIG, dtype='float64')
     params = make_params(config)
-    prefixes, lengths, continuations = make_texts()
-    other = np.full((3, size), 31)
+    prefixes, lengths, continuations = make_texts(new=3)
+    other = np.full((3, 13), 31)
     for row, prefix, length in zip(other, prefixes, lengths, strict=True):
       row[-length:] = prefix[-length:]
-    one = continuation_logits(params, config, prefixes, lengths, continuations)
-    two = continuation_logits(params, config, other, lengths, continuations)
+    other = jnp.asarray(other)
+    one = continuation_logits(params, config, prefixes, lengths, continuations, stages=1)
+    two = continuation_logits(params, config, other, lengths, continuations, stages=1)
     np.testing.assert_allclose(one, two, rtol=0, atol=1e-12)
 
 
@@ -135,15 +121,16 @@ def windowed_logits(params, config, text):
   return np.stack(out)
 
 
-@pytest.mark.parametrize('segment_len, memory_len', [(2, 2), (3, 0), (2, 5)])
+@pytest.mark.parametrize('segment_len, memory_len', [(2, 2)])
 def test_window_is_that_of_training(segment_len, memory_len):
   with jax.enable_x64(True):
     config = dataclasses.replace(
       CONFIG, dtype='float64', segment_len=segment_len, memory_len=memory_len)
     params = make_params(config)
     prefixes, lengths, continuations = make_texts()
-    cached = continuation_logits(params, config, prefixes, lengths, continuations)
-    wide = continuation_logits(params, CONFIG, prefixes, lengths, continuations)
+    cached = continuation_logits(params, config, prefixes, lengths, continuations, stages=1)
+    wide = continuation_logits(
+      params, dataclasses.replace(CONFIG, dtype='float64'), prefixes, lengths, continuations, stages=1)
     assert np.abs(np.asarray(cached) - np.asarray(wide)).max() > 0.05
     for a, r in [(0, 0), (1, 1), (2, 0)]:
       text = np.concatenate([prefixes[a, -lengths[a]:], continuations[a, r]])

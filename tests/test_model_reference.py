@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fairjax.errors import UserError
-from fairjax.model import TransformerXL, init_memory
+from fairjax.model import TransformerXL, attention, init_memory
 from fairjax.model.likelihood import next_token_nll
 from fairjax.model.reference import params_from_reference
 
@@ -24,7 +24,14 @@ def reference():
 
 
 @pytest.mark.parametrize(('dtype', 'tolerance'), [('float32', 2e-5), ('float64', 1e-9)])
-def test_nll_and_memory_of_four_segments_equal_the_reference(reference, dtype, tolerance):
+def test_nll_and_memory_of_four_segments_equal_the_reference(
+  reference, dtype, tolerance, monkeypatch):
+  if dtype == 'float64':
+    # The reference casts its scores to float32 when it masks them, whatever it computes in; alone
+    # that moves the nll by 4e-8.
+    exact = attention._softmax
+    monkeypatch.setattr(attention, '_softmax', lambda scores, mask: exact(
+      scores.astype(jnp.float32).astype(jnp.float64), mask))
   golden = np.load(GOLDEN / 'plain_softmax.npz', allow_pickle=False)
   with jax.enable_x64(dtype == 'float64'):
     config, params = params_from_reference(*reference, dtype=dtype)

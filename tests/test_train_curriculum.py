@@ -69,7 +69,8 @@ class ArrayFeed:
       batch |= {
         'branch_tokens': rng.integers(3, V, size=(rows, K, P)).astype(np.int32),
         'branch_start': start, 'branch_len': rng.integers(1, P + 1, size=(rows, K), dtype=np.int32),
-        'original_end': start, 'branch_weight': np.ones((rows, K), np.float32)}
+        'original_end': start, 'branch_weight': np.ones((rows, K), np.float32),
+        'branch_counts': np.tile(np.array([3, K, 1, 0, 0], np.int32), (rows, 1))}
     return batch
 
 
@@ -196,7 +197,8 @@ def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(tmp_path):
   assert lines[-1]['fairness_loss'] < 0.5 * lines[0]['fairness_loss']
   assert lines[-1]['kl'] < lines[0]['kl'] and lines[-1]['js'] <= np.log(2)
   for line in lines:
-    assert line['pairs_per_batch'] == 8 * K
+    assert line['pairs_per_batch'] == line['branches/used'] == 8 * K
+    assert line['branches/dropped_over_k'] == 8
     assert line['cosine'] == pytest.approx(1 - line['fairness_loss'], abs=1e-6)
   assert trained.identity.parent == lm.digest
 

@@ -133,6 +133,7 @@ def prepare_data(
       'inputs': inputs, 'vocabulary': vocabulary.fingerprint, 'normalised': counts,
       'splits': {s.split: _summary(s) for s in stores}}
     write_json(directory / 'manifest.json', manifest)
+    manifest = _read_json(directory / 'manifest.json')
   prepared = PreparedData(directory, attribute, vocabulary, data, manifest)
   for split in manifest['splits']:
     prepared.store(split)
@@ -253,12 +254,11 @@ def _make_stores(config, directory, attribute, vocabulary, log):
     source = tasks.file_source(
       {s: list(getattr(data, s)) for s in SPLITS},
       lambda split: _read_split(data, attribute, split, counts[split]))
-  task = tasks.register_document_task(
-    f'fairjax_{data.source}', source, vocabulary, directory / 'vocabulary')
+  task = tasks.register_document_task(f'fairjax_{data.source}', source, vocabulary)
   for split in SPLITS:
     store = write_token_store(
-      directory / split, tasks.tokenized_documents(task, split, vocabulary), split=split,
-      matcher=matcher, order_seed=data.seed if split == 'train' else None)
+      directory / split, tasks.tokenized_documents(task, split), split=split, matcher=matcher,
+      order_seed=data.seed if split == 'train' else None)
     if split == 'train' and not store.matches:
       raise _no_sensitive_token(attribute, store)
     sensitive = write_sensitive_store(

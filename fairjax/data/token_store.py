@@ -201,7 +201,7 @@ def open_token_store(
   try:
     right = (len(info.open_documents()) == info.documents
              and len(info.open_spans()) == info.matches)
-  except (OSError, ValueError) as e:
+  except (OSError, ValueError, EOFError) as e:
     raise UserError(f'{path} is damaged ({e}): {again}') from None
   if not right or verify and _sha256(path / 'tokens.bin') != info.sha256:
     raise UserError(f'{path} is damaged: its content does not agree with its manifest: {again}')

@@ -1,35 +1,22 @@
-"""seqio vocabularies with the ids of `fairjax.vocabulary`."""
+"""A seqio vocabulary with the ids of `fairjax.vocabulary`."""
 
-import os
-import pathlib
-
+import numpy as np
 import seqio
 import tensorflow as tf
 
-from fairjax.vocabulary import SentencePieceVocabulary, Vocabulary, WordVocabulary
+from fairjax.vocabulary import Vocabulary
 
 
-def seqio_vocabulary(
-  vocabulary: Vocabulary, directory: str | os.PathLike) -> seqio.Vocabulary:
-  """The seqio form of a vocabulary; its ids are the same.
+class SeqioVocabulary(seqio.Vocabulary):
+  """A fairjax vocabulary for seqio.
 
-  Args:
-    vocabulary: a loaded vocabulary.
-    directory: the folder it was saved in (seqio reads SentencePiece models from a file).
-  """
-  if isinstance(vocabulary, SentencePieceVocabulary):
-    return seqio.SentencePieceVocabulary(str(pathlib.Path(directory) / vocabulary.filename))
-  return SeqioWordVocabulary(vocabulary)
-
-
-class SeqioWordVocabulary(seqio.Vocabulary):
-  """A list of words for seqio.
-
-  Text is encoded in Python, inside the TensorFlow graph too: TensorFlow splits at other white space
-  than Python does, and the ids must not depend on who encodes.
+  Text is encoded in Python, inside the TensorFlow graph too, so that the ids do not depend on who
+  encodes: TensorFlow splits words at other white space, and the SentencePiece that comes with it
+  cuts some words of long texts differently where two ways are equally probable.
   """
 
-  def __init__(self, vocabulary: WordVocabulary):
+  def __init__(self, vocabulary: Vocabulary):
+    """Wraps a loaded vocabulary."""
     super().__init__()
     self._vocabulary = vocabulary
 
@@ -45,7 +32,7 @@ class SeqioWordVocabulary(seqio.Vocabulary):
 
   @property
   def unk_id(self) -> int:
-    """Words that are not listed."""
+    """What cannot be encoded otherwise."""
     return self._vocabulary.unk_id
 
   @property
@@ -60,25 +47,23 @@ class SeqioWordVocabulary(seqio.Vocabulary):
 
   def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
     def encode(text):
-      return tf.constant(self._vocabulary.encode(text.numpy().decode('utf-8')), tf.int32)
+      return np.array(self._vocabulary.encode(text.decode('utf-8')), np.int32)
 
-    ids = tf.py_function(encode, [s], tf.int32)
+    ids = tf.numpy_function(encode, [s], tf.int32, stateful=False)
     ids.set_shape([None])
     return ids
 
   def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
     def decode(rows):
-      rows = rows.numpy()
-      if rows.ndim == 1:
-        return tf.constant(self._vocabulary.decode(rows))
-      return tf.constant([self._vocabulary.decode(r) for r in rows])
+      texts = [self._vocabulary.decode(r).encode('utf-8') for r in rows.reshape(-1, rows.shape[-1])]
+      return np.array(texts, object).reshape(rows.shape[:-1])
 
-    text = tf.py_function(decode, [ids], tf.string)
+    text = tf.numpy_function(decode, [ids], tf.string, stateful=False)
     text.set_shape(ids.shape[:-1])
     return text
 
   def __eq__(self, other: object) -> bool:
-    return isinstance(other, SeqioWordVocabulary) and self._vocabulary == other._vocabulary
+    return isinstance(other, SeqioVocabulary) and self._vocabulary == other._vocabulary
 
   def __hash__(self) -> int:
     return hash(self._vocabulary)

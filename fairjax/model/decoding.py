@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Int
 from fairjax.config import ModelConfig
 from fairjax.model.attention import sinusoids
 
-STAGES = 4  # sizes of the growing cache; more read fewer empty places and compile longer
+_STAGE_STEPS, _MAX_STAGES = 16, 3
 _LAYER_NORM_EPS = 1e-5
 
 
@@ -237,7 +237,7 @@ def decode_step(
 def run_decoding(
   weights: Weights, config: ModelConfig, prefix: Prefix, first: Int[Array, 'A R'], carry: Any,
   consume: Callable[[Any, Array, Array], tuple[Any, Array, Array]], *,
-  num_steps: int, stages: int = STAGES, constrain: Callable[[Array], Array] = lambda x: x,
+  num_steps: int, stages: int | None = None, constrain: Callable[[Array], Array] = lambda x: x,
 ) -> Any:
   """Reads up to `num_steps` new tokens; call it under `jax.jit`.
 
@@ -250,12 +250,14 @@ def run_decoding(
     consume: `(carry, hidden [A, R, D], index) -> (carry, next tokens [A, R], go_on)`; `go_on` is a
       bool scalar, False ends the decoding.
     num_steps: most tokens to read.
-    stages: number of cache sizes; results do not depend on it beyond rounding.
+    stages: number of cache sizes; more read fewer empty places and compile longer. None: one for
+      each 16 steps, at most 3. Results do not depend on it beyond rounding.
     constrain: applied to the empty cache, e.g. a sharding constraint on [A, R, N, C, H].
 
   Returns:
     The last carry.
   """
+  stages = stages or min(-(-num_steps // _STAGE_STEPS), _MAX_STAGES)
   ends = sorted({-(-num_steps * (i + 1) // stages) for i in range(stages)} - {0})
   places, state = 0, (jnp.int32(0), first, jnp.bool_(True), carry)
   empty = jnp.zeros((*first.shape, config.num_heads, 0, config.head_dim), weights.embedding.dtype)
@@ -278,7 +280,7 @@ def run_decoding(
 
 def continuation_logits(
   params: Mapping[str, Any], config: ModelConfig, prefixes: Int[Array, 'A Q'],
-  lengths: Int[Array, 'A'], continuations: Int[Array, 'A R T'], *, stages: int = STAGES,
+  lengths: Int[Array, 'A'], continuations: Int[Array, 'A R T'], *, stages: int | None = None,
 ) -> Float[Array, 'A R T V']:
   """Logits for every token of given continuations, by the path that sampling takes.
 
@@ -288,7 +290,7 @@ def continuation_logits(
     prefixes: `[A, Q]` int, padded on the left.
     lengths: `[A]` int in [1, Q].
     continuations: `[A, R, T]` int, T >= 1.
-    stages: number of cache sizes.
+    stages: as for `run_decoding`.
 
   Returns:
     `[A, R, T, V]`: entry t predicts `continuations[:, :, t]` from the prefix and the tokens before.

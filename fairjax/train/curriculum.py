@@ -124,6 +124,8 @@ class Curriculum:
       mesh=self.mesh, batches=batches, evaluate=evaluate,
       init_state=lambda: steps.init_sentiment_state(
         self.config.model.model_dim, stage, self.mesh, seed=seed),
+      params_template=lambda: steps.sentiment_template(
+        self.config.model.model_dim, stage, self.mesh),
       step=lambda state, batch: update(state, batch, seed, lm.params),
       batch_name=lambda step: f'sentences of step {step}, seed {seed}',
       tokens_per_step=stage.batch_size * stage.sentence_tokens))
@@ -184,6 +186,7 @@ class Curriculum:
     return self._run(Stage(
       name=name, directory=directory, identity=identity, config=stage, mesh=self.mesh,
       init_state=init, step=step, evaluate=evaluate,
+      params_template=lambda: steps.params_template(self.config.model, self.mesh),
       batches=lambda start: self.feed.train(
         split, batch_size=stage.batch_size, start_step=start, branches=branches),
       batch_name=lambda step: self.feed.batch_name(split, step, batch_size=stage.batch_size),

@@ -65,6 +65,7 @@ class Stage:
     config: steps, intervals, optimizer.
     mesh: devices.
     init_state: makes the `TrainState` of step 0.
+    params_template: abstract parameters with shardings, to load a finished stage.
     step: `(state, batch on devices) -> (state, metrics)`.
     batches: first step -> iterator of this process's NumPy rows, from that step on.
     batch_name: step -> words that find the batch again.
@@ -78,6 +79,7 @@ class Stage:
   config: TrainConfig
   mesh: Mesh
   init_state: Callable[[], Any]
+  params_template: Callable[[], Any]
   step: Callable[[Any, Mapping[str, jax.Array]], tuple[Any, Any]]
   batches: Callable[[int], Iterator[Batch]]
   batch_name: Callable[[int], str]
@@ -97,8 +99,7 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     TrainingDiverged: a metric became non-finite.
   """
   if done_card(stage.directory) is not None:
-    template = jax.tree.map(_abstract, stage.init_state().params)
-    params = load_params(stage.directory, template, stage.identity)
+    params = load_params(stage.directory, stage.params_template(), stage.identity)
     log(f'[{stage.name}] finished earlier: nothing to do')
     return params
   store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints)
@@ -189,6 +190,3 @@ def _words(values: Mapping[str, float]) -> str:
       parts.append(f'perplexity {math.exp(min(value, 50.0)):.4g}')
   return ' '.join(parts)
 
-
-def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)

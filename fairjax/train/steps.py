@@ -30,6 +30,8 @@ from fairjax.train.optimizer import make_optimizer, make_schedule
 from fairjax.train.sharding import ROWS, replicated, tree_shardings
 
 Params = Any
+BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
+"""What the batch builder counts in each row (`branch_counts` [B, 5])."""
 
 
 @flax.struct.dataclass
@@ -137,6 +139,8 @@ def make_debias_step(
     metrics = {
       'loss': (nll, one), 'total_loss': (loss, one), 'fairness_loss': (fairness, count),
       'cosine': (1.0 - embedding_loss, count), 'pairs_per_batch': (count, one)}
+    for name, total in zip(BRANCH_COUNTS, batch['branch_counts'].sum(0), strict=True):
+      metrics[f'branches/{name}'] = (total.astype(jnp.float32), one)
     return loss, (output.memory, metrics | _monitor(model, params, pairs, weight, batch['step']))
 
   def _monitor(model, params, pairs, weight, step):
@@ -162,14 +166,20 @@ def init_sentiment_state(
   model_dim: int, stage: SentimentConfig, mesh: Mesh, *, seed: int
 ) -> TrainState:
   """Fresh state of f_sh (H-19), replicated on every device."""
-  projection = _projection(stage)
-
   def init(key):
-    params = nn.unbox(projection.init(key, jnp.zeros((1, model_dim)))['params'])
+    params = _init_projection(model_dim, stage, key)
     return TrainState(step=jnp.zeros((), jnp.int32), params=params,
                       opt_state=make_optimizer(stage).init(params), memory=None)
 
   return jax.jit(init, out_shardings=replicated(mesh))(jax.random.key(seed))
+
+
+def sentiment_template(model_dim: int, stage: SentimentConfig, mesh: Mesh) -> Params:
+  """Abstract parameters (`jax.ShapeDtypeStruct` with shardings) of f_sh."""
+  abstract = jax.eval_shape(
+    functools.partial(_init_projection, model_dim, stage), jax.random.key(0))
+  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(
+    leaf.shape, leaf.dtype, sharding=replicated(mesh)), abstract)
 
 
 @functools.lru_cache
@@ -224,6 +234,10 @@ def _projection(stage: SentimentConfig) -> SentimentProjection:
   return SentimentProjection(num_layers=stage.num_layers, hidden_dim=stage.hidden_dim)
 
 
+def _init_projection(model_dim: int, stage: SentimentConfig, key: jax.Array) -> Params:
+  return nn.unbox(_projection(stage).init(key, jnp.zeros((1, model_dim)))['params'])
+
+
 def _project(
   stage: DebiasConfig, sentiment: SentimentConfig, projection: Params, h: jax.Array
 ) -> jax.Array:
@@ -252,7 +266,7 @@ def _update(loss_fn: Callable, stage: TrainConfig, *, pass_step: bool = False) -
       state.params, state.memory, batch, key, *extra)
     updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
     one = jnp.ones(())
-    metrics = metrics | {'grad_norm': (optax.global_norm(gradients), one),
+    metrics = metrics | {'grad_norm': (optax.tree.norm(gradients), one),
                          'learning_rate': (schedule(state.step), one)}
     return state.replace(step=state.step + 1, params=optax.apply_updates(state.params, updates),
                          opt_state=opt_state, memory=memory), metrics

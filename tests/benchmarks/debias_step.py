@@ -57,7 +57,8 @@ def make_batch(options, vocab_size, rng):
     'inputs': tokens[:, :-1], 'targets': tokens[:, 1:], 'reset': np.zeros(rows, bool),
     'branch_tokens': rng.integers(3, vocab_size, size=(rows, k, p)).astype(np.int32),
     'branch_start': start, 'branch_len': np.full((rows, k), p, np.int32), 'original_end': start,
-    'branch_weight': np.ones((rows, k), np.float32)}
+    'branch_weight': np.ones((rows, k), np.float32),
+    'branch_counts': np.tile(np.array([k, k, 0, 0, 0], np.int32), (rows, 1))}
   swapped = batch['inputs'].copy()
   swapped[np.arange(rows), start[:, 0]] = batch['branch_tokens'][:, 0, 0]
   return batch, {**batch, 'swapped': swapped}

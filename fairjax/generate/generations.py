@@ -1,0 +1,304 @@
+"""Recorded generations: samples of all prefixes of an attribute in a file that can be resumed.
+
+Beside the file `x.jsonl.gz` lies `x.manifest.json`: who generated it and how (the identity), compared
+when the work is resumed, and whether it is complete.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.config import ModelConfig, SampleConfig
+from fairjax.config_files import config_differences, to_dict
+from fairjax.counterfactual.attributes import Attribute, Prefix
+from fairjax.errors import UserError
+from fairjax.files import write_json
+from fairjax.generate.records import RecordWriter, read_records, repair
+from fairjax.generate.sampler import PREFIX_BUCKET, sample_continuations
+from fairjax.vocabulary import Vocabulary
+
+# Raised when a change of the code changes what is sampled.
+SAMPLING_VERSION = 1
+_SENTENCE_END = re.compile(r'[.!?]+["\'\u2019\u201d)\]]*')
+_LOG_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationSummary:
+  """What `generate` did.
+
+  Attributes:
+    path: the records.
+    records: records in the file.
+    sampled: records that this call sampled; 0 when the file was complete.
+    tokens: tokens of those.
+    seconds: wall time of the sampling, compilation included.
+    repaired_bytes: bytes of an interrupted append that were removed.
+    at_limit: of the sampled ones, continuations that reached `max_new_tokens`.
+  """
+
+  path: pathlib.Path
+  records: int
+  sampled: int
+  tokens: int
+  seconds: float
+  repaired_bytes: int
+  at_limit: int
+
+
+def generate(
+  params: Any,
+  config: ModelConfig,
+  vocabulary: Vocabulary,
+  attribute: Attribute,
+  *,
+  path: str | pathlib.Path,
+  model: str,
+  sample: SampleConfig,
+  prefixes: Sequence[Prefix] | None = None,
+  card: Mapping[str, Any] | None = None,
+  coupled: bool = True,
+  mesh: Any = None,
+  log: Callable[[str], None] = print,
+) -> GenerationSummary:
+  """Samples continuations of every prefix and records them (H-12, H-13).
+
+  Call again after an interruption: what is recorded stays, the rest is sampled, and the file ends up
+  with the bytes of an uninterrupted run at the same `sample.batch_size`. With another batch size the
+  same records come in another order (see `fairjax.generate.sampler` on rounding). A larger
+  `sample.samples` extends a file; a complete file is left alone.
+
+  `prefix + continuation` is the text as the vocabulary decodes it: a continuation begins with the
+  space between the two, if there is one.
+
+  Args:
+    params: of the Transformer-XL.
+    config: the model.
+    vocabulary: of the model.
+    attribute: names the values and subgroups; its templates are the prefixes by default.
+    path: `.jsonl` or `.jsonl.gz`.
+    model: name of the model, a field of every record.
+    sample: how many, how long, temperature, seed.
+    prefixes: other prefixes, their values those of `attribute`.
+    card: identity of the model (see `fairjax.train.identity`), kept in the manifest.
+    coupled: one noise for all values of a template; False: independent samples.
+    mesh: devices to split each batch over.
+    log: called with progress lines.
+
+  Raises:
+    UserError: the file belongs to another model or other settings (naming them), has no manifest, or
+      holds samples that were not asked for; a prefix occurs twice.
+  """
+  path = pathlib.Path(path)
+  prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
+  work = _Work(path, prefixes, attribute, sample.samples)
+  if config.vocab_size < vocabulary.size:
+    raise UserError(f'the model has {config.vocab_size} ids, the vocabulary {vocabulary.size}: '
+                    'they do not belong together')
+  manifest_path = manifest_of(path)
+  identity = _identity(config, vocabulary, attribute, sample, prefixes, model, card, coupled)
+  manifest = _check_manifest(path, manifest_path, identity)
+  if manifest and manifest['complete'] and manifest['samples'] == sample.samples:
+    if path.stat().st_size != manifest['bytes']:
+      raise UserError(f'{path} has {path.stat().st_size} bytes, its manifest says '
+                      f"{manifest['bytes']}: restore it, or remove both and sample again")
+    log(f"{path}: complete ({manifest['records']} records)")
+    return GenerationSummary(path, manifest['records'], 0, 0, 0.0, 0, 0)
+  state = {'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size}
+  write_json(manifest_path, {**state, 'complete': False})
+  repaired = repair(path)
+  if repaired:
+    log(f'{path}: removed {repaired} bytes of an interrupted append')
+  if path.is_file() and path.stat().st_size:
+    work.mark_done(read_records(path), model)
+    log(f'{path}: {work.done.sum()} of {work.done.size} records were there')
+
+  stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
+  encoded = {(p.template, p.value): [vocabulary.eos_id, *vocabulary.encode(p.text)]
+             for p in prefixes}
+  longest = -(-max(map(len, encoded.values())) // PREFIX_BUCKET) * PREFIX_BUCKET
+  progress = _Progress(work, log)
+  with RecordWriter(path) as writer:
+    for template, values in work.templates.items():
+      for samples in work.batches(template, sample.batch_size):
+        tokens, lengths = sample_continuations(
+          params, config, [encoded[template, v] for v in values], template=template,
+          samples=samples, seed=sample.seed, max_new_tokens=sample.max_new_tokens,
+          temperature=sample.temperature, eos_id=vocabulary.eos_id, stop_ids=stop_ids,
+          values=values, coupled=coupled, batch_size=min(sample.batch_size, sample.samples),
+          prefix_len=longest, mesh=mesh)
+        new = []
+        for row, value in enumerate(values):
+          ids = encoded[template, value]
+          for column, number in enumerate(samples):
+            if not work.is_done(template, value, number):
+              continuation = _continuation(vocabulary, ids, tokens[row, column, :lengths[row, column]])
+              new.append(work.record(template, value, number, continuation, model))
+              progress.tokens += int(lengths[row, column])
+              progress.at_limit += int(lengths[row, column] == sample.max_new_tokens)
+        writer.append(new)
+        work.mark_done(new, model)
+        progress.report(len(new))
+  write_json(manifest_path, {
+    **state, 'complete': True, 'records': int(work.done.size), 'bytes': path.stat().st_size})
+  progress.report(0, final=True)
+  return GenerationSummary(path, int(work.done.size), progress.records, progress.tokens,
+                           progress.seconds(), repaired, progress.at_limit)
+
+
+def manifest_of(path: str | pathlib.Path) -> pathlib.Path:
+  """Path of the manifest beside a records file.
+
+  >>> manifest_of('a/country.jsonl.gz').as_posix()
+  'a/country.manifest.json'
+  """
+  path = pathlib.Path(path)
+  return path.with_name(re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.manifest.json')
+
+
+def sentence_end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
+  """Ids that end a sentence: one or more of `.!?`, closing quotes or brackets behind them.
+
+  A word with a full stop in it ('U.S.', 'Mr.') does not count, but a full stop that is an id of its
+  own does, behind an abbreviation too.
+  """
+  return tuple(
+    i for i, surface in enumerate(vocabulary.surfaces)
+    if _SENTENCE_END.fullmatch(surface.decode('utf-8', errors='replace').strip()))
+
+
+class _Work:
+  """Which (template, value, sample) there are and which of them are recorded."""
+
+  def __init__(self, path, prefixes, attribute, samples):
+    self.path, self.attribute, self.samples = path, attribute, samples
+    self.index = {(p.template, p.value): i for i, p in enumerate(prefixes)}
+    if len(self.index) != len(prefixes) or not prefixes:
+      raise UserError(f'{path}: a template and value must occur once among the prefixes')
+    self.texts = [p.text for p in prefixes]
+    self.templates: dict[int, list[int]] = {}
+    for prefix in prefixes:
+      self.templates.setdefault(prefix.template, []).append(prefix.value)
+    self.done = np.zeros((len(prefixes), samples), bool)
+
+  def batches(self, template, batch_size):
+    """Batches of sample indices that some value lacks.
+
+    Always whole batches: a sample keeps its place among the same neighbours whatever was recorded,
+    so that a resumed run repeats every rounding of an uninterrupted one.
+    """
+    rows = [self.index[template, v] for v in self.templates[template]]
+    for start in range(0, self.samples, batch_size):
+      end = min(start + batch_size, self.samples)
+      if not self.done[rows, start:end].all():
+        yield range(start, end)
+
+  def is_done(self, template, value, number):
+    return self.done[self.index[template, value], number]
+
+  def mark_done(self, records, model):
+    """Marks records, and checks that they are ours."""
+    number_of = {text: i for i, text in enumerate(self.attribute.value_texts)}
+    for record in records:
+      where = record.get('_where', self.path)
+      key = record['template'], number_of.get(record['value'])
+      row, number = self.index.get(key), record.get('sample')
+      if (row is None or record['attribute'] != self.attribute.name or record.get('model') != model
+          or record['prefix'] != self.texts[row] or number is None or number < 0):
+        raise UserError(f'{where}: not a record of this model and these prefixes: remove the file '
+                        'and its manifest, or choose another path')
+      if number >= self.samples:
+        raise UserError(f'{where}: sample {number}, but {self.samples} samples are wanted: ask for '
+                        'as many as the file holds, or choose another path')
+      if self.done[row, number]:
+        raise UserError(f'{where}: sample {number} of this prefix occurs twice: remove the file and '
+                        'its manifest and sample again')
+      self.done[row, number] = True
+
+  def record(self, template, value, number, continuation, model):
+    entry = self.attribute.values[value]
+    return {
+      'attribute': self.attribute.name, 'value': entry.text, 'subgroup': entry.subgroup,
+      'template': int(template), 'sample': int(number),
+      'prefix': self.texts[self.index[template, value]], 'continuation': continuation,
+      'model': model}
+
+
+class _Progress:
+  """Progress lines: done/total, tokens/s, time left."""
+
+  def __init__(self, work, log):
+    self._work, self._log = work, log
+    self._start = self._last = time.monotonic()
+    self.records = self.tokens = self.at_limit = 0
+
+  def seconds(self):
+    return time.monotonic() - self._start
+
+  def report(self, new, *, final=False):
+    """Counts new records; one line an interval, and one at the end."""
+    self.records += new
+    if not final and time.monotonic() - self._last < _LOG_SECONDS:
+      return
+    self._last = time.monotonic()
+    done, total = int(self._work.done.sum()), self._work.done.size
+    seconds = max(self.seconds(), 1e-9)
+    line = f'{self._work.path}: {done}/{total} records, {self.tokens / seconds:,.0f} tokens/s'
+    if final:
+      line += f', {seconds:.1f} s, {self.at_limit} continuations at the length limit'
+    elif self.records:
+      line += f', {(total - done) * seconds / self.records:.0f} s left'
+    self._log(line)
+
+
+def _continuation(vocabulary, prefix, tokens):
+  """Text that the tokens add behind the prefix."""
+  before = vocabulary.decode(prefix)
+  text = vocabulary.decode([*prefix, *map(int, tokens)])
+  if not text.startswith(before):
+    raise RuntimeError(f'decoding more tokens changed the prefix {before!r} to {text!r}')
+  return text[len(before):]
+
+
+def _identity(config, vocabulary, attribute, sample, prefixes, model, card, coupled):
+  """What must not change between the parts of a file; everything but sizes of the work."""
+  listed = json.dumps([[p.template, p.value, p.text] for p in prefixes])
+  settings = {name: value for name, value in to_dict(sample).items()
+              if name not in ('samples', 'batch_size', 'heldout_prefixes')}
+  return {
+    'version': SAMPLING_VERSION, 'model': model, 'card': dict(card or {}),
+    'model_config': to_dict(config), 'vocabulary': vocabulary.fingerprint,
+    'attribute': attribute.name, 'attribute_fingerprint': attribute.fingerprint,
+    'prefixes': hashlib.sha256(listed.encode()).hexdigest(), 'sample': settings,
+    'coupled': coupled}
+
+
+def _check_manifest(path, manifest_path, identity):
+  """The manifest of a file of ours, None when there is nothing yet."""
+  if not manifest_path.is_file():
+    if path.exists():
+      raise UserError(f'{path} exists but {manifest_path.name} does not, so nobody knows which model '
+                      'wrote it: choose another path or remove the file')
+    return None
+  try:
+    manifest = json.loads(manifest_path.read_text(encoding='utf-8'))
+    saved, complete = manifest['identity'], manifest['complete']
+  except (ValueError, KeyError, TypeError) as e:
+    raise UserError(f'{manifest_path} is damaged ({e}): remove it and {path.name} and sample again'
+                    ) from None
+  # Through JSON, so that tuples and lists compare equal.
+  differences = config_differences(saved, json.loads(json.dumps(identity)))
+  if differences:
+    raise UserError(f'{path} was generated otherwise: ' + '; '.join(differences)
+                    + '; choose another path, or remove it and its manifest')
+  if complete and not path.is_file():
+    raise UserError(f'{path} is gone, but {manifest_path} says that it is complete: restore it, or '
+                    'remove the manifest')
+  return manifest

@@ -1,0 +1,68 @@
+"""The noise of sampling against other implementations of the generator and closed forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from fairjax.generate import noise
+
+
+def keys_of(seed, template, samples, coupled=True):
+  stream = noise.stream_key(
+    jnp.asarray(noise.seed_words(seed)), jnp.uint32(template), coupled=coupled)
+  return noise.fold_in(stream, jnp.asarray(samples, jnp.uint32))
+
+
+@pytest.mark.parametrize('key, counter, expected', [
+  # Known answers published with the generator (Random123, threefry2x32 with 20 rounds).
+  ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+  ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+  ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+])
+def test_threefry_known_answers(key, counter, expected):
+  result = noise.threefry(tuple(map(jnp.uint32, key)), tuple(map(jnp.uint32, counter)))
+  assert tuple(map(int, result)) == expected
+
+
+def test_keys_and_bits_are_those_of_jax():
+  key = jax.random.wrap_key_data(jnp.array([7, 2 ** 31 + 5], jnp.uint32), impl='threefry2x32')
+  folded = jax.random.fold_in(key, 123)
+  own = noise.fold_in((jnp.uint32(7), jnp.uint32(2 ** 31 + 5)), jnp.uint32(123))
+  assert list(map(int, own)) == jax.random.key_data(folded).tolist()
+  bits = np.asarray(jax.random.bits(folded, (1000,)))
+  # The Gumbel transform in float64.
+  expected = -np.log(-np.log1p(-(bits + 0.5) / 2 ** 32))
+  drawn = np.asarray(noise.gumbel(own, size=1000))
+  assert drawn.dtype == np.float32
+  np.testing.assert_allclose(drawn, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_distribution_and_independence():
+  draws = np.asarray(noise.gumbel(keys_of(1, 2, range(400)), size=500))
+  assert np.isfinite(draws).all()
+  assert scipy.stats.kstest(draws.ravel()[:50000], scipy.stats.gumbel_r.cdf).pvalue > 1e-3
+  for other in (keys_of(2, 2, range(400)), keys_of(1, 3, range(400)),
+                keys_of(1, 2, range(400, 800)), keys_of(1, 2, range(400), coupled=False)):
+    correlation = np.corrcoef(draws.ravel(), np.asarray(noise.gumbel(other, size=500)).ravel())
+    assert abs(correlation[0, 1]) < 5 / np.sqrt(draws.size)
+
+
+def test_rare_side_is_resolved():
+  """Scores above 16.7 (w below 2**-24) occur at their rate; 24-bit uniforms have none."""
+  bits = jnp.array([0, 1, 100], jnp.uint32)
+  w = (bits.astype(jnp.float32) + 0.5) * 2.0 ** -32
+  assert (-jnp.log(-jnp.log1p(-w)) > 16.7).all()
+
+
+def test_entry_does_not_depend_on_the_vocabulary_size():
+  keys = keys_of(0, 0, [5])
+  np.testing.assert_array_equal(
+    noise.gumbel(keys, size=40)[:, :33], noise.gumbel(keys, size=33))
+
+
+@pytest.mark.parametrize('seed', [-1, 2 ** 64])
+def test_seed_range(seed):
+  with pytest.raises(ValueError, match='seed'):
+    noise.seed_words(seed)
