@@ -304,14 +304,14 @@ class Job:
     """Perplexity of a split (H-25); None if the split holds no document."""
     from fairjax.data.streams import eval_batches
     from fairjax.measure import Perplexity
-    from fairjax.model import evaluate_nll
+    from fairjax.train import evaluate_nll
     store = self.prepared.store(split)
     if not store.documents:
       self.log(f'[measure] {split} holds no document: no perplexity')
       return None
     batches = eval_batches(store, batch_size=self.config.measure.eval_batch_size,
                            segment_len=self.model_config.segment_len)
-    nll, tokens = evaluate_nll(self.model_config, self._params(model), batches)
+    nll, tokens = evaluate_nll(self.model_config, self._params(model), batches, self.mesh)
     return Perplexity(nll=nll, tokens=tokens, words=store.words, num_bytes=store.num_bytes,
                       documents=store.documents).to_dict()
 

@@ -113,23 +113,29 @@ def forward(config, params, tokens, memory):
   return x, states
 
 
-def counterfactual_states(config, params, tokens, memory, branches):
-  """Reads every branch with a pass of its own; returns (h_bar, hidden), each [B, K, D]."""
+def separate_passes(config, params, tokens, memory, branches):
+  """Reads the rows, and every branch as a row of its own.
+
+  Returns (hidden [B, T, D], (h_bar, h_bar_branch, hidden, hidden_branch) each [B, K, D]).
+  """
   B, K, P = branches.tokens.shape
   T = tokens.shape[1]
   t = np.arange(T + P)[None, None, :]
   piece = jnp.clip(t - branches.start[:, :, None], 0, P - 1)
-  original = jnp.broadcast_to(
-    jnp.pad(tokens, ((0, 0), (0, P)))[:, None, :], (B, K, T + P))
-  swapped = jnp.take_along_axis(branches.tokens, piece, axis=2)
-  rows = jnp.where(t < branches.start[:, :, None], original, swapped).reshape(B * K, T + P)
-  repeated = memory.replace(
-    hidden=jnp.repeat(memory.hidden, K, axis=1), length=jnp.repeat(memory.length, K))
-  hidden, states = forward(config, params, rows, repeated)
-  end = (branches.start + branches.length - 1).reshape(-1)
-  row = np.arange(B * K)
-  h_bar = (states[-1][row, end] + states[-2][row, end]) / 2
-  return h_bar.reshape(B, K, -1), hidden[row, end].reshape(B, K, -1)
+  originals = jnp.pad(tokens, ((0, 0), (0, P)))
+  swapped = jnp.where(
+    t < branches.start[:, :, None], jnp.broadcast_to(originals[:, None], (B, K, T + P)),
+    jnp.take_along_axis(branches.tokens, piece, axis=2))
+  owner = np.concatenate([np.arange(B), np.repeat(np.arange(B), K)])
+  hidden, states = forward(
+    config, params, jnp.concatenate([originals, swapped.reshape(B * K, T + P)]),
+    memory.replace(hidden=memory.hidden[:, owner], length=memory.length[owner]))
+  h_bar = (states[-1] + states[-2]) / 2
+  row, branch_row = np.arange(B)[:, None], B + np.arange(B * K).reshape(B, K)
+  end, branch_end = branches.original_end, branches.start + branches.length - 1
+  return hidden[:B, :T], (
+    h_bar[row, end], h_bar[branch_row, branch_end],
+    hidden[row, end], hidden[branch_row, branch_end])
 
 
 def eight_branches():

@@ -91,7 +91,7 @@ def test_branches_hold_a_value_of_another_subgroup_in_the_place_of_one(prepared)
     assert batch['branch_weight'].sum() == batch['branch_counts'][:, 1].sum()
   assert len(originals) > 20 and len(replaced) > 8
   hits, used, dropped, cut, too_long = counts
-  assert hits == used + dropped + cut + too_long and used > 300 and dropped and cut
+  assert hits == used + dropped + cut + too_long and used > 150 and cut
 
 
 def test_batches_are_a_function_of_the_step(prepared):

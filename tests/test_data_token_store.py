@@ -249,3 +249,5 @@ def test_every_token_is_an_evaluation_target_once(number, batch, segment):
     last = b['targets']
     seen += b['targets'][used].tolist()
   assert sorted(seen) == tokens.tolist()
+  row_len = -(-number // batch)
+  assert i + 1 == -(-row_len // segment)

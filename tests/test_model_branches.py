@@ -52,12 +52,7 @@ def test_values_and_gradients_equal_those_of_separate_passes(case):
       return loss, (output.hidden, pairs)
 
     def separate(params):
-      hidden, states = oracle.forward(config, params, tokens, memory)
-      row, end = np.arange(2)[:, None], branches.original_end
-      h_bar = (states[-1][row, end] + states[-2][row, end]) / 2
-      h_bar_branch, hidden_branch = oracle.counterfactual_states(
-        config, params, tokens, memory, branches)
-      pairs = (h_bar, h_bar_branch, hidden[row, end], hidden_branch)
+      hidden, pairs = oracle.separate_passes(config, params, tokens, memory, branches)
       loss = _loss(params, hidden, *pairs[:2], pairs[2:], targets, branches)
       return loss, (hidden, pairs)
 
@@ -193,6 +188,6 @@ def test_the_pair_costs_one_scan_and_no_second_pass():
   fused = jaxpr(oracle.eight_branches())
   scans = [e for e in fused.eqns if e.primitive.name == 'scan']
   assert len(scans) == 1
-  inside = [tuple(v.aval.shape) for e in scans[0].params['jaxpr'].eqns for v in e.outvars]
-  assert (2, 8, 16) in inside  # the segment's stream has B rows ...
-  assert not any(shape[0] == 4 and len(shape) == 3 for shape in inside if shape)  # ... never 2 B
+  inside = {tuple(v.aval.shape) for e in scans[0].params['jaxpr'].eqns for v in e.outvars}
+  assert (2, 8, 16) in inside and (2, 4, 4, 16) in inside  # segment and branches, side by side
+  assert not {(4, 8, 16), (10, 8, 16), (2, 24, 16)} & inside  # no stacked pair, no longer row

@@ -129,8 +129,8 @@ def test_window_is_that_of_training(segment_len, memory_len):
     params = make_params(config)
     prefixes, lengths, continuations = make_texts()
     cached = continuation_logits(params, config, prefixes, lengths, continuations, stages=1)
-    wide = continuation_logits(
-      params, dataclasses.replace(CONFIG, dtype='float64'), prefixes, lengths, continuations, stages=1)
+    wide = dataclasses.replace(CONFIG, dtype='float64')
+    wide = continuation_logits(params, wide, prefixes, lengths, continuations, stages=1)
     assert np.abs(np.asarray(cached) - np.asarray(wide)).max() > 0.05
     for a, r in [(0, 0), (1, 1), (2, 0)]:
       text = np.concatenate([prefixes[a, -lengths[a]:], continuations[a, r]])

@@ -267,7 +267,8 @@ def _make_stores(config, directory, attribute, vocabulary, log):
     _report(store, sensitive, counts[split], log)
   missing = [v.text for v, n in zip(attribute.values, stores[0].value_counts, strict=True) if not n]
   if missing:
-    log(f'[data] values of {attribute.name} that no training document holds: {", ".join(missing)}')
+    log(f'[data] values of {attribute.name} that no training document holds as tokens: '
+        + ', '.join(missing))
   for line in replacement_pieces(attribute, vocabulary).unusable(
       num_pieces=config.debias.pieces_per_branch):
     log(f'[data] never a counterfactual: {line}')

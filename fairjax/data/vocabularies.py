@@ -47,7 +47,7 @@ class SeqioVocabulary(seqio.Vocabulary):
 
   def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
     def encode(text):
-      return np.array(self._vocabulary.encode(text.decode('utf-8')), np.int32)
+      return np.array(self._vocabulary.encode(np.asarray(text).item().decode('utf-8')), np.int32)
 
     ids = tf.numpy_function(encode, [s], tf.int32, stateful=False)
     ids.set_shape([None])

@@ -1,7 +1,7 @@
 """Recorded generations: samples of all prefixes of an attribute in a file that can be resumed.
 
-Beside the file `x.jsonl.gz` lies `x.manifest.json`: who generated it and how (the identity), compared
-when the work is resumed, and whether it is complete.
+Beside the file `x.jsonl.gz` lies `x.manifest.json`: who generated it and how (the identity), which
+is compared when the work is resumed, and whether it is complete.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from fairjax.counterfactual.attributes import Attribute, Prefix
 from fairjax.errors import UserError
 from fairjax.files import write_json
 from fairjax.generate.records import RecordWriter, read_records, repair
-from fairjax.generate.sampler import PREFIX_BUCKET, sample_continuations
+from fairjax.generate.sampler import sample_continuations
 from fairjax.vocabulary import Vocabulary
 
 # Raised when a change of the code changes what is sampled.
@@ -70,9 +70,9 @@ def generate(
 ) -> GenerationSummary:
   """Samples continuations of every prefix and records them (H-12, H-13).
 
-  Call again after an interruption: what is recorded stays, the rest is sampled, and the file ends up
-  with the bytes of an uninterrupted run at the same `sample.batch_size`. With another batch size the
-  same records come in another order (see `fairjax.generate.sampler` on rounding). A larger
+  Call again after an interruption: what is recorded stays, the rest is sampled, and the file ends
+  up with the bytes of an uninterrupted run at the same `sample.batch_size`. With another batch size
+  the same records come in another order (see `fairjax.generate.sampler` on rounding). A larger
   `sample.samples` extends a file; a complete file is left alone.
 
   `prefix + continuation` is the text as the vocabulary decodes it: a continuation begins with the
@@ -93,8 +93,8 @@ def generate(
     log: called with progress lines.
 
   Raises:
-    UserError: the file belongs to another model or other settings (naming them), has no manifest, or
-      holds samples that were not asked for; a prefix occurs twice.
+    UserError: the file belongs to another model or other settings (naming them), has no manifest,
+      or holds samples that were not asked for; a prefix occurs twice.
   """
   path = pathlib.Path(path)
   prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
@@ -120,35 +120,16 @@ def generate(
     work.mark_done(read_records(path), model)
     log(f'{path}: {work.done.sum()} of {work.done.size} records were there')
 
-  stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
-  encoded = {(p.template, p.value): [vocabulary.eos_id, *vocabulary.encode(p.text)]
-             for p in prefixes}
-  longest = -(-max(map(len, encoded.values())) // PREFIX_BUCKET) * PREFIX_BUCKET
   progress = _Progress(work, log)
   with RecordWriter(path) as writer:
-    for template, values in work.templates.items():
-      for samples in work.batches(template, sample.batch_size):
-        tokens, lengths = sample_continuations(
-          params, config, [encoded[template, v] for v in values], template=template,
-          samples=samples, seed=sample.seed, max_new_tokens=sample.max_new_tokens,
-          temperature=sample.temperature, eos_id=vocabulary.eos_id, stop_ids=stop_ids,
-          values=values, coupled=coupled, batch_size=min(sample.batch_size, sample.samples),
-          prefix_len=longest, mesh=mesh)
-        new = []
-        for row, value in enumerate(values):
-          ids = encoded[template, value]
-          for column, number in enumerate(samples):
-            if not work.is_done(template, value, number):
-              continuation = _continuation(vocabulary, ids, tokens[row, column, :lengths[row, column]])
-              new.append(work.record(template, value, number, continuation, model))
-              progress.tokens += int(lengths[row, column])
-              progress.at_limit += int(lengths[row, column] == sample.max_new_tokens)
-        writer.append(new)
-        work.mark_done(new, model)
-        progress.report(len(new))
+    for new, tokens, at_limit in _sample_missing(
+        params, config, vocabulary, work, sample, coupled=coupled, mesh=mesh, model=model):
+      writer.append(new)
+      work.mark_done(new, model)
+      progress.report(len(new), tokens, at_limit)
   write_json(manifest_path, {
     **state, 'complete': True, 'records': int(work.done.size), 'bytes': path.stat().st_size})
-  progress.report(0, final=True)
+  progress.report(final=True)
   return GenerationSummary(path, int(work.done.size), progress.records, progress.tokens,
                            progress.seconds(), repaired, progress.at_limit)
 
@@ -172,6 +153,30 @@ def sentence_end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
   return tuple(
     i for i, surface in enumerate(vocabulary.surfaces)
     if _SENTENCE_END.fullmatch(surface.decode('utf-8', errors='replace').strip()))
+
+
+def _sample_missing(params, config, vocabulary, work, sample, *, coupled, mesh, model):
+  """Samples what is not recorded, batch by batch: (records, their tokens, texts at the limit)."""
+  stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
+  encoded = {key: [vocabulary.eos_id, *vocabulary.encode(work.texts[i])]
+             for key, i in work.index.items()}
+  for template, values in work.templates.items():
+    for samples in work.batches(template, sample.batch_size):
+      tokens, lengths = sample_continuations(
+        params, config, [encoded[template, v] for v in values], template=template,
+        samples=samples, seed=sample.seed, max_new_tokens=sample.max_new_tokens,
+        temperature=sample.temperature, eos_id=vocabulary.eos_id, stop_ids=stop_ids, values=values,
+        coupled=coupled, batch_size=min(sample.batch_size, sample.samples),
+        prefix_len=max(map(len, encoded.values())), mesh=mesh)
+      new, sizes = [], []
+      for row, value in enumerate(values):
+        for column, number in enumerate(samples):
+          if not work.is_done(template, value, number):
+            ids = tokens[row, column, :lengths[row, column]]
+            text = _continuation(vocabulary, encoded[template, value], ids)
+            new.append(work.record(template, value, number, text, model))
+            sizes.append(len(ids))
+      yield new, sum(sizes), sizes.count(sample.max_new_tokens)
 
 
 class _Work:
@@ -218,8 +223,8 @@ class _Work:
         raise UserError(f'{where}: sample {number}, but {self.samples} samples are wanted: ask for '
                         'as many as the file holds, or choose another path')
       if self.done[row, number]:
-        raise UserError(f'{where}: sample {number} of this prefix occurs twice: remove the file and '
-                        'its manifest and sample again')
+        raise UserError(f'{where}: sample {number} of this prefix occurs twice: remove the file '
+                        'and its manifest and sample again')
       self.done[row, number] = True
 
   def record(self, template, value, number, continuation, model):
@@ -242,9 +247,11 @@ class _Progress:
   def seconds(self):
     return time.monotonic() - self._start
 
-  def report(self, new, *, final=False):
-    """Counts new records; one line an interval, and one at the end."""
-    self.records += new
+  def report(self, records=0, tokens=0, at_limit=0, *, final=False):
+    """Adds to the counts; one line an interval, and one at the end."""
+    self.records += records
+    self.tokens += tokens
+    self.at_limit += at_limit
     if not final and time.monotonic() - self._last < _LOG_SECONDS:
       return
     self._last = time.monotonic()
@@ -284,8 +291,8 @@ def _check_manifest(path, manifest_path, identity):
   """The manifest of a file of ours, None when there is nothing yet."""
   if not manifest_path.is_file():
     if path.exists():
-      raise UserError(f'{path} exists but {manifest_path.name} does not, so nobody knows which model '
-                      'wrote it: choose another path or remove the file')
+      raise UserError(f'{path} exists but {manifest_path.name} does not, so nobody knows which '
+                      'model wrote it: choose another path or remove the file')
     return None
   try:
     manifest = json.loads(manifest_path.read_text(encoding='utf-8'))

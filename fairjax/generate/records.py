@@ -48,8 +48,8 @@ def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
           found = True
           yield {**parse_record(line, f'{path}:{number}'), '_where': f'{path}:{number}'}
   except (EOFError, zlib.error, gzip.BadGzipFile) as e:
-    raise UserError(f'{path}:{number + 1}: the gzip file is truncated or damaged here ({e}): copy it '
-                    'again, or resume the sampling that wrote it') from None
+    raise UserError(f'{path}:{number + 1}: the gzip file is truncated or damaged here ({e}): copy '
+                    'it again, or resume the sampling that wrote it') from None
   if not found:
     raise UserError(f'{path}: holds no record: expected one JSON object a line')
 

@@ -27,7 +27,7 @@ from fairjax.generate import noise
 from fairjax.model import decoding
 
 PAD_ID = 0
-PREFIX_BUCKET = 8  # prefixes are padded to a multiple of it, so that most share one compilation
+PREFIX_BUCKET = 32  # prefixes are padded to a multiple of it, so that most share one program
 _FOLDS = 32
 
 

@@ -4,10 +4,10 @@ The mathematics is in pure functions (`attention`); modules are Flax Linen. Noth
 needs a mesh or knows where text comes from.
 """
 
-from fairjax.model.likelihood import evaluate_nll, next_token_nll
+from fairjax.model.likelihood import next_token_nll
 from fairjax.model.sentiment import SentimentProjection
 from fairjax.model.streams import Branches, Memory, Output, Pairs, init_memory
 from fairjax.model.transformer_xl import TransformerXL
 
 __all__ = ['Branches', 'Memory', 'Output', 'Pairs', 'SentimentProjection', 'TransformerXL',
-           'evaluate_nll', 'init_memory', 'next_token_nll']
+           'init_memory', 'next_token_nll']

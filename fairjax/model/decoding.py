@@ -1,8 +1,8 @@
 r"""Cached decoding: continuations of prefixes, token by token, with the parameters of the model.
 
 With a query q = W_q x at distance d from a key k, the score of Dai et al. 2019 (arXiv:1901.02860,
-section 3.3) is :math:`(q + u)^\top k + (q + v)^\top r_d`. All samples of a prefix share its keys and
-have the same distance to each of them, so there the score is one product with the input x,
+section 3.3) is :math:`(q + u)^\top k + (q + v)^\top r_d`. All samples of a prefix share its keys
+and have the same distance to each of them, so there the score is one product with the input x,
 :math:`x^\top [W_q^\top (k + r_d)] + (u^\top k + v^\top r_d)`, and the values can pass the output
 projection beforehand. Both are computed once per prefix, never per sample, and the attention to a
 prefix of Q tokens costs two matrix products of D by N Q. The relative keys of all distances are

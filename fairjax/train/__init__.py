@@ -2,6 +2,7 @@
 
 from fairjax.train.checkpoints import done_card, load_params
 from fairjax.train.curriculum import Curriculum, Feed, Trained, debias_name, derive_seed
+from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.identity import Identity, check_identity, fingerprint, params_digest
 from fairjax.train.loop import StopSignal, TrainingDiverged
 from fairjax.train.metrics import read_metrics
@@ -12,6 +13,6 @@ from fairjax.train.steps import params_template
 __all__ = [
   'Curriculum', 'Feed', 'Identity', 'LabelledSentences', 'StopSignal', 'Trained',
   'TrainingDiverged', 'check_batch_size', 'check_identity', 'debias_name', 'derive_seed',
-  'done_card', 'fingerprint', 'load_params', 'make_mesh', 'params_digest', 'params_template',
+  'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh', 'params_digest', 'params_template',
   'read_metrics',
 ]

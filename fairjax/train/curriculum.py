@@ -17,12 +17,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fairjax.config import Config, TrainConfig
+from fairjax.config import Config
 from fairjax.config_files import to_dict
-from fairjax.model import evaluate_nll
 from fairjax.train import steps
+from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.identity import Identity, fingerprint, params_digest
 from fairjax.train.loop import Stage, StopSignal, run_stage
+from fairjax.train.optimizer import Adam
 from fairjax.train.sentences import (
   LabelledSentences,
   classification_report,
@@ -30,6 +31,7 @@ from fairjax.train.sentences import (
   split_sentences_set,
 )
 from fairjax.train.sharding import check_batch_size
+from fairjax.train.steps import FairnessTerm, Projection
 
 Log = Callable[[str], None]
 
@@ -78,11 +80,11 @@ class Curriculum:
     identity = Identity(stage='lm', vocabulary=self.feed.vocabulary_fingerprint,
                         config=self._config_fingerprint('lm'))
     seed = derive_seed(self.config.seed, 'lm')
-    update = steps.make_lm_step(self.config.model, stage, self.mesh)
+    update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh)
     return self._run_lm(
       'lm', self.workdir / 'lm', identity, stage, 'train', branches=False,
       init=lambda: steps.init_lm_state(self.config.model, stage, self.mesh, seed=seed),
-      step=lambda state, batch: update(state, batch, seed))
+      step=lambda state, batch, rate: update(state, batch, seed, rate))
 
   def train_sentiment(self, lm: Trained, sentences: Callable[[], LabelledSentences]) -> Trained:
     """Step 2: f_sh on h-bar of the frozen language model.
@@ -96,8 +98,9 @@ class Curriculum:
     check_batch_size(stage.batch_size, self.mesh, field='sentiment.batch_size')
     seed = derive_seed(self.config.seed, 'sentiment')
     model = dataclasses.replace(self.config.model, memory_len=0, segment_len=stage.sentence_tokens)
-    update = steps.make_sentiment_step(model, stage, self.mesh)
-    predict = steps.make_sentiment_predict(model, stage)
+    shape = Projection.of(stage)
+    update = steps.make_sentiment_step(model, Adam.of(stage), shape, self.mesh)
+    predict = steps.make_sentiment_predict(model, shape)
 
     def split():
       nonlocal data
@@ -126,7 +129,7 @@ class Curriculum:
         self.config.model.model_dim, stage, self.mesh, seed=seed),
       params_template=lambda: steps.sentiment_template(
         self.config.model.model_dim, stage, self.mesh),
-      step=lambda state, batch: update(state, batch, seed, lm.params),
+      step=lambda state, batch, rate: update(state, batch, seed, rate, lm.params),
       batch_name=lambda step: f'sentences of step {step}, seed {seed}',
       tokens_per_step=stage.batch_size * stage.sentence_tokens))
 
@@ -153,23 +156,21 @@ class Curriculum:
     seed = derive_seed(self.config.seed, 'debias')
     plain = method == 'none'
     if plain:
-      update = steps.make_lm_step(self.config.model, _as_train_config(stage), self.mesh)
-
-      def step(state, batch):
-        return update(state, batch, seed)
+      update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh)
+      extra = ()
     else:
       update = steps.make_debias_step(
-        self.config.model, _shared(stage), self.config.sentiment, method, self.mesh)
-      frozen = projection.params if method == 'sentiment' else None
-
-      def step(state, batch):
-        return update(state, batch, seed, np.float32(weight), frozen)
-
+        self.config.model, Adam.of(stage), FairnessTerm.of(stage, self.config.sentiment), self.mesh)
+      weights = {name: np.float32(weight if name == method else 0.0)
+                 for name in ('embedding', 'sentiment')}
+      # Handed over for `embedding` too, with weight 0: then both methods share one program.
+      extra = (weights, None if projection is None else projection.params)
     return self._run_lm(
       f'debias/{name}', self.workdir / 'debias' / name, identity, stage,
-      'train' if plain else 'train_sensitive', branches=not plain, step=step,
+      'train' if plain else 'train_sensitive', branches=not plain,
+      step=lambda state, batch, rate: update(state, batch, seed, rate, *extra),
       init=lambda: steps.init_lm_state(
-        self.config.model, _as_train_config(stage), self.mesh, seed=seed, params=lm.params))
+        self.config.model, stage, self.mesh, seed=seed, params=lm.params))
 
   def _run_lm(self, name, directory, identity, stage, split, *, branches, init, step) -> Trained:
     """Runs a stage that trains the language model on a token stream."""
@@ -180,7 +181,8 @@ class Curriculum:
       batches = self.feed.valid(batch_size=stage.batch_size)
       if stage.eval_batches:
         batches = (batch for _, batch in zip(range(stage.eval_batches), batches, strict=False))
-      total, tokens = evaluate_nll(self.config.model, params, batches)
+      total, tokens = evaluate_nll(
+        self.config.model, params, batches, self.mesh, field=field)
       return {'loss': total / tokens, 'perplexity': math.exp(total / tokens)}
 
     return self._run(Stage(
@@ -219,16 +221,6 @@ def derive_seed(seed: int, purpose: str) -> int:
 def process_shard() -> tuple[int, int]:
   """(index, count) of this process."""
   return jax.process_index(), jax.process_count()
-
-
-def _as_train_config(stage: TrainConfig) -> TrainConfig:
-  """The optimisation fields alone, so that stages that share them share compiled steps."""
-  return TrainConfig(**{f.name: getattr(stage, f.name) for f in dataclasses.fields(TrainConfig)})
-
-
-def _shared(stage):
-  """The stage without its list of variants, which compiled steps do not depend on."""
-  return dataclasses.replace(stage, variants=(), extended_baseline=False)
 
 
 def _equal_parts(data: LabelledSentences, size: int) -> Iterator[LabelledSentences]:

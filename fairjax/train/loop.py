@@ -23,6 +23,7 @@ from fairjax.errors import Preempted
 from fairjax.train.checkpoints import CheckpointStore, done_card, load_params, write_done
 from fairjax.train.identity import Identity, params_digest
 from fairjax.train.metrics import IntervalMetrics, MetricWriter
+from fairjax.train.optimizer import learning_rate
 from fairjax.train.sharding import to_devices
 
 Batch = Mapping[str, np.ndarray]
@@ -66,7 +67,7 @@ class Stage:
     mesh: devices.
     init_state: makes the `TrainState` of step 0.
     params_template: abstract parameters with shardings, to load a finished stage.
-    step: `(state, batch on devices) -> (state, metrics)`.
+    step: `(state, batch on devices, learning rate) -> (state, metrics)`.
     batches: first step -> iterator of this process's NumPy rows, from that step on.
     batch_name: step -> words that find the batch again.
     evaluate: parameters -> validation metrics.
@@ -80,7 +81,7 @@ class Stage:
   mesh: Mesh
   init_state: Callable[[], Any]
   params_template: Callable[[], Any]
-  step: Callable[[Any, Mapping[str, jax.Array]], tuple[Any, Any]]
+  step: Callable[[Any, Mapping[str, jax.Array], np.float32], tuple[Any, Any]]
   batches: Callable[[int], Iterator[Batch]]
   batch_name: Callable[[int], str]
   evaluate: Callable[[Any], dict[str, float]]
@@ -126,11 +127,12 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
 def _train(stage, state, start, store, writer, stop, log):
   """Runs the steps from `start`; returns the state and the last validation metrics."""
   config, interval, last = stage.config, IntervalMetrics(), {}
-  rate = _Throughput(stage)
+  throughput = _Throughput(stage)
   saved = start if start else None
   batches = stage.batches(start) if start < config.steps else iter(())
   for step in range(start, config.steps):
-    state, metrics = stage.step(state, to_devices(next(batches), stage.mesh))
+    rate = np.float32(learning_rate(config, step))
+    state, metrics = stage.step(state, to_devices(next(batches), stage.mesh), rate)
     interval.add(step, metrics)
     done = step + 1
     final = done == config.steps
@@ -143,12 +145,12 @@ def _train(stage, state, start, store, writer, stop, log):
           f'{stage.batch_name(bad)}; last good checkpoint: step {saved}. A lower learning_rate, a '
           'longer warmup_steps or a smaller clip_norm helps')
       writer.write(done, 'train', means)
-      log(rate.line(done, means))
+      log(throughput.line(done, means))
     if final or done % config.eval_every == 0:
       last = stage.evaluate(state.params)
       writer.write(done, 'valid', last)
       log(f'[{stage.name}] step {done} validation: ' + _words(last))
-      rate.pause()
+      throughput.pause()
     if due_save or final or stop.received:
       store.save(done, state, stage.identity)
       saved = done

@@ -1,30 +1,56 @@
-"""Adam with warm-up, decay and gradient clipping (H-18; schedule and clipping: see config)."""
+"""Adam with warm-up, decay and gradient clipping (H-18; schedule and clipping: see config).
 
+The learning rate is an argument of the compiled step, so that stages that differ in length or rate
+share one program.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
 import optax
 
 from fairjax.config import TrainConfig
 
 
-def make_schedule(config: TrainConfig) -> optax.Schedule:
-  """Learning rate by step: linear from 0 over `warmup_steps`, then `schedule` over the rest."""
-  decay_steps = max(1, config.steps - config.warmup_steps)
-  peak = config.learning_rate
-  after = {
-    'cosine': optax.cosine_decay_schedule(peak, decay_steps),
-    'linear': optax.linear_schedule(peak, 0.0, decay_steps),
-    'constant': optax.constant_schedule(peak),
-  }[config.schedule]
-  if not config.warmup_steps:
-    return after
-  warmup = optax.linear_schedule(0.0, peak, config.warmup_steps)
-  return optax.join_schedules([warmup, after], [config.warmup_steps])
+class Adam(NamedTuple):
+  """What of a stage's optimisation a compiled step depends on."""
+
+  clip_norm: float
+  b1: float
+  b2: float
+  weight_decay: float
+
+  @classmethod
+  def of(cls, stage: TrainConfig) -> 'Adam':
+    """The optimizer of a stage."""
+    return cls(stage.clip_norm, stage.adam_b1, stage.adam_b2, stage.weight_decay)
+
+  def transformation(self) -> optax.GradientTransformation:
+    """Clips the global norm, then Adam; the direction still has to be scaled by -learning rate."""
+    return optax.chain(
+      optax.clip_by_global_norm(self.clip_norm), optax.scale_by_adam(b1=self.b1, b2=self.b2),
+      optax.add_decayed_weights(self.weight_decay))
+
+  def update(
+    self, gradients: Any, opt_state: Any, params: Any, learning_rate: jax.Array
+  ) -> tuple[Any, Any]:
+    """One step; returns (parameters, optimizer state)."""
+    direction, opt_state = self.transformation().update(gradients, opt_state, params)
+    updates = jax.tree.map(lambda d: (-learning_rate).astype(d.dtype) * d, direction)
+    return optax.apply_updates(params, updates), opt_state
 
 
-def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
-  """Clips the global norm, then Adam (AdamW if `weight_decay` > 0)."""
-  return optax.chain(
-    optax.clip_by_global_norm(config.clip_norm),
-    optax.adamw(
-      make_schedule(config), b1=config.adam_b1, b2=config.adam_b2,
-      weight_decay=config.weight_decay),
-  )
+def learning_rate(config: TrainConfig, step: int) -> float:
+  """Rate of the update that follows `step` updates: linear from 0, then the schedule to the end.
+
+  >>> config = TrainConfig(steps=110, warmup_steps=10, learning_rate=2.0)
+  >>> [learning_rate(config, step) for step in (0, 5, 10, 60)]
+  [0.0, 1.0, 2.0, 1.0]
+  """
+  if step < config.warmup_steps:
+    return config.learning_rate * step / config.warmup_steps
+  share = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+  factor = {'cosine': 0.5 * (1 + math.cos(math.pi * min(share, 1.0))),
+            'linear': 1 - min(share, 1.0), 'constant': 1.0}[config.schedule]
+  return config.learning_rate * factor

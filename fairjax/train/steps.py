@@ -1,12 +1,12 @@
 """Train state and the jitted steps of the curriculum.
 
-Steps are cached by their configuration, so that variants that differ only in lambda share one
-compiled program: lambda, the seed and the frozen sentiment projection are arguments.
+What is compiled depends on little: the learning rate, lambda, the seed and the frozen sentiment
+projection are arguments, so that all stages and variants of one shape share their programs.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import flax.struct
@@ -24,14 +24,48 @@ from fairjax.model import (
   init_memory,
   next_token_nll,
 )
-from fairjax.train.losses import binary_cross_entropy, cosine_fairness_loss, next_token_divergences
+from fairjax.train.losses import (
+  binary_cross_entropy,
+  cosine_fairness_loss,
+  next_token_divergences,
+)
 from fairjax.train.metrics import Metrics
-from fairjax.train.optimizer import make_optimizer, make_schedule
+from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import ROWS, replicated, tree_shardings
 
 Params = Any
 BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
 """What the batch builder counts in each row (`branch_counts` [B, 5])."""
+
+
+class Projection(NamedTuple):
+  """Shape of f_sh."""
+
+  num_layers: int
+  hidden_dim: int
+
+  @classmethod
+  def of(cls, stage: SentimentConfig) -> 'Projection':
+    """That of a configuration."""
+    return cls(stage.num_layers, stage.hidden_dim)
+
+  def module(self) -> SentimentProjection:
+    """The Linen module."""
+    return SentimentProjection(num_layers=self.num_layers, hidden_dim=self.hidden_dim)
+
+
+class FairnessTerm(NamedTuple):
+  """What of the debiasing configuration a compiled step depends on."""
+
+  gradient: str
+  sentiment_layer: str
+  monitor_every: int
+  projection: Projection
+
+  @classmethod
+  def of(cls, stage: DebiasConfig, sentiment: SentimentConfig) -> 'FairnessTerm':
+    """That of a configuration."""
+    return cls(stage.gradient, stage.sentiment_layer, stage.monitor_every, Projection.of(sentiment))
 
 
 @flax.struct.dataclass
@@ -72,27 +106,33 @@ def init_lm_state(
     seed: of the initial parameters.
     params: start from a copy of these (debiasing) instead of random ones.
   """
+  init = _make_init(model_config, Adam.of(stage), stage.batch_size, mesh)
+  return init(jax.random.key(seed), params)
+
+
+@functools.lru_cache
+def _make_init(model_config: ModelConfig, adam: Adam, batch_size: int, mesh: Mesh) -> Callable:
+  """Jitted `init(key, params or None) -> TrainState`."""
   def init(key, given):
     boxed = _init_params(model_config, key)
     if given is not None:
       boxed = nn.meta.replace_boxed(boxed, jax.tree.map(jnp.copy, given))
     return TrainState(
-      step=jnp.zeros((), jnp.int32), params=boxed, opt_state=make_optimizer(stage).init(boxed),
-      memory=init_memory(model_config, stage.batch_size))
+      step=jnp.zeros((), jnp.int32), params=boxed, opt_state=adam.transformation().init(boxed),
+      memory=init_memory(model_config, batch_size))
 
-  key = jax.random.key(seed)
-  shardings = tree_shardings(jax.eval_shape(init, key, params), mesh)
-  shardings = shardings.replace(memory=memory_sharding(mesh))
-  return jax.jit(lambda k, p: nn.unbox(init(k, p)), out_shardings=shardings)(key, params)
+  shardings = tree_shardings(jax.eval_shape(init, jax.random.key(0), None), mesh)
+  return jax.jit(lambda key, given: nn.unbox(init(key, given)),
+                 out_shardings=shardings.replace(memory=memory_sharding(mesh)))
 
 
 @functools.lru_cache
-def make_lm_step(model_config: ModelConfig, stage: TrainConfig, mesh: Mesh) -> Callable:
+def make_lm_step(model_config: ModelConfig, adam: Adam, mesh: Mesh) -> Callable:
   """Step 1 of the curriculum, and its continuation as the control of footnote 6 (H-18, H-26).
 
   Returns:
-    `step(state, batch, seed) -> (state, metrics)`; batch holds `inputs`, `targets` [B, T] int32
-    and `reset` [B] bool. The state is donated.
+    `step(state, batch, seed, learning_rate) -> (state, metrics)`; batch holds `inputs`, `targets`
+    [B, T] int32 and `reset` [B] bool. The state is donated.
   """
   model = TransformerXL(model_config)
 
@@ -102,46 +142,46 @@ def make_lm_step(model_config: ModelConfig, stage: TrainConfig, mesh: Mesh) -> C
     nll = _nll(model, params, output.hidden, batch['targets'])
     return nll, (output.memory, {'loss': (nll, jnp.ones(()))})
 
-  return _jit_step(_update(loss_fn, stage), mesh)
+  return _jit_step(make_update(loss_fn, adam), mesh)
 
 
 @functools.lru_cache
 def make_debias_step(
-  model_config: ModelConfig, stage: DebiasConfig, sentiment: SentimentConfig, method: str,
-  mesh: Mesh,
+  model_config: ModelConfig, adam: Adam, term: FairnessTerm, mesh: Mesh
 ) -> Callable:
   r"""Step 3 (H-20..H-23): one forward pass for the originals and their counterfactual branches.
 
   .. math:: L = L_{LM}(x) + \lambda L_{fairness}(h(x_{1:i}), h(\tilde x_{1:i}))
 
   Returns:
-    `step(state, batch, seed, fairness_weight, projection) -> (state, metrics)`; batch also holds
-    the `branch_*` arrays. `projection`: frozen parameters of f_sh, or None for `embedding`.
+    `step(state, batch, seed, learning_rate, weights, projection) -> (state, metrics)`; batch also
+    holds the `branch_*` arrays. `weights` maps `embedding` and `sentiment` to lambda (one of them
+    is 0 in the paper). `projection`: frozen parameters of f_sh, or None where its weight is 0.
   """
   model = TransformerXL(model_config)
 
-  def loss_fn(params, memory, batch, key, fairness_weight, projection):
+  def loss_fn(params, memory, batch, key, weights, projection):
     branches = Branches.from_batch(batch)
     output = model.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']),
                          branches, train=True, rngs={'dropout': key})
     nll = _nll(model, params, output.hidden, batch['targets'])
-    pairs, weight = output.pairs, branches.weight
+    pairs, used = output.pairs, branches.weight
     h, h_cf = pairs.h_bar, pairs.h_bar_branch
-    embedding_loss = cosine_fairness_loss(h, h_cf, weight)
-    if stage.gradient == 'branch':
+    if term.gradient == 'branch':
       h = jax.lax.stop_gradient(h)
-    if method == 'sentiment':
-      h, h_cf = (_project(stage, sentiment, projection, x) for x in (h, h_cf))
-    fairness = cosine_fairness_loss(h, h_cf, weight)
-    loss = nll + fairness_weight * fairness
-    count = weight.sum()
-    one = jnp.ones(())
-    metrics = {
-      'loss': (nll, one), 'total_loss': (loss, one), 'fairness_loss': (fairness, count),
-      'cosine': (1.0 - embedding_loss, count), 'pairs_per_batch': (count, one)}
+    losses = {'embedding': cosine_fairness_loss(h, h_cf, used)}
+    if projection is not None:
+      losses['sentiment'] = cosine_fairness_loss(
+        *(_project(term, projection, x) for x in (h, h_cf)), used)
+    weighted = sum(weights[name] * loss for name, loss in losses.items())
+    count, one = used.sum(), jnp.ones(())
+    metrics = {'loss': (nll, one), 'total_loss': (nll + weighted, one),
+               'cosine': (1.0 - losses['embedding'], count), 'pairs_per_batch': (count, one)}
+    metrics |= {f'fairness_loss/{name}': (loss, count) for name, loss in losses.items()}
     for name, total in zip(BRANCH_COUNTS, batch['branch_counts'].sum(0), strict=True):
       metrics[f'branches/{name}'] = (total.astype(jnp.float32), one)
-    return loss, (output.memory, metrics | _monitor(model, params, pairs, weight, batch['step']))
+    metrics |= _monitor(model, params, pairs, used, batch['step'])
+    return nll + weighted, (output.memory, metrics)
 
   def _monitor(model, params, pairs, weight, step):
     def divergences(hidden):
@@ -152,14 +192,14 @@ def make_debias_step(
     hidden = jax.lax.stop_gradient((pairs.hidden, pairs.hidden_branch))
     params = jax.lax.stop_gradient(params)
     zero = jnp.zeros(())
-    if stage.monitor_every == 1:
+    if term.monitor_every == 1:
       kl, js, count = divergences(hidden)
     else:
       kl, js, count = jax.lax.cond(
-        step % stage.monitor_every == 0, divergences, lambda _: (zero, zero, zero), hidden)
+        step % term.monitor_every == 0, divergences, lambda _: (zero, zero, zero), hidden)
     return {'kl': (kl, count), 'js': (js, count)}
 
-  return _jit_step(_update(loss_fn, stage, pass_step=True), mesh)
+  return _jit_step(make_update(loss_fn, adam), mesh)
 
 
 def init_sentiment_state(
@@ -168,8 +208,8 @@ def init_sentiment_state(
   """Fresh state of f_sh (H-19), replicated on every device."""
   def init(key):
     params = _init_projection(model_dim, stage, key)
-    return TrainState(step=jnp.zeros((), jnp.int32), params=params,
-                      opt_state=make_optimizer(stage).init(params), memory=None)
+    return TrainState(step=jnp.zeros((), jnp.int32), params=params, memory=None,
+                      opt_state=Adam.of(stage).transformation().init(params))
 
   return jax.jit(init, out_shardings=replicated(mesh))(jax.random.key(seed))
 
@@ -183,23 +223,26 @@ def sentiment_template(model_dim: int, stage: SentimentConfig, mesh: Mesh) -> Pa
 
 
 @functools.lru_cache
-def make_sentiment_step(model_config: ModelConfig, stage: SentimentConfig, mesh: Mesh) -> Callable:
+def make_sentiment_step(
+  model_config: ModelConfig, adam: Adam, projection: Projection, mesh: Mesh
+) -> Callable:
   """Step 2 (H-19): f_sh on h-bar of the frozen language model.
 
   Returns:
-    `step(state, batch, seed, lm_params) -> (state, metrics)`; batch holds `tokens` [B, T] int32,
-    `position` [B] int32 (token whose h-bar is read) and `label` [B] float32 (1 positive).
+    `step(state, batch, seed, learning_rate, lm_params) -> (state, metrics)`; batch holds `tokens`
+    [B, T] int32, `position` [B] int32 (token whose h-bar is read) and `label` [B] float32 (1
+    positive).
   """
-  features, projection = make_features(model_config), _projection(stage)
+  features, module = make_features(model_config), projection.module()
 
   def loss_fn(params, memory, batch, key, lm_params):
     h = jax.lax.stop_gradient(features(lm_params, batch['tokens'], batch['position']))
-    logit, _ = projection.apply({'params': params}, h)
+    logit, _ = module.apply({'params': params}, h)
     loss = binary_cross_entropy(logit, batch['label'])
     accuracy = jnp.mean((logit > 0) == (batch['label'] > 0.5))
     return loss, (memory, {'loss': (loss, jnp.ones(())), 'accuracy': (accuracy, jnp.ones(()))})
 
-  return _jit_step(_update(loss_fn, stage), mesh)
+  return _jit_step(make_update(loss_fn, adam), mesh)
 
 
 def make_features(model_config: ModelConfig) -> Callable:
@@ -215,14 +258,35 @@ def make_features(model_config: ModelConfig) -> Callable:
 
 
 @functools.lru_cache
-def make_sentiment_predict(model_config: ModelConfig, stage: SentimentConfig) -> Callable:
+def make_sentiment_predict(model_config: ModelConfig, projection: Projection) -> Callable:
   """Jitted `predict(params, lm_params, tokens, position) -> logit [B]`."""
-  features, projection = make_features(model_config), _projection(stage)
+  features, module = make_features(model_config), projection.module()
 
   def predict(params, lm_params, tokens, position):
-    return projection.apply({'params': params}, features(lm_params, tokens, position))[0]
+    return module.apply({'params': params}, features(lm_params, tokens, position))[0]
 
   return jax.jit(predict)
+
+
+def make_update(loss_fn: Callable, adam: Adam) -> Callable:
+  """Turns `loss_fn(params, memory, batch, key, *extra) -> (loss, (memory, metrics))` into a step.
+
+  Returns:
+    `step(state, batch, seed, learning_rate, *extra) -> (state, metrics)`; the batch that the loss
+    gets also holds `step`, and the key is a function of (seed, step).
+  """
+  def step(state: TrainState, batch, seed, learning_rate, *extra) -> tuple[TrainState, Metrics]:
+    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    gradients, (memory, metrics) = jax.grad(loss_fn, has_aux=True)(
+      state.params, state.memory, dict(batch) | {'step': state.step}, key, *extra)
+    params, opt_state = adam.update(gradients, state.opt_state, state.params, learning_rate)
+    one = jnp.ones(())
+    metrics = metrics | {'grad_norm': (optax.tree.norm(gradients), one),
+                         'learning_rate': (learning_rate, one)}
+    return TrainState(step=state.step + 1, params=params, opt_state=opt_state,
+                      memory=memory), metrics
+
+  return step
 
 
 def _init_params(model_config: ModelConfig, key: jax.Array) -> Params:
@@ -230,20 +294,15 @@ def _init_params(model_config: ModelConfig, key: jax.Array) -> Params:
   return TransformerXL(model_config).init(key, tokens, init_memory(model_config, 1))['params']
 
 
-def _projection(stage: SentimentConfig) -> SentimentProjection:
-  return SentimentProjection(num_layers=stage.num_layers, hidden_dim=stage.hidden_dim)
-
-
 def _init_projection(model_dim: int, stage: SentimentConfig, key: jax.Array) -> Params:
-  return nn.unbox(_projection(stage).init(key, jnp.zeros((1, model_dim)))['params'])
+  module = Projection.of(stage).module()
+  return nn.unbox(module.init(key, jnp.zeros((1, model_dim)))['params'])
 
 
-def _project(
-  stage: DebiasConfig, sentiment: SentimentConfig, projection: Params, h: jax.Array
-) -> jax.Array:
+def _project(term: FairnessTerm, projection: Params, h: jax.Array) -> jax.Array:
   """What the frozen f_sh makes of h (H-22): its last hidden layer, or (1 - p, p)."""
-  logit, hidden = _projection(sentiment).apply({'params': projection}, h)
-  if stage.sentiment_layer == 'hidden':
+  logit, hidden = term.projection.module().apply({'params': projection}, h)
+  if term.sentiment_layer == 'hidden':
     return hidden
   # The cosine of two single logits is only their sign; the pair of probabilities has an angle.
   return jnp.stack([jax.nn.sigmoid(-logit), jax.nn.sigmoid(logit)], axis=-1)
@@ -252,26 +311,6 @@ def _project(
 def _nll(model: TransformerXL, params: Params, hidden: jax.Array, targets: jax.Array) -> jax.Array:
   logits = model.apply({'params': params}, hidden, method='logits')
   return jnp.mean(next_token_nll(logits, targets))
-
-
-def _update(loss_fn: Callable, stage: TrainConfig, *, pass_step: bool = False) -> Callable:
-  """Turns a loss into `step(state, batch, seed, *extra) -> (state, metrics)`."""
-  optimizer, schedule = make_optimizer(stage), make_schedule(stage)
-
-  def step(state: TrainState, batch, seed, *extra) -> tuple[TrainState, Metrics]:
-    key = jax.random.fold_in(jax.random.key(seed), state.step)
-    if pass_step:
-      batch = dict(batch) | {'step': state.step}
-    gradients, (memory, metrics) = jax.grad(loss_fn, has_aux=True)(
-      state.params, state.memory, batch, key, *extra)
-    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-    one = jnp.ones(())
-    metrics = metrics | {'grad_norm': (optax.tree.norm(gradients), one),
-                         'learning_rate': (schedule(state.step), one)}
-    return state.replace(step=state.step + 1, params=optax.apply_updates(state.params, updates),
-                         opt_state=opt_state, memory=memory), metrics
-
-  return step
 
 
 def _jit_step(step: Callable, mesh: Mesh) -> Callable:

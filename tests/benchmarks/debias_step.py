@@ -22,10 +22,11 @@ from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfi
 from fairjax.model import TransformerXL, next_token_nll
 from fairjax.train import make_mesh, steps
 from fairjax.train.losses import cosine_fairness_loss
-from fairjax.train.steps import _jit_step, _update  # the same update around the stacked loss
+from fairjax.train.optimizer import Adam
+from fairjax.train.steps import FairnessTerm, make_update
 
 
-def make_stacked_step(model_config, stage, mesh):
+def make_stacked_step(model_config, adam):
   """One swapped copy per row behind the batch; exact for one counterfactual per row."""
   model = TransformerXL(model_config)
 
@@ -45,7 +46,7 @@ def make_stacked_step(model_config, stage, mesh):
                                    length=output.memory.length[:rows])
     return nll + fairness_weight * fairness, (memory, {'loss': (nll, jnp.ones(()))})
 
-  return _jit_step(_update(loss_fn, stage), mesh)
+  return jax.jit(make_update(loss_fn, adam), donate_argnums=0)
 
 
 def make_batch(options, vocab_size, rng):
@@ -71,18 +72,17 @@ def measure(options) -> dict:
     num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
     segment_len=options.segment_len, memory_len=options.segment_len,
     scan_unroll=options.layers if options.unroll else 1, dtype=options.dtype)
-  shared = dict(steps=1000, batch_size=options.batch_size, warmup_steps=10)
-  lm, debias = TrainConfig(**shared), DebiasConfig(
-    branches_per_row=options.branches, pieces_per_branch=options.pieces, **shared)
+  lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(TrainConfig())
   mesh = make_mesh(MeshConfig())
   batch, stacked_batch = make_batch(options, options.vocab_size, np.random.default_rng(0))
   plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
-  weight = np.float32(10.0)
+  rate, weight = np.float32(1e-4), np.float32(10.0)
+  term = FairnessTerm.of(DebiasConfig(), SentimentConfig())
   runs = {
-    'plain': (steps.make_lm_step(model, lm, mesh), (plain_batch, 0)),
-    'fused': (steps.make_debias_step(model, debias, SentimentConfig(), 'embedding', mesh),
-              (batch, 0, weight, None)),
-    'stacked': (make_stacked_step(model, lm, mesh), (stacked_batch, 0, weight))}
+    'plain': (steps.make_lm_step(model, adam, mesh), (plain_batch, 0, rate)),
+    'fused': (steps.make_debias_step(model, adam, term, mesh),
+              (batch, 0, rate, {'embedding': weight}, None)),
+    'stacked': (make_stacked_step(model, adam), (stacked_batch, 0, rate, weight))}
   states = {name: steps.init_lm_state(model, lm, mesh, seed=0) for name in runs}
   seconds = {name: [] for name in runs}
   for round_ in range(options.rounds + 2):  # the first two compile and fill the memory

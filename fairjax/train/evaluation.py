@@ -1,0 +1,63 @@
+"""Likelihood of held-out text, segment after segment with memory, on the mesh (H-25)."""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fairjax.config import ModelConfig
+from fairjax.model import TransformerXL, init_memory, next_token_nll
+from fairjax.train.sharding import batch_sharding, check_batch_size, to_devices
+from fairjax.train.steps import Params, memory_sharding
+
+
+@functools.lru_cache
+def _make_segment_nll(config: ModelConfig, batch_size: int, mesh: Mesh) -> tuple[Callable, Callable]:
+  """Jitted `() -> memory` and `(params, memory, batch) -> (nll [B, T], memory)`, no dropout."""
+  model = TransformerXL(config)
+
+  def segment_nll(params, memory, batch):
+    output = model.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']))
+    logits = model.apply({'params': params}, output.hidden, method='logits')
+    return next_token_nll(logits, batch['targets']), output.memory
+
+  empty = jax.jit(lambda: init_memory(config, batch_size), out_shardings=memory_sharding(mesh))
+  return empty, jax.jit(segment_nll, donate_argnums=1,
+                        out_shardings=(batch_sharding(mesh), memory_sharding(mesh)))
+
+
+def evaluate_nll(
+  config: ModelConfig, params: Params, batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh, *,
+  field: str = 'measure.eval_batch_size',
+) -> tuple[float, int]:
+  """Total negative log-likelihood of a finite stream of batches, memory carried.
+
+  Args:
+    config: with its vocabulary size.
+    params: of the model, on the mesh.
+    batches: dicts with `inputs`, `targets` [B, T] int32, `reset` [B] bool and `weights` [B, T]
+      (1 for a token that counts, 0 for padding).
+    mesh: devices that share the rows.
+    field: configuration field that an error about the number of rows names.
+
+  Returns:
+    (sum of nats over the tokens that count, number of those tokens).
+
+  Raises:
+    UserError: the devices do not divide the rows.
+  """
+  memory, total, tokens = None, 0.0, 0
+  for batch in batches:
+    rows = len(batch['inputs'])
+    if memory is None:
+      check_batch_size(rows, mesh, field=field)
+      empty, segment_nll = _make_segment_nll(config, rows, mesh)
+      memory = empty()
+    weights = np.asarray(batch['weights'], np.float64)
+    arrays = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
+    nll, memory = segment_nll(params, memory, to_devices(arrays, mesh))
+    total += float((np.asarray(nll, np.float64) * weights).sum())
+    tokens += int(weights.sum())
+  return total, tokens

@@ -1,0 +1,203 @@
+"""Recorded generations: complete, resumable, and refused when they belong to another model."""
+
+import dataclasses
+import json
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fairjax.config import ModelConfig, SampleConfig
+from fairjax.counterfactual.attributes import Attribute, Prefix, Template, Value
+from fairjax.errors import UserError
+from fairjax.generate import generate, generations, manifest_of, read_records, sentence_end_ids
+from fairjax.generate.generations import _continuation
+from fairjax.model import TransformerXL, init_memory
+from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
+
+ATTRIBUTE = Attribute(
+  name='place',
+  values=tuple(Value(text=v, subgroup=s, tokens=(v,), article='a')
+               for v, s in (('France', 'a'), ('Syria', 'b'), ('Peru', 'b'))),
+  templates=(Template('{value} is', '1'), Template('People from {value} are', '2')))
+CONFIG = ModelConfig(
+  vocab_size=20, num_layers=2, model_dim=8, num_heads=2, head_dim=4, ff_dim=16, segment_len=16,
+  memory_len=16)
+SAMPLE = SampleConfig(samples=10, max_new_tokens=5, batch_size=4, seed=1)
+
+
+@pytest.fixture(scope='module')
+def vocabulary(tmp_path_factory):
+  text = 'France is Syria is Peru . People from a b c d ! e? "f." Mr. U.S. g'
+  return build_word_vocabulary([text], size=20, directory=tmp_path_factory.mktemp('v'))
+
+
+@pytest.fixture(scope='module')
+def params():
+  shapes = nn.unbox(jax.eval_shape(
+    TransformerXL(CONFIG).init, jax.random.key(0), jnp.zeros((1, 2), jnp.int32),
+    init_memory(CONFIG, 1)))
+  rng = np.random.default_rng(0)
+  return jax.tree.map(
+    lambda x: jnp.asarray(rng.normal(scale=0.3, size=x.shape), x.dtype), shapes['params'])
+
+
+@pytest.fixture
+def run(params, vocabulary, tmp_path):
+  def run(name='r.jsonl.gz', sample=SAMPLE, log=lambda line: None, **options):
+    options = {'model': 'base', 'card': {'parent': 'x'}} | options
+    return generate(params, CONFIG, vocabulary, ATTRIBUTE, path=tmp_path / name, sample=sample,
+                    log=log, **options)
+  return run
+
+
+def keyed(path):
+  return {(r['template'], r['value'], r['sample']): r['continuation'] for r in read_records(path)}
+
+
+def test_records(run, tmp_path):
+  lines = []
+  summary = run(log=lines.append)
+  records = list(read_records(tmp_path / 'r.jsonl.gz'))
+  assert summary.records == summary.sampled == len(records) == 2 * 3 * 10
+  assert summary.tokens > 60 and summary.repaired_bytes == 0 and summary.at_limit > 0
+  assert len(keyed(tmp_path / 'r.jsonl.gz')) == 60
+  first = records[0]
+  assert {k: first[k] for k in ('attribute', 'value', 'subgroup', 'template', 'sample', 'prefix',
+                                'model')} == {
+    'attribute': 'place', 'value': 'France', 'subgroup': 'a', 'template': 0, 'sample': 0,
+    'prefix': 'France is', 'model': 'base'}
+  assert {r['prefix'] for r in records if r['template'] == 1} == {
+    'People from France are', 'People from Syria are', 'People from Peru are'}
+  assert all(r['continuation'] == '' or r['continuation'][0] == ' ' for r in records)
+  assert '60/60 records' in lines[-1] and 'tokens/s' in lines[-1]
+  manifest = json.loads(manifest_of(tmp_path / 'r.jsonl.gz').read_text())
+  assert manifest['complete'] and manifest['identity']['card'] == {'parent': 'x'}
+
+
+def test_complete_file_is_left_alone(run, tmp_path, monkeypatch):
+  run()
+  before, lines = (tmp_path / 'r.jsonl.gz').read_bytes(), []
+  monkeypatch.setattr(generations, 'sample_continuations', None)
+  summary = run(log=lines.append)
+  assert (summary.records, summary.sampled) == (60, 0) and 'complete' in lines[0]
+  assert (tmp_path / 'r.jsonl.gz').read_bytes() == before
+
+
+@pytest.mark.parametrize('name', ['r.jsonl', 'r.jsonl.gz'])
+def test_resume_gives_the_same_bytes(run, tmp_path, name):
+  """Cut at any byte, as an interruption leaves it, and resumed."""
+  run(name)
+  path = tmp_path / name
+  manifest = manifest_of(path)
+  whole, done = path.read_bytes(), manifest.read_bytes()
+  state = json.loads(done)
+  state = {k: state[k] for k in ('identity', 'samples', 'batch_size')} | {'complete': False}
+  for size in (0, 1, len(whole) // 7, len(whole) // 2, len(whole) - 1, len(whole)):
+    path.write_bytes(whole[:size])
+    manifest.write_text(json.dumps(state))
+    lines = []
+    summary = run(name, log=lines.append)
+    assert path.read_bytes() == whole and manifest.read_bytes() == done
+    assert summary.records == 60
+    assert any('removed' in line for line in lines) == (summary.repaired_bytes > 0)
+  assert summary.sampled == 0
+
+
+def test_batch_size_and_number_of_samples(run, tmp_path):
+  """Another batch size gives the same records, and more samples extend a file."""
+  run()
+  other = dataclasses.replace(SAMPLE, batch_size=7)
+  run('other.jsonl', sample=other)
+  expected = keyed(tmp_path / 'r.jsonl.gz')
+  assert keyed(tmp_path / 'other.jsonl') == expected
+  run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
+  small = keyed(tmp_path / 'grown.jsonl')
+  assert len(small) == 24 and small.items() < expected.items()
+  assert run('grown.jsonl').sampled == 36
+  assert keyed(tmp_path / 'grown.jsonl') == expected
+  with pytest.raises(UserError, match='sample 4, but 4 samples are wanted'):
+    run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
+
+
+def test_chosen_prefixes_of_unequal_values(run, tmp_path):
+  prefixes = [Prefix(5, 2, 'People from Peru is'), Prefix(5, 0, 'People from France is'),
+              Prefix(9, 1, 'Syria a b')]
+  assert run(prefixes=prefixes, sample=dataclasses.replace(SAMPLE, samples=4)).records == 12
+  found = {(r['template'], r['value'], r['prefix']) for r in read_records(tmp_path / 'r.jsonl.gz')}
+  assert found == {(5, 'Peru', 'People from Peru is'), (5, 'France', 'People from France is'),
+                   (9, 'Syria', 'Syria a b')}
+  with pytest.raises(UserError, match='once among the prefixes'):
+    run('twice.jsonl', prefixes=prefixes[:1] * 2)
+
+
+@pytest.mark.parametrize('change, field', [
+  ({'card': {'parent': 'y'}}, 'card.parent: x -> y'),
+  ({'model': 'other'}, 'model: base -> other'),
+  ({'sample': dataclasses.replace(SAMPLE, seed=2)}, 'sample.seed: 1 -> 2'),
+  ({'coupled': False}, 'coupled: True -> False'),
+  ({'prefixes': [Prefix(0, 0, 'France is')]}, 'prefixes: '),
+])
+def test_another_identity_is_refused(run, tmp_path, change, field):
+  run(sample=dataclasses.replace(SAMPLE, samples=4))
+  before = (tmp_path / 'r.jsonl.gz').read_bytes()
+  with pytest.raises(UserError, match='generated otherwise: ' + field):
+    run(**{'sample': dataclasses.replace(SAMPLE, samples=4)} | change)
+  assert (tmp_path / 'r.jsonl.gz').read_bytes() == before
+
+
+def test_files_that_are_not_ours(run, tmp_path, vocabulary, params):
+  (tmp_path / 'foreign.jsonl').write_text('{}\n')
+  with pytest.raises(UserError, match='manifest.json does not'):
+    run('foreign.jsonl')
+  run('a.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
+  with open(tmp_path / 'a.jsonl', 'a') as file:
+    file.write('{}\n')
+  with pytest.raises(UserError, match='its manifest says'):
+    run('a.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
+  (tmp_path / 'a.jsonl').unlink()
+  with pytest.raises(UserError, match='is gone'):
+    run('a.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
+  manifest_of(tmp_path / 'a.jsonl').write_text('{')
+  with pytest.raises(UserError, match='is damaged'):
+    run('a.jsonl')
+  with pytest.raises(UserError, match='do not belong together'):
+    generate(params, dataclasses.replace(CONFIG, vocab_size=5), vocabulary, ATTRIBUTE,
+             path=tmp_path / 'b.jsonl', model='m', sample=SAMPLE)
+
+
+def test_a_record_twice_or_of_another_prefix_is_refused(run, tmp_path):
+  sample = dataclasses.replace(SAMPLE, samples=4)
+  run('a.jsonl', sample=sample)
+  path, manifest = tmp_path / 'a.jsonl', manifest_of(tmp_path / 'a.jsonl')
+  manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {'complete': False}))
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text(''.join(lines[:3] + lines[:1]))
+  with pytest.raises(UserError, match=r'a\.jsonl:4: sample 0 of this prefix occurs twice'):
+    run('a.jsonl', sample=sample)
+  path.write_text(lines[0].replace('France is', 'France was'))
+  with pytest.raises(UserError, match=r'a\.jsonl:1: not a record of this model'):
+    run('a.jsonl', sample=sample)
+
+
+def test_sentence_end(run, tmp_path, vocabulary):
+  words = {vocabulary.decode([i]) for i in sentence_end_ids(vocabulary)}
+  assert words == {'.', '!'}
+  run(sample=dataclasses.replace(SAMPLE, samples=40, batch_size=40, sentence_end=True))
+  texts = [r['continuation'].split() for r in read_records(tmp_path / 'r.jsonl.gz')]
+  assert not any({'.', '!'} & set(words[:-1]) for words in texts)
+  assert sum(words[-1:] in (['.'], ['!']) for words in texts) > 5
+
+
+def test_sentencepiece_continuations_keep_their_space(tmp_path):
+  text = 'France is a place. People from Peru are here! They said: "No." '
+  vocabulary = train_sentencepiece([text] * 20, size=300, directory=tmp_path)
+  ids = vocabulary.encode('Peru is a place.')
+  prefix = [1, *vocabulary.encode('Peru')]
+  tokens = vocabulary.encode_as_continuation(' is a place.', 'Peru')
+  assert _continuation(vocabulary, prefix, np.array(tokens)) == ' is a place.'
+  assert _continuation(vocabulary, [1, *ids], np.array([0xC3 % 256 + 3])).count('place') == 0
+  ends = {vocabulary.surfaces[i].decode().strip() for i in sentence_end_ids(vocabulary)}
+  assert '.' in ends and all(e[0] in '.!?' for e in ends)

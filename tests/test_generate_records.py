@@ -1,0 +1,129 @@
+"""Reading, appending and repairing records."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fairjax.errors import UserError
+from fairjax.generate import RecordWriter, parse_record, read_records, repair
+
+RECORD = {'attribute': 'country', 'value': 'Côte', 'template': 0, 'prefix': 'Côte is',
+          'continuation': ' a “place”.', 'sample': 3, 'model': 'm', 'extra': [1]}
+NAMES = ['r.jsonl', 'r.jsonl.gz']
+
+
+def write(path, *groups):
+  with RecordWriter(path) as writer:
+    for group in groups:
+      writer.append(group)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_round_trip(tmp_path, name):
+  path = tmp_path / 'new' / name
+  records = [RECORD | {'sample': i} for i in range(5)]
+  write(path, records[:2])
+  write(path, records[2:4], records[4:])
+  found = list(read_records(path))
+  assert [{k: v for k, v in r.items() if k != '_where'} for r in found] == records
+  assert found[4]['_where'] == f'{path}:5'
+  assert repair(path) == 0
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_repair_at_every_byte(tmp_path, name):
+  """Wherever an interruption stops, whole appends stay and the rest can be written again."""
+  path = tmp_path / name
+  groups = [[RECORD | {'sample': i}] for i in range(3)]
+  borders = []
+  for group in groups:
+    write(path, group)
+    borders.append(path.stat().st_size)
+  whole = path.read_bytes()
+  for size in range(len(whole) + 1):
+    path.write_bytes(whole[:size])
+    kept = sum(b <= size for b in borders)
+    removed = repair(path)
+    assert removed == size - ([0] + borders)[kept]
+    write(path, *groups[kept:])
+    assert path.read_bytes() == whole
+
+
+def test_repair_of_nothing(tmp_path):
+  assert repair(tmp_path / 'absent.jsonl') == 0
+
+
+def test_gzip_damage_in_the_middle_is_no_interruption(tmp_path):
+  path = tmp_path / 'r.jsonl.gz'
+  write(path, [RECORD], [RECORD])
+  data = bytearray(path.read_bytes())
+  data[15] ^= 0xFF
+  path.write_bytes(data)
+  with pytest.raises(UserError, match='damaged after byte 0'):
+    repair(path)
+
+
+def test_same_records_make_the_same_bytes(tmp_path):
+  write(tmp_path / 'a.jsonl.gz', [RECORD])
+  write(tmp_path / 'b.jsonl.gz', [RECORD])
+  assert (tmp_path / 'a.jsonl.gz').read_bytes() == (tmp_path / 'b.jsonl.gz').read_bytes()
+
+
+def without(name):
+  return {k: v for k, v in RECORD.items() if k != name}
+
+
+@pytest.mark.parametrize('line, message', [
+  (b'{"attribute": ', r'r.jsonl:2: not JSON'),
+  (b'[1]', r'r.jsonl:2: expected a JSON object, not list'),
+  (b'{"a": "\xff"}', r'r.jsonl:2: not UTF-8 \(byte 7'),
+  (json.dumps(without('prefix')).encode(), r'r.jsonl:2: fields missing: prefix$'),
+  (json.dumps(RECORD | {'value': 3}).encode(), r"r.jsonl:2: field 'value' must be a text, not int"),
+  (json.dumps(RECORD | {'template': 0.5}).encode(), r"'template' must be an integer or a text"),
+  (json.dumps(RECORD | {'template': True}).encode(), r"field 'template'"),
+  (json.dumps(RECORD | {'sample': '1'}).encode(), r"field 'sample' must be an integer"),
+  (json.dumps(RECORD | {'model': 1}).encode(), r"field 'model'"),
+  (json.dumps(RECORD | {'scores': 0.5}).encode(), r"field 'scores'"),
+])
+def test_bad_lines(tmp_path, line, message):
+  path = tmp_path / 'r.jsonl'
+  path.write_bytes(json.dumps(RECORD).encode() + b'\n' + line + b'\n')
+  with pytest.raises(UserError, match=message) as error:
+    list(read_records(path))
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('name', ['attribute', 'value', 'template', 'prefix', 'continuation'])
+def test_required_fields(name):
+  with pytest.raises(UserError, match=f'fields missing: {name}'):
+    parse_record(json.dumps(without(name)), 'x:1')
+
+
+def test_optional_fields_may_be_absent_or_null():
+  record = {k: RECORD[k] for k in ('attribute', 'value', 'prefix', 'continuation')}
+  record |= {'template': 'People from X', 'sample': None, 'scores': None}
+  assert parse_record(json.dumps(record), 'x:1') == record
+
+
+def test_missing_empty_and_truncated_files(tmp_path):
+  with pytest.raises(UserError, match='not found'):
+    list(read_records(tmp_path / 'absent.jsonl'))
+  (tmp_path / 'empty.jsonl').write_text('\n\n')
+  with pytest.raises(UserError, match='holds no record'):
+    list(read_records(tmp_path / 'empty.jsonl'))
+  whole = gzip.compress(b''.join(json.dumps(RECORD | {'sample': i}).encode() + b'\n'
+                                 for i in range(2000)))
+  (tmp_path / 'cut.jsonl.gz').write_bytes(whole[:len(whole) // 2])
+  with pytest.raises(UserError, match=r'cut\.jsonl\.gz:\d+: the gzip file is truncated'):
+    list(read_records(tmp_path / 'cut.jsonl.gz'))
+  (tmp_path / 'no.jsonl.gz').write_bytes(b'plain text')
+  with pytest.raises(UserError, match='truncated or damaged'):
+    list(read_records(tmp_path / 'no.jsonl.gz'))
+
+
+def test_reading_needs_no_jax():
+  code = 'import sys, fairjax.generate; assert not {"jax", "flax"} & set(sys.modules)'
+  subprocess.run([sys.executable, '-c', code], check=True)

@@ -1,0 +1,39 @@
+"""The sentiment projection against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fairjax.model import SentimentProjection
+
+
+@pytest.mark.parametrize('num_layers', [2, 3, 4])
+def test_projection_is_an_mlp_that_also_returns_its_last_hidden_layer(num_layers):
+  projection = SentimentProjection(num_layers=num_layers, hidden_dim=5)
+  rng = np.random.default_rng(0)
+  h_bar = rng.normal(size=(2, 3, 7)).astype(np.float32)
+  shapes = jax.eval_shape(lambda: projection.init(jax.random.key(0), jnp.ones((1, 7))))['params']
+  params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
+  logit, hidden = projection.apply({'params': params}, jnp.asarray(h_bar))
+  expected = h_bar
+  for i in range(num_layers - 1):
+    expected = np.maximum(expected @ params[f'weight_{i}'] + params[f'bias_{i}'], 0)
+  np.testing.assert_allclose(hidden, expected, rtol=1e-4, atol=1e-4)
+  last = num_layers - 1
+  expected = (expected @ params[f'weight_{last}'] + params[f'bias_{last}'])[..., 0]
+  np.testing.assert_allclose(logit, expected, rtol=1e-4, atol=1e-4)
+  assert len(params) == 2 * num_layers
+
+
+def test_projection_computes_in_float32_on_bfloat16_states():
+  projection = SentimentProjection(num_layers=3, hidden_dim=5)
+  h_bar = jnp.ones((4, 7), jnp.bfloat16)
+  params = projection.init(jax.random.key(0), h_bar)
+  logit, hidden = projection.apply(params, h_bar)
+  assert {x.dtype for x in jax.tree.leaves((params, logit, hidden))} == {jnp.dtype('float32')}
+
+
+def test_projection_without_a_hidden_layer_is_refused():
+  with pytest.raises(ValueError, match='hidden layer'):
+    SentimentProjection(num_layers=1).init(jax.random.key(0), jnp.ones((1, 7)))
