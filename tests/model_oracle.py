@@ -1,8 +1,8 @@
 """A slow Transformer-XL, written from the paper without any trick, for tests to compare with.
 
 Relative embeddings are gathered for every pair of positions, the four terms of Dai et al. 2019,
-section 3.3, are added one by one, layers are a Python loop, and a counterfactual is a second pass over
-the changed sequence.
+section 3.3, are added one by one, layers are a Python loop, and a counterfactual is a second pass
+over the changed sequence.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ def forward(config, params, tokens, memory):
   x = params['embedding'][tokens] * config.model_dim ** 0.5
   states = [x]
   for layer in range(config.num_layers):
-    w = jax.tree.map(lambda a: a[layer], params['layers'])
+    w = jax.tree.map(lambda a, layer=layer: a[layer], params['layers'])
     owner = params if config.tie_position_biases else w
     attended = _attention(config, w, owner['content_bias'], owner['position_bias'], x,
                           memory.hidden[layer], memory.length)

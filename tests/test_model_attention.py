@@ -82,9 +82,10 @@ def test_attention_equals_a_loop(dropout):
     ours = relative_attention(*arrays, mask, keep if dropout else None, rate=0.3 * dropout)
     for n, b, t in np.ndindex(N, B, T):
       seen = np.flatnonzero(mask[b, t])
+      query, distances = q[n, b, t], [M + t - j for j in seen]
       scores = [
-        ((q[n, b, t] + u[n]) @ k[n, b, j] + (q[n, b, t] + w[n]) @ r[n, S - 1 - (M + t - j)]) / H ** 0.5
-        for j in seen]
+        ((query + u[n]) @ k[n, b, j] + (query + w[n]) @ r[n, S - 1 - d]) / H ** 0.5
+        for j, d in zip(seen, distances, strict=True)]
       expected, weights = _softmax_average(scores, v[n, b, seen])
       if dropout:
         expected = (weights * np.asarray(keep)[n, b, t, seen] / 0.7) @ v[n, b, seen]

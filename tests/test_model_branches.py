@@ -27,9 +27,8 @@ def _loss(params, hidden, h_bar, h_bar_branch, ends, targets, branches):
 
 CASES = {
   'post': {},
-  'post, no memory': {'memory_len': 0},
   'pre': {'norm': 'pre', 'final_norm': True, 'tie_position_biases': False, 'memory_len': 5},
-  'clamped': {'clamp_len': 4, 'remat': 'full'},
+  'no memory, clamped': {'memory_len': 0, 'clamp_len': 4, 'remat': 'full'},
 }
 
 
@@ -84,8 +83,8 @@ def _branch_dependence(config, branches):
   swapped = branches.replace(tokens=slots[:, T:].reshape(B, K, P))
 
   def h_bar_branch(embedding):
-    output = model.apply({'params': params | {'embedding': embedding}}, slots[:, :T], memory, swapped)
-    return output.pairs.h_bar_branch
+    variables = {'params': params | {'embedding': embedding}}
+    return model.apply(variables, slots[:, :T], memory, swapped).pairs.h_bar_branch
 
   jacobian = oracle.jit(jax.jacrev(h_bar_branch))(params['embedding'])
   size = np.abs(jacobian).max(axis=(2, 4))[:, :, np.asarray(slots)]

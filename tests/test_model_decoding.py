@@ -102,11 +102,11 @@ def test_padding_does_not_matter():
 
 
 def windowed_logits(params, config, text):
-  """Logits of one text, position by position, where layers see `attention_window` positions.
+  """Logits of one text whose tokens see T + M positions: as many as the last one of a segment.
 
   Position by position with memory M = window - 1: one query a segment sees itself and its memory.
   """
-  window = decoding.attention_window(config)
+  window = config.segment_len + config.memory_len
   config = dataclasses.replace(config, segment_len=1, memory_len=window - 1)
   model, memory, out = TransformerXL(config), init_memory(config, 1), []
 

@@ -1,11 +1,13 @@
 """The seqio FeatureConverter that lays out counterfactual branches."""
 
+import numpy as np
 import seqio
 import tensorflow as tf
 
 from fairjax.data.branch_builder import BranchBuilder
 
 _SPEC = seqio.FeatureConverter.FeatureSpec
+_BLOCK = 32
 _ROWS = {
   'inputs': _SPEC(tf.int32), 'targets': _SPEC(tf.int32), 'reset': _SPEC(tf.bool, rank=0)}
 
@@ -26,7 +28,7 @@ class StreamFeatureConverter(seqio.FeatureConverter):
   PACKING_FEATURE_DTYPES = None
 
   def __init__(self):
-    super().__init__(pack=False)
+    super().__init__(pack=False, apply_length_check=False)
 
   def _convert_features(self, ds, task_feature_lengths):
     return ds.map(lambda example: {name: example[name] for name in _ROWS})
@@ -81,19 +83,26 @@ class CounterfactualFeatureConverter(StreamFeatureConverter):
   def _convert_features(self, ds, task_feature_lengths):
     names = list(self._empty)
 
-    def build(inputs, spans, step, row):
-      arrays = self._builder.build(inputs, spans, step=int(step), row=int(row))
-      return [arrays[name] for name in names]
+    def build(inputs, spans, lengths, steps, rows):
+      spans = np.split(spans, np.cumsum(lengths)[:-1])
+      built = [self._builder.build(i, s, step=int(step), row=int(row))
+               for i, s, step, row in zip(inputs, spans, steps, rows, strict=True)]
+      return [np.stack([arrays[name] for arrays in built]) for name in names]
 
-    def convert(example):
+    def convert(block):
+      spans = block['spans']
+      if not isinstance(spans, tf.RaggedTensor):  # the number of matches is known
+        spans = tf.RaggedTensor.from_tensor(spans)
       arrays = tf.numpy_function(
-        build, [example[k] for k in ('inputs', 'spans', 'step', 'row')],
+        build, [block['inputs'], spans.values, spans.row_lengths(), block['step'], block['row']],
         [self._empty[name].dtype for name in names], stateful=False)
       for name, array in zip(names, arrays, strict=True):
-        array.set_shape(self._empty[name].shape)
-      return {name: example[name] for name in _ROWS} | dict(zip(names, arrays, strict=True))
+        array.set_shape([None, *self._empty[name].shape])
+      return {name: block[name] for name in _ROWS} | dict(zip(names, arrays, strict=True))
 
-    return ds.map(convert, num_parallel_calls=2, deterministic=True)
+    # In blocks, because each call from TensorFlow into Python costs 0.3 ms.
+    blocks = ds.ragged_batch(_BLOCK)
+    return blocks.map(convert, num_parallel_calls=2, deterministic=True).unbatch()
 
   def get_model_feature_lengths(self, task_feature_lengths) -> dict[str, int]:
     """Lengths of the first axes: T of rows, K of branches."""

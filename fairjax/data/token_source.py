@@ -1,5 +1,7 @@
 """The token store as a seqio source."""
 
+import atexit
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -118,4 +120,34 @@ def seqio_batches(
   dataset = seqio.get_dataset(
     task, stream_lengths(segment_len), converter, dataset_split=store.split, shuffle=False,
     shard_info=seqio.ShardInfo(index, count), batch_size=batch_size // count, verbose=False)
-  return dataset.prefetch(4).as_numpy_iterator()
+  return _Batches(dataset.prefetch(4))
+
+
+class _Batches:
+  """Iterator over a dataset that ends its threads before Python ends.
+
+  TensorFlow's threads call back into Python; if they still run when the interpreter shuts down,
+  the process hangs.
+  """
+
+  open = weakref.WeakSet()
+
+  def __init__(self, dataset: tf.data.Dataset):
+    self._iterator = iter(dataset)
+    self.open.add(self)
+
+  def __iter__(self):
+    return self
+
+  def __next__(self) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in next(self._iterator).items()}
+
+  def close(self) -> None:
+    """Stops reading; the iterator cannot be used any more."""
+    self._iterator = iter(())
+
+
+@atexit.register
+def _close_all() -> None:
+  for batches in list(_Batches.open):
+    batches.close()

@@ -1,7 +1,7 @@
 """Transformer-XL with counterfactual branches, and the sentiment projection on its hidden states.
 
-The mathematics is in pure functions (`attention`); modules are Flax Linen. Nothing here reads files,
-needs a mesh or knows where text comes from.
+The mathematics is in pure functions (`attention`); modules are Flax Linen. Nothing here reads
+files, needs a mesh or knows where text comes from.
 """
 
 from fairjax.model.likelihood import next_token_nll

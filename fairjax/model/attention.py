@@ -1,15 +1,17 @@
 r"""Relative attention of Transformer-XL, for a segment and for its counterfactual branches.
 
-Dai et al. 2019 (arXiv:1901.02860), section 3.3: the score of a query at position i and a key at j is
+Dai et al. 2019 (arXiv:1901.02860), section 3.3: the score of a query at position i and a key at
+position j is
 
 .. math:: \bigl((q_i + u)^\top k_j + (q_i + v)^\top r_{i-j}\bigr) / \sqrt{H},
 
 with :math:`r_d = W_r R_d` and R_d a sinusoid of the distance d. Pure functions without flax.
 
-Letters: B batch rows, T segment length, M memory length, S = M + T keys, K branches per row, P pieces
-per branch, N heads, H head width, D model width. Heads stand in front of rows (`[N, B, ...]`): the
-relative term shares its keys among rows, so that it is one matmul per head without a transpose of
-scores. Distances always run downwards along an array: column c of C is the distance C - 1 - c.
+Letters: B batch rows, T segment length, M memory length, S = M + T keys, K branches per row,
+P pieces per branch, N heads, H head width, D model width. Heads stand in front of rows
+(`[N, B, ...]`): the relative term shares its keys among rows, so that it is one matmul per head
+without a transpose of scores. Distances always run downwards along an array: column c of C is the
+distance C - 1 - c.
 """
 
 import jax
@@ -60,7 +62,9 @@ def relative_shift(scores: Float[Array, '*A T S']) -> Float[Array, '*A T S']:
   return padded[..., 1:, :].reshape(scores.shape)
 
 
-def shift_by(scores: Float[Array, 'N *Q C'], offsets: Int[Array, '*Q'], *, width: int, limit: int):
+def shift_by(
+  scores: Float[Array, 'N *Q C'], offsets: Int[Array, '*Q'], *, width: int, limit: int
+) -> Float[Array, 'N *Q W']:
   """Cuts the columns `offset .. offset + width - 1` out of every query's scores.
 
   A chain of log2(limit) selections between an array and itself moved by a power of two. A gather
@@ -89,7 +93,9 @@ def shift_by(scores: Float[Array, 'N *Q C'], offsets: Int[Array, '*Q'], *, width
   return scores
 
 
-def drop(x: Float[Array, '*S'], keep: Bool[Array, '*S'] | None, *, rate: float):
+def drop(
+  x: Float[Array, '*S'], keep: Bool[Array, '*S'] | None, *, rate: float
+) -> Float[Array, '*S']:
   """Dropout with an explicit mask: x / (1 - rate) where `keep`, else 0; no mask: x itself."""
   return x if keep is None else jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
 

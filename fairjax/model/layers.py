@@ -62,7 +62,9 @@ def layer_norm(
   return (normal * scale[lead] + bias[lead]).astype(x.dtype)
 
 
-def keep_mask(key: Array | None, shape: tuple[int, ...], *, rate: float) -> Bool[Array, '...'] | None:
+def keep_mask(
+  key: Array | None, shape: tuple[int, ...], *, rate: float
+) -> Bool[Array, '...'] | None:
   """Draws a dropout mask: each entry is true with probability 1 - rate; None if nothing drops."""
   return None if key is None or rate == 0 else jax.random.bernoulli(key, 1.0 - rate, shape)
 

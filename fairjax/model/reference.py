@@ -110,15 +110,16 @@ class _Tensors:
 def _check_covered(reference: Mapping[str, Any]) -> None:
   """Names the first argument whose value this reader does not cover."""
   if reference.get('cutoffs') or reference.get('div_val', 1) != 1:
-    raise UserError('reference checkpoint: it has an adaptive softmax (cutoffs='
-                    f'{list(reference.get("cutoffs") or [])}, div_val={reference.get("div_val", 1)}); '
+    cutoffs, div_val = list(reference.get('cutoffs') or []), reference.get('div_val', 1)
+    raise UserError(f'reference checkpoint: it has an adaptive softmax ({cutoffs=}, {div_val=}); '
                     'only plain softmax checkpoints (cutoffs=[], div_val=1) can be read')
   expected = {
     'attn_type': 0, 'same_length': False, 'tie_weight': True, 'ext_len': 0, 'sample_softmax': -1,
     'd_embed': reference.get('d_model')}
   for name, value in expected.items():
     if reference.get(name, value) not in (value, None):
-      raise UserError(f'reference checkpoint: {name}={reference[name]} is not covered, only {value}')
+      raise UserError(
+        f'reference checkpoint: {name}={reference[name]} is not covered, only {value}')
 
 
 def _model_config(reference: Mapping[str, Any], dtype: str) -> ModelConfig:

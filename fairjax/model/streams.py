@@ -2,7 +2,7 @@
 
 Letters: B batch rows, T segment length, M memory length, K branches per row, P pieces per branch,
 D model width, L layers. Fields are pytree leaves: whole trees of shardings or of
-`jax.ShapeDtypeStruct` take the same form, so their annotation is `Any` and the comment says the shape.
+`jax.ShapeDtypeStruct` take the same form, so they are annotated `Any` and a comment says the shape.
 """
 
 from collections.abc import Mapping
@@ -41,8 +41,8 @@ class Memory:
 class Branches:
   """Counterfactual continuations of prefixes of a row (the batch builder lays them out).
 
-  Branch k of a row says: up to position start - 1 the row as it is, then these pieces. Branches with
-  length 0 are padding; what comes out for them is finite and means nothing.
+  Branch k of a row says: up to position start - 1 the row as it is, then these pieces. Branches
+  with length 0 are padding; what comes out for them is finite and means nothing.
   """
 
   tokens: Any  # [B, K, P] int32, 0 behind the branch's length
@@ -56,7 +56,7 @@ class Branches:
     """Takes the branch arrays out of a batch of the counterfactual feature converter.
 
     Raises:
-      KeyError: if one of branch_tokens, branch_start, branch_len, original_end, branch_weight lacks.
+      KeyError: if branch_tokens, branch_start, branch_len, original_end or branch_weight lacks.
     """
     return cls(
       tokens=batch['branch_tokens'], start=batch['branch_start'], length=batch['branch_len'],
@@ -67,8 +67,8 @@ class Branches:
 class Pairs:
   """States of a prefix and of its counterfactual, read at the last token of each.
 
-  `h_bar` is the mean of the outputs of the last two layers, before any final norm (H-20), in float32
-  or wider; `hidden` is what the softmax reads there.
+  `h_bar` is the mean of the outputs of the last two layers, before any final norm (H-20), in
+  float32 or wider; `hidden` is what the softmax reads there.
   """
 
   h_bar: Any  # [B, K, D]

@@ -1,11 +1,11 @@
 """The Transformer-XL language model, with counterfactual branches fused into its forward pass.
 
 Dai et al. 2019 (arXiv:1901.02860). Huang et al. 2020 (arXiv:1911.03064), section 4, compares
-h(x_1:i) with h(x~_1:i) where only token i differs: in a causal model both share everything before i,
-so the counterfactual is a *branch* of a few more queries, not a second sequence.
+h(x_1:i) with h(x~_1:i) where only token i differs: in a causal model both share everything before
+i, so the counterfactual is a *branch* of a few more queries, not a second sequence.
 
-Letters: B batch rows, T segment length, M memory length, S = M + T, K branches per row, P pieces per
-branch, N heads, H head width, D model width, V vocabulary, L layers.
+Letters: B batch rows, T segment length, M memory length, S = M + T, K branches per row, P pieces
+per branch, N heads, H head width, D model width, V vocabulary, L layers.
 """
 
 import flax.linen as nn
@@ -28,10 +28,10 @@ _REMAT_POLICIES = {
 class TransformerXL(nn.Module):
   """Language model over segments with memory.
 
-  Parameters (float32; float64 for a float64 model): `embedding` [V, D], also the softmax's weights;
-  `softmax_bias` [V]; `content_bias` and `position_bias` [N, H] (u and v; inside `layers` as [L, N, H]
-  unless `tie_position_biases`); `layers`, stacked on axis 0 (see `Block`); `final_norm_scale` and
-  `final_norm_bias` [D] with `final_norm`.
+  Parameters (float32; float64 for a float64 model): `embedding` [V, D], also the weights of the
+  softmax; `softmax_bias` [V]; `content_bias` and `position_bias` [N, H] (u and v; inside `layers`
+  as [L, N, H] unless `tie_position_biases`); `layers`, stacked on axis 0 (see `Block`);
+  `final_norm_scale` and `final_norm_bias` [D] with `final_norm`.
 
   >>> config = ModelConfig(vocab_size=7, num_layers=2, model_dim=4, num_heads=1, head_dim=4,
   ...                      ff_dim=8, segment_len=3, memory_len=3)
@@ -46,9 +46,14 @@ class TransformerXL(nn.Module):
   config: ModelConfig
 
   def setup(self):
+    """Declares the parameters.
+
+    Raises:
+      ValueError: without a vocabulary size, or for float64 while JAX has 64 bit switched off.
+    """
     c = self.config
     if c.vocab_size <= 0:
-      raise ValueError('TransformerXL needs config.vocab_size > 0: set it to the vocabulary\'s size')
+      raise ValueError('TransformerXL needs vocab_size > 0: set it to that of the vocabulary')
     self.dtype = jnp.dtype(c.dtype)
     param_dtype = jnp.promote_types(self.dtype, jnp.float32)
     if jax.dtypes.canonicalize_dtype(param_dtype) != param_dtype:
