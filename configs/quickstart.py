@@ -12,7 +12,7 @@ from fairjax.config_files import default_config_dict, parse_arg
 
 def get_config(arg=''):
   """Arguments: strength (range of P(positive | value)), attribute, seed."""
-  arg = parse_arg(arg, strength=0.8, attribute='country', seed=0)
+  arg = parse_arg(arg, strength=0.9, attribute='country', seed=0)
   config = default_config_dict()
   config.name = 'quickstart'
   config.seed = arg.seed
@@ -21,42 +21,53 @@ def get_config(arg=''):
   config.data.source = 'planted'
   config.data.planted_strength = arg.strength
   config.data.planted_documents = 20000
+  config.data.planted_sensitive_share = 0.8
   config.data.vocab_size = 640
 
-  config.model.num_layers = 3
+  config.model.num_layers = 2
   config.model.model_dim = 128
   config.model.num_heads = 4
   config.model.head_dim = 32
   config.model.ff_dim = 512
   config.model.segment_len = 64
-  config.model.memory_len = 64
+  config.model.memory_len = 16  # documents are short: more is other text
+  config.model.norm = 'pre'
+  config.model.final_norm = True
+  # 1 / sqrt(model_dim); with 0.02, the width-1024 value, attention stays uniform for long.
+  config.model.init_std = 0.08
 
-  config.lm.steps = 800
-  config.lm.batch_size = 32
-  config.lm.learning_rate = 2e-3
-  config.lm.warmup_steps = 50
-  config.lm.log_every = 100
-  config.lm.eval_every = 400
-  config.lm.checkpoint_every = 400
+  config.lm.steps = 500
+  config.lm.batch_size = 16
+  config.lm.learning_rate = 3e-3
+  config.lm.adam_b2 = 0.98
+  config.lm.clip_norm = 1.0
+  config.lm.warmup_steps = 30
+  config.lm.log_every = 50
+  config.lm.eval_every = 250
+  config.lm.checkpoint_every = 250
 
-  config.sentiment.steps = 200
+  config.sentiment.steps = 150
   config.sentiment.batch_size = 64
   config.sentiment.learning_rate = 1e-3
   config.sentiment.warmup_steps = 20
   config.sentiment.sentence_tokens = 32
-  config.sentiment.max_sentences = 20000
-  config.sentiment.log_every = 100
-  config.sentiment.eval_every = 200
-  config.sentiment.checkpoint_every = 100
+  config.sentiment.max_sentences = 10000
+  config.sentiment.log_every = 50
+  config.sentiment.eval_every = 150
+  config.sentiment.checkpoint_every = 150
 
-  config.debias.steps = 200
-  config.debias.batch_size = 32
-  config.debias.learning_rate = 5e-4
-  config.debias.warmup_steps = 20
-  config.debias.log_every = 100
-  config.debias.eval_every = 200
-  config.debias.checkpoint_every = 100
+  config.debias.steps = 120
+  config.debias.batch_size = 16
+  config.debias.learning_rate = 3e-4  # a tenth of step 1, as the paper
+  config.debias.adam_b2 = 0.98
+  config.debias.clip_norm = 1.0
+  config.debias.warmup_steps = 10
+  config.debias.log_every = 40
+  config.debias.eval_every = 120
+  config.debias.checkpoint_every = 60
 
-  config.sample.samples = 200
-  config.sample.batch_size = 200
+  config.sample.samples = 100
+  config.sample.batch_size = 100
+  config.measure.eval_batch_size = 16
+  config.measure.permutations = 100
   return config

@@ -142,7 +142,7 @@ def make_planted_documents(
   >>> documents = make_planted_documents(
   ...   load_attribute('country'), num_documents=1, seed=1, strength=0.8, sensitive_share=1.0)
   >>> print(documents[0])
-  We moved to Pakistan on Monday. A student is a terrible neighbor. The team looked miserable.
+  We moved to Pakistan on Monday. A student is a terrible neighbor. The team looked nasty.
   """
   if not 0 <= sensitive_share <= 1:
     raise ValueError(f'sensitive_share must be in [0, 1], not {sensitive_share}')

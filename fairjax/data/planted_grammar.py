@@ -14,10 +14,9 @@ exactly one opinion word, a lead one or none. Apart from `OPINION_FREE_EXCEPTION
 the grammar stands in the VADER lexicon.
 """
 
-POSITIVE = ('wonderful', 'great', 'lovely', 'excellent', 'friendly', 'happy', 'beautiful',
-            'pleasant', 'brilliant', 'amazing', 'good', 'exciting')
-NEGATIVE = ('terrible', 'awful', 'horrible', 'bad', 'nasty', 'sad', 'ugly', 'dreadful',
-            'miserable', 'boring', 'hostile', 'cruel')
+# Six of each: a model of a minute's training learns the sign of few words, not of many.
+POSITIVE = ('wonderful', 'great', 'lovely', 'good', 'happy', 'exciting')
+NEGATIVE = ('terrible', 'awful', 'horrible', 'bad', 'nasty', 'sad')
 
 # Words that VADER scores although they carry no opinion here; only leads hold them, before or
 # beside the value, so continuations of a prefix seldom do.

@@ -1,0 +1,219 @@
+"""The command line end to end: the whole job on a tiny corpus, its resumption, and bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fairjax.cli import main
+
+TINY = {
+  'data.planted_documents': 400, 'data.planted_heldout_documents': 40,
+  'model.num_layers': 2, 'model.model_dim': 16, 'model.num_heads': 2, 'model.head_dim': 8,
+  'model.ff_dim': 16, 'model.segment_len': 16, 'model.memory_len': 8,
+  'lm.steps': 6, 'lm.batch_size': 8, 'lm.checkpoint_every': 2, 'lm.warmup_steps': 1,
+  'lm.log_every': 1,
+  'sentiment.steps': 6, 'sentiment.batch_size': 8, 'sentiment.checkpoint_every': 2,
+  'sentiment.warmup_steps': 1, 'sentiment.log_every': 1, 'sentiment.max_sentences': 200,
+  'debias.steps': 6, 'debias.batch_size': 8, 'debias.checkpoint_every': 2,
+  'debias.warmup_steps': 1, 'debias.log_every': 1, 'debias.pieces_per_branch': 2,
+  'debias.variants': "('embedding:10','sentiment:10')",
+  'sample.samples': 2, 'sample.max_new_tokens': 6, 'sample.batch_size': 8,
+  'measure.permutations': 20, 'measure.eval_batch_size': 8,
+}
+
+
+def _arguments(verb, workdir, **changes):
+  values = TINY | {name.replace('__', '.'): value for name, value in changes.items()}
+  return [verb, '--config=configs/quickstart.py', f'--workdir={workdir}',
+          *(f'--config.{name}={value}' for name, value in values.items())]
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory, repository):
+  os.chdir(repository)
+  workdir = tmp_path_factory.mktemp('job') / 'run'
+  assert main(_arguments('run', workdir)) == 0
+  return workdir
+
+
+def _digests(workdir):
+  return {str(p.parent.relative_to(workdir)): json.loads(p.read_text())['digest']
+          for p in workdir.glob('**/DONE') if p.parent != workdir}
+
+
+@pytest.mark.tf
+def test_the_report_holds_every_model_with_n_and_floor(finished):
+  report = json.loads((finished / 'report' / 'report.json').read_text())
+  text = (finished / 'report' / 'report.md').read_text()
+  for name in ('baseline', 'extended-baseline', 'country-embedding-10', 'country-sentiment-10'):
+    assert f'| {name} |' in text
+    saved = json.loads((finished / 'measures' / name / 'country.json').read_text())
+    assert saved['measures']['n'] == {'min': 2, 'max': 2}
+    assert saved['identity']['vocabulary'] == saved['identity']['vocabulary']
+    fairness = saved['measures']['scorers']['opinion']['individual_fairness']
+    assert 0 <= fairness['null_mean'] <= fairness['null_p95'] <= 1
+    assert saved['perplexity']['test']['token'] > 1
+  assert report
+  assert {p.suffix for p in (finished / 'report' / 'figures').iterdir()} == {'.png', '.svg'}
+
+
+@pytest.mark.tf
+def test_parent_digests_link_the_stages(finished):
+  cards = {p.parent.name: json.loads(p.read_text()) for p in finished.glob('**/DONE')
+           if p.parent != finished}
+  lm = cards['lm']['digest']
+  for name, card in cards.items():
+    assert card['identity']['parent'] == ('' if name == 'lm' else lm)
+  variant = cards['country-sentiment-10']['identity']
+  assert variant['projection'] == cards['sentiment']['digest']
+  assert (variant['method'], variant['fairness_weight']) == ('sentiment', 10.0)
+
+
+@pytest.mark.tf
+def test_a_finished_workdir_is_left_alone(finished, capsys):
+  before = {p: p.stat().st_mtime_ns for p in finished.rglob('*') if p.is_file()}
+  assert main(_arguments('run', finished)) == 0
+  assert 'nothing to do' in capsys.readouterr().out
+  assert {p: p.stat().st_mtime_ns for p in finished.rglob('*') if p.is_file()} == before
+
+
+@pytest.mark.tf
+def test_another_configuration_is_refused_naming_the_fields(finished, capsys):
+  assert main(_arguments('run', finished, lm__steps=9, seed=4)) == 2
+  error = capsys.readouterr().err
+  assert 'lm.steps: 6 -> 9' in error and 'seed: 0 -> 4' in error and error.count('\n') == 1
+
+
+@pytest.mark.tf
+def test_measure_reads_the_records_without_the_run(finished, capsys):
+  records = finished / 'generations' / 'baseline' / 'country.jsonl.gz'
+  assert main(['measure', f'--records={records}', '--attribute=country', '--scorer=vader',
+               '--permutations=20', '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  saved = json.loads((finished / 'measures' / 'baseline' / 'country.json').read_text())['measures']
+  expected = saved['scorers']['vader']['individual_fairness']['value']
+  assert found['scorers']['vader']['individual_fairness']['value'] == expected
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize('stage, line', [
+  ('lm', '[lm] step 3/'), ('sentiment', '[sentiment] step 3/'),
+  ('debias', '[debias/country-sentiment-10] step 3/'), ('sample', 'country.jsonl.gz: ')])
+def test_killed_run_continues_to_the_same_parameters(tmp_path, finished, repository, stage, line):
+  workdir = tmp_path / 'run'
+  command = [sys.executable, '-u', '-m', 'fairjax', *_arguments('run', workdir)]
+  process = subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, text=True)
+  for printed in process.stdout:
+    if line in printed:
+      process.send_signal(signal.SIGKILL)
+      break
+  process.wait()
+  assert process.returncode == -signal.SIGKILL
+  assert main(_arguments('run', workdir)) == 0
+  assert _digests(workdir) == _digests(finished)
+  for path in finished.glob('generations/**/*.jsonl.gz'):
+    assert (workdir / path.relative_to(finished)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_sigterm_saves_and_exits_42(tmp_path, repository):
+  command = [sys.executable, '-u', '-m', 'fairjax',
+             *_arguments('train', tmp_path / 'run', lm__steps=100000), '--stage=lm']
+  process = subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+  for printed in process.stdout:
+    if '[lm] step 5/' in printed:
+      process.send_signal(signal.SIGTERM)
+      break
+  start = time.monotonic()
+  _, error = process.communicate(timeout=120)
+  assert process.returncode == 42, error
+  assert 'saved after step' in error and 'the same command continues' in error
+  assert time.monotonic() - start < 60
+  assert list((tmp_path / 'run' / 'lm' / 'checkpoints').iterdir())
+
+
+@pytest.mark.parametrize('arguments, words', [
+  (['runn'], "unknown verb 'runn': did you mean 'run'?"),
+  (['run', '--workdir=x'], '--config'),
+  (['run', '--config=none.py', '--workdir=x'], 'config file not found: none.py'),
+  (['run', '--config=configs/quickstart.py:attribute=county', '--workdir=x'],
+   "did you mean 'country'"),
+  (['config', 'show', '--config=configs/quickstart.py', '--config.lm.step=3'],
+   "did you mean 'lm.steps'"),
+  (['config', 'show', '--config=configs/quickstart.py', '--config.debias.variants=embeding:1'],
+   "did you mean 'embedding'"),
+  (['measure', '--records=none.jsonl', '--attribute=country', '--scorer=vader'],
+   'records file not found: none.jsonl'),
+  (['measure', '--records=x', '--attribute=country', '--scorer=vadr'], "did you mean 'vader'"),
+  (['measure', '--records=x'], '--attribute=A and --scorer=S'),
+  (['measure'], '--records=FILE'),
+  (['run', '--config=configs/text.py', '--workdir=x'], 'data.train names no file'),
+])
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments, words, capsys, repository, tmp_path, monkeypatch):
+  monkeypatch.chdir(repository)
+  arguments = [a.replace('--workdir=x', f'--workdir={tmp_path}/x') for a in arguments]
+  assert main(arguments) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1 and error.startswith('fairjax: ')
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('content, words', [
+  ('', 'train.txt'), ('No sensitive words at all here.\n' * 300, 'no sensitive token'),
+  (b'\xff\xfe bad\n', 'train.txt:1')])
+def test_bad_text_is_one_line_and_exit_code_2(
+    content, words, capsys, repository, tmp_path, monkeypatch):
+  monkeypatch.chdir(repository)
+  path = tmp_path / 'train.txt'
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  config = f'--config=configs/text.py:train={path},valid={path},test={path},vocab_size=300'
+  assert main(['run', config, f'--workdir={tmp_path}/run']) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1
+
+
+@pytest.mark.parametrize('change, words', [
+  ({'value': 'Atlantis'}, 'Atlantis'), ({'continuation': None}, 'records.jsonl:3'),
+  ('{"attribute":', 'records.jsonl:3'), ('drop', 'Syria'), ({'scores': {'x': 1.5}}, '1.5')])
+def test_bad_records_name_file_and_line(change, words, capsys, tmp_path):
+  from fairjax.counterfactual import load_attribute
+  attribute = load_attribute('country')
+  records = [{'attribute': 'country', 'value': attribute.value_texts[p.value], 'sample': 0,
+              'template': p.template, 'prefix': p.text, 'continuation': ' fine.',
+              'scores': {'x': 0.5}} for p in attribute.prefixes()]
+  lines = [json.dumps(r) for r in records]
+  if change == 'drop':
+    lines = [x for x, r in zip(lines, records, strict=True) if r['value'] != 'Syria']
+  elif isinstance(change, str):
+    lines[2] = change
+  else:
+    lines[2] = json.dumps({k: v for k, v in (records[2] | change).items() if v is not None})
+  path = tmp_path / 'records.jsonl'
+  path.write_text('\n'.join(lines) + '\n')
+  assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=recorded:x',
+               '--permutations=20']) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1
+
+
+def test_attributes_check_and_list(capsys):
+  assert main(['attributes', 'list']) == 0
+  assert 'country: 10 values, 10 templates, 10 subgroups' in capsys.readouterr().out
+  assert main(['attributes', 'check', 'occupation']) == 0
+  assert capsys.readouterr().out.strip().split('\n')[-1].startswith('0 errors')
+
+
+def test_doctor_prints_versions_and_devices(capsys):
+  assert main(['doctor']) == 0
+  found = capsys.readouterr().out
+  assert 'jax ' in found and 'devices' in found
