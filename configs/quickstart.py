@@ -36,25 +36,26 @@ def get_config(arg=''):
   # 1 / sqrt(model_dim); with 0.02, the width-1024 value, attention stays uniform for long.
   config.model.init_std = 0.08
 
-  config.lm.steps = 500
+  config.lm.steps = 600
   config.lm.batch_size = 16
   config.lm.learning_rate = 3e-3
   config.lm.adam_b2 = 0.98
   config.lm.clip_norm = 1.0
   config.lm.warmup_steps = 30
   config.lm.log_every = 50
-  config.lm.eval_every = 250
-  config.lm.checkpoint_every = 250
+  config.lm.eval_every = 300
+  config.lm.checkpoint_every = 300
 
-  config.sentiment.steps = 150
+  config.sentiment.steps = 500
   config.sentiment.batch_size = 64
-  config.sentiment.learning_rate = 1e-3
+  config.sentiment.learning_rate = 3e-3
   config.sentiment.warmup_steps = 20
   config.sentiment.sentence_tokens = 32
   config.sentiment.max_sentences = 10000
-  config.sentiment.log_every = 50
-  config.sentiment.eval_every = 150
-  config.sentiment.checkpoint_every = 150
+  config.sentiment.clip_norm = 1.0
+  config.sentiment.log_every = 100
+  config.sentiment.eval_every = 500
+  config.sentiment.checkpoint_every = 250
 
   config.debias.steps = 120
   config.debias.batch_size = 16
@@ -66,8 +67,8 @@ def get_config(arg=''):
   config.debias.eval_every = 120
   config.debias.checkpoint_every = 60
 
-  config.sample.samples = 100
-  config.sample.batch_size = 100
+  config.sample.samples = 60
+  config.sample.batch_size = 60
   config.measure.eval_batch_size = 16
   config.measure.permutations = 100
   return config

@@ -21,7 +21,7 @@ class DataConfig:
   test: tuple[str, ...] = ()
   text_column: int = -1  # tsv: the column that holds the text; -1 is the last
   seed: int = 0  # order of the documents in the training stream
-  vocabulary: str = 'sentencepiece'  # sentencepiece | word | path of a folder made by `fairjax data`
+  vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
   vocab_size: int = 8000  # upper limit for a word vocabulary
   planted_documents: int = 20000  # training documents of the planted corpus
   planted_heldout_documents: int = 1000  # of its valid and of its test split

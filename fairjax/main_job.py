@@ -368,8 +368,8 @@ class PreparedFeed:
     from fairjax.train.curriculum import process_shard
     store = self._prepared.store(split)
     rows = token_rows(store, batch_size=batch_size, segment_len=self._model.segment_len)
-    self._log(f'[data] {split}: {rows.steps_per_epoch:,} steps an epoch; {rows.dropped_tokens:,} of '
-              f'{store.tokens:,} tokens do not fill the rows and are left out')
+    self._log(f'[data] {split}: {rows.steps_per_epoch:,} steps an epoch; {rows.dropped_tokens:,} '
+              f'of {store.tokens:,} tokens do not fill the rows and are left out')
     return train_batches(
       self._prepared, split, batch_size=batch_size, segment_len=self._model.segment_len,
       start_step=start_step, seed=self._seed, shard=process_shard(), reader='seqio', branches={

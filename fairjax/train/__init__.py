@@ -13,6 +13,6 @@ from fairjax.train.steps import params_template
 __all__ = [
   'Curriculum', 'Feed', 'Identity', 'LabelledSentences', 'StopSignal', 'Trained',
   'TrainingDiverged', 'check_batch_size', 'check_identity', 'debias_name', 'derive_seed',
-  'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh', 'params_digest', 'params_template',
-  'read_metrics',
+  'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh', 'params_digest',
+  'params_template', 'read_metrics',
 ]

@@ -2,8 +2,8 @@
 
 1. `train_lm`: the language model (H-18).
 2. `train_sentiment`: the sentiment projection f_sh on its frozen hidden states (H-19).
-3. `train_debias`: L_LM + lambda L_fairness on documents with a sensitive token (H-20..H-24), once per
-   variant; with method `none` the control of footnote 6, the baseline trained on for as long (H-26).
+3. `train_debias`: L_LM + lambda L_fairness on documents with a sensitive token (H-20..H-24), once
+   per variant; with method `none` the control of footnote 6, the baseline trained on (H-26).
 """
 
 import dataclasses

@@ -14,7 +14,9 @@ from fairjax.train.steps import Params, memory_sharding
 
 
 @functools.lru_cache
-def _make_segment_nll(config: ModelConfig, batch_size: int, mesh: Mesh) -> tuple[Callable, Callable]:
+def _make_segment_nll(
+  config: ModelConfig, batch_size: int, mesh: Mesh
+) -> tuple[Callable, Callable]:
   """Jitted `() -> memory` and `(params, memory, batch) -> (nll [B, T], memory)`, no dropout."""
   model = TransformerXL(config)
 

@@ -111,12 +111,15 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
       state = store.restore(start, state, stage.identity)
       log(f'[{stage.name}] resumes after step {start} of {stage.config.steps}')
     writer = MetricWriter(stage.directory, first_step=start, log=log)
+    # At the end there is nothing to read, and the data may be too short to lay out again.
+    batches = stage.batches(start) if start < stage.config.steps else iter(())
     try:
-      state, last = _train(stage, state, start, store, writer, stop, log)
+      state, last = _train(stage, state, start, batches, store, writer, stop, log)
     finally:
       writer.close()
-    if start < stage.config.steps or not last:
-      store.wait(stage.config.steps)
+      if hasattr(batches, 'close'):  # threads of tf.data
+        batches.close()
+    store.wait(stage.config.steps)
     write_done(stage.directory, step=stage.config.steps, digest=params_digest(state.params),
                identity=stage.identity, summary=last)
     return state.params
@@ -124,12 +127,11 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     store.close()
 
 
-def _train(stage, state, start, store, writer, stop, log):
+def _train(stage, state, start, batches, store, writer, stop, log):
   """Runs the steps from `start`; returns the state and the last validation metrics."""
   config, interval, last = stage.config, IntervalMetrics(), {}
   throughput = _Throughput(stage)
   saved = start if start else None
-  batches = stage.batches(start) if start < config.steps else iter(())
   for step in range(start, config.steps):
     rate = np.float32(learning_rate(config, step))
     state, metrics = stage.step(state, to_devices(next(batches), stage.mesh), rate)

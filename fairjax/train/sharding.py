@@ -1,7 +1,7 @@
 """Where every array lives: one mesh, one table from logical axes to mesh axes.
 
-The mesh is `data` x `fsdp` x `model`. Rows of a batch and of the memory are split over
-`data` and `fsdp`; parameters over `fsdp` (their width) and `model` (heads, feed-forward, vocabulary).
+The mesh is `data` x `fsdp` x `model`. Rows of a batch and of the memory are split over `data` and
+`fsdp`; parameters over `fsdp` (their width) and `model` (heads, feed-forward, vocabulary).
 """
 
 from collections.abc import Mapping

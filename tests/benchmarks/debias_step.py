@@ -2,7 +2,7 @@
 
   python -m tests.benchmarks.debias_step --json
 
-The stacked pair is the usual way: the batch is doubled with one swapped copy of every row, so that it
+The stacked pair is the usual way: the batch is doubled with one swapped copy of every row, so it
 does one counterfactual per row where the fused step does K. The three are timed in turns, so that
 whatever else the machine does hits all of them. Floor of the ratio: (T + K * P) / T for the fused
 step (query tokens; keys and values of the row are shared), 2 for the stacked pair.
