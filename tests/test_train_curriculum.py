@@ -27,6 +27,7 @@ from fairjax.train import (
   read_metrics,
   steps,
 )
+from fairjax.train.optimizer import Adam
 
 T, V, K, P = 8, 32, 2, 2
 OPTIMISER = dict(batch_size=8, learning_rate=3e-3, warmup_steps=1, log_every=2, eval_every=3,
