@@ -210,13 +210,15 @@ def test_lambda_zero_is_the_plain_step_and_programs_compile_once():
   debias = steps.make_debias_step(
     model, adam, steps.FairnessTerm.of(CONFIG.debias, CONFIG.sentiment), mesh)
   states = [steps.init_lm_state(model, CONFIG.lm, mesh, seed=1) for _ in range(2)]
-  feed = ArrayFeed().train('train', batch_size=8, start_step=0, branches=True)
+  feed, sizes = ArrayFeed().train('train', batch_size=8, start_step=0, branches=True), []
   for step in range(3):
     batch, rate = next(feed), np.float32(0.001 * step)
     tokens = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
     states[0], a = plain(states[0], tokens, 3, rate)
     states[1], b = debias(states[1], batch, 3, rate, {'embedding': np.float32(0.0)}, None)
     np.testing.assert_allclose(a['loss'][0], b['loss'][0], rtol=1e-6)
+    sizes.append((plain.cache_size(), debias.cache_size()))
   for x, y in zip(*(jax.tree.leaves(s.params) for s in states), strict=True):
     np.testing.assert_allclose(x, y, atol=1e-6)
-  assert plain.cache_size() == debias.cache_size() == 1
+  # Other tests share the programs and hand over arrays on devices: only new ones count.
+  assert sizes[0] == sizes[1] == sizes[2]
