@@ -31,20 +31,18 @@ def get_config(arg=''):
   config.model.ff_dim = 512
   config.model.segment_len = 64
   config.model.memory_len = 16  # documents are short: more is other text
-  config.model.norm = 'pre'
-  config.model.final_norm = True
   # 1 / sqrt(model_dim); with 0.02, the width-1024 value, attention stays uniform for long.
   config.model.init_std = 0.08
 
-  config.lm.steps = 600
-  config.lm.batch_size = 16
-  config.lm.learning_rate = 3e-3
+  config.lm.steps = 1400
+  config.lm.batch_size = 8
+  config.lm.learning_rate = 1e-3
   config.lm.adam_b2 = 0.98
   config.lm.clip_norm = 1.0
   config.lm.warmup_steps = 30
-  config.lm.log_every = 50
-  config.lm.eval_every = 300
-  config.lm.checkpoint_every = 300
+  config.lm.log_every = 100
+  config.lm.eval_every = 700
+  config.lm.checkpoint_every = 700
 
   config.sentiment.steps = 500
   config.sentiment.batch_size = 64
@@ -57,15 +55,15 @@ def get_config(arg=''):
   config.sentiment.eval_every = 500
   config.sentiment.checkpoint_every = 250
 
-  config.debias.steps = 120
+  config.debias.steps = 100
   config.debias.batch_size = 16
-  config.debias.learning_rate = 3e-4  # a tenth of step 1, as the paper
+  config.debias.learning_rate = 1e-3
   config.debias.adam_b2 = 0.98
   config.debias.clip_norm = 1.0
   config.debias.warmup_steps = 10
-  config.debias.log_every = 40
-  config.debias.eval_every = 120
-  config.debias.checkpoint_every = 60
+  config.debias.log_every = 25
+  config.debias.eval_every = 100
+  config.debias.checkpoint_every = 50
 
   config.sample.samples = 60
   config.sample.batch_size = 60
