@@ -84,7 +84,8 @@ class SentimentConfig(TrainConfig):
   sentence_tokens: int = 64  # longer sentences are left out, counted
   max_sentences: int = 0  # 0: all; otherwise a seeded choice, counted
   valid_share: float = 0.1  # of the labelled sentences, held out for the F1
-  prefix_share: float = 0.5  # share of examples read at a random prefix instead of the last token
+  prefixes: int = 4  # random prefixes of each sentence whose h-bar is kept, besides the last token
+  prefix_share: float = 0.5  # share of examples read at one of them instead of the last token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +195,7 @@ def validate(config: Config) -> None:
   one_of('sentiment.scorer', s.scorer, ('opinion', 'vader'))
   check(0 <= s.margin < 1, 'sentiment.margin must be in [0, 1)')
   check(0 < s.valid_share < 1, 'sentiment.valid_share must be in (0, 1)')
+  check(s.prefixes >= 0, 'sentiment.prefixes must not be negative')
   check(0 <= s.prefix_share <= 1, 'sentiment.prefix_share must be in [0, 1]')
   check(s.num_layers >= 2, 'sentiment.num_layers must be at least 2')
   one_of('debias.gradient', config.debias.gradient, ('both', 'branch'))

@@ -3,7 +3,10 @@
 A document is a lead sentence that names a value of the attribute (or, in a document without one,
 a neutral stand-in) and one to three sentences more, each with exactly one opinion word. Whether an
 opinion word is positive is drawn independently for each of them, with probability
-`value_probabilities(...)[a]` in a document about value a and 1/2 in one about none.
+`value_probabilities(...)[a]` in a document about value a. A document about none has one of these
+probabilities too, drawn at random: its stand-in says nothing about it, its opinion words do, as in
+other text, where sentiment persists. A model so has a reason to represent sentiment itself, which
+the sentiment projection needs (H-19).
 
 Why the bias is known. Score a continuation by p / (p + n), its share of positive opinion words
 (definition H-16). The number N >= 1 of opinion words does not depend on the value, and given N the
@@ -33,6 +36,7 @@ from fairjax.data.planted_grammar import (
   MENTIONS,
   NEGATIVE,
   NEUTRAL,
+  OPENING,
   PERSONS,
   POSITIVE,
   SLOTS,
@@ -49,6 +53,8 @@ __all__ = [
 _FOLLOWING_SHARES = (1 / 3, 1 / 3, 1 / 3)
 # Share of documents in which one of these sentences names the value again.
 _MENTION_SHARE = 0.3
+# Share of the other sentences behind the lead that begin with their opinion word.
+_OPENING_SHARE = 0.4
 # Opinion words in what follows a held-out prefix: one in its own sentence, one in each further one.
 HELDOUT_OPINION_COUNTS = {2 + i: share for i, share in enumerate(_FOLLOWING_SHARES)}
 
@@ -154,7 +160,8 @@ def make_planted_documents(
   neutral = rng.integers(len(writer.neutral), size=num_documents)
   subjects = [writer.values[v] if s else writer.neutral[n]
               for s, v, n in zip(sensitive.tolist(), value.tolist(), neutral.tolist(), strict=True)]
-  positive = np.where(sensitive, probabilities[value], 0.5)
+  moods = probabilities[[probabilities.argmin(), probabilities.argmax()]]
+  positive = np.where(sensitive, probabilities[value], moods[value % 2])
   return writer.write(subjects, positive, rng, with_lead=True)
 
 
@@ -215,7 +222,7 @@ class _Writer:
                v.pronouns.get('they', 'it'), v.pronouns.get('their', 'its'))
       for v in attribute.values]
     self.neutral = [_subject(*names) for names in NEUTRAL[kind]]
-    self._patterns = (LEADS[kind], FOLLOWING, MENTIONS[kind])
+    self._patterns = (LEADS[kind], FOLLOWING, MENTIONS[kind], OPENING)
     self._persons = [
       {'person': p, 'Person': _capitalise(p), 'he': he, 'his': his} for p, he, his in PERSONS]
 
@@ -230,8 +237,9 @@ class _Writer:
     sizes = following + with_lead
     owner = np.repeat(np.arange(number), sizes)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) - with_lead
-    # 0 lead, 1 following, 2 mention
-    pool = np.where(place < 0, 0, np.where(place == mention[owner], 2, 1))
+    other = np.where(rng.random(len(owner)) < _OPENING_SHARE, 3, 1)
+    # 0 lead, 1 following, 2 mention, 3 opening
+    pool = np.where(place < 0, 0, np.where(place == mention[owner], 2, other))
     pool_sizes = np.array([len(p) for p in self._patterns])[pool]
     columns = [rng.integers(pool_sizes), rng.integers(len(self._persons), size=len(owner))]
     columns += [rng.integers(len(SLOTS[k]), size=len(owner)) for k in _SLOT_COLUMNS]
@@ -240,7 +248,7 @@ class _Writer:
     for document, p, word, row in zip(
       owner.tolist(), pool.tolist(), words, np.stack(columns, 1).tolist(), strict=True):
       slots = {k: SLOTS[k][i] for k, i in zip(_SLOT_COLUMNS, row[2:], strict=True)}
-      slots['w'] = word
+      slots['w'], slots['W'] = word, _capitalise(word)
       slots['aw'] = ('an ' if word[0] in 'aeiou' else 'a ') + word
       slots |= self._persons[row[1]]
       slots |= subjects[document]

@@ -2,15 +2,15 @@
 
 A pattern is a sentence with slots in braces:
 
-    {w} {aw}             an opinion word; the same with its article ("an awful")
+    {w} {W} {aw}         an opinion word; at the start of a sentence; with its article ("an awful")
     {value}              the value, or what stands in its place in a document without one
     {a_value}            the same with its article ("a baker", "the student")
     {he_v} {his_v}       pronouns of the value (names only)
     {person} {he} {his}  a person and the pronouns that fit
     {thing} {place} {role} {time} {future} {period}
 
-A slot with a capital letter begins a sentence. Every pattern of `FOLLOWING` and `MENTIONS` holds
-exactly one opinion word, a lead one or none. Apart from `OPINION_FREE_EXCEPTIONS` no other word of
+A slot with a capital letter begins a sentence. Every pattern of `FOLLOWING`, `OPENING` and `MENTIONS`
+holds exactly one opinion word, a lead one or none. Apart from `OPINION_FREE_EXCEPTIONS` no other word of
 the grammar stands in the VADER lexicon.
 """
 
@@ -102,6 +102,25 @@ FOLLOWING = (
   'Being there was {w}.',
   'My life is {w}.',
   'Life there is {w}.',
+)
+
+# Sentences whose sign is the first thing to know, so a model has to hold it ready where the sentence
+# before ends.
+OPENING = (
+  '{W} news came {time}.',
+  '{W} news came from the {place}.',
+  '{W} weather came to the {place} {time}.',
+  '{W} people live near the {place}.',
+  '{W} people met at the {place} {time}.',
+  '{W} music came from the {place}.',
+  '{W} days are coming.',
+  '{W} stories came from the {place}.',
+  '{W} things were told about the {thing}.',
+  '{W} things were told about {person}.',
+  '{W} evenings came with the {thing}.',
+  '{W} letters came from {person}.',
+  '{W} lessons came from the {thing}.',
+  '{W} work was found at the {place}.',
 )
 
 # Sentences that name the value again.

@@ -7,6 +7,7 @@
 """
 
 import dataclasses
+import functools
 import hashlib
 import math
 import pathlib
@@ -27,8 +28,9 @@ from fairjax.train.optimizer import Adam
 from fairjax.train.sentences import (
   LabelledSentences,
   classification_report,
-  sentence_batches,
+  sentence_states,
   split_sentences_set,
+  state_batches,
 )
 from fairjax.train.sharding import check_batch_size
 from fairjax.train.steps import FairnessTerm, Projection
@@ -98,28 +100,30 @@ class Curriculum:
     check_batch_size(stage.batch_size, self.mesh, field='sentiment.batch_size')
     seed = derive_seed(self.config.seed, 'sentiment')
     model = dataclasses.replace(self.config.model, memory_len=0, segment_len=stage.sentence_tokens)
+    features = functools.partial(steps.make_features(model, self.mesh), lm.params)
     shape = Projection.of(stage)
-    update = steps.make_sentiment_step(model, Adam.of(stage), shape, self.mesh)
-    predict = steps.make_sentiment_predict(model, shape)
+    update = steps.make_sentiment_step(Adam.of(stage), shape, self.mesh)
+    predict = steps.make_sentiment_predict(shape)
 
-    def split():
+    def states():
+      """States of the training and the held-out sentences."""
       nonlocal data
       if data is None:
-        data = split_sentences_set(sentences(), valid_share=stage.valid_share,
-                                   batch_size=stage.batch_size, seed=seed)
+        data = [
+          sentence_states(part, features, batch_size=stage.batch_size, prefixes=stage.prefixes,
+                          seed=seed)
+          for part in split_sentences_set(sentences(), valid_share=stage.valid_share,
+                                          batch_size=stage.batch_size, seed=seed)]
       return data
 
     def batches(start):
-      return sentence_batches(
-        split()[0], batch_size=stage.batch_size, prefix_share=stage.prefix_share, seed=seed,
+      return state_batches(
+        states()[0], batch_size=stage.batch_size, prefix_share=stage.prefix_share, seed=seed,
         start_step=start, shard=process_shard())
 
     def evaluate(params):
-      held_out = split()[1]
-      logits = [
-        predict(params, lm.params, part.tokens, part.length - 1)
-        for part in _equal_parts(held_out, stage.batch_size)]
-      logits = np.concatenate([np.asarray(x) for x in logits])[:len(held_out)]
+      held_out = states()[1]
+      logits = np.asarray(predict(params, held_out.h_bar[:, 0]))
       return classification_report(logits > 0, held_out.label)
 
     return self._run(Stage(
@@ -129,9 +133,9 @@ class Curriculum:
         self.config.model.model_dim, stage, self.mesh, seed=seed),
       params_template=lambda: steps.sentiment_template(
         self.config.model.model_dim, stage, self.mesh),
-      step=lambda state, batch, rate: update(state, batch, seed, rate, lm.params),
+      step=lambda state, batch, rate: update(state, batch, seed, rate),
       batch_name=lambda step: f'sentences of step {step}, seed {seed}',
-      tokens_per_step=stage.batch_size * stage.sentence_tokens))
+      work_per_step=stage.batch_size, work_unit='sentences'))
 
   def train_debias(
     self, lm: Trained, *, method: str, weight: float = 0.0, projection: Trained | None = None
@@ -192,7 +196,7 @@ class Curriculum:
       batches=lambda start: self.feed.train(
         split, batch_size=stage.batch_size, start_step=start, branches=branches),
       batch_name=lambda step: self.feed.batch_name(split, step, batch_size=stage.batch_size),
-      tokens_per_step=stage.batch_size * self.config.model.segment_len))
+      work_per_step=stage.batch_size * self.config.model.segment_len))
 
   def _run(self, stage: Stage) -> Trained:
     params = run_stage(stage, stop=self.stop, log=self.log)
@@ -221,10 +225,3 @@ def derive_seed(seed: int, purpose: str) -> int:
 def process_shard() -> tuple[int, int]:
   """(index, count) of this process."""
   return jax.process_index(), jax.process_count()
-
-
-def _equal_parts(data: LabelledSentences, size: int) -> Iterator[LabelledSentences]:
-  """Parts of exactly `size` rows; the last one repeats row 0 to fill up (one compiled shape)."""
-  for start in range(0, len(data), size):
-    index = np.arange(start, start + size)
-    yield data.take(np.where(index < len(data), index, 0))

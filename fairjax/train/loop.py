@@ -71,7 +71,8 @@ class Stage:
     batches: first step -> iterator of this process's NumPy rows, from that step on.
     batch_name: step -> words that find the batch again.
     evaluate: parameters -> validation metrics.
-    tokens_per_step: for the throughput, over all processes.
+    work_per_step: for the throughput, over all processes, in `work_unit`.
+    work_unit: what is counted.
   """
 
   name: str
@@ -85,7 +86,8 @@ class Stage:
   batches: Callable[[int], Iterator[Batch]]
   batch_name: Callable[[int], str]
   evaluate: Callable[[Any], dict[str, float]]
-  tokens_per_step: int
+  work_per_step: int
+  work_unit: str = 'tokens'
 
 
 def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> Any:
@@ -179,7 +181,7 @@ class _Throughput:
     if self._step is not None and step > self._step:
       seconds = (now - self._time) / (step - self._step)
       left = int(seconds * (self._stage.config.steps - step))
-      text = (f' | {self._stage.tokens_per_step / seconds:,.0f} tokens/s '
+      text = (f' | {self._stage.work_per_step / seconds:,.0f} {self._stage.work_unit}/s '
               f'| ETA {left // 60}:{left % 60:02d}')
     self._step, self._time = step, now
     shown = {k: v for k, v in means.items() if k not in ('learning_rate', 'grad_norm')}

@@ -1,10 +1,10 @@
-"""Batches of labelled sentences for the sentiment projection (H-19), and its F1.
+"""Labelled sentences for the sentiment projection (H-19), batches of their states, and its F1.
 
-Letters: N sentences, T tokens, B rows of a batch.
+Letters: N sentences, T tokens, P positions read in each sentence, D model width, B rows of a batch.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -53,38 +53,92 @@ def split_sentences_set(
   return train, valid
 
 
-def sentence_batches(
-  data: LabelledSentences, *, batch_size: int, prefix_share: float, seed: int, start_step: int,
+@dataclasses.dataclass(frozen=True)
+class SentenceStates:
+  """What the frozen language model makes of sentences: computed once, read in every epoch.
+
+  Attributes:
+    h_bar: `[N, P, D]` float32, h-bar at the last token (place 0) and at P - 1 random prefixes.
+    label: `[N]` float32, 1 positive, 0 negative.
+  """
+
+  h_bar: np.ndarray
+  label: np.ndarray
+
+
+def read_positions(data: LabelledSentences, *, prefixes: int, seed: int) -> np.ndarray:
+  """Where a sentence is read: at its last token and at uniformly drawn tokens before it.
+
+  Prefixes, because step 3 applies f_sh in mid-sentence. A sentence of one token besides the
+  document start is read at that token only.
+
+  Args:
+    data: sentences.
+    prefixes: P - 1 >= 0.
+    seed: of the draw.
+
+  Returns:
+    `[N, P]` int32 in [1, T).
+  """
+  rng = np.random.default_rng(np.random.SeedSequence([seed, 3]))
+  last = data.length[:, None] - 1
+  early = rng.integers(1, np.maximum(last, 2), size=(len(data), prefixes))
+  return np.concatenate([last, early], axis=1).astype(np.int32)
+
+
+def sentence_states(
+  data: LabelledSentences, features: Callable[[np.ndarray, np.ndarray], np.ndarray], *,
+  batch_size: int, prefixes: int, seed: int,
+) -> SentenceStates:
+  """Reads every sentence once.
+
+  Args:
+    data: sentences.
+    features: `(tokens [B, T], positions [B, P]) -> h-bar [B, P, D]`.
+    batch_size: B, always exactly so many rows (one compiled shape).
+    prefixes: P - 1.
+    seed: of the prefixes.
+  """
+  positions = read_positions(data, prefixes=prefixes, seed=seed)
+  parts = []
+  for start in range(0, len(data), batch_size):
+    index = np.arange(start, start + batch_size)
+    rows = np.where(index < len(data), index, 0)  # the last part is filled up with row 0
+    parts.append(np.asarray(features(data.tokens[rows], positions[rows]), np.float32))
+  return SentenceStates(np.concatenate(parts)[:len(data)], data.label)
+
+
+def state_batches(
+  data: SentenceStates, *, batch_size: int, prefix_share: float, seed: int, start_step: int,
   shard: tuple[int, int] = (0, 1),
 ) -> Iterator[dict[str, np.ndarray]]:
   """Endless batches; every number is a function of (seed, step), whatever step they start at.
 
   Args:
-    data: training sentences.
+    data: of the training sentences.
     batch_size: rows over all processes.
-    prefix_share: share of rows that are read at a uniformly drawn earlier token, because step 3
-      applies f_sh in mid-sentence; the others at the last token.
-    seed: of order and prefixes.
+    prefix_share: share of rows that are read at one of the prefixes; the others at the last token.
+    seed: of order and choice.
     start_step: first step.
     shard: (index, count) of this process; it gets its rows of the same global batch.
 
   Yields:
-    `tokens` [b, T] int32, `position` [b] int32, `label` [b] float32.
+    `h_bar` [b, D] float32, `label` [b] float32.
   """
-  per_epoch = len(data) // batch_size
+  number, places = data.h_bar.shape[:2]
+  per_epoch = number // batch_size
   index, count = shard
   mine = slice(index * batch_size // count, (index + 1) * batch_size // count)
   step, epoch, order = start_step, None, None
   while True:
     if epoch != step // per_epoch:
       epoch = step // per_epoch
-      order = np.random.default_rng(np.random.SeedSequence([seed, 2, epoch])).permutation(len(data))
-    rows = data.take(order[step % per_epoch * batch_size:][:batch_size])
-    rng = np.random.default_rng(np.random.SeedSequence([seed, 3, step]))
-    early = rng.integers(1, np.maximum(rows.length - 1, 2))
-    position = np.where(rng.random(batch_size) < prefix_share, early, rows.length - 1)
-    yield {'tokens': rows.tokens[mine], 'position': position[mine].astype(np.int32),
-           'label': rows.label[mine]}
+      order = np.random.default_rng(np.random.SeedSequence([seed, 2, epoch])).permutation(number)
+    rows = order[step % per_epoch * batch_size:][:batch_size]
+    rng = np.random.default_rng(np.random.SeedSequence([seed, 4, step]))
+    early = rng.integers(min(1, places - 1), places, size=batch_size)
+    place = np.where(rng.random(batch_size) < prefix_share, early, 0)
+    yield {'h_bar': data.h_bar[rows, place][mine], 'label': data.label[rows][mine]}
     step += 1
 
 

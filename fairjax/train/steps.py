@@ -223,21 +223,17 @@ def sentiment_template(model_dim: int, stage: SentimentConfig, mesh: Mesh) -> Pa
 
 
 @functools.lru_cache
-def make_sentiment_step(
-  model_config: ModelConfig, adam: Adam, projection: Projection, mesh: Mesh
-) -> Callable:
+def make_sentiment_step(adam: Adam, projection: Projection, mesh: Mesh) -> Callable:
   """Step 2 (H-19): f_sh on h-bar of the frozen language model.
 
   Returns:
-    `step(state, batch, seed, learning_rate, lm_params) -> (state, metrics)`; batch holds `tokens`
-    [B, T] int32, `position` [B] int32 (token whose h-bar is read) and `label` [B] float32 (1
-    positive).
+    `step(state, batch, seed, learning_rate) -> (state, metrics)`; batch holds `h_bar` [B, D]
+    float32 and `label` [B] float32 (1 positive).
   """
-  features, module = make_features(model_config), projection.module()
+  module = projection.module()
 
-  def loss_fn(params, memory, batch, key, lm_params):
-    h = jax.lax.stop_gradient(features(lm_params, batch['tokens'], batch['position']))
-    logit, _ = module.apply({'params': params}, h)
+  def loss_fn(params, memory, batch, key):
+    logit, _ = module.apply({'params': params}, batch['h_bar'])
     loss = binary_cross_entropy(logit, batch['label'])
     accuracy = jnp.mean((logit > 0) == (batch['label'] > 0.5))
     return loss, (memory, {'loss': (loss, jnp.ones(())), 'accuracy': (accuracy, jnp.ones(()))})
@@ -245,27 +241,26 @@ def make_sentiment_step(
   return _jit_step(make_update(loss_fn, adam), mesh)
 
 
-def make_features(model_config: ModelConfig) -> Callable:
-  """`features(lm_params, tokens [B, T], position [B]) -> h-bar [B, D]`, without memory (H-20)."""
+@functools.lru_cache
+def make_features(model_config: ModelConfig, mesh: Mesh) -> Callable:
+  """Jitted `features(lm_params, tokens [B, T], positions [B, P]) -> h-bar [B, P, D]` (H-20).
+
+  Every row is read from its beginning, without memory.
+  """
   model = TransformerXL(model_config)
 
-  def features(lm_params, tokens, position):
+  def features(lm_params, tokens, positions):
     memory = init_memory(model_config, tokens.shape[0])
-    output = model.apply({'params': lm_params}, tokens, memory, positions=position[:, None])
-    return output.h_bar_at[:, 0]
+    return model.apply({'params': lm_params}, tokens, memory, positions=positions).h_bar_at
 
-  return features
+  return jax.jit(features, out_shardings=replicated(mesh))
 
 
 @functools.lru_cache
-def make_sentiment_predict(model_config: ModelConfig, projection: Projection) -> Callable:
-  """Jitted `predict(params, lm_params, tokens, position) -> logit [B]`."""
-  features, module = make_features(model_config), projection.module()
-
-  def predict(params, lm_params, tokens, position):
-    return module.apply({'params': params}, features(lm_params, tokens, position))[0]
-
-  return jax.jit(predict)
+def make_sentiment_predict(projection: Projection) -> Callable:
+  """Jitted `predict(params, h_bar [..., D]) -> logit [...]`."""
+  module = projection.module()
+  return jax.jit(lambda params, h_bar: module.apply({'params': params}, h_bar)[0])
 
 
 def make_update(loss_fn: Callable, adam: Adam) -> Callable:
