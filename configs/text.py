@@ -37,10 +37,13 @@ def get_config(arg=''):
   config.lm.learning_rate = 1e-3
   config.lm.warmup_steps = 100
 
-  config.sentiment.steps = 600
-  config.sentiment.batch_size = 64
+  config.sentiment.steps = 3000
+  config.sentiment.batch_size = 256
   config.sentiment.learning_rate = 1e-3
   config.sentiment.warmup_steps = 50
+  config.sentiment.log_every = 500
+  config.sentiment.eval_every = 1000
+  config.sentiment.checkpoint_every = 1000
   config.sentiment.max_sentences = 40000
   config.sentiment.scorer = 'opinion' if arg.lexicon else 'vader'
 
