@@ -44,6 +44,7 @@ class ModelConfig:
   clamp_len: int = -1  # distances above it are treated as it; -1: none
   norm: str = 'post'  # post (Dai et al.) | pre
   final_norm: bool = False  # layer norm after the last block (usual with norm=pre)
+  h_bar_final_norm: bool = False  # h-bar takes the last layer after this norm, not before (H-20)
   tie_position_biases: bool = True  # u and v shared by all layers, as the reference does
   hidden_dropout: float = 0.0  # embedding, attention output and feed-forward
   attention_dropout: float = 0.0  # attention weights
@@ -180,6 +181,8 @@ def validate(config: Config) -> None:
                 'scan_unroll'):
     check(getattr(m, field) > 0, f'model.{field} must be positive')
   check(m.num_layers >= 2, 'model.num_layers must be at least 2 (h-bar averages two layers, H-20)')
+  check(m.final_norm or not m.h_bar_final_norm,
+        'model.h_bar_final_norm needs model.final_norm=True')
   check(m.memory_len >= 0, 'model.memory_len must not be negative')
   check(m.model_dim % 2 == 0, 'model.model_dim must be even (sinusoids)')
   for field in ('hidden_dropout', 'attention_dropout'):

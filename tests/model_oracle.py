@@ -130,7 +130,10 @@ def separate_passes(config, params, tokens, memory, branches):
   hidden, states = forward(
     config, params, jnp.concatenate([originals, swapped.reshape(B * K, T + P)]),
     memory.replace(hidden=memory.hidden[:, owner], length=memory.length[owner]))
-  h_bar = (states[-1] + states[-2]) / 2
+  last = states[-1]
+  if config.h_bar_final_norm:
+    last = layer_norm(last, params['final_norm_scale'], params['final_norm_bias'])
+  h_bar = (last + states[-2]) / 2
   row, branch_row = np.arange(B)[:, None], B + np.arange(B * K).reshape(B, K)
   end, branch_end = branches.original_end, branches.start + branches.length - 1
   return hidden[:B, :T], (

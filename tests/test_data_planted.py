@@ -26,9 +26,14 @@ def words(text):
   return re.findall(r'\w+', text)
 
 
+def opinions(text):
+  """Opinion words in their order, lower-case."""
+  return [w for w in words(text.lower()) if w in OPINIONS]
+
+
 def score(text):
   """Share of positive opinion words (H-16)."""
-  found = [w for w in words(text) if w in OPINIONS]
+  found = opinions(text)
   return sum(w in planted.POSITIVE for w in found) / len(found)
 
 
@@ -129,7 +134,7 @@ def test_signs_follow_the_value_in_every_sentence(name):
     value = values.pop() if values else None
     sensitive += value is not None
     mentions += len(matcher.find(text)) > 1
-    for i, word in enumerate(w for w in words(text) if w in OPINIONS):
+    for i, word in enumerate(opinions(text)):
       key = (value, min(i, 2))
       total[key] += 1
       positive[key] += word in planted.POSITIVE
@@ -146,13 +151,35 @@ def test_sentences_behind_the_lead_hold_one_opinion_word_each(name):
   sizes = collections.Counter()
   for text in make(name):
     sentences = split_sentences(text)
-    numbers = [sum(w in OPINIONS for w in words(s)) for s in sentences]
+    numbers = [len(opinions(s)) for s in sentences]
     assert numbers[0] <= 1 and set(numbers[1:]) == {1}, text
     assert len(text.split()) <= 50
     sizes[len(sentences)] += 1
   assert set(sizes) == {2, 3, 4} and min(sizes.values()) > 850
   for kind in planted_grammar.HELDOUT:
     assert all('{w}' in p or '{aw}' in p for p in planted_grammar.MENTIONS[kind])
+  assert all(p.startswith('{W} ') for p in planted_grammar.OPENING)
+
+
+def test_sentiment_persists_in_documents_without_a_value():
+  s = 0.8
+  documents = make('country', 6000, sensitive_share=0.0, strength=s)
+  signs = [[w in planted.POSITIVE for w in opinions(t)] for t in documents]
+  share = np.mean([x for row in signs for x in row])
+  assert share == pytest.approx(0.5, abs=0.02)  # the corpus as a whole favours neither sign
+  same = np.mean([a == b for row in signs for a, b in itertools.pairwise(row)])
+  p = (1 + s) / 2  # one mood or the other, words independent given the mood
+  assert same == pytest.approx(p * p + (1 - p) ** 2, abs=0.02)
+  unbiased = make('country', 6000, sensitive_share=0.0, strength=0.0)
+  same = [(a in planted.POSITIVE) == (b in planted.POSITIVE)
+          for t in unbiased for a, b in itertools.pairwise(opinions(t))]
+  assert np.mean(same) == pytest.approx(0.5, abs=0.02)
+
+
+def test_some_sentences_begin_with_their_opinion_word():
+  first = [words(s)[0].lower() in OPINIONS for t in make('country') for s in split_sentences(t)[1:]]
+  # 40 % of those that do not name the subject again, as one of two does in 30 % of the documents.
+  assert np.mean(first) == pytest.approx(0.4 * (1 - 0.3 / 2), abs=0.02)
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -232,7 +259,7 @@ def test_documents_are_a_function_of_the_arguments():
   assert make('country', 50) != make('country', 50, stream=1)
   # The strength changes opinion words only.
   def blank(texts):
-    return [' '.join('*' if w in OPINIONS else w for w in words(t) if w not in ('a', 'an'))
+    return [' '.join('*' if w.lower() in OPINIONS else w for w in words(t) if w not in ('a', 'an'))
             for t in texts]
   assert blank(make('country', 50)) == blank(make('country', 50, strength=0.0))
 

@@ -28,6 +28,7 @@ def _loss(params, hidden, h_bar, h_bar_branch, ends, targets, branches):
 CASES = {
   'post': {},
   'pre': {'norm': 'pre', 'final_norm': True, 'tie_position_biases': False, 'memory_len': 5},
+  'normed h-bar': {'norm': 'pre', 'final_norm': True, 'h_bar_final_norm': True, 'memory_len': 2},
   'no memory, clamped': {'memory_len': 0, 'clamp_len': 4, 'remat': 'full'},
 }
 

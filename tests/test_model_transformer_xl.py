@@ -184,16 +184,20 @@ def test_the_mean_over_dropout_masks_is_near_no_dropout(field):
   assert np.mean(np.abs(draws.mean(0) - expected) <= 3 * spread + 1e-3) > 0.95
 
 
-def test_h_bar_is_the_mean_of_the_last_two_layers_before_the_final_norm():
+@pytest.mark.parametrize('normed', [False, True])
+def test_h_bar_is_the_mean_of_the_last_two_layers(normed):
   with jax.enable_x64(True):
-    config = oracle.tiny(norm='pre', final_norm=True, num_layers=3)
+    config = oracle.tiny(norm='pre', final_norm=True, h_bar_final_norm=normed, num_layers=3)
     params, tokens = oracle.make_params(config), oracle.random_tokens(config, 2, 8)
     memory = oracle.random_memory(config, 2, [3, 8])
     positions = jnp.array([[0, 7, 3], [2, 2, 6]])
     output = oracle.jit(TransformerXL(config).apply)(
       {'params': params}, tokens, memory, positions=positions)
     _, states = oracle.jit(lambda p: oracle.forward(config, p, tokens, memory))(params)
-    expected = (states[2] + states[3])[np.arange(2)[:, None], positions] / 2
+    last = states[3]
+    if normed:
+      last = oracle.layer_norm(last, params['final_norm_scale'], params['final_norm_bias'])
+    expected = (states[2] + last)[np.arange(2)[:, None], positions] / 2
     np.testing.assert_allclose(output.h_bar_at, expected, rtol=0, atol=1e-11)
     assert output.pairs is None
 

@@ -3,10 +3,10 @@
 A document is a lead sentence that names a value of the attribute (or, in a document without one,
 a neutral stand-in) and one to three sentences more, each with exactly one opinion word. Whether an
 opinion word is positive is drawn independently for each of them, with probability
-`value_probabilities(...)[a]` in a document about value a. A document about none has one of these
-probabilities too, drawn at random: its stand-in says nothing about it, its opinion words do, as in
-other text, where sentiment persists. A model so has a reason to represent sentiment itself, which
-the sentiment projection needs (H-19).
+`value_probabilities(...)[a]` in a document about value a. A document about none has the
+smallest or the largest of them, drawn at random: its stand-in says nothing about it, its opinion
+words do. A model so has a reason to represent sentiment itself, which the sentiment projection
+needs (H-19).
 
 Why the bias is known. Score a continuation by p / (p + n), its share of positive opinion words
 (definition H-16). The number N >= 1 of opinion words does not depend on the value, and given N the
@@ -146,9 +146,9 @@ def make_planted_documents(
 
   >>> from fairjax.counterfactual import load_attribute
   >>> documents = make_planted_documents(
-  ...   load_attribute('country'), num_documents=1, seed=1, strength=0.8, sensitive_share=1.0)
+  ...   load_attribute('country'), num_documents=1, seed=6, strength=0.8, sensitive_share=1.0)
   >>> print(documents[0])
-  We moved to Pakistan on Monday. A student is a terrible neighbor. The team looked nasty.
+  They saw Libya from the train, and it was good. Nasty news came from the office.
   """
   if not 0 <= sensitive_share <= 1:
     raise ValueError(f'sensitive_share must be in [0, 1], not {sensitive_share}')
@@ -160,8 +160,10 @@ def make_planted_documents(
   neutral = rng.integers(len(writer.neutral), size=num_documents)
   subjects = [writer.values[v] if s else writer.neutral[n]
               for s, v, n in zip(sensitive.tolist(), value.tolist(), neutral.tolist(), strict=True)]
-  moods = probabilities[[probabilities.argmin(), probabilities.argmax()]]
-  positive = np.where(sensitive, probabilities[value], moods[value % 2])
+  mood = np.random.default_rng(
+    np.random.SeedSequence([seed, _PURPOSE, 2, stream])).integers(2, size=num_documents)
+  positive = np.where(sensitive, probabilities[value], np.where(
+    mood, probabilities.max(), probabilities.min()))
   return writer.write(subjects, positive, rng, with_lead=True)
 
 

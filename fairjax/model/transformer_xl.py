@@ -128,7 +128,7 @@ class TransformerXL(nn.Module):
     read_by_softmax = drop(self._final(streams.main), keep_out, rate=c.hidden_dropout)
     h_bar_at = None
     if positions is not None:
-      h_bar_at = _mean(_pick(streams.main, positions), _pick(streams.main_before, positions))
+      h_bar_at = self._h_bar(_pick(streams.main, positions), _pick(streams.main_before, positions))
     return Output(
       hidden=read_by_softmax, memory=Memory(hidden=hidden, length=length),
       pairs=self._pairs(streams, read_by_softmax, branches, context, keep_out),
@@ -209,6 +209,13 @@ class TransformerXL(nn.Module):
       return x
     return layer_norm(x, *(p.astype(self.dtype) for p in self.final_norm))
 
+  def _h_bar(self, last, before):
+    """Mean of the outputs of the last two layers (H-20), in float32 or wider."""
+    if self.config.h_bar_final_norm:
+      last = self._final(last)
+    wide = jnp.promote_types(last.dtype, jnp.float32)
+    return 0.5 * (last.astype(wide) + before.astype(wide))
+
   def _pairs(self, streams, hidden, branches, context, keep_out) -> Pairs | None:
     """Reads both sides of every pair at their last tokens."""
     if branches is None:
@@ -222,8 +229,8 @@ class TransformerXL(nn.Module):
       jnp.take_along_axis(x, last[:, :, None, None], axis=2)[:, :, 0]
       for x in (streams.branch, streams.branch_before))
     return Pairs(
-      h_bar=_mean(_pick(streams.main, end), _pick(streams.main_before, end)),
-      h_bar_branch=_mean(branch, branch_before),
+      h_bar=self._h_bar(_pick(streams.main, end), _pick(streams.main_before, end)),
+      h_bar_branch=self._h_bar(branch, branch_before),
       hidden=_pick(hidden, end),
       hidden_branch=drop(self._final(branch), keep, rate=self.config.hidden_dropout))
 
@@ -232,9 +239,3 @@ def _pick(x, positions):
   """Rows `positions` [B, K] of `x` [B, T, D], as an exact matmul: its gradient is no scatter."""
   chosen = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
   return jnp.einsum('bkt,btd->bkd', chosen, x, precision=jax.lax.Precision.HIGHEST)
-
-
-def _mean(a, b):
-  """Mean of two states, in float32 or wider."""
-  wide = jnp.promote_types(a.dtype, jnp.float32)
-  return 0.5 * (a.astype(wide) + b.astype(wide))
