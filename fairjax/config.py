@@ -85,7 +85,9 @@ class SentimentConfig(TrainConfig):
   sentence_tokens: int = 64  # longer sentences are left out, counted
   max_sentences: int = 0  # 0: all; otherwise a seeded choice, counted
   valid_share: float = 0.1  # of the labelled sentences, held out for the F1
-  prefixes: int = 4  # random prefixes of each sentence whose h-bar is kept, besides the last token
+  # Random prefixes of each sentence whose h-bar is kept besides the last token's; in memory are
+  # sentences x (1 + prefixes) x model_dim x 4 bytes (max_sentences bounds it).
+  prefixes: int = 4
   prefix_share: float = 0.5  # share of examples read at one of them instead of the last token
 
 

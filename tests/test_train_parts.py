@@ -101,9 +101,9 @@ def test_state_batches_resume_shard_and_cover_an_epoch():
     np.testing.assert_array_equal(batch['label'], batch['h_bar'][:, 0] % 2)
 
 
-@pytest.mark.parametrize('places, expected', [(3, [0.5, 0.25, 0.25]), (1, [1.0])])
+@pytest.mark.parametrize('places, expected', [(3, [0.8, 0.1, 0.1]), (1, [1.0])])
 def test_states_are_read_at_the_last_token_or_at_a_prefix(places, expected):
-  stream = state_batches(_states(100, places), batch_size=100, prefix_share=0.5, seed=0,
+  stream = state_batches(_states(100, places), batch_size=100, prefix_share=0.2, seed=0,
                          start_step=0)
   found = np.concatenate([next(stream)['h_bar'][:, 1] for _ in range(200)]).astype(int)
   np.testing.assert_allclose(np.bincount(found) / len(found), expected, atol=0.015)
