@@ -9,9 +9,9 @@ A pattern is a sentence with slots in braces:
     {person} {he} {his}  a person and the pronouns that fit
     {thing} {place} {role} {time} {future} {period}
 
-A slot with a capital letter begins a sentence. Every pattern of `FOLLOWING`, `OPENING` and `MENTIONS`
-holds exactly one opinion word, a lead one or none. Apart from `OPINION_FREE_EXCEPTIONS` no other word of
-the grammar stands in the VADER lexicon.
+A slot with a capital letter begins a sentence. Every pattern of `FOLLOWING`, `OPENING` and
+`MENTIONS` holds exactly one opinion word, a lead one or none. Apart from `OPINION_FREE_EXCEPTIONS`
+no other word of the grammar stands in the VADER lexicon.
 """
 
 # Six of each: a model of a minute's training learns the sign of few words, not of many.
@@ -104,8 +104,8 @@ FOLLOWING = (
   'Life there is {w}.',
 )
 
-# Sentences whose sign is the first thing to know, so a model has to hold it ready where the sentence
-# before ends.
+# Sentences whose sign is the first thing to know, so that a model has to hold it ready where the
+# sentence before ends.
 OPENING = (
   '{W} news came {time}.',
   '{W} news came from the {place}.',

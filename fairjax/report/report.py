@@ -6,12 +6,11 @@ import os
 import pathlib
 import platform
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fairjax
-from fairjax.files import write_json
+from fairjax.files import atomic_write, write_json
 from fairjax.report import figures, sections
 from fairjax.report.comparison import (
   KnownBias,
@@ -99,7 +98,8 @@ def write_report(
     'paired_samples': [dataclasses.asdict(p) for p in paired],
     'figures': sorted(f'figures/{file.name}' for _, files in drawn for file in files)})
   path = directory / 'report.md'
-  _write_text(path, '\n\n'.join(parts) + '\n')
+  with atomic_write(path) as file:
+    file.write(('\n\n'.join(parts) + '\n').encode('utf-8'))
   return path
 
 
@@ -160,16 +160,3 @@ def _draw(
 def _file_name(text: str) -> str:
   """Text as part of a file name."""
   return re.sub(r'[^A-Za-z0-9-]+', '-', text)
-
-
-def _write_text(path: pathlib.Path, text: str) -> None:
-  """Writes UTF-8 atomically."""
-  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
-  try:
-    with os.fdopen(handle, 'w', encoding='utf-8') as file:
-      file.write(text)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
-  except BaseException:
-    pathlib.Path(temporary).unlink(missing_ok=True)
-    raise
