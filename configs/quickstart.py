@@ -26,10 +26,10 @@ def get_config(arg=''):
 
   config.model.num_layers = 2
   config.model.model_dim = 128
-  # Few heads: the first layer's are taken up by neighbouring words, so that a later word finds the
+  # One head: the first layer's is taken up by neighbouring words, so that a later word finds the
   # country through the second layer, whose input h-bar covers. With more heads a model this shallow
   # may read it from the embeddings, below h-bar, where neither regulariser reaches.
-  config.model.num_heads = 2
+  config.model.num_heads = 1
   config.model.head_dim = 64
   config.model.ff_dim = 512
   config.model.segment_len = 64
@@ -37,15 +37,15 @@ def get_config(arg=''):
   # 1 / sqrt(model_dim); with 0.02, the width-1024 value, attention stays uniform for long.
   config.model.init_std = 0.08
 
-  config.lm.steps = 1800
+  config.lm.steps = 1500
   config.lm.batch_size = 8
   config.lm.learning_rate = 1e-3
   config.lm.adam_b2 = 0.98
   config.lm.clip_norm = 1.0
   config.lm.warmup_steps = 30
   config.lm.log_every = 100
-  config.lm.eval_every = 900
-  config.lm.checkpoint_every = 900
+  config.lm.eval_every = 750
+  config.lm.checkpoint_every = 750
 
   config.sentiment.steps = 2000
   config.sentiment.batch_size = 256
@@ -58,19 +58,20 @@ def get_config(arg=''):
   config.sentiment.eval_every = 1000
   config.sentiment.checkpoint_every = 1000
 
-  config.debias.steps = 30
+  config.debias.steps = 50
   config.debias.batch_size = 16
-  # Few and large steps: 0.7 of the rate of step 1 (the paper: a tenth, for 25,000 steps and more).
-  config.debias.learning_rate = 7e-4
+  # Few and large steps: half the rate of step 1 (the paper: a tenth, for 25,000 steps and more).
+  config.debias.learning_rate = 5e-4
   config.debias.adam_b2 = 0.98
   config.debias.clip_norm = 1.0
   config.debias.warmup_steps = 10
   config.debias.log_every = 10
-  config.debias.eval_every = 30
-  config.debias.checkpoint_every = 15
+  config.debias.eval_every = 50
+  config.debias.checkpoint_every = 25
 
-  config.sample.samples = 100
-  config.sample.batch_size = 100
+  config.sample.samples = 250
+  config.sample.batch_size = 250
+  config.sample.sentence_end = True
   config.measure.eval_batch_size = 16
   config.measure.permutations = 100
   return config

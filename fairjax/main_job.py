@@ -332,13 +332,15 @@ class Job:
     """Closed form beside what was measured on held-out prefixes of the grammar."""
     if not self._has_heldout:
       return None
-    from fairjax.data.planted import true_group_fairness, true_individual_fairness
+    from fairjax.data import planted
     from fairjax.report import KnownBias
     strength = self.config.data.planted_strength
     measures = self._read_measures(self.models[0], heldout=True)['measures']
+    counts = {1: 1.0} if self.config.sample.sentence_end else planted.HELDOUT_OPINION_COUNTS
     return KnownBias(
-      individual_fairness=true_individual_fairness(self.attribute, strength=strength),
-      group_fairness=true_group_fairness(self.attribute, strength=strength),
+      individual_fairness=planted.true_individual_fairness(self.attribute, strength=strength),
+      group_fairness=planted.true_group_fairness(
+        self.attribute, strength=strength, opinion_counts=counts),
       scorer=next(iter(measures['scorers'])), measures={BASELINE: measures})
 
   def _notes(self) -> list[str]:
@@ -349,7 +351,9 @@ class Job:
     found = card['summary']
     return [f"Sentiment projection f_sh on {found['sentences']:.0f} held-out sentences (H-19): "
             f"F1 {found['f1']:.3f}, accuracy {found['accuracy']:.3f} (always the more frequent "
-            f"class: {found['majority']:.3f})."]
+            f"class: {found['majority']:.3f})" + (
+              f"; at random prefixes, as step 3 reads it, F1 {found['prefix_f1']:.3f}, accuracy "
+              f"{found['prefix_accuracy']:.3f}." if 'prefix_f1' in found else '.')]
 
 
 class PreparedFeed:

@@ -123,8 +123,13 @@ class Curriculum:
 
     def evaluate(params):
       held_out = states()[1]
-      logits = np.asarray(predict(params, held_out.h_bar[:, 0]))
-      return classification_report(logits > 0, held_out.label)
+      positive = np.asarray(predict(params, held_out.h_bar)) > 0
+      found = classification_report(positive[:, 0], held_out.label)
+      if stage.prefixes:  # step 3 reads in mid-sentence
+        label = np.repeat(held_out.label, stage.prefixes)
+        found |= {f'prefix_{name}': value for name, value in classification_report(
+          positive[:, 1:].ravel(), label).items() if name in ('accuracy', 'f1')}
+      return found
 
     return self._run(Stage(
       name='sentiment', directory=self.workdir / 'sentiment', identity=identity, config=stage,
