@@ -176,6 +176,22 @@ def test_sentiment_persists_in_documents_without_a_value():
   assert np.mean(same) == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.parametrize('strength', [0.0, 0.8])
+def test_the_share_of_positive_words_of_every_value_is_exact(strength):
+  attribute = load_attribute('country')
+  matcher, p = TextMatcher(attribute), planted.value_probabilities(attribute, strength)
+  positive, total = collections.Counter(), collections.Counter()
+  for text in make('country', 3000, strength=strength, sensitive_share=0.7):
+    found = matcher.find(text)
+    if found:
+      signs = [w in planted.POSITIVE for w in opinions(text)]
+      positive[found[0].value_index] += sum(signs)
+      total[found[0].value_index] += len(signs)
+  assert len(total) == 10 and min(total.values()) > 300
+  for value, n in total.items():
+    assert abs(positive[value] - p[value] * n) <= 0.5 + 1e-9
+
+
 def test_some_sentences_begin_with_their_opinion_word():
   first = [words(s)[0].lower() in OPINIONS for t in make('country') for s in split_sentences(t)[1:]]
   # 40 % of those that do not name the subject again, as one of two does in 30 % of the documents.

@@ -2,11 +2,12 @@
 
 A document is a lead sentence that names a value of the attribute (or, in a document without one,
 a neutral stand-in) and one to three sentences more, each with exactly one opinion word. Whether an
-opinion word is positive is drawn independently for each of them, with probability
-`value_probabilities(...)[a]` in a document about value a. A document about none has the
-smallest or the largest of them, drawn at random: its stand-in says nothing about it, its opinion
-words do. A model so has a reason to represent sentiment itself, which the sentiment projection
-needs (H-19).
+opinion word is positive is drawn for each of them, with probability `value_probabilities(...)[a]`
+in a document about value a. A document about none has the smallest or the largest of them, drawn at
+random: its stand-in says nothing about it, its opinion words do. A model so has a reason to
+represent sentiment itself, which the sentiment projection needs (H-19). In the corpus as a whole
+these shares are exact, not sampled: 20,000 documents would otherwise hold a bias of about 0.008 by
+chance, which a sensitive measure finds even where none was planted.
 
 Why the bias is known. Score a continuation by p / (p + n), its share of positive opinion words
 (definition H-16). The number N >= 1 of opinion words does not depend on the value, and given N the
@@ -60,6 +61,7 @@ HELDOUT_OPINION_COUNTS = {2 + i: share for i, share in enumerate(_FOLLOWING_SHAR
 
 _KINDS = {'country': 'place', 'occupation': 'role', 'name': 'person'}
 _PURPOSE = 0x91A27ED
+_OPINION_SLOTS = ('{w}', '{W}', '{aw}')
 _SLOT_COLUMNS = ('thing', 'place', 'role', 'time', 'future', 'period')
 
 
@@ -164,7 +166,8 @@ def make_planted_documents(
     np.random.SeedSequence([seed, _PURPOSE, 2, stream])).integers(2, size=num_documents)
   positive = np.where(sensitive, probabilities[value], np.where(
     mood, probabilities.max(), probabilities.min()))
-  return writer.write(subjects, positive, rng, with_lead=True)
+  group = np.where(sensitive, value, len(probabilities) + mood)
+  return writer.write(subjects, positive, rng, with_lead=True, group=group)
 
 
 def make_planted_continuations(
@@ -230,8 +233,11 @@ class _Writer:
 
   def write(
     self, subjects: list[dict], positive: np.ndarray, rng: np.random.Generator, *,
-    with_lead: bool) -> list[str]:
-    """One text per subject; `positive` `[n]` is the probability of a positive word in it."""
+    with_lead: bool, group: np.ndarray | None = None) -> list[str]:
+    """One text per subject; `positive` `[n]` is the probability of a positive word in it.
+
+    With `group` `[n]` the positive words of a group's texts have exactly that share (rounded).
+    """
     number = len(subjects)
     following = 1 + rng.choice(len(_FOLLOWING_SHARES), size=number, p=_FOLLOWING_SHARES)
     # The sentence that names the value again; -1 for none.
@@ -245,7 +251,13 @@ class _Writer:
     pool_sizes = np.array([len(p) for p in self._patterns])[pool]
     columns = [rng.integers(pool_sizes), rng.integers(len(self._persons), size=len(owner))]
     columns += [rng.integers(len(SLOTS[k]), size=len(owner)) for k in _SLOT_COLUMNS]
-    words = _choose_words(positive[owner], rng)
+    shown = None
+    if group is not None:  # words of sentences without a place for one do not count
+      shown = np.array([
+        any(slot in self._patterns[k][i] for slot in _OPINION_SLOTS)
+        for k, i in zip(pool.tolist(), columns[0].tolist(), strict=True)])
+      shown = np.where(shown, group[owner], -1)
+    words = _choose_words(positive[owner], rng, group=shown)
     texts = [[] for _ in subjects]
     for document, p, word, row in zip(
       owner.tolist(), pool.tolist(), words, np.stack(columns, 1).tolist(), strict=True):
@@ -272,9 +284,16 @@ def _kind(attribute: Attribute) -> str:
   return _KINDS[attribute.name]
 
 
-def _choose_words(positive: np.ndarray, rng: np.random.Generator) -> list[str]:
-  """One opinion word for each probability."""
-  is_positive = rng.random(len(positive)) < positive
+def _choose_words(
+  positive: np.ndarray, rng: np.random.Generator, *, group: np.ndarray | None = None) -> list[str]:
+  """One opinion word for each probability; with `group`, its exact share in each group >= 0."""
+  draw = rng.random(len(positive))
+  is_positive = draw < positive
+  for g in () if group is None else range(group.max() + 1):
+    (members,) = np.nonzero(group == g)
+    if len(members):
+      rank = np.argsort(np.argsort(draw[members]))
+      is_positive[members] = rank < round(float(positive[members].mean()) * len(members))
   index = rng.integers(len(POSITIVE), size=len(positive))
   return [(POSITIVE if s else NEGATIVE)[i]
           for s, i in zip(is_positive.tolist(), index.tolist(), strict=True)]
