@@ -48,6 +48,8 @@ def test_overrides_keep_types():
   ({'debias.variants': 'embedding:-1'}, ['must be finite and >= 0']),
   ({'model': '3'}, ['model.num_layers']),
   ({'seed.x': '3'}, ['seed has no fields']),
+  ({'model.h_bar_final_norm': 'True', 'sentiment.prefixes': '-1'},
+   ['h_bar_final_norm needs model.final_norm=True', 'sentiment.prefixes must not be negative']),
   ({'model.norm': 'mid', 'lm.steps': '0'}, ["model.norm='mid'", 'lm.steps must be positive']),
 ])
 def test_wrong_override_is_one_line_that_helps(overrides, words):

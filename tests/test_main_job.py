@@ -64,6 +64,7 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
     fairness = saved['measures']['scorers']['opinion']['individual_fairness']
     assert 0 <= fairness['null_mean'] <= fairness['null_p95'] <= 1
     assert saved['perplexity']['test']['token'] > 1
+  assert 'at random prefixes, as step 3 reads it' in text
   # One opinion word a sentence: I.F. 0.9 * 11 / 27, and G.F. the mean of |p_a - 1/2|.
   assert report['known_bias']['individual_fairness'] == pytest.approx(0.9 * 11 / 27)
   assert report['known_bias']['group_fairness'] == pytest.approx(0.25)

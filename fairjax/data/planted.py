@@ -6,8 +6,8 @@ opinion word is positive is drawn for each of them, with probability `value_prob
 in a document about value a. A document about none has the smallest or the largest of them, drawn at
 random: its stand-in says nothing about it, its opinion words do. A model so has a reason to
 represent sentiment itself, which the sentiment projection needs (H-19). In the corpus as a whole
-these shares are exact, not sampled: 20,000 documents would otherwise hold a bias of about 0.008 by
-chance, which a sensitive measure finds even where none was planted.
+these shares are exact, not sampled: two values with n opinion words each would otherwise differ by
+sqrt(1 / (pi n)) on average by chance, which a sensitive measure finds even where none was planted.
 
 Why the bias is known. Score a continuation by p / (p + n), its share of positive opinion words
 (definition H-16). The number N >= 1 of opinion words does not depend on the value, and given N the

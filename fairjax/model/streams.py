@@ -67,8 +67,8 @@ class Branches:
 class Pairs:
   """States of a prefix and of its counterfactual, read at the last token of each.
 
-  `h_bar` is the mean of the outputs of the last two layers, before any final norm (H-20), in
-  float32 or wider; `hidden` is what the softmax reads there.
+  `h_bar` is the mean of the outputs of the last two layers (H-20), the last one after the final
+  norm only with `h_bar_final_norm`, in float32 or wider; `hidden` is what the softmax reads there.
   """
 
   h_bar: Any  # [B, K, D]
