@@ -129,8 +129,9 @@ class MeasureConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-  """Devices: rows are split over data x fsdp, parameters over fsdp and model."""
+  """Devices: rows are split over slices x data x fsdp, parameters over fsdp and model."""
 
+  slices: int = 1  # pod slices that the data-centre network joins
   data: int = -1  # -1: all devices that the others leave
   fsdp: int = 1
   model: int = 1
@@ -224,7 +225,8 @@ def validate(config: Config) -> None:
     check(len(config.measure.lexicon) == 2, 'the opinion scorer needs measure.lexicon=(positive '
           'file, negative file); or use the vader scorer for measure.scorers and sentiment.scorer')
   check(config.mesh.data == -1 or config.mesh.data > 0, 'mesh.data must be -1 or positive')
-  check(config.mesh.fsdp > 0 and config.mesh.model > 0, 'mesh.fsdp and mesh.model must be positive')
+  for field in ('slices', 'fsdp', 'model'):
+    check(getattr(config.mesh, field) > 0, f'mesh.{field} must be positive')
   if errors:
     raise UserError('invalid config: ' + '; '.join(errors))
 

@@ -6,12 +6,12 @@ import json
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from fairjax.config import (
   Config,
   DataConfig,
   DebiasConfig,
+  MeshConfig,
   ModelConfig,
   SentimentConfig,
   TrainConfig,
@@ -28,6 +28,7 @@ from fairjax.train import (
   steps,
 )
 from fairjax.train.optimizer import Adam
+from fairjax.train.sharding import make_mesh
 
 T, V, K, P = 8, 32, 2, 2
 OPTIMISER = dict(batch_size=8, learning_rate=3e-3, warmup_steps=1, log_every=2, eval_every=3,
@@ -84,8 +85,7 @@ def _sentences():
 
 
 def _mesh(devices):
-  return jax.make_mesh((devices, 1, 1), ('data', 'fsdp', 'model'),
-                       axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[:devices])
+  return make_mesh(MeshConfig(), jax.devices()[:devices])
 
 
 def _curriculum(workdir, *, config=CONFIG, devices=1, stop=None, log=None, feed=None):

@@ -197,7 +197,8 @@ def test_seeds_of_purposes_differ():
 
 def test_mesh_takes_the_rest_and_refuses_what_does_not_fit():
   n = jax.device_count()
-  assert dict(make_mesh(MeshConfig()).shape) == {'data': n, 'fsdp': 1, 'model': 1}
+  assert dict(make_mesh(MeshConfig()).shape) == {
+    'slice': 1, 'data': n, 'fsdp': 1, 'model': 1}
   with pytest.raises(UserError, match='multiply'):
     make_mesh(MeshConfig(data=n + 1))
 

@@ -1,24 +1,31 @@
 """Where every array lives: one mesh, one table from logical axes to mesh axes.
 
-The mesh is `data` x `fsdp` x `model`. Rows of a batch and of the memory are split over `data` and
-`fsdp`; parameters over `fsdp` (their width) and `model` (heads, feed-forward, vocabulary).
+The mesh is `slice` x `data` x `fsdp` x `model`. Rows of a batch and of the memory are split over
+`slice` (pod slices, joined by the data-centre network), `data` and `fsdp`; parameters over `fsdp`
+(their width) and `model` (heads, feed-forward, vocabulary). Only the sum of the gradients crosses
+slices.
 """
 
-from collections.abc import Mapping
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fairjax.config import MeshConfig
 from fairjax.errors import UserError
 
-ROWS = ('data', 'fsdp')
+AXES = ('slice', 'data', 'fsdp', 'model')
+ROWS = ('slice', 'data', 'fsdp')
 """Mesh axes over which rows are split."""
 
 RULES = (
+  ('rows', ROWS),
   ('layers', None),
   ('vocab', 'model'),
   ('embed', 'fsdp'),
@@ -26,34 +33,57 @@ RULES = (
   ('head_dim', None),
   ('mlp', 'model'),
 )
-"""Logical axis of a parameter -> mesh axis (None: not split)."""
+"""Logical axis -> mesh axis (None: not split)."""
 
 
-def make_mesh(config: MeshConfig) -> Mesh:
-  """Builds the mesh over all devices.
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+  """Builds the mesh.
+
+  Args:
+    config: its shape.
+    devices: default: all; `fairjax compile` gives those of a slice that is not there.
 
   Raises:
     UserError: if the axes do not multiply to the number of devices.
   """
-  devices = jax.device_count()
-  rest = config.fsdp * config.model
-  data = devices // rest if config.data == -1 else config.data
-  if data * rest != devices:
+  devices = list(jax.devices() if devices is None else devices)
+  rest = config.slices * config.fsdp * config.model
+  data = len(devices) // rest if config.data == -1 else config.data
+  if data * rest != len(devices):
     raise UserError(
-      f'mesh data={data} x fsdp={config.fsdp} x model={config.model} does not cover the '
-      f'{devices} devices: set --config.mesh.data, .fsdp and .model so that they multiply to it')
-  return jax.make_mesh(
-    (data, config.fsdp, config.model), ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
+      f'mesh slices={config.slices} x data={data} x fsdp={config.fsdp} x model={config.model} does '
+      f'not cover the {len(devices)} devices: set --config.mesh.slices, .data, .fsdp and .model so '
+      'that they multiply to it')
+  shape = (1, data, config.fsdp, config.model)
+  if config.slices > 1 and getattr(devices[0], 'slice_index', None) is not None:
+    grid = mesh_utils.create_hybrid_device_mesh(
+      shape, (config.slices, 1, 1, 1), devices, allow_split_physical_axes=True)
+  else:  # processes or fake devices stand for slices
+    parts = np.array(devices).reshape(config.slices, -1)
+    grid = np.concatenate([
+      mesh_utils.create_device_mesh(shape, list(part), allow_split_physical_axes=True)
+      for part in parts])
+  return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: Mesh) -> Iterator[None]:
+  """Traces and runs the block with the mesh and the table in context.
+
+  The model names logical axes only (`fairjax.model.spread`); here they get their meaning.
+  """
+  with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
+    yield
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, *, field: str) -> None:
   """Raises `UserError` unless the devices that hold rows divide `batch_size`."""
-  rows = mesh.shape['data'] * mesh.shape['fsdp']
+  rows = math.prod(mesh.shape[axis] for axis in ROWS)
   if batch_size % rows:
     near = max(rows, batch_size // rows * rows)
     raise UserError(
       f'{field}={batch_size} is not divisible by the {rows} devices that share the rows '
-      f'(mesh data x fsdp): use a multiple of {rows}, e.g. --config.{field}={near}')
+      f'(mesh slices x data x fsdp): use a multiple of {rows}, e.g. --config.{field}={near}')
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -31,7 +31,7 @@ from fairjax.train.losses import (
 )
 from fairjax.train.metrics import Metrics
 from fairjax.train.optimizer import Adam
-from fairjax.train.sharding import ROWS, replicated, tree_shardings
+from fairjax.train.sharding import ROWS, on_mesh, replicated, tree_shardings
 
 Params = Any
 BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
@@ -106,13 +106,22 @@ def init_lm_state(
     seed: of the initial parameters.
     params: start from a copy of these (debiasing) instead of random ones.
   """
-  init = _make_init(model_config, Adam.of(stage), stage.batch_size, mesh)
+  init, _ = _make_init(model_config, Adam.of(stage), stage.batch_size, mesh)
   return init(jax.random.key(seed), params)
 
 
+def lm_state_template(
+  model_config: ModelConfig, stage: TrainConfig, mesh: Mesh
+) -> TrainState:
+  """What `init_lm_state` makes, as `jax.ShapeDtypeStruct` with shardings; allocates nothing."""
+  return _make_init(model_config, Adam.of(stage), stage.batch_size, mesh)[1]
+
+
 @functools.lru_cache
-def _make_init(model_config: ModelConfig, adam: Adam, batch_size: int, mesh: Mesh) -> Callable:
-  """Jitted `init(key, params or None) -> TrainState`."""
+def _make_init(
+  model_config: ModelConfig, adam: Adam, batch_size: int, mesh: Mesh
+) -> tuple[Callable, TrainState]:
+  """Jitted `init(key, params or None) -> TrainState`, and its abstract result."""
   def init(key, given):
     boxed = _init_params(model_config, key)
     if given is not None:
@@ -121,9 +130,11 @@ def _make_init(model_config: ModelConfig, adam: Adam, batch_size: int, mesh: Mes
       step=jnp.zeros((), jnp.int32), params=boxed, opt_state=adam.transformation().init(boxed),
       memory=init_memory(model_config, batch_size))
 
-  shardings = tree_shardings(jax.eval_shape(init, jax.random.key(0), None), mesh)
-  return jax.jit(lambda key, given: nn.unbox(init(key, given)),
-                 out_shardings=shardings.replace(memory=memory_sharding(mesh)))
+  abstract = jax.eval_shape(init, jax.random.key(0), None)
+  shardings = tree_shardings(abstract, mesh).replace(memory=memory_sharding(mesh))
+  template = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
+    leaf.shape, leaf.dtype, sharding=sharding), nn.unbox(abstract), shardings)
+  return jax.jit(lambda key, given: nn.unbox(init(key, given)), out_shardings=shardings), template
 
 
 @functools.lru_cache
@@ -309,16 +320,28 @@ def _nll(model: TransformerXL, params: Params, hidden: jax.Array, targets: jax.A
 
 
 def _jit_step(step: Callable, mesh: Mesh) -> Callable:
-  """Jits with the state donated and kept where it lives, so that no later step compiles again."""
+  """Jits with the state donated and kept where it lives, so that no later step compiles again.
+
+  The result also has `lower(...)`, as jitted functions do, for states that exist or abstract ones.
+  """
   compiled = None
 
-  def call(state, *arguments):
+  def jitted(state):
     nonlocal compiled
     if compiled is None:
       shardings = jax.tree.map(lambda x: x.sharding, state)
       compiled = jax.jit(
         step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
-    return compiled(state, *arguments)
+    return compiled
+
+  def call(state, *arguments):
+    with on_mesh(mesh):
+      return jitted(state)(state, *arguments)
+
+  def lower(state, *arguments):
+    with on_mesh(mesh):
+      return jitted(state).lower(state, *arguments)
 
   call.cache_size = lambda: 0 if compiled is None else compiled._cache_size()
+  call.lower = lower
   return call
