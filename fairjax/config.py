@@ -6,6 +6,7 @@ leave open (definitions H-17, H-18, H-23). `config_files` reads and overrides th
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
@@ -34,6 +35,10 @@ class ModelConfig:
   """Transformer-XL (Dai et al. 2019)."""
 
   vocab_size: int = 0  # 0: that of the vocabulary
+  vocab_multiple: int = 1  # tables are padded to a multiple of it, so that mesh.model divides them
+  cutoffs: tuple[int, ...] = ()  # first ids of the tails of an adaptive softmax; (): plain softmax
+  div_val: int = 1  # tail i is this many times narrower than tail i - 1
+  tie_projections: tuple[bool, ...] = ()  # by cluster; (): all but the first, as the reference
   num_layers: int = 4
   model_dim: int = 256
   num_heads: int = 4
@@ -188,6 +193,7 @@ def validate(config: Config) -> None:
         'model.h_bar_final_norm needs model.final_norm=True')
   check(m.memory_len >= 0, 'model.memory_len must not be negative')
   check(m.model_dim % 2 == 0, 'model.model_dim must be even (sinusoids)')
+  _check_softmax(m, check)
   for field in ('hidden_dropout', 'attention_dropout'):
     check(0 <= getattr(m, field) < 1, f'model.{field} must be in [0, 1)')
   for stage in ('lm', 'sentiment', 'debias'):
@@ -229,6 +235,22 @@ def validate(config: Config) -> None:
     check(getattr(config.mesh, field) > 0, f'mesh.{field} must be positive')
   if errors:
     raise UserError('invalid config: ' + '; '.join(errors))
+
+
+def _check_softmax(m: ModelConfig, check: Callable[[bool, str], None]) -> None:
+  check(m.vocab_multiple > 0, 'model.vocab_multiple must be positive')
+  check(m.div_val > 0, 'model.div_val must be positive')
+  if not m.cutoffs:
+    check(m.div_val == 1, 'model.div_val above 1 needs model.cutoffs')
+    check(not m.tie_projections, 'model.tie_projections needs model.cutoffs')
+    return
+  ends = (0, *m.cutoffs) + ((m.vocab_size,) if m.vocab_size else ())
+  check(all(a < b for a, b in zip(ends, ends[1:], strict=False)),
+        f'model.cutoffs={m.cutoffs} must rise, above 0 and below the size of the vocabulary')
+  check(m.div_val > 0 and m.model_dim % m.div_val ** len(m.cutoffs) == 0,
+        f'model.model_dim={m.model_dim} is not divisible by div_val ** {len(m.cutoffs)}')
+  check(len(m.tie_projections) in (0, len(m.cutoffs) + 1),
+        f'model.tie_projections needs {len(m.cutoffs) + 1} values, or none')
 
 
 def parse_variant(variant: str) -> tuple[str, float]:

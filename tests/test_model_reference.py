@@ -7,41 +7,59 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from fairjax.errors import UserError
 from fairjax.model import TransformerXL, attention, init_memory
-from fairjax.model.likelihood import next_token_nll
-from fairjax.model.reference import params_from_reference
+from fairjax.model.likelihood import token_nll
+from fairjax.model.reference import params_from_reference, params_to_reference
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'transformer_xl'
 
 
+def _load(name):
+  config = json.loads((GOLDEN / f'{name}.json').read_text(encoding='utf-8'))
+  return load_file(GOLDEN / f'{name}.safetensors'), config
+
+
 @pytest.fixture
 def reference():
-  config = json.loads((GOLDEN / 'plain_softmax.json').read_text(encoding='utf-8'))
-  return load_file(GOLDEN / 'plain_softmax.safetensors'), config
+  return _load('plain_softmax')
 
 
+@pytest.fixture
+def adaptive():
+  return _load('adaptive_softmax')
+
+
+def _by_token(nll, targets, cutoffs):
+  """The reference's adaptive softmax returns its losses [T * B] sorted by cluster, not by token."""
+  order = np.argsort(np.searchsorted(cutoffs, targets.T.ravel(), side='right'), kind='stable')
+  flat = np.empty(nll.size)
+  flat[order] = nll.T.ravel()
+  return flat.reshape(nll.T.shape).T
+
+
+@pytest.mark.parametrize('block', [0, 64])
+@pytest.mark.parametrize('name', ['plain_softmax', 'adaptive_softmax'])
 @pytest.mark.parametrize(('dtype', 'tolerance'), [('float32', 2e-5), ('float64', 1e-9)])
 def test_nll_and_memory_of_four_segments_equal_the_reference(
-  reference, dtype, tolerance, monkeypatch):
+  name, dtype, tolerance, block, monkeypatch):
   if dtype == 'float64':
     # The reference casts its scores to float32 when it masks them, whatever it computes in; alone
     # that moves the nll by 4e-8.
     exact = attention._softmax
     monkeypatch.setattr(attention, '_softmax', lambda scores, mask: exact(
       scores.astype(jnp.float32).astype(jnp.float64), mask))
-  golden = np.load(GOLDEN / 'plain_softmax.npz', allow_pickle=False)
+  golden = np.load(GOLDEN / f'{name}.npz', allow_pickle=False)
   with jax.enable_x64(dtype == 'float64'):
-    config, params = params_from_reference(*reference, dtype=dtype)
+    config, params = params_from_reference(*_load(name), dtype=dtype)
     model = TransformerXL(config)
 
     @jax.jit
     def segment(memory, tokens, targets):
       output = model.apply({'params': params}, tokens, memory)
-      logits = model.apply({'params': params}, output.hidden, method='logits')
-      return next_token_nll(logits, targets), output.memory
+      return token_nll(params, config, output.hidden, targets, block=block), output.memory
 
     memory = init_memory(config, golden['tokens'].shape[1])
     worst = 0.0
@@ -49,7 +67,8 @@ def test_nll_and_memory_of_four_segments_equal_the_reference(
       golden['tokens'], golden['targets'], golden['nll'], strict=True):
       nll, memory = segment(memory, jnp.asarray(tokens, jnp.int32), jnp.asarray(targets, jnp.int32))
       assert nll.dtype == dtype
-      worst = max(worst, np.abs(np.asarray(nll, np.float64) - expected).max())
+      worst = max(worst, np.abs(np.asarray(nll, np.float64) - _by_token(
+        expected, targets, config.cutoffs)).max())
     assert worst <= tolerance
     assert memory.hidden.dtype == dtype
     # The reference also stores the output of the last layer, which no layer reads.
@@ -83,20 +102,31 @@ def test_untied_position_biases_go_to_their_layers(reference):
 
 
 @pytest.mark.parametrize(('change', 'message'), [
-  ({'cutoffs': [50]}, 'adaptive softmax'),
-  ({'div_val': 2}, 'adaptive softmax'),
+  ({'cutoffs': [50]}, r'crit.cluster_weight \(1, 32\) lacks'),
+  ({'div_val': 2}, 'div_val=2'),
   ({'attn_type': 2}, 'attn_type=2'),
-  ({'same_length': True}, 'same_length=True'),
   ({'d_embed': 16}, 'd_embed=16'),
-  ({'d_inner': 65}, r'shape \(64, 32\)'),
-  ({'n_layer': 2}, 'not understood'),
-  ({'n_layer': 4}, 'layers.3.dec_attn.qkv_net.weight lacks'),
+  ({'d_inner': 65}, r'has shape \(64, 32\), the arguments say \(65, 32\)'),
+  ({'n_layer': 2}, r'layers.2.dec_attn.qkv_net.weight \(96, 32\) is not understood'),
+  ({'n_layer': 4}, r'layers.3.dec_attn.qkv_net.weight \(96, 32\) lacks'),
 ])
-def test_what_is_not_covered_is_refused_by_name(reference, change, message):
+def test_what_does_not_fit_is_refused_with_names_and_shapes(reference, change, message):
   weights, config = reference
   with pytest.raises(UserError, match=message) as error:
     params_from_reference(weights, config | change)
   assert '\n' not in str(error.value)
+
+
+def test_everything_that_does_not_fit_is_named_at_once(adaptive):
+  weights, config = adaptive
+  del weights['crit.out_projs.0'], weights['r_w_bias']
+  weights['crit.cluster_weight'] = weights['crit.cluster_weight'][:2]
+  weights['extra'] = np.zeros((2, 3), np.float32)
+  with pytest.raises(UserError) as error:
+    params_from_reference(weights, config)
+  for words in ('crit.out_projs.0 (32, 32) lacks', 'r_w_bias (4, 8) lacks',
+                'crit.cluster_weight has shape (2, 32)', 'extra (2, 3) is not understood'):
+    assert words in str(error.value)
 
 
 def test_untied_softmax_and_missing_arguments_are_refused(reference):
@@ -107,3 +137,51 @@ def test_untied_softmax_and_missing_arguments_are_refused(reference):
   weights['crit.out_layers.0.weight'] = weights['crit.out_layers.0.weight'] + 1
   with pytest.raises(UserError, match='tied'):
     params_from_reference(weights, config | {'mem_len': 16})
+
+
+@pytest.mark.parametrize('prefix', [False, True])
+@pytest.mark.parametrize('name', ['plain_softmax', 'adaptive_softmax'])
+def test_export_gives_back_every_tensor(name, prefix, tmp_path):
+  weights, arguments = _load(name)
+  config, params = params_from_reference(weights, arguments, vocab_multiple=16)
+  found, written = params_to_reference(params, config, prefix=prefix)
+  save_file(found, tmp_path / 'x.safetensors')  # refuses tensors that share memory
+  found = load_file(tmp_path / 'x.safetensors')
+  names = {n if n.startswith('crit.') or not prefix else f'transformer.{n}': n for n in weights}
+  assert found.keys() == names.keys()
+  for theirs, ours in names.items():
+    np.testing.assert_array_equal(found[theirs], weights[ours], err_msg=theirs)
+  again = params_from_reference(found, written, vocab_multiple=16)
+  assert again[0] == config
+  jax.tree.map(np.testing.assert_array_equal, again[1], params)
+
+
+def test_one_table_for_all_clusters_is_cut_and_joined(reference):
+  """`div_val=1` with cutoffs: the reference keeps one table."""
+  weights, arguments = reference
+  arguments = arguments | {'cutoffs': [20, 60]}
+  rng = np.random.default_rng(0)
+  weights['crit.cluster_weight'] = rng.normal(size=(2, 32)).astype(np.float32)
+  weights['crit.cluster_bias'] = rng.normal(size=2).astype(np.float32)
+  config, params = params_from_reference(weights, arguments)
+  np.testing.assert_array_equal(
+    params['embedding_1'], weights['word_emb.emb_layers.0.weight'][20:60])
+  found, written = params_to_reference(params, config)
+  assert written['cutoffs'] == [20, 60]
+  assert found.keys() == weights.keys()
+  for name, value in weights.items():
+    np.testing.assert_array_equal(found[name], value)
+
+
+def test_published_checkpoints_order_the_gates_from_the_start(adaptive):
+  weights, arguments = adaptive
+  published = {k: v for k, v in arguments.items() if k not in ('n_token', 'tgt_len', 'tie_projs')}
+  published |= {'vocab_size': 500, 'model_type': 'transfo-xl', 'same_length': True,
+                'proj_share_all_but_first': True}
+  theirs = params_from_reference(weights, arguments)[1]['cluster_weight']
+  config, params = params_from_reference(weights, published)
+  np.testing.assert_array_equal(params['cluster_weight'], weights['crit.cluster_weight'])
+  np.testing.assert_array_equal(theirs, weights['crit.cluster_weight'][::-1])
+  assert config.tie_projections == (False, True, True, True)
+  with pytest.raises(UserError, match='cluster_order'):
+    params_from_reference(weights, arguments | {'cluster_order': 'up'})

@@ -130,7 +130,7 @@ def _sample(
 
   def draw(tokens, lengths, done, hidden, position):
     """Draws the token at `position` for rows that have not ended."""
-    logits = decoding.compute_logits(weights, hidden) / temperature
+    logits = decoding.compute_logits(weights, config, hidden) / temperature
     position_keys = noise.fold_in(keys, jnp.full(keys[0].shape, position, jnp.uint32))
     gumbel = noise.gumbel(position_keys, size=config.vocab_size)
     shape = (num_values, num_samples, config.vocab_size)

@@ -32,6 +32,7 @@ from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
 from fairjax.model.attention import sinusoids
+from fairjax.model.softmax import all_logits, embed_tokens, parameter_table
 
 _STAGE_STEPS, _MAX_STAGES = 16, 3
 _LAYER_NORM_EPS = 1e-5
@@ -45,8 +46,7 @@ class Weights(NamedTuple):
   (:math:`W_q^\top r_d`) with `relative_bias` [N, R] (:math:`v^\top r_d`).
   """
 
-  embedding: Float[Array, 'V D']
-  softmax_bias: Float[Array, 'V']
+  softmax: Mapping[str, Array]
   layers: tuple[Mapping[str, Array], ...]
   final_norm: tuple[Array, Array] | None
 
@@ -123,15 +123,16 @@ def prepare_weights(
   final_norm = None
   if config.final_norm:
     final_norm = (params['final_norm_scale'].astype(dtype), params['final_norm_bias'].astype(dtype))
-  return Weights(
-    params['embedding'].astype(dtype), params['softmax_bias'], tuple(layers), final_norm)
+  softmax = {name: params[name] if 'bias' in name else params[name].astype(dtype)
+             for name in parameter_table(config)}
+  return Weights(softmax, tuple(layers), final_norm)
 
 
-def compute_logits(weights: Weights, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
-  """Logits of the tied softmax, float32 (float64 for float64 weights)."""
-  out = jnp.promote_types(hidden.dtype, jnp.float32)
-  logits = jnp.einsum('...d,vd->...v', hidden, weights.embedding, preferred_element_type=out)
-  return _add(logits, weights.softmax_bias.astype(out))
+def compute_logits(
+  weights: Weights, config: ModelConfig, hidden: Float[Array, '*S D']
+) -> Float[Array, '*S V']:
+  """Logits, or log-probabilities of an adaptive softmax; float32 (float64 for float64 weights)."""
+  return all_logits(weights.softmax, config, hidden)
 
 
 def prefill(
@@ -156,7 +157,7 @@ def prefill(
   mask = (seen[None] & valid[:, None, :])[:, None]
   column = (size - 1 - jnp.maximum(distance, 0))[None, None]
 
-  x = _embed(weights, config, tokens)
+  x = embed_tokens(weights.softmax, config, tokens)
   layers = []
   for layer in weights.layers:
     normed = _norm_input(layer, config, x)
@@ -198,7 +199,7 @@ def decode_step(
   distance = size + index - jnp.arange(size + places)
   seen = (distance >= 0) & (distance < attention_window(config))
 
-  x = _embed(weights, config, tokens)
+  x = embed_tokens(weights.softmax, config, tokens)
   keys, values = [], []
   for i, layer in enumerate(weights.layers):
     normed = _norm_input(layer, config, x)
@@ -260,7 +261,7 @@ def run_decoding(
   stages = stages or min(-(-num_steps // _STAGE_STEPS), _MAX_STAGES)
   ends = sorted({-(-num_steps * (i + 1) // stages) for i in range(stages)} - {0})
   places, state = 0, (jnp.int32(0), first, jnp.bool_(True), carry)
-  empty = jnp.zeros((*first.shape, config.num_heads, 0, config.head_dim), weights.embedding.dtype)
+  empty = jnp.zeros((*first.shape, config.num_heads, 0, config.head_dim), jnp.dtype(config.dtype))
   cache = Cache(*[(empty,) * config.num_layers] * 2)
 
   def body(loop):
@@ -298,12 +299,12 @@ def continuation_logits(
   size, steps = prefixes.shape[1], continuations.shape[2] - 1
   weights = prepare_weights(params, config, num_distances=size + steps + 1)
   prefix = prefill(weights, config, prefixes, lengths)
-  first = compute_logits(weights, prefix.hidden)[:, None, None]
+  first = compute_logits(weights, config, prefix.hidden)[:, None, None]
   shape = (*continuations.shape, first.shape[-1])
   logits = jnp.zeros(shape, first.dtype).at[:, :, :1].set(first)
 
   def consume(logits, hidden, index):
-    new = compute_logits(weights, hidden)[:, :, None]
+    new = compute_logits(weights, config, hidden)[:, :, None]
     logits = jax.lax.dynamic_update_slice_in_dim(logits, new, index + 1, axis=2)
     # The last token has no successor to read; its index is clipped and never used.
     following = jax.lax.dynamic_index_in_dim(continuations, index + 1, axis=2, keepdims=False)
@@ -312,12 +313,6 @@ def continuation_logits(
   return run_decoding(
     weights, config, prefix, continuations[:, :, 0], logits, consume, num_steps=steps,
     stages=stages)
-
-
-def _embed(weights, config, tokens):
-  """Scaled embeddings."""
-  return weights.embedding[tokens] * jnp.asarray(
-    math.sqrt(config.model_dim), weights.embedding.dtype)
 
 
 def _norm_input(layer, config, x):

@@ -1,4 +1,7 @@
-"""Weights of the authors' PyTorch Transformer-XL as parameters of `TransformerXL`.
+"""Weights under the names of the authors' PyTorch Transformer-XL (Dai et al. 2019), both ways.
+
+`params_from_reference` reads a state dict, `params_to_reference` writes one: published checkpoints
+can stand for step 1 of the curriculum, and what was trained here can be read elsewhere.
 
 Letters: L layers, D model width, N heads, H head width, F feed-forward width, V vocabulary.
 """
@@ -10,35 +13,196 @@ import numpy as np
 
 from fairjax.config import ModelConfig
 from fairjax.errors import UserError
+from fairjax.model.softmax import Cluster, vocabulary_clusters
 
 _PREFIX = 'transformer.'  # of published checkpoints, whose softmax (`crit.`) has none
+_NAMES = {
+  'n_token': 'vocab_size', 'n_layer': 'num_layers', 'd_model': 'model_dim', 'n_head': 'num_heads',
+  'd_head': 'head_dim', 'd_inner': 'ff_dim', 'tgt_len': 'segment_len', 'mem_len': 'memory_len'}
+"""Constructor's argument -> field of `ModelConfig`."""
 
 
 def params_from_reference(
   state_dict: Mapping[str, np.ndarray], reference_config: Mapping[str, Any], *,
-  dtype: str = 'float32',
+  dtype: str = 'float32', vocab_multiple: int = 1,
 ) -> tuple[ModelConfig, dict[str, Any]]:
-  """Renames and reshapes a state dict of the reference implementation (Dai et al. 2019).
+  """Renames and reshapes a state dict of the reference implementation.
 
   Args:
     state_dict: the reference's tensor names, with or without its `transformer.` prefix, to arrays.
-    reference_config: its constructor's arguments (`n_layer`, `d_model`, `pre_lnorm`, ...).
+    reference_config: its constructor's arguments (`n_layer`, `d_model`, `cutoffs`, ...), or the
+      `config.json` of a published checkpoint, which calls some of them otherwise and orders the
+      gates of the tails otherwise (`cluster_order`: 'reversed' or 'forward' says it outright).
     dtype: compute dtype of the model; parameters are float32, or float64 for 'float64'.
+    vocab_multiple: pad the tables to a multiple of it.
 
   Returns:
     The model's config (`segment_len` = tgt_len, `memory_len` = mem_len), and NumPy parameters for
     `TransformerXL.apply({'params': params}, ...)`.
 
   Raises:
-    UserError: an adaptive softmax or another variant that is not covered, a tensor that lacks, is
-      left over or has another shape than the arguments say, an untied softmax.
+    UserError: a variant that is not covered; an untied softmax; or tensors that lack, are left over
+      or have another shape than the arguments say, all of them with names and shapes.
   """
-  _check_covered(reference_config)
-  config = _model_config(reference_config, dtype)
+  config = model_config_of_reference(reference_config, dtype, vocab_multiple)
   tensors = _Tensors(state_dict, np.float64 if dtype == 'float64' else np.float32)
-  layers, width = config.num_layers, config.model_dim
+  order = _cluster_order(reference_config)
+  params = _read_softmax(tensors, config, order) | {'layers': _read_layers(tensors, config)}
   heads = (config.num_heads, config.head_dim)
-  inner = config.num_heads * config.head_dim
+  for ours, theirs in (('content_bias', 'r_w_bias'), ('position_bias', 'r_r_bias')):
+    if config.tie_position_biases:
+      params[ours] = tensors.take(theirs, heads)
+    else:
+      params['layers'][ours] = np.stack([
+        tensors.take(f'layers.{i}.dec_attn.{theirs}', heads) for i in range(config.num_layers)])
+  tensors.check()
+  return config, params
+
+
+def params_to_reference(
+  params: Mapping[str, Any], config: ModelConfig, *, prefix: bool = False
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+  """The inverse of `params_from_reference`.
+
+  Args:
+    params: of `TransformerXL`, arrays.
+    config: the model, with its vocabulary size.
+    prefix: put `transformer.` before the names, as published checkpoints do (not before `crit.`).
+
+  Returns:
+    A state dict in float32 (float64 for float64 parameters), tied tensors stored twice as the
+    reference does, and the constructor's arguments.
+
+  Raises:
+    UserError: a final norm, which the reference does not have.
+  """
+  if config.final_norm:
+    raise UserError('export: the reference has no final norm (model.final_norm=True): only models '
+                    'without one can be written under its names')
+  dtype = np.float64 if config.dtype == 'float64' else np.float32
+  found = _write_softmax(params, config)
+  layers, inner = params['layers'], config.num_heads * config.head_dim
+  width = config.model_dim
+  for i in range(config.num_layers):
+    w = {name: np.asarray(value[i]) for name, value in layers.items()}
+    qkv = np.concatenate([w['query'][:, None], w['key_value']], axis=1)
+    own = {
+      'dec_attn.qkv_net.weight': qkv.reshape(width, 3 * inner).T,
+      'dec_attn.r_net.weight': w['relative'].reshape(width, inner).T,
+      'dec_attn.o_net.weight': w['output'].reshape(inner, width).T,
+      'pos_ff.CoreNet.0.weight': w['ff_in'].T, 'pos_ff.CoreNet.3.weight': w['ff_out'].T}
+    own |= {theirs: w[ours] for ours, theirs in _VECTORS.items()}
+    if not config.tie_position_biases:
+      own |= {'dec_attn.r_w_bias': w['content_bias'], 'dec_attn.r_r_bias': w['position_bias']}
+    found |= {f'layers.{i}.{name}': value for name, value in own.items()}
+  if config.tie_position_biases:
+    found |= {'r_w_bias': params['content_bias'], 'r_r_bias': params['position_bias']}
+  exponents = np.arange(0, width, 2) / width
+  found['pos_emb.inv_freq'] = np.float32(1) / np.power(10000.0, exponents).astype(np.float32)
+  arguments: dict[str, Any] = {theirs: getattr(config, ours) for theirs, ours in _NAMES.items()}
+  ties = [c.tied for c in vocabulary_clusters(config)] if config.cutoffs else [False]
+  arguments |= {
+    'd_embed': config.model_dim, 'cutoffs': list(config.cutoffs), 'div_val': config.div_val,
+    'tie_weight': True, 'tie_projs': ties, 'pre_lnorm': config.norm == 'pre',
+    'clamp_len': config.clamp_len, 'same_length': False, 'cluster_order': 'reversed',
+    'untie_r': not config.tie_position_biases, 'attn_type': 0,
+    'dropout': config.hidden_dropout, 'dropatt': config.attention_dropout}
+  # Each tensor has memory of its own, in order: safetensors writes nothing else.
+  return {
+    name if not prefix or name.startswith('crit.') else _PREFIX + name:
+      np.array(value, dtype=dtype, order='C', copy=True)
+    for name, value in found.items()}, arguments
+
+
+_VECTORS = {
+  'attention_norm_scale': 'dec_attn.layer_norm.weight',
+  'attention_norm_bias': 'dec_attn.layer_norm.bias',
+  'ff_in_bias': 'pos_ff.CoreNet.0.bias', 'ff_out_bias': 'pos_ff.CoreNet.3.bias',
+  'ff_norm_scale': 'pos_ff.layer_norm.weight', 'ff_norm_bias': 'pos_ff.layer_norm.bias'}
+
+
+def model_config_of_reference(
+  reference: Mapping[str, Any], dtype: str = 'float32', vocab_multiple: int = 1
+) -> ModelConfig:
+  """The constructor's arguments in this project's words.
+
+  Raises:
+    UserError: an argument lacks, or has a value that is not covered.
+  """
+  given = dict(reference)
+  if 'n_token' not in given and 'vocab_size' in given:  # as published checkpoints call it
+    given['n_token'] = given['vocab_size']
+  given.setdefault('tgt_len', 128)  # the published evaluation's; weights do not depend on it
+  missing = sorted(_NAMES.keys() - given.keys())
+  if missing:
+    raise UserError(f'reference checkpoint: constructor arguments lack: {", ".join(missing)}')
+  expected = {
+    'attn_type': 0, 'tie_weight': True, 'ext_len': 0, 'sample_softmax': -1,
+    'd_embed': given['d_model']}
+  for name, value in expected.items():
+    if given.get(name, value) not in (value, None):
+      raise UserError(f'reference checkpoint: {name}={given[name]} is not covered, only {value}')
+  cutoffs = tuple(c for c in given.get('cutoffs') or () if c != given['n_token'])
+  div_val = int(given.get('div_val', 1))
+  if div_val > 1 and not cutoffs:
+    raise UserError(f'reference checkpoint: {div_val=} without cutoffs is not covered')
+  ties: tuple[bool, ...] = ()
+  if cutoffs and div_val > 1:
+    ties = tuple(given.get('tie_projs') or (
+      (False,) + (True,) * len(cutoffs) if given.get('proj_share_all_but_first', True)
+      else (False,) * (len(cutoffs) + 1)))
+  return ModelConfig(
+    **{ours: int(given[theirs]) for theirs, ours in _NAMES.items()},
+    cutoffs=cutoffs, div_val=div_val, tie_projections=ties, vocab_multiple=vocab_multiple,
+    clamp_len=int(given.get('clamp_len', -1)),
+    norm='pre' if given.get('pre_lnorm', False) else 'post',
+    tie_position_biases=not given.get('untie_r', False),
+    hidden_dropout=float(given.get('dropout', 0.0)),
+    attention_dropout=float(given.get('dropatt', 0.0)),
+    dtype=dtype)
+
+
+class _Tensors:
+  """A state dict that notices what nobody took, and gathers all that does not fit."""
+
+  def __init__(self, state_dict: Mapping[str, np.ndarray], dtype: type):
+    self._arrays = {name.removeprefix(_PREFIX): array for name, array in state_dict.items()}
+    self._arrays.pop('pos_emb.inv_freq', None)  # a constant, recomputed bit for bit
+    self._left = set(self._arrays)
+    self._dtype, self._problems = dtype, []
+
+  def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The tensor of that name; zeros of that shape, and a problem noted, if it does not fit."""
+    found = self._arrays.get(name)
+    if found is None:
+      self._problems.append(f'{name} {shape} lacks')
+    elif tuple(found.shape) != shape:
+      self._problems.append(f'{name} has shape {tuple(found.shape)}, the arguments say {shape}')
+    self._left.discard(name)
+    if found is None or tuple(found.shape) != shape:
+      return np.zeros(shape, self._dtype)
+    return np.asarray(found).astype(self._dtype)
+
+  def take_tied(self, name: str, original: np.ndarray, tied_to: str) -> None:
+    """A copy of another tensor, which some files leave out."""
+    if name in self._arrays and not np.array_equal(self.take(name, original.shape), original):
+      self._problems.append(
+        f'{name} differs from {tied_to}: only tied checkpoints (tie_weight) can be read')
+
+  def check(self) -> None:
+    """Raises with everything that did not fit; refuses to drop a tensor silently."""
+    problems = self._problems + [
+      f'{name} {tuple(self._arrays[name].shape)} is not understood' for name in sorted(self._left)]
+    if problems:
+      more = f'; and {len(problems) - 12} more' if len(problems) > 12 else ''
+      raise UserError(f'reference checkpoint does not fit its constructor arguments: '
+                      f'{"; ".join(problems[:12])}{more}')
+
+
+def _read_layers(tensors: _Tensors, config: ModelConfig) -> dict[str, np.ndarray]:
+  """Parameters of the layers, stacked."""
+  layers, width = config.num_layers, config.model_dim
+  heads, inner = (config.num_heads, config.head_dim), config.num_heads * config.head_dim
 
   def stack(name, shape):
     return np.stack([tensors.take(f'layers.{i}.{name}', shape) for i in range(layers)])
@@ -47,94 +211,89 @@ def params_from_reference(
   qkv = qkv.reshape(layers, width, 3, *heads)
   relative = stack('dec_attn.r_net.weight', (inner, width)).transpose(0, 2, 1)
   output = stack('dec_attn.o_net.weight', (width, inner)).transpose(0, 2, 1)
-  embedding = tensors.take('word_emb.emb_layers.0.weight', (config.vocab_size, width))
-  softmax = tensors.take('crit.out_layers.0.weight', embedding.shape)
-  if not np.array_equal(softmax, embedding):
-    raise UserError('reference checkpoint: crit.out_layers.0.weight differs from '
-                    'word_emb.emb_layers.0.weight: only tied checkpoints (tie_weight) can be read')
-  params = {
-    'embedding': embedding,
-    'softmax_bias': tensors.take('crit.out_layers.0.bias', (config.vocab_size,)),
-    'layers': {
-      'query': qkv[:, :, 0],
-      'key_value': qkv[:, :, 1:],
-      'relative': relative.reshape(layers, width, *heads),
-      'output': output.reshape(layers, *heads, width),
-      'attention_norm_scale': stack('dec_attn.layer_norm.weight', (width,)),
-      'attention_norm_bias': stack('dec_attn.layer_norm.bias', (width,)),
-      'ff_in': stack('pos_ff.CoreNet.0.weight', (config.ff_dim, width)).transpose(0, 2, 1),
-      'ff_in_bias': stack('pos_ff.CoreNet.0.bias', (config.ff_dim,)),
-      'ff_out': stack('pos_ff.CoreNet.3.weight', (width, config.ff_dim)).transpose(0, 2, 1),
-      'ff_out_bias': stack('pos_ff.CoreNet.3.bias', (width,)),
-      'ff_norm_scale': stack('pos_ff.layer_norm.weight', (width,)),
-      'ff_norm_bias': stack('pos_ff.layer_norm.bias', (width,)),
-    },
-  }
-  for ours, theirs in (('content_bias', 'r_w_bias'), ('position_bias', 'r_r_bias')):
-    if config.tie_position_biases:
-      params[ours] = tensors.take(theirs, heads)
+  sizes = {'ff_in_bias': config.ff_dim}
+  return {
+    'query': qkv[:, :, 0],
+    'key_value': qkv[:, :, 1:],
+    'relative': relative.reshape(layers, width, *heads),
+    'output': output.reshape(layers, *heads, width),
+    'ff_in': stack('pos_ff.CoreNet.0.weight', (config.ff_dim, width)).transpose(0, 2, 1),
+    'ff_out': stack('pos_ff.CoreNet.3.weight', (width, config.ff_dim)).transpose(0, 2, 1),
+  } | {ours: stack(theirs, (sizes.get(ours, width),)) for ours, theirs in _VECTORS.items()}
+
+
+def _cluster_order(reference: Mapping[str, Any]) -> int:
+  """Step through the rows of the cluster weights: -1 where tail i (from 1) has row C - i.
+
+  The authors' PyTorch code indexes the gates from the end; their TensorFlow code, and with it the
+  published checkpoints and what reads them, from the start.
+  """
+  orders = {'reversed': -1, 'forward': 1}
+  published = 'n_token' not in reference or 'model_type' in reference
+  name = reference.get('cluster_order', 'forward' if published else 'reversed')
+  if name not in orders:
+    raise UserError(f"reference checkpoint: cluster_order='{name}' is not one of reversed, forward")
+  return orders[name]
+
+
+def _read_softmax(tensors: _Tensors, config: ModelConfig, order: int) -> dict[str, np.ndarray]:
+  """Embedding and softmax; a single table of several clusters is cut."""
+  clusters, params = vocabulary_clusters(config), {}
+  whole = bool(config.cutoffs) and config.div_val == 1  # one table for all clusters
+  if whole:
+    words = (config.vocab_size, config.model_dim)
+    table = tensors.take('word_emb.emb_layers.0.weight', words)
+    bias = tensors.take('crit.out_layers.0.bias', words[:1])
+    tensors.take_tied('crit.out_layers.0.weight', table, 'word_emb.emb_layers.0.weight')
+  for i, c in enumerate(clusters):
+    if whole:
+      rows, own_bias = (x[c.start:c.start + c.size] for x in (table, bias))
     else:
-      params['layers'][ours] = stack(f'dec_attn.{theirs}', heads)
-  tensors.check_all_taken()
-  return config, params
+      name = f'word_emb.emb_layers.{i}.weight'
+      rows = tensors.take(name, (c.size, c.width))
+      tensors.take_tied(f'crit.out_layers.{i}.weight', rows, name)
+      own_bias = tensors.take(f'crit.out_layers.{i}.bias', (c.size,))
+    params[f'embedding{c.suffix}'] = _pad(rows, c)
+    params[f'softmax_bias{c.suffix}'] = _pad(own_bias, c)
+    if c.projected:
+      name, shape = f'word_emb.emb_projs.{i}', (config.model_dim, c.width)
+      projection = tensors.take(name, shape)
+      params[f'projection{c.suffix}'] = projection.T
+      if c.tied:
+        tensors.take_tied(f'crit.out_projs.{i}', projection, name)
+      else:
+        params[f'softmax_projection{c.suffix}'] = tensors.take(f'crit.out_projs.{i}', shape).T
+  if config.cutoffs:
+    tails = len(config.cutoffs)
+    for name, shape in (('cluster_weight', (tails, config.model_dim)), ('cluster_bias', (tails,))):
+      params[name] = tensors.take(f'crit.{name}', shape)[::order]
+  return params
 
 
-class _Tensors:
-  """A state dict that notices what nobody took."""
+def _write_softmax(params: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
+  """The inverse of `_read_softmax`."""
+  clusters, found = vocabulary_clusters(config), {}
 
-  def __init__(self, state_dict: Mapping[str, np.ndarray], dtype: type):
-    self._arrays = {name.removeprefix(_PREFIX): array for name, array in state_dict.items()}
-    self._arrays.pop('pos_emb.inv_freq', None)  # a constant, recomputed bit for bit
-    self._left = set(self._arrays)
-    self._dtype = dtype
+  def rows(kind: str, cluster: Cluster) -> np.ndarray:
+    return np.asarray(params[kind + cluster.suffix])[:cluster.size]
 
-  def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor of that name, its shape checked."""
-    if name not in self._arrays:
-      raise UserError(f'reference checkpoint: tensor {name} lacks: is it a complete state dict of '
-                      'a Transformer-XL whose constructor arguments are those given?')
-    array = np.asarray(self._arrays[name])
-    if array.shape != shape:
-      raise UserError(f'reference checkpoint: tensor {name} has shape {array.shape}, but the '
-                      f'constructor arguments say {shape}: correct the arguments')
-    self._left.discard(name)
-    return array.astype(self._dtype)
-
-  def check_all_taken(self) -> None:
-    """Refuses to drop a tensor silently."""
-    if self._left:
-      raise UserError(f'reference checkpoint: {len(self._left)} tensors are not understood, e.g. '
-                      f'{min(self._left)}: correct the constructor arguments')
+  tables = [(rows('embedding', c), rows('softmax_bias', c)) for c in clusters]
+  if config.cutoffs and config.div_val == 1:
+    tables = [tuple(np.concatenate(parts) for parts in zip(*tables, strict=True))]
+  for i, (table, bias) in enumerate(tables):
+    found[f'word_emb.emb_layers.{i}.weight'] = found[f'crit.out_layers.{i}.weight'] = table
+    found[f'crit.out_layers.{i}.bias'] = bias
+  for i, c in enumerate(clusters):
+    if c.projected:
+      own = np.asarray(params[f'projection{c.suffix}']).T
+      found[f'word_emb.emb_projs.{i}'] = own
+      found[f'crit.out_projs.{i}'] = (
+        own if c.tied else np.asarray(params[f'softmax_projection{c.suffix}']).T)
+  if config.cutoffs:
+    for name in ('cluster_weight', 'cluster_bias'):
+      found[f'crit.{name}'] = np.asarray(params[name])[::-1]  # cluster_order
+  return found
 
 
-def _check_covered(reference: Mapping[str, Any]) -> None:
-  """Names the first argument whose value this reader does not cover."""
-  if reference.get('cutoffs') or reference.get('div_val', 1) != 1:
-    cutoffs, div_val = list(reference.get('cutoffs') or []), reference.get('div_val', 1)
-    raise UserError(f'reference checkpoint: it has an adaptive softmax ({cutoffs=}, {div_val=}); '
-                    'only plain softmax checkpoints (cutoffs=[], div_val=1) can be read')
-  expected = {
-    'attn_type': 0, 'same_length': False, 'tie_weight': True, 'ext_len': 0, 'sample_softmax': -1,
-    'd_embed': reference.get('d_model')}
-  for name, value in expected.items():
-    if reference.get(name, value) not in (value, None):
-      raise UserError(
-        f'reference checkpoint: {name}={reference[name]} is not covered, only {value}')
-
-
-def _model_config(reference: Mapping[str, Any], dtype: str) -> ModelConfig:
-  """The constructor's arguments in this project's words."""
-  names = {
-    'n_token': 'vocab_size', 'n_layer': 'num_layers', 'd_model': 'model_dim', 'n_head': 'num_heads',
-    'd_head': 'head_dim', 'd_inner': 'ff_dim', 'tgt_len': 'segment_len', 'mem_len': 'memory_len'}
-  missing = sorted(names.keys() - reference.keys())
-  if missing:
-    raise UserError(f'reference checkpoint: constructor arguments lack: {", ".join(missing)}')
-  return ModelConfig(
-    **{ours: int(reference[theirs]) for theirs, ours in names.items()},
-    clamp_len=int(reference.get('clamp_len', -1)),
-    norm='pre' if reference.get('pre_lnorm', False) else 'post',
-    tie_position_biases=not reference.get('untie_r', False),
-    hidden_dropout=float(reference.get('dropout', 0.0)),
-    attention_dropout=float(reference.get('dropatt', 0.0)),
-    dtype=dtype)
+def _pad(rows: np.ndarray, cluster: Cluster) -> np.ndarray:
+  return np.pad(rows, [(0, cluster.padded - cluster.size)] + [(0, 0)] * (rows.ndim - 1))

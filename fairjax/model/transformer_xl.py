@@ -17,6 +17,8 @@ from jaxtyping import Array, Float, Int
 from fairjax.config import ModelConfig
 from fairjax.model.attention import drop, sinusoids
 from fairjax.model.layers import Block, Context, Streams, at_positions, keep_mask, layer_norm
+from fairjax.model.likelihood import token_nll
+from fairjax.model.softmax import Parameter, all_logits, embed_tokens, parameter_table
 from fairjax.model.streams import Branches, Memory, Output, Pairs
 
 _REMAT_POLICIES = {
@@ -28,10 +30,10 @@ _REMAT_POLICIES = {
 class TransformerXL(nn.Module):
   """Language model over segments with memory.
 
-  Parameters (float32; float64 for a float64 model): `embedding` [V, D], also the weights of the
-  softmax; `softmax_bias` [V]; `content_bias` and `position_bias` [N, H] (u and v; inside `layers`
-  as [L, N, H] unless `tie_position_biases`); `layers`, stacked on axis 0 (see `Block`);
-  `final_norm_scale` and `final_norm_bias` [D] with `final_norm`.
+  Parameters (float32; float64 for a float64 model): those of embedding and softmax, which are tied
+  (`fairjax.model.softmax.parameter_table`); `content_bias` and `position_bias` [N, H] (u and v;
+  inside `layers` as [L, N, H] unless `tie_position_biases`); `layers`, stacked on axis 0 (see
+  `Block`); `final_norm_scale` and `final_norm_bias` [D] with `final_norm`.
 
   >>> config = ModelConfig(vocab_size=7, num_layers=2, model_dim=4, num_heads=1, head_dim=4,
   ...                      ff_dim=8, segment_len=3, memory_len=3)
@@ -63,8 +65,8 @@ class TransformerXL(nn.Module):
     def param(name, init, shape, axes):
       return self.param(name, nn.with_logical_partitioning(init, axes), shape, param_dtype)
 
-    self.embedding = param('embedding', normal, (c.vocab_size, c.model_dim), ('vocab', 'embed'))
-    self.softmax_bias = param('softmax_bias', nn.initializers.zeros, (c.vocab_size,), ('vocab',))
+    self.softmax = {name: param(name, _initial(p), p.shape, p.axes)
+                    for name, p in parameter_table(c).items()}
     self.position_biases = ()
     if c.tie_position_biases:
       self.position_biases = tuple(
@@ -135,30 +137,34 @@ class TransformerXL(nn.Module):
       h_bar_at=h_bar_at)
 
   def embed(self, tokens: Int[Array, '*S']) -> Float[Array, '*S D']:
-    """Embeds tokens, scaled by sqrt(D) as the reference does.
-
-    Args:
-      tokens: `[...]` int in [0, V).
-
-    Returns:
-      `[..., D]` in the compute dtype.
-    """
-    return jnp.asarray(self.embedding)[tokens].astype(self.dtype) * self.config.model_dim ** 0.5
+    """Embeds tokens; see `fairjax.model.softmax.embed_tokens`."""
+    return embed_tokens(self.softmax, self.config, tokens)
 
   def logits(self, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
-    """Scores the next token; the softmax shares its weights with the embedding.
+    """Scores every word as the next token: for few positions (training uses `nll`).
 
     Args:
       hidden: `[..., D]`, `Output.hidden` or states of `Pairs`.
 
     Returns:
-      `[..., V]` float32 (float64 for a float64 model), unnormalised.
+      `[..., V]` float32 (float64 for a float64 model), unnormalised; log-probabilities for an
+      adaptive softmax.
     """
-    wide = jnp.promote_types(self.dtype, jnp.float32)
-    scores = jnp.einsum(
-      '...d,vd->...v', hidden.astype(self.dtype), self.embedding.astype(self.dtype),
-      preferred_element_type=wide)
-    return scores + self.softmax_bias.astype(wide)[(None,) * (hidden.ndim - 1)]
+    return all_logits(self.softmax, self.config, hidden)
+
+  def nll(
+    self, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
+  ) -> Float[Array, 'B T']:
+    """Negative log-likelihood of the next tokens, nats; never holds all scores of all tokens.
+
+    Args:
+      hidden: `[B, T, D]`, `Output.hidden`.
+      targets: `[B, T]` int in [0, V).
+
+    Returns:
+      `[B, T]` float32 (float64 for a float64 model) >= 0.
+    """
+    return token_nll(self.softmax, self.config, hidden, targets)
 
   def _context(self, shape, memory, branches, keys) -> Context:
     """Masks and embedded distances that all layers share."""
@@ -233,6 +239,16 @@ class TransformerXL(nn.Module):
       h_bar_branch=self._h_bar(branch, branch_before),
       hidden=_pick(hidden, end),
       hidden_branch=drop(self._final(branch), keep, rate=self.config.hidden_dropout))
+
+
+def _initial(parameter: Parameter):
+  """Normal draws; rows that pad the vocabulary are 0, so that padding changes no other number."""
+  def init(key, shape, dtype):
+    drawn = (parameter.rows, *shape[1:])
+    rows = nn.initializers.normal(parameter.std)(key, drawn, dtype)
+    return jnp.pad(rows, [(0, shape[0] - drawn[0])] + [(0, 0)] * (len(shape) - 1))
+
+  return init if parameter.std else nn.initializers.zeros
 
 
 def _pick(x, positions):

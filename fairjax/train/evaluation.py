@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax.config import ModelConfig
-from fairjax.model import TransformerXL, init_memory, next_token_nll
-from fairjax.train.sharding import batch_sharding, check_batch_size, to_devices
+from fairjax.model import TransformerXL, init_memory
+from fairjax.train.sharding import batch_sharding, check_batch_size, on_mesh, to_devices
 from fairjax.train.steps import Params, memory_sharding
 
 
@@ -22,8 +22,8 @@ def _make_segment_nll(
 
   def segment_nll(params, memory, batch):
     output = model.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']))
-    logits = model.apply({'params': params}, output.hidden, method='logits')
-    return next_token_nll(logits, batch['targets']), output.memory
+    nll = model.apply({'params': params}, output.hidden, batch['targets'], method='nll')
+    return nll, output.memory
 
   empty = jax.jit(lambda: init_memory(config, batch_size), out_shardings=memory_sharding(mesh))
   return empty, jax.jit(segment_nll, donate_argnums=1,
@@ -59,7 +59,8 @@ def evaluate_nll(
       memory = empty()
     weights = np.asarray(batch['weights'], np.float64)
     arrays = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
-    nll, memory = segment_nll(params, memory, to_devices(arrays, mesh))
+    with on_mesh(mesh):
+      nll, memory = segment_nll(params, memory, to_devices(arrays, mesh))
     total += float((np.asarray(nll, np.float64) * weights).sum())
     tokens += int(weights.sum())
   return total, tokens

@@ -22,7 +22,6 @@ from fairjax.model import (
   SentimentProjection,
   TransformerXL,
   init_memory,
-  next_token_nll,
 )
 from fairjax.train.losses import (
   binary_cross_entropy,
@@ -315,8 +314,7 @@ def _project(term: FairnessTerm, projection: Params, h: jax.Array) -> jax.Array:
 
 
 def _nll(model: TransformerXL, params: Params, hidden: jax.Array, targets: jax.Array) -> jax.Array:
-  logits = model.apply({'params': params}, hidden, method='logits')
-  return jnp.mean(next_token_nll(logits, targets))
+  return jnp.mean(model.apply({'params': params}, hidden, targets, method='nll'))
 
 
 def _jit_step(step: Callable, mesh: Mesh) -> Callable:

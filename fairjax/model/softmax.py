@@ -1,0 +1,200 @@
+r"""Embedding and softmax of the language model: plain tied, or adaptive (Grave et al. 2017).
+
+An adaptive softmax (arXiv:1609.04309; adaptive input: Baevski & Auli 2019, arXiv:1809.10853) cuts
+the vocabulary, ordered by frequency, into a head and C tail clusters. Cluster i is `div_val ** i`
+times narrower than the model; a projection leads from its width E_i to the model's. With one more
+head entry for each tail, the probability of a word w in tail i is
+
+.. math:: p(w \mid h) = p_{head}(i \mid h) \; p_i(w \mid h).
+
+Pure functions on a dictionary of parameters, whose names and shapes `parameter_table` gives.
+`likelihood` has the loss, which never holds the scores of all words.
+
+Letters: D model width, V vocabulary, C tail clusters, E_i width and V_i padded size of cluster i.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fairjax.config import ModelConfig
+
+PROJECTION_STD = 0.01  # of initial projections, as the reference's scripts
+
+
+class Cluster(NamedTuple):
+  """Part of the vocabulary: ids `start` .. `start + size - 1`.
+
+  Attributes:
+    start: first id.
+    size: number of words.
+    padded: rows of its table, a multiple of `vocab_multiple`; those behind `size` are never read.
+    width: E_i.
+    suffix: of its parameters' names; empty for a plain softmax.
+    projected: whether a projection leads to the model's width.
+    tied: whether the softmax uses the embedding's projection.
+  """
+
+  start: int
+  size: int
+  padded: int
+  width: int
+  suffix: str
+  projected: bool
+  tied: bool
+
+
+class Parameter(NamedTuple):
+  """What declares a parameter: `std` of its normal draws, 0 for zeros."""
+
+  shape: tuple[int, ...]
+  axes: tuple[str | None, ...]
+  std: float
+  rows: int  # rows that are drawn; padding behind them is 0
+
+
+def vocabulary_clusters(config: ModelConfig) -> tuple[Cluster, ...]:
+  """Head and tails; one cluster for a plain softmax.
+
+  >>> config = ModelConfig(vocab_size=500, model_dim=32, cutoffs=(50, 120), div_val=2)
+  >>> [(c.start, c.size, c.width, c.tied) for c in vocabulary_clusters(config)]
+  [(0, 50, 32, False), (50, 70, 16, True), (120, 380, 8, True)]
+  """
+  c = config
+  ends = (*c.cutoffs, c.vocab_size)
+  ties = c.tie_projections or (False,) + (True,) * len(c.cutoffs)
+  found = []
+  for i, (start, end) in enumerate(zip((0, *ends), ends, strict=False)):
+    size = end - start
+    found.append(Cluster(
+      start=start, size=size, padded=-(-size // c.vocab_multiple) * c.vocab_multiple,
+      width=c.model_dim // c.div_val ** i, suffix=f'_{i}' if c.cutoffs else '',
+      projected=c.div_val > 1, tied=ties[i]))
+  return tuple(found)
+
+
+def parameter_table(config: ModelConfig) -> dict[str, Parameter]:
+  """Parameters of embedding and softmax.
+
+  `embedding` [V, D] and `softmax_bias` [V], tied. For an adaptive softmax each cluster i has
+  `embedding_i` [V_i, E_i], `softmax_bias_i` [V_i], with `div_val > 1` `projection_i` [E_i, D] and,
+  where it is not tied, `softmax_projection_i` [E_i, D]; `cluster_weight` [C, E_0] and
+  `cluster_bias` [C] score the tails in the head.
+  """
+  table = {}
+  for i, cluster in enumerate(vocabulary_clusters(config)):
+    # Tails are narrow: splitting their width over devices would not pay.
+    width_axis = 'embed' if i == 0 else None
+    name = f'embedding{cluster.suffix}'
+    table[name] = Parameter(
+      (cluster.padded, cluster.width), ('vocab', width_axis), config.init_std, cluster.size)
+    table[f'softmax_bias{cluster.suffix}'] = Parameter(
+      (cluster.padded,), ('vocab',), 0.0, cluster.size)
+    if cluster.projected:
+      projection = Parameter(
+        (cluster.width, config.model_dim), (None, 'embed'), PROJECTION_STD, cluster.width)
+      table[f'projection{cluster.suffix}'] = projection
+      if not cluster.tied:
+        table[f'softmax_projection{cluster.suffix}'] = projection
+  tails = len(config.cutoffs)
+  if tails:
+    table['cluster_weight'] = Parameter(
+      (tails, config.model_dim), (None, 'embed'), config.init_std, tails)
+    table['cluster_bias'] = Parameter((tails,), (None,), 0.0, tails)
+  return table
+
+
+def softmax_projection(params: Mapping[str, Any], cluster: Cluster) -> Array | None:
+  """The projection [E_i, D] that the softmax uses, or None."""
+  if not cluster.projected:
+    return None
+  kind = 'projection' if cluster.tied else 'softmax_projection'
+  return params[f'{kind}{cluster.suffix}']
+
+
+def embed_tokens(
+  params: Mapping[str, Any], config: ModelConfig, tokens: Int[Array, '*S']
+) -> Float[Array, '*S D']:
+  """Embeds tokens, scaled by sqrt(D) as the reference does.
+
+  Args:
+    params: arrays of `parameter_table`, any float dtype.
+    config: the model.
+    tokens: `[...]` int in [0, V).
+
+  Returns:
+    `[..., D]` in the compute dtype.
+  """
+  dtype = jnp.dtype(config.dtype)
+  scale = config.model_dim ** 0.5
+  clusters = vocabulary_clusters(config)
+  if len(clusters) == 1 and not clusters[0].projected:
+    return jnp.asarray(params['embedding'])[tokens].astype(dtype) * scale
+  total = None
+  for cluster in clusters:
+    own = (tokens >= cluster.start) & (tokens < cluster.start + cluster.size)
+    table = jnp.asarray(params[f'embedding{cluster.suffix}'])
+    rows = table[jnp.clip(tokens - cluster.start, 0, cluster.size - 1)].astype(dtype)
+    rows = jnp.where(own[..., None], rows, 0)
+    if cluster.projected:
+      rows = jnp.einsum(
+        '...e,ed->...d', rows, params[f'projection{cluster.suffix}'].astype(dtype))
+    total = rows if total is None else total + rows
+  return total * scale
+
+
+def all_logits(
+  params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, '*S D']
+) -> Float[Array, '*S V']:
+  """Scores of every word: for a few positions, or in sampling; training uses `likelihood`.
+
+  Args:
+    params: of `parameter_table`.
+    config: the model.
+    hidden: `[..., D]`.
+
+  Returns:
+    `[..., V]` float32 (float64 for a float64 model): logits of a plain softmax, log-probabilities
+    of an adaptive one.
+  """
+  clusters = vocabulary_clusters(config)
+  head, *tails = (cluster_logits(params, config, cluster, hidden) for cluster in clusters)
+  if not tails:
+    return head
+  gates = tail_logits(params, config, hidden)
+  head = jax.nn.log_softmax(jnp.concatenate([head, gates], axis=-1), axis=-1)
+  parts = [head[..., :clusters[0].size]]
+  for i, tail in enumerate(tails):
+    gate = head[..., clusters[0].size + i]
+    parts.append(gate[..., None] + jax.nn.log_softmax(tail, axis=-1))
+  return jnp.concatenate(parts, axis=-1)
+
+
+def cluster_logits(params, config, cluster: Cluster, hidden: Array) -> Array:
+  """Scores [..., size] of one cluster's words."""
+  wide = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
+  hidden = project(hidden.astype(config.dtype), softmax_projection(params, cluster))
+  table = params[f'embedding{cluster.suffix}'].astype(config.dtype)
+  bias = params[f'softmax_bias{cluster.suffix}'].astype(wide)
+  scores = jnp.einsum('...e,ve->...v', hidden, table, preferred_element_type=wide)
+  return (scores + bias[(None,) * (hidden.ndim - 1)])[..., :cluster.size]
+
+
+def tail_logits(params, config, hidden: Array) -> Array:
+  """Scores [..., C] of the tail clusters in the head."""
+  wide = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
+  head = vocabulary_clusters(config)[0]
+  hidden = project(hidden.astype(config.dtype), softmax_projection(params, head))
+  scores = jnp.einsum('...e,ce->...c', hidden, params['cluster_weight'].astype(config.dtype),
+                      preferred_element_type=wide)
+  return scores + params['cluster_bias'].astype(wide)[(None,) * (hidden.ndim - 1)]
+
+
+def project(hidden: Array, projection: Array | None) -> Array:
+  """From the model's width to a cluster's: [..., D] to [..., E]."""
+  if projection is None:
+    return hidden
+  return jnp.einsum('...d,ed->...e', hidden, projection.astype(hidden.dtype))
