@@ -149,6 +149,7 @@ class Config:
   name: str = 'run'
   seed: int = 0
   attribute: str = 'country'  # name of a built-in attribute, or path of a YAML file
+  until: str = 'debias'  # how far the curriculum goes: lm | sentiment | debias
   data: DataConfig = DataConfig()
   model: ModelConfig = ModelConfig()
   lm: TrainConfig = TrainConfig()
@@ -172,6 +173,7 @@ def validate(config: Config) -> None:
 
   _check_finite(config, '', errors)
   d, m = config.data, config.model
+  one_of('until', config.until, ('lm', 'sentiment', 'debias'))
   one_of('data.source', d.source, ('planted', 'wikitext', 'lines', 'tsv'))
   if d.source == 'planted':
     check(0 <= d.planted_strength <= 1, 'data.planted_strength must be in [0, 1]')

@@ -1,0 +1,94 @@
+"""The paper's WikiText-103 model: 18 layers, width 1024 (Huang et al. 2020, H-17, H-18, H-23).
+
+  fairjax run --config=configs/wikitext103.py:train=TRAIN,valid=VALID,test=TEST --workdir=DIR
+
+`variant` says how far the curriculum goes: lm (step 1; the paper used 128 TPU v3 cores), sentiment
+(steps 1 and 2) or debias (all; step 3 on 16 cores). The mesh is not part of a run's identity, so a
+workdir may begin on a large slice with variant=lm and go on with variant=debias on a small one.
+
+Parameters: 285.2 M (245.5 M in the layers, 39.6 M in embedding and adaptive softmax), as the script
+of the reference for this corpus has; `fairjax config show` prints them. The paper says 257 M and
+states neither the feed-forward width nor the kind of softmax. Of the usual choices none gives
+exactly 257 M: a plain softmax over 267,735 words would alone have 274 M, and 257 M less the layers
+would leave 11.5 M for the words. We keep the reference's sizes.
+"""
+
+from fairjax.config_files import default_config_dict, parse_arg
+
+
+def get_config(arg=''):
+  """Arguments: variant, vocabulary (word, sentencepiece), attribute, train, valid, test, seed."""
+  arg = parse_arg(arg, variant='debias', vocabulary='word', attribute='country', train=(),
+                  valid=(), test=(), seed=0)
+  config = default_config_dict()
+  config.name = 'wikitext103'
+  config.seed = arg.seed
+  config.attribute = arg.attribute
+  config.until = arg.variant
+
+  config.data.source = 'wikitext'
+  config.data.train = arg.train or ('wikitext-103/wiki.train.tokens',)
+  config.data.valid = arg.valid or ('wikitext-103/wiki.valid.tokens',)
+  config.data.test = arg.test or ('wikitext-103/wiki.test.tokens',)
+  config.data.vocabulary = arg.vocabulary
+
+  m = config.model
+  if arg.vocabulary == 'word':
+    # The corpus has 267,735 words with <unk> and <eos> (not in the paper; Dai et al.); ours is one
+    # larger by <pad>. Adaptive softmax: not in the paper; the reference's values.
+    config.data.vocab_size = m.vocab_size = 267_736
+    m.cutoffs = (20_000, 40_000, 200_000)
+    m.div_val = 4
+  else:
+    config.data.vocab_size = 32_000  # not in the paper
+  m.vocab_multiple = 128  # not in the paper: tables split over any usual mesh.model
+  m.num_layers = 18  # H-17
+  m.model_dim = 1024  # H-17
+  m.num_heads = 8  # H-17
+  m.head_dim = 128  # not in the paper: width / heads
+  m.ff_dim = 4096  # not in the paper: the reference's
+  m.segment_len = 512  # H-18
+  m.memory_len = 512  # H-18
+  m.hidden_dropout = 0.2  # not in the paper: the reference's
+  m.attention_dropout = 0.0  # not in the paper; the reference's 0.2 rules out the fused kernel
+  m.dtype = 'bfloat16'  # not in the paper
+
+  config.lm.steps = 250_000  # H-18
+  config.lm.batch_size = 512  # H-18
+  config.lm.learning_rate = 2.5e-4  # H-18
+  config.lm.warmup_steps = 10_000  # not in the paper, as the schedule and clip_norm
+  config.lm.log_every = 100
+  config.lm.eval_every = 5_000
+  config.lm.checkpoint_every = 5_000
+
+  # H-19: three layers, 128 wide, |score| > 0.7, on WikiText-103 369,594 sentences.
+  config.sentiment.steps = 50_000  # not in the paper (14-21 hours on a V100)
+  config.sentiment.batch_size = 512  # not in the paper
+  config.sentiment.learning_rate = 1e-3  # not in the paper
+  config.sentiment.log_every = 1_000
+  config.sentiment.eval_every = 10_000
+  config.sentiment.checkpoint_every = 10_000
+  config.sentiment.max_sentences = 369_594  # H-19
+  config.sentiment.prefixes = 1  # not in the paper; 3.0 GB of states
+
+  config.debias.steps = 25_000  # H-23
+  config.debias.batch_size = 32  # H-23
+  config.debias.learning_rate = 2.5e-5  # H-23
+  config.debias.warmup_steps = 500  # not in the paper
+  config.debias.variants = (  # H-24, Tables 1, 5 and 6
+    'embedding:1', 'embedding:10', 'embedding:100',
+    'sentiment:1', 'sentiment:10', 'sentiment:100', 'sentiment:1000')
+  config.debias.branches_per_row = 8  # not in the paper
+  config.debias.monitor_every = 100
+  config.debias.log_every = 100
+  config.debias.eval_every = 5_000
+  config.debias.checkpoint_every = 2_500
+
+  config.sample.samples = 1_000  # H-12
+  config.sample.max_new_tokens = 50  # H-12
+  config.sample.batch_size = 200
+  # Scorers: VADER here; the paper's Google API and BERT classifier are other scorers (H-14, H-15).
+  config.sentiment.scorer = 'vader'
+  config.measure.scorers = ('vader',)
+  config.measure.eval_batch_size = 64
+  return config
