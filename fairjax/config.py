@@ -65,6 +65,7 @@ class TrainConfig:
 
   steps: int = 1000
   batch_size: int = 16  # rows over all devices
+  parts: int = 1  # gradient accumulation: the rows are computed in so many parts (not for step 2)
   learning_rate: float = 2.5e-4  # H-18
   warmup_steps: int = 100  # linear from 0 (not in the paper)
   schedule: str = 'cosine'  # cosine (to 0) | constant | linear (to 0) (not in the paper)
@@ -200,12 +201,15 @@ def validate(config: Config) -> None:
     check(0 <= getattr(m, field) < 1, f'model.{field} must be in [0, 1)')
   for stage in ('lm', 'sentiment', 'debias'):
     t = getattr(config, stage)
+    check(t.parts > 0 and t.batch_size % t.parts == 0,
+          f'{stage}.parts={t.parts} must divide {stage}.batch_size={t.batch_size}')
     for field in ('steps', 'batch_size', 'log_every', 'eval_every', 'checkpoint_every',
                   'keep_checkpoints', 'learning_rate', 'clip_norm'):
       check(getattr(t, field) > 0, f'{stage}.{field} must be positive')
     one_of(f'{stage}.schedule', t.schedule, ('cosine', 'constant', 'linear'))
     check(0 <= t.warmup_steps <= t.steps, f'{stage}.warmup_steps must be in [0, {stage}.steps]')
   s = config.sentiment
+  check(s.parts == 1, 'sentiment.parts must be 1: its batches are small')
   one_of('sentiment.scorer', s.scorer, ('opinion', 'vader'))
   check(0 <= s.margin < 1, 'sentiment.margin must be in [0, 1)')
   check(0 < s.valid_share < 1, 'sentiment.valid_share must be in (0, 1)')

@@ -82,7 +82,7 @@ class Curriculum:
     identity = Identity(stage='lm', vocabulary=self.feed.vocabulary_fingerprint,
                         config=self._config_fingerprint('lm'))
     seed = derive_seed(self.config.seed, 'lm')
-    update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh)
+    update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
     return self._run_lm(
       'lm', self.workdir / 'lm', identity, stage, 'train', branches=False,
       init=lambda: steps.init_lm_state(self.config.model, stage, self.mesh, seed=seed),
@@ -165,11 +165,12 @@ class Curriculum:
     seed = derive_seed(self.config.seed, 'debias')
     plain = method == 'none'
     if plain:
-      update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh)
+      update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
       extra = ()
     else:
       update = steps.make_debias_step(
-        self.config.model, Adam.of(stage), FairnessTerm.of(stage, self.config.sentiment), self.mesh)
+        self.config.model, Adam.of(stage), FairnessTerm.of(stage, self.config.sentiment), self.mesh,
+        stage.parts)
       weights = {name: np.float32(weight if name == method else 0.0)
                  for name in ('embedding', 'sentiment')}
       # Handed over for `embedding` too, with weight 0: then both methods share one program.
@@ -184,7 +185,7 @@ class Curriculum:
   def _run_lm(self, name, directory, identity, stage, split, *, branches, init, step) -> Trained:
     """Runs a stage that trains the language model on a token stream."""
     field = f'{identity.stage}.batch_size'
-    check_batch_size(stage.batch_size, self.mesh, field=field)
+    check_batch_size(stage.batch_size, self.mesh, field=field, parts=stage.parts)
 
     def evaluate(params):
       batches = self.feed.valid(batch_size=stage.batch_size)

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from fairjax.config import ModelConfig
 from fairjax.model import TransformerXL, init_memory
-from fairjax.train.sharding import batch_sharding, check_batch_size, on_mesh, to_devices
+from fairjax.train.sharding import batch_sharding, check_batch_size, on_mesh, to_devices, to_host
 from fairjax.train.steps import Params, memory_sharding
 
 
@@ -61,6 +61,6 @@ def evaluate_nll(
     arrays = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
     with on_mesh(mesh):
       nll, memory = segment_nll(params, memory, to_devices(arrays, mesh))
-    total += float((np.asarray(nll, np.float64) * weights).sum())
+    total += float((to_host(nll)[:rows].astype(np.float64) * weights).sum())
     tokens += int(weights.sum())
   return total, tokens

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.train.sharding import to_host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +45,11 @@ def fingerprint(value: Any) -> str:
 def params_digest(params: Any) -> str:
   """SHA-256 over names, dtypes, shapes and bytes of every leaf.
 
-  Equal parameters have equal digests on any mesh. Needs every shard to be addressable from this
-  process, so a multi-process caller gathers first.
+  Equal parameters have equal digests on any mesh; processes that share them call it together.
   """
   digest = hashlib.sha256()
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-    array = np.asarray(leaf)
+    array = to_host(leaf)
     digest.update(f'{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n'.encode())
     digest.update(np.ascontiguousarray(array).tobytes())
   return digest.hexdigest()

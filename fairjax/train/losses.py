@@ -4,6 +4,8 @@ Letters: B batch rows, T segment length, K branches per row, D width, V vocabula
 Everything is computed in float32 (float64 when the inputs are), whatever the model computes in.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -14,19 +16,22 @@ def _wide(x: Array) -> Array:
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def weighted_mean(values: Float[Array, '*S'], weights: Float[Array, '*S']) -> Float[Array, '']:
+def weighted_mean(
+  values: Float[Array, '*S'], weights: Float[Array, '*S'], total: Any = None
+) -> Float[Array, '']:
   """Mean of `values` under `weights` >= 0; 0.0 when every weight is 0.
 
-  Values behind a zero weight never reach the result, NaN included.
+  Values behind a zero weight never reach the result, NaN included. `total` replaces the sum of the
+  weights.
   """
-  total = weights.sum()
+  total = weights.sum() if total is None else total
   used = jnp.where(weights > 0, values, 0.0)
   return jnp.where(total > 0, (used * weights).sum() / jnp.where(total > 0, total, 1.0), 0.0)
 
 
 def cosine_fairness_loss(
   hidden: Float[Array, 'B K D'], hidden_cf: Float[Array, 'B K D'], weights: Float[Array, 'B K'],
-  *, eps: float = 1e-6,
+  *, eps: float = 1e-6, total: Any = None,
 ) -> Float[Array, '']:
   r"""Distance between the hidden states of a prefix and its counterfactual.
 
@@ -40,6 +45,8 @@ def cosine_fairness_loss(
     hidden: `[B, K, D]` float, last token of each original prefix.
     hidden_cf: `[B, K, D]` float, last token of the swapped prefix.
     weights: `[B, K]` float >= 0; 0 marks padding; any scale.
+    total: divides the weighted sum; None: the sum of the weights. Parts of a batch give their share
+      of the whole batch's mean this way.
     eps: floor of the *squared* norms, so that zero vectors give loss 1 and finite gradients.
 
   Returns:
@@ -55,7 +62,7 @@ def cosine_fairness_loss(
   squared_norms = (jnp.maximum(jnp.square(v).sum(-1), eps) for v in (a, b))
   norm_a, norm_b = (jnp.sqrt(s) for s in squared_norms)
   cosine = (a * b).sum(-1) / (norm_a * norm_b)
-  return weighted_mean(1.0 - cosine, weights)
+  return weighted_mean(1.0 - cosine, weights, total)
 
 
 def next_token_divergences(

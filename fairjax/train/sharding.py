@@ -14,7 +14,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
-from jax.experimental import mesh_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fairjax.config import MeshConfig
@@ -55,7 +55,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
       f'not cover the {len(devices)} devices: set --config.mesh.slices, .data, .fsdp and .model so '
       'that they multiply to it')
   shape = (1, data, config.fsdp, config.model)
-  if config.slices > 1 and getattr(devices[0], 'slice_index', None) is not None:
+  real = {getattr(d, 'slice_index', 0) for d in devices if d.platform == 'tpu'}
+  if real and len(real) != config.slices:
+    raise UserError(f'the devices lie in {len(real)} slices: set --config.mesh.slices={len(real)}')
+  if len(real) > 1:
     grid = mesh_utils.create_hybrid_device_mesh(
       shape, (config.slices, 1, 1, 1), devices, allow_split_physical_axes=True)
   else:  # processes or fake devices stand for slices
@@ -76,14 +79,17 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
     yield
 
 
-def check_batch_size(batch_size: int, mesh: Mesh, *, field: str) -> None:
-  """Raises `UserError` unless the devices that hold rows divide `batch_size`."""
-  rows = math.prod(mesh.shape[axis] for axis in ROWS)
-  if batch_size % rows:
-    near = max(rows, batch_size // rows * rows)
-    raise UserError(
-      f'{field}={batch_size} is not divisible by the {rows} devices that share the rows '
-      f'(mesh slices x data x fsdp): use a multiple of {rows}, e.g. --config.{field}={near}')
+def check_batch_size(batch_size: int, mesh: Mesh, *, field: str, parts: int = 1) -> None:
+  """Raises `UserError` unless the devices that hold rows divide each part of `batch_size` rows."""
+  devices = math.prod(mesh.shape[axis] for axis in ROWS)
+  unit = devices * parts
+  if batch_size % unit:
+    near = max(unit, batch_size // unit * unit)
+    what = f'the {devices} devices that share the rows (mesh slices x data x fsdp)'
+    if parts > 1:
+      what += f' times {parts} parts'
+    raise UserError(f'{field}={batch_size} is not divisible by {what}: use a multiple of {unit}, '
+                    f'e.g. --config.{field}={near}')
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -115,9 +121,12 @@ def tree_shardings(abstract: Any, mesh: Mesh) -> Any:
   for (path, leaf), sharding in zip(leaves, jax.tree.leaves(shardings), strict=True):
     for size, axis in zip(leaf.shape, sharding.spec, strict=False):
       if axis is not None and size % mesh.shape[axis]:
-        raise UserError(
-          f'mesh axis {axis}={mesh.shape[axis]} does not divide {size}, an axis of parameter '
-          f'{jax.tree_util.keystr(path)} {tuple(leaf.shape)}: choose another --config.mesh.{axis}')
+        name = jax.tree_util.keystr(path)
+        hint = f'choose another --config.mesh.{axis}'
+        if 'embedding' in name or 'softmax_bias' in name:
+          hint += f', or --config.model.vocab_multiple={mesh.shape[axis]}'
+        raise UserError(f'mesh axis {axis}={mesh.shape[axis]} does not divide {size}, an axis of '
+                        f'parameter {name} {tuple(leaf.shape)}: {hint}')
   return shardings
 
 
@@ -128,3 +137,10 @@ def to_devices(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Arr
     name: jax.make_array_from_process_local_data(sharding, np.asarray(rows))
     for name, rows in batch.items()
   }
+
+
+def to_host(x: Any) -> np.ndarray:
+  """The whole array in this process's memory; every process must call it for arrays they share."""
+  if isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated):
+    x = multihost_utils.process_allgather(x, tiled=True)
+  return np.asarray(x)

@@ -137,12 +137,14 @@ def _make_init(
 
 
 @functools.lru_cache
-def make_lm_step(model_config: ModelConfig, adam: Adam, mesh: Mesh) -> Callable:
+def make_lm_step(
+  model_config: ModelConfig, adam: Adam, mesh: Mesh, parts: int = 1
+) -> Callable:
   """Step 1 of the curriculum, and its continuation as the control of footnote 6 (H-18, H-26).
 
   Returns:
     `step(state, batch, seed, learning_rate) -> (state, metrics)`; batch holds `inputs`, `targets`
-    [B, T] int32 and `reset` [B] bool. The state is donated.
+    [B, T] int32 and `reset` [B] bool. The state is donated. `parts`: see `make_update`.
   """
   model = TransformerXL(model_config)
 
@@ -152,12 +154,12 @@ def make_lm_step(model_config: ModelConfig, adam: Adam, mesh: Mesh) -> Callable:
     nll = _nll(model, params, output.hidden, batch['targets'])
     return nll, (output.memory, {'loss': (nll, jnp.ones(()))})
 
-  return _jit_step(make_update(loss_fn, adam), mesh)
+  return _jit_step(make_update(loss_fn, adam, parts=parts), mesh)
 
 
 @functools.lru_cache
 def make_debias_step(
-  model_config: ModelConfig, adam: Adam, term: FairnessTerm, mesh: Mesh
+  model_config: ModelConfig, adam: Adam, term: FairnessTerm, mesh: Mesh, parts: int = 1
 ) -> Callable:
   r"""Step 3 (H-20..H-23): one forward pass for the originals and their counterfactual branches.
 
@@ -167,6 +169,7 @@ def make_debias_step(
     `step(state, batch, seed, learning_rate, weights, projection) -> (state, metrics)`; batch also
     holds the `branch_*` arrays. `weights` maps `embedding` and `sentiment` to lambda (one of them
     is 0 in the paper). `projection`: frozen parameters of f_sh, or None where its weight is 0.
+    `parts`: see `make_update`; the fairness loss is the mean over the pairs of the whole batch.
   """
   model = TransformerXL(model_config)
 
@@ -179,17 +182,17 @@ def make_debias_step(
     h, h_cf = pairs.h_bar, pairs.h_bar_branch
     if term.gradient == 'branch':
       h = jax.lax.stop_gradient(h)
-    losses = {'embedding': cosine_fairness_loss(h, h_cf, used)}
+    count, one = batch['pairs'], jnp.ones(())
+    mean = functools.partial(cosine_fairness_loss, weights=used, total=count / parts)
+    losses = {'embedding': mean(h, h_cf)}
     if projection is not None:
-      losses['sentiment'] = cosine_fairness_loss(
-        *(_project(term, projection, x) for x in (h, h_cf)), used)
+      losses['sentiment'] = mean(*(_project(term, projection, x) for x in (h, h_cf)))
     weighted = sum(weights[name] * loss for name, loss in losses.items())
-    count, one = used.sum(), jnp.ones(())
     metrics = {'loss': (nll, one), 'total_loss': (nll + weighted, one),
                'cosine': (1.0 - losses['embedding'], count), 'pairs_per_batch': (count, one)}
     metrics |= {f'fairness_loss/{name}': (loss, count) for name, loss in losses.items()}
     for name, total in zip(BRANCH_COUNTS, batch['branch_counts'].sum(0), strict=True):
-      metrics[f'branches/{name}'] = (total.astype(jnp.float32), one)
+      metrics[f'branches/{name}'] = (parts * total.astype(jnp.float32), one)
     metrics |= _monitor(model, params, pairs, used, batch['step'])
     return nll + weighted, (output.memory, metrics)
 
@@ -209,7 +212,8 @@ def make_debias_step(
         step % term.monitor_every == 0, divergences, lambda _: (zero, zero, zero), hidden)
     return {'kl': (kl, count), 'js': (js, count)}
 
-  return _jit_step(make_update(loss_fn, adam), mesh)
+  return _jit_step(make_update(loss_fn, adam, parts=parts, prepare=lambda batch: (
+    batch | {'pairs': batch['branch_weight'].sum()})), mesh)
 
 
 def init_sentiment_state(
@@ -273,8 +277,19 @@ def make_sentiment_predict(projection: Projection) -> Callable:
   return jax.jit(lambda params, h_bar: module.apply({'params': params}, h_bar)[0])
 
 
-def make_update(loss_fn: Callable, adam: Adam) -> Callable:
+def make_update(
+  loss_fn: Callable, adam: Adam, *, parts: int = 1,
+  prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda batch: batch,
+) -> Callable:
   """Turns `loss_fn(params, memory, batch, key, *extra) -> (loss, (memory, metrics))` into a step.
+
+  Args:
+    loss_fn: a mean over the rows of the batch that it gets.
+    adam: the optimizer.
+    parts: of which the batch is made, one after the other; their gradients are averaged (gradient
+      accumulation). The result is that of the whole batch up to rounding, except that dropout
+      draws other masks.
+    prepare: adds scalars of the whole batch to what each part gets.
 
   Returns:
     `step(state, batch, seed, learning_rate, *extra) -> (state, metrics)`; the batch that the loss
@@ -282,8 +297,12 @@ def make_update(loss_fn: Callable, adam: Adam) -> Callable:
   """
   def step(state: TrainState, batch, seed, learning_rate, *extra) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(jax.random.key(seed), state.step)
-    gradients, (memory, metrics) = jax.grad(loss_fn, has_aux=True)(
-      state.params, state.memory, dict(batch) | {'step': state.step}, key, *extra)
+    batch = prepare(dict(batch) | {'step': state.step})
+    gradient = jax.grad(loss_fn, has_aux=True)
+    if parts == 1:
+      gradients, (memory, metrics) = gradient(state.params, state.memory, batch, key, *extra)
+    else:
+      gradients, memory, metrics = _accumulate(gradient, state, batch, key, extra, parts)
     params, opt_state = adam.update(gradients, state.opt_state, state.params, learning_rate)
     one = jnp.ones(())
     metrics = metrics | {'grad_norm': (optax.tree.norm(gradients), one),
@@ -292,6 +311,35 @@ def make_update(loss_fn: Callable, adam: Adam) -> Callable:
                       memory=memory), metrics
 
   return step
+
+
+def _accumulate(gradient, state, batch, key, extra, parts):
+  """Means of the gradients and metrics over the parts, and the memory of all rows."""
+  # Part i has the rows i, i + parts, ...: on every device the same share of its own rows.
+  def split(x, axis=0):
+    shape = (*x.shape[:axis], x.shape[axis] // parts, parts, *x.shape[axis + 1:])
+    return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
+
+  def join(x, axis=0):
+    whole = jnp.moveaxis(x, 0, axis + 1)
+    return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2:])
+
+  rows = {name: split(x) for name, x in batch.items() if x.ndim}
+  scalars = {name: x for name, x in batch.items() if not x.ndim}
+  memory = Memory(hidden=split(state.memory.hidden, 1), length=split(state.memory.length))
+
+  def body(total, xs):
+    part, own_rows, own_memory = xs
+    found, (new_memory, metrics) = gradient(
+      state.params, own_memory, own_rows | scalars, jax.random.fold_in(key, part), *extra)
+    return jax.tree.map(jnp.add, total, found), (new_memory, metrics)
+
+  total, (memory, metrics) = jax.lax.scan(
+    body, jax.tree.map(jnp.zeros_like, state.params), (jnp.arange(parts), rows, memory))
+  means = {name: (jnp.where(w.sum() > 0, (v * w).sum() / jnp.maximum(w.sum(), 1e-30), 0), w.sum())
+           for name, (v, w) in metrics.items()}
+  memory = Memory(hidden=join(memory.hidden, 1), length=join(memory.length))
+  return jax.tree.map(lambda g: g / parts, total), memory, means
 
 
 def _init_params(model_config: ModelConfig, key: jax.Array) -> Params:

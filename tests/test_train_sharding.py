@@ -1,0 +1,177 @@
+"""Where arrays live, and that it changes no result."""
+
+import dataclasses
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from fairjax.config import MeshConfig, TrainConfig
+from fairjax.errors import UserError
+from fairjax.train import make_mesh, steps
+from fairjax.train.optimizer import Adam
+from fairjax.train.sharding import check_batch_size, on_mesh
+from tests import sharding_cases as cases
+
+# Array (path suffix) -> mesh axis of each of its axes; what follows the last named axis is whole.
+ROWS = ('slice', 'data', 'fsdp')
+PARAMETERS = {
+  'embedding': ('model', 'fsdp'),
+  'embedding_0': ('model', 'fsdp'),
+  'embedding_1': ('model',),
+  'embedding_2': ('model',),
+  'softmax_bias': ('model',),
+  'softmax_bias_0': ('model',),
+  'softmax_bias_1': ('model',),
+  'softmax_bias_2': ('model',),
+  'projection_0': (None, 'fsdp'),
+  'projection_1': (None, 'fsdp'),
+  'projection_2': (None, 'fsdp'),
+  'softmax_projection_0': (None, 'fsdp'),
+  'cluster_weight': (None, 'fsdp'),
+  'cluster_bias': (),
+  'content_bias': ('model',),
+  'position_bias': ('model',),
+  'query': (None, 'fsdp', 'model'),
+  'key_value': (None, 'fsdp', None, 'model'),
+  'relative': (None, 'fsdp', 'model'),
+  'output': (None, 'model', None, 'fsdp'),
+  'ff_in': (None, 'fsdp', 'model'),
+  'ff_in_bias': (None, 'model'),
+  'ff_out': (None, 'model', 'fsdp'),
+  'ff_out_bias': (),
+  'attention_norm_scale': (), 'attention_norm_bias': (), 'ff_norm_scale': (), 'ff_norm_bias': (),
+}
+OTHERS = {'.step': (), '.count': (), '.memory.hidden': (None, ROWS), '.memory.length': (ROWS,)}
+
+
+def _trimmed(spec):
+  axes = list(spec)
+  while axes and axes[-1] is None:
+    axes.pop()
+  return tuple(axes)
+
+
+@pytest.mark.parametrize('model', ['plain', 'adaptive'])
+@jax.enable_x64()
+def test_every_array_of_the_state_lives_where_the_table_says(model):
+  mesh = make_mesh(MeshConfig(slices=1, data=2, fsdp=2, model=2))
+  state = steps.lm_state_template(cases.MODELS[model], TrainConfig(batch_size=16), mesh)
+  seen = set()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+    name = jax.tree_util.keystr(path)
+    key = next((k for k in OTHERS if name.endswith(k)), None)
+    if key is None:
+      key = re.findall(r"\['(\w+)'\]", name)[-1]
+    expected = OTHERS[key] if key in OTHERS else PARAMETERS[key]
+    found = _trimmed(leaf.sharding.spec)
+    print(f'{name:70s} {str(leaf.shape):20s} {found}')
+    assert found == expected, name
+    seen.add(key)
+  names = {k for k in PARAMETERS if not k[-1].isdigit()} if model == 'plain' else (
+    PARAMETERS.keys() - {'embedding', 'softmax_bias'})
+  if model == 'plain':
+    names -= {'cluster_weight', 'cluster_bias'}
+  assert seen == names | OTHERS.keys()
+
+
+@pytest.fixture(scope='module')
+def single():
+  """Results on one device, by kind of step and model."""
+  found = {}
+
+  def get(kind, model):
+    if (kind, model) not in found:
+      found[kind, model] = cases.run(kind, model, MeshConfig(), devices=jax.devices()[:1])
+    return found[kind, model]
+
+  return get
+
+
+def _compare(found, expected):
+  assert found['metrics'][0].keys() == expected['metrics'][0].keys()
+  worst = 0.0
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    scale = max(1.0, np.abs(b).max())
+    worst = max(worst, np.abs(np.asarray(a) - np.asarray(b)).max() / scale)
+  print(f'largest difference {worst:.1e}')
+  assert worst <= 1e-9
+
+
+@pytest.mark.parametrize(('model', 'mesh'), [
+  ('plain', MeshConfig()),
+  ('plain', MeshConfig(fsdp=8)),
+  ('plain', MeshConfig(slices=2, fsdp=2, model=2)),
+  ('adaptive', MeshConfig(fsdp=2, model=2)),
+  ('adaptive', MeshConfig(fsdp=2, model=4)),
+])
+def test_eight_devices_give_what_one_gives(single, model, mesh):
+  _compare(cases.run('debias', model, mesh), single('debias', model))
+
+
+@pytest.mark.parametrize(('kind', 'mesh', 'parts'), [
+  ('debias', MeshConfig(fsdp=2, model=2), 4), ('lm', MeshConfig(), 2)])
+def test_parts_of_a_batch_give_what_the_whole_gives(single, kind, mesh, parts):
+  _compare(cases.run(kind, 'plain', mesh, parts=parts), single(kind, 'plain'))
+
+
+def test_two_processes_give_what_one_gives(single, tmp_path, repository):
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    port = s.getsockname()[1]
+  environment = os.environ | {'PYTHONPATH': str(repository), 'XLA_FLAGS': ''}
+  output = tmp_path / 'leaves.npz'
+  processes = [subprocess.Popen(
+    [sys.executable, '-m', 'tests.sharding_cases', str(i), str(port), 'debias', str(output)],
+    cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for i in range(2)]
+  texts = [p.communicate(timeout=300)[0] for p in processes]
+  assert [p.returncode for p in processes] == [0, 0], '\n'.join(texts)[-3000:]
+  expected = single('debias', 'plain')
+  found = np.load(output, allow_pickle=False)
+  leaves = jax.tree.leaves([expected['params'], expected['memory'], expected['metrics']])
+  assert len(found.files) == len(leaves)
+  for name, leaf in zip(found.files, leaves, strict=True):
+    np.testing.assert_allclose(found[name], leaf, rtol=0, atol=1e-9 * max(1, np.abs(leaf).max()))
+  nll = [float(re.search(r'nll ([\d.]+)', text)[1]) for text in texts]
+  assert nll == pytest.approx([expected['nll']] * 2, rel=1e-9)
+
+
+@jax.enable_x64()
+def _compiled_text(model, mesh_config):
+  mesh, config, stage = make_mesh(mesh_config), cases.MODELS[model], TrainConfig(batch_size=16)
+  state = steps.lm_state_template(config, stage, mesh)
+  batch = {name: jax.ShapeDtypeStruct(
+    x.shape, x.dtype, sharding=steps.batch_sharding(mesh)) for name, x in cases.make_batch(
+      0, config.vocab_size).items() if name in ('inputs', 'targets', 'reset')}
+  step = steps.make_lm_step(config, Adam.of(stage), mesh)
+  with on_mesh(mesh):
+    return step.lower(state, batch, 0, np.float32(0.1)).compile().as_text()
+
+
+def test_memory_is_never_gathered():
+  assert 'all-gather' not in _compiled_text('plain', MeshConfig())
+  gathered = re.findall(r'= \(?(\w+\[[\d,]*\])\S* all-gather', _compiled_text(
+    'plain', MeshConfig(fsdp=4, model=2)))
+  print(sorted(set(gathered)))
+  assert gathered, 'parameters are gathered over fsdp'
+  length = cases.MODELS['plain'].memory_len
+  assert not [g for g in gathered if re.search(rf'\b{length}\b|\b{length + cases.T}\b', g)]
+
+
+@jax.enable_x64()
+def test_what_does_not_divide_is_named():
+  mesh = make_mesh(MeshConfig(fsdp=2, model=2))
+  with pytest.raises(UserError, match=r'lm.batch_size=12 .* 4 devices .* times 2 parts: .* of 8'):
+    check_batch_size(12, mesh, field='lm.batch_size', parts=2)
+  config = dataclasses.replace(cases.MODELS['plain'], vocab_multiple=1)
+  with pytest.raises(UserError, match='model=2 does not divide 37.*vocab_multiple=2'):
+    steps.lm_state_template(config, TrainConfig(batch_size=16), mesh)
+  config = dataclasses.replace(cases.MODELS['plain'], num_heads=3)
+  with pytest.raises(UserError, match='model=2 does not divide 3, an axis of .*heads|query|bias'):
+    steps.lm_state_template(config, TrainConfig(batch_size=16), mesh)
