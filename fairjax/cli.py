@@ -20,6 +20,11 @@ VERBS: dict[str, tuple[str, str]] = {
           f'fairjax run {_RUN_OPTIONS}'),
   'data': ('prepare vocabulary and token stores only', f'fairjax data {_RUN_OPTIONS}'),
   'train': ('train up to a stage of the curriculum', f'fairjax train {_RUN_OPTIONS} --stage=lm'),
+  'import': ('put a Transformer-XL checkpoint of the reference in the place of step 1',
+             f'fairjax import {_RUN_OPTIONS} --weights=model.safetensors --arguments=config.json '
+             '--words=words.txt'),
+  'export': ('write a trained model under the names of the reference',
+             f'fairjax export {_RUN_OPTIONS} --model=baseline --output=model.safetensors'),
   'sample': ('sample continuations of every trained model', f'fairjax sample {_RUN_OPTIONS}'),
   'score': ('score the sampled continuations', f'fairjax score {_RUN_OPTIONS}'),
   'measure': ('measure a workdir, or any JSONL file of generations',
@@ -107,10 +112,11 @@ def make_parser() -> argparse.ArgumentParser:
       formatter_class=argparse.RawDescriptionHelpFormatter)
     parsers[verb].add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
                                help='show the traceback of user errors')
-  for verb in ('run', 'data', 'train', 'sample', 'score', 'report'):
+  for verb in ('run', 'data', 'train', 'import', 'export', 'sample', 'score', 'report'):
     _add_run_options(parsers[verb], required=True)
-  parsers['train'].add_argument('--stage', choices=('lm', 'sentiment', 'debias'), default='debias',
-                                help='train up to and with this stage (default: all)')
+  parsers['train'].add_argument('--stage', choices=('lm', 'sentiment', 'debias'), default=None,
+                                help="train up to and with this stage (default: config's until)")
+  _add_exchange_options(parsers['import'], parsers['export'])
   measure = parsers['measure']
   _add_run_options(measure, required=False)
   measure.add_argument('--records', metavar='FILE', help='JSONL (or .gz) of generations, from any '
@@ -134,6 +140,19 @@ def make_parser() -> argparse.ArgumentParser:
   config.add_argument('action', choices=('show',))
   config.add_argument('--config', metavar='FILE[:ARGS]', required=True)
   return parser
+
+
+def _add_exchange_options(importer: argparse.ArgumentParser, exporter: argparse.ArgumentParser):
+  importer.add_argument('--weights', metavar='FILE', required=True,
+                        help='safetensors, names with or without the transformer. prefix')
+  importer.add_argument('--arguments', metavar='FILE', required=True,
+                        help="JSON of the constructor's arguments, or a published config.json")
+  importer.add_argument('--words', metavar='FILE', help='its words, one a line in the order of the '
+                        'ids; default: the vocabulary of the config has its ids')
+  exporter.add_argument('--model', default='baseline', help='baseline, country-embedding-10, ...')
+  exporter.add_argument('--output', metavar='FILE', required=True, help='safetensors file')
+  exporter.add_argument('--prefix', action='store_true',
+                        help='names with the transformer. prefix of published checkpoints')
 
 
 def _add_run_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -165,6 +184,18 @@ def _data(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace) -> None:
   _job(options).train(until=options.stage)
+
+
+def _import(options: argparse.Namespace) -> None:
+  job = _job(options)
+  from fairjax.exchange import import_reference
+  import_reference(job, weights=options.weights, arguments=options.arguments, words=options.words)
+
+
+def _export(options: argparse.Namespace) -> None:
+  job = _job(options)
+  from fairjax.exchange import export_reference
+  export_reference(job, model=options.model, output=options.output, prefix=options.prefix)
 
 
 def _sample(options: argparse.Namespace) -> None:
@@ -211,7 +242,12 @@ def _attributes(options: argparse.Namespace) -> int:
 
 def _config(options: argparse.Namespace) -> None:
   from fairjax.config_files import describe, load_config
-  print('\n'.join(describe(load_config(options.config, options.overrides))))
+  config = load_config(options.config, options.overrides)
+  print('\n'.join(describe(config)))
+  if config.model.vocab_size:
+    from fairjax.main_job import parameter_words
+    from fairjax.model import parameter_counts
+    print(parameter_words(parameter_counts(config.model)))
 
 
 def _doctor(options: argparse.Namespace) -> None:
@@ -220,7 +256,8 @@ def _doctor(options: argparse.Namespace) -> None:
 
 
 _HANDLERS: dict[str, Callable[[argparse.Namespace], int | None]] = {
-  'run': _run, 'data': _data, 'train': _train, 'sample': _sample, 'score': _score,
+  'run': _run, 'data': _data, 'train': _train, 'import': _import, 'export': _export,
+  'sample': _sample, 'score': _score,
   'measure': _measure, 'report': _report, 'attributes': _attributes, 'config': _config,
   'doctor': _doctor,
 }

@@ -18,12 +18,15 @@ import fairjax
 from fairjax.config import Config, ModelConfig, parse_variant
 from fairjax.config_files import config_differences, to_dict
 from fairjax.counterfactual import Prefix, load_attribute
-from fairjax.errors import UserError
+from fairjax.errors import UserError, unknown_name
+from fairjax.feed import PreparedFeed
 from fairjax.files import write_json
 from fairjax.verbs import require_file, versions
 
 BASELINE = 'baseline'
 SCORING_CHUNK = 5000  # sentences scored at a time for step 2
+# Fields on which nothing that is already in a workdir depends: another machine, more variants.
+_MAY_CHANGE = ('mesh.', 'until:', 'debias.variants:', 'debias.extended_baseline:')
 
 
 def print_line(line: str) -> None:
@@ -99,6 +102,8 @@ class Job:
     """The language models of this run, baseline first."""
     from fairjax.train import debias_name
     found = [Model(BASELINE, self.workdir / 'lm', BASELINE)]
+    if self.config.until != 'debias':
+      return found
     if self.config.debias.extended_baseline:
       name = debias_name(self.attribute.name, 'none', 0.0)
       found.append(Model(name, self.workdir / 'debias' / name, 'extended_baseline'))
@@ -107,14 +112,12 @@ class Job:
       found.append(Model(name, self.workdir / 'debias' / name, method, weight))
     return found
 
-  def train(self, until: str = 'debias') -> None:
-    """The curriculum up to and with a stage (`lm`, `sentiment` or `debias`)."""
-    from fairjax.train import Curriculum, StopSignal
-    feed = PreparedFeed(self.prepared, self.model_config, self.config, self.log)
+  def train(self, until: str | None = None) -> None:
+    """The curriculum up to and with a stage (`lm`, `sentiment`, `debias`; None: the config's)."""
+    from fairjax.train import StopSignal
+    until = until or self.config.until
     with StopSignal().installed() as stop:
-      curriculum = Curriculum(
-        config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
-        feed=feed, mesh=self.mesh, stop=stop, log=self.log)
+      curriculum = self.curriculum(stop)
       lm = curriculum.train_lm()
       variants = [parse_variant(v) for v in self.config.debias.variants]
       projection = None
@@ -126,6 +129,16 @@ class Job:
           curriculum.train_debias(lm, method='none')
         for method, weight in variants:
           curriculum.train_debias(lm, method=method, weight=weight, projection=projection)
+
+  def curriculum(self, stop):
+    """The curriculum on this run's data and devices."""
+    from fairjax.model import parameter_counts
+    from fairjax.train import Curriculum
+    self.log('[model] ' + parameter_words(parameter_counts(self.model_config)))
+    feed = PreparedFeed(self.prepared, self.model_config, self.config, self.log)
+    return Curriculum(
+      config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
+      feed=feed, mesh=self.mesh, stop=stop, log=self.log)
 
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""
@@ -189,15 +202,20 @@ class Job:
   def _open(self) -> None:
     """Writes `config.json` at the first start; later compares it."""
     path, current = self.workdir / 'config.json', to_dict(self.config)
+    if self.workdir.exists() and not self.workdir.is_dir():
+      raise UserError(f'--workdir={self.workdir} is a file: name a folder')
     if path.exists():
       saved = json.loads(path.read_text(encoding='utf-8'))['config']
       changed = config_differences(saved, json.loads(json.dumps(current)))
-      if changed:
+      refused = [c for c in changed if not c.startswith(_MAY_CHANGE)]
+      if refused:
         raise UserError(f'{self.workdir} belongs to a run with another configuration: '
-                        f'{"; ".join(changed)}. Use another --workdir, or the saved values')
-      return
-    if self.workdir.exists() and not self.workdir.is_dir():
-      raise UserError(f'--workdir={self.workdir} is a file: name a folder')
+                        f'{"; ".join(refused)}. Use another --workdir, or the saved values')
+      if not changed:
+        return
+      self.log(f'{self.workdir} goes on with {"; ".join(changed)}')
+      if not all(c.startswith('mesh.') for c in changed):
+        (self.workdir / 'DONE').unlink(missing_ok=True)
     write_json(path, {'config': current, 'versions': versions()})
 
   def _labelled_sentences(self):
@@ -271,6 +289,13 @@ class Job:
     require_file(model.directory / 'DONE', made_by='train')
     card = done_card(model.directory)
     return card['identity'] | {'digest': card['digest'], 'model': model.name}
+
+  def params(self, name: str):
+    """Parameters of a trained language model of this run, on its devices."""
+    found = {model.name: model for model in self.models}
+    if name not in found:
+      raise unknown_name('model', name, found)
+    return self._params(found[name])
 
   def _params(self, model: Model):
     from fairjax.train import load_params, params_template
@@ -356,42 +381,15 @@ class Job:
               f"{found['prefix_accuracy']:.3f}." if 'prefix_f1' in found else '.')]
 
 
-class PreparedFeed:
-  """Batches of the data room for the curriculum."""
+def parameter_words(counts: Mapping[str, int]) -> str:
+  """The size of a model in words.
 
-  def __init__(self, prepared, model: ModelConfig, config: Config, log: Callable[[str], None]):
-    from fairjax.train import derive_seed
-    self._prepared, self._model, self._debias, self._log = prepared, model, config.debias, log
-    self._seed = derive_seed(config.seed, 'branches')
-    self.vocabulary_fingerprint = prepared.vocabulary.fingerprint
-    self.attribute_fingerprint = prepared.attribute.fingerprint
-
-  def train(self, split: str, *, batch_size: int, start_step: int, branches: bool):
-    """This process's rows from a step on, through seqio."""
-    from fairjax.data.streams import token_rows, train_batches
-    from fairjax.train.curriculum import process_shard
-    store = self._prepared.store(split)
-    rows = token_rows(store, batch_size=batch_size, segment_len=self._model.segment_len)
-    self._log(f'[data] {split}: {rows.steps_per_epoch:,} steps an epoch; {rows.dropped_tokens:,} '
-              f'of {store.tokens:,} tokens do not fill the rows and are left out')
-    return train_batches(
-      self._prepared, split, batch_size=batch_size, segment_len=self._model.segment_len,
-      start_step=start_step, seed=self._seed, shard=process_shard(), reader='seqio', branches={
-        'num_branches': self._debias.branches_per_row,
-        'num_pieces': self._debias.pieces_per_branch} if branches else None)
-
-  def valid(self, *, batch_size: int):
-    """The validation split, every token once."""
-    from fairjax.data.streams import eval_batches
-    return eval_batches(self._prepared.store('valid'), batch_size=batch_size,
-                        segment_len=self._model.segment_len)
-
-  def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
-    """Split, epoch and segment of a step."""
-    from fairjax.data.streams import token_rows
-    rows = token_rows(self._prepared.store(split), batch_size=batch_size,
-                      segment_len=self._model.segment_len)
-    return f'split {split}, {rows.describe(step)}, {batch_size} rows'
+  >>> parameter_words({'total': 1_500_000, 'layers': 1_000_000, 'embedding': 500_000})
+  '1.5 M parameters: 1.0 M in the layers, 0.5 M in embedding and softmax'
+  """
+  total, layers, embedding = (counts[k] / 1e6 for k in ('total', 'layers', 'embedding'))
+  return (f'{total:.1f} M parameters: {layers:.1f} M in the layers, {embedding:.1f} M in embedding '
+          'and softmax')
 
 
 def _fairness_words(scorer: str, measures: Mapping[str, Any]) -> str:

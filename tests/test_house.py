@@ -37,9 +37,11 @@ ROOMS = {
   'report': {'measure'},
   # These connect the rooms; no room imports them.
   'main_job': {
-    'verbs', 'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
+    'verbs', 'feed', 'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
+  'feed': {'data', 'train'},
+  'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
-  'cli': {'counterfactual', 'train', 'main_job', 'verbs'},
+  'cli': {'counterfactual', 'model', 'train', 'main_job', 'verbs', 'exchange'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
@@ -59,6 +61,8 @@ PACKAGES = {
   'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment'}),
   'report': ({'numpy'}, {'matplotlib'}),
   'main_job': ({'numpy'}, {'jax'}),
+  'feed': (set(), set()),
+  'exchange': ({'numpy'}, {'safetensors'}),
   'verbs': (set(), {'jax', 'numpy'}),
   'cli': (set(), set()),
   '__main__': (set(), set()),

@@ -107,7 +107,7 @@ def parameter_table(config: ModelConfig) -> dict[str, Parameter]:
   return table
 
 
-def softmax_projection(params: Mapping[str, Any], cluster: Cluster) -> Array | None:
+def softmax_projection(params: Mapping[str, Any], cluster: Cluster) -> Any:
   """The projection [E_i, D] that the softmax uses, or None."""
   if not cluster.projected:
     return None

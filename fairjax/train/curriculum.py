@@ -20,7 +20,9 @@ from jax.sharding import Mesh
 
 from fairjax.config import Config
 from fairjax.config_files import to_dict
+from fairjax.errors import UserError
 from fairjax.train import steps
+from fairjax.train.checkpoints import CheckpointStore, write_done
 from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.identity import Identity, fingerprint, params_digest
 from fairjax.train.loop import Stage, StopSignal, run_stage
@@ -78,15 +80,38 @@ class Curriculum:
 
   def train_lm(self) -> Trained:
     """Step 1: next-token cross-entropy on the whole training stream."""
-    stage = self.config.lm
-    identity = Identity(stage='lm', vocabulary=self.feed.vocabulary_fingerprint,
-                        config=self._config_fingerprint('lm'))
+    stage, identity = self.config.lm, self._lm_identity()
     seed = derive_seed(self.config.seed, 'lm')
     update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
     return self._run_lm(
       'lm', self.workdir / 'lm', identity, stage, 'train', branches=False,
       init=lambda: steps.init_lm_state(self.config.model, stage, self.mesh, seed=seed),
       step=lambda state, batch, rate: update(state, batch, seed, rate))
+
+  def import_lm(self, params: Any) -> dict[str, float]:
+    """Puts given parameters in the place of step 1 and returns their validation metrics.
+
+    Raises:
+      UserError: the workdir has a language model already.
+    """
+    directory, identity = self.workdir / 'lm', self._lm_identity()
+    if directory.exists():
+      raise UserError(f'{directory} exists: a model is imported into a workdir that has none yet')
+    state = steps.init_lm_state(self.config.model, self.config.lm, self.mesh, seed=0, params=params)
+    found = self._evaluate_lm(state.params, self.config.lm, 'lm.batch_size')
+    store = CheckpointStore(directory, keep=1)
+    try:
+      store.save(0, state, identity)
+      store.wait(0)
+    finally:
+      store.close()
+    write_done(directory, step=0, digest=params_digest(state.params), identity=identity,
+               summary=found | {'imported': True})
+    return found
+
+  def _lm_identity(self) -> Identity:
+    return Identity(stage='lm', vocabulary=self.feed.vocabulary_fingerprint,
+                    config=self._config_fingerprint('lm'))
 
   def train_sentiment(self, lm: Trained, sentences: Callable[[], LabelledSentences]) -> Trained:
     """Step 2: f_sh on h-bar of the frozen language model.
@@ -187,22 +212,23 @@ class Curriculum:
     field = f'{identity.stage}.batch_size'
     check_batch_size(stage.batch_size, self.mesh, field=field, parts=stage.parts)
 
-    def evaluate(params):
-      batches = self.feed.valid(batch_size=stage.batch_size)
-      if stage.eval_batches:
-        batches = (batch for _, batch in zip(range(stage.eval_batches), batches, strict=False))
-      total, tokens = evaluate_nll(
-        self.config.model, params, batches, self.mesh, field=field)
-      return {'loss': total / tokens, 'perplexity': math.exp(total / tokens)}
-
     return self._run(Stage(
       name=name, directory=directory, identity=identity, config=stage, mesh=self.mesh,
-      init_state=init, step=step, evaluate=evaluate,
+      init_state=init, step=step,
+      evaluate=lambda params: self._evaluate_lm(params, stage, field),
       params_template=lambda: steps.params_template(self.config.model, self.mesh),
       batches=lambda start: self.feed.train(
         split, batch_size=stage.batch_size, start_step=start, branches=branches),
       batch_name=lambda step: self.feed.batch_name(split, step, batch_size=stage.batch_size),
       work_per_step=stage.batch_size * self.config.model.segment_len))
+
+  def _evaluate_lm(self, params, stage, field) -> dict[str, float]:
+    """Validation loss and perplexity."""
+    batches = self.feed.valid(batch_size=stage.batch_size)
+    if stage.eval_batches:
+      batches = (batch for _, batch in zip(range(stage.eval_batches), batches, strict=False))
+    total, tokens = evaluate_nll(self.config.model, params, batches, self.mesh, field=field)
+    return {'loss': total / tokens, 'perplexity': math.exp(total / tokens)}
 
   def _run(self, stage: Stage) -> Trained:
     params = run_stage(stage, stop=self.stop, log=self.log)

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -17,13 +18,16 @@ from fairjax.train.steps import Params, memory_sharding
 def _make_segment_nll(
   config: ModelConfig, batch_size: int, mesh: Mesh
 ) -> tuple[Callable, Callable]:
-  """Jitted `() -> memory` and `(params, memory, batch) -> (nll [B, T], memory)`, no dropout."""
+  """Jitted `() -> memory` and `(params, memory, batch) -> (nll [B, T], memory)`, no dropout.
+
+  Padding has nll 0.
+  """
   model = TransformerXL(config)
 
   def segment_nll(params, memory, batch):
     output = model.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']))
     nll = model.apply({'params': params}, output.hidden, batch['targets'], method='nll')
-    return nll, output.memory
+    return jnp.where(batch['weights'] > 0, nll, 0), output.memory
 
   empty = jax.jit(lambda: init_memory(config, batch_size), out_shardings=memory_sharding(mesh))
   return empty, jax.jit(segment_nll, donate_argnums=1,
@@ -39,8 +43,8 @@ def evaluate_nll(
   Args:
     config: with its vocabulary size.
     params: of the model, on the mesh.
-    batches: dicts with `inputs`, `targets` [B, T] int32, `reset` [B] bool and `weights` [B, T]
-      (1 for a token that counts, 0 for padding).
+    batches: this process's rows, dicts with `inputs`, `targets` [B, T] int32, `reset` [B] bool and
+      `weights` [B, T] (1 for a token that counts, 0 for padding).
     mesh: devices that share the rows.
     field: configuration field that an error about the number of rows names.
 
@@ -52,15 +56,15 @@ def evaluate_nll(
   """
   memory, total, tokens = None, 0.0, 0
   for batch in batches:
-    rows = len(batch['inputs'])
+    rows = len(batch['inputs']) * jax.process_count()
     if memory is None:
       check_batch_size(rows, mesh, field=field)
       empty, segment_nll = _make_segment_nll(config, rows, mesh)
       memory = empty()
-    weights = np.asarray(batch['weights'], np.float64)
-    arrays = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
+    arrays = to_devices(
+      {name: batch[name] for name in ('inputs', 'targets', 'reset', 'weights')}, mesh)
     with on_mesh(mesh):
-      nll, memory = segment_nll(params, memory, to_devices(arrays, mesh))
-    total += float((to_host(nll)[:rows].astype(np.float64) * weights).sum())
-    tokens += int(weights.sum())
+      nll, memory = segment_nll(params, memory, arrays)
+    total += float(to_host(nll).astype(np.float64).sum())
+    tokens += int((to_host(arrays['weights']) > 0).sum())
   return total, tokens
