@@ -193,7 +193,7 @@ def tail_logits(params, config, hidden: Array) -> Array:
   return scores + params['cluster_bias'].astype(wide)[(None,) * (hidden.ndim - 1)]
 
 
-def project(hidden: Array, projection: Array | None) -> Array:
+def project(hidden: Array, projection: Any) -> Array:
   """From the model's width to a cluster's: [..., D] to [..., E]."""
   if projection is None:
     return hidden
