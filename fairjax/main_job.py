@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import fairjax
-from fairjax.config import Config, ModelConfig, parse_variant
+from fairjax.config import MACHINE_FIELDS, Config, ModelConfig, parse_variant
 from fairjax.config_files import config_differences, to_dict
 from fairjax.counterfactual import Prefix, load_attribute
 from fairjax.errors import UserError
@@ -191,7 +191,8 @@ class Job:
     path, current = self.workdir / 'config.json', to_dict(self.config)
     if path.exists():
       saved = json.loads(path.read_text(encoding='utf-8'))['config']
-      changed = config_differences(saved, json.loads(json.dumps(current)))
+      changed = [d for d in config_differences(saved, json.loads(json.dumps(current)))
+                 if d.partition(':')[0] not in MACHINE_FIELDS]
       if changed:
         raise UserError(f'{self.workdir} belongs to a run with another configuration: '
                         f'{"; ".join(changed)}. Use another --workdir, or the saved values')

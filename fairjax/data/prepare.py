@@ -5,9 +5,12 @@
       vocabulary/               see fairjax.vocabulary
       train/ valid/ test/       token stores of all documents
       train_sensitive/ ...      those of documents with a sensitive token (H-23, H-25)
+      holdout/ tfds/            see fairjax.data.holdout and wikitext_builder, where they are used
+      progress/                 encoded chunks of a preparation that is not finished
       manifest.json             written last
 
-TensorFlow is imported only where a store has to be written.
+Documents are encoded by `fairjax.data.encode`, with the ids of the seqio task in
+`fairjax.data.tasks` but without TensorFlow.
 """
 
 import collections
@@ -17,15 +20,18 @@ import json
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fairjax.config import Config, DataConfig
 from fairjax.config_files import config_differences
 from fairjax.counterfactual import Attribute, TextMatcher, TokenMatcher, replacement_pieces
-from fairjax.data.documents import list_files, read_documents
-from fairjax.data.planted import make_planted_documents
+from fairjax.data.corpus import SPLITS, Corpus
+from fairjax.data.encode import encode_documents
+from fairjax.data.line_sample import sample_lines
 from fairjax.data.token_store import (
+  MANIFEST,
   TokenStoreInfo,
   open_token_store,
   write_sensitive_store,
@@ -40,10 +46,8 @@ from fairjax.vocabulary import (
   train_sentencepiece,
 )
 
-SPLITS = ('train', 'valid', 'test')
 SENSITIVE = '_sensitive'
-# Documents whose text stands for the grammar's version in the fingerprint of a planted corpus.
-_SAMPLED_DOCUMENTS = 200
+PROGRESS = 'progress'  # folder of what an interrupted run goes on with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +67,11 @@ class PreparedData:
   vocabulary: Vocabulary
   config: DataConfig
   manifest: Mapping[str, Any]
+
+  @property
+  def corpus(self) -> Corpus:
+    """The documents that the stores were made of."""
+    return Corpus(self.config, self.attribute, self.directory)
 
   @property
   def fingerprint(self) -> str:
@@ -89,9 +98,9 @@ class PreparedData:
     base = split.removesuffix(SENSITIVE)
     if base not in SPLITS:
       raise unknown_name('split', split, self.manifest['splits'])
-    texts = _read_split(self.config, self.attribute, base)
+    texts = self.corpus.texts(base)
     if base == split:
-      return iter(texts)
+      return texts
     matcher = TextMatcher(self.attribute)
     return (text for text in texts if matcher.find(text))
 
@@ -102,7 +111,8 @@ def prepare_data(
 ) -> PreparedData:
   """Makes what is missing in a folder: vocabulary, token stores, manifest.
 
-  What is finished is not done again, what was interrupted is done anew. One process at a time.
+  What is finished is not done again, and an interrupted preparation goes on at the next chunk of
+  documents. One process at a time per folder.
 
   Args:
     config: `config.data` names the documents.
@@ -120,19 +130,25 @@ def prepare_data(
   if given is None and data.vocabulary not in ('sentencepiece', 'word'):
     given = load_vocabulary(data.vocabulary)
   saved = _read_json(directory / 'inputs.json')
-  inputs = _describe_inputs(data, attribute, given, saved or {})
+  corpus = Corpus(data, attribute, directory)
+  if corpus.is_tfds:
+    corpus.tfds_dataset(log)
+  inputs = _describe_inputs(corpus, given, saved or {})
   if saved is None:
     write_json(directory / 'inputs.json', inputs)
   else:
     _check_unchanged(directory, saved, inputs)
-  vocabulary = _make_vocabulary(data, directory / 'vocabulary', attribute, given, log)
+  if data.holdout:
+    _report_holdout(corpus, log)
+  vocabulary = _make_vocabulary(corpus, directory / 'vocabulary', given, log)
   manifest = _read_json(directory / 'manifest.json')
   if manifest is None:
-    stores, counts = _make_stores(config, directory, attribute, vocabulary, log)
+    stores, counts = _make_stores(config, corpus, vocabulary, log)
     manifest = {
       'inputs': inputs, 'vocabulary': vocabulary.fingerprint, 'normalised': counts,
       'splits': {s.split: _summary(s) for s in stores}}
     write_json(directory / 'manifest.json', manifest)
+    shutil.rmtree(directory / PROGRESS)
     manifest = _read_json(directory / 'manifest.json')
   prepared = PreparedData(directory, attribute, vocabulary, data, manifest)
   for split in manifest['splits']:
@@ -140,58 +156,18 @@ def prepare_data(
   return prepared
 
 
-def _read_split(
-  data: DataConfig, attribute: Attribute, split: str,
-  counts: collections.Counter | None = None) -> Iterator[str] | list[str]:
-  """Documents of a split."""
-  if data.source == 'planted':
-    number = data.planted_documents if split == 'train' else data.planted_heldout_documents
-    return make_planted_documents(
-      attribute, num_documents=number, seed=data.seed, strength=data.planted_strength,
-      sensitive_share=data.planted_sensitive_share, stream=SPLITS.index(split))
-  return read_documents(getattr(data, split), layout=data.source, text_column=data.text_column,
-                        counts=counts)
-
-
 def _describe_inputs(
-  data: DataConfig, attribute: Attribute, given: Vocabulary | None, saved: Mapping[str, Any],
-) -> dict[str, Any]:
+  corpus: Corpus, given: Vocabulary | None, saved: Mapping[str, Any]) -> dict[str, Any]:
   """Everything that the results depend on; digests of unchanged files are taken from `saved`."""
-  inputs = {
+  data, attribute = corpus.data, corpus.attribute
+  vocabulary = {'kind': data.vocabulary, 'size': data.vocab_size}
+  if data.vocab_sentences and data.vocabulary == 'sentencepiece':
+    vocabulary['sentences'] = data.vocab_sentences
+  return {
     'source': data.source, 'order_seed': data.seed,
     'attribute': {'name': attribute.name, 'fingerprint': attribute.fingerprint},
-    'vocabulary': {'given': given.fingerprint} if given is not None else {
-      'kind': data.vocabulary, 'size': data.vocab_size},
-  }
-  if data.source == 'planted':
-    texts = make_planted_documents(
-      attribute, num_documents=_SAMPLED_DOCUMENTS, seed=data.seed, strength=data.planted_strength,
-      sensitive_share=data.planted_sensitive_share)
-    return inputs | {'planted': {
-      'documents': data.planted_documents, 'heldout_documents': data.planted_heldout_documents,
-      'strength': data.planted_strength, 'sensitive_share': data.planted_sensitive_share,
-      'sample_sha256': hashlib.sha256('\n'.join(texts).encode()).hexdigest()}}
-  if data.source == 'tsv':
-    inputs['text_column'] = data.text_column
-  known = {(f['path'], f['bytes'], f['mtime_ns']): f['sha256']
-           for files in saved.get('files', {}).values() for f in files}
-  inputs['files'] = {
-    split: [_describe_file(path, known) for path in list_files(getattr(data, split))]
-    for split in SPLITS}
-  return inputs
-
-
-def _describe_file(path: str, known: Mapping[tuple, str]) -> dict[str, Any]:
-  """Path, size, time and digest; one with known path, size and time is not read again."""
-  path, state = os.path.realpath(path), os.stat(path)
-  digest = known.get((path, state.st_size, state.st_mtime_ns))
-  if digest is None:
-    try:
-      with open(path, 'rb') as file:
-        digest = hashlib.file_digest(file, 'sha256').hexdigest()
-    except OSError as e:
-      raise UserError(f'{path}: cannot be read ({e.strerror})') from None
-  return {'path': path, 'bytes': state.st_size, 'mtime_ns': state.st_mtime_ns, 'sha256': digest}
+    'vocabulary': vocabulary if given is None else {'given': given.fingerprint},
+  } | corpus.describe(saved)
 
 
 def _check_unchanged(directory, saved, inputs) -> None:
@@ -216,19 +192,31 @@ def _check_unchanged(directory, saved, inputs) -> None:
                   'another folder, or delete it to make it anew')
 
 
-def _make_vocabulary(data, directory, attribute, given, log) -> Vocabulary:
+def _make_vocabulary(corpus, directory, given, log) -> Vocabulary:
   """Loads the folder's vocabulary, or makes it from the training documents."""
+  data = corpus.data
   if (directory / 'vocabulary.json').exists():
     return load_vocabulary(directory)
   if given is not None:
     given.save(directory)
     return given
-  make = build_word_vocabulary if data.vocabulary == 'word' else train_sentencepiece
-  texts = _read_split(data, attribute, 'train')
+  texts = corpus.texts('train')
   if data.source == 'planted':
-    texts = texts + _word_list(texts)
-  vocabulary = make(texts, size=data.vocab_size, directory=directory)
-  log(f'[data] {data.vocabulary} vocabulary of {vocabulary.size} ids from the training documents')
+    texts = list(texts)
+    texts += _word_list(texts)
+  if data.vocabulary == 'word':
+    vocabulary = build_word_vocabulary(texts, size=data.vocab_size, directory=directory)
+    of = ''
+  else:
+    info = {}
+    if data.vocab_sentences:
+      texts, info = sample_lines(texts, data.vocab_sentences, data.seed)
+    vocabulary = train_sentencepiece(
+      texts, size=data.vocab_size, directory=directory, info=info)
+    info = vocabulary.info
+    of = f' ({info["characters_used"]:,} of their {info["characters"]:,} characters)'
+  log(f'[data] {data.vocabulary} vocabulary of {vocabulary.size} ids from the training documents'
+      + of)
   return vocabulary
 
 
@@ -242,27 +230,18 @@ def _word_list(texts: list[str]) -> list[str]:
   return [f'{word} {word}.' for word in words]
 
 
-def _make_stores(config, directory, attribute, vocabulary, log):
+def _make_stores(config, corpus, vocabulary, log):
   """Writes the stores that are not complete; returns all, and what the reader normalised."""
-  from fairjax.data import tasks
-
-  data, matcher, stores = config.data, TokenMatcher(attribute, vocabulary), []
-  counts = {split: collections.Counter() for split in SPLITS}
-  if data.source == 'planted':
-    source = tasks.planted_source({s: _read_split(data, attribute, s) for s in SPLITS})
-  else:
-    source = tasks.file_source(
-      {s: list(getattr(data, s)) for s in SPLITS},
-      lambda split: _read_split(data, attribute, split, counts[split]))
-  task = tasks.register_document_task(f'fairjax_{data.source}', source, vocabulary)
+  attribute, matcher, stores, counts = corpus.attribute, None, [], {}
   for split in SPLITS:
-    store = write_token_store(
-      directory / split, tasks.tokenized_documents(task, split), split=split, matcher=matcher,
-      order_seed=data.seed if split == 'train' else None)
+    store, counts[split] = _finished_store(corpus, split, vocabulary)
+    if store is None:
+      matcher = matcher or TokenMatcher(attribute, vocabulary)
+      store, counts[split] = _make_store(corpus, split, matcher, log)
     if split == 'train' and not store.matches:
       raise _no_sensitive_token(attribute, store)
     sensitive = write_sensitive_store(
-      directory / f'{split}{SENSITIVE}', store, split=f'{split}{SENSITIVE}')
+      corpus.directory / f'{split}{SENSITIVE}', store, split=f'{split}{SENSITIVE}')
     stores += [store, sensitive]
     _report(store, sensitive, counts[split], log)
   missing = [v.text for v, n in zip(attribute.values, stores[0].value_counts, strict=True) if not n]
@@ -272,7 +251,33 @@ def _make_stores(config, directory, attribute, vocabulary, log):
   for line in replacement_pieces(attribute, vocabulary).unusable(
       num_pieces=config.debias.pieces_per_branch):
     log(f'[data] never a counterfactual: {line}')
-  return stores, {s: dict(c) for s, c in counts.items()}
+  return stores, counts
+
+
+def _make_store(corpus, split, matcher, log):
+  """Encodes a split and writes its store; returns it and what the reader normalised."""
+  counts, chunks = collections.Counter(), corpus.directory / PROGRESS / split
+  encoded = encode_documents(
+    corpus.texts(split, counts), chunks, vocabulary=matcher.vocabulary,
+    vocabulary_folder=corpus.directory / 'vocabulary', workers=corpus.data.workers,
+    size=corpus.size(split), name=split, log=log)
+  counts = dict(counts)
+  write_json(chunks.with_suffix('.json'), counts)
+  store = write_token_store(
+    corpus.directory / split, encoded, split=split, matcher=matcher,
+    order_seed=corpus.data.seed if split == 'train' else None)
+  shutil.rmtree(chunks)
+  return store, counts
+
+
+def _finished_store(corpus, split, vocabulary) -> tuple[TokenStoreInfo | None, dict[str, int]]:
+  """The store of an earlier, interrupted run with its counts, if it is complete."""
+  counts = _read_json(corpus.directory / PROGRESS / f'{split}.json')
+  if counts is None or not (corpus.directory / split / MANIFEST).is_file():
+    return None, {}
+  return open_token_store(
+    corpus.directory / split, vocabulary=vocabulary.fingerprint,
+    attribute=corpus.attribute.fingerprint), counts
 
 
 def _no_sensitive_token(attribute: Attribute, store: TokenStoreInfo) -> UserError:
@@ -283,6 +288,14 @@ def _no_sensitive_token(attribute: Attribute, store: TokenStoreInfo) -> UserErro
             'sentencepiece, or tokenised text')
   return UserError(f'the training documents hold no sensitive token of attribute '
                    f"'{attribute.name}' ({values}): {hint}")
+
+
+def _report_holdout(corpus: Corpus, log) -> None:
+  made_before = (corpus.directory / 'holdout' / 'holdout.json').is_file()
+  found = corpus.holdout()
+  if not made_before:
+    log(f'[data] held out behind {found.train:,} training documents: the next {found.valid:,} as '
+        f'valid, the last {found.test:,} as test')
 
 
 def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, counts, log) -> None:

@@ -4,18 +4,19 @@ A task has the splits train, valid and test, in the order of the source and with
 example is `{'targets': ids with eos, 'targets_pretokenized': text}`.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
-from fairjax.data.documents import list_files
+from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.token_store import TokenizedDocument
 from fairjax.data.vocabularies import SeqioVocabulary
+from fairjax.errors import UserError
 from fairjax.vocabulary import Vocabulary
 
-SPLITS = ('train', 'valid', 'test')
 _BATCH = 128
 
 
@@ -88,27 +89,55 @@ def register_document_task(
   if name in seqio.TaskRegistry.names():
     seqio.TaskRegistry.remove(name)
   feature = seqio.Feature(SeqioVocabulary(vocabulary), add_eos=True)
+  rekey = []
+  if isinstance(source, seqio.TfdsDataSource):
+    rekey = [functools.partial(seqio.preprocessors.rekey, key_map={'targets': 'text'})]
   return seqio.TaskRegistry.add(
     name, source=source, output_features={'targets': feature}, shuffle_buffer_size=None,
-    preprocessors=[seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(),
+    preprocessors=[*rekey, seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(),
                    seqio.preprocessors.append_eos])
 
 
-def planted_source(documents: Mapping[str, list[str]]) -> seqio.DataSource:
-  """Source of documents in memory, per split."""
-  def dataset(split, shuffle_files=False, seed=None):
-    del shuffle_files, seed
-    return tf.data.Dataset.from_tensor_slices({'targets': documents[split]})
-
-  return seqio.FunctionDataSource(
-    dataset, splits=tuple(documents),
-    num_input_examples={split: len(texts) for split, texts in documents.items()})
+def register_corpus_task(corpus: Corpus, vocabulary: Vocabulary) -> seqio.Task:
+  """Adds the task `fairjax_SOURCE` of a corpus, e.g. `fairjax_newscrawl`, to seqio's registry."""
+  return register_document_task(
+    f'fairjax_{corpus.data.source}', corpus_source(corpus), vocabulary)
 
 
-def file_source(
-  files: Mapping[str, list[str]], read: Callable[[str], Iterator[str]]) -> DocumentSource:
-  """Source of files, per split; `read` yields the documents of a split."""
-  return DocumentSource(read, shards={split: list_files(paths) for split, paths in files.items()})
+def corpus_source(corpus: Corpus) -> seqio.DataSource:
+  """The source of a corpus: its TFDS dataset, or what Python reads."""
+  if corpus.is_tfds:
+    return _tfds_source(corpus.tfds_dataset().name_and_dir)
+  sizes = {split: corpus.size(split) for split in SPLITS}
+  return DocumentSource(
+    corpus.texts, shards={split: corpus.shards(split) for split in SPLITS},
+    num_input_examples=sizes if all(sizes.values()) else None)
+
+
+def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
+  """Texts of a TFDS dataset in their order, read through seqio.
+
+  Raises:
+    UserError: a file of the dataset is damaged or cut off (tfds compares the number of examples).
+  """
+  examples = _tfds_source(name_and_dir).get_dataset(split, shuffle=False)
+  try:
+    for example in examples.prefetch(16).as_numpy_iterator():
+      yield example['text'].decode('utf-8')
+  except tf.errors.OpError as e:
+    raise UserError(f'{name_and_dir[0]} in {name_and_dir[1]} cannot be read ({_first_line(e)}): '
+                    'delete the dataset to make it anew') from None
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+  return error.message.partition('\n')[0].rpartition('}} ')[2]
+
+
+def _tfds_source(name_and_dir: tuple[str, str]) -> seqio.TfdsDataSource:
+  import fairjax.data.wikitext_builder  # noqa: F401  registers the datasets
+
+  name, folder = name_and_dir
+  return seqio.TfdsDataSource(name, tfds_data_dir=folder, splits=SPLITS, read_only=True)
 
 
 def tokenized_documents(task: seqio.Task, split: str) -> Iterator[TokenizedDocument]:
