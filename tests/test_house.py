@@ -39,7 +39,7 @@ ROOMS = {
   'main_job': {
     'verbs', 'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
   'verbs': {'counterfactual', 'generate', 'measure'},
-  'cli': {'counterfactual', 'train', 'main_job', 'verbs'},
+  'cli': {'counterfactual', 'data', 'train', 'main_job', 'verbs'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.

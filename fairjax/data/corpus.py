@@ -75,6 +75,10 @@ class Corpus:
       return [f'{self.data.source}:{split}']
     return list_files(getattr(self.data, split))
 
+  def shard_texts(self, split: str, number: int) -> Iterator[str]:
+    """Documents of one of several `shards`."""
+    return self._read([self.shards(split)[number]], None)
+
   def planted(self, split: str) -> list[str]:
     """Documents of a split of the planted corpus."""
     return make_planted_documents(
@@ -127,9 +131,12 @@ class Corpus:
     return inputs
 
   def _files(self, split: str, counts: collections.Counter | None) -> Iterator[str]:
+    return self._read(getattr(self.data, split), counts)
+
+  def _read(self, paths, counts: collections.Counter | None) -> Iterator[str]:
     data = self.data
     return read_documents(
-      getattr(data, split), layout=data.source, text_column=data.text_column,
+      paths, layout=data.source, text_column=data.text_column,
       lines_per_document=data.lines_per_document, broken=data.broken, counts=counts)
 
 

@@ -24,9 +24,15 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fairjax.config import Config, DataConfig
-from fairjax.config_files import config_differences
-from fairjax.counterfactual import Attribute, TextMatcher, TokenMatcher, replacement_pieces
+from fairjax.config import FILE_SOURCES, MACHINE_FIELDS, Config, DataConfig
+from fairjax.config_files import config_differences, from_dict
+from fairjax.counterfactual import (
+  Attribute,
+  TextMatcher,
+  TokenMatcher,
+  load_attribute,
+  replacement_pieces,
+)
 from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.encode import encode_documents
 from fairjax.data.line_sample import sample_lines
@@ -146,6 +152,8 @@ def prepare_data(
     stores, counts = _make_stores(config, corpus, vocabulary, log)
     manifest = {
       'inputs': inputs, 'vocabulary': vocabulary.fingerprint, 'normalised': counts,
+      'config': {'attribute': config.attribute, 'data': {
+        k: v for k, v in dataclasses.asdict(data).items() if f'data.{k}' not in MACHINE_FIELDS}},
       'splits': {s.split: _summary(s) for s in stores}}
     write_json(directory / 'manifest.json', manifest)
     shutil.rmtree(directory / PROGRESS)
@@ -154,6 +162,31 @@ def prepare_data(
   for split in manifest['splits']:
     prepared.store(split)
   return prepared
+
+
+def open_prepared(directory: str | os.PathLike) -> PreparedData:
+  """Opens what `prepare_data` finished, from its folder alone; the original files may be elsewhere.
+
+  Raises:
+    UserError: the folder is missing, not finished or damaged, or its attribute has changed.
+  """
+  directory = pathlib.Path(directory)
+  manifest = _read_json(directory / 'manifest.json')
+  if manifest is None or 'config' not in manifest:
+    raise UserError(f'no finished data in {directory}: run fairjax data (of this version) first; '
+                    'they lie in the folder data of its workdir')
+  saved = manifest['config']
+  files = {split: tuple(f['path'] for f in found)
+           for split, found in manifest['inputs'].get('files', {}).items()}
+  config = from_dict({'data': saved['data']}).data
+  if config.source in FILE_SOURCES:
+    config = dataclasses.replace(config, **files)
+  attribute = load_attribute(saved['attribute'])
+  if attribute.fingerprint != manifest['inputs']['attribute']['fingerprint']:
+    raise UserError(f"attribute '{saved['attribute']}' is not the one that {directory} was made "
+                    'with: restore its file')
+  return PreparedData(
+    directory, attribute, load_vocabulary(directory / 'vocabulary'), config, manifest)
 
 
 def _describe_inputs(

@@ -33,6 +33,7 @@ class DocumentSource(seqio.DataSource):
   def __init__(
     self, read: Callable[[str], Iterator[str]], *, shards: Mapping[str, list[str]],
     num_input_examples: Mapping[str, int] | None = None,
+    read_shard: Callable[[str, int], Iterator[str]] | None = None,
   ):
     """Wraps a reader.
 
@@ -40,14 +41,16 @@ class DocumentSource(seqio.DataSource):
       read: split -> its documents; called for every pass.
       shards: names of each split's parts, e.g. its files.
       num_input_examples: split -> documents, where known.
+      read_shard: split, number of a part -> its documents, where parts can be read alone.
     """
     self._read, self._shards, self.error = read, shards, None
+    self._read_shard = read_shard
     super().__init__(splits=tuple(shards), num_input_examples=num_input_examples,
                      caching_permitted=True)
 
   @property
   def supports_arbitrary_sharding(self) -> bool:
-    """Shards are every n-th document; each reader of a shard reads all files."""
+    """As many shards as parts are the parts; otherwise a shard is every n-th document of all."""
     return True
 
   def list_shards(self, split: str) -> list[str]:
@@ -63,16 +66,19 @@ class DocumentSource(seqio.DataSource):
     if shuffle:
       raise ValueError('documents are read in their order: the token store orders them')
 
+    number = shard_info.num_shards if shard_info is not None else 1
+    by_part = self._read_shard is not None and number == len(self._shards[split]) > 1
+
     def generate():
       try:
-        yield from self._read(split)
+        yield from self._read_shard(split, shard_info.index) if by_part else self._read(split)
       except Exception as e:
         self.error = e
         raise
 
     dataset = tf.data.Dataset.from_generator(
       generate, output_signature=tf.TensorSpec([], tf.string))
-    if shard_info is not None and shard_info.num_shards > 1:
+    if number > 1 and not by_part:
       dataset = dataset.shard(shard_info.num_shards, shard_info.index)
     return dataset.map(lambda text: {'targets': text}, num_parallel_calls=1)
 
@@ -111,7 +117,8 @@ def corpus_source(corpus: Corpus) -> seqio.DataSource:
   sizes = {split: corpus.size(split) for split in SPLITS}
   return DocumentSource(
     corpus.texts, shards={split: corpus.shards(split) for split in SPLITS},
-    num_input_examples=sizes if all(sizes.values()) else None)
+    num_input_examples=sizes if all(sizes.values()) else None,
+    read_shard=corpus.shard_texts)
 
 
 def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
@@ -140,6 +147,23 @@ def _tfds_source(name_and_dir: tuple[str, str]) -> seqio.TfdsDataSource:
   return seqio.TfdsDataSource(name, tfds_data_dir=folder, splits=SPLITS, read_only=True)
 
 
+def open_examples(task: seqio.Task, dataset: tf.data.Dataset) -> Iterator[dict[str, np.ndarray]]:
+  """Examples of a dataset that reads a task's source.
+
+  Raises:
+    UserError: what the reader of the files found.
+  """
+  examples = dataset.as_numpy_iterator()
+  while True:
+    try:
+      example = next(examples)
+    except StopIteration:
+      return
+    except tf.errors.OpError as e:
+      raise getattr(task.source, 'error', None) or e from None
+    yield example
+
+
 def tokenized_documents(task: seqio.Task, split: str) -> Iterator[TokenizedDocument]:
   """Runs a task over a split, in order.
 
@@ -155,11 +179,8 @@ def tokenized_documents(task: seqio.Task, split: str) -> Iterator[TokenizedDocum
       batch = next(batches)
     except StopIteration:
       return
-    except tf.errors.OpError:
-      error = getattr(task.source, 'error', None)
-      if error is None:
-        raise
-      raise error from None
+    except tf.errors.OpError as e:
+      raise getattr(task.source, 'error', None) or e from None
     rows = np.split(batch['targets'].values.numpy(), batch['targets'].row_splits.numpy()[1:-1])
     for ids, content in zip(rows, batch['targets_pretokenized'].numpy(), strict=True):
       yield TokenizedDocument(ids[:-1], len(content.decode('utf-8').split()), len(content))
