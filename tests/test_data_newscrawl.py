@@ -143,7 +143,9 @@ def test_the_holdout_needs_memory_for_the_held_out_only(tmp_path):
 
 
 def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
-  second = write(tmp_path / 'news-docs.2020.en.filtered', ['broken', *map(story, STORIES)])
+  # One broken line before the end of the training documents, one among the held-out ones.
+  second = write(tmp_path / 'news-docs.2020.en.filtered',
+                 ['broken', *map(story, STORIES), 'again=broken'])
   data = DataConfig(
     source='newscrawl', train=(str(crawl), str(second)), holdout=(2, 3), broken='skip',
     vocabulary='word', vocab_size=100)
@@ -159,9 +161,11 @@ def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
   assert [prepared.store(s).documents for s in ('train', 'valid', 'test')] == [7, 2, 3]
   assert ('[data] held out behind 7 training documents: the next 2 as valid, the last 3 as test'
           in lines)
-  # The broken line stands in the files behind the last training document: it counts there, too.
-  assert any('1 broken lines' in line for line in lines)
   manifest = json.loads((tmp_path / 'out' / 'manifest.json').read_text())
+  assert '[data] all files, normalised or left out: 2 broken lines' in lines
+  assert '[data] train, normalised or left out: 1 broken lines' in lines
+  assert manifest['normalised']['all']['broken_lines'] == 2
+  assert manifest['normalised']['all']['documents'] == 12
   assert manifest['inputs']['holdout'] == [2, 3] and list(manifest['inputs']['files']) == ['train']
   assert Corpus(data, COUNTRY, tmp_path / 'out').size('train') == 7
   with pytest.raises(UserError, match=r'made from other data \(holdout'):

@@ -88,7 +88,9 @@ class Corpus:
 
   def holdout(self) -> Holdout:
     """The split into train, valid and test; made at the first call."""
-    return make_holdout(self._files('train', None), self.data.holdout, self.directory / 'holdout')
+    counts = collections.Counter()
+    return make_holdout(self._files('train', counts), self.data.holdout,
+                        self.directory / 'holdout', counts=counts)
 
   def tfds_dataset(self, log: Callable[[str], None] = lambda line: None) -> 'TfdsDataset':
     """The TFDS dataset; made at the first call."""

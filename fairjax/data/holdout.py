@@ -16,7 +16,7 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, write_json
@@ -32,6 +32,7 @@ class Holdout:
     folder: where the held-out documents lie.
     train, valid, test: numbers of documents, in this order in the corpus.
     sha256: of valid.jsonl and test.jsonl.
+    counts: what the reader of all files counted, see `read_documents`.
   """
 
   folder: pathlib.Path
@@ -39,6 +40,7 @@ class Holdout:
   valid: int
   test: int
   sha256: tuple[str, str]
+  counts: Mapping[str, int]
 
   def texts(self, split: str, corpus: Iterable[str]) -> Iterator[str]:
     """Documents of a split; `corpus`, all documents in order, is read for `train` only."""
@@ -56,13 +58,16 @@ class Holdout:
 
 
 def make_holdout(
-  corpus: Iterable[str], sizes: tuple[int, int], folder: str | os.PathLike) -> Holdout:
+  corpus: Iterable[str], sizes: tuple[int, int], folder: str | os.PathLike, *,
+  counts: Mapping[str, int] | None = None,
+) -> Holdout:
   """Splits off the last documents; a folder that is complete is only read.
 
   Args:
     corpus: all documents in order; read once, to its end.
     sizes: (valid, test) documents.
     folder: for the held-out documents.
+    counts: grows while `corpus` is read; kept with the result.
 
   Raises:
     UserError: the corpus is too small, or the folder holds another split.
@@ -73,7 +78,7 @@ def make_holdout(
     try:
       values = json.loads(path.read_text(encoding='utf-8'))
       found = Holdout(folder, values['train'], values['valid'], values['test'],
-                      tuple(values['sha256']))
+                      tuple(values['sha256']), values['counts'])
     except (ValueError, KeyError, TypeError) as e:
       raise UserError(f'{path} is damaged ({e}): delete {folder} to make it anew') from None
     if (found.valid, found.test) != (valid, test):
@@ -94,7 +99,8 @@ def make_holdout(
       for text in texts:
         file.write(json.dumps(text).encode() + b'\n')
     digests.append(_sha256(folder / f'{split}.jsonl'))
-  made = Holdout(folder, number - valid - test, valid, test, tuple(digests))
+  made = Holdout(
+    folder, number - valid - test, valid, test, tuple(digests), dict(counts or {}))
   write_json(path, {k: v for k, v in dataclasses.asdict(made).items() if k != 'folder'})
   return made
 

@@ -284,6 +284,8 @@ def _make_stores(config, corpus, vocabulary, log):
   for line in replacement_pieces(attribute, vocabulary).unusable(
       num_pieces=config.debias.pieces_per_branch):
     log(f'[data] never a counterfactual: {line}')
+  if corpus.data.holdout:
+    counts['all'] = dict(corpus.holdout().counts)
   return stores, counts
 
 
@@ -329,20 +331,25 @@ def _report_holdout(corpus: Corpus, log) -> None:
   if not made_before:
     log(f'[data] held out behind {found.train:,} training documents: the next {found.valid:,} as '
         f'valid, the last {found.test:,} as test')
+    _report_changes('all files', found.counts, log)
 
 
 def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, counts, log) -> None:
   log(f'[data] {store.split}: {store.documents:,} documents, {store.words:,} words, '
       f'{store.tokens:,} tokens; {sensitive.documents:,} documents with a sensitive token '
       f'({store.matches:,} in all)')
-  changes = {k: v for k, v in counts.items()
-             if v and k not in ('files', 'lines', 'documents', 'blank_lines')}
-  if changes:
-    log(f'[data] {store.split}, normalised or left out: '
-        + ', '.join(f'{v:,} {k.replace("_", " ")}' for k, v in sorted(changes.items())))
+  _report_changes(store.split, counts, log)
   if store.unaligned:
     log(f'[data] {store.split}: {store.unaligned:,} sensitive tokens stand inside other tokens and '
         'are not used')
+
+
+def _report_changes(name: str, counts: Mapping[str, int], log) -> None:
+  changes = {k: v for k, v in counts.items()
+             if v and k not in ('files', 'lines', 'documents', 'blank_lines')}
+  if changes:
+    log(f'[data] {name}, normalised or left out: '
+        + ', '.join(f'{v:,} {k.replace("_", " ")}' for k, v in sorted(changes.items())))
 
 
 def _summary(store: TokenStoreInfo) -> dict[str, Any]:

@@ -12,6 +12,7 @@ are used) over the measured bandwidth of a copy. Medians over rounds.
 import argparse
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import resource
@@ -52,6 +53,12 @@ def seconds_of(function, rounds):
     result = function()
     times.append(time.perf_counter() - begin)
   return float(np.median(times)), result
+
+
+def cpu_seconds():
+  """Of this process and of those that it has waited for."""
+  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+  return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 class PeakMemory:
@@ -96,10 +103,13 @@ def measure_encoding(options, files, layout, folder, vocabulary_folder):
           read_documents(files, layout=layout), chunks, vocabulary=vocabulary,
           vocabulary_folder=vocabulary_folder, workers=workers, log=lambda line: None))
 
+    before = cpu_seconds()
     with PeakMemory() as memory:
       seconds, total = seconds_of(run, options.rounds)
+    cpu = (cpu_seconds() - before) / options.rounds
     prepared[f'{workers} process(es)'] = {
       'tokens': total, 'seconds': seconds, 'tokens_per_s': total / seconds,
+      'cpu_seconds': cpu, 'tokens_per_cpu_s': total / cpu,
       'peak_mib_of_a_process': memory.peak or None}
   return {
     'documents': len(texts), 'bytes': size, 'vocabulary': vocabulary.size,
@@ -170,6 +180,7 @@ def main() -> None:
     'peak_mib_of_the_parent': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     'options': vars(options), 'command': shlex.join(['python', '-m', 'tests.benchmarks.data',
                                                      *sys.argv[1:]]),
+    'cores': os.cpu_count(), 'load_average': os.getloadavg(),  # others may have used the cores
     'platform': platform.platform(), 'python': platform.python_version(),
     **{name: importlib.metadata.version(name) for name in ('numpy', 'sentencepiece')},
     'date': time.strftime('%Y-%m-%d')}
