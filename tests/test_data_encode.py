@@ -268,6 +268,23 @@ def test_finished_splits_are_not_made_again(tmp_path, monkeypatch, small_chunks)
   assert stores(directory) == stores(tmp_path / 'whole')
 
 
+def test_two_processes_do_not_share_a_folder(tmp_path, monkeypatch):
+  from fairjax.data import prepare as module
+  data, texts, errors = corpus(tmp_path, workers=1), module.Corpus.texts, []
+
+  def read(self, split, counts=None):
+    if not errors:
+      errors.append(None)
+      with pytest.raises(UserError, match='another process is preparing .*out: wait') as error:
+        prepare(data, tmp_path / 'out')
+      errors[0] = error
+    return texts(self, split, counts)
+
+  monkeypatch.setattr(module.Corpus, 'texts', read)
+  prepare(data, tmp_path / 'out')
+  assert errors[0] is not None and not (tmp_path / 'out' / '.lock').exists()
+
+
 @pytest.mark.tf
 @pytest.mark.parametrize('kind', ['sentencepiece', 'word'])
 def test_the_task_has_the_same_ids(tmp_path, kind, small_chunks):

@@ -53,7 +53,7 @@ def encode_documents(
   folder, dtype = pathlib.Path(folder), token_dtype(vocabulary)
   _open_folder(folder, {'vocabulary': vocabulary.fingerprint, 'bytes': CHUNK_BYTES,
                         'documents': CHUNK_DOCUMENTS})
-  workers = workers or len(os.sched_getaffinity(0))
+  workers = workers or available_cores()
   progress, number = _Progress(name, size, log), 0
 
   def missing():
@@ -80,6 +80,13 @@ def encode_documents(
         progress.add(documents, tokens)
   progress.finish()
   return EncodedChunks(folder, number, dtype)
+
+
+def available_cores() -> int:
+  """Cores that this process may use."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
 def _open_folder(folder: pathlib.Path, made_with: dict) -> None:

@@ -11,6 +11,7 @@ all little-endian. The input ends when the parent does, so no process is left be
 
 import itertools
 import json
+import os
 import signal
 import struct
 import sys
@@ -57,7 +58,10 @@ def main(vocabulary_folder: str, folder: str) -> None:
       answer = {'index': index, 'tokens': write_chunk(folder, index, texts, vocabulary)}
     except OSError as e:
       answer = {'index': index, 'error': f'{e.filename or folder}: {e.strerror}'}
-    print(json.dumps(answer), flush=True)
+    try:
+      print(json.dumps(answer), flush=True)
+    except BrokenPipeError:
+      os._exit(1)  # the parent was killed; the chunk is complete
 
 
 if __name__ == '__main__':

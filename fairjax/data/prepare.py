@@ -14,7 +14,9 @@ Documents are encoded by `fairjax.data.encode`, with the ids of the seqio task i
 """
 
 import collections
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -128,23 +130,28 @@ def prepare_data(
     log: gets one line at a time.
 
   Raises:
-    UserError: files that cannot be used, a training corpus without any sensitive token, or a
-      folder that was made from other inputs (the differences are named).
+    UserError: files that cannot be used, a training corpus without any sensitive token, a folder
+      that was made from other inputs (the differences are named), or that another process fills.
   """
   directory, data = pathlib.Path(directory), config.data
   given = vocabulary
   if given is None and data.vocabulary not in ('sentencepiece', 'word'):
     given = load_vocabulary(data.vocabulary)
-  saved = _read_json(directory / 'inputs.json')
-  corpus = Corpus(data, attribute, directory)
+  with _only_process(directory):
+    return _prepare(config, Corpus(data, attribute, directory), given, log)
+
+
+def _prepare(config, corpus, given, log) -> PreparedData:
+  directory = corpus.directory
   if corpus.is_tfds:
     corpus.tfds_dataset(log)
+  saved = _read_json(directory / 'inputs.json')
   inputs = _describe_inputs(corpus, given, saved or {})
   if saved is None:
     write_json(directory / 'inputs.json', inputs)
   else:
     _check_unchanged(directory, saved, inputs)
-  if data.holdout:
+  if corpus.data.holdout:
     _report_holdout(corpus, log)
   vocabulary = _make_vocabulary(corpus, directory / 'vocabulary', given, log)
   manifest = _read_json(directory / 'manifest.json')
@@ -153,15 +160,34 @@ def prepare_data(
     manifest = {
       'inputs': inputs, 'vocabulary': vocabulary.fingerprint, 'normalised': counts,
       'config': {'attribute': config.attribute, 'data': {
-        k: v for k, v in dataclasses.asdict(data).items() if f'data.{k}' not in MACHINE_FIELDS}},
+        k: v for k, v in dataclasses.asdict(corpus.data).items()
+        if f'data.{k}' not in MACHINE_FIELDS}},
       'splits': {s.split: _summary(s) for s in stores}}
     write_json(directory / 'manifest.json', manifest)
     shutil.rmtree(directory / PROGRESS)
     manifest = _read_json(directory / 'manifest.json')
-  prepared = PreparedData(directory, attribute, vocabulary, data, manifest)
+  prepared = PreparedData(directory, corpus.attribute, vocabulary, corpus.data, manifest)
   for split in manifest['splits']:
     prepared.store(split)
   return prepared
+
+
+@contextlib.contextmanager
+def _only_process(directory: pathlib.Path) -> Iterator[None]:
+  """Holds the folder's lock, unless its data are finished; the lock ends with the process."""
+  if (directory / 'manifest.json').is_file():
+    yield
+    return
+  directory.mkdir(parents=True, exist_ok=True)
+  with open(directory / '.lock', 'w', encoding='utf-8') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise UserError(f'another process is preparing {directory}: wait for it, or use another '
+                      'folder') from None
+    yield
+    if (directory / 'manifest.json').is_file():
+      (directory / '.lock').unlink(missing_ok=True)
 
 
 def open_prepared(directory: str | os.PathLike) -> PreparedData:
