@@ -3,9 +3,12 @@
   fairjax run --config=configs/text.py:train=PATH,valid=PATH,test=PATH --workdir=DIR
 
 PATH is a file or a glob (plain or .gz), several joined by '+'. layout: lines (one document a line),
-tsv (text in the last column), wikitext (' = Title = ' articles). Sizes suit two CPU cores and some
-minutes; scale them with --config.model.* and --config.lm.*. Scores come from VADER; with
-lexicon=POSITIVE+NEGATIVE also from opinion words (e.g. the Hu & Liu lists).
+tsv (text in the last column), wikitext (' = Title = ' articles), newscrawl (WMT news with
+documents; without valid and test, --config.data.holdout=1000,9000 takes them from the end), and
+wikitext103 or wikitext2 (no files, but --config.data.manual_dir=DIR or
+--config.data.download=True). Sizes suit two CPU cores and some minutes; scale them with
+--config.model.* and --config.lm.*. Scores come from VADER; with lexicon=POSITIVE+NEGATIVE also from
+opinion words (e.g. the Hu & Liu lists).
 """
 
 from fairjax.config_files import default_config_dict, parse_arg

@@ -114,6 +114,8 @@ def make_parser() -> argparse.ArgumentParser:
                                help='show the traceback of user errors')
   for verb in ('run', 'data', 'train', 'import', 'export', 'sample', 'score', 'report'):
     _add_run_options(parsers[verb], required=True)
+  parsers['data'].add_argument(
+    '--seqio_cache', metavar='DIR', help="also write seqio's offline cache of the documents")
   parsers['train'].add_argument('--stage', choices=('lm', 'sentiment', 'debias'), default=None,
                                 help="train up to and with this stage (default: config's until)")
   _add_exchange_options(parsers['import'], parsers['export'])
@@ -180,6 +182,9 @@ def _data(options: argparse.Namespace) -> None:
   job = _job(options)
   print(f'{job.prepared.directory}: vocabulary of {job.prepared.vocabulary.size} ids, splits '
         + ', '.join(job.prepared.manifest['splits']))
+  if options.seqio_cache:
+    from fairjax.data.seqio_cache import write_seqio_cache
+    write_seqio_cache(job.prepared, options.seqio_cache)
 
 
 def _train(options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ leave open (definitions H-17, H-18, H-23). `config_files` reads and overrides th
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,18 +17,41 @@ from fairjax.errors import UserError, unknown_name
 class DataConfig:
   """Where documents come from and how they become tokens."""
 
-  source: str = 'planted'  # planted | wikitext (' = Title = ' articles) | lines | tsv
+  # planted | files in a layout: wikitext (' = Title = ' articles), lines, tsv, newscrawl (date,
+  # base64 text, base64 text), newscrawl_sentences (no documents known) | wikitext103, wikitext2
+  # (TFDS datasets made from the official files)
+  source: str = 'planted'
   train: tuple[str, ...] = ()  # files (plain or .gz) or glob patterns
   valid: tuple[str, ...] = ()
   test: tuple[str, ...] = ()
-  text_column: int = -1  # tsv: the column that holds the text; -1 is the last
+  # (valid, test): that many of the last training documents, valid first; (1000, 9000) in H-41
+  holdout: tuple[int, ...] = ()
+  text_column: int = -1  # tsv, newscrawl: the column of the text; -1 is the last (unsplit text)
+  lines_per_document: int = 1  # newscrawl_sentences: lines of the stream that make a document
+  broken: str = 'error'  # lines that cannot be decoded: error | skip (counted)
+  manual_dir: str = ''  # wikitext103, wikitext2: folder of wiki.*.tokens[.gz] or of the zip
+  tfds_dir: str = ''  # wikitext103, wikitext2: folder of TFDS datasets; '' is one in the workdir
+  download: bool = False  # wikitext103, wikitext2: fetch the zip if manual_dir is ''
+  sha256: str = ''  # of the zip; '' is the recorded one
+  workers: int = 0  # processes that encode; 0: one per core; results do not depend on it
   seed: int = 0  # order of the documents in the training stream
   vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
   vocab_size: int = 8000  # upper limit for a word vocabulary
+  vocab_sentences: int = 0  # lines that SentencePiece is trained on, a seeded sample; 0: no limit
   planted_documents: int = 20000  # training documents of the planted corpus
   planted_heldout_documents: int = 1000  # of its valid and of its test split
   planted_strength: float = 0.8  # range of P(positive | value); 0 plants no bias
   planted_sensitive_share: float = 0.6  # share of documents about a value of the attribute
+
+
+FILE_SOURCES = ('wikitext', 'lines', 'tsv', 'newscrawl', 'newscrawl_sentences')
+"""Values of `data.source` that read `data.train`, `data.valid` and `data.test`."""
+
+TFDS_SOURCES = ('wikitext103', 'wikitext2')
+"""Values of `data.source` that read a TFDS dataset."""
+
+MACHINE_FIELDS = ('data.workers', 'mesh.slices', 'mesh.data', 'mesh.fsdp', 'mesh.model')
+"""Fields that change how fast a run is but not what it gives: a workdir may go on with others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,16 +199,7 @@ def validate(config: Config) -> None:
   _check_finite(config, '', errors)
   d, m = config.data, config.model
   one_of('until', config.until, ('lm', 'sentiment', 'debias'))
-  one_of('data.source', d.source, ('planted', 'wikitext', 'lines', 'tsv'))
-  if d.source == 'planted':
-    check(0 <= d.planted_strength <= 1, 'data.planted_strength must be in [0, 1]')
-    check(0 < d.planted_sensitive_share <= 1, 'data.planted_sensitive_share must be in (0, 1]')
-    check(d.planted_documents > 0, 'data.planted_documents must be positive')
-    check(d.planted_heldout_documents > 0, 'data.planted_heldout_documents must be positive')
-  else:
-    for split in ('train', 'valid', 'test'):
-      check(getattr(d, split), f'data.{split} names no file')
-  check(d.vocab_size > 3, 'data.vocab_size must be above 3')
+  _check_data(d, check, one_of)
   one_of('model.norm', m.norm, ('post', 'pre'))
   one_of('model.remat', m.remat, ('none', 'dots', 'full'))
   one_of('model.dtype', m.dtype, ('float32', 'bfloat16', 'float64'))
@@ -257,6 +272,36 @@ def _check_softmax(m: ModelConfig, check: Callable[[bool, str], None]) -> None:
         f'model.model_dim={m.model_dim} is not divisible by div_val ** {len(m.cutoffs)}')
   check(len(m.tie_projections) in (0, len(m.cutoffs) + 1),
         f'model.tie_projections needs {len(m.cutoffs) + 1} values, or none')
+
+
+def _check_data(d: DataConfig, check: Callable, one_of: Callable) -> None:
+  one_of('data.source', d.source, ('planted', *FILE_SOURCES, *TFDS_SOURCES))
+  one_of('data.broken', d.broken, ('error', 'skip'))
+  if d.source == 'planted':
+    check(0 <= d.planted_strength <= 1, 'data.planted_strength must be in [0, 1]')
+    check(0 < d.planted_sensitive_share <= 1, 'data.planted_sensitive_share must be in (0, 1]')
+    check(d.planted_documents > 0, 'data.planted_documents must be positive')
+    check(d.planted_heldout_documents > 0, 'data.planted_heldout_documents must be positive')
+  if d.source in FILE_SOURCES:
+    for split in ('train',) if d.holdout else ('train', 'valid', 'test'):
+      check(getattr(d, split), f'data.{split} names no file')
+  else:
+    check(not d.holdout, f"data.holdout is for files, and data.source='{d.source}' has splits")
+  if d.source in TFDS_SOURCES:
+    check(not (d.manual_dir and d.download), 'data.manual_dir and data.download exclude each other')
+    check(not (d.train or d.valid or d.test),
+          f"data.source='{d.source}' reads data.manual_dir, not data.train, valid and test")
+  check(re.fullmatch('([0-9a-f]{64})?', d.sha256), 'data.sha256 must be 64 hexadecimal digits')
+  if d.holdout:
+    check(len(d.holdout) == 2 and min(d.holdout) > 0,
+          'data.holdout must be two positive numbers: (valid, test)')
+    check(not (d.valid or d.test), 'data.holdout makes valid and test: name no files for them')
+  check(d.broken == 'error' or d.source != 'wikitext',
+        "data.broken=skip is for lines that are documents, not for data.source='wikitext'")
+  check(d.lines_per_document > 0, 'data.lines_per_document must be positive')
+  check(d.workers >= 0, 'data.workers must not be negative')
+  check(d.vocab_sentences >= 0, 'data.vocab_sentences must not be negative')
+  check(d.vocab_size > 3, 'data.vocab_size must be above 3')
 
 
 def parse_variant(variant: str) -> tuple[str, float]:

@@ -142,8 +142,10 @@ def _parse(text: str, kind: Any, what: str) -> Any:
       return value
     if kind is str:
       return text
-    value = ast.literal_eval(text) if text[:1] in '([' else tuple(filter(None, text.split(',')))
-    return tuple(_coerce(v, typing.get_args(kind)[0], what) for v in value)
+    element = typing.get_args(kind)[0]
+    if text[:1] not in '([':
+      return tuple(_parse(v, element, what) for v in text.split(',') if v)
+    return tuple(_coerce(v, element, what) for v in ast.literal_eval(text))
   except (KeyError, ValueError, SyntaxError, TypeError) as e:
     if isinstance(e, UserError):
       raise

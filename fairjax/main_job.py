@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import fairjax
-from fairjax.config import Config, ModelConfig, parse_variant
+from fairjax.config import MACHINE_FIELDS, Config, ModelConfig, parse_variant
 from fairjax.config_files import config_differences, to_dict
 from fairjax.counterfactual import Prefix, load_attribute
 from fairjax.errors import UserError, unknown_name
@@ -25,8 +25,8 @@ from fairjax.verbs import require_file, versions
 
 BASELINE = 'baseline'
 SCORING_CHUNK = 5000  # sentences scored at a time for step 2
-# Fields on which nothing that is already in a workdir depends: another machine, more variants.
-_MAY_CHANGE = ('mesh.', 'until:', 'debias.variants:', 'debias.extended_baseline:')
+# Fields on which nothing that is already in a workdir depends.
+_EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline')
 
 
 def print_line(line: str) -> None:
@@ -207,14 +207,16 @@ class Job:
     if path.exists():
       saved = json.loads(path.read_text(encoding='utf-8'))['config']
       changed = config_differences(saved, json.loads(json.dumps(current)))
-      refused = [c for c in changed if not c.startswith(_MAY_CHANGE)]
+      fields = [c.partition(':')[0] for c in changed]
+      refused = [c for c, field in zip(changed, fields, strict=True)
+                 if field not in MACHINE_FIELDS + _EXTENDS]
       if refused:
         raise UserError(f'{self.workdir} belongs to a run with another configuration: '
                         f'{"; ".join(refused)}. Use another --workdir, or the saved values')
       if not changed:
         return
       self.log(f'{self.workdir} goes on with {"; ".join(changed)}')
-      if not all(c.startswith('mesh.') for c in changed):
+      if not set(fields) <= set(MACHINE_FIELDS):
         (self.workdir / 'DONE').unlink(missing_ok=True)
     write_json(path, {'config': current, 'versions': versions()})
 

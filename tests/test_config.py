@@ -26,6 +26,14 @@ def _in_repository(repository, monkeypatch):
   monkeypatch.chdir(repository)
 
 
+@pytest.mark.parametrize('text', ['(1000, 9000)', '1000,9000'])
+def test_tuples_of_numbers(text):
+  config = load_config('configs/text.py:train=a,layout=newscrawl', {'data.holdout': text})
+  assert config.data.holdout == (1000, 9000)
+  with pytest.raises(UserError, match="'x' is not a valid int"):
+    load_config('configs/text.py:train=a', {'data.holdout': 'x,2'})
+
+
 def test_overrides_keep_types():
   config = load_config(QUICKSTART, {
     'model.num_layers': '7', 'lm.learning_rate': '1', 'model.tie_position_biases': 'false',

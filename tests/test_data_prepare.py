@@ -9,8 +9,9 @@ import pytest
 
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import TextMatcher, load_attribute
+from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.documents import read_documents
-from fairjax.data.prepare import SPLITS, prepare_data
+from fairjax.data.prepare import prepare_data
 from fairjax.errors import UserError
 from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
 
@@ -272,8 +273,7 @@ def test_a_document_task_is_registered_whole_and_sharded(tmp_path):
 
   data = files(tmp_path)
   vocabulary = build_word_vocabulary(['I am from Iran'], size=50, directory=tmp_path / 'v')
-  source = tasks.file_source(
-    {'train': [data.train[0]]}, lambda split: read_documents(data.train, layout='lines'))
+  source = tasks.corpus_source(Corpus(data, COUNTRY, tmp_path))
   task = tasks.register_document_task('fairjax_test', source, vocabulary)
   try:
     assert seqio.get_mixture_or_task('fairjax_test') is task

@@ -41,7 +41,7 @@ ROOMS = {
   'feed': {'data', 'train'},
   'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
-  'cli': {'counterfactual', 'model', 'train', 'main_job', 'verbs', 'exchange'},
+  'cli': {'counterfactual', 'data', 'model', 'train', 'main_job', 'verbs', 'exchange'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.

@@ -1,4 +1,4 @@
-"""Reads documents from text files: WikiText articles, one document per line, or a TSV column.
+"""Reads documents from text files: WikiText articles, lines, TSV columns, news crawls.
 
 Files are UTF-8, plain or gzip (told by their first bytes, not by their name). Nothing is repaired
 silently: what is normalised is counted in `counts`, and a file that cannot be read to its end is
@@ -9,15 +9,18 @@ blank lines are no documents. Kept as they are: all other characters, also those
 programs take for line ends.
 """
 
+import base64
 import collections
+import dataclasses
 import glob
 import gzip
 import io
+import itertools
 import os
 import pathlib
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fairjax.errors import UserError, unknown_name
 
@@ -57,9 +60,16 @@ def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
   return files
 
 
+@dataclasses.dataclass(frozen=True)
+class _Options:
+  text_column: int
+  lines_per_document: int
+  skip_broken: bool
+
+
 def read_documents(
   paths: Iterable[str | os.PathLike], *, layout: str, text_column: int = -1,
-  counts: collections.Counter | None = None,
+  lines_per_document: int = 1, broken: str = 'error', counts: collections.Counter | None = None,
 ) -> Iterator[str]:
   """Yields the documents of files, in order, as they are read.
 
@@ -72,31 +82,44 @@ def read_documents(
       blank lines (or the borders of the file); its lines are joined by line ends, without blank
       ones and without the spaces around them. Text before the first title is an article too,
       counted as `untitled`.
-    text_column: of `tsv`, from 0; negative numbers count from the last column.
+      `newscrawl`: a line of a news crawl with documents (statmt.org, news-docs.YEAR.en.filtered):
+      date, text split into sentences, and the text as it was, the latter two in base64, separated
+      by tabs. `text_column` 1 gives a sentence a line, 2 (or -1) the text as it was.
+      `newscrawl_sentences`: a news crawl of single sentences, whose documents and order are lost:
+      `lines_per_document` lines of the stream that are not blank, joined by line ends; the last
+      document of a file may be shorter. With 1 every sentence is a document of its own, which is
+      all that such a file knows.
+    text_column: of `tsv` and `newscrawl`, from 0; negative numbers count from the last column.
+    lines_per_document: of `newscrawl_sentences`.
+    broken: what happens to a line that is not UTF-8, has too few columns or whose base64 is wrong:
+      `error`, or `skip`, which counts them as broken_lines. A `wikitext` file is never repaired.
     counts: is added to: files, lines, documents, blank_lines, blank_documents,
-      carriage_returns, nul_characters, byte_order_marks, untitled.
+      carriage_returns, nul_characters, byte_order_marks, untitled, broken_lines.
 
   Yields:
     Text that is not blank.
 
   Raises:
-    UserError: an unknown layout, or a file that is missing, empty, without a document, not UTF-8,
-      cut off (gzip), or has a line with too few columns; with file and line.
+    UserError: an unknown layout, or a file that is missing, empty, without a document, cut off
+      (gzip), or has a line that cannot be read; with file and line.
   """
   if layout not in _LAYOUTS:
     raise unknown_name('layout', layout, _LAYOUTS)
+  options = _Options(text_column, lines_per_document, broken == 'skip' and layout != 'wikitext')
   counts = collections.Counter() if counts is None else counts
   for path in list_files(paths):
     before = counts['documents']
-    for document in _LAYOUTS[layout](path, text_column, counts):
+    for document in _LAYOUTS[layout](path, options, counts):
       counts['documents'] += 1
       yield document
     counts['files'] += 1
     if counts['documents'] == before:
-      raise UserError(f'{path} holds no document: all of its lines are blank')
+      raise UserError(f'{path} holds no document: all of its lines are blank'
+                      + (' or broken' if counts['broken_lines'] else ''))
 
 
-def _read_lines(path: str, counts: collections.Counter) -> Iterator[tuple[int, str]]:
+def _read_lines(
+  path: str, options: _Options, counts: collections.Counter) -> Iterator[tuple[int, str]]:
   """Numbered lines without their ends."""
   number = 0
   try:
@@ -112,10 +135,15 @@ def _read_lines(path: str, counts: collections.Counter) -> Iterator[tuple[int, s
         if b'\0' in line:
           counts['nul_characters'] += line.count(b'\0')
           line = line.replace(b'\0', b'')
-        yield number, line.decode('utf-8')
-  except UnicodeDecodeError as e:
-    raise UserError(f'{path}:{number}: not UTF-8 (byte {e.start + 1} of the line is '
-                    f'0x{e.object[e.start]:02x}): convert the file, e.g. with iconv') from None
+        try:
+          text = line.decode('utf-8')
+        except UnicodeDecodeError as e:
+          if options.skip_broken:
+            counts['broken_lines'] += 1
+            continue
+          raise UserError(f'{path}:{number}: {_not_utf8(e, "line")}: convert the file, e.g. with '
+                          'iconv') from None
+        yield number, text
   except EOFError:
     raise UserError(f'{path}:{number + 1}: the gzip file ends here without its end mark: it is '
                     'cut off; fetch it again') from None
@@ -141,36 +169,80 @@ def _open(path: str) -> io.BufferedIOBase:
   return path.open('rb')
 
 
-def _lines(path: str, text_column: int, counts: collections.Counter) -> Iterator[str]:
+def _not_utf8(error: UnicodeDecodeError, what: str) -> str:
+  return (f'not UTF-8 (byte {error.start + 1} of the {what} is '
+          f'0x{error.object[error.start]:02x})')
+
+
+def _lines(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
   """One document per line."""
-  del text_column
-  for _, line in _read_lines(path, counts):
+  for _, line in _read_lines(path, options, counts):
     if line.strip():
       yield line.strip()
     else:
       counts['blank_lines'] += 1
 
 
-def _tsv(path: str, text_column: int, counts: collections.Counter) -> Iterator[str]:
+def _sentences(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
+  """So many lines per document; what the file ends with may be less."""
+  lines = _lines(path, options, counts)
+  while document := list(itertools.islice(lines, options.lines_per_document)):
+    yield '\n'.join(document)
+
+
+def _tsv(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
   """One document per line, in one of its columns."""
-  for number, line in _read_lines(path, counts):
+  return _columns(path, options, counts, lambda column: column)
+
+
+def _newscrawl(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
+  """One document per line, in base64 in one of its columns."""
+  def decode(column):
+    text = base64.b64decode(column, validate=True).decode('utf-8')
+    if '\0' in text:
+      counts['nul_characters'] += text.count('\0')
+      text = text.replace('\0', '')
+    if '\r\n' in text:
+      counts['carriage_returns'] += text.count('\r\n')
+      text = text.replace('\r\n', '\n')
+    return text
+
+  return _columns(path, options, counts, decode)
+
+
+def _columns(
+  path: str, options: _Options, counts: collections.Counter, decode: Callable[[str], str],
+) -> Iterator[str]:
+  """Decoded texts of the chosen column."""
+  for number, line in _read_lines(path, options, counts):
     if not line.strip():
       counts['blank_lines'] += 1
       continue
     columns = line.split('\t')
-    if not -len(columns) <= text_column < len(columns):
-      raise UserError(f'{path}:{number}: {len(columns)} column(s), so none has the number '
-                      f'{text_column}: set data.text_column')
-    text = columns[text_column].strip()
+    text = problem = None
+    if not -len(columns) <= options.text_column < len(columns):
+      problem = (f'{len(columns)} column(s), so none has the number {options.text_column}: set '
+                 'data.text_column')
+    else:
+      try:
+        text = decode(columns[options.text_column]).strip()
+      except UnicodeDecodeError as e:
+        problem = f'{_not_utf8(e, "decoded text")}: repair the line'
+      except ValueError as e:
+        problem = f'column {options.text_column} is not base64 ({e}): repair the line'
     if text:
       yield text
-    else:
+    elif problem is None:
       counts['blank_documents'] += 1
+    elif options.skip_broken:
+      counts['broken_lines'] += 1
+    else:
+      raise UserError(f'{path}:{number}: {problem}, or leave such lines out, counted: '
+                      'data.broken=skip')
 
 
-def _wikitext(path: str, text_column: int, counts: collections.Counter) -> Iterator[str]:
+def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
   """Articles, each from one title to the next."""
-  del text_column
   article, titled, any_title = [], False, False
   previous, pending = '', None  # pending: a possible title, waiting for the line behind it
 
@@ -179,7 +251,7 @@ def _wikitext(path: str, text_column: int, counts: collections.Counter) -> Itera
       counts['untitled'] += not titled
       yield '\n'.join(article)
 
-  for _, line in _read_lines(path, counts):
+  for _, line in _read_lines(path, options, counts):
     line = line.rstrip()
     if pending is not None:
       if not line:
@@ -204,4 +276,5 @@ def _wikitext(path: str, text_column: int, counts: collections.Counter) -> Itera
   yield from finish()
 
 
-_LAYOUTS = {'wikitext': _wikitext, 'lines': _lines, 'tsv': _tsv}
+_LAYOUTS = {'wikitext': _wikitext, 'lines': _lines, 'tsv': _tsv, 'newscrawl': _newscrawl,
+            'newscrawl_sentences': _sentences}

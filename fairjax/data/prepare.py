@@ -5,27 +5,41 @@
       vocabulary/               see fairjax.vocabulary
       train/ valid/ test/       token stores of all documents
       train_sensitive/ ...      those of documents with a sensitive token (H-23, H-25)
+      holdout/ tfds/            see fairjax.data.holdout and wikitext_builder, where they are used
+      progress/                 encoded chunks of a preparation that is not finished
       manifest.json             written last
 
-TensorFlow is imported only where a store has to be written.
+Documents are encoded by `fairjax.data.encode`, with the ids of the seqio task in
+`fairjax.data.tasks` but without TensorFlow.
 """
 
 import collections
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fairjax.config import Config, DataConfig
-from fairjax.config_files import config_differences
-from fairjax.counterfactual import Attribute, TextMatcher, TokenMatcher, replacement_pieces
-from fairjax.data.documents import list_files, read_documents
-from fairjax.data.planted import make_planted_documents
+from fairjax.config import FILE_SOURCES, MACHINE_FIELDS, Config, DataConfig
+from fairjax.config_files import config_differences, from_dict
+from fairjax.counterfactual import (
+  Attribute,
+  TextMatcher,
+  TokenMatcher,
+  load_attribute,
+  replacement_pieces,
+)
+from fairjax.data.corpus import SPLITS, Corpus
+from fairjax.data.encode import encode_documents
+from fairjax.data.line_sample import sample_lines
 from fairjax.data.token_store import (
+  MANIFEST,
   TokenStoreInfo,
   open_token_store,
   write_sensitive_store,
@@ -40,10 +54,8 @@ from fairjax.vocabulary import (
   train_sentencepiece,
 )
 
-SPLITS = ('train', 'valid', 'test')
 SENSITIVE = '_sensitive'
-# Documents whose text stands for the grammar's version in the fingerprint of a planted corpus.
-_SAMPLED_DOCUMENTS = 200
+PROGRESS = 'progress'  # folder of what an interrupted run goes on with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +75,11 @@ class PreparedData:
   vocabulary: Vocabulary
   config: DataConfig
   manifest: Mapping[str, Any]
+
+  @property
+  def corpus(self) -> Corpus:
+    """The documents that the stores were made of."""
+    return Corpus(self.config, self.attribute, self.directory)
 
   @property
   def fingerprint(self) -> str:
@@ -89,9 +106,9 @@ class PreparedData:
     base = split.removesuffix(SENSITIVE)
     if base not in SPLITS:
       raise unknown_name('split', split, self.manifest['splits'])
-    texts = _read_split(self.config, self.attribute, base)
+    texts = self.corpus.texts(base)
     if base == split:
-      return iter(texts)
+      return texts
     matcher = TextMatcher(self.attribute)
     return (text for text in texts if matcher.find(text))
 
@@ -102,7 +119,8 @@ def prepare_data(
 ) -> PreparedData:
   """Makes what is missing in a folder: vocabulary, token stores, manifest.
 
-  What is finished is not done again, what was interrupted is done anew. One process at a time.
+  What is finished is not done again, and an interrupted preparation goes on at the next chunk of
+  documents. One process at a time per folder.
 
   Args:
     config: `config.data` names the documents.
@@ -112,86 +130,103 @@ def prepare_data(
     log: gets one line at a time.
 
   Raises:
-    UserError: files that cannot be used, a training corpus without any sensitive token, or a
-      folder that was made from other inputs (the differences are named).
+    UserError: files that cannot be used, a training corpus without any sensitive token, a folder
+      that was made from other inputs (the differences are named), or that another process fills.
   """
   directory, data = pathlib.Path(directory), config.data
   given = vocabulary
   if given is None and data.vocabulary not in ('sentencepiece', 'word'):
     given = load_vocabulary(data.vocabulary)
+  with _only_process(directory):
+    return _prepare(config, Corpus(data, attribute, directory), given, log)
+
+
+def _prepare(config, corpus, given, log) -> PreparedData:
+  directory = corpus.directory
+  if corpus.is_tfds:
+    corpus.tfds_dataset(log)
   saved = _read_json(directory / 'inputs.json')
-  inputs = _describe_inputs(data, attribute, given, saved or {})
+  inputs = _describe_inputs(corpus, given, saved or {})
   if saved is None:
     write_json(directory / 'inputs.json', inputs)
   else:
     _check_unchanged(directory, saved, inputs)
-  vocabulary = _make_vocabulary(data, directory / 'vocabulary', attribute, given, log)
+  if corpus.data.holdout:
+    _report_holdout(corpus, log)
+  vocabulary = _make_vocabulary(corpus, directory / 'vocabulary', given, log)
   manifest = _read_json(directory / 'manifest.json')
   if manifest is None:
-    stores, counts = _make_stores(config, directory, attribute, vocabulary, log)
+    stores, counts = _make_stores(config, corpus, vocabulary, log)
     manifest = {
       'inputs': inputs, 'vocabulary': vocabulary.fingerprint, 'normalised': counts,
+      'config': {'attribute': config.attribute, 'data': {
+        k: v for k, v in dataclasses.asdict(corpus.data).items()
+        if f'data.{k}' not in MACHINE_FIELDS}},
       'splits': {s.split: _summary(s) for s in stores}}
     write_json(directory / 'manifest.json', manifest)
+    shutil.rmtree(directory / PROGRESS)
     manifest = _read_json(directory / 'manifest.json')
-  prepared = PreparedData(directory, attribute, vocabulary, data, manifest)
+  prepared = PreparedData(directory, corpus.attribute, vocabulary, corpus.data, manifest)
   for split in manifest['splits']:
     prepared.store(split)
   return prepared
 
 
-def _read_split(
-  data: DataConfig, attribute: Attribute, split: str,
-  counts: collections.Counter | None = None) -> Iterator[str] | list[str]:
-  """Documents of a split."""
-  if data.source == 'planted':
-    number = data.planted_documents if split == 'train' else data.planted_heldout_documents
-    return make_planted_documents(
-      attribute, num_documents=number, seed=data.seed, strength=data.planted_strength,
-      sensitive_share=data.planted_sensitive_share, stream=SPLITS.index(split))
-  return read_documents(getattr(data, split), layout=data.source, text_column=data.text_column,
-                        counts=counts)
+@contextlib.contextmanager
+def _only_process(directory: pathlib.Path) -> Iterator[None]:
+  """Holds the folder's lock, unless its data are finished; the lock ends with the process."""
+  if (directory / 'manifest.json').is_file():
+    yield
+    return
+  directory.mkdir(parents=True, exist_ok=True)
+  with open(directory / '.lock', 'w', encoding='utf-8') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise UserError(f'another process is preparing {directory}: wait for it, or use another '
+                      'folder') from None
+    yield
+    if (directory / 'manifest.json').is_file():
+      (directory / '.lock').unlink(missing_ok=True)
+
+
+def open_prepared(directory: str | os.PathLike) -> PreparedData:
+  """Opens what `prepare_data` finished, from its folder alone; the original files may be elsewhere.
+
+  Raises:
+    UserError: the folder is missing, not finished or damaged, or its attribute has changed.
+  """
+  directory = pathlib.Path(directory)
+  manifest = _read_json(directory / 'manifest.json')
+  if manifest is None or 'config' not in manifest:
+    raise UserError(f'no finished data in {directory}: run fairjax data (of this version) first; '
+                    'they lie in the folder data of its workdir')
+  saved = manifest['config']
+  files = {split: tuple(f['path'] for f in found)
+           for split, found in manifest['inputs'].get('files', {}).items()}
+  config = from_dict({'data': saved['data']}).data
+  if config.source in FILE_SOURCES:
+    config = dataclasses.replace(config, **files)
+  attribute = load_attribute(saved['attribute'])
+  if attribute.fingerprint != manifest['inputs']['attribute']['fingerprint']:
+    raise UserError(f"attribute '{saved['attribute']}' is not the one that {directory} was made "
+                    'with: restore its file')
+  return PreparedData(
+    directory, attribute, load_vocabulary(directory / 'vocabulary'), config, manifest)
 
 
 def _describe_inputs(
-  data: DataConfig, attribute: Attribute, given: Vocabulary | None, saved: Mapping[str, Any],
-) -> dict[str, Any]:
+  corpus: Corpus, given: Vocabulary | None, saved: Mapping[str, Any]) -> dict[str, Any]:
   """Everything that the results depend on; digests of unchanged files are taken from `saved`."""
-  inputs = {
+  data, attribute = corpus.data, corpus.attribute
+  vocabulary = {'kind': data.vocabulary, 'size': data.vocab_size}
+  if data.vocab_sentences and data.vocabulary == 'sentencepiece':
+    vocabulary['sentences'] = data.vocab_sentences
+  return {
     'source': data.source, 'order_seed': data.seed,
     'attribute': {'name': attribute.name, 'fingerprint': attribute.fingerprint},
-    'vocabulary': {'given': given.fingerprint} if given is not None else {
-      'kind': data.vocabulary, 'size': data.vocab_size},
-  }
-  if data.source == 'planted':
-    texts = make_planted_documents(
-      attribute, num_documents=_SAMPLED_DOCUMENTS, seed=data.seed, strength=data.planted_strength,
-      sensitive_share=data.planted_sensitive_share)
-    return inputs | {'planted': {
-      'documents': data.planted_documents, 'heldout_documents': data.planted_heldout_documents,
-      'strength': data.planted_strength, 'sensitive_share': data.planted_sensitive_share,
-      'sample_sha256': hashlib.sha256('\n'.join(texts).encode()).hexdigest()}}
-  if data.source == 'tsv':
-    inputs['text_column'] = data.text_column
-  known = {(f['path'], f['bytes'], f['mtime_ns']): f['sha256']
-           for files in saved.get('files', {}).values() for f in files}
-  inputs['files'] = {
-    split: [_describe_file(path, known) for path in list_files(getattr(data, split))]
-    for split in SPLITS}
-  return inputs
-
-
-def _describe_file(path: str, known: Mapping[tuple, str]) -> dict[str, Any]:
-  """Path, size, time and digest; one with known path, size and time is not read again."""
-  path, state = os.path.realpath(path), os.stat(path)
-  digest = known.get((path, state.st_size, state.st_mtime_ns))
-  if digest is None:
-    try:
-      with open(path, 'rb') as file:
-        digest = hashlib.file_digest(file, 'sha256').hexdigest()
-    except OSError as e:
-      raise UserError(f'{path}: cannot be read ({e.strerror})') from None
-  return {'path': path, 'bytes': state.st_size, 'mtime_ns': state.st_mtime_ns, 'sha256': digest}
+    'vocabulary': vocabulary if given is None else {'given': given.fingerprint},
+  } | corpus.describe(saved)
 
 
 def _check_unchanged(directory, saved, inputs) -> None:
@@ -216,19 +251,31 @@ def _check_unchanged(directory, saved, inputs) -> None:
                   'another folder, or delete it to make it anew')
 
 
-def _make_vocabulary(data, directory, attribute, given, log) -> Vocabulary:
+def _make_vocabulary(corpus, directory, given, log) -> Vocabulary:
   """Loads the folder's vocabulary, or makes it from the training documents."""
+  data = corpus.data
   if (directory / 'vocabulary.json').exists():
     return load_vocabulary(directory)
   if given is not None:
     given.save(directory)
     return given
-  make = build_word_vocabulary if data.vocabulary == 'word' else train_sentencepiece
-  texts = _read_split(data, attribute, 'train')
+  texts = corpus.texts('train')
   if data.source == 'planted':
-    texts = texts + _word_list(texts)
-  vocabulary = make(texts, size=data.vocab_size, directory=directory)
-  log(f'[data] {data.vocabulary} vocabulary of {vocabulary.size} ids from the training documents')
+    texts = list(texts)
+    texts += _word_list(texts)
+  if data.vocabulary == 'word':
+    vocabulary = build_word_vocabulary(texts, size=data.vocab_size, directory=directory)
+    of = ''
+  else:
+    info = {}
+    if data.vocab_sentences:
+      texts, info = sample_lines(texts, data.vocab_sentences, data.seed)
+    vocabulary = train_sentencepiece(
+      texts, size=data.vocab_size, directory=directory, info=info)
+    info = vocabulary.info
+    of = f' ({info["characters_used"]:,} of their {info["characters"]:,} characters)'
+  log(f'[data] {data.vocabulary} vocabulary of {vocabulary.size} ids from the training documents'
+      + of)
   return vocabulary
 
 
@@ -242,27 +289,18 @@ def _word_list(texts: list[str]) -> list[str]:
   return [f'{word} {word}.' for word in words]
 
 
-def _make_stores(config, directory, attribute, vocabulary, log):
+def _make_stores(config, corpus, vocabulary, log):
   """Writes the stores that are not complete; returns all, and what the reader normalised."""
-  from fairjax.data import tasks
-
-  data, matcher, stores = config.data, TokenMatcher(attribute, vocabulary), []
-  counts = {split: collections.Counter() for split in SPLITS}
-  if data.source == 'planted':
-    source = tasks.planted_source({s: _read_split(data, attribute, s) for s in SPLITS})
-  else:
-    source = tasks.file_source(
-      {s: list(getattr(data, s)) for s in SPLITS},
-      lambda split: _read_split(data, attribute, split, counts[split]))
-  task = tasks.register_document_task(f'fairjax_{data.source}', source, vocabulary)
+  attribute, matcher, stores, counts = corpus.attribute, None, [], {}
   for split in SPLITS:
-    store = write_token_store(
-      directory / split, tasks.tokenized_documents(task, split), split=split, matcher=matcher,
-      order_seed=data.seed if split == 'train' else None)
+    store, counts[split] = _finished_store(corpus, split, vocabulary)
+    if store is None:
+      matcher = matcher or TokenMatcher(attribute, vocabulary)
+      store, counts[split] = _make_store(corpus, split, matcher, log)
     if split == 'train' and not store.matches:
       raise _no_sensitive_token(attribute, store)
     sensitive = write_sensitive_store(
-      directory / f'{split}{SENSITIVE}', store, split=f'{split}{SENSITIVE}')
+      corpus.directory / f'{split}{SENSITIVE}', store, split=f'{split}{SENSITIVE}')
     stores += [store, sensitive]
     _report(store, sensitive, counts[split], log)
   missing = [v.text for v, n in zip(attribute.values, stores[0].value_counts, strict=True) if not n]
@@ -272,7 +310,35 @@ def _make_stores(config, directory, attribute, vocabulary, log):
   for line in replacement_pieces(attribute, vocabulary).unusable(
       num_pieces=config.debias.pieces_per_branch):
     log(f'[data] never a counterfactual: {line}')
-  return stores, {s: dict(c) for s, c in counts.items()}
+  if corpus.data.holdout:
+    counts['all'] = dict(corpus.holdout().counts)
+  return stores, counts
+
+
+def _make_store(corpus, split, matcher, log):
+  """Encodes a split and writes its store; returns it and what the reader normalised."""
+  counts, chunks = collections.Counter(), corpus.directory / PROGRESS / split
+  encoded = encode_documents(
+    corpus.texts(split, counts), chunks, vocabulary=matcher.vocabulary,
+    vocabulary_folder=corpus.directory / 'vocabulary', workers=corpus.data.workers,
+    size=corpus.size(split), name=split, log=log)
+  counts = dict(counts)
+  write_json(chunks.with_suffix('.json'), counts)
+  store = write_token_store(
+    corpus.directory / split, encoded, split=split, matcher=matcher,
+    order_seed=corpus.data.seed if split == 'train' else None)
+  shutil.rmtree(chunks)
+  return store, counts
+
+
+def _finished_store(corpus, split, vocabulary) -> tuple[TokenStoreInfo | None, dict[str, int]]:
+  """The store of an earlier, interrupted run with its counts, if it is complete."""
+  counts = _read_json(corpus.directory / PROGRESS / f'{split}.json')
+  if counts is None or not (corpus.directory / split / MANIFEST).is_file():
+    return None, {}
+  return open_token_store(
+    corpus.directory / split, vocabulary=vocabulary.fingerprint,
+    attribute=corpus.attribute.fingerprint), counts
 
 
 def _no_sensitive_token(attribute: Attribute, store: TokenStoreInfo) -> UserError:
@@ -285,18 +351,31 @@ def _no_sensitive_token(attribute: Attribute, store: TokenStoreInfo) -> UserErro
                    f"'{attribute.name}' ({values}): {hint}")
 
 
+def _report_holdout(corpus: Corpus, log) -> None:
+  made_before = (corpus.directory / 'holdout' / 'holdout.json').is_file()
+  found = corpus.holdout()
+  if not made_before:
+    log(f'[data] held out behind {found.train:,} training documents: the next {found.valid:,} as '
+        f'valid, the last {found.test:,} as test')
+    _report_changes('all files', found.counts, log)
+
+
 def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, counts, log) -> None:
   log(f'[data] {store.split}: {store.documents:,} documents, {store.words:,} words, '
       f'{store.tokens:,} tokens; {sensitive.documents:,} documents with a sensitive token '
       f'({store.matches:,} in all)')
-  changes = {k: v for k, v in counts.items()
-             if v and k not in ('files', 'lines', 'documents', 'blank_lines')}
-  if changes:
-    log(f'[data] {store.split}, normalised or left out: '
-        + ', '.join(f'{v:,} {k.replace("_", " ")}' for k, v in sorted(changes.items())))
+  _report_changes(store.split, counts, log)
   if store.unaligned:
     log(f'[data] {store.split}: {store.unaligned:,} sensitive tokens stand inside other tokens and '
         'are not used')
+
+
+def _report_changes(name: str, counts: Mapping[str, int], log) -> None:
+  changes = {k: v for k, v in counts.items()
+             if v and k not in ('files', 'lines', 'documents', 'blank_lines')}
+  if changes:
+    log(f'[data] {name}, normalised or left out: '
+        + ', '.join(f'{v:,} {k.replace("_", " ")}' for k, v in sorted(changes.items())))
 
 
 def _summary(store: TokenStoreInfo) -> dict[str, Any]:

@@ -4,18 +4,19 @@ A task has the splits train, valid and test, in the order of the source and with
 example is `{'targets': ids with eos, 'targets_pretokenized': text}`.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
-from fairjax.data.documents import list_files
+from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.token_store import TokenizedDocument
 from fairjax.data.vocabularies import SeqioVocabulary
+from fairjax.errors import UserError
 from fairjax.vocabulary import Vocabulary
 
-SPLITS = ('train', 'valid', 'test')
 _BATCH = 128
 
 
@@ -32,6 +33,7 @@ class DocumentSource(seqio.DataSource):
   def __init__(
     self, read: Callable[[str], Iterator[str]], *, shards: Mapping[str, list[str]],
     num_input_examples: Mapping[str, int] | None = None,
+    read_shard: Callable[[str, int], Iterator[str]] | None = None,
   ):
     """Wraps a reader.
 
@@ -39,14 +41,16 @@ class DocumentSource(seqio.DataSource):
       read: split -> its documents; called for every pass.
       shards: names of each split's parts, e.g. its files.
       num_input_examples: split -> documents, where known.
+      read_shard: split, number of a part -> its documents, where parts can be read alone.
     """
     self._read, self._shards, self.error = read, shards, None
+    self._read_shard = read_shard
     super().__init__(splits=tuple(shards), num_input_examples=num_input_examples,
                      caching_permitted=True)
 
   @property
   def supports_arbitrary_sharding(self) -> bool:
-    """Shards are every n-th document; each reader of a shard reads all files."""
+    """As many shards as parts are the parts; otherwise a shard is every n-th document of all."""
     return True
 
   def list_shards(self, split: str) -> list[str]:
@@ -62,16 +66,19 @@ class DocumentSource(seqio.DataSource):
     if shuffle:
       raise ValueError('documents are read in their order: the token store orders them')
 
+    number = shard_info.num_shards if shard_info is not None else 1
+    by_part = self._read_shard is not None and number == len(self._shards[split]) > 1
+
     def generate():
       try:
-        yield from self._read(split)
+        yield from self._read_shard(split, shard_info.index) if by_part else self._read(split)
       except Exception as e:
         self.error = e
         raise
 
     dataset = tf.data.Dataset.from_generator(
       generate, output_signature=tf.TensorSpec([], tf.string))
-    if shard_info is not None and shard_info.num_shards > 1:
+    if number > 1 and not by_part:
       dataset = dataset.shard(shard_info.num_shards, shard_info.index)
     return dataset.map(lambda text: {'targets': text}, num_parallel_calls=1)
 
@@ -88,27 +95,73 @@ def register_document_task(
   if name in seqio.TaskRegistry.names():
     seqio.TaskRegistry.remove(name)
   feature = seqio.Feature(SeqioVocabulary(vocabulary), add_eos=True)
+  rekey = []
+  if isinstance(source, seqio.TfdsDataSource):
+    rekey = [functools.partial(seqio.preprocessors.rekey, key_map={'targets': 'text'})]
   return seqio.TaskRegistry.add(
     name, source=source, output_features={'targets': feature}, shuffle_buffer_size=None,
-    preprocessors=[seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(),
+    preprocessors=[*rekey, seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(),
                    seqio.preprocessors.append_eos])
 
 
-def planted_source(documents: Mapping[str, list[str]]) -> seqio.DataSource:
-  """Source of documents in memory, per split."""
-  def dataset(split, shuffle_files=False, seed=None):
-    del shuffle_files, seed
-    return tf.data.Dataset.from_tensor_slices({'targets': documents[split]})
-
-  return seqio.FunctionDataSource(
-    dataset, splits=tuple(documents),
-    num_input_examples={split: len(texts) for split, texts in documents.items()})
+def register_corpus_task(corpus: Corpus, vocabulary: Vocabulary) -> seqio.Task:
+  """Adds the task `fairjax_SOURCE` of a corpus, e.g. `fairjax_newscrawl`, to seqio's registry."""
+  return register_document_task(
+    f'fairjax_{corpus.data.source}', corpus_source(corpus), vocabulary)
 
 
-def file_source(
-  files: Mapping[str, list[str]], read: Callable[[str], Iterator[str]]) -> DocumentSource:
-  """Source of files, per split; `read` yields the documents of a split."""
-  return DocumentSource(read, shards={split: list_files(paths) for split, paths in files.items()})
+def corpus_source(corpus: Corpus) -> seqio.DataSource:
+  """The source of a corpus: its TFDS dataset, or what Python reads."""
+  if corpus.is_tfds:
+    return _tfds_source(corpus.tfds_dataset().name_and_dir)
+  sizes = {split: corpus.size(split) for split in SPLITS}
+  return DocumentSource(
+    corpus.texts, shards={split: corpus.shards(split) for split in SPLITS},
+    num_input_examples=sizes if all(sizes.values()) else None,
+    read_shard=corpus.shard_texts)
+
+
+def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
+  """Texts of a TFDS dataset in their order, read through seqio.
+
+  Raises:
+    UserError: a file of the dataset is damaged or cut off (tfds compares the number of examples).
+  """
+  examples = _tfds_source(name_and_dir).get_dataset(split, shuffle=False)
+  try:
+    for example in examples.prefetch(16).as_numpy_iterator():
+      yield example['text'].decode('utf-8')
+  except tf.errors.OpError as e:
+    raise UserError(f'{name_and_dir[0]} in {name_and_dir[1]} cannot be read ({_first_line(e)}): '
+                    'delete the dataset to make it anew') from None
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+  return error.message.partition('\n')[0].rpartition('}} ')[2]
+
+
+def _tfds_source(name_and_dir: tuple[str, str]) -> seqio.TfdsDataSource:
+  import fairjax.data.wikitext_builder  # noqa: F401  registers the datasets
+
+  name, folder = name_and_dir
+  return seqio.TfdsDataSource(name, tfds_data_dir=folder, splits=SPLITS, read_only=True)
+
+
+def open_examples(task: seqio.Task, dataset: tf.data.Dataset) -> Iterator[dict[str, np.ndarray]]:
+  """Examples of a dataset that reads a task's source.
+
+  Raises:
+    UserError: what the reader of the files found.
+  """
+  examples = dataset.as_numpy_iterator()
+  while True:
+    try:
+      example = next(examples)
+    except StopIteration:
+      return
+    except tf.errors.OpError as e:
+      raise getattr(task.source, 'error', None) or e from None
+    yield example
 
 
 def tokenized_documents(task: seqio.Task, split: str) -> Iterator[TokenizedDocument]:
@@ -126,11 +179,8 @@ def tokenized_documents(task: seqio.Task, split: str) -> Iterator[TokenizedDocum
       batch = next(batches)
     except StopIteration:
       return
-    except tf.errors.OpError:
-      error = getattr(task.source, 'error', None)
-      if error is None:
-        raise
-      raise error from None
+    except tf.errors.OpError as e:
+      raise getattr(task.source, 'error', None) or e from None
     rows = np.split(batch['targets'].values.numpy(), batch['targets'].row_splits.numpy()[1:-1])
     for ids, content in zip(rows, batch['targets_pretokenized'].numpy(), strict=True):
       yield TokenizedDocument(ids[:-1], len(content.decode('utf-8').split()), len(content))

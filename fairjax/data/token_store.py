@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairjax.counterfactual import TokenMatcher
+from fairjax.data.chunks import EncodedChunks, token_dtype
 from fairjax.errors import UserError
 from fairjax.files import write_json
 
@@ -99,39 +100,37 @@ class TokenStoreInfo:
 
 
 def write_token_store(
-  path: str | os.PathLike, documents: Iterable[TokenizedDocument], *, split: str,
+  path: str | os.PathLike, documents: Iterable[TokenizedDocument] | EncodedChunks, *, split: str,
   matcher: TokenMatcher, order_seed: int | None = None,
 ) -> TokenStoreInfo:
   """Writes a store; the folder appears when it is complete.
 
-  Documents are written as they come. A seeded order is made afterwards, on the disk, so that the
-  corpus need not fit into memory.
+  A seeded order is made from the documents on the disk, so that the corpus need not fit into
+  memory: only its table does (32 bytes a document).
 
   Args:
     path: folder to write; one that exists is replaced.
-    documents: read once.
+    documents: read once and written as they come; or chunks that lie on the disk.
     split: name kept in the manifest.
     matcher: finds the sensitive tokens; names attribute and vocabulary.
     order_seed: seed of a random order of the documents, or None to keep theirs.
   """
   path, vocabulary = pathlib.Path(path), matcher.vocabulary
-  dtype = np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
+  dtype = token_dtype(vocabulary)
   temporary = _empty_folder(path)
-  table, end = array.array('q'), 0
-  with open(temporary / 'source.bin', 'wb') as file:
-    for number, document in enumerate(documents):
-      file.write(np.append(document.ids, vocabulary.eos_id).astype(dtype).tobytes())
-      end += len(document.ids) + 1
-      table.extend((end, document.words, document.num_bytes, number))
-  table = np.array(table, np.int64).reshape(-1, 4)
+  source = temporary / 'source.bin'
+  if isinstance(documents, EncodedChunks):
+    stream, table = documents, documents.documents
+  else:
+    table = _spool(documents, source, vocabulary.eos_id, dtype)
+    stream = _map(source, dtype)
   if order_seed is None:
-    os.replace(temporary / 'source.bin', temporary / 'tokens.bin')
+    order = np.arange(len(table))
   else:
     rng = np.random.default_rng(np.random.SeedSequence([order_seed, _ORDER_PURPOSE]))
-    table = _copy_documents(
-      _map(temporary / 'source.bin', dtype), table, rng.permutation(len(table)),
-      temporary / 'tokens.bin')
-    (temporary / 'source.bin').unlink()
+    order = rng.permutation(len(table))
+  table = _copy_documents(stream, table, order, temporary / 'tokens.bin')
+  source.unlink(missing_ok=True)
   tokens = _map(temporary / 'tokens.bin', dtype)
   spans, unaligned = _find_spans(tokens, table[:, 0], matcher)
   return _finish(
@@ -301,12 +300,26 @@ def _empty_folder(path: pathlib.Path) -> pathlib.Path:
   return temporary
 
 
+def _spool(
+  documents: Iterable[TokenizedDocument], path: pathlib.Path, eos_id: int, dtype: np.dtype,
+) -> np.ndarray:
+  """Writes documents as they come; returns their table."""
+  table, end = array.array('q'), 0
+  with open(path, 'wb') as file:
+    for number, document in enumerate(documents):
+      file.write(np.append(document.ids, eos_id).astype(dtype).tobytes())
+      end += len(document.ids) + 1
+      table.extend((end, document.words, document.num_bytes, number))
+  return np.array(table, np.int64).reshape(-1, 4)
+
+
 def _map(path: pathlib.Path, dtype: np.dtype) -> np.ndarray:
   return np.memmap(path, dtype=dtype, mode='r') if path.stat().st_size else np.zeros(0, dtype)
 
 
 def _copy_documents(
-  tokens: np.ndarray, table: np.ndarray, order: np.ndarray, path: pathlib.Path) -> np.ndarray:
+  tokens: np.ndarray | EncodedChunks, table: np.ndarray, order: np.ndarray, path: pathlib.Path,
+) -> np.ndarray:
   """Writes chosen documents in a given order; returns their table."""
   starts = np.concatenate([[0], table[:-1, 0]]) if len(table) else np.zeros(0, np.int64)
   new = table[order]

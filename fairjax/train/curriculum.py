@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fairjax.config import Config
+from fairjax.config import MACHINE_FIELDS, Config
 from fairjax.config_files import to_dict
 from fairjax.errors import UserError
 from fairjax.train import steps
@@ -240,8 +240,8 @@ class Curriculum:
     own = dict(values[stage])
     for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints'):
       own.pop(field, None)
-    return fingerprint({'seed': values['seed'], 'model': values['model'], 'data': values['data'],
-                        stage: own})
+    data = {k: v for k, v in values['data'].items() if f'data.{k}' not in MACHINE_FIELDS}
+    return fingerprint({'seed': values['seed'], 'model': values['model'], 'data': data, stage: own})
 
 
 def debias_name(attribute: str, method: str, weight: float) -> str:

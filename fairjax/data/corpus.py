@@ -1,0 +1,167 @@
+"""The corpus that `config.data` names: its splits as texts, and what identifies it.
+
+TensorFlow is imported only for TFDS datasets.
+"""
+
+import collections
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fairjax.config import FILE_SOURCES, TFDS_SOURCES, DataConfig
+from fairjax.counterfactual import Attribute
+from fairjax.data.documents import list_files, read_documents
+from fairjax.data.holdout import Holdout, make_holdout
+from fairjax.data.planted import make_planted_documents
+from fairjax.errors import UserError
+
+SPLITS = ('train', 'valid', 'test')
+# Documents whose text stands for the grammar's version in the fingerprint of a planted corpus.
+_SAMPLED_DOCUMENTS = 200
+
+
+class Corpus:
+  """Documents of the splits `train`, `valid` and `test`.
+
+  Attributes:
+    data: the configuration.
+    attribute: of a planted corpus.
+    directory: folder for what has to be written before the corpus can be read.
+  """
+
+  def __init__(self, data: DataConfig, attribute: Attribute, directory: str | os.PathLike):
+    """Opens nothing yet."""
+    self.data, self.attribute = data, attribute
+    self.directory = pathlib.Path(directory)
+    self._builder = None
+
+  @property
+  def is_tfds(self) -> bool:
+    """Whether a TFDS dataset holds the documents."""
+    return self.data.source in TFDS_SOURCES
+
+  @property
+  def tfds_dir(self) -> pathlib.Path:
+    """Folder of the TFDS dataset."""
+    return pathlib.Path(self.data.tfds_dir or self.directory / 'tfds').expanduser()
+
+  def texts(self, split: str, counts: collections.Counter | None = None) -> Iterator[str]:
+    """Documents of a split in their order, read anew; `counts` is that of `read_documents`."""
+    data = self.data
+    if data.source == 'planted':
+      return iter(self.planted(split))
+    if self.is_tfds:
+      from fairjax.data.tasks import tfds_texts
+      return tfds_texts(self.tfds_dataset().name_and_dir, split)
+    if data.holdout:
+      corpus = self._files('train', counts)
+      return self.holdout().texts(split, corpus)
+    return self._files(split, counts)
+
+  def size(self, split: str) -> int | None:
+    """Number of documents of a split where it is known without reading it."""
+    data = self.data
+    if data.source == 'planted':
+      return data.planted_documents if split == 'train' else data.planted_heldout_documents
+    if self.is_tfds:
+      return self.tfds_dataset().sizes[split]
+    return getattr(self.holdout(), split) if data.holdout else None
+
+  def shards(self, split: str) -> list[str]:
+    """Names of the parts of a split: its files, or one name."""
+    if self.data.source not in FILE_SOURCES or self.data.holdout:
+      return [f'{self.data.source}:{split}']
+    return list_files(getattr(self.data, split))
+
+  def shard_texts(self, split: str, number: int) -> Iterator[str]:
+    """Documents of one of several `shards`."""
+    return self._read([self.shards(split)[number]], None)
+
+  def planted(self, split: str) -> list[str]:
+    """Documents of a split of the planted corpus."""
+    return make_planted_documents(
+      self.attribute, num_documents=self.size(split), seed=self.data.seed,
+      strength=self.data.planted_strength, sensitive_share=self.data.planted_sensitive_share,
+      stream=SPLITS.index(split))
+
+  def holdout(self) -> Holdout:
+    """The split into train, valid and test; made at the first call."""
+    counts = collections.Counter()
+    return make_holdout(self._files('train', counts), self.data.holdout,
+                        self.directory / 'holdout', counts=counts)
+
+  def tfds_dataset(self, log: Callable[[str], None] = lambda line: None) -> 'TfdsDataset':
+    """The TFDS dataset; made at the first call."""
+    if self._builder is None:
+      from fairjax.data.wikitext_builder import build_wikitext
+      data = self.data
+      self._builder = TfdsDataset(build_wikitext(
+        data.source, self.tfds_dir, manual_dir=data.manual_dir, download=data.download,
+        sha256=data.sha256, log=log))
+    return self._builder
+
+  def describe(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What identifies the documents; digests of unchanged files are taken from `saved`."""
+    data = self.data
+    if data.source == 'planted':
+      texts = make_planted_documents(
+        self.attribute, num_documents=_SAMPLED_DOCUMENTS, seed=data.seed,
+        strength=data.planted_strength, sensitive_share=data.planted_sensitive_share)
+      return {'planted': {
+        'documents': data.planted_documents, 'heldout_documents': data.planted_heldout_documents,
+        'strength': data.planted_strength, 'sensitive_share': data.planted_sensitive_share,
+        'sample_sha256': hashlib.sha256('\n'.join(texts).encode()).hexdigest()}}
+    inputs = {}
+    if data.source in ('tsv', 'newscrawl'):
+      inputs['text_column'] = data.text_column
+    if data.source == 'newscrawl_sentences':
+      inputs['lines_per_document'] = data.lines_per_document
+    if data.broken != 'error':
+      inputs['broken'] = data.broken
+    if data.holdout:
+      inputs['holdout'] = list(data.holdout)
+    if self.is_tfds:
+      files = self.tfds_dataset().files
+    else:
+      files = {split: list_files(getattr(data, split))
+               for split in (('train',) if data.holdout else SPLITS)}
+    known = {(f['path'], f['bytes'], f['mtime_ns']): f['sha256']
+             for split in saved.get('files', {}).values() for f in split}
+    inputs['files'] = {s: [_describe_file(p, known) for p in paths] for s, paths in files.items()}
+    return inputs
+
+  def _files(self, split: str, counts: collections.Counter | None) -> Iterator[str]:
+    return self._read(getattr(self.data, split), counts)
+
+  def _read(self, paths, counts: collections.Counter | None) -> Iterator[str]:
+    data = self.data
+    return read_documents(
+      paths, layout=data.source, text_column=data.text_column,
+      lines_per_document=data.lines_per_document, broken=data.broken, counts=counts)
+
+
+class TfdsDataset:
+  """Name, place, sizes and files of a prepared TFDS dataset."""
+
+  def __init__(self, builder: Any):
+    """Reads them off a `tfds.core.DatasetBuilder`."""
+    folder = pathlib.Path(builder.data_dir)
+    self.name_and_dir = (f'{builder.name}:{builder.version}', str(folder.parent.parent))
+    self.sizes = {split: builder.info.splits[split].num_examples for split in SPLITS}
+    self.files = {split: [str(folder / name) for name in builder.info.splits[split].filenames]
+                  for split in SPLITS}
+
+
+def _describe_file(path: str, known: Mapping[tuple, str]) -> dict[str, Any]:
+  """Path, size, time and digest; one with known path, size and time is not read again."""
+  path, state = os.path.realpath(path), os.stat(path)
+  digest = known.get((path, state.st_size, state.st_mtime_ns))
+  if digest is None:
+    try:
+      with open(path, 'rb') as file:
+        digest = hashlib.file_digest(file, 'sha256').hexdigest()
+    except OSError as e:
+      raise UserError(f'{path}: cannot be read ({e.strerror})') from None
+  return {'path': path, 'bytes': state.st_size, 'mtime_ns': state.st_mtime_ns, 'sha256': digest}

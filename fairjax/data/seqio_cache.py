@@ -1,0 +1,101 @@
+"""Writes seqio's offline cache of a prepared corpus, without Apache Beam.
+
+    DIRECTORY/fairjax_SOURCE/
+      train.tfrecord-00000-of-00016 ...   examples in front of the task's cache placeholder
+      info.train.json, stats.train.json   features and counts
+      COMPLETED                           written last
+
+Examples are dealt to the files in blocks of 16, which is how seqio reads a cache of up to 16 files,
+so that `use_cached=True` gives the same examples in the same order. seqio's own job
+(`seqio_cache_tasks`, see `fairjax.data.cache_tasks`) shuffles them.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+
+import seqio
+import tensorflow as tf
+
+from fairjax.data.corpus import SPLITS
+from fairjax.data.prepare import PreparedData
+from fairjax.data.tasks import open_examples, register_corpus_task
+from fairjax.errors import UserError
+from fairjax.files import write_json
+
+MOST_SHARDS = 16  # cycle_length of seqio's reader: with more files it mixes the order
+_BLOCK = 16  # its block_length
+
+
+def write_seqio_cache(
+  prepared: PreparedData, directory: str | os.PathLike, *, num_shards: int = MOST_SHARDS,
+  log: Callable[[str], None] = print,
+) -> seqio.Task:
+  """Writes the cache of all splits; a complete one is kept.
+
+  Args:
+    prepared: corpus and vocabulary.
+    directory: for `seqio.add_global_cache_dirs`; gets a folder of the task's name.
+    num_shards: files of each split, 1 to 16.
+    log: gets one line at a time.
+
+  Returns:
+    The task, registered with seqio, with this directory among seqio's caches.
+
+  Raises:
+    UserError: the cache that is there is of other data, or files that cannot be read.
+    ValueError: a wrong number of files.
+  """
+  if not 1 <= num_shards <= MOST_SHARDS:
+    raise ValueError(f'num_shards must be in [1, {MOST_SHARDS}], not {num_shards}')
+  task = register_corpus_task(prepared.corpus, prepared.vocabulary)
+  folder = pathlib.Path(directory).resolve() / seqio.get_task_dir_from_name(task.name)
+  identity = {'fairjax_data': prepared.fingerprint}
+  if (folder / 'COMPLETED').is_file():
+    path = folder / 'fairjax.json'
+    if not path.is_file() or json.loads(path.read_text(encoding='utf-8')) != identity:
+      raise UserError(f'{folder} holds the cache of other data: use another folder, or delete it')
+    log(f'[data] {folder} is complete: nothing to do')
+  else:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for split in SPLITS:
+      stats = _write_split(task, split, folder, num_shards)
+      expected = prepared.manifest['splits'][split]['documents']
+      if stats['examples'] != expected:
+        raise UserError(f'the corpus gave {stats["examples"]} {split} documents, but {expected} '
+                        'were prepared: its files have changed; prepare them in another folder')
+      log(f'[data] seqio cache of {split}: {stats["examples"]:,} examples, '
+          f'{stats["targets_tokens"]:,} tokens')
+    write_json(folder / 'fairjax.json', identity)
+    (folder / 'COMPLETED').touch()
+  seqio.add_global_cache_dirs([str(folder.parent)])
+  return task
+
+
+def _write_split(task, split, folder, num_shards) -> dict[str, int]:
+  """Files, features and counts of a split."""
+  source = task.source.get_dataset(split, shuffle=False)
+  dataset = task.preprocess_precache(source, seed=0).prefetch(16)
+  prefix = seqio.get_cached_tfrecord_prefix(str(folder), split)
+  # Counts of the tokens in front of the placeholder, as in seqio's own job: without eos.
+  stats = {'examples': 0, 'targets_tokens': 0, 'targets_max_tokens': 0}
+  with contextlib.ExitStack() as stack:
+    files = [stack.enter_context(tf.io.TFRecordWriter(f'{prefix}-{i:05d}-of-{num_shards:05d}'))
+             for i in range(num_shards)]
+    for number, example in enumerate(open_examples(task, dataset)):
+      content = seqio.utils.dict_to_tfexample(example).SerializeToString()
+      files[number // _BLOCK % num_shards].write(content)
+      length = len(example['targets'])
+      stats['examples'] += 1
+      stats['targets_tokens'] += length
+      stats['targets_max_tokens'] = max(stats['targets_max_tokens'], length)
+  features = {name: {'dtype': spec.dtype.name, 'shape': spec.shape.as_list()}
+              for name, spec in dataset.element_spec.items()}
+  write_json(seqio.get_cached_info_path(str(folder), split), {
+    'features': features, 'num_shards': num_shards, 'seqio_version': seqio.__version__})
+  write_json(seqio.get_cached_stats_path(str(folder), split), stats)
+  return stats
