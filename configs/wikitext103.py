@@ -1,6 +1,9 @@
 """The paper's WikiText-103 model: 18 layers, width 1024 (Huang et al. 2020, H-17, H-18, H-23).
 
-  fairjax run --config=configs/wikitext103.py:train=TRAIN,valid=VALID,test=TEST --workdir=DIR
+  fairjax run --config=configs/wikitext103.py:corpus=FOLDER --workdir=DIR
+
+FOLDER holds wiki.{train,valid,test}.tokens or wikitext-103-v1.zip; without it, the zip is fetched
+with --config.data.download=True (docs/corpora.md).
 
 `variant` says how far the curriculum goes: lm (step 1; the paper used 128 TPU v3 cores), sentiment
 (steps 1 and 2) or debias (all; step 3 on 16 cores). The mesh is not part of a run's identity, so a
@@ -17,19 +20,16 @@ from fairjax.config_files import default_config_dict, parse_arg
 
 
 def get_config(arg=''):
-  """Arguments: variant, vocabulary (word, sentencepiece), attribute, train, valid, test, seed."""
-  arg = parse_arg(arg, variant='debias', vocabulary='word', attribute='country', train=(),
-                  valid=(), test=(), seed=0)
+  """Arguments: variant, vocabulary (word, sentencepiece), attribute, corpus (folder), seed."""
+  arg = parse_arg(arg, variant='debias', vocabulary='word', attribute='country', corpus='', seed=0)
   config = default_config_dict()
   config.name = 'wikitext103'
   config.seed = arg.seed
   config.attribute = arg.attribute
   config.until = arg.variant
 
-  config.data.source = 'wikitext'
-  config.data.train = arg.train or ('wikitext-103/wiki.train.tokens',)
-  config.data.valid = arg.valid or ('wikitext-103/wiki.valid.tokens',)
-  config.data.test = arg.test or ('wikitext-103/wiki.test.tokens',)
+  config.data.source = 'wikitext103'
+  config.data.manual_dir = arg.corpus
   config.data.vocabulary = arg.vocabulary
 
   m = config.model
