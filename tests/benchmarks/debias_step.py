@@ -9,10 +9,6 @@ step (query tokens; keys and values of the row are shared), 2 for the stacked pa
 """
 
 import argparse
-import importlib.metadata
-import json
-import platform
-import time
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +20,7 @@ from fairjax.train import make_mesh, steps
 from fairjax.train.losses import cosine_fairness_loss
 from fairjax.train.optimizer import Adam
 from fairjax.train.steps import FairnessTerm, make_update
+from tests.benchmarks import harness
 
 
 def make_stacked_step(model_config, adam):
@@ -70,7 +67,7 @@ def measure(options) -> dict:
   model = ModelConfig(
     vocab_size=options.vocab_size, num_layers=options.layers, model_dim=options.dim,
     num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
-    segment_len=options.segment_len, memory_len=options.segment_len,
+    segment_len=options.segment_len, memory_len=options.segment_len, remat=options.remat,
     scan_unroll=options.layers if options.unroll else 1, dtype=options.dtype)
   lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(TrainConfig())
   mesh = make_mesh(MeshConfig())
@@ -78,35 +75,46 @@ def measure(options) -> dict:
   plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
   rate, weight = np.float32(1e-4), np.float32(10.0)
   term = FairnessTerm.of(DebiasConfig(), SentimentConfig())
-  runs = {
+  programs = {
     'plain': (steps.make_lm_step(model, adam, mesh), (plain_batch, 0, rate)),
     'fused': (steps.make_debias_step(model, adam, term, mesh),
               (batch, 0, rate, {'embedding': weight}, None)),
     'stacked': (make_stacked_step(model, adam), (stacked_batch, 0, rate, weight))}
-  states = {name: steps.init_lm_state(model, lm, mesh, seed=0) for name in runs}
-  seconds = {name: [] for name in runs}
-  for round_ in range(options.rounds + 2):  # the first two compile and fill the memory
-    for name, (step, arguments) in runs.items():
-      begin = time.perf_counter()
+  programs = {name: programs[name] for name in options.steps.split(',')}
+  states, temporaries, runs = {}, {}, {}
+  for name, (step, arguments) in programs.items():
+    states[name] = steps.init_lm_state(model, lm, mesh, seed=0)
+    memory = step.lower(states[name], *arguments).compile().memory_analysis()
+    temporaries[name] = memory.temp_size_in_bytes / 2 ** 20
+
+    def run(name=name, step=step, arguments=arguments):
       states[name], metrics = step(states[name], *arguments)
-      jax.block_until_ready((states[name], metrics))
-      if round_ >= 2:
-        seconds[name].append(time.perf_counter() - begin)
+      return states[name], metrics
+
+    runs[name] = run
+  seconds = harness.in_turns(runs, rounds=options.rounds)
+  limits = harness.limits(options.dtype)
   medians = {name: float(np.median(values)) for name, values in seconds.items()}
   tokens = options.batch_size * options.segment_len
-  floor = (options.segment_len + options.branches * options.pieces) / options.segment_len
-  return {
-    'benchmark': 'debias_step', 'options': vars(options), 'seconds': medians,
+  # Three times the forward pass: products with weights (the memory's keys and values too), the
+  # three of attention on the keys that a query sees, and the softmax.
+  d, t = options.dim, options.segment_len
+  layer = 2 * (2 * d * d + 2 * 2 * d * d + 8 * d * d) + 3 * 2 * 1.5 * t * d
+  operations = 3 * tokens * (options.layers * layer + 2 * d * options.vocab_size)
+  extra = (options.segment_len + options.branches * options.pieces) / options.segment_len
+  factor = {'plain': 1.0, 'fused': extra, 'stacked': 2.0}
+  return harness.provenance('debias_step', options) | {
+    'limits': limits, 'seconds': medians, 'temporary_mib': temporaries,
     'tokens_per_s': {name: tokens / s for name, s in medians.items()},
-    'ratio_to_plain': {
-      name: float(np.median(np.array(seconds[name]) / np.array(seconds['plain'])))
-      for name in ('fused', 'stacked')},
-    'spread_of_plain': float(np.std(seconds['plain']) / medians['plain']),
-    'floor': {'fused': floor, 'stacked': 2.0},
-    'counterfactuals_per_row': {'fused': options.branches, 'stacked': 1},
-    'device': f'{jax.device_count()}x {jax.devices()[0].device_kind}',
-    'platform': platform.platform(), 'python': platform.python_version(),
-    'jax': importlib.metadata.version('jax'), 'date': time.strftime('%Y-%m-%d')}
+    'ratio_to_plain': harness.ratios(seconds, 'plain') if 'plain' in seconds else None,
+    'spread': {name: float(np.std(values) / medians[name]) for name, values in seconds.items()},
+    'floor': {name: factor[name] for name in medians},
+    'floor_seconds': {
+      name: factor[name] * operations / limits['operations_per_s'] for name in medians},
+    'share_of_matmul_speed': {
+      name: factor[name] * operations / limits['operations_per_s'] / s
+      for name, s in medians.items()},
+    'counterfactuals_per_row': {'fused': options.branches, 'stacked': 1}}
 
 
 def main() -> None:
@@ -117,17 +125,19 @@ def main() -> None:
                         ('rounds', 15)):
     parser.add_argument(f'--{name}', type=int, default=default)
   parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
+  parser.add_argument('--remat', default='none', choices=('none', 'dots', 'full'))
+  parser.add_argument('--steps', default='plain,fused,stacked', help='which, in turns')
   parser.add_argument('--unroll', action='store_true', help='unroll the scan over layers')
   parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
   result = measure(options)
-  if options.json:
-    print(json.dumps(result, indent=2))
-    return
-  for name, seconds in result['seconds'].items():
-    ratio = result['ratio_to_plain'].get(name, 1.0)
-    print(f'{name:8s} {1e3 * seconds:8.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s  '
-          f'{ratio:.3f}x of plain (floor {result["floor"].get(name, 1.0):.3f}x)')
+  lines = [
+    f'{name:8s} {1e3 * seconds:8.1f} ms (floor {1e3 * result["floor_seconds"][name]:.1f})  '
+    f'{result["tokens_per_s"][name]:10,.0f} tokens/s  '
+    f'{(result["ratio_to_plain"] or {}).get(name, 1.0):.3f}x of plain '
+    f'(floor {result["floor"][name]:.3f}x)  {result["temporary_mib"][name]:.0f} MiB temporary'
+    for name, seconds in result['seconds'].items()]
+  harness.show(result, lines, as_json=options.json)
 
 
 if __name__ == '__main__':
