@@ -187,6 +187,8 @@ def validate(config: Config) -> None:
         "model.attention='auto' or 'blocks'")
   check(m.attention != 'kernel' or m.dtype != 'float64',
         "model.attention='kernel' cannot compute in float64")
+  check(m.attention != 'kernel' or m.attention_block % 128 == 0,
+        "model.attention='kernel' needs a model.attention_block that is a multiple of 128")
   one_of('model.remat', m.remat, ('none', 'dots', 'full'))
   one_of('model.dtype', m.dtype, ('float32', 'bfloat16', 'float64'))
   for field in ('num_layers', 'model_dim', 'num_heads', 'head_dim', 'ff_dim', 'segment_len',

@@ -117,10 +117,24 @@ def test_dropout_has_its_rate_and_depends_on_every_coordinate():
   assert attention_keep(None, positions, num_heads=2, num_columns=3, rate=0.3) is None
 
 
-@pytest.mark.parametrize(('platform', 'segment_len', 'expected'), [
-  ('cpu', 256, 'shift'), ('cpu', 257, 'heads'), ('gpu', 256, 'shift'), ('gpu', 512, 'blocks'),
-  ('tpu', 512, 'blocks')])
-def test_the_device_decides_where_the_config_leaves_it_open(platform, segment_len, expected):
-  config = ModelConfig(segment_len=segment_len)
-  assert choose_attention(config, platform, 'TPU v3') == expected
-  assert choose_attention(ModelConfig(attention='heads'), platform, 'TPU v3') == 'heads'
+@pytest.mark.parametrize(('platform', 'device_kind', 'changes', 'expected'), [
+  ('cpu', 'cpu', {'segment_len': 256}, 'shift'),
+  ('cpu', 'cpu', {'segment_len': 257}, 'heads'),
+  ('gpu', 'NVIDIA H100', {'segment_len': 256}, 'shift'),
+  ('gpu', 'NVIDIA H100', {}, 'blocks'),
+  ('tpu', 'TPU v3', {}, 'blocks'),
+  ('tpu', 'TPU v4', {}, 'kernel'),
+  ('tpu', 'TPU v5 lite', {}, 'kernel'),
+  ('tpu', 'TPU v5', {}, 'kernel'),
+  ('tpu', 'TPU v6 lite', {}, 'kernel'),
+  ('tpu', 'TPU v5 lite', {'segment_len': 64}, 'shift'),
+  ('tpu', 'TPU v5 lite', {'attention_dropout': 0.1}, 'blocks'),
+  ('tpu', 'TPU v5 lite', {'dtype': 'float64'}, 'blocks'),
+  ('tpu', 'TPU v5 lite', {'attention_block': 100}, 'blocks'),
+  ('tpu', 'TPU v4', {'segment_len': 8192, 'memory_len': 16384}, 'blocks'),
+  ('tpu', 'TPU v5 lite', {'attention': 'heads'}, 'heads'),
+])
+def test_the_device_decides_where_the_config_leaves_it_open(
+  platform, device_kind, changes, expected):
+  config = ModelConfig(**{'segment_len': 512, 'memory_len': 512, 'head_dim': 128} | changes)
+  assert choose_attention(config, platform, device_kind) == expected
