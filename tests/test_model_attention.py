@@ -7,13 +7,13 @@ import pytest
 
 from fairjax.model.attention import (
   attention_keep,
-  branch_attention,
   drop,
   relative_attention,
   relative_shift,
   shift_by,
   sinusoids,
 )
+from fairjax.model.attention_branch import branch_attention, rotated_scores
 
 N, B, T, M, H, K, P = 2, 2, 5, 3, 4, 3, 2
 S = M + T
@@ -121,6 +121,21 @@ def test_branch_attention_equals_a_loop():
       values = np.concatenate([v[n, b, seen], ov[n, b, kk, :p + 1]])
       np.testing.assert_allclose(
         ours[n, b, kk, p], _softmax_average(scores, values)[0], rtol=0, atol=1e-12)
+
+
+def test_rotated_scores_are_those_of_the_distances():
+  with jax.enable_x64(True):
+    D, R = 6, S + P
+    query, weight = _arrays((N, B, K, H), (D, N, H))
+    table = sinusoids(num_distances=R, model_dim=D)
+    slots = np.array([[3, 8, 5], [9, 0, 7]])
+    ours = rotated_scores(
+      *map(jnp.asarray, (query, weight, table, slots)), num_keys=S)
+    for b, q in np.ndindex(B, K):
+      for j in range(min(slots[b, q] + 1, S)):
+        key = np.einsum('d,dnh->nh', table[R - 1 - (slots[b, q] - j)], weight)
+        expected = (query[:, b, q] * key).sum(-1)
+        np.testing.assert_allclose(ours[:, b, q, j], expected, rtol=0, atol=1e-12)
 
 
 def test_scores_are_normalised_in_float32_for_bfloat16():

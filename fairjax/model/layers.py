@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.config import ModelConfig
-from fairjax.model.attention import branch_attention, drop
+from fairjax.model.attention import drop
+from fairjax.model.attention_branch import branch_attention
 from fairjax.model.attention_paths import main_attention
 
 LAYER_NORM_EPSILON = 1e-5
@@ -185,9 +186,14 @@ def _attend(c, w, biases, streams, memory, context, keeps):
   pieces = read(streams.branch)
   query = jnp.einsum('bkpd,dnh->nbkph', pieces, w['query'])
   own_key, own_value = jnp.einsum('bkpd,dcnh->cnbkph', pieces, w['key_value'])
+  # Only plain sinusoids can be rotated.
+  clamped = 0 <= c.clamp_len < context.distances.shape[0] - 1
+  rotation = None
+  if not clamped and keeps['output'] is None:
+    rotation = w['relative'], context.distances
   branch_attended = branch_attention(
     query, key_value[0], key_value[1], own_key, own_value, relative, u, v, context.start,
-    context.memory_length, context.replaced, seed, segment_len=streams.main.shape[1],
+    context.memory_length, context.replaced, seed, rotation, segment_len=streams.main.shape[1],
     rate=c.attention_dropout)
   return attended, jnp.einsum('nbkph,nhd->bkpd', branch_attended, w['output'])
 
