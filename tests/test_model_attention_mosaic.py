@@ -59,7 +59,7 @@ def test_forward_and_backward_compile_for(topology, sizes, repository):
     pytest.skip('libtpu is not installed: it compiles for TPUs')
   environment = os.environ | {
     'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'localhost',
-    'PYTHONPATH': str(repository)}
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'PYTHONPATH': str(repository)}
   done = subprocess.run(
     [sys.executable, '-c', CODE, topology, *map(str, sizes)], env=environment, text=True,
     capture_output=True, timeout=300)
