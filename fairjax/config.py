@@ -77,6 +77,10 @@ class ModelConfig:
   tie_position_biases: bool = True  # u and v shared by all layers, as the reference does
   hidden_dropout: float = 0.0  # embedding, attention output and feed-forward
   attention_dropout: float = 0.0  # attention weights
+  # How attention is computed: auto (by device) | shift (whole scores) | blocks (of queries) |
+  # heads (one at a time, for CPUs) | kernel (fused, for TPUs from v4 on). The values are the same.
+  attention: str = 'auto'
+  attention_block: int = 512  # most queries in a block, of blocks and of the kernel
   init_std: float = 0.02
   remat: str = 'none'  # none | dots (keep matmul outputs) | full
   scan_unroll: int = 1  # layers per iteration of the scan; num_layers unrolls it
@@ -201,10 +205,18 @@ def validate(config: Config) -> None:
   one_of('until', config.until, ('lm', 'sentiment', 'debias'))
   _check_data(d, check, one_of)
   one_of('model.norm', m.norm, ('post', 'pre'))
+  one_of('model.attention', m.attention, ('auto', 'shift', 'blocks', 'heads', 'kernel'))
+  check(m.attention != 'kernel' or m.attention_dropout == 0,
+        "model.attention='kernel' cannot drop attention weights: set model.attention_dropout=0, or "
+        "model.attention='auto' or 'blocks'")
+  check(m.attention != 'kernel' or m.dtype != 'float64',
+        "model.attention='kernel' cannot compute in float64")
+  check(m.attention != 'kernel' or m.attention_block % 128 == 0,
+        "model.attention='kernel' needs a model.attention_block that is a multiple of 128")
   one_of('model.remat', m.remat, ('none', 'dots', 'full'))
   one_of('model.dtype', m.dtype, ('float32', 'bfloat16', 'float64'))
   for field in ('num_layers', 'model_dim', 'num_heads', 'head_dim', 'ff_dim', 'segment_len',
-                'scan_unroll'):
+                'scan_unroll', 'attention_block'):
     check(getattr(m, field) > 0, f'model.{field} must be positive')
   check(m.num_layers >= 2, 'model.num_layers must be at least 2 (h-bar averages two layers, H-20)')
   check(m.final_norm or not m.h_bar_final_norm,

@@ -58,6 +58,10 @@ def test_overrides_keep_types():
   ({'seed.x': '3'}, ['seed has no fields']),
   ({'model.h_bar_final_norm': 'True', 'sentiment.prefixes': '-1'},
    ['h_bar_final_norm needs model.final_norm=True', 'sentiment.prefixes must not be negative']),
+  ({'model.attention': 'flash'}, ["model.attention='flash'", 'kernel']),
+  ({'model.attention': 'kernel', 'model.attention_dropout': '0.1', 'model.dtype': 'float64',
+    'model.attention_block': '100'},
+   ['cannot drop attention weights', 'cannot compute in float64', 'multiple of 128']),
   ({'model.norm': 'mid', 'lm.steps': '0'}, ["model.norm='mid'", 'lm.steps must be positive']),
 ])
 def test_wrong_override_is_one_line_that_helps(overrides, words):

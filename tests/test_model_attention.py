@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 from fairjax.model.attention import (
-  branch_attention,
+  attention_keep,
   drop,
   relative_attention,
   relative_shift,
   shift_by,
   sinusoids,
 )
+from fairjax.model.attention_branch import branch_attention, rotated_scores
 
 N, B, T, M, H, K, P = 2, 2, 5, 3, 4, 3, 2
 S = M + T
+SEED = jnp.array([12345, 2 ** 31 + 6789], jnp.uint32)
 
 
 def _arrays(*shapes, seed=0):
@@ -68,18 +70,24 @@ def test_shift_by_is_a_window_at_each_offset(limit):
 
 def _main_inputs(dtype):
   arrays = _arrays((N, B, T, H), (N, B, S, H), (N, B, S, H), (N, S, H), (N, H), (N, H))
-  mask = np.tril(np.ones((T, S), bool), M)[None].repeat(B, 0)
-  mask[1, :, :2] = False  # the second row's memory has one valid slot
-  keep = np.random.default_rng(9).random((N, B, T, S)) < 0.7
-  return [jnp.asarray(a, dtype) for a in arrays], jnp.asarray(mask), jnp.asarray(keep)
+  return [jnp.asarray(a, dtype) for a in arrays], jnp.array([M, 1], jnp.int32), SEED
+
+
+def _keep(rate):
+  """The dropout of the whole segment."""
+  return attention_keep(SEED, jnp.broadcast_to(jnp.arange(T)[None], (B, T)), num_heads=N,
+                        num_columns=S, rate=rate)
 
 
 @pytest.mark.parametrize('dropout', [False, True])
 def test_attention_equals_a_loop(dropout):
   with jax.enable_x64(True):
-    arrays, mask, keep = _main_inputs(jnp.float64)
+    arrays, length, seed = _main_inputs(jnp.float64)
+    keep = _keep(0.3)
+    mask = np.tril(np.ones((T, S), bool), M)[None].repeat(B, 0)
+    mask[1, :, :2] = False  # the second row's memory has one valid slot
     q, k, v, r, u, w = (np.asarray(a) for a in arrays)
-    ours = relative_attention(*arrays, mask, keep if dropout else None, rate=0.3 * dropout)
+    ours = relative_attention(*arrays, length, seed if dropout else None, rate=0.3 * dropout)
     for n, b, t in np.ndindex(N, B, T):
       seen = np.flatnonzero(mask[b, t])
       query, distances = q[n, b, t], [M + t - j for j in seen]
@@ -92,19 +100,6 @@ def test_attention_equals_a_loop(dropout):
       np.testing.assert_allclose(ours[n, b, t], expected, rtol=0, atol=1e-12)
 
 
-def test_one_head_at_a_time_gives_the_same_values_and_gradients():
-  with jax.enable_x64(True):
-    arrays, mask, keep = _main_inputs(jnp.float64)
-
-    def loss(arrays, by_head):
-      return jnp.sin(relative_attention(*arrays, mask, keep, rate=0.3, by_head=by_head)).sum()
-
-    whole, by_head = (
-      jax.jit(jax.value_and_grad(loss), static_argnums=1)(arrays, flag) for flag in (False, True))
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), whole, by_head)
-
-
 def test_branch_attention_equals_a_loop():
   with jax.enable_x64(True):
     q, k, v, ok, ov, r, u, w = _arrays(
@@ -113,8 +108,9 @@ def test_branch_attention_equals_a_loop():
     start = np.array([[0, 2, 4], [4, 1, 3]])
     mask = np.arange(S)[None, None] - M < start[:, :, None]
     mask[1, :, :2] = False
+    length = np.array([M, 1], np.int32)
     ours = branch_attention(
-      *map(jnp.asarray, (q, k, v, ok, ov, r, u, w, start, mask)), segment_len=T)
+      *map(jnp.asarray, (q, k, v, ok, ov, r, u, w, start, length)), segment_len=T)
     for n, b, kk, p in np.ndindex(N, B, K, P):
       at, query = M + start[b, kk] + p, q[n, b, kk, p]
       seen = np.flatnonzero(mask[b, kk])
@@ -127,13 +123,28 @@ def test_branch_attention_equals_a_loop():
         ours[n, b, kk, p], _softmax_average(scores, values)[0], rtol=0, atol=1e-12)
 
 
+def test_rotated_scores_are_those_of_the_distances():
+  with jax.enable_x64(True):
+    D, R = 6, S + P
+    query, weight = _arrays((N, B, K, H), (D, N, H))
+    table = sinusoids(num_distances=R, model_dim=D)
+    slots = np.array([[3, 8, 5], [9, 0, 7]])
+    ours = rotated_scores(
+      *map(jnp.asarray, (query, weight, table, slots)), num_keys=S)
+    for b, q in np.ndindex(B, K):
+      for j in range(min(slots[b, q] + 1, S)):
+        key = np.einsum('d,dnh->nh', table[R - 1 - (slots[b, q] - j)], weight)
+        expected = (query[:, b, q] * key).sum(-1)
+        np.testing.assert_allclose(ours[:, b, q, j], expected, rtol=0, atol=1e-12)
+
+
 def test_scores_are_normalised_in_float32_for_bfloat16():
-  arrays, mask, _ = _main_inputs(jnp.bfloat16)
-  exact = relative_attention(*(a.astype(jnp.float32) for a in arrays), mask)
-  coarse = relative_attention(*arrays, mask)
+  arrays, length, _ = _main_inputs(jnp.bfloat16)
+  exact = relative_attention(*(a.astype(jnp.float32) for a in arrays), length)
+  coarse = relative_attention(*arrays, length)
   assert coarse.dtype == jnp.bfloat16
   np.testing.assert_allclose(coarse.astype(jnp.float32), exact, rtol=0, atol=0.06)
-  jaxpr = str(jax.make_jaxpr(lambda a: relative_attention(*a, mask))(arrays))
+  jaxpr = str(jax.make_jaxpr(lambda a: relative_attention(*a, length))(arrays))
   assert f'f32[{N},{B},{T},{S}] = exp' in jaxpr
 
 

@@ -29,6 +29,7 @@ CASES = {
   'post': {},
   'pre': {'norm': 'pre', 'final_norm': True, 'tie_position_biases': False, 'memory_len': 5},
   'normed h-bar': {'norm': 'pre', 'final_norm': True, 'h_bar_final_norm': True, 'memory_len': 2},
+  'in blocks': {'attention': 'blocks', 'attention_block': 3, 'remat': 'dots'},
   'no memory, clamped': {'memory_len': 0, 'clamp_len': 4, 'remat': 'full'},
 }
 
@@ -132,11 +133,14 @@ def _identical_branches(tokens, pieces):
     weight=jnp.ones((2, 3)))
 
 
-@pytest.mark.parametrize(('rates', 'norm'), [
-  ((0.3, 0.0), 'post'), ((0.0, 0.3), 'post'), ((0.3, 0.3), 'pre')])
-def test_a_branch_identical_to_the_original_has_the_same_states_under_dropout(rates, norm):
+@pytest.mark.parametrize(('rates', 'norm', 'attention'), [
+  ((0.3, 0.0), 'post', 'shift'), ((0.0, 0.3), 'post', 'blocks'), ((0.3, 0.3), 'pre', 'shift'),
+  ((0.0, 0.3), 'post', 'heads')])
+def test_a_branch_identical_to_the_original_has_the_same_states_under_dropout(
+  rates, norm, attention):
   with jax.enable_x64(True):
-    config = oracle.tiny(hidden_dropout=rates[0], attention_dropout=rates[1], norm=norm)
+    config = oracle.tiny(hidden_dropout=rates[0], attention_dropout=rates[1], norm=norm,
+                         attention=attention, attention_block=3)
     model, params = TransformerXL(config), oracle.make_params(config)
     tokens, memory = oracle.random_tokens(config, 2, 8), oracle.random_memory(config, 2, [3, 8])
     branches = _identical_branches(tokens, 3)

@@ -14,10 +14,12 @@ without a transpose of scores. Distances always run downwards along an array: co
 distance C - 1 - c.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 
 def sinusoids(*, num_distances: int, model_dim: int, clamp_len: int = -1) -> np.ndarray:
@@ -100,6 +102,71 @@ def drop(
   return x if keep is None else jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
 
 
+def attention_keep(
+  seed: UInt32[Array, '2'] | None, positions: Int[Array, 'B *Q'], *, num_heads: int, rate: float,
+  num_columns: int = 0, columns: Int[Array, 'B *A'] | None = None, first_head: Any = 0,
+) -> Bool[Array, '...'] | None:
+  """Draws attention dropout: each weight is kept with probability 1 - rate.
+
+  A weight's fate is a hash of the seed, its head, row, query position and key column (threefry2x32,
+  Salmon et al. 2011, as `jax.random` uses it) and of nothing else. So every way of computing the
+  attention drops the same weights without storing them, and a branch's piece those of the position
+  that it replaces.
+
+  Args:
+    seed: `[2]` of the layer; None: nothing is dropped.
+    positions: `[B, ...]` int in [0, 65536), position in the segment whose weights are drawn.
+    num_heads: N, below 65536 as B is.
+    rate: dropout rate.
+    num_columns: X, draws key columns 0 .. X - 1 of the row.
+    columns: `[B, ...]` int32 in [0, 65536) that broadcasts against `positions[..., None]`: draws
+      these columns instead.
+    first_head: number of the first head.
+
+  Returns:
+    `[N, B, ..., X]` bool, true where the weight is kept; None without a seed.
+  """
+  if seed is None:
+    return None
+  if columns is None:
+    columns = jnp.arange(num_columns, dtype=jnp.uint32)[(None,) * positions.ndim]
+  heads = first_head + np.arange(num_heads)
+  rows = np.arange(positions.shape[0])
+  by_row = (heads.astype(np.uint32) if isinstance(heads, np.ndarray) else
+            heads.astype(jnp.uint32))[:, None] * np.uint32(2 ** 16) + rows.astype(np.uint32)[None]
+  by_row = jnp.asarray(by_row).reshape(*by_row.shape, *(1,) * positions.ndim)
+  by_place = positions.astype(jnp.uint32)[..., None] * np.uint32(2 ** 16)
+  shape = jnp.broadcast_shapes(by_place.shape, columns.shape)
+  by_place = jnp.broadcast_to(by_place, shape) + jnp.broadcast_to(columns, shape).astype(jnp.uint32)
+  shape = (num_heads, *shape)
+  bits = _threefry(
+    seed, jnp.broadcast_to(by_row, shape), jnp.broadcast_to(by_place[None], shape))
+  return bits < np.uint32(round((1.0 - rate) * 2 ** 32))
+
+
+def visible(
+  memory_length: Int[Array, 'B'], positions: Int[np.ndarray, 'T'] | Int[Array, 'T'], *,
+  memory_len: int, num_keys: int,
+) -> Bool[Array, 'B T S']:
+  """Which keys queries see: the valid slots of the memory, and the segment up to themselves.
+
+  Args:
+    memory_length: `[B]` int32 in [0, M]: the newest slots that are valid.
+    positions: `[T]` int32, positions in the segment of the queries.
+    memory_len: M.
+    num_keys: S, keys 0 .. S - 1 are judged.
+
+  Returns:
+    `[B, T, S]` bool.
+
+  >>> visible(jnp.array([1]), np.arange(2), memory_len=2, num_keys=4).astype(int).tolist()
+  [[[0, 1, 1, 0], [0, 1, 1, 1]]]
+  """
+  slots = np.arange(num_keys, dtype=np.int32)
+  valid = slots[None] >= memory_len - memory_length[:, None]
+  return valid[:, None, :] & (slots[None, :] - memory_len <= positions[:, None])[None]
+
+
 def relative_attention(
   query: Float[Array, 'N B T H'],
   key: Float[Array, 'N B S H'],
@@ -107,13 +174,16 @@ def relative_attention(
   relative: Float[Array, 'N S H'],
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
-  mask: Bool[Array, 'B T S'],
-  keep: Bool[Array, 'N B T S'] | None = None,
+  memory_length: Int[Array, 'B'],
+  seed: UInt32[Array, '2'] | None = None,
   *,
   rate: float = 0.0,
   by_head: bool = False,
+  first_head: Any = 0,
 ) -> Float[Array, 'N B T H']:
   """Attention of a segment over its memory and itself (Dai et al. 2019, section 3.3).
+
+  A query sees the valid slots of the memory and the segment up to itself.
 
   Args:
     query: `[N, B, T, H]` projected segment.
@@ -122,100 +192,60 @@ def relative_attention(
     relative: `[N, S, H]` projected distances S - 1 down to 0.
     content_bias: `[N, H]`, u of the paper.
     position_bias: `[N, H]`, v of the paper.
-    mask: `[B, T, S]`, true where a query may look; must be false for every key after the query
-      (their relative term means nothing), and true somewhere for every query.
-    keep: `[N, B, T, S]` attention weights that survive dropout; None: all.
-    rate: dropout rate behind `keep`.
+    memory_length: `[B]` int32 in [0, M], the newest slots of the memory that are valid.
+    seed: `[2]` of `attention_keep`; None: no dropout.
+    rate: dropout rate behind `seed`.
     by_head: one head at a time, recomputed in the backward pass. Less memory traffic for long
       segments on CPU; the same values.
+    first_head: number of the first head, for `attention_keep`.
 
   Returns:
     `[N, B, T, H]` in the dtype of `value`. Scores are softmaxed in float32 (float64 for float64).
   """
+  num_heads, num_rows, num_queries, width = query.shape
   if by_head:
     def one_head(xs):
-      inner = [x if x is None else x[None] for x in xs]
-      return relative_attention(*inner[:6], mask, inner[6], rate=rate)[0]
+      head, *inner = xs
+      inner = [x[None] for x in inner]
+      return relative_attention(*inner, memory_length, seed, rate=rate, first_head=head)[0]
 
-    heads = (query, key, value, relative, content_bias, position_bias, keep)
-    return jax.lax.map(jax.checkpoint(one_head), heads)
-  scale = query.shape[-1] ** -0.5
-  with_content = (query + content_bias[:, None, None, :]) * scale
-  with_position = (query + position_bias[:, None, None, :]) * scale
+    heads = (query, key, value, relative, content_bias, position_bias)
+    return jax.lax.map(jax.checkpoint(one_head), (np.arange(num_heads), *heads))
+  positions = np.arange(num_queries, dtype=np.int32)
+  mask = visible(
+    memory_length, positions, memory_len=key.shape[2] - num_queries, num_keys=key.shape[2])
+  keep = attention_keep(
+    seed, jnp.broadcast_to(positions[None], (num_rows, num_queries)), num_heads=num_heads,
+    num_columns=key.shape[2], rate=rate, first_head=first_head)
+  with_content = (query + content_bias[:, None, None, :]) * width ** -0.5
+  with_position = (query + position_bias[:, None, None, :]) * width ** -0.5
   scores = jnp.einsum('nbth,nbsh->nbts', with_content, key)
   scores += relative_shift(jnp.einsum('nbth,nsh->nbts', with_position, relative))
-  weights = drop(_softmax(scores, mask[None]).astype(value.dtype), keep, rate=rate)
+  return attend(scores, value, mask[None], keep, rate=rate)
+
+
+def attend(
+  scores: Float[Array, 'N B T S'], value: Float[Array, 'N B S H'], mask: Bool[Array, '1 B T S'],
+  keep: Bool[Array, 'N B T S'] | None, *, rate: float,
+) -> Float[Array, 'N B T H']:
+  """Averages values by the softmax of scores: 0 where not `mask`, with dropout where `keep`."""
+  weights = drop(_softmax(scores, mask).astype(value.dtype), keep, rate=rate)
   return jnp.einsum('nbts,nbsh->nbth', weights, value)
-
-
-def branch_attention(
-  query: Float[Array, 'N B K P H'],
-  key: Float[Array, 'N B S H'],
-  value: Float[Array, 'N B S H'],
-  own_key: Float[Array, 'N B K P H'],
-  own_value: Float[Array, 'N B K P H'],
-  relative: Float[Array, 'N R H'],
-  content_bias: Float[Array, 'N H'],
-  position_bias: Float[Array, 'N H'],
-  start: Int[Array, 'B K'],
-  mask: Bool[Array, 'B K S'],
-  keep: Bool[Array, 'N B K P S'] | None = None,
-  own_keep: Bool[Array, 'N B K P P'] | None = None,
-  *,
-  segment_len: int,
-  rate: float = 0.0,
-) -> Float[Array, 'N B K P H']:
-  """Attention of branches: over the row before their start, and over their own pieces so far.
-
-  Piece p of a branch that starts at s has position s + p, whatever stands there in the row.
-
-  Args:
-    query: `[N, B, K, P, H]` projected pieces.
-    key: `[N, B, S, H]` of the row (memory and segment), as in `relative_attention`.
-    value: `[N, B, S, H]` of the row.
-    own_key: `[N, B, K, P, H]` projected pieces.
-    own_value: `[N, B, K, P, H]` projected pieces.
-    relative: `[N, R, H]` projected distances R - 1 down to 0, R = S + P.
-    content_bias: `[N, H]`, u.
-    position_bias: `[N, H]`, v.
-    start: `[B, K]` int32 in [0, T), position in the segment of each branch's first piece.
-    mask: `[B, K, S]`, true for the keys of the row that a branch sees; must be false for all keys
-      at or after its start.
-    keep: `[N, B, K, P, S]` weights on the row that survive dropout; None: all.
-    own_keep: `[N, B, K, P, P]` weights on own pieces that survive dropout; None: all.
-    segment_len: T.
-    rate: dropout rate behind the masks.
-
-  Returns:
-    `[N, B, K, P, H]` in the dtype of `value`.
-  """
-  num_keys, num_pieces = key.shape[-2], query.shape[-2]
-  scale = query.shape[-1] ** -0.5
-  with_content = (query + content_bias[:, None, None, None, :]) * scale
-  with_position = (query + position_bias[:, None, None, None, :]) * scale
-  piece = np.arange(num_pieces)
-  # Column c of `by_distance` is the distance R - 1 - c, and key j of the row is i + M - j away from
-  # a query at position i: column j + (T + P - 1 - i).
-  by_distance = jnp.einsum('nbkph,nrh->nbkpr', with_position, relative)
-  offsets = (segment_len - 1 - start)[:, :, None] + (num_pieces - piece)[None, None, :]
-  on_row = jnp.einsum('nbkph,nbsh->nbkps', with_content, key) + shift_by(
-    by_distance, offsets, width=num_keys, limit=segment_len + num_pieces)
-  back = np.maximum(piece[:, None] - piece[None, :], 0)
-  own_relative = relative[:, relative.shape[1] - 1 - back]
-  on_own = (jnp.einsum('nbkph,nbkqh->nbkpq', with_content, own_key)
-            + jnp.einsum('nbkph,npqh->nbkpq', with_position, own_relative))
-  row_mask = jnp.broadcast_to(mask[:, :, None, :], on_row.shape[1:])
-  own_mask = jnp.broadcast_to(piece[:, None] >= piece[None, :], on_own.shape[1:])
-  weights = _softmax(
-    jnp.concatenate([on_row, on_own], axis=-1),
-    jnp.concatenate([row_mask, own_mask], axis=-1)[None]).astype(value.dtype)
-  row_weights = drop(weights[..., :num_keys], keep, rate=rate)
-  own_weights = drop(weights[..., num_keys:], own_keep, rate=rate)
-  return (jnp.einsum('nbkps,nbsh->nbkph', row_weights, value)
-          + jnp.einsum('nbkpq,nbkqh->nbkph', own_weights, own_value))
 
 
 def _softmax(scores: Array, mask: Array) -> Array:
   """Softmax over the last axis in float32 or wider; masked scores weigh exactly 0."""
   scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
   return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min), axis=-1)
+
+
+def _threefry(seed, x, y):
+  """First word of threefry2x32 of every pair of counters; elementwise, so it can be sharded."""
+  keys = (seed[0], seed[1], seed[0] ^ seed[1] ^ np.uint32(0x1BD11BDA))
+  x, y = x + keys[0], y + keys[1]
+  for group in range(5):
+    for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+      x = x + y
+      y = x ^ (y << np.uint32(turn) | y >> np.uint32(32 - turn))
+    x, y = x + keys[(group + 1) % 3], y + (keys[(group + 2) % 3] + np.uint32(group + 1))
+  return x

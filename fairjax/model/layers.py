@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.config import ModelConfig
-from fairjax.model.attention import branch_attention, drop, relative_attention
+from fairjax.model.attention import drop
+from fairjax.model.attention_branch import branch_attention
+from fairjax.model.attention_paths import main_attention
 
 LAYER_NORM_EPSILON = 1e-5
 
@@ -32,10 +34,9 @@ class Streams:
 class Context:
   """What all layers share."""
 
-  mask: Any  # [B, T, S] bool, keys that a token sees
+  memory_length: Any  # [B] int32, newest slots of the memory that a token sees
   distances: Any  # [R, D] embedded distances R - 1 down to 0 (P = 0 without branches)
   start: Any = None  # [B, K] int32, first position of each branch
-  branch_mask: Any = None  # [B, K, S] bool, keys of the row that a branch sees
   replaced: Any = None  # [B, K, P] int32, the position whose dropout masks each piece uses
 
 
@@ -103,7 +104,7 @@ class Block(nn.Module):
     """
     weights = self._weights()
     biases = biases or (weights['content_bias'], weights['position_bias'])
-    keeps = self._keeps(key, streams.main.shape, memory.shape[1])
+    keeps = self._keeps(key, streams.main.shape)
     attended, branch_attended = _attend(
       self.config, weights, biases, streams, memory, context, keeps)
     main = _finish(self.config, weights, streams.main, attended, keeps)
@@ -149,16 +150,14 @@ class Block(nn.Module):
       for name, (init, shape, axes) in table.items()
     }
 
-  def _keeps(self, key, shape, memory_len) -> dict[str, Array | None]:
-    """Draws the layer's dropout masks."""
+  def _keeps(self, key, shape) -> dict[str, Array | None]:
+    """Draws the layer's dropout masks, and the seed of those of the attention weights."""
     c = self.config
     batch_size, segment_len, _ = shape
     keys = (None,) * 4 if key is None else tuple(jax.random.split(key, 4))
-    hidden = c.hidden_dropout
+    hidden, drops = c.hidden_dropout, key is not None and c.attention_dropout > 0
     return {
-      'attention': keep_mask(
-        keys[0], (c.num_heads, batch_size, segment_len, memory_len + segment_len),
-        rate=c.attention_dropout),
+      'attention': jax.random.bits(keys[0], (2,), 'uint32') if drops else None,
       'output': keep_mask(keys[1], shape, rate=hidden),
       'ff_in': keep_mask(keys[2], (batch_size, segment_len, c.ff_dim), rate=hidden),
       'ff_out': keep_mask(keys[3], shape, rate=hidden),
@@ -172,26 +171,30 @@ def _attend(c, w, biases, streams, memory, context, keeps):
       x = layer_norm(x, w['attention_norm_scale'], w['attention_norm_bias'])
     return x
 
-  segment_len = streams.main.shape[1]
   context_in = read(jnp.concatenate([memory, streams.main], axis=1))
   relative = jnp.einsum('rd,dnh->nrh', context.distances, w['relative'])
   query = jnp.einsum('btd,dnh->nbth', context_in[:, memory.shape[1]:], w['query'])
-  key, value = jnp.einsum('bsd,dcnh->cnbsh', context_in, w['key_value'])
+  key_value = jnp.einsum('bsd,dcnh->cnbsh', context_in, w['key_value'])
   u, v = biases
-  rate = c.attention_dropout
-  attended = relative_attention(
-    query, key, value, relative[:, relative.shape[1] - key.shape[2]:], u, v, context.mask,
-    keeps['attention'], rate=rate, by_head=_by_head(segment_len))
+  seed = keeps['attention']
+  attended = main_attention(
+    c, query, key_value, relative[:, relative.shape[1] - context_in.shape[1]:], u, v,
+    context.memory_length, seed)
   attended = jnp.einsum('nbth,nhd->btd', attended, w['output'])
   if streams.branch is None:
     return attended, None
   pieces = read(streams.branch)
   query = jnp.einsum('bkpd,dnh->nbkph', pieces, w['query'])
   own_key, own_value = jnp.einsum('bkpd,dcnh->cnbkph', pieces, w['key_value'])
-  keep, own_keep = _attention_keeps(keeps['attention'], context.replaced, memory.shape[1])
+  # Only plain sinusoids can be rotated.
+  clamped = 0 <= c.clamp_len < context.distances.shape[0] - 1
+  rotation = None
+  if not clamped and keeps['output'] is None:
+    rotation = w['relative'], context.distances
   branch_attended = branch_attention(
-    query, key, value, own_key, own_value, relative, u, v, context.start, context.branch_mask,
-    keep, own_keep, segment_len=segment_len, rate=rate)
+    query, key_value[0], key_value[1], own_key, own_value, relative, u, v, context.start,
+    context.memory_length, context.replaced, seed, rotation, segment_len=streams.main.shape[1],
+    rate=c.attention_dropout)
   return attended, jnp.einsum('nbkph,nhd->bkpd', branch_attended, w['output'])
 
 
@@ -210,19 +213,3 @@ def _finish(c, w, x, attended, keeps):
   inner = jnp.einsum('...f,fd->...d', inner, w['ff_out']) + w['ff_out_bias'][lead]
   x = x + drop(inner, keeps['ff_out'], rate=rate)
   return layer_norm(x, w['ff_norm_scale'], w['ff_norm_bias']) if c.norm == 'post' else x
-
-
-def _attention_keeps(keep, replaced, memory_len):
-  """Attention dropout of branch pieces: the row's masks at the positions that they replace."""
-  if keep is None:
-    return None, None
-  rows = jax.vmap(lambda mask: at_positions(mask, replaced))(keep)
-  own = jnp.take_along_axis(
-    rows, jnp.broadcast_to(
-      (memory_len + replaced)[None, :, :, None, :], rows.shape[:4] + replaced.shape[2:]), axis=-1)
-  return rows, own
-
-
-def _by_head(segment_len: int) -> bool:
-  """Long segments on CPU: one head at a time keeps the scores in the caches."""
-  return segment_len > 256 and jax.default_backend() == 'cpu'

@@ -167,13 +167,10 @@ class TransformerXL(nn.Module):
     return token_nll(self.softmax, self.config, hidden, targets)
 
   def _context(self, shape, memory, branches, keys) -> Context:
-    """Masks and embedded distances that all layers share."""
+    """Lengths, embedded distances and places of branches that all layers share."""
     c = self.config
     segment_len, memory_len = shape[1], memory.hidden.shape[2]
     num_pieces = 0 if branches is None else branches.tokens.shape[2]
-    slots = np.arange(memory_len + segment_len)
-    valid = (slots >= memory_len)[None, :] | (slots[None, :] >= memory_len - memory.length[:, None])
-    causal = slots[None, :] - memory_len <= np.arange(segment_len)[:, None]
     distances = jnp.asarray(sinusoids(
       num_distances=memory_len + segment_len + num_pieces, model_dim=c.model_dim,
       clamp_len=c.clamp_len), self.dtype)
@@ -184,17 +181,15 @@ class TransformerXL(nn.Module):
       for key, n in zip(keys[::-1], (num_pieces, memory_len + segment_len), strict=True)]
     keep = None if keeps[0] is None else jnp.concatenate(keeps)
     context = Context(
-      mask=valid[:, None, :] & causal[None], distances=drop(distances, keep, rate=c.hidden_dropout))
+      memory_length=memory.length, distances=drop(distances, keep, rate=c.hidden_dropout))
     if branches is None:
       return context
-    before = slots[None, None, :] - memory_len < branches.start[:, :, None]
     piece = np.arange(num_pieces)[None, None, :]
     end = branches.original_end[:, :, None]
     replaced = jnp.where(
       piece == branches.length[:, :, None] - 1, end,
       jnp.minimum(branches.start[:, :, None] + piece, end))
-    return context.replace(
-      start=branches.start, branch_mask=valid[:, None, :] & before, replaced=replaced)
+    return context.replace(start=branches.start, replaced=replaced)
 
   def _embed_streams(self, tokens, branches, context, keep) -> Streams:
     """Embeds segment and branches in one lookup, whose gradient is one scatter."""

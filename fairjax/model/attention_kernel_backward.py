@@ -1,0 +1,160 @@
+"""Backward pass of the fused attention kernel: all gradients in one sweep over the tiles.
+
+Key blocks are the outer loop, query blocks the inner one. A key block's gradients are complete
+after its own sweep. Those of queries and of relative keys are gathered in the core's memory, and
+their block j leaves it after the sweep of key block j: query block j - memory_blocks has met its
+last key then, and relative keys j meet only lower key blocks (in the last row, where all rows'
+contributions are in).
+
+Letters as in `attention`.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array
+
+from fairjax.model.attention_tiles import Tiling, dot, tile_scores, to_column, unskew
+
+_DEFAULT_GATHERED = 6 * 2 ** 20  # fits into the compiler's default limit beside the tiles
+_FOR_TILES = 24 * 2 ** 20
+
+
+def backward(
+  tiling: Tiling, query: Array, key_value: Array, relative: Array, content_bias: Array,
+  position_bias: Array, memory_length: Array, log_sum: Array, product: Array, out_gradient: Array,
+) -> tuple[Array, Array, Array, Array, Array]:
+  """Gradients of the padded arrays of the forward pass.
+
+  Args:
+    tiling: sizes; T and S below are padded to whole blocks.
+    query: `[N, B, T, H]`.
+    key_value: `[2, N, B, S, H]`.
+    relative: `[N, S, H]`.
+    content_bias: `[N, 1, H]`.
+    position_bias: `[N, 1, H]`.
+    memory_length: `[B]` int32.
+    log_sum: `[N, B, 1, T]` float32, log of the softmax's denominators.
+    product: `[N, B, 1, T]` float32, output times its gradient, summed over H.
+    out_gradient: `[N, B, T, H]`.
+
+  Returns:
+    Gradients of `query`, `key_value`, `relative`, `content_bias` and `position_bias`, each with
+    its shape and dtype.
+  """
+  block, width = tiling.block, tiling.width
+  num_rows = tiling.num_rows
+
+  def query_block(i, j):
+    # Tiles that are skipped name the block of a tile that is not: nothing is copied for them.
+    return jnp.maximum(i, j - tiling.memory_blocks)
+
+  def distances(later):
+    def index(n, b, j, i, _):
+      first = tiling.distance_block(query_block(i, j), j)
+      return n, jnp.minimum(first + later, tiling.key_blocks - 1), 0
+    return pl.BlockSpec((1, block, width), index)
+
+  of_queries = pl.BlockSpec(
+    (1, 1, block, width), lambda n, b, j, i, _: (n, b, query_block(i, j), 0))
+  of_sums = pl.BlockSpec((1, 1, 1, block), lambda n, b, j, i, _: (n, b, 0, query_block(i, j)))
+  of_keys = pl.BlockSpec((2, 1, 1, block, width), lambda n, b, j, i, _: (0, n, b, j, 0))
+  of_head = pl.BlockSpec((1, 1, width), lambda n, b, j, i, _: (n, 0, 0))
+  bias = jax.ShapeDtypeStruct(content_bias.shape, jnp.float32)
+  out_shape = (
+    jax.ShapeDtypeStruct(query.shape, query.dtype),
+    jax.ShapeDtypeStruct(key_value.shape, key_value.dtype),
+    jax.ShapeDtypeStruct(relative.shape, relative.dtype), bias, bias)
+  accumulators = [(tiling.query_blocks * block, width), ((tiling.key_blocks + 1) * block, width),
+                  (2, block, width)]
+  *gradients, of_content, of_position = pl.pallas_call(
+    functools.partial(_tile, tiling),
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=1,
+      grid=(tiling.num_heads, num_rows, tiling.key_blocks, tiling.query_blocks),
+      in_specs=[of_queries, of_queries, of_sums, of_sums, of_keys, distances(0), distances(1),
+                of_head, of_head],
+      out_specs=(
+        pl.BlockSpec((1, 1, block, width),
+                     lambda n, b, j, i, _: (n, b, jnp.maximum(j - tiling.memory_blocks, 0), 0)),
+        of_keys,
+        pl.BlockSpec((1, block, width),
+                     lambda n, b, j, i, _: (n, jnp.where(b == num_rows - 1, j, 0), 0)),
+        of_head, of_head),
+      scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in accumulators]),
+    out_shape=out_shape,
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary'),
+      vmem_limit_bytes=_limit(tiling)),
+    cost_estimate=tiling.cost(products=11, once=(key_value, *out_shape)),
+    interpret=tiling.interpret, name='relative_attention_backward',
+  )(memory_length.astype(jnp.int32), query, out_gradient, log_sum, product, key_value, relative,
+    relative, content_bias, position_bias)
+  return (*gradients, of_content.astype(content_bias.dtype),
+          of_position.astype(position_bias.dtype))
+
+
+def _limit(tiling):
+  """Core memory to ask for; None: the compiler's default, all that a v4 has."""
+  beyond = tiling.gathered_bytes > _DEFAULT_GATHERED and not tiling.barrel
+  return tiling.gathered_bytes + _FOR_TILES if beyond else None
+
+
+def _tile(tiling, lengths, query, out_gradient, log_sum, product, key_value, near, far,
+          content_bias, position_bias, of_query, of_key_value, of_relative, of_content,
+          of_position, query_sum, relative_sum, key_value_sum):
+  """One tile of the backward pass; query blocks follow each other."""
+  block = tiling.block
+  row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
+  length = lengths[row]
+
+  def zero(ref):
+    ref[...] = jnp.zeros(ref.shape, ref.dtype)
+
+  @pl.when(i == 0)
+  def _():
+    zero(key_value_sum)
+
+    @pl.when(j == 0)
+    def _():
+      zero(query_sum)
+
+      @pl.when(row == 0)
+      def _():
+        for ref in (relative_sum, of_content, of_position):
+          zero(ref)
+
+  @pl.when((j >= tiling.first_key_block(length)) & (i >= j - tiling.memory_blocks))
+  def _():
+    q, g, k, v = query[0, 0], out_gradient[0, 0], key_value[0, 0, 0], key_value[1, 0, 0]
+    r = jnp.concatenate([near[0], far[0]], axis=0)
+    scores, with_content, with_position = tile_scores(
+      tiling, q, k, r, (content_bias[0], position_bias[0]), length, (i, j))
+    weights = jnp.exp(scores - to_column(log_sum[0, 0]))
+    of_scores = weights * (dot(tiling, g, v, 'ax,bx') - to_column(product[0, 0]))
+    of_scores = of_scores.astype(q.dtype)
+    key_value_sum[0] += dot(tiling, of_scores, with_content, 'xa,xb')
+    key_value_sum[1] += dot(tiling, weights.astype(q.dtype), g, 'xa,xb')
+    by_distance = unskew(tiling, of_scores)
+    to_content = dot(tiling, of_scores, k, 'ax,xb')
+    to_position = dot(tiling, by_distance, r, 'ax,xb')
+    query_sum[pl.ds(i * block, block)] += to_content + to_position
+    of_content[0] += tiling.scale * to_content.sum(axis=0, keepdims=True)
+    of_position[0] += tiling.scale * to_position.sum(axis=0, keepdims=True)
+    relative_sum[pl.ds(tiling.distance_block(i, j) * block, 2 * block)] += dot(
+      tiling, by_distance, with_position, 'xa,xb')
+
+  @pl.when(i == j - tiling.memory_blocks)
+  def _():
+    of_query[0, 0] = (tiling.scale * query_sum[pl.ds(i * block, block)]).astype(of_query.dtype)
+
+  @pl.when(i == tiling.query_blocks - 1)
+  def _():
+    of_key_value[:, 0, 0] = key_value_sum[...].astype(of_key_value.dtype)
+
+    @pl.when(row == tiling.num_rows - 1)
+    def _():
+      of_relative[0] = relative_sum[pl.ds(j * block, block)].astype(of_relative.dtype)

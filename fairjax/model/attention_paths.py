@@ -1,0 +1,132 @@
+"""The ways to compute the attention of a segment, and which one suits a device.
+
+All give the values of `attention.relative_attention`, the reference:
+
+- shift: whole scores `[N, B, T, S]`; the fastest for short segments on CPU.
+- heads: whole scores of one head at a time, which stay in a CPU's caches.
+- blocks: scores of one block of queries at a time; for long segments on accelerators without the
+  kernel, and where attention weights are dropped.
+- kernel: the fused kernel, for TPUs from v4 on, in float32 and bfloat16; it drops no weights.
+
+Letters as in `attention`.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int, UInt32
+
+from fairjax.config import ModelConfig
+from fairjax.model.attention import relative_attention
+from fairjax.model.attention_blocks import attention_in_blocks
+from fairjax.model.attention_kernel import fused_attention, kernel_runs_on
+
+_SHORT = 256  # tokens of a segment whose whole scores are cheap
+
+
+def choose_attention(config: ModelConfig, platform: str, device_kind: str) -> str:
+  """Picks the way to compute attention where `config.attention` leaves it open.
+
+  Args:
+    config: of the model.
+    platform: 'cpu', 'gpu' or 'tpu'.
+    device_kind: as JAX names it, e.g. 'TPU v5 lite'.
+
+  Returns:
+    'shift', 'heads', 'blocks' or 'kernel'. The kernel only where it compiles for the device and
+    nothing asks for what it lacks: dropout of attention weights and float64.
+
+  >>> choose_attention(ModelConfig(segment_len=512), 'cpu', 'cpu')
+  'heads'
+  >>> choose_attention(ModelConfig(segment_len=512), 'tpu', 'TPU v5 lite')
+  'kernel'
+  """
+  if config.attention != 'auto':
+    return config.attention
+  lacks = config.attention_dropout > 0 or config.dtype == 'float64'
+  if platform == 'tpu' and config.segment_len >= 128 and not lacks and kernel_runs_on(
+    device_kind, segment_len=config.segment_len, memory_len=config.memory_len,
+    width=config.head_dim, block=config.attention_block):
+    return 'kernel'
+  if config.segment_len <= _SHORT:
+    return 'shift'
+  return 'heads' if platform == 'cpu' else 'blocks'
+
+
+def main_attention(
+  config: ModelConfig,
+  query: Float[Array, 'N B T H'],
+  key_value: Float[Array, '2 N B S H'],
+  relative: Float[Array, 'N S H'],
+  content_bias: Float[Array, 'N H'],
+  position_bias: Float[Array, 'N H'],
+  memory_length: Int[Array, 'B'],
+  seed: UInt32[Array, '2'] | None = None,
+) -> Float[Array, 'N B T H']:
+  """Attention of a segment, computed as `choose_attention` says.
+
+  The device is that of the mesh in context (`jax.set_mesh`), so that a program can be compiled for
+  devices that are not here, and the default device without a mesh.
+
+  Args:
+    config: of the model.
+    query: `[N, B, T, H]`, and the others as for `relative_attention`.
+    key_value: `[2, N, B, S, H]`, keys and values.
+    relative: `[N, S, H]`.
+    content_bias: `[N, H]`.
+    position_bias: `[N, H]`.
+    memory_length: `[B]`.
+    seed: `[2]`; None: no dropout.
+
+  Returns:
+    `[N, B, T, H]`.
+  """
+  device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+  path = choose_attention(config, device.platform, device.device_kind)
+  shared = (relative, content_bias, position_bias, memory_length)
+  if path == 'kernel':
+    kernel = functools.partial(
+      fused_attention, block=config.attention_block,
+      barrel=device.device_kind.startswith('TPU v4'))
+    return over_mesh(kernel, query.shape[:2])(query, key_value, *shared)
+  rate = config.attention_dropout
+  attention = {
+    'shift': functools.partial(relative_attention, rate=rate),
+    'heads': functools.partial(relative_attention, rate=rate, by_head=True),
+    'blocks': functools.partial(attention_in_blocks, rate=rate, block=config.attention_block),
+  }[path]
+  return attention(query, key_value[0], key_value[1], *shared, seed)
+
+
+def over_mesh(kernel: Callable[..., Array], shape: tuple[int, int]) -> Callable[..., Array]:
+  """Runs a kernel on each device's own heads and rows, for the compiler cannot split it.
+
+  Args:
+    kernel: takes `fused_attention`'s arrays.
+    shape: N and B.
+
+  Returns:
+    The kernel over the mesh in context, its heads and rows split as the logical axes 'heads' and
+    'rows' are under the rules in context (`flax.linen.logical_axis_rules`), or not at all where
+    they do not divide. Without a mesh of several devices: the kernel itself.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.size <= 1:
+    return kernel
+  heads, rows = (
+    axes if size % _devices(mesh, axes) == 0 else None
+    for axes, size in zip(nn.logical_to_mesh_axes(('heads', 'rows')), shape, strict=True))
+  P = PartitionSpec
+  return jax.shard_map(
+    kernel, in_specs=(P(heads, rows), P(None, heads, rows), P(heads), P(heads), P(heads), P(rows)),
+    out_specs=P(heads, rows), check_vma=False)
+
+
+def _devices(mesh, axes) -> int:
+  """Devices along some axes of a mesh."""
+  names = () if axes is None else (axes,) if isinstance(axes, str) else axes
+  return math.prod(mesh.shape[name] for name in names)

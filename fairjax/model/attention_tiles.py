@@ -1,0 +1,180 @@
+"""Tiles of the fused attention kernels: which there are, their scores, the skew of distances.
+
+The scores of a segment are cut into tiles of C queries by C keys. The distances within a tile are
+2C - 1 consecutive ones, which lie in two consecutive blocks of C rows of the relative keys, the
+same two for all tiles on a diagonal. `(q + v)` times these rows is a `[C, 2C]` array whose row t
+must move by C - 1 - t columns to put every distance below its key: `skew`, a strided rotation of
+lanes. Its transpose is `unskew`.
+
+Letters as in `attention`.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+MASKED = -1e30  # a score that no weight survives; finite, so that differences are numbers
+_LANES = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+  """Sizes of one call, and how tiles number their blocks."""
+
+  num_heads: int
+  num_rows: int
+  segment_len: int
+  memory_len: int
+  width: int  # H
+  block: int  # C
+  dtype: str
+  barrel: bool  # rotate by powers of two instead of the strided rotation, which v4 lacks
+  interpret: bool
+
+  @property
+  def query_blocks(self) -> int:
+    """Blocks of queries, the last one padded."""
+    return pl.cdiv(self.segment_len, self.block)
+
+  @property
+  def memory_blocks(self) -> int:
+    """Key block `memory_blocks + i` is the last one that query block i sees."""
+    return pl.cdiv(self.memory_len, self.block)
+
+  @property
+  def key_blocks(self) -> int:
+    """Blocks of keys, and of relative keys."""
+    return self.memory_blocks + self.query_blocks
+
+  @property
+  def scale(self) -> float:
+    """Factor of all scores."""
+    return self.width ** -0.5
+
+  @property
+  def gathered_bytes(self) -> int:
+    """Core memory that the backward pass gathers gradients in; rows fill whole registers."""
+    rows = (self.query_blocks + self.key_blocks + 3) * self.block
+    return 4 * rows * pl.cdiv(self.width, _LANES) * _LANES
+
+  def first_key_block(self, memory_length: Array) -> Array:
+    """First block with a valid key."""
+    return (self.memory_len - memory_length) // self.block
+
+  def distance_block(self, query_block: Array, key_block: Array) -> Array:
+    """First of the two blocks of relative keys of a tile."""
+    return self.query_blocks - 1 - query_block + key_block
+
+  def cost(self, *, products: int, once: tuple) -> pl.CostEstimate:
+    """Work of a call.
+
+    Args:
+      products: of C x C x H in every visible tile.
+      once: arrays that are copied once; each tile copies four blocks `[C, H]` besides.
+
+    Returns:
+      Operations, exponentials and bytes.
+    """
+    visible = sum(self.memory_blocks + i + 1 for i in range(self.query_blocks))
+    tiles, block_size = self.num_heads * self.num_rows * visible, self.block * self.width
+    copied = 4 * tiles * block_size * jnp.dtype(self.dtype).itemsize
+    return pl.CostEstimate(
+      flops=2 * products * tiles * self.block * block_size,
+      transcendentals=tiles * self.block ** 2,
+      bytes_accessed=copied + sum(a.size * jnp.dtype(a.dtype).itemsize for a in once))
+
+
+def dot(tiling: Tiling, a: Array, b: Array, dimensions: str) -> Array:
+  """`jnp.einsum` of two matrices in float32; exact products for float32 inputs."""
+  precision = jax.lax.Precision.HIGHEST if tiling.dtype == 'float32' else None
+  left, right = dimensions.split(',')
+  contracting = ((left.index('x'),), (right.index('x'),))
+  return jax.lax.dot_general(
+    a, b, (contracting, ((), ())), precision=precision, preferred_element_type=jnp.float32)
+
+
+def skew(tiling: Tiling, x: Float[Array, 'C X']) -> Float[Array, 'C C']:
+  """Columns C - 1 - t to 2C - 2 - t of row t."""
+  block = tiling.block
+  if tiling.barrel:
+    rotated = _barrel(x, jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + (block + 1))
+  else:
+    rotated = pltpu.roll(x, block + 1, 1, stride=1, stride_axis=0)
+  return rotated[:, :block]
+
+
+def unskew(tiling: Tiling, x: Float[Array, 'C C']) -> Float[Array, 'C X']:
+  """The transpose of `skew`: row t starts at column C - 1 - t, zeros around it.
+
+  The rotation's stride cannot be negative, so rows are reversed before and after, in groups, by
+  products with a reversed identity. They are exact: `x` has been rounded to the compute dtype.
+  """
+  block = tiling.block
+  x = x.astype(jnp.dtype(tiling.dtype))
+  if tiling.barrel:
+    padded = jnp.concatenate([x, jnp.zeros_like(x)], axis=1).astype(jnp.float32)
+    start = block - 1 - jax.lax.broadcasted_iota(jnp.int32, padded.shape, 0)
+    return _barrel(padded, start).astype(x.dtype)
+  size = min(block, _LANES)
+  rows, columns = (jax.lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
+  reverse = (rows + columns == size - 1).astype(jnp.float32).astype(x.dtype)
+  groups = []
+  for begin in range(0, block, size):
+    group = dot(tiling, reverse, x[begin:begin + size], 'ax,xb')
+    group = jnp.concatenate([group, jnp.zeros_like(group)], axis=1)
+    group = pltpu.roll(group, block - begin - size, 1, stride=1, stride_axis=0)
+    groups.append(dot(tiling, reverse, group.astype(x.dtype), 'ax,xb').astype(x.dtype))
+  return jnp.concatenate(groups, axis=0)
+
+
+def _barrel(x: Array, shifts: Array) -> Array:
+  """Rotates row t of `x` to the right by `shifts[t]`, as a chain of powers of two."""
+  step = 1
+  while step < x.shape[1]:
+    x = jnp.where((shifts & step) == step, pltpu.roll(x, step, 1), x)
+    step *= 2
+  return x
+
+
+def to_row(column: Float[Array, 'C 1']) -> Float[Array, '1 C']:
+  """A column of numbers as a row, by a transpose that the hardware has."""
+  return jnp.broadcast_to(column, (column.shape[0], _LANES)).T[:1]
+
+
+def to_column(row: Float[Array, '1 C']) -> Float[Array, 'C 1']:
+  """A row of numbers as a column."""
+  return jnp.broadcast_to(row, (_LANES, row.shape[1])).T[:, :1]
+
+
+def tile_scores(
+  tiling: Tiling, query: Array, key: Array, relative: Array, biases: tuple[Array, Array],
+  memory_length: Array, place: tuple[Array, Array],
+) -> tuple[Array, Array, Array]:
+  """Scores of a tile, masked, and both kinds of queries.
+
+  Args:
+    tiling: sizes.
+    query: `[C, H]`.
+    key: `[C, H]`.
+    relative: `[2C, H]`, the tile's relative keys.
+    biases: u and v, each `[1, H]`.
+    memory_length: scalar int32 of the row.
+    place: (query block, key block).
+
+  Returns:
+    `[C, C]` float32; (q + u) and (q + v), each `[C, H]`, scaled, in the compute dtype.
+  """
+  wide = query.astype(jnp.float32)
+  with_content, with_position = (
+    ((wide + bias.astype(jnp.float32)) * tiling.scale).astype(query.dtype) for bias in biases)
+  scores = dot(tiling, with_content, key, 'ax,bx')
+  scores += skew(tiling, dot(tiling, with_position, relative, 'ax,bx'))
+  rows, columns = (jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1))
+  position = place[0] * tiling.block + rows
+  slot = place[1] * tiling.block + columns - tiling.memory_len
+  mask = (slot <= position) & (slot >= -memory_length)
+  return jnp.where(mask, scores, MASKED), with_content, with_position

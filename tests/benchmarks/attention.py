@@ -1,0 +1,178 @@
+"""Forward and backward of every way to compute a segment's attention, T = M.
+
+  python -m tests.benchmarks.attention --json
+  python -m tests.benchmarks.attention --topology=v5e:2x2 --lengths=512,1024,2048,4096,8192 \
+    --heads=8 --width=128 --rows=1 --dtype=bfloat16 --paths=shift,blocks,kernel --json
+
+On the devices that are here, seconds are measured, the paths in turns, and beside them stands the
+floor: the larger of the products' operations over the speed of a matrix product, and of the bytes
+of operands and gradients over the speed of a copy, both measured in the same run. With
+`--topology` (needs libtpu) nothing runs: the TPU compiler says what its program would take. It
+counts the body of a loop once, so operations and bytes of `blocks` and `heads` are too small there.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from fairjax.config import ModelConfig
+from fairjax.model.attention_paths import main_attention
+
+_COPY_FLOATS = 2 ** 24
+
+
+def make_program(config):
+  """Forward and backward as one compiled function of abstract arrays."""
+  def gradients(arrays, length):
+    out, vjp = jax.vjp(lambda *a: main_attention(config, *a, length), *arrays)
+    return out, vjp(out)
+
+  return jax.jit(gradients).lower
+
+
+def abstract_arrays(options, length, sharding):
+  """Shapes of q, (k, v), the relative keys, u and v, and of the memory's lengths."""
+  n, b, t, h = options.heads, options.rows, length, options.width
+  shapes = ((n, b, t, h), (2, n, b, 2 * t, h), (n, 2 * t, h), (n, h), (n, h))
+  arrays = tuple(jax.ShapeDtypeStruct(s, options.dtype, sharding=sharding) for s in shapes)
+  return arrays, jax.ShapeDtypeStruct((b,), jnp.int32, sharding=sharding)
+
+
+def best_seconds(run, rounds=5):
+  """Shortest of some runs; other work on the machine only ever adds."""
+  seconds = []
+  for _ in range(rounds):
+    begin = time.perf_counter()
+    jax.block_until_ready(run())
+    seconds.append(time.perf_counter() - begin)
+  return min(seconds)
+
+
+def measured_speeds(dtype):
+  """Operations per second of a matrix product, and bytes per second of a copy."""
+  a = jnp.ones((2048, 2048), dtype)
+  x = jnp.ones((_COPY_FLOATS,), jnp.float32)
+  product, copy = jax.jit(jnp.matmul), jax.jit(lambda x: x + 1)
+  jax.block_until_ready((product(a, a), copy(x)))
+  return {
+    'operations_per_s': 2 * 2048 ** 3 / best_seconds(lambda: product(a, a)),
+    'bytes_per_s': 8 * _COPY_FLOATS / best_seconds(lambda: copy(x))}
+
+
+def work(options, length):
+  """Operations and bytes that no way to compute it can avoid.
+
+  A query sees 1.5 T keys on average; the forward pass has three products (content, distance,
+  values), the backward pass twice as many. Operands are read and gradients written once.
+  """
+  operations = 9 * 2 * options.heads * options.rows * length * 1.5 * length * options.width
+  arrays, _ = abstract_arrays(options, length, None)
+  size = sum(a.size for a in arrays) + arrays[0].size
+  return {'operations': operations, 'bytes': 2 * size * jnp.dtype(options.dtype).itemsize}
+
+
+def compile_paths(options, mesh):
+  """Yields a row for every path and length, and what runs it."""
+  sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+  for length in options.lengths:
+    for path in options.paths:
+      config = ModelConfig(segment_len=length, memory_len=length, head_dim=options.width,
+                           attention=path, attention_block=options.block, dtype=options.dtype)
+      begin = time.perf_counter()
+      compiled = make_program(config)(*abstract_arrays(options, length, sharding)).compile()
+      cost = compiled.cost_analysis()
+      yield {
+        'path': path, 'length': length,
+        'temporary_mib': compiled.memory_analysis().temp_size_in_bytes / 2 ** 20,
+        'compiler_gigabytes': cost['bytes accessed'] / 1e9,
+        'compiler_gigaflops': cost['flops'] / 1e9,
+        'compile_s': time.perf_counter() - begin}, compiled
+
+
+def measure(options) -> dict:
+  """Compiles everything and, unless for a topology, runs it in turns."""
+  rows, runs = [], {}
+  if options.topology:
+    os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+    os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
+    os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # nothing runs, so none is in the way
+    device = topologies.get_topology_desc(
+      platform='tpu', topology_name=options.topology).devices[0]
+    mesh = Mesh(np.array([device]), ('device',), axis_types=(AxisType.Auto,))
+    with jax.set_mesh(mesh):
+      rows = [row for row, _ in compile_paths(options, mesh)]
+  else:
+    device = jax.devices()[0]
+    speeds = measured_speeds(options.dtype)
+    for row, compiled in compile_paths(options, None):
+      rows.append(row)
+      runs.setdefault(row['length'], []).append((row, compiled))
+    for length, same_length in runs.items():
+      time_in_turns(options, length, same_length, speeds)
+  versions = {name: importlib.metadata.version(name) for name in ('jax', 'jaxlib')}
+  if options.topology:
+    versions['libtpu'] = importlib.metadata.version('libtpu')
+  return {
+    'benchmark': 'attention', 'options': vars(options), 'rows': rows,
+    'speeds': speeds if not options.topology else None,
+    'device': device.device_kind, 'platform': platform.platform(),
+    'python': platform.python_version(), 'versions': versions, 'date': time.strftime('%Y-%m-%d')}
+
+
+def time_in_turns(options, length, compiled, speeds):
+  """Adds the shortest seconds and the floor to the rows of one length."""
+  rng = np.random.default_rng(0)
+  shapes, lengths = abstract_arrays(options, length, None)
+  arrays = tuple(jnp.asarray(rng.normal(size=s.shape), s.dtype) for s in shapes)
+  full = jnp.full(lengths.shape, length, jnp.int32)
+  seconds = {row['path']: [] for row, _ in compiled}
+  for round_ in range(options.rounds + 1):  # the first one warms up
+    for row, run in compiled:
+      taken = best_seconds(lambda run=run: run(arrays, full), rounds=1)
+      if round_:
+        seconds[row['path']].append(taken)
+  needed = work(options, length)
+  floor = max(needed['operations'] / speeds['operations_per_s'],
+              needed['bytes'] / speeds['bytes_per_s'])
+  for row, _ in compiled:
+    row |= {'seconds': float(np.median(seconds[row['path']])),
+            'best_seconds': min(seconds[row['path']]), 'floor_seconds': floor}
+
+
+def main() -> None:
+  """Parses the sizes, prints the table or JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--lengths', default='128,256,512,1024', help='T = M, separated by commas')
+  parser.add_argument('--paths', default='shift,heads,blocks', help='of model.attention')
+  for name, default in (('heads', 4), ('rows', 2), ('width', 64), ('block', 512), ('rounds', 5)):
+    parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
+  parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
+  parser.add_argument('--json', action='store_true')
+  options = parser.parse_args()
+  options.lengths = [int(x) for x in options.lengths.split(',')]
+  options.paths = options.paths.split(',')
+  result = measure(options)
+  if options.json:
+    print(json.dumps(result, indent=2))
+    return
+  for row in result['rows']:
+    taken = ''
+    if 'seconds' in row:
+      taken = (f'{1e3 * row["seconds"]:9.1f} ms (floor {1e3 * row["floor_seconds"]:.1f} ms, '
+               f'x{row["seconds"] / row["floor_seconds"]:.1f})')
+    print(f'{row["path"]:7s} T=M={row["length"]:<6d}{taken}{row["temporary_mib"]:10.1f} MiB '
+          f'temporary {row["compiler_gigabytes"]:8.2f} GB {row["compiler_gigaflops"]:9.1f} GF')
+
+
+if __name__ == '__main__':
+  main()

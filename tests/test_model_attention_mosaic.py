@@ -1,0 +1,72 @@
+"""The fused kernel compiles for every TPU that it is for, without a TPU.
+
+Needs libtpu (`pip install libtpu`), which compiles for a named topology on any machine. Each
+compilation runs in a process of its own: libtpu is loaded once per process and never for tests that
+do not need it.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+CODE = '''
+import json, sys
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from fairjax.config import ModelConfig
+from fairjax.model.attention_paths import choose_attention, main_attention
+
+topology, T, M, H = sys.argv[1], *map(int, sys.argv[2:5])
+try:
+  devices = topologies.get_topology_desc(platform='tpu', topology_name=topology).devices
+except Exception as e:
+  print(json.dumps({'unavailable': repr(e)[:500]}))
+  raise SystemExit
+mesh = Mesh(np.array(devices[:1]), ('x',), axis_types=(AxisType.Auto,))
+config = ModelConfig(segment_len=T, memory_len=M, head_dim=H, dtype='bfloat16')
+
+def array(*shape, dtype=jnp.bfloat16):
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+
+N, B, S = 8, 1, M + T
+arrays = (array(N, B, T, H), array(2, N, B, S, H), array(N, S, H), array(N, H), array(N, H))
+
+def gradients(arrays, length):
+  out, vjp = jax.vjp(lambda *a: main_attention(config, *a, length), *arrays)
+  return vjp(out)
+
+with jax.set_mesh(mesh):
+  compiled = jax.jit(gradients).lower(arrays, array(B, dtype=jnp.int32)).compile()
+print(json.dumps({
+  'path': choose_attention(config, 'tpu', devices[0].device_kind),
+  'kernels': compiled.as_text().count('custom_call_target="tpu_custom_call"'),
+  'temporary': compiled.memory_analysis().temp_size_in_bytes}))
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('topology', ['v4:2x2x1', 'v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
+@pytest.mark.parametrize('sizes', [(512, 512, 128), (4096, 4096, 128), (640, 100, 64)])
+def test_forward_and_backward_compile_for(topology, sizes, repository):
+  if not importlib.util.find_spec('libtpu'):
+    pytest.skip('libtpu is not installed: it compiles for TPUs')
+  environment = os.environ | {
+    'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'localhost',
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'PYTHONPATH': str(repository)}
+  done = subprocess.run(
+    [sys.executable, '-c', CODE, topology, *map(str, sizes)], env=environment, text=True,
+    capture_output=True, timeout=300)
+  assert done.returncode == 0, done.stderr[-2000:]
+  found = json.loads(done.stdout.splitlines()[-1])
+  if 'unavailable' in found:
+    pytest.skip(f'libtpu knows no {topology}: {found["unavailable"]}')
+  assert (found['path'], found['kernels']) == ('kernel', 2)
+  # The scores of T = M = 4096 would be 1 GiB.
+  assert found['temporary'] <= 100 * 2 ** 20
