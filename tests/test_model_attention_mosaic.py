@@ -51,7 +51,7 @@ print(json.dumps({
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.libtpu
 @pytest.mark.parametrize('topology', ['v4:2x2x1', 'v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
 @pytest.mark.parametrize('sizes', [(512, 512, 128), (4096, 4096, 128), (640, 100, 64)])
 def test_forward_and_backward_compile_for(topology, sizes, repository):

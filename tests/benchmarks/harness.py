@@ -1,4 +1,4 @@
-"""What all benchmarks share: time in turns, the machine's own limits, and where a result is from."""
+"""What all benchmarks share: time in turns, the limits of the machine, where a result is from."""
 
 import importlib.metadata
 import json
