@@ -2,7 +2,7 @@
 
   fairjax run --config=configs/wmt19.py:train=FILES --workdir=DIR
 
-FILES are news-docs.YEAR.en.filtered.gz of news-crawl, in the order of their years (docs/corpora.md).
+FILES are news-docs.YEAR.en.filtered.gz of news-crawl, by year (docs/corpora.md).
 
 `variant` says how far the curriculum goes: lm (step 1; the paper used 128 TPU v3 cores), sentiment
 (steps 1 and 2) or debias (all; step 3 on 16 cores). The mesh is not part of a run's identity, so a

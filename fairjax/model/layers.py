@@ -1,7 +1,7 @@
 """One layer of the Transformer-XL (Dai et al. 2019, section 3.3), on a segment and its branches.
 
 Letters: B batch rows, T segment length, M memory length, S = M + T, R = S + P, K branches per row,
-P pieces per branch, N heads, H head width, D model width, F feed-forward width.
+P pieces per branch, Q = K P, N heads, H head width, D model width, F feed-forward width.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.config import ModelConfig
+from fairjax.model import spread
 from fairjax.model.attention import drop
 from fairjax.model.attention_branch import branch_attention
 from fairjax.model.attention_paths import main_attention
@@ -21,13 +22,15 @@ LAYER_NORM_EPSILON = 1e-5
 
 
 @flax.struct.dataclass
-class Streams:
-  """What flows from layer to layer; the branches' stream never mixes into the segment's."""
+class States:
+  """What flows from layer to layer: the segment's positions, then the pieces of its branches.
 
-  main: Any  # [B, T, D]
-  branch: Any = None  # [B, K, P, D]
-  main_before: Any = None  # [B, T, D], what the previous layer put out; None if nobody reads it
-  branch_before: Any = None  # [B, K, P, D]
+  They lie in one array so that every product with a weight, and its gradient, is one product; only
+  attention tells them apart.
+  """
+
+  now: Any  # [B, T + Q, D]
+  before: Any = None  # what the previous layer put out; None if nobody reads it
 
 
 @flax.struct.dataclass
@@ -36,7 +39,7 @@ class Context:
 
   memory_length: Any  # [B] int32, newest slots of the memory that a token sees
   distances: Any  # [R, D] embedded distances R - 1 down to 0 (P = 0 without branches)
-  start: Any = None  # [B, K] int32, first position of each branch
+  start: Any = None  # [B, K] int32, first position of each branch; None without branches
   replaced: Any = None  # [B, K, P] int32, the position whose dropout masks each piece uses
 
 
@@ -80,6 +83,14 @@ def at_positions(
   return rows.reshape(*positions.shape, mask.shape[-1])
 
 
+def extend(mask: Array | None, replaced: Int[Array, 'B K P'] | None) -> Array | None:
+  """A segment's dropout mask [B, T, X] for its positions and the pieces of its branches."""
+  if mask is None or replaced is None:
+    return mask
+  rows = at_positions(mask, replaced)
+  return jnp.concatenate([mask, rows.reshape(mask.shape[0], -1, mask.shape[2])], axis=1)
+
+
 class Block(nn.Module):
   """Attention and feed-forward with residuals, post-norm (Dai et al.) or pre-norm."""
 
@@ -87,38 +98,39 @@ class Block(nn.Module):
 
   @nn.compact
   def __call__(
-    self, streams: Streams, memory: Float[Array, 'B M D'], key: Array | None, biases: Any,
-    context: Context,
-  ) -> tuple[Streams, Float[Array, 'B M D']]:
+    self, states: States, memory: Any, key: Array | None, biases: Any, context: Context,
+  ) -> tuple[States, Any]:
     """Runs one layer.
 
     Args:
-      streams: inputs of the layer.
-      memory: `[B, M, D]` inputs of this layer for earlier tokens.
+      states: inputs of the layer.
+      memory: of earlier tokens: `[B, M, D]` inputs of this layer, or `[2, N, B, M, H]` keys and
+        values.
       key: random key of the layer's dropout; None: no dropout.
       biases: (u, v), each `[N, H]`; empty if the layer has its own.
       context: shared by all layers.
 
     Returns:
-      The layer's outputs, and its memory for the next segment (without gradient).
+      The layer's outputs, and its memory for the next segment, of the same kind, without gradient.
     """
     weights = self._weights()
     biases = biases or (weights['content_bias'], weights['position_bias'])
-    keeps = self._keeps(key, streams.main.shape)
-    attended, branch_attended = _attend(
-      self.config, weights, biases, streams, memory, context, keeps)
-    main = _finish(self.config, weights, streams.main, attended, keeps)
-    new = Streams(main=main)
-    if streams.branch is not None:
-      at_pieces = {
-        name: at_positions(mask, context.replaced)
-        for name, mask in keeps.items() if name != 'attention'}
-      new = new.replace(branch=_finish(
-        self.config, weights, streams.branch, branch_attended, at_pieces))
-    if streams.main_before is not None:
-      new = new.replace(main_before=streams.main, branch_before=streams.branch)
-    read = jnp.concatenate([memory, streams.main], axis=1)[:, streams.main.shape[1]:]
-    return new, jax.lax.stop_gradient(read)
+    x = states.now
+    num_pieces = 0 if context.start is None else context.replaced[0].size
+    segment_len = x.shape[1] - num_pieces
+    keeps = self._keeps(key, (x.shape[0], segment_len, x.shape[2]))
+    attended, key_value = _attend(
+      self.config, weights, biases, x, segment_len, memory, context, keeps)
+    hidden_keeps = {name: extend(mask, context.replaced)
+                    for name, mask in keeps.items() if name != 'attention'}
+    new = _finish(self.config, weights, x, attended, hidden_keeps)
+    if memory.ndim == 5:
+      read = key_value[..., segment_len:, :]
+    else:
+      read = jnp.concatenate([memory, x[:, :segment_len]], axis=1)[:, segment_len:]
+    before = None if states.before is None else x
+    new = spread.constrain(new, 'rows')
+    return States(now=new, before=before), jax.lax.stop_gradient(read)
 
   def _weights(self) -> dict[str, Array]:
     """Declares the layer's parameters and casts them to the compute dtype."""
@@ -164,38 +176,43 @@ class Block(nn.Module):
     }
 
 
-def _attend(c, w, biases, streams, memory, context, keeps):
-  """Attention sublayer of both streams up to its output projection, without the residual."""
+def _attend(c, w, biases, x, segment_len, memory, context, keeps):
+  """Attention sublayer up to its output projection, without the residual; keys and values."""
   def read(x):
     if c.norm == 'pre':
       x = layer_norm(x, w['attention_norm_scale'], w['attention_norm_bias'])
     return x
 
-  context_in = read(jnp.concatenate([memory, streams.main], axis=1))
+  x = read(x)
+  main = x[:, :segment_len]
+  key_value_of = main if memory.ndim == 5 else jnp.concatenate([read(memory), main], axis=1)
+  key_value = jnp.einsum('bsd,dcnh->cnbsh', key_value_of, w['key_value'])
+  if memory.ndim == 5:
+    key_value = jnp.concatenate([memory, key_value], axis=3)
   relative = jnp.einsum('rd,dnh->nrh', context.distances, w['relative'])
-  query = jnp.einsum('btd,dnh->nbth', context_in[:, memory.shape[1]:], w['query'])
-  key_value = jnp.einsum('bsd,dcnh->cnbsh', context_in, w['key_value'])
+  query = jnp.einsum('btd,dnh->nbth', main, w['query'])
   u, v = biases
   seed = keeps['attention']
   attended = main_attention(
-    c, query, key_value, relative[:, relative.shape[1] - context_in.shape[1]:], u, v,
+    c, query, key_value, relative[:, relative.shape[1] - key_value.shape[3]:], u, v,
     context.memory_length, seed)
-  attended = jnp.einsum('nbth,nhd->btd', attended, w['output'])
-  if streams.branch is None:
-    return attended, None
-  pieces = read(streams.branch)
-  query = jnp.einsum('bkpd,dnh->nbkph', pieces, w['query'])
-  own_key, own_value = jnp.einsum('bkpd,dcnh->cnbkph', pieces, w['key_value'])
-  # Only plain sinusoids can be rotated.
-  clamped = 0 <= c.clamp_len < context.distances.shape[0] - 1
-  rotation = None
-  if not clamped and keeps['output'] is None:
-    rotation = w['relative'], context.distances
-  branch_attended = branch_attention(
-    query, key_value[0], key_value[1], own_key, own_value, relative, u, v, context.start,
-    context.memory_length, context.replaced, seed, rotation, segment_len=streams.main.shape[1],
-    rate=c.attention_dropout)
-  return attended, jnp.einsum('nbkph,nhd->bkpd', branch_attended, w['output'])
+  if context.start is not None:
+    by_branch = (x.shape[0], *context.replaced.shape[1:], x.shape[2])
+    pieces = x[:, segment_len:].reshape(by_branch)
+    query = jnp.einsum('bkpd,dnh->nbkph', pieces, w['query'])
+    own_key, own_value = jnp.einsum('bkpd,dcnh->cnbkph', pieces, w['key_value'])
+    # Only plain sinusoids can be rotated.
+    clamped = 0 <= c.clamp_len < context.distances.shape[0] - 1
+    rotation = None
+    if not clamped and keeps['output'] is None:
+      rotation = w['relative'], context.distances
+    of_branches = branch_attention(
+      query, key_value[0], key_value[1], own_key, own_value, relative, u, v, context.start,
+      context.memory_length, context.replaced, seed, rotation, segment_len=segment_len,
+      rate=c.attention_dropout)
+    attended = jnp.concatenate(
+      [attended, of_branches.reshape(*of_branches.shape[:2], -1, of_branches.shape[-1])], axis=2)
+  return jnp.einsum('nbth,nhd->btd', attended, w['output']), key_value
 
 
 def _finish(c, w, x, attended, keeps):

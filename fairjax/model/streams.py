@@ -17,13 +17,22 @@ from fairjax.config import ModelConfig
 
 @flax.struct.dataclass
 class Memory:
-  """Hidden states of the tokens before a segment (Dai et al. 2019, section 3.2).
+  """What the tokens before a segment left (Dai et al. 2019, section 3.2).
 
-  Row l holds what layer l read: the embedding for l = 0, the output of layer l - 1 otherwise.
+  In training row l holds what layer l read: the embedding for l = 0, the output of layer l - 1
+  otherwise, so that the weights of keys and values get gradients through it. With parameters that
+  stay the same its keys and values are kept instead, which need not be computed again.
   """
 
-  hidden: Any  # [L, B, M, D] in the compute dtype; the newest state is the last slot
+  # [L, B, M, D], or [L, 2, N, B, M, H] keys and values; in the compute dtype, the newest state in
+  # the last slot.
+  hidden: Any
   length: Any  # [B] int32 in [0, M]: newest slots that hold a state; the others are never read
+
+  @property
+  def size(self) -> int:
+    """M."""
+    return self.hidden.shape[-2]
 
   def reset(self, mask: Bool[Array, 'B']) -> 'Memory':
     """Forgets the rows where `mask` is true: nothing of their memory is read again.
@@ -87,16 +96,21 @@ class Output:
   h_bar_at: Any  # [B, K, D] when positions were given, else None
 
 
-def init_memory(config: ModelConfig, batch_size: int) -> Memory:
+def init_memory(config: ModelConfig, batch_size: int, *, cached: bool = False) -> Memory:
   """Builds an empty memory, with which a stream starts.
 
   Args:
     config: of the model.
     batch_size: B.
+    cached: keep keys and values, for evaluation; the same outputs with less work.
 
   Returns:
-    Zeros of shape `[L, B, M, D]` in the compute dtype, none of them valid.
+    Zeros of shape `[L, B, M, D]`, or `[L, 2, N, B, M, H]`, in the compute dtype, none of them
+    valid.
   """
-  shape = (config.num_layers, batch_size, config.memory_len, config.model_dim)
+  c = config
+  shape = (c.num_layers, batch_size, c.memory_len, c.model_dim)
+  if cached:
+    shape = (c.num_layers, 2, c.num_heads, batch_size, c.memory_len, c.head_dim)
   return Memory(
-    hidden=jnp.zeros(shape, jnp.dtype(config.dtype)), length=jnp.zeros((batch_size,), jnp.int32))
+    hidden=jnp.zeros(shape, jnp.dtype(c.dtype)), length=jnp.zeros((batch_size,), jnp.int32))

@@ -15,8 +15,17 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
+from fairjax.model import spread
 from fairjax.model.attention import drop, sinusoids
-from fairjax.model.layers import Block, Context, Streams, at_positions, keep_mask, layer_norm
+from fairjax.model.layers import (
+  Block,
+  Context,
+  States,
+  at_positions,
+  extend,
+  keep_mask,
+  layer_norm,
+)
 from fairjax.model.likelihood import token_nll
 from fairjax.model.softmax import Parameter, all_logits, embed_tokens, parameter_table
 from fairjax.model.streams import Branches, Memory, Output, Pairs
@@ -120,21 +129,28 @@ class TransformerXL(nn.Module):
     keep_in, keep_out = (
       keep_mask(k, tokens.shape + (c.model_dim,), rate=c.hidden_dropout)
       for k in (key_in, key_out))
-    streams = self._embed_streams(tokens, branches, context, keep_in)
-    if branches is not None or positions is not None:
-      streams = streams.replace(main_before=streams.main, branch_before=streams.branch)
+    ids = tokens
+    if branches is not None:
+      pieces = branches.tokens.astype(tokens.dtype)
+      ids = jnp.concatenate([tokens, pieces.reshape(tokens.shape[0], -1)], axis=1)
+    embedded = drop(
+      self.embed(ids), extend(keep_in, context.replaced), rate=c.hidden_dropout)
+    reads_two_layers = branches is not None or positions is not None
+    states = States(
+      now=spread.constrain(embedded, 'rows'), before=embedded if reads_two_layers else None)
     biases = tuple(jnp.asarray(b, self.dtype) for b in self.position_biases)
     layer_keys = None if key is None else jax.random.split(key_layers, c.num_layers)
-    streams, hidden = self.layers(streams, memory.hidden, layer_keys, biases, context)
-    length = jnp.minimum(memory.length + tokens.shape[1], memory.hidden.shape[2])
-    read_by_softmax = drop(self._final(streams.main), keep_out, rate=c.hidden_dropout)
+    states, kept = self.layers(states, memory.hidden, layer_keys, biases, context)
+    length = jnp.minimum(memory.length + tokens.shape[1], memory.size)
+    main, *before = (
+      x[:, :tokens.shape[1]] for x in (states.now, states.before) if x is not None)
+    read_by_softmax = drop(self._final(main), keep_out, rate=c.hidden_dropout)
     h_bar_at = None
     if positions is not None:
-      h_bar_at = self._h_bar(_pick(streams.main, positions), _pick(streams.main_before, positions))
+      h_bar_at = self._h_bar(_pick(main, positions), _pick(before[0], positions))
     return Output(
-      hidden=read_by_softmax, memory=Memory(hidden=hidden, length=length),
-      pairs=self._pairs(streams, read_by_softmax, branches, context, keep_out),
-      h_bar_at=h_bar_at)
+      hidden=spread.constrain(read_by_softmax, 'rows'), memory=Memory(hidden=kept, length=length),
+      pairs=self._pairs(states, read_by_softmax, branches, keep_out), h_bar_at=h_bar_at)
 
   def embed(self, tokens: Int[Array, '*S']) -> Float[Array, '*S D']:
     """Embeds tokens; see `fairjax.model.softmax.embed_tokens`."""
@@ -169,7 +185,7 @@ class TransformerXL(nn.Module):
   def _context(self, shape, memory, branches, keys) -> Context:
     """Lengths, embedded distances and places of branches that all layers share."""
     c = self.config
-    segment_len, memory_len = shape[1], memory.hidden.shape[2]
+    segment_len, memory_len = shape[1], memory.size
     num_pieces = 0 if branches is None else branches.tokens.shape[2]
     distances = jnp.asarray(sinusoids(
       num_distances=memory_len + segment_len + num_pieces, model_dim=c.model_dim,
@@ -191,19 +207,6 @@ class TransformerXL(nn.Module):
       jnp.minimum(branches.start[:, :, None] + piece, end))
     return context.replace(start=branches.start, replaced=replaced)
 
-  def _embed_streams(self, tokens, branches, context, keep) -> Streams:
-    """Embeds segment and branches in one lookup, whose gradient is one scatter."""
-    rate = self.config.hidden_dropout
-    if branches is None:
-      return Streams(main=drop(self.embed(tokens), keep, rate=rate))
-    batch_size, segment_len = tokens.shape
-    pieces = branches.tokens.astype(tokens.dtype)
-    both = self.embed(jnp.concatenate([tokens, pieces.reshape(batch_size, -1)], axis=1))
-    branch = both[:, segment_len:].reshape(*pieces.shape, -1)
-    return Streams(
-      main=drop(both[:, :segment_len], keep, rate=rate),
-      branch=drop(branch, at_positions(keep, context.replaced), rate=rate))
-
   def _final(self, x):
     """Final norm, where the model has one."""
     if not self.config.final_norm:
@@ -217,20 +220,22 @@ class TransformerXL(nn.Module):
     wide = jnp.promote_types(last.dtype, jnp.float32)
     return 0.5 * (last.astype(wide) + before.astype(wide))
 
-  def _pairs(self, streams, hidden, branches, context, keep_out) -> Pairs | None:
+  def _pairs(self, states, hidden, branches, keep_out) -> Pairs | None:
     """Reads both sides of every pair at their last tokens."""
     if branches is None:
       return None
-    last = jnp.maximum(branches.length - 1, 0)
-    end = branches.original_end
+    segment_len, shape = hidden.shape[1], branches.tokens.shape
+    end, last = branches.original_end, jnp.maximum(branches.length - 1, 0)
+    main, main_before = (x[:, :segment_len] for x in (states.now, states.before))
+    branch, branch_before = (
+      jnp.take_along_axis(
+        x[:, segment_len:].reshape(*shape, -1), last[:, :, None, None], axis=2)[:, :, 0]
+      for x in (states.now, states.before))
     keep = None
     if keep_out is not None:
       keep = at_positions(keep_out, end[:, :, None])[:, :, 0]
-    branch, branch_before = (
-      jnp.take_along_axis(x, last[:, :, None, None], axis=2)[:, :, 0]
-      for x in (streams.branch, streams.branch_before))
     return Pairs(
-      h_bar=self._h_bar(_pick(streams.main, end), _pick(streams.main_before, end)),
+      h_bar=self._h_bar(_pick(main, end), _pick(main_before, end)),
       h_bar_branch=self._h_bar(branch, branch_before),
       hidden=_pick(hidden, end),
       hidden_branch=drop(self._final(branch), keep, rate=self.config.hidden_dropout))

@@ -29,9 +29,10 @@ def _make_segment_nll(
     nll = model.apply({'params': params}, output.hidden, batch['targets'], method='nll')
     return jnp.where(batch['weights'] > 0, nll, 0), output.memory
 
-  empty = jax.jit(lambda: init_memory(config, batch_size), out_shardings=memory_sharding(mesh))
-  return empty, jax.jit(segment_nll, donate_argnums=1,
-                        out_shardings=(batch_sharding(mesh), memory_sharding(mesh)))
+  sharding = memory_sharding(mesh, cached=True)
+  empty = jax.jit(lambda: init_memory(config, batch_size, cached=True), out_shardings=sharding)
+  return empty, jax.jit(
+    segment_nll, donate_argnums=1, out_shardings=(batch_sharding(mesh), sharding))
 
 
 def evaluate_nll(

@@ -77,10 +77,10 @@ class TrainState:
   memory: Memory | None  # None for the sentiment projection
 
 
-def memory_sharding(mesh: Mesh) -> Memory:
-  """Rows of the memory live where the rows of the batch do."""
-  return Memory(hidden=NamedSharding(mesh, PartitionSpec(None, ROWS)),
-                length=NamedSharding(mesh, PartitionSpec(ROWS)))
+def memory_sharding(mesh: Mesh, *, cached: bool = False) -> Memory:
+  """Rows of the memory live where the rows of the batch do; cached keys with their heads."""
+  spec = PartitionSpec(None, None, 'model', ROWS) if cached else PartitionSpec(None, ROWS)
+  return Memory(hidden=NamedSharding(mesh, spec), length=NamedSharding(mesh, PartitionSpec(ROWS)))
 
 
 @functools.lru_cache
