@@ -112,7 +112,7 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
     '- Needs = arguments + temporaries + outputs that reuse no argument + code, as the compiler '
     'reports them. Where it refuses a program, what it asks for at least.',
     '- FLOPs are those of matrix products and convolutions, bytes what instructions outside '
-    'fusions read from and write to main memory, both with every loop body counted as often as it runs '
+    'fusions read from and write to main memory; every loop body counts as often as it runs '
     "(XLA's own analysis counts it once). Padding of tiles is not counted.",
     '- Custom calls (Pallas kernels) count by the cost estimate that they carry, otherwise by '
     'operands and results alone.',

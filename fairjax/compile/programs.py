@@ -26,8 +26,9 @@ MOST_LAYERS_OF_WHOLE_SAMPLER = 8
 
 
 def programs_of(config: Config) -> list[str]:
-  """The programs that a configuration has: debias only if it has variants."""
-  return [p for p in PROGRAMS if p != 'debias' or config.debias.variants]
+  """The programs that a configuration has: debias only if it goes that far and has variants."""
+  debiases = config.until == 'debias' and config.debias.variants
+  return [p for p in PROGRAMS if p != 'debias' or debiases]
 
 
 def compiled_model(config: Config) -> ModelConfig:
@@ -160,8 +161,8 @@ def part_of(config: Config, program: str) -> str:
 def samples_whole(config: Config) -> bool:
   """Whether `sample` is the sampler's whole program; else: the prefixes and one token.
 
-  The sampler unrolls its layers, once for each size of its cache: with 18 layers and 267,735 ids
-  the TPU compiler took 158 s for it on two busy cores.
+  The sampler unrolls its layers, once for each size of its cache: on two busy cores the TPU
+  compiler took 158 s for it with 18 layers, and more than 400 s with 48.
   """
   return config.model.num_layers <= MOST_LAYERS_OF_WHOLE_SAMPLER
 
@@ -174,7 +175,7 @@ def _decode_once(
   weights = decoding.prepare_weights(params, config, num_distances=size)
   prefix = decoding.prefill(weights, config, prefixes, lengths)
   hidden, cache = decoding.decode_step(weights, config, prefix, cache, tokens, index=index)
-  logits = decoding.compute_logits(weights, hidden) / temperature
+  logits = decoding.compute_logits(weights, config, hidden) / temperature
   keys = noise.fold_in(noise.stream_key(seed, template, coupled=True), samples[None])
   keys = noise.fold_in(keys, jnp.full(keys[0].shape, index, jnp.uint32))
   gumbel = noise.gumbel(keys, size=config.vocab_size)
