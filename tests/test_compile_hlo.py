@@ -220,7 +220,7 @@ def test_a_batched_product_with_holes_counts_its_real_positions():
 
 
 def test_size_of_the_lm_step_does_not_grow_with_depth():
-  mesh, adam = make_mesh(MeshConfig()), Adam.of(TrainConfig())
+  mesh, adam = make_mesh(MeshConfig(), devices=jax.devices()[:1]), Adam.of(TrainConfig())
 
   def size(num_layers):
     model = ModelConfig(vocab_size=32, num_layers=num_layers, model_dim=16, num_heads=2, head_dim=8,

@@ -1,12 +1,15 @@
 """Compiles one program for one slice and says what it needs there."""
 
 import dataclasses
+import hashlib
+import importlib.metadata
+import pathlib
 import re
 import time
 from collections.abc import Callable
 from typing import Any
 
-from fairjax.compile import hlo_cost
+from fairjax.compile import hlo, hlo_cost, loops
 from fairjax.compile.chips import Slice, slice_devices
 from fairjax.config import Config
 
@@ -81,7 +84,7 @@ def analyse(
     cached: returns an earlier result (of `to_dict`) for a key, or None.
 
   Returns:
-    The analysis and its key: two runs with one key have the same program and compiler.
+    The analysis and its key: equal keys mean the same program, slice, compiler and counter.
 
   Raises:
     UserError: no libtpu, or the slice does not divide a batch.
@@ -153,8 +156,9 @@ def _batch_size(config: Config, program: str) -> int:
 
 
 def _key(lowered: Any, where: Slice) -> str:
-  import hashlib
-  import importlib.metadata
-
-  text = f"{importlib.metadata.version('libtpu')}\n{where}\n{lowered.as_text()}"
-  return hashlib.sha256(text.encode()).hexdigest()
+  """Fingerprint of the program, the slice, the compiler and the counter."""
+  digest = hashlib.sha256(f"{importlib.metadata.version('libtpu')}\n{where}\n".encode())
+  for module in (hlo, hlo_cost, loops):
+    digest.update(pathlib.Path(module.__file__).read_bytes())
+  digest.update(lowered.as_text().encode())
+  return digest.hexdigest()

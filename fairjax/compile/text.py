@@ -24,7 +24,8 @@ def describe(found: Analysis) -> list[str]:
                f"{1e3 * found.floors['flops']:,.3g} ms at peak FLOP/s, "
                f"{1e3 * found.floors['bytes']:,.3g} ms at full bandwidth")
   lines.append(f'  collectives: {collectives(found)}')
-  lines += [f'  note: {note}' for note in found.cost['notes']]
+  lines += [f'  note: {note} ({number} in the program)'
+            for note, number in found.cost['notes'].items()]
   lines.append(f'  compiled in {found.seconds:.0f} s')
   return lines
 
