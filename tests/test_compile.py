@@ -177,6 +177,7 @@ def test_the_search_goes_up_to_the_smallest_slice_that_fits():
   found, tried = search.smallest_slice(config, 'lm', find_slice('v5e:2x2'), analyse=analyse)
   assert found is None and 'not divisible' in tried[-1]
   assert 'remat=full' in search.advice(config, analysis('v5e:2x2'))
+  assert 'lm.parts=2' in search.advice(config, analysis('v5e:2x2'))
   assert 'mesh.fsdp=2' in search.advice(config, analysis('v5e:2x2', program='sample'))
 
 
@@ -229,8 +230,10 @@ def test_the_matrix_resumes_and_compiles_changed_programs_again(tmp_path, reposi
   failing = ['v5e:4x4']
   with pytest.raises(KeyboardInterrupt):
     run()
+  assert 'v5e:4x4 | not compiled yet' in (tmp_path / 'page.md').read_text(encoding='utf-8')
   failing = []
   run()
+  assert 'not compiled yet' not in (tmp_path / 'page.md').read_text(encoding='utf-8')
   assert compiled == ['v3:8x8', 'v5e:4x4']
   run()
   assert len(compiled) == 2
@@ -254,6 +257,8 @@ def test_the_page_holds_table_command_versions_and_caveats():
   for word in ('2026-01-02', 'libtpu 0.0.52', 'fairjax compile --matrix', '**No times.**',
                'Custom calls (Pallas kernels)', 'loop counted by its greatest length'):
     assert word in page
+  del results['cells'][CELLS[1].name]
+  page += matrix.render(CELLS, results, command='', date='2026-01-02')
   widths = {line.count('|') for line in page.splitlines() if line.startswith('|')}
   assert len(widths) == 2  # two tables, rows of one length each
 

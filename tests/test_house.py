@@ -169,7 +169,7 @@ sys.exit(status)
     seconds.append(time.perf_counter() - start)
     assert result.returncode == 0, result.stderr
     for verb in ('run', 'data', 'train', 'sample', 'score', 'measure', 'report', 'attributes',
-                 'doctor'):
+                 'doctor', 'compile'):
       assert f'\n    {verb}' in result.stdout
   assert min(seconds) < 1, seconds
 

@@ -91,7 +91,8 @@ def analyse(
   """
   from fairjax.compile.programs import lower_program, part_of
 
-  found = lower_program(config, program, slice_devices(where))
+  found = lower_program(
+    config, program, slice_devices(where, num_slices=config.mesh.slices))
   lowered, arguments = found.lowered, found.argument_bytes
   key = _key(lowered, where)
   earlier = cached(key)
@@ -101,7 +102,7 @@ def analyse(
   start, chip = time.monotonic(), where.chip
   memory, cost, floors, required = {}, None, {}, arguments
   if arguments <= chip.available_hbm:
-    log(f'{program} for {where.name} ({where.num_devices} devices): compiling')
+    log(f'{program} for {where.name} ({found.mesh.size} devices): compiling')
     compiled, needed = _compile(lowered)
     required = max(required, needed)
     if compiled is not None:

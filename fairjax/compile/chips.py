@@ -126,8 +126,8 @@ def slices_of(chip: Chip) -> list[Slice]:
   return [Slice(chip, shape) for shape in chip.shapes]
 
 
-def slice_devices(where: Slice) -> list:
-  """Describes the devices of a slice that is not there.
+def slice_devices(where: Slice, *, num_slices: int = 1) -> list:
+  """Describes the devices of a slice that is not there, or of several joined by a network.
 
   No device is touched. The process must not have chosen another platform before (`prepare_process`
   does it).
@@ -141,5 +141,8 @@ def slice_devices(where: Slice) -> list:
     raise UserError('the TPU compiler is not installed: pip install libtpu')
   from jax.experimental import topologies
 
+  options: dict = dict(where.chip.options)
+  if num_slices > 1:
+    options['num_slices'] = num_slices
   return list(topologies.get_topology_desc(
-    platform='tpu', topology_name=where.name, **dict(where.chip.options)).devices)
+    platform='tpu', topology_name=where.name, **options).devices)

@@ -79,14 +79,20 @@ def run_matrix(
       log=lambda line, number=number: log(f'[{number}/{len(cells)}] {line}'))
     if earlier.get('key') != key:
       results[cell.name] = {'key': key, 'result': found.to_dict()}
-      write_json(cache, {'cells': results, 'versions': dict(versions)})
+      _write(path, cells, {'cells': results, 'versions': dict(versions)}, command)
     log(f"[{number}/{len(cells)}] {cell.name}: "
         + ('fits' if found.fits else f'{found.bytes_over:,} bytes over'))
   kept = {'cells': {cell.name: results[cell.name] for cell in cells}, 'versions': dict(versions)}
-  write_json(cache, kept)
-  with atomic_write(path) as file:
-    file.write(render(cells, kept, command=command, date=time.strftime('%Y-%m-%d')).encode())
+  _write(path, cells, kept, command)
   return kept
+
+
+def _write(
+  path: pathlib.Path, cells: list[Cell], results: dict[str, Any], command: str
+) -> None:
+  write_json(path.with_suffix('.json'), results)
+  with atomic_write(path) as file:
+    file.write(render(cells, results, command=command, date=time.strftime('%Y-%m-%d')).encode())
 
 
 def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date: str) -> str:
@@ -103,6 +109,10 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
     '|---|---|---|---|---|---|---|---|---|---|---|---|---|']
   notes = collections.Counter()
   for cell in cells:
+    if cell.name not in results['cells']:
+      lines.append(f'| `{cell.config}` | {cell.program} | {cell.topology} | not compiled yet'
+                   + 9 * ' | -' + ' |')
+      continue
     found = results['cells'][cell.name]['result']
     lines.append('| ' + ' | '.join(_row(cell, found)) + ' |')
     notes |= collections.Counter((found['cost'] or {}).get('notes', {}))

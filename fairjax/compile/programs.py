@@ -90,15 +90,15 @@ def _token_batch(model: ModelConfig, batch_size: int, mesh: Mesh) -> dict[str, A
 
 def _lm(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
   stage = config.lm
-  check_batch_size(stage.batch_size, mesh, field='lm.batch_size')
-  return steps.make_lm_step(model, Adam.of(stage), mesh).lower, (
+  check_batch_size(stage.batch_size, mesh, field='lm.batch_size', parts=stage.parts)
+  return steps.make_lm_step(model, Adam.of(stage), mesh, stage.parts).lower, (
     steps.lm_state_template(model, stage, mesh), _token_batch(model, stage.batch_size, mesh),
     _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh))
 
 
 def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
   stage, rows = config.debias, config.debias.batch_size
-  check_batch_size(rows, mesh, field='debias.batch_size')
+  check_batch_size(rows, mesh, field='debias.batch_size', parts=stage.parts)
   branches = (rows, stage.branches_per_row)
   batch = _token_batch(model, rows, mesh) | {
     name: _rows(mesh, branches, jnp.int32)
@@ -112,7 +112,7 @@ def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   if any(parse_variant(variant)[0] == 'sentiment' for variant in stage.variants):
     projection = steps.sentiment_template(model.model_dim, config.sentiment, mesh)
   step = steps.make_debias_step(
-    model, Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh)
+    model, Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh, stage.parts)
   return step.lower, (
     steps.lm_state_template(model, stage, mesh), batch, _scalar(jnp.int32, mesh),
     _scalar(jnp.float32, mesh), weights, projection)

@@ -53,5 +53,5 @@ def advice(config: Config, found: Analysis) -> str:
   if found.program == 'sample':
     ways.append('a smaller --config.sample.batch_size')
   else:
-    ways.append(f'a smaller --config.{found.program}.batch_size')
+    ways.append(f'--config.{found.program}.parts=2 or more (gradient accumulation)')
   return '; '.join(ways)
