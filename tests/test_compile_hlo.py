@@ -175,6 +175,7 @@ TPU = '''HloModule jit_f, is_scheduled=true
   %next = s32[]{:T(128)S(6)} add(%i.1, %two)
   %start = (bf16[4,8,16]{2,1,0:S(1)}, bf16[4,8,16]{2,1,0}, u32[]{:S(2)}) copy-start(%x)
   %done = bf16[4,8,16]{2,1,0:S(1)} copy-done(%start)
+  %back = (bf16[4,8,16]{2,1,0}, bf16[4,8,16]{2,1,0:S(1)}, u32[]{:S(2)}) copy-start(%done)
   %r = bf16[4,8,16]{2,1,0} all-reduce(%done), replica_groups={}, to_apply=%sum
   ROOT %t = (s32[]{:T(128)}, bf16[4,8,16]{2,1,0}) tuple(%next, %r)
 }
@@ -200,7 +201,7 @@ def test_tpu_text():
   # The product over (1, 16, 32) of the kernel meets one of its 4 batch positions' kernel elements.
   assert cost.flops == 1000 + 2 * 4 * 8 * 16 * 32
   scalars = 2 * 4 + trips * (4 + 4 + 1)  # copy; condition's operands and result
-  loop = trips * (array + array)  # copy reads, all-reduce writes; the rest is on the chip
+  loop = trips * 3 * array  # a copy reads, one and the all-reduce write; the rest is on the chip
   fusion = array + 4 * 16 * 32  # one of three slices of w in float32; the result is on the chip
   assert cost.nbytes == scalars + loop + 7000 + 2 * array + fusion
   assert cost.collectives == {'all-reduce': [trips, trips * array]}
