@@ -144,6 +144,7 @@ def test_fits_or_by_how_much_not():
   assert 'DOES NOT FIT, 5 bytes over' in '\n'.join(describe(over))
   refused = analysis('v5e:2x2', memory=False)
   assert not refused.fits and 'refuses' in '\n'.join(describe(refused))
+  assert 'not counted' in '\n'.join(describe(analysis('v5e:2x2', cost=None, floors={})))
   lines = '\n'.join(describe(found))
   assert 'fits, 12.75 GiB left' in lines and '2 TFLOP and 4 GB' in lines
   assert '250 ms at peak' in lines and 'not times' in lines and '7 all-reduce (8 GB)' in lines

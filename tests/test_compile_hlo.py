@@ -210,6 +210,24 @@ def test_tpu_text():
     'custom call other counted by its operands and results, without FLOPs': 1}
 
 
+def test_a_collective_that_runs_beside_products_counts_where_it_starts():
+  fused = '''%{name} (p.{n}: f32[4]) -> f32[8] {{
+  %p.{n} = f32[4]{{0}} parameter(0)
+  %g.{n} = f32[8]{{0}} all-gather(%p.{n}), channel_id={channel}, dimensions={{0}}
+  ROOT %c.{n} = f32[8]{{0}} custom-call(%g.{n}), custom_call_target="{target}"
+}}
+
+'''
+  parts = [('start', 5, 'AsyncCollectiveStart'), ('step', 5, 'x'), ('done', 5,
+           'AsyncCollectiveDone'), ('other', 6, 'x')]
+  text = ''.join(fused.format(name=name, n=n, channel=channel, target=target)
+                 for n, (name, channel, target) in enumerate(parts))
+  text += 'ENTRY %main (x: f32[4]) -> f32[8] {\n  %x = f32[4]{0} parameter(0)\n' + ''.join(
+    f'  {"ROOT " * (name == "other")}%f.{name} = f32[8]{{0}} fusion(%x), kind=kCustom, '
+    f'calls=%{name}\n' for name, _, _ in parts) + '}\n'
+  assert hlo_cost.count(text).collectives == {'all-gather': [2, 2 * 8 * 4]}
+
+
 def test_a_batched_product_with_holes_counts_its_real_positions():
   line = hlo.parse_module('''ENTRY %m (a: bf16[4,512,128], b: bf16[4,128,64]) -> bf16[4,512,64] {
   %a = bf16[4,512,128]{2,1,0} parameter(0)

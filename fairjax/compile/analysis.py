@@ -35,7 +35,7 @@ class Analysis:
       the compiler says it needs or, if more, its arguments; it may be more than that.
     available: bytes of a device that programs may use.
     hbm: bytes of a device.
-    cost: of `hlo_cost.count`; None if refused.
+    cost: of `hlo_cost.count`; None if refused, or if this jaxlib cannot read what libtpu wrote.
     floors: seconds that `flops` at peak rate and `bytes` at full bandwidth take.
     seconds: of compiling.
     argument_bytes: of the arguments on one device, from their shapes and shardings.
@@ -108,10 +108,9 @@ def analyse(
     if compiled is not None:
       memory = _memory(compiled.memory_analysis())
       required = sum(memory.values()) - 2 * memory['aliased']
-      counted = hlo_cost.count(compiled.as_text())
-      cost = {'flops': counted.flops, 'bytes': counted.nbytes, 'collectives': counted.collectives,
-              'notes': dict(sorted(counted.notes.items()))}
-      floors = {'flops': counted.flops / chip.peak_flops, 'bytes': counted.nbytes / chip.bandwidth}
+      cost = _count(compiled)
+    if cost is not None:
+      floors = {'flops': cost['flops'] / chip.peak_flops, 'bytes': cost['bytes'] / chip.bandwidth}
   return Analysis(
     program=program, part=part_of(config, program), topology=where.name,
     mesh={axis: size for axis, size in found.mesh.shape.items() if size > 1},
@@ -129,6 +128,19 @@ def _compile(lowered: Any) -> tuple[Any, int]:
     if needed is None:
       raise
     return None, needed
+
+
+def _count(compiled: Any) -> dict[str, Any] | None:
+  """What the optimized program does; None if jaxlib cannot read the one of this libtpu."""
+  try:
+    text = compiled.as_text()
+  except Exception as e:  # JaxRuntimeError: a libtpu newer than the jaxlib writes other protos
+    if 'RET_CHECK' not in str(e):
+      raise
+    return None
+  counted = hlo_cost.count(text)
+  return {'flops': counted.flops, 'bytes': counted.nbytes, 'collectives': counted.collectives,
+          'notes': dict(sorted(counted.notes.items()))}
 
 
 def out_of_memory(message: str) -> int | None:

@@ -31,7 +31,9 @@ COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'coll
 _FREE = {
   'parameter', 'constant', 'get-tuple-element', 'tuple', 'bitcast', 'after-all', 'opt-barrier',
   'partition-id', 'replica-id', 'add-dependency', 'domain', 'async-update', 'get-dimension-size'}
-_FREE_CALLS = {'AllocateBuffer', 'ConcatBitcast', 'AssumeGatherIndicesInBound', 'Sharding'}
+_START = 'AsyncCollectiveStart'
+_FREE_CALLS = {'AllocateBuffer', 'ConcatBitcast', 'AssumeGatherIndicesInBound', 'Sharding', _START,
+               'AsyncCollectiveDone'}
 _COPIES = ('copy-start', 'slice-start', 'dynamic-slice-start')
 _ESTIMATE = re.compile(
   r'"cost_estimate":\{[^}]*?"flops":"?(\d+)"?[^}]*?"bytes_accessed":"?(\d+)"?')
@@ -79,6 +81,11 @@ class _Counter:
     self.module, self.loops = module, Loops(module)
     self.computation = functools.cache(self._computation)
     self.inside = functools.cache(self._inside)
+    # A collective that runs beside products stands in several fusions: where it starts, where it
+    # goes on and where it ends. It counts where it starts.
+    self.starts = {c.name: _channels(c) for c in module.computations.values()
+                   if any(f'"{_START}"' in i.attributes for i in c.instructions.values())}
+    self.started = set().union(*self.starts.values())
 
   def entry(self) -> Cost:
     return self.computation(self.module.entry.name)
@@ -116,7 +123,7 @@ class _Counter:
         cost.add(self.inside(instruction.called('calls')))
       elif instruction.opcode == 'custom-call':
         cost.add(dataclasses.replace(self._custom_call(instruction, computation), nbytes=0.0))
-      else:
+      elif name in self.starts or not self.started & _channel(instruction):
         cost.add(self._arithmetic(instruction, computation))
     return cost
 
@@ -288,6 +295,17 @@ def _copy_bytes(instruction: Instruction, operands: list[Instruction]) -> float:
   result = instruction.shapes[first]
   read = result.elements * source.itemsize if source.space == 0 else 0.0
   return read + (result.nbytes if result.space == 0 else 0.0)
+
+
+def _channel(instruction: Instruction) -> set[str]:
+  """The channel of a collective; nothing for other instructions."""
+  if instruction.opcode.removesuffix('-start') not in COLLECTIVES:
+    return set()
+  return set(re.findall(r'channel_id=(\d+)', instruction.attributes))
+
+
+def _channels(computation: Computation) -> set[str]:
+  return set().union(*map(_channel, computation.instructions.values()))
 
 
 def _operand_shapes(instruction: Instruction, computation: Computation) -> list[ArrayShape]:

@@ -127,6 +127,7 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
     "(XLA's own analysis counts it once). Padding of tiles is not counted.",
     '- Custom calls (Pallas kernels) count by the cost estimate that they carry, otherwise by '
     'operands and results alone.',
+    '- Not counted: jaxlib could not read the optimized program that libtpu wrote.',
     '- Collectives: number in one execution, bytes of the larger side on one device.',
     '- `sample` of a model of more than 8 layers is compiled as reading the prefixes and one token '
     'of one batch, not as the whole loop.']
@@ -148,7 +149,7 @@ def _row(cell: Cell, found: Mapping[str, Any]) -> list[str]:
          ('' if found['memory'] else 'over ') + gib(found['required']), gib(found['available']),
          'yes' if found['fits'] else f"**no**, {gib(found['bytes_over'])} over"]
   if cost is None:
-    return [*row, *['-'] * 5]
+    return [*row, *['not counted' if found['memory'] else '-'] * 5]
   kinds = '; '.join(f'{int(n):,} {kind} {size / 1e9:.2f} GB'
                     for kind, (n, size) in sorted(cost['collectives'].items()))
   return [*row, f"{cost['flops'] / 1e12:.2f}", f"{cost['bytes'] / 1e9:.1f}", kinds or 'none',

@@ -19,6 +19,9 @@ def describe(found: Analysis) -> list[str]:
              f'DOES NOT FIT, {found.bytes_over:,} bytes over')
   lines.append(f'  needs {gib(found.required)} of {gib(found.available)} that programs may use of '
                f'{gib(found.hbm)} a device: {verdict}')
+  if found.cost is None:
+    lines.append('  not counted: this jaxlib cannot read the program that this libtpu wrote')
+    return lines
   lines.append(f"  {_scaled(found.cost['flops'], 'FLOP')} and {_scaled(found.cost['bytes'], 'B')} "
                'moved on each device; floors (not times): '
                f"{1e3 * found.floors['flops']:,.3g} ms at peak FLOP/s, "
