@@ -138,7 +138,8 @@ def slice_devices(where: Slice, *, num_slices: int = 1) -> list:
   import importlib.util
 
   if importlib.util.find_spec('libtpu') is None:
-    raise UserError('the TPU compiler is not installed: pip install libtpu')
+    raise UserError('the TPU compiler is not installed: pip install libtpu, best that of this JAX: '
+                    "pip install 'jax[tpu]'")
   from jax.experimental import topologies
 
   options: dict = dict(where.chip.options)
