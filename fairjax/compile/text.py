@@ -20,7 +20,8 @@ def describe(found: Analysis) -> list[str]:
   lines.append(f'  needs {gib(found.required)} of {gib(found.available)} that programs may use of '
                f'{gib(found.hbm)} a device: {verdict}')
   if found.cost is None:
-    lines.append("  not counted: this jaxlib cannot read what this libtpu wrote (pip install 'jax[tpu]')")
+    lines.append('  not counted: this jaxlib cannot read what this libtpu wrote; one that fits: '
+                 "pip install 'jax[tpu]'")
     return lines
   lines.append(f"  {_scaled(found.cost['flops'], 'FLOP')} and {_scaled(found.cost['bytes'], 'B')} "
                'moved on each device; floors (not times): '
