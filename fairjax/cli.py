@@ -31,6 +31,8 @@ VERBS: dict[str, tuple[str, str]] = {
               'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader '
               '--json'),
   'report': ('write the report of a measured workdir', f'fairjax report {_RUN_OPTIONS}'),
+  'compile': ('what the steps need on a TPU slice that is not there (needs libtpu)',
+              'fairjax compile --topology=v5e:2x2 --config=configs/quickstart.py --program=lm'),
   'attributes': ('list the built-in attributes, or check a file',
                  'fairjax attributes check country'),
   'config': ('show the resolved configuration with types',
@@ -138,6 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
   attributes.add_argument('--vocabulary', metavar='DIR', help='also check pieces in a vocabulary')
   attributes.add_argument('--lexicon', nargs='+', metavar='FILE', default=(),
                           help='also check against word lists of a scorer')
+  _add_compile_options(parsers['compile'])
   config = parsers['config']
   config.add_argument('action', choices=('show',))
   config.add_argument('--config', metavar='FILE[:ARGS]', required=True)
@@ -162,6 +165,22 @@ def _add_run_options(parser: argparse.ArgumentParser, *, required: bool) -> None
                       help='config file; --config.a.b=VALUE overrides a field')
   parser.add_argument('--workdir', metavar='DIR', required=required,
                       help='folder of the run; the same command continues it')
+
+
+def _add_compile_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--config', metavar='FILE[:ARGS]', help='config file; --config.a.b=VALUE '
+                      'overrides a field')
+  parser.add_argument('--topology', metavar='NAME', help='slice, in chips: v3:8x8, v4:2x2x4, '
+                      'v5e:4x4, v5p:2x2x2, v6e:4x4')
+  parser.add_argument('--program', action='append', choices=('lm', 'debias', 'sample'),
+                      default=None, help='repeat for several (default: all that the config has)')
+  parser.add_argument('--smallest', action='store_true',
+                      help="search the topology's generation for the smallest slice that fits")
+  parser.add_argument('--matrix', action='store_true',
+                      help="the paper's models on the paper's slices and on modern ones")
+  parser.add_argument('--output', metavar='FILE', default='docs/compile.md',
+                      help='page of --matrix; what is done is kept beside it as JSON')
+  parser.add_argument('--json', action='store_true', help='print JSON')
 
 
 def _job(options: argparse.Namespace):
@@ -255,6 +274,25 @@ def _config(options: argparse.Namespace) -> None:
     print(parameter_words(parameter_counts(config.model)))
 
 
+def _compile(options: argparse.Namespace) -> int:
+  from fairjax.compile.command import compile_config, compile_matrix
+  from fairjax.verbs import versions
+
+  def log(line):
+    print(line, file=sys.stderr, flush=True)
+
+  if options.matrix:
+    compile_matrix(output=options.output, as_json=options.json, versions=versions(), log=log)
+    return 0
+  if not options.topology or not options.config:
+    raise UserError('compile needs --topology=NAME and --config=FILE, or --matrix')
+  from fairjax.config_files import load_config
+  return compile_config(
+    load_config(options.config, options.overrides), topology=options.topology,
+    programs=options.program or (), smallest=options.smallest, as_json=options.json,
+    versions=versions(), log=log)
+
+
 def _doctor(options: argparse.Namespace) -> None:
   from fairjax.verbs import doctor
   doctor()
@@ -264,7 +302,7 @@ _HANDLERS: dict[str, Callable[[argparse.Namespace], int | None]] = {
   'run': _run, 'data': _data, 'train': _train, 'import': _import, 'export': _export,
   'sample': _sample, 'score': _score,
   'measure': _measure, 'report': _report, 'attributes': _attributes, 'config': _config,
-  'doctor': _doctor,
+  'doctor': _doctor, 'compile': _compile,
 }
 
 

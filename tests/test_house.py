@@ -35,13 +35,15 @@ ROOMS = {
   'generate': {'model', 'counterfactual'},
   'measure': {'counterfactual'},
   'report': {'measure'},
+  'compile': {'model', 'train', 'generate', 'counterfactual'},
   # These connect the rooms; no room imports them.
   'main_job': {
     'verbs', 'feed', 'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
   'feed': {'data', 'train'},
   'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
-  'cli': {'counterfactual', 'data', 'model', 'train', 'main_job', 'verbs', 'exchange'},
+  'cli': {
+    'counterfactual', 'data', 'model', 'train', 'compile', 'main_job', 'verbs', 'exchange'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
@@ -60,6 +62,7 @@ PACKAGES = {
   'generate': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
   'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment'}),
   'report': ({'numpy'}, {'matplotlib'}),
+  'compile': ({'jax', 'numpy'}, set()),
   'main_job': ({'numpy'}, {'jax'}),
   'feed': (set(), set()),
   'exchange': ({'numpy'}, {'safetensors'}),
@@ -166,7 +169,7 @@ sys.exit(status)
     seconds.append(time.perf_counter() - start)
     assert result.returncode == 0, result.stderr
     for verb in ('run', 'data', 'train', 'sample', 'score', 'measure', 'report', 'attributes',
-                 'doctor'):
+                 'doctor', 'compile'):
       assert f'\n    {verb}' in result.stdout
   assert min(seconds) < 1, seconds
 

@@ -1,0 +1,182 @@
+"""The programs of a run, lowered with abstract arguments: no array is made, no device touched."""
+
+import collections
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fairjax.config import Config, ModelConfig, parse_variant
+from fairjax.counterfactual import load_attribute
+from fairjax.errors import unknown_name
+from fairjax.generate import noise, sampler
+from fairjax.model import decoding
+from fairjax.train import check_batch_size, make_mesh, params_template, steps
+from fairjax.train.optimizer import Adam
+from fairjax.train.sharding import batch_sharding, replicated
+from fairjax.train.steps import BRANCH_COUNTS, FairnessTerm
+
+PROGRAMS = ('lm', 'debias', 'sample')
+MOST_LAYERS_OF_WHOLE_SAMPLER = 8
+
+
+def programs_of(config: Config) -> list[str]:
+  """The programs that a configuration has: debias only if it goes that far and has variants."""
+  debiases = config.until == 'debias' and config.debias.variants
+  return [p for p in PROGRAMS if p != 'debias' or debiases]
+
+
+def compiled_model(config: Config) -> ModelConfig:
+  """The model; where its vocabulary size is that of the data, the size that the data may reach."""
+  size = config.model.vocab_size or config.data.vocab_size
+  return dataclasses.replace(config.model, vocab_size=size)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredProgram:
+  """A program before the TPU compiler.
+
+  Attributes:
+    lowered: has `compile()` and `as_text()`.
+    mesh: over the devices of the slice.
+    argument_bytes: of the arguments on one device.
+  """
+
+  lowered: jax.stages.Lowered
+  mesh: Mesh
+  argument_bytes: int
+
+
+def lower_program(config: Config, program: str, devices: list) -> LoweredProgram:
+  """Lowers one program for devices that may not be there, sharded as the run does it.
+
+  Args:
+    config: of the run.
+    program: `lm`, `debias` or `sample`.
+    devices: of `slice_devices`; their number and `config.mesh` give the mesh.
+
+  Raises:
+    UserError: unknown program, or the mesh does not divide the devices or a batch.
+  """
+  if program not in PROGRAMS:
+    raise unknown_name('program', program, PROGRAMS)
+  mesh = make_mesh(config.mesh, devices=devices)
+  prepare = {'lm': _lm, 'debias': _debias, 'sample': _sample}[program]
+  lower, arguments = prepare(config, compiled_model(config), mesh)
+  # The seed's key of a template is made on the CPU, so templates are built outside the mesh.
+  size = sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+             for leaf in jax.tree.leaves(arguments))
+  return LoweredProgram(lower(*arguments), mesh, size)
+
+
+def _scalar(dtype: Any, mesh: Mesh) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct((), dtype, sharding=replicated(mesh))
+
+
+def _rows(mesh: Mesh, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(mesh))
+
+
+def _token_batch(model: ModelConfig, batch_size: int, mesh: Mesh) -> dict[str, Any]:
+  shape = (batch_size, model.segment_len)
+  return {'inputs': _rows(mesh, shape, jnp.int32), 'targets': _rows(mesh, shape, jnp.int32),
+          'reset': _rows(mesh, (batch_size,), jnp.bool_)}
+
+
+def _lm(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
+  stage = config.lm
+  check_batch_size(stage.batch_size, mesh, field='lm.batch_size', parts=stage.parts)
+  return steps.make_lm_step(model, Adam.of(stage), mesh, stage.parts).lower, (
+    steps.lm_state_template(model, stage, mesh), _token_batch(model, stage.batch_size, mesh),
+    _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh))
+
+
+def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
+  stage, rows = config.debias, config.debias.batch_size
+  check_batch_size(rows, mesh, field='debias.batch_size', parts=stage.parts)
+  branches = (rows, stage.branches_per_row)
+  batch = _token_batch(model, rows, mesh) | {
+    name: _rows(mesh, branches, jnp.int32)
+    for name in ('branch_start', 'branch_len', 'original_end')} | {
+    'branch_tokens': _rows(mesh, (*branches, stage.pieces_per_branch), jnp.int32),
+    'branch_weight': _rows(mesh, branches, jnp.float32),
+    'branch_counts': _rows(mesh, (rows, len(BRANCH_COUNTS)), jnp.int32)}
+  weights = {name: _scalar(jnp.float32, mesh) for name in ('embedding', 'sentiment')}
+  # As in the curriculum: with a sentiment variant, every variant's step takes f_sh.
+  projection = None
+  if any(parse_variant(variant)[0] == 'sentiment' for variant in stage.variants):
+    projection = steps.sentiment_template(model.model_dim, config.sentiment, mesh)
+  step = steps.make_debias_step(
+    model, Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh, stage.parts)
+  return step.lower, (
+    steps.lm_state_template(model, stage, mesh), batch, _scalar(jnp.int32, mesh),
+    _scalar(jnp.float32, mesh), weights, projection)
+
+
+def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
+  """One batch of the largest template."""
+  prefixes = load_attribute(config.attribute).prefixes()
+  values = max(collections.Counter(p.template for p in prefixes).values())
+  rows = min(config.sample.batch_size, config.sample.samples)
+  rows = -(-rows // mesh.size) * mesh.size
+
+  def array(dtype, *shape):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=replicated(mesh))
+
+  arguments = (
+    params_template(model, mesh), array(jnp.int32, values, sampler.PREFIX_BUCKET),
+    array(jnp.int32, values), array(jnp.uint32, rows), array(jnp.uint32, 2), array(jnp.uint32),
+    array(jnp.float32))
+  if not samples_whole(config):
+    places = NamedSharding(mesh, PartitionSpec(None, mesh.axis_names))
+    shape = (values, rows, model.num_heads, config.sample.max_new_tokens, model.head_dim)
+    cache = jax.ShapeDtypeStruct(shape, model.dtype, sharding=places)
+    tokens = jax.ShapeDtypeStruct(shape[:2], jnp.int32, sharding=places)
+    step = jax.jit(functools.partial(_decode_once, config=model), donate_argnums=1)
+    return step.lower, (
+      arguments[0], decoding.Cache(*[(cache,) * model.num_layers] * 2), tokens, *arguments[1:],
+      array(jnp.int32))
+  lower = functools.partial(
+    sampler._sample.lower, config=model, max_new_tokens=config.sample.max_new_tokens, eos_id=1,
+    stop_ids=(), coupled=True, mesh=mesh if mesh.size > 1 else None)
+  return lower, (*arguments[:3], array(jnp.uint32, values), *arguments[3:])
+
+
+def part_of(config: Config, program: str) -> str:
+  """What of a program is compiled, in words.
+
+  >>> part_of(Config(), 'lm')
+  'lm: train step'
+  """
+  return {'lm': 'lm: train step', 'debias': 'debias: train step',
+          'sample': 'sample: one batch' if samples_whole(config) else
+                    'sample: prefixes and one token of one batch'}[program]
+
+
+def samples_whole(config: Config) -> bool:
+  """Whether `sample` is the sampler's whole program; else: the prefixes and one token.
+
+  The sampler unrolls its layers, once for each size of its cache: on two busy cores the TPU
+  compiler took 158 s for it with 18 layers, and more than 400 s with 48.
+  """
+  return config.model.num_layers <= MOST_LAYERS_OF_WHOLE_SAMPLER
+
+
+def _decode_once(
+  params, cache, tokens, prefixes, lengths, samples, seed, template, temperature, index, *, config,
+):
+  """Reads the prefixes and one new token of every sample, and draws the next one."""
+  size = prefixes.shape[1] + cache.keys[0].shape[3]
+  weights = decoding.prepare_weights(params, config, num_distances=size)
+  prefix = decoding.prefill(weights, config, prefixes, lengths)
+  hidden, cache = decoding.decode_step(weights, config, prefix, cache, tokens, index=index)
+  logits = decoding.compute_logits(weights, config, hidden) / temperature
+  keys = noise.fold_in(noise.stream_key(seed, template, coupled=True), samples[None])
+  keys = noise.fold_in(keys, jnp.full(keys[0].shape, index, jnp.uint32))
+  gumbel = noise.gumbel(keys, size=config.vocab_size)
+  return cache, sampler.argmax(logits + jnp.broadcast_to(gumbel, logits.shape))
