@@ -298,11 +298,18 @@ def _flatten(config, hidden, targets):
 
 def _by_cluster(config, target):
   """Order that sorts the tokens by cluster, the cluster of each, and the tokens of each."""
-  cluster = sum((target >= cut).astype(jnp.int32) for cut in config.cutoffs)
   if not config.cutoffs:
     return None, None, None
-  counts = (cluster[:, None] == jnp.arange(len(config.cutoffs) + 1)[None]).sum(0)
-  return jnp.argsort(cluster, stable=True), cluster, counts
+  cluster = sum((target >= cut).astype(jnp.int32) for cut in config.cutoffs)
+  member = cluster[:, None] == jnp.arange(len(config.cutoffs) + 1)[None]
+  # Counted, not sorted: a sort is slow to compile for TPUs.
+  number = jnp.cumsum(member, axis=0, dtype=jnp.int32)
+  counts = number[-1]
+  first = jnp.cumsum(counts) - counts
+  place = jnp.where(member, number - 1 + first[None], 0).sum(-1)
+  order = jnp.zeros_like(place).at[place].set(
+    jnp.arange(place.size, dtype=place.dtype), unique_indices=True)
+  return order, cluster, counts
 
 
 def _gate_of(cluster, tails):
