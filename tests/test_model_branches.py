@@ -195,5 +195,6 @@ def test_the_pair_costs_one_scan_and_no_second_pass():
   inside = {tuple(v.aval.shape) for e in scans[0].params['jaxpr'].eqns for v in e.outvars}
   assert (2, 24, 16) in inside  # segment and pieces share the products with weights
   assert not {(4, 8, 16), (10, 8, 16)} & inside  # no stacked pair
-  # Attention of the segment is over its own positions only.
-  assert (2, 2, 8, 8) in inside and not {(2, 2, 24, 8), (2, 2, 24, 24)} & inside
+  # Scores [N, B, queries, keys]: of the segment, of the pieces, never of all against all.
+  assert {(2, 2, 8, 16), (2, 2, 16, 16)} <= inside
+  assert not {(2, 2, 24, 16), (2, 2, 24, 24), (2, 2, 24, 32)} & inside
