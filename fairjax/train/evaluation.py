@@ -15,7 +15,7 @@ from fairjax.train.steps import Params, memory_sharding
 
 
 @functools.lru_cache
-def _make_segment_nll(
+def make_segment_nll(
   config: ModelConfig, batch_size: int, mesh: Mesh
 ) -> tuple[Callable, Callable]:
   """Jitted `() -> memory` and `(params, memory, batch) -> (nll [B, T], memory)`, no dropout.
@@ -60,7 +60,7 @@ def evaluate_nll(
     rows = len(batch['inputs']) * jax.process_count()
     if memory is None:
       check_batch_size(rows, mesh, field=field)
-      empty, segment_nll = _make_segment_nll(config, rows, mesh)
+      empty, segment_nll = make_segment_nll(config, rows, mesh)
       memory = empty()
     arrays = to_devices(
       {name: batch[name] for name in ('inputs', 'targets', 'reset', 'weights')}, mesh)

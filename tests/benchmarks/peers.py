@@ -1,0 +1,152 @@
+"""fairjax beside PyTorch, in turns: training and evaluation against Transformer-XL, sampling
+against GPT-2 of equal size.
+
+  python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=train --json
+  python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=evaluate \
+    --segment_len=64 --memory_len=640 --batch_size=4 --json
+  python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=generate --layers=6 --json
+
+VENV holds `torch` and `transformers==4.33.*`, whose Transformer-XL is a port of the authors' code.
+The reference evaluates with hidden states as memory; fairjax keeps keys and values. Floors: the
+matrix products of one step over the speed of a matrix product measured in the same run.
+"""
+
+import argparse
+import json
+import subprocess
+
+import jax.numpy as jnp
+import numpy as np
+
+from fairjax.config import MeshConfig, ModelConfig, TrainConfig
+from fairjax.generate.sampler import sample_continuations
+from fairjax.train import make_mesh, steps
+from fairjax.train.evaluation import make_segment_nll
+from fairjax.train.optimizer import Adam
+from fairjax.train.sharding import on_mesh
+from tests.benchmarks import harness
+
+_MODULE = 'tests/benchmarks/torch_peer.py'
+
+
+class Peer:
+  """The PyTorch process."""
+
+  def __init__(self, options, kind):
+    values = {name: value for name, value in vars(options).items() if isinstance(value, int)}
+    self._process = subprocess.Popen(
+      [options.torch_python, _MODULE, f'--kind={kind}', f'--options={json.dumps(values)}'],
+      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    self.versions = json.loads(self._process.stdout.readline())
+
+  def run(self, name):
+    """Runs a work once and waits; the few bytes through the pipe cost nothing beside it."""
+    self._process.stdin.write(f'{name}\n')
+    self._process.stdin.flush()
+    float(self._process.stdout.readline())
+
+  def close(self):
+    """Ends the process."""
+    self._process.stdin.write('quit\n')
+    self._process.stdin.close()
+    self._process.wait()
+
+
+def make_ours(options, model):
+  """The same work in fairjax."""
+  mesh = make_mesh(MeshConfig())
+  rng = np.random.default_rng(0)
+  stage = TrainConfig(batch_size=options.batch_size)
+  state = steps.init_lm_state(model, stage, mesh, seed=0)
+  if options.work == 'generate':
+    prefix = rng.integers(3, model.vocab_size, size=options.prefix_len).tolist()
+    return lambda: sample_continuations(
+      state.params, model, [prefix], template=0, samples=range(options.samples), seed=0,
+      max_new_tokens=options.new_tokens, temperature=1.0, eos_id=model.vocab_size,
+      prefix_len=options.prefix_len)
+  tokens = rng.integers(3, model.vocab_size, size=(options.batch_size, options.segment_len + 1))
+  batch = {'inputs': jnp.asarray(tokens[:, :-1], jnp.int32),
+           'targets': jnp.asarray(tokens[:, 1:], jnp.int32),
+           'reset': jnp.zeros(options.batch_size, bool)}
+  held = {'state': state}
+  if options.work == 'train':
+    step = steps.make_lm_step(model, Adam.of(stage), mesh)
+
+    def train():
+      held['state'], metrics = step(held['state'], batch, 0, np.float32(1e-4))
+      return metrics
+
+    return train
+  empty, segment_nll = make_segment_nll(model, options.batch_size, mesh)
+  held['memory'] = empty()
+  batch['weights'] = jnp.ones((options.batch_size, options.segment_len), jnp.float32)
+
+  def evaluate():
+    with on_mesh(mesh):
+      nll, held['memory'] = segment_nll(state.params, held['memory'], batch)
+    return nll
+
+  return evaluate
+
+
+def operations(options, model):
+  """Matrix products of the work in fairjax."""
+  d, n = model.model_dim, model.num_heads * model.head_dim
+  weights = 4 * d * n + 2 * d * model.ff_dim
+  if options.work == 'generate':
+    tokens = options.samples * options.new_tokens
+    return 2 * tokens * (model.num_layers * weights + d * model.vocab_size)
+  t, m = options.segment_len, options.memory_len
+  tokens = options.batch_size * t
+  attention = 3 * n * (m + t / 2)
+  if options.work == 'evaluate':
+    return 2 * tokens * (model.num_layers * (weights + attention) + d * model.vocab_size)
+  memory = 2 * d * n * m / t
+  return 6 * tokens * (model.num_layers * (weights + memory + attention) + d * model.vocab_size)
+
+
+def measure(options) -> dict:
+  """Times both sides in turns."""
+  model = ModelConfig(
+    vocab_size=options.vocab_size, num_layers=options.layers, model_dim=options.dim,
+    num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
+    segment_len=options.segment_len, memory_len=options.memory_len)
+  peer = Peer(options, 'gpt2' if options.work == 'generate' else 'transformer_xl')
+  runs = {'fairjax': make_ours(options, model), 'torch': lambda: peer.run(options.work)}
+  seconds = harness.in_turns(runs, rounds=options.rounds)
+  limits = harness.limits('float32')
+  peer.close()
+  tokens = (options.samples * options.new_tokens if options.work == 'generate'
+            else options.batch_size * options.segment_len)
+  medians = {name: float(np.median(values)) for name, values in seconds.items()}
+  floor = operations(options, model) / limits['operations_per_s']
+  return harness.provenance('peers', options) | {
+    'peer': peer.versions, 'limits': limits, 'seconds': medians,
+    'tokens_per_s': {name: tokens / s for name, s in medians.items()},
+    'time_over_torch': harness.ratios(seconds, 'torch')['fairjax'],
+    'spread': {name: float(np.std(values) / medians[name]) for name, values in seconds.items()},
+    'floor_seconds': floor, 'share_of_matmul_speed': floor / medians['fairjax']}
+
+
+def main() -> None:
+  """Parses the sizes, prints the table or JSON."""
+  parser = argparse.ArgumentParser(description='fairjax beside PyTorch.')
+  parser.add_argument('--torch_python', required=True, help='Python with torch and transformers')
+  parser.add_argument('--work', choices=('train', 'evaluate', 'generate'), default='train')
+  for name, default in (
+      ('dim', 256), ('layers', 6), ('heads', 4), ('segment_len', 128), ('memory_len', 128),
+      ('batch_size', 8), ('vocab_size', 8192), ('rounds', 9), ('samples', 1000),
+      ('new_tokens', 50), ('prefix_len', 10)):
+    parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--json', action='store_true')
+  options = parser.parse_args()
+  result = measure(options)
+  harness.show(result, [
+    f'{name:8s} {1e3 * seconds:9.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s'
+    for name, seconds in result['seconds'].items()] + [
+    f'fairjax / torch time {result["time_over_torch"]:.3f}; floor '
+    f'{1e3 * result["floor_seconds"]:.1f} ms'], as_json=options.json)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,88 @@
+"""The PyTorch side of `peers`: runs in an environment of its own and obeys lines on its input.
+
+A line `NAME` runs that work once and answers with its seconds; `quit` ends. Needs torch and a
+transformers release that still has a port of the authors' Transformer-XL (4.33).
+"""
+
+import argparse
+import json
+import sys
+import time
+
+import torch
+
+
+def make_transformer_xl(options):
+  """A train step, as the authors' trainer does it (clip, Adam), and evaluation steps."""
+  from transformers import TransfoXLConfig, TransfoXLLMHeadModel
+  config = TransfoXLConfig(
+    vocab_size=options['vocab_size'], cutoffs=[], d_model=options['dim'], d_embed=options['dim'],
+    n_head=options['heads'], d_head=options['dim'] // options['heads'], d_inner=4 * options['dim'],
+    div_val=1, pre_lnorm=False, n_layer=options['layers'], mem_len=options['memory_len'],
+    clamp_len=-1, same_length=False, proj_share_all_but_first=False, untie_r=False, dropout=0.0,
+    dropatt=0.0, adaptive=True)
+  torch.manual_seed(0)
+  model = TransfoXLLMHeadModel(config)
+  tokens = torch.randint(
+    3, options['vocab_size'], (options['batch_size'], options['segment_len']))
+  optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+  state = {'mems': None}
+
+  def train():
+    model.train()
+    output = model(tokens, mems=state['mems'], labels=tokens)
+    state['mems'] = [m.detach() for m in output.mems]
+    optimizer.zero_grad(set_to_none=True)
+    output.loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+    optimizer.step()
+
+  @torch.no_grad()
+  def evaluate():
+    model.eval()
+    state['mems'] = model(tokens, mems=state['mems'], labels=tokens).mems
+
+  return {'train': train, 'evaluate': evaluate}
+
+
+def make_gpt2(options):
+  """Samples continuations with cached keys and values, as its users do."""
+  from transformers import GPT2Config, GPT2LMHeadModel
+  torch.manual_seed(0)
+  model = GPT2LMHeadModel(GPT2Config(
+    vocab_size=options['vocab_size'], n_positions=128, n_embd=options['dim'],
+    n_layer=options['layers'], n_head=options['heads'], bos_token_id=1, eos_token_id=None)).eval()
+  prefix = torch.randint(3, options['vocab_size'], (1, options['prefix_len']))
+  prefix = prefix.expand(options['samples'], -1)
+
+  @torch.no_grad()
+  def generate():
+    out = model.generate(prefix, do_sample=True, top_k=0, max_new_tokens=options['new_tokens'],
+                         attention_mask=torch.ones_like(prefix), pad_token_id=0)
+    assert out.shape[1] == options['prefix_len'] + options['new_tokens']
+
+  return {'generate': generate}
+
+
+def main() -> None:
+  """Answers until `quit`."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--kind', choices=('transformer_xl', 'gpt2'), required=True)
+  parser.add_argument('--options', required=True, help='JSON')
+  arguments = parser.parse_args()
+  options = json.loads(arguments.options)
+  work = {'transformer_xl': make_transformer_xl, 'gpt2': make_gpt2}[arguments.kind](options)
+  import transformers
+  print(json.dumps({'torch': torch.__version__, 'transformers': transformers.__version__,
+                    'threads': torch.get_num_threads()}), flush=True)
+  for line in sys.stdin:
+    name = line.strip()
+    if name == 'quit':
+      return
+    begin = time.perf_counter()
+    work[name]()
+    print(time.perf_counter() - begin, flush=True)
+
+
+if __name__ == '__main__':
+  main()
