@@ -70,7 +70,10 @@ def keep_mask(
   key: Array | None, shape: tuple[int, ...], *, rate: float
 ) -> Bool[Array, '...'] | None:
   """Draws a dropout mask: each entry is true with probability 1 - rate; None if nothing drops."""
-  return None if key is None or rate == 0 else jax.random.bernoulli(key, 1.0 - rate, shape)
+  if key is None or rate == 0:
+    return None
+  # The barrier keeps the compiler from drawing the mask again wherever it is used.
+  return jax.lax.optimization_barrier(jax.random.bernoulli(key, 1.0 - rate, shape))
 
 
 def at_positions(
