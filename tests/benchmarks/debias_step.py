@@ -1,6 +1,11 @@
 """Cost of the fused debias step beside the plain step and the stacked pair, in one run.
 
   python -m tests.benchmarks.debias_step --json
+  python -m tests.benchmarks.debias_step --topology=v5e:2x2 --dtype=bfloat16 --dim=1024 --heads=8 \
+    --layers=4 --segment_len=512 --batch_size=4 --pieces=4 --vocab_size=32000 --unroll --json
+
+With `--topology` (needs libtpu) nothing runs: plain and fused are compiled for one of its devices,
+and the compiler says what they take, beside our own count (loops counted, on-chip buffers not).
 
 The stacked pair is the usual way: the batch is doubled with one swapped copy of every row, so it
 does one counterfactual per row where the fused step does K. The three are timed in turns, so that
@@ -9,6 +14,7 @@ step (query tokens; keys and values of the row are shared), 2 for the stacked pa
 """
 
 import argparse
+import os
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +25,7 @@ from fairjax.model import TransformerXL, next_token_nll
 from fairjax.train import make_mesh, steps
 from fairjax.train.losses import cosine_fairness_loss
 from fairjax.train.optimizer import Adam
+from fairjax.train.sharding import batch_sharding
 from fairjax.train.steps import FairnessTerm, make_update
 from tests.benchmarks import harness
 
@@ -62,13 +69,50 @@ def make_batch(options, vocab_size, rng):
   return batch, {**batch, 'swapped': swapped}
 
 
-def measure(options) -> dict:
-  """Times the steps in turns; seconds are the median over the rounds."""
-  model = ModelConfig(
+def model_of(options) -> ModelConfig:
+  """The model of the options."""
+  return ModelConfig(
     vocab_size=options.vocab_size, num_layers=options.layers, model_dim=options.dim,
     num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
     segment_len=options.segment_len, memory_len=options.segment_len, remat=options.remat,
     scan_unroll=options.layers if options.unroll else 1, dtype=options.dtype)
+
+
+def compile_only(options) -> dict:
+  """What the TPU compiler and our count say of both programs on one device."""
+  from fairjax.compile.chips import find_slice, slice_devices
+  from fairjax.compile.hlo_cost import count
+  device = slice_devices(find_slice(options.topology))[0]
+  mesh, model = make_mesh(MeshConfig(), [device]), model_of(options)
+  lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(TrainConfig())
+  state = steps.lm_state_template(model, lm, mesh)
+  sharding = batch_sharding(mesh)
+  batch, _ = make_batch(options, options.vocab_size, np.random.default_rng(0))
+  batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+           for name, x in batch.items()}
+  plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
+  term = FairnessTerm.of(DebiasConfig(monitor_every=100), SentimentConfig())
+  weights = {'embedding': np.float32(10)}
+  lowered = {
+    'plain': steps.make_lm_step(model, adam, mesh).lower(state, plain_batch, 0, np.float32(1e-4)),
+    'fused': steps.make_debias_step(model, adam, term, mesh).lower(
+      state, batch, 0, np.float32(1e-4), weights, None)}
+  found = {}
+  for name, program in lowered.items():
+    compiled = program.compile()
+    cost, own = compiled.cost_analysis(), count(compiled.as_text())
+    found[name] = {
+      'compiler_bytes': cost['bytes accessed'], 'compiler_flops': cost['flops'],
+      'counted_bytes': own.nbytes, 'counted_flops': own.flops,
+      'temporary_mib': compiled.memory_analysis().temp_size_in_bytes / 2 ** 20}
+  return harness.provenance('debias_step', options) | {
+    'device': device.device_kind, 'programs': found,
+    'fused_over_plain': {k: found['fused'][k] / found['plain'][k] for k in found['plain']}}
+
+
+def measure(options) -> dict:
+  """Times the steps in turns; seconds are the median over the rounds."""
+  model = model_of(options)
   lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(TrainConfig())
   mesh = make_mesh(MeshConfig())
   batch, stacked_batch = make_batch(options, options.vocab_size, np.random.default_rng(0))
@@ -129,7 +173,15 @@ def main() -> None:
   parser.add_argument('--steps', default='plain,fused,stacked', help='which, in turns')
   parser.add_argument('--unroll', action='store_true', help='unroll the scan over layers')
   parser.add_argument('--json', action='store_true')
+  parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
   options = parser.parse_args()
+  if options.topology:
+    os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+    result = compile_only(options)
+    lines = [f'{name}: {value:.4f} times plain'
+             for name, value in result['fused_over_plain'].items()]
+    harness.show(result, lines, as_json=options.json)
+    return
   result = measure(options)
   lines = [
     f'{name:8s} {1e3 * seconds:8.1f} ms (floor {1e3 * result["floor_seconds"][name]:.1f})  '
