@@ -4,6 +4,7 @@ What is compiled depends on little: the learning rate, lambda, the seed and the 
 projection are arguments, so that all stages and variants of one shape share their programs.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -267,7 +268,13 @@ def make_features(model_config: ModelConfig, mesh: Mesh) -> Callable:
     memory = init_memory(model_config, tokens.shape[0])
     return model.apply({'params': lm_params}, tokens, memory, positions=positions).h_bar_at
 
-  return jax.jit(features, out_shardings=replicated(mesh))
+  jitted = jax.jit(features, out_shardings=replicated(mesh))
+
+  def call(*arguments):
+    with on_mesh(mesh):
+      return jitted(*arguments)
+
+  return call
 
 
 @functools.lru_cache
@@ -343,8 +350,10 @@ def _accumulate(gradient, state, batch, key, extra, parts):
 
 
 def _init_params(model_config: ModelConfig, key: jax.Array) -> Params:
-  tokens = jnp.zeros((1, model_config.segment_len), jnp.int32)
-  return TransformerXL(model_config).init(key, tokens, init_memory(model_config, 1))['params']
+  # Parameters depend neither on lengths nor on how attention is computed.
+  shortest = dataclasses.replace(model_config, memory_len=1, attention='shift')
+  tokens = jnp.zeros((1, 1), jnp.int32)
+  return TransformerXL(shortest).init(key, tokens, init_memory(shortest, 1))['params']
 
 
 def _init_projection(model_dim: int, stage: SentimentConfig, key: jax.Array) -> Params:
