@@ -15,7 +15,7 @@ from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
-from fairjax.train.sharding import check_batch_size, on_mesh
+from fairjax.train.sharding import batch_sharding, check_batch_size, on_mesh
 from tests import sharding_cases as cases
 
 # Array (path suffix) -> mesh axis of each of its axes; what follows the last named axis is whole.
@@ -147,7 +147,7 @@ def _compiled_text(model, mesh_config):
   mesh, config, stage = make_mesh(mesh_config), cases.MODELS[model], TrainConfig(batch_size=16)
   state = steps.lm_state_template(config, stage, mesh)
   batch = {name: jax.ShapeDtypeStruct(
-    x.shape, x.dtype, sharding=steps.batch_sharding(mesh)) for name, x in cases.make_batch(
+    x.shape, x.dtype, sharding=batch_sharding(mesh)) for name, x in cases.make_batch(
       0, config.vocab_size).items() if name in ('inputs', 'targets', 'reset')}
   step = steps.make_lm_step(config, Adam.of(stage), mesh)
   with on_mesh(mesh):
