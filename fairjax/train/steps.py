@@ -29,6 +29,7 @@ from fairjax.train.losses import (
 )
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import ROWS, on_mesh, replicated, tree_shardings
+from fairjax.train.update import TrainState, make_update
 
 Params = Any
 BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
