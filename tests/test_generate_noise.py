@@ -66,3 +66,17 @@ def test_entry_does_not_depend_on_the_vocabulary_size():
 def test_seed_range(seed):
   with pytest.raises(ValueError, match='seed'):
     noise.seed_words(seed)
+
+
+def test_choose_draws_from_the_softmax_and_never_what_has_no_share():
+  logits = np.random.default_rng(0).normal(size=37, scale=2).astype(np.float32)
+  logits[[0, 5, 36]] = -np.inf
+  count = 200_000
+  keys = keys_of(3, 0, range(count), coupled=False)
+  drawn = np.asarray(noise.choose(keys, jnp.broadcast_to(jnp.asarray(logits), (count, 37))))
+  shares = np.exp(logits - logits.max())
+  shares /= shares.sum()
+  counts = np.bincount(drawn, minlength=37)
+  assert counts[[0, 5, 36]].sum() == 0 and counts.sum() == count
+  z = (counts - count * shares) / np.sqrt(np.maximum(count * shares * (1 - shares), 1e-9))
+  assert np.abs(z[shares > 0]).max() < 4.5

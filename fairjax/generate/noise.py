@@ -13,12 +13,16 @@ It is written out here because one fused loop draws them several times faster on
 setting or version of JAX changes a result. The logarithms may differ between backends in their last
 bits, which can matter only between two tokens whose scores tie to about 1e-6.
 
+Samples that need no partner are drawn with two numbers instead of V: see `choose`.
+
 Letters: R samples, V vocabulary.
 """
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 # Streams of random numbers of one seed; the numbers themselves are arbitrary.
 _COUPLED, _INDEPENDENT = 0x67656E31, 0x67656E32
@@ -102,3 +106,41 @@ def gumbel(keys: tuple[Array, Array], *, size: int) -> Float[Array, '*R V']:
   w = ((first ^ second).astype(jnp.float32) + np.float32(0.5)) * np.float32(2 ** -32)
   w = jnp.minimum(w, np.float32(1 - 2 ** -24))
   return -jnp.log(-jnp.log1p(-w))
+
+
+def choose(keys: tuple[Array, Array], logits: Float[Array, '*R V']) -> Int[Array, '*R']:
+  """Draws from softmax(logits) with two uniform numbers for each key: inverse distribution, twice.
+
+  First one of about sqrt(V) blocks of the vocabulary, by its share, then a word within it. For
+  independent samples this costs a thirtieth of Gumbel noise on CPU; it couples badly, since a small
+  shift of early words moves all later borders. Shares below about 2**-24 of their block are drawn
+  at a rate that is off by as much.
+
+  Args:
+    keys: two uint32 arrays `[...]`.
+    logits: `[..., V]`, of the same leading shape, or with 1 in its place.
+
+  Returns:
+    `[...]` int32 in [0, V); never a word whose share is 0.
+  """
+  size = logits.shape[-1]
+  width = math.isqrt(size - 1) + 1
+  blocks = -(-size // width)
+  words = threefry(keys, (jnp.zeros_like(keys[0]), jnp.zeros_like(keys[0])))
+  to_block, to_word = (((w >> np.uint32(8)).astype(jnp.float32) + np.float32(0.5))
+                       * np.float32(2 ** -24) for w in words)
+  shares = jnp.exp(logits - logits.max(-1, keepdims=True)).astype(jnp.float32)
+  shares = jnp.pad(shares, [(0, 0)] * (shares.ndim - 1) + [(0, blocks * width - size)])
+  shares = shares.reshape(*shares.shape[:-1], blocks, width)
+  shares = jnp.broadcast_to(shares, (*keys[0].shape, blocks, width))
+  block = _invert(shares.sum(-1), to_block)
+  within = jnp.take_along_axis(shares, block[..., None, None], axis=-2)[..., 0, :]
+  return block * width + _invert(within, to_word)
+
+
+def _invert(shares: Array, uniform: Array) -> Array:
+  """First index whose cumulated share exceeds `uniform` of the whole; one whose share is not 0."""
+  below = jnp.cumsum(shares, axis=-1)
+  found = (below <= uniform[..., None] * below[..., -1:]).sum(-1, dtype=jnp.int32)
+  last = jnp.where(shares > 0, jnp.arange(shares.shape[-1], dtype=jnp.int32), 0).max(-1)
+  return jnp.minimum(found, last)

@@ -132,10 +132,13 @@ def _sample(
     """Draws the token at `position` for rows that have not ended."""
     logits = decoding.compute_logits(weights, config, hidden) / temperature
     position_keys = noise.fold_in(keys, jnp.full(keys[0].shape, position, jnp.uint32))
-    gumbel = noise.gumbel(position_keys, size=config.vocab_size)
-    shape = (num_values, num_samples, config.vocab_size)
-    scores = jnp.broadcast_to(logits, shape) + jnp.broadcast_to(gumbel, shape)
-    token = jnp.where(done, PAD_ID, argmax(scores))
+    if coupled:
+      gumbel = noise.gumbel(position_keys, size=config.vocab_size)
+      shape = (num_values, num_samples, config.vocab_size)
+      token = argmax(jnp.broadcast_to(logits, shape) + jnp.broadcast_to(gumbel, shape))
+    else:
+      token = noise.choose(position_keys, logits)
+    token = jnp.where(done, PAD_ID, token)
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[..., None], position, axis=2)
     lengths = jnp.where(done | (token == eos_id), lengths, position + 1)
     for stop in (eos_id, *stop_ids):

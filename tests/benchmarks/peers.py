@@ -63,7 +63,7 @@ def make_ours(options, model):
     return lambda: sample_continuations(
       state.params, model, [prefix], template=0, samples=range(options.samples), seed=0,
       max_new_tokens=options.new_tokens, temperature=1.0, eos_id=model.vocab_size,
-      prefix_len=options.prefix_len)
+      prefix_len=options.prefix_len, coupled=False)
   tokens = rng.integers(3, model.vocab_size, size=(options.batch_size, options.segment_len + 1))
   batch = {'inputs': jnp.asarray(tokens[:, :-1], jnp.int32),
            'targets': jnp.asarray(tokens[:, 1:], jnp.int32),
