@@ -145,5 +145,7 @@ def slice_devices(where: Slice, *, num_slices: int = 1) -> list:
   options: dict = dict(where.chip.options)
   if num_slices > 1:
     options['num_slices'] = num_slices
+  if where.num_devices == 1:  # otherwise libtpu takes a host of 2x2 chips
+    options['chips_per_host_bounds'] = [1, 1, 1]
   return list(topologies.get_topology_desc(
     platform='tpu', topology_name=where.name, **options).devices)
