@@ -6,12 +6,10 @@ on the attribute value, the batch size, the number of devices or the samples alr
 it among the values couples counterfactual pairs (H-13): distributions that are nearly equal nearly
 always yield the same token, and equal ones always do.
 
-The random bits come from Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel random
-numbers: as easy as 1, 2, 3") and are integers, identical on every backend; keys are folded as
-`jax.random.fold_in` folds them and bits are those of `jax.random.bits` for the default generator.
-It is written out here because one fused loop draws them several times faster on CPU, and so that no
-setting or version of JAX changes a result. The logarithms may differ between backends in their last
-bits, which can matter only between two tokens whose scores tie to about 1e-6.
+The random bits are those of `fairjax.model.threefry`, integers that are identical on every backend;
+keys are folded as `jax.random.fold_in` folds them and bits are those of `jax.random.bits` for the
+default generator. The logarithms may differ between backends in their last bits, which can matter
+only between two tokens whose scores tie to about 1e-6.
 
 Samples that need no partner are drawn with two numbers instead of V: see `choose`.
 
@@ -24,34 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
+from fairjax.model.threefry import threefry
+
 # Streams of random numbers of one seed; the numbers themselves are arbitrary.
 _COUPLED, _INDEPENDENT = 0x67656E31, 0x67656E32
-
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-
-
-def threefry(
-  key: tuple[Array, Array], counter: tuple[Array, Array]
-) -> tuple[UInt32[Array, '*S'], UInt32[Array, '*S']]:
-  """Threefry-2x32 block cipher, 20 rounds.
-
-  Args:
-    key: two uint32 arrays (or scalars).
-    counter: two uint32 arrays; all four have one shape or are scalars.
-
-  Returns:
-    Two uint32 arrays.
-  """
-  keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
-  a, b = counter[0] + keys[0], counter[1] + keys[1]
-  for i in range(5):
-    for rotation in _ROTATIONS[i % 2]:
-      a = a + b
-      b = (b << np.uint32(rotation)) | (b >> np.uint32(32 - rotation))
-      b = a ^ b
-    a = a + keys[(i + 1) % 3]
-    b = b + keys[(i + 2) % 3] + np.uint32(i + 1)
-  return a, b
 
 
 def fold_in(key: tuple[Array, Array], data: Array) -> tuple[Array, Array]:

@@ -21,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from fairjax.model.threefry import threefry
+
 
 def sinusoids(*, num_distances: int, model_dim: int, clamp_len: int = -1) -> np.ndarray:
   """Embeds the distances `num_distances - 1` down to 0 (Dai et al. 2019, section 3.3).
@@ -139,8 +141,8 @@ def attention_keep(
   shape = jnp.broadcast_shapes(by_place.shape, columns.shape)
   by_place = jnp.broadcast_to(by_place, shape) + jnp.broadcast_to(columns, shape).astype(jnp.uint32)
   shape = (num_heads, *shape)
-  bits = _threefry(
-    seed, jnp.broadcast_to(by_row, shape), jnp.broadcast_to(by_place[None], shape))
+  bits, _ = threefry(
+    (seed[0], seed[1]), (jnp.broadcast_to(by_row, shape), jnp.broadcast_to(by_place[None], shape)))
   return bits < np.uint32(round((1.0 - rate) * 2 ** 32))
 
 
@@ -237,15 +239,3 @@ def _softmax(scores: Array, mask: Array) -> Array:
   """Softmax over the last axis in float32 or wider; masked scores weigh exactly 0."""
   scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
   return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min), axis=-1)
-
-
-def _threefry(seed, x, y):
-  """First word of threefry2x32 of every pair of counters; elementwise, so it can be sharded."""
-  keys = (seed[0], seed[1], seed[0] ^ seed[1] ^ np.uint32(0x1BD11BDA))
-  x, y = x + keys[0], y + keys[1]
-  for group in range(5):
-    for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
-      x = x + y
-      y = x ^ (y << np.uint32(turn) | y >> np.uint32(32 - turn))
-    x, y = x + keys[(group + 1) % 3], y + (keys[(group + 2) % 3] + np.uint32(group + 1))
-  return x

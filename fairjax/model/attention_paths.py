@@ -12,15 +12,14 @@ Letters as in `attention`.
 """
 
 import functools
-import math
 from collections.abc import Callable
 
-import flax.linen as nn
 import jax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, UInt32
 
 from fairjax.config import ModelConfig
+from fairjax.model import spread
 from fairjax.model.attention import relative_attention
 from fairjax.model.attention_blocks import attention_in_blocks
 from fairjax.model.attention_kernel import fused_attention, kernel_runs_on
@@ -114,19 +113,8 @@ def over_mesh(kernel: Callable[..., Array], shape: tuple[int, int]) -> Callable[
     'rows' are under the rules in context (`flax.linen.logical_axis_rules`), or not at all where
     they do not divide. Without a mesh of several devices: the kernel itself.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.size <= 1:
-    return kernel
-  heads, rows = (
-    axes if size % _devices(mesh, axes) == 0 else None
-    for axes, size in zip(nn.logical_to_mesh_axes(('heads', 'rows')), shape, strict=True))
+  heads, rows = spread.dividing(('heads', 'rows'), shape)
   P = PartitionSpec
-  return jax.shard_map(
+  return spread.per_device(
     kernel, in_specs=(P(heads, rows), P(None, heads, rows), P(heads), P(heads), P(heads), P(rows)),
-    out_specs=P(heads, rows), check_vma=False)
-
-
-def _devices(mesh, axes) -> int:
-  """Devices along some axes of a mesh."""
-  names = () if axes is None else (axes,) if isinstance(axes, str) else axes
-  return math.prod(mesh.shape[name] for name in names)
+    out_specs=P(heads, rows))

@@ -4,7 +4,8 @@
 them everything here is the identity. Logical axes: `rows` of a batch, `heads`, `vocab`, ...
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -31,6 +32,15 @@ def per_device(function: Callable, *, in_specs: Any, out_specs: Any) -> Callable
   if not _several():
     return function
   return jax.shard_map(function, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def dividing(axes: Sequence[str], sizes: Sequence[int]) -> list[Any]:
+  """Mesh axes of each logical axis, or None where its devices do not divide the size."""
+  if not _several():
+    return [None] * len(axes)
+  mesh = jax.sharding.get_abstract_mesh()
+  return [found if size % math.prod(mesh.shape[name] for name in _names(axis)) == 0 else None
+          for axis, found, size in zip(axes, spec(*axes), sizes, strict=True)]
 
 
 def index(axis: str) -> Any:
