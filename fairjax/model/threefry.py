@@ -29,6 +29,6 @@ def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
       a = a + b
       b = a ^ (b << np.uint32(rotation) | b >> np.uint32(32 - rotation))
     a = a + keys[(i + 1) % 3]
-    # Scalars first: with two additions to the array XLA on CPU kept a copy of it in memory.
+    # Scalars first: added to the array one by one, XLA on CPU took far more temporary memory.
     b = b + (keys[(i + 2) % 3] + np.uint32(i + 1))
   return a, b
