@@ -139,7 +139,7 @@ def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
     tokens = jax.ShapeDtypeStruct(shape[:2], jnp.int32, sharding=places)
     step = jax.jit(functools.partial(_decode_once, config=model), donate_argnums=1)
     return step.lower, (
-      arguments[0], decoding.Cache(*[(cache,) * model.num_layers] * 2), tokens, *arguments[1:],
+      arguments[0], decoding.Chunk(*[(cache,) * model.num_layers] * 2), tokens, *arguments[1:],
       array(jnp.int32))
   lower = functools.partial(
     sampler._sample.lower, config=model, max_new_tokens=config.sample.max_new_tokens, eos_id=1,
@@ -168,15 +168,17 @@ def samples_whole(config: Config) -> bool:
 
 
 def _decode_once(
-  params, cache, tokens, prefixes, lengths, samples, seed, template, temperature, index, *, config,
+  params, chunk, tokens, prefixes, lengths, samples, seed, template, temperature, index, *, config,
 ):
   """Reads the prefixes and one new token of every sample, and draws the next one."""
-  size = prefixes.shape[1] + cache.keys[0].shape[3]
+  size = prefixes.shape[1] + chunk.keys[0].shape[3]
   weights = decoding.prepare_weights(params, config, num_distances=size)
   prefix = decoding.prefill(weights, config, prefixes, lengths)
-  hidden, cache = decoding.decode_step(weights, config, prefix, cache, tokens, index=index)
+  hidden, new = decoding.decode_step(
+    weights, config, prefix, (), chunk, tokens, index=index)
+  chunk = decoding.write_place(chunk, new, index)
   logits = decoding.compute_logits(weights, config, hidden) / temperature
   keys = noise.fold_in(noise.stream_key(seed, template, coupled=True), samples[None])
   keys = noise.fold_in(keys, jnp.full(keys[0].shape, index, jnp.uint32))
   gumbel = noise.gumbel(keys, size=config.vocab_size)
-  return cache, sampler.argmax(logits + jnp.broadcast_to(gumbel, logits.shape))
+  return chunk, sampler.argmax(logits + jnp.broadcast_to(gumbel, logits.shape))

@@ -8,9 +8,10 @@ projection beforehand. Both are computed once per prefix, never per sample, and 
 prefix of Q tokens costs two matrix products of D by N Q. The relative keys of all distances are
 multiplied with W_q beforehand as well.
 
-Keys and values of the new tokens lie in a cache that grows a few times: each stage is a loop with
-the cache in its state, written in place before it is read, so that XLA copies it between stages
-only and reads few positions that are still empty.
+Keys and values of the new tokens lie in chunks. Each stage is a loop that fills one chunk, the only
+one in its state; the chunks before it are constants of the loop and are never copied, and few places
+that are still empty are read. A token's own key and value are columns of their own, so that the
+chunk is written after everything that reads it.
 
 Prefixes are padded on the left: the next token then has the same distance to the last prefix token
 in every row.
@@ -19,11 +20,12 @@ A token attends at most `memory_len + segment_len - 1` positions back: the furth
 shows (the last position of a segment sees the whole memory).
 
 Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix length, C places of
-the cache, L layers, N heads, H head width, D model width, F feed-forward width, V vocabulary.
+a chunk, L layers, N heads, H head width, D model width, F feed-forward width, V vocabulary.
 """
 
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +36,8 @@ from fairjax.config import ModelConfig
 from fairjax.model.attention import sinusoids
 from fairjax.model.softmax import all_logits, embed_tokens, parameter_table
 
-_STAGE_STEPS, _MAX_STAGES = 16, 3
+# A stage compiles all layers again: 30 layers of it are as much as a program should hold.
+_STAGE_STEPS, _MAX_STAGES, _MAX_LAYERS = 10, 5, 30
 _LAYER_NORM_EPS = 1e-5
 
 
@@ -77,8 +80,8 @@ class Prefix(NamedTuple):
   hidden: Float[Array, 'A D']
 
 
-class Cache(NamedTuple):
-  """Keys and values of new tokens, [A, R, N, C, H] by layer."""
+class Chunk(NamedTuple):
+  """Keys and values of C new tokens, [A, R, N, C, H] by layer."""
 
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
@@ -179,37 +182,35 @@ def prefill(
 
 
 def decode_step(
-  weights: Weights, config: ModelConfig, prefix: Prefix, cache: Cache, tokens: Int[Array, 'A R'],
-  *, index: Int[Array, ''] | int,
-) -> tuple[Float[Array, 'A R D'], Cache]:
+  weights: Weights, config: ModelConfig, prefix: Prefix, filled: Sequence[Chunk], chunk: Chunk,
+  tokens: Int[Array, 'A R'], *, index: Int[Array, ''] | int,
+) -> tuple[Float[Array, 'A R D'], Chunk]:
   """Reads one new token of every sample.
 
   Args:
     weights: with relative keys for at least Q + index + 1 distances.
     config: the model.
     prefix: of `prefill`.
-    cache: of the new tokens before this one, in places 0 .. index - 1.
+    filled: chunks of the first new tokens, without an empty place.
+    chunk: of the new tokens behind those and before this one; later places hold anything finite.
     tokens: `[A, R]` int.
-    index: number of new tokens before this one, below C.
+    index: number of new tokens before this one, among the places of `chunk`.
 
   Returns:
-    Input of the softmax, `[A, R, D]`, and the cache with this token in place `index`.
+    Input of the softmax, `[A, R, D]`, and a chunk of one place with this token.
   """
-  size, places = prefix.layers[0].bias.shape[-1], cache.keys[0].shape[3]
+  size = prefix.layers[0].bias.shape[-1]
+  before = sum(c.keys[0].shape[3] for c in filled)
+  places = before + chunk.keys[0].shape[3]
   distance = size + index - jnp.arange(size + places)
-  seen = (distance >= 0) & (distance < attention_window(config))
+  seen = (distance > 0) & (distance < attention_window(config))
 
   x = embed_tokens(weights.softmax, config, tokens)
   keys, values = [], []
   for i, layer in enumerate(weights.layers):
     normed = _norm_input(layer, config, x)
     q, k, v = _project(layer, normed)
-    # Written first, so that every read depends on the write and it can happen in place.
-    key_cache = jax.lax.dynamic_update_slice_in_dim(
-      cache.keys[i], k[:, :, :, None], index, axis=3)
-    value_cache = jax.lax.dynamic_update_slice_in_dim(
-      cache.values[i], v[:, :, :, None], index, axis=3)
-    # One column a position, at distances size + index downwards; those below 0 are masked.
+    # One column a position, at distances size + index downwards; those below 1 are masked.
     start = layer['relative'].shape[2] - 1 - size - index
     relative, relative_bias = (
       jax.lax.dynamic_slice_in_dim(
@@ -221,18 +222,34 @@ def decode_step(
     to_prefix = jnp.einsum('ard,adnq->arnq', normed, of_prefix.keys + relative[None, ..., :size])
     bias = of_prefix.bias + relative_bias[None, :, :size]
     to_prefix += jnp.broadcast_to(bias[:, None], to_prefix.shape)
-    to_own = jnp.einsum('arnh,arnch->arnc', _add(q, layer['content_bias']), key_cache)
+    content = _add(q, layer['content_bias'])
+    chunks = [(c.keys[i], c.values[i]) for c in (*filled, chunk)]
+    to_own = jnp.concatenate(
+      [jnp.einsum('arnh,arnch->arnc', content, c) for c, _ in chunks], axis=-1)
     to_own += _add(
       jnp.einsum('ard,dnc->arnc', normed, relative[..., size:]), relative_bias[:, size:])
-    to_prefix, to_own = _joint_softmax(to_prefix, to_own)
+    to_self = _add(jnp.einsum('arnh,arnh->arn', content, k)
+                   + jnp.einsum('ard,dn->arn', normed, layer['relative'][..., -1]),
+                   layer['relative_bias'][:, -1])
+    probability = _softmax(jnp.concatenate([to_prefix, to_own, to_self[..., None]], axis=-1))
 
-    mixed = jnp.einsum('arnc,arnch->arnh', to_own, value_cache)
+    mixed = probability[..., -1:] * v
+    end = size
+    for _, c in chunks:
+      begin, end = end, end + c.shape[3]
+      mixed += jnp.einsum('arnc,arnch->arnh', probability[..., begin:end], c)
     x = _finish_layer(
       layer, config, x, jnp.einsum('arnh,nhd->ard', mixed, layer['output'])
-      + jnp.einsum('arnq,anqd->ard', to_prefix, of_prefix.values))
-    keys.append(key_cache)
-    values.append(value_cache)
-  return _final(weights, x), Cache(tuple(keys), tuple(values))
+      + jnp.einsum('arnq,anqd->ard', probability[..., :size], of_prefix.values))
+    keys.append(k[:, :, :, None])
+    values.append(v[:, :, :, None])
+  return _final(weights, x), Chunk(tuple(keys), tuple(values))
+
+
+def write_place(chunk: Chunk, new: Chunk, place: Int[Array, ''] | int) -> Chunk:
+  """The chunk with the one token of `new` in a place."""
+  return jax.tree.map(
+    lambda c, n: jax.lax.dynamic_update_slice_in_dim(c, n, place, axis=3), chunk, new)
 
 
 def run_decoding(
@@ -251,31 +268,37 @@ def run_decoding(
     consume: `(carry, hidden [A, R, D], index) -> (carry, next tokens [A, R], go_on)`; `go_on` is a
       bool scalar, False ends the decoding.
     num_steps: most tokens to read.
-    stages: number of cache sizes; more read fewer empty places and compile longer. None: one for
-      each 16 steps, at most 3. Results do not depend on it beyond rounding.
-    constrain: applied to the empty cache, e.g. a sharding constraint on [A, R, N, C, H].
+    stages: number of chunks; more read fewer empty places and compile longer. None: one for each 10
+      steps, at most 5, and fewer for models of more than 6 layers. Results do not depend on it
+      beyond rounding.
+    constrain: applied to the empty chunks, e.g. a sharding constraint on [A, R, N, C, H].
 
   Returns:
     The last carry.
   """
-  stages = stages or min(-(-num_steps // _STAGE_STEPS), _MAX_STAGES)
+  if stages is None:
+    most = max(1, min(_MAX_STAGES, _MAX_LAYERS // config.num_layers))
+    stages = min(-(-num_steps // _STAGE_STEPS), most)
   ends = sorted({-(-num_steps * (i + 1) // stages) for i in range(stages)} - {0})
-  places, state = 0, (jnp.int32(0), first, jnp.bool_(True), carry)
-  empty = jnp.zeros((*first.shape, config.num_heads, 0, config.head_dim), jnp.dtype(config.dtype))
-  cache = Cache(*[(empty,) * config.num_layers] * 2)
+  begin, state, filled = 0, (jnp.int32(0), first, jnp.bool_(True), carry), ()
 
-  def body(loop):
-    (index, tokens, _, carry), cache = loop
-    hidden, cache = decode_step(weights, config, prefix, cache, tokens, index=index)
+  def body(begin, filled, loop):
+    (index, tokens, _, carry), chunk = loop
+    hidden, new = decode_step(weights, config, prefix, filled, chunk, tokens, index=index)
     carry, tokens, go_on = consume(carry, hidden, index)
-    return (index + 1, tokens, go_on, carry), cache
+    # No token is below 0, which XLA does not know: so the chunk is written after all that reads it,
+    # and therefore in place. Without this XLA copies it twice a step.
+    chunk = write_place(chunk, new, index - begin + (tokens.min() < 0))
+    return (index + 1, tokens, go_on, carry), chunk
 
   for end in ends:
-    grow = [(0, 0)] * 3 + [(0, end - places), (0, 0)]
-    cache = jax.tree.map(lambda c, grow=grow: constrain(jnp.pad(c, grow)), cache)
-    state, cache = jax.lax.while_loop(
-      lambda loop, end=end: (loop[0][0] < end) & loop[0][2], body, (state, cache))
-    places = end
+    shape = (*first.shape, config.num_heads, end - begin, config.head_dim)
+    empty = constrain(jnp.zeros(shape, jnp.dtype(config.dtype)))
+    chunk = Chunk(*[(empty,) * config.num_layers] * 2)
+    state, chunk = jax.lax.while_loop(
+      lambda loop, end=end: (loop[0][0] < end) & loop[0][2],
+      functools.partial(body, begin, filled), (state, chunk))
+    begin, filled = end, (*filled, chunk)
   return state[3]
 
 
@@ -358,15 +381,6 @@ def _softmax(scores):
   """Softmax over the last axis, computed in at least float32."""
   wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
   return jax.nn.softmax(wide, axis=-1).astype(scores.dtype)
-
-
-def _joint_softmax(first, second):
-  """Softmax over the last axes of two arrays together, computed in at least float32."""
-  wide = jnp.promote_types(first.dtype, jnp.float32)
-  top = jnp.maximum(first.max(axis=-1, keepdims=True), second.max(axis=-1, keepdims=True))
-  parts = [jnp.exp((s - top).astype(wide)) for s in (first, second)]
-  total = parts[0].sum(axis=-1, keepdims=True) + parts[1].sum(axis=-1, keepdims=True)
-  return [(p / total).astype(first.dtype) for p in parts]
 
 
 def _add(x, bias):
