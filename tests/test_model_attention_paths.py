@@ -9,16 +9,18 @@ import pytest
 from fairjax.config import ModelConfig
 from fairjax.model.attention import attention_keep, relative_attention
 from fairjax.model.attention_blocks import attention_in_blocks
+from fairjax.model.attention_heads import attention_by_head
 from fairjax.model.attention_paths import choose_attention, main_attention
 
 N, B, M, H = 3, 2, 5, 4
 SEED = jnp.array([12345, 2 ** 31 + 6789], jnp.uint32)
 
 
-def _arrays(segment_len, memory_len, dtype):
+def _arrays(segment_len, memory_len, dtype, heads=N):
   rng = np.random.default_rng(segment_len)
   keys = memory_len + segment_len
-  shapes = ((N, B, segment_len, H), (N, B, keys, H), (N, B, keys, H), (N, keys, H), (N, H), (N, H))
+  shapes = ((heads, B, segment_len, H), (heads, B, keys, H), (heads, B, keys, H), (heads, keys, H),
+            (heads, H), (heads, H))
   return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
 
 
@@ -29,10 +31,12 @@ def _value_and_gradients(attention, arrays, length):
   return out, vjp(cotangent)
 
 
+@pytest.mark.parametrize('path', [attention_in_blocks, attention_by_head])
 @pytest.mark.parametrize('rate', [0.0, 0.3])
 @pytest.mark.parametrize(('segment_len', 'memory_len', 'block'), [
   (8, 5, 4), (13, 5, 4), (37, 3, 4), (7, 0, 3), (3, 9, 16), (6, 2, 1)])
-def test_blocks_have_the_values_and_gradients_of_whole_scores(segment_len, memory_len, block, rate):
+def test_blocks_have_the_values_and_gradients_of_whole_scores(
+    segment_len, memory_len, block, rate, path):
   with jax.enable_x64(True):
     arrays = _arrays(segment_len, memory_len, jnp.float64)
     length = jnp.array([memory_len, min(2, memory_len)], jnp.int32)
@@ -40,23 +44,10 @@ def test_blocks_have_the_values_and_gradients_of_whole_scores(segment_len, memor
     expected, ours = (
       jax.jit(lambda a, f=f: _value_and_gradients(f, a, length))(arrays) for f in (
         lambda *a: relative_attention(*a, seed, rate=rate),
-        lambda *a: attention_in_blocks(*a, seed, rate=rate, block=block)))
+        lambda *a: path(*a, seed, rate=rate, block=block)))
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-10), ours, expected)
     assert all(np.abs(g).max() > 1e-3 for g in ours[1])
-
-
-@pytest.mark.parametrize('rate', [0.0, 0.3])
-def test_one_head_at_a_time_has_the_values_and_gradients_of_whole_scores(rate):
-  with jax.enable_x64(True):
-    arrays, length = _arrays(7, M, jnp.float64), jnp.array([M, 1], jnp.int32)
-    seed = SEED if rate else None
-    whole, by_head = (
-      jax.jit(lambda a, by_head=by_head: _value_and_gradients(
-        lambda *a: relative_attention(*a, seed, rate=rate, by_head=by_head), a, length))(arrays)
-      for by_head in (False, True))
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), whole, by_head)
 
 
 @pytest.mark.parametrize('path', ['shift', 'heads', 'blocks'])
@@ -75,10 +66,10 @@ def test_the_config_chooses_the_path(path):
     assert (f'f64[{N},{B},7,{M + 7}]' in program) == (path == 'shift')
 
 
-def _temporaries(attention, segment_len):
+def _temporaries(attention, segment_len, heads=N):
   """Bytes of temporary memory of forward and backward, T = M."""
   shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in jax.eval_shape(
-    lambda: _arrays(segment_len, segment_len, jnp.float32))]
+    lambda: _arrays(segment_len, segment_len, jnp.float32, heads))]
   length = jax.ShapeDtypeStruct((B,), jnp.int32)
   compiled = jax.jit(lambda a, n: _value_and_gradients(attention, a, n)).lower(
     shapes, length).compile()
@@ -93,6 +84,18 @@ def test_blocks_never_hold_the_whole_scores(rate):
   assert _temporaries(lambda *a: relative_attention(*a, seed, rate=rate), T) > scores
   assert _temporaries(
     lambda *a: attention_in_blocks(*a, seed, rate=rate, block=16), T) < 0.25 * scores
+
+
+@pytest.mark.parametrize('rate', [0.0, 0.3])
+def test_heads_hold_the_scores_of_one_head(rate):
+  seed = SEED if rate else None
+
+  def temporaries(heads):
+    return _temporaries(
+      lambda *a: attention_by_head(*a, seed, rate=rate, block=256), 1024, heads)
+
+  one, six = temporaries(1), temporaries(6)
+  assert six - one < 0.1 * 5 * 4 * B * 1024 * 2048  # 5 more heads, a tenth of their scores
 
 
 def test_dropout_is_threefry_of_head_row_position_and_column():

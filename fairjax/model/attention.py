@@ -180,8 +180,6 @@ def relative_attention(
   seed: UInt32[Array, '2'] | None = None,
   *,
   rate: float = 0.0,
-  by_head: bool = False,
-  first_head: Any = 0,
 ) -> Float[Array, 'N B T H']:
   """Attention of a segment over its memory and itself (Dai et al. 2019, section 3.3).
 
@@ -197,28 +195,17 @@ def relative_attention(
     memory_length: `[B]` int32 in [0, M], the newest slots of the memory that are valid.
     seed: `[2]` of `attention_keep`; None: no dropout.
     rate: dropout rate behind `seed`.
-    by_head: one head at a time, recomputed in the backward pass. Less memory traffic for long
-      segments on CPU; the same values.
-    first_head: number of the first head, for `attention_keep`.
 
   Returns:
     `[N, B, T, H]` in the dtype of `value`. Scores are softmaxed in float32 (float64 for float64).
   """
   num_heads, num_rows, num_queries, width = query.shape
-  if by_head:
-    def one_head(xs):
-      head, *inner = xs
-      inner = [x[None] for x in inner]
-      return relative_attention(*inner, memory_length, seed, rate=rate, first_head=head)[0]
-
-    heads = (query, key, value, relative, content_bias, position_bias)
-    return jax.lax.map(jax.checkpoint(one_head), (np.arange(num_heads), *heads))
   positions = np.arange(num_queries, dtype=np.int32)
   mask = visible(
     memory_length, positions, memory_len=key.shape[2] - num_queries, num_keys=key.shape[2])
   keep = attention_keep(
     seed, jnp.broadcast_to(positions[None], (num_rows, num_queries)), num_heads=num_heads,
-    num_columns=key.shape[2], rate=rate, first_head=first_head)
+    num_columns=key.shape[2], rate=rate)
   with_content = (query + content_bias[:, None, None, :]) * width ** -0.5
   with_position = (query + position_bias[:, None, None, :]) * width ** -0.5
   scores = jnp.einsum('nbth,nbsh->nbts', with_content, key)

@@ -3,7 +3,7 @@
 All give the values of `attention.relative_attention`, the reference:
 
 - shift: whole scores `[N, B, T, S]`; the fastest for short segments on CPU.
-- heads: whole scores of one head at a time, which stay in a CPU's caches.
+- heads: one head at a time and in it one block of queries, whose scores stay in a CPU's caches.
 - blocks: scores of one block of queries at a time; for long segments on accelerators without the
   kernel, and where attention weights are dropped.
 - kernel: the fused kernel, for TPUs from v4 on, in float32 and bfloat16; it drops no weights.
@@ -22,9 +22,11 @@ from fairjax.config import ModelConfig
 from fairjax.model import spread
 from fairjax.model.attention import relative_attention
 from fairjax.model.attention_blocks import attention_in_blocks
+from fairjax.model.attention_heads import attention_by_head
 from fairjax.model.attention_kernel import fused_attention, kernel_runs_on
 
 _SHORT = 256  # tokens of a segment whose whole scores are cheap
+_CPU_BLOCK, _CPU_BLOCKS = 128, 8  # queries whose scores stay in a core's cache; most blocks
 
 
 def choose_attention(config: ModelConfig, platform: str, device_kind: str) -> str:
@@ -95,7 +97,8 @@ def main_attention(
   rate = config.attention_dropout
   attention = {
     'shift': functools.partial(relative_attention, rate=rate),
-    'heads': functools.partial(relative_attention, rate=rate, by_head=True),
+    'heads': functools.partial(
+      attention_by_head, block=max(_CPU_BLOCK, -(-query.shape[2] // _CPU_BLOCKS)), rate=rate),
     'blocks': functools.partial(attention_in_blocks, rate=rate, block=config.attention_block),
   }[path]
   return attention(query, key_value[0], key_value[1], *shared, seed)
