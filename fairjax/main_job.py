@@ -180,7 +180,7 @@ class Job:
 
   def report(self) -> None:
     """`report/report.md`, `report.json` and figures from what was measured."""
-    from fairjax.report import ModelRow, paired_samples, write_report
+    from fairjax.report import ModelRow, paired_samples, read_human, write_report
     rows = []
     for model in self.models:
       saved = self._read_measures(model)
@@ -195,6 +195,7 @@ class Job:
       seeds={'run': self.config.seed, 'data': self.config.data.seed,
              'sampling': self.config.sample.seed},
       curves=self._curves(), known_bias=self._known_bias(), notes=self._notes(),
+      human=read_human(self.workdir / 'measures' / 'human.json'),
       paired=paired_samples({m.name: self._records(m) for m in self.models},
                             values=first['largest_pairs'][0]['values']))
     self.log(f'[report] {path}')

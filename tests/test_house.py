@@ -42,8 +42,10 @@ ROOMS = {
   'feed': {'data', 'train'},
   'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
+  'human': {'counterfactual', 'generate', 'measure'},
   'cli': {
-    'counterfactual', 'data', 'model', 'train', 'compile', 'main_job', 'verbs', 'exchange'},
+    'counterfactual', 'data', 'model', 'train', 'compile', 'main_job', 'verbs', 'exchange',
+    'human'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
@@ -67,6 +69,7 @@ PACKAGES = {
   'feed': (set(), set()),
   'exchange': ({'numpy'}, {'safetensors'}),
   'verbs': (set(), {'jax', 'numpy'}),
+  'human': (set(), set()),
   'cli': (set(), set()),
   '__main__': (set(), set()),
 }
