@@ -107,13 +107,13 @@ def correlate(
     resamples: bootstrap resamples.
     seed: of the bootstrap.
   """
-  members = _members(clusters)
+  groups = _Clusters(clusters)
 
   def draw(rng):
-    index = np.concatenate([members[i] for i in rng.integers(len(members), size=len(members))])
+    index = groups.draw(rng)
     return statistic(x[index], y[index])
 
-  return _interval(statistic(x, y), len(x), len(members), draw, resamples=resamples, seed=seed)
+  return _interval(statistic(x, y), len(x), groups.count, draw, resamples=resamples, seed=seed)
 
 
 def rater_tables(
@@ -171,14 +171,13 @@ def agreement(
       counts[row[item], b, a] += 0.5
     pairs.append({'annotators': [first, second], 'n': len(table),
                   'kappa': cohen_kappa(own, linear=linear)})
-  members = _members([clusters[item] for item in items])
+  groups = _Clusters([clusters[item] for item in items])
 
   def draw(rng):
-    index = np.concatenate([members[i] for i in rng.integers(len(members), size=len(members))])
-    return cohen_kappa(counts[index].sum(axis=0), linear=linear)
+    return cohen_kappa(counts[groups.draw(rng)].sum(axis=0), linear=linear)
 
   whole = counts.sum(axis=0)
-  pooled = _interval(cohen_kappa(whole, linear=linear), int(round(whole.sum())), len(members), draw,
+  pooled = _interval(cohen_kappa(whole, linear=linear), int(round(whole.sum())), groups.count, draw,
                      resamples=resamples, seed=seed)
   defined = [p['kappa'] for p in pairs if p['kappa'] is not None]
   return {
@@ -188,12 +187,23 @@ def agreement(
     'pairs_defined': len(defined), 'pairs': pairs}
 
 
-def _members(clusters: Sequence[Any]) -> list[np.ndarray]:
-  """Positions of each cluster."""
-  found: dict[Any, list[int]] = {}
-  for i, name in enumerate(clusters):
-    found.setdefault(name, []).append(i)
-  return [np.array(positions) for positions in found.values()]
+class _Clusters:
+  """Positions by cluster, to draw whole clusters with replacement."""
+
+  def __init__(self, names: Sequence[Any]):
+    numbers: dict[Any, int] = {}
+    own = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
+    self.count = len(numbers)
+    self._order = np.argsort(own, kind='stable')
+    self._sizes = np.bincount(own, minlength=self.count)
+    self._starts = np.cumsum(self._sizes) - self._sizes
+
+  def draw(self, rng: np.random.Generator) -> np.ndarray:
+    """Positions of `count` clusters drawn with replacement."""
+    chosen = rng.integers(self.count, size=self.count)
+    sizes = self._sizes[chosen]
+    inside = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return self._order[np.repeat(self._starts[chosen], sizes) + inside]
 
 
 def _interval(

@@ -12,6 +12,7 @@ sheet is known to belong to the key, and a changed key is refused.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -164,7 +165,7 @@ def sheet_name(export: str, task: str, annotator: str) -> str:
 
 def _make_key(read, files, attributes, options: ExportOptions) -> dict[str, Any]:
   """Draws, numbers and assigns."""
-  tasks = [find_task(name) for name in options.tasks]
+  tasks, attributes = [find_task(name) for name in options.tasks], functools.cache(attributes)
   counts = count_records(read)
   coupled = None
   if options.pairs:

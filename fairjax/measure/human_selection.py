@@ -3,10 +3,12 @@
 A stratum is one (attribute, model, value, template). `draw_stratified` (H-38, H-39) chooses items
 one after another. Each comes from a stratum that still has records and whose attribute has been
 chosen least often so far; among those, whose model of that attribute has; then whose pair of model
-and value; then value; then template; then the stratum itself; what is left is decided by the seed.
-So attributes, models, values and templates are each represented equally, up to one, as long as the
-records allow, even where there are far more strata than items. Within a stratum every record is
-equally likely. Continuations without text cannot be judged: they are left out and counted.
+and value; then whose value; then the stratum itself; then its template; what is left is decided by
+the seed. As long as the records allow, attributes, the models of an attribute and the values of a
+model differ by at most one item, no stratum is used twice before all of its model and value were
+used, and templates differ little, even where there are far more strata than items. Within a stratum
+every record is equally likely. Continuations without text cannot be judged: they are left out and
+counted.
 
 Records are read twice and never held all at once.
 """
@@ -225,7 +227,7 @@ def _allocate(
 ) -> np.ndarray:
   """How many records to take of each stratum, `[S]` int; the rule of the module."""
   keys = [[s[0] for s in strata], [s[:2] for s in strata], [s[:3] for s in strata],
-          [(s[0], s[2]) for s in strata], [(s[0], s[3]) for s in strata], list(strata)]
+          [(s[0], s[2]) for s in strata], list(strata), [(s[0], s[3]) for s in strata]]
   groups = []
   for names in keys:
     index = {name: i for i, name in enumerate(dict.fromkeys(names))}
