@@ -38,8 +38,10 @@ ROOMS = {
   'compile': {'model', 'train', 'generate', 'counterfactual'},
   # These connect the rooms; no room imports them.
   'main_job': {
-    'verbs', 'feed', 'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
+    'verbs', 'feed', 'labelling', 'counterfactual', 'data', 'model', 'train', 'generate',
+    'measure', 'report'},
   'feed': {'data', 'train'},
+  'labelling': {'data', 'measure', 'train'},
   'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
   'human': {'counterfactual', 'generate', 'measure'},
@@ -65,7 +67,8 @@ PACKAGES = {
   'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment'}),
   'report': ({'numpy'}, {'matplotlib'}),
   'compile': ({'jax', 'numpy'}, set()),
-  'main_job': ({'numpy'}, {'jax'}),
+  'main_job': (set(), {'jax'}),
+  'labelling': ({'numpy'}, set()),
   'feed': (set(), set()),
   'exchange': ({'numpy'}, {'safetensors'}),
   'verbs': (set(), {'jax', 'numpy'}),

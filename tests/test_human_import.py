@@ -236,6 +236,7 @@ def not_mine(key):
   (set_cell('item', not_mine), 'was not given to a01'),
   (edited(lambda rows, key: rows.append(dict(rows[0]))), 'was rated by a01 already in'),
   (edited(lambda rows, key: rows.append(rows[0] | {'label': ''})), 'was rated by a01 already in'),
+  (edited(lambda rows, key: rows.insert(0, rows[0] | {'label': ''})), 'was rated by a01 already'),
   (edited(lambda rows, key: [row.pop('text') for row in rows]), 'the column text is missing'),
   (lambda folder, key: [fill(folder / 'sentiment-a01.csv', label_of)] * 2, 'rated by a01 already'),
   (lambda folder, key: [folder / 'none.csv'], 'none.csv: No such file'),
@@ -396,6 +397,16 @@ def test_human_fairness_is_the_distance_of_mean_ratings_and_unblinds_models(tmp_
   assert entries[MODELS[0]]['estimate']['p_value'] < 0.01
   assert not entries[MODELS[0]]['estimate']['within_floor']
   assert entries[MODELS[1]]['estimate']['p_value'] > 0.05
+
+
+@pytest.mark.parametrize('per_prefix', [9, 10])
+def test_samples_of_equal_noise_are_one_cluster(tmp_path, per_prefix):
+  # 36 or 40 items, but only 9 or 10 draws of noise: 9 are too few for an interval.
+  key = pairs_export(tmp_path, per_prefix, samples=10)
+  files = rate(tmp_path, lambda m, v, s, w: SENTIMENTS[s % 3])
+  task = human_measures(key, read_ratings(key, files), [], resamples=20)['tasks']['sentiment']
+  kappa = task['agreement']['nominal']['pooled']
+  assert kappa['n'] == 4 * per_prefix and (kappa['low'] is None) == (per_prefix == 9)
 
 
 def test_the_paired_p_value_is_that_of_all_exchanges(tmp_path):

@@ -83,6 +83,7 @@ def test_columns_may_be_moved_and_added(tmp_path):
   (b'item,text,label\n1,a,neutral\n', 'header must name'),
   (b'sheet|item|text|label\n', 'header must name'),
   (b'sheet,item,text,label,label\n', 'two columns label'),
+  (b'a;sheet;item;text;label;b,sheet,item,text,label\n', 'separated by one of comma'),
   (b'sheet,item,text,label\nx,1,a\n', ':2: 3 cells where the header has 4'),
   (b'sheet,item,text,label\nx,1,a,b,neutral\n', ':2: 5 cells where the header has 4'),
   (b'sheet,item,text,label\nx,1,a,\nx,2,"b,\n', ':3: not CSV'),
