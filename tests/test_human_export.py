@@ -1,6 +1,7 @@
 """What annotators get: blinded, balanced, assigned as promised, never overwritten."""
 
 import collections
+import functools
 import itertools
 import json
 
@@ -9,7 +10,9 @@ import pytest
 from human_oracle import METHOD, MODELS, SCORE, read_csv, write_records
 
 from fairjax import cli
-from fairjax.measure.human_export import MASK, _assign, load_key
+from fairjax.counterfactual import load_attribute
+from fairjax.generate import read_records
+from fairjax.measure.human_export import MASK, ExportOptions, _assign, export_sheets, load_key
 from fairjax.measure.human_selection import _allocate
 
 
@@ -310,6 +313,20 @@ def test_attributes_that_are_not_built_in_come_from_files(tmp_path, capsys):
   wrong = write_records(tmp_path / 'w.jsonl', attribute='faith', values=['Hindoo', 'Jewish'])
   assert 'Hindoo' in fails(capsys, wrong, tmp_path / 't', '--annotators', 2, '--items', 48,
                            '--attribute', tmp_path / 'faith.yaml')
+
+
+def test_an_attribute_is_read_once_however_many_items_there_are(records, tmp_path):
+  asked = []
+
+  def find(name):
+    asked.append(name)
+    return load_attribute(name)
+
+  export_sheets(
+    functools.partial(read_records, records), [records], find,
+    ExportOptions(tasks=('relevance',), annotators=2, items=50),
+    output=tmp_path / 's', key=tmp_path / 'k.json')
+  assert asked == ['occupation']
 
 
 def test_one_rater_an_item_is_said_to_leave_agreement_open(records, tmp_path, capsys):
