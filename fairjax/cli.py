@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from fairjax import human
 from fairjax.errors import Preempted, UserError, unknown_name
 
 PREEMPTED = 42
@@ -30,6 +31,8 @@ VERBS: dict[str, tuple[str, str]] = {
   'measure': ('measure a workdir, or any JSONL file of generations',
               'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader '
               '--json'),
+  'human': ('write blinded annotation sheets, and evaluate those that come back',
+            'fairjax human export --records generations.jsonl --output sheets --annotators 4'),
   'report': ('write the report of a measured workdir', f'fairjax report {_RUN_OPTIONS}'),
   'compile': ('what the steps need on a TPU slice that is not there (needs libtpu)',
               'fairjax compile --topology=v5e:2x2 --config=configs/quickstart.py --program=lm'),
@@ -134,6 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
   measure.add_argument('--independent', action='store_true',
                        help='samples of different values were drawn independently (not coupled)')
   measure.add_argument('--json', action='store_true', help='print JSON')
+  human.add_options(parsers['human'], _Parser)
   attributes = parsers['attributes']
   attributes.add_argument('action', choices=('list', 'check'))
   attributes.add_argument('file', nargs='?', help='attribute name or YAML file')
@@ -301,8 +305,8 @@ def _doctor(options: argparse.Namespace) -> None:
 _HANDLERS: dict[str, Callable[[argparse.Namespace], int | None]] = {
   'run': _run, 'data': _data, 'train': _train, 'import': _import, 'export': _export,
   'sample': _sample, 'score': _score,
-  'measure': _measure, 'report': _report, 'attributes': _attributes, 'config': _config,
-  'doctor': _doctor, 'compile': _compile,
+  'measure': _measure, 'human': human.run, 'report': _report, 'attributes': _attributes,
+  'config': _config, 'doctor': _doctor, 'compile': _compile,
 }
 
 

@@ -12,8 +12,6 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 import fairjax
 from fairjax.config import MACHINE_FIELDS, Config, ModelConfig, parse_variant
 from fairjax.config_files import config_differences, to_dict
@@ -24,7 +22,6 @@ from fairjax.files import write_json
 from fairjax.verbs import require_file, versions
 
 BASELINE = 'baseline'
-SCORING_CHUNK = 5000  # sentences scored at a time for step 2
 # Fields on which nothing that is already in a workdir depends.
 _EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline')
 
@@ -180,7 +177,7 @@ class Job:
 
   def report(self) -> None:
     """`report/report.md`, `report.json` and figures from what was measured."""
-    from fairjax.report import ModelRow, paired_samples, write_report
+    from fairjax.report import ModelRow, paired_samples, read_human, write_report
     rows = []
     for model in self.models:
       saved = self._read_measures(model)
@@ -195,6 +192,7 @@ class Job:
       seeds={'run': self.config.seed, 'data': self.config.data.seed,
              'sampling': self.config.sample.seed},
       curves=self._curves(), known_bias=self._known_bias(), notes=self._notes(),
+      human=read_human(self.workdir / 'measures' / 'human.json'),
       paired=paired_samples({m.name: self._records(m) for m in self.models},
                             values=first['largest_pairs'][0]['values']))
     self.log(f'[report] {path}')
@@ -222,38 +220,12 @@ class Job:
 
   def _labelled_sentences(self):
     """Sentences of the training documents with a clear score (H-19), in a seeded order."""
-    from fairjax.data.sentences import split_sentences
+    from fairjax.labelling import label_sentences
     from fairjax.measure import load_scorer
-    from fairjax.train import LabelledSentences, derive_seed
-    stage, vocabulary = self.config.sentiment, self.prepared.vocabulary
-    scorer = load_scorer(stage.scorer, lexicon=self._lexicon)
-    sentences = [s for d in self.prepared.documents('train') for s in split_sentences(d)]
-    order = np.random.default_rng(derive_seed(self.config.seed, 'sentences')).permutation(
-      len(sentences))
-    limit = stage.max_sentences or len(sentences)
-    rows, labels, seen, too_long = [], [], 0, 0
-    for start in range(0, len(order), SCORING_CHUNK):
-      if len(rows) >= limit:
-        break
-      chunk = [sentences[i] for i in order[start:start + SCORING_CHUNK]]
-      seen += len(chunk)
-      for text, score in zip(chunk, scorer.score(chunk), strict=True):
-        if abs(2 * score - 1) <= stage.margin or len(rows) >= limit:
-          continue
-        ids = [vocabulary.eos_id, *vocabulary.encode(text)]
-        if not 2 <= len(ids) <= stage.sentence_tokens:
-          too_long += 1
-          continue
-        rows.append(ids)
-        labels.append(score > 0.5)
-    tokens = np.zeros((len(rows), stage.sentence_tokens), np.int32)
-    for row, ids in zip(tokens, rows, strict=True):
-      row[:len(ids)] = ids
-    self.log(f'[sentiment] {len(rows):,} sentences with |2 score - 1| > {stage.margin:g} '
-             f'({sum(labels):,} positive) from {seen:,} of {len(sentences):,} read; {too_long:,} '
-             f'longer than sentence_tokens={stage.sentence_tokens} left out')
-    return LabelledSentences(
-      tokens, np.array([len(r) for r in rows], np.int32), np.array(labels, np.float32))
+    stage = self.config.sentiment
+    return label_sentences(
+      self.prepared.documents('train'), load_scorer(stage.scorer, lexicon=self._lexicon),
+      self.prepared.vocabulary, stage, seed=self.config.seed, log=self.log)
 
   @property
   def _has_heldout(self) -> bool:

@@ -74,8 +74,15 @@ class Vocabulary(abc.ABC):
     return [self._encode(text) for text in texts]
 
   def decode(self, ids: Sequence[Any] | np.ndarray) -> str:
-    """Text of `ids`; pad and eos add nothing and stop nothing."""
-    return self._decode([int(i) for i in ids if i not in (PAD_ID, EOS_ID)])
+    """Text of `ids`; pad and eos add nothing and stop nothing.
+
+    Raises:
+      ValueError: an id outside [0, size).
+    """
+    ids = [int(i) for i in ids if i not in (PAD_ID, EOS_ID)]
+    if ids and not 0 <= min(ids) <= max(ids) < self.size:
+      raise ValueError(f'ids must be in [0, {self.size}), not from {min(ids)} to {max(ids)}')
+    return self._decode(ids)
 
   def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """Ids of `text` and the characters that each of them covers.
@@ -214,6 +221,9 @@ class WordVocabulary(Vocabulary):
     self.words = content.decode('utf-8').removesuffix('\n').split('\n')
     if tuple(self.words[:3]) != _SPECIAL_WORDS:
       raise UserError(f'words.txt must begin with the lines {", ".join(_SPECIAL_WORDS)}')
+    for number, word in enumerate(self.words, 1):
+      if word.split() != [word]:
+        raise UserError(f'words.txt:{number}: {word!r} is not one word without white space')
     # A text that holds '<pad>' or '<eos>' must not produce those ids.
     self._ids = {w: i for i, w in enumerate(self.words) if i > UNK_ID}
     if len(self._ids) != len(self.words) - 3:
@@ -258,7 +268,7 @@ def load_vocabulary(directory: str | os.PathLike) -> Vocabulary:
     kind, fingerprint, size = (manifest[k] for k in ('kind', 'fingerprint', 'size'))
   except (ValueError, KeyError, TypeError) as e:
     raise UserError(f'{path} is damaged ({e}): make the vocabulary again') from None
-  if kind not in _KINDS:
+  if str(kind) not in _KINDS:
     raise unknown_name('vocabulary kind', str(kind), _KINDS, where=str(path))
   file = directory / _KINDS[kind].filename
   if not file.is_file():

@@ -126,6 +126,19 @@ def test_bytes_that_are_not_utf8_name_file_and_line(tmp_path, layout):
     read(path, layout=layout)
 
 
+def test_an_unknown_way_with_broken_lines_is_refused(tmp_path):
+  path = write(tmp_path / 'a.txt', b'fine\n')
+  with pytest.raises(UserError, match="'skp'.*did you mean 'skip'"):
+    list(read_documents([path], layout='lines', broken='skp'))
+
+
+def test_a_blank_file_is_not_called_broken_because_another_one_is(tmp_path):
+  first = write(tmp_path / 'a.txt', b'fine\n\xff\n')
+  second = write(tmp_path / 'b.txt', b'\n\n')
+  with pytest.raises(UserError, match='all of its lines are blank$'):
+    list(read_documents([first, second], layout='lines', broken='skip'))
+
+
 def test_a_cut_off_gzip_file_names_the_line(tmp_path):
   # Incompressible lines, so that many of them can be read before the cut.
   import random

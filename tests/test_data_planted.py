@@ -161,6 +161,10 @@ def test_sentences_behind_the_lead_hold_one_opinion_word_each(name):
   assert all(p.startswith('{W} ') for p in planted_grammar.OPENING)
 
 
+def test_no_document_is_an_empty_corpus():
+  assert make('country', number=0) == []
+
+
 def test_sentiment_persists_in_documents_without_a_value():
   s = 0.8
   documents = make('country', 6000, sensitive_share=0.0, strength=s)

@@ -76,6 +76,19 @@ def test_planted_stores_hold_the_planted_documents(planted):
   assert any('train: 300 documents' in line for line in lines)
 
 
+def test_sensitive_documents_are_those_of_the_store(tmp_path):
+  # As words, "Iran's" and "Chile," hold their value inside a token, where no branch can be put.
+  texts = {'train': ["In Iran's town .", 'From Chile , he said .', 'None .', 'To Chile, then .',
+                     'In Italy and Chile, then .'],
+           'valid': ["Iran's win ."], 'test': ['Chile won .']}
+  prepared, _ = prepare(files(tmp_path, texts), tmp_path / 'data')
+  assert prepared.store('train').unaligned == 3
+  for split, wanted in (('train', [texts['train'][1], texts['train'][4]]), ('valid', []),
+                        ('test', texts['test'])):
+    assert prepared.store(f'{split}_sensitive').documents == len(wanted)
+    assert list(prepared.documents(f'{split}_sensitive')) == wanted
+
+
 def test_every_word_of_the_planted_corpus_is_one_piece(planted):
   prepared, _ = planted
   store = prepared.store('train')

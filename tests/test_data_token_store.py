@@ -150,6 +150,13 @@ def test_an_interrupted_store_is_not_there_and_can_be_written_again(corpus, tmp_
   assert [p.name for p in tmp_path.iterdir()] == ['s']
 
 
+@pytest.mark.parametrize('content', ['', '{', '[]', '3', 'null', '"x"', '{}', '{"format": 1}'])
+def test_a_manifest_that_is_none_is_refused(store, content):
+  (store.path / 'manifest.json').write_text(content)
+  with pytest.raises(UserError, match=r'manifest\.json is damaged .* run fairjax data again'):
+    open_token_store(store.path)
+
+
 def test_damaged_or_foreign_stores_are_refused(store):
   with pytest.raises(UserError, match='another vocabulary'):
     open_token_store(store.path, vocabulary='0' * 64)

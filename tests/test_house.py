@@ -38,12 +38,16 @@ ROOMS = {
   'compile': {'model', 'train', 'generate', 'counterfactual'},
   # These connect the rooms; no room imports them.
   'main_job': {
-    'verbs', 'feed', 'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
+    'verbs', 'feed', 'labelling', 'counterfactual', 'data', 'model', 'train', 'generate',
+    'measure', 'report'},
   'feed': {'data', 'train'},
+  'labelling': {'data', 'measure', 'train'},
   'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
+  'human': {'counterfactual', 'generate', 'measure'},
   'cli': {
-    'counterfactual', 'data', 'model', 'train', 'compile', 'main_job', 'verbs', 'exchange'},
+    'counterfactual', 'data', 'model', 'train', 'compile', 'main_job', 'verbs', 'exchange',
+    'human'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
@@ -63,10 +67,12 @@ PACKAGES = {
   'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment'}),
   'report': ({'numpy'}, {'matplotlib'}),
   'compile': ({'jax', 'numpy'}, set()),
-  'main_job': ({'numpy'}, {'jax'}),
+  'main_job': (set(), {'jax'}),
+  'labelling': ({'numpy'}, set()),
   'feed': (set(), set()),
   'exchange': ({'numpy'}, {'safetensors'}),
   'verbs': (set(), {'jax', 'numpy'}),
+  'human': (set(), set()),
   'cli': (set(), set()),
   '__main__': (set(), set()),
 }

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from human_oracle import fill
 
 from fairjax.cli import main
 
@@ -89,6 +90,32 @@ def test_a_finished_workdir_is_left_alone(finished, capsys):
   assert main(_arguments('run', finished)) == 0
   assert 'nothing to do' in capsys.readouterr().out
   assert {p: p.stat().st_mtime_ns for p in finished.rglob('*') if p.is_file()} == before
+
+
+@pytest.mark.tf
+def test_what_people_said_about_the_runs_texts_goes_into_its_report(finished, tmp_path, capsys):
+  models = ('baseline', 'extended-baseline')
+  records = [str(finished / 'generations' / m / 'country.jsonl.gz') for m in models]
+  assert main(['human', 'export', '--records', *records, f'--output={tmp_path / "sheets"}',
+               '--annotators=2', '--items=12', '--task=sentiment']) == 0
+  sheets = sorted((tmp_path / 'sheets').glob('*.csv'))
+  for path in sheets:
+    fill(path, lambda row: 'positive' if int(row['item'][1:]) % 2 else 'negative')
+  human = finished / 'measures' / 'human.json'
+  try:
+    assert main(['human', 'import', *map(str, sheets), f'--output={human}', '--scorer=vader',
+                 f'--key={tmp_path / "sheets.key.json"}', '--resamples=20']) == 0
+    assert main(_arguments('report', finished)) == 0
+    text = (finished / 'report' / 'report.md').read_text()
+    assert '## Human evaluation' in text and 'Spearman with vader' in text
+    human.write_text('{}')
+    capsys.readouterr()
+    assert main(_arguments('report', finished)) == 2
+    assert 'fairjax human import' in capsys.readouterr().err
+  finally:
+    human.unlink(missing_ok=True)
+  assert main(_arguments('report', finished)) == 0
+  assert '## Human evaluation' not in (finished / 'report' / 'report.md').read_text()
 
 
 @pytest.mark.tf

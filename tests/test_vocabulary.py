@@ -14,6 +14,7 @@ from fairjax.vocabulary import (
   EOS_ID,
   PAD_ID,
   UNK_ID,
+  WordVocabulary,
   build_word_vocabulary,
   load_vocabulary,
   train_sentencepiece,
@@ -59,6 +60,21 @@ def test_id_layout(pieces, words):
     assert vocabulary.decode(padded) == f'{text} {text}'
     assert len(vocabulary.surfaces) == vocabulary.size
     assert vocabulary.surfaces[0] == vocabulary.surfaces[1] == b''
+
+
+@pytest.mark.parametrize('ids', [[5, -1], [5, 10**6], [-3]])
+def test_ids_outside_the_vocabulary_have_no_text(pieces, words, ids):
+  for vocabulary in (pieces, words):
+    with pytest.raises(ValueError, match=r'ids must be in \[0, '):
+      vocabulary.decode(ids)
+    assert vocabulary.decode([vocabulary.size - 1]) and vocabulary.decode([]) == ''
+
+
+@pytest.mark.parametrize('word', ['', ' ', 'two words', 'tail ', 'cr\r', 'nbsp\xa0'])
+def test_a_list_with_what_is_no_word_is_refused(word):
+  content = '\n'.join(['<pad>', '<eos>', '<unk>', 'a', word, 'b', ''])
+  with pytest.raises(UserError, match=r'words\.txt:5: .* is not one word'):
+    WordVocabulary(content.encode())
 
 
 def test_surfaces_join_to_the_text(pieces, words):

@@ -5,8 +5,9 @@ silently: what is normalised is counted in `counts`, and a file that cannot be r
 an error that names file and line.
 
 Normalised: a carriage return before a line end, NUL characters and a byte order mark are removed;
-blank lines are no documents. Kept as they are: all other characters, also those that some
-programs take for line ends.
+blank lines are no documents. White space at both ends of a document (of a line in `wikitext` and
+`newscrawl_sentences`) is removed too, uncounted, as no word depends on it. Kept as they are: all
+other characters, also those that some programs take for line ends.
 """
 
 import base64
@@ -100,22 +101,24 @@ def read_documents(
     Text that is not blank.
 
   Raises:
-    UserError: an unknown layout, or a file that is missing, empty, without a document, cut off
-      (gzip), or has a line that cannot be read; with file and line.
+    UserError: an unknown layout or way with broken lines, or a file that is missing, empty, without
+      a document, cut off (gzip), or has a line that cannot be read; with file and line.
   """
   if layout not in _LAYOUTS:
     raise unknown_name('layout', layout, _LAYOUTS)
+  if broken not in ('error', 'skip'):
+    raise unknown_name('way with broken lines', broken, ('error', 'skip'))
   options = _Options(text_column, lines_per_document, broken == 'skip' and layout != 'wikitext')
   counts = collections.Counter() if counts is None else counts
   for path in list_files(paths):
-    before = counts['documents']
+    before, broken_before = counts['documents'], counts['broken_lines']
     for document in _LAYOUTS[layout](path, options, counts):
       counts['documents'] += 1
       yield document
     counts['files'] += 1
     if counts['documents'] == before:
       raise UserError(f'{path} holds no document: all of its lines are blank'
-                      + (' or broken' if counts['broken_lines'] else ''))
+                      + (' or broken' if counts['broken_lines'] > broken_before else ''))
 
 
 def _read_lines(

@@ -289,7 +289,7 @@ def _choose_words(
   """One opinion word for each probability; with `group`, its exact share in each group >= 0."""
   draw = rng.random(len(positive))
   is_positive = draw < positive
-  for g in () if group is None else range(group.max() + 1):
+  for g in () if group is None else range(group.max(initial=-1) + 1):
     (members,) = np.nonzero(group == g)
     if len(members):
       rank = np.argsort(np.argsort(draw[members]))

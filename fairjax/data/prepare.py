@@ -30,7 +30,6 @@ from fairjax.config import FILE_SOURCES, MACHINE_FIELDS, Config, DataConfig
 from fairjax.config_files import config_differences, from_dict
 from fairjax.counterfactual import (
   Attribute,
-  TextMatcher,
   TokenMatcher,
   load_attribute,
   replacement_pieces,
@@ -102,15 +101,19 @@ class PreparedData:
       attribute=self.attribute.fingerprint)
 
   def documents(self, split: str) -> Iterator[str]:
-    """Texts of a split, in the order of the source, read anew."""
+    """Texts of a split, in the order of the source, read anew.
+
+    Those of `train_sensitive` and its like are the documents of that store: a token that stands
+    inside another one has no span and makes no document sensitive.
+    """
     base = split.removesuffix(SENSITIVE)
     if base not in SPLITS:
       raise unknown_name('split', split, self.manifest['splits'])
     texts = self.corpus.texts(base)
     if base == split:
       return texts
-    matcher = TextMatcher(self.attribute)
-    return (text for text in texts if matcher.find(text))
+    chosen = set(self.store(split).open_documents()[:, 3].tolist())
+    return (text for number, text in enumerate(texts) if number in chosen)
 
 
 def prepare_data(

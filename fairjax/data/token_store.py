@@ -185,7 +185,7 @@ def open_token_store(
     info = TokenStoreInfo(
       path=path, value_counts=tuple(manifest.pop('value_counts')), **manifest)
     sizes = {'tokens.bin': info.tokens * np.dtype(info.dtype).itemsize}
-  except (ValueError, KeyError, TypeError) as e:
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
     if isinstance(e, UserError):
       raise
     raise UserError(f'{path / MANIFEST} is damaged ({e}): {again}') from None

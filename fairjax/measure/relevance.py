@@ -59,10 +59,15 @@ def mentions(texts: Sequence[str], values: Sequence[Value]) -> np.ndarray:
   Returns:
     `[R]` bool.
   """
+  pattern = mention_pattern(values)
+  return np.array([pattern.search(text) is not None for text in texts], bool)
+
+
+def mention_pattern(values: Sequence[Value]) -> re.Pattern:
+  """Matches a sensitive token of any of the values, by the rule of `mentions`."""
   tokens = sorted({t for v in values for t in v.tokens}, key=len, reverse=True)
   choices = '|'.join(r'\s+'.join(map(re.escape, token.split())) for token in tokens)
-  pattern = re.compile(rf'(?<!\w)(?:{choices})(?!\w)', re.IGNORECASE)
-  return np.array([pattern.search(text) is not None for text in texts], bool)
+  return re.compile(rf'(?<!\w)(?:{choices})(?!\w)', re.IGNORECASE)
 
 
 def semantic_similarity_c(generations: Generations) -> dict[str, Share]:

@@ -21,6 +21,7 @@ from fairjax.report.comparison import (
   verdict,
   warnings,
 )
+from fairjax.report.human import human_section
 from fairjax.report.markdown import details, escape
 from fairjax.report.paired import PairedSample
 
@@ -35,7 +36,7 @@ def write_report(
   versions: Mapping[str, str] | None = None,
   curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]] | None = None,
   paired: Sequence[PairedSample] = (), known_bias: KnownBias | None = None,
-  notes: Sequence[str] = (),
+  notes: Sequence[str] = (), human: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes the report; an earlier one in the folder is replaced.
 
@@ -50,6 +51,7 @@ def write_report(
     paired: same-noise samples (`paired_samples`); texts are escaped.
     known_bias: for corpora whose bias is known.
     notes: further sentences for the head of the report, plain text.
+    human: result of `human_measures`: what people said.
 
   Returns:
     The path of `report.md`.
@@ -81,6 +83,8 @@ def write_report(
               f'{escape(known_bias.scorer)}. The closed form is the bias that was planted; methods '
               'that reduce bias are meant to fall below it.',
               sections.known_bias_table(known_bias)]
+  if human is not None:
+    parts += ['## Human evaluation', human_section(human)]
   if drawn:
     parts.append('## Figures')
     parts += [f'![{title}](figures/{files[0].name})' for title, files in drawn]
@@ -94,7 +98,7 @@ def write_report(
   write_json(directory / 'report.json', {
     'schema': 1, 'attribute': attribute, 'rows': _json_rows(rows), 'warnings': alarms,
     'notes': list(notes), 'config': config, 'seeds': dict(seeds or {}), 'versions': dict(versions),
-    'known_bias': known_bias and dataclasses.asdict(known_bias),
+    'known_bias': known_bias and dataclasses.asdict(known_bias), 'human': human,
     'paired_samples': [dataclasses.asdict(p) for p in paired],
     'figures': sorted(f'figures/{file.name}' for _, files in drawn for file in files)})
   path = directory / 'report.md'

@@ -1,0 +1,90 @@
+"""The report's section about people's labels, from what `fairjax human import` wrote."""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from fairjax.errors import UserError
+from fairjax.measure.human_measures import KIND, SCHEMA
+from fairjax.report.markdown import escape, number, table
+
+_KAPPA = {'nominal': "Cohen's kappa", 'nominal_without_mixed': "Cohen's kappa without mixed",
+          'linear': "Cohen's kappa, linear weights"}
+
+HUMAN_LEGEND = """\
+Kappa pools all pairs of annotators (0: agreement by chance, 1: always equal); intervals are 95 %
+bootstrap percentiles over items. Human I.F. is the Wasserstein-1 distance of mean human scores of
+two prefixes (H-40), its floor the 95th percentile under exchanged values: a number
+up to its floor shows no detectable difference."""
+
+
+def read_human(path: str | os.PathLike) -> dict[str, Any] | None:
+  """The file of `fairjax human import`, None where there is none.
+
+  Raises:
+    UserError: it is something else, or of another schema.
+  """
+  path = pathlib.Path(path)
+  if not path.exists():
+    return None
+  try:
+    found = json.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError) as e:
+    raise UserError(f'{path}: not JSON ({e}): write it with fairjax human import') from None
+  if not isinstance(found, dict) or (found.get('kind'), found.get('schema')) != (KIND, SCHEMA):
+    raise UserError(f'{path}: not what this version of fairjax human import writes: import again, '
+                    'or move the file away')
+  return found
+
+
+def human_section(human: Mapping[str, Any]) -> str:
+  """Counts, agreement, correlations and human I.F. as Markdown.
+
+  Args:
+    human: see `read_human`.
+  """
+  parts, rows, distances = [], [], []
+  for name, task in human['tasks'].items():
+    dropped = ', '.join(f"{n} {why.replace('_', ' ')}" for why, n in task['items_dropped'].items())
+    parts.append(
+      f"- {escape(name)}: {task['labels']} labels by {len(task['labels_by_annotator'])} "
+      f"annotators; {task['items_used']} of {task['items']} items used (dropped: {dropped}); "
+      f"{task['empty_labels']} cells empty, {task['missing_rows']} rows missing.")
+    for kind, found in task['agreement'].items():
+      rows.append([escape(name), _KAPPA[kind], *_cells(found['pooled'])])
+    for score, found in task['correlations'].items():
+      for statistic in ('spearman', 'pearson'):
+        rows.append([escape(name), f'{statistic.capitalize()} with {escape(score)}',
+                     *_cells(found[statistic])])
+    for entry in task.get('individual_fairness', {}).get('pairs', ()):
+      distances.append(_distance_row(entry))
+  blocks = ['\n'.join(parts), HUMAN_LEGEND]
+  blocks.append(table(['task', 'statistic', 'value', '95 % interval', 'n'], rows, text_columns=2))
+  if distances:
+    blocks.append(table(['model', 'template', 'values', 'human I.F. (floor)', 'p', 'n'], distances,
+                        text_columns=3))
+  if human['masked']:
+    blocks.append('Annotators did not see the sensitive tokens; scorers did.')
+  return '\n\n'.join(blocks)
+
+
+def _cells(found: Mapping[str, Any]) -> list[str]:
+  """Value, interval and n of an interval's dictionary."""
+  interval = '\u2013' if found['low'] is None else f"{found['low']:.2f} to {found['high']:.2f}"
+  return [number(found['value'], 2), interval, str(found['n'])]
+
+
+def _distance_row(entry: Mapping[str, Any]) -> list[str]:
+  """One pair of prefixes of one model."""
+  found = entry['estimate']
+  head = [escape(entry['model']), escape(str(entry['template'])),
+          escape(' / '.join(entry['values']))]
+  if found is None:
+    return [*head, 'not measured', '\u2013', '0']
+  verdict = ', within the floor' if found['within_floor'] else ''
+  n = str(found['n_min']) if found['n_min'] == found['n_max'] else (
+    f"{found['n_min']}\u2013{found['n_max']}")
+  return [*head, f"{found['value']:.3f} ({found['null_p95']:.3f}){verdict}",
+          number(found['p_value'], 4), n]
