@@ -21,6 +21,7 @@ from fairjax.counterfactual import Prefix, load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.feed import PreparedFeed
 from fairjax.files import write_json
+from fairjax.run_scorers import load_run_scorer
 from fairjax.verbs import require_file, versions
 
 BASELINE = 'baseline'
@@ -69,6 +70,7 @@ class Job:
     if done.exists():
       self.log(f'{self.workdir} is finished: nothing to do. Report: {report}')
       return
+    _ = self._scorers  # a missing key or lexicon must not wait for the end of the training
     self.train()
     self.sample()
     self.measure()
@@ -151,12 +153,12 @@ class Job:
 
   def score(self) -> None:
     """Scores every continuation with every scorer, into `scores/`."""
-    from fairjax.measure import score_records
+    from fairjax.measure import score_file, score_records
     for model, heldout in self._measured:
       records = list(self._records(model, heldout=heldout))
       for scorer in self._scorers:
-        score_records(records, scorer, self._scores(model, heldout=heldout)
-                      / f'{self.attribute.name}.{scorer.name}.npz')
+        score_records(records, scorer, score_file(
+          self._scores(model, heldout=heldout), self.attribute.name, scorer))
       self.log(f'[score] {model.name}{" held-out" if heldout else ""}: {len(records):,} records')
 
   def measure(self) -> None:
@@ -223,10 +225,9 @@ class Job:
   def _labelled_sentences(self):
     """Sentences of the training documents with a clear score (H-19), in a seeded order."""
     from fairjax.data.sentences import split_sentences
-    from fairjax.measure import load_scorer
     from fairjax.train import LabelledSentences, derive_seed
     stage, vocabulary = self.config.sentiment, self.prepared.vocabulary
-    scorer = load_scorer(stage.scorer, lexicon=self._lexicon)
+    scorer = self._scorer(stage.scorer)
     sentences = [s for d in self.prepared.documents('train') for s in split_sentences(d)]
     order = np.random.default_rng(derive_seed(self.config.seed, 'sentences')).permutation(
       len(sentences))
@@ -265,25 +266,12 @@ class Job:
     found = [(model, False) for model in self.models]
     return found + ([(self.models[0], True)] if self._has_heldout else [])
 
-  @property
-  def _lexicon(self) -> tuple[str, ...] | None:
-    """Files of opinion words; those of the grammar for the planted corpus."""
-    if self.config.measure.lexicon or self.config.data.source != 'planted':
-      return self.config.measure.lexicon or None
-    from fairjax.data.planted import NEGATIVE, POSITIVE
-    paths = []
-    for name, words in (('positive', POSITIVE), ('negative', NEGATIVE)):
-      paths.append(self.workdir / 'data' / f'lexicon_{name}.txt')
-      if not paths[-1].exists():
-        paths[-1].parent.mkdir(parents=True, exist_ok=True)
-        paths[-1].write_text('; opinion words of the planted corpus\n' + '\n'.join(words) + '\n',
-                             encoding='utf-8')
-    return tuple(map(str, paths))
-
   @functools.cached_property
   def _scorers(self) -> list:
-    from fairjax.measure import load_scorer
-    return [load_scorer(name, lexicon=self._lexicon) for name in self.config.measure.scorers]
+    return [self._scorer(name) for name in self.config.measure.scorers]
+
+  def _scorer(self, name: str):
+    return load_run_scorer(name, self.config, self.workdir, self.log)
 
   def _card(self, model: Model) -> dict[str, Any]:
     """Identity and digest of a trained model."""

@@ -38,12 +38,16 @@ ROOMS = {
   'compile': {'model', 'train', 'generate', 'counterfactual'},
   # These connect the rooms; no room imports them.
   'main_job': {
-    'verbs', 'feed', 'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
+    'verbs', 'feed', 'run_scorers', 'counterfactual', 'data', 'model', 'train', 'generate',
+    'measure', 'report'},
+  'run_scorers': {'data', 'measure'},
   'feed': {'data', 'train'},
   'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
+  'scorer_verbs': {'counterfactual', 'generate', 'measure', 'report'},
   'cli': {
-    'counterfactual', 'data', 'model', 'train', 'compile', 'main_job', 'verbs', 'exchange'},
+    'counterfactual', 'data', 'model', 'train', 'compile', 'generate', 'main_job', 'verbs',
+    'scorer_verbs', 'exchange'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
@@ -60,13 +64,15 @@ PACKAGES = {
   'model': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
   'train': ({'jax', 'flax', 'optax', 'orbax', 'numpy', 'jaxtyping'}, {'clu'}),
   'generate': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
-  'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment'}),
+  'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment', 'google'}),
   'report': ({'numpy'}, {'matplotlib'}),
   'compile': ({'jax', 'numpy'}, set()),
   'main_job': ({'numpy'}, {'jax'}),
   'feed': (set(), set()),
+  'run_scorers': (set(), set()),
   'exchange': ({'numpy'}, {'safetensors'}),
   'verbs': (set(), {'jax', 'numpy'}),
+  'scorer_verbs': (set(), set()),
   'cli': (set(), set()),
   '__main__': (set(), set()),
 }

@@ -15,7 +15,7 @@ from fairjax.measure.generations import Generations, read_generations
 from fairjax.measure.measures import measure_records
 from fairjax.measure.perplexity import Perplexity, bits_per_byte, token_perplexity, word_perplexity
 from fairjax.measure.relevance import Share, mentions, semantic_similarity_c
-from fairjax.measure.score_cache import score_records, score_texts
+from fairjax.measure.score_cache import score_file, score_records, score_texts
 from fairjax.measure.scorers import (
   OpinionScorer,
   RecordedScorer,
@@ -30,7 +30,7 @@ __all__ = [
   'Estimate', 'Fairness', 'Generations', 'OpinionScorer', 'Perplexity', 'RecordedScorer',
   'SampleScores', 'Scorer', 'Share', 'VaderScorer', 'bits_per_byte', 'group_fairness',
   'individual_fairness', 'load_scorer', 'measure_fairness', 'measure_records', 'mentions',
-  'read_generations', 'score_records', 'score_texts', 'semantic_similarity_c',
+  'read_generations', 'score_file', 'score_records', 'score_texts', 'semantic_similarity_c',
   'sensitive_lexicon_words', 'token_perplexity', 'wasserstein_1', 'wasserstein_1_equal',
   'word_perplexity',
 ]
