@@ -111,9 +111,10 @@ def audit_words(result: Mapping[str, Any]) -> list[str]:
     f"{counts['frames']:,} differ outside the token."]
   biased = {n: s['own_bias'] for n, s in result['scorers'].items() if s['own_bias']}
   if biased:
-    parts.append('Own bias: mean score with the value less the mean score with the others, in the '
-                 f"same texts; p of a paired permutation test ({result['permutations']} orders), "
-                 f"corrected for {len(result['values'])} values (Holm).")
+    parts.append('Own bias: score with the value less the median score with the others, mean over '
+                 'the same texts; p of a paired permutation test '
+                 f"({result['permutations']} orders), corrected for {len(result['values'])} values "
+                 '(Holm).')
     parts.append(_bias_table(result['values'], biased))
     parts.append('\n'.join(
       f"- {name}: the value moves the score of {100 * b['moved']:.1f} % of the texts; highest less "
@@ -143,7 +144,7 @@ def _bias_table(values: Sequence[str], biased: Mapping[str, Mapping[str, Any]]) 
   for a, value in enumerate(values):
     rows = [bias['values'][a] for bias in biased.values()]
     cells = [f(row) for row in rows for f in (
-      lambda r: f"{r['difference']:+.4f}", lambda r: f"{r['p_holm']:.4f}")]
+      lambda r: f"{round(r['difference'], 4) + 0.0:+.4f}", lambda r: f"{r['p_holm']:.4f}")]
     body.append([escape(value), str(rows[0]['n']), *cells])
   return table(header, body)
 

@@ -97,7 +97,7 @@ def exact_p(scores, weights):
   """Two-sided p-values by listing every choice of one score a frame."""
   frames, values = scores.shape
   share = weights / weights.sum()
-  others = [[row[v] - np.mean(np.delete(row, v)) for v in range(values)] for row in scores]
+  others = [[row[v] - np.median(np.delete(row, v)) for v in range(values)] for row in scores]
   null = np.array([sum(share[f] * others[f][c] for f, c in enumerate(choice))
                    for choice in itertools.product(range(values), repeat=frames)])
   observed = [sum(share[f] * others[f][v] for f in range(frames)) for v in range(values)]
@@ -121,7 +121,6 @@ def test_own_bias_against_the_enumerated_null():
   assert found['moved'] == pytest.approx(11 / 13)
   assert found['range'] == pytest.approx(
     sum(w * (max(r) - min(r)) for w, r in zip(weights, scores, strict=True)) / 13)
-  assert found['difference'].sum() == pytest.approx(0, abs=1e-12)
   again = own_bias(scores, weights, permutations=40000)
   assert (again['p_value'] == found['p_value']).all()
   # Copies of a text are no evidence: twice the weights, the same test.
@@ -135,6 +134,14 @@ def test_the_test_holds_its_level_under_the_null():
   for level in (0.05, 0.2, 0.5):
     # Four values a trial depend on each other: an error of 400 trials, three deviations.
     assert abs(np.mean(p <= level) - level) < 3 * np.sqrt(level * (1 - level) / 400)
+
+
+def test_two_groups_of_values_show_their_whole_gap():
+  scores = np.tile([0.7, 0.7, 0.7, 0.2, 0.2, 0.2], (30, 1))
+  found = own_bias(scores, np.ones(30))
+  assert found['difference'] == pytest.approx([0.5] * 3 + [-0.5] * 3)
+  assert own_bias(scores[:, 2:4], np.ones(30))['difference'] == pytest.approx([0.5, -0.5])
+  assert (found['p_holm'] < 0.01).all()
 
 
 def test_a_scorer_that_ignores_the_value_has_no_bias():
@@ -198,7 +205,7 @@ def test_the_audit_finds_what_a_lexicon_thinks_of_a_cleaner():
   assert by_value['cleaner']['difference'] == pytest.approx(1 / 3)
   assert by_value['cleaner']['p_holm'] < 0.01 and by_value['cleaner']['n'] == 4
   assert {row['p_holm'] for v, row in by_value.items() if v != 'cleaner'} == {1.0}
-  assert by_value['baker']['difference'] == pytest.approx(-1 / 3 / 28)
+  assert by_value['baker']['difference'] == 0  # one odd value does not make the others odd
   assert result['scorers']['opinion']['sensitive_lexicon_words'] == [
     {'value': 'cleaner', 'word': 'cleaner', 'valence': 1}]
   assert result['scorers']['table']['sensitive_lexicon_words'] == []

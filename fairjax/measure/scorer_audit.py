@@ -96,9 +96,10 @@ def own_bias(
 ) -> dict[str, np.ndarray]:
   """How much higher a scorer rates each value than the others in the same places.
 
-  The p-value is that of a paired permutation test: if the value did not matter, the A scores of a
-  frame could stand in any order, so the score under value a would be a random one of the A. All
-  texts of a frame move together.
+  A value is compared with the median of the others, not with their mean: one value that a scorer
+  treats apart must not make all others look biased the other way. The p-value is that of a paired
+  permutation test: if the value did not matter, the A scores of a frame could stand in any order,
+  so the score under value a would be a random one of the A. All texts of a frame move together.
 
   Args:
     scores: `[F, A]` float64 in [0, 1], every frame with every value.
@@ -107,8 +108,8 @@ def own_bias(
     seed: of the orders.
 
   Returns:
-    `difference`: `[A]`, mean over texts of the score with the value less the mean score with the
-      others, in [-1, 1].
+    `difference`: `[A]`, mean over texts of the score with the value less the median score with
+      the others, in [-1, 1]. The differences need not sum to 0.
     `p_value`: `[A]`, two-sided.
     `p_holm`: `[A]`, corrected for the A tests (Holm 1979).
     `moved`: share of texts, `[]`, whose score is not the same for all values.
@@ -124,12 +125,12 @@ def own_bias(
                      f'{weights.shape}')
   values = scores.shape[1]
   share = weights / weights.sum()
-  # To the mean of the others is A / (A - 1) times to the mean of all.
-  centred = (scores - scores.mean(axis=1, keepdims=True)) * (values / (values - 1))
-  difference = share @ centred
+  apart = scores - np.stack(
+    [np.median(np.delete(scores, a, axis=1), axis=1) for a in range(values)], axis=1)
+  difference = share @ apart
   spread = np.ptp(scores, axis=1)
   moved = spread > _TIE
-  rows, part = centred[moved], share[moved]
+  rows, part = apart[moved], share[moved]
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 1]))
   # In a frame every value's score under a random order has the same distribution, so one set of
   # draws is the null of all A tests.
