@@ -189,7 +189,8 @@ class GoogleScorer:
     if answer.kind == 'failed':
       raise UserError(f'google: {answer.words}: {state}; mend it, then {_AGAIN}')
     at_most = ' (nothing more was sent)' if len(refused) >= MOST_REFUSED else ''
-    raise UserError(f'google: {len(refused)} texts were refused{at_most}, the first {text[:60]!r} '
+    what = '1 text was' if len(refused) == 1 else f'{len(refused)} texts were'
+    raise UserError(f'google: {what} refused{at_most}, the first {text[:60]!r} '
                     f'({answer.words}): {state}; a refused text has no score: remove its record or '
                     'use another scorer')
 
