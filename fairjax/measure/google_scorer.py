@@ -89,7 +89,8 @@ class GoogleScorer:
                         ('timeout', timeout), ('deadline', deadline)):
       if not value > 0:
         raise UserError(f'google scorer: {name} must be above 0, not {value}')
-    self.cache, self.language, self.counts = cache, language, collections.Counter()
+    self.cache, self.language = cache, language
+    self.counts: collections.Counter[str] = collections.Counter()
     content = json.dumps(['google', 'v1 analyzeSentiment, document score', language])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
     self._secret = _api_key()

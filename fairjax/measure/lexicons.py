@@ -56,7 +56,7 @@ def fetch_lexicon(
       large, or a file in the folder that is something else.
   """
   directory = pathlib.Path(directory)
-  paths = tuple(directory / name for name in FILES)
+  paths = (directory / FILES[0], directory / FILES[1])
   there = [path for path in paths if path.exists()]
   for path in there:
     _check(path.read_bytes(), path.name, f'{path} is there already and')

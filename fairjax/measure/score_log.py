@@ -42,7 +42,7 @@ class ScoreLog:
 
   def __init__(self, path: str | os.PathLike, *, scorer: str, fingerprint: str):
     self.path = pathlib.Path(path)
-    self._header = {'scorer': scorer, 'fingerprint': fingerprint, 'format': FORMAT}
+    self._header: dict[str, Any] = {'scorer': scorer, 'fingerprint': fingerprint, 'format': FORMAT}
     self._lock = threading.Lock()
     self._synced = time.monotonic()
     self.known: dict[bytes, float] = {}
