@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import datetime
+import ipaddress
 import threading
 import time
 from concurrent import futures
@@ -46,9 +47,9 @@ class Server:
     self._server.add_generic_rpc_handlers((_Handler(self),))
     if secure:
       self.port = self._server.add_secure_port(
-        'localhost:0', grpc.ssl_server_credentials([secure]))
+        '127.0.0.1:0', grpc.ssl_server_credentials([secure]))
     else:
-      self.port = self._server.add_insecure_port('localhost:0')
+      self.port = self._server.add_insecure_port('127.0.0.1:0')
     self._server.start()
 
   def close(self):
@@ -61,7 +62,7 @@ class Server:
     from google.cloud.language_v1.services.language_service.transports import (
       LanguageServiceGrpcTransport,
     )
-    channel = grpc.insecure_channel(f'localhost:{self.port}')
+    channel = grpc.insecure_channel(f'127.0.0.1:{self.port}')
     return language_v1.LanguageServiceClient(
       transport=LanguageServiceGrpcTransport(channel=channel, credentials=AnonymousCredentials()))
 
@@ -134,15 +135,17 @@ def running(**arguments):
 
 
 def self_signed(folder):
-  """(key, certificate) for localhost as PEM, and the path of the certificate."""
+  """(key, certificate) for this machine as PEM, and the path of the certificate."""
   key = ec.generate_private_key(ec.SECP256R1())
   name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, 'localhost')])
+  # The number too: no test needs to look a name up.
+  names = [x509.DNSName('localhost'), x509.IPAddress(ipaddress.ip_address('127.0.0.1'))]
   now = datetime.datetime.now(datetime.UTC)
   certificate = (
     x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
     .not_valid_after(now + datetime.timedelta(days=1))
-    .add_extension(x509.SubjectAlternativeName([x509.DNSName('localhost')]), critical=False)
+    .add_extension(x509.SubjectAlternativeName(names), critical=False)
     .sign(key, hashes.SHA256()))
   pem = certificate.public_bytes(serialization.Encoding.PEM)
   private = key.private_bytes(

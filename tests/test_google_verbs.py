@@ -34,7 +34,7 @@ def records(tmp_path):
 def fairjax(arguments, repository, **environment):
   return subprocess.run(
     [sys.executable, '-m', 'fairjax', *arguments], cwd=repository, capture_output=True, text=True,
-    timeout=300, env=os.environ | {'no_proxy': 'localhost'} | environment)
+    timeout=300, env=os.environ | {'no_proxy': '127.0.0.1'} | environment)
 
 
 def test_quota_key_and_resumption_on_the_command_line(tmp_path, records, repository):
@@ -42,7 +42,7 @@ def test_quota_key_and_resumption_on_the_command_line(tmp_path, records, reposit
   with google_server.running(secure=secure) as server:
     arguments = [
       'measure', f'--records={records}', '--attribute=country', '--scorer=google',
-      '--scorer=vader', '--scorer=recorded:human', f'--google-endpoint=localhost:{server.port}',
+      '--scorer=vader', '--scorer=recorded:human', f'--google-endpoint=127.0.0.1:{server.port}',
       '--google-rate=6000', '--permutations=5']
     environment = {'FAIRJAX_GOOGLE_API_KEY': CANARY, 'NO_GCE_CHECK': 'true',
                    'GRPC_DEFAULT_SSL_ROOTS_FILE_PATH': str(certificate)}
@@ -67,7 +67,7 @@ def test_quota_key_and_resumption_on_the_command_line(tmp_path, records, reposit
     assert len(found['scorer_agreement']) == 3
     audit = fairjax(
       ['scorers', 'audit', f'--records={records}', '--attribute=country', '--scorer=google',
-       '--scorer=vader', f'--google-endpoint=localhost:{server.port}', '--google-rate=6000'],
+       '--scorer=vader', f'--google-endpoint=127.0.0.1:{server.port}', '--google-rate=6000'],
       repository, **environment)
     assert audit.returncode == 0 and '| google and vader | 30 |' in audit.stdout
     assert sorted(server.answered) == texts  # the audit asks the kept scores

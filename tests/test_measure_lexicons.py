@@ -168,7 +168,7 @@ def test_only_https(tmp_path):
 
 def command(*arguments, certificate):
   environment = os.environ | {
-    'SSL_CERT_FILE': str(certificate), 'no_proxy': 'localhost', 'NO_PROXY': 'localhost'}
+    'SSL_CERT_FILE': str(certificate), 'no_proxy': '127.0.0.1', 'NO_PROXY': '127.0.0.1'}
   return subprocess.run([sys.executable, '-m', 'fairjax', 'lexicon', 'fetch', *arguments],
                         capture_output=True, text=True, env=environment, timeout=120)
 
@@ -184,7 +184,7 @@ def test_the_verb_over_https(serve, tmp_path, repository, monkeypatch):
   output = tmp_path / 'lexicon'
 
   def error(path):
-    result = command(f'--output={output}', f'--url=https://localhost:{port}{path}',
+    result = command(f'--output={output}', f'--url=https://127.0.0.1:{port}{path}',
                      certificate=certificate)
     assert result.returncode == 2 and result.stderr.count('\n') == 1 and not output.exists()
     return result.stderr
@@ -206,7 +206,7 @@ def test_the_verb_fetches_the_real_lists(serve, tmp_path, repository, monkeypatc
   words = {name: (test_data / 'lexicons' / f'opinion_{kind}.txt').read_text('utf-8')
            for name, kind in zip(FILES, ('positive', 'negative'), strict=True)}
   port = serve({'/l.zip': (200, {}, archive(words))}, secure=(certificate, tmp_path / 'key.pem'))
-  result = command(f'--output={tmp_path / "lexicon"}', f'--url=https://localhost:{port}/l.zip',
+  result = command(f'--output={tmp_path / "lexicon"}', f'--url=https://127.0.0.1:{port}/l.zip',
                    certificate=certificate)
   assert result.returncode == 0, result.stderr
   assert 'CC BY 4.0' in result.stdout and '2006 positive' in result.stdout

@@ -44,7 +44,7 @@ class ScoreLog:
     self.path = pathlib.Path(path)
     self._header: dict[str, Any] = {'scorer': scorer, 'fingerprint': fingerprint, 'format': FORMAT}
     self._lock = threading.Lock()
-    self._synced = time.monotonic()
+    self._synced, self._dirty = time.monotonic(), False
     self.known: dict[bytes, float] = {}
     self.repaired_bytes = 0
     try:
@@ -65,11 +65,12 @@ class ScoreLog:
       self.known[digest] = score
       if time.monotonic() - self._synced > _SYNC_SECONDS:
         os.fsync(self._file)
-        self._synced = time.monotonic()
+        self._synced, self._dirty = time.monotonic(), False
 
   def close(self) -> None:
     """Hands everything to the disk and lets other processes in."""
-    os.fsync(self._file)
+    if self._dirty:
+      os.fsync(self._file)
     os.close(self._file)
 
   def __enter__(self) -> 'ScoreLog':
@@ -121,5 +122,6 @@ class ScoreLog:
 
   def _write(self, entry: dict[str, Any]) -> None:
     data = json.dumps(entry, allow_nan=False).encode('ascii') + b'\n'
+    self._dirty = True
     while data:
       data = data[os.write(self._file, data):]
