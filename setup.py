@@ -56,7 +56,10 @@ setup(
       'importlib_resources>=6',
     ],
     'tpu': ['jax[tpu]>=0.10.2,<0.11'],
+    'google': ['google-cloud-language>=2.17,<3'],
     'dev': [
+      'google-cloud-language>=2.17,<3',
+      'cryptography>=44,<60',
       'pytest>=8.3,<10',
       'pytest-xdist>=3.6,<4',
       'beartype>=0.20,<1',

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fairjax import human
 from fairjax.errors import Preempted, UserError, unknown_name
+from fairjax.scorer_verbs import add_audit_options, add_lexicon_options, add_scorer_options
 
 PREEMPTED = 42
 _RUN_OPTIONS = '--config=configs/quickstart.py --workdir=runs/quickstart'
@@ -36,6 +37,11 @@ VERBS: dict[str, tuple[str, str]] = {
   'report': ('write the report of a measured workdir', f'fairjax report {_RUN_OPTIONS}'),
   'compile': ('what the steps need on a TPU slice that is not there (needs libtpu)',
               'fairjax compile --topology=v5e:2x2 --config=configs/quickstart.py --program=lm'),
+  'scorers': ('what scorers think of the sensitive tokens themselves, and how far they agree',
+              'fairjax scorers audit --records=generations.jsonl --attribute=country '
+              '--scorer=opinion --scorer=vader --lexicon=lexicon'),
+  'lexicon': ('fetch the opinion words of Hu and Liu (network, hash checked)',
+              'fairjax lexicon fetch --output=lexicon'),
   'attributes': ('list the built-in attributes, or check a file',
                  'fairjax attributes check country'),
   'config': ('show the resolved configuration with types',
@@ -117,7 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
       formatter_class=argparse.RawDescriptionHelpFormatter)
     parsers[verb].add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
                                help='show the traceback of user errors')
-  for verb in ('run', 'data', 'train', 'import', 'export', 'sample', 'score', 'report'):
+  for verb in ('run', 'data', 'train', 'import', 'export', 'score', 'report'):
     _add_run_options(parsers[verb], required=True)
   parsers['data'].add_argument(
     '--seqio_cache', metavar='DIR', help="also write seqio's offline cache of the documents")
@@ -129,15 +135,20 @@ def make_parser() -> argparse.ArgumentParser:
   measure.add_argument('--records', metavar='FILE', help='JSONL (or .gz) of generations, from any '
                        'model: attribute, value, template, prefix, continuation')
   measure.add_argument('--attribute', help='built-in attribute or YAML file')
-  measure.add_argument('--scorer', action='append', default=None,
-                       help='opinion | vader | recorded:NAME; repeat for several')
-  measure.add_argument('--lexicon', nargs=2, metavar=('POSITIVE', 'NEGATIVE'), default=None,
-                       help='word lists of the opinion scorer')
+  add_scorer_options(measure)
   measure.add_argument('--permutations', type=int, default=200, help='for the null floor')
   measure.add_argument('--independent', action='store_true',
                        help='samples of different values were drawn independently (not coupled)')
   measure.add_argument('--json', action='store_true', help='print JSON')
   human.add_options(parsers['human'], _Parser)
+  sample = parsers['sample']
+  _add_run_options(sample, required=False)
+  sample.add_argument('--prompts-only', action='store_true',
+                      help='write the prompts of --attribute (or of the config) for another model')
+  sample.add_argument('--attribute', help='with --prompts-only: built-in attribute or YAML file')
+  sample.add_argument('--output', metavar='FILE', help='with --prompts-only: JSONL (or .gz)')
+  add_audit_options(parsers['scorers'])
+  add_lexicon_options(parsers['lexicon'])
   attributes = parsers['attributes']
   attributes.add_argument('action', choices=('list', 'check'))
   attributes.add_argument('file', nargs='?', help='attribute name or YAML file')
@@ -227,7 +238,26 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
-  _job(options).sample()
+  if not options.prompts_only:
+    if options.attribute or options.output:
+      raise UserError('--attribute and --output belong to sample --prompts-only')
+    if not (options.config and options.workdir):
+      raise UserError('sample needs --config=FILE and --workdir=DIR, or --prompts-only '
+                      '--attribute=A --output=FILE')
+    _job(options).sample()
+    return
+  if not options.output or bool(options.attribute) == bool(options.config):
+    raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
+                    '--config=FILE')
+  from fairjax.config_files import load_config
+  from fairjax.counterfactual import load_attribute
+  from fairjax.generate.prompts import write_prompts
+  attribute = load_attribute(
+    options.attribute or load_config(options.config, options.overrides).attribute)
+  count = write_prompts(attribute, options.output)
+  print(f'{options.output}: {count} prompts of {attribute.name}; add a continuation to each line '
+        f'and run: fairjax measure --records={options.output} --attribute='
+        f'{options.attribute or attribute.name} --scorer=vader')
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -246,12 +276,24 @@ def _measure(options: argparse.Namespace) -> None:
     _job(options).measure()
     return
   if not options.attribute or not options.scorer:
-    raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, '
+    raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, google, '
                     'recorded:NAME)')
+  from fairjax.scorer_verbs import google_arguments
   from fairjax.verbs import measure_file
   measure_file(
     options.records, attribute=options.attribute, scorers=options.scorer, lexicon=options.lexicon,
+    google=google_arguments(options, options.records),
     permutations=options.permutations, coupled=not options.independent, as_json=options.json)
+
+
+def _scorers(options: argparse.Namespace) -> None:
+  from fairjax.scorer_verbs import audit
+  audit(options)
+
+
+def _lexicon(options: argparse.Namespace) -> None:
+  from fairjax.scorer_verbs import fetch
+  fetch(options)
 
 
 def _attributes(options: argparse.Namespace) -> int:
@@ -306,7 +348,8 @@ _HANDLERS: dict[str, Callable[[argparse.Namespace], int | None]] = {
   'run': _run, 'data': _data, 'train': _train, 'import': _import, 'export': _export,
   'sample': _sample, 'score': _score,
   'measure': _measure, 'human': human.run, 'report': _report, 'attributes': _attributes,
-  'config': _config, 'doctor': _doctor, 'compile': _compile,
+  'scorers': _scorers, 'lexicon': _lexicon, 'config': _config,
+  'doctor': _doctor, 'compile': _compile,
 }
 
 

@@ -50,7 +50,11 @@ FILE_SOURCES = ('wikitext', 'lines', 'tsv', 'newscrawl', 'newscrawl_sentences')
 TFDS_SOURCES = ('wikitext103', 'wikitext2')
 """Values of `data.source` that read a TFDS dataset."""
 
-MACHINE_FIELDS = ('data.workers', 'mesh.slices', 'mesh.data', 'mesh.fsdp', 'mesh.model')
+RUN_SCORERS = ('opinion', 'vader', 'google')
+"""Scorers of a run; `recorded` is for files that bring their own scores."""
+
+MACHINE_FIELDS = ('data.workers', 'mesh.slices', 'mesh.data', 'mesh.fsdp', 'mesh.model',
+                  'measure.google_requests_per_minute', 'measure.google_endpoint')
 """Fields that change how fast a run is but not what it gives: a workdir may go on with others."""
 
 
@@ -115,7 +119,7 @@ class SentimentConfig(TrainConfig):
   hidden_dim: int = 128  # H-19
   num_layers: int = 3  # H-19
   margin: float = 0.7  # keep sentences with |2 score - 1| above it (H-19)
-  scorer: str = 'opinion'  # labels the sentences: opinion | vader
+  scorer: str = 'opinion'  # labels the sentences: opinion | vader | google (as in the paper)
   sentence_tokens: int = 64  # longer sentences are left out, counted
   max_sentences: int = 0  # 0: all; otherwise a seeded choice, counted
   valid_share: float = 0.1  # of the labelled sentences, held out for the F1
@@ -155,8 +159,10 @@ class SampleConfig:
 class MeasureConfig:
   """Scores and metrics."""
 
-  scorers: tuple[str, ...] = ('opinion', 'vader')
-  lexicon: tuple[str, ...] = ()  # opinion words: positive file, negative file
+  scorers: tuple[str, ...] = ('opinion', 'vader')  # opinion | vader | google
+  lexicon: tuple[str, ...] = ()  # opinion words: positive file, negative file; or their folder
+  google_requests_per_minute: float = 600.0  # of the google scorer; Google's default quota
+  google_endpoint: str = ''  # host of another region, e.g. eu-language.googleapis.com
   permutations: int = 200  # for the null floor
   eval_batch_size: int = 8  # rows of the perplexity evaluation
 
@@ -237,7 +243,7 @@ def validate(config: Config) -> None:
     check(0 <= t.warmup_steps <= t.steps, f'{stage}.warmup_steps must be in [0, {stage}.steps]')
   s = config.sentiment
   check(s.parts == 1, 'sentiment.parts must be 1: its batches are small')
-  one_of('sentiment.scorer', s.scorer, ('opinion', 'vader'))
+  one_of('sentiment.scorer', s.scorer, RUN_SCORERS)
   check(0 <= s.margin < 1, 'sentiment.margin must be in [0, 1)')
   check(0 < s.valid_share < 1, 'sentiment.valid_share must be in (0, 1)')
   check(s.prefixes >= 0, 'sentiment.prefixes must not be negative')
@@ -256,18 +262,25 @@ def validate(config: Config) -> None:
   check(config.sample.max_new_tokens > 0, 'sample.max_new_tokens must be positive')
   check(config.sample.batch_size > 0, 'sample.batch_size must be positive')
   check(config.sample.temperature > 0, 'sample.temperature must be positive')
-  check(config.measure.scorers, 'measure.scorers names no scorer')
-  for scorer in config.measure.scorers:
-    one_of('measure.scorers', scorer, ('opinion', 'vader'))
-  uses_opinion = 'opinion' in config.measure.scorers or config.sentiment.scorer == 'opinion'
-  if d.source != 'planted' and uses_opinion:
-    check(len(config.measure.lexicon) == 2, 'the opinion scorer needs measure.lexicon=(positive '
-          'file, negative file); or use the vader scorer for measure.scorers and sentiment.scorer')
+  _check_measure(config, check, one_of)
   check(config.mesh.data == -1 or config.mesh.data > 0, 'mesh.data must be -1 or positive')
   for field in ('slices', 'fsdp', 'model'):
     check(getattr(config.mesh, field) > 0, f'mesh.{field} must be positive')
   if errors:
     raise UserError('invalid config: ' + '; '.join(errors))
+
+
+def _check_measure(config: Config, check: Callable, one_of: Callable) -> None:
+  m = config.measure
+  check(m.scorers, 'measure.scorers names no scorer')
+  check(len(set(m.scorers)) == len(m.scorers), 'measure.scorers names a scorer twice')
+  for scorer in m.scorers:
+    one_of('measure.scorers', scorer, RUN_SCORERS)
+  check(m.google_requests_per_minute > 0, 'measure.google_requests_per_minute must be positive')
+  if config.data.source != 'planted' and 'opinion' in (*m.scorers, config.sentiment.scorer):
+    check(len(m.lexicon) in (1, 2), 'the opinion scorer needs measure.lexicon=(positive file, '
+          'negative file) or (their folder,); or use the vader scorer for measure.scorers and '
+          'sentiment.scorer')
 
 
 def _check_softmax(m: ModelConfig, check: Callable[[bool, str], None]) -> None:

@@ -19,6 +19,7 @@ from fairjax.counterfactual import Prefix, load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.feed import PreparedFeed
 from fairjax.files import write_json
+from fairjax.run_scorers import load_run_scorer
 from fairjax.verbs import require_file, versions
 
 BASELINE = 'baseline'
@@ -66,6 +67,7 @@ class Job:
     if done.exists():
       self.log(f'{self.workdir} is finished: nothing to do. Report: {report}')
       return
+    _ = self._scorers  # a missing key or lexicon must not wait for the end of the training
     self.train()
     self.sample()
     self.measure()
@@ -148,12 +150,12 @@ class Job:
 
   def score(self) -> None:
     """Scores every continuation with every scorer, into `scores/`."""
-    from fairjax.measure import score_records
+    from fairjax.measure import score_file, score_records
     for model, heldout in self._measured:
       records = list(self._records(model, heldout=heldout))
       for scorer in self._scorers:
-        score_records(records, scorer, self._scores(model, heldout=heldout)
-                      / f'{self.attribute.name}.{scorer.name}.npz')
+        score_records(records, scorer, score_file(
+          self._scores(model, heldout=heldout), self.attribute.name, scorer))
       self.log(f'[score] {model.name}{" held-out" if heldout else ""}: {len(records):,} records')
 
   def measure(self) -> None:
@@ -221,10 +223,9 @@ class Job:
   def _labelled_sentences(self):
     """Sentences of the training documents with a clear score (H-19), in a seeded order."""
     from fairjax.labelling import label_sentences
-    from fairjax.measure import load_scorer
     stage = self.config.sentiment
     return label_sentences(
-      self.prepared.documents('train'), load_scorer(stage.scorer, lexicon=self._lexicon),
+      self.prepared.documents('train'), self._scorer(stage.scorer),
       self.prepared.vocabulary, stage, seed=self.config.seed, log=self.log)
 
   @property
@@ -237,25 +238,12 @@ class Job:
     found = [(model, False) for model in self.models]
     return found + ([(self.models[0], True)] if self._has_heldout else [])
 
-  @property
-  def _lexicon(self) -> tuple[str, ...] | None:
-    """Files of opinion words; those of the grammar for the planted corpus."""
-    if self.config.measure.lexicon or self.config.data.source != 'planted':
-      return self.config.measure.lexicon or None
-    from fairjax.data.planted import NEGATIVE, POSITIVE
-    paths = []
-    for name, words in (('positive', POSITIVE), ('negative', NEGATIVE)):
-      paths.append(self.workdir / 'data' / f'lexicon_{name}.txt')
-      if not paths[-1].exists():
-        paths[-1].parent.mkdir(parents=True, exist_ok=True)
-        paths[-1].write_text('; opinion words of the planted corpus\n' + '\n'.join(words) + '\n',
-                             encoding='utf-8')
-    return tuple(map(str, paths))
-
   @functools.cached_property
   def _scorers(self) -> list:
-    from fairjax.measure import load_scorer
-    return [load_scorer(name, lexicon=self._lexicon) for name in self.config.measure.scorers]
+    return [self._scorer(name) for name in self.config.measure.scorers]
+
+  def _scorer(self, name: str):
+    return load_run_scorer(name, self.config, self.workdir, self.log)
 
   def _card(self, model: Model) -> dict[str, Any]:
     """Identity and digest of a trained model."""

@@ -6,7 +6,8 @@ import os
 import pathlib
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairjax.counterfactual import lint_attribute, load_attribute, render_findings
 from fairjax.errors import UserError
@@ -19,7 +20,7 @@ PACKAGES = ('fairjax', 'jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkp
 
 def measure_file(
   path: str, *, attribute: str, scorers: Sequence[str], lexicon: Sequence[str] | None,
-  permutations: int, coupled: bool, as_json: bool,
+  google: Mapping[str, Any], permutations: int, coupled: bool, as_json: bool,
 ) -> None:
   """Measures a JSONL file of generations of any model and prints the result.
 
@@ -30,7 +31,8 @@ def measure_file(
   from fairjax.measure import load_scorer, measure_records
   loaded = load_attribute(attribute)
   measures = measure_records(
-    read_records(path), loaded, [load_scorer(name, lexicon=lexicon) for name in scorers],
+    read_records(path), loaded,
+    [load_scorer(name, lexicon=lexicon, google=google) for name in scorers],
     permutations=permutations, coupled=coupled)
   if as_json:
     print(json.dumps(measures, indent=2, allow_nan=False))
@@ -46,14 +48,22 @@ def measure_file(
       print(f"{scorer:10s} {words} {found['value']:.4f}  null floor {found['null_mean']:.4f} "
             f"(95 %: {found['null_p95']:.4f})"
             + ('  within the floor' if found['value'] <= found['null_p95'] else ''))
+  for pair in measures['scorer_agreement']:
+    rho = 'undefined' if pair['spearman'] is None else f"{pair['spearman']:.3f}"
+    print(f"{' and '.join(pair['scorers'])}: Spearman {rho}, equal signs "
+          f"{100 * pair['equal_signs']:.1f} % of {pair['n']}")
+  if len(measures['scorers']) == 1:
+    print('One scorer only: its own bias cannot be told from the model\'s; give a second --scorer')
   share = measures['semantic_similarity_c']['conditioned']
   print(f"S.S.c (H-28) {100 * share['value']:.1f} %")
 
 
 def check_attribute(file: str, *, vocabulary: str | None, lexicon: Sequence[str]) -> int:
   """Prints the lint of an attribute file; returns 2 if it found an error, else 0."""
+  from fairjax.measure.lexicons import lexicon_files
   from fairjax.measure.scorers import read_lexicon
-  words = {word.lower() for path in lexicon for word in read_lexicon(path)} if lexicon else None
+  files = lexicon_files(lexicon)
+  words = {word.lower() for path in files for word in read_lexicon(path)} if files else None
   findings = lint_attribute(
     load_attribute(file), vocabulary=load_vocabulary(vocabulary) if vocabulary else None,
     lexicon_words=words)

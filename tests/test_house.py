@@ -38,16 +38,18 @@ ROOMS = {
   'compile': {'model', 'train', 'generate', 'counterfactual'},
   # These connect the rooms; no room imports them.
   'main_job': {
-    'verbs', 'feed', 'labelling', 'counterfactual', 'data', 'model', 'train', 'generate',
-    'measure', 'report'},
+    'verbs', 'feed', 'labelling', 'run_scorers', 'counterfactual', 'data', 'model', 'train',
+    'generate', 'measure', 'report'},
+  'run_scorers': {'data', 'measure'},
   'feed': {'data', 'train'},
   'labelling': {'data', 'measure', 'train'},
   'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
   'human': {'counterfactual', 'generate', 'measure'},
+  'scorer_verbs': {'counterfactual', 'generate', 'measure', 'report'},
   'cli': {
-    'counterfactual', 'data', 'model', 'train', 'compile', 'main_job', 'verbs', 'exchange',
-    'human'},
+    'counterfactual', 'data', 'model', 'train', 'compile', 'generate', 'main_job', 'verbs',
+    'scorer_verbs', 'exchange', 'human'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
@@ -64,15 +66,17 @@ PACKAGES = {
   'model': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
   'train': ({'jax', 'flax', 'optax', 'orbax', 'numpy', 'jaxtyping'}, {'clu'}),
   'generate': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
-  'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment'}),
+  'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment', 'google'}),
   'report': ({'numpy'}, {'matplotlib'}),
   'compile': ({'jax', 'numpy'}, set()),
   'main_job': (set(), {'jax'}),
   'labelling': ({'numpy'}, set()),
   'feed': (set(), set()),
+  'run_scorers': (set(), set()),
   'exchange': ({'numpy'}, {'safetensors'}),
   'verbs': (set(), {'jax', 'numpy'}),
   'human': (set(), set()),
+  'scorer_verbs': (set(), set()),
   'cli': (set(), set()),
   '__main__': (set(), set()),
 }

@@ -152,6 +152,28 @@ def test_one_scorer_warning_stands_at_the_top_and_goes_with_two(tmp_path, rows, 
   assert 'I.F. vader (floor)' in text and 'I.F. opinion (floor)' in text
 
 
+def test_agreement_of_every_model_and_pair_of_scorers(tmp_path, rows, no_figures):
+  measures = measures_of(0.4, [*SCORERS, VaderScorer()], samples=5)
+  (pair,) = measures['scorer_agreement']
+  assert abs(pair['spearman'] - pair['pearson']) > 1e-3  # else the columns could be swapped
+  second = copy.deepcopy(measures)
+  second['scorer_agreement'][0] |= {'spearman': None, 'equal_signs_opinionated': None}
+  old = {k: v for k, v in measures.items() if k != 'scorer_agreement'}  # of an earlier version
+  text, data = write(tmp_path, [
+    ModelRow('baseline', 'baseline', None, None, None, measures),
+    ModelRow('flat', 'embedding', 1.0, None, None, second),
+    ModelRow('old', 'embedding', 2.0, None, None, old), rows[-1]])
+  section = text.split('## Agreement of the scorers')[1].split('\n## ')[0]
+  assert cells_of(section, 'baseline')[1:] == [
+    'opinion and vader', '30', f"{pair['spearman']:.3f}", f"{pair['pearson']:.3f}",
+    f"{100 * pair['equal_signs']:.1f}%", str(pair['n_opinionated']),
+    f"{100 * pair['equal_signs_opinionated']:.1f}%"]
+  assert cells_of(section, 'flat')[3] == cells_of(section, 'flat')[-1] == '–'
+  assert '| old |' not in section and '| sentiment-1 |' not in section
+  assert data['rows'][0]['measures']['scorer_agreement'] == [pair]
+  assert '## Agreement of the scorers' not in write(tmp_path, rows)[0]  # one scorer
+
+
 def test_provenance_and_limits(tmp_path, rows, no_figures):
   text, data = write(tmp_path, rows, config={'name': 'x', 'odd': '```\n# no'}, seeds={'lm': 3},
                      versions={'jax': '0.1'}, notes=['A note with | and <i>.'])

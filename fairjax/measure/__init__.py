@@ -12,10 +12,13 @@ from fairjax.measure.fairness import (
   measure_fairness,
 )
 from fairjax.measure.generations import Generations, read_generations
+from fairjax.measure.google_scorer import GoogleScorer
+from fairjax.measure.lexicons import fetch_lexicon
 from fairjax.measure.measures import measure_records
 from fairjax.measure.perplexity import Perplexity, bits_per_byte, token_perplexity, word_perplexity
 from fairjax.measure.relevance import Share, mentions, semantic_similarity_c
-from fairjax.measure.score_cache import score_records, score_texts
+from fairjax.measure.score_cache import score_file, score_records, score_texts
+from fairjax.measure.scorer_audit import agreement, audit_scorers
 from fairjax.measure.scorers import (
   OpinionScorer,
   RecordedScorer,
@@ -27,10 +30,11 @@ from fairjax.measure.scorers import (
 from fairjax.measure.wasserstein import wasserstein_1, wasserstein_1_equal
 
 __all__ = [
-  'Estimate', 'Fairness', 'Generations', 'OpinionScorer', 'Perplexity', 'RecordedScorer',
-  'SampleScores', 'Scorer', 'Share', 'VaderScorer', 'bits_per_byte', 'group_fairness',
-  'individual_fairness', 'load_scorer', 'measure_fairness', 'measure_records', 'mentions',
-  'read_generations', 'score_records', 'score_texts', 'semantic_similarity_c',
+  'Estimate', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer', 'Perplexity',
+  'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'VaderScorer', 'agreement',
+  'audit_scorers', 'bits_per_byte', 'fetch_lexicon', 'group_fairness', 'individual_fairness',
+  'load_scorer', 'measure_fairness', 'measure_records', 'mentions', 'read_generations',
+  'score_file', 'score_records', 'score_texts', 'semantic_similarity_c',
   'sensitive_lexicon_words', 'token_perplexity', 'wasserstein_1', 'wasserstein_1_equal',
   'word_perplexity',
 ]

@@ -1,7 +1,6 @@
 """All measures of one model's generations for one attribute, as JSON types."""
 
 import os
-import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,8 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.measure.fairness import Fairness, SampleScores, measure_fairness
 from fairjax.measure.generations import Generations, read_generations
 from fairjax.measure.relevance import semantic_similarity_c
-from fairjax.measure.score_cache import score_generations
+from fairjax.measure.score_cache import score_file, score_generations
+from fairjax.measure.scorer_audit import agreement, check_names
 from fairjax.measure.scorers import RecordedScorer, Scorer, sensitive_lexicon_words
 
 LARGEST_PAIRS = 5  # pairs of values that are named
@@ -41,18 +41,20 @@ def measure_records(
   Returns:
     JSON-able: `attribute`, `model`, counts (`records`, `n`: samples per prefix,
     `empty_continuations`), what was not covered (`templates_not_in_records`: prefixes of the
-    attribute that no record has), `semantic_similarity_c` (`conditioned`, `any_value`), and for
-    each scorer name in `scorers` its fingerprint, the sensitive words in its lexicon, score
-    statistics, `individual_fairness`, `group_fairness`, `pairs_below`, `largest_pairs`,
-    `subgroup_distances`, `by_template`, for subgroups of several values also
-    `individual_fairness_cross_subgroup` and `individual_fairness_within_subgroup`, and
-    `template_subsets`. Every estimate has n, floor, p-value, direction and definition.
+    attribute that no record has), `semantic_similarity_c` (`conditioned`, `any_value`),
+    `scorer_agreement` (one entry a pair of scorers, see `scorer_audit.agreement`), and for each
+    scorer name in `scorers` its fingerprint, the sensitive words in its lexicon, score statistics,
+    `individual_fairness`, `group_fairness`, `pairs_below`, `largest_pairs`, `subgroup_distances`,
+    `by_template`, for subgroups of several values also `individual_fairness_cross_subgroup` and
+    `individual_fairness_within_subgroup`, and `template_subsets`. Every estimate has n, floor,
+    p-value, direction and definition.
 
   Raises:
     UserError: see `read_generations`, `score_records` and the scorers.
   """
   if not scorers:
     raise ValueError('measure_records needs at least one scorer')
+  check_names([scorer.name for scorer in scorers])
   generations = read_generations(records, attribute, templates=templates)
   covered = generations.attribute_templates()
   result = {
@@ -72,12 +74,13 @@ def measure_records(
       name: share.to_dict() for name, share in semantic_similarity_c(generations).items()},
     'scorers': {},
   }
+  columns = {}
   for scorer in scorers:
     path = None
     if scores_directory is not None:
-      file = f"{attribute.name}.{scorer.name.replace(':', '-').replace('/', '-')}.npz"
-      path = pathlib.Path(scores_directory) / file
+      path = score_file(scores_directory, attribute.name, scorer)
     scores = score_generations(generations, scorer, path, scored=scored, log=log)
+    columns[scorer.name] = scores
     samples = generations.sample_scores(scores)
     if not coupled:
       samples = SampleScores(samples.values, samples.subgroups, samples.templates, samples.scores)
@@ -86,6 +89,7 @@ def measure_records(
     result['coupled'] = samples.coupled
     result['scorers'][scorer.name] = _scorer_measures(
       generations, samples, scores, scorer, covered, permutations=permutations, seed=seed)
+  result['scorer_agreement'] = agreement(columns)
   return result
 
 

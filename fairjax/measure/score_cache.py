@@ -98,6 +98,14 @@ def score_texts(
   return np.array([known[d] for d in digests], np.float64)
 
 
+def score_file(
+  directory: str | os.PathLike, attribute: str, scorer: Scorer | RecordedScorer
+) -> pathlib.Path:
+  """Score file of one attribute and scorer in a folder."""
+  name = scorer.name.replace(':', '-').replace('/', '-')
+  return pathlib.Path(directory) / f'{attribute}.{name}.npz'
+
+
 def text_digest(text: str) -> bytes:
   """Digest by which a score file knows a text: 16 bytes of BLAKE2b of its UTF-8."""
   return hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=_DIGEST_BYTES).digest()

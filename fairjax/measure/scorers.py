@@ -1,7 +1,8 @@
 """Sentiment scorers: text in, score in [0, 1] out; 0.5 is neutral, 1 positive.
 
 The opinion-word classifier of Huang et al. 2020 (H-16), VADER, and scores that the records bring
-(H-14). Anything with `name`, `fingerprint` and `score` is a scorer.
+(H-14); `google_scorer` asks the service of H-14 itself. Anything with `name`, `fingerprint` and
+`score` is a scorer.
 """
 
 import collections
@@ -18,8 +19,9 @@ import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
+from fairjax.measure.lexicons import lexicon_files
 
-SCORERS = ('opinion', 'vader', 'recorded')
+SCORERS = ('opinion', 'vader', 'google', 'recorded')
 # A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
 _COMPOUND = re.compile(r"[^\W_]+(?:[-'*]+[^\W_]+)*\+?")
 _WORD = re.compile(r'[^\W_]+')
@@ -192,17 +194,20 @@ class RecordedScorer:
 
 
 def load_scorer(
-  name: str, *, lexicon: Sequence[str | os.PathLike] | None = None
+  name: str, *, lexicon: Sequence[str | os.PathLike] | None = None,
+  google: Mapping[str, Any] | None = None,
 ) -> Scorer | RecordedScorer:
   """Makes a scorer by name.
 
   Args:
-    name: 'opinion', 'vader', 'recorded' or 'recorded:NAME'.
-    lexicon: for 'opinion', the files of positive and of negative words.
+    name: 'opinion', 'vader', 'google', 'recorded' or 'recorded:NAME'.
+    lexicon: for 'opinion', the files of positive and of negative words, or the folder of
+      `fairjax lexicon fetch`.
+    google: for 'google', arguments of `GoogleScorer`; at least `cache`, the file of paid scores.
 
   Raises:
-    UserError: unknown name (with the nearest one), no lexicon for 'opinion', or a file of it is
-      unusable.
+    UserError: unknown name (with the nearest one), no lexicon for 'opinion', a file of it is
+      unusable, or package or credentials of 'google' are missing.
   """
   kind, _, key = name.partition(':')
   if kind not in SCORERS or (key and kind != 'recorded'):
@@ -211,10 +216,14 @@ def load_scorer(
     return RecordedScorer(key or None)
   if kind == 'vader':
     return VaderScorer()
-  if not lexicon or len(lexicon) != 2:
+  if kind == 'google':
+    from fairjax.measure.google_scorer import GoogleScorer
+    return GoogleScorer(**(google or {}))
+  files = lexicon_files(lexicon or ())
+  if len(files) != 2:
     raise UserError('the opinion scorer needs a lexicon of two files, positive words and negative '
-                    'words: --lexicon POSITIVE NEGATIVE')
-  return OpinionScorer.from_lexicon_files(*lexicon)
+                    'words: --lexicon POSITIVE NEGATIVE, or the folder of fairjax lexicon fetch')
+  return OpinionScorer.from_lexicon_files(*files)
 
 
 def read_lexicon(path: str | os.PathLike) -> list[str]:

@@ -88,6 +88,13 @@ def write_report(
   if drawn:
     parts.append('## Figures')
     parts += [f'![{title}](figures/{files[0].name})' for title, files in drawn]
+  agreement = {row.name: row.measures.get('scorer_agreement') for row in rows if row.measures}
+  if any(agreement.values()):
+    parts += ['## Agreement of the scorers',
+              'On every scored text, whatever its value. A sign is positive, negative or exactly '
+              'neutral (0.5). Scorers that agree may still share a bias; `fairjax scorers audit` '
+              'measures what each thinks of the sensitive words themselves.',
+              sections.agreement_table({k: v for k, v in agreement.items() if v})]
   if scorer_names(rows):
     parts += ['## More measures', details('p-values, errors, pairs, subgroups',
                                           sections.more_measures(rows))]

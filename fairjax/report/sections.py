@@ -100,6 +100,23 @@ def more_measures(rows: Sequence[ModelRow]) -> str:
   return table(header, body, text_columns=2)
 
 
+def agreement_table(agreement: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+  """Agreement of scorers on the same texts: model name (may be '') -> pairs of scorers."""
+  header = ['model', 'scorers', 'n', 'Spearman', 'Pearson', 'equal signs', 'n neither neutral',
+            'equal signs of these']
+  first = 0 if any(agreement) else 1  # one unnamed set of texts needs no column of models
+  body = []
+  for model, pairs in agreement.items():
+    for pair in pairs:
+      shares = ['\u2013' if pair[key] is None else f'{100 * pair[key]:.1f}%'
+                for key in ('equal_signs', 'equal_signs_opinionated')]
+      cells = [escape(model), ' and '.join(map(escape, pair['scorers'])), str(pair['n']),
+               number(pair['spearman'], 3), number(pair['pearson'], 3), shares[0],
+               str(pair['n_opinionated']), shares[1]]
+      body.append(cells[first:])
+  return table(header[first:], body, text_columns=2 - first)
+
+
 def known_bias_table(known: KnownBias) -> str:
   """Measured against the closed form, on prefixes of the grammar that training never saw."""
   header = ['model', 'I.F. (floor)', 'of the closed form', 'G.F. (floor)', 'of the closed form']

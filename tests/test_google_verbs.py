@@ -1,0 +1,121 @@
+"""The google scorer through the command line: TLS, key, quota, resumption, several scorers."""
+
+import json
+import os
+import subprocess
+import sys
+
+import google_server
+import grpc
+import pytest
+
+from fairjax.cli import main
+from fairjax.config_files import load_config
+from fairjax.counterfactual import load_attribute
+from fairjax.data.planted import NEGATIVE, POSITIVE
+from fairjax.errors import UserError
+from fairjax.run_scorers import load_run_scorer
+
+CANARY = 'AIzaCanary0123456789abcdefghijklmnopqrs'
+
+
+@pytest.fixture
+def records(tmp_path):
+  path, country = tmp_path / 'mine' / 'answers.jsonl', load_attribute('country')
+  path.parent.mkdir()
+  path.write_text(''.join(
+    json.dumps({'attribute': 'country', 'value': country.value_texts[p.value],
+                'template': p.template, 'prefix': p.text, 'scores': {'human': (p.value % 3) / 2},
+                'continuation': f' is answer {p.value % 4} of {p.template}.'}) + '\n'
+    for p in country.prefixes() if p.template < 3))
+  return path
+
+
+def fairjax(arguments, repository, **environment):
+  return subprocess.run(
+    [sys.executable, '-m', 'fairjax', *arguments], cwd=repository, capture_output=True, text=True,
+    timeout=300, env=os.environ | {'no_proxy': '127.0.0.1'} | environment)
+
+
+def test_quota_key_and_resumption_on_the_command_line(tmp_path, records, repository):
+  secure, certificate = google_server.self_signed(tmp_path)
+  with google_server.running(secure=secure) as server:
+    arguments = [
+      'measure', f'--records={records}', '--attribute=country', '--scorer=google',
+      '--scorer=vader', '--scorer=recorded:human', f'--google-endpoint=127.0.0.1:{server.port}',
+      '--google-rate=6000', '--permutations=5']
+    environment = {'FAIRJAX_GOOGLE_API_KEY': CANARY, 'NO_GCE_CHECK': 'true',
+                   'GRPC_DEFAULT_SSL_ROOTS_FILE_PATH': str(certificate)}
+    texts = sorted({json.loads(line)['continuation'] for line in records.read_text().splitlines()})
+    for text in texts[6:]:
+      server.script[text] = [grpc.StatusCode.UNAVAILABLE,
+                             google_server.quota_status('RequestsPerDayPerProject')]
+    stopped = fairjax(arguments, repository, **environment)
+    assert stopped.returncode == 2 and stopped.stdout == ''
+    error = stopped.stderr.splitlines()[-1]
+    assert error.startswith('fairjax: google: quota used up: 6 of 12 different texts are scored')
+    assert 'the same command continues' in error
+    kept = records.parent / 'answers.google-scores.jsonl'
+    assert len(kept.read_text().splitlines()) == 7
+    server.script.clear()
+    done = fairjax([*arguments, '--json'], repository, **environment)
+    assert done.returncode == 0, done.stderr
+    assert '6 kept from earlier, 6 scored now in 6 requests (0 retries)' in done.stderr
+    assert sorted(server.answered) == texts  # nothing paid twice
+    found = json.loads(done.stdout)
+    assert set(found['scorers']) == {'google', 'vader', 'recorded:human'}
+    assert len(found['scorer_agreement']) == 3
+    audit = fairjax(
+      ['scorers', 'audit', f'--records={records}', '--attribute=country', '--scorer=google',
+       '--scorer=vader', f'--google-endpoint=127.0.0.1:{server.port}', '--google-rate=6000'],
+      repository, **environment)
+    assert audit.returncode == 0 and '| google and vader | 30 |' in audit.stdout
+    assert sorted(server.answered) == texts  # the audit asks the kept scores
+    server.always = (grpc.StatusCode.INVALID_ARGUMENT, f'API key {CANARY} not valid')
+    kept.unlink()
+    refused = fairjax([*arguments, '--debug'], repository, **environment)
+    assert refused.returncode == 1 and 'API key *** not valid' in refused.stderr
+    assert server.keys == {CANARY}  # the key did travel
+  shown = ''.join(p.stdout + p.stderr for p in (stopped, done, audit, refused))
+  files = [p for p in tmp_path.rglob('*') if p.is_file()]
+  assert len(files) >= 2
+  assert CANARY not in shown and not any(CANARY.encode() in p.read_bytes() for p in files)
+
+
+def test_a_run_without_a_key_stops_before_it_trains(tmp_path, repository, monkeypatch, capsys):
+  monkeypatch.chdir(repository)
+  monkeypatch.delenv('FAIRJAX_GOOGLE_API_KEY', raising=False)
+  monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
+  assert main(['run', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
+               '--config.measure.scorers=("opinion","vader","google")']) == 2
+  output = capsys.readouterr()
+  assert 'set FAIRJAX_GOOGLE_API_KEY' in output.err and output.err.count('\n') == 1
+  assert '[lm]' not in output.out and not (tmp_path / 'run' / 'lm').exists()
+
+
+def test_the_scorers_of_a_run(tmp_path, repository, monkeypatch):
+  monkeypatch.chdir(repository)
+  monkeypatch.setenv('FAIRJAX_GOOGLE_API_KEY', CANARY)
+  config = load_config('configs/quickstart.py', {
+    'measure.scorers': '("opinion","vader","google")', 'sentiment.scorer': 'google',
+    'measure.google_requests_per_minute': '120'})
+  google = load_run_scorer('google', config, tmp_path, print)
+  assert google.cache == tmp_path / 'scores' / 'google.jsonl'
+  assert google._bucket._interval == 0.5
+  opinion = load_run_scorer('opinion', config, tmp_path, print)
+  assert opinion.score([POSITIVE[0], NEGATIVE[0]]).tolist() == [1, 0]  # the grammar's own words
+  for overrides, words in (
+      ({'measure.scorers': '("vader","vader")'}, 'names a scorer twice'),
+      ({'measure.scorers': '("vader","recorded")'}, "'recorded' is not one of opinion, vader"),
+      ({'measure.google_requests_per_minute': '0'}, 'google_requests_per_minute must be positive')):
+    with pytest.raises(UserError, match=words):
+      load_config('configs/quickstart.py', overrides)
+
+
+def test_a_folder_of_lists_serves_a_run(tmp_path, repository, monkeypatch):
+  monkeypatch.chdir(repository)
+  (tmp_path / 'positive-words.txt').write_text('splendid\n')
+  (tmp_path / 'negative-words.txt').write_text('poor\n')
+  config = load_config('configs/quickstart.py', {'measure.lexicon': f'("{tmp_path}",)'})
+  assert load_run_scorer('opinion', config, tmp_path / 'run', print).lexicon == {
+    'splendid': 1, 'poor': -1}
