@@ -121,8 +121,8 @@ def test_dropout_has_its_rate_and_depends_on_every_coordinate():
 
 
 @pytest.mark.parametrize(('platform', 'device_kind', 'changes', 'expected'), [
-  ('cpu', 'cpu', {'segment_len': 256}, 'shift'),
-  ('cpu', 'cpu', {'segment_len': 257}, 'heads'),
+  ('cpu', 'cpu', {'segment_len': 128}, 'shift'),
+  ('cpu', 'cpu', {'segment_len': 129}, 'heads'),
   ('gpu', 'NVIDIA H100', {'segment_len': 256}, 'shift'),
   ('gpu', 'NVIDIA H100', {}, 'blocks'),
   ('tpu', 'TPU v3', {}, 'blocks'),

@@ -25,7 +25,7 @@ from fairjax.model.attention_blocks import attention_in_blocks
 from fairjax.model.attention_heads import attention_by_head
 from fairjax.model.attention_kernel import fused_attention, kernel_runs_on
 
-_SHORT = 256  # tokens of a segment whose whole scores are cheap
+_SHORT = {'cpu': 128, 'gpu': 256, 'tpu': 256}  # tokens of a segment whose whole scores are cheap
 _CPU_BLOCK, _CPU_BLOCKS = 128, 8  # queries whose scores stay in a core's cache; most blocks
 
 
@@ -53,7 +53,7 @@ def choose_attention(config: ModelConfig, platform: str, device_kind: str) -> st
     device_kind, segment_len=config.segment_len, memory_len=config.memory_len,
     width=config.head_dim, block=config.attention_block):
     return 'kernel'
-  if config.segment_len <= _SHORT:
+  if config.segment_len <= _SHORT.get(platform, _SHORT['gpu']):
     return 'shift'
   return 'heads' if platform == 'cpu' else 'blocks'
 
