@@ -36,6 +36,7 @@ ROOMS = {
   'measure': {'counterfactual'},
   'report': {'measure'},
   'compile': {'model', 'train', 'generate', 'counterfactual'},
+  'pretrained': set(),
   # These connect the rooms; no room imports them.
   'main_job': {
     'verbs', 'feed', 'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
@@ -63,6 +64,7 @@ PACKAGES = {
   'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment'}),
   'report': ({'numpy'}, {'matplotlib'}),
   'compile': ({'jax', 'numpy'}, set()),
+  'pretrained': ({'jax', 'numpy'}, {'safetensors', 'tokenizers', 'ml_dtypes'}),
   'main_job': ({'numpy'}, {'jax'}),
   'feed': (set(), set()),
   'exchange': ({'numpy'}, {'safetensors'}),
