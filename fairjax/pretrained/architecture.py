@@ -81,10 +81,8 @@ def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
   if found['model_dim'] % found['num_heads']:
     raise UserError(f"{where}: width {found['model_dim']} is not divisible by "
                     f"{found['num_heads']} heads")
-  for name in ('is_decoder', 'add_cross_attention'):
-    if config.get(name) and kind != 'gpt2' or config.get('add_cross_attention'):
-      raise UserError(f'{where}: {name} is set, but only models without cross attention and '
-                      'encoders that see both sides can be read')
+  for name in ('add_cross_attention',) if kind == 'gpt2' else ('is_decoder', 'add_cross_attention'):
+    read.must(name, False)
   return Architecture(kind=kind, labels=read.labels(), **found)
 
 
