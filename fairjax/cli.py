@@ -127,7 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
                        'model: attribute, value, template, prefix, continuation')
   measure.add_argument('--attribute', help='built-in attribute or YAML file')
   measure.add_argument('--scorer', action='append', default=None,
-                       help='opinion | vader | recorded:NAME; repeat for several')
+                       help='opinion | vader | bert:DIR | recorded:NAME; repeat for several')
   measure.add_argument('--lexicon', nargs=2, metavar=('POSITIVE', 'NEGATIVE'), default=None,
                        help='word lists of the opinion scorer')
   measure.add_argument('--permutations', type=int, default=200, help='for the null floor')
@@ -243,7 +243,7 @@ def _measure(options: argparse.Namespace) -> None:
     return
   if not options.attribute or not options.scorer:
     raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, '
-                    'recorded:NAME)')
+                    'bert:DIR, recorded:NAME)')
   from fairjax.verbs import measure_file
   measure_file(
     options.records, attribute=options.attribute, scorers=options.scorer, lexicon=options.lexicon,

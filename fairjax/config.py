@@ -115,7 +115,7 @@ class SentimentConfig(TrainConfig):
   hidden_dim: int = 128  # H-19
   num_layers: int = 3  # H-19
   margin: float = 0.7  # keep sentences with |2 score - 1| above it (H-19)
-  scorer: str = 'opinion'  # labels the sentences: opinion | vader
+  scorer: str = 'opinion'  # labels the sentences: opinion | vader | bert:DIR
   sentence_tokens: int = 64  # longer sentences are left out, counted
   max_sentences: int = 0  # 0: all; otherwise a seeded choice, counted
   valid_share: float = 0.1  # of the labelled sentences, held out for the F1
@@ -155,7 +155,7 @@ class SampleConfig:
 class MeasureConfig:
   """Scores and metrics."""
 
-  scorers: tuple[str, ...] = ('opinion', 'vader')
+  scorers: tuple[str, ...] = ('opinion', 'vader')  # opinion | vader | bert:DIR
   lexicon: tuple[str, ...] = ()  # opinion words: positive file, negative file
   permutations: int = 200  # for the null floor
   eval_batch_size: int = 8  # rows of the perplexity evaluation
@@ -237,7 +237,7 @@ def validate(config: Config) -> None:
     check(0 <= t.warmup_steps <= t.steps, f'{stage}.warmup_steps must be in [0, {stage}.steps]')
   s = config.sentiment
   check(s.parts == 1, 'sentiment.parts must be 1: its batches are small')
-  one_of('sentiment.scorer', s.scorer, ('opinion', 'vader'))
+  _check_scorer('sentiment.scorer', s.scorer, check, one_of)
   check(0 <= s.margin < 1, 'sentiment.margin must be in [0, 1)')
   check(0 < s.valid_share < 1, 'sentiment.valid_share must be in (0, 1)')
   check(s.prefixes >= 0, 'sentiment.prefixes must not be negative')
@@ -258,7 +258,7 @@ def validate(config: Config) -> None:
   check(config.sample.temperature > 0, 'sample.temperature must be positive')
   check(config.measure.scorers, 'measure.scorers names no scorer')
   for scorer in config.measure.scorers:
-    one_of('measure.scorers', scorer, ('opinion', 'vader'))
+    _check_scorer('measure.scorers', scorer, check, one_of)
   uses_opinion = 'opinion' in config.measure.scorers or config.sentiment.scorer == 'opinion'
   if d.source != 'planted' and uses_opinion:
     check(len(config.measure.lexicon) == 2, 'the opinion scorer needs measure.lexicon=(positive '
@@ -268,6 +268,14 @@ def validate(config: Config) -> None:
     check(getattr(config.mesh, field) > 0, f'mesh.{field} must be positive')
   if errors:
     raise UserError('invalid config: ' + '; '.join(errors))
+
+
+def _check_scorer(name: str, scorer: str, check: Callable, one_of: Callable) -> None:
+  kind, _, directory = scorer.partition(':')
+  if kind == 'bert':
+    check(directory.partition('#')[0], f"{name}='{scorer}' names no directory: bert:DIR")
+  else:
+    one_of(name, scorer, ('opinion', 'vader', 'bert:DIR'))
 
 
 def _check_softmax(m: ModelConfig, check: Callable[[bool, str], None]) -> None:

@@ -156,7 +156,7 @@ class Job:
       records = list(self._records(model, heldout=heldout))
       for scorer in self._scorers:
         score_records(records, scorer, self._scores(model, heldout=heldout)
-                      / f'{self.attribute.name}.{scorer.name}.npz')
+                      / f'{self.attribute.name}.{scorer.name}.npz', log=self.log)
       self.log(f'[score] {model.name}{" held-out" if heldout else ""}: {len(records):,} records')
 
   def measure(self) -> None:

@@ -48,7 +48,7 @@ ROOMS = {
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
-LAZY_ROOMS = {'measure': {'model'}}
+LAZY_ROOMS = {'measure': {'model', 'pretrained'}}
 # Room -> packages of others at the top of its modules, and those that only functions import.
 PACKAGES = {
   'errors': (set(), set()),

@@ -19,7 +19,7 @@ import numpy as np
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
 
-SCORERS = ('opinion', 'vader', 'recorded')
+SCORERS = ('opinion', 'vader', 'bert', 'recorded')
 # A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
 _COMPOUND = re.compile(r"[^\W_]+(?:[-'*]+[^\W_]+)*\+?")
 _WORD = re.compile(r'[^\W_]+')
@@ -197,7 +197,8 @@ def load_scorer(
   """Makes a scorer by name.
 
   Args:
-    name: 'opinion', 'vader', 'recorded' or 'recorded:NAME'.
+    name: 'opinion', 'vader', 'bert:DIR' (with `#CLASS=VALUE,...` where its classes have other
+      names), 'recorded' or 'recorded:NAME'.
     lexicon: for 'opinion', the files of positive and of negative words.
 
   Raises:
@@ -205,12 +206,17 @@ def load_scorer(
       unusable.
   """
   kind, _, key = name.partition(':')
-  if kind not in SCORERS or (key and kind != 'recorded'):
+  if kind not in SCORERS or (key and kind not in ('bert', 'recorded')):
     raise unknown_name('scorer', name, SCORERS)
   if kind == 'recorded':
     return RecordedScorer(key or None)
   if kind == 'vader':
     return VaderScorer()
+  if kind == 'bert':
+    if not key:
+      raise UserError('the bert scorer needs the directory of a classifier: bert:DIR')
+    from fairjax.measure.bert_scorer import BertScorer
+    return BertScorer.from_name(key)
   if not lexicon or len(lexicon) != 2:
     raise UserError('the opinion scorer needs a lexicon of two files, positive words and negative '
                     'words: --lexicon POSITIVE NEGATIVE')

@@ -45,11 +45,14 @@ def inputs(vocab_size, rows=4, length=19):
 
 
 def word_pieces():
-  """A tokenizer of BERT with a small vocabulary."""
+  """BERT's small vocabulary; the committed one where there is one, since ties are broken at random.
+  """
+  path = HERE / 'bert_mlm' / 'vocab.txt'
+  if path.is_file():
+    return path.read_text(encoding='utf-8').split()
   tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=True)
   tokenizer.train_from_iterator(LINES, vocab_size=90, min_frequency=1, show_progress=False)
-  words = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
-  return words
+  return sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
 
 
 def save(name, model, tokenizer, **arrays):
@@ -86,12 +89,14 @@ def make_bert(folder):
     **sizes, hidden_act='relu', id2label=dict(enumerate(labels)),
     label2id={w: i for i, w in enumerate(labels)})), 2)
   output = model.double()(ids, attention_mask=mask, token_type_ids=types)
+  texts = torch.cat([
+    model(**tokenizer(text, truncation=True, return_tensors='pt')).logits for text in TEXTS])
   save('bert_classifier', model.float(), tokenizer, ids=ids, mask=mask, token_types=types,
-       logits=output.logits)
+       logits=output.logits, text_logits=texts)
 
 
-def make_albert():
-  """ALBERT with two groups of two layers, four deep, and its MLM head."""
+def unigram_pieces():
+  """A tokenizer as ALBERT's."""
   inner = tokenizers.Tokenizer(tokenizers.models.Unigram())
   inner.normalizer = tokenizers.normalizers.Lowercase()
   inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
@@ -100,6 +105,13 @@ def make_albert():
     vocab_size=80, special_tokens=special, unk_token='<unk>', show_progress=False))
   inner.post_processor = tokenizers.processors.TemplateProcessing(
     single='[CLS] $A [SEP]', special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
+  return inner
+
+
+def make_albert():
+  """ALBERT with two groups of two layers, four deep, and its MLM head."""
+  path = HERE / 'albert_mlm' / 'tokenizer.json'
+  inner = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else unigram_pieces()
   tokenizer = transformers.PreTrainedTokenizerFast(
     tokenizer_object=inner, model_max_length=24, pad_token='<pad>', unk_token='<unk>',
     cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]')
