@@ -31,6 +31,9 @@ VERBS: dict[str, tuple[str, str]] = {
               'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader '
               '--json'),
   'report': ('write the report of a measured workdir', f'fairjax report {_RUN_OPTIONS}'),
+  'sentiment-classifier': (
+    'train a sentiment classifier, or compare scorers on labelled sentences',
+    'fairjax sentiment-classifier train --data=train.tsv --dev=dev.tsv --output=runs/sst'),
   'compile': ('what the steps need on a TPU slice that is not there (needs libtpu)',
               'fairjax compile --topology=v5e:2x2 --config=configs/quickstart.py --program=lm'),
   'attributes': ('list the built-in attributes, or check a file',
@@ -141,6 +144,8 @@ def make_parser() -> argparse.ArgumentParser:
   attributes.add_argument('--lexicon', nargs='+', metavar='FILE', default=(),
                           help='also check against word lists of a scorer')
   _add_compile_options(parsers['compile'])
+  from fairjax.classifier.options import add_options
+  add_options(parsers['sentiment-classifier'])
   config = parsers['config']
   config.add_argument('action', choices=('show',))
   config.add_argument('--config', metavar='FILE[:ARGS]', required=True)
@@ -293,6 +298,17 @@ def _compile(options: argparse.Namespace) -> int:
     versions=versions(), log=log)
 
 
+def _sentiment_classifier(options: argparse.Namespace) -> None:
+  # A terminated training raises at once, as with Ctrl-C; its last epoch is saved.
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  from fairjax.classifier import command
+
+  def log(line):
+    print(line, file=sys.stderr, flush=True)
+
+  (command.train if options.action == 'train' else command.evaluate)(options, log)
+
+
 def _doctor(options: argparse.Namespace) -> None:
   from fairjax.verbs import doctor
   doctor()
@@ -302,7 +318,7 @@ _HANDLERS: dict[str, Callable[[argparse.Namespace], int | None]] = {
   'run': _run, 'data': _data, 'train': _train, 'import': _import, 'export': _export,
   'sample': _sample, 'score': _score,
   'measure': _measure, 'report': _report, 'attributes': _attributes, 'config': _config,
-  'doctor': _doctor, 'compile': _compile,
+  'doctor': _doctor, 'compile': _compile, 'sentiment-classifier': _sentiment_classifier,
 }
 
 

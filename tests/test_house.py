@@ -37,6 +37,7 @@ ROOMS = {
   'report': {'measure'},
   'compile': {'model', 'train', 'generate', 'counterfactual'},
   'pretrained': set(),
+  'classifier': {'pretrained'},
   # These connect the rooms; no room imports them.
   'main_job': {
     'verbs', 'feed', 'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
@@ -44,11 +45,12 @@ ROOMS = {
   'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
   'cli': {
-    'counterfactual', 'data', 'model', 'train', 'compile', 'main_job', 'verbs', 'exchange'},
+    'counterfactual', 'data', 'model', 'train', 'compile', 'main_job', 'verbs', 'exchange',
+    'classifier'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
-LAZY_ROOMS = {'measure': {'model', 'pretrained'}}
+LAZY_ROOMS = {'measure': {'model', 'pretrained'}, 'classifier': {'measure'}}
 # Room -> packages of others at the top of its modules, and those that only functions import.
 PACKAGES = {
   'errors': (set(), set()),
@@ -65,6 +67,7 @@ PACKAGES = {
   'report': ({'numpy'}, {'matplotlib'}),
   'compile': ({'jax', 'numpy'}, set()),
   'pretrained': ({'jax', 'numpy'}, {'safetensors', 'tokenizers', 'ml_dtypes'}),
+  'classifier': ({'jax', 'numpy', 'optax'}, {'safetensors', 'tokenizers'}),
   'main_job': ({'numpy'}, {'jax'}),
   'feed': (set(), set()),
   'exchange': ({'numpy'}, {'safetensors'}),

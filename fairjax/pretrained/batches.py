@@ -67,7 +67,8 @@ class BatchRunner:
     self._devices = math.prod(self.mesh.shape[a] for a in rows_axes)
     self._rows_sharding = NamedSharding(self.mesh, PartitionSpec(rows_axes))
     whole = NamedSharding(self.mesh, PartitionSpec())
-    self._params = jax.device_put(params, whole)
+    self._whole = whole
+    self.load(params)
     self._batch_tokens, self._pad_id = batch_tokens, pad_id
     self.lengths = bucket_lengths(max_length)
     self.traced: collections.Counter[int] = collections.Counter()
@@ -77,6 +78,10 @@ class BatchRunner:
       return function(params, ids, mask)
 
     self._run = jax.jit(traced, out_shardings=whole)
+
+  def load(self, params: Any) -> None:
+    """Goes on with other parameters of the same shapes, without another compilation."""
+    self._params = jax.device_put(params, self._whole)
 
   def rows(self, length: int) -> int:
     """Rows of a batch of texts padded to `length`, a multiple of the devices."""

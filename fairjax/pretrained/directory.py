@@ -27,7 +27,7 @@ class Pretrained:
     directory: where from.
     config: content of `config.json`.
     arch: what it says.
-    head: 'encoder', 'mlm', 'classifier' or 'lm'.
+    head: one of `names.HEADS`.
     params: NumPy arrays; see `names`.
     tokenizer: a `tokenizers.Tokenizer`.
     max_length: most tokens of a text, special ones included.
@@ -54,7 +54,7 @@ def load_pretrained(
   Args:
     directory: holds `config.json`, `model.safetensors` (or its shards with their index) and
       `tokenizer.json` (for BERT also `vocab.txt` with `tokenizer_config.json`).
-    head: 'encoder' | 'mlm' | 'classifier' (BERT, ALBERT), 'lm' (GPT-2).
+    head: 'encoder' | 'pooled' | 'mlm' | 'classifier' (BERT, ALBERT), 'lm' (GPT-2).
     dtype: of parameters and computation; 'float64' needs JAX's 64-bit mode.
 
   Raises:

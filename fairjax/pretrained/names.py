@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from fairjax.pretrained.architecture import Architecture
 
-HEADS = {'bert': ('encoder', 'mlm', 'classifier'), 'albert': ('encoder', 'mlm', 'classifier'),
-         'gpt2': ('lm',)}
-"""Kind -> what can be computed on top of it."""
+HEADS = {'bert': ('encoder', 'pooled', 'mlm', 'classifier'),
+         'albert': ('encoder', 'pooled', 'mlm', 'classifier'), 'gpt2': ('lm',)}
+"""Kind -> what can be computed on top of it; 'pooled' is the encoder with its pooler."""
 
 PREFIX = {'bert': 'bert.', 'albert': 'albert.', 'gpt2': 'transformer.'}
 """What names of the model's body carry in files that also hold a head."""
@@ -90,8 +90,9 @@ def _encoder(arch: Architecture, head: str) -> Iterator[Entry]:
     stack = tuple((base + theirs,) for base in bases)
     yield Entry('layers', f'{ours}_scale', _dotted(stack, 'weight'), (d,), False, True)
     yield Entry('layers', f'{ours}_bias', _dotted(stack, 'bias'), (d,), False, True)
-  if head == 'classifier':
+  if head in ('pooled', 'classifier'):
     yield from _linear('pooler', '', 'pooler' if albert else 'pooler.dense', d, d)
+  if head == 'classifier':
     yield from _linear('classifier', '', 'classifier', d, len(arch.labels), head=True)
   if head == 'mlm':
     base = 'predictions.' if albert else 'cls.predictions.'
