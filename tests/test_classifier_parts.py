@@ -116,6 +116,8 @@ def test_figures_beside_a_slow_count(classes):
   assert found['macro_f1']['value'] == pytest.approx(np.mean(f1), abs=1e-12)
   assert found['accuracy']['value'] == np.mean(labels == predictions)
   assert found['undecided'] == (predictions == -1).sum() > 0 and found['n'] == 300
+  assert found['accuracy_of_decided'] == pytest.approx(
+    np.mean(labels == predictions) / np.mean(predictions >= 0), abs=1e-12)
   assert ('positive_f1' in found) == (classes == 2)
   for name in ('accuracy', 'macro_f1'):
     assert found[name]['low'] < found[name]['value'] < found[name]['high']

@@ -22,7 +22,7 @@ def data(tmp_path_factory):
   """Sentences whose one opinion word decides; some are neutral, one is long."""
   rng = np.random.default_rng(0)
   folder = tmp_path_factory.mktemp('data')
-  nouns, words = ['film', 'plot', 'actor', 'song'], {0: ['bad', 'grey'], 4: ['good', 'fine']}
+  nouns, words = ['film', 'plot', 'actor', 'song'], {0: ['bad', 'wooden'], 4: ['good', 'fine']}
   for name, count in (('train.tsv', 240), ('dev.tsv', 60)):
     lines = []
     for i in range(count):
@@ -73,7 +73,7 @@ def test_it_learns_and_says_how_well(data, trained, capsys):
 
 
 def test_scores_are_on_the_right_side(trained):
-  scores = load_scorer(f'bert:{trained}').score(['the plot is grey .', 'the plot is fine .'])
+  scores = load_scorer(f'bert:{trained}').score(['the plot is wooden .', 'the plot is fine .'])
   assert scores[0] < 0.2 and scores[1] > 0.8
 
 
@@ -166,7 +166,7 @@ def test_five_classes_and_trees(tmp_path, capsys):
   out = tmp_path / 'five'
   options = ['train', f'--data={path}', f'--dev={path}', '--classes=5', *SMALL]
   assert run(*options, f'--output={tmp_path / "phrases"}', '--phrases', '--epochs=1') == 0
-  assert '6 training texts (0 neutral and 174 repeated' in capsys.readouterr().err
+  assert '11 training texts (0 neutral and 169 repeated' in capsys.readouterr().err
   assert run(*options, f'--output={out}', '--epochs=12') == 0
   assert '60 training texts' in capsys.readouterr().err
   assert run('evaluate', f'--data={path}', '--classes=5', f'--model={out}', '--json') == 0

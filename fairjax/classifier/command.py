@@ -114,10 +114,13 @@ def table(found: dict[str, dict[str, Any]]) -> str:
   two = all('positive_f1' in q for q in found.values())
   keys = ['accuracy', 'macro_f1'] + (['positive_f1'] if two else [])
   lines = ['| scorer | accuracy | macro F1 |' + (' F1 of positive |' if two else '')
-           + ' undecided | n |', '| :-- |' + ' --: |' * (len(keys) + 2)]
+           + ' undecided | accuracy of the others | n |',
+           '| :-- |' + ' --: |' * (len(keys) + 3)]
   for name, q in found.items():
     cells = [f"{q[k]['value']:.3f} ({q[k]['low']:.3f}, {q[k]['high']:.3f})" for k in keys]
-    lines.append(f"| {name} | {' | '.join(cells)} | {q['undecided']} | {q['n']} |")
+    decided = q['accuracy_of_decided']
+    cells += [str(q['undecided']), '-' if decided is None else f'{decided:.3f}', str(q['n'])]
+    lines.append(f"| {name} | {' | '.join(cells)} |")
   return '\n'.join(lines)
 
 

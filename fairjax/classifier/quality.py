@@ -19,9 +19,9 @@ def quality(labels: np.ndarray, predictions: np.ndarray, *, classes: int, seed: 
     seed: of the bootstrap.
 
   Returns:
-    `n`, `undecided`, and with `value`, `low`, `high` (95 %): `accuracy` (Wilson), `macro_f1` (mean
-    over the classes) and, of two classes, `positive_f1` (that of class 1); the F1 intervals are
-    percentiles of a bootstrap over texts.
+    `n`, `undecided`, `accuracy_of_decided` (None if nothing is decided), and with `value`, `low`,
+    `high` (95 %): `accuracy` (Wilson), `macro_f1` (mean over the classes) and, of two classes,
+    `positive_f1` (that of class 1); the F1 intervals are percentiles of a bootstrap over texts.
 
   >>> found = quality(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), classes=2)
   >>> [round(found[k]['value'], 4) for k in ('accuracy', 'positive_f1', 'macro_f1')]
@@ -40,9 +40,11 @@ def quality(labels: np.ndarray, predictions: np.ndarray, *, classes: int, seed: 
     low, high = np.percentile(draws, [2.5, 97.5])
     return {'value': float(value), 'low': float(low), 'high': float(high)}
 
+  decided, right = predictions >= 0, labels == predictions
   result = {
+    'accuracy_of_decided': float(right[decided].mean()) if decided.any() else None,
     'n': n, 'classes': classes, 'undecided': int((predictions < 0).sum()),
-    'accuracy': _wilson(int((labels == predictions).sum()), n),
+    'accuracy': _wilson(int(right.sum()), n),
     'macro_f1': estimate(f1.mean(), resampled.mean(1)), 'f1_by_class': f1.tolist()}
   if classes == 2:
     result['positive_f1'] = estimate(f1[1], resampled[:, 1])
