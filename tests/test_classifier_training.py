@@ -3,8 +3,10 @@
 import json
 import pathlib
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh
 from safetensors.numpy import load_file
 
 from fairjax import cli
@@ -34,6 +36,15 @@ def data(tmp_path_factory):
   return folder
 
 
+@pytest.fixture(autouse=True, scope='module')
+def two_devices():
+  """Two of the fake devices: enough to split rows, and quick to compile for."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(training, 'default_mesh', lambda: Mesh(
+      np.array(jax.devices()[:2]), ('data',), axis_types=(AxisType.Auto,)))
+    yield
+
+
 def run(*arguments):
   return cli.main(['sentiment-classifier', *map(str, arguments)])
 
@@ -44,7 +55,7 @@ def train(data, output, *more):
 
 
 @pytest.fixture(scope='module')
-def trained(data, tmp_path_factory):
+def trained(data, two_devices, tmp_path_factory):
   output = tmp_path_factory.mktemp('trained') / 'sst'
   assert train(data, output) == 0
   return output
@@ -167,7 +178,8 @@ def test_five_classes_and_trees(tmp_path, capsys):
   options = ['train', f'--data={path}', f'--dev={path}', '--classes=5', *SMALL]
   assert run(*options, f'--output={tmp_path / "phrases"}', '--phrases', '--epochs=1') == 0
   assert '11 training texts (0 neutral and 169 repeated' in capsys.readouterr().err
-  assert run(*options, f'--output={out}', '--epochs=12') == 0
+  assert run(*options, f'--output={out}', '--epochs=20', '--batch_size=4', '--dim=64', '--heads=4',
+             '--learning_rate=0.001') == 0
   assert '60 training texts' in capsys.readouterr().err
   assert run('evaluate', f'--data={path}', '--classes=5', f'--model={out}', '--json') == 0
   (found,) = json.loads(capsys.readouterr().out)['scorers'].values()

@@ -122,7 +122,7 @@ class _Trainer:
     self.train, self.dev = (encode_texts(start.tokenizer, e.texts, max_length=start.max_length)
                             for e in (train, dev))
     self._labels, self._dev_labels = train.labels, dev.labels
-    self._lengths = bucket_lengths(start.max_length)
+    self._lengths = bucket_lengths(start.max_length, per_octave=2)  # few: steps compile slowly
     self._rows = -(-settings.batch_size // mesh.size) * mesh.size
     self._steps = -(-len(train.texts) // settings.batch_size)
     self._sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))

@@ -87,10 +87,10 @@ class BertScorer:
     """Puts the model on the devices."""
     from fairjax.pretrained import BatchRunner, class_logits, encode
     arch = self._model.arch
-    size = {} if self._batch_tokens is None else {'batch_tokens': self._batch_tokens}
     return BatchRunner(
       lambda params, ids, mask: class_logits(params, arch, encode(params, arch, ids, mask)),
-      self._model.params, max_length=self.max_length, pad_id=arch.pad_id, mesh=self._mesh, **size)
+      self._model.params, max_length=self.max_length, pad_id=arch.pad_id, mesh=self._mesh,
+      batch_tokens=self._batch_tokens)
 
 
 def label_values(labels: Sequence[str], *, where: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax.errors import UserError
-from fairjax.pretrained.batches import BATCH_TOKENS, BatchRunner
+from fairjax.pretrained.batches import BatchRunner
 from fairjax.pretrained.directory import load_pretrained
 from fairjax.pretrained.models import encode, mean_pool, normalize
 from fairjax.pretrained.tokens import encode_texts, read_json
@@ -32,7 +32,7 @@ class SentenceEncoder:
   """
 
   def __init__(self, directory: str | os.PathLike, *, dtype: str = 'float32',
-               mesh: Mesh | None = None, batch_tokens: int = BATCH_TOKENS):
+               mesh: Mesh | None = None, batch_tokens: int | None = None):
     """Reads a directory.
 
     Where `modules.json` lists the modules, they are followed; without it the vector is the
