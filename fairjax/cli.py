@@ -165,7 +165,7 @@ def make_parser() -> argparse.ArgumentParser:
                           help='also check against word lists of a scorer')
   _add_compile_options(parsers['compile'])
   from fairjax.classifier.options import add_options
-  add_options(parsers['sentiment-classifier'])
+  add_scorer_options(add_options(parsers['sentiment-classifier']))
   config = parsers['config']
   config.add_argument('action', choices=('show',))
   config.add_argument('--config', metavar='FILE[:ARGS]', required=True)
@@ -356,7 +356,10 @@ def _sentiment_classifier(options: argparse.Namespace) -> None:
   def log(line):
     print(line, file=sys.stderr, flush=True)
 
-  (command.train if options.action == 'train' else command.evaluate)(options, log)
+  if options.action == 'train':
+    command.train(options, log)
+  else:
+    command.evaluate(options, log, google=google_arguments(options, options.data))
 
 
 def _doctor(options: argparse.Namespace) -> None:

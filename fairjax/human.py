@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 from fairjax.errors import UserError
+from fairjax.scorer_verbs import add_scorer_options, google_arguments
 
 
 def add_options(parser: argparse.ArgumentParser, parser_class: type) -> None:
@@ -50,10 +51,7 @@ def add_options(parser: argparse.ArgumentParser, parser_class: type) -> None:
   importer.add_argument('--key', metavar='FILE', required=True, help='of the export')
   importer.add_argument('--output', metavar='FILE', required=True,
                         help='JSON; as measures/human.json of a workdir it goes into the report')
-  importer.add_argument('--scorer', action='append', default=[],
-                        help='compared with human sentiment, as in fairjax measure; repeat')
-  importer.add_argument('--lexicon', nargs=2, metavar=('POSITIVE', 'NEGATIVE'), default=None,
-                        help='word lists of the opinion scorer')
+  add_scorer_options(importer.add_argument_group('scorers to compare with human sentiment'))
   importer.add_argument('--similarity', action='append', default=[], metavar='NAME',
                         help='recorded score compared with human relevance, beside S.S.c; repeat')
   importer.add_argument('--min_raters', type=int, default=1, metavar='K',
@@ -138,7 +136,12 @@ def _import(options: argparse.Namespace) -> None:
     if getattr(options, name) < least:
       raise UserError(f'--{name} must be at least {least}, not {getattr(options, name)}')
   key = load_key(options.key)
-  scorers = [load_scorer(name, lexicon=options.lexicon) for name in options.scorer]
+  names = options.scorer or []
+  if options.lexicon and 'opinion' not in names:  # it may have taken sheets that stand behind it
+    raise UserError(f"--lexicon {' '.join(options.lexicon)}: it belongs to --scorer=opinion, and "
+                    'the sheets stand before it or behind another option')
+  google = google_arguments(options, options.key)
+  scorers = [load_scorer(name, lexicon=options.lexicon, google=google) for name in names]
   result = human_measures(
     key, read_ratings(key, options.sheets), scorers, similarities=options.similarity,
     min_raters=options.min_raters, resamples=options.resamples, permutations=options.permutations,
@@ -169,6 +172,8 @@ def _import_words(result: dict[str, Any]) -> list[str]:
                    + f" of {len(found['pairs'])} pairs of annotators")
     for score, found in task['correlations'].items():
       lines.append(f"  Spearman with {score}: {_interval(found['spearman'])}")
+    lines += [f'  {scorer} read only the beginning of {n} texts'
+              for scorer, n in task['truncated_texts'].items() if n]
     for entry in task.get('individual_fairness', {}).get('pairs', ()):
       lines.append(f"  {_entry_words(entry)}")
   return lines

@@ -10,7 +10,7 @@ import numpy as np
 from fairjax.config import SentimentConfig
 from fairjax.data.sentences import split_sentences
 from fairjax.errors import UserError
-from fairjax.measure import Scorer, score_texts
+from fairjax.measure import Scorer, count_truncated, score_texts
 from fairjax.train import LabelledSentences, derive_seed
 from fairjax.vocabulary import Vocabulary
 
@@ -60,19 +60,22 @@ def label_sentences(
   positive = sum(label for _, label in found)
   log(f'[sentiment] {len(found):,} sentences with |2 score - 1| > {stage.margin:g} '
       f'({positive:,} positive) from {chooser.scored:,} of {chooser.read:,} read; '
-      f'{chooser.too_long:,} longer than sentence_tokens={stage.sentence_tokens} left out')
+      f'{chooser.too_long:,} longer than sentence_tokens={stage.sentence_tokens} left out'
+      + ('' if chooser.truncated is None else
+         f'; {scorer.name} read only the beginning of {chooser.truncated:,} long ones'))
   return LabelledSentences(
     tokens, np.array([len(ids) for ids, _ in found], np.int32),
     np.array([label for _, label in found], np.float32))
 
 
 class _Chooser:
-  """Both ways to choose, with what happened: sentences read, scored, and too long to be kept."""
+  """Both ways to choose, with what happened: sentences read, scored, cut, too long to be kept."""
 
   def __init__(self, scorer: Scorer, vocabulary: Vocabulary, stage: SentimentConfig,
                rng: np.random.Generator):
     self.scorer, self.vocabulary, self.stage, self.rng = scorer, vocabulary, stage, rng
     self.read = self.scored = self.too_long = 0
+    self.truncated: int | None = None  # of a scorer that reads all of any text
 
   def shuffled(self, sentences: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
     """Scores in a random order until enough are found: (ids, positive) of each."""
@@ -112,6 +115,9 @@ class _Chooser:
 
   def _scores(self, texts: list[str]) -> list[float]:
     self.scored += len(texts)
+    truncated = count_truncated(self.scorer, texts)
+    if truncated is not None:
+      self.truncated = (self.truncated or 0) + truncated
     return score_texts(texts, self.scorer).tolist()
 
   def _row(self, text: str, score: float) -> tuple[np.ndarray, bool] | None:

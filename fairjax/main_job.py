@@ -67,7 +67,7 @@ class Job:
     if done.exists():
       self.log(f'{self.workdir} is finished: nothing to do. Report: {report}')
       return
-    _ = self._scorers  # a missing key or lexicon must not wait for the end of the training
+    _ = self._scorers  # what a scorer lacks must not wait for the end of the training
     self.train()
     self.sample()
     self.measure()
@@ -115,13 +115,16 @@ class Job:
     """The curriculum up to and with a stage (`lm`, `sentiment`, `debias`; None: the config's)."""
     from fairjax.train import StopSignal
     until = until or self.config.until
+    variants = [parse_variant(v) for v in self.config.debias.variants]
+    sentiment = until == 'sentiment' or (
+      until == 'debias' and any(method == 'sentiment' for method, _ in variants))
+    if sentiment and not (self.workdir / 'sentiment' / 'DONE').exists():
+      self._scorer(self.config.sentiment.scorer)  # what it lacks must not wait for step 1
     with StopSignal().installed() as stop:
       curriculum = self.curriculum(stop)
       lm = curriculum.train_lm()
-      variants = [parse_variant(v) for v in self.config.debias.variants]
       projection = None
-      if until == 'sentiment' or (
-          until == 'debias' and any(method == 'sentiment' for method, _ in variants)):
+      if sentiment:
         projection = curriculum.train_sentiment(lm, self._labelled_sentences)
       if until == 'debias':
         if self.config.debias.extended_baseline:
@@ -240,7 +243,10 @@ class Job:
 
   @functools.cached_property
   def _scorers(self) -> list:
-    return [self._scorer(name) for name in self.config.measure.scorers]
+    from fairjax.measure.scorer_audit import check_names
+    found = [self._scorer(name) for name in self.config.measure.scorers]
+    check_names([scorer.name for scorer in found])
+    return found
 
   def _scorer(self, name: str):
     return load_run_scorer(name, self.config, self.workdir, self.log)

@@ -12,15 +12,15 @@ from typing import Any
 from fairjax.errors import UserError
 
 
-def add_scorer_options(parser: argparse.ArgumentParser) -> None:
+def add_scorer_options(parser: argparse._ActionsContainer) -> None:
   """Adds what names scorers and what they need."""
   parser.add_argument('--scorer', action='append', default=None,
                       help='opinion | vader | google | bert:DIR | recorded:NAME; repeat')
   parser.add_argument('--lexicon', nargs='+', metavar='FILE', default=None,
-                      help='opinion scorer: POSITIVE NEGATIVE, or the folder of lexicon fetch')
+                      help='opinion scorer: POSITIVE NEGATIVE, or --lexicon=DIR of lexicon fetch')
   parser.add_argument('--google-cache', metavar='FILE', default=None,
                       help='google scorer: file of the scores that were paid for (default: beside '
-                      'the records)')
+                      'the texts that are scored)')
   parser.add_argument('--google-rate', metavar='N', type=float, default=600.0,
                       help='google scorer: requests a minute')
   parser.add_argument('--google-endpoint', metavar='HOST', default='',
@@ -53,7 +53,9 @@ def add_lexicon_options(parser: argparse.ArgumentParser) -> None:
 
 def google_arguments(options: argparse.Namespace, path: str) -> dict[str, Any]:
   """Arguments of the google scorer from options; its file lies beside `path` by default."""
-  name = pathlib.Path(path).name.removesuffix('.gz').removesuffix('.jsonl')
+  name = pathlib.Path(path).name
+  for suffix in ('.gz', '.jsonl', '.json'):
+    name = name.removesuffix(suffix)
   cache = options.google_cache or pathlib.Path(path).with_name(f'{name}.google-scores.jsonl')
   return {'cache': cache, 'requests_per_minute': options.google_rate,
           'endpoint': options.google_endpoint,
@@ -127,6 +129,11 @@ def audit_words(result: Mapping[str, Any]) -> list[str]:
         'recorded scores say nothing about other texts.'))
     words = ', '.join(f"{w['word']} ({w['valence']:+g})" for w in scorer['sensitive_lexicon_words'])
     lines.append(f"- Sensitive words in the lexicon of {name}: {words or 'none'}.")
+    if 'truncated_texts' in scorer:
+      swaps = counts['frames'] * len(result['values'])
+      lines.append(f"- {name} reads only the beginning of {scorer['truncated_texts']:,} of the "
+                   f"{counts['texts']:,} texts and of {scorer['truncated_swaps']:,} of the "
+                   f'{swaps:,} swapped ones, which are longer than its model.')
   parts.append('\n'.join(lines))
   if result['agreement']:
     parts += ['Agreement on all texts:', agreement_table({'': result['agreement']})]

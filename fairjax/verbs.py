@@ -14,7 +14,7 @@ from fairjax.errors import UserError
 from fairjax.vocabulary import load_vocabulary
 
 PACKAGES = ('fairjax', 'jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy',
-            'scipy', 'sentencepiece', 'tensorflow', 'tensorflow-text', 'seqio')
+            'scipy', 'sentencepiece', 'tokenizers', 'tensorflow', 'tensorflow-text', 'seqio')
 """What decides results; `doctor` and every report state their versions."""
 
 

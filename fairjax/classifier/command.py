@@ -3,7 +3,7 @@
 import argparse
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,27 +63,36 @@ def train(options: argparse.Namespace, log: Callable[[str], None]) -> None:
   print(table({output.name: card['dev']}))
 
 
-def evaluate(options: argparse.Namespace, log: Callable[[str], None]) -> None:
+def evaluate(
+  options: argparse.Namespace, log: Callable[[str], None], *,
+  google: Mapping[str, Any] | None = None,
+) -> None:
   """Prints accuracy and F1 of models and scorers on the same texts.
+
+  Args:
+    options: of the verb.
+    log: called with lines of progress.
+    google: arguments of the google scorer.
 
   Raises:
     UserError: nothing to evaluate, unusable data, or a scorer without five classes for 5.
   """
-  from fairjax.measure import load_scorer
-  names = [f'bert:{directory}' for directory in options.model] + options.scorer
+  from fairjax.measure import count_truncated, load_scorer
+  names = [f'bert:{directory}' for directory in options.model] + (options.scorer or [])
   if not names:
     raise UserError('sentiment-classifier evaluate needs --model=DIR or --scorer=NAME')
   data = read_examples(options.data, classes=options.classes)
   found = {}
   for name in names:
-    scorer = load_scorer(name, lexicon=options.lexicon)
+    scorer = load_scorer(name, lexicon=options.lexicon, google=google)
     if not hasattr(scorer, 'score'):
       raise UserError(f"scorer '{name}' reads scores of records; it cannot score sentences")
     result = quality(data.labels, predict(scorer, data.texts, classes=options.classes),
                      classes=options.classes, seed=options.seed)
-    if hasattr(scorer, 'count_truncated'):
-      result['truncated'] = scorer.count_truncated(data.texts)
-      log(f"[{scorer.name}] {result['truncated']} texts longer than {scorer.max_length} tokens")
+    truncated = count_truncated(scorer, data.texts)
+    if truncated is not None:
+      result['truncated_texts'] = truncated
+      log(f'[{scorer.name}] {truncated} texts longer than {scorer.max_length} tokens')
     found[scorer.name] = result
   if options.json:
     print(json.dumps({'data': {'texts': len(data.texts), 'neutral_left_out': data.neutral,

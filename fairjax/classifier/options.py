@@ -3,8 +3,8 @@
 import argparse
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-  """Adds the options of the verb; every one has a word of help."""
+def add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+  """Adds the options of the verb; returns the group of `evaluate`, for those of the scorers."""
   parser.add_argument('action', choices=('train', 'evaluate'))
   parser.add_argument('--data', metavar='FILE', required=True, help='labelled sentences: trees, '
                       'label<TAB>binary<TAB>text, or label<TAB>text; .gz is read too')
@@ -31,7 +31,4 @@ def add_options(parser: argparse.ArgumentParser) -> None:
   evaluate = parser.add_argument_group('evaluate')
   evaluate.add_argument('--model', metavar='DIR', action='append', default=[],
                         help='classifier; repeat for several')
-  evaluate.add_argument('--scorer', action='append', default=[],
-                        help='another scorer to compare with: opinion | vader | bert:DIR')
-  evaluate.add_argument('--lexicon', nargs=2, metavar=('POSITIVE', 'NEGATIVE'), default=None,
-                        help='word lists of the opinion scorer')
+  return evaluate

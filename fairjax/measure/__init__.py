@@ -24,6 +24,7 @@ from fairjax.measure.scorers import (
   RecordedScorer,
   Scorer,
   VaderScorer,
+  count_truncated,
   load_scorer,
   sensitive_lexicon_words,
 )
@@ -32,9 +33,9 @@ from fairjax.measure.wasserstein import wasserstein_1, wasserstein_1_equal
 __all__ = [
   'Estimate', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer', 'Perplexity',
   'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'VaderScorer', 'agreement',
-  'audit_scorers', 'bits_per_byte', 'fetch_lexicon', 'group_fairness', 'individual_fairness',
-  'load_scorer', 'measure_fairness', 'measure_records', 'mentions', 'read_generations',
-  'score_file', 'score_records', 'score_texts', 'semantic_similarity_c',
+  'audit_scorers', 'bits_per_byte', 'count_truncated', 'fetch_lexicon', 'group_fairness',
+  'individual_fairness', 'load_scorer', 'measure_fairness', 'measure_records', 'mentions',
+  'read_generations', 'score_file', 'score_records', 'score_texts', 'semantic_similarity_c',
   'sensitive_lexicon_words', 'token_perplexity', 'wasserstein_1', 'wasserstein_1_equal',
   'word_perplexity',
 ]

@@ -13,7 +13,7 @@ from fairjax.measure.generations import join_text
 from fairjax.measure.human_agreement import agreement, correlate, pearson, spearman
 from fairjax.measure.human_ratings import Ratings, Returned
 from fairjax.measure.score_cache import score_texts
-from fairjax.measure.scorers import RecordedScorer, Scorer
+from fairjax.measure.scorers import RecordedScorer, Scorer, count_truncated
 from fairjax.measure.wasserstein import wasserstein_1
 
 KIND, SCHEMA = 'fairjax human evaluation', 1
@@ -41,9 +41,10 @@ def human_measures(
   Returns:
     JSON-able: `kind`, `schema`, `export` (digest of the key), `mode` ('sample' or 'pairs'), `text`,
     `masked`, `settings`, `returned` (what was not used), and `tasks`. Each task has counts, labels
-    by annotator, `agreement` (`nominal`; for sentiment also `nominal_without_mixed`; `linear`) and
-    `correlations`; sentiment has `individual_fairness` with `pairs`: one entry for each model and
-    pair of values. The fields are described in docs/human_evaluation.md.
+    by annotator, `agreement` (`nominal`; for sentiment also `nominal_without_mixed`; `linear`),
+    `correlations` and `truncated_texts` (by scorer that cuts long texts); sentiment has
+    `individual_fairness` with `pairs`: one entry for each model and pair of values. The fields are
+    described in docs/human_evaluation.md.
 
   Raises:
     UserError: a score is missing or not a number, or nothing was rated.
@@ -66,15 +67,19 @@ def human_measures(
   for name, ratings in returned.ratings.items():
     items = key['tasks'][name]['items']
     means, dropped = _means(ratings, len(items), min_raters)
-    columns = (_sentiment_scores(items, list(means), scorers, options['text'])
-               if name == 'sentiment' else _relevance_scores(items, list(means), similarities))
+    truncated: dict[str, int] = {}
+    if name == 'sentiment':
+      columns, truncated = _sentiment_scores(items, list(means), scorers, options['text'])
+    else:
+      columns = _relevance_scores(items, list(means), similarities)
     task = _counts(ratings, len(items)) | {
       'items_used': len(means), 'items_dropped': dropped,
       'raters_per_item': dict(sorted(collections.Counter(
         str(len(ratings.labels[item])) for item in means).items())),
       'mean': float(np.mean(list(means.values()))) if means else None,
       'agreement': _agreement(ratings, items, draws),
-      'correlations': _correlations(items, means, columns, draws)}
+      'correlations': _correlations(items, means, columns, draws),
+      'truncated_texts': truncated}
     if name == 'sentiment' and options['pairs']:
       task['individual_fairness'] = _individual_fairness(
         key, means, permutations=permutations, seed=seed)
@@ -153,10 +158,10 @@ def _correlations(
 def _sentiment_scores(
   items: Mapping[str, Any], used: Sequence[str], scorers: Sequence[Scorer | RecordedScorer],
   text: str,
-) -> dict[str, np.ndarray]:
-  """Scores of the used items by scorer name."""
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+  """Scores of the used items by scorer name, and how many texts a scorer cuts."""
   records = [items[item]['record'] for item in used]
-  columns = {}
+  columns, truncated = {}, {}
   for scorer in scorers:
     if scorer.name in columns:
       raise UserError(f'scorer {scorer.name} is given twice')
@@ -167,7 +172,10 @@ def _sentiment_scores(
       texts = [r['continuation'] if text == 'continuation'
                else join_text(r['prefix'], r['continuation']) for r in records]
       columns[scorer.name] = score_texts(texts, scorer)
-  return columns
+      longer = count_truncated(scorer, texts)
+      if longer is not None:
+        truncated[scorer.name] = longer
+  return columns, truncated
 
 
 def _relevance_scores(

@@ -12,7 +12,12 @@ from fairjax.measure.generations import Generations, read_generations
 from fairjax.measure.relevance import semantic_similarity_c
 from fairjax.measure.score_cache import score_file, score_generations
 from fairjax.measure.scorer_audit import agreement, check_names
-from fairjax.measure.scorers import RecordedScorer, Scorer, sensitive_lexicon_words
+from fairjax.measure.scorers import (
+  RecordedScorer,
+  Scorer,
+  count_truncated,
+  sensitive_lexicon_words,
+)
 
 LARGEST_PAIRS = 5  # pairs of values that are named
 
@@ -46,8 +51,9 @@ def measure_records(
     scorer name in `scorers` its fingerprint, the sensitive words in its lexicon, score statistics,
     `individual_fairness`, `group_fairness`, `pairs_below`, `largest_pairs`, `subgroup_distances`,
     `by_template`, for subgroups of several values also `individual_fairness_cross_subgroup` and
-    `individual_fairness_within_subgroup`, and `template_subsets`. Every estimate has n, floor,
-    p-value, direction and definition.
+    `individual_fairness_within_subgroup`, and `template_subsets`; of a scorer that cuts long
+    texts also `truncated_texts`, how many. Every estimate has n, floor, p-value, direction and
+    definition.
 
   Raises:
     UserError: see `read_generations`, `score_records` and the scorers.
@@ -89,9 +95,9 @@ def measure_records(
     result['coupled'] = samples.coupled
     result['scorers'][scorer.name] = _scorer_measures(
       generations, samples, scores, scorer, covered, permutations=permutations, seed=seed)
-    if hasattr(scorer, 'count_truncated'):
-      result['scorers'][scorer.name]['truncated_texts'] = scorer.count_truncated(
-        generations.texts(scored))
+    truncated = count_truncated(scorer, generations.texts(scored))
+    if truncated is not None:
+      result['scorers'][scorer.name]['truncated_texts'] = truncated
   result['scorer_agreement'] = agreement(columns)
   return result
 

@@ -17,7 +17,7 @@ import numpy as np
 from fairjax.errors import UserError
 from fairjax.files import atomic_write
 from fairjax.measure.generations import Generations, join_text
-from fairjax.measure.scorers import RecordedScorer, Scorer
+from fairjax.measure.scorers import RecordedScorer, Scorer, count_truncated
 
 CHUNK = 20000  # texts between two writes of the file
 _DIGEST_BYTES = 16
@@ -92,8 +92,8 @@ def score_texts(
         saved = len(known)
       if log:
         log(f'{scorer.name}: scored {min(start + chunk, len(pending))} of {len(pending)} texts')
-    if log and pending and hasattr(scorer, 'count_truncated'):
-      longer = scorer.count_truncated(list(todo.values()))
+    longer = count_truncated(scorer, list(todo.values())) if log and pending else None
+    if longer is not None:
       log(f'{scorer.name}: {longer} of {len(pending)} texts are longer than the '
           f'{scorer.max_length} tokens it reads; their end is not scored')
   finally:

@@ -20,7 +20,12 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.branches import swap_text
 from fairjax.counterfactual.matching import TextMatcher
 from fairjax.errors import UserError
-from fairjax.measure.scorers import RecordedScorer, Scorer, sensitive_lexicon_words
+from fairjax.measure.scorers import (
+  RecordedScorer,
+  Scorer,
+  count_truncated,
+  sensitive_lexicon_words,
+)
 
 PERMUTATIONS = 9999
 _PURPOSE = 0x5A  # separates these random streams from others of the same seed
@@ -214,7 +219,8 @@ def audit_scorers(
     all R texts), and by scorer name `sensitive_lexicon_words` and `own_bias`: None for recorded
     scores and where no text holds a token, otherwise `n` (texts), `frames`, `moved`, `range` and
     one entry a value with `value`, `n` (texts that held it), `mean`, `difference`, `p_value`,
-    `p_holm`.
+    `p_holm`. A scorer that cuts long texts also has `truncated_texts` (of the R) and
+    `truncated_swaps` (of the frames with every value).
 
   Raises:
     UserError: no text, two scorers of one name, and what the scorers raise.
@@ -242,6 +248,10 @@ def audit_scorers(
     result['scorers'][scorer.name] = {
       'fingerprint': scorer.fingerprint, 'own_bias': bias,
       'sensitive_lexicon_words': sensitive_lexicon_words(scorer, attribute)}
+    truncated = count_truncated(scorer, texts)
+    if truncated is not None:
+      result['scorers'][scorer.name] |= {
+        'truncated_texts': truncated, 'truncated_swaps': count_truncated(scorer, flat)}
   result['agreement'] = agreement(columns)
   return result
 

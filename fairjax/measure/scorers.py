@@ -1,8 +1,8 @@
 """Sentiment scorers: text in, score in [0, 1] out; 0.5 is neutral, 1 positive.
 
 The opinion-word classifier of Huang et al. 2020 (H-16), VADER, and scores that the records bring
-(H-14); `google_scorer` asks the service of H-14 itself. Anything with `name`, `fingerprint` and
-`score` is a scorer.
+(H-14); `google_scorer` asks the service of H-14 itself, `bert_scorer` a classifier. Anything with
+`name`, `fingerprint` and `score` is a scorer.
 """
 
 import collections
@@ -30,6 +30,9 @@ _WORD = re.compile(r'[^\W_]+')
 @runtime_checkable
 class Scorer(Protocol):
   """What a text scorer has.
+
+  One that does not read long texts to their end also has `max_length`, in tokens, and
+  `count_truncated(texts)`: how many of them are longer.
 
   Attributes:
     name: short name, used in file names and tables.
@@ -253,6 +256,12 @@ def read_lexicon(path: str | os.PathLike) -> list[str]:
   if not words:
     raise UserError(f'{os.fspath(path)}: the lexicon holds no word')
   return words
+
+
+def count_truncated(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:
+  """How many texts a scorer reads the beginning of only; None if it reads all of any text."""
+  count = getattr(scorer, 'count_truncated', None)
+  return None if count is None else count(texts)
 
 
 def sensitive_lexicon_words(

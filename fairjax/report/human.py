@@ -52,6 +52,8 @@ def human_section(human: Mapping[str, Any]) -> str:
       f"- {escape(name)}: {task['labels']} labels by {len(task['labels_by_annotator'])} "
       f"annotators; {task['items_used']} of {task['items']} items used (dropped: {dropped}); "
       f"{task['empty_labels']} cells empty, {task['missing_rows']} rows missing.")
+    parts += [f'- {escape(scorer)} read only the beginning of {n} of these texts, which are longer '
+              'than its model.' for scorer, n in task.get('truncated_texts', {}).items() if n]
     for kind, found in task['agreement'].items():
       rows.append([escape(name), _KAPPA[kind], *_cells(found['pooled'])])
     for score, found in task['correlations'].items():
