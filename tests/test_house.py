@@ -47,7 +47,7 @@ ROOMS = {
   'labelling': {'data', 'measure', 'train'},
   'exchange': {'main_job', 'model', 'train'},
   'verbs': {'counterfactual', 'generate', 'measure'},
-  'human': {'counterfactual', 'generate', 'measure'},
+  'human': {'scorer_verbs', 'counterfactual', 'generate', 'measure'},
   'scorer_verbs': {'counterfactual', 'generate', 'measure', 'report'},
   'cli': {
     'counterfactual', 'data', 'model', 'train', 'compile', 'generate', 'main_job', 'verbs',
