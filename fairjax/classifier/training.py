@@ -122,7 +122,7 @@ class _Trainer:
     self.train, self.dev = (encode_texts(start.tokenizer, e.texts, max_length=start.max_length)
                             for e in (train, dev))
     self._labels, self._dev_labels = train.labels, dev.labels
-    self._lengths = bucket_lengths(start.max_length, per_octave=2)  # few: steps compile slowly
+    self._lengths = bucket_lengths(start.max_length)
     self._rows = -(-settings.batch_size // mesh.size) * mesh.size
     self._steps = -(-len(train.texts) // settings.batch_size)
     self._sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
@@ -176,7 +176,8 @@ class _Trainer:
     arch = self._start.arch
     if self._runner is None:
       self._runner = BatchRunner(
-        lambda p, ids, mask: class_logits(p, arch, encode(p, arch, ids, mask)), params,
+        lambda p, ids, mask, packing: class_logits(
+          p, arch, encode(p, arch, ids, mask, packing=packing)), params,
         max_length=self._start.max_length, pad_id=arch.pad_id, mesh=self._mesh)
     self._runner.load(params)
     return quality(self._dev_labels, self._runner(self.dev.ids).argmax(-1),

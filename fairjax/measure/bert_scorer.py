@@ -88,8 +88,9 @@ class BertScorer:
     from fairjax.pretrained import BatchRunner, class_logits, encode
     arch = self._model.arch
     return BatchRunner(
-      lambda params, ids, mask: class_logits(params, arch, encode(params, arch, ids, mask)),
-      self._model.params, max_length=self.max_length, pad_id=arch.pad_id, mesh=self._mesh,
+      lambda params, ids, mask, packing: class_logits(
+        params, arch, encode(params, arch, ids, mask, packing=packing)), self._model.params,
+      max_length=self.max_length, pad_id=arch.pad_id, mesh=self._mesh,
       batch_tokens=self._batch_tokens)
 
 

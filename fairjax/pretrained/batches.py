@@ -1,8 +1,11 @@
 """Many texts through a compiled function: sorted into few lengths, one compilation for each.
 
-The texts beside one can move it to a batch of another length, which changes sums in their last
-places only (about 1e-7 in float32); otherwise they change nothing.
-Letters: B rows of a batch, T tokens, R texts.
+A batch holds a fixed number of tokens and not of texts; the function is told that number, so that
+what is no attention need not be computed at padding (`models.encode`, `packing`). The texts beside
+one can move it to a batch of another length, which changes sums in their last places only (about
+1e-7 in float32); otherwise they change nothing.
+
+Letters: G groups of rows (one a device), B rows of a batch, T places of a row, R texts.
 """
 
 import collections
@@ -21,22 +24,16 @@ _SMALLEST = 8
 _AHEAD = 2  # batches that run while earlier results are fetched
 
 
-def bucket_lengths(longest: int, *, per_octave: int = 8) -> tuple[int, ...]:
-  """Lengths that texts are padded to: multiples of 4, then steps that grow with the length.
+def bucket_lengths(longest: int) -> tuple[int, ...]:
+  """Lengths that texts are padded to: each at most half as long again as the one before.
 
-  Args:
-    longest: the last one.
-    per_octave: steps between a power of two and the next, where they are above 4.
-
-  >>> bucket_lengths(30)
-  (8, 12, 16, 20, 24, 28, 30)
-  >>> bucket_lengths(100, per_octave=2)
+  >>> bucket_lengths(100)
   (8, 12, 16, 24, 32, 48, 64, 96, 100)
   """
   lengths = [_SMALLEST]
   while lengths[-1] < longest:
     octave = 2 ** int(math.log2(lengths[-1]))
-    lengths.append(lengths[-1] + max(4, octave // per_octave))
+    lengths.append(lengths[-1] + octave // 2)
   return (*(n for n in lengths if n < longest), longest)
 
 
@@ -46,7 +43,7 @@ def default_mesh() -> Mesh:
 
 
 class BatchRunner:
-  """Runs `function(params, ids, mask)` over texts of any length, on a mesh.
+  """Runs `function(params, ids, mask, packing)` over texts of any length, on a mesh.
 
   Rows are split over all axes of the mesh but `model`; parameters are on every device. In several
   processes all must call it with the same texts; all get all results.
@@ -57,19 +54,21 @@ class BatchRunner:
   """
 
   def __init__(
-    self, function: Callable[[Any, jax.Array, jax.Array], jax.Array], params: Any, *,
+    self, function: Callable[[Any, jax.Array, jax.Array, tuple[int, int]], jax.Array],
+    params: Any, *,
     max_length: int, pad_id: int = 0, mesh: Mesh | None = None, batch_tokens: int | None = None,
   ):
     """Puts the parameters on the devices.
 
     Args:
-      function: takes ids `[B, T]` int32 and mask `[B, T]` bool, returns `[B, ...]` whose further
-        axes do not depend on T. Rows must not depend on each other.
+      function: takes ids `[B, T]` int32, mask `[B, T]` bool and (groups of rows, most tokens in a
+        group), returns `[B, ...]` whose further axes do not depend on T. Rows must not depend on
+        each other.
       params: its parameters.
       max_length: most tokens of a text.
       pad_id: id at padding.
       mesh: default: all devices.
-      batch_tokens: B x T on each device, about; None: by the kind of device.
+      batch_tokens: tokens on each device; None: by the kind of device.
     """
     self.mesh = default_mesh() if mesh is None else mesh
     rows_axes = tuple(a for a in self.mesh.axis_names if a != 'model')
@@ -79,14 +78,14 @@ class BatchRunner:
     self._whole = whole
     self.load(params)
     cpu = self.mesh.devices.flat[0].platform == 'cpu'
-    self._batch_tokens = batch_tokens or (_CPU_TOKENS if cpu else _BATCH_TOKENS)
+    self.batch_tokens = max(batch_tokens or (_CPU_TOKENS if cpu else _BATCH_TOKENS), max_length)
     self._pad_id = pad_id
     self.lengths = bucket_lengths(max_length)
     self.traced: collections.Counter[int] = collections.Counter()
 
     def traced(params, ids, mask):
       self.traced[ids.shape[1]] += 1  # runs when the function is traced, not when it is called
-      return function(params, ids, mask)
+      return function(params, ids, mask, (self._devices, self.batch_tokens))
 
     self._run = jax.jit(traced, out_shardings=whole)
 
@@ -95,8 +94,9 @@ class BatchRunner:
     self._params = jax.device_put(params, self._whole)
 
   def rows(self, length: int) -> int:
-    """Rows of a batch of texts padded to `length`, a multiple of the devices."""
-    return max(1, self._batch_tokens // length) * self._devices
+    """Rows of a device's part of a batch: it can take so many of the bucket's shortest texts."""
+    shortest = max((n for n in self.lengths if n < length), default=0) + 1
+    return max(1, self.batch_tokens // max(shortest, _SMALLEST // 2))
 
   def __call__(self, ids: Sequence[np.ndarray]) -> np.ndarray:
     """Runs R texts.
@@ -113,53 +113,71 @@ class BatchRunner:
     sizes = np.array([len(row) for row in ids])
     if not len(sizes) or sizes.min() < 1 or sizes.max() > self.lengths[-1]:
       raise ValueError(f'texts of {sizes.tolist()[:5]} tokens, not of 1 to {self.lengths[-1]}')
-    buckets = np.searchsorted(self.lengths, sizes)
-    waiting: collections.deque[tuple[np.ndarray, jax.Array]] = collections.deque()
+    waiting: collections.deque[tuple[list, jax.Array]] = collections.deque()
     results: np.ndarray | None = None
 
     def fetch():
       nonlocal results
-      places, values = waiting.popleft()
-      values = np.asarray(values)[:len(places)]  # rows beyond them are padding
+      parts, values = waiting.popleft()
+      values = np.asarray(values)
+      values = values.reshape(self._devices, -1, *values.shape[1:])
       if results is None:
-        results = np.empty((len(ids), *values.shape[1:]), values.dtype)
-      results[places] = values
+        results = np.empty((len(ids), *values.shape[2:]), values.dtype)
+      for places, rows in zip(parts, values, strict=False):
+        results[places] = rows[:len(places)]  # rows beyond them are padding
 
-    for length, places in self._plan(buckets):
-      rows = self.rows(length)
-      waiting.append((places, self._run(self._params, *self._batch(ids, places, rows, length))))
+    for length, parts in self._plan(sizes):
+      arrays = self._batch(ids, parts, length)
+      waiting.append((parts, self._run(self._params, *arrays)))
       if len(waiting) > _AHEAD:
         fetch()
     while waiting:
       fetch()
     return results
 
-  def _plan(self, buckets: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Length and texts of every batch.
+  def _plan(self, sizes: np.ndarray) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Length of every batch, and the texts of each device.
 
-    Texts that do not fill a batch go to the next length in use if that costs less than padding.
+    Texts that do not fill a batch go to the next length in use, if they leave rows free there.
     """
+    buckets = np.searchsorted(self.lengths, sizes)
     used = np.unique(buckets)
-    left = np.zeros(0, int)
+    left: list[int] = []
     for i, bucket in enumerate(used):
       length = self.lengths[bucket]
-      rows = self.rows(length)
-      members = np.concatenate([left, np.flatnonzero(buckets == bucket)])
-      full = len(members) // rows * rows
-      for start in range(0, full, rows):
-        yield length, members[start:start + rows]
-      left = members[full:]
+      members = np.flatnonzero(buckets == bucket)
+      members = left + members[np.argsort(sizes[members], kind='stable')].tolist()
+      parts = self._parts(members, sizes, self.rows(length))
+      full = len(parts) // self._devices * self._devices
+      if len(parts) == full and parts:
+        full -= self._devices  # the last part may have room
       longer = self.lengths[used[i + 1]] if i + 1 < len(used) else None
-      if len(left) and (longer is None or len(left) * longer >= rows * length):
-        yield length, left
-        left = left[:0]
+      left = [place for part in parts[full:] for place in part]
+      if longer is None or len(left) > self.rows(longer) * self._devices // 2:
+        full, left = len(parts), []
+      for start in range(0, full, self._devices):
+        yield length, [np.array(part) for part in parts[start:min(start + self._devices, full)]]
 
-  def _batch(self, ids, places, rows: int, length: int) -> tuple[jax.Array, jax.Array]:
-    """Ids and mask of some texts, padded to `[rows, length]`, on the devices."""
-    tokens = np.full((rows, length), self._pad_id, np.int32)
-    mask = np.zeros((rows, length), bool)
-    for row, place in enumerate(places):
-      tokens[row, :len(ids[place])] = ids[place]
-      mask[row, :len(ids[place])] = True
+  def _parts(self, members: list[int], sizes: np.ndarray, rows: int) -> list[list[int]]:
+    """Splits texts, in their order, into parts of so many rows and `batch_tokens` tokens."""
+    parts: list[list[int]] = []
+    room = 0
+    for place in members:
+      if not parts or len(parts[-1]) == rows or sizes[place] > room:
+        parts.append([])
+        room = self.batch_tokens
+      parts[-1].append(place)
+      room -= sizes[place]
+    return parts
+
+  def _batch(self, ids, parts: list[np.ndarray], length: int) -> tuple[jax.Array, jax.Array]:
+    """Ids and mask of the parts, padded to `[devices x rows, length]`, on the devices."""
+    rows = self.rows(length)
+    tokens = np.full((self._devices * rows, length), self._pad_id, np.int32)
+    mask = np.zeros(tokens.shape, bool)
+    for part, places in enumerate(parts):
+      for row, place in enumerate(places, part * rows):
+        tokens[row, :len(ids[place])] = ids[place]
+        mask[row, :len(ids[place])] = True
     return tuple(jax.make_array_from_callback(a.shape, self._rows_sharding, a.__getitem__)
                  for a in (tokens, mask))

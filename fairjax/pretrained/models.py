@@ -31,6 +31,7 @@ _ACTIVATIONS = {
 def encode(
   params: Mapping[str, Any], arch: Architecture, ids: Array, mask: Array,
   token_types: Array | None = None, *, key: Array | None = None,
+  packing: tuple[int, int] | None = None,
 ) -> Array:
   """Last hidden states of BERT or ALBERT.
 
@@ -41,6 +42,8 @@ def encode(
     mask: `[B, T]` bool, False at padding, which no token attends to.
     token_types: `[B, T]` int in [0, token_types); None is all 0.
     key: PRNG key of the dropout; None drops nothing.
+    packing: (groups of rows, most tokens in a group that are no padding): everything but attention
+      is then computed for so many tokens instead of all places; None computes at padding too.
 
   Returns:
     `[B, T, D]` in the parameters' dtype; at padding arbitrary but finite.
@@ -57,7 +60,12 @@ def encode(
   x = _drop(x, arch.hidden_dropout, keys[0])
   if arch.kind == 'albert':
     x = _dense(x, params['projection']['kernel'], params['projection']['bias'])
-  return _layers(x, params['layers'], arch, mask[:, None, None, :], keys[1], _post_norm_layer)
+  seen = mask[:, None, None, :]
+  if packing is None:
+    return _layers(x, params['layers'], arch, seen, keys[1], _post_norm_layer)
+  pack, unpack = _packing(mask, *packing)
+  layer = functools.partial(_post_norm_layer, move=(pack, unpack))
+  return unpack(_layers(pack(x), params['layers'], arch, seen, keys[1], layer))
 
 
 def lm_logits(
@@ -160,10 +168,10 @@ def _layers(x, stacked, arch: Architecture, seen, key, layer) -> Array:
   return jax.lax.scan(step, x, (stacked if in_order else order, keys))[0]
 
 
-def _post_norm_layer(x, w, arch: Architecture, seen, key) -> Array:
+def _post_norm_layer(x, w, arch: Architecture, seen, key, move=None) -> Array:
   """Norm after the residual sum (BERT, ALBERT)."""
   keys = [None] * 3 if key is None else jax.random.split(key, 3)
-  attended = _drop(_attention(x, w, arch, seen, keys[0]), arch.hidden_dropout, keys[1])
+  attended = _drop(_attention(x, w, arch, seen, keys[0], move), arch.hidden_dropout, keys[1])
   x = _norm(x + attended, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
   moved = _drop(_feed_forward(x, w, arch), arch.hidden_dropout, keys[2])
   return _norm(x + moved, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
@@ -177,10 +185,30 @@ def _pre_norm_layer(x, w, arch: Architecture, seen, key) -> Array:
   return x + _feed_forward(normed, w, arch)
 
 
-def _attention(x, w, arch: Architecture, seen, key) -> Array:
-  """Attention of all tokens to those `seen`: `[B, T, D]` to `[B, T, D]`."""
-  rows, length, width = x.shape
-  qkv = _dense(x, w['qkv_kernel'], w['qkv_bias'])
+def _packing(mask, groups: int, capacity: int):
+  """Functions from `[B, T, X]` to `[groups, capacity, X]`, the tokens but no padding, and back.
+
+  Tokens above the capacity would be lost: the caller sees to it that there are none.
+  """
+  rows, length = mask.shape
+  flat = mask.reshape(groups, -1)
+  places = jax.vmap(lambda m: jnp.nonzero(m, size=capacity, fill_value=0)[0])(flat)
+  numbers = jnp.maximum(jnp.cumsum(flat, axis=1) - 1, 0)
+
+  def pack(x):
+    return jnp.take_along_axis(x.reshape(groups, flat.shape[1], -1), places[..., None], axis=1)
+
+  def unpack(x):
+    return jnp.take_along_axis(x, numbers[..., None], axis=1).reshape(rows, length, -1)
+
+  return pack, unpack
+
+
+def _attention(x, w, arch: Architecture, seen, key, move=None) -> Array:
+  """Attention of all tokens to those `seen`: `[B, T, D]` to `[B, T, D]`, or packed."""
+  pack, unpack = move or (lambda y: y, lambda y: y)
+  qkv = unpack(_dense(x, w['qkv_kernel'], w['qkv_bias']))
+  rows, length, width = qkv.shape[0], qkv.shape[1], arch.model_dim
   q, k, v = jnp.moveaxis(
     qkv.reshape(rows, length, 3, arch.num_heads, arch.head_dim), 2, 0)
   q = q * jnp.asarray(arch.head_dim ** -0.5, q.dtype)
@@ -189,7 +217,7 @@ def _attention(x, w, arch: Architecture, seen, key) -> Array:
   scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
   shares = _drop(jax.nn.softmax(scores, axis=-1), arch.attention_dropout, key).astype(x.dtype)
   mixed = jnp.einsum('bnts,bsnh->btnh', shares, v, precision=_precision(x))
-  return _dense(mixed.reshape(rows, length, width), w['out_kernel'], w['out_bias'])
+  return _dense(pack(mixed.reshape(rows, length, width)), w['out_kernel'], w['out_bias'])
 
 
 def _feed_forward(x, w, arch: Architecture) -> Array:

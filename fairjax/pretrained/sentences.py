@@ -49,8 +49,8 @@ class SentenceEncoder:
     settings = [model.fingerprint, self.pooling, self.normalized, self._lower]
     self.fingerprint = hashlib.sha256(json.dumps(settings).encode('utf-8')).hexdigest()
 
-    def vectors(params, ids, mask):
-      hidden = encode(params, arch, ids, mask)
+    def vectors(params, ids, mask, packing):
+      hidden = encode(params, arch, ids, mask, packing=packing)
       pooled = mean_pool(hidden, mask) if self.pooling == 'mean' else hidden[:, 0]
       return normalize(pooled) if self.normalized else pooled
 

@@ -56,7 +56,8 @@ def measure(options) -> dict:
     np.savez(folder / 'texts.npz', *texts)
     peer = Peer(options, 'bert', folder=str(folder))
     run = BatchRunner(
-      lambda p, ids, mask: class_logits(p, arch, encode(p, arch, ids, mask)), params,
+      lambda p, ids, mask, packing: class_logits(
+        p, arch, encode(p, arch, ids, mask, packing=packing)), params,
       max_length=options.longest, batch_tokens=options.batch_tokens)
     ours = {}
     seconds = harness.in_turns(
