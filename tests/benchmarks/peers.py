@@ -20,6 +20,7 @@ import numpy as np
 
 from fairjax.config import MeshConfig, ModelConfig, TrainConfig
 from fairjax.generate.sampler import sample_continuations
+from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.train import make_mesh, steps
 from fairjax.train.evaluation import make_segment_nll
 from fairjax.train.optimizer import Adam
@@ -61,7 +62,8 @@ def make_ours(options, model):
   if options.work == 'generate':
     prefix = rng.integers(3, model.vocab_size, size=options.prefix_len).tolist()
     return lambda: sample_continuations(
-      state.params, model, [prefix], template=0, samples=range(options.samples), seed=0,
+      state.params, TransformerXLDecoder(model), [prefix], template=0,
+      samples=range(options.samples), seed=0,
       max_new_tokens=options.new_tokens, temperature=1.0, eos_id=model.vocab_size,
       prefix_len=options.prefix_len, coupled=False)
   tokens = rng.integers(3, model.vocab_size, size=(options.batch_size, options.segment_len + 1))
