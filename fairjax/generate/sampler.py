@@ -52,8 +52,8 @@ def sample_continuations(
   """Samples continuations of the prefixes of one template.
 
   Compiles once for each combination of decoder, number of prefixes, batch size, padded length of
-  the prefixes and the keyword options; parameters, prefixes, template, samples, seed and temperature
-  may change.
+  the prefixes and the keyword options; parameters, prefixes, template, samples, seed and
+  temperature may change.
 
   Args:
     params: of the model.
