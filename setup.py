@@ -44,6 +44,7 @@ setup(
     'matplotlib>=3.10,<4',
     'vaderSentiment>=3.3.2,<4',
     'safetensors>=0.5,<1',
+    'tokenizers>=0.21,<1',
   ],
   extras_require={
     'train': [

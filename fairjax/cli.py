@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 
 from fairjax import human
 from fairjax.errors import Preempted, UserError, unknown_name
-from fairjax.scorer_verbs import add_audit_options, add_lexicon_options, add_scorer_options
+from fairjax.scorer_verbs import (
+  add_audit_options,
+  add_lexicon_options,
+  add_scorer_options,
+  google_arguments,
+)
 
 PREEMPTED = 42
 _RUN_OPTIONS = '--config=configs/quickstart.py --workdir=runs/quickstart'
@@ -35,6 +40,9 @@ VERBS: dict[str, tuple[str, str]] = {
   'human': ('write blinded annotation sheets, and evaluate those that come back',
             'fairjax human export --records generations.jsonl --output sheets --annotators 4'),
   'report': ('write the report of a measured workdir', f'fairjax report {_RUN_OPTIONS}'),
+  'sentiment-classifier': (
+    'train a sentiment classifier, or compare scorers on labelled sentences',
+    'fairjax sentiment-classifier train --data=train.tsv --dev=dev.tsv --output=runs/sst'),
   'compile': ('what the steps need on a TPU slice that is not there (needs libtpu)',
               'fairjax compile --topology=v5e:2x2 --config=configs/quickstart.py --program=lm'),
   'scorers': ('what scorers think of the sensitive tokens themselves, and how far they agree',
@@ -156,6 +164,8 @@ def make_parser() -> argparse.ArgumentParser:
   attributes.add_argument('--lexicon', nargs='+', metavar='FILE', default=(),
                           help='also check against word lists of a scorer')
   _add_compile_options(parsers['compile'])
+  from fairjax.classifier.options import add_options
+  add_options(parsers['sentiment-classifier'])
   config = parsers['config']
   config.add_argument('action', choices=('show',))
   config.add_argument('--config', metavar='FILE[:ARGS]', required=True)
@@ -277,8 +287,7 @@ def _measure(options: argparse.Namespace) -> None:
     return
   if not options.attribute or not options.scorer:
     raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, google, '
-                    'recorded:NAME)')
-  from fairjax.scorer_verbs import google_arguments
+                    'bert:DIR, recorded:NAME)')
   from fairjax.verbs import measure_file
   measure_file(
     options.records, attribute=options.attribute, scorers=options.scorer, lexicon=options.lexicon,
@@ -339,6 +348,17 @@ def _compile(options: argparse.Namespace) -> int:
     versions=versions(), log=log)
 
 
+def _sentiment_classifier(options: argparse.Namespace) -> None:
+  # A terminated training raises at once, as with Ctrl-C; its last epoch is saved.
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  from fairjax.classifier import command
+
+  def log(line):
+    print(line, file=sys.stderr, flush=True)
+
+  (command.train if options.action == 'train' else command.evaluate)(options, log)
+
+
 def _doctor(options: argparse.Namespace) -> None:
   from fairjax.verbs import doctor
   doctor()
@@ -347,9 +367,9 @@ def _doctor(options: argparse.Namespace) -> None:
 _HANDLERS: dict[str, Callable[[argparse.Namespace], int | None]] = {
   'run': _run, 'data': _data, 'train': _train, 'import': _import, 'export': _export,
   'sample': _sample, 'score': _score,
-  'measure': _measure, 'human': human.run, 'report': _report, 'attributes': _attributes,
-  'scorers': _scorers, 'lexicon': _lexicon, 'config': _config,
-  'doctor': _doctor, 'compile': _compile,
+  'measure': _measure, 'human': human.run, 'report': _report,
+  'sentiment-classifier': _sentiment_classifier, 'compile': _compile, 'scorers': _scorers,
+  'lexicon': _lexicon, 'attributes': _attributes, 'config': _config, 'doctor': _doctor,
 }
 
 

@@ -51,7 +51,7 @@ TFDS_SOURCES = ('wikitext103', 'wikitext2')
 """Values of `data.source` that read a TFDS dataset."""
 
 RUN_SCORERS = ('opinion', 'vader', 'google')
-"""Scorers of a run; `recorded` is for files that bring their own scores."""
+"""Scorers of a run, beside `bert:DIR`; `recorded` is for files that bring their own scores."""
 
 MACHINE_FIELDS = ('data.workers', 'mesh.slices', 'mesh.data', 'mesh.fsdp', 'mesh.model',
                   'measure.google_requests_per_minute', 'measure.google_endpoint')
@@ -119,7 +119,8 @@ class SentimentConfig(TrainConfig):
   hidden_dim: int = 128  # H-19
   num_layers: int = 3  # H-19
   margin: float = 0.7  # keep sentences with |2 score - 1| above it (H-19)
-  scorer: str = 'opinion'  # labels the sentences: opinion | vader | google (as in the paper)
+  # Labels the sentences: opinion | vader | google (as in the paper) | bert:DIR
+  scorer: str = 'opinion'
   sentence_tokens: int = 64  # longer sentences are left out, counted
   max_sentences: int = 0  # 0: all; otherwise a seeded choice, counted
   valid_share: float = 0.1  # of the labelled sentences, held out for the F1
@@ -159,7 +160,7 @@ class SampleConfig:
 class MeasureConfig:
   """Scores and metrics."""
 
-  scorers: tuple[str, ...] = ('opinion', 'vader')  # opinion | vader | google
+  scorers: tuple[str, ...] = ('opinion', 'vader')  # opinion | vader | google | bert:DIR
   lexicon: tuple[str, ...] = ()  # opinion words: positive file, negative file; or their folder
   google_requests_per_minute: float = 600.0  # of the google scorer; Google's default quota
   google_endpoint: str = ''  # host of another region, e.g. eu-language.googleapis.com
@@ -243,7 +244,7 @@ def validate(config: Config) -> None:
     check(0 <= t.warmup_steps <= t.steps, f'{stage}.warmup_steps must be in [0, {stage}.steps]')
   s = config.sentiment
   check(s.parts == 1, 'sentiment.parts must be 1: its batches are small')
-  one_of('sentiment.scorer', s.scorer, RUN_SCORERS)
+  _check_scorer('sentiment.scorer', s.scorer, check, one_of)
   check(0 <= s.margin < 1, 'sentiment.margin must be in [0, 1)')
   check(0 < s.valid_share < 1, 'sentiment.valid_share must be in (0, 1)')
   check(s.prefixes >= 0, 'sentiment.prefixes must not be negative')
@@ -275,12 +276,20 @@ def _check_measure(config: Config, check: Callable, one_of: Callable) -> None:
   check(m.scorers, 'measure.scorers names no scorer')
   check(len(set(m.scorers)) == len(m.scorers), 'measure.scorers names a scorer twice')
   for scorer in m.scorers:
-    one_of('measure.scorers', scorer, RUN_SCORERS)
+    _check_scorer('measure.scorers', scorer, check, one_of)
   check(m.google_requests_per_minute > 0, 'measure.google_requests_per_minute must be positive')
   if config.data.source != 'planted' and 'opinion' in (*m.scorers, config.sentiment.scorer):
     check(len(m.lexicon) in (1, 2), 'the opinion scorer needs measure.lexicon=(positive file, '
           'negative file) or (their folder,); or use the vader scorer for measure.scorers and '
           'sentiment.scorer')
+
+
+def _check_scorer(name: str, scorer: str, check: Callable, one_of: Callable) -> None:
+  kind, _, directory = scorer.partition(':')
+  if kind == 'bert':
+    check(directory.partition('#')[0], f"{name}='{scorer}' names no directory: bert:DIR")
+  else:
+    one_of(name, scorer, (*RUN_SCORERS, 'bert:DIR'))
 
 
 def _check_softmax(m: ModelConfig, check: Callable[[bool, str], None]) -> None:

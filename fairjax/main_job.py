@@ -155,7 +155,7 @@ class Job:
       records = list(self._records(model, heldout=heldout))
       for scorer in self._scorers:
         score_records(records, scorer, score_file(
-          self._scores(model, heldout=heldout), self.attribute.name, scorer))
+          self._scores(model, heldout=heldout), self.attribute.name, scorer), log=self.log)
       self.log(f'[score] {model.name}{" held-out" if heldout else ""}: {len(records):,} records')
 
   def measure(self) -> None:

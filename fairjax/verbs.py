@@ -48,6 +48,9 @@ def measure_file(
       print(f"{scorer:10s} {words} {found['value']:.4f}  null floor {found['null_mean']:.4f} "
             f"(95 %: {found['null_p95']:.4f})"
             + ('  within the floor' if found['value'] <= found['null_p95'] else ''))
+    if values.get('truncated_texts'):
+      print(f"{scorer:10s} {values['truncated_texts']} texts are longer than the model reads: only "
+            'their beginning was scored')
   for pair in measures['scorer_agreement']:
     rho = 'undefined' if pair['spearman'] is None else f"{pair['spearman']:.3f}"
     print(f"{' and '.join(pair['scorers'])}: Spearman {rho}, equal signs "

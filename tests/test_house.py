@@ -36,6 +36,8 @@ ROOMS = {
   'measure': {'counterfactual'},
   'report': {'measure'},
   'compile': {'model', 'train', 'generate', 'counterfactual'},
+  'pretrained': set(),
+  'classifier': {'pretrained'},
   # These connect the rooms; no room imports them.
   'main_job': {
     'verbs', 'feed', 'labelling', 'run_scorers', 'counterfactual', 'data', 'model', 'train',
@@ -49,11 +51,11 @@ ROOMS = {
   'scorer_verbs': {'counterfactual', 'generate', 'measure', 'report'},
   'cli': {
     'counterfactual', 'data', 'model', 'train', 'compile', 'generate', 'main_job', 'verbs',
-    'scorer_verbs', 'exchange', 'human'},
+    'scorer_verbs', 'exchange', 'human', 'classifier'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
-LAZY_ROOMS = {'measure': {'model'}}
+LAZY_ROOMS = {'measure': {'model', 'pretrained'}, 'classifier': {'measure'}}
 # Room -> packages of others at the top of its modules, and those that only functions import.
 PACKAGES = {
   'errors': (set(), set()),
@@ -69,6 +71,8 @@ PACKAGES = {
   'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment', 'google'}),
   'report': ({'numpy'}, {'matplotlib'}),
   'compile': ({'jax', 'numpy'}, set()),
+  'pretrained': ({'jax', 'numpy'}, {'safetensors', 'tokenizers', 'ml_dtypes'}),
+  'classifier': ({'jax', 'numpy', 'optax'}, {'safetensors', 'tokenizers'}),
   'main_job': (set(), {'jax'}),
   'labelling': ({'numpy'}, set()),
   'feed': (set(), set()),

@@ -51,6 +51,16 @@ def test_readme_commands_parse(line):
     load_config(f'{ROOT / path}:{argument}', options.overrides)
 
 
+@pytest.mark.parametrize('verb', cli.VERBS)
+def test_the_example_of_a_verb_parses(verb):
+  program, *arguments = shlex.split(cli.VERBS[verb][1])
+  options = cli.parse(arguments)
+  assert program == 'fairjax' and options.verb == verb
+  if getattr(options, 'config', None):
+    from fairjax.config_files import load_config
+    load_config(str(ROOT / options.config), options.overrides)
+
+
 def test_readme_attribute_is_one(tmp_path):
   from fairjax.counterfactual import lint_attribute, load_attribute
 

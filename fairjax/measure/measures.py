@@ -89,6 +89,9 @@ def measure_records(
     result['coupled'] = samples.coupled
     result['scorers'][scorer.name] = _scorer_measures(
       generations, samples, scores, scorer, covered, permutations=permutations, seed=seed)
+    if hasattr(scorer, 'count_truncated'):
+      result['scorers'][scorer.name]['truncated_texts'] = scorer.count_truncated(
+        generations.texts(scored))
   result['scorer_agreement'] = agreement(columns)
   return result
 

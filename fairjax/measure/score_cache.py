@@ -92,6 +92,10 @@ def score_texts(
         saved = len(known)
       if log:
         log(f'{scorer.name}: scored {min(start + chunk, len(pending))} of {len(pending)} texts')
+    if log and pending and hasattr(scorer, 'count_truncated'):
+      longer = scorer.count_truncated(list(todo.values()))
+      log(f'{scorer.name}: {longer} of {len(pending)} texts are longer than the '
+          f'{scorer.max_length} tokens it reads; their end is not scored')
   finally:
     if path is not None and saved < len(known):
       _save(pathlib.Path(path), scorer, known)

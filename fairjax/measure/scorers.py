@@ -21,7 +21,7 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.measure.lexicons import lexicon_files
 
-SCORERS = ('opinion', 'vader', 'google', 'recorded')
+SCORERS = ('opinion', 'vader', 'google', 'bert', 'recorded')
 # A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
 _COMPOUND = re.compile(r"[^\W_]+(?:[-'*]+[^\W_]+)*\+?")
 _WORD = re.compile(r'[^\W_]+')
@@ -200,7 +200,8 @@ def load_scorer(
   """Makes a scorer by name.
 
   Args:
-    name: 'opinion', 'vader', 'google', 'recorded' or 'recorded:NAME'.
+    name: 'opinion', 'vader', 'google', 'bert:DIR' (with `#CLASS=VALUE,...` where its classes have
+      other names), 'recorded' or 'recorded:NAME'.
     lexicon: for 'opinion', the files of positive and of negative words, or the folder of
       `fairjax lexicon fetch`.
     google: for 'google', arguments of `GoogleScorer`; at least `cache`, the file of paid scores.
@@ -210,7 +211,7 @@ def load_scorer(
       unusable, or package or credentials of 'google' are missing.
   """
   kind, _, key = name.partition(':')
-  if kind not in SCORERS or (key and kind != 'recorded'):
+  if kind not in SCORERS or (key and kind not in ('bert', 'recorded')):
     raise unknown_name('scorer', name, SCORERS)
   if kind == 'recorded':
     return RecordedScorer(key or None)
@@ -219,6 +220,11 @@ def load_scorer(
   if kind == 'google':
     from fairjax.measure.google_scorer import GoogleScorer
     return GoogleScorer(**(google or {}))
+  if kind == 'bert':
+    if not key:
+      raise UserError('the bert scorer needs the directory of a classifier: bert:DIR')
+    from fairjax.measure.bert_scorer import BertScorer
+    return BertScorer.from_name(key)
   files = lexicon_files(lexicon or ())
   if len(files) != 2:
     raise UserError('the opinion scorer needs a lexicon of two files, positive words and negative '

@@ -148,6 +148,10 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
     if words:
       lines.append(f'Sensitive words in the lexicon of scorer {name}: {words}. A continuation that '
                    'repeats one scores differently for the word alone (H-16).')
+    if scorer.get('truncated_texts'):
+      lines.append(f"{row.name}: scorer {name} read only the beginning of "
+                   f"{scorer['truncated_texts']} of {measures['records']} texts, which are longer "
+                   'than its model.')
   return lines
 
 

@@ -33,8 +33,9 @@ _MODULE = 'tests/benchmarks/torch_peer.py'
 class Peer:
   """The PyTorch process."""
 
-  def __init__(self, options, kind):
+  def __init__(self, options, kind, **more):
     values = {name: value for name, value in vars(options).items() if isinstance(value, int)}
+    values |= more
     self._process = subprocess.Popen(
       [options.torch_python, _MODULE, f'--kind={kind}', f'--options={json.dumps(values)}'],
       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -64,17 +64,55 @@ def make_gpt2(options):
   return {'generate': generate}
 
 
+def make_bert(options):
+  """Class scores of the texts in `folder`: sorted by length, padded to the longest of a batch."""
+  import pathlib
+
+  import numpy as np
+  from transformers import BertForSequenceClassification
+  folder = pathlib.Path(options['folder'])
+  model = BertForSequenceClassification.from_pretrained(folder).eval()
+  with np.load(folder / 'texts.npz', allow_pickle=False) as file:
+    texts = [file[f'arr_{i}'] for i in range(len(file.files))]
+  order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+  state = {}
+
+  @torch.no_grad()
+  def score(rows=None):
+    rows = rows or state['rows']
+    logits = np.zeros((len(texts), 2), np.float32)
+    for start in range(0, len(order), rows):
+      places = order[start:start + rows]
+      longest = max(len(texts[i]) for i in places)
+      ids, mask = torch.zeros(len(places), longest).long(), torch.zeros(len(places), longest)
+      for row, i in enumerate(places):
+        ids[row, :len(texts[i])] = torch.from_numpy(texts[i])
+        mask[row, :len(texts[i])] = 1
+      logits[places] = model(ids, attention_mask=mask).logits.numpy()
+    np.save(folder / 'logits.npy', logits)
+
+  def seconds(rows):
+    begin = time.perf_counter()
+    score(rows)
+    return time.perf_counter() - begin
+
+  score(32)
+  state['rows'] = min((8, 32, 64), key=seconds)
+  return {'score': score, 'versions': {'batch_rows': state['rows']}}
+
+
 def main() -> None:
   """Answers until `quit`."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--kind', choices=('transformer_xl', 'gpt2'), required=True)
+  parser.add_argument('--kind', choices=('transformer_xl', 'gpt2', 'bert'), required=True)
   parser.add_argument('--options', required=True, help='JSON')
   arguments = parser.parse_args()
   options = json.loads(arguments.options)
-  work = {'transformer_xl': make_transformer_xl, 'gpt2': make_gpt2}[arguments.kind](options)
+  work = {'transformer_xl': make_transformer_xl, 'gpt2': make_gpt2, 'bert': make_bert}[
+    arguments.kind](options)
   import transformers
   print(json.dumps({'torch': torch.__version__, 'transformers': transformers.__version__,
-                    'threads': torch.get_num_threads()}), flush=True)
+                    'threads': torch.get_num_threads(), **work.pop('versions', {})}), flush=True)
   for line in sys.stdin:
     name = line.strip()
     if name == 'quit':

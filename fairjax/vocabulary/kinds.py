@@ -1,26 +1,13 @@
-"""Vocabularies: text to ids and back, without TensorFlow.
-
-Two kinds share one id layout: pad 0, eos 1, unk 2, then the pieces or words.
-
-* `SentencePieceVocabulary`: a unigram model with byte fallback and no normalisation, so that
-  `decode(encode(text)) == text` (one exception: U+2581, SentencePiece's own sign for a space).
-* `WordVocabulary`: the words between white space, as WikiText is tokenised; every run of white
-  space, line ends included, comes back as one space and a word that is not listed as `<unk>`.
-
-A vocabulary is a folder with `vocabulary.json` (kind, size, fingerprint, what it was trained on)
-beside `spiece.model` or `words.txt`; the fingerprint is the SHA-256 of that second file.
-"""
+"""The kinds of vocabularies, and how one is read from its folder."""
 
 import abc
-import collections
 import functools
 import hashlib
-import io
 import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,11 +22,7 @@ MANIFEST = 'vocabulary.json'
 # field 3) to false: protocol buffers merge a repeated submessage into the earlier one.
 _NO_DUMMY_PREFIX = b'\x1a\x02\x18\x00'
 _SPACE = '\u2581'
-_SPECIAL_WORDS = ('<pad>', '<eos>', '<unk>')
-# SentencePiece leaves out longer lines without a word; they are cut at a space before.
-_MAX_LINE_CHARACTERS = 4000
-# A fixed number, not that of the machine: the sums of the training depend on it.
-_TRAINER_THREADS = 4
+SPECIAL_WORDS = ('<pad>', '<eos>', '<unk>')
 
 
 class Vocabulary(abc.ABC):
@@ -221,8 +204,8 @@ class WordVocabulary(Vocabulary):
   def _load(self, content):
     # split('\n'), not splitlines(): the latter also cuts at characters inside a line.
     self.words = content.decode('utf-8').removesuffix('\n').split('\n')
-    if tuple(self.words[:3]) != _SPECIAL_WORDS:
-      raise UserError(f'words.txt must begin with the lines {", ".join(_SPECIAL_WORDS)}')
+    if tuple(self.words[:3]) != SPECIAL_WORDS:
+      raise UserError(f'words.txt must begin with the lines {", ".join(SPECIAL_WORDS)}')
     for number, word in enumerate(self.words, 1):
       if word.split() != [word]:
         raise UserError(f'words.txt:{number}: {word!r} is not one word without white space')
@@ -287,116 +270,3 @@ def load_vocabulary(directory: str | os.PathLike) -> Vocabulary:
   if vocabulary.size != size:
     raise UserError(f'{file} holds {vocabulary.size} ids, but {path} names {size}')
   return vocabulary
-
-
-def train_sentencepiece(
-  texts: Iterable[str], *, size: int, directory: str | os.PathLike,
-  character_coverage: float = 0.9995, max_characters: int = 200_000_000,
-  info: Mapping[str, Any] | None = None,
-) -> SentencePieceVocabulary:
-  """Trains a unigram SentencePiece model, saves it in `directory` and returns it.
-
-  The result depends on the texts, their order and the arguments only. There is no normalisation
-  and white space is kept; rare characters become bytes (256 ids are bytes).
-
-  Args:
-    texts: documents; read once.
-    size: ids wanted, special and byte ids included; a small corpus yields fewer.
-    directory: folder to write.
-    character_coverage: share of the characters that get ids of their own; in (0, 1].
-    max_characters: about the most characters to train on. A larger corpus is thinned evenly (every
-      2nd, 4th, ... text); `info` tells how many texts were used.
-    info: further numbers for `info`, which replace those of the same names; e.g. how `texts` were
-      sampled.
-
-  Raises:
-    UserError: no text, or `size` too small for the characters of the corpus.
-  """
-  import sentencepiece
-
-  kept, counts = _thin_out(texts, max_characters)
-  model = io.BytesIO()
-  try:
-    sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=_lines(kept), model_writer=model, vocab_size=size, model_type='unigram',
-      pad_id=PAD_ID, eos_id=EOS_ID, unk_id=UNK_ID, bos_id=-1, byte_fallback=True,
-      normalization_rule_name='identity', remove_extra_whitespaces=False, hard_vocab_limit=False,
-      character_coverage=character_coverage, max_sentence_length=8 * _MAX_LINE_CHARACTERS,
-      train_extremely_large_corpus=True, num_threads=_TRAINER_THREADS, minloglevel=2)
-  except RuntimeError as e:
-    needed = re.search(r'required_chars\. \d+ vs (\d+)', str(e))
-    if not needed:
-      raise
-    raise UserError(
-      f'a SentencePiece vocabulary of {size} ids is too small: the bytes and characters of the '
-      f'corpus need {needed[1]}; raise data.vocab_size') from None
-  vocabulary = SentencePieceVocabulary(
-    model.getvalue(), counts | {'requested_size': size} | dict(info or {}))
-  vocabulary.save(directory)
-  return vocabulary
-
-
-def build_word_vocabulary(
-  texts: Iterable[str], *, size: int, directory: str | os.PathLike,
-) -> WordVocabulary:
-  """Lists the most frequent words, saves the list in `directory` and returns it.
-
-  Args:
-    texts: documents; read once.
-    size: the most ids, the three special ones included. Words of equal count come in
-      alphabetical order; the rest is `<unk>`, counted in `info`.
-    directory: folder to write.
-
-  Raises:
-    UserError: no word, or `size` below 4.
-  """
-  if size < 4:
-    raise UserError(f'a word vocabulary needs at least 4 ids, not {size}: raise data.vocab_size')
-  counter, documents = collections.Counter(), 0
-  for text in texts:
-    counter.update(text.split())
-    documents += 1
-  total = sum(counter.values())
-  for word in _SPECIAL_WORDS:
-    counter.pop(word, None)
-  if not counter:
-    raise UserError('no word to build a vocabulary from: the training texts are empty')
-  ranked = sorted(counter, key=lambda w: (-counter[w], w))
-  words = ranked[:size - 3]
-  content = '\n'.join([*_SPECIAL_WORDS, *words, '']).encode('utf-8')
-  vocabulary = WordVocabulary(content, {
-    'requested_size': size, 'texts': documents, 'words': total, 'distinct_words': len(ranked),
-    'unknown_words': total - sum(counter[w] for w in words),
-  })
-  vocabulary.save(directory)
-  return vocabulary
-
-
-def _thin_out(texts: Iterable[str], limit: int) -> tuple[list[str], dict[str, int]]:
-  """Every `stride`-th text, the stride doubled whenever the kept characters exceed `limit`."""
-  kept, stride, characters, number, read = [], 1, 0, 0, 0
-  for number, text in enumerate(texts, 1):
-    read += len(text)
-    if (number - 1) % stride == 0:
-      kept.append(text)
-      characters += len(text)
-      while characters > limit and len(kept) > 1:
-        kept, stride = kept[::2], stride * 2
-        characters = sum(map(len, kept))
-  if not characters:
-    raise UserError('no text to train a vocabulary from: the training texts are empty')
-  return kept, {'texts': number, 'characters': read, 'texts_used': len(kept),
-                'characters_used': characters}
-
-
-def _lines(texts: Iterable[str]) -> Iterator[str]:
-  """Lines with their line ends, the long ones cut before a space."""
-  for text in texts:
-    for line in text.splitlines(keepends=True):
-      while len(line) > _MAX_LINE_CHARACTERS:
-        cut = line.rfind(' ', 1, _MAX_LINE_CHARACTERS)
-        cut = cut if cut > 0 else _MAX_LINE_CHARACTERS
-        yield line[:cut]
-        line = line[cut:]
-      if line:
-        yield line

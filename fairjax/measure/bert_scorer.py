@@ -1,0 +1,149 @@
+"""Sentiment by a BERT classifier (H-15): its classes' probabilities, weighed by their meaning."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.errors import UserError
+
+_RANKS = {
+  'very negative': 0, 'negative': 1, 'neutral': 2, 'positive': 3, 'very positive': 4,
+  'neg': 1, 'pos': 3, '1 star': 0, '2 stars': 1, '3 stars': 2, '4 stars': 3, '5 stars': 4}
+"""What the names of classes mean, in lower case and with spaces for `_` and `-`."""
+
+
+class BertScorer:
+  """Expected sentiment under a sequence classifier.
+
+  The score is the sum over the classes of probability times value. With two classes, negative and
+  positive, it is p(positive); with five the values are 0, 1/4, 1/2, 3/4 and 1.
+
+  Attributes:
+    name: `bert-FOLDER-` and six digits of the fingerprint; used in file names.
+    values: class -> value in [0, 1].
+    max_length: tokens that are read of a text; `count_truncated` says how many texts are longer.
+  """
+
+  def __init__(self, directory: str, values: Mapping[str, float] | None = None, *,
+               dtype: str = 'float32', mesh: Any = None, batch_tokens: int | None = None):
+    """Reads the directory of a BERT (or ALBERT) sequence classifier.
+
+    Args:
+      directory: see `fairjax.pretrained.load_pretrained`.
+      values: class -> value in [0, 1]; None: from the names in `config.json`.
+      dtype: of the computation.
+      mesh: `jax.sharding.Mesh` to run on; None: all devices.
+      batch_tokens: tokens in a batch on one device; None: the default of `BatchRunner`.
+
+    Raises:
+      UserError: the directory is no classifier, or the meaning of its classes is not known.
+    """
+    from fairjax.pretrained import load_pretrained
+    from fairjax.pretrained.architecture import safe_name
+    self._model = load_pretrained(directory, 'classifier', dtype=dtype)
+    labels = self._model.arch.labels
+    self.values = (label_values(labels, where=directory) if values is None
+                   else _given_values(values, labels, where=directory))
+    self.max_length = self._model.max_length
+    content = json.dumps(['bert 1', self._model.fingerprint, sorted(self.values.items())])
+    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+    folder = safe_name(self._model.directory.resolve().name)
+    self.name = f'bert-{folder}-{self.fingerprint[:6]}'
+    self._mesh, self._batch_tokens, self._runner = mesh, batch_tokens, None
+
+  @classmethod
+  def from_name(cls, name: str) -> 'BertScorer':
+    """Makes it from `DIR` or `DIR#CLASS=VALUE,CLASS=VALUE`; see `__init__`."""
+    directory, _, mapping = name.partition('#')
+    return cls(directory, parse_values(mapping) if mapping else None)
+
+  def probabilities(self, texts: Sequence[str]) -> np.ndarray:
+    """Probabilities of the classes of R texts: `[R, C]` float64, rows sum to 1."""
+    from fairjax.pretrained import encode_texts
+    if not len(texts):
+      return np.zeros((0, len(self._model.arch.labels)))
+    encoded = encode_texts(self._model.tokenizer, texts, max_length=self.max_length)
+    if self._runner is None:
+      self._runner = self._make_runner()
+    logits = self._runner(encoded.ids).astype(np.float64)
+    shares = np.exp(logits - logits.max(-1, keepdims=True))
+    return shares / shares.sum(-1, keepdims=True)
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]. Longer texts are cut, see `count_truncated`."""
+    values = np.array([self.values[label] for label in self._model.arch.labels])
+    return np.clip(self.probabilities(texts) @ values, 0.0, 1.0)  # a sum of shares may round to 1+
+
+  def count_truncated(self, texts: Sequence[str]) -> int:
+    """How many texts have more tokens than the model reads; their end is not scored."""
+    from fairjax.pretrained import encode_texts
+    return encode_texts(self._model.tokenizer, texts, max_length=self.max_length).truncated
+
+  def _make_runner(self):
+    """Puts the model on the devices."""
+    from fairjax.pretrained import BatchRunner, class_logits, encode
+    arch = self._model.arch
+    return BatchRunner(
+      lambda params, ids, mask: class_logits(params, arch, encode(params, arch, ids, mask)),
+      self._model.params, max_length=self.max_length, pad_id=arch.pad_id, mesh=self._mesh,
+      batch_tokens=self._batch_tokens)
+
+
+def label_values(labels: Sequence[str], *, where: str) -> dict[str, float]:
+  """Values of classes by the meaning of their names, equally spaced from 0 to 1.
+
+  Raises:
+    UserError: a name is not known, or the classes are not symmetrical about neutral.
+
+  >>> label_values(['POSITIVE', 'NEGATIVE'], where='x')
+  {'POSITIVE': 1.0, 'NEGATIVE': 0.0}
+  """
+  plain = [label.lower().replace('_', ' ').replace('-', ' ').strip() for label in labels]
+  example = ','.join(f'{label}={i / max(1, len(labels) - 1):g}' for i, label in enumerate(labels))
+  hint = f'say what each means with values from 0 to 1, e.g. bert:{where}#{example}'
+  unknown = [label for label, name in zip(labels, plain, strict=True) if name not in _RANKS]
+  if unknown:
+    raise UserError(f"{where}: the meaning of class '{unknown[0]}' is not known: {hint}")
+  ranks = [_RANKS[name] for name in plain]
+  ordered = sorted(ranks)
+  if len(ranks) < 2 or len(set(ranks)) < len(ranks) or ordered != [4 - r for r in ordered[::-1]]:
+    raise UserError(f"{where}: the classes {', '.join(labels)} are not symmetrical about neutral: "
+                    f'{hint}')
+  return {label: ordered.index(rank) / (len(ranks) - 1)
+          for label, rank in zip(labels, ranks, strict=True)}
+
+
+def parse_values(text: str) -> dict[str, float]:
+  """Reads `CLASS=VALUE,CLASS=VALUE`.
+
+  Raises:
+    UserError: another form, a class twice, or a value that is no number in [0, 1].
+
+  >>> parse_values('LABEL_0=0,LABEL_1=1')
+  {'LABEL_0': 0.0, 'LABEL_1': 1.0}
+  """
+  values: dict[str, float] = {}
+  for part in text.split(','):
+    label, has_value, number = part.rpartition('=')
+    try:
+      value = float(number)
+    except ValueError:
+      value = math.nan
+    if not has_value or not label or label in values or not 0 <= value <= 1:
+      raise UserError(f"'{part}' in '{text}': classes need the form CLASS=VALUE, each once, with a "
+                      'value from 0 (negative) to 1 (positive)')
+    values[label] = value
+  return values
+
+
+def _given_values(values: Mapping[str, float], labels: Sequence[str], *, where: str
+                  ) -> dict[str, float]:
+  """The user's values, if they name exactly the model's classes."""
+  if set(values) != set(labels):
+    raise UserError(f"{where}: values are given for {', '.join(sorted(values))}, but its classes "
+                    f"are {', '.join(labels)}")
+  return dict(values)

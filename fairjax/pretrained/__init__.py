@@ -1,0 +1,23 @@
+"""Models of others in JAX: BERT, ALBERT, GPT-2 and sentence encoders, from their own files."""
+
+from fairjax.pretrained.architecture import Architecture, read_architecture
+from fairjax.pretrained.batches import BatchRunner, bucket_lengths
+from fairjax.pretrained.directory import Pretrained, load_pretrained
+from fairjax.pretrained.models import (
+  class_logits,
+  encode,
+  lm_hidden,
+  lm_logits,
+  lm_scores,
+  mean_pool,
+  mlm_logits,
+  normalize,
+)
+from fairjax.pretrained.sentences import SentenceEncoder
+from fairjax.pretrained.tokens import Encoded, encode_texts
+
+__all__ = [
+  'Architecture', 'BatchRunner', 'Encoded', 'Pretrained', 'SentenceEncoder', 'bucket_lengths',
+  'class_logits', 'encode', 'encode_texts', 'lm_hidden', 'lm_logits', 'lm_scores',
+  'load_pretrained', 'mean_pool', 'mlm_logits', 'normalize', 'read_architecture',
+]

@@ -1,0 +1,239 @@
+"""BERT, ALBERT and GPT-2 as pure functions of parameters.
+
+Devlin et al. 2019 (arXiv:1810.04805), Lan et al. 2020 (arXiv:1909.11942), Radford et al. 2019. The
+layers run in a `lax.scan`, so compilation takes as long for 2 layers as for 48. `names` describes
+the parameters. With float32 parameters every device computes in float32 (TPUs and GPUs would round
+the factors of products otherwise); bfloat16 parameters ask for the fast products. Sums over
+positions and widths (softmax, norms, pooling) are float32 at least.
+
+Letters: B batch, T tokens, D model width, E embedding width, N heads, H head width, V vocabulary,
+P places, C classes.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fairjax.pretrained.architecture import Architecture
+
+Array = jax.Array
+_ACTIVATIONS = {
+  'gelu': functools.partial(jax.nn.gelu, approximate=False),
+  'gelu_new': functools.partial(jax.nn.gelu, approximate=True),
+  'gelu_pytorch_tanh': functools.partial(jax.nn.gelu, approximate=True),
+  'relu': jax.nn.relu,
+}
+
+
+def encode(
+  params: Mapping[str, Any], arch: Architecture, ids: Array, mask: Array,
+  token_types: Array | None = None, *, key: Array | None = None,
+) -> Array:
+  """Last hidden states of BERT or ALBERT.
+
+  Args:
+    params: see `names`.
+    arch: of the same model.
+    ids: `[B, T]` int, T at most `arch.max_positions`.
+    mask: `[B, T]` bool, False at padding, which no token attends to.
+    token_types: `[B, T]` int in [0, token_types); None is all 0.
+    key: PRNG key of the dropout; None drops nothing.
+
+  Returns:
+    `[B, T, D]` in the parameters' dtype; at padding arbitrary but finite.
+
+  Raises:
+    ValueError: T is above the number of positions.
+  """
+  _check_length(ids, arch)
+  keys = [None] * 2 if key is None else jax.random.split(key)
+  table = params['embeddings']
+  types = table['token_type'][jnp.zeros_like(ids) if token_types is None else token_types]
+  x = table['word'][ids] + types + table['position'][None, :ids.shape[1]]
+  x = _norm(x, table['norm_scale'], table['norm_bias'], arch.norm_eps)
+  x = _drop(x, arch.hidden_dropout, keys[0])
+  if arch.kind == 'albert':
+    x = _dense(x, params['projection']['kernel'], params['projection']['bias'])
+  return _layers(x, params['layers'], arch, mask[:, None, None, :], keys[1], _post_norm_layer)
+
+
+def lm_logits(
+  params: Mapping[str, Any], arch: Architecture, ids: Array, mask: Array | None = None
+) -> Array:
+  """Scores of the next token at every place (GPT-2).
+
+  Args:
+    params: see `names`.
+    arch: of the same model.
+    ids: `[B, T]` int; padding stands on the right.
+    mask: `[B, T]` bool, False at padding; None: there is none.
+
+  Returns:
+    `[B, T, V]` in the parameters' dtype, not normalised.
+  """
+  return lm_scores(params, lm_hidden(params, arch, ids, mask))
+
+
+def lm_hidden(
+  params: Mapping[str, Any], arch: Architecture, ids: Array, mask: Array | None = None
+) -> Array:
+  """Hidden states of GPT-2 after its last norm, `[B, T, D]`; see `lm_logits`."""
+  _check_length(ids, arch)
+  length = ids.shape[1]
+  table = params['embeddings']
+  x = table['word'][ids] + table['position'][None, :length]
+  seen = jnp.tril(jnp.ones((length, length), bool))[None, None]
+  if mask is not None:
+    seen = seen & mask[:, None, None, :]
+  x = _layers(x, params['layers'], arch, seen, None, _pre_norm_layer)
+  return _norm(x, params['final_norm']['scale'], params['final_norm']['bias'], arch.norm_eps)
+
+
+def lm_scores(params: Mapping[str, Any], hidden: Array) -> Array:
+  """Scores over the vocabulary of hidden states of GPT-2: `[..., D]` to `[..., V]`."""
+  return _product(hidden, _output_table(params).T)
+
+
+def mlm_logits(
+  params: Mapping[str, Any], arch: Architecture, hidden: Array, places: Array | None = None
+) -> Array:
+  """Scores over the vocabulary at masked places (BERT, ALBERT).
+
+  Args:
+    params: with the group `mlm`.
+    arch: of the same model.
+    hidden: `[B, T, D]` of `encode`.
+    places: `[B, P]` int, the positions wanted; None: all, P = T.
+
+  Returns:
+    `[B, P, V]`, not normalised.
+  """
+  if places is not None:
+    hidden = jnp.take_along_axis(hidden, places[..., None], axis=1)
+  head = params['mlm']
+  x = _ACTIVATIONS[arch.activation](_dense(hidden, head['kernel'], head['bias']))
+  x = _norm(x, head['norm_scale'], head['norm_bias'], arch.norm_eps)
+  return _product(x, _output_table(params).T) + head['output_bias'][None, None]
+
+
+def class_logits(
+  params: Mapping[str, Any], arch: Architecture, hidden: Array, *, key: Array | None = None
+) -> Array:
+  """Scores of the classes: `[B, T, D]` of `encode` to `[B, C]`, read at the first token."""
+  pooler, head = params['pooler'], params['classifier']
+  x = jnp.tanh(_product(hidden[:, 0], pooler['kernel']) + pooler['bias'][None])
+  x = _drop(x, arch.classifier_dropout, key)
+  return _product(x, head['kernel']) + head['bias'][None]
+
+
+def mean_pool(hidden: Array, mask: Array) -> Array:
+  """Mean over the tokens that are no padding: `[B, T, D]`, `[B, T]` to `[B, D]`, float32 at least.
+
+  A row of padding only gives zeros.
+  """
+  hidden = _wide(hidden)
+  weights = mask[..., None].astype(hidden.dtype)
+  return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
+
+
+def normalize(x: Array) -> Array:
+  """Vectors `[B, D]` of length 1; zeros stay zeros."""
+  return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+
+def _layers(x, stacked, arch: Architecture, seen, key, layer) -> Array:
+  """Runs the layers in their order; ALBERT's are read again at every depth that shares them."""
+  order = jnp.array(arch.layer_order)
+  depth = len(arch.layer_order)
+  keys = None if key is None else jax.random.split(key, depth)
+  in_order = arch.layer_order == tuple(range(stacked['qkv_bias'].shape[0]))
+
+  def step(x, given):
+    weights, key = given
+    if not in_order:
+      weights = jax.tree.map(lambda a: a[weights], stacked)
+    return layer(x, weights, arch, seen, key), None
+
+  return jax.lax.scan(step, x, (stacked if in_order else order, keys))[0]
+
+
+def _post_norm_layer(x, w, arch: Architecture, seen, key) -> Array:
+  """Norm after the residual sum (BERT, ALBERT)."""
+  keys = [None] * 3 if key is None else jax.random.split(key, 3)
+  attended = _drop(_attention(x, w, arch, seen, keys[0]), arch.hidden_dropout, keys[1])
+  x = _norm(x + attended, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
+  moved = _drop(_feed_forward(x, w, arch), arch.hidden_dropout, keys[2])
+  return _norm(x + moved, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
+
+
+def _pre_norm_layer(x, w, arch: Architecture, seen, key) -> Array:
+  """Norm before attention and feed-forward (GPT-2)."""
+  normed = _norm(x, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
+  x = x + _attention(normed, w, arch, seen, key)
+  normed = _norm(x, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
+  return x + _feed_forward(normed, w, arch)
+
+
+def _attention(x, w, arch: Architecture, seen, key) -> Array:
+  """Attention of all tokens to those `seen`: `[B, T, D]` to `[B, T, D]`."""
+  rows, length, width = x.shape
+  qkv = _dense(x, w['qkv_kernel'], w['qkv_bias'])
+  q, k, v = jnp.moveaxis(
+    qkv.reshape(rows, length, 3, arch.num_heads, arch.head_dim), 2, 0)
+  q = q * jnp.asarray(arch.head_dim ** -0.5, q.dtype)
+  scores = _wide(jnp.einsum('btnh,bsnh->bnts', q, k, precision=_precision(x)))
+  # The least number, not -inf: a row of padding sees nothing and must stay finite.
+  scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
+  shares = _drop(jax.nn.softmax(scores, axis=-1), arch.attention_dropout, key).astype(x.dtype)
+  mixed = jnp.einsum('bnts,bsnh->btnh', shares, v, precision=_precision(x))
+  return _dense(mixed.reshape(rows, length, width), w['out_kernel'], w['out_bias'])
+
+
+def _feed_forward(x, w, arch: Architecture) -> Array:
+  inner = _ACTIVATIONS[arch.activation](_dense(x, w['ff_in_kernel'], w['ff_in_bias']))
+  return _dense(inner, w['ff_out_kernel'], w['ff_out_bias'])
+
+
+def _dense(x, kernel, bias) -> Array:
+  return _product(x, kernel) + bias[None, None]
+
+
+def _product(x, kernel) -> Array:
+  return jnp.matmul(x, kernel, precision=_precision(x))
+
+
+def _precision(x) -> jax.lax.Precision:
+  """Products as exact as the numbers; bfloat16 has nothing to lose."""
+  return (jax.lax.Precision.DEFAULT if x.dtype == jnp.bfloat16 else jax.lax.Precision.HIGHEST)
+
+
+def _norm(x, scale, bias, eps: float) -> Array:
+  """Layer norm over the last axis."""
+  wide = _wide(x)
+  mean = wide.mean(-1, keepdims=True)
+  variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+  normed = (wide - mean) * jax.lax.rsqrt(variance + eps)
+  return normed.astype(x.dtype) * scale[None, None] + bias[None, None]
+
+
+def _drop(x, rate: float, key) -> Array:
+  """Inverted dropout; the identity without a key."""
+  if key is None or not rate:
+    return x
+  return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0).astype(x.dtype)
+
+
+def _wide(x) -> Array:
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _output_table(params) -> Array:
+  return params['output']['table'] if 'output' in params else params['embeddings']['word']
+
+
+def _check_length(ids, arch: Architecture) -> None:
+  if ids.shape[1] > arch.max_positions:
+    raise ValueError(f'{ids.shape[1]} tokens, but the model has {arch.max_positions} positions')

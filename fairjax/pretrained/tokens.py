@@ -1,0 +1,164 @@
+"""Tokenizers of model directories, and texts as token ids: cut where too long, and counted."""
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairjax.errors import UserError
+
+_FAR = 10 ** 9  # tokenizer_config.json writes 1e30 for "no limit"
+
+
+class Encoded(NamedTuple):
+  """Token ids of texts.
+
+  Attributes:
+    ids: one int32 array a text, special tokens included.
+    truncated: how many texts were longer than the model reads and lost their end.
+    repaired: how many texts held lone surrogates, which were replaced by U+FFFD.
+  """
+
+  ids: list[np.ndarray]
+  truncated: int
+  repaired: int
+
+
+def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int):
+  """Reads `tokenizer.json`; for BERT also `vocab.txt` with `tokenizer_config.json`.
+
+  Returns:
+    A `tokenizers.Tokenizer` without padding and truncation.
+
+  Raises:
+    UserError: no such file, one that cannot be read, or a vocabulary of another size.
+  """
+  path = directory / 'tokenizer.json'
+  if path.is_file():
+    import tokenizers
+    try:
+      tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as e:  # the package raises plain Exception
+      raise UserError(f'{path} cannot be read ({e})') from None
+  elif kind == 'bert' and (directory / 'vocab.txt').is_file():
+    path = directory / 'vocab.txt'
+    tokenizer = _from_word_list(path)
+  else:
+    hint = (' nor vocab.txt' if kind == 'bert' else
+            ' (save the tokenizer in its fast form to get one)')
+    raise UserError(f'{directory} holds no tokenizer.json{hint}')
+  tokenizer.no_padding()
+  tokenizer.no_truncation()
+  size = tokenizer.get_vocab_size(with_added_tokens=True)
+  if size != vocab_size:
+    raise UserError(f'{path} has {size} tokens, the model {vocab_size} (vocab_size in config.json):'
+                    ' it is the tokenizer of another model')
+  return tokenizer
+
+
+def wordpiece_tokenizer(vocabulary: Mapping[str, int], options: Mapping[str, Any], *, where: str):
+  """BERT's tokenizer over a vocabulary.
+
+  Args:
+    vocabulary: token -> id.
+    options: `do_lower_case`, `strip_accents`, `tokenize_chinese_chars` and the names of the special
+      tokens, as in `tokenizer_config.json`.
+    where: file of the vocabulary, for messages.
+
+  Raises:
+    UserError: a special token is not in the vocabulary.
+  """
+  import tokenizers
+  special = {}
+  for role, default in (('unk', '[UNK]'), ('cls', '[CLS]'), ('sep', '[SEP]'), ('pad', '[PAD]'),
+                        ('mask', '[MASK]')):
+    token = options.get(f'{role}_token', default)
+    token = token['content'] if isinstance(token, dict) else token
+    if token not in vocabulary:
+      raise UserError(f'{where} has no {role} token {token!r}')
+    special[role] = token
+  tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(
+    dict(vocabulary), unk_token=special['unk'], max_input_chars_per_word=100))
+  tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+    clean_text=True, handle_chinese_chars=options.get('tokenize_chinese_chars', True),
+    strip_accents=options.get('strip_accents'), lowercase=options.get('do_lower_case', True))
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+  tokenizer.post_processor = tokenizers.processors.BertProcessing(
+    *[(special[role], vocabulary[special[role]]) for role in ('sep', 'cls')])
+  tokenizer.decoder = tokenizers.decoders.WordPiece(prefix='##')
+  tokenizer.add_special_tokens(list(special.values()))
+  return tokenizer
+
+
+def _from_word_list(path: pathlib.Path):
+  """The tokenizer of a `vocab.txt`; how it treats case stands in `tokenizer_config.json`."""
+  options = path.parent / 'tokenizer_config.json'
+  if not options.is_file():
+    raise UserError(f'{path.parent} holds vocab.txt without tokenizer_config.json, which says '
+                    'whether case counts (do_lower_case): add it, or tokenizer.json')
+  try:
+    words = path.read_text(encoding='utf-8').split('\n')
+  except (OSError, UnicodeDecodeError) as e:
+    raise UserError(f'{path} cannot be read ({e})') from None
+  words = [w.removesuffix('\r') for w in (words[:-1] if words[-1] == '' else words)]
+  vocabulary = {word: i for i, word in enumerate(words)}
+  if len(vocabulary) != len(words):
+    raise UserError(f'{path} holds a token twice: {len(words)} lines, {len(vocabulary)} tokens')
+  return wordpiece_tokenizer(vocabulary, read_json(options), where=str(path))
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """The object in a JSON file.
+
+  Raises:
+    UserError: it cannot be read, or holds something else.
+  """
+  try:
+    value = json.loads(path.read_text(encoding='utf-8'))
+  except OSError as e:
+    raise UserError(f'{path}: {e.strerror or e}') from None
+  except ValueError as e:
+    raise UserError(f'{path} is not JSON ({e})') from None
+  if not isinstance(value, dict):
+    raise UserError(f'{path} holds no JSON object')
+  return value
+
+
+def length_limit(directory: pathlib.Path, max_positions: int) -> int:
+  """Tokens that a text may have, special ones included: the least of what the files say."""
+  limits = [max_positions]
+  for name, field in (('tokenizer_config.json', 'model_max_length'),
+                      ('sentence_bert_config.json', 'max_seq_length')):
+    path = directory / name
+    limit = read_json(path).get(field) if path.is_file() else None
+    if limit is None:
+      continue
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or limit < 3:
+      raise UserError(f'{path}: {field} is {limit!r}, a number of tokens above 2 is needed')
+    limits.append(int(min(limit, _FAR)))
+  return min(limits)
+
+
+def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> Encoded:
+  """Token ids of texts, special tokens included, of at most `max_length` tokens each.
+
+  Raises:
+    UserError: the tokenizer gives a text no token at all.
+  """
+  whole, repaired = [], 0
+  for text in texts:
+    try:
+      text.encode('utf-8')
+    except UnicodeEncodeError:
+      text = text.encode('utf-8', 'surrogatepass').decode('utf-8', 'replace')
+      repaired += 1
+    whole.append(text)
+  tokenizer.enable_truncation(max_length)
+  encodings = tokenizer.encode_batch(whole)
+  ids = [np.array(e.ids, np.int32) for e in encodings]
+  empty = [i for i, row in enumerate(ids) if not row.size]
+  if empty:
+    raise UserError(f'text {empty[0] + 1} of {len(texts)} has no tokens ({texts[empty[0]][:60]!r})')
+  return Encoded(ids, sum(bool(e.overflowing) for e in encodings), repaired)

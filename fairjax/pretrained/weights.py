@@ -1,0 +1,163 @@
+"""Tensors of safetensors files to parameters and back; nothing is guessed."""
+
+import json
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.pretrained.architecture import Architecture
+from fairjax.pretrained.names import HEADS, aliases, entries, full_name, not_needed, plain_name
+
+WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_FLOATS = ('float16', 'bfloat16', 'float32', 'float64')
+Params = dict[str, dict[str, Any]]
+
+
+def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
+  """Files that hold the weights of a directory.
+
+  Raises:
+    UserError: there are none (files of pickles are named), or the index names one that is not
+      there.
+  """
+  index = directory / INDEX
+  if (directory / WEIGHTS).is_file():
+    return [directory / WEIGHTS]
+  if not index.is_file():
+    pickles = sorted(p.name for p in directory.glob('*.bin'))
+    hint = (f': {pickles[0]} is a pickle and is not read; convert it with safetensors.torch.'
+            'save_file' if pickles else '')
+    raise UserError(f'{directory} holds neither {WEIGHTS} nor {INDEX}{hint}')
+  try:
+    names = sorted(set(json.loads(index.read_text(encoding='utf-8'))['weight_map'].values()))
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise UserError(f'{index} is no index of weights ({type(e).__name__}: {e})') from None
+  for name in names:
+    if pathlib.PurePath(name).name != name or not (directory / name).is_file():
+      raise UserError(f'{index} names the file {name!r}, which is not in {directory}')
+  return [directory / name for name in names]
+
+
+def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
+  """All tensors of several safetensors files.
+
+  Raises:
+    UserError: a file is damaged, or two files hold a tensor of the same name.
+  """
+  from safetensors import SafetensorError
+  from safetensors.numpy import load_file
+  tensors: dict[str, np.ndarray] = {}
+  for file in files:
+    try:
+      found = load_file(file)
+    except (OSError, SafetensorError, KeyError, TypeError) as e:
+      raise UserError(f'{file} cannot be read as safetensors ({e})') from None
+    double = sorted(tensors.keys() & found)
+    if double:
+      raise UserError(f'{file}: tensor {double[0]} is in another file too')
+    tensors |= found
+  return tensors
+
+
+def to_params(
+  tensors: Mapping[str, np.ndarray], arch: Architecture, head: str, *, where: str,
+  dtype: Any = np.float32,
+) -> tuple[Params, list[str]]:
+  """Puts published tensors into the places that `names` gives them.
+
+  Args:
+    tensors: by published name, with or without the body's prefix.
+    arch: the model.
+    head: one of `HEADS[arch.kind]`.
+    where: the directory, for messages.
+    dtype: of the parameters, a NumPy dtype (bfloat16 of ml_dtypes too).
+
+  Returns:
+    NumPy parameters, and the names of tensors that were there and are not needed.
+
+  Raises:
+    UserError: tensors are missing, of another shape, no floating-point numbers, not finite, not
+      known, or copies that differ from what they copy; the line names them.
+  """
+  if head not in HEADS[arch.kind]:
+    raise UserError(f"{where} is {arch.kind}, which has no head '{head}', only "
+                    f"{', '.join(HEADS[arch.kind])}")
+  plain: dict[str, np.ndarray] = {}
+  for name, tensor in tensors.items():
+    known = plain_name(name, arch.kind)
+    if known in plain:
+      raise UserError(f'{where} holds {known} twice, with and without prefix or in two spellings')
+    plain[known] = tensor
+  copies = {copy: of for copy, of in aliases(arch, head).items() if copy in plain}
+  for copy, of in copies.items():
+    plain.setdefault(of, plain[copy])
+  wanted = entries(arch, head)
+  needed = {name: e for e in wanted for names in e.tensors for name in names}
+  _check_present(plain, needed, arch, head, where)
+  unknown = [n for n in plain if n not in needed and n not in copies
+             and not not_needed(n, arch.kind)]
+  if unknown:
+    raise UserError(f'{where} holds {_listed(unknown)}, which {arch.kind} with this config.json '
+                    'does not have: it is another architecture, or another number of layers')
+  for name, entry in needed.items():
+    _check_tensor(plain[name], name, entry.shape, where)
+  for copy, of in copies.items():
+    if plain[copy].shape != plain[of].shape or not np.array_equal(plain[copy], plain[of]):
+      raise UserError(f'{where}: {copy} differs from {of}, although config.json ties them: set '
+                      'tie_word_embeddings to false if it is meant')
+  params: Params = {}
+  for entry in wanted:
+    layers = [np.concatenate([_turned(plain[name], entry.transposed) for name in names], axis=-1)
+              for names in entry.tensors]
+    array = np.stack(layers) if entry.stacked else layers[0]
+    params.setdefault(entry.group, {})[entry.name] = np.ascontiguousarray(array).astype(dtype)
+  return params, sorted(n for n in plain if n not in needed and n not in copies)
+
+
+def to_tensors(params: Mapping[str, Mapping[str, Any]], arch: Architecture, head: str
+               ) -> dict[str, np.ndarray]:
+  """The opposite of `to_params`: tensors under published names, with prefix, without copies."""
+  tensors = {}
+  for entry in entries(arch, head):
+    array = np.asarray(params[entry.group][entry.name])
+    for names, layer in zip(entry.tensors, array if entry.stacked else array[None], strict=True):
+      for name, part in zip(names, np.split(layer, len(names), axis=-1), strict=True):
+        turned = np.ascontiguousarray(_turned(part, entry.transposed))
+        tensors[full_name(name, arch.kind)] = turned
+  return tensors
+
+
+def _check_present(plain, needed, arch: Architecture, head: str, where: str) -> None:
+  """Names what is missing; says so if it is the head."""
+  missing = [name for name in needed if name not in plain]
+  if not missing:
+    return
+  if all(needed[name].head or needed[name].group == 'pooler' for name in missing):
+    raise UserError(f'{where} has no {head} head: {_listed(missing)} missing (weights are never '
+                    'made up; fairjax sentiment-classifier train makes a classifier of it)')
+  raise UserError(f'{where} lacks {_listed(missing)}: it is another architecture than config.json '
+                  f'says ({arch.kind}, {arch.num_layers} layers)')
+
+
+def _check_tensor(tensor: np.ndarray, name: str, shape: tuple[int, ...], where: str) -> None:
+  if tensor.shape != shape:
+    raise UserError(f'{where}: {name} has shape {tensor.shape}, config.json needs {shape}')
+  if tensor.dtype.name not in _FLOATS:
+    raise UserError(f"{where}: {name} is {tensor.dtype.name}, not one of {', '.join(_FLOATS)} "
+                    '(quantised weights are not read)')
+  if not np.isfinite(tensor.astype(np.float32) if tensor.dtype.name == 'bfloat16' else tensor
+                     ).all():
+    raise UserError(f'{where}: {name} holds values that are not finite: the file is damaged')
+
+
+def _turned(array: np.ndarray, transposed: bool) -> np.ndarray:
+  return array.T if transposed else array
+
+
+def _listed(names: Iterable[str], most: int = 4) -> str:
+  names = list(names)
+  rest = f' and {len(names) - most} more' if len(names) > most else ''
+  return ('tensor ' if len(names) == 1 else 'tensors ') + ', '.join(names[:most]) + rest

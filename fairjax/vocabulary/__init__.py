@@ -1,0 +1,29 @@
+"""Vocabularies: text to ids and back, without TensorFlow.
+
+Two kinds share one id layout: pad 0, eos 1, unk 2, then the pieces or words.
+
+* `SentencePieceVocabulary`: a unigram model with byte fallback and no normalisation, so that
+  `decode(encode(text)) == text` (one exception: U+2581, SentencePiece's own sign for a space).
+* `WordVocabulary`: the words between white space, as WikiText is tokenised; every run of white
+  space, line ends included, comes back as one space and a word that is not listed as `<unk>`.
+
+A vocabulary is a folder with `vocabulary.json` (kind, size, fingerprint, what it was trained on)
+beside `spiece.model` or `words.txt`; the fingerprint is the SHA-256 of that second file.
+"""
+
+from fairjax.vocabulary.kinds import (
+  EOS_ID,
+  MANIFEST,
+  PAD_ID,
+  UNK_ID,
+  SentencePieceVocabulary,
+  Vocabulary,
+  WordVocabulary,
+  load_vocabulary,
+)
+from fairjax.vocabulary.training import build_word_vocabulary, train_sentencepiece
+
+__all__ = [
+  'EOS_ID', 'MANIFEST', 'PAD_ID', 'UNK_ID', 'SentencePieceVocabulary', 'Vocabulary',
+  'WordVocabulary', 'build_word_vocabulary', 'load_vocabulary', 'train_sentencepiece',
+]
