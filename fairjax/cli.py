@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fairjax import human
 from fairjax.errors import Preempted, UserError, unknown_name
+from fairjax.sample_verbs import add_sample_options, sample_pretrained, write_prompt_file
 from fairjax.scorer_verbs import (
   add_audit_options,
   add_lexicon_options,
@@ -151,10 +152,7 @@ def make_parser() -> argparse.ArgumentParser:
   human.add_options(parsers['human'], _Parser)
   sample = parsers['sample']
   _add_run_options(sample, required=False)
-  sample.add_argument('--prompts-only', action='store_true',
-                      help='write the prompts of --attribute (or of the config) for another model')
-  sample.add_argument('--attribute', help='with --prompts-only: built-in attribute or YAML file')
-  sample.add_argument('--output', metavar='FILE', help='with --prompts-only: JSONL (or .gz)')
+  add_sample_options(sample)
   add_audit_options(parsers['scorers'])
   add_lexicon_options(parsers['lexicon'])
   attributes = parsers['attributes']
@@ -248,26 +246,17 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
-  if not options.prompts_only:
-    if options.attribute or options.output:
-      raise UserError('--attribute and --output belong to sample --prompts-only')
-    if not (options.config and options.workdir):
-      raise UserError('sample needs --config=FILE and --workdir=DIR, or --prompts-only '
-                      '--attribute=A --output=FILE')
+  if options.pretrained is not None:
+    sample_pretrained(options)
+  elif options.prompts_only:
+    write_prompt_file(options)
+  elif options.attribute or options.output:
+    raise UserError('--attribute and --output belong to sample --prompts-only and --pretrained=DIR')
+  elif not (options.config and options.workdir):
+    raise UserError('sample needs --config=FILE and --workdir=DIR, or --attribute=A and '
+                    '--output=FILE with --prompts-only or --pretrained=DIR')
+  else:
     _job(options).sample()
-    return
-  if not options.output or bool(options.attribute) == bool(options.config):
-    raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
-                    '--config=FILE')
-  from fairjax.config_files import load_config
-  from fairjax.counterfactual import load_attribute
-  from fairjax.generate.prompts import write_prompts
-  attribute = load_attribute(
-    options.attribute or load_config(options.config, options.overrides).attribute)
-  count = write_prompts(attribute, options.output)
-  print(f'{options.output}: {count} prompts of {attribute.name}; add a continuation to each line '
-        f'and run: fairjax measure --records={options.output} --attribute='
-        f'{options.attribute or attribute.name} --scorer=vader')
 
 
 def _score(options: argparse.Namespace) -> None:

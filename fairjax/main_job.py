@@ -282,8 +282,10 @@ class Job:
 
   def _generate(self, model: Model, prefixes: list[Prefix], path: pathlib.Path) -> None:
     from fairjax.generate import generate
+    from fairjax.model.decoding import TransformerXLDecoder
     generate(
-      self._params(model), self.model_config, self.prepared.vocabulary, self.attribute,
+      self._params(model), TransformerXLDecoder(self.model_config), self.prepared.vocabulary,
+      self.attribute,
       prefixes=prefixes, path=path, model=model.name, sample=self.config.sample,
       card=self._card(model), mesh=self.mesh if self.mesh.size > 1 else None,
       log=lambda line: self.log(f'[sample] {line}'))

@@ -15,6 +15,7 @@ from fairjax.errors import UserError
 from fairjax.generate import generate, generations, manifest_of, read_records, sentence_end_ids
 from fairjax.generate.generations import _continuation
 from fairjax.model import TransformerXL, init_memory
+from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
 
 ATTRIBUTE = Attribute(
@@ -48,8 +49,8 @@ def params():
 def run(params, vocabulary, tmp_path):
   def run(name='r.jsonl.gz', sample=SAMPLE, log=lambda line: None, **options):
     options = {'model': 'base', 'card': {'parent': 'x'}} | options
-    return generate(params, CONFIG, vocabulary, ATTRIBUTE, path=tmp_path / name, sample=sample,
-                    log=log, **options)
+    return generate(params, TransformerXLDecoder(CONFIG), vocabulary, ATTRIBUTE,
+                    path=tmp_path / name, sample=sample, log=log, **options)
   return run
 
 
@@ -164,8 +165,8 @@ def test_files_that_are_not_ours(run, tmp_path, vocabulary, params):
   with pytest.raises(UserError, match='is damaged'):
     run('a.jsonl')
   with pytest.raises(UserError, match='do not belong together'):
-    generate(params, dataclasses.replace(CONFIG, vocab_size=5), vocabulary, ATTRIBUTE,
-             path=tmp_path / 'b.jsonl', model='m', sample=SAMPLE)
+    generate(params, TransformerXLDecoder(dataclasses.replace(CONFIG, vocab_size=5)), vocabulary,
+             ATTRIBUTE, path=tmp_path / 'b.jsonl', model='m', sample=SAMPLE)
 
 
 def test_a_record_twice_or_of_another_prefix_is_refused(run, tmp_path):

@@ -13,7 +13,9 @@ import scipy.stats
 from fairjax.config import ModelConfig
 from fairjax.generate import noise, sampler
 from fairjax.generate.sampler import sample_continuations
-from fairjax.model import TransformerXL, decoding, init_memory
+from fairjax.model import TransformerXL, init_memory
+from fairjax.model.decode_loop import continuation_logits
+from fairjax.model.decoding import TransformerXLDecoder
 
 CONFIG = ModelConfig(
   vocab_size=12, num_layers=2, model_dim=8, num_heads=2, head_dim=4, ff_dim=16, segment_len=16,
@@ -38,15 +40,17 @@ def params():
 
 def draw(params, prefixes=PREFIXES, samples=range(40), **options):
   return sample_continuations(
-    params, CONFIG, prefixes, samples=samples, **(OPTIONS | {'batch_size': 40} | options))
+    params, TransformerXLDecoder(CONFIG), prefixes, samples=samples,
+    **(OPTIONS | {'batch_size': 40} | options))
 
 
 def test_tokens_are_argmax_of_logits_and_shared_noise(params):
   """Replays every draw with jax.random and recomputed logits, in float64 NumPy."""
   tokens, lengths = draw(params, temperature=0.7)
   padded = jnp.array([[1] * (8 - len(p)) + p for p in PREFIXES])
-  logits = np.asarray(jax.jit(decoding.continuation_logits, static_argnums=1)(
-    params, CONFIG, padded, jnp.array(list(map(len, PREFIXES))), jnp.asarray(tokens)), np.float64)
+  logits = np.asarray(jax.jit(continuation_logits, static_argnums=0)(
+    TransformerXLDecoder(CONFIG), params, padded, jnp.array(list(map(len, PREFIXES))),
+    jnp.asarray(tokens)), np.float64)
   key = jax.random.wrap_key_data(jnp.array([0, 3], jnp.uint32), impl='threefry2x32')
   key = jax.random.fold_in(jax.random.fold_in(key, noise._COUPLED), 2)
   checked = 0

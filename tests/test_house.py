@@ -36,7 +36,7 @@ ROOMS = {
   'measure': {'counterfactual'},
   'report': {'measure'},
   'compile': {'model', 'train', 'generate', 'counterfactual'},
-  'pretrained': set(),
+  'pretrained': {'model'},
   'classifier': {'pretrained'},
   # These connect the rooms; no room imports them.
   'main_job': {
@@ -49,9 +49,10 @@ ROOMS = {
   'verbs': {'counterfactual', 'generate', 'measure'},
   'human': {'scorer_verbs', 'counterfactual', 'generate', 'measure'},
   'scorer_verbs': {'counterfactual', 'generate', 'measure', 'report'},
+  'sample_verbs': {'counterfactual', 'generate', 'pretrained'},
   'cli': {
     'counterfactual', 'data', 'model', 'train', 'compile', 'generate', 'main_job', 'verbs',
-    'scorer_verbs', 'exchange', 'human', 'classifier'},
+    'scorer_verbs', 'sample_verbs', 'exchange', 'human', 'classifier'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
@@ -81,6 +82,7 @@ PACKAGES = {
   'verbs': (set(), {'jax', 'numpy'}),
   'human': (set(), set()),
   'scorer_verbs': (set(), set()),
+  'sample_verbs': (set(), {'jax'}),
   'cli': (set(), set()),
   '__main__': (set(), set()),
 }

@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 
 from fairjax.config import ModelConfig
-from fairjax.model import TransformerXL, decoding, init_memory
+from fairjax.model import TransformerXL, decode_loop, decoding, init_memory
+from fairjax.model.decoding import TransformerXLDecoder
 
 CONFIG = ModelConfig(
   vocab_size=32, num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=24, segment_len=20,
   memory_len=12, init_std=0.3)
 OTHER = {'norm': 'pre', 'final_norm': True, 'tie_position_biases': False, 'clamp_len': 5}
 
-continuation_logits = jax.jit(
-  decoding.continuation_logits, static_argnums=1, static_argnames='stages')
+_logits = jax.jit(
+  decode_loop.continuation_logits, static_argnums=0, static_argnames='stages')
+
+
+def continuation_logits(params, config, *texts, **options):
+  return _logits(TransformerXLDecoder(config), params, *texts, **options)
 
 
 def make_params(config, seed=0):
@@ -156,6 +161,6 @@ def test_decoding_ends_when_told_to():
   def consume(carry, hidden, index):
     return carry + 1, tokens, index < 10
 
-  steps = decoding.run_decoding(
-    weights, CONFIG, prefix, tokens, jnp.int32(0), consume, num_steps=30)
+  steps = decode_loop.run_decoding(
+    TransformerXLDecoder(CONFIG), weights, prefix, tokens, jnp.int32(0), consume, num_steps=30)
   assert int(steps) == 11

@@ -16,6 +16,7 @@ from fairjax.counterfactual import load_attribute
 from fairjax.errors import unknown_name
 from fairjax.generate import noise, sampler
 from fairjax.model import decoding
+from fairjax.model.decode_loop import Chunk, write_place
 from fairjax.train import check_batch_size, make_mesh, params_template, steps
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding, replicated
@@ -139,11 +140,12 @@ def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
     tokens = jax.ShapeDtypeStruct(shape[:2], jnp.int32, sharding=places)
     step = jax.jit(functools.partial(_decode_once, config=model), donate_argnums=1)
     return step.lower, (
-      arguments[0], decoding.Chunk(*[(cache,) * model.num_layers] * 2), tokens, *arguments[1:],
+      arguments[0], Chunk(*[(cache,) * model.num_layers] * 2), tokens, *arguments[1:],
       array(jnp.int32))
   lower = functools.partial(
-    sampler._sample.lower, config=model, max_new_tokens=config.sample.max_new_tokens, eos_id=1,
-    stop_ids=(), coupled=True, mesh=mesh if mesh.size > 1 else None)
+    sampler._sample.lower, decoder=decoding.TransformerXLDecoder(model),
+    max_new_tokens=config.sample.max_new_tokens, eos_id=1, stop_ids=(), coupled=True,
+    mesh=mesh if mesh.size > 1 else None)
   return lower, (*arguments[:3], array(jnp.uint32, values), *arguments[3:])
 
 
@@ -174,9 +176,8 @@ def _decode_once(
   size = prefixes.shape[1] + chunk.keys[0].shape[3]
   weights = decoding.prepare_weights(params, config, num_distances=size)
   prefix = decoding.prefill(weights, config, prefixes, lengths)
-  hidden, new = decoding.decode_step(
-    weights, config, prefix, (), chunk, tokens, index=index)
-  chunk = decoding.write_place(chunk, new, index)
+  hidden, new = decoding.decode_step(weights, config, prefix, (), chunk, tokens, index=index)
+  chunk = write_place(chunk, new, index)
   logits = decoding.compute_logits(weights, config, hidden) / temperature
   keys = noise.fold_in(noise.stream_key(seed, template, coupled=True), samples[None])
   keys = noise.fold_in(keys, jnp.full(keys[0].shape, index, jnp.uint32))

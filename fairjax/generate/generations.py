@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.config import ModelConfig, SampleConfig
+from fairjax.config import SampleConfig
 from fairjax.config_files import config_differences, to_dict
 from fairjax.counterfactual.attributes import Attribute, Prefix
 from fairjax.errors import UserError
 from fairjax.files import write_json
 from fairjax.generate.records import RecordWriter, read_records, repair
 from fairjax.generate.sampler import sample_continuations
+from fairjax.model.decode_loop import Decoder
 from fairjax.vocabulary import Vocabulary
 
 # Raised when a change of the code changes what is sampled.
@@ -55,7 +56,7 @@ class GenerationSummary:
 
 def generate(
   params: Any,
-  config: ModelConfig,
+  decoder: Decoder,
   vocabulary: Vocabulary,
   attribute: Attribute,
   *,
@@ -79,8 +80,8 @@ def generate(
   space between the two, if there is one.
 
   Args:
-    params: of the Transformer-XL.
-    config: the model.
+    params: of the model.
+    decoder: the model.
     vocabulary: of the model.
     attribute: names the values and subgroups; its templates are the prefixes by default.
     path: `.jsonl` or `.jsonl.gz`.
@@ -99,11 +100,11 @@ def generate(
   path = pathlib.Path(path)
   prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
   work = _Work(path, prefixes, attribute, sample.samples)
-  if config.vocab_size < vocabulary.size:
-    raise UserError(f'the model has {config.vocab_size} ids, the vocabulary {vocabulary.size}: '
+  if decoder.vocab_size < vocabulary.size:
+    raise UserError(f'the model has {decoder.vocab_size} ids, the vocabulary {vocabulary.size}: '
                     'they do not belong together')
   manifest_path = manifest_of(path)
-  identity = _identity(config, vocabulary, attribute, sample, prefixes, model, card, coupled)
+  identity = _identity(decoder, vocabulary, attribute, sample, prefixes, model, card, coupled)
   manifest = _check_manifest(path, manifest_path, identity)
   if manifest and manifest['complete'] and manifest['samples'] == sample.samples:
     if path.stat().st_size != manifest['bytes']:
@@ -123,7 +124,7 @@ def generate(
   progress = _Progress(work, log)
   with RecordWriter(path) as writer:
     for new, tokens, at_limit in _sample_missing(
-        params, config, vocabulary, work, sample, coupled=coupled, mesh=mesh, model=model):
+        params, decoder, vocabulary, work, sample, coupled=coupled, mesh=mesh, model=model):
       writer.append(new)
       work.mark_done(new, model)
       progress.report(len(new), tokens, at_limit)
@@ -155,15 +156,15 @@ def sentence_end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
     if _SENTENCE_END.fullmatch(surface.decode('utf-8', errors='replace').strip()))
 
 
-def _sample_missing(params, config, vocabulary, work, sample, *, coupled, mesh, model):
+def _sample_missing(params, decoder, vocabulary, work, sample, *, coupled, mesh, model):
   """Samples what is not recorded, batch by batch: (records, their tokens, texts at the limit)."""
   stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
-  encoded = {key: [vocabulary.eos_id, *vocabulary.encode(work.texts[i])]
+  encoded = {key: [*vocabulary.start_ids, *vocabulary.encode(work.texts[i])]
              for key, i in work.index.items()}
   for template, values in work.templates.items():
     for samples in work.batches(template, sample.batch_size):
       tokens, lengths = sample_continuations(
-        params, config, [encoded[template, v] for v in values], template=template,
+        params, decoder, [encoded[template, v] for v in values], template=template,
         samples=samples, seed=sample.seed, max_new_tokens=sample.max_new_tokens,
         temperature=sample.temperature, eos_id=vocabulary.eos_id, stop_ids=stop_ids, values=values,
         coupled=coupled, batch_size=min(sample.batch_size, sample.samples),
@@ -274,14 +275,14 @@ def _continuation(vocabulary, prefix, tokens):
   return text[len(before):]
 
 
-def _identity(config, vocabulary, attribute, sample, prefixes, model, card, coupled):
+def _identity(decoder, vocabulary, attribute, sample, prefixes, model, card, coupled):
   """What must not change between the parts of a file; everything but sizes of the work."""
   listed = json.dumps([[p.template, p.value, p.text] for p in prefixes])
   settings = {name: value for name, value in to_dict(sample).items()
               if name not in ('samples', 'batch_size', 'heldout_prefixes')}
   return {
     'version': SAMPLING_VERSION, 'model': model, 'card': dict(card or {}),
-    'model_config': to_dict(config), 'vocabulary': vocabulary.fingerprint,
+    'model_config': decoder.describe(), 'vocabulary': vocabulary.fingerprint,
     'attribute': attribute.name, 'attribute_fingerprint': attribute.fingerprint,
     'prefixes': hashlib.sha256(listed.encode()).hexdigest(), 'sample': settings,
     'coupled': coupled}

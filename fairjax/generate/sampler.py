@@ -22,9 +22,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from fairjax.config import ModelConfig
 from fairjax.generate import noise
-from fairjax.model import decoding
+from fairjax.model.decode_loop import Decoder, run_decoding
 
 PAD_ID = 0
 PREFIX_BUCKET = 16  # prefixes are padded to a multiple of it, so that most share one program
@@ -34,7 +33,7 @@ _BLOCK_BYTES = {'cpu': 2 ** 22, 'tpu': 2 ** 28, 'gpu': 2 ** 28}  # scores of a b
 
 def sample_continuations(
   params: Any,
-  config: ModelConfig,
+  decoder: Decoder,
   prefixes: Sequence[Sequence[int]],
   *,
   template: int,
@@ -52,13 +51,15 @@ def sample_continuations(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Samples continuations of the prefixes of one template.
 
-  Compiles once for each combination of config, number of prefixes, batch size, padded prefix length
-  and the keyword options; parameters, prefixes, template, samples, seed and temperature may change.
+  Compiles once for each combination of decoder, number of prefixes, batch size, padded length of
+  the prefixes and the keyword options; parameters, prefixes, template, samples, seed and
+  temperature may change.
 
   Args:
-    params: of the Transformer-XL.
-    config: the model, with its vocabulary size.
-    prefixes: A lists of ids, each beginning with the end-of-document id as the document's start.
+    params: of the model.
+    decoder: the model.
+    prefixes: A lists of ids; for models trained here each begins with the end-of-document id as the
+      document's start.
     template: index in [0, 2**32); selects the noise.
     samples: sample indices in [0, 2**32), in any order.
     seed: in [0, 2**64).
@@ -78,7 +79,8 @@ def sample_continuations(
     lengths: `[A, R]` int32 in [0, max_new_tokens], tokens of the text without `eos_id`.
 
   Raises:
-    ValueError: an argument is out of range or a prefix is empty.
+    ValueError: an argument is out of range, a prefix is empty, or a text would have more positions
+      than the model.
   """
   if not prefixes or not all(len(p) for p in prefixes) or max_new_tokens < 1 or temperature <= 0:
     raise ValueError('needs prefixes of at least one id each, max_new_tokens >= 1, temperature > 0')
@@ -86,6 +88,10 @@ def sample_continuations(
   devices = 1 if mesh is None else mesh.size
   batch_size = -(-batch_size // devices) * devices
   longest = max(prefix_len, *map(len, prefixes))
+  limit = decoder.max_positions
+  if limit is not None and max(map(len, prefixes)) + max_new_tokens > limit:
+    raise ValueError(f'a prefix of {max(map(len, prefixes))} tokens and {max_new_tokens} new ones, '
+                     f'but the model has {limit} positions')
   padded = np.full((len(prefixes), -(-longest // PREFIX_BUCKET) * PREFIX_BUCKET), eos_id, np.int32)
   for row, prefix in zip(padded, prefixes, strict=True):
     row[-len(prefix):] = prefix
@@ -100,7 +106,7 @@ def sample_continuations(
     batch = np.pad(batch, (0, batch_size - needed), mode='edge')
     tokens, sizes = _sample(
       params, padded, lengths, values, batch, noise.seed_words(seed), np.uint32(template),
-      np.float32(temperature), config=config, max_new_tokens=max_new_tokens, eos_id=eos_id,
+      np.float32(temperature), decoder=decoder, max_new_tokens=max_new_tokens, eos_id=eos_id,
       stop_ids=tuple(sorted(set(stop_ids))), coupled=coupled, mesh=mesh)
     results.append((np.asarray(tokens)[:, :needed], np.asarray(sizes)[:, :needed]))
   if not results:
@@ -111,15 +117,14 @@ def sample_continuations(
 
 @functools.partial(
   jax.jit,
-  static_argnames=('config', 'max_new_tokens', 'eos_id', 'stop_ids', 'coupled', 'mesh'))
+  static_argnames=('decoder', 'max_new_tokens', 'eos_id', 'stop_ids', 'coupled', 'mesh'))
 def _sample(
   params, prefixes, prefix_lengths, values, samples, seed, template, temperature, *,
-  config, max_new_tokens, eos_id, stop_ids, coupled, mesh,
+  decoder, max_new_tokens, eos_id, stop_ids, coupled, mesh,
 ):
   """Tokens [A, R, max_new_tokens] and lengths [A, R] of one batch."""
-  weights = decoding.prepare_weights(
-    params, config, num_distances=prefixes.shape[1] + max_new_tokens)
-  prefix = decoding.prefill(weights, config, prefixes, prefix_lengths)
+  weights = decoder.prepare(params, num_positions=prefixes.shape[1] + max_new_tokens)
+  prefix, last = decoder.prefill(weights, prefixes, prefix_lengths)
   num_values, num_samples = prefixes.shape[0], samples.shape[0]
   split = functools.partial(_split, mesh=mesh)
 
@@ -131,14 +136,14 @@ def _sample(
 
   def choose(hidden, *position_keys):
     """Next tokens [A, r] of hidden states [A, r or 1, D] and keys [A or 1, r]."""
-    logits = decoding.compute_logits(weights, config, hidden) / temperature
+    logits = decoder.logits(weights, hidden) / temperature
     if not coupled:
       return noise.choose(position_keys, logits)
-    gumbel = noise.gumbel(position_keys, size=config.vocab_size)
+    gumbel = noise.gumbel(position_keys, size=decoder.vocab_size)
     shape = (num_values, *gumbel.shape[1:])
     return argmax(jnp.broadcast_to(logits, shape) + jnp.broadcast_to(gumbel, shape))
 
-  blocks = count_blocks(num_samples, num_values * config.vocab_size, mesh)
+  blocks = count_blocks(num_samples, num_values * decoder.vocab_size, mesh)
 
   def draw(tokens, lengths, done, hidden, position):
     """Draws the token at `position` for rows that have not ended."""
@@ -157,9 +162,9 @@ def _sample(
   shape = (num_values, num_samples)
   start = (jnp.full((*shape, max_new_tokens), PAD_ID, jnp.int32), jnp.zeros(shape, jnp.int32),
            jnp.zeros(shape, bool))
-  *carry, token = draw(*map(split, start), prefix.hidden[:, None], jnp.int32(0))
-  tokens, lengths, _ = decoding.run_decoding(
-    weights, config, prefix, token, tuple(carry), consume, num_steps=max_new_tokens - 1,
+  *carry, token = draw(*map(split, start), last[:, None], jnp.int32(0))
+  tokens, lengths, _ = run_decoding(
+    decoder, weights, prefix, token, tuple(carry), consume, num_steps=max_new_tokens - 1,
     constrain=split)
   return tokens, lengths
 

@@ -8,10 +8,8 @@ projection beforehand. Both are computed once per prefix, never per sample, and 
 prefix of Q tokens costs two matrix products of D by N Q. The relative keys of all distances are
 multiplied with W_q beforehand as well.
 
-Keys and values of the new tokens lie in chunks. Each stage is a loop that fills one chunk, the only
-one in its state; the chunks before it are constants of the loop and are never copied, and few places
-that are still empty are read. A token's own key and value are columns of their own, so that the
-chunk is written after everything that reads it.
+Keys and values of the new tokens lie in the chunks of `decode_loop`. A token's own key and value
+are columns of their own, so that the chunk is written after everything that reads it.
 
 Prefixes are padded on the left: the next token then has the same distance to the last prefix token
 in every row.
@@ -23,9 +21,9 @@ Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix
 a chunk, L layers, N heads, H head width, D model width, F feed-forward width, V vocabulary.
 """
 
-import functools
+import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,10 +32,9 @@ from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
 from fairjax.model.attention import sinusoids
+from fairjax.model.decode_loop import Chunk, Decoder
 from fairjax.model.softmax import all_logits, embed_tokens, parameter_table
 
-# A stage compiles all layers again: 30 layers of it are as much as a program should hold.
-_STAGE_STEPS, _MAX_STAGES, _MAX_LAYERS = 10, 5, 30
 _LAYER_NORM_EPS = 1e-5
 
 
@@ -80,11 +77,42 @@ class Prefix(NamedTuple):
   hidden: Float[Array, 'A D']
 
 
-class Chunk(NamedTuple):
-  """Keys and values of C new tokens, [A, R, N, C, H] by layer."""
+@dataclasses.dataclass(frozen=True)
+class TransformerXLDecoder(Decoder):
+  """Cached decoding of a Transformer-XL.
 
-  keys: tuple[Array, ...]
-  values: tuple[Array, ...]
+  Attributes:
+    config: the model, with its vocabulary size.
+  """
+
+  config: ModelConfig
+
+  num_layers = property(lambda self: self.config.num_layers)
+  num_heads = property(lambda self: self.config.num_heads)
+  head_dim = property(lambda self: self.config.head_dim)
+  vocab_size = property(lambda self: self.config.vocab_size)
+  dtype = property(lambda self: self.config.dtype)
+
+  def describe(self) -> dict[str, Any]:
+    """The model's configuration."""
+    return dataclasses.asdict(self.config)
+
+  def prepare(self, params, *, num_positions):
+    """See `prepare_weights`."""
+    return prepare_weights(params, self.config, num_distances=num_positions)
+
+  def prefill(self, weights, tokens, lengths):
+    """See `prefill`."""
+    prefix = prefill(weights, self.config, tokens, lengths)
+    return prefix, prefix.hidden
+
+  def step(self, weights, prefix, filled, chunk, tokens, index):
+    """See `decode_step`."""
+    return decode_step(weights, self.config, prefix, filled, chunk, tokens, index=index)
+
+  def logits(self, weights, hidden):
+    """See `compute_logits`."""
+    return compute_logits(weights, self.config, hidden)
 
 
 def attention_window(config: ModelConfig) -> int:
@@ -244,98 +272,6 @@ def decode_step(
     keys.append(k[:, :, :, None])
     values.append(v[:, :, :, None])
   return _final(weights, x), Chunk(tuple(keys), tuple(values))
-
-
-def write_place(chunk: Chunk, new: Chunk, place: Int[Array, ''] | int) -> Chunk:
-  """The chunk with the one token of `new` in a place."""
-  return jax.tree.map(
-    lambda c, n: jax.lax.dynamic_update_slice_in_dim(c, n, place, axis=3), chunk, new)
-
-
-def run_decoding(
-  weights: Weights, config: ModelConfig, prefix: Prefix, first: Int[Array, 'A R'], carry: Any,
-  consume: Callable[[Any, Array, Array], tuple[Any, Array, Array]], *,
-  num_steps: int, stages: int | None = None, constrain: Callable[[Array], Array] = lambda x: x,
-) -> Any:
-  """Reads up to `num_steps` new tokens; call it under `jax.jit`.
-
-  Args:
-    weights: with relative keys for at least Q + num_steps distances.
-    config: the model.
-    prefix: of `prefill`.
-    first: `[A, R]` int, the first token to read.
-    carry: any pytree of arrays.
-    consume: `(carry, hidden [A, R, D], index) -> (carry, next tokens [A, R], go_on)`; `go_on` is a
-      bool scalar, False ends the decoding.
-    num_steps: most tokens to read.
-    stages: number of chunks; more read fewer empty places and compile longer. None: one for each 10
-      steps, at most 5, and fewer for models of more than 6 layers. Results do not depend on it
-      beyond rounding.
-    constrain: applied to the empty chunks, e.g. a sharding constraint on [A, R, N, C, H].
-
-  Returns:
-    The last carry.
-  """
-  if stages is None:
-    most = max(1, min(_MAX_STAGES, _MAX_LAYERS // config.num_layers))
-    stages = min(-(-num_steps // _STAGE_STEPS), most)
-  ends = sorted({-(-num_steps * (i + 1) // stages) for i in range(stages)} - {0})
-  begin, state, filled = 0, (jnp.int32(0), first, jnp.bool_(True), carry), ()
-
-  def body(begin, filled, loop):
-    (index, tokens, _, carry), chunk = loop
-    hidden, new = decode_step(weights, config, prefix, filled, chunk, tokens, index=index)
-    carry, tokens, go_on = consume(carry, hidden, index)
-    # No token is below 0, which XLA does not know: so the chunk is written after all that reads it,
-    # and therefore in place. Without this XLA copies it twice a step.
-    chunk = write_place(chunk, new, index - begin + (tokens.min() < 0))
-    return (index + 1, tokens, go_on, carry), chunk
-
-  for end in ends:
-    shape = (*first.shape, config.num_heads, end - begin, config.head_dim)
-    empty = constrain(jnp.zeros(shape, jnp.dtype(config.dtype)))
-    chunk = Chunk(*[(empty,) * config.num_layers] * 2)
-    state, chunk = jax.lax.while_loop(
-      lambda loop, end=end: (loop[0][0] < end) & loop[0][2],
-      functools.partial(body, begin, filled), (state, chunk))
-    begin, filled = end, (*filled, chunk)
-  return state[3]
-
-
-def continuation_logits(
-  params: Mapping[str, Any], config: ModelConfig, prefixes: Int[Array, 'A Q'],
-  lengths: Int[Array, 'A'], continuations: Int[Array, 'A R T'], *, stages: int | None = None,
-) -> Float[Array, 'A R T V']:
-  """Logits for every token of given continuations, by the path that sampling takes.
-
-  Args:
-    params: of the Transformer-XL.
-    config: the model.
-    prefixes: `[A, Q]` int, padded on the left.
-    lengths: `[A]` int in [1, Q].
-    continuations: `[A, R, T]` int, T >= 1.
-    stages: as for `run_decoding`.
-
-  Returns:
-    `[A, R, T, V]`: entry t predicts `continuations[:, :, t]` from the prefix and the tokens before.
-  """
-  size, steps = prefixes.shape[1], continuations.shape[2] - 1
-  weights = prepare_weights(params, config, num_distances=size + steps + 1)
-  prefix = prefill(weights, config, prefixes, lengths)
-  first = compute_logits(weights, config, prefix.hidden)[:, None, None]
-  shape = (*continuations.shape, first.shape[-1])
-  logits = jnp.zeros(shape, first.dtype).at[:, :, :1].set(first)
-
-  def consume(logits, hidden, index):
-    new = compute_logits(weights, config, hidden)[:, :, None]
-    logits = jax.lax.dynamic_update_slice_in_dim(logits, new, index + 1, axis=2)
-    # The last token has no successor to read; its index is clipped and never used.
-    following = jax.lax.dynamic_index_in_dim(continuations, index + 1, axis=2, keepdims=False)
-    return logits, following, jnp.bool_(True)
-
-  return run_decoding(
-    weights, config, prefix, continuations[:, :, 0], logits, consume, num_steps=steps,
-    stages=stages)
 
 
 def _norm_input(layer, config, x):

@@ -3,6 +3,7 @@
 from fairjax.pretrained.architecture import Architecture, read_architecture
 from fairjax.pretrained.batches import BatchRunner, bucket_lengths
 from fairjax.pretrained.directory import Pretrained, load_pretrained
+from fairjax.pretrained.gpt2_decoding import GPT2Decoder
 from fairjax.pretrained.models import (
   class_logits,
   encode,
@@ -14,10 +15,12 @@ from fairjax.pretrained.models import (
   normalize,
 )
 from fairjax.pretrained.sentences import SentenceEncoder
+from fairjax.pretrained.text_vocabulary import TokenizerVocabulary
 from fairjax.pretrained.tokens import Encoded, encode_texts
 
 __all__ = [
-  'Architecture', 'BatchRunner', 'Encoded', 'Pretrained', 'SentenceEncoder', 'bucket_lengths',
-  'class_logits', 'encode', 'encode_texts', 'lm_hidden', 'lm_logits', 'lm_scores',
-  'load_pretrained', 'mean_pool', 'mlm_logits', 'normalize', 'read_architecture',
+  'Architecture', 'BatchRunner', 'Encoded', 'GPT2Decoder', 'Pretrained', 'SentenceEncoder',
+  'TokenizerVocabulary', 'bucket_lengths', 'class_logits', 'encode', 'encode_texts', 'lm_hidden',
+  'lm_logits', 'lm_scores', 'load_pretrained', 'mean_pool', 'mlm_logits', 'normalize',
+  'read_architecture',
 ]

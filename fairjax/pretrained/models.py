@@ -56,10 +56,10 @@ def encode(
   table = params['embeddings']
   types = table['token_type'][jnp.zeros_like(ids) if token_types is None else token_types]
   x = table['word'][ids] + types + table['position'][None, :ids.shape[1]]
-  x = _norm(x, table['norm_scale'], table['norm_bias'], arch.norm_eps)
+  x = norm(x, table['norm_scale'], table['norm_bias'], arch.norm_eps)
   x = _drop(x, arch.hidden_dropout, keys[0])
   if arch.kind == 'albert':
-    x = _dense(x, params['projection']['kernel'], params['projection']['bias'])
+    x = dense(x, params['projection']['kernel'], params['projection']['bias'])
   seen = mask[:, None, None, :]
   if packing is None:
     return _layers(x, params['layers'], arch, seen, keys[1], _post_norm_layer)
@@ -97,7 +97,7 @@ def lm_hidden(
   if mask is not None:
     seen = seen & mask[:, None, None, :]
   x = _layers(x, params['layers'], arch, seen, None, _pre_norm_layer)
-  return _norm(x, params['final_norm']['scale'], params['final_norm']['bias'], arch.norm_eps)
+  return norm(x, params['final_norm']['scale'], params['final_norm']['bias'], arch.norm_eps)
 
 
 def lm_scores(params: Mapping[str, Any], hidden: Array) -> Array:
@@ -122,8 +122,8 @@ def mlm_logits(
   if places is not None:
     hidden = jnp.take_along_axis(hidden, places[..., None], axis=1)
   head = params['mlm']
-  x = _ACTIVATIONS[arch.activation](_dense(hidden, head['kernel'], head['bias']))
-  x = _norm(x, head['norm_scale'], head['norm_bias'], arch.norm_eps)
+  x = _ACTIVATIONS[arch.activation](dense(hidden, head['kernel'], head['bias']))
+  x = norm(x, head['norm_scale'], head['norm_bias'], arch.norm_eps)
   return _product(x, _output_table(params).T) + head['output_bias'][None, None]
 
 
@@ -142,7 +142,7 @@ def mean_pool(hidden: Array, mask: Array) -> Array:
 
   A row of padding only gives zeros.
   """
-  hidden = _wide(hidden)
+  hidden = wide(hidden)
   weights = mask[..., None].astype(hidden.dtype)
   return (hidden * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
 
@@ -172,17 +172,17 @@ def _post_norm_layer(x, w, arch: Architecture, seen, key, move=None) -> Array:
   """Norm after the residual sum (BERT, ALBERT)."""
   keys = [None] * 3 if key is None else jax.random.split(key, 3)
   attended = _drop(_attention(x, w, arch, seen, keys[0], move), arch.hidden_dropout, keys[1])
-  x = _norm(x + attended, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
-  moved = _drop(_feed_forward(x, w, arch), arch.hidden_dropout, keys[2])
-  return _norm(x + moved, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
+  x = norm(x + attended, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
+  moved = _drop(feed_forward(x, w, arch), arch.hidden_dropout, keys[2])
+  return norm(x + moved, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
 
 
 def _pre_norm_layer(x, w, arch: Architecture, seen, key) -> Array:
   """Norm before attention and feed-forward (GPT-2)."""
-  normed = _norm(x, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
+  normed = norm(x, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
   x = x + _attention(normed, w, arch, seen, key)
-  normed = _norm(x, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
-  return x + _feed_forward(normed, w, arch)
+  normed = norm(x, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
+  return x + feed_forward(normed, w, arch)
 
 
 def _packing(mask, groups: int, capacity: int):
@@ -207,43 +207,45 @@ def _packing(mask, groups: int, capacity: int):
 def _attention(x, w, arch: Architecture, seen, key, move=None) -> Array:
   """Attention of all tokens to those `seen`: `[B, T, D]` to `[B, T, D]`, or packed."""
   pack, unpack = move or (lambda y: y, lambda y: y)
-  qkv = unpack(_dense(x, w['qkv_kernel'], w['qkv_bias']))
+  qkv = unpack(dense(x, w['qkv_kernel'], w['qkv_bias']))
   rows, length, width = qkv.shape[0], qkv.shape[1], arch.model_dim
   q, k, v = jnp.moveaxis(
     qkv.reshape(rows, length, 3, arch.num_heads, arch.head_dim), 2, 0)
   q = q * jnp.asarray(arch.head_dim ** -0.5, q.dtype)
-  scores = _wide(jnp.einsum('btnh,bsnh->bnts', q, k, precision=_precision(x)))
+  scores = wide(jnp.einsum('btnh,bsnh->bnts', q, k, precision=precision_of(x)))
   # The least number, not -inf: a row of padding sees nothing and must stay finite.
   scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
   shares = _drop(jax.nn.softmax(scores, axis=-1), arch.attention_dropout, key).astype(x.dtype)
-  mixed = jnp.einsum('bnts,bsnh->btnh', shares, v, precision=_precision(x))
-  return _dense(pack(mixed.reshape(rows, length, width)), w['out_kernel'], w['out_bias'])
+  mixed = jnp.einsum('bnts,bsnh->btnh', shares, v, precision=precision_of(x))
+  return dense(pack(mixed.reshape(rows, length, width)), w['out_kernel'], w['out_bias'])
 
 
-def _feed_forward(x, w, arch: Architecture) -> Array:
-  inner = _ACTIVATIONS[arch.activation](_dense(x, w['ff_in_kernel'], w['ff_in_bias']))
-  return _dense(inner, w['ff_out_kernel'], w['ff_out_bias'])
+def feed_forward(x, w, arch: Architecture) -> Array:
+  """The feed-forward block of one layer: `[B, T, D]` to `[B, T, D]`."""
+  inner = _ACTIVATIONS[arch.activation](dense(x, w['ff_in_kernel'], w['ff_in_bias']))
+  return dense(inner, w['ff_out_kernel'], w['ff_out_bias'])
 
 
-def _dense(x, kernel, bias) -> Array:
+def dense(x, kernel, bias) -> Array:
+  """`[B, T, in]` to `[B, T, out]`."""
   return _product(x, kernel) + bias[None, None]
 
 
 def _product(x, kernel) -> Array:
-  return jnp.matmul(x, kernel, precision=_precision(x))
+  return jnp.matmul(x, kernel, precision=precision_of(x))
 
 
-def _precision(x) -> jax.lax.Precision:
+def precision_of(x) -> jax.lax.Precision:
   """Products as exact as the numbers; bfloat16 has nothing to lose."""
   return (jax.lax.Precision.DEFAULT if x.dtype == jnp.bfloat16 else jax.lax.Precision.HIGHEST)
 
 
-def _norm(x, scale, bias, eps: float) -> Array:
-  """Layer norm over the last axis."""
-  wide = _wide(x)
-  mean = wide.mean(-1, keepdims=True)
-  variance = jnp.square(wide - mean).mean(-1, keepdims=True)
-  normed = (wide - mean) * jax.lax.rsqrt(variance + eps)
+def norm(x, scale, bias, eps: float) -> Array:
+  """Layer norm over the last axis of `[B, T, D]`."""
+  x32 = wide(x)
+  mean = x32.mean(-1, keepdims=True)
+  variance = jnp.square(x32 - mean).mean(-1, keepdims=True)
+  normed = (x32 - mean) * jax.lax.rsqrt(variance + eps)
   return normed.astype(x.dtype) * scale[None, None] + bias[None, None]
 
 
@@ -254,7 +256,8 @@ def _drop(x, rate: float, key) -> Array:
   return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0).astype(x.dtype)
 
 
-def _wide(x) -> Array:
+def wide(x) -> Array:
+  """In float32, or in its own dtype if that is wider."""
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 

@@ -34,6 +34,7 @@ class Vocabulary(abc.ABC):
     pad_id: 0.
     eos_id: 1, the end of a document.
     unk_id: 2.
+    start_ids: what a text to be continued begins with, (1,).
     fingerprint: SHA-256 (hex) of the model file or word list.
     info: what the vocabulary was trained on (counts; empty when not known).
   """
@@ -41,6 +42,7 @@ class Vocabulary(abc.ABC):
   kind: str
   filename: str
   pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
+  start_ids: tuple[int, ...] = (EOS_ID,)
 
   def __init__(self, content: bytes, info: Mapping[str, Any] | None = None):
     self._content = content

@@ -5,6 +5,8 @@ against GPT-2 of equal size.
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=evaluate \
     --segment_len=64 --memory_len=640 --batch_size=4 --json
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=generate --layers=6 --json
+  python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=gpt2 --layers=12 \
+    --dim=768 --heads=12 --vocab_size=50257 --samples=100 --json
 
 VENV holds `torch` and `transformers==4.33.*`, whose Transformer-XL is a port of the authors' code.
 The reference evaluates with hidden states as memory; fairjax keeps keys and values. Floors: the
@@ -20,6 +22,9 @@ import numpy as np
 
 from fairjax.config import MeshConfig, ModelConfig, TrainConfig
 from fairjax.generate.sampler import sample_continuations
+from fairjax.model.decoding import TransformerXLDecoder
+from fairjax.pretrained import GPT2Decoder, read_architecture
+from fairjax.pretrained.names import entries
 from fairjax.train import make_mesh, steps
 from fairjax.train.evaluation import make_segment_nll
 from fairjax.train.optimizer import Adam
@@ -57,12 +62,15 @@ def make_ours(options, model):
   """The same work in fairjax."""
   mesh = make_mesh(MeshConfig())
   rng = np.random.default_rng(0)
+  if options.work == 'gpt2':
+    return make_gpt2(options, rng)
   stage = TrainConfig(batch_size=options.batch_size)
   state = steps.init_lm_state(model, stage, mesh, seed=0)
   if options.work == 'generate':
     prefix = rng.integers(3, model.vocab_size, size=options.prefix_len).tolist()
     return lambda: sample_continuations(
-      state.params, model, [prefix], template=0, samples=range(options.samples), seed=0,
+      state.params, TransformerXLDecoder(model), [prefix], template=0,
+      samples=range(options.samples), seed=0,
       max_new_tokens=options.new_tokens, temperature=1.0, eos_id=model.vocab_size,
       prefix_len=options.prefix_len, coupled=False)
   tokens = rng.integers(3, model.vocab_size, size=(options.batch_size, options.segment_len + 1))
@@ -90,11 +98,29 @@ def make_ours(options, model):
   return evaluate
 
 
+def make_gpt2(options, rng):
+  """GPT-2 of the same size through our sampler, with random parameters."""
+  arch = read_architecture({
+    'model_type': 'gpt2', 'vocab_size': options.vocab_size, 'n_positions': 128,
+    'n_embd': options.dim, 'n_layer': options.layers, 'n_head': options.heads}, where='options')
+  params = {}
+  for entry in entries(arch, 'lm'):
+    shape = (len(entry.tensors),) * entry.stacked + entry.shape
+    ones = entry.name.endswith('scale')
+    value = np.ones(shape) if ones else rng.normal(scale=0.02, size=shape)
+    params.setdefault(entry.group, {})[entry.name] = jnp.asarray(value, jnp.float32)
+  prefix = rng.integers(3, options.vocab_size, size=options.prefix_len).tolist()
+  return lambda: sample_continuations(
+    params, GPT2Decoder(arch), [prefix], template=0, samples=range(options.samples), seed=0,
+    max_new_tokens=options.new_tokens, temperature=1.0, eos_id=options.vocab_size,
+    prefix_len=options.prefix_len, coupled=False)
+
+
 def operations(options, model):
   """Matrix products of the work in fairjax."""
   d, n = model.model_dim, model.num_heads * model.head_dim
   weights = 4 * d * n + 2 * d * model.ff_dim
-  if options.work == 'generate':
+  if options.work in ('generate', 'gpt2'):
     tokens = options.samples * options.new_tokens
     return 2 * tokens * (model.num_layers * weights + d * model.vocab_size)
   t, m = options.segment_len, options.memory_len
@@ -112,12 +138,14 @@ def measure(options) -> dict:
     vocab_size=options.vocab_size, num_layers=options.layers, model_dim=options.dim,
     num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
     segment_len=options.segment_len, memory_len=options.memory_len)
-  peer = Peer(options, 'gpt2' if options.work == 'generate' else 'transformer_xl')
-  runs = {'fairjax': make_ours(options, model), 'torch': lambda: peer.run(options.work)}
+  sampling = options.work in ('generate', 'gpt2')
+  peer = Peer(options, 'gpt2' if sampling else 'transformer_xl')
+  runs = {'fairjax': make_ours(options, model),
+          'torch': lambda: peer.run('generate' if sampling else options.work)}
   seconds = harness.in_turns(runs, rounds=options.rounds)
   limits = harness.limits('float32')
   peer.close()
-  tokens = (options.samples * options.new_tokens if options.work == 'generate'
+  tokens = (options.samples * options.new_tokens if sampling
             else options.batch_size * options.segment_len)
   medians = {name: float(np.median(values)) for name, values in seconds.items()}
   floor = operations(options, model) / limits['operations_per_s']
@@ -133,7 +161,7 @@ def main() -> None:
   """Parses the sizes, prints the table or JSON."""
   parser = argparse.ArgumentParser(description='fairjax beside PyTorch.')
   parser.add_argument('--torch_python', required=True, help='Python with torch and transformers')
-  parser.add_argument('--work', choices=('train', 'evaluate', 'generate'), default='train')
+  parser.add_argument('--work', choices=('train', 'evaluate', 'generate', 'gpt2'), default='train')
   for name, default in (
       ('dim', 256), ('layers', 6), ('heads', 4), ('segment_len', 128), ('memory_len', 128),
       ('batch_size', 8), ('vocab_size', 8192), ('rounds', 9), ('samples', 1000),

@@ -1,0 +1,140 @@
+"""Cached decoding of GPT-2 for the coupled sampler (H-33).
+
+All samples of a prefix share its keys and values. Parameters are those of `names`; letters as in
+`fairjax.model.decode_loop`.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fairjax.model.decode_loop import Chunk, Decoder
+from fairjax.pretrained.architecture import Architecture
+from fairjax.pretrained.models import dense, feed_forward, lm_scores, norm, precision_of, wide
+
+Array = jax.Array
+
+
+class Prefix(NamedTuple):
+  """Caches of the prefixes.
+
+  Attributes:
+    keys: `[A, N, Q, H]` by layer.
+    values: the same.
+    valid: `[A, Q]` bool, False at padding.
+    lengths: `[A]` int.
+  """
+
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
+  valid: Array
+  lengths: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class GPT2Decoder(Decoder):
+  """Cached decoding of a GPT-2 of any size.
+
+  Attributes:
+    arch: of `read_architecture`, of kind 'gpt2'.
+    dtype: of the parameters: 'float32', 'bfloat16' or 'float64'.
+  """
+
+  arch: Architecture
+  dtype: str = 'float32'
+
+  num_layers = property(lambda self: self.arch.num_layers)
+  num_heads = property(lambda self: self.arch.num_heads)
+  head_dim = property(lambda self: self.arch.head_dim)
+  vocab_size = property(lambda self: self.arch.vocab_size)
+  max_positions = property(lambda self: self.arch.max_positions)
+
+  def describe(self) -> dict[str, Any]:
+    """The architecture and the dtype."""
+    return dataclasses.asdict(self.arch) | {'dtype': self.dtype}
+
+  def prepare(self, params, *, num_positions):
+    """The parameters, with the layers apart: their loop is unrolled."""
+    layers = [jax.tree.map(lambda a, i=i: a[i], params['layers']) for i in range(self.num_layers)]
+    return {**params, 'layers': layers}
+
+  def prefill(self, weights, tokens, lengths):
+    """Reads the prefixes; the input of `logits` is normed already."""
+    size, table = tokens.shape[1], weights['embeddings']
+    slot = jnp.arange(size)
+    valid = slot[None] >= size - lengths[:, None]
+    position = jnp.maximum(slot[None] - (size - lengths[:, None]), 0)
+    # A padded slot sees itself: its row stays finite, and nobody else sees it.
+    seen = (valid[:, None, :] | jnp.eye(size, dtype=bool)[None]) & jnp.tril(
+      jnp.ones((size, size), bool))[None]
+    x = table['word'][tokens] + table['position'][position]
+    keys, values = [], []
+    for w in weights['layers']:
+      q, k, v = self._project(x, w)
+      scores = wide(jnp.einsum('atnh,asnh->ants', q, k, precision=precision_of(x)))
+      shares = _softmax(jnp.where(seen[:, None], scores, jnp.finfo(scores.dtype).min), x.dtype)
+      mixed = jnp.einsum('ants,asnh->atnh', shares, v, precision=precision_of(x))
+      x = self._finish(x, w, mixed)
+      keys.append(k.swapaxes(1, 2))
+      values.append(v.swapaxes(1, 2))
+    prefix = Prefix(tuple(keys), tuple(values), valid, lengths)
+    return prefix, self._final(weights, x[:, -1:])[:, 0]
+
+  def step(self, weights, prefix, filled, chunk, tokens, index):
+    """See `Decoder.step`."""
+    table, size = weights['embeddings'], prefix.valid.shape[1]
+    before = sum(c.keys[0].shape[3] for c in filled)
+    places = before + chunk.keys[0].shape[3]
+    own = jnp.broadcast_to((jnp.arange(places) < index)[None], (tokens.shape[0], places))
+    seen = jnp.concatenate([prefix.valid, own, jnp.ones((tokens.shape[0], 1), bool)], axis=1)
+    x = table['word'][tokens] + table['position'][prefix.lengths + index][:, None]
+    precision = precision_of(x)
+    keys, values = [], []
+    for i, w in enumerate(weights['layers']):
+      q, k, v = self._project(x, w)
+      chunks = [(c.keys[i], c.values[i]) for c in (*filled, chunk)]
+      scores = jnp.concatenate(
+        [jnp.einsum('arnh,anqh->arnq', q, prefix.keys[i], precision=precision)]
+        + [jnp.einsum('arnh,arnch->arnc', q, c, precision=precision) for c, _ in chunks]
+        + [(q * k).sum(-1, keepdims=True)], axis=-1)
+      scores = wide(scores)
+      shares = _softmax(
+        jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min), x.dtype)
+      mixed = shares[..., -1:] * v + jnp.einsum(
+        'arnq,anqh->arnh', shares[..., :size], prefix.values[i], precision=precision)
+      end = size
+      for _, c in chunks:
+        begin, end = end, end + c.shape[3]
+        mixed += jnp.einsum('arnc,arnch->arnh', shares[..., begin:end], c, precision=precision)
+      x = self._finish(x, w, mixed)
+      keys.append(k[:, :, :, None])
+      values.append(v[:, :, :, None])
+    return self._final(weights, x), Chunk(tuple(keys), tuple(values))
+
+  def logits(self, weights, hidden):
+    """Logits, `[..., V]`."""
+    return wide(lm_scores(weights, hidden))
+
+  def _project(self, x, w):
+    """Queries (scaled), keys and values, [A, T, N, H] each."""
+    normed = norm(x, w['attention_norm_scale'], w['attention_norm_bias'], self.arch.norm_eps)
+    qkv = dense(normed, w['qkv_kernel'], w['qkv_bias'])
+    q, k, v = jnp.split(
+      qkv.reshape(*x.shape[:2], 3 * self.num_heads, self.head_dim), 3, axis=2)
+    return q * jnp.asarray(self.head_dim ** -0.5, q.dtype), k, v
+
+  def _finish(self, x, w, mixed):
+    """Residuals and feed-forward."""
+    x = x + dense(mixed.reshape(x.shape), w['out_kernel'], w['out_bias'])
+    return x + feed_forward(
+      norm(x, w['ff_norm_scale'], w['ff_norm_bias'], self.arch.norm_eps), w, self.arch)
+
+  def _final(self, weights, x):
+    scale_and_bias = weights['final_norm']['scale'], weights['final_norm']['bias']
+    return norm(x, *scale_and_bias, self.arch.norm_eps)
+
+
+def _softmax(scores, dtype):
+  return jax.nn.softmax(scores, axis=-1).astype(dtype)
