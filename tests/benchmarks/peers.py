@@ -17,6 +17,7 @@ import argparse
 import json
 import subprocess
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -72,7 +73,7 @@ def make_ours(options, model):
       state.params, TransformerXLDecoder(model), [prefix], template=0,
       samples=range(options.samples), seed=0,
       max_new_tokens=options.new_tokens, temperature=1.0, eos_id=model.vocab_size,
-      prefix_len=options.prefix_len, coupled=False)
+      prefix_len=options.prefix_len, coupled=False, mesh=mesh if mesh.size > 1 else None)
   tokens = rng.integers(3, model.vocab_size, size=(options.batch_size, options.segment_len + 1))
   batch = {'inputs': jnp.asarray(tokens[:, :-1], jnp.int32),
            'targets': jnp.asarray(tokens[:, 1:], jnp.int32),
@@ -113,7 +114,8 @@ def make_gpt2(options, rng):
   return lambda: sample_continuations(
     params, GPT2Decoder(arch), [prefix], template=0, samples=range(options.samples), seed=0,
     max_new_tokens=options.new_tokens, temperature=1.0, eos_id=options.vocab_size,
-    prefix_len=options.prefix_len, coupled=False)
+    prefix_len=options.prefix_len, coupled=False,
+    mesh=make_mesh(MeshConfig()) if jax.device_count() > 1 else None)
 
 
 def operations(options, model):
@@ -167,8 +169,10 @@ def main() -> None:
       ('batch_size', 8), ('vocab_size', 8192), ('rounds', 9), ('samples', 1000),
       ('new_tokens', 50), ('prefix_len', 10)):
     parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
   parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
+  jax.config.update('jax_num_cpu_devices', options.cpu_devices)
   result = measure(options)
   harness.show(result, [
     f'{name:8s} {1e3 * seconds:9.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s'
