@@ -144,6 +144,25 @@ def test_eight_devices_give_the_text_of_one(params):
   np.testing.assert_array_equal(tokens[:, :9], draw(params, samples=range(9), mesh=mesh)[0])
 
 
+@pytest.mark.parametrize('coupled', [True, False])
+@pytest.mark.parametrize('devices', [1, 4])
+def test_blocks_of_samples_do_not_matter(params, coupled, devices, monkeypatch):
+  """Ten samples a block on one device, and on four at a time."""
+  mesh = None if devices == 1 else jax.make_mesh(
+    (4,), ('data',), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+  expected = draw(params, coupled=coupled, mesh=mesh)
+  scores = len(PREFIXES) * CONFIG.vocab_size
+  assert sampler.count_blocks(40, scores, mesh) == 1
+  monkeypatch.setattr(sampler, '_BLOCK_BYTES', {'cpu': 4 * scores * 10 // devices, 'tpu': 0})
+  assert sampler.count_blocks(40, scores, mesh) == (4 if devices == 1 else 5)
+  sampler._sample.clear_cache()
+  try:
+    for ours, whole in zip(draw(params, coupled=coupled, mesh=mesh), expected, strict=True):
+      np.testing.assert_array_equal(ours, whole)
+  finally:
+    sampler._sample.clear_cache()
+
+
 def test_compiles_once_for_templates_and_models(params):
   draw(params)
   before = sampler._sample._cache_size()
