@@ -239,6 +239,15 @@ def test_an_interruption_keeps_what_is_there(server, tmp_path):
   assert sorted(server.answered) == sorted(TEXTS)
 
 
+@pytest.fixture
+def interruptible():
+  """Ctrl-C raises, whatever tests before this one in the same process made of it."""
+  previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures('interruptible')
 def test_ctrl_c_in_the_main_thread_keeps_what_is_there(tmp_path):
   path, texts = tmp_path / 'g', [f'text {i}' for i in range(300)]
   with google_server.running(delay=0.02) as server:
