@@ -153,6 +153,22 @@ def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, caps
   assert 'I.F. (H-05)' in capsys.readouterr().out
 
 
+def test_independent_and_start_reach_the_sampler(tmp_path, folder, attribute):
+  model, found = load_pretrained(folder, 'lm'), {}
+  for option in ('', '--independent', '--start'):
+    out = tmp_path / f'x{option}.jsonl'
+    assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
+                     f'--output={out}', '--samples=4', '--max-new-tokens=6',
+                     *([option] if option else [])]) == 0
+    identity = json.loads(
+      out.with_name(f'x{option}.manifest.json').read_text(encoding='utf-8'))['identity']
+    assert identity['coupled'] == (option != '--independent')
+    assert identity['vocabulary'] == TokenizerVocabulary(
+      model, start=option == '--start').fingerprint
+    found[option] = [r['continuation'] for r in read_records(out)]
+  assert found[''] != found['--independent'] and found[''] != found['--start']
+
+
 @pytest.mark.parametrize(('change', 'message'), [
   (['--max-new-tokens=30'], '32 positions'), (['--output='], 'and --output=FILE'),
   (['--attribute='], '--attribute'), (['--samples=0'], '--samples'),
