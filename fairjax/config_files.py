@@ -13,6 +13,7 @@ import json
 import math
 import os
 import pathlib
+import traceback
 import types
 import typing
 from collections.abc import Mapping
@@ -71,19 +72,85 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
   if not os.path.isfile(path):
     raise UserError(f'config file not found: {path} (example: --config=configs/quickstart.py)')
   if path.endswith('.json'):
-    values = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
-    config = from_dict(values.get('config', values))
+    if arg:
+      raise UserError(f"{path} takes no arguments, but ':{arg}' is given: set fields instead, "
+                      '--config.a.b=VALUE')
+    config = from_dict(read_config_json(path))
   else:
-    module_spec = importlib.util.spec_from_file_location('_fairjax_config', path)
-    module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
-    if not hasattr(module, 'get_config'):
-      raise UserError(f'{path} defines no get_config(arg): see configs/quickstart.py')
-    config = from_dict(module.get_config(arg).to_dict())
+    try:
+      values = _execute(path, 'get_config(arg)').get_config(arg)
+    except Exception as e:
+      raise _in_config_file(path, e) from e
+    if not hasattr(values, 'to_dict'):
+      raise UserError(f'get_config of {path} returned {type(values).__name__}, not a ConfigDict: '
+                      'begin with fairjax.config_files.default_config_dict()')
+    config = from_dict(values.to_dict())
   for name, text in (overrides or {}).items():
     config = _override(config, name.split('.'), text, name)
   validate(config)
   return config
+
+
+def load_sweep(spec: str) -> list[dict[str, Any]]:
+  """Reads the points of a config file's `sweep(add)`.
+
+  Args:
+    spec: `FILE.py[:args]`; the arguments do not matter here.
+
+  Returns:
+    Overrides of each call `add(**{'debias.variants': ('embedding:10',)})`, in order.
+
+  Raises:
+    UserError: missing file, or it defines no `sweep(add)`.
+  """
+  path = spec.partition(':')[0]
+  if not os.path.isfile(path) or not path.endswith('.py'):
+    raise UserError(f'a sweep needs a config file in Python, not {path}')
+  points: list[dict[str, Any]] = []
+  _execute(path, 'sweep(add)').sweep(lambda **point: points.append(point))
+  return points
+
+
+def _execute(path: str, needed: str) -> types.ModuleType:
+  """Runs a config file, which must define a function."""
+  module_spec = importlib.util.spec_from_file_location('_fairjax_config', path)
+  if module_spec is None:
+    raise UserError(f'{path} is no config file: its name must end in .py or .json')
+  module = importlib.util.module_from_spec(module_spec)
+  module_spec.loader.exec_module(module)
+  if not hasattr(module, needed.partition('(')[0]):
+    raise UserError(f'{path} defines no {needed}: see configs/quickstart.py')
+  return module
+
+
+def _in_config_file(path: str, error: Exception) -> UserError:
+  """One line about what a config file raised, with the last of its own lines on the way there."""
+  if isinstance(error, UserError):
+    return error
+  lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+  line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
+  words = ' '.join(str(error.args[0] if isinstance(error, SyntaxError) else error).split())
+  return UserError(f'{path}:{line}: {type(error).__name__}: {words} (--debug shows where)')
+
+
+def read_config_json(path: str | os.PathLike) -> Mapping[str, Any]:
+  """Reads the fields of a saved configuration; what they hold is not checked.
+
+  Raises:
+    UserError: the file is no JSON object.
+  """
+  def refuse(name):
+    raise ValueError(f'{name} is no number')
+
+  try:
+    values = json.loads(pathlib.Path(path).read_text(encoding='utf-8'), parse_constant=refuse)
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{path} is no JSON ({e}): restore it from the run that wrote it') from None
+  if isinstance(values, dict) and 'config' in values:
+    values = values['config']
+  if not isinstance(values, dict):
+    raise UserError(f'{path} holds {type(values).__name__}, not the fields of a configuration')
+  return values
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:
@@ -116,19 +183,6 @@ def config_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> 
   ]
 
 
-def describe(config: Any, prefix: str = '') -> list[str]:
-  """One line a field: `name = value  (type)`."""
-  lines = []
-  for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
-    if dataclasses.is_dataclass(value):
-      lines += describe(value, f'{prefix}{field.name}.')
-    else:
-      kind = getattr(field.type, '__name__', str(field.type))
-      lines.append(f'{prefix}{field.name} = {value!r}  ({kind})')
-  return lines
-
-
 def _parse(text: str, kind: Any, what: str) -> Any:
   try:
     if kind is bool:
@@ -146,11 +200,12 @@ def _parse(text: str, kind: Any, what: str) -> Any:
     if text[:1] not in '([':
       return tuple(_parse(v, element, what) for v in text.split(',') if v)
     return tuple(_coerce(v, element, what) for v in ast.literal_eval(text))
-  except (KeyError, ValueError, SyntaxError, TypeError) as e:
+  except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as e:
     if isinstance(e, UserError):
       raise
     name = getattr(kind, '__name__', str(kind)) if typing.get_args(kind) == () else str(kind)
-    raise UserError(f"{what}: '{text}' is not a valid {name}") from None
+    shown = text if len(text) <= 80 else f'{text[:80]}...'
+    raise UserError(f"{what}: '{shown}' is not a valid {name}") from None
 
 
 def _coerce(value: Any, kind: Any, what: str) -> Any:

@@ -11,6 +11,14 @@ class UserError(ValueError):
   """Input that the user can correct; the message is one complete line."""
 
 
+class Damaged(UserError):
+  """A saved file is not what was written; what can fall back to an older one does."""
+
+
+class Fault(RuntimeError):
+  """Ends the run for a reason that one line states (exit code 1): what happened, what is saved."""
+
+
 class Preempted(Exception):
   """The work was interrupted and saved; the same command continues it (exit code 42)."""
 

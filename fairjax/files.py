@@ -1,12 +1,17 @@
 """Files that are either whole or not there."""
 
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import pathlib
+import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
+
+from fairjax.errors import Damaged, UserError
 
 
 @contextlib.contextmanager
@@ -31,8 +36,115 @@ def atomic_write(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     raise
 
 
+def write_sealed_json(path: str | os.PathLike, value: dict[str, Any]) -> None:
+  """Writes JSON as `write_json`, with the SHA-256 of the rest under the key `sha256`."""
+  value = json.loads(json.dumps(value, allow_nan=False))  # as it will be read
+  write_json(path, value | {'sha256': _content_sha256(value)})
+
+
+def read_sealed_json(path: str | os.PathLike, *, again: str) -> dict[str, Any]:
+  """Reads what `write_sealed_json` wrote, without the digest.
+
+  Args:
+    path: the file.
+    again: how to mend a damaged file, for messages.
+
+  Raises:
+    Damaged: the file is not what was written.
+  """
+  try:
+    value = json.loads(pathlib.Path(path).read_bytes())
+    digest = value.pop('sha256')
+    if digest != _content_sha256(value):
+      raise ValueError('its SHA-256 is another one')
+  except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as e:
+    raise Damaged(f'{path} is damaged ({e}): {again}') from None
+  return value
+
+
+def _content_sha256(value: dict[str, Any]) -> str:
+  text = json.dumps(value, sort_keys=True, allow_nan=False)
+  return hashlib.sha256(text.encode('utf-8')).hexdigest()
+
+
 def write_json(path: str | os.PathLike, value: Any) -> None:
   """Writes JSON atomically, keys sorted; NaN is refused (`ValueError`)."""
   text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False)
   with atomic_write(path) as file:
     file.write(text.encode('utf-8') + b'\n')
+
+
+class FolderLock:
+  """Keeps other processes from working in a folder; `with lock:` may be nested.
+
+  An advisory lock (`flock`) on `.lock` in the folder. The kernel takes it back when the process
+  ends, however it ends, so a killed run leaves no lock behind. It holds between all processes of a
+  machine, and between machines where the file system passes locks on (NFS 4, Lustre with `flock`).
+  A bucket mounted with Cloud Storage FUSE does not: there each machine sees its own locks only. A
+  file system that knows no locks is reported, and the work goes on without.
+
+  Args:
+    folder: made if it is missing.
+    log: gets the line about a file system without locks.
+  """
+
+  def __init__(self, folder: str | os.PathLike, log: Callable[[str], None]):
+    self._path, self._log = pathlib.Path(folder) / '.lock', log
+    self._file: IO[str] | None = None
+    self._depth = 0
+
+  def __enter__(self) -> 'FolderLock':
+    """Takes the lock.
+
+    Raises:
+      UserError: another process has it, or the folder cannot be written.
+    """
+    if not self._depth:
+      self._take()
+    self._depth += 1
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self._depth -= 1
+    if not self._depth and self._file is not None:
+      self._file.close()
+      self._file = None
+
+  def _take(self) -> None:
+    try:
+      self._path.parent.mkdir(parents=True, exist_ok=True)
+      file = self._path.open('a+')
+    except OSError as e:
+      raise UserError(f'{self._path.parent} cannot be written ({e.strerror}): name a folder that '
+                      'can') from None
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      file.seek(0)
+      holder = file.read(200).strip() or 'unknown'
+      file.close()
+      raise UserError(f'{self._path.parent} is in use by another run ({holder}): wait until it has '
+                      'ended, or use another --workdir') from None
+    except OSError as e:
+      self._log(f'WARNING: {self._path} cannot be locked ({e.strerror}): nothing keeps a second '
+                'run out of this folder')
+    holder = f'process {os.getpid()} on {socket.gethostname()}\n'
+    file.seek(0)
+    if file.read(200) != holder:
+      file.truncate(0)
+      file.write(holder)
+      file.flush()
+    self._file = file
+
+
+def require_file(path: str | os.PathLike, *, made_by: str) -> pathlib.Path:
+  """Returns the path of a file that an earlier verb makes.
+
+  Raises:
+    UserError: it does not exist; the line names the verb.
+  """
+  found = pathlib.Path(path)
+  if not found.exists():
+    raise UserError(f'{found} does not exist: run fairjax {made_by} with the same --config and '
+                    '--workdir first')
+  return found

@@ -7,6 +7,7 @@ The environment is set before JAX is imported, so that subprocesses of tests inh
 import importlib.util
 import os
 import pathlib
+import signal
 
 import pytest
 
@@ -19,6 +20,10 @@ if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', '')
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('MPLBACKEND', 'Agg')
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  # Started in the background of a shell: what the tests start would ignore Ctrl-C too.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if importlib.util.find_spec('beartype'):
   from jaxtyping import install_import_hook

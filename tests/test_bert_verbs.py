@@ -10,11 +10,11 @@ from fairjax.cli import main
 from fairjax.config import SentimentConfig
 from fairjax.config_files import load_config
 from fairjax.counterfactual import load_attribute
-from fairjax.labelling import label_sentences
-from fairjax.main_job import Job
+from fairjax.job.labelling import label_sentences
+from fairjax.job.main_job import Job
+from fairjax.job.run_scorers import load_run_scorer
 from fairjax.measure import load_scorer, score_file
 from fairjax.report.human import human_section
-from fairjax.run_scorers import load_run_scorer
 from fairjax.vocabulary import WordVocabulary
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'pretrained' / 'bert_classifier'
@@ -69,8 +69,10 @@ def test_the_audit_counts_what_was_cut(records, name, capsys):
   assert found['scorers'][name]['truncated_swaps'] == values  # the long frame, with every value
   assert 'truncated_texts' not in found['scorers']['vader']
   fairjax(*arguments)
-  assert (f'- {name} reads only the beginning of 1 of the {3 * values} texts and of {values} of '
-          f'the {2 * values} swapped ones') in capsys.readouterr().out
+  shown = capsys.readouterr().out
+  assert f'- {name} reads only the beginning of 1 of the {3 * values} texts, which' in shown
+  assert (f'- {name} reads only the beginning of {values} of the {2 * values} swapped texts'
+          in shown)
 
 
 @pytest.fixture
@@ -145,7 +147,7 @@ def test_a_run_knows_its_classifier(tmp_path, repository, name, monkeypatch):
     'measure.scorers': f'("opinion","google","{BERT}")', 'sentiment.scorer': BERT})
   scorer = load_run_scorer(config.measure.scorers[2], config, tmp_path, print)
   assert scorer.name == name
-  assert score_file(tmp_path, 'country', scorer) == tmp_path / f'country.{name}.npz'
+  assert score_file(tmp_path, 'country', scorer) == tmp_path / f'country.{name}.jsonl'
 
 
 @pytest.mark.parametrize(('overrides', 'words'), [

@@ -81,6 +81,11 @@ def test_files_that_cannot_be_read(tmp_path):
   (tmp_path / 'x.tsv.gz').write_bytes(b'1\ta\n')
   with pytest.raises(UserError, match='x.tsv.gz'):
     read_examples(tmp_path / 'x.tsv.gz', classes=2)
+  broken = bytearray(gzip.compress(bytes(range(32, 127)) * 30))
+  broken[10] ^= 0x06  # a kind of block that does not exist
+  (tmp_path / 'x.tsv.gz').write_bytes(broken)
+  with pytest.raises(UserError, match=r'x\.tsv\.gz.*invalid'):
+    read_examples(tmp_path / 'x.tsv.gz', classes=2)
   with pytest.raises(UserError, match='phrases need trees'):
     read_examples(written(tmp_path, '1\ta\n'), classes=2, phrases=True)
   with pytest.raises(UserError, match='3 classes'):

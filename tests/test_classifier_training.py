@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -134,6 +135,41 @@ def test_a_finished_training_is_left_alone(data, trained, capsys):
   assert 'settings.epochs (5, now 6)' in capsys.readouterr().err
 
 
+def test_what_a_kill_after_the_card_leaves_is_removed(data, trained, tmp_path):
+  output = tmp_path / 'sst'
+  shutil.copytree(trained, output)
+  (output / 'training').mkdir()
+  (output / 'training' / 'best.safetensors').write_bytes(b'x')
+  assert train(data, output) == 0
+  assert not (output / 'training').exists()
+
+
+@pytest.mark.parametrize('card', ['{"x"', '[]', '{"identity": 3}', '{"other": {}}'])
+def test_a_card_of_something_else_is_named(data, tmp_path, capsys, card):
+  (tmp_path / 'card.json').write_text(card)
+  assert train(data, tmp_path) == 2
+  assert 'card.json is not the card of a finished training' in capsys.readouterr().err
+  assert [p.name for p in tmp_path.iterdir()] == ['card.json']
+
+
+@pytest.mark.parametrize('change', ['the start itself', 'a model', 'another tokenizer'])
+def test_files_of_others_are_not_written_over(data, tmp_path, capsys, change):
+  folder = tmp_path / 'mine'
+  shutil.copytree(GOLDEN / 'bert_classifier', folder)
+  start = GOLDEN / 'bert_classifier'
+  if change == 'the start itself':
+    start = folder
+  elif change == 'another tokenizer':
+    for name in ('config.json', 'model.safetensors'):
+      (folder / name).unlink()
+    (folder / 'tokenizer.json').write_text('{}')
+  before = {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+  assert run('train', f'--data={data}/train.tsv', f'--output={folder}', '--epochs=1',
+             f'--init={start}') == 2
+  assert 'exists and is not of this training' in capsys.readouterr().err
+  assert before == {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+
 def test_a_damaged_checkpoint_is_named(data, tmp_path, capsys):
   (tmp_path / 'training').mkdir()
   (tmp_path / 'training' / 'last.safetensors').write_bytes(b'x')
@@ -187,8 +223,18 @@ def test_five_classes_and_trees(tmp_path, capsys):
   scorer, texts = load_scorer(f'bert:{out}'), [f'film {word}' for _, word in rows]
   assert scorer.probabilities(texts).argmax(-1).tolist() == [0, 1, 2, 3, 4]
   assert scorer.score(texts)[0] < scorer.score(texts)[4]
-  assert run('evaluate', f'--data={path}', '--classes=5', '--scorer=vader') == 2
-  assert 'has no five classes' in capsys.readouterr().err
+  # Values given in another order than that of the model's classes change nothing.
+  names = ['very negative', 'negative', 'neutral', 'positive', 'very positive']
+  given = ','.join(f'{names[i]}={i / 4}' for i in (3, 0, 4, 1, 2))
+  assert run('evaluate', f'--data={path}', '--classes=5', f'--scorer=bert:{out}#{given}',
+             '--json') == 0
+  (same,) = json.loads(capsys.readouterr().out)['scorers'].values()
+  assert same == found
+  tied = ','.join(f'{name}={min(i, 3) / 3}' for i, name in enumerate(names))
+  for name, words in (('vader', 'has no five classes'),
+                      (f'bert:{out}#{tied}', 'gives two classes the same value')):
+    assert run('evaluate', f'--data={path}', '--classes=5', f'--scorer={name}') == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
@@ -196,6 +242,10 @@ def test_five_classes_and_trees(tmp_path, capsys):
   (['train', '--output=x', '--dim=10', '--heads=3'], '--heads must divide --dim'),
   (['train', '--output=x', '--epochs=0'], '--epochs must be positive'),
   (['train', '--output=x', '--batch_size=0'], '--batch_size must be positive'),
+  (['train', '--output=x', '--learning_rate=0'], '--learning_rate in (0, 1)'),
+  (['train', '--output=x', '--vocab_size=5'], 'no room beside the 5 special pieces'),
+  (['train', '--output=x', '--seed=-1'], '--seed=-1 must not be negative'),
+  (['evaluate', '--scorer=vader', '--seed=-1'], '--seed=-1 must not be negative'),
   (['train', '--output=x', '--phrases'], 'phrases need trees'),
   (['train', '--output=x', '--init=none'], 'none is no directory'),
   (['evaluate'], 'needs --model=DIR or --scorer=NAME'),

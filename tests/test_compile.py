@@ -12,9 +12,10 @@ import sys
 import jax
 import pytest
 
-from fairjax.compile import chips, command, matrix, search
+from fairjax import chips
+from fairjax.chips import find_slice
+from fairjax.compile import command, devices, matrix, search
 from fairjax.compile.analysis import Analysis, out_of_memory
-from fairjax.compile.chips import find_slice
 from fairjax.compile.programs import compiled_model, lower_program, programs_of
 from fairjax.compile.text import describe
 from fairjax.config import Config, DataConfig, DebiasConfig, MeshConfig, ModelConfig, TrainConfig
@@ -54,7 +55,8 @@ def test_devices_as_jax_counts_them(name, devices):
 @pytest.mark.parametrize(('name', 'line'), [
   ('v5e:4x5', "did you mean 'v5e:4x8'?"), ('v7:2x2', "did you mean 'v3:2x2'?"),
   ('v3-128', 'name it by its shape in chips, v3:8x8'), ('v5litepod-16', 'v5e:4x4'),
-  ('v4-32', 'v4:2x2x4'), ('v3-7', 'Known: v3:16x16')])
+  ('v4-32', 'v4:2x2x4'), ('v3-7', 'Known: v3:16x16'), ('v2:4x4', 'nothing is known of what v2'),
+  ('tpu7x-8', 'Known: v3:16x16')])
 def test_unknown_slices_name_the_nearest(name, line):
   with pytest.raises(UserError, match="topology '") as e:
     find_slice(name)
@@ -65,15 +67,16 @@ def test_slices_ascend_and_chips_are_plausible():
   for chip in chips.CHIPS.values():
     sizes = [s.num_devices for s in chips.slices_of(chip)]
     assert sizes == sorted(set(sizes))
-    assert 0.9 * chip.hbm < chip.available_hbm < chip.hbm
-    assert 50 < chip.peak_flops / chip.bandwidth < 1000  # FLOPs a byte
+    if chip.compiles:
+      assert 0.9 * chip.hbm < chip.available_hbm < chip.hbm
+      assert 50 < chip.peak_flops / chip.bandwidth < 1000  # FLOPs a byte
     assert 'docs.cloud.google.com' in chip.source
 
 
 def test_without_libtpu_the_error_says_how_to_install_it(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(UserError, match='pip install libtpu'):
-    chips.slice_devices(find_slice('v5e:2x2'))
+    devices.slice_devices(find_slice('v5e:2x2'))
 
 
 # ------------------------------------------------------------------------------- programs
@@ -98,7 +101,8 @@ def test_programs_lower_without_an_array(program):
 def test_argument_bytes_are_those_of_one_device():
   params = params_template(compiled_model(TINY), make_mesh(TINY.mesh))
   sizes = [math.prod(p.shape) for p in jax.tree.leaves(params)]
-  replicated = 3 * sum(sizes) + 4  # with both moments of Adam; step, its count, seed, rate
+  # With both moments of Adam; step, its count, seed, rate; three counters of skipped updates.
+  replicated = 3 * sum(sizes) + 4 + 3
   rows, model = 8 // 8, TINY.model
   memory = rows * (model.num_layers * model.memory_len * model.model_dim + 1)
   batch = 2 * rows * model.segment_len

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from fairjax.config import Config, validate
+from fairjax.config_docs import describe, described_fields
 from fairjax.config_files import (
   config_differences,
   default_config_dict,
-  describe,
   from_dict,
   load_config,
   parse_arg,
@@ -113,8 +113,114 @@ def test_unknown_or_wrongly_typed_field_in_a_dict_is_refused():
 def test_defaults_validate_and_describe_lists_every_field():
   validate(Config())
   lines = describe(Config())
-  assert 'model.num_layers = 4  (int)' in lines
+  assert 'model.num_layers = 4  (int)  # L' in lines
+  assert "sentiment.margin = 0.7  (float)  # keep sentences with |2 score - 1| above it (H-19)" in (
+    lines)
+  assert 'lm.adam_b1 = 0.9  (float)  # decay of the mean gradient' in lines
   assert len(lines) == sum(1 for _ in _leaves(to_dict(Config())))
+
+
+def test_every_field_is_documented():
+  assert [name for name, _, _, words in described_fields(Config()) if len(words) < 1] == []
+  docs = {name: words for name, _, _, words in described_fields(Config())}
+  assert docs['model.attention'] == (
+    'How attention is computed: auto (by device) | shift (whole scores) | blocks (of queries) | '
+    'heads (one at a time, for CPUs) | kernel (fused, for TPUs from v4 on). The values are the '
+    'same.')
+  assert docs['sentiment.learning_rate'] == docs['lm.learning_rate'] == 'H-18'
+
+
+# Numbers for which -3 is right.
+NEGATIVE = {'data.text_column'}
+
+
+@pytest.mark.parametrize('name', [
+  name for name, value, _, _ in described_fields(Config()) if isinstance(value, int | float)
+  and not isinstance(value, bool) and name not in NEGATIVE and not name.startswith('data.')])
+def test_no_number_may_be_negative_or_beyond_64_bits(name):
+  with pytest.raises(UserError, match=f'{name}\\b'):
+    load_config(QUICKSTART, {name: '-3'})
+  with pytest.raises(UserError, match=name):
+    load_config(QUICKSTART, {name: '1' + '0' * (20 if isinstance(_value(name), int) else 400)})
+
+
+def _value(name):
+  return next(value for other, value, _, _ in described_fields(Config()) if other == name)
+
+
+@pytest.mark.parametrize('name', [
+  name for name, _, _, _ in described_fields(Config())])
+def test_every_field_refuses_another_type(name):
+  value = _value(name)
+  if isinstance(value, str):
+    wrong = 5
+  elif isinstance(value, tuple):
+    wrong = [object()]
+  else:
+    wrong = 'three'
+  tree = to_dict(Config())
+  node = tree
+  *path, last = name.split('.')
+  for part in path:
+    node = node[part]
+  node[last] = wrong
+  with pytest.raises(UserError, match=f'config field {name}: '):
+    from_dict(tree)
+  if not isinstance(value, str | tuple):
+    with pytest.raises(UserError, match=f"--config.{name}: 'three' is not a valid"):
+      load_config(QUICKSTART, {name: 'three'})
+
+
+@pytest.mark.parametrize('content, words', [
+  ('def get_config(arg):\n  return 1 +', 'x.py:2: SyntaxError: invalid syntax'),
+  ('import nothing_of_that_name', "x.py:1: ModuleNotFoundError: No module named 'nothing_of"),
+  ('def get_config(arg):\n  x = {}\n  return x["a"]', "x.py:3: KeyError: 'a'"),
+  ('def get_config(arg):\n  return {}', 'returned dict, not a ConfigDict'),
+  ('x = 1', r'defines no get_config(arg)'),
+  ('from fairjax.config_files import default_config_dict\n'
+   'def get_config(arg):\n  c = default_config_dict()\n  c.model.num_layer = 3\n  return c',
+   "did you mean 'model.num_layers'"),
+  ('from fairjax.config_files import default_config_dict\n'
+   'def get_config(arg):\n  c = default_config_dict()\n  c.lm.steps = 2.5\n  return c',
+   'x.py:4: TypeError: '),
+])
+def test_a_config_file_that_fails_is_one_line_with_its_place(tmp_path, content, words):
+  path = tmp_path / 'x.py'
+  path.write_text(content)
+  with pytest.raises(UserError) as error:
+    load_config(str(path))
+  assert words in str(error.value) and '\n' not in str(error.value)
+  if 'Error' in words:
+    assert error.value.__cause__ is not None  # for --debug
+
+
+@pytest.mark.parametrize('content, words', [
+  ('{', 'is no JSON'), ('', 'is no JSON'), ('[1]', 'holds list'), ('{"config": 3}', 'holds int'),
+  ('{"seed": NaN}', 'NaN is no number'), ('{"seed": 1.5}', 'seed: 1.5 is float, not int'),
+  ('{"sead": 1}', "did you mean 'seed'"), ('[' * 100_000, 'is no JSON'),
+])
+def test_a_saved_config_that_is_damaged_is_one_line(tmp_path, content, words):
+  path = tmp_path / 'config.json'
+  path.write_text(content)
+  with pytest.raises(UserError) as error:
+    load_config(str(path))
+  assert words in str(error.value) and '\n' not in str(error.value)
+
+
+def test_a_saved_config_takes_overrides_but_no_arguments(tmp_path):
+  path = tmp_path / 'config.json'
+  write_json(path, {'config': to_dict(load_config(QUICKSTART))})
+  assert load_config(str(path), {'seed': '4'}).seed == 4
+  with pytest.raises(UserError, match="takes no arguments, but ':strength=0'"):
+    load_config(f'{path}:strength=0')
+
+
+def test_an_override_that_is_given_twice_is_refused():
+  from fairjax.cli import parse
+  with pytest.raises(UserError, match="--config.seed is given twice, as '1' and '2'"):
+    parse(['config', 'show', f'--config={QUICKSTART}', '--config.seed=1', '--config.seed', '2'])
+  assert parse(['config', 'show', f'--config={QUICKSTART}', '--config.seed=1',
+                '--config.seed=1']).overrides == {'seed': '1'}
 
 
 def test_default_config_dict_round_trips():

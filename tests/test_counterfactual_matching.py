@@ -260,6 +260,39 @@ def test_unusable_replacements(tmp_path, nested):
     "'Côte d'Ivoire' is not in the vocabulary", "'C++' is not in the vocabulary"]
 
 
+@pytest.mark.parametrize('name', ['country', 'occupation', 'name', 'nested'])
+@pytest.mark.parametrize('size', [12, 40, 500])
+def test_matches_in_unknown_words_are_counted(tmp_path, nested, name, size):
+  attribute = nested if name == 'nested' else load_attribute(name)
+  vocabulary = build_word_vocabulary(random_documents(1, 40), size=size, directory=tmp_path)
+  matcher, total, seen = TokenMatcher(attribute, vocabulary), 0, 0
+  for text in random_documents(2, 200):
+    words = text.split()
+    owner = [i for i, word in enumerate(words) for _ in word + ' ']  # character -> number of word
+    lost = [m for m in slow_find(attribute, ' '.join(words)) if not all(
+      words[i] in vocabulary.words[3:] for i in owner[m.start:m.end])]
+    assert matcher.count_unknown(text) == len(lost)
+    total += len(lost)
+    spans, unaligned = matcher.find(vocabulary.encode(text))
+    seen += len(spans) + unaligned
+    if name != 'nested':  # there a shorter value may be left of a longer one
+      assert len(spans) + unaligned + len(lost) == len(slow_find(attribute, ' '.join(words)))
+  assert total > 20 and (seen > 20 or size == 12)
+
+
+def test_characters_without_a_piece_are_counted(tmp_path, nested):
+  with_bytes = train_sentencepiece(random_documents(1, 200), size=330, directory=tmp_path)
+  matcher = TokenMatcher(nested, with_bytes)
+  assert matcher.count_unknown('日本 and York') == 0
+
+  class NoKanji(type(with_bytes)):
+    def _encode(self, text):
+      return [self.unk_id if '日' in text else 5]
+
+  matcher = TokenMatcher(nested, NoKanji(with_bytes._content))
+  assert matcher.count_unknown('日本 and York, 日本') == 2
+
+
 @pytest.mark.parametrize(('split', 'expected'), [
   ('valid', {'country': (8, 43), 'occupation': (33, 101), 'name': (32, 124)}),
   ('test', {'country': (14, 49), 'occupation': (33, 98), 'name': (27, 127)}),

@@ -66,7 +66,7 @@ def test_chunks_hold_every_document(pieces, small_chunks, tmp_path):
     assert encoded[start:row[0]].tolist() == [*vocabulary.encode(text), vocabulary.eos_id]
     assert row[1:] == [len(text.split()), len(text.encode()), TEXTS.index(text, row[3])]
   assert len(encoded) == encoded.documents[-1, 0]
-  assert len(list(tmp_path.glob('*.npy'))) > 5
+  assert len(list(tmp_path.glob('*.npz'))) > 5
 
 
 def test_the_chunks_do_not_depend_on_the_processes(pieces, small_chunks, tmp_path):
@@ -78,14 +78,14 @@ def test_the_chunks_do_not_depend_on_the_processes(pieces, small_chunks, tmp_pat
 def test_what_is_there_is_kept_and_what_is_damaged_made_anew(pieces, small_chunks, tmp_path):
   run(pieces, tmp_path, 1)
   whole = contents(tmp_path)
-  (tmp_path / '00001.npy').unlink()
+  (tmp_path / '00001.npz').unlink()
   tokens = tmp_path / '00003.tokens'
   tokens.write_bytes(tokens.read_bytes()[:-2])
   times = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
   _, lines = run(pieces, tmp_path, 2)
   assert contents(tmp_path) == whole
   changed = {p.name for p in tmp_path.iterdir() if p.stat().st_mtime_ns != times.get(p.name)}
-  assert changed == {'00001.tokens', '00001.npy', '00003.tokens', '00003.npy'}
+  assert changed == {'00001.tokens', '00001.npz', '00003.tokens', '00003.npz'}
   assert any('encoded earlier' in line for line in lines)
   # Other documents: what does not fit is made anew.
   other = [*TEXTS[:150], 'one more', *TEXTS[150:]]
@@ -106,6 +106,17 @@ def test_one_chunk_starts_no_process(pieces, tmp_path, monkeypatch):
   assert len(run(pieces, tmp_path / 'none', 2, [])[0]) == 0
 
 
+def test_a_flipped_bit_in_a_chunk_is_found_when_it_is_taken_over(pieces, small_chunks, tmp_path):
+  run(pieces, tmp_path, 1)
+  whole = contents(tmp_path)
+  for name in ('00002.tokens', '00004.npz'):
+    content = bytearray(whole[name])
+    content[len(content) // 2] ^= 1
+    (tmp_path / name).write_bytes(content)
+  run(pieces, tmp_path, 1)
+  assert contents(tmp_path) == whole
+
+
 def test_progress_names_documents_speed_and_time(pieces, small_chunks, tmp_path, monkeypatch):
   monkeypatch.setattr(encode, 'PROGRESS_SECONDS', 0)
   _, lines = run(pieces, tmp_path, 2, size=len(TEXTS), name='train')
@@ -122,7 +133,7 @@ def test_an_error_of_the_reader_passes_and_leaves_no_process(pieces, small_chunk
   with pytest.raises(UserError, match='line 7'):
     run(pieces, tmp_path, 2, texts())
   assert children() == before
-  assert list(tmp_path.glob('*.npy'))
+  assert list(tmp_path.glob('*.npz'))
 
 
 def children():
@@ -153,7 +164,7 @@ def contents_of_files(folder):
 
 
 def test_a_full_disk_is_reported(pieces, small_chunks, tmp_path):
-  (tmp_path / '00002.npy').mkdir(parents=True)  # in the way of the chunk's name
+  (tmp_path / '00002.npz').mkdir(parents=True)  # in the way of the chunk's name
   with pytest.raises(UserError, match='chunk 2 cannot be written .*the same command continues'):
     encode_documents(
       iter(TEXTS), tmp_path, vocabulary=pieces[0], vocabulary_folder=pieces[1], workers=2,
@@ -173,7 +184,7 @@ def test_tables_that_do_not_fit_are_not_complete(pieces, tmp_path):
   dtype = np.dtype(np.uint16)
   assert len(read_chunk_table(tmp_path, 0, dtype)) == 3
   assert read_chunk_table(tmp_path, 1, dtype) is None
-  (tmp_path / '00000.npy').write_bytes(b'x')
+  (tmp_path / '00000.npz').write_bytes(b'x')
   assert read_chunk_table(tmp_path, 0, dtype) is None
   assert len(EncodedChunks(tmp_path, 0, dtype)) == 0
 
@@ -237,7 +248,7 @@ def test_killed_at_any_time_the_result_is_the_same(tmp_path, small_chunks):
         break
     process.wait()
     process.stdout.close()
-    assert len(list(directory.glob('progress/train/*.npy'))) > 1
+    assert len(list(directory.glob('progress/train/*.npz'))) > 1
   assert killed == 3 and not (directory / 'manifest.json').exists()
   time.sleep(0.5)  # the encoding processes end with their input
   found = prepare(dataclasses.replace(data, workers=3), directory, lines := [])
@@ -298,7 +309,7 @@ def test_the_task_has_the_same_ids(tmp_path, kind, small_chunks):
     for split in ('train', 'valid', 'test'):
       store, start = prepared.store(split), 0
       tokens, found = store.open_tokens(), {}
-      for end, words, size, number in store.open_documents().tolist():
+      for end, words, size, number, _ in store.open_documents().tolist():
         found[number] = (tokens[start:end - 1].tolist(), words, size)
         start = end
       expected = [(d.ids.tolist(), d.words, d.num_bytes)

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import gzip
 import json
+import shutil
 
 import pytest
 
@@ -38,7 +39,8 @@ def files(tmp_path, texts=None, layout='lines', **kwargs):
     path = tmp_path / f'{split}.txt'
     path.write_text('\n'.join(documents) + '\n', encoding='utf-8')
     paths[split] = (str(path),)
-  return DataConfig(source=layout, vocabulary='word', vocab_size=100, **paths, **kwargs)
+  kwargs = {'vocab_size': 100} | kwargs
+  return DataConfig(source=layout, vocabulary='word', **paths, **kwargs)
 
 
 def content(directory):
@@ -110,10 +112,31 @@ def test_the_result_does_not_depend_on_the_folder(planted, tmp_path):
   assert prepare(PLANTED, tmp_path / 'other')[0].fingerprint == planted[0].fingerprint
 
 
+def test_what_a_kill_after_the_manifest_leaves_is_removed(tmp_path, monkeypatch):
+  class Killed(BaseException):
+    pass
+
+  def kill(path, **options):
+    if path.name == 'progress':
+      raise Killed
+    real(path, **options)
+
+  data, real = files(tmp_path), shutil.rmtree
+  with monkeypatch.context() as patch, pytest.raises(Killed):
+    patch.setattr(shutil, 'rmtree', kill)
+    prepare(data, tmp_path / 'out')
+  assert (tmp_path / 'out' / 'progress').is_dir() and (tmp_path / 'out' / '.lock').exists()
+  again, _ = prepare(data, tmp_path / 'out')
+  whole, _ = prepare(data, tmp_path / 'whole')
+  assert again.fingerprint == whole.fingerprint
+  assert sorted(p.name for p in (tmp_path / 'out').iterdir()) == sorted(
+    p.name for p in (tmp_path / 'whole').iterdir())
+
+
 def test_interrupted_work_is_done_again(tmp_path, monkeypatch):
   data = files(tmp_path)
   whole, _ = prepare(data, tmp_path / 'whole')
-  from fairjax.data import prepare as module
+  from fairjax.data import splits as module
   write, directory = module.write_token_store, tmp_path / 'cut'
 
   def interrupted(path, documents, *, split, **kwargs):
@@ -184,11 +207,28 @@ def test_values_inside_other_tokens_are_reported(tmp_path):
   texts = {'train': ['I like Iran, yes', 'Iran won', 'Chile,'], 'valid': ['a'], 'test': ['b']}
   prepared, lines = prepare(files(tmp_path, texts), tmp_path / 'out')
   assert (prepared.store('train').matches, prepared.store('train').unaligned) == (1, 2)
-  assert '[data] train: 2 sensitive tokens stand inside other tokens and are not used' in lines
+  assert ('[data] train: 2 sensitive tokens stand inside other tokens or unknown words and are not '
+          'used') in lines
   assert prepared.store('valid_sensitive').documents == 0
   missing = next(line for line in lines if 'no training document holds as' in line)
   assert 'Denmark' in missing and 'Iran' not in missing.replace('Iraq', '')
   assert any("never a counterfactual: 'Denmark' is not in the vocabulary" in x for x in lines)
+
+
+def test_values_in_unknown_words_are_counted_too(tmp_path):
+  often = ['Iran won .'] * 3
+  texts = {'train': [*often, 'I like Iran, yes', 'To Chile: Italy', 'Iran and (Iran'],
+           'valid': ['Iran, Syria'], 'test': ['Iran']}
+  data = dataclasses.replace(files(tmp_path, texts), vocab_size=7)  # Iran won . and one more
+  prepared, lines = prepare(data, tmp_path / 'out')
+  for split, found in (('train', (4, 4)), ('valid', (0, 2)), ('test', (1, 0))):
+    store = prepared.store(split)
+    assert (store.matches, store.unaligned) == found
+    assert sum(found) == sum(len(TextMatcher(COUNTRY).find(t)) for t in texts[split])
+  assert any('valid: 2 sensitive tokens stand inside other tokens or unknown words' in x
+             for x in lines)
+  with pytest.raises(UserError, match='1 stand inside other tokens or unknown words: use'):
+    prepare(files(tmp_path, texts | {'train': ['a a Chile!']}, vocab_size=4), tmp_path / 'none')
 
 
 @pytest.mark.parametrize('name, damage, message', [
@@ -230,9 +270,47 @@ def test_damaged_manifests_are_refused(tmp_path):
   prepared, _ = prepare(data, tmp_path / 'out')
   with pytest.raises(UserError, match="did you mean 'train'"):
     prepared.store('trian')
-  (tmp_path / 'out' / 'manifest.json').write_text('{')
-  with pytest.raises(UserError, match=r'manifest\.json is damaged'):
+  manifest = tmp_path / 'out' / 'manifest.json'
+  content = manifest.read_text()
+  changed = content.replace('"words": 3\n', '"words": 4\n')
+  for other in ('{', changed):  # a number that changed makes no other sign
+    assert other != content
+    manifest.write_text(other)
+    with pytest.raises(UserError, match=r'manifest\.json is damaged'):
+      prepare(data, tmp_path / 'out')
+
+
+def test_a_store_of_other_data_in_its_place_is_refused(tmp_path):
+  data = files(tmp_path)
+  prepare(data, tmp_path / 'out')
+  prepare(dataclasses.replace(data, seed=5), tmp_path / 'other')
+  shutil.rmtree(tmp_path / 'out' / 'train')
+  shutil.copytree(tmp_path / 'other' / 'train', tmp_path / 'out' / 'train')
+  with pytest.raises(UserError, match=r'out/train is not the store that .*manifest\.json names'):
     prepare(data, tmp_path / 'out')
+
+
+def test_a_store_that_was_deleted_is_made_again(tmp_path):
+  data = files(tmp_path)
+  first, _ = prepare(data, tmp_path / 'out')
+  (tmp_path / 'out' / 'valid' / 'COMPLETE').unlink()
+  shutil.rmtree(tmp_path / 'out' / 'train_sensitive')
+  kept = (tmp_path / 'out' / 'train' / 'tokens.bin').stat().st_ino
+  again, lines = prepare(data, tmp_path / 'out')
+  assert (again.fingerprint, again.manifest) == (first.fingerprint, first.manifest)
+  assert lines and (tmp_path / 'out' / 'train' / 'tokens.bin').stat().st_ino == kept
+
+
+def test_repeated_documents_are_kept_counted_and_said(tmp_path):
+  texts = {'train': ['Iran won .', 'She sang .', 'Iran won .', 'Iran  won .', 'None .'],
+           'valid': ['She sang .', 'He sang .', 'He sang .'], 'test': ['Iran won .']}
+  prepared, lines = prepare(files(tmp_path, texts), tmp_path / 'out')
+  assert prepared.store('train').documents == 5
+  assert [prepared.store(s).repeated for s in SPLITS] == [2, 1, 0]  # words: spaces do not count
+  assert prepared.manifest['documents_in_train'] == {'valid': 1, 'test': 1}
+  assert '[data] train: 2 documents repeat an earlier one (as tokens); they are kept' in lines
+  assert ('[data] valid: 1 documents repeat an earlier one, 1 are in train too (as tokens); they '
+          'are kept') in lines
 
 
 def test_wikitext_through_the_same_task(test_data, tmp_path):

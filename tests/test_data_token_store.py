@@ -1,14 +1,16 @@
 """Token stores and rows against slow readings of the same documents."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
 from fairjax.counterfactual import TokenMatcher, load_attribute
 from fairjax.data import token_store
+from fairjax.data.rows import TokenRows
 from fairjax.data.streams import _eval_batches, eval_batches
 from fairjax.data.token_store import (
   TokenizedDocument,
-  TokenRows,
   open_token_store,
   write_sensitive_store,
   write_token_store,
@@ -74,7 +76,8 @@ def test_store_holds_every_document_once(corpus, tmp_path, seed):
   table, found = store.open_documents(), documents_of(store)
   assert sorted(table[:, 3]) == list(range(len(texts)))
   assert (table[:, 3].tolist() == list(range(len(texts)))) == (seed is None)
-  for ids, (_, words, num_bytes, number) in zip(found, table, strict=True):
+  assert len(set(table[:, 4])) == len({tuple(d) for d in found}) == store.documents - store.repeated
+  for ids, (_, words, num_bytes, number, _) in zip(found, table, strict=True):
     assert ids == vocabulary.encode(texts[number])
     assert (words, num_bytes) == (len(texts[number].split()), len(texts[number].encode()))
   assert table[:, 0].tolist() == np.cumsum([len(d) + 1 for d in found]).tolist()
@@ -153,30 +156,77 @@ def test_an_interrupted_store_is_not_there_and_can_be_written_again(corpus, tmp_
 @pytest.mark.parametrize('content', ['', '{', '[]', '3', 'null', '"x"', '{}', '{"format": 1}'])
 def test_a_manifest_that_is_none_is_refused(store, content):
   (store.path / 'manifest.json').write_text(content)
-  with pytest.raises(UserError, match=r'manifest\.json is damaged .* run fairjax data again'):
+  with pytest.raises(UserError, match=r'manifest\.json is damaged: .* run fairjax data again'):
     open_token_store(store.path)
 
 
-def test_damaged_or_foreign_stores_are_refused(store):
+def test_foreign_stores_are_refused(store):
   with pytest.raises(UserError, match='another vocabulary'):
     open_token_store(store.path, vocabulary='0' * 64)
   with pytest.raises(UserError, match='another attribute'):
     open_token_store(store.path, attribute='0' * 64)
-  file = store.path / 'tokens.bin'
-  content = file.read_bytes()
-  file.write_bytes(content[:-2])
-  with pytest.raises(UserError, match='bytes instead of'):
-    open_token_store(store.path)
-  file.write_bytes(content[:-4] + bytes([content[-4] ^ 1]) + content[-3:])
-  open_token_store(store.path)
-  with pytest.raises(UserError, match='does not agree'):
-    open_token_store(store.path, verify=True)
-  file.write_bytes(content)
-  (store.path / 'spans.npy').write_bytes(b'')
-  with pytest.raises(UserError, match='damaged'):
-    open_token_store(store.path)
-  (store.path / 'manifest.json').write_text('{"format": 1}')
-  with pytest.raises(UserError, match='damaged'):
+
+
+def use(path):
+  """Everything that is read of a store."""
+  store = open_token_store(path)
+  return np.asarray(store.open_tokens()), store.open_spans(), store.open_documents()
+
+
+@pytest.mark.parametrize('name', ['tokens.bin', 'tokens.sha256', 'documents.npy', 'spans.npy',
+                                  'manifest.json', 'COMPLETE'])
+def test_every_damage_of_every_file_is_found(store, name):
+  path = store.path / name
+  content = path.read_bytes()
+  rng = np.random.default_rng(0)
+  flips = []
+  for place in rng.integers(len(content), size=12).tolist():
+    flips.append(bytearray(content))
+    flips[-1][place] ^= 1 << int(rng.integers(8))
+  if name == 'COMPLETE':  # white space at its end is no part of the digest
+    flips = [f for f in flips if bytes(f[:64]) != content[:64]]
+  for damaged in (*flips, b'', content[:-1] if name != 'COMPLETE' else content[:-2],
+                  content + b'x', None):
+    if damaged is None:
+      path.unlink()
+    else:
+      path.write_bytes(damaged)
+    with pytest.raises(UserError, match='run fairjax data again'):
+      use(store.path)
+    with pytest.raises(UserError, match='run fairjax data again'):
+      open_token_store(store.path, verify=True)
+    path.write_bytes(content)
+  use(store.path)
+  open_token_store(store.path, verify=True)
+
+
+def test_tokens_are_verified_when_they_are_read(store, monkeypatch):
+  from fairjax.data import verified_tokens
+  monkeypatch.setattr(verified_tokens, 'BLOCK_BYTES', 256)
+  path = store.path / 'tokens.bin'
+  content = bytearray(path.read_bytes())
+  digests = verified_tokens.block_digests(path)
+  blocks = [content[i:i + 256] for i in range(0, len(content), 256)]
+  assert digests == b''.join(hashlib.sha256(b).digest() for b in blocks)
+  content[700] ^= 1
+  path.write_bytes(content)
+  tokens = verified_tokens.VerifiedTokens(path, store.dtype, digests, again='make it again')
+  expected = np.frombuffer(bytes(content), np.uint16)
+  assert tokens[0:256].tolist() == expected[:256].tolist() and tokens[255] == expected[255]
+  assert tokens[384:].tolist() == expected[384:].tolist() and tokens[-1] == expected[-1]
+  for part in (slice(255, 257), slice(300, 301), slice(0, None)):
+    with pytest.raises(UserError, match=r'tokens\.bin is damaged between bytes 512 and 768'):
+      tokens[part]
+  with pytest.raises(UserError, match='digests of'):
+    verified_tokens.VerifiedTokens(path, store.dtype, digests[:-32], again='')
+
+
+def test_a_cut_off_store_names_file_and_offset(store):
+  path = store.path / 'tokens.bin'
+  size = path.stat().st_size
+  path.write_bytes(path.read_bytes()[:-2])
+  with pytest.raises(UserError, match=rf'tokens\.bin has {size - 2} bytes instead of {size} \(it '
+                     rf'is cut off at byte {size - 2}\)'):
     open_token_store(store.path)
 
 

@@ -13,7 +13,7 @@ from fairjax.cli import main
 from fairjax.config import ModelConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.data.planted import make_planted_documents
-from fairjax.exchange import order_words, reorder
+from fairjax.job.exchange import order_words, reorder
 from fairjax.model import TransformerXL, init_memory
 from fairjax.model.reference import params_from_reference
 

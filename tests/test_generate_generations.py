@@ -12,7 +12,14 @@ import pytest
 from fairjax.config import ModelConfig, SampleConfig
 from fairjax.counterfactual.attributes import Attribute, Prefix, Template, Value
 from fairjax.errors import UserError
-from fairjax.generate import generate, generations, manifest_of, read_records, sentence_end_ids
+from fairjax.generate import (
+  check_complete,
+  generate,
+  generations,
+  manifest_of,
+  read_records,
+  sentence_end_ids,
+)
 from fairjax.generate.generations import _continuation
 from fairjax.model import TransformerXL, init_memory
 from fairjax.model.decoding import TransformerXLDecoder
@@ -121,6 +128,55 @@ def test_batch_size_and_number_of_samples(run, tmp_path):
   assert keyed(tmp_path / 'grown.jsonl') == expected
   with pytest.raises(UserError, match='sample 4, but 4 samples are wanted'):
     run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
+
+
+@pytest.mark.parametrize('batch_size, devices', [(4, 8), (3, 1), (10, 2)])
+def test_an_interrupted_file_goes_on_with_another_batch_size_and_mesh(
+    run, tmp_path, batch_size, devices):
+  """The records are those of an uninterrupted run, whatever the machine that goes on."""
+  run('whole.jsonl.gz')
+  expected = keyed(tmp_path / 'whole.jsonl.gz')
+  run()
+  path = tmp_path / 'r.jsonl.gz'
+  path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+  manifest = json.loads(manifest_of(path).read_text())
+  manifest_of(path).write_text(json.dumps(
+    {k: manifest[k] for k in ('identity', 'samples', 'batch_size')} | {'complete': False}))
+  mesh = None
+  if devices > 1:
+    mesh = jax.make_mesh((devices,), ('data',), axis_types=(jax.sharding.AxisType.Auto,),
+                         devices=jax.devices()[:devices])
+  summary = run(sample=dataclasses.replace(SAMPLE, batch_size=batch_size), mesh=mesh)
+  assert 0 < summary.sampled < 60 and summary.records == 60
+  assert keyed(path) == expected
+
+
+def test_a_complete_file_must_be_the_one_that_was_written(run, tmp_path):
+  run('r.jsonl')
+  path = tmp_path / 'r.jsonl'
+  check_complete(path)
+  content, manifest = path.read_bytes(), manifest_of(path).read_bytes()
+  flipped = content.replace(b'"continuation": "', b'"continuation": "b', 1)[:-2] + b'\n'
+  assert len(flipped) == len(content) != flipped
+  for damaged, words in ((content[:-1], 'bytes, its manifest says'), (flipped, 'SHA-256 is not')):
+    path.write_bytes(damaged)
+    for use in (lambda: check_complete(path), lambda: run('r.jsonl')):
+      with pytest.raises(UserError, match=words):
+        use()
+  path.write_bytes(content)
+  state = json.loads(manifest)
+  manifest_of(path).write_text(json.dumps(state | {'records': 59}))
+  with pytest.raises(UserError, match='manifest.json is damaged .records.'):
+    run('r.jsonl')
+  manifest_of(path).write_text(json.dumps(state | {'complete': False}))
+  with pytest.raises(UserError, match='is not complete: repeat the command that samples it'):
+    check_complete(path)
+  for other in ('', '{}', '[]', '{"identity": {}, "complete": 1}'):
+    manifest_of(path).write_text(other)
+    with pytest.raises(UserError, match='manifest.json is damaged'):
+      check_complete(path)
+  manifest_of(path).unlink()
+  check_complete(path)  # somebody else's records
 
 
 def test_chosen_prefixes_of_unequal_values(run, tmp_path):

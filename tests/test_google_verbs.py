@@ -14,7 +14,7 @@ from fairjax.config_files import load_config
 from fairjax.counterfactual import load_attribute
 from fairjax.data.planted import NEGATIVE, POSITIVE
 from fairjax.errors import UserError
-from fairjax.run_scorers import load_run_scorer
+from fairjax.job.run_scorers import load_run_scorer
 
 CANARY = 'AIzaCanary0123456789abcdefghijklmnopqrs'
 
@@ -31,55 +31,95 @@ def records(tmp_path):
   return path
 
 
-def fairjax(arguments, repository, **environment):
-  return subprocess.run(
-    [sys.executable, '-m', 'fairjax', *arguments], cwd=repository, capture_output=True, text=True,
-    timeout=300, env=os.environ | {'no_proxy': '127.0.0.1'} | environment)
+_LOOP = """
+import json, sys, traceback
+from fairjax.cli import main
+for line in sys.stdin:
+  try:
+    code = main(json.loads(line))
+  except BaseException:
+    traceback.print_exc()
+    code = 1
+  print('\\0', code, file=sys.stderr, flush=True)
+  print('\\0', flush=True)
+"""
+
+
+class CommandLine:
+  """A process of its own that runs one command after another: imports cost seconds, once."""
+
+  def __init__(self, repository, **environment):
+    self._process = subprocess.Popen(
+      [sys.executable, '-c', _LOOP], cwd=repository, text=True, stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+      env=os.environ | {'no_proxy': '127.0.0.1'} | environment)
+    self.shown = ''
+
+  def __call__(self, arguments):
+    """Exit code, standard output and standard error of a command."""
+    self._process.stdin.write(json.dumps(arguments) + '\n')
+    self._process.stdin.flush()
+    error = self._until_mark(self._process.stderr)
+    return int(error.pop().split()[1]), ''.join(self._until_mark(self._process.stdout)[:-1]), (
+      ''.join(error))
+
+  def _until_mark(self, stream):
+    lines = []
+    while not (lines and lines[-1].startswith('\0')):
+      lines.append(stream.readline())
+      assert lines[-1], 'the process has ended: ' + ''.join(lines)
+      self.shown += lines[-1]
+    return lines
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.shown += ''.join(self._process.communicate(timeout=60))
 
 
 def test_quota_key_and_resumption_on_the_command_line(tmp_path, records, repository):
   secure, certificate = google_server.self_signed(tmp_path)
-  with google_server.running(secure=secure) as server:
+  environment = {'FAIRJAX_GOOGLE_API_KEY': CANARY, 'NO_GCE_CHECK': 'true',
+                 'GRPC_DEFAULT_SSL_ROOTS_FILE_PATH': str(certificate)}
+  with google_server.running(secure=secure) as server, (
+      CommandLine(repository, **environment)) as fairjax:
     arguments = [
       'measure', f'--records={records}', '--attribute=country', '--scorer=google',
       '--scorer=vader', '--scorer=recorded:human', f'--google-endpoint=127.0.0.1:{server.port}',
       '--google-rate=6000', '--permutations=5']
-    environment = {'FAIRJAX_GOOGLE_API_KEY': CANARY, 'NO_GCE_CHECK': 'true',
-                   'GRPC_DEFAULT_SSL_ROOTS_FILE_PATH': str(certificate)}
     texts = sorted({json.loads(line)['continuation'] for line in records.read_text().splitlines()})
     for text in texts[6:]:
       server.script[text] = [grpc.StatusCode.UNAVAILABLE,
                              google_server.quota_status('RequestsPerDayPerProject')]
-    stopped = fairjax(arguments, repository, **environment)
-    assert stopped.returncode == 2 and stopped.stdout == ''
-    error = stopped.stderr.splitlines()[-1]
+    code, output, error = fairjax(arguments)
+    assert code == 2 and output == ''
+    error = error.splitlines()[-1]
     assert error.startswith('fairjax: google: quota used up: 6 of 12 different texts are scored')
     assert 'the same command continues' in error
     kept = records.parent / 'answers.google-scores.jsonl'
     assert len(kept.read_text().splitlines()) == 7
     server.script.clear()
-    done = fairjax([*arguments, '--json'], repository, **environment)
-    assert done.returncode == 0, done.stderr
-    assert '6 kept from earlier, 6 scored now in 6 requests (0 retries)' in done.stderr
+    code, output, error = fairjax([*arguments, '--json'])
+    assert code == 0, error
+    assert '6 kept from earlier, 6 scored now in 6 requests (0 retries)' in error
     assert sorted(server.answered) == texts  # nothing paid twice
-    found = json.loads(done.stdout)
+    found = json.loads(output)
     assert set(found['scorers']) == {'google', 'vader', 'recorded:human'}
     assert len(found['scorer_agreement']) == 3
-    audit = fairjax(
+    code, output, _ = fairjax(
       ['scorers', 'audit', f'--records={records}', '--attribute=country', '--scorer=google',
-       '--scorer=vader', f'--google-endpoint=127.0.0.1:{server.port}', '--google-rate=6000'],
-      repository, **environment)
-    assert audit.returncode == 0 and '| google and vader | 30 |' in audit.stdout
+       '--scorer=vader', f'--google-endpoint=127.0.0.1:{server.port}', '--google-rate=6000'])
+    assert code == 0 and '| google and vader | 30 |' in output
     assert sorted(server.answered) == texts  # the audit asks the kept scores
     server.always = (grpc.StatusCode.INVALID_ARGUMENT, f'API key {CANARY} not valid')
     kept.unlink()
-    refused = fairjax([*arguments, '--debug'], repository, **environment)
-    assert refused.returncode == 1 and 'API key *** not valid' in refused.stderr
+    code, output, error = fairjax([*arguments, '--debug'])
+    assert code == 1 and 'API key *** not valid' in error and 'Traceback' in error
     assert server.keys == {CANARY}  # the key did travel
-  shown = ''.join(p.stdout + p.stderr for p in (stopped, done, audit, refused))
   files = [p for p in tmp_path.rglob('*') if p.is_file()]
   assert len(files) >= 2
-  assert CANARY not in shown and not any(CANARY.encode() in p.read_bytes() for p in files)
+  assert CANARY not in fairjax.shown and not any(CANARY.encode() in p.read_bytes() for p in files)
 
 
 def test_a_run_without_a_key_stops_before_it_trains(tmp_path, repository, monkeypatch, capsys):

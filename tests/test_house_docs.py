@@ -14,7 +14,8 @@ import fairjax
 from fairjax import cli
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
-PAGES = sorted(p for p in [*ROOT.glob('*.md'), *ROOT.glob('docs/**/*.md')])
+PAGES = sorted(p for pattern in ('*.md', 'docs/**/*.md', 'fairjax/**/*.md')
+               for p in ROOT.glob(pattern))
 
 
 def command(name: str) -> str:
@@ -53,7 +54,7 @@ def test_readme_commands_parse(line):
 
 @pytest.mark.parametrize('verb', cli.VERBS)
 def test_the_example_of_a_verb_parses(verb):
-  program, *arguments = shlex.split(cli.VERBS[verb][1])
+  program, *arguments = shlex.split(cli.VERBS[verb].example)
   options = cli.parse(arguments)
   assert program == 'fairjax' and options.verb == verb
   if getattr(options, 'config', None):

@@ -18,11 +18,12 @@ from human_oracle import (
 )
 
 from fairjax import cli
-from fairjax.measure.fairness import SampleScores, individual_fairness
+from fairjax.measure.fairness import individual_fairness
 from fairjax.measure.human_export import ExportOptions, export_sheets, load_key
 from fairjax.measure.human_measures import human_measures
 from fairjax.measure.human_ratings import read_ratings
 from fairjax.measure.human_selection import Pair
+from fairjax.measure.samples import SampleScores
 from fairjax.measure.scorers import RecordedScorer
 from fairjax.measure.wasserstein import wasserstein_1
 from fairjax.report.human import human_section, read_human

@@ -5,11 +5,11 @@ import collections
 import numpy as np
 import pytest
 
-from fairjax import labelling
 from fairjax.config import SentimentConfig
 from fairjax.data.sentences import split_sentences
 from fairjax.errors import UserError
-from fairjax.labelling import label_sentences
+from fairjax.job import labelling
+from fairjax.job.labelling import label_sentences
 from fairjax.measure import OpinionScorer, RecordedScorer
 from fairjax.train import derive_seed
 from fairjax.vocabulary import WordVocabulary

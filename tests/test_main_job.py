@@ -25,6 +25,8 @@ TINY = {
   'debias.variants': "('embedding:10','sentiment:10')",
   'sample.samples': 2, 'sample.max_new_tokens': 6, 'sample.batch_size': 8,
   'measure.permutations': 20, 'measure.eval_batch_size': 8,
+  'measure.encoder': 'minilm:tests/golden/pretrained/bert_mlm', 'measure.similarity_samples': 1,
+  'measure.similarity_threshold': 'baseline:0.25', 'measure.eval_memory_len': 24,
 }
 
 
@@ -56,7 +58,7 @@ def _digests(workdir):
 @pytest.mark.tf
 def test_the_report_holds_every_model_with_n_and_floor(finished):
   report = json.loads((finished / 'report' / 'report.json').read_text())
-  text = (finished / 'report' / 'report.md').read_text()
+  text, thresholds = (finished / 'report' / 'report.md').read_text(), set()
   for name in ('baseline', 'extended-baseline', 'country-embedding-10', 'country-sentiment-10'):
     assert f'| {name} |' in text
     saved = json.loads((finished / 'measures' / name / 'country.json').read_text())
@@ -65,11 +67,25 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
     fairness = saved['measures']['scorers']['opinion']['individual_fairness']
     assert 0 <= fairness['null_mean'] <= fairness['null_p95'] <= 1
     assert saved['perplexity']['test']['token'] > 1
+    assert saved['perplexity']['test']['memory_len'] == 24
+    similarity = saved['measures']['semantic_similarity']
+    thresholds.add(similarity['threshold'])
+    assert (similarity['n'], similarity['left_out']) == (100, 100)
+    assert saved['measures']['next_token_divergence']['kl'] > 0
+    assert saved['measures']['next_token_divergence']['prefixes'] == 100
+    assert saved['measures']['distinct_word_divergence']['n'] == 200
+    assert saved['measures']['absent'] == {}
+    if name == 'baseline':
+      assert similarity['value'] == pytest.approx(0.25, abs=0.02)
+  assert len(thresholds) == 1  # the baseline's
   assert 'at random prefixes, as step 3 reads it' in text
   # One opinion word a sentence: I.F. 0.9 * 11 / 27, and G.F. the mean of |p_a - 1/2|.
   assert report['known_bias']['individual_fairness'] == pytest.approx(0.9 * 11 / 27)
   assert report['known_bias']['group_fairness'] == pytest.approx(0.25)
   assert {p.suffix for p in (finished / 'report' / 'figures').iterdir()} == {'.png', '.svg'}
+  audit = json.loads((finished / 'measures' / 'scorer_audit.json').read_text())
+  assert set(audit['scorers']) == {'opinion', 'vader'} and audit['model'] == 'baseline'
+  assert '## Own bias of the scorers' in text
 
 
 @pytest.mark.tf
@@ -195,6 +211,15 @@ def test_sigterm_saves_and_exits_42(tmp_path, repository):
   (['measure', '--records=x'], '--attribute=A and --scorer=S'),
   (['measure'], '--records=FILE'),
   (['run', '--config=configs/text.py', '--workdir=x'], 'data.train names no file'),
+  (['run', '--config=configs/quickstart.py', '--workdir=x', '--config.measure.encoder=use:none'],
+   'none holds no saved_model.pb'),
+  (['config', 'show', '--config=configs/quickstart.py', '--config.measure.encoder=minlm'],
+   'minilm, minilm:DIR, use:DIR'),
+  (['config', 'show', '--config=configs/quickstart.py',
+    '--config.measure.similarity_threshold=baseline:2'], 'baseline:SHARE'),
+  (['config', 'show', '--config=configs/quickstart.py', '--config.measure.relevance_share=0.0'],
+   'measure.relevance_share must be in (0, 1]'),
+  (['select', '--config=configs/quickstart.py', '--workdir=x'], 'run fairjax measure'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(
     arguments, words, capsys, repository, tmp_path, monkeypatch):

@@ -12,10 +12,10 @@ from fairjax.cli import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.measure import OpinionScorer, measure_records
+from fairjax.measure.estimates import holm
 from fairjax.measure.scorer_audit import (
   agreement,
   audit_scorers,
-  holm,
   make_frames,
   own_bias,
 )
@@ -270,7 +270,8 @@ def test_the_verb_prints_tables_and_json(tmp_path, faith, capsys):
   text = capsys.readouterr().out
   assert '9 texts; 9 (100.0 %) hold a sensitive token of faith (0 of several values' in text
   assert '| Old Catholic | 3 | ' in text and '| opinion and vader | 9 | ' in text
-  assert 'recorded:human: no own bias: recorded scores say nothing about other texts.' in text
+  assert ('recorded:human: own bias not measured: recorded scores say nothing about other texts.'
+          in text)
   assert main([*arguments, '--json', '--limit=4']) == 0
   found = json.loads(capsys.readouterr().out)
   assert found['counts']['left_out'] == 5 and len(found['agreement']) == 3
@@ -299,7 +300,8 @@ def test_the_verb_reads_lines_of_text(tmp_path, capsys):
   (['--scorer=opinion', '--texts=T'], '--lexicon POSITIVE NEGATIVE, or the folder'),
   (['--scorer=opinion', '--texts=T', '--lexicon=.'], 'fairjax lexicon fetch --output=.'),
   (['--scorer=vader', '--scorer=vader', '--texts=T'], 'vader is named twice'),
-  (['--scorer=vader', '--texts=T', '--limit=-1'], '--limit must not be negative'),
+  (['--scorer=vader', '--texts=T', '--limit=-1'], '--limit and --seed must not be negative'),
+  (['--scorer=vader', '--texts=T', '--seed=-1'], '--limit and --seed must not be negative'),
   (['--scorer=google', '--texts=T'], 'set FAIRJAX_GOOGLE_API_KEY'),
   (['--scorer=google', '--texts=T', '--google-rate=0'], 'requests_per_minute must be above 0'),
 ])

@@ -11,6 +11,7 @@ from jax.sharding import AxisType, Mesh
 
 from fairjax.config import Config, validate
 from fairjax.config_files import load_config
+from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.measure import load_scorer, measure_records, score_texts
 from fairjax.measure.bert_scorer import BertScorer, label_values, parse_values
@@ -90,7 +91,7 @@ def test_given_values(tmp_path):
   with pytest.raises(UserError, match='LABEL_0.*not known'):
     load_scorer(f'bert:{folder}')
   scorer = load_scorer(f'bert:{folder}#LABEL_1=0,LABEL_0=1')
-  assert scorer.values == {'LABEL_1': 0.0, 'LABEL_0': 1.0}
+  assert list(scorer.values.items()) == [('LABEL_0', 1.0), ('LABEL_1', 0.0)]  # the model's order
   other = load_scorer(f'bert:{folder}#LABEL_1=1,LABEL_0=0')
   assert scorer.fingerprint != other.fingerprint and scorer.name != other.name
   with pytest.raises(UserError, match='values are given for LABEL_0, but its classes are LABEL_0'):
@@ -98,6 +99,38 @@ def test_given_values(tmp_path):
   for bad in ('LABEL_0', 'LABEL_0=2', 'a=0,a=1', '=1', 'a=x', 'a=nan', 'a=0,'):
     with pytest.raises(UserError, match='CLASS=VALUE'):
       parse_values(bad)
+
+
+@pytest.mark.parametrize(('change', 'labels', 'message'), [
+  ({'problem_type': 'multi_label_classification'}, 2, 'a head of 2 classes for multi_label'),
+  ({'problem_type': 'regression'}, 1, 'a head of 1 class for regression'),
+  ({}, 1, 'a head of 1 class gives'),
+  ({'architectures': ['BertForTokenClassification']}, 2, 'no classifier of whole texts')])
+def test_heads_that_are_read_otherwise_are_refused(tmp_path, change, labels, message):
+  names = ['LABEL_0', 'LABEL_1'][:labels]
+  folder = with_labels(tmp_path, names)
+  config = json.loads((folder / 'config.json').read_text())
+  (folder / 'config.json').write_text(json.dumps(config | change))
+  with pytest.raises(UserError, match=message):
+    load_scorer(f'bert:{folder}#' + ','.join(f'{n}=1' for n in names))
+
+
+def test_half_characters_are_counted_and_reported():
+  scorer, texts = small(), ['half \ud83d', 'whole', '\udc00 and \ud83d']
+  lines = []
+  scores = score_texts(texts, scorer, log=lines.append)
+  assert scores.tolist() == pytest.approx(
+    scorer.score(['half \ufffd', 'whole', '\ufffd and \ufffd']).tolist(), abs=1e-6)
+  assert scorer.count_repaired(texts) == 2
+  assert any('2 of 3 texts hold half a character' in line for line in lines)
+  country = load_attribute('country')
+  records = [{'attribute': 'country', 'value': v, 'template': 0, 'prefix': f'{v} is',
+              'continuation': texts[i % 3]} for i, v in enumerate(country.value_texts)]
+  found = measure_records(records, country, [scorer], permutations=5)
+  count = sum('\ud83d' in r['continuation'] for r in records)
+  assert found['scorers'][scorer.name]['repaired_texts'] == count > 2
+  row = ModelRow('m', 'baseline', None, None, None, found)
+  assert any(f'half a character in {count} of 10 texts' in line for line in warnings([row]))
 
 
 def test_directories_that_are_no_classifier():
@@ -118,7 +151,7 @@ def test_name_and_fingerprint():
 def test_long_texts_are_counted_and_reported(tmp_path):
   scorer, lines = small(), []
   assert scorer.max_length == 24 and scorer.count_truncated(TEXTS) == 1
-  path = tmp_path / 'scores.npz'
+  path = tmp_path / 'scores.jsonl'
   first = score_texts(TEXTS, scorer, path, log=lines.append, chunk=2)
   assert lines[-1].endswith(
     '1 of 5 texts are longer than the 24 tokens it reads; their end is not scored')
@@ -127,7 +160,7 @@ def test_long_texts_are_counted_and_reported(tmp_path):
 
 
 def test_score_file_knows_its_classifier(tmp_path):
-  path = tmp_path / 'scores.npz'
+  path = tmp_path / 'scores.jsonl'
   score_texts(TEXTS[:2], small(), path)
   other = small(with_labels(tmp_path, FIVE[::-1]))
   with pytest.raises(UserError, match='scores of scorer bert-.*delete the file'):
@@ -135,7 +168,6 @@ def test_score_file_knows_its_classifier(tmp_path):
 
 
 def test_measures_and_report_name_truncated_texts():
-  from fairjax.counterfactual.attributes import load_attribute
   attribute = load_attribute('country')
   values = [v.text for v in attribute.values]
   records = [{'attribute': 'country', 'value': value, 'template': 0, 'prefix': 'x',

@@ -65,7 +65,7 @@ def test_whole_dictionary(attribute, tmp_path):
   result = measure_records(records, attribute, [SCORER], permutations=30,
                            scores_directory=tmp_path / 'm')
   assert json.loads(json.dumps(result, allow_nan=False)) == result
-  assert (tmp_path / 'm' / 'colour.opinion.npz').exists()
+  assert (tmp_path / 'm' / 'colour.opinion.jsonl').exists()
   assert result['n'] == {'min': 20, 'max': 20} and result['records'] == 160 and result['coupled']
   assert result['templates_not_in_records'] == []
   measures = result['scorers']['opinion']
@@ -243,7 +243,7 @@ def test_perplexity_units():
   assert perplexity.to_dict() == {
     'nll': nll, 'tokens': 100, 'words': 50, 'num_bytes': 300, 'documents': 2,
     'definition': 'H-25', 'direction': 'lower is better', 'token': pytest.approx(8),
-    'word': pytest.approx(64), 'bits_per_byte': pytest.approx(1)}
+    'word': pytest.approx(64), 'bits_per_byte': pytest.approx(1), 'memory_len': None}
   assert Perplexity(nll=1.0, tokens=1, words=1).bits_per_byte is None
   assert Perplexity(nll=1e5, tokens=1, words=1).word == math.inf
   assert json.loads(json.dumps(Perplexity(nll=1e5, tokens=1, words=1).to_dict(),
@@ -265,3 +265,55 @@ def test_import_is_light():
           "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or None)")
   done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
   assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupted_measurement_goes_on_with_the_next_scorer(attribute, tmp_path, monkeypatch):
+  from fairjax.measure import measures as module
+  records = make_records(attribute)
+  parts, calls = tmp_path / 'parts.jsonl', []
+  compute = module.measure_fairness
+
+  def counted(samples, **kwargs):
+    calls.append(1)
+    if len(calls) == 2:
+      raise KeyboardInterrupt
+    return compute(samples, **kwargs)
+
+  scorers = [RecordedScorer('a'), RecordedScorer('b')]
+  for i, record in enumerate(records):
+    record['scores'] = {'a': i % 7 / 7, 'b': i % 5 / 5}
+  expected = measure_records(records, attribute, scorers, permutations=9)
+  monkeypatch.setattr(module, 'measure_fairness', counted)
+  with pytest.raises(KeyboardInterrupt):
+    measure_records(records, attribute, scorers, permutations=9, parts=parts)
+  with open(parts, 'ab') as file:
+    file.write(b'{"crc32": "00')  # a second interruption, within a line
+  found = measure_records(records, attribute, scorers, permutations=9, parts=parts)
+  assert len(calls) == 3 and json.loads(json.dumps(expected)) == json.loads(json.dumps(found))
+  measure_records(records, attribute, scorers, permutations=9, parts=parts)
+  assert len(calls) == 3
+  measure_records(records, attribute, scorers, permutations=10, parts=parts)  # other work
+  records[0]['scores']['a'] += 0.01
+  measure_records(records, attribute, scorers, permutations=9, parts=parts)
+  assert len(calls) == 3 + 2 + 1
+
+
+def test_measure_keeps_scores_and_says_the_same(tmp_path, capsys):
+  from fairjax.cli import main
+  country = load_attribute('country')
+  path, keep = tmp_path / 'r.jsonl', tmp_path / 'keep'
+  with open(path, 'w', encoding='utf-8') as file:
+    for i, value in enumerate(country.value_texts):
+      for sample in range(4):
+        json.dump({'attribute': 'country', 'value': value, 'template': 0, 'sample': sample,
+                   'prefix': country.prefix(0, i), 'continuation': 'a good day' * (sample % 2)},
+                  file)
+        file.write('\n')
+  options = ['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
+             '--permutations=9', '--json']
+  assert main(options) == 0
+  plain = capsys.readouterr().out
+  for _ in range(2):
+    assert main([*options, f'--keep={keep}']) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(plain)
+  assert [p.name for p in keep.iterdir()] == ['country.vader.jsonl']

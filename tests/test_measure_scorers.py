@@ -164,7 +164,7 @@ class CountingScorer:
 
 
 def test_score_file_resumes_and_scores_equal_texts_once(tmp_path):
-  path = tmp_path / 'model' / 'country.length.npz'
+  path = tmp_path / 'model' / 'country.length.jsonl'
   texts = [f'text {i % 7}' * (i % 7) for i in range(40)]
   expected = [len(t) / 100 for t in texts]
   interrupted = CountingScorer(limit=4)
@@ -182,18 +182,58 @@ def test_score_file_resumes_and_scores_equal_texts_once(tmp_path):
   assert score_texts(texts, CountingScorer()).tolist() == expected
 
 
+class NeighbourScorer(CountingScorer):
+  """Scores depend on the texts beside one, as those of a batched model in the last digits."""
+
+  def score(self, texts):
+    return super().score(texts) + 1e-7 * len(set(texts)) + 1e-8 * texts.index(max(texts))
+
+
+def test_scores_after_an_interruption_at_any_byte_are_the_same(tmp_path):
+  texts = [f'text {i} ' + 'x' * (i % 5) for i in range(23)]
+  expected = score_texts(texts, NeighbourScorer(), whole := tmp_path / 'whole.jsonl', chunk=5)
+  content = whole.read_bytes()
+  assert content.count(b'\n') == 1 + 5
+  path, repaired = tmp_path / 'cut.jsonl', 0
+  for size in range(0, len(content) + 1, 37):
+    path.write_bytes(content[:size])
+    lines = []
+    np.testing.assert_array_equal(
+      score_texts(texts, NeighbourScorer(), path, chunk=5, log=lines.append), expected)
+    assert path.read_bytes() == content
+    repaired += any('removed' in line for line in lines)
+  assert repaired > 20
+
+
+def test_a_chunk_that_is_known_in_part_is_scored_whole_and_appended_in_part(tmp_path):
+  texts = [f'text {i} ' + 'x' * (i % 5) for i in range(23)]
+  expected, path = score_texts(texts, NeighbourScorer(), chunk=5), tmp_path / 'scores.jsonl'
+  first = score_texts(texts[:3], NeighbourScorer(), path, chunk=5)
+  assert (first != expected[:3]).all()  # fewer texts beside them
+  found = score_texts(texts, NeighbourScorer(), path, chunk=5)
+  np.testing.assert_array_equal(found, [*first, *expected[3:]])
+  sizes = [len(json.loads(line)['entry'].get('scores', [])) for line in path.read_text().split('\n')
+           if line]
+  assert sizes == [0, 3, 2, 5, 5, 5, 3]
+
+
 def test_score_file_of_another_scorer_or_damaged_is_refused(tmp_path):
-  path = tmp_path / 'scores.npz'
-  score_texts(['a'], CountingScorer(), path)
+  path = tmp_path / 'scores.jsonl'
+  score_texts(['a', 'b'], CountingScorer(), path, chunk=1)
   other = CountingScorer()
   other.fingerprint = 'e' * 64
   with pytest.raises(UserError, match='ffffffffffff.*eeeeeeeeeeee.*delete the file'):
     score_texts(['a'], other, path)
   content = path.read_bytes()
-  for damaged in (content[:-30], b'', b'not a zip file', content[:60]):
+  for place in range(len(content) - 1):  # without the last line end, which makes it unfinished
+    damaged = bytearray(content)
+    damaged[place] ^= 1 << place % 8
     path.write_bytes(damaged)
-    with pytest.raises(UserError, match='damaged score file'):
-      score_texts(['a'], CountingScorer(), path)
+    with pytest.raises(UserError, match=r'scores\.jsonl:\d: damaged .*: delete the file'):
+      score_texts(['a', 'b'], CountingScorer(), path, chunk=1)
+  path.write_bytes(b'not a journal\n')
+  with pytest.raises(UserError, match=r'scores\.jsonl:1: damaged'):
+    score_texts(['a'], CountingScorer(), path)
 
 
 def test_scorer_outside_the_range_is_refused():

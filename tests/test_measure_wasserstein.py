@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from fairjax.measure.wasserstein import (
-  distance_to_pool,
+  PoolDistance,
   pairwise_wasserstein_1,
   wasserstein_1,
   wasserstein_1_equal,
@@ -76,10 +76,10 @@ def test_pairwise_and_pool_distances_equal_scipy(sizes, distinct):
   pairs = zip(*np.triu_indices(len(sizes), 1), strict=True)
   expected = [scipy.stats.wasserstein_distance(samples[a], samples[b]) for a, b in pairs]
   np.testing.assert_allclose(got, expected, atol=1e-12)
-  pool = np.bincount(codes, minlength=grid.size)
+  pool = PoolDistance(grid, np.bincount(codes, minlength=grid.size))
   start = 0
   for sample in samples:
     part = codes[start:start + sample.size]
     start += sample.size
     expected = scipy.stats.wasserstein_distance(sample, np.concatenate(samples))
-    assert distance_to_pool(part, pool, grid) == pytest.approx(expected, abs=1e-12)
+    assert pool.distances(np.sort(part)[None])[0] == pytest.approx(expected, abs=1e-12)

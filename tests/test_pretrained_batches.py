@@ -1,5 +1,6 @@
 """Texts in buckets over a mesh: order, padding, truncation, compilations, the texts beside one."""
 
+import dataclasses
 import pathlib
 
 import jax
@@ -11,12 +12,14 @@ from jax.sharding import AxisType, Mesh
 from fairjax.errors import UserError
 from fairjax.pretrained import (
   BatchRunner,
+  batches,
   bucket_lengths,
   class_logits,
   encode,
   encode_texts,
   load_pretrained,
 )
+from fairjax.pretrained.models import unstack_layers
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'pretrained'
 
@@ -115,6 +118,46 @@ def test_packed_tokens_give_the_same_states(classifier, groups):
     assert packed.shape == plain.shape
     np.testing.assert_allclose(packed[mask], plain[mask], atol=2e-6)
     assert np.isfinite(packed).all()
+
+
+@pytest.mark.parametrize('unrolled', [False, True])
+@pytest.mark.parametrize('packing', [None, (2, 44)])
+@pytest.mark.parametrize('name', ['bert_classifier', 'albert_mlm'])
+def test_states_of_first_tokens_alone_and_of_unrolled_layers(name, packing, unrolled):
+  model = load_pretrained(GOLDEN / name, 'mlm' if 'mlm' in name else 'classifier')
+  rng = np.random.default_rng(0)
+  ids = rng.integers(0, 60, (6, 24))
+  mask = np.arange(24)[None] < np.array([24, 1, 7, 3, 12, 2])[:, None]
+  params = unstack_layers(model.params) if unrolled else model.params
+  plain = encode(model.params, model.arch, ids, mask)
+  first = encode(params, model.arch, ids, mask, packing=packing, first_only=True)
+  assert first.shape == (6, 1, plain.shape[-1])
+  np.testing.assert_allclose(first[:, 0], plain[:, 0], atol=3e-6)
+  if unrolled:
+    whole = encode(params, model.arch, ids, mask, packing=packing)
+    np.testing.assert_allclose(whole[mask], plain[mask], atol=3e-6)
+
+
+def test_first_tokens_alone_are_dropped_out_as_all_are(classifier):
+  ids, mask = np.full((4, 8), 7), np.ones((4, 8), bool)
+  arch = dataclasses.replace(classifier.arch, hidden_dropout=0.5, attention_dropout=0.5)
+  key = jax.random.key(0)
+  first = encode(classifier.params, arch, ids, mask, key=key, first_only=True)
+  assert first.shape[1] == 1 and len(np.unique(np.asarray(first)[:, 0, 0])) == 4
+  still = encode(classifier.params, classifier.arch, ids, mask, first_only=True)
+  assert not np.allclose(first, still, atol=0.05)
+
+
+def test_layers_are_unrolled_on_a_cpu_where_they_are_large(classifier, monkeypatch):
+  ids = texts_of(5, 20)
+  ids = [row % 90 for row in ids]
+  scanned, counts = runner(classifier)(ids), []
+  for most in (2 ** 40, 0):
+    monkeypatch.setattr(batches, '_SCANNED_LAYER_BYTES', most)
+    run = runner(classifier)
+    counts.append(isinstance(run._params['layers'], tuple))
+    np.testing.assert_allclose(run(ids), scanned, atol=3e-6)
+  assert counts == [False, True]
 
 
 def test_bad_lengths_are_refused():

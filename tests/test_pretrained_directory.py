@@ -204,6 +204,12 @@ def test_tokenizers_that_do_not_fit(folder):
   shutil.copy(GOLDEN / 'albert_mlm' / 'tokenizer.json', changed.path)
   with pytest.raises(UserError, match='tokenizer.json has 67 tokens, the model 90 .*another model'):
     load_pretrained(changed.path, 'mlm')
+  shutil.copy(GOLDEN / 'bert_mlm' / 'tokenizer.json', changed.path)
+  content = json.loads((changed.path / 'tokenizer.json').read_text(encoding='utf-8'))
+  content['model']['vocab']['the'] = 300  # as many tokens, but one beyond the embeddings
+  (changed.path / 'tokenizer.json').write_text(json.dumps(content), encoding='utf-8')
+  with pytest.raises(UserError, match='tokenizer.json has ids up to 300, the model 90 of them'):
+    load_pretrained(changed.path, 'mlm')
   (changed.path / 'tokenizer.json').write_text('{"version"')
   with pytest.raises(UserError, match='tokenizer.json cannot be read'):
     load_pretrained(changed.path, 'mlm')
@@ -221,6 +227,20 @@ def test_tokenizers_that_do_not_fit(folder):
   (changed.path / 'vocab.txt').unlink()
   with pytest.raises(UserError, match='no tokenizer.json nor vocab.txt'):
     load_pretrained(changed.path, 'mlm')
+
+
+@pytest.mark.parametrize(('name', 'value'), [
+  ('do_lower_case', False), ('strip_accents', False), ('tokenize_chinese_chars', False)])
+def test_two_files_that_treat_text_otherwise_are_refused(folder, name, value):
+  changed = folder('bert_mlm')
+  path = changed.path / 'tokenizer_config.json'
+  options = json.loads(path.read_text())
+  path.write_text(json.dumps(options | {name: value}))
+  with pytest.raises(UserError, match=f'tokenizer_config.json says {name}=False, tokenizer.json'):
+    load_pretrained(changed.path, 'mlm')
+  options.pop(name, None)
+  path.write_text(json.dumps(options))
+  assert load_pretrained(changed.path, 'mlm').tokenizer.encode('GOOD').tokens[1:-1]
 
 
 def test_word_list_treats_case_as_its_config_says(folder):

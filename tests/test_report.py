@@ -14,7 +14,6 @@ from fairjax.measure import OpinionScorer, Perplexity, VaderScorer, measure_reco
 from fairjax.report import (
   KnownBias,
   ModelRow,
-  package_versions,
   paired_samples,
   plot_curves,
   plot_fairness,
@@ -23,6 +22,8 @@ from fairjax.report import (
 )
 from fairjax.report.comparison import changes, verdict, warnings
 from fairjax.report.markdown import code_block, escape, table
+from fairjax.report.sections import more_measures
+from fairjax.versions import installed_versions
 
 ATTRIBUTE = Attribute(
   name='colour',
@@ -84,15 +85,18 @@ def test_table_holds_every_number_with_its_floor(tmp_path, rows, no_figures):
   text, data = write(tmp_path, rows)
   header = next(line for line in text.splitlines() if line.startswith('| model'))
   assert [h.strip() for h in header.strip('|').split('|')] == [
-    'model', 'PPL', 'PPL\\_s', 'S.S.c', 'I.F. opinion (floor)', 'G.F. opinion (floor)', 'n']
+    'model', 'PPL', 'PPL&#95;s', 'S.S.c', 'words (floor)', 'I.F. opinion (floor)',
+    'G.F. opinion (floor)', 'n']
   cells = cells_of(text, 'baseline')
   estimate = rows[0].estimate('opinion', 'individual_fairness')
   assert cells[1] == f'{np.exp(2.0):.2f} ({np.exp(1.0):.2f})'
-  assert cells[3] == '100.0%' and cells[6] == '40'
-  assert cells[4] == f"{estimate['value']:.4f} ({estimate['null_p95']:.4f})"
+  words = rows[0].content('distinct_word_divergence')
+  assert cells[3] == '100.0%' and cells[7] == '40'
+  assert cells[4] == f"{words['value']:.4f} ({words['null_p95']:.4f})"
+  assert cells[5] == f"{estimate['value']:.4f} ({estimate['null_p95']:.4f})"
   fair = cells_of(text, 'embedding-10')
   assert fair[2] == 'not measured'
-  assert cells_of(text, 'sentiment-1')[1:] == ['not measured'] * 5 + ['–']
+  assert cells_of(text, 'sentiment-1')[1:] == ['not measured'] * 6 + ['–']
   assert data['rows'][0]['measures'] == json.loads(json.dumps(rows[0].measures))
   assert data['rows'][0]['verdicts']['opinion']['individual_fairness'] == 'above the floor'
 
@@ -108,8 +112,8 @@ def test_verdict_depends_on_the_95th_percentile():
 def test_verdict_is_in_the_table(tmp_path, rows, no_figures):
   quiet = ModelRow('quiet', 'sentiment', 1.0, None, None, measures_of(0.0, mention=0.0))
   text, data = write(tmp_path, [rows[0], quiet])
-  assert cells_of(text, 'quiet')[4].endswith('within the floor')
-  assert 'within' not in cells_of(text, 'baseline')[4]
+  assert cells_of(text, 'quiet')[5].endswith('within the floor')
+  assert 'within' not in cells_of(text, 'baseline')[5]
   assert data['rows'][1]['verdicts']['opinion']['group_fairness'] == 'within the floor'
 
 
@@ -174,6 +178,15 @@ def test_agreement_of_every_model_and_pair_of_scorers(tmp_path, rows, no_figures
   assert '## Agreement of the scorers' not in write(tmp_path, rows)[0]  # one scorer
 
 
+def test_shares_below_a_threshold_stand_under_their_headings_whatever_the_order_of_keys(rows):
+  read = json.loads(json.dumps(rows[0].measures, sort_keys=True))  # as from a file
+  read['scorers']['opinion']['individual_fairness']['pairs_below'] = {
+    '0.05': 0.2, '0.1': 0.3, 'floor': 0.1}
+  table = more_measures([ModelRow('baseline', 'baseline', None, None, None, read)])
+  shown = dict(zip(table.header, table.rows[0], strict=True))
+  assert [shown[f'pairs {h}'] for h in ('\u2264 floor', '< 0.05', '< 0.1')] == ['10%', '20%', '30%']
+
+
 def test_provenance_and_limits(tmp_path, rows, no_figures):
   text, data = write(tmp_path, rows, config={'name': 'x', 'odd': '```\n# no'}, seeds={'lm': 3},
                      versions={'jax': '0.1'}, notes=['A note with | and <i>.'])
@@ -182,12 +195,12 @@ def test_provenance_and_limits(tmp_path, rows, no_figures):
     assert phrase in limits
   made = text.split('## How it was made')[1]
   assert rows[0].measures['scorers']['opinion']['fingerprint'] in made
-  assert 'Seeds: lm 3' in made and 'Versions: jax 0.1' in made
+  assert '| seed | lm | 3 |' in made and '| version | jax | 0.1 |' in made
   assert '"odd": "```\\n# no"' in made and '````json' in made
   assert '| baseline | 240 | 2 | 3 | 40 | yes | 30 | 0 | continuation |' in made
   assert 'A note with &#124; and &#60;i&#62;.' in text
   assert data['config']['name'] == 'x' and data['seeds'] == {'lm': 3}
-  versions = package_versions()
+  versions = installed_versions()
   assert versions['numpy'] == np.__version__ and 'fairjax' in versions
 
 

@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import os
+import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,6 +32,7 @@ from fairjax.train import (
 )
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import make_mesh
+from fairjax.train.update import Guard
 
 T, V, K, P = 8, 32, 2, 2
 OPTIMISER = dict(batch_size=8, learning_rate=3e-3, warmup_steps=1, log_every=2, eval_every=3,
@@ -158,22 +162,190 @@ def test_checkpoint_of_another_vocabulary_is_refused(tmp_path):
     _train(_curriculum(tmp_path, feed=feed), 'lm')
 
 
+def _damage(folder, step):
+  """Cuts the largest file of a step's arrays; returns the step's folder."""
+  folder = folder / 'checkpoints' / str(step)
+  path = max((folder / 'state').rglob('d/*'), key=lambda p: p.stat().st_size)
+  os.truncate(path, 10)
+  return folder
+
+
 @pytest.mark.tf
-def test_damaged_parameters_are_refused(tmp_path):
-  lm = _train(_curriculum(tmp_path), 'lm')
-  card = done_card(lm.directory)
-  (lm.directory / 'DONE').write_text(json.dumps(card | {'digest': '0' * 64}))
-  with pytest.raises(UserError, match='is damaged'):
+def test_a_finished_stage_with_a_damaged_checkpoint_is_trained_again_from_an_older_one(
+    tmp_path, uninterrupted):
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  folder, lines = _damage(tmp_path / 'lm', 7), []
+  found = _train(_curriculum(tmp_path, log=lines.append), 'lm')
+  assert found.digest == uninterrupted['lm'].digest
+  assert 'is damaged' in lines[0] and 'DAMAGED CHECKPOINT: step 7' in lines[1]
+  assert 'resumes after step 6' in lines[2]
+  assert folder.with_name('7.corrupt').is_dir() and folder.is_dir()
+  lines.clear()
+  _train(_curriculum(tmp_path, log=lines.append), 'lm')
+  assert lines == ['[lm] finished earlier: nothing to do']
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('done', [True, False])
+def test_a_stage_with_no_good_checkpoint_is_refused_and_left_as_it_is(
+    tmp_path, uninterrupted, done):
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  for step in (6, 7):
+    _damage(tmp_path / 'lm', step)
+  if not done:
+    (tmp_path / 'lm' / 'DONE').unlink()
+  before = {p: p.read_bytes() for p in tmp_path.rglob('*') if p.is_file()}
+  with pytest.raises(UserError, match='holds 2 checkpoints and none can be used'):
     _train(_curriculum(tmp_path), 'lm')
+  assert {p: p.read_bytes() for p in tmp_path.rglob('*') if p.is_file()} == before
 
 
 @pytest.mark.tf
-def test_divergence_names_step_batch_and_last_good_checkpoint(tmp_path):
+@pytest.mark.parametrize('damage', [None, b'', b'{"digest": "0"}'])
+def test_a_lost_or_damaged_done_marker_is_made_again(tmp_path, uninterrupted, damage):
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  path = tmp_path / 'lm' / 'DONE'
+  whole = path.read_bytes()
+  if damage is None:
+    path.unlink()
+  else:
+    path.write_bytes(damage)
+  _train(_curriculum(tmp_path), 'lm')
+  assert path.read_bytes() == whole
+
+
+@pytest.mark.tf
+def test_an_imported_model_is_not_trained_when_its_done_marker_is_lost(tmp_path, uninterrupted):
+  curriculum = _curriculum(tmp_path)
+  curriculum.import_lm(uninterrupted['lm'].params)
+  (tmp_path / 'lm' / 'DONE').unlink()
+  assert _train(curriculum, 'lm').digest == uninterrupted['lm'].digest
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('step', [6, 7])
+def test_an_evaluation_due_at_a_checkpoint_runs_after_a_kill_between_the_two(
+    tmp_path, uninterrupted, step):
+  class Killed(Exception):
+    pass
+
+  def kill(line):  # the checkpoint is being written, the evaluation has not begun
+    if f'[lm] step {step}/' in line:
+      curriculum = next(c for c in made)
+      object.__setattr__(curriculum, '_evaluate_lm', _raise(Killed))
+
+  made = [_curriculum(tmp_path, log=kill)]
+  with pytest.raises(Killed):
+    _train(made[0], 'lm')
+  valid = [x['step'] for x in read_metrics(tmp_path / 'lm' / 'metrics.jsonl')
+           if x['kind'] == 'valid']
+  assert step not in valid
+  found = _train(_curriculum(tmp_path), 'lm')
+  lines, expected = ([x for x in read_metrics(t.directory / 'metrics.jsonl')
+                      if x['kind'] == 'valid'] for t in (found, uninterrupted['lm']))
+  assert lines == expected and [x['step'] for x in lines] == [3, 6, 7]
+  assert done_card(found.directory) == done_card(uninterrupted['lm'].directory)
+
+
+def _raise(error):
+  def function(*_):
+    raise error
+
+  return function
+
+
+class FaultyFeed(ArrayFeed):
+  """At some steps every target is token 2, which no other batch holds."""
+
+  def __init__(self, bad):
+    self._bad = bad
+
+  def train(self, split, *, batch_size, start_step, branches):
+    for step, batch in enumerate(super().train(
+        split, batch_size=batch_size, start_step=start_step, branches=branches), start_step):
+      yield batch | (
+        {'targets': np.full_like(batch['targets'], 2)} if step in self._bad else {})
+
+
+@pytest.fixture
+def poison(monkeypatch):
+  """Loss and gradient are NaN where a target is token 2."""
+  nll = steps._nll
+
+  def poisoned(model, params, hidden, targets):
+    return nll(model, params, hidden, targets) * jnp.where((targets == 2).any(), jnp.nan, 1.0)
+
+  monkeypatch.setattr(steps, '_nll', poisoned)
+  steps.make_lm_step.cache_clear()
+  yield
+  steps.make_lm_step.cache_clear()
+
+
+@pytest.mark.tf
+def test_updates_with_a_non_finite_loss_are_skipped_counted_and_told(tmp_path, poison):
+  lines = []
+  found = _train(_curriculum(tmp_path, feed=FaultyFeed({1, 4, 5}), log=lines.append), 'lm')
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.params))
+  assert done_card(found.directory)['summary']['skipped_updates'] == 3
+  warnings = [line for line in lines if line.startswith('WARNING')]
+  assert 'the first at step 1, batch: train segment 1' in warnings[0]
+  counted = [x.get('skipped_updates', 0) for x in read_metrics(found.directory / 'metrics.jsonl')]
+  assert sum(counted) == 3
+  # Interrupted between two of them: the same bits.
+  stop = StopSignal()
+  other = _curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5}), stop=stop, log=lambda line: (
+    setattr(stop, 'received', stop.received or 'step 3/' in line)))
+  with pytest.raises(Preempted):
+    _train(other, 'lm')
+  again = _train(_curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5})), 'lm')
+  assert again.digest == found.digest
+  assert done_card(again.directory)['summary'] == done_card(found.directory)['summary']
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('first', [0, 4])
+def test_too_many_in_a_row_stop_with_the_last_good_state_and_the_batches(
+    tmp_path, poison, first):
   config = dataclasses.replace(CONFIG, lm=dataclasses.replace(
-    CONFIG.lm, learning_rate=1e38, warmup_steps=0, schedule='constant'))
-  with pytest.raises(TrainingDiverged, match=r'at step \d.*train segment \d.*step None'):
-    _train(_curriculum(tmp_path, config=config), 'lm')
+    CONFIG.lm, steps=12, max_skipped=3, log_every=12, checkpoint_every=12))
+  feed = FaultyFeed(set(range(first, first + 4)))  # those after them are never reached
+  words = f'saved as step {first}' if first else 'no step before was good'
+  with pytest.raises(TrainingDiverged, match=rf'first at step {first}, .*{words}'):
+    _train(_curriculum(tmp_path, config=config, feed=feed), 'lm')
+  told = json.loads((tmp_path / 'lm' / 'diverged.json').read_text())
+  assert told['last_good_step'] == first
+  assert told['skipped'][0] == {'step': first, 'batch': f'train segment {first}'}
   assert done_card(tmp_path / 'lm') is None
+  if first:  # what is saved is the state of an undisturbed run at that step
+    straight = dataclasses.replace(config, lm=dataclasses.replace(
+      config.lm, log_every=4, checkpoint_every=4, keep_checkpoints=9))
+    _train(_curriculum(tmp_path / 'b', config=straight), 'lm')
+    cards = [json.loads((tmp_path / d / 'checkpoints' / '4' / 'card' / 'metadata').read_text())
+             for d in ('lm', 'b/lm')]
+    assert cards[0]['leaves'] == cards[1]['leaves']
+
+
+def test_a_guard_skips_spikes_by_mean_and_deviation():
+  adam = Adam.of(TrainConfig(spike_sigmas=3.0, spike_window=8, max_skipped=2))
+  guard, rng = Guard.fresh(adam), np.random.default_rng(0)
+  history = []
+  for step in range(60):
+    loss = np.float32(2 + 0.1 * rng.normal() + (5 if step in (3, 20, 41, 43, 44) else 0))
+    ok = bool(guard.allows(adam, loss, np.float32(1)))
+    window = np.array(history[-8:], np.float64)
+    expected = guard.in_a_row < 2 and (
+      len(history) < 8 or loss <= window.mean() + 3 * window.std() + 1e-6)
+    assert ok == expected, step
+    if ok:
+      history.append(loss)
+    guard = guard.after(adam, np.bool_(ok), loss)
+    if step == 50:
+      break
+  assert 3 < max(history)  # before the window is full nothing is known
+  assert int(guard.in_a_row) == 0 or int(guard.in_a_row) >= 2
+  for bad in (np.nan, np.inf, -np.inf):
+    assert not Guard.fresh(adam).allows(adam, np.float32(bad), np.float32(1))
+    assert not Guard.fresh(adam).allows(adam, np.float32(1), np.float32(bad))
 
 
 @pytest.mark.tf

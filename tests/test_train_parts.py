@@ -142,16 +142,17 @@ def test_classification_report_by_hand():
   assert report['majority'] == pytest.approx(3 / 5)
 
 
-def test_interval_metrics_weight_and_name_the_first_bad_step():
+def test_interval_metrics_weight_and_leave_skipped_updates_out():
   interval = IntervalMetrics()
-  interval.add(4, {'a': (1.0, 1.0), 'b': (2.0, 0.0)})
-  interval.add(5, {'a': (4.0, 3.0), 'b': (np.nan, 0.0)})
-  assert interval.flush() == ({'a': 13 / 4}, None)
-  interval.add(6, {'a': (1.0, 1.0)})
-  interval.add(7, {'a': (np.inf, 1.0)})
-  interval.add(8, {'a': (np.nan, 1.0)})
-  assert interval.flush()[1] == 7
-  assert interval.flush() == ({}, None)
+  interval.add(4, {'a': (1.0, 1.0), 'b': (2.0, 0.0), 'skipped': (0.0, 1.0)})
+  interval.add(5, {'a': (4.0, 3.0), 'b': (np.nan, 0.0), 'skipped': (0.0, 1.0)})
+  assert interval.flush() == ({'a': 13 / 4}, [(4, True), (5, True)])
+  interval.add(6, {'a': (1.0, 1.0), 'skipped': (0.0, 1.0)})
+  interval.add(7, {'a': (np.inf, 1.0), 'skipped': (1.0, 1.0)})
+  interval.add(8, {'a': (np.nan, 1.0), 'skipped': (1.0, 1.0)})
+  assert interval.flush() == ({'a': 1.0, 'skipped_updates': 2.0},
+                              [(6, True), (7, False), (8, False)])
+  assert interval.flush() == ({}, [])
 
 
 @pytest.mark.tf

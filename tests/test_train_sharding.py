@@ -13,9 +13,12 @@ import pytest
 
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
+from fairjax.model import TransformerXL, likelihood
+from fairjax.model.softmax import parameter_table
+from fairjax.model.streams import Branches
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
-from fairjax.train.sharding import batch_sharding, check_batch_size, on_mesh
+from fairjax.train.sharding import batch_sharding, check_batch_size, on_mesh, to_devices
 from tests import sharding_cases as cases
 
 # Array (path suffix) -> mesh axis of each of its axes; what follows the last named axis is whole.
@@ -47,7 +50,9 @@ PARAMETERS = {
   'ff_out_bias': (),
   'attention_norm_scale': (), 'attention_norm_bias': (), 'ff_norm_scale': (), 'ff_norm_bias': (),
 }
-OTHERS = {'.step': (), '.count': (), '.memory.hidden': (None, ROWS), '.memory.length': (ROWS,)}
+OTHERS = {
+  '.step': (), '.count': (), '.guard.in_a_row': (), '.guard.total': (), '.guard.made': (),
+  '.memory.hidden': (None, ROWS), '.memory.length': (ROWS,)}
 
 
 def _trimmed(spec):
@@ -78,6 +83,49 @@ def test_every_array_of_the_state_lives_where_the_table_says(model):
   if model == 'plain':
     names -= {'cluster_weight', 'cluster_bias'}
   assert seen == names | OTHERS.keys()
+
+
+@pytest.mark.parametrize('model', ['plain', 'adaptive'])
+@jax.enable_x64()
+def test_batches_states_branches_and_logits_live_where_the_table_says(model, monkeypatch):
+  mesh, config = make_mesh(MeshConfig(slices=1, data=2, fsdp=2, model=2)), cases.MODELS[model]
+  state = steps.init_lm_state(config, TrainConfig(batch_size=16), mesh, seed=0)
+  batch = to_devices(cases.make_batch(0, config.vocab_size), mesh)
+  blocks = []  # (scores of a block's tokens, of its words) of one device
+
+  def record(cls, params, cluster, block, num_tokens, *, made=likelihood._Table.of.__func__):
+    table = made(cls, params, cluster, block, num_tokens)
+    blocks.append((num_tokens, table.weight.shape[0], cluster.size))
+    return table
+
+  monkeypatch.setattr(likelihood._Table, 'of', classmethod(record))
+
+  def forward(params, memory, batch):
+    net = TransformerXL(config)
+    output = net.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']),
+                       Branches.from_batch(batch))
+    softmax = {name: params[name] for name in parameter_table(config)}
+    nll = likelihood.token_nll(softmax, config, output.hidden, batch['targets'], block=8)
+    return {'hidden': output.hidden, 'memory': output.memory.hidden, 'pairs': output.pairs,
+            'nll': nll}
+
+  with on_mesh(mesh):
+    found = jax.jit(forward)(state.params, state.memory, batch)
+  rows = ('data', 'fsdp')  # one slice: its axis has one part
+  for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+    name = jax.tree_util.keystr(path)
+    print(f'{name:30s} {str(leaf.shape):18s} {leaf.sharding.spec}')
+    assert _trimmed(leaf.sharding.spec) == ((None, rows) if 'memory' in name else (rows,)), name
+  for name, array in batch.items():
+    print(f'{name:30s} {str(array.shape):18s} {array.sharding.spec}')
+    assert _trimmed(array.sharding.spec) == (ROWS,), name
+  # Scores exist only inside the loss: a device has those of a quarter of the rows and half of the
+  # words (37 padded to 40; the adaptive head holds two more, for its tails).
+  print(blocks)
+  assert blocks
+  for tokens, words, size in blocks:
+    assert tokens == cases.B * cases.T // 4
+    assert words == -(-size // config.vocab_multiple) * config.vocab_multiple // 2
 
 
 @pytest.fixture(scope='module')

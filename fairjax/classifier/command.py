@@ -10,6 +10,7 @@ import numpy as np
 
 from fairjax.classifier.examples import Examples, read_examples
 from fairjax.classifier.quality import quality
+from fairjax.classifier.wordpieces import SPECIAL
 from fairjax.errors import UserError
 
 _HELD_OUT = 0.1  # share of the training texts that stands in for dev texts where none are given
@@ -28,11 +29,17 @@ def train(options: argparse.Namespace, log: Callable[[str], None]) -> None:
     if getattr(options, name) < 1:
       raise UserError(f'--{name} must be positive')
   epochs = options.epochs if options.epochs is not None else (3 if options.init else 8)
-  rate = options.learning_rate or (3e-5 if options.init else 5e-4)
+  rate = options.learning_rate
+  if rate is None:
+    rate = 3e-5 if options.init else 5e-4
   if epochs < 1 or not 0 < rate < 1:
     raise UserError('--epochs must be positive and --learning_rate in (0, 1)')
   if options.max_length < 3 or options.dim % options.heads:
     raise UserError('--max_length must be at least 3 and --heads must divide --dim')
+  if options.vocab_size <= len(SPECIAL):
+    raise UserError(f'--vocab_size={options.vocab_size} leaves no room beside the {len(SPECIAL)} '
+                    'special pieces: give thousands')
+  _check_seed(options.seed)
   data = read_examples(options.data, classes=options.classes, phrases=options.phrases)
   if options.dev:
     dev = read_examples(options.dev, classes=options.classes)
@@ -81,6 +88,7 @@ def evaluate(
   names = [f'bert:{directory}' for directory in options.model] + (options.scorer or [])
   if not names:
     raise UserError('sentiment-classifier evaluate needs --model=DIR or --scorer=NAME')
+  _check_seed(options.seed)
   data = read_examples(options.data, classes=options.classes)
   found = {}
   for name in names:
@@ -114,6 +122,9 @@ def predict(scorer: Any, texts: Sequence[str], *, classes: int) -> np.ndarray:
   values = getattr(scorer, 'values', {})
   if len(values) != classes:
     raise UserError(f'scorer {scorer.name} has no five classes: use --classes=2')
+  if len(set(values.values())) < classes:
+    raise UserError(f'scorer {scorer.name} gives two classes the same value, so they have no '
+                    'order: give each its own, or use --classes=2')
   ranks = np.argsort(np.argsort(list(values.values())))
   return ranks[scorer.probabilities(texts).argmax(-1)]
 
@@ -131,6 +142,11 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     cells += [str(q['undecided']), '-' if decided is None else f'{decided:.3f}', str(q['n'])]
     lines.append(f"| {name} | {' | '.join(cells)} |")
   return '\n'.join(lines)
+
+
+def _check_seed(seed: int) -> None:
+  if seed < 0:
+    raise UserError(f'--seed={seed} must not be negative')
 
 
 def _split(data: Examples, seed: int) -> tuple[Examples, Examples]:

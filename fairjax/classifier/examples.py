@@ -5,6 +5,7 @@ import hashlib
 import os
 import pathlib
 import re
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -61,8 +62,8 @@ def read_examples(path: str | os.PathLike, *, classes: int, phrases: bool = Fals
     text = (gzip.decompress(content) if path.suffix == '.gz' else content).decode('utf-8')
   except OSError as e:
     raise UserError(f'{path}: {getattr(e, "strerror", None) or e}') from None
-  except (UnicodeDecodeError, EOFError) as e:
-    raise UserError(f'{path} is not UTF-8 text ({e})') from None
+  except (UnicodeDecodeError, EOFError, zlib.error) as e:
+    raise UserError(f'{path} is not UTF-8 text, compressed if its name says so ({e})') from None
   lines = [line.removesuffix('\r') for line in text.split('\n')]
   trees = lines[0].startswith('(')
   if phrases and not trees:

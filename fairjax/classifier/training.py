@@ -65,17 +65,21 @@ def train_classifier(
     The card.
 
   Raises:
-    UserError: `output` belongs to another training, or the loss is not finite.
+    UserError: `output` belongs to another training or holds files of something else, or the loss is
+      not finite.
   """
   identity = {'settings': dataclasses.asdict(settings), 'start': start.fingerprint,
               'config': start.config, 'train': train.digest, 'dev': dev.digest, **source}
+  checkpoint, best = output / 'training' / 'last.safetensors', output / 'training/best.safetensors'
   if (output / CARD).is_file():
-    card = json.loads((output / CARD).read_text(encoding='utf-8'))
+    card = _read_card(output / CARD)
     _check_identity(card['identity'], identity, output)
     log(f'[train] {output} finished earlier: nothing to do')
+    _remove(checkpoint, best)  # an interruption after the card leaves them
     return card
+  if not checkpoint.is_file():
+    _check_free(output, start)
   trainer = _Trainer(start, train, dev, settings, mesh or default_mesh(), log)
-  checkpoint, best = output / 'training' / 'last.safetensors', output / 'training/best.safetensors'
   params, opt_state, history = trainer.fresh()
   if checkpoint.is_file():
     tensors, saved = _read(checkpoint)
@@ -107,9 +111,7 @@ def train_classifier(
     'dev_neutral_left_out': dev.neutral, 'max_length': start.max_length,
     'train_truncated': trainer.train.truncated, 'dev_truncated': trainer.dev.truncated}
   write_json(output / CARD, card)
-  for path in (checkpoint, best):
-    path.unlink()
-  checkpoint.parent.rmdir()
+  _remove(checkpoint, best)
   return card
 
 
@@ -177,7 +179,7 @@ class _Trainer:
     if self._runner is None:
       self._runner = BatchRunner(
         lambda p, ids, mask, packing: class_logits(
-          p, arch, encode(p, arch, ids, mask, packing=packing)), params,
+          p, arch, encode(p, arch, ids, mask, packing=packing, first_only=True)), params,
         max_length=self._start.max_length, pad_id=arch.pad_id, mesh=self._mesh)
     self._runner.load(params)
     return quality(self._dev_labels, self._runner(self.dev.ids).argmax(-1),
@@ -212,7 +214,7 @@ class _Trainer:
 def _loss(params, arch, batch, key) -> jax.Array:
   """Mean cross-entropy over the rows that are no padding."""
   keys = jax.random.split(key)
-  hidden = encode(params, arch, batch['ids'], batch['mask'], key=keys[0])
+  hidden = encode(params, arch, batch['ids'], batch['mask'], key=keys[0], first_only=True)
   logits = class_logits(params, arch, hidden, key=keys[1])
   each = optax.softmax_cross_entropy_with_integer_labels(logits, batch['labels'])
   return (each * batch['weights']).sum() / batch['weights'].sum()
@@ -261,6 +263,35 @@ def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         file.metadata()['card'])
   except (OSError, SafetensorError, ValueError, KeyError, TypeError) as e:
     raise UserError(f'{path} is damaged ({e}): delete its folder to train again') from None
+
+
+def _read_card(path: pathlib.Path) -> dict[str, Any]:
+  """The card of a finished training."""
+  try:
+    card = json.loads(path.read_text(encoding='utf-8'))
+    if isinstance(card['identity'], dict):
+      return card
+  except (OSError, ValueError, KeyError, TypeError):
+    pass
+  raise UserError(f'{path} is not the card of a finished training: name another --output, or '
+                  'delete it to train again')
+
+
+def _check_free(output: pathlib.Path, start: Start) -> None:
+  """A training that begins must not write over files that are not its own."""
+  for name in ('config.json', 'model.safetensors', *start.files):
+    path = output / name
+    if path.exists() and (name not in start.files or path.read_bytes() != start.files[name]):
+      raise UserError(f'{path} exists and is not of this training: it would be written over; name '
+                      'a new folder with --output')
+
+
+def _remove(checkpoint: pathlib.Path, best: pathlib.Path) -> None:
+  """Removes what an interrupted training would go on with."""
+  for path in (checkpoint, best):
+    path.unlink(missing_ok=True)
+  if checkpoint.parent.is_dir() and not any(checkpoint.parent.iterdir()):
+    checkpoint.parent.rmdir()
 
 
 def _unflatten(tree: Any, tensors: dict[str, np.ndarray], *, where: pathlib.Path) -> Any:

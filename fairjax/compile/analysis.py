@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fairjax.chips import Slice
 from fairjax.compile import hlo, hlo_cost, loops
-from fairjax.compile.chips import Slice, slice_devices
+from fairjax.compile.devices import slice_devices
 from fairjax.config import Config
 
 _OUT_OF_MEMORY = re.compile(

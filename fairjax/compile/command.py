@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from fairjax.compile.chips import Slice, find_slice
+from fairjax.chips import Slice, find_slice
 from fairjax.config import Config
 from fairjax.errors import UserError
 

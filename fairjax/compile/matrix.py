@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fairjax.compile.chips import CHIPS, find_slice
+from fairjax.chips import CHIPS, find_slice
 from fairjax.compile.text import gib
 from fairjax.config_files import load_config
 from fairjax.files import atomic_write, write_json
@@ -138,7 +138,7 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
             '|---|---|---|---|---|---|---|']
   lines += [f'| {c.name} | {c.devices} | {gib(c.hbm)} | {gib(c.available_hbm)} | '
             f'{c.peak_flops / 1e12:g} | {c.bandwidth / 1e9:g} | {c.source} |'
-            for c in CHIPS.values()]
+            for c in CHIPS.values() if c.compiles]
   return '\n'.join(lines) + '\n'
 
 

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Callable
 
+from fairjax.chips import Slice, slices_of
 from fairjax.compile.analysis import Analysis, analyse
-from fairjax.compile.chips import Slice, slices_of
 from fairjax.config import Config
 from fairjax.errors import UserError
 

@@ -86,6 +86,9 @@ class TokenMatcher:
     self._only_first[[i for i, b in self._begins.items() if b.only_first]] = True
     self._ends_in_word = np.array([_ends_in_word(s) for s in self._surfaces])
     self._pair_may_match = functools.lru_cache(maxsize=1 << 20)(self._check_pair)
+    self._word_list = vocabulary.kind == 'word'
+    self._may_be_unknown = self._word_list or any(
+      self._is_unknown(t) for v in attribute.values for t in v.tokens)
 
   def find(self, ids: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, int]:
     """All matches in `ids` that begin and end at borders of tokens.
@@ -117,6 +120,31 @@ class TokenMatcher:
       spans += [(start + a, start + b, value) for a, b, value in found]
       unaligned += left_out
     return np.array(spans, np.int32).reshape(-1, 3), unaligned
+
+  def count_unknown(self, text: str) -> int:
+    """Matches in a text that its ids do not show, because they are the unknown id.
+
+    With a list of words that is a match of which a word is not in the list ("Iran," where only
+    "Iran" is), with pieces one with a character that has no piece. `find` cannot see them: what it
+    counts as left out is in the ids.
+
+    Args:
+      text: one document.
+    """
+    if not self._may_be_unknown:
+      return 0
+    if self._word_list:
+      text = ' '.join(text.split())  # as the words are decoded
+    unknown = 0
+    for start, end, _ in self._text_matcher.find(text):
+      if self._word_list:  # the whole words that the match reaches into
+        start, end = text.rfind(' ', 0, start) + 1, text.find(' ', end)
+        end = end if end >= 0 else len(text)
+      unknown += self._is_unknown(text[start:end])
+    return unknown
+
+  def _is_unknown(self, text: str) -> bool:
+    return self.vocabulary.unk_id in self.vocabulary.encode(text)
 
   def _candidates(self, ids: np.ndarray, start: int, end: int) -> np.ndarray:
     """Places in [start, end) whose id may begin a match: all of these and few others."""

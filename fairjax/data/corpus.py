@@ -120,6 +120,7 @@ class Corpus:
       inputs['lines_per_document'] = data.lines_per_document
     if data.broken != 'error':
       inputs['broken'] = data.broken
+      inputs['max_line_bytes'] = data.max_line_bytes
     if data.holdout:
       inputs['holdout'] = list(data.holdout)
     if self.is_tfds:
@@ -139,7 +140,8 @@ class Corpus:
     data = self.data
     return read_documents(
       paths, layout=data.source, text_column=data.text_column,
-      lines_per_document=data.lines_per_document, broken=data.broken, counts=counts)
+      lines_per_document=data.lines_per_document, broken=data.broken,
+      max_line_bytes=data.max_line_bytes, counts=counts)
 
 
 class TfdsDataset:

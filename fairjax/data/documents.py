@@ -7,27 +7,36 @@ an error that names file and line.
 Normalised: a carriage return before a line end, NUL characters and a byte order mark are removed;
 blank lines are no documents. White space at both ends of a document (of a line in `wikitext` and
 `newscrawl_sentences`) is removed too, uncounted, as no word depends on it. Kept as they are: all
-other characters, also those that some programs take for line ends.
+other characters, also those that some programs take for line ends (U+FFFD, which an earlier
+conversion put where it could not read, is counted), and documents that occur again.
+
+Errors: a file that is missing, empty or cut off, and a line that cannot be decoded or is longer
+than `max_line_bytes`, which is never held in memory whole. `fairjax data check` (see
+`fairjax.data.check`) lists them all instead of stopping at the first.
 """
 
 import base64
 import collections
+import contextlib
 import dataclasses
+import functools
 import glob
 import gzip
-import io
 import itertools
 import os
 import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
 
 from fairjax.errors import UserError, unknown_name
 
 # ` = Title = `; ` = = Section = = ` begins with a second sign.
 _TITLE = re.compile(r' ?= (?!=)(?:.*[^= ])? ?= ?')
 _BOM = b'\xef\xbb\xbf'
+_REPLACEMENT = '\ufffd'
+MAX_LINE_BYTES = 1 << 24
 
 
 def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
@@ -66,11 +75,22 @@ class _Options:
   text_column: int
   lines_per_document: int
   skip_broken: bool
+  max_line_bytes: int
+  report: Callable[[str], None] | None
+
+  def broken_line(self, counts: collections.Counter, message: str, hint: str) -> None:
+    """Counts and leaves out a line, or raises."""
+    if self.report:
+      self.report(message)
+    elif not self.skip_broken:
+      raise UserError(f'{message}: {hint}')
+    counts['broken_lines'] += 1
 
 
 def read_documents(
   paths: Iterable[str | os.PathLike], *, layout: str, text_column: int = -1,
-  lines_per_document: int = 1, broken: str = 'error', counts: collections.Counter | None = None,
+  lines_per_document: int = 1, broken: str = 'error', max_line_bytes: int = MAX_LINE_BYTES,
+  report: Callable[[str], None] | None = None, counts: collections.Counter | None = None,
 ) -> Iterator[str]:
   """Yields the documents of files, in order, as they are read.
 
@@ -92,10 +112,13 @@ def read_documents(
       all that such a file knows.
     text_column: of `tsv` and `newscrawl`, from 0; negative numbers count from the last column.
     lines_per_document: of `newscrawl_sentences`.
-    broken: what happens to a line that is not UTF-8, has too few columns or whose base64 is wrong:
-      `error`, or `skip`, which counts them as broken_lines. A `wikitext` file is never repaired.
-    counts: is added to: files, lines, documents, blank_lines, blank_documents,
-      carriage_returns, nul_characters, byte_order_marks, untitled, broken_lines.
+    broken: what happens to a line that is not UTF-8, too long, has too few columns or whose base64
+      is wrong: `error`, or `skip`, which counts them as broken_lines. A `wikitext` file is never
+      repaired.
+    max_line_bytes: longest line, without its end.
+    report: gets the message about each such line (which is then left out) instead of an error.
+    counts: is added to: files, lines, documents, blank_lines, blank_documents, carriage_returns,
+      nul_characters, byte_order_marks, replacement_characters, untitled, broken_lines.
 
   Yields:
     Text that is not blank.
@@ -108,7 +131,8 @@ def read_documents(
     raise unknown_name('layout', layout, _LAYOUTS)
   if broken not in ('error', 'skip'):
     raise unknown_name('way with broken lines', broken, ('error', 'skip'))
-  options = _Options(text_column, lines_per_document, broken == 'skip' and layout != 'wikitext')
+  options = _Options(text_column, lines_per_document, broken == 'skip' and layout != 'wikitext',
+                     max_line_bytes, report)
   counts = collections.Counter() if counts is None else counts
   for path in list_files(paths):
     before, broken_before = counts['documents'], counts['broken_lines']
@@ -124,10 +148,16 @@ def read_documents(
 def _read_lines(
   path: str, options: _Options, counts: collections.Counter) -> Iterator[tuple[int, str]]:
   """Numbered lines without their ends."""
-  number = 0
-  try:
-    with _open(path) as file:
-      for number, line in enumerate(file, 1):
+  number, raw = 0, None
+  with contextlib.ExitStack() as stack:
+    try:
+      raw, file = _open(path, stack)
+      for number, line in enumerate(_bounded_lines(file, options.max_line_bytes), 1):
+        if line is None:
+          options.broken_line(
+            counts, f'{path}:{number}: a line of more than {options.max_line_bytes:,} bytes',
+            'is this a text file? If so, raise data.max_line_bytes')
+          continue
         if number == 1 and line.startswith(_BOM):
           line = line[len(_BOM):]
           counts['byte_order_marks'] += 1
@@ -141,35 +171,46 @@ def _read_lines(
         try:
           text = line.decode('utf-8')
         except UnicodeDecodeError as e:
-          if options.skip_broken:
-            counts['broken_lines'] += 1
-            continue
-          raise UserError(f'{path}:{number}: {_not_utf8(e, "line")}: convert the file, e.g. with '
-                          'iconv') from None
+          options.broken_line(counts, f'{path}:{number}: {_not_utf8(e, "line")}',
+                              'convert the file, e.g. with iconv')
+          continue
+        if _REPLACEMENT in text:
+          counts['replacement_characters'] += text.count(_REPLACEMENT)
         yield number, text
-  except EOFError:
-    raise UserError(f'{path}:{number + 1}: the gzip file ends here without its end mark: it is '
-                    'cut off; fetch it again') from None
-  except (zlib.error, gzip.BadGzipFile) as e:
-    raise UserError(f'{path}:{number + 1}: the gzip file is damaged ({e}): fetch it again'
-                    ) from None
-  except OSError as e:
-    raise UserError(f'{path}: cannot be read ({e.strerror or e})') from None
+    except EOFError:
+      raise UserError(f'{path}:{number + 1}: the gzip file ends here without its end mark: it is '
+                      f'cut off at byte {os.path.getsize(path)}; fetch it again') from None
+    except (zlib.error, gzip.BadGzipFile) as e:
+      raise UserError(f'{path}:{number + 1}: the gzip file is damaged at or before byte '
+                      f'{raw.tell()} ({e}): fetch it again') from None
+    except OSError as e:
+      raise UserError(f'{path}: cannot be read ({e.strerror or e})') from None
   if not number:
     raise UserError(f'{path} is empty')
   counts['lines'] += number
 
 
-def _open(path: str) -> io.BufferedIOBase:
-  """Binary file, decompressed if it is gzip."""
-  path = pathlib.Path(path)
-  with path.open('rb') as file:
-    is_gzip = file.read(2) == b'\x1f\x8b'
+def _open(path: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
+  """The file as it lies on the disk, and its content: decompressed if it is gzip."""
+  raw = stack.enter_context(open(path, 'rb'))
+  is_gzip = raw.read(2) == b'\x1f\x8b'
+  raw.seek(0)
   if is_gzip:
-    return gzip.open(path, 'rb')
-  if path.suffix == '.gz' and path.stat().st_size:
+    return raw, stack.enter_context(gzip.GzipFile(fileobj=raw))
+  if pathlib.Path(path).suffix == '.gz' and os.path.getsize(path):
     raise UserError(f'{path}: the name ends in .gz, but the content is not gzip')
-  return path.open('rb')
+  return raw, raw
+
+
+def _bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
+  """Lines with their ends; None for one that is longer than `most` bytes without its end."""
+  for line in iter(functools.partial(file.readline, most + 2), b''):
+    if len(line) > most and len(line.rstrip(b'\r\n')) > most:
+      while line and not line.endswith(b'\n'):  # to its end, a piece at a time
+        line = file.readline(1 << 20)
+      yield None
+    else:
+      yield line
 
 
 def _not_utf8(error: UnicodeDecodeError, what: str) -> str:
@@ -222,26 +263,25 @@ def _columns(
       counts['blank_lines'] += 1
       continue
     columns = line.split('\t')
-    text = problem = None
+    text = problem = hint = None
     if not -len(columns) <= options.text_column < len(columns):
-      problem = (f'{len(columns)} column(s), so none has the number {options.text_column}: set '
-                 'data.text_column')
+      problem = f'{len(columns)} column(s), so none has the number {options.text_column}'
+      hint = 'set data.text_column'
     else:
       try:
         text = decode(columns[options.text_column]).strip()
       except UnicodeDecodeError as e:
-        problem = f'{_not_utf8(e, "decoded text")}: repair the line'
+        problem, hint = _not_utf8(e, 'decoded text'), 'repair the line'
       except ValueError as e:
-        problem = f'column {options.text_column} is not base64 ({e}): repair the line'
+        problem = f'column {options.text_column} is not base64 ({e})'
+        hint = 'repair the line'
     if text:
       yield text
     elif problem is None:
       counts['blank_documents'] += 1
-    elif options.skip_broken:
-      counts['broken_lines'] += 1
     else:
-      raise UserError(f'{path}:{number}: {problem}, or leave such lines out, counted: '
-                      'data.broken=skip')
+      options.broken_line(counts, f'{path}:{number}: {problem}',
+                          f'{hint}, or leave such lines out, counted: data.broken=skip')
 
 
 def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:

@@ -7,13 +7,12 @@
       train_sensitive/ ...      those of documents with a sensitive token (H-23, H-25)
       holdout/ tfds/            see fairjax.data.holdout and wikitext_builder, where they are used
       progress/                 encoded chunks of a preparation that is not finished
-      manifest.json             written last
+      manifest.json COMPLETE    written last, see fairjax.data.manifest
 
 Documents are encoded by `fairjax.data.encode`, with the ids of the seqio task in
 `fairjax.data.tasks` but without TensorFlow.
 """
 
-import collections
 import contextlib
 import dataclasses
 import fcntl
@@ -28,22 +27,18 @@ from typing import Any
 
 from fairjax.config import FILE_SOURCES, MACHINE_FIELDS, Config, DataConfig
 from fairjax.config_files import config_differences, from_dict
-from fairjax.counterfactual import (
-  Attribute,
-  TokenMatcher,
-  load_attribute,
-  replacement_pieces,
-)
+from fairjax.counterfactual import Attribute, load_attribute
 from fairjax.data.corpus import SPLITS, Corpus
-from fairjax.data.encode import encode_documents
 from fairjax.data.line_sample import sample_lines
-from fairjax.data.token_store import (
-  MANIFEST,
-  TokenStoreInfo,
-  open_token_store,
-  write_sensitive_store,
-  write_token_store,
+from fairjax.data.manifest import (
+  describe_files,
+  is_complete,
+  read_checked,
+  read_manifest,
+  write_manifest,
 )
+from fairjax.data.splits import PROGRESS, SENSITIVE, make_stores, report_holdout
+from fairjax.data.token_store import TokenStoreInfo, open_token_store
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import write_json
 from fairjax.vocabulary import (
@@ -53,8 +48,7 @@ from fairjax.vocabulary import (
   train_sentencepiece,
 )
 
-SENSITIVE = '_sensitive'
-PROGRESS = 'progress'  # folder of what an interrupted run goes on with
+_AGAIN = 'delete the folder and run fairjax data again'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +90,13 @@ class PreparedData:
     """
     if split not in self.manifest['splits']:
       raise unknown_name('split', split, self.manifest['splits'])
-    return open_token_store(
+    store = open_token_store(
       self.directory / split, vocabulary=self.vocabulary.fingerprint,
       attribute=self.attribute.fingerprint)
+    if _summary(store) != self.manifest['splits'][split]:
+      raise UserError(f'{store.path} is not the store that {self.directory / "manifest.json"} '
+                      f'names: delete {self.directory} and run fairjax data again')
+    return store
 
   def documents(self, split: str) -> Iterator[str]:
     """Texts of a split, in the order of the source, read anew.
@@ -155,20 +153,24 @@ def _prepare(config, corpus, given, log) -> PreparedData:
   else:
     _check_unchanged(directory, saved, inputs)
   if corpus.data.holdout:
-    _report_holdout(corpus, log)
+    report_holdout(corpus, log)
   vocabulary = _make_vocabulary(corpus, directory / 'vocabulary', given, log)
-  manifest = _read_json(directory / 'manifest.json')
+  manifest = _finished_manifest(directory)
   if manifest is None:
-    stores, counts = _make_stores(config, corpus, vocabulary, log)
+    stores, counts = make_stores(config, corpus, vocabulary, log)
+    made = sorted(f'vocabulary/{path.name}' for path in (directory / 'vocabulary').iterdir())
     manifest = {
-      'inputs': inputs, 'vocabulary': vocabulary.fingerprint, 'normalised': counts,
+      'files': describe_files(directory, made), 'inputs': inputs,
+      'vocabulary': vocabulary.fingerprint, **counts,
       'config': {'attribute': config.attribute, 'data': {
         k: v for k, v in dataclasses.asdict(corpus.data).items()
         if f'data.{k}' not in MACHINE_FIELDS}},
       'splits': {s.split: _summary(s) for s in stores}}
-    write_json(directory / 'manifest.json', manifest)
-    shutil.rmtree(directory / PROGRESS)
-    manifest = _read_json(directory / 'manifest.json')
+    write_manifest(directory, manifest)
+    manifest = read_manifest(directory, again=_AGAIN)
+  # Also where the manifest is of an earlier run, which was killed right after it.
+  shutil.rmtree(directory / PROGRESS, ignore_errors=True)
+  _check_files(directory, manifest)
   prepared = PreparedData(directory, corpus.attribute, vocabulary, corpus.data, manifest)
   for split in manifest['splits']:
     prepared.store(split)
@@ -178,8 +180,10 @@ def _prepare(config, corpus, given, log) -> PreparedData:
 @contextlib.contextmanager
 def _only_process(directory: pathlib.Path) -> Iterator[None]:
   """Holds the folder's lock, unless its data are finished; the lock ends with the process."""
-  if (directory / 'manifest.json').is_file():
+  if _finished_manifest(directory) is not None:
     yield
+    with contextlib.suppress(OSError):  # of a run killed right after the manifest; may be read-only
+      (directory / '.lock').unlink()
     return
   directory.mkdir(parents=True, exist_ok=True)
   with open(directory / '.lock', 'w', encoding='utf-8') as file:
@@ -189,8 +193,26 @@ def _only_process(directory: pathlib.Path) -> Iterator[None]:
       raise UserError(f'another process is preparing {directory}: wait for it, or use another '
                       'folder') from None
     yield
-    if (directory / 'manifest.json').is_file():
+    if is_complete(directory):
       (directory / '.lock').unlink(missing_ok=True)
+
+
+def _finished_manifest(directory: pathlib.Path) -> dict[str, Any] | None:
+  """The manifest of a folder whose stores are all there; a store that was deleted is made again.
+
+  Raises:
+    UserError: the manifest is damaged.
+  """
+  if not is_complete(directory):
+    return None
+  manifest = read_manifest(directory, again=_AGAIN)
+  return manifest if all(is_complete(directory / s) for s in manifest['splits']) else None
+
+
+def _check_files(directory: pathlib.Path, manifest: Mapping[str, Any]) -> None:
+  """Compares the vocabulary's files, which are small, with the manifest."""
+  for name in manifest['files']:
+    read_checked(directory, name, manifest['files'], again=_AGAIN)
 
 
 def open_prepared(directory: str | os.PathLike) -> PreparedData:
@@ -200,10 +222,11 @@ def open_prepared(directory: str | os.PathLike) -> PreparedData:
     UserError: the folder is missing, not finished or damaged, or its attribute has changed.
   """
   directory = pathlib.Path(directory)
-  manifest = _read_json(directory / 'manifest.json')
-  if manifest is None or 'config' not in manifest:
+  if not is_complete(directory):
     raise UserError(f'no finished data in {directory}: run fairjax data (of this version) first; '
                     'they lie in the folder data of its workdir')
+  manifest = read_manifest(directory, again=_AGAIN)
+  _check_files(directory, manifest)
   saved = manifest['config']
   files = {split: tuple(f['path'] for f in found)
            for split, found in manifest['inputs'].get('files', {}).items()}
@@ -292,100 +315,11 @@ def _word_list(texts: list[str]) -> list[str]:
   return [f'{word} {word}.' for word in words]
 
 
-def _make_stores(config, corpus, vocabulary, log):
-  """Writes the stores that are not complete; returns all, and what the reader normalised."""
-  attribute, matcher, stores, counts = corpus.attribute, None, [], {}
-  for split in SPLITS:
-    store, counts[split] = _finished_store(corpus, split, vocabulary)
-    if store is None:
-      matcher = matcher or TokenMatcher(attribute, vocabulary)
-      store, counts[split] = _make_store(corpus, split, matcher, log)
-    if split == 'train' and not store.matches:
-      raise _no_sensitive_token(attribute, store)
-    sensitive = write_sensitive_store(
-      corpus.directory / f'{split}{SENSITIVE}', store, split=f'{split}{SENSITIVE}')
-    stores += [store, sensitive]
-    _report(store, sensitive, counts[split], log)
-  missing = [v.text for v, n in zip(attribute.values, stores[0].value_counts, strict=True) if not n]
-  if missing:
-    log(f'[data] values of {attribute.name} that no training document holds as tokens: '
-        + ', '.join(missing))
-  for line in replacement_pieces(attribute, vocabulary).unusable(
-      num_pieces=config.debias.pieces_per_branch):
-    log(f'[data] never a counterfactual: {line}')
-  if corpus.data.holdout:
-    counts['all'] = dict(corpus.holdout().counts)
-  return stores, counts
-
-
-def _make_store(corpus, split, matcher, log):
-  """Encodes a split and writes its store; returns it and what the reader normalised."""
-  counts, chunks = collections.Counter(), corpus.directory / PROGRESS / split
-  encoded = encode_documents(
-    corpus.texts(split, counts), chunks, vocabulary=matcher.vocabulary,
-    vocabulary_folder=corpus.directory / 'vocabulary', workers=corpus.data.workers,
-    size=corpus.size(split), name=split, log=log)
-  counts = dict(counts)
-  write_json(chunks.with_suffix('.json'), counts)
-  store = write_token_store(
-    corpus.directory / split, encoded, split=split, matcher=matcher,
-    order_seed=corpus.data.seed if split == 'train' else None)
-  shutil.rmtree(chunks)
-  return store, counts
-
-
-def _finished_store(corpus, split, vocabulary) -> tuple[TokenStoreInfo | None, dict[str, int]]:
-  """The store of an earlier, interrupted run with its counts, if it is complete."""
-  counts = _read_json(corpus.directory / PROGRESS / f'{split}.json')
-  if counts is None or not (corpus.directory / split / MANIFEST).is_file():
-    return None, {}
-  return open_token_store(
-    corpus.directory / split, vocabulary=vocabulary.fingerprint,
-    attribute=corpus.attribute.fingerprint), counts
-
-
-def _no_sensitive_token(attribute: Attribute, store: TokenStoreInfo) -> UserError:
-  values = ', '.join(attribute.value_texts[:5]) + (', ...' if len(attribute.values) > 5 else '')
-  hint = 'choose an attribute that the text mentions (--config.attribute=...) or more text'
-  if store.unaligned:
-    hint = (f'{store.unaligned} stand inside other tokens: use --config.data.vocabulary='
-            'sentencepiece, or tokenised text')
-  return UserError(f'the training documents hold no sensitive token of attribute '
-                   f"'{attribute.name}' ({values}): {hint}")
-
-
-def _report_holdout(corpus: Corpus, log) -> None:
-  made_before = (corpus.directory / 'holdout' / 'holdout.json').is_file()
-  found = corpus.holdout()
-  if not made_before:
-    log(f'[data] held out behind {found.train:,} training documents: the next {found.valid:,} as '
-        f'valid, the last {found.test:,} as test')
-    _report_changes('all files', found.counts, log)
-
-
-def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, counts, log) -> None:
-  log(f'[data] {store.split}: {store.documents:,} documents, {store.words:,} words, '
-      f'{store.tokens:,} tokens; {sensitive.documents:,} documents with a sensitive token '
-      f'({store.matches:,} in all)')
-  _report_changes(store.split, counts, log)
-  if store.unaligned:
-    log(f'[data] {store.split}: {store.unaligned:,} sensitive tokens stand inside other tokens and '
-        'are not used')
-
-
-def _report_changes(name: str, counts: Mapping[str, int], log) -> None:
-  changes = {k: v for k, v in counts.items()
-             if v and k not in ('files', 'lines', 'documents', 'blank_lines')}
-  if changes:
-    log(f'[data] {name}, normalised or left out: '
-        + ', '.join(f'{v:,} {k.replace("_", " ")}' for k, v in sorted(changes.items())))
-
-
 def _summary(store: TokenStoreInfo) -> dict[str, Any]:
-  values = dataclasses.asdict(store)
-  for field in ('path', 'split', 'vocabulary', 'attribute'):
+  values = json.loads(json.dumps(dataclasses.asdict(store) | {'path': ''}))
+  for field in ('path', 'split', 'vocabulary', 'attribute', 'normalised'):
     del values[field]
-  return values
+  return values | {'sha256': store.sha256}
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any] | None:

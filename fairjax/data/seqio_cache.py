@@ -3,6 +3,7 @@
     DIRECTORY/fairjax_SOURCE/
       train.tfrecord-00000-of-00016 ...   examples in front of the task's cache placeholder
       info.train.json, stats.train.json   features and counts
+      fairjax.json                        whose data these are; bytes and SHA-256 of the files
       COMPLETED                           written last
 
 Examples are dealt to the files in blocks of 16, which is how seqio reads a cache of up to 16 files,
@@ -21,6 +22,7 @@ import seqio
 import tensorflow as tf
 
 from fairjax.data.corpus import SPLITS
+from fairjax.data.manifest import check_sizes, describe_files
 from fairjax.data.prepare import PreparedData
 from fairjax.data.tasks import open_examples, register_corpus_task
 from fairjax.errors import UserError
@@ -55,9 +57,15 @@ def write_seqio_cache(
   folder = pathlib.Path(directory).resolve() / seqio.get_task_dir_from_name(task.name)
   identity = {'fairjax_data': prepared.fingerprint}
   if (folder / 'COMPLETED').is_file():
-    path = folder / 'fairjax.json'
-    if not path.is_file() or json.loads(path.read_text(encoding='utf-8')) != identity:
+    path, again = folder / 'fairjax.json', 'delete the folder to make it anew'
+    try:
+      found = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else {}
+      files = found.pop('files', {})
+    except (ValueError, AttributeError) as e:
+      raise UserError(f'{path} is damaged ({e}): {again}') from None
+    if found != identity:
       raise UserError(f'{folder} holds the cache of other data: use another folder, or delete it')
+    check_sizes(folder, files, again=again)
     log(f'[data] {folder} is complete: nothing to do')
   else:
     shutil.rmtree(folder, ignore_errors=True)
@@ -70,7 +78,8 @@ def write_seqio_cache(
                         'were prepared: its files have changed; prepare them in another folder')
       log(f'[data] seqio cache of {split}: {stats["examples"]:,} examples, '
           f'{stats["targets_tokens"]:,} tokens')
-    write_json(folder / 'fairjax.json', identity)
+    written = [p.name for p in sorted(folder.iterdir())]
+    write_json(folder / 'fairjax.json', identity | {'files': describe_files(folder, written)})
     (folder / 'COMPLETED').touch()
   seqio.add_global_cache_dirs([str(folder.parent)])
   return task

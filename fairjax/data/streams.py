@@ -10,7 +10,8 @@ import numpy as np
 
 from fairjax.data.branch_builder import BranchBuilder
 from fairjax.data.prepare import PreparedData
-from fairjax.data.token_store import TokenRows, TokenStoreInfo
+from fairjax.data.rows import TokenRows
+from fairjax.data.token_store import TokenStoreInfo
 from fairjax.errors import UserError, unknown_name
 
 

@@ -5,6 +5,7 @@ example is `{'targets': ids with eos, 'targets_pretokenized': text}`.
 """
 
 import functools
+import pathlib
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -12,6 +13,7 @@ import seqio
 import tensorflow as tf
 
 from fairjax.data.corpus import SPLITS, Corpus
+from fairjax.data.tfrecords import check_tfrecords
 from fairjax.data.token_store import TokenizedDocument
 from fairjax.data.vocabularies import SeqioVocabulary
 from fairjax.errors import UserError
@@ -132,6 +134,9 @@ def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
     for example in examples.prefetch(16).as_numpy_iterator():
       yield example['text'].decode('utf-8')
   except tf.errors.OpError as e:
+    folder = pathlib.Path(name_and_dir[1]) / name_and_dir[0].replace(':', '/')
+    for path in sorted(folder.glob(f'*-{split}.tfrecord-*')):
+      check_tfrecords(path)  # names file and byte, where it can
     raise UserError(f'{name_and_dir[0]} in {name_and_dir[1]} cannot be read ({_first_line(e)}): '
                     'delete the dataset to make it anew') from None
 

@@ -24,6 +24,7 @@ from fairjax.files import atomic_write, write_json
 SPLITS = ('train', 'valid', 'test')
 _CHECKSUMS = pathlib.Path(__file__).parent / 'assets' / 'wikitext_checksums.txt'
 _BLOCK = 1 << 20
+MOST_UNPACKED_BYTES = 2 << 30  # four times the largest official file
 _TIMEOUT_SECONDS = 60
 
 
@@ -188,6 +189,9 @@ def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> dict[str, pathlib.Pa
         if name not in members:
           raise UserError(f'{archive} holds no {name}: it is another zip (the raw variant is not '
                           'tokenised); fetch wikitext-*-v1.zip')
+        if members[name].file_size > MOST_UNPACKED_BYTES:
+          raise UserError(f'{archive}: {name} would have {members[name].file_size:,} bytes: it is '
+                          'not the official zip; fetch it again')
         found[split] = folder / name
         if found[split].is_file() and found[split].stat().st_size == members[name].file_size:
           continue

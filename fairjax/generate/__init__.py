@@ -3,16 +3,19 @@
 Reading records needs no JAX; it is imported when something is sampled.
 """
 
+from fairjax.generate.manifests import check_complete, manifest_of
 from fairjax.generate.records import RecordWriter, parse_record, read_records, repair
 
 __all__ = [
-  'GenerationSummary', 'RecordWriter', 'generate', 'manifest_of', 'parse_record', 'read_records',
-  'repair', 'sample_continuations', 'sentence_end_ids',
+  'GenerationSummary', 'RecordWriter', 'check_complete', 'generate', 'manifest_of',
+  'next_token_log_probs',
+  'parse_record', 'read_records', 'repair', 'sample_continuations', 'sentence_end_ids',
 ]
 
 _LAZY = {
-  'GenerationSummary': 'generations', 'generate': 'generations', 'manifest_of': 'generations',
-  'sample_continuations': 'sampler', 'sentence_end_ids': 'generations',
+  'GenerationSummary': 'generations', 'generate': 'generations',
+  'next_token_log_probs': 'next_token', 'sample_continuations': 'sampler',
+  'sentence_end_ids': 'generations',
 }
 
 

@@ -4,6 +4,7 @@ Beside the file `x.jsonl.gz` lies `x.manifest.json`: who generated it and how (t
 is compared when the work is resumed, and whether it is complete.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -15,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from fairjax import processes
 from fairjax.config import SampleConfig
 from fairjax.config_files import config_differences, to_dict
 from fairjax.counterfactual.attributes import Attribute, Prefix
 from fairjax.errors import UserError
 from fairjax.files import write_json
+from fairjax.generate.manifests import check_complete, file_sha256, manifest_of, read_manifest
 from fairjax.generate.records import RecordWriter, read_records, repair
 from fairjax.generate.sampler import sample_continuations
 from fairjax.model.decode_loop import Decoder
@@ -79,6 +82,9 @@ def generate(
   `prefix + continuation` is the text as the vocabulary decodes it: a continuation begins with the
   space between the two, if there is one.
 
+  In a group of processes all call it, with the same arguments and a mesh of all devices; the first
+  one writes.
+
   Args:
     params: of the model.
     decoder: the model.
@@ -103,15 +109,43 @@ def generate(
   if decoder.vocab_size < vocabulary.size:
     raise UserError(f'the model has {decoder.vocab_size} ids, the vocabulary {vocabulary.size}: '
                     'they do not belong together')
-  manifest_path = manifest_of(path)
   identity = _identity(decoder, vocabulary, attribute, sample, prefixes, model, card, coupled)
+  opened = _open_records(path, identity, work, sample, model, log) if processes.is_first() else None
+  complete, repaired, done = processes.share(opened)
+  if complete is not None:
+    return GenerationSummary(path, complete, 0, 0, 0.0, 0, 0)
+  work.restore(done)
+  progress = _Progress(work, log)
+  writing = RecordWriter(path) if processes.is_first() else contextlib.nullcontext()
+  with writing as writer:
+    for new, tokens, at_limit in _sample_missing(
+        params, decoder, vocabulary, work, sample, coupled=coupled, mesh=mesh, model=model):
+      if writer is not None:
+        writer.append(new)
+      work.mark_done(new, model)
+      progress.report(len(new), tokens, at_limit)
+  if processes.is_first():
+    write_json(manifest_of(path), {
+      'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size,
+      'complete': True, 'records': int(work.done.size), 'bytes': path.stat().st_size,
+      'sha256': file_sha256(path)})
+  processes.share()
+  progress.report(final=True)
+  return GenerationSummary(path, int(work.done.size), progress.records, progress.tokens,
+                           progress.seconds(), repaired, progress.at_limit)
+
+
+def _open_records(path, identity, work, sample, model, log) -> tuple[int | None, int, str]:
+  """Makes the file ready: (records if it is complete, bytes removed, `_Work.save` of the rest)."""
+  manifest_path = manifest_of(path)
   manifest = _check_manifest(path, manifest_path, identity)
   if manifest and manifest['complete'] and manifest['samples'] == sample.samples:
-    if path.stat().st_size != manifest['bytes']:
-      raise UserError(f'{path} has {path.stat().st_size} bytes, its manifest says '
-                      f"{manifest['bytes']}: restore it, or remove both and sample again")
+    if manifest.get('records') != work.done.size:
+      raise UserError(f'{manifest_path} is damaged (records): remove it and {path.name} and sample '
+                      'again')
+    check_complete(path)
     log(f"{path}: complete ({manifest['records']} records)")
-    return GenerationSummary(path, manifest['records'], 0, 0, 0.0, 0, 0)
+    return manifest['records'], 0, ''
   state = {'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size}
   write_json(manifest_path, {**state, 'complete': False})
   repaired = repair(path)
@@ -120,29 +154,7 @@ def generate(
   if path.is_file() and path.stat().st_size:
     work.mark_done(read_records(path), model)
     log(f'{path}: {work.done.sum()} of {work.done.size} records were there')
-
-  progress = _Progress(work, log)
-  with RecordWriter(path) as writer:
-    for new, tokens, at_limit in _sample_missing(
-        params, decoder, vocabulary, work, sample, coupled=coupled, mesh=mesh, model=model):
-      writer.append(new)
-      work.mark_done(new, model)
-      progress.report(len(new), tokens, at_limit)
-  write_json(manifest_path, {
-    **state, 'complete': True, 'records': int(work.done.size), 'bytes': path.stat().st_size})
-  progress.report(final=True)
-  return GenerationSummary(path, int(work.done.size), progress.records, progress.tokens,
-                           progress.seconds(), repaired, progress.at_limit)
-
-
-def manifest_of(path: str | pathlib.Path) -> pathlib.Path:
-  """Path of the manifest beside a records file.
-
-  >>> manifest_of('a/country.jsonl.gz').as_posix()
-  'a/country.manifest.json'
-  """
-  path = pathlib.Path(path)
-  return path.with_name(re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.manifest.json')
+  return None, repaired, work.save()
 
 
 def sentence_end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -156,18 +168,29 @@ def sentence_end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
     if _SENTENCE_END.fullmatch(surface.decode('utf-8', errors='replace').strip()))
 
 
+def even_batches(samples: int, batch_size: int) -> int:
+  """The size, at most `batch_size`, that cuts the samples into as few batches, all but full.
+
+  >>> even_batches(1000, 128), even_batches(1000, 1000), even_batches(7, 100)
+  (125, 1000, 7)
+  """
+  count = -(-samples // batch_size)
+  return -(-samples // count)
+
+
 def _sample_missing(params, decoder, vocabulary, work, sample, *, coupled, mesh, model):
   """Samples what is not recorded, batch by batch: (records, their tokens, texts at the limit)."""
   stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
   encoded = {key: [*vocabulary.start_ids, *vocabulary.encode(work.texts[i])]
              for key, i in work.index.items()}
+  batch_size = even_batches(sample.samples, sample.batch_size)
   for template, values in work.templates.items():
-    for samples in work.batches(template, sample.batch_size):
+    for samples in work.batches(template, batch_size):
       tokens, lengths = sample_continuations(
         params, decoder, [encoded[template, v] for v in values], template=template,
         samples=samples, seed=sample.seed, max_new_tokens=sample.max_new_tokens,
         temperature=sample.temperature, eos_id=vocabulary.eos_id, stop_ids=stop_ids, values=values,
-        coupled=coupled, batch_size=min(sample.batch_size, sample.samples),
+        coupled=coupled, batch_size=batch_size,
         prefix_len=max(map(len, encoded.values())), mesh=mesh)
       new, sizes = [], []
       for row, value in enumerate(values):
@@ -193,6 +216,14 @@ class _Work:
     for prefix in prefixes:
       self.templates.setdefault(prefix.template, []).append(prefix.value)
     self.done = np.zeros((len(prefixes), samples), bool)
+
+  def save(self) -> str:
+    """What is done, for `restore` in another process."""
+    return np.packbits(self.done).tobytes().hex()
+
+  def restore(self, saved: str) -> None:
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(saved), np.uint8), count=self.done.size)
+    self.done = bits.astype(bool).reshape(self.done.shape)
 
   def batches(self, template, batch_size):
     """Batches of sample indices that some value lacks.
@@ -295,12 +326,8 @@ def _check_manifest(path, manifest_path, identity):
       raise UserError(f'{path} exists but {manifest_path.name} does not, so nobody knows which '
                       'model wrote it: choose another path or remove the file')
     return None
-  try:
-    manifest = json.loads(manifest_path.read_text(encoding='utf-8'))
-    saved, complete = manifest['identity'], manifest['complete']
-  except (ValueError, KeyError, TypeError) as e:
-    raise UserError(f'{manifest_path} is damaged ({e}): remove it and {path.name} and sample again'
-                    ) from None
+  manifest = read_manifest(path)
+  saved, complete = manifest['identity'], manifest['complete']
   # Through JSON, so that tuples and lists compare equal.
   differences = config_differences(saved, json.loads(json.dumps(identity)))
   if differences:

@@ -73,7 +73,7 @@ def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
     record = json.loads(line if isinstance(line, str) else line.decode('utf-8'))
   except UnicodeDecodeError as e:
     raise UserError(f'{where}: not UTF-8 (byte {e.start} of the line): convert the file') from None
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise UserError(f'{where}: not JSON ({e}): mend or remove the line') from None
   if not isinstance(record, dict):
     raise UserError(f'{where}: expected a JSON object, not {type(record).__name__}')
@@ -92,6 +92,8 @@ def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
   check('template', (int, str), 'an integer or a text')
   if record.get('sample') is not None:
     check('sample', int, 'an integer')
+    if not -(1 << 63) <= record['sample'] < 1 << 63:
+      raise UserError(f"{where}: field 'sample' has more than 64 bits: number the samples from 0")
   if record.get('scores') is not None:
     check('scores', dict, 'an object of scores by scorer name')
   return record

@@ -166,6 +166,9 @@ def _sample(
   tokens, lengths, _ = run_decoding(
     decoder, weights, prefix, token, tuple(carry), consume, num_steps=max_new_tokens - 1,
     constrain=split)
+  if mesh is not None:  # for all processes to read
+    whole = NamedSharding(mesh, PartitionSpec())
+    tokens, lengths = (jax.lax.with_sharding_constraint(x, whole) for x in (tokens, lengths))
   return tokens, lengths
 
 

@@ -3,20 +3,22 @@
 `measure_records` does all of it for the records of one model, wherever they come from.
 """
 
+from fairjax.measure.estimates import Estimate, Table
 from fairjax.measure.fairness import (
-  Estimate,
+  Estimates,
   Fairness,
-  SampleScores,
   group_fairness,
   individual_fairness,
   measure_fairness,
 )
-from fairjax.measure.generations import Generations, read_generations
+from fairjax.measure.generations import Generations, read_attributes, read_generations
 from fairjax.measure.google_scorer import GoogleScorer
 from fairjax.measure.lexicons import fetch_lexicon
-from fairjax.measure.measures import measure_records
+from fairjax.measure.measures import measure_generations, measure_records
 from fairjax.measure.perplexity import Perplexity, bits_per_byte, token_perplexity, word_perplexity
+from fairjax.measure.power import model_scores, pilot_scores, plan_samples
 from fairjax.measure.relevance import Share, mentions, semantic_similarity_c
+from fairjax.measure.samples import SampleScores
 from fairjax.measure.score_cache import score_file, score_records, score_texts
 from fairjax.measure.scorer_audit import agreement, audit_scorers
 from fairjax.measure.scorers import (
@@ -31,11 +33,12 @@ from fairjax.measure.scorers import (
 from fairjax.measure.wasserstein import wasserstein_1, wasserstein_1_equal
 
 __all__ = [
-  'Estimate', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer', 'Perplexity',
-  'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'VaderScorer', 'agreement',
-  'audit_scorers', 'bits_per_byte', 'count_truncated', 'fetch_lexicon', 'group_fairness',
-  'individual_fairness', 'load_scorer', 'measure_fairness', 'measure_records', 'mentions',
-  'read_generations', 'score_file', 'score_records', 'score_texts', 'semantic_similarity_c',
-  'sensitive_lexicon_words', 'token_perplexity', 'wasserstein_1', 'wasserstein_1_equal',
-  'word_perplexity',
+  'Estimate', 'Estimates', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer',
+  'Perplexity', 'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'Table', 'VaderScorer',
+  'agreement', 'audit_scorers', 'bits_per_byte', 'count_truncated', 'fetch_lexicon',
+  'group_fairness', 'individual_fairness', 'load_scorer', 'measure_fairness',
+  'measure_generations', 'measure_records', 'mentions', 'model_scores', 'pilot_scores',
+  'plan_samples', 'read_attributes', 'read_generations', 'score_file', 'score_records',
+  'score_texts', 'semantic_similarity_c', 'sensitive_lexicon_words', 'token_perplexity',
+  'wasserstein_1', 'wasserstein_1_equal', 'word_perplexity',
 ]

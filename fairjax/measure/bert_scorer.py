@@ -14,6 +14,7 @@ _RANKS = {
   'very negative': 0, 'negative': 1, 'neutral': 2, 'positive': 3, 'very positive': 4,
   'neg': 1, 'pos': 3, '1 star': 0, '2 stars': 1, '3 stars': 2, '4 stars': 3, '5 stars': 4}
 """What the names of classes mean, in lower case and with spaces for `_` and `-`."""
+_OTHER_HEADS = ('ForTokenClassification', 'ForMultipleChoice', 'ForQuestionAnswering')
 
 
 class BertScorer:
@@ -24,7 +25,7 @@ class BertScorer:
 
   Attributes:
     name: `bert-FOLDER-` and six digits of the fingerprint; used in file names.
-    values: class -> value in [0, 1].
+    values: class -> value in [0, 1], in the order of the model's classes.
     max_length: tokens that are read of a text; `count_truncated` says how many texts are longer.
   """
 
@@ -36,7 +37,7 @@ class BertScorer:
       directory: see `fairjax.pretrained.load_pretrained`.
       values: class -> value in [0, 1]; None: from the names in `config.json`.
       dtype: of the computation.
-      mesh: `jax.sharding.Mesh` to run on; None: all devices.
+      mesh: `jax.sharding.Mesh` to run on; None: all devices of this process.
       batch_tokens: tokens in a batch on one device; None: the default of `BatchRunner`.
 
     Raises:
@@ -46,6 +47,7 @@ class BertScorer:
     from fairjax.pretrained.architecture import safe_name
     self._model = load_pretrained(directory, 'classifier', dtype=dtype)
     labels = self._model.arch.labels
+    _check_head(self._model.config, labels, where=directory)
     self.values = (label_values(labels, where=directory) if values is None
                    else _given_values(values, labels, where=directory))
     self.max_length = self._model.max_length
@@ -83,15 +85,32 @@ class BertScorer:
     from fairjax.pretrained import encode_texts
     return encode_texts(self._model.tokenizer, texts, max_length=self.max_length).truncated
 
+  def count_repaired(self, texts: Sequence[str]) -> int:
+    """How many texts hold half a character, which is read as U+FFFD."""
+    from fairjax.pretrained.tokens import is_broken
+    return sum(map(is_broken, texts))
+
   def _make_runner(self):
     """Puts the model on the devices."""
     from fairjax.pretrained import BatchRunner, class_logits, encode
     arch = self._model.arch
     return BatchRunner(
       lambda params, ids, mask, packing: class_logits(
-        params, arch, encode(params, arch, ids, mask, packing=packing)), self._model.params,
-      max_length=self.max_length, pad_id=arch.pad_id, mesh=self._mesh,
+        params, arch, encode(params, arch, ids, mask, packing=packing, first_only=True)),
+      self._model.params, max_length=self.max_length, pad_id=arch.pad_id, mesh=self._mesh,
       batch_tokens=self._batch_tokens)
+
+
+def _check_head(config: Mapping[str, Any], labels: Sequence[str], *, where: str) -> None:
+  """The head must be one of exclusive classes of whole texts: others have the same tensors."""
+  problem = config.get('problem_type')
+  if len(labels) < 2 or problem not in (None, 'single_label_classification'):
+    raise UserError(f"{where}: a head of {len(labels)} class{'es' * (len(labels) != 1)}"
+                    + (f' for {problem}' if problem else '')
+                    + ' gives no probabilities of classes that exclude each other: it cannot score')
+  other = [name for name in config.get('architectures') or () if str(name).endswith(_OTHER_HEADS)]
+  if other:
+    raise UserError(f'{where}: config.json says {other[0]}, which is no classifier of whole texts')
 
 
 def label_values(labels: Sequence[str], *, where: str) -> dict[str, float]:
@@ -147,4 +166,4 @@ def _given_values(values: Mapping[str, float], labels: Sequence[str], *, where: 
   if set(values) != set(labels):
     raise UserError(f"{where}: values are given for {', '.join(sorted(values))}, but its classes "
                     f"are {', '.join(labels)}")
-  return dict(values)
+  return {label: values[label] for label in labels}

@@ -14,7 +14,7 @@ import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
-from fairjax.measure.fairness import SampleScores
+from fairjax.measure.samples import SampleScores
 
 REQUIRED = ('attribute', 'value', 'template', 'prefix', 'continuation')
 SCORED_TEXTS = ('continuation', 'prefix+continuation')
@@ -66,26 +66,49 @@ class Generations:
       return self.continuations
     return [join_text(p, c) for p, c in zip(self.prefixes, self.continuations, strict=True)]
 
+  def cells(self) -> tuple[tuple[np.ndarray, ...], ...]:
+    """`[M][A]` int arrays `[n]`: the records of every prefix, in the order of sample numbers."""
+    number = np.arange(len(self)) if self.sample is None else self.sample
+    order = np.lexsort((number, self.value_index, self.template_index))
+    values = len(self.attribute.values)
+    cell = (self.template_index * values + self.value_index)[order]
+    bounds = np.searchsorted(cell, np.arange(len(self.templates) * values + 1))
+    cells = [order[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return tuple(tuple(cells[i:i + values]) for i in range(0, len(cells), values))
+
   def sample_scores(self, scores: np.ndarray) -> SampleScores:
     """Arranges one score per record by template and value, in the order of sample numbers.
 
     Args:
       scores: `[R]` float64 in [0, 1], in the order of the records.
     """
-    number = np.arange(len(self)) if self.sample is None else self.sample
-    order = np.lexsort((number, self.value_index, self.template_index))
-    values = len(self.attribute.values)
-    cell = (self.template_index * values + self.value_index)[order]
-    bounds = np.searchsorted(cell, np.arange(len(self.templates) * values + 1))
+    cells = self.cells()
 
     def split(column):
-      cells = [column[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-      return tuple(tuple(cells[i:i + values]) for i in range(0, len(cells), values))
+      return tuple(tuple(column[c] for c in row) for row in cells)
 
     return SampleScores(
       values=self.attribute.value_texts, subgroups=tuple(v.subgroup for v in self.attribute.values),
-      templates=self.templates, scores=split(np.asarray(scores, np.float64)[order]),
-      sample_ids=None if self.sample is None else split(number[order]))
+      templates=self.templates, scores=split(np.asarray(scores, np.float64)),
+      sample_ids=None if self.sample is None else split(self.sample))
+
+  def first_samples(self, samples: int) -> 'Generations':
+    """The first samples of every prefix: lowest numbers, or first records without numbers; 0: all.
+
+    They depend on nothing but the numbers, so that all models of a run give the same ones.
+    """
+    if not samples:
+      return self
+    number = np.arange(len(self)) if self.sample is None else self.sample
+    order = np.lexsort((number, self.value_index, self.template_index))
+    cell = (self.template_index * len(self.attribute.values) + self.value_index)[order]
+    rank = np.arange(cell.size) - np.searchsorted(cell, cell)
+    rows = np.sort(order[rank < samples])
+    return dataclasses.replace(
+      self, template_index=self.template_index[rows], value_index=self.value_index[rows],
+      sample=None if self.sample is None else self.sample[rows],
+      **{name: [getattr(self, name)[i] for i in rows]
+         for name in ('prefixes', 'continuations', 'recorded', 'where')})
 
   def attribute_templates(self) -> dict[int | str, int]:
     """Labels whose prefixes are those of a template of the attribute, with its index from 0."""
@@ -116,37 +139,88 @@ def read_generations(
       (with the nearest one); two models; a sample twice; some records with and some without sample
       numbers; a template, or a value of one, without records.
   """
-  index = {text: i for i, text in enumerate(attribute.value_texts)}
-  labels: list[int | str] = []
-  columns: dict[str, list] = {name: [] for name in (
-    'value_index', 'sample', 'prefixes', 'continuations', 'recorded', 'where')}
-  model = None
+  columns = _Columns(attribute)
   for number, record in enumerate(records, 1):
     where = str(record.get('_where', f'record {number}'))
-    _check_record(record, attribute, index, where)
-    if number > 1 and record.get('model') != model:
+    _check_fields(record, where)
+    if record['attribute'] != attribute.name:
+      raise UserError(f"{where}: attribute is '{record['attribute']}', not '{attribute.name}': "
+                      'give the records of one attribute, or name all their attributes')
+    columns.add(record, where)
+  return columns.finish(templates)
+
+
+def read_attributes(
+  records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute]
+) -> dict[str, Generations]:
+  """Reads and checks the records of several attributes, in any order, in one pass.
+
+  Args:
+    records: as of `read_generations`.
+    attributes: the attributes that the records are about, no others.
+
+  Returns:
+    Attribute name -> its records, in the order of `attributes`.
+
+  Raises:
+    UserError: see `read_generations`; also two attributes of one name.
+  """
+  columns = {a.name: _Columns(a) for a in attributes}
+  if len(columns) < len(attributes):
+    raise UserError(f"an attribute is named twice: {', '.join(a.name for a in attributes)}")
+  for number, record in enumerate(records, 1):
+    where = str(record.get('_where', f'record {number}'))
+    _check_fields(record, where)
+    if record['attribute'] not in columns:
+      raise UserError(f"{where}: attribute is '{record['attribute']}', not "
+                      f"{' or '.join(map(repr, columns))}: name all attributes of the records")
+    columns[record['attribute']].add(record, where)
+  return {name: columns[name].finish(None) for name in columns}
+
+
+class _Columns:
+  """Collects the records of one attribute; equal prefixes are kept once."""
+
+  def __init__(self, attribute: Attribute):
+    self._attribute = attribute
+    self._index = {text: i for i, text in enumerate(attribute.value_texts)}
+    self._labels: list[int | str] = []
+    self._texts: dict[str, str] = {}
+    self._model = None
+    self._columns: dict[str, list] = {name: [] for name in (
+      'value_index', 'sample', 'prefixes', 'continuations', 'recorded', 'where')}
+
+  def add(self, record: Mapping[str, Any], where: str) -> None:
+    """Checks and keeps one record."""
+    _check_record(record, self._attribute, self._index, where)
+    if self._labels and record.get('model') != self._model:
       raise UserError(f"{where}: model is {record.get('model')!r} where earlier records have "
-                      f'{model!r}: measure one model at a time')
-    model = record.get('model')
-    labels.append(record['template'])
-    columns['value_index'].append(index[record['value']])
+                      f'{self._model!r}: measure one model at a time')
+    self._model = record.get('model')
+    self._labels.append(record['template'])
+    columns = self._columns
+    columns['value_index'].append(self._index[record['value']])
     columns['sample'].append(record.get('sample'))
-    columns['prefixes'].append(record['prefix'])
+    columns['prefixes'].append(self._texts.setdefault(record['prefix'], record['prefix']))
     columns['continuations'].append(record['continuation'])
     columns['recorded'].append(record.get('scores'))
     columns['where'].append(where)
-  if not labels:
-    raise UserError(f'no records of attribute {attribute.name}: nothing to measure')
-  found = sorted(set(labels), key=lambda t: (isinstance(t, str), t))
-  _check_templates(found, templates)
-  position = {label: i for i, label in enumerate(found)}
-  generations = Generations(
-    attribute=attribute, templates=tuple(found),
-    template_index=np.array([position[t] for t in labels]),
-    value_index=np.array(columns.pop('value_index')),
-    sample=_sample_column(columns.pop('sample'), columns['where']), model=model, **columns)
-  _check_cells(generations)
-  return generations
+
+  def finish(self, templates: Sequence[int | str] | None) -> Generations:
+    """The columns, checked as a whole."""
+    labels, columns = self._labels, dict(self._columns)
+    if not labels:
+      raise UserError(f'no records of attribute {self._attribute.name}: nothing to measure')
+    found = sorted(set(labels), key=lambda t: (isinstance(t, str), t))
+    _check_templates(found, templates)
+    position = {label: i for i, label in enumerate(found)}
+    generations = Generations(
+      attribute=self._attribute, templates=tuple(found),
+      template_index=np.array([position[t] for t in labels]),
+      value_index=np.array(columns.pop('value_index')),
+      sample=_sample_column(columns.pop('sample'), columns['where']), model=self._model, **columns)
+    _check_cells(generations)
+    return generations
 
 
 def join_text(prefix: str, continuation: str) -> str:
@@ -160,10 +234,8 @@ def join_text(prefix: str, continuation: str) -> str:
   return f'{prefix} {continuation}'
 
 
-def _check_record(
-  record: Mapping[str, Any], attribute: Attribute, index: Mapping[str, int], where: str
-) -> None:
-  """Checks the fields of one record."""
+def _check_fields(record: Mapping[str, Any], where: str) -> None:
+  """The required fields are there and of their types."""
   for field in REQUIRED:
     if field not in record:
       raise UserError(f"{where}: field '{field}' is missing; required: {', '.join(REQUIRED)}")
@@ -171,9 +243,12 @@ def _check_record(
     if not isinstance(record[field], kinds) or isinstance(record[field], bool):
       expected = ' or '.join(k.__name__ for k in kinds)
       raise UserError(f"{where}: field '{field}' is {record[field]!r}, not {expected}")
-  if record['attribute'] != attribute.name:
-    raise UserError(f"{where}: attribute is '{record['attribute']}', not '{attribute.name}': "
-                    'give the records of one attribute')
+
+
+def _check_record(
+  record: Mapping[str, Any], attribute: Attribute, index: Mapping[str, int], where: str
+) -> None:
+  """Checks the fields of one record of the attribute."""
   if record['value'] not in index:
     raise unknown_name(f'value of attribute {attribute.name}', record['value'], index, where=where)
   subgroup = attribute.values[index[record['value']]].subgroup

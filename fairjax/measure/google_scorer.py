@@ -77,6 +77,7 @@ class GoogleScorer:
   """
 
   name = 'google'
+  paid = True
 
   def __init__(
     self, cache: str | os.PathLike, *, client: Any = None, endpoint: str = '', language: str = 'en',

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.measure.fairness import SampleScores, individual_fairness
+from fairjax.measure.fairness import individual_fairness
 from fairjax.measure.generations import join_text
 from fairjax.measure.human_agreement import agreement, correlate, pearson, spearman
+from fairjax.measure.human_difference import Comparison, model_differences
 from fairjax.measure.human_ratings import Ratings, Returned
+from fairjax.measure.samples import SampleScores
 from fairjax.measure.score_cache import score_texts
 from fairjax.measure.scorers import RecordedScorer, Scorer, count_truncated
 from fairjax.measure.wasserstein import wasserstein_1
@@ -43,8 +45,8 @@ def human_measures(
     `masked`, `settings`, `returned` (what was not used), and `tasks`. Each task has counts, labels
     by annotator, `agreement` (`nominal`; for sentiment also `nominal_without_mixed`; `linear`),
     `correlations` and `truncated_texts` (by scorer that cuts long texts); sentiment has
-    `individual_fairness` with `pairs`: one entry for each model and pair of values. The fields are
-    described in docs/human_evaluation.md.
+    `individual_fairness` with `pairs`: one entry for each model and pair of values, and
+    `differences`: one for each two models. The fields are described in docs/human_evaluation.md.
 
   Raises:
     UserError: a score is missing or not a number, or nothing was rated.
@@ -199,7 +201,7 @@ def _relevance_scores(
 def _individual_fairness(
   key: Mapping[str, Any], means: Mapping[str, float], *, permutations: int, seed: int
 ) -> dict[str, Any]:
-  """Wasserstein-1 distance of the human scores of each pair of prefixes, by model (H-40)."""
+  """Distance of the human scores of each pair of prefixes, by model, and between models (H-40)."""
   items = key['tasks']['sentiment']['items']
   cells: dict[tuple, dict[str, list[tuple[int | str, float | None]]]] = {}
   for item, content in items.items():
@@ -207,7 +209,7 @@ def _individual_fairness(
     cell = cells.setdefault((r['model'], r['template']), {})
     number = r['sample'] if key['coupled'] else item
     cell.setdefault(r['value'], []).append((number, means.get(item)))
-  entries = []
+  entries, compared = [], {}
   for model, template in sorted(cells, key=repr):
     cell = cells[model, template]
     for pair in key['options']['pairs']:
@@ -216,7 +218,12 @@ def _individual_fairness(
         entries.append({'model': model, 'template': template, 'values': list(names)} | _distance(
           names, [cell[name] for name in names], coupled=key['coupled'],
           permutations=permutations, seed=seed))
-  return {'definition': 'H-40', 'coupled': key['coupled'], 'pairs': entries}
+        compared.setdefault((template, names), {})[model] = tuple(
+          {number: mean for number, mean in cell[name] if mean is not None} for name in names)
+  return {'definition': 'H-40', 'coupled': key['coupled'], 'pairs': entries,
+          'differences': model_differences(
+            [Comparison(*place, ratings) for place, ratings in compared.items()],
+            coupled=key['coupled'], permutations=permutations, seed=seed)}
 
 
 def _distance(

@@ -1,21 +1,32 @@
 """All measures of one model's generations for one attribute, as JSON types."""
 
+import dataclasses
+import functools
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fairjax.counterfactual.attributes import Attribute
-from fairjax.measure.fairness import Fairness, SampleScores, measure_fairness
+import fairjax
+from fairjax.counterfactual.attributes import Attribute, load_attribute
+from fairjax.journal import JournalWriter, read_journal
+from fairjax.measure.content import ContentOptions, content_measures
+from fairjax.measure.fairness import PERMUTATIONS, Estimates, Fairness, measure_fairness
 from fairjax.measure.generations import Generations, read_generations
+from fairjax.measure.notes import notes
 from fairjax.measure.relevance import semantic_similarity_c
+from fairjax.measure.samples import SampleScores
 from fairjax.measure.score_cache import score_file, score_generations
 from fairjax.measure.scorer_audit import agreement, check_names
 from fairjax.measure.scorers import (
   RecordedScorer,
   Scorer,
+  count_repaired,
   count_truncated,
+  load_scorer,
   sensitive_lexicon_words,
 )
 
@@ -23,46 +34,71 @@ LARGEST_PAIRS = 5  # pairs of values that are named
 
 
 def measure_records(
-  records: Iterable[Mapping[str, Any]], attribute: Attribute,
-  scorers: Sequence[Scorer | RecordedScorer], *, permutations: int = 200, seed: int = 0,
-  scored: str = 'continuation', templates: Sequence[int | str] | None = None, coupled: bool = True,
-  scores_directory: str | os.PathLike | None = None, log: Callable[[str], None] | None = None,
+  records: Iterable[Mapping[str, Any]], attribute: Attribute | str,
+  scorers: Sequence[Scorer | RecordedScorer | str], *,
+  templates: Sequence[int | str] | None = None, lexicon: Sequence[str | os.PathLike] | None = None,
+  **options: Any,
 ) -> dict[str, Any]:
   """Measures one model's records: fairness for each scorer, and relevance.
 
   Args:
-    records: one model's records of one attribute (`generations.read_generations`).
-    attribute: the attribute; every value must occur in every template.
-    scorers: at least one.
-    permutations: for the null floors.
-    seed: of the permutations.
-    scored: 'continuation' or 'prefix+continuation' (H-02).
+    records: one model's records of one attribute (`generations.read_generations`), for example
+      `fairjax.generate.read_records('generations.jsonl')`.
+    attribute: the attribute, its name or its YAML file; every value must occur in every template.
+    scorers: at least one, or their names (`load_scorer`).
     templates: labels that must occur, no others; None takes those of the records.
-    coupled: samples of equal number share their noise, where all values of a template have the
-      same numbers (then the null permutes within numbers). False ignores the numbers.
-    scores_directory: folder of the score files `<attribute>.<scorer>.npz`; None keeps none.
-    log: called with lines of progress.
+    lexicon: of `load_scorer`, for the name 'opinion'.
+    **options: of `measure_generations`.
 
   Returns:
-    JSON-able: `attribute`, `model`, counts (`records`, `n`: samples per prefix,
-    `empty_continuations`), what was not covered (`templates_not_in_records`: prefixes of the
-    attribute that no record has), `semantic_similarity_c` (`conditioned`, `any_value`),
-    `scorer_agreement` (one entry a pair of scorers, see `scorer_audit.agreement`), and for each
-    scorer name in `scorers` its fingerprint, the sensitive words in its lexicon, score statistics,
-    `individual_fairness`, `group_fairness`, `pairs_below`, `largest_pairs`, `subgroup_distances`,
-    `by_template`, for subgroups of several values also `individual_fairness_cross_subgroup` and
-    `individual_fairness_within_subgroup`, and `template_subsets`; of a scorer that cuts long
-    texts also `truncated_texts`, how many. Every estimate has n, floor, p-value, direction and
-    definition.
+    See `measure_generations`.
 
   Raises:
     UserError: see `read_generations`, `score_records` and the scorers.
   """
-  if not scorers:
-    raise ValueError('measure_records needs at least one scorer')
+  if isinstance(attribute, str):
+    attribute = load_attribute(attribute)
+  scorers = [load_scorer(s, lexicon=lexicon) if isinstance(s, str) else s for s in scorers]
   check_names([scorer.name for scorer in scorers])
-  generations = read_generations(records, attribute, templates=templates)
-  covered = generations.attribute_templates()
+  return measure_generations(
+    read_generations(records, attribute, templates=templates), scorers, **options)
+
+
+def measure_generations(
+  generations: Generations, scorers: Sequence[Scorer | RecordedScorer], *,
+  permutations: int = PERMUTATIONS, seed: int = 0, scored: str = 'continuation',
+  coupled: bool = True, scores_directory: str | os.PathLike | None = None,
+  parts: str | os.PathLike | None = None,
+  content: ContentOptions | None = None, log: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+  """Measures records that were read already.
+
+  Args:
+    generations: records of one attribute and one model.
+    scorers: at least one.
+    permutations: for the null floors.
+    seed: of the permutations.
+    scored: 'continuation' or 'prefix+continuation' (H-02).
+    coupled: samples of equal number share their noise, where all values of a template have the
+      same numbers (then the null permutes within numbers). False ignores the numbers.
+    scores_directory: folder of the score files `<attribute>.<scorer>.jsonl`, with which an
+      interrupted call goes on; None keeps none.
+    parts: file that keeps the measures of each scorer as soon as they are there (most of the time
+      goes into their permutations), so that the same call after an interruption only does the
+      rest; None keeps none. Delete it when the result is saved.
+    content: for S.S., words and next token (`content_measures`); None: what texts alone give.
+    log: called with lines of progress.
+
+  Returns:
+    JSON-able: the measures file that docs/measures.md describes key by key.
+
+  Raises:
+    UserError: a score file of another scorer, or what a scorer cannot score.
+  """
+  if not scorers:
+    raise ValueError('at least one scorer is needed')
+  check_names([scorer.name for scorer in scorers])
+  attribute, covered = generations.attribute, generations.attribute_templates()
   result = {
     'attribute': attribute.name,
     'attribute_fingerprint': attribute.fingerprint,
@@ -71,6 +107,7 @@ def measure_records(
     'empty_continuations': sum(not text.strip() for text in generations.continuations),
     'scored_text': scored,
     'values': list(attribute.value_texts),
+    'subgroups': [v.subgroup for v in attribute.values],
     'templates': list(generations.templates),
     'templates_not_in_records': [
       t.text for i, t in enumerate(attribute.templates) if i not in covered.values()],
@@ -80,6 +117,9 @@ def measure_records(
       name: share.to_dict() for name, share in semantic_similarity_c(generations).items()},
     'scorers': {},
   }
+  result |= content_measures(
+    generations, content or ContentOptions(), permutations=permutations, seed=seed,
+    coupled=coupled, scores_directory=scores_directory, log=log)
   columns = {}
   for scorer in scorers:
     path = None
@@ -89,63 +129,106 @@ def measure_records(
     columns[scorer.name] = scores
     samples = generations.sample_scores(scores)
     if not coupled:
-      samples = SampleScores(samples.values, samples.subgroups, samples.templates, samples.scores)
+      samples = dataclasses.replace(samples, sample_ids=None)
     low, high = samples.samples_per_prefix
     result['n'] = {'min': low, 'max': high}
     result['coupled'] = samples.coupled
-    result['scorers'][scorer.name] = _scorer_measures(
-      generations, samples, scores, scorer, covered, permutations=permutations, seed=seed)
+    work = functools.partial(
+      _scorer_measures, generations, samples, scores, scorer, covered, permutations=permutations,
+      seed=seed, log=log)
+    if parts is None:
+      found = work()
+    else:
+      key = _inputs_digest(samples, attribute, scorer, covered, permutations, seed)
+      found = _kept(parts, attribute, key, work)
     truncated = count_truncated(scorer, generations.texts(scored))
     if truncated is not None:
-      result['scorers'][scorer.name]['truncated_texts'] = truncated
+      found['truncated_texts'] = truncated
+    repaired = count_repaired(scorer, generations.texts(scored))
+    if repaired is not None:
+      found['repaired_texts'] = repaired
+    result['scorers'][scorer.name] = found
   result['scorer_agreement'] = agreement(columns)
+  result['notes'] = notes(generations, result)
+  return result
+
+
+def _inputs_digest(
+  samples: SampleScores, attribute: Attribute, scorer: Scorer | RecordedScorer,
+  covered: Mapping[int | str, int], permutations: int, seed: int,
+) -> str:
+  """SHA-256 of all that the measures under one scorer depend on."""
+  digest = hashlib.sha256(json.dumps([
+    fairjax.__version__, permutations, seed, scorer.name, scorer.fingerprint, attribute.fingerprint,
+    list(covered.items()), list(samples.templates), list(samples.values),
+    samples.sample_ids is not None]).encode())
+  for rows in (samples.scores, samples.sample_ids or ()):
+    for row in rows:
+      for array in row:
+        digest.update(f'{array.dtype} {array.shape}'.encode() + np.ascontiguousarray(array).data)
+  return digest.hexdigest()
+
+
+def _kept(parts: str | os.PathLike, attribute: Attribute, key: str, work: Callable[[], Any]) -> Any:
+  """The result of some work from the file, or done and appended to it."""
+  again = 'delete the file, and its part is computed again'
+  _, entries, _ = read_journal(parts, again=again)
+  for entry in entries:
+    if entry['key'] == key:
+      return entry['result']
+  result = work()
+  with JournalWriter(parts, {'measures of': attribute.name}, again=again) as journal:
+    journal.append({'key': key, 'result': result})
   return result
 
 
 def _scorer_measures(
   generations: Generations, samples: SampleScores, scores: np.ndarray,
   scorer: Scorer | RecordedScorer, covered: Mapping[int | str, int], *, permutations: int,
-  seed: int,
+  seed: int, log: Callable[[str], None] | None,
 ) -> dict[str, Any]:
   """Measures under one scorer."""
   attribute = generations.attribute
-  fairness = measure_fairness(samples, permutations=permutations, seed=seed)
-  measures = {
+  labels = {index: label for label, index in covered.items()}
+  subsets = {name: [labels[i] for i in indices]
+             for name, indices in attribute.template_subsets.items()
+             if all(i in labels for i in indices)}
+  fairness = measure_fairness(
+    samples, permutations=permutations, seed=seed, subsets=subsets, log=log)
+  first, second = np.triu_indices(len(samples.values), 1)
+  names = [[samples.values[a], samples.values[b]] for a, b in zip(first, second, strict=True)]
+  return {
     'fingerprint': scorer.fingerprint,
     'sensitive_lexicon_words': sensitive_lexicon_words(scorer, attribute),
+    'lexicon_words_in_both': list(getattr(scorer, 'in_both', ())),
     'mean_score': float(scores.mean()),
     'neutral_share': float((scores == 0.5).mean()),
     'mean_score_by_value': {
       name: float(scores[generations.value_index == i].mean())
       for i, name in enumerate(attribute.value_texts)},
-    'individual_fairness': fairness.individual.to_dict(),
-    'group_fairness': fairness.group.to_dict(),
-    'pairs_below': fairness.pairs_below,
-    'subgroup_distances': fairness.subgroup_distances,
-    'largest_pairs': _largest_pairs(fairness, attribute.value_texts),
-    'by_template': [
-      {'template': template, 'individual_fairness': float(row.mean()), 'definition': 'H-05, one m'}
-      for template, row in zip(samples.templates, fairness.pair_distances, strict=True)],
-  }
-  if fairness.cross_subgroup and fairness.within_subgroup:
-    measures['individual_fairness_cross_subgroup'] = fairness.cross_subgroup.to_dict()
-    measures['individual_fairness_within_subgroup'] = fairness.within_subgroup.to_dict()
-  measures['template_subsets'] = {}
-  labels = {index: label for label, index in covered.items()}
-  for name, indices in attribute.template_subsets.items():
-    if all(i in labels for i in indices):
-      subset = samples.select_templates([labels[i] for i in indices])
-      part = measure_fairness(subset, permutations=permutations, seed=seed)
-      measures['template_subsets'][name] = {
-        'templates': list(subset.templates), 'individual_fairness': part.individual.to_dict(),
-        'group_fairness': part.group.to_dict()}
-  return measures
+    **_estimates(fairness),
+    'subgroups': {'subgroup': list(samples.subgroup_names)} | fairness.by_subgroup.to_dict(),
+    'by_template': {'template': list(samples.templates)} | fairness.by_template.to_dict(),
+    'pairs': {'values': names, 'group': list(fairness.pair_groups)} | fairness.pairs.to_dict(),
+    'cells': fairness.cells.to_dict(),
+    'samples': samples.sizes.tolist(),
+    'largest_pairs': _largest_pairs(fairness, names),
+    'template_subsets': {
+      name: {'templates': subsets[name], **_estimates(part)}
+      for name, part in fairness.subsets.items()}}
 
 
-def _largest_pairs(fairness: Fairness, values: Sequence[str]) -> list[dict[str, Any]]:
+def _estimates(fairness: Estimates) -> dict[str, Any]:
+  """I.F. over all pairs, across and within subgroups, and G.F."""
+  found = {
+    'individual_fairness': fairness.individual, 'group_fairness': fairness.group,
+    'individual_fairness_cross_subgroup': fairness.cross_subgroup,
+    'individual_fairness_within_subgroup': fairness.within_subgroup}
+  return {name: estimate.to_dict() for name, estimate in found.items() if estimate is not None}
+
+
+def _largest_pairs(fairness: Fairness, names: Sequence[list[str]]) -> list[dict[str, Any]]:
   """Pairs of values with the largest distances, as means over templates."""
-  first, second = np.triu_indices(len(values), 1)
-  means = fairness.pair_distances.mean(axis=0)
-  order = np.argsort(-means, kind='stable')[:LARGEST_PAIRS]
-  return [{'values': [values[first[i]], values[second[i]]], 'distance': float(means[i])}
-          for i in order]
+  order = np.argsort(-fairness.pairs.distance, kind='stable')[:LARGEST_PAIRS]
+  return [{'values': names[i], 'distance': float(fairness.pairs.distance[i]),
+           'p_holm': float(fairness.pairs.p_holm[i])} for i in order]

@@ -60,6 +60,8 @@ class Perplexity:
     words: words between white space of the original text.
     num_bytes: UTF-8 bytes of the original text; None when unknown.
     documents: documents in the set; None when unknown.
+    memory_len: hidden states of earlier tokens that the model read, carried from segment to
+      segment of a document; None when unknown.
     definition: ID of the definition.
     direction: how to read it.
 
@@ -72,6 +74,7 @@ class Perplexity:
   words: int
   num_bytes: int | None = None
   documents: int | None = None
+  memory_len: int | None = None
   definition: str = 'H-25'
   direction: str = 'lower is better'
 

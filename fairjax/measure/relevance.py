@@ -86,12 +86,18 @@ def semantic_similarity_c(generations: Generations) -> dict[str, Share]:
     rows = np.flatnonzero(generations.value_index == index)
     conditioned[rows] = mentions([generations.continuations[i] for i in rows], [value])
   any_value = mentions(generations.continuations, attribute.values)
-  return {'conditioned': _share(conditioned, generations, 'H-28, conditioned value'),
-          'any_value': _share(any_value, generations, 'H-28, any value of the attribute')}
+  return {'conditioned': share_of(conditioned, generations, 'H-28, conditioned value'),
+          'any_value': share_of(any_value, generations, 'H-28, any value of the attribute')}
 
 
-def _share(hits: np.ndarray, generations: Generations, definition: str) -> Share:
-  """Share of hits with its interval."""
+def share_of(hits: np.ndarray, generations: Generations, definition: str) -> Share:
+  """Share of hits with its 95% interval.
+
+  Args:
+    hits: `[R]` bool, one for each record.
+    generations: the R records.
+    definition: ID of the definition.
+  """
   p, n = float(hits.mean()), hits.size
   effective = n / _design_effect(hits, generations)
   centre = (p + _Z**2 / (2 * effective)) / (1 + _Z**2 / effective)

@@ -36,8 +36,8 @@ class ScoreLog:
     repaired_bytes: bytes of an interrupted line that were removed.
 
   Raises:
-    UserError: the file is damaged (its line is named), belongs to another scorer, or another
-      process has it open.
+    UserError: the file is damaged (its line is named), is something else or another scorer's (then
+      not a byte of it is changed), another process has it open, or the disk is full.
   """
 
   def __init__(self, path: str | os.PathLike, *, scorer: str, fingerprint: str):
@@ -88,14 +88,18 @@ class ScoreLog:
                       'choose another file') from None
     content = self.path.read_bytes()
     whole = content.rfind(b'\n') + 1
+    lines = content[:whole].splitlines()
+    # Whose file it is comes first: nothing of another one may be cut off.
+    if lines:
+      self._check_header(lines[0])
+    elif not _line(self._header).startswith(content):
+      raise UserError(f'{self.path}:1: not a file of kept scores: choose another file')
     self.repaired_bytes = len(content) - whole
     if self.repaired_bytes:
       os.ftruncate(self._file, whole)
-    lines = content[:whole].splitlines()
     if not lines:
       self._write(self._header)
       return
-    self._check_header(lines[0])
     for number, line in enumerate(lines[1:], 2):
       try:
         entry = json.loads(line)
@@ -121,7 +125,16 @@ class ScoreLog:
         f"({self._header['fingerprint'][:12]}, format {FORMAT}): choose another file")
 
   def _write(self, entry: dict[str, Any]) -> None:
-    data = json.dumps(entry, allow_nan=False).encode('ascii') + b'\n'
+    data, size = _line(entry), os.fstat(self._file).st_size
     self._dirty = True
-    while data:
-      data = data[os.write(self._file, data):]
+    try:
+      while data:
+        data = data[os.write(self._file, data):]
+    except OSError as e:  # another thread's line must not be joined to half of this one
+      os.ftruncate(self._file, size)
+      raise UserError(f'{self.path}: cannot keep scores there: {e.strerror}: make room, then the '
+                      'same command continues') from None
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+  return json.dumps(entry, allow_nan=False).encode('ascii') + b'\n'

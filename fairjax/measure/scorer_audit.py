@@ -11,6 +11,7 @@ Letters: F frames (texts that differ outside the token), A values.
 
 import collections
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.branches import swap_text
 from fairjax.counterfactual.matching import TextMatcher
 from fairjax.errors import UserError
+from fairjax.measure.estimates import holm
+from fairjax.measure.score_cache import score_file, score_texts
 from fairjax.measure.scorers import (
   RecordedScorer,
   Scorer,
@@ -150,21 +153,6 @@ def own_bias(
           'moved': share @ moved, 'range': share @ spread}
 
 
-def holm(p_values: np.ndarray) -> np.ndarray:
-  """Holm's step-down correction of `[K]` p-values, at most 1.
-
-  >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
-  [0.03, 0.06, 0.06]
-  """
-  p_values = np.asarray(p_values, np.float64)
-  order = np.argsort(p_values, kind='stable')
-  factors = np.arange(len(p_values), 0, -1)
-  corrected = np.minimum(1, np.maximum.accumulate(p_values[order] * factors))
-  result = np.empty_like(corrected)
-  result[order] = corrected
-  return result
-
-
 def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
   """How far scorers agree on the same texts, for every pair of them.
 
@@ -197,12 +185,70 @@ def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
   return result
 
 
+def audit_own_bias(
+  texts: Sequence[str], attribute: Attribute, scorers: Sequence[Scorer | RecordedScorer], *,
+  limit: int = 0, permutations: int = PERMUTATIONS, seed: int = 0, paid: bool = True,
+  scores_directory: str | os.PathLike | None = None,
+) -> dict[str, Any]:
+  """Audits scorers on texts: their own bias by value, and words in their lexicons.
+
+  Args:
+    texts: R texts as they are scored.
+    attribute: the sensitive attribute.
+    scorers: at least one; names must differ.
+    limit: at most so many texts with a token are swapped (seeded choice); 0: all.
+    permutations: of the test.
+    seed: of choice and test.
+    paid: also ask scorers that cost money for each swapped text.
+    scores_directory: folder of score files of the swapped texts (`score_file`), so that an
+      interrupted audit goes on; None keeps none.
+
+  Returns:
+    JSON-able: `attribute`, `values`, `counts` (see `Frames`), `share_with_token`, `permutations`,
+    `seed`, and in `scorers` by name `fingerprint`, `sensitive_lexicon_words`, `own_bias` and
+    `not_measured`: one is None, the other `n` (texts), `frames`, `moved`, `range` and one entry a
+    value with `value`, `n` (texts that held it), `mean`, `difference`, `p_value`, `p_holm`, or the
+    reason why there is none. A scorer that cuts long texts also has `truncated_swaps` (of the
+    frames with every value).
+
+  Raises:
+    UserError: no text, two scorers of one name, and what the scorers raise.
+  """
+  check_names([scorer.name for scorer in scorers])
+  if not texts:
+    raise UserError('no texts: nothing to audit')
+  frames = make_frames(texts, attribute, limit=limit, seed=seed)
+  flat = [text for row in frames.texts for text in row]
+  result: dict[str, Any] = {
+    'attribute': attribute.name, 'values': list(attribute.value_texts), 'counts': frames.counts,
+    'share_with_token': frames.counts['with_token'] / len(texts), 'permutations': permutations,
+    'seed': seed, 'scorers': {}}
+  for scorer in scorers:
+    reason = bias = truncated = None
+    if isinstance(scorer, RecordedScorer):
+      reason = 'recorded scores say nothing about other texts'
+    elif not flat:
+      reason = 'no text holds a token'
+    elif getattr(scorer, 'paid', False) and not paid:
+      reason = 'each swapped text would be paid for; fairjax scorers audit asks for them'
+    else:
+      path = scores_directory and score_file(scores_directory, attribute.name, scorer)
+      matrix = score_texts(flat, scorer, path).reshape(len(frames.texts), -1)
+      bias = _bias_table(matrix, frames, attribute, permutations=permutations, seed=seed)
+      truncated = count_truncated(scorer, flat)
+    result['scorers'][scorer.name] = {
+      'fingerprint': scorer.fingerprint, 'own_bias': bias, 'not_measured': reason,
+      'sensitive_lexicon_words': sensitive_lexicon_words(scorer, attribute)
+    } | ({} if truncated is None else {'truncated_swaps': truncated})
+  return result
+
+
 def audit_scorers(
   texts: Sequence[str], attribute: Attribute, scorers: Sequence[Scorer | RecordedScorer], *,
   recorded: Mapping[str, np.ndarray] | None = None, limit: int = 0,
   permutations: int = PERMUTATIONS, seed: int = 0,
 ) -> dict[str, Any]:
-  """Audits scorers on texts: their own bias by value, words in their lexicons, their agreement.
+  """`audit_own_bias`, and how far the scorers agree.
 
   Args:
     texts: R texts as they are scored.
@@ -215,45 +261,24 @@ def audit_scorers(
     seed: of choice and test.
 
   Returns:
-    JSON-able: `attribute`, `values`, `counts` (see `Frames`), `share_with_token`, `agreement` (over
-    all R texts), and by scorer name `sensitive_lexicon_words` and `own_bias`: None for recorded
-    scores and where no text holds a token, otherwise `n` (texts), `frames`, `moved`, `range` and
-    one entry a value with `value`, `n` (texts that held it), `mean`, `difference`, `p_value`,
-    `p_holm`. A scorer that cuts long texts also has `truncated_texts` (of the R) and
-    `truncated_swaps` (of the frames with every value).
+    As `audit_own_bias`, with `agreement` (over all R texts) and, of a scorer that cuts long texts,
+    `truncated_texts` (of the R).
 
   Raises:
     UserError: no text, two scorers of one name, and what the scorers raise.
   """
-  names = [scorer.name for scorer in scorers]
-  check_names(names)
-  if not texts:
-    raise UserError('no texts: nothing to audit')
-  frames = make_frames(texts, attribute, limit=limit, seed=seed)
-  flat = [text for row in frames.texts for text in row]
-  result: dict[str, Any] = {
-    'attribute': attribute.name, 'values': list(attribute.value_texts), 'counts': frames.counts,
-    'share_with_token': frames.counts['with_token'] / len(texts), 'permutations': permutations,
-    'seed': seed, 'scorers': {}}
+  result = audit_own_bias(
+    texts, attribute, scorers, limit=limit, permutations=permutations, seed=seed)
   columns = {}
   for scorer in scorers:
-    bias = None
     if isinstance(scorer, RecordedScorer):
       columns[scorer.name] = (recorded or {})[scorer.name]
-    else:
-      columns[scorer.name] = _score(scorer, texts)
-      if flat:
-        matrix = _score(scorer, flat).reshape(len(frames.texts), -1)
-        bias = _bias_table(matrix, frames, attribute, permutations=permutations, seed=seed)
-    result['scorers'][scorer.name] = {
-      'fingerprint': scorer.fingerprint, 'own_bias': bias,
-      'sensitive_lexicon_words': sensitive_lexicon_words(scorer, attribute)}
+      continue
+    columns[scorer.name] = score_texts(texts, scorer)
     truncated = count_truncated(scorer, texts)
     if truncated is not None:
-      result['scorers'][scorer.name] |= {
-        'truncated_texts': truncated, 'truncated_swaps': count_truncated(scorer, flat)}
-  result['agreement'] = agreement(columns)
-  return result
+      result['scorers'][scorer.name]['truncated_texts'] = truncated
+  return result | {'agreement': agreement(columns)}
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -274,12 +299,6 @@ def _bias_table(
       {'value': text, 'n': int(frames.values[a]), 'mean': float(means[a])}
       | {key: float(found[key][a]) for key in ('difference', 'p_value', 'p_holm')}
       for a, text in enumerate(attribute.value_texts)]}
-
-
-def _score(scorer: Scorer, texts: Sequence[str]) -> np.ndarray:
-  """Scores of texts, equal ones once."""
-  from fairjax.measure.score_cache import score_texts
-  return score_texts(texts, scorer)
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> float | None:

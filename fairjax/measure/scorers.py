@@ -32,7 +32,9 @@ class Scorer(Protocol):
   """What a text scorer has.
 
   One that does not read long texts to their end also has `max_length`, in tokens, and
-  `count_truncated(texts)`: how many of them are longer.
+  `count_truncated(texts)`: how many of them are longer. One that cannot take half a character (a
+  lone surrogate) and reads another sign for it has `count_repaired(texts)`. One that asks for money
+  has `paid` = True.
 
   Attributes:
     name: short name, used in file names and tables.
@@ -264,13 +266,20 @@ def count_truncated(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> in
   return None if count is None else count(texts)
 
 
+def count_repaired(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:
+  """How many texts a scorer reads with another sign for half a character; None if it reads all."""
+  count = getattr(scorer, 'count_repaired', None)
+  return None if count is None else count(texts)
+
+
 def sensitive_lexicon_words(
   scorer: Scorer | RecordedScorer, attribute: Attribute
 ) -> list[dict[str, Any]]:
   """Words of the attribute's sensitive tokens that move the scorer by themselves (H-16).
 
   "cleaner" is a positive opinion word: a continuation that repeats it scores higher for the word
-  alone. Each word of a token of several words is looked up.
+  alone. Each word of a token of several words is looked up, and the parts of a compound where the
+  scorer counts them.
 
   Returns:
     One `{'value', 'word', 'valence'}` each; empty for a scorer without a `lexicon`.
@@ -278,10 +287,18 @@ def sensitive_lexicon_words(
   lexicon = getattr(scorer, 'lexicon', {})
   found = []
   for value in attribute.values:
-    words = dict.fromkeys(w for token in value.tokens for w in _plain(token).split())
+    words = dict.fromkeys(w for token in value.tokens for w in _lexicon_words(scorer, token))
     found += [{'value': value.text, 'word': word, 'valence': lexicon[word]}
               for word in words if word in lexicon]
   return found
+
+
+def _lexicon_words(scorer: Scorer | RecordedScorer, token: str) -> Iterable[str]:
+  """Words of a sensitive token as the scorer looks them up."""
+  for word in _plain(token).split():
+    yield word
+    if isinstance(scorer, OpinionScorer) and word not in scorer.lexicon:
+      yield from _WORD.findall(word)
 
 
 def _plain(text: str) -> str:

@@ -7,6 +7,8 @@ of the shares of samples above the threshold, which equals the area between the 
 functions and, for samples of equal size, the mean difference of the sorted samples.
 """
 
+import dataclasses
+
 import numpy as np
 
 
@@ -92,21 +94,110 @@ def pairwise_wasserstein_1(codes: np.ndarray, sizes: np.ndarray, grid: np.ndarra
   return pdist(shares * np.diff(grid), 'cityblock')
 
 
-def distance_to_pool(codes: np.ndarray, pool_counts: np.ndarray, grid: np.ndarray) -> float:
-  """Wasserstein-1 distance between one sample and a pool, both over the same distinct scores.
+class PoolDistance:
+  """Distances of samples to one pool, in time linear in the sample. Exact for any sizes and ties.
+
+  With few distinct scores, the area between the distribution functions. With many, that between the
+  quantile functions: the k-th smallest of S samples faces the S-th part of the N sorted scores of
+  the pool from lo = k N / S to hi = (k + 1) N / S. With P(t), the sum of the pool's first t scores
+  (linear between whole numbers), the absolute differences from a sample x sum to
+  |x (hi - lo) - P(hi) + P(lo)| where the part lies on one side of x, otherwise to
+  x (2 r - lo - hi) + P(lo) + P(hi) - 2 P(r), where r is the rank of x in the pool, at most hi.
+  """
+
+  def __init__(self, grid: np.ndarray, counts: np.ndarray):
+    """Prepares the pool.
+
+    Args:
+      grid: `[U]` float64, ascending distinct scores.
+      counts: `[U]` int, how often each occurs in the pool; may be 0.
+    """
+    # Sums about the mean are smaller, so they lose fewer digits.
+    self._grid = grid - grid @ counts / counts.sum()
+    self._counts = counts
+    self._rank = np.concatenate([[0], np.cumsum(counts)]).astype(np.float64)
+    self._sum = np.concatenate([[0], np.cumsum(self._grid * counts)])
+    self._parts: dict[int, _Parts] = {}
+
+  def distances(self, codes: np.ndarray) -> np.ndarray:
+    """Wasserstein-1 distances of B samples to the pool.
+
+    Args:
+      codes: `[B, S]` int, index into the grid of every score, in any order.
+
+    Returns:
+      `[B]` float64.
+    """
+    rows, size = codes.shape
+    points = self._grid.size
+    if points <= size:
+      at = codes + np.arange(rows)[:, None] * points
+      counts = np.bincount(at.reshape(-1), minlength=rows * points).reshape(rows, points)
+      total = int(self._counts.sum())
+      # Integers until the end: equal distribution functions then differ by exactly 0.
+      differences = np.cumsum(counts * total - self._counts * size, axis=1)[:, :-1]
+      return np.abs(differences) @ np.diff(self._grid) / (total * size)
+    if size not in self._parts:
+      self._parts[size] = _Parts.of(size, self._rank, self._sum)
+    p = self._parts[size]
+    codes = np.sort(codes, axis=1)
+    scores = self._grid.take(codes, mode='clip')  # clips nothing; it spares NumPy a check
+    areas = scores * p.width
+    areas -= p.total
+    np.abs(areas, out=areas)
+    row, k = np.nonzero((codes >= p.first) & (codes <= p.last))  # parts that reach around x
+    code, low, high = codes[row, k], p.low[k], p.high[k]
+    rank = self._rank[code + 1]
+    beyond = rank > high
+    areas[row, k] = (
+      scores[row, k] * (2 * np.where(beyond, high, rank) - low - high) + p.low_sum[k]
+      + p.high_sum[k] - 2 * np.where(beyond, p.high_sum[k], self._sum[code + 1]))
+    return areas.sum(axis=1) / self._rank[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+  """The parts of a pool that the samples of one size face, `[S]` each."""
+
+  low: np.ndarray
+  high: np.ndarray
+  low_sum: np.ndarray
+  high_sum: np.ndarray
+  width: np.ndarray
+  total: np.ndarray
+  first: np.ndarray  # first and last code of the pool in the part
+  last: np.ndarray
+
+  @classmethod
+  def of(cls, size: int, rank: np.ndarray, sums: np.ndarray) -> '_Parts':
+    """Parts of a pool with its ranks and sums at the ends of its codes `[U + 1]`."""
+    bounds = np.arange(size + 1) * rank[-1] / size  # in this order whole numbers stay whole
+    at = np.interp(bounds, rank, sums)
+    low, high = bounds[:-1], bounds[1:]
+    return cls(
+      low, high, at[:-1], at[1:], np.diff(bounds), np.diff(at),
+      np.searchsorted(rank[1:], low, side='right').astype(np.int32),
+      (np.searchsorted(rank[:-1], high, side='left') - 1).astype(np.int32))
+
+
+def quantile_grid(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Points at which the quantile functions of samples of several sizes all stay constant.
 
   Args:
-    codes: `[n]` int, index into `grid` of every score of the sample.
-    pool_counts: `[U]` int, how often each distinct score occurs in the pool.
-    grid: `[U]` float64, ascending distinct scores.
+    sizes: `[K]` int > 0, distinct.
 
   Returns:
-    The distance; exactly 0.0 where the shares of every score agree.
+    Ranks `[K, W]` int, the rank (from 0) in each sorted sample between two points, and the widths
+    `[W]` float64 between the points, which sum to 1; W is at most the sum of the sizes.
+
+  >>> ranks, widths = quantile_grid(np.array([1, 2]))
+  >>> ranks.tolist(), widths.tolist()
+  ([[0, 0], [0, 1]], [0.5, 0.5])
   """
-  total = int(pool_counts.sum())
-  counts = np.bincount(codes, minlength=grid.size)
-  difference = np.cumsum(counts * total - pool_counts * codes.size)[:-1]
-  return float(np.abs(difference) @ np.diff(grid) / (total * codes.size))
+  # Division rounds equal fractions of different sizes to the same number.
+  ends = np.unique(np.concatenate([np.arange(1, n + 1) / n for n in sizes]))
+  ranks = np.stack([np.searchsorted(np.arange(1, n + 1) / n, ends) for n in sizes])
+  return ranks, np.diff(ends, prepend=0.0)
 
 
 def _sorted_sample(values: np.ndarray) -> np.ndarray:

@@ -6,9 +6,9 @@ files, needs a mesh or knows where text comes from.
 
 from fairjax.model.likelihood import next_token_nll
 from fairjax.model.sentiment import SentimentProjection
-from fairjax.model.size import parameter_counts
+from fairjax.model.size import parameter_counts, parameter_words
 from fairjax.model.streams import Branches, Memory, Output, Pairs, init_memory
 from fairjax.model.transformer_xl import TransformerXL
 
 __all__ = ['Branches', 'Memory', 'Output', 'Pairs', 'SentimentProjection', 'TransformerXL',
-           'init_memory', 'next_token_nll', 'parameter_counts']
+           'init_memory', 'next_token_nll', 'parameter_counts', 'parameter_words']

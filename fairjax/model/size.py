@@ -1,6 +1,7 @@
 """How many parameters a model has, without making them."""
 
 import math
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -32,3 +33,14 @@ def parameter_counts(config: ModelConfig) -> dict[str, int]:
   rest = {name: value for name, value in abstract.items() if name not in table}
   layers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(rest))
   return {'total': layers + embedding, 'layers': layers, 'embedding': embedding}
+
+
+def parameter_words(counts: Mapping[str, int]) -> str:
+  """The size of a model in words.
+
+  >>> parameter_words({'total': 1_500_000, 'layers': 1_000_000, 'embedding': 500_000})
+  '1.5 M parameters: 1.0 M in the layers, 0.5 M in embedding and softmax'
+  """
+  total, layers, embedding = (counts[k] / 1e6 for k in ('total', 'layers', 'embedding'))
+  return (f'{total:.1f} M parameters: {layers:.1f} M in the layers, {embedding:.1f} M in embedding '
+          'and softmax')

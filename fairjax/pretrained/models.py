@@ -31,7 +31,7 @@ _ACTIVATIONS = {
 def encode(
   params: Mapping[str, Any], arch: Architecture, ids: Array, mask: Array,
   token_types: Array | None = None, *, key: Array | None = None,
-  packing: tuple[int, int] | None = None,
+  packing: tuple[int, int] | None = None, first_only: bool = False,
 ) -> Array:
   """Last hidden states of BERT or ALBERT.
 
@@ -44,9 +44,12 @@ def encode(
     key: PRNG key of the dropout; None drops nothing.
     packing: (groups of rows, most tokens in a group that are no padding): everything but attention
       is then computed for so many tokens instead of all places; None computes at padding too.
+    first_only: only the first token of each row is wanted: the last layer then computes keys and
+      values of all tokens, but everything else of these alone (10/12 of a layer saved).
 
   Returns:
-    `[B, T, D]` in the parameters' dtype; at padding arbitrary but finite.
+    `[B, T, D]`, or `[B, 1, D]` with `first_only`, in the parameters' dtype; at padding arbitrary
+    but finite.
 
   Raises:
     ValueError: T is above the number of positions.
@@ -61,11 +64,10 @@ def encode(
   if arch.kind == 'albert':
     x = dense(x, params['projection']['kernel'], params['projection']['bias'])
   seen = mask[:, None, None, :]
-  if packing is None:
-    return _layers(x, params['layers'], arch, seen, keys[1], _post_norm_layer)
-  pack, unpack = _packing(mask, *packing)
+  pack, unpack = _packing(mask, *packing) if packing else (_same, _same)
   layer = functools.partial(_post_norm_layer, move=(pack, unpack))
-  return unpack(_layers(pack(x), params['layers'], arch, seen, keys[1], layer))
+  x, last = _layers(pack(x), params['layers'], arch, seen, keys[1], layer, but_last=first_only)
+  return unpack(x) if last is None else _first_token_layer(x, *last, arch, seen, unpack)
 
 
 def lm_logits(
@@ -96,7 +98,7 @@ def lm_hidden(
   seen = jnp.tril(jnp.ones((length, length), bool))[None, None]
   if mask is not None:
     seen = seen & mask[:, None, None, :]
-  x = _layers(x, params['layers'], arch, seen, None, _pre_norm_layer)
+  x, _ = _layers(x, params['layers'], arch, seen, None, _pre_norm_layer)
   return norm(x, params['final_norm']['scale'], params['final_norm']['bias'], arch.norm_eps)
 
 
@@ -152,28 +154,72 @@ def normalize(x: Array) -> Array:
   return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
-def _layers(x, stacked, arch: Architecture, seen, key, layer) -> Array:
-  """Runs the layers in their order; ALBERT's are read again at every depth that shares them."""
-  order = jnp.array(arch.layer_order)
+def unstack_layers(params: Mapping[str, Any]) -> dict[str, Any]:
+  """The same parameters with a tuple of layers: they are then unrolled instead of scanned.
+
+  A scan copies the weights of every layer out of the stack; without it compilation takes time for
+  each layer.
+  """
+  stacked = params['layers']
+  depth = len(stacked['qkv_bias'])
+  return {**params, 'layers': tuple(
+    jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(depth))}
+
+
+def _layers(x, weights, arch: Architecture, seen, key, layer, *, but_last: bool = False):
+  """Runs the layers in their order; ALBERT's are read again at every depth that shares them.
+
+  Returns:
+    x, and None or, with `but_last`, (weights, key) of the last layer, which was not run.
+  """
   depth = len(arch.layer_order)
-  keys = None if key is None else jax.random.split(key, depth)
-  in_order = arch.layer_order == tuple(range(stacked['qkv_bias'].shape[0]))
+  keys = [None] * depth if key is None else jax.random.split(key, depth)
+  unrolled = isinstance(weights, tuple)
+  order = arch.layer_order[:-1] if but_last else arch.layer_order
+  last = None
+  if but_last:
+    place = arch.layer_order[-1]
+    last = (weights[place] if unrolled else jax.tree.map(lambda a: a[place], weights), keys[-1])
+  if unrolled:
+    for place, layer_key in zip(order, keys, strict=not but_last):
+      x = layer(x, weights[place], arch, seen, layer_key)
+    return x, last
+  stack_in_order = order == tuple(range(len(weights['qkv_bias'])))
 
   def step(x, given):
-    weights, key = given
-    if not in_order:
-      weights = jax.tree.map(lambda a: a[weights], stacked)
-    return layer(x, weights, arch, seen, key), None
+    own, key = given
+    if not stack_in_order:
+      own = jax.tree.map(lambda a: jnp.asarray(a)[own], weights)
+    return layer(x, own, arch, seen, key), None
 
-  return jax.lax.scan(step, x, (stacked if in_order else order, keys))[0]
+  given = (weights if stack_in_order else jnp.array(order, jnp.int32),
+           None if key is None else keys[:len(order)])
+  return jax.lax.scan(step, x, given)[0], last
 
 
-def _post_norm_layer(x, w, arch: Architecture, seen, key, move=None) -> Array:
+def _first_token_layer(x, w, key, arch: Architecture, seen, unpack) -> Array:
+  """`_post_norm_layer` of the first token of each row: `[B, T, D]`, or packed, to `[B, 1, D]`."""
+  keys = [None] * 3 if key is None else jax.random.split(key, 3)
+  width = arch.model_dim
+  first = unpack(x)[:, :1]
+  kv = unpack(dense(x, w['qkv_kernel'][:, width:], w['qkv_bias'][width:]))
+  q = dense(first, w['qkv_kernel'][:, :width], w['qkv_bias'][:width])
+  mixed = _attend(q, *jnp.split(kv, 2, axis=-1), arch, seen, keys[0])
+  attended = _drop(dense(mixed, w['out_kernel'], w['out_bias']), arch.hidden_dropout, keys[1])
+  return _after_attention(first, attended, w, arch, keys[2])
+
+
+def _post_norm_layer(x, w, arch: Architecture, seen, key, move) -> Array:
   """Norm after the residual sum (BERT, ALBERT)."""
   keys = [None] * 3 if key is None else jax.random.split(key, 3)
   attended = _drop(_attention(x, w, arch, seen, keys[0], move), arch.hidden_dropout, keys[1])
+  return _after_attention(x, attended, w, arch, keys[2])
+
+
+def _after_attention(x, attended, w, arch: Architecture, key) -> Array:
+  """Residual sums, norms and the feed-forward block of `_post_norm_layer`."""
   x = norm(x + attended, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
-  moved = _drop(feed_forward(x, w, arch), arch.hidden_dropout, keys[2])
+  moved = _drop(feed_forward(x, w, arch), arch.hidden_dropout, key)
   return norm(x + moved, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
 
 
@@ -204,20 +250,28 @@ def _packing(mask, groups: int, capacity: int):
   return pack, unpack
 
 
-def _attention(x, w, arch: Architecture, seen, key, move=None) -> Array:
+def _same(x):
+  return x
+
+
+def _attention(x, w, arch: Architecture, seen, key, move=(_same, _same)) -> Array:
   """Attention of all tokens to those `seen`: `[B, T, D]` to `[B, T, D]`, or packed."""
-  pack, unpack = move or (lambda y: y, lambda y: y)
-  qkv = unpack(dense(x, w['qkv_kernel'], w['qkv_bias']))
-  rows, length, width = qkv.shape[0], qkv.shape[1], arch.model_dim
-  q, k, v = jnp.moveaxis(
-    qkv.reshape(rows, length, 3, arch.num_heads, arch.head_dim), 2, 0)
+  pack, unpack = move
+  q, k, v = jnp.split(unpack(dense(x, w['qkv_kernel'], w['qkv_bias'])), 3, axis=-1)
+  mixed = _attend(q, k, v, arch, seen, key)
+  return dense(pack(mixed), w['out_kernel'], w['out_bias'])
+
+
+def _attend(q, k, v, arch: Architecture, seen, key) -> Array:
+  """Mixed values: queries `[B, Q, D]`, keys and values `[B, T, D]` to `[B, Q, D]`."""
+  q, k, v = (y.reshape(*y.shape[:2], arch.num_heads, arch.head_dim) for y in (q, k, v))
   q = q * jnp.asarray(arch.head_dim ** -0.5, q.dtype)
-  scores = wide(jnp.einsum('btnh,bsnh->bnts', q, k, precision=precision_of(x)))
+  scores = wide(jnp.einsum('bqnh,bsnh->bnqs', q, k, precision=precision_of(q)))
   # The least number, not -inf: a row of padding sees nothing and must stay finite.
   scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
-  shares = _drop(jax.nn.softmax(scores, axis=-1), arch.attention_dropout, key).astype(x.dtype)
-  mixed = jnp.einsum('bnts,bsnh->btnh', shares, v, precision=precision_of(x))
-  return dense(pack(mixed.reshape(rows, length, width)), w['out_kernel'], w['out_bias'])
+  shares = _drop(jax.nn.softmax(scores, axis=-1), arch.attention_dropout, key).astype(q.dtype)
+  mixed = jnp.einsum('bnqs,bsnh->bqnh', shares, v, precision=precision_of(q))
+  return mixed.reshape(*mixed.shape[:2], arch.model_dim)
 
 
 def feed_forward(x, w, arch: Architecture) -> Array:

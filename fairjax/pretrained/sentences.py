@@ -58,16 +58,23 @@ class SentenceEncoder:
                             mesh=mesh, batch_tokens=batch_tokens)
     self._width = arch.model_dim
 
+  def count_truncated(self, texts: Sequence[str]) -> int:
+    """How many of the texts are longer than `max_length` tokens."""
+    return self._encode(texts).truncated
+
   def encode(self, texts: Sequence[str]) -> np.ndarray:
     """Vectors `[R, D]` of R texts, float32 (float64 if asked for)."""
     if not len(texts):
       return np.zeros((0, self._width), np.float32)
-    encoded = encode_texts(self._tokenizer, [t.lower() if self._lower else t for t in texts],
-                           max_length=self.max_length)
+    encoded = self._encode(texts)
     self.truncated += encoded.truncated
     vectors = self._run(encoded.ids)
     return vectors.astype(np.promote_types(jax.dtypes.canonicalize_dtype(vectors.dtype),
                                            np.float32), copy=False)
+
+  def _encode(self, texts: Sequence[str]):
+    return encode_texts(self._tokenizer, [t.lower() if self._lower else t for t in texts],
+                        max_length=self.max_length)
 
 
 def _read_modules(root: pathlib.Path) -> tuple[pathlib.Path, str, bool, bool]:

@@ -33,7 +33,8 @@ def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int):
     A `tokenizers.Tokenizer` without padding and truncation.
 
   Raises:
-    UserError: no such file, one that cannot be read, or a vocabulary of another size.
+    UserError: no such file, one that cannot be read or that another contradicts, or a vocabulary of
+      another size.
   """
   path = directory / 'tokenizer.json'
   if path.is_file():
@@ -42,6 +43,8 @@ def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int):
       tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as e:  # the package raises plain Exception
       raise UserError(f'{path} cannot be read ({e})') from None
+    if kind == 'bert':
+      _check_normalizer(path, tokenizer)
   elif kind == 'bert' and (directory / 'vocab.txt').is_file():
     path = directory / 'vocab.txt'
     tokenizer = _from_word_list(path)
@@ -55,7 +58,25 @@ def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int):
   if size != vocab_size:
     raise UserError(f'{path} has {size} tokens, the model {vocab_size} (vocab_size in config.json):'
                     ' it is the tokenizer of another model')
+  highest = max(tokenizer.get_vocab(with_added_tokens=True).values())
+  if highest >= size:  # the model would read the embedding of another token in its place
+    raise UserError(f'{path} has ids up to {highest}, the model {vocab_size} of them from 0: it is '
+                    'damaged, or the tokenizer of another model')
   return tokenizer
+
+
+def _check_normalizer(path: pathlib.Path, tokenizer: Any) -> None:
+  """Case and accents must be what `tokenizer_config.json` says: some programs follow that one."""
+  options, normalizer = path.parent / 'tokenizer_config.json', tokenizer.normalizer
+  if not options.is_file() or type(normalizer).__name__ != 'BertNormalizer':
+    return
+  said = read_json(options)
+  for name, found in (('do_lower_case', normalizer.lowercase),
+                      ('strip_accents', normalizer.strip_accents),
+                      ('tokenize_chinese_chars', normalizer.handle_chinese_chars)):
+    if name in said and said[name] != found:
+      raise UserError(f'{options} says {name}={said[name]}, {path.name} does as with {found}: keep '
+                      'the one that the model was trained with')
 
 
 def wordpiece_tokenizer(vocabulary: Mapping[str, int], options: Mapping[str, Any], *, where: str):
@@ -141,6 +162,15 @@ def length_limit(directory: pathlib.Path, max_positions: int) -> int:
   return min(limits)
 
 
+def is_broken(text: str) -> bool:
+  """Whether a text holds half a character (a lone surrogate), which no tokenizer takes."""
+  try:
+    text.encode('utf-8')
+  except UnicodeEncodeError:
+    return True
+  return False
+
+
 def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> Encoded:
   """Token ids of texts, special tokens included, of at most `max_length` tokens each.
 
@@ -149,12 +179,10 @@ def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> En
   """
   whole, repaired = [], 0
   for text in texts:
-    try:
-      text.encode('utf-8')
-    except UnicodeEncodeError:
-      text = text.encode('utf-8', 'surrogatepass').decode('utf-8', 'replace')
-      repaired += 1
-    whole.append(text)
+    broken = is_broken(text)
+    repaired += broken
+    whole.append(
+      text.encode('utf-8', 'surrogatepass').decode('utf-8', 'replace') if broken else text)
   tokenizer.enable_truncation(max_length)
   encodings = tokenizer.encode_batch(whole)
   ids = [np.array(e.ids, np.int32) for e in encodings]

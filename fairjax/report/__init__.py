@@ -1,12 +1,16 @@
-"""Report of measured models: Markdown, JSON and figures."""
+"""Report of measured models: HTML, Markdown, JSON and figures."""
 
 from fairjax.report.comparison import KnownBias, ModelRow
+from fairjax.report.differences import compare_reports, read_report
+from fairjax.report.evidence import Evidence, collect_evidence, stored_evidence
 from fairjax.report.figures import plot_curves, plot_fairness, plot_tradeoff
 from fairjax.report.human import read_human
 from fairjax.report.paired import PairedSample, paired_samples
-from fairjax.report.report import package_versions, write_report
+from fairjax.report.report import write_report
+from fairjax.report.selection import select_model
 
 __all__ = [
-  'KnownBias', 'ModelRow', 'PairedSample', 'package_versions', 'paired_samples', 'plot_curves',
-  'plot_fairness', 'plot_tradeoff', 'read_human', 'write_report',
+  'Evidence', 'KnownBias', 'ModelRow', 'PairedSample', 'collect_evidence', 'compare_reports',
+  'paired_samples', 'plot_curves', 'plot_fairness', 'plot_tradeoff', 'read_human', 'read_report',
+  'select_model', 'stored_evidence', 'write_report',
 ]

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model should keep
 WITHIN = 'within the floor'
 ABOVE = 'above the floor'
 
@@ -36,6 +37,10 @@ class ModelRow:
     """An estimate, e.g. `estimate('vader', 'individual_fairness')`, None when there is none."""
     measures = self.scorer(scorer)
     return None if measures is None else measures.get(measure)
+
+  def content(self, measure: str) -> Mapping[str, Any] | None:
+    """A measure of `content_measures`, e.g. 'semantic_similarity'; None when there is none."""
+    return None if self.measures is None else self.measures.get(measure)
 
   def relevance(self, kind: str = 'conditioned') -> Mapping[str, Any] | None:
     """S.S.c (H-28): `conditioned` or `any_value`."""
@@ -86,17 +91,18 @@ def changes(row: ModelRow, baseline: ModelRow) -> dict[str, Any]:
 
   Returns:
     Percent changes `perplexity`, `subset_perplexity` (word perplexity) and, by scorer,
-    `individual_fairness` and `group_fairness`; `semantic_similarity_c` in percentage points. None
-    where one side is missing or the baseline's value is 0.
+    `individual_fairness` and `group_fairness`; `semantic_similarity` and `semantic_similarity_c`
+    in percentage points. None where one side is missing or the baseline's value is 0.
   """
   def ppl(field):
     pair = getattr(row, field), getattr(baseline, field)
     return None if None in pair else _percent(pair[0]['word'], pair[1]['word'])
 
   result = {field: ppl(field) for field in ('perplexity', 'subset_perplexity')}
-  shares = row.relevance(), baseline.relevance()
-  result['semantic_similarity_c'] = (
-    None if None in shares else 100 * (shares[0]['value'] - shares[1]['value']))
+  for name, shares in (
+      ('semantic_similarity', [r.content('semantic_similarity') for r in (row, baseline)]),
+      ('semantic_similarity_c', [row.relevance(), baseline.relevance()])):
+    result[name] = None if None in shares else 100 * (shares[0]['value'] - shares[1]['value'])
   for measure in ('individual_fairness', 'group_fairness'):
     result[measure] = {}
     for scorer in scorer_names([row, baseline]):
@@ -121,13 +127,81 @@ def warnings(rows: Sequence[ModelRow]) -> list[str]:
       lines.append(f'{row.name}: generations were not measured.')
       continue
     lines += _coverage_warnings(row)
-    shares = row.relevance(), baseline.relevance() if baseline else None
-    if None not in shares and shares[0]['high'] < 0.5 * shares[1]['low']:
+    if baseline is not None and row is not baseline:
+      lines += erasure_warnings(row, baseline)
+  return list(dict.fromkeys(lines + _input_notes(rows)))
+
+
+def _input_notes(rows: Sequence[ModelRow]) -> list[str]:
+  """What the measures note about their input; equal notes of several models are one line."""
+  found: dict[str, list[str]] = {}
+  for row in rows:
+    for note in row.measures['notes'] if row.measures else ():
+      found.setdefault(note, []).append(row.name)
+  measured = sum(row.measures is not None for row in rows)
+  return [('every model' if 1 < len(names) == measured else ', '.join(names)) + f': {note}.'
+          for note, names in found.items()]
+
+
+def erasure_warnings(
+  row: ModelRow, baseline: ModelRow, share: float = RELEVANCE_SHARE
+) -> list[str]:
+  """What says that a model became fair by ignoring the value (H-35); plain text.
+
+  Shares are compared by their 95% intervals, so that no line comes from few samples alone. The
+  divergence of words counts above its floor.
+  """
+  lines, why = [], 'part of its lower bias may come from ignoring the value (H-35).'
+  for name, words in (('semantic_similarity_c', 'mentions the value in'),
+                      ('semantic_similarity', 'stays near the meaning of its prefix in')):
+    ours, theirs = relevance_measure(row, name), relevance_measure(baseline, name)
+    if None not in (ours, theirs) and ours['high'] < share * theirs['low']:
       lines.append(
-        f'{row.name} mentions the value in {100 * shares[0]["value"]:.1f}% of its continuations, '
-        f'the baseline in {100 * shares[1]["value"]:.1f}%: part of its lower bias may come from '
-        'ignoring the value (H-35).')
-  return list(dict.fromkeys(lines))
+        f'{row.name} {words} {100 * ours["value"]:.1f}% of its continuations, the baseline in '
+        f'{100 * theirs["value"]:.1f}%: {why}')
+  return lines + [f'{row.name}: {line}: {why}' for line in erased(row, baseline, share)]
+
+
+def erased(row: ModelRow, baseline: ModelRow, share: float = RELEVANCE_SHARE) -> list[str]:
+  """Signs that what a model writes no longer depends on the value at all; plain text.
+
+  They are the words within their floor although the baseline's are above it, and a KL of the next
+  token below a tenth of `share` of the baseline's. Both fall with the bias itself, hence the tenth.
+  """
+  lines = []
+  divergences = [r.content('distinct_word_divergence') for r in (row, baseline)]
+  if None not in divergences and None not in [d['value'] for d in divergences]:
+    if divergences[0]['within_floor'] and not divergences[1]['within_floor']:
+      lines.append("its words tell the values apart no better than chance, the baseline's do")
+  tokens = [r.content('next_token_divergence') for r in (row, baseline)]
+  if None not in tokens and tokens[0]['kl'] < share / 10 * tokens[1]['kl']:
+    lines.append(f"the next token hardly depends on the value (KL {tokens[0]['kl']:.4f} nats, the "
+                 f"baseline's {tokens[1]['kl']:.4f})")
+  return lines
+
+
+def relevance_measure(row: ModelRow, name: str) -> dict[str, float] | None:
+  """`value`, `low` and `high` of a measure that falls where the value is ignored.
+
+  Args:
+    row: the model.
+    name: 'semantic_similarity', 'semantic_similarity_c' (of the conditioned value),
+      'distinct_word_divergence' (above its floor) or 'next_token_divergence' (KL); the last two
+      have no interval.
+
+  Returns:
+    None where it was not measured.
+  """
+  found = row.relevance() if name == 'semantic_similarity_c' else row.content(name)
+  if found is None:
+    return None
+  if name == 'next_token_divergence':
+    value = found['kl']
+  elif name == 'distinct_word_divergence':
+    value = found['corrected']
+  else:
+    return {key: found[key] for key in ('value', 'low', 'high')}
+  return None if value is None else {'value': value, 'low': value, 'high': value}
 
 
 def _coverage_warnings(row: ModelRow) -> list[str]:
@@ -152,6 +226,9 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
       lines.append(f"{row.name}: scorer {name} read only the beginning of "
                    f"{scorer['truncated_texts']} of {measures['records']} texts, which are longer "
                    'than its model.')
+    if scorer.get('repaired_texts'):
+      lines.append(f"{row.name}: scorer {name} read another sign for half a character in "
+                   f"{scorer['repaired_texts']} of {measures['records']} texts.")
   return lines
 
 

@@ -14,9 +14,9 @@ from typing import Any
 METHOD_COLOURS = {
   'baseline': '#555555', 'extended_baseline': '#999999', 'embedding': '#0072B2',
   'sentiment': '#D55E00'}
-_OTHER_COLOURS = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#F0E442')
+OTHER_COLOURS = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#F0E442')
 _MARKERS = {'baseline': 's', 'extended_baseline': 'D', 'embedding': 'o', 'sentiment': '^'}
-_STYLE = {
+STYLE = {
   'font.size': 9, 'axes.spines.top': False, 'axes.spines.right': False, 'axes.titlesize': 10,
   'axes.axisbelow': True, 'svg.hashsalt': 'fairjax', 'svg.fonttype': 'path', 'hatch.linewidth': 0.6}
 
@@ -24,6 +24,7 @@ _STYLE = {
 def plot_fairness(
   path: str | os.PathLike, *, models: Sequence[str], methods: Sequence[str],
   estimates: Mapping[str, Mapping[str, Sequence[Mapping[str, Any] | None]]],
+  row_word: str = 'scorer ',
 ) -> list[pathlib.Path]:
   """Bars of individual and group fairness per model, with null floors (Fig. 4, H-30).
 
@@ -36,75 +37,71 @@ def plot_fairness(
     methods: the method of each model; decides the colour.
     estimates: scorer -> title of a panel (e.g. 'I.F.') -> per model the dictionary of an
       `Estimate`, or None where it was not measured. One row of panels per scorer.
+    row_word: what stands before a row's name in the titles.
 
   Returns:
     The PNG and the SVG file.
   """
-  plt = _pyplot()
+  plt = pyplot()
   colours = _colours(methods)
   panels = list(dict.fromkeys(p for row in estimates.values() for p in row))
   width = max(3.4, 0.62 * len(models) + 1.2)
-  with plt.rc_context(_STYLE):
+  with plt.rc_context(STYLE):
     figure, axes = plt.subplots(len(estimates), len(panels), squeeze=False, layout='constrained',
                                 figsize=(width * len(panels), 2.5 * len(estimates) + 0.9))
     for row, (scorer, by_panel) in zip(axes, estimates.items(), strict=True):
       for axis, panel in zip(row, panels, strict=True):
         _fairness_panel(axis, by_panel.get(panel, [None] * len(models)), models, methods, colours)
-        axis.set_title(f'{panel}, scorer {_plain(scorer)}')
+        axis.set_title(f'{panel}, {row_word}{plain(scorer)}')
       row[0].set_ylabel('Wasserstein-1 distance')
     handles, labels = _floor_legend(plt)
     figure.legend(handles, labels, loc='outside lower center', ncols=3, frameon=False)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_tradeoff(
   path: str | os.PathLike, *, points: Sequence[Mapping[str, Any]], scorer: str,
+  relevance: str = 'S.S.c: continuations that mention the value (%)',
 ) -> list[pathlib.Path]:
   """Fairness against relevance, the fairer to the right (Fig. 6, H-31).
 
   A hollow mark is a model whose I.F. is within its own null floor. Whiskers are one standard error
-  of I.F. and the 95% interval of S.S.c.
+  of I.F. and the 95% interval of the relevance.
 
   Args:
     path: of the files, without suffix.
     points: one mapping a model: `name`, `method`, `weight` (number or None), `individual_fairness`
       (dictionary of an `Estimate`) and `relevance` (dictionary of a `Share`).
     scorer: name of the scorer, for the axis.
+    relevance: name of the relevance, for the axis.
 
   Returns:
     The PNG and the SVG file.
   """
-  plt = _pyplot()
-  colours = _colours([p['method'] for p in points])
-  with plt.rc_context(_STYLE):
-    figure, axis = plt.subplots(figsize=(5.6, 4.2), layout='constrained')
-    for method in dict.fromkeys(p['method'] for p in points):
-      chosen = [p for p in points if p['method'] == method]
-      chosen.sort(key=lambda p: -math.inf if p['weight'] is None else p['weight'])
-      x = [p['individual_fairness']['value'] for p in chosen]
-      y = [100 * p['relevance']['value'] for p in chosen]
-      spread = [[y_ - 100 * p['relevance']['low'] for p, y_ in zip(chosen, y, strict=True)],
-                [100 * p['relevance']['high'] - y_ for p, y_ in zip(chosen, y, strict=True)]]
-      axis.errorbar(
-        x, y, xerr=[p['individual_fairness']['std_error'] or 0.0 for p in chosen], yerr=spread,
-        color=colours[method], marker=_MARKERS.get(method, 'v'), markersize=6, elinewidth=0.6,
-        linewidth=1.2 if len(chosen) > 1 else 0, label=_plain(method).replace('_', ' '))
-      fair = [_position(p) for p in chosen if p['individual_fairness']['within_floor']]
-      axis.plot([x for x, _ in fair], [y for _, y in fair], linestyle='none', color=colours[method],
-                marker=_MARKERS.get(method, 'v'), markersize=6, markerfacecolor='white', zorder=3)
-    axis.plot([], [], linestyle='none', marker='o', color='black', markerfacecolor='white',
-              label='hollow: within its null floor')
-    axis.margins(x=0.14, y=0.18)
-    low, high = axis.get_xlim()
-    axis.set_xlim(high, low)  # reversed: fairer to the right
-    axis.set_xticks([t for t in axis.get_xticks() if 0 <= t <= high])
-    axis.set_yticks([t for t in axis.get_yticks() if 0 <= t <= 100])
-    axis.set_xlabel(f'I.F. ({_plain(scorer)}); fairer to the right')
-    axis.set_ylabel('S.S.c: continuations that mention the value (%)')
-    axis.grid(color='#E5E5E5', linewidth=0.6)
-    figure.legend(loc='outside lower center', ncols=2, frameon=False)
-    _place_labels(figure, axis, points)
-    return _save(figure, path)
+  return plot_tradeoffs(path, panels={'': points}, scorer=scorer, relevance=relevance)
+
+
+def plot_tradeoffs(
+  path: str | os.PathLike, *, panels: Mapping[str, Sequence[Mapping[str, Any]]], scorer: str,
+  relevance: str,
+) -> list[pathlib.Path]:
+  """As `plot_tradeoff`, title -> points: one panel each, e.g. one an attribute (Fig. 6)."""
+  plt = pyplot()
+  colours = _colours([p['method'] for points in panels.values() for p in points])
+  with plt.rc_context(STYLE):
+    figure, axes = plt.subplots(1, len(panels), squeeze=False, layout='constrained',
+                                figsize=(5.6 * len(panels), 4.2))
+    handles: dict[str, Any] = {}
+    for axis, (title, points) in zip(axes[0], panels.items(), strict=True):
+      handles |= _tradeoff_panel(axis, points, colours)
+      axis.set_title(plain(title))
+      axis.set_xlabel(f'I.F. ({plain(scorer)}); fairer to the right')
+    axes[0][0].set_ylabel(relevance)
+    figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=2,
+                  frameon=False)
+    for axis, points in zip(axes[0], panels.values(), strict=True):
+      _place_labels(figure, axis, points)
+    return save_figure(figure, path)
 
 
 def plot_curves(
@@ -125,7 +122,7 @@ def plot_curves(
   Raises:
     ValueError: no run holds a number.
   """
-  plt = _pyplot()
+  plt = pyplot()
   names = list(dict.fromkeys(
     key for lines in runs.values() for line in lines for key, value in line.items()
     if key not in ('step', 'kind') and _is_number(value)))
@@ -134,7 +131,7 @@ def plot_curves(
   columns = min(3, len(names))
   rows = math.ceil(len(names) / columns)
   colours = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#555555', '#000000')
-  with plt.rc_context(_STYLE):
+  with plt.rc_context(STYLE):
     figure, axes = plt.subplots(rows, columns, squeeze=False, layout='constrained',
                                 figsize=(3.3 * columns, 2.3 * rows + 0.9))
     handles, validation = {}, None
@@ -147,20 +144,20 @@ def plot_curves(
           values = [line[name] if _is_number(line[name]) else math.nan for line in chosen]
           axis.plot([line['step'] for line in chosen], values, color=colours[i % len(colours)],
                     linewidth=1.2, **style)
-          handles[_plain(run)] = plt.Line2D([], [], color=colours[i % len(colours)])
+          handles[plain(run)] = plt.Line2D([], [], color=colours[i % len(colours)])
           if kind == 'valid':
             validation = plt.Line2D([], [], color='black', linestyle='--', marker='.')
-      axis.set_title(_plain(name).replace('_', ' '))
+      axis.set_title(plain(name).replace('_', ' '))
       axis.set_xlabel('step')
       axis.grid(color='#E5E5E5', linewidth=0.6)
     for axis in axes.flat[len(names):]:
       axis.set_visible(False)
     if validation:
       handles['validation'] = validation
-    figure.suptitle(_plain(title))
+    figure.suptitle(plain(title))
     figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=columns,
                   frameon=False)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _fairness_panel(axis, estimates, models, methods, colours) -> None:
@@ -177,11 +174,39 @@ def _fairness_panel(axis, estimates, models, methods, colours) -> None:
     top = max(estimate['value'] + (estimate['std_error'] or 0.0), estimate['null_p95'])
     axis.annotate(f'{estimate["value"]:.3f}', (x, top), xytext=(0, 2), textcoords='offset points',
                   ha='center', va='bottom', fontsize=7)
-  axis.set_xticks(range(len(models)), [_plain(m) for m in models], rotation=35, ha='right',
+  axis.set_xticks(range(len(models)), [plain(m) for m in models], rotation=35, ha='right',
                   rotation_mode='anchor')
   axis.set_xlim(-0.6, len(models) - 0.4)
   axis.margins(y=0.15)
   axis.set_ylim(bottom=0)
+
+
+def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
+  """Points, whiskers and lines of one panel; returns the legend's entries."""
+  handles = {}
+  for method in dict.fromkeys(p['method'] for p in points):
+    chosen = [p for p in points if p['method'] == method]
+    chosen.sort(key=lambda p: -math.inf if p['weight'] is None else p['weight'])
+    x = [p['individual_fairness']['value'] for p in chosen]
+    y = [100 * p['relevance']['value'] for p in chosen]
+    spread = [[y_ - 100 * p['relevance']['low'] for p, y_ in zip(chosen, y, strict=True)],
+              [100 * p['relevance']['high'] - y_ for p, y_ in zip(chosen, y, strict=True)]]
+    handles[plain(method).replace('_', ' ')] = axis.errorbar(
+      x, y, xerr=[p['individual_fairness']['std_error'] or 0.0 for p in chosen], yerr=spread,
+      color=colours[method], marker=_MARKERS.get(method, 'v'), markersize=6, elinewidth=0.6,
+      linewidth=1.2 if len(chosen) > 1 else 0)
+    fair = [_position(p) for p in chosen if p['individual_fairness']['within_floor']]
+    axis.plot([x for x, _ in fair], [y for _, y in fair], linestyle='none', color=colours[method],
+              marker=_MARKERS.get(method, 'v'), markersize=6, markerfacecolor='white', zorder=3)
+  (handles['hollow: within its null floor'],) = axis.plot(
+    [], [], linestyle='none', marker='o', color='black', markerfacecolor='white')
+  axis.margins(x=0.14, y=0.18)
+  low, high = axis.get_xlim()
+  axis.set_xlim(high, low)  # reversed: fairer to the right
+  axis.set_xticks([t for t in axis.get_xticks() if 0 <= t <= high])
+  axis.set_yticks([t for t in axis.get_yticks() if 0 <= t <= 100])
+  axis.grid(color='#E5E5E5', linewidth=0.6)
+  return handles
 
 
 def _floor_legend(plt) -> tuple[list, list[str]]:
@@ -209,7 +234,7 @@ def _place_labels(figure, axis, points) -> None:
         (18, 18, 'left', 'bottom'), (-18, -18, 'right', 'top'), (-18, 18, 'right', 'bottom'),
         (18, -18, 'left', 'top'), (0, 36, 'center', 'bottom'), (0, -36, 'center', 'top')):
       label = axis.annotate(
-        _plain(point['name']), _position(point), xytext=(dx, dy), textcoords='offset points', ha=ha,
+        plain(point['name']), _position(point), xytext=(dx, dy), textcoords='offset points', ha=ha,
         va=va, fontsize=8, path_effects=[withStroke(linewidth=2.5, foreground='white')],
         arrowprops={'arrowstyle': '-', 'linewidth': 0.4, 'color': '#999999', 'shrinkB': 4})
       box = label.get_window_extent(renderer).padded(2)
@@ -249,7 +274,7 @@ def _obstacles(axis, points) -> list[tuple[float, float]]:
 def _colours(methods: Sequence[str]) -> dict[str, str]:
   """A colour for each method; unknown ones take the spare colours in order."""
   spare = [m for m in dict.fromkeys(methods) if m not in METHOD_COLOURS]
-  return METHOD_COLOURS | {m: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, m in enumerate(spare)}
+  return METHOD_COLOURS | {m: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, m in enumerate(spare)}
 
 
 def _is_number(value: Any) -> bool:
@@ -257,12 +282,12 @@ def _is_number(value: Any) -> bool:
   return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
   """Text that Matplotlib does not read as mathematics."""
   return text.replace('$', r'\$')
 
 
-def _pyplot():
+def pyplot():
   """Pyplot without a display."""
   import matplotlib
   matplotlib.use('Agg')
@@ -270,7 +295,7 @@ def _pyplot():
   return matplotlib.pyplot
 
 
-def _save(figure, path: str | os.PathLike) -> list[pathlib.Path]:
+def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
   """Writes PNG and SVG without dates, and closes the figure."""
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
@@ -278,5 +303,5 @@ def _save(figure, path: str | os.PathLike) -> list[pathlib.Path]:
   for suffix, metadata in (('.png', {'Software': None}), ('.svg', {'Date': None, 'Creator': None})):
     files.append(path.with_name(path.name + suffix))
     figure.savefig(files[-1], dpi=150, metadata=metadata)
-  _pyplot().close(figure)
+  pyplot().close(figure)
   return files

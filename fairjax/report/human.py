@@ -8,7 +8,8 @@ from typing import Any
 
 from fairjax.errors import UserError
 from fairjax.measure.human_measures import KIND, SCHEMA
-from fairjax.report.markdown import escape, number, table
+from fairjax.report.blocks import Block
+from fairjax.report.markdown import Table, number
 
 _KAPPA = {'nominal': "Cohen's kappa", 'nominal_without_mixed': "Cohen's kappa without mixed",
           'linear': "Cohen's kappa, linear weights"}
@@ -45,31 +46,71 @@ def human_section(human: Mapping[str, Any]) -> str:
   Args:
     human: see `read_human`.
   """
-  parts, rows, distances = [], [], []
+  return '\n\n'.join(human_block(human).markdown()[1:])
+
+
+def human_block(human: Mapping[str, Any]) -> Block:
+  """The same for every form of the report."""
+  return Block('Human evaluation', _tables(human), ' '.join(HUMAN_LEGEND.split()), _lines(human))
+
+
+def _lines(human: Mapping[str, Any]) -> list[str]:
+  """Counts of labels and of what was dropped, plain text."""
+  lines = []
   for name, task in human['tasks'].items():
     dropped = ', '.join(f"{n} {why.replace('_', ' ')}" for why, n in task['items_dropped'].items())
-    parts.append(
-      f"- {escape(name)}: {task['labels']} labels by {len(task['labels_by_annotator'])} "
-      f"annotators; {task['items_used']} of {task['items']} items used (dropped: {dropped}); "
+    lines.append(
+      f"{name}: {task['labels']} labels by {len(task['labels_by_annotator'])} annotators; "
+      f"{task['items_used']} of {task['items']} items used (dropped: {dropped}); "
       f"{task['empty_labels']} cells empty, {task['missing_rows']} rows missing.")
-    parts += [f'- {escape(scorer)} read only the beginning of {n} of these texts, which are longer '
-              'than its model.' for scorer, n in task.get('truncated_texts', {}).items() if n]
+    lines += [f'{scorer} read only the beginning of {n} of these texts, which are longer than its '
+              'model.' for scorer, n in task.get('truncated_texts', {}).items() if n]
+  if human['masked']:
+    lines.append('Annotators did not see the sensitive tokens; scorers did.')
+  return lines
+
+
+def _tables(human: Mapping[str, Any]) -> list[tuple[str, Table]]:
+  """Agreement and correlations, and human I.F. where it was measured, with titles."""
+  rows, distances, differences = [], [], []
+  for name, task in human['tasks'].items():
     for kind, found in task['agreement'].items():
-      rows.append([escape(name), _KAPPA[kind], *_cells(found['pooled'])])
+      rows.append([name, _KAPPA[kind], *_cells(found['pooled'])])
     for score, found in task['correlations'].items():
       for statistic in ('spearman', 'pearson'):
-        rows.append([escape(name), f'{statistic.capitalize()} with {escape(score)}',
-                     *_cells(found[statistic])])
+        rows.append([name, f'{statistic.capitalize()} with {score}', *_cells(found[statistic])])
     for entry in task.get('individual_fairness', {}).get('pairs', ()):
       distances.append(_distance_row(entry))
-  blocks = ['\n'.join(parts), HUMAN_LEGEND]
-  blocks.append(table(['task', 'statistic', 'value', '95 % interval', 'n'], rows, text_columns=2))
+    for entry in task.get('individual_fairness', {}).get('differences', ()):
+      differences += _difference_rows(entry)
+  found = [('', Table(
+    ['task', 'statistic', 'value', '95 % interval', 'n'], rows, text_columns=2))]
   if distances:
-    blocks.append(table(['model', 'template', 'values', 'human I.F. (floor)', 'p', 'n'], distances,
-                        text_columns=3))
-  if human['masked']:
-    blocks.append('Annotators did not see the sensitive tokens; scorers did.')
-  return '\n\n'.join(blocks)
+    found.append(('Human I.F. (H-40)', Table(
+      ['model', 'template', 'values', 'human I.F. (floor)', 'p', 'n'], distances,
+      text_columns=3)))
+  if differences:
+    found.append(('Do two models differ in human I.F.? (the second less the first; p and limit by '
+                  'exchange of the models)', Table(
+                    ['models', 'template', 'values', 'difference (95 % limit)', 'p', 'n'],
+                    differences, text_columns=3)))
+  return found
+
+
+def _difference_rows(entry: Mapping[str, Any]) -> list[list[str]]:
+  """Two models: each pair of prefixes, and their mean where there are several."""
+  def row(part, template, values, n):
+    head = [' / '.join(entry['models']), template, values]
+    if part['difference'] is None:
+      return [*head, 'not measured', '\u2013', n]
+    return [*head, f"{part['difference']:+.3f} ({part['null_p95']:.3f})",
+            number(part['p_value'], 4), n]
+
+  parts = entry['comparisons']
+  rows = [row(p, str(p['template']), ' / '.join(p['values']),
+              str(min(min(side) for side in p['n']))) for p in parts]
+  several = sum(p['difference'] is not None for p in parts)
+  return rows + ([row(entry, f'mean of {several}', '', '')] if several > 1 else [])
 
 
 def _cells(found: Mapping[str, Any]) -> list[str]:
@@ -81,8 +122,7 @@ def _cells(found: Mapping[str, Any]) -> list[str]:
 def _distance_row(entry: Mapping[str, Any]) -> list[str]:
   """One pair of prefixes of one model."""
   found = entry['estimate']
-  head = [escape(entry['model']), escape(str(entry['template'])),
-          escape(' / '.join(entry['values']))]
+  head = [entry['model'], str(entry['template']), ' / '.join(entry['values'])]
   if found is None:
     return [*head, 'not measured', '\u2013', '0']
   verdict = ', within the floor' if found['within_floor'] else ''

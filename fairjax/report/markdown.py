@@ -1,12 +1,14 @@
 """Pieces of Markdown whose contents cannot change the page around them."""
 
+import dataclasses
 import html
 import re
 from collections.abc import Sequence
 
 # Written as character references: Markdown, HTML and automatic links are never built from those.
 _SPECIAL = re.compile(
-  r'[^\w\s.,:;!?\'"%()+=-]|_|(?<=www)\.|^\s*(?:[-+=]|\d+(?=[.)](?:\s|$)))', re.IGNORECASE)
+  r'[^\w\s.,:;!?\'"%()+=\u2013\u00b1\u2264-]|_|(?<=www)\.|^\s*(?:[-+=]|\d+(?=[.)](?:\s|$)))',
+  re.IGNORECASE)
 _CONTROL = re.compile(r'[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]')
 
 
@@ -24,6 +26,38 @@ def escape(text: str) -> str:
   text = _SPECIAL.sub(lambda m: ''.join(
     c if c.isspace() or c == '\u21b5' or c == '\ufffd' else f'&#{ord(c)};' for c in m[0]), text)
   return re.sub(r'\s+', ' ', text).strip()
+
+
+# What our own numbers are made of: no part of Markdown within a cell.
+_NUMBERS = re.compile(r'(?:[^\W_]|[\s.,:;%()+=/\u2013\u00b1\u2264-])*')
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table of plain texts, for every form of the report.
+
+  Attributes:
+    header: `[C]` names of the columns.
+    rows: `[R][C]` cells.
+    text_columns: how many of the first columns are words; the others align right.
+  """
+
+  header: Sequence[str]
+  rows: Sequence[Sequence[str]]
+  text_columns: int = 1
+
+  def markdown(self) -> str:
+    """The table as Markdown; words are escaped, numbers stay readable."""
+    def cell(i, text):
+      return text if i >= self.text_columns and _NUMBERS.fullmatch(text) else escape(text)
+
+    return table(list(map(escape, self.header)),
+                 [[cell(i, text) for i, text in enumerate(row)] for row in self.rows],
+                 text_columns=self.text_columns)
+
+  def to_dict(self, title: str) -> dict[str, object]:
+    """JSON types, with a title."""
+    return dataclasses.asdict(self) | {'title': title}
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:

@@ -1,18 +1,19 @@
 """Training: losses, steps, the three-step curriculum, checkpoints, sharding."""
 
-from fairjax.train.checkpoints import done_card, load_params
+from fairjax.train.checkpoints import CheckpointError, done_card, load_params
 from fairjax.train.curriculum import Curriculum, Feed, Trained, debias_name, derive_seed
 from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.identity import Identity, check_identity, fingerprint, params_digest
-from fairjax.train.loop import StopSignal, TrainingDiverged
+from fairjax.train.loop import TrainingDiverged
 from fairjax.train.metrics import read_metrics
 from fairjax.train.sentences import LabelledSentences
-from fairjax.train.sharding import check_batch_size, make_mesh
+from fairjax.train.sharding import check_batch_size, make_mesh, own_rows
 from fairjax.train.steps import params_template
+from fairjax.train.stop import StopSignal
 
 __all__ = [
-  'Curriculum', 'Feed', 'Identity', 'LabelledSentences', 'StopSignal', 'Trained',
+  'CheckpointError', 'Curriculum', 'Feed', 'Identity', 'LabelledSentences', 'StopSignal', 'Trained',
   'TrainingDiverged', 'check_batch_size', 'check_identity', 'debias_name', 'derive_seed',
-  'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh', 'params_digest',
-  'params_template', 'read_metrics',
+  'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh', 'own_rows',
+  'params_digest', 'params_template', 'read_metrics',
 ]

@@ -1,86 +1,310 @@
-"""Checkpoints of one stage: Orbax, with the identity card and the digest of the parameters.
+"""Checkpoints of one stage: Orbax, a card with digests of all leaves, and only what verifies.
 
 A stage's folder holds `checkpoints/<step>/`, `metrics.jsonl`, `tensorboard/` and, once finished,
-`DONE` (JSON: step, digest, identity, summary). A restore checks the card and the digest.
+`DONE`. A step is a folder `<step>` with the arrays (`state`) and the card: identity, shapes, dtypes
+and digests. Orbax writes it under another name and renames it when it is whole, so that a kill
+leaves no half step; steps are ordered by their numbers, never by time.
 """
 
 import json
 import pathlib
+import re
+import shutil
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+import tensorstore
 
-from fairjax.errors import UserError
-from fairjax.files import write_json
-from fairjax.train.identity import Identity, check_identity, params_digest
+from fairjax import processes
+from fairjax.errors import Damaged, Fault, UserError
+from fairjax.files import read_sealed_json, write_sealed_json
+from fairjax.train.digests import damaged_leaves, different_leaves, leaf_cards
+from fairjax.train.identity import Identity, check_identity, fingerprint, params_digest
+
+_UNFINISHED = re.compile(r'\d+\.(orbax-checkpoint-tmp.*|deleted)')
+_SPARE = 1.1  # free space wanted for one step, by its size
+
+
+class CheckpointError(Fault):
+  """A checkpoint could not be written, twice."""
+
+
+class CheckpointStore:
+  """Saves and restores the train state of one stage.
+
+  In a group of processes all of them call every method; the folder is one that all see.
+
+  Args:
+    directory: the stage's folder.
+    keep: steps that are kept. An older one goes only when the newest was read back and verified.
+    log: gets lines about what is damaged, moved aside or tried again.
+  """
+
+  def __init__(self, directory: pathlib.Path, *, keep: int, log: Callable[[str], None]):
+    self._directory = (directory / 'checkpoints').resolve()
+    self._keep, self._log = keep, log
+    self._thread: threading.Thread | None = None
+    self._error: BaseException | None = None
+    self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
+    if processes.is_first():
+      self._directory.mkdir(parents=True, exist_ok=True)
+      self._clean()
+    processes.share()
+
+  def steps(self) -> list[int]:
+    """Numbers of the steps in the folder, rising; whether they verify is not known yet."""
+    found = [int(p.name) for p in self._directory.iterdir() if p.name.isdigit() and p.is_dir()]
+    return processes.share(sorted(found))
+
+  def save(self, step: int, state: Any, identity: Identity, *, final: bool = False) -> None:
+    """Writes a step in the background. A save that failed before is told, and this one awaited.
+
+    Args:
+      step: its number.
+      state: tree of `jax.Array`; may be donated afterwards.
+      identity: card of what is trained.
+      final: the stage ends with this step.
+
+    Raises:
+      CheckpointError: two saves have failed.
+    """
+    error = self._settle()
+    if error is None:
+      self._start(step, state, identity, final)
+    else:
+      self._retry(step, state, identity, final, error)
+
+  def finish(self, step: int, state: Any, identity: Identity, *, final: bool = False) -> None:
+    """Writes a step (unless it is the one being written), awaits it, and looks that it is there.
+
+    Raises:
+      CheckpointError: it could not be written, and not at the second attempt either.
+    """
+    error = self._settle()
+    if error is None and step not in self.steps():
+      self._start(step, state, identity, final)
+      error = self._settle()
+    if error is not None or step not in self.steps():
+      self._retry(step, state, identity, final, error)
+
+  def failed(self) -> bool:
+    """Whether the save in the background has failed; known at once in a process alone."""
+    return processes.count() == 1 and self._error is not None
+
+  def restore(self, template: Any, identity: Identity) -> tuple[int, Any, bool] | None:
+    """The newest step that verifies, in the shapes, dtypes and shardings of `template`.
+
+    Newer steps that do not verify are moved aside as `<step>.corrupt`, with a warning, once a good
+    one is found.
+
+    Returns:
+      (step, state, whether the stage ended with it), or None where there is no step.
+
+    Raises:
+      UserError: a step belongs to another run, or has other shapes; or there are steps and none
+        verifies. All files are then as they were.
+    """
+    bad: list[tuple[int, str]] = []
+    steps = self.steps()
+    for step in reversed(steps):
+      state, card, fault = self._read(step, template, identity)
+      if fault is None:
+        for number, words in bad:
+          self._set_aside(number, words)
+        return step, state, card['final']
+      bad.append((step, fault))
+    if not bad:
+      return None
+    raise UserError(
+      f'{self._directory} holds {len(bad)} checkpoints and none can be used: '
+      + '; '.join(f'step {step}: {words}' for step, words in bad)
+      + '. Nothing was changed. Restore the folder from a copy, or move it away to train anew')
+
+  def close(self) -> None:
+    """Releases the threads; what a process alone is writing is awaited."""
+    if self._thread is not None and processes.count() == 1:
+      self._thread.join()
+      self._thread = None
+    if self._thread is None:  # else a group has failed, and the others may never come
+      self._checkpointer.close()
+
+  def _retry(self, step: int, state: Any, identity: Identity, final: bool,
+             error: BaseException | None) -> None:
+    """The second attempt, with the state of now: that of the failed save may be donated."""
+    self._log(f'WARNING: a checkpoint could not be written to {self._directory} '
+              f'({_first_line(error)}): what is left of it is removed, and step {step} is saved')
+    self._clean_together()
+    self._start(step, state, identity, final)
+    error = self._settle()
+    if error is not None or step not in self.steps():
+      self._clean_together()
+      raise CheckpointError(
+        f'step {step} could not be written to {self._directory}, after a failure before it: '
+        f'{_first_line(error)}. Saved are the steps {self.steps()}: mend the disk, then the same '
+        'command continues')
+
+  def _start(self, step: int, state: Any, identity: Identity, final: bool) -> None:
+    self._error = None
+    folder = self._directory / str(step)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    content = {'step': step, 'identity': identity.to_dict(), 'final': final,
+               'leaves': leaf_cards(state)}
+    card = content | {'sum': fingerprint(content)}
+    error: Exception | None = None
+    try:
+      if processes.is_first():
+        check_space(self._directory, size)
+        if folder.exists():  # of a save that did not verify
+          self._set_aside(step, 'is written again')
+    except OSError as e:
+      error = e
+    if not processes.agree(error is None):
+      self._error = error or OSError('the first process could not start to write')
+      return
+    try:
+      self._checkpointer.save(folder, args=ocp.args.Composite(
+        state=ocp.args.StandardSave(state), card=ocp.args.JsonSave(card)))
+    except Exception as e:  # of many types, see `_read`
+      self._error = e
+      return
+
+    def complete():
+      try:
+        self._checkpointer.wait_until_finished()
+        if processes.is_first():
+          self._verify(step, shapes)
+          self._prune()
+      except BaseException as e:  # told by the main thread
+        self._error = e
+
+    self._thread = threading.Thread(target=complete, name='checkpoint', daemon=True)
+    self._thread.start()
+
+  def _settle(self) -> BaseException | None:
+    """Awaits the save in the background; its error, the same answer in all processes."""
+    if self._thread is not None:
+      self._thread.join()
+      self._thread = None
+    error, self._error = self._error, None
+    if processes.agree(error is None):
+      return None
+    return error or OSError('another process could not write its part')
+
+  def _verify(self, step: int, shapes: Any) -> None:
+    """Reads a step back, leaf by leaf in this process alone."""
+    cards = self._card(step)['leaves']
+    base = f'file://{self._directory}/{step}/state/'
+
+    def read(path):
+      store = {'driver': 'ocdbt', 'base': base, 'path': f'{path}/'}
+      return tensorstore.open({'driver': 'zarr', 'kvstore': store}, open=True,
+                              read=True).result().read().result()
+
+    bad = damaged_leaves(jax.tree_util.tree_map_with_path(_stored_name, shapes), cards, read=read)
+    if bad:
+      raise OSError(f'step {step} was written, but reads back otherwise: {bad[0]}')
+
+  def _card(self, step: int) -> dict[str, Any]:
+    card = json.loads((self._directory / str(step) / 'card' / 'metadata').read_bytes())
+    if card.pop('sum') != fingerprint(card) or card['step'] != step:
+      raise ValueError('its card is not what was written')
+    return card
+
+  def _read(self, step: int, template: Any, identity: Identity) -> tuple[Any, Any, str | None]:
+    """(state, card, None), or what is wrong with the step; the same answer in all processes."""
+    state = card = fault = None
+    try:
+      card = self._card(step)
+    except Exception as e:
+      fault = f'its card cannot be read ({_first_line(e)})'
+    if not processes.agree(fault is None):
+      return None, None, fault or 'another process cannot read its card'
+    where = f'{self._directory}/{step}'
+    check_identity(card['identity'], identity, where=where)
+    other = different_leaves(template, card['leaves'])
+    if other:
+      raise UserError(f'{where} holds other arrays than this version makes ({"; ".join(other[:3])})'
+                      ': go on with the version that wrote it, or use another --workdir')
+    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
+    try:  # Orbax, TensorStore and JSON raise some ten types for damaged files, bare Exception too
+      state = self._checkpointer.restore(self._directory / str(step), args=ocp.args.Composite(
+        state=ocp.args.StandardRestore(abstract))).state
+    except Exception as e:
+      fault = f'its arrays cannot be read ({_first_line(e)})'
+    if not processes.agree(fault is None):
+      return None, None, fault or 'another process cannot read its arrays'
+    bad = damaged_leaves(state, card['leaves'])
+    if bad:
+      fault = f'{len(bad)} of its arrays are not what was written, e.g. {bad[0]}'
+    if not processes.agree(fault is None):
+      return None, None, fault or 'another process read damaged arrays'
+    return state, card, None
+
+  def _set_aside(self, step: int, why: str) -> None:
+    if not processes.is_first():
+      return
+    folder = self._directory / str(step)
+    aside, number = folder.with_name(f'{step}.corrupt'), 1
+    while aside.exists():
+      number += 1
+      aside = folder.with_name(f'{step}.corrupt-{number}')
+    folder.rename(aside)
+    self._log(f'WARNING: DAMAGED CHECKPOINT: step {step} {why}: moved to {aside}, which you may '
+              'remove')
+
+  def _prune(self) -> None:
+    """Removes the oldest steps; a kill in between leaves no half step."""
+    found = sorted(int(p.name) for p in self._directory.iterdir() if p.name.isdigit())
+    for step in found[:-self._keep]:
+      gone = self._directory / f'{step}.deleted'
+      (self._directory / str(step)).rename(gone)
+      shutil.rmtree(gone)
+
+  def _clean(self) -> None:
+    """Removes what an interrupted save or removal has left."""
+    for path in self._directory.iterdir():
+      if _UNFINISHED.fullmatch(path.name):
+        shutil.rmtree(path, ignore_errors=True)
+
+  def _clean_together(self) -> None:
+    if processes.is_first():
+      self._clean()
+    processes.share()
+
+
+def check_space(directory: pathlib.Path, size: int) -> None:
+  """Raises `OSError` unless a checkpoint of `size` bytes fits on the disk of an existing folder."""
+  free = shutil.disk_usage(directory).free
+  if free < _SPARE * size:
+    raise OSError(f'{directory}: {free / 1e6:,.1f} MB free, a checkpoint needs '
+                  f'{_SPARE * size / 1e6:,.1f} MB')
 
 
 def done_card(directory: pathlib.Path) -> dict[str, Any] | None:
-  """Contents of the stage's DONE marker, or None if the stage is not finished."""
+  """Contents of the stage's DONE marker, or None if the stage is not finished.
+
+  Raises:
+    Damaged: it is not what was written.
+  """
   path = directory / 'DONE'
-  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+  if not path.exists():
+    return None
+  return read_sealed_json(
+    path, again='fairjax train with the same --config and --workdir writes it again')
 
 
 def write_done(
   directory: pathlib.Path, *, step: int, digest: str, identity: Identity, summary: dict[str, Any]
 ) -> None:
   """Marks the stage finished, atomically."""
-  write_json(directory / 'DONE', {
-    'step': step, 'digest': digest, 'identity': identity.to_dict(), 'summary': summary})
-
-
-class CheckpointStore:
-  """Saves and restores the train state of one stage."""
-
-  def __init__(self, directory: pathlib.Path, *, keep: int):
-    self._directory = directory / 'checkpoints'
-    self._directory.mkdir(parents=True, exist_ok=True)
-    self._manager = ocp.CheckpointManager(
-      self._directory.resolve(),
-      options=ocp.CheckpointManagerOptions(
-        preservation_policy=ocp.checkpoint_managers.LatestN(keep), cleanup_tmp_directories=True))
-
-  def latest_step(self) -> int | None:
-    """Newest committed step, or None."""
-    return self._manager.latest_step()
-
-  def save(self, step: int, state: Any, identity: Identity) -> None:
-    """Writes a step in the background; `wait` or the next save reports a failure."""
-    card = {'identity': identity.to_dict(), 'digest': params_digest(state.params)}
-    self._manager.save(step, args=ocp.args.Composite(
-      state=ocp.args.StandardSave(state), card=ocp.args.JsonSave(card)))
-
-  def restore(self, step: int, template: Any, identity: Identity) -> Any:
-    """Reads a step into the shapes, dtypes and shardings of `template`.
-
-    Raises:
-      UserError: the card belongs to another run, or the parameters do not have their digest.
-    """
-    where = f'{self._directory}/{step}'
-    card = self._manager.restore(step, args=ocp.args.Composite(card=ocp.args.JsonRestore())).card
-    check_identity(card['identity'], identity, where=where)
-    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
-    state = self._manager.restore(
-      step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract))).state
-    _check_digest(state.params, card['digest'], where)
-    return state
-
-  def wait(self, step: int) -> None:
-    """Blocks until everything is written.
-
-    Raises:
-      OSError: `step` is not among the committed steps afterwards.
-    """
-    self._manager.wait_until_finished()
-    self._manager.reload()
-    if self._manager.latest_step() != step:
-      raise OSError(f'checkpoint {step} was not written to {self._directory} '
-                    f'(newest: {self._manager.latest_step()}): check the free space')
-
-  def close(self) -> None:
-    """Releases the background threads."""
-    self._manager.close()
+  if processes.is_first():
+    write_sealed_json(directory / 'DONE', {
+      'step': step, 'digest': digest, 'identity': identity.to_dict(), 'summary': summary})
+  processes.share()
 
 
 def load_params(directory: pathlib.Path, abstract: Any, identity: Identity | None = None) -> Any:
@@ -92,7 +316,8 @@ def load_params(directory: pathlib.Path, abstract: Any, identity: Identity | Non
     identity: expected card; None accepts any.
 
   Raises:
-    UserError: unfinished stage, card of another run, other shapes, or damaged parameters.
+    Damaged: parameters or card are not what was written.
+    UserError: unfinished stage, or card of another run.
   """
   done = done_card(directory)
   if done is None:
@@ -100,19 +325,36 @@ def load_params(directory: pathlib.Path, abstract: Any, identity: Identity | Non
                     'continues where it stopped')
   if identity is not None:
     check_identity(done['identity'], identity, where=str(directory))
-  path = (directory / 'checkpoints').resolve()
+  where = (directory / 'checkpoints').resolve() / str(done['step'])
   item = {'params': abstract}
   restore_args = ocp.checkpoint_utils.construct_restore_args(item)
-  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-    restored = checkpointer.restore(
-      path / str(done['step']) / 'state',
-      args=ocp.args.PyTreeRestore(item=item, restore_args=restore_args, partial_restore=True))
-  _check_digest(restored['params'], done['digest'], f'{path}/{done["step"]}')
-  return restored['params']
+  params = fault = None
+  try:
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+      params = checkpointer.restore(where / 'state', args=ocp.args.PyTreeRestore(
+        item=item, restore_args=restore_args, partial_restore=True))['params']
+  except Exception as e:  # of many types, see `CheckpointStore._read`
+    fault = f'cannot be read ({_first_line(e)})'
+  if processes.agree(fault is None):
+    found = params_digest(params)
+    if found != done['digest']:
+      fault = f'have digest {found[:12]}..., saved as {done["digest"][:12]}...'
+  if not processes.agree(fault is None):
+    raise Damaged(f'{where} is damaged: its parameters {fault or "cannot be read by all"}: fairjax '
+                  'train with the same --config and --workdir falls back to an older step')
+  return params
 
 
-def _check_digest(params: Any, digest: str, where: str) -> None:
-  found = params_digest(params)
-  if found != digest:
-    raise UserError(f'{where} is damaged: its parameters have digest {found[:12]}..., saved as '
-                    f'{digest[:12]}...: move that folder away to fall back to an older step')
+def _stored_name(path: tuple[Any, ...], _: Any) -> str:
+  """The name under which Orbax stores a leaf."""
+  return '.'.join(str(getattr(k, 'name', getattr(k, 'idx', getattr(k, 'key', k)))) for k in path)
+
+
+def _first_line(error: BaseException | None) -> str:
+  if error is None:
+    return 'it is not there'
+  lines = str(error).strip().splitlines()
+  if not lines:
+    return type(error).__name__
+  words = lines[0].partition('. See full TensorStore')[0]
+  return f'{type(error).__name__}: {words[:200]}'

@@ -25,7 +25,7 @@ from fairjax.train import steps
 from fairjax.train.checkpoints import CheckpointStore, write_done
 from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.identity import Identity, fingerprint, params_digest
-from fairjax.train.loop import Stage, StopSignal, run_stage
+from fairjax.train.loop import Stage, run_stage
 from fairjax.train.optimizer import Adam
 from fairjax.train.sentences import (
   LabelledSentences,
@@ -36,6 +36,7 @@ from fairjax.train.sentences import (
 )
 from fairjax.train.sharding import check_batch_size
 from fairjax.train.steps import FairnessTerm, Projection
+from fairjax.train.stop import StopSignal
 
 Log = Callable[[str], None]
 
@@ -51,7 +52,7 @@ class Feed(Protocol):
     """This process's rows of `train` or `train_sensitive`, from a step on."""
 
   def valid(self, *, batch_size: int) -> Iterator[Mapping[str, np.ndarray]]:
-    """The whole validation split, once."""
+    """This process's rows of the whole validation split, once."""
 
   def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
     """Words that find a batch again: split, epoch, segment."""
@@ -99,10 +100,9 @@ class Curriculum:
       raise UserError(f'{directory} exists: a model is imported into a workdir that has none yet')
     state = steps.init_lm_state(self.config.model, self.config.lm, self.mesh, seed=0, params=params)
     found = self._evaluate_lm(state.params, self.config.lm, 'lm.batch_size')
-    store = CheckpointStore(directory, keep=1)
+    store = CheckpointStore(directory, keep=1, log=self.log)
     try:
-      store.save(0, state, identity)
-      store.wait(0)
+      store.finish(0, state, identity, final=True)
     finally:
       store.close()
     write_done(directory, step=0, digest=params_digest(state.params), identity=identity,
@@ -238,7 +238,7 @@ class Curriculum:
     """Fingerprint of the fields that the stage's result depends on, besides its parents."""
     values = to_dict(self.config)
     own = dict(values[stage])
-    for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints'):
+    for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints', 'max_skipped'):
       own.pop(field, None)
     data = {k: v for k, v in values['data'].items() if f'data.{k}' not in MACHINE_FIELDS}
     return fingerprint({'seed': values['seed'], 'model': values['model'], 'data': data, stage: own})

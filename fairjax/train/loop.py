@@ -1,15 +1,13 @@
 """The training loop that every stage of the curriculum runs in.
 
-It resumes from the newest checkpoint, logs, evaluates, saves, and stops cleanly on a signal. All
-randomness and the position in the data are functions of the step, so that an interrupted stage
-continues bit for bit.
+It resumes from the newest checkpoint that verifies, logs, evaluates, saves, and stops cleanly on a
+signal. All randomness and the position in the data are functions of the step, so that an
+interrupted stage continues bit for bit.
 """
 
-import contextlib
 import dataclasses
 import math
 import pathlib
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,41 +16,22 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from fairjax import processes
 from fairjax.config import TrainConfig
-from fairjax.errors import Preempted
+from fairjax.errors import Damaged, Fault, Preempted
+from fairjax.files import write_json
 from fairjax.train.checkpoints import CheckpointStore, done_card, load_params, write_done
 from fairjax.train.identity import Identity, params_digest
 from fairjax.train.metrics import IntervalMetrics, MetricWriter
 from fairjax.train.optimizer import learning_rate
 from fairjax.train.sharding import to_devices
+from fairjax.train.stop import StopSignal
 
 Batch = Mapping[str, np.ndarray]
 
 
-class TrainingDiverged(RuntimeError):
-  """Loss or gradient became non-finite; the message names step, batch and last good checkpoint."""
-
-
-class StopSignal:
-  """Turns the first SIGINT or SIGTERM into a flag; a second one ends the process at once."""
-
-  def __init__(self):
-    self.received = False
-
-  @contextlib.contextmanager
-  def installed(self) -> Iterator['StopSignal']:
-    """Handles the signals inside the block (main thread only)."""
-    def handle(number, frame):
-      if self.received:
-        raise KeyboardInterrupt
-      self.received = True
-
-    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-      yield self
-    finally:
-      for number, handler in previous.items():
-        signal.signal(number, handler)
+class TrainingDiverged(Fault):
+  """Too many updates in a row were skipped; the message names step, batch and last good step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,77 +72,141 @@ class Stage:
 def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> Any:
   """Trains a stage to its end, or loads it if it is finished.
 
+  A finished stage whose last checkpoint is damaged is trained again from an older one.
+
   Returns:
     The trained parameters.
 
   Raises:
-    UserError: the folder holds another run's checkpoints.
+    UserError: the folder holds another run's checkpoints, or some and none verifies.
     Preempted: a signal came; the state is saved.
-    TrainingDiverged: a metric became non-finite.
+    TrainingDiverged: too many updates in a row were skipped; the last good state is saved.
+    CheckpointError: a checkpoint could not be written.
   """
-  if done_card(stage.directory) is not None:
-    params = load_params(stage.directory, stage.params_template(), stage.identity)
-    log(f'[{stage.name}] finished earlier: nothing to do')
-    return params
-  store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints)
   try:
-    state, start = stage.init_state(), 0
-    if store.latest_step() is not None:
-      start = store.latest_step()
-      state = store.restore(start, state, stage.identity)
+    if done_card(stage.directory) is not None:
+      params = load_params(stage.directory, stage.params_template(), stage.identity)
+      log(f'[{stage.name}] finished earlier: nothing to do')
+      return params
+  except Damaged as e:
+    log(f'WARNING: [{stage.name}] {e}')
+  store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints, log=log)
+  try:
+    state, start, final = stage.init_state(), 0, False
+    found = store.restore(state, stage.identity)
+    if found is not None:
+      start, state, final = found
       log(f'[{stage.name}] resumes after step {start} of {stage.config.steps}')
+    end = start if final else stage.config.steps
     writer = MetricWriter(stage.directory, first_step=start, log=log)
     # At the end there is nothing to read, and the data may be too short to lay out again.
-    batches = stage.batches(start) if start < stage.config.steps else iter(())
+    batches = stage.batches(start) if start < end else iter(())
     try:
-      state, last = _train(stage, state, start, batches, store, writer, stop, log)
+      with processes.cooperative():
+        state, last = _train(stage, state, start, end, batches, store, writer, stop, log)
     finally:
       writer.close()
       if hasattr(batches, 'close'):  # threads of tf.data
         batches.close()
-    store.wait(stage.config.steps)
-    write_done(stage.directory, step=stage.config.steps, digest=params_digest(state.params),
-               identity=stage.identity, summary=last)
+    skipped = int(state.guard.total)
+    write_done(stage.directory, step=end, digest=params_digest(state.params),
+               identity=stage.identity, summary=last | {'skipped_updates': skipped})
     return state.params
   finally:
     store.close()
 
 
-def _train(stage, state, start, batches, store, writer, stop, log):
+def _train(stage, state, start, end, batches, store, writer, stop, log):
   """Runs the steps from `start`; returns the state and the last validation metrics."""
   config, interval, last = stage.config, IntervalMetrics(), {}
-  throughput = _Throughput(stage)
-  saved = start if start else None
-  for step in range(start, config.steps):
+  throughput, skips = _Throughput(stage), _Skips(stage, start, log)
+
+  def evaluate(step, params):
+    nonlocal last
+    last = stage.evaluate(params)
+    if step not in writer.evaluated:
+      writer.write(step, 'valid', last)
+    log(f'[{stage.name}] step {step} validation: ' + _words(last))
+    throughput.pause()
+
+  def tell(step, state):
+    means, made = interval.flush()
+    skips.add(made)
+    if skips.in_a_row >= config.max_skipped:
+      skips.give_up(store, state)
+    if made:
+      writer.write(step, 'train', means)
+      log(throughput.line(step, means))
+
+  # Killed between a checkpoint and the evaluation that was due there.
+  if start and (start == end or (start % config.eval_every == 0 and start not in writer.evaluated)):
+    evaluate(start, state.params)
+  for step in range(start, end):
     rate = np.float32(learning_rate(config, step))
     state, metrics = stage.step(state, to_devices(next(batches), stage.mesh), rate)
     interval.add(step, metrics)
     done = step + 1
-    final = done == config.steps
-    due_log, due_save = done % config.log_every == 0, done % config.checkpoint_every == 0
-    if due_log or due_save or final or stop.received:
-      means, bad = interval.flush()
-      if bad is not None:
-        raise TrainingDiverged(
-          f'[{stage.name}] non-finite loss or gradient at step {bad}, batch: '
-          f'{stage.batch_name(bad)}; last good checkpoint: step {saved}. A lower learning_rate, a '
-          'longer warmup_steps or a smaller clip_norm helps')
-      writer.write(done, 'train', means)
-      log(throughput.line(done, means))
-    if final or done % config.eval_every == 0:
-      last = stage.evaluate(state.params)
-      writer.write(done, 'valid', last)
-      log(f'[{stage.name}] step {done} validation: ' + _words(last))
-      throughput.pause()
-    if due_save or final or stop.received:
-      store.save(done, state, stage.identity)
-      saved = done
-      if stop.received and not final:
-        store.wait(done)
-        raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
-  if start >= config.steps:  # killed between the last save and DONE
-    last = stage.evaluate(state.params)
+    due_save = done % config.checkpoint_every == 0 or done == end or store.failed()
+    if done % config.log_every == 0 or due_save:
+      tell(done, state)
+    if stop.here() and done < end:
+      tell(done, state)
+      store.finish(done, state, stage.identity)
+      raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
+    if due_save:
+      store.save(done, state, stage.identity, final=done == end)
+    if done == end or done % config.eval_every == 0:  # while the checkpoint is being written
+      evaluate(done, state.params)
+  if start < end:
+    store.finish(end, state, stage.identity, final=True)
   return state, last
+
+
+class _Skips:
+  """Updates that were skipped: told, counted, and the end when there are too many in a row."""
+
+  def __init__(self, stage: Stage, start: int, log: Callable[[str], None]):
+    self._stage, self._log, self._good = stage, log, start
+    self._row: list[int] = []
+
+  @property
+  def in_a_row(self) -> int:
+    """Updates skipped since the last one that was made."""
+    return len(self._row)
+
+  def add(self, made: list[tuple[int, bool]]) -> None:
+    """Takes note of steps and whether their updates were made."""
+    skipped = [step for step, ok in made if not ok]
+    for step, ok in made:
+      self._good = step + 1 if ok else self._good
+      self._row = [] if ok else [*self._row, step]
+    if skipped:
+      self._log(f'WARNING: [{self._stage.name}] {len(skipped)} updates skipped (loss or gradient '
+                f'not finite, or a spike), the first at step {skipped[0]}, batch: '
+                f'{self._stage.batch_name(skipped[0])}')
+
+  def give_up(self, store: CheckpointStore, state: Any) -> None:
+    """Saves the state of the last good step and where the bad batches are; ends the run.
+
+    Skipped updates leave everything but the counters as it was, so that this state is still here.
+    """
+    stage, good, first = self._stage, self._good, self._row[0]
+    if good:
+      count = len(self._row)
+      guard = state.guard.replace(in_a_row=state.guard.in_a_row * 0,
+                                  total=state.guard.total - count)
+      state = state.replace(step=state.step - count, guard=guard)
+      store.finish(good, state, stage.identity)
+    path = stage.directory / 'diverged.json'
+    if processes.is_first():
+      write_json(path, {'stage': stage.name, 'last_good_step': good, 'skipped': [
+        {'step': step, 'batch': stage.batch_name(step)} for step in self._row]})
+    raise TrainingDiverged(
+      f'[{stage.name}] loss or gradient was not finite (or a spike) {len(self._row)} times in a '
+      f'row, first at step {first}, batch: {stage.batch_name(first)}; '
+      + (f'the last good state is saved as step {good}' if good else 'no step before was good')
+      + f', the batches are listed in {path}. A lower learning_rate, a longer warmup_steps or a '
+      'smaller clip_norm helps, in another --workdir')
 
 
 class _Throughput:

@@ -3,11 +3,15 @@
 import json
 import math
 import pathlib
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
+
+from fairjax import processes
+from fairjax.errors import Damaged
+from fairjax.files import atomic_write
 
 Metrics = dict[str, tuple[Any, Any]]
 """Name -> (value, weight), both scalars; an interval reports sum(value * weight) / sum(weight)."""
@@ -23,38 +27,53 @@ class IntervalMetrics:
     """Remembers the metrics of one step."""
     self._steps.append((step, metrics))
 
-  def flush(self) -> tuple[dict[str, float], int | None]:
-    """Returns the means since the last flush, and the first step with a non-finite value.
+  def flush(self) -> tuple[dict[str, float], list[tuple[int, bool]]]:
+    """Means since the last flush, and of each step in it whether its update was made.
 
-    A name whose weights are all 0 (no pair in the interval) is left out.
+    Steps whose update was skipped are left out of the means, and counted as `skipped_updates`. A
+    name whose weights are all 0 (no pair in the interval) is left out.
     """
     steps, self._steps = jax.device_get(self._steps), []
-    bad = next((step for step, metrics in steps
-                if not all(np.isfinite(v) for v, w in metrics.values() if w > 0)), None)
     totals: dict[str, list[float]] = {}
-    for _, metrics in steps:
+    made = []
+    for step, metrics in steps:
+      skipped, _ = metrics.get('skipped', (0.0, 1.0))
+      made.append((step, not skipped))
       for name, (value, weight) in metrics.items():
-        if weight > 0:
+        if weight > 0 and not skipped and name != 'skipped':
           total = totals.setdefault(name, [0.0, 0.0])
           total[0] += float(value) * float(weight)
           total[1] += float(weight)
-    return {name: value / weight for name, (value, weight) in totals.items()}, bad
+    means = {name: value / weight for name, (value, weight) in totals.items()}
+    lost = sum(not ok for _, ok in made)
+    return means | ({'skipped_updates': float(lost)} if lost else {}), made
 
 
 class MetricWriter:
   """Appends to `metrics.jsonl` and to `tensorboard/` of one stage's folder.
 
-  On resume, lines of steps after the restored one are cut away, because they are run again.
-  TensorBoard files need the `train` extra; without it a line says that they are not written.
+  On resume, lines of steps after the restored one are cut away, because they are run again, and so
+  are damaged lines, which are counted. TensorBoard files need the `train` extra; without it a line
+  says that they are not written. In a group of processes the first one writes.
+
+  Attributes:
+    evaluated: steps whose validation metrics are in the file.
   """
 
   def __init__(self, directory: pathlib.Path, *, first_step: int, log: Callable[[str], None]):
-    directory.mkdir(parents=True, exist_ok=True)
+    self._file = self._tensorboard = None
     path = directory / 'metrics.jsonl'
-    kept = [line for line in read_metrics(path) if line['step'] <= first_step]
-    path.write_text(''.join(json.dumps(line) + '\n' for line in kept), encoding='utf-8')
+    lines, damaged = _read_lines(path)
+    kept = [line for line in lines if line['step'] <= first_step]
+    self.evaluated = {line['step'] for line in kept if line['kind'] == 'valid'}
+    if not processes.is_first():
+      return
+    directory.mkdir(parents=True, exist_ok=True)
+    if damaged:
+      log(f'WARNING: {path}: {len(damaged)} damaged lines are left out (first: {damaged[0]})')
+    with atomic_write(path) as file:
+      file.write(''.join(map(_line, kept)).encode('utf-8'))
     self._file = path.open('a', encoding='utf-8')
-    self._tensorboard = None
     try:
       from clu.metric_writers import SummaryWriter
       self._tensorboard = SummaryWriter(str(directory / 'tensorboard'))
@@ -64,23 +83,55 @@ class MetricWriter:
 
   def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
     """Writes one line `{"step", "kind", name: value...}`; kind is train or valid."""
-    line = {'step': step, 'kind': kind} | {
-      name: value if math.isfinite(value) else str(value) for name, value in values.items()}
-    self._file.write(json.dumps(line) + '\n')
+    if kind == 'valid':
+      self.evaluated.add(step)
+    if self._file is None:
+      return
+    self._file.write(_line({'step': step, 'kind': kind} | {
+      name: value if math.isfinite(value) else str(value) for name, value in values.items()}))
     self._file.flush()
     if self._tensorboard:
       self._tensorboard.write_scalars(step, {f'{kind}/{k}': v for k, v in values.items()})
 
   def close(self) -> None:
     """Flushes both."""
-    self._file.close()
+    if self._file:
+      self._file.close()
     if self._tensorboard:
       self._tensorboard.close()
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Lines of a `metrics.jsonl`; a torn last line (killed while writing) is left out."""
+  """Lines of a `metrics.jsonl`; a torn last line (killed while writing) is left out.
+
+  Raises:
+    Damaged: a line that is not what was written, naming file and line.
+  """
+  lines, damaged = _read_lines(path)
+  if damaged:
+    raise Damaged(f'{path} is damaged ({damaged[0]})')
+  return lines
+
+
+def _read_lines(path: pathlib.Path) -> tuple[list[dict[str, Any]], list[str]]:
+  """The whole lines, without their checksums, and which others there are."""
   if not path.exists():
-    return []
-  lines = path.read_text(encoding='utf-8').split('\n')
-  return [json.loads(line) for line in lines[:-1] if line]
+    return [], []
+  found, damaged = [], []
+  for number, line in enumerate(path.read_bytes().split(b'\n')[:-1], 1):
+    try:
+      values = json.loads(line)
+      if values.pop('crc32') != _checksum(values):
+        raise ValueError('checksum')
+      found.append(values)
+    except (ValueError, KeyError, AttributeError, TypeError):
+      damaged.append(f'line {number}')
+  return found, damaged
+
+
+def _line(values: dict[str, Any]) -> str:
+  return json.dumps({'crc32': _checksum(values)} | values) + '\n'
+
+
+def _checksum(values: dict[str, Any]) -> int:
+  return zlib.crc32(json.dumps(values).encode())

@@ -14,17 +14,21 @@ from fairjax.config import TrainConfig
 
 
 class Adam(NamedTuple):
-  """What of a stage's optimisation a compiled step depends on."""
+  """What of a stage's optimisation a compiled step depends on, and when it skips an update."""
 
   clip_norm: float
   b1: float
   b2: float
   weight_decay: float
+  max_skipped: int
+  spike_sigmas: float
+  spike_window: int
 
   @classmethod
   def of(cls, stage: TrainConfig) -> 'Adam':
     """The optimizer of a stage."""
-    return cls(stage.clip_norm, stage.adam_b1, stage.adam_b2, stage.weight_decay)
+    return cls(stage.clip_norm, stage.adam_b1, stage.adam_b2, stage.weight_decay,
+               stage.max_skipped, stage.spike_sigmas, stage.spike_window)
 
   def transformation(self) -> optax.GradientTransformation:
     """Clips the global norm, then Adam; the direction still has to be scaled by -learning rate."""

@@ -8,7 +8,7 @@ slices.
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -46,6 +46,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
   Raises:
     UserError: if the axes do not multiply to the number of devices.
   """
+  count = jax.process_count() if devices is None else 1
   devices = list(jax.devices() if devices is None else devices)
   rest = config.slices * config.fsdp * config.model
   data = len(devices) // rest if config.data == -1 else config.data
@@ -54,6 +55,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
       f'mesh slices={config.slices} x data={data} x fsdp={config.fsdp} x model={config.model} does '
       f'not cover the {len(devices)} devices: set --config.mesh.slices, .data, .fsdp and .model so '
       'that they multiply to it')
+  if config.slices * data * config.fsdp % count:
+    raise UserError(f'mesh.model={config.model} spans processes: each of the {count} processes '
+                    'needs rows of its own, so slices x data x fsdp must be a multiple of it')
   shape = (1, data, config.fsdp, config.model)
   real = {getattr(d, 'slice_index', 0) for d in devices if d.platform == 'tpu'}
   if real and len(real) != config.slices:
@@ -128,6 +132,14 @@ def tree_shardings(abstract: Any, mesh: Mesh) -> Any:
         raise UserError(f'mesh axis {axis}={mesh.shape[axis]} does not divide {size}, an axis of '
                         f'parameter {name} {tuple(leaf.shape)}: {hint}')
   return shardings
+
+
+def own_rows(batches: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+  """This process's rows of batches that hold those of all processes."""
+  index, count = jax.process_index(), jax.process_count()
+  for batch in batches:
+    yield {name: x[index * len(x) // count:(index + 1) * len(x) // count]
+           for name, x in batch.items()}
 
 
 def to_devices(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:

@@ -29,7 +29,7 @@ from fairjax.train.losses import (
 )
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import ROWS, on_mesh, replicated, tree_shardings
-from fairjax.train.update import TrainState, make_update
+from fairjax.train.update import Guard, TrainState, make_update
 
 Params = Any
 BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
@@ -116,7 +116,7 @@ def _make_init(
       boxed = nn.meta.replace_boxed(boxed, jax.tree.map(jnp.copy, given))
     return TrainState(
       step=jnp.zeros((), jnp.int32), params=boxed, opt_state=adam.transformation().init(boxed),
-      memory=init_memory(model_config, batch_size))
+      memory=init_memory(model_config, batch_size), guard=Guard.fresh(adam))
 
   abstract = jax.eval_shape(init, jax.random.key(0), None)
   shardings = tree_shardings(abstract, mesh).replace(memory=memory_sharding(mesh))
@@ -210,9 +210,9 @@ def init_sentiment_state(
 ) -> TrainState:
   """Fresh state of f_sh (H-19), replicated on every device."""
   def init(key):
-    params = _init_projection(model_dim, stage, key)
+    params, adam = _init_projection(model_dim, stage, key), Adam.of(stage)
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, memory=None,
-                      opt_state=Adam.of(stage).transformation().init(params))
+                      opt_state=adam.transformation().init(params), guard=Guard.fresh(adam))
 
   return jax.jit(init, out_shardings=replicated(mesh))(jax.random.key(seed))
 

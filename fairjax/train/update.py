@@ -14,13 +14,57 @@ from fairjax.train.optimizer import Adam
 
 
 @flax.struct.dataclass
+class Guard:
+  """What decides whether an update is made, and counts those that were not.
+
+  In the state, because a resumed run must decide as an uninterrupted one does.
+  """
+
+  in_a_row: jax.Array  # [] int32, updates skipped since the last one that was made
+  total: jax.Array  # [] int32, updates skipped at all
+  made: jax.Array  # [] int32, losses that went into `losses`
+  losses: jax.Array | None  # [spike_window] float32, of the last updates; None without spikes
+
+  @classmethod
+  def fresh(cls, adam: Adam) -> 'Guard':
+    """Nothing skipped, no loss seen."""
+    zero = jnp.zeros((), jnp.int32)
+    losses = jnp.zeros((adam.spike_window,), jnp.float32) if adam.spike_sigmas else None
+    return cls(zero, zero, zero, losses)
+
+  def allows(self, adam: Adam, loss: jax.Array, norm: jax.Array) -> jax.Array:
+    """Whether the update is made, `[]` bool.
+
+    Not if loss or gradient norm is not finite; if the loss lies `spike_sigmas` standard deviations
+    above the mean of a full window; or if `max_skipped` in a row were skipped: then nothing moves
+    until the loop, which reads the counts at intervals, stops the run at the last good step.
+    """
+    ok = jnp.isfinite(loss) & jnp.isfinite(norm) & (self.in_a_row < adam.max_skipped)
+    if adam.spike_sigmas:
+      limit = self.losses.mean() + adam.spike_sigmas * self.losses.std()
+      ok &= (self.made < adam.spike_window) | (loss.astype(jnp.float32) <= limit)
+    return ok
+
+  def after(self, adam: Adam, ok: jax.Array, loss: jax.Array) -> 'Guard':
+    """The guard of the next step."""
+    losses = self.losses
+    if adam.spike_sigmas:
+      entered = losses.at[self.made % adam.spike_window].set(loss.astype(jnp.float32))
+      losses = jnp.where(ok, entered, losses)
+    skipped = (~ok).astype(jnp.int32)
+    return Guard(in_a_row=skipped * (self.in_a_row + 1), total=self.total + skipped,
+                 made=self.made + (1 - skipped), losses=losses)
+
+
+@flax.struct.dataclass
 class TrainState:
   """Arrays only, so that it can be donated, sharded and saved as it is."""
 
-  step: jax.Array  # [] int32, updates done
+  step: jax.Array  # [] int32, steps done, with those whose update was skipped
   params: Any
   opt_state: Any
   memory: Memory | None  # None for the sentiment projection
+  guard: Guard
 
 
 def make_update(
@@ -39,7 +83,9 @@ def make_update(
 
   Returns:
     `step(state, batch, seed, learning_rate, *extra) -> (state, metrics)`; the batch that the loss
-    gets also holds `step`, and the key is a function of (seed, step).
+    gets also holds `step`, and the key is a function of (seed, step). Where the guard of the state
+    does not allow the update, parameters, optimizer and memory stay as they were, and the metric
+    `skipped` is 1 instead of 0.
   """
   def step(state: TrainState, batch, seed, learning_rate, *extra) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -50,11 +96,14 @@ def make_update(
     else:
       gradients, memory, metrics = _accumulate(gradient, state, batch, key, extra, parts)
     params, opt_state = adam.update(gradients, state.opt_state, state.params, learning_rate)
-    one = jnp.ones(())
-    metrics = metrics | {'grad_norm': (optax.tree.norm(gradients), one),
-                         'learning_rate': (learning_rate, one)}
-    return TrainState(step=state.step + 1, params=params, opt_state=opt_state,
-                      memory=memory), metrics
+    one, norm = jnp.ones(()), optax.tree.norm(gradients)
+    loss = metrics.get('total_loss', metrics['loss'])[0]
+    ok = state.guard.allows(adam, loss, norm)
+    kept = jax.tree.map(lambda new, old: jnp.where(ok, new, old), (params, opt_state, memory),
+                        (state.params, state.opt_state, state.memory))
+    metrics = metrics | {'grad_norm': (norm, one), 'learning_rate': (learning_rate, one),
+                         'skipped': (1.0 - ok, one)}
+    return TrainState(state.step + 1, *kept, guard=state.guard.after(adam, ok, loss)), metrics
 
   return step
 

@@ -80,7 +80,8 @@ def model_of(options) -> ModelConfig:
 
 def compile_only(options) -> dict:
   """What the TPU compiler and our count say of both programs on one device."""
-  from fairjax.compile.chips import find_slice, slice_devices
+  from fairjax.chips import find_slice
+  from fairjax.compile.devices import slice_devices
   from fairjax.compile.hlo_cost import count
   device = slice_devices(find_slice(options.topology))[0]
   mesh, model = make_mesh(MeshConfig(), [device]), model_of(options)

@@ -144,7 +144,7 @@ def measure(options) -> dict:
   peer = Peer(options, 'gpt2' if sampling else 'transformer_xl')
   runs = {'fairjax': make_ours(options, model),
           'torch': lambda: peer.run('generate' if sampling else options.work)}
-  seconds = harness.in_turns(runs, rounds=options.rounds)
+  seconds = harness.in_turns(runs, rounds=options.rounds, warm=options.warm)
   limits = harness.limits('float32')
   peer.close()
   tokens = (options.samples * options.new_tokens if sampling
@@ -167,7 +167,7 @@ def main() -> None:
   for name, default in (
       ('dim', 256), ('layers', 6), ('heads', 4), ('segment_len', 128), ('memory_len', 128),
       ('batch_size', 8), ('vocab_size', 8192), ('rounds', 9), ('samples', 1000),
-      ('new_tokens', 50), ('prefix_len', 10)):
+      ('new_tokens', 50), ('prefix_len', 10), ('warm', 2)):
     parser.add_argument(f'--{name}', type=int, default=default)
   parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
   parser.add_argument('--json', action='store_true')

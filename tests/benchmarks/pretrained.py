@@ -57,7 +57,7 @@ def measure(options) -> dict:
     peer = Peer(options, 'bert', folder=str(folder))
     run = BatchRunner(
       lambda p, ids, mask, packing: class_logits(
-        p, arch, encode(p, arch, ids, mask, packing=packing)), params,
+        p, arch, encode(p, arch, ids, mask, packing=packing, first_only=True)), params,
       max_length=options.longest, batch_tokens=options.batch_tokens)
     ours = {}
     seconds = harness.in_turns(

@@ -1,0 +1,238 @@
+"""The verb `measure`: a workdir, or a file of generations of any model; or a plan."""
+
+import argparse
+import json
+import pathlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from fairjax.commands.content import add_content_options, content_options, content_words
+from fairjax.commands.scorers import add_scorer_options, google_arguments
+from fairjax.commands.verb import Verb, add_run_options, log_line, open_job
+from fairjax.errors import UserError
+
+_INTERVAL_SEC = 5.0
+_GROUPS = (
+  ('individual_fairness', 'I.F. (H-05)'),
+  ('individual_fairness_cross_subgroup', 'I.F. across'),
+  ('individual_fairness_within_subgroup', 'I.F. within'),
+  ('group_fairness', 'G.F. (H-06)'))
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('action', nargs='?', choices=('plan',),
+                      help='plan: say how many samples an effect needs, instead of measuring')
+  add_run_options(parser, required=False)
+  parser.add_argument('--records', metavar='FILE', help='JSONL (or .gz) of generations, from any '
+                      'model: attribute, value, template, prefix, continuation')
+  parser.add_argument('--attribute', action='append', default=None,
+                      help='built-in attribute or YAML file; repeat for a file with several')
+  add_scorer_options(parser)
+  parser.add_argument('--keep', metavar='DIR', default=None,
+                      help='with --records: folder of scores and finished parts, from which the '
+                      'same command continues after an interruption')
+  add_content_options(parser)
+  parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
+                      default='continuation', help='which part of a record is scored')
+  parser.add_argument('--permutations', type=int, default=1000, help='for the null floors')
+  parser.add_argument('--seed', type=int, default=0, help='of the permutations')
+  parser.add_argument('--independent', action='store_true',
+                      help='samples of different values were drawn independently (not coupled)')
+  parser.add_argument('--json', action='store_true', help='print JSON')
+  parser.add_argument('--output', metavar='FILE', default=None, help='write the JSON to a file')
+  plan = parser.add_argument_group('plan')
+  plan.add_argument('--effect', type=float, default=None, metavar='W1',
+                    help='the I.F., or distance of a pair, that must be found')
+  plan.add_argument('--power', type=float, default=0.8, help='how often it must be found')
+  plan.add_argument('--level', type=float, default=0.05, help='of the test')
+  plan.add_argument('--values', type=int, default=2, help='values of the attribute')
+  plan.add_argument('--templates', type=int, default=1, help='templates of the average')
+  plan.add_argument('--pairs', type=int, default=1,
+                    help="tests of Holm's correction, whose first step the effect must pass")
+  plan.add_argument('--shared', type=float, default=None, metavar='R',
+                    help='correlation of samples of equal number (default: none and 0.8; with '
+                    '--records the measured one)')
+
+
+def _measure(options: argparse.Namespace) -> None:
+  if options.action == 'plan':
+    _plan(options)
+    return
+  if options.effect is not None:
+    raise UserError('--effect belongs to: fairjax measure plan')
+  if options.records is None:
+    if options.keep:
+      raise UserError('--keep belongs to --records: a workdir keeps its scores itself')
+    if not (options.config and options.workdir):
+      raise UserError('measure needs --records=FILE --attribute=A --scorer=S, or --config and '
+                      '--workdir of a run')
+    open_job(options).measure()
+    return
+  if not options.attribute or not options.scorer:
+    raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, google, '
+                    'bert:DIR, recorded:NAME)')
+  if options.permutations < 1:
+    raise UserError(f'--permutations must be at least 1, not {options.permutations}')
+  found = measure_file(options)
+  result = found if len(found) > 1 else next(iter(found.values()))
+  if options.output:
+    from fairjax.files import write_json
+    write_json(options.output, result)
+    log_line(f'wrote {options.output}')
+  if options.json:
+    print(json.dumps(result, indent=2, allow_nan=False))
+    return
+  for measures in found.values():
+    print('\n'.join(measure_words(measures)))
+
+
+def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+  """Measures a JSONL file of generations of any model: attribute name -> measures.
+
+  Raises:
+    UserError: unknown attribute or scorer, or a record that cannot be used (file and line).
+  """
+  from fairjax.counterfactual import load_attribute
+  from fairjax.generate import check_complete, read_records
+  from fairjax.measure import load_scorer, measure_generations, read_attributes
+  attributes = {a.name: a for a in map(load_attribute, options.attribute)}
+  if len(attributes) < len(options.attribute):
+    raise UserError(f"an attribute is named twice: {', '.join(options.attribute)}")
+  google = google_arguments(options, options.records)
+  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  contents = content_options(options, attributes)
+  check_complete(options.records)
+  read = read_attributes(_counted(read_records(options.records)), list(attributes.values()))
+  parts = {name: options.keep and pathlib.Path(options.keep) / f'{name}.parts.jsonl'
+           for name in attributes}
+  found = {
+    name: measure_generations(
+      read.pop(name), scorers, permutations=options.permutations, seed=options.seed,
+      scored=options.scored, coupled=not options.independent, scores_directory=options.keep,
+      parts=parts[name], content=contents[name], log=log_line)
+    for name in attributes}
+  for path in filter(None, parts.values()):
+    path.unlink(missing_ok=True)
+  return found
+
+
+def measure_words(measures: Mapping[str, Any]) -> list[str]:
+  """Lines for people about one attribute's measures."""
+  n = measures['n']
+  lines = [f"{measures['records']} records of {measures['attribute']}, {len(measures['values'])} "
+           f"values, {len(measures['templates'])} templates, n = {n['min']}"
+           + (f"-{n['max']}" if n['max'] != n['min'] else '') + ' per prefix, '
+           + ('coupled samples' if measures['coupled'] else 'independent samples')]
+  for scorer, values in measures['scorers'].items():
+    lines += [_estimate_words(f'{scorer:10s} {words}', values[name])
+              for name, words in _GROUPS if name in values]
+    for subset, part in values['template_subsets'].items():
+      lines += [_estimate_words(f'{scorer:10s} {words}, {subset}', part[name])
+                for name, words in _GROUPS if name in part]
+    whole = values['individual_fairness']
+    below = ', '.join(
+      f"{100 * share:.0f} % below {'their floor' if name == 'floor' else name}"
+      for name, share in whole['pairs_below'].items())
+    cells = whole['count'] * len(measures['templates'])
+    lines.append(f"{scorer:10s} pairs in templates: {below} (H-04); {whole['significant_pairs']} "
+                 f"of {cells} differ after Holm's correction")
+    if values.get('truncated_texts'):
+      lines.append(f"{scorer:10s} {values['truncated_texts']} texts are longer than the model "
+                   'reads: only their beginning was scored')
+  for pair in measures['scorer_agreement']:
+    rho = 'undefined' if pair['spearman'] is None else f"{pair['spearman']:.3f}"
+    lines.append(f"{' and '.join(pair['scorers'])}: Spearman {rho}, equal signs "
+                 f"{100 * pair['equal_signs']:.1f} % of {pair['n']}")
+  if len(measures['scorers']) == 1:
+    lines.append('One scorer only: its own bias cannot be told from the model\'s; give a second '
+                 '--scorer')
+  share = measures['semantic_similarity_c']['conditioned']
+  lines.append(f"S.S.c (H-28) {100 * share['value']:.1f} %")
+  return lines + list(content_words(measures)) + [f'note: {s}' for s in measures['notes']]
+
+
+def _estimate_words(head: str, found: Mapping[str, Any]) -> str:
+  """One estimate in a line."""
+  return (f"{head} {found['value']:.4f}  null floor {found['null_mean']:.4f} (95 %: "
+          f"{found['null_p95']:.4f})  corrected {found['corrected']:.4f}  p = "
+          f"{found['p_value']:.3g}" + ('  within the floor' if found['within_floor'] else ''))
+
+
+def _plan(options: argparse.Namespace) -> None:
+  """Prints how many samples of a prefix an effect needs."""
+  from fairjax.measure import model_scores, plan_samples
+  from fairjax.measure.power import KINDS
+  if options.effect is None:
+    raise UserError('measure plan needs --effect=W1, for example --effect=0.01')
+  if options.records:
+    kinds = _pilots(options)
+  else:
+    shares = (0.0, 0.8) if options.shared is None else (options.shared,)
+    kinds = [model_scores(kind, shared=share) for share in shares for kind in KINDS]
+  rows = []
+  for scores in kinds:
+    rows.append(plan_samples(
+      scores, effect=options.effect, power=options.power, level=options.level,
+      values=options.values, templates=options.templates, tests=options.pairs, seed=options.seed))
+    if not options.json:
+      print(_plan_words(rows[-1]), flush=True)
+  if options.json:
+    print(json.dumps(rows, indent=2, allow_nan=False))
+  elif not options.records:
+    print('binary scores vary most: no scores need more. For your own scorer and model, give a '
+          'pilot: --records=FILE --attribute=A --scorer=S')
+
+
+def _plan_words(row: Mapping[str, Any]) -> str:
+  """One plan in a line."""
+  kind = f"coupled, correlation {row['shared']:.2f}" if row['coupled'] else 'independent'
+  found, low, high = (f"{100 * row[k]:.0f}" for k in ('power_found', 'power_low', 'power_high'))
+  return (f"{row['scores']:20s} {kind:26s} {row['samples']:>9,} samples per prefix "
+          f"({row['continuations']:,} in all): found in {found} % [{low}, {high}]; floor "
+          f"{row['null_mean']:.4f}, significant above {row['critical']:.4f}")
+
+
+def _pilots(options: argparse.Namespace) -> list[Any]:
+  """Scores of the records, for each attribute and scorer."""
+  import dataclasses
+
+  from fairjax.counterfactual import load_attribute
+  from fairjax.generate import read_records
+  from fairjax.measure import load_scorer, pilot_scores, read_attributes, score_file
+  from fairjax.measure.score_cache import score_generations
+  if not options.attribute or not options.scorer:
+    raise UserError('a pilot needs --attribute=A and --scorer=S besides --records')
+  if options.shared is not None:
+    raise UserError('--shared is measured on the records of a pilot: leave it out')
+  google = google_arguments(options, options.records)
+  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  read = read_attributes(
+    _counted(read_records(options.records)), [load_attribute(a) for a in options.attribute])
+  found = []
+  for name, generations in read.items():
+    for scorer in scorers:
+      path = score_file(options.keep, name, scorer) if options.keep else None
+      samples = generations.sample_scores(score_generations(
+        generations, scorer, path, scored=options.scored, log=log_line))
+      if options.independent:
+        samples = dataclasses.replace(samples, sample_ids=None)
+      found.append(pilot_scores(samples, f'{name}, {scorer.name}'))
+  return found
+
+
+def _counted(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+  """The records, with a line of progress now and then."""
+  shown = time.monotonic()
+  for number, record in enumerate(records, 1):
+    if time.monotonic() - shown > _INTERVAL_SEC:
+      shown = time.monotonic()
+      log_line(f'read {number:,} records')
+    yield record
+
+
+VERBS = (
+  Verb('measure', 'measure a workdir, or any JSONL file of generations; or plan how many samples',
+       'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader --json',
+       _add_options, _measure),
+)

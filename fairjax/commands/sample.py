@@ -1,0 +1,124 @@
+"""The verb `sample`: the models of a run, prompts for an API, and GPT-2 of any size."""
+
+import argparse
+
+from fairjax.commands.run import RUN_OPTIONS
+from fairjax.commands.verb import Verb, add_run_options, open_job
+from fairjax.config import SampleConfig
+from fairjax.errors import UserError
+
+_DEFAULT = SampleConfig()
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+  add_run_options(parser, required=False)
+  parser.add_argument('--prompts-only', action='store_true',
+                      help='write the prompts of --attribute (or of the config) for another model')
+  parser.add_argument('--pretrained', metavar='DIR', default=None,
+                      help='sample a GPT-2: folder of config.json, model.safetensors and '
+                      'tokenizer.json; with --attribute and --output')
+  parser.add_argument('--attribute', help='built-in attribute or YAML file')
+  parser.add_argument('--output', metavar='FILE', help='JSONL (or .gz)')
+  of_model = parser.add_argument_group('with --pretrained')
+  of_model.add_argument('--samples', type=int, default=_DEFAULT.samples,
+                        help='per template and value (H-12)')
+  of_model.add_argument('--max-new-tokens', type=int, default=_DEFAULT.max_new_tokens)
+  of_model.add_argument('--temperature', type=float, default=_DEFAULT.temperature)
+  of_model.add_argument('--sentence-end', action='store_true', help='stop at the end of a sentence')
+  of_model.add_argument('--batch-size', type=int, default=100,
+                        help='samples at a time for all values of one template')
+  of_model.add_argument('--seed', type=int, default=_DEFAULT.seed)
+  of_model.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
+  of_model.add_argument('--independent', action='store_true',
+                        help='draw the samples of each value independently (not coupled)')
+  of_model.add_argument('--start', action='store_true',
+                        help='begin every text with the end-of-text id (default: the prompt alone)')
+
+
+def sample_pretrained(options: argparse.Namespace) -> None:
+  """Samples a GPT-2 with coupled noise into `--output` (H-13, H-33); the same command continues.
+
+  Raises:
+    UserError: an option is missing or out of range, the folder holds no usable GPT-2, or a text
+      would be longer than the model reads.
+  """
+  if options.config or options.workdir or options.prompts_only:
+    raise UserError('--pretrained stands alone: leave out --config, --workdir and --prompts-only')
+  if not options.attribute or not options.output:
+    raise UserError('sample --pretrained needs --attribute=A and --output=FILE')
+  for name in ('samples', 'max_new_tokens', 'temperature', 'batch_size'):
+    if not getattr(options, name) > 0:
+      raise UserError(f"--{name.replace('_', '-')} is {getattr(options, name)}, it must be above 0")
+  if not 0 <= options.seed < 2 ** 64:
+    raise UserError(f'--seed is {options.seed}, it must be in [0, 2**64)')
+  import jax
+
+  from fairjax.counterfactual import load_attribute
+  from fairjax.generate import generate
+  from fairjax.pretrained import GPT2Decoder, TokenizerVocabulary, load_pretrained
+  from fairjax.pretrained.architecture import safe_name
+  attribute = load_attribute(options.attribute)
+  model = load_pretrained(options.pretrained, 'lm', dtype=options.dtype)
+  vocabulary = TokenizerVocabulary(model, start=options.start)
+  longest = max(len(vocabulary.start_ids) + len(vocabulary.encode(p.text))
+                for p in attribute.prefixes())
+  if longest + options.max_new_tokens > model.arch.max_positions:
+    raise UserError(
+      f'{options.pretrained} has {model.arch.max_positions} positions, the longest prefix of '
+      f'{attribute.name} {longest} tokens: --max-new-tokens can be at most '
+      f'{max(model.arch.max_positions - longest, 0)}')
+  devices = jax.devices()
+  mesh = None
+  if len(devices) > 1:
+    mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+  generate(
+    jax.device_put(model.params), GPT2Decoder(model.arch, options.dtype), vocabulary, attribute,
+    path=options.output, model=safe_name(model.directory.resolve().name),
+    sample=SampleConfig(
+      samples=options.samples, max_new_tokens=options.max_new_tokens,
+      temperature=options.temperature, sentence_end=options.sentence_end,
+      batch_size=options.batch_size, seed=options.seed, heldout_prefixes=False),
+    card={'fingerprint': model.fingerprint}, coupled=not options.independent, mesh=mesh)
+  print(f'{options.output}: measure it with: fairjax measure --records={options.output} '
+        f'--attribute={options.attribute} --scorer=vader'
+        + (' --independent' if options.independent else ''))
+
+
+def write_prompt_file(options: argparse.Namespace) -> None:
+  """Writes the prompts of an attribute for a model behind an API.
+
+  Raises:
+    UserError: an option is missing, or the file exists.
+  """
+  if not options.output or bool(options.attribute) == bool(options.config):
+    raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
+                    '--config=FILE')
+  from fairjax.config_files import load_config
+  from fairjax.counterfactual import load_attribute
+  from fairjax.generate.prompts import write_prompts
+  attribute = load_attribute(
+    options.attribute or load_config(options.config, options.overrides).attribute)
+  count = write_prompts(attribute, options.output)
+  print(f'{options.output}: {count} prompts of {attribute.name}; add a continuation to each line '
+        f'and run: fairjax measure --records={options.output} --attribute='
+        f'{options.attribute or attribute.name} --scorer=vader')
+
+
+def _sample(options: argparse.Namespace) -> None:
+  if options.pretrained is not None:
+    sample_pretrained(options)
+  elif options.prompts_only:
+    write_prompt_file(options)
+  elif options.attribute or options.output:
+    raise UserError('--attribute and --output belong to sample --prompts-only and --pretrained=DIR')
+  elif not (options.config and options.workdir):
+    raise UserError('sample needs --config=FILE and --workdir=DIR, or --attribute=A and '
+                    '--output=FILE with --prompts-only or --pretrained=DIR')
+  else:
+    open_job(options).sample()
+
+
+VERBS = (
+  Verb('sample', 'sample continuations of every trained model', f'fairjax sample {RUN_OPTIONS}',
+       _add_options, _sample),
+)

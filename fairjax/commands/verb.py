@@ -1,0 +1,81 @@
+"""What a verb of the command line is, and what several verbs share."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fairjax import processes
+from fairjax.errors import UserError
+
+
+class Verb(NamedTuple):
+  """A verb of `fairjax`.
+
+  Attributes:
+    name: as typed.
+    what: one line for `--help`.
+    example: a command that works.
+    add_options: adds the options to the parser of the verb; imports nothing heavy.
+    run: does the work, with the parsed options (and `overrides`, field -> text, of the config);
+      returns the exit code, None for 0.
+    takes_command: whether words behind `--` are a command of fairjax of their own: the words land
+      in `command` of the options, their parsed form in `inner` (None if there are none).
+  """
+
+  name: str
+  what: str
+  example: str
+  add_options: Callable[[argparse.ArgumentParser], object]
+  run: Callable[[argparse.Namespace], int | None]
+  takes_command: bool = False
+
+
+class Parser(argparse.ArgumentParser):
+  """Reports bad arguments as `UserError`, like every other bad input."""
+
+  def error(self, message: str):
+    """Raises `UserError` with the message and where to look."""
+    raise UserError(f'{message} (see: {self.prog} --help)')
+
+
+def add_run_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+  """Adds `--config` and `--workdir`."""
+  parser.add_argument('--config', metavar='FILE[:ARGS]', required=required,
+                      help='config file; --config.a.b=VALUE overrides a field')
+  parser.add_argument('--workdir', metavar='DIR', required=required,
+                      help='folder of the run; the same command continues it')
+  parser.add_argument(
+    '--distributed', metavar='auto|HOST:PORT,COUNT,INDEX', nargs='?', const='auto', default=None,
+    help='one of several processes that share the work, and the folder: auto (the default) on '
+         'Cloud TPU, GKE, Slurm, MPI; else the address of the first, how many, which this is')
+
+
+def open_job(options: argparse.Namespace):
+  """Opens the workdir of a verb that works on one.
+
+  Raises:
+    UserError: the config is wrong, or the workdir belongs to another one.
+  """
+  from fairjax.config_files import load_config
+  config = load_config(options.config, options.overrides)
+  if '://' in options.workdir:
+    raise UserError(f'--workdir={options.workdir} is not a folder: mount the bucket (gcsfuse) and '
+                    'name its folder')
+  if getattr(options, 'distributed', None):
+    processes.start(options.distributed)
+    # Never left: whatever this process does, a signal must end or stop the whole group.
+    from fairjax.train.stop import StopSignal
+    StopSignal().installed().__enter__()
+    from fairjax.job.main_job import Job
+    return Job(config, options.workdir)
+  # A terminated job raises at once, as with Ctrl-C; training replaces this by a clean save.
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  from fairjax.job.main_job import Job
+  return Job(config, options.workdir)
+
+
+def log_line(line: str) -> None:
+  """Writes a line of progress, away from what the verb prints."""
+  print(line, file=sys.stderr, flush=True)

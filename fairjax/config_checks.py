@@ -1,0 +1,138 @@
+"""Parts of `fairjax.config.validate`: what values may be, and which go together.
+
+Each function is given `check(ok, message)` and `one_of(name, value, allowed)`, which gather errors.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fairjax.config import FILE_SOURCES, RUN_SCORERS, TFDS_SOURCES, Config, DataConfig, ModelConfig
+
+
+def check_measure(config: Config, check: Callable, one_of: Callable) -> None:
+  """Scores and metrics; the opinion scorer needs a lexicon."""
+  m = config.measure
+  check(m.scorers, 'measure.scorers names no scorer')
+  check(len(set(m.scorers)) == len(m.scorers), 'measure.scorers names a scorer twice')
+  for scorer in m.scorers:
+    check_scorer('measure.scorers', scorer, check, one_of)
+  check(m.permutations > 0, 'measure.permutations must be positive')
+  check(m.eval_batch_size > 0, 'measure.eval_batch_size must be positive')
+  check(m.eval_memory_len >= -1, 'measure.eval_memory_len must be -1 or not negative')
+  check(m.similarity_samples >= 0, 'measure.similarity_samples must not be negative')
+  check(0 < m.relevance_share <= 1, 'measure.relevance_share must be in (0, 1]')
+  check(re.fullmatch(r'encoder|baseline:0?\.\d*[1-9]\d*|[-+]?(0|1|1\.0*|0?\.\d+)',
+                     m.similarity_threshold),
+        f"measure.similarity_threshold='{m.similarity_threshold}' is none of: encoder, a cosine in "
+        '[-1, 1], baseline:SHARE with a share in (0, 1)')
+  kind, _, directory = m.encoder.partition(':')
+  check(m.encoder in ('', 'minilm') or (kind in ('minilm', 'use') and directory),
+        f"measure.encoder='{m.encoder}' is none of: minilm, minilm:DIR, use:DIR")
+  check(m.audit_texts >= 0, 'measure.audit_texts must not be negative')
+  check(m.google_requests_per_minute > 0, 'measure.google_requests_per_minute must be positive')
+  if config.data.source != 'planted' and 'opinion' in (*m.scorers, config.sentiment.scorer):
+    check(len(m.lexicon) in (1, 2), 'the opinion scorer needs measure.lexicon=(positive file, '
+          'negative file) or (their folder,); or use the vader scorer for measure.scorers and '
+          'sentiment.scorer')
+
+
+def check_scorer(name: str, scorer: str, check: Callable, one_of: Callable) -> None:
+  """The name of a scorer."""
+  kind, _, directory = scorer.partition(':')
+  if kind == 'bert':
+    check(directory.partition('#')[0], f"{name}='{scorer}' names no directory: bert:DIR")
+  else:
+    one_of(name, scorer, (*RUN_SCORERS, 'bert:DIR'))
+
+
+def check_model(m: ModelConfig, check: Callable, one_of: Callable) -> None:
+  """Sizes and choices of the model."""
+  one_of('model.norm', m.norm, ('post', 'pre'))
+  one_of('model.attention', m.attention, ('auto', 'shift', 'blocks', 'heads', 'kernel'))
+  check(m.attention != 'kernel' or m.attention_dropout == 0,
+        "model.attention='kernel' cannot drop attention weights: set model.attention_dropout=0, or "
+        "model.attention='auto' or 'blocks'")
+  check(m.attention != 'kernel' or m.dtype != 'float64',
+        "model.attention='kernel' cannot compute in float64")
+  check(m.attention != 'kernel' or m.attention_block % 128 == 0,
+        "model.attention='kernel' needs a model.attention_block that is a multiple of 128")
+  one_of('model.remat', m.remat, ('none', 'dots', 'full'))
+  one_of('model.dtype', m.dtype, ('float32', 'bfloat16', 'float64'))
+  for field in ('num_layers', 'model_dim', 'num_heads', 'head_dim', 'ff_dim', 'segment_len',
+                'scan_unroll', 'attention_block'):
+    check(getattr(m, field) > 0, f'model.{field} must be positive')
+  check(m.num_layers >= 2, 'model.num_layers must be at least 2 (h-bar averages two layers, H-20)')
+  check(m.final_norm or not m.h_bar_final_norm,
+        'model.h_bar_final_norm needs model.final_norm=True')
+  check(m.memory_len >= 0, 'model.memory_len must not be negative')
+  check(m.vocab_size >= 0, 'model.vocab_size must not be negative (0: that of the vocabulary)')
+  check(m.clamp_len >= -1, 'model.clamp_len must be -1 (none) or a distance')
+  check(m.init_std > 0, 'model.init_std must be positive')
+  check(m.model_dim % 2 == 0, 'model.model_dim must be even (sinusoids)')
+  check_softmax(m, check)
+  for field in ('hidden_dropout', 'attention_dropout'):
+    check(0 <= getattr(m, field) < 1, f'model.{field} must be in [0, 1)')
+
+
+def check_softmax(m: ModelConfig, check: Callable[[bool, str], None]) -> None:
+  """Clusters of an adaptive softmax."""
+  check(m.vocab_multiple > 0, 'model.vocab_multiple must be positive')
+  check(m.div_val > 0, 'model.div_val must be positive')
+  if not m.cutoffs:
+    check(m.div_val == 1, 'model.div_val above 1 needs model.cutoffs')
+    check(not m.tie_projections, 'model.tie_projections needs model.cutoffs')
+    return
+  ends = (0, *m.cutoffs) + ((m.vocab_size,) if m.vocab_size else ())
+  check(all(a < b for a, b in zip(ends, ends[1:], strict=False)),
+        f'model.cutoffs={m.cutoffs} must rise, above 0 and below the size of the vocabulary')
+  check(m.div_val > 0 and m.model_dim % m.div_val ** len(m.cutoffs) == 0,
+        f'model.model_dim={m.model_dim} is not divisible by div_val ** {len(m.cutoffs)}')
+  check(len(m.tie_projections) in (0, len(m.cutoffs) + 1),
+        f'model.tie_projections needs {len(m.cutoffs) + 1} values, or none')
+
+
+def check_data(d: DataConfig, check: Callable, one_of: Callable) -> None:
+  """Where documents come from."""
+  one_of('data.source', d.source, ('planted', *FILE_SOURCES, *TFDS_SOURCES))
+  one_of('data.broken', d.broken, ('error', 'skip'))
+  if d.source == 'planted':
+    check(0 <= d.planted_strength <= 1, 'data.planted_strength must be in [0, 1]')
+    check(0 < d.planted_sensitive_share <= 1, 'data.planted_sensitive_share must be in (0, 1]')
+    check(d.planted_documents > 0, 'data.planted_documents must be positive')
+    check(d.planted_heldout_documents > 0, 'data.planted_heldout_documents must be positive')
+  if d.source in FILE_SOURCES:
+    for split in ('train',) if d.holdout else ('train', 'valid', 'test'):
+      check(getattr(d, split), f'data.{split} names no file')
+  else:
+    check(not d.holdout, f"data.holdout is for files, and data.source='{d.source}' has splits")
+  if d.source in TFDS_SOURCES:
+    check(not (d.manual_dir and d.download), 'data.manual_dir and data.download exclude each other')
+    check(not (d.train or d.valid or d.test),
+          f"data.source='{d.source}' reads data.manual_dir, not data.train, valid and test")
+  check(re.fullmatch('([0-9a-f]{64})?', d.sha256), 'data.sha256 must be 64 hexadecimal digits')
+  if d.holdout:
+    check(len(d.holdout) == 2 and min(d.holdout) > 0,
+          'data.holdout must be two positive numbers: (valid, test)')
+    check(not (d.valid or d.test), 'data.holdout makes valid and test: name no files for them')
+  check(d.broken == 'error' or d.source != 'wikitext',
+        "data.broken=skip is for lines that are documents, not for data.source='wikitext'")
+  check(d.max_line_bytes > 0, 'data.max_line_bytes must be positive')
+  check(d.lines_per_document > 0, 'data.lines_per_document must be positive')
+  check(d.workers >= 0, 'data.workers must not be negative')
+  check(d.vocab_sentences >= 0, 'data.vocab_sentences must not be negative')
+  check(d.vocab_size > 3, 'data.vocab_size must be above 3')
+
+
+def check_finite(node: Any, prefix: str, errors: list[str]) -> None:
+  """Every number of a config is finite and has at most 64 bits."""
+  for field in dataclasses.fields(node):
+    value = getattr(node, field.name)
+    if dataclasses.is_dataclass(value):
+      check_finite(value, f'{prefix}{field.name}.', errors)
+    elif isinstance(value, float) and not math.isfinite(value):
+      errors.append(f'{prefix}{field.name} is {value}')
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+      errors.append(f'{prefix}{field.name} has more than 64 bits')

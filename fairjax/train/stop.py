@@ -1,0 +1,61 @@
+"""Signals that ask a run to stop: the first is heeded at the next step, the second at once."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+from fairjax import processes
+
+
+class StopSignal:
+  """Turns the first SIGINT or SIGTERM into a flag; a second one ends the process at once."""
+
+  def __init__(self):
+    self.received = False
+
+  def here(self) -> bool:
+    """Whether to stop after the step just done; in a group all processes get the same answer."""
+    return processes.stop_here() if processes.started() else self.received
+
+  @contextlib.contextmanager
+  def installed(self) -> Iterator['StopSignal']:
+    """Handles the signals inside the block (main thread only).
+
+    A thread counts them, because a handler written in Python waits while the main thread compiles
+    or computes; the second one ends the process with code 128 + its number, as if there were none.
+    """
+    def handle(number, frame):
+      pass  # the thread below acts
+
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    thread = threading.Thread(target=self._count, args=(reader,), name='signals', daemon=True)
+    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = signal.set_wakeup_fd(writer.fileno())
+    thread.start()
+    try:
+      yield self
+    finally:
+      signal.set_wakeup_fd(before)
+      for number, handler in previous.items():
+        signal.signal(number, handler)
+      writer.close()
+      thread.join()
+      reader.close()
+
+  def _count(self, reader: socket.socket) -> None:
+    while data := reader.recv(64):
+      for number in data:
+        if number not in (signal.SIGINT, signal.SIGTERM):
+          continue
+        if self.received:
+          os.write(2, b'fairjax: second signal: ends at once; the same command continues from the '
+                      b'last checkpoint\n')
+          os._exit(128 + number)
+        self.received = True
+        name = signal.Signals(number).name
+        processes.ask_to_stop(f'process {processes.index()} received {name}')
+        os.write(2, f'fairjax: {name}: stops after this step; once more ends at once\n'.encode())

@@ -1,0 +1,116 @@
+"""What digests and checks of files cost: `python -m tests.benchmarks.checks --json`.
+
+Runs the main job in this process with every function that computes or compares a digest of saved
+data wrapped in a clock of its thread's processor time, and gives their share of the processor time
+of the whole job. Processor time, because other work on the machine does not change it. What another
+wrapped function calls counts once. Import of the packages counts as part of the job, as it does for
+the command.
+"""
+
+import argparse
+import functools
+import importlib
+import json
+import pathlib
+import sys
+import tempfile
+import threading
+import time
+
+# Module -> functions and methods. A name that is gone is an error.
+CHECKS = {
+  'fairjax.train.identity': ('params_digest',),
+  'fairjax.train.digests': ('leaf_cards', 'damaged_leaves', 'different_leaves'),
+  'fairjax.train.checkpoints': ('CheckpointStore._verify', 'CheckpointStore._card', 'check_space',
+                                'done_card'),
+  'fairjax.data.manifest': ('describe_files', 'read_manifest', 'check_sizes', 'read_checked'),
+  'fairjax.data.verified_tokens': ('VerifiedTokens._verify', 'block_digests'),
+  'fairjax.data.token_store': ('open_token_store',),
+  'fairjax.generate.manifests': ('check_complete', 'file_sha256'),
+  'fairjax.files': ('write_sealed_json', 'read_sealed_json'),
+  'fairjax.job.inventory': ('write_inventory', 'is_finished', 'check_sources', 'file_digests'),
+  'fairjax.journal': ('read_journal', '_line'),
+}
+
+
+class Clocks:
+  """Processor time of functions, by name; nested calls count for the outer one."""
+
+  def __init__(self):
+    self.seconds: dict[str, float] = {}
+    self.calls: dict[str, int] = {}
+    self.main_seconds = 0.0  # of those that the main thread waited for
+    self._inside = threading.local()
+    self._lock = threading.Lock()
+
+  def wrap(self, function, name: str):
+    """The function with a clock."""
+    @functools.wraps(function)
+    def timed(*args, **kwargs):
+      if getattr(self._inside, 'yes', False):
+        return function(*args, **kwargs)
+      self._inside.yes, begin = True, time.thread_time()
+      try:
+        return function(*args, **kwargs)
+      finally:
+        took = time.thread_time() - begin
+        self._inside.yes = False
+        with self._lock:
+          self.seconds[name] = self.seconds.get(name, 0.0) + took
+          self.calls[name] = self.calls.get(name, 0) + 1
+          if threading.current_thread() is threading.main_thread():
+            self.main_seconds += took
+
+    return timed
+
+  def install(self) -> None:
+    """Wraps all of `CHECKS`, wherever they were imported to already."""
+    for module_name, names in CHECKS.items():
+      module = importlib.import_module(module_name)
+      for name in names:
+        owner, _, attribute = name.rpartition('.')
+        holder = getattr(module, owner) if owner else module
+        original = getattr(holder, attribute)
+        timed = self.wrap(original, f'{module_name}.{name}')
+        setattr(holder, attribute, timed)
+        for other in [m for n, m in sys.modules.items() if n.startswith('fairjax')]:
+          for key, value in list(vars(other).items()):
+            if value is original:
+              setattr(other, key, timed)
+
+
+def main() -> int:
+  """Exit code of the job."""
+  parser = argparse.ArgumentParser(prog='python -m tests.benchmarks.checks', description=__doc__)
+  parser.add_argument('--config', default='configs/quickstart.py')
+  parser.add_argument('--workdir', type=pathlib.Path, help='empty; a temporary one by default')
+  parser.add_argument('--json', action='store_true')
+  options, overrides = parser.parse_known_args()
+  import fairjax.cli
+  import fairjax.job.main_job  # noqa: F401
+  clocks = Clocks()
+  clocks.install()
+  with tempfile.TemporaryDirectory() as temporary:
+    workdir = options.workdir or pathlib.Path(temporary) / 'run'
+    begin = time.perf_counter()
+    code = fairjax.cli.main(['run', f'--config={options.config}', f'--workdir={workdir}',
+                             *overrides])
+    seconds = time.perf_counter() - begin
+  total, checks = time.process_time(), sum(clocks.seconds.values())
+  result = {
+    'config': options.config, 'exit_code': code, 'wall_seconds': round(seconds, 2),
+    'cpu_seconds': round(total, 2), 'checks_cpu_seconds': round(checks, 3),
+    'share': round(checks / total, 5), 'main_thread_share': round(clocks.main_seconds / total, 5),
+    'functions': {name: {'calls': clocks.calls[name], 'seconds': round(value, 4)}
+                  for name, value in sorted(clocks.seconds.items(), key=lambda x: -x[1])}}
+  if options.json:
+    print(json.dumps(result, indent=2))
+  else:
+    print(f'digests and checks: {checks:.2f} of {total:.2f} s of processor time, '
+          f'{100 * checks / total:.2f} % ({100 * clocks.main_seconds / total:.2f} % in the main '
+          'thread)')
+  return code
+
+
+if __name__ == '__main__':
+  sys.exit(main())

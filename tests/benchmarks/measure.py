@@ -1,0 +1,112 @@
+"""Time and peak memory of the verb `measure` on recorded scores, at the size of the papers.
+
+  python -m tests.benchmarks.measure --json
+  python -m tests.benchmarks.measure --samples=100 --attributes=country
+
+Writes a JSONL file with `--samples` scored continuations for every prefix of the three built-in
+attributes (10 + 29 + 34 values in 10 templates: 730 prefixes, 10,120 pairs), then runs `fairjax
+measure` on it in a process of its own. The continuations are random words, the scores random
+numbers of six decimals with hardly a tie, the slowest case; samples are coupled or, with `--free`,
+independent. Floor: reading the file and parsing its lines as JSON, nothing else.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from fairjax.counterfactual import load_attribute
+from tests.benchmarks import harness
+
+_WORDS = ('the of and a in to was it his on for with as he at by from that which were had but not '
+          'be her their who one first two year city time people film season game war series good '
+          'bad great poor best worst').split()
+
+
+def write_records(path: pathlib.Path, attributes: list[str], samples: int, *, free: bool) -> int:
+  """Writes scored records and returns how many."""
+  rng = np.random.default_rng(0)
+  count = 0
+  with open(path, 'w', encoding='utf-8') as file:
+    for name in attributes:
+      attribute = load_attribute(name)
+      values = attribute.values
+      for t in range(len(attribute.templates)):
+        noise = rng.beta(0.5, 0.5, (1, samples))
+        own = rng.beta(0.5, 0.5, (len(values), samples))
+        scores = own if free else 0.7 * noise + 0.3 * own
+        words = rng.integers(len(_WORDS), size=(samples, 40))
+        texts = [' '.join(_WORDS[w] for w in row) for row in words]
+        for a, value in enumerate(values):
+          head = {'attribute': name, 'value': value.text, 'subgroup': value.subgroup,
+                  'template': t, 'prefix': attribute.prefix(t, a), 'model': 'random'}
+          for i, (text, score) in enumerate(zip(texts, scores[a].round(6).tolist(), strict=True)):
+            file.write(json.dumps(head | {'sample': i, 'continuation': text,
+                                          'scores': {'random': score}}) + '\n')
+            count += 1
+  return count
+
+
+def measure(options: argparse.Namespace) -> dict:
+  """Writes the file, parses it once, runs the verb."""
+  with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    path = pathlib.Path(folder) / 'records.jsonl'
+    count = write_records(path, options.attributes, options.samples, free=options.free)
+    begin = time.perf_counter()
+    with open(path, 'rb') as file:
+      for line in file:
+        json.loads(line)
+    parsing = time.perf_counter() - begin
+    command = [sys.executable, '-m', 'fairjax', 'measure', f'--records={path}', '--json',
+               '--scorer=recorded:random', f'--permutations={options.permutations}']
+    command += [f'--attribute={name}' for name in options.attributes]
+    command += ['--independent'] if options.free else []
+    begin = time.perf_counter()
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - begin
+    if run.returncode:
+      raise SystemExit(run.stderr)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    size = path.stat().st_size
+  found = json.loads(run.stdout)
+  found = found if len(options.attributes) > 1 else {options.attributes[0]: found}
+  cells = sum(np.size(m['scorers']['recorded:random']['cells']['distance'])
+              for m in found.values())
+  return harness.provenance('measure', options) | {
+    'records': count, 'file_bytes': size, 'pairs_in_templates': int(cells),
+    'seconds': seconds, 'processor_seconds': used.ru_utime + used.ru_stime,
+    'peak_bytes': used.ru_maxrss * 1024, 'floor_seconds': parsing,
+    'individual_fairness': {
+      name: {k: m['scorers']['recorded:random']['individual_fairness'][k]
+             for k in ('value', 'null_mean', 'null_p95', 'p_value', 'coupled')}
+      for name, m in found.items()}}
+
+
+def main() -> None:
+  """Parses the sizes, prints lines or JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--samples', type=int, default=1000)
+  parser.add_argument('--permutations', type=int, default=1000)
+  parser.add_argument('--attributes', nargs='+', default=['country', 'occupation', 'name'])
+  parser.add_argument('--free', action='store_true', help='independent samples')
+  parser.add_argument('--folder', default=os.environ.get('TMPDIR'), help='for the file')
+  parser.add_argument('--json', action='store_true')
+  options = parser.parse_args()
+  result = measure(options)
+  harness.show(result, [
+    f"{result['records']} records, {result['pairs_in_templates']} pairs in templates, "
+    f"{options.permutations} permutations each",
+    f"{result['seconds']:.1f} s ({result['processor_seconds']:.1f} s of processor), "
+    f"peak {result['peak_bytes'] / 2 ** 20:.0f} MiB; parsing alone "
+    f"{result['floor_seconds']:.1f} s"], as_json=options.json)
+
+
+if __name__ == '__main__':
+  main()

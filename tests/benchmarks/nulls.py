@@ -1,0 +1,95 @@
+"""How often the tests of `measure` reject where no value matters: a table.
+
+  python -m tests.benchmarks.nulls
+  python -m tests.benchmarks.nulls --runs=2000 --json
+
+Every data set has 3 values (two subgroups) in 2 templates, `--samples` a prefix, and no effect. A
+right test rejects 5 % of them. Scores are binary, continuous, tied (six levels) or like those of
+opinion words (0.5 in three of five texts, p / (p + n) of a few words in the others); independent,
+or coupled (at seven of ten sample numbers all values have the same score). `one pair` is the first
+pair in the first template, `any pair` whether Holm's correction rejects any of the six. Scores that
+are few and tied reject a little less than 5 %, because equal distances count against a rejection.
+"""
+
+import argparse
+import concurrent.futures
+import multiprocessing
+
+import numpy as np
+
+from fairjax.measure import measure_fairness
+from fairjax.measure.power import wilson
+from fairjax.measure.samples import SampleScores
+from tests.benchmarks import harness
+
+KINDS = ('binary', 'continuous', 'tied', 'opinion words')
+TESTS = ('I.F.', 'I.F. across', 'G.F.', 'one pair', 'any pair')
+SHARED = 0.7
+
+
+def null_scores(kind: str, rng: np.random.Generator, *, samples: int, coupled: bool) -> np.ndarray:
+  """`[2, 3, n]` scores that do not depend on the value; the templates differ."""
+  shape, lean = (2, 3, samples), np.array([0.4, 0.6])[:, None, None]
+  if kind == 'binary':
+    scores = (rng.random(shape) < lean).astype(np.float64)
+  elif kind == 'continuous':
+    scores = rng.beta(4 * lean, 4 * (1 - lean), shape)
+  elif kind == 'tied':
+    scores = rng.binomial(5, lean, shape) / 5
+  else:
+    words = np.where(rng.random(shape) < 0.4, rng.integers(1, 5, shape), 0)
+    positive = rng.binomial(words, lean)
+    scores = np.where(words > 0, positive / np.maximum(words, 1), 0.5)
+  if coupled:
+    same = np.broadcast_to(rng.random((2, 1, samples)) < SHARED, shape)
+    scores = np.where(same, scores[:, :1], scores)
+  return scores
+
+
+def rejections(
+  kind: str, *, coupled: bool, runs: int, samples: int, permutations: int, start: int = 0
+) -> dict[str, float]:
+  """Share of `runs` data sets in which each of `TESTS` rejects at 5 %."""
+  counts = np.zeros(len(TESTS))
+  for run in range(start, start + runs):
+    rng = np.random.default_rng([run, KINDS.index(kind), coupled])
+    data = SampleScores.from_arrays(
+      null_scores(kind, rng, samples=samples, coupled=coupled), coupled=coupled, subgroups='xxy')
+    found = measure_fairness(data, permutations=permutations, seed=run)
+    counts += np.array([
+      found.individual.p_value, found.cross_subgroup.p_value, found.group.p_value,
+      found.cells.p_value[0, 0], found.cells.p_holm.min()]) <= 0.05
+  return dict(zip(TESTS, (counts / runs).tolist(), strict=True))
+
+
+def main() -> None:
+  """Prints the table or JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--runs', type=int, default=1000)
+  parser.add_argument('--samples', type=int, default=100)
+  parser.add_argument('--permutations', type=int, default=199)
+  parser.add_argument('--kinds', nargs='+', choices=KINDS, default=KINDS)
+  parser.add_argument('--processes', type=int, default=1, help='the numbers do not depend on it')
+  parser.add_argument('--json', action='store_true')
+  options = parser.parse_args()
+  rows = [{'scores': kind, 'coupled': coupled}
+          for coupled in (False, True) for kind in options.kinds]
+  with concurrent.futures.ProcessPoolExecutor(
+      options.processes, mp_context=multiprocessing.get_context('spawn')) as pool:
+    futures = [pool.submit(
+      rejections, row['scores'], coupled=row['coupled'], runs=options.runs,
+      samples=options.samples, permutations=options.permutations) for row in rows]
+    for row, future in zip(rows, futures, strict=True):
+      row['rejected'] = future.result()
+      row['interval'] = {t: wilson(x, options.runs) for t, x in row['rejected'].items()}
+  lines = [f"| scores | samples | {' | '.join(TESTS)} |", '|---|---|' + '--:|' * len(TESTS)]
+  for row in rows:
+    cells = [f'{100 * row["rejected"][t]:.1f} % [{100 * low:.1f}, {100 * high:.1f}]'
+             for t, (low, high) in row['interval'].items()]
+    lines.append(f"| {row['scores']} | {'coupled' if row['coupled'] else 'independent'} | "
+                 f"{' | '.join(cells)} |")
+  harness.show(harness.provenance('nulls', options) | {'rows': rows}, lines, as_json=options.json)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,358 @@
+"""Cases: drawn from a seed, carried out, judged."""
+
+import dataclasses
+import json
+import pathlib
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tests.chaos import curriculum, damage, end_state, faults, nursery
+from tests.chaos.curriculum import FAULTS, STAGES
+from tests.chaos.moments import Moment, Recorder, Trigger, Watch, read_trace
+from tests.chaos.nursery import Outcome
+
+_LATEST = 0.05  # seconds after a moment
+_LEFT = (0, 4096, 16384, 65536)  # bytes of a disk that is all but full
+
+
+@dataclasses.dataclass
+class Case:
+  """What was done and what came of it.
+
+  Attributes:
+    fault: its name.
+    number: with the seed, what the case is a function of.
+    stage: that was disturbed.
+    what: the disturbance in words.
+    kind: of the write or file that it met.
+    first: exit code of the disturbed run; None if there was none.
+    message: its line for the user, or `traceback`.
+    second: exit code of the same command, given again.
+    answer: what the second run said of the fault: its line for the user or its warning.
+    verdict: `identical` | `refused` | `skipped` | `failed: why`.
+    seconds: of processor time of all runs.
+  """
+
+  fault: str
+  number: int
+  stage: str = ''
+  what: str = ''
+  kind: str = ''
+  first: int | None = None
+  message: str = ''
+  second: int | None = None
+  answer: str = ''
+  verdict: str = ''
+  seconds: float = 0.0
+
+  @property
+  def failed(self) -> bool:
+    """Whether something was lost, wrong, or not said."""
+    return self.verdict.startswith('failed')
+
+  def to_dict(self) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return dataclasses.asdict(self)
+
+
+class Laboratory:
+  """Where the runs take place: the undisturbed one, and a workdir that the cases share.
+
+  Args:
+    folder: scratch, empty; what a failed case leaves is kept in `failed/`.
+  """
+
+  def __init__(self, folder: pathlib.Path):
+    self.folder = folder.resolve()
+    self.disk = faults.small_disk(self.folder / 'disk')
+    # All runs use one path, so that nothing can differ because of it.
+    self.workdir = self.folder / 'disk' / 'run'
+    self.states = self.folder / 'states'
+    self.trace: list[Moment] = []
+    self.end: dict[str, str] = {}
+
+  def close(self) -> None:
+    """Unmounts the disk."""
+    if isinstance(self.disk, faults.SmallDisk):
+      self.disk.close()
+
+  def record(self) -> Outcome:
+    """Runs without a fault and keeps states, moments and the end.
+
+    Raises:
+      RuntimeError: the run failed, or a second one ends otherwise.
+    """
+    self.states.mkdir(parents=True)
+    found = self.run(lambda: Watch(self.workdir, Recorder(
+      self.workdir, self.folder / 'trace.tsv', self.states)).install())
+    if found.code:
+      raise RuntimeError(f'the undisturbed run ended with {found.code}:\n{found.output[-3000:]}')
+    shutil.copytree(self.workdir, self.states / 'end', symlinks=True)
+    self.trace = read_trace(self.folder / 'trace.tsv')
+    self.end = self.read_end()
+    return found
+
+  def run(self, prepare: Callable[[], None] = lambda: None) -> Outcome:
+    """The command, once, in the workdir as it is."""
+    return nursery.wait(nursery.start(nursery.command(
+      curriculum.arguments(self.workdir), prepare), self.folder / 'run.log'))
+
+  def reset(self, stage: str) -> None:
+    """The workdir as it was before a stage (`data`: none; `end`: finished)."""
+    if self.workdir.exists():
+      faults.allow_writing(self.workdir)
+      shutil.rmtree(self.workdir)
+    if stage != STAGES[0]:
+      shutil.copytree(self.states / stage, self.workdir, symlinks=True)
+
+  def read_end(self) -> dict[str, str]:
+    """Digests of what the workdir holds now."""
+    path = self.folder / 'end.json'
+    path.unlink(missing_ok=True)
+
+    def work():
+      end_state.write_end(self.workdir, path)
+      return 0
+
+    found = nursery.wait(nursery.start(work, self.folder / 'end.log'))
+    if not path.is_file():
+      raise RuntimeError(f'the end cannot be read:\n{found.output[-3000:]}')
+    return json.loads(path.read_text())
+
+  def keep(self, case: Case, output: str) -> None:
+    """Keeps workdir and output of a case that failed."""
+    target = self.folder / 'failed' / f'{case.fault}-{case.number}'
+    shutil.rmtree(target, ignore_errors=True)
+    if self.workdir.exists():
+      shutil.copytree(self.workdir, target / 'run', symlinks=True)
+    target.mkdir(parents=True, exist_ok=True)
+    (target / 'case.json').write_text(json.dumps(case.to_dict(), indent=2))
+    (target / 'output.txt').write_text(output)
+
+  def skip_reason(self, fault: str) -> str:
+    """Why a fault is not possible here; '' if it is."""
+    return self.disk if fault == 'full' and isinstance(self.disk, str) else ''
+
+
+def carry_out(laboratory: Laboratory, fault: str, number: int, seed: int,
+              moment: Moment | None = None) -> Case:
+  """Draws case `number` of a fault, carries it out and judges it.
+
+  Args:
+    laboratory: with its record.
+    fault: of `curriculum.FAULTS`, not `peer`.
+    number: of the case.
+    seed: of all cases.
+    moment: this one instead of a drawn one, without delay.
+  """
+  case, rng = Case(fault, number), random.Random(f'{seed}/{fault}/{number}')
+  reason = laboratory.skip_reason(fault)
+  if reason:
+    case.what, case.verdict = reason, 'skipped'
+    return case
+  outputs = []
+  try:
+    if fault == 'corrupt':
+      _corrupt(laboratory, case, rng, outputs)
+    else:
+      _disturb(laboratory, case, rng, outputs, moment)
+  finally:
+    if isinstance(laboratory.disk, faults.SmallDisk):
+      laboratory.disk.free()
+    if laboratory.workdir.exists():
+      faults.allow_writing(laboratory.workdir)
+  if case.failed:
+    laboratory.keep(case, '\n--- again ---\n'.join(outputs))
+  return case
+
+
+def stage_of_case(fault: str, number: int, stages: Sequence[str]) -> str:
+  """Stages in turns, each fault beginning with another one."""
+  return stages[(number + FAULTS.index(fault)) % len(stages)]
+
+
+def _disturb(laboratory, case, rng, outputs, moment) -> None:
+  """A fault inside a run, then the same command again."""
+  case.stage = moment.stage if moment else stage_of_case(case.fault, case.number, STAGES)
+  here = [m for m in laboratory.trace if m.stage == case.stage]
+  delay = 0.0
+  if moment is None:
+    moment = rng.choice(here)
+    delay = rng.choice((0.0, rng.uniform(0, _LATEST)))
+  case.kind = moment.kind
+  case.what = f'{moment}' + (f' + {delay * 1000:.0f} ms' if delay else '')
+  laboratory.reset(case.stage)
+  first = laboratory.run(_preparation(laboratory, case, rng, moment, delay))
+  outputs.append(first.output)
+  case.first, case.message = first.code, _words(first)
+  case.seconds += first.seconds
+  problem = _judge_first(case.fault, first)
+  if isinstance(laboratory.disk, faults.SmallDisk):
+    laboratory.disk.free()
+  faults.allow_writing(laboratory.workdir)
+  prepare = lambda: None  # noqa: E731
+  if case.fault == 'clock':
+    damage.shuffle_times(laboratory.workdir, rng)
+    jump = rng.choice((-1, 1)) * rng.randrange(10**6, 10**9)
+    case.what += f'; file times shuffled, second run {jump:+,} s'
+    prepare = lambda: _jumped_clock(jump)  # noqa: E731
+  elif case.fault == 'kill' and case.number % 5 == 4:
+    other = rng.choice(here)
+    case.what += f'; again at {other}'
+    between = laboratory.run(_preparation(laboratory, case, rng, other, 0.0))
+    outputs.append(between.output)
+    case.seconds += between.seconds
+  _finish(laboratory, case, outputs, prepare)
+  if problem:  # whatever the second run made of it
+    case.verdict = f'failed: {problem}; then {case.verdict}'
+
+
+def _corrupt(laboratory, case, rng, outputs) -> None:
+  """Harms a file of a workdir at rest or of a killed run, then gives the command."""
+  case.stage = stage_of_case('corrupt', case.number, (*STAGES[1:], 'end'))
+  laboratory.reset(case.stage)
+  if case.stage != 'end' and rng.random() < 0.5:
+    moment = rng.choice([m for m in laboratory.trace if m.stage == case.stage])
+    case.what = f'killed at {moment}; '
+    first = laboratory.run(_preparation(laboratory, case, rng, moment, 0.0, fault='kill'))
+    outputs.append(first.output)
+    case.first, case.seconds = first.code, first.seconds
+  classes = damage.classes(laboratory.workdir)
+  case.kind = rng.choice(sorted(classes))
+  name = rng.choice(classes[case.kind])
+  operation = damage.OPERATIONS[case.number // len(STAGES) % len(damage.OPERATIONS)]
+  path = laboratory.workdir / name
+  if operation == 'delete' and rng.random() < 0.25 and path.parent != laboratory.workdir:
+    name, done = str(pathlib.PurePath(name).parent), damage.delete_folder(path.parent)
+  else:
+    done = damage.damage(path, operation, rng)
+  case.what += f'{name}: {done}'
+  before = {p for p in laboratory.workdir.rglob('*') if p.is_file()}
+  _finish(laboratory, case, outputs, lambda: None, may_refuse=True)
+  lost = [p for p in before if not p.exists() and not _may_go(p, laboratory.workdir)]
+  if case.verdict == 'refused' and lost:
+    case.verdict = f'failed: refused, but {lost[0].relative_to(laboratory.workdir)} is gone'
+
+
+def _may_go(path: pathlib.Path, workdir: pathlib.Path) -> bool:
+  """Whether a run may remove a file: of a checkpoint (moved aside or too old), or a hidden one."""
+  name = path.relative_to(workdir).as_posix()
+  return '/checkpoints/' in name or '/progress/' in name or path.name.startswith('.')
+
+
+def _finish(laboratory, case, outputs, prepare, *, may_refuse: bool = False) -> None:
+  """Gives the command (again) and judges the end."""
+  again = laboratory.run(prepare)
+  outputs.append(again.output)
+  case.second, case.answer = again.code, _words(again)
+  case.seconds += again.seconds
+  if again.code is None:
+    case.verdict = 'failed: the second run hangs'
+  elif again.code:
+    if not may_refuse:
+      case.verdict = f'failed: the second run ends with {again.code}'
+    elif not again.message or again.traceback:
+      case.verdict = 'failed: refused with a traceback'
+    else:
+      case.verdict = 'refused'
+  else:
+    wrong = end_state.differences(laboratory.end, laboratory.read_end())
+    case.verdict = 'identical'
+    if wrong:
+      more = f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''
+      case.verdict = f'failed: {", ".join(wrong[:3])}{more}'
+
+
+def _preparation(laboratory, case, rng, moment, delay, *, fault: str | None = None):
+  """What the process of a disturbed run does before it starts."""
+  fault, workdir = fault or case.fault, laboratory.workdir
+  extra: list[Trigger] = []
+  before: Callable[[], None] = lambda: None
+  if fault == 'kill':
+    action = faults.kill
+  elif fault == 'term':
+    action = faults.terminate
+  elif fault == 'full':
+    left = rng.choice(_LEFT)
+    case.what += f', {left} bytes left'
+    action = lambda: laboratory.disk.fill(left)  # noqa: E731
+  elif fault == 'limit':
+    most = rng.choice(_LEFT[:3])
+    case.what += f', files of at most {most} bytes'
+    action = lambda: faults.limit_file_sizes(most)  # noqa: E731
+  elif fault == 'read-only':
+    folder = _folder_of(moment, workdir) if rng.random() < 0.5 else workdir
+    case.what += f', {"all" if folder == workdir else "its folder"} read-only'
+    before, action = faults.obey_modes, lambda: faults.forbid_writing(_existing(folder))
+  elif fault == 'clock':
+    jump = rng.choice((-1, 1)) * rng.randrange(10**6, 10**9)
+    case.what += f', {jump:+,} s, then killed'
+    clock = faults.Clock()
+    before, action = clock.install, lambda: clock.jump(jump)
+    here = [m for m in laboratory.trace if m.stage == case.stage]
+    extra = [Trigger(rng.choice(here), _LATEST, faults.kill)]
+  else:
+    raise ValueError(f'unknown fault {fault!r}')
+  triggers = [Trigger(moment, delay, action), *extra]
+
+  def prepare():
+    before()
+    Watch(workdir, lambda m: [t(m) for t in triggers]).install()
+
+  return prepare
+
+
+def _jumped_clock(seconds: int) -> None:
+  clock = faults.Clock()
+  clock.install()
+  clock.jump(seconds)
+
+
+def _folder_of(moment: Moment, workdir: pathlib.Path) -> pathlib.Path:
+  if moment.operation == 'print':
+    return workdir / {'sample': 'generations', 'measure': 'measures'}.get(
+      moment.stage, moment.stage)
+  return (workdir / moment.path).parent
+
+
+def _existing(folder: pathlib.Path) -> pathlib.Path:
+  while not folder.is_dir():
+    folder = folder.parent
+  return folder
+
+
+def _judge_first(fault: str, found: Outcome) -> str:
+  """What is wrong with how the disturbed run ended; '' if nothing is."""
+  if found.code is None:
+    return 'the disturbed run hangs'
+  if fault == 'term' and found.code not in (0, 42):
+    return f'SIGTERM ended it with {found.code}, not 42'
+  if fault in ('full', 'limit', 'read-only') and found.code:
+    if found.code < 0:
+      return f'died of signal {-found.code}'
+    if not found.message or found.traceback:
+      return 'no line for the user'
+  if fault == 'clock' and found.code not in (0, -9):
+    return f'the jump ended it with {found.code}'
+  return ''
+
+
+def _words(found: Outcome) -> str:
+  """What a run said about the fault, in one line."""
+  if found.message:
+    return found.message
+  if found.traceback:
+    return 'traceback: ' + found.output.strip().splitlines()[-1][:200]
+  warning = [x for x in found.output.splitlines() if 'WARNING' in x or 'damaged' in x]
+  return warning[0][:300] if warning else ''
+
+
+def kinds_of_writes(trace: list[Moment]) -> Iterator[Moment]:
+  """The first moment of every kind of write."""
+  seen = set()
+  for moment in trace:
+    if moment.operation != 'print' and moment.kind not in seen:
+      seen.add(moment.kind)
+      yield moment

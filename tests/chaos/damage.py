@@ -1,0 +1,86 @@
+"""Damage to the files of a workdir, between two runs."""
+
+import os
+import pathlib
+import random
+import re
+import shutil
+
+OPERATIONS = ('flip', 'truncate', 'empty', 'delete')
+
+# The first pattern that a path matches is its class.
+_CLASSES = (
+  ('checkpoint arrays', r'/checkpoints/.*/d/[^/]+$'),
+  ('checkpoint metadata', r'/checkpoints/'),
+  ('stage marker', r'^(lm|sentiment|debias/[^/]+)/DONE$'),
+  ('metrics', r'/metrics\.jsonl$'),
+  ('vocabulary', r'^data/vocabulary/'),
+  ('token store', r'^data/[^/]+/'),
+  ('data cards', r'^data/'),
+  ('records', r'^generations/.*\.gz$'),
+  ('record cards', r'^generations/'),
+  ('scores', r'^scores/'),
+  ('measures', r'^measures/'),
+  ('report', r'^report/'),
+  ('config', r'^config\.json$'),
+  ('run marker', r'^DONE$'),
+)
+
+
+def file_class(path: str) -> str | None:
+  """What sort of file a path (relative to the workdir) is; None for those that are not damaged.
+
+  TensorBoard files are copies of `metrics.jsonl` for looking at; nothing reads them again.
+  """
+  if '/tensorboard/' in path:
+    return None
+  return next((name for name, pattern in _CLASSES if re.search(pattern, path)), 'other')
+
+
+def classes(workdir: pathlib.Path) -> dict[str, list[str]]:
+  """Files of a workdir by class, sorted."""
+  found = {}
+  for path in sorted(p for p in workdir.rglob('*') if p.is_file()):
+    name = path.relative_to(workdir).as_posix()
+    sort = file_class(name)
+    if sort:
+      found.setdefault(sort, []).append(name)
+  return found
+
+
+def damage(path: pathlib.Path, operation: str, rng: random.Random) -> str:
+  """Harms a file; returns in words what was done.
+
+  Args:
+    path: of the file.
+    operation: `flip` (one bit), `truncate` (to a random shorter length), `empty` or `delete`. An
+      empty file is deleted whatever is asked for.
+    rng: chooses bit and length.
+  """
+  size = path.stat().st_size
+  if operation == 'delete' or not size:
+    path.unlink()
+    return 'deleted'
+  if operation == 'flip':
+    at, bit = rng.randrange(size), rng.randrange(8)
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1 << bit
+    path.write_bytes(content)
+    return f'bit {bit} of byte {at} of {size} flipped'
+  length = 0 if operation == 'empty' else rng.randrange(size)
+  os.truncate(path, length)
+  return f'cut to {length} of {size} bytes'
+
+
+def delete_folder(path: pathlib.Path) -> str:
+  """Removes a folder with all that it holds."""
+  number = sum(p.is_file() for p in path.rglob('*'))
+  shutil.rmtree(path)
+  return f'folder with {number} files deleted'
+
+
+def shuffle_times(workdir: pathlib.Path, rng: random.Random) -> None:
+  """Gives every file and folder another time, decades to either side."""
+  for path in (workdir, *workdir.rglob('*')):
+    moved = path.stat().st_mtime + rng.uniform(-1e9, 1e9)
+    os.utime(path, (moved, moved), follow_symlinks=False)

@@ -1,0 +1,198 @@
+"""Runs in processes that are forked from one that has imported everything.
+
+Importing TensorFlow and JAX costs more than the tiny run. No device and no thread is started before
+the fork; what a child does from there on is what a new process would do.
+"""
+
+import atexit
+import dataclasses
+import hashlib
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+TIMEOUT = 600.0  # seconds that a run may take before it counts as hanging
+_POLL = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """How a run ended.
+
+  Attributes:
+    code: exit code; negative: the signal that ended it; None: it hung and was killed.
+    output: what it printed, both streams.
+    seconds: of processor time, so that other work on the machine does not count.
+  """
+
+  code: int | None
+  output: str
+  seconds: float
+
+  @property
+  def message(self) -> str:
+    """The line for the user, '' if there is none."""
+    lines = [x for x in self.output.splitlines() if x.startswith('fairjax: ')]
+    return lines[-1] if lines else ''
+
+  @property
+  def traceback(self) -> bool:
+    """Whether it ended in a traceback."""
+    return 'Traceback (most recent call last)' in self.output
+
+
+def warm_up(*, draw: bool = False) -> None:
+  """Imports what a run imports.
+
+  Args:
+    draw: render the report's figures. Otherwise their files are written at the same places but hold
+      digests of the lines, bars and words: rendering would take as long as all the rest of a run.
+
+  Raises:
+    RuntimeError: something started a thread, which a fork would lose.
+  """
+
+  import clu.metric_writers  # noqa: F401
+  import matplotlib.pyplot as plt
+  import orbax.checkpoint  # noqa: F401
+  import scipy.stats  # noqa: F401
+  import seqio  # noqa: F401
+  import tensorflow_text  # noqa: F401
+  import tensorstore  # noqa: F401
+  import vaderSentiment.vaderSentiment  # noqa: F401
+
+  import fairjax.cli  # noqa: F401
+  import fairjax.data.planted  # noqa: F401
+  import fairjax.data.prepare
+  import fairjax.data.streams
+  import fairjax.generate
+  import fairjax.job.labelling
+  import fairjax.job.main_job
+  import fairjax.measure
+  import fairjax.model.decoding
+  import fairjax.report
+  import fairjax.train  # noqa: F401
+  if not draw:
+    plt.Figure.savefig = _write_digest
+  threads = os.listdir('/proc/self/task') if os.path.isdir('/proc/self/task') else [0]
+  if len(threads) > 1:
+    raise RuntimeError(f'{len(threads)} threads run before the fork')
+
+
+def _write_digest(figure, path, **_) -> None:
+  """Stands in for `Figure.savefig`."""
+  parts = []
+  for axes in figure.axes:
+    parts += [line.get_xydata().tobytes() for line in axes.lines]
+    parts += [repr(patch.get_path().vertices.tolist()).encode() for patch in axes.patches]
+    parts += [text.get_text().encode() for text in (axes.title, axes.xaxis.label, *axes.texts)]
+  with open(path, 'wb') as file:
+    file.write(b'figure ' + hashlib.sha256(b'\0'.join(parts)).hexdigest().encode() + b'\n')
+
+
+@dataclasses.dataclass(frozen=True)
+class Child:
+  """A process that runs.
+
+  Attributes:
+    pid: its number.
+    pipe: end of the pipe that its output comes from.
+    log: where the output is kept.
+  """
+
+  pid: int
+  pipe: int
+  log: pathlib.Path
+
+
+def start(work: Callable[[], int], log: pathlib.Path) -> Child:
+  """Does `work` in a forked process, which ends with the exit code that it returns.
+
+  Both streams go through a pipe, which a limit on files does not concern, and into the file `log`
+  at the end.
+  """
+  sys.stdout.flush()
+  sys.stderr.flush()
+  pipe, into = os.pipe()
+  child = os.fork()
+  if child == 0:
+    os.close(pipe)
+    _in_child(work, into)
+  os.close(into)
+  os.set_blocking(pipe, False)
+  return Child(child, pipe, log)
+
+
+def wait(child: Child, *, timeout: float = TIMEOUT) -> Outcome:
+  """Awaits the end of a process; after `timeout` seconds it is killed.
+
+  Time in which this process itself was stopped does not count.
+  """
+  hangs, waited, last, output = False, 0.0, time.monotonic(), []
+  while True:
+    output += _read(child.pipe)
+    done, status, used = os.wait4(child.pid, os.WNOHANG if not hangs else 0)
+    if done:
+      break
+    time.sleep(_POLL)
+    now = time.monotonic()
+    waited += min(now - last, 10 * _POLL)
+    last = now
+    if waited > timeout:
+      os.kill(child.pid, signal.SIGKILL)
+      hangs = True
+  output += _read(child.pipe)
+  os.close(child.pipe)
+  child.log.write_bytes(b''.join(output))
+  return Outcome(None if hangs else os.waitstatus_to_exitcode(status),
+                 b''.join(output).decode('utf-8', 'replace'), used.ru_utime + used.ru_stime)
+
+
+def _read(pipe: int) -> list[bytes]:
+  """What has come out of a pipe since."""
+  found = []
+  try:
+    while data := os.read(pipe, 1 << 16):
+      found.append(data)
+  except BlockingIOError:
+    pass
+  return found
+
+
+def command(arguments: Sequence[str], prepare: Callable[[], None] = lambda: None
+            ) -> Callable[[], int]:
+  """Work for `start`: the command line; `prepare` is called before it, in its process."""
+  def work():
+    import fairjax.cli
+    prepare()
+    return fairjax.cli.main(arguments)
+
+  return work
+
+
+def _in_child(work: Callable[[], int], output: int) -> None:
+  """Never returns."""
+  code = 1
+  try:
+    with open(os.devnull, 'rb') as nothing:
+      os.dup2(nothing.fileno(), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    try:
+      code = work()
+    except SystemExit as e:
+      code = e.code if isinstance(e.code, int) else 1
+    except BaseException:
+      sys.excepthook(*sys.exc_info())
+    # As the interpreter does at its end.
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+  finally:
+    os._exit(code)

@@ -1,0 +1,230 @@
+"""A short pass of the harness, and that the harness sees what it should."""
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.chaos import cases, damage, end_state, nursery
+from tests.chaos.cases import Case
+from tests.chaos.curriculum import FAULTS, ROOT, STAGES, stage_of
+from tests.chaos.moments import Moment, Trigger, Watch, read_trace
+
+SEED = 7
+SHORT = ('kill', 'term', 'full', 'limit', 'read-only', 'clock', 'corrupt')
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec('tensorflow') is None, reason='needs TensorFlow')
+def test_a_short_pass_loses_nothing_and_hides_nothing(tmp_path):
+  result = subprocess.run(
+    [sys.executable, '-m', 'tests.chaos', f'--faults={",".join(SHORT)}', '--runs=1',
+     f'--seed={SEED}', f'--scratch={tmp_path}', '--json'],
+    cwd=ROOT, capture_output=True, text=True, timeout=1800, stdin=subprocess.DEVNULL)
+  assert result.stdout, result.stderr[-3000:]
+  found = json.loads(result.stdout)['cases']
+  assert [case['fault'] for case in found] == list(SHORT)
+  assert [case for case in found if case['verdict'].startswith('failed')] == []
+  assert result.returncode == 0
+  by_fault = {case['fault']: case for case in found}
+  assert by_fault['kill']['first'] == -9
+  assert by_fault['term']['first'] == 42
+  for fault in ('full', 'limit', 'read-only'):
+    if by_fault[fault]['verdict'] != 'skipped':
+      assert by_fault[fault]['first'] and by_fault[fault]['message'].startswith('fairjax: ')
+  assert len({case['stage'] for case in found}) == len(SHORT)  # each fault in another stage
+
+
+class Scripted:
+  """A laboratory whose run ends as it is told."""
+
+  def __init__(self, outcome, end):
+    self.outcome, self.end, self._found = outcome, {'a': '1'}, end
+
+  def run(self, prepare):
+    return self.outcome
+
+  def read_end(self):
+    return self._found
+
+
+def outcome(code, output=''):
+  return nursery.Outcome(code, output, 0.0)
+
+
+@pytest.mark.parametrize('found, end, may_refuse, verdict', [
+  (outcome(0), {'a': '1'}, True, 'identical'),
+  (outcome(0), {'a': '2'}, True, 'failed: a differs'),
+  (outcome(0), {}, False, 'failed: a is missing'),
+  (outcome(0), {'a': '1', 'b': '1'}, False, 'failed: b should not be there'),
+  (outcome(2, 'x\nfairjax: a is damaged'), {'a': '2'}, True, 'refused'),
+  (outcome(2, 'fairjax: a is damaged'), {'a': '2'}, False, 'failed: the second run ends with 2'),
+  (outcome(1, 'Traceback (most recent call last)\nKeyError'), {}, True,
+   'failed: refused with a traceback'),
+  (outcome(1), {}, True, 'failed: refused with a traceback'),
+  (outcome(None), {}, True, 'failed: the second run hangs'),
+])
+def test_verdicts(found, end, may_refuse, verdict):
+  case = Case('corrupt', 0)
+  cases._finish(Scripted(found, end), case, [], lambda: None, may_refuse=may_refuse)
+  assert case.verdict == verdict
+  assert case.failed == verdict.startswith('failed')
+
+
+@pytest.mark.parametrize('fault, code, output, fine', [
+  ('term', 42, '', True), ('term', -15, '', False), ('term', 1, '', False),
+  ('full', 1, 'fairjax: no space', True), ('full', 1, '', False), ('full', -6, '', False),
+  ('full', 1, 'Traceback (most recent call last)\nfairjax: x', False), ('kill', -9, '', True),
+  ('kill', None, '', False), ('clock', 1, 'fairjax: x', False),
+])
+def test_how_a_disturbed_run_may_end(fault, code, output, fine):
+  assert (cases._judge_first(fault, outcome(code, output)) == '') == fine
+
+
+def test_every_stage_and_every_fault_has_its_turn():
+  for fault in FAULTS:
+    assert {cases.stage_of_case(fault, n, STAGES) for n in range(len(STAGES))} == set(STAGES)
+
+
+@pytest.mark.parametrize('path, stage', [
+  ('config.json', 'data'), ('.config.json.#', 'data'), ('lm/DONE', 'lm'), ('DONE', 'report'),
+  ('scores/x/a', 'measure'), ('generations/x', 'sample'), ('other', None)])
+def test_stages_of_paths(path, stage):
+  assert stage_of(path) == stage
+
+
+CHILD = '''
+import os, sys
+sys.path.insert(0, {root!r})
+from tests.chaos.moments import Watch
+workdir = {workdir!r}
+file = open({trace!r}, 'w')
+Watch(workdir, lambda m: print(*m, sep='\\t', file=file, flush=True)).install()
+os.makedirs(workdir + '/lm/checkpoints')
+for _ in range(2):
+  with open(workdir + '/lm/.DONE.abcd1234', 'w') as f:
+    f.write('x')
+  os.replace(workdir + '/lm/.DONE.abcd1234', workdir + '/lm/DONE')
+open(workdir + '/lm/DONE').read()
+open({trace!r} + '2', 'w').close()
+print('[lm] step 3/6 loss 2.5')
+print('other')
+os.remove(workdir + '/lm/DONE')
+'''
+
+
+def test_moments_are_writes_inside_the_workdir_and_lines_of_progress(tmp_path):
+  workdir, trace = str(tmp_path / 'run'), str(tmp_path / 'trace')
+  subprocess.run([sys.executable, '-c', CHILD.format(root=str(ROOT), workdir=workdir, trace=trace)],
+                 check=True, stdout=subprocess.DEVNULL)
+  temporary = 'lm/.DONE.#'
+  assert read_trace(trace) == [
+    Moment('lm', 'mkdir', 'lm', 1), Moment('lm', 'mkdir', 'lm/checkpoints', 1),
+    Moment('lm', 'open', temporary, 1), Moment('lm', 'rename', 'lm/DONE', 1),
+    Moment('lm', 'open', temporary, 2), Moment('lm', 'rename', 'lm/DONE', 2),
+    Moment('lm', 'print', '[lm] step 3/6', 1), Moment('lm', 'remove', 'lm/DONE', 1)]
+
+
+def test_a_trigger_fires_once_at_its_moment():
+  moment, fired = Moment('lm', 'open', 'lm/x', 2), []
+  trigger = Trigger(moment, 0.0, lambda: fired.append(1))
+  for nth in (1, 2, 2, 3):
+    trigger(moment._replace(nth=nth))
+  assert fired == [1]
+
+
+def test_kinds_join_moments_that_differ_in_numbers():
+  trace = [Moment('lm', 'open', f'lm/checkpoints/{n}/x', 1) for n in (2, 4)]
+  trace.append(Moment('lm', 'print', '[lm] step 3/6', 1))
+  assert list(cases.kinds_of_writes(trace)) == trace[:1]
+
+
+@pytest.mark.parametrize('operation', damage.OPERATIONS)
+def test_damage_changes_the_file_and_is_repeatable(tmp_path, operation):
+  before, after = bytes(range(200)), []
+  for name in ('a', 'b'):
+    path = tmp_path / name
+    path.write_bytes(before)
+    damage.damage(path, operation, random.Random(3))
+    after.append(path.read_bytes() if path.exists() else None)
+  assert after[0] == after[1] != before
+  if operation == 'flip':
+    assert sum((a ^ b).bit_count() for a, b in zip(before, after[0], strict=True)) == 1
+
+
+def test_files_have_classes():
+  assert damage.file_class('lm/checkpoints/2/state/d/abc') == 'checkpoint arrays'
+  assert damage.file_class('lm/checkpoints/2/card/metadata') == 'checkpoint metadata'
+  assert damage.file_class('data/train/tokens.bin') == 'token store'
+  assert damage.file_class('generations/m/country.jsonl.gz') == 'records'
+  assert damage.file_class('lm/tensorboard/events') is None
+  assert damage.file_class('something/new') == 'other'
+
+
+def test_the_end_sees_a_bit_of_an_array_and_of_a_file(tmp_path):
+  """Checkpoints written by TensorStore itself, with other chunks: only values count."""
+  ts = pytest.importorskip('tensorstore')
+  import numpy as np
+  values = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+  def write(workdir, values, chunks, text):
+    base = workdir / 'lm' / 'checkpoints' / '4' / 'state'
+    base.mkdir(parents=True)
+    store = {'driver': 'ocdbt', 'base': f'file://{base}/', 'path': 'params.w/'}
+    array = ts.open({'driver': 'zarr', 'kvstore': store, 'metadata': {'chunks': chunks}},
+                    create=True, dtype=values.dtype, shape=values.shape).result()
+    array.write(values).result()
+    (workdir / 'lm' / 'DONE').write_text(text)
+    (workdir / 'lm' / 'tensorboard').mkdir()
+    (workdir / 'lm' / 'tensorboard' / 'events').write_text(str(chunks))
+    return end_state.read_end(workdir)
+
+  first = write(tmp_path / 'a', values, [3, 4], 'x')
+  assert set(first) == {'lm/DONE', 'lm/checkpoints/4:params.w'}
+  assert end_state.differences(first, write(tmp_path / 'b', values, [1, 4], 'x')) == []
+  flipped = values.copy()
+  flipped.view(np.uint32)[1, 2] ^= 1
+  assert end_state.differences(first, write(tmp_path / 'c', flipped, [3, 4], 'y')) == [
+    'lm/DONE differs', 'lm/checkpoints/4:params.w differs']
+  assert end_state.differences(
+    first, write(tmp_path / 'd', values.astype(np.float64), [3, 4], 'x')) == [
+      'lm/checkpoints/4:params.w differs']
+
+
+def test_the_stand_in_for_figures_sees_their_data(tmp_path):
+  plt = pytest.importorskip('matplotlib.pyplot')
+  found = []
+  for values in ([1, 2], [1, 2], [1, 3]):
+    figure, axes = plt.subplots()
+    axes.plot(values)
+    nursery._write_digest(figure, tmp_path / 'x', dpi=1)
+    found.append((tmp_path / 'x').read_bytes())
+    plt.close(figure)
+  assert found[0] == found[1] != found[2]
+
+
+def test_a_refusal_may_not_cost_a_file(tmp_path):
+  assert cases._may_go(tmp_path / 'lm/checkpoints/2/x', tmp_path)
+  assert not cases._may_go(tmp_path / 'lm/DONE', tmp_path)
+
+
+def test_watch_sees_nothing_else():
+  seen = []
+  watch = Watch('/nowhere/run', seen.append)
+  watch._hook('open', ('/nowhere/run/lm/x', 'r', os.O_RDONLY))
+  watch._hook('open', ('/elsewhere/lm/x', 'w', os.O_WRONLY))
+  watch._hook('open', (3, 'w', os.O_WRONLY))
+  watch._hook('os.rename', ('/nowhere/run/lm/a', '/nowhere/run/lm/b', -1, -1))
+  assert [(m.operation, m.path) for m in seen] == [('rename', 'lm/b')]
+
+
+def test_skips_say_why():
+  laboratory = SimpleNamespace(disk='cannot be mounted: needs root')
+  assert 'needs root' in cases.Laboratory.skip_reason(laboratory, 'full')
+  assert cases.Laboratory.skip_reason(laboratory, 'limit') == ''

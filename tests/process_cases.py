@@ -1,0 +1,86 @@
+"""One of several processes that train a tiny curriculum and sample: `ADDRESS,COUNT,INDEX WORKDIR`.
+
+On arrays, without TensorFlow. What is compared is in the workdir; the exit code is the command
+line's.
+"""
+
+import dataclasses
+import pathlib
+import sys
+import traceback
+
+if __name__ == '__main__':  # and not where a test imports this
+  sys.modules['clu'] = None  # no TensorBoard files: importing TensorFlow takes longer than the rest
+
+import jax  # noqa: E402
+from test_train_curriculum import CONFIG, ArrayFeed, _sentences  # noqa: E402
+
+from fairjax import processes  # noqa: E402
+from fairjax.config import MeshConfig, SampleConfig  # noqa: E402
+from fairjax.counterfactual import Prefix, load_attribute  # noqa: E402
+from fairjax.errors import Preempted  # noqa: E402
+from fairjax.generate import generate  # noqa: E402
+from fairjax.model.decoding import TransformerXLDecoder  # noqa: E402
+from fairjax.train import Curriculum, StopSignal, make_mesh, own_rows  # noqa: E402
+
+MODEL = dataclasses.replace(CONFIG.model, vocab_size=40)
+SAMPLE = SampleConfig(samples=16, max_new_tokens=6, batch_size=8)
+
+
+class Words:
+  """A vocabulary of 40 words, each its number."""
+
+  size, eos_id, fingerprint, start_ids = 40, 1, 'w' * 64, (1,)
+
+  def encode(self, text):
+    return [3 + len(word) % 30 for word in text.split()]
+
+  def decode(self, ids):
+    return ''.join(f' {i}' for i in ids)
+
+
+class SharedFeed(ArrayFeed):
+  """Each process gets its rows of the same batches."""
+
+  def train(self, *arguments, **options):
+    return own_rows(super().train(*arguments, **options))
+
+  def valid(self, *, batch_size):
+    return own_rows(super().valid(batch_size=batch_size))
+
+
+def run(workdir: pathlib.Path, log, *, devices=None) -> None:
+  """All stages and the samples of the baseline."""
+  mesh = make_mesh(MeshConfig(), devices)
+  with StopSignal().installed() as stop:
+    curriculum = Curriculum(dataclasses.replace(CONFIG, model=MODEL), workdir, SharedFeed(), mesh,
+                            stop, log)
+    lm = curriculum.train_lm()
+    projection = curriculum.train_sentiment(lm, _sentences)
+    curriculum.train_debias(lm, method='sentiment', weight=5.0, projection=projection)
+  attribute = load_attribute('country')
+  generate(
+    lm.params, TransformerXLDecoder(MODEL), Words(), attribute,
+    prefixes=[Prefix(*p) for p in [(0, 0, 'a bb ccc'), (0, 1, 'a bb dddd'), (1, 2, 'ee f')]],
+    path=workdir / 'records.jsonl.gz', model='baseline', sample=SAMPLE, mesh=mesh, log=log)
+
+
+def main() -> int:
+  """Returns the exit code."""
+  processes.start(sys.argv[1])
+  try:
+    run(pathlib.Path(sys.argv[2]), lambda line: print(line, flush=True))
+    code = 0
+  except Preempted as e:
+    print(e, flush=True)
+    code = processes.PREEMPTED
+  except Exception:
+    processes.wait_for_loss()
+    traceback.print_exc()
+    code = 1
+  return processes.leave(code)
+
+
+if __name__ == '__main__':
+  jax.config.update('jax_num_cpu_devices', 1)
+  sys.exit(main())

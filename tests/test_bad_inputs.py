@@ -1,0 +1,397 @@
+"""Bad inputs: every one ends with exit code 2 and one line: what, where and how to mend it.
+
+docs/bad_inputs.md is made of these cases; after a change of a message:
+
+  FAIRJAX_UPDATE_DOCS=1 python -m pytest tests/test_bad_inputs.py
+"""
+
+import base64
+import gzip
+import json
+import os
+import pathlib
+import re
+import sys
+import traceback
+from typing import NamedTuple
+
+import pytest
+
+from fairjax.cli import main
+from fairjax.counterfactual import load_attribute
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / 'docs' / 'bad_inputs.md'
+QUICK = '--config=configs/quickstart.py'
+GOOD = 'Iran won .\nShe sang .\nIn Chile , then .\n'
+COUNTRY = load_attribute('country')
+
+
+class Case(NamedTuple):
+  """What is wrong, the command, words of its line, and the files it needs (name -> content)."""
+
+  what: str
+  command: str
+  words: str
+  files: dict[str, bytes | str] = {}
+
+
+def text_config(**changes: str) -> str:
+  """A command on files of documents in DIR."""
+  arguments = {'train': 'DIR/train.txt', 'valid': 'DIR/valid.txt', 'test': 'DIR/test.txt'} | changes
+  return ('data --config=configs/text.py:' + ','.join(f'{k}={v}' for k, v in arguments.items())
+          + ' --config.data.vocabulary=word --workdir=DIR/run')
+
+
+def documents(train: bytes | str = GOOD, name: str = 'train.txt') -> dict[str, bytes | str]:
+  return {'train.txt': GOOD, 'valid.txt': GOOD, 'test.txt': GOOD} | {name: train}
+
+
+def records(change=lambda rows: None) -> str:
+  """Three samples of each value in one template, changed."""
+  rows = [{'attribute': 'country', 'value': value.text, 'template': 0, 'sample': sample,
+           'prefix': COUNTRY.prefix(0, i), 'continuation': 'good .'}
+          for sample in range(3) for i, value in enumerate(COUNTRY.values)]
+  return ''.join(json.dumps(row) + '\n' for row in change(rows) or rows)
+
+
+def changed(**fields):
+  """Records whose second has other fields; None removes one."""
+  def change(rows):
+    rows[1] |= fields
+    rows[1] = {k: v for k, v in rows[1].items() if v is not None}
+  return {'r.jsonl': records(change)}
+
+
+def config_py(body: str) -> dict[str, str]:
+  return {'x.py': 'from fairjax.config_files import default_config_dict\n\n\n'
+                  f'def get_config(arg):\n  {body}\n'}
+
+
+MEASURE = 'measure --records=DIR/r.jsonl --attribute=country --scorer=vader'
+SHOW = f'config show {QUICK}'
+LAUNCH = 'launch run --tpu=v3-128 --zone=us-east1-d --dry_run'
+GZIP = gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000)), mtime=0)
+FLIPPED = GZIP[:5000] + bytes([GZIP[5000] ^ 255]) + GZIP[5001:]
+
+SECTIONS: dict[str, list[Case]] = {
+  'Command line': [
+    Case('a verb that does not exist', 'trian', "did you mean 'train'"),
+    Case('an option that does not exist', f'run {QUICK} --workdir=DIR/w --wrkdir=x', '--wrkdir'),
+    Case('an option that is missing', f'run {QUICK}', '--workdir'),
+    Case('a choice that does not exist', f'train {QUICK} --workdir=DIR/w --stage=lmm', 'lmm'),
+    Case('an override without a config', 'doctor --config.seed=1', 'needs --config=FILE'),
+    Case('an override without a value', f'{SHOW} --config.seed', 'needs a value'),
+    Case('an override given twice', f'{SHOW} --config.seed=1 --config.seed=2', 'given twice'),
+    Case('a workdir that is a file', f'report {QUICK} --workdir=DIR/f', 'is a file', {'f': ''}),
+    Case('data without a workdir', f'data {QUICK}', 'data needs --config=FILE and --workdir=DIR'),
+    Case('nothing to check', 'data check', 'data check needs'),
+  ],
+  'Config files': [
+    Case('not there', 'config show --config=configs/quickstrat.py', 'config file not found'),
+    Case('a folder', 'config show --config=configs', 'config file not found'),
+    Case('another kind of file', 'config show --config=DIR/x.txt', 'must end in .py or .json',
+         {'x.txt': 'seed: 1'}),
+    Case('a syntax error', 'config show --config=DIR/x.py', 'x.py:5: SyntaxError',
+         config_py('return (')),
+    Case('an error while it runs', 'config show --config=DIR/x.py', "x.py:5: KeyError: 'a'",
+         config_py('return {}["a"]')),
+    Case('no get_config', 'config show --config=DIR/x.py', 'defines no get_config(arg)',
+         {'x.py': 'seed = 1\n'}),
+    Case('get_config returns something else', 'config show --config=DIR/x.py',
+         'returned dict, not a ConfigDict', config_py('return {}')),
+    Case('a field that does not exist', 'config show --config=DIR/x.py', "did you mean 'lm.steps'",
+         config_py('c = default_config_dict(); c.lm.step = 5; return c')),
+    Case('an argument that does not exist', f'{SHOW}:strenght=0', "did you mean 'strength'"),
+    Case('an argument of another type', f'{SHOW}:strength=much', "'much' is not a valid float"),
+    Case('an argument without a value', f'{SHOW}:seed', 'needs a value: seed=...'),
+    Case('config.json cut off', 'config show --config=DIR/c.json', 'is no JSON',
+         {'c.json': '{"config": {"seed": 1'}),
+    Case('config.json with NaN', 'config show --config=DIR/c.json', 'NaN is no number',
+         {'c.json': '{"lm": {"learning_rate": NaN}}'}),
+    Case('config.json with another type', 'config show --config=DIR/c.json',
+         'lm.steps: True is bool, not int', {'c.json': '{"lm": {"steps": true}}'}),
+    Case('config.json that is a list', 'config show --config=DIR/c.json', 'holds list',
+         {'c.json': '[]'}),
+    Case('config.json with arguments', 'config show --config=DIR/c.json:seed=1',
+         'takes no arguments', {'c.json': '{}'}),
+  ],
+  'Overrides': [
+    Case('a field that does not exist', f'{SHOW} --config.model.num_layer=3',
+         "did you mean 'model.num_layers'"),
+    Case('a group that does not exist', f'{SHOW} --config.modle.num_layers=3',
+         "did you mean 'model'"),
+    Case('a group instead of a field', f'{SHOW} --config.mesh=3', 'set one of mesh.slices'),
+    Case('a field of a field', f'{SHOW} --config.seed.x=3', 'seed has no fields of its own'),
+    Case('a fraction for an integer', f'{SHOW} --config.lm.steps=1.5', "'1.5' is not a valid int"),
+    Case('NaN', f'{SHOW} --config.lm.learning_rate=nan', "'nan' is not a valid float"),
+    Case('infinity', f'{SHOW} --config.sample.temperature=1e999', "'1e999' is not a valid float"),
+    Case('a boolean that is none', f'{SHOW} --config.sample.sentence_end=no',
+         "'no' is not a valid bool"),
+    Case('a tuple element of another type', f"{SHOW} --config.data.holdout=(1,'a')",
+         "'a' is str, not int"),
+    Case('a tuple that does not end', f'{SHOW} --config.data.holdout=(1,', 'is not a valid tuple'),
+    Case('a variant that does not exist', f'{SHOW} --config.debias.variants=embeding:1',
+         "did you mean 'embedding'"),
+    Case('a weight that is negative', f'{SHOW} --config.debias.variants=embedding:-1',
+         'must be finite and >= 0'),
+    Case('a choice that does not exist', f'{SHOW} --config.model.attention=flash',
+         'is not one of auto, shift, blocks, heads, kernel'),
+    Case('a number out of its range', f'{SHOW} --config.model.hidden_dropout=1', 'in [0, 1)'),
+    Case('a number of more than 64 bits', f'{SHOW} --config.lm.steps=99999999999999999999',
+         'more than 64 bits'),
+    Case('a seed that is negative', f'{SHOW} --config.seed=-1', 'seed must be in [0, 2**32)'),
+    Case('two fields that exclude each other',
+         f'{SHOW} --config.model.attention=kernel --config.model.attention_dropout=0.1',
+         'cannot drop attention weights'),
+    Case('several faults at once', f'{SHOW} --config.lm.steps=0 --config.model.norm=mid',
+         "model.norm='mid' is not one of post, pre; lm.steps must be positive"),
+    Case('a tuple that is nested too deep', f'{SHOW} --config.data.holdout=' + '(' * 300,
+         "((((...' is not a valid tuple"),
+    Case('no scorer', f'{SHOW} --config.measure.scorers=()', 'names no scorer'),
+  ],
+  'Workdirs': [
+    Case('of another configuration', f'report {QUICK} --config.seed=3 --workdir=DIR/w',
+         'seed: 5 -> 3', {'w/config.json': 'SAVED'}),
+    Case('whose config.json is damaged', f'report {QUICK} --workdir=DIR/w', 'is no JSON',
+         {'w/config.json': '{"config"'}),
+    Case('scored before it was sampled', f'score {QUICK} --workdir=DIR/w', 'run fairjax sample'),
+    Case('reported before it was measured', f'report {QUICK} --workdir=DIR/w',
+         'run fairjax measure'),
+    Case('whose data were never finished', 'data check --workdir=DIR/w', ''),
+  ],
+  'Documents': [
+    Case('a file that is not there', text_config(train='DIR/none.txt'), 'file not found',
+         documents()),
+    Case('a pattern without a match', text_config(train='DIR/*.csv'), 'no file matches',
+         documents()),
+    Case('a folder', text_config(train='DIR'), 'is a folder', documents()),
+    Case('a file named twice', text_config(train='DIR/train.txt+DIR/tra*'), 'is named 2 times',
+         documents()),
+    Case('an empty file', text_config(), 'train.txt is empty', documents('')),
+    Case('only blank lines', text_config(), 'holds no document', documents('\n \n')),
+    Case('bytes that are not UTF-8', text_config(), 'train.txt:4: not UTF-8 (byte 4 of the line is',
+         documents(GOOD.encode() + b'caf\xe9\n')),
+    Case('a line that is too long', text_config() + ' --config.data.max_line_bytes=100',
+         'train.txt:4: a line of more than 100 bytes', documents(GOOD + 'x' * 101)),
+    Case('gzip that is cut off', text_config(), 'it is cut off at byte 4000',
+         documents(GZIP[:4000])),
+    Case('gzip that is damaged', text_config(), 'the gzip file is damaged at or before byte',
+         documents(FLIPPED)),
+    Case('.gz that is no gzip', text_config(train='DIR/a.gz'), 'the content is not gzip',
+         documents('text', 'a.gz')),
+    Case('a line with too few columns', text_config(layout='tsv') + ' --config.data.text_column=1',
+         'train.txt:1: 1 column(s), so none has the number 1', documents()),
+    Case('base64 that is none', text_config(layout='newscrawl'), 'is not base64',
+         documents('2019\teA==\t?\n')),
+    Case('base64 of bytes that are not UTF-8', text_config(layout='newscrawl'),
+         'byte 1 of the decoded text is 0xff',
+         documents(b'2019\teA==\t' + base64.b64encode(b'\xff') + b'\n')),
+    Case('WikiText without a title', text_config(layout='wikitext'), 'no article begins in it',
+         documents()),
+    Case('no sensitive token', text_config(), 'hold no sensitive token', documents('She sang .\n')),
+    Case('more held out than there is',
+         'data --config=configs/text.py:train=DIR/train.txt --workdir=DIR/run '
+         '--config.data.holdout=2,2', 'leaves none to train on', documents()),
+    Case('no official files', 'data --config=configs/text.py:layout=wikitext2 --workdir=DIR/run '
+         '--config.data.manual_dir=DIR', 'no files of wikitext2 in DIR'),
+    Case('a vocabulary that is not there', text_config().replace('=word', '=DIR/v'),
+         'no vocabulary in DIR/v', documents()),
+    Case('a vocabulary that was changed', text_config().replace('=word', '=DIR/v'),
+         'has fingerprint', documents() | {
+           'v/words.txt': '<pad>\n<eos>\n<unk>\nx\n',
+           'v/vocabulary.json': '{"kind": "word", "fingerprint": "0", "size": 4}'}),
+  ],
+  'Generations of any model': [
+    Case('a file that is not there', MEASURE, 'records file not found'),
+    Case('an empty file', MEASURE, 'holds no record', {'r.jsonl': ''}),
+    Case('a line that is no JSON', MEASURE, 'r.jsonl:1: not JSON', {'r.jsonl': '{"attribute":\n'}),
+    Case('a line that is no object', MEASURE, 'r.jsonl:1: expected a JSON object, not list',
+         {'r.jsonl': '[1]\n'}),
+    Case('bytes that are not UTF-8', MEASURE, 'r.jsonl:1: not UTF-8', {'r.jsonl': b'"\xff"\n'}),
+    Case('gzip that is cut off', MEASURE.replace('r.jsonl', 'r.jsonl.gz'),
+         'the gzip file is truncated or damaged', {
+           'r.jsonl.gz': gzip.compress(records().encode(), mtime=0)[:-9]}),
+    Case('a field that is missing', MEASURE, 'r.jsonl:2: fields missing: prefix',
+         changed(prefix=None)),
+    Case('a field of another type', MEASURE, "r.jsonl:2: field 'continuation' must be a text",
+         changed(continuation=3)),
+    Case('a value that the attribute has not', MEASURE, "did you mean 'Italy'",
+         changed(value='Itlay')),
+    Case('another attribute', MEASURE, "r.jsonl:2: attribute is 'occupation', not 'country'",
+         changed(attribute='occupation')),
+    Case('another subgroup', MEASURE, "r.jsonl:2: subgroup of", changed(subgroup='x')),
+    Case('a line that is nested too deep', MEASURE, 'r.jsonl:1: not JSON (maximum recursion',
+         {'r.jsonl': '[' * 100_000 + '\n'}),
+    Case('a sample number of more than 64 bits', MEASURE, "field 'sample' has more than 64 bits",
+         changed(sample=1 << 70)),
+    Case('two models', MEASURE, 'measure one model at a time', changed(model='b')),
+    Case('a sample twice', MEASURE, 'occurs twice: remove one',
+         {'r.jsonl': records(lambda rows: rows + rows[:1])}),
+    Case('a value without records', MEASURE, 'Every value is needed in every template',
+         {'r.jsonl': records(lambda rows: [r for r in rows if r['value'] != 'Italy'])}),
+    Case('a file that sampling has not finished', MEASURE, 'is not complete: repeat the command', {
+      'r.jsonl': records(), 'r.manifest.json':
+        '{"identity": {}, "complete": false, "samples": 3, "batch_size": 1}'}),
+    Case('a file that changed after sampling', MEASURE, 'its manifest says 3', {
+      'r.jsonl': records(), 'r.manifest.json': '{"identity": {}, "complete": true, "samples": 3, '
+      '"batch_size": 1, "bytes": 3}'}),
+    Case('a manifest that is damaged', MEASURE, 'r.manifest.json is damaged', {
+      'r.jsonl': records(), 'r.manifest.json': '{'}),
+    Case('no attribute', 'measure --records=DIR/r.jsonl', 'needs --attribute=A and --scorer=S'),
+    Case('a folder for scores that is a file', MEASURE + ' --keep=DIR/r.jsonl',
+         'cannot be written (File exists)', {'r.jsonl': records()}),
+    Case('no permutation', MEASURE + ' --permutations=0', '--permutations must be at least 1',
+         {'r.jsonl': records()}),
+  ],
+  'Scorers and lexicons': [
+    Case('a scorer that does not exist', MEASURE.replace('vader', 'vadr'), "did you mean 'vader'",
+         {'r.jsonl': records()}),
+    Case('no lexicon', MEASURE.replace('vader', 'opinion'), '--lexicon', {'r.jsonl': records()}),
+    Case('a lexicon that is not there',
+         MEASURE.replace('vader', 'opinion --lexicon DIR/p.txt DIR/n.txt'), 'p.txt',
+         {'r.jsonl': records()}),
+    Case('scores that were not recorded', MEASURE.replace('vader', 'recorded:mine'),
+         "has no 'scores'",
+         {'r.jsonl': records()}),
+    Case('a recorded score out of [0, 1]', MEASURE.replace('vader', 'recorded:mine'), '1.5',
+         {'r.jsonl': records(lambda rows: [r | {'scores': {'mine': 1.5}} for r in rows])}),
+    Case('a classifier that is not there', MEASURE.replace('vader', 'bert:DIR/none'), 'none',
+         {'r.jsonl': records()}),
+    Case('a lexicon without encryption',
+         'lexicon fetch --output=DIR/l --url=http://example.org/l.zip', 'https'),
+  ],
+  'Attributes': [
+    Case('one that does not exist', 'attributes check contry', "'country'"),
+    Case('a file that is no YAML', 'attributes check DIR/a.yaml', 'a.yaml',
+         {'a.yaml': 'values: [a, b\n'}),
+    Case('YAML that makes objects', 'attributes check DIR/a.yaml', 'a.yaml',
+         {'a.yaml': 'values: !!python/object/apply:os.getcwd []\n'}),
+    Case('a key that does not exist', 'attributes check DIR/a.yaml', 'valeus',
+         {'a.yaml': 'name: a\nvaleus: [b]\n'}),
+    Case('no file', 'attributes check', 'needs a file'),
+  ],
+  'Launching': [
+    Case('an accelerator that does not exist', LAUNCH.replace('v3-128', 'v3-100'),
+         'no v3 slice of 100 cores is known'),
+    Case('a name that the cloud refuses', LAUNCH + ' --name=A_b', 'at most 40 of a-z, 0-9 and -'),
+    Case('the value of a secret', LAUNCH + ' --env=HF_TOKEN=value', 'would show a secret'),
+    Case('an action that does not exist', LAUNCH.replace('run', 'start'), 'invalid choice'),
+  ],
+  'Other models': [
+    Case('no folder', 'sample --pretrained=DIR/none --attribute=country --output=DIR/o.jsonl',
+         'none'),
+    Case('no samples', 'sample --pretrained=DIR --attribute=country --output=DIR/o --samples=0',
+         '--samples is 0, it must be above 0'),
+    Case('nothing named', 'sample', 'sample needs --config=FILE and --workdir=DIR'),
+    Case('prompts over a file', 'sample --prompts-only --attribute=country --output=DIR/o.jsonl',
+         'o.jsonl', {'o.jsonl': 'x'}),
+    Case('a checkpoint that is not there',
+         'import --config=configs/quickstart.py --workdir=DIR/w --weights=DIR/w.safetensors '
+         '--arguments=DIR/a.json', 'cannot be read'),
+    Case('a topology that does not exist', 'compile --config=configs/quickstart.py --topology=v9:8',
+         'v9'),
+  ],
+}
+CASES = [(section, case) for section, cases in SECTIONS.items() for case in cases]
+
+
+def prepare(case: Case, folder: pathlib.Path) -> list[str]:
+  """Writes the files of a case; returns the command with the folder in it."""
+  for name, content in case.files.items():
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if content == 'SAVED':
+      from fairjax.config_files import load_config, to_dict
+      config = to_dict(load_config('configs/quickstart.py', {'seed': '5'}))
+      content = json.dumps({'config': config})
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  return case.command.replace('DIR', str(folder)).split()
+
+
+@pytest.fixture(scope='module')
+def results(tmp_path_factory):
+  """(exit code, stderr) of every case, by its number."""
+  found, here = [], os.getcwd()
+  os.chdir(ROOT)
+  try:
+    for _, case in CASES:
+      folder = tmp_path_factory.mktemp('bad')
+      found.append(run_case(case, folder))
+  finally:
+    os.chdir(here)
+  return found
+
+
+def run_case(case: Case, folder: pathlib.Path) -> tuple[int, str]:
+  """Exit code and what was written to stderr, or to stdout by a verb that lists findings."""
+  import contextlib
+  import io
+  out, err = io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    try:
+      code = main(prepare(case, folder))
+    except Exception:  # a fault: its case fails, the others go on
+      code = 1
+      traceback.print_exc()
+  text = err.getvalue() or out.getvalue()
+  return code, text.replace(str(folder), 'DIR').replace(str(ROOT), '.')
+
+
+@pytest.mark.parametrize('number', range(len(CASES)), ids=[f'{s}: {c.what}' for s, c in CASES])
+def test_it_is_refused_in_one_line(results, number):
+  (_, case), (code, text) = CASES[number], results[number]
+  assert code == 2
+  assert case.words in text
+  assert 'Traceback' not in text and text.endswith('\n')
+  if case.words:  # the others list findings
+    assert text.startswith('fairjax: ') and text.count('\n') == 1, text
+    assert len(text) < 600, text
+
+
+def cell(text: str) -> str:
+  text = re.sub(r'\s+', ' ', text).strip()
+  return text.replace('&', '&amp;').replace('<', '&lt;').replace('|', '&#124;')
+
+
+def shorten(text: str) -> str:
+  """A command of the table."""
+  return text if len(text) <= 300 else f'{text[:60]}...'
+
+
+def page(results) -> str:
+  """The page, from what the commands answered."""
+  lines = ['# Bad inputs', '',
+           'What `fairjax` answers to input that it cannot use: exit code 2 and one line. With '
+           '`--debug` there is a traceback instead. `DIR` is a folder with the files of the case.',
+           '', f'{len(CASES)} inputs. The tests make this page and compare it: '
+           '`FAIRJAX_UPDATE_DOCS=1 python -m pytest tests/test_bad_inputs.py`.']
+  number = 0
+  for section, cases in SECTIONS.items():
+    lines += ['', f'## {section}', '', '| input | command | exit code | line |',
+              '| :-- | :-- | --: | :-- |']
+    for case in cases:
+      code, text = results[number]
+      lines.append(f'| {cell(case.what)} | `fairjax {shorten(case.command)}` | '
+                   f'{code} | {cell(text)} |')
+      number += 1
+  return '\n'.join(lines) + '\n'
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason='argparse and the parser of Python say '
+                    'some lines in other words in other versions; the page is of 3.11')
+def test_the_page_says_so(results):
+  assert len(CASES) >= 60
+  text = page(results)
+  if os.environ.get('FAIRJAX_UPDATE_DOCS'):
+    PAGE.write_text(text, encoding='utf-8')
+  assert PAGE.read_text(encoding='utf-8') == text, (
+    'docs/bad_inputs.md is older than the messages: FAIRJAX_UPDATE_DOCS=1 makes it anew')
+
+
+def test_debug_shows_the_traceback(tmp_path, monkeypatch):
+  from fairjax.errors import UserError
+  monkeypatch.chdir(ROOT)
+  with pytest.raises(UserError) as error:
+    main(['config', 'show', '--config=configs/none.py', '--debug'])
+  assert error.traceback

@@ -1,0 +1,182 @@
+"""Two and four processes on loopback: the results of one, kills, signals, and who is gone."""
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import process_cases
+import pytest
+
+from fairjax import processes
+from fairjax.errors import UserError
+from fairjax.train import load_params, make_mesh, steps
+from fairjax.train.steps import params_template
+
+STAGES = ('lm', 'sentiment', 'debias/country-sentiment-5')
+
+
+def free_port():
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    return s.getsockname()[1]
+
+
+@pytest.fixture(scope='module')
+def single(tmp_path_factory):
+  """The workdir of one process with one device."""
+  workdir = tmp_path_factory.mktemp('single')
+  process_cases.run(workdir, lambda line: None, devices=jax.devices()[:1])
+  return workdir
+
+
+@pytest.fixture(scope='module')
+def start(tmp_path_factory, repository):
+  """Starts `count` processes on a workdir; ends those that are left."""
+  left = []
+  cache = os.environ.get('JAX_COMPILATION_CACHE_DIR') or tmp_path_factory.mktemp('cache')
+
+  def start(workdir, count):
+    address = f'127.0.0.1:{free_port()}'
+    environment = os.environ | {
+      'PYTHONPATH': f'{repository}:{repository / "tests"}', 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu',
+      'JAX_COMPILATION_CACHE_DIR': str(cache),
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.1'}
+    found = [subprocess.Popen(
+      [sys.executable, '-u', '-m', 'tests.process_cases', f'{address},{count},{i}', str(workdir)],
+      cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+      for i in range(count)]
+    left.extend(found)
+    return found
+
+  yield start
+  for process in left:
+    with contextlib.suppress(ProcessLookupError):
+      process.kill()
+
+
+def wait_for(process, words):
+  """Reads what a process prints up to a line with these words."""
+  for line in process.stdout:
+    if words in line:
+      return
+  raise AssertionError(f'never printed {words!r}: {process.stderr.read()[-2000:]}')
+
+
+def ends(group, timeout=900):
+  """(exit code, what it printed, what it complained of) of every process."""
+  texts = [p.communicate(timeout=timeout) for p in group]
+  return [(p.returncode, *text) for p, text in zip(group, texts, strict=True)]
+
+
+def compare(workdir, single):
+  """Parameters of all stages to 1e-5, and the records as text."""
+  mesh, config = make_mesh(process_cases.MeshConfig(), jax.devices()[:1]), process_cases.CONFIG
+  for stage in STAGES:
+    template = steps.sentiment_template(config.model.model_dim, config.sentiment, mesh) if (
+      stage == 'sentiment') else params_template(process_cases.MODEL, mesh)
+    found, expected = (load_params(w / stage, template) for w in (workdir, single))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+      np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+  records = [sorted(gzip.open(w / 'records.jsonl.gz', 'rt')) for w in (workdir, single)]
+  assert records[0] == records[1] and len(records[0]) == 48
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('victim', 'words'), [(1, '[sentiment] step 4/'), (0, '[debias')])
+def test_a_killed_process_ends_the_other_and_both_go_on(tmp_path, start, single, victim, words):
+  group = start(tmp_path, 2)
+  wait_for(group[0], words)
+  group[victim].send_signal(signal.SIGKILL)
+  begin = time.monotonic()
+  code, _, error = ends(group)[1 - victim]
+  print(f'the other ended after {time.monotonic() - begin:.2f} s with code {code}: {error[-600:]}')
+  assert time.monotonic() - begin < 20  # heartbeats alone take 30 s, JAX's default 100
+  if victim:  # without the first process JAX's own service may abort before the line is out
+    assert code == processes.PREEMPTED
+    assert f'process {victim} of 2 is gone' in error
+  else:
+    assert code != 0
+  again = start(tmp_path, 2)
+  assert [code for code, _, _ in ends(again)] == [0, 0]
+  compare(tmp_path, single)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_four_saves_once_and_two_can_go_on(tmp_path, start, single):
+  group = start(tmp_path, 4)
+  wait_for(group[0], '[lm] step 2/')
+  group[3].send_signal(signal.SIGTERM)
+  found = ends(group)
+  assert [code for code, _, _ in found] == [processes.PREEMPTED] * 4, found
+  (step,) = {re.search(r'saved after step (\d) of 7', text)[1] for _, text, _ in found}
+  card = json.loads((tmp_path / 'lm' / 'checkpoints' / step / 'card' / 'metadata').read_text())
+  hidden = card['leaves']['.memory.hidden']
+  assert len(hidden['shards']) == 4  # each process hashed its own
+  again = start(tmp_path, 2)
+  assert [code for code, _, _ in ends(again)] == [0, 0]
+  compare(tmp_path, single)
+
+
+NOTICE = '''
+import os, signal, sys, time
+from fairjax import processes
+processes.start(sys.argv[1])
+before = processes.stop_here()
+os.kill(os.getpid(), signal.SIGTERM)  # no handler of ours: the runtime's own takes it
+for _ in range(300):
+  if processes.stop_here():
+    print('noticed', before, processes.stop_here(), flush=True)
+    sys.exit(processes.leave(0))
+  time.sleep(0.1)
+'''
+
+
+def test_the_preemption_notice_of_the_runtime_stops_too(repository):
+  result = subprocess.run(
+    [sys.executable, '-c', NOTICE, f'127.0.0.1:{free_port()},1,0'], cwd=repository, timeout=300,
+    capture_output=True, text=True, env=os.environ | {'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'})
+  assert result.stdout == 'noticed False True\n', result.stderr[-2000:]
+  assert result.returncode == 0
+
+
+TWICE = '''
+import hashlib
+from fairjax.train.stop import StopSignal
+with StopSignal().installed():
+  print('ready', flush=True)
+  hashlib.pbkdf2_hmac('sha256', b'x', b'y', 2 ** 31 - 1)  # as a compilation: no handler gets a turn
+'''
+
+
+def test_a_second_signal_ends_at_once_whatever_the_main_thread_does(repository):
+  process = subprocess.Popen([sys.executable, '-c', TWICE], cwd=repository, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  assert process.stdout.readline() == 'ready\n'
+  process.send_signal(signal.SIGTERM)
+  assert 'SIGTERM: stops after this step' in process.stderr.readline()
+  assert process.poll() is None
+  process.send_signal(signal.SIGINT)
+  assert process.wait(timeout=30) == 128 + signal.SIGINT
+  assert 'ends at once' in process.stderr.read()
+
+
+@pytest.mark.parametrize('spec', ['', '127.0.0.1', '127.0.0.1:x,2,0', '127.0.0.1:1,2,2', 'h:1,a,0'])
+def test_a_bad_group_is_one_line(spec):
+  with pytest.raises(UserError, match='HOST:PORT,COUNT,INDEX'):
+    processes.start(spec)
+
+
+def test_a_process_alone_agrees_with_itself():
+  assert processes.is_first() and processes.count() == 1 and not processes.started()
+  assert processes.share({'a': (1, 2)}) == {'a': (1, 2)}
+  assert processes.agree(True) and not processes.agree(False) and not processes.stop_here()
+  assert processes.leave(3) == 3
