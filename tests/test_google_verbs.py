@@ -1,5 +1,6 @@
 """The google scorer through the command line: TLS, key, quota, resumption, several scorers."""
 
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -59,9 +60,10 @@ class CommandLine:
     """Exit code, standard output and standard error of a command."""
     self._process.stdin.write(json.dumps(arguments) + '\n')
     self._process.stdin.flush()
-    error = self._until_mark(self._process.stderr)
-    return int(error.pop().split()[1]), ''.join(self._until_mark(self._process.stdout)[:-1]), (
-      ''.join(error))
+    # Both at once: the process waits while a pipe is full that nobody reads.
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+      output, error = pool.map(self._until_mark, (self._process.stdout, self._process.stderr))
+    return int(error.pop().split()[1]), ''.join(output[:-1]), ''.join(error)
 
   def _until_mark(self, stream):
     lines = []

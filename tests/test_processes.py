@@ -1,5 +1,6 @@
 """Two and four processes on loopback: the results of one, kills, signals, and who is gone."""
 
+import concurrent.futures
 import contextlib
 import gzip
 import json
@@ -71,9 +72,10 @@ def wait_for(process, words):
   raise AssertionError(f'never printed {words!r}: {process.stderr.read()[-2000:]}')
 
 
-def ends(group, timeout=900):
+def ends(group, timeout=240):
   """(exit code, what it printed, what it complained of) of every process."""
-  texts = [p.communicate(timeout=timeout) for p in group]
+  with concurrent.futures.ThreadPoolExecutor(len(group)) as pool:  # no pipe fills up unread
+    texts = list(pool.map(lambda p: p.communicate(timeout=timeout), group))
   return [(p.returncode, *text) for p, text in zip(group, texts, strict=True)]
 
 

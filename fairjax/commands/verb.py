@@ -60,6 +60,8 @@ def open_job(options: argparse.Namespace):
   """
   from fairjax.config_files import load_config
   config = load_config(options.config, options.overrides)
+  if not options.workdir:
+    raise UserError('--workdir is empty: name a folder (is a variable of the shell unset?)')
   if '://' in options.workdir:
     raise UserError(f'--workdir={options.workdir} is not a folder: mount the bucket (gcsfuse) and '
                     'name its folder')

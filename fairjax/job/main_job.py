@@ -283,6 +283,13 @@ class Job:
       self.log(f'{self.workdir} goes on with {"; ".join(changed)}')
       if not set(fields) <= set(MACHINE_FIELDS):
         (self.workdir / 'DONE').unlink(missing_ok=True)
+    elif self.workdir.is_dir():
+      # Not a folder of something else, a repository's root say, among whose files a run would get
+      # lost. Names with a dot are a lock, or what an interrupted first start left.
+      found = sorted(x.name for x in self.workdir.iterdir() if not x.name.startswith('.'))
+      if found:
+        raise UserError(f'--workdir={self.workdir} holds {found[0]} but no config.json, so it is '
+                        "no run's: name a new folder, or put its config.json back")
     with self._lock:
       write_json(path, {'config': current, 'versions': installed_versions()})
 
