@@ -75,7 +75,7 @@ def files(folder):
 def test_the_newest_step_comes_back_with_its_bits_and_its_card(store, tmp_path):
   save(store, 2, 10, 9)  # ordered by number, not by the time of writing
   assert store.steps() == [2, 9, 10]
-  step, state, final = store.restore(make_state(0), IDENTITY)
+  step, state, final, _ = store.restore(make_state(0), IDENTITY)
   assert (step, final) == (10, False)
   assert_same(state, make_state(10))
   card = json.loads((tmp_path / 'checkpoints' / '10' / 'card' / 'metadata').read_text())
@@ -131,7 +131,7 @@ def test_a_damaged_step_is_moved_aside_and_the_one_before_is_used(store, tmp_pat
   save(store, 3, 4, 5)
   folder = tmp_path / 'checkpoints'
   DAMAGES[damage](folder / '5')
-  step, state, _ = store.restore(make_state(0), IDENTITY)
+  step, state, _, _ = store.restore(make_state(0), IDENTITY)
   assert step == 4
   assert_same(state, make_state(4))
   (line,) = lines
@@ -256,6 +256,34 @@ def _failing(store, monkeypatch, times):
       raise ValueError('RESOURCE_EXHAUSTED: no space left on device')
 
   monkeypatch.setattr(store._checkpointer, 'wait_until_finished', fail)
+
+
+_LIMITED = """
+import pathlib, resource, signal, sys
+sys.path[:0] = [{root!r}, {tests!r}]
+import jax.numpy as jnp
+from test_train_checkpoints import IDENTITY
+from fairjax.train.checkpoints import CheckpointError, CheckpointStore
+store = CheckpointStore(pathlib.Path({folder!r}), keep=2,
+                        log=lambda line: print('log:', line, file=sys.stderr))
+state = {{f'leaf{{i}}': jnp.arange(60_000, dtype=jnp.float32) + i for i in range(20)}}
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+  store.finish(1, state, IDENTITY)
+except CheckpointError as e:
+  print('told:', e, file=sys.stderr)
+store.close()
+"""
+
+
+def test_a_failed_write_is_told_in_lines_without_stacks(tmp_path, repository):
+  script = _LIMITED.format(root=str(repository), tests=str(repository / 'tests'),
+                           folder=str(tmp_path))
+  found = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True,
+                         timeout=120, stdin=subprocess.DEVNULL)
+  assert 'told: step 1 could not be written' in found.stderr, found.stderr[-2000:]
+  assert 'Traceback' not in found.stderr and 'Event loop' not in found.stderr
 
 
 def test_a_failed_save_is_tried_once_more_with_the_state_of_then(store, monkeypatch, lines):

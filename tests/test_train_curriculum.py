@@ -113,15 +113,27 @@ def uninterrupted(tmp_path_factory):
   return {stage: _train(_curriculum(workdir), stage) for stage in ('lm', 'sentiment', 'debias')}
 
 
+class DelayedStop(StopSignal):
+  """A signal that comes `steps` steps after it was announced."""
+
+  steps = None
+
+  def here(self):
+    if self.steps is None:
+      return False
+    self.steps -= 1
+    return self.steps < 0
+
+
 @pytest.mark.tf
 @pytest.mark.parametrize('stage', ['lm', 'sentiment', 'debias'])
-@pytest.mark.parametrize('after', [2, 4])
-def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, after):
-  stop, prefix = StopSignal(), 'debias/' if stage == 'debias' else stage
+@pytest.mark.parametrize(('after', 'told'), [(2, 2), (4, 4), (5, 4)])  # 5: within an interval
+def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, after, told):
+  stop, prefix = DelayedStop(), 'debias/' if stage == 'debias' else stage
 
   def interrupt(line):
-    if f'[{prefix}' in line and f'step {after}/' in line:
-      stop.received = True
+    if f'[{prefix}' in line and f'step {told}/' in line:
+      stop.steps = after - told
 
   with pytest.raises(Preempted, match=f'saved after step {after} of 7'):
     _train(_curriculum(tmp_path, stop=stop, log=interrupt), stage)
@@ -129,9 +141,10 @@ def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, a
   found = _train(_curriculum(tmp_path, log=lines.append), stage)
   assert any(f'resumes after step {after}' in line for line in lines)
   assert found.digest == uninterrupted[stage].digest
-  steps_logged = [x['step'] for x in read_metrics(found.directory / 'metrics.jsonl')
-                  if x['kind'] == 'valid']
-  assert steps_logged == [3, 6, 7]
+  lines, expected = (read_metrics(t.directory / 'metrics.jsonl')
+                     for t in (found, uninterrupted[stage]))
+  assert lines == expected
+  assert [x['step'] for x in lines if x['kind'] == 'valid'] == [3, 6, 7]
 
 
 @pytest.mark.tf

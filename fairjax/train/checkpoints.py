@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
@@ -21,6 +21,7 @@ import tensorstore
 from fairjax import processes
 from fairjax.errors import Damaged, Fault, UserError
 from fairjax.files import read_sealed_json, write_sealed_json
+from fairjax.train import orbax_noise
 from fairjax.train.digests import damaged_leaves, different_leaves, leaf_cards
 from fairjax.train.identity import Identity, check_identity, fingerprint, params_digest
 
@@ -30,6 +31,22 @@ _SPARE = 1.1  # free space wanted for one step, by its size
 
 class CheckpointError(Fault):
   """A checkpoint could not be written, twice."""
+
+
+class Restored(NamedTuple):
+  """A step that was read.
+
+  Attributes:
+    step: its number.
+    state: tree of arrays.
+    final: whether the stage ended with it.
+    carried: what was saved besides the state.
+  """
+
+  step: int
+  state: Any
+  final: bool
+  carried: Any
 
 
 class CheckpointStore:
@@ -48,6 +65,7 @@ class CheckpointStore:
     self._keep, self._log = keep, log
     self._thread: threading.Thread | None = None
     self._error: BaseException | None = None
+    orbax_noise.install()
     self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
     if processes.is_first():
       self._directory.mkdir(parents=True, exist_ok=True)
@@ -59,7 +77,8 @@ class CheckpointStore:
     found = [int(p.name) for p in self._directory.iterdir() if p.name.isdigit() and p.is_dir()]
     return processes.share(sorted(found))
 
-  def save(self, step: int, state: Any, identity: Identity, *, final: bool = False) -> None:
+  def save(self, step: int, state: Any, identity: Identity, *, final: bool = False,
+           carried: Any = None) -> None:
     """Writes a step in the background. A save that failed before is told, and this one awaited.
 
     Args:
@@ -67,41 +86,43 @@ class CheckpointStore:
       state: tree of `jax.Array`; may be donated afterwards.
       identity: card of what is trained.
       final: the stage ends with this step.
+      carried: JSON values that a resumed run goes on with, besides the state.
 
     Raises:
       CheckpointError: two saves have failed.
     """
-    error = self._settle()
+    error, about = self._settle(), _about(identity, final, carried)
     if error is None:
-      self._start(step, state, identity, final)
+      self._start(step, state, about)
     else:
-      self._retry(step, state, identity, final, error)
+      self._retry(step, state, about, error)
 
-  def finish(self, step: int, state: Any, identity: Identity, *, final: bool = False) -> None:
+  def finish(self, step: int, state: Any, identity: Identity, *, final: bool = False,
+             carried: Any = None) -> None:
     """Writes a step (unless it is the one being written), awaits it, and looks that it is there.
 
     Raises:
       CheckpointError: it could not be written, and not at the second attempt either.
     """
-    error = self._settle()
+    error, about = self._settle(), _about(identity, final, carried)
     if error is None and step not in self.steps():
-      self._start(step, state, identity, final)
+      self._start(step, state, about)
       error = self._settle()
     if error is not None or step not in self.steps():
-      self._retry(step, state, identity, final, error)
+      self._retry(step, state, about, error)
 
   def failed(self) -> bool:
     """Whether the save in the background has failed; known at once in a process alone."""
     return processes.count() == 1 and self._error is not None
 
-  def restore(self, template: Any, identity: Identity) -> tuple[int, Any, bool] | None:
+  def restore(self, template: Any, identity: Identity) -> Restored | None:
     """The newest step that verifies, in the shapes, dtypes and shardings of `template`.
 
     Newer steps that do not verify are moved aside as `<step>.corrupt`, with a warning, once a good
     one is found.
 
     Returns:
-      (step, state, whether the stage ended with it), or None where there is no step.
+      The step, or None where there is none.
 
     Raises:
       UserError: a step belongs to another run, or has other shapes; or there are steps and none
@@ -114,7 +135,7 @@ class CheckpointStore:
       if fault is None:
         for number, words in bad:
           self._set_aside(number, words)
-        return step, state, card['final']
+        return Restored(step, state, card['final'], card.get('carried'))
       bad.append((step, fault))
     if not bad:
       return None
@@ -131,13 +152,13 @@ class CheckpointStore:
     if self._thread is None:  # else a group has failed, and the others may never come
       self._checkpointer.close()
 
-  def _retry(self, step: int, state: Any, identity: Identity, final: bool,
+  def _retry(self, step: int, state: Any, about: dict[str, Any],
              error: BaseException | None) -> None:
     """The second attempt, with the state of now: that of the failed save may be donated."""
     self._log(f'WARNING: a checkpoint could not be written to {self._directory} '
               f'({_first_line(error)}): what is left of it is removed, and step {step} is saved')
     self._clean_together()
-    self._start(step, state, identity, final)
+    self._start(step, state, about)
     error = self._settle()
     if error is not None or step not in self.steps():
       self._clean_together()
@@ -146,13 +167,12 @@ class CheckpointStore:
         f'{_first_line(error)}. Saved are the steps {self.steps()}: mend the disk, then the same '
         'command continues')
 
-  def _start(self, step: int, state: Any, identity: Identity, final: bool) -> None:
+  def _start(self, step: int, state: Any, about: dict[str, Any]) -> None:
     self._error = None
     folder = self._directory / str(step)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
-    content = {'step': step, 'identity': identity.to_dict(), 'final': final,
-               'leaves': leaf_cards(state)}
+    content = {'step': step, **about, 'leaves': leaf_cards(state)}
     card = content | {'sum': fingerprint(content)}
     error: Exception | None = None
     try:
@@ -274,6 +294,11 @@ class CheckpointStore:
     if processes.is_first():
       self._clean()
     processes.share()
+
+
+def _about(identity: Identity, final: bool, carried: Any) -> dict[str, Any]:
+  """What the card says besides the arrays."""
+  return {'identity': identity.to_dict(), 'final': final, 'carried': carried}
 
 
 def check_space(directory: pathlib.Path, size: int) -> None:

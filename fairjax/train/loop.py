@@ -92,10 +92,10 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     log(f'WARNING: [{stage.name}] {e}')
   store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints, log=log)
   try:
-    state, start, final = stage.init_state(), 0, False
+    state, start, final, carried = stage.init_state(), 0, False, None
     found = store.restore(state, stage.identity)
     if found is not None:
-      start, state, final = found
+      start, state, final, carried = found
       log(f'[{stage.name}] resumes after step {start} of {stage.config.steps}')
     end = start if final else stage.config.steps
     writer = MetricWriter(stage.directory, first_step=start, log=log)
@@ -103,7 +103,7 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     batches = stage.batches(start) if start < end else iter(())
     try:
       with processes.cooperative():
-        state, last = _train(stage, state, start, end, batches, store, writer, stop, log)
+        state, last = _train(stage, state, start, end, carried, batches, store, writer, stop, log)
     finally:
       writer.close()
       if hasattr(batches, 'close'):  # threads of tf.data
@@ -116,9 +116,9 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     store.close()
 
 
-def _train(stage, state, start, end, batches, store, writer, stop, log):
+def _train(stage, state, start, end, carried, batches, store, writer, stop, log):
   """Runs the steps from `start`; returns the state and the last validation metrics."""
-  config, interval, last = stage.config, IntervalMetrics(), {}
+  config, interval, last = stage.config, IntervalMetrics(carried), {}
   throughput, skips = _Throughput(stage), _Skips(stage, start, log)
 
   def evaluate(step, params):
@@ -146,15 +146,16 @@ def _train(stage, state, start, end, batches, store, writer, stop, log):
     state, metrics = stage.step(state, to_devices(next(batches), stage.mesh), rate)
     interval.add(step, metrics)
     done = step + 1
-    due_save = done % config.checkpoint_every == 0 or done == end or store.failed()
+    due_save = done % config.checkpoint_every == 0 or done == end
     if done % config.log_every == 0 or due_save:
       tell(done, state)
+    # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
+    # those of a run that nothing disturbed.
     if stop.here() and done < end:
-      tell(done, state)
-      store.finish(done, state, stage.identity)
+      store.finish(done, state, stage.identity, carried=interval.carried())
       raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
-    if due_save:
-      store.save(done, state, stage.identity, final=done == end)
+    if due_save or store.failed():
+      store.save(done, state, stage.identity, final=done == end, carried=interval.carried())
     if done == end or done % config.eval_every == 0:  # while the checkpoint is being written
       evaluate(done, state.params)
   if start < end:

@@ -87,7 +87,7 @@ class Laboratory:
     self.states.mkdir(parents=True)
     found = self.run(lambda: Watch(self.workdir, Recorder(
       self.workdir, self.folder / 'trace.tsv', self.states)).install())
-    if found.code:
+    if found.code != 0:  # None: it hung
       raise RuntimeError(f'the undisturbed run ended with {found.code}:\n{found.output[-3000:]}')
     shutil.copytree(self.workdir, self.states / 'end', symlinks=True)
     self.trace = read_trace(self.folder / 'trace.tsv')

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-TIMEOUT = 180.0  # seconds that a run may take before it counts as hanging
+TIMEOUT = 400.0  # seconds that a run may take before it counts as hanging
 _POLL = 0.02
 
 
