@@ -113,7 +113,7 @@ class FolderLock:
   def _take(self) -> None:
     try:
       self._path.parent.mkdir(parents=True, exist_ok=True)
-      file = self._path.open('a+')
+      file = self._path.open('a+', encoding='utf-8', errors='replace')
     except OSError as e:
       raise UserError(f'{self._path.parent} cannot be written ({e.strerror}): name a folder that '
                       'can') from None

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairjax.errors import UserError
+from fairjax.files import write_sealed_json
 from fairjax.job.inventory import (
   check_sources,
   file_digests,
@@ -31,6 +32,8 @@ def finished(tmp_path):
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'content of {name}')
+  write_sealed_json(tmp_path / 'lm' / 'DONE', {
+    'metrics': sha256(b'content of lm/metrics.jsonl').hexdigest()})
   write(tmp_path)
   return tmp_path
 
@@ -53,6 +56,9 @@ def test_damage_that_no_stage_has_read_is_noticed_at_the_end(finished):
   change(finished / name, 'flip')
   with pytest.raises(UserError, match='country.vader.jsonl has changed'):
     write(finished, sources=good)
+  with pytest.raises(UserError, match='metrics.jsonl has changed.*delete .*lm/DONE, which keeps'):
+    change(finished / 'lm' / 'metrics.jsonl', 'flip')
+    write(finished)
   assert (finished / 'DONE').read_bytes() == before
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fairjax.errors import UserError
 from fairjax.files import read_sealed_json, write_sealed_json
+from fairjax.train.checkpoints import done_card
 
 DONE, REPORT = 'DONE', 'report/'
 # Hidden files (locks, what a kill left), TensorBoard's, what was moved aside as damaged; the
@@ -40,10 +41,17 @@ def write_inventory(
     for split in prepared.manifest['splits'] for name, card in prepared.store(split).files.items()}
   for saved in measures:
     expected |= saved['sources']
+  for name in [n for n in found if n.endswith(f'/{DONE}')]:
+    stage = pathlib.Path(name).parent
+    if digest := (done_card(workdir / stage) or {}).get('metrics'):
+      expected[f'{stage}/metrics.jsonl'] = digest
   for name, digest in expected.items():
     if found.get(name) != digest:
+      held = pathlib.Path(name).parent / DONE
+      other = f'{workdir / held}, which keeps the model and loses these lines,' if (
+        name.endswith('/metrics.jsonl')) else 'what holds it'
       raise UserError(f'{workdir / name} has changed or is gone since it was made: restore it from '
-                      'a copy, or delete what holds it and run again')
+                      f'a copy, or delete {other} and run again')
   write_sealed_json(workdir / DONE, {'fairjax': version, 'files': found})
 
 

@@ -7,7 +7,6 @@ they do stands in them.
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,21 +14,20 @@ from typing import Any
 
 import fairjax
 from fairjax import processes
-from fairjax.config import MACHINE_FIELDS, Config, ModelConfig, parse_variant
-from fairjax.config_files import config_differences, read_config_json, to_dict
+from fairjax.config import Config, ModelConfig, parse_variant
+from fairjax.config_files import to_dict
 from fairjax.counterfactual import Prefix, load_attribute
 from fairjax.errors import UserError, unknown_name
-from fairjax.files import FolderLock, read_sealed_json, require_file, write_json, write_sealed_json
+from fairjax.files import FolderLock, read_sealed_json, require_file, write_sealed_json
 from fairjax.job import inventory
 from fairjax.job.feed import PreparedFeed
 from fairjax.job.group import check_shared, share_sentences
 from fairjax.job.run_audit import audit_run, read_audit
 from fairjax.job.run_scorers import load_run_scorer
+from fairjax.job.workdir import claim
 from fairjax.versions import installed_versions
 
 BASELINE = 'baseline'
-# Fields on which nothing that is already in a workdir depends.
-_EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'measure.relevance_share')
 
 
 def print_line(line: str) -> None:
@@ -70,7 +68,7 @@ class Job:
     self.attribute = load_attribute(config.attribute)
     self._lock = FolderLock(self.workdir, self.log)
     if processes.is_first():
-      self._open()
+      claim(self.workdir, self.config, self._lock, self.log)
     check_shared(self.workdir)
 
   def run(self) -> None:
@@ -264,35 +262,6 @@ class Job:
     """The lock of the workdir; the first process holds it for its group."""
     return self._lock if processes.is_first() else contextlib.nullcontext()
 
-  def _open(self) -> None:
-    """Writes `config.json` at the first start; later compares it."""
-    path, current = self.workdir / 'config.json', to_dict(self.config)
-    if self.workdir.exists() and not self.workdir.is_dir():
-      raise UserError(f'--workdir={self.workdir} is a file: name a folder')
-    if path.exists():
-      saved = read_config_json(path)
-      changed = config_differences(saved, json.loads(json.dumps(current)))
-      fields = [c.partition(':')[0] for c in changed]
-      refused = [c for c, field in zip(changed, fields, strict=True)
-                 if field not in MACHINE_FIELDS + _EXTENDS]
-      if refused:
-        raise UserError(f'{self.workdir} belongs to a run with another configuration: '
-                        f'{"; ".join(refused)}. Use another --workdir, or the saved values')
-      if not changed:
-        return
-      self.log(f'{self.workdir} goes on with {"; ".join(changed)}')
-      if not set(fields) <= set(MACHINE_FIELDS):
-        (self.workdir / 'DONE').unlink(missing_ok=True)
-    elif self.workdir.is_dir():
-      # Not a folder of something else, a repository's root say, among whose files a run would get
-      # lost. Names with a dot are a lock, or what an interrupted first start left.
-      found = sorted(x.name for x in self.workdir.iterdir() if not x.name.startswith('.'))
-      if found:
-        raise UserError(f'--workdir={self.workdir} holds {found[0]} but no config.json, so it is '
-                        "no run's: name a new folder, or put its config.json back")
-    with self._lock:
-      write_json(path, {'config': current, 'versions': installed_versions()})
-
   def _labelled_sentences(self):
     """Sentences of the training documents with a clear score (H-19), in a seeded order.
 
@@ -366,10 +335,8 @@ class Job:
 
   def _sources(self, model: Model, *, heldout: bool) -> dict[str, str]:
     """Digests of the files that a model's measures are made from, by name."""
-    from fairjax.measure import score_file
-    paths = [self._generations(model, heldout=heldout), *(
-      score_file(self.scores_folder(model, heldout=heldout), self.attribute.name, scorer)
-      for scorer in self._scorers)]
+    paths = [self._generations(model, heldout=heldout), *sorted(
+      self.scores_folder(model, heldout=heldout).glob(f'{self.attribute.name}.*'))]
     return inventory.file_digests(
       self.workdir, [p.relative_to(self.workdir).as_posix() for p in paths])
 

@@ -6,6 +6,7 @@ and digests. Orbax writes it under another name and renames it when it is whole,
 leaves no half step; steps are ordered by their numbers, never by time.
 """
 
+import hashlib
 import json
 import pathlib
 import re
@@ -325,10 +326,13 @@ def done_card(directory: pathlib.Path) -> dict[str, Any] | None:
 def write_done(
   directory: pathlib.Path, *, step: int, digest: str, identity: Identity, summary: dict[str, Any]
 ) -> None:
-  """Marks the stage finished, atomically."""
+  """Marks the stage finished, atomically, with the SHA-256 of its `metrics.jsonl`."""
   if processes.is_first():
+    lines = directory / 'metrics.jsonl'  # an imported model has none
+    metrics = hashlib.sha256(lines.read_bytes()).hexdigest() if lines.exists() else None
     write_sealed_json(directory / 'DONE', {
-      'step': step, 'digest': digest, 'identity': identity.to_dict(), 'summary': summary})
+      'step': step, 'digest': digest, 'identity': identity.to_dict(), 'summary': summary,
+      'metrics': metrics})
   processes.share()
 
 
