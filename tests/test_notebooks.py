@@ -326,8 +326,8 @@ def test_quickstart_recovers_the_planted_bias_and_lowers_it(execute):
   assert float(after['KL']) < float(before['KL'])
   probabilities = [float(row['P(positive)']) for row in shown.table('value', 'a document')]
   assert probabilities == [0.05, 0.55, 0.95]
-  prompts = shown.table('prompt', 'continuation', 'model')
-  assert [row['model'] for row in prompts] == 2 * (2 * ['baseline'] + 2 * ['country-embedding-10'])
+  pairs = shown.table('model', 'prompt', 'Chile', 'Iceland')
+  assert [row['model'] for row in pairs] == 6 * ['baseline', 'country-embedding-10']
   assert len(shown.of('image/png')) == 2
 
 
@@ -336,11 +336,13 @@ def test_tradeoff_shows_the_curve_and_refuses_erasure(execute):
   shown = execute('tradeoff')
   assert shown.noise == []
   rows = shown.table('model', 'PPL', 'KL')
-  names = [f'country-embedding-{weight}' for weight in (1, 10, 100, 1000)]
+  names = [f'country-embedding-{weight}' for weight in (1, 10, 1000)]
   assert [row['model'] for row in rows] == ['baseline', *names]
   baseline, *models = [value_and_floor(row['I.F. (floor)']) for row in rows]
   assert baseline[0] > baseline[1] and rows[0]['reading'] == 'above noise'
   assert models[0][0] > models[1][0] and models[-1][0] < 0.25 * baseline[0]
   refused = {row['model']: row['refused because'] for row in shown.table('model', 'KL kept')}
-  assert 'KL' in refused['country-embedding-1000']
+  assert 'KL fell to' in refused['country-embedding-1000']
+  (words,) = [text for text in shown.of('text/markdown') if text.startswith('The fairest model')]
+  assert "at least 25% of the baseline's KL: country-embedding-1." in words
   assert len(shown.of('image/png')) == 2

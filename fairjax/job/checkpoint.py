@@ -144,7 +144,7 @@ def open_checkpoint(
                     'to its end')
   if name not in trained:
     raise unknown_name('model', name, trained, where=str(workdir))
-  card = done_card(_folder(workdir, name))
+  card = done_card(_folder(workdir, name)) or {}  # DONE is there
   vocabulary = load_vocabulary(workdir / 'data' / 'vocabulary')
   if card['identity']['vocabulary'] != vocabulary.fingerprint:
     raise UserError(f'{workdir}: model {name} was trained with another vocabulary than the one in '

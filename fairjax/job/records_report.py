@@ -55,7 +55,7 @@ def measure_files(
   from fairjax.measure import read_generations
   from fairjax.measure.measures import measure_generations
   from fairjax.report import ModelRow, stored_evidence
-  options = {} if permutations is None else {'permutations': permutations}
+  options: dict[str, Any] = {} if permutations is None else {'permutations': permutations}
   rows: list[ModelRow] = []
   evidence: dict[str, Any] = {}
   templates = None

@@ -47,8 +47,8 @@ class Texts:
     noise = ('samples of equal number share their noise' if self.coupled
              else 'every value has samples of its own')
     return (f'Texts of {who}, in `{self.path}`: attribute *{escape(self.attribute.name)}*, '
-            f'{len(self.attribute.values)} values; {noise}. The first one: \n\n'
-            f'> **{escape(first["prefix"])}**{escape(first["continuation"])}')
+            f'{len(self.attribute.values)} values; {noise}. The first one:\n\n'
+            f'> **{escape(first["prefix"])}** {escape(first["continuation"])}')
 
 
 def find_texts(
@@ -125,7 +125,7 @@ class Evaluation:
   @property
   def content_table(self) -> Table:
     """What beside sentiment was measured: relevance, divergences, perplexities."""
-    share = self.row.relevance()
+    share = self.row.relevance() or {}  # every measured row has it
     body = [['S.S.c, texts that name the value', f"{100 * share['value']:.1f}%",
              f"95 %: {100 * share['low']:.1f} to {100 * share['high']:.1f}%"]]
     for name, label in (('distinct_word_divergence', 'words, bits (floor)'),

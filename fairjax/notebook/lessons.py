@@ -39,18 +39,28 @@ def curve_figure(job: Job) -> Figure:
                             runs={'baseline': lines}))
 
 
-def pair_table(job: Job, *, templates: int = 3, samples: int = 2) -> Table:
-  """Texts of equal noise for the values of least and of greatest P(positive), of every model."""
+def pair_table(
+  job: Job, *, models: Sequence[str] = (), templates: int = 3, samples: int = 2
+) -> Table:
+  """Texts of equal noise for the values of least and of greatest P(positive), side by side.
+
+  Args:
+    job: whose models were sampled.
+    models: names; empty takes all.
+    templates: how many, the first ones.
+    samples: of each template, the first ones: nobody chose them by what they say.
+  """
   order = _by_probability(job.config)
-  samples = paired_samples({m.name: job.records(m) for m in job.models},
-                           values=(order[0][1], order[-1][1]), templates=templates,
-                           samples=samples)
-  body = [[model, sample.prefixes[value], text or '\u2013']
-          for sample in samples for model, texts in sample.continuations.items()
-          for value, text in texts.items()]
-  one = len(job.models) == 1
-  return Table(['model', 'prompt', 'continuation'][one:], [line[one:] for line in body],
-               text_columns=3 - one)
+  values = order[0][1], order[-1][1]
+  found = paired_samples(
+    {m.name: job.records(m) for m in job.models if not models or m.name in models},
+    values=values, templates=templates, samples=samples)
+  body = [[model, sample.prefixes[values[0]].replace(values[0], '\u2026'),
+           *(texts[value] or '\u2013' for value in values)]
+          for sample in found for model, texts in sample.continuations.items()]
+  one = len({line[0] for line in body}) == 1  # one model needs no column of names
+  header = ['model', 'prompt', *values]
+  return Table(header[one:], [line[one:] for line in body], text_columns=4 - one)
 
 
 def pair_figure(job: Job) -> Figure:
@@ -93,11 +103,16 @@ def weight_figure(job: Job) -> Figure:
                              scorer=_SCORER))
 
 
-def selection(job: Job) -> Words:
-  """Which lambda `fairjax select` takes, and why it refuses the others (H-35)."""
+def selection(job: Job, *, keep: float) -> Words:
+  """Which lambda `fairjax select` takes, and why it refuses the others (H-35).
+
+  Args:
+    job: whose models were measured.
+    keep: least share of the baseline's KL of the next token.
+  """
   from fairjax.report.selection import select_model, selection_section
   return Words(selection_section(select_model(
-    model_rows(job), share=job.config.measure.relevance_share, scorers=[_SCORER],
+    model_rows(job), share=keep, scorers=[_SCORER],
     relevance=['next_token_divergence'])))
 
 

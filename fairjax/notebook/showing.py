@@ -6,6 +6,7 @@ import pathlib
 import struct
 import time
 from collections.abc import Sequence
+from typing import Any
 
 _DPI = 150  # of the figures' PNG files
 _SCREEN = 96  # CSS pixels an inch
@@ -50,8 +51,9 @@ class Progress:
   """
 
   def __init__(self, title: str):
-    self._title, self._lines, self._start = title, [], time.monotonic()
-    self._handle = None
+    self._title, self._start = title, time.monotonic()
+    self._lines: list[str] = []
+    self._handle: Any = None
 
   def __call__(self, line: str) -> None:
     """Adds a line, with the seconds since the beginning."""

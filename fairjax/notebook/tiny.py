@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fairjax.config import (
   Config,
@@ -33,7 +34,7 @@ def tiny_config(
     seed: of the run and its corpus.
     heldout: continue beginnings of sentences that training never saw, too.
   """
-  optimiser = dict(batch_size=_BATCH, adam_b2=0.95, clip_norm=1.0)
+  optimiser: dict[str, Any] = dict(batch_size=_BATCH, adam_b2=0.95, clip_norm=1.0)
   config = Config(
     name=TINY, seed=seed, until='debias' if embedding else 'lm',
     data=DataConfig(
@@ -45,8 +46,8 @@ def tiny_config(
                       segment_len=32, memory_len=16, init_std=0.125),
     lm=TrainConfig(steps=1600, learning_rate=4e-3, warmup_steps=30, log_every=100, eval_every=1600,
                    checkpoint_every=1600, **optimiser),
-    debias=DebiasConfig(steps=60, learning_rate=2e-3, warmup_steps=10, log_every=10, eval_every=60,
-                        checkpoint_every=60, extended_baseline=False,
+    debias=DebiasConfig(steps=50, learning_rate=2e-3, warmup_steps=10, log_every=10, eval_every=50,
+                        checkpoint_every=50, extended_baseline=False,
                         variants=tuple(f'embedding:{w:g}' for w in embedding), **optimiser),
     sample=SampleConfig(samples=sizes.samples, batch_size=sizes.batch_size,
                         max_new_tokens=sizes.max_new_tokens, sentence_end=True,

@@ -37,7 +37,7 @@ def plot_weights(
     raise ValueError('curves by lambda need a baseline and models with a fairness weight')
   panels = {name: read for name, read in _readers(scorer).items()
             if any(read(row) is not None for row in models)}
-  weights = sorted({row.weight for row in models})
+  weights = sorted({row.weight for row in models if row.weight is not None})
   plt = pyplot()
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(-(-len(panels) // 2), 2, squeeze=False, layout='constrained',
@@ -45,15 +45,14 @@ def plot_weights(
     handles: dict[str, Any] = {}
     for axis, (name, read) in zip(axes.flat, panels.items(), strict=False):
       for method in dict.fromkeys(row.method for row in models):
-        found = [(weights.index(row.weight), read(row)) for row in models if row.method == method]
-        found = sorted((x, values) for x, values in found if values is not None)
-        x = [x for x, _ in found]
+        found = sorted((weights.index(row.weight or 0.0), *values) for row in models
+                       if row.method == method and (values := read(row)) is not None)
+        x, y, floor = zip(*found, strict=True) if found else ((), (), ())
         (handles[plain(method)],) = axis.plot(
-          x, [values[0] for _, values in found], color=METHOD_COLOURS.get(method, '#009E73'),
-          marker='o', markersize=4, linewidth=1.3)
-        if found and found[0][1][1] is not None:
-          (handles['null floor, 95th percentile'],) = axis.plot(
-            x, [values[1] for _, values in found], **_FLOOR)
+          x, y, color=METHOD_COLOURS.get(method, '#009E73'), marker='o', markersize=4,
+          linewidth=1.3)
+        if None not in floor:
+          (handles['null floor, 95th percentile'],) = axis.plot(x, floor, **_FLOOR)
       if (reference := read(baseline)) is not None:
         handles['baseline'] = axis.axhline(reference[0], **_REFERENCE)
       axis.set_title(name)
@@ -85,7 +84,7 @@ def plot_floors(
   """
   plt = pyplot()
   with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(1, len(models), squeeze=False, layout='constrained', sharey=True,
+    figure, axes = plt.subplots(1, len(models), squeeze=False, layout='constrained',
                                 figsize=(3.3 * len(models), 3.0))
     for axis, (name, estimates) in zip(axes[0], models.items(), strict=True):
       n = [e['n_min'] for e in estimates]
