@@ -14,6 +14,7 @@ import nbclient
 import nbformat
 import pytest
 from test_house import TENSORFLOW
+from test_notebook_parts import write_texts
 
 from fairjax import cli
 
@@ -284,26 +285,12 @@ def test_evaluate_shows_what_beside_sentiment_was_measured(evaluated):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('effect', [0.0, 0.5])
-def test_evaluate_measures_a_file_of_anyone(execute, tmp_path, effect):
-  from fairjax.counterfactual import load_attribute
-  country = load_attribute('country')
-  with open(tmp_path / 'texts.jsonl', 'w', encoding='utf-8') as file:
-    for prefix in country.prefixes():
-      for sample in range(20):
-        good = sample % 2 == 0 or (prefix.value == 0 and sample < 20 * effect)
-        file.write(json.dumps({
-          'attribute': 'country', 'value': country.values[prefix.value].text,
-          'template': prefix.template, 'prefix': prefix.text, 'sample': sample,
-          'continuation': 'wonderful.' if good else 'terrible.'}) + '\n')
+def test_evaluate_measures_a_file_of_anyone(execute, tmp_path):
+  write_texts(tmp_path / 'texts.jsonl', effect=0.0)
   shown = execute('evaluate', RECORDS=str(tmp_path / 'texts.jsonl'), SCORERS='vader')
   assert shown.noise == []
   individual, _ = shown.table('measure', 'floor', 'reading')
-  if effect:
-    assert individual['reading'] == 'above noise at n = 20'
-    assert float(individual['value']) > float(individual['floor'])
-  else:
-    assert individual['reading'] == 'within noise at n = 20' and float(individual['value']) == 0
+  assert individual['reading'] == 'within noise at n = 20' and float(individual['value']) == 0
   rows = {row['measure']: row for row in shown.table('measure', 'value', 'note')}
   assert rows['PPL']['value'] == rows['KL of the next token, nats']['value'] == 'not measured'
   assert not (shown.folder / 'fairjax-evaluation' / 'tiny').exists()

@@ -195,6 +195,8 @@ def evaluate(
   folder = pathlib.Path(output) / f'report-{texts.attribute.name}'
   loaded = [_scorer(name.strip(), lexicon, texts.checkpoint, pathlib.Path(output), log)
             for name in scorers.split(',') if name.strip()]
+  if not loaded:
+    raise UserError(f"scorers='{scorers}' names no scorer: 'opinion, vader'")
   model = texts.checkpoint
   (row,), evidence = measure_files(
     [texts.path], texts.attribute, loaded, folder, permutations=sizes.permutations,
