@@ -32,6 +32,9 @@ class DataConfig:
   download: bool = False  # wikitext103, wikitext2: fetch the zip if manual_dir is ''
   sha256: str = ''  # of the zip; '' is the recorded one
   workers: int = 0  # processes that encode; 0: one per core; results do not depend on it
+  # Who reads the training batches: seqio (its task and feature converter) | numpy (no TensorFlow).
+  # The batches are the same.
+  reader: str = 'seqio'
   seed: int = 0  # order of the documents in the training stream
   vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
   vocab_size: int = 8000  # upper limit for a word vocabulary
@@ -51,8 +54,8 @@ TFDS_SOURCES = ('wikitext103', 'wikitext2')
 RUN_SCORERS = ('opinion', 'vader', 'google')
 """Scorers of a run, beside `bert:DIR`; `recorded` is for files that bring their own scores."""
 
-MACHINE_FIELDS = ('data.workers', 'mesh.slices', 'mesh.data', 'mesh.fsdp', 'mesh.model',
-                  'measure.google_requests_per_minute', 'measure.google_endpoint')
+MACHINE_FIELDS = ('data.workers', 'data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
+                  'mesh.model', 'measure.google_requests_per_minute', 'measure.google_endpoint')
 """Fields that change how fast a run is but not what it gives: a workdir may go on with others."""
 
 

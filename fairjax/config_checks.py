@@ -98,6 +98,7 @@ def check_data(d: DataConfig, check: Callable, one_of: Callable) -> None:
   """Where documents come from."""
   one_of('data.source', d.source, ('planted', *FILE_SOURCES, *TFDS_SOURCES))
   one_of('data.broken', d.broken, ('error', 'skip'))
+  one_of('data.reader', d.reader, ('seqio', 'numpy'))
   if d.source == 'planted':
     check(0 <= d.planted_strength <= 1, 'data.planted_strength must be in [0, 1]')
     check(0 < d.planted_sensitive_share <= 1, 'data.planted_sensitive_share must be in (0, 1]')

@@ -3,6 +3,7 @@
 import ast
 import itertools
 import re
+import sys
 import types
 
 import numpy as np
@@ -151,6 +152,13 @@ def test_bad_arguments_are_refused(prepared):
     batches(prepared, 1, reader='seqi')
   with pytest.raises(UserError, match=r"split 'train' holds \d+ tokens, too few"):
     batches(prepared, 1, split='train', segment_len=100000)
+
+
+def test_seqio_that_is_not_installed_is_named(prepared, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'seqio', None)
+  monkeypatch.delitem(sys.modules, 'fairjax.data.token_source', raising=False)
+  with pytest.raises(UserError, match="needs seqio: pip install .*data.reader=numpy"):
+    batches(prepared, 1, reader='seqio')
 
 
 @pytest.mark.tf

@@ -49,6 +49,7 @@ ROOMS = {
   'classifier': {'pretrained'},
   # These connect the rooms; no room imports them.
   'job': {'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
+  'notebook': {'counterfactual', 'data', 'generate', 'job', 'measure', 'report'},
   'commands': {
     'counterfactual', 'data', 'model', 'train', 'compile', 'generate', 'measure', 'report',
     'pretrained', 'classifier', 'job', 'launch'},
@@ -82,6 +83,7 @@ PACKAGES = {
   'pretrained': ({'jax', 'numpy'}, {'safetensors', 'tokenizers', 'ml_dtypes'}),
   'classifier': ({'jax', 'numpy', 'optax'}, {'safetensors', 'tokenizers'}),
   'job': ({'numpy'}, {'jax', 'safetensors'}),
+  'notebook': (set(), {'jax', 'IPython'}),
   'commands': (set(), {'jax'}),
   'cli': (set(), set()),
   '__main__': (set(), set()),

@@ -49,7 +49,7 @@ def train_batches(
     branch_weight `[b, K]` float32 and branch_counts `[b, 5]` int32, see `choose_branches`.
 
   Raises:
-    UserError: too few tokens for one batch, or an unknown split or reader.
+    UserError: too few tokens for one batch, an unknown split or reader, or seqio is not installed.
   """
   if reader not in ('numpy', 'seqio'):
     raise unknown_name('reader', reader, ('numpy', 'seqio'))
@@ -60,7 +60,11 @@ def train_batches(
     builder = BranchBuilder(
       prepared.attribute, prepared.vocabulary, segment_len=segment_len, seed=seed, **branches)
   if reader == 'seqio':
-    from fairjax.data.token_source import seqio_batches
+    try:
+      from fairjax.data.token_source import seqio_batches
+    except ModuleNotFoundError as e:
+      raise UserError(f"data.reader=seqio needs {e.name}: pip install -e '.[train]'; or set "
+                      '--config.data.reader=numpy, which gives the same batches') from None
     return seqio_batches(
       store, builder, batch_size=batch_size, segment_len=segment_len, start_step=start_step,
       shard=shard)

@@ -11,12 +11,13 @@ class PreparedFeed:
   def __init__(self, prepared, model: ModelConfig, config: Config, log: Callable[[str], None]):
     from fairjax.train import derive_seed
     self._prepared, self._model, self._debias, self._log = prepared, model, config.debias, log
+    self._reader = config.data.reader
     self._seed = derive_seed(config.seed, 'branches')
     self.vocabulary_fingerprint = prepared.vocabulary.fingerprint
     self.attribute_fingerprint = prepared.attribute.fingerprint
 
   def train(self, split: str, *, batch_size: int, start_step: int, branches: bool):
-    """This process's rows from a step on, through seqio."""
+    """This process's rows from a step on, as `data.reader` reads them."""
     from fairjax.data.streams import token_rows, train_batches
     from fairjax.train.curriculum import process_shard
     store = self._prepared.store(split)
@@ -25,7 +26,7 @@ class PreparedFeed:
               f'of {store.tokens:,} tokens do not fill the rows and are left out')
     return train_batches(
       self._prepared, split, batch_size=batch_size, segment_len=self._model.segment_len,
-      start_step=start_step, seed=self._seed, shard=process_shard(), reader='seqio', branches={
+      start_step=start_step, seed=self._seed, shard=process_shard(), reader=self._reader, branches={
         'num_branches': self._debias.branches_per_row,
         'num_pieces': self._debias.pieces_per_branch} if branches else None)
 

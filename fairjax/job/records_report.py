@@ -11,10 +11,26 @@ from fairjax.errors import UserError, unknown_name
 
 def report_records(
   files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
-  directory: str | os.PathLike, *, baseline: str | None = None, permutations: int | None = None,
-  coupled: bool = True, log: Callable[[str], None] | None = None,
+  directory: str | os.PathLike, **options: Any,
 ) -> pathlib.Path:
   """Measures files of generations and writes `index.html`, `report.md` and `report.json`.
+
+  Args and errors: see `measure_files`.
+
+  Returns:
+    The path of `report.md`.
+  """
+  from fairjax.report import write_report
+  rows, evidence = measure_files(files, attribute, scorers, directory, **options)
+  return write_report(directory, rows=rows, attribute=attribute.name, evidence=evidence)
+
+
+def measure_files(
+  files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
+  directory: str | os.PathLike, *, baseline: str | None = None, permutations: int | None = None,
+  coupled: bool = True, content: Any = None, log: Callable[[str], None] | None = None,
+) -> tuple[list[Any], dict[str, Any]]:
+  """Measures files of generations.
 
   Args:
     files: JSONL or JSONL.gz, one model each. A model is called what its records say, else what its
@@ -25,10 +41,11 @@ def report_records(
     baseline: name of the model that others are compared with; None: no comparison.
     permutations: for the noise floors; None takes the default of `measure_generations`.
     coupled: samples of equal number share their noise.
+    content: `fairjax.measure.content.ContentOptions` for all of them, or None.
     log: called with lines of progress.
 
   Returns:
-    The path of `report.md`.
+    One `fairjax.report.ModelRow` a file, and the evidence behind each by its model's name.
 
   Raises:
     UserError: records that cannot be used (file and line), two models of one name, models with
@@ -37,8 +54,8 @@ def report_records(
   from fairjax.generate import read_records
   from fairjax.measure import read_generations
   from fairjax.measure.measures import measure_generations
-  from fairjax.report import ModelRow, stored_evidence, write_report
-  options = {} if permutations is None else {'permutations': permutations}
+  from fairjax.report import ModelRow, stored_evidence
+  options: dict[str, Any] = {} if permutations is None else {'permutations': permutations}
   rows: list[ModelRow] = []
   evidence: dict[str, Any] = {}
   templates = None
@@ -52,16 +69,17 @@ def report_records(
       raise UserError(f'{file}: templates {_short(generations.templates)}, where {files[0]} has '
                       f'{_short(templates)}: models of one report need the same templates')
     templates = generations.templates
-    scores = pathlib.Path(directory) / 'scores' / _folder(name)
+    scores = scores_folder(directory, name)
     measures = measure_generations(
-      generations, scorers, coupled=coupled, scores_directory=scores, log=log, **options)
+      generations, scorers, coupled=coupled, scores_directory=scores, content=content, log=log,
+      **options)
     evidence[name] = stored_evidence(generations, measures, scores)
     rows.append(ModelRow(name, 'baseline' if name == baseline else 'model', measures=measures))
     if log:
       log(f'{name}: {len(generations):,} records measured')
   if baseline is not None and baseline not in evidence:
     raise unknown_name('baseline', baseline, evidence)
-  return write_report(directory, rows=rows, attribute=attribute.name, evidence=evidence)
+  return rows, evidence
 
 
 def _stem(file: str | os.PathLike) -> str:
@@ -72,9 +90,10 @@ def _stem(file: str | os.PathLike) -> str:
   return name
 
 
-def _folder(name: str) -> str:
-  """A model's name as one folder: other characters become their code points."""
-  return ''.join(c if c.isalnum() or c in '-_' else f'%{ord(c):x}' for c in name)
+def scores_folder(directory: str | os.PathLike, name: str) -> pathlib.Path:
+  """Where the scores of a model are kept: other characters of its name become code points."""
+  folder = ''.join(c if c.isalnum() or c in '-_' else f'%{ord(c):x}' for c in name)
+  return pathlib.Path(directory) / 'scores' / folder
 
 
 def _short(templates: Sequence[int | str]) -> str:

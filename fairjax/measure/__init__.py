@@ -7,6 +7,7 @@ from fairjax.measure.estimates import Estimate, Table
 from fairjax.measure.fairness import (
   Estimates,
   Fairness,
+  fairness_by_samples,
   group_fairness,
   individual_fairness,
   measure_fairness,
@@ -35,8 +36,8 @@ from fairjax.measure.wasserstein import wasserstein_1, wasserstein_1_equal
 __all__ = [
   'Estimate', 'Estimates', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer',
   'Perplexity', 'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'Table', 'VaderScorer',
-  'agreement', 'audit_scorers', 'bits_per_byte', 'count_truncated', 'fetch_lexicon',
-  'group_fairness', 'individual_fairness', 'load_scorer', 'measure_fairness',
+  'agreement', 'audit_scorers', 'bits_per_byte', 'count_truncated', 'fairness_by_samples',
+  'fetch_lexicon', 'group_fairness', 'individual_fairness', 'load_scorer', 'measure_fairness',
   'measure_generations', 'measure_records', 'mentions', 'model_scores', 'pilot_scores',
   'plan_samples', 'read_attributes', 'read_generations', 'score_file', 'score_records',
   'score_texts', 'semantic_similarity_c', 'sensitive_lexicon_words', 'token_perplexity',

@@ -137,6 +137,13 @@ class SampleScores:
     order = {name: i for i, name in enumerate(self.subgroup_names)}
     return np.array([order[s] for s in self.subgroups])
 
+  def first(self, count: int) -> 'SampleScores':
+    """The first `count` samples of every prefix; all of a prefix that has fewer."""
+    ids = self.sample_ids
+    return dataclasses.replace(
+      self, scores=tuple(tuple(x[:count] for x in row) for row in self.scores),
+      sample_ids=None if ids is None else tuple(tuple(x[:count] for x in row) for row in ids))
+
   def select_templates(self, templates: Sequence[int | str]) -> 'SampleScores':
     """The scores of some of the templates, named by their labels."""
     index = [self.templates.index(t) for t in templates]

@@ -55,6 +55,10 @@ class Table:
                  [[cell(i, text) for i, text in enumerate(row)] for row in self.rows],
                  text_columns=self.text_columns)
 
+  def _repr_markdown_(self) -> str:
+    """What a notebook shows."""
+    return self.markdown()
+
   def to_dict(self, title: str) -> dict[str, object]:
     """JSON types, with a title."""
     return dataclasses.asdict(self) | {'title': title}

@@ -1,0 +1,159 @@
+"""A trained model of a workdir by itself: sampled and measured elsewhere, the workdir only read.
+
+Evaluation has its own sizes and devices, so it does not go on with the run's configuration, as a
+`Job` does, and it writes nothing into the workdir, which may lie in a bucket or on a drive.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from fairjax.config import Config, MeshConfig, ModelConfig, SampleConfig
+from fairjax.config_files import load_config
+from fairjax.counterfactual import Attribute, load_attribute
+from fairjax.errors import UserError, unknown_name
+from fairjax.job.main_job import BASELINE
+from fairjax.job.model_measures import model_perplexity
+from fairjax.vocabulary import Vocabulary, load_vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+  """A trained model with what it needs to write.
+
+  Attributes:
+    workdir: of its run.
+    name: `baseline`, or that of a debiased model, e.g. `country-embedding-10`.
+    config: of its run.
+    vocabulary: of its run.
+    card: identity and digest of the parameters.
+    log: gets one line at a time.
+  """
+
+  workdir: pathlib.Path
+  name: str
+  config: Config
+  vocabulary: Vocabulary
+  card: dict[str, Any]
+  log: Callable[[str], None]
+
+  @functools.cached_property
+  def attribute(self) -> Attribute:
+    """The attribute of its run."""
+    return load_attribute(self.config.attribute)
+
+  @property
+  def model_config(self) -> ModelConfig:
+    """Its sizes."""
+    return dataclasses.replace(self.config.model, vocab_size=self.vocabulary.size)
+
+  @functools.cached_property
+  def mesh(self) -> Any:
+    """All devices of this machine, for rows of the batch."""
+    from fairjax.train import make_mesh
+    return make_mesh(MeshConfig())
+
+  @functools.cached_property
+  def params(self) -> Any:
+    """Parameters on the devices, after their digest was compared."""
+    from fairjax.train import load_params, params_template
+    return load_params(_folder(self.workdir, self.name),
+                       params_template(self.model_config, self.mesh))
+
+  @functools.cached_property
+  def prepared(self) -> Any:
+    """The run's token stores."""
+    from fairjax.data.prepare import open_prepared
+    return open_prepared(self.workdir / 'data')
+
+  def sample(
+    self, path: str | os.PathLike, sample: SampleConfig, *, attribute: Attribute | None = None
+  ) -> pathlib.Path:
+    """Writes continuations, coupled over the values; the same call continues an interrupted one.
+
+    Args:
+      path: `.jsonl` or `.jsonl.gz`.
+      sample: how many, how long.
+      attribute: another one than that of the run.
+
+    Raises:
+      UserError: the file holds something else, or the batch does not fit the devices.
+    """
+    from fairjax.generate import generate
+    from fairjax.model.decoding import TransformerXLDecoder
+    return generate(
+      self.params, TransformerXLDecoder(self.model_config), self.vocabulary,
+      attribute or self.attribute, path=path, model=self.name, sample=sample, card=self.card,
+      mesh=self.mesh if self.mesh.size > 1 else None, log=self.log).path
+
+  def next_token(self, attribute: Attribute | None = None) -> dict[str, Any]:
+    """How far the next token tells the values apart (`next_token_divergence`)."""
+    from fairjax.generate import next_token_log_probs
+    from fairjax.measure.next_token import next_token_divergence
+    from fairjax.model.decoding import TransformerXLDecoder
+    attribute = attribute or self.attribute
+    prefixes = list(attribute.prefixes())
+    log_probs = next_token_log_probs(
+      self.params, TransformerXLDecoder(self.model_config), self.vocabulary, prefixes,
+      mesh=self.mesh if self.mesh.size > 1 else None)
+    return next_token_divergence(
+      log_probs, attribute.value_texts, list(dict.fromkeys(p.template for p in prefixes)))
+
+  @property
+  def has_corpus(self) -> bool:
+    """Whether the workdir holds the token stores, which perplexities need."""
+    from fairjax.data.manifest import is_complete
+    return is_complete(self.workdir / 'data')
+
+  def perplexity(self, split: str) -> dict[str, Any] | None:
+    """Perplexity of a split (H-25), e.g. `test` or `test_sensitive`; None if it is empty.
+
+    Raises:
+      UserError: the workdir's `data` folder is not there, or not whole.
+    """
+    return model_perplexity(self, self.params, split)
+
+
+def open_checkpoint(
+  workdir: str | os.PathLike, name: str = BASELINE, *, log: Callable[[str], None] = print
+) -> Checkpoint:
+  """Opens a trained model by the workdir of its run.
+
+  Args:
+    workdir: folder with `config.json`, `data/vocabulary/` and the folder of the model (`lm/` or
+      `debias/NAME/`); for perplexities also the rest of `data/`.
+    name: `baseline`, or a folder of `debias/`.
+    log: gets one line at a time.
+
+  Raises:
+    UserError: something is missing, or model and vocabulary do not belong together.
+  """
+  from fairjax.train import done_card
+  workdir = pathlib.Path(workdir)
+  for needed in ('config.json', 'data/vocabulary'):
+    if not (workdir / needed).exists():
+      raise UserError(f'{workdir} has no {needed}: name the workdir of a run (what fairjax run '
+                      'was given as --workdir), or copy it with this file')
+  trained = [BASELINE] if (workdir / 'lm' / 'DONE').exists() else []
+  trained += sorted(p.parent.name for p in workdir.glob('debias/*/DONE'))
+  if not trained:
+    raise UserError(f'{workdir} holds no model whose training ended (lm/DONE): run fairjax train '
+                    'to its end')
+  if name not in trained:
+    raise unknown_name('model', name, trained, where=str(workdir))
+  card = done_card(_folder(workdir, name)) or {}  # DONE is there
+  vocabulary = load_vocabulary(workdir / 'data' / 'vocabulary')
+  if card['identity']['vocabulary'] != vocabulary.fingerprint:
+    raise UserError(f'{workdir}: model {name} was trained with another vocabulary than the one in '
+                    'data/vocabulary: copy the one of its run')
+  return Checkpoint(
+    workdir, name, load_config(str(workdir / 'config.json')), vocabulary,
+    card['identity'] | {'digest': card['digest'], 'model': name}, log)
+
+
+def _folder(workdir: pathlib.Path, name: str) -> pathlib.Path:
+  """Where a model's stage lies."""
+  return workdir / 'lm' if name == BASELINE else workdir / 'debias' / name
