@@ -292,6 +292,17 @@ SECTIONS: dict[str, list[Case]] = {
     Case('a checkpoint that is not there',
          'import --config=configs/quickstart.py --workdir=DIR/w --weights=DIR/w.safetensors '
          '--arguments=DIR/a.json', 'cannot be read'),
+    Case('a folder without a model', f'import {QUICK} --workdir=DIR/w --from=DIR',
+         'config.json is missing'),
+    Case('a folder of another kind', f'import {QUICK} --workdir=DIR/w --from=DIR',
+         "('export' is missing)", {'config.json': '{"config": {}}'}),
+    Case('two kinds of models', f'import {QUICK} --workdir=DIR/w --from=DIR --words=DIR/w.txt',
+         'not both'),
+    Case('no model to import', f'import {QUICK} --workdir=DIR/w', 'import needs --from=DIR'),
+    Case('an export over something', f'export {QUICK} --workdir=DIR/w --output=DIR/there',
+         'it is not overwritten', {'there': ''}),
+    Case('a licence that is none', f'export {QUICK} --workdir=DIR/w --output=DIR/m.safetensors '
+         '--license=mit', 'does not belong to --form=transformer-xl'),
     Case('a topology that does not exist', 'compile --config=configs/quickstart.py --topology=v9:8',
          'v9'),
   ],

@@ -75,7 +75,7 @@ PACKAGES = {
   'train': ({'jax', 'flax', 'optax', 'orbax', 'tensorstore', 'numpy', 'jaxtyping'}, {'clu'}),
   'generate': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
   'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment', 'google'}),
-  'report': ({'numpy'}, {'matplotlib', 'scipy'}),
+  'report': ({'numpy'}, {'matplotlib', 'scipy', 'yaml'}),
   'chips': (set(), set()),
   'compile': ({'jax', 'numpy'}, set()),
   'launch': ({'yaml'}, set()),

@@ -192,7 +192,7 @@ class Job:
     from fairjax.job.model_measures import model_perplexity, run_next_token
     with self._locked():
       for model, heldout in self._measured:
-        path = self._measures(model, heldout=heldout)
+        path = self.measures_file(model, heldout=heldout)
         if processes.share(path.exists()):
           if processes.is_first():
             inventory.check_sources(
@@ -360,7 +360,8 @@ class Job:
     """Folder of the score files of what a model wrote."""
     return self.workdir / 'scores' / model.name / ('heldout' if heldout else '')
 
-  def _measures(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+  def measures_file(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    """Where `measure` writes what it finds about a model."""
     name = f'{self.attribute.name}{".heldout" if heldout else ""}.json'
     return self.workdir / 'measures' / model.name / name
 
@@ -392,7 +393,7 @@ class Job:
 
   def read_measures(self, model: Model, *, heldout: bool = False) -> dict[str, Any]:
     """What `measure` wrote for a model."""
-    path = require_file(self._measures(model, heldout=heldout), made_by='measure')
+    path = require_file(self.measures_file(model, heldout=heldout), made_by='measure')
     return read_sealed_json(path, again='delete it, and run fairjax measure again')
 
 

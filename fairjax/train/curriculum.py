@@ -89,8 +89,12 @@ class Curriculum:
       init=lambda: steps.init_lm_state(self.config.model, stage, self.mesh, seed=seed),
       step=lambda state, batch, rate: update(state, batch, seed, rate))
 
-  def import_lm(self, params: Any) -> dict[str, float]:
+  def import_lm(self, params: Any, *, source: Mapping[str, Any]) -> dict[str, float]:
     """Puts given parameters in the place of step 1 and returns their validation metrics.
+
+    Args:
+      params: of the language model.
+      source: where they come from, JSON types; kept in the stage's DONE.
 
     Raises:
       UserError: the workdir has a language model already.
@@ -106,7 +110,7 @@ class Curriculum:
     finally:
       store.close()
     write_done(directory, step=0, digest=params_digest(state.params), identity=identity,
-               summary=found | {'imported': True})
+               summary=found | {'imported': dict(source)})
     return found
 
   def _lm_identity(self) -> Identity:
