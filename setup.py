@@ -59,8 +59,10 @@ setup(
     ],
     'tpu': ['jax[tpu]>=0.10.2,<0.11'],
     'google': ['google-cloud-language>=2.17,<3'],
+    'parquet': ['pyarrow>=18,<30'],
     'dev': [
       'google-cloud-language>=2.17,<3',
+      'pyarrow>=18,<30',
       'cryptography>=44,<60',
       'pytest>=8.3,<10',
       'pytest-xdist>=3.6,<4',

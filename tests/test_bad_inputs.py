@@ -241,6 +241,16 @@ SECTIONS: dict[str, list[Case]] = {
       '"batch_size": 1, "bytes": 3}'}),
     Case('a manifest that is damaged', MEASURE, 'r.manifest.json is damaged', {
       'r.jsonl': records(), 'r.manifest.json': '{'}),
+    Case('.parquet that is no Parquet', MEASURE.replace('r.jsonl', 'r.parquet'),
+         'r.parquet, row 1 or behind: cannot be read as Parquet', {'r.parquet': 'text'}),
+    Case('records into an unknown form',
+         'records convert --records=DIR/r.jsonl --output=DIR/r.csv', 'must end in one of',
+         {'r.jsonl': records()}),
+    Case('records over a file', 'records convert --records=DIR/r.jsonl --output=DIR/r.jsonl',
+         'it is not overwritten', {'r.jsonl': records()}),
+    Case('scores that are not there', 'records convert --records=DIR/r.jsonl '
+         '--output=DIR/r.parquet --scores DIR/s.jsonl', 'score file not found',
+         {'r.jsonl': records()}),
     Case('no attribute', 'measure --records=DIR/r.jsonl', 'needs --attribute=A and --scorer=S'),
     Case('a folder for scores that is a file', MEASURE + ' --keep=DIR/r.jsonl',
          'cannot be written (File exists)', {'r.jsonl': records()}),

@@ -73,7 +73,7 @@ PACKAGES = {
   'data': ({'numpy', *TENSORFLOW}, set()),
   'model': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
   'train': ({'jax', 'flax', 'optax', 'orbax', 'tensorstore', 'numpy', 'jaxtyping'}, {'clu'}),
-  'generate': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
+  'generate': ({'jax', 'flax', 'numpy', 'jaxtyping'}, {'pyarrow'}),
   'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment', 'google'}),
   'report': ({'numpy'}, {'matplotlib', 'scipy', 'yaml'}),
   'chips': (set(), set()),

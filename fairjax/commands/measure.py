@@ -24,8 +24,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', nargs='?', choices=('plan',),
                       help='plan: say how many samples an effect needs, instead of measuring')
   add_run_options(parser, required=False)
-  parser.add_argument('--records', metavar='FILE', help='JSONL (or .gz) of generations, from any '
-                      'model: attribute, value, template, prefix, continuation')
+  parser.add_argument('--records', metavar='FILE', help='generations (.jsonl, .jsonl.gz or '
+                      '.parquet) from any model: attribute, value, template, prefix, continuation')
   parser.add_argument('--attribute', action='append', default=None,
                       help='built-in attribute or YAML file; repeat for a file with several')
   add_scorer_options(parser)

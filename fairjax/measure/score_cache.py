@@ -143,16 +143,29 @@ def _header(scorer: Scorer) -> dict[str, str]:
   return {'scorer': scorer.name, 'fingerprint': scorer.fingerprint}
 
 
-def _load(path: pathlib.Path, scorer: Scorer) -> dict[bytes, float]:
-  """Scores of the file, empty where there is none."""
+def read_score_file(path: str | os.PathLike) -> tuple[dict[str, str], dict[bytes, float]]:
+  """What a score file holds.
+
+  Returns:
+    `scorer` and `fingerprint` ({} where there is no file), and text digest -> score.
+
+  Raises:
+    UserError: the file is damaged.
+  """
   header, entries, _ = read_journal(path, again=_AGAIN)
-  if header not in (None, _header(scorer)):
-    raise UserError(
-      f"{path}: scores of scorer {header['scorer']} ({header['fingerprint'][:12]}), not of "
-      f'{scorer.name} ({scorer.fingerprint[:12]}): {_AGAIN}, or use another folder')
   known: dict[bytes, float] = {}
   for entry in entries:
     texts = bytes.fromhex(entry['texts'])
     rows = [texts[i:i + _DIGEST_BYTES] for i in range(0, len(texts), _DIGEST_BYTES)]
     known |= zip(rows, entry['scores'], strict=True)
+  return header or {}, known
+
+
+def _load(path: pathlib.Path, scorer: Scorer) -> dict[bytes, float]:
+  """Scores of the file, empty where there is none."""
+  header, known = read_score_file(path)
+  if header not in ({}, _header(scorer)):
+    raise UserError(
+      f"{path}: scores of scorer {header['scorer']} ({header['fingerprint'][:12]}), not of "
+      f'{scorer.name} ({scorer.fingerprint[:12]}): {_AGAIN}, or use another folder')
   return known
