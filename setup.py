@@ -46,6 +46,7 @@ setup(
     'vaderSentiment>=3.3.2,<4',
     'safetensors>=0.5,<1',
     'tokenizers>=0.21,<1',
+    'tqdm>=4.66,<5',
   ],
   extras_require={
     'train': [

@@ -25,16 +25,12 @@ from fairjax.job.feed import PreparedFeed
 from fairjax.job.group import check_shared, share_sentences
 from fairjax.job.run_audit import audit_run, read_audit
 from fairjax.job.run_scorers import load_run_scorer
+from fairjax.progress import print_line
 from fairjax.versions import installed_versions
 
 BASELINE = 'baseline'
 # Fields on which nothing that is already in a workdir depends.
 _EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'measure.relevance_share')
-
-
-def print_line(line: str) -> None:
-  """Prints at once, also into a pipe."""
-  print(line, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)

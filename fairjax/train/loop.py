@@ -6,6 +6,7 @@ interrupted stage continues bit for bit.
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
@@ -20,6 +21,7 @@ from fairjax import processes
 from fairjax.config import TrainConfig
 from fairjax.errors import Damaged, Fault, Preempted
 from fairjax.files import write_json
+from fairjax.progress import Progress, time_words
 from fairjax.train.checkpoints import CheckpointStore, done_card, load_params, write_done
 from fairjax.train.identity import Identity, params_digest
 from fairjax.train.metrics import IntervalMetrics, MetricWriter
@@ -120,6 +122,8 @@ def _train(stage, state, start, end, carried, batches, store, writer, stop, log)
   """Runs the steps from `start`; returns the state and the last validation metrics."""
   config, interval, last = stage.config, IntervalMetrics(carried), {}
   throughput, skips = _Throughput(stage), _Skips(stage, start, log)
+  progress = Progress(f'[{stage.name}]', config.steps, unit='steps', log=log, done=start,
+                      lines=False)
 
   def evaluate(step, params):
     nonlocal last
@@ -136,28 +140,32 @@ def _train(stage, state, start, end, carried, batches, store, writer, stop, log)
       skips.give_up(store, state)
     if made:
       writer.write(step, 'train', means)
-      log(throughput.line(step, means))
+      words = throughput.line(step, means)
+      progress.add(step - progress.done, functools.partial(_words, throughput.shown(means)))
+      if not progress.replaces_lines:
+        log(words)
 
   # Killed between a checkpoint and the evaluation that was due there.
   if start and (start == end or (start % config.eval_every == 0 and start not in writer.evaluated)):
     evaluate(start, state.params)
-  for step in range(start, end):
-    rate = np.float32(learning_rate(config, step))
-    state, metrics = stage.step(state, to_devices(next(batches), stage.mesh), rate)
-    interval.add(step, metrics)
-    done = step + 1
-    due_save = done % config.checkpoint_every == 0 or done == end
-    if done % config.log_every == 0 or due_save:
-      tell(done, state)
-    # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
-    # those of a run that nothing disturbed.
-    if stop.here() and done < end:
-      store.finish(done, state, stage.identity, carried=interval.carried())
-      raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
-    if due_save or store.failed():
-      store.save(done, state, stage.identity, final=done == end, carried=interval.carried())
-    if done == end or done % config.eval_every == 0:  # while the checkpoint is being written
-      evaluate(done, state.params)
+  with progress:
+    for step in range(start, end):
+      rate = np.float32(learning_rate(config, step))
+      state, metrics = stage.step(state, to_devices(next(batches), stage.mesh), rate)
+      interval.add(step, metrics)
+      done = step + 1
+      due_save = done % config.checkpoint_every == 0 or done == end
+      if done % config.log_every == 0 or due_save:
+        tell(done, state)
+      # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
+      # those of a run that nothing disturbed.
+      if stop.here() and done < end:
+        store.finish(done, state, stage.identity, carried=interval.carried())
+        raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
+      if due_save or store.failed():
+        store.save(done, state, stage.identity, final=done == end, carried=interval.carried())
+      if done == end or done % config.eval_every == 0:  # while the checkpoint is being written
+        evaluate(done, state.params)
   if start < end:
     store.finish(end, state, stage.identity, final=True)
   return state, last
@@ -224,12 +232,17 @@ class _Throughput:
     now, text = time.monotonic(), ''
     if self._step is not None and step > self._step:
       seconds = (now - self._time) / (step - self._step)
-      left = int(seconds * (self._stage.config.steps - step))
+      left = seconds * (self._stage.config.steps - step)
       text = (f' | {self._stage.work_per_step / seconds:,.0f} {self._stage.work_unit}/s '
-              f'| ETA {left // 60}:{left % 60:02d}')
+              f'| ETA {time_words(left)}')
     self._step, self._time = step, now
-    shown = {k: v for k, v in means.items() if k not in ('learning_rate', 'grad_norm')}
-    return f'[{self._stage.name}] step {step}/{self._stage.config.steps} {_words(shown)}{text}'
+    return (f'[{self._stage.name}] step {step}/{self._stage.config.steps} '
+            f'{_words(self.shown(means))}{text}')
+
+  @staticmethod
+  def shown(means: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that a line of progress shows."""
+    return {k: v for k, v in means.items() if k not in ('learning_rate', 'grad_norm')}
 
 
 def _words(values: Mapping[str, float]) -> str:
