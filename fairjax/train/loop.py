@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -24,6 +23,7 @@ from fairjax.files import write_json
 from fairjax.progress import Progress, time_words
 from fairjax.train.checkpoints import CheckpointStore, done_card, load_params, write_done
 from fairjax.train.identity import Identity, params_digest
+from fairjax.train.memory import check_state, compile_step
 from fairjax.train.metrics import IntervalMetrics, MetricWriter
 from fairjax.train.optimizer import learning_rate
 from fairjax.train.sharding import to_devices
@@ -48,7 +48,9 @@ class Stage:
     mesh: devices.
     init_state: makes the `TrainState` of step 0.
     params_template: abstract parameters with shardings, to load a finished stage.
-    step: `(state, batch on devices, learning rate) -> (state, metrics)`.
+    state_template: what `init_state` makes, abstract, with shardings.
+    step: `(state, batch on devices, learning rate) -> (state, metrics)`; has `lower(...)` of the
+      same arguments.
     batches: first step -> iterator of this process's NumPy rows, from that step on.
     batch_name: step -> words that find the batch again.
     evaluate: parameters -> validation metrics.
@@ -63,7 +65,8 @@ class Stage:
   mesh: Mesh
   init_state: Callable[[], Any]
   params_template: Callable[[], Any]
-  step: Callable[[Any, Mapping[str, jax.Array], np.float32], tuple[Any, Any]]
+  state_template: Callable[[], Any]
+  step: Any
   batches: Callable[[int], Iterator[Batch]]
   batch_name: Callable[[int], str]
   evaluate: Callable[[Any], dict[str, float]]
@@ -80,7 +83,8 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     The trained parameters.
 
   Raises:
-    UserError: the folder holds another run's checkpoints, or some and none verifies.
+    UserError: the folder holds another run's checkpoints, or some and none verifies; the devices
+      cannot hold the stage.
     Preempted: a signal came; the state is saved.
     TrainingDiverged: too many updates in a row were skipped; the last good state is saved.
     CheckpointError: a checkpoint could not be written.
@@ -92,6 +96,7 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
       return params
   except Damaged as e:
     log(f'WARNING: [{stage.name}] {e}')
+  check_state(stage.name, stage.state_template())
   store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints, log=log)
   try:
     state, start, final, carried = stage.init_state(), 0, False, None
@@ -151,7 +156,10 @@ def _train(stage, state, start, end, carried, batches, store, writer, stop, log)
   with progress:
     for step in range(start, end):
       rate = np.float32(learning_rate(config, step))
-      state, metrics = stage.step(state, to_devices(next(batches), stage.mesh), rate)
+      batch = to_devices(next(batches), stage.mesh)
+      if step == start:
+        log(compile_step(stage.name, stage.step.lower(state, batch, rate), state))
+      state, metrics = stage.step(state, batch, rate)
       interval.add(step, metrics)
       done = step + 1
       due_save = done % config.checkpoint_every == 0 or done == end
