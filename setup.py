@@ -46,6 +46,7 @@ setup(
     'vaderSentiment>=3.3.2,<4',
     'safetensors>=0.5,<1',
     'tokenizers>=0.21,<1',
+    'tqdm>=4.66,<5',
   ],
   extras_require={
     'train': [
@@ -59,8 +60,10 @@ setup(
     ],
     'tpu': ['jax[tpu]>=0.10.2,<0.11'],
     'google': ['google-cloud-language>=2.17,<3'],
+    'parquet': ['pyarrow>=18,<30'],
     'dev': [
       'google-cloud-language>=2.17,<3',
+      'pyarrow>=18,<30',
       'cryptography>=44,<60',
       'pytest>=8.3,<10',
       'pytest-xdist>=3.6,<4',

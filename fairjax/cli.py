@@ -22,6 +22,7 @@ from fairjax.commands import (
   inspection,
   launch,
   measure,
+  records,
   report,
   run,
   sample,
@@ -36,8 +37,8 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
                 errno.EIO}
 
 _MODULES = (
-  run, data, exchange, sample, measure, select, report, human, classifier, compile, scorers,
-  inspection, launch, doctor)
+  run, data, exchange, sample, measure, select, report, records, human, classifier, compile,
+  scorers, inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""
 

@@ -139,6 +139,15 @@ def read_config_json(path: str | os.PathLike) -> Mapping[str, Any]:
   Raises:
     UserError: the file is no JSON object.
   """
+  values = read_saved(path)
+  fields = values.get('config', values)
+  if not isinstance(fields, dict):
+    raise _not_fields(path, fields)
+  return fields
+
+
+def read_saved(path: str | os.PathLike) -> dict[str, Any]:
+  """Reads everything that was saved beside a configuration, e.g. `versions`; see above."""
   def refuse(name):
     raise ValueError(f'{name} is no number')
 
@@ -146,11 +155,13 @@ def read_config_json(path: str | os.PathLike) -> Mapping[str, Any]:
     values = json.loads(pathlib.Path(path).read_text(encoding='utf-8'), parse_constant=refuse)
   except (ValueError, RecursionError) as e:
     raise UserError(f'{path} is no JSON ({e}): restore it from the run that wrote it') from None
-  if isinstance(values, dict) and 'config' in values:
-    values = values['config']
   if not isinstance(values, dict):
-    raise UserError(f'{path} holds {type(values).__name__}, not the fields of a configuration')
+    raise _not_fields(path, values)
   return values
+
+
+def _not_fields(path: str | os.PathLike, value: Any) -> UserError:
+  return UserError(f'{path} holds {type(value).__name__}, not the fields of a configuration')
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:

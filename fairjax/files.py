@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files and folders that are either whole or not there."""
 
 import contextlib
 import fcntl
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,6 +34,42 @@ def atomic_write(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     os.replace(temporary, path)
   except BaseException:
     pathlib.Path(temporary).unlink(missing_ok=True)
+    raise
+
+
+def refuse_existing(path: str | os.PathLike) -> pathlib.Path:
+  """The path of what is about to be made.
+
+  Raises:
+    UserError: there is something at that place.
+  """
+  found = pathlib.Path(path)
+  if found.exists() or found.is_symlink():
+    raise UserError(f'{found} exists: it is not overwritten; remove it, or name another --output')
+  return found
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+  """Makes a temporary folder beside `path`; it becomes `path` when the block succeeds.
+
+  Its files reach the disk before the rename, and after an error nothing is left.
+
+  Raises:
+    UserError: `path` exists.
+  """
+  path = refuse_existing(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = pathlib.Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.'))
+  try:
+    yield temporary
+    for file in (p for p in temporary.rglob('*') if p.is_file()):
+      with file.open('rb') as opened:
+        os.fsync(opened.fileno())
+    os.chmod(temporary, 0o755)
+    os.rename(temporary, refuse_existing(path))
+  except BaseException:
+    shutil.rmtree(temporary, ignore_errors=True)
     raise
 
 

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from fairjax import progress
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.data import encode
@@ -118,10 +119,11 @@ def test_a_flipped_bit_in_a_chunk_is_found_when_it_is_taken_over(pieces, small_c
 
 
 def test_progress_names_documents_speed_and_time(pieces, small_chunks, tmp_path, monkeypatch):
-  monkeypatch.setattr(encode, 'PROGRESS_SECONDS', 0)
+  monkeypatch.setattr(progress, 'INTERVAL_SEC', 0)
   _, lines = run(pieces, tmp_path, 2, size=len(TEXTS), name='train')
   assert len(lines) > 5 and lines[-1].startswith('[data] train: 300 documents encoded, ')
-  assert 'tokens/s with 2 process(es)' in lines[0] and '% of 300, ' in lines[0]
+  assert 'tokens/s with 2 process(es)' in lines[0] and ' of 300 documents, ' in lines[0]
+  assert 'documents/s' in lines[0] and 'ETA 0:' in lines[0]
 
 
 def test_an_error_of_the_reader_passes_and_leaves_no_process(pieces, small_chunks, tmp_path):
@@ -214,12 +216,14 @@ def stores(directory):
 
 SCRIPT = '''
 import sys
+from fairjax import progress
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
+from fairjax import progress
 from fairjax.data import chunks, encode, encode_worker, prepare
 import json, time
 encode.CHUNK_BYTES = 3000
-encode.PROGRESS_SECONDS = 0
+progress.INTERVAL_SEC = 0
 slow = encode.write_frame
 def write_frame(*args):
   time.sleep(0.05)
@@ -241,7 +245,7 @@ def test_killed_at_any_time_the_result_is_the_same(tmp_path, small_chunks):
     process = subprocess.Popen(
       [sys.executable, '-c', SCRIPT, values, str(directory)], stdout=subprocess.PIPE, text=True)
     for line in process.stdout:
-      lines -= 'documents encoded' in line
+      lines -= 'documents/s' in line
       if not lines:
         process.send_signal(signal.SIGKILL)
         killed += 1

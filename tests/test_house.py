@@ -22,14 +22,15 @@ MOST_FUNCTION_LINES = 80
 
 # Room -> rooms it may import (every room may import itself and EVERYONE).
 EVERYONE = {
-  'errors', 'files', 'journal', 'versions', 'processes', 'config', 'config_docs', 'config_files',
-  'vocabulary'}
+  'errors', 'files', 'journal', 'versions', 'processes', 'progress', 'config', 'config_docs',
+  'config_files', 'vocabulary'}
 ROOMS = {
   'errors': set(),
   'files': set(),
   'journal': set(),
   'versions': set(),
   'processes': set(),
+  'progress': set(),
   'config': {'config_checks'},
   'config_checks': set(),
   'config_docs': set(),
@@ -65,6 +66,7 @@ PACKAGES = {
   'journal': (set(), set()),
   'versions': (set(), set()),
   'processes': (set(), {'jax'}),
+  'progress': (set(), {'tqdm'}),
   'config': (set(), set()),
   'config_checks': (set(), set()),
   'config_docs': (set(), set()),
@@ -74,9 +76,9 @@ PACKAGES = {
   'data': ({'numpy', *TENSORFLOW}, set()),
   'model': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
   'train': ({'jax', 'flax', 'optax', 'orbax', 'tensorstore', 'numpy', 'jaxtyping'}, {'clu'}),
-  'generate': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
+  'generate': ({'jax', 'flax', 'numpy', 'jaxtyping'}, {'pyarrow'}),
   'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment', 'google'}),
-  'report': ({'numpy'}, {'matplotlib', 'scipy'}),
+  'report': ({'numpy'}, {'matplotlib', 'scipy', 'yaml'}),
   'chips': (set(), set()),
   'compile': ({'jax', 'numpy'}, set()),
   'launch': ({'yaml'}, set()),

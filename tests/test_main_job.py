@@ -89,6 +89,34 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
 
 
 @pytest.mark.tf
+def test_an_exported_variant_brings_its_measures_and_comes_back(finished, tmp_path, capsys):
+  name, out, again = 'country-embedding-10', tmp_path / 'model', tmp_path / 'again'
+  measures = finished / 'measures' / name / 'country.json'
+  assert main([*_arguments('export', finished), f'--model={name}', f'--output={out}']) == 0
+  text = (out / 'README.md').read_text()
+  saved = json.loads(measures.read_text())
+  fairness = saved['measures']['scorers']['vader']['individual_fairness']
+  assert f"{fairness['value']:.4f} ({fairness['null_p95']:.4f})" in text
+  assert '| baseline |' in text and f'| {name} |' in text and 'embedding regularisation' in text
+  assert '| fairness weight (lambda) | 10 |' in text
+  assert '\n- individual-fairness\n' in text.split('---')[1]
+  assert main(['import', f'--config={out}/config.json', f'--workdir={again}', f'--from={out}']) == 0
+  card = json.loads((again / 'lm' / 'DONE').read_text())
+  assert card['digest'] == _digests(finished)[f'debias/{name}'] == saved['identity']['digest']
+  assert card['summary']['imported']['identity']['parent'] == _digests(finished)['lm']
+  # A card never shows measures of other parameters.
+  kept = measures.read_bytes()
+  other = finished / 'measures' / 'baseline' / 'country.json'
+  measures.write_bytes(other.read_bytes())
+  try:
+    assert main([*_arguments('export', finished), f'--model={name}', f'--output={out}-2']) == 2
+  finally:
+    measures.write_bytes(kept)
+  assert 'was measured with other parameters' in capsys.readouterr().err
+  assert not (tmp_path / 'model-2').exists()
+
+
+@pytest.mark.tf
 def test_parent_digests_link_the_stages(finished):
   cards = {p.parent.name: json.loads(p.read_text()) for p in finished.glob('**/DONE')
            if p.parent != finished}

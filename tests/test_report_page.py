@@ -15,6 +15,7 @@ from test_report import ATTRIBUTE, SCORERS, make_records
 from fairjax.measure import VaderScorer, measure_records, read_generations, score_records
 from fairjax.report import ModelRow, collect_evidence, write_report
 from fairjax.report.comparison import warnings
+from fairjax.report.curves import MOST_POINTS
 from fairjax.report.evidence import BINS
 from fairjax.report.ledger import ENTRIES
 from fairjax.report.page import embed, make_page
@@ -23,8 +24,19 @@ from fairjax.report.verdicts import headline, verdicts
 EVIL = ('</script><script>window.evil = 1</script><img src=x onerror="window.evil = 1"> {{data}} '
         '\u202e\u2028\ud800 & <b>bold</b> "quoted" \\u0041')
 TEXTS = {'title': 'T', 'subtitle': '', 'warnings': [], 'legend': '', 'limits': [], 'blocks': [],
-         'made': [], 'absent': [], 'config': None}
+         'made': [], 'absent': [], 'curves': [], 'config': None}
 BOTH = [*SCORERS, VaderScorer()]
+CURVES = {
+  'lm': {'baseline': [
+    *({'step': s, 'kind': 'train', 'loss': 7 - s / 400} for s in range(1, 1001)),
+    *({'step': s, 'kind': 'valid', 'loss': 7.5 - s / 400, 'perplexity': 99.0 + s}
+      for s in (500, 1000))]},
+  f'debias {EVIL}': {
+    f'fair {EVIL}': [{'step': 5, 'kind': 'train', 'loss': 4.25}, {'step': 10, 'kind': 'train',
+                                                                  'loss': float('nan')}],
+    'other': [{'step': 5, 'kind': 'train', 'loss': 4.0}, {'step': 9, 'kind': 'train', 'loss': 3.5}],
+    'without': [{'step': 5, 'kind': 'train', 'accuracy': 0.5}]},
+  'empty': {'a': []}}
 
 
 def measured(name, method, bias, weight=None, samples=24, spoil=None):
@@ -58,7 +70,7 @@ def report(models, no_figures, tmp_path_factory):
   folder = tmp_path_factory.mktemp('page') / 'report'
   write_report(folder, rows=[row for row, _, _ in models], attribute='colour',
                evidence={row.name: evidence for row, evidence, _ in models},
-               config={'evil': EVIL}, notes=[EVIL])
+               config={'evil': EVIL}, notes=[EVIL], curves=CURVES)
   return folder
 
 
@@ -154,6 +166,24 @@ def test_cells_are_those_of_the_measures(report, models):
       assert f"{(np.array(cells['p_holm']) <= 0.05).sum()} are left" in shown['words']
     assert data['most'][0] == max(np.max(r.scorer('opinion')['cells']['distance'])
                                   for r, _, _ in models)
+
+
+def test_curves_are_the_losses_thinned_with_both_ends(report):
+  _, _, data = read_page(report)
+  lm, debias = data['curves']
+  assert (lm['stage'], debias['stage']) == ('lm', f'debias {EVIL}')
+  (run,) = lm['runs']
+  assert len(run['train']) == MOST_POINTS and run['valid'] == [[500, 6.25], [1000, 5.0]]
+  assert run['train'][0] == [1, 6.9975] and run['train'][-1] == [1000, 4.5]
+  steps = [step for step, _ in run['train']]
+  assert steps == sorted(set(steps)) and max(np.diff(steps)) <= 5
+  assert all(loss == pytest.approx(7 - step / 400, rel=1e-4) for step, loss in run['train'])
+  assert lm['table']['rows'] == [['baseline', '1,000', '4.5000', '5.0000', '1099.00']]
+  assert lm['note'] == 'At most 240 points of a line are drawn.'
+  assert [(r['name'], r['train'], r['valid']) for r in debias['runs']] == [
+    (f'fair {EVIL}', [[5, 4.25]], []), ('other', [[5, 4.0], [9, 3.5]], [])]
+  assert debias['note'] == '1 values are not finite and are left out.'
+  assert debias['table']['rows'][1] == ['other', '9', '3.5000', '\u2013', '\u2013']
 
 
 def test_evidence_is_all_scores_and_the_first_texts(models):
@@ -401,6 +431,40 @@ def test_from_the_heat_map_to_the_sentences(page, models):
   assert len(shown) == 20
   page.press('Tab')  # the page goes on from the place of the focus
   assert page.js("document.activeElement.closest('#detail') !== null")
+
+
+def test_training_curves_are_drawn_and_readable_in_light_and_dark(page, models):
+  assert 'Training' in page.text('#contents')
+  text = page.text('#curves')
+  assert 'Training curves' in text and '1099.00' in text and 'not finite' in text
+  assert 'window.evil = 1' in text and 'U+202E' in text  # of a run's name, as text
+  lines = page.js("[...document.querySelectorAll('#curves polyline')].map(e => "
+                  "[e.getAttribute('class'), e.points.length])")
+  assert lines == [['curve train', MOST_POINTS], ['curve valid', 2], ['curve train', 1],
+                   ['curve train', 2]]
+  # The first loss is the highest of the training and the last the lowest, from left to right.
+  ends = page.js("(p => [p[0].x, p[0].y, p[p.length - 1].x, p[p.length - 1].y])"
+                 "(document.querySelector('#curves polyline').points)")
+  assert ends[0] < ends[2] and ends[1] < ends[3]
+  ratios = {}
+  for scheme in ('light', 'dark'):
+    page.scheme(scheme)
+    ratios[scheme] = page.js("""[...document.querySelectorAll('#curves polyline')].map(e => {
+      const tone = text => text.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255).map(v =>
+        v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4).reduce((s, v, i) =>
+        s + v * [.2126, .7152, .0722][i], 0);
+      const a = tone(getComputedStyle(e).stroke);
+      const b = tone(getComputedStyle(e.closest('section')).backgroundColor);
+      return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    })""")
+  assert min(ratios['light']) >= 3 and min(ratios['dark']) >= 3, ratios  # WCAG 1.4.11
+
+
+def test_a_page_without_curves_has_no_section_for_them(browser, models, tmp_path):
+  write_report(tmp_path, rows=[models[0][0]], attribute='a')
+  browser.open(f'file://{tmp_path / "index.html"}')
+  assert browser.js("document.getElementById('curves').hidden")
+  assert 'Training' not in browser.text('#contents')
 
 
 def test_an_address_leads_back_to_the_cell(page, report):

@@ -139,7 +139,10 @@ def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, a
     _train(_curriculum(tmp_path, stop=stop, log=interrupt), stage)
   lines = []
   found = _train(_curriculum(tmp_path, log=lines.append), stage)
-  assert any(f'resumes after step {after}' in line for line in lines)
+  own = [line for line in lines if line.startswith(f'[{prefix}')]
+  assert f'resumes after step {after}' in own[0]
+  assert 'memory of each device: parameters ' in own[1] and ' step ' in own[2]
+  assert sum('memory of each device' in line for line in own) == 1
   assert found.digest == uninterrupted[stage].digest
   lines, expected = (read_metrics(t.directory / 'metrics.jsonl')
                      for t in (found, uninterrupted[stage]))

@@ -5,10 +5,10 @@ gives the same model, bit by bit, as one that was not interrupted (on the same d
 """
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,10 +24,10 @@ from fairjax.errors import UserError
 from fairjax.files import atomic_write, write_json
 from fairjax.pretrained import BatchRunner, bucket_lengths, class_logits, encode, encode_texts
 from fairjax.pretrained.batches import default_mesh
+from fairjax.progress import Progress
 
 CARD = 'card.json'
 _POOL = 50  # batches whose texts are sorted by length together
-_SECONDS = 10.0  # between two lines of progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,19 +155,16 @@ class _Trainer:
   def epoch(self, params: Any, opt_state: Any, epoch: int) -> tuple[Any, Any, float]:
     """One pass over the training texts: parameters, optimizer state, mean loss."""
     s, losses, total = self.settings, [], self.settings.epochs * self._steps
-    begin = said = time.monotonic()
-    for number, places in enumerate(self._batches(epoch)):
-      done = epoch * self._steps + number
-      rate = s.learning_rate * _schedule(done, total, s.warmup_share)
-      params, opt_state, loss = self._step(
-        params, opt_state, self._batch(places), np.int32(done), np.float32(rate))
-      losses.append((loss, len(places)))
-      now = time.monotonic()
-      if now - said > _SECONDS:
-        said, speed = now, (number + 1) / (now - begin)
-        self._log(f'[epoch {epoch + 1}/{s.epochs}] step {number + 1}/{self._steps} loss '
-                  f'{float(loss):.4f} rate {rate:.2e} {speed * s.batch_size:,.0f} texts/s ETA '
-                  f'{(total - done - 1) / speed:,.0f} s')
+    with Progress(f'[epoch {epoch + 1}/{s.epochs}] trained', total, unit='steps',
+                  log=self._log, done=epoch * self._steps) as progress:
+      for number, places in enumerate(self._batches(epoch)):
+        done = epoch * self._steps + number
+        rate = s.learning_rate * _schedule(done, total, s.warmup_share)
+        params, opt_state, loss = self._step(
+          params, opt_state, self._batch(places), np.int32(done), np.float32(rate))
+        losses.append((loss, len(places)))
+        words = functools.partial('loss {:.4f}, rate {:.2e}'.format, loss, rate)
+        progress.add(1, words)  # waits for the loss only when it is shown
     values = np.array(jax.device_get([loss for loss, _ in losses]), np.float64)
     if not np.isfinite(values).all():
       raise UserError(f'the loss is not finite in epoch {epoch + 1}: lower --learning_rate')

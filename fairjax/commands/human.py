@@ -16,7 +16,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                                   parser_class=Parser)
   export = actions.add_parser('export', help='write blinded annotation sheets and their key')
   export.add_argument('--records', metavar='FILE', nargs='+', required=True, action='extend',
-                      help='JSONL (or .gz) of generations; several models together')
+                      help='generations (.jsonl, .jsonl.gz or .parquet); several models together')
   export.add_argument('--output', metavar='DIR', required=True,
                       help='new folder for what annotators get')
   export.add_argument('--key', metavar='FILE',

@@ -3,7 +3,6 @@
 import argparse
 import json
 import pathlib
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,8 +10,8 @@ from fairjax.commands.content import add_content_options, content_options, conte
 from fairjax.commands.scorers import add_scorer_options, google_arguments
 from fairjax.commands.verb import Verb, add_run_options, log_line, open_job
 from fairjax.errors import UserError
+from fairjax.progress import Progress
 
-_INTERVAL_SEC = 5.0
 _GROUPS = (
   ('individual_fairness', 'I.F. (H-05)'),
   ('individual_fairness_cross_subgroup', 'I.F. across'),
@@ -24,8 +23,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', nargs='?', choices=('plan',),
                       help='plan: say how many samples an effect needs, instead of measuring')
   add_run_options(parser, required=False)
-  parser.add_argument('--records', metavar='FILE', help='JSONL (or .gz) of generations, from any '
-                      'model: attribute, value, template, prefix, continuation')
+  parser.add_argument('--records', metavar='FILE', help='generations (.jsonl, .jsonl.gz or '
+                      '.parquet) from any model: attribute, value, template, prefix, continuation')
   parser.add_argument('--attribute', action='append', default=None,
                       help='built-in attribute or YAML file; repeat for a file with several')
   add_scorer_options(parser)
@@ -223,12 +222,10 @@ def _pilots(options: argparse.Namespace) -> list[Any]:
 
 def _counted(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
   """The records, with a line of progress now and then."""
-  shown = time.monotonic()
-  for number, record in enumerate(records, 1):
-    if time.monotonic() - shown > _INTERVAL_SEC:
-      shown = time.monotonic()
-      log_line(f'read {number:,} records')
-    yield record
+  with Progress('reading', None, unit='records', log=log_line) as progress:
+    for record in records:
+      progress.add()
+      yield record
 
 
 VERBS = (

@@ -12,8 +12,8 @@ from fairjax.errors import UserError
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser, required=False)
-  parser.add_argument('--records', metavar='FILE', nargs='+', help='instead of a workdir: JSONL '
-                      '(or .gz) of generations, one file a model')
+  parser.add_argument('--records', metavar='FILE', nargs='+', help='instead of a workdir: '
+                      'generations (.jsonl, .jsonl.gz or .parquet), one file a model')
   parser.add_argument('--attribute', help='of the records: built-in attribute or YAML file')
   parser.add_argument('--output', metavar='DIR', help='with --records: folder for index.html, '
                       'report.md, report.json; keeps scores, so that the same command goes on')

@@ -30,7 +30,8 @@ def add_scorer_options(parser: argparse._ActionsContainer) -> None:
 def _add_audit_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', choices=('audit',))
   add_scorer_options(parser)
-  parser.add_argument('--records', metavar='FILE', help='JSONL (or .gz) of generations')
+  parser.add_argument('--records', metavar='FILE',
+                      help='generations: .jsonl, .jsonl.gz or .parquet')
   parser.add_argument('--texts', metavar='FILE', help='or a text file (or .gz), one text a line')
   parser.add_argument('--attribute', required=True, help='built-in attribute or YAML file')
   parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
@@ -51,10 +52,9 @@ def _add_lexicon_options(parser: argparse.ArgumentParser) -> None:
 
 def google_arguments(options: argparse.Namespace, path: str) -> dict[str, Any]:
   """Arguments of the google scorer from options; its file lies beside `path` by default."""
-  name = pathlib.Path(path).name
-  for suffix in ('.gz', '.jsonl', '.json'):
-    name = name.removesuffix(suffix)
-  cache = options.google_cache or pathlib.Path(path).with_name(f'{name}.google-scores.jsonl')
+  from fairjax.generate import records_stem
+  cache = options.google_cache or pathlib.Path(path).with_name(
+    f'{records_stem(path)}.google-scores.jsonl')
   return {'cache': cache, 'requests_per_minute': options.google_rate,
           'endpoint': options.google_endpoint,
           'log': log_line}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fairjax import processes
 from fairjax.errors import UserError
+from fairjax.progress import write_line
 
 
 class Verb(NamedTuple):
@@ -80,4 +81,4 @@ def open_job(options: argparse.Namespace):
 
 def log_line(line: str) -> None:
   """Writes a line of progress, away from what the verb prints."""
-  print(line, file=sys.stderr, flush=True)
+  write_line(line, sys.stderr)

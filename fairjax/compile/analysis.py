@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import pathlib
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +12,7 @@ from fairjax.chips import Slice
 from fairjax.compile import hlo, hlo_cost, loops
 from fairjax.compile.devices import slice_devices
 from fairjax.config import Config
-
-_OUT_OF_MEMORY = re.compile(
-  r'Ran out of memory.*?(?:\((?P<required>[\d.]+[KMGT]?)\) exceeds available HBM|'
-  r'Used (?P<used>[\d.]+[KMGT]?) of )', re.S)
-_UNITS = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
+from fairjax.train.memory import out_of_memory, program_bytes, required_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +102,8 @@ def analyse(
     compiled, needed = _compile(lowered)
     required = max(required, needed)
     if compiled is not None:
-      memory = _memory(compiled.memory_analysis())
-      required = sum(memory.values()) - 2 * memory['aliased']
+      memory = program_bytes(compiled)
+      required = required_bytes(memory)
       cost = _count(compiled)
     if cost is not None:
       floors = {'flops': cost['flops'] / chip.peak_flops, 'bytes': cost['bytes'] / chip.bandwidth}
@@ -142,26 +137,6 @@ def _count(compiled: Any) -> dict[str, Any] | None:
   counted = hlo_cost.count(text)
   return {'flops': counted.flops, 'bytes': counted.nbytes, 'collectives': counted.collectives,
           'notes': dict(sorted(counted.notes.items()))}
-
-
-def out_of_memory(message: str) -> int | None:
-  """Bytes that the compiler says a program needs; None if the message is about something else.
-
-  >>> out_of_memory('Ran out of memory in memory space hbm. Used 20.5K of 15.75G hbm.')
-  20992
-  """
-  found = _OUT_OF_MEMORY.search(message)
-  if found is None:
-    return None
-  text = found['required'] or found['used']
-  number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, '')
-  return int(float(number) * _UNITS[unit])
-
-
-def _memory(stats: Any) -> dict[str, int]:
-  return {'arguments': stats.argument_size_in_bytes, 'temporaries': stats.temp_size_in_bytes,
-          'outputs': stats.output_size_in_bytes, 'aliased': stats.alias_size_in_bytes,
-          'code': stats.generated_code_size_in_bytes}
 
 
 def _batch_size(config: Config, program: str) -> int:

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from fairjax.generate import noise, sampler
 from fairjax.model import decoding
 from fairjax.model.decode_loop import Chunk, write_place
 from fairjax.train import check_batch_size, make_mesh, params_template, steps
+from fairjax.train.memory import device_bytes
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding, replicated
 from fairjax.train.steps import BRANCH_COUNTS, FairnessTerm
@@ -70,9 +70,7 @@ def lower_program(config: Config, program: str, devices: list) -> LoweredProgram
   prepare = {'lm': _lm, 'debias': _debias, 'sample': _sample}[program]
   lower, arguments = prepare(config, compiled_model(config), mesh)
   # The seed's key of a template is made on the CPU, so templates are built outside the mesh.
-  size = sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-             for leaf in jax.tree.leaves(arguments))
-  return LoweredProgram(lower(*arguments), mesh, size)
+  return LoweredProgram(lower(*arguments), mesh, device_bytes(arguments))
 
 
 def _scalar(dtype: Any, mesh: Mesh) -> jax.ShapeDtypeStruct:

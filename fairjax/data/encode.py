@@ -21,11 +21,11 @@ from fairjax.data.chunks import EncodedChunks, read_chunk_table, token_dtype, wr
 from fairjax.data.encode_worker import write_frame
 from fairjax.errors import UserError
 from fairjax.files import write_json
+from fairjax.progress import Progress
 from fairjax.vocabulary import Vocabulary
 
 CHUNK_BYTES = 4 << 20  # of text, about a million tokens; a process holds some ten times as much
 CHUNK_DOCUMENTS = 1 << 15
-PROGRESS_SECONDS = 20
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
@@ -54,7 +54,7 @@ def encode_documents(
   _open_folder(folder, {'vocabulary': vocabulary.fingerprint, 'bytes': CHUNK_BYTES,
                         'documents': CHUNK_DOCUMENTS})
   workers = workers or available_cores()
-  progress, number = _Progress(name, size, log), 0
+  number = 0
 
   def missing():
     nonlocal number
@@ -62,23 +62,25 @@ def encode_documents(
       table = read_chunk_table(folder, number - 1, dtype)
       if table is not None and len(table) == len(chunk) and (
           int(table[:, 2].sum()) == sum(map(len, chunk))):
-        progress.take_over(len(chunk))
+        counts.take_over(len(chunk))
       else:
         yield number - 1, chunk
 
-  chunks = missing()
-  first = list(itertools.islice(chunks, 2))
-  progress.workers = 1 if len(first) < 2 else workers
-  chunks = itertools.chain(first, chunks)
-  if progress.workers == 1:
-    for index, chunk in chunks:
-      tokens = write_chunk(folder, index, [t.decode('utf-8') for t in chunk], vocabulary)
-      progress.add(len(chunk), tokens)
-  else:
-    with _Workers(workers, vocabulary_folder, folder) as pool:
-      for documents, tokens in pool.encode(chunks):
-        progress.add(documents, tokens)
-  progress.finish()
+  with Progress(f'[data] {name}', size, unit='documents', log=log) as progress:
+    counts = _Counts(name, log, progress)
+    chunks = missing()
+    first = list(itertools.islice(chunks, 2))
+    counts.workers = 1 if len(first) < 2 else workers
+    chunks = itertools.chain(first, chunks)
+    if counts.workers == 1:
+      for index, chunk in chunks:
+        tokens = write_chunk(folder, index, [t.decode('utf-8') for t in chunk], vocabulary)
+        counts.add(len(chunk), tokens)
+    else:
+      with _Workers(workers, vocabulary_folder, folder) as pool:
+        for documents, tokens in pool.encode(chunks):
+          counts.add(documents, tokens)
+  counts.finish()
   return EncodedChunks(folder, number, dtype)
 
 
@@ -183,28 +185,27 @@ def _ended(process: subprocess.Popen) -> UserError:
                    'too little memory): lower data.workers; the same command continues')
 
 
-class _Progress:
-  """Counts what is encoded and says so now and then."""
+class _Counts:
+  """What is encoded, in words; the bar and the lines on the way are `Progress`'s."""
 
-  def __init__(self, name: str, size: int | None, log: Callable[[str], None]):
+  def __init__(self, name: str, log: Callable[[str], None], progress: Progress):
     self.workers = 0
-    self._name, self._size, self._log = name, size, log
+    self._name, self._log, self._progress = name, log, progress
     self._documents = self._tokens = self._chunks = self._earlier = self._earlier_chunks = 0
-    self._start = self._last = time.monotonic()
+    self._start = time.monotonic()
 
   def take_over(self, documents: int) -> None:
     """A chunk of an earlier run."""
     self._earlier += documents
     self._earlier_chunks += 1
+    self._progress.skip(documents)
 
   def add(self, documents: int, tokens: int) -> None:
     """A new chunk."""
     self._documents += documents
     self._tokens += tokens
     self._chunks += 1
-    if time.monotonic() - self._last >= PROGRESS_SECONDS:
-      self._last = time.monotonic()
-      self._log(f'[data] {self._name}: {self._words()}{self._time_left()}')
+    self._progress.add(documents, self._rate)
 
   def finish(self) -> None:
     """The last line; none if there was only one chunk, as it took no time."""
@@ -212,17 +213,9 @@ class _Progress:
       self._log(f'[data] {self._name}: {self._earlier:,} documents in {self._earlier_chunks:,} '
                 'chunks were encoded earlier')
     if self._chunks > 1:
-      self._log(f'[data] {self._name}: {self._words()}, done')
+      self._log(f'[data] {self._name}: {self._documents:,} documents encoded, {self._tokens:,} '
+                f'tokens in {time.monotonic() - self._start:.0f} s, {self._rate()}')
 
-  def _words(self) -> str:
+  def _rate(self) -> str:
     seconds = max(time.monotonic() - self._start, 1e-9)
-    return (f'{self._documents:,} documents encoded, {self._tokens:,} tokens in {seconds:.0f} s, '
-            f'{self._tokens / seconds:,.0f} tokens/s with {self.workers} process(es)')
-
-  def _time_left(self) -> str:
-    if not self._size:
-      return ''
-    seconds = time.monotonic() - self._start
-    left = max(self._size - self._documents - self._earlier, 0)
-    return (f', {100 * (1 - left / self._size):.0f} % of {self._size:,}, '
-            f'{seconds * left / self._documents / 60:.0f} min left')
+    return f'{self._tokens / seconds:,.0f} tokens/s with {self.workers} process(es)'

@@ -4,12 +4,18 @@ Reading records needs no JAX; it is imported when something is sampled.
 """
 
 from fairjax.generate.manifests import check_complete, manifest_of
-from fairjax.generate.records import RecordWriter, parse_record, read_records, repair
+from fairjax.generate.records import (
+  RecordWriter,
+  parse_record,
+  read_records,
+  records_stem,
+  repair,
+)
 
 __all__ = [
   'GenerationSummary', 'RecordWriter', 'check_complete', 'generate', 'manifest_of',
-  'next_token_log_probs',
-  'parse_record', 'read_records', 'repair', 'sample_continuations', 'sentence_end_ids',
+  'next_token_log_probs', 'parse_record', 'read_records', 'records_stem', 'repair',
+  'sample_continuations', 'sentence_end_ids',
 ]
 
 _LAZY = {

@@ -26,12 +26,12 @@ from fairjax.generate.manifests import check_complete, file_sha256, manifest_of,
 from fairjax.generate.records import RecordWriter, read_records, repair
 from fairjax.generate.sampler import sample_continuations
 from fairjax.model.decode_loop import Decoder
+from fairjax.progress import Progress
 from fairjax.vocabulary import Vocabulary
 
 # Raised when a change of the code changes what is sampled.
 SAMPLING_VERSION = 1
 _SENTENCE_END = re.compile(r'[.!?]+["\'\u2019\u201d)\]]*')
-_LOG_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,24 +115,27 @@ def generate(
   if complete is not None:
     return GenerationSummary(path, complete, 0, 0, 0.0, 0, 0)
   work.restore(done)
-  progress = _Progress(work, log)
+  counts = _Counts()
   writing = RecordWriter(path) if processes.is_first() else contextlib.nullcontext()
-  with writing as writer:
+  with writing as writer, Progress(
+      str(path), work.done.size, unit='records', log=log, done=int(work.done.sum())) as progress:
     for new, tokens, at_limit in _sample_missing(
         params, decoder, vocabulary, work, sample, coupled=coupled, mesh=mesh, model=model):
       if writer is not None:
         writer.append(new)
       work.mark_done(new, model)
-      progress.report(len(new), tokens, at_limit)
+      counts.add(len(new), tokens, at_limit)
+      progress.add(len(new), counts.rate)
   if processes.is_first():
     write_json(manifest_of(path), {
       'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size,
       'complete': True, 'records': int(work.done.size), 'bytes': path.stat().st_size,
       'sha256': file_sha256(path)})
   processes.share()
-  progress.report(final=True)
-  return GenerationSummary(path, int(work.done.size), progress.records, progress.tokens,
-                           progress.seconds(), repaired, progress.at_limit)
+  log(f'{path}: {work.done.sum()}/{work.done.size} records, {counts.rate()}, '
+      f'{counts.seconds:.1f} s, {counts.at_limit} continuations at the length limit')
+  return GenerationSummary(path, int(work.done.size), counts.records, counts.tokens, counts.seconds,
+                           repaired, counts.at_limit)
 
 
 def _open_records(path, identity, work, sample, model, log) -> tuple[int | None, int, str]:
@@ -268,33 +271,25 @@ class _Work:
       'model': model}
 
 
-class _Progress:
-  """Progress lines: done/total, tokens/s, time left."""
+class _Counts:
+  """What was sampled, and how fast."""
 
-  def __init__(self, work, log):
-    self._work, self._log = work, log
-    self._start = self._last = time.monotonic()
+  def __init__(self) -> None:
     self.records = self.tokens = self.at_limit = 0
+    self._start = time.monotonic()
 
-  def seconds(self):
+  @property
+  def seconds(self) -> float:
     return time.monotonic() - self._start
 
-  def report(self, records=0, tokens=0, at_limit=0, *, final=False):
-    """Adds to the counts; one line an interval, and one at the end."""
+  def add(self, records: int, tokens: int, at_limit: int) -> None:
     self.records += records
     self.tokens += tokens
     self.at_limit += at_limit
-    if not final and time.monotonic() - self._last < _LOG_SECONDS:
-      return
-    self._last = time.monotonic()
-    done, total = int(self._work.done.sum()), self._work.done.size
-    seconds = max(self.seconds(), 1e-9)
-    line = f'{self._work.path}: {done}/{total} records, {self.tokens / seconds:,.0f} tokens/s'
-    if final:
-      line += f', {seconds:.1f} s, {self.at_limit} continuations at the length limit'
-    elif self.records:
-      line += f', {(total - done) * seconds / self.records:.0f} s left'
-    self._log(line)
+
+  def rate(self) -> str:
+    """Tokens a second, in words."""
+    return f'{self.tokens / max(self.seconds, 1e-9):,.0f} tokens/s'
 
 
 def _continuation(vocabulary, prefix, tokens):

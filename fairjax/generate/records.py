@@ -1,5 +1,7 @@
 """Generation records: one JSON object a line, plain (`.jsonl`) or compressed (`.jsonl.gz`).
 
+Records are also read from Parquet, see `fairjax.generate.parquet`.
+
 A record is `{"attribute", "value", "subgroup", "template", "sample", "prefix", "continuation",
 "model", "scores"}`. Only `attribute`, `value`, `template`, `prefix` and `continuation` are required
 of files that come from elsewhere; other fields are kept as they are.
@@ -29,33 +31,64 @@ def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
   """Reads and checks records one by one.
 
   Args:
-    path: `.jsonl`, or `.jsonl.gz` (any name ending in `.gz`).
+    path: `.jsonl`, `.jsonl.gz` (any name ending in `.gz`) or `.parquet`.
 
   Yields:
-    The records, each with `_where` ("file:line") for messages about it. Empty lines are passed.
+    The records, each with `_where` ("file:line", or "file, row N") for messages about it. Empty
+    lines are passed.
 
   Raises:
-    UserError: missing file, no record, a truncated or damaged gzip file, a line that is not UTF-8
-      or not JSON, a required field missing, a field of the wrong type; with file and line.
+    UserError: missing file, no record, a truncated or damaged file, a line that is not UTF-8 or not
+      JSON, a required field missing, a field of the wrong type; with file and line.
   """
-  path, number, found = pathlib.Path(path), 0, False
+  path, found = pathlib.Path(path), False
   if not path.is_file():
     raise UserError(f'records file not found: {path}')
+  if is_parquet(path):
+    from fairjax.generate.parquet import read_rows
+    rows, words = read_rows(path), 'one a row'
+  else:
+    rows, words = _read_lines(path), 'one JSON object a line'
+  for record, where in rows:
+    found = True
+    yield {**check_record(record, where), '_where': where}
+  if not found:
+    raise UserError(f'{path}: holds no record: expected {words}')
+
+
+def is_parquet(path: str | os.PathLike) -> bool:
+  """Whether the name is that of a Parquet file."""
+  return pathlib.Path(path).suffix == '.parquet'
+
+
+def records_stem(path: str | os.PathLike) -> str:
+  """Name of a records file without what says its format.
+
+  >>> records_stem('runs/gpt2.jsonl.gz'), records_stem('gpt2.parquet')
+  ('gpt2', 'gpt2')
+  """
+  name = pathlib.Path(path).name
+  for suffix in ('.gz', '.jsonl', '.json', '.parquet'):
+    name = name.removesuffix(suffix)
+  return name
+
+
+def _read_lines(path: pathlib.Path) -> Iterator[tuple[Any, str]]:
+  """Yields (JSON value, "file:line") of every line that is not empty."""
+  number = 0
   try:
     with (gzip.open(path) if path.suffix == '.gz' else open(path, 'rb')) as file:
       for number, line in enumerate(file, 1):
         if line.strip():
-          found = True
-          yield {**parse_record(line, f'{path}:{number}'), '_where': f'{path}:{number}'}
+          where = f'{path}:{number}'
+          yield _parse_line(line, where), where
   except (EOFError, zlib.error, gzip.BadGzipFile) as e:
     raise UserError(f'{path}:{number + 1}: the gzip file is truncated or damaged here ({e}): copy '
                     'it again, or resume the sampling that wrote it') from None
-  if not found:
-    raise UserError(f'{path}: holds no record: expected one JSON object a line')
 
 
 def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
-  """Checks one line.
+  """Reads and checks one line.
 
   Args:
     line: JSON text, UTF-8 if bytes.
@@ -69,12 +102,28 @@ def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
   ...
   fairjax.errors.UserError: a.jsonl:3: fields missing: prefix, continuation, template
   """
+  return check_record(_parse_line(line, where), where)
+
+
+def _parse_line(line: bytes | str, where: str) -> Any:
   try:
-    record = json.loads(line if isinstance(line, str) else line.decode('utf-8'))
+    return json.loads(line if isinstance(line, str) else line.decode('utf-8'))
   except UnicodeDecodeError as e:
     raise UserError(f'{where}: not UTF-8 (byte {e.start} of the line): convert the file') from None
   except (ValueError, RecursionError) as e:
     raise UserError(f'{where}: not JSON ({e}): mend or remove the line') from None
+
+
+def check_record(record: Any, where: str) -> dict[str, Any]:
+  """Checks the fields of one record and returns it.
+
+  Args:
+    record: what was read.
+    where: its place, for the message.
+
+  Raises:
+    UserError: see `read_records`.
+  """
   if not isinstance(record, dict):
     raise UserError(f'{where}: expected a JSON object, not {type(record).__name__}')
   missing = [name for name in REQUIRED_FIELDS if name not in record]
@@ -113,12 +162,7 @@ class RecordWriter:
 
   def append(self, records: Iterable[Mapping[str, Any]]) -> None:
     """Writes records in one piece and hands them to the disk."""
-    data = ''.join(
-      json.dumps(r, ensure_ascii=False, allow_nan=False) + '\n' for r in records).encode('utf-8')
-    if self.path.suffix == '.gz':
-      # No time stamp: the same records make the same bytes.
-      data = gzip.compress(data, compresslevel=6, mtime=0)
-    self._file.write(data)
+    self._file.write(encode_records(records, compressed=self.path.suffix == '.gz'))
     self._file.flush()
     os.fsync(self._file.fileno())
 
@@ -131,6 +175,14 @@ class RecordWriter:
 
   def __exit__(self, *_: Any) -> None:
     self.close()
+
+
+def encode_records(records: Iterable[Mapping[str, Any]], *, compressed: bool) -> bytes:
+  """Records as lines; compressed, as one gzip member. NaN is refused (`ValueError`)."""
+  data = ''.join(
+    json.dumps(r, ensure_ascii=False, allow_nan=False) + '\n' for r in records).encode('utf-8')
+  # No time stamp: the same records make the same bytes.
+  return gzip.compress(data, compresslevel=6, mtime=0) if compressed else data
 
 
 def repair(path: str | os.PathLike) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairjax.config import ModelConfig
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, write_json
+from fairjax.files import atomic_write, refuse_existing, write_json
 from fairjax.job.main_job import Job
 from fairjax.model.reference import params_from_reference, params_to_reference
 from fairjax.vocabulary import EOS_ID, PAD_ID, UNK_ID, WordVocabulary
@@ -64,15 +64,16 @@ def import_reference(
     listed = listed[:-1] if listed[-1] == '' else listed
     vocabulary, order = order_words(listed, model, where=words)
     model, params = reorder(model, params, order)
-    _check_fields(wanted, model)
+    check_fields(wanted, model)
     vocabulary.save(job.workdir / 'data' / 'vocabulary')
-  _check_fields(wanted, model)
+  check_fields(wanted, model)
   size = job.prepared.vocabulary.size
   if size != model.vocab_size:
     raise UserError(f'the checkpoint has {model.vocab_size} ids, the vocabulary in '
                     f'{job.workdir / "data"} {size}: give the words of the checkpoint (--words)')
   params = pad_vocabulary(params, wanted.vocab_multiple)
-  found = job.curriculum(StopSignal()).import_lm(params)
+  found = job.curriculum(StopSignal()).import_lm(
+    params, source={'form': 'transformer-xl', 'file': pathlib.Path(weights).name})
   job.log(f'[lm] imported from {weights}: validation perplexity {found["perplexity"]:.4g} by token')
   return found
 
@@ -88,11 +89,14 @@ def export_reference(job: Job, *, model: str, output: str, prefix: bool = False)
     prefix: names as in published checkpoints.
 
   Raises:
-    UserError: unknown or unfinished model, or one that the reference cannot express.
+    UserError: unknown or unfinished model, or one that the reference cannot express; a file that
+      exists.
   """
   from safetensors.numpy import save
-  tensors, arguments = params_to_reference(job.params(model), job.model_config, prefix=prefix)
   path = pathlib.Path(output)
+  for suffix in (path.suffix, '.json', '.words.txt'):
+    refuse_existing(path.with_suffix(suffix))
+  tensors, arguments = params_to_reference(job.params(model), job.model_config, prefix=prefix)
   with atomic_write(path) as file:
     file.write(save(tensors))
   write_json(path.with_suffix('.json'), arguments)
@@ -153,8 +157,19 @@ def pad_vocabulary(params: Mapping[str, Any], multiple: int) -> dict[str, Any]:
           for name, value in params.items()}
 
 
-def _check_fields(wanted: ModelConfig, found: ModelConfig) -> None:
-  """Names every field in which the configured model differs from the checkpoint's."""
+def check_fields(
+  wanted: ModelConfig, found: ModelConfig, more: Sequence[str] = ()
+) -> None:
+  """Compares what weights depend on.
+
+  Args:
+    wanted: the configured model.
+    found: the checkpoint's, with its vocabulary size.
+    more: further fields that must be equal.
+
+  Raises:
+    UserError: they differ; every field is named.
+  """
   def value(config, field):
     if field == 'tie_projections' and config.div_val == 1:
       return ()
@@ -163,7 +178,7 @@ def _check_fields(wanted: ModelConfig, found: ModelConfig) -> None:
     return getattr(config, field)
 
   wrong = [f'model.{f}={value(wanted, f)!r} but the checkpoint has {value(found, f)!r}'
-           for f in _FIELDS if value(wanted, f) != value(found, f)]
+           for f in (*_FIELDS, *more) if value(wanted, f) != value(found, f)]
   if wanted.vocab_size not in (0, found.vocab_size):
     wrong.append(f'model.vocab_size={wanted.vocab_size} but the checkpoint has {found.vocab_size}')
   if wrong:

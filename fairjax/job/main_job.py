@@ -25,14 +25,10 @@ from fairjax.job.group import check_shared, share_sentences
 from fairjax.job.run_audit import audit_run, read_audit
 from fairjax.job.run_scorers import load_run_scorer
 from fairjax.job.workdir import claim
+from fairjax.progress import print_line
 from fairjax.versions import installed_versions
 
 BASELINE = 'baseline'
-
-
-def print_line(line: str) -> None:
-  """Prints at once, also into a pipe."""
-  print(line, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +186,7 @@ class Job:
     from fairjax.job.model_measures import model_perplexity, run_next_token
     with self._locked():
       for model, heldout in self._measured:
-        path = self._measures(model, heldout=heldout)
+        path = self.measures_file(model, heldout=heldout)
         if processes.share(path.exists()):
           if processes.is_first():
             inventory.check_sources(
@@ -329,7 +325,8 @@ class Job:
     """Folder of the score files of what a model wrote."""
     return self.workdir / 'scores' / model.name / ('heldout' if heldout else '')
 
-  def _measures(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+  def measures_file(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    """Where `measure` writes what it finds about a model."""
     name = f'{self.attribute.name}{".heldout" if heldout else ""}.json'
     return self.workdir / 'measures' / model.name / name
 
@@ -359,7 +356,7 @@ class Job:
 
   def read_measures(self, model: Model, *, heldout: bool = False) -> dict[str, Any]:
     """What `measure` wrote for a model."""
-    path = require_file(self._measures(model, heldout=heldout), made_by='measure')
+    path = require_file(self.measures_file(model, heldout=heldout), made_by='measure')
     return read_sealed_json(path, again='delete it, and run fairjax measure again')
 
 

@@ -51,7 +51,7 @@ def measure_files(
     UserError: records that cannot be used (file and line), two models of one name, models with
       other templates than the first, or an unknown baseline.
   """
-  from fairjax.generate import read_records
+  from fairjax.generate import read_records, records_stem
   from fairjax.measure import read_generations
   from fairjax.measure.measures import measure_generations
   from fairjax.report import ModelRow, stored_evidence
@@ -61,7 +61,7 @@ def measure_files(
   templates = None
   for file in files:
     generations = read_generations(read_records(file), attribute)
-    name = generations.model or _stem(file)
+    name = generations.model or records_stem(file)
     if name in evidence:
       raise UserError(f"{file}: model '{name}' is in an earlier file too: give each model a name "
                       "of its own (field 'model', or the file's name)")
@@ -80,14 +80,6 @@ def measure_files(
   if baseline is not None and baseline not in evidence:
     raise unknown_name('baseline', baseline, evidence)
   return rows, evidence
-
-
-def _stem(file: str | os.PathLike) -> str:
-  """Name of a file without what says its format."""
-  name = pathlib.Path(file).name
-  for suffix in ('.gz', '.jsonl', '.json'):
-    name = name.removesuffix(suffix)
-  return name
 
 
 def scores_folder(directory: str | os.PathLike, name: str) -> pathlib.Path:

@@ -7,12 +7,17 @@ from fairjax.errors import Damaged
 
 def model_rows(job: Any) -> list[Any]:
   """What was measured, one `fairjax.report.ModelRow` a model of a `Job`, baseline first."""
+  return [model_row(job, model) for model in job.models]
+
+
+def model_row(job: Any, model: Any) -> Any:
+  """What was measured of one model of a `Job`."""
   from fairjax.report import ModelRow
-  saved = {model: job.read_measures(model) for model in job.models}
-  return [ModelRow(
+  found = job.read_measures(model)
+  return ModelRow(
     name=model.name, method=model.method, weight=model.weight, measures=found['measures'],
     perplexity=found['perplexity']['test'],
-    subset_perplexity=found['perplexity']['test_sensitive']) for model, found in saved.items()]
+    subset_perplexity=found['perplexity']['test_sensitive'])
 
 
 def evidence(job: Any, rows: list[Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class LabelStatistics:
 
     starts = range(0, permutations, _BLOCK * batch)
     return LabelNull.joined(in_threads(
-      block, starts, what=f'blocks of {_BLOCK * batch} label permutations', log=log))
+      block, starts, what='label permutations', unit=f'blocks of {_BLOCK * batch}', log=log))
 
   def _statistics(self, codes: list[np.ndarray]) -> LabelNull:
     """Statistics of codes `[M]` of shape `[B, N]`, value after value."""

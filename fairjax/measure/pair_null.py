@@ -39,15 +39,15 @@ levels are exact permutation tests.
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 
 import numpy as np
 
 from fairjax.measure.estimates import TIE, Table, summarise
 from fairjax.measure.samples import SampleScores
-from fairjax.measure.threads import INTERVAL_SEC, in_threads
+from fairjax.measure.threads import in_threads
 from fairjax.measure.wasserstein import pairwise_wasserstein_1
+from fairjax.progress import Progress
 
 _PURPOSE = 0x2F  # separates these random streams from others of the same seed
 _BYTES = 128 << 20  # of running sums at once
@@ -78,21 +78,19 @@ def measure_pairs(
     samples: scores of all prefixes; coupled samples are recognised by their numbers.
     permutations: R, at least 1.
     seed: of the permutations; the result is a pure function of samples and seed.
-    log: called with a line of progress every few seconds.
+    log: gets lines of progress.
   """
   coupled, templates = samples.coupled, len(samples.templates)
   total, columns, distances, variances = 0.0, [], [], []
-  shown = time.monotonic()
-  for m, row in enumerate(samples.scores):
-    rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, m]))
-    null = (_coupled_null if coupled else _free_null)(row, permutations, rng)
-    variances.append((_coupled_variance if coupled else _free_variance)(row))
-    distances.append(_distances(row))
-    columns.append(_summary(distances[m], null, variances[m]))
-    total += null
-    if log and time.monotonic() - shown > INTERVAL_SEC:
-      shown = time.monotonic()
-      log(f'pairs of values: template {m + 1} of {templates}')
+  with Progress('pairs of values', templates, unit='templates', log=log) as progress:
+    for m, row in enumerate(samples.scores):
+      rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, m]))
+      null = (_coupled_null if coupled else _free_null)(row, permutations, rng)
+      variances.append((_coupled_variance if coupled else _free_variance)(row))
+      distances.append(_distances(row))
+      columns.append(_summary(distances[m], null, variances[m]))
+      total += null
+      progress.add()
   mean = np.mean(distances, axis=0)
   return PairTests(
     cells=Table.summarised(np.stack(distances), *(np.stack(c) for c in zip(*columns, strict=True))),

@@ -20,6 +20,7 @@ from fairjax.errors import UserError
 from fairjax.journal import JournalWriter, read_journal
 from fairjax.measure.generations import Generations, join_text
 from fairjax.measure.scorers import RecordedScorer, Scorer, count_repaired, count_truncated
+from fairjax.progress import Progress
 
 CHUNK = 4000  # texts scored and appended at a time; changing it changes BERT's last digits
 _DIGEST_BYTES = 16
@@ -38,7 +39,7 @@ def score_records(
     scorer: text scorer, or scores of the records themselves (these are not written to the file).
     path: score file; None keeps nothing.
     scored: 'continuation' or 'prefix+continuation' (H-02).
-    log: called with a line of progress after each chunk.
+    log: gets lines of progress, and one at the end.
 
   Returns:
     `[R]` float64 in [0, 1].
@@ -76,7 +77,7 @@ def score_texts(
     texts: R texts.
     scorer: text scorer.
     path: score file; each chunk is appended to it.
-    log: called with a line of progress after each chunk.
+    log: gets lines of progress, and one at the end.
     chunk: texts scored at a time.
 
   Returns:
@@ -88,9 +89,11 @@ def score_texts(
   chunks = [distinct[start:start + chunk] for start in range(0, len(distinct), chunk)]
   chunks = [part for part in chunks if any(d not in known for d, _ in part)]
   todo = [text for part in chunks for _, text in part]
-  done = 0
   with contextlib.ExitStack() as stack:
     journal = None
+    progress = stack.enter_context(Progress(
+      f'{scorer.name}: scored', len(distinct), unit='texts', log=log if todo else None,
+      done=len(distinct) - len(todo)))
     if path is not None and chunks:
       journal = stack.enter_context(JournalWriter(path, _header(scorer), again=_AGAIN))
       if journal.repaired_bytes and log:
@@ -101,16 +104,9 @@ def score_texts(
       if journal is not None:
         journal.append({'texts': b''.join(new).hex(), 'scores': list(new.values())})
       known |= new
-      done += len(part)
-      if log:
-        log(f'{scorer.name}: scored {done} of {len(todo)} texts')
-    longer = count_truncated(scorer, todo) if log and todo else None
-    if longer is not None:
-      log(f'{scorer.name}: {longer} of {len(todo)} texts are longer than the '
-          f'{scorer.max_length} tokens it reads; their end is not scored')
-    repaired = count_repaired(scorer, todo) if log and todo else None
-    if repaired:
-      log(f'{scorer.name}: {repaired} of {len(todo)} texts hold half a character, read as U+FFFD')
+      progress.add(len(part))
+  if log and todo:
+    _tell(scorer, todo, log)
   return np.array([known[d] for d in digests], np.float64)
 
 
@@ -139,20 +135,45 @@ def _checked(scorer: Scorer, texts: list[str]) -> list[float]:
   return scores.tolist()
 
 
+def _tell(scorer: Scorer, texts: list[str], log: Callable[[str], None]) -> None:
+  """Says what was scored, and what of it the scorer could not read as it stands."""
+  log(f'{scorer.name}: scored {len(texts)} texts')
+  longer = count_truncated(scorer, texts)
+  if longer is not None:
+    log(f'{scorer.name}: {longer} of {len(texts)} texts are longer than the '
+        f'{scorer.max_length} tokens it reads; their end is not scored')
+  repaired = count_repaired(scorer, texts)
+  if repaired:
+    log(f'{scorer.name}: {repaired} of {len(texts)} texts hold half a character, read as U+FFFD')
+
+
 def _header(scorer: Scorer) -> dict[str, str]:
   return {'scorer': scorer.name, 'fingerprint': scorer.fingerprint}
 
 
-def _load(path: pathlib.Path, scorer: Scorer) -> dict[bytes, float]:
-  """Scores of the file, empty where there is none."""
+def read_score_file(path: str | os.PathLike) -> tuple[dict[str, str], dict[bytes, float]]:
+  """What a score file holds.
+
+  Returns:
+    `scorer` and `fingerprint` ({} where there is no file), and text digest -> score.
+
+  Raises:
+    UserError: the file is damaged.
+  """
   header, entries, _ = read_journal(path, again=_AGAIN)
-  if header not in (None, _header(scorer)):
-    raise UserError(
-      f"{path}: scores of scorer {header['scorer']} ({header['fingerprint'][:12]}), not of "
-      f'{scorer.name} ({scorer.fingerprint[:12]}): {_AGAIN}, or use another folder')
   known: dict[bytes, float] = {}
   for entry in entries:
     texts = bytes.fromhex(entry['texts'])
     rows = [texts[i:i + _DIGEST_BYTES] for i in range(0, len(texts), _DIGEST_BYTES)]
     known |= zip(rows, entry['scores'], strict=True)
+  return header or {}, known
+
+
+def _load(path: pathlib.Path, scorer: Scorer) -> dict[bytes, float]:
+  """Scores of the file, empty where there is none."""
+  header, known = read_score_file(path)
+  if header not in ({}, _header(scorer)):
+    raise UserError(
+      f"{path}: scores of scorer {header['scorer']} ({header['fingerprint'][:12]}), not of "
+      f'{scorer.name} ({scorer.fingerprint[:12]}): {_AGAIN}, or use another folder')
   return known

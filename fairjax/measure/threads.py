@@ -2,16 +2,17 @@
 
 import concurrent.futures
 import os
-import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from fairjax.progress import Progress
+
 _Item, _Result = TypeVar('_Item'), TypeVar('_Result')
-INTERVAL_SEC = 5.0  # between lines of progress
 
 
 def in_threads(
   work: Callable[[_Item], _Result], items: Iterable[_Item], *, what: str = '',
+  unit: str = 'items',
   log: Callable[[str], None] | None = None,
 ) -> list[_Result]:
   """Results of `work` for every item, in their order.
@@ -22,21 +23,21 @@ def in_threads(
   Args:
     work: of one item.
     items: what to work on.
-    what: names the items in lines of progress.
-    log: called with a line of progress at most every five seconds.
+    what: names the work in lines of progress.
+    unit: names the items there.
+    log: gets lines of progress; None: none are shown.
 
   Raises:
     Exception: the first that a piece raised; pieces that have not begun are given up.
   """
   items = list(items)
-  results, shown = [], time.monotonic()
-  with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
+  results = []
+  with (Progress(what, len(items), unit=unit, log=log) as progress,
+        concurrent.futures.ThreadPoolExecutor(cores()) as pool):
     try:
-      for done, result in enumerate(pool.map(work, items), 1):
+      for result in pool.map(work, items):
         results.append(result)
-        if log and time.monotonic() - shown > INTERVAL_SEC:
-          shown = time.monotonic()
-          log(f'{done} of {len(items)} {what}')
+        progress.add()
     except BaseException:
       pool.shutdown(wait=False, cancel_futures=True)
       raise

@@ -41,8 +41,8 @@ def make_page(
     attribute: name of the sensitive attribute.
     evidence: name of a model -> its distributions and sentences; may be empty.
     texts: what does not depend on the size: `title`, `subtitle`, `warnings`, `legend`, `limits`,
-      `absent`, `blocks` (`Block.to_page`), `made` (tables as mappings) and `config` (a text or
-      None).
+      `absent`, `blocks` (`Block.to_page`), `curves` (`curve_parts`), `made` (tables as mappings)
+      and `config` (a text or None).
     most_bytes: of the page in UTF-8; that of its fixed parts is the least.
 
   Returns:

@@ -22,6 +22,7 @@ from fairjax.report.comparison import (
   warnings,
 )
 from fairjax.report.content import LEGEND, absent_lines, content_blocks, measured
+from fairjax.report.curves import curve_parts
 from fairjax.report.differences import SCHEMA
 from fairjax.report.evidence import Evidence
 from fairjax.report.human import human_block
@@ -56,7 +57,8 @@ def write_report(
     config: resolved configuration, JSON types.
     seeds: purpose -> seed.
     versions: package -> version; None looks up those of this process.
-    curves: stage -> run -> lines of its `metrics.jsonl`; one figure a stage.
+    curves: stage -> run -> lines of its `metrics.jsonl`; one figure a stage, and their losses on
+      the page.
     paired: same-noise samples (`paired_samples`); texts are escaped.
     known_bias: for corpora whose bias is known.
     notes: further sentences for the head of the report, plain text.
@@ -120,6 +122,7 @@ def write_report(
     'blocks': [Block('All models', [('', main)]).to_page(), *(b.to_page() for b in blocks)],
     'made': [sections.counts_table(rows).to_dict('What was measured'),
              sections.origin_table(rows, seeds=seeds, versions=versions).to_dict('Origin')],
+    'curves': curve_parts(curves or {}),
     'config': None if config is None else sections.config_text(config)})
   path = directory / 'report.md'
   for file_path, text in ((directory / 'index.html', page), (path, '\n\n'.join(parts) + '\n')):

@@ -87,10 +87,14 @@ class Curriculum:
     return self._run_lm(
       'lm', self.workdir / 'lm', identity, stage, 'train', branches=False,
       init=lambda: steps.init_lm_state(self.config.model, stage, self.mesh, seed=seed),
-      step=lambda state, batch, rate: update(state, batch, seed, rate))
+      step=steps.bind(update, seed))
 
-  def import_lm(self, params: Any) -> dict[str, float]:
+  def import_lm(self, params: Any, *, source: Mapping[str, Any]) -> dict[str, float]:
     """Puts given parameters in the place of step 1 and returns their validation metrics.
+
+    Args:
+      params: of the language model.
+      source: where they come from, JSON types; kept in the stage's DONE.
 
     Raises:
       UserError: the workdir has a language model already.
@@ -106,7 +110,7 @@ class Curriculum:
     finally:
       store.close()
     write_done(directory, step=0, digest=params_digest(state.params), identity=identity,
-               summary=found | {'imported': True})
+               summary=found | {'imported': dict(source)})
     return found
 
   def _lm_identity(self) -> Identity:
@@ -163,7 +167,9 @@ class Curriculum:
         self.config.model.model_dim, stage, self.mesh, seed=seed),
       params_template=lambda: steps.sentiment_template(
         self.config.model.model_dim, stage, self.mesh),
-      step=lambda state, batch, rate: update(state, batch, seed, rate),
+      state_template=lambda: steps.sentiment_state_template(
+        self.config.model.model_dim, stage, self.mesh),
+      step=steps.bind(update, seed),
       batch_name=lambda step: f'sentences of step {step}, seed {seed}',
       work_per_step=stage.batch_size, work_unit='sentences'))
 
@@ -203,7 +209,7 @@ class Curriculum:
     return self._run_lm(
       f'debias/{name}', self.workdir / 'debias' / name, identity, stage,
       'train' if plain else 'train_sensitive', branches=not plain,
-      step=lambda state, batch, rate: update(state, batch, seed, rate, *extra),
+      step=steps.bind(update, seed, *extra),
       init=lambda: steps.init_lm_state(
         self.config.model, stage, self.mesh, seed=seed, params=lm.params))
 
@@ -217,6 +223,7 @@ class Curriculum:
       init_state=init, step=step,
       evaluate=lambda params: self._evaluate_lm(params, stage, field),
       params_template=lambda: steps.params_template(self.config.model, self.mesh),
+      state_template=lambda: steps.lm_state_template(self.config.model, stage, self.mesh),
       batches=lambda start: self.feed.train(
         split, batch_size=stage.batch_size, start_step=start, branches=branches),
       batch_name=lambda step: self.feed.batch_name(split, step, batch_size=stage.batch_size),

@@ -6,13 +6,13 @@ interrupted stage continues bit for bit.
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -20,8 +20,10 @@ from fairjax import processes
 from fairjax.config import TrainConfig
 from fairjax.errors import Damaged, Fault, Preempted
 from fairjax.files import write_json
+from fairjax.progress import Progress, time_words
 from fairjax.train.checkpoints import CheckpointStore, done_card, load_params, write_done
 from fairjax.train.identity import Identity, params_digest
+from fairjax.train.memory import check_state, compile_step
 from fairjax.train.metrics import IntervalMetrics, MetricWriter
 from fairjax.train.optimizer import learning_rate
 from fairjax.train.sharding import to_devices
@@ -46,7 +48,9 @@ class Stage:
     mesh: devices.
     init_state: makes the `TrainState` of step 0.
     params_template: abstract parameters with shardings, to load a finished stage.
-    step: `(state, batch on devices, learning rate) -> (state, metrics)`.
+    state_template: what `init_state` makes, abstract, with shardings.
+    step: `(state, batch on devices, learning rate) -> (state, metrics)`; has `lower(...)` of the
+      same arguments.
     batches: first step -> iterator of this process's NumPy rows, from that step on.
     batch_name: step -> words that find the batch again.
     evaluate: parameters -> validation metrics.
@@ -61,7 +65,8 @@ class Stage:
   mesh: Mesh
   init_state: Callable[[], Any]
   params_template: Callable[[], Any]
-  step: Callable[[Any, Mapping[str, jax.Array], np.float32], tuple[Any, Any]]
+  state_template: Callable[[], Any]
+  step: Any
   batches: Callable[[int], Iterator[Batch]]
   batch_name: Callable[[int], str]
   evaluate: Callable[[Any], dict[str, float]]
@@ -78,7 +83,8 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     The trained parameters.
 
   Raises:
-    UserError: the folder holds another run's checkpoints, or some and none verifies.
+    UserError: the folder holds another run's checkpoints, or some and none verifies; the devices
+      cannot hold the stage.
     Preempted: a signal came; the state is saved.
     TrainingDiverged: too many updates in a row were skipped; the last good state is saved.
     CheckpointError: a checkpoint could not be written.
@@ -90,6 +96,7 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
       return params
   except Damaged as e:
     log(f'WARNING: [{stage.name}] {e}')
+  check_state(stage.name, stage.state_template())
   store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints, log=log)
   try:
     state, start, final, carried = stage.init_state(), 0, False, None
@@ -120,6 +127,8 @@ def _train(stage, state, start, end, carried, batches, store, writer, stop, log)
   """Runs the steps from `start`; returns the state and the last validation metrics."""
   config, interval, last = stage.config, IntervalMetrics(carried), {}
   throughput, skips = _Throughput(stage), _Skips(stage, start, log)
+  progress = Progress(f'[{stage.name}]', config.steps, unit='steps', log=log, done=start,
+                      lines=False)
 
   def evaluate(step, params):
     nonlocal last
@@ -136,28 +145,35 @@ def _train(stage, state, start, end, carried, batches, store, writer, stop, log)
       skips.give_up(store, state)
     if made:
       writer.write(step, 'train', means)
-      log(throughput.line(step, means))
+      words = throughput.line(step, means)
+      progress.add(step - progress.done, functools.partial(_words, throughput.shown(means)))
+      if not progress.replaces_lines:
+        log(words)
 
   # Killed between a checkpoint and the evaluation that was due there.
   if start and (start == end or (start % config.eval_every == 0 and start not in writer.evaluated)):
     evaluate(start, state.params)
-  for step in range(start, end):
-    rate = np.float32(learning_rate(config, step))
-    state, metrics = stage.step(state, to_devices(next(batches), stage.mesh), rate)
-    interval.add(step, metrics)
-    done = step + 1
-    due_save = done % config.checkpoint_every == 0 or done == end
-    if done % config.log_every == 0 or due_save:
-      tell(done, state)
-    # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
-    # those of a run that nothing disturbed.
-    if stop.here() and done < end:
-      store.finish(done, state, stage.identity, carried=interval.carried())
-      raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
-    if due_save or store.failed():
-      store.save(done, state, stage.identity, final=done == end, carried=interval.carried())
-    if done == end or done % config.eval_every == 0:  # while the checkpoint is being written
-      evaluate(done, state.params)
+  with progress:
+    for step in range(start, end):
+      rate = np.float32(learning_rate(config, step))
+      batch = to_devices(next(batches), stage.mesh)
+      if step == start:
+        log(compile_step(stage.name, stage.step.lower(state, batch, rate), state))
+      state, metrics = stage.step(state, batch, rate)
+      interval.add(step, metrics)
+      done = step + 1
+      due_save = done % config.checkpoint_every == 0 or done == end
+      if done % config.log_every == 0 or due_save:
+        tell(done, state)
+      # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
+      # those of a run that nothing disturbed.
+      if stop.here() and done < end:
+        store.finish(done, state, stage.identity, carried=interval.carried())
+        raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
+      if due_save or store.failed():
+        store.save(done, state, stage.identity, final=done == end, carried=interval.carried())
+      if done == end or done % config.eval_every == 0:  # while the checkpoint is being written
+        evaluate(done, state.params)
   if start < end:
     store.finish(end, state, stage.identity, final=True)
   return state, last
@@ -224,12 +240,17 @@ class _Throughput:
     now, text = time.monotonic(), ''
     if self._step is not None and step > self._step:
       seconds = (now - self._time) / (step - self._step)
-      left = int(seconds * (self._stage.config.steps - step))
+      left = seconds * (self._stage.config.steps - step)
       text = (f' | {self._stage.work_per_step / seconds:,.0f} {self._stage.work_unit}/s '
-              f'| ETA {left // 60}:{left % 60:02d}')
+              f'| ETA {time_words(left)}')
     self._step, self._time = step, now
-    shown = {k: v for k, v in means.items() if k not in ('learning_rate', 'grad_norm')}
-    return f'[{self._stage.name}] step {step}/{self._stage.config.steps} {_words(shown)}{text}'
+    return (f'[{self._stage.name}] step {step}/{self._stage.config.steps} '
+            f'{_words(self.shown(means))}{text}')
+
+  @staticmethod
+  def shown(means: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that a line of progress shows."""
+    return {k: v for k, v in means.items() if k not in ('learning_rate', 'grad_norm')}
 
 
 def _words(values: Mapping[str, float]) -> str:

@@ -209,12 +209,16 @@ def init_sentiment_state(
   model_dim: int, stage: SentimentConfig, mesh: Mesh, *, seed: int
 ) -> TrainState:
   """Fresh state of f_sh (H-19), replicated on every device."""
-  def init(key):
-    params, adam = _init_projection(model_dim, stage, key), Adam.of(stage)
-    return TrainState(step=jnp.zeros((), jnp.int32), params=params, memory=None,
-                      opt_state=adam.transformation().init(params), guard=Guard.fresh(adam))
-
+  init = functools.partial(_init_sentiment_state, model_dim, stage)
   return jax.jit(init, out_shardings=replicated(mesh))(jax.random.key(seed))
+
+
+def sentiment_state_template(model_dim: int, stage: SentimentConfig, mesh: Mesh) -> TrainState:
+  """What `init_sentiment_state` makes, as `jax.ShapeDtypeStruct` with shardings."""
+  abstract = jax.eval_shape(
+    functools.partial(_init_sentiment_state, model_dim, stage), jax.random.key(0))
+  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(
+    leaf.shape, leaf.dtype, sharding=replicated(mesh)), abstract)
 
 
 def sentiment_template(model_dim: int, stage: SentimentConfig, mesh: Mesh) -> Params:
@@ -279,9 +283,24 @@ def _init_params(model_config: ModelConfig, key: jax.Array) -> Params:
   return TransformerXL(shortest).init(key, tokens, init_memory(shortest, 1))['params']
 
 
+def _init_sentiment_state(model_dim: int, stage: SentimentConfig, key: jax.Array) -> TrainState:
+  params, adam = _init_projection(model_dim, stage, key), Adam.of(stage)
+  return TrainState(step=jnp.zeros((), jnp.int32), params=params, memory=None,
+                    opt_state=adam.transformation().init(params), guard=Guard.fresh(adam))
+
+
 def _init_projection(model_dim: int, stage: SentimentConfig, key: jax.Array) -> Params:
   module = Projection.of(stage).module()
   return nn.unbox(module.init(key, jnp.zeros((1, model_dim)))['params'])
+
+
+def bind(update: Callable, seed: int, *extra: Any) -> Callable:
+  """`step(state, batch, learning rate)` of a jitted update, with its `lower(...)`."""
+  def step(state, batch, rate):
+    return update(state, batch, seed, rate, *extra)
+
+  step.lower = lambda state, batch, rate: update.lower(state, batch, seed, rate, *extra)
+  return step
 
 
 def _project(term: FairnessTerm, projection: Params, h: jax.Array) -> jax.Array:

@@ -97,3 +97,24 @@ function tradeoff(points, axis, width, tell) {
         svg('path', {class: p.estimate.within_floor ? 'mark hollow' : 'mark', d: SHAPES[shape(m)](x(p.estimate.value), y(p.y))}));
     }))));
 }
+
+// The loss of every run of a stage by step: training solid, validation dashed with dots.
+function curveChart(part, width) {
+  const height = Math.max(220, Math.min(340, width * .45)), left = 50, right = 14, top = 10, bottom = 40;
+  const all = part.runs.flatMap(run => [...run.train, ...run.valid]);
+  const most = Math.max(1, ...all.map(p => p[0])), y0 = Math.min(...all.map(p => p[1])), y1 = Math.max(...all.map(p => p[1]));
+  const room = Math.max((y1 - y0) * .05, 1e-3), low = y0 - room, high = y1 + room;
+  const x = step => left + step / most * (width - left - right);
+  const y = loss => top + (high - loss) / (high - low) * (height - top - bottom);
+  const line = (points, kind) => points.length ? svg('polyline', {class: `curve ${kind}`, points: points.map(([s, l]) => `${x(s)},${y(l)}`).join(' ')}) : null;
+  const dots = points => points.map(([s, l]) => svg('circle', {class: 'dot', cx: x(s), cy: y(l), r: 2.5}));
+  return svg('svg', {width, height, role: 'img', 'aria-label': `Loss by step, ${part.stage}: ${part.runs.map(run => run.name).join(', ')}`},
+    niceTicks(0, most).map(t => [svg('line', {class: 'grid', x1: x(t), x2: x(t), y1: top, y2: height - bottom}),
+      svg('text', {class: 'quiet', x: x(t), y: height - bottom + 16, 'text-anchor': 'middle'}, count(t))]),
+    niceTicks(low, high).map(t => [svg('line', {class: 'grid', x1: left, x2: width - right, y1: y(t), y2: y(t)}),
+      svg('text', {class: 'quiet', x: left - 6, y: y(t) + 4, 'text-anchor': 'end'}, t)]),
+    svg('text', {x: (left + width - right) / 2, y: height - 6, 'text-anchor': 'middle'}, 'step'),
+    svg('text', {x: 13, y: (top + height - bottom) / 2, 'text-anchor': 'middle',
+      transform: `rotate(-90 13 ${(top + height - bottom) / 2})`}, 'loss'),
+    part.runs.map((run, i) => svg('g', {class: `m${i % 5}`}, line(run.train, 'train'), line(run.valid, 'valid'), dots(run.valid))));
+}

@@ -59,6 +59,20 @@ function renderTradeoff() {
   if (focused) document.getElementById('axis').focus({preventScroll: true});
 }
 
+function renderCurves() {
+  const target = body('curves'), width = Math.max(280, Math.min(820, target.clientWidth));
+  if (!DATA.curves.length) {
+    document.getElementById('curves').hidden = true;
+    return;
+  }
+  const key = i => svg('svg', {width: 22, height: 10, class: 'inline', 'aria-hidden': 'true'},
+    svg('g', {class: `m${i % 5}`}, svg('line', {class: 'curve', x1: 0, x2: 22, y1: 5, y2: 5})));
+  redraw(target, el('p', {class: 'small'}, 'Mean loss by step: solid lines are training, dashed ones with dots validation.'),
+    DATA.curves.map(part => el('figure', {}, el('h3', {}, part.stage), curveChart(part, width),
+      el('div', {class: 'legend'}, part.runs.map((run, i) => [key(i), el('span', {}, run.name)])),
+      part.note ? el('p', {class: 'small muted'}, part.note) : null, table(part.table))));
+}
+
 const OPEN = new Set();  // entries of the ledger that the reader opened
 
 function renderLedger() {
@@ -81,7 +95,7 @@ function renderOnce() {
   document.getElementById('title').append(...plain(DATA.title));
   document.getElementById('subtitle').append(...plain(DATA.subtitle));
   document.getElementById('contents').append(...[['summary', 'In short'], ['map', 'Pairs and sentences'], ['tradeoff', 'Trade-off'],
-    ['numbers', 'Numbers'], ['ledger', 'Ledger'], ['limits', 'Limits'], ['made', 'Provenance']]
+    ...(DATA.curves.length ? [['curves', 'Training']] : []), ['numbers', 'Numbers'], ['ledger', 'Ledger'], ['limits', 'Limits'], ['made', 'Provenance']]
     .map(([id, name]) => el('a', {href: `#${id}`}, name)));
   body('numbers').append(el('p', {class: 'small'}, DATA.legend), ...DATA.absent.map(line => el('p', {class: 'small'}, line)),
     ...DATA.blocks.map(b => el('div', {}, el('h3', {}, b.heading), b.note ? el('p', {class: 'small'}, b.note) : null,
@@ -92,7 +106,7 @@ function renderOnce() {
 }
 
 function render() {
-  for (const draw of [renderTabs, renderSummary, renderMap, renderTradeoff, renderLedger]) draw();
+  for (const draw of [renderTabs, renderSummary, renderMap, renderTradeoff, renderCurves, renderLedger]) draw();
 }
 
 // Changes the state, draws what depends on it, and keeps the choice in the address.

@@ -1,0 +1,124 @@
+"""Progress of work that takes a while: a bar on a terminal, plain lines elsewhere.
+
+The bar is drawn on stderr, only if that is a terminal, and only by the first of several processes:
+what a verb prints on stdout is never mixed with it. Elsewhere a line goes to the log at most every
+ten seconds. Lines that other parts of a run write meanwhile (`write_line`) stand above the bar.
+"""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from fairjax import processes
+
+INTERVAL_SEC = 10.0  # between two plain lines
+BAR_INTERVAL_SEC = 0.2  # between two looks of the bar
+_open_bars: list[Any] = []
+
+
+class Progress:
+  """Shows how far one piece of work is; a context manager.
+
+  Args:
+    what: names the work.
+    total: how much there is to do, None if nobody knows.
+    unit: what is counted.
+    log: gets the plain lines; None: nothing is shown at all.
+    done: what an earlier run has done already; it does not count for the rate.
+    lines: whether there are plain lines; False where the work writes its own.
+
+  Attributes:
+    done: how much is done.
+  """
+
+  def __init__(self, what: str, total: int | None, *, unit: str,
+               log: Callable[[str], None] | None, done: int = 0, lines: bool = True):
+    self.done = done
+    self._what, self._total, self._unit, self._log = what, total, unit, log
+    self._earlier, self._lines = done, lines
+    self._start = self._shown = time.monotonic()
+    self._bar: Any = None
+
+  def __enter__(self) -> 'Progress':
+    if self._log is not None and sys.stderr.isatty() and processes.is_first():
+      from tqdm import tqdm
+      tqdm.set_lock(threading.RLock())  # the default one is shared with processes to be
+      self._bar = tqdm(total=self._total, initial=self.done, desc=self._what, dynamic_ncols=True,
+                       unit=f' {self._unit}', unit_scale=False, file=sys.stderr, leave=False,
+                       mininterval=0, miniters=1)
+      _open_bars.append(self._bar)
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    if self._bar is not None:
+      self._bar.close()
+      _open_bars.remove(self._bar)
+      self._bar = None
+
+  @property
+  def replaces_lines(self) -> bool:
+    """Whether the bar stands where lines on stdout would be seen."""
+    return self._bar is not None and sys.stdout.isatty()
+
+  def skip(self, count: int) -> None:
+    """Counts what an earlier run has done."""
+    self._earlier += count
+    self.done += count
+    if self._bar is not None:
+      self._bar.initial += count
+      self._bar.n += count
+
+  def add(self, count: int = 1, more: Callable[[], str] = str) -> None:
+    """Counts what was done now, and shows it if it is time; only then `more` is asked for words."""
+    self.done += count
+    interval = BAR_INTERVAL_SEC if self._bar is not None else INTERVAL_SEC
+    if self._log is None or time.monotonic() - self._shown < interval:
+      return
+    if self._bar is not None:
+      self._bar.set_postfix_str(more(), refresh=False)
+      self._bar.update(self.done - self._bar.n)
+    elif self._lines:
+      self._log(self.line(more()))
+    self._shown = time.monotonic()
+
+  def line(self, more: str = '') -> str:
+    """The plain line of now: done, total, rate, time left."""
+    seconds = max(time.monotonic() - self._start, 1e-9)
+    rate = (self.done - self._earlier) / seconds
+    words = [f'{self._what}: {self.done:,}' + (
+      '' if self._total is None else f' of {self._total:,}') + f' {self._unit}']
+    if rate:
+      words.append(f'{rate:,.0f} {self._unit}/s' if rate >= 10 else f'{rate:.2g} {self._unit}/s')
+    if more:
+      words.append(more)
+    if rate and self._total is not None:
+      words.append(f'ETA {time_words((self._total - self.done) / rate)}')
+    return ', '.join(words)
+
+
+def time_words(seconds: float) -> str:
+  """A time as minutes and seconds, with hours where there are some.
+
+  >>> time_words(75), time_words(-1), time_words(3 * 3600 + 59.7)
+  ('1:15', '0:00', '3:00:59')
+  """
+  minutes, rest = divmod(int(max(seconds, 0)), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f'{hours}:{minutes:02d}:{rest:02d}' if hours else f'{minutes}:{rest:02d}'
+
+
+def write_line(line: str, file: TextIO) -> None:
+  """Writes a line at once, above a bar that is being drawn; also into a pipe."""
+  with contextlib.ExitStack() as stack:
+    if _open_bars:
+      from tqdm import tqdm
+      stack.enter_context(tqdm.external_write_mode(file=file))
+    print(line, file=file, flush=True)
+
+
+def print_line(line: str) -> None:
+  """Prints a line of a log on stdout."""
+  write_line(line, sys.stdout)

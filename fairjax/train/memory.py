@@ -1,0 +1,169 @@
+"""What a stage needs of each device's memory, told before its first step.
+
+What the train state needs follows from its shapes and shardings; the rest the compiler knows. The
+step that is compiled for this is the one that runs: JAX keeps it, nothing is compiled twice.
+"""
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import jax
+
+from fairjax.errors import UserError
+from fairjax.train.update import TrainState
+
+_OUT_OF_MEMORY = re.compile(
+  r'Ran out of memory.*?(?:\((?P<required>[\d.]+[KMGT]?)\) exceeds available HBM|'
+  r'Used (?P<used>[\d.]+[KMGT]?) of )', re.S)
+_UNITS = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class StateBytes:
+  """Bytes of a train state on one device.
+
+  Attributes:
+    parameters: of the model.
+    optimizer: its moments.
+    hidden: the memory, hidden states of earlier segments.
+    gradients: as many as of the parameters; all are there before the first parameter changes,
+      since their norm is clipped. They are no part of the state, but the step needs them beside it.
+  """
+
+  parameters: int
+  optimizer: int
+  hidden: int
+  gradients: int
+
+  @classmethod
+  def of(cls, state: TrainState) -> 'StateBytes':
+    """Of a state of arrays, or of `jax.ShapeDtypeStruct` with shardings."""
+    parameters = device_bytes(state.params)
+    return cls(parameters, device_bytes(state.opt_state), device_bytes(state.memory), parameters)
+
+  @property
+  def least(self) -> int:
+    """What a step needs at least."""
+    return self.parameters + self.optimizer + self.hidden + self.gradients
+
+  def words(self) -> str:
+    """The parts of the state in words."""
+    return (f'parameters {size_words(self.parameters)}, optimizer {size_words(self.optimizer)}, '
+            f'memory {size_words(self.hidden)}')
+
+
+def device_bytes(tree: Any) -> int:
+  """Bytes of the leaves of a tree on one device, by their shardings."""
+  return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+             for leaf in jax.tree.leaves(tree))
+
+
+def program_bytes(compiled: Any) -> dict[str, int]:
+  """What a compiled program needs on one device; {} where the compiler does not tell.
+
+  Returns:
+    `arguments`, `temporaries`, `outputs`, `aliased` (outputs that reuse an argument) and `code`.
+  """
+  stats = compiled.memory_analysis()
+  if stats is None:
+    return {}
+  return {'arguments': stats.argument_size_in_bytes, 'temporaries': stats.temp_size_in_bytes,
+          'outputs': stats.output_size_in_bytes, 'aliased': stats.alias_size_in_bytes,
+          'code': stats.generated_code_size_in_bytes}
+
+
+def required_bytes(program: dict[str, int]) -> int:
+  """Bytes in use at once: the sum of `program_bytes`, aliased ones once."""
+  return sum(program.values()) - 2 * program['aliased']
+
+
+def device_limit() -> int | None:
+  """Bytes of one of this process's devices that programs may use; None where nobody knows (CPU)."""
+  return (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
+
+
+def check_state(name: str, state: TrainState) -> None:
+  """Refuses a state that its devices certainly cannot hold beside its gradients.
+
+  Args:
+    name: of the stage.
+    state: `jax.ShapeDtypeStruct` with shardings; no array is made.
+
+  Raises:
+    UserError: it does not fit; the line says by how much.
+  """
+  found, limit = StateBytes.of(state), device_limit()
+  if limit is not None and found.least > limit:
+    raise _too_large(name, found.least, limit, f'at least {size_words(found.least)} of each device '
+                     f'({found.words()}, gradients {size_words(found.gradients)})')
+
+
+def compile_step(name: str, lowered: Any, state: TrainState) -> str:
+  """Compiles a step, for this call and for those that follow; says what it needs.
+
+  Args:
+    name: of the stage.
+    lowered: the step, for the very arguments that it will be called with.
+    state: one of them.
+
+  Returns:
+    One line.
+
+  Raises:
+    UserError: a device cannot hold it; the line says by how much.
+  """
+  found, limit = StateBytes.of(state), device_limit()
+  try:
+    compiled = lowered.compile()
+  except Exception as e:  # JaxRuntimeError: its type does not tell out of memory from the rest
+    needed = out_of_memory(str(e))
+    if needed is None:
+      raise
+    raise _too_large(name, needed, limit, f'{size_words(needed)} of each device, says the compiler '
+                     f'({found.words()})') from None
+  program, head = program_bytes(compiled), f'[{name}] memory of each device: {found.words()}'
+  if not program:
+    return f'{head}, gradients {size_words(found.gradients)}; the compiler does not tell the rest'
+  needed = required_bytes(program)
+  rest = f'activations, gradients and workspace {size_words(program["temporaries"])}'
+  if limit is not None and needed > limit:
+    raise _too_large(name, needed, limit, f'{size_words(needed)} of each device ({found.words()}, '
+                     f'{rest})')
+  of = '' if limit is None else f' of {size_words(limit)}'
+  return f'{head}, {rest}; in all {size_words(needed)}{of}'
+
+
+def out_of_memory(message: str) -> int | None:
+  """Bytes that the compiler says a program needs; None if the message is about something else.
+
+  >>> out_of_memory('Ran out of memory in memory space hbm. Used 20.5K of 15.75G hbm.')
+  20992
+  """
+  found = _OUT_OF_MEMORY.search(message)
+  if found is None:
+    return None
+  text = found['required'] or found['used']
+  number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, '')
+  return int(float(number) * _UNITS[unit])
+
+
+def size_words(size: int) -> str:
+  """Bytes in words.
+
+  >>> size_words(3 * 2**30 // 2), size_words(2**20), size_words(700)
+  ('1.50 GiB', '1.0 MiB', '0.7 KiB')
+  """
+  if size >= 2**30:
+    return f'{size / 2**30:,.2f} GiB'
+  return f'{size / 2**20:.1f} MiB' if size >= 2**20 else f'{size / 2**10:.1f} KiB'
+
+
+def _too_large(name: str, needed: int, limit: int | None, words: str) -> UserError:
+  over = '' if limit is None else (
+    f', which has {size_words(limit)}: {size_words(needed - limit)} too much')
+  return UserError(
+    f'[{name}] does not fit: it needs {words}{over}. Parameters and optimizer shrink with '
+    '--config.mesh.fsdp and --config.mesh.model, activations with more parts, more devices or '
+    '--config.model.remat=full; fairjax compile finds the smallest slice')
