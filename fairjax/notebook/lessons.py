@@ -55,7 +55,8 @@ def pair_table(
   found = paired_samples(
     {m.name: job.records(m) for m in job.models if not models or m.name in models},
     values=values, templates=templates, samples=samples)
-  body = [[_short(job, model), sample.prefixes[values[0]].replace(values[0], f'[{job.attribute.name}]'),
+  blank = f'[{job.attribute.name}]'
+  body = [[_short(job, model), sample.prefixes[values[0]].replace(values[0], blank),
            *(texts[value] or '\u2013' for value in values)]
           for sample in found for model, texts in sample.continuations.items()]
   one = len({line[0] for line in body}) == 1  # one model needs no column of names
