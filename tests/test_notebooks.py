@@ -306,7 +306,7 @@ def test_quickstart_recovers_the_planted_bias_and_lowers_it(execute):
   value, floor = value_and_floor(baseline['I.F. (floor)'])
   assert floor < 0.5 * planted < value < 1.2 * planted
   before, after = shown.table('model', 'PPL', 'KL')
-  assert (before['model'], after['model']) == ('baseline', 'country-embedding-10')
+  assert (before['model'], after['model']) == ('baseline', 'embedding-10')
   assert value_and_floor(after['I.F. (floor)'])[0] < 0.5 * value_and_floor(
     before['I.F. (floor)'])[0]
   assert float(before['PPL']) < float(after['PPL']) < 1.3 * float(before['PPL'])
@@ -314,7 +314,7 @@ def test_quickstart_recovers_the_planted_bias_and_lowers_it(execute):
   probabilities = [float(row['P(positive)']) for row in shown.table('value', 'a document')]
   assert probabilities == [0.05, 0.55, 0.95]
   pairs = shown.table('model', 'prompt', 'Chile', 'Iceland')
-  assert [row['model'] for row in pairs] == 6 * ['baseline', 'country-embedding-10']
+  assert [row['model'] for row in pairs] == 6 * ['baseline', 'embedding-10']
   assert len(shown.of('image/png')) == 2
 
 
@@ -323,10 +323,10 @@ def test_tradeoff_shows_the_curve_and_refuses_erasure(execute):
   shown = execute('tradeoff')
   assert shown.noise == []
   rows = shown.table('model', 'PPL', 'KL')
-  names = [f'country-embedding-{weight}' for weight in (1, 10, 1000)]
+  names = [f'embedding-{weight}' for weight in (1, 10, 1000)]
   assert [row['model'] for row in rows] == ['baseline', *names]
   baseline, *models = [value_and_floor(row['I.F. (floor)']) for row in rows]
-  assert baseline[0] > baseline[1] and rows[0]['reading'] == 'above noise'
+  assert baseline[0] > baseline[1] and 'within noise' not in rows[0]['I.F. (floor)']
   assert models[0][0] > models[1][0] and models[-1][0] < 0.25 * baseline[0]
   refused = {row['model']: row['refused because'] for row in shown.table('model', 'KL kept')}
   assert 'KL fell to' in refused['country-embedding-1000']

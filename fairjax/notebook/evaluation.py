@@ -222,7 +222,7 @@ def draw_pair(
   template, values = largest_cell(row, scorer.name)
   return Figure(plot_pair(
     path, generations=generations, scores=score_generations(generations, scorer, scores_path),
-    template=template, values=values, scorer=scorer.name))
+    template=template, values=values, scorer=scorer.name, stacked=True))
 
 
 def _scorer(

@@ -55,7 +55,8 @@ def pair_table(
   found = paired_samples(
     {m.name: job.records(m) for m in job.models if not models or m.name in models},
     values=values, templates=templates, samples=samples)
-  body = [[model, sample.prefixes[values[0]].replace(values[0], '\u2026'),
+  blank = f'[{job.attribute.name}]'
+  body = [[_short(job, model), sample.prefixes[values[0]].replace(values[0], blank),
            *(texts[value] or '\u2013' for value in values)]
           for sample in found for model, texts in sample.continuations.items()]
   one = len({line[0] for line in body}) == 1  # one model needs no column of names
@@ -88,12 +89,12 @@ def summary_table(job: Job) -> Table:
   body = []
   for row in model_rows(job):
     found = row.estimate(_SCORER, 'individual_fairness')
+    within = ', within noise' if found['within_floor'] else ''
     body.append([
-      row.name, f"{row.perplexity['word']:.2f}",
-      f"{found['value']:.4f} ({found['null_p95']:.4f})",
-      'within noise' if found['within_floor'] else 'above noise',
+      _short(job, row.name), f"{row.perplexity['word']:.2f}",
+      f"{found['value']:.4f} ({found['null_p95']:.4f}){within}",
       cell(row, 'distinct_word_divergence'), cell(row, 'next_token_divergence')])
-  return Table(['model', 'PPL', 'I.F. (floor)', 'reading', 'words (floor)', 'KL'], body)
+  return Table(['model', 'PPL', 'I.F. (floor)', 'words (floor)', 'KL'], body)
 
 
 def weight_figure(job: Job) -> Figure:
@@ -130,6 +131,11 @@ def floor_figure(job: Job, names: Sequence[str], *, counts: Sequence[int]) -> Fi
         generations.sample_scores(scores), counts,
         permutations=job.config.measure.permutations, seed=job.config.seed)]
   return Figure(plot_floors(job.workdir / 'figures' / 'floors', models=found))
+
+
+def _short(job: Job, model: str) -> str:
+  """Name of a model without that of the attribute, for narrow tables."""
+  return model.removeprefix(f'{job.attribute.name}-')
 
 
 def _by_probability(config: Config) -> list[tuple[float, str]]:

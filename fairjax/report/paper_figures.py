@@ -67,7 +67,7 @@ def model_rows(
 
 def plot_pair(
   path: str | os.PathLike, *, generations: Generations, scores: np.ndarray, template: int | str,
-  values: tuple[str, str], scorer: str, examples: int = 3, bins: int = 20,
+  values: tuple[str, str], scorer: str, examples: int = 3, bins: int = 20, stacked: bool = False,
 ) -> list[pathlib.Path]:
   """Score distributions of two values of one template, W1, and samples (Fig. 1, H-07).
 
@@ -80,6 +80,7 @@ def plot_pair(
     scorer: name, for the axis.
     examples: continuations of each value, at evenly spaced ranks of the score.
     bins: of the histograms; W1 is exact and does not depend on them.
+    stacked: the samples above the distributions, for narrow screens; else beside them.
 
   Returns:
     The PNG and the SVG file.
@@ -91,8 +92,11 @@ def plot_pair(
   distance = wasserstein_1(*(scores[rows] for rows in columns))
   plt = pyplot()
   with plt.rc_context(STYLE):
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout='constrained',
-                                         gridspec_kw={'width_ratios': (1.3, 1)})
+    if stacked:
+      figure, (left, right) = plt.subplots(2, 1, figsize=(5.2, 4.6), layout='constrained')
+    else:
+      figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout='constrained',
+                                           gridspec_kw={'width_ratios': (1.3, 1)})
     lines = []
     for value, rows, colour in zip(values, columns, _PAIR_COLOURS, strict=True):
       right.hist(scores[rows], bins=np.linspace(0, 1, bins + 1), density=True, alpha=0.5,
