@@ -467,6 +467,17 @@ def test_a_page_without_curves_has_no_section_for_them(browser, models, tmp_path
   assert 'Training' not in browser.text('#contents')
 
 
+def test_a_page_on_which_nothing_was_measured_is_drawn_to_its_end(browser, tmp_path):
+  write_report(tmp_path, rows=[ModelRow('m', 'baseline')], attribute='a', curves=CURVES)
+  browser.events.clear()
+  browser.open(f'file://{tmp_path / "index.html"}')
+  assert browser.complaints == []
+  assert browser.js("document.querySelectorAll('#curves polyline').length") == 4
+  assert browser.js("[...document.querySelectorAll('section')].filter(e => e.hidden)"
+                    ".map(e => e.id)") == ['map', 'tradeoff']
+  assert 'H-05' in browser.text('#ledger')
+
+
 def test_an_address_leads_back_to_the_cell(page, report):
   page.click('#cell-0-1')
   page.js('history.back()')

@@ -235,7 +235,7 @@ def test_a_lost_or_damaged_done_marker_is_made_again(tmp_path, uninterrupted, da
 @pytest.mark.tf
 def test_an_imported_model_is_not_trained_when_its_done_marker_is_lost(tmp_path, uninterrupted):
   curriculum = _curriculum(tmp_path)
-  curriculum.import_lm(uninterrupted['lm'].params)
+  curriculum.import_lm(uninterrupted['lm'].params, source={'by': 'a test'})
   (tmp_path / 'lm' / 'DONE').unlink()
   assert _train(curriculum, 'lm').digest == uninterrupted['lm'].digest
 

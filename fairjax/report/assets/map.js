@@ -22,6 +22,10 @@ function pairOrder(cells) {
 }
 
 function renderMap() {
+  if (!DATA.scorers.length) {  // nothing was measured: the other sections stand
+    document.getElementById('map').hidden = true;
+    return;
+  }
   const target = body('map'), cells = cellsOf(), model = DATA.models[STATE.model];
   const focused = document.activeElement?.id;
   const controls = el('div', {class: 'controls'},
