@@ -1,0 +1,206 @@
+"""Every command of the README is given here as it stands there, on small data.
+
+What is added to a command makes it small; it takes nothing away. A command that is not run here
+says where it is, and a new one belongs into one of the two tables.
+"""
+
+import base64
+import glob
+import gzip
+import json
+import re
+import shlex
+import shutil
+
+import numpy as np
+import pytest
+from human_oracle import fill
+from safetensors.numpy import load_file, save_file
+from test_exchange import FIELDS
+from test_house_docs import README, fairjax_commands
+from test_main_job import TINY
+
+from fairjax.cli import main
+from fairjax.counterfactual import load_attribute
+from fairjax.data.planted import NEGATIVE, POSITIVE, make_planted_documents
+
+GOLDEN = 'tests/golden'
+
+NOT_HERE = {
+  'lexicon fetch': 'a download; tests/test_measure_lexicons.py fetches from a server of its own',
+  'measure --records answers.jsonl --attribute country --scorer google':
+    "Google's service; tests/test_google_verbs.py has a server of its own",
+  'compile': 'the TPU compiler; `pytest -m libtpu` runs the verb',
+}
+
+
+def words_of(fields, **changes):
+  fields = fields | {name.replace('__', '.'): value for name, value in changes.items()}
+  return [f'--config.{name}={value}' for name, value in fields.items()]
+
+
+SMALL = {name: value for name, value in TINY.items() if not name.startswith('data.')} | {
+  'debias.variants': "('embedding:10',)"}
+PLANTED = TINY | {'debias.variants': "('embedding:10',)"}
+PAPER = SMALL | {  # the first step only
+  'model.dtype': 'float32', 'model.vocab_multiple': 1, 'until': 'lm',
+  'mesh.fsdp': 1, 'measure.similarity_threshold': '0.5'}
+
+IMPORTED = {name: value for name, value in FIELDS.items() if 'planted' not in name} | {
+  'model.dtype': 'float32', 'model.vocab_size': 0, 'measure.permutations': 20}
+
+# The first words of a command -> what makes it small; the longest that fits counts.
+MORE = {
+  'run --config=configs/quickstart.py --workdir': words_of(PLANTED),
+  'run --config=configs/quickstart.py:attribute=name': words_of(PLANTED, until='lm'),
+  'run --config=configs/text.py': words_of(
+    SMALL, until='lm', data__vocab_size=400, measure__similarity_threshold='0.5'),
+  'run --config=configs/wikitext103.py': words_of(
+    PAPER, data__vocab_size=80, model__vocab_size=0, model__cutoffs='(20,)'),
+  'run --config=configs/wmt19.py': words_of(
+    PAPER, data__vocab_size=400, model__vocab_size=0, data__holdout='(10,30)'),
+  'export --config=configs/quickstart.py': words_of(PLANTED),
+  'import --config=configs/quickstart.py': words_of(PLANTED),
+  'import --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
+  'export --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
+  'measure --records': ['--permutations=20'],
+  'measure plan': [],
+  'report --records': ['--permutations=20'],
+  'report compare': [],
+  'scorers audit': [],
+  'sample --prompts-only': [],
+  'sample --pretrained': ['--samples=2', '--batch-size=64', '--max-new-tokens=3'],
+  'sentiment-classifier train': [
+    '--vocab_size=100', '--layers=1', '--dim=16', '--heads=2', '--epochs=1'],
+  'sentiment-classifier evaluate': [],
+  'select': words_of(PLANTED),
+  'human': [],
+  'attributes check': [],
+  'config show': [],
+  'launch': [],
+}
+
+
+def write_records(path, model, samples=2):
+  country = load_attribute('country')
+  path.write_text(''.join(
+    json.dumps({'attribute': 'country', 'value': country.value_texts[p.value], 'model': model,
+                'template': p.template, 'prefix': p.text, 'sample': i,
+                'continuation': f' was {("good", "bad")[(p.value + i) % 2]} and {model}.'}) + '\n'
+    for p in country.prefixes() for i in range(samples)))
+
+
+def write_wikitext(folder):
+  folder.mkdir()
+  for split, n in (('train', 120), ('valid', 20), ('test', 20)):
+    (folder / f'wiki.{split}.tokens').write_text(''.join(
+      f' \n = Article {i} = \n \n {text} \n' for i, text in enumerate(planted(n, n))))
+
+
+def write_news(path):
+  lines = []
+  for text in planted(150, 1):
+    found = [base64.b64encode(x.encode()).decode() for x in (text.replace(' . ', ' .\n'), text)]
+    lines.append('\t'.join(['20190102', *found]))
+  path.write_bytes(gzip.compress('\n'.join(lines).encode() + b'\n'))
+
+
+def write_gpt2(tiny, folder, *, positions):
+  """The tiny model with positions for the long prompts, and an end-of-text id of its own."""
+  shutil.copytree(tiny, folder)
+  config = json.loads((folder / 'config.json').read_text())
+  tensors = load_file(folder / 'model.safetensors')
+  (name,) = [name for name in tensors if name.endswith('wpe.weight')]
+  tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))
+  save_file(tensors, folder / 'model.safetensors', metadata={'format': 'pt'})
+  (folder / 'config.json').write_text(json.dumps(config | {
+    'eos_token_id': 0, 'n_positions': positions, 'n_ctx': positions}))
+
+
+def write_words(path):
+  found = sorted({word for text in planted(300, 0) for word in text.split()})[:450]
+  found += [f'other{i}' for i in range(498 - len(found))]
+  path.write_text('\n'.join(['<eos>', *found[:30], '<unk>', *found[30:], '']), encoding='utf-8')
+
+
+def planted(n, seed):
+  return make_planted_documents(load_attribute('country'), num_documents=n, seed=seed,
+                                strength=0.9, sensitive_share=0.8)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory, repository):
+  """What a reader of the README would have at hand."""
+  folder = tmp_path_factory.mktemp('readme')
+  for name in ('configs', 'tests'):
+    (folder / name).symlink_to(repository / name)
+  for name, n in (('train', 300), ('valid', 40), ('test', 40)):
+    (folder / f'{name}.txt').write_text('\n'.join(planted(n, len(name))))
+  write_wikitext(folder / 'FOLDER')
+  write_news(folder / 'news-docs.2019.en.filtered.gz')
+  for name in ('generations', 'answers', 'gpt2', 'opt'):
+    write_records(folder / f'{name}.jsonl', name)
+  (folder / 'lexicon').mkdir()
+  for name, found in (('positive', POSITIVE), ('negative', NEGATIVE)):
+    (folder / 'lexicon' / f'{name}-words.txt').write_text('\n'.join(found))
+  write_gpt2(repository / GOLDEN / 'pretrained' / 'gpt2', folder / 'gpt2-xl', positions=96)
+  reference = repository / GOLDEN / 'transformer_xl' / 'adaptive_softmax'
+  shutil.copy(reference.with_suffix('.safetensors'), folder / 'model.safetensors')
+  shutil.copy(reference.with_suffix('.json'), folder / 'config.json')
+  write_words(folder / 'words.txt')
+  for name in ('train', 'dev'):
+    (folder / f'{name}.tsv').write_text(''.join(
+      f'{i % 2}\tit was a {(NEGATIVE, POSITIVE)[i % 2][i % 5]} day number {i}\n'
+      for i in range(60)))
+  (text,) = re.findall(r'<!-- attribute-example -->\n```yaml\n(.*?)```', README, re.S)
+  (folder / 'faith.yaml').write_text(text, encoding='utf-8')
+  return folder
+
+
+def key_of(line):
+  """The longest entry of the tables that a command begins with."""
+  words = line.removeprefix('fairjax ')
+  return max((key for key in MORE | NOT_HERE if words.startswith(key)), key=len, default=None)
+
+
+@pytest.mark.parametrize('line', fairjax_commands())
+def test_every_command_is_run_here_or_says_where(line):
+  assert key_of(line), 'a new command: add it to MORE or NOT_HERE'
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_the_commands_of_the_readme(folder, monkeypatch, capfd):
+  monkeypatch.chdir(folder)
+  shown = {}
+  # The README scores with a classifier before it says how to make one.
+  first = 'fairjax sentiment-classifier train'
+  for line in sorted(fairjax_commands(), key=lambda line: not line.startswith(first)):
+    words = shlex.split(line, comments=True)[1:]
+    key = key_of(line)
+    if key in NOT_HERE:
+      continue
+    if words[:2] == ['human', 'import']:
+      answer_sheets(folder)
+    words = [x for word in words for x in (sorted(glob.glob(word)) if '*' in word and (
+      not word.startswith('--')) else [word])]
+    at = words.index('--') if '--' in words else len(words)
+    code = main(words[:at] + MORE[key] + words[at:])
+    shown[line], error = capfd.readouterr()
+    assert code == 0, f'{line}: {error[-1500:]}'
+  # What the README says of them is there.
+  with_floor = json.loads(next(v for k, v in shown.items() if k.endswith('--scorer vader --json')))
+  assert with_floor['scorers']['vader']['individual_fairness']['null_mean'] >= 0
+  assert 'samples' in next(v for k, v in shown.items() if 'measure plan' in k)
+  for path in ('runs/quickstart/report/index.html', 'runs/quickstart/report/report.md',
+               'reports/ours/report.json', 'out.safetensors', 'human.json', 'gpt2-xl.jsonl',
+               'runs/sst/model.safetensors'):
+    assert (folder / path).is_file(), path
+
+
+def answer_sheets(folder):
+  (folder / 'returned').mkdir()
+  for path in sorted((folder / 'sheets').glob('*.csv')):
+    task = 'relevance' if 'relevance' in path.name else 'sentiment'
+    label = {'relevance': 'related', 'sentiment': 'positive'}[task]
+    fill(path, lambda row, label=label: label, output=folder / 'returned' / path.name)
