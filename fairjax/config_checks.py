@@ -67,7 +67,7 @@ def check_model(m: ModelConfig, check: Callable, one_of: Callable) -> None:
   check(m.num_layers >= 2, 'model.num_layers must be at least 2 (h-bar averages two layers, H-20)')
   check(m.final_norm or not m.h_bar_final_norm,
         'model.h_bar_final_norm needs model.final_norm=True')
-  check(m.memory_len >= 0, 'model.memory_len must not be negative')
+  check(m.memory_len >= 1, 'model.memory_len must be at least 1 (an empty memory cannot be saved)')
   check(m.vocab_size >= 0, 'model.vocab_size must not be negative (0: that of the vocabulary)')
   check(m.clamp_len >= -1, 'model.clamp_len must be -1 (none) or a distance')
   check(m.init_std > 0, 'model.init_std must be positive')

@@ -148,6 +148,7 @@ SECTIONS: dict[str, list[Case]] = {
          "model.norm='mid' is not one of post, pre; lm.steps must be positive"),
     Case('a tuple that is nested too deep', f'{SHOW} --config.data.holdout=' + '(' * 300,
          "((((...' is not a valid tuple"),
+    Case('a model without memory', f'{SHOW} --config.model.memory_len=0', 'at least 1'),
     Case('no scorer', f'{SHOW} --config.measure.scorers=()', 'names no scorer'),
   ],
   'Workdirs': [
