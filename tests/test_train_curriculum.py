@@ -233,6 +233,32 @@ def test_a_lost_or_damaged_done_marker_is_made_again(tmp_path, uninterrupted, da
 
 
 @pytest.mark.tf
+@pytest.mark.parametrize('damage', ['lost', 'empty', 'first line', 'last line'])
+def test_metrics_that_are_lost_come_back_from_the_checkpoint(tmp_path, uninterrupted, damage):
+  stop, lines = DelayedStop(), []
+
+  def interrupt(line):
+    if '[lm] step 4/' in line:
+      stop.steps = 1
+
+  with pytest.raises(Preempted):
+    _train(_curriculum(tmp_path, stop=stop, log=interrupt), 'lm')
+  path = tmp_path / 'lm' / 'metrics.jsonl'
+  whole = path.read_bytes().splitlines(keepends=True)
+  assert len(whole) == 4  # steps 2, 3 and 4, and the evaluation at 3
+  if damage == 'lost':
+    path.unlink()
+  else:
+    path.write_bytes({'empty': b'', 'first line': b''.join(whole[1:]),
+                      'last line': b''.join(whole[:-1]) + whole[-1].replace(b'4', b'5')}[damage])
+  found = _train(_curriculum(tmp_path, log=lines.append), 'lm')
+  assert sum('not what was written: its 4 lines up to step 5' in line for line in lines) == 1
+  expected = uninterrupted['lm'].directory / 'metrics.jsonl'
+  assert path.read_bytes() == expected.read_bytes()
+  assert found.digest == uninterrupted['lm'].digest
+
+
+@pytest.mark.tf
 def test_an_imported_model_is_not_trained_when_its_done_marker_is_lost(tmp_path, uninterrupted):
   curriculum = _curriculum(tmp_path)
   curriculum.import_lm(uninterrupted['lm'].params, source={'by': 'a test'})

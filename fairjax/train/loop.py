@@ -99,13 +99,15 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
   check_state(stage.name, stage.state_template())
   store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints, log=log)
   try:
-    state, start, final, carried = stage.init_state(), 0, False, None
+    state, start, final, carried = stage.init_state(), 0, False, {}
     found = store.restore(state, stage.identity)
     if found is not None:
       start, state, final, carried = found
+      carried = carried or {}
       log(f'[{stage.name}] resumes after step {start} of {stage.config.steps}')
     end = start if final else stage.config.steps
-    writer = MetricWriter(stage.directory, first_step=start, log=log)
+    writer = MetricWriter(stage.directory, first_step=start, saved=carried.get('metrics'),
+                          log=log)
     # At the end there is nothing to read, and the data may be too short to lay out again.
     batches = stage.batches(start) if start < end else iter(())
     try:
@@ -125,7 +127,7 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
 
 def _train(stage, state, start, end, carried, batches, store, writer, stop, log):
   """Runs the steps from `start`; returns the state and the last validation metrics."""
-  config, interval, last = stage.config, IntervalMetrics(carried), {}
+  config, interval, last = stage.config, IntervalMetrics(carried.get('interval')), {}
   throughput, skips = _Throughput(stage), _Skips(stage, start, log)
   progress = Progress(f'[{stage.name}]', config.steps, unit='steps', log=log, done=start,
                       lines=False)
@@ -138,11 +140,14 @@ def _train(stage, state, start, end, carried, batches, store, writer, stop, log)
     log(f'[{stage.name}] step {step} validation: ' + _words(last))
     throughput.pause()
 
+  def carried_now():
+    return {'interval': interval.carried(), 'metrics': list(writer.lines)}
+
   def tell(step, state):
     means, made = interval.flush()
     skips.add(made)
     if skips.in_a_row >= config.max_skipped:
-      skips.give_up(store, state)
+      skips.give_up(store, state, writer.lines)
     if made:
       writer.write(step, 'train', means)
       words = throughput.line(step, means)
@@ -168,14 +173,14 @@ def _train(stage, state, start, end, carried, batches, store, writer, stop, log)
       # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
       # those of a run that nothing disturbed.
       if stop.here() and done < end:
-        store.finish(done, state, stage.identity, carried=interval.carried())
+        store.finish(done, state, stage.identity, carried=carried_now())
         raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
       if due_save or store.failed():
-        store.save(done, state, stage.identity, final=done == end, carried=interval.carried())
+        store.save(done, state, stage.identity, final=done == end, carried=carried_now())
       if done == end or done % config.eval_every == 0:  # while the checkpoint is being written
         evaluate(done, state.params)
   if start < end:
-    store.finish(end, state, stage.identity, final=True)
+    store.finish(end, state, stage.identity, final=True, carried=carried_now())
   return state, last
 
 
@@ -202,7 +207,7 @@ class _Skips:
                 f'not finite, or a spike), the first at step {skipped[0]}, batch: '
                 f'{self._stage.batch_name(skipped[0])}')
 
-  def give_up(self, store: CheckpointStore, state: Any) -> None:
+  def give_up(self, store: CheckpointStore, state: Any, lines: list[dict[str, Any]]) -> None:
     """Saves the state of the last good step and where the bad batches are; ends the run.
 
     Skipped updates leave everything but the counters as it was, so that this state is still here.
@@ -213,7 +218,8 @@ class _Skips:
       guard = state.guard.replace(in_a_row=state.guard.in_a_row * 0,
                                   total=state.guard.total - count)
       state = state.replace(step=state.step - count, guard=guard)
-      store.finish(good, state, stage.identity)
+      store.finish(good, state, stage.identity, carried={
+        'metrics': [line for line in lines if line['step'] <= good]})
     path = stage.directory / 'diverged.json'
     if processes.is_first():
       write_json(path, {'stage': stage.name, 'last_good_step': good, 'skipped': [

@@ -4,7 +4,7 @@ import json
 import math
 import pathlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -58,27 +58,42 @@ class IntervalMetrics:
 class MetricWriter:
   """Appends to `metrics.jsonl` and to `tensorboard/` of one stage's folder.
 
-  On resume, lines of steps after the restored one are cut away, because they are run again, and so
-  are damaged lines, which are counted. TensorBoard files need the `train` extra; without it a line
-  says that they are not written. In a group of processes the first one writes.
+  On resume, lines of steps after the restored one are cut away, because they are run again. If the
+  others are not those that the checkpoint remembers, these are written again, with a warning.
+  TensorBoard files need the `train` extra; without it a line says that they are not written. In a
+  group of processes the first one writes.
+
+  Args:
+    directory: of the stage.
+    first_step: the restored step, 0 at the start.
+    saved: `lines` at that step; None: nobody remembers them.
+    log: gets warnings.
 
   Attributes:
+    lines: what is in the file.
     evaluated: steps whose validation metrics are in the file.
   """
 
-  def __init__(self, directory: pathlib.Path, *, first_step: int, log: Callable[[str], None]):
+  def __init__(self, directory: pathlib.Path, *, first_step: int,
+               saved: Sequence[dict[str, Any]] | None = None, log: Callable[[str], None]):
     self._file = self._tensorboard = None
     path = directory / 'metrics.jsonl'
-    lines, damaged = _read_lines(path)
-    kept = [line for line in lines if line['step'] <= first_step]
-    self.evaluated = {line['step'] for line in kept if line['kind'] == 'valid'}
+    found, damaged = _read_lines(path)
+    # An evaluation at the restored step comes after the save: the checkpoint does not know it.
+    kept = [line for line in found if line['step'] <= first_step]
+    later = [line for line in kept if (line['step'], line['kind']) == (first_step, 'valid')]
+    self.lines = kept if saved is None else [*saved, *(x for x in later if x not in saved)]
+    self.evaluated = {line['step'] for line in self.lines if line['kind'] == 'valid'}
     if not processes.is_first():
       return
     directory.mkdir(parents=True, exist_ok=True)
-    if damaged:
+    if kept != self.lines:
+      log(f'WARNING: {path} is not what was written: its {len(self.lines)} lines up to step '
+          f'{first_step} are written again, as the checkpoint remembers them')
+    elif damaged:
       log(f'WARNING: {path}: {len(damaged)} damaged lines are left out (first: {damaged[0]})')
     with atomic_write(path) as file:
-      file.write(''.join(map(_line, kept)).encode('utf-8'))
+      file.write(''.join(map(_line, self.lines)).encode('utf-8'))
     self._file = path.open('a', encoding='utf-8')
     try:
       from clu.metric_writers import SummaryWriter
@@ -91,10 +106,12 @@ class MetricWriter:
     """Writes one line `{"step", "kind", name: value...}`; kind is train or valid."""
     if kind == 'valid':
       self.evaluated.add(step)
+    line = {'step': step, 'kind': kind} | {
+      name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+    self.lines.append(line)
     if self._file is None:
       return
-    self._file.write(_line({'step': step, 'kind': kind} | {
-      name: value if math.isfinite(value) else str(value) for name, value in values.items()}))
+    self._file.write(_line(line))
     self._file.flush()
     if self._tensorboard:
       self._tensorboard.write_scalars(step, {f'{kind}/{k}': v for k, v in values.items()})
