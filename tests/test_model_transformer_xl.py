@@ -266,12 +266,13 @@ def test_kept_keys_and_values_give_what_kept_states_give(norm):
         lambda x: jnp.asarray(x, jnp.float64), oracle.make_params(config))
       model, rng = TransformerXL(config), np.random.default_rng(0)
       memories = [init_memory(config, 2, cached=cached) for cached in (False, True)]
+      apply = jax.jit(model.apply)
       for i in range(4):
         tokens = jnp.asarray(rng.integers(0, config.vocab_size, size=(2, 5)), jnp.int32)
         found = []
         for j, memory in enumerate(memories):
           memory = memory.reset(jnp.array([False, i == 2]))
-          output = model.apply({'params': params}, tokens, memory)
+          output = apply({'params': params}, tokens, memory)
           memories[j] = output.memory
           found.append(output.hidden)
         np.testing.assert_allclose(*found, rtol=0, atol=1e-12)

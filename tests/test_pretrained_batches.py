@@ -184,8 +184,9 @@ def test_a_score_does_not_depend_on_the_batch(classifier):
   ids = [row % 90 for row in texts_of(60, 24)]
   together = runner(classifier)(ids)
   shuffled = np.random.default_rng(1).permutation(60)
+  alone = runner(classifier)
   others = [runner(classifier)([ids[i] for i in shuffled])[np.argsort(shuffled)],
-            np.concatenate([runner(classifier)([row]) for row in ids]),
+            np.concatenate([alone([row]) for row in ids]),
             runner(classifier, tokens=48)(ids), runner(classifier, devices=8)(ids)]
   for other in others:
     # Another length or number of rows sums in another order: a few units of the last place.
