@@ -50,6 +50,7 @@ def start(tmp_path_factory, repository):
     environment = os.environ | {
       'PYTHONPATH': f'{repository}:{repository / "tests"}', 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu',
       'JAX_COMPILATION_CACHE_DIR': str(cache),
+      'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',  # compiling is nearly all of what they do
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.1'}
     found = [subprocess.Popen(
       [sys.executable, '-u', '-m', 'tests.process_cases', f'{address},{count},{i}', str(workdir)],
