@@ -173,7 +173,7 @@ def test_every_command_is_run_here_or_says_where(line):
 @pytest.mark.slow
 def test_the_commands_of_the_readme(folder, monkeypatch, capfd, request):
   monkeypatch.chdir(folder)
-  quick = jax.config.jax_disable_most_optimizations
+  quick = jax.config.read('jax_disable_most_optimizations')
   jax.config.update('jax_disable_most_optimizations', True)  # nearly all of the time is compiling
   request.addfinalizer(lambda: jax.config.update('jax_disable_most_optimizations', quick))
   shown = {}
