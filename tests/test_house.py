@@ -48,17 +48,23 @@ ROOMS = {
   'launch': {'chips'},
   'pretrained': {'model'},
   'classifier': {'pretrained'},
+  'finetune': {'pretrained', 'classifier'},
+  'masked': {'counterfactual', 'pretrained', 'classifier', 'train'},
+  'correlations': {'counterfactual', 'measure', 'pretrained', 'finetune'},
+  'fair_generation': {'counterfactual', 'generate', 'measure'},
   # These connect the rooms; no room imports them.
   'job': {'counterfactual', 'data', 'model', 'train', 'generate', 'measure', 'report'},
   'notebook': {'counterfactual', 'data', 'generate', 'job', 'measure', 'report'},
   'commands': {
     'counterfactual', 'data', 'model', 'train', 'compile', 'generate', 'measure', 'report',
-    'pretrained', 'classifier', 'job', 'launch'},
+    'pretrained', 'classifier', 'finetune', 'masked', 'correlations', 'fair_generation', 'job',
+    'launch'},
   'cli': {'commands', 'train'},
   '__main__': {'cli'},
 }
 # Further rooms that only a function may import, when it runs.
-LAZY_ROOMS = {'measure': {'model', 'pretrained'}, 'classifier': {'measure'}}
+LAZY_ROOMS = {'measure': {'model', 'pretrained'}, 'classifier': {'measure'},
+              'correlations': {'job', 'model'}}
 # Room -> packages of others at the top of its modules, and those that only functions import.
 PACKAGES = {
   'errors': (set(), set()),
@@ -84,6 +90,10 @@ PACKAGES = {
   'launch': ({'yaml'}, set()),
   'pretrained': ({'jax', 'numpy'}, {'safetensors', 'tokenizers', 'ml_dtypes'}),
   'classifier': ({'jax', 'numpy', 'optax'}, {'safetensors', 'tokenizers'}),
+  'finetune': ({'jax', 'numpy', 'optax'}, {'safetensors', 'tokenizers'}),
+  'masked': ({'jax', 'numpy', 'optax'}, {'safetensors', 'tokenizers', 'orbax'}),
+  'correlations': ({'numpy'}, {'scipy', 'jax', 'optax'}),
+  'fair_generation': ({'numpy'}, {'scipy', 'matplotlib'}),
   'job': ({'numpy'}, {'jax', 'safetensors'}),
   'notebook': (set(), {'jax', 'IPython'}),
   'commands': (set(), {'jax'}),

@@ -1,0 +1,1 @@
+"""Fair generation (Yeo & Chen 2020): professions, gender subspace, the Lipschitz test."""

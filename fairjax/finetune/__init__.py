@@ -1,0 +1,1 @@
+"""Heads on a pretrained model: regression and classes, frozen or whole, over several seeds."""
