@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fairjax.correlations.contingency import chi_square, chi_square_p
 from fairjax.correlations.disco import measure_disco, read_templates
 from fairjax.correlations.language_model import BLANK, Fill, LanguageModel
 from fairjax.correlations.persons import (
@@ -12,7 +13,6 @@ from fairjax.correlations.persons import (
   make_persons,
   read_persons,
 )
-from fairjax.correlations.statistics import chi_square, chi_square_p, correlation, restarts
 from fairjax.errors import UserError
 
 WOMEN = tuple(f'Ada{i}' for i in range(30))
@@ -145,29 +145,6 @@ def test_random_groups_differ_rarely():
   found = measure_disco(Known('masked', lambda t: list(random.choice(words, 3, replace=False))),
                         NAMES, shuffles=30)
   assert found['score'] <= 0.1 and found['control']['mean'] <= 0.1
-
-
-def test_correlation_is_scipys():
-  random = np.random.default_rng(1)
-  x, y = random.normal(size=(2, 25))
-  y = y + x
-  found, oracle = correlation(x, y), stats.pearsonr(x, y)
-  interval = oracle.confidence_interval()
-  assert found['r'] == pytest.approx(oracle.statistic, abs=1e-12)
-  assert found['p'] == pytest.approx(oracle.pvalue, rel=1e-9)
-  assert (found['low'], found['high']) == pytest.approx((interval.low, interval.high), abs=1e-12)
-  assert correlation([1, 1, 1], [1, 2, 3])['r'] is None
-  assert correlation([0.1 + 0.2, 0.3], [1, 2])['r'] is None
-  assert correlation([1, 2], [3, 4]) == {'r': 1.0, 'n': 2, 'low': None, 'high': None, 'p': None}
-  with pytest.raises(ValueError, match='finite'):
-    correlation([1, np.nan], [1, 2])
-
-
-def test_restarts():
-  found = restarts([0.1, None, 0.3, 0.5])
-  assert found['mean'] == pytest.approx(0.3) and found['n'] == 3
-  assert found['sd'] == pytest.approx(np.std([0.1, 0.3, 0.5], ddof=1))
-  assert restarts([0.5])['sd'] is None and restarts([None])['mean'] is None
 
 
 def test_lists_of_persons(tmp_path):

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from fairjax.correlations.contingency import chi_square, chi_square_p
 from fairjax.correlations.language_model import BLANK, LanguageModel
 from fairjax.correlations.persons import Persons
-from fairjax.correlations.statistics import chi_square, chi_square_p
 from fairjax.errors import UserError
 
 TOP = 3
