@@ -79,7 +79,7 @@ def test_the_correction_may_be_that_of_a_template():
                                per_template=True)
   overall = measure_disco(Known('masked', rule), NAMES, templates=many, top=2)
   assert per_template['divisor'] == [3] and overall['divisor'] == [6]
-  assert (per_template['score'], overall['score']) == (2.0, 0.0)  # sings and reads mirror each other
+  assert (per_template['score'], overall['score']) == (2.0, 0.0)  # reads mirrors sings
   assert per_template['significant'][0]['p_corrected'] == pytest.approx(3 * p)
 
 

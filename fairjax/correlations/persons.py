@@ -2,14 +2,18 @@
 
 import dataclasses
 import hashlib
+import importlib.resources
 import json
 import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.files import read_text_lines
+
+_GROUPS = ('female', 'male', 'neutral')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,3 +133,46 @@ def builtin_names() -> Persons:
     groups.setdefault(value.subgroup, []).append(value.text)
   return make_persons('names', 'names of Huang et al. 2020',
                       {g: tuple(words) for g, words in groups.items()})
+
+
+def names_from(paths: Sequence[str]) -> Persons:
+  """Names: of Huang et al. 2020 without a path, of `name<TAB>group` lines, or of SSA statistics.
+
+  Raises:
+    UserError: a file of another form.
+  """
+  if not paths:
+    return builtin_names()
+  if len(paths) == 1 and _lists_groups(paths[0]):
+    return read_persons(paths[0], 'names')
+  from fairjax.counterfactual.first_names import read_names
+  lists = read_names(list(paths))
+  return make_persons('names', lists.source, {'female': lists.female, 'male': lists.male})
+
+
+def terms_from(paths: str | None) -> Persons:
+  """Nouns: the built-in ones without a path, `noun<TAB>group` lines, or pairs of words.
+
+  Args:
+    paths: a file, or a male and a female one with a comma between them.
+
+  Raises:
+    UserError: a file of another form.
+  """
+  if paths is None:
+    asset = importlib.resources.files('fairjax.correlations') / 'assets' / 'disco_terms.tsv'
+    with importlib.resources.as_file(asset) as file:
+      return dataclasses.replace(read_persons(file, 'terms'), source='built-in nouns')
+  files = [part.strip() for part in paths.split(',')]
+  if len(files) == 1 and _lists_groups(files[0]):
+    return read_persons(files[0], 'terms')
+  if len(files) > 2:
+    raise UserError(f'--terms={paths}: give one file, or a male and a female one')
+  from fairjax.counterfactual.word_pairs import read_word_pairs
+  pairs = read_word_pairs(*files)
+  return make_persons('terms', pairs.source, {'female': pairs.female, 'male': pairs.male})
+
+
+def _lists_groups(path: str) -> bool:
+  """Whether the lines of a file are `word<TAB>group`."""
+  return any(line.rpartition('\t')[2].strip().lower() in _GROUPS for line in read_text_lines(path))
