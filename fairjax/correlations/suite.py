@@ -23,7 +23,7 @@ from fairjax.correlations.professions import COLUMN, read_professions
 from fairjax.correlations.trends import mean_sd_words, over_restarts
 from fairjax.correlations.winogender import likelihood, read_winogender, recorded, summarise
 from fairjax.errors import UserError
-from fairjax.files import read_text_lines, write_json
+from fairjax.files import atomic_write, read_text_lines, write_json
 
 METRICS = ('disco', 'winogender', 'coref', 'recorded', 'stsb', 'bios')
 
@@ -107,7 +107,6 @@ def measure_correlations(
   result = {'found': found, 'models': dict(zip(names, models, strict=True)),
             'settings': _json(settings)}
   write_json(output / 'correlations.json', result)
-  from fairjax.files import atomic_write
   with atomic_write(output / 'correlations.md') as file:
     file.write(table(found).encode('utf-8'))
   return result
@@ -279,8 +278,8 @@ def _kept(
       raise UserError(f'{path} is damaged: delete it to measure it again') from None
     changed = [k for k in identity if old.get(k) != identity[k]]
     if changed:
-      raise UserError(f"{path} was measured with other {', '.join(changed)}: name another --output, "
-                      'or delete it')
+      raise UserError(f"{path} was measured with other {', '.join(changed)}: name another "
+                      '--output, or delete it')
     log(f'[{path.stem}] {path.parent.name}: measured earlier')
     return result
   result = measure()
