@@ -19,6 +19,7 @@ from fairjax.commands import (
   data,
   doctor,
   exchange,
+  fair_generation,
   human,
   inspection,
   launch,
@@ -39,7 +40,7 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
 
 _MODULES = (
   run, data, exchange, sample, measure, select, report, records, human, classifier,
-  correlations, compile, scorers, inspection, launch, doctor)
+  correlations, fair_generation, compile, scorers, inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""
 
