@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from fairjax import processes
 from fairjax.commands import (
+  cda,
   classifier,
   compile,
   correlations,
@@ -39,7 +40,7 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
                 errno.EIO}
 
 _MODULES = (
-  run, data, exchange, sample, measure, select, report, records, human, classifier,
+  run, data, cda, exchange, sample, measure, select, report, records, human, classifier,
   correlations, fair_generation, compile, scorers, inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""

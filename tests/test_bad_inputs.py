@@ -70,6 +70,7 @@ def config_py(body: str) -> dict[str, str]:
 
 MEASURE = 'measure --records=DIR/r.jsonl --attribute=country --scorer=vader'
 SHOW = f'config show {QUICK}'
+CDA = 'cda --input=DIR/in.txt --output=DIR/out.txt'
 LAUNCH = 'launch run --tpu=v3-128 --zone=us-east1-d --dry_run'
 GZIP = gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000)), mtime=0)
 FLIPPED = GZIP[:5000] + bytes([GZIP[5000] ^ 255]) + GZIP[5001:]
@@ -205,6 +206,34 @@ SECTIONS: dict[str, list[Case]] = {
          'has fingerprint', documents() | {
            'v/words.txt': '<pad>\n<eos>\n<unk>\nx\n',
            'v/vocabulary.json': '{"kind": "word", "fingerprint": "0", "size": 4}'}),
+  ],
+  'Counterfactual text': [
+    Case('word pairs that are not there', CDA + ' --pairs DIR/none', 'cannot be read',
+         {'in.txt': GOOD}),
+    Case('a word in both genders', CDA + ' --pairs DIR/p', "p:2: 'queen' is in both genders",
+         {'in.txt': GOOD, 'p': 'king queen\nqueen duke\n'}),
+    Case('a word without a partner', CDA + ' --pairs DIR/p', 'p:1: an empty side',
+         {'in.txt': GOOD, 'p': 'king\t\n'}),
+    Case('a row of one word', CDA + ' --pairs DIR/p', 'p:2: 1 column(s)',
+         {'in.txt': GOOD, 'p': '# male female\nking\n'}),
+    Case('a replacement given twice', CDA + ' --pairs DIR/p', "'a' becomes 'c' here",
+         {'in.txt': GOOD, 'p': 'a b\nb a\na c\n'}),
+    Case('two word files of different length', CDA + ' --pairs DIR/m DIR/f', 'has 2 lines and',
+         {'in.txt': GOOD, 'm': 'zak\nbo\n', 'f': 'zika\n'}),
+    Case('names with a bad count', CDA + ' --names DIR/n', "n:2: '-3' is no count",
+         {'in.txt': GOOD, 'n': 'Ada,F,5\nBob,M,-3\n'}),
+    Case('names of one gender', CDA + ' --names DIR/n', 'more than 80% of its count as male',
+         {'in.txt': GOOD, 'n': 'Ada,F,5\n'}),
+    Case('a name twice', CDA + ' --names DIR/n', "n:2: 'Ada' stands in line 1",
+         {'in.txt': GOOD, 'n': 'Ada,F,5\nAda,F,5\n'}),
+    Case('initials that are none', CDA + ' --letters=M-A', 'no range of initials',
+         {'in.txt': GOOD}),
+    Case('neutral words that are not there', CDA + ' --neutral', 'third column', {'in.txt': GOOD}),
+    Case('nothing to swap', CDA + ' --pairs none', 'need word pairs or names', {'in.txt': GOOD}),
+    Case('a text over a file', CDA, 'it is not overwritten', {'in.txt': GOOD, 'out.txt': ''}),
+    Case('a text that is not there', CDA, 'file not found'),
+    Case('sides that do not exist', f'{SHOW} --config.data.cda=both', "is not one of , one, two"),
+    Case('pairs without augmentation', f"{SHOW} --config.data.cda_pairs=('p',)", 'need data.cda'),
   ],
   'Generations of any model': [
     Case('a file that is not there', MEASURE, 'records file not found'),
