@@ -78,8 +78,7 @@ def student_radius(samples: np.ndarray, *, level: float) -> float:
   n = len(samples)
   if n < 2:
     return math.inf
-  from scipy.stats import t
-  return float(t.isf(level / 2, n - 1)) * math.sqrt(float(np.var(samples, ddof=1)) / n)
+  return _student_quantile(level, n - 1) * math.sqrt(float(np.var(samples, ddof=1)) / n)
 
 
 def mean_interval(
@@ -160,6 +159,11 @@ def satterthwaite_radius(parts: list[tuple[float, int]], *, level: float) -> flo
   total = sum(v for v, _ in parts)
   if not math.isfinite(total) or total == 0:
     return total
-  from scipy.stats import t
   freedom = total**2 / sum(v**2 / k for v, k in parts)
-  return float(t.isf(level / 2, freedom)) * math.sqrt(total)
+  return _student_quantile(level, freedom) * math.sqrt(total)
+
+
+def _student_quantile(level: float, freedom: float) -> float:
+  """What |t| exceeds with probability `level`."""
+  from scipy.special import stdtrit
+  return -float(stdtrit(freedom, level / 2))

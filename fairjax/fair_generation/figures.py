@@ -44,7 +44,8 @@ def plot_bias(
     axis.set_yticks(range(len(prompts)), [p.replace('$', r'\$') for p in prompts])
     axis.invert_yaxis()
     axis.set_xlabel('mean bias w·g of the professions: male below 0, female above')
-    axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(0, -0.12), ncols=2)
+    if axis.get_legend_handles_labels()[0]:
+      axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(0, -0.12), ncols=2)
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     files = []
