@@ -27,6 +27,7 @@ from fairjax.commands import (
   measure,
   records,
   report,
+  resilience,
   run,
   sample,
   scorers,
@@ -41,7 +42,7 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
 
 _MODULES = (
   run, data, cda, exchange, sample, measure, select, report, records, human, classifier,
-  correlations, fair_generation, compile, scorers, inspection, launch, doctor)
+  correlations, resilience, fair_generation, compile, scorers, inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""
 
