@@ -70,14 +70,11 @@ def config_py(body: str) -> dict[str, str]:
 
 MEASURE = 'measure --records=DIR/r.jsonl --attribute=country --scorer=vader'
 SHOW = f'config show {QUICK}'
-<<<<<<< HEAD
 CDA = 'cda --input=DIR/in.txt --output=DIR/out.txt'
-=======
 FAIR = 'fair-generation subspace'
 LIPSCHITZ = 'fair-generation test --records=DIR/r.jsonl'
 VECTORS = ('8 3\nshe 1 0 0\nhe -1 0 0\nman 1 0 1\nwoman 0 1 1\ncook 0 0 1\nnurse 1 1 1\n'
            'her 1 0 0\nhis 0 1 0\n')
->>>>>>> 4617f0c9314f6b73c5e9fa7e0ee7f54d11cbb544
 LAUNCH = 'launch run --tpu=v3-128 --zone=us-east1-d --dry_run'
 GZIP = gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000)), mtime=0)
 FLIPPED = GZIP[:5000] + bytes([GZIP[5000] ^ 255]) + GZIP[5001:]

@@ -1,4 +1,4 @@
-"""Heads on frozen features: they learn, and show exactly the correlation that is in the features."""
+"""Heads on frozen features: they learn, and show the correlation that is in the features."""
 
 import hashlib
 

@@ -325,8 +325,8 @@ def test_mentions_is_the_plain_search_of_its_pattern():
   from fairjax.measure.relevance import mention_pattern
   values = [*load_attribute('occupation').values, *load_attribute('country').values]
   random = np.random.default_rng(0)
-  words = ['baker', 'BAKERY', 'Sea', 'teacher', "baker's", 'ba\u212aer', 'te\u0131', 'Iran', 'iran.',
-           'k\u00f6ln', 'writer', 'x', '\u017feller', '-cook-']
+  words = ['baker', 'BAKERY', 'Sea', 'teacher', "baker's", 'ba\u212aer', 'te\u0131', 'Iran',
+           'iran.', 'k\u00f6ln', 'writer', 'x', '\u017feller', '-cook-']
   texts = [' '.join(random.choice(words, 6)) for _ in range(400)] + ['', ' ']
   for chosen in (values, values[:1], [dataclasses.replace(values[0], tokens=('stra\u00dfe', 'k'))]):
     pattern = mention_pattern(chosen)
