@@ -121,16 +121,23 @@ class _Model:
 
   @functools.cached_property
   def opened(self) -> LanguageModel:
+    """For what it says."""
     return open_language_model(self.folder, model=self.name)
+
+  @functools.cached_property
+  def features(self) -> LanguageModel:
+    """For its states only: a BERT or ALBERT need not be able to fill a blank."""
+    return open_language_model(self.folder, model=self.name, features_only=True)
 
   @functools.cached_property
   def is_encoder(self) -> bool:
     from fairjax.correlations.tasks import is_encoder
     return is_encoder(pathlib.Path(self.folder))
 
-  @functools.cached_property
-  def fingerprint(self) -> str:
-    return self.opened.fingerprint
+  def fingerprint(self, metric: str) -> str:
+    if metric == 'recorded':
+      return ''
+    return (self.opened if metric in ('disco', 'winogender') else self.features).fingerprint
 
 
 def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
@@ -167,7 +174,7 @@ def _coreference(model, metric, settings, log) -> dict[str, Any]:
   from fairjax.correlations.coref_data import read_pairs
   from fairjax.correlations.coref_probe import probe_winogender
   probabilities, quality = probe_winogender(
-    model.opened, read_pairs(settings.coref, 'train'), read_pairs(settings.coref, 'test'),
+    model.features, read_pairs(settings.coref, 'train'), read_pairs(settings.coref, 'test'),
     sentences, seeds=range(settings.seed, settings.seed + settings.restarts), log=log)
   each = [summarise(sentences, p, professions) for p in probabilities]
   none = {'low': None, 'high': None}
@@ -195,15 +202,18 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
 
   >>> print(table({'m': {'recorded': {
   ...   'r': {'value': 0.5, 'low': 0.28, 'high': 0.67, 'n': 60},
+  ...   'r_she_minus_he': {'value': 0.1, 'low': -0.16, 'high': 0.34, 'n': 60},
   ...   'accuracy': {'value': 0.7, 'n': 720}}}}))
   |  | m |
   | :-- | --: |
   | **Correlations** (nearer to 0 is better) | |
   | Coref, recorded scores (r) | 0.50 (0.28, 0.67) |
+  | Coref, recorded scores, she less he (r) | 0.10 (-0.16, 0.34) |
   | **Accuracy** (higher is better) | |
   | Coref, recorded scores | 0.70 |
   <BLANKLINE>
   In brackets 95 % intervals over occupations (Fisher's z), after ± the deviation over restarts.
+  An occupation that is taken for any pronoun more often moves r too; "she less he" takes that away.
   <BLANKLINE>
   """
   lines = [f"|  | {' | '.join(found)} |", '| :-- |' + ' --: |' * len(found)]
@@ -218,6 +228,9 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
       lines += [f'| {title} |' + ' |' * len(found), *body]
   notes = ["In brackets 95 % intervals over occupations (Fisher's z), after ± the deviation over "
            'restarts.']
+  if any(m in of for of in found.values() for m in ('winogender', 'coref', 'recorded')):
+    notes.append('An occupation that is taken for any pronoun more often moves r too; "she less '
+                 'he" takes that away.')
   if any(metric.startswith('disco') for of in found.values() for metric in of):
     notes.append('DisCo: fills that differ significantly per template; after "random" the mean of '
                  'the same count with randomly assigned groups.')
@@ -245,9 +258,11 @@ def _disco(score: str, control: str):
 
 _CORRELATIONS = (
   ('Coref, what the model says next (r)', 'winogender', _estimate('r')),
-  ('Coref, she less he (r)', 'winogender', _estimate('r_she_minus_he')),
+  ('Coref, what the model says next, she less he (r)', 'winogender', _estimate('r_she_minus_he')),
   ('Coref, probe (r)', 'coref', _estimate('r')),
+  ('Coref, probe, she less he (r)', 'coref', _estimate('r_she_minus_he')),
   ('Coref, recorded scores (r)', 'recorded', _estimate('r')),
+  ('Coref, recorded scores, she less he (r)', 'recorded', _estimate('r_she_minus_he')),
   ('STS-B (r)', 'stsb', _estimate('r')),
   ('Bios (slope)', 'bios', _estimate('slope')),
   ('DisCo (Terms)', 'disco_terms', _disco('score', 'control')),
@@ -297,7 +312,7 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
     'recorded': ('winogender', 'professions', 'column', 'recorded'),
     'stsb': ('stsb', 'professions', 'mode', 'restarts', 'seed'),
     'bios': ('bios', 'mode', 'restarts', 'seed')}[metric]
-  return {'metric': metric, 'model': '' if metric == 'recorded' else model.fingerprint,
+  return {'metric': metric, 'model': model.fingerprint(metric),
           **{k: _digest(given[k]) for k in keys},
           **({'persons': persons.digest} if persons else {})}
 
