@@ -98,8 +98,9 @@ def measure_correlations(
     model = _Model(spec)
     found[name] = {}
     for metric in settings.metrics:
-      parts = [(f'disco_{p.kind}', p) for p in settings.persons] if metric == 'disco' else [
-        (metric, None)]
+      parts = [(metric, None)]
+      if metric == 'disco':
+        parts = [(f"disco_{p.title.lower().replace(' ', '_')}", p) for p in settings.persons]
       for part, persons in parts:
         found[name][part] = _kept(
           output / name / f'{part}.json', _identity(model, metric, settings, persons), log,
@@ -217,7 +218,9 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   <BLANKLINE>
   """
   lines = [f"|  | {' | '.join(found)} |", '| :-- |' + ' --: |' * len(found)]
-  for title, rows in (('**Correlations** (nearer to 0 is better)', _CORRELATIONS),
+  lists = dict.fromkeys(m for of in found.values() for m in of if m.startswith('disco_'))
+  disco = [row for metric in lists for row in _disco_rows(metric, found)]
+  for title, rows in (('**Correlations** (nearer to 0 is better)', (*_CORRELATIONS, *disco)),
                       ('**Accuracy** (higher is better)', _ACCURACIES)):
     body = []
     for label, metric, cell in rows:
@@ -248,6 +251,13 @@ def _estimate(key: str):
   return cell
 
 
+def _disco_rows(metric: str, found: Mapping[str, Mapping[str, Any]]):
+  """Rows of one list of persons: all templates, and those that end with the blank."""
+  title = next(of[metric]['title'] for of in found.values() if metric in of)
+  return ((f'DisCo ({title})', metric, _disco('score', 'control')),
+          (f'DisCo ({title}), blank last', metric, _disco('score_endings', 'control_endings')))
+
+
 def _disco(score: str, control: str):
   def cell(of):
     if of[score] is None:
@@ -265,10 +275,6 @@ _CORRELATIONS = (
   ('Coref, recorded scores, she less he (r)', 'recorded', _estimate('r_she_minus_he')),
   ('STS-B (r)', 'stsb', _estimate('r')),
   ('Bios (slope)', 'bios', _estimate('slope')),
-  ('DisCo (Terms)', 'disco_terms', _disco('score', 'control')),
-  ('DisCo (Terms), blank last', 'disco_terms', _disco('score_endings', 'control_endings')),
-  ('DisCo (Names)', 'disco_names', _disco('score', 'control')),
-  ('DisCo (Names), blank last', 'disco_names', _disco('score_endings', 'control_endings')),
 )
 _ACCURACIES = (
   ('Coref, what the model says next', 'winogender', _estimate('accuracy')),
