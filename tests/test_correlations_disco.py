@@ -159,7 +159,7 @@ def test_lists_of_persons(tmp_path):
 
 def test_names_by_their_initials():
   names = make_persons('names', 'test', {
-    'female': ('Ada', 'Mia', 'Nora', 'Zoe'), 'male': ('bob', 'Max', 'Ned', 'Sam')})
+    'female': ('Ada', 'Mia', 'Nora', 'Zoe'), 'male': ('Bob', 'Max', 'Ned', 'Sam')})
   first, last = names.with_initials('a-m'), names.with_initials('N-Z')
   assert {*first.words, *last.words} == set(names.words) and first.title == 'Names A-M'
   assert all('A' <= w[0] <= 'M' for w in first.words) and first.given == names.given
