@@ -70,6 +70,11 @@ def config_py(body: str) -> dict[str, str]:
 
 MEASURE = 'measure --records=DIR/r.jsonl --attribute=country --scorer=vader'
 SHOW = f'config show {QUICK}'
+CDA = 'cda --input=DIR/in.txt --output=DIR/out.txt'
+FAIR = 'fair-generation subspace'
+LIPSCHITZ = 'fair-generation test --records=DIR/r.jsonl'
+VECTORS = ('8 3\nshe 1 0 0\nhe -1 0 0\nman 1 0 1\nwoman 0 1 1\ncook 0 0 1\nnurse 1 1 1\n'
+           'her 1 0 0\nhis 0 1 0\n')
 LAUNCH = 'launch run --tpu=v3-128 --zone=us-east1-d --dry_run'
 GZIP = gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000)), mtime=0)
 FLIPPED = GZIP[:5000] + bytes([GZIP[5000] ^ 255]) + GZIP[5001:]
@@ -206,6 +211,34 @@ SECTIONS: dict[str, list[Case]] = {
            'v/words.txt': '<pad>\n<eos>\n<unk>\nx\n',
            'v/vocabulary.json': '{"kind": "word", "fingerprint": "0", "size": 4}'}),
   ],
+  'Counterfactual text': [
+    Case('word pairs that are not there', CDA + ' --pairs DIR/none', 'cannot be read',
+         {'in.txt': GOOD}),
+    Case('a word in both genders', CDA + ' --pairs DIR/p', "p:2: 'queen' is in both genders",
+         {'in.txt': GOOD, 'p': 'king queen\nqueen duke\n'}),
+    Case('a word without a partner', CDA + ' --pairs DIR/p', 'p:1: an empty side',
+         {'in.txt': GOOD, 'p': 'king\t\n'}),
+    Case('a row of one word', CDA + ' --pairs DIR/p', 'p:2: 1 column(s)',
+         {'in.txt': GOOD, 'p': '# male female\nking\n'}),
+    Case('a replacement given twice', CDA + ' --pairs DIR/p', "'a' becomes 'c' here",
+         {'in.txt': GOOD, 'p': 'a b\nb a\na c\n'}),
+    Case('two word files of different length', CDA + ' --pairs DIR/m DIR/f', 'has 2 lines and',
+         {'in.txt': GOOD, 'm': 'zak\nbo\n', 'f': 'zika\n'}),
+    Case('names with a bad count', CDA + ' --names DIR/n', "n:2: '-3' is no count",
+         {'in.txt': GOOD, 'n': 'Ada,F,5\nBob,M,-3\n'}),
+    Case('names of one gender', CDA + ' --names DIR/n', 'more than 80% of its count as male',
+         {'in.txt': GOOD, 'n': 'Ada,F,5\n'}),
+    Case('a name twice', CDA + ' --names DIR/n', "n:2: 'Ada' stands in line 1",
+         {'in.txt': GOOD, 'n': 'Ada,F,5\nAda,F,5\n'}),
+    Case('initials that are none', CDA + ' --letters=M-A', 'no range of initials',
+         {'in.txt': GOOD}),
+    Case('neutral words that are not there', CDA + ' --neutral', 'third column', {'in.txt': GOOD}),
+    Case('nothing to swap', CDA + ' --pairs none', 'need word pairs or names', {'in.txt': GOOD}),
+    Case('a text over a file', CDA, 'it is not overwritten', {'in.txt': GOOD, 'out.txt': ''}),
+    Case('a text that is not there', CDA, 'file not found'),
+    Case('sides that do not exist', f'{SHOW} --config.data.cda=both', "is not one of , one, two"),
+    Case('pairs without augmentation', f"{SHOW} --config.data.cda_pairs=('p',)", 'need data.cda'),
+  ],
   'Generations of any model': [
     Case('a file that is not there', MEASURE, 'records file not found'),
     Case('an empty file', MEASURE, 'holds no record', {'r.jsonl': ''}),
@@ -274,6 +307,45 @@ SECTIONS: dict[str, list[Case]] = {
          {'r.jsonl': records()}),
     Case('a lexicon without encryption',
          'lexicon fetch --output=DIR/l --url=http://example.org/l.zip', 'https'),
+  ],
+  'Fair generation': [
+    Case('no embeddings', FAIR, '--embeddings=FILE'),
+    Case('embeddings that are not there', f'{FAIR} --embeddings=DIR/v', 'embeddings not found'),
+    Case('an option of another action', f'{FAIR} --embeddings=DIR/v --records=DIR/r',
+         '--records does not belong to: fairjax fair-generation subspace'),
+    Case('embeddings that are cut off', f'{FAIR} --embeddings=DIR/v',
+         'promises 9 words, it holds 8', {'v': VECTORS.replace('8 ', '9 ', 1)}),
+    Case('a row of another width', f'{FAIR} --embeddings=DIR/v', 'v:4: not a word and 3 numbers',
+         {'v': VECTORS.replace('man 1 0 1', 'man 1 0 1 1')}),
+    Case('a word twice', f'{FAIR} --embeddings=DIR/v', "v:3: the word 'she' occurs twice",
+         {'v': VECTORS.replace('he -1', 'she -1')}),
+    Case('a number that is none', f'{FAIR} --embeddings=DIR/v',
+         "v:2: 'she' has a number that is not finite", {'v': VECTORS.replace('she 1', 'she nan')}),
+    Case('embeddings of another language', f'{FAIR} --embeddings=DIR/v', 'none of the 694',
+         {'v': 'la 1 0\nil 0 1\n'}),
+    Case('no pair in the embeddings', f'{FAIR} --embeddings=DIR/v --pairs=DIR/p',
+         'none of the 1 definitional pairs', {'v': VECTORS, 'p': 'Marie Jean\n'}),
+    Case('a pair of one word', f'{FAIR} --embeddings=DIR/v --pairs=DIR/p', 'p:1: ',
+         {'v': VECTORS, 'p': 'she\n'}),
+    Case('a profession twice', f'{FAIR} --embeddings=DIR/v --professions=DIR/p',
+         "p, entry 2: 'police officer' is given twice",
+         {'v': VECTORS, 'p': '["police officer", "police_officer"]'}),
+    Case('a bias that does not exist', f'{LIPSCHITZ} --bias=embeding', "did you mean 'embedding'",
+         {'r.jsonl': records()}),
+    Case('a distance that does not exist', f'{LIPSCHITZ} --bias=vader --distance=jacard',
+         "did you mean 'jaccard'", {'r.jsonl': records()}),
+    Case('a bias without its embeddings', LIPSCHITZ, 'the bias embedding needs --embeddings=FILE',
+         {'r.jsonl': records()}),
+    Case('a level that is none', f'{LIPSCHITZ} --bias=vader --level=0', 'must be in (0, 1)',
+         {'r.jsonl': records()}),
+    Case('one prompt', f'{LIPSCHITZ} --bias=vader', 'compares at least two',
+         {'r.jsonl': records(lambda rows: rows[:1])}),
+    Case('a group of no value', f'{LIPSCHITZ} --bias=vader --group=Itly=female',
+         "did you mean 'Italy'", {'r.jsonl': records()}),
+    Case('a group without a name', f'{LIPSCHITZ} --bias=vader --group=Italy',
+         'is not VALUE=GROUP', {'r.jsonl': records()}),
+    Case('a template of no record', f'{LIPSCHITZ} --bias=vader --templates=3',
+         "unknown template '3'", {'r.jsonl': records()}),
   ],
   'Attributes': [
     Case('one that does not exist', 'attributes check contry', "'country'"),

@@ -39,7 +39,7 @@ def open_learner(
       raise UserError(f'{model.name} is open already: give the directory of a BERT or ALBERT to '
                       'fine-tune it, or use frozen features')
     return FeatureLearner(model, labels=labels, log=log)
-  encoder = _is_encoder(pathlib.Path(model))
+  encoder = is_encoder(pathlib.Path(model))
   if mode == 'full':
     if not encoder:
       raise UserError(f'{model} is no BERT or ALBERT: only these are fine-tuned as a whole, of '
@@ -55,7 +55,7 @@ def open_learner(
   return FeatureLearner(open_language_model(model, model=name), labels=labels, log=log)
 
 
-def _is_encoder(folder: pathlib.Path) -> bool:
+def is_encoder(folder: pathlib.Path) -> bool:
   """Whether a folder is a published BERT or ALBERT."""
   from fairjax.pretrained.tokens import read_json
   path = folder / 'config.json'

@@ -25,6 +25,8 @@ from fairjax.counterfactual.word_pairs import WordPairs
 from fairjax.errors import UserError, unknown_name
 
 SIDES = ('one', 'two')
+# Rises with every change of what the rules here, in `pronouns` and in `swap_context` give.
+_RULES = 1
 UNITS = ('sentence', 'document')
 NAME_GENDERS = ('same', 'flip', 'random')
 _NAME = re.compile(r'(?<![\w\u0300-\u036f])[^\W\d_]+(?![\w\u0300-\u036f])')
@@ -134,7 +136,7 @@ class GenderSwap:
   def fingerprint(self) -> str:
     """SHA-256 (hex) of all that the result depends on besides the text."""
     content = (self.pairs and self.pairs.fingerprint, self.names and self.names.fingerprint,
-               self.seed, self.name_gender, self.letters, self.neutral)
+               self.seed, self.name_gender, self.letters, self.neutral, _RULES)
     return hashlib.sha256(repr(content).encode('utf-8')).hexdigest()
 
   def swap(self, text: str, position: int | None = None) -> tuple[str, int]:

@@ -268,7 +268,9 @@ class Curriculum:
     own = dict(values[stage])
     for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints', 'max_skipped'):
       own.pop(field, None)
-    data = {k: v for k, v in values['data'].items() if f'data.{k}' not in MACHINE_FIELDS}
+    augmented = values['data']['cda']  # without it, these fields change nothing
+    data = {k: v for k, v in values['data'].items()
+            if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))}
     return fingerprint({'seed': values['seed'], 'model': values['model'], 'data': data, stage: own})
 
 
