@@ -79,7 +79,7 @@ def test_all_is_measured_once_and_kept(folder, speaker):
   assert first['winogender']['r_he']['value'] < 0 < first['winogender']['r_she_minus_he']['value']
   assert first['winogender']['pieces']['unknown'] == ['fan']
   assert first['winogender']['pieces']['several'] == ['weaver']
-  # Sews and fishes always; sings and reads (11 and 1 of 20) where the sentence begins with the name.
+  # Sews and fishes; sings and reads (11 and 1 of 20) where the sentence begins with the name.
   assert first['disco_names']['score'] == pytest.approx(2 + 2 * 12 / 14)
   saved = json.loads((folder / 'out' / 'correlations.json').read_text())
   assert saved['found']['model'] == first
