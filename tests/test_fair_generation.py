@@ -214,6 +214,42 @@ def test_radii_in_closed_form():
   assert gap_radius(x[:1], y, level=0.05, width=1, method='bernstein') == np.inf
 
 
+def test_radii_of_gaps_in_closed_form():
+  x, y, z = np.array([0.1, 0.3, 0.2]), np.array([0.9, 0.2, 0.4]), np.array([0.5, 0.6])
+  radius = functools.partial(gap_radius, level=0.1, width=0.5)
+  assert radius(x, z, method='hoeffding') == pytest.approx(
+    0.5 * np.sqrt((1 / 3 + 1 / 2) * np.log(20) / 2))
+  for method, one in (
+      ('hoeffding', lambda s, level: hoeffding_radius(len(s), level=level, width=0.5)),
+      ('bernstein', lambda s, level: bernstein_radius(s, level=level, width=0.5))):
+    both = one(x, 0.05) + one(z, 0.05)  # whatever the dependence: each side at half the level
+    assert radius(x, z, method=method, dependence='unknown') == pytest.approx(both)
+  assert radius(x, z, method='bernstein') == pytest.approx(both)
+  # Differences of paired samples lie in a support twice as wide.
+  assert radius(x, y, method='bernstein', dependence='paired') == pytest.approx(
+    bernstein_radius(x - y, level=0.1, width=1.0))
+  assert radius(x, y, method='hoeffding', dependence='paired') == pytest.approx(
+    hoeffding_radius(3, level=0.1, width=1.0))
+  assert radius(x, y) == min(
+    gap_radius(x, y, level=0.05, width=0.5, method=m) for m in ('hoeffding', 'bernstein'))
+  with pytest.raises(ValueError, match='cannot be paired'):
+    radius(x, z, dependence='paired')
+
+
+@pytest.mark.parametrize(('dependence', 'second'), [
+  ('independent', lambda rng, x: (rng.random(x.size) < 0.5).astype(float)),
+  ('paired', lambda rng, x: 1 - x), ('unknown', lambda rng, x: 1 - x)])
+def test_a_single_gap_is_covered_where_hoeffding_has_little_to_spare(dependence, second):
+  """Coin flips, and such that disagree always: the widest that the support allows."""
+  rng, hits, runs = np.random.default_rng(1), 0, 600
+  for _ in range(runs):
+    x = (rng.random(100) < 0.5).astype(float)
+    y = second(rng, x)
+    radius = gap_radius(x, y, level=0.2, width=1, method='hoeffding', dependence=dependence)
+    hits += abs(x.mean() - y.mean()) <= radius
+  assert 0.8 <= hits / runs
+
+
 DRAWS = {
   'rare ones': (lambda rng, n: (rng.random(n) < 0.03).astype(float), 0.03),
   'halves': (lambda rng, n: (rng.random(n) < 0.5).astype(float), 0.5),
@@ -267,6 +303,10 @@ def test_all_gaps_are_covered_at_once(method, coupled, treated, n):
       for row in found['pairs']:
         i, j = ('abcd'.index(row[side][0]) for side in ('first', 'second'))
         gap = abs(means[name][i] - means[name][j])
+        x, y = (b.values[completions.rows(k)] for b in biases if b.name == name for k in (i, j))
+        kind = 'paired' if treated else 'independent'
+        assert row['high'] == pytest.approx(min(1, row['gap'] + gap_radius(
+          x, y, level=0.2 / 12, width=1, method=method, dependence=kind)))
         covered &= row['low'] - 1e-12 <= gap <= row['high'] + 1e-12
         assert row['verdict'] != 'holds'  # d = 0 is never shown
     whole += covered
