@@ -157,6 +157,19 @@ def test_lists_of_persons(tmp_path):
   assert names.given == {'male': 17, 'female': 17} and 'Emma' in names.words
 
 
+def test_names_by_their_initials():
+  names = make_persons('names', 'test', {
+    'female': ('Ada', 'Mia', 'Nora', 'Zoe'), 'male': ('Bob', 'Max', 'Ned', 'Sam')})
+  first, last = names.with_initials('a-m'), names.with_initials('N-Z')
+  assert {*first.words, *last.words} == set(names.words) and first.title == 'Names A-M'
+  assert all('A' <= w[0] <= 'M' for w in first.words) and first.given == names.given
+  for letters in ('A', 'M-A', 'A-', 'AB-C', '1-2'):
+    with pytest.raises(UserError, match='range of letters'):
+      names.with_initials(letters)
+  with pytest.raises(UserError, match='group'):
+    names.with_initials('X-Z')
+
+
 @pytest.mark.parametrize(('content', 'words'), [
   ('queen\tfemale\nqueen\tmale\nking\tmale\nnun\tfemale\n', "'queen' is in the groups"),
   ('queen\tfemale\nqueen\tfemale\nking\tmale\nmonk\tmale\n', 'stands there twice'),

@@ -32,6 +32,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   disco.add_argument('--terms', metavar='FILE[,FILE]',
                      help='noun<TAB>group, or pairs of words (see fairjax cda), or a male and a '
                      'female file; default: nouns of the built-in pairs')
+  disco.add_argument('--initials', metavar='RANGES', help='names by their first letters, a score '
+                     'for each range, e.g. A-M,N-Z (W-16)')
   disco.add_argument('--persons', type=int, default=100, metavar='N',
                      help='the first N of each group of a list; 0: all')
   disco.add_argument('--templates', metavar='FILE', help="default: the paper's 14")
@@ -100,13 +102,15 @@ def _metrics(options: argparse.Namespace) -> tuple[str, ...]:
 def _persons(options: argparse.Namespace) -> tuple:
   """The lists of names and terms."""
   from fairjax.correlations.persons import names_from, terms_from
-  lists = (names_from(options.names), terms_from(options.terms))
+  names, terms = names_from(options.names), terms_from(options.terms)
+  parts = [part.strip() for part in (options.initials or '').split(',') if part.strip()]
+  lists = (*([names.with_initials(part) for part in parts] or [names]), terms)
   if options.persons:
     lists = tuple(persons.most(options.persons) for persons in lists)
   for persons in lists:
     counts = {g: persons.groups.count(g) for g in persons.group_names}
     used = ', '.join(f"{n} of {persons.given[g]} {g}" for g, n in counts.items())
-    log_line(f'[disco] {persons.kind}: {used} ({persons.source})')
+    log_line(f'[disco] {persons.title}: {used} ({persons.source})')
   return lists
 
 

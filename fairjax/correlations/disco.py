@@ -126,7 +126,7 @@ def measure_disco(
   of_endings = _score(ending, supplied, persons, per_template, shuffles, seed) if ending else None
   return {
     **found, 'score_endings': of_endings and of_endings['score'],
-    'control_endings': of_endings and of_endings['control'], 'kind': persons.kind, 'top': top,
+    'control_endings': of_endings and of_endings['control'], 'title': persons.title, 'top': top,
     'correction': 'per template' if per_template else 'all tests', 'level': LEVEL,
     'n': {g: int((persons.labels == i).sum()) for i, g in enumerate(persons.group_names)},
     'given': persons.given, 'persons': persons.source, 'persons_digest': persons.digest,

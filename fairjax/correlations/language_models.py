@@ -14,7 +14,7 @@ from fairjax.errors import UserError
 
 def open_language_model(
   path: str | os.PathLike, *, model: str = 'baseline', dtype: str = 'float32',
-  spaced: bool | None = None,
+  spaced: bool | None = None, features_only: bool = False,
 ) -> LanguageModel:
   """Opens a model by its folder.
 
@@ -25,6 +25,7 @@ def open_language_model(
     dtype: of the computation for a published directory.
     spaced: of a model trained here, whether its texts had spaces around punctuation, as WikiText
       has; None: with a vocabulary of words only.
+    features_only: a BERT or ALBERT need not have the head for masked words then.
 
   Raises:
     UserError: no such folder or model, or one without the head that is needed.
@@ -42,7 +43,7 @@ def open_language_model(
     from fairjax.pretrained import load_pretrained
     if content['model_type'] == 'gpt2':
       return _gpt2(load_pretrained(path, 'lm', dtype=dtype))
-    return MaskedModel(load_pretrained(path, 'mlm', dtype=dtype))
+    return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm', dtype=dtype))
   return _own(path, model, spaced)
 
 

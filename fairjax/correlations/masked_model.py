@@ -26,7 +26,7 @@ class MaskedModel(LanguageModel):
   kind = 'masked'
 
   def __init__(self, model: Any):
-    """Wraps a `Pretrained` of head 'mlm'.
+    """Wraps a `Pretrained` of head 'mlm', or 'encoder', which has features only.
 
     Raises:
       UserError: its tokenizer has no mask token.
@@ -49,6 +49,7 @@ class MaskedModel(LanguageModel):
 
   def fill(self, texts, *, top):
     """See `LanguageModel.fill`."""
+    self._need_head()
     ids = self._encode([fill_in(t, '[MASK]') for t in texts])
     found = self._best(min(top, self._model.arch.vocab_size - len(self._special)))(ids)
     return [[Fill(self._tokenizer.id_to_token(int(i)).replace('\u2581', ' ').strip(), float(p))
@@ -56,6 +57,7 @@ class MaskedModel(LanguageModel):
 
   def candidate_log_probs(self, texts, candidates):
     """See `LanguageModel.candidate_log_probs`."""
+    self._need_head()
     rows, targets, owners = [], [], []
     for text, own in enumerate(zip(texts, candidates, strict=True)):
       before, behind = blank_parts(own[0])
@@ -96,6 +98,11 @@ class MaskedModel(LanguageModel):
     self._tokenizer.no_truncation()
     self.truncated += encoded.truncated
     return self._pooled(encoded.ids)
+
+  def _need_head(self) -> None:
+    if self._model.head != 'mlm':
+      raise UserError(f'{self._model.directory} was opened for its features: it has no head that '
+                      'fills a blank')
 
   def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
     self._tokenizer.no_truncation()

@@ -26,6 +26,7 @@ class Persons:
     words: of all groups.
     groups: of each word.
     given: words that the source holds of each group; more than here if it was cut.
+    part: initials of the words, e.g. 'A-M', if only these were kept (W-16).
   """
 
   kind: str
@@ -33,6 +34,7 @@ class Persons:
   words: tuple[str, ...]
   groups: tuple[str, ...]
   given: dict[str, int]
+  part: str = ''
 
   def __post_init__(self):
     counts = {g: self.groups.count(g) for g in set(self.groups)}
@@ -81,6 +83,26 @@ class Persons:
     if self.kind == 'names':
       return word
     return f"{'The' if first else 'the'} {word}"
+
+  @property
+  def title(self) -> str:
+    """Kind and part, e.g. 'Names A-M'."""
+    return ' '.join(filter(None, (self.kind.capitalize(), self.part)))
+
+  def with_initials(self, letters: str) -> 'Persons':
+    """The words whose first letter is in a range such as 'A-M' (W-16, Table 6).
+
+    Raises:
+      UserError: not such a range, or too few words in it.
+    """
+    first, dash, last = letters.upper().partition('-')
+    if not dash or len(first) != 1 or len(last) != 1 or not 'A' <= first <= last <= 'Z':
+      raise UserError(f"initials '{letters}' are not a range of letters such as A-M")
+    kept = [(w, g) for w, g in zip(self.words, self.groups, strict=True)
+            if first <= w[0].upper() <= last]
+    return dataclasses.replace(
+      self, words=tuple(w for w, _ in kept), groups=tuple(g for _, g in kept),
+      part=f'{first}-{last}', source=f'{self.source}, {first}-{last}')
 
   def most(self, count: int) -> 'Persons':
     """The first `count` words of each group: of names from statistics, the most frequent ones."""

@@ -21,7 +21,13 @@ from fairjax.correlations.language_models import open_language_model
 from fairjax.correlations.persons import Persons
 from fairjax.correlations.professions import COLUMN, read_professions
 from fairjax.correlations.trends import mean_sd_words, over_restarts
-from fairjax.correlations.winogender import likelihood, read_winogender, recorded, summarise
+from fairjax.correlations.winogender import (
+  likelihood,
+  read_winogender,
+  recorded,
+  summarise,
+  templates_file,
+)
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, read_text_lines, write_json
 
@@ -98,8 +104,9 @@ def measure_correlations(
     model = _Model(spec)
     found[name] = {}
     for metric in settings.metrics:
-      parts = [(f'disco_{p.kind}', p) for p in settings.persons] if metric == 'disco' else [
-        (metric, None)]
+      parts = [(metric, None)]
+      if metric == 'disco':
+        parts = [(f"disco_{p.title.lower().replace(' ', '_')}", p) for p in settings.persons]
       for part, persons in parts:
         found[name][part] = _kept(
           output / name / f'{part}.json', _identity(model, metric, settings, persons), log,
@@ -121,16 +128,23 @@ class _Model:
 
   @functools.cached_property
   def opened(self) -> LanguageModel:
+    """For what it says."""
     return open_language_model(self.folder, model=self.name)
+
+  @functools.cached_property
+  def features(self) -> LanguageModel:
+    """For its states only: a BERT or ALBERT need not be able to fill a blank."""
+    return open_language_model(self.folder, model=self.name, features_only=True)
 
   @functools.cached_property
   def is_encoder(self) -> bool:
     from fairjax.correlations.tasks import is_encoder
     return is_encoder(pathlib.Path(self.folder))
 
-  @functools.cached_property
-  def fingerprint(self) -> str:
-    return self.opened.fingerprint
+  def fingerprint(self, metric: str) -> str:
+    if metric == 'recorded':
+      return ''
+    return (self.opened if metric in ('disco', 'winogender') else self.features).fingerprint
 
 
 def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
@@ -167,7 +181,7 @@ def _coreference(model, metric, settings, log) -> dict[str, Any]:
   from fairjax.correlations.coref_data import read_pairs
   from fairjax.correlations.coref_probe import probe_winogender
   probabilities, quality = probe_winogender(
-    model.opened, read_pairs(settings.coref, 'train'), read_pairs(settings.coref, 'test'),
+    model.features, read_pairs(settings.coref, 'train'), read_pairs(settings.coref, 'test'),
     sentences, seeds=range(settings.seed, settings.seed + settings.restarts), log=log)
   each = [summarise(sentences, p, professions) for p in probabilities]
   none = {'low': None, 'high': None}
@@ -195,19 +209,24 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
 
   >>> print(table({'m': {'recorded': {
   ...   'r': {'value': 0.5, 'low': 0.28, 'high': 0.67, 'n': 60},
+  ...   'r_she_minus_he': {'value': 0.1, 'low': -0.16, 'high': 0.34, 'n': 60},
   ...   'accuracy': {'value': 0.7, 'n': 720}}}}))
   |  | m |
   | :-- | --: |
   | **Correlations** (nearer to 0 is better) | |
   | Coref, recorded scores (r) | 0.50 (0.28, 0.67) |
+  | Coref, recorded scores, she less he (r) | 0.10 (-0.16, 0.34) |
   | **Accuracy** (higher is better) | |
   | Coref, recorded scores | 0.70 |
   <BLANKLINE>
   In brackets 95 % intervals over occupations (Fisher's z), after ± the deviation over restarts.
+  An occupation that is taken for any pronoun more often moves r too; "she less he" takes that away.
   <BLANKLINE>
   """
   lines = [f"|  | {' | '.join(found)} |", '| :-- |' + ' --: |' * len(found)]
-  for title, rows in (('**Correlations** (nearer to 0 is better)', _CORRELATIONS),
+  lists = dict.fromkeys(m for of in found.values() for m in of if m.startswith('disco_'))
+  disco = [row for metric in lists for row in _disco_rows(metric, found)]
+  for title, rows in (('**Correlations** (nearer to 0 is better)', (*_CORRELATIONS, *disco)),
                       ('**Accuracy** (higher is better)', _ACCURACIES)):
     body = []
     for label, metric, cell in rows:
@@ -218,6 +237,9 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
       lines += [f'| {title} |' + ' |' * len(found), *body]
   notes = ["In brackets 95 % intervals over occupations (Fisher's z), after ± the deviation over "
            'restarts.']
+  if any(m in of for of in found.values() for m in ('winogender', 'coref', 'recorded')):
+    notes.append('An occupation that is taken for any pronoun more often moves r too; "she less '
+                 'he" takes that away.')
   if any(metric.startswith('disco') for of in found.values() for metric in of):
     notes.append('DisCo: fills that differ significantly per template; after "random" the mean of '
                  'the same count with randomly assigned groups.')
@@ -235,6 +257,13 @@ def _estimate(key: str):
   return cell
 
 
+def _disco_rows(metric: str, found: Mapping[str, Mapping[str, Any]]):
+  """Rows of one list of persons: all templates, and those that end with the blank."""
+  title = next(of[metric]['title'] for of in found.values() if metric in of)
+  return ((f'DisCo ({title})', metric, _disco('score', 'control')),
+          (f'DisCo ({title}), blank last', metric, _disco('score_endings', 'control_endings')))
+
+
 def _disco(score: str, control: str):
   def cell(of):
     if of[score] is None:
@@ -245,15 +274,13 @@ def _disco(score: str, control: str):
 
 _CORRELATIONS = (
   ('Coref, what the model says next (r)', 'winogender', _estimate('r')),
-  ('Coref, she less he (r)', 'winogender', _estimate('r_she_minus_he')),
+  ('Coref, what the model says next, she less he (r)', 'winogender', _estimate('r_she_minus_he')),
   ('Coref, probe (r)', 'coref', _estimate('r')),
+  ('Coref, probe, she less he (r)', 'coref', _estimate('r_she_minus_he')),
   ('Coref, recorded scores (r)', 'recorded', _estimate('r')),
+  ('Coref, recorded scores, she less he (r)', 'recorded', _estimate('r_she_minus_he')),
   ('STS-B (r)', 'stsb', _estimate('r')),
   ('Bios (slope)', 'bios', _estimate('slope')),
-  ('DisCo (Terms)', 'disco_terms', _disco('score', 'control')),
-  ('DisCo (Terms), blank last', 'disco_terms', _disco('score_endings', 'control_endings')),
-  ('DisCo (Names)', 'disco_names', _disco('score', 'control')),
-  ('DisCo (Names), blank last', 'disco_names', _disco('score_endings', 'control_endings')),
 )
 _ACCURACIES = (
   ('Coref, what the model says next', 'winogender', _estimate('accuracy')),
@@ -290,6 +317,8 @@ def _kept(
 def _identity(model: _Model, metric: str, settings: Settings, persons: Persons | None):
   """What a result depends on."""
   given = _json(settings)
+  if settings.winogender:
+    given['winogender'] = str(templates_file(settings.winogender))
   keys = {
     'disco': ('templates', 'candidates', 'top', 'shuffles', 'per_template', 'infill', 'seed'),
     'winogender': ('winogender', 'professions', 'column'),
@@ -297,7 +326,7 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
     'recorded': ('winogender', 'professions', 'column', 'recorded'),
     'stsb': ('stsb', 'professions', 'mode', 'restarts', 'seed'),
     'bios': ('bios', 'mode', 'restarts', 'seed')}[metric]
-  return {'metric': metric, 'model': '' if metric == 'recorded' else model.fingerprint,
+  return {'metric': metric, 'model': model.fingerprint(metric),
           **{k: _digest(given[k]) for k in keys},
           **({'persons': persons.digest} if persons else {})}
 
