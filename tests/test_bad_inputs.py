@@ -341,6 +341,10 @@ SECTIONS: dict[str, list[Case]] = {
     Case('no samples', 'sample --pretrained=DIR --attribute=country --output=DIR/o --samples=0',
          '--samples is 0, it must be above 0'),
     Case('nothing named', 'sample', 'sample needs --config=FILE and --workdir=DIR'),
+    Case('a run into a file', 'sample --config=configs/quickstart.py --workdir=DIR/w '
+         '--attribute=country --output=DIR/f', 'of a run it is a folder', {'f': ''}),
+    Case('prompts of a run without a place', 'sample --config=configs/quickstart.py '
+         '--workdir=DIR/w --attribute=country', 'or, both, to a run'),
     Case('prompts over a file', 'sample --prompts-only --attribute=country --output=DIR/o.jsonl',
          'o.jsonl', {'o.jsonl': 'x'}),
     Case('a checkpoint that is not there',
