@@ -13,8 +13,10 @@ from collections.abc import Sequence
 
 from fairjax import processes
 from fairjax.commands import (
+  cda,
   classifier,
   compile,
+  correlations,
   data,
   doctor,
   exchange,
@@ -25,6 +27,7 @@ from fairjax.commands import (
   measure,
   records,
   report,
+  resilience,
   run,
   sample,
   scorers,
@@ -38,8 +41,8 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
                 errno.EIO}
 
 _MODULES = (
-  run, data, exchange, sample, measure, select, report, records, human, classifier,
-  fair_generation, compile, scorers, inspection, launch, doctor)
+  run, data, cda, exchange, sample, measure, select, report, records, human, classifier,
+  correlations, resilience, fair_generation, compile, scorers, inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""
 

@@ -39,6 +39,17 @@ class DataConfig:
   vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
   vocab_size: int = 8000  # upper limit for a word vocabulary
   vocab_sentences: int = 0  # lines that SentencePiece is trained on, a seeded sample; 0: no limit
+  # Counterfactual training documents (Webster et al. W-14, W-15): '' | one (they alone; a document
+  # without a gendered word is left out, counted) | two (behind their originals)
+  cda: str = ''
+  # What is swapped and left out: sentence (the counterfactual document holds the swapped sentences
+  # only, so neutral ones occur once) | document (it is the whole text)
+  cda_unit: str = 'sentence'
+  # Word pairs: a file, or a file of male and one of female words; (): fairjax's; ('none',): none
+  cda_pairs: tuple[str, ...] = ()
+  cda_names: tuple[str, ...] = ()  # files of first names with counts, as the US SSA's; (): no names
+  cda_name_gender: str = 'random'  # of the name that replaces another: same | flip | random (W-16)
+  cda_name_letters: str = 'A-Z'  # initials of the names that are replaced, e.g. A-M (W-16)
   planted_documents: int = 20000  # training documents of the planted corpus
   planted_heldout_documents: int = 1000  # of its valid and of its test split
   planted_strength: float = 0.8  # range of P(positive | value); 0 plants no bias

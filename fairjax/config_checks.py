@@ -120,6 +120,17 @@ def check_data(d: DataConfig, check: Callable, one_of: Callable) -> None:
     check(not (d.valid or d.test), 'data.holdout makes valid and test: name no files for them')
   check(d.broken == 'error' or d.source != 'wikitext',
         "data.broken=skip is for lines that are documents, not for data.source='wikitext'")
+  one_of('data.cda', d.cda, ('', 'one', 'two'))
+  one_of('data.cda_unit', d.cda_unit, ('sentence', 'document'))
+  one_of('data.cda_name_gender', d.cda_name_gender, ('same', 'flip', 'random'))
+  check(len(d.cda_pairs) <= 2, 'data.cda_pairs is one file of pairs, or a male and a female one')
+  check(re.fullmatch('[A-Z]-[A-Z]', d.cda_name_letters) and d.cda_name_letters[0] <=
+        d.cda_name_letters[-1], f"data.cda_name_letters='{d.cda_name_letters}' is no range of "
+        'initials such as A-M')
+  check(d.cda_pairs != ('none',) or d.cda_names,
+        "data.cda_pairs=('none',) leaves nothing to swap: name files in data.cda_names")
+  check(d.cda or not (d.cda_pairs or d.cda_names),
+        'data.cda_pairs and data.cda_names need data.cda: one or two')
   check(d.max_line_bytes > 0, 'data.max_line_bytes must be positive')
   check(d.lines_per_document > 0, 'data.lines_per_document must be positive')
   check(d.workers >= 0, 'data.workers must not be negative')

@@ -350,3 +350,33 @@ def test_doctor_prints_versions_and_devices(capsys):
   assert main(['doctor']) == 0
   found = capsys.readouterr().out
   assert 'jax ' in found and 'devices' in found
+
+
+@pytest.mark.tf
+def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys):
+  """The workdir is only read; the same command finds everything done; both ends are measured."""
+  def content(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+  before, output = content(finished), tmp_path / 'relearned'
+  command = ['resilience', 'relearn', f'--workdir={finished}', '--name=country-embedding-10',
+             f'--output={output}', '--steps=4', '--every=2', '--samples=20']
+  assert main(command) == 0
+  said = capsys.readouterr().out
+  assert content(finished) == before
+  result = json.loads((output / 'relearning.json').read_text())
+  assert [p['step'] for p in result['curve']] == [0, 2, 4]
+  assert all(p['std_error'] > 0 for p in [result['baseline'], *result['curve']])
+  assert all(p['perplexity'] > 1 for p in result['curve'][1:])
+  # Six steps teach no bias, so nothing was reduced: it must say so instead of a number.
+  assert not result['half_life']['reached'] and result['half_life']['words'] in said
+  assert len(list((output / 'generations').glob('*.jsonl.gz'))) == 4
+  assert {p.suffix for p in output.glob('relearning.*')} == {'.json', '.png', '.svg'}
+  digest = json.loads((finished / 'debias/country-embedding-10/DONE').read_text())['digest']
+  assert json.loads((output / 'relearn/DONE').read_text())['identity']['parent'] == digest
+  assert main([*command, '--json']) == 0
+  assert json.loads(capsys.readouterr().out) == result
+  assert main([*command[:4], f'--output={finished}/x']) == 2
+  assert 'lies in the workdir' in capsys.readouterr().err
+  assert main([c.replace('embedding-10', 'embedding-1') for c in command]) == 2
+  assert "did you mean 'country-embedding-10'" in capsys.readouterr().err

@@ -15,6 +15,13 @@ from fairjax.counterfactual.branches import (
   choose_branches,
   swap_text,
 )
+from fairjax.counterfactual.cda import (
+  CdaCounts,
+  GenderSwap,
+  augment,
+  augment_document,
+)
+from fairjax.counterfactual.first_names import NameLists, read_names
 from fairjax.counterfactual.lint import Finding, lint_attribute, render_findings
 from fairjax.counterfactual.matching import (
   Match,
@@ -23,10 +30,12 @@ from fairjax.counterfactual.matching import (
   TokenMatcher,
   replacement_pieces,
 )
+from fairjax.counterfactual.word_pairs import WordPairs, read_word_pairs
 
 __all__ = [
-  'COUNT_NAMES', 'Attribute', 'Finding', 'Match', 'Prefix', 'Replacements', 'Template',
-  'TextMatcher', 'TokenMatcher', 'Value', 'article_by_letter', 'branch_rng', 'choose_branches',
-  'lint_attribute', 'list_attributes', 'load_attribute', 'render_findings', 'replacement_pieces',
-  'swap_text',
+  'COUNT_NAMES', 'Attribute', 'CdaCounts', 'Finding', 'GenderSwap', 'Match', 'NameLists', 'Prefix',
+  'Replacements', 'Template', 'TextMatcher', 'TokenMatcher', 'Value', 'WordPairs',
+  'article_by_letter', 'augment', 'augment_document', 'branch_rng', 'choose_branches',
+  'lint_attribute', 'list_attributes', 'load_attribute', 'read_names', 'read_word_pairs',
+  'render_findings', 'replacement_pieces', 'swap_text',
 ]

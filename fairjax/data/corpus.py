@@ -12,6 +12,7 @@ from typing import Any
 
 from fairjax.config import FILE_SOURCES, TFDS_SOURCES, DataConfig
 from fairjax.counterfactual import Attribute
+from fairjax.data.cda import cda_documents, describe_cda
 from fairjax.data.documents import list_files, read_documents
 from fairjax.data.holdout import Holdout, make_holdout
 from fairjax.data.planted import make_planted_documents
@@ -48,7 +49,14 @@ class Corpus:
     return pathlib.Path(self.data.tfds_dir or self.directory / 'tfds').expanduser()
 
   def texts(self, split: str, counts: collections.Counter | None = None) -> Iterator[str]:
-    """Documents of a split in their order, read anew; `counts` is that of `read_documents`."""
+    """Documents of a split in their order, read anew; `counts` is that of `read_documents`.
+
+    With `data.cda` those of `train` are what `fairjax.data.cda` makes of the source's.
+    """
+    found = self._source_texts(split, counts)
+    return cda_documents(found, self.data, counts) if split == 'train' and self.data.cda else found
+
+  def _source_texts(self, split: str, counts: collections.Counter | None) -> Iterator[str]:
     data = self.data
     if data.source == 'planted':
       return iter(self.planted(split))
@@ -63,6 +71,8 @@ class Corpus:
   def size(self, split: str) -> int | None:
     """Number of documents of a split where it is known without reading it."""
     data = self.data
+    if split == 'train' and data.cda:
+      return None
     if data.source == 'planted':
       return data.planted_documents if split == 'train' else data.planted_heldout_documents
     if self.is_tfds:
@@ -71,7 +81,8 @@ class Corpus:
 
   def shards(self, split: str) -> list[str]:
     """Names of the parts of a split: its files, or one name."""
-    if self.data.source not in FILE_SOURCES or self.data.holdout:
+    augmented = split == 'train' and self.data.cda  # its parts are not those of the files
+    if self.data.source not in FILE_SOURCES or self.data.holdout or augmented:
       return [f'{self.data.source}:{split}']
     return list_files(getattr(self.data, split))
 
@@ -80,9 +91,11 @@ class Corpus:
     return self._read([self.shards(split)[number]], None)
 
   def planted(self, split: str) -> list[str]:
-    """Documents of a split of the planted corpus."""
+    """Documents of a split of the planted corpus, as the grammar writes them."""
+    data = self.data
     return make_planted_documents(
-      self.attribute, num_documents=self.size(split), seed=self.data.seed,
+      self.attribute, num_documents=data.planted_documents if split == 'train' else
+      data.planted_heldout_documents, seed=self.data.seed,
       strength=self.data.planted_strength, sensitive_share=self.data.planted_sensitive_share,
       stream=SPLITS.index(split))
 
@@ -104,6 +117,10 @@ class Corpus:
 
   def describe(self, saved: Mapping[str, Any]) -> dict[str, Any]:
     """What identifies the documents; digests of unchanged files are taken from `saved`."""
+    cda = {'cda': describe_cda(self.data)} if self.data.cda else {}
+    return self._describe_source(saved) | cda
+
+  def _describe_source(self, saved: Mapping[str, Any]) -> dict[str, Any]:
     data = self.data
     if data.source == 'planted':
       texts = make_planted_documents(

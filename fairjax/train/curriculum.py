@@ -78,6 +78,8 @@ class Curriculum:
   mesh: Mesh
   stop: StopSignal
   log: Log
+  # Further validation metrics of language models, beside loss and perplexity.
+  more_metrics: Callable[[Any], Mapping[str, float]] | None = None
 
   def train_lm(self) -> Trained:
     """Step 1: next-token cross-entropy on the whole training stream."""
@@ -213,6 +215,24 @@ class Curriculum:
       init=lambda: steps.init_lm_state(
         self.config.model, stage, self.mesh, seed=seed, params=lm.params))
 
+  def train_on(self, lm: Trained, *, name: str) -> Trained:
+    """Goes on with the plain loss on the whole stream, as the control of step 3, from any model.
+
+    Args:
+      lm: what to start from, a debiased model for example.
+      name: folder of the stage in the workdir.
+    """
+    stage, seed = self.config.debias, derive_seed(self.config.seed, name)
+    identity = Identity(
+      stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
+      config=self._config_fingerprint('debias'), method='none', parent=lm.digest)
+    update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
+    return self._run_lm(
+      name, self.workdir / name, identity, stage, 'train', branches=False,
+      step=steps.bind(update, seed),
+      init=lambda: steps.init_lm_state(
+        self.config.model, stage, self.mesh, seed=seed, params=lm.params))
+
   def _run_lm(self, name, directory, identity, stage, split, *, branches, init, step) -> Trained:
     """Runs a stage that trains the language model on a token stream."""
     field = f'{identity.stage}.batch_size'
@@ -235,7 +255,8 @@ class Curriculum:
     if stage.eval_batches:
       batches = (batch for _, batch in zip(range(stage.eval_batches), batches, strict=False))
     total, tokens = evaluate_nll(self.config.model, params, batches, self.mesh, field=field)
-    return {'loss': total / tokens, 'perplexity': math.exp(total / tokens)}
+    more = {} if self.more_metrics is None else self.more_metrics(params)
+    return {'loss': total / tokens, 'perplexity': math.exp(total / tokens), **more}
 
   def _run(self, stage: Stage) -> Trained:
     params = run_stage(stage, stop=self.stop, log=self.log)
@@ -247,7 +268,9 @@ class Curriculum:
     own = dict(values[stage])
     for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints', 'max_skipped'):
       own.pop(field, None)
-    data = {k: v for k, v in values['data'].items() if f'data.{k}' not in MACHINE_FIELDS}
+    augmented = values['data']['cda']  # without it, these fields change nothing
+    data = {k: v for k, v in values['data'].items()
+            if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))}
     return fingerprint({'seed': values['seed'], 'model': values['model'], 'data': data, stage: own})
 
 

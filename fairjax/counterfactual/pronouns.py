@@ -1,0 +1,271 @@
+"""Which word "her" and "his" stand for: a small rule over the words around them.
+
+English writes one word for two: "her" is him (I saw her) or his (her hat), "his" is her (his hat)
+or hers (the hat is his). Swapping them needs to know which (definition W-15: "her" becomes him or
+his by part of speech). No tagger is asked: the rule below reads the few words behind the pronoun,
+and for some of them the word before. docs/cda.md gives its accuracy for each case.
+
+The rule for "her": it is an object where a possessive cannot stand, that is before the end of a
+clause or before a word that begins no noun phrase (closed classes: prepositions, conjunctions,
+determiners, pronouns, auxiliaries, particles). Adverbs are looked through. Where both are possible
+("made her famous", "made her debut") the verb before it and the word behind it decide together.
+Otherwise it is a possessive, which is the more frequent one.
+"""
+
+import re
+
+_TOKEN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*(?:(?:-| @-@ )[^\W_]+)*|[^\w\s]")
+_LAST_WORD = re.compile(r"([^\W_]+(?:['’-][^\W_]+)*)[\s\"“'‘]*$")
+_PARALLEL = re.compile(r'\b(him|his)(?: or |/| / )$', re.IGNORECASE)
+CONTEXT = 120
+"""Characters on either side that hold the words looked at."""
+
+
+def _words(text: str) -> frozenset[str]:
+  return frozenset(text.split())
+
+
+# Words that begin no noun phrase behind a possessive: after "her" they show an object.
+_CLOSED = _words("""
+a an the this that these those all both each any some every another such no either neither half i
+you he she it we they me him us them my your his its our their mine yours hers ours theirs who whom
+whose which what when where why how whether himself herself itself themselves her and or but nor yet
+if because since although though unless until while whereas than as of to in on at by for from with
+without within into onto upon about above across after against along alongside amid among amongst
+around before behind below beneath beside besides between beyond despite down during except
+following inside near off out outside over per regarding through throughout toward towards under
+underneath unlike up via is was are were be been am being has have had having do does did doing
+would could should might must can cannot may shall isn't wasn't weren't aren't hasn't hadn't didn't
+doesn't don't couldn't wouldn't won't not away aside there here again alone together too instead
+forward apart anyway altogether afterwards afterward thereafter thereby today yesterday tomorrow
+tonight anymore anyone anything something someone everything nothing nobody everyone else otherwise
+however therefore maybe perhaps becoming getting going unable enough abroad overboard everywhere
+ashore
+""")
+_ADVERBS = _words("""
+very so also then once still now even ever never always already almost often soon only just more
+most less least much quite rather too well later sometimes perhaps equally not
+""")
+# End in -ly and are no adverbs.
+_NOT_ADVERBS = _words("""
+family early daily weekly monthly yearly elderly lovely lonely friendly deadly holy ugly likely
+assembly reply supply ally belly bully anomaly jelly fly lively costly worldly homely silly july
+italy motherly fatherly sisterly brotherly womanly manly ghostly scholarly orderly timely heavenly
+earthly bodily curly oily burly unlikely unruly unfriendly untimely melancholy
+""")
+_CLOSING = frozenset('.,;:!?)]}…—–/(&*|')
+
+# Verbs that take an object and what it does, is or becomes.
+_CAUSE = _words("""
+let lets letting make makes made making help helps helped helping see sees saw seen seeing watch
+watches watched watching hear hears heard hearing have had has bid bade feel felt find finds found
+finding leave leaves left leaving keep keeps kept keeping render renders rendered rendering consider
+considers considered considering get gets got getting set sets setting hold holds held holding catch
+caught drive drove driven send sent turn turned turning think thought declare declared believe
+believed believing deem deemed pronounce pronounced beat knock knocked strike struck cut spot
+spotted discover discovered remember remembered imagine imagined depict depicts depicted depicting
+portray portrays portrayed show shows showed shown showing mean means meant prove proved stop
+stopped prevent prevented involve involved like
+""")
+_BARE_VERBS = _words("""
+be become go come leave feel want look seem appear think know believe realize realise understand
+stay remain return walk run fall die live cry laugh smile sing dance act sleep eat drink fight win
+lose escape join move get take make give keep hold find see hear speak talk tell say learn write
+read play perform work do have achieve gain earn develop recover secure reach start begin stop
+finish complete build create decide choose survive deal cope overcome qualify pass enter lead
+continue grow rise stand sit lie quit retire advance obtain improve focus avoid prepare pursue
+establish kill pay raise beat suffer miss resign adjust cross open rescue save sign spend steal turn
+train wait wear catch climb commit defeat defend deliver draw drive drop enjoy expand face follow
+forget happen hit identify launch maintain meet produce promote prove pull push put regain relax
+remember rest ride score sell serve settle shoot succeed swim throw travel try use visit wake
+""")
+# Of these, the ones that are nouns as often; after these verbs they are verbs.
+_NOUNS_TOO = _words('work play act run talk dance fight walk escape return look fall win')
+_SEE = _words('let lets letting saw watched help helped see')
+_STATES = _words("""
+famous popular ill sick angry happy unhappy sad guilty responsible dead alive blind deaf mad crazy
+busy free safe awake asleep pregnant unconscious bankrupt paralyzed paralysed homeless helpless
+speechless vulnerable eligible ineligible aware unaware available unavailable worthy unworthy
+capable incapable suitable unsuitable fit unfit innocent liable wealthy rich poor penniless
+dependent independent nervous uncomfortable comfortable jealous furious mortal immortal invisible
+invincible immune superior inferior king emperor pope captain president chairman governor bishop
+heir regent duke earl knight general head master champion commander director manager leader queen
+empress sole joint lord archbishop vice open ready stranded wounded injured crippled exhausted
+devastated heartbroken impressed depressed bound locked tied hidden trapped isolated arrested
+executed killed hanged removed shot beaten sentenced appointed elected imprisoned buried naked drunk
+covered bedridden disabled partially more less somewhat particularly enemies redundant cardinal
+legate mute unconditional emeritus consul dictator caliph knighted deputy vice-president secretary
+ambassador professor chancellor
+""")
+_GIVE = _words("""
+give gives gave given giving offer offers offered offering show shows showed shown showing tell
+tells told telling teach teaches taught teaching bring brings brought bringing buy buys bought lend
+lent earn earns earned earning award awarded awarding grant grants granted granting cost costs pay
+pays paid paying send sends sent sending ask asks asked asking owe owed deny denied denying win won
+winning gain gained gaining allow allowed allowing provide provided assign assigned procure procured
+cause caused take takes took taken promise promised afford afforded leave left guarantee guaranteed
+hand handed bestow bestowed feed fed serve served land landed net netted garner garnered wish wished
+call called
+""")
+_GIVEN = _words("""
+permission control command money support credit power access advice lessons information time
+recognition fame praise respect authority custody refuge shelter asylum protection land help food
+instructions advance notice directions questions stories entry admission enough hope trouble
+national international critical widespread worldwide further several many few two three four five
+six seven eight nine ten twenty thirty fifty one extra additional financial full complete immediate
+considerable great little new nominations awards opportunities medals acclaim freedom employment
+immunity compensation tips orders gifts points votes citizenship honorary wide public high numerous
+various reason success priority tenure ownership approval poison lunch dinner tea breakfast letters
+flowers comfort courage strength confidence insight pleasure joy legal peace tribute due ample
+screen less more problems plenty half
+""")
+_OWNED_TOO = _words("""
+command control courage credit help land money power reason support time success hope freedom lunch
+dinner strength
+""")
+# After these verbs "back" and "home" say where, and are nobody's.
+_MOVE = _words("""
+bring brings brought bringing take takes took taken taking send sends sent sending call calls called
+calling get gets got getting want wants wanted wanting welcome welcomed invite invited lead led
+leading give gave giving put puts turn turned push pushed pull pulled drive drove driven drag
+dragged carry carried follow followed drop dropped escort escorted see allow allowed let have had
+forced forcing force love loved hold held ask asked tell told summon summoned order ordered drew
+drawn hit fight fighting keep kept win pay paid beat
+""")
+_NAME = _words('call calls called calling name named nickname nicknamed dub dubbed label labelled')
+_HAVE = _words('have has had having get gets got getting see saw pronounced declared ordered')
+_APPOINT = _words("""
+appoint appoints appointed appointing elect elected electing name named naming crown crowned call
+called make made create created proclaim proclaimed designate designated
+""")
+
+
+def her_is_object(before: str, after: str) -> bool:
+  """Whether "her" between two texts is an object (him), not a possessive (his).
+
+  Args:
+    before: what stands before it; its last words are read.
+    after: what stands behind it; its first words are read.
+
+  >>> her_is_object('I saw', 'in the garden.'), her_is_object('I saw', 'red garden.')
+  (True, False)
+  >>> her_is_object('It made', 'famous.'), her_is_object('She made', 'famous speech.')
+  (True, False)
+  """
+  tokens = _next_tokens(after)
+  parallel = _PARALLEL.search(before[-CONTEXT:])
+  if parallel:  # "his or her", "him/her"
+    return parallel[1].lower() == 'him'
+  if not tokens:
+    return True
+  previous = _last_word(before)
+  first, *rest = tokens
+  if first in ('or', '/') and rest and rest[0] in ('his', 'her', 'their'):
+    return False  # "her or his own", "her/his"
+  if first in _CLOSING or first in _CLOSED:
+    return True
+  if previous in _NAME and re.match(r'\s*["“]', after):
+    return True
+  if first in ('more', 'less') and (previous in _GIVE or previous in _CAUSE):
+    return True
+  if first in ('back', 'home'):
+    return previous in _MOVE
+  if _is_adverb(first):
+    if previous in _CAUSE and rest and rest[0] in _STATES:  # "left her quite alone"
+      return True
+    return not rest or _ends_phrase(rest[0]) or _is_adverb(rest[0]) and (
+      len(rest) < 2 or _ends_phrase(rest[1]))
+  if not first[0].isalnum():
+    return True
+  ends = not rest or _ends_phrase(rest[0])
+  if previous in _CAUSE:
+    if first in _BARE_VERBS and (first not in _NOUNS_TOO or previous in _SEE):
+      return True
+    if first in _STATES and ends:
+      return True
+    if first.endswith('ed') and previous in _HAVE and ends:
+      return True
+    if first.endswith('ing') and len(first) > 5 and rest and (rest[0] in _CLOSED):
+      return True
+  if previous in _APPOINT and first in _STATES and ends:
+    return True
+  if previous in _GIVE and (first in _GIVEN or first.isdigit()):
+    if first in _OWNED_TOO:
+      return ends and previous not in ('won', 'gained', 'lost', 'called')
+    return ends or len(rest) > 1
+  if first == 'one':
+    return bool(rest) and rest[0] == 'of'
+  return False
+
+
+def his_is_independent(before: str, after: str) -> bool:
+  """Whether "his" between two texts stands for itself (hers), not before a noun (her).
+
+  Args:
+    before: what stands before it; its last word is read.
+    after: what stands behind it; its first words are read.
+
+  >>> his_is_independent('a friend of', '. Then'), his_is_independent('of', 'friend')
+  (True, False)
+  """
+  tokens = _next_tokens(after)
+  if not tokens:
+    return True
+  first, *rest = tokens
+  previous = _last_word(before)
+  if first in _CLOSING:
+    # "his (second) wife", "his/her": a possessive with an insertion; ".357": a number.
+    if (first in '(&*/|' or first == ']' and before.endswith('[')
+        or re.match(r'\s*\.\d', after)):
+      return False
+    return first not in ',—–' or previous in _BEFORE_HERS
+  if first in ('and', 'or', 'nor'):  # "his and her careers", "his or her"
+    return previous == 'of' and not (rest and rest[0] in ('her', 'their', 'my', 'his'))
+  if _is_adverb(first):
+    return bool(rest) and rest[0] in ('.', ';', '!', '?')
+  if first not in _CLOSED:
+    return False
+  return first not in _AFTER_HIS or bool(_FRIEND_OF.search(before[-CONTEXT:]))
+
+
+# Closed words that do follow a possessive, in names of songs and films and before insertions.
+_AFTER_HIS = _words("""
+i you all every both half no the a an not unable this that these those up down off out in on inside
+outside near above after under over following going getting being having doing who what where why
+how through at by enough before
+""")
+# "A fan of his", "that brother of his".
+_FRIEND_OF = re.compile(
+  r'\b(?:(?:an?|any|some|no|this|that|these|those|another|big|huge|old|former) (?:\w+ )?\w+'
+  r'|fans?|friends?|relatives?) of $', re.IGNORECASE)
+_BEFORE_HERS = _words('of than as not is was be were are from on in to with like even for and')
+
+
+def _next_tokens(after: str) -> list[str]:
+  """The next three words or signs, in lower-case; an opening quote is not one of them."""
+  tokens = []
+  for match in _TOKEN.finditer(after[:CONTEXT]):
+    token = match[0].lower().replace('’', "'")
+    if token in '"“”‘\'`':
+      opens = match.end() < len(after) and (after[match.end()].isalnum() or tokens == [])
+      if not tokens and opens and match.start() and token not in '”':
+        continue
+      token = '.'
+    tokens.append(token)
+    if len(tokens) == 3:
+      break
+  return tokens
+
+
+def _last_word(before: str) -> str:
+  found = _LAST_WORD.search(before[-CONTEXT:])
+  return found[1].lower() if found else ''
+
+
+def _is_adverb(token: str) -> bool:
+  return token in _ADVERBS or (
+    token.endswith('ly') and len(token) > 4 and token not in _NOT_ADVERBS)
+
+
+def _ends_phrase(token: str) -> bool:
+  return token in _CLOSING or token in _CLOSED

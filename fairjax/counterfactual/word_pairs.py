@@ -1,0 +1,255 @@
+"""Pairs of gendered words as data: the built-in list, and readers for the files of others.
+
+Webster et al. 2020, section 5.2 swap the word pairs of Zhao et al. 2018 (definitions W-02, W-14).
+These lists, like the paper, know two genders only: a limit of the method, not a claim about people.
+
+What a file may hold (UTF-8; `#` begins a comment line; letters' case does not count):
+
+* a pair a line, separated by a tab (words may then hold spaces) or by spaces; `_` stands for a
+  space. The first column is male, unless the words of a pair are known to the built-in list the
+  other way round, which is reported. A third column is a neutral word (W-21, footnote 6);
+* a list of replacements, told by rows that occur in both directions (`man woman` and `woman man`):
+  columns then say what becomes what, and the genders follow from the rows together;
+* two files, one with the male and one with the female words, line by line.
+
+A word may have several partners (a bride has a groom and a bridegroom): the first one stands in its
+place, and the others only are replaced by it. Such words are named in `one_way`.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import importlib.resources
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from fairjax.errors import UserError
+
+_BUILT_IN = 'gender_pairs.txt'
+# Not in the built-in list (it says why), but enough to tell which column of another list is male.
+_MORE_MALE = frozenset('dude dudes chap lord lords god gods governor master host poet'.split())
+_MORE_FEMALE = frozenset('chick chicks goddess governess mistress hostess poetess miss'.split())
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPairs:
+  """Words of two genders and what each of them becomes; all of them lower-case.
+
+  Attributes:
+    pairs: different (male, female) pairs, in the order of the file.
+    to_female: what a male word becomes.
+    to_male: what a female word becomes.
+    to_neutral: the neutral word of a male or female one, where the list has a third column.
+    source: where they come from.
+    repeated: rows that say what an earlier one said.
+    turned: `file:line` of rows of a two-column list whose first word is female.
+  """
+
+  pairs: tuple[tuple[str, str], ...]
+  to_female: Mapping[str, str] = dataclasses.field(hash=False)
+  to_male: Mapping[str, str] = dataclasses.field(hash=False)
+  to_neutral: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+  source: str = ''
+  repeated: int = 0
+  turned: tuple[str, ...] = ()
+
+  @property
+  def male(self) -> tuple[str, ...]:
+    """Male words, in order, each once."""
+    return tuple(self.to_female)
+
+  @property
+  def female(self) -> tuple[str, ...]:
+    """Female words, in order, each once."""
+    return tuple(self.to_male)
+
+  @property
+  def neutral(self) -> tuple[str, ...]:
+    """Neutral words, in order, each once; () without a third column."""
+    return tuple(dict.fromkeys(self.to_neutral.values()))
+
+  @functools.cached_property
+  def partner(self) -> Mapping[str, str]:
+    """What any of the words becomes."""
+    return {**self.to_female, **self.to_male}
+
+  @property
+  def one_way(self) -> tuple[str, ...]:
+    """Words that do not come back: the partner of their partner is another word.
+
+    >>> read_word_pairs().one_way[:3]
+    ('him', 'bridegroom', 'bridegrooms')
+    """
+    return tuple(w for w in self.partner if self.partner[self.partner[w]] != w)
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """SHA-256 (hex) of what becomes what; where the list lies does not count."""
+    content = [self.pairs, dict(self.to_female), dict(self.to_male), dict(self.to_neutral)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode('utf-8')).hexdigest()
+
+
+def read_word_pairs(
+  path: str | os.PathLike | None = None, female: str | os.PathLike | None = None) -> WordPairs:
+  """Reads word pairs; see the module for what files may hold.
+
+  Args:
+    path: file of pairs, or of male words if `female` is given; None is the built-in list.
+    female: file whose line i holds the partner of line i of `path`.
+
+  Raises:
+    UserError: a file is missing, not UTF-8 or without a pair, a row has not two or three words, an
+      empty side, a word with itself or in both genders, a replacement or neutral word that an
+      earlier row gives differently, or files of different length; with file and line.
+  """
+  if path is None:
+    text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / _BUILT_IN).read_text(
+      encoding='utf-8')
+    return _collect(_BUILT_IN, list(_rows(_BUILT_IN, text)), known=None)
+  path = os.fspath(path)
+  if female is None:
+    return _collect(path, list(_rows(path, _read(path))), known=_known())
+  female = os.fspath(female)
+  return _collect(f'{path} + {female}', list(_aligned(path, female)), known=None)
+
+
+class _Known(NamedTuple):
+  """Words whose gender is known."""
+
+  male: frozenset[str]
+  female: frozenset[str]
+
+
+@functools.cache
+def _known() -> _Known:
+  built_in = read_word_pairs()
+  return _Known(_MORE_MALE.union(built_in.male), _MORE_FEMALE.union(built_in.female))
+
+
+def _read(path: str) -> str:
+  try:
+    return pathlib.Path(path).read_text(encoding='utf-8-sig')
+  except UnicodeDecodeError as e:
+    raise UserError(f'{path}: not UTF-8 at byte {e.start}: save the file as UTF-8') from None
+  except OSError as e:
+    raise UserError(f'word pairs {path} cannot be read ({e.strerror}): name a file with a pair a '
+                    'line') from None
+
+
+def _rows(path: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+  """(place, words) of each pair."""
+  for number, line in enumerate(text.split('\n'), 1):
+    if not line.strip() or line.lstrip().startswith('#'):
+      continue
+    place = f'{path}:{number}'
+    words = tuple(map(_word, line.split('\t') if '\t' in line else line.split()))
+    if not 2 <= len(words) <= 3:
+      raise UserError(f'{place}: {len(words)} column(s): a row is a male and a female word, and a '
+                      'neutral one if you like (tab, or spaces; _ stands for a space in a word)')
+    if not all(words):
+      raise UserError(f'{place}: an empty side: each word needs its partner')
+    yield place, words
+
+
+def _aligned(male: str, female: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+  """(place, words) of each line of two files."""
+  sides = [[_word(line) for line in _read(path).rstrip().split('\n')] for path in (male, female)]
+  if len(sides[0]) != len(sides[1]):
+    raise UserError(f'{male} has {len(sides[0])} lines and {female} {len(sides[1])}: line i of one '
+                    'is the partner of line i of the other')
+  for number, words in enumerate(zip(*sides, strict=True), 1):
+    if not any(words):
+      continue
+    if not all(words):
+      raise UserError(f'{male if not words[0] else female}:{number}: an empty side: each word '
+                      'needs its partner')
+    yield f'{male}:{number}', words
+
+
+def _word(text: str) -> str:
+  return ' '.join(text.replace('_', ' ').lower().replace('’', "'").split())
+
+
+def _collect(
+  source: str, rows: list[tuple[str, tuple[str, ...]]], *, known: _Known | None) -> WordPairs:
+  """The pairs of rows; `known` may turn rows of one file round, None keeps the columns."""
+  if not rows:
+    raise UserError(f'{source}: no pair in it: give a male and a female word a line')
+  directed = known is not None and _is_replacement_list(row[:2] for _, row in rows)
+  first_seen: dict[str, tuple[int, str]] = {}
+  for place, words in rows:
+    for side, word in enumerate(words[:2]):
+      seen, where = first_seen.setdefault(word, (side, place))
+      if seen != side and not directed:
+        raise UserError(f"{place}: '{word}' is in both genders: {('male', 'female')[seen]} in "
+                        f'{where}, {("male", "female")[side]} here; a word has one gender')
+  is_male = _genders(rows, known)
+  pairs, replaced_by, to_neutral = {}, {}, {}
+  repeated, turned = 0, []
+  for place, (left, right, *neutral) in rows:
+    pair = (left, right) if is_male[left] else (right, left)
+    if pair != (left, right) and not directed:
+      turned.append(place)
+    if directed and replaced_by.setdefault(left, (right, place))[0] != right:
+      raise UserError(f"{place}: '{left}' becomes '{right}' here and '{replaced_by[left][0]}' in "
+                      f'{replaced_by[left][1]}: a replacement is given once')
+    repeated += pair in pairs and not directed
+    pairs.setdefault(pair, place)
+    for word in pair if neutral else ():
+      if to_neutral.setdefault(word, neutral[0]) != neutral[0]:
+        raise UserError(f"{place}: the neutral word of '{word}' is '{neutral[0]}' here and "
+                        f"'{to_neutral[word]}' before: give it once")
+  # What a row says comes before what it says read backwards.
+  partner = {word: other for word, (other, _) in replaced_by.items()}
+  for male, female in pairs:
+    partner.setdefault(male, female)
+    partner.setdefault(female, male)
+  return WordPairs(
+    pairs=tuple(pairs), source=source, repeated=repeated, turned=tuple(turned),
+    to_female={male: partner[male] for male, _ in pairs},
+    to_male={female: partner[female] for _, female in pairs}, to_neutral=to_neutral)
+
+
+def _is_replacement_list(rows: Iterable[tuple[str, ...]]) -> bool:
+  found = set(rows)
+  return any(row[::-1] in found for row in found)
+
+
+def _genders(rows: list[tuple[str, tuple[str, ...]]], known: _Known | None) -> dict[str, bool]:
+  """Word -> whether it is male.
+
+  Partners have different genders; that leaves one choice for all words that rows connect, which
+  the words in `known` make, otherwise the first row of them: its first word is male.
+  """
+  neighbours = collections.defaultdict(list)
+  for place, (left, right, *_) in rows:
+    if left == right:
+      raise UserError(f"{place}: '{left}' is in both genders: a word cannot be its own partner")
+    neighbours[left].append((right, place))
+    neighbours[right].append((left, place))
+  is_male: dict[str, bool] = {}
+  for _, (first, *_) in rows:
+    if first in is_male:
+      continue
+    group, queue = {first: True}, [first]
+    for word in queue:
+      for other, place in neighbours[word]:
+        if other not in group:
+          queue.append(other)
+        if group.setdefault(other, not group[word]) == group[word]:
+          raise UserError(f"{place}: '{other}' is in both genders: by other rows it has the gender "
+                          f"of '{word}', which is its partner here")
+    male, female = known or ((), ())
+    agree = {(word in male) == side for word, side in group.items() if word in male or
+             word in female}
+    if len(agree) == 2:
+      odd = next(w for w, side in group.items() if w in (female if side == group[first] else male))
+      raise UserError(f"{neighbours[odd][0][1]}: '{odd}' is in both genders: words that the rows "
+                      f"connect with it, such as '{neighbours[odd][0][0]}', have its own")
+    flip = agree == {False}
+    is_male |= {word: side != flip for word, side in group.items()}
+  return is_male

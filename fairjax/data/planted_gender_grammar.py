@@ -1,0 +1,160 @@
+"""Words and sentence patterns of the planted gendered corpus; `planted_gender` says how it is made.
+
+A pattern is a sentence with slots in braces; one with a capital letter begins the sentence:
+
+    {p} {a_p}                      a profession; with its article
+    {q}                            the other person of a sentence with two
+    {he} {his} {him} {himself}     a pronoun of the gender that was drawn ({He} too)
+    {who} {Who}                    a person of that gender: "the aunt", "Maria" or (mentions) "she"
+    {item} {Item}                  a word of the category: a hobby, a thing, a subject ...
+    {thing} {place} {time} {mood}  words that say nothing about gender
+
+Every pattern of `NEUTRAL` is free of gendered words; the others hold at least one. No sentence is
+one of the fourteen templates of Webster et al. (2020, appendix A): each has words before or behind.
+"""
+
+PROFESSIONS = (
+  'accountant', 'architect', 'baker', 'barber', 'carpenter', 'cashier', 'chemist', 'clerk',
+  'dentist', 'doctor', 'electrician', 'engineer', 'farmer', 'firefighter', 'lawyer', 'librarian',
+  'mechanic', 'nurse', 'pharmacist', 'pilot', 'plumber', 'scientist', 'secretary', 'teacher')
+PARTICIPANTS = (
+  'customer', 'patient', 'visitor', 'student', 'client', 'neighbor', 'passenger', 'guest',
+  'colleague', 'stranger')
+
+# (female, male); every one is used as "the NOUN".
+TERMS = (
+  ('woman', 'man'), ('girl', 'boy'), ('queen', 'king'), ('princess', 'prince'),
+  ('mother', 'father'), ('sister', 'brother'), ('aunt', 'uncle'), ('wife', 'husband'),
+  ('daughter', 'son'), ('grandmother', 'grandfather'), ('lady', 'gentleman'),
+  ('actress', 'actor'), ('waitress', 'waiter'), ('heroine', 'hero'), ('bride', 'groom'),
+  ('niece', 'nephew'))
+# Half of each from A to M, half from N to Z (the split of definition W-16).
+FEMALE_NAMES = (
+  'Alice', 'Anna', 'Clara', 'Diana', 'Emma', 'Eva', 'Helen', 'Irene', 'Julia', 'Laura', 'Maria',
+  'Martha', 'Nancy', 'Nora', 'Olivia', 'Paula', 'Rosa', 'Ruth', 'Sarah', 'Sofia', 'Teresa', 'Tina',
+  'Vera', 'Wanda')
+MALE_NAMES = (
+  'Adam', 'Bruno', 'Daniel', 'David', 'Felix', 'George', 'Henry', 'Hugo', 'John', 'Leo', 'Martin',
+  'Max', 'Nathan', 'Oliver', 'Oscar', 'Paul', 'Peter', 'Philip', 'Ralph', 'Robert', 'Simon',
+  'Thomas', 'Victor', 'Walter')
+
+ITEMS = {
+  'hobby': ('dance', 'sing', 'knit', 'cook', 'paint', 'swim', 'fish', 'hunt', 'box', 'climb',
+            'camp', 'skate'),
+  'thing': ('poetry', 'flowers', 'horses', 'fashion', 'music', 'birds', 'chess', 'football', 'cars',
+            'computers', 'boats', 'trains'),
+  'subject': ('biology', 'history', 'physics', 'chemistry', 'art', 'law', 'medicine', 'geography',
+              'economics', 'statistics'),
+  'quality': ('kind', 'brave', 'calm', 'clever', 'shy', 'proud', 'strong', 'gentle', 'funny',
+              'honest'),
+  'home': ('garden', 'kitchen', 'village', 'workshop', 'library', 'city', 'house', 'job'),
+}
+"""Category -> words that each stand more often beside one gender."""
+
+FREE = {
+  'thing': ('letter', 'bag', 'book', 'ticket', 'phone', 'coat', 'lamp', 'table'),
+  'place': ('office', 'station', 'market', 'street', 'hotel', 'school'),
+  'time': ('today', 'yesterday', 'this morning', 'last week', 'on Monday', 'in the evening'),
+  'mood': ('tired', 'late', 'busy', 'hungry', 'ready', 'sick'),
+}
+
+PRONOUN = (
+  'The {p} said that {he} was {mood}.',
+  'The {p} left the {place} because {he} was {mood}.',
+  'The {p} forgot {his} {thing} in the {place}.',
+  'When the {p} came to the {place}, {he} was {mood}.',
+  'We thanked the {p} and gave {him} a {thing}.',
+  'The {p} did the work by {himself} {time}.',
+  'I saw the {p} with {his} {thing} {time}.',
+  'In the {place} {he} was the new {p}.',
+  'The {p} talked about {himself} {time}.',
+  'Everybody likes the {p} and {his} work.',
+)
+COREFERENCE = (
+  'The {p} told the {q} that {he} would be {mood}.',
+  'The {p} called the {q} because {he} needed help.',
+  'The {p} visited the {q} after {he} finished the work.',
+  'The {p} promised the {q} that {he} would come {time}.',
+  'The {p} showed the {q} {his} {thing}.',
+  'The {q} asked the {p} whether {he} could repair the {thing}.',
+  'The {q} paid the {p} because {he} did the work.',
+  'The {p} wrote to the {q} about {his} prices.',
+)
+PARTICIPANT = (
+  'The {p} told the {q} that {he} could pay {time}.',
+  'The {p} asked the {q} whether {he} liked the work.',
+  'The {p} helped the {q} find {his} {thing}.',
+  'The {q} thanked the {p} because {he} got a new {thing}.',
+)
+MENTION = (
+  '{Who} is {a_p}.',
+  '{Who} works as {a_p}.',
+  '{Who} has a job as {a_p}.',
+  '{Who} was {a_p} in the {place}.',
+  '{Who} wants to become {a_p}.',
+  'I heard that {who} is {a_p}.',
+  'Last year {who} worked as {a_p}.',
+  '{Who} got {his} first job as {a_p}.',
+)
+PERSON = {
+  'hobby': (
+    'In the summer {who} likes to {item}.',
+    'On Sundays {who} often likes to {item}.',
+    'At home {who} always likes to {item}.',
+    'In the winter {who} never likes to {item}.',
+    '{Who} likes to {item} with {his} friends.',
+    '{Who} said that {he} wants to {item} {time}.',
+  ),
+  'thing': (
+    'I know that {who} likes {item}.',
+    'Most of the time {who} likes {item}.',
+    'This year {who} is interested in {item}.',
+    '{Who} talked about {item} with {his} friends.',
+    '{Who} bought a book about {item} for {himself}.',
+  ),
+  'subject': (
+    'Last year {who} took a course in {item}.',
+    'Long ago {who} studied {item} at college.',
+    "I heard that {item} was {who}'s major at college.",
+    "I heard that {who}'s best subject at school was {item}.",
+    "{Item} was {who}'s first course.",
+    "{Item} was not {who}'s best subject at school.",
+    '{Who} passed {his} exam in {item}.',
+  ),
+  'quality': (
+    'They say that {who} is {item}.',
+    'I know that {who} is {item}.',
+    '{Who} was {item} when {he} came home.',
+    'Everybody says that {who} is {item}.',
+  ),
+  'home': (
+    'These days {who} is happy in their {item}.',
+    'These days {who} is unhappy in their {item}.',
+    '{Who} told me that {he} liked the {item}.',
+    '{Who} met {his} friends in the {item}.',
+  ),
+}
+NEUTRAL = (
+  'The {place} was full of people {time}.',
+  'The {thing} stood in the {place} {time}.',
+  'People said that they were {mood}.',
+  'The students said that they were {mood}.',
+  'The {p} met the {q} in the {place}.',
+  'The {p} gave the {q} a {thing} {time}.',
+  'The {q} needed help in the {place}.',
+  'There was a new {p} in the {place} {time}.',
+  'I bought a {thing} for the {q}.',
+  'It was cold in the {place} {time}.',
+)
+HELDOUT = {
+  0: ('The {p} told the {q} that {he} needed the {thing}.',
+      'The {p} called the {q} because {he} was {mood}.',
+      'The {p} met the {q} after {he} left the {place}.',
+      'The {q} asked the {p} whether {he} would come {time}.'),
+  1: ('The {p} gave the {q} the {thing} because {he} needed help.',
+      'The {p} told the {q} that {he} got a new {thing}.',
+      'The {p} visited the {q} because {he} was sick.',
+      'The {q} told the {p} that {he} could pay for the work.'),
+}
+"""Who the pronoun means (0: the profession, 1: the other person) -> patterns the corpus never uses.
+"""
