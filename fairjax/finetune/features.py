@@ -85,11 +85,6 @@ class FeatureLearner:
     self._features = np.zeros((0, 0), np.float32)
 
   @property
-  def truncated(self) -> int:
-    """Texts so far that were longer than the model reads."""
-    return self._model.truncated
-
-  @property
   def identity(self) -> dict[str, Any]:
     """What decides what it learns, besides the data."""
     return {'kind': 'features', 'fingerprint': self.fingerprint, 'labels': list(self._labels)}
@@ -133,6 +128,12 @@ class FeatureLearner:
     return np.concatenate([
       _scores(head, combine(self._features, places[begin:begin + _ROWS_AT_A_TIME]))
       for begin in range(0, len(places), _ROWS_AT_A_TIME)])
+
+  def count_truncated(self, *inputs: Inputs) -> int:
+    """How many different texts, of all it has read, are longer than the model reads."""
+    for part in inputs:
+      self._places(part)
+    return self._model.truncated
 
   def _places(self, inputs: Inputs) -> np.ndarray:
     """`[R, 1 or 2]` rows of the features; those of new texts are asked for, once."""
