@@ -21,6 +21,7 @@ from fairjax.commands import (
   human,
   inspection,
   launch,
+  masked_lm,
   measure,
   records,
   report,
@@ -37,8 +38,8 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
                 errno.EIO}
 
 _MODULES = (
-  run, data, exchange, sample, measure, select, report, records, human, classifier, compile,
-  scorers, inspection, launch, doctor)
+  run, data, exchange, sample, measure, select, report, records, human, classifier, masked_lm,
+  compile, scorers, inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""
 
