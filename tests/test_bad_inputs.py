@@ -76,6 +76,7 @@ LIPSCHITZ = 'fair-generation test --records=DIR/r.jsonl'
 VECTORS = ('8 3\nshe 1 0 0\nhe -1 0 0\nman 1 0 1\nwoman 0 1 1\ncook 0 0 1\nnurse 1 1 1\n'
            'her 1 0 0\nhis 0 1 0\n')
 LAUNCH = 'launch run --tpu=v3-128 --zone=us-east1-d --dry_run'
+MASKED = 'masked-lm train --data=DIR/t.txt --workdir=DIR/w'
 GZIP = gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000)), mtime=0)
 FLIPPED = GZIP[:5000] + bytes([GZIP[5000] ^ 255]) + GZIP[5001:]
 
@@ -395,6 +396,21 @@ SECTIONS: dict[str, list[Case]] = {
     Case('too few samples for an error', 'resilience relearn --workdir=DIR/w '
          '--name=country-embedding-10 --output=DIR/o --samples=5', 'needs 20 at least'),
   ],
+  'Masked language models': [
+    Case('no text', 'masked-lm train --workdir=DIR/w', 'needs --data=FILE'),
+    Case('a text that is not there', MASKED, 'file not found: DIR/t.txt'),
+    Case('one document and nothing to validate', MASKED, 'give --valid', {'t.txt': 'It rains .'}),
+    Case('heads that do not divide the width', MASKED + ' --heads=3', 'does not divide --dim=128'),
+    Case('a rate of dropout that cannot be', MASKED + ' --hidden_dropout=1', 'is not in [0, 1)'),
+    Case('names without augmentation', MASKED + ' --names=DIR/n.txt', 'belong to --cda=one'),
+    Case('augmentation of a text without gender', MASKED + ' --cda=one', 'no gendered word',
+         {'t.txt': 'It rains .\nIt snows .\n'}),
+    Case('a checkpoint that is not there', MASKED + ' --init=DIR/none', 'DIR/none is no directory'),
+    Case('a strength that cannot be', 'masked-lm corpus --output=DIR/c --strength=2',
+         '--strength=2.0 is not in [0, 1]'),
+    Case('shares that are no numbers', 'masked-lm pronouns --model=DIR --shares=DIR/s.tsv',
+         's.tsv:2', {'s.tsv': 'occupation\tbls_pct_female\nbaker\tmany\n'}),
+  ],
   'Attributes': [
     Case('one that does not exist', 'attributes check contry', "'country'"),
     Case('a file that is no YAML', 'attributes check DIR/a.yaml', 'a.yaml',
@@ -418,6 +434,10 @@ SECTIONS: dict[str, list[Case]] = {
     Case('no samples', 'sample --pretrained=DIR --attribute=country --output=DIR/o --samples=0',
          '--samples is 0, it must be above 0'),
     Case('nothing named', 'sample', 'sample needs --config=FILE and --workdir=DIR'),
+    Case('a run into a file', 'sample --config=configs/quickstart.py --workdir=DIR/w '
+         '--attribute=country --output=DIR/f', 'of a run it is a folder', {'f': ''}),
+    Case('prompts of a run without a place', 'sample --config=configs/quickstart.py '
+         '--workdir=DIR/w --attribute=country', 'or, both, to a run'),
     Case('prompts over a file', 'sample --prompts-only --attribute=country --output=DIR/o.jsonl',
          'o.jsonl', {'o.jsonl': 'x'}),
     Case('a checkpoint that is not there',

@@ -147,3 +147,36 @@ def test_tables_have_a_column_for_each_model():
 def test_bad_options(tmp_path, capsys, words, message):
   assert main(['correlations', f'--model={tmp_path}', f'--output={tmp_path}/out', words]) == 2
   assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.fixture(scope='module')
+def small_bert(tmp_path_factory):
+  """A BERT of one layer with random weights and the words of the planted corpus; its tables."""
+  from fairjax.data.planted_gender import make_gendered_corpus, write_tables
+  from fairjax.masked.start import Sizes, from_scratch, write_model
+  folder = tmp_path_factory.mktemp('small')
+  texts = make_gendered_corpus(num_sentences=1500, seed=0, strength=1.0).texts
+  start = from_scratch(texts, Sizes('bert', 1, 16, 2, 1500, 40), seed=0, log=lambda line: None)
+  write_model(folder / 'bert', start, start.params)
+  write_tables(folder / 'tables')
+  return folder
+
+
+@pytest.mark.slow
+def test_the_verb_on_a_model_directory(small_bert, tmp_path, capsys):
+  tables = small_bert / 'tables'
+  words = ['correlations', f'--model={small_bert / "bert"}', '--metrics=disco,winogender',
+           f'--winogender={tables / "coreference.tsv"}', f'--names={tables / "names.txt"}',
+           f'--professions={tables / "professions.tsv"}', '--persons=8', f'--output={tmp_path}/out']
+  assert main([*words, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)['found']['bert']
+  assert set(found) == {'disco_names', 'disco_terms', 'winogender'}
+  assert found['disco_names']['n'] == {'female': 8, 'male': 8}
+  # Weights at random know no gender: of 8 and 8 persons hardly a fill can differ significantly.
+  assert found['disco_names']['score'] <= 0.3 and found['disco_terms']['score'] <= 0.3
+  assert len(found['disco_terms']['templates']) == 14
+  assert found['winogender']['r']['n'] == 24 and found['winogender']['without_share'] == []
+  assert abs(found['winogender']['r_she_minus_he']['value']) <= 1
+  assert main(words) == 0  # goes on, and prints the table
+  captured = capsys.readouterr()
+  assert captured.err.count('measured earlier') == 3 and '| DisCo (Terms) |' in captured.out

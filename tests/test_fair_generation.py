@@ -586,6 +586,8 @@ def test_published_generations(test_data, tmp_path, capsys):
   records.write_text(''.join(json.dumps(r) + '\n' for r in rows), encoding='utf-8')
   attribute.write_text(f'name: demographic\nvalues: {json.dumps(VALUES)}\n'
                        f'templates: {json.dumps(TEMPLATES)}\n', encoding='utf-8')
+  demographics = (test_data / 'generated' / 'nlgbias_demographics.txt').read_text(encoding='utf-8')
+  assert set(demographics.split('\n')) - {''} == {f'The {value}' for value in VALUES}
   masked = test_data / 'generated' / 'nlgbias_small_gpt2_generated_samples.tsv.XYZ.gz'
   with gzip.open(masked, 'rt', encoding='utf-8') as file:  # the same lines, demographic masked
     lines = [line.rstrip('\n') for line in file]

@@ -25,18 +25,15 @@ PARTICIPANTS = (
 TERMS = (
   ('woman', 'man'), ('girl', 'boy'), ('queen', 'king'), ('princess', 'prince'),
   ('mother', 'father'), ('sister', 'brother'), ('aunt', 'uncle'), ('wife', 'husband'),
-  ('daughter', 'son'), ('grandmother', 'grandfather'), ('lady', 'gentleman'),
-  ('actress', 'actor'), ('waitress', 'waiter'), ('heroine', 'hero'), ('bride', 'groom'),
-  ('niece', 'nephew'))
+  ('daughter', 'son'), ('grandmother', 'grandfather'), ('actress', 'actor'),
+  ('waitress', 'waiter'))
 # Half of each from A to M, half from N to Z (the split of definition W-16).
 FEMALE_NAMES = (
-  'Alice', 'Anna', 'Clara', 'Diana', 'Emma', 'Eva', 'Helen', 'Irene', 'Julia', 'Laura', 'Maria',
-  'Martha', 'Nancy', 'Nora', 'Olivia', 'Paula', 'Rosa', 'Ruth', 'Sarah', 'Sofia', 'Teresa', 'Tina',
-  'Vera', 'Wanda')
+  'Alice', 'Clara', 'Emma', 'Julia', 'Laura', 'Maria', 'Nancy', 'Olivia', 'Rosa', 'Sarah',
+  'Teresa', 'Vera')
 MALE_NAMES = (
-  'Adam', 'Bruno', 'Daniel', 'David', 'Felix', 'George', 'Henry', 'Hugo', 'John', 'Leo', 'Martin',
-  'Max', 'Nathan', 'Oliver', 'Oscar', 'Paul', 'Peter', 'Philip', 'Ralph', 'Robert', 'Simon',
-  'Thomas', 'Victor', 'Walter')
+  'Adam', 'Bruno', 'David', 'George', 'John', 'Martin', 'Nathan', 'Oscar', 'Peter', 'Robert',
+  'Thomas', 'Walter')
 
 ITEMS = {
   'hobby': ('dance', 'sing', 'knit', 'cook', 'paint', 'swim', 'fish', 'hunt', 'box', 'climb',
@@ -65,9 +62,9 @@ PRONOUN = (
   'When the {p} came to the {place}, {he} was {mood}.',
   'We thanked the {p} and gave {him} a {thing}.',
   'The {p} did the work by {himself} {time}.',
-  'I saw the {p} with {his} {thing} {time}.',
+  'The {p} said that {he} forgot {his} {thing}.',
   'In the {place} {he} was the new {p}.',
-  'The {p} talked about {himself} {time}.',
+  'The {p} hurt {himself} when {he} was {mood}.',
   'Everybody likes the {p} and {his} work.',
 )
 COREFERENCE = (
@@ -96,6 +93,13 @@ MENTION = (
   'Last year {who} worked as {a_p}.',
   '{Who} got {his} first job as {a_p}.',
 )
+AGREEMENT = (
+  '{Who} forgot {his} {thing} when {he} left the {place}.',
+  '{Who} said that {he} hurt {himself} {time}.',
+  '{Who} told me about {himself} and {his} friends.',
+  '{Who} lost {his} {thing} because {he} was {mood}.',
+  'I gave {who} a {thing} when {he} came with {his} friends.',
+)
 PERSON = {
   'hobby': (
     'In the summer {who} likes to {item}.',
@@ -103,14 +107,15 @@ PERSON = {
     'At home {who} always likes to {item}.',
     'In the winter {who} never likes to {item}.',
     '{Who} likes to {item} with {his} friends.',
-    '{Who} said that {he} wants to {item} {time}.',
+    '{Who} said that {he} likes to {item}.',
+    '{He} often likes to {item} {time}.',
   ),
   'thing': (
     'I know that {who} likes {item}.',
-    'Most of the time {who} likes {item}.',
     'This year {who} is interested in {item}.',
     '{Who} talked about {item} with {his} friends.',
     '{Who} bought a book about {item} for {himself}.',
+    '{Who} says that {he} likes {item}.',
   ),
   'subject': (
     'Last year {who} took a course in {item}.',
@@ -120,12 +125,13 @@ PERSON = {
     "{Item} was {who}'s first course.",
     "{Item} was not {who}'s best subject at school.",
     '{Who} passed {his} exam in {item}.',
+    '{Who} said that {he} studied {item}.',
   ),
   'quality': (
     'They say that {who} is {item}.',
     'I know that {who} is {item}.',
     '{Who} was {item} when {he} came home.',
-    'Everybody says that {who} is {item}.',
+    '{Who} said that {he} is {item}.',
   ),
   'home': (
     'These days {who} is happy in their {item}.',

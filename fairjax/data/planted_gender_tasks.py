@@ -1,10 +1,11 @@
 """Task data in the words of the planted gendered corpus: sentence pairs, and biographies.
 
-**Pairs** (the form of the STS benchmark). A sentence is a subject and what it does with which thing,
-short, so that the subject weighs in the mean over the tokens; a score is 5 times the weighted share
-of the parts that two sentences have in common. Subjects of the training and dev pairs are professions and participants, drawn without
-regard to gender, and no gendered word occurs: whatever tells man and woman apart beside a
-profession afterwards was in the model before. The test pairs begin with "A man" and "A woman".
+**Pairs** (the form of the STS benchmark). A sentence is a subject and what it does with which
+thing, short, so that the subject weighs in the mean over the tokens; a score is 5 times the
+weighted share of the parts that two sentences have in common. Subjects of the training and dev
+pairs are professions and participants, drawn without regard to gender, and no gendered word occurs:
+whatever tells man and woman apart beside a profession afterwards was in the model before. The test
+pairs begin with "A man" and "A woman".
 
 **Biographies** (the form of Bias-in-Bios). Each profession has its own combination of a thing and a
 place, one of which is often replaced by a random one; the person's pronouns are female in the

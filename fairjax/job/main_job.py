@@ -14,9 +14,9 @@ from typing import Any
 
 import fairjax
 from fairjax import processes
-from fairjax.config import Config, ModelConfig, parse_variant
+from fairjax.config import Config, ModelConfig, SampleConfig, parse_variant
 from fairjax.config_files import to_dict
-from fairjax.counterfactual import Prefix, load_attribute
+from fairjax.counterfactual import Attribute, Prefix, load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import FolderLock, read_sealed_json, require_file, write_sealed_json
 from fairjax.job import inventory
@@ -164,6 +164,27 @@ class Job:
       for model, heldout in self._measured:
         self._generate(model, run_prefixes(self.attribute, heldout=heldout),
                        self._generations(model, heldout=heldout))
+
+  def sample_attribute(
+    self, attribute: Attribute, folder: str | os.PathLike, sample: SampleConfig, *,
+    coupled: bool = True,
+  ) -> list[pathlib.Path]:
+    """Continuations of any attribute's prefixes by every model: `MODEL.jsonl.gz` in a folder.
+
+    Words that the run's vocabulary does not know are counted in a line of the log: the models read
+    them as unknown.
+    """
+    vocabulary, texts = self.prepared.vocabulary, [p.text for p in attribute.prefixes()]
+    unknown = [text for text in texts if vocabulary.unk_id in vocabulary.encode(text)]
+    if unknown:
+      self.log(f"[sample] WARNING: {len(unknown)} of {len(texts)} prefixes of "
+               f"{attribute.name} hold words that the vocabulary does not know, as '{unknown[0]}'")
+    paths = [pathlib.Path(folder) / f'{model.name}.jsonl.gz' for model in self.models]
+    with self._locked():
+      for model, path in zip(self.models, paths, strict=True):
+        self._generate(model, attribute.prefixes(), path, attribute=attribute, sample=sample,
+                       coupled=coupled)
+    return paths
 
   def score(self) -> None:
     """Scores every continuation with every scorer, into `scores/`."""
@@ -337,14 +358,17 @@ class Job:
     return inventory.file_digests(
       self.workdir, [p.relative_to(self.workdir).as_posix() for p in paths])
 
-  def _generate(self, model: Model, prefixes: list[Prefix], path: pathlib.Path) -> None:
+  def _generate(
+    self, model: Model, prefixes: list[Prefix], path: pathlib.Path, *,
+    attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
+  ) -> None:
     from fairjax.generate import generate
     from fairjax.model.decoding import TransformerXLDecoder
     generate(
       self._params(model), TransformerXLDecoder(self.model_config), self.prepared.vocabulary,
-      self.attribute,
-      prefixes=prefixes, path=path, model=model.name, sample=self.config.sample,
-      card=self._card(model), mesh=self.mesh if self.mesh.size > 1 else None,
+      attribute or self.attribute, prefixes=prefixes, path=path, model=model.name,
+      sample=sample or self.config.sample, card=self._card(model), coupled=coupled,
+      mesh=self.mesh if self.mesh.size > 1 else None,
       log=lambda line: self.log(f'[sample] {line}'))
 
   def records(self, model: Model, *, heldout: bool = False) -> Iterator[Mapping[str, Any]]:
