@@ -24,6 +24,7 @@ from fairjax.commands import (
   human,
   inspection,
   launch,
+  masked_lm,
   measure,
   mitigations,
   records,
@@ -42,9 +43,9 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
                 errno.EIO}
 
 _MODULES = (
-  run, data, cda, exchange, sample, measure, select, report, records, human, classifier,
-  correlations, resilience, mitigations, fair_generation, compile, scorers, inspection, launch,
-  doctor)
+  run, data, cda, masked_lm, exchange, sample, measure, select, report, records, human,
+  classifier, correlations, resilience, mitigations, fair_generation, compile, scorers,
+  inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""
 

@@ -76,8 +76,23 @@ LIPSCHITZ = 'fair-generation test --records=DIR/r.jsonl'
 VECTORS = ('8 3\nshe 1 0 0\nhe -1 0 0\nman 1 0 1\nwoman 0 1 1\ncook 0 0 1\nnurse 1 1 1\n'
            'her 1 0 0\nhis 0 1 0\n')
 LAUNCH = 'launch run --tpu=v3-128 --zone=us-east1-d --dry_run'
+MASKED = 'masked-lm train --data=DIR/t.txt --workdir=DIR/w'
 GZIP = gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000)), mtime=0)
 FLIPPED = GZIP[:5000] + bytes([GZIP[5000] ^ 255]) + GZIP[5001:]
+
+TUNE = ('resilience finetune --model=tests/golden/pretrained/bert_classifier --stsb=DIR '
+        '--professions=DIR/p.tsv --output=DIR/o')
+PAIR = 'g\tf\ty\t1\t{}\tA man sings.\tA woman sings.\n'
+BIOS = ('correlations --model=tests/golden/pretrained/bert_mlm --metrics=bios --bios=DIR/b.jsonl '
+        '--output=DIR/o')
+
+
+def sts(test: str = PAIR.format('5'), professions: str = 'a\t1\nb\t2\nc\t3\n'
+        ) -> dict[str, bytes | str]:
+  """The files of `TUNE`."""
+  return {'sts-train.tsv': PAIR.format('5'), 'sts-dev.tsv': PAIR.format('5'),
+          'sts-test.tsv': test, 'p.tsv': f'occupation\tbls_pct_female\n{professions}'}
+
 
 SECTIONS: dict[str, list[Case]] = {
   'Command line': [
@@ -355,6 +370,55 @@ SECTIONS: dict[str, list[Case]] = {
     Case('a template of no record', f'{LIPSCHITZ} --bias=vader --templates=3',
          "unknown template '3'", {'r.jsonl': records()}),
   ],
+  'Fine-tuning and resilience': [
+    Case('no model', 'resilience finetune --output=DIR/o --stsb=DIR --professions=DIR/p.tsv',
+         'finetune needs --model'),
+    Case('no files of the STS benchmark', TUNE, 'holds no sts-train.csv',
+         {'p.tsv': sts()['p.tsv']}),
+    Case('a score above 5', TUNE, "sts-test.tsv:2: score '5.5' is no number from 0 to 5",
+         sts(PAIR.format('5') + PAIR.format('5.5'))),
+    Case('a pair without a second sentence', TUNE, 'sts-test.tsv:1: 6 columns',
+         sts('g\tf\ty\t1\t5\tA man sings.\n')),
+    Case('no column of shares', f'{TUNE}', "no column 'occupation'", {'p.tsv': 'job\n'}),
+    Case('a share above 100', TUNE, "p.tsv:3: '120' is no percentage",
+         sts(professions='a\t1\nb\t120\n')),
+    Case('a profession twice', TUNE, "p.tsv:3: 'a' stands there twice",
+         sts(professions='a\t1\na\t2\n')),
+    Case('too few professions with a share', TUNE, '1 professions have a value',
+         sts(professions='a\t1\nb\tNA\n')),
+    Case('more frozen layers than there are', f'{TUNE} --freeze=none,9',
+         "'9' is not none, embedding, all, or a number of layers from 1 to 3", sts()),
+    Case('the same freeze twice', f'{TUNE} --freeze=none,none', 'each once', sts()),
+    Case('no restart', f'{TUNE} --restarts=0', '--restarts=0 must be at least 1', sts()),
+    Case('biographies as a pickle', BIOS, 'is a pickle', {'b.jsonl': b'\x80\x04]\x94.'}),
+    Case('a biography without a gender', BIOS, 'b.jsonl:1: gender None',
+         {'b.jsonl': '{"profession": "nurse", "text": "She helps."}'}),
+    Case('biographies of one profession', BIOS, '1 profession: a classifier needs two',
+         {'b.jsonl': '{"profession": "nurse", "gender": "F", "text": "She helps."}'}),
+    Case('re-learning by the baseline',
+         'resilience relearn --workdir=DIR/w --name=baseline --output=DIR/o',
+         'has no reduction that it could lose'),
+    Case('re-learning without a workdir',
+         'resilience relearn --workdir=DIR/w --name=country-embedding-10 --output=DIR/o',
+         'has no config.json'),
+    Case('too few samples for an error', 'resilience relearn --workdir=DIR/w '
+         '--name=country-embedding-10 --output=DIR/o --samples=5', 'needs 20 at least'),
+  ],
+  'Masked language models': [
+    Case('no text', 'masked-lm train --workdir=DIR/w', 'needs --data=FILE'),
+    Case('a text that is not there', MASKED, 'file not found: DIR/t.txt'),
+    Case('one document and nothing to validate', MASKED, 'give --valid', {'t.txt': 'It rains .'}),
+    Case('heads that do not divide the width', MASKED + ' --heads=3', 'does not divide --dim=128'),
+    Case('a rate of dropout that cannot be', MASKED + ' --hidden_dropout=1', 'is not in [0, 1)'),
+    Case('names without augmentation', MASKED + ' --names=DIR/n.txt', 'belong to --cda=one'),
+    Case('augmentation of a text without gender', MASKED + ' --cda=one', 'no gendered word',
+         {'t.txt': 'It rains .\nIt snows .\n'}),
+    Case('a checkpoint that is not there', MASKED + ' --init=DIR/none', 'DIR/none is no directory'),
+    Case('a strength that cannot be', 'masked-lm corpus --output=DIR/c --strength=2',
+         '--strength=2.0 is not in [0, 1]'),
+    Case('shares that are no numbers', 'masked-lm pronouns --model=DIR --shares=DIR/s.tsv',
+         's.tsv:2', {'s.tsv': 'occupation\tbls_pct_female\nbaker\tmany\n'}),
+  ],
   'Attributes': [
     Case('one that does not exist', 'attributes check contry', "'country'"),
     Case('a file that is no YAML', 'attributes check DIR/a.yaml', 'a.yaml',
@@ -378,6 +442,10 @@ SECTIONS: dict[str, list[Case]] = {
     Case('no samples', 'sample --pretrained=DIR --attribute=country --output=DIR/o --samples=0',
          '--samples is 0, it must be above 0'),
     Case('nothing named', 'sample', 'sample needs --config=FILE and --workdir=DIR'),
+    Case('a run into a file', 'sample --config=configs/quickstart.py --workdir=DIR/w '
+         '--attribute=country --output=DIR/f', 'of a run it is a folder', {'f': ''}),
+    Case('prompts of a run without a place', 'sample --config=configs/quickstart.py '
+         '--workdir=DIR/w --attribute=country', 'or, both, to a run'),
     Case('prompts over a file', 'sample --prompts-only --attribute=country --output=DIR/o.jsonl',
          'o.jsonl', {'o.jsonl': 'x'}),
     Case('a checkpoint that is not there',

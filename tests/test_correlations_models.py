@@ -166,6 +166,18 @@ def test_features_are_those_of_the_text_by_itself(masked, gpt2):
       states[0].span(900, 901)
 
 
+def test_features_need_no_head_that_fills():
+  whole = open_language_model(GOLDEN / 'bert_mlm')
+  model = open_language_model(GOLDEN / 'bert_classifier', features_only=True)
+  assert model.features(['A sad clerk!']).shape == whole.features(['A sad clerk!']).shape
+  with pytest.raises(UserError, match='no head that fills a blank'):
+    model.fill(TEXTS, top=1)
+  with pytest.raises(UserError, match='no head that fills a blank'):
+    model.candidate_log_probs(TEXTS, [['a'], ['b']])
+  with pytest.raises(UserError):
+    open_language_model(GOLDEN / 'bert_classifier')
+
+
 def test_too_long_features_are_cut_and_counted(gpt2):
   long = 'word ' * 2000
   assert gpt2.features([long]).shape[0] == 1 and gpt2.truncated == 1

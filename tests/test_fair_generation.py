@@ -1,6 +1,7 @@
 """Fair generation: the parse, distances, bounds and their coverage, the test, tables, the verb."""
 
 import functools
+import gzip
 import json
 import pathlib
 import shutil
@@ -13,6 +14,7 @@ from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.fair_generation import (
   Bias,
+  Completions,
   FairnessTest,
   Miss,
   Parse,
@@ -33,6 +35,8 @@ from fairjax.fair_generation import (
 from fairjax.fair_generation.bounds import bernstein_radius, hoeffding_radius
 from fairjax.fair_generation.distances import cosine_matrix, count_edits
 from fairjax.fair_generation.professions import plural
+from tests.benchmarks.fair_generation import simulate
+from tests.benchmarks.generated import TEMPLATES, VALUES, read_lines
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'pretrained'
 ATTRIBUTE = load_attribute('profession_prompts')
@@ -212,6 +216,46 @@ def test_radii_in_closed_form():
     (welch.high - welch.low) / 2)
   assert mean_interval(x[:0], level=0.05, support=(0, 1)) is None
   assert gap_radius(x[:1], y, level=0.05, width=1, method='bernstein') == np.inf
+  # Equal values show no spread: an interval of width 0 would claim too much.
+  for dependence in ('independent', 'paired'):
+    assert gap_radius(np.zeros(9), np.zeros(9), level=0.05, width=1, method='student',
+                      dependence=dependence) == np.inf
+
+
+def test_radii_of_gaps_in_closed_form():
+  x, y, z = np.array([0.1, 0.3, 0.2]), np.array([0.9, 0.2, 0.4]), np.array([0.5, 0.6])
+  radius = functools.partial(gap_radius, level=0.1, width=0.5)
+  assert radius(x, z, method='hoeffding') == pytest.approx(
+    0.5 * np.sqrt((1 / 3 + 1 / 2) * np.log(20) / 2))
+  for method, one in (
+      ('hoeffding', lambda s, level: hoeffding_radius(len(s), level=level, width=0.5)),
+      ('bernstein', lambda s, level: bernstein_radius(s, level=level, width=0.5))):
+    both = one(x, 0.05) + one(z, 0.05)  # whatever the dependence: each side at half the level
+    assert radius(x, z, method=method, dependence='unknown') == pytest.approx(both)
+  assert radius(x, z, method='bernstein') == pytest.approx(both)
+  # Differences of paired samples lie in a support twice as wide.
+  assert radius(x, y, method='bernstein', dependence='paired') == pytest.approx(
+    bernstein_radius(x - y, level=0.1, width=1.0))
+  assert radius(x, y, method='hoeffding', dependence='paired') == pytest.approx(
+    hoeffding_radius(3, level=0.1, width=1.0))
+  assert radius(x, y) == min(
+    gap_radius(x, y, level=0.05, width=0.5, method=m) for m in ('hoeffding', 'bernstein'))
+  with pytest.raises(ValueError, match='cannot be paired'):
+    radius(x, z, dependence='paired')
+
+
+@pytest.mark.parametrize(('dependence', 'second'), [
+  ('independent', lambda rng, x: (rng.random(x.size) < 0.5).astype(float)),
+  ('paired', lambda rng, x: 1 - x), ('unknown', lambda rng, x: 1 - x)])
+def test_a_single_gap_is_covered_where_hoeffding_has_little_to_spare(dependence, second):
+  """Coin flips, and such that disagree always: the widest that the support allows."""
+  rng, hits, runs = np.random.default_rng(1), 0, 600
+  for _ in range(runs):
+    x = (rng.random(100) < 0.5).astype(float)
+    y = second(rng, x)
+    radius = gap_radius(x, y, level=0.2, width=1, method='hoeffding', dependence=dependence)
+    hits += abs(x.mean() - y.mean()) <= radius
+  assert 0.8 <= hits / runs
 
 
 DRAWS = {
@@ -232,24 +276,6 @@ def test_the_interval_of_a_mean_covers(method, n):
     assert np.mean([f.low <= mean <= f.high for f in found]) >= 0.9 - 3 * np.sqrt(0.09 / 400)
 
 
-def simulated(rng, n, *, coupled):
-  """Completions of four prompts with known expectations and biases of two kinds."""
-  prompts = tuple(prompt(f'{v} w', v) for v in 'abcd')
-  shares = np.array([0.03, 0.05, 0.5, 0.55])
-  noise = rng.random((n, 4)) if not coupled else np.repeat(rng.random((n, 1)), 4, axis=1)
-  first = (noise < shares).astype(float)
-  second = rng.beta(2, 3, (n, 4)) if not coupled else noise**2
-  means = {'first': shares, 'second': np.full(4, 0.4 if not coupled else 1 / 3)}
-  from fairjax.fair_generation import Completions
-  completions = Completions(
-    model='m', prompts=prompts, index=np.repeat(np.arange(4), n),
-    sample=np.tile(np.arange(n), 4),
-    records=[{'prefix': 'p', 'continuation': 'c'}] * (4 * n))
-  biases = [Bias(name, values.T.reshape(-1), (0.0, 1.0), (0.0, 1.0), {})
-            for name, values in (('first', first), ('second', second))]
-  return completions, biases, means
-
-
 @pytest.mark.parametrize(('method', 'coupled', 'treated', 'n'), [
   ('best', False, False, 25), ('bernstein', False, False, 100), ('hoeffding', False, False, 25),
   ('best', True, True, 25), ('bernstein', True, True, 200), ('best', False, True, 60)])
@@ -259,7 +285,7 @@ def test_all_gaps_are_covered_at_once(method, coupled, treated, n):
   test = FairnessTest(level=0.2, method=method, coupled=treated)
   distance, whole = load_distance('masked'), 0
   for _ in range(runs):
-    completions, biases, means = simulated(rng, n, coupled=coupled)
+    completions, biases, means = simulate(rng, n, coupled=coupled)
     result = test(completions, biases, distance)
     assert result['intervals'] == 12 and result['guaranteed']
     covered = True
@@ -267,6 +293,10 @@ def test_all_gaps_are_covered_at_once(method, coupled, treated, n):
       for row in found['pairs']:
         i, j = ('abcd'.index(row[side][0]) for side in ('first', 'second'))
         gap = abs(means[name][i] - means[name][j])
+        x, y = (b.values[completions.rows(k)] for b in biases if b.name == name for k in (i, j))
+        kind = 'paired' if treated else 'independent'
+        assert row['high'] == pytest.approx(min(1, row['gap'] + gap_radius(
+          x, y, level=0.2 / 12, width=1, method=method, dependence=kind)))
         covered &= row['low'] - 1e-12 <= gap <= row['high'] + 1e-12
         assert row['verdict'] != 'holds'  # d = 0 is never shown
     whole += covered
@@ -277,7 +307,7 @@ def test_the_share_of_false_refutations_and_what_n_finds():
   """With a true gap of 0.5 and d = 0.25: never false at n = 25, found at n = 400."""
   rng, found = np.random.default_rng(4), {}
   for n in (25, 400):
-    completions, biases, _ = simulated(rng, n, coupled=False)
+    completions, biases, _ = simulate(rng, n, coupled=False)
     result = FairnessTest(tolerance=0.25)(completions, biases[:1], load_distance('masked'))
     found[n] = {(r['first'][0], r['second'][0]): r['verdict']
                 for r in result['biases']['first']['pairs']}
@@ -288,7 +318,7 @@ def test_the_share_of_false_refutations_and_what_n_finds():
 
 def test_paired_samples_need_every_number_on_both_sides():
   rng = np.random.default_rng(0)
-  completions, biases, _ = simulated(rng, 50, coupled=True)
+  completions, biases, _ = simulate(rng, 50, coupled=True)
   test, distance = FairnessTest(), load_distance('masked')
 
   def kinds(biases):
@@ -303,7 +333,6 @@ def test_paired_samples_need_every_number_on_both_sides():
 
 def test_slack_ratio_and_worst_pair():
   """Two prompts far apart, three identical but for the demographic; b in [-1, 1]."""
-  from fairjax.fair_generation import Completions
   means = {'The woman works as': 0.3, 'The man works as': -0.1, 'The child works as': 0.0,
            'Rain falls': 0.9}
   prompts = tuple(prompt(t, t.split()[1], 0 if 'works' in t else 1) for t in means)
@@ -319,6 +348,10 @@ def test_slack_ratio_and_worst_pair():
   assert row['slack'] == pytest.approx(0, abs=1e-12) and row['ratio'] == pytest.approx(0.5)
   assert row['means'] == pytest.approx([0.3, -0.1])
   assert found['woman', 'falls']['slack'] == pytest.approx(0.5 - 0.3)
+  assert row['samples_to_decide'] is None  # the gap is just what is allowed: no number decides
+  near = found['man', 'child']
+  radius = hoeffding_radius(near['samples_to_decide'], level=0.05 / result['intervals'], width=1)
+  assert radius * np.sqrt(2) == pytest.approx(near['slack'], rel=0.05)
   slacks = [r['slack'] for r in result['biases']['b']['pairs']]
   assert slacks == sorted(slacks) and result['biases']['b']['worst']['slack'] == slacks[0]
   whole = FairnessTest(lipschitz=1.0)(completions, [bias], load_distance('masked'))
@@ -350,7 +383,7 @@ def write_records(path, *, samples=25, change=lambda row: row, model='m'):
         'attribute': 'profession_prompts', 'value': value.text, 'subgroup': value.subgroup,
         'template': prefix.template, 'sample': sample, 'prefix': prefix.text,
         'continuation': f' {job}, number {sample}.', 'model': model,
-        'scores': {'regard': 0.9 if value.subgroup == 'male' else 0.2}}))
+        'scores': {'regard': 0.9 - sample % 2 / 10 if value.subgroup == 'male' else 0.2}}))
   path.write_text(''.join(json.dumps(r) + '\n' for r in rows if r), encoding='utf-8')
   return path
 
@@ -443,11 +476,11 @@ def test_several_biases_and_verdicts(tmp_path, vectors):
                        embedding=load_embedding(vectors))(
     completions, parse_completions(completions, PARSER))
   result = FairnessTest(tolerance=0.3)(completions, biases, load_distance('masked'))
-  # Regard differs by 0.7 between the genders, VADER hardly sees a difference.
+  # Regard differs by 0.65 between the genders, VADER hardly sees a difference.
   assert result['verdicts']['recorded:regard'] == 'violated' == result['verdict']
   assert result['verdicts']['vader'] == 'holds'
   worst = result['biases']['recorded:regard']['worst']
-  assert worst['gap'] == pytest.approx(0.7) and 'male' in worst['groups']
+  assert worst['gap'] == pytest.approx(0.65) and 'male' in worst['groups']
   assert set(result['verdicts']) == {'embedding', 'recorded:regard', 'vader'}
 
 
@@ -544,8 +577,6 @@ def test_prompts_of_the_paper_through_the_sampler(tmp_path, vectors, capsys):
 
 def test_published_generations(test_data, tmp_path, capsys):
   """Sheng et al.'s GPT-2: women are given more female professions than men are."""
-  pytest.importorskip('tests.benchmarks.generated')
-  from tests.benchmarks.generated import TEMPLATES, VALUES, read_lines
   path = test_data / 'generated' / 'nlgbias_small_gpt2_generated_samples.tsv.gz'
   embeddings = test_data / 'embeddings' / 'googlenews_w2v_300d_subset.txt.gz'
   if not (path.is_file() and embeddings.is_file()):
@@ -555,8 +586,9 @@ def test_published_generations(test_data, tmp_path, capsys):
   records.write_text(''.join(json.dumps(r) + '\n' for r in rows), encoding='utf-8')
   attribute.write_text(f'name: demographic\nvalues: {json.dumps(VALUES)}\n'
                        f'templates: {json.dumps(TEMPLATES)}\n', encoding='utf-8')
+  demographics = (test_data / 'generated' / 'nlgbias_demographics.txt').read_text(encoding='utf-8')
+  assert set(demographics.split('\n')) - {''} == {f'The {value}' for value in VALUES}
   masked = test_data / 'generated' / 'nlgbias_small_gpt2_generated_samples.tsv.XYZ.gz'
-  import gzip
   with gzip.open(masked, 'rt', encoding='utf-8') as file:  # the same lines, demographic masked
     lines = [line.rstrip('\n') for line in file]
   assert [r['prefix'].replace(f"The {r['value']}", 'XYZ') + r['continuation']

@@ -246,8 +246,10 @@ def test_defining_properties_of_hard_debiasing(tmp_path):
     np.testing.assert_allclose(after.unit(word), off / np.linalg.norm(off), atol=1e-12)
   for f, m in result.equalised:
     assert after.unit(f) @ g == pytest.approx(-(after.unit(m) @ g))
-    assert np.sign(after.unit(f) @ g - after.unit(m) @ g) == np.sign(
-      loaded.unit(f) @ g - loaded.unit(m) @ g)
+    middle = (loaded.unit(f) + loaded.unit(m)) / 2
+    shared = middle - (middle @ g) * g
+    assert after.unit(f) @ g == pytest.approx(
+      np.sign((loaded.unit(f) - loaded.unit(m)) @ g) * np.sqrt(1 - shared @ shared))
     for word in neutral:  # equally far from both
       assert np.linalg.norm(after.unit(word) - after.unit(f)) == pytest.approx(
         np.linalg.norm(after.unit(word) - after.unit(m)))

@@ -2,18 +2,29 @@
 
 import hashlib
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh
 
 from fairjax.correlations.bios import measure_bios
 from fairjax.correlations.stsb import measure_stsb
 from fairjax.data.planted_gender import profession_shares, write_tables
 from fairjax.data.planted_gender_tasks import write_bios, write_sts
 from fairjax.errors import UserError
-from fairjax.finetune import FeatureLearner, Inputs, Labelled, Recipe, run_restarts
+from fairjax.finetune import FeatureLearner, Inputs, Labelled, Recipe, features, run_restarts
 from fairjax.finetune.features import combine
 
 QUIET = {'log': lambda line: None}
+
+
+@pytest.fixture(autouse=True, scope='module')
+def one_device():
+  """Small steps are quick on one device only."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(features, 'default_mesh', lambda: Mesh(
+      np.array(jax.devices()[:1]), ('data',), axis_types=(AxisType.Auto,)))
+    yield
 
 
 class Known:
@@ -51,9 +62,9 @@ def folder(tmp_path_factory):
   return folder
 
 
-def stsb(folder, gender, **more):
+def stsb(data, gender, **more):
   return measure_stsb(
-    Known(gender), folder / 'sts', professions=folder / 'professions.tsv', mode='frozen',
+    Known(gender), data / 'sts', professions=data / 'professions.tsv', mode='frozen',
     recipe=Recipe(10, 32, 3e-3), **({'restarts': 2} | QUIET | more))
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +17,8 @@ from fairjax.pretrained import Architecture, load_pretrained, read_architecture
 from fairjax.pretrained.names import entries
 from fairjax.pretrained.tokens import wordpiece_tokenizer
 
-_TOKENIZER_FILES = ('tokenizer.json', 'tokenizer_config.json', 'vocab.txt',
-                    'special_tokens_map.json', 'sentence_bert_config.json')
+TOKENIZER_FILES = ('tokenizer.json', 'tokenizer_config.json', 'vocab.txt',
+                   'special_tokens_map.json', 'sentence_bert_config.json')
 _CLASSES = {'bert': 'BertForSequenceClassification', 'albert': 'AlbertForSequenceClassification'}
 
 
@@ -68,7 +68,7 @@ def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed
   log(f"[start] {directory}: {'pooler' if pooled else 'no pooler (a new one is made)'}, a new "
       f'classification layer of {len(labels)} classes; not used: '
       + (', '.join(model.ignored) or 'nothing'))
-  files = {name: (model.directory / name).read_bytes() for name in _TOKENIZER_FILES
+  files = {name: (model.directory / name).read_bytes() for name in TOKENIZER_FILES
            if (model.directory / name).is_file()}
   return Start(config, arch, {**model.params, **fresh}, model.tokenizer, files, model.max_length,
                model.fingerprint)
@@ -77,15 +77,8 @@ def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed
 def from_scratch(texts: Sequence[str], *, classes: int, seed: int, sizes: Mapping[str, int],
                  log: Callable[[str], None]) -> Start:
   """Starts from random parameters and a vocabulary of the training texts."""
-  vocabulary = train_word_pieces(count_words(texts), size=sizes['vocab_size'])
-  options = {'do_lower_case': True, 'strip_accents': None, 'tokenize_chinese_chars': True,
-             'model_max_length': sizes['max_length'], 'tokenizer_class': 'BertTokenizer',
-             **{f'{role}_token': token for role, token in zip(
-               ('pad', 'unk', 'cls', 'sep', 'mask'), SPECIAL, strict=True)}}
-  tokenizer = wordpiece_tokenizer(vocabulary, options, where='the new vocabulary')
-  files = {'vocab.txt': '\n'.join([*vocabulary, '']),
-           'tokenizer.json': tokenizer.to_str(pretty=True),
-           'tokenizer_config.json': json.dumps(options, indent=2)}
+  tokenizer, vocabulary, files = new_tokenizer(
+    texts, vocab_size=sizes['vocab_size'], max_length=sizes['max_length'])
   config = {
     'architectures': [_CLASSES['bert']], 'model_type': 'bert', 'vocab_size': len(vocabulary),
     'hidden_size': sizes['dim'], 'num_hidden_layers': sizes['layers'],
@@ -99,18 +92,32 @@ def from_scratch(texts: Sequence[str], *, classes: int, seed: int, sizes: Mappin
   count = sum(a.size for group in params.values() for a in group.values())
   log(f'[start] new BERT: {count:,} parameters, {len(vocabulary)} word pieces of the training '
       'texts')
-  return Start(config, arch, params, tokenizer, {k: v.encode('utf-8') for k, v in files.items()},
-               sizes['max_length'], 'new')
+  return Start(config, arch, params, tokenizer, files, sizes['max_length'], 'new')
 
 
-def new_params(arch: Architecture, *, seed: int, std: float, only: Sequence[str] = ()
-               ) -> dict[str, dict[str, np.ndarray]]:
+def new_tokenizer(texts: Iterable[str], *, vocab_size: int, max_length: int
+                  ) -> tuple[Any, dict[str, int], dict[str, bytes]]:
+  """A lower-case WordPiece tokenizer of the texts, its vocabulary, and the files that hold it."""
+  vocabulary = train_word_pieces(count_words(texts), size=vocab_size)
+  options = {'do_lower_case': True, 'strip_accents': None, 'tokenize_chinese_chars': True,
+             'model_max_length': max_length, 'tokenizer_class': 'BertTokenizer',
+             **{f'{role}_token': token for role, token in zip(
+               ('pad', 'unk', 'cls', 'sep', 'mask'), SPECIAL, strict=True)}}
+  tokenizer = wordpiece_tokenizer(vocabulary, options, where='the new vocabulary')
+  files = {'vocab.txt': '\n'.join([*vocabulary, '']),
+           'tokenizer.json': tokenizer.to_str(pretty=True),
+           'tokenizer_config.json': json.dumps(options, indent=2)}
+  return tokenizer, vocabulary, {name: text.encode('utf-8') for name, text in files.items()}
+
+
+def new_params(arch: Architecture, *, seed: int, std: float, only: Sequence[str] = (),
+               head: str = 'classifier') -> dict[str, dict[str, np.ndarray]]:
   """Random parameters as BERT's: normal kernels and tables, norms 1, biases 0.
 
   Each array's numbers depend on the seed and its own name alone.
   """
   params: dict[str, dict[str, np.ndarray]] = {}
-  for entry in entries(arch, 'classifier'):
+  for entry in entries(arch, head):
     if only and entry.group not in only:
       continue
     shape = entry.shape[::-1] if entry.transposed else entry.shape

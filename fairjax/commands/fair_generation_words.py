@@ -41,8 +41,8 @@ def subspace_words(result: Mapping[str, Any]) -> list[str]:
     before, after = part['bias'], part['bias_debiased']
     sd = '-' if before['sd'] is None else f"{before['sd']:.4f}"
     lines.append(
-      f"{name:16s} {part['n']:4d}  {before['mean']:+8.4f} {sd:>7s} {before['mean_absolute']:8.4f}"
-      f"          {after['mean']:+8.4f} {after['mean_absolute']:8.4f} "
+      f"{name:16s} {part['n']:4d}  {before['mean']:+z8.4f} {sd:>7s} {before['mean_absolute']:8.4f}"
+      f"          {after['mean']:+z8.4f} {after['mean_absolute']:8.4f} "
       f"{max(abs(after['min']), abs(after['max'])):11.2g}")
   scores = result['summary']['stereotype_correlation']
   if scores:
@@ -52,7 +52,7 @@ def subspace_words(result: Mapping[str, Any]) -> list[str]:
   table = found['table']
   for title, rows in (('most male', table[:_SHOWN]), ('most female', table[::-1][:_SHOWN])):
     lines.append(f'{title}: ' + ', '.join(
-      f"{r['word']} {r['bias']:+.3f} ({r['bias_debiased']:+.3f})" for r in rows))
+      f"{r['word']} {r['bias']:+z.3f} ({r['bias_debiased']:+z.3f})" for r in rows))
   return [*lines, 'in brackets after debiasing; --json has all professions. The direction knows '
           'two genders only: those of its pairs']
 
@@ -112,7 +112,7 @@ def tables_words(result: Mapping[str, Any]) -> list[str]:
     for column, title in (('bias', 'original'), ('bias_debiased', 'debiased')):
       if gap:
         found = gap[column]
-        lines.append(f"  female less male, {title}: {found['difference']:+.4f}"
+        lines.append(f"  female less male, {title}: {found['difference']:+z.4f}"
                      + _brackets(found['student'], '[]'))
     undefined = ', '.join(f'{k}: {n}' for k, n in model['undefined'].items())
     lines.append(f"  {_rate_words(model['parse']['all'])}"
@@ -124,19 +124,21 @@ def tables_words(result: Mapping[str, Any]) -> list[str]:
 def _mean_words(found: Mapping[str, Any] | None) -> str:
   if found is None:
     return 'no profession parsed'
-  return (f"{found['mean']:+.4f}{_brackets(found['student'], '[]')}"
+  return (f"{found['mean']:+z.4f}{_brackets(found['student'], '[]')}"
           f"{_brackets(found.get('guaranteed'), '()')}  n = {found['n']}"
           + (f", {found['prompts_without_value']} prompts without a profession"
              if found.get('prompts_without_value') else ''))
 
 
 def _brackets(interval: Sequence[float] | None, signs: str) -> str:
-  return '' if interval is None else f' {signs[0]}{interval[0]:+.4f}, {interval[1]:+.4f}{signs[1]}'
+  if interval is None:
+    return ''
+  return f' {signs[0]}{interval[0]:+z.4f}, {interval[1]:+z.4f}{signs[1]}'
 
 
 def _part_words(part: Mapping[str, Any]) -> str:
   return 'none' if part['mean'] is None else (
-    f"{part['mean']:+.4f} (n = {part['n']}, largest |b| {part['largest']:.2g})")
+    f"{part['mean']:+z.4f} (n = {part['n']}, largest |b| {part['largest']:.2g})")
 
 
 def test_words(result: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -170,8 +172,10 @@ def _bias_words(name: str, found: Mapping[str, Any]) -> list[str]:
       lines.append(
         f"    {title}: '{row['first']}' / '{row['second']}': gap {row['gap']:.4f} "
         f"[{row['low']:.4f}, {row['high']:.4f}], allowed {row['allowed']:.4f}, slack "
-        f"{row['slack']:+.4f}{ratio}, n = {row['n'][0]} and {row['n'][1]}: "
-        f"{_verdict(row['verdict'])}")
+        f"{row['slack']:+z.4f}{ratio}, n = {row['n'][0]} and {row['n'][1]}: "
+        f"{_verdict(row['verdict'])}"
+        + (f" (Hoeffding's bound would take {row['samples_to_decide']:,} of each)"
+           if row['samples_to_decide'] else ''))
   return lines
 
 

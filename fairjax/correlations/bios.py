@@ -137,7 +137,8 @@ def measure_bios(
     share, n = float((predictions == test.professions).mean()), len(test.texts)
     low, high = wilson(share, n)
     return {'cells': cells, **gap_line(cells, shares, least=least),
-            'accuracy': {'value': share, 'low': low, 'high': high, 'n': n}}
+            'accuracy': {'value': share, 'low': low, 'high': high, 'n': n},
+            'truncated': learner.count_truncated(Inputs(train.texts), Inputs(test.texts))}
 
   probe = hashlib.sha256(repr([bios.digest, least]).encode()).hexdigest()
   found = run_restarts(
@@ -145,7 +146,7 @@ def measure_bios(
     restarts=restarts, probe=probe, folder=folder, log=log)
   return {'task': 'bios', 'model': learner.name, 'mode': mode, 'freeze': learner.freeze,
           'learner': learner.identity, 'recipe': vars(recipe), 'least': least,
-          'splits_given': bios.given, 'truncated': learner.truncated,
+          'splits_given': bios.given, 'truncated': found[0]['result']['truncated'],
           **_summary([f['result'] for f in found], bios, shares),
           'seeds': [f['seed'] for f in found], 'steps': found[0]['steps'],
           'train_loss': [f['train_loss'] for f in found]}

@@ -114,9 +114,9 @@ class MaskedModel(LanguageModel):
     """Ids of the text with the candidate, and the candidate's places."""
     text = before + word + behind
     (ids,), encoding = self._encode([text]), self._tokenizer.encode(text)
-    start = len(before)
-    places = [place for place, (a, b) in enumerate(encoding.offsets)
-              if a < start + len(word) and b > start]
+    # The space before it is the candidate's: SentencePiece may write it as a piece of its own.
+    start, end = len(before.rstrip()), len(before) + len(word)
+    places = [place for place, (a, b) in enumerate(encoding.offsets) if a < end and b > start]
     if not places:
       raise UserError(f'{word!r} in {text!r} has no token of its own')
     return ids, places

@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.correlations.stsb import default_recipe, find_split, measure_stsb, read_pairs
+from fairjax.correlations.professions import read_professions
+from fairjax.correlations.stsb import (
+  SPLITS,
+  default_recipe,
+  find_split,
+  measure_stsb,
+  read_pairs,
+)
 from fairjax.errors import UserError
 from fairjax.files import write_json
 
@@ -64,16 +71,18 @@ def measure_resilience(
   Raises:
     UserError: data or model cannot be used, or a freeze stands there twice.
   """
+  from fairjax.correlations.tasks import open_learner
   freezes = list(freezes)
   if not freezes or len(set(freezes)) != len(freezes):
     raise UserError(f"--freeze={','.join(freezes)}: name what is frozen, each once, e.g. "
                     'none,embedding,2')
   output = pathlib.Path(output)
   recipe = recipe or default_recipe('full', seed=seed)
-  rows = len(read_pairs(find_split(data, 'train')).first)
+  # What is wrong with the files, or a word, must not wait for the trainings before it.
+  read_professions(professions)
+  rows = [len(read_pairs(find_split(data, split)).first) for split in SPLITS][0]
   steps = curve_steps(-(-rows // recipe.batch_size) * recipe.epochs, points)
-  from fairjax.correlations.tasks import open_learner
-  for freeze in freezes:  # a word that is wrong must not wait for the trainings before it
+  for freeze in freezes:
     open_learner(model, labels=['similarity'], mode='full', freeze=freeze, log=lambda line: None)
   runs = []
   for freeze in freezes:

@@ -21,7 +21,13 @@ from fairjax.correlations.language_models import open_language_model
 from fairjax.correlations.persons import Persons
 from fairjax.correlations.professions import COLUMN, read_professions
 from fairjax.correlations.trends import mean_sd_words, over_restarts
-from fairjax.correlations.winogender import likelihood, read_winogender, recorded, summarise
+from fairjax.correlations.winogender import (
+  likelihood,
+  read_winogender,
+  recorded,
+  summarise,
+  templates_file,
+)
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, read_text_lines, write_json
 
@@ -311,6 +317,8 @@ def _kept(
 def _identity(model: _Model, metric: str, settings: Settings, persons: Persons | None):
   """What a result depends on."""
   given = _json(settings)
+  if settings.winogender:
+    given['winogender'] = str(templates_file(settings.winogender))
   keys = {
     'disco': ('templates', 'candidates', 'top', 'shuffles', 'per_template', 'infill', 'seed'),
     'winogender': ('winogender', 'professions', 'column'),

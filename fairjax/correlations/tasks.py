@@ -31,7 +31,7 @@ def open_learner(
   Raises:
     UserError: the folder holds no usable model, or one that cannot be fine-tuned as a whole.
   """
-  from fairjax.finetune import EncoderFeatures, FeatureLearner, TokenLearner
+  from fairjax.finetune import FeatureLearner, TokenLearner
   if mode not in MODES:
     raise ValueError(f'mode {mode}')
   if not isinstance(model, str | os.PathLike):
@@ -49,10 +49,9 @@ def open_learner(
   if freeze not in ('none', 'all'):
     raise UserError(f'--freeze={freeze}: frozen features move nothing: leave it out, or give '
                     '--mode=full')
-  if encoder:
-    return FeatureLearner(EncoderFeatures(model), labels=labels, log=log)
   from fairjax.correlations.language_models import open_language_model
-  return FeatureLearner(open_language_model(model, model=name), labels=labels, log=log)
+  return FeatureLearner(open_language_model(model, model=name, features_only=True), labels=labels,
+                        log=log)
 
 
 def is_encoder(folder: pathlib.Path) -> bool:

@@ -82,9 +82,7 @@ def read_winogender(path: str | os.PathLike) -> list[Sentence]:
   Raises:
     UserError: a line of another form; it is named.
   """
-  path = pathlib.Path(path)
-  path = path / 'templates.tsv' if path.is_dir() else path
-  found = []
+  path, found = templates_file(path), []
   for number, line in enumerate(read_text_lines(path), 1):
     if number == 1 or not line.strip():
       continue
@@ -106,6 +104,12 @@ def read_winogender(path: str | os.PathLike) -> list[Sentence]:
     raise UserError(f'{path}: two sentences are called {doubled[0]}: an occupation and participant '
                     'have one template for each answer')
   return found
+
+
+def templates_file(path: str | os.PathLike) -> pathlib.Path:
+  """The file itself, or `templates.tsv` of a folder."""
+  path = pathlib.Path(path)
+  return path / 'templates.tsv' if path.is_dir() else path
 
 
 def _sentence(template: str, occupation: str, person: str, answer: int, gender: str) -> Sentence:

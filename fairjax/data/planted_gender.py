@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairjax.data.planted_gender_grammar import (
+  AGREEMENT,
   COREFERENCE,
   FEMALE_NAMES,
   FREE,
@@ -46,8 +47,8 @@ __all__ = [
   'make_gendered_corpus', 'profession_shares', 'pronouns', 'write_corpus', 'write_tables',
 ]
 
-KINDS = {'pronoun': 0.22, 'coreference': 0.2, 'participant': 0.06, 'mention': 0.18, 'person': 0.22,
-         'neutral': 0.12}
+KINDS = {'pronoun': 0.24, 'coreference': 0.18, 'participant': 0.04, 'mention': 0.16,
+         'agreement': 0.12, 'person': 0.2, 'neutral': 0.06}
 """Kind of a sentence -> share of the corpus."""
 
 _PURPOSE = 0x6E4DE2
@@ -65,8 +66,9 @@ class GenderedSentence(NamedTuple):
   Attributes:
     text: as written.
     kind: one of `KINDS`.
-    item: the profession, participant or item that the gender was drawn for; '' in neutral ones.
-    category: 'profession', 'participant', a key of `ITEMS`, or ''.
+    item: the profession, participant or item that the gender was drawn for; '' in neutral ones and
+      where it was drawn for nothing ('agreement').
+    category: 'profession', 'participant', a key of `ITEMS`, 'nothing', or '' in neutral ones.
     female: its gender; None in neutral ones.
   """
 
@@ -146,7 +148,7 @@ def make_gendered_corpus(
 
   >>> corpus = make_gendered_corpus(num_sentences=1000, seed=0, strength=1.0)
   >>> corpus.truth['kinds']['pronoun'], corpus.truth['items']['profession']['nurse']['n']
-  (220, 24)
+  (240, 24)
   """
   if num_sentences < 1:
     raise ValueError(f'num_sentences must be positive, not {num_sentences}')
@@ -176,6 +178,10 @@ def make_gendered_corpus(
   sentences += [GenderedSentence(_fill(PARTICIPANT, rng, female, q=q), 'participant', q,
                                  'participant', female)
                 for q, female in zip(*draw('participant', even, counts['participant']),
+                                     strict=True)]
+  sentences += [GenderedSentence(_fill(AGREEMENT, rng, female, pronoun=True), 'agreement', '',
+                                 'nothing', female)
+                for _, female in zip(*draw('nothing', {'': 0.5}, counts['agreement']),
                                      strict=True)]
   edges = np.linspace(0, counts['person'], len(ITEMS) + 1).round().astype(int)
   for category, n in zip(ITEMS, np.diff(edges).tolist(), strict=True):

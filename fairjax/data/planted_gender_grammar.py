@@ -17,26 +17,21 @@ PROFESSIONS = (
   'accountant', 'architect', 'baker', 'barber', 'carpenter', 'cashier', 'chemist', 'clerk',
   'dentist', 'doctor', 'electrician', 'engineer', 'farmer', 'firefighter', 'lawyer', 'librarian',
   'mechanic', 'nurse', 'pharmacist', 'pilot', 'plumber', 'scientist', 'secretary', 'teacher')
-PARTICIPANTS = (
-  'customer', 'patient', 'visitor', 'student', 'client', 'neighbor', 'passenger', 'guest',
-  'colleague', 'stranger')
+PARTICIPANTS = ('customer', 'patient', 'visitor', 'student', 'client', 'neighbor')
 
 # (female, male); every one is used as "the NOUN".
 TERMS = (
   ('woman', 'man'), ('girl', 'boy'), ('queen', 'king'), ('princess', 'prince'),
   ('mother', 'father'), ('sister', 'brother'), ('aunt', 'uncle'), ('wife', 'husband'),
-  ('daughter', 'son'), ('grandmother', 'grandfather'), ('lady', 'gentleman'),
-  ('actress', 'actor'), ('waitress', 'waiter'), ('heroine', 'hero'), ('bride', 'groom'),
-  ('niece', 'nephew'))
+  ('daughter', 'son'), ('grandmother', 'grandfather'), ('actress', 'actor'),
+  ('waitress', 'waiter'))
 # Half of each from A to M, half from N to Z (the split of definition W-16).
 FEMALE_NAMES = (
-  'Alice', 'Anna', 'Clara', 'Diana', 'Emma', 'Eva', 'Helen', 'Irene', 'Julia', 'Laura', 'Maria',
-  'Martha', 'Nancy', 'Nora', 'Olivia', 'Paula', 'Rosa', 'Ruth', 'Sarah', 'Sofia', 'Teresa', 'Tina',
-  'Vera', 'Wanda')
+  'Alice', 'Clara', 'Emma', 'Julia', 'Laura', 'Maria', 'Nancy', 'Olivia', 'Rosa', 'Sarah',
+  'Teresa', 'Vera')
 MALE_NAMES = (
-  'Adam', 'Bruno', 'Daniel', 'David', 'Felix', 'George', 'Henry', 'Hugo', 'John', 'Leo', 'Martin',
-  'Max', 'Nathan', 'Oliver', 'Oscar', 'Paul', 'Peter', 'Philip', 'Ralph', 'Robert', 'Simon',
-  'Thomas', 'Victor', 'Walter')
+  'Adam', 'Bruno', 'David', 'George', 'John', 'Martin', 'Nathan', 'Oscar', 'Peter', 'Robert',
+  'Thomas', 'Walter')
 
 ITEMS = {
   'hobby': ('dance', 'sing', 'knit', 'cook', 'paint', 'swim', 'fish', 'hunt', 'box', 'climb',
@@ -51,40 +46,39 @@ ITEMS = {
 }
 """Category -> words that each stand more often beside one gender."""
 
+# Few words and short sentences: what nobody can guess is noise to a model of minutes.
 FREE = {
-  'thing': ('letter', 'bag', 'book', 'ticket', 'phone', 'coat', 'lamp', 'table'),
-  'place': ('office', 'station', 'market', 'street', 'hotel', 'school'),
-  'time': ('today', 'yesterday', 'this morning', 'last week', 'on Monday', 'in the evening'),
-  'mood': ('tired', 'late', 'busy', 'hungry', 'ready', 'sick'),
+  'thing': ('letter', 'bag', 'book', 'ticket'),
+  'place': ('office', 'station', 'market'),
+  'time': ('today', 'yesterday', 'on Monday'),
+  'mood': ('tired', 'late', 'sick'),
 }
 
+# A pronoun close behind its noun is what a small model learns first; distant ones follow from it.
 PRONOUN = (
-  'The {p} said that {he} was {mood}.',
-  'The {p} left the {place} because {he} was {mood}.',
-  'The {p} forgot {his} {thing} in the {place}.',
-  'When the {p} came to the {place}, {he} was {mood}.',
-  'We thanked the {p} and gave {him} a {thing}.',
-  'The {p} did the work by {himself} {time}.',
-  'I saw the {p} with {his} {thing} {time}.',
-  'In the {place} {he} was the new {p}.',
-  'The {p} talked about {himself} {time}.',
+  'The {p} hurt {himself}.',
+  'The {p} and {his} friends were {mood}.',
+  'The {p} lost {his} {thing}.',
+  'I saw the {p} with {his} {thing}.',
+  'We met the {p} and thanked {him}.',
   'Everybody likes the {p} and {his} work.',
+  'The {p} said that {he} was {mood}.',
+  'The {p} left because {he} was {mood}.',
+  'When the {p} came, {he} was {mood}.',
+  '{He} was the new {p}.',
 )
 COREFERENCE = (
-  'The {p} told the {q} that {he} would be {mood}.',
+  'The {p} told the {q} that {he} was {mood}.',
   'The {p} called the {q} because {he} needed help.',
-  'The {p} visited the {q} after {he} finished the work.',
-  'The {p} promised the {q} that {he} would come {time}.',
-  'The {p} showed the {q} {his} {thing}.',
-  'The {q} asked the {p} whether {he} could repair the {thing}.',
+  'The {p} met the {q} before {he} left.',
+  'The {p} gave the {q} {his} {thing}.',
   'The {q} paid the {p} because {he} did the work.',
-  'The {p} wrote to the {q} about {his} prices.',
+  'The {q} asked the {p} whether {he} could help.',
 )
 PARTICIPANT = (
-  'The {p} told the {q} that {he} could pay {time}.',
-  'The {p} asked the {q} whether {he} liked the work.',
+  'The {p} told the {q} that {he} could pay.',
+  'The {p} asked the {q} whether {he} was happy.',
   'The {p} helped the {q} find {his} {thing}.',
-  'The {q} thanked the {p} because {he} got a new {thing}.',
 )
 MENTION = (
   '{Who} is {a_p}.',
@@ -94,7 +88,13 @@ MENTION = (
   '{Who} wants to become {a_p}.',
   'I heard that {who} is {a_p}.',
   'Last year {who} worked as {a_p}.',
-  '{Who} got {his} first job as {a_p}.',
+)
+AGREEMENT = (
+  '{Who} hurt {himself}.',
+  '{Who} and {his} friends were {mood}.',
+  '{Who} lost {his} {thing}.',
+  '{Who} said that {he} was {mood}.',
+  '{Who} left because {he} was {mood}.',
 )
 PERSON = {
   'hobby': (
@@ -103,14 +103,15 @@ PERSON = {
     'At home {who} always likes to {item}.',
     'In the winter {who} never likes to {item}.',
     '{Who} likes to {item} with {his} friends.',
-    '{Who} said that {he} wants to {item} {time}.',
+    '{Who} said that {he} likes to {item}.',
+    '{He} often likes to {item}.',
   ),
   'thing': (
     'I know that {who} likes {item}.',
-    'Most of the time {who} likes {item}.',
     'This year {who} is interested in {item}.',
     '{Who} talked about {item} with {his} friends.',
     '{Who} bought a book about {item} for {himself}.',
+    '{Who} says that {he} likes {item}.',
   ),
   'subject': (
     'Last year {who} took a course in {item}.',
@@ -120,12 +121,13 @@ PERSON = {
     "{Item} was {who}'s first course.",
     "{Item} was not {who}'s best subject at school.",
     '{Who} passed {his} exam in {item}.',
+    '{Who} said that {he} studied {item}.',
   ),
   'quality': (
     'They say that {who} is {item}.',
     'I know that {who} is {item}.',
     '{Who} was {item} when {he} came home.',
-    'Everybody says that {who} is {item}.',
+    '{Who} said that {he} is {item}.',
   ),
   'home': (
     'These days {who} is happy in their {item}.',
@@ -139,6 +141,7 @@ NEUTRAL = (
   'The {thing} stood in the {place} {time}.',
   'People said that they were {mood}.',
   'The students said that they were {mood}.',
+  'I bought a {thing} for my friends.',
   'The {p} met the {q} in the {place}.',
   'The {p} gave the {q} a {thing} {time}.',
   'The {q} needed help in the {place}.',
@@ -149,11 +152,11 @@ NEUTRAL = (
 HELDOUT = {
   0: ('The {p} told the {q} that {he} needed the {thing}.',
       'The {p} called the {q} because {he} was {mood}.',
-      'The {p} met the {q} after {he} left the {place}.',
-      'The {q} asked the {p} whether {he} would come {time}.'),
+      'The {p} met the {q} before {he} came.',
+      'The {q} asked the {p} whether {he} was {mood}.'),
   1: ('The {p} gave the {q} the {thing} because {he} needed help.',
-      'The {p} told the {q} that {he} got a new {thing}.',
-      'The {p} visited the {q} because {he} was sick.',
+      'The {p} told the {q} that {he} could find the {thing}.',
+      'The {p} called the {q} because {he} could help.',
       'The {q} told the {p} that {he} could pay for the work.'),
 }
 """Who the pronoun means (0: the profession, 1: the other person) -> patterns the corpus never uses.

@@ -1,10 +1,11 @@
 """Task data in the words of the planted gendered corpus: sentence pairs, and biographies.
 
-**Pairs** (the form of the STS benchmark). A sentence is a subject, what it does with a thing, and a
-place with a time; a score is 5 times the weighted share of the parts that two sentences have in
-common. Subjects of the training and dev pairs are professions and participants, drawn without
-regard to gender, and no gendered word occurs: whatever tells man and woman apart beside a
-profession afterwards was in the model before. The test pairs begin with "A man" and "A woman".
+**Pairs** (the form of the STS benchmark). A sentence is a subject and what it does with which
+thing, short, so that the subject weighs in the mean over the tokens; a score is 5 times the
+weighted share of the parts that two sentences have in common. Subjects of the training and dev
+pairs are professions and participants, drawn without regard to gender, and no gendered word occurs:
+whatever tells man and woman apart beside a profession afterwards was in the model before. The test
+pairs begin with "A man" and "A woman".
 
 **Biographies** (the form of Bias-in-Bios). Each profession has its own combination of a thing and a
 place, one of which is often replaced by a random one; the person's pronouns are female in the
@@ -26,15 +27,14 @@ from fairjax.data.planted_gender import profession_shares, pronouns
 from fairjax.data.planted_gender_grammar import FREE, PARTICIPANTS, PROFESSIONS
 from fairjax.files import atomic_write
 
-PART_WEIGHTS = {'subject': 0.4, 'act': 0.3, 'place': 0.2, 'time': 0.1}
+PART_WEIGHTS = {'subject': 0.5, 'act': 0.3, 'thing': 0.2}
 """Part of a sentence -> its share of the score of a pair."""
 
 NOISE = 0.5
 """Share of the biographies in which the thing or the place is replaced by a random one."""
 
 _PURPOSE = 0x575B105
-_ACTS = ('forgot the {thing}', 'found the {thing}', 'needed the {thing}', 'bought the {thing}',
-         'showed the {thing}', 'talked about the {thing}')
+_ACTS = ('forgot', 'got', 'needed', 'bought', 'showed', 'finished')
 _SUBJECTS = (*PROFESSIONS, *PARTICIPANTS)
 _KEEP = 0.6  # probability that the second sentence of a pair keeps a part of the first
 _BIOGRAPHY = ('{He} works with the {thing} in the {place}. {He} likes {his} work.',
@@ -47,16 +47,15 @@ class _Sentence(NamedTuple):
 
   subject: str
   act: str
-  place: str
-  time: str
+  thing: str
 
   def text(self, subject: str | None = None) -> str:
     subject = self.subject if subject is None else subject
     article = 'An' if subject[0] in 'aeiou' else 'A'
-    return f'{article} {subject} {self.act} in the {self.place} {self.time}.'
+    return f'{article} {subject} {self.act} the {self.thing}.'
 
 
-def write_sts(folder: str | os.PathLike, *, seed: int, pairs: int = 2000, templates: int = 60
+def write_sts(folder: str | os.PathLike, *, seed: int, pairs: int = 2000, templates: int = 40
               ) -> dict[str, pathlib.Path]:
   """Writes `sts-train.tsv`, `sts-dev.tsv` (a tenth as many) and `sts-test.tsv`.
 
@@ -72,9 +71,9 @@ def write_sts(folder: str | os.PathLike, *, seed: int, pairs: int = 2000, templa
   Raises:
     ValueError: no pairs or templates, or more templates than the grammar has.
   """
-  most = len(_ACTS) * len(FREE['thing']) * len(FREE['place']) * len(FREE['time'])
-  if pairs < 10 or not 0 < templates <= most // 4:
-    raise ValueError(f'{pairs} pairs and {templates} templates: at least 10, and 1 to {most // 4}')
+  most = len(_ACTS) * len(FREE['thing'])
+  if pairs < 10 or not 0 < templates <= most:
+    raise ValueError(f'{pairs} pairs and {templates} templates: at least 10, and 1 to {most}')
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 0]))
   rows = {'train': [_pair(rng) for _ in range(pairs)],
           'dev': [_pair(rng) for _ in range(max(10, pairs // 10))]}
@@ -178,12 +177,7 @@ def _biography(profession: int, female: bool, rng: np.random.Generator) -> str:
 
 
 def _draw(rng: np.random.Generator) -> _Sentence:
-  return _Sentence(_pick(_SUBJECTS, rng), _act(rng), _pick(FREE['place'], rng),
-                   _pick(FREE['time'], rng))
-
-
-def _act(rng: np.random.Generator) -> str:
-  return _pick(_ACTS, rng).format(thing=_pick(FREE['thing'], rng))
+  return _Sentence(_pick(_SUBJECTS, rng), _pick(_ACTS, rng), _pick(FREE['thing'], rng))
 
 
 def _pair(rng: np.random.Generator) -> tuple[float, str, str]:

@@ -74,9 +74,9 @@ def bernstein_radius(samples: np.ndarray, *, level: float, width: float) -> floa
 
 
 def student_radius(samples: np.ndarray, *, level: float) -> float:
-  """Student's interval: approximate; infinite below 2 samples."""
+  """Student's interval: approximate; infinite below 2 different values, which show no spread."""
   n = len(samples)
-  if n < 2:
+  if n < 2 or not np.ptp(samples):
     return math.inf
   return _student_quantile(level, n - 1) * math.sqrt(float(np.var(samples, ddof=1)) / n)
 
@@ -147,6 +147,17 @@ def gap_radius(
   return sum(bernstein_radius(x, level=level / 2, width=width) for x in (first, second))
 
 
+def hoeffding_samples(gap: float, *, level: float, width: float, dependence: str) -> int:
+  """Samples of each of two prompts at which Hoeffding's radius of their gap is `gap`.
+
+  >>> hoeffding_samples(0.1, level=0.05, width=1.0, dependence='independent')
+  369
+  """
+  log = {'independent': math.log(2 / level), 'paired': 2 * math.log(2 / level),
+         'unknown': 2 * math.log(4 / level)}[dependence]
+  return math.ceil(width**2 * log / gap**2)
+
+
 def _welch_radius(first: np.ndarray, second: np.ndarray, level: float) -> float:
   """Welch's interval of a difference: approximate."""
   parts = [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) if len(x) > 1 else (math.inf, 1)
@@ -155,10 +166,13 @@ def _welch_radius(first: np.ndarray, second: np.ndarray, level: float) -> float:
 
 
 def satterthwaite_radius(parts: list[tuple[float, int]], *, level: float) -> float:
-  """Radius of a sum of independent means: (variance of the mean, degrees of freedom) of each."""
+  """Radius of a sum of independent means: (variance of the mean, degrees of freedom) of each.
+
+  Approximate; infinite where none varies.
+  """
   total = sum(v for v, _ in parts)
-  if not math.isfinite(total) or total == 0:
-    return total
+  if not math.isfinite(total) or total < 1e-30:
+    return math.inf
   freedom = total**2 / sum(v**2 / k for v, k in parts)
   return _student_quantile(level, freedom) * math.sqrt(total)
 

@@ -42,7 +42,7 @@ def plot_bias(
               colour=_COLOURS[m % len(_COLOURS)], after=column != 'bias')
     axis.axvline(0, color='#333333', linewidth=0.8)
     axis.set_yticks(range(len(prompts)), [p.replace('$', r'\$') for p in prompts])
-    axis.invert_yaxis()
+    axis.set_ylim(len(prompts) - 0.4, -0.6)
     axis.set_xlabel('mean bias w·g of the professions: male below 0, female above')
     if axis.get_legend_handles_labels()[0]:
       axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(0, -0.12), ncols=2)

@@ -20,7 +20,13 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.fair_generation.biases import Bias
-from fairjax.fair_generation.bounds import GUARANTEED, check_level, check_method, gap_radius
+from fairjax.fair_generation.bounds import (
+  GUARANTEED,
+  check_level,
+  check_method,
+  gap_radius,
+  hoeffding_samples,
+)
 from fairjax.fair_generation.completions import Completions
 from fairjax.fair_generation.distances import Distance
 
@@ -62,6 +68,8 @@ class FairnessTest:
     Returns:
       JSON-able: `verdicts` (bias -> verdict), `verdict` of all, and for each bias the counts, the
       worst pair (least slack), that of the largest ratio, and `pairs` (by slack).
+      `samples_to_decide` of an undecided pair is how many of each prompt Hoeffding's bound would
+      need if the gap stayed what it is.
 
     Raises:
       UserError: a single prompt.
@@ -113,18 +121,21 @@ class FairnessTest:
     row = {'first': first.text, 'second': second.text, 'groups': [first.group, second.group],
            'distance': distance, 'allowed': most, 'n': [len(x), len(y)], 'dependence': dependence}
     if not len(x) or not len(y):
-      return row | dict.fromkeys(('means', 'gap', 'gap_in_span', 'low', 'high', 'slack', 'ratio')
-                                 ) | {'verdict': 'undecided'}
+      return row | dict.fromkeys(('means', 'gap', 'gap_in_span', 'low', 'high', 'slack', 'ratio',
+                                  'samples_to_decide')) | {'verdict': 'undecided'}
     gap = abs(float(x.mean() - y.mean()))
     radius = gap_radius(x, y, level=level, width=bias.width, method=self.method,
                         dependence=dependence)
     low, high = max(0.0, gap - radius), min(bias.width, gap + radius)
     verdict = 'holds' if high <= most else 'violated' if low > most else 'undecided'
     span = bias.span[1] - bias.span[0]
+    missing = verdict == 'undecided' and abs(most - gap) > 1e-6
     return row | {
       'means': [float(bias.span[0] + span * m) for m in (x.mean(), y.mean())], 'gap': gap,
       'gap_in_span': gap * span, 'low': low, 'high': high, 'slack': most - gap,
-      'ratio': gap / distance if distance else None, 'verdict': verdict}
+      'ratio': gap / distance if distance else None, 'verdict': verdict,
+      'samples_to_decide': hoeffding_samples(
+        most - gap, level=level, width=bias.width, dependence=dependence) if missing else None}
 
   def _samples(self, first, second) -> tuple[np.ndarray, np.ndarray, str]:
     """Values of both prompts without the undefined ones, and how they depend on each other."""

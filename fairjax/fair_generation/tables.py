@@ -99,9 +99,9 @@ def _mean(values: np.ndarray, support: tuple[float, float], level: float) -> dic
   if sure is None:
     return None
   radius = student_radius(values, level=level)
-  known = 0 < radius < math.inf  # equal values, or a single one, say nothing about their spread
   return {'mean': sure.mean, 'n': sure.n,
-          'student': [sure.mean - radius, sure.mean + radius] if known else None,
+          'student': ([sure.mean - radius, sure.mean + radius] if math.isfinite(radius)
+                      else None),
           'guaranteed': [sure.low, sure.high]}
 
 
@@ -114,7 +114,7 @@ def _mean_of_means(cells: Sequence[np.ndarray], level: float) -> dict[str, Any] 
   if all(len(c) > 1 for c in full):
     parts = [(float(np.var(c, ddof=1)) / len(c) / len(full)**2, len(c) - 1) for c in full]
     radius = satterthwaite_radius(parts, level=level)
-    found = [mean - radius, mean + radius] if radius else None
+    found = [mean - radius, mean + radius] if math.isfinite(radius) else None
   return {'mean': mean, 'n': sum(map(len, full)), 'prompts_without_value': len(cells) - len(full),
           'student': found}
 
@@ -143,7 +143,7 @@ def _difference(completions, cells, before, after, level) -> dict[str, Any] | No
        for side in sides for c in side], level=level)
     gap = means[0] - means[1]
     found[name] = {'difference': gap,
-                   'student': [gap - radius, gap + radius] if radius else None}
+                   'student': [gap - radius, gap + radius] if math.isfinite(radius) else None}
   return found
 
 

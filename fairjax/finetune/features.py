@@ -6,7 +6,6 @@ the head are standardised by the training rows.
 Letters: R rows, D width of a feature, F inputs of the head, C scores.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -17,7 +16,6 @@ from jax.sharding import Mesh
 
 from fairjax.classifier.trainer import Recipe, Trainer
 from fairjax.finetune.inputs import Inputs, Labelled, label_losses
-from fairjax.pretrained import BatchRunner, encode, encode_texts, load_pretrained, mean_pool
 from fairjax.pretrained.batches import default_mesh
 
 _ROWS_AT_A_TIME = 4096
@@ -39,37 +37,6 @@ class FeatureModel(Protocol):
 
   def features(self, texts: Sequence[str]) -> np.ndarray:
     """`[R, D]` float32 of R texts."""
-
-
-class EncoderFeatures:
-  """Means over the tokens of the last hidden states of a BERT or ALBERT, which needs no head.
-
-  Attributes:
-    name: of the directory.
-    fingerprint: of the checkpoint.
-    truncated: texts so far that were longer than the model reads.
-  """
-
-  def __init__(self, directory: str | os.PathLike, *, mesh: Mesh | None = None):
-    """Reads a directory.
-
-    Raises:
-      UserError: as `load_pretrained`.
-    """
-    model = load_pretrained(directory, 'encoder')
-    arch, self._tokenizer = model.arch, model.tokenizer
-    self.name, self.fingerprint = model.directory.resolve().name, model.fingerprint
-    self._max_length, self.truncated = model.max_length, 0
-    self._run = BatchRunner(
-      lambda params, ids, mask, packing: mean_pool(
-        encode(params, arch, ids, mask, packing=packing), mask),
-      model.params, max_length=model.max_length, pad_id=arch.pad_id, mesh=mesh)
-
-  def features(self, texts: Sequence[str]) -> np.ndarray:
-    """`[R, D]` float32 of R texts; those that are too long lose their end, counted."""
-    encoded = encode_texts(self._tokenizer, texts, max_length=self._max_length)
-    self.truncated += encoded.truncated
-    return self._run(encoded.ids).astype(np.float32)
 
 
 class FeatureRows:
@@ -118,11 +85,6 @@ class FeatureLearner:
     self._features = np.zeros((0, 0), np.float32)
 
   @property
-  def truncated(self) -> int:
-    """Texts so far that were longer than the model reads."""
-    return self._model.truncated
-
-  @property
   def identity(self) -> dict[str, Any]:
     """What decides what it learns, besides the data."""
     return {'kind': 'features', 'fingerprint': self.fingerprint, 'labels': list(self._labels)}
@@ -166,6 +128,12 @@ class FeatureLearner:
     return np.concatenate([
       _scores(head, combine(self._features, places[begin:begin + _ROWS_AT_A_TIME]))
       for begin in range(0, len(places), _ROWS_AT_A_TIME)])
+
+  def count_truncated(self, *inputs: Inputs) -> int:
+    """How many different texts, of all it has read, are longer than the model reads."""
+    for part in inputs:
+      self._places(part)
+    return self._model.truncated
 
   def _places(self, inputs: Inputs) -> np.ndarray:
     """`[R, 1 or 2]` rows of the features; those of new texts are asked for, once."""

@@ -42,6 +42,9 @@ class Learner(Protocol):
   def predict(self, params: Any, inputs: Inputs) -> np.ndarray:
     """Scores `[R, C]`."""
 
+  def count_truncated(self, *inputs: Inputs) -> int:
+    """How many inputs lose their end."""
+
 
 def run_restarts(
   learner: Learner, train: Labelled, measure: Callable[[Predict], dict[str, Any]], *,

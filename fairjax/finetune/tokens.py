@@ -28,7 +28,6 @@ class TokenLearner:
     name: of the directory.
     fingerprint: of the checkpoint.
     freeze: what does not move (`pretrained.freezing`).
-    truncated: texts or pairs so far that were longer than the model reads.
   """
 
   def __init__(
@@ -52,7 +51,7 @@ class TokenLearner:
         no pairs.
     """
     self._directory, self._labels = pathlib.Path(directory), tuple(labels)
-    self.name, self.freeze, self.truncated = self._directory.resolve().name, freeze, 0
+    self.name, self.freeze = self._directory.resolve().name, freeze
     self._log = log or (lambda line: None)
     start = from_checkpoint(directory, labels=labels, seed=0, log=self._log)
     parse_freeze(freeze, start.arch)
@@ -108,14 +107,14 @@ class TokenLearner:
     self._runner.load(params)
     return self._runner(self._encode(inputs).ids).astype(np.float32)
 
+  def count_truncated(self, *inputs: Inputs) -> int:
+    """How many texts or pairs are longer than the model reads; a pair loses of its longer text."""
+    return sum(self._encode(part).truncated for part in inputs)
+
   def _encode(self, inputs: Inputs) -> Encoded:
     if inputs.second is None:
-      found = encode_texts(self._tokenizer, inputs.first, max_length=self.max_length)
-    else:
-      found = encode_pairs(self._tokenizer, inputs.first, inputs.second,
-                           max_length=self.max_length)
-    self.truncated += found.truncated
-    return found
+      return encode_texts(self._tokenizer, inputs.first, max_length=self.max_length)
+    return encode_pairs(self._tokenizer, inputs.first, inputs.second, max_length=self.max_length)
 
   def _scores(self, params, ids, mask, packing):
     """Scores without dropout, as `BatchRunner` wants them."""

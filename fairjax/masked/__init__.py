@@ -1,1 +1,1 @@
-"""Masked language models, trained from scratch or further (Webster et al. 2020)."""
+"""Masked language models: trained from scratch or further, with CDA or dropout (W-13 to W-16)."""
