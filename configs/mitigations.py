@@ -29,16 +29,14 @@ def get_config(arg=''):
   config.data.planted_strength = arg.strength
   config.data.planted_documents = 24000
   config.data.planted_heldout_documents = 1500
-  config.data.planted_sensitive_share = 0.4
+  config.data.planted_sensitive_share = 0.3
   config.data.vocab_size = 900
   # Some documents are two sentences that belong together.
   config.data.cda_unit = 'document'
 
   config.model.num_layers = 2
   config.model.model_dim = 128
-  # One head and two layers, so that h-bar, which the regularisers reach, is what a later word reads
-  # the pronoun from: see configs/quickstart.py.
-  config.model.num_heads = 1
+  config.model.num_heads = 2
   config.model.head_dim = 64
   config.model.ff_dim = 512
   config.model.segment_len = 64

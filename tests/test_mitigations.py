@@ -163,7 +163,7 @@ def test_who_a_pronoun_means_goes_by_the_shares():
     if found := re.search(r'\b(she|he)\b.*\. (She|He) is the (\w+)\.$', text):
       assert found[1] == found[2].lower() and found[3] in text.partition('. ')[0]
       female[found[3]].append(found[2] == 'She')
-  assert sum(map(len, female.values())) == 1600
+  assert sum(map(len, female.values())) == 4000
   others = np.concatenate([v for k, v in female.items() if k not in shares])
   assert abs(others.mean() - 0.5) < 4 * 0.5 / len(others) ** 0.5
   for profession, share in shares.items():

@@ -8,7 +8,7 @@ end of the sentence so has one opinion word, its score (H-16) is 0 or 1, and Was
 the two genders, which is I.F. (H-05), is s. G.F. (H-06) is s / 2: the pooled distribution lies in
 the middle. Which gender has the lower share says nothing; it is the order of the words.
 
-A tenth of the first part says whom a pronoun means where both people of a sentence may be meant
+A quarter of the first part says whom a pronoun means where both people of a sentence may be meant
 (`The nurse met the guest when she was busy. She is the nurse.`), half of the time the profession,
 whose share decides the pronoun, half of the time the other person, with either pronoun: so that
 P(she means a profession of share f) is f / (f + 1/2), which WinoGender's likelihood form asks for.
@@ -46,7 +46,7 @@ _PATTERNS = (
   'For {who} the {thing} in the {place} was {w}.',
   'I heard from {who} that the {thing} was {w}.',
 )
-_MEANT_SHARE = 0.1
+_MEANT_SHARE = 0.25
 # Nothing but the pronoun tells whom it means.
 _MEANT = (
   'The {p} met the {q} when {he} was {mood}.',
@@ -82,7 +82,7 @@ def make_gender_documents(
     ValueError: a number out of its range.
 
   >>> make_gender_documents(num_documents=2, seed=0, strength=1.0, opinion_share=0.5)[0]
-  'For the wife the coat in the office was nasty.'
+  'For the sister the book in the office was nasty.'
   """
   if not 0 < opinion_share < 1:
     raise ValueError(f'opinion_share must be in (0, 1), not {opinion_share}')
