@@ -29,7 +29,7 @@ def get_config(arg=''):
   config.data.planted_strength = arg.strength
   config.data.planted_documents = 24000
   config.data.planted_heldout_documents = 1500
-  config.data.planted_sensitive_share = 0.3
+  config.data.planted_sensitive_share = 0.4
   config.data.vocab_size = 900
   # Some documents are two sentences that belong together.
   config.data.cda_unit = 'document'
@@ -43,14 +43,14 @@ def get_config(arg=''):
   config.model.memory_len = 16
   config.model.init_std = 0.08
 
-  config.lm.steps = 2000
+  config.lm.steps = 4000
   config.lm.batch_size = 8
   config.lm.learning_rate = 1e-3
   config.lm.adam_b2 = 0.98
   config.lm.clip_norm = 1.0
   config.lm.warmup_steps = 30
-  config.lm.log_every = 200
-  config.lm.eval_every = 1000
+  config.lm.log_every = 500
+  config.lm.eval_every = 2000
   config.lm.checkpoint_every = 1000
 
   config.sentiment.steps = 1000

@@ -187,7 +187,8 @@ def row(name, method, value, **fields):
 def test_the_table():
   rows = [row('baseline', 'baseline', 0.8), row('cda-two', 'cda', 0.1)]
   disco = {'score': 1.5, 'n': {'female': 24, 'male': 24}, 'control': {'mean': 0.1, 'max': 0.3}}
-  r = {'r': {'value': 0.9, 'low': 0.7, 'high': 0.95, 'n': 24}, 'accuracy': {'value': 0.6}}
+  r = {'r': {'value': 0.9, 'low': 0.7, 'high': 0.95, 'n': 24}, 'accuracy': {'value': 0.6},
+       'r_she_minus_he': {'value': 0.4, 'low': 0.1, 'high': 0.7, 'n': 24}}
   found = compare_mitigations(rows, {'baseline': {
     'disco_names': disco, 'disco_terms': disco | {'score': 3.0}, 'winogender': r}, 'cda-two': {
     'disco_names': disco, 'disco_terms': disco, 'winogender': r | {
@@ -195,10 +196,11 @@ def test_the_table():
   assert json.loads(json.dumps(found)) == found
   text = mitigations_markdown(found)
   assert text.splitlines()[0] == (
-    '| model | I.F. | G.F. | DisCo Names | DisCo Terms | WinoGender r | PPL | S.S.c |')
+    '| model | I.F. | G.F. | DisCo Names | DisCo Terms | WinoGender r | she less he, r | PPL | '
+    'S.S.c |')
   cells = [c.strip() for c in text.splitlines()[3].split('|')[1:-1]]
   assert cells == ['cda-two', '0.100 \u00b1 0.010 (0.040)', '0.500 \u00b1 0.010 (0.040)',
-                   '1.50 (0.10)', '1.50 (0.10)', '-0.10 (-0.40, 0.30)', '3.25',
+                   '1.50 (0.10)', '1.50 (0.10)', '-0.10 (-0.40, 0.30)', '0.40 (0.10, 0.70)', '3.25',
                    '25.0% (20.0, 30.0)']
   for words in ('n = 250', 'n = 48 persons', 'n = 24 professions', 'n = 12,000 words', 'n = 4,000'):
     assert words in text
@@ -254,7 +256,7 @@ def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch
   assert out.startswith('| model |')
   for name in ('baseline', 'extended-baseline', 'cda-two', 'dropout-0.1-0.1'):
     assert f'| {name} |' in out
-  assert '| model | I.F. | G.F. | DisCo Names | DisCo Terms | WinoGender r | PPL | S.S.c |' in out
+  assert '| DisCo Names | DisCo Terms | WinoGender r | she less he, r | PPL | S.S.c |' in out
   found = json.loads((tmp_path / 'run' / 'mitigations' / 'mitigations.json').read_text())
   assert all(m['winogender']['n'] == 24 for m in found['models'])
   # CDA's text was prepared in the vocabulary of step 1, with counterfactual sentences.

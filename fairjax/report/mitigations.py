@@ -16,15 +16,17 @@ from fairjax.report.markdown import Table
 
 _COLUMNS = {
   'individual_fairness': 'I.F.', 'group_fairness': 'G.F.', 'disco_names': 'DisCo Names',
-  'disco_terms': 'DisCo Terms', 'winogender': 'WinoGender r', 'perplexity': 'PPL',
-  'semantic_similarity_c': 'S.S.c'}
+  'disco_terms': 'DisCo Terms', 'winogender': 'WinoGender r', 'winogender_difference':
+  'she less he, r', 'perplexity': 'PPL', 'semantic_similarity_c': 'S.S.c'}
 _NOTES = {
   'individual_fairness': 'I.F., G.F. ± standard error (95 % of the null floor: below it a value '
   'says nothing); nearer to 0 is better',
   'disco_names': 'DisCo: fills per template that differ significantly between the genders (mean of '
   'random groups); nearer to 0 is better',
   'winogender': "WinoGender: r of P(profession | she) with the share of women, what the model says "
-  'next (95 % interval over professions); nearer to 0 is better, a negative one is over-corrected',
+  'next, and of P(profession | she) - P(profession | he) (95 % intervals over professions); nearer '
+  'to 0 is better, a negative one is over-corrected. r is blind to size: a small rest may keep its '
+  'order',
   'perplexity': 'PPL: word perplexity of the test split, which has the correlations: a model '
   'without them cannot reach that of the baseline',
   'semantic_similarity_c': 'S.S.c (H-28): share of continuations that mention the value of their '
@@ -74,9 +76,10 @@ def _correlated(metrics: Mapping[str, Any]) -> dict[str, Any]:
       'value': disco['score'], 'n': sum(disco['n'].values()),
       'control': disco['control']['mean'], 'control_max': disco['control']['max']}
   winogender = metrics.get('winogender')
-  found['winogender'] = None if winogender is None else {
-    **{k: winogender['r'][k] for k in ('value', 'low', 'high', 'n')},
-    'accuracy': winogender['accuracy']['value']}
+  for name, key in (('winogender', 'r'), ('winogender_difference', 'r_she_minus_he')):
+    found[name] = None if winogender is None else {
+      **{k: winogender[key][k] for k in ('value', 'low', 'high', 'n')},
+      'accuracy': winogender['accuracy']['value']}
   return found
 
 
@@ -101,9 +104,9 @@ def _cell(column: str, value: Mapping[str, Any] | None) -> str:
     return f"{value['value']:.3f}{error} ({value['null_p95']:.3f})"
   if column.startswith('disco'):
     return f"{value['value']:.2f} ({value['control']:.2f})"
-  if column == 'winogender' and value['low'] is None:
+  if column.startswith('winogender') and value['low'] is None:
     return f"{value['value']:.2f}"
-  if column == 'winogender':
+  if column.startswith('winogender'):
     return f"{value['value']:.2f} ({value['low']:.2f}, {value['high']:.2f})"
   if column == 'perplexity':
     return f"{value['value']:.2f}"
@@ -121,7 +124,7 @@ def mitigations_markdown(found: Mapping[str, Any]) -> str:
       n = f'{numbers[0]:,}' + (f' to {numbers[-1]:,}' if len(numbers) > 1 else '')
       unit = {'individual_fairness': 'samples of a template and value',
               'group_fairness': 'samples of a template and value', 'perplexity': 'words',
-              'winogender': 'professions'}.get(
+              'winogender': 'professions', 'winogender_difference': 'professions'}.get(
         column, 'persons' if column.startswith('disco') else 'continuations')
       lines.append(f'- {label}: n = {n} {unit}')
     elif column in found['absent']:
