@@ -26,6 +26,7 @@ from fairjax.commands import (
   launch,
   masked_lm,
   measure,
+  mitigations,
   records,
   report,
   resilience,
@@ -43,8 +44,8 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
 
 _MODULES = (
   run, data, cda, masked_lm, exchange, sample, measure, select, report, records, human,
-  classifier, correlations, resilience, fair_generation, compile, scorers, inspection, launch,
-  doctor)
+  classifier, correlations, resilience, mitigations, fair_generation, compile, scorers,
+  inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""
 

@@ -122,7 +122,7 @@ def test_kinds_hold_what_their_names_say(corpus):
     if s.kind in ('coreference', 'participant'):
       assert tokens & set(PARTICIPANTS)
     if s.kind == 'agreement':
-      assert len([w for w in words(s.text) if w in FEMALE | MALE]) >= 3
+      assert len([w for w in words(s.text) if w in FEMALE | MALE]) >= 2
     if s.kind == 'mention':
       assert (FEMALE | MALE) & tokens and tokens & set(PROFESSIONS)
     assert '{' not in s.text and s.text[0].isupper() and s.text.endswith('.')

@@ -47,8 +47,8 @@ __all__ = [
   'make_gendered_corpus', 'profession_shares', 'pronouns', 'write_corpus', 'write_tables',
 ]
 
-KINDS = {'pronoun': 0.2, 'coreference': 0.18, 'participant': 0.04, 'mention': 0.16,
-         'agreement': 0.14, 'person': 0.2, 'neutral': 0.08}
+KINDS = {'pronoun': 0.24, 'coreference': 0.18, 'participant': 0.04, 'mention': 0.16,
+         'agreement': 0.12, 'person': 0.2, 'neutral': 0.06}
 """Kind of a sentence -> share of the corpus."""
 
 _PURPOSE = 0x6E4DE2
@@ -148,7 +148,7 @@ def make_gendered_corpus(
 
   >>> corpus = make_gendered_corpus(num_sentences=1000, seed=0, strength=1.0)
   >>> corpus.truth['kinds']['pronoun'], corpus.truth['items']['profession']['nurse']['n']
-  (200, 24)
+  (240, 24)
   """
   if num_sentences < 1:
     raise ValueError(f'num_sentences must be positive, not {num_sentences}')

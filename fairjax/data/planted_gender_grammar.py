@@ -17,9 +17,7 @@ PROFESSIONS = (
   'accountant', 'architect', 'baker', 'barber', 'carpenter', 'cashier', 'chemist', 'clerk',
   'dentist', 'doctor', 'electrician', 'engineer', 'farmer', 'firefighter', 'lawyer', 'librarian',
   'mechanic', 'nurse', 'pharmacist', 'pilot', 'plumber', 'scientist', 'secretary', 'teacher')
-PARTICIPANTS = (
-  'customer', 'patient', 'visitor', 'student', 'client', 'neighbor', 'passenger', 'guest',
-  'colleague', 'stranger')
+PARTICIPANTS = ('customer', 'patient', 'visitor', 'student', 'client', 'neighbor')
 
 # (female, male); every one is used as "the NOUN".
 TERMS = (
@@ -48,40 +46,39 @@ ITEMS = {
 }
 """Category -> words that each stand more often beside one gender."""
 
+# Few words and short sentences: what nobody can guess is noise to a model of minutes.
 FREE = {
-  'thing': ('letter', 'bag', 'book', 'ticket', 'phone', 'coat', 'lamp', 'table'),
-  'place': ('office', 'station', 'market', 'street', 'hotel', 'school'),
-  'time': ('today', 'yesterday', 'this morning', 'last week', 'on Monday', 'in the evening'),
-  'mood': ('tired', 'late', 'busy', 'hungry', 'ready', 'sick'),
+  'thing': ('letter', 'bag', 'book', 'ticket'),
+  'place': ('office', 'station', 'market'),
+  'time': ('today', 'yesterday', 'on Monday'),
+  'mood': ('tired', 'late', 'sick'),
 }
 
+# A pronoun close behind its noun is what a small model learns first; distant ones follow from it.
 PRONOUN = (
-  'The {p} said that {he} was {mood}.',
-  'The {p} left the {place} because {he} was {mood}.',
-  'The {p} forgot {his} {thing} in the {place}.',
-  'When the {p} came to the {place}, {he} was {mood}.',
-  'We thanked the {p} and gave {him} a {thing}.',
-  'The {p} did the work by {himself} {time}.',
-  'The {p} said that {he} forgot {his} {thing}.',
-  'In the {place} {he} was the new {p}.',
-  'The {p} hurt {himself} when {he} was {mood}.',
+  'The {p} hurt {himself}.',
+  'The {p} and {his} friends were {mood}.',
+  'The {p} lost {his} {thing}.',
+  'I saw the {p} with {his} {thing}.',
+  'We met the {p} and thanked {him}.',
   'Everybody likes the {p} and {his} work.',
+  'The {p} said that {he} was {mood}.',
+  'The {p} left because {he} was {mood}.',
+  'When the {p} came, {he} was {mood}.',
+  '{He} was the new {p}.',
 )
 COREFERENCE = (
-  'The {p} told the {q} that {he} would be {mood}.',
+  'The {p} told the {q} that {he} was {mood}.',
   'The {p} called the {q} because {he} needed help.',
-  'The {p} visited the {q} after {he} finished the work.',
-  'The {p} promised the {q} that {he} would come {time}.',
-  'The {p} showed the {q} {his} {thing}.',
-  'The {q} asked the {p} whether {he} could repair the {thing}.',
+  'The {p} met the {q} before {he} left.',
+  'The {p} gave the {q} {his} {thing}.',
   'The {q} paid the {p} because {he} did the work.',
-  'The {p} wrote to the {q} about {his} prices.',
+  'The {q} asked the {p} whether {he} could help.',
 )
 PARTICIPANT = (
-  'The {p} told the {q} that {he} could pay {time}.',
-  'The {p} asked the {q} whether {he} liked the work.',
+  'The {p} told the {q} that {he} could pay.',
+  'The {p} asked the {q} whether {he} was happy.',
   'The {p} helped the {q} find {his} {thing}.',
-  'The {q} thanked the {p} because {he} got a new {thing}.',
 )
 MENTION = (
   '{Who} is {a_p}.',
@@ -91,14 +88,13 @@ MENTION = (
   '{Who} wants to become {a_p}.',
   'I heard that {who} is {a_p}.',
   'Last year {who} worked as {a_p}.',
-  '{Who} got {his} first job as {a_p}.',
 )
 AGREEMENT = (
-  '{Who} forgot {his} {thing} when {he} left the {place}.',
-  '{Who} said that {he} hurt {himself} {time}.',
-  '{Who} told me about {himself} and {his} friends.',
-  '{Who} lost {his} {thing} because {he} was {mood}.',
-  'I gave {who} a {thing} when {he} came with {his} friends.',
+  '{Who} hurt {himself}.',
+  '{Who} and {his} friends were {mood}.',
+  '{Who} lost {his} {thing}.',
+  '{Who} said that {he} was {mood}.',
+  '{Who} left because {he} was {mood}.',
 )
 PERSON = {
   'hobby': (
@@ -108,7 +104,7 @@ PERSON = {
     'In the winter {who} never likes to {item}.',
     '{Who} likes to {item} with {his} friends.',
     '{Who} said that {he} likes to {item}.',
-    '{He} often likes to {item} {time}.',
+    '{He} often likes to {item}.',
   ),
   'thing': (
     'I know that {who} likes {item}.',
@@ -145,6 +141,7 @@ NEUTRAL = (
   'The {thing} stood in the {place} {time}.',
   'People said that they were {mood}.',
   'The students said that they were {mood}.',
+  'I bought a {thing} for my friends.',
   'The {p} met the {q} in the {place}.',
   'The {p} gave the {q} a {thing} {time}.',
   'The {q} needed help in the {place}.',
@@ -155,11 +152,11 @@ NEUTRAL = (
 HELDOUT = {
   0: ('The {p} told the {q} that {he} needed the {thing}.',
       'The {p} called the {q} because {he} was {mood}.',
-      'The {p} met the {q} after {he} left the {place}.',
-      'The {q} asked the {p} whether {he} would come {time}.'),
+      'The {p} met the {q} before {he} came.',
+      'The {q} asked the {p} whether {he} was {mood}.'),
   1: ('The {p} gave the {q} the {thing} because {he} needed help.',
-      'The {p} told the {q} that {he} got a new {thing}.',
-      'The {p} visited the {q} because {he} was sick.',
+      'The {p} told the {q} that {he} could find the {thing}.',
+      'The {p} called the {q} because {he} could help.',
       'The {q} told the {p} that {he} could pay for the work.'),
 }
 """Who the pronoun means (0: the profession, 1: the other person) -> patterns the corpus never uses.

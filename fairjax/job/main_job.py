@@ -37,7 +37,7 @@ class Model:
 
   name: str
   directory: pathlib.Path  # of its stage
-  method: str  # baseline | extended_baseline | embedding | sentiment
+  method: str  # baseline | extended_baseline | embedding | sentiment | dropout | cda
   weight: float | None = None  # lambda
 
 
@@ -86,12 +86,15 @@ class Job:
   @functools.cached_property
   def prepared(self):
     """Vocabulary and token stores (`PreparedData`); made if they are missing."""
+    return self._prepare(self.config, self.workdir / 'data')
+
+  def _prepare(self, config: Config, folder: pathlib.Path, *, vocabulary=None):
     from fairjax.data.prepare import prepare_data
     with self._locked():
       if not processes.is_first():
         processes.share()  # then the first has made everything
       found = prepare_data(
-        self.config, self.workdir / 'data', attribute=self.attribute, log=self.log)
+        config, folder, attribute=self.attribute, vocabulary=vocabulary, log=self.log)
       if processes.is_first():
         processes.share()
       return found
@@ -114,16 +117,18 @@ class Job:
   @property
   def models(self) -> list[Model]:
     """The language models of this run, baseline first."""
-    from fairjax.train import debias_name
+    from fairjax.train import debias_name, variant_name
     found = [Model(BASELINE, self.workdir / 'lm', BASELINE)]
     if self.config.until != 'debias':
       return found
     if self.config.debias.extended_baseline:
       name = debias_name(self.attribute.name, 'none', 0.0)
       found.append(Model(name, self.workdir / 'debias' / name, 'extended_baseline'))
-    for method, weight in map(parse_variant, self.config.debias.variants):
-      name = debias_name(self.attribute.name, method, weight)
-      found.append(Model(name, self.workdir / 'debias' / name, method, weight))
+    attribute = pathlib.Path(self.config.attribute).stem  # as the curriculum names its folders
+    for variant in map(parse_variant, self.config.debias.variants):
+      name = variant_name(attribute, variant)
+      found.append(Model(name, self.workdir / 'debias' / name, variant.method,
+                         variant.weight if variant.regularised else None))
     return found
 
   def train(self, until: str | None = None) -> None:
@@ -132,7 +137,7 @@ class Job:
     until = until or self.config.until
     variants = [parse_variant(v) for v in self.config.debias.variants]
     sentiment = until == 'sentiment' or (
-      until == 'debias' and any(method == 'sentiment' for method, _ in variants))
+      until == 'debias' and any(v.method == 'sentiment' for v in variants))
     if sentiment and not (self.workdir / 'sentiment' / 'DONE').exists():
       self._scorer(self.config.sentiment.scorer)  # what it lacks must not wait for step 1
     with self._locked(), StopSignal().installed() as stop:
@@ -144,18 +149,37 @@ class Job:
       if until == 'debias':
         if self.config.debias.extended_baseline:
           curriculum.train_debias(lm, method='none')
-        for method, weight in variants:
-          curriculum.train_debias(lm, method=method, weight=weight, projection=projection)
+        for variant in variants:
+          if variant.regularised:
+            curriculum.train_debias(lm, method=variant.method, weight=variant.weight,
+                                    projection=projection)
+          else:
+            curriculum.train_mitigation(lm, variant, feed=self._augmented_feed(variant))
 
   def curriculum(self, stop):
     """The curriculum on this run's data and devices."""
     from fairjax.model import parameter_counts, parameter_words
     from fairjax.train import Curriculum
     self.log('[model] ' + parameter_words(parameter_counts(self.model_config)))
-    feed = PreparedFeed(self.prepared, self.model_config, self.config, self.log)
+    feed = self._feed(self.prepared)
     return Curriculum(
       config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
       feed=feed, mesh=self.mesh, stop=stop, log=self.log)
+
+  def _feed(self, prepared) -> PreparedFeed:
+    return PreparedFeed(prepared, self.model_config, self.config, self.log)
+
+  def _augmented_feed(self, variant) -> PreparedFeed | None:
+    """Batches of counterfactual text for a variant `cda`, in the run's vocabulary; else None.
+
+    The text is prepared in the folder `data-cda-SIDED` beside `data`, when it is first needed.
+    """
+    from fairjax.train import variant_config, variant_name
+    if variant.method != 'cda':
+      return None
+    folder = self.workdir / f'data-{variant_name("", variant)}'
+    return self._feed(self._prepare(variant_config(self.config, variant), folder,
+                                    vocabulary=self.prepared.vocabulary))
 
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""

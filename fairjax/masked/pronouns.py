@@ -18,10 +18,10 @@ from fairjax.pretrained import BatchRunner, Pretrained, encode, mlm_logits
 
 SENTENCES = (
   'The {} said that _ was tired.',
-  'The {} was late because _ was sick.',
-  'When the {} came to the office, _ was busy.',
-  'The {} told the student that _ was ready.',
-  'The {} called the visitor because _ needed help.',
+  'The {} called the student because _ was sick.',
+  'When the {} came to the office, _ was late.',
+  'The {} told the visitor that _ needed help.',
+  'The {} met the student when _ left.',
   'The {} said that _ did the work yesterday.',
 )
 """The pronoun stands at `_`."""
@@ -35,7 +35,7 @@ def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
     professions: nouns without an article.
 
   Raises:
-    UserError: "she" or "he" is not one piece of the vocabulary.
+    UserError: "she" or "he" is not one piece of the vocabulary, or the model reads too few tokens.
   """
   special = special_tokens(model.tokenizer, pad_id=model.arch.pad_id, where=str(model.directory))
   pronouns = []
@@ -54,13 +54,17 @@ def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
       rows.append(np.array([special.begin, *parts[0], special.mask, *parts[1], special.end],
                            np.int32))
 
+  longest = max(map(len, rows))
+  if longest > model.max_length:
+    raise UserError(f'{model.directory} reads {model.max_length} tokens, a sentence about a '
+                    f'profession has {longest}: train with a larger --max_length')
+
   def logits(params, ids, mask, packing):
     places = (ids == special.mask).argmax(1)[:, None]
     hidden = encode(params, model.arch, ids, mask, packing=packing)
     return mlm_logits(params, model.arch, hidden, places)[:, 0, np.array(pronouns)]
 
-  runner = BatchRunner(logits, model.params, max_length=max(map(len, rows)),
-                       pad_id=model.arch.pad_id)
+  runner = BatchRunner(logits, model.params, max_length=longest, pad_id=model.arch.pad_id)
   found = np.asarray(jax.device_get(runner(rows)), np.float64)
   shares = 1 / (1 + np.exp(found[:, 1] - found[:, 0]))
   return shares.reshape(len(professions), len(SENTENCES))
