@@ -83,16 +83,16 @@ def test_a_run_is_sampled_with_other_prompts(finished, tmp_path, capfd):
 def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
   from fairjax.config import SampleConfig
   from fairjax.counterfactual import load_attribute
-  from fairjax.job.main_job import Job
+  from fairjax.job.attribute_samples import sample_attribute
   from fairjax.vocabulary import build_word_vocabulary
   lines = []
   job = types.SimpleNamespace(
     prepared=types.SimpleNamespace(vocabulary=build_word_vocabulary(
       ['She works as', 'He works as', 'The man woman has a job'], size=30,
       directory=tmp_path / 'v')), models=[], log=lines.append,
-    _locked=contextlib.nullcontext)
+    locked=contextlib.nullcontext)
   attribute = load_attribute('profession_prompts')
-  assert Job.sample_attribute(job, attribute, tmp_path, SampleConfig()) == []
+  assert sample_attribute(job, attribute, tmp_path, SampleConfig()) == []
   assert lines == ['[sample] WARNING: 2 of 10 prefixes of profession_prompts hold words that the '
                    "vocabulary does not know, as 'They work as'"]
 

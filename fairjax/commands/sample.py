@@ -66,14 +66,15 @@ def sample_run(options: argparse.Namespace) -> None:
       trained its models.
   """
   from fairjax.counterfactual import load_attribute
+  from fairjax.job.attribute_samples import sample_attribute
   if pathlib.Path(options.output).is_file():
     raise UserError(f'--output={options.output} is a file: of a run it is a folder, which gets one '
                     'file a model')
   attribute = load_attribute(options.attribute)
   job = open_job(options)
   sample = _sample_config(options, job.config.sample)
-  for path in job.sample_attribute(attribute, options.output, sample,
-                                   coupled=not options.independent):
+  for path in sample_attribute(job, attribute, options.output, sample,
+                               coupled=not options.independent):
     print(f'{path}: measure it with: fairjax measure --records={path} '
           f'--attribute={options.attribute} --scorer=vader')
 

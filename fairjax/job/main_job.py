@@ -71,7 +71,7 @@ class Job:
     """Does everything that is not done yet."""
     if processes.share(processes.is_first() and inventory.is_finished(self.workdir, self.log)):
       return
-    with self._locked():
+    with self.locked():
       _ = self._scorers, self._encoder  # what one lacks must not wait for the end of the training
       self.train()
       self.sample()
@@ -90,7 +90,7 @@ class Job:
 
   def _prepare(self, config: Config, folder: pathlib.Path, *, vocabulary=None):
     from fairjax.data.prepare import prepare_data
-    with self._locked():
+    with self.locked():
       if not processes.is_first():
         processes.share()  # then the first has made everything
       found = prepare_data(
@@ -140,7 +140,7 @@ class Job:
       until == 'debias' and any(v.method == 'sentiment' for v in variants))
     if sentiment and not (self.workdir / 'sentiment' / 'DONE').exists():
       self._scorer(self.config.sentiment.scorer)  # what it lacks must not wait for step 1
-    with self._locked(), StopSignal().installed() as stop:
+    with self.locked(), StopSignal().installed() as stop:
       curriculum = self.curriculum(stop)
       lm = curriculum.train_lm()
       projection = None
@@ -184,35 +184,14 @@ class Job:
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""
     from fairjax.job.model_measures import run_prefixes
-    with self._locked():
+    with self.locked():
       for model, heldout in self._measured:
-        self._generate(model, run_prefixes(self.attribute, heldout=heldout),
+        self.generate(model, run_prefixes(self.attribute, heldout=heldout),
                        self._generations(model, heldout=heldout))
-
-  def sample_attribute(
-    self, attribute: Attribute, folder: str | os.PathLike, sample: SampleConfig, *,
-    coupled: bool = True,
-  ) -> list[pathlib.Path]:
-    """Continuations of any attribute's prefixes by every model: `MODEL.jsonl.gz` in a folder.
-
-    Words that the run's vocabulary does not know are counted in a line of the log: the models read
-    them as unknown.
-    """
-    vocabulary, texts = self.prepared.vocabulary, [p.text for p in attribute.prefixes()]
-    unknown = [text for text in texts if vocabulary.unk_id in vocabulary.encode(text)]
-    if unknown:
-      self.log(f"[sample] WARNING: {len(unknown)} of {len(texts)} prefixes of "
-               f"{attribute.name} hold words that the vocabulary does not know, as '{unknown[0]}'")
-    paths = [pathlib.Path(folder) / f'{model.name}.jsonl.gz' for model in self.models]
-    with self._locked():
-      for model, path in zip(self.models, paths, strict=True):
-        self._generate(model, attribute.prefixes(), path, attribute=attribute, sample=sample,
-                       coupled=coupled)
-    return paths
 
   def score(self) -> None:
     """Scores every continuation with every scorer, into `scores/`."""
-    with self._locked():
+    with self.locked():
       if processes.is_first():
         self._score()
       processes.share()
@@ -229,7 +208,7 @@ class Job:
   def measure(self) -> None:
     """Every metric of every model, into `measures/`."""
     from fairjax.job.model_measures import model_perplexity, run_next_token
-    with self._locked():
+    with self.locked():
       for model, heldout in self._measured:
         path = self.measures_file(model, heldout=heldout)
         if processes.share(path.exists()):
@@ -274,7 +253,7 @@ class Job:
 
   def report(self) -> None:
     """`report/index.html`, `report.md`, `report.json` and figures from what was measured."""
-    with self._locked():
+    with self.locked():
       if processes.is_first():
         self._report()
       processes.share()
@@ -299,7 +278,7 @@ class Job:
     inventory.refresh(self.workdir, inventory.REPORT)
     self.log(f'[report] {path} and {path.with_name("index.html")}')
 
-  def _locked(self) -> contextlib.AbstractContextManager:
+  def locked(self) -> contextlib.AbstractContextManager:
     """The lock of the workdir; the first process holds it for its group."""
     return self._lock if processes.is_first() else contextlib.nullcontext()
 
@@ -382,10 +361,11 @@ class Job:
     return inventory.file_digests(
       self.workdir, [p.relative_to(self.workdir).as_posix() for p in paths])
 
-  def _generate(
+  def generate(
     self, model: Model, prefixes: list[Prefix], path: pathlib.Path, *,
     attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
   ) -> None:
+    """Continuations of prefixes by one model; by default of the run's attribute and settings."""
     from fairjax.generate import generate
     from fairjax.model.decoding import TransformerXLDecoder
     generate(

@@ -7,7 +7,7 @@ those are elsewhere, this one needs no list, no second person and no training.
 
 import csv
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -98,3 +98,23 @@ def read_shares(path: str) -> dict[str, float]:
   if len(shares) < 3:
     raise UserError(f'{path} holds {len(shares)} occupations: a correlation needs at least 3')
   return shares
+
+
+def compare_shares(
+  model: Pretrained, shares: Mapping[str, float]
+) -> tuple[np.ndarray, np.ndarray, float | None]:
+  """What a model finds beside what was planted.
+
+  Args:
+    model: with its MLM head.
+    shares: of P professions, in percent.
+
+  Returns:
+    `[P]` means over the sentences of P(she) / (P(she) + P(he)), `[P]` planted shares in [0, 1], and
+    the slope of the first over the second (None where the second does not vary).
+  """
+  found = female_shares(model, list(shares)).mean(1)
+  planted = np.array(list(shares.values())) / 100
+  centred = planted - planted.mean()
+  spread = float(centred @ centred)
+  return found, planted, float(centred @ found / spread) if spread else None
