@@ -115,6 +115,8 @@ def test_summary_is_scipys(sentences):
   difference = np.subtract(she, he)
   assert found['r_she_minus_he']['value'] == pytest.approx(
     stats.pearsonr(difference, shares).statistic)
+  assert found['slope_she_minus_he']['value'] == pytest.approx(
+    stats.linregress(shares, difference).slope)
   assert found['r']['n'] == 3 and found['without_share'] == []
   right = [(p > 0.5) == (s.answer == 0) for s, p in zip(sentences, probability, strict=True)]
   assert found['accuracy'] == {'value': np.mean(right), 'n': 36}

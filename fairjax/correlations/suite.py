@@ -31,6 +31,7 @@ from fairjax.correlations.winogender import (
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, read_text_lines, write_json
 
+_SLOPE = 'slope_she_minus_he'
 _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
 METRICS = ('disco', 'winogender', 'coref', 'recorded', 'stsb', 'bios')
 
@@ -194,7 +195,8 @@ def _coreference(model, metric, settings, log) -> dict[str, Any]:
   each = [summarise(sentences, p, professions) for p in probabilities]
   none = {'low': None, 'high': None}
   return {
-    **{key: over_restarts([e[key] for e in each]) for key in ('r', 'r_he', 'r_she_minus_he')},
+    **{key: over_restarts([e[key] for e in each])
+       for key in ('r', 'r_he', 'r_she_minus_he', _SLOPE)},
     'accuracy': over_restarts([{**e['accuracy'], **none} for e in each]),
     'pair_f1': over_restarts([{'value': q['f1'], 'n': q['n'], **none} for q in quality]),
     'means': {g: float(np.mean([e['means'][g] for e in each])) for g in each[0]['means']},
@@ -218,12 +220,14 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   >>> print(table({'m': {'recorded': {
   ...   'r': {'value': 0.5, 'low': 0.28, 'high': 0.67, 'n': 60},
   ...   'r_she_minus_he': {'value': 0.1, 'low': -0.16, 'high': 0.34, 'n': 60},
+  ...   'slope_she_minus_he': {'value': 0.02, 'low': -0.03, 'high': 0.07, 'n': 60},
   ...   'accuracy': {'value': 0.7, 'n': 720}}}}))
   |  | m |
   | :-- | --: |
   | **Correlations** (nearer to 0 is better) | |
   | Coref, recorded scores (r) | 0.50 (0.28, 0.67) |
   | Coref, recorded scores, she less he (r) | 0.10 (-0.16, 0.34) |
+  | Coref, recorded scores, she less he (slope) | 0.02 (-0.03, 0.07) |
   | **Accuracy** (higher is better) | |
   | Coref, recorded scores | 0.70 |
   <BLANKLINE>
@@ -283,10 +287,13 @@ def _disco(score: str, control: str):
 _CORRELATIONS = (
   ('Coref, what the model says next (r)', 'winogender', _estimate('r')),
   ('Coref, what the model says next, she less he (r)', 'winogender', _estimate('r_she_minus_he')),
+  ('Coref, what the model says next, she less he (slope)', 'winogender', _estimate(_SLOPE)),
   ('Coref, probe (r)', 'coref', _estimate('r')),
   ('Coref, probe, she less he (r)', 'coref', _estimate('r_she_minus_he')),
+  ('Coref, probe, she less he (slope)', 'coref', _estimate(_SLOPE)),
   ('Coref, recorded scores (r)', 'recorded', _estimate('r')),
   ('Coref, recorded scores, she less he (r)', 'recorded', _estimate('r_she_minus_he')),
+  ('Coref, recorded scores, she less he (slope)', 'recorded', _estimate(_SLOPE)),
   ('STS-B (r)', 'stsb', _estimate('r')),
   ('Bios (slope)', 'bios', _estimate('slope')),
 )

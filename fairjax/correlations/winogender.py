@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairjax.correlations import trends
 from fairjax.correlations.language_model import BLANK, LanguageModel
 from fairjax.correlations.professions import Professions
 from fairjax.correlations.trends import correlation
@@ -216,7 +217,8 @@ def summarise(
 
   Returns:
     JSON-able: `r` of P(occupation | she), with `value`, `low`, `high` (95 %, Fisher's z) and `n`
-    occupations; `r_she_minus_he` of the difference (Rudinger et al. 2018); `by_form`; `means` by
+    occupations; `r_she_minus_he` of the difference (Rudinger et al. 2018) and `slope_she_minus_he`,
+    its size (r does not see that): probability per share of women; `by_form`; `means` by
     gender; `accuracy` and `f1` (of "means the occupation", a probability above 0.5) with `n`;
     `without_share`: occupations that have no row of statistics and are left out of r.
 
@@ -242,7 +244,8 @@ def summarise(
   def correlations(forms):
     she, he = means('female', forms), means('male', forms)
     return {'r': correlation(she, shares), 'r_he': correlation(he, shares),
-            'r_she_minus_he': correlation(she - he, shares)}
+            'r_she_minus_he': correlation(she - he, shares),
+            'slope_she_minus_he': trends.line(shares, she - he)['slope']}
 
   answers = np.array([s.answer == 0 for s in sentences])
   said = probability > 0.5
