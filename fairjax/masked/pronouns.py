@@ -7,7 +7,7 @@ those are elsewhere, this one needs no list, no second person and no training.
 
 import csv
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -68,6 +68,26 @@ def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
   found = np.asarray(jax.device_get(runner(rows)), np.float64)
   shares = 1 / (1 + np.exp(found[:, 1] - found[:, 0]))
   return shares.reshape(len(professions), len(SENTENCES))
+
+
+def beside_shares(model: Pretrained, shares: Mapping[str, float]
+                  ) -> tuple[np.ndarray, np.ndarray, float | None]:
+  """What the model says beside what is given.
+
+  Args:
+    model: read with the head 'mlm'.
+    shares: profession -> female share in percent.
+
+  Returns:
+    `[professions]` mean of `female_shares` over the sentences, `[professions]` given share in
+    [0, 1], and the slope of the first by the second (None if all shares are equal): a correlation
+    does not tell a strong dependence from a weak one, the slope does.
+  """
+  given = np.array(list(shares.values())) / 100
+  found = female_shares(model, list(shares)).mean(1)
+  spread = float(np.square(given - given.mean()).sum())
+  slope = float((given - given.mean()) @ found / spread) if spread else None
+  return found, given, slope
 
 
 def read_shares(path: str) -> dict[str, float]:
