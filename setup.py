@@ -26,7 +26,8 @@ setup(
     'Topic :: Scientific/Engineering :: Artificial Intelligence',
   ],
   packages=find_packages(include=['fairjax', 'fairjax.*']),
-  package_data={'': ['assets/*.yaml', 'assets/*.txt', 'assets/*.tsv', 'assets/page.*', 'assets/*.js', 'README.md']},
+  package_data={'': ['assets/*.yaml', 'assets/*.txt', 'assets/*.tsv', 'assets/page.*',
+                     'assets/*.js', 'README.md']},
   python_requires='>=3.11',
   # CHANGELOG.md gives the reason for each dependency. JAX and what is built on it change between
   # minor versions, hence the upper bounds.

@@ -13,18 +13,23 @@ from collections.abc import Sequence
 
 from fairjax import processes
 from fairjax.commands import (
+  cda,
   classifier,
   compile,
+  correlations,
   data,
   doctor,
   exchange,
+  fair_generation,
   human,
   inspection,
   launch,
   masked_lm,
   measure,
+  mitigations,
   records,
   report,
+  resilience,
   run,
   sample,
   scorers,
@@ -38,8 +43,9 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
                 errno.EIO}
 
 _MODULES = (
-  run, data, exchange, sample, measure, select, report, records, human, classifier, masked_lm,
-  compile, scorers, inspection, launch, doctor)
+  run, data, cda, masked_lm, exchange, sample, measure, select, report, records, human,
+  classifier, correlations, resilience, mitigations, fair_generation, compile, scorers,
+  inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""
 

@@ -6,6 +6,7 @@ leave open (definitions H-17, H-18, H-23). `config_files` reads and overrides th
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 from fairjax.errors import UserError, unknown_name
 
@@ -14,9 +15,10 @@ from fairjax.errors import UserError, unknown_name
 class DataConfig:
   """Where documents come from and how they become tokens."""
 
-  # planted | files in a layout: wikitext (' = Title = ' articles), lines, tsv, newscrawl (date,
-  # base64 text, base64 text), newscrawl_sentences (no documents known) | wikitext103, wikitext2
-  # (TFDS datasets made from the official files)
+  # planted | planted_gender (gender goes with professions, and with sentiment) | files in a layout:
+  # wikitext (' = Title = ' articles), lines, tsv, newscrawl (date, base64 text, base64 text),
+  # newscrawl_sentences (no documents known) | wikitext103, wikitext2 (TFDS datasets made from the
+  # official files)
   source: str = 'planted'
   train: tuple[str, ...] = ()  # files (plain or .gz) or glob patterns
   valid: tuple[str, ...] = ()  # as train; not with holdout
@@ -39,17 +41,35 @@ class DataConfig:
   vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
   vocab_size: int = 8000  # upper limit for a word vocabulary
   vocab_sentences: int = 0  # lines that SentencePiece is trained on, a seeded sample; 0: no limit
+  # Counterfactual training documents (Webster et al. W-14, W-15): '' | one (they alone; a document
+  # without a gendered word is left out, counted) | two (behind their originals)
+  cda: str = ''
+  # What is swapped and left out: sentence (the counterfactual document holds the swapped sentences
+  # only, so neutral ones occur once) | document (it is the whole text)
+  cda_unit: str = 'sentence'
+  # Word pairs: a file, or a file of male and one of female words; (): fairjax's; ('none',): none
+  cda_pairs: tuple[str, ...] = ()
+  cda_names: tuple[str, ...] = ()  # files of first names with counts, as the US SSA's; (): no names
+  cda_name_gender: str = 'random'  # of the name that replaces another: same | flip | random (W-16)
+  cda_name_letters: str = 'A-Z'  # initials of the names that are replaced, e.g. A-M (W-16)
   planted_documents: int = 20000  # training documents of the planted corpus
   planted_heldout_documents: int = 1000  # of its valid and of its test split
   planted_strength: float = 0.8  # range of P(positive | value); 0 plants no bias
-  planted_sensitive_share: float = 0.6  # share of documents about a value of the attribute
+  # share of documents about a value of the attribute (planted_gender: with an opinion word)
+  planted_sensitive_share: float = 0.6
 
 
 FILE_SOURCES = ('wikitext', 'lines', 'tsv', 'newscrawl', 'newscrawl_sentences')
 """Values of `data.source` that read `data.train`, `data.valid` and `data.test`."""
 
+PLANTED_SOURCES = ('planted', 'planted_gender')
+"""Values of `data.source` whose documents fairjax writes."""
+
 TFDS_SOURCES = ('wikitext103', 'wikitext2')
 """Values of `data.source` that read a TFDS dataset."""
+
+METHODS = ('embedding', 'sentiment', 'dropout', 'cda')
+"""What a variant may be; see `Variant`."""
 
 RUN_SCORERS = ('opinion', 'vader', 'google')
 """Scorers of a run, beside `bert:DIR`; `recorded` is for files that bring their own scores."""
@@ -140,7 +160,8 @@ class SentimentConfig(TrainConfig):
 class DebiasConfig(TrainConfig):
   """Step 3: L_LM + lambda L_fairness on documents with a sensitive token (H-20..H-24)."""
 
-  # method:lambda of each debiased model; embedding | sentiment
+  # Models that go on from step 1: embedding:LAMBDA | sentiment:LAMBDA (H-24); without a fairness
+  # term dropout:ATTENTION/HIDDEN (rates, W-13) | cda:one | cda:two (on text by data.cda_...)
   variants: tuple[str, ...] = ('embedding:1', 'embedding:10', 'sentiment:1', 'sentiment:10')
   extended_baseline: bool = True  # the control of footnote 6 (H-26)
   branches_per_row: int = 4  # K
@@ -262,11 +283,7 @@ def validate(config: Config) -> None:
   one_of('debias.sentiment_layer', config.debias.sentiment_layer, ('hidden', 'probability'))
   for field in ('branches_per_row', 'pieces_per_branch', 'monitor_every'):
     check(getattr(config.debias, field) > 0, f'debias.{field} must be positive')
-  for variant in config.debias.variants:
-    try:
-      parse_variant(variant)
-    except UserError as e:
-      errors.append(f'debias.variants: {e}')
+  config_checks.check_variants(config, check, errors)
   check(config.sample.samples > 0, 'sample.samples must be positive')
   check(config.sample.max_new_tokens > 0, 'sample.max_new_tokens must be positive')
   check(config.sample.batch_size > 0, 'sample.batch_size must be positive')
@@ -279,22 +296,54 @@ def validate(config: Config) -> None:
     raise UserError('invalid config: ' + '; '.join(errors))
 
 
-def parse_variant(variant: str) -> tuple[str, float]:
-  """Splits `'embedding:10'` into `('embedding', 10.0)`.
+class Variant(NamedTuple):
+  """A model that starts from that of step 1 and has as many further steps as the others.
+
+  Attributes:
+    method: embedding | sentiment (regularised, step 3) | dropout | cda (further training on the
+      whole stream, as the control).
+    weight: lambda of a regularised one.
+    rates: (attention, hidden) of dropout.
+    sided: of cda: one | two.
+  """
+
+  method: str
+  weight: float = 0.0
+  rates: tuple[float, float] = (0.0, 0.0)
+  sided: str = ''
+
+  @property
+  def regularised(self) -> bool:
+    """Whether it has a fairness term."""
+    return self.method in ('embedding', 'sentiment')
+
+
+def parse_variant(variant: str) -> Variant:
+  """Reads `embedding:10`, `sentiment:10`, `dropout:0.15/0.2` (attention, hidden) or `cda:two`.
 
   Raises:
-    UserError: unknown method, or a weight that is not a finite number >= 0.
+    UserError: unknown method, a weight that is not a finite number >= 0, rates outside [0, 1), or
+      sides that are neither one nor two.
 
-  >>> parse_variant('sentiment:0.5')
-  ('sentiment', 0.5)
+  >>> parse_variant('sentiment:0.5').weight, parse_variant('dropout:0.05').rates
+  (0.5, (0.05, 0.05))
   """
-  method, _, weight = variant.partition(':')
-  if method not in ('embedding', 'sentiment'):
-    raise unknown_name('variant', method, ('embedding', 'sentiment'))
+  method, _, value = variant.partition(':')
+  if method not in METHODS:
+    raise unknown_name('variant', method, METHODS)
+  if method == 'cda':
+    if value not in ('one', 'two'):
+      raise UserError(f"variant '{variant}' must be cda:one or cda:two")
+    return Variant(method, sided=value)
   try:
-    value = float(weight)
+    numbers = [float(number) for number in value.split('/')]
   except ValueError:
-    value = math.nan
-  if not (math.isfinite(value) and value >= 0):
+    numbers = [math.nan]
+  if method == 'dropout':
+    if len(numbers) > 2 or not all(0 <= rate < 1 for rate in numbers):
+      raise UserError(f"rates of variant '{variant}' must be in [0, 1): attention and hidden, e.g. "
+                      'dropout:0.15/0.2, or one for both')
+    return Variant(method, rates=(numbers[0], numbers[-1]))
+  if len(numbers) != 1 or not (math.isfinite(numbers[0]) and numbers[0] >= 0):
     raise UserError(f"weight of variant '{variant}' must be finite and >= 0, e.g. {method}:10")
-  return method, value
+  return Variant(method, numbers[0])

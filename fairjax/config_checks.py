@@ -9,7 +9,17 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fairjax.config import FILE_SOURCES, RUN_SCORERS, TFDS_SOURCES, Config, DataConfig, ModelConfig
+from fairjax.config import (
+  FILE_SOURCES,
+  PLANTED_SOURCES,
+  RUN_SCORERS,
+  TFDS_SOURCES,
+  Config,
+  DataConfig,
+  ModelConfig,
+  parse_variant,
+)
+from fairjax.errors import UserError
 
 
 def check_measure(config: Config, check: Callable, one_of: Callable) -> None:
@@ -33,7 +43,8 @@ def check_measure(config: Config, check: Callable, one_of: Callable) -> None:
         f"measure.encoder='{m.encoder}' is none of: minilm, minilm:DIR, use:DIR")
   check(m.audit_texts >= 0, 'measure.audit_texts must not be negative')
   check(m.google_requests_per_minute > 0, 'measure.google_requests_per_minute must be positive')
-  if config.data.source != 'planted' and 'opinion' in (*m.scorers, config.sentiment.scorer):
+  opinion = 'opinion' in (*m.scorers, config.sentiment.scorer)
+  if opinion and config.data.source not in PLANTED_SOURCES:
     check(len(m.lexicon) in (1, 2), 'the opinion scorer needs measure.lexicon=(positive file, '
           'negative file) or (their folder,); or use the vader scorer for measure.scorers and '
           'sentiment.scorer')
@@ -94,14 +105,37 @@ def check_softmax(m: ModelConfig, check: Callable[[bool, str], None]) -> None:
         f'model.tie_projections needs {len(m.cutoffs) + 1} values, or none')
 
 
+def check_variants(config: Config, check: Callable, errors: list[str]) -> None:
+  """The models of step 3, and whether they fit the rest."""
+  found = []
+  for variant in config.debias.variants:
+    try:
+      found.append(parse_variant(variant))
+    except UserError as e:
+      errors.append(f'debias.variants: {e}')
+  check(len(set(found)) == len(found), 'debias.variants names a variant twice')
+  cda = [v for v in found if v.method == 'cda']
+  d = config.data
+  check(d.cda or cda or not (d.cda_pairs or d.cda_names),
+        'data.cda_pairs and data.cda_names need data.cda, one or two, or a variant cda:...')
+  check(not (d.cda and cda), f"data.cda='{d.cda}' augments the text of all models, so that a "
+        'variant cda has no baseline to be compared with: leave one of them out')
+  check(config.model.attention != 'kernel' or not any(v.rates[0] for v in found),
+        "model.attention='kernel' cannot drop attention weights, as a dropout variant wants: set "
+        "model.attention='auto' or 'blocks'")
+
+
 def check_data(d: DataConfig, check: Callable, one_of: Callable) -> None:
   """Where documents come from."""
-  one_of('data.source', d.source, ('planted', *FILE_SOURCES, *TFDS_SOURCES))
+  one_of('data.source', d.source, (*PLANTED_SOURCES, *FILE_SOURCES, *TFDS_SOURCES))
   one_of('data.broken', d.broken, ('error', 'skip'))
   one_of('data.reader', d.reader, ('seqio', 'numpy'))
-  if d.source == 'planted':
+  if d.source in PLANTED_SOURCES:
     check(0 <= d.planted_strength <= 1, 'data.planted_strength must be in [0, 1]')
     check(0 < d.planted_sensitive_share <= 1, 'data.planted_sensitive_share must be in (0, 1]')
+    check(d.planted_sensitive_share < 1 or d.source == 'planted',
+          'data.planted_sensitive_share must be below 1 for planted_gender: the rest is about '
+          'professions')
     check(d.planted_documents > 0, 'data.planted_documents must be positive')
     check(d.planted_heldout_documents > 0, 'data.planted_heldout_documents must be positive')
   if d.source in FILE_SOURCES:
@@ -120,6 +154,15 @@ def check_data(d: DataConfig, check: Callable, one_of: Callable) -> None:
     check(not (d.valid or d.test), 'data.holdout makes valid and test: name no files for them')
   check(d.broken == 'error' or d.source != 'wikitext',
         "data.broken=skip is for lines that are documents, not for data.source='wikitext'")
+  one_of('data.cda', d.cda, ('', 'one', 'two'))
+  one_of('data.cda_unit', d.cda_unit, ('sentence', 'document'))
+  one_of('data.cda_name_gender', d.cda_name_gender, ('same', 'flip', 'random'))
+  check(len(d.cda_pairs) <= 2, 'data.cda_pairs is one file of pairs, or a male and a female one')
+  check(re.fullmatch('[A-Z]-[A-Z]', d.cda_name_letters) and d.cda_name_letters[0] <=
+        d.cda_name_letters[-1], f"data.cda_name_letters='{d.cda_name_letters}' is no range of "
+        'initials such as A-M')
+  check(d.cda_pairs != ('none',) or d.cda_names,
+        "data.cda_pairs=('none',) leaves nothing to swap: name files in data.cda_names")
   check(d.max_line_bytes > 0, 'data.max_line_bytes must be positive')
   check(d.lines_per_document > 0, 'data.lines_per_document must be positive')
   check(d.workers >= 0, 'data.workers must not be negative')

@@ -70,10 +70,29 @@ def config_py(body: str) -> dict[str, str]:
 
 MEASURE = 'measure --records=DIR/r.jsonl --attribute=country --scorer=vader'
 SHOW = f'config show {QUICK}'
+CDA = 'cda --input=DIR/in.txt --output=DIR/out.txt'
+FAIR = 'fair-generation subspace'
+LIPSCHITZ = 'fair-generation test --records=DIR/r.jsonl'
+VECTORS = ('8 3\nshe 1 0 0\nhe -1 0 0\nman 1 0 1\nwoman 0 1 1\ncook 0 0 1\nnurse 1 1 1\n'
+           'her 1 0 0\nhis 0 1 0\n')
 LAUNCH = 'launch run --tpu=v3-128 --zone=us-east1-d --dry_run'
 MASKED = 'masked-lm train --data=DIR/t.txt --workdir=DIR/w'
 GZIP = gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000)), mtime=0)
 FLIPPED = GZIP[:5000] + bytes([GZIP[5000] ^ 255]) + GZIP[5001:]
+
+TUNE = ('resilience finetune --model=tests/golden/pretrained/bert_classifier --stsb=DIR '
+        '--professions=DIR/p.tsv --output=DIR/o')
+PAIR = 'g\tf\ty\t1\t{}\tA man sings.\tA woman sings.\n'
+BIOS = ('correlations --model=tests/golden/pretrained/bert_mlm --metrics=bios --bios=DIR/b.jsonl '
+        '--output=DIR/o')
+
+
+def sts(test: str = PAIR.format('5'), professions: str = 'a\t1\nb\t2\nc\t3\n'
+        ) -> dict[str, bytes | str]:
+  """The files of `TUNE`."""
+  return {'sts-train.tsv': PAIR.format('5'), 'sts-dev.tsv': PAIR.format('5'),
+          'sts-test.tsv': test, 'p.tsv': f'occupation\tbls_pct_female\n{professions}'}
+
 
 SECTIONS: dict[str, list[Case]] = {
   'Command line': [
@@ -207,6 +226,42 @@ SECTIONS: dict[str, list[Case]] = {
            'v/words.txt': '<pad>\n<eos>\n<unk>\nx\n',
            'v/vocabulary.json': '{"kind": "word", "fingerprint": "0", "size": 4}'}),
   ],
+  'Counterfactual text': [
+    Case('word pairs that are not there', CDA + ' --pairs DIR/none', 'cannot be read',
+         {'in.txt': GOOD}),
+    Case('a word in both genders', CDA + ' --pairs DIR/p', "p:2: 'queen' is in both genders",
+         {'in.txt': GOOD, 'p': 'king queen\nqueen duke\n'}),
+    Case('a word without a partner', CDA + ' --pairs DIR/p', 'p:1: an empty side',
+         {'in.txt': GOOD, 'p': 'king\t\n'}),
+    Case('a row of one word', CDA + ' --pairs DIR/p', 'p:2: 1 column(s)',
+         {'in.txt': GOOD, 'p': '# male female\nking\n'}),
+    Case('a replacement given twice', CDA + ' --pairs DIR/p', "'a' becomes 'c' here",
+         {'in.txt': GOOD, 'p': 'a b\nb a\na c\n'}),
+    Case('two word files of different length', CDA + ' --pairs DIR/m DIR/f', 'has 2 lines and',
+         {'in.txt': GOOD, 'm': 'zak\nbo\n', 'f': 'zika\n'}),
+    Case('names with a bad count', CDA + ' --names DIR/n', "n:2: '-3' is no count",
+         {'in.txt': GOOD, 'n': 'Ada,F,5\nBob,M,-3\n'}),
+    Case('names of one gender', CDA + ' --names DIR/n', 'more than 80% of its count as male',
+         {'in.txt': GOOD, 'n': 'Ada,F,5\n'}),
+    Case('a name twice', CDA + ' --names DIR/n', "n:2: 'Ada' stands in line 1",
+         {'in.txt': GOOD, 'n': 'Ada,F,5\nAda,F,5\n'}),
+    Case('initials that are none', CDA + ' --letters=M-A', 'no range of initials',
+         {'in.txt': GOOD}),
+    Case('neutral words that are not there', CDA + ' --neutral', 'third column', {'in.txt': GOOD}),
+    Case('nothing to swap', CDA + ' --pairs none', 'need word pairs or names', {'in.txt': GOOD}),
+    Case('a text over a file', CDA, 'it is not overwritten', {'in.txt': GOOD, 'out.txt': ''}),
+    Case('a text that is not there', CDA, 'file not found'),
+    Case('sides that do not exist', f'{SHOW} --config.data.cda=both', "is not one of , one, two"),
+    Case('sides of a variant', f'{SHOW} --config.debias.variants=cda:both',
+         'must be cda:one or cda:two'),
+    Case('rates of a variant', f'{SHOW} --config.debias.variants=dropout:1.5',
+         'must be in [0, 1): attention and hidden'),
+    Case('a variant without its baseline',
+         f'{SHOW} --config.debias.variants=cda:two --config.data.cda=two', 'no baseline'),
+    Case('the comparison without a workdir', 'mitigations --config=configs/mitigations.py',
+         '--workdir'),
+    Case('pairs without augmentation', f"{SHOW} --config.data.cda_pairs=('p',)", 'need data.cda'),
+  ],
   'Generations of any model': [
     Case('a file that is not there', MEASURE, 'records file not found'),
     Case('an empty file', MEASURE, 'holds no record', {'r.jsonl': ''}),
@@ -276,6 +331,79 @@ SECTIONS: dict[str, list[Case]] = {
     Case('a lexicon without encryption',
          'lexicon fetch --output=DIR/l --url=http://example.org/l.zip', 'https'),
   ],
+  'Fair generation': [
+    Case('no embeddings', FAIR, '--embeddings=FILE'),
+    Case('embeddings that are not there', f'{FAIR} --embeddings=DIR/v', 'embeddings not found'),
+    Case('an option of another action', f'{FAIR} --embeddings=DIR/v --records=DIR/r',
+         '--records does not belong to: fairjax fair-generation subspace'),
+    Case('embeddings that are cut off', f'{FAIR} --embeddings=DIR/v',
+         'promises 9 words, it holds 8', {'v': VECTORS.replace('8 ', '9 ', 1)}),
+    Case('a row of another width', f'{FAIR} --embeddings=DIR/v', 'v:4: not a word and 3 numbers',
+         {'v': VECTORS.replace('man 1 0 1', 'man 1 0 1 1')}),
+    Case('a word twice', f'{FAIR} --embeddings=DIR/v', "v:3: the word 'she' occurs twice",
+         {'v': VECTORS.replace('he -1', 'she -1')}),
+    Case('a number that is none', f'{FAIR} --embeddings=DIR/v',
+         "v:2: 'she' has a number that is not finite", {'v': VECTORS.replace('she 1', 'she nan')}),
+    Case('embeddings of another language', f'{FAIR} --embeddings=DIR/v', 'none of the 694',
+         {'v': 'la 1 0\nil 0 1\n'}),
+    Case('no pair in the embeddings', f'{FAIR} --embeddings=DIR/v --pairs=DIR/p',
+         'none of the 1 definitional pairs', {'v': VECTORS, 'p': 'Marie Jean\n'}),
+    Case('a pair of one word', f'{FAIR} --embeddings=DIR/v --pairs=DIR/p', 'p:1: ',
+         {'v': VECTORS, 'p': 'she\n'}),
+    Case('a profession twice', f'{FAIR} --embeddings=DIR/v --professions=DIR/p',
+         "p, entry 2: 'police officer' is given twice",
+         {'v': VECTORS, 'p': '["police officer", "police_officer"]'}),
+    Case('a bias that does not exist', f'{LIPSCHITZ} --bias=embeding', "did you mean 'embedding'",
+         {'r.jsonl': records()}),
+    Case('a distance that does not exist', f'{LIPSCHITZ} --bias=vader --distance=jacard',
+         "did you mean 'jaccard'", {'r.jsonl': records()}),
+    Case('a bias without its embeddings', LIPSCHITZ, 'the bias embedding needs --embeddings=FILE',
+         {'r.jsonl': records()}),
+    Case('a level that is none', f'{LIPSCHITZ} --bias=vader --level=0', 'must be in (0, 1)',
+         {'r.jsonl': records()}),
+    Case('one prompt', f'{LIPSCHITZ} --bias=vader', 'compares at least two',
+         {'r.jsonl': records(lambda rows: rows[:1])}),
+    Case('a group of no value', f'{LIPSCHITZ} --bias=vader --group=Itly=female',
+         "did you mean 'Italy'", {'r.jsonl': records()}),
+    Case('a group without a name', f'{LIPSCHITZ} --bias=vader --group=Italy',
+         'is not VALUE=GROUP', {'r.jsonl': records()}),
+    Case('a template of no record', f'{LIPSCHITZ} --bias=vader --templates=3',
+         "unknown template '3'", {'r.jsonl': records()}),
+  ],
+  'Fine-tuning and resilience': [
+    Case('no model', 'resilience finetune --output=DIR/o --stsb=DIR --professions=DIR/p.tsv',
+         'finetune needs --model'),
+    Case('no files of the STS benchmark', TUNE, 'holds no sts-train.csv',
+         {'p.tsv': sts()['p.tsv']}),
+    Case('a score above 5', TUNE, "sts-test.tsv:2: score '5.5' is no number from 0 to 5",
+         sts(PAIR.format('5') + PAIR.format('5.5'))),
+    Case('a pair without a second sentence', TUNE, 'sts-test.tsv:1: 6 columns',
+         sts('g\tf\ty\t1\t5\tA man sings.\n')),
+    Case('no column of shares', f'{TUNE}', "no column 'occupation'", {'p.tsv': 'job\n'}),
+    Case('a share above 100', TUNE, "p.tsv:3: '120' is no percentage",
+         sts(professions='a\t1\nb\t120\n')),
+    Case('a profession twice', TUNE, "p.tsv:3: 'a' stands there twice",
+         sts(professions='a\t1\na\t2\n')),
+    Case('too few professions with a share', TUNE, '1 professions have a value',
+         sts(professions='a\t1\nb\tNA\n')),
+    Case('more frozen layers than there are', f'{TUNE} --freeze=none,9',
+         "'9' is not none, embedding, all, or a number of layers from 1 to 3", sts()),
+    Case('the same freeze twice', f'{TUNE} --freeze=none,none', 'each once', sts()),
+    Case('no restart', f'{TUNE} --restarts=0', '--restarts=0 must be at least 1', sts()),
+    Case('biographies as a pickle', BIOS, 'is a pickle', {'b.jsonl': b'\x80\x04]\x94.'}),
+    Case('a biography without a gender', BIOS, 'b.jsonl:1: gender None',
+         {'b.jsonl': '{"profession": "nurse", "text": "She helps."}'}),
+    Case('biographies of one profession', BIOS, '1 profession: a classifier needs two',
+         {'b.jsonl': '{"profession": "nurse", "gender": "F", "text": "She helps."}'}),
+    Case('re-learning by the baseline',
+         'resilience relearn --workdir=DIR/w --name=baseline --output=DIR/o',
+         'has no reduction that it could lose'),
+    Case('re-learning without a workdir',
+         'resilience relearn --workdir=DIR/w --name=country-embedding-10 --output=DIR/o',
+         'has no config.json'),
+    Case('too few samples for an error', 'resilience relearn --workdir=DIR/w '
+         '--name=country-embedding-10 --output=DIR/o --samples=5', 'needs 20 at least'),
+  ],
   'Masked language models': [
     Case('no text', 'masked-lm train --workdir=DIR/w', 'needs --data=FILE'),
     Case('a text that is not there', MASKED, 'file not found: DIR/t.txt'),
@@ -314,6 +442,10 @@ SECTIONS: dict[str, list[Case]] = {
     Case('no samples', 'sample --pretrained=DIR --attribute=country --output=DIR/o --samples=0',
          '--samples is 0, it must be above 0'),
     Case('nothing named', 'sample', 'sample needs --config=FILE and --workdir=DIR'),
+    Case('a run into a file', 'sample --config=configs/quickstart.py --workdir=DIR/w '
+         '--attribute=country --output=DIR/f', 'of a run it is a folder', {'f': ''}),
+    Case('prompts of a run without a place', 'sample --config=configs/quickstart.py '
+         '--workdir=DIR/w --attribute=country', 'or, both, to a run'),
     Case('prompts over a file', 'sample --prompts-only --attribute=country --output=DIR/o.jsonl',
          'o.jsonl', {'o.jsonl': 'x'}),
     Case('a checkpoint that is not there',

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh
 from safetensors.numpy import load_file
 
 from fairjax import cli
-from fairjax.classifier import training
+from fairjax.classifier import trainer, training
 from fairjax.measure import load_scorer
 from fairjax.pretrained import load_pretrained
 
@@ -96,14 +96,14 @@ class Stop(BaseException):
 def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_path, monkeypatch,
                                                            capsys):
   output = tmp_path / 'sst'
-  whole = training._Trainer.epoch
+  whole = trainer.Trainer.epoch
 
   def stopping(self, params, opt_state, epoch):
     if epoch == 2:
       raise Stop
     return whole(self, params, opt_state, epoch)
 
-  monkeypatch.setattr(training._Trainer, 'epoch', stopping)
+  monkeypatch.setattr(trainer.Trainer, 'epoch', stopping)
   with pytest.raises(Stop):
     train(data, output)
   assert sorted(p.name for p in (output / 'training').iterdir()) == [
@@ -259,7 +259,7 @@ def test_bad_options_are_one_line(data, arguments, message, capsys):
 
 
 def test_the_loss_must_be_finite(data, tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(training, '_schedule', lambda *_: float('nan'))
+  monkeypatch.setattr(trainer, 'schedule', lambda *_: float('nan'))
   assert train(data, tmp_path) == 2
   assert 'the loss is not finite in epoch 1' in capsys.readouterr().err
   assert not (tmp_path / 'training').exists()

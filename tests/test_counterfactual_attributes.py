@@ -24,8 +24,8 @@ def write(tmp_path, text):
 
 
 def test_the_papers_values():
-  assert list_attributes() == ['country', 'name', 'occupation']
-  country, name, occupation = (load_attribute(n) for n in list_attributes())
+  assert list_attributes() == ['country', 'name', 'occupation', 'profession_prompts']
+  country, name, occupation = (load_attribute(n) for n in ('country', 'name', 'occupation'))
   assert country.value_texts == (
     'Syria', 'Iran', 'Libya', 'Pakistan', 'Iraq', 'Denmark', 'Iceland', 'Finland', 'Chile', 'Italy')
   assert ' '.join(occupation.value_texts) == (

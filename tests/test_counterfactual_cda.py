@@ -51,6 +51,11 @@ NAMES = NameLists(('Ada', 'Nora', 'Zoe', 'Mia'), ('Bob', 'Ned', 'Zed'), counts={
   ('Half-Brother and HALF-BROTHER', 'Half-Sister and HALF-SISTER'),
   ('The MS is old.', 'The MS is old.'),
   ('It rains on mankind.', 'It rains on mankind.'),
+  ("Her mother tongue; a bachelor's degree; sister cities; Uncle Sam; Our Lady; in Queens; queens.",
+   "His mother tongue; a bachelor's degree; sister cities; Uncle Sam; Our Lady; in Queens; kings."),
+  ('The Holy Roman Emperor and Prime Minister Sir Ian.',
+   'The Holy Roman Empress and Prime Minister Madam Ian.'),
+  ('The king-elect left her quite alone.', 'The queen-elect left him quite alone.'),
 ])
 def test_what_is_swapped(text, swapped):
   assert SWAP.swap(text)[0] == swapped

@@ -247,7 +247,7 @@ def test_only_the_opinion_words_carry_sentiment(name):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_documents_without_a_value_hold_none_of_any_built_in_attribute(name):
-  matchers = [TextMatcher(load_attribute(n)) for n in list_attributes()]
+  matchers = [TextMatcher(load_attribute(n)) for n in NAMES]
   for text in make(name, sensitive_share=0.0):
     found = [m for matcher in matchers for m in matcher.find(text)]
     # "The manager called ..." is a sentence of the name corpus; manager is an occupation.

@@ -1,11 +1,13 @@
 """The command line end to end: the whole job on a tiny corpus, its resumption, and bad input."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from human_oracle import fill
@@ -53,6 +55,46 @@ def finished(tmp_path_factory, repository):
 def _digests(workdir):
   return {str(p.parent.relative_to(workdir)): json.loads(p.read_text())['digest']
           for p in workdir.glob('**/DONE') if p.parent != workdir}
+
+
+@pytest.mark.tf
+def test_a_run_is_sampled_with_other_prompts(finished, tmp_path, capfd):
+  """The built-in prompts of Yeo & Chen (Y-04), for every model of a run, continued as they are."""
+  from fairjax.generate import read_records
+  out = tmp_path / 'prompts'
+  command = [*_arguments('sample', finished), '--attribute=profession_prompts', f'--output={out}',
+             '--samples=3', '--max-new-tokens=4', '--temperature=1']
+  assert main(command) == 0
+  files = sorted(out.glob('*.jsonl.gz'))
+  assert [f.name.split('.')[0] for f in files] == [
+    'baseline', 'country-embedding-10', 'country-sentiment-10', 'extended-baseline']
+  contents = [f.read_bytes() for f in files]
+  for file in files:
+    records = list(read_records(file))
+    assert len(records) == 30 and {r['attribute'] for r in records} == {'profession_prompts'}
+  assert main(command) == 0 and [f.read_bytes() for f in files] == contents
+  assert main([*command, '--temperature=2']) == 2
+  assert main([*command[:-1], f'--output={files[0]}']) == 2
+  capfd.readouterr()
+  assert main(['fair-generation', 'professions', '--records', *map(str, files)]) == 0
+  assert 'baseline: 0 of 30 parsed' in capfd.readouterr().out
+
+
+def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
+  from fairjax.config import SampleConfig
+  from fairjax.counterfactual import load_attribute
+  from fairjax.job.attribute_samples import sample_attribute
+  from fairjax.vocabulary import build_word_vocabulary
+  lines = []
+  job = types.SimpleNamespace(
+    prepared=types.SimpleNamespace(vocabulary=build_word_vocabulary(
+      ['She works as', 'He works as', 'The man woman has a job'], size=30,
+      directory=tmp_path / 'v')), models=[], log=lines.append,
+    locked=contextlib.nullcontext)
+  attribute = load_attribute('profession_prompts')
+  assert sample_attribute(job, attribute, tmp_path, SampleConfig()) == []
+  assert lines == ['[sample] WARNING: 2 of 10 prefixes of profession_prompts hold words that the '
+                   "vocabulary does not know, as 'They work as'"]
 
 
 @pytest.mark.tf
@@ -308,3 +350,33 @@ def test_doctor_prints_versions_and_devices(capsys):
   assert main(['doctor']) == 0
   found = capsys.readouterr().out
   assert 'jax ' in found and 'devices' in found
+
+
+@pytest.mark.tf
+def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys):
+  """The workdir is only read; the same command finds everything done; both ends are measured."""
+  def content(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+  before, output = content(finished), tmp_path / 'relearned'
+  command = ['resilience', 'relearn', f'--workdir={finished}', '--name=country-embedding-10',
+             f'--output={output}', '--steps=4', '--every=2', '--samples=20']
+  assert main(command) == 0
+  said = capsys.readouterr().out
+  assert content(finished) == before
+  result = json.loads((output / 'relearning.json').read_text())
+  assert [p['step'] for p in result['curve']] == [0, 2, 4]
+  assert all(p['std_error'] > 0 for p in [result['baseline'], *result['curve']])
+  assert all(p['perplexity'] > 1 for p in result['curve'][1:])
+  # Six steps teach no bias, so nothing was reduced: it must say so instead of a number.
+  assert not result['half_life']['reached'] and result['half_life']['words'] in said
+  assert len(list((output / 'generations').glob('*.jsonl.gz'))) == 4
+  assert {p.suffix for p in output.glob('relearning.*')} == {'.json', '.png', '.svg'}
+  digest = json.loads((finished / 'debias/country-embedding-10/DONE').read_text())['digest']
+  assert json.loads((output / 'relearn/DONE').read_text())['identity']['parent'] == digest
+  assert main([*command, '--json']) == 0
+  assert json.loads(capsys.readouterr().out) == result
+  assert main([*command[:4], f'--output={finished}/x']) == 2
+  assert 'lies in the workdir' in capsys.readouterr().err
+  assert main([c.replace('embedding-10', 'embedding-1') for c in command]) == 2
+  assert "did you mean 'country-embedding-10'" in capsys.readouterr().err

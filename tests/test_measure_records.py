@@ -1,5 +1,6 @@
 """Records to measures: checks, relevance, perplexity and the whole dictionary."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -317,3 +318,17 @@ def test_measure_keeps_scores_and_says_the_same(tmp_path, capsys):
     assert main([*options, f'--keep={keep}']) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(plain)
   assert [p.name for p in keep.iterdir()] == ['country.vader.jsonl']
+
+
+def test_mentions_is_the_plain_search_of_its_pattern():
+  """The quick look for plain words drops nothing, whatever the letters."""
+  from fairjax.measure.relevance import mention_pattern
+  values = [*load_attribute('occupation').values, *load_attribute('country').values]
+  random = np.random.default_rng(0)
+  words = ['baker', 'BAKERY', 'Sea', 'teacher', "baker's", 'ba\u212aer', 'te\u0131', 'Iran',
+           'iran.', 'k\u00f6ln', 'writer', 'x', '\u017feller', '-cook-']
+  texts = [' '.join(random.choice(words, 6)) for _ in range(400)] + ['', ' ']
+  for chosen in (values, values[:1], [dataclasses.replace(values[0], tokens=('stra\u00dfe', 'k'))]):
+    pattern = mention_pattern(chosen)
+    assert mentions(texts, chosen).tolist() == [pattern.search(t) is not None for t in texts]
+  assert mentions(texts, values).any() and not mentions(texts, values).all()

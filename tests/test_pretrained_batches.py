@@ -222,3 +222,12 @@ def test_a_text_without_tokens_is_named():
   gpt2 = load_pretrained(GOLDEN / 'gpt2', 'lm')
   with pytest.raises(UserError, match='text 2 of 2 has no tokens'):
     encode_texts(gpt2.tokenizer, ['a', ''], max_length=24)
+
+
+@pytest.mark.parametrize('shape', [(1,), (4,)])
+def test_a_row_for_every_token(shape):
+  run = BatchRunner(lambda p, ids, mask, packing: jnp.stack([ids * p, ids + 1], axis=-1),
+                    jnp.int32(2), max_length=50, mesh=mesh(*shape), batch_tokens=64, per_token=True)
+  ids = texts_of(60, 50)
+  for row, found in zip(ids, run(ids), strict=True):
+    np.testing.assert_array_equal(found, np.stack([row * 2, row + 1], axis=-1))

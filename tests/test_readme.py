@@ -75,6 +75,10 @@ MORE = {
     '--vocab_size=100', '--layers=1', '--dim=16', '--heads=2', '--epochs=1'],
   'sentiment-classifier evaluate': [],
   'select': words_of(PLANTED),
+  'masked-lm corpus': ['--sentences=300'],
+  'masked-lm train': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
+  'correlations': ['--persons=2', '--shuffles=2'],
+  'fair-generation professions': [],
   'human': [],
   'attributes check': [],
   'config show': [],
@@ -198,7 +202,8 @@ def test_the_commands_of_the_readme(folder, monkeypatch, capfd, request):
   assert 'samples' in next(v for k, v in shown.items() if 'measure plan' in k)
   for path in ('runs/quickstart/report/index.html', 'runs/quickstart/report/report.md',
                'reports/ours/report.json', 'out.safetensors', 'human.json', 'gpt2-xl.jsonl',
-               'runs/sst/model.safetensors'):
+               'runs/sst/model.safetensors', 'runs/bert_cda/model.safetensors',
+               'runs/correlations/correlations.md', 'jobs.jsonl'):
     assert (folder / path).is_file(), path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.classifier.examples import Examples, read_examples
+from fairjax.classifier.examples import NAMES, Examples, read_examples
 from fairjax.classifier.quality import quality
 from fairjax.classifier.wordpieces import SPECIAL
 from fairjax.errors import UserError
@@ -54,7 +54,8 @@ def train(options: argparse.Namespace, log: Callable[[str], None]) -> None:
   from fairjax.classifier.training import Settings, train_classifier
   output = pathlib.Path(options.output)
   if options.init:
-    start = from_checkpoint(options.init, classes=options.classes, seed=options.seed, log=log)
+    start = from_checkpoint(options.init, labels=NAMES[options.classes], seed=options.seed,
+                            log=log)
   else:
     sizes = {name: getattr(options, name)
              for name in ('layers', 'dim', 'heads', 'vocab_size', 'max_length')}
@@ -62,7 +63,8 @@ def train(options: argparse.Namespace, log: Callable[[str], None]) -> None:
                          log=log)
   card = train_classifier(
     start, data, dev, output, log=log, source={'phrases': options.phrases},
-    settings=Settings(options.classes, epochs, options.batch_size, rate, seed=options.seed))
+    settings=Settings(epochs, options.batch_size, rate, seed=options.seed,
+                      classes=options.classes))
   if options.json:
     print(json.dumps(card, indent=2))
     return

@@ -1,6 +1,7 @@
 """Where training starts: a checkpoint with a new classification layer, or a small new BERT."""
 
 import json
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -43,9 +44,15 @@ class Start(NamedTuple):
   fingerprint: str
 
 
-def from_checkpoint(directory: str, *, classes: int, seed: int, log: Callable[[str], None]
-                    ) -> Start:
-  """Starts from a BERT or ALBERT with its tokenizer.
+def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed: int,
+                    log: Callable[[str], None]) -> Start:
+  """Starts from a BERT or ALBERT with its tokenizer and a new head.
+
+  Args:
+    directory: in the published form.
+    labels: names of the classes; one name makes a head of one number, for a regression.
+    seed: of the head.
+    log: gets a line.
 
   Raises:
     UserError: the directory cannot be read, or is of another kind.
@@ -54,12 +61,12 @@ def from_checkpoint(directory: str, *, classes: int, seed: int, log: Callable[[s
   pooled = any(name.startswith('pooler') for name in model.ignored)
   if pooled:
     model = load_pretrained(directory, 'pooled')
-  config = {**model.config, 'architectures': [_CLASSES[model.arch.kind]], **_label_fields(classes)}
+  config = {**model.config, 'architectures': [_CLASSES[model.arch.kind]], **_label_fields(labels)}
   arch = read_architecture(config, where='config.json')
   fresh = new_params(arch, seed=seed, only=('classifier',) if pooled else ('classifier', 'pooler'),
                      std=_std(config))
   log(f"[start] {directory}: {'pooler' if pooled else 'no pooler (a new one is made)'}, a new "
-      f'classification layer of {classes} classes; not used: '
+      f'classification layer of {len(labels)} classes; not used: '
       + (', '.join(model.ignored) or 'nothing'))
   files = {name: (model.directory / name).read_bytes() for name in TOKENIZER_FILES
            if (model.directory / name).is_file()}
@@ -79,7 +86,7 @@ def from_scratch(texts: Sequence[str], *, classes: int, seed: int, sizes: Mappin
     'max_position_embeddings': sizes['max_length'], 'type_vocab_size': 2, 'hidden_act': 'gelu',
     'layer_norm_eps': 1e-12, 'hidden_dropout_prob': 0.2, 'attention_probs_dropout_prob': 0.1,
     'initializer_range': 0.02, 'pad_token_id': 0, 'position_embedding_type': 'absolute',
-    **_label_fields(classes)}
+    **_label_fields(NAMES[classes])}
   arch = read_architecture(config, where='the options')
   params = new_params(arch, seed=seed, std=_std(config))
   count = sum(a.size for group in params.values() for a in group.values())
@@ -146,8 +153,7 @@ def write_model(output: pathlib.Path, start: Start, params: Any) -> None:
     file.write(json.dumps(start.config, indent=2).encode('utf-8') + b'\n')
 
 
-def _label_fields(classes: int) -> dict[str, Any]:
-  names = NAMES[classes]
+def _label_fields(names: Sequence[str]) -> dict[str, Any]:
   return {'id2label': {str(i): n for i, n in enumerate(names)},
           'label2id': {n: i for i, n in enumerate(names)}}
 

@@ -125,14 +125,14 @@ def _train(options: argparse.Namespace) -> None:
 def _pronouns(options: argparse.Namespace) -> None:
   if not options.model or not options.shares:
     raise UserError('masked-lm pronouns needs --model=DIR and --shares=FILE')
-  from fairjax.masked.pronouns import SENTENCES, beside_shares, read_shares
+  from fairjax.masked.pronouns import SENTENCES, compare_shares, read_shares
   from fairjax.measure.human_agreement import correlate, pearson
   from fairjax.pretrained import load_pretrained
   shares = read_shares(options.shares)
   results: dict[str, dict[str, Any]] = {}
   for directory in options.model:
-    found, given, slope = beside_shares(load_pretrained(directory, 'mlm'), shares)
-    r = correlate(pearson, found, given, list(shares), resamples=2000, seed=options.seed)
+    found, planted, slope = compare_shares(load_pretrained(directory, 'mlm'), shares)
+    r = correlate(pearson, found, planted, list(shares), resamples=2000, seed=options.seed)
     results[directory] = {
       'r': r.to_dict(), 'sentences': len(SENTENCES), 'slope': slope,
       'p_she': dict(zip(shares, found.round(4).tolist(), strict=True))}

@@ -1,13 +1,16 @@
 """The verb `sample`: the models of a run, prompts for an API, and GPT-2 of any size."""
 
 import argparse
+import dataclasses
+import pathlib
 
 from fairjax.commands.run import RUN_OPTIONS
 from fairjax.commands.verb import Verb, add_run_options, open_job
 from fairjax.config import SampleConfig
 from fairjax.errors import UserError
 
-_DEFAULT = SampleConfig()
+_DEFAULT = SampleConfig(batch_size=100, heldout_prefixes=False)  # of --pretrained
+_FIELDS = ('samples', 'max_new_tokens', 'temperature', 'sentence_end', 'batch_size', 'seed')
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -17,22 +20,63 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--pretrained', metavar='DIR', default=None,
                       help='sample a GPT-2: folder of config.json, model.safetensors and '
                       'tokenizer.json; with --attribute and --output')
-  parser.add_argument('--attribute', help='built-in attribute or YAML file')
-  parser.add_argument('--output', metavar='FILE', help='JSONL (or .gz)')
-  of_model = parser.add_argument_group('with --pretrained')
-  of_model.add_argument('--samples', type=int, default=_DEFAULT.samples,
-                        help='per template and value (H-12)')
-  of_model.add_argument('--max-new-tokens', type=int, default=_DEFAULT.max_new_tokens)
-  of_model.add_argument('--temperature', type=float, default=_DEFAULT.temperature)
-  of_model.add_argument('--sentence-end', action='store_true', help='stop at the end of a sentence')
-  of_model.add_argument('--batch-size', type=int, default=100,
+  parser.add_argument('--attribute', help='built-in attribute or YAML file (of a run: other '
+                      'prompts than those of its config, with --output)')
+  parser.add_argument('--output', metavar='FILE', help='JSONL (or .gz); of a run a folder, which '
+                      'gets one file a model')
+  of_model = parser.add_argument_group(
+    'with --attribute and --output', "defaults: those of the run's config; of --pretrained "
+    f'{_DEFAULT.samples} samples, {_DEFAULT.max_new_tokens} tokens, temperature '
+    f'{_DEFAULT.temperature:g}, batch {_DEFAULT.batch_size}, seed {_DEFAULT.seed}')
+  of_model.add_argument('--samples', type=int, help='per template and value (H-12)')
+  of_model.add_argument('--max-new-tokens', type=int)
+  of_model.add_argument('--temperature', type=float)
+  of_model.add_argument('--sentence-end', action='store_const', const=True,
+                        help='stop at the end of a sentence')
+  of_model.add_argument('--batch-size', type=int,
                         help='samples at a time for all values of one template')
-  of_model.add_argument('--seed', type=int, default=_DEFAULT.seed)
+  of_model.add_argument('--seed', type=int)
   of_model.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   of_model.add_argument('--independent', action='store_true',
                         help='draw the samples of each value independently (not coupled)')
   of_model.add_argument('--start', action='store_true',
                         help='begin every text with the end-of-text id (default: the prompt alone)')
+
+
+def _sample_config(options: argparse.Namespace, default: SampleConfig) -> SampleConfig:
+  """The default with what was given.
+
+  Raises:
+    UserError: a number out of its range.
+  """
+  given = {name: getattr(options, name) for name in _FIELDS if getattr(options, name) is not None}
+  for name in ('samples', 'max_new_tokens', 'temperature', 'batch_size'):
+    if name in given and not given[name] > 0:
+      raise UserError(f"--{name.replace('_', '-')} is {given[name]}, it must be above 0")
+  if not 0 <= given.get('seed', 0) < 2 ** 64:
+    raise UserError(f"--seed is {given['seed']}, it must be in [0, 2**64)")
+  return dataclasses.replace(default, **given)
+
+
+def sample_run(options: argparse.Namespace) -> None:
+  """Samples the models of a run with the prompts of any attribute, into a folder; continues.
+
+  Raises:
+    UserError: an option out of range, a file in the place of the folder, or a run that has not
+      trained its models.
+  """
+  from fairjax.counterfactual import load_attribute
+  from fairjax.job.attribute_samples import sample_attribute
+  if pathlib.Path(options.output).is_file():
+    raise UserError(f'--output={options.output} is a file: of a run it is a folder, which gets one '
+                    'file a model')
+  attribute = load_attribute(options.attribute)
+  job = open_job(options)
+  sample = _sample_config(options, job.config.sample)
+  for path in sample_attribute(job, attribute, options.output, sample,
+                               coupled=not options.independent):
+    print(f'{path}: measure it with: fairjax measure --records={path} '
+          f'--attribute={options.attribute} --scorer=vader')
 
 
 def sample_pretrained(options: argparse.Namespace) -> None:
@@ -46,11 +90,7 @@ def sample_pretrained(options: argparse.Namespace) -> None:
     raise UserError('--pretrained stands alone: leave out --config, --workdir and --prompts-only')
   if not options.attribute or not options.output:
     raise UserError('sample --pretrained needs --attribute=A and --output=FILE')
-  for name in ('samples', 'max_new_tokens', 'temperature', 'batch_size'):
-    if not getattr(options, name) > 0:
-      raise UserError(f"--{name.replace('_', '-')} is {getattr(options, name)}, it must be above 0")
-  if not 0 <= options.seed < 2 ** 64:
-    raise UserError(f'--seed is {options.seed}, it must be in [0, 2**64)')
+  sample = _sample_config(options, _DEFAULT)
   import jax
 
   from fairjax.counterfactual import load_attribute
@@ -62,7 +102,7 @@ def sample_pretrained(options: argparse.Namespace) -> None:
   vocabulary = TokenizerVocabulary(model, start=options.start)
   longest = max(len(vocabulary.start_ids) + len(vocabulary.encode(p.text))
                 for p in attribute.prefixes())
-  if longest + options.max_new_tokens > model.arch.max_positions:
+  if longest + sample.max_new_tokens > model.arch.max_positions:
     raise UserError(
       f'{options.pretrained} has {model.arch.max_positions} positions, the longest prefix of '
       f'{attribute.name} {longest} tokens: --max-new-tokens can be at most '
@@ -74,11 +114,8 @@ def sample_pretrained(options: argparse.Namespace) -> None:
   generate(
     jax.device_put(model.params), GPT2Decoder(model.arch, options.dtype), vocabulary, attribute,
     path=options.output, model=safe_name(model.directory.resolve().name),
-    sample=SampleConfig(
-      samples=options.samples, max_new_tokens=options.max_new_tokens,
-      temperature=options.temperature, sentence_end=options.sentence_end,
-      batch_size=options.batch_size, seed=options.seed, heldout_prefixes=False),
-    card={'fingerprint': model.fingerprint}, coupled=not options.independent, mesh=mesh)
+    sample=sample, card={'fingerprint': model.fingerprint}, coupled=not options.independent,
+    mesh=mesh)
   print(f'{options.output}: measure it with: fairjax measure --records={options.output} '
         f'--attribute={options.attribute} --scorer=vader'
         + (' --independent' if options.independent else ''))
@@ -109,8 +146,13 @@ def _sample(options: argparse.Namespace) -> None:
     sample_pretrained(options)
   elif options.prompts_only:
     write_prompt_file(options)
+  elif options.attribute and options.output and options.config and options.workdir:
+    if options.start:
+      raise UserError('--start belongs to sample --pretrained=DIR')
+    sample_run(options)
   elif options.attribute or options.output:
-    raise UserError('--attribute and --output belong to sample --prompts-only and --pretrained=DIR')
+    raise UserError('--attribute and --output belong to sample --prompts-only and --pretrained=DIR,'
+                    ' or, both, to a run (--config and --workdir)')
   elif not (options.config and options.workdir):
     raise UserError('sample needs --config=FILE and --workdir=DIR, or --attribute=A and '
                     '--output=FILE with --prompts-only or --pretrained=DIR')

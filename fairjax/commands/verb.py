@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairjax import processes
 from fairjax.errors import UserError
-from fairjax.progress import write_line
+from fairjax.progress import print_line, write_line
 
 
 class Verb(NamedTuple):
@@ -53,8 +53,12 @@ def add_run_options(parser: argparse.ArgumentParser, *, required: bool = True) -
          'Cloud TPU, GKE, Slurm, MPI; else the address of the first, how many, which this is')
 
 
-def open_job(options: argparse.Namespace):
+def open_job(options: argparse.Namespace, *, log: Callable[[str], None] = print_line):
   """Opens the workdir of a verb that works on one.
+
+  Args:
+    options: of the command line.
+    log: gets the lines of the job; `log_line` where the verb prints something else.
 
   Raises:
     UserError: the config is wrong, or the workdir belongs to another one.
@@ -72,11 +76,11 @@ def open_job(options: argparse.Namespace):
     from fairjax.train.stop import StopSignal
     StopSignal().installed().__enter__()
     from fairjax.job.main_job import Job
-    return Job(config, options.workdir)
+    return Job(config, options.workdir, log=log)
   # A terminated job raises at once, as with Ctrl-C; training replaces this by a clean save.
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   from fairjax.job.main_job import Job
-  return Job(config, options.workdir)
+  return Job(config, options.workdir, log=log)
 
 
 def log_line(line: str) -> None:

@@ -27,8 +27,9 @@ MOST_LAYERS_OF_WHOLE_SAMPLER = 8
 
 
 def programs_of(config: Config) -> list[str]:
-  """The programs that a configuration has: debias only if it goes that far and has variants."""
-  debiases = config.until == 'debias' and config.debias.variants
+  """The programs that a configuration has: debias only if it goes that far and regularises."""
+  debiases = config.until == 'debias' and any(
+    parse_variant(variant).regularised for variant in config.debias.variants)
   return [p for p in PROGRAMS if p != 'debias' or debiases]
 
 
@@ -108,7 +109,7 @@ def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   weights = {name: _scalar(jnp.float32, mesh) for name in ('embedding', 'sentiment')}
   # As in the curriculum: with a sentiment variant, every variant's step takes f_sh.
   projection = None
-  if any(parse_variant(variant)[0] == 'sentiment' for variant in stage.variants):
+  if any(parse_variant(variant).method == 'sentiment' for variant in stage.variants):
     projection = steps.sentiment_template(model.model_dim, config.sentiment, mesh)
   step = steps.make_debias_step(
     model, Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh, stage.parts)

@@ -25,13 +25,17 @@ from fairjax.counterfactual.word_pairs import WordPairs
 from fairjax.errors import UserError, unknown_name
 
 SIDES = ('one', 'two')
+# Rises with every change of what the rules here, in `pronouns` and in `swap_context` give.
+_RULES = 1
 UNITS = ('sentence', 'document')
 NAME_GENDERS = ('same', 'flip', 'random')
-_NAME = re.compile(r'(?<![\w\u0300-\u036f])[^\W\d_]+(?![\w\u0300-\u036f])')
-# Names that are words more often than names where they stand: only inside a sentence a capital
-# tells the two apart, and not even there for months.
-_WORDS_TOO = frozenset(
-  'An The In My Do So See Will May April June August Per Art Mark Bill'.split())
+_LETTER = r'[\w\u0300-\u036f]'
+_WORD = re.compile(f'{_LETTER}+')
+# First names that are words, months, places or creeds more often.
+_WORDS_TOO = frozenset("""
+An The In My Do So See Will May April June August Per Art Mark Bill Christian Jesus Israel Jordan
+Virginia Georgia Carolina Dakota Paris London Austin Houston Sydney China India America Asia
+""".split())
 
 
 class Change(NamedTuple):
@@ -123,10 +127,11 @@ class GenderSwap:
     self._pronouns = bool(pairs) and 'her' in pairs.to_male and not neutral
     if self._pronouns:
       self._words |= {'him', 'his', 'her', 'hers'}
-    alternatives = '|'.join(map(re.escape, sorted(self._words, key=lambda w: (-len(w), w))))
-    self._find = re.compile(
-      rf'(?<![\w\u0300-\u036f])(?:{alternatives.replace(chr(39), "[" + chr(39) + "’]")})'
-      r'(?![\w\u0300-\u036f])', re.IGNORECASE).finditer if self._words else lambda text: ()
+    alternatives = '|'.join(
+      re.escape(w).replace("'", "['’]") for w in sorted(self._words, key=lambda w: (-len(w), w)))
+    self._match = re.compile(rf'(?:{alternatives})(?!{_LETTER})', re.IGNORECASE).match
+    # A search for all of them at every letter takes three times as long.
+    self._first = frozenset(_WORD.match(w)[0] for w in self._words)
     self._gender = {name: g for g, found in enumerate((names.female, names.male)) for name in found
                     } if names else {}
 
@@ -134,7 +139,7 @@ class GenderSwap:
   def fingerprint(self) -> str:
     """SHA-256 (hex) of all that the result depends on besides the text."""
     content = (self.pairs and self.pairs.fingerprint, self.names and self.names.fingerprint,
-               self.seed, self.name_gender, self.letters, self.neutral)
+               self.seed, self.name_gender, self.letters, self.neutral, _RULES)
     return hashlib.sha256(repr(content).encode('utf-8')).hexdigest()
 
   def swap(self, text: str, position: int | None = None) -> tuple[str, int]:
@@ -157,8 +162,15 @@ class GenderSwap:
   ) -> tuple[list[Change], list[tuple[str, str]]]:
     """What `swap` replaces, in order, and the (word, reason) of what it keeps."""
     changes, kept, taken = [], [], set()
-    for match in self._find(text):
-      start, end = match.span()
+    end = 0
+    for word in _WORD.finditer(text):
+      start = word.start()
+      if start < end or word[0].lower() not in self._first:
+        continue
+      match = self._match(text, start)
+      if match is None:
+        continue
+      end = match.end()
       taken.add(start)
       reason = reason_to_keep(text, start, end, gendered=self._words)
       new, kind = self._partner(match[0].lower().replace('’', "'"), text, start, end)
@@ -187,9 +199,9 @@ class GenderSwap:
 
   def _name_changes(self, text: str, position: int) -> Iterator[Change]:
     first, _, last = self.letters
-    for match in _NAME.finditer(text):
+    for match in _WORD.finditer(text):
       old = match[0]
-      if not (old[0].isupper() and first <= old[0] <= last):
+      if not first <= old[0] <= last:
         continue
       name = old.capitalize() if old.isupper() and len(old) > 1 else old
       gender = self._gender.get(name)

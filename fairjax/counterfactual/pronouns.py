@@ -171,6 +171,8 @@ def her_is_object(before: str, after: str) -> bool:
   if first in ('back', 'home'):
     return previous in _MOVE
   if _is_adverb(first):
+    if previous in _CAUSE and rest and rest[0] in _STATES:  # "left her quite alone"
+      return True
     return not rest or _ends_phrase(rest[0]) or _is_adverb(rest[0]) and (
       len(rest) < 2 or _ends_phrase(rest[1]))
   if not first[0].isalnum():
@@ -213,7 +215,8 @@ def his_is_independent(before: str, after: str) -> bool:
   previous = _last_word(before)
   if first in _CLOSING:
     # "his (second) wife", "his/her": a possessive with an insertion; ".357": a number.
-    if first in '(&*/|' or first == ']' and before.endswith('[') or re.match(r'\.\d', after.strip()):
+    if (first in '(&*/|' or first == ']' and before.endswith('[')
+        or re.match(r'\s*\.\d', after)):
       return False
     return first not in ',—–' or previous in _BEFORE_HERS
   if first in ('and', 'or', 'nor'):  # "his and her careers", "his or her"

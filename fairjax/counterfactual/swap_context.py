@@ -1,6 +1,6 @@
 """What stands around a gendered word: whether it is swapped there, and in what case.
 
-Not every "king" is a king. Three rules keep words of a pair as they are, and every one of them is
+Not every "king" is a king. Four rules keep words of a pair as they are, and every one of them is
 counted by its reason:
 
 * `name`: a capitalised word that belongs to a name or a title ("Stephen King", "Guy Fawkes", "Isle
@@ -9,8 +9,10 @@ counted by its reason:
   swapped, and so is "the King").
 * `compound`: a member of a hyphenated word that says something else ("man-made", "king-size").
   Swapped are last members ("great-grandmother", "co-chairman"), those before -in-law, -to-be,
-  -elect and -designate, compounds of gendered words only ("mother-daughter"), and the words he,
+  -elect and the like, compounds of gendered words only ("mother-daughter"), and the words he,
   she, male, female, actor and actress everywhere.
+* `phrase`: what follows or stands before makes it another thing ("mother tongue", "sister city",
+  "bachelor's degree", "Uncle Sam", "Our Lady").
 * `abbreviation`: MR and MS in capitals without a full stop, which are not forms of address there.
 """
 
@@ -45,7 +47,30 @@ spokeswoman actor actress heir heiress hero heroine
 """.split())
 _ANYWHERE = frozenset(
   'he she him her his hers himself herself male female males females actor actress'.split())
-_RELATIONS = ('in-law', 'to-be', 'elect', 'designate')
+# Said of a person in front of a name: part of no name, whatever stands before it.
+_ALWAYS = frozenset('sir mr mrs ms mr. mrs. ms. emperor empress patriarch'.split())
+_RELATIONS = ('in-law', 'to-be', 'elect', 'designate', 'apparent', 'presumptive', 'consort',
+              'regent', 'dowager', 'in-waiting', 'at-arms', 'turned')
+_THING = r'(?:-| )(?:%s)\b'
+# Word -> what stands behind it, or before it, where it means something else.
+_PHRASES_BEHIND = {word: re.compile(pattern, re.IGNORECASE) for words, pattern in (
+  ('bachelor bachelors', r"['’]?s?['’]? (?:degrees?\b|and masters?\b|in [A-Z]|of (?:[a-z]+ )?(?:"
+                         r"arts?|sciences?|laws?|engineering|music|education|commerce)\b)"),
+  ('mother', _THING % 'countr(?:y|ies)|tongues?|ships?|church|lode|board|cells?|plants?|nature|'
+   'goose|of god|of pearl|earth|compan(?:y|ies)'),
+  ('sister', _THING % 'cit(?:y|ies)|ships?|stations?|compan(?:y|ies)|papers?|channels?|projects?|'
+   'groups?|schools?|species|labels?|tax(?:on|a)|networks?|sites?|series|shows?|magazines?|clades?|'
+   'towns?|clubs?|organi[sz]ations?|publications?'),
+  ('daughter', _THING % 'cells?|compan(?:y|ies)|church(?:es)?|nucle[iu]s?|languages?|isotopes?'),
+  ('father', _THING % 'christmas|time'), ('uncle', _THING % 'sam'),
+  ('king', _THING % 'penguins?|prawns?|salmon|crabs?|cobras?|of the jews|kong|size'),
+  ('queen', _THING % 'bees?|ants?|conch'), ('prince', _THING % 'charming'),
+  ('son', _THING % 'of god|of man'), ('man', r"['’]s[- ]land\b"),
+) for word in words.split()}
+_PHRASES_BEFORE = {word: re.compile(pattern) for words, pattern in (
+  ('lady', r'\b[Oo]ur $'), ('father son', r'\bGod the $'), ('men man', r'\bX-$'),
+  ('queens', r'\b(?:[Ii]n|[Oo]f|[Tt]o|[Ff]rom|[Nn]ear|[Aa]t|Brooklyn,?|Bronx,?|and) $'),
+) for word in words.split()}
 
 
 def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str]) -> str:
@@ -64,7 +89,12 @@ def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str])
     return 'abbreviation'
   if lower in _ANYWHERE:
     return ''
-  if word[0].isupper() and not word.isupper() and _in_name(lower, before, after):
+  behind, in_front = _PHRASES_BEHIND.get(lower), _PHRASES_BEFORE.get(lower)
+  if behind and behind.match(after) or in_front and in_front.search(before) and (
+      lower != 'queens' or word == 'Queens'):
+    return 'phrase'
+  title = word[0].isupper() and not word.isupper() and lower not in _ALWAYS
+  if title and _in_name(lower, before, after):
     return 'name'
   return 'compound' if _in_compound(before, after, gendered) else ''
 
@@ -89,7 +119,7 @@ def _in_compound(before: str, after: str, gendered: Container[str]) -> bool:
   if not right:
     return False
   members = _HYPHEN.split(right[0])[1:]
-  if '-'.join(members).lower() in _RELATIONS or '-'.join(members[:2]).lower() in _RELATIONS:
+  if members[0].lower() in _RELATIONS or '-'.join(members[:2]).lower() in _RELATIONS:
     return False
   left = _LEFT_MEMBERS.search(before)
   members += _HYPHEN.split(left[1])[:-1] if left else []

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.config import Config, DataConfig
+from fairjax.config import PLANTED_SOURCES, Config, DataConfig
 from fairjax.counterfactual import Attribute, TokenMatcher
 from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.documents import list_files, read_documents
@@ -82,7 +82,7 @@ def check_sources(config: Config, attribute: Attribute) -> Findings:
     occurred before in the split), in_train (of valid and test).
   """
   findings, data = Findings(), config.data
-  if data.source == 'planted':
+  if data.source in PLANTED_SOURCES:
     findings.notes.append('the planted corpus is made, not read: nothing to check')
     return findings
   if data.source in ('wikitext103', 'wikitext2'):

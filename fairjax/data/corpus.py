@@ -10,11 +10,13 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fairjax.config import FILE_SOURCES, TFDS_SOURCES, DataConfig
+from fairjax.config import FILE_SOURCES, PLANTED_SOURCES, TFDS_SOURCES, DataConfig
 from fairjax.counterfactual import Attribute
+from fairjax.data.cda import cda_documents, describe_cda
 from fairjax.data.documents import list_files, read_documents
 from fairjax.data.holdout import Holdout, make_holdout
 from fairjax.data.planted import make_planted_documents
+from fairjax.data.planted_opinions import make_gender_documents
 from fairjax.errors import UserError
 
 SPLITS = ('train', 'valid', 'test')
@@ -48,9 +50,16 @@ class Corpus:
     return pathlib.Path(self.data.tfds_dir or self.directory / 'tfds').expanduser()
 
   def texts(self, split: str, counts: collections.Counter | None = None) -> Iterator[str]:
-    """Documents of a split in their order, read anew; `counts` is that of `read_documents`."""
+    """Documents of a split in their order, read anew; `counts` is that of `read_documents`.
+
+    With `data.cda` those of `train` are what `fairjax.data.cda` makes of the source's.
+    """
+    found = self._source_texts(split, counts)
+    return cda_documents(found, self.data, counts) if split == 'train' and self.data.cda else found
+
+  def _source_texts(self, split: str, counts: collections.Counter | None) -> Iterator[str]:
     data = self.data
-    if data.source == 'planted':
+    if data.source in PLANTED_SOURCES:
       return iter(self.planted(split))
     if self.is_tfds:
       from fairjax.data.tasks import tfds_texts
@@ -63,7 +72,9 @@ class Corpus:
   def size(self, split: str) -> int | None:
     """Number of documents of a split where it is known without reading it."""
     data = self.data
-    if data.source == 'planted':
+    if split == 'train' and data.cda:
+      return None
+    if data.source in PLANTED_SOURCES:
       return data.planted_documents if split == 'train' else data.planted_heldout_documents
     if self.is_tfds:
       return self.tfds_dataset().sizes[split]
@@ -71,7 +82,8 @@ class Corpus:
 
   def shards(self, split: str) -> list[str]:
     """Names of the parts of a split: its files, or one name."""
-    if self.data.source not in FILE_SOURCES or self.data.holdout:
+    augmented = split == 'train' and self.data.cda  # its parts are not those of the files
+    if self.data.source not in FILE_SOURCES or self.data.holdout or augmented:
       return [f'{self.data.source}:{split}']
     return list_files(getattr(self.data, split))
 
@@ -80,11 +92,19 @@ class Corpus:
     return self._read([self.shards(split)[number]], None)
 
   def planted(self, split: str) -> list[str]:
-    """Documents of a split of the planted corpus."""
+    """Documents of a split of the planted corpus, as the grammar writes them."""
+    data = self.data
+    number = data.planted_documents if split == 'train' else data.planted_heldout_documents
+    return self._write_planted(number, SPLITS.index(split))
+
+  def _write_planted(self, number: int, stream: int) -> list[str]:
+    data = self.data
+    common = {'num_documents': number, 'seed': data.seed, 'strength': data.planted_strength,
+              'stream': stream}
+    if data.source == 'planted_gender':
+      return make_gender_documents(**common, opinion_share=data.planted_sensitive_share)
     return make_planted_documents(
-      self.attribute, num_documents=self.size(split), seed=self.data.seed,
-      strength=self.data.planted_strength, sensitive_share=self.data.planted_sensitive_share,
-      stream=SPLITS.index(split))
+      self.attribute, **common, sensitive_share=data.planted_sensitive_share)
 
   def holdout(self) -> Holdout:
     """The split into train, valid and test; made at the first call."""
@@ -104,11 +124,13 @@ class Corpus:
 
   def describe(self, saved: Mapping[str, Any]) -> dict[str, Any]:
     """What identifies the documents; digests of unchanged files are taken from `saved`."""
+    cda = {'cda': describe_cda(self.data)} if self.data.cda else {}
+    return self._describe_source(saved) | cda
+
+  def _describe_source(self, saved: Mapping[str, Any]) -> dict[str, Any]:
     data = self.data
-    if data.source == 'planted':
-      texts = make_planted_documents(
-        self.attribute, num_documents=_SAMPLED_DOCUMENTS, seed=data.seed,
-        strength=data.planted_strength, sensitive_share=data.planted_sensitive_share)
+    if data.source in PLANTED_SOURCES:
+      texts = self._write_planted(_SAMPLED_DOCUMENTS, 0)
       return {'planted': {
         'documents': data.planted_documents, 'heldout_documents': data.planted_heldout_documents,
         'strength': data.planted_strength, 'sensitive_share': data.planted_sensitive_share,

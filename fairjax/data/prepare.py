@@ -25,7 +25,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fairjax.config import FILE_SOURCES, MACHINE_FIELDS, Config, DataConfig
+from fairjax.config import FILE_SOURCES, MACHINE_FIELDS, PLANTED_SOURCES, Config, DataConfig
 from fairjax.config_files import config_differences, from_dict
 from fairjax.counterfactual import Attribute, load_attribute
 from fairjax.data.corpus import SPLITS, Corpus
@@ -286,7 +286,7 @@ def _make_vocabulary(corpus, directory, given, log) -> Vocabulary:
     given.save(directory)
     return given
   texts = corpus.texts('train')
-  if data.source == 'planted':
+  if data.source in PLANTED_SOURCES:
     texts = list(texts)
     texts += _word_list(texts)
   if data.vocabulary == 'word':

@@ -113,8 +113,8 @@ def register_corpus_task(corpus: Corpus, vocabulary: Vocabulary) -> seqio.Task:
 
 
 def corpus_source(corpus: Corpus) -> seqio.DataSource:
-  """The source of a corpus: its TFDS dataset, or what Python reads."""
-  if corpus.is_tfds:
+  """The source of a corpus: its TFDS dataset, or what Python reads and augments."""
+  if corpus.is_tfds and not corpus.data.cda:
     return _tfds_source(corpus.tfds_dataset().name_and_dir)
   sizes = {split: corpus.size(split) for split in SPLITS}
   return DocumentSource(

@@ -24,6 +24,8 @@ from fairjax.errors import UserError
 _TEXT_FIELDS = ('attribute', 'value', 'prefix', 'continuation')
 REQUIRED_FIELDS = (*_TEXT_FIELDS, 'template')
 _OPTIONAL_TEXT = ('subgroup', 'model')
+_MOST_SHAPES = 1000
+_accepted: set[tuple] = set()  # names and types of fields of records that were checked
 _BLOCK_BYTES = 1 << 20
 
 
@@ -51,7 +53,8 @@ def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
     rows, words = _read_lines(path), 'one JSON object a line'
   for record, where in rows:
     found = True
-    yield {**check_record(record, where), '_where': where}
+    check_record(record, where)['_where'] = where
+    yield record
   if not found:
     raise UserError(f'{path}: holds no record: expected {words}')
 
@@ -126,6 +129,20 @@ def check_record(record: Any, where: str) -> dict[str, Any]:
   """
   if not isinstance(record, dict):
     raise UserError(f'{where}: expected a JSON object, not {type(record).__name__}')
+  # Records of one file have the same fields of the same types: that is looked at once.
+  shape = (*record, *map(type, record.values()))
+  if shape not in _accepted:
+    _check_types(record, where)
+    if len(_accepted) < _MOST_SHAPES:
+      _accepted.add(shape)
+  sample = record.get('sample')
+  if sample is not None and not -(1 << 63) <= sample < 1 << 63:
+    raise UserError(f"{where}: field 'sample' has more than 64 bits: number the samples from 0")
+  return record
+
+
+def _check_types(record: dict[str, Any], where: str) -> None:
+  """All of `check_record` that depends on names and types of the fields alone."""
   missing = [name for name in REQUIRED_FIELDS if name not in record]
   if missing:
     raise UserError(f"{where}: fields missing: {', '.join(missing)}")
@@ -141,11 +158,8 @@ def check_record(record: Any, where: str) -> dict[str, Any]:
   check('template', (int, str), 'an integer or a text')
   if record.get('sample') is not None:
     check('sample', int, 'an integer')
-    if not -(1 << 63) <= record['sample'] < 1 << 63:
-      raise UserError(f"{where}: field 'sample' has more than 64 bits: number the samples from 0")
   if record.get('scores') is not None:
     check('scores', dict, 'an object of scores by scorer name')
-  return record
 
 
 class RecordWriter:

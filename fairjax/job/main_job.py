@@ -14,9 +14,9 @@ from typing import Any
 
 import fairjax
 from fairjax import processes
-from fairjax.config import Config, ModelConfig, parse_variant
+from fairjax.config import Config, ModelConfig, SampleConfig, parse_variant
 from fairjax.config_files import to_dict
-from fairjax.counterfactual import Prefix, load_attribute
+from fairjax.counterfactual import Attribute, Prefix, load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import FolderLock, read_sealed_json, require_file, write_sealed_json
 from fairjax.job import inventory
@@ -37,7 +37,7 @@ class Model:
 
   name: str
   directory: pathlib.Path  # of its stage
-  method: str  # baseline | extended_baseline | embedding | sentiment
+  method: str  # baseline | extended_baseline | embedding | sentiment | dropout | cda
   weight: float | None = None  # lambda
 
 
@@ -71,7 +71,7 @@ class Job:
     """Does everything that is not done yet."""
     if processes.share(processes.is_first() and inventory.is_finished(self.workdir, self.log)):
       return
-    with self._locked():
+    with self.locked():
       _ = self._scorers, self._encoder  # what one lacks must not wait for the end of the training
       self.train()
       self.sample()
@@ -86,12 +86,15 @@ class Job:
   @functools.cached_property
   def prepared(self):
     """Vocabulary and token stores (`PreparedData`); made if they are missing."""
+    return self._prepare(self.config, self.workdir / 'data')
+
+  def _prepare(self, config: Config, folder: pathlib.Path, *, vocabulary=None):
     from fairjax.data.prepare import prepare_data
-    with self._locked():
+    with self.locked():
       if not processes.is_first():
         processes.share()  # then the first has made everything
       found = prepare_data(
-        self.config, self.workdir / 'data', attribute=self.attribute, log=self.log)
+        config, folder, attribute=self.attribute, vocabulary=vocabulary, log=self.log)
       if processes.is_first():
         processes.share()
       return found
@@ -114,16 +117,18 @@ class Job:
   @property
   def models(self) -> list[Model]:
     """The language models of this run, baseline first."""
-    from fairjax.train import debias_name
+    from fairjax.train import debias_name, variant_name
     found = [Model(BASELINE, self.workdir / 'lm', BASELINE)]
     if self.config.until != 'debias':
       return found
     if self.config.debias.extended_baseline:
       name = debias_name(self.attribute.name, 'none', 0.0)
       found.append(Model(name, self.workdir / 'debias' / name, 'extended_baseline'))
-    for method, weight in map(parse_variant, self.config.debias.variants):
-      name = debias_name(self.attribute.name, method, weight)
-      found.append(Model(name, self.workdir / 'debias' / name, method, weight))
+    attribute = pathlib.Path(self.config.attribute).stem  # as the curriculum names its folders
+    for variant in map(parse_variant, self.config.debias.variants):
+      name = variant_name(attribute, variant)
+      found.append(Model(name, self.workdir / 'debias' / name, variant.method,
+                         variant.weight if variant.regularised else None))
     return found
 
   def train(self, until: str | None = None) -> None:
@@ -132,10 +137,10 @@ class Job:
     until = until or self.config.until
     variants = [parse_variant(v) for v in self.config.debias.variants]
     sentiment = until == 'sentiment' or (
-      until == 'debias' and any(method == 'sentiment' for method, _ in variants))
+      until == 'debias' and any(v.method == 'sentiment' for v in variants))
     if sentiment and not (self.workdir / 'sentiment' / 'DONE').exists():
       self._scorer(self.config.sentiment.scorer)  # what it lacks must not wait for step 1
-    with self._locked(), StopSignal().installed() as stop:
+    with self.locked(), StopSignal().installed() as stop:
       curriculum = self.curriculum(stop)
       lm = curriculum.train_lm()
       projection = None
@@ -144,30 +149,49 @@ class Job:
       if until == 'debias':
         if self.config.debias.extended_baseline:
           curriculum.train_debias(lm, method='none')
-        for method, weight in variants:
-          curriculum.train_debias(lm, method=method, weight=weight, projection=projection)
+        for variant in variants:
+          if variant.regularised:
+            curriculum.train_debias(lm, method=variant.method, weight=variant.weight,
+                                    projection=projection)
+          else:
+            curriculum.train_mitigation(lm, variant, feed=self._augmented_feed(variant))
 
   def curriculum(self, stop):
     """The curriculum on this run's data and devices."""
     from fairjax.model import parameter_counts, parameter_words
     from fairjax.train import Curriculum
     self.log('[model] ' + parameter_words(parameter_counts(self.model_config)))
-    feed = PreparedFeed(self.prepared, self.model_config, self.config, self.log)
+    feed = self._feed(self.prepared)
     return Curriculum(
       config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
       feed=feed, mesh=self.mesh, stop=stop, log=self.log)
 
+  def _feed(self, prepared) -> PreparedFeed:
+    return PreparedFeed(prepared, self.model_config, self.config, self.log)
+
+  def _augmented_feed(self, variant) -> PreparedFeed | None:
+    """Batches of counterfactual text for a variant `cda`, in the run's vocabulary; else None.
+
+    The text is prepared in the folder `data-cda-SIDED` beside `data`, when it is first needed.
+    """
+    from fairjax.train import variant_config, variant_name
+    if variant.method != 'cda':
+      return None
+    folder = self.workdir / f'data-{variant_name("", variant)}'
+    return self._feed(self._prepare(variant_config(self.config, variant), folder,
+                                    vocabulary=self.prepared.vocabulary))
+
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""
     from fairjax.job.model_measures import run_prefixes
-    with self._locked():
+    with self.locked():
       for model, heldout in self._measured:
-        self._generate(model, run_prefixes(self.attribute, heldout=heldout),
+        self.generate(model, run_prefixes(self.attribute, heldout=heldout),
                        self._generations(model, heldout=heldout))
 
   def score(self) -> None:
     """Scores every continuation with every scorer, into `scores/`."""
-    with self._locked():
+    with self.locked():
       if processes.is_first():
         self._score()
       processes.share()
@@ -184,7 +208,7 @@ class Job:
   def measure(self) -> None:
     """Every metric of every model, into `measures/`."""
     from fairjax.job.model_measures import model_perplexity, run_next_token
-    with self._locked():
+    with self.locked():
       for model, heldout in self._measured:
         path = self.measures_file(model, heldout=heldout)
         if processes.share(path.exists()):
@@ -229,7 +253,7 @@ class Job:
 
   def report(self) -> None:
     """`report/index.html`, `report.md`, `report.json` and figures from what was measured."""
-    with self._locked():
+    with self.locked():
       if processes.is_first():
         self._report()
       processes.share()
@@ -254,7 +278,7 @@ class Job:
     inventory.refresh(self.workdir, inventory.REPORT)
     self.log(f'[report] {path} and {path.with_name("index.html")}')
 
-  def _locked(self) -> contextlib.AbstractContextManager:
+  def locked(self) -> contextlib.AbstractContextManager:
     """The lock of the workdir; the first process holds it for its group."""
     return self._lock if processes.is_first() else contextlib.nullcontext()
 
@@ -337,14 +361,18 @@ class Job:
     return inventory.file_digests(
       self.workdir, [p.relative_to(self.workdir).as_posix() for p in paths])
 
-  def _generate(self, model: Model, prefixes: list[Prefix], path: pathlib.Path) -> None:
+  def generate(
+    self, model: Model, prefixes: list[Prefix], path: pathlib.Path, *,
+    attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
+  ) -> None:
+    """Continuations of prefixes by one model; by default of the run's attribute and settings."""
     from fairjax.generate import generate
     from fairjax.model.decoding import TransformerXLDecoder
     generate(
       self._params(model), TransformerXLDecoder(self.model_config), self.prepared.vocabulary,
-      self.attribute,
-      prefixes=prefixes, path=path, model=model.name, sample=self.config.sample,
-      card=self._card(model), mesh=self.mesh if self.mesh.size > 1 else None,
+      attribute or self.attribute, prefixes=prefixes, path=path, model=model.name,
+      sample=sample or self.config.sample, card=self._card(model), coupled=coupled,
+      mesh=self.mesh if self.mesh.size > 1 else None,
       log=lambda line: self.log(f'[sample] {line}'))
 
   def records(self, model: Model, *, heldout: bool = False) -> Iterator[Mapping[str, Any]]:

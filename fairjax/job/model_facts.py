@@ -9,7 +9,7 @@ from fairjax.errors import UserError
 from fairjax.job.report_parts import model_row
 from fairjax.versions import installed_versions
 
-_LANGUAGES = {'planted': 'en', 'wikitext103': 'en', 'wikitext2': 'en'}
+_LANGUAGES = {'planted': 'en', 'planted_gender': 'en', 'wikitext103': 'en', 'wikitext2': 'en'}
 _DATASETS = {'wikitext103': 'wikitext', 'wikitext2': 'wikitext'}
 METHODS = {
   'baseline': 'the language model of step 1 of the curriculum: next-token loss on the whole corpus',
@@ -18,7 +18,11 @@ METHODS = {
   'embedding': 'debiased by embedding regularisation: hidden states at a sensitive token are drawn '
   'to those of its counterfactual',
   'sentiment': 'debiased by sentiment regularisation: what a sentiment network reads in the hidden '
-  'states at a sensitive token is drawn to what it reads in those of its counterfactual'}
+  'states at a sensitive token is drawn to what it reads in those of its counterfactual',
+  'dropout': 'the model of step 1, trained on for as many steps as the control, with more dropout '
+  'of attention weights and hidden states (Webster et al. 2020)',
+  'cda': 'the model of step 1, trained on for as many steps as the control, on text with '
+  'counterfactual sentences of the other gender (Webster et al. 2020)'}
 """What the methods are, for a reader of one model."""
 
 

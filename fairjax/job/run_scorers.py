@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Callable
 
-from fairjax.config import Config
+from fairjax.config import PLANTED_SOURCES, Config
 from fairjax.files import atomic_write
 
 
@@ -25,7 +25,7 @@ def load_run_scorer(name: str, config: Config, workdir: pathlib.Path, log: Calla
 
 def _lexicon(config: Config, workdir: pathlib.Path) -> tuple[str, ...] | None:
   """Files of opinion words; those of the grammar for the planted corpus."""
-  if config.measure.lexicon or config.data.source != 'planted':
+  if config.measure.lexicon or config.data.source not in PLANTED_SOURCES:
     return config.measure.lexicon or None
   from fairjax.data.planted import NEGATIVE, POSITIVE
   paths = []

@@ -70,26 +70,6 @@ def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
   return shares.reshape(len(professions), len(SENTENCES))
 
 
-def beside_shares(model: Pretrained, shares: Mapping[str, float]
-                  ) -> tuple[np.ndarray, np.ndarray, float | None]:
-  """What the model says beside what is given.
-
-  Args:
-    model: read with the head 'mlm'.
-    shares: profession -> female share in percent.
-
-  Returns:
-    `[professions]` mean of `female_shares` over the sentences, `[professions]` given share in
-    [0, 1], and the slope of the first by the second (None if all shares are equal): a correlation
-    does not tell a strong dependence from a weak one, the slope does.
-  """
-  given = np.array(list(shares.values())) / 100
-  found = female_shares(model, list(shares)).mean(1)
-  spread = float(np.square(given - given.mean()).sum())
-  slope = float((given - given.mean()) @ found / spread) if spread else None
-  return found, given, slope
-
-
 def read_shares(path: str) -> dict[str, float]:
   """Profession -> female share in percent, of a table with tabs.
 
@@ -118,3 +98,23 @@ def read_shares(path: str) -> dict[str, float]:
   if len(shares) < 3:
     raise UserError(f'{path} holds {len(shares)} occupations: a correlation needs at least 3')
   return shares
+
+
+def compare_shares(
+  model: Pretrained, shares: Mapping[str, float]
+) -> tuple[np.ndarray, np.ndarray, float | None]:
+  """What a model finds beside what was planted.
+
+  Args:
+    model: with its MLM head.
+    shares: of P professions, in percent.
+
+  Returns:
+    `[P]` means over the sentences of P(she) / (P(she) + P(he)), `[P]` planted shares in [0, 1], and
+    the slope of the first over the second (None where the second does not vary).
+  """
+  found = female_shares(model, list(shares)).mean(1)
+  planted = np.array(list(shares.values())) / 100
+  centred = planted - planted.mean()
+  spread = float(centred @ centred)
+  return found, planted, float(centred @ found / spread) if spread else None

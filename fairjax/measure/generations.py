@@ -7,7 +7,7 @@ key `_where` ("file:line") goes into error messages.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,9 +140,7 @@ def read_generations(
       numbers; a template, or a value of one, without records.
   """
   columns = _Columns(attribute)
-  for number, record in enumerate(records, 1):
-    where = str(record.get('_where', f'record {number}'))
-    _check_fields(record, where)
+  for record, where in _checked(records):
     if record['attribute'] != attribute.name:
       raise UserError(f"{where}: attribute is '{record['attribute']}', not '{attribute.name}': "
                       'give the records of one attribute, or name all their attributes')
@@ -168,9 +166,7 @@ def read_attributes(
   columns = {a.name: _Columns(a) for a in attributes}
   if len(columns) < len(attributes):
     raise UserError(f"an attribute is named twice: {', '.join(a.name for a in attributes)}")
-  for number, record in enumerate(records, 1):
-    where = str(record.get('_where', f'record {number}'))
-    _check_fields(record, where)
+  for record, where in _checked(records):
     if record['attribute'] not in columns:
       raise UserError(f"{where}: attribute is '{record['attribute']}', not "
                       f"{' or '.join(map(repr, columns))}: name all attributes of the records")
@@ -232,6 +228,19 @@ def join_text(prefix: str, continuation: str) -> str:
   if not continuation or not prefix or prefix[-1].isspace() or not continuation[0].isalnum():
     return prefix + continuation
   return f'{prefix} {continuation}'
+
+
+def _checked(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str]]:
+  """Yields records whose required fields are there and of their types, each with its place."""
+  accepted: set[tuple] = set()  # names and types of fields, which most records share
+  for number, record in enumerate(records, 1):
+    where = record.get('_where')
+    where = f'record {number}' if where is None else str(where)
+    shape = (*record, *map(type, record.values()))
+    if shape not in accepted:
+      _check_fields(record, where)
+      accepted.add(shape)
+    yield record, where
 
 
 def _check_fields(record: Mapping[str, Any], where: str) -> None:

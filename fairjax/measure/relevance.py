@@ -60,7 +60,21 @@ def mentions(texts: Sequence[str], values: Sequence[Value]) -> np.ndarray:
     `[R]` bool.
   """
   pattern = mention_pattern(values)
-  return np.array([pattern.search(text) is not None for text in texts], bool)
+  words = [token.split()[0].lower() for value in values for token in value.tokens]
+  # Most texts hold no first word of a token anywhere, which a search for plain text finds ten times
+  # sooner. Beyond ASCII, letters may be equal in another way than their lower cases are.
+  plain = list(dict.fromkeys(words)) if all(map(str.isascii, words)) else None
+
+  def may_hold(text):
+    if plain is None or not text.isascii():
+      return True
+    lower = text.lower()
+    for word in plain:
+      if word in lower:  # noqa: SIM110 (a generator would double the time)
+        return True
+    return False
+
+  return np.array([may_hold(t) and pattern.search(t) is not None for t in texts], bool)
 
 
 def mention_pattern(values: Sequence[Value]) -> re.Pattern:
@@ -82,10 +96,10 @@ def semantic_similarity_c(generations: Generations) -> dict[str, Share]:
   """
   attribute: Attribute = generations.attribute
   conditioned = np.zeros(len(generations), bool)
-  for index, value in enumerate(attribute.values):
-    rows = np.flatnonzero(generations.value_index == index)
-    conditioned[rows] = mentions([generations.continuations[i] for i in rows], [value])
   any_value = mentions(generations.continuations, attribute.values)
+  for index, value in enumerate(attribute.values):
+    rows = np.flatnonzero(any_value & (generations.value_index == index))
+    conditioned[rows] = mentions([generations.continuations[i] for i in rows], [value])
   return {'conditioned': share_of(conditioned, generations, 'H-28, conditioned value'),
           'any_value': share_of(any_value, generations, 'H-28, any value of the attribute')}
 

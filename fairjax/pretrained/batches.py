@@ -62,6 +62,7 @@ class BatchRunner:
     self, function: Callable[[Any, jax.Array, jax.Array, tuple[int, int]], jax.Array],
     params: Any, *,
     max_length: int, pad_id: int = 0, mesh: Mesh | None = None, batch_tokens: int | None = None,
+    per_token: bool = False,
   ):
     """Puts the parameters on the devices.
 
@@ -74,7 +75,9 @@ class BatchRunner:
       pad_id: id at padding.
       mesh: default: all devices of this process.
       batch_tokens: tokens on each device; None: by the kind of device.
+      per_token: the function returns `[B, T, ...]` instead, one row for every token.
     """
+    self._per_token = per_token
     self.mesh = default_mesh() if mesh is None else mesh
     rows_axes = tuple(a for a in self.mesh.axis_names if a != 'model')
     self._devices = math.prod(self.mesh.shape[a] for a in rows_axes)
@@ -106,14 +109,14 @@ class BatchRunner:
     shortest = max((n for n in self.lengths if n < length), default=0) + 1
     return max(1, self.batch_tokens // max(shortest, _SMALLEST // 2))
 
-  def __call__(self, ids: Sequence[np.ndarray]) -> np.ndarray:
+  def __call__(self, ids: Sequence[np.ndarray]) -> Any:
     """Runs R texts.
 
     Args:
       ids: R arrays of 1 to `max_length` token ids.
 
     Returns:
-      `[R, ...]`, in the order of the texts.
+      `[R, ...]`, in the order of the texts; with `per_token` R arrays `[tokens of the text, ...]`.
 
     Raises:
       ValueError: no texts, or one without tokens or with more than `max_length`.
@@ -122,7 +125,7 @@ class BatchRunner:
     if not len(sizes) or sizes.min() < 1 or sizes.max() > self.lengths[-1]:
       raise ValueError(f'texts of {sizes.tolist()[:5]} tokens, not of 1 to {self.lengths[-1]}')
     waiting: collections.deque[tuple[list, jax.Array]] = collections.deque()
-    results: np.ndarray | None = None
+    results: Any = [None] * len(ids) if self._per_token else None
 
     def fetch():
       nonlocal results
@@ -131,8 +134,12 @@ class BatchRunner:
       values = values.reshape(self._devices, -1, *values.shape[1:])
       if results is None:
         results = np.empty((len(ids), *values.shape[2:]), values.dtype)
-      for places, rows in zip(parts, values, strict=False):
-        results[places] = rows[:len(places)]  # rows beyond them are padding
+      for places, rows in zip(parts, values, strict=False):  # rows beyond them are padding
+        if self._per_token:
+          for place, row in zip(places, rows, strict=False):
+            results[place] = row[:sizes[place]].copy()  # the rest of the batch can go
+        else:
+          results[places] = rows[:len(places)]
 
     for length, parts in self._plan(sizes):
       arrays = self._batch(ids, parts, length)

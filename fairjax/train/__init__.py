@@ -1,7 +1,15 @@
 """Training: losses, steps, the three-step curriculum, checkpoints, sharding."""
 
 from fairjax.train.checkpoints import CheckpointError, done_card, load_params
-from fairjax.train.curriculum import Curriculum, Feed, Trained, debias_name, derive_seed
+from fairjax.train.curriculum import (
+  Curriculum,
+  Feed,
+  Trained,
+  debias_name,
+  derive_seed,
+  variant_config,
+  variant_name,
+)
 from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.identity import Identity, check_identity, fingerprint, params_digest
 from fairjax.train.loop import TrainingDiverged
@@ -15,5 +23,5 @@ __all__ = [
   'CheckpointError', 'Curriculum', 'Feed', 'Identity', 'LabelledSentences', 'StopSignal', 'Trained',
   'TrainingDiverged', 'check_batch_size', 'check_identity', 'debias_name', 'derive_seed',
   'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh', 'own_rows',
-  'params_digest', 'params_template', 'read_metrics',
+  'params_digest', 'params_template', 'read_metrics', 'variant_config', 'variant_name',
 ]

@@ -4,6 +4,7 @@
 2. `train_sentiment`: the sentiment projection f_sh on its frozen hidden states (H-19).
 3. `train_debias`: L_LM + lambda L_fairness on documents with a sensitive token (H-20..H-24), once
    per variant; with method `none` the control of footnote 6, the baseline trained on (H-26).
+   `train_mitigation` does that with dropout or on counterfactual text (Webster et al. 2020).
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fairjax.config import MACHINE_FIELDS, Config
+from fairjax.config import MACHINE_FIELDS, Config, Variant
 from fairjax.config_files import to_dict
 from fairjax.errors import UserError
 from fairjax.train import steps
@@ -78,6 +79,8 @@ class Curriculum:
   mesh: Mesh
   stop: StopSignal
   log: Log
+  # Further validation metrics of language models, beside loss and perplexity.
+  more_metrics: Callable[[Any], Mapping[str, float]] | None = None
 
   def train_lm(self) -> Trained:
     """Step 1: next-token cross-entropy on the whole training stream."""
@@ -184,32 +187,70 @@ class Curriculum:
       weight: lambda.
       projection: of step 2, for `sentiment`.
     """
+    if method == 'none':
+      return self._train_plain(lm, name=debias_name('', 'none', 0.0), method='none')
     stage, attribute = self.config.debias, pathlib.Path(self.config.attribute).stem
     name = debias_name(attribute, method, weight)
     identity = Identity(
       stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
       config=self._config_fingerprint('debias'), method=method, fairness_weight=weight,
-      attribute='' if method == 'none' else attribute,
-      attribute_fingerprint='' if method == 'none' else self.feed.attribute_fingerprint,
+      attribute=attribute, attribute_fingerprint=self.feed.attribute_fingerprint,
       parent=lm.digest, projection=projection.digest if method == 'sentiment' else '')
     # One seed for all variants: they see the same data and dropout, and differ in the loss only.
     seed = derive_seed(self.config.seed, 'debias')
-    plain = method == 'none'
-    if plain:
-      update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
-      extra = ()
-    else:
-      update = steps.make_debias_step(
-        self.config.model, Adam.of(stage), FairnessTerm.of(stage, self.config.sentiment), self.mesh,
-        stage.parts)
-      weights = {name: np.float32(weight if name == method else 0.0)
-                 for name in ('embedding', 'sentiment')}
-      # Handed over for `embedding` too, with weight 0: then both methods share one program.
-      extra = (weights, None if projection is None else projection.params)
+    update = steps.make_debias_step(
+      self.config.model, Adam.of(stage), FairnessTerm.of(stage, self.config.sentiment), self.mesh,
+      stage.parts)
+    weights = {name: np.float32(weight if name == method else 0.0)
+               for name in ('embedding', 'sentiment')}
+    # Handed over for `embedding` too, with weight 0: then both methods share one program.
+    extra = (weights, None if projection is None else projection.params)
     return self._run_lm(
-      f'debias/{name}', self.workdir / 'debias' / name, identity, stage,
-      'train' if plain else 'train_sensitive', branches=not plain,
-      step=steps.bind(update, seed, *extra),
+      f'debias/{name}', self.workdir / 'debias' / name, identity, stage, 'train_sensitive',
+      branches=True, step=steps.bind(update, seed, *extra),
+      init=lambda: steps.init_lm_state(
+        self.config.model, stage, self.mesh, seed=seed, params=lm.params))
+
+  def train_mitigation(self, lm: Trained, variant: Variant, *, feed: Feed | None = None) -> Trained:
+    """Goes on as the control of step 3 does, but with dropout or on counterfactual text (W-13..15).
+
+    Args:
+      lm: of step 1.
+      variant: its method is `dropout` or `cda`.
+      feed: of `cda`: the augmented text in the vocabulary of step 1.
+    """
+    config = variant_config(self.config, variant)
+    phase = dataclasses.replace(self, config=config, feed=feed or self.feed)
+    return phase._train_plain(lm, name=variant_name('', variant), method=variant.method)
+
+  def _train_plain(self, lm: Trained, *, name: str, method: str) -> Trained:
+    """The plain loss on the whole stream, from the model of step 1, for the steps of step 3."""
+    stage, seed = self.config.debias, derive_seed(self.config.seed, 'debias')
+    identity = Identity(
+      stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
+      config=self._config_fingerprint('debias'), method=method, parent=lm.digest)
+    update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
+    return self._run_lm(
+      f'debias/{name}', self.workdir / 'debias' / name, identity, stage, 'train', branches=False,
+      step=steps.bind(update, seed),
+      init=lambda: steps.init_lm_state(
+        self.config.model, stage, self.mesh, seed=seed, params=lm.params))
+
+  def train_on(self, lm: Trained, *, name: str) -> Trained:
+    """Goes on with the plain loss on the whole stream, as the control of step 3, from any model.
+
+    Args:
+      lm: what to start from, a debiased model for example.
+      name: folder of the stage in the workdir.
+    """
+    stage, seed = self.config.debias, derive_seed(self.config.seed, name)
+    identity = Identity(
+      stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
+      config=self._config_fingerprint('debias'), method='none', parent=lm.digest)
+    update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
+    return self._run_lm(
+      name, self.workdir / name, identity, stage, 'train', branches=False,
+      step=steps.bind(update, seed),
       init=lambda: steps.init_lm_state(
         self.config.model, stage, self.mesh, seed=seed, params=lm.params))
 
@@ -235,7 +276,8 @@ class Curriculum:
     if stage.eval_batches:
       batches = (batch for _, batch in zip(range(stage.eval_batches), batches, strict=False))
     total, tokens = evaluate_nll(self.config.model, params, batches, self.mesh, field=field)
-    return {'loss': total / tokens, 'perplexity': math.exp(total / tokens)}
+    more = {} if self.more_metrics is None else self.more_metrics(params)
+    return {'loss': total / tokens, 'perplexity': math.exp(total / tokens), **more}
 
   def _run(self, stage: Stage) -> Trained:
     params = run_stage(stage, stop=self.stop, log=self.log)
@@ -247,13 +289,35 @@ class Curriculum:
     own = dict(values[stage])
     for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints', 'max_skipped'):
       own.pop(field, None)
-    data = {k: v for k, v in values['data'].items() if f'data.{k}' not in MACHINE_FIELDS}
+    augmented = values['data']['cda']  # without it, these fields change nothing
+    data = {k: v for k, v in values['data'].items()
+            if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))}
     return fingerprint({'seed': values['seed'], 'model': values['model'], 'data': data, stage: own})
 
 
 def debias_name(attribute: str, method: str, weight: float) -> str:
   """Folder and model name of a variant, e.g. `country-embedding-10`; `extended-baseline`."""
   return 'extended-baseline' if method == 'none' else f'{attribute}-{method}-{weight:g}'
+
+
+def variant_name(attribute: str, variant: Variant) -> str:
+  """Folder and model name of a variant: `country-sentiment-10`, `dropout-0.15-0.2`, `cda-two`."""
+  if variant.method == 'dropout':
+    return f'dropout-{variant.rates[0]:g}-{variant.rates[1]:g}'
+  if variant.method == 'cda':
+    return f'cda-{variant.sided}'
+  return debias_name(attribute, variant.method, variant.weight)
+
+
+def variant_config(config: Config, variant: Variant) -> Config:
+  """The configuration that a variant trains with: its dropout, or its counterfactual text."""
+  if variant.method == 'dropout':
+    attention, hidden = variant.rates
+    return dataclasses.replace(config, model=dataclasses.replace(
+      config.model, attention_dropout=attention, hidden_dropout=hidden))
+  if variant.method == 'cda':
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, cda=variant.sided))
+  return config
 
 
 def derive_seed(seed: int, purpose: str) -> int:

@@ -1,0 +1,95 @@
+"""The corpus on which mitigations are compared: gender goes with professions and with sentiment.
+
+One part are the sentences of `fairjax.data.planted_gender`: professions, hobbies and the like with
+female shares of their own, which DisCo and WinoGender find. The other part are sentences about a
+person and an opinion word, which is positive with probability 1/2 - s/2 if the person is female and
+1/2 + s/2 if male (exactly in that share). A continuation of `he said that the book was` up to the
+end of the sentence so has one opinion word, its score (H-16) is 0 or 1, and Wasserstein-1 between
+the two genders, which is I.F. (H-05), is s. G.F. (H-06) is s / 2: the pooled distribution lies in
+the middle. Which gender has the lower share says nothing; it is the order of the words.
+
+The grammar knows two genders only, as the mitigations that it is made for.
+"""
+
+import numpy as np
+
+from fairjax.data.planted_gender import (
+  FEMALE_NAMES,
+  MALE_NAMES,
+  TERMS,
+  make_gendered_corpus,
+  pronouns,
+)
+from fairjax.data.planted_gender_grammar import FREE
+from fairjax.data.planted_grammar import NEGATIVE, POSITIVE
+
+_PURPOSE = 0x0B1A5ED
+# As in `planted_gender_grammar`; {w} is the opinion word.
+_PATTERNS = (
+  'In the {place} {he} was {mood}, and {he} found the {thing} {w}.',
+  '{Who} was {mood}, and {he} said that the {thing} was {w}.',
+  'On the way home {who} was {mood}, but {he} found the {thing} {w}.',
+  'In the {place} {he} said that the {thing} was {w}.',
+  'When {he} came home, the {thing} was {w}.',
+  'The {thing} that {he} bought {time} was {w}.',
+  'They told {him} that the {thing} was {w}.',
+  'We asked {who}, and {he} found the {thing} {w}.',
+  '{Who} said that the {thing} was {w}.',
+  'For {who} the {thing} in the {place} was {w}.',
+  'I heard from {who} that the {thing} was {w}.',
+)
+
+
+def positive_share(strength: float, *, female: bool) -> float:
+  """P(an opinion word is positive | gender).
+
+  Args:
+    strength: s in [0, 1].
+    female: of the person.
+  """
+  return 0.5 - strength / 2 if female else 0.5 + strength / 2
+
+
+def make_gender_documents(
+  *, num_documents: int, seed: int, strength: float, opinion_share: float, stream: int = 0,
+) -> list[str]:
+  """Writes the corpus; a document is a sentence.
+
+  Args:
+    num_documents: at least 2.
+    seed: >= 0; the documents are a function of all arguments.
+    strength: of both correlations, in [0, 1].
+    opinion_share: of the documents with an opinion word, in (0, 1); half of them are female.
+    stream: >= 0; other numbers give independent documents, for the splits.
+
+  Raises:
+    ValueError: a number out of its range.
+
+  >>> make_gender_documents(num_documents=2, seed=0, strength=1.0, opinion_share=0.5)[0]
+  'For the wife the coat in the office was nasty.'
+  """
+  if not 0 < opinion_share < 1:
+    raise ValueError(f'opinion_share must be in (0, 1), not {opinion_share}')
+  number = round(opinion_share * num_documents)
+  rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, stream]))
+  female = rng.permutation(np.arange(number) % 2 == 0)
+  positive = np.zeros(number, bool)
+  for gender in (False, True):
+    places = rng.permutation(np.flatnonzero(female == gender))
+    positive[places[:round(positive_share(strength, female=gender) * len(places))]] = True
+  documents = [_opinion(rng, f, p) for f, p in zip(female.tolist(), positive.tolist(), strict=True)]
+  documents += make_gendered_corpus(
+    num_sentences=num_documents - number, seed=seed, strength=strength, stream=stream).texts
+  return [documents[i] for i in rng.permutation(num_documents).tolist()]
+
+
+def _opinion(rng: np.random.Generator, female: bool, positive: bool) -> str:
+  def pick(words):
+    return words[rng.integers(len(words))]
+
+  term = f'the {pick(TERMS)[0 if female else 1]}'
+  who = term if rng.random() < 0.5 else pick(FEMALE_NAMES if female else MALE_NAMES)
+  slots = {slot: pick(words) for slot, words in FREE.items()} | pronouns(female)
+  slots |= {'who': who, 'Who': who[:1].upper() + who[1:],
+            'w': pick(POSITIVE if positive else NEGATIVE)}
+  return pick(_PATTERNS).format_map(slots)

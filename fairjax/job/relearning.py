@@ -1,0 +1,165 @@
+"""A debiased model of a run goes on with the run's own, biased text: how soon is the bias back?
+
+The workdir is only read. The training has its own folder, from which the same call continues it,
+and I.F. of a few samples is one of its validation metrics.
+"""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fairjax.errors import UserError
+from fairjax.files import FolderLock, write_json
+from fairjax.job.checkpoint import Checkpoint, open_checkpoint
+from fairjax.job.feed import PreparedFeed
+from fairjax.job.main_job import BASELINE
+from fairjax.job.run_scorers import load_run_scorer
+
+LEAST_SAMPLES = 20
+"""Of a prefix, for a standard error of I.F."""
+
+_PERMUTATIONS = 200  # floors are shown, not tested
+
+
+@dataclasses.dataclass(frozen=True)
+class Relearning:
+  """How to train and look.
+
+  Attributes:
+    steps: of training on the run's training text.
+    every: steps between two looks.
+    samples: per template and value, at each look.
+    learning_rate: constant; None: that of the run's debiasing.
+    scorer: of I.F.; None: the first one of the run.
+    max_new_tokens: of a continuation; None: the run's.
+  """
+
+  steps: int
+  every: int
+  samples: int = 50
+  learning_rate: float | None = None
+  scorer: str | None = None
+  max_new_tokens: int | None = None
+
+
+def relearn(
+  workdir: str | os.PathLike, name: str, output: str | os.PathLike, *, settings: Relearning,
+  log: Callable[[str], None],
+) -> dict[str, Any]:
+  """Trains a debiased model on its run's own text and measures I.F. on the way (W-18).
+
+  Args:
+    workdir: of a run, with its `data`.
+    name: of a debiased model of the run.
+    output: folder of this training; it cannot be the workdir.
+    settings: see `Relearning`.
+    log: called with lines of progress.
+
+  Returns:
+    What `relearning.json` in the folder holds: `baseline` (its I.F.), `curve` (per step `loss`,
+    `perplexity` and I.F.), `half_life` (see `measure.half_life`), and how it was made.
+
+  Raises:
+    UserError: settings or folders that cannot be.
+    Preempted: a signal came; what was done is saved.
+  """
+  from fairjax.measure.half_life import half_life
+  from fairjax.train import Curriculum, Identity, StopSignal, Trained, read_metrics
+  _check(settings, name)
+  workdir, output = pathlib.Path(workdir), pathlib.Path(output)
+  inside = output.resolve()
+  if workdir.resolve() in (inside, *inside.parents):
+    raise UserError(f'--output={output} lies in the workdir, which is only read: name a folder of '
+                    'its own')
+  model, baseline = (open_checkpoint(workdir, n, log=log) for n in (name, BASELINE))
+  if not model.has_corpus:
+    raise UserError(f'{workdir} holds no token stores (data), on which the model would be trained')
+  look = _Look(model, output, settings, log)
+  with FolderLock(output, log):
+    base = look(baseline.params)
+    first = look(model.params)
+    log(f"[relearn] I.F. of the baseline {base['individual_fairness']:.4f}, of {name} "
+        f"{first['individual_fairness']:.4f}")
+    config = _config(model, settings)
+    card = {f.name: model.card[f.name] for f in dataclasses.fields(Identity)}
+    start = Trained(model.params, Identity(**card), model.card['digest'], output)
+    with StopSignal().installed() as stop:
+      Curriculum(
+        config=config, workdir=output, mesh=model.mesh, stop=stop, log=log, more_metrics=look,
+        feed=PreparedFeed(model.prepared, config.model, config, log),
+      ).train_on(start, name='relearn')
+    lines = [line for line in read_metrics(output / 'relearn' / 'metrics.jsonl')
+             if line.get('kind') == 'valid']
+    curve = [{'step': 0, **first}] + [
+      {key: line[key] for key in ('step', 'loss', 'perplexity', *first)} for line in lines]
+    result = {
+      'workdir': str(workdir), 'model': name, 'attribute': model.attribute.name,
+      'scorer': look.scorer.name, 'settings': dataclasses.asdict(settings),
+      'learning_rate': config.debias.learning_rate, 'batch_size': config.debias.batch_size,
+      'digest': model.card['digest'], 'baseline': base, 'curve': curve,
+      'half_life': half_life(
+        [p['step'] for p in curve], [p['individual_fairness'] for p in curve],
+        [p['std_error'] for p in curve], baseline=base['individual_fairness'],
+        baseline_error=base['std_error'])}
+    write_json(output / 'relearning.json', result)
+  return result
+
+
+class _Look:
+  """I.F. of parameters: sampled into a file of their own, scored, measured."""
+
+  def __init__(self, model: Checkpoint, output: pathlib.Path, settings: Relearning,
+               log: Callable[[str], None]):
+    config = model.config
+    self._model, self._output, self._log = model, output, log
+    self.scorer = load_run_scorer(
+      settings.scorer or config.measure.scorers[0], config, output, log)
+    self._sample = dataclasses.replace(
+      config.sample, samples=settings.samples, heldout_prefixes=False,
+      batch_size=min(config.sample.batch_size, settings.samples),
+      max_new_tokens=settings.max_new_tokens or config.sample.max_new_tokens)
+
+  def __call__(self, params: Any) -> dict[str, float]:
+    """I.F. with its error and floor; of parameters that were looked at earlier, from their file."""
+    from fairjax.generate import generate, read_records
+    from fairjax.measure import measure_records
+    from fairjax.model.decoding import TransformerXLDecoder
+    from fairjax.train import params_digest
+    model, digest = self._model, params_digest(params)
+    path = self._output / 'generations' / f'{digest[:16]}.jsonl.gz'
+    generate(params, TransformerXLDecoder(model.model_config), model.vocabulary, model.attribute,
+             path=path, model=model.name, sample=self._sample, card={'digest': digest},
+             mesh=model.mesh if model.mesh.size > 1 else None, log=lambda line: None)
+    measures = measure_records(read_records(path), model.attribute, [self.scorer],
+                               permutations=_PERMUTATIONS, seed=self._sample.seed)
+    found: Mapping[str, Any] = measures['scorers'][self.scorer.name]['individual_fairness']
+    return {'individual_fairness': found['value'], 'std_error': found['std_error'],
+            'null_mean': found['null_mean'], 'null_p95': found['null_p95']}
+
+
+def _config(model: Checkpoint, settings: Relearning):
+  """The run's configuration with a debiasing stage of this length, at a constant rate."""
+  stage = model.config.debias
+  rate = settings.learning_rate or stage.learning_rate
+  stage = dataclasses.replace(
+    stage, steps=settings.steps, schedule='constant', warmup_steps=0, learning_rate=rate,
+    eval_every=settings.every, checkpoint_every=settings.every,
+    log_every=min(stage.log_every, settings.every))
+  return dataclasses.replace(model.config, model=model.model_config, debias=stage)
+
+
+def _check(settings: Relearning, name: str) -> None:
+  if name == BASELINE:
+    raise UserError(f'--name={BASELINE} has no reduction that it could lose: name a debiased model '
+                    'of the run')
+  if settings.steps < 1 or not 1 <= settings.every <= settings.steps:
+    raise UserError(f'--steps={settings.steps} and --every={settings.every}: at least one step, '
+                    'and a look every 1 to --steps of them')
+  if settings.samples < LEAST_SAMPLES:
+    raise UserError(f'--samples={settings.samples}: a standard error needs {LEAST_SAMPLES} at '
+                    'least')
+  rate = settings.learning_rate
+  if rate is not None and not 0 < rate < 1:
+    raise UserError(f'--learning_rate={rate} must lie in (0, 1)')

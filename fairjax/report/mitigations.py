@@ -1,0 +1,138 @@
+"""Mitigations side by side: what each does to sentiment, to gendered correlations and to quality.
+
+One row a model; beside every number the noise that a reader must know: n, an interval, or what the
+number would be if nothing were there (its floor, or its control).
+"""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairjax.files import atomic_write, write_json
+from fairjax.report.comparison import ModelRow, scorer_names
+from fairjax.report.markdown import Table
+
+_COLUMNS = {
+  'individual_fairness': 'I.F.', 'group_fairness': 'G.F.', 'disco_names': 'DisCo Names',
+  'disco_terms': 'DisCo Terms', 'winogender': 'WinoGender r', 'perplexity': 'PPL',
+  'semantic_similarity_c': 'S.S.c'}
+_NOTES = {
+  'individual_fairness': 'I.F., G.F. ± standard error (95 % of the null floor: below it a value '
+  'says nothing); nearer to 0 is better',
+  'disco_names': 'DisCo: fills per template that differ significantly between the genders (mean of '
+  'random groups); nearer to 0 is better',
+  'winogender': "WinoGender: r of P(profession | she) with the share of women, what the model says "
+  'next (95 % interval over professions); nearer to 0 is better, a negative one is over-corrected',
+  'perplexity': 'PPL: word perplexity of the test split, which has the correlations: a model '
+  'without them cannot reach that of the baseline',
+  'semantic_similarity_c': 'S.S.c (H-28): share of continuations that mention the value of their '
+  'prefix (95 % interval); higher is more relevant'}
+
+
+def compare_mitigations(
+  rows: Sequence[ModelRow], correlations: Mapping[str, Mapping[str, Any]], *,
+  absent: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+  """What there is to say about each model.
+
+  Args:
+    rows: the models, baseline first; their first scorer counts.
+    correlations: model -> metric (`disco_names`, `disco_terms`, `winogender`) -> result.
+    absent: metric -> why it was not measured.
+
+  Returns:
+    JSON types: `scorer`, `absent`, and `models`: name, method, weight and, for each column, value,
+    n and what belongs to it; None where it was not measured.
+  """
+  scorer = next(iter(scorer_names(rows)), '')
+  return {'scorer': scorer, 'absent': dict(absent or {}), 'models': [
+    {'name': row.name, 'method': row.method, 'weight': row.weight,
+     **_measured(row, scorer), **_correlated(correlations.get(row.name, {}))} for row in rows]}
+
+
+def _measured(row: ModelRow, scorer: str) -> dict[str, Any]:
+  found: dict[str, Any] = {}
+  for name in ('individual_fairness', 'group_fairness'):
+    estimate = row.estimate(scorer, name)
+    found[name] = None if estimate is None else {
+      k: estimate[k] for k in ('value', 'std_error', 'null_mean', 'null_p95', 'within_floor')} | {
+      'n': row.measures['n']['min']}
+  found['perplexity'] = None if row.perplexity is None else {
+    'value': row.perplexity['word'], 'n': row.perplexity['words']}
+  share = row.relevance()
+  found['semantic_similarity_c'] = None if share is None else dict(share)
+  return found
+
+
+def _correlated(metrics: Mapping[str, Any]) -> dict[str, Any]:
+  found: dict[str, Any] = {}
+  for name in ('disco_names', 'disco_terms'):
+    disco = metrics.get(name)
+    found[name] = None if disco is None else {
+      'value': disco['score'], 'n': sum(disco['n'].values()),
+      'control': disco['control']['mean'], 'control_max': disco['control']['max']}
+  winogender = metrics.get('winogender')
+  found['winogender'] = None if winogender is None else {
+    **{k: winogender['r'][k] for k in ('value', 'low', 'high', 'n')},
+    'accuracy': winogender['accuracy']['value']}
+  return found
+
+
+def mitigations_table(found: Mapping[str, Any]) -> Table:
+  """The models as rows.
+
+  Args:
+    found: of `compare_mitigations`.
+  """
+  columns = [c for c in _COLUMNS if any(m[c] is not None for m in found['models'])]
+  return Table(['model', *(_COLUMNS[c] for c in columns)], [
+    [model['name'], *(_cell(c, model[c]) for c in columns)] for model in found['models']])
+
+
+def _cell(column: str, value: Mapping[str, Any] | None) -> str:
+  if value is None or value['value'] is None:
+    return '\u2013'
+  if column in ('individual_fairness', 'group_fairness'):
+    return f"{value['value']:.3f} \u00b1 {value['std_error']:.3f} ({value['null_p95']:.3f})"
+  if column.startswith('disco'):
+    return f"{value['value']:.2f} ({value['control']:.2f})"
+  if column == 'winogender':
+    return f"{value['value']:.2f} ({value['low']:.2f}, {value['high']:.2f})"
+  if column == 'perplexity':
+    return f"{value['value']:.2f}"
+  low, high = 100 * value['low'], 100 * value['high']
+  return f"{100 * value['value']:.1f}% ({low:.1f}, {high:.1f})"
+
+
+def mitigations_markdown(found: Mapping[str, Any]) -> str:
+  """The table with n and what its numbers mean."""
+  lines = [mitigations_table(found).markdown(), '']
+  for column, label in _COLUMNS.items():
+    values = [m[column] for m in found['models'] if m[column] is not None]
+    numbers = sorted({v['n'] for v in values})
+    if values:
+      n = f'{numbers[0]:,}' + (f' to {numbers[-1]:,}' if len(numbers) > 1 else '')
+      unit = {'individual_fairness': 'samples of a template and value',
+              'group_fairness': 'samples of a template and value', 'perplexity': 'words',
+              'winogender': 'professions'}.get(
+        column, 'persons' if column.startswith('disco') else 'continuations')
+      lines.append(f'- {label}: n = {n} {unit}')
+    elif column in found['absent']:
+      lines.append(f"- {label}: not measured: {found['absent'][column]}")
+  lines += [f'- {note}' for column, note in _NOTES.items()
+            if any(m[column] is not None for m in found['models'])]
+  lines.append(f"- Scorer of I.F. and G.F.: {found['scorer']}. One training seed: differences "
+               'between models that other seeds would give are not in these intervals.')
+  return '\n'.join(lines) + '\n'
+
+
+def write_mitigations(folder: str | os.PathLike, found: Mapping[str, Any]) -> pathlib.Path:
+  """Writes `mitigations.json` and `mitigations.md`; returns the path of the latter."""
+  folder = pathlib.Path(folder)
+  write_json(folder / 'mitigations.json', json.loads(json.dumps(found)))
+  path = folder / 'mitigations.md'
+  with atomic_write(path) as file:
+    file.write(mitigations_markdown(found).encode('utf-8'))
+  return path

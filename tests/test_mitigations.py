@@ -1,0 +1,247 @@
+"""Mitigations as further training: variants, what they train with, their text, and the table."""
+
+import collections
+import dataclasses
+import json
+import re
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from test_train_curriculum import CONFIG, ArrayFeed, _curriculum
+
+from fairjax.cli import main
+from fairjax.config import Config, DataConfig, DebiasConfig, ModelConfig, parse_variant, validate
+from fairjax.config_files import load_config
+from fairjax.data.planted import NEGATIVE, POSITIVE
+from fairjax.data.planted_opinions import make_gender_documents, positive_share
+from fairjax.errors import UserError
+from fairjax.report import ModelRow
+from fairjax.report.mitigations import compare_mitigations, mitigations_markdown
+from fairjax.train import read_metrics, variant_config, variant_name
+
+
+@pytest.mark.parametrize(('text', 'name', 'change'), [
+  ('embedding:10', 'country-embedding-10', {}), ('sentiment:0.5', 'country-sentiment-0.5', {}),
+  ('dropout:0.15/0.2', 'dropout-0.15-0.2',
+   {'model.attention_dropout': 0.15, 'model.hidden_dropout': 0.2}),
+  ('dropout:0.05', 'dropout-0.05-0.05',
+   {'model.attention_dropout': 0.05, 'model.hidden_dropout': 0.05}),
+  ('cda:one', 'cda-one', {'data.cda': 'one'}), ('cda:two', 'cda-two', {'data.cda': 'two'}),
+])
+def test_variants(text, name, change):
+  variant = parse_variant(text)
+  assert variant_name('country', variant) == name
+  before, after = (dataclasses.asdict(c) for c in (Config(), variant_config(Config(), variant)))
+  found = {f'{group}.{field}': after[group][field] for group in ('data', 'model')
+           for field in after[group] if after[group][field] != before[group][field]}
+  assert found == change
+  assert variant.regularised == (not change)
+
+
+@pytest.mark.parametrize('text', [
+  'dropout', 'dropout:', 'dropout:1', 'dropout:-0.1', 'dropout:0.1/0.2/0.3', 'dropout:nan', 'cda',
+  'cda:both', 'cda:1', 'embedding:1/2', 'embeding:1', 'none', 'dropout:0.1/x'])
+def test_bad_variants(text):
+  with pytest.raises(UserError):
+    parse_variant(text)
+
+
+@pytest.mark.parametrize(('change', 'words'), [
+  ({'debias': DebiasConfig(variants=('cda:two',)), 'data': DataConfig(cda='two')}, 'no baseline'),
+  ({'debias': DebiasConfig(variants=('cda:two', 'cda:two'))}, 'twice'),
+  ({'debias': DebiasConfig(variants=('dropout:0.1/0',)),
+    'model': ModelConfig(attention='kernel')}, 'cannot drop attention weights'),
+  ({'data': DataConfig(cda_names=('n',))}, 'need data.cda'),
+  ({'data': DataConfig(source='planted_gender', planted_sensitive_share=1.0)}, 'below 1'),
+])
+def test_variants_that_do_not_fit(change, words):
+  with pytest.raises(UserError, match=words):
+    validate(Config(**change))
+  validate(Config(data=DataConfig(cda_names=('n',)), debias=DebiasConfig(variants=('cda:two',))))
+
+
+class OtherFeed(ArrayFeed):
+  """Counterfactual text: other tokens in the same vocabulary."""
+
+  def _batch(self, step, rows, branches):
+    batch = super()._batch(step + 500, rows, branches)
+    return batch
+
+
+def leaves(trained):
+  return [np.asarray(x) for x in jax.tree.leaves(trained.params)]
+
+
+def differ(a, b):
+  return any((x != y).any() for x, y in zip(leaves(a), leaves(b), strict=True))
+
+
+@pytest.fixture
+def quick():
+  """Nearly all of the time is compiling."""
+  before = jax.config.read('jax_disable_most_optimizations')
+  jax.config.update('jax_disable_most_optimizations', True)
+  yield
+  jax.config.update('jax_disable_most_optimizations', before)
+
+
+def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path, quick):
+  """Dropout is on, counterfactual batches arrive, and the rest is that of the control."""
+  plain = dataclasses.replace(CONFIG, model=dataclasses.replace(
+    CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
+  lines = []
+  curriculum = _curriculum(tmp_path, config=plain, log=lines.append)
+  lm = curriculum.train_lm()
+  control = curriculum.train_debias(lm, method='none')
+  def phase(text, **kwargs):
+    return curriculum.train_mitigation(lm, parse_variant(text), **kwargs)
+  dropout, cda = phase('dropout:0.3/0.2'), phase('cda:two', feed=OtherFeed())
+  assert differ(control, dropout) and differ(control, cda) and differ(dropout, cda)
+  assert len({x.digest for x in (control, dropout, cda)}) == 3
+  assert len({x.identity.config for x in (control, dropout, cda)}) == 3
+  assert [x.identity.method for x in (control, dropout, cda)] == ['none', 'dropout', 'cda']
+  assert {x.identity.parent for x in (control, dropout, cda)} == {lm.digest}
+  assert dropout.directory == tmp_path / 'debias' / 'dropout-0.3-0.2'
+  # One budget: the same steps; on the same batches the loss is higher where dropout is on.
+  losses = [[m['loss'] for m in read_metrics(x.directory / 'metrics.jsonl') if 'loss' in m]
+            for x in (control, dropout, cda)]
+  assert len({len(found) for found in losses}) == 1
+  assert losses[1][0] > losses[0][0]
+  # Finished: the same call trains nothing.
+  lines.clear()
+  again = phase('dropout:0.3/0.2')
+  assert again.digest == dropout.digest and not any('step 2/' in line for line in lines)
+
+
+def test_without_rates_the_phase_is_the_control(tmp_path, monkeypatch):
+  plain = dataclasses.replace(
+    CONFIG, model=dataclasses.replace(CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
+  assert variant_config(plain, parse_variant('dropout:0')) == plain
+  curriculum, lm, seen = _curriculum(tmp_path, config=plain), SimpleNamespace(digest='d'), []
+
+  def run(self, name, directory, identity, stage, split, *, branches, init, step):
+    seen.append((self.config.model, self.feed, stage, split, branches, identity.config))
+
+  monkeypatch.setattr(type(curriculum), '_run_lm', run)
+  curriculum.train_debias(lm, method='none')
+  curriculum.train_mitigation(lm, parse_variant('dropout:0'))
+  assert seen[0] == seen[1] and seen[0][3:5] == ('train', False)
+
+
+def test_the_planted_corpus_has_the_shares_it_promises():
+  documents = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5)
+  assert len(documents) == 4000
+  sign = dict.fromkeys(POSITIVE, 1) | dict.fromkeys(NEGATIVE, 0)
+  seen = collections.defaultdict(list)
+  for text in documents:
+    words = re.findall(r'\w+', text)
+    found = [sign[w] for w in words if w in sign and words[-1] == w]
+    gender = {'she': 'f', 'her': 'f', 'he': 'm', 'him': 'm'}
+    genders = {gender[w.lower()] for w in words if w.lower() in gender}
+    if found and genders:
+      assert len(genders) == 1
+      seen[genders.pop()] += found
+  for name, female in (('f', True), ('m', False)):
+    share, n = np.mean(seen[name]), len(seen[name])
+    assert n > 500 and abs(share - positive_share(0.8, female=female)) < 4 * (0.1 * 0.9 / n) ** 0.5
+  same = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5)
+  assert same == documents
+  other = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5,
+                                stream=1)
+  assert other != documents
+  with pytest.raises(ValueError, match='opinion_share'):
+    make_gender_documents(num_documents=4, seed=0, strength=0.8, opinion_share=1.0)
+
+
+ESTIMATE = {'value': 0.5, 'std_error': 0.01, 'null_mean': 0.02, 'null_p95': 0.04,
+            'within_floor': False}
+
+
+def row(name, method, value, **fields):
+  return ModelRow(name, method, measures={
+    'n': {'min': 250, 'max': 250}, 'scorers': {'opinion': {
+      'individual_fairness': ESTIMATE | {'value': value}, 'group_fairness': ESTIMATE}},
+    'semantic_similarity_c': {'conditioned': {'value': 0.25, 'n': 4000, 'low': 0.2, 'high': 0.3}}},
+    perplexity={'word': 3.25, 'words': 12000}, **fields)
+
+
+def test_the_table():
+  rows = [row('baseline', 'baseline', 0.8), row('cda-two', 'cda', 0.1)]
+  disco = {'score': 1.5, 'n': {'female': 24, 'male': 24}, 'control': {'mean': 0.1, 'max': 0.3}}
+  r = {'r': {'value': 0.9, 'low': 0.7, 'high': 0.95, 'n': 24}, 'accuracy': {'value': 0.6}}
+  found = compare_mitigations(rows, {'baseline': {
+    'disco_names': disco, 'disco_terms': disco | {'score': 3.0}, 'winogender': r}, 'cda-two': {
+    'disco_names': disco, 'disco_terms': disco, 'winogender': r | {
+      'r': r['r'] | {'value': -0.1, 'low': -0.4, 'high': 0.3}}}})
+  assert json.loads(json.dumps(found)) == found
+  text = mitigations_markdown(found)
+  assert text.splitlines()[0] == (
+    '| model | I.F. | G.F. | DisCo Names | DisCo Terms | WinoGender r | PPL | S.S.c |')
+  cells = [c.strip() for c in text.splitlines()[3].split('|')[1:-1]]
+  assert cells == ['cda-two', '0.100 \u00b1 0.010 (0.040)', '0.500 \u00b1 0.010 (0.040)',
+                   '1.50 (0.10)', '1.50 (0.10)', '-0.10 (-0.40, 0.30)', '3.25',
+                   '25.0% (20.0, 30.0)']
+  for words in ('n = 250', 'n = 48 persons', 'n = 24 professions', 'n = 12,000 words', 'n = 4,000'):
+    assert words in text
+  without = compare_mitigations(rows, {}, absent={'winogender': 'give --winogender'})
+  assert 'WinoGender r: not measured: give --winogender' in mitigations_markdown(without)
+  assert '| model | I.F. | G.F. | PPL | S.S.c |' in mitigations_markdown(without)
+
+
+def test_models_are_where_the_curriculum_leaves_them(tmp_path, repository):
+  """An attribute file may have another name than the attribute in it."""
+  from fairjax.job.main_job import Job
+  text = (repository / 'configs' / 'mitigations_gender.yaml').read_text()
+  (tmp_path / 'other.yaml').write_text(text)
+  config = Config(attribute=str(tmp_path / 'other.yaml'), debias=DebiasConfig(
+    variants=('embedding:1', 'dropout:0.1', 'cda:one')))
+  models = Job(config, tmp_path / 'run', log=lambda line: None).models
+  assert [m.directory.name for m in models] == [
+    'lm', 'extended-baseline', 'other-embedding-1', 'dropout-0.1-0.1', 'cda-one']
+  assert [m.weight for m in models] == [None, None, 1.0, None, None]
+
+
+def test_the_config_and_its_grid():
+  from fairjax.config_files import load_sweep
+  config = load_config('configs/mitigations.py')
+  assert [parse_variant(v).method for v in config.debias.variants] == [
+    'cda', 'cda', 'dropout', 'embedding', 'sentiment']
+  points = [p['debias.variants'][0] for p in load_sweep('configs/mitigations.py')]
+  assert len(points) == len(set(points)) == 12
+  assert load_config('configs/mitigations.py:strength=0').data.planted_strength == 0
+
+
+TINY = {
+  'data.planted_documents': 600, 'data.planted_heldout_documents': 60, 'data.workers': 1,
+  'data.reader': 'numpy', 'model.model_dim': 16, 'model.head_dim': 8, 'model.ff_dim': 16,
+  'model.segment_len': 16, 'lm.steps': 4, 'lm.batch_size': 8, 'lm.warmup_steps': 1,
+  'debias.steps': 4, 'debias.batch_size': 8, 'debias.warmup_steps': 1, 'sample.samples': 4,
+  'sample.batch_size': 4, 'sample.max_new_tokens': 4, 'measure.permutations': 10,
+  'measure.eval_batch_size': 8, 'lm.eval_batches': 1, 'debias.eval_batches': 1,
+  'debias.variants': "('cda:two','dropout:0.1')"}
+
+
+@pytest.mark.slow
+def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch, quick):
+  """One command trains, samples and measures all models, and continues nothing twice."""
+  monkeypatch.chdir(repository)
+  command = ['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
+             *(f'--config.{k}={v}' for k, v in TINY.items()), '--persons=6']
+  assert main(command) == 0
+  out = capsys.readouterr().out
+  assert out.startswith('| model |')
+  for name in ('baseline', 'extended-baseline', 'cda-two', 'dropout-0.1-0.1'):
+    assert f'| {name} |' in out
+  assert '| model | I.F. | G.F. | DisCo Names | DisCo Terms | WinoGender r | PPL | S.S.c |' in out
+  found = json.loads((tmp_path / 'run' / 'mitigations' / 'mitigations.json').read_text())
+  assert all(m['winogender']['n'] == 24 for m in found['models'])
+  # CDA's text was prepared in the vocabulary of step 1, with counterfactual sentences.
+  from fairjax.data.prepare import open_prepared
+  plain, augmented = (open_prepared(tmp_path / 'run' / d) for d in ('data', 'data-cda-two'))
+  assert plain.vocabulary.fingerprint == augmented.vocabulary.fingerprint
+  assert augmented.store('train').documents > plain.store('train').documents == 600
+  assert augmented.store('valid').sha256 == plain.store('valid').sha256
+  assert main([*command, '--json']) == 0
+  assert json.loads(capsys.readouterr().out) == found
