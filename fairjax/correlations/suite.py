@@ -31,6 +31,7 @@ from fairjax.correlations.winogender import (
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, read_text_lines, write_json
 
+_TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
 METRICS = ('disco', 'winogender', 'coref', 'recorded', 'stsb', 'bios')
 
 
@@ -55,6 +56,8 @@ class Settings:
     stsb: folder of STS-B.
     bios: file or folder of biographies.
     mode: of STS-B and Bios: 'full' or 'frozen'; '' takes full for BERT and ALBERT.
+    epochs: of STS-B and Bios; 0: `stsb.default_recipe`.
+    learning_rate: of them; 0: the same.
     restarts: seeds of everything that is trained (W-11).
     seed: the first of them.
   """
@@ -75,6 +78,8 @@ class Settings:
   stsb: str | None = None
   bios: str | None = None
   mode: str = ''
+  epochs: int = 0
+  learning_rate: float = 0.0
   restarts: int = 5
   seed: int = 0
 
@@ -158,11 +163,14 @@ def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
       candidates=[w.strip() for w in words if w.strip()], infill=settings.infill, log=log)
   if metric in ('winogender', 'coref', 'recorded'):
     return _coreference(model, metric, settings, log)
+  from fairjax.correlations.stsb import default_recipe, measure_stsb
   mode = settings.mode or ('full' if model.is_encoder else 'frozen')
-  common = {'mode': mode, 'name': model.name, 'restarts': settings.restarts,
+  recipe = default_recipe(mode, seed=settings.seed)
+  recipe = dataclasses.replace(recipe, epochs=settings.epochs or recipe.epochs,
+                               learning_rate=settings.learning_rate or recipe.learning_rate)
+  common = {'mode': mode, 'recipe': recipe, 'name': model.name, 'restarts': settings.restarts,
             'seed': settings.seed, 'folder': folder / metric, 'log': log}
   if metric == 'stsb':
-    from fairjax.correlations.stsb import measure_stsb
     return measure_stsb(model.folder, settings.stsb, professions=settings.professions, **common)
   from fairjax.correlations.bios import measure_bios
   return measure_bios(model.folder, settings.bios, **common)
@@ -324,8 +332,7 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
     'winogender': ('winogender', 'professions', 'column'),
     'coref': ('winogender', 'professions', 'column', 'coref', 'restarts', 'seed'),
     'recorded': ('winogender', 'professions', 'column', 'recorded'),
-    'stsb': ('stsb', 'professions', 'mode', 'restarts', 'seed'),
-    'bios': ('bios', 'mode', 'restarts', 'seed')}[metric]
+    'stsb': ('stsb', 'professions', *_TRAINING), 'bios': ('bios', *_TRAINING)}[metric]
   return {'metric': metric, 'model': model.fingerprint(metric),
           **{k: _digest(given[k]) for k in keys},
           **({'persons': persons.digest} if persons else {})}
