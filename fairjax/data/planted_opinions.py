@@ -66,7 +66,7 @@ def make_gender_documents(
     ValueError: a number out of its range.
 
   >>> make_gender_documents(num_documents=2, seed=0, strength=1.0, opinion_share=0.5)[0]
-  'For the wife the coat in the office was nasty.'
+  'For the sister the book in the office was nasty.'
   """
   if not 0 < opinion_share < 1:
     raise ValueError(f'opinion_share must be in (0, 1), not {opinion_share}')
