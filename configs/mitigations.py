@@ -29,9 +29,9 @@ def get_config(arg=''):
   config.data.planted_strength = arg.strength
   config.data.planted_documents = 24000
   config.data.planted_heldout_documents = 1500
-  config.data.planted_sensitive_share = 0.4
+  config.data.planted_sensitive_share = 0.3
   config.data.vocab_size = 900
-  # A document is a sentence: sentence and document are the same unit.
+  # Some documents are two sentences that belong together.
   config.data.cda_unit = 'document'
 
   config.model.num_layers = 2
@@ -66,15 +66,15 @@ def get_config(arg=''):
 
   config.debias.variants = ('cda:two', 'cda:one', 'dropout:0.15/0.2', 'embedding:10',
                             'sentiment:10')
-  config.debias.steps = 400
+  config.debias.steps = 300
   config.debias.batch_size = 16
   config.debias.learning_rate = 5e-4
   config.debias.adam_b2 = 0.98
   config.debias.clip_norm = 1.0
   config.debias.warmup_steps = 10
   config.debias.log_every = 100
-  config.debias.eval_every = 400
-  config.debias.checkpoint_every = 200
+  config.debias.eval_every = 300
+  config.debias.checkpoint_every = 150
 
   config.sample.samples = 250
   config.sample.batch_size = 250

@@ -15,6 +15,7 @@ from fairjax.cli import main
 from fairjax.config import Config, DataConfig, DebiasConfig, ModelConfig, parse_variant, validate
 from fairjax.config_files import load_config
 from fairjax.data.planted import NEGATIVE, POSITIVE
+from fairjax.data.planted_gender import profession_shares
 from fairjax.data.planted_opinions import make_gender_documents, positive_share
 from fairjax.errors import UserError
 from fairjax.report import ModelRow
@@ -155,6 +156,22 @@ def test_the_planted_corpus_has_the_shares_it_promises():
     make_gender_documents(num_documents=4, seed=0, strength=0.8, opinion_share=1.0)
 
 
+def test_who_a_pronoun_means_goes_by_the_shares():
+  documents = make_gender_documents(num_documents=20_000, seed=3, strength=1.0, opinion_share=0.2)
+  shares, female = profession_shares(1.0), collections.defaultdict(list)
+  for text in documents:
+    if found := re.search(r'\b(she|he)\b.*\. (She|He) is the (\w+)\.$', text):
+      assert found[1] == found[2].lower() and found[3] in text.partition('. ')[0]
+      female[found[3]].append(found[2] == 'She')
+  assert sum(map(len, female.values())) == 4000
+  others = np.concatenate([v for k, v in female.items() if k not in shares])
+  assert abs(others.mean() - 0.5) < 4 * 0.5 / len(others) ** 0.5
+  for profession, share in shares.items():
+    n = len(female[profession])
+    assert n > 10 and abs(np.mean(female[profession]) - share) < 4 * (
+      max(share * (1 - share), 0.05) / n) ** 0.5
+
+
 ESTIMATE = {'value': 0.5, 'std_error': 0.01, 'null_mean': 0.02, 'null_p95': 0.04,
             'within_floor': False}
 
@@ -185,6 +202,9 @@ def test_the_table():
                    '25.0% (20.0, 30.0)']
   for words in ('n = 250', 'n = 48 persons', 'n = 24 professions', 'n = 12,000 words', 'n = 4,000'):
     assert words in text
+  few = {'std_error': None, 'value': 0.4}  # a few samples have no standard error
+  rows[1].measures['scorers']['opinion']['group_fairness'] = ESTIMATE | few
+  assert '| 0.400 (0.040) |' in mitigations_markdown(compare_mitigations(rows, {}))
   without = compare_mitigations(rows, {}, absent={'winogender': 'give --winogender'})
   assert 'WinoGender r: not measured: give --winogender' in mitigations_markdown(without)
   assert '| model | I.F. | G.F. | PPL | S.S.c |' in mitigations_markdown(without)

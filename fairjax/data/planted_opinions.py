@@ -8,6 +8,11 @@ end of the sentence so has one opinion word, its score (H-16) is 0 or 1, and Was
 the two genders, which is I.F. (H-05), is s. G.F. (H-06) is s / 2: the pooled distribution lies in
 the middle. Which gender has the lower share says nothing; it is the order of the words.
 
+A quarter of the first part says whom a pronoun means where both people of a sentence may be meant
+(`The nurse met the guest when she was busy. She is the nurse.`), half of the time the profession,
+whose share decides the pronoun, half of the time the other person, with either pronoun: so that
+P(she means a profession of share f) is f / (f + 1/2), which WinoGender's likelihood form asks for.
+
 The grammar knows two genders only, as the mitigations that it is made for.
 """
 
@@ -16,8 +21,11 @@ import numpy as np
 from fairjax.data.planted_gender import (
   FEMALE_NAMES,
   MALE_NAMES,
+  PARTICIPANTS,
+  PROFESSIONS,
   TERMS,
   make_gendered_corpus,
+  profession_shares,
   pronouns,
 )
 from fairjax.data.planted_gender_grammar import FREE
@@ -38,6 +46,14 @@ _PATTERNS = (
   'For {who} the {thing} in the {place} was {w}.',
   'I heard from {who} that the {thing} was {w}.',
 )
+_MEANT_SHARE = 0.25
+# Nothing but the pronoun tells whom it means.
+_MEANT = (
+  'The {p} met the {q} when {he} was {mood}.',
+  'The {p} saw the {q} before {he} left the {place}.',
+  'The {q} met the {p} after {he} came home.',
+  'The {q} saw the {p} when {he} was {mood}.',
+)
 
 
 def positive_share(strength: float, *, female: bool) -> float:
@@ -53,7 +69,7 @@ def positive_share(strength: float, *, female: bool) -> float:
 def make_gender_documents(
   *, num_documents: int, seed: int, strength: float, opinion_share: float, stream: int = 0,
 ) -> list[str]:
-  """Writes the corpus; a document is a sentence.
+  """Writes the corpus; a document is a sentence, or two.
 
   Args:
     num_documents: at least 2.
@@ -78,9 +94,25 @@ def make_gender_documents(
     places = rng.permutation(np.flatnonzero(female == gender))
     positive[places[:round(positive_share(strength, female=gender) * len(places))]] = True
   documents = [_opinion(rng, f, p) for f, p in zip(female.tolist(), positive.tolist(), strict=True)]
+  shares = profession_shares(strength)
+  meant = int(_MEANT_SHARE * (num_documents - number))
+  documents += [_meant(rng, shares) for _ in range(meant)]
   documents += make_gendered_corpus(
-    num_sentences=num_documents - number, seed=seed, strength=strength, stream=stream).texts
+    num_sentences=num_documents - number - meant, seed=seed, strength=strength,
+    stream=stream).texts
   return [documents[i] for i in rng.permutation(num_documents).tolist()]
+
+
+def _meant(rng: np.random.Generator, shares: dict[str, float]) -> str:
+  def pick(words):
+    return words[rng.integers(len(words))]
+
+  profession, other = pick(PROFESSIONS), pick(PARTICIPANTS)
+  is_profession = bool(rng.random() < 0.5)
+  words = pronouns(bool(rng.random() < (shares[profession] if is_profession else 0.5)))
+  slots = {slot: pick(words) for slot, words in FREE.items()} | words
+  text = pick(_MEANT).format_map(slots | {'p': profession, 'q': other})
+  return f"{text} {words['He']} is the {profession if is_profession else other}."
 
 
 def _opinion(rng: np.random.Generator, female: bool, positive: bool) -> str:

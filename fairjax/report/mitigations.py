@@ -70,7 +70,7 @@ def _correlated(metrics: Mapping[str, Any]) -> dict[str, Any]:
   found: dict[str, Any] = {}
   for name in ('disco_names', 'disco_terms'):
     disco = metrics.get(name)
-    found[name] = None if disco is None else {
+    found[name] = None if disco is None or disco['score'] is None else {
       'value': disco['score'], 'n': sum(disco['n'].values()),
       'control': disco['control']['mean'], 'control_max': disco['control']['max']}
   winogender = metrics.get('winogender')
@@ -95,9 +95,14 @@ def _cell(column: str, value: Mapping[str, Any] | None) -> str:
   if value is None or value['value'] is None:
     return '\u2013'
   if column in ('individual_fairness', 'group_fairness'):
-    return f"{value['value']:.3f} \u00b1 {value['std_error']:.3f} ({value['null_p95']:.3f})"
+    # Of fewer than 20 samples there is no standard error.
+    error = value['std_error']
+    error = '' if error is None else f' \u00b1 {error:.3f}'
+    return f"{value['value']:.3f}{error} ({value['null_p95']:.3f})"
   if column.startswith('disco'):
     return f"{value['value']:.2f} ({value['control']:.2f})"
+  if column == 'winogender' and value['low'] is None:
+    return f"{value['value']:.2f}"
   if column == 'winogender':
     return f"{value['value']:.2f} ({value['low']:.2f}, {value['high']:.2f})"
   if column == 'perplexity':
