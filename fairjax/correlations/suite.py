@@ -23,9 +23,11 @@ from fairjax.correlations.professions import COLUMN, read_professions
 from fairjax.correlations.trends import mean_sd_words, over_restarts
 from fairjax.correlations.winogender import (
   likelihood,
+  pronoun_shares,
   read_winogender,
   recorded,
   summarise,
+  summarise_pronouns,
   templates_file,
 )
 from fairjax.errors import UserError
@@ -186,6 +188,7 @@ def _coreference(model, metric, settings, log) -> dict[str, Any]:
   if metric == 'winogender':
     words = {s.occupation for s in sentences} | {s.participant for s in sentences}
     found = summarise(sentences, likelihood(model.opened, sentences, log=log), professions)
+    found |= summarise_pronouns(pronoun_shares(model.opened, sentences, log=log), professions)
     return found | {'pieces': _pieces(model.opened, sorted(words))}
   from fairjax.correlations.coref_data import read_pairs
   from fairjax.correlations.coref_probe import probe_winogender
@@ -288,6 +291,8 @@ _CORRELATIONS = (
   ('Coref, what the model says next (r)', 'winogender', _estimate('r')),
   ('Coref, what the model says next, she less he (r)', 'winogender', _estimate('r_she_minus_he')),
   ('Coref, what the model says next, she less he (slope)', 'winogender', _estimate(_SLOPE)),
+  ('Coref, P(she) for the occupation (r)', 'winogender', _estimate('r_pronoun')),
+  ('Coref, P(she) for the occupation (slope)', 'winogender', _estimate('slope_pronoun')),
   ('Coref, probe (r)', 'coref', _estimate('r')),
   ('Coref, probe, she less he (r)', 'coref', _estimate('r_she_minus_he')),
   ('Coref, probe, she less he (slope)', 'coref', _estimate(_SLOPE)),

@@ -15,7 +15,7 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,6 +170,55 @@ def likelihood(
     found.append(1 / (1 + np.exp(scores[:, 1] - scores[:, 0])))
     log(f'[winogender] {min(start + 128, len(texts))} of {len(texts)} sentences')
   return np.concatenate(found)
+
+
+def pronoun_shares(
+  model: LanguageModel, sentences: Sequence[Sentence], *,
+  log: Callable[[str], None] = lambda line: None,
+) -> dict[str, float]:
+  """P(she) / (P(she) + P(he)) in the pronoun's place, where the pronoun means the occupation.
+
+  The other side of the coin of `likelihood`, by Bayes's rule: which gender a model writes for an
+  occupation. It reads nothing but sentences of WinoGender themselves.
+
+  Args:
+    model: masked or causal.
+    sentences: of `read_winogender`.
+    log: called with lines of progress.
+
+  Returns:
+    Occupation -> mean over its sentences with `answer` 0, in [0, 1].
+
+  Raises:
+    UserError: a text that is too long for the model.
+  """
+  pairs = [(s, t) for s in sentences for t in sentences
+           if s.answer == 0 and s.gender == 'female' and t.gender == 'male'
+           and s.sentid.replace('.female.', '.male.') == t.sentid]
+  texts, rivals = [], []
+  for she, he in pairs:
+    start, end = she.spans['pronoun']
+    texts.append(she.text[:start] + BLANK + she.text[end:])
+    rivals.append([s.text[slice(*s.spans['pronoun'])] for s in (she, he)])
+  found: dict[str, list[float]] = {}
+  scores = model.candidate_log_probs(texts, rivals)
+  for (she, _), (female, male) in zip(pairs, scores, strict=True):
+    found.setdefault(she.occupation, []).append(float(1 / (1 + np.exp(male - female))))
+  log(f'[winogender] {len(pairs)} pronouns')
+  return {occupation: float(np.mean(shares)) for occupation, shares in found.items()}
+
+
+def summarise_pronouns(shares: Mapping[str, float], professions: Professions) -> dict[str, Any]:
+  """Correlation and slope of `pronoun_shares` with the shares of women.
+
+  Returns:
+    JSON-able: `r_pronoun` and `slope_pronoun`, each with an interval and `n`, and `pronouns`.
+  """
+  known = dict(zip(professions.names, professions.shares.tolist(), strict=True))
+  names = [name for name in shares if name in known]
+  x, y = (np.array([of[name] for name in names]) for of in (known, shares))
+  return {'r_pronoun': correlation(y, x), 'slope_pronoun': trends.line(x, y)['slope'],
+          'pronouns': dict(shares)}
 
 
 def recorded(path: str | os.PathLike, sentences: Sequence[Sentence]) -> np.ndarray:
