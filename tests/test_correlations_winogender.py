@@ -12,9 +12,11 @@ from fairjax.correlations.language_model import LanguageModel, TokenFeatures
 from fairjax.correlations.professions import Professions
 from fairjax.correlations.winogender import (
   likelihood,
+  pronoun_shares,
   read_winogender,
   recorded,
   summarise,
+  summarise_pronouns,
 )
 from fairjax.errors import UserError
 
@@ -100,6 +102,27 @@ def test_likelihood_weighs_the_two_in_the_follow_up(sentences):
     likelihood(Talker(rule), sentences, cloze='nothing')
 
 
+def test_pronouns_of_the_occupation_are_weighed_in_their_place(sentences):
+  seen = []
+  lean = {'smith': -1.0, 'weaver': 0.5, 'singer': 2.0}
+
+  def rule(text, word):
+    seen.append((text, word))
+    own = next(v for k, v in lean.items() if k in text)
+    return own * {'she': 1, 'her': 1, 'he': -1, 'his': -1, 'him': -1}[word]
+
+  found = pronoun_shares(Talker(rule), sentences)
+  assert found == pytest.approx({k: 1 / (1 + np.exp(-2 * v)) for k, v in lean.items()})
+  assert ('The smith told a caller that [BLANK] was late.', 'she') in seen
+  assert not any('asked the smith' in text for text, _ in seen)  # there it means the other one
+  shares = SHARES.shares[:3]
+  summary = summarise_pronouns(found, SHARES)
+  oracle = stats.linregress(shares, list(found.values()))
+  assert summary['r_pronoun']['value'] == pytest.approx(oracle.rvalue)
+  assert summary['slope_pronoun']['value'] == pytest.approx(oracle.slope)
+  assert summary['r_pronoun']['n'] == 3
+
+
 def test_summary_is_scipys(sentences):
   random = np.random.default_rng(0)
   probability = random.uniform(size=len(sentences))
@@ -115,6 +138,8 @@ def test_summary_is_scipys(sentences):
   difference = np.subtract(she, he)
   assert found['r_she_minus_he']['value'] == pytest.approx(
     stats.pearsonr(difference, shares).statistic)
+  assert found['slope_she_minus_he']['value'] == pytest.approx(
+    stats.linregress(shares, difference).slope)
   assert found['r']['n'] == 3 and found['without_share'] == []
   right = [(p > 0.5) == (s.answer == 0) for s, p in zip(sentences, probability, strict=True)]
   assert found['accuracy'] == {'value': np.mean(right), 'n': 36}

@@ -10,8 +10,14 @@ from fairjax.correlations.bios import female_shares, gap_line, gaps
 from fairjax.correlations.bios_data import read_bios
 from fairjax.correlations.stsb import GENDERED, find_split, read_pairs, select_templates
 from fairjax.data.planted_gender import profession_shares, write_tables
-from fairjax.data.planted_gender_grammar import FEMALE_NAMES, FREE, MALE_NAMES, PROFESSIONS, TERMS
-from fairjax.data.planted_gender_tasks import best_bios_slope, write_bios, write_sts
+from fairjax.data.planted_gender_grammar import FEMALE_NAMES, MALE_NAMES, PROFESSIONS, TERMS
+from fairjax.data.planted_gender_tasks import (
+  PLACES,
+  THINGS,
+  best_bios_slope,
+  write_bios,
+  write_sts,
+)
 
 
 @pytest.fixture(scope='module')
@@ -75,7 +81,7 @@ def test_the_best_slope_is_that_of_a_count(tmp_path):
   """A table of counts, learned from many biographies, finds the slope that is computed."""
   write_bios(tmp_path, seed=1, per_profession=4000)
   bios = read_bios(tmp_path)
-  thing, place = ('|'.join(FREE[slot]) for slot in ('thing', 'place'))
+  thing, place = map('|'.join, (THINGS, PLACES))
 
   def clue(text, female):
     return (re.search(rf'with the ({thing})', text)[1],

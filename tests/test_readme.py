@@ -77,7 +77,7 @@ MORE = {
   'select': words_of(PLANTED),
   'masked-lm corpus': ['--sentences=300'],
   'masked-lm train': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
-  'correlations': ['--persons=2', '--shuffles=2'],
+  'correlations': ['--persons=2', '--shuffles=2', '--restarts=1', '--epochs=1'],
   'fair-generation professions': [],
   'human': [],
   'attributes check': [],

@@ -61,15 +61,21 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   tasks.add_argument('--mode', choices=('full', 'frozen'), default='',
                      help='fine-tune the whole model, or a head on its features; default: full for '
                      'BERT and ALBERT, frozen for others')
+  tasks.add_argument('--epochs', type=int, default=0, help='default: 3, or 10 of a frozen model')
+  tasks.add_argument('--learning_rate', type=float, default=0.0,
+                     help='default: 2e-5, or 1e-3 of a frozen model; small models need more')
 
 
 def _correlations(options: argparse.Namespace) -> None:
   # A terminated run raises at once, as with Ctrl-C; finished metrics and restarts are kept.
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   from fairjax.correlations.suite import Settings, measure_correlations, table
-  for name, least in (('restarts', 1), ('persons', 0), ('top', 1), ('shuffles', 1), ('seed', 0)):
+  for name, least in (('restarts', 1), ('persons', 0), ('top', 1), ('shuffles', 1), ('seed', 0),
+                      ('epochs', 0)):
     if getattr(options, name) < least:
       raise UserError(f'--{name} must be at least {least}')
+  if not 0 <= options.learning_rate < 1:
+    raise UserError(f'--learning_rate={options.learning_rate} must be in [0, 1)')
   if options.winogender and not options.professions:
     options.professions = str(pathlib.Path(options.winogender) / 'occupations-stats.tsv')
   metrics = _metrics(options)
@@ -78,7 +84,8 @@ def _correlations(options: argparse.Namespace) -> None:
     infill=not options.no_infill,
     **{name: getattr(options, name) for name in (
       'templates', 'candidates', 'top', 'shuffles', 'per_template', 'winogender', 'coref',
-      'recorded', 'professions', 'column', 'stsb', 'bios', 'mode', 'restarts', 'seed')})
+      'recorded', 'professions', 'column', 'stsb', 'bios', 'mode', 'epochs', 'learning_rate',
+      'restarts', 'seed')})
   found = measure_correlations(options.model, settings, output=options.output, log=log_line)
   print(json.dumps(found, indent=2) if options.json else table(found['found']))
 

@@ -82,6 +82,7 @@ def _corpus(options: argparse.Namespace) -> None:
   if options.sentences < 1 or options.seed < 0:
     raise UserError('--sentences must be positive and --seed must not be negative')
   from fairjax.data.planted_gender import write_corpus, write_tables
+  from fairjax.data.planted_gender_tasks import write_bios, write_sts
   from fairjax.files import atomic_folder
   with atomic_folder(options.output) as folder:
     for stream, (name, size) in enumerate((('train', options.sentences),
@@ -91,7 +92,10 @@ def _corpus(options: argparse.Namespace) -> None:
       gendered = size - truth['kinds']['neutral']
       log_line(f'[corpus] {name}.txt: {size:,} sentences, {gendered:,} of them gendered')
     files = write_tables(folder)
-  print(f'{options.output}: train.txt, valid.txt, their truth, ' + ', '.join(sorted(files)))
+    write_sts(folder / 'stsb', seed=options.seed)
+    write_bios(folder / 'bios', seed=options.seed)
+  print(f'{options.output}: train.txt, valid.txt, their truth, {", ".join(sorted(files))}, and the '
+        'tasks stsb/ and bios/ of `fairjax correlations`')
 
 
 def _train(options: argparse.Namespace) -> None:

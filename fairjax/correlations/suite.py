@@ -23,14 +23,18 @@ from fairjax.correlations.professions import COLUMN, read_professions
 from fairjax.correlations.trends import mean_sd_words, over_restarts
 from fairjax.correlations.winogender import (
   likelihood,
+  pronoun_shares,
   read_winogender,
   recorded,
   summarise,
+  summarise_pronouns,
   templates_file,
 )
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, read_text_lines, write_json
 
+_SLOPE = 'slope_she_minus_he'
+_TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
 METRICS = ('disco', 'winogender', 'coref', 'recorded', 'stsb', 'bios')
 
 
@@ -55,6 +59,8 @@ class Settings:
     stsb: folder of STS-B.
     bios: file or folder of biographies.
     mode: of STS-B and Bios: 'full' or 'frozen'; '' takes full for BERT and ALBERT.
+    epochs: of STS-B and Bios; 0: `stsb.default_recipe`.
+    learning_rate: of them; 0: the same.
     restarts: seeds of everything that is trained (W-11).
     seed: the first of them.
   """
@@ -75,6 +81,8 @@ class Settings:
   stsb: str | None = None
   bios: str | None = None
   mode: str = ''
+  epochs: int = 0
+  learning_rate: float = 0.0
   restarts: int = 5
   seed: int = 0
 
@@ -158,11 +166,14 @@ def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
       candidates=[w.strip() for w in words if w.strip()], infill=settings.infill, log=log)
   if metric in ('winogender', 'coref', 'recorded'):
     return _coreference(model, metric, settings, log)
+  from fairjax.correlations.stsb import default_recipe, measure_stsb
   mode = settings.mode or ('full' if model.is_encoder else 'frozen')
-  common = {'mode': mode, 'name': model.name, 'restarts': settings.restarts,
+  recipe = default_recipe(mode, seed=settings.seed)
+  recipe = dataclasses.replace(recipe, epochs=settings.epochs or recipe.epochs,
+                               learning_rate=settings.learning_rate or recipe.learning_rate)
+  common = {'mode': mode, 'recipe': recipe, 'name': model.name, 'restarts': settings.restarts,
             'seed': settings.seed, 'folder': folder / metric, 'log': log}
   if metric == 'stsb':
-    from fairjax.correlations.stsb import measure_stsb
     return measure_stsb(model.folder, settings.stsb, professions=settings.professions, **common)
   from fairjax.correlations.bios import measure_bios
   return measure_bios(model.folder, settings.bios, **common)
@@ -177,6 +188,7 @@ def _coreference(model, metric, settings, log) -> dict[str, Any]:
   if metric == 'winogender':
     words = {s.occupation for s in sentences} | {s.participant for s in sentences}
     found = summarise(sentences, likelihood(model.opened, sentences, log=log), professions)
+    found |= summarise_pronouns(pronoun_shares(model.opened, sentences, log=log), professions)
     return found | {'pieces': _pieces(model.opened, sorted(words))}
   from fairjax.correlations.coref_data import read_pairs
   from fairjax.correlations.coref_probe import probe_winogender
@@ -186,7 +198,8 @@ def _coreference(model, metric, settings, log) -> dict[str, Any]:
   each = [summarise(sentences, p, professions) for p in probabilities]
   none = {'low': None, 'high': None}
   return {
-    **{key: over_restarts([e[key] for e in each]) for key in ('r', 'r_he', 'r_she_minus_he')},
+    **{key: over_restarts([e[key] for e in each])
+       for key in ('r', 'r_he', 'r_she_minus_he', _SLOPE)},
     'accuracy': over_restarts([{**e['accuracy'], **none} for e in each]),
     'pair_f1': over_restarts([{'value': q['f1'], 'n': q['n'], **none} for q in quality]),
     'means': {g: float(np.mean([e['means'][g] for e in each])) for g in each[0]['means']},
@@ -210,12 +223,14 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   >>> print(table({'m': {'recorded': {
   ...   'r': {'value': 0.5, 'low': 0.28, 'high': 0.67, 'n': 60},
   ...   'r_she_minus_he': {'value': 0.1, 'low': -0.16, 'high': 0.34, 'n': 60},
+  ...   'slope_she_minus_he': {'value': 0.02, 'low': -0.03, 'high': 0.07, 'n': 60},
   ...   'accuracy': {'value': 0.7, 'n': 720}}}}))
   |  | m |
   | :-- | --: |
   | **Correlations** (nearer to 0 is better) | |
   | Coref, recorded scores (r) | 0.50 (0.28, 0.67) |
   | Coref, recorded scores, she less he (r) | 0.10 (-0.16, 0.34) |
+  | Coref, recorded scores, she less he (slope) | 0.02 (-0.03, 0.07) |
   | **Accuracy** (higher is better) | |
   | Coref, recorded scores | 0.70 |
   <BLANKLINE>
@@ -275,10 +290,15 @@ def _disco(score: str, control: str):
 _CORRELATIONS = (
   ('Coref, what the model says next (r)', 'winogender', _estimate('r')),
   ('Coref, what the model says next, she less he (r)', 'winogender', _estimate('r_she_minus_he')),
+  ('Coref, what the model says next, she less he (slope)', 'winogender', _estimate(_SLOPE)),
+  ('Coref, P(she) for the occupation (r)', 'winogender', _estimate('r_pronoun')),
+  ('Coref, P(she) for the occupation (slope)', 'winogender', _estimate('slope_pronoun')),
   ('Coref, probe (r)', 'coref', _estimate('r')),
   ('Coref, probe, she less he (r)', 'coref', _estimate('r_she_minus_he')),
+  ('Coref, probe, she less he (slope)', 'coref', _estimate(_SLOPE)),
   ('Coref, recorded scores (r)', 'recorded', _estimate('r')),
   ('Coref, recorded scores, she less he (r)', 'recorded', _estimate('r_she_minus_he')),
+  ('Coref, recorded scores, she less he (slope)', 'recorded', _estimate(_SLOPE)),
   ('STS-B (r)', 'stsb', _estimate('r')),
   ('Bios (slope)', 'bios', _estimate('slope')),
 )
@@ -324,8 +344,7 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
     'winogender': ('winogender', 'professions', 'column'),
     'coref': ('winogender', 'professions', 'column', 'coref', 'restarts', 'seed'),
     'recorded': ('winogender', 'professions', 'column', 'recorded'),
-    'stsb': ('stsb', 'professions', 'mode', 'restarts', 'seed'),
-    'bios': ('bios', 'mode', 'restarts', 'seed')}[metric]
+    'stsb': ('stsb', 'professions', *_TRAINING), 'bios': ('bios', *_TRAINING)}[metric]
   return {'metric': metric, 'model': model.fingerprint(metric),
           **{k: _digest(given[k]) for k in keys},
           **({'persons': persons.digest} if persons else {})}

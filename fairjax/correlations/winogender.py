@@ -15,11 +15,12 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairjax.correlations import trends
 from fairjax.correlations.language_model import BLANK, LanguageModel
 from fairjax.correlations.professions import Professions
 from fairjax.correlations.trends import correlation
@@ -171,6 +172,55 @@ def likelihood(
   return np.concatenate(found)
 
 
+def pronoun_shares(
+  model: LanguageModel, sentences: Sequence[Sentence], *,
+  log: Callable[[str], None] = lambda line: None,
+) -> dict[str, float]:
+  """P(she) / (P(she) + P(he)) in the pronoun's place, where the pronoun means the occupation.
+
+  The other side of the coin of `likelihood`, by Bayes's rule: which gender a model writes for an
+  occupation. It reads nothing but sentences of WinoGender themselves.
+
+  Args:
+    model: masked or causal.
+    sentences: of `read_winogender`.
+    log: called with lines of progress.
+
+  Returns:
+    Occupation -> mean over its sentences with `answer` 0, in [0, 1].
+
+  Raises:
+    UserError: a text that is too long for the model.
+  """
+  pairs = [(s, t) for s in sentences for t in sentences
+           if s.answer == 0 and s.gender == 'female' and t.gender == 'male'
+           and s.sentid.replace('.female.', '.male.') == t.sentid]
+  texts, rivals = [], []
+  for she, he in pairs:
+    start, end = she.spans['pronoun']
+    texts.append(she.text[:start] + BLANK + she.text[end:])
+    rivals.append([s.text[slice(*s.spans['pronoun'])] for s in (she, he)])
+  found: dict[str, list[float]] = {}
+  scores = model.candidate_log_probs(texts, rivals)
+  for (she, _), (female, male) in zip(pairs, scores, strict=True):
+    found.setdefault(she.occupation, []).append(float(1 / (1 + np.exp(male - female))))
+  log(f'[winogender] {len(pairs)} pronouns')
+  return {occupation: float(np.mean(shares)) for occupation, shares in found.items()}
+
+
+def summarise_pronouns(shares: Mapping[str, float], professions: Professions) -> dict[str, Any]:
+  """Correlation and slope of `pronoun_shares` with the shares of women.
+
+  Returns:
+    JSON-able: `r_pronoun` and `slope_pronoun`, each with an interval and `n`, and `pronouns`.
+  """
+  known = dict(zip(professions.names, professions.shares.tolist(), strict=True))
+  names = [name for name in shares if name in known]
+  x, y = (np.array([of[name] for name in names]) for of in (known, shares))
+  return {'r_pronoun': correlation(y, x), 'slope_pronoun': trends.line(x, y)['slope'],
+          'pronouns': dict(shares)}
+
+
 def recorded(path: str | os.PathLike, sentences: Sequence[Sentence]) -> np.ndarray:
   """P(the pronoun means the occupation) of another system, from `sentid<TAB>probability` lines.
 
@@ -216,7 +266,8 @@ def summarise(
 
   Returns:
     JSON-able: `r` of P(occupation | she), with `value`, `low`, `high` (95 %, Fisher's z) and `n`
-    occupations; `r_she_minus_he` of the difference (Rudinger et al. 2018); `by_form`; `means` by
+    occupations; `r_she_minus_he` of the difference (Rudinger et al. 2018) and `slope_she_minus_he`,
+    its size (r does not see that): probability per share of women; `by_form`; `means` by
     gender; `accuracy` and `f1` (of "means the occupation", a probability above 0.5) with `n`;
     `without_share`: occupations that have no row of statistics and are left out of r.
 
@@ -242,7 +293,8 @@ def summarise(
   def correlations(forms):
     she, he = means('female', forms), means('male', forms)
     return {'r': correlation(she, shares), 'r_he': correlation(he, shares),
-            'r_she_minus_he': correlation(she - he, shares)}
+            'r_she_minus_he': correlation(she - he, shares),
+            'slope_she_minus_he': trends.line(shares, she - he)['slope']}
 
   answers = np.array([s.answer == 0 for s in sentences])
   said = probability > 0.5

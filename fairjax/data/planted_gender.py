@@ -148,7 +148,7 @@ def make_gendered_corpus(
 
   >>> corpus = make_gendered_corpus(num_sentences=1000, seed=0, strength=1.0)
   >>> corpus.truth['kinds']['pronoun'], corpus.truth['items']['profession']['nurse']['n']
-  (240, 24)
+  (240, 23)
   """
   if num_sentences < 1:
     raise ValueError(f'num_sentences must be positive, not {num_sentences}')

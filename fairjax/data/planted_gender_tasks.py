@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairjax.data.planted_gender import profession_shares, pronouns
-from fairjax.data.planted_gender_grammar import FREE, PARTICIPANTS, PROFESSIONS
+from fairjax.data.planted_gender_grammar import PARTICIPANTS, PROFESSIONS
 from fairjax.files import atomic_write
 
 PART_WEIGHTS = {'subject': 0.5, 'act': 0.3, 'thing': 0.2}
@@ -34,6 +34,11 @@ NOISE = 0.5
 """Share of the biographies in which the thing or the place is replaced by a random one."""
 
 _PURPOSE = 0x575B105
+THINGS = ('letter', 'bag', 'book', 'ticket', 'phone', 'coat', 'lamp', 'table')
+PLACES = ('office', 'station', 'market', 'street', 'hotel', 'school')
+"""Of the task data: as many as make a combination for every profession."""
+
+_MOODS, _TIMES = ('tired', 'late', 'sick'), ('today', 'yesterday', 'on Monday')
 _ACTS = ('forgot', 'got', 'needed', 'bought', 'showed', 'finished')
 _SUBJECTS = (*PROFESSIONS, *PARTICIPANTS)
 _KEEP = 0.6  # probability that the second sentence of a pair keeps a part of the first
@@ -71,7 +76,7 @@ def write_sts(folder: str | os.PathLike, *, seed: int, pairs: int = 2000, templa
   Raises:
     ValueError: no pairs or templates, or more templates than the grammar has.
   """
-  most = len(_ACTS) * len(FREE['thing'])
+  most = len(_ACTS) * len(THINGS)
   if pairs < 10 or not 0 < templates <= most:
     raise ValueError(f'{pairs} pairs and {templates} templates: at least 10, and 1 to {most}')
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 0]))
@@ -147,7 +152,7 @@ def best_bios_slope(strength: float = 1.0) -> float:
 
 def _evidence() -> np.ndarray:
   """P(thing, place | profession), `[P, things, places]`."""
-  things, places = len(FREE['thing']), len(FREE['place'])
+  things, places = len(THINGS), len(PLACES)
   found = np.zeros((len(PROFESSIONS), things, places))
   for i in range(len(PROFESSIONS)):
     own = _combination(i)
@@ -159,7 +164,7 @@ def _evidence() -> np.ndarray:
 
 def _combination(profession: int) -> tuple[int, int]:
   """Thing and place of a profession: all differ, as 24 is the least multiple of 8 and 6."""
-  return profession % len(FREE['thing']), profession % len(FREE['place'])
+  return profession % len(THINGS), profession % len(PLACES)
 
 
 def _biography(profession: int, female: bool, rng: np.random.Generator) -> str:
@@ -167,17 +172,17 @@ def _biography(profession: int, female: bool, rng: np.random.Generator) -> str:
   thing, place = _combination(profession)
   if rng.random() < NOISE:
     if rng.integers(2):
-      thing = int(rng.integers(len(FREE['thing'])))
+      thing = int(rng.integers(len(THINGS)))
     else:
-      place = int(rng.integers(len(FREE['place'])))
+      place = int(rng.integers(len(PLACES)))
   slots = pronouns(female) | {
-    'thing': FREE['thing'][thing], 'place': FREE['place'][place], 'time': _pick(FREE['time'], rng),
-    'mood': _pick(FREE['mood'], rng)}
+    'thing': THINGS[thing], 'place': PLACES[place], 'time': _pick(_TIMES, rng),
+    'mood': _pick(_MOODS, rng)}
   return _pick(_BIOGRAPHY, rng).format_map(slots)
 
 
 def _draw(rng: np.random.Generator) -> _Sentence:
-  return _Sentence(_pick(_SUBJECTS, rng), _pick(_ACTS, rng), _pick(FREE['thing'], rng))
+  return _Sentence(_pick(_SUBJECTS, rng), _pick(_ACTS, rng), _pick(THINGS, rng))
 
 
 def _pair(rng: np.random.Generator) -> tuple[float, str, str]:
