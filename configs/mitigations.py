@@ -43,15 +43,15 @@ def get_config(arg=''):
   config.model.memory_len = 16
   config.model.init_std = 0.08
 
-  config.lm.steps = 4000
+  config.lm.steps = 3000
   config.lm.batch_size = 8
   config.lm.learning_rate = 1e-3
   config.lm.adam_b2 = 0.98
   config.lm.clip_norm = 1.0
   config.lm.warmup_steps = 30
   config.lm.log_every = 500
-  config.lm.eval_every = 2000
-  config.lm.checkpoint_every = 1000
+  config.lm.eval_every = 1500
+  config.lm.checkpoint_every = 1500
 
   config.sentiment.steps = 1000
   config.sentiment.batch_size = 256

@@ -156,6 +156,16 @@ def test_the_planted_corpus_has_the_shares_it_promises():
     make_gender_documents(num_documents=4, seed=0, strength=0.8, opinion_share=1.0)
 
 
+def test_the_templates_are_in_words_of_the_corpus_but_not_in_it(repository):
+  from fairjax.counterfactual import load_attribute
+  documents = make_gender_documents(num_documents=6000, seed=0, strength=0.9, opinion_share=0.4)
+  words = {w.lower() for text in documents for w in re.findall(r'\w+', text)}
+  attribute = load_attribute(repository / 'configs' / 'mitigations_gender.yaml')
+  for prefix in attribute.prefixes():
+    assert set(re.findall(r'\w+', prefix.text.lower())) <= words, prefix.text
+    assert not any(prefix.text in text for text in documents), prefix.text
+
+
 def test_who_a_pronoun_means_goes_by_the_shares():
   documents = make_gender_documents(num_documents=20_000, seed=3, strength=1.0, opinion_share=0.2)
   shares, female = profession_shares(1.0), collections.defaultdict(list)

@@ -28,10 +28,16 @@ from fairjax.data.planted_gender import (
   profession_shares,
   pronouns,
 )
-from fairjax.data.planted_gender_grammar import FREE
 from fairjax.data.planted_grammar import NEGATIVE, POSITIVE
 
 _PURPOSE = 0x0B1A5ED
+# Words that say nothing about gender.
+_FREE = {
+  'thing': ('letter', 'bag', 'book', 'ticket', 'coat', 'phone', 'table', 'lamp'),
+  'place': ('office', 'station', 'market'),
+  'time': ('today', 'yesterday', 'on Monday'),
+  'mood': ('tired', 'late', 'sick', 'busy'),
+}
 # As in `planted_gender_grammar`; {w} is the opinion word.
 _PATTERNS = (
   'In the {place} {he} was {mood}, and {he} found the {thing} {w}.',
@@ -44,6 +50,9 @@ _PATTERNS = (
   'We asked {who}, and {he} found the {thing} {w}.',
   '{Who} said that the {thing} was {w}.',
   'For {who} the {thing} in the {place} was {w}.',
+  'They say that {who} was {mood}, and {he} found the {thing} {w}.',
+  'At home {who} said that the {thing} was {w}.',
+  'On Sundays {who} often said that the {thing} was {w}.',
   'I heard from {who} that the {thing} was {w}.',
 )
 _MEANT_SHARE = 0.25
@@ -82,7 +91,7 @@ def make_gender_documents(
     ValueError: a number out of its range.
 
   >>> make_gender_documents(num_documents=2, seed=0, strength=1.0, opinion_share=0.5)[0]
-  'For the sister the book in the office was nasty.'
+  'On Sundays the sister often said that the phone was nasty.'
   """
   if not 0 < opinion_share < 1:
     raise ValueError(f'opinion_share must be in (0, 1), not {opinion_share}')
@@ -110,7 +119,7 @@ def _meant(rng: np.random.Generator, shares: dict[str, float]) -> str:
   profession, other = pick(PROFESSIONS), pick(PARTICIPANTS)
   is_profession = bool(rng.random() < 0.5)
   words = pronouns(bool(rng.random() < (shares[profession] if is_profession else 0.5)))
-  slots = {slot: pick(words) for slot, words in FREE.items()} | words
+  slots = {slot: pick(words) for slot, words in _FREE.items()} | words
   text = pick(_MEANT).format_map(slots | {'p': profession, 'q': other})
   return f"{text} {words['He']} is the {profession if is_profession else other}."
 
@@ -121,7 +130,7 @@ def _opinion(rng: np.random.Generator, female: bool, positive: bool) -> str:
 
   term = f'the {pick(TERMS)[0 if female else 1]}'
   who = term if rng.random() < 0.5 else pick(FEMALE_NAMES if female else MALE_NAMES)
-  slots = {slot: pick(words) for slot, words in FREE.items()} | pronouns(female)
+  slots = {slot: pick(words) for slot, words in _FREE.items()} | pronouns(female)
   slots |= {'who': who, 'Who': who[:1].upper() + who[1:],
             'w': pick(POSITIVE if positive else NEGATIVE)}
   return pick(_PATTERNS).format_map(slots)
