@@ -193,7 +193,11 @@ def test_every_mesh_trains_the_same_model(text, trained, tmp_path, monkeypatch, 
   monkeypatch.setattr(training, 'make_mesh', lambda config: mesh_of(devices))
   assert train(text, tmp_path / 'mlm') == 0
   one, two = (load_file(d / 'model.safetensors') for d in (trained, tmp_path / 'mlm'))
-  for name in one:
+  # The bias of the keys adds the same to all scores of a query, which a softmax does not see: its
+  # gradient is the rounding of 0, whose sign alone decides Adam's step. Nothing depends on it.
+  seen = [name for name in one if not name.endswith('key.bias')]
+  assert len(seen) == len(one) - 2
+  for name in seen:
     np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
 
 

@@ -202,7 +202,7 @@ def test_the_commands_of_the_readme(folder, monkeypatch, capfd, request):
   assert 'samples' in next(v for k, v in shown.items() if 'measure plan' in k)
   for path in ('runs/quickstart/report/index.html', 'runs/quickstart/report/report.md',
                'reports/ours/report.json', 'out.safetensors', 'human.json', 'gpt2-xl.jsonl',
-               'runs/sst/model.safetensors', 'runs/bert_cda/model.safetensors',
+               'runs/sst/model.safetensors', 'runs/cda/model.safetensors',
                'runs/correlations/correlations.md', 'jobs.jsonl'):
     assert (folder / path).is_file(), path
 
