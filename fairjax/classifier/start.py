@@ -23,7 +23,7 @@ _CLASSES = {'bert': 'BertForSequenceClassification', 'albert': 'AlbertForSequenc
 
 
 class Start(NamedTuple):
-  """A classifier before its first step.
+  """A model before its first step of training: a classifier, or one for masked words.
 
   Attributes:
     config: content of its `config.json`.
@@ -31,7 +31,7 @@ class Start(NamedTuple):
     params: NumPy float32.
     tokenizer: that of its texts.
     files: name -> content of the files that hold the tokenizer.
-    max_length: tokens read of a text.
+    max_length: most tokens of a row.
     fingerprint: of the checkpoint, or 'new'.
   """
 

@@ -34,7 +34,7 @@ def train(
     Preempted: a signal came; all is saved.
   """
   from fairjax.masked.rows import make_rows, special_tokens, tells_words_apart
-  from fairjax.masked.start import Sizes, from_checkpoint, from_scratch
+  from fairjax.masked.start import Sizes, from_checkpoint, from_scratch, with_dropout
   from fairjax.masked.training import Settings, train_masked
   from fairjax.train import StopSignal
   swap = augmentation(options)
@@ -53,7 +53,8 @@ def train(
                   embedding_dim=options.embedding_dim)
     texts = (sentence for document in corpus.train for sentence in document)
     start = from_scratch(texts, sizes, seed=options.seed, log=log)
-  start = start.with_dropout(options.hidden_dropout, options.attention_dropout)
+  start = with_dropout(start, hidden=options.hidden_dropout,
+                       attention=options.attention_dropout)
   length = min(options.max_length, start.max_length)
   special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id,
                            where=options.init or 'the new model')

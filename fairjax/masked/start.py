@@ -5,15 +5,15 @@ import json
 import math
 import pathlib
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
-from fairjax.classifier.start import TOKENIZER_FILES, new_params, new_tokenizer
+from fairjax.classifier.start import TOKENIZER_FILES, Start, new_params, new_tokenizer
 from fairjax.errors import UserError
 from fairjax.files import atomic_write
-from fairjax.pretrained import Architecture, load_pretrained, read_architecture
-from fairjax.pretrained.weights import Params, to_tensors
+from fairjax.pretrained import load_pretrained, read_architecture
+from fairjax.pretrained.weights import to_tensors
 
 _CLASSES = {'bert': 'BertForMaskedLM', 'albert': 'AlbertForMaskedLM'}
 
@@ -40,37 +40,19 @@ class Sizes:
   embedding_dim: int = 0
 
 
-class Start(NamedTuple):
-  """A masked language model before its first step.
+def with_dropout(start: Start, *, hidden: float | None, attention: float | None) -> Start:
+  """The same with other rates, in [0, 1), also in its `config.json`; None leaves one as it is.
 
-  Attributes:
-    config: content of its `config.json`.
-    arch: the same, read.
-    params: NumPy float32.
-    tokenizer: that of its texts.
-    files: name -> content of the files that hold the tokenizer.
-    max_length: most tokens of a row.
-    fingerprint: of the checkpoint, or 'new'.
+  They are the rates a and h of Webster et al. 2020, section 5.1 (W-13).
+
+  Raises:
+    UserError: a rate that is none.
   """
-
-  config: dict[str, Any]
-  arch: Architecture
-  params: Params
-  tokenizer: Any
-  files: dict[str, bytes]
-  max_length: int
-  fingerprint: str
-
-  def with_dropout(self, hidden: float | None, attention: float | None) -> 'Start':
-    """The same with other rates, in [0, 1), also in its `config.json`; None leaves one as it is.
-
-    They are the rates a and h of Webster et al. 2020, section 5.1 (W-13).
-    """
-    given = {name: rate for name, rate in (('hidden_dropout_prob', hidden),
-                                           ('attention_probs_dropout_prob', attention))
-             if rate is not None}
-    config = {**self.config, **given}
-    return self._replace(config=config, arch=read_architecture(config, where='the options'))
+  given = {name: rate for name, rate in (('hidden_dropout_prob', hidden),
+                                         ('attention_probs_dropout_prob', attention))
+           if rate is not None}
+  config = {**start.config, **given}
+  return start._replace(config=config, arch=read_architecture(config, where='the options'))
 
 
 def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:

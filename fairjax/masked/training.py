@@ -17,13 +17,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax import processes
+from fairjax.classifier.start import Start
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
 from fairjax.masked.masking import MaskedRows, Masking
 from fairjax.masked.objective import FreezingAdam, masked_sums
 from fairjax.masked.rows import Rows, special_tokens
-from fairjax.masked.start import Start, check_free, write_model
+from fairjax.masked.start import check_free, write_model
 from fairjax.pretrained.freezing import frozen_words, parse_freeze, trainable_mask
 from fairjax.train import (
   Identity,
