@@ -57,6 +57,20 @@ def test_the_fields_of_the_published_list(tmp_path):
   assert read_bios(written(tmp_path, rows)).splits['train'].texts[0] == 'She helps.'
 
 
+def test_the_text_with_names_and_pronouns_goes_before_the_one_without(tmp_path):
+  """The authors' list holds both; the paper reads the default, non-scrubbed text (W-09)."""
+  both = {'title': 'nurse', 'gender': 'F', 'raw': 'Ann Lee is a nurse. She helps.', 'start_pos': 19,
+          'bio': '_ helps.'}
+  more = [entry('clerk', 'M', 'He.', split='train'), entry('clerk', 'M', 'He.', split='test')]
+
+  def text(**changes):
+    rows = [both | changes | {'split': s} for s in ('train', 'test')]
+    return read_bios(written(tmp_path, rows + more)).splits['train'].texts[0]
+
+  assert text() == 'She helps.' and text(start_pos='19', text='') == 'She helps.'
+  assert text(raw=None) == '_ helps.' and text(hard_text='She files.') == 'She files.'
+
+
 def test_splits_are_drawn_within_cells(tmp_path):
   rows = [entry(p, g, f'{p} {g} {i}') for p in ('a', 'b') for g in 'FM' for i in range(40)]
   found, again = (read_bios(written(tmp_path, rows), seed=s) for s in (0, 0))
@@ -74,6 +88,7 @@ def test_splits_are_drawn_within_cells(tmp_path):
 @pytest.mark.parametrize(('rows', 'message'), [
   ([entry(gender='X')], r":1: gender 'X' is not one of F, M"),
   ([entry(text=' ')], "no 'text' or 'hard_text'"),
+  ([entry(text=None)], "no 'text' or 'hard_text'"),
   ([entry(profession='')], "no 'profession' or 'title'"),
   ([entry(split='eval')], "split 'eval' is not one of train"),
   ([entry(split='train'), entry('clerk')], "some biographies name a 'split' and some do not"),

@@ -21,7 +21,8 @@ SPLITS = ('train', 'dev', 'test')
 SPLIT_SHARES = {'train': 0.65, 'dev': 0.1, 'test': 0.25}
 """Shares of a file without splits, within each profession and gender (De-Arteaga et al. 2019)."""
 
-_PROFESSION, _TEXT = ('profession', 'title'), ('text', 'hard_text', 'bio', 'raw')
+_PROFESSION = ('profession', 'title')
+_TEXT = ('text', 'hard_text', 'raw', 'bio')  # bio: the authors' text without names and pronouns
 _GENDERS = {'f': 1, 'female': 1, '1': 1, 'm': 0, 'male': 0, '0': 0}
 _SPLIT_NAMES = {'train': 'train', 'dev': 'dev', 'valid': 'dev', 'validation': 'dev', 'val': 'dev',
                 'test': 'test'}
@@ -62,10 +63,12 @@ class BiosData(NamedTuple):
 def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
   """Reads a file, or a folder of `train`, `dev` (or `valid`) and `test` files.
 
-  Fields: `profession` (or `title`), `gender` (F, female, 1; M, male, 0), the text (`text`,
-  `hard_text`, `bio`, or `raw`, whose first `start_pos` characters, which name the profession, are
-  cut off as its authors do), and, in a single file, `split`. A file without splits is split by the
-  seed, within each profession and gender.
+  Fields: `profession` (or `title`), `gender` (F, female, 1; M, male, 0), the text, and, in a single
+  file, `split`. A file without splits is split by the seed, within each profession and gender.
+
+  The text is the first there is of `text`, `hard_text`, `raw`, whose first `start_pos` characters,
+  which name the profession, are cut off as its authors do, and `bio`, in which the authors have
+  replaced names and pronouns by `_`; the paper reads the text as it was (W-09).
 
   Raises:
     UserError: unreadable, a pickle, or a line with its number that lacks something; a split without
@@ -155,11 +158,11 @@ def _row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     raise UserError(f"{where}: gender {row.get('gender')!r} is not one of F, M, female, male, 1 "
                     '(female), 0 (male), which is what the measure knows')
   text = str(_field(row, _TEXT, where))
-  if 'raw' in row and not any(name in row for name in _TEXT[:3]):
-    start = row.get('start_pos', 0)
-    if not isinstance(start, int) or not 0 <= start < len(text):
-      raise UserError(f'{where}: start_pos {start!r} lies outside the text')
-    text = text[start:]
+  if _first(row, _TEXT) == 'raw':
+    start = str(row.get('start_pos', 0))
+    if not start.isdecimal() or not int(start) < len(text):
+      raise UserError(f'{where}: start_pos {start} lies outside the text')
+    text = text[int(start):]
   if not text.strip():
     raise UserError(f'{where}: the text is empty')
   split = row.get('split')
@@ -170,10 +173,15 @@ def _row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _field(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:
-  for name in names:
-    if str(row.get(name, '')).strip():
-      return row[name]
-  raise UserError(f"{where}: no {' or '.join(repr(n) for n in names)} ({_FORM})")
+  name = _first(row, names)
+  if name is None:
+    raise UserError(f"{where}: no {' or '.join(repr(n) for n in names)} ({_FORM})")
+  return row[name]
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+  """The first of the names that is not empty in a row."""
+  return next((n for n in names if row.get(n) is not None and str(row[n]).strip()), None)
 
 
 def _draw_splits(rows: list[dict[str, Any]], seed: int) -> None:
