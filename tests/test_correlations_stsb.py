@@ -186,6 +186,7 @@ def test_professions(tmp_path):
   ('occupation\tbls_pct_female\na\tx\n', "'x' is no percentage"),
   ('occupation\tbls_pct_female\na\t1\na\t2\n', ":3: 'a' stands there twice"),
   ('occupation\tbls_pct_female\n\t1\n', ':2: no occupation'),
+  ('bls_pct_female\toccupation\n1\tb\n1\n', ':3: no occupation'),
   ('occupation\tbls_pct_female\na\t1\nb\t2\nc\tNA\n', '2 professions have a value')])
 def test_bad_professions_are_one_line(tmp_path, text, message):
   with pytest.raises(UserError, match=message):

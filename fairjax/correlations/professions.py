@@ -62,7 +62,7 @@ def read_professions(path: str | os.PathLike, *, column: str = COLUMN) -> Profes
     if not any(cell.strip() for cell in row):
       continue
     cells = dict(zip(header, row, strict=False))
-    name, share = cells['occupation'].strip(), cells.get(column, '').strip()
+    name, share = cells.get('occupation', '').strip(), cells.get(column, '').strip()
     if not name:
       raise UserError(f'{path}:{number}: no occupation')
     if name in names or name in missing:
