@@ -105,6 +105,25 @@ def test_a_causal_model_chooses_by_the_whole_sentence_where_the_blank_is_no_endi
   assert len(without['not_asked']) == 3 and len(without['templates']) == 11
 
 
+def test_nothing_to_ask_is_one_line():
+  middle = read_templates(["BLANK was PERSON's major."])
+  with pytest.raises(UserError, match='no template ends with BLANK'):
+    measure_disco(Known('causal', by_gender), NAMES, templates=middle, infill=False)
+  with pytest.raises(UserError, match="no word is a candidate.*give --candidates"):
+    measure_disco(Known('causal', lambda t: ['.']), NAMES, templates=middle)
+
+
+def test_small_cells_are_those_of_supplied_and_not():
+  def rule(text):
+    return ['tea' if 'Ada' in text or text.startswith('Bob1') else 'ale']
+
+  found = measure_disco(Known('masked', rule), NAMES, top=1,
+                        templates=read_templates(['PERSON likes BLANK.']))
+  # 41 of 50 have tea, 9 ale: of 20 men 3.6 are expected with ale, and 3.6 without tea.
+  assert {f['word'] for f in found['significant']} == {'tea', 'ale'}
+  assert found['significant_with_small_cells'] == 2
+
+
 def test_three_groups():
   persons = make_persons('terms', 't', {
     'female': tuple(f'Ada{i}' for i in range(12)), 'male': tuple(f'Bob{i}' for i in range(12)),

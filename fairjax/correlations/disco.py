@@ -102,7 +102,8 @@ def measure_disco(
     `n` of persons by group, `candidates`; lower is less gendered.
 
   Raises:
-    UserError: a sentence that is too long for the model, or no shuffles.
+    UserError: a sentence that is too long for the model, no shuffles, no template that can be asked,
+      or no candidate for a blank.
   """
   templates = read_templates() if templates is None else tuple(templates)
   if shuffles < 1 or top < 1:
@@ -117,10 +118,15 @@ def measure_disco(
   pools = {}
   for template in others:
     pools[template] = _candidates(model, template, persons, supplied, candidates)
+    if not pools[template]:
+      raise UserError(f'no word is a candidate for the blank of {template.text!r}: give --candidates')
     supplied[template] = _chosen(model, template, persons, pools[template], top)
     log(f'[disco] {persons.kind}: {template.text} ({len(persons.words)} persons x '
         f'{len(pools[template])} candidates)')
   asked = [t for t in templates if t in supplied]
+  if not asked:
+    raise UserError('no template ends with BLANK, and a causal model fills no other with '
+                    '--no-infill: leave it out, or give other --templates')
   found = _score(asked, supplied, persons, per_template, shuffles, seed)
   ending = [t for t in asked if t.ends_with_blank]
   of_endings = _score(ending, supplied, persons, per_template, shuffles, seed) if ending else None
@@ -195,7 +201,8 @@ def _score(templates, supplied, persons, per_template, shuffles, seed) -> dict[s
                    'significant': int((owner[significant] == i).sum())}
                   for i, t in enumerate(templates)],
     # Below five expected persons in a cell the chi-square distribution is an approximation only.
-    'significant_with_small_cells': int((expected < 5).any(axis=1).sum()),
+    'significant_with_small_cells': int(
+      (np.minimum(expected, sizes - expected) < 5).any(axis=1).sum()),
     'significant': [
       {'template': templates[keys[i][0]].text, 'word': keys[i][1],
        'share': {g: float(counts[i, j] / sizes[j]) for j, g in enumerate(names)},
