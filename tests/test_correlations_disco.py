@@ -11,7 +11,9 @@ from fairjax.correlations.persons import (
   Persons,
   builtin_names,
   make_persons,
+  names_from,
   read_persons,
+  terms_from,
 )
 from fairjax.errors import UserError
 
@@ -174,6 +176,28 @@ def test_lists_of_persons(tmp_path):
   assert persons.most(2).groups.count('male') == 2 and persons.digest != persons.most(2).digest
   names = builtin_names()
   assert names.given == {'male': 17, 'female': 17} and 'Emma' in names.words
+
+
+def test_groups_may_have_any_name(tmp_path):
+  path = tmp_path / 'names.txt'
+  path.write_text('# a list\nAda\tF\nEve\tF\nBob\tM\nTom\tM\nAnn\tF\n')
+  assert names_from([str(path)]).given == {'F': 3, 'M': 2}
+
+
+def test_pairs_may_hold_male_and_female(tmp_path, test_data):
+  path = tmp_path / 'pairs.txt'
+  path.write_text('king\tqueen\nmonk\tnun\nmale\tfemale\n')
+  assert terms_from(str(path)).given == {'female': 3, 'male': 3}
+  found = terms_from(str(test_data / 'bias' / 'zhao2018' / 'generalized_swaps.txt'))
+  assert {'male', 'actor'} <= set(found.words) and set(found.given) == {'female', 'male'}
+
+
+def test_pronouns_are_no_nouns(tmp_path):
+  path = tmp_path / 'pairs.txt'
+  path.write_text('king\tqueen\nhe\tshe\nhis\ther\nmonk\tnun\n')
+  found = terms_from(str(path))
+  assert found.words == ('queen', 'nun', 'king', 'monk')
+  assert found.given == {'female': 4, 'male': 4}  # so that "2 of 4" is printed
 
 
 def test_names_by_their_initials():

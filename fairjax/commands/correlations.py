@@ -31,7 +31,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                      'Huang et al. 2020')
   disco.add_argument('--terms', metavar='FILE[,FILE]',
                      help='noun<TAB>group, or pairs of words (see fairjax cda), or a male and a '
-                     'female file; default: nouns of the built-in pairs')
+                     'female file; default: built-in nouns')
   disco.add_argument('--initials', metavar='RANGES', help='names by their first letters, a score '
                      'for each range, e.g. A-M,N-Z (W-16)')
   disco.add_argument('--persons', type=int, default=100, metavar='N',

@@ -14,6 +14,7 @@ from fairjax.errors import UserError
 from fairjax.files import read_text_lines
 
 _GROUPS = ('female', 'male', 'neutral')
+_PRONOUNS = frozenset('he him his himself she her hers herself'.split())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +176,8 @@ def names_from(paths: Sequence[str]) -> Persons:
 def terms_from(paths: str | None) -> Persons:
   """Nouns: the built-in ones without a path, `noun<TAB>group` lines, or pairs of words.
 
+  Pronouns among the pairs are no nouns: they are counted in `given` only.
+
   Args:
     paths: a file, or a male and a female one with a comma between them.
 
@@ -192,9 +195,17 @@ def terms_from(paths: str | None) -> Persons:
     raise UserError(f'--terms={paths}: give one file, or a male and a female one')
   from fairjax.counterfactual.word_pairs import read_word_pairs
   pairs = read_word_pairs(*files)
-  return make_persons('terms', pairs.source, {'female': pairs.female, 'male': pairs.male})
+  given = {'female': pairs.female, 'male': pairs.male}
+  nouns = {g: tuple(w for w in words if w not in _PRONOUNS) for g, words in given.items()}
+  return dataclasses.replace(make_persons('terms', pairs.source, nouns),
+                             given={g: len(words) for g, words in given.items()})
 
 
 def _lists_groups(path: str) -> bool:
-  """Whether the lines of a file are `word<TAB>group`."""
-  return any(line.rpartition('\t')[2].strip().lower() in _GROUPS for line in read_text_lines(path))
+  """Whether the lines of a file are `word<TAB>group`: a group has several words, a partner one.
+
+  Pairs of words may hold male and female themselves.
+  """
+  rows = [line.split('\t') for line in read_text_lines(path) if not line.startswith('#')]
+  groups = [row[1].strip().lower() for row in rows if len(row) == 2]
+  return bool(groups) and (set(groups) <= set(_GROUPS) or len(groups) >= 2 * len(set(groups)))
