@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fairjax.correlations import coref_probe
 from fairjax.correlations.coref_data import read_pairs
 from fairjax.correlations.coref_probe import ProbeSettings, probe_winogender, train_probe
 from fairjax.correlations.language_model import LanguageModel, TokenFeatures
@@ -264,3 +265,22 @@ def test_the_probe_answers_for_every_sentence_and_seed(sentences, tmp_path):
   assert all((p <= 1).all() for p in found)
   # The probe knows that "he" is the smith and "she" the weaver: all that these pairs teach.
   assert [q['n'] for q in quality] == [12, 12] and quality[0]['f1'] > 0.9
+
+
+def test_the_probe_is_asked_about_mentions_of_the_form_that_it_learned(
+    sentences, tmp_path, monkeypatch):
+  """With their article: other spans have other states, and the probe has never seen those."""
+  winobias(tmp_path)
+  pairs, asked = read_pairs(tmp_path, 'train'), []
+  own = coref_probe.pair_features
+
+  def features(model, texts, spans):
+    asked.append([text[slice(*second)] for text, (_, second) in zip(texts, spans, strict=True)])
+    return own(model, texts, spans)
+
+  monkeypatch.setattr(coref_probe, 'pair_features', features)
+  probe_winogender(Talker(), pairs, pairs, sentences, seeds=(0,),
+                   settings=ProbeSettings(hidden=4, steps=2, batch_size=4))
+  assert {m.partition(' ')[0].lower() for mentions in asked for m in mentions} == {'the'}
+  assert asked[2] == [f'{"The" if s.text.startswith("The " + s.occupation) else "the"} '
+                      f'{s.occupation}' for s in sentences]

@@ -1,12 +1,14 @@
 """A coreference probe: a two-layer MLP on the frozen states of two mentions (W-05, W-06).
 
 Webster et al. 2020 follow Tenney et al. 2019 (edge probing). The states of a mention are averaged
-over its tokens, where Tenney et al. learn the weights of that average.
+over its tokens, where Tenney et al. learn the weights of that average. A mention begins with its
+article, in the pairs that are learned as in WinoGender's sentences.
 
 Letters: R pairs, D model width, F features of a pair (3 D).
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from fairjax.correlations.winogender import Sentence
 from fairjax.errors import UserError
 
 _TEXTS_AT_A_TIME = 512
+_ARTICLE = re.compile(r'\b(?:the|an?) $', re.I)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +63,16 @@ def pair_features(
       a, b = states.span(*first), states.span(*second)
       rows.append(np.concatenate([a, b, a * b]))
   return np.array(rows, np.float32)
+
+
+def with_article(text: str, span: Span) -> Span:
+  """The span with the article before it, as mentions are marked in WinoBias and OntoNotes.
+
+  >>> with_article('So the nurse left.', Span(7, 12))
+  Span(start=3, end=12)
+  """
+  article = _ARTICLE.search(text[:span.start])
+  return span if article is None else Span(article.start(), span.end)
 
 
 def train_probe(
@@ -138,7 +151,8 @@ def probe_winogender(
   sets = {name: pair_features(model, [p.text for p in pairs], [(p.first, p.second) for p in pairs])
           for name, pairs in (('train', train), ('test', test))}
   asked = pair_features(model, [s.text for s in sentences],
-                        [(s.spans['pronoun'], s.spans['occupation']) for s in sentences])
+                        [(s.spans['pronoun'], with_article(s.text, s.spans['occupation']))
+                         for s in sentences])
   same = {name: np.array([p.same for p in pairs])
           for name, pairs in (('train', train), ('test', test))}
   found, quality = [], []
