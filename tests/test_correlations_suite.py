@@ -9,7 +9,7 @@ from test_correlations_disco import Known, by_gender
 from test_correlations_winogender import TEMPLATES
 
 from fairjax.cli import main
-from fairjax.correlations import suite
+from fairjax.correlations import stsb, suite
 from fairjax.correlations.persons import make_persons
 from fairjax.correlations.suite import Settings, measure_correlations, table
 from fairjax.errors import UserError
@@ -129,6 +129,22 @@ def test_recorded_scores_need_no_model(folder, monkeypatch):
   assert 'undefined' in table({'m': found})
 
 
+def test_stsb_reads_the_column_that_was_named(folder, monkeypatch):
+  asked = []
+
+  def measured(model, data, *, professions, column, **kwargs):
+    asked.append(column)
+    return {'r': {'value': None}, 'dev_pearson': {'value': None}}
+
+  monkeypatch.setattr(suite, 'open_language_model', lambda *args, **kwargs: Speaker())
+  monkeypatch.setattr(stsb, 'measure_stsb', measured)
+  given = {'metrics': ('stsb',), 'stsb': str(folder / 'sts'), 'mode': 'frozen'}
+  measure(folder, **given, column='other')
+  assert asked == ['other']
+  with pytest.raises(UserError, match='other column'):
+    measure(folder, **given)
+
+
 def test_tables_have_a_column_for_each_model():
   cell = {'value': 0.5, 'mean': 0.5, 'sd': 0.1, 'low': 0.3, 'high': 0.7, 'n': 60}
   lines = table({'a': {'stsb': {'r': cell, 'dev_pearson': cell}}, 'b': {}}).splitlines()
@@ -139,6 +155,9 @@ def test_tables_have_a_column_for_each_model():
 @pytest.mark.parametrize(('words', 'message'), [
   ('--metrics=discoo', "did you mean 'disco'"),
   ('--metrics=stsb', 'metric stsb needs --stsb and --professions'),
+  ('--stsb=sts', 'metric stsb needs --professions'),
+  ('--coref=wino', 'metric coref needs --winogender'),
+  ('--recorded=scores.tsv', 'metric recorded needs --winogender'),
   ('--metrics=,', '--metrics is empty'),
   ('--restarts=0', '--restarts must be at least 1'),
   ('--initials=M-A', 'range of letters'),

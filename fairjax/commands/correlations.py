@@ -91,10 +91,15 @@ def _correlations(options: argparse.Namespace) -> None:
 
 
 def _metrics(options: argparse.Namespace) -> tuple[str, ...]:
-  """What is asked for, or what data are given for."""
-  if options.metrics is None:
-    return tuple(m for m, needs in _NEEDS.items() if all(getattr(options, n) for n in needs))
-  chosen = tuple(dict.fromkeys(m.strip() for m in options.metrics.split(',') if m.strip()))
+  """What is asked for, or what data are given for.
+
+  Raises:
+    UserError: an unknown metric, none, or one whose data are given in part.
+  """
+  if options.metrics is None:  # a metric has the name of the option of its own data
+    chosen = tuple(m for m, needs in _NEEDS.items() if not needs or getattr(options, m))
+  else:
+    chosen = tuple(dict.fromkeys(m.strip() for m in options.metrics.split(',') if m.strip()))
   for metric in chosen:
     if metric not in _NEEDS:
       raise unknown_name('metric', metric, _NEEDS)

@@ -25,6 +25,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   tune.add_argument('--stsb', metavar='DIR', help='folder of sts-train, sts-dev and sts-test')
   tune.add_argument('--professions', metavar='FILE',
                     help='tab-separated: occupation, bls_pct_female')
+  tune.add_argument('--column', default='bls_pct_female', help='of --professions')
   tune.add_argument('--freeze', default='none', metavar='WORDS',
                     help='comma-separated: none, embedding, a number of layers, all')
   tune.add_argument('--points', type=int, default=6, help='of each curve; 0: ends only')
@@ -71,8 +72,8 @@ def _finetune(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
   rate = 2e-5 if options.learning_rate is None else options.learning_rate
   result = measure_resilience(
     options.model, options.stsb, options.output, professions=options.professions,
-    freezes=options.freeze.split(','), points=options.points, restarts=options.restarts,
-    seed=options.seed, curve_templates=options.curve_templates, log=log_line,
+    column=options.column, freezes=options.freeze.split(','), points=options.points,
+    restarts=options.restarts, seed=options.seed, curve_templates=options.curve_templates, log=log_line,
     recipe=Recipe(options.epochs, options.batch_size, rate, seed=options.seed))
   plot_resilience(pathlib.Path(options.output) / 'resilience', runs=result['runs'])
   return result, finetune_words(result)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.correlations.professions import read_professions
+from fairjax.correlations.professions import COLUMN, read_professions
 from fairjax.correlations.stsb import (
   SPLITS,
   default_recipe,
@@ -44,9 +44,9 @@ def curve_steps(total: int, points: int) -> tuple[int, ...]:
 
 def measure_resilience(
   model: str | os.PathLike, data: str | os.PathLike, output: str | os.PathLike, *,
-  professions: str | os.PathLike, freezes: Sequence[str] = ('none',), points: int = 6,
-  recipe: Any = None, restarts: int = 5, seed: int = 0, curve_templates: int = _CURVE_TEMPLATES,
-  log: Callable[[str], None],
+  professions: str | os.PathLike, column: str = COLUMN, freezes: Sequence[str] = ('none',),
+  points: int = 6, recipe: Any = None, restarts: int = 5, seed: int = 0,
+  curve_templates: int = _CURVE_TEMPLATES, log: Callable[[str], None],
 ) -> dict[str, Any]:
   """Fine-tunes with several parts frozen and follows accuracy and correlation.
 
@@ -55,6 +55,7 @@ def measure_resilience(
     data: folder of the STS benchmark.
     output: folder; the same call goes on after what is finished there.
     professions: file of `read_professions`.
+    column: of that file, the shares of women.
     freezes: words of `pretrained.freezing`, e.g. 'none', 'embedding', '2'.
     points: of each curve, besides step 0; 0: ends only.
     recipe: `finetune.Recipe`; None: BERT's.
@@ -79,7 +80,7 @@ def measure_resilience(
   output = pathlib.Path(output)
   recipe = recipe or default_recipe('full', seed=seed)
   # What is wrong with the files, or a word, must not wait for the trainings before it.
-  read_professions(professions)
+  read_professions(professions, column=column)
   rows = [len(read_pairs(find_split(data, split)).first) for split in SPLITS][0]
   steps = curve_steps(-(-rows // recipe.batch_size) * recipe.epochs, points)
   for freeze in freezes:
@@ -89,7 +90,7 @@ def measure_resilience(
     log(f'[resilience] freeze {freeze}')
     curve = tuple(s for s in steps if s) if freeze == 'all' else steps
     runs.append(measure_stsb(
-      model, data, professions=professions, mode='full', freeze=freeze, recipe=recipe,
+      model, data, professions=professions, column=column, mode='full', freeze=freeze, recipe=recipe,
       restarts=restarts, seed=seed, folder=output / f'freeze-{freeze}', curve=curve,
       curve_templates=curve_templates, log=log))
   result = {'task': 'resilience', 'model': runs[0]['model'], 'runs': runs}

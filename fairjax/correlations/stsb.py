@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairjax.correlations.professions import Professions, read_professions
+from fairjax.correlations.professions import COLUMN, Professions, read_professions
 from fairjax.correlations.trends import correlation, over_restarts
 from fairjax.counterfactual.attributes import article_by_letter
 from fairjax.errors import UserError
@@ -178,8 +178,8 @@ def bias_of(scores: np.ndarray, professions: Professions) -> dict[str, Any]:
 
 
 def measure_stsb(
-  model: Any, data: str | os.PathLike, *, professions: str | os.PathLike, mode: str = 'full',
-  freeze: str = 'none', name: str = 'baseline', recipe: Any = None, restarts: int = 5,
+  model: Any, data: str | os.PathLike, *, professions: str | os.PathLike, column: str = COLUMN,
+  mode: str = 'full', freeze: str = 'none', name: str = 'baseline', recipe: Any = None, restarts: int = 5,
   seed: int = 0, folder: str | os.PathLike | None = None, curve: Sequence[int] = (),
   curve_templates: int = 0, log: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -189,6 +189,7 @@ def measure_stsb(
     model: a directory or an open `LanguageModel`; see `tasks.open_learner`.
     data: folder of the public files.
     professions: file of `read_professions`.
+    column: of that file, the shares of women.
     mode: 'full' or 'frozen'.
     freeze: of 'full', what does not move.
     name: of a workdir, which of its models.
@@ -210,7 +211,7 @@ def measure_stsb(
   """
   from fairjax.correlations.tasks import open_learner
   from fairjax.finetune import Inputs, Labelled, run_restarts
-  known = read_professions(professions)
+  known = read_professions(professions, column=column)
   splits = {split: read_pairs(find_split(data, split)) for split in SPLITS}
   templates = select_templates(splits['test'])
   if not templates:

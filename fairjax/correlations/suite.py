@@ -174,7 +174,8 @@ def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
   common = {'mode': mode, 'recipe': recipe, 'name': model.name, 'restarts': settings.restarts,
             'seed': settings.seed, 'folder': folder / metric, 'log': log}
   if metric == 'stsb':
-    return measure_stsb(model.folder, settings.stsb, professions=settings.professions, **common)
+    return measure_stsb(model.folder, settings.stsb, professions=settings.professions,
+                        column=settings.column, **common)
   from fairjax.correlations.bios import measure_bios
   return measure_bios(model.folder, settings.bios, **common)
 
@@ -344,7 +345,7 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
     'winogender': ('winogender', 'professions', 'column'),
     'coref': ('winogender', 'professions', 'column', 'coref', 'restarts', 'seed'),
     'recorded': ('winogender', 'professions', 'column', 'recorded'),
-    'stsb': ('stsb', 'professions', *_TRAINING), 'bios': ('bios', *_TRAINING)}[metric]
+    'stsb': ('stsb', 'professions', 'column', *_TRAINING), 'bios': ('bios', *_TRAINING)}[metric]
   return {'metric': metric, 'model': model.fingerprint(metric),
           **{k: _digest(given[k]) for k in keys},
           **({'persons': persons.digest} if persons else {})}
