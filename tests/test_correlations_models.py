@@ -85,6 +85,22 @@ def test_masked_fills_are_the_best_pieces_at_the_mask(masked):
     np.testing.assert_allclose([f.log_prob for f in fills], row[best], atol=2e-5)
 
 
+def test_the_mask_of_an_albert_takes_the_space_before_it(tmp_path):
+  """The published files say so (lstrip); a piece for that space was never seen in training."""
+  folder = tmp_path / 'albert'
+  shutil.copytree(GOLDEN / 'albert_mlm', folder)
+  content = json.loads((folder / 'tokenizer.json').read_text())
+  for token in content['added_tokens']:
+    token['lstrip'] = token['content'] == '[MASK]'
+  (folder / 'tokenizer.json').write_text(json.dumps(content))
+  model = open_language_model(folder)
+  tokens = model._tokenizer.encode(fill_in(TEXTS[1], '[MASK]')).tokens
+  place = next(i for i, token in enumerate(tokens) if '[MASK]' in token)
+  assert tokens[place - 1].strip('\u2581')  # the end of "was"
+  space = model._tokenizer.token_to_id('\u2581')
+  assert space is not None and space in model._special  # stands for no text: never a fill
+
+
 def test_masked_candidates_are_read_piece_by_piece(masked):
   words = ['clerk', 'happy farmer']
   (found,) = masked.candidate_log_probs(TEXTS[:1], [words])

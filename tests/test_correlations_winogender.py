@@ -232,6 +232,9 @@ def test_pairs_of_ontonotes(tmp_path):
            for p in read_pairs(tmp_path, 'train')}
   assert found == {('The smith', 'his', True), ('The smith', 'his dog', False),
                    ('his', 'his dog', False)}
+  # The release has the same documents with automatic columns too: they are not read twice.
+  (folder / 'a.v4_auto_conll').write_text((folder / 'a.v4_gold_conll').read_text())
+  assert len(read_pairs(tmp_path, 'train')) == 3
   with pytest.raises(UserError, match='test'):
     read_pairs(tmp_path, 'test')
   (folder / 'a.v4_gold_conll').write_text('a 0 0 The X (1\na 0 1 end X -\n\n')

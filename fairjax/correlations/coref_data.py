@@ -31,7 +31,8 @@ def read_pairs(path: str | os.PathLike, split: str) -> list[MentionPair]:
 
   Args:
     path: a folder with WinoBias's files (`*.txt.dev`, `*.txt.test`), or with `train`, `dev` and
-      `test` folders of `*conll` files.
+      `test` folders of `*conll` files; where some are named `*gold_conll`, as beside the `*auto_conll`
+      of CoNLL 2012, only those are read.
     split: 'train' (of WinoBias its dev files) or 'test'.
 
   Raises:
@@ -39,7 +40,7 @@ def read_pairs(path: str | os.PathLike, split: str) -> list[MentionPair]:
   """
   path = pathlib.Path(path)
   wino = sorted(path.glob(f"*stereotyped*.txt.{'dev' if split == 'train' else 'test'}"))
-  conll = sorted((path / split).rglob('*conll'))
+  conll = sorted((path / split).rglob('*gold_conll')) or sorted((path / split).rglob('*conll'))
   if wino:
     pairs = _winobias(wino, sorted(path.glob('*stereotyped*.txt.*')))
   elif conll:

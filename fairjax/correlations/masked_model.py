@@ -38,10 +38,12 @@ class MaskedModel(LanguageModel):
     self._mask_id = self._tokenizer.token_to_id('[MASK]')
     if self._mask_id is None:
       raise UserError(f'{model.directory}: the tokenizer has no [MASK]')
-    # Some files list it as a word only: inside a text it would be taken apart.
-    self._tokenizer.add_special_tokens(['[MASK]'])
+    if self._mask_id not in self._tokenizer.get_added_tokens_decoder():
+      # Some files list it as a word only: inside a text it would be taken apart. Where it is added
+      # already it stays as it is: that of ALBERT takes the space before it, no piece of its own.
+      self._tokenizer.add_special_tokens(['[MASK]'])
     added = self._tokenizer.get_added_tokens_decoder()
-    named = [i for i in map(self._tokenizer.token_to_id, _SPECIAL) if i is not None]
+    named = [i for i in map(self._tokenizer.token_to_id, (*_SPECIAL, '\u2581')) if i is not None]
     self._special = np.array(
       sorted({*named, *(i for i, token in added.items() if token.special)}), np.int32)
     self._unknown_ids = [i for i in map(self._tokenizer.token_to_id, ('[UNK]', '<unk>'))
