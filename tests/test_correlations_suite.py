@@ -111,6 +111,13 @@ def test_other_settings_are_refused_by_name(folder, speaker, change):
     measure(folder, **changes)
 
 
+def test_an_output_that_is_no_folder_is_said_before_anything_is_measured(folder, speaker):
+  (folder / 'out').write_text('')
+  with pytest.raises(UserError, match='out cannot be written'):
+    measure(folder)
+  assert speaker.calls == 0
+
+
 def test_two_models_of_one_name(folder, speaker):
   with pytest.raises(UserError, match='two models are called model'):
     measure_correlations(['a/model', 'b/model'], settings(folder), output=folder / 'out', log=print)

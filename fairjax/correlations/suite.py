@@ -31,7 +31,7 @@ from fairjax.correlations.winogender import (
   templates_file,
 )
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, read_text_lines, write_json
+from fairjax.files import FolderLock, atomic_write, read_text_lines, write_json
 
 _SLOPE = 'slope_she_minus_he'
 _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
@@ -108,22 +108,23 @@ def measure_correlations(
   output = pathlib.Path(output)
   names = _model_names(models)
   found: dict[str, dict[str, Any]] = {}
-  for spec, name in zip(models, names, strict=True):
-    model = _Model(spec)
-    found[name] = {}
-    for metric in settings.metrics:
-      parts = [(metric, None)]
-      if metric == 'disco':
-        parts = [(f"disco_{p.title.lower().replace(' ', '_')}", p) for p in settings.persons]
-      for part, persons in parts:
-        found[name][part] = _kept(
-          output / name / f'{part}.json', _identity(model, metric, settings, persons), log,
-          functools.partial(_measure, model, metric, settings, persons, output / name, log))
-  result = {'found': found, 'models': dict(zip(names, models, strict=True)),
-            'settings': _json(settings)}
-  write_json(output / 'correlations.json', result)
-  with atomic_write(output / 'correlations.md') as file:
-    file.write(table(found).encode('utf-8'))
+  with FolderLock(output, log):
+    for spec, name in zip(models, names, strict=True):
+      model = _Model(spec)
+      found[name] = {}
+      for metric in settings.metrics:
+        parts = [(metric, None)]
+        if metric == 'disco':
+          parts = [(f"disco_{p.title.lower().replace(' ', '_')}", p) for p in settings.persons]
+        for part, persons in parts:
+          found[name][part] = _kept(
+            output / name / f'{part}.json', _identity(model, metric, settings, persons), log,
+            functools.partial(_measure, model, metric, settings, persons, output / name, log))
+    result = {'found': found, 'models': dict(zip(names, models, strict=True)),
+              'settings': _json(settings)}
+    write_json(output / 'correlations.json', result)
+    with atomic_write(output / 'correlations.md') as file:
+      file.write(table(found).encode('utf-8'))
   return result
 
 
