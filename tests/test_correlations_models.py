@@ -215,6 +215,11 @@ def test_folders_that_are_no_model(tmp_path):
     open_language_model(tmp_path)
 
 
+def test_a_single_model_has_no_models_by_name():
+  with pytest.raises(UserError, match='leave @country-embedding-10 out'):
+    open_language_model(GOLDEN / 'bert_mlm', model='country-embedding-10')
+
+
 def test_spaces_around_punctuation_keep_the_places():
   text = 'The boss\'s well-known plan ("late"), she said.'
   spaced, places = space(text)

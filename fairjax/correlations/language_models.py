@@ -28,7 +28,8 @@ def open_language_model(
     features_only: a BERT or ALBERT need not have the head for masked words then.
 
   Raises:
-    UserError: no such folder or model, or one without the head that is needed.
+    UserError: no such folder or model, a name of a model for what is no workdir, or one without the
+      head that is needed.
   """
   path = pathlib.Path(path)
   config = path / 'config.json'
@@ -39,6 +40,8 @@ def open_language_model(
     content = json.loads(config.read_text(encoding='utf-8'))
   except (OSError, ValueError) as e:
     raise UserError(f'{config} cannot be read ({e})') from None
+  if model != 'baseline' and not _is_workdir(path):
+    raise UserError(f'{path} is a single model, no workdir: leave @{model} out')
   if isinstance(content, dict) and 'model_type' in content:
     from fairjax.pretrained import load_pretrained
     if content['model_type'] == 'gpt2':
@@ -65,7 +68,7 @@ def _gpt2(model: Any) -> CausalModel:
 def _own(path: pathlib.Path, name: str, spaced: bool | None) -> CausalModel:
   """A Transformer-XL of a workdir or of an exported folder."""
   from fairjax.model import TransformerXL, init_memory
-  if (path / 'data' / 'vocabulary').is_dir():
+  if _is_workdir(path):
     from fairjax.job.checkpoint import open_checkpoint
     checkpoint = open_checkpoint(path, name, log=lambda line: None)
     config, vocabulary, params = (
@@ -92,3 +95,8 @@ def _own(path: pathlib.Path, name: str, spaced: bool | None) -> CausalModel:
     logits=logits, max_length=max(config.segment_len, 128),
     spaced=vocabulary.kind == 'word' if spaced is None else spaced,
     offsets=vocabulary.encode_with_offsets)
+
+
+def _is_workdir(path: pathlib.Path) -> bool:
+  """Whether a folder is that of a run, which may hold several models."""
+  return (path / 'data' / 'vocabulary').is_dir()
