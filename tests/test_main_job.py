@@ -376,6 +376,11 @@ def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys
   assert json.loads((output / 'relearn/DONE').read_text())['identity']['parent'] == digest
   assert main([*command, '--json']) == 0
   assert json.loads(capsys.readouterr().out) == result
+  # Points of one curve are measured in one way: the earlier ones are not measured again.
+  for other, word in (('--samples=21', 'samples'), ('--scorer=vader', 'scorer')):
+    assert main([*command, other]) == 2
+    assert f'measured with other {word}' in capsys.readouterr().err
+  assert json.loads((output / 'relearning.json').read_text()) == result
   assert main([*command[:4], f'--output={finished}/x']) == 2
   assert 'lies in the workdir' in capsys.readouterr().err
   assert main([c.replace('embedding-10', 'embedding-1') for c in command]) == 2

@@ -1,7 +1,8 @@
 """A debiased model of a run goes on with the run's own, biased text: how soon is the bias back?
 
 The workdir is only read. The training has its own folder, from which the same call continues it,
-and I.F. of a few samples is one of its validation metrics.
+and I.F. of a few samples is one of its validation metrics: how it is measured is kept beside it, as
+points that are there are not measured again.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairjax.errors import UserError
-from fairjax.files import FolderLock, write_json
+from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed_json
 from fairjax.job.checkpoint import Checkpoint, open_checkpoint
 from fairjax.job.feed import PreparedFeed
 from fairjax.job.main_job import BASELINE
@@ -62,7 +63,7 @@ def relearn(
     `perplexity` and I.F.), `half_life` (see `measure.half_life`), and how it was made.
 
   Raises:
-    UserError: settings or folders that cannot be.
+    UserError: settings or folders that cannot be, or a folder of another curve.
     Preempted: a signal came; what was done is saved.
   """
   from fairjax.measure.half_life import half_life
@@ -78,6 +79,7 @@ def relearn(
     raise UserError(f'{workdir} holds no token stores (data), on which the model would be trained')
   look = _Look(model, output, settings, log)
   with FolderLock(output, log):
+    _keep_looks(output / 'looks.json', look.identity)
     base = look(baseline.params)
     first = look(model.params)
     log(f"[relearn] I.F. of the baseline {base['individual_fairness']:.4f}, of {name} "
@@ -121,6 +123,13 @@ class _Look:
       batch_size=min(config.sample.batch_size, settings.samples),
       max_new_tokens=settings.max_new_tokens or config.sample.max_new_tokens)
 
+  @property
+  def identity(self) -> dict[str, Any]:
+    """What decides a look, besides the parameters."""
+    return {'model': self._model.card['digest'], 'scorer': self.scorer.name,
+            'content of the scorer': self.scorer.fingerprint, 'samples': self._sample.samples,
+            'max_new_tokens': self._sample.max_new_tokens}
+
   def __call__(self, params: Any) -> dict[str, float]:
     """I.F. with its error and floor; of parameters that were looked at earlier, from their file."""
     from fairjax.generate import generate, read_records
@@ -137,6 +146,18 @@ class _Look:
     found: Mapping[str, Any] = measures['scorers'][self.scorer.name]['individual_fairness']
     return {'individual_fairness': found['value'], 'std_error': found['std_error'],
             'null_mean': found['null_mean'], 'null_p95': found['null_p95']}
+
+
+def _keep_looks(path: pathlib.Path, identity: dict[str, Any]) -> None:
+  """Writes how the points of a curve are measured, or refuses a curve of other looks."""
+  if not path.exists():
+    write_sealed_json(path, identity)
+    return
+  saved = read_sealed_json(path, again='name another --output')
+  changed = [key for key in identity if saved.get(key) != identity[key]]
+  if changed:
+    raise UserError(f"{path}: the curve was measured with other {', '.join(changed)}: name another "
+                    '--output, or give the same options')
 
 
 def _config(model: Checkpoint, settings: Relearning):
