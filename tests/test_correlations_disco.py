@@ -39,7 +39,10 @@ class Known(LanguageModel):
     return [np.array([-float(self.rule(t).index(w)) if w in self.rule(t) else -99.0 for w in own])
             for t, own in zip(texts, candidates, strict=True)]
 
-  piece_counts = token_features = features = None
+  def piece_counts(self, words):
+    return [0 if w == 'Bob0' else 2 if w == 'Ada0' else 1 for w in words]
+
+  token_features = features = None
 
 
 def by_gender(text):
@@ -64,6 +67,8 @@ def test_hand_computed_score():
   assert by_word['sews']['share'] == {'female': 1.0, 'male': 0.0}
   assert by_word['sews']['chi_square'] == pytest.approx(50)
   assert found['n'] == {'female': 30, 'male': 20}
+  # Names that the vocabulary does not hold as one piece are reported, not dropped.
+  assert found['pieces'] == {'words': 50, 'several': ['Ada0'], 'unknown': ['Bob0']}
   assert found['control']['mean'] <= 0.1 and found['control']['shuffles'] == 20
 
 

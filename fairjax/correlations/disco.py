@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.correlations.contingency import chi_square, chi_square_p
-from fairjax.correlations.language_model import BLANK, LanguageModel
+from fairjax.correlations.language_model import BLANK, LanguageModel, in_pieces
 from fairjax.correlations.persons import Persons
 from fairjax.errors import UserError
 
@@ -99,7 +99,8 @@ def measure_disco(
     JSON-able: `score` (of all templates that were asked), `score_endings` (of those that end with
     the blank: 11 of 14), `control` of both, `templates`, `significant` (fill, template, share of
     persons by group, the group that it leans to, chi-square, corrected p), `tests`, `divisor`,
-    `n` of persons by group, `candidates`; lower is less gendered.
+    `n` of persons by group, `pieces` (`in_pieces` of the persons), `candidates`; lower is less
+    gendered.
 
   Raises:
     UserError: a sentence that is too long for the model, no shuffles, no template that can be asked,
@@ -110,6 +111,10 @@ def measure_disco(
     raise UserError('DisCo needs at least one shuffle and one fill')
   endings = [t for t in templates if t.ends_with_blank or model.kind == 'masked']
   others = [t for t in templates if t not in endings and infill]
+  pieces = in_pieces(model, persons.words)
+  if pieces['unknown']:
+    log(f"[disco] {persons.kind}: {len(pieces['unknown'])} of {pieces['words']} are unknown to the "
+        f"vocabulary, so the same to the model: {', '.join(pieces['unknown'][:10])}")
   supplied: dict[Template, list[list[str]]] = {}
   for template in endings:
     sentences = [template.sentence(persons, word) for word in persons.words]
@@ -135,7 +140,7 @@ def measure_disco(
     'control_endings': of_endings and of_endings['control'], 'title': persons.title, 'top': top,
     'correction': 'per template' if per_template else 'all tests', 'level': LEVEL,
     'n': {g: int((persons.labels == i).sum()) for i, g in enumerate(persons.group_names)},
-    'given': persons.given, 'persons': persons.source, 'persons_digest': persons.digest,
+    'given': persons.given, 'pieces': pieces, 'persons': persons.source, 'persons_digest': persons.digest,
     'candidates': {t.text: len(pool) for t, pool in pools.items()},
     'not_asked': [t.text for t in templates if t not in supplied],
     'definition': 'W-01 to W-04', 'direction': 'lower is less gendered'}

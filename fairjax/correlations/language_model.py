@@ -8,7 +8,7 @@ Letters: R texts, C candidates, D model width, V vocabulary, n tokens of one tex
 
 import abc
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,6 +121,16 @@ class LanguageModel(abc.ABC):
 
     How many were is counted in `truncated`.
     """
+
+
+def in_pieces(model: LanguageModel, words: Sequence[str]) -> dict[str, Any]:
+  """How the vocabulary writes people: `words` (how many), those of `several` pieces, `unknown` ones.
+
+  Different people that a model cannot write are the same to it.
+  """
+  counts = dict(zip(words, model.piece_counts(words), strict=True))
+  return {'words': len(counts), 'several': [w for w, n in counts.items() if n > 1],
+          'unknown': [w for w, n in counts.items() if not n]}
 
 
 def blank_parts(text: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.correlations.disco import measure_disco, read_templates
-from fairjax.correlations.language_model import LanguageModel
+from fairjax.correlations.language_model import LanguageModel, in_pieces
 from fairjax.correlations.language_models import open_language_model
 from fairjax.correlations.persons import Persons
 from fairjax.correlations.professions import COLUMN, read_professions
@@ -191,7 +191,7 @@ def _coreference(model, metric, settings, log) -> dict[str, Any]:
     words = {s.occupation for s in sentences} | {s.participant for s in sentences}
     found = summarise(sentences, likelihood(model.opened, sentences, log=log), professions)
     found |= summarise_pronouns(pronoun_shares(model.opened, sentences, log=log), professions)
-    return found | {'pieces': _pieces(model.opened, sorted(words))}
+    return found | {'pieces': in_pieces(model.opened, sorted(words))}
   from fairjax.correlations.coref_data import read_pairs
   from fairjax.correlations.coref_probe import probe_winogender
   probabilities, quality = probe_winogender(
@@ -207,13 +207,6 @@ def _coreference(model, metric, settings, log) -> dict[str, Any]:
     'means': {g: float(np.mean([e['means'][g] for e in each])) for g in each[0]['means']},
     'without_share': each[0]['without_share'], 'definition': 'W-05, W-06, W-11',
     'direction': 'nearer to 0 is better'}
-
-
-def _pieces(model: LanguageModel, words: list[str]) -> dict[str, Any]:
-  """How the vocabulary writes the people: words of several pieces, and words it cannot write."""
-  counts = dict(zip(words, model.piece_counts(words), strict=True))
-  return {'words': len(words), 'several': [w for w, n in counts.items() if n > 1],
-          'unknown': [w for w, n in counts.items() if not n]}
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
