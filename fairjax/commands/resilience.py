@@ -73,8 +73,8 @@ def _finetune(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
   result = measure_resilience(
     options.model, options.stsb, options.output, professions=options.professions,
     column=options.column, freezes=options.freeze.split(','), points=options.points,
-    restarts=options.restarts, seed=options.seed, curve_templates=options.curve_templates, log=log_line,
-    recipe=Recipe(options.epochs, options.batch_size, rate, seed=options.seed))
+    restarts=options.restarts, seed=options.seed, curve_templates=options.curve_templates,
+    log=log_line, recipe=Recipe(options.epochs, options.batch_size, rate, seed=options.seed))
   plot_resilience(pathlib.Path(options.output) / 'resilience', runs=result['runs'])
   return result, finetune_words(result)
 

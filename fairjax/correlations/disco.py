@@ -103,8 +103,8 @@ def measure_disco(
     gendered.
 
   Raises:
-    UserError: a sentence that is too long for the model, no shuffles, no template that can be asked,
-      or no candidate for a blank.
+    UserError: a sentence that is too long for the model, no shuffles, no template that can be
+      asked, or no candidate for a blank.
   """
   templates = read_templates() if templates is None else tuple(templates)
   if shuffles < 1 or top < 1:
@@ -124,7 +124,8 @@ def measure_disco(
   for template in others:
     pools[template] = _candidates(model, template, persons, supplied, candidates)
     if not pools[template]:
-      raise UserError(f'no word is a candidate for the blank of {template.text!r}: give --candidates')
+      raise UserError(f'no word is a candidate for the blank of {template.text!r}: give '
+                      '--candidates')
     supplied[template] = _chosen(model, template, persons, pools[template], top)
     log(f'[disco] {persons.kind}: {template.text} ({len(persons.words)} persons x '
         f'{len(pools[template])} candidates)')
@@ -140,7 +141,8 @@ def measure_disco(
     'control_endings': of_endings and of_endings['control'], 'title': persons.title, 'top': top,
     'correction': 'per template' if per_template else 'all tests', 'level': LEVEL,
     'n': {g: int((persons.labels == i).sum()) for i, g in enumerate(persons.group_names)},
-    'given': persons.given, 'pieces': pieces, 'persons': persons.source, 'persons_digest': persons.digest,
+    'given': persons.given, 'pieces': pieces, 'persons': persons.source,
+    'persons_digest': persons.digest,
     'candidates': {t.text: len(pool) for t, pool in pools.items()},
     'not_asked': [t.text for t in templates if t not in supplied],
     'definition': 'W-01 to W-04', 'direction': 'lower is less gendered'}

@@ -124,7 +124,7 @@ class LanguageModel(abc.ABC):
 
 
 def in_pieces(model: LanguageModel, words: Sequence[str]) -> dict[str, Any]:
-  """How the vocabulary writes people: `words` (how many), those of `several` pieces, `unknown` ones.
+  """How a vocabulary writes people: how many `words`, those of `several` pieces, `unknown` ones.
 
   Different people that a model cannot write are the same to it.
   """

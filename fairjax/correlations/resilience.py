@@ -90,8 +90,8 @@ def measure_resilience(
     log(f'[resilience] freeze {freeze}')
     curve = tuple(s for s in steps if s) if freeze == 'all' else steps
     runs.append(measure_stsb(
-      model, data, professions=professions, column=column, mode='full', freeze=freeze, recipe=recipe,
-      restarts=restarts, seed=seed, folder=output / f'freeze-{freeze}', curve=curve,
+      model, data, professions=professions, column=column, mode='full', freeze=freeze,
+      recipe=recipe, restarts=restarts, seed=seed, folder=output / f'freeze-{freeze}', curve=curve,
       curve_templates=curve_templates, log=log))
   result = {'task': 'resilience', 'model': runs[0]['model'], 'runs': runs}
   write_json(output / 'resilience.json', result)

@@ -179,9 +179,9 @@ def bias_of(scores: np.ndarray, professions: Professions) -> dict[str, Any]:
 
 def measure_stsb(
   model: Any, data: str | os.PathLike, *, professions: str | os.PathLike, column: str = COLUMN,
-  mode: str = 'full', freeze: str = 'none', name: str = 'baseline', recipe: Any = None, restarts: int = 5,
-  seed: int = 0, folder: str | os.PathLike | None = None, curve: Sequence[int] = (),
-  curve_templates: int = 0, log: Callable[[str], None],
+  mode: str = 'full', freeze: str = 'none', name: str = 'baseline', recipe: Any = None,
+  restarts: int = 5, seed: int = 0, folder: str | os.PathLike | None = None,
+  curve: Sequence[int] = (), curve_templates: int = 0, log: Callable[[str], None],
 ) -> dict[str, Any]:
   """Fine-tunes a model on STS-B several times and measures accuracy and correlation (W-07, W-08).
 
