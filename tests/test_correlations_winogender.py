@@ -65,6 +65,13 @@ class Talker(LanguageModel):
     return found
 
 
+class Refuser(Talker):
+  """Runs no empty batch."""
+
+  def candidate_log_probs(self, texts, candidates):
+    raise ValueError('no texts')
+
+
 def test_sentences_and_their_spans(sentences):
   assert len(sentences) == 6 * 2 * 3
   by_id = {s.sentid: s for s in sentences}
@@ -122,6 +129,8 @@ def test_pronouns_of_the_occupation_are_weighed_in_their_place(sentences):
   assert summary['r_pronoun']['value'] == pytest.approx(oracle.rvalue)
   assert summary['slope_pronoun']['value'] == pytest.approx(oracle.slope)
   assert summary['r_pronoun']['n'] == 3
+  others = [s for s in sentences if s.answer == 1]  # there is no text to ask about then
+  assert summarise_pronouns(pronoun_shares(Refuser(), others), SHARES)['r_pronoun']['n'] == 0
 
 
 def test_summary_is_scipys(sentences):

@@ -53,7 +53,7 @@ class CausalModel(LanguageModel):
     ids = self._encode([blank_parts(t)[0].rstrip() for t in texts])
     surfaces = self._vocabulary.surfaces
     fills = []
-    for row in self._best(min(top, self._vocabulary.size - 1))(ids):
+    for row in self._best(min(top, self._vocabulary.size - len(self._no_fill)))(ids):
       fills.append([Fill(surfaces[int(i)].decode('utf-8', 'replace').strip(), float(p))
                     for i, p in zip(*row, strict=True)])
     return fills
@@ -122,9 +122,7 @@ class CausalModel(LanguageModel):
   def _best(self, top: int):
     if top in self._runners:
       return self._runners[top]
-    # A tail without text (ends, padding of the table) is never a fill.
-    empty = np.array([i for i, s in enumerate(self._vocabulary.surfaces) if not s.strip()],
-                     np.int32)
+    no_fill = self._no_fill
 
     def best(params, ids, mask):
       import jax
@@ -132,10 +130,17 @@ class CausalModel(LanguageModel):
       hidden = self._hidden_of(params, ids, mask)
       last = jnp.take_along_axis(hidden, (mask.sum(axis=1) - 1)[:, None, None], axis=1)[:, 0]
       log_probs = jax.nn.log_softmax(self._scores(params, last), axis=-1)
-      values, places = jax.lax.top_k(log_probs.at[:, empty].set(-jnp.inf), top)
+      values, places = jax.lax.top_k(log_probs.at[:, no_fill].set(-jnp.inf), top)
       return jnp.stack([places.astype(values.dtype), values], axis=1)
 
     return self._runners.setdefault(top, self._runner(best))
+
+  @functools.cached_property
+  def _no_fill(self) -> np.ndarray:
+    """Ids without text (ends, padding of the table) and that of unknown words: never a fill."""
+    unknown = getattr(self._vocabulary, 'unk_id', None)
+    return np.array([i for i, s in enumerate(self._vocabulary.surfaces)
+                     if not s.strip() or i == unknown], np.int32)
 
   def _scores(self, params, hidden):
     import jax.numpy as jnp

@@ -76,7 +76,8 @@ class LanguageModel(abc.ABC):
 
     Args:
       texts: each with one `[BLANK]`, which a causal model reads only up to there.
-      top: how many; pieces that stand for no text (padding, ends, masks) never count.
+      top: how many; pieces that stand for no text (padding, ends, masks, unknown words) never
+        count.
 
     Raises:
       UserError: a text without a blank or with several, or longer than the model reads.

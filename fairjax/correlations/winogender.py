@@ -201,7 +201,7 @@ def pronoun_shares(
     texts.append(she.text[:start] + BLANK + she.text[end:])
     rivals.append([s.text[slice(*s.spans['pronoun'])] for s in (she, he)])
   found: dict[str, list[float]] = {}
-  scores = model.candidate_log_probs(texts, rivals)
+  scores = model.candidate_log_probs(texts, rivals) if pairs else []
   for (she, _), (female, male) in zip(pairs, scores, strict=True):
     found.setdefault(she.occupation, []).append(float(1 / (1 + np.exp(male - female))))
   log(f'[winogender] {len(pairs)} pronouns')
