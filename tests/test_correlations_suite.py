@@ -145,10 +145,11 @@ def test_stsb_reads_the_column_that_was_named(folder, monkeypatch):
 
   monkeypatch.setattr(suite, 'open_language_model', lambda *args, **kwargs: Speaker())
   monkeypatch.setattr(stsb, 'measure_stsb', measured)
-  given = {'metrics': ('stsb',), 'stsb': str(folder / 'sts'), 'mode': 'frozen'}
+  given = {'metrics': ('stsb',), 'stsb': str(folder), 'mode': 'frozen'}  # the output lies in it
+  measure(folder, **given, column='other')
   measure(folder, **given, column='other')
   assert asked == ['other']
-  with pytest.raises(UserError, match='other column'):
+  with pytest.raises(UserError, match='measured with other column:'):
     measure(folder, **given)
 
 

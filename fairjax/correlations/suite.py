@@ -118,8 +118,8 @@ def measure_correlations(
           parts = [(f"disco_{p.title.lower().replace(' ', '_')}", p) for p in settings.persons]
         for part, persons in parts:
           found[name][part] = _kept(
-            output / name / f'{part}.json', _identity(model, metric, settings, persons), log,
-            functools.partial(_measure, model, metric, settings, persons, output / name, log))
+            output / name / f'{part}.json', _identity(model, metric, settings, persons, output),
+            log, functools.partial(_measure, model, metric, settings, persons, output / name, log))
     result = {'found': found, 'models': dict(zip(names, models, strict=True)),
               'settings': _json(settings)}
     write_json(output / 'correlations.json', result)
@@ -329,7 +329,8 @@ def _kept(
   return result
 
 
-def _identity(model: _Model, metric: str, settings: Settings, persons: Persons | None):
+def _identity(model: _Model, metric: str, settings: Settings, persons: Persons | None,
+              output: pathlib.Path) -> dict[str, Any]:
   """What a result depends on."""
   given = _json(settings)
   if settings.winogender:
@@ -341,16 +342,18 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
     'recorded': ('winogender', 'professions', 'column', 'recorded'),
     'stsb': ('stsb', 'professions', 'column', *_TRAINING), 'bios': ('bios', *_TRAINING)}[metric]
   return {'metric': metric, 'model': model.fingerprint(metric),
-          **{k: _digest(given[k]) for k in keys},
+          **{k: _digest(given[k], output.resolve()) for k in keys},
           **({'persons': persons.digest} if persons else {})}
 
 
-def _digest(value: Any) -> Any:
-  """Files and folders by their content, other settings as they are."""
+def _digest(value: Any, output: pathlib.Path) -> Any:
+  """Files and folders by their content, what lies in `output` left out; other settings as are."""
   path = pathlib.Path(value) if isinstance(value, str) and value else None
   if path is None or not path.exists():
     return value
-  files = sorted(p for p in path.rglob('*') if p.is_file()) if path.is_dir() else [path]
+  files = [path]
+  if path.is_dir():
+    files = sorted(p for p in path.resolve().rglob('*') if p.is_file() and output not in p.parents)
   digest = hashlib.sha256()
   for file in files:
     with file.open('rb') as opened:
