@@ -51,7 +51,8 @@ def test_reading(tmp_path, name):
 @pytest.mark.parametrize(('text', 'message'), [
   (row() + row('5.1'), r":2: score '5.1' is no number from 0 to 5"),
   (row('x'), "score 'x'"), (row('nan'), "score 'nan'"), (row(second=' '), 'a sentence is empty'),
-  ('a\tb\n', ':1: 2 columns'), ('', 'holds no pair')])
+  ('a\tb\n', ':1: 2 columns'), ('', 'holds no pair'),
+  (row(second='A dog\rruns') + row(first='x' * 200_000) + row('x'), ":3: score 'x'")])
 def test_bad_pairs_are_one_line(tmp_path, text, message):
   (tmp_path / 'sts-dev.tsv').write_text(text)
   with pytest.raises(UserError, match=message):
