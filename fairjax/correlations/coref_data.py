@@ -32,7 +32,8 @@ def read_pairs(path: str | os.PathLike, split: str) -> list[MentionPair]:
   Args:
     path: a folder with WinoBias's files (`*.txt.dev`, `*.txt.test`), or with `train`, `dev` and
       `test` folders of `*conll` files; where some are named `*gold_conll`, as beside the
-      `*auto_conll` of CoNLL 2012, only those are read.
+      `*auto_conll` of CoNLL 2012, only those are read. Of a sentence of more than 20 mentions the
+      pairs of the first 20 are taken.
     split: 'train' (of WinoBias its dev files) or 'test'.
 
   Raises:

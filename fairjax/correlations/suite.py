@@ -229,7 +229,8 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   | **Accuracy** (higher is better) | |
   | Coref, recorded scores | 0.70 |
   <BLANKLINE>
-  In brackets 95 % intervals over occupations (Fisher's z), after ± the deviation over restarts.
+  In brackets 95 % intervals (Fisher's z of r, Student's t of slopes, Wilson's of shares), after ±
+  the deviation over restarts.
   An occupation that is taken for any pronoun more often moves r too; "she less he" takes that away.
   <BLANKLINE>
   """
@@ -245,8 +246,8 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
           cell(of[metric]) if metric in of else '-' for of in found.values()) + ' |')
     if body:
       lines += [f'| {title} |' + ' |' * len(found), *body]
-  notes = ["In brackets 95 % intervals over occupations (Fisher's z), after ± the deviation over "
-           'restarts.']
+  notes = ["In brackets 95 % intervals (Fisher's z of r, Student's t of slopes, Wilson's of "
+           'shares), after ±\nthe deviation over restarts.']
   if any(m in of for of in found.values() for m in ('winogender', 'coref', 'recorded')):
     notes.append('An occupation that is taken for any pronoun more often moves r too; "she less '
                  'he" takes that away.')
