@@ -1,13 +1,17 @@
-"""What every test shares: eight fake CPU devices, strict shapes, and two paths.
+"""What every test shares: eight fake CPU devices, one compilation cache, strict shapes, two paths.
 
 The environment is set before JAX is imported, so that subprocesses of tests inherit it too.
 `JAX_PLATFORMS=cuda pytest ...` runs the tests on an accelerator instead.
 """
 
+import gc
 import importlib.util
 import os
 import pathlib
+import shutil
 import signal
+import sys
+import tempfile
 
 import pytest
 
@@ -18,6 +22,13 @@ if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', '')
   os.environ['XLA_FLAGS'] = (
     os.environ.get('XLA_FLAGS', '') + ' --xla_force_host_platform_device_count=8').strip()
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+  # Most of the time is compiling, and tests, their processes and the workers compile the same
+  # programs again. The cache begins empty and ends with this session.
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = OWN_CACHE = tempfile.mkdtemp(prefix='fairjax-compiled-')
+  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
+else:
+  OWN_CACHE = None
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('MPLBACKEND', 'Agg')
 
@@ -30,6 +41,21 @@ if importlib.util.find_spec('beartype'):
 
   # Checks every annotated shape and dtype of the model room while the tests run.
   install_import_hook('fairjax.model', 'beartype.beartype')
+
+
+def pytest_unconfigure():
+  """Removes the cache where this process made it: of parallel runs, the one that starts them."""
+  if OWN_CACHE:
+    shutil.rmtree(OWN_CACHE, ignore_errors=True)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def compiled_programs_end_with_their_module():
+  """Thousands of programs that no later test runs would fill the memory."""
+  yield
+  if 'jax' in sys.modules:
+    sys.modules['jax'].clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope='session')

@@ -164,6 +164,13 @@ def test_chi_square_is_scipys(groups):
     assert own_p == pytest.approx(oracle.pvalue, rel=1e-9)
 
 
+def test_where_all_or_none_have_a_fill_no_rates_differ():
+  statistic = chi_square([[0, 0], [5, 7], [5, 0]], [5, 7])
+  np.testing.assert_array_equal(statistic[:2], 0)
+  np.testing.assert_array_equal(chi_square_p(statistic[:2], 2), 1)
+  assert statistic[2] == pytest.approx(12)
+
+
 def test_random_groups_differ_rarely():
   """A model that knows nothing: the score is of the size of its control."""
   random = np.random.default_rng(0)

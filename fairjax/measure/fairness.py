@@ -210,7 +210,7 @@ class _Draws:
   ) -> Estimate:
     """The estimate of a statistic that maps R labellings to `[R]`."""
     value = statistic(self.observed)[0]
-    mean, p95, p_value = summarise(value, null := statistic(self.null))
+    mean, p95, p_value, mid_p_value = summarise(value, null := statistic(self.null))
     error = None
     if self.replicates is not None:  # coupled values leave together
       values = statistic(self.replicates)
@@ -218,8 +218,8 @@ class _Draws:
     sizes = self.samples.sizes[templates]
     return Estimate(
       value=float(value), n_min=int(sizes.min()), n_max=int(sizes.max()), null_mean=float(mean),
-      null_p95=float(p95), p_value=float(p_value), std_error=error, coupled=self.samples.coupled,
-      permutations=len(null), **words)
+      null_p95=float(p95), p_value=float(p_value), mid_p_value=float(mid_p_value), std_error=error,
+      coupled=self.samples.coupled, permutations=len(null), **words)
 
 
 def _same_subgroup(samples: SampleScores) -> np.ndarray:

@@ -106,12 +106,13 @@ def _distances(row: tuple[np.ndarray, ...]) -> np.ndarray:
 
 def _summary(
   distance: np.ndarray, null: np.ndarray, variance: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Null mean, 95th percentile and p-value `[P]`; the tail bound where no permutation reached."""
-  mean, p95, p_value = summarise(distance, null)
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Null mean, 95th percentile, p and mid-p `[P]`; the tail bound where no permutation reached."""
+  mean, p95, p_value, mid_p_value = summarise(distance, null)
   count = null.shape[1]
-  bound = tail_bound(distance, mean, variance, count)
-  return mean, p95, np.where(p_value * (count + 1) < 1.5, np.minimum(p_value, bound), p_value)
+  bound = np.where(
+    p_value * (count + 1) < 1.5, tail_bound(distance, mean, variance, count), np.inf)
+  return mean, p95, np.minimum(p_value, bound), np.minimum(mid_p_value, bound)
 
 
 def tail_bound(
