@@ -12,6 +12,7 @@ from fairjax.correlations.persons import (
   builtin_names,
   make_persons,
   read_persons,
+  terms_from,
 )
 from fairjax.errors import UserError
 
@@ -155,6 +156,20 @@ def test_lists_of_persons(tmp_path):
   assert persons.most(2).groups.count('male') == 2 and persons.digest != persons.most(2).digest
   names = builtin_names()
   assert names.given == {'male': 17, 'female': 17} and 'Emma' in names.words
+
+
+@pytest.mark.parametrize('text', [
+  'king\tqueen\nmale\tfemale\nmonk\tnun\n',
+  'king\tqueen\nqueen\tking\nmale\tfemale\nfemale\tmale\nmonk\tnun\n',
+  'queen\tfemale\nking\tmale\nmale\tmale\nnun\tfemale\nmonk\tmale\nfemale\tfemale\n'])
+def test_terms_as_pairs_or_with_groups(tmp_path, text):
+  """A row male, female, as in the lists of Zhao et al. 2018, does not make it one of groups."""
+  path = tmp_path / 'terms.tsv'
+  path.write_text(text)
+  found = terms_from(str(path))
+  assert dict(zip(found.words, found.groups, strict=True)) == {
+    'queen': 'female', 'nun': 'female', 'female': 'female', 'king': 'male', 'monk': 'male',
+    'male': 'male'}
 
 
 def test_names_by_their_initials():

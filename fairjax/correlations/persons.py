@@ -1,5 +1,6 @@
 """Who stands in the PERSON slot of DisCo's templates: lists of words with a group each (W-02)."""
 
+import collections
 import dataclasses
 import hashlib
 import importlib.resources
@@ -196,5 +197,7 @@ def terms_from(paths: str | None) -> Persons:
 
 
 def _lists_groups(path: str) -> bool:
-  """Whether the lines of a file are `word<TAB>group`."""
-  return any(line.rpartition('\t')[2].strip().lower() in _GROUPS for line in read_text_lines(path))
+  """Whether lines are `word<TAB>group`; a list of pairs may hold one row male, female."""
+  last = collections.Counter(line.rpartition('\t')[2].strip().lower()
+                             for line in read_text_lines(path))
+  return any(last[group] > 1 for group in _GROUPS)
