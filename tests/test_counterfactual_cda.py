@@ -181,6 +181,20 @@ def test_the_gender_of_drawn_names(gender, female):
       assert len(counts) == len([n for n in pool if n != 'Ada'])
 
 
+def test_any_other_name_of_the_same_gender_has_the_same_chance():
+  swap = GenderSwap(None, NAMES, name_gender='same')
+  drawn = collections.Counter(swap.swap('Ada', position=p)[0] for p in range(3000))
+  assert set(drawn) == {'Nora', 'Zoe', 'Mia'}
+  assert max(abs(n - 1000) for n in drawn.values()) < 130  # 5 standard deviations
+
+
+def test_a_name_within_a_pair_of_several_words_is_part_of_it(tmp_path):
+  path = tmp_path / 'pairs'
+  path.write_text('uncle_Bob\taunt_Mia\n')
+  swap = GenderSwap(read_word_pairs(path), NAMES, name_gender='flip')
+  assert swap.swap('Then uncle Bob, a cook, came.') == ('Then aunt mia, a cook, came.', 1)
+
+
 def test_name_settings():
   for change, words in (({'name_gender': 'other'}, 'gender of names'),
                         ({'letters': 'M-A'}, 'range'), ({'letters': 'a-m'}, 'range')):

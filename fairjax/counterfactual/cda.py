@@ -26,7 +26,7 @@ from fairjax.errors import UserError, unknown_name
 
 SIDES = ('one', 'two')
 # Rises with every change of what the rules here, in `pronouns` and in `swap_context` give.
-_RULES = 1
+_RULES = 2
 UNITS = ('sentence', 'document')
 NAME_GENDERS = ('same', 'flip', 'random')
 _LETTER = r'[\w\u0300-\u036f]'
@@ -132,8 +132,8 @@ class GenderSwap:
     self._match = re.compile(rf'(?:{alternatives})(?!{_LETTER})', re.IGNORECASE).match
     # A search for all of them at every letter takes three times as long.
     self._first = frozenset(_WORD.match(w)[0] for w in self._words)
-    self._gender = {name: g for g, found in enumerate((names.female, names.male)) for name in found
-                    } if names else {}
+    self._place = {name: (place, g) for g, found in enumerate((names.female, names.male))
+                   for place, name in enumerate(found)} if names else {}
 
   @property
   def fingerprint(self) -> str:
@@ -171,7 +171,7 @@ class GenderSwap:
       if match is None:
         continue
       end = match.end()
-      taken.add(start)
+      taken.update(range(start, end))
       reason = reason_to_keep(text, start, end, gendered=self._words)
       new, kind = self._partner(match[0].lower().replace('’', "'"), text, start, end)
       if not new or reason:
@@ -179,7 +179,7 @@ class GenderSwap:
         continue
       new, mixed = in_case_of(match[0], new)
       changes.append(Change(start, end, match[0], new, kind, mixed))
-    if self._gender:
+    if self._place:
       found = self._name_changes(text, position_of(text) if position is None else position)
       changes = sorted([*changes, *(c for c in found if c.start not in taken)])
     return changes, kept
@@ -204,21 +204,22 @@ class GenderSwap:
       if not first <= old[0] <= last:
         continue
       name = old.capitalize() if old.isupper() and len(old) > 1 else old
-      gender = self._gender.get(name)
-      if gender is None or name in _WORDS_TOO:
+      if name not in self._place or name in _WORDS_TOO:
         continue
-      new = self._draw(name, gender, position)
+      new = self._draw(name, position)
       yield Change(*match.span(), old, new.upper() if name != old else new, 'name')
 
-  def _draw(self, name: str, gender: int, position: int) -> str:
+  def _draw(self, name: str, position: int) -> str:
+    place, own = self._place[name]
+    gender = own
     digest = hashlib.sha256(f'{self.seed}/{position}/{name}'.encode()).digest()
     if self.name_gender == 'flip' or self.name_gender == 'random' and digest[0] & 1:
       gender = 1 - gender
-    pool = (self.names.female, self.names.male)[gender]
-    index = int.from_bytes(digest[1:9], 'big') % len(pool)
-    if pool[index] == name and len(pool) > 1:  # another one
-      index = (index + 1) % len(pool)
-    return pool[index]
+    pool, number = (self.names.female, self.names.male)[gender], int.from_bytes(digest[1:9], 'big')
+    if own != gender or len(pool) == 1:
+      return pool[number % len(pool)]
+    index = number % (len(pool) - 1)  # another one, all with the same chance
+    return pool[index + (index >= place)]
 
 
 def position_of(text: str) -> int:
