@@ -272,6 +272,15 @@ def test_it_learns_what_can_be_learned(text, tmp_path):
   assert found['accuracy'] > 0.95 and found['loss'] < 1  # log(24 words) = 3.2 without learning
 
 
+def test_a_validation_without_a_mask_is_refused_before_training(text, tmp_path, capsys):
+  """A loss over no place is none; it was noticed after the steps."""
+  (tmp_path / 'valid').write_text('a\n')
+  assert run('train', f'--data={text}', f'--valid={tmp_path / "valid"}', *SMALL,
+             f'--workdir={tmp_path / "mlm"}', '--mask_share=0.001') == 2
+  assert 'nothing of it is masked' in capsys.readouterr().err
+  assert not (tmp_path / 'mlm').exists()
+
+
 def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):
   (tmp_path / 'config.json').write_text('{}')
   assert train(text, tmp_path) == 2
