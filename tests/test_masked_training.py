@@ -281,6 +281,13 @@ def test_a_validation_without_a_mask_is_refused_before_training(text, tmp_path, 
   assert not (tmp_path / 'mlm').exists()
 
 
+def test_pairs_that_are_read_the_other_way_are_told(text, tmp_path, capsys):
+  (tmp_path / 'pairs').write_text('king queen\nsister brother\n')
+  assert train(text, tmp_path / 'mlm', '--cda=two', f'--pairs={tmp_path / "pairs"}') == 2
+  said = capsys.readouterr().err
+  assert 'pairs:2: the female word comes first' in said and 'no gendered word in the text' in said
+
+
 def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):
   (tmp_path / 'config.json').write_text('{}')
   assert train(text, tmp_path) == 2

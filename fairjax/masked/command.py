@@ -38,6 +38,8 @@ def train(
   from fairjax.masked.training import Settings, train_masked
   from fairjax.train import StopSignal
   swap = augmentation(options)
+  for place in swap.swap.pairs.turned if swap and swap.swap.pairs else ():
+    log(f'[data] {place}: the female word comes first there; the pair is read the other way')
   start = from_checkpoint(options.init, log=log) if options.init else None  # before much is read
   corpus = make_corpus(documents, valid, split=split, seed=options.seed, augmentation=swap)
   counts = read()
