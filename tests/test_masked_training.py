@@ -288,6 +288,16 @@ def test_pairs_that_are_read_the_other_way_are_told(text, tmp_path, capsys):
   assert 'pairs:2: the female word comes first' in said and 'no gendered word in the text' in said
 
 
+def test_pairs_of_two_files(text, tmp_path, capsys):
+  for name, words in (('m', 'king\nbrother\n'), ('f', 'queen\nsister\n')):
+    (tmp_path / name).write_text(words)
+  more = ['--cda=two', '--pairs', tmp_path / 'm', tmp_path / 'f']
+  assert train(text, tmp_path / 'mlm', *more) == 2
+  assert 'no gendered word in the text' in capsys.readouterr().err
+  assert train(text, tmp_path / 'mlm', *more, tmp_path / 'm') == 2
+  assert 'one file of pairs, or' in capsys.readouterr().err
+
+
 def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):
   (tmp_path / 'config.json').write_text('{}')
   assert train(text, tmp_path) == 2

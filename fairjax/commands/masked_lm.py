@@ -32,8 +32,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                     help='as many sentences in a row as fit, or one')
   data.add_argument('--max_length', type=int, default=128, help='pieces of a row')
   data.add_argument('--cda', choices=('one', 'two'), help='counterfactual data augmentation')
-  data.add_argument('--pairs', metavar='FILE', help='gendered words; default: the built-in list; '
-                    'none: names only')
+  data.add_argument('--pairs', metavar='FILE', nargs='+', default=[], help='gendered words, or a '
+                    'male and a female word file; default: the built-in list; none: names only')
   data.add_argument('--names', metavar='FILE', nargs='+', help='counts of first names: names are '
                     'swapped too')
   data.add_argument('--name_gender', choices=('same', 'flip', 'random'), default='flip',

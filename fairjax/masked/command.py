@@ -110,6 +110,8 @@ def check(options: argparse.Namespace) -> None:
     raise UserError('--embedding_dim belongs to --kind=albert')
   if not options.cda and (options.pairs or options.names):
     raise UserError('--pairs and --names belong to --cda=one or --cda=two')
+  if len(options.pairs) > 2:
+    raise UserError('--pairs is one file of pairs, or a file of male and one of female words')
 
 
 def train_config(options: argparse.Namespace) -> TrainConfig:
@@ -130,6 +132,6 @@ def augmentation(options: argparse.Namespace) -> Augmentation | None:
   if not options.cda:
     return None
   names = read_names(options.names) if options.names else None
-  pairs = None if options.pairs == 'none' else read_word_pairs(options.pairs)
+  pairs = None if options.pairs == ['none'] else read_word_pairs(*options.pairs)
   return Augmentation(GenderSwap(pairs, names, options.seed, name_gender=options.name_gender,
                                  letters=options.letters), options.cda)
