@@ -13,7 +13,9 @@ the text back where the pairs allow it: not for words in `WordPairs.one_way`, an
 
 import collections
 import dataclasses
+import functools
 import hashlib
+import importlib.resources
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -31,11 +33,15 @@ UNITS = ('sentence', 'document')
 NAME_GENDERS = ('same', 'flip', 'random')
 _LETTER = r'[\w\u0300-\u036f]'
 _WORD = re.compile(f'{_LETTER}+')
-# First names that are words, months, places or creeds more often.
-_WORDS_TOO = frozenset("""
-An The In My Do So See Will May April June August Per Art Mark Bill Christian Jesus Israel Jordan
-Virginia Georgia Carolina Dakota Paris London Austin Houston Sydney China India America Asia
-""".split())
+
+
+@functools.cache
+def _no_first_names() -> frozenset[str]:
+  """Words in lists of first names that texts mean otherwise; the asset says how they were found."""
+  text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / 'no_first_names.txt'
+          ).read_text(encoding='utf-8')
+  return frozenset(word for line in text.splitlines() if not line.startswith('#')
+                   for word in line.split())
 
 
 class Change(NamedTuple):
@@ -204,7 +210,7 @@ class GenderSwap:
       if not first <= old[0] <= last:
         continue
       name = old.capitalize() if old.isupper() and len(old) > 1 else old
-      if name not in self._place or name in _WORDS_TOO:
+      if name not in self._place or not _no_first_names().isdisjoint((name, old)):
         continue
       new = self._draw(name, position)
       yield Change(*match.span(), old, new.upper() if name != old else new, 'name')
