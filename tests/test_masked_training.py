@@ -298,6 +298,15 @@ def test_pairs_of_two_files(text, tmp_path, capsys):
   assert 'one file of pairs, or' in capsys.readouterr().err
 
 
+def test_rare_names_can_be_left_out(text, tmp_path, capsys):
+  (tmp_path / 'names').write_text('Ada,F,3\nBob,M,9\n')
+  more = ['--cda=two', f'--names={tmp_path / "names"}']
+  assert train(text, tmp_path / 'mlm', *more) == 2
+  assert 'no gendered word in the text' in capsys.readouterr().err
+  assert train(text, tmp_path / 'mlm', *more, '--least_count=5') == 2
+  assert 'no name has more than 80% of its count as female' in capsys.readouterr().err
+
+
 def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):
   (tmp_path / 'config.json').write_text('{}')
   assert train(text, tmp_path) == 2

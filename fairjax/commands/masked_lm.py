@@ -38,6 +38,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                     'swapped too')
   data.add_argument('--name_gender', choices=('same', 'flip', 'random'), default='flip',
                     help='of the name that replaces another')
+  data.add_argument('--least_count', type=int, default=1, metavar='N',
+                    help='rarer names are neither replaced nor drawn')
   data.add_argument('--letters', default='A-Z', help='initials of the names that are replaced')
   model = parser.add_argument_group('train: model')
   model.add_argument('--workdir', metavar='DIR', help='model directory to write; the same command '

@@ -131,7 +131,9 @@ def augmentation(options: argparse.Namespace) -> Augmentation | None:
   """The CDA that the options ask for; None: none."""
   if not options.cda:
     return None
-  names = read_names(options.names) if options.names else None
+  names = None
+  if options.names:
+    names = read_names(options.names, least_count=options.least_count)
   pairs = None if options.pairs == ['none'] else read_word_pairs(*options.pairs)
   return Augmentation(GenderSwap(pairs, names, options.seed, name_gender=options.name_gender,
                                  letters=options.letters), options.cda)
