@@ -203,6 +203,8 @@ def test_words_that_lists_of_names_hold_are_no_names():
   swap = GenderSwap(None, NameLists(female, male, counts={}), name_gender='same')
   text = 'She met British soldiers in the North in September, 40 AD.'
   assert swap.swap(text) == (text, 0)
+  assert swap.changes(text)[1] == [(word, 'no first name') for word in (
+    'She', 'British', 'North', 'September', 'AD')]
   assert swap.swap('Clara, ADA, Mo')[1] == 3
   own = {*FEMALE_NAMES, *MALE_NAMES, *load_attribute('name').value_texts} - {'Asia'}
   assert GenderSwap(None, NameLists(tuple(sorted(own)), ('Bob',), counts={})).swap(

@@ -65,7 +65,8 @@ class CdaCounts:
     dropped: neutral ones that one-sided augmentation leaves out.
     swaps: words and names replaced.
     words: old word (lower-case) -> swaps; names stand under `(name)`.
-    kept: `reason: word` -> how often a word of a pair was kept, see `swap_context`.
+    kept: `reason: word` -> how often a word of a pair was kept, see `swap_context`, or a word of
+      the list of names that is no first name.
     mixed_case: swapped words in neither lower, title nor upper case.
   """
 
@@ -187,7 +188,9 @@ class GenderSwap:
       changes.append(Change(start, end, match[0], new, kind, mixed))
     if self._place:
       found = self._name_changes(text, position_of(text) if position is None else position)
-      changes = sorted([*changes, *(c for c in found if c.start not in taken)])
+      found = [c for c in found if c.start not in taken]
+      kept += [(c.old, 'no first name') for c in found if not c.new]
+      changes = sorted([*changes, *(c for c in found if c.new)])
     return changes, kept
 
   def _partner(self, word: str, text: str, start: int, end: int) -> tuple[str, str]:
@@ -204,15 +207,17 @@ class GenderSwap:
     return ('his' if word == 'hers' else 'her'), 'pronoun'
 
   def _name_changes(self, text: str, position: int) -> Iterator[Change]:
+    """Names and what comes in their place: '' where the word is no first name."""
     first, _, last = self.letters
     for match in _WORD.finditer(text):
       old = match[0]
       if not first <= old[0] <= last:
         continue
       name = old.capitalize() if old.isupper() and len(old) > 1 else old
-      if name not in self._place or not _no_first_names().isdisjoint((name, old)):
+      if name not in self._place:
         continue
-      new = self._draw(name, position)
+      is_name = _no_first_names().isdisjoint((name, old))
+      new = self._draw(name, position) if is_name else ''
       yield Change(*match.span(), old, new.upper() if name != old else new, 'name')
 
   def _draw(self, name: str, position: int) -> str:
