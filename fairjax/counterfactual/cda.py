@@ -187,8 +187,8 @@ class GenderSwap:
       new, mixed = in_case_of(match[0], new)
       changes.append(Change(start, end, match[0], new, kind, mixed))
     if self._place:
-      found = self._name_changes(text, position_of(text) if position is None else position)
-      found = [c for c in found if c.start not in taken]
+      position = position_of(text) if position is None else position
+      found = [c for c in self._name_changes(text, position) if c.start not in taken]
       kept += [(c.old, 'no first name') for c in found if not c.new]
       changes = sorted([*changes, *(c for c in found if c.new)])
     return changes, kept
