@@ -212,6 +212,20 @@ def test_pronouns_are_no_nouns(tmp_path):
   assert found.given == {'female': 4, 'male': 4}  # so that "2 of 4" is printed
 
 
+@pytest.mark.parametrize('text', [
+  'king\tqueen\nmale\tfemale\nmonk\tnun\n',
+  'king\tqueen\nqueen\tking\nmale\tfemale\nfemale\tmale\nmonk\tnun\n',
+  'queen\tfemale\nking\tmale\nmale\tmale\nnun\tfemale\nmonk\tmale\nfemale\tfemale\n'])
+def test_terms_as_pairs_or_with_groups(tmp_path, text):
+  """A row male, female, as in the lists of Zhao et al. 2018, does not make it one of groups."""
+  path = tmp_path / 'terms.tsv'
+  path.write_text(text)
+  found = terms_from(str(path))
+  assert dict(zip(found.words, found.groups, strict=True)) == {
+    'queen': 'female', 'nun': 'female', 'female': 'female', 'king': 'male', 'monk': 'male',
+    'male': 'male'}
+
+
 def test_names_by_their_initials():
   names = make_persons('names', 'test', {
     'female': ('Ada', 'Mia', 'Nora', 'Zoe'), 'male': ('Bob', 'Max', 'Ned', 'Sam')})

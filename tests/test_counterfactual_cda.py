@@ -16,9 +16,11 @@ from fairjax.counterfactual import (
   NameLists,
   augment,
   augment_document,
+  load_attribute,
   read_word_pairs,
 )
 from fairjax.counterfactual.pronouns import her_is_object, his_is_independent
+from fairjax.data.planted_gender import FEMALE_NAMES, MALE_NAMES
 from fairjax.errors import UserError
 
 DATA = pathlib.Path(os.environ.get('FAIRJAX_TEST_DATA') or '../shared/data')
@@ -179,6 +181,34 @@ def test_the_gender_of_drawn_names(gender, female):
     counts = [drawn[n] for n in pool if n != 'Ada' and drawn[n]]
     if counts and gender != 'same':
       assert len(counts) == len([n for n in pool if n != 'Ada'])
+
+
+def test_any_other_name_of_the_same_gender_has_the_same_chance():
+  swap = GenderSwap(None, NAMES, name_gender='same')
+  drawn = collections.Counter(swap.swap('Ada', position=p)[0] for p in range(3000))
+  assert set(drawn) == {'Nora', 'Zoe', 'Mia'}
+  assert max(abs(n - 1000) for n in drawn.values()) < 130  # 5 standard deviations
+
+
+def test_a_name_within_a_pair_of_several_words_is_part_of_it(tmp_path):
+  path = tmp_path / 'pairs'
+  path.write_text('uncle_Bob\taunt_Mia\n')
+  swap = GenderSwap(read_word_pairs(path), NAMES, name_gender='flip')
+  assert swap.swap('Then uncle Bob, a cook, came.') == ('Then aunt mia, a cook, came.', 1)
+
+
+def test_words_that_lists_of_names_hold_are_no_names():
+  """The US statistics count people named She, British and September."""
+  female, male = ('She', 'British', 'Clara', 'Ada', 'Mo'), ('North', 'September', 'Ad')
+  swap = GenderSwap(None, NameLists(female, male, counts={}), name_gender='same')
+  text = 'She met British soldiers in the North in September, 40 AD.'
+  assert swap.swap(text) == (text, 0)
+  assert swap.changes(text)[1] == [(word, 'no first name') for word in (
+    'She', 'British', 'North', 'September', 'AD')]
+  assert swap.swap('Clara, ADA, Mo')[1] == 3
+  own = {*FEMALE_NAMES, *MALE_NAMES, *load_attribute('name').value_texts} - {'Asia'}
+  assert GenderSwap(None, NameLists(tuple(sorted(own)), ('Bob',), counts={})).swap(
+    ' '.join(sorted(own)))[1] == len(own)
 
 
 def test_name_settings():

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from fairjax.counterfactual import read_names, read_word_pairs
+from fairjax.counterfactual import GenderSwap, read_names, read_word_pairs
 from fairjax.errors import UserError
 
 DATA = pathlib.Path(os.environ.get('FAIRJAX_TEST_DATA') or '../shared/data')
@@ -88,6 +88,9 @@ def test_the_fingerprint_is_of_the_content(write):
   ('zak zika x\nzok zika y\n', r"pairs.txt:2: the neutral word of 'zika' is 'y'"),
   ('\n# nothing\n', r'no pair'),
   (b'zak \xff\n', r'not UTF-8 at byte 4'),
+  ('he, she\n', r"pairs.txt:1: 'he,' is no word"), ('"he" "she"\n', 'is no word'),
+  ('zak ->\n', "'->' is no word"),
+  ('-zak zika\n', "'-zak' is no word"), ('[["zak", "zika"]]\n', 'is no word'),
 ])
 def test_bad_lists_name_file_and_line(write, text, words):
   with pytest.raises(UserError, match=words):
@@ -103,6 +106,11 @@ def test_bad_aligned_files(write, tmp_path):
     read_word_pairs(write('zak\nbo\n', 'm'), write('zika\nzak\n', 'f'))
   with pytest.raises(UserError, match='cannot be read'):
     read_word_pairs(tmp_path / 'missing')
+  with pytest.raises(UserError, match=r"f:2: '\(ba\)' is no word"):
+    read_word_pairs(write('zak\nbo\n', 'm'), write('zika\n(ba)\n', 'f'))
+  # In the wrong order "her" would become "him" everywhere.
+  with pytest.raises(UserError, match=r"f:2: 'she' is the female word .* male words comes first"):
+    read_word_pairs(write('zika\nshe\nher\n', 'f'), write('zak\nhe\nhim\n', 'm'))
 
 
 YEAR = 'Ada,F,900\nAda,M,10\nLee,F,50\nLee,M,50\nBob,M,400\nEdge,F,80\nEdge,M,20\nRare,M,1\n'
@@ -130,11 +138,20 @@ def test_formats_and_sums(write, tmp_path):
   assert read_names([year, write('Lee,F,500\n', 'second')], most=1).female == ('Ada',)
 
 
+def test_names_in_capitals_are_those_of_texts(write):
+  names = read_names(write("ADA,F,900\nO'BOB,M,400\nned,M,3\nMcAl,M,2\n"))
+  assert (names.female, names.male) == (('Ada',), ("O'Bob", 'Ned', 'McAl'))
+  assert GenderSwap(None, names, name_gender='flip').swap('Ada, ADA, Ned')[1] == 3
+  with pytest.raises(UserError, match=r":2: 'Ada' stands in line 1 already"):
+    read_names(write('Ada,F,2\nADA,F,3\n'))
+
+
 @pytest.mark.parametrize(('text', 'words'), [
   ('Ada,F,-3\n', r":1: '-3' is no count"), ('Ada,F,many\n', r":1: 'many' is no count"),
   ('Ada,F,1.5\n', 'no count'), ('Ada,F\n', r':1: 2 column'),
   ('Ada,F,2\nAda,F,3\n', r':2: .*line 1'),
   ('Ada,F,2\n', 'no name has more than 80%'), ('', 'no name in it'), ('Ada,X,2\n', "'X' is no"),
+  pytest.param(f"Ada,F,{'9' * 5000}\n", 'no count', id='digits'),
   (b'\xff,F,1\n', 'not UTF-8'), (b'\x1f\x8bbroken', 'gzip file is damaged'),
 ])
 def test_bad_names_name_file_and_line(write, text, words):

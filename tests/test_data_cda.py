@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import gzip
 import json
+import pathlib
 import re
 
 import pytest
@@ -58,11 +59,12 @@ def test_documents_of_a_corpus(data, tmp_path):
 
 def test_names_of_a_corpus(data, tmp_path):
   names = tmp_path / 'names'
-  names.write_text('Iran,F,9\nAda,F,5\nBob,M,7\n')
+  names.write_text('Eve,F,9\nAda,F,5\nBob,M,7\n')
+  pathlib.Path(data.train[0]).write_text('She came from Eve. It rained.\nIn Iran it rained.\n')
   found = list(Corpus(dataclasses.replace(
     data, cda='two', cda_pairs=('none',), cda_names=(str(names),), cda_name_gender='flip'),
     COUNTRY, tmp_path).texts('train'))
-  assert found[1] == 'She came from Bob.' and len(found) == 4
+  assert found[1] == 'She came from Bob.' and len(found) == 3
 
 
 def test_prepared_data_are_others_and_say_so(data, tmp_path):

@@ -505,6 +505,16 @@ def test_a_constant_completer_is_fair_and_called_useless(tmp_path, vectors):
   assert not use['constant'] and use['semantic_similarity_c_absent']
 
 
+def test_the_eight_prompts_of_the_paper_have_a_utility(tmp_path):
+  """S.S.c does not wait for the prompts with "they", which the paper leaves out."""
+  def of_the_paper(row):
+    text = row['continuation'] + (' She sang.' if row['value'] == 'She' else '')
+    return None if row['value'] == 'They' else row | {'continuation': text}
+  (completions,) = read_completions([write_records(tmp_path / 'r.jsonl', change=of_the_paper)])
+  use = utility(completions, parse_completions(completions, PARSER), ATTRIBUTE)
+  assert len(completions.prompts) == 8 and use['semantic_similarity_c']['value'] == 0.25
+
+
 def test_groups_models_and_templates(tmp_path):
   first = write_records(tmp_path / 'a.jsonl', samples=2, model='one')
   def bare(row):

@@ -225,6 +225,20 @@ def test_missing_pairs_are_listed_and_pairs_without_direction_refused(tmp_path):
     gender_subspace(opposite, PAIRS[:2])
 
 
+def test_pairs_with_the_male_word_first_are_refused(tmp_path):
+  """All signs would be turned, and nothing in the tables would show it."""
+  direction = np.eye(20)[0]
+  vectors = planted(direction, noise=0.02) | {
+    'she': np.ones(20) + direction, 'he': np.ones(20) - direction, 'nurse': np.ones(20)}
+  embedding = write(tmp_path, encode(vectors, 'word2vec text'))
+  female_first, male_first = (
+    write(tmp_path, '\n'.join(' '.join(p[::order]) for p in PAIRS).encode(), f'pairs{order}')
+    for order in (1, -1))
+  assert load_embedding(embedding, pairs=female_first).subspace.agreeing == 7
+  with pytest.raises(UserError, match='write the female word of each pair first'):
+    load_embedding(embedding, pairs=male_first)
+
+
 # Hard debiasing.
 
 def test_defining_properties_of_hard_debiasing(tmp_path):

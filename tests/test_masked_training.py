@@ -272,6 +272,41 @@ def test_it_learns_what_can_be_learned(text, tmp_path):
   assert found['accuracy'] > 0.95 and found['loss'] < 1  # log(24 words) = 3.2 without learning
 
 
+def test_a_validation_without_a_mask_is_refused_before_training(text, tmp_path, capsys):
+  """A loss over no place is none; it was noticed after the steps."""
+  (tmp_path / 'valid').write_text('a\n')
+  assert run('train', f'--data={text}', f'--valid={tmp_path / "valid"}', *SMALL,
+             f'--workdir={tmp_path / "mlm"}', '--mask_share=0.001') == 2
+  assert 'nothing of it is masked' in capsys.readouterr().err
+  assert not (tmp_path / 'mlm').exists()
+
+
+def test_pairs_that_are_read_the_other_way_are_told(text, tmp_path, capsys):
+  (tmp_path / 'pairs').write_text('king queen\nsister brother\n')
+  assert train(text, tmp_path / 'mlm', '--cda=two', f'--pairs={tmp_path / "pairs"}') == 2
+  said = capsys.readouterr().err
+  assert 'pairs:2: the female word comes first' in said and 'no gendered word in the text' in said
+
+
+def test_pairs_of_two_files(text, tmp_path, capsys):
+  for name, words in (('m', 'king\nbrother\n'), ('f', 'queen\nsister\n')):
+    (tmp_path / name).write_text(words)
+  more = ['--cda=two', '--pairs', tmp_path / 'm', tmp_path / 'f']
+  assert train(text, tmp_path / 'mlm', *more) == 2
+  assert 'no gendered word in the text' in capsys.readouterr().err
+  assert train(text, tmp_path / 'mlm', *more, tmp_path / 'm') == 2
+  assert 'one file of pairs, or' in capsys.readouterr().err
+
+
+def test_rare_names_can_be_left_out(text, tmp_path, capsys):
+  (tmp_path / 'names').write_text('Ada,F,3\nBob,M,9\n')
+  more = ['--cda=two', f'--names={tmp_path / "names"}']
+  assert train(text, tmp_path / 'mlm', *more) == 2
+  assert 'no gendered word in the text' in capsys.readouterr().err
+  assert train(text, tmp_path / 'mlm', *more, '--least_count=5') == 2
+  assert 'no name has more than 80% of its count as female' in capsys.readouterr().err
+
+
 def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):
   (tmp_path / 'config.json').write_text('{}')
   assert train(text, tmp_path) == 2

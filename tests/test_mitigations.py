@@ -255,6 +255,32 @@ TINY = {
   'debias.variants': "('cda:two','dropout:0.1')"}
 
 
+@pytest.mark.parametrize('option', [
+  '--names=missing.txt', '--terms=missing.tsv', '--winogender=missing', '--professions=missing.tsv',
+  '--persons=1'])
+def test_what_the_measures_lack_is_said_before_the_training(
+    tmp_path, capsys, repository, monkeypatch, option):
+  monkeypatch.chdir(repository)
+  def run(self):
+    raise AssertionError('the training began')
+  monkeypatch.setattr('fairjax.job.main_job.Job.run', run)
+  assert main(['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
+               option]) == 2
+  assert option.partition('=')[2] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('field', ['cda_names', 'cda_pairs'])
+def test_the_lists_of_a_cda_variant_are_read_before_step_1(
+    tmp_path, capsys, repository, monkeypatch, field):
+  monkeypatch.chdir(repository)
+  def curriculum(self, stop):
+    raise AssertionError('the training began')
+  monkeypatch.setattr('fairjax.job.main_job.Job.curriculum', curriculum)
+  assert main(['train', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
+               f"--config.data.{field}=('missing.txt',)"]) == 2
+  assert 'missing.txt' in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch, quick):
   """One command trains, samples and measures all models, and continues nothing twice."""

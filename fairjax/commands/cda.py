@@ -83,7 +83,7 @@ def summary_words(summary: Mapping[str, Any]) -> list[str]:
     f"{summary['dropped']:,} neutral ones left out",
     f"{summary['swaps']:,} swaps: {most_frequent(summary['words'])}"]
   if summary['kept']:
-    lines.append(f"{sum(summary['kept'].values()):,} words of pairs kept: "
+    lines.append(f"{sum(summary['kept'].values()):,} words kept: "
                  + most_frequent(summary['kept']))
   changes = {k: summary.get(k, 0) for k in (
     'mixed_case', 'blank_lines', 'carriage_returns', 'nul_characters', 'byte_order_marks')}

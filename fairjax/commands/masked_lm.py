@@ -32,12 +32,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                     help='as many sentences in a row as fit, or one')
   data.add_argument('--max_length', type=int, default=128, help='pieces of a row')
   data.add_argument('--cda', choices=('one', 'two'), help='counterfactual data augmentation')
-  data.add_argument('--pairs', metavar='FILE', help='gendered words; default: the built-in list; '
-                    'none: names only')
+  data.add_argument('--pairs', metavar='FILE', nargs='+', default=[], help='gendered words, or a '
+                    'male and a female word file; default: the built-in list; none: names only')
   data.add_argument('--names', metavar='FILE', nargs='+', help='counts of first names: names are '
                     'swapped too')
   data.add_argument('--name_gender', choices=('same', 'flip', 'random'), default='flip',
                     help='of the name that replaces another')
+  data.add_argument('--least_count', type=int, default=1, metavar='N',
+                    help='rarer names are neither replaced nor drawn')
   data.add_argument('--letters', default='A-Z', help='initials of the names that are replaced')
   model = parser.add_argument_group('train: model')
   model.add_argument('--workdir', metavar='DIR', help='model directory to write; the same command '

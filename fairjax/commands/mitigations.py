@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 
 from fairjax.commands.verb import Verb, add_run_options, log_line, open_job
+from fairjax.errors import UserError
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -38,14 +39,11 @@ def _mitigations(options: argparse.Namespace) -> None:
     write_mitigations,
   )
   job = open_job(options, log=log_line)
+  _check_given(options)
   job.run()
   output = pathlib.Path(options.output or job.workdir / 'mitigations')
   if job.config.data.source == 'planted_gender':
     _use_planted(options, output / 'planted')
-  if options.winogender and not options.professions:
-    folder = pathlib.Path(options.winogender)
-    folder = folder if folder.is_dir() else folder.parent
-    options.professions = str(folder / 'occupations-stats.tsv')
   persons = tuple(p.most(options.persons) for p in (
     names_from(options.names), terms_from(options.terms)))
   names = [model.name for model in job.models]
@@ -62,6 +60,26 @@ def _mitigations(options: argparse.Namespace) -> None:
   path = write_mitigations(output, found)
   print(json.dumps(found, indent=2) if options.json else mitigations_markdown(found))
   log_line(f'[mitigations] {path}')
+
+
+def _check_given(options: argparse.Namespace) -> None:
+  """Reads what the options name: what one lacks must not wait for the end of the training."""
+  from fairjax.correlations.persons import names_from, terms_from
+  from fairjax.correlations.professions import read_professions
+  from fairjax.correlations.winogender import read_winogender
+  if options.persons < 2:
+    raise UserError(f'--persons={options.persons}: rates need at least 2 of each group')
+  if options.names:
+    names_from(options.names)
+  if options.terms:
+    terms_from(options.terms)
+  if options.winogender:
+    read_winogender(options.winogender)
+    folder = pathlib.Path(options.winogender)
+    folder = folder if folder.is_dir() else folder.parent
+    options.professions = options.professions or str(folder / 'occupations-stats.tsv')
+  if options.professions:
+    read_professions(options.professions)
 
 
 def _use_planted(options: argparse.Namespace, folder: pathlib.Path) -> None:

@@ -13,7 +13,9 @@ the text back where the pairs allow it: not for words in `WordPairs.one_way`, an
 
 import collections
 import dataclasses
+import functools
 import hashlib
+import importlib.resources
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -26,16 +28,20 @@ from fairjax.errors import UserError, unknown_name
 
 SIDES = ('one', 'two')
 # Rises with every change of what the rules here, in `pronouns` and in `swap_context` give.
-_RULES = 1
+_RULES = 2
 UNITS = ('sentence', 'document')
 NAME_GENDERS = ('same', 'flip', 'random')
 _LETTER = r'[\w\u0300-\u036f]'
 _WORD = re.compile(f'{_LETTER}+')
-# First names that are words, months, places or creeds more often.
-_WORDS_TOO = frozenset("""
-An The In My Do So See Will May April June August Per Art Mark Bill Christian Jesus Israel Jordan
-Virginia Georgia Carolina Dakota Paris London Austin Houston Sydney China India America Asia
-""".split())
+
+
+@functools.cache
+def _no_first_names() -> frozenset[str]:
+  """Words in lists of first names that texts mean otherwise; the asset says how they were found."""
+  text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / 'no_first_names.txt'
+          ).read_text(encoding='utf-8')
+  return frozenset(word for line in text.splitlines() if not line.startswith('#')
+                   for word in line.split())
 
 
 class Change(NamedTuple):
@@ -59,7 +65,8 @@ class CdaCounts:
     dropped: neutral ones that one-sided augmentation leaves out.
     swaps: words and names replaced.
     words: old word (lower-case) -> swaps; names stand under `(name)`.
-    kept: `reason: word` -> how often a word of a pair was kept, see `swap_context`.
+    kept: `reason: word` -> how often a word of a pair was kept, see `swap_context`, or a word of
+      the list of names that is no first name.
     mixed_case: swapped words in neither lower, title nor upper case.
   """
 
@@ -132,8 +139,8 @@ class GenderSwap:
     self._match = re.compile(rf'(?:{alternatives})(?!{_LETTER})', re.IGNORECASE).match
     # A search for all of them at every letter takes three times as long.
     self._first = frozenset(_WORD.match(w)[0] for w in self._words)
-    self._gender = {name: g for g, found in enumerate((names.female, names.male)) for name in found
-                    } if names else {}
+    self._place = {name: (place, g) for g, found in enumerate((names.female, names.male))
+                   for place, name in enumerate(found)} if names else {}
 
   @property
   def fingerprint(self) -> str:
@@ -171,7 +178,7 @@ class GenderSwap:
       if match is None:
         continue
       end = match.end()
-      taken.add(start)
+      taken.update(range(start, end))
       reason = reason_to_keep(text, start, end, gendered=self._words)
       new, kind = self._partner(match[0].lower().replace('’', "'"), text, start, end)
       if not new or reason:
@@ -179,9 +186,11 @@ class GenderSwap:
         continue
       new, mixed = in_case_of(match[0], new)
       changes.append(Change(start, end, match[0], new, kind, mixed))
-    if self._gender:
-      found = self._name_changes(text, position_of(text) if position is None else position)
-      changes = sorted([*changes, *(c for c in found if c.start not in taken)])
+    if self._place:
+      position = position_of(text) if position is None else position
+      found = [c for c in self._name_changes(text, position) if c.start not in taken]
+      kept += [(c.old, 'no first name') for c in found if not c.new]
+      changes = sorted([*changes, *(c for c in found if c.new)])
     return changes, kept
 
   def _partner(self, word: str, text: str, start: int, end: int) -> tuple[str, str]:
@@ -198,27 +207,30 @@ class GenderSwap:
     return ('his' if word == 'hers' else 'her'), 'pronoun'
 
   def _name_changes(self, text: str, position: int) -> Iterator[Change]:
+    """Names and what comes in their place: '' where the word is no first name."""
     first, _, last = self.letters
     for match in _WORD.finditer(text):
       old = match[0]
       if not first <= old[0] <= last:
         continue
       name = old.capitalize() if old.isupper() and len(old) > 1 else old
-      gender = self._gender.get(name)
-      if gender is None or name in _WORDS_TOO:
+      if name not in self._place:
         continue
-      new = self._draw(name, gender, position)
+      is_name = _no_first_names().isdisjoint((name, old))
+      new = self._draw(name, position) if is_name else ''
       yield Change(*match.span(), old, new.upper() if name != old else new, 'name')
 
-  def _draw(self, name: str, gender: int, position: int) -> str:
+  def _draw(self, name: str, position: int) -> str:
+    place, own = self._place[name]
+    gender = own
     digest = hashlib.sha256(f'{self.seed}/{position}/{name}'.encode()).digest()
     if self.name_gender == 'flip' or self.name_gender == 'random' and digest[0] & 1:
       gender = 1 - gender
-    pool = (self.names.female, self.names.male)[gender]
-    index = int.from_bytes(digest[1:9], 'big') % len(pool)
-    if pool[index] == name and len(pool) > 1:  # another one
-      index = (index + 1) % len(pool)
-    return pool[index]
+    pool, number = (self.names.female, self.names.male)[gender], int.from_bytes(digest[1:9], 'big')
+    if own != gender or len(pool) == 1:
+      return pool[number % len(pool)]
+    index = number % (len(pool) - 1)  # another one, all with the same chance
+    return pool[index + (index >= place)]
 
 
 def position_of(text: str) -> int:

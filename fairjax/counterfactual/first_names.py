@@ -6,6 +6,9 @@ formats are read, plain or gzip, told by their rows, and may be mixed:
 * `name,sex,count` with sex F or M, the file of one year (yobYYYY.txt), a row for each gender;
 * `name`, female count, male count, separated by tabs or commas: sums over years.
 
+Names in capitals or small letters throughout (MARY, as in the census lists) are read as Mary, which
+is how texts write them.
+
 The statistics know two genders, as registered at birth, of people in the United States only.
 """
 
@@ -102,6 +105,7 @@ def _read_file(path: str) -> dict[str, list[int]]:
     if len(columns) != 3 or not columns[0]:
       raise UserError(f'{path}:{number}: {len(columns)} column(s) in {line.strip()!r}: {_FORMATS}')
     name, second, third = columns
+    name = name.title() if name.isupper() or name.islower() else name
     found = counts.setdefault(name, [0, 0])
     if second in ('F', 'M'):
       found[second == 'M'] += _count(third, path, number)
@@ -120,7 +124,7 @@ def _read_file(path: str) -> dict[str, list[int]]:
 
 
 def _count(text: str, path: str, number: int) -> int:
-  if not (text.isascii() and text.isdigit()):
+  if not (text.isascii() and text.isdigit() and len(text) < 19):
     raise UserError(f"{path}:{number}: '{text}' is no count (a whole number from 0 on): {_FORMATS}")
   return int(text)
 

@@ -24,12 +24,15 @@ import importlib.resources
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fairjax.errors import UserError
 
 _BUILT_IN = 'gender_pairs.txt'
+# Of other forms of lists (commas, quotes, arrows): never in a word.
+_NO_WORD = re.compile(r'\W|.*[,;:"“”()\[\]{}<>|/=]')
 # Not in the built-in list (it says why), but enough to tell which column of another list is male.
 _MORE_MALE = frozenset('dude dudes chap lord lords god gods governor master host poet'.split())
 _MORE_FEMALE = frozenset('chick chicks goddess governess mistress hostess poetess miss'.split())
@@ -103,8 +106,9 @@ def read_word_pairs(
 
   Raises:
     UserError: a file is missing, not UTF-8 or without a pair, a row has not two or three words, an
-      empty side, a word with itself or in both genders, a replacement or neutral word that an
-      earlier row gives differently, or files of different length; with file and line.
+      empty side, something that is no word, a word with itself or in both genders, a replacement or
+      neutral word that an earlier row gives differently, or files of different length or in the
+      wrong order; with file and line.
   """
   if path is None:
     text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / _BUILT_IN).read_text(
@@ -152,6 +156,8 @@ def _rows(path: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
                       'neutral one if you like (tab, or spaces; _ stands for a space in a word)')
     if not all(words):
       raise UserError(f'{place}: an empty side: each word needs its partner')
+    for word in words[:2]:
+      _check_word(word, place)
     yield place, words
 
 
@@ -167,7 +173,18 @@ def _aligned(male: str, female: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     if not all(words):
       raise UserError(f'{male if not words[0] else female}:{number}: an empty side: each word '
                       'needs its partner')
+    for word, path in zip(words, (male, female), strict=True):
+      _check_word(word, f'{path}:{number}')
+    if words[0] in _known().female or words[1] in _known().male:
+      raise UserError(f"{male}:{number}: '{words[0]}' is the female word of its pair with "
+                      f"'{words[1]}': the file of male words comes first")
     yield f'{male}:{number}', words
+
+
+def _check_word(word: str, place: str) -> None:
+  if _NO_WORD.match(word):
+    raise UserError(f"{place}: '{word}' is no word: separate the words of a row by a tab or spaces,"
+                    ' without commas, quotes or brackets')
 
 
 def _word(text: str) -> str:

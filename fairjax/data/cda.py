@@ -43,7 +43,7 @@ def cda_documents(
     data: the fields `cda_...`.
     counts: is added to: cda_originals_left_out and cda_documents (one-sided: all are
       counterfactual), cda_neutral_left_out (sentences or documents), cda_swaps, cda_kept (words of
-      pairs in names and compounds), cda_mixed_case.
+      pairs in names and compounds, and of lists of names that are none), cda_mixed_case.
 
   Raises:
     UserError: a file of word pairs or names cannot be used.

@@ -96,7 +96,8 @@ def load_embedding(
     log: gets lines of progress.
 
   Raises:
-    UserError: a file that cannot be used, or no profession in the embedding.
+    UserError: a file that cannot be used, no profession in the embedding, or pairs that put 'she'
+      on the male side.
   """
   own = read_professions()
   professions = professions or own
@@ -115,6 +116,10 @@ def load_embedding(
     raise UserError(f'{path}: none of the {len(professions.professions)} professions is there: '
                     'give an embedding of English words, or another list with --professions')
   subspace = gender_subspace(vectors, definitional)
+  if 'he' in vectors and 'she' in vectors and subspace.direction @ (
+      vectors.unit('she') - vectors.unit('he')) < 0:
+    raise UserError(f"{pairs or path}: by the definitional pairs 'she' lies on the male side of "
+                    "'he': write the female word of each pair first")
   debiased = hard_debias(vectors, subspace.direction, specific=known, pairs=equal)
   return GenderedEmbedding(vectors, subspace, debiased, professions, multi_word)
 

@@ -1,6 +1,7 @@
 """Tables 1 and 2 of Yeo & Chen 2020 for the completions of any models (Y-05, Y-07 to Y-10)."""
 
 import collections
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -157,7 +158,8 @@ def utility(
   Args:
     completions: of one model.
     parses: of the completions.
-    attribute: of the records, for S.S.c; None leaves it out, with the reason.
+    attribute: of the records, for S.S.c over its values that occur in them; None leaves it out,
+      with the reason.
   """
   texts = [t.strip() for t in completions.continuations]
   distinct = len(set(texts))
@@ -165,8 +167,12 @@ def utility(
   if attribute is None:
     absent = 'the attribute of the records is not built in: give it with --attribute'
   else:
+    # The paper's eight prompts have no "they": what no record has, is not asked for.
+    present = {p.value for p in completions.prompts}
+    asked = dataclasses.replace(
+      attribute, values=tuple(v for v in attribute.values if v.text in present))
     try:
-      found = semantic_similarity_c(read_generations(completions.records, attribute))
+      found = semantic_similarity_c(read_generations(completions.records, asked))
       shared = found['conditioned'].to_dict()
     except UserError as e:
       absent = str(e)

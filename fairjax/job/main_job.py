@@ -140,6 +140,9 @@ class Job:
       until == 'debias' and any(v.method == 'sentiment' for v in variants))
     if sentiment and not (self.workdir / 'sentiment' / 'DONE').exists():
       self._scorer(self.config.sentiment.scorer)  # what it lacks must not wait for step 1
+    if until == 'debias' and any(v.method == 'cda' for v in variants):
+      from fairjax.data.cda import make_swap
+      make_swap(self.config.data)  # nor what its lists of words and names lack
     with self.locked(), StopSignal().installed() as stop:
       curriculum = self.curriculum(stop)
       lm = curriculum.train_lm()

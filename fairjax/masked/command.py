@@ -38,6 +38,8 @@ def train(
   from fairjax.masked.training import Settings, train_masked
   from fairjax.train import StopSignal
   swap = augmentation(options)
+  for place in swap.swap.pairs.turned if swap and swap.swap.pairs else ():
+    log(f'[data] {place}: the female word comes first there; the pair is read the other way')
   start = from_checkpoint(options.init, log=log) if options.init else None  # before much is read
   corpus = make_corpus(documents, valid, split=split, seed=options.seed, augmentation=swap)
   counts = read()
@@ -108,6 +110,8 @@ def check(options: argparse.Namespace) -> None:
     raise UserError('--embedding_dim belongs to --kind=albert')
   if not options.cda and (options.pairs or options.names):
     raise UserError('--pairs and --names belong to --cda=one or --cda=two')
+  if len(options.pairs) > 2:
+    raise UserError('--pairs is one file of pairs, or a file of male and one of female words')
 
 
 def train_config(options: argparse.Namespace) -> TrainConfig:
@@ -127,7 +131,9 @@ def augmentation(options: argparse.Namespace) -> Augmentation | None:
   """The CDA that the options ask for; None: none."""
   if not options.cda:
     return None
-  names = read_names(options.names) if options.names else None
-  pairs = None if options.pairs == 'none' else read_word_pairs(options.pairs)
+  names = None
+  if options.names:
+    names = read_names(options.names, least_count=options.least_count)
+  pairs = None if options.pairs == ['none'] else read_word_pairs(*options.pairs)
   return Augmentation(GenderSwap(pairs, names, options.seed, name_gender=options.name_gender,
                                  letters=options.letters), options.cda)

@@ -94,7 +94,8 @@ def train_masked(
 
   Raises:
     UserError: `workdir` belongs to another training or holds files of something else, rows do not
-      fit the model or the devices, or there are fewer than the freezing needs.
+      fit the model or the devices, there are fewer than the freezing needs, or none of the
+      validation is masked.
     Preempted: a signal came; all is saved.
     TrainingDiverged: too many updates in a row were skipped.
   """
@@ -103,11 +104,11 @@ def train_masked(
     'settings': settings.identity(), 'start': start.fingerprint, 'config': start.config,
     'train': train.digest, 'valid': valid.digest, 'source': source}))
   _check(start, settings, mesh, longest=max(train.longest, valid.longest))
+  run = _Run(start, train, valid, settings, mesh)
   with FolderLock(workdir, log):
     _claim(workdir, plan, start)
     log(f'[mlm] {frozen_words(settings.freeze)}; dropout {start.arch.hidden_dropout:g} of hidden '
         f'states, {start.arch.attention_dropout:g} of attention')
-    run = _Run(start, train, valid, settings, mesh)
     params = run_stage(run.stage(workdir / 'training', plan), stop=stop or StopSignal(), log=log)
     card = {'plan': plan, 'train': train.counts, 'valid': valid.counts, 'length': run.length,
             'row_share_of_padding': round(1 - train.ids.size / (len(train) * run.length), 4),
@@ -134,6 +135,9 @@ class _Run:
     self._train, self._valid = (
       MaskedRows(rows, special, masking, vocab_size=start.arch.vocab_size, length=self.length)
       for rows in (train, valid))
+    if not any(len(self._valid.masked(row, None)[1]) for row in range(len(valid))):
+      raise UserError('the validation text is so short that nothing of it is masked: give more '
+                      'text with --valid, or a larger --mask_share')
     self._tokens = int(train.ids.size / len(train) * self._config.batch_size)
     moves = None
     if settings.freeze != 'none':
