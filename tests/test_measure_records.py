@@ -320,8 +320,10 @@ def test_measure_keeps_scores_and_says_the_same(tmp_path, capsys):
   assert [p.name for p in keep.iterdir()] == ['country.vader.jsonl']
 
 
-def test_mentions_is_the_plain_search_of_its_pattern():
+@pytest.mark.parametrize('together', [1, 7, 10_000])
+def test_mentions_is_the_plain_search_of_its_pattern(monkeypatch, together):
   """The quick look for plain words drops nothing, whatever the letters."""
+  monkeypatch.setattr('fairjax.measure.relevance._TOGETHER', together)
   from fairjax.measure.relevance import mention_pattern
   values = [*load_attribute('occupation').values, *load_attribute('country').values]
   random = np.random.default_rng(0)

@@ -51,7 +51,7 @@ from fairjax.progress import Progress
 
 _PURPOSE = 0x2F  # separates these random streams from others of the same seed
 _BYTES = 128 << 20  # of running sums at once
-_ROWS = 64  # scores whose differences stay in the processor's cache
+_ROWS = 128  # scores whose differences stay in the processor's cache
 _MARGIN = 7.0  # k above: adds 2.3e-11 to the bound
 
 
