@@ -11,7 +11,8 @@ from test_correlations_winogender import TEMPLATES
 from fairjax.cli import main
 from fairjax.correlations import stsb, suite
 from fairjax.correlations.persons import make_persons
-from fairjax.correlations.suite import Settings, measure_correlations, table
+from fairjax.correlations.suite import Settings, measure_correlations
+from fairjax.correlations.table import table
 from fairjax.errors import UserError
 
 SHARES = 'occupation\tbls_pct_female\nsmith\t10\nweaver\t60\nsinger\t90\n'

@@ -69,7 +69,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _correlations(options: argparse.Namespace) -> None:
   # A terminated run raises at once, as with Ctrl-C; finished metrics and restarts are kept.
   signal.signal(signal.SIGTERM, signal.default_int_handler)
-  from fairjax.correlations.suite import Settings, measure_correlations, table
+  from fairjax.correlations.suite import Settings, measure_correlations
+  from fairjax.correlations.table import table
   for name, least in (('restarts', 1), ('persons', 0), ('top', 1), ('shuffles', 1), ('seed', 0),
                       ('epochs', 0)):
     if getattr(options, name) < least:

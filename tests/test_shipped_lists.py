@@ -1,0 +1,46 @@
+"""Lists that results depend on: with a changed one a measure is another, and this test says so.
+
+Who changes a list on purpose writes it into the changelog and puts the new digest here.
+"""
+
+import hashlib
+import importlib.resources
+
+import pytest
+
+DIGESTS = {
+  'correlations/assets/disco_templates.txt':
+    'e80dc47940eff853f18f01b15193fd0e92a180014ce85cf35790465a40ea90c4',
+  'correlations/assets/disco_terms.tsv':
+    '6622a15ceb39ed09546ebbe4b052ea9fa0dd327506b4950838c6cf728b2bc2b1',
+  'counterfactual/assets/country.yaml':
+    '6e157a0fddfb7343fc76836768cbc9963097cf3fd7cca5fc6d3397c5546fa7bd',
+  'counterfactual/assets/gender_pairs.txt':
+    '1498cd85bda87b5b0842ce1b59383b1e54d8066bc7cedc9909767e0539126671',
+  'counterfactual/assets/name.yaml':
+    'f7b8173f9335b58c4ba76b175b909688fa2454d0ed79ffa9916681af02cee9c1',
+  'counterfactual/assets/no_first_names.txt':
+    'd2551822e46ea8da518e52265d19ad6c38e19e64da5d0e9c14d73a5393764bb6',
+  'counterfactual/assets/occupation.yaml':
+    '9e56d0ba4bf5140d693a6154cb6866270d8132dfd7791e4fccf7077ece323eb1',
+  'counterfactual/assets/profession_prompts.yaml':
+    '99950ded11c8635c0dd72300707a8a0aff406156efbc221ba2c5df83d1423683',
+  'fair_generation/assets/gendered_pairs.tsv':
+    '9ef0a3d2741751b90478ddeeaec4a5808ed85f94a4895498ebb9d2f7cf7bd880',
+  'fair_generation/assets/professions.tsv':
+    'a61235676fb63203343c00af2471c00c3015ee0489429cab8f03494f5c2c4f3e',
+}
+
+
+@pytest.mark.parametrize('path', DIGESTS)
+def test_a_list_is_the_one_that_was_measured_with(path):
+  content = importlib.resources.files('fairjax').joinpath(path).read_bytes()
+  assert hashlib.sha256(content).hexdigest() == DIGESTS[path]
+
+
+def test_no_list_is_left_out():
+  rooms = importlib.resources.files('fairjax')
+  found = {f'{room}/assets/{file.name}'
+           for room in ('correlations', 'counterfactual', 'fair_generation')
+           for file in rooms.joinpath(room, 'assets').iterdir()}
+  assert found == set(DIGESTS)
