@@ -79,6 +79,19 @@ def test_packed_rows_hold_whole_sentences_and_mark_the_borders_of_documents(toke
     [special.begin, *a, *b, special.end], [special.begin, *c, special.end]]
 
 
+def test_a_row_holds_no_documents_before_and_behind(tokenizer, special):
+  documents = [[TEXTS[0]], [], [TEXTS[1]], [], [TEXTS[2]], [TEXTS[3]]]
+  one, two, three, four = (pieces(tokenizer, t) for t in TEXTS[:4])
+  wanted = [[special.begin, *one, special.end, *two, special.end],
+            [special.begin, *three, special.end, *four, special.end]]
+  for apart in (3, 4):
+    rows = rows_of(documents, tokenizer, special, form='packed', max_length=64, apart=apart)
+    assert [rows.row(i)[0].tolist() for i in range(len(rows))] == wanted
+  for nowhere in (None, 0, 6):
+    assert len(rows_of(documents, tokenizer, special, form='packed', max_length=64,
+                       apart=nowhere)) == 1
+
+
 def test_long_sentences_are_split_before_words_and_unknown_characters_counted(tokenizer, special):
   long = ' '.join(['the garden rains'] * 9)
   rows = rows_of([[long, 'The 漢 garden ☃.', ' ']], tokenizer, special, max_length=9)

@@ -64,8 +64,10 @@ def train(
     raise UserError(f'{options.init}: its tokenizer does not tell words apart: leave --whole_words '
                     'out')
   rows = [make_rows(part, start.tokenizer, special, form=options.rows, max_length=length,
-                    what=f'the {name} text')
-          for name, part in (('training', corpus.train), ('validation', corpus.valid))]
+                    what=f'the {name} text', apart=apart)
+          for name, part, apart in (
+            ('training', corpus.train, corpus.source['train_documents']),  # no row with both
+            ('validation', corpus.valid, None))]
   for name, made in zip(('learn', 'validate'), rows, strict=True):
     c = made.counts
     log(f"[data] to {name}: {c['rows']:,} rows of {c['tokens']:,} pieces, "

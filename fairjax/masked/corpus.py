@@ -17,7 +17,8 @@ class Corpus(NamedTuple):
   """Documents, each a list of sentences.
 
   Attributes:
-    train: to learn, counterfactual ones behind all others.
+    train: to learn, counterfactual ones behind all others, from `train[source['train_documents']]`
+      on where both are learned.
     valid: never augmented, so that models with and without CDA are compared on the same text.
     source: what was done, for the card: counts and settings.
   """

@@ -96,7 +96,7 @@ class Rows(NamedTuple):
 
 
 def make_rows(documents: Iterable[Sequence[str]], tokenizer: Any, special: Special, *, form: str,
-              max_length: int, what: str) -> Rows:
+              max_length: int, what: str, apart: int | None = None) -> Rows:
   """Lays out documents of sentences.
 
   Args:
@@ -108,6 +108,7 @@ def make_rows(documents: Iterable[Sequence[str]], tokenizer: Any, special: Speci
       at the beginning of a word where there is one.
     max_length: T, special tokens included.
     what: of the text, for messages.
+    apart: number of a document that begins a row, so that none holds documents before and behind.
 
   Raises:
     UserError: no token at all.
@@ -135,7 +136,8 @@ def make_rows(documents: Iterable[Sequence[str]], tokenizer: Any, special: Speci
     counts['split_sentences'] += len(tokens) > room
     for part in _parts(begins, room):
       border = bool(open_ids) and document != open_document
-      if form == 'sentence' or len(open_ids) + border + part.stop - part.start > room:
+      full = len(open_ids) + border + part.stop - part.start > room
+      if form == 'sentence' or full or (apart is not None and open_document < apart <= document):
         close()
         border = False
       open_ids.extend([special.end] * border + tokens[part])
