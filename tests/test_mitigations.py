@@ -281,6 +281,17 @@ def test_the_lists_of_a_cda_variant_are_read_before_step_1(
   assert 'missing.txt' in capsys.readouterr().err
 
 
+def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch):
+  from fairjax.job.main_job import Job
+  ran = []
+  monkeypatch.setattr(Job, 'run', lambda self: ran.append(self.workdir))
+  monkeypatch.setattr('fairjax.commands.mitigations.processes',
+                      SimpleNamespace(count=lambda: 2, is_first=lambda: True))
+  assert main(['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path}']) == 0
+  assert ran == [tmp_path] and not (tmp_path / 'mitigations').exists()
+  assert 'without --distributed' in ''.join(capsys.readouterr())
+
+
 @pytest.mark.slow
 def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch, quick):
   """One command trains, samples and measures all models, and continues nothing twice."""

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import pathlib
 
+from fairjax import processes
 from fairjax.commands.verb import Verb, add_run_options, log_line, open_job
 from fairjax.errors import UserError
 
@@ -41,6 +42,11 @@ def _mitigations(options: argparse.Namespace) -> None:
   job = open_job(options, log=log_line)
   _check_given(options)
   job.run()
+  if processes.count() > 1:  # what follows reads models on one host's devices, and writes one table
+    if processes.is_first():
+      log_line('[mitigations] all models are trained and measured; the same command without '
+               '--distributed adds DisCo and WinoGender and writes the table')
+    return
   output = pathlib.Path(options.output or job.workdir / 'mitigations')
   if job.config.data.source == 'planted_gender':
     _use_planted(options, output / 'planted')
