@@ -268,6 +268,15 @@ def test_the_probe_learns_what_can_be_learned_and_nothing_else():
   assert ((blind(features[1000:]) > 0.5) == noise[1000:]).mean() < 0.65
 
 
+def test_the_probe_has_a_hidden_layer():
+  """|x| > 1 is no half space: without its non-linear layer a probe is right half of the time."""
+  x = np.random.default_rng(0).uniform(-2, 2, (1200, 1)).astype(np.float32)
+  same = np.abs(x[:, 0]) > 1
+  probe = train_probe(x[:1000], same[:1000], seed=0, settings=ProbeSettings(
+    hidden=32, steps=400, batch_size=128, learning_rate=1e-2))
+  assert ((probe(x[1000:]) > 0.5) == same[1000:]).mean() > 0.95
+
+
 def test_the_probe_answers_for_every_sentence_and_seed(sentences, tmp_path):
   winobias(tmp_path)
   found, quality = probe_winogender(
