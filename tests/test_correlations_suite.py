@@ -95,6 +95,13 @@ def test_a_lost_part_is_measured_again_alone(folder, speaker):
   assert again == first and sum('measured earlier' in line for line in log) == 1
 
 
+def test_what_older_rules_gave_is_not_taken_over(folder, speaker, monkeypatch):
+  measure(folder)
+  monkeypatch.setattr('fairjax.correlations.suite._RULES', 99)
+  with pytest.raises(UserError, match='measured with other rules: name another'):
+    measure(folder)
+
+
 @pytest.mark.parametrize('change', ['shuffles', 'shares', 'model', 'damage'])
 def test_other_settings_are_refused_by_name(folder, speaker, change):
   measure(folder)

@@ -35,6 +35,9 @@ from fairjax.errors import UserError
 from fairjax.files import FolderLock, atomic_write, read_text_lines, write_json
 
 _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
+# Rises with every change of what the metrics give for the same model and data: what is kept of
+# older rules is not taken for a result of these.
+_RULES = 2
 METRICS = ('disco', 'winogender', 'coref', 'recorded', 'stsb', 'bios')
 
 
@@ -244,7 +247,7 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
     'coref': ('winogender', 'professions', 'column', 'coref', 'restarts', 'seed'),
     'recorded': ('winogender', 'professions', 'column', 'recorded'),
     'stsb': ('stsb', 'professions', 'column', *_TRAINING), 'bios': ('bios', *_TRAINING)}[metric]
-  return {'metric': metric, 'model': model.fingerprint(metric),
+  return {'metric': metric, 'rules': _RULES, 'model': model.fingerprint(metric),
           **{k: _digest(given[k], output.resolve()) for k in keys},
           **({'persons': persons.digest} if persons else {})}
 
