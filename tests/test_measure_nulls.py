@@ -124,6 +124,7 @@ def test_the_tail_bound_is_above_the_exact_p_value(coupled):
     else:
       exact = 2 * scipy.stats.hypergeom.sf(30 + moved - 1, 2 * n, 60 + moved, n)
     found.append(tests.cells.p_value[0, 0])
+    assert tests.cells.mid_p_value[0, 0] <= found[-1]
     assert exact <= found[-1] <= 1 / 1001
   assert found[2] < 1e-8 < found[0]
 
