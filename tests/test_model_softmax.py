@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fairjax.compile.hlo_cost import count
 from fairjax.config import MeshConfig, ModelConfig
-from fairjax.model.likelihood import next_token_nll, token_nll
+from fairjax.model import likelihood, score_table
+from fairjax.model.likelihood import mean_nll, next_token_nll, token_nll
 from fairjax.model.softmax import all_logits, embed_tokens, parameter_table, vocabulary_clusters
 from fairjax.train.sharding import make_mesh, on_mesh
 
@@ -136,6 +138,70 @@ def test_split_over_devices_it_is_the_same(name, mesh):
     found = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, hidden)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
                found, expected)
+
+
+@pytest.fixture
+def few_at_once(monkeypatch):
+  """Lets small inputs take the way of large ones: `few_at_once(tokens, words)`."""
+  def limit(tokens, words):
+    monkeypatch.setattr(likelihood, '_WHOLE', 0)
+    monkeypatch.setattr(score_table, '_PART_TOKENS', 1)
+    monkeypatch.setattr(score_table, '_PART_SCORES', tokens * words)
+
+  return limit
+
+
+@pytest.mark.parametrize('name', ['plain', 'padded'])
+@pytest.mark.parametrize('tokens, parts', [(21, 1), (20, 3), (4, 7), (1, 21)])
+def test_the_mean_whose_forward_pass_makes_the_gradients_is_that_of_all_scores(
+    name, tokens, parts, few_at_once):
+  few_at_once(tokens, vocabulary_clusters(CONFIGS[name])[0].padded)
+  with jax.enable_x64():
+    config = _float64(CONFIGS[name])
+    params = _params(config)
+    hidden, targets = _inputs(config)
+    jaxpr = str(jax.make_jaxpr(jax.grad(lambda h: mean_nll(params, config, h, targets)))(hidden))
+    assert f'length={parts}' in jaxpr  # tokens in so many parts
+    found = jax.value_and_grad(
+      lambda p, h: 3 * mean_nll(p, config, h, targets), (0, 1))(params, hidden)
+    expected = jax.value_and_grad(
+      lambda p, h: 3 * next_token_nll(all_logits(p, config, h), targets).mean(), (0, 1))(
+        params, hidden)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), found, expected)
+    np.testing.assert_allclose(mean_nll(params, config, hidden, targets), found[0] / 3, atol=1e-12)
+
+
+@pytest.mark.parametrize('mesh', [(2, 1, 4), (1, 8, 1), (2, 2, 2), (8, 1, 1)])
+def test_the_mean_split_over_devices_is_the_same(mesh, few_at_once):
+  few_at_once(3, 56)
+  config = dataclasses.replace(CONFIGS['padded'], vocab_multiple=8)
+  params = _params(config, np.float32)
+  hidden, targets = _inputs(config, (8, 9))
+  hidden = hidden.astype(jnp.float32)
+
+  def loss(params, hidden):
+    return mean_nll(params, config, hidden, targets)
+
+  expected = jax.value_and_grad(loss, (0, 1))(params, hidden)
+  with on_mesh(make_mesh(MeshConfig(data=mesh[0], fsdp=mesh[1], model=mesh[2]))):
+    found = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, hidden)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+               found, expected)
+
+
+@pytest.mark.parametrize('words, products', [(8192, 3), (32768, 4)])
+def test_the_mean_costs_three_products_up_to_16_thousand_words(words, products):
+  config = ModelConfig(vocab_size=words, model_dim=64, num_heads=4, head_dim=16)
+  params = {name: jax.ShapeDtypeStruct(p.shape, jnp.float32)
+            for name, p in parameter_table(config).items()}
+  hidden = jax.ShapeDtypeStruct((4, 256, 64), jnp.float32)
+  targets = jax.ShapeDtypeStruct((4, 256), jnp.int32)
+  step = jax.jit(jax.value_and_grad(lambda p, h, t: mean_nll(p, config, h, t), (0, 1)))
+  compiled = step.lower(params, hidden, targets).compile()
+  product = 2 * 4 * 256 * 64 * words
+  assert count(compiled.as_text()).flops == pytest.approx(products * product, rel=0.01)
+  table = words * 64 * 4
+  assert compiled.memory_analysis().temp_size_in_bytes < 50 * 2**20 + 2 * table
 
 
 def test_neither_pass_holds_the_scores_of_all_words():

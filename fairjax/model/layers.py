@@ -4,6 +4,7 @@ Letters: B batch rows, T segment length, M memory length, S = M + T, R = S + P, 
 P pieces per branch, Q = K P, N heads, H head width, D model width, F feed-forward width.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -74,6 +75,34 @@ def keep_mask(
     return None
   # The barrier keeps the compiler from drawing the mask again wherever it is used.
   return jax.lax.optimization_barrier(jax.random.bernoulli(key, 1.0 - rate, shape))
+
+
+def relu_and_drop(
+  x: Float[Array, '*S'], keep: Bool[Array, '*S'] | None, *, rate: float
+) -> Float[Array, '*S']:
+  """`drop` of the positive part of x; without `keep` nothing is dropped.
+
+  What is zero in the result has no gradient, whether it was negative or dropped: so the backward
+  pass needs the result only, which the next product keeps anyhow, and neither mask.
+  """
+  return _relu_and_drop(0.0 if keep is None else rate, x, keep)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _relu_and_drop(rate, x, keep):
+  return drop(jax.nn.relu(x), keep, rate=rate)
+
+
+def _relu_and_drop_forward(rate, x, keep):
+  y = _relu_and_drop(rate, x, keep)
+  return y, y
+
+
+def _relu_and_drop_backward(rate, y, gradient):
+  return jnp.where(y > 0, gradient / (1.0 - rate), 0).astype(y.dtype), None
+
+
+_relu_and_drop.defvjp(_relu_and_drop_forward, _relu_and_drop_backward)
 
 
 def at_positions(
@@ -228,8 +257,8 @@ def _finish(c, w, x, attended, keeps):
   inner = x
   if c.norm == 'pre':
     inner = layer_norm(x, w['ff_norm_scale'], w['ff_norm_bias'])
-  inner = jax.nn.relu(jnp.einsum('...d,df->...f', inner, w['ff_in']) + w['ff_in_bias'][lead])
-  inner = drop(inner, keeps['ff_in'], rate=rate)
+  inner = jnp.einsum('...d,df->...f', inner, w['ff_in']) + w['ff_in_bias'][lead]
+  inner = relu_and_drop(inner, keeps['ff_in'], rate=rate)
   inner = jnp.einsum('...f,fd->...d', inner, w['ff_out']) + w['ff_out_bias'][lead]
   x = x + drop(inner, keeps['ff_out'], rate=rate)
   return layer_norm(x, w['ff_norm_scale'], w['ff_norm_bias']) if c.norm == 'post' else x

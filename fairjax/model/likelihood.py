@@ -15,6 +15,7 @@ Letters: B rows, T segment length, n tokens, D model width, V vocabulary, E widt
 """
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
 from fairjax.model import spread
+from fairjax.model.score_table import ScoreTable, fits_at_once, lowest
 from fairjax.model.softmax import (
   Cluster,
   all_logits,
@@ -34,7 +36,6 @@ from fairjax.model.softmax import (
 )
 
 _WHOLE = 1 << 21  # up to so many scores (tokens x words) are computed at once
-_BLOCK = 1 << 22  # scores of a block
 _TAIL_TOKENS = 512  # tokens of a tail that are computed at a time
 
 
@@ -77,6 +78,32 @@ def token_nll(
   return _token_nll(_Static(config, block), used, hidden, targets)
 
 
+def mean_nll(
+  params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, 'B T D'],
+  targets: Int[Array, 'B T'],
+) -> Float[Array, '']:
+  """Mean of `token_nll`, for training.
+
+  All tokens have one weight, so that with vocabularies of up to some 16,000 words the forward pass
+  makes the gradients too, while it has the scores: three products instead of four.
+
+  Args:
+    params: of `fairjax.model.softmax.parameter_table`.
+    config: the model.
+    hidden: `[B, T, D]`, what the softmax reads.
+    targets: `[B, T]` int in [0, V).
+
+  Returns:
+    Scalar, float32 (float64 for a float64 model) >= 0, nats per token; differentiable once in
+    `params` and `hidden`.
+  """
+  if (config.cutoffs or targets.size * config.vocab_size <= _WHOLE
+      or not fits_at_once(config.vocab_size)):
+    return jnp.mean(token_nll(params, config, hidden, targets))
+  used = {name: value for name, value in params.items() if not _only_embeds(name, config)}
+  return _mean_nll(_Static(config, 0), used, hidden, targets)
+
+
 class _Static(NamedTuple):
   config: ModelConfig
   block: int
@@ -113,6 +140,29 @@ def _backward(static, saved, gradient):
 _token_nll.defvjp(_forward, _backward)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mean_nll(static, params, hidden, targets):
+  return jnp.mean(_token_nll(static, params, hidden, targets))
+
+
+def _mean_forward(static, params, hidden, targets):
+  rows, params_spec = _specs(params)
+  run = spread.per_device(
+    functools.partial(_local_at_once, static), in_specs=(params_spec, rows, rows),
+    out_specs=(rows, params_spec, rows))
+  nll, *gradients = run(params, hidden, targets)
+  return jnp.mean(nll), (gradients, params, hidden)
+
+
+def _mean_backward(static, saved, gradient):
+  gradients, *primals = saved
+  share = gradient / math.prod(primals[1].shape[:-1])
+  return *jax.tree.map(lambda g, x: (share * g).astype(x.dtype), gradients, primals), None
+
+
+_mean_nll.defvjp(_mean_forward, _mean_backward)
+
+
 def _specs(params):
   """Where tokens and parameters live: vocabulary tables are split, the rest is whole."""
   def spec(name):
@@ -125,95 +175,12 @@ def _specs(params):
 # What follows runs on one device's rows and part of the vocabulary.
 
 
-class _Table(NamedTuple):
-  """A cluster's scores: hidden [n, E] @ weight.T + bias, on this device's part of its words."""
-
-  weight: Any  # [V', E]
-  bias: Any  # [V']
-  size: int  # words of the cluster, on all devices
-  block: int
-  offset: Any  # this device's first word
-
-  @classmethod
-  def of(cls, params, cluster: Cluster, block: int, num_tokens: int) -> '_Table':
-    weight = params[f'embedding{cluster.suffix}']
-    words = weight.shape[0]
-    block = block or max(_BLOCK // max(num_tokens, 1), 1024)
-    return cls(weight, params[f'softmax_bias{cluster.suffix}'], cluster.size, min(block, words),
-               spread.index('vocab') * words)
-
-  def scores(self, hidden, i):
-    """Scores [n, block] of block i, its first word, and which words count."""
-    words = self.weight.shape[0]
-    start = jnp.minimum(i * self.block, words - self.block)  # the last block overlaps
-    column = start + jnp.arange(self.block)
-    counts = (column >= i * self.block) & (self.offset + column < self.size)
-    wide = jnp.promote_types(hidden.dtype, jnp.float32)
-    weight = jax.lax.dynamic_slice_in_dim(self.weight, start, self.block).astype(hidden.dtype)
-    bias = jax.lax.dynamic_slice_in_dim(self.bias, start, self.block).astype(wide)
-    scores = jnp.einsum('ne,ve->nv', hidden, weight, preferred_element_type=wide) + bias[None]
-    return jnp.where(counts[None], scores, _lowest(wide)), start, weight
-
-  @property
-  def blocks(self) -> int:
-    return -(-self.weight.shape[0] // self.block)
-
-  def normaliser(self, hidden, target):
-    """(log normaliser, score of `target`), [n] each; targets outside score 0."""
-    wide = jnp.promote_types(hidden.dtype, jnp.float32)
-    local = target - self.offset
-
-    def step(i, carry):
-      top, total, chosen = carry
-      scores, start, _ = self.scores(hidden, i)
-      new_top = jnp.maximum(top, scores.max(-1))
-      total = total * jnp.exp(top - new_top) + jnp.exp(scores - new_top[:, None]).sum(-1)
-      at = self._is_target(local, start, i)
-      return new_top, total, chosen + jnp.where(at, scores, 0).sum(-1)
-
-    n = hidden.shape[0]
-    start = (jnp.full((n,), _lowest(wide)), jnp.zeros((n,), wide), jnp.zeros((n,), wide))
-    top, total, chosen = jax.lax.fori_loop(0, self.blocks, step, start)
-    new_top = spread.maximum(top, 'vocab')
-    total = spread.total(total * jnp.exp(top - new_top), 'vocab')
-    return new_top + jnp.log(total), spread.total(chosen, 'vocab')
-
-  def gradients(self, hidden, target, normaliser, gradient):
-    """Gradients of sum(gradient * (normaliser - chosen)): of hidden [n, E], weight and bias.
-
-    `normaliser` may be that of a larger softmax of which these words are a part. The gradient of
-    hidden is this device's share.
-    """
-    wide = normaliser.dtype
-    local = target - self.offset
-
-    def step(i, carry):
-      d_hidden, d_weight, d_bias = carry
-      scores, start, weight = self.scores(hidden, i)
-      share = jnp.exp(scores - normaliser[:, None])
-      d_scores = (share - self._is_target(local, start, i)) * gradient[:, None]
-      narrow = d_scores.astype(hidden.dtype)
-      d_hidden += jnp.einsum('nv,ve->ne', narrow, weight, preferred_element_type=wide)
-      return (d_hidden, _add_rows(d_weight, start, jnp.einsum(
-        'nv,ne->ve', narrow, hidden, preferred_element_type=wide)),
-        _add_rows(d_bias, start, d_scores.sum(0)))
-
-    start = (jnp.zeros(hidden.shape, wide), jnp.zeros(self.weight.shape, wide),
-             jnp.zeros(self.bias.shape, wide))
-    return jax.lax.fori_loop(0, self.blocks, step, start)
-
-  def _is_target(self, local, start, i):
-    """Which of the block's words [n, block] are the target; those of the overlap never."""
-    column = start + jnp.arange(self.block)
-    return (local[:, None] == column[None]) & (column >= i * self.block)[None]
-
-
 def _local_forward(static, params, hidden, targets):
   """Likelihoods [b, T], and the log normalisers [b, T] of the head and of each token's tail."""
   config = static.config
   head, *tails = vocabulary_clusters(config)
   flat, target = _flatten(config, hidden, targets)
-  table = _Table.of(params, head, static.block, target.size)
+  table = ScoreTable.of(params, head, static.block, target.size)
   h = project(flat, softmax_projection(params, head))
   normaliser, chosen = table.normaliser(h, jnp.where(target < head.size, target, -1))
   order, cluster, counts = _by_cluster(config, target)
@@ -225,7 +192,7 @@ def _local_forward(static, params, hidden, targets):
     chosen += jnp.where(_gate_of(cluster, tails), gates, 0).sum(-1)
     chosen_in_tail = jnp.zeros_like(of_tail)
     for i, tail in enumerate(tails, start=1):
-      table = _Table.of(params, tail, static.block, min(_TAIL_TOKENS, target.size))
+      table = ScoreTable.of(params, tail, static.block, min(_TAIL_TOKENS, target.size))
 
       def step(at, valid, carry, table=table, tail=tail):
         word = jnp.where(valid, target[at] - tail.start, -1)
@@ -248,7 +215,7 @@ def _local_backward(static, params, hidden, targets, normalisers, gradient):
   g = gradient.reshape(-1)
   grads = {}
   h = project(flat, softmax_projection(params, head))
-  table = _Table.of(params, head, static.block, target.size)
+  table = ScoreTable.of(params, head, static.block, target.size)
   d_h, grads[f'embedding{head.suffix}'], grads[f'softmax_bias{head.suffix}'] = table.gradients(
     h, jnp.where(target < head.size, target, -1), of_head, g)
   d_h = spread.total(d_h, 'vocab')
@@ -265,7 +232,7 @@ def _local_backward(static, params, hidden, targets, normalisers, gradient):
   d_flat, d_projection = _unproject(flat, d_h, softmax_projection(params, head))
   _accumulate(grads, head, d_projection)
   for i, tail in enumerate(tails, start=1):
-    table = _Table.of(params, tail, static.block, min(_TAIL_TOKENS, target.size))
+    table = ScoreTable.of(params, tail, static.block, min(_TAIL_TOKENS, target.size))
     projection = softmax_projection(params, tail)
 
     def step(at, valid, carry, table=table, tail=tail, projection=projection):
@@ -274,7 +241,7 @@ def _local_backward(static, params, hidden, targets, normalisers, gradient):
       word = jnp.where(valid, target[at] - tail.start, -1)
       # Tokens of other clusters: a normaliser that makes their shares 0, and no gradient.
       d_h, *found = table.gradients(
-        project(rows, projection), word, jnp.where(valid, of_tail[at], -_lowest(g.dtype)),
+        project(rows, projection), word, jnp.where(valid, of_tail[at], -lowest(g.dtype)),
         jnp.where(valid, g[at], 0))
       d_rows, d_projection = _unproject(rows, spread.total(d_h, 'vocab'), projection)
       found.append(d_projection)
@@ -290,6 +257,21 @@ def _local_backward(static, params, hidden, targets, normalisers, gradient):
   grads = {name: value.astype(params[name].dtype)
            for name, value in spread.total(grads, 'rows').items()}
   return grads, d_flat.reshape(hidden.shape).astype(hidden.dtype)
+
+
+def _local_at_once(static, params, hidden, targets):
+  """Likelihoods [b, T], and gradients of their sum: of the parameters (whole), of hidden states."""
+  (head,) = vocabulary_clusters(static.config)
+  flat, target = _flatten(static.config, hidden, targets)
+  projection = softmax_projection(params, head)
+  words = params[f'embedding{head.suffix}'].shape[0]
+  table = ScoreTable.of(params, head, words, target.size)
+  grads = {}
+  nll, d_h, grads[f'embedding{head.suffix}'], grads[f'softmax_bias{head.suffix}'] = table.at_once(
+    project(flat, projection), target)
+  d_flat, d_projection = _unproject(flat, spread.total(d_h, 'vocab'), projection)
+  _accumulate(grads, head, d_projection)
+  return (nll.reshape(targets.shape), spread.total(grads, 'rows'), d_flat.reshape(hidden.shape))
 
 
 def _flatten(config, hidden, targets):
@@ -353,14 +335,3 @@ def _accumulate(grads, cluster: Cluster, d_projection) -> None:
   if d_projection is not None:
     kind = 'projection' if cluster.tied else 'softmax_projection'
     grads[f'{kind}{cluster.suffix}'] = d_projection
-
-
-def _add_rows(x, start, rows):
-  """Adds `rows` to x[start : start + len(rows)]."""
-  old = jax.lax.dynamic_slice_in_dim(x, start, rows.shape[0])
-  return jax.lax.dynamic_update_slice_in_dim(x, old + rows, start, axis=0)
-
-
-def _lowest(dtype):
-  """A score that stands for no word; finite, so that differences of two stay defined."""
-  return jnp.asarray(jnp.finfo(dtype).min / 4, dtype)

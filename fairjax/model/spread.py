@@ -43,6 +43,14 @@ def dividing(axes: Sequence[str], sizes: Sequence[int]) -> list[Any]:
           for axis, found, size in zip(axes, spec(*axes), sizes, strict=True)]
 
 
+def parts(axis: str) -> int:
+  """Into how many parts a logical axis is split."""
+  if not _several():
+    return 1
+  mesh = jax.sharding.get_abstract_mesh()
+  return math.prod(mesh.shape[name] for name in _names(axis))
+
+
 def index(axis: str) -> Any:
   """Inside `per_device`: which part of a logical axis this device holds."""
   names = _names(axis)

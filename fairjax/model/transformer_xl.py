@@ -26,7 +26,7 @@ from fairjax.model.layers import (
   keep_mask,
   layer_norm,
 )
-from fairjax.model.likelihood import token_nll
+from fairjax.model.likelihood import mean_nll, token_nll
 from fairjax.model.softmax import Parameter, all_logits, embed_tokens, parameter_table
 from fairjax.model.streams import Branches, Memory, Output, Pairs
 
@@ -181,6 +181,12 @@ class TransformerXL(nn.Module):
       `[B, T]` float32 (float64 for a float64 model) >= 0.
     """
     return token_nll(self.softmax, self.config, hidden, targets)
+
+  def mean_nll(
+    self, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
+  ) -> Float[Array, '']:
+    """Mean of `nll`, for training: see `fairjax.model.likelihood.mean_nll`."""
+    return mean_nll(self.softmax, self.config, hidden, targets)
 
   def _context(self, shape, memory, branches, keys) -> Context:
     """Lengths, embedded distances and places of branches that all layers share."""

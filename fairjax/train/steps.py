@@ -313,7 +313,7 @@ def _project(term: FairnessTerm, projection: Params, h: jax.Array) -> jax.Array:
 
 
 def _nll(model: TransformerXL, params: Params, hidden: jax.Array, targets: jax.Array) -> jax.Array:
-  return jnp.mean(model.apply({'params': params}, hidden, targets, method='nll'))
+  return model.apply({'params': params}, hidden, targets, method='mean_nll')
 
 
 def _jit_step(step: Callable, mesh: Mesh) -> Callable:
