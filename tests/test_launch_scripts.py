@@ -158,7 +158,8 @@ def test_files_go_to_every_host_of_a_group(tmp_path):
 def test_a_worker_installs_the_lock_once_and_runs_the_code_it_got(tmp_path):
   code = tmp_path / 'code'
   shutil.copytree(ROOT / 'launch', code / 'launch')
-  (code / 'launch' / 'requirements.txt').write_text('# nothing is needed\n')
+  for name in ('requirements', 'encoder'):
+    (code / 'launch' / f'{name}.txt').write_text('# nothing is needed\n')
   (code / 'fairjax').mkdir()
   (code / 'fairjax' / '__main__.py').write_text('import sys; print(sys.argv[1:], sys.prefix)')
   env = {'PATH': f'{pathlib.Path(sys.executable).resolve().parent}:/usr/bin:/bin',
@@ -176,12 +177,14 @@ def test_a_worker_installs_the_lock_once_and_runs_the_code_it_got(tmp_path):
   done = worker('exec', 'fairjax', 'run', "it's")
   assert done.stdout == f"['run', \"it's\"] {venv}\n", done.stderr
   # Another lock: installed anew, and pip refuses what has no hash.
-  (code / 'launch' / 'requirements.txt').write_text('absl-py==2.3.1\n')
-  refused = worker('install')
-  assert refused.returncode != 0 and 'hash' in refused.stderr.lower()
-  assert [p.name for p in venv.iterdir() if len(p.name) == 64] == []  # not taken for done
-  (code / 'launch' / 'requirements.txt').unlink()
-  assert 'requirements.txt is not there' in worker('install').stderr
+  for name in ('encoder', 'requirements'):
+    (code / 'launch' / f'{name}.txt').write_text('absl-py==2.3.1\n')
+    refused = worker('install')
+    assert refused.returncode != 0 and 'hash' in refused.stderr.lower()
+    assert [p.name for p in venv.iterdir() if len(p.name) == 64] == []  # not taken for done
+    (code / 'launch' / f'{name}.txt').unlink()
+    assert f'{name}.txt is not there' in worker('install').stderr
+    (code / 'launch' / f'{name}.txt').write_text('# nothing is needed\n')
 
 
 def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_saves(tmp_path):

@@ -13,6 +13,8 @@ import pytest
 from human_oracle import fill
 
 from fairjax.cli import main
+from fairjax.counterfactual import load_attribute
+from fairjax.job.next_token_file import read_next_token
 
 TINY = {
   'data.planted_documents': 400, 'data.planted_heldout_documents': 40,
@@ -72,6 +74,7 @@ def test_a_run_is_sampled_with_other_prompts(finished, tmp_path, capfd):
   for file in files:
     records = list(read_records(file))
     assert len(records) == 30 and {r['attribute'] for r in records} == {'profession_prompts'}
+    assert read_next_token(file, load_attribute('profession_prompts'))['kl'] > 0
   assert main(command) == 0 and [f.read_bytes() for f in files] == contents
   assert main([*command, '--temperature=2']) == 2
   assert main([*command[:-1], f'--output={files[0]}']) == 2
@@ -82,7 +85,6 @@ def test_a_run_is_sampled_with_other_prompts(finished, tmp_path, capfd):
 
 def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
   from fairjax.config import SampleConfig
-  from fairjax.counterfactual import load_attribute
   from fairjax.job.attribute_samples import sample_attribute
   from fairjax.vocabulary import build_word_vocabulary
   lines = []
@@ -117,6 +119,10 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
     assert saved['measures']['next_token_divergence']['prefixes'] == 100
     assert saved['measures']['distinct_word_divergence']['n'] == 200
     assert saved['measures']['absent'] == {}
+    # The same lies beside the records, for who measures them without the run.
+    records = finished / 'generations' / name / 'country.jsonl.gz'
+    assert read_next_token(records, load_attribute('country')) == (
+      saved['measures']['next_token_divergence'])
     if name == 'baseline':
       assert similarity['value'] == pytest.approx(0.25, abs=0.02)
   assert len(thresholds) == 1  # the baseline's
@@ -319,7 +325,6 @@ def test_bad_text_is_one_line_and_exit_code_2(
   ({'value': 'Atlantis'}, 'Atlantis'), ({'continuation': None}, 'records.jsonl:3'),
   ('{"attribute":', 'records.jsonl:3'), ('drop', 'Syria'), ({'scores': {'x': 1.5}}, '1.5')])
 def test_bad_records_name_file_and_line(change, words, capsys, tmp_path):
-  from fairjax.counterfactual import load_attribute
   attribute = load_attribute('country')
   records = [{'attribute': 'country', 'value': attribute.value_texts[p.value], 'sample': 0,
               'template': p.template, 'prefix': p.text, 'continuation': ' fine.',

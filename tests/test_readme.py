@@ -1,7 +1,7 @@
 """Every command of the README is given here as it stands there, on small data.
 
 What is added to a command makes it small; it takes nothing away. A command that is not run here
-says where it is, and a new one belongs into one of the two tables.
+says where it is or what it needs, and a new one belongs into one of the tables.
 """
 
 import base64
@@ -18,7 +18,7 @@ import pytest
 from human_oracle import fill
 from safetensors.numpy import load_file, save_file
 from test_exchange import FIELDS
-from test_house_docs import README, fairjax_commands
+from test_house_docs import README, fairjax_commands, is_fairjax, shell_lines
 from test_main_job import TINY
 
 from fairjax.cli import main
@@ -32,6 +32,12 @@ NOT_HERE = {
   'measure --records answers.jsonl --attribute country --scorer google':
     "Google's service; tests/test_google_verbs.py has a server of its own",
   'compile': 'the TPU compiler; `pytest -m libtpu` runs the verb',
+}
+# The first words of a line that is no command of fairjax -> why it is not run.
+OTHER = {
+  'python3 -m venv .venv': 'installs from the network and runs these tests',
+  "pip install -e '.[tpu]'": 'installs from the network; launch/requirements.txt locks the same',
+  'read -rs FAIRJAX_GOOGLE_API_KEY': 'a person types the key',
 }
 
 
@@ -54,6 +60,7 @@ IMPORTED = {name: value for name, value in FIELDS.items() if 'planted' not in na
 MORE = {
   'run --config=configs/quickstart.py --workdir': words_of(PLANTED),
   'run --config=configs/quickstart.py:attribute=name': words_of(PLANTED, until='lm'),
+  'run --config=configs/quickstart.py:strength=0': words_of(PLANTED, until='lm'),
   'run --config=configs/text.py': words_of(
     SMALL, until='lm', data__vocab_size=400, measure__similarity_threshold='0.5'),
   'run --config=configs/wikitext103.py': words_of(
@@ -82,6 +89,7 @@ MORE = {
   'human': [],
   'attributes check': [],
   'config show': [],
+  'cda': [],
   'launch': [],
 }
 
@@ -173,6 +181,12 @@ def test_every_command_is_run_here_or_says_where(line):
   assert key_of(line), 'a new command: add it to MORE or NOT_HERE'
 
 
+def test_every_other_line_says_why_it_is_not_run():
+  others = [line for line in shell_lines() if not is_fairjax(line)]
+  assert others and all(any(line.startswith(key) for key in OTHER) for line in others), others
+  assert all(any(line.startswith(key) for line in others) for key in OTHER)
+
+
 @pytest.mark.tf
 @pytest.mark.slow
 def test_the_commands_of_the_readme(folder, monkeypatch, capfd, request):
@@ -203,7 +217,8 @@ def test_the_commands_of_the_readme(folder, monkeypatch, capfd, request):
   for path in ('runs/quickstart/report/index.html', 'runs/quickstart/report/report.md',
                'reports/ours/report.json', 'out.safetensors', 'human.json', 'gpt2-xl.jsonl',
                'runs/sst/model.safetensors', 'runs/cda/model.safetensors',
-               'runs/correlations/correlations.md', 'jobs.jsonl'):
+               'runs/correlations/correlations.md', 'jobs.jsonl', 'gpt2-xl.next_token.json',
+               'runs/unbiased/report/index.html'):
     assert (folder / path).is_file(), path
 
 

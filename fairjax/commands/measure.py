@@ -1,6 +1,7 @@
 """The verb `measure`: a workdir, or a file of generations of any model; or a plan."""
 
 import argparse
+import dataclasses
 import json
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -90,10 +91,12 @@ def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
   """Measures a JSONL file of generations of any model: attribute name -> measures.
 
   Raises:
-    UserError: unknown attribute or scorer, or a record that cannot be used (file and line).
+    UserError: unknown attribute or scorer, a record that cannot be used (file and line), or a
+      divergence of the next token beside the records that is not theirs.
   """
   from fairjax.counterfactual import load_attribute
   from fairjax.generate import check_complete, read_records
+  from fairjax.job.next_token_file import read_next_token
   from fairjax.measure import load_scorer, measure_generations, read_attributes
   attributes = {a.name: a for a in map(load_attribute, options.attribute)}
   if len(attributes) < len(options.attribute):
@@ -102,6 +105,9 @@ def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
   scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
   contents = content_options(options, attributes)
   check_complete(options.records)
+  contents = {name: dataclasses.replace(
+    content, next_token=read_next_token(options.records, attributes[name]))
+    for name, content in contents.items()}
   read = read_attributes(_counted(read_records(options.records)), list(attributes.values()))
   parts = {name: options.keep and pathlib.Path(options.keep) / f'{name}.parts.jsonl'
            for name in attributes}
@@ -194,8 +200,6 @@ def _plan_words(row: Mapping[str, Any]) -> str:
 
 def _pilots(options: argparse.Namespace) -> list[Any]:
   """Scores of the records, for each attribute and scorer."""
-  import dataclasses
-
   from fairjax.counterfactual import load_attribute
   from fairjax.generate import read_records
   from fairjax.measure import load_scorer, pilot_scores, read_attributes, score_file

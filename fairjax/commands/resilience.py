@@ -119,6 +119,6 @@ def _estimate_words(found: Mapping[str, Any]) -> str:
 
 VERBS = (
   Verb('resilience', 'what fine-tuning brings back, and how soon a debiased model re-learns',
-       'fairjax resilience relearn --workdir=runs/quick --name=country-embedding-10 '
+       'fairjax resilience relearn --workdir=runs/quickstart --name=country-embedding-10 '
        '--output=runs/relearned', _add_options, _resilience),
 )

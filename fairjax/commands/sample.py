@@ -82,6 +82,8 @@ def sample_run(options: argparse.Namespace) -> None:
 def sample_pretrained(options: argparse.Namespace) -> None:
   """Samples a GPT-2 with coupled noise into `--output` (H-13, H-33); the same command continues.
 
+  How far its next token tells the values apart is written beside (`next_token_file`).
+
   Raises:
     UserError: an option is missing or out of range, the folder holds no usable GPT-2, or a text
       would be longer than the model reads.
@@ -95,6 +97,7 @@ def sample_pretrained(options: argparse.Namespace) -> None:
 
   from fairjax.counterfactual import load_attribute
   from fairjax.generate import generate
+  from fairjax.job.next_token_file import write_next_token
   from fairjax.pretrained import GPT2Decoder, TokenizerVocabulary, load_pretrained
   from fairjax.pretrained.architecture import safe_name
   attribute = load_attribute(options.attribute)
@@ -111,11 +114,12 @@ def sample_pretrained(options: argparse.Namespace) -> None:
   mesh = None
   if len(devices) > 1:
     mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+  parts = (jax.device_put(model.params), GPT2Decoder(model.arch, options.dtype), vocabulary,
+           attribute)
   generate(
-    jax.device_put(model.params), GPT2Decoder(model.arch, options.dtype), vocabulary, attribute,
-    path=options.output, model=safe_name(model.directory.resolve().name),
-    sample=sample, card={'fingerprint': model.fingerprint}, coupled=not options.independent,
-    mesh=mesh)
+    *parts, path=options.output, model=safe_name(model.directory.resolve().name), sample=sample,
+    card={'fingerprint': model.fingerprint}, coupled=not options.independent, mesh=mesh)
+  write_next_token(options.output, *parts, mesh=mesh)
   print(f'{options.output}: measure it with: fairjax measure --records={options.output} '
         f'--attribute={options.attribute} --scorer=vader'
         + (' --independent' if options.independent else ''))

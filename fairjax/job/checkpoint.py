@@ -74,6 +74,8 @@ class Checkpoint:
   ) -> pathlib.Path:
     """Writes continuations, coupled over the values; the same call continues an interrupted one.
 
+    Beside them: how far the next token tells the values apart (`next_token_file`).
+
     Args:
       path: `.jsonl` or `.jsonl.gz`.
       sample: how many, how long.
@@ -83,24 +85,15 @@ class Checkpoint:
       UserError: the file holds something else, or the batch does not fit the devices.
     """
     from fairjax.generate import generate
+    from fairjax.job.next_token_file import write_next_token
     from fairjax.model.decoding import TransformerXLDecoder
-    return generate(
-      self.params, TransformerXLDecoder(self.model_config), self.vocabulary,
-      attribute or self.attribute, path=path, model=self.name, sample=sample, card=self.card,
-      mesh=self.mesh if self.mesh.size > 1 else None, log=self.log).path
-
-  def next_token(self, attribute: Attribute | None = None) -> dict[str, Any]:
-    """How far the next token tells the values apart (`next_token_divergence`)."""
-    from fairjax.generate import next_token_log_probs
-    from fairjax.measure.next_token import next_token_divergence
-    from fairjax.model.decoding import TransformerXLDecoder
-    attribute = attribute or self.attribute
-    prefixes = list(attribute.prefixes())
-    log_probs = next_token_log_probs(
-      self.params, TransformerXLDecoder(self.model_config), self.vocabulary, prefixes,
-      mesh=self.mesh if self.mesh.size > 1 else None)
-    return next_token_divergence(
-      log_probs, attribute.value_texts, list(dict.fromkeys(p.template for p in prefixes)))
+    parts = (self.params, TransformerXLDecoder(self.model_config), self.vocabulary,
+             attribute or self.attribute)
+    mesh = self.mesh if self.mesh.size > 1 else None
+    found = generate(*parts, path=path, model=self.name, sample=sample, card=self.card, mesh=mesh,
+                     log=self.log).path
+    write_next_token(found, *parts, mesh=mesh, log=self.log)
+    return found
 
   @property
   def has_corpus(self) -> bool:

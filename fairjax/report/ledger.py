@@ -124,8 +124,9 @@ ENTRIES = (
     'N-02', 'KL of the next token', 'fairjax', 'mean over templates and pairs of values',
     'Kullback-Leibler divergence of the next-token distribution between two values of a template; '
     'near 0 the model ignores the value.',
-    'Read from the model itself, so only where the model is at hand.',
-    'None for records of other models.', 'next_token_divergence'),
+    'Read from the model itself, so only where the model is at hand: by fairjax sample, which '
+    'keeps it beside the records.',
+    'None for records that other programs sampled.', 'next_token_divergence'),
   LedgerEntry(
     'H-13', 'Sampling', HUANG, 'appendix C.5',
     'The same seed for every value: only the sensitive token changes.',

@@ -1,0 +1,225 @@
+"""The example in the help of every verb, run as it stands there on small data.
+
+What `MORE` adds to an example makes it small; it takes nothing away. The examples run one after the
+other in one folder, as a reader would give them: a later one finds what earlier ones have left.
+"""
+
+import contextlib
+import functools
+import gzip
+import io
+import json
+import shlex
+import sys
+import traceback
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+import test_compile
+import test_measure_lexicons
+from test_fair_generation import write_records as write_prompted
+from test_main_job import TINY as TINY_RUN
+from test_measure_lexicons import archive
+from test_mitigations import TINY as TINY_MITIGATIONS
+from test_readme import write_records
+
+from fairjax.cli import VERBS, main
+from fairjax.compile import analysis, command
+from fairjax.data.planted import NEGATIVE, POSITIVE
+from fairjax.data.planted_gender import make_gendered_corpus
+from fairjax.masked.start import Sizes, from_scratch, write_model
+from fairjax.measure import lexicons
+
+
+def words_of(fields):
+  return [f'--config.{name}={value}' for name, value in fields.items()]
+
+
+RUN = words_of(TINY_RUN | {
+  'debias.variants': "('embedding:10',)", 'debias.extended_baseline': False,
+  'sample.heldout_prefixes': False, 'measure.scorers': "('vader',)", 'data.reader': 'numpy',
+  'data.workers': 1})
+# `train --stage=lm` ends there; the models of a run are sampled when all are trained.
+LM = [*RUN, '--config.until=lm']
+
+# Verb -> what makes its example small, in the order of giving them. What is missing here fails.
+MORE: dict[str, list[str]] = {
+  'attributes': [],
+  'config': [],
+  'doctor': [],
+  'launch': [],  # its example is a dry run: nothing is asked of a cloud
+  'lexicon': [],  # the download comes from this process, with the hashes of a short list
+  'compile': [],  # the TPU compiler is another package: its answer is given here; -m libtpu asks it
+  'data': LM,  # the quickstart itself takes minutes
+  'train': LM,
+  'sample': LM,
+  'score': LM,
+  'run': RUN,
+  'report': RUN,
+  'select': [*RUN, '--relevance-share=0.01'],  # a few steps teach nothing that could be kept
+  'resilience': ['--steps=2', '--every=2', '--samples=20'],
+  'export': RUN,
+  'import': RUN,
+  'measure': ['--permutations=20', '--keep=scores'],  # whose scores `records` reads
+  'records': [],
+  'human': [],
+  'scorers': [],
+  'cda': [],
+  'sentiment-classifier': [
+    '--vocab_size=100', '--layers=1', '--dim=16', '--heads=2', '--epochs=1'],
+  'masked-lm': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
+  'correlations': ['--persons=2', '--shuffles=2'],
+  'fair-generation': [],
+  'mitigations': [  # the table of the baseline alone; tests/test_mitigations.py has that of all
+    *words_of(TINY_MITIGATIONS | {'debias.variants': '()', 'debias.extended_baseline': False}),
+    '--persons=2'],
+}
+
+# Verb -> what its example says, and the files that it leaves.
+LEAVES: dict[str, tuple[str, ...]] = {
+  'attributes': ('0 errors',), 'config': ('lm.steps',), 'doctor': ('devices',),
+  'launch': ('gcloud compute tpus', '--accelerator-type=v3-128', 'fairjax run'),
+  'lexicon': ('2 positive and 2 negative words', 'lexicon/positive-words.txt'),
+  'compile': ('v5e:2x2', 'not times'),
+  'data': ('runs/quickstart/data/COMPLETE',), 'train': ('runs/quickstart/lm/DONE',),
+  'sample': ('runs/quickstart/generations/baseline/country.jsonl.gz',
+             'runs/quickstart/generations/baseline/country.next_token.json'),
+  'score': ('runs/quickstart/scores/baseline/country.vader.jsonl',),
+  'run': ('runs/quickstart/DONE', 'runs/quickstart/measures/baseline/country.json'),
+  'report': ('runs/quickstart/report/index.html',), 'select': ('country-embedding-10',),
+  'resilience': ('runs/relearned/relearning.json',),
+  'export': ('models/baseline/model.safetensors', 'models/baseline/README.md'),
+  'import': ('runs/quickstart/lm/DONE',),
+  'measure': ('"individual_fairness"', 'scores/country.vader.jsonl'),
+  'records': ('generations.parquet',), 'human': ('sheets',),
+  'scorers': ('opinion', 'vader', 'Spearman'), 'cda': ('train.cda.txt.gz',),
+  'sentiment-classifier': ('runs/sst/model.safetensors',),
+  'masked-lm': ('runs/mlm/model.safetensors',),
+  'correlations': ('runs/correlations/correlations.md',), 'fair-generation': ('"jaccard"',),
+  'mitigations': ('| baseline |', 'runs/mitigations/mitigations/mitigations.json'),
+}
+
+
+class Outcome(NamedTuple):
+  """Of one example: exit code or traceback, what it printed, which of its files it left."""
+
+  code: int | str
+  out: str
+  error: str
+  left: set[str]
+
+
+def test_every_verb_has_an_example_that_is_run():
+  assert set(MORE) == set(LEAVES) == set(VERBS)
+  assert all(LEAVES.values())
+
+
+def make_inputs(folder, repository):
+  """What the examples name."""
+  (folder / 'configs').symlink_to(repository / 'configs')
+  (folder / 'tests').symlink_to(repository / 'tests')
+  write_records(folder / 'generations.jsonl', 'gpt2')
+  with gzip.open(folder / 'train.txt.gz', 'wt') as file:
+    file.write('He said that his brother was a king.\nThe woman saw her.\nNothing here.\n')
+  for name in ('train', 'dev'):
+    (folder / f'{name}.tsv').write_text(''.join(
+      f'{i % 2}\tit was a {(NEGATIVE, POSITIVE)[i % 2][i % 5]} day number {i}\n'
+      for i in range(60)))
+  texts = make_gendered_corpus(num_sentences=400, seed=0, strength=1.0).texts
+  (folder / 'corpus').mkdir()
+  (folder / 'corpus' / 'train.txt').write_text('\n'.join(texts[:300]))
+  (folder / 'corpus' / 'valid.txt').write_text('\n'.join(texts[300:]))
+  start = from_scratch(texts, Sizes('bert', 1, 16, 2, 400, 64), seed=0, log=lambda line: None)
+  write_model(folder / 'runs' / 'bert', start, start.params)
+  (folder / 'winogender').mkdir()
+  (folder / 'winogender' / 'templates.tsv').write_text(
+    'occupation(0)\tother-participant(1)\tanswer\tsentence\n'
+    'nurse\tpatient\t0\tThe $OCCUPATION told the $PARTICIPANT that $NOM_PRONOUN was late.\n'
+    'driver\tguest\t1\tThe $OCCUPATION saw the $PARTICIPANT and $POSS_PRONOUN bag.\n'
+    'clerk\tguest\t0\tThe $OCCUPATION met the $PARTICIPANT when $NOM_PRONOUN came.\n')
+  (folder / 'winogender' / 'occupations-stats.tsv').write_text(
+    'occupation\tbls_pct_female\nnurse\t90\ndriver\t10\nclerk\t55\n')
+  rng = np.random.default_rng(0)
+  words = ('she he woman man her his girl boy nurse waitress lawyer artist engineer mechanic '
+           'waiter').split()
+  with gzip.open(folder / 'vectors.txt.gz', 'wt') as file:
+    for i, word in enumerate(words):
+      vector = rng.standard_normal(6) * 0.3
+      vector[0] += (-1) ** i
+      file.write(' '.join([word, *map(str, vector / np.linalg.norm(vector))]) + '\n')
+
+
+def fake_compiler(patch):
+  """A compiler that says at once that everything fits."""
+  def analyse(config, program, where, *, log=print, cached=lambda key: None):
+    return test_compile.analysis(where.name, program=program, required=2 ** 30), 'key'
+  patch.setattr(command, 'prepare_process', lambda: None)
+  patch.setattr(analysis, 'analyse', analyse)
+
+
+def fake_download(patch):
+  """A short lexicon instead of the real one's address."""
+  patch.setattr(lexicons, 'SHA256', {
+    name: test_measure_lexicons.hashlib.sha256(text.encode()).hexdigest()
+    for name, text in test_measure_lexicons.WORDS.items()})
+  patch.setattr(lexicons, 'fetch_lexicon', functools.partial(
+    lexicons.fetch_lexicon, opener=lambda url: io.BytesIO(archive())))
+
+
+def prepare(verb, folder):
+  """What another program, or another choice of the reader, would have done before."""
+  if verb == 'fair-generation':  # its generations are of other prompts
+    write_prompted(folder / 'generations.jsonl', samples=4)
+  if verb == 'import':  # into a workdir without step 1
+    (folder / 'runs' / 'quickstart').rename(folder / 'runs' / 'exported')
+
+
+def give(verb, folder):
+  """Runs an example in the folder."""
+  program, *words = shlex.split(VERBS[verb].example)
+  assert program == 'fairjax'
+  at = words.index('--') if '--' in words else len(words)
+  out, error = io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+    try:
+      code = main(words[:at] + MORE[verb] + words[at:])
+    except Exception:
+      code = traceback.format_exc()
+  return Outcome(code, out.getvalue(), error.getvalue(),
+                 {name for name in LEAVES[verb] if (folder / name).exists()})
+
+
+@pytest.fixture(scope='module')
+def outcomes(tmp_path_factory, repository):
+  """Verb -> outcome of its example."""
+  folder = tmp_path_factory.mktemp('examples')
+  make_inputs(folder, repository)
+  quick = jax.config.read('jax_disable_most_optimizations')
+  jax.config.update('jax_disable_most_optimizations', True)  # nearly all of the time is compiling
+  found = {}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(folder)
+    patch.setitem(sys.modules, 'clu.metric_writers', None)  # TensorBoard's, which needs TensorFlow
+    fake_compiler(patch)
+    fake_download(patch)
+    for verb in MORE:
+      if verb in VERBS:
+        prepare(verb, folder)
+        found[verb] = give(verb, folder)
+  jax.config.update('jax_disable_most_optimizations', quick)
+  found['digests'] = [json.loads((folder / 'runs' / name / 'lm' / 'DONE').read_text())['digest']
+                      for name in ('exported', 'quickstart')]
+  return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('verb', VERBS)
+def test_the_example_of_a_verb_works(verb, outcomes):
+  found = outcomes[verb]
+  assert found.code == 0, f'{found.code}\n{found.error[-1500:]}'
+  for expected in LEAVES[verb]:
+    assert expected in found.left or expected in found.out, f'{expected}\n{found.out[-1500:]}'
+  if verb == 'import':
+    assert outcomes['digests'][0] == outcomes['digests'][1]
