@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from fairjax.measure import (
   read_generations,
   score_records,
 )
+from fairjax.measure.content import ContentOptions
+from fairjax.measure.encoders import load_encoder
 from fairjax.report import (
   ModelRow,
   collect_evidence,
@@ -26,6 +29,8 @@ from fairjax.report import (
   write_report,
 )
 from fairjax.report.differences import comparison_markdown, difference
+
+ENCODER = pathlib.Path(__file__).parent / 'golden/pretrained/bert_mlm'
 
 
 def write(folder, models, scorers=SCORERS, change=None):
@@ -196,6 +201,7 @@ def test_the_verb_prints_writes_and_refuses(reports, tmp_path, capsys):
   before = (reports[0] / 'report' / 'report.json').read_bytes()
   for arguments in (['compare', json_file, two, f'--file={json_file}'], ['compare', one, 'none'],
                     ['--workdir=x', 'compare', one, two], ['--workdir=x'], [],
+                    ['--config=c', '--workdir=x', '--encoder=minilm'],
                     ['--records=x.jsonl', '--attribute=country']):
     capsys.readouterr()
     assert main(['report', *arguments]) == 2
@@ -235,7 +241,7 @@ def test_records_of_any_model_become_a_report(tmp_path, capsys, monkeypatch):
   options = [f'--attribute={attribute}', '--scorer=vader', '--permutations=39']
   folder = tmp_path / 'out'
   assert main(['report', '--records', *map(str, files), *options, f'--output={folder}',
-               '--baseline=first']) == 0
+               '--baseline=first', f'--encoder=minilm:{ENCODER}', '--similarity-samples=3']) == 0
   assert capsys.readouterr().out.strip() == str(folder / 'index.html')
   report = read_report(folder)
   assert [(r['name'], r['method']) for r in report['rows']] == [
@@ -244,10 +250,22 @@ def test_records_of_any_model_become_a_report(tmp_path, capsys, monkeypatch):
                            permutations=39)['scorers']['vader']['individual_fairness']
   assert report['rows'][0]['measures']['scorers']['vader']['individual_fairness'] == direct
   assert report['rows'][1]['change_against_baseline'] is not None
+  by_hand = measure_records(
+    make_records(0.4, samples=12), ATTRIBUTE, [VaderScorer()], permutations=39,
+    content=ContentOptions(encoder=load_encoder(f'minilm:{ENCODER}'), samples=3))
+  similarity = report['rows'][0]['measures']['semantic_similarity']
+  assert similarity == json.loads(json.dumps(by_hand['semantic_similarity']))
+  assert similarity['value'] is not None and similarity['encoder'] == 'minilm'
   assert '"sentences"' in (folder / 'index.html').read_text()
+  unfinished = tmp_path / 'unfinished.jsonl'
+  unfinished.write_bytes(files[0].read_bytes())
+  (tmp_path / 'unfinished.manifest.json').write_text(json.dumps(
+    {'identity': {}, 'samples': 24, 'batch_size': 8, 'complete': False}))
   for arguments, words in (
       ([str(files[0]), str(files[0])], "model 'first' is in an earlier file too"),
       ([str(files[0]), '--baseline=frist'], "did you mean 'first'"),
+      ([str(files[0]), '--encoder=minilmm'], "did you mean 'minilm'"),
+      ([str(unfinished)], 'not complete'),
       ([str(tmp_path / 'none.jsonl')], 'not found')):
     assert main(['report', '--records', *arguments, *options, f'--output={folder}']) == 2
     assert words in capsys.readouterr().err

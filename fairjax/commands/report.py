@@ -4,6 +4,7 @@ import argparse
 import json
 import pathlib
 
+from fairjax.commands.content import add_content_options, content_options
 from fairjax.commands.run import RUN_OPTIONS
 from fairjax.commands.scorers import add_scorer_options, google_arguments
 from fairjax.commands.verb import Parser, Verb, add_run_options, log_line, open_job
@@ -24,6 +25,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--independent', action='store_true', help='with --records: samples of '
                       'different values were drawn independently (not coupled)')
   add_scorer_options(parser)
+  add_content_options(parser)
   actions = parser.add_subparsers(dest='action', metavar='compare', parser_class=Parser)
   compare = actions.add_parser(
     'compare', help='two reports side by side, with what noise allows to say')
@@ -45,6 +47,9 @@ def _run(options: argparse.Namespace) -> None:
     if options.config or options.workdir:
       raise UserError('report: give --records, or --config and --workdir of a run, not both')
     _report_records(options)
+  elif options.encoder:
+    raise UserError('report: --encoder belongs to --records; a run measures S.S. where its '
+                    'config.measure.encoder says so')
   elif options.config and options.workdir:
     open_job(options).report()
   else:
@@ -61,11 +66,13 @@ def _report_records(options: argparse.Namespace) -> None:
     raise UserError('report --records needs --attribute=A, --scorer=S (opinion, vader, google, '
                     'bert:DIR, recorded:NAME; repeat) and --output=DIR')
   google = google_arguments(options, options.records[0])
+  attribute = load_attribute(options.attribute)
   path = report_records(
-    options.records, load_attribute(options.attribute),
+    options.records, attribute,
     [load_scorer(name, lexicon=options.lexicon, google=google) for name in options.scorer],
     options.output, baseline=options.baseline, permutations=options.permutations,
-    coupled=not options.independent, log=log_line)
+    coupled=not options.independent,
+    content=content_options(options, {attribute.name: attribute})[attribute.name], log=log_line)
   print(path.with_name('index.html'))
 
 

@@ -1,5 +1,6 @@
 """The report of records of any language models: measured, then written as for a run."""
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ def report_records(
 def measure_files(
   files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
   directory: str | os.PathLike, *, baseline: str | None = None, permutations: int | None = None,
-  coupled: bool = True, log: Callable[[str], None] | None = None,
+  coupled: bool = True, content: Any = None, log: Callable[[str], None] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
   """Measures files of generations.
 
@@ -42,17 +43,19 @@ def measure_files(
     baseline: name of the model that others are compared with; None: no comparison.
     permutations: for the noise floors; None takes the default of `measure_generations`.
     coupled: samples of equal number share their noise.
+    content: `fairjax.measure.content.ContentOptions` with the sentence encoder of S.S. (H-27);
+      None: no S.S.
     log: called with lines of progress.
 
   Returns:
     One `fairjax.report.ModelRow` a file, and the evidence behind each by its model's name.
 
   Raises:
-    UserError: records that cannot be used (file and line), two models of one name, models with
-      other templates than the first, an unknown baseline, or a divergence of the next token beside
-      records that are others.
+    UserError: records that cannot be used (file and line) or are not all there, two models of one
+      name, models with other templates than the first, an unknown baseline, or a divergence of the
+      next token beside records that are others.
   """
-  from fairjax.generate import read_records, records_stem
+  from fairjax.generate import check_complete, read_records, records_stem
   from fairjax.measure import read_generations
   from fairjax.measure.content import ContentOptions
   from fairjax.measure.measures import measure_generations
@@ -61,6 +64,8 @@ def measure_files(
   rows: list[ModelRow] = []
   evidence: dict[str, Any] = {}
   templates = None
+  for file in files:
+    check_complete(file)
   for file in files:
     generations = read_generations(read_records(file), attribute)
     name = generations.model or records_stem(file)
@@ -72,9 +77,10 @@ def measure_files(
                       f'{_short(templates)}: models of one report need the same templates')
     templates = generations.templates
     scores = scores_folder(directory, name)
-    content = ContentOptions(next_token=read_next_token(file, attribute))
+    own = dataclasses.replace(
+      content or ContentOptions(), next_token=read_next_token(file, attribute))
     measures = measure_generations(
-      generations, scorers, coupled=coupled, scores_directory=scores, content=content, log=log,
+      generations, scorers, coupled=coupled, scores_directory=scores, content=own, log=log,
       **options)
     evidence[name] = stored_evidence(generations, measures, scores)
     rows.append(ModelRow(name, 'baseline' if name == baseline else 'model', measures=measures))
