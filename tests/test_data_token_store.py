@@ -1,6 +1,8 @@
 """Token stores and rows against slow readings of the same documents."""
 
+import errno
 import hashlib
+import resource
 
 import numpy as np
 import pytest
@@ -154,6 +156,21 @@ def test_an_interrupted_store_is_not_there_and_can_be_written_again(corpus, tmp_
 
 
 @pytest.mark.parametrize('content', ['', '{', '[]', '3', 'null', '"x"', '{}', '{"format": 1}'])
+def test_a_table_that_finds_no_room_says_why(tmp_path):
+  """NumPy's own words, '1475 requested and 496 written', name no reason that a run could tell."""
+  table = np.arange(10_000)
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+  try:
+    with pytest.raises(OSError) as error:
+      token_store._save_array(tmp_path / 'full.npy', table)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert error.value.errno == errno.EFBIG
+  token_store._save_array(tmp_path / 'whole.npy', table)
+  np.testing.assert_array_equal(np.load(tmp_path / 'whole.npy', allow_pickle=False), table)
+
+
 def test_a_manifest_that_is_none_is_refused(store, content):
   (store.path / 'manifest.json').write_text(content)
   with pytest.raises(UserError, match=r'manifest\.json is damaged: .* run fairjax data again'):

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from fairjax.config import MeshConfig, TrainConfig
-from fairjax.errors import UserError
+from fairjax.errors import Fault, UserError
 from fairjax.train.curriculum import derive_seed
 from fairjax.train.identity import Identity, check_identity, params_digest
 from fairjax.train.metrics import IntervalMetrics, MetricWriter, read_metrics
@@ -211,3 +211,12 @@ def test_rows_must_divide():
     check_batch_size(9, mesh, field='lm.batch_size')
   rows = np.arange(16).reshape(8, 2)
   np.testing.assert_array_equal(to_devices({'x': rows}, mesh)['x'], rows)
+
+
+def test_tensorboard_files_that_cannot_be_written_are_told_in_one_line(tmp_path):
+  pytest.importorskip('clu.metric_writers')
+  (tmp_path / 'tensorboard').write_text('not a folder')
+  with pytest.raises(Fault) as error:
+    MetricWriter(tmp_path, first_step=0, log=print)
+  assert str(tmp_path / 'tensorboard') in str(error.value) and 'Not a directory' in str(error.value)
+  assert '\n' not in str(error.value)

@@ -20,6 +20,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -305,8 +306,8 @@ def _find_spans(
 
 def _finish(temporary, path, *, table, spans, num_values, dtype, **fields) -> TokenStoreInfo:
   """Writes tables and manifest, makes them durable and gives the folder its name."""
-  np.save(temporary / 'documents.npy', table, allow_pickle=False)
-  np.save(temporary / 'spans.npy', spans, allow_pickle=False)
+  _save_array(temporary / 'documents.npy', table)
+  _save_array(temporary / 'spans.npy', spans)
   (temporary / 'tokens.sha256').write_bytes(block_digests(temporary / 'tokens.bin'))
   for name in _FILES:
     with open(temporary / name, 'rb') as file:
@@ -324,3 +325,9 @@ def _finish(temporary, path, *, table, spans, num_values, dtype, **fields) -> To
     shutil.rmtree(path)
   os.replace(temporary, path)
   return info
+
+
+def _save_array(path: pathlib.Path, array: np.ndarray) -> None:
+  """`numpy.save`, whose own way to files does not say why one could not be written."""
+  with path.open('wb') as file:
+    np.save(types.SimpleNamespace(write=file.write), array, allow_pickle=False)

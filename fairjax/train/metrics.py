@@ -1,16 +1,17 @@
 """Training metrics: weighted means over an interval, JSONL and TensorBoard files."""
 
+import contextlib
 import json
 import math
 import pathlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from fairjax import processes
-from fairjax.errors import Damaged
+from fairjax.errors import Damaged, Fault
 from fairjax.files import atomic_write
 
 Metrics = dict[str, tuple[Any, Any]]
@@ -95,9 +96,11 @@ class MetricWriter:
     with atomic_write(path) as file:
       file.write(''.join(map(_line, self.lines)).encode('utf-8'))
     self._file = path.open('a', encoding='utf-8')
+    self._tensorboard_folder = directory / 'tensorboard'
     try:
       from clu.metric_writers import SummaryWriter
-      self._tensorboard = SummaryWriter(str(directory / 'tensorboard'))
+      with self._tensorboard_written():
+        self._tensorboard = SummaryWriter(str(self._tensorboard_folder))
     except ImportError as e:
       log(f"no TensorBoard files ({e}): pip install 'fairjax[train]' writes them; "
           f'metrics are in {path}')
@@ -114,14 +117,28 @@ class MetricWriter:
     self._file.write(_line(line))
     self._file.flush()
     if self._tensorboard:
-      self._tensorboard.write_scalars(step, {f'{kind}/{k}': v for k, v in values.items()})
+      with self._tensorboard_written():
+        self._tensorboard.write_scalars(step, {f'{kind}/{k}': v for k, v in values.items()})
 
   def close(self) -> None:
     """Flushes both."""
     if self._file:
       self._file.close()
     if self._tensorboard:
-      self._tensorboard.close()
+      with self._tensorboard_written():
+        self._tensorboard.close()
+
+  @contextlib.contextmanager
+  def _tensorboard_written(self) -> Iterator[None]:
+    """TensorFlow's errors, of a full disk above all, in one line."""
+    try:
+      yield
+    except Exception as e:
+      from tensorflow.errors import OpError
+      if not isinstance(e, OpError):
+        raise
+      raise Fault(f'{self._tensorboard_folder} cannot be written: {e.message.strip()} (disk, '
+                  'rights): mend it, then the same command continues') from e
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
