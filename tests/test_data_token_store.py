@@ -155,7 +155,6 @@ def test_an_interrupted_store_is_not_there_and_can_be_written_again(corpus, tmp_
   assert [p.name for p in tmp_path.iterdir()] == ['s']
 
 
-@pytest.mark.parametrize('content', ['', '{', '[]', '3', 'null', '"x"', '{}', '{"format": 1}'])
 def test_a_table_that_finds_no_room_says_why(tmp_path):
   """NumPy's own words, '1475 requested and 496 written', name no reason that a run could tell."""
   table = np.arange(10_000)
@@ -171,6 +170,7 @@ def test_a_table_that_finds_no_room_says_why(tmp_path):
   np.testing.assert_array_equal(np.load(tmp_path / 'whole.npy', allow_pickle=False), table)
 
 
+@pytest.mark.parametrize('content', ['', '{', '[]', '3', 'null', '"x"', '{}', '{"format": 1}'])
 def test_a_manifest_that_is_none_is_refused(store, content):
   (store.path / 'manifest.json').write_text(content)
   with pytest.raises(UserError, match=r'manifest\.json is damaged: .* run fairjax data again'):
