@@ -1,7 +1,6 @@
 """The verb `masked-lm`: a planted corpus, training of BERT or ALBERT, a look at the result."""
 
 import argparse
-import collections
 import json
 import signal
 from typing import Any
@@ -41,6 +40,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   data.add_argument('--least_count', type=int, default=1, metavar='N',
                     help='rarer names are neither replaced nor drawn')
   data.add_argument('--letters', default='A-Z', help='initials of the names that are replaced')
+  data.add_argument('--workers', type=int, default=0, help='processes that encode the text; 0: one '
+                    'per core')
   model = parser.add_argument_group('train: model')
   model.add_argument('--workdir', metavar='DIR', help='model directory to write; the same command '
                      'continues it')
@@ -101,24 +102,12 @@ def _corpus(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-  from fairjax.data.documents import read_documents
-  from fairjax.data.sentences import split_sentences
   from fairjax.masked import command
   command.check(options)
   # Until training heeds the signal at a step's end, a terminated verb ends at once, as by Ctrl-C.
   signal.signal(signal.SIGTERM, signal.default_int_handler)
-  counts: collections.Counter = collections.Counter()
-
-  def read(paths):
-    for document in read_documents(paths, layout=options.layout, counts=counts):
-      counts['headings_left_out'] += sum(
-        line.startswith('=') and not split_sentences(line) for line in document.split('\n'))
-      yield document
-
-  card = command.train(
-    options, read(options.data), read(options.valid) if options.valid else None,
-    read=lambda: {name: int(n) for name, n in sorted(counts.items())}, split=split_sentences,
-    log=log_line)
+  from fairjax.commands.masked_training import train
+  card = train(options, log_line)
   if options.json:
     print(json.dumps(card, indent=2))
     return

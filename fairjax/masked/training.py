@@ -106,12 +106,12 @@ def train_masked(
   _check(start, settings, mesh, longest=max(train.longest, valid.longest))
   run = _Run(start, train, valid, settings, mesh)
   with FolderLock(workdir, log):
-    _claim(workdir, plan, start)
+    _claim(workdir, plan)
     log(f'[mlm] {frozen_words(settings.freeze)}; dropout {start.arch.hidden_dropout:g} of hidden '
         f'states, {start.arch.attention_dropout:g} of attention')
     params = run_stage(run.stage(workdir / 'training', plan), stop=stop or StopSignal(), log=log)
     card = {'plan': plan, 'train': train.counts, 'valid': valid.counts, 'length': run.length,
-            'row_share_of_padding': round(1 - train.ids.size / (len(train) * run.length), 4),
+            'row_share_of_padding': round(1 - train.size / (len(train) * run.length), 4),
             **run.result(workdir / 'training')}
     if processes.is_first():
       write_model(workdir, start, params)
@@ -138,7 +138,7 @@ class _Run:
     if not any(len(self._valid.masked(row, None)[1]) for row in range(len(valid))):
       raise UserError('the validation text is so short that nothing of it is masked: give more '
                       'text with --valid, or a larger --mask_share')
-    self._tokens = int(train.ids.size / len(train) * self._config.batch_size)
+    self._tokens = int(train.size / len(train) * self._config.batch_size)
     moves = None
     if settings.freeze != 'none':
       moves = trainable_mask(start.params, start.arch, settings.freeze)
@@ -208,11 +208,11 @@ def _check(start: Start, settings: Settings, mesh: Mesh, *, longest: int) -> Non
                     f'rows: use --batch_size={max(devices, size // devices * devices)}')
 
 
-def _claim(workdir: pathlib.Path, plan: dict[str, Any], start: Start) -> None:
+def _claim(workdir: pathlib.Path, plan: dict[str, Any]) -> None:
   """Writes the plan into a new folder, or compares it with that of an earlier start."""
   path = workdir / PLAN
   if not path.is_file():
-    check_free(workdir, start)
+    check_free(workdir)
     if processes.is_first():
       write_sealed_json(path, plan)
     processes.share()
