@@ -107,8 +107,10 @@ def _prepare(options: argparse.Namespace, corpus, start, log: Log):
   prepared = prepare_sentences(
     corpus, pathlib.Path(options.workdir) / 'data', tokenizer=tokenizer,
     make_encoder=make_encoder, workers=options.workers, log=log)
-  if prepared.cda:
-    cda = prepared.cda
+  survey, cda = prepared.survey, prepared.cda
+  log(f'[data] {survey.train:,} documents to learn, {survey.valid:,} to validate; read: '
+      + ', '.join(f'{name} {n:,}' for name, n in survey.read.items() if n))
+  if cda:
     log(f"[data] CDA, {cda['sided']}-sided: {cda['changed']:,} of {cda['sentences']:,} sentences "
         f"have a counterfactual ({cda['swaps']:,} swaps), {cda['dropped']:,} neutral ones left out")
   return prepared

@@ -114,7 +114,7 @@ def open_sentences(directory: pathlib.Path) -> PreparedSentences:
 
 def _prepare(corpus: SentenceCorpus, directory: pathlib.Path, make_encoder: MakeEncoder,
              workers: int, log: Log) -> None:
-  survey = _survey(corpus, directory, log)
+  survey = _survey(corpus, directory)
   folder = directory / 'vocabulary'
   if not (folder / 'vocabulary.json').is_file():
     make_encoder(lambda: corpus.texts('train', survey)).save(folder)
@@ -143,7 +143,7 @@ def _prepare(corpus: SentenceCorpus, directory: pathlib.Path, make_encoder: Make
     'splits': {split: store.sha256 for split, store in stores.items()}})
 
 
-def _survey(corpus: SentenceCorpus, directory: pathlib.Path, log: Log) -> Survey:
+def _survey(corpus: SentenceCorpus, directory: pathlib.Path) -> Survey:
   """Counts the documents, once."""
   path = directory / 'survey.json'
   if path.is_file():
@@ -151,6 +151,4 @@ def _survey(corpus: SentenceCorpus, directory: pathlib.Path, log: Log) -> Survey
                                      'again'))
   survey = corpus.survey()
   write_sealed_json(path, survey._asdict())
-  log(f'[data] {survey.train:,} documents to learn, {survey.valid:,} to validate; read: '
-      + ', '.join(f'{name} {n:,}' for name, n in survey.read.items() if n))
   return survey
