@@ -49,7 +49,7 @@ def mesh_of(count):
 def two_devices():
   """Two of the fake devices: enough to split rows, and quick to compile for."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(training, 'make_mesh', lambda config: mesh_of(2))
+    patch.setattr(training, 'make_mesh', lambda config, **_: mesh_of(2))
     yield
 
 
@@ -179,7 +179,7 @@ def test_interrupted_by_sigterm_it_goes_on_to_the_same_model(text, trained, tmp_
   assert 'saved after step 6 of 12' in capsys.readouterr().err
   assert not (workdir / 'model.safetensors').exists()
   monkeypatch.undo()
-  monkeypatch.setattr(training, 'make_mesh', lambda config: mesh_of(2))
+  monkeypatch.setattr(training, 'make_mesh', lambda config, **_: mesh_of(2))
   assert train(text, workdir) == 0
   assert 'resumes after step 6 of 12' in capsys.readouterr().err
   for name in ('model.safetensors', 'config.json', 'tokenizer.json', 'card.json',
@@ -190,7 +190,7 @@ def test_interrupted_by_sigterm_it_goes_on_to_the_same_model(text, trained, tmp_
 @pytest.mark.parametrize('devices', [1, 8])
 def test_every_mesh_trains_the_same_model(text, trained, tmp_path, monkeypatch, devices):
   """With dropout; the sums of gradients over devices are in another order only."""
-  monkeypatch.setattr(training, 'make_mesh', lambda config: mesh_of(devices))
+  monkeypatch.setattr(training, 'make_mesh', lambda config, **_: mesh_of(devices))
   assert train(text, tmp_path / 'mlm') == 0
   one, two = (load_file(d / 'model.safetensors') for d in (trained, tmp_path / 'mlm'))
   # The bias of the keys adds the same to all scores of a query, which a softmax does not see: its

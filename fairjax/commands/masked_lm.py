@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import signal
 from typing import Any
 
-from fairjax.commands.verb import Verb, log_line
+from fairjax import processes
+from fairjax.commands.verb import Verb, add_distributed_option, join_processes, log_line
 from fairjax.errors import UserError
 
 _LAYOUTS = ('lines', 'tsv', 'wikitext', 'newscrawl', 'newscrawl_sentences')
@@ -68,12 +68,22 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   fit.add_argument('--weight_decay', type=float, default=0.01)
   fit.add_argument('--mask_share', type=float, default=0.15)
   fit.add_argument('--whole_words', action='store_true', help='mask words whole')
+  devices = parser.add_argument_group('train: devices')
+  add_distributed_option(devices)
+  for name, default, words in (
+      ('slices', 1, 'pod slices that the data-centre network joins'),
+      ('data', -1, 'rows are split over slices x data x fsdp; -1: what the others leave'),
+      ('fsdp', 1, 'parts of the parameters, beside data'), ('model', 1, 'parts of each matrix')):
+    devices.add_argument(f'--mesh.{name}', type=int, default=default, help=words,
+                         dest=f'mesh_{name}')
   look = parser.add_argument_group('pronouns')
   look.add_argument('--model', metavar='DIR', nargs='+', default=[], help='BERT or ALBERT')
   look.add_argument('--shares', metavar='FILE', help='table of occupation and bls_pct_female')
 
 
 def _masked_lm(options: argparse.Namespace) -> None:
+  if options.distributed and options.action != 'train':
+    raise UserError(f'--distributed belongs to masked-lm train, not to {options.action}')
   {'corpus': _corpus, 'train': _train, 'pronouns': _pronouns}[options.action](options)
 
 
@@ -104,10 +114,11 @@ def _corpus(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
   from fairjax.masked import command
   command.check(options)
-  # Until training heeds the signal at a step's end, a terminated verb ends at once, as by Ctrl-C.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  join_processes(options)
   from fairjax.commands.masked_training import train
   card = train(options, log_line)
+  if not processes.is_first():
+    return
   if options.json:
     print(json.dumps(card, indent=2))
     return

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from fairjax import processes
 from fairjax.errors import UserError
 from fairjax.masked import command
 
@@ -14,6 +15,8 @@ Log = Callable[[str], None]
 def train(options: argparse.Namespace, log: Log) -> dict[str, Any]:
   """Trains as the options of the verb say; returns the card.
 
+  In a group of processes the first prepares the text, writes the model and tells of it; all train.
+
   Args:
     options: of the verb, checked by `command.check`.
     log: called with lines of progress.
@@ -22,7 +25,9 @@ def train(options: argparse.Namespace, log: Log) -> dict[str, Any]:
     UserError: bad options, text, checkpoint, or a workdir of another training.
     Preempted: a signal came; all is saved.
   """
+  from fairjax.job.group import check_shared
   from fairjax.masked.rows import lay_out, special_tokens, tells_words_apart
+  from fairjax.masked.sharding import check_mesh
   from fairjax.masked.start import (
     Sizes,
     check_free,
@@ -30,13 +35,21 @@ def train(options: argparse.Namespace, log: Log) -> dict[str, Any]:
     from_vocabulary,
     with_dropout,
   )
-  from fairjax.masked.training import PLAN, Settings, train_masked
+  from fairjax.masked.training import PLAN, Settings, make_mesh, train_masked
   from fairjax.train import StopSignal
   workdir = pathlib.Path(options.workdir)
+  log = log if processes.is_first() else lambda line: None
+  # What cannot be is said before much is read.
+  mesh = make_mesh(command.mesh_config(options), field='--mesh.')
   corpus = _corpus(options, log)
-  start = from_checkpoint(options.init, log=log) if options.init else None  # before much is read
+  start = from_checkpoint(options.init, log=log) if options.init else None
+  if start is not None:
+    check_mesh(start.params, start.arch, mesh)
   if not (workdir / PLAN).is_file():
     check_free(workdir)
+  if processes.is_first():
+    workdir.mkdir(parents=True, exist_ok=True)
+  check_shared(workdir)
   prepared = _prepare(options, corpus, start, log)
   if start is None:
     sizes = Sizes(kind=options.kind, layers=options.layers, dim=options.dim, heads=options.heads,
@@ -62,7 +75,8 @@ def train(options: argparse.Namespace, log: Log) -> dict[str, Any]:
     return train_masked(start, *rows, workdir, settings=Settings(
       train=command.train_config(options), mask_share=options.mask_share,
       whole_words=options.whole_words, freeze=options.freeze, seed=options.seed),
-      source=_source(options, prepared), log=log, stop=stop)
+      source=_source(options, prepared), log=log, stop=stop,
+      mesh=mesh)
 
 
 def _corpus(options: argparse.Namespace, log: Log):
@@ -86,10 +100,14 @@ def _corpus(options: argparse.Namespace, log: Log):
 
 
 def _prepare(options: argparse.Namespace, corpus, start, log: Log):
-  """Tokenizer and token stores in the workdir; made where they are missing."""
+  """Tokenizer and token stores in the workdir; the first process makes what is missing."""
   from fairjax.classifier.start import new_tokenizer
-  from fairjax.data.sentence_stores import prepare_sentences
+  from fairjax.data.sentence_stores import open_sentences, prepare_sentences
   from fairjax.vocabulary import PieceEncoder
+  folder = pathlib.Path(options.workdir) / 'data'
+  if not processes.is_first():
+    processes.share()  # then the first has made everything
+    return open_sentences(folder)
   if start is not None:
     given = PieceEncoder.of(start.tokenizer)
     tokenizer: dict[str, Any] = {'given': given.fingerprint}
@@ -105,8 +123,9 @@ def _prepare(options: argparse.Namespace, corpus, start, log: Log):
         sentences, vocab_size=options.vocab_size, max_length=options.max_length)[0])
 
   prepared = prepare_sentences(
-    corpus, pathlib.Path(options.workdir) / 'data', tokenizer=tokenizer,
-    make_encoder=make_encoder, workers=options.workers, log=log)
+    corpus, folder, tokenizer=tokenizer, make_encoder=make_encoder, workers=options.workers,
+    log=log)
+  processes.share()
   survey, cda = prepared.survey, prepared.cda
   log(f'[data] {survey.train:,} documents to learn, {survey.valid:,} to validate; read: '
       + ', '.join(f'{name} {n:,}' for name, n in survey.read.items() if n))

@@ -2,7 +2,7 @@
 
 import argparse
 
-from fairjax.config import TrainConfig
+from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
 
 
@@ -26,6 +26,10 @@ def check(options: argparse.Namespace) -> None:
     raise UserError(f'--learning_rate={options.learning_rate} is not in (0, 1)')
   if options.workers < 0:
     raise UserError('--workers must not be negative')
+  for name, least in (('slices', 1), ('fsdp', 1), ('model', 1), ('data', -1)):
+    value = getattr(options, f'mesh_{name}')
+    if value < least or not value:
+      raise UserError(f'--mesh.{name}={value} is no number of parts')
   if options.max_length < 8:
     raise UserError(f'--max_length={options.max_length} leaves no room for a sentence: give at '
                     'least 8')
@@ -55,3 +59,9 @@ def train_config(options: argparse.Namespace) -> TrainConfig:
     warmup_steps=options.steps // 10 if warmup is None else warmup, schedule='linear',
     clip_norm=1.0, weight_decay=options.weight_decay, log_every=options.log_every,
     eval_every=options.eval_every, checkpoint_every=options.checkpoint_every)
+
+
+def mesh_config(options: argparse.Namespace) -> MeshConfig:
+  """The mesh that the options ask for."""
+  return MeshConfig(slices=options.mesh_slices, data=options.mesh_data, fsdp=options.mesh_fsdp,
+                    model=options.mesh_model)
