@@ -5,12 +5,14 @@
 The text is of random words, a document of some sentences a line; the tokenizer is a WordPiece
 vocabulary of 8,000 pieces of its beginning. Every preparation runs in a process of its own, so that
 its memory is not that of another: the peak is that of the resident pages of this process and of the
-largest encoding process, files that are mapped included. `rows` is the layout of packed rows of 128
-from the finished store, which every start of a training does.
+largest encoding process, files that are mapped included. CPU seconds are those of all processes; on
+the clock other work on the machine counts too. The tokenizer has one thread in each. `rows` is the
+layout of packed rows of 128 from the finished store, which every start of a training does.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import resource
 import subprocess
@@ -44,6 +46,12 @@ def make_text(path, size):
         written += file.write(document + '\n')
 
 
+def cpu_seconds():
+  """Of this process and of those that it has waited for."""
+  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+  return sum(u.ru_utime + u.ru_stime for u in used)
+
+
 def measure(text, folder, workers):
   """One preparation."""
   with open(text, encoding='utf-8') as file:
@@ -51,11 +59,11 @@ def measure(text, folder, workers):
   tokenizer, _, _ = new_tokenizer(beginning, vocab_size=8000, max_length=128)
   encoder = PieceEncoder.of(tokenizer)
   before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  begin = time.perf_counter()
+  begin, cpu = time.perf_counter(), cpu_seconds()
   prepared = prepare_sentences(
     SentenceCorpus((text,)), pathlib.Path(folder), tokenizer={'given': encoder.fingerprint},
     make_encoder=lambda texts: encoder, workers=workers, log=lambda line: None)
-  seconds, begin = time.perf_counter() - begin, time.perf_counter()
+  seconds, cpu, begin = time.perf_counter() - begin, cpu_seconds() - cpu, time.perf_counter()
   store = prepared.stores['train']
   rows = lay_out(
     store.open_tokens(), store.open_documents()[:, 0], encoder,
@@ -65,8 +73,10 @@ def measure(text, folder, workers):
     resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
   return {
     'workers': workers, 'text_mb': round(pathlib.Path(text).stat().st_size / 1e6, 1),
-    'documents': store.documents, 'pieces': rows.counts['tokens'], 'rows': len(rows),
+    'documents': store.documents, 'pieces': rows.counts['tokens'],
     'seconds': round(seconds, 1), 'pieces_per_second': round(rows.counts['tokens'] / seconds),
+    'cpu_seconds': round(cpu, 1),
+    'pieces_per_cpu_second': round(rows.counts['tokens'] / cpu), 'rows': len(rows),
     'rows_seconds': round(time.perf_counter() - begin, 1),
     'mib_before': round(before / 1024), 'mib_peak': round(peak[0]),
     'mib_peak_of_a_worker': round(peak[1]) if workers > 1 else None}
@@ -90,7 +100,7 @@ def main():
       found = json.loads(subprocess.run(
         [sys.executable, '-m', 'tests.benchmarks.masked_text', '--one', str(folder / 'text.txt'),
          str(folder / f'data{workers}'), str(workers)], check=True, text=True,
-        stdout=subprocess.PIPE).stdout)
+        stdout=subprocess.PIPE, env=os.environ | {'TOKENIZERS_PARALLELISM': 'false'}).stdout)
       print(json.dumps(found) if options.json else '\n'.join(
         f'{name}: {value}' for name, value in found.items()), flush=True)
 
