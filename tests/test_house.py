@@ -77,7 +77,7 @@ PACKAGES = {
   'config_checks': (set(), set()),
   'config_docs': (set(), set()),
   'config_files': (set(), {'ml_collections'}),
-  'vocabulary': ({'numpy'}, {'sentencepiece'}),
+  'vocabulary': ({'numpy'}, {'sentencepiece', 'tokenizers'}),
   'counterfactual': ({'numpy', 'yaml'}, set()),
   'data': ({'numpy', *TENSORFLOW}, set()),
   'model': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),

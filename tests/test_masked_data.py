@@ -5,15 +5,12 @@ import itertools
 
 import numpy as np
 import pytest
+from masked_cases import rows_by_hand, rows_of
 
 from fairjax.classifier.start import new_tokenizer
-from fairjax.counterfactual.cda import GenderSwap
-from fairjax.counterfactual.word_pairs import read_word_pairs
-from fairjax.data.sentences import split_sentences
-from fairjax.errors import UserError
-from fairjax.masked.corpus import Augmentation, make_corpus
+from fairjax.masked import rows as rows_module
 from fairjax.masked.masking import MaskedRows, Masking
-from fairjax.masked.rows import make_rows, special_tokens, tells_words_apart
+from fairjax.masked.rows import special_tokens, tells_words_apart
 
 TEXTS = ['The woman reads a book.', 'It rains in the garden!', 'He said that she was tired, too.',
          'A very unbelievably long word stands here.', 'ok']
@@ -29,9 +26,20 @@ def special(tokenizer):
   return special_tokens(tokenizer, pad_id=0, where='here')
 
 
-def rows_of(documents, tokenizer, special, **changes):
-  options = {'form': 'sentence', 'max_length': 16, 'what': 'the text'} | changes
-  return make_rows(documents, tokenizer, special, **options)
+@pytest.fixture(scope='module')
+def unigram():
+  """ALBERT's kind of tokenizer: a word is what stands between white space."""
+  import tokenizers
+  letters = {c: -9.0 for c in '▁thewomanrdsbk.,'}
+  model = tokenizers.models.Unigram(
+    [('<unk>', -20.0), *letters.items(), ('▁the', -1.0), ('▁wo', -1.0), ('man', -1.0)], unk_id=0)
+  found = tokenizers.Tokenizer(model)
+  found.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+  return found
+
+
+def all_ids(rows):
+  return np.concatenate([rows.row(r)[0] for r in range(len(rows))])
 
 
 def pieces(tokenizer, text):
@@ -50,7 +58,7 @@ def test_every_piece_is_in_exactly_one_row_in_order(tokenizer, special, form, le
   documents = [TEXTS[:2], [], TEXTS[2:4], [TEXTS[4]]]
   rows = rows_of(documents, tokenizer, special, form=form, max_length=length)
   wanted = [i for d in documents for t in d for i in pieces(tokenizer, t)]
-  assert [i for i in rows.ids.tolist() if i not in (special.begin, special.end)] == wanted
+  assert [i for i in all_ids(rows).tolist() if i not in (special.begin, special.end)] == wanted
   assert rows.counts['tokens'] == len(wanted) and rows.counts['documents'] == 4
   for number in range(len(rows)):
     ids, starts = rows.row(number)
@@ -73,7 +81,7 @@ def test_packed_rows_hold_whole_sentences_and_mark_the_borders_of_documents(toke
   room = len(a) + len(b) + 1 + len(c)
   (one,) = (rows_of([TEXTS[:2], TEXTS[2:3]], tokenizer, special, form='packed',
                     max_length=room + 2),)
-  assert one.ids.tolist() == [special.begin, *a, *b, special.end, *c, special.end]
+  assert all_ids(one).tolist() == [special.begin, *a, *b, special.end, *c, special.end]
   two = rows_of([TEXTS[:2], TEXTS[2:3]], tokenizer, special, form='packed', max_length=room + 1)
   assert [two.row(i)[0].tolist() for i in range(2)] == [
     [special.begin, *a, *b, special.end], [special.begin, *c, special.end]]
@@ -96,7 +104,7 @@ def test_long_sentences_are_split_before_words_and_unknown_characters_counted(to
   long = ' '.join(['the garden rains'] * 9)
   rows = rows_of([[long, 'The 漢 garden ☃.', ' ']], tokenizer, special, max_length=9)
   assert rows.counts['split_sentences'] == 1 and rows.counts['empty_sentences'] == 1
-  assert rows.counts['unknown_tokens'] == 2 == (rows.ids == special.unknown).sum()
+  assert rows.counts['unknown_tokens'] == 2 == (all_ids(rows) == special.unknown).sum()
   for number in range(len(rows)):
     assert rows.row(number)[1][1]  # a word begins the row
   # A word that is longer than a row can only be cut inside.
@@ -110,21 +118,54 @@ def test_word_starts_are_those_of_words(tokenizer, special):
   assert any(continued) and (starts == ~np.array(continued)).all()
 
 
-def test_word_starts_of_sentencepiece(special):
-  """ALBERT's kind of tokenizer: a word is what stands between white space."""
-  import tokenizers
-  letters = {c: -9.0 for c in '▁thewomanrdsbk.,'}
-  model = tokenizers.models.Unigram(
-    [('<unk>', -20.0), *letters.items(), ('▁the', -1.0), ('▁wo', -1.0), ('man', -1.0)], unk_id=0)
-  unigram = tokenizers.Tokenizer(model)
-  assert not tells_words_apart(unigram)
-  unigram.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-  assert tells_words_apart(unigram)
-  ids, starts = make_rows([['the woman, the man.']], unigram, special, form='sentence',
-                          max_length=40, what='x').row(0)
+def test_word_starts_of_sentencepiece(special, unigram):
+  ids, starts = rows_of([['the woman, the man.']], unigram, special, max_length=40).row(0)
   tokens = [unigram.id_to_token(i) for i in ids[1:-1]]
   begins = [t for t, s in zip(tokens, starts[1:-1], strict=True) if s]
   assert begins == ['▁the', '▁wo', '▁the', '▁']
+
+
+def test_some_tokenizers_take_a_text_as_one_word(tokenizer, unigram):
+  import tokenizers
+  assert tells_words_apart(tokenizer) and tells_words_apart(unigram)
+  assert not tells_words_apart(tokenizers.Tokenizer(tokenizers.models.Unigram(
+    [('<unk>', -20.0), ('a', -1.0), ('b', -1.0), (' ', -1.0)], unk_id=0)))
+
+
+def random_documents(rng, number):
+  """Of no, few and many sentences; some without a piece, some longer than rows, strange ones."""
+  words = ['the', 'woman', 'garden', 'unbelievably', 'tired', 'rains', '.', 'be', '漢', '[CLS]',
+           '[SEP]', '[MASK]', '##s', 'beeeeeeeeeeeeeeeee', 'x' * 120]
+  for _ in range(number):
+    yield [' '.join(rng.choice(words, size=rng.integers(1, 30 if rng.random() < 0.1 else 6)))
+           if rng.random() < 0.9 else '\u200b' for _ in range(rng.integers(0, 5))]
+
+
+@pytest.mark.parametrize('seed', range(12))
+@pytest.mark.parametrize('kind', ['tokenizer', 'unigram'])
+def test_the_layout_is_that_of_plain_lists(request, special, monkeypatch, kind, seed):
+  """Against another program: ids, words, counts, for any borders of blocks."""
+  rng, tokenizer = np.random.default_rng(seed), request.getfixturevalue(kind)
+  documents = list(random_documents(rng, int(rng.integers(1, 40)))) + [['the woman']]
+  options = {'form': ('sentence', 'packed')[seed % 2], 'max_length': int(rng.integers(8, 40)),
+             'apart': None if seed % 3 else int(rng.integers(0, len(documents)))}
+  monkeypatch.setattr(rows_module, '_BLOCK', int(rng.integers(1, 300)))
+  found = rows_of(documents, tokenizer, special, **options)
+  wanted, counts = rows_by_hand(documents, tokenizer, special, **options)
+  assert [tuple(x.tolist() for x in found.row(r)) for r in range(len(found))] == wanted
+  assert found.counts == counts
+  assert found.size == sum(len(ids) for ids, _ in wanted)
+  assert found.longest == max(len(ids) for ids, _ in wanted)
+  ids, starts = found.row(0)
+  assert ids.dtype == np.int32 and starts.dtype == bool
+
+
+def test_the_digest_tells_text_and_rows_apart(tokenizer, special):
+  def digest(documents=(TEXTS[:2], TEXTS[2:]), **changes):
+    return rows_of(list(documents), tokenizer, special, **{'form': 'packed', **changes}).digest
+
+  assert digest() == digest()
+  assert len({digest(), digest(digest='x'), digest(max_length=64), digest(form='sentence')}) == 4
 
 
 def many(tokenizer, special, number=4000, **changes):
@@ -219,38 +260,3 @@ def test_validation_reads_every_row_once_with_the_same_masks(tokenizer, special)
   again = list(masked.validation(8))
   for one, two in zip(batches, again, strict=True):
     np.testing.assert_array_equal(one['ids'], two['ids'])
-
-
-def sorted_sentences(documents):
-  return sorted(s for d in documents for s in d)
-
-
-def test_two_sided_cda_keeps_all_and_adds_behind_them_one_sided_only_the_others():
-  documents = ['He sings. It rains.', 'It snows.', 'The queen met her brother.']
-  swap = GenderSwap(read_word_pairs())
-  plain = make_corpus(documents, ['He left.'], split=split_sentences, seed=0)
-  assert plain.train == [['He sings.', 'It rains.'], ['It snows.'], ['The queen met her brother.']]
-  assert plain.valid == [['He left.']]
-  found = {sided: make_corpus(documents, ['He left.'], split=split_sentences, seed=0,
-                              augmentation=Augmentation(swap, sided)) for sided in ('one', 'two')}
-  counterfactual = [['She sings.'], ['The king met his sister.']]
-  assert found['one'].train == counterfactual
-  # Never beside their originals: a packed row that held both would give the masks away.
-  assert found['two'].train == plain.train + counterfactual
-  assert found['one'].valid == found['two'].valid == [['He left.']]
-  assert found['one'].source['cda']['dropped'] == 2
-  assert found['two'].source['cda']['dropped'] == 0
-  for one in found.values():
-    assert one.source['cda']['changed'] == 2 and one.source['cda']['swaps'] == 4
-  with pytest.raises(UserError, match='no gendered word'):
-    make_corpus(['It rains.'] * 3, ['x'], split=split_sentences, seed=0,
-                augmentation=Augmentation(swap, 'one'))
-
-
-def test_documents_are_held_out_once_and_by_seed():
-  documents = [f'Document {i}.' for i in range(200)]
-  one, two = (make_corpus(documents, None, split=split_sentences, seed=s) for s in (0, 1))
-  assert len(one.valid) == 4 and sorted_sentences(one.train + one.valid) == sorted(documents)
-  assert one.valid != two.valid
-  with pytest.raises(UserError, match='--valid'):
-    make_corpus(documents[:1], None, split=split_sentences, seed=0)

@@ -99,6 +99,12 @@ def new_tokenizer(texts: Iterable[str], *, vocab_size: int, max_length: int
                   ) -> tuple[Any, dict[str, int], dict[str, bytes]]:
   """A lower-case WordPiece tokenizer of the texts, its vocabulary, and the files that hold it."""
   vocabulary = train_word_pieces(count_words(texts), size=vocab_size)
+  tokenizer, files = tokenizer_of(vocabulary, max_length=max_length)
+  return tokenizer, vocabulary, files
+
+
+def tokenizer_of(vocabulary: dict[str, int], *, max_length: int) -> tuple[Any, dict[str, bytes]]:
+  """The lower-case WordPiece tokenizer of a vocabulary, and the files that hold it."""
   options = {'do_lower_case': True, 'strip_accents': None, 'tokenize_chinese_chars': True,
              'model_max_length': max_length, 'tokenizer_class': 'BertTokenizer',
              **{f'{role}_token': token for role, token in zip(
@@ -107,7 +113,7 @@ def new_tokenizer(texts: Iterable[str], *, vocab_size: int, max_length: int
   files = {'vocab.txt': '\n'.join([*vocabulary, '']),
            'tokenizer.json': tokenizer.to_str(pretty=True),
            'tokenizer_config.json': json.dumps(options, indent=2)}
-  return tokenizer, vocabulary, {name: text.encode('utf-8') for name, text in files.items()}
+  return tokenizer, {name: text.encode('utf-8') for name, text in files.items()}
 
 
 def new_params(arch: Architecture, *, seed: int, std: float, only: Sequence[str] = (),

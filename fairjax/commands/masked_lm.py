@@ -1,12 +1,11 @@
 """The verb `masked-lm`: a planted corpus, training of BERT or ALBERT, a look at the result."""
 
 import argparse
-import collections
 import json
-import signal
 from typing import Any
 
-from fairjax.commands.verb import Verb, log_line
+from fairjax import processes
+from fairjax.commands.verb import Verb, add_distributed_option, join_processes, log_line
 from fairjax.errors import UserError
 
 _LAYOUTS = ('lines', 'tsv', 'wikitext', 'newscrawl', 'newscrawl_sentences')
@@ -41,6 +40,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   data.add_argument('--least_count', type=int, default=1, metavar='N',
                     help='rarer names are neither replaced nor drawn')
   data.add_argument('--letters', default='A-Z', help='initials of the names that are replaced')
+  data.add_argument('--workers', type=int, default=0, help='processes that encode the text; 0: one '
+                    'per core')
   model = parser.add_argument_group('train: model')
   model.add_argument('--workdir', metavar='DIR', help='model directory to write; the same command '
                      'continues it')
@@ -67,12 +68,22 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   fit.add_argument('--weight_decay', type=float, default=0.01)
   fit.add_argument('--mask_share', type=float, default=0.15)
   fit.add_argument('--whole_words', action='store_true', help='mask words whole')
+  devices = parser.add_argument_group('train: devices')
+  add_distributed_option(devices)
+  for name, default, words in (
+      ('slices', 1, 'pod slices that the data-centre network joins'),
+      ('data', -1, 'rows are split over slices x data x fsdp; -1: what the others leave'),
+      ('fsdp', 1, 'parts of the parameters, beside data'), ('model', 1, 'parts of each matrix')):
+    devices.add_argument(f'--mesh.{name}', type=int, default=default, help=words,
+                         dest=f'mesh_{name}')
   look = parser.add_argument_group('pronouns')
   look.add_argument('--model', metavar='DIR', nargs='+', default=[], help='BERT or ALBERT')
   look.add_argument('--shares', metavar='FILE', help='table of occupation and bls_pct_female')
 
 
 def _masked_lm(options: argparse.Namespace) -> None:
+  if options.distributed and options.action != 'train':
+    raise UserError(f'--distributed belongs to masked-lm train, not to {options.action}')
   {'corpus': _corpus, 'train': _train, 'pronouns': _pronouns}[options.action](options)
 
 
@@ -101,24 +112,13 @@ def _corpus(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-  from fairjax.data.documents import read_documents
-  from fairjax.data.sentences import split_sentences
   from fairjax.masked import command
   command.check(options)
-  # Until training heeds the signal at a step's end, a terminated verb ends at once, as by Ctrl-C.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
-  counts: collections.Counter = collections.Counter()
-
-  def read(paths):
-    for document in read_documents(paths, layout=options.layout, counts=counts):
-      counts['headings_left_out'] += sum(
-        line.startswith('=') and not split_sentences(line) for line in document.split('\n'))
-      yield document
-
-  card = command.train(
-    options, read(options.data), read(options.valid) if options.valid else None,
-    read=lambda: {name: int(n) for name, n in sorted(counts.items())}, split=split_sentences,
-    log=log_line)
+  join_processes(options)
+  from fairjax.commands.masked_training import train
+  card = train(options, log_line)
+  if not processes.is_first():
+    return
   if options.json:
     print(json.dumps(card, indent=2))
     return

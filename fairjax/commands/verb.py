@@ -47,6 +47,11 @@ def add_run_options(parser: argparse.ArgumentParser, *, required: bool = True) -
                       help='config file; --config.a.b=VALUE overrides a field')
   parser.add_argument('--workdir', metavar='DIR', required=required,
                       help='folder of the run; the same command continues it')
+  add_distributed_option(parser)
+
+
+def add_distributed_option(parser: argparse.ArgumentParser) -> None:
+  """Adds `--distributed`; `join_processes` heeds it."""
   parser.add_argument(
     '--distributed', metavar='auto|HOST:PORT,COUNT,INDEX', nargs='?', const='auto', default=None,
     help='one of several processes that share the work, and the folder: auto (the default) on '
@@ -70,17 +75,25 @@ def open_job(options: argparse.Namespace, *, log: Callable[[str], None] = print_
   if '://' in options.workdir:
     raise UserError(f'--workdir={options.workdir} is not a folder: mount the bucket (gcsfuse) and '
                     'name its folder')
+  join_processes(options)
+  from fairjax.job.main_job import Job
+  return Job(config, options.workdir, log=log)
+
+
+def join_processes(options: argparse.Namespace) -> None:
+  """Joins the group that `--distributed` names, if it does, and sees to signals.
+
+  Raises:
+    UserError: the processes do not find each other.
+  """
   if getattr(options, 'distributed', None):
     processes.start(options.distributed)
     # Never left: whatever this process does, a signal must end or stop the whole group.
     from fairjax.train.stop import StopSignal
     StopSignal().installed().__enter__()
-    from fairjax.job.main_job import Job
-    return Job(config, options.workdir, log=log)
-  # A terminated job raises at once, as with Ctrl-C; training replaces this by a clean save.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
-  from fairjax.job.main_job import Job
-  return Job(config, options.workdir, log=log)
+  else:
+    # A terminated job raises at once, as with Ctrl-C; training replaces this by a clean save.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def log_line(line: str) -> None:

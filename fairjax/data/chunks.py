@@ -17,16 +17,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairjax.files import atomic_write
-from fairjax.vocabulary import Vocabulary
+from fairjax.vocabulary import Encoder
 
 
-def token_dtype(vocabulary: Vocabulary) -> np.dtype:
+def token_dtype(vocabulary: Encoder) -> np.dtype:
   """uint16 if all ids fit, else uint32."""
   return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
 
 
 def write_chunk(
-  folder: str | os.PathLike, index: int, texts: Sequence[str], vocabulary: Vocabulary) -> int:
+  folder: str | os.PathLike, index: int, texts: Sequence[str], vocabulary: Encoder) -> int:
   """Encodes documents into a chunk and returns the number of tokens."""
   folder, rows, end = pathlib.Path(folder), np.zeros((len(texts), 3), np.int64), 0
   digest = hashlib.sha256()

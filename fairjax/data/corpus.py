@@ -7,7 +7,7 @@ import collections
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fairjax.config import FILE_SOURCES, PLANTED_SOURCES, TFDS_SOURCES, DataConfig
@@ -150,10 +150,7 @@ class Corpus:
     else:
       files = {split: list_files(getattr(data, split))
                for split in (('train',) if data.holdout else SPLITS)}
-    known = {(f['path'], f['bytes'], f['mtime_ns']): f['sha256']
-             for split in saved.get('files', {}).values() for f in split}
-    inputs['files'] = {s: [_describe_file(p, known) for p in paths] for s, paths in files.items()}
-    return inputs
+    return inputs | {'files': describe_files_of(files, saved)}
 
   def _files(self, split: str, counts: collections.Counter | None) -> Iterator[str]:
     return self._read(getattr(self.data, split), counts)
@@ -176,6 +173,22 @@ class TfdsDataset:
     self.sizes = {split: builder.info.splits[split].num_examples for split in SPLITS}
     self.files = {split: [str(folder / name) for name in builder.info.splits[split].filenames]
                   for split in SPLITS}
+
+
+def describe_files_of(
+  files: Mapping[str, Sequence[str]], saved: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+  """Path, size, time and digest of the files of splits.
+
+  Args:
+    files: split -> paths.
+    saved: what `files` of it says of a file with the same path, size and time is taken over.
+
+  Raises:
+    UserError: a file cannot be read.
+  """
+  known = {(f['path'], f['bytes'], f['mtime_ns']): f['sha256']
+           for split in saved.get('files', {}).values() for f in split}
+  return {split: [_describe_file(path, known) for path in paths] for split, paths in files.items()}
 
 
 def _describe_file(path: str, known: Mapping[tuple, str]) -> dict[str, Any]:

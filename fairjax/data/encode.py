@@ -22,7 +22,7 @@ from fairjax.data.encode_worker import write_frame
 from fairjax.errors import UserError
 from fairjax.files import write_json
 from fairjax.progress import Progress
-from fairjax.vocabulary import Vocabulary
+from fairjax.vocabulary import Encoder
 
 CHUNK_BYTES = 4 << 20  # of text, about a million tokens; a process holds some ten times as much
 CHUNK_DOCUMENTS = 1 << 15
@@ -30,7 +30,7 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def encode_documents(
-  texts: Iterable[str], folder: str | os.PathLike, *, vocabulary: Vocabulary,
+  texts: Iterable[str], folder: str | os.PathLike, *, vocabulary: Encoder,
   vocabulary_folder: str | os.PathLike, workers: int = 0, size: int | None = None,
   name: str = 'documents', log: Callable[[str], None] = print,
 ) -> EncodedChunks:
@@ -130,7 +130,7 @@ class _Workers:
       # would leave its processes behind when this one is killed.
       process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {
-          'PYTHONPATH': path})
+          'PYTHONPATH': path, 'TOKENIZERS_PARALLELISM': 'false'})  # a core each
       self._processes.append(process)
       self._idle.append(process)
 
@@ -182,7 +182,8 @@ class _Workers:
 
 def _ended(process: subprocess.Popen) -> UserError:
   return UserError(f'an encoding process ended by itself (exit code {process.wait()}; -9 is often '
-                   'too little memory): lower data.workers; the same command continues')
+                   'too little memory): lower data.workers (--workers); the same command '
+                   'continues')
 
 
 class _Counts:

@@ -21,7 +21,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fairjax.data.chunks import write_chunk
-from fairjax.vocabulary import load_vocabulary
+from fairjax.vocabulary import load_encoder
 
 _HEADER = struct.Struct('<QQQ')
 
@@ -51,7 +51,7 @@ def read_frame(file: BinaryIO) -> tuple[int, list[str]] | None:
 def main(vocabulary_folder: str, folder: str) -> None:
   """Encodes until the input ends."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends the input
-  vocabulary = load_vocabulary(vocabulary_folder)
+  vocabulary = load_encoder(vocabulary_folder)
   while (frame := read_frame(sys.stdin.buffer)) is not None:
     index, texts = frame
     try:

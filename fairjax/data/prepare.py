@@ -146,12 +146,12 @@ def _prepare(config, corpus, given, log) -> PreparedData:
   directory = corpus.directory
   if corpus.is_tfds:
     corpus.tfds_dataset(log)
-  saved = _read_json(directory / 'inputs.json')
+  saved = read_json(directory / 'inputs.json')
   inputs = _describe_inputs(corpus, given, saved or {})
   if saved is None:
     write_json(directory / 'inputs.json', inputs)
   else:
-    _check_unchanged(directory, saved, inputs)
+    check_unchanged(directory, saved, inputs)
   if corpus.data.holdout:
     report_holdout(corpus, log)
   vocabulary = _make_vocabulary(corpus, directory / 'vocabulary', given, log)
@@ -255,8 +255,13 @@ def _describe_inputs(
   } | corpus.describe(saved)
 
 
-def _check_unchanged(directory, saved, inputs) -> None:
-  """Raises if the folder was made from something else; moved or touched files are fine."""
+def check_unchanged(
+  directory: pathlib.Path, saved: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+  """Compares what a folder was made from with what it would be; moved or touched files are fine.
+
+  Raises:
+    UserError: they differ; the differences are named.
+  """
   def comparable(values):
     values = dict(values)
     files = values.pop('files', {})
@@ -322,7 +327,12 @@ def _summary(store: TokenStoreInfo) -> dict[str, Any]:
   return values | {'sha256': store.sha256}
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any] | None:
+def read_json(path: pathlib.Path) -> dict[str, Any] | None:
+  """The JSON of a file; None if it is not there.
+
+  Raises:
+    UserError: it is damaged.
+  """
   if not path.exists():
     return None
   try:

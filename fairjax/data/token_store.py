@@ -38,13 +38,38 @@ from fairjax.data.manifest import (
 )
 from fairjax.data.verified_tokens import VerifiedTokens, block_digests
 from fairjax.errors import UserError
+from fairjax.vocabulary import Encoder
 
-_AGAIN = 'delete the folder and run fairjax data again'
+_AGAIN = ('delete the folder and run fairjax data again (fairjax masked-lm train in a workdir of '
+          'its own)')
 _FORMAT = 2
 _FILES = ('tokens.bin', 'tokens.sha256', 'documents.npy', 'spans.npy')
 _MATCH_BLOCK = 1 << 27
 # Keeps the order of the documents apart from other random numbers of the same seed.
 _ORDER_PURPOSE = 0x0D0C5
+
+
+class NoAttribute(NamedTuple):
+  """In the place of an attribute where no sensitive tokens are sought."""
+
+  fingerprint: str = ''
+  values: tuple[str, ...] = ()
+
+
+class NoMatcher(NamedTuple):
+  """In the place of a `TokenMatcher`: a store without spans.
+
+  Attributes:
+    vocabulary: of the ids.
+    attribute: none.
+  """
+
+  vocabulary: Encoder
+  attribute: NoAttribute = NoAttribute()
+
+  def find(self, tokens: np.ndarray) -> tuple[np.ndarray, int]:
+    """Nothing is found, whatever the tokens."""
+    return np.zeros((0, 3), np.int64), 0
 
 
 class TokenizedDocument(NamedTuple):
@@ -143,7 +168,7 @@ class TokenStoreInfo:
 
 def write_token_store(
   path: str | os.PathLike, documents: Iterable[TokenizedDocument] | EncodedChunks, *, split: str,
-  matcher: TokenMatcher, order_seed: int | None = None,
+  matcher: TokenMatcher | NoMatcher, order_seed: int | None = None,
   normalised: Mapping[str, int] | None = None, unknown: int = 0,
 ) -> TokenStoreInfo:
   """Writes a store; the folder appears when it is complete.
@@ -294,7 +319,8 @@ def document_blocks(ends: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _find_spans(
-  tokens: np.ndarray, ends: np.ndarray, matcher: TokenMatcher) -> tuple[np.ndarray, int]:
+  tokens: np.ndarray, ends: np.ndarray, matcher: TokenMatcher | NoMatcher
+) -> tuple[np.ndarray, int]:
   """All matches as int64, and how many are not aligned with tokens."""
   parts, unaligned = [np.zeros((0, 3), np.int64)], 0
   for start, end in document_blocks(ends):

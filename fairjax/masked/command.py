@@ -1,83 +1,9 @@
-"""The verb `masked-lm`: options are checked, text becomes rows, a model is trained."""
+"""The options of `masked-lm train`: which cannot be, and the optimisation that they ask for."""
 
 import argparse
-import pathlib
-from collections.abc import Callable, Iterable
-from typing import Any
 
-from fairjax.config import TrainConfig
-from fairjax.counterfactual.cda import GenderSwap
-from fairjax.counterfactual.first_names import read_names
-from fairjax.counterfactual.word_pairs import read_word_pairs
+from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.masked.corpus import Augmentation, make_corpus
-
-Log = Callable[[str], None]
-
-
-def train(
-  options: argparse.Namespace, documents: Iterable[str], valid: Iterable[str] | None, *,
-  read: Callable[[], dict[str, Any]], split: Callable[[str], list[str]], log: Log,
-) -> dict[str, Any]:
-  """Trains as the options of the verb say; returns the card.
-
-  Args:
-    options: of the verb, checked by `check`.
-    documents: to learn.
-    valid: documents for the validation loss; None: some are held out.
-    read: what reading both has counted; called when they are read.
-    split: document -> its sentences.
-    log: called with lines of progress.
-
-  Raises:
-    UserError: bad options, text, checkpoint, or a workdir of another training.
-    Preempted: a signal came; all is saved.
-  """
-  from fairjax.masked.rows import make_rows, special_tokens, tells_words_apart
-  from fairjax.masked.start import Sizes, from_checkpoint, from_scratch, with_dropout
-  from fairjax.masked.training import Settings, train_masked
-  from fairjax.train import StopSignal
-  swap = augmentation(options)
-  for place in swap.swap.pairs.turned if swap and swap.swap.pairs else ():
-    log(f'[data] {place}: the female word comes first there; the pair is read the other way')
-  start = from_checkpoint(options.init, log=log) if options.init else None  # before much is read
-  corpus = make_corpus(documents, valid, split=split, seed=options.seed, augmentation=swap)
-  counts = read()
-  log(f"[data] {len(corpus.train):,} documents to learn, {len(corpus.valid):,} to validate; read: "
-      + ', '.join(f'{name} {n:,}' for name, n in counts.items() if n))
-  if 'cda' in corpus.source:
-    cda = corpus.source['cda']
-    log(f"[data] CDA, {cda['sided']}-sided: {cda['changed']:,} of {cda['sentences']:,} sentences "
-        f"have a counterfactual ({cda['swaps']:,} swaps), {cda['dropped']:,} neutral ones left out")
-  if start is None:
-    sizes = Sizes(kind=options.kind, layers=options.layers, dim=options.dim, heads=options.heads,
-                  vocab_size=options.vocab_size, max_length=options.max_length,
-                  embedding_dim=options.embedding_dim)
-    texts = (sentence for document in corpus.train for sentence in document)
-    start = from_scratch(texts, sizes, seed=options.seed, log=log)
-  start = with_dropout(start, hidden=options.hidden_dropout,
-                       attention=options.attention_dropout)
-  length = min(options.max_length, start.max_length)
-  special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id,
-                           where=options.init or 'the new model')
-  if options.whole_words and not tells_words_apart(start.tokenizer):
-    raise UserError(f'{options.init}: its tokenizer does not tell words apart: leave --whole_words '
-                    'out')
-  rows = [make_rows(part, start.tokenizer, special, form=options.rows, max_length=length,
-                    what=f'the {name} text', apart=apart)
-          for name, part, apart in (
-            ('training', corpus.train, corpus.source['train_documents']),  # no row with both
-            ('validation', corpus.valid, None))]
-  for name, made in zip(('learn', 'validate'), rows, strict=True):
-    c = made.counts
-    log(f"[data] to {name}: {c['rows']:,} rows of {c['tokens']:,} pieces, "
-        f"{c['unknown_tokens']:,} unknown; {c['split_sentences']:,} sentences are longer than a "
-        f"row and go into several, {c['empty_sentences']:,} have no piece")
-  with StopSignal().installed() as stop:
-    return train_masked(start, *rows, pathlib.Path(options.workdir), settings=Settings(
-      train=train_config(options), mask_share=options.mask_share,
-      whole_words=options.whole_words, freeze=options.freeze, seed=options.seed),
-      source={'rows': options.rows, 'read': counts, **corpus.source}, log=log, stop=stop)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -98,6 +24,12 @@ def check(options: argparse.Namespace) -> None:
     raise UserError(f'--mask_share={options.mask_share} is not in (0, 1)')
   if options.learning_rate is not None and not 0 < options.learning_rate < 1:
     raise UserError(f'--learning_rate={options.learning_rate} is not in (0, 1)')
+  if options.workers < 0:
+    raise UserError('--workers must not be negative')
+  for name, least in (('slices', 1), ('fsdp', 1), ('model', 1), ('data', -1)):
+    value = getattr(options, f'mesh_{name}')
+    if value < least or not value:
+      raise UserError(f'--mesh.{name}={value} is no number of parts')
   if options.max_length < 8:
     raise UserError(f'--max_length={options.max_length} leaves no room for a sentence: give at '
                     'least 8')
@@ -129,13 +61,7 @@ def train_config(options: argparse.Namespace) -> TrainConfig:
     eval_every=options.eval_every, checkpoint_every=options.checkpoint_every)
 
 
-def augmentation(options: argparse.Namespace) -> Augmentation | None:
-  """The CDA that the options ask for; None: none."""
-  if not options.cda:
-    return None
-  names = None
-  if options.names:
-    names = read_names(options.names, least_count=options.least_count)
-  pairs = None if options.pairs == ['none'] else read_word_pairs(*options.pairs)
-  return Augmentation(GenderSwap(pairs, names, options.seed, name_gender=options.name_gender,
-                                 letters=options.letters), options.cda)
+def mesh_config(options: argparse.Namespace) -> MeshConfig:
+  """The mesh that the options ask for."""
+  return MeshConfig(slices=options.mesh_slices, data=options.mesh_data, fsdp=options.mesh_fsdp,
+                    model=options.mesh_model)

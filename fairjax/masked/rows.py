@@ -1,19 +1,23 @@
-"""Text as rows of token ids: a sentence a row, or as many as fit; nothing is lost, all is counted.
+"""Rows of token ids from a token store: a sentence a row, or as many as fit; nothing is lost.
+
+A row is a part of the store; only where it begins and ends is held in memory (16 bytes a row), its
+tokens are read when a batch needs them. What the ids of a store mean: `fairjax.vocabulary.pieces`.
 
 Letters: R rows, T places of a row (special tokens included).
 """
 
+import array
 import hashlib
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.vocabulary import PieceEncoder
 
 FORMS = ('sentence', 'packed')
-_CHUNK = 4096  # sentences that the tokenizer gets at once
+_BLOCK = 1 << 20  # tokens that are laid out at once, up to the end of a document
 _MASKS = ('[MASK]', '<mask>')
 _UNKNOWN = ('[UNK]', '<unk>')
 
@@ -62,114 +66,155 @@ def tells_words_apart(tokenizer: Any) -> bool:
   return len(set(tokenizer.encode('a b', add_special_tokens=False).word_ids)) > 1
 
 
-class Rows(NamedTuple):
-  """R rows, one after the other.
+class Tokens(Protocol):
+  """The tokens of a store: read by slices."""
+
+  def __getitem__(self, key: slice, /) -> np.ndarray: ...
+
+
+class Rows:
+  """R rows of a token store.
 
   Attributes:
-    ids: int32, all tokens of all rows, special ones included.
-    starts: bool, of every token whether a word begins there.
-    borders: `[R + 1]` int64; row r is `ids[borders[r]:borders[r + 1]]`.
     counts: `documents`, `sentences`, `rows`, `tokens` (without special ones), `unknown_tokens`,
       `split_sentences` (longer than a row: they went into several), `empty_sentences` (without a
       token: nothing of them is in a row).
-    digest: SHA-256 (hex) of the rows.
+    size: tokens of all rows, special ones included.
+    longest: of the longest row.
+    digest: SHA-256 (hex) of the store and where the rows lie in it.
   """
 
-  ids: np.ndarray
-  starts: np.ndarray
-  borders: np.ndarray
-  counts: dict[str, int]
-  digest: str
+  def __init__(self, tokens: Tokens, encoder: PieceEncoder, special: Special, layout: '_Layout',
+               digest: str):
+    """Of `lay_out`."""
+    self._tokens, self._encoder, self._special = tokens, encoder, special
+    self._begins = np.array(layout.begins, np.int64)
+    self._ends = np.array(layout.ends, np.int64)
+    self.counts, self.size, self.longest = layout.counts, layout.size, layout.longest
+    where = self._begins.astype('<i8').tobytes() + self._ends.astype('<i8').tobytes()
+    self.digest = hashlib.sha256(digest.encode() + where).hexdigest()
 
   def __len__(self) -> int:
-    return len(self.borders) - 1
+    return len(self._begins)
 
   def row(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """`ids` and `starts` of one row."""
-    part = slice(*self.borders[number:number + 2])
-    return self.ids[part], self.starts[part]
+    """One row.
 
-  @property
-  def longest(self) -> int:
-    """Tokens of the longest row."""
-    return int(np.diff(self.borders).max())
+    Returns:
+      ids `[n]` int32, special tokens included; starts `[n]` bool, whether a word begins there.
+    """
+    encoder, special = self._encoder, self._special
+    found = self._tokens[int(self._begins[number]):int(self._ends[number])].astype(np.int32)
+    found = found[found != encoder.border_id]
+    border = found == encoder.eos_id
+    if border.any():  # one, however many documents without a token lie between two
+      kept = ~border
+      kept[1:] |= ~border[:-1]
+      found, border = found[kept], border[kept]
+    inside = (found >= encoder.pieces) & ~border
+    ids, starts = np.empty(len(found) + 2, np.int32), np.ones(len(found) + 2, bool)
+    ids[0], ids[-1] = special.begin, special.end
+    ids[1:-1] = np.where(border, special.end, found - encoder.pieces * inside)
+    starts[1:-1] = ~inside
+    return ids, starts
 
 
-def make_rows(documents: Iterable[Sequence[str]], tokenizer: Any, special: Special, *, form: str,
-              max_length: int, what: str, apart: int | None = None) -> Rows:
-  """Lays out documents of sentences.
+def lay_out(
+  tokens: Tokens, ends: np.ndarray, encoder: PieceEncoder, special: Special, *, form: str,
+  max_length: int, what: str, digest: str, apart: int | None = None,
+) -> Rows:
+  """Lays out the documents of a token store, read once in order.
 
   Args:
-    documents: lists of sentences.
-    tokenizer: without padding and truncation.
+    tokens: of the store, ids of `encoder`.
+    ends: `[documents]` int64, where each document ends.
+    encoder: of the ids.
     special: of the same tokenizer.
     form: 'sentence': a row holds one sentence. 'packed': as many whole ones as fit, of one document
       and the next, with `[SEP]` between documents. A sentence that is longer than a row is split,
       at the beginning of a word where there is one.
     max_length: T, special tokens included.
     what: of the text, for messages.
+    digest: of the store.
     apart: number of a document that begins a row, so that none holds documents before and behind.
 
   Raises:
-    UserError: no token at all.
+    UserError: no token at all, or the store is damaged.
   """
-  counts = dict.fromkeys(('documents', 'sentences', 'rows', 'tokens', 'unknown_tokens',
-                          'split_sentences', 'empty_sentences'), 0)
-  room = max_length - 2
-  ids, starts, borders = [], [], [0]
-  open_ids: list[int] = []
-  open_starts: list[bool] = []
-  open_document = -1
-
-  def close():
-    if not open_ids:
-      return
-    ids.append(np.array([special.begin, *open_ids, special.end], np.int32))
-    starts.append(np.array([True, *open_starts, True], bool))
-    borders.append(borders[-1] + len(open_ids) + 2)
-    open_ids.clear()
-    open_starts.clear()
-
-  for document, tokens, begins in _encoded(documents, tokenizer, counts):
-    counts['tokens'] += len(tokens)
-    counts['unknown_tokens'] += tokens.count(special.unknown)
-    counts['split_sentences'] += len(tokens) > room
-    for part in _parts(begins, room):
-      border = bool(open_ids) and document != open_document
-      full = len(open_ids) + border + part.stop - part.start > room
-      if form == 'sentence' or full or (apart is not None and open_document < apart <= document):
-        close()
-        border = False
-      open_ids.extend([special.end] * border + tokens[part])
-      open_starts.extend([True] * border + begins[part])
-      open_document = document
-  close()
-  if not ids:
+  layout = _Layout(form, max_length - 2, apart)
+  start = document = 0
+  while document < len(ends):
+    last = max(document + 1, int(np.searchsorted(ends, start + _BLOCK, side='right')))
+    end = int(ends[last - 1])
+    layout.add(tokens[start:end], start, document, encoder, special.unknown)
+    start, document = end, last
+  layout.close()
+  if not layout.begins:
     raise UserError(f'{what} has no token: is it empty?')
-  counts['rows'] = len(ids)
-  flat, lengths = np.concatenate(ids), np.array(borders, np.int64)
-  digest = hashlib.sha256(flat.tobytes() + lengths.tobytes()).hexdigest()
-  return Rows(flat, np.concatenate(starts), lengths, counts, digest)
+  return Rows(tokens, encoder, special, layout, digest)
 
 
-def _encoded(documents, tokenizer, counts) -> Iterator[tuple[int, list[int], list[bool]]]:
-  """(number of the document, ids, where words begin) of every sentence that has tokens."""
-  def sentences():
-    for number, document in enumerate(documents):
-      counts['documents'] += 1
-      for sentence in document:
-        yield number, sentence
+class _Layout:
+  """Rows on their way: where the open one lies, and where those that are full do."""
 
-  source = sentences()
-  while chunk := list(itertools.islice(source, _CHUNK)):
-    found = tokenizer.encode_batch([text for _, text in chunk], add_special_tokens=False)
-    for (number, _), encoding in zip(chunk, found, strict=True):
-      counts['sentences'] += 1
-      if not encoding.ids:
-        counts['empty_sentences'] += 1
+  def __init__(self, form: str, room: int, apart: int | None):
+    self.begins, self.ends = array.array('q'), array.array('q')
+    self.counts = dict.fromkeys(('documents', 'sentences', 'rows', 'tokens', 'unknown_tokens',
+                                 'split_sentences', 'empty_sentences'), 0)
+    self.size = self.longest = 0
+    self._form, self._room, self._apart = form, room, apart
+    self._begin = self._end = self._length = 0
+    self._document = -1
+
+  def add(self, block: np.ndarray, first: int, document: int, encoder: PieceEncoder,
+          unknown: int | None) -> None:
+    """Whole documents, from token `first` of the store and document number `document` on."""
+    (marks,) = np.nonzero(block >= encoder.border_id)
+    begins = np.concatenate([[0], marks[:-1] + 1])
+    ends_document = block[marks] == encoder.eos_id
+    numbers = document + np.cumsum(ends_document) - ends_document
+    sentences = ~ends_document
+    whole = sentences & (marks > begins)
+    counts = self.counts
+    counts['documents'] += int(ends_document.sum())
+    counts['sentences'] += int(sentences.sum())
+    counts['empty_sentences'] += int(sentences.sum() - whole.sum())
+    counts['tokens'] += len(block) - len(marks)
+    if unknown is not None:
+      counts['unknown_tokens'] += int(
+        ((block == unknown) | (block == encoder.pieces + unknown)).sum())
+    for begin, end, number in zip(begins[whole].tolist(), marks[whole].tolist(),
+                                  numbers[whole].tolist(), strict=True):
+      if end - begin <= self._room:
+        self._place(first + begin, end - begin, number)
         continue
-      words = encoding.word_ids
-      yield number, encoding.ids, [i == 0 or words[i] != words[i - 1] for i in range(len(words))]
+      counts['split_sentences'] += 1
+      starts_word = (block[begin:end] < encoder.pieces).tolist()
+      for part in _parts(starts_word, self._room):
+        self._place(first + begin + part.start, part.stop - part.start, number)
+
+  def _place(self, begin: int, length: int, document: int) -> None:
+    """A sentence, or a part of one, into the open row or a new one."""
+    border = bool(self._length) and document != self._document
+    if (self._form == 'sentence' or self._length + border + length > self._room
+        or (self._apart is not None and self._document < self._apart <= document)):
+      self.close()
+      border = False
+    if not self._length:
+      self._begin = begin
+    self._end, self._length = begin + length, self._length + border + length
+    self._document = document
+
+  def close(self) -> None:
+    """Ends the open row, if there is one."""
+    if not self._length:
+      return
+    self.begins.append(self._begin)
+    self.ends.append(self._end)
+    self.counts['rows'] += 1
+    self.size += self._length + 2
+    self.longest = max(self.longest, self._length + 2)
+    self._length = 0
 
 
 def _parts(begins: Sequence[bool], room: int) -> Iterator[slice]:

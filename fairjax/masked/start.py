@@ -9,7 +9,13 @@ from typing import Any
 
 import jax
 
-from fairjax.classifier.start import TOKENIZER_FILES, Start, new_params, new_tokenizer
+from fairjax.classifier.start import (
+  TOKENIZER_FILES,
+  Start,
+  new_params,
+  new_tokenizer,
+  tokenizer_of,
+)
 from fairjax.errors import UserError
 from fairjax.files import atomic_write
 from fairjax.pretrained import load_pretrained, read_architecture
@@ -78,11 +84,21 @@ def from_scratch(texts: Iterable[str], sizes: Sizes, *, seed: int, log: Callable
   Raises:
     UserError: sizes that do not fit each other.
   """
+  _, vocabulary, _ = new_tokenizer(texts, vocab_size=sizes.vocab_size, max_length=sizes.max_length)
+  return from_vocabulary(vocabulary, sizes, seed=seed, log=log)
+
+
+def from_vocabulary(vocabulary: dict[str, int], sizes: Sizes, *, seed: int,
+                    log: Callable[[str], None]) -> Start:
+  """Random parameters for a WordPiece vocabulary, piece -> id in the order of the ids.
+
+  Raises:
+    UserError: sizes that do not fit each other.
+  """
   # BERT-large's 0.02, for the variance of sums over `dim` inputs: with 0.02 itself attention in a
   # model of width 64 stays even for thousands of steps.
   std = round(0.02 * math.sqrt(1024 / sizes.dim), 4)
-  tokenizer, vocabulary, files = new_tokenizer(
-    texts, vocab_size=sizes.vocab_size, max_length=sizes.max_length)
+  tokenizer, files = tokenizer_of(vocabulary, max_length=sizes.max_length)
   config: dict[str, Any] = {
     'architectures': [_CLASSES[sizes.kind]], 'model_type': sizes.kind,
     'vocab_size': len(vocabulary), 'hidden_size': sizes.dim, 'num_hidden_layers': sizes.layers,
@@ -124,13 +140,13 @@ def write_model(directory: pathlib.Path, start: Start, params: Any) -> None:
     file.write(json.dumps(start.config, indent=2).encode('utf-8') + b'\n')
 
 
-def check_free(directory: pathlib.Path, start: Start) -> None:
+def check_free(directory: pathlib.Path) -> None:
   """A training that begins must not write over files that are not its own.
 
   Raises:
     UserError: a file of a model is there.
   """
-  for name in ('config.json', 'model.safetensors', *start.files):
+  for name in ('config.json', 'model.safetensors', *TOKENIZER_FILES):
     if (directory / name).exists():
       raise UserError(f'{directory / name} exists and is not of this training: it would be written '
                       'over; name a new folder with --workdir')

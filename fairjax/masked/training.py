@@ -4,6 +4,7 @@ Every random number is a function of (seed, step) or (seed, epoch, row): an inte
 that goes on gives, on the same devices, the same model bit by bit.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -24,6 +25,7 @@ from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
 from fairjax.masked.masking import MaskedRows, Masking
 from fairjax.masked.objective import FreezingAdam, masked_sums
 from fairjax.masked.rows import Rows, special_tokens
+from fairjax.masked.sharding import check_mesh, state_shardings
 from fairjax.masked.start import check_free, write_model
 from fairjax.pretrained.freezing import frozen_words, parse_freeze, trainable_mask
 from fairjax.train import (
@@ -37,7 +39,7 @@ from fairjax.train import (
 )
 from fairjax.train.loop import Stage, run_stage
 from fairjax.train.optimizer import Adam
-from fairjax.train.sharding import ROWS, replicated, to_devices
+from fairjax.train.sharding import ROWS, replicated, to_devices, to_host
 from fairjax.train.steps import bind
 from fairjax.train.update import Guard, TrainState, make_update
 
@@ -74,7 +76,7 @@ def train_masked(
   source: dict[str, Any], log: Callable[[str], None], mesh: Mesh | None = None,
   stop: StopSignal | None = None,
 ) -> dict[str, Any]:
-  """Trains, and writes a model directory.
+  """Trains, and writes a model directory; in a group of processes the first one writes.
 
   Args:
     start: where from.
@@ -86,7 +88,7 @@ def train_masked(
     settings: see `Settings`.
     source: what else identifies the training (files, CDA) and goes into the card.
     log: called with lines of progress.
-    mesh: default: all devices, rows over them.
+    mesh: how devices share the work; default: rows over all of them. No part of the plan.
     stop: of signals; None: none is heeded.
 
   Returns:
@@ -105,14 +107,16 @@ def train_masked(
     'train': train.digest, 'valid': valid.digest, 'source': source}))
   _check(start, settings, mesh, longest=max(train.longest, valid.longest))
   run = _Run(start, train, valid, settings, mesh)
-  with FolderLock(workdir, log):
-    _claim(workdir, plan, start)
+  lock = FolderLock(workdir, log) if processes.is_first() else contextlib.nullcontext()
+  with lock:
+    _claim(workdir, plan)
     log(f'[mlm] {frozen_words(settings.freeze)}; dropout {start.arch.hidden_dropout:g} of hidden '
         f'states, {start.arch.attention_dropout:g} of attention')
     params = run_stage(run.stage(workdir / 'training', plan), stop=stop or StopSignal(), log=log)
     card = {'plan': plan, 'train': train.counts, 'valid': valid.counts, 'length': run.length,
-            'row_share_of_padding': round(1 - train.ids.size / (len(train) * run.length), 4),
+            'row_share_of_padding': round(1 - train.size / (len(train) * run.length), 4),
             **run.result(workdir / 'training')}
+    params = jax.tree.map(to_host, params)  # together: each process has parts of them
     if processes.is_first():
       write_model(workdir, start, params)
       write_sealed_json(workdir / CARD, card)
@@ -138,30 +142,31 @@ class _Run:
     if not any(len(self._valid.masked(row, None)[1]) for row in range(len(valid))):
       raise UserError('the validation text is so short that nothing of it is masked: give more '
                       'text with --valid, or a larger --mask_share')
-    self._tokens = int(train.ids.size / len(train) * self._config.batch_size)
+    self._tokens = int(train.size / len(train) * self._config.batch_size)
     moves = None
     if settings.freeze != 'none':
       moves = trainable_mask(start.params, start.arch, settings.freeze)
     self._adam = FreezingAdam(Adam.of(self._config), moves)
     self._dropout_seed = derive_seed(settings.seed, 'masked-lm/dropout')
     whole = replicated(mesh)
+    self._abstract = jax.eval_shape(self._fresh, start.params)
+    self._shardings = state_shardings(self._abstract, mesh)
     self._update = jax.jit(make_update(self._loss, self._adam, parts=1), donate_argnums=0,
-                           out_shardings=whole)
+                           out_shardings=(self._shardings, whole))
     self._sums = jax.jit(lambda params, batch: masked_sums(params, start.arch, batch, None),
                          out_shardings=whole)
 
   def stage(self, directory: pathlib.Path, plan: dict[str, Any]) -> Stage:
     start, config, mesh = self._start, self._config, self._mesh
-    abstract = jax.eval_shape(self._fresh, start.params)
-    template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=replicated(mesh)), abstract)
+    template = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=sharding), self._abstract, self._shardings)
     identity = Identity(
       stage='masked-lm', config=fingerprint(plan),
       vocabulary=fingerprint({k: v.hex() for k, v in start.files.items()}),
       parent=params_digest(start.params))
     return Stage(
       name='mlm', directory=directory, identity=identity, config=config, mesh=mesh,
-      init_state=lambda: jax.jit(self._fresh, out_shardings=replicated(mesh))(start.params),
+      init_state=lambda: jax.jit(self._fresh, out_shardings=self._shardings)(start.params),
       params_template=lambda: template.params, state_template=lambda: template,
       step=bind(self._update, self._dropout_seed),
       batches=lambda first: own_rows(self._train.training(first, config.batch_size)),
@@ -198,6 +203,7 @@ class _Run:
 def _check(start: Start, settings: Settings, mesh: Mesh, *, longest: int) -> None:
   """Raises `UserError` where model, settings and devices do not fit."""
   parse_freeze(settings.freeze, start.arch)
+  check_mesh(start.params, start.arch, mesh)
   if longest > start.arch.max_positions:
     raise UserError(f'rows of {longest} tokens, but the model reads {start.arch.max_positions}: '
                     f'give --max_length={start.arch.max_positions}')
@@ -208,11 +214,11 @@ def _check(start: Start, settings: Settings, mesh: Mesh, *, longest: int) -> Non
                     f'rows: use --batch_size={max(devices, size // devices * devices)}')
 
 
-def _claim(workdir: pathlib.Path, plan: dict[str, Any], start: Start) -> None:
+def _claim(workdir: pathlib.Path, plan: dict[str, Any]) -> None:
   """Writes the plan into a new folder, or compares it with that of an earlier start."""
   path = workdir / PLAN
-  if not path.is_file():
-    check_free(workdir, start)
+  if processes.share(not path.is_file()):
+    check_free(workdir)
     if processes.is_first():
       write_sealed_json(path, plan)
     processes.share()

@@ -36,12 +36,14 @@ RULES = (
 """Logical axis -> mesh axis (None: not split)."""
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, *,
+              field: str = '--config.mesh.') -> Mesh:
   """Builds the mesh.
 
   Args:
     config: its shape.
     devices: default: all; `fairjax compile` gives those of a slice that is not there.
+    field: what an option of the mesh begins with, for messages.
 
   Raises:
     UserError: if the axes do not multiply to the number of devices.
@@ -53,15 +55,15 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
   if data * rest != len(devices):
     raise UserError(
       f'mesh slices={config.slices} x data={data} x fsdp={config.fsdp} x model={config.model} does '
-      f'not cover the {len(devices)} devices: set --config.mesh.slices, .data, .fsdp and .model so '
-      'that they multiply to it')
+      f'not cover the {len(devices)} devices: set {field}slices, .data, .fsdp and .model so that '
+      'they multiply to it')
   if config.slices * data * config.fsdp % count:
     raise UserError(f'mesh.model={config.model} spans processes: each of the {count} processes '
                     'needs rows of its own, so slices x data x fsdp must be a multiple of it')
   shape = (1, data, config.fsdp, config.model)
   real = {getattr(d, 'slice_index', 0) for d in devices if d.platform == 'tpu'}
   if real and len(real) != config.slices:
-    raise UserError(f'the devices lie in {len(real)} slices: set --config.mesh.slices={len(real)}')
+    raise UserError(f'the devices lie in {len(real)} slices: set {field}slices={len(real)}')
   if len(real) > 1:
     grid = mesh_utils.create_hybrid_device_mesh(
       shape, (config.slices, 1, 1, 1), devices, allow_split_physical_axes=True)
@@ -104,6 +106,12 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
   """Rows on axis 0."""
   return NamedSharding(mesh, PartitionSpec(ROWS))
+
+
+def axes_sharding(axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
+  """Sharding of an array whose axes have these logical names; None is not split."""
+  rules = dict(RULES)
+  return NamedSharding(mesh, PartitionSpec(*(name and rules[name] for name in axes)))
 
 
 def tree_shardings(abstract: Any, mesh: Mesh) -> Any:

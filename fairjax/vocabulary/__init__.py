@@ -9,11 +9,14 @@ Two kinds share one id layout: pad 0, eos 1, unk 2, then the pieces or words.
 
 A vocabulary is a folder with `vocabulary.json` (kind, size, fingerprint, what it was trained on)
 beside `spiece.model` or `words.txt`; the fingerprint is the SHA-256 of that second file.
+
+`PieceEncoder`, the tokenizer of a masked language model, lies in such a folder too, but it only
+encodes.
 """
 
+from fairjax.vocabulary.encoder import MANIFEST, Encoder
 from fairjax.vocabulary.kinds import (
   EOS_ID,
-  MANIFEST,
   PAD_ID,
   UNK_ID,
   SentencePieceVocabulary,
@@ -21,9 +24,11 @@ from fairjax.vocabulary.kinds import (
   WordVocabulary,
   load_vocabulary,
 )
+from fairjax.vocabulary.pieces import PieceEncoder, load_encoder
 from fairjax.vocabulary.training import build_word_vocabulary, train_sentencepiece
 
 __all__ = [
-  'EOS_ID', 'MANIFEST', 'PAD_ID', 'UNK_ID', 'SentencePieceVocabulary', 'Vocabulary',
-  'WordVocabulary', 'build_word_vocabulary', 'load_vocabulary', 'train_sentencepiece',
+  'EOS_ID', 'MANIFEST', 'PAD_ID', 'UNK_ID', 'Encoder', 'PieceEncoder', 'SentencePieceVocabulary',
+  'Vocabulary', 'WordVocabulary', 'build_word_vocabulary', 'load_encoder', 'load_vocabulary',
+  'train_sentencepiece',
 ]

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.files import atomic_write, write_json
+from fairjax.vocabulary.encoder import MANIFEST, Encoder
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
-MANIFEST = 'vocabulary.json'
 
 # Appended to a serialised SentencePiece model it sets normalizer_spec.add_dummy_prefix (field 3 of
 # field 3) to false: protocol buffers merge a repeated submessage into the earlier one.
@@ -25,7 +24,7 @@ _SPACE = '\u2581'
 SPECIAL_WORDS = ('<pad>', '<eos>', '<unk>')
 
 
-class Vocabulary(abc.ABC):
+class Vocabulary(Encoder):
   """Text to ids and back; ids are Python ints in `[0, size)`.
 
   Attributes:
@@ -39,16 +38,8 @@ class Vocabulary(abc.ABC):
     info: what the vocabulary was trained on (counts; empty when not known).
   """
 
-  kind: str
-  filename: str
   pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
   start_ids: tuple[int, ...] = (EOS_ID,)
-
-  def __init__(self, content: bytes, info: Mapping[str, Any] | None = None):
-    self._content = content
-    self.fingerprint = hashlib.sha256(content).hexdigest()
-    self.info = dict(info or {})
-    self.size = self._load(content)
 
   def encode(self, text: str) -> list[int]:
     """Ids of `text`, without an end-of-document id."""
@@ -101,19 +92,8 @@ class Vocabulary(abc.ABC):
     """UTF-8 bytes that each id adds to a text, with its leading space; pad and eos add none."""
     return self._surfaces()
 
-  def save(self, directory: str | os.PathLike) -> None:
-    """Writes the folder that `load_vocabulary` reads; each file appears whole or not at all."""
-    directory = pathlib.Path(directory)
-    with atomic_write(directory / self.filename) as file:
-      file.write(self._content)
-    write_json(directory / MANIFEST, {
-      'kind': self.kind, 'size': self.size, 'fingerprint': self.fingerprint, 'file': self.filename,
-      'pad_id': self.pad_id, 'eos_id': self.eos_id, 'unk_id': self.unk_id, 'info': self.info,
-    })
-
-  @abc.abstractmethod
-  def _load(self, content: bytes) -> int:
-    """Parses the model file; returns the number of ids."""
+  def _described(self) -> dict[str, Any]:
+    return {'pad_id': self.pad_id, 'eos_id': self.eos_id, 'unk_id': self.unk_id}
 
   @abc.abstractmethod
   def _encode(self, text: str) -> list[int]:
@@ -134,16 +114,6 @@ class Vocabulary(abc.ABC):
   @abc.abstractmethod
   def _surfaces(self) -> list[bytes]:
     """Bytes of each id."""
-
-  def __eq__(self, other: object) -> bool:
-    return (isinstance(other, Vocabulary)
-            and (self.kind, self.fingerprint) == (other.kind, other.fingerprint))
-
-  def __hash__(self) -> int:
-    return hash((self.kind, self.fingerprint))
-
-  def __repr__(self) -> str:
-    return f'{type(self).__name__}(size={self.size}, fingerprint={self.fingerprint[:8]})'
 
 
 class SentencePieceVocabulary(Vocabulary):
@@ -235,11 +205,13 @@ class WordVocabulary(Vocabulary):
 _KINDS = {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary)}
 
 
-def load_vocabulary(directory: str | os.PathLike) -> Vocabulary:
+def load_vocabulary(
+  directory: str | os.PathLike, kinds: Mapping[str, type[Encoder]] = _KINDS) -> Any:
   """Reads a vocabulary folder and checks it against its fingerprint.
 
   Args:
-    directory: folder that `Vocabulary.save` wrote.
+    directory: folder that `Encoder.save` wrote.
+    kinds: name -> class of what may lie there: a `Vocabulary`, unless others are given.
 
   Raises:
     UserError: a file is missing, cannot be read, or is not the one that was saved.
@@ -253,9 +225,9 @@ def load_vocabulary(directory: str | os.PathLike) -> Vocabulary:
     kind, fingerprint, size = (manifest[k] for k in ('kind', 'fingerprint', 'size'))
   except (ValueError, KeyError, TypeError) as e:
     raise UserError(f'{path} is damaged ({e}): make the vocabulary again') from None
-  if str(kind) not in _KINDS:
-    raise unknown_name('vocabulary kind', str(kind), _KINDS, where=str(path))
-  file = directory / _KINDS[kind].filename
+  if str(kind) not in kinds:
+    raise unknown_name('vocabulary kind', str(kind), kinds, where=str(path))
+  file = directory / kinds[kind].filename
   if not file.is_file():
     raise UserError(f'{file} is missing: make the vocabulary again')
   content = file.read_bytes()
@@ -264,7 +236,7 @@ def load_vocabulary(directory: str | os.PathLike) -> Vocabulary:
     raise UserError(f'{file} has fingerprint {found[:8]}, but {path} names '
                     f'{str(fingerprint)[:8]}: restore the file or make the vocabulary again')
   try:
-    vocabulary = _KINDS[kind](content, manifest.get('info'))
+    vocabulary = kinds[kind](content, manifest.get('info'))
   except (RuntimeError, UnicodeDecodeError, UserError) as e:
     raise UserError(f'{file} cannot be used: {e}') from None
   if vocabulary.size != size:

@@ -1,0 +1,67 @@
+"""Rows of masked models: from texts in memory, and by an independent slow layout of plain lists."""
+
+import itertools
+
+import numpy as np
+
+from fairjax.masked.rows import lay_out
+from fairjax.vocabulary import PieceEncoder
+
+
+def encoded(documents, tokenizer):
+  """(tokens, ends of the documents, encoder) of documents, each a list of sentences."""
+  encoder = PieceEncoder.of(tokenizer)
+  ids = [[*found, encoder.eos_id] for found in encoder.encode_batch(
+    ['\n'.join(document) for document in documents])]
+  flat = np.array(list(itertools.chain.from_iterable(ids)), np.uint16)
+  return flat, np.cumsum([len(i) for i in ids], dtype=np.int64), encoder
+
+
+def rows_of(documents, tokenizer, special, **changes):
+  """The project's layout of documents in memory."""
+  options = {'form': 'sentence', 'max_length': 16, 'what': 'the text', 'digest': ''} | changes
+  tokens, ends, encoder = encoded(documents, tokenizer)
+  return lay_out(tokens, ends, encoder, special, **options)
+
+
+def rows_by_hand(documents, tokenizer, special, *, form, max_length, apart=None):
+  """[(ids, starts of words)] of every row, and the counts."""
+  rows, row, row_document, room = [], [], None, max_length - 2
+  counts = dict.fromkeys(('documents', 'sentences', 'rows', 'tokens', 'unknown_tokens',
+                          'split_sentences', 'empty_sentences'), 0)
+
+  def end_row():
+    if row:
+      ends = [(special.begin, True)], [(special.end, True)]
+      rows.append([*ends[0], *row, *ends[1]])
+      row.clear()
+
+  for number, document in enumerate(documents):
+    counts['documents'] += 1
+    for sentence in document:
+      found = tokenizer.encode(sentence, add_special_tokens=False)
+      pieces, before = [], None
+      for i, word in zip(found.ids, found.word_ids, strict=True):
+        pieces.append((i, not pieces or word != before))
+        before = word
+      counts['sentences'] += 1
+      counts['tokens'] += len(pieces)
+      counts['empty_sentences'] += not pieces
+      counts['split_sentences'] += len(pieces) > room
+      counts['unknown_tokens'] += sum(i == special.unknown for i, _ in pieces)
+      while pieces:
+        cut = len(pieces)
+        if cut > room:
+          cut = max((i for i in range(1, room + 1) if pieces[i][1]), default=room)
+        part, pieces = pieces[:cut], pieces[cut:]
+        border = bool(row) and row_document != number
+        if (form == 'sentence' or len(row) + border + len(part) > room
+            or (apart is not None and row and row_document < apart <= number)):
+          end_row()
+        if row and row_document != number:
+          row.append((special.end, True))
+        row += part
+        row_document = number
+  end_row()
+  counts['rows'] = len(rows)
+  return [tuple(map(list, zip(*r, strict=True))) for r in rows], counts
