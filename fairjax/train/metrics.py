@@ -134,11 +134,11 @@ class MetricWriter:
     try:
       yield
     except Exception as e:
-      from tensorflow.errors import OpError
-      if not isinstance(e, OpError):
+      if not type(e).__module__.startswith('tensorflow'):
         raise
-      raise Fault(f'{self._tensorboard_folder} cannot be written: {e.message.strip()} (disk, '
-                  'rights): mend it, then the same command continues') from e
+      why = ' '.join(str(e).split())
+      raise Fault(f'{self._tensorboard_folder} cannot be written: {why} (disk, rights): mend it, '
+                  'then the same command continues') from e
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
