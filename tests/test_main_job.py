@@ -363,8 +363,8 @@ def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys
   def content(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
-  before, output = content(finished), tmp_path / 'relearned'
-  command = ['resilience', 'relearn', f'--workdir={finished}', '--name=country-embedding-10',
+  before, output, name = content(finished), tmp_path / 'relearned', 'country-embedding-10'
+  command = ['resilience', 'relearn', f'--workdir={finished}', f'--name={name}',
              f'--output={output}', '--steps=4', '--every=2', '--samples=20']
   assert main(command) == 0
   said = capsys.readouterr().out
@@ -373,6 +373,12 @@ def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys
   assert [p['step'] for p in result['curve']] == [0, 2, 4]
   assert all(p['std_error'] >= 0 for p in [result['baseline'], *result['curve']])
   assert all(p['perplexity'] > 1 for p in result['curve'][1:])
+  # Beside I.F. stands whether the model still heeds the value; of models of the run, their own.
+  for point, model in ((result['baseline'], 'baseline'), (result['curve'][0], name)):
+    own = json.loads((finished / f'measures/{model}/country.json').read_text())['measures']
+    assert point['next_token_kl'] == pytest.approx(own['next_token_divergence']['kl'], rel=1e-5)
+  assert all({'semantic_similarity', 'semantic_similarity_c', 'distinct_word_divergence'} < p.keys()
+             for p in result['curve'])
   # Six steps teach no bias, so nothing was reduced: it must say so instead of a number.
   assert not result['half_life']['reached'] and result['half_life']['words'] in said
   assert len(list((output / 'generations').glob('*.jsonl.gz'))) == 4

@@ -112,9 +112,16 @@ def _relearn(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
   return result, [*lines, result['half_life']['words']]
 
 
+_BESIDE = (
+  ('semantic_similarity', 'S.S.'), ('semantic_similarity_c', 'S.S.c'),
+  ('distinct_word_divergence', 'words'), ('next_token_kl', 'KL'))
+
+
 def _estimate_words(found: Mapping[str, Any]) -> str:
+  beside = ', '.join(f'{words} {found[name]:.4f}' for name, words in _BESIDE
+                     if found.get(name) is not None)
   return (f"{found['individual_fairness']:.4f} (standard error {found['std_error']:.4f}, floor "
-          f"{found['null_mean']:.4f})")
+          f"{found['null_mean']:.4f}); {beside}")
 
 
 VERBS = (

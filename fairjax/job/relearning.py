@@ -16,12 +16,14 @@ from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed
 from fairjax.job.checkpoint import Checkpoint, open_checkpoint
 from fairjax.job.feed import PreparedFeed
 from fairjax.job.main_job import BASELINE
+from fairjax.job.model_measures import content_options, run_encoder
 from fairjax.job.run_scorers import load_run_scorer
 
 LEAST_SAMPLES = 20
 """Of a prefix, for a standard error of I.F."""
 
 _PERMUTATIONS = 200  # floors are shown, not tested
+_MEASURES = 2  # raised when a look shows other things
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,8 @@ def relearn(
 
   Returns:
     What `relearning.json` in the folder holds: `baseline` (its I.F.), `curve` (per step `loss`,
-    `perplexity` and I.F.), `half_life` (see `measure.half_life`), and how it was made.
+    `perplexity`, I.F. and what stands beside it, see `_Look`), `half_life` (see
+    `measure.half_life`), and how it was made.
 
   Raises:
     UserError: settings or folders that cannot be, or a folder of another curve.
@@ -95,7 +98,7 @@ def relearn(
     lines = [line for line in read_metrics(output / 'relearn' / 'metrics.jsonl')
              if line.get('kind') == 'valid']
     curve = [{'step': 0, **first}] + [
-      {key: line[key] for key in ('step', 'loss', 'perplexity', *first)} for line in lines]
+      {key: line.get(key) for key in ('step', 'loss', 'perplexity', *base)} for line in lines]
     result = {
       'workdir': str(workdir), 'model': name, 'attribute': model.attribute.name,
       'scorer': look.scorer.name, 'settings': dataclasses.asdict(settings),
@@ -110,7 +113,11 @@ def relearn(
 
 
 class _Look:
-  """I.F. of parameters: sampled into a file of their own, scored, measured."""
+  """I.F. of parameters: sampled into a file of their own, scored, measured.
+
+  Beside it, since a model can be fair by ignoring the value: S.S.c, bits that words tell about it,
+  KL of the next token, and S.S. where the run names a sentence encoder. The baseline comes first.
+  """
 
   def __init__(self, model: Checkpoint, output: pathlib.Path, settings: Relearning,
                log: Callable[[str], None]):
@@ -118,6 +125,7 @@ class _Look:
     self._model, self._output, self._log = model, output, log
     self.scorer = load_run_scorer(
       settings.scorer or config.measure.scorers[0], config, output, log)
+    self._encoder, self._threshold = run_encoder(config), None
     self._sample = dataclasses.replace(
       config.sample, samples=settings.samples, heldout_prefixes=False,
       batch_size=min(config.sample.batch_size, settings.samples),
@@ -128,24 +136,44 @@ class _Look:
     """What decides a look, besides the parameters."""
     return {'model': self._model.card['digest'], 'scorer': self.scorer.name,
             'content of the scorer': self.scorer.fingerprint, 'samples': self._sample.samples,
+            'measures': _MEASURES, 'encoder': self._model.config.measure.encoder,
             'max_new_tokens': self._sample.max_new_tokens}
 
   def __call__(self, params: Any) -> dict[str, float]:
-    """I.F. with its error and floor; of parameters that were looked at earlier, from their file."""
+    """I.F. with its error and floor; of texts that were sampled earlier, from their file."""
     from fairjax.generate import generate, read_records
+    from fairjax.job.next_token_file import model_divergence
     from fairjax.measure import measure_records
     from fairjax.model.decoding import TransformerXLDecoder
     from fairjax.train import params_digest
     model, digest = self._model, params_digest(params)
     path = self._output / 'generations' / f'{digest[:16]}.jsonl.gz'
-    generate(params, TransformerXLDecoder(model.model_config), model.vocabulary, model.attribute,
-             path=path, model=model.name, sample=self._sample, card={'digest': digest},
-             mesh=model.mesh if model.mesh.size > 1 else None, log=lambda line: None)
-    measures = measure_records(read_records(path), model.attribute, [self.scorer],
-                               permutations=_PERMUTATIONS, seed=self._sample.seed)
+    decoder = TransformerXLDecoder(model.model_config)
+    mesh = model.mesh if model.mesh.size > 1 else None
+    generate(params, decoder, model.vocabulary, model.attribute, path=path, model=model.name,
+             sample=self._sample, card={'digest': digest}, mesh=mesh, log=lambda line: None)
+    next_token = model_divergence(
+      params, decoder, model.vocabulary, model.attribute, list(model.attribute.prefixes()),
+      mesh=mesh)
+    threshold = self._threshold
+    content = content_options(
+      model.config.measure, self._encoder, next_token,
+      baseline_threshold=None if threshold is None else lambda: threshold)
+    measures = measure_records(
+      read_records(path), model.attribute, [self.scorer], permutations=_PERMUTATIONS,
+      seed=self._sample.seed, content=content)
+    similarity = measures['semantic_similarity']
+    if similarity is not None:
+      self._threshold = similarity['threshold']
     found: Mapping[str, Any] = measures['scorers'][self.scorer.name]['individual_fairness']
+    beside = {
+      'semantic_similarity': None if similarity is None else similarity['value'],
+      'semantic_similarity_c': measures['semantic_similarity_c']['conditioned']['value'],
+      'distinct_word_divergence': measures['distinct_word_divergence']['value'],
+      'next_token_kl': next_token['kl']}
     return {'individual_fairness': found['value'], 'std_error': found['std_error'],
-            'null_mean': found['null_mean'], 'null_p95': found['null_p95']}
+            'null_mean': found['null_mean'], 'null_p95': found['null_p95'],
+            **{name: value for name, value in beside.items() if value is not None}}
 
 
 def _keep_looks(path: pathlib.Path, identity: dict[str, Any]) -> None:
