@@ -8,7 +8,6 @@ import fnmatch
 import pathlib
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -190,29 +189,28 @@ def run_python(code: str) -> subprocess.CompletedProcess:
                         timeout=300, stdin=subprocess.DEVNULL)
 
 
-def test_help_answers_at_once_without_heavy_packages():
-  code = '''
+def test_help_imports_nothing_but_python_fairjax_and_yaml():
+  """So it answers at once: every package that is not needed for it is imported later."""
+  result = run_python('''
 import sys
+before = set(sys.modules)
 from fairjax.cli import main
 sys.argv = ['fairjax', '--help']
 try:
   status = main()
 except SystemExit as e:
   status = e.code
-heavy = {'tensorflow', 'seqio', 'jax', 'flax', 'scipy', 'matplotlib', 'numpy'} & set(sys.modules)
-assert not heavy, heavy
+imported = {name.partition('.')[0] for name in set(sys.modules) - before}
+small = {'fairjax', 'yaml', '_yaml', 'cython_runtime'}
+other = {name for name in imported - set(sys.stdlib_module_names) - small
+         if not name.startswith('_cython')}
+assert not other, other
 sys.exit(status)
-'''
-  seconds = []
-  for _ in range(3):  # the best of three: other work on the machine only ever adds
-    start = time.perf_counter()
-    result = run_python(code)
-    seconds.append(time.perf_counter() - start)
-    assert result.returncode == 0, result.stderr
-    for verb in ('run', 'data', 'train', 'sample', 'score', 'measure', 'report', 'attributes',
-                 'doctor', 'compile'):
-      assert f'\n    {verb}' in result.stdout
-  assert min(seconds) < 1, seconds
+''')
+  assert result.returncode == 0, result.stderr
+  for verb in ('run', 'data', 'train', 'sample', 'score', 'measure', 'report', 'attributes',
+               'doctor', 'compile'):
+    assert f'\n    {verb}' in result.stdout
 
 
 def test_every_room_but_data_imports_without_tensorflow():

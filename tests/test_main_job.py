@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import types
 
 import pytest
@@ -263,11 +262,9 @@ def test_sigterm_saves_and_exits_42(tmp_path, repository):
     if '[lm] step 5/' in printed:
       process.send_signal(signal.SIGTERM)
       break
-  start = time.monotonic()
   _, error = process.communicate(timeout=120)
   assert process.returncode == 42, error
   assert 'saved after step' in error and 'the same command continues' in error
-  assert time.monotonic() - start < 60
   assert list((tmp_path / 'run' / 'lm' / 'checkpoints').iterdir())
 
 

@@ -86,11 +86,9 @@ def test_scores_are_half_of_s_plus_one_in_order_and_equal_texts_are_sent_once(se
 
 def test_requests_run_side_by_side_and_the_language_is_an_option(tmp_path):
   with google_server.running(delay=0.05) as server:
-    start = time.monotonic()
     assert make(server, tmp_path / 'g', workers=8, language='de').score(TEXTS).tolist() == (
       expected(TEXTS))
     assert 1 < server.most_running <= 8 and server.languages == {'de'}
-    assert time.monotonic() - start < 0.05 * len(TEXTS)
   assert (GoogleScorer('x', client=1, language='de').fingerprint
           != GoogleScorer('x', client=1).fingerprint)
 
