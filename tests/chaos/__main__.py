@@ -15,12 +15,16 @@ from tests.chaos.curriculum import FAULTS
 def main() -> int:
   """Returns 0 if no case failed, 1 otherwise, 2 for bad arguments."""
   options = _options()
-  with tempfile.TemporaryDirectory(prefix='chaos-') as temporary:
-    folder = options.scratch or pathlib.Path(temporary)
+  # Not TemporaryDirectory: the first forked process to end would remove its folder.
+  folder = options.scratch or pathlib.Path(tempfile.mkdtemp(prefix='chaos-'))
+  try:
     folder.mkdir(parents=True, exist_ok=True)
     # Before anything imports JAX.
-    curriculum.set_environment(folder.resolve() / 'compiled')
+    curriculum.set_environment(folder.resolve() / 'compiled', quick=options.quick)
     found = _pass(options, folder)
+  finally:
+    if not options.scratch:
+      shutil.rmtree(folder, ignore_errors=True)
   if options.json:
     print(json.dumps({'seed': options.seed, 'cases': [c.to_dict() for c in found]}, indent=2))
   else:
@@ -39,6 +43,8 @@ def _options() -> argparse.Namespace:
   parser.add_argument('--every-write', action='store_true',
                       help='instead of random moments: full, limit and read-only at the first '
                       'moment of every kind of write')
+  parser.add_argument('--quick', action='store_true',
+                      help='runs without sentence similarity, programs without optimizations')
   parser.add_argument('--draw', action='store_true', help="render the report's figures too")
   parser.add_argument('--results', type=pathlib.Path, metavar='FILE', help='JSON lines: cases are '
                       'appended, and those that are there are not done again')
@@ -65,7 +71,7 @@ def _pass(options: argparse.Namespace, folder: pathlib.Path) -> list:
       """The one of a kind; its undisturbed run takes place when it is first needed."""
       if name not in laboratories:
         shutil.rmtree(folder / name, ignore_errors=True)
-        laboratories[name] = made = kind(folder / name)
+        laboratories[name] = made = kind(folder / name, curriculum.QUICK if options.quick else {})
         begin = time.monotonic()
         undisturbed = made.record()
         _log(f'undisturbed {name}: {time.monotonic() - begin:.1f} s, {undisturbed.seconds:.1f} s '

@@ -5,7 +5,7 @@ import json
 import pathlib
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.chaos import curriculum, damage, end_state, faults, nursery
@@ -62,9 +62,11 @@ class Laboratory:
 
   Args:
     folder: scratch, empty; what a failed case leaves is kept in `failed/`.
+    fields: of the run's configuration, beside those of `curriculum`.
   """
 
-  def __init__(self, folder: pathlib.Path):
+  def __init__(self, folder: pathlib.Path, fields: Mapping[str, object]):
+    self.fields = fields
     self.folder = folder.resolve()
     self.disk = faults.small_disk(self.folder / 'disk')
     # All runs use one path, so that nothing can differ because of it.
@@ -97,7 +99,7 @@ class Laboratory:
   def run(self, prepare: Callable[[], None] = lambda: None) -> Outcome:
     """The command, once, in the workdir as it is."""
     return nursery.wait(nursery.start(nursery.command(
-      curriculum.arguments(self.workdir), prepare), self.folder / 'run.log'))
+      curriculum.arguments(self.workdir, **self.fields), prepare), self.folder / 'run.log'))
 
   def reset(self, stage: str) -> None:
     """The workdir as it was before a stage (`data`: none; `end`: finished)."""

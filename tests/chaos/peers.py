@@ -6,7 +6,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tests.chaos import curriculum, end_state, nursery
 from tests.chaos.cases import Case, Laboratory, stage_of_case
@@ -20,8 +20,8 @@ MOST_SECONDS = 60.0  # that survivors may take to end; they do within a few on a
 class Group(Laboratory):
   """A laboratory whose runs have several processes; the first one's moments are watched."""
 
-  def __init__(self, folder: pathlib.Path, *, count: int = 2):
-    super().__init__(folder)
+  def __init__(self, folder: pathlib.Path, fields: Mapping[str, object], *, count: int = 2):
+    super().__init__(folder, fields)
     self.count = count
     self.pids: dict[int, int] = {}
 
@@ -37,7 +37,7 @@ class Group(Laboratory):
       port = free.getsockname()[1]
     children = {}
     for index in reversed(range(self.count)):
-      arguments = [*curriculum.arguments(self.workdir),
+      arguments = [*curriculum.arguments(self.workdir, **self.fields),
                    f'--distributed=127.0.0.1:{port},{self.count},{index}']
       children[index] = nursery.start(
         nursery.command(arguments, prepare if index == 0 else lambda: None),

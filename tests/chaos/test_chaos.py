@@ -24,7 +24,7 @@ SHORT = ('kill', 'term', 'full', 'limit', 'read-only', 'clock', 'corrupt')
 @pytest.mark.skipif(importlib.util.find_spec('tensorflow') is None, reason='needs TensorFlow')
 def test_a_short_pass_loses_nothing_and_hides_nothing(tmp_path):
   result = subprocess.run(
-    [sys.executable, '-m', 'tests.chaos', f'--faults={",".join(SHORT)}', '--runs=1',
+    [sys.executable, '-m', 'tests.chaos', f'--faults={",".join(SHORT)}', '--runs=1', '--quick',
      f'--seed={SEED}', f'--scratch={tmp_path}', '--json'],
     cwd=ROOT, capture_output=True, text=True, timeout=1100, stdin=subprocess.DEVNULL)
   assert result.stdout, result.stderr[-3000:]
