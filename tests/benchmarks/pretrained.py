@@ -88,8 +88,10 @@ def main() -> None:
                         ('vocab_size', 30522), ('longest', 64), ('rounds', 5),
                         ('batch_tokens', 1024)):
     parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
   parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
+  jax.config.update('jax_num_cpu_devices', options.cpu_devices)
   result = measure(options)
   harness.show(result, [
     f'{side:8s} {s:7.2f} s  {result["texts_per_s"][side]:8.1f} texts/s'
