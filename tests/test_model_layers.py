@@ -1,12 +1,17 @@
 """Parts of a layer with a backward pass of their own."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fairjax.model.attention import drop
+from fairjax.config import ModelConfig
+from fairjax.model import TransformerXL
+from fairjax.model.attention import attend, attention_keep, drop
 from fairjax.model.layers import relu_and_drop
+from fairjax.model.normalization import layer_norm
+from fairjax.model.streams import init_memory
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
@@ -39,3 +44,92 @@ def test_neither_mask_is_kept_for_the_backward_pass():
   x, keep = jnp.ones((5, 7)), jnp.ones((3, 5, 7), bool)
   kept = jax.tree.leaves(jax.vjp(loss, x, keep)[1])
   assert all(leaf.dtype != bool for leaf in kept)
+
+
+def plain_norm(x, scale, bias):
+  """The formula, for JAX to differentiate."""
+  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  centred = wide - wide.mean(-1, keepdims=True)
+  normal = centred / jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
+  lead = (None,) * (x.ndim - 1)
+  return (normal * scale[lead] + bias[lead]).astype(x.dtype)
+
+
+@pytest.mark.parametrize('dtype, tolerance', [
+  ('float64', 1e-13), ('float32', 3e-6), ('bfloat16', 1e-2)])
+def test_layer_norm_has_the_values_and_gradients_of_its_formula(dtype, tolerance):
+  with jax.enable_x64(dtype == 'float64'):
+    rng = np.random.default_rng(0)
+    x, gradient = (jnp.asarray(3 + 2 * rng.normal(size=(2, 5, 16)), dtype) for _ in range(2))
+    x = x.at[0, 0].set(1.5)  # a row without variance
+    scale, bias = (jnp.asarray(rng.normal(size=16), dtype) for _ in range(2))
+    found, pull = jax.vjp(layer_norm, x, scale, bias)
+    expected, pull_expected = jax.vjp(plain_norm, x, scale, bias)
+    pairs = [(found, expected), *zip(pull(gradient), pull_expected(gradient), strict=True)]
+    for ours, theirs in pairs:
+      assert ours.dtype == theirs.dtype == x.dtype
+      ours, theirs = (np.asarray(y, np.float64) for y in (ours, theirs))
+      np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+
+
+def test_compiled_gradient_of_layer_norm_under_many_cotangents():
+  """In jaxlib 0.10.2 XLA compiled that of x * rsqrt(mean(x * x)) wrongly for four axes."""
+  rng = np.random.default_rng(1)
+  x = jnp.asarray(rng.normal(size=(2, 2, 12, 8)), jnp.float32)
+  scale, bias = jnp.asarray(rng.normal(size=(2, 8)), jnp.float32)
+
+  def jacobian(norm):
+    return jax.jit(jax.jacrev(lambda x: norm(x, scale, bias)))(x)
+
+  with jax.enable_x64(True):
+    expected = np.stack([
+      jax.vjp(lambda x: plain_norm(x, *(y.astype('float64') for y in (scale, bias))),
+              x.astype('float64'))[1](row)[0]
+      for row in np.eye(x.size).reshape(-1, *x.shape)]).reshape(*x.shape, *x.shape)
+  np.testing.assert_allclose(jacobian(layer_norm), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('rate', [0.0, 0.3])
+def test_attend_has_the_gradients_of_its_formula(rate):
+  with jax.enable_x64(True):
+    rng = np.random.default_rng(2)
+    scores = jnp.asarray(rng.normal(size=(2, 3, 5, 7)))
+    value = jnp.asarray(rng.normal(size=(2, 3, 7, 4)))
+    mask = jnp.broadcast_to(np.tri(5, 7, 2, dtype=bool), (1, 3, 5, 7))
+    seed = jnp.array([3, 4], jnp.uint32) if rate else None
+    keep = attention_keep(
+      seed, jnp.broadcast_to(jnp.arange(5)[None], (3, 5)), num_heads=2, num_columns=7, rate=rate)
+
+    def plain(scores, value):
+      weights = jax.nn.softmax(jnp.where(mask, scores, -1e300), axis=-1)
+      return jnp.einsum('nbts,nbsh->nbth', drop(weights, keep, rate=rate), value)
+
+    gradient = jnp.asarray(rng.normal(size=(2, 3, 5, 4)))
+    found, pull = jax.vjp(lambda s, v: attend(s, v, mask, keep, rate=rate), scores, value)
+    expected, pull_expected = jax.vjp(plain, scores, value)
+    for ours, theirs in [
+        (found, expected), *zip(pull(gradient), pull_expected(gradient), strict=True)]:
+      np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize('attention', ['shift', 'heads'])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_what_a_layer_keeps_for_its_backward_pass(attention, dtype):
+  """Every array once: it fills most of the memory of training, and is written and read."""
+  b, t, m, d, n, h, f, layers = 2, 128, 128, 32, 2, 16, 64, 3
+  config = ModelConfig(
+    vocab_size=11, num_layers=layers, model_dim=d, num_heads=n, head_dim=h, ff_dim=f,
+    segment_len=t, memory_len=m, attention=attention, dtype=dtype, tie_position_biases=True)
+  model, tokens, memory = TransformerXL(config), jnp.ones((b, t), jnp.int32), init_memory(config, b)
+  params = nn.unbox(model.init(jax.random.key(0), tokens, memory))
+  _, pull = jax.vjp(lambda p: model.apply(p, tokens, memory).hidden, params)
+  stacked = [x for x in jax.tree.leaves(pull) if x.shape[:1] == (layers,)]
+  found = sum(x.nbytes for x in stacked) / layers
+  weights = sum(x.nbytes for x in jax.tree.leaves(params['params']['layers'])) / layers
+  item, s = jnp.dtype(dtype).itemsize, m + t
+  # What goes in; attention and residual; both sides of its norm; feed-forward and residual.
+  states = item * b * t * (4 * d + 2 * n * h + f)
+  kept = states + item * 2 * b * s * n * h
+  kept += 4 * n * b * t * (s if attention == 'shift' else 1)  # weights, or their total
+  kept += item * b * m * d + item * s * n * h  # the memory that it read, the relative keys
+  assert 0.9 * kept <= found - weights <= 1.05 * kept, (found, weights, kept)

@@ -14,6 +14,7 @@ without a transpose of scores. Distances always run downwards along an array: co
 distance C - 1 - c.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -199,27 +200,66 @@ def relative_attention(
   Returns:
     `[N, B, T, H]` in the dtype of `value`. Scores are softmaxed in float32 (float64 for float64).
   """
-  num_heads, num_rows, num_queries, width = query.shape
+  num_heads, num_rows, num_queries, _ = query.shape
   positions = np.arange(num_queries, dtype=np.int32)
   mask = visible(
     memory_length, positions, memory_len=key.shape[2] - num_queries, num_keys=key.shape[2])
   keep = attention_keep(
     seed, jnp.broadcast_to(positions[None], (num_rows, num_queries)), num_heads=num_heads,
     num_columns=key.shape[2], rate=rate)
-  with_content = (query + content_bias[:, None, None, :]) * width ** -0.5
-  with_position = (query + position_bias[:, None, None, :]) * width ** -0.5
-  scores = jnp.einsum('nbth,nbsh->nbts', with_content, key)
-  scores += relative_shift(jnp.einsum('nbth,nsh->nbts', with_position, relative))
+  # The query is kept, not also its sums with either bias.
+  scores = jax.checkpoint(_scores, prevent_cse=False)(
+    query, key, relative, content_bias, position_bias)
   return attend(scores, value, mask[None], keep, rate=rate)
+
+
+def _scores(query, key, relative, content_bias, position_bias):
+  """Scores `[N, B, T, S]` of `relative_attention`."""
+  scale = query.shape[-1] ** -0.5
+  with_content = (query + content_bias[:, None, None, :]) * scale
+  with_position = (query + position_bias[:, None, None, :]) * scale
+  scores = jnp.einsum('nbth,nbsh->nbts', with_content, key)
+  return scores + relative_shift(jnp.einsum('nbth,nsh->nbts', with_position, relative))
 
 
 def attend(
   scores: Float[Array, 'N B T S'], value: Float[Array, 'N B S H'], mask: Bool[Array, '1 B T S'],
   keep: Bool[Array, 'N B T S'] | None, *, rate: float,
 ) -> Float[Array, 'N B T H']:
-  """Averages values by the softmax of scores: 0 where not `mask`, with dropout where `keep`."""
-  weights = drop(_softmax(scores, mask).astype(value.dtype), keep, rate=rate)
-  return jnp.einsum('nbts,nbsh->nbth', weights, value)
+  """Averages values by the softmax of scores: 0 where not `mask`, with dropout where `keep`.
+
+  The backward pass keeps the weights once, and neither scores nor the mask.
+  """
+  return _attend(rate, scores, value, mask, keep)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(rate, scores, value, mask, keep):
+  return _attend_forward(rate, scores, value, mask, keep)[0]
+
+
+def _attend_forward(rate, scores, value, mask, keep):
+  weights = _softmax(scores, mask)
+  kept = drop(weights.astype(value.dtype), keep, rate=rate)
+  out = jnp.einsum('nbts,nbsh->nbth', kept, value)
+  return out, (weights, value, keep, out)
+
+
+def _attend_backward(rate, saved, gradient):
+  """Gradients of scores and values; the mean of a row's is that of `attention_heads`."""
+  weights, value, keep, out = saved
+  wide = weights.dtype
+  kept = drop(weights.astype(value.dtype), keep, rate=rate)
+  d_value = jnp.einsum('nbts,nbth->nbsh', kept, gradient)
+  d_weights = jnp.einsum('nbth,nbsh->nbts', gradient, value).astype(wide)
+  # A product: of a sum over one array times another that was broadcast by vmap (as jax.jacrev does),
+  # jaxlib 0.10.2 makes wrong numbers on CPU where more is computed of the result.
+  mean = jnp.einsum('nbth,nbth->nbt', out.astype(wide), gradient.astype(wide))[..., None]
+  d_scores = weights * (drop(d_weights, keep, rate=rate) - mean)
+  return d_scores.astype(value.dtype), d_value, None, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _softmax(scores: Array, mask: Array) -> Array:

@@ -104,8 +104,7 @@ def _backward(rate, block, saved, gradient):
       d_scores = weights * (drop(d_weights, keep, rate=rate) - mean[:, begin:end])
       d_scores = d_scores.astype(query.dtype)
       kept = drop(weights.astype(value.dtype), keep, rate=rate)
-      d_shifted, = jax.linear_transpose(_shift, jax.ShapeDtypeStruct(
-        (*d_scores.shape[:2], width + 1), d_scores.dtype))(d_scores)
+      d_shifted = _shift_back(d_scores)
       d_content = jnp.einsum('bts,bsh->bth', d_scores, key[:, :width]) * scale
       d_position = jnp.einsum('bts,sh->bth', d_shifted, table) * scale
       d_query.append(d_content + d_position)
@@ -140,6 +139,16 @@ def _shift(scores):
   num_rows, num_queries, columns = scores.shape
   flat = scores.reshape(num_rows, num_queries * columns)[:, num_queries:]
   return flat.reshape(num_rows, num_queries, columns - 1)
+
+
+def _shift_back(gradient):
+  """Transpose of `_shift`: [B, C, W + 1] of [B, C, W], C <= W."""
+  num_rows, num_queries, columns = gradient.shape
+  # Zeros that XLA does not know to be some: it would make a padding of the concatenation, with a
+  # division and a comparison for each score.
+  unread = 0 * gradient[:, 0, :num_queries]
+  flat = jnp.concatenate([unread, gradient.reshape(num_rows, -1)], axis=1)
+  return flat.reshape(num_rows, num_queries, columns + 1)
 
 
 def _scores(head, arrays, memory_length, seed, rate, begin, end):

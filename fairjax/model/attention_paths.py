@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, UInt32
 
@@ -101,7 +102,9 @@ def main_attention(
       attention_by_head, block=max(_CPU_BLOCK, -(-query.shape[2] // _CPU_BLOCKS)), rate=rate),
     'blocks': functools.partial(attention_in_blocks, rate=rate, block=config.attention_block),
   }[path]
-  return attention(query, key_value[0], key_value[1], *shared, seed)
+  # The gradient of a split is one concatenation, that of two indices two paddings and a sum.
+  key, value = (x[0] for x in jnp.split(key_value, 2))
+  return attention(query, key, value, *shared, seed)
 
 
 def over_mesh(kernel: Callable[..., Array], shape: tuple[int, int]) -> Callable[..., Array]:

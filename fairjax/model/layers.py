@@ -18,8 +18,7 @@ from fairjax.model import spread
 from fairjax.model.attention import drop
 from fairjax.model.attention_branch import branch_attention
 from fairjax.model.attention_paths import main_attention
-
-LAYER_NORM_EPSILON = 1e-5
+from fairjax.model.normalization import layer_norm
 
 
 @flax.struct.dataclass
@@ -42,29 +41,6 @@ class Context:
   distances: Any  # [R, D] embedded distances R - 1 down to 0 (P = 0 without branches)
   start: Any = None  # [B, K] int32, first position of each branch; None without branches
   replaced: Any = None  # [B, K, P] int32, the position whose dropout masks each piece uses
-
-
-def layer_norm(
-  x: Float[Array, '*S D'], scale: Float[Array, 'D'], bias: Float[Array, 'D']
-) -> Float[Array, '*S D']:
-  """Layer normalisation with epsilon 1e-5; statistics in float32 or wider.
-
-  Args:
-    x: `[..., D]` float.
-    scale: `[D]`.
-    bias: `[D]`.
-
-  Returns:
-    `[..., D]` in the dtype of `x`.
-  """
-  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  centred = wide - wide.mean(-1, keepdims=True)
-  variance = jnp.square(centred).mean(-1, keepdims=True)
-  # A division: in jaxlib 0.10.2 on CPU the compiled gradient of `x * rsqrt(mean(x * x))` is wrong
-  # under vmap over a few hundred cotangents of 4-d arrays (as jax.jacrev makes them).
-  normal = centred / jnp.sqrt(variance + LAYER_NORM_EPSILON)
-  lead = (None,) * (x.ndim - 1)
-  return (normal * scale[lead] + bias[lead]).astype(x.dtype)
 
 
 def keep_mask(
@@ -217,12 +193,14 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
 
   x = read(x)
   main = x[:, :segment_len]
-  key_value_of = main if memory.ndim == 5 else jnp.concatenate([read(memory), main], axis=1)
-  key_value = jnp.einsum('bsd,dcnh->cnbsh', key_value_of, w['key_value'])
   if memory.ndim == 5:
-    key_value = jnp.concatenate([memory, key_value], axis=3)
-  relative = jnp.einsum('rd,dnh->nrh', context.distances, w['relative'])
-  query = jnp.einsum('btd,dnh->nbth', main, w['query'])
+    key_value = jnp.concatenate([memory, _keys_and_values(w['key_value'], main)], axis=3)
+  else:
+    # The states stand in the residual stream and in the memory: no third copy is kept.
+    key_value = jax.checkpoint(_keys_and_values, prevent_cse=False)(
+      w['key_value'], read(memory), main)
+  relative = jnp.tensordot(context.distances, w['relative'], 1).swapaxes(0, 1)
+  query = jnp.tensordot(main, w['query'], 1).transpose(2, 0, 1, 3)
   u, v = biases
   seed = keeps['attention']
   attended = main_attention(
@@ -245,6 +223,16 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
     attended = jnp.concatenate(
       [attended, of_branches.reshape(*of_branches.shape[:2], -1, of_branches.shape[-1])], axis=2)
   return jnp.einsum('nbth,nhd->btd', attended, w['output']), key_value
+
+
+def _keys_and_values(weight, *states):
+  """Keys and values [2, N, B, S, H] of states [B, ., D] that follow each other.
+
+  The product is that of the rows as they lie: `einsum` would put the weights on the left, and XLA
+  would copy the states and the result into other orders, the result twice, on a CPU.
+  """
+  rows = jnp.concatenate(states, axis=1)
+  return jnp.tensordot(rows, weight, 1).transpose(2, 3, 0, 1, 4)
 
 
 def _finish(c, w, x, attended, keeps):

@@ -24,9 +24,9 @@ from fairjax.model.layers import (
   at_positions,
   extend,
   keep_mask,
-  layer_norm,
 )
 from fairjax.model.likelihood import mean_nll, token_nll
+from fairjax.model.normalization import layer_norm
 from fairjax.model.softmax import Parameter, all_logits, embed_tokens, parameter_table
 from fairjax.model.streams import Branches, Memory, Output, Pairs
 
