@@ -11,7 +11,7 @@ from fairjax.model import TransformerXL
 from fairjax.model.attention import attend, attention_keep, drop
 from fairjax.model.layers import relu_and_drop
 from fairjax.model.normalization import layer_norm
-from fairjax.model.streams import init_memory
+from fairjax.model.streams import Branches, init_memory
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
@@ -133,3 +133,43 @@ def test_what_a_layer_keeps_for_its_backward_pass(attention, dtype):
   kept += 4 * n * b * t * (s if attention == 'shift' else 1)  # weights, or their total
   kept += item * b * m * d + item * s * n * h  # the memory that it read, the relative keys
   assert 0.9 * kept <= found - weights <= 1.05 * kept, (found, weights, kept)
+
+
+def test_gradients_where_products_and_sums_go_to_libraries():
+  """At the size of a small training, whose programs XLA hands to other code than those of tests."""
+  b, t, k, p = 8, 64, 2, 4
+  rng = np.random.default_rng(0)
+  tokens = jnp.asarray(rng.integers(0, 512, (b, t + 1)), jnp.int32)
+  start = rng.integers(1, t - p, (b, k)).astype(np.int32)
+  branches = jax.tree.map(jnp.asarray, Branches(
+    tokens=rng.integers(0, 512, (b, k, p)).astype(np.int32), start=start,
+    length=np.full((b, k), p, np.int32), original_end=start + 1,
+    weight=np.ones((b, k), np.float32)))
+
+  def gradients(dtype, attention):
+    config = ModelConfig(
+      vocab_size=512, num_layers=1, model_dim=128, num_heads=2, head_dim=64, ff_dim=512,
+      segment_len=t, memory_len=t, attention=attention, dtype=dtype)
+    model, memory = TransformerXL(config), init_memory(config, b)
+    hidden = np.random.default_rng(1).normal(size=memory.hidden.shape)
+    memory = memory.replace(
+      hidden=jnp.asarray(hidden, dtype), length=jnp.arange(b, dtype='int32') * t // b)
+    params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens[:, :-1], memory))
+    params = jax.tree.map(
+      lambda x: jnp.asarray(0.1 * np.random.default_rng(x.size).normal(size=x.shape), dtype),
+      params)
+
+    def loss(params):
+      output = model.apply(params, tokens[:, :-1], memory, branches)
+      pairs = jnp.square(output.pairs.h_bar - output.pairs.h_bar_branch).mean()
+      return pairs + model.apply(params, output.hidden, tokens[:, 1:], method='mean_nll')
+
+    return jax.jit(jax.grad(loss))(params)
+
+  with jax.enable_x64(True):
+    expected = jax.tree.map(np.asarray, gradients('float64', 'shift'))
+  for attention in ('shift', 'heads', 'blocks'):
+    jax.tree.map(
+      lambda found, exact: np.testing.assert_allclose(
+        found, exact, rtol=0, atol=1e-5 * np.abs(exact).max()),
+      gradients('float32', attention), expected)

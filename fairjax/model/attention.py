@@ -252,8 +252,8 @@ def _attend_backward(rate, saved, gradient):
   kept = drop(weights.astype(value.dtype), keep, rate=rate)
   d_value = jnp.einsum('nbts,nbth->nbsh', kept, gradient)
   d_weights = jnp.einsum('nbth,nbsh->nbts', gradient, value).astype(wide)
-  # A product: of a sum over one array times another that was broadcast by vmap (as jax.jacrev does),
-  # jaxlib 0.10.2 makes wrong numbers on CPU where more is computed of the result.
+  # A product of matrices: in a sum of products one side of which vmap broadcasts (as jax.jacrev
+  # does), jaxlib 0.10.2 makes wrong numbers on CPU (docs/performance.md).
   mean = jnp.einsum('nbth,nbth->nbt', out.astype(wide), gradient.astype(wide))[..., None]
   d_scores = weights * (drop(d_weights, keep, rate=rate) - mean)
   return d_scores.astype(value.dtype), d_value, None, None
