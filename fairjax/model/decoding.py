@@ -200,7 +200,7 @@ def prefill(
     scores += jnp.take_along_axis(by_distance, column, axis=-1)
     probability = _softmax(jnp.where(mask, scores, _lowest(scores.dtype)))
     mixed = jnp.einsum('anij,ajnh->ainh', probability, v)
-    x = _finish_layer(layer, config, x, jnp.einsum('ainh,nhd->aid', mixed, layer['output']))
+    x = _finish_layer(layer, config, x, jnp.tensordot(mixed, layer['output'], 2))
     bias = jnp.einsum('nh,ajnh->anj', layer['content_bias'], k)
     layers.append(PrefixLayer(
       jnp.einsum('dnh,ajnh->adnj', layer['query_key_value'][:, 0], k),
@@ -267,7 +267,7 @@ def decode_step(
       begin, end = end, end + c.shape[3]
       mixed += jnp.einsum('arnc,arnch->arnh', probability[..., begin:end], c)
     x = _finish_layer(
-      layer, config, x, jnp.einsum('arnh,nhd->ard', mixed, layer['output'])
+      layer, config, x, jnp.tensordot(mixed, layer['output'], 2)
       + jnp.einsum('arnq,anqd->ard', probability[..., :size], of_prefix.values))
     keys.append(k[:, :, :, None])
     values.append(v[:, :, :, None])

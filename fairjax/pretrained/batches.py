@@ -9,6 +9,7 @@ Letters: G groups of rows (one a device), B rows of a batch, T places of a row, 
 """
 
 import collections
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,12 +22,15 @@ from fairjax.pretrained.models import unstack_layers
 
 # Tokens of a batch on one device: enough to keep it busy, few enough that the last batch of each
 # length, which is filled with padding, costs little.
-_CPU_TOKENS, _BATCH_TOKENS = 1024, 8192
+_CPU_TOKENS, _BATCH_TOKENS = 512, 8192
 _SMALLEST = 8
 # On a CPU the layers of larger models are unrolled: copying the weights out of the stack costs 5 %
 # of BERT-base's time. Those of smaller ones stay in the caches, and compile once for all layers.
 _SCANNED_LAYER_BYTES = 8 * 2 ** 20
 _AHEAD = 2  # batches that run while earlier results are fetched
+# Of jaxlib 0.10.2's two libraries for products on CPU, Eigen takes 8 % less of BERT-base's time; sums
+# stay with the other one (docs/performance.md).
+_CPU_OPTIONS = {'xla_cpu_experimental_ynn_fusion_type': 'LIBRARY_FUSION_TYPE_REDUCE'}
 
 
 def bucket_lengths(longest: int) -> tuple[int, ...]:
@@ -96,7 +100,10 @@ class BatchRunner:
       self.traced[ids.shape[1]] += 1  # runs when the function is traced, not when it is called
       return function(params, ids, mask, (self._devices, self.batch_tokens))
 
-    self._run = jax.jit(traced, out_shardings=whole)
+    # Gathering results makes the devices wait for each other: only for other processes to read.
+    self._run = jax.jit(
+      traced, out_shardings=whole if jax.process_count() > 1 else self._rows_sharding,
+      compiler_options=_CPU_OPTIONS if cpu and _knows_cpu_options() else None)
 
   def load(self, params: Any) -> None:
     """Goes on with other parameters of the same shapes, without another compilation."""
@@ -196,6 +203,16 @@ class BatchRunner:
         mask[row, :len(ids[place])] = True
     return tuple(jax.make_array_from_callback(a.shape, self._rows_sharding, a.__getitem__)
                  for a in (tokens, mask))
+
+
+@functools.cache
+def _knows_cpu_options() -> bool:
+  """Whether this jaxlib has the experimental option; without it scoring is slower only."""
+  try:
+    jax.jit(lambda x: x, compiler_options=_CPU_OPTIONS).lower(0).compile()
+  except jax.errors.JaxRuntimeError:
+    return False
+  return True
 
 
 def _layer_bytes(params: Any) -> int:

@@ -86,7 +86,7 @@ def main() -> None:
   parser.add_argument('--torch_python', required=True, help='Python with torch and transformers')
   for name, default in (('texts', 256), ('dim', 768), ('layers', 12), ('heads', 12),
                         ('vocab_size', 30522), ('longest', 64), ('rounds', 5),
-                        ('batch_tokens', 1024)):
+                        ('batch_tokens', 512)):
     parser.add_argument(f'--{name}', type=int, default=default)
   parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
   parser.add_argument('--json', action='store_true')
