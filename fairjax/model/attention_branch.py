@@ -12,11 +12,11 @@ from fairjax.model.attention import attention_keep, drop, shift_by
 
 
 def branch_attention(
-  query: Float[Array, 'N B K P H'],
+  query: Float[Array, 'N B Q H'],
   key: Float[Array, 'N B S H'],
   value: Float[Array, 'N B S H'],
-  own_key: Float[Array, 'N B K P H'],
-  own_value: Float[Array, 'N B K P H'],
+  own_key: Float[Array, 'N B Q H'],
+  own_value: Float[Array, 'N B Q H'],
   relative: Float[Array, 'N R H'],
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
@@ -28,17 +28,17 @@ def branch_attention(
   *,
   segment_len: int,
   rate: float = 0.0,
-) -> Float[Array, 'N B K P H']:
+) -> Float[Array, 'N B Q H']:
   """Attention of branches: over the row before their start, and over their own pieces so far.
 
   Piece p of a branch that starts at s has position s + p, whatever stands there in the row.
 
   Args:
-    query: `[N, B, K, P, H]` projected pieces.
+    query: `[N, B, Q, H]` projected pieces, those of the first branch first.
     key: `[N, B, S, H]` of the row (memory and segment), as in `relative_attention`.
     value: `[N, B, S, H]` of the row.
-    own_key: `[N, B, K, P, H]` projected pieces.
-    own_value: `[N, B, K, P, H]` projected pieces.
+    own_key: `[N, B, Q, H]` projected pieces.
+    own_value: `[N, B, Q, H]` projected pieces.
     relative: `[N, R, H]` projected distances R - 1 down to 0, R = S + P.
     content_bias: `[N, H]`, u.
     position_bias: `[N, H]`, v.
@@ -53,12 +53,10 @@ def branch_attention(
     rate: dropout rate behind `seed`.
 
   Returns:
-    `[N, B, K, P, H]` in the dtype of `value`.
+    `[N, B, Q, H]` in the dtype of `value`.
   """
-  *lead, num_branches, num_pieces, width = query.shape
-  num_keys, size = key.shape[2], num_branches * num_pieces
-  # One axis of pieces: the last two axes of an array fill whole registers.
-  query, own_key, own_value = (x.reshape(*lead, size, width) for x in (query, own_key, own_value))
+  num_heads, _, size, width = query.shape
+  num_keys, num_pieces = key.shape[2], size // start.shape[1]
   piece, branch = np.arange(size) % num_pieces, np.arange(size) // num_pieces
   first = jnp.repeat(start, num_pieces, axis=1)
   with_content, with_position = (
@@ -89,13 +87,12 @@ def branch_attention(
   if seed is not None and replaced is not None:
     places = replaced.reshape(replaced.shape[0], size)
     row_weights = drop(row_weights, attention_keep(
-      seed, places, num_heads=lead[0], num_columns=num_keys, rate=rate), rate=rate)
+      seed, places, num_heads=num_heads, num_columns=num_keys, rate=rate), rate=rate)
     own_weights = drop(own_weights, attention_keep(
-      seed, places, num_heads=lead[0], columns=num_keys - segment_len + places[:, None, :],
+      seed, places, num_heads=num_heads, columns=num_keys - segment_len + places[:, None, :],
       rate=rate), rate=rate)
-  out = (jnp.einsum('nbqs,nbsh->nbqh', row_weights, value)
-         + jnp.einsum('nbqx,nbxh->nbqh', own_weights, own_value))
-  return out.reshape(*lead, num_branches, num_pieces, width)
+  return (jnp.einsum('nbqs,nbsh->nbqh', row_weights, value)
+          + jnp.einsum('nbqx,nbxh->nbqh', own_weights, own_value))
 
 
 def rotated_scores(

@@ -102,9 +102,16 @@ def main_attention(
       attention_by_head, block=max(_CPU_BLOCK, -(-query.shape[2] // _CPU_BLOCKS)), rate=rate),
     'blocks': functools.partial(attention_in_blocks, rate=rate, block=config.attention_block),
   }[path]
-  # The gradient of a split is one concatenation, that of two indices two paddings and a sum.
+  return attention(query, *halves(key_value), *shared, seed)
+
+
+def halves(key_value: Float[Array, '2 N B S H']) -> tuple[Array, Array]:
+  """Keys and values, `[N, B, S, H]` each.
+
+  The gradient of a split is one concatenation, that of two indices two paddings and a sum.
+  """
   key, value = (x[0] for x in jnp.split(key_value, 2))
-  return attention(query, key, value, *shared, seed)
+  return key, value
 
 
 def over_mesh(kernel: Callable[..., Array], shape: tuple[int, int]) -> Callable[..., Array]:

@@ -17,7 +17,7 @@ from fairjax.config import ModelConfig
 from fairjax.model import spread
 from fairjax.model.attention import drop
 from fairjax.model.attention_branch import branch_attention
-from fairjax.model.attention_paths import main_attention
+from fairjax.model.attention_paths import halves, main_attention
 from fairjax.model.normalization import layer_norm
 
 
@@ -192,37 +192,38 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
     return x
 
   x = read(x)
-  main = x[:, :segment_len]
   if memory.ndim == 5:
-    key_value = jnp.concatenate([memory, _keys_and_values(w['key_value'], main)], axis=3)
+    key_value = jnp.concatenate(
+      [memory, _keys_and_values(w['key_value'], x[:, :segment_len])], axis=3)
   else:
     # The states stand in the residual stream and in the memory: no third copy is kept.
     key_value = jax.checkpoint(_keys_and_values, prevent_cse=False)(
-      w['key_value'], read(memory), main)
+      w['key_value'], read(memory), x[:, :segment_len])
   relative = jnp.tensordot(context.distances, w['relative'], 1).swapaxes(0, 1)
-  query = jnp.tensordot(main, w['query'], 1).transpose(2, 0, 1, 3)
+  query = jnp.tensordot(x, w['query'], 1).transpose(2, 0, 1, 3)
   u, v = biases
   seed = keeps['attention']
-  attended = main_attention(
-    c, query, key_value, relative[:, relative.shape[1] - key_value.shape[3]:], u, v,
-    context.memory_length, seed)
+  attended = [main_attention(
+    c, query[:, :, :segment_len], key_value,
+    relative[:, relative.shape[1] - key_value.shape[3]:], u, v, context.memory_length, seed)]
   if context.start is not None:
-    by_branch = (x.shape[0], *context.replaced.shape[1:], x.shape[2])
-    pieces = x[:, segment_len:].reshape(by_branch)
-    query = jnp.einsum('bkpd,dnh->nbkph', pieces, w['query'])
-    own_key, own_value = jnp.einsum('bkpd,dcnh->cnbkph', pieces, w['key_value'])
     # Only plain sinusoids can be rotated.
     clamped = 0 <= c.clamp_len < context.distances.shape[0] - 1
     rotation = None
     if not clamped and keeps['output'] is None:
       rotation = w['relative'], context.distances
-    of_branches = branch_attention(
-      query, key_value[0], key_value[1], own_key, own_value, relative, u, v, context.start,
-      context.memory_length, context.replaced, seed, rotation, segment_len=segment_len,
-      rate=c.attention_dropout)
-    attended = jnp.concatenate(
-      [attended, of_branches.reshape(*of_branches.shape[:2], -1, of_branches.shape[-1])], axis=2)
-  return jnp.einsum('nbth,nhd->btd', attended, w['output']), key_value
+    attended.append(branch_attention(
+      query[:, :, segment_len:], *halves(key_value),
+      *halves(_keys_and_values(w['key_value'], x[:, segment_len:])), relative, u, v,
+      context.start, context.memory_length, context.replaced, seed, rotation,
+      segment_len=segment_len, rate=c.attention_dropout))
+  return jax.checkpoint(_project_back, prevent_cse=False)(w['output'], *attended), key_value
+
+
+def _project_back(weight, *attended):
+  """Output projection [B, ., D] of attended values [N, B, ., H] that follow each other."""
+  rows = jnp.concatenate([x.transpose(1, 2, 0, 3) for x in attended], axis=1)
+  return jnp.tensordot(rows, weight, 2)
 
 
 def _keys_and_values(weight, *states):
