@@ -56,6 +56,23 @@ def test_scores_are_the_expectation_under_the_reference():
   assert scorer.score([]).shape == (0,) and scorer.score(texts).dtype == np.float64
 
 
+def test_bfloat16_scores_are_near_and_have_a_name_of_their_own(tmp_path):
+  scorers = {dtype: BertScorer.from_name(f'{GOLDEN}#dtype={dtype}')
+             for dtype in ('float32', 'bfloat16')}
+  exact, near = (scorers[dtype].score(TEXTS) for dtype in ('float32', 'bfloat16'))
+  np.testing.assert_allclose(exact, small().score(TEXTS), atol=1e-6)
+  np.testing.assert_allclose(near, exact, atol=0.01)
+  assert (near != exact).any()
+  assert scorers['float32'].fingerprint == small().fingerprint
+  assert scorers['bfloat16'].name not in (scorers['float32'].name, small().name)
+  labels = ['LABEL_0', 'LABEL_1']
+  named = BertScorer.from_name(
+    f'{with_labels(tmp_path, labels)}#dtype=bfloat16,LABEL_0=1,LABEL_1=0')
+  assert named.values == {'LABEL_0': 1.0, 'LABEL_1': 0.0}
+  with pytest.raises(UserError, match="dtype 'float16' of bert:.* is not one of float32, bfloat"):
+    BertScorer.from_name(f'{GOLDEN}#dtype=float16')
+
+
 def test_order_of_the_classes_does_not_matter_but_their_names_do(tmp_path):
   two = small(with_labels(tmp_path, ['NEGATIVE', 'POSITIVE'], 'a'))
   turned = small(with_labels(tmp_path, ['positive', 'negative'], 'b'))

@@ -19,7 +19,7 @@ from fairjax.pretrained import (
   encode_texts,
   load_pretrained,
 )
-from fairjax.pretrained.models import unstack_layers
+from fairjax.pretrained.models import dense, unstack_layers
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'pretrained'
 
@@ -231,3 +231,23 @@ def test_a_row_for_every_token(shape):
   ids = texts_of(60, 50)
   for row, found in zip(ids, run(ids), strict=True):
     np.testing.assert_array_equal(found, np.stack([row * 2, row + 1], axis=-1))
+
+
+def test_products_of_bfloat16_are_rounded_once():
+  rng = np.random.default_rng(0)
+  weight = jnp.asarray(rng.normal(size=(96, 160)), jnp.bfloat16)
+  table = jnp.asarray(rng.normal(size=(50, 96)), jnp.bfloat16)
+
+  def function(params, ids, mask, packing):
+    return dense(params['table'][ids], params['weight'], jnp.zeros(160, jnp.bfloat16))[:, 0]
+
+  run = BatchRunner(function, {'table': table, 'weight': weight}, max_length=8)
+  ids = rng.integers(0, 50, (300, 1)).astype(np.int32)
+  exact = np.asarray(table, np.float64)[ids[:, 0]] @ np.asarray(weight, np.float64)
+  result = run(list(ids))
+  assert result.dtype == jnp.bfloat16
+  # Half a unit of the last of 8 bits (2^-8 of a number just above a power of two), and what
+  # float32 sums of 96 terms may be off.
+  off = np.abs(np.asarray(result, np.float64) - exact)
+  assert (off <= 2.0 ** -8 * np.abs(exact) + 1e-4).all()
+  assert run.batch_tokens == 1024 or jax.default_backend() != 'cpu'

@@ -14,6 +14,7 @@ _RANKS = {
   'very negative': 0, 'negative': 1, 'neutral': 2, 'positive': 3, 'very positive': 4,
   'neg': 1, 'pos': 3, '1 star': 0, '2 stars': 1, '3 stars': 2, '4 stars': 3, '5 stars': 4}
 """What the names of classes mean, in lower case and with spaces for `_` and `-`."""
+_DTYPES = ('float32', 'bfloat16')
 _OTHER_HEADS = ('ForTokenClassification', 'ForMultipleChoice', 'ForQuestionAnswering')
 
 
@@ -59,9 +60,18 @@ class BertScorer:
 
   @classmethod
   def from_name(cls, name: str) -> 'BertScorer':
-    """Makes it from `DIR` or `DIR#CLASS=VALUE,CLASS=VALUE`; see `__init__`."""
+    """Makes it from `DIR` or `DIR#CLASS=VALUE,CLASS=VALUE`; see `__init__`.
+
+    `dtype=bfloat16` behind the `#`, alone or first among the classes, is the dtype.
+    """
     directory, _, mapping = name.partition('#')
-    return cls(directory, parse_values(mapping) if mapping else None)
+    first, _, others = mapping.partition(',')
+    if not first.startswith('dtype='):
+      return cls(directory, parse_values(mapping) if mapping else None)
+    dtype = first.removeprefix('dtype=')
+    if dtype not in _DTYPES:
+      raise UserError(f"dtype '{dtype}' of bert:{name} is not one of {', '.join(_DTYPES)}")
+    return cls(directory, parse_values(others) if others else None, dtype=dtype)
 
   def probabilities(self, texts: Sequence[str]) -> np.ndarray:
     """Probabilities of the classes of R texts: `[R, C]` float64, rows sum to 1."""

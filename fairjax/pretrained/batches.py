@@ -22,14 +22,15 @@ from fairjax.pretrained.models import unstack_layers
 
 # Tokens of a batch on one device: enough to keep it busy, few enough that the last batch of each
 # length, which is filled with padding, costs little.
-_CPU_TOKENS, _BATCH_TOKENS = 512, 8192
+_CPU_TOKENS = {'float32': 512, 'bfloat16': 1024}
+_BATCH_TOKENS = 8192
 _SMALLEST = 8
 # On a CPU the layers of larger models are unrolled: copying the weights out of the stack costs 5 %
 # of BERT-base's time. Those of smaller ones stay in the caches, and compile once for all layers.
 _SCANNED_LAYER_BYTES = 8 * 2 ** 20
 _AHEAD = 2  # batches that run while earlier results are fetched
-# Of jaxlib 0.10.2's two libraries for products on CPU, Eigen takes 8 % less of BERT-base's time; sums
-# stay with the other one (docs/performance.md).
+# Of jaxlib 0.10.2's two libraries for products on CPU, Eigen takes 8 % less of BERT-base's time in
+# float32; sums stay with the other one, and so does bfloat16 (docs/performance.md).
 _CPU_OPTIONS = {'xla_cpu_experimental_ynn_fusion_type': 'LIBRARY_FUSION_TYPE_REDUCE'}
 
 
@@ -91,7 +92,9 @@ class BatchRunner:
     cpu = self.mesh.devices.flat[0].platform == 'cpu'
     self._unrolls = cpu
     self.load(params)
-    self.batch_tokens = max(batch_tokens or (_CPU_TOKENS if cpu else _BATCH_TOKENS), max_length)
+    dtype = 'bfloat16' if _has_bfloat16(params) else 'float32'
+    self.batch_tokens = max(
+      batch_tokens or (_CPU_TOKENS[dtype] if cpu else _BATCH_TOKENS), max_length)
     self._pad_id = pad_id
     self.lengths = bucket_lengths(max_length)
     self.traced: collections.Counter[int] = collections.Counter()
@@ -100,10 +103,11 @@ class BatchRunner:
       self.traced[ids.shape[1]] += 1  # runs when the function is traced, not when it is called
       return function(params, ids, mask, (self._devices, self.batch_tokens))
 
+    eigen = cpu and dtype == 'float32'
     # Gathering results makes the devices wait for each other: only for other processes to read.
     self._run = jax.jit(
       traced, out_shardings=whole if jax.process_count() > 1 else self._rows_sharding,
-      compiler_options=_CPU_OPTIONS if cpu and _knows_cpu_options() else None)
+      compiler_options=_CPU_OPTIONS if eigen and _knows_cpu_options() else None)
 
   def load(self, params: Any) -> None:
     """Goes on with other parameters of the same shapes, without another compilation."""
@@ -213,6 +217,10 @@ def _knows_cpu_options() -> bool:
   except jax.errors.JaxRuntimeError:
     return False
   return True
+
+
+def _has_bfloat16(params: Any) -> bool:
+  return any(a.dtype.name == 'bfloat16' for a in jax.tree.leaves(params))
 
 
 def _layer_bytes(params: Any) -> int:

@@ -104,7 +104,7 @@ def lm_hidden(
 
 def lm_scores(params: Mapping[str, Any], hidden: Array) -> Array:
   """Scores over the vocabulary of hidden states of GPT-2: `[..., D]` to `[..., V]`."""
-  return _product(hidden, _output_table(params).T)
+  return dense(hidden, _output_table(params).T)
 
 
 def mlm_logits(
@@ -124,9 +124,9 @@ def mlm_logits(
   if places is not None:
     hidden = jnp.take_along_axis(hidden, places[..., None], axis=1)
   head = params['mlm']
-  x = _ACTIVATIONS[arch.activation](dense(hidden, head['kernel'], head['bias']))
+  x = dense(hidden, head['kernel'], head['bias'], _ACTIVATIONS[arch.activation])
   x = norm(x, head['norm_scale'], head['norm_bias'], arch.norm_eps)
-  return _product(x, _output_table(params).T) + head['output_bias'][None, None]
+  return dense(x, _output_table(params).T) + head['output_bias'][None, None]
 
 
 def class_logits(
@@ -134,9 +134,9 @@ def class_logits(
 ) -> Array:
   """Scores of the classes: `[B, T, D]` of `encode` to `[B, C]`, read at the first token."""
   pooler, head = params['pooler'], params['classifier']
-  x = jnp.tanh(_product(hidden[:, 0], pooler['kernel']) + pooler['bias'][None])
+  x = jnp.tanh(dense(hidden[:, 0], pooler['kernel']) + pooler['bias'][None])
   x = _drop(x, arch.classifier_dropout, key)
-  return _product(x, head['kernel']) + head['bias'][None]
+  return dense(x, head['kernel']) + head['bias'][None]
 
 
 def mean_pool(hidden: Array, mask: Array) -> Array:
@@ -276,17 +276,27 @@ def _attend(q, k, v, arch: Architecture, seen, key) -> Array:
 
 def feed_forward(x, w, arch: Architecture) -> Array:
   """The feed-forward block of one layer: `[B, T, D]` to `[B, T, D]`."""
-  inner = _ACTIVATIONS[arch.activation](dense(x, w['ff_in_kernel'], w['ff_in_bias']))
+  inner = dense(x, w['ff_in_kernel'], w['ff_in_bias'], _ACTIVATIONS[arch.activation])
   return dense(inner, w['ff_out_kernel'], w['ff_out_bias'])
 
 
-def dense(x, kernel, bias) -> Array:
-  """`[B, T, in]` to `[B, T, out]`."""
-  return _product(x, kernel) + bias[None, None]
+def dense(x, kernel, bias=None, activation=_same) -> Array:
+  """`[B, T, in]` to `[B, T, out]`, in the dtype of x."""
+  def finish(product):
+    return activation(product if bias is None else product + bias[None, None].astype(product.dtype))
 
+  def rounded_once(x, kernel):
+    product = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+    return finish(product).astype(x.dtype)
 
-def _product(x, kernel) -> Array:
-  return jnp.matmul(x, kernel, precision=precision_of(x))
+  def in_own_dtype(x, kernel):
+    return finish(jnp.matmul(x, kernel, precision=precision_of(x)))
+
+  if x.dtype != jnp.bfloat16:
+    return in_own_dtype(x, kernel)
+  # XLA's library for CPUs with bfloat16 units knows the product only with sums of float32; what
+  # follows it is faster in float32 there, too.
+  return jax.lax.platform_dependent(x, kernel, cpu=rounded_once, default=in_own_dtype)
 
 
 def precision_of(x) -> jax.lax.Precision:

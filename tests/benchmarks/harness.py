@@ -1,5 +1,6 @@
 """What all benchmarks share: time in turns, the limits of the machine, where a result is from."""
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -41,9 +42,13 @@ def ratios(seconds: Mapping[str, Sequence[float]], base: str) -> dict[str, float
 
 def limits(dtype: str) -> dict[str, float]:
   """Operations per second of a matrix product and bytes per second of a copy, measured now."""
-  size = 2048 if jax.default_backend() == 'cpu' else 8192
+  cpu = jax.default_backend() == 'cpu'
+  size = 2048 if cpu else 8192
   a, x = jnp.ones((size, size), dtype), jnp.ones((2 ** 24,), jnp.float32)
-  product, copy = jax.jit(jnp.matmul), jax.jit(lambda x: x + 1)
+  # On CPU XLA's product of bfloat16 uses the units for it with sums of float32 only.
+  product = jax.jit(
+    functools.partial(jnp.matmul, preferred_element_type='float32' if cpu else None))
+  copy = jax.jit(lambda x: x + 1)
   seconds = in_turns({'product': lambda: product(a, a), 'copy': lambda: copy(x)}, rounds=7)
   return {'operations_per_s': 2 * size ** 3 / min(seconds['product']),
           'bytes_per_s': 8 * x.size / min(seconds['copy'])}

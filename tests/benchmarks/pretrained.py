@@ -14,6 +14,7 @@ import pathlib
 import tempfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fairjax.classifier.start import new_params
@@ -54,16 +55,17 @@ def measure(options) -> dict:
     folder = pathlib.Path(name)
     arch, params = write_checkpoint(folder, options)
     np.savez(folder / 'texts.npz', *texts)
-    peer = Peer(options, 'bert', folder=str(folder))
+    peer = Peer(options, 'bert', folder=str(folder), dtype=options.dtype)
     run = BatchRunner(
       lambda p, ids, mask, packing: class_logits(
-        p, arch, encode(p, arch, ids, mask, packing=packing, first_only=True)), params,
-      max_length=options.longest, batch_tokens=options.batch_tokens)
+        p, arch, encode(p, arch, ids, mask, packing=packing, first_only=True)),
+      jax.tree.map(lambda a: jnp.asarray(a, options.dtype), params), max_length=options.longest,
+      batch_tokens=options.batch_tokens)
     ours = {}
     seconds = harness.in_turns(
       {'fairjax': lambda: ours.update(logits=run(texts)), 'torch': lambda: peer.run('score')},
       rounds=options.rounds, warm=1)
-    limits = harness.limits('float32')
+    limits = harness.limits(options.dtype)
     theirs = np.load(folder / 'logits.npy', allow_pickle=False)
     peer.close()
   medians = {side: float(np.median(values)) for side, values in seconds.items()}
@@ -85,9 +87,11 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--torch_python', required=True, help='Python with torch and transformers')
   for name, default in (('texts', 256), ('dim', 768), ('layers', 12), ('heads', 12),
-                        ('vocab_size', 30522), ('longest', 64), ('rounds', 5),
-                        ('batch_tokens', 512)):
+                        ('vocab_size', 30522), ('longest', 64), ('rounds', 5)):
     parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--batch_tokens', type=int, help='default: that of the dtype')
+  parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32',
+                      help='of both sides')
   parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
   parser.add_argument('--json', action='store_true')
   options = parser.parse_args()

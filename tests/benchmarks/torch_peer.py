@@ -71,7 +71,8 @@ def make_bert(options):
   import numpy as np
   from transformers import BertForSequenceClassification
   folder = pathlib.Path(options['folder'])
-  model = BertForSequenceClassification.from_pretrained(folder).eval()
+  model = BertForSequenceClassification.from_pretrained(
+    folder, torch_dtype=getattr(torch, options['dtype'])).eval()
   with np.load(folder / 'texts.npz', allow_pickle=False) as file:
     texts = [file[f'arr_{i}'] for i in range(len(file.files))]
   order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
@@ -88,7 +89,7 @@ def make_bert(options):
       for row, i in enumerate(places):
         ids[row, :len(texts[i])] = torch.from_numpy(texts[i])
         mask[row, :len(texts[i])] = 1
-      logits[places] = model(ids, attention_mask=mask).logits.numpy()
+      logits[places] = model(ids, attention_mask=mask).logits.float().numpy()
     np.save(folder / 'logits.npy', logits)
 
   def seconds(rows):
