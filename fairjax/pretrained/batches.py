@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from fairjax.pretrained.filling import fill_parts
 from fairjax.pretrained.models import unstack_layers
 
 # Tokens of a batch on one device: enough to keep it busy, few enough that the last batch of each
@@ -28,6 +29,7 @@ _SMALLEST = 8
 # On a CPU the layers of larger models are unrolled: copying the weights out of the stack costs 5 %
 # of BERT-base's time. Those of smaller ones stay in the caches, and compile once for all layers.
 _SCANNED_LAYER_BYTES = 8 * 2 ** 20
+_FILLED = 0.9  # share of a batch's tokens from which on it stays as it is
 _AHEAD = 2  # batches that run while earlier results are fetched
 # Of jaxlib 0.10.2's two libraries for products on CPU, Eigen takes 8 % less of BERT-base's time in
 # float32; sums stay with the other one, and so does bfloat16 (docs/performance.md).
@@ -164,37 +166,36 @@ class BatchRunner:
   def _plan(self, sizes: np.ndarray) -> Iterator[tuple[int, list[np.ndarray]]]:
     """Length of every batch, and the texts of each device.
 
-    Texts that do not fill a batch go to the next length in use, if they leave rows free there.
+    Texts that do not fill a batch go to the next length in use, unless that costs a batch more.
     """
     buckets = np.searchsorted(self.lengths, sizes)
     used = np.unique(buckets)
     left: list[int] = []
+    parts = self._parts(np.flatnonzero(buckets == used[0]).tolist(), sizes, used[0])
     for i, bucket in enumerate(used):
-      length = self.lengths[bucket]
-      members = np.flatnonzero(buckets == bucket)
-      members = left + members[np.argsort(sizes[members], kind='stable')].tolist()
-      parts = self._parts(members, sizes, self.rows(length))
       full = len(parts) // self._devices * self._devices
-      if len(parts) == full and parts:
+      if len(parts) == full:
         full -= self._devices  # the last part may have room
-      longer = self.lengths[used[i + 1]] if i + 1 < len(used) else None
-      left = [place for part in parts[full:] for place in part]
-      if longer is None or len(left) > self.rows(longer) * self._devices // 2:
-        full, left = len(parts), []
+      left, own = [place for part in parts[full:] for place in part], parts
+      if i + 1 < len(used):
+        members = np.flatnonzero(buckets == used[i + 1]).tolist()
+        apart, parts = (self._parts(first + members, sizes, used[i + 1]) for first in ([], left))
+        more = self._batches(parts) - self._batches(apart)
+        filled = sizes[left].sum() > _FILLED * self._devices * self.batch_tokens
+        if more > (0 if filled else 1):
+          full, parts = len(own), apart
+      else:
+        full = len(own)
       for start in range(0, full, self._devices):
-        yield length, [np.array(part) for part in parts[start:min(start + self._devices, full)]]
+        yield (self.lengths[bucket],
+               [np.array(part) for part in own[start:min(start + self._devices, full)]])
 
-  def _parts(self, members: list[int], sizes: np.ndarray, rows: int) -> list[list[int]]:
-    """Splits texts, in their order, into parts of so many rows and `batch_tokens` tokens."""
-    parts: list[list[int]] = []
-    room = 0
-    for place in members:
-      if not parts or len(parts[-1]) == rows or sizes[place] > room:
-        parts.append([])
-        room = self.batch_tokens
-      parts[-1].append(place)
-      room -= sizes[place]
-    return parts
+  def _parts(self, places: list[int], sizes: np.ndarray, bucket: int) -> list[list[int]]:
+    rows = self.rows(self.lengths[bucket])
+    return fill_parts(places, sizes, rows=rows, tokens=self.batch_tokens)
+
+  def _batches(self, parts: list[list[int]]) -> int:
+    return -(-len(parts) // self._devices)
 
   def _batch(self, ids, parts: list[np.ndarray], length: int) -> tuple[jax.Array, jax.Array]:
     """Ids and mask of the parts, padded to `[devices x rows, length]`, on the devices."""
