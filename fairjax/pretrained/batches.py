@@ -23,8 +23,7 @@ from fairjax.pretrained.models import unstack_layers
 
 # Tokens of a batch on one device: enough to keep it busy, few enough that the last batch of each
 # length, which is filled with padding, costs little.
-_CPU_TOKENS = {'float32': 512, 'bfloat16': 1024}
-_BATCH_TOKENS = 8192
+_CPU_TOKENS, _BATCH_TOKENS = 1024, 8192
 _SMALLEST = 8
 # On a CPU the layers of larger models are unrolled: copying the weights out of the stack costs 5 %
 # of BERT-base's time. Those of smaller ones stay in the caches, and compile once for all layers.
@@ -94,9 +93,7 @@ class BatchRunner:
     cpu = self.mesh.devices.flat[0].platform == 'cpu'
     self._unrolls = cpu
     self.load(params)
-    dtype = 'bfloat16' if _has_bfloat16(params) else 'float32'
-    self.batch_tokens = max(
-      batch_tokens or (_CPU_TOKENS[dtype] if cpu else _BATCH_TOKENS), max_length)
+    self.batch_tokens = max(batch_tokens or (_CPU_TOKENS if cpu else _BATCH_TOKENS), max_length)
     self._pad_id = pad_id
     self.lengths = bucket_lengths(max_length)
     self.traced: collections.Counter[int] = collections.Counter()
@@ -105,7 +102,7 @@ class BatchRunner:
       self.traced[ids.shape[1]] += 1  # runs when the function is traced, not when it is called
       return function(params, ids, mask, (self._devices, self.batch_tokens))
 
-    eigen = cpu and dtype == 'float32'
+    eigen = cpu and not _has_bfloat16(params)
     # Gathering results makes the devices wait for each other: only for other processes to read.
     self._run = jax.jit(
       traced, out_shardings=whole if jax.process_count() > 1 else self._rows_sharding,
