@@ -167,7 +167,6 @@ class BatchRunner:
     """
     buckets = np.searchsorted(self.lengths, sizes)
     used = np.unique(buckets)
-    left: list[int] = []
     parts = self._parts(np.flatnonzero(buckets == used[0]).tolist(), sizes, used[0])
     for i, bucket in enumerate(used):
       full = len(parts) // self._devices * self._devices
@@ -218,6 +217,7 @@ def _knows_cpu_options() -> bool:
 
 
 def _has_bfloat16(params: Any) -> bool:
+  """Whether any parameter is bfloat16: products are then the other library's."""
   return any(a.dtype.name == 'bfloat16' for a in jax.tree.leaves(params))
 
 

@@ -89,7 +89,7 @@ def main() -> None:
   for name, default in (('texts', 256), ('dim', 768), ('layers', 12), ('heads', 12),
                         ('vocab_size', 30522), ('longest', 64), ('rounds', 5)):
     parser.add_argument(f'--{name}', type=int, default=default)
-  parser.add_argument('--batch_tokens', type=int, help='default: that of the dtype')
+  parser.add_argument('--batch_tokens', type=int, help='default: that of BatchRunner')
   parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32',
                       help='of both sides')
   parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
