@@ -18,9 +18,12 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
-  os.environ['XLA_FLAGS'] = (
-    os.environ.get('XLA_FLAGS', '') + ' --xla_force_host_platform_device_count=8').strip()
+# XLA ends the process when one of its devices waits for the others longer than this: 40 s are soon
+# over where eight share two busy cores.
+for flag, value in (('xla_force_host_platform_device_count', 8),
+                    ('xla_cpu_collective_call_terminate_timeout_seconds', 1200)):
+  if flag not in os.environ.get('XLA_FLAGS', ''):
+    os.environ['XLA_FLAGS'] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   # Most of the time is compiling, and tests, their processes and the workers compile the same

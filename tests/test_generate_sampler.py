@@ -146,21 +146,36 @@ def test_eight_devices_give_the_text_of_one(params):
 
 @pytest.mark.parametrize('coupled', [True, False])
 @pytest.mark.parametrize('devices', [1, 4])
-def test_blocks_of_samples_do_not_matter(params, coupled, devices, monkeypatch):
-  """Ten samples a block on one device, and on four at a time."""
+@pytest.mark.parametrize(('scored', 'drawn'), [(10, 10), (20, 5), (40, 4)])
+def test_blocks_of_samples_do_not_matter(params, coupled, devices, scored, drawn, monkeypatch):
+  """So many samples are scored at a time, and drawn, on one device or four together."""
   mesh = None if devices == 1 else jax.make_mesh(
     (4,), ('data',), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
   expected = draw(params, coupled=coupled, mesh=mesh)
-  scores = len(PREFIXES) * CONFIG.vocab_size
-  assert sampler.count_blocks(40, scores, mesh) == 1
-  monkeypatch.setattr(sampler, '_BLOCK_BYTES', {'cpu': 4 * scores * 10 // devices, 'tpu': 0})
-  assert sampler.count_blocks(40, scores, mesh) == (4 if devices == 1 else 5)
+  values, vocab = len(PREFIXES), CONFIG.vocab_size
+  assert sampler.count_blocks(40, values, vocab, mesh) == (1, 1)
+  for name, samples in (('_SCORED_BYTES', scored), ('_DRAWN_BYTES', drawn)):
+    monkeypatch.setattr(sampler, name, {'cpu': 4 * values * vocab * samples // devices, 'tpu': 0})
+  monkeypatch.setattr(sampler, '_SCORED_ROWS', 0)
+  found = sampler.count_blocks(40, values, vocab, mesh)
+  if devices == 1:
+    assert found == (40 // scored, scored // drawn)
+  else:  # ten samples each; the limits are not whole numbers of samples
+    assert found == {10: (5, 1), 20: (2, 5), 40: (1, 10)}[scored]
   sampler._sample.clear_cache()
   try:
     for ours, whole in zip(draw(params, coupled=coupled, mesh=mesh), expected, strict=True):
       np.testing.assert_array_equal(ours, whole)
   finally:
     sampler._sample.clear_cache()
+
+
+def test_few_samples_do_not_read_a_large_table_often():
+  """With a vocabulary of 267,735 a block still has the rows that its product needs."""
+  scored, drawn = sampler.count_blocks(1024, 4, 267735, None)
+  assert (1024 // scored) * 4 >= sampler._SCORED_ROWS
+  if jax.default_backend() == 'cpu':
+    assert 1024 // scored // drawn == 1
 
 
 def test_compiles_once_for_templates_and_models(params):

@@ -69,6 +69,29 @@ def test_cached_logits_are_those_of_the_reference(name, dtype, limit, stages):
       np.testing.assert_allclose(sample, text[length - 1:length - 1 + new], rtol=0, atol=limit)
 
 
+def test_bfloat16_is_near_and_keeps_float32_caches_on_cpu():
+  """Its logits differ from float32's as those of the model without a cache do."""
+  rng = np.random.default_rng(0)
+  prefixes, rest = rng.integers(2, 40, (2, 6)), rng.integers(2, 40, (2, 3, 8))
+  found = {}
+  for dtype in ('float32', 'bfloat16'):
+    model, decoder = load('gpt2', dtype)
+    cached = jax.jit(continuation_logits, static_argnums=0)(
+      decoder, model.params, jnp.asarray(prefixes), jnp.array([6, 6]), jnp.asarray(rest))
+    whole = np.concatenate([np.repeat(prefixes[:, None], 3, 1), rest], axis=2).reshape(6, -1)
+    plain = lm_logits(model.params, model.arch, jnp.asarray(whole))[:, 5:-1]
+    found[dtype] = [np.asarray(x, np.float64).reshape(2, 3, 8, -1) for x in (cached, plain)]
+  exact = found['float32'][1]
+  cached, plain = (np.sqrt(np.square(x - exact).mean()) for x in found['bfloat16'])
+  assert 0 < cached < 1.2 * plain < 0.02 * exact.std()
+  wide = jnp.float32 if jax.default_backend() == 'cpu' else jnp.bfloat16
+  step = jax.make_jaxpr(lambda p: continuation_logits(
+    decoder, p, jnp.asarray(prefixes), jnp.array([6, 6]), jnp.asarray(rest)))(model.params)
+  loops = [e for e in step.eqns if e.primitive.name == 'while']
+  kept = {v.aval.dtype for loop in loops for v in loop.outvars if v.aval.ndim == 5}
+  assert kept == {jnp.dtype(wide)}
+
+
 def test_samples_are_drawn_from_the_logits():
   """Each token is the argmax of recomputed logits and the shared noise of jax.random."""
   from fairjax.generate import noise

@@ -28,7 +28,12 @@ from fairjax.model.decode_loop import Decoder, run_decoding
 PAD_ID = 0
 PREFIX_BUCKET = 16  # prefixes are padded to a multiple of it, so that most share one program
 _FOLDS = 32
-_BLOCK_BYTES = {'cpu': 2 ** 22, 'tpu': 2 ** 28, 'gpu': 2 ** 28}  # scores of a block, by platform
+# Bytes of scores that exist at a time, by platform, and of those that tokens are drawn from at a
+# time: on CPU the latter stay in the cache of a core.
+_SCORED_BYTES = {'cpu': 2 ** 24, 'tpu': 2 ** 28, 'gpu': 2 ** 28}
+_DRAWN_BYTES = {'cpu': 2 ** 22, 'tpu': 2 ** 28, 'gpu': 2 ** 28}
+# Scoring reads the whole table of the softmax: with fewer rows that takes longer than the products.
+_SCORED_ROWS = 128
 
 
 def sample_continuations(
@@ -134,21 +139,25 @@ def _sample(
     keys = [jnp.broadcast_to(k, (num_values, num_samples)) for k in keys]
     keys = noise.fold_in(tuple(keys), jnp.broadcast_to(values[:, None], keys[0].shape))
 
-  def choose(hidden, *position_keys):
-    """Next tokens [A, r] of hidden states [A, r or 1, D] and keys [A or 1, r]."""
-    logits = decoder.logits(weights, hidden) / temperature
+  def choose(logits, *position_keys):
+    """Next tokens [A, r] from logits [A, r or 1, V] and keys [A or 1, r]."""
+    logits = logits / temperature
     if not coupled:
       return noise.choose(position_keys, logits)
     gumbel = noise.gumbel(position_keys, size=decoder.vocab_size)
     shape = (num_values, *gumbel.shape[1:])
     return argmax(jnp.broadcast_to(logits, shape) + jnp.broadcast_to(gumbel, shape))
 
-  blocks = count_blocks(num_samples, num_values * decoder.vocab_size, mesh)
+  scored, drawn = count_blocks(num_samples, num_values, decoder.vocab_size, mesh)
+
+  def score_and_choose(hidden, *position_keys):
+    """Next tokens [A, r] of hidden states [A, r or 1, D]."""
+    return _by_blocks(choose, drawn, decoder.logits(weights, hidden), *position_keys)
 
   def draw(tokens, lengths, done, hidden, position):
     """Draws the token at `position` for rows that have not ended."""
     position_keys = noise.fold_in(keys, jnp.full(keys[0].shape, position, jnp.uint32))
-    token = jnp.where(done, PAD_ID, _by_blocks(choose, blocks, hidden, *position_keys))
+    token = jnp.where(done, PAD_ID, _by_blocks(score_and_choose, scored, hidden, *position_keys))
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[..., None], position, axis=2)
     lengths = jnp.where(done | (token == eos_id), lengths, position + 1)
     for stop in (eos_id, *stop_ids):
@@ -165,28 +174,39 @@ def _sample(
   *carry, token = draw(*map(split, start), last[:, None], jnp.int32(0))
   tokens, lengths, _ = run_decoding(
     decoder, weights, prefix, token, tuple(carry), consume, num_steps=max_new_tokens - 1,
-    constrain=split)
+    constrain=split, platform=_platform(mesh))
   if mesh is not None:  # for all processes to read
     whole = NamedSharding(mesh, PartitionSpec())
     tokens, lengths = (jax.lax.with_sharding_constraint(x, whole) for x in (tokens, lengths))
   return tokens, lengths
 
 
-def count_blocks(num_samples: int, scores_per_sample: int, mesh: Mesh | None) -> int:
-  """Number of equal blocks of samples whose tokens are drawn one after the other.
+def count_blocks(
+  num_samples: int, num_values: int, vocab_size: int, mesh: Mesh | None
+) -> tuple[int, int]:
+  """Numbers of equal blocks: of the samples, for their scores, and of each of those, for the draw.
 
-  Scores of all samples are R A V numbers; only those of a block exist at a time. On CPU a block
-  stays in the cache of a core, elsewhere it is large enough for full speed.
+  Scores of all samples are R A V numbers; only those of a block exist at a time.
 
-  >>> count_blocks(1000, 8192, None) if jax.default_backend() == 'cpu' else 8
-  8
+  >>> count_blocks(1000, 1, 8192, None) if jax.default_backend() == 'cpu' else (2, 4)
+  (2, 4)
   """
-  device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+  platform = _platform(mesh)
   per_device = num_samples // (1 if mesh is None else mesh.size)
-  limit = _BLOCK_BYTES.get(device.platform, _BLOCK_BYTES['tpu'])
-  return next(n for n in range(1, per_device + 1)
-              if per_device % n == 0
-              and (n == per_device or 4 * scores_per_sample * (per_device // n) <= limit))
+  most = [limits.get(platform, limits['tpu']) // (4 * vocab_size * num_values)
+          for limits in (_SCORED_BYTES, _DRAWN_BYTES)]
+  scored = _divisor(per_device, max(most[0], _SCORED_ROWS // num_values))
+  return scored, _divisor(per_device // scored, most[1])
+
+
+def _platform(mesh):
+  """'cpu', 'gpu' or 'tpu': of the devices that will run, which may not be there yet."""
+  return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+
+
+def _divisor(count, most):
+  """The least number of equal parts of at most `most`, or of 1."""
+  return next(n for n in range(1, count + 1) if count % n == 0 and count // n <= max(most, 1))
 
 
 def _by_blocks(function, blocks, *arrays):
@@ -195,17 +215,15 @@ def _by_blocks(function, blocks, *arrays):
     return function(*arrays)
   size = max(a.shape[1] for a in arrays)
 
-  def split(a):
+  def part(a, i):
     # Every block takes its share of each device's samples: i, i + blocks, ...
-    return jnp.moveaxis(a.reshape(a.shape[0], size // blocks, blocks, *a.shape[2:]), 2, 0)
+    if a.shape[1] == 1:
+      return a
+    a = a.reshape(a.shape[0], size // blocks, blocks, *a.shape[2:])
+    return jax.lax.dynamic_index_in_dim(a, i, axis=2, keepdims=False)
 
-  parts = [split(a) for a in arrays if a.shape[1] > 1]
-
-  def one(block):
-    given = iter(block)
-    return function(*(next(given) if a.shape[1] > 1 else a for a in arrays))
-
-  out = jnp.moveaxis(jax.lax.map(one, parts), 0, 2)
+  out = jax.lax.map(lambda i: function(*(part(a, i) for a in arrays)), jnp.arange(blocks))
+  out = jnp.moveaxis(out, 0, 2)
   return out.reshape(out.shape[0], size)
 
 

@@ -37,7 +37,7 @@ class Decoder(abc.ABC):
   Attributes:
     num_layers, num_heads, head_dim: of the model.
     vocab_size: V.
-    dtype: of keys and values.
+    dtype: of the computation.
     max_positions: most tokens of prefix and continuation together; None: no limit.
   """
 
@@ -86,6 +86,19 @@ class Decoder(abc.ABC):
     """Logits, float32 or wider."""
 
 
+def cache_dtype(dtype: str, platform: str) -> jnp.dtype:
+  """Of keys and values: `dtype`, but float32 for bfloat16 on CPU.
+
+  Numbers of bfloat16 fit into float32 as they are, and XLA's products on CPU would make these of
+  all keys and values in every step.
+
+  >>> cache_dtype('bfloat16', 'cpu'), cache_dtype('bfloat16', 'tpu')
+  (dtype('float32'), dtype(bfloat16))
+  """
+  dtype = jnp.dtype(dtype)
+  return jnp.dtype(jnp.float32) if platform == 'cpu' and dtype == jnp.bfloat16 else dtype
+
+
 def write_place(chunk: Chunk, new: Chunk, place: Int[Array, ''] | int) -> Chunk:
   """The chunk with the one token of `new` in a place."""
   return jax.tree.map(
@@ -96,6 +109,7 @@ def run_decoding(
   decoder: Decoder, weights: Any, prefix: Any, first: Int[Array, 'A R'], carry: Any,
   consume: Callable[[Any, Array, Array], tuple[Any, Array, Array]], *,
   num_steps: int, stages: int | None = None, constrain: Callable[[Array], Array] = lambda x: x,
+  platform: str | None = None,
 ) -> Any:
   """Reads up to `num_steps` new tokens; call it under `jax.jit`.
 
@@ -112,6 +126,7 @@ def run_decoding(
       steps, at most 5, and fewer for models of more than 6 layers. Results do not depend on it
       beyond rounding.
     constrain: applied to the empty chunks, e.g. a sharding constraint on [A, R, N, C, H].
+    platform: that runs it, 'cpu' or another; None: JAX's default.
 
   Returns:
     The last carry.
@@ -120,6 +135,7 @@ def run_decoding(
     most = max(1, min(_MAX_STAGES, _MAX_LAYERS // decoder.num_layers))
     stages = min(-(-num_steps // _STAGE_STEPS), most)
   ends = sorted({-(-num_steps * (i + 1) // stages) for i in range(stages)} - {0})
+  dtype = cache_dtype(decoder.dtype, platform or jax.default_backend())
   begin, state, filled = 0, (jnp.int32(0), first, jnp.bool_(True), carry), ()
 
   def body(begin, filled, loop):
@@ -133,7 +149,7 @@ def run_decoding(
 
   for end in ends:
     shape = (*first.shape, decoder.num_heads, end - begin, decoder.head_dim)
-    empty = constrain(jnp.zeros(shape, jnp.dtype(decoder.dtype)))
+    empty = constrain(jnp.zeros(shape, dtype))
     chunk = Chunk(*[(empty,) * decoder.num_layers] * 2)
     state, chunk = jax.lax.while_loop(
       lambda loop, end=end: (loop[0][0] < end) & loop[0][2],

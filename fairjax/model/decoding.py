@@ -234,10 +234,11 @@ def decode_step(
   seen = (distance > 0) & (distance < attention_window(config))
 
   x = embed_tokens(weights.softmax, config, tokens)
+  cache = chunk.keys[0].dtype  # at least as wide as x
   keys, values = [], []
   for i, layer in enumerate(weights.layers):
     normed = _norm_input(layer, config, x)
-    q, k, v = _project(layer, normed)
+    q, k, v = (y.astype(cache) for y in _project(layer, normed))
     # One column a position, at distances size + index downwards; those below 1 are masked.
     start = layer['relative'].shape[2] - 1 - size - index
     relative, relative_bias = (
@@ -250,7 +251,7 @@ def decode_step(
     to_prefix = jnp.einsum('ard,adnq->arnq', normed, of_prefix.keys + relative[None, ..., :size])
     bias = of_prefix.bias + relative_bias[None, :, :size]
     to_prefix += jnp.broadcast_to(bias[:, None], to_prefix.shape)
-    content = _add(q, layer['content_bias'])
+    content = _add(q, layer['content_bias'].astype(cache))
     chunks = [(c.keys[i], c.values[i]) for c in (*filled, chunk)]
     to_own = jnp.concatenate(
       [jnp.einsum('arnh,arnch->arnc', content, c) for c, _ in chunks], axis=-1)
@@ -267,8 +268,9 @@ def decode_step(
       begin, end = end, end + c.shape[3]
       mixed += jnp.einsum('arnc,arnch->arnh', probability[..., begin:end], c)
     x = _finish_layer(
-      layer, config, x, jnp.tensordot(mixed, layer['output'], 2)
-      + jnp.einsum('arnq,anqd->ard', probability[..., :size], of_prefix.values))
+      layer, config, x, jnp.tensordot(mixed.astype(x.dtype), layer['output'], 2)
+      + jnp.einsum(
+        'arnq,anqd->ard', probability[..., :size].astype(x.dtype), of_prefix.values))
     keys.append(k[:, :, :, None])
     values.append(v[:, :, :, None])
   return _final(weights, x), Chunk(tuple(keys), tuple(values))

@@ -12,7 +12,15 @@ import jax.numpy as jnp
 
 from fairjax.model.decode_loop import Chunk, Decoder
 from fairjax.pretrained.architecture import Architecture
-from fairjax.pretrained.models import dense, feed_forward, lm_scores, norm, precision_of, wide
+from fairjax.pretrained.models import (
+  dense,
+  feed_forward,
+  lm_scores,
+  norm,
+  output_table,
+  precision_of,
+  wide,
+)
 
 Array = jax.Array
 
@@ -58,7 +66,10 @@ class GPT2Decoder(Decoder):
   def prepare(self, params, *, num_positions):
     """The parameters, with the layers apart: their loop is unrolled."""
     layers = [jax.tree.map(lambda a, i=i: a[i], params['layers']) for i in range(self.num_layers)]
-    return {**params, 'layers': layers}
+    weights = {**params, 'layers': layers}
+    if self.dtype == 'bfloat16':  # whose products on CPU would turn the table over in every step
+      weights['output_kernel'] = output_table(params).T
+    return weights
 
   def prefill(self, weights, tokens, lengths):
     """Reads the prefixes; the input of `logits` is normed already."""
@@ -90,31 +101,35 @@ class GPT2Decoder(Decoder):
     own = jnp.broadcast_to((jnp.arange(places) < index)[None], (tokens.shape[0], places))
     seen = jnp.concatenate([prefix.valid, own, jnp.ones((tokens.shape[0], 1), bool)], axis=1)
     x = table['word'][tokens] + table['position'][prefix.lengths + index][:, None]
-    precision = precision_of(x)
+    cache = chunk.keys[0].dtype
+    precision = precision_of(chunk.keys[0])
     keys, values = [], []
     for i, w in enumerate(weights['layers']):
-      q, k, v = self._project(x, w)
+      q, k, v = (y.astype(cache) for y in self._project(x, w))
+      of_prefix = [y[i].astype(cache) for y in (prefix.keys, prefix.values)]
       chunks = [(c.keys[i], c.values[i]) for c in (*filled, chunk)]
       scores = jnp.concatenate(
-        [jnp.einsum('arnh,anqh->arnq', q, prefix.keys[i], precision=precision)]
+        [jnp.einsum('arnh,anqh->arnq', q, of_prefix[0], precision=precision)]
         + [jnp.einsum('arnh,arnch->arnc', q, c, precision=precision) for c, _ in chunks]
-        + [(q * k).sum(-1, keepdims=True)], axis=-1)
+        + [jnp.einsum('arnh,arnh->arn', q, k, precision=precision)[..., None]], axis=-1)
       scores = wide(scores)
       shares = _softmax(
-        jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min), x.dtype)
+        jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min), cache)
       mixed = shares[..., -1:] * v + jnp.einsum(
-        'arnq,anqh->arnh', shares[..., :size], prefix.values[i], precision=precision)
+        'arnq,anqh->arnh', shares[..., :size], of_prefix[1], precision=precision)
       end = size
       for _, c in chunks:
         begin, end = end, end + c.shape[3]
         mixed += jnp.einsum('arnc,arnch->arnh', shares[..., begin:end], c, precision=precision)
-      x = self._finish(x, w, mixed)
+      x = self._finish(x, w, mixed.astype(x.dtype))
       keys.append(k[:, :, :, None])
       values.append(v[:, :, :, None])
     return self._final(weights, x), Chunk(tuple(keys), tuple(values))
 
   def logits(self, weights, hidden):
     """Logits, `[..., V]`."""
+    if 'output_kernel' in weights:
+      return wide(dense(hidden, weights['output_kernel']))
     return wide(lm_scores(weights, hidden))
 
   def _project(self, x, w):

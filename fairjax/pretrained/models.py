@@ -104,7 +104,7 @@ def lm_hidden(
 
 def lm_scores(params: Mapping[str, Any], hidden: Array) -> Array:
   """Scores over the vocabulary of hidden states of GPT-2: `[..., D]` to `[..., V]`."""
-  return dense(hidden, _output_table(params).T)
+  return dense(hidden, output_table(params).T)
 
 
 def mlm_logits(
@@ -126,7 +126,7 @@ def mlm_logits(
   head = params['mlm']
   x = dense(hidden, head['kernel'], head['bias'], _ACTIVATIONS[arch.activation])
   x = norm(x, head['norm_scale'], head['norm_bias'], arch.norm_eps)
-  return dense(x, _output_table(params).T) + head['output_bias'][None, None]
+  return dense(x, output_table(params).T) + head['output_bias'][None, None]
 
 
 def class_logits(
@@ -325,7 +325,8 @@ def wide(x) -> Array:
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _output_table(params) -> Array:
+def output_table(params: Mapping[str, Any]) -> Array:
+  """The table `[V, D]` (ALBERT `[V, E]`) of scores over the vocabulary: tied, or one of its own."""
   return params['output']['table'] if 'output' in params else params['embeddings']['word']
 
 

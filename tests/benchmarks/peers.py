@@ -6,7 +6,7 @@ against GPT-2 of equal size.
     --segment_len=64 --memory_len=640 --batch_size=4 --json
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=generate --layers=6 --json
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=gpt2 --layers=12 \
-    --dim=768 --heads=12 --vocab_size=50257 --samples=100 --json
+    --dim=768 --heads=12 --vocab_size=50257 --samples=100 --dtype=bfloat16 --json
 
 VENV holds `torch` and `transformers==4.33.*`, whose Transformer-XL is a port of the authors' code.
 The reference evaluates with hidden states as memory; fairjax keeps keys and values. Floors: the
@@ -40,7 +40,7 @@ class Peer:
 
   def __init__(self, options, kind, **more):
     values = {name: value for name, value in vars(options).items() if isinstance(value, int)}
-    values |= more
+    values |= {'dtype': options.dtype, **more}
     self._process = subprocess.Popen(
       [options.torch_python, _MODULE, f'--kind={kind}', f'--options={json.dumps(values)}'],
       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -109,10 +109,11 @@ def make_gpt2(options, rng):
     shape = (len(entry.tensors),) * entry.stacked + entry.shape
     ones = entry.name.endswith('scale')
     value = np.ones(shape) if ones else rng.normal(scale=0.02, size=shape)
-    params.setdefault(entry.group, {})[entry.name] = jnp.asarray(value, jnp.float32)
+    params.setdefault(entry.group, {})[entry.name] = jnp.asarray(value, options.dtype)
   prefix = rng.integers(3, options.vocab_size, size=options.prefix_len).tolist()
   return lambda: sample_continuations(
-    params, GPT2Decoder(arch), [prefix], template=0, samples=range(options.samples), seed=0,
+    params, GPT2Decoder(arch, options.dtype), [prefix], template=0,
+    samples=range(options.samples), seed=0,
     max_new_tokens=options.new_tokens, temperature=1.0, eos_id=options.vocab_size,
     prefix_len=options.prefix_len, coupled=False,
     mesh=make_mesh(MeshConfig()) if jax.device_count() > 1 else None)
@@ -145,7 +146,7 @@ def measure(options) -> dict:
   runs = {'fairjax': make_ours(options, model),
           'torch': lambda: peer.run('generate' if sampling else options.work)}
   seconds = harness.in_turns(runs, rounds=options.rounds, warm=options.warm)
-  limits = harness.limits('float32')
+  limits = harness.limits(options.dtype)
   peer.close()
   tokens = (options.samples * options.new_tokens if sampling
             else options.batch_size * options.segment_len)
@@ -169,9 +170,13 @@ def main() -> None:
       ('batch_size', 8), ('vocab_size', 8192), ('rounds', 9), ('samples', 1000),
       ('new_tokens', 50), ('prefix_len', 10), ('warm', 2)):
     parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32',
+                      help='of both sides, for --work=gpt2')
   parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
   parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
+  if options.dtype != 'float32' and options.work != 'gpt2':
+    parser.error('--dtype is for --work=gpt2')
   jax.config.update('jax_num_cpu_devices', options.cpu_devices)
   result = measure(options)
   harness.show(result, [

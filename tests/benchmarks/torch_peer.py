@@ -52,6 +52,7 @@ def make_gpt2(options):
   model = GPT2LMHeadModel(GPT2Config(
     vocab_size=options['vocab_size'], n_positions=128, n_embd=options['dim'],
     n_layer=options['layers'], n_head=options['heads'], bos_token_id=1, eos_token_id=None)).eval()
+  model.to(getattr(torch, options['dtype']))
   prefix = torch.randint(3, options['vocab_size'], (1, options['prefix_len']))
   prefix = prefix.expand(options['samples'], -1)
 
