@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -118,6 +119,19 @@ def test_deep_samplers_are_compiled_for_one_token(monkeypatch):
   assert 'stablehlo.while' not in found.lowered.as_text()
   cache = 2 * 2 * 10 * 32 * 2 * 50 * 8 * 4  # keys and values, layers, values, samples a device, ...
   assert found.argument_bytes > cache
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_samplers_are_those_of_the_slice_not_of_this_machine(devices, monkeypatch):
+  """Keys and values of bfloat16 are float32 on CPU only."""
+  from fairjax.generate import sampler
+  monkeypatch.setattr(sampler, '_platform', lambda mesh: 'cpu' if mesh is None else 'tpu')
+  config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, dtype='bfloat16'))
+  program = lower_program(config, 'sample', jax.devices()[:devices]).lowered.as_text()
+  model = config.model
+  cache = rf'tensor<\d+x\d+x{model.num_heads}x\d+x{model.head_dim}x(\w+)>'
+  loops = re.findall(r'stablehlo.while.*', program)
+  assert {dtype for loop in loops for dtype in re.findall(cache, loop)} == {'bf16'}
 
 
 def test_batches_that_the_slice_does_not_divide_are_refused():

@@ -188,6 +188,15 @@ def count_blocks(
 
   Scores of all samples are R A V numbers; only those of a block exist at a time.
 
+  Args:
+    num_samples: R, on all devices together.
+    num_values: A.
+    vocab_size: V.
+    mesh: devices that the samples are split over; None: one.
+
+  Returns:
+    Blocks of a device's samples, and blocks of each of those.
+
   >>> count_blocks(1000, 1, 8192, None) if jax.default_backend() == 'cpu' else (2, 4)
   (2, 4)
   """

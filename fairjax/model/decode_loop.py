@@ -92,6 +92,10 @@ def cache_dtype(dtype: str, platform: str) -> jnp.dtype:
   Numbers of bfloat16 fit into float32 as they are, and XLA's products on CPU would make these of
   all keys and values in every step.
 
+  Args:
+    dtype: of the computation.
+    platform: that runs it: 'cpu', 'gpu' or 'tpu'.
+
   >>> cache_dtype('bfloat16', 'cpu'), cache_dtype('bfloat16', 'tpu')
   (dtype('float32'), dtype(bfloat16))
   """

@@ -221,6 +221,7 @@ def decode_step(
     prefix: of `prefill`.
     filled: chunks of the first new tokens, without an empty place.
     chunk: of the new tokens behind those and before this one; later places hold anything finite.
+      Its dtype, the model's or a wider one, is that of attention to the new tokens.
     tokens: `[A, R]` int.
     index: number of new tokens before this one, among the places of `chunk`.
 
@@ -234,7 +235,7 @@ def decode_step(
   seen = (distance > 0) & (distance < attention_window(config))
 
   x = embed_tokens(weights.softmax, config, tokens)
-  cache = chunk.keys[0].dtype  # at least as wide as x
+  cache = chunk.keys[0].dtype
   keys, values = [], []
   for i, layer in enumerate(weights.layers):
     normed = _norm_input(layer, config, x)
