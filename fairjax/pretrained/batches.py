@@ -23,16 +23,20 @@ from fairjax.pretrained.models import unstack_layers
 
 # Tokens of a batch on one device: enough to keep it busy, few enough that the last batch of each
 # length, which is filled with padding, costs little.
-_CPU_TOKENS, _BATCH_TOKENS = 1024, 8192
+_CPU_TOKENS, _BATCH_TOKENS = 2048, 8192
 _SMALLEST = 8
 # On a CPU the layers of larger models are unrolled: copying the weights out of the stack costs 5 %
 # of BERT-base's time. Those of smaller ones stay in the caches, and compile once for all layers.
 _SCANNED_LAYER_BYTES = 8 * 2 ** 20
 _FILLED = 0.9  # share of a batch's tokens from which on it stays as it is
 _AHEAD = 2  # batches that run while earlier results are fetched
-# Of jaxlib 0.10.2's two libraries for products on CPU, Eigen takes 8 % less of BERT-base's time in
-# float32; sums stay with the other one, and so does bfloat16 (docs/performance.md).
-_CPU_OPTIONS = {'xla_cpu_experimental_ynn_fusion_type': 'LIBRARY_FUSION_TYPE_REDUCE'}
+# Of jaxlib 0.10.2's three libraries for products on CPU, oneDNN takes the least of BERT-base's time
+# in float32; sums stay with XLA's default, and so does bfloat16 (docs/performance.md). Where oneDNN
+# was not built in (ARM), the products are Eigen's.
+_CPU_OPTIONS = {
+  'xla_cpu_use_onednn': True,
+  'xla_cpu_experimental_onednn_fusion_type': 'LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT',
+  'xla_cpu_experimental_ynn_fusion_type': 'LIBRARY_FUSION_TYPE_REDUCE'}
 
 
 def bucket_lengths(longest: int) -> tuple[int, ...]:
@@ -102,11 +106,11 @@ class BatchRunner:
       self.traced[ids.shape[1]] += 1  # runs when the function is traced, not when it is called
       return function(params, ids, mask, (self._devices, self.batch_tokens))
 
-    eigen = cpu and not _has_bfloat16(params)
+    onednn = cpu and not _has_bfloat16(params)
     # Gathering results makes the devices wait for each other: only for other processes to read.
     self._run = jax.jit(
       traced, out_shardings=whole if jax.process_count() > 1 else self._rows_sharding,
-      compiler_options=_CPU_OPTIONS if eigen and _knows_cpu_options() else None)
+      compiler_options=_CPU_OPTIONS if onednn and _knows_cpu_options() else None)
 
   def load(self, params: Any) -> None:
     """Goes on with other parameters of the same shapes, without another compilation."""
@@ -208,7 +212,7 @@ class BatchRunner:
 
 @functools.cache
 def _knows_cpu_options() -> bool:
-  """Whether this jaxlib has the experimental option; without it scoring is slower only."""
+  """Whether this jaxlib has the experimental options; without them scoring is slower only."""
   try:
     jax.jit(lambda x: x, compiler_options=_CPU_OPTIONS).lower(0).compile()
   except jax.errors.JaxRuntimeError:
