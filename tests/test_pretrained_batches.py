@@ -2,11 +2,13 @@
 
 import dataclasses
 import pathlib
+import platform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from jax.sharding import AxisType, Mesh
 
 from fairjax.errors import UserError
@@ -19,7 +21,7 @@ from fairjax.pretrained import (
   encode_texts,
   load_pretrained,
 )
-from fairjax.pretrained.models import dense, unstack_layers
+from fairjax.pretrained.models import _gelu, dense, unstack_layers
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'pretrained'
 
@@ -252,3 +254,39 @@ def test_products_of_bfloat16_are_rounded_once_after_the_bias():
   # float32 sums of 96 terms may be off.
   off = np.abs(np.asarray(result, np.float64) - exact)
   assert (off <= 2.0 ** -8 * exact + 1e-4).all()
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_products_of_float32_on_a_cpu_are_those_of_onednn(dtype):
+  if jax.default_backend() != 'cpu' or platform.machine() != 'x86_64':
+    pytest.skip('jaxlib is known to hold oneDNN for x86-64 CPUs only')
+  rng = np.random.default_rng(0)
+  params = {'table': jnp.asarray(rng.normal(size=(1000, 256)), dtype),
+            'kernel': jnp.asarray(rng.normal(size=(256, 256)), dtype)}
+  run = BatchRunner(
+    lambda params, ids, mask, packing: dense(params['table'][ids], params['kernel'])[:, 0],
+    params, max_length=1, mesh=mesh(1), batch_tokens=128)
+  found = run([np.array([i], np.int32) for i in range(100)])
+  table, kernel = (np.asarray(params[k], np.float64) for k in ('table', 'kernel'))
+  # A sum of 256 products is off by 256 roundings of 2^-24 of their size at most, and by the one
+  # to 8 bits in bfloat16.
+  exact, size = table[:100] @ kernel, np.abs(table[:100]) @ np.abs(kernel)
+  off = 2 ** -16 * size + (2 ** -8 * np.abs(exact) if dtype == 'bfloat16' else 0)
+  assert (np.abs(found.astype(np.float64) - exact) <= off).all()
+  rows = jnp.zeros((run.rows(1), 1), jnp.int32)
+  program = run._run.lower(params, rows, rows == 0).compile().as_text()
+  assert ('__onednn_fusion' in program) == (dtype == 'float32')
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'float32', 'bfloat16'])
+def test_gelu_is_x_times_the_normal_distribution_function(dtype):
+  with jax.enable_x64(dtype == 'float64'):
+    x = jnp.asarray(np.linspace(-12, 12, 4801), dtype)
+    found = _gelu(x)
+  assert found.dtype == dtype
+  x, found = np.asarray(x, np.float64), np.asarray(found, np.float64)
+  wanted = x * scipy.stats.norm.cdf(x)
+  # 1 + erf(x) is rounded near 1 and then multiplied by x; bfloat16 rounds the result, too.
+  eps = 2 ** -52 if dtype == 'float64' else 2 ** -23
+  off = 2 * eps * np.abs(x) + (2 ** -8 * np.abs(wanted) if dtype == 'bfloat16' else 0)
+  assert (np.abs(found - wanted) <= off).all()

@@ -23,10 +23,10 @@ Array = jax.Array
 
 
 def _gelu(x: Array) -> Array:
-  """x times the normal distribution function of x (Hendrycks and Gimpel 2016, arXiv:1606.08415).
+  """Gaussian error linear unit, x P(X <= x) with X ~ N(0, 1) (arXiv:1606.08415).
 
-  By erf, as in the published implementations: XLA on CPU takes more than twice as long for the erfc
-  of `jax.nn.gelu`. The sum is float32 at least, or little of it would be left for x below -2.
+  By erf, as in the published implementations: the erfc of `jax.nn.gelu` takes XLA on CPU longer.
+  The sum is float32 at least, or little of it would be left for x below -2.
   """
   wider = wide(x)
   return (0.5 * wider * (1 + jax.lax.erf(wider * 2 ** -0.5))).astype(x.dtype)
