@@ -81,6 +81,8 @@ def test_bfloat16_is_near_and_keeps_float32_caches_on_cpu():
     whole = np.concatenate([np.repeat(prefixes[:, None], 3, 1), rest], axis=2).reshape(6, -1)
     plain = lm_logits(model.params, model.arch, jnp.asarray(whole))[:, 5:-1]
     found[dtype] = [np.asarray(x, np.float64).reshape(2, 3, 8, -1) for x in (cached, plain)]
+    rounded = cached == cached.astype(jnp.bfloat16)
+    assert rounded.mean() < 0.1, 'logits are float32 sums, not rounded'
   exact = found['float32'][1]
   cached, plain = (np.sqrt(np.square(x - exact).mean()) for x in found['bfloat16'])
   assert 0 < cached < 1.2 * plain < 0.02 * exact.std()

@@ -15,7 +15,6 @@ from fairjax.pretrained.architecture import Architecture
 from fairjax.pretrained.models import (
   dense,
   feed_forward,
-  lm_scores,
   norm,
   output_table,
   precision_of,
@@ -127,10 +126,10 @@ class GPT2Decoder(Decoder):
     return self._final(weights, x), Chunk(tuple(keys), tuple(values))
 
   def logits(self, weights, hidden):
-    """Logits, `[..., V]`."""
-    if 'output_kernel' in weights:
-      return wide(dense(hidden, weights['output_kernel']))
-    return wide(lm_scores(weights, hidden))
+    """Logits, `[..., V]`, with the sums of bfloat16 as they are: float32."""
+    kernel = weights['output_kernel'] if 'output_kernel' in weights else output_table(weights).T
+    return jnp.matmul(hidden, kernel, precision=precision_of(hidden),
+                      preferred_element_type=jnp.promote_types(hidden.dtype, jnp.float32))
 
   def _project(self, x, w):
     """Queries (scaled), keys and values, [A, T, N, H] each."""
