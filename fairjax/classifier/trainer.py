@@ -101,6 +101,9 @@ class Trainer:
     self.steps = -(-len(rows.sizes) // recipe.batch_size)
     self._sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     self._whole = NamedSharding(mesh, PartitionSpec())
+    # An epoch of steps sent ahead was seen to leave the devices of a CPU waiting for each other for
+    # ever; there it gains nothing.
+    self._waits = mesh.devices.flat[0].platform == 'cpu'
     self._adam = optax.chain(
       optax.clip_by_global_norm(recipe.clip_norm), optax.scale_by_adam(),
       optax.add_decayed_weights(recipe.weight_decay, mask=_decayed))
@@ -156,6 +159,8 @@ class Trainer:
         rate = r.learning_rate * schedule(done, total, r.warmup_share)
         params, opt_state, loss = self._step(
           params, opt_state, self._batch(places), key, np.int32(done), np.float32(rate))
+        if self._waits:
+          loss.block_until_ready()
         losses.append((loss, len(places)))
         words = functools.partial('loss {:.4f}, rate {:.2e}'.format, loss, rate)
         progress.add(1, words)  # waits for the loss only when it is shown
