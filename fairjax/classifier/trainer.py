@@ -101,8 +101,8 @@ class Trainer:
     self.steps = -(-len(rows.sizes) // recipe.batch_size)
     self._sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     self._whole = NamedSharding(mesh, PartitionSpec())
-    # An epoch of steps sent ahead was seen to leave the devices of a CPU waiting for each other for
-    # ever; there it gains nothing.
+    # On CPU a step waits for the one before: with an epoch of them sent ahead, a training on eight
+    # devices was seen to stand still until XLA's limit for collectives ended it.
     self._waits = mesh.devices.flat[0].platform == 'cpu'
     self._adam = optax.chain(
       optax.clip_by_global_norm(recipe.clip_norm), optax.scale_by_adam(),
