@@ -263,3 +263,25 @@ def test_the_loss_must_be_finite(data, tmp_path, capsys, monkeypatch):
   assert train(data, tmp_path) == 2
   assert 'the loss is not finite in epoch 1' in capsys.readouterr().err
   assert not (tmp_path / 'training').exists()
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu', reason='only on CPU do steps wait')
+def test_on_cpu_no_step_is_sent_before_the_last_one_ended(data, tmp_path, monkeypatch):
+  ended, epoch = [], trainer.Trainer.epoch
+
+  def watched(self, *arguments, **options):
+    step, losses = self._step, []
+
+    def watched_step(*given):
+      ended.extend(loss.is_ready() for loss in losses[-1:])
+      found = step(*given)
+      losses.append(found[2])
+      return found
+
+    monkeypatch.setattr(self, '_step', watched_step)
+    return epoch(self, *arguments, **options)
+
+  monkeypatch.setattr(trainer.Trainer, 'epoch', watched)
+  assert train(data, tmp_path / 'sst', '--epochs=1') == 0
+  assert len(ended) >= 20
+  assert all(ended)
