@@ -1,5 +1,7 @@
 """Parts of a layer with a backward pass of their own."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,9 @@ import numpy as np
 import pytest
 
 from fairjax.config import ModelConfig
-from fairjax.model import TransformerXL
+from fairjax.model import TransformerXL, attention_paths
 from fairjax.model.attention import attend, attention_keep, drop
+from fairjax.model.attention_kernel import fused_attention
 from fairjax.model.layers import relu_and_drop
 from fairjax.model.normalization import layer_norm
 from fairjax.model.streams import Branches, init_memory
@@ -112,14 +115,23 @@ def test_attend_has_the_gradients_of_its_formula(rate):
       np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize('attention', ['shift', 'heads'])
+@pytest.fixture
+def kernel_here(monkeypatch):
+  """Lets the TPU kernel run on this device."""
+  monkeypatch.setattr(attention_paths, 'fused_attention', functools.partial(
+    fused_attention, interpret=True))
+
+
+@pytest.mark.usefixtures('kernel_here')
+@pytest.mark.parametrize('attention', ['shift', 'heads', 'blocks', 'kernel'])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_what_a_layer_keeps_for_its_backward_pass(attention, dtype):
   """Every array once: it fills most of the memory of training, and is written and read."""
   b, t, m, d, n, h, f, layers = 2, 128, 128, 32, 2, 16, 64, 3
   config = ModelConfig(
     vocab_size=11, num_layers=layers, model_dim=d, num_heads=n, head_dim=h, ff_dim=f,
-    segment_len=t, memory_len=m, attention=attention, dtype=dtype, tie_position_biases=True)
+    segment_len=t, memory_len=m, attention=attention, dtype=dtype, tie_position_biases=True,
+    attention_block=32 if attention == 'blocks' else 128)
   model, tokens, memory = TransformerXL(config), jnp.ones((b, t), jnp.int32), init_memory(config, b)
   params = nn.unbox(model.init(jax.random.key(0), tokens, memory))
   _, pull = jax.vjp(lambda p: model.apply(p, tokens, memory).hidden, params)
@@ -133,6 +145,38 @@ def test_what_a_layer_keeps_for_its_backward_pass(attention, dtype):
   kept += 4 * n * b * t * (s if attention == 'shift' else 1)  # weights, or their total
   kept += item * b * m * d + item * s * n * h  # the memory that it read, the relative keys
   assert 0.9 * kept <= found - weights <= 1.05 * kept, (found, weights, kept)
+
+
+@pytest.mark.usefixtures('kernel_here')
+@pytest.mark.parametrize('attention', ['shift', 'heads', 'blocks', 'kernel'])
+def test_branches_keep_nothing_of_the_row_again(attention):
+  """No second copy of keys, values or states."""
+  b, t, m, d, n, h, f, layers, k, p = 2, 128, 128, 32, 2, 16, 64, 3, 2, 3
+  config = ModelConfig(
+    vocab_size=11, num_layers=layers, model_dim=d, num_heads=n, head_dim=h, ff_dim=f,
+    segment_len=t, memory_len=m, attention=attention, tie_position_biases=True)
+  model, tokens, memory = TransformerXL(config), jnp.ones((b, t), jnp.int32), init_memory(config, b)
+  params = nn.unbox(model.init(jax.random.key(0), tokens, memory))
+  first = jnp.ones((b, k), jnp.int32)
+  branches = Branches(tokens=jnp.ones((b, k, p), jnp.int32), start=first, length=p * first,
+                      original_end=first, weight=jnp.ones((b, k)))
+
+  shapes = {x.shape for x in jax.tree.leaves(params['params']['layers'])}
+
+  def kept(function):
+    _, pull = jax.vjp(function, params)
+    return sum(x.nbytes for x in jax.tree.leaves(pull)
+               if x.shape[:1] == (layers,) and x.shape not in shapes) / layers
+
+  def outputs(params):
+    output = model.apply(params, tokens, memory, branches)
+    return output.hidden, output.pairs.h_bar_branch
+
+  more = kept(outputs) - kept(lambda p: model.apply(p, tokens, memory).hidden)
+  # States of the pieces, their queries, keys and values, and three weights of each on every key.
+  pieces = 4 * b * k * p * (4 * d + 6 * n * h + f + 3 * n * (m + t + k * p))
+  assert 0 < more <= pieces, (more, pieces)
+
 
 
 def test_gradients_where_products_and_sums_go_to_libraries():

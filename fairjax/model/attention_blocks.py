@@ -70,6 +70,15 @@ def attention_in_blocks(
   Returns:
     `[N, B, T, H]` in the dtype of `value`.
   """
+  # Kept as they came: the groups' slices of keys and values would be kept one by one.
+  return jax.checkpoint(functools.partial(_attention, rate=rate, block=block), prevent_cse=False)(
+    query, key, value, relative, content_bias, position_bias, memory_length, seed)
+
+
+def _attention(
+  query, key, value, relative, content_bias, position_bias, memory_length, seed, *, rate, block
+):
+  """All groups."""
   num_queries, num_keys = query.shape[2], key.shape[2]
   block = min(block, num_queries)
   num_blocks = -(-num_queries // block)

@@ -17,7 +17,7 @@ def branch_attention(
   value: Float[Array, 'N B S H'],
   own_key: Float[Array, 'N B Q H'],
   own_value: Float[Array, 'N B Q H'],
-  relative: Float[Array, 'N R H'],
+  relative: Float[Array, 'N L H'],
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
   start: Int[Array, 'B K'],
@@ -39,7 +39,8 @@ def branch_attention(
     value: `[N, B, S, H]` of the row.
     own_key: `[N, B, Q, H]` projected pieces.
     own_value: `[N, B, Q, H]` projected pieces.
-    relative: `[N, R, H]` projected distances R - 1 down to 0, R = S + P.
+    relative: `[N, L, H]` projected distances L - 1 down to 0: L = R = S + P, or with `rotation` at
+      least P, those between the pieces of a branch.
     content_bias: `[N, H]`, u.
     position_bias: `[N, H]`, v.
     start: `[B, K]` int32 in [0, T), position in the segment of each branch's first piece.

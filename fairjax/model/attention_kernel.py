@@ -72,17 +72,8 @@ def fused_attention(
     memory_len=key_value.shape[3] - segment_len, width=width,
     block=fitting_block(segment_len, most=min(block, _BARREL_BLOCK) if barrel else block),
     dtype=str(query.dtype), barrel=barrel, interpret=interpret)
-  queries = tiling.query_blocks * tiling.block
-  keys = tiling.key_blocks * tiling.block
-  front = queries - segment_len
-  query = jnp.pad(query, ((0, 0), (0, 0), (0, front), (0, 0)))
-  key_value = jnp.pad(
-    key_value, ((0, 0), (0, 0), (0, 0), (0, keys - key_value.shape[3]), (0, 0)))
-  # Row c of the table is the distance of a query and a key c - (queries - 1) slots after it.
-  relative = jnp.pad(relative, ((0, 0), (front, keys - front - relative.shape[1]), (0, 0)))
   biases = content_bias[:, None], position_bias[:, None]
-  out = _attention(tiling, query, key_value, relative, *biases, memory_length)
-  return out[:, :, :segment_len]
+  return _attention(tiling, query, key_value, relative, *biases, memory_length)
 
 
 def kernel_runs_on(
@@ -129,29 +120,44 @@ def fitting_block(segment_len: int, *, most: int) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(tiling, query, key_value, relative, content_bias, position_bias, memory_length):
-  """Attention of padded arrays."""
-  return _forward(
+  """Attention of arrays of any length; keeps them as they came, so that others can share them."""
+  return _save(
     tiling, query, key_value, relative, content_bias, position_bias, memory_length)[0]
 
 
 def _save(tiling, *arrays):
-  out, log_sum = _forward(tiling, *arrays)
+  out, log_sum = _forward(tiling, *_whole_blocks(tiling, *arrays[:3]), *arrays[3:])
+  out = out[:, :, :tiling.segment_len]
   return out, (*arrays, out, log_sum)
 
 
 def _gradients(tiling, saved, out_gradient):
   *arrays, memory_length, out, log_sum = saved
-  product = out.astype(jnp.float32) * out_gradient.astype(jnp.float32)
+  padded, cut = jax.vjp(functools.partial(_whole_blocks, tiling), *arrays[:3])
+  product = (out.astype(jnp.float32) * out_gradient.astype(jnp.float32)).sum(-1)[:, :, None]
+  rest = tiling.query_blocks * tiling.block - tiling.segment_len
   gradients = backward(
-    tiling, *arrays, memory_length, log_sum, product.sum(-1)[:, :, None], out_gradient)
-  return (*gradients, np.zeros(memory_length.shape, jax.dtypes.float0))
+    tiling, *padded, *arrays[3:], memory_length, log_sum,
+    jnp.pad(product, ((0, 0), (0, 0), (0, 0), (0, rest))),
+    jnp.pad(out_gradient, ((0, 0), (0, 0), (0, rest), (0, 0))))
+  return *cut(gradients[:3]), *gradients[3:], np.zeros(memory_length.shape, jax.dtypes.float0)
 
 
 _attention.defvjp(_save, _gradients)
 
 
+def _whole_blocks(tiling, query, key_value, relative):
+  """Pads to whole blocks; row c of the table is the distance of a key c - (queries - 1) later."""
+  front = tiling.query_blocks * tiling.block - tiling.segment_len
+  behind = tiling.key_blocks * tiling.block - key_value.shape[3]
+  return (
+    jnp.pad(query, ((0, 0), (0, 0), (0, front), (0, 0))),
+    jnp.pad(key_value, ((0, 0), (0, 0), (0, 0), (0, behind), (0, 0))),
+    jnp.pad(relative, ((0, 0), (front, behind - front), (0, 0))))
+
+
 def _forward(tiling, query, key_value, relative, content_bias, position_bias, memory_length):
-  """Returns the output and log(sum(exp(scores))) `[N, B, 1, T]` float32."""
+  """Of padded arrays: the output and log(sum(exp(scores))) `[N, B, 1, T]` float32."""
   block, width = tiling.block, tiling.width
   num_heads, num_rows, _, _ = query.shape
 

@@ -13,6 +13,7 @@ Letters as in `attention`.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +63,7 @@ def choose_attention(config: ModelConfig, platform: str, device_kind: str) -> st
 def main_attention(
   config: ModelConfig,
   query: Float[Array, 'N B T H'],
-  key_value: Float[Array, '2 N B S H'],
+  key_value: Float[Array, '2 N B S H'] | tuple[Float[Array, 'N B S H'], Float[Array, 'N B S H']],
   relative: Float[Array, 'N S H'],
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
@@ -77,7 +78,7 @@ def main_attention(
   Args:
     config: of the model.
     query: `[N, B, T, H]`, and the others as for `relative_attention`.
-    key_value: `[2, N, B, S, H]`, keys and values.
+    key_value: `[2, N, B, S, H]`, keys and values, or what `as_kept` makes of them.
     relative: `[N, S, H]`.
     content_bias: `[N, H]`.
     position_bias: `[N, H]`.
@@ -87,8 +88,7 @@ def main_attention(
   Returns:
     `[N, B, T, H]`.
   """
-  device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
-  path = choose_attention(config, device.platform, device.device_kind)
+  device, path = _device_and_path(config)
   shared = (relative, content_bias, position_bias, memory_length)
   if path == 'kernel':
     kernel = functools.partial(
@@ -105,13 +105,45 @@ def main_attention(
   return attention(query, *halves(key_value), *shared, seed)
 
 
-def halves(key_value: Float[Array, '2 N B S H']) -> tuple[Array, Array]:
-  """Keys and values, `[N, B, S, H]` each.
+def _device_and_path(config):
+  """The device of the mesh in context, or the default one, and what `choose_attention` says."""
+  device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+  return device, choose_attention(config, device.platform, device.device_kind)
+
+
+def as_kept(
+  config: ModelConfig, key_value: Float[Array, '2 N B S H']
+) -> Float[Array, '2 N B S H'] | tuple[Float[Array, 'N B S H'], Float[Array, 'N B S H']]:
+  """Keys and values as `main_attention` keeps them for its backward pass.
+
+  Whoever else reads them takes these: each split of its own would be kept as well.
+
+  Args:
+    config: of the model.
+    key_value: `[2, N, B, S, H]`.
+
+  Returns:
+    The array itself for the kernel, else its halves.
+  """
+  return key_value if _device_and_path(config)[1] == 'kernel' else halves(key_value)
+
+
+def halves(
+  key_value: Float[Array, '2 N B S H'] | tuple[Float[Array, 'N B S H'], Float[Array, 'N B S H']]
+) -> tuple[Float[Array, 'N B S H'], Float[Array, 'N B S H']]:
+  """Keys and values, `[N, B, S, H]` each; halves stay as they are.
 
   The gradient of a split is one concatenation, that of two indices two paddings and a sum.
   """
+  if isinstance(key_value, tuple):
+    return key_value
   key, value = (x[0] for x in jnp.split(key_value, 2))
   return key, value
+
+
+def all_but_halves(primitive: Any, *_: Any, **__: Any) -> bool:
+  """Policy of `jax.checkpoint`: keeps what it would without one, but cuts `halves` again."""
+  return primitive.name not in ('split', 'squeeze')
 
 
 def over_mesh(kernel: Callable[..., Array], shape: tuple[int, int]) -> Callable[..., Array]:

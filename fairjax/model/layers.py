@@ -17,7 +17,7 @@ from fairjax.config import ModelConfig
 from fairjax.model import spread
 from fairjax.model.attention import drop
 from fairjax.model.attention_branch import branch_attention
-from fairjax.model.attention_paths import halves, main_attention
+from fairjax.model.attention_paths import all_but_halves, as_kept, halves, main_attention
 from fairjax.model.normalization import layer_norm
 
 
@@ -197,26 +197,35 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
       [memory, _keys_and_values(w['key_value'], x[:, :segment_len])], axis=3)
   else:
     # The states stand in the residual stream and in the memory: no third copy is kept.
-    key_value = jax.checkpoint(_keys_and_values, prevent_cse=False)(
-      w['key_value'], read(memory), x[:, :segment_len])
+    def of_row(weight, memory, x):
+      return _keys_and_values(weight, memory, x[:, :segment_len])
+
+    key_value = jax.checkpoint(of_row, prevent_cse=False)(w['key_value'], read(memory), x)
   relative = jnp.tensordot(context.distances, w['relative'], 1).swapaxes(0, 1)
   query = jnp.tensordot(x, w['query'], 1).transpose(2, 0, 1, 3)
   u, v = biases
   seed = keeps['attention']
+  kept = as_kept(c, key_value)
   attended = [main_attention(
-    c, query[:, :, :segment_len], key_value,
+    c, query[:, :, :segment_len], kept,
     relative[:, relative.shape[1] - key_value.shape[3]:], u, v, context.memory_length, seed)]
   if context.start is not None:
     # Only plain sinusoids can be rotated.
     clamped = 0 <= c.clamp_len < context.distances.shape[0] - 1
-    rotation = None
+    rotation, near = None, relative
     if not clamped and keeps['output'] is None:
       rotation = w['relative'], context.distances
-    attended.append(branch_attention(
-      query[:, :, segment_len:], *halves(key_value),
-      *halves(_keys_and_values(w['key_value'], x[:, segment_len:])), relative, u, v,
-      context.start, context.memory_length, context.replaced, seed, rotation,
-      segment_len=segment_len, rate=c.attention_dropout))
+      near = relative[:, -context.replaced.shape[2]:]
+
+    def of_branches(kept, query, weight, x, near, u, v):
+      return branch_attention(
+        query, *halves(kept), *halves(_keys_and_values(weight, x[:, segment_len:])), near, u, v,
+        context.start, context.memory_length, context.replaced, seed, rotation,
+        segment_len=segment_len, rate=c.attention_dropout)
+
+    if kept is key_value:  # its halves must not be kept beside it
+      of_branches = jax.checkpoint(of_branches, prevent_cse=False, policy=all_but_halves)
+    attended.append(of_branches(kept, query[:, :, segment_len:], w['key_value'], x, near, u, v))
   return jax.checkpoint(_project_back, prevent_cse=False)(w['output'], *attended), key_value
 
 
