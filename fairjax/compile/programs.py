@@ -175,8 +175,8 @@ def _decode_once(
   size = prefixes.shape[1] + chunk.keys[0].shape[3]
   weights = decoding.prepare_weights(params, config, num_distances=size)
   prefix = decoding.prefill(weights, config, prefixes, lengths)
-  hidden, new = decoding.decode_step(weights, config, prefix, (), chunk, tokens, index=index)
-  chunk = write_place(chunk, new, index)
+  hidden, new = decoding.decode_step(weights, config, prefix, (), [chunk], tokens, index=index)
+  chunk, = write_place([chunk], new, index)
   logits = decoding.compute_logits(weights, config, hidden) / temperature
   keys = noise.fold_in(noise.stream_key(seed, template, coupled=True), samples[None])
   keys = noise.fold_in(keys, jnp.full(keys[0].shape, index, jnp.uint32))

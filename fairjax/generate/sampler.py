@@ -33,7 +33,7 @@ _FOLDS = 32
 _SCORED_BYTES = {'cpu': 2 ** 24, 'tpu': 2 ** 28, 'gpu': 2 ** 28}
 _DRAWN_BYTES = {'cpu': 2 ** 22, 'tpu': 2 ** 28, 'gpu': 2 ** 28}
 # Scoring reads the whole table of the softmax: with fewer rows that takes longer than the products.
-_SCORED_ROWS = 256
+_SCORED_ROWS = 512
 
 
 def sample_continuations(

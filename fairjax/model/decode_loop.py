@@ -1,8 +1,8 @@
 """The loop that reads new tokens one by one, for any decoder that caches keys and values.
 
-Keys and values of the new tokens lie in chunks. Each stage is a loop that fills one chunk, the only
-one in its state; the chunks before it are constants of the loop and are never copied, and few
-places that are still empty are read.
+Keys and values of the new tokens lie in chunks. Each stage is a loop whose state holds the chunks
+that it fills; those before them are constants of the loop and are never copied. A chunk is read
+only once something is in it.
 
 Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix length, C places of
 a chunk, N heads, H head width, D model width, V vocabulary.
@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 # A stage compiles all layers again: 30 layers of it are as much as a program should hold.
 _STAGE_STEPS, _MAX_STAGES, _MAX_LAYERS = 10, 5, 30
+_CHUNK_PLACES = 5  # of a chunk on CPU, which reads its caches at the speed of main memory
 
 
 class Chunk(NamedTuple):
@@ -64,7 +65,7 @@ class Decoder(abc.ABC):
 
   @abc.abstractmethod
   def step(
-    self, weights: Any, prefix: Any, filled: Sequence[Chunk], chunk: Chunk,
+    self, weights: Any, prefix: Any, filled: Sequence[Chunk], unfilled: Sequence[Chunk],
     tokens: Int[Array, 'A R'], index: Int[Array, ''],
   ) -> tuple[Float[Array, 'A R D'], Chunk]:
     """Reads one new token of every sample.
@@ -73,9 +74,9 @@ class Decoder(abc.ABC):
       weights: of `prepare`.
       prefix: of `prefill`.
       filled: chunks of the first new tokens, without an empty place.
-      chunk: of those behind them and before this one; later places hold anything finite.
+      unfilled: of those behind them and before this one; later places hold anything finite.
       tokens: `[A, R]` int.
-      index: number of new tokens before this one, among the places of `chunk`.
+      index: number of new tokens before this one, among the places of `unfilled`.
 
     Returns:
       The input of `logits`, and a chunk of one place with this token.
@@ -103,10 +104,59 @@ def cache_dtype(dtype: str, platform: str) -> jnp.dtype:
   return jnp.dtype(jnp.float32) if platform == 'cpu' and dtype == jnp.bfloat16 else dtype
 
 
-def write_place(chunk: Chunk, new: Chunk, place: Int[Array, ''] | int) -> Chunk:
-  """The chunk with the one token of `new` in a place."""
-  return jax.tree.map(
-    lambda c, n: jax.lax.dynamic_update_slice_in_dim(c, n, place, axis=3), chunk, new)
+def in_order(
+  filled: Sequence[Chunk], unfilled: Sequence[Chunk], index: Int[Array, ''] | int
+) -> list[tuple[Bool[Array, ''] | None, Chunk]]:
+  """All chunks, each with whether something is in it, for `unless_empty`.
+
+  Args:
+    filled: as `Decoder.step`, and so are the others.
+    unfilled: the first of them is read at every step: it is empty at one of them only.
+    index: number of new tokens in the chunks.
+
+  Returns:
+    Pairs; None instead of a flag: it is read in any case.
+  """
+  found: list[tuple[Bool[Array, ''] | None, Chunk]] = [(None, chunk) for chunk in filled]
+  begin = num_places(filled)
+  for number, chunk in enumerate(unfilled):
+    found.append((index > begin if number else None, chunk))
+    begin += num_places([chunk])
+  return found
+
+
+def num_places(chunks: Sequence[Chunk]) -> int:
+  """Places of all chunks together."""
+  return sum(chunk.keys[0].shape[3] for chunk in chunks)
+
+
+def unless_empty(
+  used: Bool[Array, ''] | None, function: Callable[..., Array], *arrays: Array
+) -> Array:
+  """`function(*arrays)`; where `used` is false, zeros, and nothing is read."""
+  if used is None:
+    return function(*arrays)
+  out = jax.eval_shape(function, *arrays)
+  return jax.lax.cond(used, function, lambda *_: jnp.zeros(out.shape, out.dtype), *arrays)
+
+
+def write_place(
+  chunks: Sequence[Chunk], new: Chunk, place: Int[Array, ''] | int
+) -> tuple[Chunk, ...]:
+  """The chunks with the one token of `new` in a place, counted over all of theirs."""
+  written = []
+  for chunk in chunks:
+    size = num_places([chunk])
+    at, inside = jnp.clip(place, 0, size - 1), (0 <= place) & (place < size)
+
+    def write(cache, token, at=at, inside=inside):
+      if len(chunks) > 1:  # every chunk is written, all but one with what is there
+        token = jnp.where(inside, token, jax.lax.dynamic_slice_in_dim(cache, at, 1, axis=3))
+      return jax.lax.dynamic_update_slice_in_dim(cache, token, at, axis=3)
+
+    written.append(jax.tree.map(write, chunk, new))
+    place = place - size
+  return tuple(written)
 
 
 def run_decoding(
@@ -126,7 +176,7 @@ def run_decoding(
     consume: `(carry, hidden [A, R, D], index) -> (carry, next tokens [A, R], go_on)`; `go_on` is a
       bool scalar, False ends the decoding.
     num_steps: most tokens to read.
-    stages: number of chunks; more read fewer empty places and compile longer. None: one for each 10
+    stages: number of loops; more read fewer empty places and compile longer. None: one for each 10
       steps, at most 5, and fewer for models of more than 6 layers. Results do not depend on it
       beyond rounding.
     constrain: applied to the empty chunks, e.g. a sharding constraint on [A, R, N, C, H].
@@ -139,26 +189,30 @@ def run_decoding(
     most = max(1, min(_MAX_STAGES, _MAX_LAYERS // decoder.num_layers))
     stages = min(-(-num_steps // _STAGE_STEPS), most)
   ends = sorted({-(-num_steps * (i + 1) // stages) for i in range(stages)} - {0})
-  dtype = cache_dtype(decoder.dtype, platform or jax.default_backend())
+  platform = platform or jax.default_backend()
+  dtype = cache_dtype(decoder.dtype, platform)
   begin, state, filled = 0, (jnp.int32(0), first, jnp.bool_(True), carry), ()
 
   def body(begin, filled, loop):
-    (index, tokens, _, carry), chunk = loop
-    hidden, new = decoder.step(weights, prefix, filled, chunk, tokens, index)
+    (index, tokens, _, carry), chunks = loop
+    hidden, new = decoder.step(weights, prefix, filled, chunks, tokens, index)
     carry, tokens, go_on = consume(carry, hidden, index)
-    # No token is below 0, which XLA does not know: so the chunk is written after all that reads it,
+    # No token is below 0, which XLA does not know: so a chunk is written after all that reads it,
     # and therefore in place. Without this XLA copies it twice a step.
-    chunk = write_place(chunk, new, index - begin + (tokens.min() < 0))
-    return (index + 1, tokens, go_on, carry), chunk
+    chunks = write_place(chunks, new, index - begin + (tokens.min() < 0))
+    return (index + 1, tokens, go_on, carry), chunks
+
+  def empty(places):
+    shape = (*first.shape, decoder.num_heads, places, decoder.head_dim)
+    return Chunk(*[(constrain(jnp.zeros(shape, dtype)),) * decoder.num_layers] * 2)
 
   for end in ends:
-    shape = (*first.shape, decoder.num_heads, end - begin, decoder.head_dim)
-    empty = constrain(jnp.zeros(shape, dtype))
-    chunk = Chunk(*[(empty,) * decoder.num_layers] * 2)
-    state, chunk = jax.lax.while_loop(
+    most = _CHUNK_PLACES if platform == 'cpu' else end - begin
+    chunks = tuple(empty(min(most, end - at)) for at in range(begin, end, most))
+    state, chunks = jax.lax.while_loop(
       lambda loop, end=end: (loop[0][0] < end) & loop[0][2],
-      functools.partial(body, begin, filled), (state, chunk))
-    begin, filled = end, (*filled, chunk)
+      functools.partial(body, begin, filled), (state, chunks))
+    begin, filled = end, (*filled, *chunks)
   return state[3]
 
 

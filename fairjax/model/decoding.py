@@ -9,7 +9,7 @@ prefix of Q tokens costs two matrix products of D by N Q. The relative keys of a
 multiplied with W_q beforehand as well.
 
 Keys and values of the new tokens lie in the chunks of `decode_loop`. A token's own key and value
-are columns of their own, so that the chunk is written after everything that reads it.
+are columns of their own, so that a chunk is written after everything that reads it.
 
 Prefixes are padded on the left: the next token then has the same distance to the last prefix token
 in every row.
@@ -22,6 +22,7 @@ a chunk, L layers, N heads, H head width, D model width, F feed-forward width, V
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
 from fairjax.model.attention import sinusoids
-from fairjax.model.decode_loop import Chunk, Decoder
+from fairjax.model.decode_loop import Chunk, Decoder, in_order, num_places, unless_empty
 from fairjax.model.softmax import all_logits, embed_tokens, parameter_table
 
 _LAYER_NORM_EPS = 1e-5
@@ -106,9 +107,9 @@ class TransformerXLDecoder(Decoder):
     prefix = prefill(weights, self.config, tokens, lengths)
     return prefix, prefix.hidden
 
-  def step(self, weights, prefix, filled, chunk, tokens, index):
+  def step(self, weights, prefix, filled, unfilled, tokens, index):
     """See `decode_step`."""
-    return decode_step(weights, self.config, prefix, filled, chunk, tokens, index=index)
+    return decode_step(weights, self.config, prefix, filled, unfilled, tokens, index=index)
 
   def logits(self, weights, hidden):
     """See `compute_logits`."""
@@ -210,8 +211,8 @@ def prefill(
 
 
 def decode_step(
-  weights: Weights, config: ModelConfig, prefix: Prefix, filled: Sequence[Chunk], chunk: Chunk,
-  tokens: Int[Array, 'A R'], *, index: Int[Array, ''] | int,
+  weights: Weights, config: ModelConfig, prefix: Prefix, filled: Sequence[Chunk],
+  unfilled: Sequence[Chunk], tokens: Int[Array, 'A R'], *, index: Int[Array, ''] | int,
 ) -> tuple[Float[Array, 'A R D'], Chunk]:
   """Reads one new token of every sample.
 
@@ -220,22 +221,24 @@ def decode_step(
     config: the model.
     prefix: of `prefill`.
     filled: chunks of the first new tokens, without an empty place.
-    chunk: of the new tokens behind those and before this one; later places hold anything finite.
-      Its dtype, the model's or a wider one, is that of attention to the new tokens.
+    unfilled: of the new tokens behind those and before this one; later places hold anything finite.
+      Their dtype, the model's or a wider one, is that of attention to the new tokens.
     tokens: `[A, R]` int.
-    index: number of new tokens before this one, among the places of `chunk`.
+    index: number of new tokens before this one, among the places of `unfilled`.
 
   Returns:
     Input of the softmax, `[A, R, D]`, and a chunk of one place with this token.
   """
   size = prefix.layers[0].bias.shape[-1]
-  before = sum(c.keys[0].shape[3] for c in filled)
-  places = before + chunk.keys[0].shape[3]
+  chunks = in_order(filled, unfilled, index)
+  places = num_places([chunk for _, chunk in chunks])
   distance = size + index - jnp.arange(size + places)
   seen = (distance > 0) & (distance < attention_window(config))
 
   x = embed_tokens(weights.softmax, config, tokens)
-  cache = chunk.keys[0].dtype
+  cache = unfilled[0].keys[0].dtype
+  own_scores = functools.partial(jnp.einsum, 'arnh,arnch->arnc')
+  own_mixed = functools.partial(jnp.einsum, 'arnc,arnch->arnh')
   keys, values = [], []
   for i, layer in enumerate(weights.layers):
     normed = _norm_input(layer, config, x)
@@ -253,9 +256,8 @@ def decode_step(
     bias = of_prefix.bias + relative_bias[None, :, :size]
     to_prefix += jnp.broadcast_to(bias[:, None], to_prefix.shape)
     content = _add(q, layer['content_bias'].astype(cache))
-    chunks = [(c.keys[i], c.values[i]) for c in (*filled, chunk)]
     to_own = jnp.concatenate(
-      [jnp.einsum('arnh,arnch->arnc', content, c) for c, _ in chunks], axis=-1)
+      [unless_empty(used, own_scores, content, chunk.keys[i]) for used, chunk in chunks], axis=-1)
     to_own += _add(
       jnp.einsum('ard,dnc->arnc', normed, relative[..., size:]), relative_bias[:, size:])
     to_self = _add(jnp.einsum('arnh,arnh->arn', content, k)
@@ -265,9 +267,9 @@ def decode_step(
 
     mixed = probability[..., -1:] * v
     end = size
-    for _, c in chunks:
-      begin, end = end, end + c.shape[3]
-      mixed += jnp.einsum('arnc,arnch->arnh', probability[..., begin:end], c)
+    for used, chunk in chunks:
+      begin, end = end, end + num_places([chunk])
+      mixed += unless_empty(used, own_mixed, probability[..., begin:end], chunk.values[i])
     x = _finish_layer(
       layer, config, x, jnp.tensordot(mixed.astype(x.dtype), layer['output'], 2)
       + jnp.einsum(

@@ -5,12 +5,13 @@ All samples of a prefix share its keys and values. Parameters are those of `name
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fairjax.model.decode_loop import Chunk, Decoder
+from fairjax.model.decode_loop import Chunk, Decoder, in_order, num_places, unless_empty
 from fairjax.pretrained.architecture import Architecture
 from fairjax.pretrained.models import (
   dense,
@@ -92,34 +93,35 @@ class GPT2Decoder(Decoder):
     prefix = Prefix(tuple(keys), tuple(values), valid, lengths)
     return prefix, self._final(weights, x[:, -1:])[:, 0]
 
-  def step(self, weights, prefix, filled, chunk, tokens, index):
+  def step(self, weights, prefix, filled, unfilled, tokens, index):
     """See `Decoder.step`."""
     table, size = weights['embeddings'], prefix.valid.shape[1]
-    before = sum(c.keys[0].shape[3] for c in filled)
-    places = before + chunk.keys[0].shape[3]
+    chunks = in_order(filled, unfilled, index)
+    places = num_places([chunk for _, chunk in chunks])
     own = jnp.broadcast_to((jnp.arange(places) < index)[None], (tokens.shape[0], places))
     seen = jnp.concatenate([prefix.valid, own, jnp.ones((tokens.shape[0], 1), bool)], axis=1)
     x = table['word'][tokens] + table['position'][prefix.lengths + index][:, None]
-    cache = chunk.keys[0].dtype
-    precision = precision_of(chunk.keys[0])
+    cache = unfilled[0].keys[0].dtype
+    product = functools.partial(jnp.einsum, precision=precision_of(unfilled[0].keys[0]))
+    own_scores = functools.partial(product, 'arnh,arnch->arnc')
+    own_mixed = functools.partial(product, 'arnc,arnch->arnh')
     keys, values = [], []
     for i, w in enumerate(weights['layers']):
       q, k, v = (y.astype(cache) for y in self._project(x, w))
       of_prefix = [y[i].astype(cache) for y in (prefix.keys, prefix.values)]
-      chunks = [(c.keys[i], c.values[i]) for c in (*filled, chunk)]
       scores = jnp.concatenate(
-        [jnp.einsum('arnh,anqh->arnq', q, of_prefix[0], precision=precision)]
-        + [jnp.einsum('arnh,arnch->arnc', q, c, precision=precision) for c, _ in chunks]
-        + [jnp.einsum('arnh,arnh->arn', q, k, precision=precision)[..., None]], axis=-1)
+        [product('arnh,anqh->arnq', q, of_prefix[0])]
+        + [unless_empty(used, own_scores, q, chunk.keys[i]) for used, chunk in chunks]
+        + [product('arnh,arnh->arn', q, k)[..., None]], axis=-1)
       scores = wide(scores)
       shares = _softmax(
         jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min), cache)
-      mixed = shares[..., -1:] * v + jnp.einsum(
-        'arnq,anqh->arnh', shares[..., :size], of_prefix[1], precision=precision)
+      mixed = shares[..., -1:] * v + product(
+        'arnq,anqh->arnh', shares[..., :size], of_prefix[1])
       end = size
-      for _, c in chunks:
-        begin, end = end, end + c.shape[3]
-        mixed += jnp.einsum('arnc,arnch->arnh', shares[..., begin:end], c, precision=precision)
+      for used, chunk in chunks:
+        begin, end = end, end + num_places([chunk])
+        mixed += unless_empty(used, own_mixed, shares[..., begin:end], chunk.values[i])
       x = self._finish(x, w, mixed.astype(x.dtype))
       keys.append(k[:, :, :, None])
       values.append(v[:, :, :, None])
