@@ -137,12 +137,13 @@ def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
     shape = (values, rows, model.num_heads, config.sample.max_new_tokens, model.head_dim)
     cache = jax.ShapeDtypeStruct(shape, model.dtype, sharding=places)
     tokens = jax.ShapeDtypeStruct(shape[:2], jnp.int32, sharding=places)
-    step = jax.jit(functools.partial(_decode_once, config=model), donate_argnums=1)
+    step = jax.jit(functools.partial(_decode_once, config=model, mesh=mesh), donate_argnums=1)
     return step.lower, (
       arguments[0], Chunk(*[(cache,) * model.num_layers] * 2), tokens, *arguments[1:],
       array(jnp.int32))
+  sample = sampler.make_sampler(sampler.platform_of(mesh))
   lower = functools.partial(
-    sampler._sample.lower, decoder=decoding.TransformerXLDecoder(model),
+    sample.lower, decoder=decoding.TransformerXLDecoder(model),
     max_new_tokens=config.sample.max_new_tokens, eos_id=1, stop_ids=(), coupled=True,
     mesh=mesh)  # a single device has one too: it is not the device of this process
   return lower, (*arguments[:3], array(jnp.uint32, values), *arguments[3:])
@@ -170,15 +171,26 @@ def samples_whole(config: Config) -> bool:
 
 def _decode_once(
   params, chunk, tokens, prefixes, lengths, samples, seed, template, temperature, index, *, config,
+  mesh,
 ):
   """Reads the prefixes and one new token of every sample, and draws the next one."""
   size = prefixes.shape[1] + chunk.keys[0].shape[3]
   weights = decoding.prepare_weights(params, config, num_distances=size)
-  prefix = decoding.prefill(weights, config, prefixes, lengths)
-  hidden, new = decoding.decode_step(weights, config, prefix, (), [chunk], tokens, index=index)
-  chunk, = write_place([chunk], new, index)
-  logits = decoding.compute_logits(weights, config, hidden) / temperature
-  keys = noise.fold_in(noise.stream_key(seed, template, coupled=True), samples[None])
-  keys = noise.fold_in(keys, jnp.full(keys[0].shape, index, jnp.uint32))
-  gumbel = noise.gumbel(keys, size=config.vocab_size)
-  return chunk, sampler.argmax(logits + jnp.broadcast_to(gumbel, logits.shape))
+
+  def on_device(chunk, tokens, samples, whole):
+    weights, prefixes, lengths, seed, template, temperature, index = whole
+    prefix = decoding.prefill(weights, config, prefixes, lengths)
+    hidden, new = decoding.decode_step(weights, config, prefix, (), [chunk], tokens, index=index)
+    chunk, = write_place([chunk], new, index)
+    logits = decoding.TransformerXLDecoder(config).logits(weights, hidden) / temperature
+    keys = noise.fold_in(noise.stream_key(seed, template, coupled=True), samples[None])
+    keys = noise.fold_in(keys, jnp.full(keys[0].shape, index, jnp.uint32))
+    gumbel = noise.gumbel(keys, size=config.vocab_size)
+    return chunk, sampler.argmax(logits + jnp.broadcast_to(gumbel, logits.shape))
+
+  # As the sampler: each device has all weights and draws its samples by itself.
+  places = PartitionSpec(None, mesh.axis_names)
+  return jax.shard_map(
+    on_device, mesh=mesh, check_vma=False, out_specs=places,
+    in_specs=(places, places, PartitionSpec(mesh.axis_names), PartitionSpec()))(
+      chunk, tokens, samples, (weights, prefixes, lengths, seed, template, temperature, index))

@@ -31,9 +31,11 @@ _FOLDS = 32
 # Bytes of scores that exist at a time, by platform, and of those that tokens are drawn from at a
 # time: on CPU the latter stay in the cache of a core.
 _SCORED_BYTES = {'cpu': 2 ** 24, 'tpu': 2 ** 28, 'gpu': 2 ** 28}
-_DRAWN_BYTES = {'cpu': 2 ** 22, 'tpu': 2 ** 28, 'gpu': 2 ** 28}
+_DRAWN_BYTES = {'cpu': 2 ** 21, 'tpu': 2 ** 28, 'gpu': 2 ** 28}
 # Scoring reads the whole table of the softmax: with fewer rows that takes longer than the products.
 _SCORED_ROWS = 512
+# XLA's own vectors on CPU, which are half of what the CPU has otherwise.
+_CPU_OPTIONS = {'xla_cpu_prefer_vector_width': 512}
 
 
 def sample_continuations(
@@ -109,7 +111,7 @@ def sample_continuations(
     batch = np.array(samples[start:start + batch_size], np.uint32)
     needed = len(batch)
     batch = np.pad(batch, (0, batch_size - needed), mode='edge')
-    tokens, sizes = _sample(
+    tokens, sizes = make_sampler(platform_of(mesh))(
       params, padded, lengths, values, batch, noise.seed_words(seed), np.uint32(template),
       np.float32(temperature), decoder=decoder, max_new_tokens=max_new_tokens, eos_id=eos_id,
       stop_ids=tuple(sorted(set(stop_ids))), coupled=coupled, mesh=mesh)
@@ -120,18 +122,42 @@ def sample_continuations(
   return tuple(np.concatenate(parts, axis=1) for parts in zip(*results, strict=True))
 
 
-@functools.partial(
-  jax.jit,
-  static_argnames=('decoder', 'max_new_tokens', 'eos_id', 'stop_ids', 'coupled', 'mesh'))
+@functools.cache
+def make_sampler(platform: str) -> Any:
+  """The jitted `_sample` for 'cpu', 'gpu' or 'tpu'; compiled programs are kept by it."""
+  return jax.jit(
+    _sample, compiler_options=_CPU_OPTIONS if platform == 'cpu' else None,
+    static_argnames=('decoder', 'max_new_tokens', 'eos_id', 'stop_ids', 'coupled', 'mesh'))
+
+
 def _sample(
   params, prefixes, prefix_lengths, values, samples, seed, template, temperature, *,
   decoder, max_new_tokens, eos_id, stop_ids, coupled, mesh,
 ):
   """Tokens [A, R, max_new_tokens] and lengths [A, R] of one batch."""
   weights = decoder.prepare(params, num_positions=prefixes.shape[1] + max_new_tokens)
+  sample = functools.partial(
+    _sample_on_device, decoder=decoder, max_new_tokens=max_new_tokens, eos_id=eos_id,
+    stop_ids=stop_ids, coupled=coupled, platform=platform_of(mesh))
+  arguments = weights, prefixes, prefix_lengths, values, seed, template, temperature
+  if mesh is None:
+    return sample(samples, *arguments)
+  # Each device draws its samples by itself: their number of steps may differ, and none waits.
+  whole, split = PartitionSpec(), PartitionSpec(None, mesh.axis_names)
+  tokens, lengths = jax.shard_map(
+    lambda samples, arguments: sample(samples, *arguments), mesh=mesh, check_vma=False,
+    in_specs=(PartitionSpec(mesh.axis_names), whole), out_specs=split)(samples, arguments)
+  # For all processes to read.
+  return jax.lax.with_sharding_constraint((tokens, lengths), NamedSharding(mesh, whole))
+
+
+def _sample_on_device(
+  samples, weights, prefixes, prefix_lengths, values, seed, template, temperature, *,
+  decoder, max_new_tokens, eos_id, stop_ids, coupled, platform,
+):
+  """`_sample` for the samples of one device, with the weights of `decoder.prepare`."""
   prefix, last = decoder.prefill(weights, prefixes, prefix_lengths)
   num_values, num_samples = prefixes.shape[0], samples.shape[0]
-  split = functools.partial(_split, mesh=mesh)
 
   # [1, R] keys for all values, or [A, R].
   keys = noise.fold_in(noise.stream_key(seed, template, coupled=coupled), samples[None])
@@ -139,20 +165,21 @@ def _sample(
     keys = [jnp.broadcast_to(k, (num_values, num_samples)) for k in keys]
     keys = noise.fold_in(tuple(keys), jnp.broadcast_to(values[:, None], keys[0].shape))
 
-  def choose(logits, *position_keys):
-    """Next tokens [A, r] from logits [A, r or 1, V] and keys [A or 1, r]."""
-    logits = logits / temperature
+  def choose(bias, scores, *position_keys):
+    """Next tokens [A, r] from scores [A, r or 1, V], bias [V] and keys [A or 1, r]."""
+    logits = (scores if bias is None else scores + bias[None, None]) / temperature
     if not coupled:
       return noise.choose(position_keys, logits)
     gumbel = noise.gumbel(position_keys, size=decoder.vocab_size)
     shape = (num_values, *gumbel.shape[1:])
     return argmax(jnp.broadcast_to(logits, shape) + jnp.broadcast_to(gumbel, shape))
 
-  scored, drawn = count_blocks(num_samples, num_values, decoder.vocab_size, mesh)
+  scored, drawn = count_blocks(num_samples, num_values, decoder.vocab_size, platform)
 
   def score_and_choose(hidden, *position_keys):
     """Next tokens [A, r] of hidden states [A, r or 1, D]."""
-    return _by_blocks(choose, drawn, decoder.logits(weights, hidden), *position_keys)
+    scores, bias = decoder.scores(weights, hidden)
+    return _by_blocks(functools.partial(choose, bias), drawn, scores, *position_keys)
 
   def draw(tokens, lengths, done, hidden, position):
     """Draws the token at `position` for rows that have not ended."""
@@ -162,7 +189,7 @@ def _sample(
     lengths = jnp.where(done | (token == eos_id), lengths, position + 1)
     for stop in (eos_id, *stop_ids):
       done |= token == stop
-    return tokens, lengths, split(done), token
+    return tokens, lengths, done, token
 
   def consume(carry, hidden, index):
     *carry, token = draw(*carry, hidden, index + 1)
@@ -171,44 +198,39 @@ def _sample(
   shape = (num_values, num_samples)
   start = (jnp.full((*shape, max_new_tokens), PAD_ID, jnp.int32), jnp.zeros(shape, jnp.int32),
            jnp.zeros(shape, bool))
-  *carry, token = draw(*map(split, start), last[:, None], jnp.int32(0))
+  *carry, token = draw(*start, last[:, None], jnp.int32(0))
   tokens, lengths, _ = run_decoding(
     decoder, weights, prefix, token, tuple(carry), consume, num_steps=max_new_tokens - 1,
-    constrain=split, platform=_platform(mesh))
-  if mesh is not None:  # for all processes to read
-    whole = NamedSharding(mesh, PartitionSpec())
-    tokens, lengths = (jax.lax.with_sharding_constraint(x, whole) for x in (tokens, lengths))
+    platform=platform)
   return tokens, lengths
 
 
 def count_blocks(
-  num_samples: int, num_values: int, vocab_size: int, mesh: Mesh | None
+  num_samples: int, num_values: int, vocab_size: int, platform: str
 ) -> tuple[int, int]:
   """Numbers of equal blocks: of the samples, for their scores, and of each of those, for the draw.
 
   Scores of all samples are R A V numbers; only those of a block exist at a time.
 
   Args:
-    num_samples: R, on all devices together.
+    num_samples: R, on one device.
     num_values: A.
     vocab_size: V.
-    mesh: devices that the samples are split over; None: one.
+    platform: 'cpu', 'gpu' or 'tpu'.
 
   Returns:
-    Blocks of a device's samples, and blocks of each of those.
+    Blocks of the samples, and blocks of each of those.
 
-  >>> count_blocks(1000, 1, 8192, None) if jax.default_backend() == 'cpu' else (2, 4)
-  (2, 4)
+  >>> count_blocks(1000, 1, 8192, 'cpu')
+  (2, 10)
   """
-  platform = _platform(mesh)
-  per_device = num_samples // (1 if mesh is None else mesh.size)
   most = [limits.get(platform, limits['tpu']) // (4 * vocab_size * num_values)
           for limits in (_SCORED_BYTES, _DRAWN_BYTES)]
-  scored = _divisor(per_device, max(most[0], _SCORED_ROWS // num_values))
-  return scored, _divisor(per_device // scored, most[1])
+  scored = _divisor(num_samples, max(most[0], _SCORED_ROWS // num_values))
+  return scored, _divisor(num_samples // scored, most[1])
 
 
-def _platform(mesh):
+def platform_of(mesh: Mesh | None) -> str:
   """'cpu', 'gpu' or 'tpu': of the devices that will run, which may not be there yet."""
   return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
 
@@ -225,15 +247,12 @@ def _by_blocks(function, blocks, *arrays):
   size = max(a.shape[1] for a in arrays)
 
   def part(a, i):
-    # Every block takes its share of each device's samples: i, i + blocks, ...
     if a.shape[1] == 1:
       return a
-    a = a.reshape(a.shape[0], size // blocks, blocks, *a.shape[2:])
-    return jax.lax.dynamic_index_in_dim(a, i, axis=2, keepdims=False)
+    return jax.lax.dynamic_slice_in_dim(a, i * (size // blocks), size // blocks, axis=1)
 
   out = jax.lax.map(lambda i: function(*(part(a, i) for a in arrays)), jnp.arange(blocks))
-  out = jnp.moveaxis(out, 0, 2)
-  return out.reshape(out.shape[0], size)
+  return out.swapaxes(0, 1).reshape(-1, size)
 
 
 def argmax(scores: Float[Array, '*S V']) -> Int[Array, '*S']:
@@ -258,11 +277,3 @@ def argmax(scores: Float[Array, '*S V']) -> Int[Array, '*S']:
   index = fold + jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), fold.shape)
   top = best.max(axis=-1, keepdims=True)
   return jnp.where(best == top, index, size).min(axis=-1)
-
-
-def _split(x, *, mesh):
-  """Splits the samples, axis 1, over all devices of the mesh."""
-  if mesh is None:
-    return x
-  spec = PartitionSpec(None, mesh.axis_names)
-  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))

@@ -83,8 +83,15 @@ class Decoder(abc.ABC):
     """
 
   @abc.abstractmethod
+  def scores(
+    self, weights: Any, hidden: Float[Array, '*S D']
+  ) -> tuple[Float[Array, '*S V'], Float[Array, 'V'] | None]:
+    """Logits, float32 or wider, but for what is still to be added to each word: no copy for it."""
+
   def logits(self, weights: Any, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
     """Logits, float32 or wider."""
+    scores, bias = self.scores(weights, hidden)
+    return scores if bias is None else scores + bias[(None,) * (scores.ndim - 1)]
 
 
 def cache_dtype(dtype: str, platform: str) -> jnp.dtype:
@@ -131,11 +138,15 @@ def num_places(chunks: Sequence[Chunk]) -> int:
 
 
 def unless_empty(
-  used: Bool[Array, ''] | None, function: Callable[..., Array], *arrays: Array
+  used: Bool[Array, ''] | None, function: Callable[..., Array], *arrays: Array,
+  onto: Array | None = None,
 ) -> Array:
-  """`function(*arrays)`; where `used` is false, zeros, and nothing is read."""
+  """`function(*arrays)`; where `used` is false, zeros, and nothing is read; added to `onto`."""
   if used is None:
-    return function(*arrays)
+    return function(*arrays) if onto is None else onto + function(*arrays)
+  if onto is not None:
+    return jax.lax.cond(
+      used, lambda onto, *arrays: onto + function(*arrays), lambda onto, *_: onto, onto, *arrays)
   out = jax.eval_shape(function, *arrays)
   return jax.lax.cond(used, function, lambda *_: jnp.zeros(out.shape, out.dtype), *arrays)
 
@@ -162,8 +173,7 @@ def write_place(
 def run_decoding(
   decoder: Decoder, weights: Any, prefix: Any, first: Int[Array, 'A R'], carry: Any,
   consume: Callable[[Any, Array, Array], tuple[Any, Array, Array]], *,
-  num_steps: int, stages: int | None = None, constrain: Callable[[Array], Array] = lambda x: x,
-  platform: str | None = None,
+  num_steps: int, stages: int | None = None, platform: str | None = None,
 ) -> Any:
   """Reads up to `num_steps` new tokens; call it under `jax.jit`.
 
@@ -179,7 +189,6 @@ def run_decoding(
     stages: number of loops; more read fewer empty places and compile longer. None: one for each 10
       steps, at most 5, and fewer for models of more than 6 layers. Results do not depend on it
       beyond rounding.
-    constrain: applied to the empty chunks, e.g. a sharding constraint on [A, R, N, C, H].
     platform: that runs it, 'cpu' or another; None: JAX's default.
 
   Returns:
@@ -204,7 +213,7 @@ def run_decoding(
 
   def empty(places):
     shape = (*first.shape, decoder.num_heads, places, decoder.head_dim)
-    return Chunk(*[(constrain(jnp.zeros(shape, dtype)),) * decoder.num_layers] * 2)
+    return Chunk(*[(jnp.zeros(shape, dtype),) * decoder.num_layers] * 2)
 
   for end in ends:
     most = _CHUNK_PLACES if platform == 'cpu' else end - begin

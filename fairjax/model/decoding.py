@@ -34,7 +34,7 @@ from jaxtyping import Array, Float, Int
 from fairjax.config import ModelConfig
 from fairjax.model.attention import sinusoids
 from fairjax.model.decode_loop import Chunk, Decoder, in_order, num_places, unless_empty
-from fairjax.model.softmax import all_logits, embed_tokens, parameter_table
+from fairjax.model.softmax import embed_tokens, parameter_table, word_scores
 
 _LAYER_NORM_EPS = 1e-5
 
@@ -111,9 +111,9 @@ class TransformerXLDecoder(Decoder):
     """See `decode_step`."""
     return decode_step(weights, self.config, prefix, filled, unfilled, tokens, index=index)
 
-  def logits(self, weights, hidden):
-    """See `compute_logits`."""
-    return compute_logits(weights, self.config, hidden)
+  def scores(self, weights, hidden):
+    """See `softmax.word_scores`."""
+    return word_scores(weights.softmax, self.config, hidden)
 
 
 def attention_window(config: ModelConfig) -> int:
@@ -158,13 +158,6 @@ def prepare_weights(
   softmax = {name: params[name] if 'bias' in name else params[name].astype(dtype)
              for name in parameter_table(config)}
   return Weights(softmax, tuple(layers), final_norm)
-
-
-def compute_logits(
-  weights: Weights, config: ModelConfig, hidden: Float[Array, '*S D']
-) -> Float[Array, '*S V']:
-  """Logits, or log-probabilities of an adaptive softmax; float32 (float64 for float64 weights)."""
-  return all_logits(weights.softmax, config, hidden)
 
 
 def prefill(
@@ -269,7 +262,8 @@ def decode_step(
     end = size
     for used, chunk in chunks:
       begin, end = end, end + num_places([chunk])
-      mixed += unless_empty(used, own_mixed, probability[..., begin:end], chunk.values[i])
+      mixed = unless_empty(
+        used, own_mixed, probability[..., begin:end], chunk.values[i], onto=mixed)
     x = _finish_layer(
       layer, config, x, jnp.tensordot(mixed.astype(x.dtype), layer['output'], 2)
       + jnp.einsum(

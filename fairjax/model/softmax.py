@@ -160,27 +160,41 @@ def all_logits(
     `[..., V]` float32 (float64 for a float64 model): logits of a plain softmax, log-probabilities
     of an adaptive one.
   """
+  scores, bias = word_scores(params, config, hidden)
+  return scores if bias is None else scores + bias[(None,) * (hidden.ndim - 1)]
+
+
+def word_scores(
+  params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, '*S D']
+) -> tuple[Float[Array, '*S V'], Float[Array, 'V'] | None]:
+  """`all_logits` before the bias of each word is added, and that bias, if there is one."""
   clusters = vocabulary_clusters(config)
+  if len(clusters) == 1:
+    return _unbiased_logits(params, config, clusters[0], hidden)
   head, *tails = (cluster_logits(params, config, cluster, hidden) for cluster in clusters)
-  if not tails:
-    return head
   gates = tail_logits(params, config, hidden)
   head = jax.nn.log_softmax(jnp.concatenate([head, gates], axis=-1), axis=-1)
   parts = [head[..., :clusters[0].size]]
   for i, tail in enumerate(tails):
     gate = head[..., clusters[0].size + i]
     parts.append(gate[..., None] + jax.nn.log_softmax(tail, axis=-1))
-  return jnp.concatenate(parts, axis=-1)
+  return jnp.concatenate(parts, axis=-1), None
 
 
 def cluster_logits(params, config, cluster: Cluster, hidden: Array) -> Array:
   """Scores [..., size] of one cluster's words."""
+  scores, bias = _unbiased_logits(params, config, cluster, hidden)
+  return scores + bias[(None,) * (hidden.ndim - 1)]
+
+
+def _unbiased_logits(params, config, cluster, hidden):
+  """Scores [..., size] of one cluster's words without their bias, and that, [size]."""
   wide = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
   hidden = project(hidden.astype(config.dtype), softmax_projection(params, cluster))
   table = params[f'embedding{cluster.suffix}'].astype(config.dtype)
   bias = params[f'softmax_bias{cluster.suffix}'].astype(wide)
   scores = jnp.einsum('...e,ve->...v', hidden, table, preferred_element_type=wide)
-  return (scores + bias[(None,) * (hidden.ndim - 1)])[..., :cluster.size]
+  return scores[..., :cluster.size], bias[:cluster.size]
 
 
 def tail_logits(params, config, hidden: Array) -> Array:

@@ -67,8 +67,9 @@ class GPT2Decoder(Decoder):
     """The parameters, with the layers apart: their loop is unrolled."""
     layers = [jax.tree.map(lambda a, i=i: a[i], params['layers']) for i in range(self.num_layers)]
     weights = {**params, 'layers': layers}
-    if self.dtype == 'bfloat16':  # whose products on CPU would turn the table over in every step
-      weights['output_kernel'] = output_table(params).T
+    if self.dtype == 'bfloat16':  # whose product on CPU takes a fifth less time by output
+      for layer in layers:
+        layer['ff_out_rows'] = layer.pop('ff_out_kernel').T
     return weights
 
   def prefill(self, weights, tokens, lengths):
@@ -121,17 +122,20 @@ class GPT2Decoder(Decoder):
       end = size
       for used, chunk in chunks:
         begin, end = end, end + num_places([chunk])
-        mixed += unless_empty(used, own_mixed, shares[..., begin:end], chunk.values[i])
+        mixed = unless_empty(used, own_mixed, shares[..., begin:end], chunk.values[i], onto=mixed)
       x = self._finish(x, w, mixed.astype(x.dtype))
       keys.append(k[:, :, :, None])
       values.append(v[:, :, :, None])
     return self._final(weights, x), Chunk(tuple(keys), tuple(values))
 
-  def logits(self, weights, hidden):
-    """Logits, `[..., V]`, with the sums of bfloat16 as they are: float32."""
-    kernel = weights['output_kernel'] if 'output_kernel' in weights else output_table(weights).T
-    return jnp.matmul(hidden, kernel, precision=precision_of(hidden),
-                      preferred_element_type=jnp.promote_types(hidden.dtype, jnp.float32))
+  def scores(self, weights, hidden):
+    """Logits, `[..., V]`, with the sums of bfloat16 as they are: float32; no bias."""
+    # Two axes: of more XLA's product of bfloat16 on CPU turns the table over in every step.
+    scores = jnp.einsum(
+      'rd,vd->rv', hidden.reshape(-1, hidden.shape[-1]), output_table(weights),
+      precision=precision_of(hidden),
+      preferred_element_type=jnp.promote_types(hidden.dtype, jnp.float32))
+    return scores.reshape(*hidden.shape[:-1], -1), None
 
   def _project(self, x, w):
     """Queries (scaled), keys and values, [A, T, N, H] each."""

@@ -289,20 +289,28 @@ def _attend(q, k, v, arch: Architecture, seen, key) -> Array:
 def feed_forward(x, w, arch: Architecture) -> Array:
   """The feed-forward block of one layer: `[B, T, D]` to `[B, T, D]`."""
   inner = dense(x, w['ff_in_kernel'], w['ff_in_bias'], _ACTIVATIONS[arch.activation])
+  if 'ff_out_rows' in w:
+    return dense(inner, w['ff_out_rows'], w['ff_out_bias'], by_output=True)
   return dense(inner, w['ff_out_kernel'], w['ff_out_bias'])
 
 
-def dense(x, kernel, bias=None, activation=_same) -> Array:
-  """`[B, T, in]` to `[B, T, out]`, in the dtype of x."""
+def dense(x, kernel, bias=None, activation=_same, *, by_output: bool = False) -> Array:
+  """`[B, T, in]` to `[B, T, out]`, in the dtype of x; with `by_output` the kernel is [out, in]."""
   def finish(product):
+    product = product.reshape(*x.shape[:-1], -1)
     return activation(product if bias is None else product + bias[None, None].astype(product.dtype))
 
+  def multiply(x, kernel, **options):
+    if not by_output:
+      return jnp.matmul(x, kernel, **options)
+    # XLA turns the kernel over in every product of more than two axes.
+    return jnp.einsum('ri,oi->ro', x.reshape(-1, x.shape[-1]), kernel, **options)
+
   def rounded_once(x, kernel):
-    product = jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
-    return finish(product).astype(x.dtype)
+    return finish(multiply(x, kernel, preferred_element_type=jnp.float32)).astype(x.dtype)
 
   def in_own_dtype(x, kernel):
-    return finish(jnp.matmul(x, kernel, precision=precision_of(x)))
+    return finish(multiply(x, kernel, precision=precision_of(x)))
 
   if x.dtype != jnp.bfloat16:
     return in_own_dtype(x, kernel)
