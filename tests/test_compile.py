@@ -125,7 +125,7 @@ def test_deep_samplers_are_compiled_for_one_token(monkeypatch):
 def test_samplers_are_those_of_the_slice_not_of_this_machine(devices, monkeypatch):
   """Keys and values of bfloat16 are float32 on CPU only."""
   from fairjax.generate import sampler
-  monkeypatch.setattr(sampler, '_platform', lambda mesh: 'cpu' if mesh is None else 'tpu')
+  monkeypatch.setattr(sampler, 'platform_of', lambda mesh: 'cpu' if mesh is None else 'tpu')
   config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, dtype='bfloat16'))
   program = lower_program(config, 'sample', jax.devices()[:devices]).lowered.as_text()
   model = config.model
