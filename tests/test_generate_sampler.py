@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 
 import flax.linen as nn
 import jax
@@ -142,6 +143,20 @@ def test_eight_devices_give_the_text_of_one(params):
   np.testing.assert_array_equal(tokens, split)
   np.testing.assert_array_equal(lengths, sizes)
   np.testing.assert_array_equal(tokens[:, :9], draw(params, samples=range(9), mesh=mesh)[0])
+
+
+def test_devices_do_not_wait_for_each_other(params):
+  """Nothing passes between devices before the finished samples are gathered."""
+  mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+  program = sampler.make_sampler('cpu').lower(
+    params, np.ones((3, 16), np.int32), np.full(3, 2, np.int32), np.arange(3, dtype=np.uint32),
+    np.arange(16, dtype=np.uint32), noise.seed_words(3), np.uint32(0), np.float32(1),
+    decoder=TransformerXLDecoder(CONFIG), max_new_tokens=5, eos_id=1, stop_ids=(), coupled=True,
+    mesh=mesh).compile().as_text()
+  names = re.findall(r' (all-\w+|collective-\w+|reduce-scatter|while)\(', program)
+  assert 'while' in names and set(names) - {'while'} == {'all-gather'}
+  computations = re.split(r'\n(?=(?:ENTRY )?%\S+ \()', program)
+  assert all(c.startswith('ENTRY') for c in computations if ' all-gather(' in c)
 
 
 @pytest.mark.parametrize('coupled', [True, False])

@@ -164,3 +164,57 @@ def test_decoding_ends_when_told_to():
   steps = decode_loop.run_decoding(
     TransformerXLDecoder(CONFIG), weights, prefix, tokens, jnp.int32(0), consume, num_steps=30)
   assert int(steps) == 11
+
+
+def chunks_of(*sizes, seed=0):
+  """Chunks of one layer, [1, 2, 3, C, 4], full of numbers."""
+  rng = np.random.default_rng(seed)
+  return [decode_loop.Chunk(*[(jnp.asarray(rng.normal(size=(1, 2, 3, size, 4))),)] * 2)
+          for size in sizes]
+
+
+def test_a_place_is_written_where_it_is_counted():
+  chunks, (new,) = chunks_of(3, 1, 2), chunks_of(1, seed=1)
+  before = np.concatenate([c.keys[0] for c in chunks], axis=3)
+  for place in range(6):
+    written = decode_loop.write_place(chunks, new, place)
+    assert [c.keys[0].shape[3] for c in written] == [3, 1, 2]
+    expected = before.copy()
+    expected[..., place, :] = new.keys[0][..., 0, :]
+    for half in range(2):
+      np.testing.assert_array_equal(
+        np.concatenate([c[half][0] for c in written], axis=3), expected)
+
+
+@pytest.mark.parametrize('index', range(9))
+def test_chunks_are_read_once_something_is_in_them(index):
+  """Numbers are read from a chunk with a token in it, and from the first one that fills."""
+  filled, unfilled = chunks_of(2), chunks_of(3, 3, 1)
+  found = decode_loop.in_order(filled, unfilled, index)
+  assert [id(chunk) for _, chunk in found] == [id(chunk) for chunk in (*filled, *unfilled)]
+  used = [flag is None or bool(flag) for flag, _ in found]
+  assert used == [True, True, index > 5, index > 8]
+  onto = jnp.ones((1, 2, 3))
+  for flag, chunk in found:
+    total = jax.jit(lambda flag, chunk=chunk: decode_loop.unless_empty(
+      flag, lambda keys: keys.sum((3, 4)), chunk.keys[0]))(flag)
+    whole = np.asarray(chunk.keys[0]).sum((3, 4)) if flag is None or flag else np.zeros((1, 2, 3))
+    np.testing.assert_allclose(total, whole, rtol=1e-6)
+    both = jax.jit(lambda flag, chunk=chunk: decode_loop.unless_empty(
+      flag, lambda keys: keys.sum((3, 4)), chunk.keys[0], onto=onto))(flag)
+    np.testing.assert_allclose(both, 1 + whole, rtol=1e-6)
+
+
+@pytest.mark.parametrize('places', [1, 2, 4, 30])
+@pytest.mark.parametrize('stages', [1, 3])
+def test_the_size_of_a_chunk_does_not_matter(places, stages, monkeypatch):
+  """Also where a chunk is not full at the end of its loop."""
+  with jax.enable_x64(True):
+    config = dataclasses.replace(CONFIG, dtype='float64')
+    params, texts = make_params(config), make_texts(new=12)
+    expected = recomputed_logits(params, config, *texts)
+    monkeypatch.setattr(decode_loop, '_CHUNK_PLACES', places)
+    found = jax.jit(
+      lambda params, *texts: decode_loop.continuation_logits(
+        TransformerXLDecoder(config), params, *texts, stages=stages))(params, *texts)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)

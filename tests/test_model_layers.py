@@ -178,7 +178,6 @@ def test_branches_keep_nothing_of_the_row_again(attention):
   assert 0 < more <= pieces, (more, pieces)
 
 
-
 def test_gradients_where_products_and_sums_go_to_libraries():
   """At the size of a small training, whose programs XLA hands to other code than those of tests."""
   b, t, k, p = 8, 64, 2, 4

@@ -127,7 +127,7 @@ def in_order(
   found: list[tuple[Bool[Array, ''] | None, Chunk]] = [(None, chunk) for chunk in filled]
   begin = num_places(filled)
   for number, chunk in enumerate(unfilled):
-    found.append((index > begin if number else None, chunk))
+    found.append((jnp.asarray(index) > begin if number else None, chunk))
     begin += num_places([chunk])
   return found
 
