@@ -192,7 +192,7 @@ def _unbiased_logits(params, config, cluster, hidden):
   wide = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
   hidden = project(hidden.astype(config.dtype), softmax_projection(params, cluster))
   table = params[f'embedding{cluster.suffix}'].astype(config.dtype)
-  bias = params[f'softmax_bias{cluster.suffix}'].astype(wide)
+  bias = jnp.asarray(params[f'softmax_bias{cluster.suffix}'], wide)
   scores = jnp.einsum('...e,ve->...v', hidden, table, preferred_element_type=wide)
   return scores[..., :cluster.size], bias[:cluster.size]
 
