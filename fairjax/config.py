@@ -105,7 +105,8 @@ class ModelConfig:
   # How attention is computed: auto (by device) | shift (whole scores) | blocks (of queries) |
   # heads (one at a time, for CPUs) | kernel (fused, for TPUs from v4 on). The values are the same.
   attention: str = 'auto'
-  attention_block: int = 512  # most queries in a block, of blocks and of the kernel
+  # most queries in a block, of blocks (which have a quarter of the segment at most) and the kernel
+  attention_block: int = 512
   init_std: float = 0.02  # standard deviation of the initial weights
   remat: str = 'none'  # none | dots (keep matmul outputs) | full
   scan_unroll: int = 1  # layers per iteration of the scan; num_layers unrolls it

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from fairjax.model.attention import attend, attention_keep, visible
 
-_GROUPS = 4  # blocks are scanned in so many groups; keys after a group are not computed
+_GROUPS = 4  # of blocks, each scanned; keys after a group are not computed. Also the fewest blocks
 
 
 def skew(scores: Float[Array, '*A C X'], *, width: int) -> Float[Array, '*A C W']:
@@ -53,7 +53,8 @@ def attention_in_blocks(
   """`relative_attention`, one block of queries at a time, recomputed in the backward pass.
 
   Blocks are scanned in at most four groups. A group sees the keys up to its own end: those after
-  it cost nothing. Temporary memory is that of `[N, B, block, S]` scores instead of `[N, B, T, S]`.
+  it cost nothing. Temporary memory is that of `[N, B, C, S]` scores instead of `[N, B, T, S]`,
+  C at most a quarter of T.
 
   Args:
     query: as `relative_attention`, and so are the others.
@@ -65,7 +66,8 @@ def attention_in_blocks(
     memory_length: `[B]`.
     seed: `[2]`; None: no dropout.
     rate: dropout rate behind `seed`.
-    block: C, most queries in a block; T need not be a multiple of it.
+    block: most queries in a block; it has at most a quarter of T in any case, and T need not be a
+      multiple of it.
 
   Returns:
     `[N, B, T, H]` in the dtype of `value`.
@@ -80,7 +82,7 @@ def _attention(
 ):
   """All groups."""
   num_queries, num_keys = query.shape[2], key.shape[2]
-  block = min(block, num_queries)
+  block = min(block, -(-num_queries // _GROUPS))
   num_blocks = -(-num_queries // block)
   per_group = -(-num_blocks // _GROUPS)
   excess = num_blocks * block - num_queries
