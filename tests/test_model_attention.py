@@ -1,10 +1,13 @@
 """Relative attention against loops over positions."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fairjax.model import attention
 from fairjax.model.attention import (
   attention_keep,
   drop,
@@ -13,7 +16,7 @@ from fairjax.model.attention import (
   shift_by,
   sinusoids,
 )
-from fairjax.model.attention_branch import branch_attention, rotated_scores
+from fairjax.model.attention_branch import branch_attention
 
 N, B, T, M, H, K, P = 2, 2, 5, 3, 4, 3, 2
 S = M + T
@@ -56,16 +59,37 @@ def test_relative_shift_is_a_gather_by_distance(memory_len):
       np.testing.assert_array_equal(shifted[:, :, t, j], scores[:, :, t, column].astype(np.float32))
 
 
+@pytest.mark.parametrize('of_tpus', [False, True])
+@pytest.mark.parametrize('columns', [4, 10, 30])
 @pytest.mark.parametrize('limit', [1, 2, 7, 8, 9])
-def test_shift_by_is_a_window_at_each_offset(limit):
-  scores, = _arrays((N, 3, 4, 10))
+def test_shift_by_is_a_window_at_each_offset(limit, columns, of_tpus, monkeypatch):
+  if of_tpus:
+    monkeypatch.setattr(attention, '_by_slices', functools.partial(
+      attention._by_selections, limit=limit))
+  width, (scores, cotangent) = 6, _arrays((N, 3, 4, columns), (N, 3, 4, 6))
   offsets = np.random.default_rng(1).integers(0, limit, (3, 4))
-  offsets[0, 0] = limit - 1
-  cut = shift_by(jnp.asarray(scores), jnp.asarray(offsets), width=6, limit=limit)
-  padded = np.pad(scores, [(0, 0)] * 3 + [(0, 10)]).astype(np.float32)
-  for a in range(3):
-    for b in range(4):
-      np.testing.assert_array_equal(cut[:, a, b], padded[:, a, b, offsets[a, b]:offsets[a, b] + 6])
+  offsets[0, 0], offsets[0, 1] = limit - 1, 0
+  cut, vjp = jax.vjp(
+    lambda x: shift_by(x, jnp.asarray(offsets), width=width, limit=limit), jnp.asarray(scores))
+  gradient, = vjp(jnp.asarray(cotangent, cut.dtype))
+  padded = np.pad(scores, [(0, 0)] * 3 + [(0, 20)]).astype(np.float32)
+  expected = np.zeros(padded.shape, np.float32)
+  for a, b in np.ndindex(3, 4):
+    window = slice(offsets[a, b], offsets[a, b] + width)
+    np.testing.assert_array_equal(cut[:, a, b], padded[:, a, b, window])
+    expected[:, a, b, window] = cotangent[:, a, b]
+  np.testing.assert_array_equal(gradient, expected[..., :columns])
+
+
+def test_shift_by_is_no_gather_on_tpus():
+  def gradient(x):
+    return jax.grad(lambda x: shift_by(
+      x, jnp.array([[1, 0]]), width=3, limit=2).sum())(x)
+
+  scores = jax.ShapeDtypeStruct((1, 1, 2, 4), jnp.float32)
+  for platform, gathers in (('tpu', False), ('cpu', True), ('cuda', True)):
+    program = jax.jit(gradient).trace(scores).lower(lowering_platforms=(platform,)).as_text()
+    assert ('gather' in program) == gathers and 'scatter' not in program
 
 
 def _main_inputs(dtype):
@@ -123,21 +147,6 @@ def test_branch_attention_equals_a_loop():
       values = np.concatenate([v[n, b, seen], ov[n, b, kk, :p + 1]])
       np.testing.assert_allclose(
         ours[n, b, kk, p], _softmax_average(scores, values)[0], rtol=0, atol=1e-12)
-
-
-def test_rotated_scores_are_those_of_the_distances():
-  with jax.enable_x64(True):
-    D, R = 6, S + P
-    query, weight = _arrays((N, B, K, H), (D, N, H))
-    table = sinusoids(num_distances=R, model_dim=D)
-    slots = np.array([[3, 8, 5], [9, 0, 7]])
-    ours = rotated_scores(
-      *map(jnp.asarray, (query, weight, table, slots)), num_keys=S)
-    for b, q in np.ndindex(B, K):
-      for j in range(min(slots[b, q] + 1, S)):
-        key = np.einsum('d,dnh->nh', table[R - 1 - (slots[b, q] - j)], weight)
-        expected = (query[:, b, q] * key).sum(-1)
-        np.testing.assert_allclose(ours[:, b, q, j], expected, rtol=0, atol=1e-12)
 
 
 def test_scores_are_normalised_in_float32_for_bfloat16():

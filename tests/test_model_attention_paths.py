@@ -88,8 +88,8 @@ def test_blocks_never_hold_the_whole_scores(rate):
 
 def test_blocks_are_a_quarter_of_the_segment_at_most():
   arrays, length = _arrays(64, 64, jnp.float32), jnp.array([64, 64], jnp.int32)
-  program = str(jax.make_jaxpr(
-    lambda a: _value_and_gradients(lambda *a: attention_in_blocks(*a, block=512), a, length))(arrays))
+  attention = lambda *a: attention_in_blocks(*a, block=512)  # noqa: E731
+  program = str(jax.make_jaxpr(lambda a: _value_and_gradients(attention, a, length))(arrays))
   assert f'f32[{N},{B},16,128]' in program and f'f32[{N},{B},64,' not in program.replace(
     f'f32[{N},{B},64,{H}]', '')
   # The first quarter sees the memory and itself: no key after it.

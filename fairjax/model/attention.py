@@ -72,8 +72,8 @@ def shift_by(
 ) -> Float[Array, 'N *Q W']:
   """Cuts the columns `offset .. offset + width - 1` out of every query's scores.
 
-  A chain of log2(limit) selections between an array and itself moved by a power of two. A gather
-  would do the same, but gathers and their scatter gradients are slow on accelerators.
+  On TPUs a chain of log2(limit) selections between an array and itself moved by a power of two,
+  elsewhere a gather of slices. The gradient is another such cut: no scatter.
 
   Args:
     scores: `[N, ..., C]` float; columns beyond C read as 0.
@@ -87,6 +87,35 @@ def shift_by(
   >>> shift_by(jnp.arange(4.0).reshape(1, 1, 4), jnp.array([1]), width=2, limit=2).tolist()
   [[[1.0, 2.0]]]
   """
+  columns = width + limit - 1
+  missing = max(columns - scores.shape[-1], 0)
+  scores = jnp.pad(scores, [(0, 0)] * (scores.ndim - 1) + [(0, missing)])[..., :columns]
+  return _cut(scores, offsets, width, limit)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _cut(scores, offsets, width, limit):
+  """`shift_by` for width + limit - 1 columns."""
+  return jax.lax.platform_dependent(
+    scores, offsets, tpu=functools.partial(_by_selections, width=width, limit=limit),
+    default=functools.partial(_by_slices, width=width))
+
+
+def _cut_forward(scores, offsets, width, limit):
+  return _cut(scores, offsets, width, limit), offsets
+
+
+def _cut_backward(width, limit, offsets, gradient):
+  # Column c of the scores went to column c - offset.
+  padded = jnp.pad(gradient, [(0, 0)] * (gradient.ndim - 1) + [(limit - 1,) * 2])
+  return _cut(padded, limit - 1 - offsets, width + limit - 1, limit), None
+
+
+_cut.defvjp(_cut_forward, _cut_backward)
+
+
+def _by_selections(scores, offsets, *, width, limit):
+  """`shift_by` for TPUs, which are slow at gathers."""
   bits = max(limit - 1, 0).bit_length()
   columns = width + 2 ** bits - 1
   padding = max(columns - scores.shape[-1], 0)
@@ -96,6 +125,14 @@ def shift_by(
     step = 2 ** bit
     scores = jnp.where(moved, scores[..., step:], scores[..., :-step])
   return scores
+
+
+def _by_slices(scores, offsets, *, width):
+  """`shift_by` for CPUs and GPUs: a slice of every query."""
+  cut = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=width, axis=1)
+  for _ in range(offsets.ndim):
+    cut = jax.vmap(cut, in_axes=(1, 0), out_axes=1)
+  return cut(scores, offsets)
 
 
 def drop(

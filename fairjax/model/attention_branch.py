@@ -17,14 +17,13 @@ def branch_attention(
   value: Float[Array, 'N B S H'],
   own_key: Float[Array, 'N B Q H'],
   own_value: Float[Array, 'N B Q H'],
-  relative: Float[Array, 'N L H'],
+  relative: Float[Array, 'N R H'],
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
   start: Int[Array, 'B K'],
   memory_length: Int[Array, 'B'],
   replaced: Int[Array, 'B K P'] | None = None,
   seed: UInt32[Array, '2'] | None = None,
-  rotation: tuple[Float[Array, 'D N H'], Float[Array, 'R D']] | None = None,
   *,
   segment_len: int,
   rate: float = 0.0,
@@ -39,17 +38,13 @@ def branch_attention(
     value: `[N, B, S, H]` of the row.
     own_key: `[N, B, Q, H]` projected pieces.
     own_value: `[N, B, Q, H]` projected pieces.
-    relative: `[N, L, H]` projected distances L - 1 down to 0: L = R = S + P, or with `rotation` at
-      least P, those between the pieces of a branch.
+    relative: `[N, R, H]` projected distances R - 1 down to 0, R = S + P.
     content_bias: `[N, H]`, u.
     position_bias: `[N, H]`, v.
     start: `[B, K]` int32 in [0, T), position in the segment of each branch's first piece.
     memory_length: `[B]` int32 in [0, M], the newest slots of the memory that are valid.
     replaced: `[B, K, P]` int32 in [0, T), the position whose dropout each piece takes over.
     seed: `[2]` of `attention_keep`, the segment's; None: no dropout.
-    rotation: W_r `[D, N, H]` and the embedded distances `[R, D]` that `relative` is the product
-      of, for `rotated_scores`; they must be the sinusoids themselves, without dropout or clamp.
-      None: a chain of selections instead, whose traffic on accelerators is larger.
     segment_len: T.
     rate: dropout rate behind `seed`.
 
@@ -62,22 +57,18 @@ def branch_attention(
   first = jnp.repeat(start, num_pieces, axis=1)
   with_content, with_position = (
     (query + bias[:, None, None, :]) * width ** -0.5 for bias in (content_bias, position_bias))
-  if rotation is None:
-    # Column c is the distance R - 1 - c, and key j of the row is i + M - j away from a query at
-    # position i: column j + (T + P - 1 - i).
-    to_row = shift_by(
-      jnp.einsum('nbqh,nrh->nbqr', with_position, relative),
-      segment_len - 1 - first + (num_pieces - piece)[None], width=num_keys,
-      limit=segment_len + num_pieces)
-  else:
-    slots = num_keys - segment_len + first + piece[None]
-    to_row = rotated_scores(with_position, *rotation, slots, num_keys=num_keys)
+  # Column c is the distance R - 1 - c, and key j of the row is i + M - j away from a query at
+  # position i: column j + (T + P - 1 - i).
+  by_distance = jnp.einsum('nbqh,nrh->nbqr', with_position, relative)
+  to_row = shift_by(
+    by_distance, segment_len - 1 - first + (num_pieces - piece)[None], width=num_keys,
+    limit=segment_len + num_pieces)
   to_row += jnp.einsum('nbqh,nbsh->nbqs', with_content, key)
   back = piece[:, None] - piece[None, :]
-  by_distance = jnp.einsum('nbqh,nrh->nbqr', with_position, relative[:, -num_pieces:])
   chosen = back[:, :, None] == num_pieces - 1 - np.arange(num_pieces)
-  to_own = jnp.einsum('nbqr,qxr->nbqx', by_distance, jnp.asarray(chosen, by_distance.dtype),
-                      precision=jax.lax.Precision.HIGHEST)
+  to_own = jnp.einsum(
+    'nbqr,qxr->nbqx', by_distance[..., -num_pieces:], jnp.asarray(chosen, by_distance.dtype),
+    precision=jax.lax.Precision.HIGHEST)
   to_own += jnp.einsum('nbqh,nbxh->nbqx', with_content, own_key)
   column = np.arange(num_keys)[None, None, :] - (num_keys - segment_len)
   sees_row = (column >= -memory_length[:, None, None]) & (column < first[:, :, None])
@@ -94,40 +85,6 @@ def branch_attention(
       rate=rate), rate=rate)
   return (jnp.einsum('nbqs,nbsh->nbqh', row_weights, value)
           + jnp.einsum('nbqx,nbxh->nbqh', own_weights, own_value))
-
-
-def rotated_scores(
-  query: Float[Array, 'N B Q H'], weight: Float[Array, 'D N H'], distances: Float[Array, 'R D'],
-  slots: Int[Array, 'B Q'], *, num_keys: int,
-) -> Float[Array, 'N B Q S']:
-  r"""Scores of relative keys as one product with features of the keys' own positions.
-
-  By the sum formulas of sine and cosine, for every frequency w and :math:`W_r q = (a, b)`,
-
-  .. math:: a \sin(i-j)w + b \cos(i-j)w = \sin jw\,(b \sin iw - a \cos iw)
-            + \cos jw\,(a \sin iw + b \cos iw),
-
-  so that the query is rotated by its position and meets features that all heads and rows share.
-  Row j of `distances` serves as the features of slot j: its distance R - 1 - j is the position
-  counted backwards, which flips the sign of sines.
-
-  Args:
-    query: `[N, B, Q, H]`, q + v, scaled.
-    weight: `[D, N, H]`, W_r.
-    distances: `[R, D]` of `sinusoids`, unclamped.
-    slots: `[B, Q]` int32 in [0, R), the queries' places among memory and segment.
-    num_keys: S, at most R.
-
-  Returns:
-    `[N, B, Q, S]`, scores of keys 0 .. S - 1; those after the query mean nothing.
-  """
-  half = distances.shape[1] // 2
-  turned = jnp.einsum('nbqh,dnh->nbqd', query, weight)
-  a, b = turned[..., :half], turned[..., half:]
-  at_query = distances[slots][None]
-  sines, cosines = at_query[..., :half], at_query[..., half:]
-  rotated = jnp.concatenate([a * cosines + b * sines, b * cosines - a * sines], axis=-1)
-  return jnp.einsum('nbqd,sd->nbqs', rotated, distances[:num_keys])
 
 
 def _joint_softmax(*parts):

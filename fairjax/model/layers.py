@@ -210,22 +210,16 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
     c, query[:, :, :segment_len], kept,
     relative[:, relative.shape[1] - key_value.shape[3]:], u, v, context.memory_length, seed)]
   if context.start is not None:
-    # Only plain sinusoids can be rotated.
-    clamped = 0 <= c.clamp_len < context.distances.shape[0] - 1
-    rotation, near = None, relative
-    if not clamped and keeps['output'] is None:
-      rotation = w['relative'], context.distances
-      near = relative[:, -context.replaced.shape[2]:]
-
-    def of_branches(kept, query, weight, x, near, u, v):
+    def of_branches(kept, query, weight, x, relative, u, v):
       return branch_attention(
-        query, *halves(kept), *halves(_keys_and_values(weight, x[:, segment_len:])), near, u, v,
-        context.start, context.memory_length, context.replaced, seed, rotation,
+        query, *halves(kept), *halves(_keys_and_values(weight, x[:, segment_len:])), relative, u,
+        v, context.start, context.memory_length, context.replaced, seed,
         segment_len=segment_len, rate=c.attention_dropout)
 
     if kept is key_value:  # its halves must not be kept beside it
       of_branches = jax.checkpoint(of_branches, prevent_cse=False, policy=all_but_halves)
-    attended.append(of_branches(kept, query[:, :, segment_len:], w['key_value'], x, near, u, v))
+    attended.append(
+      of_branches(kept, query[:, :, segment_len:], w['key_value'], x, relative, u, v))
   return jax.checkpoint(_project_back, prevent_cse=False)(w['output'], *attended), key_value
 
 
