@@ -14,14 +14,21 @@ of the reference for this corpus has; `fairjax config show` prints them. The pap
 states neither the feed-forward width nor the kind of softmax. Of the usual choices none gives
 exactly 257 M: a plain softmax over 267,735 words would alone have 274 M, and 257 M less the layers
 would leave 11.5 M for the words. We keep the reference's sizes.
+
+`reference=True` has the heads, biases and clusters of the Transformer-XL that its authors published
+for this corpus instead, so that `fairjax import` can put that in the place of step 1
+(docs/exchange.md).
 """
 
 from fairjax.config_files import default_config_dict, parse_arg
 
 
 def get_config(arg=''):
-  """Arguments: variant, vocabulary (word, sentencepiece), attribute, corpus (folder), seed."""
-  arg = parse_arg(arg, variant='debias', vocabulary='word', attribute='country', corpus='', seed=0)
+  """Arguments: variant, vocabulary (word, sentencepiece), attribute, corpus, seed, reference."""
+  arg = parse_arg(arg, variant='debias', vocabulary='word', attribute='country', corpus='', seed=0,
+                  reference=False)
+  if arg.reference and arg.vocabulary != 'word':
+    raise ValueError('reference=True has the words of the checkpoint: leave vocabulary out')
   config = default_config_dict()
   config.name = 'wikitext103'
   config.seed = arg.seed
@@ -52,6 +59,13 @@ def get_config(arg=''):
   m.hidden_dropout = 0.2  # not in the paper: the reference's
   m.attention_dropout = 0.0  # not in the paper; the reference's 0.2 rules out the fused kernel
   m.dtype = 'bfloat16'  # not in the paper
+
+  if arg.reference:
+    # The values of the published config.json. The added <pad> stands in the head.
+    m.cutoffs = (20_001, 40_001, 200_001)
+    m.num_heads, m.head_dim = 16, 64
+    m.tie_position_biases = False
+    m.clamp_len = 1_000
 
   config.lm.steps = 250_000  # H-18
   config.lm.batch_size = 512  # H-18

@@ -34,6 +34,7 @@ from fairjax.commands import (
   sample,
   scorers,
   select,
+  tensorflow_noise,
 )
 from fairjax.commands.verb import Parser, Verb
 from fairjax.errors import Fault, Preempted, UserError, unknown_name
@@ -52,6 +53,7 @@ VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in mod
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs one verb and returns the exit code; one of several processes ends here if it failed."""
+  tensorflow_noise.install()
   try:
     return processes.leave(_run(argv))
   except Exception:

@@ -195,7 +195,7 @@ class MeasureConfig:
   google_endpoint: str = ''  # host of another region, e.g. eu-language.googleapis.com
   permutations: int = 1000  # for the null floors
   audit_texts: int = 300  # with a sensitive token, for the scorers' own bias; 0: not measured
-  eval_batch_size: int = 8  # rows of the perplexity evaluation
+  eval_batch_size: int = 8  # rows of the perplexity evaluation, on any number of devices
   eval_memory_len: int = -1  # memory of the perplexity evaluation (H-25); -1: model.memory_len
   # Sentence encoder of S.S. (H-27): minilm | minilm:DIR | use:DIR; '': none, S.S. is absent
   encoder: str = ''

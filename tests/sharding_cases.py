@@ -14,7 +14,7 @@ from fairjax.train import make_mesh, steps
 from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.identity import params_digest
 from fairjax.train.optimizer import Adam
-from fairjax.train.sharding import to_devices, to_host
+from fairjax.train.sharding import own_rows, to_devices, to_host
 from fairjax.train.steps import FairnessTerm
 
 B, T, K, P = 16, 8, 2, 2
@@ -63,10 +63,11 @@ def run(kind, model, mesh_config, *, devices=None, parts=1, num_steps=3, tell=No
     state, found = step(state, to_devices(rows(i), mesh), 0, np.float32(0.01), *extra)
     metrics.append({name: float(value) for name, (value, _) in found.items()})
   assert step.cache_size() == 1, 'a later step compiled again'
-  batch = rows(99)
-  batch['weights'] = np.ones((B // count, T))
-  nll, _ = evaluate_nll(config, state.params, [
-    {name: batch[name] for name in ('inputs', 'targets', 'reset', 'weights')}], mesh)
+  # Seven rows: no mesh divides them, and two processes have three and four.
+  batch = make_batch(99, config.vocab_size) | {'weights': np.ones((B, T))}
+  nll, tokens = evaluate_nll(config, state.params, own_rows([
+    {name: batch[name][:7] for name in ('inputs', 'targets', 'reset', 'weights')}]), mesh)
+  assert tokens == 7 * T
   result = {'metrics': metrics, 'params': jax.tree.map(to_host, state.params),
             'memory': to_host(state.memory.hidden), 'nll': nll}
   if tell is not None:

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import traceback
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from fairjax.cli import main
+from fairjax.commands import tensorflow_noise
 from fairjax.counterfactual import load_attribute
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -77,6 +79,9 @@ VECTORS = ('8 3\nshe 1 0 0\nhe -1 0 0\nman 1 0 1\nwoman 0 1 1\ncook 0 0 1\nnurse
            'her 1 0 0\nhis 0 1 0\n')
 LAUNCH = 'launch run --tpu=v3-128 --zone=us-east1-d --dry_run'
 MASKED = 'masked-lm train --data=DIR/t.txt --workdir=DIR/w'
+GOLDEN_ARGUMENTS = 'tests/golden/transformer_xl/plain_softmax.json'
+REFERENCE = (f'import {QUICK} --workdir=DIR/w --weights=tests/golden/transformer_xl/'
+             'plain_softmax.safetensors --arguments=DIR/a.json')
 GZIP = gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000)), mtime=0)
 FLIPPED = GZIP[:5000] + bytes([GZIP[5000] ^ 255]) + GZIP[5001:]
 
@@ -183,6 +188,25 @@ SECTIONS: dict[str, list[Case]] = {
     Case('reported before it was measured', f'report {QUICK} --workdir=DIR/w',
          'run fairjax measure'),
     Case('whose data were never finished', 'data check --workdir=DIR/w', ''),
+  ],
+  'Devices': [
+    Case('a mesh of other devices', f'train {QUICK} --workdir=DIR/w --config.mesh.fsdp=3',
+         'does not cover the 8 devices'),
+    Case('a mesh that does not divide the batches', f'run {QUICK} --workdir=DIR/w '
+         '--config.lm.batch_size=12 --config.debias.batch_size=20',
+         '--config.lm.batch_size=8; debias.batch_size=20 is not divisible by the 8'),
+    Case('a mesh that does not divide the parts of a batch', f'train {QUICK} --workdir=DIR/w '
+         '--config.lm.batch_size=8 --config.lm.parts=2', 'times 2 parts: use a multiple of 16'),
+    Case('a mesh that does not divide the heads', f'train {QUICK} --workdir=DIR/w '
+         '--config.mesh.model=2', 'mesh.model=2 does not divide model.num_heads=1'),
+    Case('a mesh that does not divide the width', f'train {QUICK} --workdir=DIR/w '
+         '--config.mesh.fsdp=8 --config.model.model_dim=132', 'divide model.model_dim=132'),
+    Case('a mesh that does not divide the vocabulary', f'run {QUICK} --workdir=DIR/w '
+         '--config.mesh.model=2 --config.model.num_heads=2 --config.model.vocab_size=601',
+         'does not divide 601, rows of a table of the vocabulary'),
+    Case('another batch in a run that has begun', f'train {QUICK} --config.seed=5 '
+         '--config.mesh.data=4 --config.mesh.fsdp=2 --config.lm.batch_size=12 --workdir=DIR/w',
+         'whose sizes stay: choose another mesh', {'w/config.json': 'SAVED'}),
   ],
   'Documents': [
     Case('a file that is not there', text_config(train='DIR/none.txt'), 'file not found',
@@ -461,6 +485,14 @@ SECTIONS: dict[str, list[Case]] = {
     Case('a checkpoint that is not there',
          'import --config=configs/quickstart.py --workdir=DIR/w --weights=DIR/w.safetensors '
          '--arguments=DIR/a.json', 'cannot be read'),
+    Case('arguments that are a list', REFERENCE, 'holds list, not an object', {'a.json': '[1, 2]'}),
+    Case('arguments of another type', REFERENCE, "n_token='a' is not a whole number", {
+      'a.json': '{"n_token": "a", "n_layer": 2, "d_model": 8, "n_head": [1], "d_head": 8, '
+                '"d_inner": 8, "mem_len": 8}'}),
+    Case('arguments that lack', REFERENCE, 'lack: d_head, d_inner', {
+      'a.json': '{"n_token": 96, "n_layer": null, "d_model": 8, "n_head": 1, "mem_len": 8}'}),
+    Case('a checkpoint of another architecture', REFERENCE.replace('DIR/a.json', GOLDEN_ARGUMENTS),
+         'model.model_dim=128 but the checkpoint has 32'),
     Case('a folder without a model', f'import {QUICK} --workdir=DIR/w --from=DIR',
          'config.json is missing'),
     Case('a folder of another kind', f'import {QUICK} --workdir=DIR/w --from=DIR',
@@ -578,3 +610,33 @@ def test_debug_shows_the_traceback(tmp_path, monkeypatch):
   with pytest.raises(UserError) as error:
     main(['config', 'show', '--config=configs/none.py', '--debug'])
   assert error.traceback
+
+
+QUIET = '''
+import sys
+from fairjax.cli import main
+main([])
+import tensorflow as tf
+tf.constant(1)
+sys.exit(main(['attributes', 'check']))
+'''
+
+
+@pytest.mark.tf
+def test_tensorflow_says_nothing_before_the_one_line():
+  environment = {k: v for k, v in os.environ.items() if k != 'TF_CPP_MIN_LOG_LEVEL'}
+  done = subprocess.run([sys.executable, '-c', QUIET], cwd=ROOT, env=environment, timeout=300,
+                        capture_output=True, text=True)
+  assert (done.returncode, done.stderr) == (
+    2, 'fairjax: attributes check needs a file: fairjax attributes check FILE\n')
+
+
+def test_other_lines_are_written_while_it_is_loaded_and_all_if_that_fails(capfd):
+  noise, other = b'I0000 00:00:1795518586.992024   15379 port.cc:153] x\n', b'E is a letter\n'
+  with tensorflow_noise._caught():
+    os.write(2, noise + other)
+  assert capfd.readouterr().err.encode() == other
+  with pytest.raises(ImportError), tensorflow_noise._caught():
+    os.write(2, noise + other)
+    raise ImportError
+  assert capfd.readouterr().err.encode() == noise + other

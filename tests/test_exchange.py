@@ -1,5 +1,6 @@
 """Reference checkpoints in and out of a workdir."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -7,15 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from fairjax.cli import main
-from fairjax.config import ModelConfig
+from fairjax.config import MeshConfig, ModelConfig
+from fairjax.config_files import load_config
 from fairjax.counterfactual import load_attribute
 from fairjax.data.planted import make_planted_documents
-from fairjax.job.exchange import order_words, reorder
+from fairjax.errors import UserError
+from fairjax.job.exchange import check_fields, order_words, reorder
 from fairjax.model import TransformerXL, init_memory
 from fairjax.model.reference import params_from_reference
+from fairjax.model.reference_arguments import model_config_of_reference
+from fairjax.model.softmax import vocabulary_clusters
+from fairjax.train import load_params, make_mesh, params_template
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'transformer_xl'
 REFERENCE = json.loads((GOLDEN / 'adaptive_softmax.json').read_text(encoding='utf-8'))
@@ -97,7 +103,6 @@ def test_an_imported_model_stands_for_step_1_and_comes_out_again(words, tmp_path
   np.testing.assert_allclose(*logits, atol=2e-5)
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize(('changes', 'message'), [
   ({'model__cutoffs': '(50,120,300)'}, 'model.cutoffs=(50, 120, 300) but the checkpoint has (51,'),
   ({'model__num_layers': 4}, 'model.num_layers=4 but the checkpoint has 3'),
@@ -109,7 +114,7 @@ def test_another_architecture_is_refused_by_field(words, tmp_path, capsys, chang
     f'--arguments={GOLDEN / "adaptive_softmax.json"}', f'--words={words}', **changes)) == 2
   error = capsys.readouterr().err
   assert message in error and error.count('\n') == 1
-  assert not (tmp_path / 'run' / 'lm').exists()
+  assert not (tmp_path / 'run').exists()  # it belongs to no configuration yet
 
 
 @pytest.mark.parametrize(('change', 'message'), [
@@ -125,3 +130,97 @@ def test_words_that_are_not_those_of_the_checkpoint_are_refused(
     'import', tmp_path / 'run', f'--weights={GOLDEN / "adaptive_softmax.safetensors"}',
     f'--arguments={GOLDEN / "adaptive_softmax.json"}', f'--words={words}')) == 2
   assert message in capsys.readouterr().err
+
+
+# What the published config.json of transfo-xl-wt103 says.
+PUBLISHED = {
+  'adaptive': True, 'architectures': ['TransfoXLLMHeadModel'], 'attn_type': 0, 'clamp_len': 1000,
+  'cutoffs': [20000, 40000, 200000], 'd_embed': 1024, 'd_head': 64, 'd_inner': 4096,
+  'd_model': 1024, 'div_val': 4, 'dropatt': 0.0, 'dropout': 0.1, 'eos_token_id': 0, 'ext_len': 0,
+  'init': 'normal', 'init_range': 0.01, 'init_std': 0.02, 'layer_norm_epsilon': 1e-05,
+  'mem_len': 1600, 'model_type': 'transfo-xl', 'n_head': 16, 'n_layer': 18, 'pre_lnorm': False,
+  'proj_init_std': 0.01, 'same_length': True, 'sample_softmax': -1, 'tgt_len': 128,
+  'tie_projs': [False, True, True, True], 'tie_weight': True, 'untie_r': True,
+  'vocab_size': 267735}
+NARROW = {'d_model': 64, 'd_embed': 64, 'n_layer': 2, 'd_inner': 8, 'n_head': 2, 'd_head': 4}
+
+
+def test_the_published_model_is_that_of_the_config(repository, monkeypatch):
+  monkeypatch.chdir(repository)
+  published = model_config_of_reference(PUBLISHED)
+  with_pad = dataclasses.replace(
+    published, vocab_size=267736, cutoffs=tuple(c + 1 for c in published.cutoffs))
+  check_fields(load_config('configs/wikitext103.py:reference=True').model, with_pad)
+  with pytest.raises(UserError, match=r'cutoffs.*num_heads|num_heads.*cutoffs'):
+    check_fields(load_config('configs/wikitext103.py').model, with_pad)
+
+
+def _published_tensors(arguments):
+  """Small random tensors under the published names, by the shapes that their code gives them."""
+  rng, found = np.random.default_rng(0), {}
+  d, heads, width = arguments['d_model'], arguments['n_head'], arguments['d_head']
+  shapes = {'crit.cluster_weight': (3, d), 'crit.cluster_bias': (3,)}
+  ends = [0, *arguments['cutoffs'], arguments['vocab_size']]
+  for i in range(4):
+    size, own = ends[i + 1] - ends[i], d // 4 ** i
+    shapes |= {f'transformer.word_emb.emb_layers.{i}.weight': (size, own),
+               f'transformer.word_emb.emb_projs.{i}': (d, own),
+               f'crit.out_layers.{i}.bias': (size,)}
+  for i in range(arguments['n_layer']):
+    layer = f'transformer.layers.{i}.'
+    shapes |= {
+      layer + 'dec_attn.qkv_net.weight': (3 * heads * width, d),
+      layer + 'dec_attn.r_net.weight': (heads * width, d),
+      layer + 'dec_attn.o_net.weight': (d, heads * width),
+      layer + 'dec_attn.r_w_bias': (heads, width), layer + 'dec_attn.r_r_bias': (heads, width),
+      layer + 'pos_ff.CoreNet.0.weight': (arguments['d_inner'], d),
+      layer + 'pos_ff.CoreNet.0.bias': (arguments['d_inner'],),
+      layer + 'pos_ff.CoreNet.3.weight': (d, arguments['d_inner']),
+      layer + 'pos_ff.CoreNet.3.bias': (d,)} | {
+      f'{layer}{part}.layer_norm.{kind}': (d,)
+      for part in ('dec_attn', 'pos_ff') for kind in ('weight', 'bias')}
+  found = {name: 0.1 * rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+  for i in range(4):  # the softmax shares the tables, and all projections but the head's
+    found[f'crit.out_layers.{i}.weight'] = found[f'transformer.word_emb.emb_layers.{i}.weight']
+    tied = found[f'transformer.word_emb.emb_projs.{i}']
+    found[f'crit.out_projs.{i}'] = tied if i else rng.normal(size=tied.shape).astype(np.float32)
+  return {name: np.array(value) for name, value in found.items()}
+
+
+@pytest.mark.tf
+def test_a_checkpoint_of_the_published_form_is_imported(tmp_path, monkeypatch, repository, capsys):
+  """Its real vocabulary, cutoffs and arguments; narrow, so that it is quick."""
+  monkeypatch.chdir(repository)
+  arguments = PUBLISHED | NARROW
+  tensors = _published_tensors(arguments)
+  save_file(tensors, tmp_path / 'w.safetensors')
+  (tmp_path / 'a.json').write_text(json.dumps(arguments))
+  words = ['<eos>', *(f'w{i}' for i in range(23)), '<unk>']
+  words += [value.text for value in load_attribute('country').values]
+  words += [f'w{i}' for i in range(23, 267735 - len(words) + 23)]
+  (tmp_path / 'words.txt').write_text('\n'.join([*words, '']))
+  fields = {
+    'model.num_layers': 2, 'model.model_dim': 64, 'model.num_heads': 2, 'model.head_dim': 4,
+    'model.ff_dim': 8, 'model.segment_len': 16, 'model.memory_len': 8, 'data.source': 'planted',
+    'data.planted_documents': 20, 'data.planted_heldout_documents': 4, 'lm.batch_size': 8,
+    'lm.eval_batches': 1, 'model.dtype': 'float32'}
+  assert main(['import', '--config=configs/wikitext103.py:variant=lm,reference=True',
+               f'--workdir={tmp_path}/run', f'--weights={tmp_path}/w.safetensors',
+               f'--arguments={tmp_path}/a.json', f'--words={tmp_path}/words.txt',
+               *(f'--config.{name}={value}' for name, value in fields.items())]) == 0, (
+                 capsys.readouterr().err)
+  out = capsys.readouterr().out
+  assert '[lm] same_length=true of its arguments is left out' in out
+  assert '[lm] imported from' in out
+  config = load_config(f'{tmp_path}/run/config.json')
+  config = dataclasses.replace(config.model, vocab_size=267736)
+  assert [c.size for c in vocabulary_clusters(config)] == [20001, 20000, 160000, 67735]
+  params = load_params(tmp_path / 'run' / 'lm', params_template(config, make_mesh(MeshConfig())))
+  for i in range(1, 4):
+    table = tensors[f'transformer.word_emb.emb_layers.{i}.weight']
+    np.testing.assert_array_equal(params[f'embedding_{i}'][:len(table)], table)
+  head = tensors['transformer.word_emb.emb_layers.0.weight']
+  # <pad>, <eos>, <unk>, and the first of the other words.
+  np.testing.assert_array_equal(
+    params['embedding_0'][:4], [0 * head[0], head[0], head[24], head[1]])
+  np.testing.assert_array_equal(params['cluster_weight'], tensors['crit.cluster_weight'])

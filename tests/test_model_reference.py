@@ -13,6 +13,7 @@ from fairjax.errors import UserError
 from fairjax.model import TransformerXL, attention, init_memory
 from fairjax.model.likelihood import token_nll
 from fairjax.model.reference import params_from_reference, params_to_reference
+from fairjax.model.reference_arguments import reference_notes
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'transformer_xl'
 
@@ -187,3 +188,35 @@ def test_published_checkpoints_order_the_gates_from_the_start(adaptive):
   assert config.tie_projections == (False, True, True, True)
   with pytest.raises(UserError, match='cluster_order'):
     params_from_reference(weights, arguments | {'cluster_order': 'up'})
+
+
+@pytest.mark.parametrize(('arguments', 'message'), [
+  ({'n_token': 'a', 'd_head': 8.5}, "n_token='a' is not a whole number; d_head=8.5 is not"),
+  ({'n_layer': None}, 'lack: n_layer'),
+  ({'n_layer': True}, 'n_layer=True is not a whole number'),
+  ({'d_model': -32}, 'd_model=-32 is too small'),
+  ({'n_head': [4]}, r'n_head=\[4\] is not a whole number'),
+  ({'div_val': '2'}, "div_val='2' is not a whole number"),
+  ({'clamp_len': {}}, 'clamp_len={} is not a whole number'),
+  ({'cutoffs': 20}, 'cutoffs=20 is not a list'),
+  ({'cutoffs': [20, 'b']}, 'cutoffs=.* is not a list, of which each is a whole number'),
+  ({'cutoffs': [60, 20]}, r'cutoffs=\[60, 20\] must rise'),
+  ({'cutoffs': [20], 'div_val': 3}, 'div_val=3 .* does not divide d_model=32'),
+  ({'cutoffs': [20], 'div_val': 2, 'tie_projs': [True]}, 'tie_projs has 1 values, there are 2'),
+  ({'tie_projs': [0]}, 'tie_projs=.* is not a list, of which each is true or false'),
+  ({'untie_r': 'no'}, "untie_r='no' is not true or false"),
+  ({'dropout': 'a'}, "dropout='a' is not a number"),
+  ({'layer_norm_epsilon': 1e-6}, 'layer_norm_epsilon=1e-06 is not covered'),
+  ({'cluster_order': ['forward']}, 'cluster_order=.* is not one of'),
+])
+def test_arguments_of_another_type_are_named(reference, arguments, message):
+  weights, config = reference
+  with pytest.raises(UserError, match=message) as error:
+    params_from_reference(weights, config | arguments)
+  assert '\n' not in str(error.value)
+
+
+def test_same_length_is_told():
+  assert reference_notes({}) == reference_notes({'same_length': False}) == []
+  assert 'same_length=true of its arguments is left out' in reference_notes(
+    {'same_length': True})[0]

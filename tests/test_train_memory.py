@@ -129,6 +129,27 @@ def test_a_state_that_cannot_fit_is_refused_by_how_much_before_it_is_made(limit)
   assert 'mesh.fsdp' in str(error.value) and '\n' not in str(error.value)
 
 
+def test_the_split_that_would_fit_is_named(limit):
+  """Compared with the state that has that split."""
+  mesh, found = make_mesh(MeshConfig()), {}
+  state = steps.lm_state_template(CONFIG.model, CONFIG.lm, mesh)
+  for fsdp in (1, 2, 4, 8):
+    split = steps.lm_state_template(CONFIG.model, CONFIG.lm, make_mesh(MeshConfig(fsdp=fsdp)))
+    found[fsdp] = StateBytes.of(split).least
+    assert memory.least_with_fsdp(state, fsdp) == found[fsdp]
+  assert memory.least_with_fsdp(state, 3) is memory.least_with_fsdp(state, 16) is None
+  for fsdp in (2, 4, 8):
+    limit(found[fsdp])
+    with pytest.raises(UserError) as error:
+      check_state('lm', state)
+    words = f'--config.mesh.fsdp={fsdp} would need about {size_words(found[fsdp])}'
+    assert words in str(error.value)
+  limit(found[8] - 1)
+  with pytest.raises(UserError, match=f'Even --config.mesh.fsdp=8 would need about '
+                     f'{size_words(found[8])}'):
+    check_state('lm', state)
+
+
 def test_a_step_that_cannot_fit_is_refused_by_how_much(limit):
   step, *arguments = sentiment_step()
   lowered = step.lower(*arguments)

@@ -3,7 +3,7 @@
 import argparse
 
 from fairjax.commands.run import RUN_OPTIONS
-from fairjax.commands.verb import Verb, add_run_options, open_job
+from fairjax.commands.verb import Verb, add_run_options, open_job, open_training, start_run
 from fairjax.errors import UserError
 
 _FORMS = ('fairjax', 'transformer-xl')
@@ -51,13 +51,18 @@ def _import(options: argparse.Namespace) -> None:
   if not options.folder and not (options.weights and options.arguments):
     raise UserError('import needs --from=DIR (a folder that fairjax export wrote), or '
                     '--weights=FILE and --arguments=FILE of a checkpoint of the reference')
-  job = open_job(options)
+  config = start_run(options)  # a model that does not fit leaves the workdir to another config
   if options.folder:
-    from fairjax.job.model_folder import import_folder
-    import_folder(job, options.folder)
+    from fairjax.job.model_folder import import_folder, read_matching
+    folder = read_matching(config.model, options.folder)
+    job = open_training(options, config=config, until='lm', vocab_size=folder.vocabulary.size)
+    import_folder(job, folder, options.folder)
     return
-  from fairjax.job.exchange import import_reference
-  import_reference(job, weights=options.weights, arguments=options.arguments, words=options.words)
+  from fairjax.job.exchange import import_reference, read_reference
+  found = read_reference(config.model, weights=options.weights, arguments=options.arguments,
+                         words=options.words)
+  import_reference(open_training(options, config=config, until='lm',
+                                 vocab_size=found.model.vocab_size), found)
 
 
 def _export(options: argparse.Namespace) -> None:

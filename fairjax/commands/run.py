@@ -2,7 +2,7 @@
 
 import argparse
 
-from fairjax.commands.verb import Verb, add_run_options, open_job
+from fairjax.commands.verb import Verb, add_run_options, open_job, open_training
 
 RUN_OPTIONS = '--config=configs/quickstart.py --workdir=runs/quickstart'
 """Of the examples."""
@@ -15,11 +15,11 @@ def _add_train_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-  open_job(options).run()
+  open_training(options).run()
 
 
 def _train(options: argparse.Namespace) -> None:
-  open_job(options).train(until=options.stage)
+  open_training(options, until=options.stage).train(until=options.stage)
 
 
 def _score(options: argparse.Namespace) -> None:

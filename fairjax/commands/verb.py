@@ -1,12 +1,14 @@
 """What a verb of the command line is, and what several verbs share."""
 
 import argparse
+import pathlib
 import signal
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
 from fairjax import processes
+from fairjax.config import Config
 from fairjax.errors import UserError
 from fairjax.progress import print_line, write_line
 
@@ -58,15 +60,11 @@ def add_distributed_option(parser: argparse.ArgumentParser) -> None:
          'Cloud TPU, GKE, Slurm, MPI; else the address of the first, how many, which this is')
 
 
-def open_job(options: argparse.Namespace, *, log: Callable[[str], None] = print_line):
-  """Opens the workdir of a verb that works on one.
-
-  Args:
-    options: of the command line.
-    log: gets the lines of the job; `log_line` where the verb prints something else.
+def start_run(options: argparse.Namespace) -> Config:
+  """The config of a verb that works on a workdir; joins the processes, opens nothing.
 
   Raises:
-    UserError: the config is wrong, or the workdir belongs to another one.
+    UserError: the config or the name of the workdir is wrong.
   """
   from fairjax.config_files import load_config
   config = load_config(options.config, options.overrides)
@@ -76,8 +74,44 @@ def open_job(options: argparse.Namespace, *, log: Callable[[str], None] = print_
     raise UserError(f'--workdir={options.workdir} is not a folder: mount the bucket (gcsfuse) and '
                     'name its folder')
   join_processes(options)
+  return config
+
+
+def open_job(options: argparse.Namespace, *, log: Callable[[str], None] = print_line,
+             config: Config | None = None):
+  """Opens the workdir of a verb that works on one: from here on it belongs to the config.
+
+  Args:
+    options: of the command line.
+    log: gets the lines of the job; `log_line` where the verb prints something else.
+    config: of `start_run`, where something is looked at before the workdir is opened.
+
+  Raises:
+    UserError: the config is wrong, or the workdir belongs to another one.
+  """
+  config = config or start_run(options)
   from fairjax.job.main_job import Job
   return Job(config, options.workdir, log=log)
+
+
+def open_training(options: argparse.Namespace, *, until: str | None = None,
+                  config: Config | None = None, vocab_size: int | None = None):
+  """`open_job` for a verb that trains.
+
+  Args:
+    options: of the command line.
+    until: the last stage; None: the config's.
+    config: of `start_run`, if it was called.
+    vocab_size: of the model, where it is known before the data are prepared.
+
+  Raises:
+    UserError: as `open_job`; or the devices do not divide a batch or the model, and then nothing
+      was written.
+  """
+  config = config or start_run(options)
+  from fairjax.job.preflight import check_devices
+  check_devices(config, pathlib.Path(options.workdir), until=until, vocab_size=vocab_size)
+  return open_job(options, config=config)
 
 
 def join_processes(options: argparse.Namespace) -> None:

@@ -15,8 +15,8 @@ from fairjax.config import Config, MeshConfig, ModelConfig, SampleConfig
 from fairjax.config_files import load_config
 from fairjax.counterfactual import Attribute, load_attribute
 from fairjax.errors import UserError, unknown_name
-from fairjax.job.main_job import BASELINE
 from fairjax.job.model_measures import model_perplexity
+from fairjax.job.run_models import BASELINE
 from fairjax.vocabulary import Vocabulary, load_vocabulary
 
 

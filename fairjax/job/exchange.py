@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from fairjax import processes
 from fairjax.config import ModelConfig
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, refuse_existing, write_json
 from fairjax.job.main_job import Job
 from fairjax.model.reference import params_from_reference, params_to_reference
+from fairjax.model.reference_arguments import reference_notes
 from fairjax.vocabulary import EOS_ID, PAD_ID, UNK_ID, WordVocabulary
 
 _SPECIAL = {'<pad>': PAD_ID, '<eos>': EOS_ID, '<unk>': UNK_ID}
@@ -22,60 +24,107 @@ _FIELDS = ('num_layers', 'model_dim', 'num_heads', 'head_dim', 'ff_dim', 'cutoff
            'tie_projections', 'norm', 'final_norm', 'tie_position_biases', 'clamp_len')
 
 
-def import_reference(
-  job: Job, *, weights: str, arguments: str, words: str | None = None
-) -> dict[str, float]:
-  """Puts a checkpoint of the reference in the place of step 1.
+@dataclasses.dataclass(frozen=True)
+class Reference:
+  """A checkpoint of the reference, read and checked.
+
+  Attributes:
+    model: its config, with the size of its vocabulary.
+    params: NumPy parameters, the vocabulary's tables padded as the run's model has them.
+    vocabulary: of its words; None if none were given.
+    file: the safetensors file.
+    notes: lines about what is otherwise here.
+  """
+
+  model: ModelConfig
+  params: Mapping[str, Any]
+  vocabulary: WordVocabulary | None
+  file: pathlib.Path
+  notes: tuple[str, ...]
+
+
+def read_reference(
+  wanted: ModelConfig, *, weights: str, arguments: str, words: str | None = None
+) -> Reference:
+  """Reads a checkpoint of the reference and compares it with the model of a run; writes nothing.
 
   Args:
-    job: a workdir without a language model.
+    wanted: model of the run.
     weights: safetensors file under the reference's names.
     arguments: JSON file of its constructor's arguments, or a published `config.json`.
     words: its words, one a line in the order of its ids, `<eos>` and `<unk>` among them; they
       become the vocabulary of the run (`<pad>` is added and never predicted). None: the vocabulary
       of `config.data` has the checkpoint's ids.
 
+  Raises:
+    UserError: a file that cannot be read; tensors or configuration that do not fit.
+  """
+  from safetensors import SafetensorError
+  from safetensors.numpy import load_file
+  try:
+    state_dict = load_file(weights)
+    reference = json.loads(pathlib.Path(arguments).read_text(encoding='utf-8'))
+  except (OSError, SafetensorError, KeyError, TypeError) as e:
+    raise UserError(f'{weights} or {arguments} cannot be read ({e}): a safetensors file and the '
+                    'JSON of its arguments are needed') from None
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{arguments} is not JSON ({e})') from None
+  if not isinstance(reference, dict):
+    raise UserError(f"{arguments} holds {type(reference).__name__}, not an object of the "
+                    "constructor's arguments and their values")
+  model, params = params_from_reference(state_dict, reference, dtype=wanted.dtype)
+  vocabulary = None
+  if words is not None:
+    vocabulary, order = order_words(_read_words(words), model, where=words)
+    model, params = reorder(model, params, order)
+  check_fields(wanted, model)
+  return Reference(model, pad_vocabulary(params, wanted.vocab_multiple), vocabulary,
+                   pathlib.Path(weights), tuple(reference_notes(reference)))
+
+
+def import_reference(job: Job, found: Reference) -> dict[str, float]:
+  """Puts a checkpoint of the reference in the place of step 1. A group of processes calls it.
+
+  Args:
+    job: a workdir without a language model.
+    found: of `read_reference` for the model of its config.
+
   Returns:
     Validation loss and perplexity.
 
   Raises:
-    UserError: a file that cannot be read; tensors, configuration or vocabulary that do not fit.
+    UserError: the vocabulary of the workdir is another one.
   """
-  from safetensors import SafetensorError
-  from safetensors.numpy import load_file
-
   from fairjax.train import StopSignal
-  try:
-    state_dict = load_file(weights)
-    reference = json.loads(pathlib.Path(arguments).read_text(encoding='utf-8'))
-  except (OSError, SafetensorError) as e:
-    raise UserError(f'{weights} or {arguments} cannot be read ({e}): a safetensors file and the '
-                    'JSON of its arguments are needed') from None
-  except ValueError as e:
-    raise UserError(f'{arguments} is not JSON ({e})') from None
-  wanted = job.config.model
-  model, params = params_from_reference(state_dict, reference, dtype=wanted.dtype)
-  if words is not None:
-    try:
-      listed = pathlib.Path(words).read_text(encoding='utf-8').split('\n')
-    except (OSError, UnicodeDecodeError) as e:
-      raise UserError(f'{words} cannot be read as UTF-8 ({e}): give the words of the checkpoint, '
-                      'one a line') from None
-    listed = listed[:-1] if listed[-1] == '' else listed
-    vocabulary, order = order_words(listed, model, where=words)
-    model, params = reorder(model, params, order)
-    check_fields(wanted, model)
-    vocabulary.save(job.workdir / 'data' / 'vocabulary')
-  check_fields(wanted, model)
+  place = job.workdir / 'data' / 'vocabulary'
+  if found.vocabulary is not None:
+    if processes.is_first() and not place.exists():
+      found.vocabulary.save(place)
+    processes.share()
+    if job.prepared.vocabulary != found.vocabulary:
+      raise UserError(f'{place} is {job.prepared.vocabulary!r}, the words of the checkpoint are '
+                      f'{found.vocabulary!r}: import into a workdir whose data are not prepared '
+                      'yet; it takes over the vocabulary')
   size = job.prepared.vocabulary.size
-  if size != model.vocab_size:
-    raise UserError(f'the checkpoint has {model.vocab_size} ids, the vocabulary in '
-                    f'{job.workdir / "data"} {size}: give the words of the checkpoint (--words)')
-  params = pad_vocabulary(params, wanted.vocab_multiple)
-  found = job.curriculum(StopSignal()).import_lm(
-    params, source={'form': 'transformer-xl', 'file': pathlib.Path(weights).name})
-  job.log(f'[lm] imported from {weights}: validation perplexity {found["perplexity"]:.4g} by token')
-  return found
+  if size != found.model.vocab_size:
+    raise UserError(f'the checkpoint has {found.model.vocab_size} ids, the vocabulary in {place} '
+                    f'{size}: give the words of the checkpoint (--words), and another --workdir')
+  for note in found.notes:
+    job.log(f'[lm] {note}')
+  made = job.curriculum(StopSignal()).import_lm(
+    found.params, source={'form': 'transformer-xl', 'file': found.file.name})
+  job.log(f'[lm] imported from {found.file}: validation perplexity {made["perplexity"]:.4g} by '
+          'token')
+  return made
+
+
+def _read_words(path: str) -> list[str]:
+  try:
+    listed = pathlib.Path(path).read_text(encoding='utf-8').split('\n')
+  except (OSError, UnicodeDecodeError) as e:
+    raise UserError(f'{path} cannot be read as UTF-8 ({e}): give the words of the checkpoint, '
+                    'one a line') from None
+  return listed[:-1] if listed[-1] == '' else listed
 
 
 def export_reference(job: Job, *, model: str, output: str, prefix: bool = False) -> None:

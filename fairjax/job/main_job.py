@@ -23,22 +23,11 @@ from fairjax.job import inventory
 from fairjax.job.feed import PreparedFeed
 from fairjax.job.group import check_shared, share_sentences
 from fairjax.job.run_audit import audit_run, read_audit
+from fairjax.job.run_models import BASELINE, Model, run_models, trains_sentiment
 from fairjax.job.run_scorers import load_run_scorer
 from fairjax.job.workdir import claim
 from fairjax.progress import print_line
 from fairjax.versions import installed_versions
-
-BASELINE = 'baseline'
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-  """One language model of the run."""
-
-  name: str
-  directory: pathlib.Path  # of its stage
-  method: str  # baseline | extended_baseline | embedding | sentiment | dropout | cda
-  weight: float | None = None  # lambda
 
 
 class Job:
@@ -117,27 +106,14 @@ class Job:
   @property
   def models(self) -> list[Model]:
     """The language models of this run, baseline first."""
-    from fairjax.train import debias_name, variant_name
-    found = [Model(BASELINE, self.workdir / 'lm', BASELINE)]
-    if self.config.until != 'debias':
-      return found
-    if self.config.debias.extended_baseline:
-      name = debias_name(self.attribute.name, 'none', 0.0)
-      found.append(Model(name, self.workdir / 'debias' / name, 'extended_baseline'))
-    attribute = pathlib.Path(self.config.attribute).stem  # as the curriculum names its folders
-    for variant in map(parse_variant, self.config.debias.variants):
-      name = variant_name(attribute, variant)
-      found.append(Model(name, self.workdir / 'debias' / name, variant.method,
-                         variant.weight if variant.regularised else None))
-    return found
+    return run_models(self.config, self.workdir)
 
   def train(self, until: str | None = None) -> None:
     """The curriculum up to and with a stage (`lm`, `sentiment`, `debias`; None: the config's)."""
     from fairjax.train import StopSignal
     until = until or self.config.until
     variants = [parse_variant(v) for v in self.config.debias.variants]
-    sentiment = until == 'sentiment' or (
-      until == 'debias' and any(v.method == 'sentiment' for v in variants))
+    sentiment = trains_sentiment(self.config, until)
     if sentiment and not (self.workdir / 'sentiment' / 'DONE').exists():
       self._scorer(self.config.sentiment.scorer)  # what it lacks must not wait for step 1
     if until == 'debias' and any(v.method == 'cda' for v in variants):

@@ -113,23 +113,21 @@ def export_folder(
   processes.share()
 
 
-def import_folder(job: Job, source: str) -> dict[str, float]:
+def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]:
   """Puts the model of a folder in the place of step 1, with its vocabulary.
 
   Args:
     job: a workdir without a language model.
-    source: folder that `export_folder` wrote.
+    found: of `read_matching` for the model of its config.
+    source: folder that it was read from, for messages.
 
   Returns:
     Validation loss and perplexity.
 
   Raises:
-    UserError: a folder that cannot be read or is damaged; a model or vocabulary that is another one
-      than the workdir's.
+    UserError: the vocabulary of the workdir is another one.
   """
   from fairjax.train import StopSignal, params_digest
-  found = read_folder(source)
-  check_fields(job.config.model, found.config.model, _PADDING)
   place = job.workdir / 'data' / 'vocabulary'
   if processes.is_first():
     if not place.exists():
@@ -150,6 +148,17 @@ def import_folder(job: Job, source: str) -> dict[str, float]:
   job.log(f'[lm] imported from {source} ({card["model"]}, digest {digest[:12]}): validation '
           f'perplexity {made["perplexity"]:.4g} by token')
   return made
+
+
+def read_matching(wanted: ModelConfig, source: str) -> ModelFolder:
+  """`read_folder`, compared with the model of a run; writes nothing.
+
+  Raises:
+    UserError: as `read_folder`; or the configured model is another one.
+  """
+  found = read_folder(source)
+  check_fields(wanted, found.config.model, _PADDING)
+  return found
 
 
 def read_folder(directory: str | os.PathLike) -> ModelFolder:

@@ -15,8 +15,8 @@ from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed_json
 from fairjax.job.checkpoint import Checkpoint, open_checkpoint
 from fairjax.job.feed import PreparedFeed
-from fairjax.job.main_job import BASELINE
 from fairjax.job.model_measures import content_options, run_encoder
+from fairjax.job.run_models import BASELINE
 from fairjax.job.run_scorers import load_run_scorer
 
 LEAST_SAMPLES = 20

@@ -13,13 +13,10 @@ import numpy as np
 
 from fairjax.config import ModelConfig
 from fairjax.errors import UserError
+from fairjax.model.reference_arguments import NAMES, cluster_order, model_config_of_reference
 from fairjax.model.softmax import Cluster, vocabulary_clusters
 
 _PREFIX = 'transformer.'  # of published checkpoints, whose softmax (`crit.`) has none
-_NAMES = {
-  'n_token': 'vocab_size', 'n_layer': 'num_layers', 'd_model': 'model_dim', 'n_head': 'num_heads',
-  'd_head': 'head_dim', 'd_inner': 'ff_dim', 'tgt_len': 'segment_len', 'mem_len': 'memory_len'}
-"""Constructor's argument -> field of `ModelConfig`."""
 
 
 def params_from_reference(
@@ -46,7 +43,7 @@ def params_from_reference(
   """
   config = model_config_of_reference(reference_config, dtype, vocab_multiple)
   tensors = _Tensors(state_dict, np.float64 if dtype == 'float64' else np.float32)
-  order = _cluster_order(reference_config)
+  order = cluster_order(reference_config)
   params = _read_softmax(tensors, config, order) | {'layers': _read_layers(tensors, config)}
   heads = (config.num_heads, config.head_dim)
   for ours, theirs in (('content_bias', 'r_w_bias'), ('position_bias', 'r_r_bias')):
@@ -99,7 +96,7 @@ def params_to_reference(
     found |= {'r_w_bias': params['content_bias'], 'r_r_bias': params['position_bias']}
   exponents = np.arange(0, width, 2) / width
   found['pos_emb.inv_freq'] = np.float32(1) / np.power(10000.0, exponents).astype(np.float32)
-  arguments: dict[str, Any] = {theirs: getattr(config, ours) for theirs, ours in _NAMES.items()}
+  arguments: dict[str, Any] = {theirs: getattr(config, ours) for theirs, ours in NAMES.items()}
   ties = [c.tied for c in vocabulary_clusters(config)] if config.cutoffs else [False]
   arguments |= {
     'd_embed': config.model_dim, 'cutoffs': list(config.cutoffs), 'div_val': config.div_val,
@@ -119,47 +116,6 @@ _VECTORS = {
   'attention_norm_bias': 'dec_attn.layer_norm.bias',
   'ff_in_bias': 'pos_ff.CoreNet.0.bias', 'ff_out_bias': 'pos_ff.CoreNet.3.bias',
   'ff_norm_scale': 'pos_ff.layer_norm.weight', 'ff_norm_bias': 'pos_ff.layer_norm.bias'}
-
-
-def model_config_of_reference(
-  reference: Mapping[str, Any], dtype: str = 'float32', vocab_multiple: int = 1
-) -> ModelConfig:
-  """The constructor's arguments in this project's words.
-
-  Raises:
-    UserError: an argument lacks, or has a value that is not covered.
-  """
-  given = dict(reference)
-  if 'n_token' not in given and 'vocab_size' in given:  # as published checkpoints call it
-    given['n_token'] = given['vocab_size']
-  given.setdefault('tgt_len', 128)  # the published evaluation's; weights do not depend on it
-  missing = sorted(_NAMES.keys() - given.keys())
-  if missing:
-    raise UserError(f'reference checkpoint: constructor arguments lack: {", ".join(missing)}')
-  expected = {
-    'attn_type': 0, 'tie_weight': True, 'ext_len': 0, 'sample_softmax': -1,
-    'd_embed': given['d_model']}
-  for name, value in expected.items():
-    if given.get(name, value) not in (value, None):
-      raise UserError(f'reference checkpoint: {name}={given[name]} is not covered, only {value}')
-  cutoffs = tuple(c for c in given.get('cutoffs') or () if c != given['n_token'])
-  div_val = int(given.get('div_val', 1))
-  if div_val > 1 and not cutoffs:
-    raise UserError(f'reference checkpoint: {div_val=} without cutoffs is not covered')
-  ties: tuple[bool, ...] = ()
-  if cutoffs and div_val > 1:
-    ties = tuple(given.get('tie_projs') or (
-      (False,) + (True,) * len(cutoffs) if given.get('proj_share_all_but_first', True)
-      else (False,) * (len(cutoffs) + 1)))
-  return ModelConfig(
-    **{ours: int(given[theirs]) for theirs, ours in _NAMES.items()},
-    cutoffs=cutoffs, div_val=div_val, tie_projections=ties, vocab_multiple=vocab_multiple,
-    clamp_len=int(given.get('clamp_len', -1)),
-    norm='pre' if given.get('pre_lnorm', False) else 'post',
-    tie_position_biases=not given.get('untie_r', False),
-    hidden_dropout=float(given.get('dropout', 0.0)),
-    attention_dropout=float(given.get('dropatt', 0.0)),
-    dtype=dtype)
 
 
 class _Tensors:
@@ -220,20 +176,6 @@ def _read_layers(tensors: _Tensors, config: ModelConfig) -> dict[str, np.ndarray
     'ff_in': stack('pos_ff.CoreNet.0.weight', (config.ff_dim, width)).transpose(0, 2, 1),
     'ff_out': stack('pos_ff.CoreNet.3.weight', (width, config.ff_dim)).transpose(0, 2, 1),
   } | {ours: stack(theirs, (sizes.get(ours, width),)) for ours, theirs in _VECTORS.items()}
-
-
-def _cluster_order(reference: Mapping[str, Any]) -> int:
-  """Step through the rows of the cluster weights: -1 where tail i (from 1) has row C - i.
-
-  The authors' PyTorch code indexes the gates from the end; their TensorFlow code, and with it the
-  published checkpoints and what reads them, from the start.
-  """
-  orders = {'reversed': -1, 'forward': 1}
-  published = 'n_token' not in reference or 'model_type' in reference
-  name = reference.get('cluster_order', 'forward' if published else 'reversed')
-  if name not in orders:
-    raise UserError(f"reference checkpoint: cluster_order='{name}' is not one of reversed, forward")
-  return orders[name]
 
 
 def _read_softmax(tensors: _Tensors, config: ModelConfig, order: int) -> dict[str, np.ndarray]:

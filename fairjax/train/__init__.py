@@ -15,13 +15,14 @@ from fairjax.train.identity import Identity, check_identity, fingerprint, params
 from fairjax.train.loop import TrainingDiverged
 from fairjax.train.metrics import read_metrics
 from fairjax.train.sentences import LabelledSentences
-from fairjax.train.sharding import check_batch_size, make_mesh, own_rows
+from fairjax.train.sharding import check_batch_size, make_mesh, model_problems, own_rows
 from fairjax.train.steps import params_template
 from fairjax.train.stop import StopSignal
 
 __all__ = [
   'CheckpointError', 'Curriculum', 'Feed', 'Identity', 'LabelledSentences', 'StopSignal', 'Trained',
   'TrainingDiverged', 'check_batch_size', 'check_identity', 'debias_name', 'derive_seed',
-  'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh', 'own_rows',
-  'params_digest', 'params_template', 'read_metrics', 'variant_config', 'variant_name',
+  'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh',
+  'model_problems', 'own_rows', 'params_digest', 'params_template', 'read_metrics',
+  'variant_config', 'variant_name',
 ]

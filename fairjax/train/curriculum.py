@@ -35,7 +35,6 @@ from fairjax.train.sentences import (
   split_sentences_set,
   state_batches,
 )
-from fairjax.train.sharding import check_batch_size
 from fairjax.train.steps import FairnessTerm, Projection
 from fairjax.train.stop import StopSignal
 
@@ -106,7 +105,7 @@ class Curriculum:
     if directory.exists():
       raise UserError(f'{directory} exists: a model is imported into a workdir that has none yet')
     state = steps.init_lm_state(self.config.model, self.config.lm, self.mesh, seed=0, params=params)
-    found = self._evaluate_lm(state.params, self.config.lm, 'lm.batch_size')
+    found = self._evaluate_lm(state.params, self.config.lm)
     store = CheckpointStore(directory, keep=1, log=self.log)
     try:
       store.finish(0, state, identity, final=True)
@@ -129,7 +128,6 @@ class Curriculum:
     identity = Identity(
       stage='sentiment', vocabulary=self.feed.vocabulary_fingerprint,
       config=self._config_fingerprint('sentiment'), parent=lm.digest)
-    check_batch_size(stage.batch_size, self.mesh, field='sentiment.batch_size')
     seed = derive_seed(self.config.seed, 'sentiment')
     model = dataclasses.replace(self.config.model, memory_len=0, segment_len=stage.sentence_tokens)
     features = functools.partial(steps.make_features(model, self.mesh), lm.params)
@@ -256,13 +254,10 @@ class Curriculum:
 
   def _run_lm(self, name, directory, identity, stage, split, *, branches, init, step) -> Trained:
     """Runs a stage that trains the language model on a token stream."""
-    field = f'{identity.stage}.batch_size'
-    check_batch_size(stage.batch_size, self.mesh, field=field, parts=stage.parts)
-
     return self._run(Stage(
       name=name, directory=directory, identity=identity, config=stage, mesh=self.mesh,
       init_state=init, step=step,
-      evaluate=lambda params: self._evaluate_lm(params, stage, field),
+      evaluate=lambda params: self._evaluate_lm(params, stage),
       params_template=lambda: steps.params_template(self.config.model, self.mesh),
       state_template=lambda: steps.lm_state_template(self.config.model, stage, self.mesh),
       batches=lambda start: self.feed.train(
@@ -270,12 +265,12 @@ class Curriculum:
       batch_name=lambda step: self.feed.batch_name(split, step, batch_size=stage.batch_size),
       work_per_step=stage.batch_size * self.config.model.segment_len))
 
-  def _evaluate_lm(self, params, stage, field) -> dict[str, float]:
+  def _evaluate_lm(self, params, stage) -> dict[str, float]:
     """Validation loss and perplexity."""
     batches = self.feed.valid(batch_size=stage.batch_size)
     if stage.eval_batches:
       batches = (batch for _, batch in zip(range(stage.eval_batches), batches, strict=False))
-    total, tokens = evaluate_nll(self.config.model, params, batches, self.mesh, field=field)
+    total, tokens = evaluate_nll(self.config.model, params, batches, self.mesh)
     more = {} if self.more_metrics is None else self.more_metrics(params)
     return {'loss': total / tokens, 'perplexity': math.exp(total / tokens), **more}
 

@@ -1,16 +1,18 @@
 """Likelihood of held-out text, segment after segment with memory, on the mesh (H-25)."""
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from fairjax.config import ModelConfig
 from fairjax.model import TransformerXL, init_memory
-from fairjax.train.sharding import batch_sharding, check_batch_size, on_mesh, to_devices, to_host
+from fairjax.train.sharding import ROWS, batch_sharding, on_mesh, to_devices, to_host
 from fairjax.train.steps import Params, memory_sharding
 
 
@@ -36,10 +38,12 @@ def make_segment_nll(
 
 
 def evaluate_nll(
-  config: ModelConfig, params: Params, batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh, *,
-  field: str = 'measure.eval_batch_size',
+  config: ModelConfig, params: Params, batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh
 ) -> tuple[float, int]:
   """Total negative log-likelihood of a finite stream of batches, memory carried.
+
+  The rows are the same on every mesh: where its devices do not divide them, each process adds rows
+  that nothing counts. A group of processes calls it together.
 
   Args:
     config: with its vocabulary size.
@@ -47,25 +51,32 @@ def evaluate_nll(
     batches: this process's rows, dicts with `inputs`, `targets` [B, T] int32, `reset` [B] bool and
       `weights` [B, T] (1 for a token that counts, 0 for padding).
     mesh: devices that share the rows.
-    field: configuration field that an error about the number of rows names.
 
   Returns:
     (sum of nats over the tokens that count, number of those tokens).
-
-  Raises:
-    UserError: the devices do not divide the rows.
   """
-  memory, total, tokens = None, 0.0, 0
+  memory, rows, total, tokens = None, 0, 0.0, 0
   for batch in batches:
-    rows = len(batch['inputs']) * jax.process_count()
     if memory is None:
-      check_batch_size(rows, mesh, field=field)
-      empty, segment_nll = make_segment_nll(config, rows, mesh)
+      rows = _process_rows(len(batch['inputs']), mesh)
+      empty, segment_nll = make_segment_nll(config, rows * jax.process_count(), mesh)
       memory = empty()
-    arrays = to_devices(
-      {name: batch[name] for name in ('inputs', 'targets', 'reset', 'weights')}, mesh)
+    arrays = to_devices({name: _fill(batch[name], rows, name == 'reset')
+                         for name in ('inputs', 'targets', 'reset', 'weights')}, mesh)
     with on_mesh(mesh):
       nll, memory = segment_nll(params, memory, arrays)
     total += float(to_host(nll).astype(np.float64).sum())
     tokens += int((to_host(arrays['weights']) > 0).sum())
   return total, tokens
+
+
+def _process_rows(rows: int, mesh: Mesh) -> int:
+  """Rows of each process, one as many as the other, that its devices divide."""
+  devices = math.prod(mesh.shape[axis] for axis in ROWS) // jax.process_count()
+  most = int(np.max(multihost_utils.process_allgather(np.int32(rows))))
+  return -(-most // devices) * devices
+
+
+def _fill(x: np.ndarray, rows: int, value: bool) -> np.ndarray:
+  """Further rows: of weight 0, and reset, so that their memory stays empty."""
+  return np.pad(x, [(0, rows - len(x))] + [(0, 0)] * (x.ndim - 1), constant_values=value)

@@ -26,7 +26,7 @@ from fairjax.train.identity import Identity, params_digest
 from fairjax.train.memory import check_state, compile_step
 from fairjax.train.metrics import IntervalMetrics, MetricWriter
 from fairjax.train.optimizer import learning_rate
-from fairjax.train.sharding import to_devices
+from fairjax.train.sharding import check_batch_size, to_devices
 from fairjax.train.stop import StopSignal
 
 Batch = Mapping[str, np.ndarray]
@@ -84,7 +84,7 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
 
   Raises:
     UserError: the folder holds another run's checkpoints, or some and none verifies; the devices
-      cannot hold the stage.
+      cannot hold the stage, or do not divide its batch.
     Preempted: a signal came; the state is saved.
     TrainingDiverged: too many updates in a row were skipped; the last good state is saved.
     CheckpointError: a checkpoint could not be written.
@@ -96,6 +96,8 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
       return params
   except Damaged as e:
     log(f'WARNING: [{stage.name}] {e}')
+  check_batch_size(stage.config.batch_size, stage.mesh, parts=stage.config.parts,
+                   field=f'{stage.identity.stage}.batch_size')
   check_state(stage.name, stage.state_template())
   store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints, log=log)
   try:

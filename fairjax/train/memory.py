@@ -96,8 +96,9 @@ def check_state(name: str, state: TrainState) -> None:
   """
   found, limit = StateBytes.of(state), device_limit()
   if limit is not None and found.least > limit:
-    raise _too_large(name, found.least, limit, f'at least {size_words(found.least)} of each device '
-                     f'({found.words()}, gradients {size_words(found.gradients)})')
+    raise _too_large(
+      name, state, found.least, limit, f'at least {size_words(found.least)} of each device '
+      f'({found.words()}, gradients {size_words(found.gradients)})')
 
 
 def compile_step(name: str, lowered: Any, state: TrainState) -> str:
@@ -121,16 +122,17 @@ def compile_step(name: str, lowered: Any, state: TrainState) -> str:
     needed = out_of_memory(str(e))
     if needed is None:
       raise
-    raise _too_large(name, needed, limit, f'{size_words(needed)} of each device, says the compiler '
-                     f'({found.words()})') from None
+    raise _too_large(
+      name, state, needed, limit, f'{size_words(needed)} of each device, says the compiler '
+      f'({found.words()})') from None
   program, head = program_bytes(compiled), f'[{name}] memory of each device: {found.words()}'
   if not program:
     return f'{head}, gradients {size_words(found.gradients)}; the compiler does not tell the rest'
   needed = required_bytes(program)
   rest = f'activations, gradients and workspace {size_words(program["temporaries"])}'
   if limit is not None and needed > limit:
-    raise _too_large(name, needed, limit, f'{size_words(needed)} of each device ({found.words()}, '
-                     f'{rest})')
+    raise _too_large(
+      name, state, needed, limit, f'{size_words(needed)} of each device ({found.words()}, {rest})')
   of = '' if limit is None else f' of {size_words(limit)}'
   return f'{head}, {rest}; in all {size_words(needed)}{of}'
 
@@ -160,10 +162,55 @@ def size_words(size: int) -> str:
   return f'{size / 2**20:.1f} MiB' if size >= 2**20 else f'{size / 2**10:.1f} KiB'
 
 
-def _too_large(name: str, needed: int, limit: int | None, words: str) -> UserError:
+def least_with_fsdp(state: TrainState, fsdp: int) -> int | None:
+  """`StateBytes.least` if `fsdp` took devices from `data`; None if it cannot be split so.
+
+  Args:
+    state: of arrays, or of `jax.ShapeDtypeStruct`, with shardings of the mesh.
+    fsdp: parts.
+  """
+  def size(leaf):
+    sharding, parts = leaf.sharding, []
+    axes = dict(sharding.mesh.shape)
+    if axes['data'] * axes['fsdp'] % fsdp:
+      return None
+    axes |= {'data': axes['data'] * axes['fsdp'] // fsdp, 'fsdp': fsdp}
+    for split in sharding.spec:
+      names = split if isinstance(split, tuple) else (split,) if split else ()
+      parts.append(math.prod(axes[name] for name in names))
+    parts += [1] * (len(leaf.shape) - len(parts))
+    if any(n % p for n, p in zip(leaf.shape, parts, strict=True)):
+      return None
+    return math.prod(leaf.shape) // math.prod(parts) * leaf.dtype.itemsize
+
+  # The gradients are as large as the parameters.
+  sizes = [size(leaf) for leaf in jax.tree.leaves(
+    (state.params, state.params, state.opt_state, state.memory))]
+  return None if None in sizes else sum(sizes)
+
+
+def _too_large(
+  name: str, state: TrainState, needed: int, limit: int | None, words: str
+) -> UserError:
   over = '' if limit is None else (
     f', which has {size_words(limit)}: {size_words(needed - limit)} too much')
   return UserError(
-    f'[{name}] does not fit: it needs {words}{over}. Parameters and optimizer shrink with '
-    '--config.mesh.fsdp and --config.mesh.model, activations with more parts, more devices or '
-    '--config.model.remat=full; fairjax compile finds the smallest slice')
+    f'[{name}] does not fit: it needs {words}{over}. {_fsdp_words(state, needed, limit)}Parameters '
+    'and optimizer shrink with --config.mesh.fsdp and --config.mesh.model, activations with more '
+    'parts, more devices or --config.model.remat=full; fairjax compile finds the smallest slice')
+
+
+def _fsdp_words(state: TrainState, needed: int, limit: int | None) -> str:
+  """The least `fsdp` of these devices with which the state would fit, the rest as it is."""
+  mesh = jax.tree.leaves(state.params)[0].sharding.mesh
+  least = StateBytes.of(state).least
+  tried = {fsdp: needed - least + found
+           for fsdp in range(mesh.shape['fsdp'] + 1, mesh.size + 1)
+           if (found := least_with_fsdp(state, fsdp)) is not None and found < least}
+  if limit is None or not tried:
+    return ''
+  for fsdp, size in tried.items():
+    if size <= limit:
+      return f'--config.mesh.fsdp={fsdp} would need about {size_words(size)}. '
+  return (f'Even --config.mesh.fsdp={max(tried)} would need about '
+          f'{size_words(min(tried.values()))}. ')

@@ -17,8 +17,9 @@ import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from fairjax.config import MeshConfig
+from fairjax.config import MeshConfig, ModelConfig
 from fairjax.errors import UserError
+from fairjax.model.softmax import vocabulary_clusters
 
 AXES = ('slice', 'data', 'fsdp', 'model')
 ROWS = ('slice', 'data', 'fsdp')
@@ -98,6 +99,32 @@ def check_batch_size(batch_size: int, mesh: Mesh, *, field: str, parts: int = 1)
                     f'e.g. --config.{field}={near}')
 
 
+def model_problems(config: ModelConfig, mesh: Mesh) -> list[str]:
+  """What of the model the axes `fsdp` and `model` of the mesh do not divide, by its fields.
+
+  A vocabulary whose size nobody knows yet (0) must be padded to a multiple of `model`.
+  """
+  found = []
+  for axis, fields in (('model', ('num_heads', 'ff_dim')), ('fsdp', ('model_dim',))):
+    parts, sizes = mesh.shape[axis], {f'model.{f}': getattr(config, f) for f in fields}
+    wrong = [f'{field}={size}' for field, size in sizes.items() if size % parts]
+    if wrong:
+      most = math.gcd(*sizes.values(), mesh.size)
+      found.append(f'mesh.{axis}={parts} does not divide {" and ".join(wrong)}: set '
+                   f'--config.mesh.{axis}={most}' + (' or a divisor of it' if most > 1 else ''))
+  parts, multiple = mesh.shape['model'], config.vocab_multiple
+  if multiple % parts:
+    rows = [c.padded for c in vocabulary_clusters(config)] if config.vocab_size else []
+    wrong = [str(size) for size in rows if size % parts]
+    size = f'{" and ".join(wrong)}, rows of a table of the vocabulary' if wrong else (
+      'every size that the vocabulary may get from the data')
+    if wrong or not rows:
+      found.append(f'mesh.model={parts} does not divide {size} (model.vocab_multiple={multiple}): '
+                   f'set --config.model.vocab_multiple={math.lcm(multiple, parts)}, or another '
+                   '--config.mesh.model')
+  return found
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
   """Every device holds the whole array."""
   return NamedSharding(mesh, PartitionSpec())
@@ -134,11 +161,9 @@ def tree_shardings(abstract: Any, mesh: Mesh) -> Any:
     for size, axis in zip(leaf.shape, sharding.spec, strict=False):
       if axis is not None and size % mesh.shape[axis]:
         name = jax.tree_util.keystr(path)
-        hint = f'choose another --config.mesh.{axis}'
-        if 'embedding' in name or 'softmax_bias' in name:
-          hint += f', or --config.model.vocab_multiple={mesh.shape[axis]}'
         raise UserError(f'mesh axis {axis}={mesh.shape[axis]} does not divide {size}, an axis of '
-                        f'parameter {name} {tuple(leaf.shape)}: {hint}')
+                        f'parameter {name} {tuple(leaf.shape)}: choose another '
+                        f'--config.mesh.{axis}')
   return shardings
 
 

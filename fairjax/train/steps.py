@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fairjax.config import DebiasConfig, ModelConfig, SentimentConfig, TrainConfig
+from fairjax.errors import UserError
 from fairjax.model import (
   Branches,
   Memory,
@@ -28,7 +29,7 @@ from fairjax.train.losses import (
   next_token_divergences,
 )
 from fairjax.train.optimizer import Adam
-from fairjax.train.sharding import ROWS, on_mesh, replicated, tree_shardings
+from fairjax.train.sharding import ROWS, model_problems, on_mesh, replicated, tree_shardings
 from fairjax.train.update import Guard, TrainState, make_update
 
 Params = Any
@@ -75,6 +76,7 @@ def memory_sharding(mesh: Mesh, *, cached: bool = False) -> Memory:
 @functools.lru_cache
 def params_template(model_config: ModelConfig, mesh: Mesh) -> Params:
   """Abstract parameters (`jax.ShapeDtypeStruct` with shardings) of the language model."""
+  _check_model(model_config, mesh)
   abstract = jax.eval_shape(functools.partial(_init_params, model_config), jax.random.key(0))
   shardings = tree_shardings(abstract, mesh)
   return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
@@ -118,6 +120,7 @@ def _make_init(
       step=jnp.zeros((), jnp.int32), params=boxed, opt_state=adam.transformation().init(boxed),
       memory=init_memory(model_config, batch_size), guard=Guard.fresh(adam))
 
+  _check_model(model_config, mesh)
   abstract = jax.eval_shape(init, jax.random.key(0), None)
   shardings = tree_shardings(abstract, mesh).replace(memory=memory_sharding(mesh))
   template = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
@@ -274,6 +277,12 @@ def make_sentiment_predict(projection: Projection) -> Callable:
   """Jitted `predict(params, h_bar [..., D]) -> logit [...]`."""
   module = projection.module()
   return jax.jit(lambda params, h_bar: module.apply({'params': params}, h_bar)[0])
+
+
+def _check_model(model_config: ModelConfig, mesh: Mesh) -> None:
+  problems = model_problems(model_config, mesh)
+  if problems:
+    raise UserError('; '.join(problems))
 
 
 def _init_params(model_config: ModelConfig, key: jax.Array) -> Params:
