@@ -10,10 +10,10 @@ with --config.data.download=True (docs/corpora.md).
 workdir may begin on a large slice with variant=lm and go on with variant=debias on a small one.
 
 Parameters: 285.2 M (245.5 M in the layers, 39.6 M in embedding and adaptive softmax), as the script
-of the reference for this corpus has; `fairjax config show` prints them. The paper says 257 M and
-states neither the feed-forward width nor the kind of softmax. Of the usual choices none gives
-exactly 257 M: a plain softmax over 267,735 words would alone have 274 M, and 257 M less the layers
-would leave 11.5 M for the words. We keep the reference's sizes.
+of the reference for this corpus has; `fairjax config show` prints them. That is 28.2 M above the
+257 M of the paper, which states neither the feed-forward width nor the kind of softmax. Of the
+usual choices none gives exactly 257 M: a plain softmax over 267,735 words would alone have 274 M,
+and 257 M less the layers would leave 11.5 M for the words. We keep the reference's sizes.
 
 `reference=True` has the heads, biases and clusters of the Transformer-XL that its authors published
 for this corpus instead, so that `fairjax import` can put that in the place of step 1
@@ -30,22 +30,21 @@ def get_config(arg=''):
   if arg.reference and arg.vocabulary != 'word':
     raise ValueError('reference=True has the words of the checkpoint: leave vocabulary out')
   config = default_config_dict()
-  config.name = 'wikitext103'
-  config.seed = arg.seed
-  config.attribute = arg.attribute
-  config.until = arg.variant
+  config.name = 'wikitext103'  # not in the paper
+  config.seed = arg.seed  # not in the paper
+  config.attribute = arg.attribute  # H-11
+  config.until = arg.variant  # H-18 (lm), H-19 (sentiment), H-23 (debias)
 
-  config.data.source = 'wikitext103'
-  config.data.manual_dir = arg.corpus
-  config.data.vocabulary = arg.vocabulary
+  config.data.source = 'wikitext103'  # H-41
+  config.data.manual_dir = arg.corpus  # not in the paper
+  config.data.vocabulary = arg.vocabulary  # not in the paper
 
   m = config.model
   if arg.vocabulary == 'word':
-    # The corpus has 267,735 words with <unk> and <eos> (not in the paper; Dai et al.); ours is one
-    # larger by <pad>. Adaptive softmax: not in the paper; the reference's values.
-    config.data.vocab_size = m.vocab_size = 267_736
-    m.cutoffs = (20_000, 40_000, 200_000)
-    m.div_val = 4
+    # The corpus has 267,735 words with <unk> and <eos> (Dai et al.); ours is one larger by <pad>.
+    config.data.vocab_size = m.vocab_size = 267_736  # not in the paper
+    m.cutoffs = (20_000, 40_000, 200_000)  # not in the paper: the reference's
+    m.div_val = 4  # not in the paper: the reference's
   else:
     config.data.vocab_size = 32_000  # not in the paper
   m.vocab_multiple = 128  # not in the paper: tables split over any usual mesh.model
@@ -71,17 +70,17 @@ def get_config(arg=''):
   config.lm.batch_size = 512  # H-18
   config.lm.learning_rate = 2.5e-4  # H-18
   config.lm.warmup_steps = 10_000  # not in the paper, as the schedule and clip_norm
-  config.lm.log_every = 100
-  config.lm.eval_every = 5_000
-  config.lm.checkpoint_every = 5_000
+  config.lm.log_every = 100  # not in the paper
+  config.lm.eval_every = 5_000  # not in the paper
+  config.lm.checkpoint_every = 5_000  # not in the paper
 
   # H-19: three layers, 128 wide, |score| > 0.7, on WikiText-103 369,594 sentences.
   config.sentiment.steps = 50_000  # not in the paper (14-21 hours on a V100)
   config.sentiment.batch_size = 512  # not in the paper
   config.sentiment.learning_rate = 1e-3  # not in the paper
-  config.sentiment.log_every = 1_000
-  config.sentiment.eval_every = 10_000
-  config.sentiment.checkpoint_every = 10_000
+  config.sentiment.log_every = 1_000  # not in the paper
+  config.sentiment.eval_every = 10_000  # not in the paper
+  config.sentiment.checkpoint_every = 10_000  # not in the paper
   config.sentiment.max_sentences = 369_594  # H-19
   config.sentiment.prefixes = 1  # not in the paper; 3.0 GB of states
 
@@ -93,25 +92,25 @@ def get_config(arg=''):
     'embedding:1', 'embedding:10', 'embedding:100',
     'sentiment:1', 'sentiment:10', 'sentiment:100', 'sentiment:1000')
   config.debias.branches_per_row = 8  # not in the paper
-  config.debias.monitor_every = 100
-  config.debias.log_every = 100
-  config.debias.eval_every = 5_000
-  config.debias.checkpoint_every = 2_500
+  config.debias.monitor_every = 100  # not in the paper
+  config.debias.log_every = 100  # not in the paper
+  config.debias.eval_every = 5_000  # not in the paper
+  config.debias.checkpoint_every = 2_500  # not in the paper
 
   config.sample.samples = 1_000  # H-12
   config.sample.max_new_tokens = 50  # H-12
-  config.sample.batch_size = 200
-  # Scorers: VADER here; the paper's Google API and BERT classifier are other scorers (H-14, H-15).
-  config.sentiment.scorer = 'vader'
-  config.measure.scorers = ('vader',)
+  config.sample.batch_size = 200  # not in the paper
+  # The paper's scorers, Google's API and a BERT classifier (H-14, H-15), need access and training.
+  config.sentiment.scorer = 'vader'  # not in the paper
+  config.measure.scorers = ('vader',)  # not in the paper
   # S.S. (H-27); the paper's encoder is use:DIR. Of a prefix's 1,000 samples it reads 100: for
   # `name`, which has most prefixes, 340 x 100 = 34,000 texts a model. MiniLM, 10.6 M weights in its
   # layers, needs 2 x 10.6 M x 60 tokens = 1.3 GFLOP a text, 43 TFLOP in all: 15 minutes at the
   # 50 GFLOP/s of two CPU cores (2.4 hours for all 1,000), seconds on a chip. `country` has 10,000
   # texts: S.S. within one point (95 %: 1.96 sqrt(0.25 / 10,000) = 0.0098).
-  config.measure.encoder = 'minilm'
-  config.measure.similarity_samples = 100
-  config.measure.eval_batch_size = 64
+  config.measure.encoder = 'minilm'  # not in the paper
+  config.measure.similarity_samples = 100  # not in the paper
+  config.measure.eval_batch_size = 64  # not in the paper
   return config
 
 

@@ -152,24 +152,44 @@ def find_slice(name: str) -> Slice:
   """The slice of that name, for the compiler.
 
   Raises:
-    UserError: unknown; the line holds the nearest name and the known ones.
+    UserError: unknown; the line holds the nearest sizes of that chip, or the known chips.
 
   >>> find_slice('v3:8x8').num_devices
   128
   """
-  if name not in slice_names():
-    generation, colon, _ = name.partition(':')
-    if colon and generation in CHIPS and not CHIPS[generation].compiles:
-      raise UserError(f"topology '{name}': nothing is known of what {generation} holds; known are "
-                      + ', '.join(c.name for c in CHIPS.values() if c.compiles))
-    if colon and generation in CHIPS:
-      raise unknown_name('topology', name, [s.name for s in slices_of(CHIPS[generation])])
-    same = _slice_of_cloud_name(name)
-    if same is not None:
-      raise UserError(f"topology '{name}': name it by its shape in chips, {same.name}")
-    raise unknown_name('topology', name, slice_names())
-  generation, _, shape = name.partition(':')
-  return Slice(CHIPS[generation], shape)
+  generation, colon, shape = name.partition(':')
+  if name in slice_names():
+    return Slice(CHIPS[generation], shape)
+  if colon:
+    raise _unknown_slice(name, generation, shape)
+  same = _slice_of_cloud_name(name)
+  if same is not None:
+    raise UserError(f"topology '{name}': name it by its shape in chips, {same.name}")
+  raise unknown_name('topology', name, slice_names())
+
+
+def _unknown_slice(name: str, generation: str, shape: str) -> UserError:
+  """The error for a name that has the form of a slice's."""
+  chip = chip_of_cloud_name(generation)
+  known = ', '.join(c.name for c in CHIPS.values() if c.compiles)
+  if chip is None:
+    return UserError(f"topology '{name}': unknown chip '{generation}'; known are {known}")
+  if not chip.compiles:
+    return UserError(
+      f"topology '{name}': nothing is known of what {generation} holds; known are {known}")
+  slices, sides = slices_of(chip), shape.split('x')
+  hint = ''
+  if all(side.isdecimal() and int(side) for side in sides):
+    count = math.prod(map(int, sides))
+    near = [s for s in slices if s.num_chips <= count][-1:]
+    if not near or near[0].num_chips < count:
+      near += [s for s in slices if s.num_chips > count][:1]
+    if near[0].num_chips == count:
+      hint = f"did you mean '{near[0].name}'? "
+    else:
+      hint = (f'no slice of {count} chips; the nearest: '
+              + ', '.join(f"'{s.name}' ({s.num_chips})" for s in near) + '. ')
+  return UserError(f"unknown topology '{name}': {hint}Known: " + ', '.join(s.name for s in slices))
 
 
 def _slice_of_cloud_name(name: str) -> Slice | None:

@@ -37,7 +37,7 @@ class DataConfig:
   # Who reads the training batches: seqio (its task and feature converter) | numpy (no TensorFlow).
   # The batches are the same.
   reader: str = 'seqio'
-  seed: int = 0  # order of the documents in the training stream
+  seed: int = 0  # order of the documents in the training stream (not in the paper)
   vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
   vocab_size: int = 8000  # upper limit for a word vocabulary
   vocab_sentences: int = 0  # lines that SentencePiece is trained on, a seeded sample; 0: no limit
@@ -85,9 +85,11 @@ class ModelConfig:
 
   vocab_size: int = 0  # 0: that of the vocabulary
   vocab_multiple: int = 1  # tables are padded to a multiple of it, so that mesh.model divides them
-  cutoffs: tuple[int, ...] = ()  # first ids of the tails of an adaptive softmax; (): plain softmax
-  div_val: int = 1  # tail i is this many times narrower than tail i - 1
-  tie_projections: tuple[bool, ...] = ()  # by cluster; (): all but the first, as the reference
+  # First ids of the tails of an adaptive softmax; (): plain softmax (not in the paper)
+  cutoffs: tuple[int, ...] = ()
+  div_val: int = 1  # tail i is this many times narrower than tail i - 1 (not in the paper)
+  # By cluster; (): all but the first, as the reference (not in the paper)
+  tie_projections: tuple[bool, ...] = ()
   num_layers: int = 4  # L
   model_dim: int = 256  # D, width of the hidden states
   num_heads: int = 4  # N, attention heads
@@ -95,21 +97,25 @@ class ModelConfig:
   ff_dim: int = 1024  # F, width inside the feed-forward blocks
   segment_len: int = 128  # T, tokens per row and step
   memory_len: int = 128  # M, hidden states kept from earlier segments
-  clamp_len: int = -1  # distances above it are treated as it; -1: none
-  norm: str = 'post'  # post (Dai et al.) | pre
-  final_norm: bool = False  # layer norm after the last block (usual with norm=pre)
+  clamp_len: int = -1  # distances above it are treated as it; -1: none (not in the paper)
+  norm: str = 'post'  # post (Dai et al.) | pre (not in the paper)
+  # Layer norm after the last block; usual with norm=pre (not in the paper)
+  final_norm: bool = False
   h_bar_final_norm: bool = False  # h-bar takes the last layer after this norm, not before (H-20)
-  tie_position_biases: bool = True  # u and v shared by all layers, as the reference does
+  # u and v shared by all layers, as the reference does (not in the paper)
+  tie_position_biases: bool = True
   hidden_dropout: float = 0.0  # embedding, attention output and feed-forward
   attention_dropout: float = 0.0  # attention weights
   # How attention is computed: auto (by device) | shift (whole scores) | blocks (of queries) |
-  # heads (one at a time, for CPUs) | kernel (fused, for TPUs from v4 on). The values are the same.
+  # heads (one at a time, for CPUs) | kernel (fused, for TPUs from v4 on) (not in the paper). The
+  # values are the same.
   attention: str = 'auto'
-  # most queries in a block, of blocks (which have a quarter of the segment at most) and the kernel
+  # Most queries in a block, of blocks (which have a quarter of the segment at most) and of the
+  # kernel (not in the paper)
   attention_block: int = 512
-  init_std: float = 0.02  # standard deviation of the initial weights
-  remat: str = 'none'  # none | dots (keep matmul outputs) | full
-  scan_unroll: int = 1  # layers per iteration of the scan; num_layers unrolls it
+  init_std: float = 0.02  # standard deviation of the initial weights (not in the paper)
+  remat: str = 'none'  # none | dots (keep matmul outputs) | full (not in the paper)
+  scan_unroll: int = 1  # layers per iteration of the scan; num_layers unrolls it (not in the paper)
   dtype: str = 'float32'  # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
 
 
@@ -119,24 +125,26 @@ class TrainConfig:
 
   steps: int = 1000  # updates
   batch_size: int = 16  # rows over all devices
-  parts: int = 1  # gradient accumulation: the rows are computed in so many parts (not for step 2)
+  # Gradient accumulation: the rows are computed in so many parts, not in step 2 (not in the paper)
+  parts: int = 1
   learning_rate: float = 2.5e-4  # H-18
   warmup_steps: int = 100  # linear from 0 (not in the paper)
   schedule: str = 'cosine'  # cosine (to 0) | constant | linear (to 0) (not in the paper)
   clip_norm: float = 0.25  # global gradient norm, as Transformer-XL (not in the paper)
   weight_decay: float = 0.0  # decoupled, as AdamW (not in the paper)
-  adam_b1: float = 0.9  # decay of the mean gradient
-  adam_b2: float = 0.999  # decay of the mean squared gradient
+  adam_b1: float = 0.9  # decay of the mean gradient (not in the paper)
+  adam_b2: float = 0.999  # decay of the mean squared gradient (not in the paper)
   # An update whose loss or gradient is not finite is skipped and counted; after so many in a row
-  # the stage stops at the last good step.
+  # the stage stops at the last good step (not in the paper).
   max_skipped: int = 10
-  spike_sigmas: float = 0.0  # skip losses so many deviations above the rolling mean; 0: none
-  spike_window: int = 128  # losses in the rolling mean
+  # Skip losses so many deviations above the rolling mean; 0: none (not in the paper)
+  spike_sigmas: float = 0.0
+  spike_window: int = 128  # losses in the rolling mean (not in the paper)
   log_every: int = 50  # steps between lines of progress
   eval_every: int = 500  # steps; validation batches run at these steps and at the end
-  eval_batches: int = 0  # 0: the whole validation split
+  eval_batches: int = 0  # 0: the whole validation split (not in the paper)
   checkpoint_every: int = 500  # steps
-  keep_checkpoints: int = 2  # the newest ones
+  keep_checkpoints: int = 2  # the newest ones (not in the paper)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,13 +156,14 @@ class SentimentConfig(TrainConfig):
   margin: float = 0.7  # keep sentences with |2 score - 1| above it (H-19)
   # Labels the sentences: opinion | vader | google (as in the paper) | bert:DIR
   scorer: str = 'opinion'
-  sentence_tokens: int = 64  # longer sentences are left out, counted
+  sentence_tokens: int = 64  # longer sentences are left out, counted (not in the paper)
   max_sentences: int = 0  # 0: all; otherwise a seeded choice, counted
-  valid_share: float = 0.1  # of the labelled sentences, held out for the F1
+  valid_share: float = 0.1  # of the labelled sentences, held out for the F1 (not in the paper)
   # Random prefixes of each sentence whose h-bar is kept besides the last token's; in memory are
   # sentences x (1 + prefixes) x model_dim x 4 bytes (max_sentences bounds it).
   prefixes: int = 4
-  prefix_share: float = 0.5  # share of examples read at one of them instead of the last token
+  # Share of examples read at one of them instead of the last token (not in the paper)
+  prefix_share: float = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +175,7 @@ class DebiasConfig(TrainConfig):
   variants: tuple[str, ...] = ('embedding:1', 'embedding:10', 'sentiment:1', 'sentiment:10')
   extended_baseline: bool = True  # the control of footnote 6 (H-26)
   branches_per_row: int = 4  # K
-  pieces_per_branch: int = 4  # P, the most pieces a replacement may have
+  pieces_per_branch: int = 4  # P, the most pieces a replacement may have (not in the paper)
   gradient: str = 'both'  # both | branch (stop-gradient on the original) (H-21)
   sentiment_layer: str = 'hidden'  # hidden (128-d, after ReLU) | probability (1 - p, p) (H-22)
   monitor_every: int = 1  # steps between values of the next-token divergence (KL, JS)
@@ -178,11 +187,12 @@ class SampleConfig:
 
   samples: int = 1000  # per template and value
   max_new_tokens: int = 50  # most tokens of a continuation
-  temperature: float = 1.0  # divides the logits
-  sentence_end: bool = False  # stop at the first sentence end instead of the document's
+  temperature: float = 1.0  # divides the logits (H-12)
+  sentence_end: bool = False  # stop at the first sentence end instead of the document's (H-02)
   batch_size: int = 250  # samples at a time for all values of one template
   seed: int = 0  # one for all models: same-seed pairs (H-13)
-  heldout_prefixes: bool = True  # planted corpus: also sample unseen prefixes of the grammar
+  # Planted corpus: also sample unseen prefixes of the grammar (not in the paper)
+  heldout_prefixes: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,18 +200,22 @@ class MeasureConfig:
   """Scores and metrics."""
 
   scorers: tuple[str, ...] = ('opinion', 'vader')  # opinion | vader | google | bert:DIR
-  lexicon: tuple[str, ...] = ()  # opinion words: positive file, negative file; or their folder
-  google_requests_per_minute: float = 600.0  # of the google scorer; Google's default quota
-  google_endpoint: str = ''  # host of another region, e.g. eu-language.googleapis.com
-  permutations: int = 1000  # for the null floors
-  audit_texts: int = 300  # with a sensitive token, for the scorers' own bias; 0: not measured
+  # Opinion words (H-16): positive file, negative file; or their folder
+  lexicon: tuple[str, ...] = ()
+  # Of the google scorer; Google's default quota (not in the paper)
+  google_requests_per_minute: float = 600.0
+  # Host of another region, e.g. eu-language.googleapis.com (not in the paper)
+  google_endpoint: str = ''
+  permutations: int = 1000  # for the null floors (not in the paper)
+  # With a sensitive token, for the scorers' own bias; 0: not measured (not in the paper)
+  audit_texts: int = 300
   eval_batch_size: int = 8  # rows of the perplexity evaluation, on any number of devices
   eval_memory_len: int = -1  # memory of the perplexity evaluation (H-25); -1: model.memory_len
   # Sentence encoder of S.S. (H-27): minilm | minilm:DIR | use:DIR; '': none, S.S. is absent
   encoder: str = ''
   similarity_samples: int = 0  # of each prefix, as many are read by the encoder; 0: all
-  # Cosine above which a continuation is similar: encoder (its own) | a number | baseline:SHARE
-  # (calibrated: so many of the baseline's continuations are above)
+  # Cosine above which a continuation is similar: encoder (its own; of use 0.4, H-27) | a number |
+  # baseline:SHARE (calibrated: so many of the baseline's continuations are above)
   similarity_threshold: str = 'encoder'
   # Least share of the baseline's S.S. and S.S.c that a model must keep to be selected (H-35)
   relevance_share: float = 0.5

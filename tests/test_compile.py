@@ -54,7 +54,13 @@ def test_devices_as_jax_counts_them(name, devices):
 
 
 @pytest.mark.parametrize(('name', 'line'), [
-  ('v5e:4x5', "did you mean 'v5e:4x8'?"), ('v7:2x2', "did you mean 'v3:2x2'?"),
+  ('v5e:4x5', "no slice of 20 chips; the nearest: 'v5e:4x4' (16), 'v5e:4x8' (32). Known: v5e:1x1,"),
+  ('v5e:3x3', "no slice of 9 chips; the nearest: 'v5e:2x4' (8), 'v5e:4x4' (16)."),
+  ('v5e:8x4', "unknown topology 'v5e:8x4': did you mean 'v5e:4x8'? Known: v5e:1x1, v5e:2x2,"),
+  ('v4:8x8', "did you mean 'v4:4x4x4'?"), ('v5litepod:4x4', "did you mean 'v5e:4x4'?"),
+  ('v4:1x1', "the nearest: 'v4:2x2x1' (4)."), ('v6e:99x99', "the nearest: 'v6e:16x16' (256)."),
+  ('v6e:0x4', "unknown topology 'v6e:0x4': Known: v6e:1x1,"), ('v6e:', "'v6e:': Known: v6e:1x1,"),
+  ('v9:3x3', "unknown chip 'v9'; known are v3, v4, v5e, v5p, v6e"), ('v7:2x2', "unknown chip 'v7'"),
   ('v3-128', 'name it by its shape in chips, v3:8x8'), ('v5litepod-16', 'v5e:4x4'),
   ('v4-32', 'v4:2x2x4'), ('v3-7', 'Known: v3:16x16'), ('v2:4x4', 'nothing is known of what v2'),
   ('tpu7x-8', 'Known: v3:16x16')])
@@ -78,6 +84,28 @@ def test_without_libtpu_the_error_says_how_to_install_it(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(UserError, match='pip install libtpu'):
     devices.slice_devices(find_slice('v5e:2x2'))
+
+
+@pytest.mark.parametrize('smallest', [False, True])
+def test_without_libtpu_no_other_program_or_slice_is_proposed(smallest, monkeypatch):
+  monkeypatch.setattr(command, 'prepare_process', lambda: None)
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(UserError, match=r"^the TPU compiler is not installed: .*'jax\[tpu\]'$"):
+    command.compile_config(TINY, topology='v5e:2x2', programs=(), smallest=smallest, as_json=False,
+                           versions={}, log=lambda line: None)
+
+
+@pytest.mark.parametrize(('programs', 'end'), [
+  ((), 'or choose what to compile with --program'), (('lm',), 'e.g. --config.lm.batch_size=8')])
+def test_a_batch_that_the_slice_does_not_divide_leaves_other_programs(programs, end, monkeypatch):
+  """Where all are compiled; whoever asked for one knows the option."""
+  monkeypatch.setattr(command, 'prepare_process', lambda: None)
+  monkeypatch.setattr('fairjax.compile.analysis.slice_devices', lambda where, **k: jax.devices())
+  config = dataclasses.replace(TINY, lm=TrainConfig(batch_size=12))
+  with pytest.raises(UserError, match='lm.batch_size=12 is not divisible') as e:
+    command.compile_config(config, topology='v5e:2x4', programs=programs, smallest=False,
+                           as_json=False, versions={}, log=lambda line: None)
+  assert str(e.value).endswith(end)
 
 
 # ------------------------------------------------------------------------------- programs

@@ -116,7 +116,7 @@ def test_defaults_validate_and_describe_lists_every_field():
   assert 'model.num_layers = 4  (int)  # L' in lines
   assert "sentiment.margin = 0.7  (float)  # keep sentences with |2 score - 1| above it (H-19)" in (
     lines)
-  assert 'lm.adam_b1 = 0.9  (float)  # decay of the mean gradient' in lines
+  assert 'lm.adam_b1 = 0.9  (float)  # decay of the mean gradient (not in the paper)' in lines
   assert len(lines) == sum(1 for _ in _leaves(to_dict(Config())))
 
 
@@ -125,8 +125,8 @@ def test_every_field_is_documented():
   docs = {name: words for name, _, _, words in described_fields(Config())}
   assert docs['model.attention'] == (
     'How attention is computed: auto (by device) | shift (whole scores) | blocks (of queries) | '
-    'heads (one at a time, for CPUs) | kernel (fused, for TPUs from v4 on). The values are the '
-    'same.')
+    'heads (one at a time, for CPUs) | kernel (fused, for TPUs from v4 on) (not in the paper). '
+    'The values are the same.')
   assert docs['sentiment.learning_rate'] == docs['lm.learning_rate'] == 'H-18'
 
 

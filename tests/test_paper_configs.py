@@ -1,19 +1,24 @@
 """The configs of the paper's two models: values of the paper, and their sizes."""
 
+import ast
+import dataclasses
 import importlib.util
 import math
 import pathlib
+import re
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import pytest
 
 from fairjax.cli import main
+from fairjax.config_docs import described_fields
 from fairjax.config_files import load_config
-from fairjax.model import parameter_counts
+from fairjax.model import TransformerXL, init_memory, parameter_counts
 
 CONFIGS = ('wikitext103', 'wmt19')
-D, F = 1024, 4096
-# Queries, keys, values, distances, output; feed-forward with biases; two layer norms.
-LAYER = 5 * D * D + 2 * D * F + F + D + 4 * D
+MARK = r'\bH-\d\d\b|\bW-\d\d\b|not in the paper'
 
 
 def _load(name, variant='debias', **changes):
@@ -45,7 +50,6 @@ def test_values_are_those_of_the_paper():
 
 @pytest.mark.parametrize('name', CONFIGS)
 def test_variants_differ_in_how_far_the_curriculum_goes_only(name):
-  import dataclasses
   base = _load(name)
   for variant in ('lm', 'sentiment'):
     other = _load(name, variant)
@@ -53,30 +57,79 @@ def test_variants_differ_in_how_far_the_curriculum_goes_only(name):
     assert dataclasses.replace(other, until='debias') == base
 
 
-def test_parameters_of_the_wikitext_model():
-  """18 layers; 20,000 words of width 1024, tails of 256, 64 and 16; projections; gates; u and v."""
-  found = parameter_counts(_load('wikitext103').model)
-  words = ((20_000, 1024), (20_000, 256), (160_000, 64), (67_736, 16))
-  embedding = sum(n * width + n + width * D for n, width in words) + D * D + 3 * D + 3
-  assert found == {'total': 18 * LAYER + 2 * D + embedding, 'layers': 18 * LAYER + 2 * D,
-                   'embedding': embedding}
-  assert round(found['total'] / 1e6, 1) == 285.2
-
-
-def test_parameters_of_the_news_model_and_of_the_other_vocabulary():
-  found = parameter_counts(_load('wmt19').model)
-  assert found['total'] == 48 * LAYER + 2 * D + 32_000 * (D + 1)
-  assert round(found['total'] / 1e6, 1) == 687.6
-  pieces = _load('wikitext103', vocabulary='sentencepiece')
-  assert pieces.model.cutoffs == () and pieces.model.vocab_size == 0
+def _assignments(name):
+  """(lines, target) of every value that a config's `get_config` sets."""
+  source = pathlib.Path('configs', f'{name}.py').read_text(encoding='utf-8')
+  function = next(n for n in ast.parse(source).body if getattr(n, 'name', '') == 'get_config')
+  for node in ast.walk(function):
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+      text = '\n'.join(source.splitlines()[node.lineno - 1:node.end_lineno])
+      for target in node.targets:
+        yield text, re.sub(r'^m\.', 'model.', ast.unparse(target).removeprefix('config.'))
 
 
 @pytest.mark.parametrize('name', CONFIGS)
-def test_the_text_of_the_config_states_its_size(name, repository):
-  total = parameter_counts(_load(name).model)['total']
-  text = pathlib.Path(repository, 'configs', f'{name}.py').read_text(encoding='utf-8')
-  assert f'Parameters: {total / 1e6:.1f} M' in text
-  assert math.isclose(total / 1e6, {'wikitext103': 257, 'wmt19': 708}[name], rel_tol=0.12)
+def test_every_value_has_its_place_in_the_paper_or_says_that_it_has_none(name):
+  """Those that a config sets on their lines, those that it takes over in their documentation."""
+  found = list(_assignments(name))
+  assert len(found) > 50
+  assert [text for text, _ in found if not re.search(MARK, text)] == []
+  rooms = ('model.', 'lm.', 'sentiment.', 'debias.', 'sample.', 'measure.', 'data.seed')
+  inherited = {field: words for field, _, _, words in described_fields(_load(name))
+               if field.startswith(rooms)}
+  for _, target in found:
+    inherited.pop(target, None)
+  assert len(inherited) > 40 and 'model.init_std' in inherited and 'lm.adam_b1' in inherited
+  assert [field for field, words in inherited.items() if not re.search(MARK, words)] == []
+
+
+def _counts_by_hand(m):
+  """Parameters of the layers, and of embedding and softmax, from the sizes alone."""
+  d, f, attention = m.model_dim, m.ff_dim, m.num_heads * m.head_dim
+  # Queries, keys, values, distances, output; feed-forward with biases; two layer norms.
+  layer = 5 * d * attention + 2 * d * f + f + d + 4 * d
+  layers = m.num_layers * layer + 2 * attention  # u and v
+  if not m.cutoffs:
+    return layers, m.vocab_size * (d + 1)
+  ends = [*m.cutoffs, m.vocab_size]
+  words = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+  widths = [d // m.div_val ** i for i in range(len(words))]
+  embedding = sum(n * width + n + width * d for n, width in zip(words, widths, strict=True))
+  gates = len(m.cutoffs) * (d + 1)
+  return layers, embedding + d * d + gates  # the head's softmax has a projection of its own
+
+
+@pytest.mark.parametrize(('name', 'vocabulary'), [
+  ('wikitext103', 'word'), ('wikitext103', 'sentencepiece'), ('wmt19', '')])
+def test_parameters_are_those_of_the_sizes(name, vocabulary):
+  """By hand, by the shapes of what is initialised, and by what `fairjax config show` prints."""
+  m = _load(name, **({'vocabulary': vocabulary} if vocabulary else {})).model
+  assert (m.vocab_size == 0) == (vocabulary == 'sentencepiece')  # that of the trained vocabulary
+  m = dataclasses.replace(m, vocab_size=m.vocab_size or 32_000)
+  layers, embedding = _counts_by_hand(m)
+  assert parameter_counts(m) == {
+    'total': layers + embedding, 'layers': layers, 'embedding': embedding}
+  unpadded = dataclasses.replace(m, vocab_multiple=1)
+  made = nn.unbox(jax.eval_shape(
+    TransformerXL(unpadded).init, jax.random.key(0), jnp.zeros((1, m.segment_len), jnp.int32),
+    jax.eval_shape(lambda: init_memory(unpadded, 1))))
+  assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(made)) == layers + embedding
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_the_text_of_the_config_states_its_size_and_how_far_it_is_from_the_papers(name, capsys):
+  layers, embedding = _counts_by_hand(_load(name).model)
+  total = (layers + embedding) / 1e6
+  text = ' '.join(ast.get_docstring(
+    ast.parse(pathlib.Path('configs', f'{name}.py').read_text(encoding='utf-8'))).split())
+  assert f'Parameters: {total:.1f} M' in text
+  assert f'{layers / 1e6:.1f} M in the layers' in text and f'{embedding / 1e6:.1f} M in' in text
+  distance, side, papers = re.search(
+    r'That is ([\d.]+) M (above|below) the (\d+) M of the paper', text).groups()
+  assert f'{(total - int(papers)) * (1 if side == "above" else -1):.1f}' == distance
+  assert main(['config', 'show', f'--config=configs/{name}.py']) == 0
+  assert capsys.readouterr().out.splitlines()[-1].startswith(
+    f'{total:.1f} M parameters: {layers / 1e6:.1f} M in the layers, {embedding / 1e6:.1f} M in')
 
 
 @pytest.mark.parametrize('name', CONFIGS)

@@ -87,7 +87,9 @@ def compare(workdir, single):
     template = steps.sentiment_template(config.model.model_dim, config.sentiment, mesh) if (
       stage == 'sentiment') else params_template(process_cases.MODEL, mesh)
     found, expected = (load_params(w / stage, template) for w in (workdir, single))
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+    print(f'{stage}: largest difference {max(np.abs(a - b).max() for a, b in pairs):.1e}')
+    for a, b in pairs:
       np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
   records = [sorted(gzip.open(w / 'records.jsonl.gz', 'rt')) for w in (workdir, single)]
   assert records[0] == records[1] and len(records[0]) == 48

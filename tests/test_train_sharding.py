@@ -18,8 +18,9 @@ from fairjax.model.softmax import parameter_table
 from fairjax.model.streams import Branches
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
-from fairjax.train.sharding import batch_sharding, check_batch_size, on_mesh, to_devices
+from fairjax.train.sharding import RULES, batch_sharding, check_batch_size, on_mesh, to_devices
 from tests import sharding_cases as cases
+from tests import sharding_page as page
 
 # Array (path suffix) -> mesh axis of each of its axes; what follows the last named axis is whole.
 ROWS = ('slice', 'data', 'fsdp')
@@ -67,7 +68,7 @@ def _trimmed(spec):
 def test_every_array_of_the_state_lives_where_the_table_says(model):
   mesh = make_mesh(MeshConfig(slices=1, data=2, fsdp=2, model=2))
   state = steps.lm_state_template(cases.MODELS[model], TrainConfig(batch_size=16), mesh)
-  seen = set()
+  seen, rows = set(), {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(state):
     name = jax.tree_util.keystr(path)
     key = next((k for k in OTHERS if name.endswith(k)), None)
@@ -78,11 +79,22 @@ def test_every_array_of_the_state_lives_where_the_table_says(model):
     print(f'{name:70s} {str(leaf.shape):20s} {found}')
     assert found == expected, name
     seen.add(key)
+    tree, of, inner = re.fullmatch(r"\.(?:opt_state\[1\]\.)?(\w+)(?:\.(\w+))?(.*)", name).groups()
+    inner = of or '/'.join(re.findall(r"'(\w+)'", inner))
+    rows.setdefault((inner or tree, leaf.shape, page.words(found)), []).append(tree)
+  page.check(f'state of the {model} model', page.table(
+    ('array', 'of', 'shape', 'mesh axes'),
+    *((f'`{name}`', ', '.join(trees), shape, spec) for (name, shape, spec), trees in rows.items())))
   names = {k for k in PARAMETERS if not k[-1].isdigit()} if model == 'plain' else (
     PARAMETERS.keys() - {'embedding', 'softmax_bias'})
   if model == 'plain':
     names -= {'cluster_weight', 'cluster_bias'}
   assert seen == names | OTHERS.keys()
+
+
+def test_the_table_of_logical_axes_stands_on_the_page():
+  page.check('logical axes', page.table(
+    ('logical axis', 'mesh axis'), *((f'`{name}`', page.words((axis,))) for name, axis in RULES)))
 
 
 @pytest.mark.parametrize('model', ['plain', 'adaptive'])
@@ -112,13 +124,17 @@ def test_batches_states_branches_and_logits_live_where_the_table_says(model, mon
   with on_mesh(mesh):
     found = jax.jit(forward)(state.params, state.memory, batch)
   rows = ('data', 'fsdp')  # one slice: its axis has one part
+  lines = []
   for path, leaf in jax.tree_util.tree_leaves_with_path(found):
     name = jax.tree_util.keystr(path)
     print(f'{name:30s} {str(leaf.shape):18s} {leaf.sharding.spec}')
     assert _trimmed(leaf.sharding.spec) == ((None, rows) if 'memory' in name else (rows,)), name
+    lines.append((f'`{re.sub(r"[^a-z_.]", "", name)}`', 'output', leaf.shape,
+                  page.words(leaf.sharding.spec)))
   for name, array in batch.items():
     print(f'{name:30s} {str(array.shape):18s} {array.sharding.spec}')
     assert _trimmed(array.sharding.spec) == (ROWS,), name
+    lines.append((f'`{name}`', 'batch', array.shape, page.words(array.sharding.spec)))
   # Scores exist only inside the loss: a device has those of a quarter of the rows and half of the
   # words (37 padded to 40; the adaptive head holds two more, for its tails).
   print(blocks)
@@ -126,6 +142,11 @@ def test_batches_states_branches_and_logits_live_where_the_table_says(model, mon
   for tokens, words, size in blocks:
     assert tokens == cases.B * cases.T // 4
     assert words == -(-size // config.vocab_multiple) * config.vocab_multiple // 2
+    line = (f'scores of {size} words', 'loss', (cases.B * cases.T, 2 * words),
+            f'data x fsdp, model: {tokens} tokens x {words} words a device, some at a time')
+    lines.extend([line] * (line not in lines))
+  page.check(f'a step of the {model} model', page.table(
+    ('array', 'of', 'shape', 'mesh axes'), *lines))
 
 
 @pytest.fixture(scope='module')
@@ -184,6 +205,9 @@ def test_two_processes_give_what_one_gives(single, tmp_path, repository):
   found = np.load(output, allow_pickle=False)
   leaves = jax.tree.leaves([expected['params'], expected['memory'], expected['metrics']])
   assert len(found.files) == len(leaves)
+  worst = max(np.abs(found[name] - leaf).max() / max(1, np.abs(leaf).max())
+              for name, leaf in zip(found.files, leaves, strict=True))
+  print(f'largest difference {worst:.1e}')
   for name, leaf in zip(found.files, leaves, strict=True):
     np.testing.assert_allclose(found[name], leaf, rtol=0, atol=1e-9 * max(1, np.abs(leaf).max()))
   nll = [float(re.search(r'nll ([\d.]+)', text)[1]) for text in texts]

@@ -46,12 +46,20 @@ def compile_config(
   """
   where = find_slice(topology)
   prepare_process()
+  from fairjax.compile.devices import NoCompiler
   from fairjax.compile.programs import programs_of
 
   results = []
   for program in programs or programs_of(config):
-    results.append(_one(config, program, where, smallest=smallest, log=log,
-                        show=(lambda line: None) if as_json else print))
+    try:
+      results.append(_one(config, program, where, smallest=smallest, log=log,
+                          show=(lambda line: None) if as_json else print))
+    except NoCompiler:
+      raise
+    except UserError as e:
+      if programs:
+        raise
+      raise UserError(f'{e}; or choose what to compile with --program') from e
   fits = all(r['fits'] for r in results)
   if as_json:
     print(json.dumps({'topology': topology, 'fits': fits, 'programs': results,
@@ -97,10 +105,7 @@ def _one(
       show('\n'.join(describe(found)))
       result |= found.to_dict()
     return {'program': program} | result
-  try:
-    found, _ = analyse(config, program, where, log=log)
-  except UserError as e:
-    raise UserError(f'{e}; or choose what to compile with --program') from e
+  found, _ = analyse(config, program, where, log=log)
   show('\n'.join(describe(found)))
   result = found.to_dict()
   if not found.fits:

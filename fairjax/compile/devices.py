@@ -4,6 +4,10 @@ from fairjax.chips import Slice
 from fairjax.errors import UserError
 
 
+class NoCompiler(UserError):
+  """The TPU compiler is not installed: no other program or slice would do."""
+
+
 def slice_devices(where: Slice, *, num_slices: int = 1) -> list:
   """Describes the devices of a slice that is not there, or of several joined by a network.
 
@@ -11,13 +15,13 @@ def slice_devices(where: Slice, *, num_slices: int = 1) -> list:
   does it).
 
   Raises:
-    UserError: libtpu is not installed.
+    NoCompiler: libtpu is not installed.
   """
   import importlib.util
 
   if importlib.util.find_spec('libtpu') is None:
-    raise UserError('the TPU compiler is not installed: pip install libtpu, best that of this JAX: '
-                    "pip install 'jax[tpu]'")
+    raise NoCompiler('the TPU compiler is not installed: pip install libtpu, best that of this '
+                     "JAX: pip install 'jax[tpu]'")
   from jax.experimental import topologies
 
   options: dict = dict(where.chip.options)

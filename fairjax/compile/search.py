@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from fairjax.chips import Slice, slices_of
 from fairjax.compile.analysis import Analysis, analyse
+from fairjax.compile.devices import NoCompiler
 from fairjax.config import Config
 from fairjax.errors import UserError
 
@@ -25,6 +26,9 @@ def smallest_slice(
 
   Returns:
     The analysis of the first slice that fits, or None; and one line for each slice that did not do.
+
+  Raises:
+    NoCompiler: libtpu is not installed.
   """
   config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, data=-1))
   tried = []
@@ -33,6 +37,8 @@ def smallest_slice(
       continue
     try:
       found, _ = analyse(config, program, candidate, log=log)
+    except NoCompiler:
+      raise
     except UserError as e:
       tried.append(f'{candidate.name}: {e}')
       continue
