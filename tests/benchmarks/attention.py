@@ -12,10 +12,8 @@ counts the body of a loop once, so operations and bytes of `blocks` and `heads` 
 """
 
 import argparse
-import importlib.metadata
-import json
+import functools
 import os
-import platform
 import time
 
 import jax
@@ -26,8 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fairjax.config import ModelConfig
 from fairjax.model.attention_paths import main_attention
-
-_COPY_FLOATS = 2 ** 24
+from tests.benchmarks import floors, harness
 
 
 def make_program(config):
@@ -47,27 +44,6 @@ def abstract_arrays(options, length, sharding):
   return arrays, jax.ShapeDtypeStruct((b,), jnp.int32, sharding=sharding)
 
 
-def best_seconds(run, rounds=5):
-  """Shortest of some runs; other work on the machine only ever adds."""
-  seconds = []
-  for _ in range(rounds):
-    begin = time.perf_counter()
-    jax.block_until_ready(run())
-    seconds.append(time.perf_counter() - begin)
-  return min(seconds)
-
-
-def measured_speeds(dtype):
-  """Operations per second of a matrix product, and bytes per second of a copy."""
-  a = jnp.ones((2048, 2048), dtype)
-  x = jnp.ones((_COPY_FLOATS,), jnp.float32)
-  product, copy = jax.jit(jnp.matmul), jax.jit(lambda x: x + 1)
-  jax.block_until_ready((product(a, a), copy(x)))
-  return {
-    'operations_per_s': 2 * 2048 ** 3 / best_seconds(lambda: product(a, a)),
-    'bytes_per_s': 8 * _COPY_FLOATS / best_seconds(lambda: copy(x))}
-
-
 def work(options, length):
   """Operations and bytes that no way to compute it can avoid.
 
@@ -77,7 +53,7 @@ def work(options, length):
   operations = 9 * 2 * options.heads * options.rows * length * 1.5 * length * options.width
   arrays, _ = abstract_arrays(options, length, None)
   size = sum(a.size for a in arrays) + arrays[0].size
-  return {'operations': operations, 'bytes': 2 * size * jnp.dtype(options.dtype).itemsize}
+  return floors.Work(operations, 2 * size * jnp.dtype(options.dtype).itemsize)
 
 
 def compile_paths(options, mesh):
@@ -112,20 +88,15 @@ def measure(options) -> dict:
       rows = [row for row, _ in compile_paths(options, mesh)]
   else:
     device = jax.devices()[0]
-    speeds = measured_speeds(options.dtype)
+    speeds = harness.limits(options.dtype)
     for row, compiled in compile_paths(options, None):
       rows.append(row)
       runs.setdefault(row['length'], []).append((row, compiled))
     for length, same_length in runs.items():
       time_in_turns(options, length, same_length, speeds)
-  versions = {name: importlib.metadata.version(name) for name in ('jax', 'jaxlib')}
-  if options.topology:
-    versions['libtpu'] = importlib.metadata.version('libtpu')
-  return {
-    'benchmark': 'attention', 'options': vars(options), 'rows': rows,
-    'speeds': speeds if not options.topology else None,
-    'device': device.device_kind, 'platform': platform.platform(),
-    'python': platform.python_version(), 'versions': versions, 'date': time.strftime('%Y-%m-%d')}
+  return harness.provenance(
+    'attention', options, device=device.device_kind if options.topology else None) | {
+      'rows': rows, 'speeds': None if options.topology else speeds}
 
 
 def time_in_turns(options, length, compiled, speeds):
@@ -134,18 +105,14 @@ def time_in_turns(options, length, compiled, speeds):
   shapes, lengths = abstract_arrays(options, length, None)
   arrays = tuple(jnp.asarray(rng.normal(size=s.shape), s.dtype) for s in shapes)
   full = jnp.full(lengths.shape, length, jnp.int32)
-  seconds = {row['path']: [] for row, _ in compiled}
-  for round_ in range(options.rounds + 1):  # the first one warms up
-    for row, run in compiled:
-      taken = best_seconds(lambda run=run: run(arrays, full), rounds=1)
-      if round_:
-        seconds[row['path']].append(taken)
-  needed = work(options, length)
-  floor = max(needed['operations'] / speeds['operations_per_s'],
-              needed['bytes'] / speeds['bytes_per_s'])
+  seconds = harness.in_turns(
+    {row['path']: functools.partial(run, arrays, full) for row, run in compiled},
+    rounds=options.rounds, warm=1)
+  floor = floors.floor(work(options, length), speeds)
   for row, _ in compiled:
     row |= {'seconds': float(np.median(seconds[row['path']])),
-            'best_seconds': min(seconds[row['path']]), 'floor_seconds': floor}
+            'best_seconds': min(seconds[row['path']]), 'floor': floor,
+            'floor_seconds': floor['seconds']}
 
 
 def main() -> None:
@@ -162,16 +129,12 @@ def main() -> None:
   options.lengths = [int(x) for x in options.lengths.split(',')]
   options.paths = options.paths.split(',')
   result = measure(options)
-  if options.json:
-    print(json.dumps(result, indent=2))
-    return
-  for row in result['rows']:
-    taken = ''
-    if 'seconds' in row:
-      taken = (f'{1e3 * row["seconds"]:9.1f} ms (floor {1e3 * row["floor_seconds"]:.1f} ms, '
-               f'x{row["seconds"] / row["floor_seconds"]:.1f})')
-    print(f'{row["path"]:7s} T=M={row["length"]:<6d}{taken}{row["temporary_mib"]:10.1f} MiB '
-          f'temporary {row["compiler_gigabytes"]:8.2f} GB {row["compiler_gigaflops"]:9.1f} GF')
+  harness.show(result, [
+    f'{row["path"]:7s} T=M={row["length"]:<6d}' + (
+      '' if 'seconds' not in row else f'{1e3 * row["seconds"]:9.1f} ms '
+      f'(x{row["seconds"] / row["floor_seconds"]:.1f} of {floors.words(row["floor"])})')
+    + f'{row["temporary_mib"]:10.1f} MiB temporary {row["compiler_gigabytes"]:8.2f} GB '
+    f'{row["compiler_gigaflops"]:9.1f} GF' for row in result['rows']], as_json=options.json)
 
 
 if __name__ == '__main__':

@@ -10,7 +10,6 @@ the command.
 import argparse
 import functools
 import importlib
-import json
 import pathlib
 import sys
 import tempfile
@@ -97,18 +96,17 @@ def main() -> int:
                              *overrides])
     seconds = time.perf_counter() - begin
   total, checks = time.process_time(), sum(clocks.seconds.values())
-  result = {
+  from tests.benchmarks import harness  # JAX's import is part of the job, not of ours
+  result = harness.provenance('checks', options) | {
     'config': options.config, 'exit_code': code, 'wall_seconds': round(seconds, 2),
     'cpu_seconds': round(total, 2), 'checks_cpu_seconds': round(checks, 3),
     'share': round(checks / total, 5), 'main_thread_share': round(clocks.main_seconds / total, 5),
     'functions': {name: {'calls': clocks.calls[name], 'seconds': round(value, 4)}
                   for name, value in sorted(clocks.seconds.items(), key=lambda x: -x[1])}}
-  if options.json:
-    print(json.dumps(result, indent=2))
-  else:
-    print(f'digests and checks: {checks:.2f} of {total:.2f} s of processor time, '
-          f'{100 * checks / total:.2f} % ({100 * clocks.main_seconds / total:.2f} % in the main '
-          'thread)')
+  harness.show(result, [
+    f'digests and checks: {checks:.2f} of {total:.2f} s of processor time, '
+    f'{100 * checks / total:.2f} % ({100 * clocks.main_seconds / total:.2f} % in the main thread)'],
+    as_json=options.json)
   return code
 
 

@@ -10,14 +10,8 @@ are used) over the measured bandwidth of a copy. Medians over rounds.
 """
 
 import argparse
-import importlib.metadata
-import json
-import os
 import pathlib
-import platform
 import resource
-import shlex
-import sys
 import tempfile
 import threading
 import time
@@ -174,25 +168,22 @@ def main() -> None:
     else:
       files, layout, vocabulary = make_text(folder, options.documents)
       corpus = files, layout, folder, vocabulary
-    result = {'benchmark': 'data', **measure_encoding(options, *corpus),
+    result = {**measure_encoding(options, *corpus),
               'token_store': measure_store(options, *corpus)}
-  result |= {
-    'peak_mib_of_the_parent': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    'options': vars(options), 'command': shlex.join(['python', '-m', 'tests.benchmarks.data',
-                                                     *sys.argv[1:]]),
-    'cores': os.cpu_count(), 'load_average': os.getloadavg(),  # others may have used the cores
-    'platform': platform.platform(), 'python': platform.python_version(),
-    **{name: importlib.metadata.version(name) for name in ('numpy', 'sentencepiece')},
-    'date': time.strftime('%Y-%m-%d')}
-  if options.json:
-    print(json.dumps(result, indent=2))
-    return
-  for name, value in (('sentencepiece, one core', result['sentencepiece_one_core']),
-                      ('reading (floor of both below)', result['reading_floor']),
-                      *((f'preparation, {k}', v) for k, v in result['preparation'].items()),
-                      ('writing the store', result['token_store']['writing']),
-                      ('reading the store', result['token_store']['reading'])):
-    print(f'{name:32s} {value["tokens_per_s"]:12,.0f} tokens/s')
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+  from tests.benchmarks import harness  # JAX would count as memory of the parent
+  result = harness.provenance('data', options) | result | {'peak_mib_of_the_parent': peak}
+  store = result['token_store']['reading']
+  rows = (('sentencepiece, one core', result['sentencepiece_one_core'], ''),
+          ('reading (floor of both below)', result['reading_floor'], ''),
+          *((f'preparation, {k}', v, '') for k, v in result['preparation'].items()),
+          ('writing the store', result['token_store']['writing'], ''),
+          ('reading the store', store,
+           f"  floor {store['tokens'] / store['floor_seconds']:,.0f} tokens/s "
+           f"({store['bytes_per_token']} bytes a token at "
+           f"{store['bandwidth_bytes_per_s'] / 1e9:.1f} GB/s)"))
+  harness.show(result, [f"{name:32s} {value['tokens_per_s']:12,.0f} tokens/s{more}"
+                        for name, value, more in rows], as_json=options.json)
 
 
 if __name__ == '__main__':

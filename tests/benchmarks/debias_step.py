@@ -3,31 +3,45 @@
   python -m tests.benchmarks.debias_step --json
   python -m tests.benchmarks.debias_step --topology=v5e:2x2 --dtype=bfloat16 --dim=1024 --heads=8 \
     --layers=4 --segment_len=512 --batch_size=4 --pieces=4 --vocab_size=32000 --unroll --json
+  python -m tests.benchmarks.debias_step --config=configs/wikitext103.py --steps=plain,fused --json
+  python -m tests.benchmarks.debias_step --cutoffs=600,1200,6000 --div_val=4 --hidden_dropout=0.1
 
-With `--topology` (needs libtpu) nothing runs: plain and fused are compiled for one of its devices,
-and the compiler says what they take, beside our own count (loops counted, on-chip buffers not).
+With a config, its field `debias` gives rows, branches and pieces too, and its mesh must cover the
+devices. With `--topology` (needs libtpu) nothing runs: plain and fused are compiled for one of its
+devices, and the compiler says what they take, beside our own count (loops counted, on-chip buffers
+not).
 
 The stacked pair is the usual way: the batch is doubled with one swapped copy of every row, so it
 does one counterfactual per row where the fused step does K. The three are timed in turns, so that
-whatever else the machine does hits all of them. Floor of the ratio: (T + K * P) / T for the fused
-step (query tokens; keys and values of the row are shared), 2 for the stacked pair.
+whatever else the machine does hits all of them. Tokens are (T + K * P) / T times those of the plain
+step for the fused one (queries only: keys and values of the memory and the softmax are the row's),
+and twice for the stacked pair.
+
+Floors (`floors.training`): matrix products over the speed of one measured in the same run, and the
+traffic of parameters, optimizer, memory and inputs of layers over the measured bandwidth; the
+larger one binds. `share_of_peak` is what others call MFU: products over the data sheet's peak in
+bfloat16. Memory is the compiler's, on one device. Ids have frequencies as in text.
 """
 
 import argparse
+import dataclasses
 import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
-from fairjax.model import TransformerXL, next_token_nll
+from fairjax.config import Config, MeshConfig, TrainConfig
+from fairjax.errors import UserError
+from fairjax.model import TransformerXL
 from fairjax.train import make_mesh, steps
 from fairjax.train.losses import cosine_fairness_loss
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding
 from fairjax.train.steps import FairnessTerm, make_update
-from tests.benchmarks import harness
+from tests.benchmarks import floors, harness, model_flags
+
+_DEFAULTS = {'batch_size': 8, 'branches': 4, 'pieces': 2}
 
 
 def make_stacked_step(model_config, adam):
@@ -42,8 +56,8 @@ def make_stacked_step(model_config, adam):
     output = model.apply({'params': params}, tokens, both, positions=end, train=True,
                          rngs={'dropout': key})
     rows = batch['inputs'].shape[0]
-    logits = model.apply({'params': params}, output.hidden[:rows], method='logits')
-    nll = jnp.mean(next_token_nll(logits, batch['targets']))
+    nll = model.apply({'params': params}, output.hidden[:rows], batch['targets'],
+                      method='mean_nll')
     h, h_cf = output.h_bar_at[:rows], output.h_bar_at[rows:]
     fairness = cosine_fairness_loss(h, h_cf, batch['branch_weight'][:, :1])
     memory = output.memory.replace(hidden=output.memory.hidden[:, :rows],
@@ -53,14 +67,18 @@ def make_stacked_step(model_config, adam):
   return jax.jit(make_update(loss_fn, adam), donate_argnums=0)
 
 
-def make_batch(options, vocab_size, rng):
+def make_batch(options, config, rng):
   """Random tokens; branch k replaces one token by P pieces."""
-  rows, t, k, p = options.batch_size, options.segment_len, options.branches, options.pieces
-  tokens = rng.integers(3, vocab_size, size=(rows, t + 1)).astype(np.int32)
+  rows, t, k, p = options.batch_size, config.model.segment_len, options.branches, options.pieces
+
+  def draw(*shape):
+    return 3 + harness.text_tokens(rng, config.model.vocab_size - 3, shape)
+
+  tokens = draw(rows, t + 1)
   start = np.sort(rng.integers(0, t, size=(rows, k))).astype(np.int32)
   batch = {
     'inputs': tokens[:, :-1], 'targets': tokens[:, 1:], 'reset': np.zeros(rows, bool),
-    'branch_tokens': rng.integers(3, vocab_size, size=(rows, k, p)).astype(np.int32),
+    'branch_tokens': draw(rows, k, p),
     'branch_start': start, 'branch_len': np.full((rows, k), p, np.int32), 'original_end': start,
     'branch_weight': np.ones((rows, k), np.float32),
     'branch_counts': np.tile(np.array([k, k, 0, 0, 0], np.int32), (rows, 1))}
@@ -69,68 +87,77 @@ def make_batch(options, vocab_size, rng):
   return batch, {**batch, 'swapped': swapped}
 
 
-def model_of(options) -> ModelConfig:
-  """The model of the options."""
-  return ModelConfig(
-    vocab_size=options.vocab_size, num_layers=options.layers, model_dim=options.dim,
-    num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
-    segment_len=options.segment_len, memory_len=options.segment_len, remat=options.remat,
-    scan_unroll=options.layers if options.unroll else 1, dtype=options.dtype)
+def term_of(options, config):
+  """The fairness term; nobody trains with a monitor in every step on a slice."""
+  every = options.monitor_every or (
+    config.debias.monitor_every if options.config else 100 if options.topology else 1)
+  return FairnessTerm.of(dataclasses.replace(config.debias, monitor_every=every), config.sentiment)
 
 
-def compile_only(options) -> dict:
+def compile_only(options, config) -> dict:
   """What the TPU compiler and our count say of both programs on one device."""
   from fairjax.chips import find_slice
   from fairjax.compile.devices import slice_devices
   from fairjax.compile.hlo_cost import count
   device = slice_devices(find_slice(options.topology))[0]
-  mesh, model = make_mesh(MeshConfig(), [device]), model_of(options)
-  lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(TrainConfig())
+  mesh, model = make_mesh(MeshConfig(), [device]), config.model
+  lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(config.debias)
   state = steps.lm_state_template(model, lm, mesh)
   sharding = batch_sharding(mesh)
-  batch, _ = make_batch(options, options.vocab_size, np.random.default_rng(0))
+  batch, _ = make_batch(options, config, np.random.default_rng(0))
   batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
            for name, x in batch.items()}
   plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
-  term = FairnessTerm.of(DebiasConfig(monitor_every=100), SentimentConfig())
   weights = {'embedding': np.float32(10)}
   lowered = {
     'plain': steps.make_lm_step(model, adam, mesh).lower(state, plain_batch, 0, np.float32(1e-4)),
-    'fused': steps.make_debias_step(model, adam, term, mesh).lower(
+    'fused': steps.make_debias_step(model, adam, term_of(options, config), mesh).lower(
       state, batch, 0, np.float32(1e-4), weights, None)}
   found = {}
   for name, program in lowered.items():
     compiled = program.compile()
     cost, own = compiled.cost_analysis(), count(compiled.as_text())
+    mib = harness.program_mib(compiled)
     found[name] = {
       'compiler_bytes': cost['bytes accessed'], 'compiler_flops': cost['flops'],
       'counted_bytes': own.nbytes, 'counted_flops': own.flops,
-      'temporary_mib': compiled.memory_analysis().temp_size_in_bytes / 2 ** 20}
-  return harness.provenance('debias_step', options) | {
-    'device': device.device_kind, 'programs': found,
+      'argument_mib': mib['arguments'], 'temporary_mib': mib['temporaries'],
+      'output_mib': mib['outputs']}
+  return harness.provenance('debias_step', options, device=device.device_kind) | {
+    'programs': found,
     'fused_over_plain': {k: found['fused'][k] / found['plain'][k] for k in found['plain']}}
 
 
-def measure(options) -> dict:
-  """Times the steps in turns; seconds are the median over the rounds."""
-  model = model_of(options)
-  lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(TrainConfig())
-  mesh = make_mesh(MeshConfig())
-  batch, stacked_batch = make_batch(options, options.vocab_size, np.random.default_rng(0))
+def make_programs(options, config, mesh) -> tuple[dict, dict]:
+  """The steps and their arguments behind the state; and one batch."""
+  adam = Adam.of(config.debias)
+  batch, stacked_batch = make_batch(options, config, np.random.default_rng(0))
   plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
   rate, weight = np.float32(1e-4), np.float32(10.0)
-  term = FairnessTerm.of(DebiasConfig(), SentimentConfig())
   programs = {
-    'plain': (steps.make_lm_step(model, adam, mesh), (plain_batch, 0, rate)),
-    'fused': (steps.make_debias_step(model, adam, term, mesh),
-              (batch, 0, rate, {'embedding': weight}, None)),
-    'stacked': (make_stacked_step(model, adam), (stacked_batch, 0, rate, weight))}
-  programs = {name: programs[name] for name in options.steps.split(',')}
-  states, temporaries, runs = {}, {}, {}
+    'plain': lambda: (steps.make_lm_step(config.model, adam, mesh), (plain_batch, 0, rate)),
+    'fused': lambda: (steps.make_debias_step(config.model, adam, term_of(options, config), mesh),
+                      (batch, 0, rate, {'embedding': weight}, None)),
+    'stacked': lambda: (make_stacked_step(config.model, adam), (stacked_batch, 0, rate, weight))}
+  names = options.steps.split(',')
+  if unknown := [name for name in names if name not in programs]:
+    raise UserError(f"--steps: '{unknown[0]}' is none of {', '.join(programs)}")
+  return {name: programs[name]() for name in names}, batch
+
+
+def measure(options, config) -> dict:
+  """Times the steps in turns; seconds are the median over the rounds."""
+  model, mesh = config.model, make_mesh(config.mesh, model_flags.devices_of(options))
+  holders = mesh.size // mesh.shape['model']
+  if options.batch_size % holders:
+    raise UserError(f'--batch_size={options.batch_size} is not divisible by the {holders} devices '
+                    f'that share the rows: use a multiple, e.g. --batch_size={holders}')
+  lm = TrainConfig(batch_size=options.batch_size)
+  programs, batch = make_programs(options, config, mesh)
+  states, memory, runs = {}, {}, {}
   for name, (step, arguments) in programs.items():
     states[name] = steps.init_lm_state(model, lm, mesh, seed=0)
-    memory = step.lower(states[name], *arguments).compile().memory_analysis()
-    temporaries[name] = memory.temp_size_in_bytes / 2 ** 20
+    memory[name] = harness.program_mib(step.lower(states[name], *arguments).compile())
 
     def run(name=name, step=step, arguments=arguments):
       states[name], metrics = step(states[name], *arguments)
@@ -138,59 +165,87 @@ def measure(options) -> dict:
 
     runs[name] = run
   seconds = harness.in_turns(runs, rounds=options.rounds)
-  limits = harness.limits(options.dtype)
+  devices = list(mesh.devices.flat)
+  limits = harness.limits(model.dtype, devices)
   medians = {name: float(np.median(values)) for name, values in seconds.items()}
-  tokens = options.batch_size * options.segment_len
-  # Three times the forward pass: products with weights (the memory's keys and values too), the
-  # three of attention on the keys that a query sees, and the softmax.
-  d, t = options.dim, options.segment_len
-  layer = 2 * (2 * d * d + 2 * 2 * d * d + 8 * d * d) + 3 * 2 * 1.5 * t * d
-  operations = 3 * tokens * (options.layers * layer + 2 * d * options.vocab_size)
-  extra = (options.segment_len + options.branches * options.pieces) / options.segment_len
-  factor = {'plain': 1.0, 'fused': extra, 'stacked': 2.0}
+  t = model.segment_len
+  tokens = {'plain': 1.0, 'fused': (t + options.branches * options.pieces) / t, 'stacked': 2.0}
+  shares = floors.cluster_shares(model, batch['targets'])
+  work = {name: floors.training(
+    model, steps.lm_state_template(model, lm, mesh), rows=options.batch_size,
+    devices=len(devices), queries=tokens[name], shares=shares) for name in tokens}
+  floor = {name: floors.floor(work[name], limits) for name in medians}
   return harness.provenance('debias_step', options) | {
-    'limits': limits, 'seconds': medians, 'temporary_mib': temporaries,
-    'tokens_per_s': {name: tokens / s for name, s in medians.items()},
+    'model': dataclasses.asdict(model), 'limits': limits,
+    'data_sheet': harness.data_sheet(devices[0].device_kind), 'seconds': medians,
+    **{f'{key}_mib': {name: mib.get(part) for name, mib in memory.items()}
+       for key, part in (('argument', 'arguments'), ('temporary', 'temporaries'),
+                         ('output', 'outputs'), ('aliased', 'aliased'))},
+    'tokens_per_s': {name: options.batch_size * t / s for name, s in medians.items()},
     'ratio_to_plain': harness.ratios(seconds, 'plain') if 'plain' in seconds else None,
     'spread': {name: float(np.std(values) / medians[name]) for name, values in seconds.items()},
-    'floor': {name: factor[name] for name in medians},
-    'floor_seconds': {
-      name: factor[name] * operations / limits['operations_per_s'] for name in medians},
-    'share_of_matmul_speed': {
-      name: factor[name] * operations / limits['operations_per_s'] / s
-      for name, s in medians.items()},
+    'tokens_over_plain': {name: tokens[name] for name in medians},
+    'floor': {name: work[name].operations / work['plain'].operations for name in medians},
+    'floors': floor, 'floor_seconds': {name: found['seconds'] for name, found in floor.items()},
+    'share_of_matmul_speed': {name: floor[name]['products'] / s for name, s in medians.items()},
+    'share_of_peak': {name: harness.share_of_peak(
+      work[name].operations, s, devices=devices, dtype=model.dtype) for name, s in medians.items()},
     'counterfactuals_per_row': {'fused': options.branches, 'stacked': 1}}
+
+
+def lines(result: dict) -> list[str]:
+  """For people."""
+  found = []
+  for name, seconds in result['seconds'].items():
+    ratio, peak = (result['ratio_to_plain'] or {}).get(name, 1.0), result['share_of_peak'][name]
+    mib = {part: result[f'{key}_mib'][name] for key, part in (
+      ('argument', 'arguments'), ('temporary', 'temporaries'), ('output', 'outputs'))}
+    found += [
+      f'{name:8s} {1e3 * seconds:8.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s  '
+      f'{ratio:.3f}x of plain (products {result["floor"][name]:.3f}x)',
+      f'{"":8s} {floors.words(result["floors"][name])}; '
+      f'{100 * result["share_of_matmul_speed"][name]:.0f} % of the measured product'
+      + ('' if peak is None else f", {100 * peak:.1f} % of the data sheet's peak"),
+      f'{"":8s} one device: {harness.memory_words(mib)}']
+  return found
+
+
+def sizes_from(options: argparse.Namespace, config: Config) -> None:
+  """Fills in rows, branches and pieces that were not given."""
+  stage = config.debias
+  defaults = _DEFAULTS if not options.config else {
+    'batch_size': stage.batch_size, 'branches': stage.branches_per_row,
+    'pieces': stage.pieces_per_branch}
+  for name, default in defaults.items():
+    if getattr(options, name) is None:
+      setattr(options, name, default)
+    if getattr(options, name) < 1:
+      raise UserError(f'--{name}={getattr(options, name)} is too small: at least 1')
 
 
 def main() -> None:
   """Parses the sizes, prints the table or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  for name, default in (('dim', 256), ('layers', 6), ('heads', 4), ('segment_len', 128),
-                        ('batch_size', 8), ('branches', 4), ('pieces', 2), ('vocab_size', 8192),
-                        ('rounds', 15)):
-    parser.add_argument(f'--{name}', type=int, default=default)
-  parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
-  parser.add_argument('--remat', default='none', choices=('none', 'dots', 'full'))
+  model_flags.add_model_flags(parser)
+  for name, default in _DEFAULTS.items():
+    parser.add_argument(f'--{name}', type=int, help=f'default: that of the config, or {default}')
+  parser.add_argument('--monitor_every', type=int,
+                      help='steps between divergences; default: the config, or 1 (compiled: 100)')
+  parser.add_argument('--rounds', type=int, default=15)
   parser.add_argument('--steps', default='plain,fused,stacked', help='which, in turns')
-  parser.add_argument('--unroll', action='store_true', help='unroll the scan over layers')
   parser.add_argument('--json', action='store_true')
   parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
-  options = parser.parse_args()
+  options, config = model_flags.parse(parser)
   if options.topology:
     os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-    result = compile_only(options)
-    lines = [f'{name}: {value:.4f} times plain'
-             for name, value in result['fused_over_plain'].items()]
-    harness.show(result, lines, as_json=options.json)
-    return
-  result = measure(options)
-  lines = [
-    f'{name:8s} {1e3 * seconds:8.1f} ms (floor {1e3 * result["floor_seconds"][name]:.1f})  '
-    f'{result["tokens_per_s"][name]:10,.0f} tokens/s  '
-    f'{(result["ratio_to_plain"] or {}).get(name, 1.0):.3f}x of plain '
-    f'(floor {result["floor"][name]:.3f}x)  {result["temporary_mib"][name]:.0f} MiB temporary'
-    for name, seconds in result['seconds'].items()]
-  harness.show(result, lines, as_json=options.json)
+  try:
+    sizes_from(options, config)
+    result = (compile_only if options.topology else measure)(options, config)
+  except UserError as e:
+    parser.error(str(e))
+  told = lines(result) if not options.topology else [
+    f'{name}: {value:.4f} times plain' for name, value in result['fused_over_plain'].items()]
+  harness.show(result, told, as_json=options.json)
 
 
 if __name__ == '__main__':

@@ -14,8 +14,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-_PACKAGES = ('jax', 'jaxlib', 'flax', 'numpy', 'torch', 'transformers', 'libtpu')
+from fairjax.chips import CHIPS
+from fairjax.train.memory import program_bytes
+
+_PACKAGES = (
+  'jax', 'jaxlib', 'flax', 'numpy', 'sentencepiece', 'torch', 'transformers', 'libtpu')
+# Names that JAX gives TPUs -> generation in `fairjax.chips`.
+_TPUS = {'TPU v3': 'v3', 'TPU v4': 'v4', 'TPU v5 lite': 'v5e', 'TPU v5': 'v5p', 'TPU v5p': 'v5p',
+         'TPU v6 lite': 'v6e'}
+# Names that JAX gives NVIDIA's GPUs -> bfloat16 FLOP/s without sparsity, bytes/s, source. Other
+# forms of these cards (PCIe, NVL) have other names and other numbers: they are not known here.
+_GPUS = {
+  'NVIDIA H100 80GB HBM3': (989e12, 3.35e12, 'data sheet of the NVIDIA H100, SXM5'),
+  'NVIDIA H200': (989e12, 4.8e12, 'data sheet of the NVIDIA H200, SXM')}
 
 
 def in_turns(runs: Mapping[str, Callable[[], Any]], *, rounds: int, warm: int = 2
@@ -40,32 +53,105 @@ def ratios(seconds: Mapping[str, Sequence[float]], base: str) -> dict[str, float
           for name, values in seconds.items() if name != base}
 
 
-def limits(dtype: str) -> dict[str, float]:
-  """Operations per second of a matrix product and bytes per second of a copy, measured now."""
-  cpu = jax.default_backend() == 'cpu'
-  size = 2048 if cpu else 8192
-  a, x = jnp.ones((size, size), dtype), jnp.ones((2 ** 24,), jnp.float32)
+def limits(dtype: str, devices: Sequence[Any] | None = None) -> dict[str, float]:
+  """Operations per second of a matrix product and bytes per second of a copy, measured now.
+
+  Args:
+    dtype: of the product.
+    devices: that work at once, whose speeds are added; None: the first one.
+  """
+  devices = list(jax.devices()[:1] if devices is None else devices)
+  cpu = devices[0].platform == 'cpu'
+  # Large enough that the start of a program and the caches of a chip do not matter.
+  size, numbers = (2048, 2 ** 24) if cpu else (8192, 2 ** 28)
+  mesh = Mesh(np.array(devices), ('device',), axis_types=(AxisType.Auto,))
+  split = PartitionSpec('device')
+  a, x = (jax.jit(functools.partial(jnp.ones, shape, kind),
+                  out_shardings=NamedSharding(mesh, split))()
+          for shape, kind in (((size * len(devices), size), dtype),
+                              ((numbers * len(devices),), jnp.float32)))
   # On CPU XLA's product of bfloat16 uses the units for it with sums of float32 only.
-  product = jax.jit(
-    functools.partial(jnp.matmul, preferred_element_type='float32' if cpu else None))
-  copy = jax.jit(lambda x: x + 1)
-  seconds = in_turns({'product': lambda: product(a, a), 'copy': lambda: copy(x)}, rounds=7)
-  return {'operations_per_s': 2 * size ** 3 / min(seconds['product']),
+  sums = 'float32' if cpu else None
+  product, copy = (
+    jax.jit(jax.shard_map(function, mesh=mesh, in_specs=split, out_specs=split))
+    for function in (lambda a: jnp.matmul(a, a, preferred_element_type=sums), lambda x: x + 1))
+  seconds = in_turns({'product': lambda: product(a), 'copy': lambda: copy(x)}, rounds=7)
+  return {'operations_per_s': 2 * size ** 3 * len(devices) / min(seconds['product']),
           'bytes_per_s': 8 * x.size / min(seconds['copy'])}
 
 
-def provenance(name: str, options: Any) -> dict[str, Any]:
-  """Command, machine, versions and date."""
+def data_sheet(device_kind: str) -> dict[str, Any] | None:
+  """What its maker says of one device; None where it is not known here.
+
+  >>> data_sheet('NVIDIA H200')['bytes_per_s']
+  4800000000000.0
+  """
+  if device_kind in _GPUS:
+    operations, nbytes, source = _GPUS[device_kind]
+  elif device_kind in _TPUS:
+    chip = CHIPS[_TPUS[device_kind]]
+    operations, nbytes, source = chip.peak_flops, chip.bandwidth, chip.source
+  else:
+    return None
+  return {'bfloat16_operations_per_s': operations, 'bytes_per_s': nbytes, 'source': source}
+
+
+def share_of_peak(
+  operations: float, seconds: float, *, devices: Sequence[Any], dtype: str
+) -> float | None:
+  """Of the operations that the data sheet of the devices promises; None where it does not say.
+
+  Data sheets give bfloat16; products of other dtypes have other peaks.
+  """
+  sheet = data_sheet(devices[0].device_kind)
+  if sheet is None or dtype != 'bfloat16':
+    return None
+  return operations / seconds / (sheet['bfloat16_operations_per_s'] * len(devices))
+
+
+def program_mib(compiled: Any) -> dict[str, float]:
+  """MiB of one device; {} where the compiler does not tell.
+
+  Returns:
+    `arguments`, `temporaries`, `outputs`, `aliased` (outputs that lie where arguments did).
+  """
+  return {name: size / 2 ** 20 for name, size in program_bytes(compiled).items() if name != 'code'}
+
+
+def memory_words(mib: Mapping[str, float]) -> str:
+  """Of `program_mib`, for people."""
+  return ', '.join(f'{name} {size:,.0f}' for name, size in mib.items()) + ' MiB' if mib else ''
+
+
+def text_tokens(
+  rng: np.random.Generator, vocab_size: int, shape: int | tuple[int, ...]
+) -> np.ndarray:
+  """Ids with frequencies as in text: that of rank r in proportion to 1 / (r + 10)."""
+  shares = 1 / (np.arange(vocab_size) + 10)
+  return rng.choice(vocab_size, shape, p=shares / shares.sum()).astype(np.int32)
+
+
+def provenance(name: str, options: Any, *, device: str | None = None) -> dict[str, Any]:
+  """Command, machine, versions and date.
+
+  Args:
+    name: of the module.
+    options: parsed; all of them are kept.
+    device: that was compiled for, where nothing ran; None: those that are here.
+  """
   versions = {'python': platform.python_version()}
   for package in _PACKAGES:
     try:
       versions[package] = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
       continue
+  plain = {key: str(value) if isinstance(value, os.PathLike) else value
+           for key, value in vars(options).items()}
   return {
-    'benchmark': name, 'options': vars(options),
+    'benchmark': name, 'options': plain,
     'command': shlex.join(['python', '-m', f'tests.benchmarks.{name}', *sys.argv[1:]]),
-    'device': f'{jax.device_count()}x {jax.devices()[0].device_kind}', 'cores': os.cpu_count(),
+    'device': device or f'{jax.device_count()}x {jax.devices()[0].device_kind}',
+    'cores': os.cpu_count(),
     'load_average': os.getloadavg(),  # others may have used the cores
     'platform': platform.platform(), 'versions': versions, 'date': time.strftime('%Y-%m-%d')}
 

@@ -3,8 +3,10 @@
   python -m tests.benchmarks.loss --json
   python -m tests.benchmarks.loss --vocab_size=267735 --tokens=512 --dim=256 --json
 
-Floor of the plain softmax: products of tokens x width x words over the speed of a matrix product:
-three, and four for blocks, which compute the scores twice. `mean` is what training takes: the
+Floors: products over the speed of a matrix product measured in the same run, of tokens x width x
+words three times, four times where the scores are computed twice (blocks and adaptive; adaptive: of
+the head, and of the tails for their own tokens); and the bytes of tables, hidden states and their
+gradients over the measured bandwidth. The larger one binds. `mean` is what training takes: the
 gradients in the forward pass with few words, blocks with many.
 """
 
@@ -18,7 +20,7 @@ from fairjax.config import ModelConfig
 from fairjax.model.likelihood import mean_nll, next_token_nll, token_nll
 from fairjax.model.score_table import fits_at_once
 from fairjax.model.softmax import all_logits, parameter_table
-from tests.benchmarks import harness
+from tests.benchmarks import floors, harness
 
 
 def measure(options) -> dict:
@@ -36,9 +38,7 @@ def measure(options) -> dict:
       adaptive, lambda c, p, h, t: token_nll(p, c, h, t, block=options.block).mean())}
   rng = np.random.default_rng(0)
   hidden = jnp.asarray(rng.normal(size=(1, options.tokens, options.dim)), options.dtype)
-  # Frequencies as in text: rank r in proportion to 1 / (r + 10).
-  shares = 1 / (np.arange(v) + 10)
-  targets = jnp.asarray(rng.choice(v, (1, options.tokens), p=shares / shares.sum()), jnp.int32)
+  targets = jnp.asarray(harness.text_tokens(rng, v, (1, options.tokens)))
   runs, temporaries = {}, {}
   for name, (config, loss) in ways.items():
     params = {k: jnp.asarray(rng.normal(size=p.shape, scale=0.02), jnp.float32)
@@ -50,13 +50,16 @@ def measure(options) -> dict:
     runs[name] = lambda c=compiled, p=params: c(p, hidden, targets)
   seconds = harness.in_turns(runs, rounds=options.rounds)
   limits = harness.limits(options.dtype)
-  product = 2 * options.tokens * options.dim * v / limits['operations_per_s']
+  products = {'all scores': 3, 'blocks': 4, 'mean': 3 if fits_at_once(v) else 4, 'adaptive': 4}
+  found = {name: floors.floor(floors.loss(
+    config, tokens=options.tokens, products=products[name],
+    shares=floors.cluster_shares(config, np.asarray(targets))), limits)
+           for name, (config, _) in ways.items()}
   return harness.provenance('loss', options) | {
     'limits': limits, 'temporary_mib': temporaries,
     'seconds': {name: float(np.median(values)) for name, values in seconds.items()},
     'ratio_to_all_scores': harness.ratios(seconds, 'all scores'),
-    'floor_seconds': {'all scores': 3 * product, 'blocks': 4 * product,
-                      'mean': (3 if fits_at_once(v) else 4) * product}}
+    'floors': found, 'floor_seconds': {name: floor['seconds'] for name, floor in found.items()}}
 
 
 def main() -> None:
@@ -71,8 +74,7 @@ def main() -> None:
   result = measure(options)
   harness.show(result, [
     f'{name:12s} {1e3 * seconds:9.1f} ms  {result["temporary_mib"][name]:9.1f} MiB temporary'
-    + (f'  floor {1e3 * result["floor_seconds"][name]:.1f} ms'
-       if name in result['floor_seconds'] else '')
+    f'  {floors.words(result["floors"][name])}'
     for name, seconds in result['seconds'].items()], as_json=options.json)
 
 

@@ -9,8 +9,10 @@ against GPT-2 of equal size.
     --dim=768 --heads=12 --vocab_size=50257 --samples=100 --dtype=bfloat16 --json
 
 VENV holds `torch` and `transformers==4.33.*`, whose Transformer-XL is a port of the authors' code.
-The reference evaluates with hidden states as memory; fairjax keeps keys and values. Floors: the
-matrix products of one step over the speed of a matrix product measured in the same run.
+The reference evaluates with hidden states as memory; fairjax keeps keys and values. Floors of our
+side (`floors`): the matrix products of one step over the speed of a matrix product measured in the
+same run, and its bytes over the measured bandwidth; the larger one binds. Without PyTorch, the
+sampler alone: `tests.benchmarks.sampler`, also for other devices and larger models.
 """
 
 import argparse
@@ -22,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.config import MeshConfig, ModelConfig, TrainConfig
-from fairjax.generate.sampler import sample_continuations
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.pretrained import GPT2Decoder, read_architecture
 from fairjax.pretrained.names import entries
@@ -30,7 +31,8 @@ from fairjax.train import make_mesh, steps
 from fairjax.train.evaluation import make_segment_nll
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import on_mesh
-from tests.benchmarks import harness
+from tests.benchmarks import floors, harness
+from tests.benchmarks.sampler import make_run
 
 _MODULE = 'tests/benchmarks/torch_peer.py'
 
@@ -64,16 +66,12 @@ def make_ours(options, model):
   mesh = make_mesh(MeshConfig())
   rng = np.random.default_rng(0)
   if options.work == 'gpt2':
-    return make_gpt2(options, rng)
+    return make_gpt2(options, rng, mesh)
   stage = TrainConfig(batch_size=options.batch_size)
   state = steps.init_lm_state(model, stage, mesh, seed=0)
   if options.work == 'generate':
-    prefix = rng.integers(3, model.vocab_size, size=options.prefix_len).tolist()
-    return lambda: sample_continuations(
-      state.params, TransformerXLDecoder(model), [prefix], template=0,
-      samples=range(options.samples), seed=0,
-      max_new_tokens=options.new_tokens, temperature=1.0, eos_id=model.vocab_size,
-      prefix_len=options.prefix_len, coupled=False, mesh=mesh if mesh.size > 1 else None)
+    return make_run(state.params, TransformerXLDecoder(model), mesh, coupled=False,
+                    **sampled(options))
   tokens = rng.integers(3, model.vocab_size, size=(options.batch_size, options.segment_len + 1))
   batch = {'inputs': jnp.asarray(tokens[:, :-1], jnp.int32),
            'targets': jnp.asarray(tokens[:, 1:], jnp.int32),
@@ -99,7 +97,7 @@ def make_ours(options, model):
   return evaluate
 
 
-def make_gpt2(options, rng):
+def make_gpt2(options, rng, mesh):
   """GPT-2 of the same size through our sampler, with random parameters."""
   arch = read_architecture({
     'model_type': 'gpt2', 'vocab_size': options.vocab_size, 'n_positions': 128,
@@ -110,29 +108,26 @@ def make_gpt2(options, rng):
     ones = entry.name.endswith('scale')
     value = np.ones(shape) if ones else rng.normal(scale=0.02, size=shape)
     params.setdefault(entry.group, {})[entry.name] = jnp.asarray(value, options.dtype)
-  prefix = rng.integers(3, options.vocab_size, size=options.prefix_len).tolist()
-  return lambda: sample_continuations(
-    params, GPT2Decoder(arch, options.dtype), [prefix], template=0,
-    samples=range(options.samples), seed=0,
-    max_new_tokens=options.new_tokens, temperature=1.0, eos_id=options.vocab_size,
-    prefix_len=options.prefix_len, coupled=False,
-    mesh=make_mesh(MeshConfig()) if jax.device_count() > 1 else None)
+  return make_run(params, GPT2Decoder(arch, options.dtype), mesh, coupled=False,
+                  **sampled(options))
 
 
-def operations(options, model):
-  """Matrix products of the work in fairjax."""
-  d, n = model.model_dim, model.num_heads * model.head_dim
-  weights = 4 * d * n + 2 * d * model.ff_dim
+def sampled(options):
+  """Sizes of the sampling: samples of one prefix, which share nothing."""
+  return {'values': 1, 'samples': options.samples, 'new_tokens': options.new_tokens,
+          'prefix_len': options.prefix_len}
+
+
+def work_of(options, model):
+  """The least that one run takes in fairjax."""
+  mesh = make_mesh(MeshConfig())
   if options.work in ('generate', 'gpt2'):
-    tokens = options.samples * options.new_tokens
-    return 2 * tokens * (model.num_layers * weights + d * model.vocab_size)
-  t, m = options.segment_len, options.memory_len
-  tokens = options.batch_size * t
-  attention = 3 * n * (m + t / 2)
-  if options.work == 'evaluate':
-    return 2 * tokens * (model.num_layers * (weights + attention) + d * model.vocab_size)
-  memory = 2 * d * n * m / t
-  return 6 * tokens * (model.num_layers * (weights + memory + attention) + d * model.vocab_size)
+    return floors.sampling(model, devices=mesh.size, platform=jax.default_backend(),
+                           **sampled(options))
+  stage = TrainConfig(batch_size=options.batch_size)
+  count = floors.training if options.work == 'train' else floors.evaluation
+  return count(model, steps.lm_state_template(model, stage, mesh), rows=options.batch_size,
+               devices=mesh.size)
 
 
 def measure(options) -> dict:
@@ -140,24 +135,25 @@ def measure(options) -> dict:
   model = ModelConfig(
     vocab_size=options.vocab_size, num_layers=options.layers, model_dim=options.dim,
     num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
-    segment_len=options.segment_len, memory_len=options.memory_len)
+    segment_len=options.segment_len, memory_len=options.memory_len, dtype=options.dtype)
   sampling = options.work in ('generate', 'gpt2')
   peer = Peer(options, 'gpt2' if sampling else 'transformer_xl')
   runs = {'fairjax': make_ours(options, model),
           'torch': lambda: peer.run('generate' if sampling else options.work)}
   seconds = harness.in_turns(runs, rounds=options.rounds, warm=options.warm)
-  limits = harness.limits(options.dtype)
+  limits = harness.limits(options.dtype, jax.devices())
   peer.close()
   tokens = (options.samples * options.new_tokens if sampling
             else options.batch_size * options.segment_len)
   medians = {name: float(np.median(values)) for name, values in seconds.items()}
-  floor = operations(options, model) / limits['operations_per_s']
+  floor = floors.floor(work_of(options, model), limits)
   return harness.provenance('peers', options) | {
     'peer': peer.versions, 'limits': limits, 'seconds': medians,
     'tokens_per_s': {name: tokens / s for name, s in medians.items()},
     'time_over_torch': harness.ratios(seconds, 'torch')['fairjax'],
     'spread': {name: float(np.std(values) / medians[name]) for name, values in seconds.items()},
-    'floor_seconds': floor, 'share_of_matmul_speed': floor / medians['fairjax']}
+    'floor': floor, 'floor_seconds': floor['seconds'],
+    'share_of_matmul_speed': floor['products'] / medians['fairjax']}
 
 
 def main() -> None:
@@ -177,13 +173,14 @@ def main() -> None:
   options = parser.parse_args()
   if options.dtype != 'float32' and options.work != 'gpt2':
     parser.error('--dtype is for --work=gpt2')
-  jax.config.update('jax_num_cpu_devices', options.cpu_devices)
+  if options.cpu_devices > 1:
+    jax.config.update('jax_num_cpu_devices', options.cpu_devices)
   result = measure(options)
   harness.show(result, [
     f'{name:8s} {1e3 * seconds:9.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s'
     for name, seconds in result['seconds'].items()] + [
-    f'fairjax / torch time {result["time_over_torch"]:.3f}; floor '
-    f'{1e3 * result["floor_seconds"]:.1f} ms'], as_json=options.json)
+    f'fairjax / torch time {result["time_over_torch"]:.3f}; {floors.words(result["floor"])}'],
+    as_json=options.json)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,159 @@
+"""The least that a work can take: its matrix products, and the bytes that it must move.
+
+Both are lower bounds of what the programs do. Elementwise operations are left out; of the bytes,
+what a device may keep on the chip is left out too. Which of the two binds is the larger time.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fairjax.config import ModelConfig
+from fairjax.model.decode_loop import cache_dtype
+from fairjax.model.softmax import vocabulary_clusters
+from fairjax.train.memory import StateBytes
+from fairjax.train.update import TrainState
+
+
+class Work(NamedTuple):
+  """Operations of matrix products, two for each multiply-add, and bytes moved, on all devices."""
+
+  operations: float
+  nbytes: float
+
+
+def floor(work: Work, limits: Mapping[str, float]) -> dict[str, Any]:
+  """Seconds of both at the speeds of `harness.limits`, the larger one, and its name."""
+  found = {'products': work.operations / limits['operations_per_s'],
+           'bytes': work.nbytes / limits['bytes_per_s']}
+  binds = max(found, key=found.__getitem__)
+  return found | {'seconds': found[binds], 'binds': binds}
+
+
+def words(found: Mapping[str, Any]) -> str:
+  """A floor for people.
+
+  >>> words({'products': 0.002, 'bytes': 0.5, 'seconds': 0.5, 'binds': 'bytes'})
+  'floor 500.0 ms by bytes (products 2.0, bytes 500.0)'
+  """
+  return (f"floor {1e3 * found['seconds']:.1f} ms by {found['binds']} "
+          f"(products {1e3 * found['products']:.1f}, bytes {1e3 * found['bytes']:.1f})")
+
+
+def layer_weights(model: ModelConfig) -> int:
+  """Multiply-adds of a token with the weights of one layer, which are as many numbers."""
+  return 4 * model.model_dim * model.num_heads * model.head_dim + 2 * model.model_dim * model.ff_dim
+
+
+def cluster_shares(model: ModelConfig, targets: np.ndarray) -> list[float]:
+  """Share of the targets that need the scores of each cluster; every one needs those of the head.
+
+  >>> cluster_shares(ModelConfig(vocab_size=8, cutoffs=(2, 4)), np.array([0, 2, 3, 7]))
+  [1.0, 0.5, 0.25]
+  """
+  return [1.0] + [float(np.mean((targets >= c.start) & (targets < c.start + c.size)))
+                  for c in vocabulary_clusters(model)[1:]]
+
+
+def softmax_weights(model: ModelConfig, shares: Sequence[float] | None = None) -> float:
+  """Multiply-adds of a token with the tables and projections of the softmax.
+
+  Args:
+    model: with its vocabulary size.
+    shares: of the tokens that need each cluster; None: all need all, as in sampling.
+  """
+  clusters = vocabulary_clusters(model)
+  shares = [1.0] * len(clusters) if shares is None else shares
+  total = sum(share * (c.size * c.width + c.projected * model.model_dim * c.width)
+              for share, c in zip(shares, clusters, strict=True))
+  return total + len(model.cutoffs) * clusters[0].width
+
+
+def training(
+  model: ModelConfig, state: TrainState, *, rows: int, devices: int = 1, queries: float = 1.0,
+  shares: Sequence[float] | None = None,
+) -> Work:
+  """One step: three times the products of the forward pass.
+
+  Products: with all weights (for the memory, those of its keys and values), the three of attention
+  on the keys that a query sees, and the softmax. Bytes: parameters are read by the forward pass,
+  the backward pass and the update, and written; gradients are written and read, since their norm is
+  clipped; moments are read and written; so are, once, the memory and what enters each layer.
+
+  Args:
+    model: the model.
+    state: of arrays or abstract, with shardings.
+    rows: B.
+    devices: that hold it.
+    queries: tokens that pass the layers, over those of the rows: more than 1 with branches, whose
+      keys and values of the memory and whose softmax are those of the row.
+    shares: see `softmax_weights`.
+  """
+  d, n = model.model_dim, model.num_heads * model.head_dim
+  t, m = model.segment_len, model.memory_len
+  layer = queries * (layer_weights(model) + 3 * n * (m + t / 2)) + 2 * d * n * m / t
+  operations = 6 * rows * t * (model.num_layers * layer + softmax_weights(model, shares))
+  parts = StateBytes.of(state)
+  inputs = model.num_layers * queries * rows * t * d * jnp.dtype(model.dtype).itemsize
+  return Work(operations, devices * (
+    4 * parts.parameters + 2 * (parts.gradients + parts.optimizer + parts.hidden)) + 2 * inputs)
+
+
+def evaluation(model: ModelConfig, state: TrainState, *, rows: int, devices: int = 1) -> Work:
+  """One segment with cached keys and values; bytes: parameters and the keys and values."""
+  n, t, m = model.num_heads * model.head_dim, model.segment_len, model.memory_len
+  layer = layer_weights(model) + 3 * n * (m + t / 2)
+  cached = 2 * model.num_layers * rows * m * n * jnp.dtype(model.dtype).itemsize
+  return Work(2 * rows * t * (model.num_layers * layer + softmax_weights(model)),
+              devices * StateBytes.of(state).parameters + cached)
+
+
+def sampling(
+  model: ModelConfig, *, values: int, samples: int, new_tokens: int, prefix_len: int,
+  batch_size: int = 0, devices: int = 1, platform: str = 'cpu',
+) -> Work:
+  """Continuations that all have `new_tokens` tokens.
+
+  Products: with the weights of layers and softmax, for each token; attention's own are left out, as
+  its time is that of reading. Bytes: in each step of a batch every device reads the weights and the
+  keys and values of the prefixes once; each sample's own are written once and read in every later
+  step.
+
+  Args:
+    model: the model.
+    values: A, prefixes of a template.
+    samples: R, of each.
+    new_tokens: of each sample.
+    prefix_len: tokens of a prefix.
+    batch_size: samples at a time; 0: all.
+    devices: that the samples are split over.
+    platform: of the devices, which decides the dtype of keys and values.
+  """
+  weights = model.num_layers * layer_weights(model) + softmax_weights(model)
+  token = 2 * model.num_layers * model.num_heads * model.head_dim  # numbers of keys and values
+  size = jnp.dtype(model.dtype).itemsize
+  steps = -(-samples // (batch_size or samples)) * new_tokens * devices
+  own = token * cache_dtype(model.dtype, platform).itemsize * new_tokens * (new_tokens - 1) / 2
+  return Work(2 * values * samples * new_tokens * weights,
+              steps * size * (weights + values * prefix_len * token) + values * samples * own)
+
+
+def loss(
+  model: ModelConfig, *, tokens: int, products: int, shares: Sequence[float] | None = None
+) -> Work:
+  """Loss and gradients of so many tokens.
+
+  Bytes: tables and projections are read, their gradients written, both in float32; so are the
+  hidden states and their gradients in the model's dtype.
+
+  Args:
+    model: the model.
+    tokens: n.
+    products: 3, or 4 where the scores are computed twice.
+    shares: see `softmax_weights`.
+  """
+  hidden = tokens * model.model_dim * jnp.dtype(model.dtype).itemsize
+  return Work(2 * products * tokens * softmax_weights(model, shares),
+              2 * (4 * softmax_weights(model) + hidden))

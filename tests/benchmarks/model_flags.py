@@ -1,0 +1,114 @@
+"""The model of a benchmark: sized by flags, or that of a config file.
+
+  --config=configs/wikitext103.py:variant=debias --config.model.num_layers=4
+  --layers=6 --dim=256 --cutoffs=2000,4000 --div_val=4
+
+Parameters are random. With `--config`, sizes are overridden as fields; `--vocab_size` and `--dtype`
+are taken with both.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from fairjax.compile.programs import compiled_model
+from fairjax.config import Config, ModelConfig, validate
+from fairjax.config_files import load_config
+from fairjax.errors import UserError
+
+_SIZES = {'dim': 256, 'layers': 6, 'heads': 4, 'segment_len': 128}
+_FIELDS = ('div_val', 'hidden_dropout', 'attention_dropout', 'attention', 'remat')
+_EITHER = {'vocab_size': 8192, 'dtype': 'float32'}
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds `--config`, the sizes and the kind of the model."""
+  parser.add_argument('--config', help='FILE.py[:args] instead of sizes; --config.a.b=VALUE '
+                      'overrides a field')
+  for name, default in _SIZES.items():
+    parser.add_argument(f'--{name}', type=int, help=f'default: {default}')
+  parser.add_argument('--memory_len', type=int, help='default: the segment length')
+  parser.add_argument('--vocab_size', type=int,
+                      help='default: that of the config, or of its data, or 8192')
+  parser.add_argument('--dtype', choices=('float32', 'bfloat16'))
+  parser.add_argument('--cutoffs', type=lambda text: tuple(map(int, text.split(','))),
+                      help='first ids of the tails of an adaptive softmax, e.g. 2000,4000')
+  defaults = ModelConfig()
+  for name in _FIELDS:
+    value = getattr(defaults, name)
+    parser.add_argument(f'--{name}', type=type(value), help=f'default: {value}')
+  parser.add_argument('--unroll', action='store_true', default=None,
+                      help='unroll the scan over layers')
+  parser.add_argument('--devices', type=int, help='the first so many; default: all')
+
+
+def parse(
+  parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, Config]:
+  """Options, and a valid configuration whose model has its vocabulary size.
+
+  Exits with code 2 and one line for values that are out of range or do not go together.
+  """
+  rest, overrides = [], {}
+  for word in sys.argv[1:] if arguments is None else arguments:
+    name, has_value, value = word.removeprefix('--config.').partition('=')
+    if word.startswith('--config.') and has_value:
+      overrides[name] = value
+    else:
+      rest.append(word)
+  options = parser.parse_args(rest)
+  given = {name: value for name in (*_SIZES, *_FIELDS, 'memory_len', 'cutoffs', 'unroll', *_EITHER)
+           if (value := getattr(options, name)) is not None}
+  try:
+    if options.config:
+      config = _from_file(options.config, overrides, given)
+    elif overrides:
+      raise UserError(f'--config.{next(iter(overrides))} needs --config=FILE')
+    else:
+      config = dataclasses.replace(Config(), model=_from_flags(given))
+    validate(config)
+  except UserError as e:
+    parser.error(str(e))
+  return options, config
+
+
+def devices_of(options: argparse.Namespace) -> list[Any]:
+  """Devices of `--devices`.
+
+  Raises:
+    UserError: there are not so many.
+  """
+  devices = jax.devices()
+  if options.devices is not None and not 0 < options.devices <= len(devices):
+    raise UserError(f'--devices={options.devices}, but there are {len(devices)}')
+  return devices[:options.devices]
+
+
+def _from_file(spec, overrides, given):
+  """That of the file; sizes may not be given twice."""
+  sizes = [name for name in given if name not in _EITHER]
+  if sizes:
+    raise UserError(f'--{sizes[0]} is not for --config: override the field, e.g. '
+                    '--config.model.num_layers=4 (fairjax config show lists them)')
+  config = load_config(spec, overrides)
+  return dataclasses.replace(config, model=dataclasses.replace(compiled_model(config), **given))
+
+
+def _from_flags(given):
+  """The model of the sizes."""
+  sizes = {**_SIZES, **_EITHER, **given}
+  for name, least in {**dict.fromkeys(_SIZES, 1), 'vocab_size': 8}.items():
+    if sizes[name] < least:
+      raise UserError(f'--{name}={sizes[name]} is too small: at least {least}')
+  if sizes['dim'] % sizes['heads']:
+    raise UserError(f"--heads={sizes['heads']} does not divide --dim={sizes['dim']}")
+  fields = {name: sizes[name] for name in (*_FIELDS, 'cutoffs') if name in sizes}
+  return ModelConfig(
+    vocab_size=sizes['vocab_size'], num_layers=sizes['layers'], model_dim=sizes['dim'],
+    num_heads=sizes['heads'], head_dim=sizes['dim'] // sizes['heads'], ff_dim=4 * sizes['dim'],
+    segment_len=sizes['segment_len'], memory_len=sizes.get('memory_len', sizes['segment_len']),
+    scan_unroll=sizes['layers'] if 'unroll' in sizes else 1, dtype=sizes['dtype'], **fields)

@@ -1,0 +1,170 @@
+"""The sampler alone: tokens/s, how long the papers' 730,000 continuations would take, and floors.
+
+  python -m tests.benchmarks.sampler --json
+  python -m tests.benchmarks.sampler --config=configs/wikitext103.py --json
+  python -m tests.benchmarks.sampler --layers=2 --dim=64 --vocab_size=500 --samples=50 \
+    --cpu_devices=2 --json
+
+Random parameters, random prefixes of one template with `--values` values, `--samples` continuations
+of each; a text's end is never drawn, so each has `--new_tokens` tokens. One run is all batches of
+the template, prefixes and copies to the host included; records are not written. The mesh is all
+devices, or the first `--devices`; with a config its fields `sample` give the defaults, and its mesh
+must cover the devices. 730,000 continuations (10 + 29 + 34 values in 10 templates, 1,000 samples)
+are extrapolated from the rate.
+
+Floors (`floors.sampling`): matrix products over the speed of one measured in the same run, and
+weights, own keys and values and those of the prefixes over the measured bandwidth; the larger one
+binds. Memory is the compiler's, of the program that runs, on one device.
+"""
+
+import argparse
+import collections
+import dataclasses
+import unittest.mock
+
+import jax
+import numpy as np
+
+from fairjax.config import Config, TrainConfig
+from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
+from fairjax.generate import sampler
+from fairjax.model import parameter_counts
+from fairjax.model.decoding import TransformerXLDecoder
+from fairjax.train import make_mesh, steps
+from tests.benchmarks import floors, harness, model_flags
+
+CONTINUATIONS = 730_000  # of the whole paper, for one model
+_DEFAULTS = {'values': 10, 'samples': 1000, 'new_tokens': 50, 'batch_size': 0}
+
+
+def make_run(params, decoder, mesh, *, values, samples, new_tokens, prefix_len, batch_size=0,
+             coupled=True):
+  """A function that samples all continuations of one template."""
+  rng = np.random.default_rng(0)
+  prefixes = rng.integers(3, decoder.vocab_size, size=(values, prefix_len)).tolist()
+  return lambda: sampler.sample_continuations(
+    params, decoder, prefixes, template=0, samples=range(samples), seed=0,
+    max_new_tokens=new_tokens, temperature=1.0, eos_id=decoder.vocab_size, prefix_len=prefix_len,
+    batch_size=batch_size, coupled=coupled, mesh=mesh if mesh.size > 1 else None)
+
+
+class Compiled:
+  """Stands for `make_sampler`: compiles at the first call, so that the program's memory is known.
+
+  The jitted function would compile once more than what `lower` gives.
+  """
+
+  def __init__(self):
+    self.program, self.make = None, sampler.make_sampler
+
+  def __call__(self, platform):
+    def sample(*arrays, **static):
+      if self.program is None:
+        self.program = self.make(platform).lower(*arrays, **static).compile()
+      return self.program(*arrays)
+
+    return sample
+
+
+def sizes_of(options: argparse.Namespace, config: Config) -> dict[str, int]:
+  """Numbers of values, samples, tokens and samples at a time, from flags, config or defaults."""
+  sizes = dict(_DEFAULTS)
+  if options.config:
+    prefixes = load_attribute(config.attribute).prefixes()
+    sizes = {
+      'values': max(collections.Counter(p.template for p in prefixes).values()),
+      'samples': config.sample.samples, 'new_tokens': config.sample.max_new_tokens,
+      'batch_size': config.sample.batch_size}
+  sizes |= {name: value for name in (*_DEFAULTS, 'prefix_len')
+            if (value := getattr(options, name)) is not None}
+  for name, value in sizes.items():
+    if value < (name != 'batch_size'):
+      raise UserError(f'--{name}={value} is too small: at least {int(name != "batch_size")}')
+  return sizes
+
+
+def measure(options: argparse.Namespace, config: Config) -> dict:
+  """Times the sampler."""
+  model, sizes = config.model, sizes_of(options, config)
+  devices = model_flags.devices_of(options)
+  mesh = make_mesh(config.mesh, devices)
+  # Rows of the memory, which is not needed, lie on all devices.
+  state = steps.init_lm_state(model, TrainConfig(batch_size=mesh.size), mesh, seed=0)
+  params = state.params
+  del state
+  compiled = Compiled()
+  with unittest.mock.patch.object(sampler, 'make_sampler', compiled):
+    run = make_run(params, TransformerXLDecoder(model), mesh, coupled=not options.uncoupled,
+                   **sizes)
+    seconds = harness.in_turns({'sampler': run}, rounds=options.rounds, warm=1)['sampler']
+  limits = harness.limits(model.dtype, devices)
+  work = floors.sampling(model, devices=len(devices), platform=devices[0].platform, **sizes)
+  floor, median = floors.floor(work, limits), float(np.median(seconds))
+  count = sizes['values'] * sizes['samples']
+  return harness.provenance('sampler', options) | {
+    'model': dataclasses.asdict(model), 'parameters': parameter_counts(model)['total'],
+    'sizes': sizes, 'coupled': not options.uncoupled, 'devices': len(devices),
+    'device_kind': devices[0].device_kind, 'seconds': median,
+    'spread': float(np.std(seconds) / median),
+    'tokens_per_s': count * sizes['new_tokens'] / median, 'continuations_per_s': count / median,
+    'seconds_of_730000': CONTINUATIONS / count * median,
+    'floor_seconds_of_730000': CONTINUATIONS / count * floor['seconds'],
+    'memory_mib': harness.program_mib(compiled.program), 'limits': limits,
+    'data_sheet': harness.data_sheet(devices[0].device_kind), 'work': work._asdict(),
+    'floor': floor, 'share_of_floor': floor['seconds'] / median,
+    'share_of_matmul_speed': floor['products'] / median,
+    'share_of_bandwidth': floor['bytes'] / median,
+    'share_of_peak': harness.share_of_peak(
+      work.operations, median, devices=devices, dtype=model.dtype)}
+
+
+def make_parser() -> argparse.ArgumentParser:
+  """The options."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  model_flags.add_model_flags(parser)
+  for name, default in _DEFAULTS.items():
+    parser.add_argument(f'--{name}', type=int, help=f'default: that of the config, or {default}')
+  parser.add_argument('--prefix_len', type=int, default=10, help='tokens of a prefix')
+  parser.add_argument('--uncoupled', action='store_true', help='a noise of its own for each value')
+  parser.add_argument('--rounds', type=int, default=3)
+  parser.add_argument('--cpu_devices', type=int, help='devices that the CPU is cut into')
+  parser.add_argument('--json', action='store_true')
+  return parser
+
+
+def main() -> None:
+  """Parses the sizes, prints lines or JSON."""
+  parser = make_parser()
+  options, config = model_flags.parse(parser)
+  if options.cpu_devices:
+    jax.config.update('jax_num_cpu_devices', options.cpu_devices)
+  try:
+    result = measure(options, config)
+  except UserError as e:
+    parser.error(str(e))
+  harness.show(result, lines(result), as_json=options.json)
+
+
+def lines(result: dict) -> list[str]:
+  """For people."""
+  sizes = result['sizes']
+  peak = result['share_of_peak']
+  return [
+    f"{result['parameters'] / 1e6:,.1f} M parameters, {result['devices']} x "
+    f"{result['device_kind']}: {sizes['values']} values x {sizes['samples']} samples x "
+    f"{sizes['new_tokens']} tokens, {'coupled' if result['coupled'] else 'uncoupled'}",
+    f"{result['seconds']:.2f} s (spread {100 * result['spread']:.0f} %), "
+    f"{result['tokens_per_s']:,.0f} tokens/s, {result['continuations_per_s']:,.1f} "
+    'continuations/s',
+    f"{floors.words(result['floor'])}: {100 * result['share_of_floor']:.0f} % of it reached; "
+    f"{100 * result['share_of_matmul_speed']:.0f} % of the measured product, "
+    f"{100 * result['share_of_bandwidth']:.0f} % of the measured bandwidth"
+    + ('' if peak is None else f", {100 * peak:.1f} % of the data sheet's peak"),
+    f"{CONTINUATIONS:,} continuations: {result['seconds_of_730000'] / 60:,.1f} minutes at this "
+    f"rate (floor {result['floor_seconds_of_730000'] / 60:,.1f})",
+    f"one device: {harness.memory_words(result['memory_mib'])}"]
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,282 @@
+"""Every benchmark at its smallest size: it runs, and its JSON says where it is from and the floors.
+
+No time is compared: that the numbers are of this machine is all that is asked of them.
+"""
+
+import importlib
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from fairjax.config import MeshConfig, ModelConfig, TrainConfig
+from fairjax.model import parameter_counts
+from fairjax.train import make_mesh, steps
+from tests.benchmarks import floors, harness, model_flags, sampler
+
+PROVENANCE = {'benchmark', 'options', 'command', 'device', 'cores', 'load_average', 'platform',
+              'versions', 'date'}
+FLOOR = {'products', 'bytes', 'seconds', 'binds'}
+TINY = ('--layers=2', '--dim=16', '--heads=2', '--segment_len=8', '--vocab_size=64')
+STEP = (*TINY, '--batch_size=8', '--rounds=1')
+SAMPLER = ('--values=2', '--samples=8', '--new_tokens=3', '--rounds=1')
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+  """Runs a benchmark in this process, on one device; returns its JSON."""
+  monkeypatch.setattr(harness, 'limits', lambda dtype, devices=None: {
+    'operations_per_s': 1e12, 'bytes_per_s': 1e11})
+  # Nearly all time goes into compiling, and nothing is measured.
+  jax.config.update('jax_disable_most_optimizations', True)
+
+  def run(name, *arguments):
+    module = importlib.import_module(f'tests.benchmarks.{name}')
+    if hasattr(module, 'make_mesh'):
+      monkeypatch.setattr(module, 'make_mesh', lambda config, devices=None: make_mesh(
+        config, jax.devices()[:1]))
+    monkeypatch.setattr(sys, 'argv', [name, *arguments, '--json'])
+    module.main()
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() >= PROVENANCE and found['benchmark'] == name
+    assert found['command'].startswith(f'python -m tests.benchmarks.{name} ')
+    assert found['versions'].keys() >= {'python', 'jax', 'numpy'}
+    return found
+
+  yield run
+  jax.config.update('jax_disable_most_optimizations', False)
+
+
+def refused(monkeypatch, capsys, name, *arguments):
+  """The line with which a benchmark ends that was called so; its exit code is 2."""
+  monkeypatch.setattr(sys, 'argv', [name, *arguments])
+  with pytest.raises(SystemExit) as ended:
+    importlib.import_module(f'tests.benchmarks.{name}').main()
+  assert ended.value.code == 2
+  return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_sampler(run):
+  found = run('sampler', *TINY, *SAMPLER, '--devices=1', '--uncoupled')
+  assert found['floor'].keys() == FLOOR and found['devices'] == 1 and not found['coupled']
+  assert found['memory_mib'].keys() == {'arguments', 'temporaries', 'outputs', 'aliased'}
+  rate = found['continuations_per_s']
+  assert found['tokens_per_s'] == pytest.approx(3 * rate)
+  assert found['seconds_of_730000'] == pytest.approx(730_000 / rate)
+  assert found['share_of_peak'] is None and found['data_sheet'] is None
+
+
+def test_sampler_of_a_config_samples_as_it_says():
+  options, config = parsed('--config=configs/wikitext103.py', '--config.model.num_layers=2',
+                           '--dtype=float32', '--samples=7')
+  assert config.model.cutoffs and config.model.num_layers == 2 and config.model.model_dim == 1024
+  assert config.model.dtype == 'float32' and config.model.vocab_size == 267_736
+  assert sampler.sizes_of(options, config) == {
+    'values': 10, 'samples': 7, 'new_tokens': 50, 'batch_size': 200, 'prefix_len': 10}
+
+
+def test_a_config_without_a_vocabulary_size_has_that_of_its_data():
+  _, config = parsed('--config=configs/quickstart.py')
+  assert config.model.vocab_size == config.data.vocab_size > 0
+  assert parsed('--config=configs/quickstart.py', '--vocab_size=99')[1].model.vocab_size == 99
+
+
+def parsed(*arguments):
+  return model_flags.parse(sampler.make_parser(), arguments)
+
+
+def test_debias_step_with_the_parts_of_a_real_model(run):
+  found = run('debias_step', *STEP, '--cutoffs=20', '--div_val=4', '--hidden_dropout=0.1',
+              '--attention=shift', '--devices=1', '--steps=fused,stacked')
+  names = {'fused', 'stacked'}  # the plain step is that of `peers`
+  for key in ('seconds', 'argument_mib', 'temporary_mib', 'output_mib', 'floors', 'share_of_peak'):
+    assert found[key].keys() == names, key
+  assert all(floor.keys() == FLOOR for floor in found['floors'].values())
+  # 4 branches of 2 pieces in 8 tokens; the softmax and the memory's keys do not grow with them.
+  assert found['tokens_over_plain'] == {'fused': 2, 'stacked': 2}
+  assert 1 < found['floor']['fused'] < 2
+  assert found['model']['cutoffs'] == [20] and found['model']['hidden_dropout'] == 0.1
+
+
+def test_loss(run):
+  found = run('loss', '--vocab_size=128', '--tokens=16', '--dim=16', '--rounds=1')
+  ways = {'all scores', 'blocks', 'mean', 'adaptive'}
+  assert found['floors'].keys() == ways == found['seconds'].keys()
+  assert all(floor.keys() == FLOOR for floor in found['floors'].values())
+  assert found['floors']['adaptive']['products'] < found['floors']['blocks']['products']
+
+
+def test_attention(run):
+  found = run('attention', '--lengths=16', '--heads=1', '--rows=1', '--width=8', '--rounds=1',
+              '--paths=shift,blocks')
+  assert [row['path'] for row in found['rows']] == ['shift', 'blocks']
+  assert all(row['floor'].keys() == FLOOR for row in found['rows'])
+
+
+@pytest.mark.parametrize('work', ['train', 'evaluate', 'generate'])
+def test_peers_beside_a_torch_that_does_nothing(run, monkeypatch, work):
+  class Peer:
+    versions = {'torch': 'none'}
+
+    def __init__(self, options, kind):
+      assert kind == ('gpt2' if work == 'generate' else 'transformer_xl')
+
+    def run(self, name):
+      assert name == work
+
+    def close(self):
+      pass
+
+  monkeypatch.setattr(importlib.import_module('tests.benchmarks.peers'), 'Peer', Peer)
+  found = run('peers', '--torch_python=none', f'--work={work}', *STEP, '--warm=0', '--samples=8',
+              '--new_tokens=3', '--memory_len=8')
+  assert found['floor'].keys() == FLOOR and found['floor_seconds'] == found['floor']['seconds']
+
+
+def test_guard(run, monkeypatch, tmp_path):
+  config = tmp_path / 'tiny.py'
+  config.write_text('\n'.join([
+    'from fairjax.config_files import default_config_dict', 'def get_config(arg):',
+    '  config = default_config_dict()',
+    '  config.model.update(vocab_size=64, num_layers=2, model_dim=16, num_heads=2, head_dim=8,',
+    '                      ff_dim=32, segment_len=8, memory_len=8)', '  return config']))
+  assert run('guard', f'--config={config}', '--rounds=2')['seconds'].keys() == {
+    'guarded', 'unguarded'}
+
+
+def test_data(run, monkeypatch):
+  """Without the preparation, whose processes take seconds to start."""
+  data = importlib.import_module('tests.benchmarks.data')
+  rate = {'tokens': 1, 'seconds': 1.0, 'tokens_per_s': 1.0}
+  monkeypatch.setattr(data, 'measure_encoding', lambda *_: {
+    'sentencepiece_one_core': rate, 'reading_floor': rate, 'preparation': {'1 process(es)': rate}})
+  found = run('data', '--documents=600', '--rounds=1', '--batch_size=2', '--segment_len=16')
+  store = found['token_store']['reading']
+  assert store['floor_seconds'] > 0 and store['bytes_per_token'] == 6
+  assert 'sentencepiece' in found['versions']
+
+
+def test_checks_of_a_job_that_does_nothing(run, monkeypatch):
+  checks = importlib.import_module('tests.benchmarks.checks')
+  monkeypatch.setattr(checks.Clocks, 'install', lambda self: self.wrap(list, 'm.f')('ab'))
+  monkeypatch.setattr('fairjax.cli.main', lambda arguments: 0)
+  found = run('checks', '--config=configs/quickstart.py')
+  assert found['exit_code'] == 0 and found['functions']['m.f']['calls'] == 1
+
+
+def test_checks_name_what_exists():
+  checks = importlib.import_module('tests.benchmarks.checks')
+  for module, names in checks.CHECKS.items():
+    for name in names:
+      owner, _, attribute = name.rpartition('.')
+      holder = importlib.import_module(module)
+      assert callable(getattr(getattr(holder, owner) if owner else holder, attribute)), name
+
+
+def test_measure_and_nulls(run):
+  found = run('measure', '--samples=2', '--permutations=10', '--attributes', 'country')
+  assert found['records'] == 200 and found['floor_seconds'] > 0
+  run('nulls', '--runs=2', '--samples=4', '--permutations=9')
+
+
+@pytest.mark.parametrize(('arguments', 'words'), [
+  (('--config=configs/quickstart.py', '--layers=2'), '--layers is not for --config'),
+  (('--config.model.num_layers=2',), 'needs --config=FILE'),
+  (('--config=configs/none.py',), 'config file not found'),
+  (('--config=configs/quickstart.py', '--config.model.layers=2'), 'layers'),
+  (('--dim=10', '--heads=4'), '--heads=4 does not divide --dim=10'),
+  (('--cutoffs=9,5',), 'cutoffs'),
+  (('--vocab_size=3',), '--vocab_size=3 is too small'),
+  (('--samples=0',), '--samples=0 is too small'),
+  (('--devices=99',), '--devices=99, but there are')])
+def test_bad_sizes_end_with_a_line(monkeypatch, capsys, arguments, words):
+  assert words in refused(monkeypatch, capsys, 'sampler', *arguments)
+
+
+def test_debias_step_refuses_rows_and_steps(monkeypatch, capsys):
+  assert 'not divisible by the 8 devices' in refused(
+    monkeypatch, capsys, 'debias_step', *TINY, '--batch_size=3')
+  assert "--steps: 'x' is none of" in refused(
+    monkeypatch, capsys, 'debias_step', *TINY, '--steps=x')
+
+
+# The floors, against other ways to count.
+
+
+MODEL = ModelConfig(vocab_size=64, num_layers=3, model_dim=16, num_heads=2, head_dim=8, ff_dim=32,
+                    segment_len=8, memory_len=8)
+
+
+def test_products_of_layers_and_softmax_are_the_parameters():
+  """All weights but those of distances, biases and norms are multiplied with each token."""
+  counts = parameter_counts(MODEL)
+  relative, biases = 16 * 16, 32 + 16 + 4 * 16
+  assert counts['layers'] == 3 * (floors.layer_weights(MODEL) + relative + biases) + 2 * 16
+  assert floors.softmax_weights(MODEL) == counts['embedding'] - 64  # its bias
+
+
+def test_an_adaptive_softmax_counts_its_tails_for_their_own_tokens():
+  model = ModelConfig(vocab_size=64, model_dim=16, cutoffs=(20, 40), div_val=4)
+  tails = 20 * 4 + 16 * 4, 24 * 1 + 16 * 1
+  head = 20 * 16 + 16 * 16 + 2 * 16
+  assert floors.softmax_weights(model) == head + sum(tails)
+  shares = floors.cluster_shares(model, np.array([0, 0, 25, 63]))
+  assert floors.softmax_weights(model, shares) == head + tails[0] / 4 + tails[1] / 4
+
+
+def test_bytes_of_sampling_are_those_of_a_loop_over_tokens():
+  sizes = {'values': 2, 'samples': 5, 'new_tokens': 4, 'prefix_len': 3, 'batch_size': 2}
+  weights = 3 * floors.layer_weights(MODEL) + floors.softmax_weights(MODEL)
+  token, total = 3 * 2 * 16, 0  # 3 layers, key and value, 16 numbers
+  for batch in (2, 2, 1):
+    for step in range(4):
+      total += weights + 2 * 3 * token  # both prefixes
+      if step:  # reads the tokens before the last one, and writes that
+        total += 2 * batch * (step - 1 + 1) * token
+  work = floors.sampling(MODEL, **sizes)
+  assert work.nbytes == 4 * total
+  assert work.operations == 2 * 2 * 5 * 4 * weights
+
+
+def test_bytes_of_training_hold_parameters_gradients_and_moments():
+  state = steps.lm_state_template(MODEL, TrainConfig(batch_size=2), make_mesh(
+    MeshConfig(), jax.devices()[:1]))
+  one, two = (floors.training(MODEL, state, rows=2, queries=q) for q in (1.0, 2.0))
+  inputs = 2 * 3 * 2 * 8 * 16 * 4
+  assert two.nbytes - one.nbytes == inputs
+  counted = 4 * parameter_counts(MODEL)['total'] * (4 + 2 + 4) + inputs + 2 * 3 * 2 * 8 * 16 * 4
+  assert one.nbytes == pytest.approx(counted, rel=1e-3)  # lengths and steps are counters
+  assert one.operations < two.operations < 2 * one.operations
+
+
+def test_the_larger_floor_binds():
+  limits = {'operations_per_s': 10.0, 'bytes_per_s': 100.0}
+  assert floors.floor(floors.Work(20, 100), limits) == {
+    'products': 2.0, 'bytes': 1.0, 'seconds': 2.0, 'binds': 'products'}
+  assert floors.floor(floors.Work(1, 100), limits)['binds'] == 'bytes'
+
+
+def test_limits_add_the_speeds_of_devices(monkeypatch):
+  monkeypatch.setattr(harness, 'in_turns', lambda runs, **_: {
+    name: [jax.block_until_ready(run()) is None or 2.0] for name, run in runs.items()})
+  one, two = (harness.limits('float32', jax.devices()[:n]) for n in (1, 2))
+  assert one['operations_per_s'] == 2048 ** 3
+  assert two == {name: 2 * value for name, value in one.items()}
+
+
+def test_peaks_are_those_of_the_data_sheets():
+  class Device:
+    device_kind = 'NVIDIA H200'
+
+  peak = harness.share_of_peak(989e12, 2.0, devices=[Device()], dtype='bfloat16')
+  assert peak == pytest.approx(0.5)
+  assert harness.share_of_peak(1.0, 1.0, devices=[Device()], dtype='float32') is None
+  assert harness.data_sheet('TPU v5 lite')['bfloat16_operations_per_s'] == 197e12
+  assert harness.data_sheet('cpu') is None and harness.data_sheet('NVIDIA H100 PCIe') is None
+
+
+def test_text_has_frequent_words_first():
+  tokens = harness.text_tokens(np.random.default_rng(0), 1000, 20_000)
+  assert tokens.min() == 0 and tokens.max() < 1000 and (tokens < 500).mean() > 0.8
