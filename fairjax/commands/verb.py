@@ -1,7 +1,6 @@
 """What a verb of the command line is, and what several verbs share."""
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -81,7 +80,7 @@ def open_job(options: argparse.Namespace, *, log: Callable[[str], None] = print_
 
 
 def join_processes(options: argparse.Namespace) -> None:
-  """Joins the group that `--distributed` names, if it does, and sees to signals.
+  """Joins the group that `--distributed` names, if it does, and sees to its signals.
 
   Raises:
     UserError: the processes do not find each other.
@@ -91,9 +90,6 @@ def join_processes(options: argparse.Namespace) -> None:
     # Never left: whatever this process does, a signal must end or stop the whole group.
     from fairjax.train.stop import StopSignal
     StopSignal().installed().__enter__()
-  else:
-    # A terminated job raises at once, as with Ctrl-C; training replaces this by a clean save.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def log_line(line: str) -> None:
