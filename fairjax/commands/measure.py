@@ -9,7 +9,13 @@ from typing import Any
 
 from fairjax.commands.content import add_content_options, content_options, content_words
 from fairjax.commands.scorers import add_scorer_options, google_arguments
-from fairjax.commands.verb import Verb, add_run_options, log_line, open_job
+from fairjax.commands.verb import (
+  Verb,
+  add_run_options,
+  log_line,
+  open_job,
+  refuse_processes,
+)
 from fairjax.errors import UserError
 from fairjax.progress import Progress
 
@@ -57,6 +63,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _measure(options: argparse.Namespace) -> None:
   if options.action == 'plan':
+    refuse_processes(options, 'measure plan')
     _plan(options)
     return
   if options.effect is not None:
@@ -69,6 +76,7 @@ def _measure(options: argparse.Namespace) -> None:
                       '--workdir of a run')
     open_job(options).measure()
     return
+  refuse_processes(options, 'measure --records')
   if not options.attribute or not options.scorer:
     raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, google, '
                     'bert:DIR, recorded:NAME)')

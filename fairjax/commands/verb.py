@@ -92,6 +92,13 @@ def join_processes(options: argparse.Namespace) -> None:
     StopSignal().installed().__enter__()
 
 
+def refuse_processes(options: argparse.Namespace, verb: str) -> None:
+  """Raises `UserError` where `--distributed` is given to what one process does alone."""
+  if options.distributed:
+    raise UserError(f'--distributed={options.distributed}: {verb} runs in one process; leave it '
+                    'out, and start the command once')
+
+
 def log_line(line: str) -> None:
   """Writes a line of progress, away from what the verb prints."""
   write_line(line, sys.stderr)
