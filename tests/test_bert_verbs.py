@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import pytest
 from human_oracle import fill
@@ -56,6 +57,25 @@ def test_measures_say_what_was_cut_and_how_scorers_agree(records, name, capsys):
   assert found['scorers'][name]['truncated_texts'] == 1
   assert 'truncated_texts' not in found['scorers']['vader']
   assert [pair['scorers'] for pair in found['scorer_agreement']] == [[name, 'vader']]
+
+
+def test_one_classifier_under_two_names_is_one_scorer(records, name, tmp_path, capsys):
+  shutil.copytree(GOLDEN, tmp_path / 'copy')
+  arguments = ['measure', f'--records={records}', '--attribute=country', f'--scorer={BERT}',
+               '--permutations=5']
+  audit = ['scorers', 'audit', *arguments[1:]]
+  for verb in (arguments, audit):
+    fairjax(*verb, f'--scorer=bert:{tmp_path / "copy"}', code=2)
+    error = capsys.readouterr().err
+    assert f'scorers {name} and bert-copy-' in error and 'are one and the same' in error
+    assert error.count('\n') == 1
+    fairjax(*verb, f'--scorer={BERT}#dtype=bfloat16')
+    assert 'One scorer only (all have the same weights)' in capsys.readouterr().out
+  fairjax('report', *arguments[1:], f'--scorer={BERT}#dtype=bfloat16',
+          f'--output={tmp_path / "report"}')
+  text = (tmp_path / 'report' / 'report.md').read_text()
+  assert 'Only one scorer (' in text and 'all have the same weights' in text
+  assert text.index('Only one scorer') < text.index('| model')
 
 
 def test_the_audit_counts_what_was_cut(records, name, capsys):

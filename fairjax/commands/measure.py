@@ -132,6 +132,7 @@ def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def measure_words(measures: Mapping[str, Any]) -> list[str]:
   """Lines for people about one attribute's measures."""
+  from fairjax.measure.scorer_audit import count_distinct
   n = measures['n']
   lines = [f"{measures['records']} records of {measures['attribute']}, {len(measures['values'])} "
            f"values, {len(measures['templates'])} templates, n = {n['min']}"
@@ -157,9 +158,10 @@ def measure_words(measures: Mapping[str, Any]) -> list[str]:
     rho = 'undefined' if pair['spearman'] is None else f"{pair['spearman']:.3f}"
     lines.append(f"{' and '.join(pair['scorers'])}: Spearman {rho}, equal signs "
                  f"{100 * pair['equal_signs']:.1f} % of {pair['n']}")
-  if len(measures['scorers']) == 1:
-    lines.append('One scorer only: its own bias cannot be told from the model\'s; give a second '
-                 '--scorer')
+  if count_distinct(measures['scorers'].values()) == 1:
+    same = '' if len(measures['scorers']) == 1 else ' (all have the same weights)'
+    lines.append(f'One scorer only{same}: its own bias cannot be told from the model\'s; give a '
+                 'second --scorer')
   share = measures['semantic_similarity_c']['conditioned']
   lines.append(f"S.S.c (H-28) {100 * share['value']:.1f} %")
   return lines + list(content_words(measures)) + [f'note: {s}' for s in measures['notes']]

@@ -100,6 +100,7 @@ def fetch(options: argparse.Namespace) -> None:
 
 def audit_words(result: Mapping[str, Any]) -> list[str]:
   """Markdown paragraphs and tables of `audit_scorers`' result."""
+  from fairjax.measure.scorer_audit import count_distinct
   from fairjax.report.scorer_audit import AUDIT_NOTE, audit_lines, own_bias_table
   from fairjax.report.sections import agreement_table
   table, lines = own_bias_table(result), audit_lines(result)
@@ -107,8 +108,10 @@ def audit_words(result: Mapping[str, Any]) -> list[str]:
            '\n'.join(f'- {line}' for line in lines[1:])]
   if result['agreement']:
     parts += ['Agreement on all texts:', agreement_table({'': result['agreement']}).markdown()]
-  else:
-    parts.append('One scorer only: nothing says which differences are its own. Add a second one.')
+  if count_distinct(result['scorers'].values()) == 1:
+    same = '' if len(result['scorers']) == 1 else ' (all have the same weights)'
+    parts.append(f'One scorer only{same}: nothing says which differences are its own. Add a second '
+                 'one.')
   return parts
 
 

@@ -26,6 +26,7 @@ class BertScorer:
 
   Attributes:
     name: `bert-FOLDER-` and six digits of the fingerprint; used in file names.
+    weights: digest of the model's weights, whatever the dtype and the directory.
     values: class -> value in [0, 1], in the order of the model's classes.
     max_length: tokens that are read of a text; `count_truncated` says how many texts are longer.
   """
@@ -54,6 +55,7 @@ class BertScorer:
     self.max_length = self._model.max_length
     content = json.dumps(['bert 1', self._model.fingerprint, sorted(self.values.items())])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+    self.weights = self._model.weights_digest()
     folder = safe_name(self._model.directory.resolve().name)
     self.name = f'bert-{folder}-{self.fingerprint[:6]}'
     self._mesh, self._batch_tokens, self._runner = mesh, batch_tokens, None
