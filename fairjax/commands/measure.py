@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairjax.commands.content import add_content_options, content_options, content_words
-from fairjax.commands.scorers import add_scorer_options, google_arguments
+from fairjax.commands.scorers import add_scorer_options, load_scorers
 from fairjax.commands.verb import (
   Verb,
   add_run_options,
@@ -37,7 +37,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   add_scorer_options(parser)
   parser.add_argument('--keep', metavar='DIR', default=None,
                       help='with --records: folder of scores and finished parts, from which the '
-                      'same command continues after an interruption')
+                      'same command continues after an interruption (default: only the scores of '
+                      'classifiers and of google are kept, beside the records)')
   add_content_options(parser)
   parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
                       default='continuation', help='which part of a record is scored')
@@ -105,12 +106,11 @@ def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
   from fairjax.counterfactual import load_attribute
   from fairjax.generate import check_complete, read_records
   from fairjax.job.next_token_file import read_next_token
-  from fairjax.measure import load_scorer, measure_generations, read_attributes
+  from fairjax.measure import measure_generations, read_attributes
   attributes = {a.name: a for a in map(load_attribute, options.attribute)}
   if len(attributes) < len(options.attribute):
     raise UserError(f"an attribute is named twice: {', '.join(options.attribute)}")
-  google = google_arguments(options, options.records)
-  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  scorers = load_scorers(options, options.records)
   contents = content_options(options, attributes)
   check_complete(options.records)
   contents = {name: dataclasses.replace(
@@ -212,14 +212,13 @@ def _pilots(options: argparse.Namespace) -> list[Any]:
   """Scores of the records, for each attribute and scorer."""
   from fairjax.counterfactual import load_attribute
   from fairjax.generate import read_records
-  from fairjax.measure import load_scorer, pilot_scores, read_attributes, score_file
+  from fairjax.measure import pilot_scores, read_attributes, score_file
   from fairjax.measure.score_cache import score_generations
   if not options.attribute or not options.scorer:
     raise UserError('a pilot needs --attribute=A and --scorer=S besides --records')
   if options.shared is not None:
     raise UserError('--shared is measured on the records of a pilot: leave it out')
-  google = google_arguments(options, options.records)
-  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  scorers = load_scorers(options, options.records)
   read = read_attributes(
     _counted(read_records(options.records)), [load_attribute(a) for a in options.attribute])
   found = []
