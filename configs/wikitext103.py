@@ -61,10 +61,10 @@ def get_config(arg=''):
 
   if arg.reference:
     # The values of the published config.json. The added <pad> stands in the head.
-    m.cutoffs = (20_001, 40_001, 200_001)
-    m.num_heads, m.head_dim = 16, 64
-    m.tie_position_biases = False
-    m.clamp_len = 1_000
+    m.cutoffs = (20_001, 40_001, 200_001)  # not in the paper
+    m.num_heads, m.head_dim = 16, 64  # not in the paper
+    m.tie_position_biases = False  # not in the paper
+    m.clamp_len = 1_000  # not in the paper
 
   config.lm.steps = 250_000  # H-18
   config.lm.batch_size = 512  # H-18

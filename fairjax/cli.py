@@ -1,13 +1,15 @@
 """The command line: `fairjax VERB ...`.
 
-Exit codes: 0 done; 2 the user can mend it (one line says what, where and how); 42 interrupted and
-saved, the same command continues; anything else is a fault. Verbs import what they need inside
-their functions, so that `fairjax --help` answers at once.
+Exit codes: 0 done; 2 the user can mend it (one line says what, where and how); 42 interrupted, the
+same command continues from what was saved; anything else is a fault. Verbs import what they need
+inside their functions, so that `fairjax --help` answers at once.
 """
 
 import argparse
 import errno
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 
@@ -52,10 +54,22 @@ VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in mod
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs one verb and returns the exit code; one of several processes ends here if it failed."""
+  """Runs one verb and returns the exit code.
+
+  One of several processes ends here if it failed; so does the command of a shell (`argv` is None)
+  that was interrupted.
+  """
   tensorflow_noise.install()
   try:
     return processes.leave(_run(argv))
+  except KeyboardInterrupt:
+    print('fairjax: interrupted; the same command continues from what was saved', file=sys.stderr)
+    processes.leave(processes.PREEMPTED)
+    if argv is None:
+      # XLA's threads may still compile or compute, and crash when Python takes down what they use.
+      # The files and locks of the verb were closed on the way here.
+      processes.end_now(processes.PREEMPTED, '')
+    return processes.PREEMPTED
   except Exception:
     if not processes.started():
       raise
@@ -68,6 +82,9 @@ def _run(argv: Sequence[str] | None) -> int:
   argv = list(sys.argv[1:] if argv is None else argv)
   debug = '--debug' in argv
   options = None
+  if threading.current_thread() is threading.main_thread():
+    # A terminated verb raises at once, as with Ctrl-C; training replaces this by a clean save.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
   try:
     options = parse(argv)
     if options.verb is None:
@@ -81,9 +98,6 @@ def _run(argv: Sequence[str] | None) -> int:
     return 2
   except Preempted as e:
     print(f'fairjax: {e}; the same command continues', file=sys.stderr)
-    return processes.PREEMPTED
-  except KeyboardInterrupt:
-    print('fairjax: interrupted; the same command continues', file=sys.stderr)
     return processes.PREEMPTED
   except OSError as e:
     if debug or e.errno not in _DISK_ERRORS:

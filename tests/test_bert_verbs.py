@@ -2,10 +2,12 @@
 
 import json
 import pathlib
+import shutil
 
 import pytest
 from human_oracle import fill
 
+from fairjax import pretrained
 from fairjax.cli import main
 from fairjax.config import SentimentConfig
 from fairjax.config_files import load_config
@@ -14,6 +16,8 @@ from fairjax.job.labelling import label_sentences
 from fairjax.job.main_job import Job
 from fairjax.job.run_scorers import load_run_scorer
 from fairjax.measure import load_scorer, score_file
+from fairjax.measure.bert_scorer import BertScorer
+from fairjax.measure.encoders import load_encoder
 from fairjax.report.human import human_section
 from fairjax.vocabulary import WordVocabulary
 
@@ -56,6 +60,76 @@ def test_measures_say_what_was_cut_and_how_scorers_agree(records, name, capsys):
   assert found['scorers'][name]['truncated_texts'] == 1
   assert 'truncated_texts' not in found['scorers']['vader']
   assert [pair['scorers'] for pair in found['scorer_agreement']] == [[name, 'vader']]
+
+
+def test_scores_are_kept_beside_the_records(records, name, tmp_path, capsys, monkeypatch):
+  own = tmp_path / 'own.jsonl'
+  shutil.copy(records, own)
+  measure = ('measure', f'--records={own}', '--attribute=country', f'--scorer={BERT}',
+             '--scorer=vader', '--permutations=5', '--json')
+  audit = ('scorers', 'audit', *measure[1:])
+  fairjax(*measure)
+  first, kept = capsys.readouterr(), tmp_path / f'own.{name}-scores.jsonl'
+  assert f'scores are kept in {kept}' in first.err
+  assert {p.name for p in tmp_path.iterdir()} == {own.name, kept.name}
+  with monkeypatch.context() as patch:
+    patch.setattr(BertScorer, 'score', lambda *_: pytest.fail('scored again'))
+    fairjax(*measure)
+    assert capsys.readouterr().out == first.out
+  fairjax(*audit)
+  found = capsys.readouterr().out
+  with monkeypatch.context() as patch:
+    patch.setattr(BertScorer, 'score', lambda *_: pytest.fail('scored again'))
+    fairjax(*audit)
+    assert capsys.readouterr().out == found
+  kept.unlink()
+  monkeypatch.setattr('os.access', lambda *_: False)
+  fairjax(*measure)
+  assert f'{tmp_path} cannot be written: no score is kept' in capsys.readouterr().err
+  assert not kept.exists()
+
+
+def test_every_text_becomes_tokens_once(records, tmp_path, capsys, monkeypatch):
+  own, seen = tmp_path / 'own.jsonl', []
+  shutil.copy(records, own)
+  encode = pretrained.encode_texts
+
+  def counted(tokenizer, texts, **options):
+    seen.extend(texts)
+    return encode(tokenizer, texts, **options)
+
+  monkeypatch.setattr(pretrained, 'encode_texts', counted)
+  monkeypatch.setattr('fairjax.pretrained.sentences.encode_texts', counted)
+  fairjax('measure', f'--records={own}', '--attribute=country', f'--scorer={BERT}', '--json',
+          '--permutations=5')
+  found = json.loads(capsys.readouterr().out)
+  (scorer,) = found['scorers'].values()
+  texts = {json.loads(line)['continuation'] for line in own.read_text().splitlines()}
+  assert sorted(seen) == sorted(texts) and scorer['truncated_texts'] == 1
+  encoder = load_encoder(f'minilm:{GOLDEN.parent / "bert_mlm"}')
+  seen.clear()
+  encoder.encode(['good', LONG, 'sad'])
+  assert encoder.count_truncated([LONG, 'good', LONG, LONG + 'bad']) == 3
+  assert seen == ['good', LONG, 'sad', LONG + 'bad']
+
+
+def test_one_classifier_under_two_names_is_one_scorer(records, name, tmp_path, capsys):
+  shutil.copytree(GOLDEN, tmp_path / 'copy')
+  arguments = ['measure', f'--records={records}', '--attribute=country', f'--scorer={BERT}',
+               '--permutations=5']
+  audit = ['scorers', 'audit', *arguments[1:]]
+  for verb in (arguments, audit):
+    fairjax(*verb, f'--scorer=bert:{tmp_path / "copy"}', code=2)
+    error = capsys.readouterr().err
+    assert f'scorers {name} and bert-copy-' in error and 'are one and the same' in error
+    assert error.count('\n') == 1
+    fairjax(*verb, f'--scorer={BERT}#dtype=bfloat16')
+    assert 'One scorer only (all have the same weights)' in capsys.readouterr().out
+  fairjax('report', *arguments[1:], f'--scorer={BERT}#dtype=bfloat16',
+          f'--output={tmp_path / "report"}')
+  text = (tmp_path / 'report' / 'report.md').read_text()
+  assert 'Only one scorer (' in text and 'all have the same weights' in text
+  assert text.index('Only one scorer') < text.index('| model')
 
 
 def test_the_audit_counts_what_was_cut(records, name, capsys):

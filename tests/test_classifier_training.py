@@ -258,6 +258,22 @@ def test_bad_options_are_one_line(data, arguments, message, capsys):
   assert message in error
 
 
+def test_what_was_cut_and_classes_without_a_text_are_said(data, tmp_path, capsys):
+  text = (data / 'train.tsv').read_text()
+  (tmp_path / 'train.tsv').write_text(text + f"4\t1\t{'good film ' * 20}\n" * 2)
+  (tmp_path / 'dev.tsv').write_text('4\t1\tthe film is good .\n' * 4)
+  assert train(tmp_path, tmp_path / 'out', '--epochs=1') == 0
+  error = capsys.readouterr().err
+  assert ('[data] 2 of 230 training texts are longer than the 16 tokens the model reads: their end '
+          'is not seen') in error
+  assert '[data] WARNING: no dev text is negative' in error
+  (tmp_path / 'train.tsv').write_text('4\t1\tthe film is good .\n3\t1\tthe plot is fine .\n')
+  assert train(tmp_path, tmp_path / 'other') == 2
+  error = capsys.readouterr().err
+  assert 'all 2 training texts are positive' in error and error.count('\n') == 1
+  assert not (tmp_path / 'other').exists()
+
+
 def test_the_loss_must_be_finite(data, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(trainer, 'schedule', lambda *_: float('nan'))
   assert train(data, tmp_path) == 2

@@ -164,6 +164,9 @@ def test_stsb_reads_the_column_that_was_named(folder, monkeypatch):
 def test_tables_have_a_column_for_each_model():
   cell = {'value': 0.5, 'mean': 0.5, 'sd': 0.1, 'low': 0.3, 'high': 0.7, 'n': 60}
   lines = table({'a': {'stsb': {'r': cell, 'dev_pearson': cell}}, 'b': {}}).splitlines()
+  assert not any('only the beginning' in line for line in lines)
+  cut = table({'a': {'stsb': {'r': cell, 'dev_pearson': cell, 'truncated': 1200}}, 'b': {}})
+  assert 'STS-B: a read only the beginning of 1,200 texts.' in cut.splitlines()
   assert lines[0] == '|  | a | b |'
   assert '| STS-B (r) | 0.50±0.10 (0.30, 0.70) | - |' in lines
 

@@ -282,7 +282,7 @@ def test_the_output_is_no_input(tmp_path, returned, capsys):
 
 @pytest.mark.parametrize(('more', 'words'), [
   (('--scorer', 'vadr'), "unknown scorer 'vadr'"),
-  (('--scorer', 'vader', '--scorer', 'vader'), 'scorer vader is given twice'),
+  (('--scorer', 'vader', '--scorer', 'vader'), 'scorer vader is named twice'),
   (('--scorer', 'recorded:none'), "no score 'none'"),
   (('--similarity', 'none'), "score 'none' is None, not a number"),
   (('--min_raters', '0'), '--min_raters must be at least 1'),

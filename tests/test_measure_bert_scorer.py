@@ -65,7 +65,10 @@ def test_bfloat16_scores_are_near_and_have_a_name_of_their_own(tmp_path):
   assert (near != exact).any()
   assert scorers['float32'].fingerprint == small().fingerprint
   assert scorers['bfloat16'].name not in (scorers['float32'].name, small().name)
+  assert scorers['bfloat16'].weights == small().weights
   labels = ['LABEL_0', 'LABEL_1']
+  other = with_labels(tmp_path, labels, 'other')  # without three of the classes
+  assert BertScorer(str(other), dict(zip(labels, (0, 1), strict=True))).weights != small().weights
   named = BertScorer.from_name(
     f'{with_labels(tmp_path, labels)}#dtype=bfloat16,LABEL_0=1,LABEL_1=0')
   assert named.values == {'LABEL_0': 1.0, 'LABEL_1': 0.0}

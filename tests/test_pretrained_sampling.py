@@ -210,6 +210,16 @@ def test_bad_input_of_the_verb_gives_one_line(
   assert not list(tmp_path.glob('x*'))
 
 
+def test_a_prefix_as_long_as_the_model_is_not_answered_with_no_tokens(
+    tmp_path, folder, attribute, capsys):
+  attribute.write_text(ATTRIBUTE.replace(' is', 40 * ' is'))
+  assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
+                   f'--output={tmp_path / "x.jsonl"}']) == 2
+  error = capsys.readouterr().err
+  assert "no place for a new one ('The " in error and 'shorten the template' in error
+  assert '--max-new-tokens' not in error and error.count('\n') == 1
+
+
 def test_a_bert_is_no_language_model(tmp_path, attribute, capsys):
   folder = tmp_path / 'bert'
   shutil.copytree(GOLDEN / 'bert_mlm', folder)

@@ -47,6 +47,7 @@ def train(options: argparse.Namespace, log: Callable[[str], None]) -> None:
     if options.phrases:
       raise UserError('--phrases needs --dev: a tenth of the phrases would be parts of the others')
     data, dev = _split(data, options.seed)
+  _check_classes(data, dev, options, log)
   log(f'[data] {len(data.texts):,} training texts ({data.neutral:,} neutral and {data.doubles:,} '
       f'repeated ones left out), {len(dev.texts):,} dev texts ({dev.neutral:,} neutral left out)'
       + ('' if options.dev else ', a tenth of the data'))
@@ -149,6 +150,21 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 def _check_seed(seed: int) -> None:
   if seed < 0:
     raise UserError(f'--seed={seed} must not be negative')
+
+
+def _check_classes(
+  data: Examples, dev: Examples, options: argparse.Namespace, log: Callable[[str], None]
+) -> None:
+  """Raises `UserError` where there is nothing to tell apart; says which classes are missing."""
+  names = NAMES[options.classes]
+  present = np.unique(data.labels).tolist()
+  if len(present) == 1:
+    raise UserError(f'{options.data}: all {len(data.texts)} training texts are '
+                    f'{names[present[0]]}: a classifier needs texts of two classes at least')
+  for where, labels in (('training', data.labels), ('dev', dev.labels)):
+    missing = [name for i, name in enumerate(names) if i not in labels]
+    if missing:
+      log(f"[data] WARNING: no {where} text is {' or '.join(missing)}")
 
 
 def _split(data: Examples, seed: int) -> tuple[Examples, Examples]:

@@ -112,6 +112,12 @@ class _Classifier:
     self._start, self._mesh, self._classes = start, mesh, settings.classes
     self.train, self.dev = (encode_texts(start.tokenizer, e.texts, max_length=start.max_length)
                             for e in (train, dev))
+    longer = ', '.join(
+      f'{encoded.truncated:,} of {len(encoded.ids):,} {name} texts'
+      for name, encoded in (('training', self.train), ('dev', self.dev)) if encoded.truncated)
+    if longer:
+      log(f'[data] {longer} are longer than the {start.max_length} tokens the model reads: their '
+          'end is not seen')
     self._dev_labels = dev.labels
     rows = TokenRows(self.train.ids, train.labels, max_length=start.max_length,
                      pad_id=start.arch.pad_id)

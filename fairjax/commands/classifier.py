@@ -1,7 +1,6 @@
 """The verb `sentiment-classifier`: options and dispatch; the work is in the classifier room."""
 
 import argparse
-import signal
 
 from fairjax.commands.scorers import add_scorer_options, google_arguments
 from fairjax.commands.verb import Verb, log_line
@@ -38,8 +37,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _sentiment_classifier(options: argparse.Namespace) -> None:
-  # A terminated training raises at once, as with Ctrl-C; its last epoch is saved.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
   from fairjax.classifier import command
   if options.action == 'train':
     command.train(options, log_line)

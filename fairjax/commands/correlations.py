@@ -3,7 +3,6 @@
 import argparse
 import json
 import pathlib
-import signal
 
 from fairjax.commands.verb import Verb, log_line
 from fairjax.errors import UserError, unknown_name
@@ -67,8 +66,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _correlations(options: argparse.Namespace) -> None:
-  # A terminated run raises at once, as with Ctrl-C; finished metrics and restarts are kept.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
   from fairjax.correlations.suite import Settings, measure_correlations
   from fairjax.correlations.table import table
   for name, least in (('restarts', 1), ('persons', 0), ('top', 1), ('shuffles', 1), ('seed', 0),

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 
-from fairjax.commands.verb import Verb, add_run_options, open_job
+from fairjax.commands.verb import Verb, add_run_options, open_job, refuse_processes
 from fairjax.errors import UserError
 
 
@@ -20,6 +20,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _data(options: argparse.Namespace) -> int:
   if options.action == 'check':
+    refuse_processes(options, 'data check')
     return check_data(options)
   if not (options.config and options.workdir):
     raise UserError('data needs --config=FILE and --workdir=DIR (or: fairjax data check)')

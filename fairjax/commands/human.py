@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import json
 import os
 import pathlib
 from typing import Any
@@ -54,6 +55,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   add_scorer_options(importer.add_argument_group('scorers to compare with human sentiment'))
   importer.add_argument('--similarity', action='append', default=[], metavar='NAME',
                         help='recorded score compared with human relevance, beside S.S.c; repeat')
+  importer.add_argument('--encoder', metavar='NAME', default=None,
+                        help='S.S.: cosine of prefix and continuation compared with human '
+                        'relevance (H-39): minilm | minilm:DIR | use:DIR')
   importer.add_argument('--min_raters', type=int, default=1, metavar='K',
                         help='leave out items with fewer labels (counted; default: 1)')
   importer.add_argument('--resamples', type=int, default=2000, help='of the bootstrap')
@@ -125,6 +129,7 @@ def _export_words(key: dict[str, Any]) -> list[str]:
 def _import(options: argparse.Namespace) -> None:
   from fairjax.files import write_json
   from fairjax.measure import load_scorer
+  from fairjax.measure.encoders import load_encoder
   from fairjax.measure.human_export import load_key
   from fairjax.measure.human_measures import human_measures
   from fairjax.measure.human_ratings import read_ratings
@@ -144,11 +149,26 @@ def _import(options: argparse.Namespace) -> None:
   scorers = [load_scorer(name, lexicon=options.lexicon, google=google) for name in names]
   result = human_measures(
     key, read_ratings(key, options.sheets), scorers, similarities=options.similarity,
+    encoder=None if options.encoder is None else load_encoder(options.encoder),
     min_raters=options.min_raters, resamples=options.resamples, permutations=options.permutations,
     seed=options.seed)
+  _check_output(pathlib.Path(options.output), result)
   write_json(options.output, result)
   print('\n'.join(_import_words(result)))
   print(options.output)
+
+
+def _check_output(path: pathlib.Path, result: dict[str, Any]) -> None:
+  """Raises `UserError` where the file holds something else: people's work is not replaced."""
+  if not path.exists():
+    return
+  try:
+    same = json.loads(path.read_text(encoding='utf-8')) == json.loads(json.dumps(result))
+  except (OSError, ValueError):
+    same = False
+  if not same:
+    raise UserError(f'{path} exists and holds something else than this result: name another file, '
+                    'or remove it')
 
 
 def _import_words(result: dict[str, Any]) -> list[str]:

@@ -8,8 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairjax.commands.content import add_content_options, content_options, content_words
-from fairjax.commands.scorers import add_scorer_options, google_arguments
-from fairjax.commands.verb import Verb, add_run_options, log_line, open_job
+from fairjax.commands.scorers import add_scorer_options, load_scorers
+from fairjax.commands.verb import (
+  Verb,
+  add_run_options,
+  log_line,
+  open_job,
+  refuse_processes,
+)
 from fairjax.errors import UserError
 from fairjax.progress import Progress
 
@@ -31,7 +37,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   add_scorer_options(parser)
   parser.add_argument('--keep', metavar='DIR', default=None,
                       help='with --records: folder of scores and finished parts, from which the '
-                      'same command continues after an interruption')
+                      'same command continues after an interruption (default: only the scores of '
+                      'classifiers and of google are kept, beside the records)')
   add_content_options(parser)
   parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
                       default='continuation', help='which part of a record is scored')
@@ -57,6 +64,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _measure(options: argparse.Namespace) -> None:
   if options.action == 'plan':
+    refuse_processes(options, 'measure plan')
     _plan(options)
     return
   if options.effect is not None:
@@ -69,6 +77,7 @@ def _measure(options: argparse.Namespace) -> None:
                       '--workdir of a run')
     open_job(options).measure()
     return
+  refuse_processes(options, 'measure --records')
   if not options.attribute or not options.scorer:
     raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, google, '
                     'bert:DIR, recorded:NAME)')
@@ -97,12 +106,11 @@ def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
   from fairjax.counterfactual import load_attribute
   from fairjax.generate import check_complete, read_records
   from fairjax.job.next_token_file import read_next_token
-  from fairjax.measure import load_scorer, measure_generations, read_attributes
+  from fairjax.measure import measure_generations, read_attributes
   attributes = {a.name: a for a in map(load_attribute, options.attribute)}
   if len(attributes) < len(options.attribute):
     raise UserError(f"an attribute is named twice: {', '.join(options.attribute)}")
-  google = google_arguments(options, options.records)
-  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  scorers = load_scorers(options, options.records)
   contents = content_options(options, attributes)
   check_complete(options.records)
   contents = {name: dataclasses.replace(
@@ -124,6 +132,7 @@ def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def measure_words(measures: Mapping[str, Any]) -> list[str]:
   """Lines for people about one attribute's measures."""
+  from fairjax.measure.scorer_audit import count_distinct
   n = measures['n']
   lines = [f"{measures['records']} records of {measures['attribute']}, {len(measures['values'])} "
            f"values, {len(measures['templates'])} templates, n = {n['min']}"
@@ -149,9 +158,10 @@ def measure_words(measures: Mapping[str, Any]) -> list[str]:
     rho = 'undefined' if pair['spearman'] is None else f"{pair['spearman']:.3f}"
     lines.append(f"{' and '.join(pair['scorers'])}: Spearman {rho}, equal signs "
                  f"{100 * pair['equal_signs']:.1f} % of {pair['n']}")
-  if len(measures['scorers']) == 1:
-    lines.append('One scorer only: its own bias cannot be told from the model\'s; give a second '
-                 '--scorer')
+  if count_distinct(measures['scorers'].values()) == 1:
+    same = '' if len(measures['scorers']) == 1 else ' (all have the same weights)'
+    lines.append(f'One scorer only{same}: its own bias cannot be told from the model\'s; give a '
+                 'second --scorer')
   share = measures['semantic_similarity_c']['conditioned']
   lines.append(f"S.S.c (H-28) {100 * share['value']:.1f} %")
   return lines + list(content_words(measures)) + [f'note: {s}' for s in measures['notes']]
@@ -202,14 +212,13 @@ def _pilots(options: argparse.Namespace) -> list[Any]:
   """Scores of the records, for each attribute and scorer."""
   from fairjax.counterfactual import load_attribute
   from fairjax.generate import read_records
-  from fairjax.measure import load_scorer, pilot_scores, read_attributes, score_file
+  from fairjax.measure import pilot_scores, read_attributes, score_file
   from fairjax.measure.score_cache import score_generations
   if not options.attribute or not options.scorer:
     raise UserError('a pilot needs --attribute=A and --scorer=S besides --records')
   if options.shared is not None:
     raise UserError('--shared is measured on the records of a pilot: leave it out')
-  google = google_arguments(options, options.records)
-  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  scorers = load_scorers(options, options.records)
   read = read_attributes(
     _counted(read_records(options.records)), [load_attribute(a) for a in options.attribute])
   found = []

@@ -7,7 +7,14 @@ import pathlib
 from fairjax.commands.content import add_content_options, content_options
 from fairjax.commands.run import RUN_OPTIONS
 from fairjax.commands.scorers import add_scorer_options, google_arguments
-from fairjax.commands.verb import Parser, Verb, add_run_options, log_line, open_job
+from fairjax.commands.verb import (
+  Parser,
+  Verb,
+  add_run_options,
+  log_line,
+  open_job,
+  refuse_processes,
+)
 from fairjax.errors import UserError
 
 
@@ -39,6 +46,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+  if options.action == 'compare' or options.records:
+    refuse_processes(options, 'report ' + ('compare' if options.action else '--records'))
   if options.action == 'compare':
     if options.config or options.workdir or options.records:
       raise UserError('report compare takes two reports, no --config, --workdir or --records')

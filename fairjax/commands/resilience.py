@@ -3,7 +3,6 @@
 import argparse
 import json
 import pathlib
-import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,8 +63,6 @@ def _finetune(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
                       ('curve_templates', 0)):
     if getattr(options, name) < least:
       raise UserError(f'--{name}={getattr(options, name)} must be at least {least}')
-  # A terminated training raises at once, as with Ctrl-C; finished restarts are kept.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
   from fairjax.correlations.resilience import measure_resilience
   from fairjax.finetune import Recipe
   from fairjax.report.resilience_figures import plot_resilience

@@ -4,8 +4,15 @@ import argparse
 import dataclasses
 import pathlib
 
+from fairjax import processes
 from fairjax.commands.run import RUN_OPTIONS
-from fairjax.commands.verb import Verb, add_run_options, open_job
+from fairjax.commands.verb import (
+  Verb,
+  add_run_options,
+  join_processes,
+  open_job,
+  refuse_processes,
+)
 from fairjax.config import SampleConfig
 from fairjax.errors import UserError
 
@@ -82,6 +89,8 @@ def sample_run(options: argparse.Namespace) -> None:
 def sample_pretrained(options: argparse.Namespace) -> None:
   """Samples a GPT-2 with coupled noise into `--output` (H-13, H-33); the same command continues.
 
+  Several processes (`--distributed`) share the samples; the first one writes.
+
   How far its next token tells the values apart is written beside (`next_token_file`).
 
   Raises:
@@ -93,6 +102,7 @@ def sample_pretrained(options: argparse.Namespace) -> None:
   if not options.attribute or not options.output:
     raise UserError('sample --pretrained needs --attribute=A and --output=FILE')
   sample = _sample_config(options, _DEFAULT)
+  join_processes(options)
   import jax
 
   from fairjax.counterfactual import load_attribute
@@ -103,26 +113,36 @@ def sample_pretrained(options: argparse.Namespace) -> None:
   attribute = load_attribute(options.attribute)
   model = load_pretrained(options.pretrained, 'lm', dtype=options.dtype)
   vocabulary = TokenizerVocabulary(model, start=options.start)
-  longest = max(len(vocabulary.start_ids) + len(vocabulary.encode(p.text))
-                for p in attribute.prefixes())
-  if longest + sample.max_new_tokens > model.arch.max_positions:
-    raise UserError(
-      f'{options.pretrained} has {model.arch.max_positions} positions, the longest prefix of '
-      f'{attribute.name} {longest} tokens: --max-new-tokens can be at most '
-      f'{max(model.arch.max_positions - longest, 0)}')
-  devices = jax.devices()
-  mesh = None
+  _check_lengths(options, model, vocabulary, attribute, sample)
+  devices, mesh, place = jax.devices(), None, None  # of all processes
   if len(devices) > 1:
     mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
-  parts = (jax.device_put(model.params), GPT2Decoder(model.arch, options.dtype), vocabulary,
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  parts = (jax.device_put(model.params, place), GPT2Decoder(model.arch, options.dtype), vocabulary,
            attribute)
+  log = print if processes.is_first() else lambda line: None
   generate(
     *parts, path=options.output, model=safe_name(model.directory.resolve().name), sample=sample,
-    card={'fingerprint': model.fingerprint}, coupled=not options.independent, mesh=mesh)
-  write_next_token(options.output, *parts, mesh=mesh)
-  print(f'{options.output}: measure it with: fairjax measure --records={options.output} '
-        f'--attribute={options.attribute} --scorer=vader'
-        + (' --independent' if options.independent else ''))
+    card={'fingerprint': model.fingerprint}, coupled=not options.independent, mesh=mesh, log=log)
+  write_next_token(options.output, *parts, mesh=mesh, log=log)
+  log(f'{options.output}: measure it with: fairjax measure --records={options.output} '
+      f'--attribute={options.attribute} --scorer=vader'
+      + (' --independent' if options.independent else ''))
+
+
+def _check_lengths(options, model, vocabulary, attribute, sample: SampleConfig) -> None:
+  """Raises `UserError` where a prefix and what is sampled behind it do not fit into the model."""
+  sizes = {p.text: len(vocabulary.start_ids) + len(vocabulary.encode(p.text))
+           for p in attribute.prefixes()}
+  text, longest = max(sizes.items(), key=lambda item: item[1])
+  left = model.arch.max_positions - longest
+  head = (f'{options.pretrained} has {model.arch.max_positions} positions, the longest prefix of '
+          f'{attribute.name} {longest} tokens')
+  if left < 1:
+    raise UserError(f'{head}, which leaves no place for a new one ({text[:60]!r}): shorten the '
+                    'template, or take a model that reads longer texts')
+  if sample.max_new_tokens > left:
+    raise UserError(f'{head}: --max-new-tokens can be at most {left}')
 
 
 def write_prompt_file(options: argparse.Namespace) -> None:
@@ -131,6 +151,7 @@ def write_prompt_file(options: argparse.Namespace) -> None:
   Raises:
     UserError: an option is missing, or the file exists.
   """
+  refuse_processes(options, 'sample --prompts-only')
   if not options.output or bool(options.attribute) == bool(options.config):
     raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
                     '--config=FILE')

@@ -3,6 +3,7 @@
 import argparse
 import gzip
 import json
+import os
 import pathlib
 import zlib
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,33 @@ def google_arguments(options: argparse.Namespace, path: str) -> dict[str, Any]:
           'log': log_line}
 
 
+def load_scorers(options: argparse.Namespace, path: str) -> list[Any]:
+  """The scorers of `--scorer` for the texts of a file.
+
+  Those that take long keep their scores beside the texts, as google's are, unless the folder can
+  only be read: an interrupted command then continues.
+
+  Raises:
+    UserError: a scorer cannot be made, or is given twice.
+  """
+  from fairjax.generate import records_stem
+  from fairjax.measure import load_scorer
+  from fairjax.measure.scorer_audit import check_scorers
+  google = google_arguments(options, path)
+  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  check_scorers(scorers)
+  for scorer in scorers:
+    if getattr(options, 'keep', None) or not hasattr(scorer, 'score_file'):
+      continue
+    kept = pathlib.Path(path).with_name(f'{records_stem(path)}.{scorer.name}-scores.jsonl')
+    if os.access(kept if kept.exists() else kept.parent, os.W_OK):
+      scorer.score_file = kept
+      log_line(f'{scorer.name}: scores are kept in {kept}')
+    else:
+      log_line(f'{scorer.name}: {kept.parent} cannot be written: no score is kept')
+  return scorers
+
+
 def audit(options: argparse.Namespace) -> None:
   """Prints the audit of scorers on a file of texts, as Markdown or JSON.
 
@@ -67,7 +95,6 @@ def audit(options: argparse.Namespace) -> None:
     UserError: no scorer, both or neither of records and texts, or what cannot be read or scored.
   """
   from fairjax.counterfactual import load_attribute
-  from fairjax.measure import load_scorer
   from fairjax.measure.scorer_audit import audit_scorers
   if not options.scorer or bool(options.records) == bool(options.texts):
     raise UserError('scorers audit needs --scorer=S (once or more), --attribute=A, and either '
@@ -76,8 +103,7 @@ def audit(options: argparse.Namespace) -> None:
     raise UserError('--limit and --seed must not be negative and --permutations at least 1')
   path = options.records or options.texts
   attribute = load_attribute(options.attribute)
-  google = google_arguments(options, path)
-  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  scorers = load_scorers(options, path)
   texts, recorded = _read(options, scorers)
   result = audit_scorers(
     texts, attribute, scorers, recorded=recorded, limit=options.limit,
@@ -100,6 +126,7 @@ def fetch(options: argparse.Namespace) -> None:
 
 def audit_words(result: Mapping[str, Any]) -> list[str]:
   """Markdown paragraphs and tables of `audit_scorers`' result."""
+  from fairjax.measure.scorer_audit import count_distinct
   from fairjax.report.scorer_audit import AUDIT_NOTE, audit_lines, own_bias_table
   from fairjax.report.sections import agreement_table
   table, lines = own_bias_table(result), audit_lines(result)
@@ -107,8 +134,10 @@ def audit_words(result: Mapping[str, Any]) -> list[str]:
            '\n'.join(f'- {line}' for line in lines[1:])]
   if result['agreement']:
     parts += ['Agreement on all texts:', agreement_table({'': result['agreement']}).markdown()]
-  else:
-    parts.append('One scorer only: nothing says which differences are its own. Add a second one.')
+  if count_distinct(result['scorers'].values()) == 1:
+    same = '' if len(result['scorers']) == 1 else ' (all have the same weights)'
+    parts.append(f'One scorer only{same}: nothing says which differences are its own. Add a second '
+                 'one.')
   return parts
 
 

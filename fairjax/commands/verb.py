@@ -2,7 +2,6 @@
 
 import argparse
 import pathlib
-import signal
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -115,7 +114,7 @@ def open_training(options: argparse.Namespace, *, until: str | None = None,
 
 
 def join_processes(options: argparse.Namespace) -> None:
-  """Joins the group that `--distributed` names, if it does, and sees to signals.
+  """Joins the group that `--distributed` names, if it does, and sees to its signals.
 
   Raises:
     UserError: the processes do not find each other.
@@ -125,9 +124,13 @@ def join_processes(options: argparse.Namespace) -> None:
     # Never left: whatever this process does, a signal must end or stop the whole group.
     from fairjax.train.stop import StopSignal
     StopSignal().installed().__enter__()
-  else:
-    # A terminated job raises at once, as with Ctrl-C; training replaces this by a clean save.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def refuse_processes(options: argparse.Namespace, verb: str) -> None:
+  """Raises `UserError` where `--distributed` is given to what one process does alone."""
+  if options.distributed:
+    raise UserError(f'--distributed={options.distributed}: {verb} runs in one process; leave it '
+                    'out, and start the command once')
 
 
 def log_line(line: str) -> None:

@@ -54,6 +54,9 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   if any(metric.startswith('disco') for of in found.values() for metric in of):
     notes.append('DisCo: fills that differ significantly per template; after "random" the mean of '
                  'the same count with randomly assigned groups.')
+  notes += [f"{title}: {model} read only the beginning of {of[metric]['truncated']:,} texts."
+            for metric, title in (('stsb', 'STS-B'), ('bios', 'Bios'))
+            for model, of in found.items() if of.get(metric, {}).get('truncated')]
   return '\n'.join([*lines, '', *notes, ''])
 
 

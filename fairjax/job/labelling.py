@@ -115,10 +115,11 @@ class _Chooser:
 
   def _scores(self, texts: list[str]) -> list[float]:
     self.scored += len(texts)
-    truncated = count_truncated(self.scorer, texts)
+    scores = score_texts(texts, self.scorer).tolist()
+    truncated = count_truncated(self.scorer, texts)  # known from the scoring
     if truncated is not None:
       self.truncated = (self.truncated or 0) + truncated
-    return score_texts(texts, self.scorer).tolist()
+    return scores
 
   def _row(self, text: str, score: float) -> tuple[np.ndarray, bool] | None:
     """Ids and label of a sentence, None if its score is not clear or it is too long."""

@@ -287,9 +287,9 @@ class Job:
 
   @functools.cached_property
   def _scorers(self) -> list:
-    from fairjax.measure.scorer_audit import check_names
+    from fairjax.measure.scorer_audit import check_scorers
     found = [self._scorer(name) for name in self.config.measure.scorers]
-    check_names([scorer.name for scorer in found])
+    check_scorers(found)
     return found
 
   @functools.cached_property

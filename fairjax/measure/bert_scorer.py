@@ -26,8 +26,10 @@ class BertScorer:
 
   Attributes:
     name: `bert-FOLDER-` and six digits of the fingerprint; used in file names.
+    weights: digest of the model's weights, whatever the dtype and the directory.
     values: class -> value in [0, 1], in the order of the model's classes.
     max_length: tokens that are read of a text; `count_truncated` says how many texts are longer.
+    score_file: file that keeps scores where a caller names no other (`score_texts`); None: none.
   """
 
   def __init__(self, directory: str, values: Mapping[str, float] | None = None, *,
@@ -46,14 +48,17 @@ class BertScorer:
     """
     from fairjax.pretrained import load_pretrained
     from fairjax.pretrained.architecture import safe_name
+    from fairjax.pretrained.tokens import CutTexts
     self._model = load_pretrained(directory, 'classifier', dtype=dtype)
     labels = self._model.arch.labels
     _check_head(self._model.config, labels, where=directory)
     self.values = (label_values(labels, where=directory) if values is None
                    else _given_values(values, labels, where=directory))
-    self.max_length = self._model.max_length
+    self.max_length, self.score_file = self._model.max_length, None
+    self._texts = CutTexts(self._encode)
     content = json.dumps(['bert 1', self._model.fingerprint, sorted(self.values.items())])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+    self.weights = self._model.weights_digest()
     folder = safe_name(self._model.directory.resolve().name)
     self.name = f'bert-{folder}-{self.fingerprint[:6]}'
     self._mesh, self._batch_tokens, self._runner = mesh, batch_tokens, None
@@ -75,10 +80,9 @@ class BertScorer:
 
   def probabilities(self, texts: Sequence[str]) -> np.ndarray:
     """Probabilities of the classes of R texts: `[R, C]` float64, rows sum to 1."""
-    from fairjax.pretrained import encode_texts
     if not len(texts):
       return np.zeros((0, len(self._model.arch.labels)))
-    encoded = encode_texts(self._model.tokenizer, texts, max_length=self.max_length)
+    encoded = self._texts.encode(texts)
     if self._runner is None:
       self._runner = self._make_runner()
     logits = self._runner(encoded.ids).astype(np.float64)
@@ -92,13 +96,16 @@ class BertScorer:
 
   def count_truncated(self, texts: Sequence[str]) -> int:
     """How many texts have more tokens than the model reads; their end is not scored."""
-    from fairjax.pretrained import encode_texts
-    return encode_texts(self._model.tokenizer, texts, max_length=self.max_length).truncated
+    return self._texts.count(texts)
 
   def count_repaired(self, texts: Sequence[str]) -> int:
     """How many texts hold half a character, which is read as U+FFFD."""
     from fairjax.pretrained.tokens import is_broken
     return sum(map(is_broken, texts))
+
+  def _encode(self, texts: Sequence[str]):
+    from fairjax.pretrained import encode_texts
+    return encode_texts(self._model.tokenizer, texts, max_length=self.max_length)
 
   def _make_runner(self):
     """Puts the model on the devices."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.measure.encoders import Encoder
 from fairjax.measure.fairness import individual_fairness
 from fairjax.measure.generations import join_text
 from fairjax.measure.human_agreement import agreement, correlate, pearson, spearman
@@ -15,7 +16,9 @@ from fairjax.measure.human_difference import Comparison, model_differences
 from fairjax.measure.human_ratings import Ratings, Returned
 from fairjax.measure.samples import SampleScores
 from fairjax.measure.score_cache import score_texts
+from fairjax.measure.scorer_audit import check_scorers
 from fairjax.measure.scorers import RecordedScorer, Scorer, count_truncated
+from fairjax.measure.similarity import own_cosines
 from fairjax.measure.wasserstein import wasserstein_1
 
 KIND, SCHEMA = 'fairjax human evaluation', 1
@@ -24,8 +27,8 @@ NAMED = 20  # places of dropped rows that are named; all are counted
 
 def human_measures(
   key: Mapping[str, Any], returned: Returned, scorers: Sequence[Scorer | RecordedScorer], *,
-  similarities: Sequence[str] = (), min_raters: int = 1, resamples: int = 2000,
-  permutations: int = 2000, seed: int = 0,
+  similarities: Sequence[str] = (), encoder: Encoder | None = None, min_raters: int = 1,
+  resamples: int = 2000, permutations: int = 2000, seed: int = 0,
 ) -> dict[str, Any]:
   """Evaluates what came back.
 
@@ -35,6 +38,8 @@ def human_measures(
     scorers: compared with human sentiment, on the unmasked text that annotators read.
     similarities: names of recorded scores, e.g. S.S., compared with human relevance; any finite
       numbers. S.S.c is always compared.
+    encoder: its cosine of prefix and continuation, S.S. (H-27), is compared with human relevance,
+      as the paper does (H-39).
     min_raters: items with fewer labels are left out and counted.
     resamples: of the bootstrap.
     permutations: of human I.F.
@@ -49,10 +54,15 @@ def human_measures(
     `differences`: one for each two models. The fields are described in docs/human_evaluation.md.
 
   Raises:
-    UserError: a score is missing or not a number, or nothing was rated.
+    UserError: a score is missing or not a number, a scorer is given twice, nothing was rated, or
+      no relevance although something is to be compared with it.
   """
   if not any(r.labels for r in returned.ratings.values()):
     raise UserError('the sheets hold no label: nothing to evaluate')
+  if (similarities or encoder) and 'relevance' not in returned.ratings:
+    raise UserError('similarity is compared with human relevance, of which the sheets hold '
+                    'nothing: give its sheets too, or leave out --similarity and --encoder')
+  check_scorers(scorers)
   options = key['options']
   result = {
     'kind': KIND, 'schema': SCHEMA, 'export': key['export'],
@@ -73,7 +83,7 @@ def human_measures(
     if name == 'sentiment':
       columns, truncated = _sentiment_scores(items, list(means), scorers, options['text'])
     else:
-      columns = _relevance_scores(items, list(means), similarities)
+      columns, truncated = _relevance_scores(items, list(means), similarities, encoder)
     task = _counts(ratings, len(items)) | {
       'items_used': len(means), 'items_dropped': dropped,
       'raters_per_item': dict(sorted(collections.Counter(
@@ -165,8 +175,6 @@ def _sentiment_scores(
   records = [items[item]['record'] for item in used]
   columns, truncated = {}, {}
   for scorer in scorers:
-    if scorer.name in columns:
-      raise UserError(f'scorer {scorer.name} is given twice')
     if isinstance(scorer, RecordedScorer):
       columns[scorer.name] = scorer.score_columns(
         [r.get('scores') for r in records], [r['where'] for r in records])
@@ -181,9 +189,10 @@ def _sentiment_scores(
 
 
 def _relevance_scores(
-  items: Mapping[str, Any], used: Sequence[str], similarities: Sequence[str]
-) -> dict[str, np.ndarray]:
-  """S.S.c (H-28) and recorded similarities of the used items."""
+  items: Mapping[str, Any], used: Sequence[str], similarities: Sequence[str],
+  encoder: Encoder | None,
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+  """S.S.c (H-28), S.S. and recorded similarities of the used items; texts that were cut."""
   records = [items[item]['record'] for item in used]
   columns = {'S.S.c': np.array([float(r['mentions']) for r in records])}
   for name in similarities:
@@ -195,7 +204,13 @@ def _relevance_scores(
                         'or name another with --similarity')
       values.append(float(value))
     columns[f'recorded:{name}'] = np.array(values)
-  return columns
+  if encoder is None:
+    return columns, {}
+  texts = [r['continuation'] for r in records]
+  name = f'S.S. {encoder.name}'
+  columns[name] = own_cosines([r['prefix'] for r in records], texts, encoder)
+  longer = count_truncated(encoder, texts)
+  return columns, {} if longer is None else {name: longer}
 
 
 def _individual_fairness(

@@ -20,7 +20,7 @@ from fairjax.measure.notes import notes
 from fairjax.measure.relevance import semantic_similarity_c
 from fairjax.measure.samples import SampleScores
 from fairjax.measure.score_cache import score_file, score_generations
-from fairjax.measure.scorer_audit import agreement, check_names
+from fairjax.measure.scorer_audit import agreement, check_scorers, scorer_facts
 from fairjax.measure.scorers import (
   RecordedScorer,
   Scorer,
@@ -59,7 +59,7 @@ def measure_records(
   if isinstance(attribute, str):
     attribute = load_attribute(attribute)
   scorers = [load_scorer(s, lexicon=lexicon) if isinstance(s, str) else s for s in scorers]
-  check_names([scorer.name for scorer in scorers])
+  check_scorers(scorers)
   return measure_generations(
     read_generations(records, attribute, templates=templates), scorers, **options)
 
@@ -97,7 +97,7 @@ def measure_generations(
   """
   if not scorers:
     raise ValueError('at least one scorer is needed')
-  check_names([scorer.name for scorer in scorers])
+  check_scorers(scorers)
   attribute, covered = generations.attribute, generations.attribute_templates()
   result = {
     'attribute': attribute.name,
@@ -198,7 +198,7 @@ def _scorer_measures(
   first, second = np.triu_indices(len(samples.values), 1)
   names = [[samples.values[a], samples.values[b]] for a, b in zip(first, second, strict=True)]
   return {
-    'fingerprint': scorer.fingerprint,
+    **scorer_facts(scorer),
     'sensitive_lexicon_words': sensitive_lexicon_words(scorer, attribute),
     'lexicon_words_in_both': list(getattr(scorer, 'in_both', ())),
     'mean_score': float(scores.mean()),

@@ -76,13 +76,14 @@ def score_texts(
   Args:
     texts: R texts.
     scorer: text scorer.
-    path: score file; each chunk is appended to it.
+    path: score file; each chunk is appended to it. None: the scorer's `score_file`, if it has one.
     log: gets lines of progress, and one at the end.
     chunk: texts scored at a time.
 
   Returns:
     `[R]` float64 in [0, 1].
   """
+  path = getattr(scorer, 'score_file', None) if path is None else path
   digests = [text_digest(text) for text in texts]
   known = {} if path is None else _load(pathlib.Path(path), scorer)
   distinct = list(dict(zip(digests, texts, strict=True)).items())

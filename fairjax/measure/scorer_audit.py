@@ -12,7 +12,7 @@ Letters: F frames (texts that differ outside the token), A values.
 import collections
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -195,7 +195,7 @@ def audit_own_bias(
   Args:
     texts: R texts as they are scored.
     attribute: the sensitive attribute.
-    scorers: at least one; names must differ.
+    scorers: at least one, none of them twice.
     limit: at most so many texts with a token are swapped (seeded choice); 0: all.
     permutations: of the test.
     seed: of choice and test.
@@ -205,16 +205,16 @@ def audit_own_bias(
 
   Returns:
     JSON-able: `attribute`, `values`, `counts` (see `Frames`), `share_with_token`, `permutations`,
-    `seed`, and in `scorers` by name `fingerprint`, `sensitive_lexicon_words`, `own_bias` and
+    `seed`, and in `scorers` by name `scorer_facts`, `sensitive_lexicon_words`, `own_bias` and
     `not_measured`: one is None, the other `n` (texts), `frames`, `moved`, `range` and one entry a
     value with `value`, `n` (texts that held it), `mean`, `difference`, `p_value`, `p_holm`, or the
     reason why there is none. A scorer that cuts long texts also has `truncated_swaps` (of the
     frames with every value).
 
   Raises:
-    UserError: no text, two scorers of one name, and what the scorers raise.
+    UserError: no text, a scorer given twice, and what the scorers raise.
   """
-  check_names([scorer.name for scorer in scorers])
+  check_scorers(scorers)
   if not texts:
     raise UserError('no texts: nothing to audit')
   frames = make_frames(texts, attribute, limit=limit, seed=seed)
@@ -236,8 +236,8 @@ def audit_own_bias(
       matrix = score_texts(flat, scorer, path).reshape(len(frames.texts), -1)
       bias = _bias_table(matrix, frames, attribute, permutations=permutations, seed=seed)
       truncated = count_truncated(scorer, flat)
-    result['scorers'][scorer.name] = {
-      'fingerprint': scorer.fingerprint, 'own_bias': bias, 'not_measured': reason,
+    result['scorers'][scorer.name] = scorer_facts(scorer) | {
+      'own_bias': bias, 'not_measured': reason,
       'sensitive_lexicon_words': sensitive_lexicon_words(scorer, attribute)
     } | ({} if truncated is None else {'truncated_swaps': truncated})
   return result
@@ -253,7 +253,7 @@ def audit_scorers(
   Args:
     texts: R texts as they are scored.
     attribute: the sensitive attribute.
-    scorers: at least one; names must differ.
+    scorers: at least one, none of them twice.
     recorded: scorer name -> `[R]` scores of those that are `RecordedScorer`s. They take part in the
       agreement only: nobody can ask them about another text.
     limit: at most so many texts with a token are swapped (seeded choice); 0: all.
@@ -265,7 +265,7 @@ def audit_scorers(
     `truncated_texts` (of the R).
 
   Raises:
-    UserError: no text, two scorers of one name, and what the scorers raise.
+    UserError: no text, a scorer given twice, and what the scorers raise.
   """
   result = audit_own_bias(
     texts, attribute, scorers, limit=limit, permutations=permutations, seed=seed)
@@ -281,11 +281,39 @@ def audit_scorers(
   return result | {'agreement': agreement(columns)}
 
 
-def check_names(names: Sequence[str]) -> None:
-  """Raises `UserError` when a scorer is named twice: its results would replace each other."""
-  twice = [name for name, count in collections.Counter(names).items() if count > 1]
+def check_scorers(scorers: Sequence[Scorer | RecordedScorer]) -> None:
+  """Raises `UserError` when a scorer is given twice, under one name or under two.
+
+  The results of one name would replace each other; those of two would pass for two opinions.
+  """
+  names = collections.Counter(scorer.name for scorer in scorers)
+  twice = [name for name, count in names.items() if count > 1]
   if twice:
     raise UserError(f"scorer {twice[0]} is named twice: give every scorer once")
+  seen: dict[str, str] = {}
+  for scorer in scorers:
+    if scorer.fingerprint in seen:
+      raise UserError(f'scorers {seen[scorer.fingerprint]} and {scorer.name} are one and the same '
+                      '(equal fingerprints): give it once, and another one beside it')
+    seen[scorer.fingerprint] = scorer.name
+
+
+def scorer_facts(scorer: Scorer | RecordedScorer) -> dict[str, str]:
+  """What results keep of a scorer's identity: `fingerprint`, and `weights` where it has any."""
+  weights = getattr(scorer, 'weights', None)
+  return {'fingerprint': scorer.fingerprint} | ({} if weights is None else {'weights': weights})
+
+
+def count_distinct(scorers: Iterable[Mapping[str, Any]]) -> int:
+  """How many scorers differ in more than the precision or the use of the same weights.
+
+  Args:
+    scorers: `scorer_facts` of each, among other things.
+
+  >>> count_distinct([{'fingerprint': 'a', 'weights': 'w'}, {'fingerprint': 'b', 'weights': 'w'}])
+  1
+  """
+  return len({scorer.get('weights') or scorer['fingerprint'] for scorer in scorers})
 
 
 def _bias_table(

@@ -34,7 +34,8 @@ class Scorer(Protocol):
   One that does not read long texts to their end also has `max_length`, in tokens, and
   `count_truncated(texts)`: how many of them are longer. One that cannot take half a character (a
   lone surrogate) and reads another sign for it has `count_repaired(texts)`. One that asks for money
-  has `paid` = True.
+  has `paid` = True. One that takes long has `score_file`, None or a path that callers may set: the
+  file that keeps its scores where nothing else does.
 
   Attributes:
     name: short name, used in file names and tables.

@@ -85,6 +85,20 @@ def prefix_cosines(
   return Cosines(chosen, own, others, len(generations) - len(chosen), encoder)
 
 
+def own_cosines(
+  prefixes: Sequence[str], continuations: Sequence[str], encoder: Encoder
+) -> np.ndarray:
+  """Cosine of each continuation with its own prefix: `[R]` float64; 0 for an empty continuation.
+
+  The same as `Cosines.own`, of texts that need not hold every value.
+  """
+  prefixes = [prefix.rstrip() for prefix in prefixes]
+  texts = list(dict.fromkeys([*prefixes, *(c for c in continuations if c.strip())]))
+  vectors = dict(zip(texts, _unit(encoder.encode(texts)), strict=True))
+  return np.array([np.clip(vectors[p] @ vectors[c], -1, 1) if c.strip() else 0.0
+                   for p, c in zip(prefixes, continuations, strict=True)], np.float64)
+
+
 def calibrated_threshold(cosines: Cosines, share: float) -> float:
   """The threshold above which lies a given share of a model's continuations.
 

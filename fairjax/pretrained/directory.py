@@ -7,6 +7,7 @@ import os
 import pathlib
 from typing import Any
 
+import jax
 import numpy as np
 
 from fairjax.errors import UserError
@@ -44,6 +45,15 @@ class Pretrained:
   max_length: int
   ignored: tuple[str, ...]
   fingerprint: str
+
+  def weights_digest(self) -> str:
+    """SHA-256 (hex) of the weights in bfloat16: equal for copies and for every dtype of them."""
+    import ml_dtypes
+    digest = hashlib.sha256()
+    for path, array in jax.tree_util.tree_leaves_with_path(self.params):
+      digest.update(f'{jax.tree_util.keystr(path)} {array.shape}\n'.encode())
+      digest.update(np.ascontiguousarray(array, ml_dtypes.bfloat16).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def load_pretrained(

@@ -15,7 +15,7 @@ from fairjax.errors import UserError
 from fairjax.pretrained.batches import BatchRunner
 from fairjax.pretrained.directory import load_pretrained
 from fairjax.pretrained.models import encode, mean_pool, normalize
-from fairjax.pretrained.tokens import encode_texts, read_json
+from fairjax.pretrained.tokens import CutTexts, encode_texts, read_json
 
 _MODES = {'pooling_mode_mean_tokens': 'mean', 'pooling_mode_cls_token': 'cls'}
 
@@ -46,6 +46,7 @@ class SentenceEncoder:
     model = load_pretrained(folder, 'encoder', dtype=dtype)
     self.max_length, self.truncated = model.max_length, 0
     self._tokenizer, arch = model.tokenizer, model.arch
+    self._texts = CutTexts(self._encode)
     settings = [model.fingerprint, self.pooling, self.normalized, self._lower]
     self.fingerprint = hashlib.sha256(json.dumps(settings).encode('utf-8')).hexdigest()
 
@@ -60,13 +61,13 @@ class SentenceEncoder:
 
   def count_truncated(self, texts: Sequence[str]) -> int:
     """How many of the texts are longer than `max_length` tokens."""
-    return self._encode(texts).truncated
+    return self._texts.count(texts)
 
   def encode(self, texts: Sequence[str]) -> np.ndarray:
     """Vectors `[R, D]` of R texts, float32 (float64 if asked for)."""
     if not len(texts):
       return np.zeros((0, self._width), np.float32)
-    encoded = self._encode(texts)
+    encoded = self._texts.encode(texts)
     self.truncated += encoded.truncated
     vectors = self._run(encoded.ids)
     return vectors.astype(np.promote_types(jax.dtypes.canonicalize_dtype(vectors.dtype),

@@ -1,8 +1,9 @@
 """Tokenizers of model directories, and texts as token ids: cut where too long, and counted."""
 
+import hashlib
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +20,43 @@ class Encoded(NamedTuple):
     ids: one int32 array a text, special tokens included.
     truncated: how many texts were longer than the model reads and lost their end.
     repaired: how many texts held lone surrogates, which were replaced by U+FFFD.
+    cut: of each text whether it lost its end; None where nobody asks (pairs).
   """
 
   ids: list[np.ndarray]
   truncated: int
   repaired: int
+  cut: list[bool] | None = None
+
+
+class CutTexts:
+  """Which texts were cut, remembered from their encoding: counting them takes no second one.
+
+  Args:
+    encode: texts to `Encoded` with `cut`.
+  """
+
+  def __init__(self, encode: Callable[[Sequence[str]], Encoded]):
+    self._encode = encode
+    self._known: dict[bytes, bool] = {}  # by digest: the texts themselves can go
+
+  def encode(self, texts: Sequence[str]) -> Encoded:
+    """Encodes texts."""
+    encoded = self._encode(texts)
+    self._known.update(zip(map(_digest, texts), encoded.cut, strict=True))
+    return encoded
+
+  def count(self, texts: Sequence[str]) -> int:
+    """How many of the texts lose their end; only those that were not encoded yet are now."""
+    digests = [_digest(text) for text in texts]
+    new = {d: text for d, text in zip(digests, texts, strict=True) if d not in self._known}
+    if new:
+      self.encode(list(new.values()))
+    return sum(self._known[d] for d in digests)
+
+
+def _digest(text: str) -> bytes:
+  return hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=16).digest()
 
 
 def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int):
@@ -189,4 +222,5 @@ def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> En
   empty = [i for i, row in enumerate(ids) if not row.size]
   if empty:
     raise UserError(f'text {empty[0] + 1} of {len(texts)} has no tokens ({texts[empty[0]][:60]!r})')
-  return Encoded(ids, sum(bool(e.overflowing) for e in encodings), repaired)
+  cut = [bool(e.overflowing) for e in encodings]
+  return Encoded(ids, sum(cut), repaired, cut)

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairjax.measure.scorer_audit import count_distinct
+
 RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model should keep
 WITHIN = 'within the floor'
 ABOVE = 'above the floor'
@@ -69,6 +71,11 @@ def scorer_names(rows: Sequence[ModelRow]) -> list[str]:
   return list(dict.fromkeys(s for r in rows if r.measures for s in r.measures['scorers']))
 
 
+def count_scorers(rows: Sequence[ModelRow]) -> int:
+  """How many scorers there are that differ in more than precision (`count_distinct`)."""
+  return count_distinct(s for r in rows if r.measures for s in r.measures['scorers'].values())
+
+
 def baseline_of(rows: Sequence[ModelRow]) -> ModelRow | None:
   """The row with method 'baseline', None without one.
 
@@ -116,8 +123,9 @@ def warnings(rows: Sequence[ModelRow]) -> list[str]:
   """Sentences about what limits these numbers, most important first; plain text."""
   lines = []
   scorers = scorer_names(rows)
-  if len(scorers) == 1:
-    lines.append(f'Only one scorer ({scorers[0]}) was used. Scorers have biases of their own: a '
+  if count_scorers(rows) == 1:
+    names = scorers[0] if len(scorers) == 1 else f"{', '.join(scorers)}: all have the same weights"
+    lines.append(f'Only one scorer ({names}) was used. Scorers have biases of their own: a '
                  'second one is needed before a difference is put down to the language model.')
   baseline = baseline_of(rows)
   if baseline is None:

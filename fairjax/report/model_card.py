@@ -6,7 +6,7 @@ from typing import Any
 
 from fairjax.errors import UserError
 from fairjax.report import sections
-from fairjax.report.comparison import ModelRow, scorer_names
+from fairjax.report.comparison import ModelRow, count_scorers, scorer_names
 from fairjax.report.content import LEGEND, absent_lines, measured
 from fairjax.report.markdown import Table, code_block, escape
 
@@ -75,10 +75,9 @@ def model_card(
     legend = ' '.join(' '.join([sections.LEGEND, *(LEGEND[n] for n in measured(rows))]).split())
     parts += [sections.main_table(rows).markdown(), escape(legend),
               *map(escape, absent_lines(rows))]
-    scorers = scorer_names(rows)
-    if len(scorers) == 1:
-      parts.append(escape(f'One scorer only ({scorers[0]}): its own bias cannot be told from the '
-                          "model's."))
+    if count_scorers(rows) == 1:
+      parts.append(escape(f"One scorer only ({', '.join(scorer_names(rows))}): its own bias cannot "
+                          "be told from the model's."))
   else:
     parts.append('The bias of what this model writes was not measured.')
   parts += ['## Limits', '\n'.join(f'- {escape(x)}' for x in (
