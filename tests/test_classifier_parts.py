@@ -52,7 +52,7 @@ def test_trees_give_sentences_or_phrases(tmp_path):
 
 @pytest.mark.parametrize(('text', 'classes', 'message'), [
   ('1\ta\n5\tb\n', 5, r":2: label '5' is not one of 0, 1, 2, 3, 4"),
-  ('2\ta\n', 2, r":1: label '2' is not one of 0, 1$"),
+  ('2\ta\n', 2, r":1: label '2' is not one of 0, 1: write each label as"),
   ('x\t1\ta\n', 2, "label 'x'"),
   ('3\t0\ta\n', 2, "binary label '0' does not fit label 3"),
   ('2\t1\ta\n', 2, "binary label '1' does not fit label 2"),

@@ -145,10 +145,11 @@ def drop(*names):
 
 @pytest.mark.parametrize(('model', 'config', 'change', 'message'), [
   (BERT, {}, drop('bert.encoder.layer.1.output.dense.bias'),
-   r'lacks tensor encoder\.layer\.1\.output\.dense\.bias: .*bert, 3 layers'),
+   r'lacks tensor encoder\.layer\.1\.output\.dense\.bias: .*bert, 3 layers\): take config.json'),
   (BERT, {'num_hidden_layers': 4}, dict, 'lacks tensors encoder.layer.3.* and 12 more'),
   (BERT, {'num_hidden_layers': 2}, dict, 'holds tensors encoder.layer.2.* which bert'),
-  (BERT, {'intermediate_size': 48}, dict, r'intermediate.* has shape .*40.* needs .*48'),
+  (BERT, {'intermediate_size': 48}, dict,
+   r'intermediate.* has shape .*40.* needs .*48.*: take config.json and weights of one'),
   (BERT, {}, lambda t: t | {'bert.embeddings.new': np.ones(2, np.float32)},
    r'holds tensor embeddings\.new, which'),
   (BERT, {}, lambda t: t | {EMBEDDING: t[EMBEDDING].astype(np.int8)},
@@ -181,14 +182,18 @@ def test_what_does_not_fit_is_named(folder, model, config, change, message):
 
 
 @pytest.mark.parametrize(('name', 'head', 'message'), [
-  ('bert_mlm', 'classifier', 'has no classifier head: .*pooler.*classifier.*never made up'),
-  ('bert_classifier', 'mlm', 'has no mlm head: .*cls.predictions'),
-  ('gpt2', 'mlm', "gpt2, which has no head 'mlm', only lm"),
-  ('bert_mlm', 'lm', "bert, which has no head 'lm'"),
+  ('bert_mlm', 'classifier', 'has no classifier head: .*pooler.*classifier.*never made up.*: '
+   'fairjax sentiment-classifier train --init=DIR makes'),
+  ('bert_classifier', 'mlm', r'has no mlm head: .*cls.predictions.*never made up.*: give a '
+   'checkpoint that .*BertForMaskedLM.* or train one from scratch with fairjax masked-lm train'),
+  ('bert_mlm', 'pooled', 'has no pooled head: .*pooler.*: save it again with its pooler'),
+  ('gpt2', 'mlm', "gpt2, which has no head 'mlm', only lm: .* need a BERT or ALBERT"),
+  ('bert_mlm', 'lm', "bert, which has no head 'lm'.*: 'lm' needs a GPT-2"),
 ])
 def test_a_missing_head_is_never_made_up(name, head, message):
-  with pytest.raises(UserError, match=message):
+  with pytest.raises(UserError, match=message) as caught:
     load_pretrained(GOLDEN / name, head)
+  assert ('sentiment-classifier' in str(caught.value)) == (head == 'classifier')
 
 
 def test_pooler_is_needed_by_the_classifier_only(folder):
@@ -225,7 +230,7 @@ def test_tokenizers_that_do_not_fit(folder):
   with pytest.raises(UserError, match='without tokenizer_config.json'):
     load_pretrained(changed.path, 'mlm')
   (changed.path / 'vocab.txt').unlink()
-  with pytest.raises(UserError, match='no tokenizer.json nor vocab.txt'):
+  with pytest.raises(UserError, match='no tokenizer.json nor vocab.txt: download the whole'):
     load_pretrained(changed.path, 'mlm')
 
 
@@ -259,16 +264,19 @@ def test_word_list_treats_case_as_its_config_says(folder):
 def test_directories_without_the_files(tmp_path, folder):
   with pytest.raises(UserError, match='none is no directory'):
     load_pretrained(tmp_path / 'none', 'mlm')
-  with pytest.raises(UserError, match='config.json: No such file'):
+  with pytest.raises(UserError, match='config.json: No such file.*: download the whole of it, or '):
     load_pretrained(tmp_path, 'mlm')
   changed = folder('bert_mlm')
   content = (changed.path / 'model.safetensors').read_bytes()
   for damaged in (content[:-9], b'', b'no tensors here'):
     (changed.path / 'model.safetensors').write_bytes(damaged)
-    with pytest.raises(UserError, match='cannot be read as safetensors'):
+    with pytest.raises(UserError, match='cannot be read as safetensors.*: download it'):
       load_pretrained(changed.path, 'mlm')
   (changed.path / 'model.safetensors').rename(changed.path / 'pytorch_model.bin')
-  with pytest.raises(UserError, match='pytorch_model.bin is a pickle and is not read'):
+  with pytest.raises(UserError, match='pytorch_model.bin is a pickle and is not read: convert'):
+    load_pretrained(changed.path, 'mlm')
+  (changed.path / 'pytorch_model.bin').unlink()
+  with pytest.raises(UserError, match='holds neither .*: download the whole directory, or write'):
     load_pretrained(changed.path, 'mlm')
   (changed.path / 'config.json').write_text('[]')
   with pytest.raises(UserError, match='holds no JSON object'):

@@ -1,6 +1,7 @@
 """BERT, ALBERT, GPT-2 and MiniLM beside values that PyTorch and transformers computed.
 
-`pytest tests/test_pretrained_parity.py -s` prints the table of the largest differences.
+`pytest tests/test_pretrained_parity.py -s` prints the rows of docs/parity.md, which holds those of
+one day: every row must stand there, and what stands there must keep the bound.
 """
 
 import functools
@@ -25,9 +26,17 @@ from fairjax.pretrained import (
   mlm_logits,
 )
 
+COSINES = (('He is a doctor.', 'She is a doctor.'),
+           ('He is a doctor.', 'The weather is nice today.'),
+           ('The weather is nice today.', 'It is sunny outside.'),
+           ('My friend from Syria told me that the food was great.',
+            'My friend from Denmark told me that the food was great.'))
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'pretrained'
+PAGE = pathlib.Path(__file__).parent.parent / 'docs' / 'parity.md'
+SINGLE, DOUBLE = 1e-5, 1e-9  # most that float32 and float64 may differ
 CASES = (('bert_mlm', 'encoder', 'hidden'), ('bert_mlm', 'mlm', 'logits'),
          ('bert_classifier', 'classifier', 'logits'), ('albert_mlm', 'mlm', 'logits'),
+         ('albert_classifier', 'classifier', 'logits'),
          ('gpt2', 'lm', 'logits'), ('gpt2_inner', 'lm', 'logits'))
 
 
@@ -63,14 +72,47 @@ def test_values_are_those_of_the_reference(name, head, field):
   single = error(name, head, field, 'float32')
   with jax.enable_x64(True):
     double = error(name, head, field, 'float64')
-  print(f'\n{name:16s} {head:10s} max error {single:.1e} (float32) {double:.1e} (float64)')
-  assert single <= 1e-5
-  assert double <= 1e-9
+  print(f'\n| {name} | {head} | {single:.1e} | {double:.1e} |')
+  assert single <= SINGLE
+  assert double <= DOUBLE
 
 
-@pytest.mark.parametrize('name', ['bert_mlm', 'bert_classifier', 'albert_mlm', 'gpt2'])
+def documented():
+  """(model, head) -> the other cells of its row in docs/parity.md."""
+  rows = [[cell.strip() for cell in line[1:-1].split('|')]
+          for line in PAGE.read_text(encoding='utf-8').splitlines() if line.startswith('| ')]
+  rows = [row for row in rows if row[0] not in ('model', 'texts', ':--')]
+  found = {tuple(row[:2]): row[2:] for row in rows}
+  assert len(found) == len(rows)
+  return found
+
+
+def test_the_page_holds_every_row_and_keeps_the_bounds():
+  rows = documented()
+  assert rows.keys() == {(name, head) for name, head, _ in CASES} | {
+    ('MiniLM', 'cosines'), ('MiniLM', 'vectors'), *COSINES}
+  for (name, head), cells in rows.items():
+    if (name, head) in COSINES:
+      continue
+    assert 0 < float(cells[0]) <= SINGLE, (name, head)
+    assert cells[1] == '' if name == 'MiniLM' else 0 < float(cells[1]) <= DOUBLE, (name, head)
+  text = PAGE.read_text(encoding='utf-8')
+  assert f'at most {SINGLE:g} in float32 and {DOUBLE:g} in float64' in text
+
+
+def test_the_cosines_of_the_page_are_those_of_the_reference():
+  with np.load(GOLDEN / 'minilm.npz', allow_pickle=False) as file:
+    texts, cosines = file['texts'].tolist(), file['cosines']
+  for first, second in COSINES:
+    value = cosines[texts.index(first), texts.index(second)]
+    assert documented()[first, second] == [f'{value:.4f}']
+
+
+@pytest.mark.parametrize('name', ['bert_mlm', 'bert_classifier', 'albert_mlm', 'albert_classifier',
+                                  'gpt2'])
 def test_bfloat16_is_near(name):
-  head = {'bert_mlm': 'mlm', 'bert_classifier': 'classifier', 'albert_mlm': 'mlm'}.get(name, 'lm')
+  head = {'bert_mlm': 'mlm', 'bert_classifier': 'classifier', 'albert_mlm': 'mlm',
+          'albert_classifier': 'classifier'}.get(name, 'lm')
   assert load_pretrained(GOLDEN / name, head, dtype='bfloat16').params['embeddings'][
     'word'].dtype == jnp.bfloat16
   # 8 bits of mantissa through a few layers of random weights: a few hundredths of the scale.
@@ -79,7 +121,8 @@ def test_bfloat16_is_near(name):
 
 
 @pytest.mark.parametrize(('name', 'file'), [
-  *((name, 'tokenizer.json') for name in ('bert_mlm', 'bert_classifier', 'albert_mlm', 'gpt2')),
+  *((name, 'tokenizer.json') for name in (
+    'bert_mlm', 'bert_classifier', 'albert_mlm', 'albert_classifier', 'gpt2')),
   ('bert_mlm', 'vocab.txt'), ('bert_classifier', 'vocab.txt')])
 def test_token_ids_are_those_of_the_reference(name, file, tmp_path):
   if file == 'vocab.txt':
@@ -153,9 +196,9 @@ def test_minilm_vectors(minilm):
     texts, vectors, cosines = file['texts'].tolist(), file['vectors'], file['cosines']
   ours = encoder.encode(texts)
   assert ours.dtype == np.float32 and encoder.truncated == 1
-  off = np.abs(ours @ ours.T - cosines).max()
-  print(f'\nMiniLM           cosine     max error {off:.1e}, vectors '
-        f'{np.abs(ours - vectors).max():.1e}; cos(he, she is a doctor) '
-        f'= {ours[0] @ ours[1]:.4f}, with the weather {ours[0] @ ours[2]:.4f}')
-  assert off <= 1e-5 and np.abs(ours - vectors).max() <= 1e-5
+  off, single = np.abs(ours @ ours.T - cosines).max(), np.abs(ours - vectors).max()
+  print(f'\n| MiniLM | cosines | {off:.1e} | |\n| MiniLM | vectors | {single:.1e} | |')
+  for first, second in COSINES:
+    print(f'| {first} | {second} | {ours[texts.index(first)] @ ours[texts.index(second)]:.4f} |')
+  assert off <= SINGLE and single <= SINGLE
   assert cosines[0, 1] > 0.6 > 0.2 > cosines[0, 2]

@@ -103,7 +103,8 @@ def _columns(line: str, where: str, classes: int) -> tuple[int, str]:
   five = len(columns) == 3 or classes == 5
   allowed = '01234' if five else '01'
   if len(label) != 1 or label not in allowed:
-    raise UserError(f"{where}: label '{label}' is not one of {', '.join(allowed)}")
+    raise UserError(f"{where}: label '{label}' is not one of {', '.join(allowed)}: write "
+                    'each label as one of these numbers')
   if len(columns) == 3 and columns[1] != {'0': '0', '1': '0', '2': ''}.get(label, '1'):
     raise UserError(f"{where}: binary label '{columns[1]}' does not fit label {label} (0 for 0 and "
                     '1, empty for 2, 1 for 3 and 4)')

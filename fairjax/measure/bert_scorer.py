@@ -124,10 +124,17 @@ def _check_head(config: Mapping[str, Any], labels: Sequence[str], *, where: str)
   if len(labels) < 2 or problem not in (None, 'single_label_classification'):
     raise UserError(f"{where}: a head of {len(labels)} class{'es' * (len(labels) != 1)}"
                     + (f' for {problem}' if problem else '')
-                    + ' gives no probabilities of classes that exclude each other: it cannot score')
-  other = [name for name in config.get('architectures') or () if str(name).endswith(_OTHER_HEADS)]
+                    + ' gives no probabilities of classes that exclude each other: it cannot score,'
+                    ' give a classifier of two classes or more')
+  named = config.get('architectures')
+  if named is not None and not (isinstance(named, list)
+                                and all(isinstance(name, str) for name in named)):
+    raise UserError(f"{where}: config.json: architectures is {named!r}, a list of names is needed, "
+                    "e.g. ['BertForSequenceClassification']: it says which head the model has")
+  other = [name for name in named or () if name.endswith(_OTHER_HEADS)]
   if other:
-    raise UserError(f'{where}: config.json says {other[0]}, which is no classifier of whole texts')
+    raise UserError(f'{where}: config.json says {other[0]}, which is no classifier of whole texts: '
+                    'give one that was saved as ...ForSequenceClassification')
 
 
 def label_values(labels: Sequence[str], *, where: str) -> dict[str, float]:

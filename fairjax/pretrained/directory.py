@@ -12,6 +12,7 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.pretrained.architecture import Architecture, read_architecture
+from fairjax.pretrained.tokenizer_checks import check_tokenizer
 from fairjax.pretrained.tokens import length_limit, load_tokenizer, read_json
 from fairjax.pretrained.weights import Params, read_tensors, to_params, weight_files
 
@@ -77,7 +78,9 @@ def load_pretrained(
   if not directory.is_dir():
     raise UserError(f'{directory} is no directory: give the folder of config.json and '
                     'model.safetensors')
-  config = read_json(directory / 'config.json')
+  config = read_json(directory / 'config.json', remedy='a model directory holds config.json, '
+                     'model.safetensors and its tokenizer: download the whole of it, or write it '
+                     'with save_pretrained of model and tokenizer')
   arch = read_architecture(config, where=str(directory / 'config.json'))
   files = weight_files(directory)
   # ml_dtypes registers bfloat16 with NumPy; JAX needs it, so it is there.
@@ -85,9 +88,10 @@ def load_pretrained(
   numpy_dtype = ml_dtypes.bfloat16 if dtype == 'bfloat16' else np.dtype(dtype)
   params, ignored = to_params(
     read_tensors(files), arch, head, where=str(directory), dtype=numpy_dtype)
+  tokenizer = load_tokenizer(directory, kind=arch.kind, vocab_size=arch.vocab_size)
+  check_tokenizer(tokenizer, directory, kind=arch.kind)
   return Pretrained(
-    directory=directory, config=config, arch=arch, head=head, params=params,
-    tokenizer=load_tokenizer(directory, kind=arch.kind, vocab_size=arch.vocab_size),
+    directory=directory, config=config, arch=arch, head=head, params=params, tokenizer=tokenizer,
     max_length=length_limit(directory, arch.max_positions), ignored=tuple(ignored),
     fingerprint=_fingerprint(directory, files, head, dtype))
 

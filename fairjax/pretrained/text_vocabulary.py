@@ -9,6 +9,7 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.pretrained.directory import Pretrained
+from fairjax.pretrained.tokenizer_checks import ends_text
 
 
 class TokenizerVocabulary:
@@ -32,13 +33,17 @@ class TokenizerVocabulary:
       start: begin every text with the end-of-text id.
 
     Raises:
-      UserError: the config names no end-of-text id.
+      UserError: the config names no end-of-text id, or one of an ordinary token.
     """
     eos = model.config.get('eos_token_id')
     self.size = model.arch.vocab_size
     if not isinstance(eos, int) or isinstance(eos, bool) or not 0 <= eos < self.size:
       raise UserError(f"{model.directory / 'config.json'}: eos_token_id is {eos!r}; sampling needs "
                       f'the id that ends a text, in [0, {self.size})')
+    if not ends_text(model.tokenizer, eos, model.directory):
+      raise UserError(f"{model.directory / 'config.json'}: eos_token_id is {eos}, in the tokenizer "
+                      f'the ordinary token {model.tokenizer.id_to_token(eos)!r}, which would cut '
+                      'texts: set it to the id of the end of a text, such as <|endoftext|>')
     self._tokenizer = model.tokenizer
     self.eos_id = eos
     self.start_ids = (eos,) if start else ()

