@@ -7,6 +7,7 @@ inside their functions, so that `fairjax --help` answers at once.
 
 import argparse
 import errno
+import os
 import signal
 import sys
 import threading
@@ -36,7 +37,6 @@ from fairjax.commands import (
   sample,
   scorers,
   select,
-  tensorflow_noise,
 )
 from fairjax.commands.verb import Parser, Verb
 from fairjax.errors import Fault, Preempted, UserError, unknown_name
@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   One of several processes ends here if it failed; so does the command of a shell (`argv` is None)
   that was interrupted.
   """
-  tensorflow_noise.install()
+  # Of TensorFlow's lines about drivers, those that can be kept away from the one line of an error.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   try:
     return processes.leave(_run(argv))
   except KeyboardInterrupt:
