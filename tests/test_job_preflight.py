@@ -75,7 +75,7 @@ def test_it_refuses_the_models_that_no_sharding_holds():
   adaptive = dict(cutoffs=(16, 24), div_val=2)
   seen = []
   for mesh in (MeshConfig(fsdp=2, model=4), MeshConfig(fsdp=8), MeshConfig(model=8)):
-    for change in ({}, {'num_heads': 2}, {'num_heads': 8}, {'ff_dim': 36}, {'model_dim': 20},
+    for change in ({}, {'num_heads': 2}, {'num_heads': 8}, {'ff_dim': 34}, {'model_dim': 20},
                    {'vocab_size': 37}, {'vocab_size': 37, 'vocab_multiple': 8}, adaptive,
                    adaptive | {'vocab_size': 50}, {'num_heads': 8, **adaptive, 'cutoffs': (16, 28)},
                    {'num_heads': 8, 'vocab_size': 36, 'vocab_multiple': 4}):
