@@ -54,7 +54,8 @@ PAPER = SMALL | {  # the first step only
   'mesh.fsdp': 1, 'measure.similarity_threshold': '0.5'}
 
 IMPORTED = {name: value for name, value in FIELDS.items() if 'planted' not in name} | {
-  'model.dtype': 'float32', 'model.vocab_size': 0, 'measure.permutations': 20}
+  'model.dtype': 'float32', 'model.vocab_size': 0, 'measure.permutations': 20,
+  'model.tie_position_biases': True, 'model.clamp_len': -1}
 
 # The first words of a command -> what makes it small; the longest that fits counts.
 MORE = {
