@@ -135,8 +135,8 @@ def test_branch_attention_equals_a_loop():
     length = np.array([M, 1], np.int32)
     pieces, own_keys, own_values = (x.reshape(N, B, K * P, H) for x in (q, ok, ov))
     ours = branch_attention(
-      *map(jnp.asarray, (pieces, k, v, own_keys, own_values, r, u, w, start, length)),
-      segment_len=T).reshape(N, B, K, P, H)
+      *map(jnp.asarray, (pieces, k, v, own_keys, own_values, r[:, P:], r[:, :P], u, w, start,
+                         length)), segment_len=T).reshape(N, B, K, P, H)
     for n, b, kk, p in np.ndindex(N, B, K, P):
       at, query = M + start[b, kk] + p, q[n, b, kk, p]
       seen = np.flatnonzero(mask[b, kk])

@@ -27,7 +27,7 @@ class Counting:
   def __init__(self, *, paid=False, stop_at=10**9):
     self.asked, self.stop_at = 0, stop_at
     if paid:
-      self.paid, self.name = True, 'paid'
+      self.paid, self.name, self.fingerprint = True, 'paid', 'e' * 64
 
   def score(self, texts):
     self.asked += len(texts)
@@ -72,7 +72,7 @@ def test_google_is_not_asked_by_a_run(tmp_path, monkeypatch):
 
 def test_an_interrupted_audit_asks_for_nothing_twice(tmp_path):
   first, second = Counting(), Counting(stop_at=0)
-  second.name = 'other'
+  second.name, second.fingerprint = 'other', 'd' * 64
   with pytest.raises(KeyboardInterrupt):
     run(tmp_path, [first, second])
   assert not audit_path(tmp_path).exists()

@@ -17,7 +17,8 @@ def branch_attention(
   value: Float[Array, 'N B S H'],
   own_key: Float[Array, 'N B Q H'],
   own_value: Float[Array, 'N B Q H'],
-  relative: Float[Array, 'N R H'],
+  relative: Float[Array, 'N S H'],
+  further: Float[Array, 'N P H'],
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
   start: Int[Array, 'B K'],
@@ -38,7 +39,9 @@ def branch_attention(
     value: `[N, B, S, H]` of the row.
     own_key: `[N, B, Q, H]` projected pieces.
     own_value: `[N, B, Q, H]` projected pieces.
-    relative: `[N, R, H]` projected distances R - 1 down to 0, R = S + P.
+    relative: `[N, S, H]` projected distances S - 1 down to 0, as the segment has them: so they are
+      kept once for the backward pass.
+    further: `[N, P, H]` those before them, R - 1 down to S, R = S + P.
     content_bias: `[N, H]`, u.
     position_bias: `[N, H]`, v.
     start: `[B, K]` int32 in [0, T), position in the segment of each branch's first piece.
@@ -59,7 +62,8 @@ def branch_attention(
     (query + bias[:, None, None, :]) * width ** -0.5 for bias in (content_bias, position_bias))
   # Column c is the distance R - 1 - c, and key j of the row is i + M - j away from a query at
   # position i: column j + (T + P - 1 - i).
-  by_distance = jnp.einsum('nbqh,nrh->nbqr', with_position, relative)
+  by_distance = jnp.concatenate(
+    [jnp.einsum('nbqh,nrh->nbqr', with_position, part) for part in (further, relative)], axis=-1)
   to_row = shift_by(
     by_distance, segment_len - 1 - first + (num_pieces - piece)[None], width=num_keys,
     limit=segment_len + num_pieces)

@@ -206,20 +206,20 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
   u, v = biases
   seed = keeps['attention']
   kept = as_kept(c, key_value)
+  further, near = jnp.split(relative, [relative.shape[1] - key_value.shape[3]], axis=1)
   attended = [main_attention(
-    c, query[:, :, :segment_len], kept,
-    relative[:, relative.shape[1] - key_value.shape[3]:], u, v, context.memory_length, seed)]
+    c, query[:, :, :segment_len], kept, near, u, v, context.memory_length, seed)]
   if context.start is not None:
-    def of_branches(kept, query, weight, x, relative, u, v):
+    def of_branches(kept, query, weight, x, near, further, u, v):
       return branch_attention(
-        query, *halves(kept), *halves(_keys_and_values(weight, x[:, segment_len:])), relative, u,
-        v, context.start, context.memory_length, context.replaced, seed,
+        query, *halves(kept), *halves(_keys_and_values(weight, x[:, segment_len:])), near,
+        further, u, v, context.start, context.memory_length, context.replaced, seed,
         segment_len=segment_len, rate=c.attention_dropout)
 
     if kept is key_value:  # its halves must not be kept beside it
       of_branches = jax.checkpoint(of_branches, prevent_cse=False, policy=all_but_halves)
     attended.append(
-      of_branches(kept, query[:, :, segment_len:], w['key_value'], x, relative, u, v))
+      of_branches(kept, query[:, :, segment_len:], w['key_value'], x, near, further, u, v))
   return jax.checkpoint(_project_back, prevent_cse=False)(w['output'], *attended), key_value
 
 

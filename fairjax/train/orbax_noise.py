@@ -20,7 +20,14 @@ class _WithoutStack(logging.Filter):
     return True
 
 
-_filter = _WithoutStack()
+class _WithoutForgotten(logging.Filter):
+  """Leaves out what asyncio says of a group of writes that nobody asks for its error any more."""
+
+  def filter(self, record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith('_GatheringFuture exception was never retrieved')
+
+
+_filter, _of_asyncio = _WithoutStack(), _WithoutForgotten()
 _installed = False
 
 
@@ -28,6 +35,7 @@ def install() -> None:
   """From now on in this process; again is no harm."""
   global _installed
   logging.getLogger('absl').addFilter(_filter)
+  logging.getLogger('asyncio').addFilter(_of_asyncio)
   if _installed:
     return
   _installed = True
