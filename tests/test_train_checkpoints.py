@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import Damaged, UserError
 from fairjax.files import FolderLock
-from fairjax.train import CheckpointError, Identity, checkpoints, make_mesh
+from fairjax.train import CheckpointError, Identity, checkpoints, make_mesh, orbax_noise
 from fairjax.train.checkpoints import CheckpointStore
 from fairjax.train.digests import damaged_leaves, different_leaves, leaf_cards
 from fairjax.train.optimizer import Adam
@@ -284,6 +285,14 @@ def test_a_failed_write_is_told_in_lines_without_stacks(tmp_path, repository):
                          timeout=120, stdin=subprocess.DEVNULL)
   assert 'told: step 1 could not be written' in found.stderr, found.stderr[-2000:]
   assert 'Traceback' not in found.stderr and 'Event loop' not in found.stderr
+
+
+def test_only_forgotten_writes_are_left_out_of_what_asyncio_says(caplog):
+  orbax_noise.install()
+  logger = logging.getLogger('asyncio')
+  logger.error('_GatheringFuture exception was never retrieved\nfuture: <...>')
+  logger.error('Task exception was never retrieved')
+  assert caplog.messages == ['Task exception was never retrieved']
 
 
 def test_a_failed_save_is_tried_once_more_with_the_state_of_then(store, monkeypatch, lines):
