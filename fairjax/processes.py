@@ -10,6 +10,7 @@ import contextlib
 import hmac
 import json
 import os
+import queue
 import secrets
 import selectors
 import socket
@@ -40,6 +41,7 @@ class _Group:
     self._positions: dict[int, int] = {}
     self._until: int | None = None
     self._asked, self._agreed = threading.Event(), threading.Event()
+    self.work: queue.SimpleQueue[Any] = queue.SimpleQueue()
     self._step, self._position = threading.Lock(), 0
     self.noticed = False  # by the runtime
     self.stopped = False  # all agreed to
@@ -106,7 +108,7 @@ class _Group:
         for event, _ in selector.select():
           peer, buffer = event.data
           try:
-            data = event.fileobj.recv(4096)
+            data = event.fileobj.recv(2 ** 16)
           except OSError:
             data = b''
           if not data:
@@ -134,6 +136,8 @@ class _Group:
       self._finished.add(peer)
     elif 'end' in message:
       end_now(message['end'], f'process {self.index} ends: {message["why"]}')
+    elif 'work' in message:
+      self.work.put(message['work'])
     elif 'stop' in message:
       self.ask(message['stop'])
     elif 'at' in message:
@@ -269,6 +273,20 @@ def agree(ok: bool) -> bool:
   key = _group.key('agree')
   _group.put(f'{key}/{_group.index}', bool(ok))
   return all([_group.get(f'{key}/{i}') for i in range(_group.count)])
+
+
+def hand_out(work: Any) -> None:
+  """Gives a piece of work (plain JSON) to all other processes; the first one calls it.
+
+  It goes over the connections: what is shared (`share`) stays in the store of the group for good.
+  """
+  if count() > 1:
+    _group.tell({'work': work})
+
+
+def take() -> Any:
+  """Waits for the next piece of work that the first process hands out, in their order."""
+  return _group.work.get()
 
 
 @contextlib.contextmanager

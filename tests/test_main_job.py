@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import types
@@ -27,6 +29,7 @@ TINY = {
   'debias.warmup_steps': 1, 'debias.log_every': 1, 'debias.pieces_per_branch': 2,
   'debias.variants': "('embedding:10','sentiment:10')",
   'sample.samples': 2, 'sample.max_new_tokens': 6, 'sample.batch_size': 8,
+  'measure.scorers': "('opinion','vader','bert:tests/golden/pretrained/bert_classifier')",
   'measure.permutations': 20, 'measure.eval_batch_size': 8,
   'measure.encoder': 'minilm:tests/golden/pretrained/bert_mlm', 'measure.similarity_samples': 1,
   'measure.similarity_threshold': 'baseline:0.25', 'measure.eval_memory_len': 24,
@@ -51,6 +54,14 @@ def finished(tmp_path_factory, repository):
   workdir = tmp_path_factory.mktemp('job') / 'run'
   assert main(_arguments('run', workdir)) == 0
   return workdir
+
+
+def _numbers(value, where=''):
+  """Place -> number of a nest of mappings and lists."""
+  if isinstance(value, (dict, list)):
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {k: v for key, part in items for k, v in _numbers(part, f'{where}/{key}').items()}
+  return {where: value} if isinstance(value, (int, float)) else {}
 
 
 def _digests(workdir):
@@ -131,7 +142,9 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
   assert report['known_bias']['group_fairness'] == pytest.approx(0.25)
   assert {p.suffix for p in (finished / 'report' / 'figures').iterdir()} == {'.png', '.svg'}
   audit = json.loads((finished / 'measures' / 'scorer_audit.json').read_text())
-  assert set(audit['scorers']) == {'opinion', 'vader'} and audit['model'] == 'baseline'
+  bert, *others = sorted(audit['scorers'])
+  assert bert.startswith('bert-bert_classifier-') and others == ['opinion', 'vader']
+  assert audit['model'] == 'baseline'
   assert '## Own bias of the scorers' in text
 
 
@@ -225,6 +238,34 @@ def test_measure_reads_the_records_without_the_run(finished, capsys):
   saved = json.loads((finished / 'measures' / 'baseline' / 'country.json').read_text())['measures']
   expected = saved['scorers']['vader']['individual_fairness']['value']
   assert found['scorers']['vader']['individual_fairness']['value'] == expected
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repository):
+  """The BERT scorer and the encoder run on the devices of both; the first one writes."""
+  workdir = tmp_path / 'run'
+  shutil.copytree(finished, workdir)
+  for folder in ('scores', 'measures', 'report'):
+    shutil.rmtree(workdir / folder)
+  (workdir / 'DONE').unlink()
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    address = f'127.0.0.1:{s.getsockname()[1]}'
+  group = [subprocess.Popen(
+    [sys.executable, '-m', 'fairjax', *_arguments('run', workdir),
+     f'--distributed={address},2,{i}'], cwd=repository, stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE, text=True,
+    env=os.environ | {'XLA_FLAGS': '--xla_force_host_platform_device_count=2'}) for i in range(2)]
+  ends = [p.communicate(timeout=300) for p in group]
+  assert [p.returncode for p in group] == [0, 0], ends
+  paths = list(finished.glob('measures/**/*.json'))
+  assert len(paths) == 6 and list(workdir.glob('scores/audit/*bert*'))
+  for path in paths:
+    found, expected = (json.loads((w / path.relative_to(finished)).read_text())
+                       for w in (workdir, finished))
+    found, expected = (_numbers(m['measures'] if 'measures' in m else m) for m in (found, expected))
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5) and len(found) > 20
 
 
 @pytest.mark.tf

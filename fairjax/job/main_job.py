@@ -21,7 +21,7 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.files import FolderLock, read_sealed_json, require_file, write_sealed_json
 from fairjax.job import inventory
 from fairjax.job.feed import PreparedFeed
-from fairjax.job.group import check_shared, share_sentences
+from fairjax.job.group import LedModels, check_shared, share_sentences
 from fairjax.job.run_audit import audit_run, read_audit
 from fairjax.job.run_models import BASELINE, Model, run_models, trains_sentiment
 from fairjax.job.run_scorers import load_run_scorer
@@ -51,6 +51,7 @@ class Job:
     self.config, self.workdir = config, pathlib.Path(workdir)
     self.log = log if processes.is_first() else lambda line: None
     self.attribute = load_attribute(config.attribute)
+    self._led = LedModels()
     self._lock = FolderLock(self.workdir, self.log)
     if processes.is_first():
       claim(self.workdir, self.config, self._lock, self.log)
@@ -115,7 +116,8 @@ class Job:
     variants = [parse_variant(v) for v in self.config.debias.variants]
     sentiment = trains_sentiment(self.config, until)
     if sentiment and not (self.workdir / 'sentiment' / 'DONE').exists():
-      self._scorer(self.config.sentiment.scorer)  # what it lacks must not wait for step 1
+      # What it lacks must not wait for step 1.
+      self._scorer(self.config.sentiment.scorer, LedModels())
     if until == 'debias' and any(v.method == 'cda' for v in variants):
       from fairjax.data.cda import make_swap
       make_swap(self.config.data)  # nor what its lists of words and names lack
@@ -170,10 +172,9 @@ class Job:
 
   def score(self) -> None:
     """Scores every continuation with every scorer, into `scores/`."""
+    _ = self._scorers
     with self.locked():
-      if processes.is_first():
-        self._score()
-      processes.share()
+      self._led.lead(self._score)
 
   def _score(self) -> None:
     from fairjax.measure import score_file, score_records
@@ -187,6 +188,7 @@ class Job:
   def measure(self) -> None:
     """Every metric of every model, into `measures/`."""
     from fairjax.job.model_measures import model_perplexity, run_next_token
+    _ = self._scorers, self._encoder
     with self.locked():
       for model, heldout in self._measured:
         path = self.measures_file(model, heldout=heldout)
@@ -200,15 +202,11 @@ class Job:
         next_token = run_next_token(self, params, heldout=heldout)
         perplexity = {} if heldout else {'perplexity': {
           split: model_perplexity(self, params, split) for split in ('test', 'test_sensitive')}}
-        if processes.is_first():
-          self._measure(model, path, perplexity, next_token, heldout=heldout)
-        processes.share()
-      if processes.is_first():
-        audit_run(
-          self.workdir, lambda: self.records(self.models[0]), self.attribute, self._scorers,
-          model=BASELINE, texts=self.config.measure.audit_texts, seed=self.config.seed,
-          log=self.log)
-      processes.share()
+        self._led.lead(functools.partial(
+          self._measure, model, path, perplexity, next_token, heldout=heldout))
+      self._led.lead(lambda: audit_run(
+        self.workdir, lambda: self.records(self.models[0]), self.attribute, self._scorers,
+        model=BASELINE, texts=self.config.measure.audit_texts, seed=self.config.seed, log=self.log))
 
   def _measure(self, model, path, perplexity, next_token, *, heldout) -> None:
     from fairjax.job.model_measures import content_options
@@ -267,11 +265,11 @@ class Job:
     The first process chooses them for its group: scores may be paid for.
     """
     from fairjax.job.labelling import label_sentences
-    stage, found = self.config.sentiment, None
-    if processes.is_first():
-      found = label_sentences(
-        self.prepared.documents('train'), self._scorer(stage.scorer),
-        self.prepared.vocabulary, stage, seed=self.config.seed, log=self.log)
+    stage, led = self.config.sentiment, LedModels()  # which leaves the devices when this ends
+    scorer = self._scorer(stage.scorer, led)
+    found = led.lead(lambda: label_sentences(
+      self.prepared.documents('train'), scorer, self.prepared.vocabulary, stage,
+      seed=self.config.seed, log=self.log))
     return share_sentences(found, self.workdir / 'sentiment' / 'sentences.npz')
 
   @property
@@ -288,20 +286,32 @@ class Job:
   @functools.cached_property
   def _scorers(self) -> list:
     from fairjax.measure.scorer_audit import check_scorers
-    found = [self._scorer(name) for name in self.config.measure.scorers]
+    found = [self._scorer(name, self._led) for name in self.config.measure.scorers]
     check_scorers(found)
     return found
 
   @functools.cached_property
   def _encoder(self):
     from fairjax.job.model_measures import run_encoder
-    return run_encoder(self.config)
+    encoder = run_encoder(self.config, mesh=self._all_devices)
+    runs_here = self.config.measure.encoder.partition(':')[0] == 'minilm'
+    return self._led.add(encoder, 'encode') if runs_here else encoder
 
   def _baseline_threshold(self) -> float:
     return self.read_measures(self.models[0])['measures']['semantic_similarity']['threshold']
 
-  def _scorer(self, name: str):
-    return load_run_scorer(name, self.config, self.workdir, self.log)
+  def _scorer(self, name: str, led: LedModels):
+    scorer = load_run_scorer(name, self.config, self.workdir, self.log, mesh=self._all_devices)
+    runs_here = name.partition(':')[0] == 'bert'
+    return led.add(scorer, 'score') if runs_here else scorer
+
+  @property
+  def _all_devices(self):
+    """The devices of all processes, for models that read texts; None in a process alone."""
+    if processes.count() == 1:
+      return None
+    from fairjax.pretrained.batches import default_mesh
+    return default_mesh(together=True)
 
   def _card(self, model: Model) -> dict[str, Any]:
     from fairjax.train import done_card

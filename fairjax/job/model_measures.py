@@ -9,8 +9,10 @@ from fairjax.counterfactual import Attribute, Prefix
 from fairjax.measure.content import ContentOptions
 
 
-def run_encoder(config: Config):
+def run_encoder(config: Config, *, mesh: Any = None):
   """The sentence encoder of a run, None if it names none.
+
+  It runs on `mesh`, None: on the devices of this process.
 
   Raises:
     UserError: what it needs is missing; the line says how to install it.
@@ -18,7 +20,7 @@ def run_encoder(config: Config):
   if not config.measure.encoder:
     return None
   from fairjax.measure.encoders import load_encoder
-  return load_encoder(config.measure.encoder)
+  return load_encoder(config.measure.encoder, mesh=mesh)
 
 
 def run_prefixes(attribute: Attribute, *, heldout: bool) -> list[Prefix]:

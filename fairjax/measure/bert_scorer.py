@@ -64,7 +64,7 @@ class BertScorer:
     self._mesh, self._batch_tokens, self._runner = mesh, batch_tokens, None
 
   @classmethod
-  def from_name(cls, name: str) -> 'BertScorer':
+  def from_name(cls, name: str, *, mesh: Any = None) -> 'BertScorer':
     """Makes it from `DIR` or `DIR#CLASS=VALUE,CLASS=VALUE`; see `__init__`.
 
     `dtype=bfloat16` behind the `#`, alone or first among the classes, is the dtype.
@@ -72,11 +72,11 @@ class BertScorer:
     directory, _, mapping = name.partition('#')
     first, _, others = mapping.partition(',')
     if not first.startswith('dtype='):
-      return cls(directory, parse_values(mapping) if mapping else None)
+      return cls(directory, parse_values(mapping) if mapping else None, mesh=mesh)
     dtype = first.removeprefix('dtype=')
     if dtype not in _DTYPES:
       raise UserError(f"dtype '{dtype}' of bert:{name} is not one of {', '.join(_DTYPES)}")
-    return cls(directory, parse_values(others) if others else None, dtype=dtype)
+    return cls(directory, parse_values(others) if others else None, dtype=dtype, mesh=mesh)
 
   def probabilities(self, texts: Sequence[str]) -> np.ndarray:
     """Probabilities of the classes of R texts: `[R, C]` float64, rows sum to 1."""

