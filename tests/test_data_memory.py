@@ -56,4 +56,4 @@ def test_a_document_takes_as_many_bytes_as_the_docs_say(tmp_path, repository):
   small, _ = peak(tmp_path / 'small', repository, 20_000, 2)
   large, _ = peak(tmp_path / 'large', repository, 80_000, 2)
   print(f'{(large - small) / 60_000:.0f} bytes a document')
-  assert large - small < 250 * 60_000
+  assert large - small < 220 * 60_000

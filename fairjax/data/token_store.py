@@ -45,6 +45,7 @@ _AGAIN = ('delete the folder and run fairjax data again (fairjax masked-lm train
 _FORMAT = 2
 _FILES = ('tokens.bin', 'tokens.sha256', 'documents.npy', 'spans.npy')
 _MATCH_BLOCK = 1 << 27
+_TABLE_BLOCK = 1 << 15  # documents copied between two looks at the table
 # Keeps the order of the documents apart from other random numbers of the same seed.
 _ORDER_PURPOSE = 0x0D0C5
 
@@ -296,15 +297,19 @@ def _copy_documents(
 
   The table may have digests, or not yet: 4 columns.
   """
-  starts = np.concatenate([[0], table[:-1, 0]]) if len(table) else np.zeros(0, np.int64)
-  new, digests = table[order], bytearray()
+  new = np.empty((len(order), 5), np.int64)
   with open(path, 'wb', buffering=1 << 20) as file:
-    for start, end in zip(starts[order].tolist(), new[:, 0].tolist(), strict=True):
-      content = tokens[start:end].tobytes()
-      file.write(content)
-      digests += hashlib.blake2b(content, digest_size=8).digest()
-  new = np.column_stack([new[:, :4], np.frombuffer(digests, '<i8')])
-  new[:, 0] = np.cumsum(new[:, 0] - starts[order])
+    for first in range(0, len(order), _TABLE_BLOCK):  # its numbers as Python's take many bytes each
+      chosen, block = order[first:first + _TABLE_BLOCK], new[first:first + _TABLE_BLOCK]
+      block[:, :4] = table[chosen, :4]
+      starts, digests = np.where(chosen > 0, table[chosen - 1, 0], 0), bytearray()
+      for start, end in zip(starts.tolist(), block[:, 0].tolist(), strict=True):
+        content = tokens[start:end].tobytes()
+        file.write(content)
+        digests += hashlib.blake2b(content, digest_size=8).digest()
+      block[:, 0] -= starts
+      block[:, 4] = np.frombuffer(digests, '<i8')
+  np.cumsum(new[:, 0], out=new[:, 0])
   return new
 
 
