@@ -180,8 +180,10 @@ class TokenMatcher:
     text = content.decode(**_ENCODING)
     # The ids before `first` are there for its word border only: their own one may not be in sight.
     begin_at = len(content[:offsets[first]].decode(**_ENCODING))
+    place = begin = 0  # in characters and bytes; they are in order, so each goes on from the last
     for start, end, value in self._text_matcher.find(text, begin_at):
-      begin = len(text[:start].encode(**_ENCODING))
+      begin += len(text[place:start].encode(**_ENCODING))
+      place = start
       stop = ends.get(begin + len(text[start:end].encode(**_ENCODING)))
       if begin in starts and stop is not None:
         found.append((starts[begin], stop, value))
