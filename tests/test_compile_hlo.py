@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fairjax.compile import hlo, hlo_cost
 from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
+from fairjax.model import likelihood
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
 
@@ -144,6 +145,22 @@ def test_unbounded_loops_say_so():
     return jax.lax.while_loop(lambda x: x.sum() > 0, lambda x: x @ x, x)
   cost = hlo_cost.count(compile_text(f, (K, K)).as_text())
   assert cost.flops == 2 * K**3 and 'loop of unknown length counted once' in cost.notes
+
+
+def test_the_tails_of_an_adaptive_softmax_count_as_often_as_they_may_run(monkeypatch):
+  """How many tokens a tail has is known only when a step runs; all of them are the most."""
+  monkeypatch.setattr(likelihood, '_TAIL_TOKENS', 4)
+  mesh, stage = make_mesh(MeshConfig(), devices=jax.devices()[:1]), TrainConfig(batch_size=2)
+  model = ModelConfig(vocab_size=48, num_layers=1, model_dim=16, num_heads=2, head_dim=8, ff_dim=32,
+                      segment_len=8, memory_len=8, cutoffs=(16, 32))
+  batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, shape, kind in (
+    ('inputs', (2, 8), np.int32), ('targets', (2, 8), np.int32), ('reset', (2,), bool))}
+  step = steps.make_lm_step(model, Adam.of(stage), mesh)
+  text = step.lower(steps.lm_state_template(model, stage, mesh), batch, 0, np.float32(0.1)
+                    ).compile().as_text()
+  notes = hlo_cost.count(text).notes
+  assert 'loop of unknown length counted once' not in notes
+  assert notes['loop counted by its greatest length'] == 4  # two tails, forward and backward
 
 
 # As the TPU compiler writes: no trip counts, S(1) for on-chip memory, products as convolutions,

@@ -1,19 +1,26 @@
 """Scorers and encoders on the devices of several processes: the results of one, and failures."""
 
 import contextlib
+import inspect
 import os
 import pathlib
 import re
 import socket
 import subprocess
 import sys
+import types
 
 import led_cases
 import numpy as np
 import pytest
 
+from fairjax.job import group as group_module
 from fairjax.job.group import LedModels
+from fairjax.measure import Scorer, load_scorer, score_texts
+from fairjax.measure.bert_scorer import BertScorer
+from fairjax.measure.encoders import load_encoder
 from fairjax.measure.score_cache import read_score_file
+from fairjax.pretrained.batches import busy_devices
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'pretrained'
 
@@ -69,3 +76,30 @@ def test_a_failure_of_the_first_ends_all(group):
   assert [code for code, _, _ in found] == [2, 2, 2], found
   assert 'a score file is damaged' in found[0][1]
   assert all('process 0 ended with code 2' in error for _, _, error in found[1:])
+
+
+def test_a_led_model_is_what_it_leads_for_every_python(monkeypatch):
+  """From 3.12 on `isinstance` with a protocol looks at attributes only, not at `__getattr__`."""
+  monkeypatch.setattr(group_module.processes, 'count', lambda: 2)
+  models = LedModels()
+  scorer = load_scorer(f'bert:{GOLDEN / "bert_classifier"}')
+  encoder = load_encoder(f'minilm:{GOLDEN / "bert_mlm"}')
+  for model, method in ((scorer, 'score'), (encoder, 'encode')):
+    led = models.add(model, method)
+    for name in ('name', 'fingerprint', method):
+      inspect.getattr_static(led, name)
+    assert (led.name, led.fingerprint) == (model.name, model.fingerprint)
+    assert led.max_length == model.max_length and led.texts_at_once == 4000
+  assert isinstance(models.add(scorer, 'score'), Scorer)
+
+
+def test_more_devices_are_given_more_texts_at_once():
+  device = types.SimpleNamespace(platform='tpu')
+  mesh = types.SimpleNamespace(devices=np.array([[device] * 2] * 6), shape={'data': 6, 'model': 2})
+  assert busy_devices(mesh) == 6 and busy_devices() == 1
+  scorer = BertScorer(str(GOLDEN / 'bert_classifier'), mesh=mesh)
+  assert scorer.texts_at_once == 24_000
+  sizes = []
+  scorer.score = lambda texts: sizes.append(len(texts)) or np.full(len(texts), 0.5)
+  score_texts([f'text {i}' for i in range(30_000)], scorer)
+  assert sizes == [24_000, 6_000]

@@ -1,6 +1,7 @@
 """Where arrays live, and that it changes no result."""
 
 import dataclasses
+import itertools
 import os
 import re
 import socket
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from fairjax.config import MeshConfig, TrainConfig
+from fairjax.config import DebiasConfig, MeshConfig, SentimentConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.model import TransformerXL, likelihood
 from fairjax.model.softmax import parameter_table
@@ -215,25 +216,46 @@ def test_two_processes_give_what_one_gives(single, tmp_path, repository):
 
 
 @jax.enable_x64()
-def _compiled_text(model, mesh_config):
+def _gathered(kind, model, mesh_config):
+  """Shapes of what a whole step gathers, and those of the parameters that the mesh splits."""
   mesh, config, stage = make_mesh(mesh_config), cases.MODELS[model], TrainConfig(batch_size=16)
   state = steps.lm_state_template(config, stage, mesh)
   batch = {name: jax.ShapeDtypeStruct(
     x.shape, x.dtype, sharding=batch_sharding(mesh)) for name, x in cases.make_batch(
-      0, config.vocab_size).items() if name in ('inputs', 'targets', 'reset')}
-  step = steps.make_lm_step(config, Adam.of(stage), mesh)
+      0, config.vocab_size).items() if kind == 'debias' or name in ('inputs', 'targets', 'reset')}
+  if kind == 'lm':
+    step, extra = steps.make_lm_step(config, Adam.of(stage), mesh), ()
+  else:
+    term = steps.FairnessTerm.of(DebiasConfig(), SentimentConfig())
+    step = steps.make_debias_step(config, Adam.of(stage), term, mesh)
+    extra = ({'embedding': np.float32(1)}, None)
   with on_mesh(mesh):
-    return step.lower(state, batch, 0, np.float32(0.1)).compile().as_text()
+    text = step.lower(state, batch, 0, np.float32(0.1), *extra).compile().as_text()
+  found = re.findall(r'= \(?\w+\[([\d,]*)\]\S* all-gather', text)
+  whole = {x.shape for x in jax.tree.leaves(state.params)}
+  whole |= {shape[1:] for shape in whole}  # of one layer
+  parts = {part for shape in whole for part in itertools.product(
+    *({size, size // mesh_config.model} for size in shape))}
+  return {tuple(map(int, shape.split(','))) for shape in found}, parts
 
 
-def test_memory_is_never_gathered():
-  assert 'all-gather' not in _compiled_text('plain', MeshConfig())
-  gathered = re.findall(r'= \(?(\w+\[[\d,]*\])\S* all-gather', _compiled_text(
-    'plain', MeshConfig(fsdp=4, model=2)))
-  print(sorted(set(gathered)))
+@pytest.mark.parametrize(('kind', 'model', 'mesh'), [
+  ('lm', 'plain', {'fsdp': 4, 'model': 2}), ('lm', 'adaptive', {'fsdp': 4, 'model': 2}),
+  ('debias', 'adaptive', {'fsdp': 4, 'model': 2}),
+  ('debias', 'plain', {'slices': 2, 'fsdp': 2, 'model': 2})])
+def test_nothing_but_parameters_is_gathered(kind, model, mesh):
+  """No memory and no other array of the rows, embeddings among them."""
+  gathered, parameters = _gathered(kind, model, MeshConfig(**mesh))
+  print(sorted(gathered))
   assert gathered, 'parameters are gathered over fsdp'
-  length = cases.MODELS['plain'].memory_len
-  assert not [g for g in gathered if re.search(rf'\b{length}\b|\b{length + cases.T}\b', g)]
+  assert gathered <= parameters, gathered - parameters
+  length = cases.MODELS[model].memory_len
+  assert not any({length, length + cases.T} & set(shape) for shape in gathered)
+
+
+@pytest.mark.parametrize('kind', ['lm', 'debias'])
+def test_rows_alone_gather_nothing(kind):
+  assert _gathered(kind, 'adaptive', MeshConfig())[0] == set()
 
 
 @jax.enable_x64()

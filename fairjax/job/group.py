@@ -92,6 +92,8 @@ class _Led:
 
   def __init__(self, model: Any, method: str, replacement: Callable[[Sequence[str]], Any]):
     self._model = model
+    # In sight of `isinstance(..., Scorer)` too, which from Python 3.12 on asks no `__getattr__`.
+    self.name, self.fingerprint = model.name, model.fingerprint
     setattr(self, method, replacement)
 
   def __getattr__(self, name: str) -> Any:

@@ -14,7 +14,7 @@ from fairjax.measure import Scorer, count_truncated, score_texts
 from fairjax.train import LabelledSentences, derive_seed
 from fairjax.vocabulary import Vocabulary
 
-SCORING_CHUNK = 5000  # sentences scored at a time
+SCORING_CHUNK = 5000  # sentences scored at a time, more where a scorer has many devices
 MOST_HELD = 1_000_000  # sentences whose text is held at once, about 200 MB
 
 
@@ -74,6 +74,7 @@ class _Chooser:
   def __init__(self, scorer: Scorer, vocabulary: Vocabulary, stage: SentimentConfig,
                rng: np.random.Generator):
     self.scorer, self.vocabulary, self.stage, self.rng = scorer, vocabulary, stage, rng
+    self.chunk = max(SCORING_CHUNK, getattr(scorer, 'texts_at_once', 0))
     self.read = self.scored = self.too_long = 0
     self.truncated: int | None = None  # of a scorer that reads all of any text
 
@@ -81,10 +82,10 @@ class _Chooser:
     """Scores in a random order until enough are found: (ids, positive) of each."""
     order = self.rng.permutation(len(sentences))
     self.read, limit, found = len(sentences), self.stage.max_sentences or len(sentences), []
-    for start in range(0, len(order), SCORING_CHUNK):
+    for start in range(0, len(order), self.chunk):
       if len(found) >= limit:
         break
-      chunk = [sentences[i] for i in order[start:start + SCORING_CHUNK]]
+      chunk = [sentences[i] for i in order[start:start + self.chunk]]
       for text, score in zip(chunk, self._scores(chunk), strict=True):
         if len(found) < limit and (row := self._row(text, score)):
           found.append(row)
@@ -108,7 +109,7 @@ class _Chooser:
       number = self.rng.random()
       if len(kept) < limit or number < -kept[0][0]:
         waiting.append((number, index, text))
-      if len(waiting) == SCORING_CHUNK:
+      if len(waiting) == self.chunk:
         settle()
     settle()
     return [row for _, _, row in sorted(kept, key=lambda k: (-k[0], k[1]))]

@@ -287,23 +287,29 @@ class Job:
   def _scorers(self) -> list:
     from fairjax.measure.scorer_audit import check_scorers
     found = [self._scorer(name, self._led) for name in self.config.measure.scorers]
-    check_scorers(found)
+    if processes.is_first():
+      check_scorers(found)
     return found
 
   @functools.cached_property
   def _encoder(self):
     from fairjax.job.model_measures import run_encoder
+    on_all = self.config.measure.encoder.partition(':')[0] == 'minilm'
+    if not (on_all or processes.is_first()):
+      return None
     encoder = run_encoder(self.config, mesh=self._all_devices)
-    runs_here = self.config.measure.encoder.partition(':')[0] == 'minilm'
-    return self._led.add(encoder, 'encode') if runs_here else encoder
+    return self._led.add(encoder, 'encode') if on_all else encoder
 
   def _baseline_threshold(self) -> float:
     return self.read_measures(self.models[0])['measures']['semantic_similarity']['threshold']
 
   def _scorer(self, name: str, led: LedModels):
+    """A scorer; None in a process that takes no part in it."""
+    on_all = name.partition(':')[0] == 'bert'
+    if not (on_all or processes.is_first()):
+      return None
     scorer = load_run_scorer(name, self.config, self.workdir, self.log, mesh=self._all_devices)
-    runs_here = name.partition(':')[0] == 'bert'
-    return led.add(scorer, 'score') if runs_here else scorer
+    return led.add(scorer, 'score') if on_all else scorer
 
   @property
   def _all_devices(self):

@@ -89,6 +89,13 @@ class BertScorer:
     shares = np.exp(logits - logits.max(-1, keepdims=True))
     return shares / shares.sum(-1, keepdims=True)
 
+  @property
+  def texts_at_once(self) -> int:
+    """Texts that fill batches of every length on all devices; so many are scored in one call."""
+    from fairjax.measure.score_cache import CHUNK
+    from fairjax.pretrained.batches import busy_devices
+    return CHUNK * busy_devices(self._mesh)
+
   def score(self, texts: Sequence[str]) -> np.ndarray:
     """Scores R texts: `[R]` float64 in [0, 1]. Longer texts are cut, see `count_truncated`."""
     values = np.array([self.values[label] for label in self._model.arch.labels])

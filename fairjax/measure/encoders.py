@@ -61,7 +61,14 @@ class MiniLmEncoder:
     self._encoder = SentenceEncoder(
       minilm_directory() if directory is None else directory, mesh=mesh)
     self.fingerprint = self._encoder.fingerprint
-    self.max_length = self._encoder.max_length
+    self.max_length, self._mesh = self._encoder.max_length, mesh
+
+  @property
+  def texts_at_once(self) -> int:
+    """Texts that fill batches of every length on all devices; so many are read in one call."""
+    from fairjax.measure.score_cache import CHUNK
+    from fairjax.pretrained.batches import busy_devices
+    return CHUNK * busy_devices(self._mesh)
 
   def count_truncated(self, texts: Sequence[str]) -> int:
     """How many of the texts are longer than it reads."""

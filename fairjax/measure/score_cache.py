@@ -69,7 +69,7 @@ def score_generations(
 
 def score_texts(
   texts: Sequence[str], scorer: Scorer, path: str | os.PathLike | None = None, *,
-  log: Callable[[str], None] | None = None, chunk: int = CHUNK,
+  log: Callable[[str], None] | None = None, chunk: int | None = None,
 ) -> np.ndarray:
   """Scores R texts; see `score_records`.
 
@@ -78,12 +78,13 @@ def score_texts(
     scorer: text scorer.
     path: score file; each chunk is appended to it. None: the scorer's `score_file`, if it has one.
     log: gets lines of progress, and one at the end.
-    chunk: texts scored at a time.
+    chunk: texts scored at a time; None: the scorer's `texts_at_once`, if it has one, else 4,000.
 
   Returns:
     `[R]` float64 in [0, 1].
   """
   path = getattr(scorer, 'score_file', None) if path is None else path
+  chunk = chunk or getattr(scorer, 'texts_at_once', CHUNK)
   digests = [text_digest(text) for text in texts]
   known = {} if path is None else _load(pathlib.Path(path), scorer)
   distinct = list(dict(zip(digests, texts, strict=True)).items())

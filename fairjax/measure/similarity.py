@@ -74,12 +74,13 @@ def prefix_cosines(
            for s in scorers]
   texts = pairs.texts
   columns: list[list[np.ndarray]] = [[], []]
-  for start in range(0, len(texts), CHUNK):  # both columns of a chunk come from one pass
-    part = texts[start:start + CHUNK]
+  chunk = getattr(encoder, 'texts_at_once', CHUNK)
+  for start in range(0, len(texts), chunk):  # both columns of a chunk come from one pass
+    part = texts[start:start + chunk]
     for column, scorer, path in zip(columns, scorers, paths, strict=True):
-      column.append(2 * score_texts(part, scorer, path) - 1)
+      column.append(2 * score_texts(part, scorer, path, chunk=chunk) - 1)
     pairs.forget()
-    if log and len(texts) > CHUNK:
+    if log and len(texts) > chunk:
       log(f'{encoder.name}: read {start + len(part)} of {len(texts)} continuations')
   own, others = (np.concatenate(column) for column in columns)
   return Cosines(chosen, own, others, len(generations) - len(chosen), encoder)

@@ -318,7 +318,12 @@ def _over_tokens(order, counts, i, step, carry):
     valid = (place >= begin) & (place < first + counts[i])
     return step(jax.lax.dynamic_slice_in_dim(order, start, size), valid, carry)
 
-  return jax.lax.fori_loop(0, -(-counts[i] // size), body, carry)
+  # The most runs that there can be stand in the condition: who counts what a program costs finds
+  # them there (`fairjax.compile`), and nothing of the number of tokens is known beforehand.
+  most, runs = -(-order.shape[0] // size), -(-counts[i] // size)
+  return jax.lax.while_loop(
+    lambda state: (state[0] < most) & (state[0] < runs),
+    lambda state: (state[0] + 1, body(state[0], state[1])), (jnp.int32(0), carry))[1]
 
 
 def _unproject(rows, d_h, projection):

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
+from fairjax.model import spread
 
 PROJECTION_STD = 0.01  # of initial projections, as the reference's scripts
 
@@ -131,12 +132,15 @@ def embed_tokens(
   dtype = jnp.dtype(config.dtype)
   scale = config.model_dim ** 0.5
   clusters = vocabulary_clusters(config)
+  # Words stay split, and each device looks up its own rows of the batch: in a table that is split
+  # over the width too, each would look up those of all others.
+  tables = [spread.constrain(jnp.asarray(params[f'embedding{c.suffix}']), 'vocab')
+            for c in clusters]
   if len(clusters) == 1 and not clusters[0].projected:
-    return jnp.asarray(params['embedding'])[tokens].astype(dtype) * scale
+    return tables[0][tokens].astype(dtype) * scale
   total = None
-  for cluster in clusters:
+  for cluster, table in zip(clusters, tables, strict=True):
     own = (tokens >= cluster.start) & (tokens < cluster.start + cluster.size)
-    table = jnp.asarray(params[f'embedding{cluster.suffix}'])
     rows = table[jnp.clip(tokens - cluster.start, 0, cluster.size - 1)].astype(dtype)
     rows = jnp.where(own[..., None], rows, 0)
     if cluster.projected:

@@ -62,6 +62,17 @@ def default_mesh(*, together: bool = False) -> Mesh:
   return Mesh(np.array(devices), ('data',), axis_types=(AxisType.Auto,))
 
 
+def busy_devices(mesh: Mesh | None = None) -> int:
+  """How many devices of a mesh (None: the default one) want a full batch each at once.
+
+  On CPU it is one: batches are small there, and devices share the cores.
+  """
+  mesh = default_mesh() if mesh is None else mesh
+  if mesh.devices.flat[0].platform == 'cpu':
+    return 1
+  return math.prod(size for axis, size in mesh.shape.items() if axis != 'model')
+
+
 class BatchRunner:
   """Runs `function(params, ids, mask, packing)` over texts of any length, on a mesh.
 

@@ -1,7 +1,7 @@
-"""A BERT scoring 300,000 short texts through the verb `measure`: time, memory, compilations, a kill.
+"""A BERT scores 300,000 short texts through the verb `measure`: time, memory, compilations, a kill.
 
-  python -m tests.benchmarks.scoring --json                                  # 6 layers x 256
-  python -m tests.benchmarks.scoring --layers=12 --dim=768 --heads=12 --json  # BERT-base: hours on CPU
+  python -m tests.benchmarks.scoring --json                     # 6 layers x 256
+  python -m tests.benchmarks.scoring --layers=12 --dim=768 --heads=12 --json   # hours on CPU
 
 Writes a classifier with random weights and a file of `--texts` different continuations, 28 tokens
 in the mean as sampled ones have, and runs `fairjax measure` on them in a process of its own. The
