@@ -29,15 +29,18 @@ TINY = {
   'debias.warmup_steps': 1, 'debias.log_every': 1, 'debias.pieces_per_branch': 2,
   'debias.variants': "('embedding:10','sentiment:10')",
   'sample.samples': 2, 'sample.max_new_tokens': 6, 'sample.batch_size': 8,
-  'measure.scorers': "('opinion','vader','bert:tests/golden/pretrained/bert_classifier')",
   'measure.permutations': 20, 'measure.eval_batch_size': 8,
   'measure.encoder': 'minilm:tests/golden/pretrained/bert_mlm', 'measure.similarity_samples': 1,
   'measure.similarity_threshold': 'baseline:0.25', 'measure.eval_memory_len': 24,
 }
 
 
+SCORERS = {
+  'measure.scorers': "('opinion','vader','bert:tests/golden/pretrained/bert_classifier')"}
+
+
 def _arguments(verb, workdir, **changes):
-  values = TINY | {name.replace('__', '.'): value for name, value in changes.items()}
+  values = TINY | SCORERS | {name.replace('__', '.'): value for name, value in changes.items()}
   return [verb, '--config=configs/quickstart.py', f'--workdir={workdir}',
           *(f'--config.{name}={value}' for name, value in values.items())]
 
