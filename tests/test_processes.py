@@ -174,6 +174,21 @@ def test_a_second_signal_ends_at_once_whatever_the_main_thread_does(repository):
   assert 'ends at once' in process.stderr.read()
 
 
+def test_a_term_that_comes_twice_in_a_moment_is_one(repository):
+  """`timeout` sends it to the process and to its group."""
+  process = subprocess.Popen([sys.executable, '-c', TWICE], cwd=repository, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  assert process.stdout.readline() == 'ready\n'
+  process.send_signal(signal.SIGTERM)
+  assert 'SIGTERM: stops after this step' in process.stderr.readline()
+  process.send_signal(signal.SIGTERM)
+  time.sleep(1.5)
+  assert process.poll() is None
+  process.send_signal(signal.SIGTERM)
+  assert process.wait(timeout=30) == 128 + signal.SIGTERM
+  assert 'ends at once' in process.stderr.read()
+
+
 @pytest.mark.parametrize('spec', ['', '127.0.0.1', '127.0.0.1:x,2,0', '127.0.0.1:1,2,2', 'h:1,a,0'])
 def test_a_bad_group_is_one_line(spec):
   with pytest.raises(UserError, match='HOST:PORT,COUNT,INDEX'):

@@ -5,9 +5,14 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 from fairjax import processes
+
+# Who ends a job often tells the process and its whole group (`timeout` does): SIGTERM twice in a
+# moment is one request. Ctrl-C twice is two.
+_ECHO_SECONDS = 1.0
 
 
 class StopSignal:
@@ -47,15 +52,19 @@ class StopSignal:
       reader.close()
 
   def _count(self, reader: socket.socket) -> None:
+    first = (0, 0.0)
     while data := reader.recv(64):
       for number in data:
         if number not in (signal.SIGINT, signal.SIGTERM):
+          continue
+        now = time.monotonic()
+        if number == signal.SIGTERM == first[0] and now - first[1] < _ECHO_SECONDS:
           continue
         if self.received:
           os.write(2, b'fairjax: second signal: ends at once; the same command continues from the '
                       b'last checkpoint\n')
           os._exit(128 + number)
-        self.received = True
+        self.received, first = True, (number, now)
         name = signal.Signals(number).name
         processes.ask_to_stop(f'process {processes.index()} received {name}')
         os.write(2, f'fairjax: {name}: stops after this step; once more ends at once\n'.encode())
