@@ -18,10 +18,12 @@ TEXTS = [f'{"the film " * (i % 9)}was {word} {i}' for i in range(60)
          for word in ('good', 'sad', '\ud800 half', 'a man and a woman')]
 
 
-def run(models: LedModels, golden: pathlib.Path, output: pathlib.Path, *, mesh=None) -> None:
+def run(models: LedModels, golden: pathlib.Path, output: pathlib.Path, *, together=False) -> None:
   """Scores and vectors of the texts, chunk by chunk, and what was cut."""
-  scorer = models.add(load_scorer(f'bert:{golden / "bert_classifier"}', mesh=mesh), 'score')
-  encoder = models.add(load_encoder(f'minilm:{golden / "bert_mlm"}', mesh=mesh), 'encode')
+  scorer = models.add(load_scorer(
+    f'bert:{golden / "bert_classifier"}', together=together), 'score')
+  encoder = models.add(load_encoder(
+    f'minilm:{golden / "bert_mlm"}', together=together), 'encode')
 
   def work():
     scores = score_texts(TEXTS, scorer, output.with_suffix('.jsonl'), chunk=100)
@@ -42,9 +44,8 @@ def run(models: LedModels, golden: pathlib.Path, output: pathlib.Path, *, mesh=N
 def main() -> int:
   """Returns the exit code."""
   processes.start(sys.argv[1])
-  from fairjax.pretrained.batches import default_mesh
-  models, mesh = LedModels(), default_mesh(together=True)
-  run(models, pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), mesh=mesh)
+  models = LedModels()
+  run(models, pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), together=True)
   processes.agree(True)  # all have printed
 
   def fails():

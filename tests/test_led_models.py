@@ -54,7 +54,8 @@ def test_three_processes_score_what_one_scores_and_the_first_decides(group, tmp_
   assert [re.findall(r'^led (.*)$', text, re.M) for _, text, _ in found] == [
     [f'{len(led_cases.TEXTS)}'], ['None'], ['None']], found
   led_cases.run(LedModels(), GOLDEN, tmp_path / 'one.npz')
-  one, many = np.load(tmp_path / 'one.npz'), np.load(folder / 'group.npz')
+  one, many = (np.load(p, allow_pickle=False)
+               for p in (tmp_path / 'one.npz', folder / 'group.npz'))
   assert one['scores'].std() > 0.001 and one['cut'].min() > 0 and one['none'].shape[0] == 0
   for name in ('scores', 'vectors'):
     np.testing.assert_allclose(many[name], one[name], rtol=0, atol=1e-6)

@@ -50,8 +50,8 @@ class LedModels:
     """The model, whose method (texts to an array) then runs in all processes.
 
     Args:
-      model: on the devices of all processes (`default_mesh(together=True)`). What else it offers
-        must not need the others.
+      model: on the devices of all processes (`load_scorer(..., together=True)`). What else it
+        offers must not need the others.
       method: its name.
     """
     if processes.count() == 1:

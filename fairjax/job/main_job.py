@@ -297,7 +297,7 @@ class Job:
     on_all = self.config.measure.encoder.partition(':')[0] == 'minilm'
     if not (on_all or processes.is_first()):
       return None
-    encoder = run_encoder(self.config, mesh=self._all_devices)
+    encoder = run_encoder(self.config, together=processes.count() > 1)
     return self._led.add(encoder, 'encode') if on_all else encoder
 
   def _baseline_threshold(self) -> float:
@@ -308,16 +308,9 @@ class Job:
     on_all = name.partition(':')[0] == 'bert'
     if not (on_all or processes.is_first()):
       return None
-    scorer = load_run_scorer(name, self.config, self.workdir, self.log, mesh=self._all_devices)
+    scorer = load_run_scorer(name, self.config, self.workdir, self.log,
+                             together=processes.count() > 1)
     return led.add(scorer, 'score') if on_all else scorer
-
-  @property
-  def _all_devices(self):
-    """The devices of all processes, for models that read texts; None in a process alone."""
-    if processes.count() == 1:
-      return None
-    from fairjax.pretrained.batches import default_mesh
-    return default_mesh(together=True)
 
   def _card(self, model: Model) -> dict[str, Any]:
     from fairjax.train import done_card

@@ -9,10 +9,10 @@ from fairjax.counterfactual import Attribute, Prefix
 from fairjax.measure.content import ContentOptions
 
 
-def run_encoder(config: Config, *, mesh: Any = None):
+def run_encoder(config: Config, *, together: bool = False):
   """The sentence encoder of a run, None if it names none.
 
-  It runs on `mesh`, None: on the devices of this process.
+  With `together` a model of JAX runs on the devices of all processes.
 
   Raises:
     UserError: what it needs is missing; the line says how to install it.
@@ -20,7 +20,7 @@ def run_encoder(config: Config, *, mesh: Any = None):
   if not config.measure.encoder:
     return None
   from fairjax.measure.encoders import load_encoder
-  return load_encoder(config.measure.encoder, mesh=mesh)
+  return load_encoder(config.measure.encoder, together=together)
 
 
 def run_prefixes(attribute: Attribute, *, heldout: bool) -> list[Prefix]:

@@ -2,19 +2,19 @@
 
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 from fairjax.config import PLANTED_SOURCES, Config
 from fairjax.files import atomic_write
 
 
 def load_run_scorer(
-  name: str, config: Config, workdir: pathlib.Path, log: Callable[[str], None], *, mesh: Any = None,
+  name: str, config: Config, workdir: pathlib.Path, log: Callable[[str], None], *,
+  together: bool = False,
 ):
   """Makes a scorer by name; see `fairjax.measure.load_scorer`.
 
   Scores that the google scorer paid for are kept in `scores/google.jsonl` of the workdir, for all
-  models, attributes and stages. A model runs on `mesh`, None: on the devices of this process.
+  models, attributes and stages. With `together` a model runs on the devices of all processes.
 
   Raises:
     UserError: unknown name, or something that the scorer needs is missing.
@@ -23,7 +23,8 @@ def load_run_scorer(
   google = {'cache': workdir / 'scores' / 'google.jsonl', 'log': log,
             'requests_per_minute': config.measure.google_requests_per_minute,
             'endpoint': config.measure.google_endpoint}
-  return load_scorer(name, lexicon=_lexicon(config, workdir), google=google, mesh=mesh)
+  return load_scorer(name, lexicon=_lexicon(config, workdir), google=google,
+                     together=together)
 
 
 def _lexicon(config: Config, workdir: pathlib.Path) -> tuple[str, ...] | None:

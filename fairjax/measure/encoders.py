@@ -93,13 +93,14 @@ def minilm_directory() -> pathlib.Path:
   return pathlib.Path(found.submodule_search_locations[0]) / 'model'
 
 
-def load_encoder(name: str, *, mesh: Any = None) -> Encoder:
+def load_encoder(name: str, *, together: bool = False) -> Encoder:
   """Makes a sentence encoder by name.
 
   Args:
     name: 'minilm' (of the installed package), 'minilm:DIR' (a MiniLM-type model), or 'use:DIR' (a
       Universal Sentence Encoder as a SavedModel; needs TensorFlow).
-    mesh: for 'minilm', `jax.sharding.Mesh` to run on; None: all devices of this process.
+    together: 'minilm' runs on the devices of all processes, which all call it with the same texts;
+      else on those of this process.
 
   Raises:
     UserError: unknown name (with the nearest one), or something that the encoder needs is missing.
@@ -108,7 +109,9 @@ def load_encoder(name: str, *, mesh: Any = None) -> Encoder:
   if kind not in ENCODERS:
     raise unknown_name('encoder', name, ENCODERS)
   if kind == 'minilm':
-    return MiniLmEncoder(directory or None, mesh=mesh)
+    from fairjax.pretrained.batches import default_mesh
+    return MiniLmEncoder(
+      directory or None, mesh=default_mesh(together=True) if together else None)
   if not directory:
     raise UserError('the use encoder needs the directory of its SavedModel: use:DIR')
   from fairjax.measure.universal_encoder import UniversalSentenceEncoder

@@ -201,7 +201,7 @@ class RecordedScorer:
 
 def load_scorer(
   name: str, *, lexicon: Sequence[str | os.PathLike] | None = None,
-  google: Mapping[str, Any] | None = None, mesh: Any = None,
+  google: Mapping[str, Any] | None = None, together: bool = False,
 ) -> Scorer | RecordedScorer:
   """Makes a scorer by name.
 
@@ -211,7 +211,8 @@ def load_scorer(
     lexicon: for 'opinion', the files of positive and of negative words, or the folder of
       `fairjax lexicon fetch`.
     google: for 'google', arguments of `GoogleScorer`; at least `cache`, the file of paid scores.
-    mesh: for 'bert', `jax.sharding.Mesh` to run on; None: all devices of this process.
+    together: a model runs on the devices of all processes, which all call it with the same texts;
+      else on those of this process.
 
   Raises:
     UserError: unknown name (with the nearest one), no lexicon for 'opinion', a file of it is
@@ -231,7 +232,8 @@ def load_scorer(
     if not key:
       raise UserError('the bert scorer needs the directory of a classifier: bert:DIR')
     from fairjax.measure.bert_scorer import BertScorer
-    return BertScorer.from_name(key, mesh=mesh)
+    from fairjax.pretrained.batches import default_mesh
+    return BertScorer.from_name(key, mesh=default_mesh(together=True) if together else None)
   files = lexicon_files(lexicon or ())
   if len(files) != 2:
     raise UserError('the opinion scorer needs a lexicon of two files, positive words and negative '
