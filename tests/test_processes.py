@@ -162,12 +162,18 @@ with StopSignal().installed():
 '''
 
 
-def test_a_second_signal_ends_at_once_whatever_the_main_thread_does(repository):
+def told_to_stop(repository):
+  """A process that computes and has heeded one SIGTERM."""
   process = subprocess.Popen([sys.executable, '-c', TWICE], cwd=repository, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert process.stdout.readline() == 'ready\n'
   process.send_signal(signal.SIGTERM)
   assert 'SIGTERM: stops after this step' in process.stderr.readline()
+  return process
+
+
+def test_a_second_signal_ends_at_once_whatever_the_main_thread_does(repository):
+  process = told_to_stop(repository)
   assert process.poll() is None
   process.send_signal(signal.SIGINT)
   assert process.wait(timeout=30) == 128 + signal.SIGINT
@@ -176,11 +182,7 @@ def test_a_second_signal_ends_at_once_whatever_the_main_thread_does(repository):
 
 def test_a_term_that_comes_twice_in_a_moment_is_one(repository):
   """`timeout` sends it to the process and to its group."""
-  process = subprocess.Popen([sys.executable, '-c', TWICE], cwd=repository, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-  assert process.stdout.readline() == 'ready\n'
-  process.send_signal(signal.SIGTERM)
-  assert 'SIGTERM: stops after this step' in process.stderr.readline()
+  process = told_to_stop(repository)
   process.send_signal(signal.SIGTERM)
   time.sleep(1.5)
   assert process.poll() is None
