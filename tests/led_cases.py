@@ -14,7 +14,8 @@ from fairjax.job.group import LedModels
 from fairjax.measure import load_scorer, score_texts
 from fairjax.measure.encoders import load_encoder
 
-TEXTS = [f'{"the film " * (i % 9)}was {word} {i}' for i in range(60)
+# Enough to fill batches of all six devices, 2,048 tokens each: less would leave them to the first.
+TEXTS = [f'{"the film " * (i % 9)}was {word} {i}' for i in range(300)
          for word in ('good', 'sad', '\ud800 half', 'a man and a woman')]
 
 
@@ -26,10 +27,10 @@ def run(models: LedModels, golden: pathlib.Path, output: pathlib.Path, *, togeth
     f'minilm:{golden / "bert_mlm"}', together=together), 'encode')
 
   def work():
-    scores = score_texts(TEXTS, scorer, output.with_suffix('.jsonl'), chunk=100)
-    again = score_texts(TEXTS, scorer, output.with_suffix('.jsonl'), chunk=100)
+    scores = score_texts(TEXTS, scorer, output.with_suffix('.jsonl'), chunk=1000)
+    again = score_texts(TEXTS, scorer, output.with_suffix('.jsonl'), chunk=1000)
     np.testing.assert_array_equal(scores, again)
-    np.savez(output, scores=scores, vectors=encoder.encode(TEXTS[:50]), none=encoder.encode([]),
+    np.savez(output, scores=scores, vectors=encoder.encode(TEXTS[:1000]), none=encoder.encode([]),
              cut=[scorer.count_truncated(TEXTS), encoder.count_truncated(TEXTS)])
     return len(scores)
 
