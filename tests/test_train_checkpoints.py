@@ -1,10 +1,13 @@
 """Checkpoints: what verifies is used, what does not is moved aside, and nothing starts anew."""
 
+import asyncio
 import dataclasses
 import fcntl
+import gc
 import json
 import logging
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -287,12 +290,70 @@ def test_a_failed_write_is_told_in_lines_without_stacks(tmp_path, repository):
   assert 'Traceback' not in found.stderr and 'Event loop' not in found.stderr
 
 
-def test_only_forgotten_writes_are_left_out_of_what_asyncio_says(caplog):
+_FAILING = """
+async def write():
+  raise ValueError('File too large')
+"""
+_ABANDONED = """
+import types
+from fairjax.train import orbax_noise
+
+@types.coroutine
+def wait():
+  yield
+
+async def read():
+  try:
+    await wait()
+  except GeneratorExit as e:
+    raise OSError('abandoned') from e
+
+orbax_noise.install()
+reading = read()
+reading.send(None)
+del reading
+"""
+
+
+@pytest.fixture(params=['orbax', 'own'])
+def library(request, tmp_path):
+  """A folder of the library, and one of a user."""
+  (tmp_path / request.param).mkdir()
+  return tmp_path / request.param
+
+
+def test_only_forgotten_writes_of_orbax_are_left_out_of_what_asyncio_says(library, caplog):
+  orbax_noise.install()
+  (library / 'io.py').write_text(_FAILING)
+  write = runpy.run_path(str(library / 'io.py'))['write']
+
+  async def forget():
+    await asyncio.wait([asyncio.get_running_loop().create_task(write())])
+
+  asyncio.run(forget())
+  gc.collect()
+  shown = [line for line in caplog.messages if line.startswith('Task exception')]
+  assert len(shown) == (library.name == 'own') == caplog.text.count('ValueError: File too large')
+
+
+def test_nothing_else_is_left_out_of_what_asyncio_says(caplog):
   orbax_noise.install()
   logger = logging.getLogger('asyncio')
   logger.error('_GatheringFuture exception was never retrieved\nfuture: <...>')
   logger.error('Task exception was never retrieved')
-  assert caplog.messages == ['Task exception was never retrieved']
+  logger.error('another\nTask exception was never retrieved')
+  assert caplog.messages == ['Task exception was never retrieved',
+                             'another\nTask exception was never retrieved']
+
+
+def test_only_reads_that_orbax_abandons_are_left_out(library, repository):
+  """A coroutine that is thrown away while it waits tells of it with a stack."""
+  (library / 'io.py').write_text(_ABANDONED)
+  found = subprocess.run([sys.executable, str(library / 'io.py')], capture_output=True, text=True,
+                         timeout=120, stdin=subprocess.DEVNULL,
+                         env=os.environ | {'PYTHONPATH': str(repository)})
+  assert found.returncode == 0, found.stderr
+  assert found.stderr.count('OSError: abandoned') == (library.name == 'own'), found.stderr
 
 
 def test_a_failed_save_is_tried_once_more_with_the_state_of_then(store, monkeypatch, lines):

@@ -1,14 +1,17 @@
 """Keeps the stacks of a failed save off the screen: the failure itself is told in one line.
 
-When a write fails (a full disk), Orbax logs the stack of each of its threads, and closes the event
-loop that TensorStore's other writes still report to, which prints a stack for every one of them:
-hundreds of lines above the line that says what to do.
+When a write fails (a full disk), Orbax logs the stack of each of its threads, closes the event loop
+that TensorStore's other writes still report to, and forgets its other writes, each of which then
+prints its stack whenever the collector finds it: hundreds of lines around the line that says what
+to do.
 """
 
 import logging
+import os
 import sys
+import traceback
 
-_LIBRARY = 'orbax'
+_LIBRARY = f'{os.sep}orbax{os.sep}'  # a folder of each of its files
 
 
 class _WithoutStack(logging.Filter):
@@ -21,10 +24,21 @@ class _WithoutStack(logging.Filter):
 
 
 class _WithoutForgotten(logging.Filter):
-  """Leaves out what asyncio says of a group of writes that nobody asks for its error any more."""
+  """Leaves out what asyncio says of Orbax's writes that nobody asks for their errors any more.
+
+  A group of writes has no stack of its own. A single one is Orbax's if its stack goes through it;
+  it is forgotten when another one failed before it, and that failure is the one that is told.
+  """
 
   def filter(self, record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith('_GatheringFuture exception was never retrieved')
+    first = record.getMessage().partition('\n')[0]
+    if not first.endswith('exception was never retrieved'):
+      return True
+    if first.startswith('_GatheringFuture'):
+      return False
+    stack = record.exc_info[2] if record.exc_info else None
+    return not any(_LIBRARY in frame.f_code.co_filename
+                   for frame, _ in traceback.walk_tb(stack))
 
 
 _filter, _of_asyncio = _WithoutStack(), _WithoutForgotten()
@@ -44,7 +58,9 @@ def install() -> None:
   def hook(unraisable):
     late = unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == (
       'Event loop is closed')
-    if not late:
+    code = getattr(unraisable.object, 'cr_code', None)
+    abandoned = code is not None and _LIBRARY in code.co_filename
+    if not late and not abandoned:
       shown(unraisable)
 
   sys.unraisablehook = hook
