@@ -14,7 +14,12 @@ from jax.sharding import AxisType
 
 from fairjax.model import TransformerXL, attention_paths, attention_tiles
 from fairjax.model.attention import relative_attention
-from fairjax.model.attention_kernel import fused_attention
+from fairjax.model.attention_branch import branch_attention
+from fairjax.model.attention_kernel import (
+  attention_with_branches,
+  fused_attention,
+  kernel_runs_on,
+)
 
 N, B, H = 2, 3, 8
 
@@ -60,12 +65,85 @@ def test_values_and_gradients_are_those_of_whole_scores(segment_len, memory_len,
   assert max(_errors(ours, expected)) <= 1e-5
 
 
-def test_bfloat16_is_no_farther_from_float32_than_whole_scores_are():
-  exact, length = _arrays(16, 16)
+def _arrays_with_branches(segment_len, memory_len, shape, dtype=jnp.float32):
+  """As `_arrays`, with the pieces of branches that start anywhere, at both ends too."""
+  rng = np.random.default_rng(segment_len)
+  keys, (branches, pieces) = memory_len + segment_len, shape
+  behind = branches * pieces
+  shapes = ((N, B, segment_len + behind, H), (2, N, B, keys + behind, H), (N, keys + pieces, H),
+            (N, H), (N, H))
+  arrays = [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+  start = rng.integers(0, segment_len, size=(B, branches))
+  start[0, 0], start[1, -1] = 0, segment_len - 1
+  return arrays, jnp.asarray(start, jnp.int32), jnp.array(
+    [memory_len, memory_len // 3, 0], jnp.int32)
+
+
+def _joint(segment_len, **options):
+  """The kernel with branches, its arrays in the order of `_value_and_gradients`."""
+  def run(query, key_value, relative, u, v, length, *, start):
+    return attention_with_branches(
+      query, key_value, relative, u, v, start, length, segment_len=segment_len, interpret=True,
+      **options)
+  return run
+
+
+def _separate(segment_len):
+  """Whole scores of the segment, and `branch_attention`."""
+  def run(query, key_value, relative, u, v, length, *, start):
+    row, own = jnp.split(key_value, [key_value.shape[3] - query.shape[2] + segment_len], axis=3)
+    further, near = jnp.split(relative, [relative.shape[1] - row.shape[3]], axis=1)
+    return jnp.concatenate([
+      relative_attention(query[:, :, :segment_len], *row, near, u, v, length),
+      branch_attention(query[:, :, segment_len:], *row, *own, near, further, u, v, start, length,
+                       segment_len=segment_len)], axis=2)
+  return run
+
+
+# Whole blocks and padded ones; rows of branches that fill theirs and that do not; one piece.
+@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel', 'shape'), [
+  (16, 16, 8, False, (4, 2)), (24, 8, 8, True, (2, 4)), (8, 0, 8, False, (1, 1)),
+  (21, 11, 8, True, (3, 2)), (5, 19, 8, False, (2, 4)), (13, 7, 16, False, (4, 3)),
+  (33, 40, 16, True, (8, 1)), (15, 16, 8, False, (1, 5)), (16, 5, 16, False, (4, 4))])
+def test_branches_go_along_with_their_segment(segment_len, memory_len, block, barrel, shape,
+                                              monkeypatch):
+  arrays, start, length = _arrays_with_branches(segment_len, memory_len, shape)
+  monkeypatch.setattr(attention_tiles, '_LANES', 4)
+  ours, expected = (
+    oracle.jit(lambda a, f=f: _value_and_gradients(
+      functools.partial(f, start=start), a, length))(arrays)
+    for f in (_joint(segment_len, block=block, barrel=barrel), _separate(segment_len)))
+  assert max(_errors(ours, expected)) <= 1e-5
+
+
+def test_more_pieces_than_a_block_has_rows_are_refused():
+  arrays, start, length = _arrays_with_branches(8, 8, (3, 3))
+  with pytest.raises(ValueError, match='16 rows of branches are no part of a block of 8'):
+    _joint(8, block=8)(*arrays, length, start=start)
+
+
+@pytest.mark.parametrize(('changes', 'runs'), [
+  ({}, True), ({'branches': (0, 0)}, True), ({'branches': (16, 33)}, False),
+  ({'segment_len': 65536, 'memory_len': 65536}, False), ({'block': 100}, False)])
+def test_where_branches_go_along(changes, runs):
+  sizes = {'segment_len': 512, 'memory_len': 512, 'width': 128, 'block': 512,
+           'branches': (4, 4)} | changes
+  assert kernel_runs_on('TPU v5 lite', **sizes) == runs
+  assert not kernel_runs_on('cpu', **sizes)
+
+
+@pytest.mark.parametrize('with_branches', [False, True])
+def test_bfloat16_is_no_farther_from_float32_than_whole_scores_are(with_branches):
+  if with_branches:
+    exact, start, length = _arrays_with_branches(16, 16, (4, 2))
+    kernel, reference = (
+      functools.partial(f, start=start) for f in (_joint(16, block=8), _separate(16)))
+  else:
+    exact, length = _arrays(16, 16)
+    kernel, reference = functools.partial(fused_attention, block=8, interpret=True), _reference
   coarse = [a.astype(jnp.bfloat16) for a in exact]
-  kernel = functools.partial(fused_attention, block=8, interpret=True)
-  expected = _value_and_gradients(_reference, [a.astype(jnp.float32) for a in coarse], length)
-  ours, theirs = (_value_and_gradients(f, coarse, length) for f in (kernel, _reference))
+  expected = _value_and_gradients(reference, [a.astype(jnp.float32) for a in coarse], length)
+  ours, theirs = (_value_and_gradients(f, coarse, length) for f in (kernel, reference))
   assert {a.dtype for a in ours} == {jnp.dtype('bfloat16')}
   root_mean_square = lambda arrays: [  # noqa: E731
     float(np.sqrt(np.mean((np.asarray(a, np.float32) - b) ** 2) / np.mean(b ** 2)))
@@ -75,8 +153,8 @@ def test_bfloat16_is_no_farther_from_float32_than_whole_scores_are():
 
 
 def test_no_array_grows_with_the_square_of_the_segment():
-  arrays, length = _arrays(64, 64)
-  kernel = functools.partial(fused_attention, block=16, interpret=True)
+  arrays, start, length = _arrays_with_branches(64, 64, (4, 4))
+  kernel = functools.partial(_joint(64, block=16), start=start)
   program = jax.make_jaxpr(lambda a: _value_and_gradients(kernel, a, length))(arrays)
   shapes = set()
 
@@ -87,7 +165,7 @@ def test_no_array_grows_with_the_square_of_the_segment():
         walk(inner)
 
   walk(program.jaxpr)
-  assert not [shape for shape in shapes if np.prod(shape) > 2 * N * B * 128 * H]
+  assert not [shape for shape in shapes if np.prod(shape) > 2 * N * B * 144 * H]
 
 
 @pytest.mark.parametrize(('changes', 'words'), [
@@ -103,30 +181,50 @@ RULES = (('rows', ('data', 'fsdp')), ('heads', 'model'))
 
 @pytest.mark.parametrize(('shape', 'split'), [
   ((2, 1, 2), True), ((1, 2, 2), True), ((8, 1, 1), False), ((1, 1, 8), False)])
-def test_every_device_computes_its_own_rows_and_heads(shape, split):
-  arrays, length = _arrays(16, 16)
+@pytest.mark.parametrize('with_branches', [False, True])
+def test_every_device_computes_its_own_rows_and_heads(shape, split, with_branches):
+  behind = 8 if with_branches else 0
+  if with_branches:
+    arrays, start, length = _arrays_with_branches(16, 16, (4, 2))
+  else:
+    arrays, length = _arrays(16, 16)
   arrays[0], arrays[1] = arrays[0][:, :2], arrays[1][:, :, :2]
   length = length[:2]
-  kernel = functools.partial(fused_attention, block=8, interpret=True)
-  expected = _value_and_gradients(_reference, arrays, length)
   mesh = jax.make_mesh(shape, ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3,
                        devices=jax.devices()[:int(np.prod(shape))])
+
+  def attention(*arrays):
+    if not with_branches:
+      kernel = functools.partial(fused_attention, block=8, interpret=True)
+      return attention_paths.over_mesh(kernel, (N, 2))(*arrays)
+    kernel = functools.partial(attention_with_branches, segment_len=16, block=8, interpret=True)
+    return attention_paths.over_mesh(kernel, (N, 2), of_rows=2)(
+      *arrays[:-1], start[:2], arrays[-1])
+
+  reference = functools.partial(_separate(16), start=start[:2]) if with_branches else _reference
+  expected = _value_and_gradients(reference, arrays, length)
   with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
-    program = jax.jit(lambda a, n: _value_and_gradients(
-      attention_paths.over_mesh(kernel, (N, 2)), a, n))
+    program = jax.jit(lambda a, n: _value_and_gradients(attention, a, n))
     ours = program(arrays, length)
     text = str(jax.make_jaxpr(program)(arrays, length))
   assert max(_errors(ours, expected)) <= 1e-5
   # Inside a device: one of two rows and one of two heads, or all where they do not divide.
   assert 'shard_map' in text
-  assert (f'f32[1,1,16,{H}]' in text) == split
+  assert (f'f32[1,1,{16 + behind},{H}]' in text) == split
 
 
-def test_a_model_with_the_kernel_equals_one_with_whole_scores(monkeypatch):
-  monkeypatch.setattr(attention_paths, 'fused_attention', functools.partial(
-    fused_attention, interpret=True))
+@pytest.mark.parametrize('joint', [False, True])
+def test_a_model_with_the_kernel_equals_one_with_whole_scores(monkeypatch, joint):
+  calls = []
+  for kernel in (fused_attention, attention_with_branches):
+    def interpreted(*args, kernel=kernel, **options):
+      calls.append(kernel)
+      return kernel(*args, interpret=True, **options)
+
+    monkeypatch.setattr(attention_paths, kernel.__name__, interpreted)
+  monkeypatch.setattr(attention_paths, 'kernel_runs_on', lambda *args, **sizes: joint)
   shift = dataclasses.replace(oracle.TINY, attention='shift')
-  kernel = dataclasses.replace(shift, attention='kernel', attention_block=8, remat='dots')
+  kernel = dataclasses.replace(shift, attention='kernel', attention_block=16, remat='dots')
   params, branches = oracle.make_params(shift), oracle.eight_branches()
   tokens, memory = oracle.random_tokens(shift, 2, 8), oracle.random_memory(shift, 2, [3, 0])
 
@@ -137,3 +235,4 @@ def test_a_model_with_the_kernel_equals_one_with_whole_scores(monkeypatch):
   ours, expected = (
     oracle.jit(jax.grad(lambda p, c=c: loss(p, c)))(params) for c in (kernel, shift))
   assert max(_errors(jax.tree.leaves(ours), jax.tree.leaves(expected))) <= 1e-5
+  assert set(calls) == {attention_with_branches if joint else fused_attention}

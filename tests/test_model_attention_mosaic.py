@@ -21,9 +21,10 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from fairjax.config import ModelConfig
-from fairjax.model.attention_paths import choose_attention, main_attention
+from fairjax.model.attention_paths import (
+  choose_attention, main_attention, segment_and_branches, takes_branches)
 
-topology, T, M, H = sys.argv[1], *map(int, sys.argv[2:5])
+topology, T, M, H, K, P = sys.argv[1], *map(int, sys.argv[2:])
 devices = topologies.get_topology_desc(platform='tpu', topology_name=topology).devices
 mesh = Mesh(np.array(devices[:1]), ('x',), axis_types=(AxisType.Auto,))
 config = ModelConfig(segment_len=T, memory_len=M, head_dim=H, dtype='bfloat16')
@@ -31,16 +32,25 @@ config = ModelConfig(segment_len=T, memory_len=M, head_dim=H, dtype='bfloat16')
 def array(*shape, dtype=jnp.bfloat16):
   return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
 
-N, B, S = 8, 1, M + T
-arrays = (array(N, B, T, H), array(2, N, B, S, H), array(N, S, H), array(N, H), array(N, H))
+N, B, S, Q = 8, 2, M + T, K * P
+arrays = (array(N, B, T + Q, H), array(2, N, B, S + Q, H), array(N, S + P, H), array(N, H),
+          array(N, H))
 
-def gradients(arrays, length):
-  out, vjp = jax.vjp(lambda *a: main_attention(config, *a, length), *arrays)
+def attention(*arrays, start, length):
+  if K:
+    return segment_and_branches(config, *arrays, start, length, segment_len=T)
+  return main_attention(config, *arrays, length)
+
+def gradients(arrays, start, length):
+  out, vjp = jax.vjp(lambda *a: attention(*a, start=start, length=length), *arrays)
   return vjp(out)
 
 with jax.set_mesh(mesh):
-  compiled = jax.jit(gradients).lower(arrays, array(B, dtype=jnp.int32)).compile()
+  compiled = jax.jit(gradients).lower(
+    arrays, array(B, K, dtype=jnp.int32), array(B, dtype=jnp.int32)).compile()
+  takes = takes_branches(config, M, (K, P))
 print(json.dumps({
+  'takes': takes,
   'path': choose_attention(config, 'tpu', devices[0].device_kind),
   'kernels': compiled.as_text().count('custom_call_target="tpu_custom_call"'),
   'temporary': compiled.memory_analysis().temp_size_in_bytes}))
@@ -49,7 +59,9 @@ print(json.dumps({
 
 @pytest.mark.libtpu
 @pytest.mark.parametrize('topology', ['v4:2x2x1', 'v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
-@pytest.mark.parametrize('sizes', [(512, 512, 128), (4096, 4096, 128), (640, 100, 64)])
+@pytest.mark.parametrize('sizes', [
+  (512, 512, 128, 0, 0), (4096, 4096, 128, 0, 0), (640, 100, 64, 0, 0), (512, 512, 128, 4, 4),
+  (1024, 1024, 64, 8, 8), (640, 100, 64, 3, 2)])
 def test_forward_and_backward_compile_for(topology, sizes, repository):
   if not importlib.util.find_spec('libtpu'):
     pytest.skip('libtpu is not installed: it compiles for TPUs')
@@ -61,6 +73,6 @@ def test_forward_and_backward_compile_for(topology, sizes, repository):
     capture_output=True, timeout=300)
   assert done.returncode == 0, done.stderr[-2000:]
   found = json.loads(done.stdout.splitlines()[-1])
-  assert (found['path'], found['kernels']) == ('kernel', 2)
+  assert (found['path'], found['kernels'], found['takes']) == ('kernel', 2, True)
   # The scores of T = M = 4096 would be 1 GiB.
   assert found['temporary'] <= 100 * 2 ** 20

@@ -25,7 +25,11 @@ from fairjax.model import spread
 from fairjax.model.attention import relative_attention
 from fairjax.model.attention_blocks import attention_in_blocks
 from fairjax.model.attention_heads import attention_by_head
-from fairjax.model.attention_kernel import fused_attention, kernel_runs_on
+from fairjax.model.attention_kernel import (
+  attention_with_branches,
+  fused_attention,
+  kernel_runs_on,
+)
 
 _SHORT = {'cpu': 128, 'gpu': 256, 'tpu': 256}  # tokens of a segment whose whole scores are cheap
 _CPU_BLOCK, _CPU_BLOCKS = 128, 8  # queries whose scores stay in a core's cache; most blocks
@@ -105,6 +109,54 @@ def main_attention(
   return attention(query, *halves(key_value), *shared, seed)
 
 
+def takes_branches(config: ModelConfig, memory_len: int, branches: tuple[int, int]) -> bool:
+  """Whether `segment_and_branches` computes the attention of K branches of P pieces, (K, P).
+
+  It does where the kernel is chosen and its memory has room for them; else they are on their own
+  (`attention_branch`).
+  """
+  device, path = _device_and_path(config)
+  return path == 'kernel' and kernel_runs_on(
+    device.device_kind, segment_len=config.segment_len, memory_len=memory_len,
+    width=config.head_dim, block=config.attention_block, branches=branches)
+
+
+def segment_and_branches(
+  config: ModelConfig,
+  query: Float[Array, 'N B X H'],
+  key_value: Float[Array, '2 N B Y H'],
+  relative: Float[Array, 'N R H'],
+  content_bias: Float[Array, 'N H'],
+  position_bias: Float[Array, 'N H'],
+  start: Int[Array, 'B K'],
+  memory_length: Int[Array, 'B'],
+  *,
+  segment_len: int,
+) -> Float[Array, 'N B X H']:
+  """Attention of a segment and of its branches in one kernel, where `takes_branches`.
+
+  Args:
+    config: of the model.
+    query: as for `attention_kernel.attention_with_branches`, and so are the others.
+    key_value: as there.
+    relative: as there.
+    content_bias: as there.
+    position_bias: as there.
+    start: as there.
+    memory_length: as there.
+    segment_len: T.
+
+  Returns:
+    `[N, B, T + Q, H]`.
+  """
+  device, _ = _device_and_path(config)
+  kernel = functools.partial(
+    attention_with_branches, segment_len=segment_len, block=config.attention_block,
+    barrel=device.device_kind.startswith('TPU v4'))
+  return over_mesh(kernel, query.shape[:2], of_rows=2)(
+    query, key_value, relative, content_bias, position_bias, start, memory_length)
+
+
 def _device_and_path(config):
   """The device of the mesh in context, or the default one, and what `choose_attention` says."""
   device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
@@ -146,12 +198,15 @@ def all_but_halves(primitive: Any, *_: Any, **__: Any) -> bool:
   return primitive.name not in ('split', 'squeeze')
 
 
-def over_mesh(kernel: Callable[..., Array], shape: tuple[int, int]) -> Callable[..., Array]:
+def over_mesh(
+  kernel: Callable[..., Array], shape: tuple[int, int], *, of_rows: int = 1
+) -> Callable[..., Array]:
   """Runs a kernel on each device's own heads and rows, for the compiler cannot split it.
 
   Args:
-    kernel: takes `fused_attention`'s arrays.
+    kernel: takes `fused_attention`'s arrays, or `attention_with_branches`'.
     shape: N and B.
+    of_rows: arrays behind the biases, which rows of the batch lead.
 
   Returns:
     The kernel over the mesh in context, its heads and rows split as the logical axes 'heads' and
@@ -161,5 +216,6 @@ def over_mesh(kernel: Callable[..., Array], shape: tuple[int, int]) -> Callable[
   heads, rows = spread.dividing(('heads', 'rows'), shape)
   P = PartitionSpec
   return spread.per_device(
-    kernel, in_specs=(P(heads, rows), P(None, heads, rows), P(heads), P(heads), P(heads), P(rows)),
+    kernel, in_specs=(P(heads, rows), P(None, heads, rows), P(heads), P(heads), P(heads),
+                      *[P(rows)] * of_rows),
     out_specs=P(heads, rows))

@@ -10,6 +10,9 @@ Letters as in `attention`.
 """
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +22,7 @@ from jaxtyping import Array, Float
 
 MASKED = -1e30  # a score that no weight survives; finite, so that differences are numbers
 _LANES = 128
+_SUBLANES = 16  # rows of a register of bfloat16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Tiling:
   dtype: str
   barrel: bool  # rotate by powers of two instead of the strided rotation, which v4 lacks
   interpret: bool
+  num_branches: int = 0  # K
+  num_pieces: int = 0  # P
 
   @property
   def query_blocks(self) -> int:
@@ -51,6 +57,25 @@ class Tiling:
     return self.memory_blocks + self.query_blocks
 
   @property
+  def branch_rows(self) -> int:
+    """Rows for the pieces of all branches: K P, padded so that they are a block of their own."""
+    pieces = self.num_branches * self.num_pieces
+    rows = min(_SUBLANES, self.block)
+    while rows < pieces:
+      rows *= 2
+    return rows if pieces else 0
+
+  @property
+  def branches_fit(self) -> bool:
+    """Whether the rows of branches are a part of a block, which a place in an array needs."""
+    return not self.branch_rows or self.block % self.branch_rows == 0
+
+  @property
+  def distances(self) -> int:
+    """Rows of the table of relative keys, padded: with branches, those beyond S have room too."""
+    return self.key_blocks * self.block + (min(self.block, _LANES) if self.num_branches else 0)
+
+  @property
   def scale(self) -> float:
     """Factor of all scores."""
     return self.width ** -0.5
@@ -59,7 +84,13 @@ class Tiling:
   def gathered_bytes(self) -> int:
     """Core memory that the backward pass gathers gradients in; rows fill whole registers."""
     rows = (self.query_blocks + self.key_blocks + 3) * self.block
-    return 4 * rows * pl.cdiv(self.width, _LANES) * _LANES
+    of_branches = 0
+    if self.num_branches:
+      # The whole table and its gradient, each twice, and three arrays of scores by distance.
+      item = jnp.dtype(self.dtype).itemsize
+      of_branches = self.distances * (
+        4 * item * pl.cdiv(self.width, _LANES) * _LANES + 3 * 4 * self.branch_rows)
+    return 4 * rows * pl.cdiv(self.width, _LANES) * _LANES + of_branches
 
   def first_key_block(self, memory_length: Array) -> Array:
     """First block with a valid key."""
@@ -69,23 +100,36 @@ class Tiling:
     """First of the two blocks of relative keys of a tile."""
     return self.query_blocks - 1 - query_block + key_block
 
-  def cost(self, *, products: int, once: tuple) -> pl.CostEstimate:
+  def cost(self, *, products: int, of_branches: int, once: tuple) -> pl.CostEstimate:
     """Work of a call.
 
     Args:
       products: of C x C x H in every visible tile.
-      once: arrays that are copied once; each tile copies four blocks `[C, H]` besides.
+      of_branches: products with all keys, or all distances, that each row of branches takes.
+      once: arrays that are copied once; each tile copies four blocks `[C, H]` besides, and each
+        head its table if there are branches.
 
     Returns:
       Operations, exponentials and bytes.
     """
     visible = sum(self.memory_blocks + i + 1 for i in range(self.query_blocks))
     tiles, block_size = self.num_heads * self.num_rows * visible, self.block * self.width
-    copied = 4 * tiles * block_size * jnp.dtype(self.dtype).itemsize
+    itemsize = jnp.dtype(self.dtype).itemsize
+    copied = 4 * tiles * block_size * itemsize
+    scores = self.num_heads * self.num_rows * self.branch_rows * self.distances
+    if self.num_branches:
+      copied += self.num_heads * self.distances * self.width * itemsize
     return pl.CostEstimate(
-      flops=2 * products * tiles * self.block * block_size,
-      transcendentals=tiles * self.block ** 2,
+      flops=2 * (products * tiles * self.block * block_size + of_branches * scores * self.width),
+      transcendentals=tiles * self.block ** 2 + scores,
       bytes_accessed=copied + sum(a.size * jnp.dtype(a.dtype).itemsize for a in once))
+
+
+def split_refs(refs: Sequence[Any], *sizes: int) -> list[Sequence[Any]]:
+  """Consecutive groups of these sizes of what a kernel is given."""
+  ends = list(itertools.accumulate(sizes))
+  assert ends[-1] == len(refs), (ends, len(refs))
+  return [refs[end - size:end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def dot(tiling: Tiling, a: Array, b: Array, dimensions: str) -> Array:
@@ -101,7 +145,7 @@ def skew(tiling: Tiling, x: Float[Array, 'C X']) -> Float[Array, 'C C']:
   """Columns C - 1 - t to 2C - 2 - t of row t."""
   block = tiling.block
   if tiling.barrel:
-    rotated = _barrel(x, jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + (block + 1))
+    rotated = rotate_rows(x, jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + (block + 1))
   else:
     rotated = pltpu.roll(x, block + 1, 1, stride=1, stride_axis=0)
   return rotated[:, :block]
@@ -118,7 +162,7 @@ def unskew(tiling: Tiling, x: Float[Array, 'C C']) -> Float[Array, 'C X']:
   if tiling.barrel:
     padded = jnp.concatenate([x, jnp.zeros_like(x)], axis=1).astype(jnp.float32)
     start = block - 1 - jax.lax.broadcasted_iota(jnp.int32, padded.shape, 0)
-    return _barrel(padded, start).astype(x.dtype)
+    return rotate_rows(padded, start).astype(x.dtype)
   size = min(block, _LANES)
   rows, columns = (jax.lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
   reverse = (rows + columns == size - 1).astype(jnp.float32).astype(x.dtype)
@@ -131,8 +175,8 @@ def unskew(tiling: Tiling, x: Float[Array, 'C C']) -> Float[Array, 'C X']:
   return jnp.concatenate(groups, axis=0)
 
 
-def _barrel(x: Array, shifts: Array) -> Array:
-  """Rotates row t of `x` to the right by `shifts[t]`, as a chain of powers of two."""
+def rotate_rows(x: Float[Array, 'C X'], shifts: Array) -> Float[Array, 'C X']:
+  """Rotates row t of `x` to the right by `shifts[t]` in [0, X), as a chain of powers of two."""
   step = 1
   while step < x.shape[1]:
     x = jnp.where((shifts & step) == step, pltpu.roll(x, step, 1), x)
@@ -148,6 +192,16 @@ def to_row(column: Float[Array, 'C 1']) -> Float[Array, '1 C']:
 def to_column(row: Float[Array, '1 C']) -> Float[Array, 'C 1']:
   """A row of numbers as a column."""
   return jnp.broadcast_to(row, (_LANES, row.shape[1])).T[:, :1]
+
+
+def both_queries(
+  tiling: Tiling, query: Float[Array, 'C H'], biases: tuple[Array, Array]
+) -> tuple[Float[Array, 'C H'], Float[Array, 'C H']]:
+  """Queries plus u and plus v, scaled, in the compute dtype."""
+  wide = query.astype(jnp.float32)
+  with_content, with_position = (
+    ((wide + bias.astype(jnp.float32)) * tiling.scale).astype(query.dtype) for bias in biases)
+  return with_content, with_position
 
 
 def tile_scores(
@@ -168,9 +222,7 @@ def tile_scores(
   Returns:
     `[C, C]` float32; (q + u) and (q + v), each `[C, H]`, scaled, in the compute dtype.
   """
-  wide = query.astype(jnp.float32)
-  with_content, with_position = (
-    ((wide + bias.astype(jnp.float32)) * tiling.scale).astype(query.dtype) for bias in biases)
+  with_content, with_position = both_queries(tiling, query, biases)
   scores = dot(tiling, with_content, key, 'ax,bx')
   scores += skew(tiling, dot(tiling, with_position, relative, 'ax,bx'))
   rows, columns = (jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1))

@@ -17,7 +17,14 @@ from fairjax.config import ModelConfig
 from fairjax.model import spread
 from fairjax.model.attention import drop
 from fairjax.model.attention_branch import branch_attention
-from fairjax.model.attention_paths import all_but_halves, as_kept, halves, main_attention
+from fairjax.model.attention_paths import (
+  all_but_halves,
+  as_kept,
+  halves,
+  main_attention,
+  segment_and_branches,
+  takes_branches,
+)
 from fairjax.model.normalization import layer_norm
 
 
@@ -192,18 +199,27 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
     return x
 
   x = read(x)
-  if memory.ndim == 5:
+  cached = memory.ndim == 5
+  joint = context.start is not None and not cached and takes_branches(
+    c, memory.shape[1], context.replaced.shape[1:])
+  if cached:
     key_value = jnp.concatenate(
       [memory, _keys_and_values(w['key_value'], x[:, :segment_len])], axis=3)
   else:
     # The states stand in the residual stream and in the memory: no third copy is kept.
     def of_row(weight, memory, x):
-      return _keys_and_values(weight, memory, x[:, :segment_len])
+      return _keys_and_values(weight, memory, x if joint else x[:, :segment_len])
 
     key_value = jax.checkpoint(of_row, prevent_cse=False)(w['key_value'], read(memory), x)
   relative = jnp.tensordot(context.distances, w['relative'], 1).swapaxes(0, 1)
   query = jnp.tensordot(x, w['query'], 1).transpose(2, 0, 1, 3)
+  project_back = jax.checkpoint(_project_back, prevent_cse=False)
   u, v = biases
+  if joint:
+    attended = segment_and_branches(
+      c, query, key_value, relative, u, v, context.start, context.memory_length,
+      segment_len=segment_len)
+    return project_back(w['output'], attended), key_value
   seed = keeps['attention']
   kept = as_kept(c, key_value)
   further, near = jnp.split(relative, [relative.shape[1] - key_value.shape[3]], axis=1)
@@ -220,7 +236,7 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
       of_branches = jax.checkpoint(of_branches, prevent_cse=False, policy=all_but_halves)
     attended.append(
       of_branches(kept, query[:, :, segment_len:], w['key_value'], x, near, further, u, v))
-  return jax.checkpoint(_project_back, prevent_cse=False)(w['output'], *attended), key_value
+  return project_back(w['output'], *attended), key_value
 
 
 def _project_back(weight, *attended):
