@@ -110,9 +110,7 @@ def attention_with_branches(
     raise ValueError(f'{tiling.branch_rows} rows of branches are no part of a block of '
                      f'{tiling.block}: set model.attention_block')
   biases = content_bias[:, None], position_bias[:, None]
-  # Made here and kept: the backward pass would make it again.
-  table = _table(tiling, relative)
-  return _attention(tiling, query, key_value, table, *biases, (memory_length, start))
+  return _attention(tiling, query, key_value, relative, *biases, (memory_length, start))
 
 
 def _tiling(query, segment_len, memory_len, *, block, barrel, interpret, branches=(0, 0)):
@@ -237,22 +235,17 @@ def _without_padding(tiling, out):
 
 
 def _whole_blocks(tiling, query, key_value, relative):
-  """Pads to whole blocks; the table of branches has come so."""
-  queries, keys = (x * tiling.block for x in (tiling.query_blocks, tiling.key_blocks))
-  return (
-    _padded(tiling, query, 2, tiling.segment_len, queries),
-    _padded(tiling, key_value, 3, tiling.segment_len + tiling.memory_len, keys),
-    relative if tiling.num_branches else _table(tiling, relative))
-
-
-def _table(tiling, relative):
-  """Pads relative keys: row c is the distance of a key c - (queries - 1) later.
+  """Pads to whole blocks; row c of the table is the distance of a key c - (queries - 1) later.
 
   Distances beyond those of the segment, for branches, come before row 0 in a cycle.
   """
-  front = tiling.query_blocks * tiling.block - tiling.segment_len - tiling.num_pieces
+  queries, keys = (x * tiling.block for x in (tiling.query_blocks, tiling.key_blocks))
+  front = queries - tiling.segment_len - tiling.num_pieces
   table = _resized(relative, 1, tiling.distances)
-  return jnp.roll(table, front, axis=1) if front else table
+  return (
+    _padded(tiling, query, 2, tiling.segment_len, queries),
+    _padded(tiling, key_value, 3, tiling.segment_len + tiling.memory_len, keys),
+    jnp.roll(table, front, axis=1) if front else table)
 
 
 def _forward(tiling, query, key_value, relative, content_bias, position_bias, places):
