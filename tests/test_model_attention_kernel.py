@@ -74,7 +74,8 @@ def _arrays_with_branches(segment_len, memory_len, shape, dtype=jnp.float32):
             (N, H), (N, H))
   arrays = [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
   start = rng.integers(0, segment_len, size=(B, branches))
-  start[0, 0], start[1, -1] = 0, segment_len - 1
+  # The first position with a whole memory and with none, and the last one.
+  start[0, 0], start[1, -1], start[2, 0] = 0, segment_len - 1, 0
   return arrays, jnp.asarray(start, jnp.int32), jnp.array(
     [memory_len, memory_len // 3, 0], jnp.int32)
 
@@ -104,7 +105,7 @@ def _separate(segment_len):
 @pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel', 'shape'), [
   (16, 16, 8, False, (4, 2)), (24, 8, 8, True, (2, 4)), (8, 0, 8, False, (1, 1)),
   (21, 11, 8, True, (3, 2)), (5, 19, 8, False, (2, 4)), (13, 7, 16, False, (4, 3)),
-  (33, 40, 16, True, (8, 1)), (15, 16, 8, False, (1, 5)), (16, 5, 16, False, (4, 4))])
+  (33, 40, 16, True, (8, 1)), (16, 16, 8, False, (1, 5)), (16, 5, 16, False, (4, 4))])
 def test_branches_go_along_with_their_segment(segment_len, memory_len, block, barrel, shape,
                                               monkeypatch):
   arrays, start, length = _arrays_with_branches(segment_len, memory_len, shape)
@@ -118,18 +119,25 @@ def test_branches_go_along_with_their_segment(segment_len, memory_len, block, ba
 
 def test_more_pieces_than_a_block_has_rows_are_refused():
   arrays, start, length = _arrays_with_branches(8, 8, (3, 3))
-  with pytest.raises(ValueError, match='16 rows of branches are no part of a block of 8'):
+  with pytest.raises(ValueError, match='16 rows of branches do not divide a block of 8 queries'):
     _joint(8, block=8)(*arrays, length, start=start)
 
 
-@pytest.mark.parametrize(('changes', 'runs'), [
-  ({}, True), ({'branches': (0, 0)}, True), ({'branches': (16, 33)}, False),
-  ({'segment_len': 65536, 'memory_len': 65536}, False), ({'block': 100}, False)])
-def test_where_branches_go_along(changes, runs):
-  sizes = {'segment_len': 512, 'memory_len': 512, 'width': 128, 'block': 512,
-           'branches': (4, 4)} | changes
-  assert kernel_runs_on('TPU v5 lite', **sizes) == runs
-  assert not kernel_runs_on('cpu', **sizes)
+@pytest.mark.parametrize(('kind', 'sizes', 'branches', 'alone', 'joint'), [
+  ('TPU v5 lite', {}, (4, 4), True, True),
+  ('TPU v5 lite', {}, (16, 33), True, False),  # more rows than a block
+  ('TPU v4', {}, (16, 16), True, False),  # memory
+  ('TPU v4', {'dtype': 'bfloat16'}, (4, 4), True, True),
+  ('TPU v4', {'dtype': 'bfloat16'}, (16, 32), True, False),  # blocks are smaller there
+  ('TPU v4', {'segment_len': 1792, 'memory_len': 1792}, (4, 4), True, False),
+  ('TPU v5 lite', {'segment_len': 100}, (16, 16), True, False),  # blocks of 128
+  ('TPU v5 lite', {'segment_len': 4096, 'memory_len': 4096}, (16, 16), True, False),
+  ('TPU v5 lite', {'segment_len': 65536, 'memory_len': 65536}, (4, 4), False, False),
+  ('TPU v3', {}, (4, 4), False, False), ('cpu', {}, (4, 4), False, False)])
+def test_where_branches_go_along(kind, sizes, branches, alone, joint):
+  sizes = {'segment_len': 512, 'memory_len': 512, 'width': 128, 'block': 512} | sizes
+  assert kernel_runs_on(kind, **sizes) == alone
+  assert kernel_runs_on(kind, **sizes, branches=branches) == joint
 
 
 @pytest.mark.parametrize('with_branches', [False, True])

@@ -24,12 +24,12 @@ from fairjax.config import ModelConfig
 from fairjax.model.attention_paths import (
   choose_attention, main_attention, segment_and_branches, takes_branches)
 
-topology, T, M, H, K, P = sys.argv[1], *map(int, sys.argv[2:])
+topology, dtype, (T, M, H, K, P) = *sys.argv[1:3], map(int, sys.argv[3:])
 devices = topologies.get_topology_desc(platform='tpu', topology_name=topology).devices
 mesh = Mesh(np.array(devices[:1]), ('x',), axis_types=(AxisType.Auto,))
-config = ModelConfig(segment_len=T, memory_len=M, head_dim=H, dtype='bfloat16')
+config = ModelConfig(segment_len=T, memory_len=M, head_dim=H, dtype=dtype)
 
-def array(*shape, dtype=jnp.bfloat16):
+def array(*shape, dtype=jnp.dtype(dtype)):
   return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
 
 N, B, S, Q = 8, 2, M + T, K * P
@@ -48,7 +48,7 @@ def gradients(arrays, start, length):
 with jax.set_mesh(mesh):
   compiled = jax.jit(gradients).lower(
     arrays, array(B, K, dtype=jnp.int32), array(B, dtype=jnp.int32)).compile()
-  takes = takes_branches(config, M, (K, P))
+  takes = takes_branches(config, T, M, (K, P))
 print(json.dumps({
   'takes': takes,
   'path': choose_attention(config, 'tpu', devices[0].device_kind),
@@ -57,22 +57,43 @@ print(json.dumps({
 '''
 
 
-@pytest.mark.libtpu
-@pytest.mark.parametrize('topology', ['v4:2x2x1', 'v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
-@pytest.mark.parametrize('sizes', [
-  (512, 512, 128, 0, 0), (4096, 4096, 128, 0, 0), (640, 100, 64, 0, 0), (512, 512, 128, 4, 4),
-  (1024, 1024, 64, 8, 8), (640, 100, 64, 3, 2)])
-def test_forward_and_backward_compile_for(topology, sizes, repository):
+def _compile(repository, topology, dtype, sizes):
+  """What the compiler says of T, M, H, K and P."""
   if not importlib.util.find_spec('libtpu'):
     pytest.skip('libtpu is not installed: it compiles for TPUs')
   environment = os.environ | {
     'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'localhost',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'PYTHONPATH': str(repository)}
   done = subprocess.run(
-    [sys.executable, '-c', CODE, topology, *map(str, sizes)], env=environment, text=True,
+    [sys.executable, '-c', CODE, topology, dtype, *map(str, sizes)], env=environment, text=True,
     capture_output=True, timeout=300)
   assert done.returncode == 0, done.stderr[-2000:]
-  found = json.loads(done.stdout.splitlines()[-1])
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.libtpu
+@pytest.mark.parametrize('topology', ['v4:2x2x1', 'v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
+@pytest.mark.parametrize('sizes', [
+  (512, 512, 128, 0, 0), (4096, 4096, 128, 0, 0), (640, 100, 64, 0, 0), (512, 512, 128, 4, 4),
+  (640, 100, 64, 3, 2)])
+def test_forward_and_backward_compile_for(topology, sizes, repository):
+  found = _compile(repository, topology, 'bfloat16', sizes)
   assert (found['path'], found['kernels'], found['takes']) == ('kernel', 2, True)
   # The scores of T = M = 4096 would be 1 GiB.
   assert found['temporary'] <= 100 * 2 ** 20
+
+
+@pytest.mark.libtpu
+@pytest.mark.parametrize(('topology', 'dtype', 'sizes'), [
+  ('v4:2x2x1', 'float32', (768, 768, 64, 4, 4)), ('v4:2x2x1', 'bfloat16', (1024, 1024, 64, 4, 8)),
+  ('v4:2x2x1', 'float32', (256, 256, 64, 8, 16)),
+  ('v5e:2x2', 'bfloat16', (4096, 4096, 128, 8, 8)), ('v5e:2x2', 'float32', (3072, 3072, 64, 8, 8)),
+  ('v5e:2x2', 'float32', (1024, 1024, 64, 16, 16)),
+  ('v5p:2x2x1', 'bfloat16', (2048, 2048, 128, 8, 8)),
+  ('v5p:2x2x1', 'float32', (2048, 2048, 64, 4, 4)),
+  ('v6e:2x2', 'float32', (3072, 3072, 64, 8, 8)),
+  ('v6e:2x2', 'bfloat16', (1024, 1024, 64, 16, 16))])
+def test_branches_that_are_let_in_fit_into_the_core(topology, dtype, sizes, repository):
+  """Near the most that `kernel_runs_on` lets in."""
+  found = _compile(repository, topology, dtype, sizes)
+  assert (found['path'], found['kernels'], found['takes']) == ('kernel', 2, True)

@@ -7,6 +7,7 @@ Temporary memory is O(T). The backward pass is in `attention_kernel_backward`.
 Letters as in `attention`.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -20,6 +21,7 @@ from fairjax.model import attention_kernel_branches as branches
 from fairjax.model.attention_kernel_backward import backward
 from fairjax.model.attention_tiles import MASKED, Tiling, dot, split_refs, tile_scores, to_row
 
+_BARREL_KIND = 'TPU v4'  # lacks the strided rotation
 _BARREL_BLOCK = 256  # larger tiles leave a v4's memory no room for long segments
 _UNIT = 128  # blocks are multiples of it, the width of a vector register
 # Start of a device kind -> bytes of core memory in which the backward pass may gather gradients:
@@ -101,14 +103,15 @@ def attention_with_branches(
     `[N, B, T + Q, H]` in the dtype of `query`.
 
   Raises:
-    ValueError: as `fused_attention`, or the pieces are no block: see `kernel_runs_on`.
+    ValueError: as `fused_attention`, or the rows of branches divide no block: `kernel_runs_on`
+      says where they do.
   """
   tiling = _tiling(query, segment_len, key_value.shape[3] - query.shape[2], block=block,
                    barrel=barrel, interpret=interpret,
                    branches=(start.shape[1], (query.shape[2] - segment_len) // start.shape[1]))
   if not tiling.branches_fit:
-    raise ValueError(f'{tiling.branch_rows} rows of branches are no part of a block of '
-                     f'{tiling.block}: set model.attention_block')
+    raise ValueError(f'{tiling.branch_rows} rows of branches do not divide a block of '
+                     f'{tiling.block} queries: the kernel takes fewer pieces')
   biases = content_bias[:, None], position_bias[:, None]
   return _attention(tiling, query, key_value, relative, *biases, (memory_length, start))
 
@@ -124,14 +127,18 @@ def _tiling(query, segment_len, memory_len, *, block, barrel, interpret, branche
   return Tiling(
     num_heads=query.shape[0], num_rows=query.shape[1], segment_len=segment_len,
     memory_len=memory_len, width=query.shape[3],
-    block=fitting_block(segment_len, most=min(block, _BARREL_BLOCK) if barrel else block),
-    dtype=str(query.dtype), barrel=barrel, interpret=interpret, num_branches=branches[0],
-    num_pieces=branches[1])
+    block=_block(segment_len, block, barrel=barrel), dtype=str(query.dtype), barrel=barrel,
+    interpret=interpret, num_branches=branches[0], num_pieces=branches[1])
+
+
+def _block(segment_len, most, *, barrel):
+  """The block of a call."""
+  return fitting_block(segment_len, most=min(most, _BARREL_BLOCK) if barrel else most)
 
 
 def kernel_runs_on(
   device_kind: str, *, segment_len: int, memory_len: int, width: int, block: int,
-  branches: tuple[int, int] = (0, 0),
+  branches: tuple[int, int] = (0, 0), dtype: str = 'float32',
 ) -> bool:
   """Whether the kernel and its backward pass compile for a device.
 
@@ -142,10 +149,12 @@ def kernel_runs_on(
     width: H.
     block: most queries in a tile.
     branches: (K, P) of branches that go along (`attention_with_branches`).
+    dtype: of the arrays, which decides how much memory branches take.
 
   Returns:
     False for unknown devices, blocks that are no multiple of 128, segments whose gradients do
-    not fit into the core's memory, and branches with more pieces than a block has rows.
+    not fit into the core's memory, alone or with what branches take, and branches whose K P rows,
+    padded to a power of two, do not divide the block.
 
   >>> sizes = {'segment_len': 512, 'memory_len': 512, 'width': 64, 'block': 512}
   >>> [kernel_runs_on(kind, **sizes) for kind in ('TPU v3', 'TPU v4', 'TPU v5 lite')]
@@ -155,11 +164,14 @@ def kernel_runs_on(
     (size for kind, size in _CAPACITY.items() if device_kind.startswith(kind)), 0)
   if block % _UNIT:
     return False
-  tiling = Tiling(
+  barrel = device_kind.startswith(_BARREL_KIND)
+  alone = Tiling(
     num_heads=1, num_rows=1, segment_len=segment_len, memory_len=memory_len, width=width,
-    block=fitting_block(segment_len, most=block), dtype='float32', barrel=False, interpret=False,
-    num_branches=branches[0], num_pieces=branches[1])
-  return tiling.branches_fit and tiling.gathered_bytes <= capacity
+    block=fitting_block(segment_len, most=block), dtype=dtype, barrel=barrel, interpret=False)
+  joint = dataclasses.replace(
+    alone, block=_block(segment_len, block, barrel=barrel), num_branches=branches[0],
+    num_pieces=branches[1])
+  return joint.branches_fit and alone.gathered_bytes + joint.branch_bytes <= capacity
 
 
 def fitting_block(segment_len: int, *, most: int) -> int:
@@ -300,7 +312,8 @@ def _forward(tiling, query, key_value, relative, content_bias, position_bias, pl
     compiler_params=pltpu.CompilerParams(
       # The last block of queries leads the branches: then no two cores may share a row.
       dimension_semantics=('parallel', 'parallel',
-                           'arbitrary' if tiling.num_branches else 'parallel', 'arbitrary')),
+                           'arbitrary' if tiling.num_branches else 'parallel', 'arbitrary'),
+      vmem_limit_bytes=tiling.memory_limit(tiling.branch_bytes)),
     cost_estimate=tiling.cost(products=4, of_branches=3, once=(query, *out_shape)),
     interpret=tiling.interpret, name='relative_attention',
   )(memory_length.astype(jnp.int32), *inputs)

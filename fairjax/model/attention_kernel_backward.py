@@ -28,9 +28,6 @@ from fairjax.model.attention_tiles import (
   unskew,
 )
 
-_DEFAULT_GATHERED = 6 * 2 ** 20  # fits into the compiler's default limit beside the tiles
-_FOR_TILES = 24 * 2 ** 20
-
 
 def backward(
   tiling: Tiling, query: Array, key_value: Array, relative: Array, content_bias: Array,
@@ -115,7 +112,7 @@ def backward(
     out_shape=out_shape,
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary'),
-      vmem_limit_bytes=_limit(tiling)),
+      vmem_limit_bytes=tiling.memory_limit(tiling.gathered_bytes + tiling.branch_bytes)),
     cost_estimate=tiling.cost(products=11, of_branches=8, once=(key_value, *out_shape)),
     interpret=tiling.interpret, name='relative_attention_backward',
   )(memory_length.astype(jnp.int32), *inputs)
@@ -125,12 +122,6 @@ def backward(
     of_key_value = of_key_value.at[:, :, :, tiling.key_blocks * block:].set(of_own)
   return (of_query, of_key_value, of_relative, of_content.astype(content_bias.dtype),
           of_position.astype(position_bias.dtype))
-
-
-def _limit(tiling):
-  """Core memory to ask for; None: the compiler's default, all that a v4 has."""
-  beyond = tiling.gathered_bytes > _DEFAULT_GATHERED and not tiling.barrel
-  return tiling.gathered_bytes + _FOR_TILES if beyond else None
 
 
 def _tile(tiling, lengths, *refs):
@@ -244,4 +235,3 @@ def _finish(tiling, query, out_gradient, sums, key_value, near, far, content_bia
       @pl.when(last_row)
       def _():
         of_relative[0] = relative_sum[pl.ds(j * block, block)].astype(of_relative.dtype)
-

@@ -6,8 +6,8 @@ block of queries, which meets every key: so keys and values are read once for bo
 gradients are summed where they are. Scores by distance are made of the whole table at once and
 moved below their keys by a rotation of each row, in the core's memory.
 
-A table row c holds the distance S - 1 - c + front, cyclically: key slot s of the row lies at column
-s + (queries - 1 - position), queries being whole blocks.
+Row c of the table holds the distance M + queries - 1 - c, cyclically, the queries of a segment
+being whole blocks: a row at some position finds key slot s in column s + queries - 1 - position.
 
 Letters as in `attention`; Q rows of branches, X rows of the table, J blocks of keys.
 """
@@ -60,7 +60,7 @@ class Sums(NamedTuple):
 
 
 def rows_of(tiling: Tiling, start: Int[Array, 'B K']) -> tuple[Array, np.ndarray]:
-  """`Rows.places` of all rows `[2, B, Q, 1]`, and `Rows.back`; padding sees memory and itself."""
+  """`Rows.places` of all rows `[2, B, Q, 1]`, and `Rows.back`; padding sees memory and padding."""
   pieces, size = tiling.num_branches * tiling.num_pieces, tiling.branch_rows
   padding = ((0, 0), (0, size - pieces))
   first = jnp.repeat(start, tiling.num_pieces, axis=1)

@@ -109,7 +109,9 @@ def main_attention(
   return attention(query, *halves(key_value), *shared, seed)
 
 
-def takes_branches(config: ModelConfig, memory_len: int, branches: tuple[int, int]) -> bool:
+def takes_branches(
+  config: ModelConfig, segment_len: int, memory_len: int, branches: tuple[int, int]
+) -> bool:
   """Whether `segment_and_branches` computes the attention of K branches of P pieces, (K, P).
 
   It does where the kernel is chosen and its memory has room for them; else they are on their own
@@ -117,8 +119,8 @@ def takes_branches(config: ModelConfig, memory_len: int, branches: tuple[int, in
   """
   device, path = _device_and_path(config)
   return path == 'kernel' and kernel_runs_on(
-    device.device_kind, segment_len=config.segment_len, memory_len=memory_len,
-    width=config.head_dim, block=config.attention_block, branches=branches)
+    device.device_kind, segment_len=segment_len, memory_len=memory_len, width=config.head_dim,
+    block=config.attention_block, branches=branches, dtype=config.dtype)
 
 
 def segment_and_branches(

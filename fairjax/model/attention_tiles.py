@@ -23,6 +23,8 @@ from jaxtyping import Array, Float
 MASKED = -1e30  # a score that no weight survives; finite, so that differences are numbers
 _LANES = 128
 _SUBLANES = 16  # rows of a register of bfloat16
+_DEFAULT_GATHERED = 6 * 2 ** 20  # fits into the compiler's default limit beside the tiles
+_FOR_TILES = 24 * 2 ** 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +69,14 @@ class Tiling:
 
   @property
   def branches_fit(self) -> bool:
-    """Whether the rows of branches are a part of a block, which a place in an array needs."""
+    """Whether the rows of branches divide a block, so that they have a place of their own."""
     return not self.branch_rows or self.block % self.branch_rows == 0
 
   @property
   def distances(self) -> int:
     """Rows of the table of relative keys, padded: with branches, those beyond S have room too."""
-    return self.key_blocks * self.block + (min(self.block, _LANES) if self.num_branches else 0)
+    lanes = min(self.block, _LANES)
+    return self.key_blocks * self.block + pl.cdiv(self.num_pieces, lanes) * lanes
 
   @property
   def scale(self) -> float:
@@ -84,13 +87,24 @@ class Tiling:
   def gathered_bytes(self) -> int:
     """Core memory that the backward pass gathers gradients in; rows fill whole registers."""
     rows = (self.query_blocks + self.key_blocks + 3) * self.block
-    of_branches = 0
-    if self.num_branches:
-      # The whole table and its gradient, each twice, and three arrays of scores by distance.
-      item = jnp.dtype(self.dtype).itemsize
-      of_branches = self.distances * (
-        4 * item * pl.cdiv(self.width, _LANES) * _LANES + 3 * 4 * self.branch_rows)
-    return 4 * rows * pl.cdiv(self.width, _LANES) * _LANES + of_branches
+    return 4 * rows * pl.cdiv(self.width, _LANES) * _LANES
+
+  @property
+  def branch_bytes(self) -> int:
+    """Core memory that branches take in the backward pass, and at most in the forward pass.
+
+    The whole table and its gradient, each twice, and parts of them in products; scores by distance
+    in three arrays that stay and some eight that do not.
+    """
+    if not self.num_branches:
+      return 0
+    table = 8 * jnp.dtype(self.dtype).itemsize * pl.cdiv(self.width, _LANES) * _LANES
+    return self.distances * (table + 12 * 4 * self.branch_rows)
+
+  def memory_limit(self, gathered: int) -> int | None:
+    """Core memory to ask for beside tiles; None: the compiler's default, all that a v4 has."""
+    beyond = gathered > _DEFAULT_GATHERED and not self.barrel
+    return gathered + _FOR_TILES if beyond else None
 
   def first_key_block(self, memory_length: Array) -> Array:
     """First block with a valid key."""

@@ -201,7 +201,7 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
   x = read(x)
   cached = memory.ndim == 5
   joint = context.start is not None and not cached and takes_branches(
-    c, memory.shape[1], context.replaced.shape[1:])
+    c, segment_len, memory.shape[1], context.replaced.shape[1:])
   if cached:
     key_value = jnp.concatenate(
       [memory, _keys_and_values(w['key_value'], x[:, :segment_len])], axis=3)
