@@ -131,6 +131,15 @@ def _tiling(query, segment_len, memory_len, *, block, barrel, interpret, branche
     interpret=interpret, num_branches=branches[0], num_pieces=branches[1])
 
 
+def needs_barrel(device_kind: str) -> bool:
+  """Whether a device lacks the strided rotation, so that `barrel` must be set.
+
+  >>> needs_barrel('TPU v4'), needs_barrel('TPU v5 lite')
+  (True, False)
+  """
+  return device_kind.startswith(_BARREL_KIND)
+
+
 def _block(segment_len, most, *, barrel):
   """The block of a call."""
   return fitting_block(segment_len, most=min(most, _BARREL_BLOCK) if barrel else most)
@@ -164,7 +173,7 @@ def kernel_runs_on(
     (size for kind, size in _CAPACITY.items() if device_kind.startswith(kind)), 0)
   if block % _UNIT:
     return False
-  barrel = device_kind.startswith(_BARREL_KIND)
+  barrel = needs_barrel(device_kind)
   alone = Tiling(
     num_heads=1, num_rows=1, segment_len=segment_len, memory_len=memory_len, width=width,
     block=fitting_block(segment_len, most=block), dtype=dtype, barrel=barrel, interpret=False)

@@ -29,6 +29,7 @@ from fairjax.model.attention_kernel import (
   attention_with_branches,
   fused_attention,
   kernel_runs_on,
+  needs_barrel,
 )
 
 _SHORT = {'cpu': 128, 'gpu': 256, 'tpu': 256}  # tokens of a segment whose whole scores are cheap
@@ -97,7 +98,7 @@ def main_attention(
   if path == 'kernel':
     kernel = functools.partial(
       fused_attention, block=config.attention_block,
-      barrel=device.device_kind.startswith('TPU v4'))
+      barrel=needs_barrel(device.device_kind))
     return over_mesh(kernel, query.shape[:2])(query, key_value, *shared)
   rate = config.attention_dropout
   attention = {
@@ -154,7 +155,7 @@ def segment_and_branches(
   device, _ = _device_and_path(config)
   kernel = functools.partial(
     attention_with_branches, segment_len=segment_len, block=config.attention_block,
-    barrel=device.device_kind.startswith('TPU v4'))
+    barrel=needs_barrel(device.device_kind))
   return over_mesh(kernel, query.shape[:2], of_rows=2)(
     query, key_value, relative, content_bias, position_bias, start, memory_length)
 

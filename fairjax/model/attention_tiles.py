@@ -24,7 +24,7 @@ MASKED = -1e30  # a score that no weight survives; finite, so that differences a
 _LANES = 128
 _SUBLANES = 16  # rows of a register of bfloat16
 _DEFAULT_GATHERED = 6 * 2 ** 20  # fits into the compiler's default limit beside the tiles
-_FOR_TILES = 24 * 2 ** 20
+_FOR_TILES = 24 * 2 ** 20  # what tiles and the compiler take beside what is gathered
 
 
 @dataclasses.dataclass(frozen=True)
