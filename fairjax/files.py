@@ -1,6 +1,7 @@
 """Files and folders that are either whole or not there."""
 
 import contextlib
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -16,6 +17,9 @@ from typing import IO, Any
 
 from fairjax.errors import Damaged, UserError
 
+# What a path answers where no file or folder can be: in a file, on a folder, in what makes none.
+_PLACE_ERRORS = {errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[IO[bytes]]:
@@ -23,20 +27,52 @@ def atomic_write(path: str | os.PathLike) -> Iterator[IO[bytes]]:
 
   Folders are made, the content reaches the disk before the rename, and after an error nothing is
   left and the old file is as it was.
+
+  Raises:
+    UserError: no file can be at that place.
   """
   path = pathlib.Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+  with _placing(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
   try:
     with os.fdopen(handle, 'wb') as file:
       yield file
       file.flush()
       os.fsync(file.fileno())
     os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
+    with _placing(path):
+      os.replace(temporary, path)
   except BaseException:
     pathlib.Path(temporary).unlink(missing_ok=True)
     raise
+
+
+@contextlib.contextmanager
+def _placing(path: pathlib.Path) -> Iterator[None]:
+  try:
+    yield
+  except OSError as e:
+    if e.errno not in _PLACE_ERRORS:
+      raise
+    raise UserError(f'{path} cannot be written ({e.strerror}): name another place') from None
+
+
+def check_place(path: str | os.PathLike, *, folder: bool = False) -> pathlib.Path:
+  """The path of a file (or folder) that may exist already, where work may write one at its end.
+
+  Raises:
+    UserError: it is a folder (or a file), or lies in what is no folder.
+  """
+  found = pathlib.Path(path)
+  if os.path.lexists(found):
+    if found.is_dir() != folder:
+      raise UserError(f'{found} is {"no folder: name one" if folder else "a folder: name a file"}')
+  else:
+    above = next(p for p in found.absolute().parents if os.path.lexists(p))
+    if not above.is_dir():
+      raise UserError(f'{found} cannot be written: {above} is no folder')
+  return found
 
 
 def refuse_existing(path: str | os.PathLike) -> pathlib.Path:
@@ -51,6 +87,18 @@ def refuse_existing(path: str | os.PathLike) -> pathlib.Path:
   return found
 
 
+def make_folder(path: str | os.PathLike) -> pathlib.Path:
+  """Makes a folder, and those above it, where there is none.
+
+  Raises:
+    UserError: no folder can be at that place.
+  """
+  path = pathlib.Path(path)
+  with _placing(path):
+    path.mkdir(parents=True, exist_ok=True)
+  return path
+
+
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
   """Makes a temporary folder beside `path`; it becomes `path` when the block succeeds.
@@ -58,11 +106,12 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
   Its files reach the disk before the rename, and after an error nothing is left.
 
   Raises:
-    UserError: `path` exists.
+    UserError: `path` exists, or no folder can be at that place.
   """
   path = refuse_existing(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = pathlib.Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.'))
+  with _placing(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.'))
   try:
     yield temporary
     for file in (p for p in temporary.rglob('*') if p.is_file()):

@@ -30,7 +30,7 @@ def read_journal(path: str | os.PathLike, *, again: str) -> tuple[Any, list[Any]
     The first entry (None if there is none), the others, and the bytes of an unfinished last line.
 
   Raises:
-    UserError: the file is damaged before its last line; the line is named.
+    UserError: the file is something else, or damaged before its last line; the line is named.
   """
   path = pathlib.Path(path)
   try:
@@ -40,6 +40,8 @@ def read_journal(path: str | os.PathLike, *, again: str) -> tuple[Any, list[Any]
   whole = content.rfind(b'\n') + 1
   entries = []
   for number, line in enumerate(content[:whole].split(b'\n')[:-1], 1):
+    if number == 1 and not line.startswith(_PREFIX):
+      raise UserError(f'{path}:1: not a file of results that fairjax continues: name another file')
     body = line[len(_PREFIX) + _CRC_DIGITS + len(_MIDDLE):-len(_SUFFIX)]
     if line != _line(body)[:-1]:
       raise UserError(f'{path}:{number}: damaged (its checksum does not agree): {again}')

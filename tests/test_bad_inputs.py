@@ -131,6 +131,13 @@ def without_ends() -> bytes:
 
 
 @contextlib.contextmanager
+def with_key(folder: pathlib.Path):
+  """A key of no account."""
+  with mock.patch.dict(os.environ, FAIRJAX_GOOGLE_API_KEY='none'):
+    yield
+
+
+@contextlib.contextmanager
 def without_key(folder: pathlib.Path):
   """No credentials of Google's."""
   with mock.patch.dict(os.environ, GOOGLE_APPLICATION_CREDENTIALS=str(folder / 'none.json'),
@@ -399,6 +406,15 @@ SECTIONS: dict[str, list[Case]] = {
     Case('scores that are not there', 'records convert --records=DIR/r.jsonl '
          '--output=DIR/r.parquet --scores DIR/s.jsonl', 'score file not found',
          {'r.jsonl': records()}),
+    Case('records in the place of scores', 'records convert --records=DIR/r.jsonl '
+         '--output=DIR/r.parquet --scores DIR/r.jsonl', 'r.jsonl:1: not a file of results',
+         {'r.jsonl': records()}),
+    Case('measures into a folder', MEASURE + ' --output=DIR', 'is a folder: name a file',
+         {'r.jsonl': records()}),
+    Case('measures into a file as a folder', MEASURE + ' --output=DIR/r.jsonl/m/x.json',
+         'r.jsonl is no folder', {'r.jsonl': records()}),
+    Case('prompts into a file as a folder', 'sample --prompts-only --attribute=country '
+         '--output=DIR/f/x/o.jsonl', 'o.jsonl cannot be written (Not a directory)', {'f': ''}),
     Case('no attribute', 'measure --records=DIR/r.jsonl', 'needs --attribute=A and --scorer=S'),
     Case('a folder for scores that is a file', MEASURE + ' --keep=DIR/r.jsonl',
          'cannot be written (File exists)', {'r.jsonl': records()}),
@@ -428,9 +444,24 @@ SECTIONS: dict[str, list[Case]] = {
     Case('a sheet with an unknown label', 'human import --key=DIR/sheets.key.json '
          '--output=DIR/h.json DIR/sheets/sentiment-a01.csv', "label 'good' of item s0",
          {'r.jsonl': records()}, labelled),
+    Case('ratings into a folder', 'human import --key=DIR/k.json --output=DIR DIR/s.csv',
+         'is a folder: name a file'),
+    Case('sheets into a file as a folder', 'human export --records=DIR/r.jsonl --annotators=2 '
+         '--items=9 --task=sentiment --key=DIR/k.json --output=DIR/r.jsonl/sheets',
+         'cannot be written (Not a directory)', {'r.jsonl': records()}),
+    Case('a service that is no host', MEASURE.replace('vader', 'google')
+         + ' --google-endpoint=127.0.0.1:here', 'is no HOST or HOST:PORT',
+         {'r.jsonl': records()}, with_key),
     Case('sentences with an unknown label', 'sentiment-classifier train --data=DIR/t.tsv '
          '--output=DIR/o', "t.tsv:2: label 'positive' is not one of",
          {'t.tsv': '0\tIt rains .\npositive\tIt shines .\n'}),
+    Case('a classifier into a file',
+         'sentiment-classifier train --data=DIR/t.tsv --output=DIR/t.tsv',
+         'is no folder: name one', {'t.tsv': '0\tIt rains .\n1\tIt shines .\n'}),
+    Case('a lexicon at no address', 'lexicon fetch --output=DIR/l --url=https://[x',
+         'is no address'),
+    Case('a lexicon over a folder', 'lexicon fetch --output=DIR', 'is a folder: name a file',
+         {'positive-words.txt/x': ''}),
     Case('a lexicon without encryption',
          'lexicon fetch --output=DIR/l --url=http://example.org/l.zip', 'https'),
   ],
@@ -455,6 +486,11 @@ SECTIONS: dict[str, list[Case]] = {
       changes={'tokenizer.json': golden('albert_mlm', 'tokenizer.json')})),
     Case('a tokenizer of another vocabulary', BERT, "vocab.txt has 'a' as token 10", model(
       changes={'vocab.txt': golden('bert_classifier', 'vocab.txt').replace(b'4\na\n', b'a\n4\n')})),
+    Case('merges of another model', 'sample --pretrained=DIR/m --attribute=country '
+         '--output=DIR/o.jsonl', "merges.txt has 'h t' as merge 1, tokenizer.json 't h'",
+         model('gpt2', changes={'merges.txt': b'#version: 0.2\nh t\nth e\n'})),
+    Case('a configuration in too many brackets', BERT, 'config.json is not JSON', model(
+      changes={'config.json': b'[' * 200_000})),
     Case('a tokenizer without [CLS]', BERT, 'does not begin a text with [CLS]',
          model(changes={'tokenizer.json': without_ends()})),
     Case('a length that is no number', BERT, 'model_max_length is nan',
@@ -592,6 +628,8 @@ SECTIONS: dict[str, list[Case]] = {
          'none'),
     Case('no samples', 'sample --pretrained=DIR --attribute=country --output=DIR/o --samples=0',
          '--samples is 0, it must be above 0'),
+    Case('a temperature without end', 'sample --pretrained=DIR --attribute=country --output=DIR/o '
+         '--temperature=inf', '--temperature is inf, it must be above 0 and finite'),
     Case('nothing named', 'sample', 'sample needs --config=FILE and --workdir=DIR'),
     Case('a run into a file', 'sample --config=configs/quickstart.py --workdir=DIR/w '
          '--attribute=country --output=DIR/f', 'of a run it is a folder', {'f': ''}),

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import pathlib
 import shlex
 import struct
 import sys
@@ -15,6 +16,9 @@ from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import parquet, read_records
 from fairjax.job.records_convert import convert_records
+from fairjax.measure.generations import read_generations
+from fairjax.measure.score_log import ScoreLog
+from fairjax.measure.similarity import prefix_cosines
 
 pa = pytest.importorskip('pyarrow')
 import pyarrow.parquet as pq  # noqa: E402
@@ -235,6 +239,15 @@ def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch
   assert main(example) == 2  # nothing is overwritten
 
 
+class LengthEncoder:
+  """Vectors by the length of a text."""
+
+  name, fingerprint = 'minilm', 'lengths'
+
+  def encode(self, texts):
+    return np.array([[1.0, len(text)] for text in texts])
+
+
 def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   rows = full(4)
@@ -242,6 +255,11 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
   measured('r.jsonl', '--scorer=vader', '--keep=s')
   lines(tmp_path / 'other.jsonl', [rows[0] | {'continuation': 'never scored'}])
   lines(tmp_path / 'double.jsonl', [r | {'scores': {'vader': 0.123}} for r in rows])
+  with ScoreLog('paid.jsonl', scorer='google', fingerprint='f') as paid:
+    paid.append(b'0' * 16, 0.5)
+  generations = read_generations(read_records('r.jsonl'), load_attribute('country'))
+  prefix_cosines(generations, LengthEncoder(), directory='s')
+  before = pathlib.Path('paid.jsonl').read_bytes()
   file = 's/country.vader.jsonl'
   capsys.readouterr()
   for source, more, message in (
@@ -250,11 +268,15 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
       ('double.jsonl', [file], 'double.jsonl:1: has another score of vader already, 0.123'),
       ('r.jsonl', [file, file], 'two of the score files are of one scorer'),
       ('r.jsonl', ['none.jsonl'], 'score file not found'),
-      ('r.jsonl', ['r.jsonl'], 'r.jsonl:1: damaged')):
+      ('r.jsonl', ['r.jsonl'], 'r.jsonl:1: not a file of results'),
+      ('r.jsonl', ['paid.jsonl'], 'paid.jsonl holds scores as they were paid for: keep it'),
+      ('r.jsonl', ['s/country.minilm-own.jsonl'],
+       'holds cosines of continuations and prefixes (minilm-own), not scores of texts')):
     assert main(['records', 'convert', f'--records={source}', '--output=o.parquet', '--scores',
                  *more]) == 2, message
     error = capsys.readouterr().err
     assert message in error and error.count('\n') == 1
+  assert pathlib.Path('paid.jsonl').read_bytes() == before
   assert main(['records', 'convert', '--records=r.jsonl', '--output=o.csv']) == 2
   assert 'must end in one of .jsonl, .jsonl.gz, .parquet' in capsys.readouterr().err
   assert not (tmp_path / 'o.parquet').exists()

@@ -49,7 +49,7 @@ def test_a_file_of_something_else_is_not_touched(path, tmp_path):
   assert path.read_bytes() == before
   foreign = tmp_path / 'letter.txt'
   foreign.write_bytes(b'Dear reader,\nwithout an end')
-  with pytest.raises(UserError, match=r'letter\.txt:1: damaged'):
+  with pytest.raises(UserError, match=r'letter\.txt:1: not a file of results'):
     JournalWriter(foreign, {}, again='')
   assert foreign.read_bytes() == b'Dear reader,\nwithout an end'
 

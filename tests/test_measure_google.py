@@ -112,6 +112,17 @@ def test_a_request_that_takes_too_long_is_tried_again(server, tmp_path):
   assert server.texts == ['a', 'a']
 
 
+def test_while_nothing_is_answered_it_says_why_every_ten_seconds(server, tmp_path):
+  time_, said = FakeTime(), []
+  server.script['a'] = [grpc.StatusCode.UNAVAILABLE] * 12
+  scorer = make(server, tmp_path / 'g', clock=time_.clock, sleep=time_.sleep, log=said.append,
+                pause=lambda attempt: 5.0, deadline=300.0)
+  assert scorer.score(['a']).tolist() == expected(['a'])
+  assert len(said) == 5  # after 15, 30, 45 and 60 s, and the end
+  assert said[0].startswith('google: 0 of 1 texts, 3 requests sent again; now: ServiceUnavailable')
+  assert CANARY not in ''.join(said)
+
+
 def test_used_up_quota_saves_and_the_same_call_goes_on(server, tmp_path):
   path, clock = tmp_path / 'g', FakeTime()
   scorer = make(server, path, workers=1)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from fairjax.classifier.examples import NAMES, Examples, read_examples
 from fairjax.classifier.quality import quality
 from fairjax.classifier.wordpieces import SPECIAL
 from fairjax.errors import UserError
+from fairjax.files import check_place
 
 _HELD_OUT = 0.1  # share of the training texts that stands in for dev texts where none are given
 
@@ -40,6 +40,7 @@ def train(options: argparse.Namespace, log: Callable[[str], None]) -> None:
     raise UserError(f'--vocab_size={options.vocab_size} leaves no room beside the {len(SPECIAL)} '
                     'special pieces: give thousands')
   _check_seed(options.seed)
+  output = check_place(options.output, folder=True)
   data = read_examples(options.data, classes=options.classes, phrases=options.phrases)
   if options.dev:
     dev = read_examples(options.dev, classes=options.classes)
@@ -53,7 +54,6 @@ def train(options: argparse.Namespace, log: Callable[[str], None]) -> None:
       + ('' if options.dev else ', a tenth of the data'))
   from fairjax.classifier.start import from_checkpoint, from_scratch
   from fairjax.classifier.training import Settings, train_classifier
-  output = pathlib.Path(options.output)
   if options.init:
     start = from_checkpoint(options.init, labels=NAMES[options.classes], seed=options.seed,
                             log=log)

@@ -127,7 +127,7 @@ def _export_words(key: dict[str, Any]) -> list[str]:
 
 
 def _import(options: argparse.Namespace) -> None:
-  from fairjax.files import write_json
+  from fairjax.files import check_place, write_json
   from fairjax.measure import load_scorer
   from fairjax.measure.encoders import load_encoder
   from fairjax.measure.human_export import load_key
@@ -137,6 +137,7 @@ def _import(options: argparse.Namespace) -> None:
   given = [*options.sheets, options.key]
   if pathlib.Path(options.output).resolve() in {pathlib.Path(file).resolve() for file in given}:
     raise UserError(f'--output={options.output} is one of the inputs: name another file')
+  check_place(options.output)
   for name, least in (('min_raters', 1), ('permutations', 1), ('resamples', 1), ('seed', 0)):
     if getattr(options, name) < least:
       raise UserError(f'--{name} must be at least {least}, not {getattr(options, name)}')

@@ -83,10 +83,12 @@ def _measure(options: argparse.Namespace) -> None:
                     'bert:DIR, recorded:NAME)')
   if options.permutations < 1:
     raise UserError(f'--permutations must be at least 1, not {options.permutations}')
+  if options.output:
+    from fairjax.files import check_place, write_json
+    check_place(options.output)
   found = measure_file(options)
   result = found if len(found) > 1 else next(iter(found.values()))
   if options.output:
-    from fairjax.files import write_json
     write_json(options.output, result)
     log_line(f'wrote {options.output}')
   if options.json:

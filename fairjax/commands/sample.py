@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import math
 import pathlib
 
 from fairjax import processes
@@ -58,8 +59,8 @@ def _sample_config(options: argparse.Namespace, default: SampleConfig) -> Sample
   """
   given = {name: getattr(options, name) for name in _FIELDS if getattr(options, name) is not None}
   for name in ('samples', 'max_new_tokens', 'temperature', 'batch_size'):
-    if name in given and not given[name] > 0:
-      raise UserError(f"--{name.replace('_', '-')} is {given[name]}, it must be above 0")
+    if name in given and not 0 < given[name] < math.inf:
+      raise UserError(f"--{name.replace('_', '-')} is {given[name]}, it must be above 0 and finite")
   if not 0 <= given.get('seed', 0) < 2 ** 64:
     raise UserError(f"--seed is {given['seed']}, it must be in [0, 2**64)")
   return dataclasses.replace(default, **given)

@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -133,10 +134,21 @@ class GoogleScorer:
     """Asks for every text, several at a time; raises when some have no score."""
     self._stop.clear()
     queue, bad, start = iter(todo.items()), [], len(kept.known)
-    last = self._clock()
+    last, retries = self._clock(), self.counts['retries']
+
+    def report(trouble: str = '') -> None:
+      """A line every ten seconds, whether or not a text was settled in them."""
+      nonlocal last
+      with self._lock:
+        if self._clock() - last <= _LOG_SECONDS:
+          return
+        last = self._clock()
+        again = self.counts['retries'] - retries
+        self._say(f'google: {len(kept.known) - start} of {len(todo)} texts'
+                  + (f', {again} requests sent again' if again else '')
+                  + (f'; now: {trouble}' if trouble else ''))
 
     def settle(digest: bytes, text: str, answer: _Answer) -> None:
-      nonlocal last
       if answer.kind == 'scored':
         kept.append(digest, answer.score)
       with self._lock:
@@ -147,9 +159,7 @@ class GoogleScorer:
         refused = sum(a.kind == 'refused' for a, _ in bad)
         if refused < len(bad) or refused >= MOST_REFUSED:
           self._stop.set()
-        if self._clock() - last > _LOG_SECONDS:
-          last = self._clock()
-          self._say(f'google: {len(kept.known) - start} of {len(todo)} texts')
+      report()
 
     def work() -> None:
       try:
@@ -158,7 +168,7 @@ class GoogleScorer:
             item = next(queue, None)
           if item is None:
             return
-          settle(*item, self._ask(item[1]))
+          settle(*item, self._ask(item[1], report))
       except BaseException:
         self._stop.set()  # the other threads need not pay for more
         raise
@@ -196,7 +206,7 @@ class GoogleScorer:
                     f'({answer.words}): {state}; a refused text has no score: remove its record or '
                     'use another scorer')
 
-  def _ask(self, text: str) -> _Answer:
+  def _ask(self, text: str, report: Callable[[str], None]) -> _Answer:
     """Asks for one text until there is an answer or its deadline has passed."""
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError
@@ -235,6 +245,7 @@ class GoogleScorer:
       attempt += 1
       if self._clock() - start + wait > self._deadline:
         return _Answer('quota' if used_up else 'unreachable', words=words)
+      report(words)
       self._sleep(wait)
       if self._stop.is_set():
         return _Answer('stopped')
@@ -298,6 +309,9 @@ def _make_client(key: str, endpoint: str) -> Any:
   except ImportError:
     raise UserError("the google scorer needs the package google-cloud-language: pip install "
                     "'fairjax[google]'") from None
+  if not re.fullmatch(r'([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])?(:[0-9]{1,5})?', endpoint):
+    raise UserError(f'google scorer: {endpoint!r} is no HOST or HOST:PORT, like '
+                    'eu-language.googleapis.com')
   options = ClientOptions(api_key=key or None, api_endpoint=endpoint or None)
   try:
     return language_v1.LanguageServiceClient(client_options=options)

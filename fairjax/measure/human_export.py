@@ -26,7 +26,7 @@ import numpy as np
 import fairjax
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, write_json
+from fairjax.files import atomic_write, make_folder, write_json
 from fairjax.measure.generations import SCORED_TEXTS, join_text
 from fairjax.measure.human_selection import (
   NO_MODEL,
@@ -127,7 +127,7 @@ def export_sheets(
                     'name another place with --key')
   content = _make_key(read, files, attributes, options)
   sheets = _sheets(content, options, separator=separator, bom=bom)
-  folder.mkdir(parents=True, exist_ok=True)
+  make_folder(folder)
   # The key comes first: sheets without one would be worthless.
   write_json(key_path, content)
   for name, data in sheets.items():

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from fairjax.errors import UserError
-from fairjax.files import atomic_write
+from fairjax.files import atomic_write, check_place
 
 # One commit, not a branch: the file at this address cannot change.
 URL = ('https://raw.githubusercontent.com/nltk/nltk_data/80841aa102fecbe67fd3605f997d15851e3fee93/'
@@ -57,12 +57,16 @@ def fetch_lexicon(
   """
   directory = pathlib.Path(directory)
   paths = (directory / FILES[0], directory / FILES[1])
-  there = [path for path in paths if path.exists()]
+  there = [check_place(path) for path in paths if path.exists()]
   for path in there:
     _check(path.read_bytes(), path.name, f'{path} is there already and')
   if len(there) == len(paths):
     return paths
-  if urllib.parse.urlsplit(url).scheme != 'https':
+  try:
+    scheme = urllib.parse.urlsplit(url).scheme
+  except ValueError as e:
+    raise UserError(f'{url} is no address ({e})') from None
+  if scheme != 'https':
     raise UserError(f'{url}: only https addresses are fetched')
   lists = _unpack(_download(url, opener or _open_https), url)
   for name, content in lists.items():

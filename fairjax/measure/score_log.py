@@ -112,11 +112,8 @@ class ScoreLog:
                         'text scored again') from None
 
   def _check_header(self, line: bytes) -> None:
-    try:
-      found = json.loads(line)
-    except ValueError:
-      found = None
-    if not isinstance(found, dict) or 'fingerprint' not in found:
+    found = _header_of(line)
+    if found is None:
       raise UserError(f'{self.path}:1: not a file of kept scores: choose another file')
     if found != self._header:
       raise UserError(
@@ -134,6 +131,21 @@ class ScoreLog:
       os.ftruncate(self._file, size)
       raise UserError(f'{self.path}: cannot keep scores there: {e.strerror}: make room, then the '
                       'same command continues') from None
+
+
+def holds_paid_scores(path: str | os.PathLike) -> bool:
+  """Whether a file is a `ScoreLog`'s; nothing of it is changed."""
+  with open(path, 'rb') as file:
+    return _header_of(file.readline()) is not None
+
+
+def _header_of(line: bytes) -> dict[str, Any] | None:
+  """What line 1 says, if it is a header."""
+  try:
+    found = json.loads(line)
+  except ValueError:
+    return None
+  return found if isinstance(found, dict) and 'fingerprint' in found else None
 
 
 def _line(entry: dict[str, Any]) -> bytes:

@@ -25,6 +25,7 @@ from fairjax.measure.score_cache import CHUNK, score_file, score_texts
 from fairjax.measure.scorers import count_truncated
 
 EXAMPLES = 10  # of H-36, at evenly spaced ranks
+_COLUMNS = ('own', 'others')
 _QUANTILES = (5, 25, 50, 75, 95)
 
 
@@ -69,7 +70,7 @@ def prefix_cosines(
     raise UserError(f'samples per prefix for the similarity: {samples} is negative; 0 takes all')
   chosen = generations.first_samples(samples)
   pairs = _Pairs(chosen, encoder)
-  scorers = [_PairScorer(pairs, column) for column in ('own', 'others')]
+  scorers = [_PairScorer(pairs, column) for column in _COLUMNS]
   paths = [None if directory is None else score_file(directory, generations.attribute.name, s)
            for s in scorers]
   texts = pairs.texts
@@ -260,11 +261,16 @@ class _Pairs:
     self._found.clear()
 
 
+def holds_cosines(name: str) -> bool:
+  """Whether what a score file names is no scorer of texts but a cosine of this module."""
+  return name.endswith(tuple(f'-{column}' for column in _COLUMNS))
+
+
 class _PairScorer:
   """One of the cosines as a score in [0, 1], (cosine + 1) / 2, for the score files."""
 
   def __init__(self, pairs: _Pairs, column: str):
-    self._pairs, self._column = pairs, ('own', 'others').index(column)
+    self._pairs, self._column = pairs, _COLUMNS.index(column)
     self.name, self.fingerprint = f'{pairs.encoder.name}-{column}', pairs.fingerprint
 
   def score(self, texts: Sequence[str]) -> list[float]:

@@ -89,6 +89,8 @@ def _read_modules(root: pathlib.Path) -> tuple[pathlib.Path, str, bool, bool]:
     except (ValueError, TypeError, KeyError, AttributeError) as e:
       raise UserError(f'{path} lists no modules ({type(e).__name__}: {e})') from None
     types = [t for t, _ in modules]
+    if not all(isinstance(place, str) for _, place in modules):
+      raise UserError(f'{path} has a module whose path is no text: download it again')
     if types not in (['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']):
       raise UserError(f"{path}: modules {', '.join(types)} are not supported, only Transformer, "
                       'Pooling and, last, Normalize')

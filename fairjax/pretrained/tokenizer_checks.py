@@ -28,6 +28,8 @@ def check_tokenizer(tokenizer: Any, directory: pathlib.Path, *, kind: str) -> No
     for name in ('vocab.txt', 'vocab.json'):
       if (directory / name).is_file():
         _check_words(tokenizer, path, directory / name)
+    if (directory / 'merges.txt').is_file():
+      _check_merges(path, directory / 'merges.txt')
   if kind != 'gpt2':
     _check_ends(tokenizer, directory)
 
@@ -62,6 +64,21 @@ def _check_words(tokenizer: Any, path: pathlib.Path, other: pathlib.Path) -> Non
     if ours != theirs and not (theirs is None and i in added):  # what was added stands in one only
       raise UserError(f'{other} has {_said(theirs)} as token {i}, {path.name} {_said(ours)}: one '
                       f'of them is of another model: {_ONE}')
+
+
+def _check_merges(path: pathlib.Path, other: pathlib.Path) -> None:
+  """Compares the merges of a byte-pair encoding, in their order, with the list beside it."""
+  merges = (read_json(path).get('model') or {}).get('merges')
+  if merges is None:
+    return
+  ours = [merge if isinstance(merge, str) else ' '.join(merge) for merge in merges]
+  theirs = [line for i, line in _words(other).items()
+            if line and not (i == 0 and line.startswith('#version'))]
+  for i in range(max(len(ours), len(theirs))):
+    pair = [merges[i] if i < len(merges) else None for merges in (ours, theirs)]
+    if pair[0] != pair[1]:
+      raise UserError(f'{other} has {_said(pair[1])} as merge {i + 1}, {path.name} '
+                      f'{_said(pair[0])}: one of them is of another model: {_ONE}')
 
 
 def _said(token: str | None) -> str:

@@ -191,7 +191,7 @@ def read_json(path: pathlib.Path, *, remedy: str = '') -> dict[str, Any]:
     value = json.loads(path.read_text(encoding='utf-8'))
   except OSError as e:
     raise UserError(f'{path}: {e.strerror or e}{remedy and ": "}{remedy}') from None
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise UserError(f'{path} is not JSON ({e}): it is damaged, download it again') from None
   if not isinstance(value, dict):
     raise UserError(f'{path} holds no JSON object: it is damaged, download it again')
