@@ -171,7 +171,8 @@ def find_slice(name: str) -> Slice:
 def _unknown_slice(name: str, generation: str, shape: str) -> UserError:
   """The error for a name that has the form of a slice's."""
   chip = chip_of_cloud_name(generation)
-  known = ', '.join(c.name for c in CHIPS.values() if c.compiles)
+  known = ', '.join(f'{c.name} ({c.name}:{c.shapes[0]}, {c.name}:{c.shapes[1]} to '
+                    f'{c.name}:{c.shapes[-1]})' for c in CHIPS.values() if c.compiles)
   if chip is None:
     return UserError(f"topology '{name}': unknown chip '{generation}'; known are {known}")
   if not chip.compiles:

@@ -75,6 +75,22 @@ def check_place(path: str | os.PathLike, *, folder: bool = False) -> pathlib.Pat
   return found
 
 
+def check_writable(path: str | os.PathLike) -> pathlib.Path:
+  """`check_place` of a file, and that one can be written there; makes no folder.
+
+  Raises:
+    UserError: as `check_place`; or the rights or the disk do not let it.
+  """
+  found = check_place(path)
+  above = next(p for p in found.absolute().parents if os.path.lexists(p))
+  try:
+    tempfile.TemporaryFile(dir=above).close()
+  except OSError as e:
+    raise UserError(f'{found} cannot be written ({above}: {e.strerror}): name another place'
+                    ) from None
+  return found
+
+
 def refuse_existing(path: str | os.PathLike) -> pathlib.Path:
   """The path of what is about to be made.
 

@@ -263,6 +263,8 @@ SECTIONS: dict[str, list[Case]] = {
   ],
   'Devices': [
     Case('a mesh of other devices', f'train {QUICK} --workdir=DIR/w --config.mesh.fsdp=3',
+         'mesh slices=1 x fsdp=3 x model=1 takes 3 devices or a multiple, not 8'),
+    Case('a mesh of too few devices', f'train {QUICK} --workdir=DIR/w --config.mesh.data=4',
          'does not cover the 8 devices'),
     Case('a mesh that does not divide the batches', f'run {QUICK} --workdir=DIR/w '
          '--config.lm.batch_size=12 --config.debias.batch_size=20',
@@ -595,7 +597,7 @@ SECTIONS: dict[str, list[Case]] = {
     Case('a checkpoint that is not there', MASKED + ' --init=DIR/none', 'DIR/none is no directory'),
     Case('a mesh that no devices make', MASKED + ' --mesh.fsdp=0', '--mesh.fsdp=0 is no number of'),
     Case('a mesh of other devices', MASKED + ' --mesh.fsdp=3',
-         'set --mesh.slices, .data, .fsdp and .model'),
+         'set --mesh.slices, .fsdp and .model'),
     Case('processes of another action', 'masked-lm corpus --output=DIR/c --distributed',
          '--distributed belongs to masked-lm train'),
     Case('a text that is not that of the workdir', MASKED + ' --valid=DIR/t.txt',
@@ -660,7 +662,13 @@ SECTIONS: dict[str, list[Case]] = {
     Case('a licence that is none', f'export {QUICK} --workdir=DIR/w --output=DIR/m.safetensors '
          '--license=mit', 'does not belong to --form=transformer-xl'),
     Case('a topology that does not exist', 'compile --config=configs/quickstart.py --topology=v9:8',
-         'v9'),
+         'v5e (v5e:1x1, v5e:2x2 to v5e:16x16)'),
+    Case('a folder as the page of the compile matrix', 'compile --matrix --output=DIR',
+         'is a folder: name a file'),
+    Case('a page of the compile matrix inside a file', 'compile --matrix --output=DIR/f/x.md',
+         'DIR/f is no folder', {'f': ''}),
+    Case('the results of the compile matrix as its page', 'compile --matrix --output=DIR/x.json',
+         'name the page, e.g. DIR/x.md'),
   ],
 }
 CASES = [(section, case) for section, cases in SECTIONS.items() for case in cases]

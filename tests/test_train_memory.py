@@ -137,6 +137,9 @@ def test_the_split_that_would_fit_is_named(limit):
     split = steps.lm_state_template(CONFIG.model, CONFIG.lm, make_mesh(MeshConfig(fsdp=fsdp)))
     found[fsdp] = StateBytes.of(split).least
     assert memory.least_with_fsdp(state, fsdp) == found[fsdp]
+  assert memory.state_splits(state) == found and list(memory.state_splits(state))[0] == 1
+  split = steps.lm_state_template(CONFIG.model, CONFIG.lm, make_mesh(MeshConfig(fsdp=4)))
+  assert memory.state_splits(split) == {fsdp: found[fsdp] for fsdp in (4, 8)}
   assert memory.least_with_fsdp(state, 3) is memory.least_with_fsdp(state, 16) is None
   for fsdp in (2, 4, 8):
     limit(found[fsdp])

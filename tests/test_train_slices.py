@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 from jax.experimental import topologies
 
@@ -82,8 +83,14 @@ def test_other_numbers_of_slices_are_refused():
     make_mesh(MeshConfig(slices=2, data=3), every)
 
 
+@pytest.mark.parametrize('config', [MeshConfig(fsdp=3), MeshConfig(slices=3)])
+def test_axes_that_do_not_divide_the_devices_are_refused_without_the_one_nobody_set(config):
+  with pytest.raises(UserError, match=r'model=1 takes 3 devices or a multiple, not 1: set ') as e:
+    make_mesh(config, jax.devices()[:1])
+  assert 'data' not in str(e.value)
+
+
 def test_processes_or_fake_devices_stand_for_slices():
-  import jax
   mesh = make_mesh(MeshConfig(slices=2, fsdp=2, model=2))
   assert mesh.devices.shape == (2, 1, 2, 2)
   assert [d.id for d in mesh.devices[0].flat] == [d.id for d in jax.devices()[:4]]

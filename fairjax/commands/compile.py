@@ -4,6 +4,7 @@ import argparse
 
 from fairjax.commands.verb import Verb, log_line
 from fairjax.errors import UserError
+from fairjax.signals import ended_at_once
 from fairjax.versions import installed_versions
 
 
@@ -23,19 +24,22 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--json', action='store_true', help='print JSON')
 
 
-def _compile(options: argparse.Namespace) -> int:
-  from fairjax.compile.command import compile_config, compile_matrix
-  if options.matrix:
-    compile_matrix(output=options.output, as_json=options.json, versions=installed_versions(),
-                   log=log_line)
-    return 0
-  if not options.topology or not options.config:
+def _compile(options: argparse.Namespace) -> None:
+  if not options.matrix and not (options.topology and options.config):
     raise UserError('compile needs --topology=NAME and --config=FILE, or --matrix')
-  from fairjax.config_files import load_config
-  return compile_config(
-    load_config(options.config, options.overrides), topology=options.topology,
-    programs=options.program or (), smallest=options.smallest, as_json=options.json,
-    versions=installed_versions(), log=log_line)
+  # Compilations take minutes in which a handler of Python's would wait.
+  with ended_at_once('interrupted; the same command continues with the cells that are not compiled'
+                     if options.matrix else 'interrupted; nothing is kept of what was compiled'):
+    from fairjax.compile.command import compile_config, compile_matrix
+    if options.matrix:
+      compile_matrix(output=options.output, as_json=options.json, versions=installed_versions(),
+                     log=log_line)
+      return
+    from fairjax.config_files import load_config
+    compile_config(
+      load_config(options.config, options.overrides), topology=options.topology,
+      programs=options.program or (), smallest=options.smallest, as_json=options.json,
+      versions=installed_versions(), log=log_line)
 
 
 VERBS = (

@@ -12,7 +12,7 @@ from fairjax.chips import Slice
 from fairjax.compile import hlo, hlo_cost, loops
 from fairjax.compile.devices import slice_devices
 from fairjax.config import Config
-from fairjax.train.memory import out_of_memory, program_bytes, required_bytes
+from fairjax.train.memory import out_of_memory, program_bytes, required_bytes, state_splits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,8 @@ def analyse(
   start, chip = time.monotonic(), where.chip
   memory, cost, floors, required = {}, None, {}, arguments
   if arguments <= chip.available_hbm:
-    log(f'{program} for {where.name} ({found.mesh.size} devices): compiling')
+    fsdp = f", fsdp={found.mesh.shape['fsdp']}" if found.mesh.shape['fsdp'] > 1 else ''
+    log(f'{program} for {where.name} ({found.mesh.size} devices{fsdp}): compiling')
     compiled, needed = _compile(lowered)
     required = max(required, needed)
     if compiled is not None:
@@ -113,6 +114,29 @@ def analyse(
     batch_size=_batch_size(config, program), memory=memory, required=required,
     available=chip.available_hbm, hbm=chip.hbm, cost=cost, floors=floors,
     seconds=time.monotonic() - start, argument_bytes=arguments), key
+
+
+def splits(config: Config, program: str, where: Slice) -> dict[int, int]:
+  """What a program needs at least on each device of a slice, by `mesh.fsdp`; compiles nothing.
+
+  Args:
+    config: of the run.
+    program: `lm`, `debias` or `sample`.
+    where: the slice.
+
+  Returns:
+    As `state_splits`; for `sample`, whose devices gather all parameters, 0 for the `fsdp` it has.
+
+  Raises:
+    UserError: no libtpu, or the slice does not divide a batch.
+  """
+  from fairjax.compile.programs import state_of
+  from fairjax.train import make_mesh
+
+  if program == 'sample':
+    return {config.mesh.fsdp: 0}
+  devices = slice_devices(where, num_slices=config.mesh.slices)
+  return state_splits(state_of(config, program, make_mesh(config.mesh, devices=devices)))
 
 
 def _compile(lowered: Any) -> tuple[Any, int]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fairjax.chips import CHIPS, find_slice
 from fairjax.compile.text import gib
 from fairjax.config_files import load_config
+from fairjax.errors import UserError
 from fairjax.files import atomic_write, write_json
 
 
@@ -59,13 +60,14 @@ def run_matrix(
     What the JSON file holds.
 
   Raises:
-    UserError: a configuration is missing or a slice does not divide its batch.
+    UserError: a configuration is missing, a slice does not divide its batch, or the JSON file is
+      something else.
   """
   if analyse is None:
     from fairjax.compile.analysis import analyse
   path = pathlib.Path(output)
   cache = path.with_suffix('.json')
-  saved = json.loads(cache.read_text(encoding='utf-8')) if cache.exists() else {}
+  saved = _read(cache) if cache.exists() else {}
   configs = {cell.config: load_config(cell.config) for cell in cells}
   results: dict[str, Any] = dict(saved.get('cells', {}))
   for number, cell in enumerate(cells, 1):
@@ -85,6 +87,18 @@ def run_matrix(
   kept = {'cells': {cell.name: results[cell.name] for cell in cells}, 'versions': dict(versions)}
   _write(path, cells, kept, command)
   return kept
+
+
+def _read(cache: pathlib.Path) -> dict[str, Any]:
+  """What an earlier matrix kept."""
+  try:
+    saved = json.loads(cache.read_bytes())
+    if not all({'key', 'result'} <= set(cell) for cell in saved['cells'].values()):
+      raise ValueError('a cell lacks its result')
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise UserError(f'{cache} is not what fairjax compile --matrix keeps ({e}): move it away, or '
+                    'name another --output') from None
+  return saved
 
 
 def _write(
@@ -107,7 +121,7 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
     '| config | program | slice | devices | batch | needs | may use | fits | TFLOP | GB moved '
     '| collectives | floor FLOPs | floor bytes |',
     '|---|---|---|---|---|---|---|---|---|---|---|---|---|']
-  notes = collections.Counter()
+  notes, uncounted = collections.Counter(), False
   for cell in cells:
     if cell.name not in results['cells']:
       lines.append(f'| `{cell.config}` | {cell.program} | {cell.topology} | not compiled yet'
@@ -115,6 +129,7 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
       continue
     found = results['cells'][cell.name]['result']
     lines.append('| ' + ' | '.join(_row(cell, found)) + ' |')
+    uncounted |= bool(found['memory']) and found['cost'] is None
     notes |= collections.Counter((found['cost'] or {}).get('notes', {}))
   lines += [
     '', '## How to read it', '',
@@ -127,10 +142,11 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
     "(XLA's own analysis counts it once). Padding of tiles is not counted.",
     '- Custom calls (Pallas kernels) count by the cost estimate that they carry, otherwise by '
     'operands and results alone.',
-    '- Not counted: jaxlib could not read the optimized program that libtpu wrote.',
     '- Collectives: number in one execution, bytes of the larger side on one device.',
     '- `sample` of a model of more than 8 layers is compiled as reading the prefixes and one token '
     'of one batch, not as the whole loop.']
+  if uncounted:
+    lines.append('- Not counted: jaxlib could not read the optimized program that libtpu wrote.')
   lines += [f'- Here: {note} (at most {number} in one program).'
             for note, number in sorted(notes.items())]
   lines += ['', '## Chips', '',

@@ -21,6 +21,7 @@ from fairjax.train.memory import device_bytes
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding, replicated
 from fairjax.train.steps import BRANCH_COUNTS, FairnessTerm
+from fairjax.train.update import TrainState
 
 PROGRAMS = ('lm', 'debias', 'sample')
 MOST_LAYERS_OF_WHOLE_SAMPLER = 8
@@ -88,17 +89,27 @@ def _token_batch(model: ModelConfig, batch_size: int, mesh: Mesh) -> dict[str, A
           'reset': _rows(mesh, (batch_size,), jnp.bool_)}
 
 
+def state_of(config: Config, program: str, mesh: Mesh) -> TrainState:
+  """The train state of `lm` or `debias` as `jax.ShapeDtypeStruct` with shardings.
+
+  Raises:
+    UserError: the mesh does not divide the batch or the model.
+  """
+  stage = {'lm': config.lm, 'debias': config.debias}[program]
+  check_batch_size(stage.batch_size, mesh, field=f'{program}.batch_size', parts=stage.parts)
+  return steps.lm_state_template(compiled_model(config), stage, mesh)
+
+
 def _lm(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
   stage = config.lm
-  check_batch_size(stage.batch_size, mesh, field='lm.batch_size', parts=stage.parts)
   return steps.make_lm_step(model, Adam.of(stage), mesh, stage.parts).lower, (
-    steps.lm_state_template(model, stage, mesh), _token_batch(model, stage.batch_size, mesh),
+    state_of(config, 'lm', mesh), _token_batch(model, stage.batch_size, mesh),
     _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh))
 
 
 def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
   stage, rows = config.debias, config.debias.batch_size
-  check_batch_size(rows, mesh, field='debias.batch_size', parts=stage.parts)
+  state = state_of(config, 'debias', mesh)
   branches = (rows, stage.branches_per_row)
   batch = _token_batch(model, rows, mesh) | {
     name: _rows(mesh, branches, jnp.int32)
@@ -114,8 +125,7 @@ def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   step = steps.make_debias_step(
     model, Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh, stage.parts)
   return step.lower, (
-    steps.lm_state_template(model, stage, mesh), batch, _scalar(jnp.int32, mesh),
-    _scalar(jnp.float32, mesh), weights, projection)
+    state, batch, _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh), weights, projection)
 
 
 def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:

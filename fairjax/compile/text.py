@@ -34,6 +34,14 @@ def describe(found: Analysis) -> list[str]:
   return lines
 
 
+def shortage(found: Analysis) -> str:
+  """What a program that does not fit lacks, in one line."""
+  split = f" with mesh.fsdp={found.mesh['fsdp']}" if 'fsdp' in found.mesh else ''
+  return (f'{found.program} needs {"" if found.memory else "at least "}{gib(found.required)} of '
+          f'{gib(found.available)} a device on {found.topology}{split}, {gib(found.bytes_over)} '
+          f'({found.bytes_over:,} bytes) too much')
+
+
 def collectives(found: Analysis) -> str:
   """Number and bytes by kind."""
   return ', '.join(f"{int(number):,} {kind} ({_scaled(size, 'B')})" for kind, (number, size)

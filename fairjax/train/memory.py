@@ -189,6 +189,13 @@ def least_with_fsdp(state: TrainState, fsdp: int) -> int | None:
   return None if None in sizes else sum(sizes)
 
 
+def state_splits(state: TrainState) -> dict[int, int]:
+  """`StateBytes.least` by `mesh.fsdp`: as it is first, then larger ones that take from `data`."""
+  mesh = jax.tree.leaves(state.params)[0].sharding.mesh
+  sizes = {fsdp: least_with_fsdp(state, fsdp) for fsdp in range(mesh.shape['fsdp'], mesh.size + 1)}
+  return {fsdp: size for fsdp, size in sizes.items() if size is not None}
+
+
 def _too_large(
   name: str, state: TrainState, needed: int, limit: int | None, words: str
 ) -> UserError:
@@ -202,11 +209,9 @@ def _too_large(
 
 def _fsdp_words(state: TrainState, needed: int, limit: int | None) -> str:
   """The least `fsdp` of these devices with which the state would fit, the rest as it is."""
-  mesh = jax.tree.leaves(state.params)[0].sharding.mesh
   least = StateBytes.of(state).least
-  tried = {fsdp: needed - least + found
-           for fsdp in range(mesh.shape['fsdp'] + 1, mesh.size + 1)
-           if (found := least_with_fsdp(state, fsdp)) is not None and found < least}
+  tried = {fsdp: needed - least + size for fsdp, size in state_splits(state).items()
+           if size < least}
   if limit is None or not tried:
     return ''
   for fsdp, size in tried.items():

@@ -53,6 +53,11 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, *,
   devices = list(jax.devices() if devices is None else devices)
   rest = config.slices * config.fsdp * config.model
   data = len(devices) // rest if config.data == -1 else config.data
+  if config.data == -1 and len(devices) % rest:
+    raise UserError(
+      f'mesh slices={config.slices} x fsdp={config.fsdp} x model={config.model} takes {rest} '
+      f'devices or a multiple, not {len(devices)}: set {field}slices, .fsdp and .model so that '
+      'they multiply to a divisor of it')
   if data * rest != len(devices):
     raise UserError(
       f'mesh slices={config.slices} x data={data} x fsdp={config.fsdp} x model={config.model} does '

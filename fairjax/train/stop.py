@@ -3,12 +3,10 @@
 import contextlib
 import os
 import signal
-import socket
-import threading
 import time
 from collections.abc import Iterator
 
-from fairjax import processes
+from fairjax import processes, signals
 
 # Who ends a job often tells the process and its whole group (`timeout` does): SIGTERM twice in a
 # moment is one request. Ctrl-C twice is two.
@@ -29,42 +27,23 @@ class StopSignal:
   def installed(self) -> Iterator['StopSignal']:
     """Handles the signals inside the block (main thread only).
 
-    A thread counts them, because a handler written in Python waits while the main thread compiles
-    or computes; the second one ends the process with code 128 + its number, as if there were none.
+    A second one ends the process with code 128 + its number, as if there were no handler.
     """
-    def handle(number, frame):
-      pass  # the thread below acts
-
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    thread = threading.Thread(target=self._count, args=(reader,), name='signals', daemon=True)
-    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    before = signal.set_wakeup_fd(writer.fileno())
-    thread.start()
-    try:
-      yield self
-    finally:
-      signal.set_wakeup_fd(before)
-      for number, handler in previous.items():
-        signal.signal(number, handler)
-      writer.close()
-      thread.join()
-      reader.close()
-
-  def _count(self, reader: socket.socket) -> None:
     first = (0, 0.0)
-    while data := reader.recv(64):
-      for number in data:
-        if number not in (signal.SIGINT, signal.SIGTERM):
-          continue
-        now = time.monotonic()
-        if number == signal.SIGTERM == first[0] and now - first[1] < _ECHO_SECONDS:
-          continue
-        if self.received:
-          os.write(2, b'fairjax: second signal: ends at once; the same command continues from the '
-                      b'last checkpoint\n')
-          os._exit(128 + number)
-        self.received, first = True, (number, now)
-        name = signal.Signals(number).name
-        processes.ask_to_stop(f'process {processes.index()} received {name}')
-        os.write(2, f'fairjax: {name}: stops after this step; once more ends at once\n'.encode())
+
+    def act(number):
+      nonlocal first
+      now = time.monotonic()
+      if number == signal.SIGTERM == first[0] and now - first[1] < _ECHO_SECONDS:
+        return
+      if self.received:
+        os.write(2, b'fairjax: second signal: ends at once; the same command continues from the '
+                    b'last checkpoint\n')
+        os._exit(128 + number)
+      self.received, first = True, (number, now)
+      name = signal.Signals(number).name
+      processes.ask_to_stop(f'process {processes.index()} received {name}')
+      os.write(2, f'fairjax: {name}: stops after this step; once more ends at once\n'.encode())
+
+    with signals.heard_by(act):
+      yield self
