@@ -21,14 +21,15 @@ MOST_FUNCTION_LINES = 80
 
 # Room -> rooms it may import (every room may import itself and EVERYONE).
 EVERYONE = {
-  'errors', 'files', 'journal', 'versions', 'processes', 'progress', 'config', 'config_docs',
-  'config_files', 'vocabulary'}
+  'errors', 'files', 'journal', 'versions', 'processes', 'signals', 'progress', 'config',
+  'config_docs', 'config_files', 'vocabulary'}
 ROOMS = {
   'errors': set(),
   'files': set(),
   'journal': set(),
   'versions': set(),
   'processes': set(),
+  'signals': set(),
   'progress': set(),
   'config': {'config_checks'},
   'config_checks': set(),
@@ -71,6 +72,7 @@ PACKAGES = {
   'journal': (set(), set()),
   'versions': (set(), set()),
   'processes': (set(), {'jax'}),
+  'signals': (set(), set()),
   'progress': (set(), {'tqdm'}),
   'config': (set(), set()),
   'config_checks': (set(), set()),
