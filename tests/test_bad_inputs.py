@@ -241,6 +241,8 @@ SECTIONS: dict[str, list[Case]] = {
     Case('two fields that exclude each other',
          f'{SHOW} --config.model.attention=kernel --config.model.attention_dropout=0.1',
          'cannot drop attention weights'),
+    Case('a kernel where it does not run',
+         f'train {QUICK} --workdir=DIR/w --config.model.attention=kernel', 'does not run on cpu'),
     Case('several faults at once', f'{SHOW} --config.lm.steps=0 --config.model.norm=mid',
          "model.norm='mid' is not one of post, pre; lm.steps must be positive"),
     Case('a tuple that is nested too deep', f'{SHOW} --config.data.holdout=' + '(' * 300,

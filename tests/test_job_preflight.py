@@ -92,6 +92,19 @@ def test_it_refuses_the_models_that_no_sharding_holds():
   assert 5 < sum(seen) < len(seen) - 5
 
 
+@pytest.mark.parametrize('change', [{}, {'segment_len': 100_000}])
+def test_the_kernel_where_it_does_not_run_is_named_before_anything_is_prepared(tmp_path, change):
+  config = Config(until='lm', model=ModelConfig(attention='kernel', **change))
+  with pytest.raises(UserError, match=r"^model\.attention='kernel' does not run on cpu with "
+                     r'model\.segment_len=\d+ .*: set --config\.model\.attention=auto') as e:
+    check_devices(config, tmp_path)
+  assert '\n' not in str(e.value)
+  with pytest.raises(UserError, match="'kernel' does not run on cpu"):
+    steps.params_template(dataclasses.replace(config.model, vocab_size=64), make_mesh(config.mesh))
+  auto = dataclasses.replace(config, model=dataclasses.replace(config.model, attention='auto'))
+  check_devices(auto, tmp_path)
+
+
 def test_every_process_of_a_group_says_so(tmp_path, repository):
   with socket.socket() as s:
     s.bind(('127.0.0.1', 0))

@@ -245,3 +245,42 @@ def test_a_model_with_the_kernel_equals_one_with_whole_scores(monkeypatch, joint
     oracle.jit(jax.grad(lambda p, c=c: loss(p, c)))(params) for c in (kernel, shift))
   assert max(_errors(jax.tree.leaves(ours), jax.tree.leaves(expected))) <= 1e-5
   assert set(calls) == {attention_with_branches if joint else fused_attention}
+
+
+def _equations(jaxpr):
+  """All equations of a jaxpr, those of what it calls too, of conditions both ways."""
+  for eqn in jaxpr.eqns:
+    yield eqn
+    for called in jax.tree.leaves(
+        list(eqn.params.values()), is_leaf=lambda x: hasattr(x, 'eqns') or hasattr(x, 'jaxpr')):
+      called = getattr(called, 'jaxpr', called)
+      if hasattr(called, 'eqns'):
+        yield from _equations(called)
+
+
+def _product_flops(eqn):
+  ((contracted,), _), _ = eqn.params['dimension_numbers']
+  return 2 * eqn.outvars[0].aval.size * eqn.invars[0].aval.shape[contracted]
+
+
+@pytest.mark.parametrize('barrel', [False, True])
+@pytest.mark.parametrize(('block', 'width'), [(128, 64), (256, 128)])
+def test_declared_operations_are_those_of_the_kernel(barrel, block, width):
+  """Those of the tiles that are not skipped, without branches; nothing runs."""
+  n, b, t, m = 2, 3, 2 * block, block
+  arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in (
+    (n, b, t, width), (2, n, b, m + t, width), (n, m + t, width), (n, width), (n, width))]
+  length = jnp.full((b,), m, jnp.int32)
+
+  def loss(*arrays):
+    return fused_attention(*arrays, length, block=block, barrel=barrel).astype(jnp.float32).sum()
+
+  traced = jax.make_jaxpr(jax.grad(loss, argnums=range(5)))(*arrays).jaxpr
+  kernels = {eqn.params['name']: eqn.params for eqn in _equations(traced)
+             if eqn.primitive.name == 'pallas_call'}
+  assert set(kernels) == {'relative_attention', 'relative_attention_backward'}
+  tiles = n * b * (2 + 3)  # query blocks that see memory and themselves
+  for kernel in kernels.values():
+    products = [_product_flops(eqn) for eqn in _equations(kernel['jaxpr'])
+                if eqn.primitive.name == 'dot_general']
+    assert kernel['cost_estimate'].flops == tiles * sum(products) > 0

@@ -47,8 +47,10 @@ class Checkpoint:
 
   @property
   def model_config(self) -> ModelConfig:
-    """Its sizes."""
-    return dataclasses.replace(self.config.model, vocab_size=self.vocabulary.size)
+    """Its sizes; these devices choose their attention where its run named the kernel of TPUs."""
+    attention = self.config.model.attention
+    return dataclasses.replace(self.config.model, vocab_size=self.vocabulary.size,
+                               attention='auto' if attention == 'kernel' else attention)
 
   @functools.cached_property
   def mesh(self) -> Any:

@@ -113,7 +113,8 @@ def backward(
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary'),
       vmem_limit_bytes=tiling.memory_limit(tiling.gathered_bytes + tiling.branch_bytes)),
-    cost_estimate=tiling.cost(products=11, of_branches=8, once=(key_value, *out_shape)),
+    cost_estimate=tiling.cost(
+      products=11, of_branches=8, once=(key_value, *out_shape), unskewed=1),
     interpret=tiling.interpret, name='relative_attention_backward',
   )(memory_length.astype(jnp.int32), *inputs)
   if tiling.num_branches:

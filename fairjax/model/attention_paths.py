@@ -55,14 +55,23 @@ def choose_attention(config: ModelConfig, platform: str, device_kind: str) -> st
   """
   if config.attention != 'auto':
     return config.attention
-  lacks = config.attention_dropout > 0 or config.dtype == 'float64'
-  if platform == 'tpu' and config.segment_len >= 128 and not lacks and kernel_runs_on(
-    device_kind, segment_len=config.segment_len, memory_len=config.memory_len,
-    width=config.head_dim, block=config.attention_block):
+  if platform == 'tpu' and config.segment_len >= 128 and kernel_serves(config, device_kind):
     return 'kernel'
   if config.segment_len <= _SHORT.get(platform, _SHORT['gpu']):
     return 'shift'
   return 'heads' if platform == 'cpu' else 'blocks'
+
+
+def kernel_serves(config: ModelConfig, device_kind: str) -> bool:
+  """Whether the kernel compiles for a device and nothing asks for what it lacks.
+
+  >>> kernel_serves(ModelConfig(), 'cpu'), kernel_serves(ModelConfig(), 'TPU v5 lite')
+  (False, True)
+  """
+  lacks = config.attention_dropout > 0 or config.dtype == 'float64'
+  return not lacks and kernel_runs_on(
+    device_kind, segment_len=config.segment_len, memory_len=config.memory_len,
+    width=config.head_dim, block=config.attention_block)
 
 
 def main_attention(

@@ -101,6 +101,11 @@ class Tiling:
     table = 8 * jnp.dtype(self.dtype).itemsize * pl.cdiv(self.width, _LANES) * _LANES
     return self.distances * (table + 12 * 4 * self.branch_rows)
 
+  @property
+  def reversed_rows(self) -> int:
+    """Rows that `unskew` reverses at a time."""
+    return min(self.block, _LANES)
+
   def memory_limit(self, gathered: int) -> int | None:
     """Core memory to ask for beside tiles; None: the compiler's default, all that a v4 has."""
     beyond = gathered > _DEFAULT_GATHERED and not self.barrel
@@ -114,11 +119,14 @@ class Tiling:
     """First of the two blocks of relative keys of a tile."""
     return self.query_blocks - 1 - query_block + key_block
 
-  def cost(self, *, products: int, of_branches: int, once: tuple) -> pl.CostEstimate:
+  def cost(
+    self, *, products: int, of_branches: int, once: tuple, unskewed: int = 0
+  ) -> pl.CostEstimate:
     """Work of a call.
 
     Args:
       products: of C x C x H in every visible tile.
+      unskewed: calls of `unskew` in every visible tile.
       of_branches: products with all keys, or all distances, that each row of branches takes.
       once: arrays that are copied once; each tile copies four blocks `[C, H]` besides, and each
         head its table if there are branches.
@@ -130,11 +138,14 @@ class Tiling:
     tiles, block_size = self.num_heads * self.num_rows * visible, self.block * self.width
     itemsize = jnp.dtype(self.dtype).itemsize
     copied = 4 * tiles * block_size * itemsize
+    # Each row of a group is reversed by a product with [C], and again with [2C], columns.
+    reversal = 0 if self.barrel else 3 * unskewed * self.reversed_rows * self.block ** 2
     scores = self.num_heads * self.num_rows * self.branch_rows * self.distances
     if self.num_branches:
       copied += self.num_heads * self.distances * self.width * itemsize
     return pl.CostEstimate(
-      flops=2 * (products * tiles * self.block * block_size + of_branches * scores * self.width),
+      flops=2 * (tiles * (products * self.block * block_size + reversal)
+                 + of_branches * scores * self.width),
       transcendentals=tiles * self.block ** 2 + scores,
       bytes_accessed=copied + sum(a.size * jnp.dtype(a.dtype).itemsize for a in once))
 
@@ -177,7 +188,7 @@ def unskew(tiling: Tiling, x: Float[Array, 'C C']) -> Float[Array, 'C X']:
     padded = jnp.concatenate([x, jnp.zeros_like(x)], axis=1).astype(jnp.float32)
     start = block - 1 - jax.lax.broadcasted_iota(jnp.int32, padded.shape, 0)
     return rotate_rows(padded, start).astype(x.dtype)
-  size = min(block, _LANES)
+  size = tiling.reversed_rows
   rows, columns = (jax.lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
   reverse = (rows + columns == size - 1).astype(jnp.float32).astype(x.dtype)
   groups = []

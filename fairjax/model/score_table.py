@@ -46,6 +46,10 @@ class ScoreTable(NamedTuple):
     start = jnp.minimum(i * self.block, words - self.block)  # the last block overlaps
     wide = jnp.promote_types(hidden.dtype, jnp.float32)
     weight = jax.lax.dynamic_slice_in_dim(self.weight, start, self.block).astype(hidden.dtype)
+    if self.blocks > 1:
+      # Fused with the products, a cut looks to XLA's TPU compiler as if all words were read: with
+      # 16 rows a device it brought the whole table on the chip for each block.
+      weight = jax.lax.optimization_barrier(weight)
     bias = jax.lax.dynamic_slice_in_dim(self.bias, start, self.block).astype(wide)
     scores = jnp.einsum('ne,ve->nv', hidden, weight, preferred_element_type=wide) + bias[None]
     if words % self.block or words * spread.parts('vocab') != self.size:
@@ -88,16 +92,18 @@ class ScoreTable(NamedTuple):
     wide = normaliser.dtype
     local = target - self.offset
 
-    def step(i, carry):
+    def step(j, carry):
+      # The last block first: the one before it writes over their common words, for which it counts.
+      i = self.blocks - 1 - j
       d_hidden, d_weight, d_bias = carry
       scores, start, weight = self.scores(hidden, i)
       share = jnp.exp(scores - normaliser[:, None])
       d_scores = (share - self._is_target(local, start, i)) * gradient[:, None]
       narrow = d_scores.astype(hidden.dtype)
       d_hidden += jnp.einsum('nv,ve->ne', narrow, weight, preferred_element_type=wide)
-      return (d_hidden, _add_rows(d_weight, start, jnp.einsum(
-        'nv,ne->ve', narrow, hidden, preferred_element_type=wide)),
-        _add_rows(d_bias, start, d_scores.sum(0)))
+      of_words = jnp.einsum('nv,ne->ve', narrow, hidden, preferred_element_type=wide)
+      return (d_hidden, jax.lax.dynamic_update_slice_in_dim(d_weight, of_words, start, axis=0),
+              jax.lax.dynamic_update_slice_in_dim(d_bias, d_scores.sum(0), start, axis=0))
 
     start = (jnp.zeros(hidden.shape, wide), jnp.zeros(self.weight.shape, wide),
              jnp.zeros(self.bias.shape, wide))
@@ -154,12 +160,6 @@ def _equal_parts(num_tokens: int, num_words: int) -> int:
   """Number of equal parts of the tokens, each as large as it may be."""
   limit = max(_PART_TOKENS, _PART_SCORES // num_words)
   return next(n for n in range(-(-num_tokens // limit), num_tokens + 1) if num_tokens % n == 0)
-
-
-def _add_rows(x, start, rows):
-  """Adds `rows` to x[start : start + len(rows)]."""
-  old = jax.lax.dynamic_slice_in_dim(x, start, rows.shape[0])
-  return jax.lax.dynamic_update_slice_in_dim(x, old + rows, start, axis=0)
 
 
 def lowest(dtype: Any) -> jax.Array:

@@ -19,6 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fairjax.config import MeshConfig, ModelConfig
 from fairjax.errors import UserError
+from fairjax.model.attention_paths import kernel_serves
 from fairjax.model.softmax import vocabulary_clusters
 
 AXES = ('slice', 'data', 'fsdp', 'model')
@@ -105,9 +106,11 @@ def check_batch_size(batch_size: int, mesh: Mesh, *, field: str, parts: int = 1)
 
 
 def model_problems(config: ModelConfig, mesh: Mesh) -> list[str]:
-  """What of the model the axes `fsdp` and `model` of the mesh do not divide, by its fields.
+  """What of the model the mesh cannot do, by its fields.
 
-  A vocabulary whose size nobody knows yet (0) must be padded to a multiple of `model`.
+  Its axes `fsdp` and `model` must divide some sizes, and its devices run the attention that the
+  config names. A vocabulary whose size nobody knows yet (0) must be padded to a multiple of
+  `model`.
   """
   found = []
   for axis, fields in (('model', ('num_heads', 'ff_dim')), ('fsdp', ('model_dim',))):
@@ -127,6 +130,12 @@ def model_problems(config: ModelConfig, mesh: Mesh) -> list[str]:
       found.append(f'mesh.model={parts} does not divide {size} (model.vocab_multiple={multiple}): '
                    f'set --config.model.vocab_multiple={math.lcm(multiple, parts)}, or another '
                    '--config.mesh.model')
+  kind = mesh.devices.flat[0].device_kind
+  if config.attention == 'kernel' and not kernel_serves(config, kind):
+    found.append(
+      f"model.attention='kernel' does not run on {kind} with model.segment_len="
+      f'{config.segment_len} and model.memory_len={config.memory_len}: set '
+      '--config.model.attention=auto, which takes it where it runs')
   return found
 
 

@@ -19,6 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from fairjax.chips import CHIPS
 from fairjax.train.memory import program_bytes
 
+_COMPILER_OPTIONS = ('XLA_FLAGS', 'LIBTPU_INIT_ARGS')
 _PACKAGES = (
   'jax', 'jaxlib', 'flax', 'numpy', 'sentencepiece', 'torch', 'transformers', 'libtpu')
 # Names that JAX gives TPUs -> generation in `fairjax.chips`.
@@ -132,7 +133,7 @@ def text_tokens(
 
 
 def provenance(name: str, options: Any, *, device: str | None = None) -> dict[str, Any]:
-  """Command, machine, versions and date.
+  """Command (with the options of compilers that stand in the environment), machine, versions, date.
 
   Args:
     name: of the module.
@@ -149,7 +150,9 @@ def provenance(name: str, options: Any, *, device: str | None = None) -> dict[st
            for key, value in vars(options).items()}
   return {
     'benchmark': name, 'options': plain,
-    'command': shlex.join(['python', '-m', f'tests.benchmarks.{name}', *sys.argv[1:]]),
+    'command': shlex.join([
+      *(f'{key}={os.environ[key]}' for key in _COMPILER_OPTIONS if os.environ.get(key)),
+      'python', '-m', f'tests.benchmarks.{name}', *sys.argv[1:]]),
     'device': device or f'{jax.device_count()}x {jax.devices()[0].device_kind}',
     'cores': os.cpu_count(),
     'load_average': os.getloadavg(),  # others may have used the cores
