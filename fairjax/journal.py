@@ -40,7 +40,9 @@ def read_journal(path: str | os.PathLike, *, again: str) -> tuple[Any, list[Any]
   whole = content.rfind(b'\n') + 1
   entries = []
   for number, line in enumerate(content[:whole].split(b'\n')[:-1], 1):
-    if number == 1 and not line.startswith(_PREFIX):
+    # Damage that left either end of what surrounds the checksum is no foreign file.
+    after = line[len(_PREFIX) + _CRC_DIGITS:]
+    if number == 1 and not line.startswith(_PREFIX) and not after.startswith(_MIDDLE):
       raise UserError(f'{path}:1: not a file of results that fairjax continues: name another file')
     body = line[len(_PREFIX) + _CRC_DIGITS + len(_MIDDLE):-len(_SUFFIX)]
     if line != _line(body)[:-1]:

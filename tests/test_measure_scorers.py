@@ -232,7 +232,7 @@ def test_score_file_of_another_scorer_or_damaged_is_refused(tmp_path):
     with pytest.raises(UserError, match=r'scores\.jsonl:\d: damaged .*: delete the file'):
       score_texts(['a', 'b'], CountingScorer(), path, chunk=1)
   path.write_bytes(b'not a journal\n')
-  with pytest.raises(UserError, match=r'scores\.jsonl:1: damaged'):
+  with pytest.raises(UserError, match=r'scores\.jsonl:1: not a file of results'):
     score_texts(['a'], CountingScorer(), path)
 
 
