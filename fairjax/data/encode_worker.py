@@ -21,6 +21,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fairjax.data.chunks import write_chunk
+from fairjax.errors import UserError
 from fairjax.vocabulary import load_encoder
 
 _HEADER = struct.Struct('<QQQ')
@@ -58,6 +59,8 @@ def main(vocabulary_folder: str, folder: str) -> None:
       answer = {'index': index, 'tokens': write_chunk(folder, index, texts, vocabulary)}
     except OSError as e:
       answer = {'index': index, 'error': f'{e.filename or folder}: {e.strerror}'}
+    except UserError as e:  # something is in the way of its file
+      answer = {'index': index, 'error': str(e)}
     try:
       print(json.dumps(answer), flush=True)
     except BrokenPipeError:
