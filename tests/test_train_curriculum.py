@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
+import sharding_cases
 
 from fairjax.config import (
   Config,
@@ -20,6 +22,7 @@ from fairjax.config import (
   TrainConfig,
 )
 from fairjax.errors import Preempted, UserError
+from fairjax.model import Branches, TransformerXL
 from fairjax.train import (
   Curriculum,
   LabelledSentences,
@@ -438,3 +441,26 @@ def test_lambda_zero_is_the_plain_step_and_programs_compile_once():
     np.testing.assert_allclose(x, y, atol=1e-6)
   # Other tests share the programs and hand over arrays on devices: only new ones count.
   assert sizes[0] == sizes[1] == sizes[2]
+
+
+@jax.enable_x64()
+def test_the_monitor_is_the_divergence_of_the_swapped_from_the_original_prefix():
+  config, mesh = sharding_cases.MODELS['plain'], _mesh(1)
+  stage, batch = TrainConfig(batch_size=sharding_cases.B), sharding_cases.make_batch(0, 37)
+  state = steps.init_lm_state(config, stage, mesh, seed=0)
+  model, arrays = TransformerXL(config), {name: jnp.asarray(x) for name, x in batch.items()}
+  # Copies, since the step takes the state away.
+  params, memory = jax.tree.map(lambda x: jnp.asarray(np.array(x)), (state.params, state.memory))
+  pairs = model.apply({'params': params}, arrays['inputs'], memory.reset(arrays['reset']),
+                      Branches.from_batch(arrays)).pairs
+  log_p, log_q = (
+    np.log(scipy.special.softmax(np.asarray(model.apply(
+      {'params': params}, hidden, method='logits')), axis=-1))
+    for hidden in (pairs.hidden, pairs.hidden_branch))
+  kl, weight = (np.exp(log_p) * (log_p - log_q)).sum(-1), batch['branch_weight']
+  step = steps.make_debias_step(
+    config, Adam.of(stage), steps.FairnessTerm.of(DebiasConfig(), SentimentConfig()), mesh)
+  _, found = step(state, batch, 0, np.float32(0), {'embedding': np.float32(1)}, None)
+  value, count = found['kl']
+  assert count == weight.sum()
+  np.testing.assert_allclose(value, (kl * weight).sum() / weight.sum(), rtol=1e-9)
