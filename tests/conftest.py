@@ -10,8 +10,10 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 import pytest
 
@@ -74,3 +76,24 @@ def test_data() -> pathlib.Path:
   if not folder.is_dir():
     pytest.skip(f'no real test data at {folder}: set FAIRJAX_TEST_DATA')
   return folder
+
+
+@pytest.fixture
+def run_with_libtpu(repository) -> Callable[..., subprocess.CompletedProcess[str]]:
+  """Runs Python with some arguments in a process of its own, where libtpu may be loaded.
+
+  It is loaded once a process, and never for tests that do not need it. Fake CPU devices are left
+  out, and nobody asks for a TPU's addresses.
+  """
+  if importlib.util.find_spec('libtpu') is None:
+    pytest.skip('the TPU compiler is not installed: pip install libtpu')
+  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'} | {
+    'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'localhost',
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+    'PYTHONPATH': f'{repository}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'}
+
+  def run(*arguments):
+    return subprocess.run([sys.executable, *arguments], cwd=repository, env=environment, text=True,
+                          capture_output=True, timeout=600, stdin=subprocess.DEVNULL)
+
+  return run

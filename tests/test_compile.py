@@ -3,11 +3,11 @@
 import contextlib
 import dataclasses
 import errno
+import functools
 import importlib.metadata
 import importlib.util
 import json
 import math
-import os
 import re
 import signal
 import subprocess
@@ -513,16 +513,8 @@ def test_the_paper_matrix_asks_for_both_models():
 
 @pytest.mark.libtpu
 @pytest.mark.slow
-def test_the_tpu_compiler(repository, tmp_path):
-  if importlib.util.find_spec('libtpu') is None:
-    pytest.skip('the TPU compiler is not installed: pip install libtpu')
-  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
-
-  def run(*arguments):
-    return subprocess.run(
-      [sys.executable, '-m', 'fairjax', 'compile', *arguments], cwd=repository, text=True,
-      capture_output=True, env=environment, timeout=600, stdin=subprocess.DEVNULL)
-
+def test_the_tpu_compiler(run_with_libtpu, tmp_path):
+  run = functools.partial(run_with_libtpu, '-m', 'fairjax', 'compile')
   done = run('--config=configs/quickstart.py', '--topology=v5e:2x2', '--program=lm', '--json',
              '--config.model.num_layers=3')
   assert done.returncode == 0, done.stderr[-2000:]
@@ -552,16 +544,11 @@ def test_the_tpu_compiler(repository, tmp_path):
 
 @pytest.mark.libtpu
 @pytest.mark.slow
-def test_the_split_that_the_tpu_compiler_is_shown_to_take(repository):
-  if importlib.util.find_spec('libtpu') is None:
-    pytest.skip('the TPU compiler is not installed: pip install libtpu')
-  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
-  done = subprocess.run(
-    [sys.executable, '-m', 'fairjax', 'compile', '--config=configs/quickstart.py', '--program=lm',
-     '--topology=v5e:1x1', *(f'--config.model.{size}' for size in (
-       'num_layers=5', 'model_dim=4096', 'ff_dim=16384', 'num_heads=32', 'head_dim=128'))],
-    cwd=repository, text=True, capture_output=True, env=environment, timeout=600,
-    stdin=subprocess.DEVNULL)
+def test_the_split_that_the_tpu_compiler_is_shown_to_take(run_with_libtpu):
+  done = run_with_libtpu(
+    '-m', 'fairjax', 'compile', '--config=configs/quickstart.py', '--program=lm',
+    '--topology=v5e:1x1', *(f'--config.model.{size}' for size in (
+      'num_layers=5', 'model_dim=4096', 'ff_dim=16384', 'num_heads=32', 'head_dim=128')))
   assert done.returncode == 2, done.stderr[-2000:]
   line = done.stderr.splitlines()[-1]
   assert '; compiled and fits: --topology=v5e:2x2 --config.mesh.fsdp=2 (' in line

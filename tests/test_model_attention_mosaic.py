@@ -5,11 +5,7 @@ compilation runs in a process of its own: libtpu is loaded once per process and 
 do not need it.
 """
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -57,16 +53,9 @@ print(json.dumps({
 '''
 
 
-def _compile(repository, topology, dtype, sizes):
+def _compile(run_with_libtpu, topology, dtype, sizes):
   """What the compiler says of T, M, H, K and P."""
-  if not importlib.util.find_spec('libtpu'):
-    pytest.skip('libtpu is not installed: it compiles for TPUs')
-  environment = os.environ | {
-    'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'localhost',
-    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'PYTHONPATH': str(repository)}
-  done = subprocess.run(
-    [sys.executable, '-c', CODE, topology, dtype, *map(str, sizes)], env=environment, text=True,
-    capture_output=True, timeout=300)
+  done = run_with_libtpu('-c', CODE, topology, dtype, *map(str, sizes))
   assert done.returncode == 0, done.stderr[-2000:]
   return json.loads(done.stdout.splitlines()[-1])
 
@@ -76,8 +65,8 @@ def _compile(repository, topology, dtype, sizes):
 @pytest.mark.parametrize('sizes', [
   (512, 512, 128, 0, 0), (4096, 4096, 128, 0, 0), (640, 100, 64, 0, 0), (512, 512, 128, 4, 4),
   (640, 100, 64, 3, 2)])
-def test_forward_and_backward_compile_for(topology, sizes, repository):
-  found = _compile(repository, topology, 'bfloat16', sizes)
+def test_forward_and_backward_compile_for(topology, sizes, run_with_libtpu):
+  found = _compile(run_with_libtpu, topology, 'bfloat16', sizes)
   assert (found['path'], found['kernels'], found['takes']) == ('kernel', 2, True)
   # The scores of T = M = 4096 would be 1 GiB.
   assert found['temporary'] <= 100 * 2 ** 20
@@ -93,7 +82,7 @@ def test_forward_and_backward_compile_for(topology, sizes, repository):
   ('v5p:2x2x1', 'float32', (2048, 2048, 64, 4, 4)),
   ('v6e:2x2', 'float32', (3072, 3072, 64, 8, 8)),
   ('v6e:2x2', 'bfloat16', (1024, 1024, 64, 16, 16))])
-def test_branches_that_are_let_in_fit_into_the_core(topology, dtype, sizes, repository):
+def test_branches_that_are_let_in_fit_into_the_core(topology, dtype, sizes, run_with_libtpu):
   """Near the most that `kernel_runs_on` lets in."""
-  found = _compile(repository, topology, dtype, sizes)
+  found = _compile(run_with_libtpu, topology, dtype, sizes)
   assert (found['path'], found['kernels'], found['takes']) == ('kernel', 2, True)

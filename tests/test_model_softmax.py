@@ -1,10 +1,6 @@
 """Plain and adaptive softmax, and the loss that never holds all scores."""
 
 import dataclasses
-import importlib.util
-import os
-import subprocess
-import sys
 
 import flax.linen as nn
 import jax
@@ -288,12 +284,8 @@ print(count(compiled.as_text()).nbytes)
 
 @pytest.mark.libtpu
 @pytest.mark.slow
-def test_on_tpus_the_table_is_read_once_a_pass_and_its_gradient_written_once(repository):
-  if importlib.util.find_spec('libtpu') is None:
-    pytest.skip('the TPU compiler is not installed: pip install libtpu')
-  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
-  done = subprocess.run([sys.executable, '-c', BYTES], cwd=repository, text=True, timeout=600,
-                        capture_output=True, env=environment, stdin=subprocess.DEVNULL)
+def test_on_tpus_the_table_is_read_once_a_pass_and_its_gradient_written_once(run_with_libtpu):
+  done = run_with_libtpu('-c', BYTES)
   assert done.returncode == 0, done.stderr[-2000:]
   words = 32000 * 1024
   # Float32 read for the bfloat16 table, that written and read in each pass; zeros and gradient.

@@ -6,9 +6,6 @@ On devices that only look like TPUs, and with -m libtpu on those that the TPU co
 import dataclasses
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import pytest
@@ -138,24 +135,17 @@ for name in sys.argv[1:]:
 
 @pytest.mark.libtpu
 @pytest.mark.slow
-def test_two_slices_as_the_tpu_compiler_describes_them(repository):
-  if importlib.util.find_spec('libtpu') is None:
-    pytest.skip('the TPU compiler is not installed: pip install libtpu')
-  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'} | {
-    'PYTHONPATH': f'{repository}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'}
+def test_two_slices_as_the_tpu_compiler_describes_them(run_with_libtpu):
   names = ['v3:2x2', 'v4:2x2x2', 'v5e:4x4', 'v5p:2x2x1', 'v6e:2x4']
-  done = subprocess.run(
-    [sys.executable, '-c', CODE, *names], cwd=repository, text=True, capture_output=True,
-    env=environment, timeout=300)
+  done = run_with_libtpu('-c', CODE, *names)
   assert done.returncode == 0, done.stderr[-2000:]
   for name, line in zip(names, done.stdout.splitlines()[-len(names):], strict=True):
     found, half = json.loads(line), find_slice(name).num_devices
     assert found == {'devices': 2 * half, 'of': 2 * half, 'shape': [2, half // 2, 1, 2],
                      'slices': [[0], [1]], 'alike': True, 'places': half}, name
-  done = subprocess.run(
-    [sys.executable, '-m', 'fairjax', 'compile', '--config=configs/quickstart.py',
-     '--config.mesh.slices=2', '--topology=v5e:2x2', '--program=lm', '--json'],
-    cwd=repository, text=True, capture_output=True, env=environment, timeout=600)
+  done = run_with_libtpu(
+    '-m', 'fairjax', 'compile', '--config=configs/quickstart.py', '--config.mesh.slices=2',
+    '--topology=v5e:2x2', '--program=lm', '--json')
   assert done.returncode == 0, done.stderr[-2000:]
   (program,) = json.loads(done.stdout)['programs']
   assert program['fits'] and program['mesh'] == {'slice': 2, 'data': 4}
