@@ -178,7 +178,7 @@ class DebiasConfig(TrainConfig):
   pieces_per_branch: int = 4  # P, the most pieces a replacement may have (not in the paper)
   gradient: str = 'both'  # both | branch (stop-gradient on the original) (H-21)
   sentiment_layer: str = 'hidden'  # hidden (128-d, after ReLU) | probability (1 - p, p) (H-22)
-  monitor_every: int = 1  # steps between values of the next-token divergence (KL, JS)
+  monitor_every: int = 1  # steps between values of the next-token divergence (KL, JS); 0: none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,8 +296,9 @@ def validate(config: Config) -> None:
   check(s.max_sentences >= 0, 'sentiment.max_sentences must not be negative (0: all)')
   one_of('debias.gradient', config.debias.gradient, ('both', 'branch'))
   one_of('debias.sentiment_layer', config.debias.sentiment_layer, ('hidden', 'probability'))
-  for field in ('branches_per_row', 'pieces_per_branch', 'monitor_every'):
+  for field in ('branches_per_row', 'pieces_per_branch'):
     check(getattr(config.debias, field) > 0, f'debias.{field} must be positive')
+  check(config.debias.monitor_every >= 0, 'debias.monitor_every must not be negative (0: never)')
   config_checks.check_variants(config, check, errors)
   check(config.sample.samples > 0, 'sample.samples must be positive')
   check(config.sample.max_new_tokens > 0, 'sample.max_new_tokens must be positive')

@@ -299,10 +299,11 @@ def test_kept_results_say_what_made_them(repository):
 
 
 def test_the_table_of_fused_bytes_is_that_of_the_kept_results(repository):
-  """Each row of docs/performance.md: layers, how, and the ratios of one file."""
+  """Each row of docs/performance.md: layers, how, monitor, and the ratios of one file."""
   page = (repository / 'docs' / 'performance.md').read_text(encoding='utf-8')
-  rows = re.findall(r'^\| +(\d+) \| (unrolled|scanned) \| (\d+) \| \(?([\d.]+)\)? \| ([\d.]+) \| '
-                    r'([\d.]+) \|$', page, re.MULTILINE)
+  rows = re.findall(
+    r'^\| (\d+) \| (unrolled|scanned) \| (\d+) \| (none|1 in 100) \| (\(?)([\d.]+)\)? '
+    r'\| ([\d.]+) \| ([\d.]+) \|$', page, re.MULTILINE)
   kept = {}
   for path in (repository / 'tests' / 'benchmarks' / 'results').glob('debias_step_joint_v5e*.json'):
     found = json.loads(path.read_text(encoding='utf-8'))
@@ -310,6 +311,8 @@ def test_the_table_of_fused_bytes_is_that_of_the_kept_results(repository):
       continue
     options, ratios = found['options'], found['fused_over_plain']
     how = 'unrolled' if options['unroll'] else 'scanned'
-    kept[str(options['layers']), how, str(options['batch_size'])] = tuple(
-      f'{ratios[name]:.3f}' for name in ('compiler_bytes', 'counted_bytes', 'temporary_mib'))
-  assert {row[:3]: row[3:] for row in rows} == kept and len(kept) >= 6
+    monitor = 'none' if options['monitor_every'] == 0 else '1 in 100'
+    bracket = '(' if how == 'scanned' else ''  # the body of a scan is counted once
+    kept[str(options['layers']), how, str(options['batch_size']), monitor] = (bracket, *(
+      f'{ratios[name]:.3f}' for name in ('compiler_bytes', 'counted_bytes', 'temporary_mib')))
+  assert {row[:4]: row[4:] for row in rows} == kept and len(kept) >= 13

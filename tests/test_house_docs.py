@@ -100,6 +100,12 @@ def test_local_links_lead_somewhere(page):
       assert (page.parent / link).exists(), f'{page.name}: {link}'
 
 
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_page_holds_both_sides_of_a_merge(page):
+  found = re.findall(r'^(?:<{7}|={7}|>{7})(?: .*)?$', page.read_text(encoding='utf-8'), re.M)
+  assert not found, f'{page.name}: {found[0]}'
+
+
 def test_changelog_gives_the_reason_for_each_dependency():
   changelog = (ROOT / 'CHANGELOG.md').read_text(encoding='utf-8')
   extras = setup_argument('extras_require')

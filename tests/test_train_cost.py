@@ -37,7 +37,7 @@ def _flops(rows, branches):
   mesh, stage = make_mesh(MeshConfig(), jax.devices()[:1]), TrainConfig(batch_size=rows)
   state = steps.lm_state_template(MODEL, stage, mesh)
   if branches:
-    term = FairnessTerm.of(DebiasConfig(monitor_every=100), SentimentConfig())
+    term = FairnessTerm.of(DebiasConfig(monitor_every=0), SentimentConfig())
     lowered = steps.make_debias_step(MODEL, Adam.of(stage), term, mesh).lower(
       state, _batch(rows, branches), 0, np.float32(1), {'embedding': np.float32(1)}, None)
   else:
@@ -57,9 +57,6 @@ def test_a_step_costs_its_matrix_products():
 
 def test_sixteen_swaps_a_row_cost_three_percent():
   plain, fused = _flops(2, 0), _flops(2, SWAPS)
-  # The count takes the monitor's scores of both sides as if they were made in every step; they are
-  # in one of a hundred.
-  fused -= 0.99 * 2 * 2 * (2 * SWAPS) * 256 * 8000
   print(f'fused / plain FLOPs {fused / plain:.4f}')
   assert 1 < fused / plain <= 1.03
 

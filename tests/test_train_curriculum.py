@@ -464,3 +464,20 @@ def test_the_monitor_is_the_divergence_of_the_swapped_from_the_original_prefix()
   value, count = found['kl']
   assert count == weight.sum()
   np.testing.assert_allclose(value, (kl * weight).sum() / weight.sum(), rtol=1e-9)
+
+
+@pytest.mark.tf
+def test_without_the_monitor_the_step_is_the_same_and_logs_no_divergence(tmp_path):
+  found = {}
+  for every in (0, 1):
+    config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
+      CONFIG.debias, monitor_every=every))
+    curriculum = _curriculum(tmp_path / str(every), config=config)
+    found[every] = curriculum.train_debias(
+      curriculum.train_lm(), method='embedding', weight=10.0)
+  lines = {every: [x for x in read_metrics(run.directory / 'metrics.jsonl')
+                   if x['kind'] == 'train'] for every, run in found.items()}
+  assert lines[0] and all({'kl', 'js'} <= set(x) for x in lines[1])
+  assert not any({'kl', 'js'} & set(x) for x in lines[0])
+  for a, b in zip(lines[0], lines[1], strict=True):
+    assert a['fairness_loss/embedding'] == pytest.approx(b['fairness_loss/embedding'], rel=1e-4)

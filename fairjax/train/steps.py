@@ -185,7 +185,8 @@ def make_debias_step(
     metrics |= {f'fairness_loss/{name}': (loss, count) for name, loss in losses.items()}
     for name, total in zip(BRANCH_COUNTS, batch['branch_counts'].sum(0), strict=True):
       metrics[f'branches/{name}'] = (parts * total.astype(jnp.float32), one)
-    metrics |= _monitor(model, params, pairs, used, batch['step'])
+    if term.monitor_every:
+      metrics |= _monitor(model, params, pairs, used, batch['step'])
     return nll + weighted, (output.memory, metrics)
 
   def _monitor(model, params, pairs, weight, step):

@@ -89,8 +89,9 @@ def make_batch(options, config, rng):
 
 def term_of(options, config):
   """The fairness term; nobody trains with a monitor in every step on a slice."""
-  every = options.monitor_every or (
-    config.debias.monitor_every if options.config else 100 if options.topology else 1)
+  every = options.monitor_every
+  if every is None:
+    every = config.debias.monitor_every if options.config else 100 if options.topology else 1
   return FairnessTerm.of(dataclasses.replace(config.debias, monitor_every=every), config.sentiment)
 
 
@@ -230,7 +231,8 @@ def main() -> None:
   for name, default in _DEFAULTS.items():
     parser.add_argument(f'--{name}', type=int, help=f'default: that of the config, or {default}')
   parser.add_argument('--monitor_every', type=int,
-                      help='steps between divergences; default: the config, or 1 (compiled: 100)')
+                      help='steps between divergences, 0: none; default: the config, or 1 '
+                      '(compiled: 100)')
   parser.add_argument('--rounds', type=int, default=15)
   parser.add_argument('--steps', default='plain,fused,stacked', help='which, in turns')
   parser.add_argument('--json', action='store_true')
