@@ -62,6 +62,7 @@ def test_overrides_keep_types():
   ({'model.attention': 'kernel', 'model.attention_dropout': '0.1', 'model.dtype': 'float64',
     'model.attention_block': '100'},
    ['cannot drop attention weights', 'cannot compute in float64', 'multiple of 128']),
+  ({'debias.monitor_every': '-1'}, ['debias.monitor_every must not be negative (0: never)']),
   ({'model.norm': 'mid', 'lm.steps': '0'}, ["model.norm='mid'", 'lm.steps must be positive']),
 ])
 def test_wrong_override_is_one_line_that_helps(overrides, words):
