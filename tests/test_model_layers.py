@@ -137,8 +137,9 @@ def test_what_a_layer_keeps_for_its_backward_pass(attention, dtype):
   _, pull = jax.vjp(lambda p: model.apply(p, tokens, memory).hidden, params)
   stacked = [x for x in jax.tree.leaves(pull) if x.shape[:1] == (layers,)]
   found = sum(x.nbytes for x in stacked) / layers
-  weights = sum(x.nbytes for x in jax.tree.leaves(params['params']['layers'])) / layers
   item, s = jnp.dtype(dtype).itemsize, m + t
+  # The weights of all layers, once, as they are multiplied.
+  weights = item * sum(x.size for x in jax.tree.leaves(params['params']['layers'])) / layers
   # What goes in; attention and residual; both sides of its norm; feed-forward and residual.
   states = item * b * t * (4 * d + 2 * n * h + f)
   kept = states + item * 2 * b * s * n * h

@@ -150,6 +150,24 @@ def test_bfloat16_stays_near_float32_with_float32_parameters_and_logits():
   assert 0 < error < 0.03 * np.abs(logits['float32']).max()
 
 
+@pytest.mark.parametrize('remat', ['none', 'dots', 'full'])
+def test_layers_read_weights_and_stack_their_gradients_in_the_dtype_that_they_multiply(remat):
+  """Neither loop over the layers moves a weight in float32, and none is stacked again."""
+  config = dataclasses.replace(oracle.TINY, dtype='bfloat16', remat=remat, memory_len=5)
+  model, params = TransformerXL(config), oracle.make_params(config)
+  tokens, memory = oracle.random_tokens(config, 3, 8), init_memory(config, 3)
+  program = jax.make_jaxpr(jax.grad(lambda p: model.apply(
+    {'params': p}, tokens, memory).hidden.astype(jnp.float32).sum()))(params)
+  forward, backward = (e for e in program.eqns if e.primitive.name == 'scan')
+  shapes = {x.shape for x in jax.tree.leaves(params['layers'])}
+  read, stacked, again = (
+    [x.aval for x in atoms if x.aval.shape in shapes]
+    for atoms in (forward.invars + backward.invars, backward.outvars, forward.outvars))
+  assert len(stacked) == len(jax.tree.leaves(params['layers'])) and again == []
+  assert {x.dtype for x in read + stacked} == {jnp.dtype('bfloat16')}
+  assert {x.dtype for x in program.out_avals} == {jnp.dtype('float32')}
+
+
 def test_dropout_is_on_in_training_only_and_follows_its_key():
   config = dataclasses.replace(oracle.TINY, hidden_dropout=0.3, attention_dropout=0.3)
   model, params = TransformerXL(config), oracle.make_params(config)

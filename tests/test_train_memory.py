@@ -60,6 +60,19 @@ def test_sums_are_the_bytes_that_a_device_holds(name):
   assert device_bytes(sentiment) == held(sentiment)
 
 
+def test_gradients_of_layers_are_as_wide_as_what_the_model_computes_in():
+  model = dataclasses.replace(CONFIG.model, dtype='bfloat16')
+  state = steps.lm_state_template(model, CONFIG.lm, make_mesh(MeshConfig(fsdp=4)))
+  found, wide = StateBytes.of(state), steps.lm_state_template(
+    CONFIG.model, CONFIG.lm, make_mesh(MeshConfig(fsdp=4)))
+  rest = {name: x for name, x in state.params.items() if name != 'layers'}
+  layers = device_bytes(state.params['layers'])
+  assert found.parameters == StateBytes.of(wide).parameters
+  assert found.gradients == device_bytes(rest) + layers / 2 < found.parameters
+  assert found.least == memory.least_with_fsdp(state, 4) == (
+    StateBytes.of(wide).least - layers / 2 - device_bytes(wide.memory) + found.hidden)
+
+
 def test_the_templates_are_those_of_the_states():
   mesh = make_mesh(MeshConfig(), jax.devices()[:1])
   for state, template in (

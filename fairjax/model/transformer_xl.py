@@ -88,10 +88,15 @@ class TransformerXL(nn.Module):
     block = Block
     if c.remat != 'none':
       block = nn.remat(Block, policy=_REMAT_POLICIES[c.remat], prevent_cse=False)
-    self.layers = nn.scan(
+    layers = nn.scan(
       block, variable_axes={'params': 0}, split_rngs={'params': True},
       in_axes=(0, 0, nn.broadcast, nn.broadcast), out_axes=0, length=c.num_layers,
-      unroll=c.scan_unroll, metadata_params={nn.PARTITION_NAME: 'layers'})(c)
+      unroll=c.scan_unroll, metadata_params={nn.PARTITION_NAME: 'layers'})
+    if not self.is_initializing():
+      # Cast before the loop: cast within it, every layer's weights would be kept a second time for
+      # the backward pass, and the gradients of all layers would be stacked at twice their width.
+      layers = nn.map_variables(layers, 'params', trans_in_fn=self._cast)
+    self.layers = layers(c)
 
   def __call__(
     self,
@@ -212,6 +217,9 @@ class TransformerXL(nn.Module):
       piece == branches.length[:, :, None] - 1, end,
       jnp.minimum(branches.start[:, :, None] + piece, end))
     return context.replace(start=branches.start, replaced=replaced)
+
+  def _cast(self, weights):
+    return jax.tree.map(lambda x: x.astype(self.dtype), weights)
 
   def _final(self, x):
     """Final norm, where the model has one."""

@@ -28,8 +28,8 @@ class StateBytes:
     parameters: of the model.
     optimizer: its moments.
     hidden: the memory, hidden states of earlier segments.
-    gradients: as many as of the parameters; all are there before the first parameter changes,
-      since their norm is clipped. They are no part of the state, but the step needs them beside it.
+    gradients: see `abstract_gradients`. They are no part of the state, but the step needs them
+      beside it.
   """
 
   parameters: int
@@ -40,8 +40,8 @@ class StateBytes:
   @classmethod
   def of(cls, state: TrainState) -> 'StateBytes':
     """Of a state of arrays, or of `jax.ShapeDtypeStruct` with shardings."""
-    parameters = device_bytes(state.params)
-    return cls(parameters, device_bytes(state.opt_state), device_bytes(state.memory), parameters)
+    parts = (state.params, state.opt_state, state.memory, abstract_gradients(state))
+    return cls(*(device_bytes(part) for part in parts))
 
   @property
   def least(self) -> int:
@@ -52,6 +52,20 @@ class StateBytes:
     """The parts of the state in words."""
     return (f'parameters {size_words(self.parameters)}, optimizer {size_words(self.optimizer)}, '
             f'memory {size_words(self.hidden)}')
+
+
+def abstract_gradients(state: TrainState) -> Any:
+  """What a step holds at least before the first parameter changes, as gradients are clipped first.
+
+  Those of the layers have the dtype that the model computes in, which is that of its memory; the
+  rest, and all of a model without memory, that of their parameters. (Gradient accumulation sums
+  them in the dtype of the parameters, beside these.)
+  """
+  if state.memory is None:
+    return state.params
+  layers = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+    x.shape, state.memory.hidden.dtype, sharding=x.sharding), state.params['layers'])
+  return {**state.params, 'layers': layers}
 
 
 def device_bytes(tree: Any) -> int:
@@ -183,9 +197,8 @@ def least_with_fsdp(state: TrainState, fsdp: int) -> int | None:
       return None
     return math.prod(leaf.shape) // math.prod(parts) * leaf.dtype.itemsize
 
-  # The gradients are as large as the parameters.
   sizes = [size(leaf) for leaf in jax.tree.leaves(
-    (state.params, state.params, state.opt_state, state.memory))]
+    (state.params, abstract_gradients(state), state.opt_state, state.memory))]
   return None if None in sizes else sum(sizes)
 
 
