@@ -151,7 +151,7 @@ def test_bfloat16_stays_near_float32_with_float32_parameters_and_logits():
 
 
 @pytest.mark.parametrize('remat', ['none', 'dots', 'full'])
-def test_layers_read_weights_and_stack_their_gradients_in_the_dtype_that_they_multiply(remat):
+def test_loops_over_layers_read_weights_and_stack_gradients_in_the_dtype_that_they_multiply(remat):
   """Neither loop over the layers moves a weight in float32, and none is stacked again."""
   config = dataclasses.replace(oracle.TINY, dtype='bfloat16', remat=remat, memory_len=5)
   model, params = TransformerXL(config), oracle.make_params(config)

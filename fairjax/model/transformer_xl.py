@@ -92,9 +92,10 @@ class TransformerXL(nn.Module):
       block, variable_axes={'params': 0}, split_rngs={'params': True},
       in_axes=(0, 0, nn.broadcast, nn.broadcast), out_axes=0, length=c.num_layers,
       unroll=c.scan_unroll, metadata_params={nn.PARTITION_NAME: 'layers'})
-    if not self.is_initializing():
+    if c.scan_unroll < c.num_layers and not self.is_initializing():
       # Cast before the loop: cast within it, every layer's weights would be kept a second time for
       # the backward pass, and the gradients of all layers would be stacked at twice their width.
+      # Without a loop nothing is stacked, and a cast is best fused with the product.
       layers = nn.map_variables(layers, 'params', trans_in_fn=self._cast)
     self.layers = layers(c)
 

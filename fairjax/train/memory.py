@@ -57,9 +57,9 @@ class StateBytes:
 def abstract_gradients(state: TrainState) -> Any:
   """What a step holds at least before the first parameter changes, as gradients are clipped first.
 
-  Those of the layers have the dtype that the model computes in, which is that of its memory; the
-  rest, and all of a model without memory, that of their parameters. (Gradient accumulation sums
-  them in the dtype of the parameters, beside these.)
+  Those of the layers may have the dtype that the model computes in, which is that of its memory;
+  the rest, and all of a model without memory, have that of their parameters. (Unrolled layers and
+  gradient accumulation hold more.)
   """
   if state.memory is None:
     return state.params
