@@ -8,6 +8,7 @@ the command.
 """
 
 import argparse
+import contextlib
 import functools
 import importlib
 import pathlib
@@ -92,8 +93,9 @@ def main() -> int:
   with tempfile.TemporaryDirectory() as temporary:
     workdir = options.workdir or pathlib.Path(temporary) / 'run'
     begin = time.perf_counter()
-    code = fairjax.cli.main(['run', f'--config={options.config}', f'--workdir={workdir}',
-                             *overrides])
+    with contextlib.redirect_stdout(sys.stderr):  # ours is the result
+      code = fairjax.cli.main(['run', f'--config={options.config}', f'--workdir={workdir}',
+                               *overrides])
     seconds = time.perf_counter() - begin
   total, checks = time.process_time(), sum(clocks.seconds.values())
   from tests.benchmarks import harness  # JAX's import is part of the job, not of ours
