@@ -148,7 +148,7 @@ class Block(nn.Module):
     return States(now=new, before=before), jax.lax.stop_gradient(read)
 
   def _weights(self) -> dict[str, Array]:
-    """Declares the layer's parameters and casts them to the compute dtype."""
+    """Declares the parameters; scanned layers get them in the compute dtype, others are cast."""
     c = self.config
     dtype = jnp.dtype(c.dtype)
     param_dtype = jnp.promote_types(dtype, jnp.float32)
