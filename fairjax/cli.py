@@ -1,18 +1,22 @@
 """The command line: `fairjax VERB ...`.
 
 Exit codes: 0 done; 2 the user can mend it (one line says what, where and how); 42 interrupted, the
-same command continues from what was saved; anything else is a fault. Verbs import what they need
+same command continues from what was saved; 141 the reader of its output is gone (as after SIGPIPE,
+and as quietly); anything else is a fault. Verbs import what they need
 inside their functions, so that `fairjax --help` answers at once.
 """
 
 import argparse
 import errno
 import os
+import pathlib
+import re
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from select import POLLERR, POLLHUP, poll
 
 from fairjax import processes
 from fairjax.commands import (
@@ -45,6 +49,8 @@ from fairjax.errors import Fault, Preempted, UserError, unknown_name
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
                 errno.EIO}
 
+_CLOSED_PIPE = 128 + signal.SIGPIPE
+
 _MODULES = (
   run, data, cda, masked_lm, exchange, sample, measure, select, report, records, human,
   classifier, correlations, resilience, mitigations, fair_generation, compile, scorers,
@@ -62,7 +68,19 @@ def main(argv: Sequence[str] | None = None) -> int:
   # Of TensorFlow's lines about drivers, those that can be kept away from the one line of an error.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   try:
-    return processes.leave(_run(argv))
+    try:
+      return processes.leave(_run(argv))
+    finally:
+      if sys.stdout is not None:
+        sys.stdout.flush()  # here, where a reader that is gone can still be answered
+  except BrokenPipeError:
+    if not _reader_is_gone():
+      raise
+    with open(os.devnull, 'wb') as nowhere:
+      for stream in (1, 2):  # for what Python flushes at its end
+        if _reader_is_gone(stream):
+          os.dup2(nowhere.fileno(), stream)
+    return processes.leave(_CLOSED_PIPE)
   except KeyboardInterrupt:
     print('fairjax: interrupted; the same command continues from what was saved', file=sys.stderr)
     processes.leave(processes.PREEMPTED)
@@ -77,6 +95,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     processes.wait_for_loss()  # a collective that broke says less than who is gone
     traceback.print_exc()
     return processes.leave(1)
+
+
+def _reader_is_gone(*streams: int) -> bool:
+  """Whether nobody reads standard output or errors (or the given streams) any more."""
+  polled = poll()
+  for stream in streams or (1, 2):
+    polled.register(stream, 0)
+  return any(event & (POLLERR | POLLHUP) for _, event in polled.poll(0))
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -122,6 +148,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   for word in words:
     if word.startswith('--config.'):
       name, has_value, value = word[len('--config.'):].partition('=')
+      name = name.replace('-', '_')
       value = value if has_value else next(words, None)
       if value is None:
         raise UserError(f'{word} needs a value: {word}=...')
@@ -133,7 +160,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       rest.append(word)
   if rest and not rest[0].startswith('-') and rest[0] not in VERBS:
     raise unknown_name('verb', rest[0], VERBS)
-  options = make_parser().parse_args(rest)
+  options, unknown = make_parser().parse_known_args(rest)
+  if unknown:
+    place = f'fairjax {options.verb or ""}'.strip()
+    if unknown[0].partition('=')[0] == '--distributed':
+      raise UserError(f'{unknown[0]}: {place} runs in one process; leave it out, and start the '
+                      'command once')
+    raise UserError(f'unrecognized arguments: {" ".join(unknown)} (see: {place} --help)')
   if overrides and not getattr(options, 'config', None):
     raise UserError(f'--config.{next(iter(overrides))} needs --config=FILE')
   options.overrides = overrides
@@ -144,12 +177,20 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _split_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
-  """Parts the words behind `--` from those of a verb that takes a command."""
+  """Parts the words behind `--` from those of a verb that takes a command.
+
+  The program itself, `fairjax` or `python -m fairjax`, may stand before them.
+  """
   verb = next((word for word in argv if not word.startswith('-')), None)
   if verb not in VERBS or not VERBS[verb].takes_command:
     return argv, None
   at = argv.index('--') if '--' in argv else len(argv)
-  return argv[:at], argv[at + 1:]
+  command = argv[at + 1:]
+  if command and re.fullmatch(r'python[0-9.]*', pathlib.PurePath(command[0]).name):
+    command = command[3:] if command[1:3] == ['-m', 'fairjax'] else command
+  elif command and pathlib.PurePath(command[0]).name == 'fairjax':
+    command = command[1:]
+  return argv[:at], command
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -213,6 +213,12 @@ def start(spec: str) -> None:
       **arguments, heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
       initialization_timeout=START_SECONDS)
   except (RuntimeError, ValueError) as e:
+    if spec == 'auto' and 'should be defined' in str(e):
+      raise UserError(
+        '--distributed=auto finds no group here: neither Cloud TPU, GKE, Slurm nor MPI names the '
+        'address of the first process, their number and which this is: leave --distributed out '
+        'where one process works alone, or say all three: --distributed=HOST:PORT,COUNT,INDEX'
+      ) from None
     raise UserError(f'--distributed={spec}: the processes do not find each other '
                     f'({str(e).splitlines()[0]}): start the same command on every machine') from e
   state = distributed.global_state

@@ -35,7 +35,23 @@ class Verb(NamedTuple):
 
 
 class Parser(argparse.ArgumentParser):
-  """Reports bad arguments as `UserError`, like every other bad input."""
+  """Takes `--dry-run` and `--dry_run` for one option; reports bad arguments as `UserError`."""
+
+  def parse_known_args(self, args=None, namespace=None):
+    """As the parent's, with every option in the spelling that it was added with."""
+    words = list(sys.argv[1:] if args is None else args)
+    end = words.index('--') if '--' in words else len(words)
+    return super().parse_known_args([*map(self._spelled, words[:end]), *words[end:]], namespace)
+
+  def _spelled(self, word: str) -> str:
+    """An option's word, or the beginning of one, with the hyphens and underscores of our own."""
+    name, equals, value = word.partition('=')
+    if not name.startswith('--') or name in self._option_string_actions:
+      return word
+    plain = {option.replace('_', '-'): option for option in self._option_string_actions}
+    given = name.replace('_', '-')
+    found = [given] if given in plain else [option for option in plain if option.startswith(given)]
+    return f'{plain[found[0]]}{equals}{value}' if len(found) == 1 else word
 
   def error(self, message: str):
     """Raises `UserError` with the message and where to look."""

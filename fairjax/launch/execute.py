@@ -123,7 +123,8 @@ class Executor:
     except FileNotFoundError:
       raise UserError(f'{argv[0]} is not installed, or not on PATH') from None
     kept: tuple[list[str], list[str]] = ([], [])
-    threads = [threading.Thread(target=self._read, args=(stream, kept[i], bool(i), quiet))
+    closed: list[BrokenPipeError] = []
+    threads = [threading.Thread(target=self._read, args=(stream, kept[i], bool(i), quiet, closed))
                for i, stream in enumerate((process.stdout, process.stderr))]
     for thread in threads:
       thread.start()
@@ -136,15 +137,22 @@ class Executor:
     finally:
       for thread in threads:
         thread.join(timeout=5)
+    if closed:
+      raise closed[0]
     return Result(code if code >= 0 else 128 - code, ''.join(kept[0]), ''.join(kept[1]))
 
-  def _read(self, stream: IO[str], kept: list[str], is_error: bool, quiet: bool) -> None:
-    with stream:
-      for line in stream:
-        line = self.redact(line)
-        kept.append(line)
-        if not quiet:
-          self._show(line, is_error)
+  def _read(self, stream: IO[str], kept: list[str], is_error: bool, quiet: bool,
+            closed: list[BrokenPipeError]) -> None:
+    # Where nobody reads what is shown (`| head`), the stream closes and its writer ends, too.
+    try:
+      with stream:
+        for line in stream:
+          line = self.redact(line)
+          kept.append(line)
+          if not quiet:
+            self._show(line, is_error)
+    except BrokenPipeError as e:
+      closed.append(e)
 
 
 def _show(text: str, is_error: bool) -> None:
