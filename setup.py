@@ -48,6 +48,7 @@ setup(
     'safetensors>=0.5,<1',
     'tokenizers>=0.21,<1',
     'tqdm>=4.66,<5',
+    'backports.zstd>=1,<2; python_version < "3.14"',
   ],
   extras_require={
     'train': [

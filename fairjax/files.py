@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import gzip
 import hashlib
 import json
 import os
@@ -11,7 +10,6 @@ import pathlib
 import shutil
 import socket
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
@@ -252,24 +250,3 @@ def require_file(path: str | os.PathLike, *, made_by: str) -> pathlib.Path:
     raise UserError(f'{found} does not exist: run fairjax {made_by} with the same --config and '
                     '--workdir first')
   return found
-
-
-def read_text_lines(path: str | os.PathLike) -> list[str]:
-  """Lines of a UTF-8 file, without their ends; `.gz` is unpacked.
-
-  Raises:
-    UserError: it cannot be read, or is not UTF-8 (the line is named).
-  """
-  path = pathlib.Path(path)
-  try:
-    with (gzip.open(path) if path.suffix == '.gz' else path.open('rb')) as file:
-      content = file.read()
-  except (OSError, EOFError, zlib.error) as e:
-    raise UserError(f"{path} cannot be read ({getattr(e, 'strerror', None) or e})") from None
-  try:
-    text = content.decode('utf-8-sig')
-  except UnicodeDecodeError as e:
-    line = content.count(b'\n', 0, e.start) + 1
-    raise UserError(f'{path}:{line}: not UTF-8: save the file as UTF-8') from None
-  lines = [line.removesuffix('\r') for line in text.split('\n')]
-  return lines[:-1] if lines[-1] == '' else lines

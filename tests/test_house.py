@@ -21,11 +21,13 @@ MOST_FUNCTION_LINES = 80
 
 # Room -> rooms it may import (every room may import itself and EVERYONE).
 EVERYONE = {
-  'errors', 'files', 'journal', 'versions', 'processes', 'signals', 'progress', 'config',
-  'config_docs', 'config_files', 'vocabulary'}
+  'errors', 'files', 'inputs', 'tables', 'journal', 'versions', 'processes', 'signals', 'progress',
+  'config', 'config_docs', 'config_files', 'vocabulary'}
 ROOMS = {
   'errors': set(),
   'files': set(),
+  'inputs': set(),
+  'tables': set(),
   'journal': set(),
   'versions': set(),
   'processes': set(),
@@ -69,6 +71,8 @@ LAZY_ROOMS = {'measure': {'model', 'pretrained'}, 'classifier': {'measure'},
 PACKAGES = {
   'errors': (set(), set()),
   'files': (set(), set()),
+  'inputs': (set(), {'compression', 'backports'}),
+  'tables': (set(), set()),
   'journal': (set(), set()),
   'versions': (set(), set()),
   'processes': (set(), {'jax'}),

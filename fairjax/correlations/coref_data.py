@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairjax.correlations.winogender import Span
 from fairjax.errors import UserError
-from fairjax.files import read_text_lines
+from fairjax.inputs import read_text_lines
 
 _NUMBERED = re.compile(r'\d+ ')
 _BRACKETS = re.compile(r'\[([^\]]*)\]')

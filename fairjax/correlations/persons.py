@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.files import read_text_lines
+from fairjax.inputs import read_text_lines
 
 _GROUPS = ('female', 'male', 'neutral')
 _PRONOUNS = frozenset('he him his himself she her hers herself'.split())

@@ -32,7 +32,8 @@ from fairjax.correlations.winogender import (
   templates_file,
 )
 from fairjax.errors import UserError
-from fairjax.files import FolderLock, atomic_write, read_text_lines, write_json
+from fairjax.files import FolderLock, atomic_write, write_json
+from fairjax.inputs import read_text_lines
 
 _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
 # Rises with every change of what the metrics give for the same model and data: what is kept of

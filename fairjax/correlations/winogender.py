@@ -25,7 +25,7 @@ from fairjax.correlations.language_model import BLANK, LanguageModel
 from fairjax.correlations.professions import Professions
 from fairjax.correlations.trends import correlation
 from fairjax.errors import UserError
-from fairjax.files import read_text_lines
+from fairjax.inputs import read_text_lines
 
 GENDERS = {'male': ('he', 'his', 'him'), 'female': ('she', 'her', 'her'),
            'neutral': ('they', 'their', 'them')}
