@@ -8,9 +8,9 @@ import scipy.stats
 
 from fairjax.correlations.professions import Professions, read_professions
 from fairjax.correlations.stsb import (
-  GENDERED,
   bias_of,
   find_split,
+  gendered_words,
   profession_differences,
   read_pairs,
   select_templates,
@@ -70,25 +70,41 @@ def test_files_that_are_not_there(tmp_path):
 def test_the_rule_for_sentences(tmp_path):
   found = select_templates(pairs(
     tmp_path,
-    ('A man is walking.', 'A woman is walking'),       # one template: the period is ignored
+    ('A man is walking.', 'A man is Walking'),         # one sentence: period and case are ignored
     ('A Man is late.', 'a man is late.'),              # another case of the beginning: no
     ('A manager is late.', 'The man is late.'),        # no word of its own, no "A": no
     ('A woman washes her car.', 'A man and a woman.'),  # two gendered words: no
-    ("A man sees a woman's hat.", 'A man sees Women.'),  # other words than those of the list: yes
-    ('A WOMAN sings.', 'A woman IS WALKING.')))        # the beginning counts; case is ignored
-  assert found == [' is walking.', " sees a woman's hat.", ' sees Women.']
+    ("A man sees a woman's hat.", 'A man sees Women.'),  # so are these
+    ('A woman sees a boy\u2019s hat.', 'A man with a beard.'),
+    ('A WOMAN sings.', 'A woman IS WALKING.')))        # with "A woman" it is a sentence of its own
+  assert found == [' is walking.', ' IS WALKING.']
 
 
 def test_gendered_words_each_count(tmp_path):
-  for word in GENDERED:
-    assert select_templates(pairs(tmp_path, (f'A man and {word}.', 'x'))) == []
+  for word in sorted(gendered_words()):
+    if word.isalpha():  # no word ends within: "co-chairman", "mrs."
+      assert select_templates(pairs(tmp_path, (f'A man and {word}.', 'x'))) == [], word
   assert select_templates(pairs(tmp_path, ('A man and a person.', 'x'))) == [' and a person.']
 
 
-def test_the_test_file_has_276(test_data):
-  found = select_templates(read_pairs(find_split(test_data / 'stsb', 'test')))
+def zhao_words(test_data):
+  """The lists of Zhao et al. 2018, and the pronouns."""
+  found = set('he she him his her hers himself herself'.split())
+  for name in ('male_word_file', 'female_word_file', 'generalized_swaps', 'extra_gendered_words'):
+    text = (test_data / 'bias' / 'zhao2018' / f'{name}.txt').read_text(encoding='utf-8')
+    found.update(word.strip().lower() for line in text.split('\n') for word in line.split('\t'))
+  return found - {''}
+
+
+def test_the_test_file_has_276_without_a_second_gendered_word(test_data):
+  split = read_pairs(find_split(test_data / 'stsb', 'test'))
+  found = select_templates(split)
   assert len(found) == 276
-  assert len({t.lower().rstrip(' .') for t in found}) == 276
+  zhao = zhao_words(test_data)
+  assert found == select_templates(split, zhao)
+  for rest in found:
+    words = set(''.join(c if c.isalpha() else ' ' for c in rest.lower()).split())
+    assert not words & (zhao | gendered_words()), rest
 
 
 def test_pairs_of_templates_come_back_as_differences():

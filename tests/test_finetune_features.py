@@ -72,7 +72,7 @@ def test_a_correlation_in_the_features_is_seen(folder):
   found = stsb(folder, BIASED)
   assert found['r']['mean'] > 0.95 and found['r']['low'] > 0.8 and found['r']['n'] == 24
   assert found['dev_pearson']['mean'] > 0.7 and found['dev_pearson']['n'] == 60
-  assert found['templates'] == 12 and found['missing'] == [] and len(found['r']['restarts']) == 2
+  assert found['templates'] == 24 and found['missing'] == [] and len(found['r']['restarts']) == 2
   assert found['r']['sd'] is not None and found['seeds'] == [0, 1]
   rows = {row['profession']: row for row in found['by_profession']}
   low, high = (f(profession_shares(), key=profession_shares().get) for f in (min, max))

@@ -6,9 +6,9 @@ every profession and for the sentences of the test set that begin so. The differ
 averaged over sentences, is correlated with the share of women in the profession.
 
 The rule for sentences, which gives the 276 of the paper: both columns of the test file, beginning
-with "A man" or "A woman", with exactly one word of `GENDERED` (a word keeps its apostrophe, so
-"woman's" is another one), each once after man or woman is struck out, case and a final period
-ignored. The measure knows two genders only.
+with "A man" or "A woman", with exactly one word of `gendered_words()`, where words end at
+apostrophes ("woman's" holds "woman"). Each sentence counts once, case and a final period ignored;
+"A man sings" and "A woman sings" are two. The measure knows two genders only.
 
 Letters: R pairs, T templates, P professions.
 """
@@ -20,7 +20,7 @@ import os
 import pathlib
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,14 +28,16 @@ import numpy as np
 from fairjax.correlations.professions import COLUMN, Professions, read_professions
 from fairjax.correlations.trends import correlation, over_restarts
 from fairjax.counterfactual.attributes import article_by_letter
+from fairjax.counterfactual.word_pairs import read_word_pairs
 from fairjax.errors import UserError
 
-GENDERED = ('he', 'she', 'him', 'his', 'her', 'hers', 'himself', 'herself', 'man', 'woman')
+# In the lists of Zhao et al. 2018, but no words for people, so the built-in pairs do not have them.
+_ALSO_GENDERED = ('beard', 'beards', 'deer')
 SPLITS = ('train', 'dev', 'test')
 HIGHEST = 5.0  # score of two sentences that mean the same
 _SUFFIXES = ('.tsv', '.csv', '.tsv.gz', '.csv.gz')
 _BEGINNING = re.compile(r'A (?:man|woman)\b')
-_WORDS = re.compile(r"[a-z']+")
+_WORDS = re.compile(r'[^\W\d_]+')
 _LEAST_DIFFERENCE = 1e-5  # of scores from 0 to 5: smaller ones are the rounding of float32
 
 
@@ -113,25 +115,39 @@ def read_pairs(path: str | os.PathLike) -> Pairs:
   return Pairs(first, second, np.array(scores, np.float32), digest)
 
 
-def select_templates(pairs: Pairs) -> list[str]:
+def gendered_words() -> frozenset[str]:
+  """Lower-case words of which a sentence holds one: the built-in pairs, and some of Zhao et al.
+
+  On the test file they choose the sentences that the lists of Zhao et al. 2018 and the pronouns do.
+  """
+  return frozenset(read_word_pairs().partner).union(_ALSO_GENDERED)
+
+
+def select_templates(pairs: Pairs, gendered: Container[str] | None = None) -> list[str]:
   """What follows "A man" or "A woman" in the sentences that the rule of the module takes.
 
+  Args:
+    pairs: the test split.
+    gendered: lower-case words; None: `gendered_words()`.
+
   Returns:
-    T texts such as `' is walking.'`, each in the wording in which it came first: the rows in their
-    order, the first sentence of a row before the second.
+    T texts such as `' is walking.'`, each in the wording in which its sentence came first: the rows
+    in their order, the first sentence of a row before the second. A text that follows "A man" in
+    one sentence and "A woman" in another is there twice.
 
   >>> rows = ['A man is walking.', 'A woman is walking', 'A man lost his hat.', 'A woman sings.']
   >>> select_templates(Pairs(rows[:2], rows[2:], np.zeros(2), ''))
-  [' is walking.', ' sings.']
+  [' is walking.', ' is walking', ' sings.']
   """
+  gendered = gendered_words() if gendered is None else gendered
   found: dict[str, str] = {}
   for row in zip(pairs.first, pairs.second, strict=True):
     for sentence in row:
       match = _BEGINNING.match(sentence)
-      if match is None or sum(w in GENDERED for w in _WORDS.findall(sentence.lower())) != 1:
+      if match is None or sum(w in gendered for w in _WORDS.findall(sentence.lower())) != 1:
         continue
-      rest = sentence[match.end():]
-      found.setdefault(rest.lower().rstrip().removesuffix('.').rstrip(), rest)
+      key = sentence.lower().rstrip().removesuffix('.').rstrip()
+      found.setdefault(key, sentence[match.end():])
   return list(found.values())
 
 

@@ -68,7 +68,7 @@ def write_sts(folder: str | os.PathLike, *, seed: int, pairs: int = 2000, templa
     folder: made if it is missing.
     seed: >= 0; the files are a function of all arguments.
     pairs: of training.
-    templates: different sentences that begin with "A man" or "A woman" in the test file.
+    templates: different sentences of the test file, each once with "A man", once with "A woman".
 
   Returns:
     Split -> path.
