@@ -34,10 +34,10 @@ setup(
   install_requires=[
     'numpy>=2.0,<3',
     'scipy>=1.15,<2',
-    'jax>=0.10.2,<0.11',
-    'flax>=0.12.8,<0.13',
+    'jax>=0.7.2,<0.11',
+    'flax>=0.11.2,<0.13',
     'optax>=0.2.8,<0.3',
-    'orbax-checkpoint>=0.12.8,<0.13',
+    'orbax-checkpoint>=0.12.4,<0.13',
     'tensorstore>=0.1.80,<0.2',
     'ml-collections>=1.1,<2',
     'PyYAML>=6.0.2,<7',
@@ -60,7 +60,7 @@ setup(
       'tensorboard>=2.20,<3',
       'importlib_resources>=6',
     ],
-    'tpu': ['jax[tpu]>=0.10.2,<0.11'],
+    'tpu': ['jax[tpu]>=0.7.2,<0.11'],
     'google': ['google-cloud-language>=2.17,<3'],
     'parquet': ['pyarrow>=18,<30'],
     'dev': [

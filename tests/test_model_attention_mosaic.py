@@ -47,7 +47,7 @@ with jax.set_mesh(mesh):
   takes = takes_branches(config, T, M, (K, P))
 print(json.dumps({
   'takes': takes,
-  'path': choose_attention(config, 'tpu', devices[0].device_kind),
+  'path': choose_attention(config, devices[0].device_kind),
   'kernels': compiled.as_text().count('custom_call_target="tpu_custom_call"'),
   'temporary': compiled.memory_analysis().temp_size_in_bytes}))
 '''

@@ -1,5 +1,7 @@
 """Every way to compute attention against whole scores: values, gradients, dropout, memory."""
 
+import types
+
 import jax
 import jax.extend.random
 import jax.numpy as jnp
@@ -10,7 +12,12 @@ from fairjax.config import ModelConfig
 from fairjax.model.attention import attention_keep, relative_attention
 from fairjax.model.attention_blocks import attention_in_blocks
 from fairjax.model.attention_heads import attention_by_head
-from fairjax.model.attention_paths import choose_attention, main_attention
+from fairjax.model.attention_paths import (
+  as_kept,
+  choose_attention,
+  main_attention,
+  takes_branches,
+)
 
 N, B, M, H = 3, 2, 5, 4
 SEED = jnp.array([12345, 2 ** 31 + 6789], jnp.uint32)
@@ -130,24 +137,36 @@ def test_dropout_has_its_rate_and_depends_on_every_coordinate():
   assert attention_keep(None, positions, num_heads=2, num_columns=3, rate=0.3) is None
 
 
-@pytest.mark.parametrize(('platform', 'device_kind', 'changes', 'expected'), [
-  ('cpu', 'cpu', {'segment_len': 128}, 'shift'),
-  ('cpu', 'cpu', {'segment_len': 129}, 'heads'),
-  ('gpu', 'NVIDIA H100', {'segment_len': 256}, 'shift'),
-  ('gpu', 'NVIDIA H100', {}, 'blocks'),
-  ('tpu', 'TPU v3', {}, 'blocks'),
-  ('tpu', 'TPU v4', {}, 'kernel'),
-  ('tpu', 'TPU v5 lite', {}, 'kernel'),
-  ('tpu', 'TPU v5', {}, 'kernel'),
-  ('tpu', 'TPU v6 lite', {}, 'kernel'),
-  ('tpu', 'TPU v5 lite', {'segment_len': 64}, 'shift'),
-  ('tpu', 'TPU v5 lite', {'attention_dropout': 0.1}, 'blocks'),
-  ('tpu', 'TPU v5 lite', {'dtype': 'float64'}, 'blocks'),
-  ('tpu', 'TPU v5 lite', {'attention_block': 100}, 'blocks'),
-  ('tpu', 'TPU v4', {'segment_len': 8192, 'memory_len': 16384}, 'blocks'),
-  ('tpu', 'TPU v5 lite', {'attention': 'heads'}, 'heads'),
+@pytest.mark.parametrize(('device_kind', 'changes', 'expected'), [
+  ('cpu', {'segment_len': 128}, 'shift'),
+  ('cpu', {'segment_len': 129}, 'heads'),
+  ('NVIDIA H100', {'segment_len': 256}, 'shift'),
+  ('NVIDIA H100', {}, 'blocks'),
+  ('TPU v3', {}, 'blocks'),
+  ('TPU v4', {}, 'kernel'),
+  ('TPU v5 lite', {}, 'kernel'),
+  ('TPU v5', {}, 'kernel'),
+  ('TPU v6 lite', {}, 'kernel'),
+  ('TPU v5 lite', {'segment_len': 64}, 'shift'),
+  ('TPU v5 lite', {'attention_dropout': 0.1}, 'blocks'),
+  ('TPU v5 lite', {'dtype': 'float64'}, 'blocks'),
+  ('TPU v5 lite', {'attention_block': 100}, 'blocks'),
+  ('TPU v4', {'segment_len': 8192, 'memory_len': 16384}, 'blocks'),
+  ('TPU v5 lite', {'attention': 'heads'}, 'heads'),
 ])
-def test_the_device_decides_where_the_config_leaves_it_open(
-  platform, device_kind, changes, expected):
+def test_the_device_decides_where_the_config_leaves_it_open(device_kind, changes, expected):
   config = ModelConfig(**{'segment_len': 512, 'memory_len': 512, 'head_dim': 128} | changes)
-  assert choose_attention(config, platform, device_kind) == expected
+  assert choose_attention(config, device_kind) == expected
+
+
+@pytest.mark.parametrize(('device_kind', 'kernel'), [
+  ('TPU v5 lite', True), ('cpu', False), ('NVIDIA H100', False)])
+def test_the_mesh_decides_where_its_device_has_no_platform(device_kind, kernel, monkeypatch):
+  """In Colab's JAX 0.7.2 the device of an abstract mesh has a kind and a number of cores."""
+  mesh = types.SimpleNamespace(abstract_device=types.SimpleNamespace(
+    device_kind=device_kind, num_cores=None))
+  monkeypatch.setattr(jax.sharding, 'get_abstract_mesh', lambda: mesh)
+  key_value = jnp.zeros((2, N, B, 1024, 128))
+  config = ModelConfig(segment_len=512, memory_len=512, head_dim=128)
+  assert (as_kept(config, key_value) is key_value) == kernel
+  assert takes_branches(config, 512, 512, (4, 4)) == kernel

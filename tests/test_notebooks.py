@@ -13,7 +13,8 @@ import sys
 import nbclient
 import nbformat
 import pytest
-from test_house import TENSORFLOW
+from packaging.requirements import Requirement
+from test_house import TENSORFLOW, setup_argument
 from test_notebook_parts import write_texts
 
 from fairjax import cli
@@ -25,6 +26,9 @@ MOST_STATEMENTS = 8  # of a cell: imports, assignments, calls
 # What a cell may consist of; everything else is logic, and belongs into the package.
 PLAIN = (ast.Import, ast.ImportFrom, ast.Assign, ast.Expr)
 LOGIC = (ast.comprehension, ast.Lambda, ast.IfExp, ast.BoolOp, ast.Compare, ast.Await)
+# What Colab's runtimes brought on 2026-08-19: googlecolab/backend-info on GitHub (CPU, GPU, TPU).
+COLAB = {'python': '3.13', 'jax': '0.7.2', 'flax': '0.11.2', 'optax': '0.2.8',
+         'orbax-checkpoint': '0.12.4', 'numpy': '2.1.3'}
 ABSENT = (*TENSORFLOW, 'clu', 'tensorboard', 'torch')
 # Runs before the first cell: the packages cannot be found, as where they are not installed.
 WITHOUT = f'''
@@ -173,6 +177,16 @@ def test_the_install_cell_keeps_what_the_runtime_brings(tmp_path):
   installed = {name: importlib.metadata.version(name) for name in ('jax', 'jaxlib', 'numpy')}
   assert {f'{name}=={version}' for name, version in installed.items()} <= set(words[6:])
   assert not [w for w in words if 'tensorflow' in w or w in ('-U', '--upgrade')]
+
+
+def test_the_package_takes_what_colab_brings():
+  needed = {r.name: r for r in map(Requirement, setup_argument('install_requires'))}
+  needed['python'] = Requirement('python' + setup_argument('python_requires'))
+  for name, version in COLAB.items():
+    assert version in needed[name].specifier, f'{needed[name]} refuses {version}'
+  (tpu,) = setup_argument('extras_require')['tpu']
+  assert Requirement(tpu).specifier == needed['jax'].specifier
+  assert all(f'"{tpu}"' in cells(name, 'markdown')[1] for name in NAMES)
 
 
 def test_the_install_cell_asks_for_a_source(tmp_path):

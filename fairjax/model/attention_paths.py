@@ -32,34 +32,35 @@ from fairjax.model.attention_kernel import (
   needs_barrel,
 )
 
-_SHORT = {'cpu': 128, 'gpu': 256, 'tpu': 256}  # tokens of a segment whose whole scores are cheap
+_SHORT_CPU, _SHORT = 128, 256  # tokens of a segment whose whole scores are cheap; elsewhere
 _CPU_BLOCK, _CPU_BLOCKS = 128, 8  # queries whose scores stay in a core's cache; most blocks
 
 
-def choose_attention(config: ModelConfig, platform: str, device_kind: str) -> str:
+def choose_attention(config: ModelConfig, device_kind: str) -> str:
   """Picks the way to compute attention where `config.attention` leaves it open.
 
   Args:
     config: of the model.
-    platform: 'cpu', 'gpu' or 'tpu'.
-    device_kind: as JAX names it, e.g. 'TPU v5 lite'.
+    device_kind: as JAX names it: 'cpu', 'TPU v5 lite', or a GPU's name. The device of an abstract
+      mesh has no platform in JAX 0.7.2, which is Colab's.
 
   Returns:
     'shift', 'heads', 'blocks' or 'kernel'. The kernel only where it compiles for the device and
     nothing asks for what it lacks: dropout of attention weights and float64.
 
-  >>> choose_attention(ModelConfig(segment_len=512), 'cpu', 'cpu')
+  >>> choose_attention(ModelConfig(segment_len=512), 'cpu')
   'heads'
-  >>> choose_attention(ModelConfig(segment_len=512), 'tpu', 'TPU v5 lite')
+  >>> choose_attention(ModelConfig(segment_len=512), 'TPU v5 lite')
   'kernel'
   """
   if config.attention != 'auto':
     return config.attention
-  if platform == 'tpu' and config.segment_len >= 128 and kernel_serves(config, device_kind):
+  if config.segment_len >= 128 and kernel_serves(config, device_kind):
     return 'kernel'
-  if config.segment_len <= _SHORT.get(platform, _SHORT['gpu']):
+  cpu = device_kind == 'cpu'
+  if config.segment_len <= (_SHORT_CPU if cpu else _SHORT):
     return 'shift'
-  return 'heads' if platform == 'cpu' else 'blocks'
+  return 'heads' if cpu else 'blocks'
 
 
 def kernel_serves(config: ModelConfig, device_kind: str) -> bool:
@@ -172,7 +173,7 @@ def segment_and_branches(
 def _device_and_path(config):
   """The device of the mesh in context, or the default one, and what `choose_attention` says."""
   device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
-  return device, choose_attention(config, device.platform, device.device_kind)
+  return device, choose_attention(config, device.device_kind)
 
 
 def as_kept(
