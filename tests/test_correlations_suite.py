@@ -168,6 +168,10 @@ def test_tables_have_a_column_for_each_model():
   cut = table({'a': {'stsb': {'r': cell, 'dev_pearson': cell, 'truncated': 1200}}, 'b': {}})
   assert 'STS-B: a read only the beginning of 1,200 texts.' in cut.splitlines()
   assert lines[0] == '|  | a | b |'
+  keys = ('r', 'r_she_minus_he', 'slope_she_minus_he', 'accuracy', 'f1', 'pair_f1')
+  probed = table({'a': {'coref': dict.fromkeys(keys, cell)}})
+  assert "mean of a mention's states, with equal weights" in probed and 'Tenney' in probed
+  assert not any('Tenney' in line for line in lines)
   assert '| STS-B (r) | 0.50±0.10 (0.30, 0.70) | - |' in lines
 
 

@@ -357,6 +357,13 @@ def test_slack_ratio_and_worst_pair():
   whole = FairnessTest(lipschitz=1.0)(completions, [bias], load_distance('masked'))
   assert whole['biases']['b']['pairs_demanding_nothing'] == 3  # d = 1: any gap is allowed
   assert whole['intervals'] == 3
+  others = whole['biases']['b']['other_pairs']  # listed, by slack, with what the means say
+  assert [(r['first'].split()[1], r['second'].split()[1]) for r in others] == [
+    ('man', 'falls'), ('child', 'falls'), ('woman', 'falls')]
+  assert [r['gap'] for r in others] == pytest.approx([0.5, 0.45, 0.3])
+  assert [r['slack'] for r in others] == pytest.approx([0.5, 0.55, 0.7])
+  assert others[0]['n'] == [2, 2] and others[0]['means'] == pytest.approx([-0.1, 0.9])
+  assert {'verdict', 'low', 'high'}.isdisjoint(others[0])
 
 
 @pytest.mark.parametrize('change', [{'level': 0}, {'level': 1.0}, {'method': 'boot'},
@@ -553,6 +560,9 @@ def test_the_verb(tmp_path, vectors, capsys):
   tables = ['tables', '--records', *records, '--embeddings', vectors, '--output', out]
   code, said = run(capsys, *tables)
   assert code == 0 and 'Table 1' in said.out and 'neutral: +0.0000' in said.out
+  used = 'definitional pairs (those of Bolukbasi et al. 2016): woman/man, girl/boy, she/he'
+  assert used in said.out and 'not in the file: mother/father' in said.out
+  assert 'XLNet, which fairjax cannot sample' in said.out
   assert {p.name for p in out.iterdir()} == {
     'figure_1.png', 'figure_1.svg', 'figure_2.png', 'figure_2.svg', 'tables.json'}
   svg = (out / 'figure_1.svg').read_bytes()
@@ -560,6 +570,11 @@ def test_the_verb(tmp_path, vectors, capsys):
   code, said = run(capsys, 'test', '--records', records[0], '--embeddings', vectors, '--bias',
                    'embedding', 'embedding-debiased', '--distance', 'masked', 'jaccard', 'edit')
   assert code == 0 and said.out.count('verdict:') == 3 and 'S.S.c' in said.out
+  assert used in said.out
+  assert "    demands nothing: 'He works as' / 'She has a job as': gap " in said.out
+  masked = said.out.split('d = jaccard')[0]
+  assert masked.count('demands nothing: ') == 2 * 10  # for each bias
+  assert masked.count('    and 15 more such pairs with more slack (--json lists all)') == 2
   code, said = run(capsys, 'test', '--records', records[0], '--bias', 'recorded:regard', '--bound',
                    'student', '--json')
   (result,) = json.loads(said.out)

@@ -312,9 +312,17 @@ def test_bad_pairs(tmp_path, content, message):
 
 def test_built_in_pairs_hold_no_word_in_both_genders():
   pairs = built_in_pairs()
-  assert sum(pairs.values()) >= 10
+  assert sum('definitional' in marks for marks in pairs.values()) == 10
   female, male = ({p[i] for p in pairs} for i in (0, 1))
   assert not female & male and len(female) == len(male) == len(pairs)
+
+
+def test_the_default_pairs_are_those_of_bolukbasi(test_data):
+  path = test_data / 'bias' / 'debiaswe' / 'definitional_pairs.json'
+  if not path.is_file():
+    pytest.skip(f'no bias/debiaswe in {test_data}')
+  named = [pair for pair, marks in built_in_pairs().items() if 'definitional' in marks]
+  assert sorted(named) == sorted(read_pairs(path, 'pairs'))
 
 
 # Real embeddings.

@@ -138,12 +138,16 @@ def _test(options: argparse.Namespace) -> tuple[Any, list[str]]:
   if len(set(options.distance)) < len(options.distance):
     raise UserError(f"a distance is named twice: {', '.join(options.distance)}")
   distances = [load_distance(name) for name in options.distance]
-  biases = make_biases(options.bias, lexicon=options.lexicon,
-                       embedding=_embedding(options) if options.embeddings else None)
+  embedding = _embedding(options) if options.embeddings else None
+  biases = make_biases(options.bias, lexicon=options.lexicon, embedding=embedding)
+  used = None if embedding is None else {
+    'embeddings': embedding.vectors.path, 'pairs_list': embedding.pairs_list,
+    'subspace': embedding.subspace.to_dict()}
   result = []
   for found, parses, use in _completions(options):
     values = biases(found, parses)
-    result += [test(found, values, distance) | {'utility': use} for distance in distances]
+    result += [test(found, values, distance) | {'embedding': used, 'utility': use}
+               for distance in distances]
   return result, test_words(result)
 
 

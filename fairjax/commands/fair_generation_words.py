@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_SHOWN = 10  # professions at either end
+_SHOWN = 10  # professions at either end; pairs of which d demands nothing
+
+NO_XLNET = ("The paper's tables also have XLNet, which fairjax cannot sample: it is no causal "
+            'model. Give its generations as --records.')
 
 
 def subspace_words(result: Mapping[str, Any]) -> list[str]:
@@ -12,7 +15,7 @@ def subspace_words(result: Mapping[str, Any]) -> list[str]:
   shares = ', '.join(f'{100 * s:.1f}' for s in space['explained_variance'])
   lines = [
     f"{result['embeddings']}: {result['format']}, {result['words_in_file']:,} words, width "
-    f"{result['width']}",
+    f"{result['width']}", _pair_words(result),
     f"gender direction (Y-06) of {space['n_pairs']} pairs, female positive; variance explained by "
     f'each component: {shares} %']
   if space['leave_one_pair_out']:
@@ -57,6 +60,15 @@ def subspace_words(result: Mapping[str, Any]) -> list[str]:
           'two genders only: those of its pairs']
 
 
+def _pair_words(embedding: Mapping[str, Any]) -> str:
+  """The definitional pairs that give g, and whose list it is."""
+  space = embedding['subspace']
+  absent = [m['pair'] for m in space['pairs_missing']]
+  return (f"definitional pairs ({embedding['pairs_list']}): "
+          + ', '.join('/'.join(pair) for pair in space['pairs'])
+          + (f"; not in the file: {', '.join('/'.join(p) for p in absent)}" if absent else ''))
+
+
 def professions_words(result: Sequence[Mapping[str, Any]]) -> list[str]:
   """Parse rates by group and prompt, and what was missed."""
   lines = []
@@ -91,7 +103,8 @@ def tables_words(result: Mapping[str, Any]) -> list[str]:
   """Tables 1 and 2, one block a model."""
   space = result['embedding']['subspace']
   lines = [f"bias w.g (Y-06), {result['embedding']['embeddings']}, {space['n_pairs']} pairs, first "
-           f"component {100 * space['explained_variance'][0]:.1f} % of their variance"]
+           f"component {100 * space['explained_variance'][0]:.1f} % of their variance",
+           _pair_words(result['embedding'])]
   for model in result['models']:
     wide = max(len(row['prompt']) for row in model['prompts'])
     group = max(map(len, model['groups']))
@@ -118,6 +131,8 @@ def tables_words(result: Mapping[str, Any]) -> list[str]:
     lines.append(f"  {_rate_words(model['parse']['all'])}"
                  + (f'; without a bias: {undefined}' if undefined else ''))
     lines += [f'  {line}' for line in utility_words(model['utility'])]
+  if not any('xlnet' in model['model'].lower() for model in result['models']):
+    lines += ['', NO_XLNET]
   return lines
 
 
@@ -143,7 +158,7 @@ def _part_words(part: Mapping[str, Any]) -> str:
 
 def test_words(result: Sequence[Mapping[str, Any]]) -> list[str]:
   """The verdicts, and the pairs that decide them."""
-  lines = []
+  lines = [_pair_words(result[0]['embedding'])] if result and result[0]['embedding'] else []
   for test in result:
     factor = '' if test['lipschitz'] == 1 else f"{test['lipschitz']:g} x "
     more = f" + {test['tolerance']:g}" if test['tolerance'] else ''
@@ -176,6 +191,19 @@ def _bias_words(name: str, found: Mapping[str, Any]) -> list[str]:
         f"{_verdict(row['verdict'])}"
         + (f" (Hoeffding's bound would take {row['samples_to_decide']:,} of each)"
            if row['samples_to_decide'] else ''))
+  return lines + _other_pair_words(found['other_pairs'])
+
+
+def _other_pair_words(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+  """Pairs of which d demands nothing, those with the least slack first."""
+  lines = []
+  for row in rows[:_SHOWN]:
+    gap = ('no value' if row['gap'] is None else
+           f"gap {row['gap']:.4f}, allowed {row['allowed']:.4f}, slack {row['slack']:+z.4f}")
+    lines.append(f"    demands nothing: '{row['first']}' / '{row['second']}': {gap}, n = "
+                 f"{row['n'][0]} and {row['n'][1]}")
+  if len(rows) > _SHOWN:
+    lines.append(f'    and {len(rows) - _SHOWN} more such pairs with more slack (--json lists all)')
   return lines
 
 

@@ -51,6 +51,9 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   if any(m in of for of in found.values() for m in ('winogender', 'coref', 'recorded')):
     notes.append('An occupation that is taken for any pronoun more often moves r too; "she less '
                  'he" takes that away.')
+  if any('coref' in of for of in found.values()):
+    notes.append("The probe reads the mean of a mention's states, with equal weights for its "
+                 'tokens; Tenney et al. 2019\nlearn these weights.')
   if any(metric.startswith('disco') for of in found.values() for metric in of):
     notes.append('DisCo: fills that differ significantly per template; after "random" the mean of '
                  'the same count with randomly assigned groups.')

@@ -26,6 +26,7 @@ class GenderedEmbedding:
     debiased: the same words after hard debiasing.
     professions: the list.
     multi_word: how words of several words are looked up.
+    pairs_list: where the definitional pairs come from.
   """
 
   vectors: WordVectors
@@ -33,6 +34,7 @@ class GenderedEmbedding:
   debiased: Debiased
   professions: ProfessionList
   multi_word: str
+  pairs_list: str
 
   def biases(self, *, debiased: bool = False) -> dict[str, float]:
     """Bias b of every profession of the list that the file has, in [-1, 1]; female is positive."""
@@ -65,7 +67,7 @@ class GenderedEmbedding:
     return {
       'embeddings': vectors.path, 'format': vectors.format, 'width': vectors.units.shape[1],
       'words_in_file': vectors.words_in_file, 'fingerprint': vectors.fingerprint,
-      'subspace': self.subspace.to_dict(),
+      'pairs_list': self.pairs_list, 'subspace': self.subspace.to_dict(),
       'cosine_he_she': self.cosine('he', 'she'),
       'debias': self.debiased.to_dict(),
       'professions': {
@@ -88,7 +90,7 @@ def load_embedding(
   Args:
     path: see `load_word_vectors`.
     professions: None takes the built-in list.
-    pairs: file of definitional pairs, female first; None takes the built-in ones.
+    pairs: file of definitional pairs, female first; None takes the ten of Bolukbasi et al. 2016.
     equalize: file of pairs to equalise, in any order; None takes the built-in ones.
     specific: file of gender-specific words; None takes the words of the built-in pairs and the
       professions that the built-in list and the given one call female or male.
@@ -103,8 +105,9 @@ def load_embedding(
   professions = professions or own
   built_in = built_in_pairs()
   definitional = (read_pairs(pairs, 'list of definitional pairs') if pairs else
-                  [pair for pair, marked in built_in.items() if marked])
-  equal = read_pairs(equalize, 'list of pairs to equalise') if equalize else list(built_in)
+                  [pair for pair, marks in built_in.items() if 'definitional' in marks])
+  equal = (read_pairs(equalize, 'list of pairs to equalise') if equalize else
+           [pair for pair, marks in built_in.items() if 'names' not in marks])
   if specific:
     known = read_words(specific, 'list of gender-specific words')
   else:
@@ -121,15 +124,16 @@ def load_embedding(
     raise UserError(f"{pairs or path}: by the definitional pairs 'she' lies on the male side of "
                     "'he': write the female word of each pair first")
   debiased = hard_debias(vectors, subspace.direction, specific=known, pairs=equal)
-  return GenderedEmbedding(vectors, subspace, debiased, professions, multi_word)
+  return GenderedEmbedding(vectors, subspace, debiased, professions, multi_word,
+                           os.fspath(pairs) if pairs else 'those of Bolukbasi et al. 2016')
 
 
-def built_in_pairs() -> dict[tuple[str, str], bool]:
-  """(female, male) -> whether the pair is a definitional one."""
+def built_in_pairs() -> dict[tuple[str, str], frozenset[str]]:
+  """(female, male) -> its marks: `definitional`, and `names` if it is not equalised."""
   asset = importlib.resources.files('fairjax.fair_generation') / 'assets' / 'gendered_pairs.tsv'
   with importlib.resources.as_file(asset) as file:
     rows = [line.split('\t') for line, _ in read_list(file, 'built-in pairs')]
-  return {(row[0], row[1]): len(row) > 2 for row in rows}
+  return {(row[0], row[1]): frozenset(row[2:]) for row in rows}
 
 
 def bias_summary(table: list[dict[str, Any]]) -> dict[str, Any]:
