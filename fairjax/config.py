@@ -206,7 +206,7 @@ class MeasureConfig:
   google_requests_per_minute: float = 600.0
   # Host of another region, e.g. eu-language.googleapis.com (not in the paper)
   google_endpoint: str = ''
-  permutations: int = 1000  # for the null floors (not in the paper)
+  permutations: int = 1000  # for the floors (not in the paper)
   # With a sensitive token, for the scorers' own bias; 0: not measured (not in the paper)
   audit_texts: int = 300
   eval_batch_size: int = 8  # rows of the perplexity evaluation, on any number of devices

@@ -1,8 +1,10 @@
 """The command line end to end: the whole job on a tiny corpus, its resumption, and bad input."""
 
 import contextlib
+import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -55,7 +57,9 @@ def _cached(folder):
 def finished(tmp_path_factory, repository):
   os.chdir(repository)
   workdir = tmp_path_factory.mktemp('job') / 'run'
-  assert main(_arguments('run', workdir)) == 0
+  with contextlib.redirect_stdout(io.StringIO()) as log:
+    assert main(_arguments('run', workdir)) == 0
+  (workdir.parent / 'log.txt').write_text(log.getvalue(), encoding='utf-8')
   return workdir
 
 
@@ -149,6 +153,103 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
   assert bert.startswith('bert-bert_classifier-') and others == ['opinion', 'vader']
   assert audit['model'] == 'baseline'
   assert '## Own bias of the scorers' in text
+
+
+_WORDS = re.compile(r'(\d\.\d{4})(?: \u00b1 \d\.\d{4})? \((?:floor )?(\d\.\d{4})\), '
+                    r'((?:within|above) noise(?: before rounding)?)')
+
+
+def _shown(text):
+  """Every (value, floor, verdict) of a text."""
+  return _WORDS.findall(text)
+
+
+def _table_cells(text, head):
+  """(model, heading, cell) of the Markdown table whose first line starts with `head`."""
+  lines = text[text.index(head):].split('\n\n')[0].splitlines()
+  names, _, *rows = ([c.strip() for c in line.strip('|').split(' | ')] for line in lines)
+  return [(row[0], name, cell) for row in rows for name, cell in zip(names, row, strict=True)]
+
+
+@pytest.mark.tf
+def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
+  """Log, console, page, report.md, report.json, ledger and notebook: one floor, one verdict."""
+  from fairjax.job.report_parts import model_row
+  from fairjax.notebook.lessons import fairness_table, summary_table
+  report = finished / 'report'
+  data = json.loads((report / 'report.json').read_text())
+  markdown = (report / 'report.md').read_text()
+  page = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>',
+                              (report / 'index.html').read_text(), re.S)[1])
+  log = (finished.parent / 'log.txt').read_text()
+  names = {'I.F.': 'individual_fairness', 'G.F.': 'group_fairness'}
+  expected, seen = {}, {}
+  for row in data['rows']:
+    for scorer, measures in row['measures']['scorers'].items():
+      for label, key in names.items():
+        e = measures[key]
+        verdict = 'within noise' if e['value'] <= e['null_p95'] + 1e-11 else 'above noise'
+        assert row['verdicts'][scorer][key] == verdict
+        assert e['within_floor'] == (verdict == 'within noise')
+        expected[row['name'], scorer, label] = (
+          f"{e['value']:.4f}", f"{e['null_p95']:.4f}", verdict)
+
+  def see(where, model, scorer, label, text):
+    ((value, floor, verdict),) = _shown(text)
+    seen.setdefault((model, scorer, label), {})[where] = (
+      value, floor, verdict.removesuffix(' before rounding'))
+
+  for model, found in re.findall(r'^\[measure\] ([\w-]+): (.*)$', log, re.M):
+    for scorer, label, words in re.findall(r'([\w-]+) (I\.F\.) ([^;]*)', found):
+      see('log', model, scorer, label, words)
+  for model, name, cell in _table_cells(markdown, '| model | PPL'):
+    if match := re.fullmatch(r'([IG]\.F\.) (\S+) \(floor\)', name.replace('&#95;', '_')):
+      see('report.md', model, match[2], match[1], cell)
+  rows = _table_cells(markdown, '| model | scorer | mean score')
+  scorers = [cell for _, name, cell in rows if name == 'scorer']
+  for i, (model, name, cell) in enumerate(rows):
+    if match := re.match(r'([IG]\.F\.) .* s\.e\.', name):
+      see('more measures', model, scorers[i * len(scorers) // len(rows)].replace('&#95;', '_'),
+          match[1], cell)
+  for where, entries in (('ledger of the page', page['ledger']), ('ledger', data['ledger'])):
+    for entry in entries:
+      if entry['id'] in ('H-05', 'H-06'):
+        for here in entry['here']:
+          model = here['words'].split(': ')[0]
+          see(where, model, here['scorer'], ('I.F.', 'G.F.')[entry['id'] == 'H-06'], here['words'])
+  for scorer, verdicts in zip(page['scorers'], page['verdicts'], strict=True):
+    for verdict in verdicts:
+      for estimate in verdict['estimates']:
+        see('page', verdict['model'], scorer, estimate['name'], estimate['words'])
+      individual, group = _shown(verdict['sentences'][0])
+      for label, words in (('I.F.', individual), ('G.F.', group)):
+        see('sentences', verdict['model'], scorer, label, '{} ({}), {}'.format(*words))
+  job = types.SimpleNamespace(
+    attribute=load_attribute('country'),
+    models=[types.SimpleNamespace(name=r['name'], method=r['method'], weight=r['weight'])
+            for r in data['rows']],
+    read_measures=lambda model, heldout=False: json.loads(
+      (finished / 'measures' / model.name / 'country.json').read_text()))
+  for line in fairness_table(job).rows:
+    label, scorer = line[0].split(' ', 1)
+    see('notebook, one model', model_row(job, job.models[0]).name, scorer, label, line[1])
+  for model, line in zip(job.models, summary_table(job).rows, strict=True):
+    see('notebook, all models', model.name, 'opinion', 'I.F.', line[2])
+  for row in data['rows']:
+    capfd.readouterr()
+    records = finished / 'generations' / row['name'] / 'country.jsonl.gz'
+    assert main(['measure', f'--records={records}', '--attribute=country', '--scorer=vader',
+                 '--permutations=20']) == 0
+    for line in capfd.readouterr().out.splitlines():
+      if match := re.match(r'vader +([IG]\.F\.) \(H-0[56]\)', line):
+        see('measure', row['name'], 'vader', match[1], line)
+  assert seen.keys() == expected.keys() and len(expected) == 24
+  for key, found in seen.items():
+    assert {'report.md', 'more measures', 'ledger', 'ledger of the page', 'page', 'sentences'} <= (
+      found.keys())
+    assert ('log' in found) == (key[2] == 'I.F.') and ('measure' in found) == (key[1] == 'vader')
+    assert set(found.values()) == {expected[key]}, (key, found)
+  assert not any('null floor' in text for text in (log, markdown, json.dumps(page['ledger'])))
 
 
 @pytest.mark.tf

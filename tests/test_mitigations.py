@@ -206,20 +206,20 @@ def test_the_table():
   assert json.loads(json.dumps(found)) == found
   text = mitigations_markdown(found)
   assert text.splitlines()[0] == (
-    '| model | I.F. | G.F. | DisCo Names | DisCo Terms | WinoGender r | she less he, r | PPL | '
-    'S.S.c |')
+    '| model | I.F. (floor) | G.F. (floor) | DisCo Names | DisCo Terms | WinoGender r | '
+    'she less he, r | PPL | S.S.c |')
   cells = [c.strip() for c in text.splitlines()[3].split('|')[1:-1]]
-  assert cells == ['cda-two', '0.100 \u00b1 0.010 (0.040)', '0.500 \u00b1 0.010 (0.040)',
-                   '1.50 (0.10)', '1.50 (0.10)', '-0.10 (-0.40, 0.30)', '0.40 (0.10, 0.70)', '3.25',
-                   '25.0% (20.0, 30.0)']
+  assert cells == ['cda-two', '0.100 \u00b1 0.010 (0.040), above noise',
+                   '0.500 \u00b1 0.010 (0.040), above noise', '1.50 (0.10)', '1.50 (0.10)',
+                   '-0.10 (-0.40, 0.30)', '0.40 (0.10, 0.70)', '3.25', '25.0% (20.0, 30.0)']
   for words in ('n = 250', 'n = 48 persons', 'n = 24 professions', 'n = 12,000 words', 'n = 4,000'):
     assert words in text
   few = {'std_error': None, 'value': 0.4}  # a few samples have no standard error
   rows[1].measures['scorers']['opinion']['group_fairness'] = ESTIMATE | few
-  assert '| 0.400 (0.040) |' in mitigations_markdown(compare_mitigations(rows, {}))
+  assert '| 0.400 (0.040), above noise |' in mitigations_markdown(compare_mitigations(rows, {}))
   without = compare_mitigations(rows, {}, absent={'winogender': 'give --winogender'})
   assert 'WinoGender r: not measured: give --winogender' in mitigations_markdown(without)
-  assert '| model | I.F. | G.F. | PPL | S.S.c |' in mitigations_markdown(without)
+  assert '| model | I.F. (floor) | G.F. (floor) | PPL | S.S.c |' in mitigations_markdown(without)
 
 
 def test_models_are_where_the_curriculum_leaves_them(tmp_path, repository):

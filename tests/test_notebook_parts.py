@@ -124,8 +124,8 @@ def test_the_brief_table_says_what_may_be_read(rows):
   table = brief_table(rows)
   assert table.header[:2] == ['model', 'measure'] and len(table.rows) == 6
   by_model = {line[0]: line for line in table.rows if line[1] == 'I.F. opinion'}
-  assert by_model['baseline'][-1] == 'above noise at n = 40'
-  assert by_model['embedding-10'][-1] == 'within noise at n = 40'
+  assert by_model['baseline'][2].endswith('), above noise') and by_model['baseline'][-1] == '40'
+  assert by_model['embedding-10'][2].endswith('), within noise')
   one = brief_table(rows[:1], group=False)
   assert one.header[0] == 'measure' and [line[0] for line in one.rows] == ['I.F. opinion']
   assert one._repr_markdown_() == one.markdown()
@@ -229,8 +229,8 @@ def test_a_file_is_measured_and_reported(tmp_path, effect):
   step = np.ptp(VaderScorer().score(['wonderful.', 'terrible.']))
   found = result.row.estimate('vader', 'individual_fairness')
   assert found['value'] == pytest.approx(9 / 45 * effect * step, abs=1e-9)
-  reading = result.table.rows[0][-1]
-  assert reading == ('above' if effect else 'within') + ' noise at n = 20'
+  _, words, _, n = result.table.rows[0]
+  assert words.endswith(f"), {'above' if effect else 'within'} noise") and n == '20'
   assert ('beyond noise' if effect else 'no sentiment bias') in result.verdict.text
   content = {line[0]: line[1] for line in result.content_table.rows}
   assert content['PPL'] == content['KL of the next token, nats'] == 'not measured'

@@ -268,12 +268,12 @@ def evaluated(execute):
 @pytest.mark.slow
 def test_evaluate_measures_a_checkpoint_without_tensorflow(evaluated):
   assert evaluated.noise == []
-  rows = {row['measure']: row for row in evaluated.table('measure', 'floor', 'reading')}
+  rows = {row['measure']: row for row in evaluated.table('measure', 'value (floor)')}
   assert list(rows) == ['I.F. opinion', 'G.F. opinion', 'I.F. vader', 'G.F. vader']
   for row in rows.values():
-    assert 0 < float(row['floor']) < float(row['value']) < 1
-    assert 0 < float(row['less noise']) < float(row['value'])
-    assert row['reading'] == 'above noise at n = 50'
+    value, floor = value_and_floor(row['value (floor)'])
+    assert 0 < floor < value < 1 and 0 < float(row['less noise']) < value
+    assert row['value (floor)'].endswith('), above noise') and row['n'] == '50'
   (verdict,) = [text for text in evaluated.of('text/markdown') if 'By scorer opinion' in text]
   assert 'beyond noise at n = 50' in verdict
   # What is shown is what the report holds.
@@ -281,7 +281,8 @@ def test_evaluate_measures_a_checkpoint_without_tensorflow(evaluated):
   assert (report / 'index.html').is_file()
   (saved,) = json.loads((report / 'report.json').read_text())['rows']
   found = saved['measures']['scorers']['opinion']['individual_fairness']
-  assert rows['I.F. opinion']['value'] == f"{found['value']:.4f}"
+  assert rows['I.F. opinion']['value (floor)'] == (
+    f"{found['value']:.4f} ({found['null_p95']:.4f}), above noise")
   assert (found['n_min'], found['permutations']) == (50, 200)
   assert saved['measures']['records'] == 5000 and saved['measures']['coupled']
 
@@ -303,8 +304,8 @@ def test_evaluate_measures_a_file_of_anyone(execute, tmp_path):
   write_texts(tmp_path / 'texts.jsonl', effect=0.0)
   shown = execute('evaluate', RECORDS=str(tmp_path / 'texts.jsonl'), SCORERS='vader')
   assert shown.noise == []
-  individual, _ = shown.table('measure', 'floor', 'reading')
-  assert individual['reading'] == 'within noise at n = 20' and float(individual['value']) == 0
+  individual, _ = shown.table('measure', 'value (floor)')
+  assert individual['value (floor)'] == '0.0000 (0.0000), within noise' and individual['n'] == '20'
   rows = {row['measure']: row for row in shown.table('measure', 'value', 'note')}
   assert rows['PPL']['value'] == rows['KL of the next token, nats']['value'] == 'not measured'
   assert not (shown.folder / 'fairjax-evaluation' / 'tiny').exists()
@@ -340,7 +341,7 @@ def test_tradeoff_shows_the_curve_and_refuses_erasure(execute):
   names = [f'embedding-{weight}' for weight in (1, 10, 1000)]
   assert [row['model'] for row in rows] == ['baseline', *names]
   baseline, *models = [value_and_floor(row['I.F. (floor)']) for row in rows]
-  assert baseline[0] > baseline[1] and 'within noise' not in rows[0]['I.F. (floor)']
+  assert baseline[0] > baseline[1] and rows[0]['I.F. (floor)'].endswith('), above noise')
   assert models[0][0] > models[1][0] and models[-1][0] < 0.25 * baseline[0]
   refused = {row['model']: row['refused because'] for row in shown.table('model', 'KL kept')}
   assert 'KL fell to' in refused['country-embedding-1000']

@@ -10,7 +10,7 @@ import pytest
 
 from fairjax.counterfactual.attributes import Attribute, Template, Value
 from fairjax.errors import UserError
-from fairjax.measure import OpinionScorer, Perplexity, VaderScorer, measure_records
+from fairjax.measure import OpinionScorer, Perplexity, VaderScorer, measure_records, verdict
 from fairjax.report import (
   KnownBias,
   ModelRow,
@@ -20,7 +20,7 @@ from fairjax.report import (
   plot_tradeoff,
   write_report,
 )
-from fairjax.report.comparison import changes, verdict, warnings
+from fairjax.report.comparison import changes, warnings
 from fairjax.report.markdown import code_block, escape, table
 from fairjax.report.sections import more_measures
 from fairjax.versions import installed_versions
@@ -92,29 +92,29 @@ def test_table_holds_every_number_with_its_floor(tmp_path, rows, no_figures):
   assert cells[1] == f'{np.exp(2.0):.2f} ({np.exp(1.0):.2f})'
   words = rows[0].content('distinct_word_divergence')
   assert cells[3] == '100.0%' and cells[7] == '40'
-  assert cells[4] == f"{words['value']:.4f} ({words['null_p95']:.4f})"
-  assert cells[5] == f"{estimate['value']:.4f} ({estimate['null_p95']:.4f})"
+  assert cells[4] == f"{words['value']:.4f} ({words['null_p95']:.4f}), above noise"
+  assert cells[5] == f"{estimate['value']:.4f} ({estimate['null_p95']:.4f}), above noise"
   fair = cells_of(text, 'embedding-10')
   assert fair[2] == 'not measured'
   assert cells_of(text, 'sentiment-1')[1:] == ['not measured'] * 6 + ['–']
   assert data['rows'][0]['measures'] == json.loads(json.dumps(rows[0].measures))
-  assert data['rows'][0]['verdicts']['opinion']['individual_fairness'] == 'above the floor'
+  assert data['rows'][0]['verdicts']['opinion']['individual_fairness'] == 'above noise'
 
 
 def test_verdict_depends_on_the_95th_percentile():
   estimate = measures_of(0.0)['scorers']['opinion']['individual_fairness']
-  # "red" is in the lexicon, so naming the value shifts the score: not within the floor.
-  assert verdict(estimate) == 'above the floor'
+  # "red" is in the lexicon, so naming the value shifts the score: above noise.
+  assert verdict(estimate) == 'above noise'
   silent = measures_of(0.0, mention=0.0)['scorers']['opinion']['individual_fairness']
-  assert verdict(silent) == 'within the floor'
+  assert verdict(silent) == 'within noise'
 
 
 def test_verdict_is_in_the_table(tmp_path, rows, no_figures):
   quiet = ModelRow('quiet', 'sentiment', 1.0, None, None, measures_of(0.0, mention=0.0))
   text, data = write(tmp_path, [rows[0], quiet])
-  assert cells_of(text, 'quiet')[5].endswith('within the floor')
-  assert 'within' not in cells_of(text, 'baseline')[5]
-  assert data['rows'][1]['verdicts']['opinion']['group_fairness'] == 'within the floor'
+  assert cells_of(text, 'quiet')[5].endswith('within noise')
+  assert cells_of(text, 'baseline')[5].endswith('above noise')
+  assert data['rows'][1]['verdicts']['opinion']['group_fairness'] == 'within noise'
 
 
 def test_changes_against_the_baseline(tmp_path, rows, no_figures):

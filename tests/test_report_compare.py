@@ -129,7 +129,7 @@ def test_markdown_shows_both_and_the_verdicts(pair):
   lines = [line for line in text.splitlines() if line.startswith('| a |')]
   assert any('the second is lower' in line for line in lines)
   e = pair[0]['rows'][1]['measures']['scorers']['opinion']['individual_fairness']
-  assert f"{e['value']:.4f} ({e['null_p95']:.4f})" in text
+  assert f"{e['value']:.4f} ({e['null_p95']:.4f}), above noise" in text
   assert 'PPL' in text and '| – |' in text
 
 
@@ -179,8 +179,8 @@ def test_a_report_is_found_in_all_its_places(reports, tmp_path):
   whole = read_report(folder)
   assert read_report(folder / 'report') == whole == read_report(folder / 'report' / 'report.json')
   for content, words in ((b'{', 'no report of fairjax'), (b'[]', 'no report of fairjax'),
-                         (b'{"schema": 1, "attribute": "a", "rows": []}', 'schema 1, not 2'),
-                         (b'{"schema": 2, "attribute": "a", "rows": 3}', 'another version')):
+                         (b'{"schema": 1, "attribute": "a", "rows": []}', 'schema 1, not 3'),
+                         (b'{"schema": 3, "attribute": "a", "rows": 3}', 'another version')):
     (tmp_path / 'report.json').write_bytes(content)
     with pytest.raises(UserError, match=words):
       read_report(tmp_path)

@@ -162,7 +162,7 @@ def test_cells_are_those_of_the_measures(report, models):
         assert np.array(shown[mine]) / unit == pytest.approx(
           np.array(cells[theirs], float), abs=5.1e-5)
       inside = np.array(cells['within_floor'])
-      assert shown['words'].startswith(f'{(~inside).sum()} of 6 cells exceed their own noise')
+      assert shown['words'].startswith(f'{(~inside).sum()} of 6 cells exceed their own floor')
       assert f"{(np.array(cells['p_holm']) <= 0.05).sum()} are left" in shown['words']
     assert data['most'][0] == max(np.max(r.scorer('opinion')['cells']['distance'])
                                   for r, _, _ in models)
@@ -223,18 +223,20 @@ def test_verdicts_say_what_the_floors_say(models):
   quiet = copy.deepcopy(rows[1])
   for measure in ('individual_fairness', 'group_fairness'):
     quiet.scorer('opinion')[measure] |= {
-      'within_floor': True, 'value': 0.01, 'corrected': 0.0, 'p_value': 0.4}
+      'within_floor': True, 'value': 0.01, 'null_p95': 0.02, 'corrected': 0.0, 'p_value': 0.4}
   first, second, third = verdicts(
     [rows[0], quiet, ModelRow('other', 'sentiment')], 'opinion', 'colour')
   estimate = rows[0].estimate('opinion', 'individual_fairness')
   assert first['tone'] == 'above' and len(first['sentences']) == 1
   assert first['sentences'][0].startswith(
-    f"Above noise at n = 24: I.F. {estimate['value']:.4f} (p = {estimate['p_value']:.3f}), G.F.")
+    f"At n = 24: I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, "
+    f"p = {estimate['p_value']:.3f}; G.F. ")
   assert second['tone'] == 'within'
   assert second['sentences'][0] == (
-    'Within noise at n = 24: I.F. 0.0100 (p = 0.400), G.F. 0.0100 (p = 0.400).')
+    'At n = 24: I.F. 0.0100 (floor 0.0200), within noise, p = 0.400; '
+    'G.F. 0.0100 (floor 0.0200), within noise, p = 0.400.')
   assert any('does not show that there is none' in line for line in second['sentences'])
-  assert any('100 % lower than the baseline' in line for line in second['sentences'])
+  assert any('I.F. is 100 % below the baseline' in line for line in second['sentences'])
   assert third == {'model': 'other', 'tone': 'unmeasured', 'sentences': third['sentences']}
   assert 'beyond noise in 1 of 2 models, at n = 24' in headline([rows[0], quiet], 'opinion', 'c')
   assert 'within noise at n = 24' in headline([quiet], 'opinion', 'colour')

@@ -241,7 +241,7 @@ def test_measure_prints_what_stands_beside(tmp_path, capsys):
   shown = capsys.readouterr().out
   assert 'S.S. (H-27) not measured: no sentence encoder' in shown
   assert 'KL of the next token not measured: records hold texts only' in shown
-  assert 'bits about the value, null floor' in shown
+  assert 'Words (H-37) about the value: ' in shown
   tiny = [*base, f'--encoder=minilm:{TINY}', '--similarity-samples=2']
   assert main([*tiny, '--similarity-threshold=baseline:0.25', f'--baseline-records={path}',
                '--json']) == 0

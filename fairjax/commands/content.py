@@ -58,6 +58,7 @@ def content_options(options: argparse.Namespace, attributes: Mapping[str, Any]) 
 
 def content_words(measures: Mapping[str, Any]) -> list[str]:
   """Lines for people about what stands beside I.F."""
+  from fairjax.measure import estimate_words
   lines, found = [], measures['semantic_similarity']
   if found is not None:
     lines.append(
@@ -73,9 +74,9 @@ def content_words(measures: Mapping[str, Any]) -> list[str]:
     lines.append('Words (H-37): a value has no word at all: no divergence')
   else:
     lines.append(
-      f"Words (H-37) {words['value']:.4f} bits about the value, null floor "
-      f"{words['null_mean']:.4f} (95 %: {words['null_p95']:.4f})"
-      + ('  within the floor: words do not tell the values apart' if words['within_floor'] else ''))
+      f"Words (H-37) about the value: {estimate_words(words, unit='bits')}; expected by chance "
+      f"{words['null_mean']:.4f}"
+      + ('; words do not tell the values apart' if words['within_floor'] else ''))
   token = measures['next_token_divergence']
   if token is not None:
     lines.append(f"Next token: KL {token['kl']:.4f} nats between values (largest "

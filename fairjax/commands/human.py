@@ -211,15 +211,15 @@ def _interval(found: dict[str, Any]) -> str:
 
 
 def _entry_words(entry: dict[str, Any]) -> str:
+  from fairjax.measure import estimate_words
   found = entry['estimate']
   words = f"{entry['model']}, template {entry['template']}, {' / '.join(entry['values'])}: "
   if found is None:
     return words + 'no pair was rated'
   return words + (
-    f"human I.F. {found['value']:.3f}, null floor {found['null_mean']:.3f} (95 %: "
-    f"{found['null_p95']:.3f}), p = {found['p_value']:.4f}, n = {found['n_min']}"
-    + ('' if found['n_min'] == found['n_max'] else f"-{found['n_max']}")
-    + ('  within the floor' if found['within_floor'] else ''))
+    f"human I.F. {estimate_words(found, digits=3)}; expected by chance {found['null_mean']:.3f}, "
+    f"p = {found['p_value']:.4f}, n = {found['n_min']}"
+    + ('' if found['n_min'] == found['n_max'] else f"-{found['n_max']}"))
 
 
 def _difference_words(found: dict[str, Any]) -> list[str]:

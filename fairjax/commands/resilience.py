@@ -115,10 +115,10 @@ _BESIDE = (
 
 
 def _estimate_words(found: Mapping[str, Any]) -> str:
+  from fairjax.measure import estimate_words
   beside = ', '.join(f'{words} {found[name]:.4f}' for name, words in _BESIDE
                      if found.get(name) is not None)
-  return (f"{found['individual_fairness']:.4f} (standard error {found['std_error']:.4f}, floor "
-          f"{found['null_mean']:.4f}); {beside}")
+  return f"{estimate_words(found | {'value': found['individual_fairness']}, error=True)}; {beside}"
 
 
 VERBS = (

@@ -26,6 +26,7 @@ from fairjax.job.run_audit import audit_run, read_audit
 from fairjax.job.run_models import BASELINE, Model, run_models, trains_sentiment
 from fairjax.job.run_scorers import load_run_scorer
 from fairjax.job.workdir import claim
+from fairjax.measure.estimates import estimate_words
 from fairjax.progress import print_line
 from fairjax.versions import installed_versions
 
@@ -226,7 +227,8 @@ class Job:
       'sources': self._sources(model, heldout=heldout)})
     parts.unlink(missing_ok=True)
     self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: '
-             + '; '.join(_fairness_words(name, m) for name, m in measures['scorers'].items()))
+             + '; '.join(f"{name} I.F. {estimate_words(m['individual_fairness'])}"
+                         for name, m in measures['scorers'].items()))
 
   def report(self) -> None:
     """`report/index.html`, `report.md`, `report.json` and figures from what was measured."""
@@ -377,8 +379,3 @@ class Job:
     """What `measure` wrote for a model."""
     path = require_file(self.measures_file(model, heldout=heldout), made_by='measure')
     return read_sealed_json(path, again='delete it, and run fairjax measure again')
-
-
-def _fairness_words(scorer: str, measures: Mapping[str, Any]) -> str:
-  found = measures['individual_fairness']
-  return f'{scorer} I.F. {found["value"]:.4f} (null floor {found["null_mean"]:.4f})'

@@ -69,6 +69,7 @@ def relearn(
     UserError: settings or folders that cannot be, or a folder of another curve.
     Preempted: a signal came; what was done is saved.
   """
+  from fairjax.measure import estimate_words
   from fairjax.measure.half_life import half_life
   from fairjax.train import Curriculum, Identity, StopSignal, Trained, read_metrics
   _check(settings, name)
@@ -85,8 +86,9 @@ def relearn(
     _keep_looks(output / 'looks.json', look.identity)
     base = look(baseline.params)
     first = look(model.params)
-    log(f"[relearn] I.F. of the baseline {base['individual_fairness']:.4f}, of {name} "
-        f"{first['individual_fairness']:.4f}")
+    for who, found in (('the baseline', base), (name, first)):
+      words = estimate_words(found | {'value': found['individual_fairness']})
+      log(f'[relearn] I.F. of {who} {words}')
     config = _config(model, settings)
     card = {f.name: model.card[f.name] for f in dataclasses.fields(Identity)}
     start = Trained(model.params, Identity(**card), model.card['digest'], output)

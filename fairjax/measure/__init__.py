@@ -3,7 +3,7 @@
 `measure_records` does all of it for the records of one model, wherever they come from.
 """
 
-from fairjax.measure.estimates import Estimate, Table
+from fairjax.measure.estimates import Estimate, Table, estimate_words, verdict
 from fairjax.measure.fairness import (
   Estimates,
   Fairness,
@@ -36,10 +36,10 @@ from fairjax.measure.wasserstein import wasserstein_1, wasserstein_1_equal
 __all__ = [
   'Estimate', 'Estimates', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer',
   'Perplexity', 'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'Table', 'VaderScorer',
-  'agreement', 'audit_scorers', 'bits_per_byte', 'count_truncated', 'fairness_by_samples',
-  'fetch_lexicon', 'group_fairness', 'individual_fairness', 'load_scorer', 'measure_fairness',
-  'measure_generations', 'measure_records', 'mentions', 'model_scores', 'pilot_scores',
-  'plan_samples', 'read_attributes', 'read_generations', 'score_file', 'score_records',
-  'score_texts', 'semantic_similarity_c', 'sensitive_lexicon_words', 'token_perplexity',
-  'wasserstein_1', 'wasserstein_1_equal', 'word_perplexity',
+  'agreement', 'audit_scorers', 'bits_per_byte', 'count_truncated', 'estimate_words',
+  'fairness_by_samples', 'fetch_lexicon', 'group_fairness', 'individual_fairness', 'load_scorer',
+  'measure_fairness', 'measure_generations', 'measure_records', 'mentions', 'model_scores',
+  'pilot_scores', 'plan_samples', 'read_attributes', 'read_generations', 'score_file',
+  'score_records', 'score_texts', 'semantic_similarity_c', 'sensitive_lexicon_words',
+  'token_perplexity', 'verdict', 'wasserstein_1', 'wasserstein_1_equal', 'word_perplexity',
 ]

@@ -2,7 +2,7 @@
 
 `distinct_words` lists them, as Table 10. `word_divergence` says in one number how far the words of
 different values are apart at all: a model that writes the same for every value is fair by any
-measure of sentiment, and this number falls to its null floor (H-35).
+measure of sentiment, and this number falls to its floor (H-35).
 
 A word is what stands between white space, as written: "Chelsea." and "Chelsea" differ, as in the
 paper's table.
@@ -12,18 +12,17 @@ Letters: R records, A values, W different words.
 
 import collections
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.measure.estimates import is_within, summarise
 from fairjax.measure.generations import Generations
 
 LARGEST_PAIRS = 5  # pairs of values that are named
 TOP_WORDS = 10  # H-37
 _PURPOSE = 0x3D  # separates these random streams from others of the same seed
-_TIE = 1e-12
 MOST_RECORDS = 25_000  # about so many are read: the floor reads them once for each permutation
 _BLOCK = 1 << 22  # numbers of a block of pairs
 
@@ -122,7 +121,7 @@ def distinct_words(
 def word_divergence(
   counts: WordCounts, *, permutations: int = 100, seed: int = 0, coupled: bool = True,
 ) -> dict[str, Any]:
-  r"""How many bits a word of a continuation tells about the value, with the null floor.
+  r"""How many bits a word of a continuation tells about the value, with its floor.
 
   The Jensen-Shannon divergence of the A word distributions (Lin 1991), which is the mutual
   information of a word and a value that is drawn evenly:
@@ -173,15 +172,13 @@ def word_divergence(
     permuted = np.empty_like(generations.value_index)
     permuted[order] = generations.value_index[shuffled]
     null[i] = joint_js(counts.by_value(permuted))
-  rank = min(permutations, math.ceil(0.95 * (permutations + 1) - 1e-9))
-  p95, mean = float(np.sort(null)[rank - 1]), float(null.mean())
+  mean, p95, p_value = map(float, summarise(np.array(value), null)[:3])
   names = generations.attribute.value_texts
   first, second = np.triu_indices(len(names), 1)
   pairs = pairwise_js(table)
   return result | {
-    'value': value, 'null_mean': mean, 'null_p95': p95,
-    'p_value': float((np.count_nonzero(null >= value - _TIE) + 1) / (permutations + 1)),
-    'corrected': max(0.0, value - mean), 'within_floor': value <= p95 + _TIE,
+    'value': value, 'null_mean': mean, 'null_p95': p95, 'p_value': p_value,
+    'corrected': max(0.0, value - mean), 'within_floor': is_within(value, p95),
     'largest_pairs': [
       {'values': [names[first[i]], names[second[i]]], 'divergence': float(pairs[i])}
       for i in np.argsort(-pairs, kind='stable')[:LARGEST_PAIRS]]}

@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 LEVEL = 0.05  # of every test
 TIE = 1e-11  # rounding: distances that differ by less count as equal
+WITHIN, ABOVE = 'within noise', 'above noise'  # the two verdicts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +23,10 @@ class Estimate:
     count: how many pairs of values, or subgroups, that is (of one template).
     n_min: smallest number of samples per prefix.
     n_max: largest number of samples per prefix.
-    null_mean: mean of the statistic over permutations of the values' labels.
-    null_p95: its 95th percentile; a `value` up to it is "within the floor". From 19 permutations
-      on, a value exceeds it exactly when `p_value` is at most 0.05.
+    null_mean: what is expected by chance: the mean of the statistic over permutations of the
+      values' labels.
+    null_p95: the floor, the 95th percentile of these; a `value` up to it is "within noise". From 19
+      permutations on, a value exceeds it exactly when `p_value` is at most 0.05.
     p_value: share of permutations (the observed labelling counted in) that reach `value`. Never too
       small: where nothing differs, at most 5 % of such tests have 0.05 or less.
     mid_p_value: the same where permutations that give just `value` count by half (Lancaster 1961).
@@ -61,17 +64,17 @@ class Estimate:
 
   @property
   def corrected(self) -> float:
-    """The value less the null mean, at least 0.
+    """The value less what is expected by chance, at least 0.
 
-    The floor adds to a distance most where there is no bias and least where there is much, so
-    this takes off too much from large values: a lower estimate, never one that invents bias.
+    Chance adds to a distance most where there is no bias and least where there is much, so this
+    takes off too much from large values: a lower estimate, never one that invents bias.
     """
     return max(0.0, self.value - self.null_mean)
 
   @property
   def within_floor(self) -> bool:
-    """True when the value does not exceed the 95th percentile of the null."""
-    return self.value <= self.null_p95 + TIE
+    """True when the value does not exceed its floor."""
+    return bool(is_within(self.value, self.null_p95))
 
   def to_dict(self) -> dict[str, Any]:
     """Fields and derived values as plain JSON types."""
@@ -85,8 +88,8 @@ class Table:
 
   Attributes:
     distance: float64, W1 in [0, 1].
-    null_mean: float64, mean over permutations.
-    null_p95: float64, 95th percentile over permutations.
+    null_mean: float64, expected by chance: the mean over permutations.
+    null_p95: float64, the floor: the 95th percentile over permutations.
     p_value: float64 in (0, 1].
     mid_p_value: float64 in (0, 1), see `Estimate`.
     p_holm: float64 in (0, 1], corrected over all entries of the table (Holm 1979).
@@ -113,19 +116,56 @@ class Table:
 
   @property
   def corrected(self) -> np.ndarray:
-    """Distances less their null mean, at least 0."""
+    """Distances less what is expected by chance, at least 0."""
     return np.maximum(0.0, self.distance - self.null_mean)
 
   @property
   def within_floor(self) -> np.ndarray:
-    """Bool: which distances do not exceed the 95th percentile of their null."""
-    return self.distance <= self.null_p95 + TIE
+    """Bool: which distances do not exceed their floor."""
+    return is_within(self.distance, self.null_p95)
 
   def to_dict(self) -> dict[str, Any]:
     """Columns as (nested) lists of JSON types."""
     columns = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
     columns |= {'corrected': self.corrected, 'within_floor': self.within_floor}
     return {name: column.tolist() for name, column in columns.items()}
+
+
+def is_within(value: Any, floor: Any) -> Any:
+  """Whether values (numbers or arrays) are within noise: at most their floor, ties included."""
+  return value <= floor + TIE
+
+
+def verdict(found: Mapping[str, Any]) -> str:
+  """'within noise' or 'above noise', by the unrounded `value` and its floor `null_p95`."""
+  return WITHIN if is_within(found['value'], found['null_p95']) else ABOVE
+
+
+def estimate_words(
+  found: Mapping[str, Any], *, digits: int = 4, unit: str = '', error: bool = False,
+  named: bool = True,
+) -> str:
+  """A value with its floor and the verdict, as every output of fairjax shows it.
+
+  Args:
+    found: `Estimate.to_dict()`, or another mapping with `value` and `null_p95` (and `std_error`).
+    digits: of the numbers.
+    unit: after the value.
+    error: with the standard error, where there is one.
+    named: with the word "floor"; False where a heading says it.
+
+  >>> estimate_words({'value': 0.02261, 'null_p95': 0.02318})
+  '0.0226 (floor 0.0232), within noise'
+  >>> estimate_words({'value': 0.02262, 'null_p95': 0.02261}, named=False)
+  '0.0226 (0.0226), above noise before rounding'
+  """
+  value, floor = (f'{found[key]:.{digits}f}' for key in ('value', 'null_p95'))
+  spread = ''
+  if error and found['std_error'] is not None:
+    spread = f" \u00b1 {found['std_error']:.{digits}f}"
+  words = f"{value}{spread}{unit and f' {unit}'} ({'floor ' if named else ''}{floor})"
+  hidden = value == floor and abs(found['value'] - found['null_p95']) > TIE
+  return f"{words}, {verdict(found)}{' before rounding' if hidden else ''}"
 
 
 def summarise(

@@ -1,4 +1,4 @@
-"""Individual and group fairness of score distributions, with their null floors.
+"""Individual and group fairness of score distributions, with their floors.
 
 Letters: M templates, A attribute values, G subgroups, P = A (A - 1) / 2 pairs of values, R
 permutations, n samples per prefix (template and value).
@@ -7,10 +7,10 @@ Huang et al. 2020, section 3: individual fairness (H-05, Eq. 3) averages the Was
 over templates and unordered pairs of values; group fairness (H-06, Eq. 4) averages the distance
 between each subgroup and the whole evaluation set. Lower is fairer for both.
 
-Two finite samples of one distribution have a distance above 0. The null floor is the distribution
-of the same statistic after permutations, so it answers: how large is the number if no value of the
-attribute changes the score? `label_null` says how labels are permuted for I.F. and G.F.,
-`pair_null` for single pairs of values.
+Two finite samples of one distribution have a distance above 0. The null is the distribution of
+the same statistic after permutations, so it answers: how large is the number if no value of the
+attribute changes the score? Its mean is what is expected by chance, its 95th percentile the floor.
+`label_null` says how labels are permuted for I.F. and G.F., `pair_null` for single pairs of values.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def measure_fairness(
   coupled: bool | None = None, subsets: Mapping[str, Sequence[int | str]] | None = None,
   log: Callable[[str], None] | None = None,
 ) -> Fairness:
-  """Computes individual and group fairness with null floors (H-04, H-05, H-06).
+  """Computes individual and group fairness with floors (H-04, H-05, H-06).
 
   Args:
     samples: scores of all prefixes; or arrays, see `SampleScores.from_arrays`.

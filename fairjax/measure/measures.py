@@ -76,7 +76,7 @@ def measure_generations(
   Args:
     generations: records of one attribute and one model.
     scorers: at least one.
-    permutations: for the null floors.
+    permutations: for the floors.
     seed: of the permutations.
     scored: 'continuation' or 'prefix+continuation' (H-02).
     coupled: samples of equal number share their noise, where all values of a template have the

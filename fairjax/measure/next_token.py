@@ -1,6 +1,6 @@
 """How far the next-token distributions of two values are apart: KL(. | value || . | other value).
 
-Read from the model itself, so it has no sampling noise and no null floor. Near 0 the model has
+Read from the model itself, so it has no sampling noise and no floor. Near 0 the model has
 forgotten which value it was given, whatever a scorer thinks of its texts (H-35).
 """
 

@@ -21,7 +21,7 @@ def wasserstein_1(x: np.ndarray, y: np.ndarray) -> float:
 
   Returns:
     The distance in the units of the samples: in [0, 1] for scores in [0, 1]. Two finite samples of
-    one distribution have a distance above 0: compare with the null floor of `fairness`.
+    one distribution have a distance above 0: compare with the floor of `fairness`.
 
   Raises:
     ValueError: an empty, non-finite or not one-dimensional sample.

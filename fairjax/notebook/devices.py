@@ -16,7 +16,7 @@ class Sizes:
     samples: of every prefix.
     batch_size: samples at a time for all values of a template.
     max_new_tokens: most tokens of a continuation.
-    permutations: for the null floors.
+    permutations: for the floors.
   """
 
   samples: int

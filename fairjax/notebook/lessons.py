@@ -8,6 +8,7 @@ from fairjax.counterfactual import load_attribute
 from fairjax.job.main_job import Job
 from fairjax.job.report_parts import known_bias, model_rows, read_curves
 from fairjax.job.run_scorers import load_run_scorer
+from fairjax.measure.estimates import estimate_words
 from fairjax.notebook.evaluation import draw_pair
 from fairjax.notebook.showing import Figure, Words
 from fairjax.report import brief_table, paired_samples, plot_curves, plot_floors
@@ -89,11 +90,10 @@ def summary_table(job: Job) -> Table:
   body = []
   for row in model_rows(job):
     found = row.estimate(_SCORER, 'individual_fairness')
-    within = ', within noise' if found['within_floor'] else ''
     body.append([
       _short(job, row.name), f"{row.perplexity['word']:.2f}",
-      f"{found['value']:.4f} ({found['null_p95']:.4f}){within}",
-      cell(row, 'distinct_word_divergence'), cell(row, 'next_token_divergence')])
+      estimate_words(found, named=False),
+      *(cell(row, name) for name in ('distinct_word_divergence', 'next_token_divergence'))])
   return Table(['model', 'PPL', 'I.F. (floor)', 'words (floor)', 'KL'], body)
 
 

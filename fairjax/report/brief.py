@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairjax.measure.estimates import estimate_words
 from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.markdown import Table
 
@@ -12,7 +13,7 @@ _MEASURES = (('I.F.', 'individual_fairness'), ('G.F.', 'group_fairness'))
 def brief_table(
   rows: Sequence[ModelRow], *, scorers: Sequence[str] | None = None, group: bool = True
 ) -> Table:
-  """One line for each model, scorer and measure.
+  """One line for each model, scorer and measure: value, floor and verdict.
 
   Args:
     rows: the models.
@@ -25,18 +26,17 @@ def brief_table(
     for scorer in scorers or scorer_names([row]):
       for label, name in measures:
         if (found := row.estimate(scorer, name)) is not None:
-          body.append([row.name, f'{label} {scorer}', f"{found['value']:.4f}",
-                       f"{found['null_p95']:.4f}", f"{found['corrected']:.4f}", reading(found)])
-  header = ['model', 'measure', 'value', 'floor', 'less noise', 'reading']
+          body.append([row.name, f'{label} {scorer}', estimate_words(found, named=False),
+                       f"{found['corrected']:.4f}", sample_size(found)])
+  header = ['model', 'measure', 'value (floor)', 'less noise', 'n']
   skip = len({row.name for row in rows}) == 1  # one model needs no column of names
   return Table(header[skip:], [line[skip:] for line in body], text_columns=2 - skip)
 
 
-def reading(estimate: Mapping[str, Any]) -> str:
-  """What may be said about an estimate, with its sample size."""
+def sample_size(estimate: Mapping[str, Any]) -> str:
+  """Samples of a prefix, a range where they differ."""
   low, high = estimate['n_min'], estimate['n_max']
-  n = f'{low:,}' if low == high else f'{low:,}\u2013{high:,}'
-  return f"{'within' if estimate['within_floor'] else 'above'} noise at n = {n}"
+  return f'{low:,}' if low == high else f'{low:,}\u2013{high:,}'
 
 
 def largest_cell(row: ModelRow, scorer: str) -> tuple[int | str, tuple[str, str]]:

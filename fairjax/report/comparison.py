@@ -7,8 +7,6 @@ from typing import Any
 from fairjax.measure.scorer_audit import count_distinct
 
 RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model should keep
-WITHIN = 'within the floor'
-ABOVE = 'above the floor'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +84,6 @@ def baseline_of(rows: Sequence[ModelRow]) -> ModelRow | None:
   if len(found) > 1:
     raise ValueError(f"several baselines: {', '.join(row.name for row in found)}")
   return found[0] if found else None
-
-
-def verdict(estimate: Mapping[str, Any]) -> str:
-  """'within the floor' unless the value exceeds the 95th percentile of its null."""
-  return WITHIN if estimate['within_floor'] else ABOVE
 
 
 def changes(row: ModelRow, baseline: ModelRow) -> dict[str, Any]:
@@ -220,7 +213,7 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
     lines.append(f"{row.name}: {len(missing)} of the attribute's templates have no records, the "
                  'figures are over the others.')
   if not measures['coupled']:
-    lines.append(f'{row.name}: samples are not paired by number; the null floor is that of '
+    lines.append(f'{row.name}: samples are not paired by number; the floor is that of '
                  'independent samples, which is too high if the samples shared their noise.')
   if measures['empty_continuations']:
     lines.append(f"{row.name}: {measures['empty_continuations']} of {measures['records']} "

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairjax.measure.estimates import estimate_words
 from fairjax.report.blocks import Block
 from fairjax.report.comparison import ModelRow
 from fairjax.report.markdown import Table, number
@@ -13,7 +14,7 @@ S.S.: continuations whose cosine with their prefix is above a threshold (H-27; e
 below); higher is more relevant.""",
   'distinct_word_divergence': """\
 Words: bits that one word of a continuation tells about the value (Jensen-Shannon divergence, H-37),
-with its floor; near the floor the model writes the same for every value.""",
+with its floor; within noise the model writes the same for every value.""",
   'next_token_divergence': """\
 KL: mean divergence of the next token between two values of a template, nats, read from the model
 itself; near 0 the model ignores the value (H-35)."""}
@@ -37,8 +38,7 @@ def cell(row: ModelRow, name: str) -> str:
     return number(found['kl'], 4)
   if found['value'] is None:
     return 'no words'
-  within = ', within the floor' if found['within_floor'] else ''
-  return f"{found['value']:.4f} ({found['null_p95']:.4f}){within}"
+  return estimate_words(found, named=False)
 
 
 def absent_lines(rows: Sequence[ModelRow]) -> list[str]:

@@ -2,8 +2,8 @@
 
 The noise of a difference of I.F. or G.F. is the root of the sum of both models' squares of the
 larger of 1.96 standard errors (the spread of values clearly above the floor) and the distance from
-the mean of the null to its 95th percentile (the spread near it). Differences are of values less the
-mean of their null, so that unequal numbers of samples do not count as a difference.
+what is expected by chance to the floor (the spread near it). Differences are of values less what is
+expected by chance, so that unequal numbers of samples do not count as a difference.
 """
 
 import json
@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
+from fairjax.measure.estimates import estimate_words
 from fairjax.report.markdown import Table, escape
 
-SCHEMA = 2  # of report.json; docs/report_json.md describes it
+SCHEMA = 3  # of report.json; docs/report_json.md describes it
 _Z = 1.959963984540054  # normal quantile of a two-sided 95 % interval
 _MEASURES = {'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
 
@@ -261,14 +262,13 @@ def comparison_markdown(found: Mapping[str, Any]) -> str:
     for scorer in scorers:
       for measure in _MEASURES:
         e = row['scorers'].get(scorer, {}).get(measure)
-        cells.append('\u2013' if e is None else f"{e['value']:.4f} ({e['null_p95']:.4f})"
-                     + (', within the floor' if e['within_floor'] else ''))
+        cells.append('\u2013' if e is None else estimate_words(e, named=False))
     body.append([*cells, _flat(row['n'])])
   parts = [f"# {escape(' and '.join(found['reports']))}: {escape(found['attribute'])}",
            Table(header, body, text_columns=2).markdown()]
   if found['differences']:
     parts += ['## Differences', escape(
-      'The second report less the first. I.F. and G.F. are taken less the mean of their noise. A '
+      'The second report less the first. From I.F. and G.F. what is expected by chance is taken. A '
       'difference up to its noise (95 %) shows nothing. The noise is that of sampling: one '
       'training run each, so two runs of one recipe may differ by more.'), _difference_table(found)]
   parts += [f'> **Note.** {escape(line)}' for line in found['notes']]

@@ -1,8 +1,8 @@
-"""Figures of the report: fairness bars with null floors, trade-off, training curves.
+"""Figures of the report: fairness bars with floors, trade-off, training curves.
 
 Each function takes data and a path without suffix, and writes a PNG and an SVG. Colours are those
-of Okabe and Ito, which people with colour-blindness tell apart; a null floor is hatched. Files
-of equal data are byte-identical under one version of Matplotlib.
+of Okabe and Ito, which people with colour-blindness tell apart; a floor is hatched. Files of
+equal data are byte-identical under one version of Matplotlib.
 """
 
 import math
@@ -26,10 +26,10 @@ def plot_fairness(
   estimates: Mapping[str, Mapping[str, Sequence[Mapping[str, Any] | None]]],
   row_word: str = 'scorer ',
 ) -> list[pathlib.Path]:
-  """Bars of individual and group fairness per model, with null floors (Fig. 4, H-30).
+  """Bars of individual and group fairness per model, with floors (Fig. 4, H-30).
 
-  Each bar has a hatched band from 0 to the 95th percentile of its own null, with a line at the null
-  mean: a bar that ends within its band shows no detectable bias. Whiskers are one standard error.
+  Each bar has a hatched band from 0 to its own floor, with a line at what is expected by chance: a
+  bar that ends within its band shows no detectable bias. Whiskers are one standard error.
 
   Args:
     path: of the files, without suffix.
@@ -65,8 +65,8 @@ def plot_tradeoff(
 ) -> list[pathlib.Path]:
   """Fairness against relevance, the fairer to the right (Fig. 6, H-31).
 
-  A hollow mark is a model whose I.F. is within its own null floor. Whiskers are one standard error
-  of I.F. and the 95% interval of the relevance.
+  A hollow mark is a model whose I.F. is within its floor. Whiskers are one standard error of I.F.
+  and the 95% interval of the relevance.
 
   Args:
     path: of the files, without suffix.
@@ -198,7 +198,7 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
     fair = [_position(p) for p in chosen if p['individual_fairness']['within_floor']]
     axis.plot([x for x, _ in fair], [y for _, y in fair], linestyle='none', color=colours[method],
               marker=_MARKERS.get(method, 'v'), markersize=6, markerfacecolor='white', zorder=3)
-  (handles['hollow: within its null floor'],) = axis.plot(
+  (handles['hollow: within noise'],) = axis.plot(
     [], [], linestyle='none', marker='o', color='black', markerfacecolor='white')
   axis.margins(x=0.14, y=0.18)
   low, high = axis.get_xlim()
@@ -210,12 +210,12 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
 
 
 def _floor_legend(plt) -> tuple[list, list[str]]:
-  """Legend entries of the null floor and the whisker."""
+  """Legend entries of the floor and the whisker."""
   from matplotlib.lines import Line2D
   band = plt.Rectangle((0, 0), 1, 1, facecolor='none', edgecolor='#AAAAAA', hatch='////')
   return ([band, Line2D([], [], color='black', linewidth=1),
            Line2D([], [], color='black', marker='|', linestyle='none', markersize=9)],
-          ['null floor, up to its 95th percentile', 'mean of the null', 'standard error'])
+          ['up to the floor (95th percentile by chance)', 'expected by chance', 'standard error'])
 
 
 def _place_labels(figure, axis, points) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairjax.errors import UserError
+from fairjax.measure.estimates import estimate_words
 from fairjax.measure.human_measures import KIND, SCHEMA
 from fairjax.report.blocks import Block
 from fairjax.report.markdown import Table, number
@@ -17,8 +18,8 @@ _KAPPA = {'nominal': "Cohen's kappa", 'nominal_without_mixed': "Cohen's kappa wi
 HUMAN_LEGEND = """\
 Kappa pools all pairs of annotators (0: agreement by chance, 1: always equal); intervals are 95 %
 bootstrap percentiles over items. Human I.F. is the Wasserstein-1 distance of mean human scores of
-two prefixes (H-40), its floor the 95th percentile under exchanged values: a number
-up to its floor shows no detectable difference."""
+two prefixes (H-40); its floor is the largest value expected by chance alone, the 95th percentile
+under exchanged values: within noise means that no difference was detected."""
 
 
 def read_human(path: str | os.PathLike) -> dict[str, Any] | None:
@@ -125,8 +126,6 @@ def _distance_row(entry: Mapping[str, Any]) -> list[str]:
   head = [entry['model'], str(entry['template']), ' / '.join(entry['values'])]
   if found is None:
     return [*head, 'not measured', '\u2013', '0']
-  verdict = ', within the floor' if found['within_floor'] else ''
   n = str(found['n_min']) if found['n_min'] == found['n_max'] else (
     f"{found['n_min']}\u2013{found['n_max']}")
-  return [*head, f"{found['value']:.3f} ({found['null_p95']:.3f}){verdict}",
-          number(found['p_value'], 4), n]
+  return [*head, estimate_words(found, digits=3, named=False), number(found['p_value'], 4), n]

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fairjax.measure.estimates import estimate_words
 from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.markdown import Table
 
@@ -175,11 +176,12 @@ def _scored(measures: Mapping[str, Any] | None, key: str) -> str | None:
   if found is None:
     return None
   if key == 'pairs_below':
-    return ', '.join(f'{100 * share:.1f} % below ' + ('the floor' if name == 'floor' else name)
+    return ', '.join(f'{100 * share:.1f} % ' + ('within noise' if name == 'floor'
+                                                else f'below {name}')
                      for name, share in found.items())
   n = _n(found['n_min'], found['n_max'])
   count = f", {found['count']} a template" if 'count' in found else ''
-  return (f"{found['value']:.4f}, floor {found['null_mean']:.4f} (95 %: {found['null_p95']:.4f}), "
+  return (f"{estimate_words(found)}; expected by chance {found['null_mean']:.4f}, "
           f"n = {n}{count}")
 
 
@@ -194,8 +196,7 @@ def _unscored(row: ModelRow, key: str) -> str | None:
   if key == 'next_token_divergence' and found is not None:
     return f"{found['kl']:.4f} nats"
   if key == 'distinct_word_divergence' and found is not None and found['value'] is not None:
-    return (f"{found['value']:.4f} bits, floor {found['null_mean']:.4f} (95 %: "
-            f"{found['null_p95']:.4f})")
+    return f"{estimate_words(found, unit='bits')}; expected by chance {found['null_mean']:.4f}"
   if key == 'semantic_similarity' and found is not None:
     return (f"{100 * found['value']:.1f} % (95 %: {100 * found['low']:.1f} to "
             f"{100 * found['high']:.1f}), n = {found['n']:,}, encoder {found['encoder']}, "

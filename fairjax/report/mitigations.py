@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.files import atomic_write, write_json
+from fairjax.measure.estimates import estimate_words
 from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.markdown import Table
 
@@ -19,8 +20,8 @@ _COLUMNS = {
   'disco_terms': 'DisCo Terms', 'winogender': 'WinoGender r', 'winogender_difference':
   'she less he, r', 'perplexity': 'PPL', 'semantic_similarity_c': 'S.S.c'}
 _NOTES = {
-  'individual_fairness': 'I.F., G.F. ± standard error (95 % of the null floor: below it a value '
-  'says nothing); nearer to 0 is better',
+  'individual_fairness': 'I.F., G.F. ± standard error (floor: the largest value expected by '
+  'chance alone at this n, 95th percentile); nearer to 0 is better',
   'disco_names': 'DisCo: fills per template that differ significantly between the genders (mean of '
   'random groups); nearer to 0 is better',
   'winogender': "WinoGender: r of P(profession | she) with the share of women, what the model says "
@@ -90,7 +91,8 @@ def mitigations_table(found: Mapping[str, Any]) -> Table:
     found: of `compare_mitigations`.
   """
   columns = [c for c in _COLUMNS if any(m[c] is not None for m in found['models'])]
-  return Table(['model', *(_COLUMNS[c] for c in columns)], [
+  header = [_COLUMNS[c] + (' (floor)' if c.endswith('fairness') else '') for c in columns]
+  return Table(['model', *header], [
     [model['name'], *(_cell(c, model[c]) for c in columns)] for model in found['models']])
 
 
@@ -98,10 +100,7 @@ def _cell(column: str, value: Mapping[str, Any] | None) -> str:
   if value is None or value['value'] is None:
     return '\u2013'
   if column in ('individual_fairness', 'group_fairness'):
-    # Of fewer than 20 samples there is no standard error.
-    error = value['std_error']
-    error = '' if error is None else f' \u00b1 {error:.3f}'
-    return f"{value['value']:.3f}{error} ({value['null_p95']:.3f})"
+    return estimate_words(value, digits=3, error=True, named=False)
   if column.startswith('disco'):
     return f"{value['value']:.2f} ({value['control']:.2f})"
   if column.startswith('winogender') and value['low'] is None:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairjax.measure.estimates import estimate_words
 from fairjax.report.comparison import ModelRow, relevance_measure, scorer_names
 from fairjax.report.evidence import MOST_SAMPLES, Evidence
 from fairjax.report.ledger import ledger
@@ -138,7 +139,8 @@ def _fixed_parts(
 
 def _brief(estimate: Mapping[str, Any]) -> dict[str, Any]:
   """What a chart needs of an estimate."""
-  return {key: estimate[key] for key in ('value', 'null_p95', 'std_error', 'within_floor')}
+  found = {key: estimate[key] for key in ('value', 'null_p95', 'std_error', 'within_floor')}
+  return found | {'words': estimate_words(estimate)}
 
 
 def _noise_rule(measures: Mapping[str, Any] | None) -> str:
@@ -146,9 +148,10 @@ def _noise_rule(measures: Mapping[str, Any] | None) -> str:
   if measures is None:
     return ''
   how = 'within sample numbers' if measures['coupled'] else 'over all samples of the two'
-  return (f"Noise: the 95th percentile of the distance after the two values exchanged samples at "
+  return ("Floor: the 95th percentile of the distance after the two values exchanged samples at "
           f"random, {how}, {measures['permutations']:,} times. Where none of these reaches the "
-          'distance, p is a bound that holds for any scores (McDiarmid).')
+          'distance, p is a bound that holds for any scores (McDiarmid). Verdicts go by numbers '
+          'before rounding.')
 
 
 def _axes(rows: Sequence[ModelRow], attribute: str) -> list[dict[str, Any]]:
@@ -267,7 +270,7 @@ def _cells_words(cells: Mapping[str, Any]) -> str:
   """How many cells exceed their noise, and how many would by chance."""
   noise = [within for row in cells['within_floor'] for within in row]
   corrected = sum(p <= 0.05 for row in cells['p_holm'] for p in row)
-  return (f'{noise.count(False):,} of {len(noise):,} cells exceed their own noise, where about '
+  return (f'{noise.count(False):,} of {len(noise):,} cells exceed their own floor, where about '
           f'{0.05 * len(noise):,.0f} would if no value mattered. {corrected:,} are left when the '
           'p-values are corrected for their number (Holm, 0.05).')
 

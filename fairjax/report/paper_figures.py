@@ -10,7 +10,7 @@
 | 8 to 15 | `plot_improvements` of one corpus, several scorers, I.F. or G.F. (Country, Name) |
 | 16, 17 | `plot_models`: language models beside each other, by attribute, I.F. or G.F. |
 
-Bars and points carry their null floors and errors, which the paper does not show. `model_rows`
+Bars and points carry their floors and errors, which the paper does not show. `model_rows`
 makes the rows from records; those of a run are `Job.rows()`.
 """
 
@@ -268,7 +268,7 @@ def plot_models(
     patches = [plt.Rectangle((0, 0), 1, 1, color=palette[i % len(palette)])
                for i in range(len(names))]
     floor = plt.Rectangle((0, 0), 1, 1, facecolor='none', edgecolor='#AAAAAA', hatch='////')
-    figure.legend([*patches, floor], [*map(plain, names), 'null floor, 95th percentile'],
+    figure.legend([*patches, floor], [*map(plain, names), 'floor (95th percentile by chance)'],
                   loc='outside lower center', ncols=len(names) + 1, frameon=False)
     return save_figure(figure, path)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.files import atomic_write, write_json
+from fairjax.measure.estimates import verdict
 from fairjax.report import figures, sections
 from fairjax.report.blocks import Block
 from fairjax.report.comparison import (
@@ -18,7 +19,6 @@ from fairjax.report.comparison import (
   changes,
   relevance_measure,
   scorer_names,
-  verdict,
   warnings,
 )
 from fairjax.report.content import LEGEND, absent_lines, content_blocks, measured
@@ -152,7 +152,7 @@ def _blocks(
     blocks.append(Block(
       'Change against the baseline', [('', change)],
       'Percent of the baseline; minus is fairer for I.F. and G.F. and better for perplexity. '
-      'Differences between numbers within their floors mean nothing.'))
+      'Differences between numbers within noise mean nothing.'))
   if selection:
     blocks.append(selection_block(selection))
   if known_bias:
@@ -219,7 +219,7 @@ def _draw(
     estimates = {s: {title: [row.estimate(s, m) for row in rows]
                      for title, m in zip(('I.F.', 'G.F.'), _MEASURES, strict=True)}
                  for s in scorers}
-    drawn.append(('Individual and group fairness with null floors', figures.plot_fairness(
+    drawn.append(('Individual and group fairness with floors', figures.plot_fairness(
       directory / 'fairness', models=[row.name for row in rows],
       methods=[row.method for row in rows], estimates=estimates)))
   for scorer in scorers:

@@ -71,7 +71,7 @@ def plot_relearning(path: str | os.PathLike, *, result: Mapping[str, Any]) -> li
                   yerr=[p['std_error'] for p in curve], color='#0072B2', marker='o', markersize=4,
                   capsize=2, label=result['model'])
     axis.plot(steps, [p['null_p95'] for p in curve], color='#AAAAAA', linestyle=':',
-              label='null floor, 95th percentile')
+              label='floor (95th percentile by chance)')
     axis.axhline(base['individual_fairness'], color=METHOD_COLOURS['baseline'], linestyle='--',
                  label='baseline')
     if found['reached']:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairjax.measure.estimates import estimate_words
 from fairjax.report import content
 from fairjax.report.comparison import (
   KnownBias,
@@ -11,7 +12,6 @@ from fairjax.report.comparison import (
   baseline_of,
   changes,
   scorer_names,
-  verdict,
 )
 from fairjax.report.markdown import (
   Table,
@@ -29,14 +29,16 @@ PPL and PPL_s: word perplexity on the test set and on its documents with a sensi
 with the perplexity per token in brackets; lower is better. S.S.c: continuations that mention the
 value of their prefix (H-28); higher is more relevant. I.F. and G.F.: Wasserstein-1 distance of
 score distributions between pairs of values (H-05, Eq. 3) and between subgroups and the whole set
-(H-06, Eq. 4); lower is fairer. The floor is the 95th percentile of the same number after the
-values' labels were permuted: finite samples differ even when no value matters, and a number up to
-its floor shows no detectable bias. n: samples per prefix."""
+(H-06, Eq. 4); lower is fairer. Floor, in brackets: the largest value expected by chance alone at
+this sample size, the 95th percentile of the same number after the values' labels were permuted
+(finite samples differ even when no value matters). Within noise: the number does not exceed its
+floor, so no bias was detected. Above noise: it does. The verdict goes by the numbers before
+rounding. n: samples per prefix."""
 
 LIMITS = (
   'The test is lexical: a word of a template is replaced and everything else is kept. It makes no '
   'claim about causes in the world, about people, or about fairness in any use of the model.',
-  '"Within the floor" means that no difference was detected with this many samples, templates and '
+  '"Within noise" means that no difference was detected with this many samples, templates and '
   'this scorer; it is no proof that there is none. More samples lower the floor.',
   'Sentiment is what the scorer measures. Scorers err, and err differently for different words and '
   'groups; agreement of several scorers is the least to ask for.',
@@ -94,9 +96,11 @@ def change_table(rows: Sequence[ModelRow]) -> Table | None:
 
 def more_measures(rows: Sequence[ModelRow]) -> Table:
   """Score statistics, p-values, errors, pair shares and subgroup splits, one row per scorer."""
-  header = ['model', 'scorer', 'mean score', 'neutral', 'I.F. \u00b1 s.e.', 'p', 'null mean',
-            'G.F. \u00b1 s.e.', 'p', 'null mean', 'pairs \u2264 floor', 'pairs < 0.05',
-            'pairs < 0.1', 'I.F. across subgroups', 'I.F. within subgroups', 'S.S.c any value']
+  judged = [name for m in ('I.F.', 'G.F.') for name in (f'{m} \u00b1 s.e. (floor)', 'p',
+                                                        'expected by chance')]
+  header = ['model', 'scorer', 'mean score', 'neutral', *judged, 'pairs \u2264 floor',
+            'pairs < 0.05', 'pairs < 0.1', 'I.F. across subgroups (floor)',
+            'I.F. within subgroups (floor)', 'S.S.c any value']
   body = []
   for row in rows:
     for name in scorer_names([row]):
@@ -105,8 +109,8 @@ def more_measures(rows: Sequence[ModelRow]) -> Table:
                f"{100 * m['neutral_share']:.0f}%"]
       for measure in ('individual_fairness', 'group_fairness'):
         e = m[measure]
-        error = '' if e['std_error'] is None else f" \u00b1 {e['std_error']:.4f}"
-        cells += [f"{e['value']:.4f}{error}", number(e['p_value'], 3), number(e['null_mean'], 4)]
+        cells += [estimate_words(e, error=True, named=False), number(e['p_value'], 3),
+                  number(e['null_mean'], 4)]
       below = m['individual_fairness']['pairs_below']  # a file may hold its keys in another order
       cells += [f'{100 * below[key]:.0f}%' for key in ('floor', '0.05', '0.1')]
       cells += [_estimate(m.get(f'individual_fairness_{kind}_subgroup'), absent='\u2013')
@@ -205,11 +209,8 @@ def provenance(
 
 
 def _estimate(estimate: Mapping[str, Any] | None, *, absent: str = 'not measured') -> str:
-  """An estimate with its floor and, where it holds, the verdict."""
-  if estimate is None:
-    return absent
-  words = f", {verdict(estimate)}" if estimate['within_floor'] else ''
-  return f"{estimate['value']:.4f} ({estimate['null_p95']:.4f}){words}"
+  """An estimate with its floor and the verdict."""
+  return absent if estimate is None else estimate_words(estimate, named=False)
 
 
 def _perplexity(perplexity: Mapping[str, Any] | None) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
+from fairjax.measure.estimates import estimate_words
 from fairjax.report.blocks import Block
 from fairjax.report.comparison import (
   RELEVANCE_SHARE,
@@ -80,8 +81,9 @@ def select_model(
   notes = [f'{row.name}: not measured, no candidate' for row in rows
            if row.weight is not None and row.measures is None]
   judged = _judged(baseline, relevance, notes)
-  notes += [f"scorer {s}: the baseline's {LABELS[fairness]} is within its noise floor: there is "
-            'nothing to reduce' for s in scorers if baseline.estimate(s, fairness)['within_floor']]
+  own = {s: baseline.estimate(s, fairness) for s in scorers}
+  notes += [f"scorer {s}: the baseline's {LABELS[fairness]} is {estimate_words(e)}: there is "
+            'nothing to reduce' for s, e in own.items() if e['within_floor']]
   found = [_candidate(row, baseline, judged, fairness=fairness, scorers=scorers, share=share,
                       most_perplexity=most_perplexity) for row in models]
   found.sort(key=lambda c: (

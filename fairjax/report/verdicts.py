@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairjax.measure.estimates import estimate_words
 from fairjax.report.comparison import ModelRow, baseline_of, changes, scorer_names
 
 TONES = ('above', 'within', 'unmeasured')
@@ -58,15 +59,11 @@ def _verdict(
 
 
 def _against_noise(individual: Mapping[str, Any], group: Mapping[str, Any]) -> list[str]:
-  """Both estimates beside their noise: one sentence when they agree, else two."""
+  """Both estimates with floor and verdict, and how many samples these rest on."""
   n = _range(individual['n_min'], individual['n_max'])
-  lines = []
-  for words, within in (('Above', False), ('Within', True)):
-    found = [f"{name} {e['value']:.4f} (p = {e['p_value']:.3f})"
-             for name, e in (('I.F.', individual), ('G.F.', group)) if e['within_floor'] == within]
-    if found:
-      lines.append(f"{words} noise at n = {n}: {', '.join(found)}.")
-  return lines
+  found = [f"{name} {estimate_words(e)}, p = {e['p_value']:.3f}"
+           for name, e in (('I.F.', individual), ('G.F.', group))]
+  return [f"At n = {n}: {'; '.join(found)}."]
 
 
 def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[str]:
@@ -76,13 +73,14 @@ def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[st
   if before is None:
     return []
   if before['within_floor'] and after['within_floor']:
-    lines = ["The baseline's I.F. is within noise too: there is no effect to speak of."]
+    lines = ["The baseline's I.F. is within noise too: no effect can be shown."]
   elif not before['corrected']:
-    lines = [f"The baseline's I.F. is {before['value']:.4f}, within noise."]
+    lines = [f"The baseline's I.F. is {estimate_words(before)}."]
   else:
     change = 100 * (after['corrected'] / before['corrected'] - 1)
-    lines = [f"Less its noise, I.F. is {abs(change):.0f} % {'lower' if change < 0 else 'higher'} "
-             f"than the baseline's ({after['corrected']:.4f} against {before['corrected']:.4f})."]
+    lines = [f"After removing what is expected by chance, I.F. is {abs(change):.0f} % "
+             f"{'below' if change < 0 else 'above'} the baseline ({after['corrected']:.4f} vs "
+             f"{before['corrected']:.4f})."]
   cost, found = changes(row, baseline), []
   for field, words in (('perplexity', 'perplexity'), ('subset_perplexity', 'PPL_s')):
     if cost[field] is not None:

@@ -18,8 +18,8 @@ def plot_weights(
 ) -> list[pathlib.Path]:
   """What lambda buys and what it costs: one panel a measure, one line a method (H-31, H-35).
 
-  Dashed lines are the baseline's values, dotted ones the 95th percentile of a model's own null
-  floor. Measures that no model has get no panel.
+  Dashed lines are the baseline's values, dotted ones a model's own floor.
+  Measures that no model has get no panel.
 
   Args:
     path: of the files, without suffix.
@@ -52,7 +52,7 @@ def plot_weights(
           x, y, color=METHOD_COLOURS.get(method, '#009E73'), marker='o', markersize=4,
           linewidth=1.3)
         if None not in floor:
-          (handles['null floor, 95th percentile'],) = axis.plot(x, floor, **_FLOOR)
+          (handles['floor (95th percentile by chance)'],) = axis.plot(x, floor, **_FLOOR)
       if (reference := read(baseline)) is not None:
         handles['baseline'] = axis.axhline(reference[0], **_REFERENCE)
       axis.set_title(name)
@@ -70,10 +70,10 @@ def plot_weights(
 def plot_floors(
   path: str | os.PathLike, *, models: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[pathlib.Path]:
-  """I.F. and its null floor for growing samples: one panel a model.
+  """I.F. and its floor for growing samples: one panel a model.
 
-  The hatched area is the floor up to its 95th percentile, the black line its mean; a hollow mark
-  lies within it. Whiskers are one standard error.
+  The hatched area ends at the floor, the black line is what is expected by chance; a hollow mark is
+  within noise. Whiskers are one standard error.
 
   Args:
     path: of the files, without suffix.
@@ -103,9 +103,9 @@ def plot_floors(
       axis.set_xlabel('samples of a prefix')
       axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel('I.F.')
-    figure.legend([found, band, mean], ['I.F. (hollow: within the floor)',
-                                        'null floor, up to its 95th percentile',
-                                        'mean of the null'],
+    figure.legend([found, band, mean], ['I.F. (hollow: within noise)',
+                                        'up to the floor (95th percentile by chance)',
+                                        'expected by chance'],
                   loc='outside lower center', ncols=2, frameon=False)
     return save_figure(figure, path)
 

@@ -1,15 +1,13 @@
 // Charts. Each is drawn in the pixels that it has, so that its letters keep their size on a phone.
-const FLOOR_WORDS = 'grey: noise, up to the 95th percentile of the null';
+const FLOOR_WORDS = 'grey: up to the floor, the largest value expected by chance alone (95th percentile)';
 
-// A bar of an estimate over the band of its noise.
+// A bar of an estimate over the band up to its floor.
 function estimateBar(name, estimate, most, width) {
   const x = value => Math.max(0, Math.min(1, value / most)) * width;
   const error = estimate.std_error;
   return el('div', {},
-    el('div', {class: 'small'}, name + ' ', el('b', {class: 'number'}, fixed(estimate.value)),
-      el('span', {class: 'muted'}, `  noise up to ${fixed(estimate.null_p95)}`)),
-    svg('svg', {width, height: 16, role: 'img', 'aria-label':
-      `${name} ${fixed(estimate.value)}, noise up to ${fixed(estimate.null_p95)}`},
+    el('div', {class: 'small'}, name + ' ', el('b', {class: 'number'}, estimate.words)),
+    svg('svg', {width, height: 16, role: 'img', 'aria-label': `${name} ${estimate.words}`},
       svg('line', {class: 'grid', x1: 0, x2: width, y1: 14.5, y2: 14.5}),
       svg('rect', {class: 'bar-0', x: 0, y: 4, width: x(estimate.value), height: 8}),
       svg('rect', {class: 'floor', x: 0, y: 1, width: x(estimate.null_p95), height: 14}),
@@ -91,7 +89,7 @@ function tradeoff(points, axis, width, tell) {
       p.low === undefined ? null : svg('line', {class: 'whisker', x1: x(p.estimate.value), x2: x(p.estimate.value), y1: y(p.low), y2: y(p.high)})]),
     points.map(label),
     methods.map(m => svg('g', {class: `m${shape(m)}`}, line(m).map(p => {
-      const words = `${p.name}: I.F. ${fixed(p.estimate.value)} (noise up to ${fixed(p.estimate.null_p95)}), ${axis.name} ${p.words}`;
+      const words = `${p.name}: I.F. ${p.estimate.words}, ${axis.name} ${p.words}`;
       const show = () => tell(words);
       return svg('g', {tabindex: 0, role: 'img', 'aria-label': words, on: {focus: show, mouseenter: show, click: show}},
         svg('path', {class: p.estimate.within_floor ? 'mark hollow' : 'mark', d: SHAPES[shape(m)](x(p.estimate.value), y(p.y))}));

@@ -7,8 +7,8 @@ const isNoise = (cells, t, p) => cells.noise[t][p] === 1;
 
 function cellWords(cells, t, p) {
   const [a, b] = pairName(p);
-  return `${a} and ${b}, template ${DATA.templates[t]}: W1 ${fixed(cells.distance[t][p], 3)}, noise up to `
-    + `${fixed(cells.floor[t][p], 3)}, p ${chance(cells.p[t][p])} (Holm ${chance(cells.holm[t][p])})${isNoise(cells, t, p) ? ', within noise' : ''}`;
+  return `${a} and ${b}, template ${DATA.templates[t]}: W1 ${fixed(cells.distance[t][p], 3)} (floor `
+    + `${fixed(cells.floor[t][p], 3)}), ${isNoise(cells, t, p) ? 'within' : 'above'} noise, p ${chance(cells.p[t][p])} (Holm ${chance(cells.holm[t][p])})`;
 }
 
 function pairOrder(cells) {
@@ -62,7 +62,7 @@ function renderMap() {
     el('p', {}, cells.words), controls,
     el('div', {class: 'legend'}, el('span', {}, '0'), el('span', {class: 'swatches', 'aria-hidden': 'true'},
       Array.from({length: STEPS}, (_, i) => el('span', {class: `s${i}`}))), el('span', {}, fixed(most, 2)),
-      el('span', {class: 'swatches', 'aria-hidden': 'true'}, el('span', {class: 's1 noise'})), el('span', {}, 'within its noise')),
+      el('span', {class: 'swatches', 'aria-hidden': 'true'}, el('span', {class: 's1 noise'})), el('span', {}, 'within noise')),
     DATA.left_out ? el('p', {class: 'note'}, DATA.left_out) : null,
     el('div', {class: 'explore'},
       el('div', {}, el('div', {class: 'scroll'}, grid),
@@ -101,7 +101,7 @@ function detail(cells) {
     el('h3', {id: 'detail-head', tabindex: -1}, `${names[0]} and ${names[1]}, template ${DATA.templates[t]}`),
     el('p', {class: `badge ${noise ? 'within' : 'above'}`}, noise ? '\u25cb within noise' : '\u25cf above noise'),
     el('div', {class: 'facts'}, el('span', {}, 'W1 ', el('b', {}, fixed(cells.distance[t][p]))),
-      el('span', {}, 'noise up to ', el('b', {}, fixed(cells.floor[t][p]))),
+      el('span', {}, 'floor ', el('b', {}, fixed(cells.floor[t][p]))),
       el('span', {}, 'p ', el('b', {}, chance(cells.p[t][p]))),
       el('span', {}, 'p corrected for all cells (Holm) ', el('b', {}, chance(cells.holm[t][p]))),
       el('span', {}, 'n ', el('b', {}, n))),

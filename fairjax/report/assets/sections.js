@@ -55,7 +55,7 @@ function renderTradeoff() {
     points.length ? tradeoff(points, axis, Math.max(280, Math.min(820, target.clientWidth)), text => { tip.textContent = text; })
       : el('p', {}, 'No model has both numbers.'),
     el('div', {class: 'legend'}, methods.map(m => [key(m), el('span', {}, m.replaceAll('_', ' '))]),
-      el('span', {}, 'hollow: I.F. within its noise; whiskers: one standard error of I.F.', axis.whisker)), tip);
+      el('span', {}, 'hollow: I.F. within noise; whiskers: one standard error of I.F.', axis.whisker)), tip);
   if (focused) document.getElementById('axis').focus({preventScroll: true});
 }
 
