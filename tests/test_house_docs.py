@@ -140,3 +140,13 @@ def test_docstring_examples(path, name, text, tmp_path, monkeypatch):
   output: list[str] = []
   doctest.DocTestRunner().run(example, out=output.append)
   assert not output, ''.join(output)
+
+
+def test_every_id_has_a_row_in_the_definitions():
+  """An ID such as H-25 without a row would name nothing."""
+  rows = set(re.findall(r'^\| ([HWY]-\d\d) \|', (ROOT / 'docs/definitions.md').read_text(), re.M))
+  used = {found for folder in ('fairjax', 'configs', 'docs', 'notebooks', 'tests')
+          for path in (ROOT / folder).rglob('*')
+          if path.suffix in ('.py', '.md', '.ipynb', '.yaml', '.js') and path.is_file()
+          for found in re.findall(r'\b[HWY]-\d\d\b', path.read_text(encoding='utf-8'))}
+  assert len(used) > 50 and used <= rows
