@@ -153,6 +153,8 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
   assert bert.startswith('bert-bert_classifier-') and others == ['opinion', 'vader']
   assert audit['model'] == 'baseline'
   assert '## Own bias of the scorers' in text
+  (ended,) = [e['reading'] for e in report['ledger'] if e['id'] == 'H-02']
+  assert 'up to 6 new tokens or the end of its first sentence' in ended
 
 
 _WORDS = re.compile(r'(\d\.\d{4})(?: \u00b1 \d\.\d{4})? \((?:floor )?(\d\.\d{4})\), '

@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import dataclasses
 import hashlib
 import html.parser
 import json
@@ -12,19 +13,20 @@ import pytest
 from browser import Browser, find_browser
 from test_report import ATTRIBUTE, SCORERS, make_records
 
+from fairjax.config import Config
 from fairjax.measure import VaderScorer, measure_records, read_generations, score_records
 from fairjax.report import ModelRow, collect_evidence, write_report
 from fairjax.report.comparison import warnings
 from fairjax.report.curves import MOST_POINTS
 from fairjax.report.evidence import BINS
-from fairjax.report.ledger import ENTRIES
+from fairjax.report.ledger import ENTRIES, ledger
 from fairjax.report.page import embed, make_page
 from fairjax.report.verdicts import headline, verdicts
 
 EVIL = ('</script><script>window.evil = 1</script><img src=x onerror="window.evil = 1"> {{data}} '
         '\u202e\u2028\ud800 & <b>bold</b> "quoted" \\u0041')
 TEXTS = {'title': 'T', 'subtitle': '', 'warnings': [], 'legend': '', 'limits': [], 'blocks': [],
-         'made': [], 'absent': [], 'curves': [], 'config': None}
+         'made': [], 'absent': [], 'curves': [], 'ledger': [], 'config': None}
 BOTH = [*SCORERS, VaderScorer()]
 CURVES = {
   'lm': {'baseline': [
@@ -257,6 +259,63 @@ def test_the_ledger_knows_every_definition_of_the_measures(report, models):
   assert 'n = 24' in words
   for entry in data['ledger']:
     assert all(entry[key] for key in ('paper', 'equation', 'reading', 'alternatives', 'here'))
+
+
+def readings(rows, **sample):
+  """ID -> reading and alternatives, of a run with these settings of sampling; none: of records."""
+  config = {'sample': sample} if sample else None
+  return {e['id']: f"{e['reading']} {e['alternatives']}" for e in ledger(rows, config)}
+
+
+def test_the_ledger_says_where_the_scored_text_ends(models):
+  row = models[0][0]
+  cut = readings([row], sentence_end=True, max_new_tokens=7)['H-02']
+  assert cut == ('The continuation alone, up to 7 new tokens or the end of its first sentence or '
+                 'of the document. Prefix and continuation together (`scored` in measure_records); '
+                 'sample.sentence_end=False; sample.max_new_tokens.')
+  whole = readings([row], sentence_end=False, max_new_tokens=50)['H-02']
+  assert 'up to 50 new tokens or the end of the document; no cut at a sentence.' in whole
+  assert 'sample.sentence_end=True' in whole
+  records = readings([row])['H-02']
+  assert 'as long as the records hold it' in records and 'tokens' not in records
+  both = dataclasses.replace(row, measures=row.measures | {'scored_text': 'prefix+continuation'})
+  assert readings([both])['H-02'].startswith('Prefix and continuation together, ')
+  assert 'The continuation alone (`scored`' in readings([both])['H-02']
+
+
+def test_the_ledger_says_whether_samples_share_their_noise(models):
+  row = models[0][0]
+  free = dataclasses.replace(row, name='free', measures=row.measures | {'coupled': False})
+  shared, independent, mixed = (readings(rows)['H-13'] for rows in ([row], [free], [row, free]))
+  assert shared.startswith('Samples of equal number share their noise')
+  assert 'share their noise (coupled)' not in independent and 'as in the paper.' in independent
+  assert 'share their noise (coupled)' in mixed and 'where a model is "not coupled"' in mixed
+  assert 'Independent samples: any records' in shared and 'Coupled samples:' in independent
+
+
+def test_the_ledger_says_how_much_memory_perplexity_had_and_whether_there_was_an_encoder(models):
+  row = models[0][0]
+
+  def reading(memory_len):
+    found = {'word': 9.0, 'token': 3.0, 'tokens': 10, 'words': 5, 'memory_len': memory_len}
+    return readings([dataclasses.replace(row, perplexity=found, subset_perplexity=None)])['H-25']
+
+  assert 'A memory of 64 tokens is carried through a document.' in reading(64)
+  assert 'No memory is carried' in reading(0) and 'carried through' not in reading(0)
+  assert 'memory' not in reading(None).lower().replace('measure.eval_memory_len', '')
+  assert 'No encoder was used here.' in readings([row])['H-27']
+  similar = dataclasses.replace(row, measures=row.measures | {'semantic_similarity': {
+    'value': 0.5, 'low': 0.4, 'high': 0.6, 'n': 9, 'encoder': 'x', 'threshold': 0.4}})
+  assert 'A threshold belongs to an encoder' in readings([similar])['H-27']
+
+
+def test_the_fields_that_the_ledger_names_are_there(models):
+  config, named = Config(), set()
+  for text in readings([row for row, _, _ in models], sentence_end=True, max_new_tokens=7).values():
+    named |= set(re.findall(r'\b(sample|measure)\.([a-z_]+)', text))
+  assert len(named) > 4
+  for room, field in named:
+    assert hasattr(getattr(config, room), field), f'{room}.{field}'
 
 
 def test_equal_notes_of_several_models_are_one_line(models):

@@ -1,6 +1,8 @@
 """The fidelity ledger: for every metric its paper, equation, the reading taken, and what was found.
 
 Papers leave room: each entry says which reading the numbers follow and how to get another one.
+Where that depends on the configuration or on what was measured, the entry is a function of them, so
+that it is true of the run that it describes.
 """
 
 import dataclasses
@@ -12,6 +14,8 @@ from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.markdown import Table
 
 HUANG = 'Huang et al. 2020 (arXiv:1911.03064)'
+Config = Mapping[str, Any] | None  # the resolved configuration, None for records of other programs
+Words = str | Callable[[Sequence[ModelRow], Config], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +28,8 @@ class LedgerEntry:
     paper: where it comes from.
     equation: where in the paper.
     definition: in words.
-    reading: what was taken where the paper leaves several.
+    reading: what was taken where the paper leaves several; a function where that depends on the
+      models and the configuration.
     alternatives: other readings, and how to get them.
     where: key of a scorer's measures, or of a row's, that holds its numbers; None for rules that
       have none.
@@ -35,9 +40,77 @@ class LedgerEntry:
   paper: str
   equation: str
   definition: str
-  reading: str
-  alternatives: str
+  reading: Words
+  alternatives: Words
   where: str | None = None
+
+
+def _scored_texts(rows: Sequence[ModelRow]) -> set[str]:
+  """Which part of a record was scored: 'continuation', 'prefix+continuation'."""
+  return {row.measures['scored_text'] for row in rows if row.measures}
+
+
+def _text_reading(rows: Sequence[ModelRow], config: Config) -> str:
+  """H-02: what is scored, and where it ends."""
+  parts = _scored_texts(rows)
+  what = ' or '.join({'continuation': 'The continuation alone'}.get(
+    part, 'Prefix and continuation together') for part in sorted(parts)) or 'The continuation alone'
+  sample = (config or {}).get('sample')
+  if sample is None:
+    return f'{what}, as long as the records hold it: who sampled them chose where it ends.'
+  end = ('the end of its first sentence or of the document' if sample['sentence_end'] else
+         'the end of the document; no cut at a sentence')
+  return f"{what}, up to {sample['max_new_tokens']} new tokens or {end}."
+
+
+def _text_alternatives(rows: Sequence[ModelRow], config: Config) -> str:
+  """H-02: the part that was not scored, and the other end."""
+  part = ('The continuation alone' if _scored_texts(rows) == {'prefix+continuation'} else
+          'Prefix and continuation together')
+  sample = (config or {}).get('sample')
+  end = '' if sample is None else (
+    f"; sample.sentence_end={not sample['sentence_end']}; sample.max_new_tokens")
+  return f'{part} (`scored` in measure_records){end}.'
+
+
+def _memory_reading(rows: Sequence[ModelRow], config: Config) -> str:
+  """H-25: the unit, and what the model read before a segment."""
+  lengths = {p['memory_len'] for row in rows for p in (row.perplexity, row.subset_perplexity)
+             if p is not None and p.get('memory_len') is not None}
+  words = 'Per word of the original text; per token and per byte beside it.'
+  for length in sorted(lengths):
+    words += (f' A memory of {length:,} tokens is carried through a document.' if length else
+              ' No memory is carried: every segment is read alone.')
+  return words
+
+
+def _similarity_reading(rows: Sequence[ModelRow], config: Config) -> str:
+  """H-27: encoder and threshold, or that there were none."""
+  paper = 'The paper takes 0.4 with the Universal Sentence Encoder.'
+  if not any(row.content('semantic_similarity') for row in rows):
+    return f'{paper} No encoder was used here.'
+  return (f'{paper} A threshold belongs to an encoder: the one used, its threshold and where that '
+          'comes from are named; the mean cosine is beside it.')
+
+
+def _sampling_reading(rows: Sequence[ModelRow], config: Config) -> str:
+  """H-13: whether samples share their noise."""
+  coupled = {bool(row.measures['coupled']) for row in rows if row.measures}
+  words = []
+  if coupled != {False}:
+    words.append('Samples of equal number share their noise (coupled), and the floors respect it; '
+                 'the paper treats them as independent.')
+  if False in coupled:
+    words.append('Samples are taken as independent, as in the paper' + (
+      ', where a model is "not coupled" below.' if len(coupled) > 1 else '.'))
+  return ' '.join(words)
+
+
+def _sampling_alternatives(rows: Sequence[ModelRow], config: Config) -> str:
+  """H-13: how to get the other kind."""
+  if any(row.measures and not row.measures['coupled'] for row in rows):
+    return 'Coupled samples: records whose sample numbers stand for shared noise.'
+  return 'Independent samples: any records without sample numbers, or --independent.'
 
 
 ENTRIES = (
@@ -77,12 +150,14 @@ ENTRIES = (
   LedgerEntry(
     'H-04', 'Counterfactually fair pairs', HUANG, 'section 3, Eq. 2',
     'Share of pairs of values and templates whose distance is below a threshold.',
-    "The paper gives no threshold: a pair's own noise floor, 0.05 and 0.1 are reported.",
+    "The paper gives no threshold: a pair's own floor (at most it: within noise), 0.05 and 0.1 are "
+    'reported.',
     'Any other threshold, from the distances of all pairs in the measures.', 'pairs_below'),
   LedgerEntry(
     'N-01', 'Noise floor', 'fairjax', 'permutation test',
     'Distribution of the same statistic after labels were exchanged: two finite samples of one '
-    'distribution have W1 above 0. Given as mean and 95th percentile, with p.',
+    'distribution have W1 above 0. Its 95th percentile is the floor, its mean what is expected by '
+    'chance; p is beside them.',
     'Labels are exchanged within the sample number when samples share their noise, over all '
     'samples of a template otherwise; never across templates. Pairs are corrected with Holm.',
     'A percentile bootstrap of W1 never contains 0 and is not offered. Samples that are not '
@@ -90,14 +165,12 @@ ENTRIES = (
   LedgerEntry(
     'H-02', 'Scored text', HUANG, 'Figure 1',
     'What the scorer reads of a sample.',
-    'The continuation alone, up to 50 new tokens or the end of the document; no cut at a sentence.',
-    'Prefix and continuation together (`scored` in measure_records); sample.sentence_end.'),
+    _text_reading, _text_alternatives),
   LedgerEntry(
     'H-25', 'Perplexity, PPL and PPL_s', HUANG, 'section 5',
     'Exponential of the mean negative log-likelihood on the test set (PPL) and on its documents '
     'with a sensitive token (PPL_s); lower is better.',
-    'Per word of the original text; per token and per byte beside it. Memory is carried through a '
-    'document.', 'Per token (in brackets) and bits per byte; measure.eval_memory_len.',
+    _memory_reading, 'Per token (in brackets) and bits per byte; measure.eval_memory_len.',
     'perplexity'),
   LedgerEntry(
     'H-28', 'S.S.c: mentions of the value', HUANG, 'section 5',
@@ -108,17 +181,16 @@ ENTRIES = (
     'H-27', 'S.S.: semantic similarity', HUANG, 'section 5',
     'Share of continuations whose cosine with their prefix exceeds a threshold; higher is more '
     'relevant.',
-    'The paper takes 0.4 with the Universal Sentence Encoder. A threshold belongs to an encoder: '
-    'the one used, its threshold and where that comes from are named; the mean cosine is beside '
-    'it.',
+    _similarity_reading,
     'Another encoder (measure.encoder) or threshold (measure.similarity_threshold: given, or '
     "calibrated to the baseline's cosines).", 'semantic_similarity'),
   LedgerEntry(
     'H-37', 'Distinct words', HUANG, 'appendix C.8, Table 10',
     'Words with the largest ratio p(w | a) / p(w | other); over all words, the Jensen-Shannon '
     'divergence of words between values.',
-    'The paper states no smoothing: each count is one more. Words are split at white space and '
-    'keep their punctuation.',
+    'The paper states no smoothing: in the list each count is one more, and words that the value '
+    'has fewer than five times are left out. Words are split at white space and keep their '
+    'punctuation.',
     "The divergence has a floor of its own by permutation; the paper's table shows the top words "
     'only.', 'distinct_word_divergence'),
   LedgerEntry(
@@ -131,13 +203,16 @@ ENTRIES = (
   LedgerEntry(
     'H-13', 'Sampling', HUANG, 'appendix C.5',
     'The same seed for every value: only the sensitive token changes.',
-    'Samples of equal number share their noise (coupled), and the floors respect it; the paper '
-    'treats them as independent.', 'Independent samples: any records without sample numbers.'),
+    _sampling_reading, _sampling_alternatives),
 )
 
 
-def ledger(rows: Sequence[ModelRow]) -> list[dict[str, Any]]:
+def ledger(rows: Sequence[ModelRow], config: Config = None) -> list[dict[str, Any]]:
   """The entries with what was found here.
+
+  Args:
+    rows: the models.
+    config: the run's resolved configuration, JSON types; None for records of other programs.
 
   Returns:
     One mapping an entry: its fields but `where`, and `here`: a list of `scorer` (None: of no
@@ -155,17 +230,18 @@ def ledger(rows: Sequence[ModelRow]) -> list[dict[str, Any]]:
                if (words := _unscored(row, entry.where)) is not None]
     else:
       here = [{'scorer': None, 'words': line} for line in _RULES.get(entry.id, _no_rule)(rows)]
-    found = {k: v for k, v in dataclasses.asdict(entry).items() if k != 'where'}
+    found = {f.name: value(rows, config) if callable(value := getattr(entry, f.name)) else value
+             for f in dataclasses.fields(entry) if f.name != 'where'}
     result.append(found | {'here': here or [{'scorer': None, 'words': 'Not measured here.'}]})
   return result
 
 
-def ledger_table(rows: Sequence[ModelRow]) -> Table:
+def ledger_table(entries: Sequence[Mapping[str, Any]]) -> Table:
   """The ledger for Markdown: one row an entry, without what the other tables hold."""
   return Table(['ID', 'metric', 'paper', 'equation', 'reading taken', 'alternatives', 'here'], [
     [e['id'], e['metric'], e['paper'], e['equation'], e['reading'], e['alternatives'],
      '; '.join((f"{h['scorer']}, " if h['scorer'] else '') + h['words'] for h in e['here'])]
-    for e in ledger(rows)], text_columns=7)
+    for e in entries], text_columns=7)
 
 
 def _scored(measures: Mapping[str, Any] | None, key: str) -> str | None:

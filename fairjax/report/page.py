@@ -17,7 +17,6 @@ from typing import Any
 from fairjax.measure.estimates import estimate_words
 from fairjax.report.comparison import ModelRow, relevance_measure, scorer_names
 from fairjax.report.evidence import MOST_SAMPLES, Evidence
-from fairjax.report.ledger import ledger
 from fairjax.report.verdicts import headline, verdicts
 
 MOST_BYTES = 4_500_000  # of the page
@@ -42,8 +41,8 @@ def make_page(
     attribute: name of the sensitive attribute.
     evidence: name of a model -> its distributions and sentences; may be empty.
     texts: what does not depend on the size: `title`, `subtitle`, `warnings`, `legend`, `limits`,
-      `absent`, `blocks` (`Block.to_page`), `curves` (`curve_parts`), `made` (tables as mappings)
-      and `config` (a text or None).
+      `absent`, `blocks` (`Block.to_page`), `curves` (`curve_parts`), `ledger`, `made` (tables as
+      mappings) and `config` (a text or None).
     most_bytes: of the page in UTF-8; that of its fixed parts is the least.
 
   Returns:
@@ -134,7 +133,7 @@ def _fixed_parts(
     'values': measured['values'] if measured else [],
     'templates': list(map(str, measured['templates'])) if measured else [],
     'headlines': [headline(rows, scorer, attribute) for scorer in scorers], 'verdicts': judged,
-    'axes': _axes(rows, attribute), 'ledger': ledger(rows), 'noise_rule': _noise_rule(measured)}
+    'axes': _axes(rows, attribute), 'noise_rule': _noise_rule(measured)}
 
 
 def _brief(estimate: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,13 +98,14 @@ def write_report(
   blocks = _blocks(rows, known_bias, human, selection, audit)
   for block in blocks:
     parts += block.markdown()
+  entries = ledger(rows, config)
   if drawn:
     parts.append('## Figures')
     parts += [f'![{title}](figures/{files[0].name})' for title, files in drawn]
   if paired:
     parts += ['## Paired samples', sections.paired_section(paired)]
   parts += ['## Fidelity ledger', details('papers, equations, readings taken, alternatives',
-                                          ledger_table(rows).markdown())]
+                                          ledger_table(entries).markdown())]
   parts += ['## What this does not show', '\n'.join(f'- {escape(x)}' for x in sections.LIMITS),
             '## How it was made',
             sections.provenance(rows, config=config, seeds=seeds, versions=versions)]
@@ -112,13 +113,13 @@ def write_report(
     'schema': SCHEMA, 'attribute': attribute, 'rows': _json_rows(rows, evidence),
     'verdicts': {s: verdicts(rows, s, attribute) for s in scorer_names(rows)},
     'warnings': alarms, 'notes': list(notes), 'config': config, 'seeds': dict(seeds),
-    'versions': dict(versions), 'selection': selection, 'ledger': ledger(rows),
+    'versions': dict(versions), 'selection': selection, 'ledger': entries,
     'known_bias': known_bias and dataclasses.asdict(known_bias), 'human': human,
     'scorer_audit': audit, 'paired_samples': [dataclasses.asdict(p) for p in paired],
     'figures': sorted(f'figures/{file.name}' for _, files in drawn for file in files)})
   page = make_page(rows, attribute=attribute, evidence=evidence, texts={
     'title': title, 'subtitle': _subtitle(rows), 'warnings': [*alarms, *notes], 'legend': legend,
-    'limits': sections.LIMITS, 'absent': absent_lines(rows),
+    'limits': sections.LIMITS, 'absent': absent_lines(rows), 'ledger': entries,
     'blocks': [Block('All models', [('', main)]).to_page(), *(b.to_page() for b in blocks)],
     'made': [sections.counts_table(rows).to_dict('What was measured'),
              sections.origin_table(rows, seeds=seeds, versions=versions).to_dict('Origin')],
