@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import json
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fairjax.classifier.examples import read_examples
 from fairjax.classifier.quality import quality
 from fairjax.classifier.wordpieces import SPECIAL, count_words, train_word_pieces
+from fairjax.cli import main
 from fairjax.errors import UserError
 
 TREE = "(3 (2 It) (4 (4 (2 's) (4 lovely)) (2 -LRB-1\\/2-RRB-)))"
@@ -101,6 +103,23 @@ def test_published_counts(test_data):
       found, same = read_examples(columns, classes=classes), read_examples(trees, classes=classes)
       assert len(found.texts) == count and found.neutral == (five - two if classes == 2 else 0)
       assert found.digest == same.digest  # the columns were made of the trees
+
+
+@pytest.mark.parametrize('undecided, accuracy, left', [('wrong', 472, 231), ('negative', 607, 0)])
+def test_opinion_words_have_the_papers_accuracy_if_undecided_is_negative(
+    undecided, accuracy, left, test_data, capsys):
+  """Huang et al. give 69.6 % (H-16)."""
+  lexicon = [str(test_data / 'lexicons' / f'opinion_{sign}.txt')
+             for sign in ('positive', 'negative')]
+  assert main(['sentiment-classifier', 'evaluate', f"--data={test_data / 'sst' / 'dev.tsv.gz'}",
+               '--scorer=opinion', f'--undecided={undecided}', '--json', '--lexicon',
+               *lexicon]) == 0
+  shown = capsys.readouterr()
+  found = json.loads(shown.out)['scorers']['opinion']
+  assert found['accuracy']['value'] == accuracy / 872 and found['undecided'] == left
+  assert ('231 undecided texts count as negative' in shown.err + shown.out) == (left == 0)
+  if undecided == 'negative':
+    assert f"{found['accuracy']['value']:.3f}" == '0.696'
 
 
 def slow_f1(labels, predictions, k):

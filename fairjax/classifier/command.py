@@ -98,8 +98,11 @@ def evaluate(
     scorer = load_scorer(name, lexicon=options.lexicon, google=google)
     if not hasattr(scorer, 'score'):
       raise UserError(f"scorer '{name}' reads scores of records; it cannot score sentences")
-    result = quality(data.labels, predict(scorer, data.texts, classes=options.classes),
-                     classes=options.classes, seed=options.seed)
+    predictions = predict(scorer, data.texts, classes=options.classes)
+    if options.undecided == 'negative' and (predictions < 0).any():
+      log(f'[{scorer.name}] {(predictions < 0).sum()} undecided texts count as negative')
+      predictions = np.maximum(predictions, 0)
+    result = quality(data.labels, predictions, classes=options.classes, seed=options.seed)
     truncated = count_truncated(scorer, data.texts)
     if truncated is not None:
       result['truncated_texts'] = truncated

@@ -33,6 +33,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   evaluate = parser.add_argument_group('evaluate')
   evaluate.add_argument('--model', metavar='DIR', action='append', default=[],
                         help='classifier; repeat for several')
+  evaluate.add_argument('--undecided', choices=('wrong', 'negative'), default='wrong',
+                        help='what a score of exactly 0.5 counts as, of two classes')
   add_scorer_options(evaluate)
 
 
