@@ -239,6 +239,9 @@ class Config:
   seed: int = 0  # of initial weights, dropout and permutations
   attribute: str = 'country'  # name of a built-in attribute, or path of a YAML file
   until: str = 'debias'  # how far the curriculum goes: lm | sentiment | debias
+  # Workdir of another run, seen from this one's (../other): its vocabulary and its step 1 are taken,
+  # and of step 2 and the variants without an attribute what it has trained in the same way. '': none
+  step1_from: str = ''
   data: DataConfig = DataConfig()
   model: ModelConfig = ModelConfig()
   lm: TrainConfig = TrainConfig()

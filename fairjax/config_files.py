@@ -146,6 +146,21 @@ def read_config_json(path: str | os.PathLike) -> Mapping[str, Any]:
   return fields
 
 
+def step1_run(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path] | None:
+  """Configuration and workdir of the run whose step 1 a run takes; None if it trains its own.
+
+  Raises:
+    UserError: there is no such run.
+  """
+  if not config.step1_from:
+    return None
+  other = (workdir / config.step1_from).resolve()
+  if not (other / 'config.json').is_file():
+    raise UserError(f'step1_from={config.step1_from}: {other} is no workdir of a run (config.json '
+                    'is missing); a relative path is seen from --workdir, e.g. ../other')
+  return from_dict(read_config_json(other / 'config.json')), other
+
+
 def read_saved(path: str | os.PathLike) -> dict[str, Any]:
   """Reads everything that was saved beside a configuration, e.g. `versions`; see above."""
   def refuse(name):

@@ -4,6 +4,7 @@ import argparse
 
 from fairjax.commands.run import RUN_OPTIONS
 from fairjax.commands.verb import Verb, add_run_options, open_job, open_training, start_run
+from fairjax.config import Config
 from fairjax.errors import UserError
 
 _FORMS = ('fairjax', 'transformer-xl')
@@ -55,14 +56,21 @@ def _import(options: argparse.Namespace) -> None:
   if options.folder:
     from fairjax.job.model_folder import import_folder, read_matching
     folder = read_matching(config.model, options.folder)
-    job = open_training(options, config=config, until='lm', vocab_size=folder.vocabulary.size)
-    import_folder(job, folder, options.folder)
+    import_folder(_open(options, config, folder.vocabulary.size), folder, options.folder)
     return
   from fairjax.job.exchange import import_reference, read_reference
   found = read_reference(config.model, weights=options.weights, arguments=options.arguments,
                          words=options.words)
-  import_reference(open_training(options, config=config, until='lm',
-                                 vocab_size=found.model.vocab_size), found)
+  import_reference(_open(options, config, found.model.vocab_size), found)
+
+
+def _open(options: argparse.Namespace, config: Config, vocab_size: int):
+  """The workdir that gets a model: one with a step 1 of its own."""
+  job = open_training(options, config=config, until='lm', vocab_size=vocab_size)
+  if job.config.step1_from:
+    raise UserError(f'{job.workdir} takes step 1 from {job.config.step1_from}: import the model '
+                    'into a workdir of its own')
+  return job
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -99,4 +99,4 @@ def _own(path: pathlib.Path, name: str, spaced: bool | None) -> CausalModel:
 
 def _is_workdir(path: pathlib.Path) -> bool:
   """Whether a folder is that of a run, which may hold several models."""
-  return (path / 'data' / 'vocabulary').is_dir()
+  return (path / 'data' / 'vocabulary').is_dir() or (path / 'debias').is_dir()

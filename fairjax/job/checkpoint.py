@@ -16,7 +16,8 @@ from fairjax.config_files import load_config
 from fairjax.counterfactual import Attribute, load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.job.model_measures import model_perplexity
-from fairjax.job.run_models import BASELINE
+from fairjax.job.run_models import BASELINE, run_models
+from fairjax.job.workdir import data_folder, vocabulary_folder
 from fairjax.vocabulary import Vocabulary, load_vocabulary
 
 
@@ -62,14 +63,14 @@ class Checkpoint:
   def params(self) -> Any:
     """Parameters on the devices, after their digest was compared."""
     from fairjax.train import load_params, params_template
-    return load_params(_folder(self.workdir, self.name),
+    return load_params(_trained(self.workdir, self.config)[self.name],
                        params_template(self.model_config, self.mesh))
 
   @functools.cached_property
   def prepared(self) -> Any:
     """The run's token stores."""
     from fairjax.data.prepare import open_prepared
-    return open_prepared(self.workdir / 'data')
+    return open_prepared(data_folder(self.config, self.workdir))
 
   def sample(
     self, path: str | os.PathLike, sample: SampleConfig, *, attribute: Attribute | None = None
@@ -101,7 +102,7 @@ class Checkpoint:
   def has_corpus(self) -> bool:
     """Whether the workdir holds the token stores, which perplexities need."""
     from fairjax.data.manifest import is_complete
-    return is_complete(self.workdir / 'data')
+    return is_complete(data_folder(self.config, self.workdir))
 
   def perplexity(self, split: str) -> dict[str, Any] | None:
     """Perplexity of a split (H-25), e.g. `test` or `test_sensitive`; None if it is empty.
@@ -128,27 +129,30 @@ def open_checkpoint(
   """
   from fairjax.train import done_card
   workdir = pathlib.Path(workdir)
-  for needed in ('config.json', 'data/vocabulary'):
-    if not (workdir / needed).exists():
-      raise UserError(f'{workdir} has no {needed}: name the workdir of a run (what fairjax run '
-                      'was given as --workdir), or copy it with this file')
-  trained = [BASELINE] if (workdir / 'lm' / 'DONE').exists() else []
-  trained += sorted(p.parent.name for p in workdir.glob('debias/*/DONE'))
+  needed, config = 'config.json', None
+  if (workdir / needed).exists():
+    config, needed = load_config(str(workdir / 'config.json')), 'data/vocabulary'
+  if config is None or not vocabulary_folder(config, workdir).exists():
+    raise UserError(f'{workdir} has no {needed}: name the workdir of a run (what fairjax run '
+                    'was given as --workdir), or copy it with this file')
+  trained = _trained(workdir, config)
   if not trained:
     raise UserError(f'{workdir} holds no model whose training ended (lm/DONE): run fairjax train '
                     'to its end')
   if name not in trained:
     raise unknown_name('model', name, trained, where=str(workdir))
-  card = done_card(_folder(workdir, name)) or {}  # DONE is there
-  vocabulary = load_vocabulary(workdir / 'data' / 'vocabulary')
+  card = done_card(trained[name]) or {}  # DONE is there
+  vocabulary = load_vocabulary(vocabulary_folder(config, workdir))
   if card['identity']['vocabulary'] != vocabulary.fingerprint:
     raise UserError(f'{workdir}: model {name} was trained with another vocabulary than the one in '
                     'data/vocabulary: copy the one of its run')
   return Checkpoint(
-    workdir, name, load_config(str(workdir / 'config.json')), vocabulary,
+    workdir, name, config, vocabulary,
     card['identity'] | {'digest': card['digest'], 'model': name}, log)
 
 
-def _folder(workdir: pathlib.Path, name: str) -> pathlib.Path:
-  """Where a model's stage lies."""
-  return workdir / 'lm' if name == BASELINE else workdir / 'debias' / name
+def _trained(workdir: pathlib.Path, config: Config) -> dict[str, pathlib.Path]:
+  """The models whose training has ended, baseline first, and their folders."""
+  folders = {m.name: m.directory for m in run_models(config, workdir)}
+  folders |= {p.name: p for p in sorted(workdir.glob('debias/*'))}
+  return {name: folder for name, folder in folders.items() if (folder / 'DONE').exists()}

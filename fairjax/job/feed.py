@@ -1,8 +1,45 @@
-"""Batches of the data room for the curriculum: `fairjax.train.Feed` on prepared data."""
+"""The data of a run, and their batches for the curriculum: `fairjax.train.Feed` on prepared data."""
 
+import dataclasses
+import pathlib
 from collections.abc import Callable
+from typing import Any
 
-from fairjax.config import Config, ModelConfig
+from fairjax.config import TFDS_SOURCES, Config, ModelConfig
+from fairjax.config_files import step1_run
+from fairjax.job.workdir import data_folder, vocabulary_folder
+from fairjax.vocabulary import load_vocabulary
+
+
+def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any]) -> Any:
+  """`PreparedData` of a run: its own, or those of the run that `step1_from` names.
+
+  The spans of sensitive tokens belong to one attribute, so another one has stores of its own, in
+  the same vocabulary and of the same documents.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    prepare: `(config, folder, vocabulary=None)` makes what is missing.
+
+  Raises:
+    UserError: the documents have changed since step 1.
+  """
+  from fairjax.data.prepare import check_unchanged, open_prepared, read_json
+  folder = data_folder(config, workdir)
+  if step1_run(config, workdir) is None:
+    return prepare(config, folder)
+  if folder.parent != workdir:
+    return open_prepared(folder)
+  first = vocabulary_folder(config, workdir).parent
+  if config.data.source in TFDS_SOURCES and not config.data.tfds_dir:
+    config = dataclasses.replace(
+      config, data=dataclasses.replace(config.data, tfds_dir=str(first / 'tfds')))
+  found = prepare(config, folder, vocabulary=load_vocabulary(first / 'vocabulary'))
+  check_unchanged(folder, *(
+    {key: value for key, value in (read_json(place / 'inputs.json') or {}).items()
+     if key not in ('attribute', 'vocabulary')} for place in (first, folder)))
+  return found
 
 
 class PreparedFeed:

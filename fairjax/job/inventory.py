@@ -9,12 +9,13 @@ from typing import Any
 
 from fairjax.errors import UserError
 from fairjax.files import read_sealed_json, write_sealed_json
+from fairjax.job.workdir import ATTRIBUTES
 from fairjax.train.checkpoints import done_card
 
 DONE, REPORT = 'DONE', 'report/'
-# Hidden files (locks, what a kill left), TensorBoard's, what was moved aside as damaged; the
-# configuration is compared by its fields.
-_NOT_KEPT = re.compile(rf'^{DONE}$|^config\.json$|(^|/)\.|(^|/)tensorboard/|\.corrupt')
+# Hidden files (locks, what a kill left), TensorBoard's, what was moved aside as damaged, runs of
+# further attributes; the configuration is compared by its fields.
+_NOT_KEPT = re.compile(rf'^{DONE}$|^config\.json$|^{ATTRIBUTES}/|(^|/)\.|(^|/)tensorboard/|\.corrupt')
 _STEP = re.compile(r'(.*/checkpoints/)(\d+)/')
 
 
@@ -38,7 +39,8 @@ def write_inventory(
   found = file_digests(workdir, _kept(workdir))
   expected = {
     f'{prepared.directory.name}/{split}/{name}': card['sha256']
-    for split in prepared.manifest['splits'] for name, card in prepared.store(split).files.items()}
+    for split in prepared.manifest['splits'] if prepared.directory.parent == workdir
+    for name, card in prepared.store(split).files.items()}
   for saved in measures:
     expected |= saved['sources']
   for name in [n for n in found if n.endswith(f'/{DONE}')]:

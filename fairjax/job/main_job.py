@@ -20,12 +20,12 @@ from fairjax.counterfactual import Attribute, Prefix, load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import FolderLock, read_sealed_json, require_file, write_sealed_json
 from fairjax.job import inventory
-from fairjax.job.feed import PreparedFeed
+from fairjax.job.feed import PreparedFeed, run_data
 from fairjax.job.group import LedModels, check_shared, share_sentences
 from fairjax.job.run_audit import audit_run, read_audit
 from fairjax.job.run_models import BASELINE, Model, run_models, trains_sentiment
 from fairjax.job.run_scorers import load_run_scorer
-from fairjax.job.workdir import claim
+from fairjax.job.workdir import claim, locate
 from fairjax.measure.estimates import estimate_words
 from fairjax.progress import print_line
 from fairjax.versions import installed_versions
@@ -49,8 +49,11 @@ class Job:
   def __init__(
     self, config: Config, workdir: str | os.PathLike, *, log: Callable[[str], None] = print_line
   ):
-    self.config, self.workdir = config, pathlib.Path(workdir)
+    self.config, self.workdir = locate(config, pathlib.Path(workdir))
     self.log = log if processes.is_first() else lambda line: None
+    if self.workdir != pathlib.Path(workdir):
+      self.log(f'{workdir} began with another attribute: the run of {self.config.attribute} is '
+               f'{self.workdir}, from the same step 1')
     self.attribute = load_attribute(config.attribute)
     self._led = LedModels()
     self._lock = FolderLock(self.workdir, self.log)
@@ -77,7 +80,7 @@ class Job:
   @functools.cached_property
   def prepared(self):
     """Vocabulary and token stores (`PreparedData`); made if they are missing."""
-    return self._prepare(self.config, self.workdir / 'data')
+    return run_data(self.config, self.workdir, self._prepare)
 
   def _prepare(self, config: Config, folder: pathlib.Path, *, vocabulary=None):
     from fairjax.data.prepare import prepare_data
@@ -116,7 +119,7 @@ class Job:
     until = until or self.config.until
     variants = [parse_variant(v) for v in self.config.debias.variants]
     sentiment = trains_sentiment(self.config, until)
-    if sentiment and not (self.workdir / 'sentiment' / 'DONE').exists():
+    if sentiment and not (self._stage('sentiment') / 'DONE').exists():
       # What it lacks must not wait for step 1.
       self._scorer(self.config.sentiment.scorer, LedModels())
     if until == 'debias' and any(v.method == 'cda' for v in variants):
@@ -143,10 +146,9 @@ class Job:
     from fairjax.model import parameter_counts, parameter_words
     from fairjax.train import Curriculum
     self.log('[model] ' + parameter_words(parameter_counts(self.model_config)))
-    feed = self._feed(self.prepared)
     return Curriculum(
       config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
-      feed=feed, mesh=self.mesh, stop=stop, log=self.log)
+      feed=self._feed(self.prepared), mesh=self.mesh, stop=stop, log=self.log)
 
   def _feed(self, prepared) -> PreparedFeed:
     return PreparedFeed(prepared, self.model_config, self.config, self.log)
@@ -157,11 +159,16 @@ class Job:
     The text is prepared in the folder `data-cda-SIDED` beside `data`, when it is first needed.
     """
     from fairjax.train import variant_config, variant_name
-    if variant.method != 'cda':
-      return None
-    folder = self.workdir / f'data-{variant_name("", variant)}'
-    return self._feed(self._prepare(variant_config(self.config, variant), folder,
-                                    vocabulary=self.prepared.vocabulary))
+    name = variant_name('', variant)
+    if variant.method != 'cda' or self._stage(f'debias/{name}') != self.workdir / 'debias' / name:
+      return None  # or trained by the run that step1_from names
+    return self._feed(self._prepare(
+      variant_config(self.config, variant), self.workdir / f'data-{name}',
+      vocabulary=self.prepared.vocabulary))
+
+  def _stage(self, name: str) -> pathlib.Path:
+    from fairjax.train import stage_folder
+    return stage_folder(self.config, self.workdir, name)
 
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""
@@ -192,37 +199,48 @@ class Job:
     _ = self._scorers, self._encoder
     with self.locked():
       for model, heldout in self._measured:
-        path = self.measures_file(model, heldout=heldout)
-        if processes.share(path.exists()):
-          if processes.is_first():
-            inventory.check_sources(
-              self.workdir, self.read_measures(model, heldout=heldout)['sources'], path)
+        path, next_token = self.measures_file(model, heldout=heldout), None
+        earlier = self._earlier(model, path, heldout=heldout)
+        known = earlier.get('measures', {}).get('scorers', ())
+        # The first process reads what is there, and says what is left.
+        if processes.share(bool(known) and all(s.name in known for s in self._scorers)):
           self.log(f'[measure] {path.relative_to(self.workdir)} finished earlier: nothing to do')
           continue
-        params = self._params(model)  # every process runs the model, the first one does the rest
-        next_token = run_next_token(self, params, heldout=heldout)
-        perplexity = {} if heldout else {'perplexity': {
-          split: model_perplexity(self, params, split) for split in ('test', 'test_sensitive')}}
+        if not processes.share(bool(known)):
+          params = self._params(model)  # every process runs the model, the first one does the rest
+          next_token = run_next_token(self, params, heldout=heldout)
+          earlier = {} if heldout else {'perplexity': {
+            split: model_perplexity(self, params, split) for split in ('test', 'test_sensitive')}}
         self._led.lead(functools.partial(
-          self._measure, model, path, perplexity, next_token, heldout=heldout))
+          self._measure, model, path, earlier, next_token, heldout=heldout))
       self._led.lead(lambda: audit_run(
         self.workdir, lambda: self.records(self.models[0]), self.attribute, self._scorers,
         model=BASELINE, texts=self.config.measure.audit_texts, seed=self.config.seed, log=self.log))
 
-  def _measure(self, model, path, perplexity, next_token, *, heldout) -> None:
+  def _earlier(self, model: Model, path: pathlib.Path, *, heldout: bool) -> dict[str, Any]:
+    """What was measured before, perhaps under fewer scorers; its sources must be what they were."""
+    if not (processes.is_first() and path.exists()):
+      return {}
+    found = self.read_measures(model, heldout=heldout)
+    inventory.check_sources(self.workdir, found['sources'], path)
+    return found
+
+  def _measure(self, model, path, earlier, next_token, *, heldout) -> None:
     from fairjax.job.model_measures import content_options
     from fairjax.measure import measure_records
     # The baseline comes first: a threshold that is calibrated to it stands in its measures.
     first = model.name == BASELINE and not heldout
     content = content_options(
       self.config.measure, self._encoder, next_token,
-      baseline_threshold=None if first else self._baseline_threshold)
+      baseline_threshold=None if first else lambda: self.read_measures(
+        self.models[0])['measures']['semantic_similarity']['threshold'])
     parts = path.with_suffix('.parts.jsonl')
     measures = measure_records(
       self.records(model, heldout=heldout), self.attribute, self._scorers,
       permutations=self.config.measure.permutations, seed=self.config.seed,
-      scores_directory=self.scores_folder(model, heldout=heldout), parts=parts, content=content)
-    write_sealed_json(path, perplexity | {
+      scores_directory=self.scores_folder(model, heldout=heldout), parts=parts, content=content,
+      earlier=earlier.get('measures'))
+    write_sealed_json(path, earlier | {
       'identity': self._card(model), 'measures': measures,
       'sources': self._sources(model, heldout=heldout)})
     parts.unlink(missing_ok=True)
@@ -302,9 +320,6 @@ class Job:
     encoder = run_encoder(self.config, together=processes.count() > 1)
     return self._led.add(encoder, 'encode') if on_all else encoder
 
-  def _baseline_threshold(self) -> float:
-    return self.read_measures(self.models[0])['measures']['semantic_similarity']['threshold']
-
   def _scorer(self, name: str, led: LedModels):
     """A scorer; None in a process that takes no part in it."""
     on_all = name.partition(':')[0] == 'bert'
@@ -332,8 +347,8 @@ class Job:
     return load_params(model.directory, params_template(self.model_config, self.mesh))
 
   def _generations(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
-    name = f'{self.attribute.name}{".heldout" if heldout else ""}.jsonl.gz'
-    return self.workdir / 'generations' / model.name / name
+    return self.workdir / 'generations' / model.name / (
+      f'{self.attribute.name}{".heldout" if heldout else ""}.jsonl.gz')
 
   def scores_folder(self, model: Model, *, heldout: bool) -> pathlib.Path:
     """Folder of the score files of what a model wrote."""

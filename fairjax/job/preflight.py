@@ -6,6 +6,7 @@ import pathlib
 from fairjax.config import Config
 from fairjax.errors import UserError
 from fairjax.job.run_models import run_models, trains_sentiment
+from fairjax.job.workdir import locate, vocabulary_folder
 
 
 def check_devices(
@@ -26,6 +27,7 @@ def check_devices(
       line, by the fields of the config.
   """
   from fairjax.train import check_batch_size, make_mesh, model_problems
+  config, workdir = locate(config, workdir)
   left = stages_left(config, workdir, until or config.until)
   if not left:
     return
@@ -47,10 +49,11 @@ def check_devices(
 
 def stages_left(config: Config, workdir: pathlib.Path, until: str) -> list[str]:
   """The stages up to one that have not ended in the workdir, by their sections of the config."""
+  from fairjax.train import stage_folder
   models = run_models(dataclasses.replace(config, until=until), workdir)
   folders = {'lm': [models[0].directory], 'debias': [m.directory for m in models[1:]]}
   if trains_sentiment(config, until):
-    folders['sentiment'] = [workdir / 'sentiment']
+    folders['sentiment'] = [stage_folder(config, workdir, 'sentiment')]
   return [name for name in ('lm', 'sentiment', 'debias')
           if any(not (folder / 'DONE').exists() for folder in folders.get(name, ()))]
 
@@ -58,7 +61,7 @@ def stages_left(config: Config, workdir: pathlib.Path, until: str) -> list[str]:
 def vocabulary_size(config: Config, workdir: pathlib.Path) -> int | None:
   """Ids of the run's vocabulary; None where only its data will tell."""
   from fairjax.vocabulary import load_vocabulary
-  prepared = workdir / 'data' / 'vocabulary'
+  prepared = vocabulary_folder(config, workdir)
   if (prepared / 'vocabulary.json').exists():
     return load_vocabulary(prepared).size
   if config.data.vocabulary not in ('sentencepiece', 'word'):

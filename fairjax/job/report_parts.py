@@ -31,7 +31,7 @@ def evidence(job: Any, rows: list[Any]) -> dict[str, Any]:
 
 def read_curves(job: Any) -> tuple[dict[str, dict[str, list]], list[str]]:
   """Training curves by stage and model of a `Job`, and a note for every file that is damaged."""
-  from fairjax.train import read_metrics
+  from fairjax.train import read_metrics, stage_folder
   lost = []
 
   def read(name, directory, found):
@@ -47,7 +47,7 @@ def read_curves(job: Any) -> tuple[dict[str, dict[str, list]], list[str]]:
   curves: dict[str, dict[str, list]] = {'lm': {}, 'sentiment': {}, 'debias': {}}
   baseline, *variants = job.models
   read(baseline.name, baseline.directory, curves['lm'])
-  read('f_sh', job.workdir / 'sentiment', curves['sentiment'])
+  read('f_sh', stage_folder(job.config, job.workdir, 'sentiment'), curves['sentiment'])
   for model in variants:
     read(model.name, model.directory, curves['debias'])
   return {stage: found for stage, found in curves.items() if found}, lost
@@ -72,8 +72,8 @@ def known_bias(job: Any):
 
 def notes(job: Any) -> list[str]:
   """How good the sentiment projection is."""
-  from fairjax.train import done_card
-  card = done_card(job.workdir / 'sentiment')
+  from fairjax.train import done_card, stage_folder
+  card = done_card(stage_folder(job.config, job.workdir, 'sentiment'))
   if card is None:
     return []
   found = card['summary']

@@ -19,7 +19,7 @@ def audit_run(
   attribute: Attribute, scorers: Sequence[Any], *, model: str, texts: int, seed: int,
   log: Callable[[str], None],
 ) -> None:
-  """Audits the scorers once; what is there already is kept.
+  """Audits each scorer once; what is there already is kept.
 
   Nothing is asked of a scorer that costs money: its texts are those of the run only.
 
@@ -34,13 +34,16 @@ def audit_run(
     log: called with one line.
   """
   from fairjax.measure.scorer_audit import audit_own_bias
-  path = audit_path(workdir)
-  if not texts or path.exists():
+  path, before = audit_path(workdir), read_audit(workdir)
+  known = {} if before is None else before['scorers']
+  scorers = [scorer for scorer in scorers if scorer.name not in known]
+  if not texts or not scorers:
     return
   found = audit_own_bias(
     [r['continuation'] for r in records()], attribute, scorers, limit=texts, seed=seed, paid=False,
     scores_directory=workdir / 'scores' / 'audit')
-  write_json(path, found | {'model': model, 'scored_text': 'continuation'})
+  write_json(path, found | {'model': model, 'scored_text': 'continuation',
+                            'scorers': known | found['scorers']})
   log(f"[measure] own bias of the scorers: {found['counts']['frames']:,} different texts with "
       'every value; ' + '; '.join(
         f"{name} {s['own_bias']['range']:.4f} from the highest to the lowest" if s['own_bias'] else

@@ -20,18 +20,20 @@ class Model:
 
 def run_models(config: Config, workdir: pathlib.Path) -> list[Model]:
   """The language models of a run, baseline first."""
-  from fairjax.train import debias_name, variant_name
-  found = [Model(BASELINE, workdir / 'lm', BASELINE)]
+  from fairjax.train import debias_name, stage_folder, variant_name
+  found = [Model(BASELINE, stage_folder(config, workdir, 'lm'), BASELINE)]
   if config.until != 'debias':
     return found
   if config.debias.extended_baseline:
     name = debias_name('', 'none', 0.0)
-    found.append(Model(name, workdir / 'debias' / name, 'extended_baseline'))
+    found.append(Model(name, stage_folder(config, workdir, f'debias/{name}'), 'extended_baseline'))
   attribute = pathlib.Path(config.attribute).stem  # as the curriculum names its folders
   for variant in map(parse_variant, config.debias.variants):
     name = variant_name(attribute, variant)
-    found.append(Model(name, workdir / 'debias' / name, variant.method,
-                       variant.weight if variant.regularised else None))
+    folder = f'debias/{name}'
+    found.append(Model(
+      name, workdir / folder if variant.regularised else stage_folder(config, workdir, folder),
+      variant.method, variant.weight if variant.regularised else None))
   return found
 
 

@@ -68,7 +68,7 @@ def measure_generations(
   generations: Generations, scorers: Sequence[Scorer | RecordedScorer], *,
   permutations: int = PERMUTATIONS, seed: int = 0, scored: str = 'continuation',
   coupled: bool = True, scores_directory: str | os.PathLike | None = None,
-  parts: str | os.PathLike | None = None,
+  parts: str | os.PathLike | None = None, earlier: Mapping[str, Any] | None = None,
   content: ContentOptions | None = None, log: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
   """Measures records that were read already.
@@ -86,6 +86,8 @@ def measure_generations(
     parts: file that keeps the measures of each scorer as soon as they are there (most of the time
       goes into their permutations), so that the same call after an interruption only does the
       rest; None keeps none. Delete it when the result is saved.
+    earlier: what this function gave for the same records and options under some of the scorers,
+      with `scores_directory`: only those that it lacks are asked and measured.
     content: for S.S., words and next token (`content_measures`); None: what texts alone give.
     log: called with lines of progress.
 
@@ -99,7 +101,7 @@ def measure_generations(
     raise ValueError('at least one scorer is needed')
   check_scorers(scorers)
   attribute, covered = generations.attribute, generations.attribute_templates()
-  result = {
+  result = dict(earlier or {}) | {
     'attribute': attribute.name,
     'attribute_fingerprint': attribute.fingerprint,
     'model': generations.model,
@@ -117,16 +119,20 @@ def measure_generations(
       name: share.to_dict() for name, share in semantic_similarity_c(generations).items()},
     'scorers': {},
   }
-  result |= content_measures(
-    generations, content or ContentOptions(), permutations=permutations, seed=seed,
-    coupled=coupled, scores_directory=scores_directory, log=log)
-  columns = {}
+  if earlier is None:
+    result |= content_measures(
+      generations, content or ContentOptions(), permutations=permutations, seed=seed,
+      coupled=coupled, scores_directory=scores_directory, log=log)
+  known, columns = {} if earlier is None else earlier['scorers'], {}
   for scorer in scorers:
     path = None
     if scores_directory is not None:
       path = score_file(scores_directory, attribute.name, scorer)
     scores = score_generations(generations, scorer, path, scored=scored, log=log)
     columns[scorer.name] = scores
+    if scorer.name in known:
+      result['scorers'][scorer.name] = known[scorer.name]
+      continue
     samples = generations.sample_scores(scores)
     if not coupled:
       samples = dataclasses.replace(samples, sample_ids=None)

@@ -7,6 +7,7 @@ from fairjax.train.curriculum import (
   Trained,
   debias_name,
   derive_seed,
+  stage_folder,
   variant_config,
   variant_name,
 )
@@ -24,5 +25,5 @@ __all__ = [
   'TrainingDiverged', 'check_batch_size', 'check_identity', 'debias_name', 'derive_seed',
   'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh',
   'model_problems', 'own_rows', 'params_digest', 'params_template', 'read_metrics',
-  'variant_config', 'variant_name',
+  'stage_folder', 'variant_config', 'variant_name',
 ]

@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax.config import MACHINE_FIELDS, Config, Variant
-from fairjax.config_files import to_dict
+from fairjax.config_files import step1_run, to_dict
 from fairjax.errors import UserError
 from fairjax.train import steps
-from fairjax.train.checkpoints import CheckpointStore, write_done
+from fairjax.train.checkpoints import CheckpointStore, load_params, write_done
 from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.identity import Identity, fingerprint, params_digest
 from fairjax.train.loop import Stage, run_stage
@@ -87,7 +87,7 @@ class Curriculum:
     seed = derive_seed(self.config.seed, 'lm')
     update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
     return self._run_lm(
-      'lm', self.workdir / 'lm', identity, stage, 'train', branches=False,
+      'lm', stage_folder(self.config, self.workdir, 'lm'), identity, stage, 'train', branches=False,
       init=lambda: steps.init_lm_state(self.config.model, stage, self.mesh, seed=seed),
       step=steps.bind(update, seed))
 
@@ -162,8 +162,8 @@ class Curriculum:
       return found
 
     return self._run(Stage(
-      name='sentiment', directory=self.workdir / 'sentiment', identity=identity, config=stage,
-      mesh=self.mesh, batches=batches, evaluate=evaluate,
+      name='sentiment', directory=stage_folder(self.config, self.workdir, 'sentiment'),
+      identity=identity, config=stage, mesh=self.mesh, batches=batches, evaluate=evaluate,
       init_state=lambda: steps.init_sentiment_state(
         self.config.model.model_dim, stage, self.mesh, seed=seed),
       params_template=lambda: steps.sentiment_template(
@@ -186,7 +186,9 @@ class Curriculum:
       projection: of step 2, for `sentiment`.
     """
     if method == 'none':
-      return self._train_plain(lm, name=debias_name('', 'none', 0.0), method='none')
+      name = debias_name('', 'none', 0.0)
+      return self._train_plain(lm, name=name, method='none',
+                               directory=stage_folder(self.config, self.workdir, f'debias/{name}'))
     stage, attribute = self.config.debias, pathlib.Path(self.config.attribute).stem
     name = debias_name(attribute, method, weight)
     identity = Identity(
@@ -218,10 +220,13 @@ class Curriculum:
       feed: of `cda`: the augmented text in the vocabulary of step 1.
     """
     config = variant_config(self.config, variant)
-    phase = dataclasses.replace(self, config=config, feed=feed or self.feed)
-    return phase._train_plain(lm, name=variant_name('', variant), method=variant.method)
+    phase, name = dataclasses.replace(self, config=config, feed=feed or self.feed), variant_name(
+      '', variant)
+    return phase._train_plain(lm, name=name, method=variant.method,
+                              directory=stage_folder(self.config, self.workdir, f'debias/{name}'))
 
-  def _train_plain(self, lm: Trained, *, name: str, method: str) -> Trained:
+  def _train_plain(
+    self, lm: Trained, *, name: str, method: str, directory: pathlib.Path) -> Trained:
     """The plain loss on the whole stream, from the model of step 1, for the steps of step 3."""
     stage, seed = self.config.debias, derive_seed(self.config.seed, 'debias')
     identity = Identity(
@@ -229,7 +234,7 @@ class Curriculum:
       config=self._config_fingerprint('debias'), method=method, parent=lm.digest)
     update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
     return self._run_lm(
-      f'debias/{name}', self.workdir / 'debias' / name, identity, stage, 'train', branches=False,
+      f'debias/{name}', directory, identity, stage, 'train', branches=False,
       step=steps.bind(update, seed),
       init=lambda: steps.init_lm_state(
         self.config.model, stage, self.mesh, seed=seed, params=lm.params))
@@ -275,19 +280,47 @@ class Curriculum:
     return {'loss': total / tokens, 'perplexity': math.exp(total / tokens), **more}
 
   def _run(self, stage: Stage) -> Trained:
-    params = run_stage(stage, stop=self.stop, log=self.log)
+    if stage.directory.is_relative_to(self.workdir):
+      params = run_stage(stage, stop=self.stop, log=self.log)
+    else:  # of the run that step1_from names, which is only read
+      params = load_params(stage.directory, stage.params_template(), stage.identity)
+      self.log(f'[{stage.name}] that of {stage.directory}: nothing to do')
     return Trained(params, stage.identity, params_digest(params), stage.directory)
 
   def _config_fingerprint(self, stage: str) -> str:
-    """Fingerprint of the fields that the stage's result depends on, besides its parents."""
-    values = to_dict(self.config)
-    own = dict(values[stage])
-    for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints', 'max_skipped'):
-      own.pop(field, None)
-    augmented = values['data']['cda']  # without it, these fields change nothing
-    data = {k: v for k, v in values['data'].items()
-            if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))}
-    return fingerprint({'seed': values['seed'], 'model': values['model'], 'data': data, stage: own})
+    return fingerprint(stage_fields(self.config, stage))
+
+
+def stage_fields(config: Config, stage: str) -> dict[str, Any]:
+  """The fields that the result of `lm`, `sentiment` or `debias` depends on, besides its parents."""
+  values = to_dict(config)
+  own = dict(values[stage])
+  for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints', 'max_skipped'):
+    own.pop(field, None)
+  augmented = values['data']['cda']  # without it, these fields change nothing
+  data = {k: v for k, v in values['data'].items()
+          if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))}
+  return {'seed': values['seed'], 'model': values['model'], 'data': data, stage: own}
+
+
+def stage_folder(config: Config, workdir: pathlib.Path, name: str) -> pathlib.Path:
+  """Folder of a stage whose result no attribute changes: in the workdir, or in another run's.
+
+  With `step1_from` step 1 is always the other run's; the others are where it has finished them with
+  equal fields, unless the workdir has begun its own.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    name: `lm`, `sentiment`, or `debias/NAME` of a variant without a fairness term.
+  """
+  own, other = workdir / name, step1_run(config, workdir)
+  if other is None or (name != 'lm' and own.exists()):
+    return own
+  found, stage = stage_folder(*other, name), name.partition('/')[0]
+  equal = (found / 'DONE').exists() and stage_fields(config, stage) == stage_fields(
+    dataclasses.replace(other[0], model=config.model), stage)
+  return found if equal or name == 'lm' else own
 
 
 def debias_name(attribute: str, method: str, weight: float) -> str:
