@@ -82,7 +82,6 @@ def get_config(arg=''):
 
 
 def sweep(add):
-  """Attributes x methods x weights, each in a workdir of its own: `fairjax launch --sweep`."""
+  """The attributes, each with all variants in a workdir of its own: `fairjax launch --sweep`."""
   for attribute in ('country', 'occupation', 'name'):
-    for variant in ('embedding:1', 'embedding:10', 'sentiment:1', 'sentiment:10'):
-      add(**{'attribute': attribute, 'debias.variants': (variant,)})
+    add(attribute=attribute)

@@ -74,6 +74,9 @@ METHODS = ('embedding', 'sentiment', 'dropout', 'cda')
 RUN_SCORERS = ('opinion', 'vader', 'google')
 """Scorers of a run, beside `bert:DIR`; `recorded` is for files that bring their own scores."""
 
+STEP1_FIELDS = ('seed', 'data', 'model', 'lm')
+"""What step 1 depends on; of planted text also `attribute`, about which it is written."""
+
 MACHINE_FIELDS = ('data.workers', 'data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
                   'mesh.model', 'measure.google_requests_per_minute', 'measure.google_endpoint')
 """Fields that change how fast a run is but not what it gives: a workdir may go on with others."""

@@ -439,9 +439,42 @@ def test_a_sweep_is_the_grid_of_its_config(capsys, monkeypatch):
   assert cli.main(['launch', '--tpu=v6e-16', '--zone=us-east5-b', '--sweep', '--dry_run', '--',
                    'run', '--config=configs/quickstart.py', '--workdir=gs://bkt/q']) == 0
   printed = capsys.readouterr().out
-  workdirs = re.findall(r'--workdir=/mnt/fairjax/bkt/q/([a-z0-9-]+)', printed)
-  assert len(workdirs) == len(set(workdirs)) == 12
-  assert workdirs[0] == 'country-embedding-1' and workdirs[-1] == 'name-sentiment-10'
+  assert re.findall(r'--workdir=/mnt/fairjax/bkt/q/([a-z0-9-]+)', printed) == [
+    'country', 'occupation', 'name']
+  assert 'step1_from' not in printed  # the planted text is about the attribute
+
+
+def test_a_sweep_trains_step_1_once(capsys, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  sweep = ['launch', '--zone=us-east5-b', '--sweep', '--dry_run', '--tpu=v6e-16']
+  command = ['--', 'run', '--config=configs/wikitext103.py', '--workdir=gs://bkt/w']
+  assert cli.main([*sweep, *command]) == 0
+  starts = [line for line in capsys.readouterr().out.splitlines() if '--config.attribute=' in line]
+  assert [re.search(r'--workdir=\S+/w/(\w+)', line)[1] for line in starts] == [
+    'country', 'occupation', 'name']
+  assert ['--config.step1_from=../country' in line for line in starts] == [False, True, True]
+  # Where all would start at once, the first goes alone.
+  gke = [*sweep, '--backend=gke', '--image=i']
+  assert cli.main([*gke, *command]) == 2
+  error = capsys.readouterr().err
+  assert 'add --config.step1_from=gs://bkt/w/country to the sweep' in error
+  assert error.count('\n') == 1
+  assert cli.main([*gke, *command, '--config.step1_from=gs://bkt/w/country']) == 0
+  printed = capsys.readouterr().out
+  assert printed.count('--config.step1_from=/mnt/fairjax/bkt/w/country') == 2  # not of itself
+
+
+def test_points_with_another_step_1_train_their_own():
+  points = [{'seed': s, 'debias.variants': (v,)} for s in (0, 1) for v in ('cda:one', 'dropout:0.1')]
+  found = [[w for w in words if 'step1_from' in w] for _, words in expand_sweep(
+    ('run', '--workdir=x'), points)]
+  assert found == [[], ['--config.step1_from=../0-cda-one'], [],
+                   ['--config.step1_from=../1-cda-one']]
+  points = [{'attribute': a, 'debias.variants': (v,)} for a in ('name', 'country')
+            for v in ('embedding:1', 'embedding:2')]
+  for planted, count in ((False, 3), (True, 2)):
+    found = expand_sweep(('run', '--workdir=x'), points, planted=planted)
+    assert sum('step1_from' in ' '.join(words) for _, words in found) == count
 
 
 @pytest.mark.parametrize(('command', 'points', 'line'), [
@@ -454,7 +487,7 @@ def test_sweeps_that_cannot_be(command, points, line):
 
 def test_a_sweep_with_a_wrong_field_costs_nothing(tmp_path, monkeypatch, capsys):
   text = (ROOT / 'configs' / 'quickstart.py').read_text()
-  (tmp_path / 'c.py').write_text(text.replace("'attribute': attribute", "'atribute': attribute"))
+  (tmp_path / 'c.py').write_text(text.replace('add(attribute=', 'add(atribute='))
   monkeypatch.chdir(tmp_path)
   assert cli.main(['launch', '--tpu=v5litepod-4', '--zone=us-west4-a', '--sweep', '--dry_run', '--',
                    'run', '--config=c.py', '--workdir=gs://bkt/q']) == 2

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import os
 import pathlib
+import shlex
 from collections.abc import Mapping
 
 from fairjax.commands.verb import Verb, log_line
@@ -110,17 +111,25 @@ def worker_words(command: list[str], inner: argparse.Namespace | None, chips: in
 
 def _sweep(spec, inner: argparse.Namespace) -> tuple[list, list[dict[str, str]]]:
   """The spec and the overrides of every point."""
-  from fairjax.config_files import load_sweep
-  from fairjax.launch import check_spec, expand_sweep, override_text
+  from fairjax.config_files import load_config, load_sweep
+  from fairjax.launch import check_spec, expand_sweep, override_text, waits
   from fairjax.launch.plan import SLICES
   if not getattr(inner, 'config', None):
     raise UserError('--sweep needs a command with --config=FILE')
   points = load_sweep(inner.config)
+  planted = load_config(inner.config, inner.overrides).data.source == 'planted'
+  found = expand_sweep(spec.command, points, planted=planted)
+  if spec.backend not in SLICES and any(waits(words) for _, words in found):
+    first = next(word for word in found[0][1] if word.startswith('--workdir=')).partition('=')[2]
+    raise UserError(
+      f'--sweep: {spec.backend} starts all points at once, but step 1 is trained once, by the first '
+      f'of them: launch that one alone, {shlex.join(found[0][1])}; when it has ended, add '
+      f'--config.step1_from={first} to the sweep')
   specs = [check_spec(dataclasses.replace(
     spec, command=words,
     # Where jobs are queued each needs a name; on a slice they follow each other.
     name=spec.job if spec.backend in SLICES else f'{spec.job}-{number}'), 'run')
-    for number, (_, words) in enumerate(expand_sweep(spec.command, points), 1)]
+    for number, (_, words) in enumerate(found, 1)]
   return specs, [{k: override_text(v) for k, v in point.items()} for point in points]
 
 

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairjax.config import MACHINE_FIELDS, Config
+from fairjax.config import MACHINE_FIELDS, STEP1_FIELDS, Config
 from fairjax.config_files import config_differences, read_config_json, step1_run, to_dict
 from fairjax.errors import Damaged, UserError
 from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
@@ -96,8 +96,7 @@ def _check_step1(
 
 def _step1_changes(saved: dict, current: dict) -> list[str]:
   """Differences in what step 1 depends on."""
-  kept = ('seed', 'data', 'model', 'lm')
-  found = config_differences(*({k: values[k] for k in kept} for values in (saved, current)))
+  found = config_differences(*({k: v[k] for k in STEP1_FIELDS} for v in (saved, current)))
   free = (*MACHINE_FIELDS, 'lm.log_every', 'lm.keep_checkpoints', 'lm.max_skipped')
   return [c for c in found if c.partition(':')[0] not in free]
 

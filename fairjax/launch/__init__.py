@@ -10,10 +10,10 @@ from fairjax.launch.plan import VERBS, plan
 from fairjax.launch.spec import BACKENDS, LaunchSpec, check_spec
 from fairjax.launch.steps import Run, Write, render
 from fairjax.launch.supervise import launch
-from fairjax.launch.sweep import expand_sweep, override_text
+from fairjax.launch.sweep import expand_sweep, override_text, waits
 
 __all__ = [
   'BACKENDS', 'VERBS', 'Accelerator', 'Executor', 'LaunchSpec', 'Run', 'Write', 'check_spec',
-  'expand_sweep', 'launch', 'override_text',
+  'expand_sweep', 'launch', 'override_text', 'waits',
   'parse_accelerator', 'plan', 'render', 'verdict',
 ]

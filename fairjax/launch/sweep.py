@@ -4,7 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairjax.config import STEP1_FIELDS
 from fairjax.errors import UserError
+
+
+_STEP1_FROM = '--config.step1_from='
 
 
 def point_label(point: Mapping[str, Any]) -> str:
@@ -31,13 +35,17 @@ def override_text(value: Any) -> str:
   return str(value)
 
 
-def expand_sweep(command: Sequence[str], points: Sequence[Mapping[str, Any]]
-                 ) -> list[tuple[str, tuple[str, ...]]]:
+def expand_sweep(command: Sequence[str], points: Sequence[Mapping[str, Any]], *,
+                 planted: bool = False) -> list[tuple[str, tuple[str, ...]]]:
   """The command of every point: its overrides added, a workdir of its own below the given one.
+
+  Points that do not differ in what step 1 depends on train it once: the first of them does, and the
+  others take it from there (`step1_from`), unless the command names a workdir for all.
 
   Args:
     command: words, with one `--workdir=DIR`.
     points: field -> value, in the order of `add`.
+    planted: the text is written about the attribute, so that step 1 depends on it.
 
   Returns:
     (label, words) of every point.
@@ -47,6 +55,8 @@ def expand_sweep(command: Sequence[str], points: Sequence[Mapping[str, Any]]
 
   >>> expand_sweep(('run', '--workdir=gs://b/x'), [{'seed': 1}, {'seed': 2}])[1]
   ('2', ('run', '--workdir=gs://b/x/2', '--config.seed=2'))
+  >>> expand_sweep(('run', '--workdir=x'), [{'attribute': 'country'}, {'attribute': 'name'}])[1]
+  ('name', ('run', '--workdir=x/name', '--config.attribute=name', '--config.step1_from=../country'))
   """
   if not points:
     raise UserError('the sweep has no points: its sweep(add) never calls add(...)')
@@ -57,10 +67,22 @@ def expand_sweep(command: Sequence[str], points: Sequence[Mapping[str, Any]]
   twice = sorted({label for label in labels if labels.count(label) > 1})
   if twice or '' in labels:
     raise UserError(f'points of the sweep need names of their own, from their values: {twice}')
-  expanded = []
+  shares = command[0] in ('run', 'train', 'mitigations') and not any(
+    word.startswith(_STEP1_FROM) for word in command)
+  expanded, firsts = [], {}
   for label, point in zip(labels, points, strict=True):
     words = [f'{word.rstrip("/")}/{label}' if word.startswith('--workdir=') else word
              for word in command]
     words += [f'--config.{name}={override_text(value)}' for name, value in point.items()]
-    expanded.append((label, tuple(words)))
+    step1 = repr(sorted((name, value) for name, value in point.items() if (
+      name.partition('.')[0] in STEP1_FIELDS or (planted and name == 'attribute'))))
+    if shares and firsts.setdefault(step1, label) != label:
+      words.append(f'{_STEP1_FROM}../{firsts[step1]}')
+    own = next(word for word in words if word.startswith('--workdir=')).partition('=')[2]
+    expanded.append((label, tuple(w for w in words if w.rstrip('/') != f'{_STEP1_FROM}{own}')))
   return expanded
+
+
+def waits(command: Sequence[str]) -> bool:
+  """Whether a command of `expand_sweep` needs that of another point to have ended."""
+  return any(word.startswith(f'{_STEP1_FROM}../') for word in command)
