@@ -242,8 +242,8 @@ class Config:
   seed: int = 0  # of initial weights, dropout and permutations
   attribute: str = 'country'  # name of a built-in attribute, or path of a YAML file
   until: str = 'debias'  # how far the curriculum goes: lm | sentiment | debias
-  # Workdir of another run, seen from this one's (../other): its vocabulary and its step 1 are taken,
-  # and of step 2 and the variants without an attribute what it has trained in the same way. '': none
+  # Workdir of another run, seen from this one's (../other), whose vocabulary and step 1 are taken,
+  # and of step 2 and the variants without an attribute what it has trained alike; '': none
   step1_from: str = ''
   data: DataConfig = DataConfig()
   model: ModelConfig = ModelConfig()

@@ -55,8 +55,12 @@ def contents(workdir):
           if p.is_file() and 'attributes' not in p.relative_to(workdir).parts}
 
 
+def read(path):
+  return json.loads(path.read_text())
+
+
 def card(folder):
-  return json.loads((folder / 'DONE').read_text())
+  return read(folder / 'DONE')
 
 
 @pytest.fixture(scope='module')
@@ -86,16 +90,15 @@ def test_a_second_attribute_takes_all_that_does_not_depend_on_it(country, occupa
     assert (found['attribute'], found['parent']) == ('occupation', lm)
     assert found['projection'] == (f_sh if method == 'sentiment' else '')
   names = ('baseline', 'extended-baseline', 'occupation-embedding-10', 'occupation-sentiment-10')
-  report = json.loads((second / 'report' / 'report.json').read_text())
+  report = read(second / 'report' / 'report.json')
   assert report['attribute'] == 'occupation' and [r['name'] for r in report['rows']] == list(names)
-  digests = [json.loads((second / f'measures/{n}/occupation.json').read_text())['identity']['digest']
-             for n in names]
+  digests = [read(second / f'measures/{n}/occupation.json')['identity']['digest'] for n in names]
   assert digests[:2] == [lm, card(country / 'debias/extended-baseline')['digest']]
 
 
 def test_perplexities_of_the_baseline_are_those_of_one_text(country, occupation):
   """PPL is of the same model and text; PPL_s is of the documents of each attribute."""
-  found = [json.loads((w / f'measures/baseline/{a}.json').read_text())['perplexity']
+  found = [read(w / f'measures/baseline/{a}.json')['perplexity']
            for w, a in ((country, 'country'), (occupation[0], 'occupation'))]
   assert found[0]['test'] == found[1]['test']
   assert found[0]['test_sensitive']['documents'] != found[1]['test_sensitive']['documents'] or (
@@ -113,7 +116,7 @@ def test_going_back_and_forth_finds_everything_done(text, country, occupation, c
   assert contents(country) == before and contents(second) == kept
 
 
-def test_a_third_run_in_another_workdir_takes_step_1_and_the_stores(text, country, tmp_path, capsys):
+def test_a_run_elsewhere_takes_step_1_and_the_stores(text, country, tmp_path, capsys):
   third = tmp_path / 'third'
   changes = {'step1_from': country, 'debias__variants': "('embedding:3',)"}
   assert main(arguments('train', text, third, **changes)) == 0
@@ -161,15 +164,15 @@ def test_a_finished_run_takes_a_further_scorer_and_measures_only_that(
   found = sorted(p.relative_to(run) for p in run.glob('measures/**/*.json'))
   assert len(found) == 5
   for name in found:
-    assert json.loads((run / name).read_text()) == json.loads((fresh / name).read_text()), name
+    assert read(run / name) == read(fresh / name), name
   monkeypatch.undo()
   # The report follows, and the command without the scorer finds it in the run.
   assert main(arguments('report', text, run, **both)) == 0
-  assert json.loads((run / 'report/report.json').read_text())['rows'] == (
-    json.loads((fresh / 'report/report.json').read_text())['rows'])
+  assert read(run / 'report/report.json')['rows'] == (
+    read(fresh / 'report/report.json')['rows'])
   assert main(arguments('run', text, run)) == 0
   capsys.readouterr()
   assert main(arguments('run', text, run)) == 0
   assert 'nothing to do' in capsys.readouterr().out
-  assert list(json.loads((run / 'config.json').read_text())['config']['measure']['scorers']) == [
+  assert list(read(run / 'config.json')['config']['measure']['scorers']) == [
     'vader', BERT]

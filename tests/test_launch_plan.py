@@ -465,7 +465,8 @@ def test_a_sweep_trains_step_1_once(capsys, monkeypatch):
 
 
 def test_points_with_another_step_1_train_their_own():
-  points = [{'seed': s, 'debias.variants': (v,)} for s in (0, 1) for v in ('cda:one', 'dropout:0.1')]
+  points = [{'seed': s, 'debias.variants': (v,)} for s in (0, 1)
+            for v in ('cda:one', 'dropout:0.1')]
   found = [[w for w in words if 'step1_from' in w] for _, words in expand_sweep(
     ('run', '--workdir=x'), points)]
   assert found == [[], ['--config.step1_from=../0-cda-one'], [],

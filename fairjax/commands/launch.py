@@ -122,8 +122,8 @@ def _sweep(spec, inner: argparse.Namespace) -> tuple[list, list[dict[str, str]]]
   if spec.backend not in SLICES and any(waits(words) for _, words in found):
     first = next(word for word in found[0][1] if word.startswith('--workdir=')).partition('=')[2]
     raise UserError(
-      f'--sweep: {spec.backend} starts all points at once, but step 1 is trained once, by the first '
-      f'of them: launch that one alone, {shlex.join(found[0][1])}; when it has ended, add '
+      f'--sweep: {spec.backend} starts all points at once, but step 1 is trained once, by the '
+      f'first of them: launch that one alone, {shlex.join(found[0][1])}; when it has ended, add '
       f'--config.step1_from={first} to the sweep')
   specs = [check_spec(dataclasses.replace(
     spec, command=words,

@@ -1,4 +1,4 @@
-"""The data of a run, and their batches for the curriculum: `fairjax.train.Feed` on prepared data."""
+"""The data of a run, and batches of them for the curriculum: `fairjax.train.Feed`."""
 
 import dataclasses
 import pathlib

@@ -15,7 +15,8 @@ from fairjax.train.checkpoints import done_card
 DONE, REPORT = 'DONE', 'report/'
 # Hidden files (locks, what a kill left), TensorBoard's, what was moved aside as damaged, runs of
 # further attributes; the configuration is compared by its fields.
-_NOT_KEPT = re.compile(rf'^{DONE}$|^config\.json$|^{ATTRIBUTES}/|(^|/)\.|(^|/)tensorboard/|\.corrupt')
+_NOT_KEPT = re.compile(
+  rf'^{DONE}$|^config\.json$|^{ATTRIBUTES}/|(^|/)\.|(^|/)tensorboard/|\.corrupt')
 _STEP = re.compile(r'(.*/checkpoints/)(\d+)/')
 
 

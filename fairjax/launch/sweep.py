@@ -7,7 +7,6 @@ from typing import Any
 from fairjax.config import STEP1_FIELDS
 from fairjax.errors import UserError
 
-
 _STEP1_FROM = '--config.step1_from='
 
 
