@@ -1,9 +1,11 @@
 """Parallel encoding: the same bytes for any processes and interruptions, and the task's ids."""
 
 import collections
+import copy
 import dataclasses
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,11 +19,12 @@ from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.data import encode
 from fairjax.data.chunks import EncodedChunks, read_chunk_table, write_chunk
+from fairjax.data.documents import read_documents
 from fairjax.data.encode import encode_documents
 from fairjax.data.line_sample import sample_lines
 from fairjax.data.prepare import prepare_data
 from fairjax.errors import UserError
-from fairjax.vocabulary import train_sentencepiece
+from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
 
 COUNTRY = load_attribute('country')
 
@@ -321,6 +324,51 @@ def test_the_task_has_the_same_ids(tmp_path, kind, small_chunks):
       assert [found[i] for i in range(len(found))] == expected
   finally:
     seqio.TaskRegistry.remove(task.name)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('kind', ['sentencepiece', 'word'])
+def test_tensorflow_encodes_in_its_graph(tmp_path, kind):
+  import tensorflow as tf
+
+  from fairjax.data.vocabularies import SeqioVocabulary
+
+  rng = random.Random(0)
+  # Words that can be cut in many ways; the rest is what libraries treat differently.
+  words = [''.join(rng.choices('ab0', k=rng.randint(1, 12))) for _ in range(3000)]
+  texts = [' '.join(rng.choices(words, k=rng.randint(1, 2000))) for _ in range(40)]
+  train = train_sentencepiece if kind == 'sentencepiece' else build_word_vocabulary
+  own = train(texts, size=400, directory=tmp_path)
+  texts += ['', ' ', '  a  b ', 'x\x00y', '\u2003ab\x1caa\x85b\u3000', '日本 £500,000 \u2581']
+  encode = tf.function(copy.deepcopy(SeqioVocabulary(own)).encode_tf)  # as Beam takes tasks along
+  graph = encode.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
+  operations = {operation.type for operation in graph.get_operations()}
+  assert ('SentencepieceTokenizeOp' in operations) == (kind == 'sentencepiece')
+  assert not [name for name in operations if 'PyFunc' in name]
+  assert encode(tf.constant(texts)).to_list() == [own.encode(text) for text in texts]
+  assert encode(tf.constant(texts[0])).numpy().tolist() == own.encode(texts[0])
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'layout'), [
+  ('wikitext2/wiki.train.tokens.gz', 'wikitext'), ('wikipedia/wiki.train.txt.gz', 'lines')])
+def test_ten_megabytes_of_real_text_have_the_same_ids(tmp_path, test_data, name, layout):
+  import tensorflow as tf
+
+  from fairjax.data.vocabularies import SeqioVocabulary
+
+  texts = list(read_documents([str(test_data / name)], layout=layout))
+  ends = np.cumsum([len(text.encode()) for text in texts])
+  texts = texts[:np.searchsorted(ends, 10_000_000) + 1]
+  assert sum(len(text.encode()) for text in texts) >= 10_000_000
+  own = train_sentencepiece(texts[::9], size=8000, directory=tmp_path)
+  other, tokens = SeqioVocabulary(own), 0
+  for i in range(0, len(texts), 64):
+    ids = other.encode_tf(tf.constant(texts[i:i + 64])).to_list()
+    assert ids == own.encode_batch(texts[i:i + 64])
+    tokens += sum(map(len, ids))
+  assert tokens > 2_000_000
 
 
 def test_sampled_lines_are_uniform_seeded_and_counted():

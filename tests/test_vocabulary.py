@@ -3,6 +3,7 @@
 import collections
 import json
 import random
+import struct
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from fairjax.vocabulary import (
   EOS_ID,
   PAD_ID,
   UNK_ID,
+  SentencePieceVocabulary,
   WordVocabulary,
   build_word_vocabulary,
   load_vocabulary,
@@ -102,6 +104,48 @@ def test_word_offsets(words):
   ids, offsets = words.encode_with_offsets(text)
   assert [text[a:b] for a, b in offsets] == text.split() == ['the', 'river', 'of', 'zzz', 'x1']
   assert ids == words.encode(text) and ids[3] == UNK_ID
+
+
+@pytest.fixture(scope='module')
+def near_ties(tmp_path_factory):
+  """A vocabulary of two letters, whose words can be cut in many ways, and a long text of them."""
+  rng = random.Random(0)
+  words = [''.join(rng.choices('ab', k=rng.randint(1, 14))) for _ in range(3000)]
+  texts = [' '.join(rng.choices(words, k=200)) for _ in range(40)]
+  return train_sentencepiece(
+    texts, size=330, directory=tmp_path_factory.mktemp('ties')), ' '.join(texts)
+
+
+def test_a_word_has_its_ids_wherever_it_stands(near_ties):
+  """Float32 sums from the beginning of the text, SentencePiece's, cut some words otherwise."""
+  vocabulary, text = near_ties
+  ids = vocabulary.encode(text)
+  assert ids == [i for word in text.split(' ') for i in vocabulary.encode(word)]
+  assert ids == vocabulary.encode_with_offsets(text)[0]
+  assert ids == vocabulary.encode_batch([text])[0] and vocabulary.decode(ids) == text
+
+
+def test_scores_add_up_without_rounding(near_ties, pieces, tmp_path):
+  from sentencepiece import SentencePieceProcessor
+
+  def scores(content):
+    processor = SentencePieceProcessor(model_proto=content)
+    return np.array([processor.get_score(i) for i in range(processor.vocab_size())])
+
+  for vocabulary in (near_ties[0], pieces):
+    assert not (scores(vocabulary.model) * 256 % 1).any() and scores(vocabulary.model).any()
+    vocabulary.save(tmp_path)
+    assert (tmp_path / vocabulary.filename).read_bytes() == vocabulary.model
+  # A model of somebody else: its file stays, its scores are rounded where it is used.
+  place = pieces.model.index('▁the'.encode()) + len('▁the'.encode())
+  assert pieces.model[place] == 0x15  # field 2, four bytes
+  (score,) = struct.unpack_from('<f', pieces.model, place + 1)
+  content = bytearray(pieces.model)
+  struct.pack_into('<f', content, place + 1, score + 0.001)
+  other = SentencePieceVocabulary(bytes(content))
+  assert other.model == pieces.model and other != pieces
+  other.save(tmp_path)
+  assert (tmp_path / other.filename).read_bytes() == content
 
 
 @pytest.mark.parametrize(('after', 'text'), [

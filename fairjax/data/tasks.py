@@ -85,6 +85,20 @@ class DocumentSource(seqio.DataSource):
     return dataset.map(lambda text: {'targets': text}, num_parallel_calls=1)
 
 
+def tokenize(
+  dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]) -> tf.data.Dataset:
+  """`seqio.preprocessors.tokenize` of the feature `targets`, many documents at a time.
+
+  The vocabulary then encodes a word of many documents once, and the graph is entered once.
+  """
+  def encode(batch):
+    ids = output_features['targets'].vocabulary.encode_tf(batch['targets'])
+    return {'targets_pretokenized': batch['targets'], 'targets': ids}
+
+  return dataset.batch(_BATCH).map(
+    encode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).unbatch()
+
+
 def register_document_task(
   name: str, source: seqio.DataSource, vocabulary: Vocabulary) -> seqio.Task:
   """Adds the task of a source to seqio's registry (in the place of one of that name).
@@ -102,7 +116,7 @@ def register_document_task(
     rekey = [functools.partial(seqio.preprocessors.rekey, key_map={'targets': 'text'})]
   return seqio.TaskRegistry.add(
     name, source=source, output_features={'targets': feature}, shuffle_buffer_size=None,
-    preprocessors=[*rekey, seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(),
+    preprocessors=[*rekey, tokenize, seqio.CacheDatasetPlaceholder(),
                    seqio.preprocessors.append_eos])
 
 

@@ -1,24 +1,32 @@
-"""A seqio vocabulary with the ids of `fairjax.vocabulary`."""
+"""A seqio vocabulary with the ids of `fairjax.vocabulary`, encoded in the TensorFlow graph."""
+
+import functools
 
 import numpy as np
 import seqio
 import tensorflow as tf
+import tensorflow_text
 
-from fairjax.vocabulary import Vocabulary
+from fairjax.vocabulary import SentencePieceVocabulary, Vocabulary
+
+# Where Python's `str.split` cuts; TensorFlow cuts at ASCII's spaces only.
+_SPACES = ''.join(filter(str.isspace, map(chr, range(0x3001))))
 
 
 class SeqioVocabulary(seqio.Vocabulary):
   """A fairjax vocabulary for seqio.
 
-  Text is encoded in Python, inside the TensorFlow graph too, so that the ids do not depend on who
-  encodes: TensorFlow splits words at other white space, and the SentencePiece that comes with it
-  cuts some words of long texts differently where two ways are equally probable.
+  In the graph tensorflow_text cuts words into pieces and a table looks up whole words: every word
+  of a batch once, which is several times as fast as all of them.
   """
 
   def __init__(self, vocabulary: Vocabulary):
     """Wraps a loaded vocabulary."""
     super().__init__()
     self._vocabulary = vocabulary
+
+  def __reduce__(self):
+    return SeqioVocabulary, (self._vocabulary,)  # what is in the graph cannot be pickled
 
   @property
   def bos_id(self) -> int | None:
@@ -45,13 +53,39 @@ class SeqioVocabulary(seqio.Vocabulary):
   def _decode(self, ids) -> str:
     return self._vocabulary.decode(ids)
 
-  def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
-    def encode(text):
-      return np.array(self._vocabulary.encode(np.asarray(text).item().decode('utf-8')), np.int32)
+  def _encode_tf(self, s: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+    """Ids `[tokens]` of one text, or `[B, (tokens)]` of B."""
+    encode = self._pieces if isinstance(self._vocabulary, SentencePieceVocabulary) else self._words
+    ids = encode(tf.reshape(s, [-1]))
+    return ids if s.shape.rank else ids.values
 
-    ids = tf.numpy_function(encode, [s], tf.int32, stateful=False)
-    ids.set_shape([None])
-    return ids
+  def _pieces(self, texts):
+    words = tf.strings.split(texts, ' ')
+    unique, places = tf.unique(words.values)
+    # The tokenizer gives the empty word nothing: it is a space, unless the whole text is empty.
+    number = tf.size(unique)
+    pieces = tf.concat([self._tokenizer.tokenize(unique), tf.ragged.constant(
+      [self._vocabulary.encode_as_continuation(' ', 'x'), []], tf.int32)], 0)
+    places = tf.gather(tf.where(unique == '', number, tf.range(number)), places)
+    places = tf.where(tf.repeat(texts == '', words.row_lengths()), number + 1, places)
+    return words.with_values(tf.gather(pieces, places)).merge_dims(1, 2)
+
+  def _words(self, texts):
+    words = tf.strings.split(tf.strings.regex_replace(texts, f'[{_SPACES}]', ' '))
+    return words.with_values(self._table.lookup(words.values))
+
+  @functools.cached_property
+  def _tokenizer(self):
+    with tf.init_scope():  # it outlives the function that is being traced
+      return tensorflow_text.SentencepieceTokenizer(self._vocabulary.model)
+
+  @functools.cached_property
+  def _table(self):
+    words = self._vocabulary.words[self._vocabulary.unk_id + 1:]
+    ids = np.arange(self._vocabulary.unk_id + 1, self._vocabulary.size, dtype=np.int32)
+    with tf.init_scope():
+      return tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(words, ids, tf.string, tf.int32), self.unk_id)
 
   def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
     def decode(rows):

@@ -3,11 +3,13 @@
 import abc
 import functools
 import hashlib
+import itertools
 import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 # field 3) to false: protocol buffers merge a repeated submessage into the earlier one.
 _NO_DUMMY_PREFIX = b'\x1a\x02\x18\x00'
 _SPACE = '\u2581'
+_STEPS = 256  # of a score, to 1
+_KEPT_WORDS = 1 << 17  # words whose ids are kept
 SPECIAL_WORDS = ('<pad>', '<eos>', '<unk>')
 
 
@@ -117,40 +121,63 @@ class Vocabulary(Encoder):
 
 
 class SentencePieceVocabulary(Vocabulary):
-  """A SentencePiece model with pad 0, eos 1, unk 2."""
+  """A SentencePiece model with pad 0, eos 1, unk 2.
+
+  Every word is cut on its own: its ids depend on it and on nothing before it. SentencePiece adds up
+  float32 scores from the beginning of a text, so that in a long one rounding decides between two
+  cuts of a word, each version of the library in its own way. The scores are multiples of 1/256 for
+  the same reason: sums below 65,536, some 6,000 pieces without a space, are exact in any order.
+
+  Attributes:
+    model: the serialised model with such scores.
+  """
 
   kind, filename = 'sentencepiece', 'spiece.model'
 
   def _load(self, content):
     import sentencepiece
 
-    self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+    p = sentencepiece.SentencePieceProcessor(model_proto=content)
+    if any(p.get_score(i) * _STEPS % 1 for i in range(p.vocab_size())):
+      content = round_scores(content)
+      p = sentencepiece.SentencePieceProcessor(model_proto=content)
+    self.model, self._processor = content, p
     self._bare_processor = sentencepiece.SentencePieceProcessor(
       model_proto=content + _NO_DUMMY_PREFIX)
-    p = self._processor
     if (p.pad_id(), p.eos_id(), p.unk_id()) != (PAD_ID, EOS_ID, UNK_ID):
       raise UserError('the SentencePiece model must have pad_id=0, eos_id=1, unk_id=2, not '
                       f'{p.pad_id()}, {p.eos_id()}, {p.unk_id()}')
+    self._words = _Words(p.encode)
+    self._words[''] = self._bare_processor.encode(' ')  # between two spaces
     return p.vocab_size()
 
   def _encode(self, text: str) -> list[int]:
-    return self._processor.encode(text)
-
-  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """`encode` of each text, on one core."""
-    return self._processor.encode(list(texts), num_threads=1)
+    if not text:
+      return []
+    return list(itertools.chain.from_iterable(map(self._words.__getitem__, text.split(' '))))
 
   def _decode(self, ids: list[int]) -> str:
     return self._processor.decode(ids)
 
   def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    result = self._processor.encode(text, return_type='offset_mapping')
-    return list(result['ids']), [(int(start), int(end)) for start, end in result['offsets']]
+    ids, offsets, position = [], [], 0
+    for word in text.split(' ') if text else ():
+      found = self._processor.encode(word, return_type='offset_mapping') if word else {
+        'ids': self._words[''], 'offsets': [(0, 0)] * len(self._words[''])}
+      ids += found['ids']
+      spans = [(position + int(a), position + int(b)) for a, b in found['offsets']]
+      if spans and position:  # the space before the word
+        spans[0] = position - 1, spans[0][1]
+      offsets += spans
+      position += len(word) + 1
+    return ids, offsets
 
   def _encode_as_continuation(self, text: str, after: str) -> list[int]:
     if not after or after.endswith(' '):
       return self.encode(text)
-    return self._bare_processor.encode(text)
+    first, space, rest = text.partition(' ')
+    return self._bare_processor.encode(first) + (self.encode(rest) or self._words['']
+                                                 if space else [])
 
   def _surfaces(self) -> list[bytes]:
     p, surfaces = self._processor, []
@@ -164,6 +191,56 @@ class SentencePieceVocabulary(Vocabulary):
         text = ' \u2047 ' if p.is_unknown(i) else piece.replace(_SPACE, ' ')
         surfaces.append(text.encode('utf-8'))
     return surfaces
+
+
+class _Words(dict):
+  """Word -> its ids; kept for the words that come first, which are most of any text."""
+
+  def __init__(self, encode: Callable[[str], list[int]]):
+    super().__init__()
+    self._encode = encode
+
+  def __missing__(self, word: str) -> list[int]:
+    ids = self._encode(word)
+    if len(self) < _KEPT_WORDS:
+      self[word] = ids
+    return ids
+
+
+def round_scores(model: bytes) -> bytes:
+  """A serialised SentencePiece model whose scores are multiples of 1/256.
+
+  Its messages are walked by hand: the class that `sentencepiece` brings for them refuses every
+  protobuf older than its own, e.g. that of Colab.
+  """
+  content = bytearray(model)
+  for start, stop in _fields(content, 0, len(content), 1):  # ModelProto.pieces
+    for place, _ in _fields(content, start, stop, 2):  # SentencePiece.score
+      (score,) = struct.unpack_from('<f', content, place)
+      struct.pack_into('<f', content, place, round(score * _STEPS) / _STEPS)
+  return bytes(content)
+
+
+def _fields(content: bytes, start: int, stop: int, number: int) -> Iterator[tuple[int, int]]:
+  """Where the values of a field lie in a serialised protocol buffer."""
+  def varint(place):
+    value = shift = 0
+    while True:
+      value |= (content[place] & 0x7f) << shift
+      place, shift = place + 1, shift + 7
+      if content[place - 1] < 0x80:
+        return value, place
+
+  while start < stop:
+    key, start = varint(start)
+    if key & 7 == 2:
+      size, start = varint(start)
+      end = start + size
+    else:
+      end = varint(start)[1] if key & 7 == 0 else start + (8 if key & 7 == 1 else 4)
+    if key >> 3 == number:
+      yield start, end
+    start = end
 
 
 class WordVocabulary(Vocabulary):

@@ -15,6 +15,7 @@ from fairjax.vocabulary.kinds import (
   UNK_ID,
   SentencePieceVocabulary,
   WordVocabulary,
+  round_scores,
 )
 
 # SentencePiece leaves out longer lines without a word; they are cut at a space before.
@@ -65,7 +66,7 @@ def train_sentencepiece(
       f'a SentencePiece vocabulary of {size} ids is too small: the bytes and characters of the '
       f'corpus need {needed[1]}; raise data.vocab_size') from None
   vocabulary = SentencePieceVocabulary(
-    model.getvalue(), counts | {'requested_size': size} | dict(info or {}))
+    round_scores(model.getvalue()), counts | {'requested_size': size} | dict(info or {}))
   vocabulary.save(directory)
   return vocabulary
 
