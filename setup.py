@@ -45,6 +45,7 @@ setup(
     'jaxtyping>=0.3.2,<0.4',
     'matplotlib>=3.10,<4',
     'vaderSentiment>=3.3.2,<4',
+    'textblob>=0.19,<0.21',
     'safetensors>=0.5,<1',
     'tokenizers>=0.21,<1',
     'tqdm>=4.66,<5',

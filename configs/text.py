@@ -7,8 +7,9 @@ tsv (text in the last column), wikitext (' = Title = ' articles), newscrawl (WMT
 documents; without valid and test, --config.data.holdout=1000,9000 takes them from the end), and
 wikitext103 or wikitext2 (no files, but --config.data.manual_dir=DIR or
 --config.data.download=True). Sizes suit two CPU cores and some minutes; scale them with
---config.model.* and --config.lm.*. Scores come from VADER; with lexicon=POSITIVE+NEGATIVE also from
-opinion words (e.g. the Hu & Liu lists).
+--config.model.* and --config.lm.*. VADER labels the sentences of step 2, and TextBlob, which did
+not, judges beside it; with lexicon=POSITIVE+NEGATIVE (e.g. the Hu & Liu lists) opinion words label,
+and VADER judges beside them.
 """
 
 from fairjax.config_files import default_config_dict, parse_arg
@@ -58,5 +59,5 @@ def get_config(arg=''):
   config.sample.samples = 200
   config.sample.batch_size = 100
   config.measure.lexicon = arg.lexicon
-  config.measure.scorers = ('opinion', 'vader') if arg.lexicon else ('vader',)
+  config.measure.scorers = ('opinion', 'vader') if arg.lexicon else ('textblob', 'vader')
   return config

@@ -90,7 +90,8 @@ def get_config(arg=''):
   config.sample.batch_size = 200  # not in the paper
   # The paper's scorers, Google's API and a BERT classifier (H-14, H-15), need access and training.
   config.sentiment.scorer = 'vader'  # not in the paper
-  config.measure.scorers = ('vader',)  # not in the paper
+  # VADER labels; TextBlob, which did not, judges beside it, and neither needs a download.
+  config.measure.scorers = ('textblob', 'vader')  # not in the paper
   # S.S. (H-27); the paper's encoder is use:DIR. Of a prefix's 1,000 samples it reads 100: for
   # `name`, which has most prefixes, 340 x 100 = 34,000 texts a model. MiniLM, 10.6 M weights in its
   # layers, needs 2 x 10.6 M x 60 tokens = 1.3 GFLOP a text, 43 TFLOP in all: 15 minutes at the

@@ -71,7 +71,7 @@ TFDS_SOURCES = ('wikitext103', 'wikitext2')
 METHODS = ('embedding', 'sentiment', 'dropout', 'cda')
 """What a variant may be; see `Variant`."""
 
-RUN_SCORERS = ('opinion', 'vader', 'google')
+RUN_SCORERS = ('opinion', 'vader', 'textblob', 'google')
 """Scorers of a run, beside `bert:DIR`; `recorded` is for files that bring their own scores."""
 
 STEP1_FIELDS = ('seed', 'data', 'model', 'lm')
@@ -157,7 +157,8 @@ class SentimentConfig(TrainConfig):
   hidden_dim: int = 128  # H-19
   num_layers: int = 3  # H-19
   margin: float = 0.7  # keep sentences with |2 score - 1| above it (H-19)
-  # Labels the sentences: opinion | vader | google (as in the paper) | bert:DIR
+  # Labels the sentences: opinion | vader | textblob | google (as in the paper) | bert:DIR; another
+  # one should judge too (measure.scorers)
   scorer: str = 'opinion'
   sentence_tokens: int = 64  # longer sentences are left out, counted (not in the paper)
   max_sentences: int = 0  # 0: all; otherwise a seeded choice, counted
@@ -202,7 +203,8 @@ class SampleConfig:
 class MeasureConfig:
   """Scores and metrics."""
 
-  scorers: tuple[str, ...] = ('opinion', 'vader')  # opinion | vader | google | bert:DIR
+  # opinion | vader | textblob | google | bert:DIR
+  scorers: tuple[str, ...] = ('opinion', 'vader')
   # Opinion words (H-16): positive file, negative file; or their folder
   lexicon: tuple[str, ...] = ()
   # Of the google scorer; Google's default quota (not in the paper)

@@ -46,8 +46,8 @@ def check_measure(config: Config, check: Callable, one_of: Callable) -> None:
   opinion = 'opinion' in (*m.scorers, config.sentiment.scorer)
   if opinion and config.data.source not in PLANTED_SOURCES:
     check(len(m.lexicon) in (1, 2), 'the opinion scorer needs measure.lexicon=(positive file, '
-          'negative file) or (their folder,); or use the vader scorer for measure.scorers and '
-          'sentiment.scorer')
+          'negative file) or (their folder,); or use the scorers vader and textblob for '
+          'measure.scorers and sentiment.scorer')
 
 
 def check_scorer(name: str, scorer: str, check: Callable, one_of: Callable) -> None:

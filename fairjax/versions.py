@@ -4,7 +4,7 @@ import importlib.metadata
 import platform
 
 PACKAGES = ('fairjax', 'jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy',
-            'scipy', 'sentencepiece', 'tokenizers', 'vaderSentiment', 'tensorflow',
+            'scipy', 'sentencepiece', 'tokenizers', 'vaderSentiment', 'textblob', 'tensorflow',
             'tensorflow-text', 'seqio')
 
 

@@ -88,7 +88,7 @@ PACKAGES = {
   'model': ({'jax', 'flax', 'numpy', 'jaxtyping'}, set()),
   'train': ({'jax', 'flax', 'optax', 'orbax', 'tensorstore', 'numpy', 'jaxtyping'}, {'clu'}),
   'generate': ({'jax', 'flax', 'numpy', 'jaxtyping'}, {'pyarrow'}),
-  'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment', 'google'}),
+  'measure': ({'numpy'}, {'scipy', 'jax', 'vaderSentiment', 'textblob', 'google'}),
   'report': ({'numpy'}, {'matplotlib', 'scipy', 'yaml'}),
   'chips': (set(), set()),
   'compile': ({'jax', 'numpy'}, set()),

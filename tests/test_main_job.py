@@ -153,6 +153,8 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
   assert bert.startswith('bert-bert_classifier-') and others == ['opinion', 'vader']
   assert audit['model'] == 'baseline'
   assert '## Own bias of the scorers' in text
+  others = ['vader', 'bert:tests/golden/pretrained/bert_classifier']
+  assert report['labelling'] == {'labelled_by': 'opinion', 'judged_by_others': others}
   (ended,) = [e['reading'] for e in report['ledger'] if e['id'] == 'H-02']
   assert 'up to 6 new tokens or the end of its first sentence' in ended
 
@@ -280,6 +282,21 @@ def test_an_exported_variant_brings_its_measures_and_comes_back(finished, tmp_pa
     measures.write_bytes(kept)
   assert 'was measured with other parameters' in capsys.readouterr().err
   assert not (tmp_path / 'model-2').exists()
+
+
+def test_a_run_says_that_only_the_labelling_scorer_judges(tmp_path, monkeypatch):
+  from fairjax.config_files import load_config
+  from fairjax.job.main_job import Job
+  monkeypatch.setattr(Job, '_measured', [])
+  monkeypatch.setattr('fairjax.job.main_job.audit_run', lambda *a, **k: None)
+  for scorers, variants, warned in ((('opinion',), "('sentiment:1',)", True),
+                                    (('opinion', 'vader'), "('sentiment:1',)", False),
+                                    (('opinion',), "('embedding:1',)", False)):
+    lines, workdir = [], tmp_path / f'{len(scorers)}{variants}'
+    Job(load_config('configs/quickstart.py', {
+      'measure.scorers': ','.join(scorers), 'debias.variants': variants, 'measure.encoder': ''}),
+      workdir, log=lines.append).measure()
+    assert any('Only scorer opinion judges' in line for line in lines) == warned
 
 
 @pytest.mark.tf

@@ -102,6 +102,17 @@ def test_real_lexicons(test_data):
   assert scorer.count('an award-winning, easy-to-use f**k') == (3, 1)
 
 
+def test_textblob_is_its_polarity_on_the_scale_of_scores():
+  from textblob import TextBlob
+  texts = ['A lovely film.', 'Not good at all.', 'It is', '', '\ud800 good', 'a\x00b good']
+  scorer = load_scorer('textblob')
+  assert isinstance(scorer, Scorer) and scorer.fingerprint == load_scorer('textblob').fingerprint
+  scores = scorer.score(texts)
+  assert scores.tolist() == [(TextBlob(text).sentiment.polarity + 1) / 2 for text in texts]
+  assert scores[0] > 0.5 > scores[1] and scores[2] == scores[3] == 0.5 and scores.max() <= 1
+  assert scorer.score([]).shape == (0,) and scorer.lexicon['lovely'] > 0 > scorer.lexicon['bad']
+
+
 def test_vader_scale_and_fingerprint():
   scorer = VaderScorer()
   scores = scorer.score(['', 'A great, wonderful day.', 'A terrible, awful day.'])

@@ -15,7 +15,9 @@ import pytest
 from fairjax.cli import main
 from fairjax.config_docs import described_fields
 from fairjax.config_files import load_config
+from fairjax.measure import load_scorer
 from fairjax.model import TransformerXL, init_memory, parameter_counts
+from fairjax.report.comparison import labelling
 
 CONFIGS = ('wikitext103', 'wmt19')
 MARK = r'\bH-\d\d\b|\bW-\d\d\b|not in the paper'
@@ -55,6 +57,20 @@ def test_variants_differ_in_how_far_the_curriculum_goes_only(name):
     other = _load(name, variant)
     assert other.until == variant
     assert dataclasses.replace(other, until='debias') == base
+
+
+@pytest.mark.parametrize('config', [*(f'configs/{name}.py' for name in CONFIGS),
+                                    'configs/text.py:train=a,valid=a,test=a',
+                                    'configs/text.py:train=a,valid=a,test=a,lexicon=x'])
+def test_two_scorers_judge_one_of_which_did_not_label(config):
+  """As in the paper; and without a lexicon neither needs a download."""
+  c = load_config(config)
+  found = labelling(dataclasses.asdict(c), ['sentiment'])
+  assert len(c.measure.scorers) > 1 and len(found['judged_by_others']) == 1
+  if not c.measure.lexicon:
+    scores = [load_scorer(name).score(['A lovely film.', 'A bad film.', 'A film.'])
+              for name in c.measure.scorers]
+    assert all(good > 0.5 > bad and neutral == 0.5 for good, bad, neutral in scores)
 
 
 def _assignments(name):

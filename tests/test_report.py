@@ -146,6 +146,22 @@ def test_warnings(rows):
     assert phrase in lines
 
 
+@pytest.mark.parametrize('label, judges, others', [
+  ('opinion', ['opinion'], []), ('opinion', ['opinion', 'vader'], ['vader']),
+  ('vader', ['textblob'], ['textblob']),
+  ('bert:runs/sst', ['bert:runs/sst#dtype=bfloat16'], [])])
+def test_a_report_says_where_only_the_labelling_scorer_judges(
+    label, judges, others, tmp_path, rows, no_figures):
+  config = {'sentiment': {'scorer': label}, 'measure': {'scorers': judges}}
+  text, data = write(tmp_path, rows, config=config)
+  assert data['labelling'] == {'labelled_by': label, 'judged_by_others': others}
+  said = f'Only scorer {label} judges, and it labelled the sentences'
+  assert data['warnings'][0].startswith(said) == (not others)
+  assert (said.split('#')[0] in html.unescape(text)) == (not others)
+  for other in ({'rows': rows[:3], 'config': config}, {'rows': rows}):  # no f_sh; no run
+    assert write(tmp_path, **other)[1]['labelling'] is None
+
+
 def test_one_scorer_warning_stands_at_the_top_and_goes_with_two(tmp_path, rows, no_figures):
   text, _ = write(tmp_path, rows[:1])
   assert text.index('Only one scorer') < text.index('| model')

@@ -67,10 +67,11 @@ def report(tmp_path_factory):
     evidence[name] = collect_evidence(read_generations(records[name], ATTRIBUTE), {})
   rows.append(ModelRow('unmeasured', 'sentiment', 1.0))
   folder = tmp_path_factory.mktemp('json')
+  config = {'sentiment': {'scorer': 'opinion'}, 'measure': {'scorers': ['opinion', 'vader']}}
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
     write_report(
-      folder, rows=rows, attribute='colour', evidence=evidence, config={'a': 1}, seeds={'run': 1},
+      folder, rows=rows, attribute='colour', evidence=evidence, config=config, seeds={'run': 1},
       known_bias=KnownBias(0.2, 0.1, 'vader', {'baseline': rows[0].measures}), notes=['n'],
       paired=paired_samples(records, values=['Red', 'Blue']))
   return json.loads((folder / 'report.json').read_text())

@@ -79,8 +79,8 @@ def _measure(options: argparse.Namespace) -> None:
     return
   refuse_processes(options, 'measure --records')
   if not options.attribute or not options.scorer:
-    raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, google, '
-                    'bert:DIR, recorded:NAME)')
+    raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, '
+                    'textblob, google, bert:DIR, recorded:NAME)')
   if options.permutations < 1:
     raise UserError(f'--permutations must be at least 1, not {options.permutations}')
   if options.output:

@@ -72,8 +72,8 @@ def _report_records(options: argparse.Namespace) -> None:
   from fairjax.job.records_report import report_records
   from fairjax.measure import load_scorer
   if not (options.attribute and options.scorer and options.output):
-    raise UserError('report --records needs --attribute=A, --scorer=S (opinion, vader, google, '
-                    'bert:DIR, recorded:NAME; repeat) and --output=DIR')
+    raise UserError('report --records needs --attribute=A, --scorer=S (opinion, vader, '
+                    'textblob, google, bert:DIR, recorded:NAME; repeat) and --output=DIR')
   google = google_arguments(options, options.records[0])
   attribute = load_attribute(options.attribute)
   path = report_records(

@@ -16,7 +16,7 @@ from fairjax.errors import UserError
 def add_scorer_options(parser: argparse._ActionsContainer) -> None:
   """Adds what names scorers and what they need."""
   parser.add_argument('--scorer', action='append', default=None,
-                      help='opinion | vader | google | bert:DIR | recorded:NAME; repeat')
+                      help='opinion | vader | textblob | google | bert:DIR | recorded:NAME; repeat')
   parser.add_argument('--lexicon', nargs='+', metavar='FILE', default=None,
                       help='opinion scorer: POSITIVE NEGATIVE, or --lexicon=DIR of lexicon fetch')
   parser.add_argument('--google-cache', metavar='FILE', default=None,

@@ -28,6 +28,7 @@ from fairjax.job.run_scorers import load_run_scorer
 from fairjax.job.workdir import claim, locate
 from fairjax.measure.estimates import estimate_words
 from fairjax.progress import print_line
+from fairjax.report.comparison import labelling, labelling_warning
 from fairjax.versions import installed_versions
 
 
@@ -197,6 +198,9 @@ class Job:
     """Every metric of every model, into `measures/`."""
     from fairjax.job.model_measures import model_perplexity, run_next_token
     _ = self._scorers, self._encoder
+    warning = labelling_warning(labelling(to_dict(self.config), [m.method for m in self.models]))
+    if warning:
+      self.log(f'[measure] WARNING: {warning}')
     with self.locked():
       for model, heldout in self._measured:
         path, next_token = self.measures_file(model, heldout=heldout), None

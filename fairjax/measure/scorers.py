@@ -1,8 +1,8 @@
 """Sentiment scorers: text in, score in [0, 1] out; 0.5 is neutral, 1 positive.
 
-The opinion-word classifier of Huang et al. 2020 (H-16), VADER, and scores that the records bring
-(H-14); `google_scorer` asks the service of H-14 itself, `bert_scorer` a classifier. Anything with
-`name`, `fingerprint` and `score` is a scorer.
+The opinion-word classifier of Huang et al. 2020 (H-16), VADER, TextBlob, and scores that the
+records bring (H-14); `google_scorer` asks the service of H-14 itself, `bert_scorer` a classifier.
+Anything with `name`, `fingerprint` and `score` is a scorer.
 """
 
 import collections
@@ -21,7 +21,7 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.measure.lexicons import lexicon_files
 
-SCORERS = ('opinion', 'vader', 'google', 'bert', 'recorded')
+SCORERS = ('opinion', 'vader', 'textblob', 'google', 'bert', 'recorded')
 # A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
 _COMPOUND = re.compile(r"[^\W_]+(?:[-'*]+[^\W_]+)*\+?")
 _WORD = re.compile(r'[^\W_]+')
@@ -150,6 +150,41 @@ class VaderScorer:
     return (np.array(compound, np.float64).reshape(len(texts)) + 1) / 2
 
 
+class TextBlobScorer:
+  """TextBlob's polarity (package textblob): (polarity + 1) / 2.
+
+  The mean valence of the words of its lexicon (De Smedt and Daelemans 2012, "Pattern for Python"),
+  with negations and intensifiers. Its words were rated apart from VADER's, so that each can judge
+  what the other labelled.
+
+  Attributes:
+    lexicon: word -> valence, from -1 to 1.
+  """
+
+  name = 'textblob'
+
+  def __init__(self):
+    try:
+      from textblob.en import sentiment
+    except ImportError:
+      raise UserError('the textblob scorer needs the package textblob: '
+                      'pip install textblob') from None
+    import importlib.metadata
+
+    self._sentiment = sentiment
+    sentiment.load()
+    self.lexicon = {word: senses[None][0] for word, senses in sentiment.items() if senses[None][0]}
+    content = json.dumps(['textblob', importlib.metadata.version('textblob'),
+                          sorted((word, sorted(senses.items(), key=str))
+                                 for word, senses in sentiment.items())])
+    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""
+    polarity = [self._sentiment(text)[0] for text in texts]
+    return (np.array(polarity, np.float64).reshape(len(texts)) + 1) / 2
+
+
 class RecordedScorer:
   """Scores that the records bring in their `scores` field, of any classifier (H-14).
 
@@ -206,8 +241,8 @@ def load_scorer(
   """Makes a scorer by name.
 
   Args:
-    name: 'opinion', 'vader', 'google', 'bert:DIR' (with `#CLASS=VALUE,...` where its classes have
-      other names), 'recorded' or 'recorded:NAME'.
+    name: 'opinion', 'vader', 'textblob', 'google', 'bert:DIR' (with
+      `#CLASS=VALUE,...` where its classes have other names), 'recorded' or 'recorded:NAME'.
     lexicon: for 'opinion', the files of positive and of negative words, or the folder of
       `fairjax lexicon fetch`.
     google: for 'google', arguments of `GoogleScorer`; at least `cache`, the file of paid scores.
@@ -223,8 +258,8 @@ def load_scorer(
     raise unknown_name('scorer', name, SCORERS)
   if kind == 'recorded':
     return RecordedScorer(key or None)
-  if kind == 'vader':
-    return VaderScorer()
+  if kind in ('vader', 'textblob'):
+    return VaderScorer() if kind == 'vader' else TextBlobScorer()
   if kind == 'google':
     from fairjax.measure.google_scorer import GoogleScorer
     return GoogleScorer(**(google or {}))

@@ -1,7 +1,7 @@
 """Models of a report: their rows, changes against the baseline, and what a reader must be told."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fairjax.measure.scorer_audit import count_distinct
@@ -110,6 +110,37 @@ def changes(row: ModelRow, baseline: ModelRow) -> dict[str, Any]:
       result[measure][scorer] = (
         None if None in pair else _percent(pair[0]['value'], pair[1]['value']))
   return result
+
+
+def labelling(config: Mapping[str, Any] | None, methods: Iterable[str]) -> dict[str, Any] | None:
+  """Which scorer labelled the sentences that taught f_sh, and which others judge (H-19).
+
+  Args:
+    config: resolved configuration, JSON types; None for records of other programs.
+    methods: of the models.
+
+  Returns:
+    `labelled_by`, and `judged_by_others`: the names of the other scorers; None where no model was
+    trained by f_sh.
+  """
+  if config is None or 'sentiment' not in config or 'sentiment' not in methods:
+    return None
+
+  def weights(scorer):  # what follows # is a precision or a name of classes
+    return scorer.partition('#')[0]
+
+  by = config['sentiment']['scorer']
+  return {'labelled_by': by, 'judged_by_others': [
+    s for s in config['measure']['scorers'] if weights(s) != weights(by)]}
+
+
+def labelling_warning(found: Mapping[str, Any] | None) -> str | None:
+  """What to say where only the scorer that labelled judges; None where another one does too."""
+  if found is None or found['judged_by_others']:
+    return None
+  return (f"Only scorer {found['labelled_by']} judges, and it labelled the sentences from which "
+          'f_sh learned (H-19). The sentiment models were trained towards this very scorer, so '
+          'their lower I.F. may be its own: add one to measure.scorers that did not label.')
 
 
 def warnings(rows: Sequence[ModelRow]) -> list[str]:

@@ -17,6 +17,8 @@ from fairjax.report.comparison import (
   ModelRow,
   baseline_of,
   changes,
+  labelling,
+  labelling_warning,
   relevance_measure,
   scorer_names,
   warnings,
@@ -87,7 +89,9 @@ def write_report(
     for file in (directory / 'figures').glob(pattern):
       file.unlink()
   drawn = _draw(directory / 'figures', rows, curves or {})
-  alarms = warnings(rows) + (audit_warnings(audit) if audit else [])
+  labelled = labelling(config, [row.method for row in rows])
+  alarms = [line for line in [labelling_warning(labelled)] if line] + warnings(rows) + (
+    audit_warnings(audit) if audit else [])
   title = f'Counterfactual sentiment bias (lexical): {attribute}'
   parts = [f'# {escape(title)}', *map(escape, verdict_lines(rows, attribute))]
   parts += [f'> **Note.** {escape(line)}' for line in (*alarms, *notes)]
@@ -115,7 +119,8 @@ def write_report(
     'warnings': alarms, 'notes': list(notes), 'config': config, 'seeds': dict(seeds),
     'versions': dict(versions), 'selection': selection, 'ledger': entries,
     'known_bias': known_bias and dataclasses.asdict(known_bias), 'human': human,
-    'scorer_audit': audit, 'paired_samples': [dataclasses.asdict(p) for p in paired],
+    'labelling': labelled, 'scorer_audit': audit,
+    'paired_samples': [dataclasses.asdict(p) for p in paired],
     'figures': sorted(f'figures/{file.name}' for _, files in drawn for file in files)})
   page = make_page(rows, attribute=attribute, evidence=evidence, texts={
     'title': title, 'subtitle': _subtitle(rows), 'warnings': [*alarms, *notes], 'legend': legend,
