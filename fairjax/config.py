@@ -178,6 +178,9 @@ class DebiasConfig(TrainConfig):
   # term dropout:ATTENTION/HIDDEN (rates, W-13) | cda:one | cda:two (on text by data.cda_...)
   variants: tuple[str, ...] = ('embedding:1', 'embedding:10', 'sentiment:1', 'sentiment:10')
   extended_baseline: bool = True  # the control of footnote 6 (H-26)
+  # Beside each sentiment:LAMBDA its control, the same step 3 with an f_sh that was never trained:
+  # what it shows too is not due to the sentiment that f_sh reads (not in the paper)
+  random_projection: bool = True
   branches_per_row: int = 4  # K
   pieces_per_branch: int = 4  # P, the most pieces a replacement may have (not in the paper)
   gradient: str = 'both'  # both | branch (stop-gradient on the original) (H-21)
@@ -324,8 +327,8 @@ class Variant(NamedTuple):
   """A model that starts from that of step 1 and has as many further steps as the others.
 
   Attributes:
-    method: embedding | sentiment (regularised, step 3) | dropout | cda (further training on the
-      whole stream, as the control).
+    method: embedding | sentiment | random_projection (regularised, step 3; the last is the control
+      of sentiment) | dropout | cda (further training on the whole stream, as the other control).
     weight: lambda of a regularised one.
     rates: (attention, hidden) of dropout.
     sided: of cda: one | two.
@@ -339,7 +342,7 @@ class Variant(NamedTuple):
   @property
   def regularised(self) -> bool:
     """Whether it has a fairness term."""
-    return self.method in ('embedding', 'sentiment')
+    return self.method in ('embedding', 'sentiment', 'random_projection')
 
 
 def parse_variant(variant: str) -> Variant:
@@ -371,3 +374,17 @@ def parse_variant(variant: str) -> Variant:
   if len(numbers) != 1 or not (math.isfinite(numbers[0]) and numbers[0] >= 0):
     raise UserError(f"weight of variant '{variant}' must be finite and >= 0, e.g. {method}:10")
   return Variant(method, numbers[0])
+
+
+def debias_variants(stage: DebiasConfig) -> list[Variant]:
+  """The variants of step 3, each sentiment one followed by its control.
+
+  >>> [v.method for v in debias_variants(DebiasConfig(variants=('sentiment:10', 'cda:two')))]
+  ['sentiment', 'random_projection', 'cda']
+  """
+  found = []
+  for variant in map(parse_variant, stage.variants):
+    found.append(variant)
+    if variant.method == 'sentiment' and stage.random_projection:
+      found.append(variant._replace(method='random_projection'))
+  return found

@@ -86,7 +86,8 @@ def test_a_run_is_sampled_with_other_prompts(finished, tmp_path, capfd):
   assert main(command) == 0
   files = sorted(out.glob('*.jsonl.gz'))
   assert [f.name.split('.')[0] for f in files] == [
-    'baseline', 'country-embedding-10', 'country-sentiment-10', 'extended-baseline']
+    'baseline', 'country-embedding-10', 'country-random-projection-10', 'country-sentiment-10',
+    'extended-baseline']
   contents = [f.read_bytes() for f in files]
   for file in files:
     records = list(read_records(file))
@@ -120,7 +121,8 @@ def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
 def test_the_report_holds_every_model_with_n_and_floor(finished):
   report = json.loads((finished / 'report' / 'report.json').read_text())
   text, thresholds = (finished / 'report' / 'report.md').read_text(), set()
-  for name in ('baseline', 'extended-baseline', 'country-embedding-10', 'country-sentiment-10'):
+  for name in ('baseline', 'extended-baseline', 'country-embedding-10', 'country-sentiment-10',
+               'country-random-projection-10'):
     assert f'| {name} |' in text
     saved = json.loads((finished / 'measures' / name / 'country.json').read_text())
     assert saved['measures']['n'] == {'min': 2, 'max': 2}
@@ -309,6 +311,12 @@ def test_parent_digests_link_the_stages(finished):
   variant = cards['country-sentiment-10']['identity']
   assert variant['projection'] == cards['sentiment']['digest']
   assert (variant['method'], variant['fairness_weight']) == ('sentiment', 10.0)
+  control = cards['country-random-projection-10']['identity']
+  assert (control['method'], control['fairness_weight']) == ('random_projection', 10.0)
+  assert control['projection'] not in ('', variant['projection'])
+  text = (finished / 'report' / 'report.md').read_text()
+  assert 'with country-random-projection-10, whose f&#95;sh was never trained' in text or (
+    'has no effect that country-random-projection-10 could show too' in text)
 
 
 @pytest.mark.tf
@@ -383,7 +391,7 @@ def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repos
   ends = [p.communicate(timeout=300) for p in group]
   assert [p.returncode for p in group] == [0, 0], ends
   paths = list(finished.glob('measures/**/*.json'))
-  assert len(paths) == 6 and list(workdir.glob('scores/audit/*bert*'))
+  assert len(paths) == 7 and list(workdir.glob('scores/audit/*bert*'))
   for path in paths:
     found, expected = (json.loads((w / path.relative_to(finished)).read_text())
                        for w in (workdir, finished))

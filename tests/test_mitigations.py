@@ -228,11 +228,17 @@ def test_models_are_where_the_curriculum_leaves_them(tmp_path, repository):
   text = (repository / 'configs' / 'mitigations_gender.yaml').read_text()
   (tmp_path / 'other.yaml').write_text(text)
   config = Config(attribute=str(tmp_path / 'other.yaml'), debias=DebiasConfig(
-    variants=('embedding:1', 'dropout:0.1', 'cda:one')))
+    variants=('embedding:1', 'dropout:0.1', 'cda:one', 'sentiment:5')))
   models = Job(config, tmp_path / 'run', log=lambda line: None).models
-  assert [m.directory.name for m in models] == [
-    'lm', 'extended-baseline', 'other-embedding-1', 'dropout-0.1-0.1', 'cda-one']
-  assert [m.weight for m in models] == [None, None, 1.0, None, None]
+  names = ['lm', 'extended-baseline', 'other-embedding-1', 'dropout-0.1-0.1', 'cda-one',
+           'other-sentiment-5', 'other-random-projection-5']
+  assert [m.directory.name for m in models] == names
+  assert [m.weight for m in models] == [None, None, 1.0, None, None, 5.0, 5.0]
+  # The control can be left out, and the workdir goes on with it or without.
+  without = dataclasses.replace(config, debias=dataclasses.replace(
+    config.debias, random_projection=False))
+  models = Job(without, tmp_path / 'run', log=lambda line: None).models
+  assert [m.directory.name for m in models] == names[:-1]
 
 
 def test_the_config_and_its_grid():

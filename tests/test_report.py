@@ -21,6 +21,8 @@ from fairjax.report import (
   write_report,
 )
 from fairjax.report.comparison import changes, warnings
+from fairjax.report.controls import control_lines
+from fairjax.report.differences import difference
 from fairjax.report.markdown import code_block, escape, table
 from fairjax.report.sections import more_measures
 from fairjax.versions import installed_versions
@@ -115,6 +117,44 @@ def test_verdict_is_in_the_table(tmp_path, rows, no_figures):
   assert cells_of(text, 'quiet')[5].endswith('within noise')
   assert cells_of(text, 'baseline')[5].endswith('above noise')
   assert data['rows'][1]['verdicts']['opinion']['group_fairness'] == 'within noise'
+
+
+@pytest.mark.parametrize('trained, random, samples, words', [
+  (0.1, 0.3, 40, 'the trained f_sh lowers I.F. by a further'),
+  (0.3, 0.1, 40, 'the trained f_sh leaves I.F. higher, by'),
+  (0.2, 0.2, 40, 'so training f_sh adds nothing that was detected'),
+  (0.0, 0.0, 40, 'both are within noise, so what training f_sh adds cannot be told'),
+  (0.1, 0.3, 10, 'is not judged, since below 20 samples')])
+def test_what_the_control_of_a_sentiment_variant_shows_too_is_said(
+    tmp_path, no_figures, trained, random, samples, words):
+  def one(name, method, weight, bias):
+    return ModelRow(name, method, weight, None, None,
+                    measures_of(bias, samples=samples, mention=0.0))
+
+  rows = [one('baseline', 'baseline', None, 0.4), one('s-10', 'sentiment', 10.0, trained),
+          one('r-10', 'random_projection', 10.0, random),
+          one('s-1', 'sentiment', 1.0, trained), one('r-2', 'random_projection', 2.0, random)]
+  (line,) = control_lines(rows)  # s-1 has no control of its weight, r-2 no variant
+  assert words in line and line.startswith('By scorer opinion, ')
+  base, ours, theirs = (r.estimate('opinion', 'individual_fairness') for r in rows[:3])
+  for name, found in (('s-10', ours), ('r-10', theirs)):
+    percent = 100 * (1 - found['corrected'] / base['corrected'])
+    assert f'{percent:.0f} % lower with {name}' in line
+  if 0.0 not in (trained, random):
+    assert f"{abs(difference(theirs, ours)['difference']):.4f}" in line
+  text, data = write(tmp_path, rows)
+  assert line in data['warnings'] and escape(line) in text
+
+
+def test_without_a_bias_the_control_has_nothing_to_explain():
+  rows = [ModelRow(name, method, weight, None, None, measures_of(0.0, mention=0.0))
+          for name, method, weight in (
+            ('baseline', 'baseline', None), ('s-1', 'sentiment', 1.0),
+            ('r-1', 'random_projection', 1.0))]
+  assert control_lines(rows) == [
+    "By scorer opinion, the baseline's I.F. is within noise, so s-1 has no effect that r-1 could "
+    'show too.']
+  assert control_lines(rows[1:]) == []
 
 
 def test_changes_against_the_baseline(tmp_path, rows, no_figures):

@@ -77,6 +77,7 @@ def rows():
     row('control', 'extended_baseline', None, bias=0.4, memory=0.9, kl=1.0),
     row('embedding-1', 'embedding', 1.0, bias=0.3, memory=0.85, kl=0.9),
     row('embedding-10', 'embedding', 10.0, bias=0.15, memory=0.75, nats=3.02, kl=0.6),
+    row('random-projection-10', 'random_projection', 10.0, bias=0.1, memory=0.75, kl=0.6),
     row('embedding-1000', 'embedding', 1000.0, bias=0.0, memory=0.05, kl=0.001)]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import fairjax
 from fairjax import processes
-from fairjax.config import Config, ModelConfig, SampleConfig, parse_variant
+from fairjax.config import Config, ModelConfig, SampleConfig, debias_variants
 from fairjax.config_files import to_dict
 from fairjax.counterfactual import Attribute, Prefix, load_attribute
 from fairjax.errors import UserError, unknown_name
@@ -118,7 +118,7 @@ class Job:
     """The curriculum up to and with a stage (`lm`, `sentiment`, `debias`; None: the config's)."""
     from fairjax.train import StopSignal
     until = until or self.config.until
-    variants = [parse_variant(v) for v in self.config.debias.variants]
+    variants = debias_variants(self.config.debias)
     sentiment = trains_sentiment(self.config, until)
     if sentiment and not (self._stage('sentiment') / 'DONE').exists():
       # What it lacks must not wait for step 1.
@@ -137,8 +137,10 @@ class Job:
           curriculum.train_debias(lm, method='none')
         for variant in variants:
           if variant.regularised:
-            curriculum.train_debias(lm, method=variant.method, weight=variant.weight,
-                                    projection=projection)
+            curriculum.train_debias(
+              lm, method=variant.method, weight=variant.weight,
+              projection=curriculum.random_projection() if variant.method == 'random_projection'
+              else projection)
           else:
             curriculum.train_mitigation(lm, variant, feed=self._augmented_feed(variant))
 

@@ -19,6 +19,8 @@ METHODS = {
   'to those of its counterfactual',
   'sentiment': 'debiased by sentiment regularisation: what a sentiment network reads in the hidden '
   'states at a sensitive token is drawn to what it reads in those of its counterfactual',
+  'random_projection': 'the control of sentiment regularisation: debiased alike, but with a '
+  'sentiment network that was never trained',
   'dropout': 'the model of step 1, trained on for as many steps as the control, with more dropout '
   'of attention weights and hidden states (Webster et al. 2020)',
   'cda': 'the model of step 1, trained on for as many steps as the control, on text with '

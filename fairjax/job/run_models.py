@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 
-from fairjax.config import Config, parse_variant
+from fairjax.config import Config, debias_variants, parse_variant
 
 BASELINE = 'baseline'
 
@@ -14,7 +14,8 @@ class Model:
 
   name: str
   directory: pathlib.Path  # of its stage
-  method: str  # baseline | extended_baseline | embedding | sentiment | dropout | cda
+  # baseline | extended_baseline | embedding | sentiment | random_projection | dropout | cda
+  method: str
   weight: float | None = None  # lambda
 
 
@@ -28,7 +29,7 @@ def run_models(config: Config, workdir: pathlib.Path) -> list[Model]:
     name = debias_name('', 'none', 0.0)
     found.append(Model(name, stage_folder(config, workdir, f'debias/{name}'), 'extended_baseline'))
   attribute = pathlib.Path(config.attribute).stem  # as the curriculum names its folders
-  for variant in map(parse_variant, config.debias.variants):
+  for variant in debias_variants(config.debias):
     name = variant_name(attribute, variant)
     folder = f'debias/{name}'
     found.append(Model(

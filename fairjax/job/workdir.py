@@ -18,8 +18,8 @@ from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
 from fairjax.versions import installed_versions
 
 # Fields on which nothing that is already in a workdir depends.
-_EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'measure.relevance_share',
-            'measure.scorers', 'step1_from')
+_EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
+            'measure.relevance_share', 'measure.scorers', 'step1_from')
 ATTRIBUTES = 'attributes'  # folder of the runs of further attributes
 _PLANTED = 'data.source=planted writes its documents about the attribute'
 

@@ -15,7 +15,8 @@ class ModelRow:
 
   Attributes:
     name: as shown.
-    method: 'baseline', 'extended_baseline', 'embedding', 'sentiment' or another word.
+    method: 'baseline', 'extended_baseline', 'embedding', 'sentiment', 'random_projection' (the
+      control of 'sentiment' with the same weight) or another word.
     weight: fairness weight lambda; None for models without one.
     perplexity: `Perplexity.to_dict()` of the test set (PPL); None when not measured.
     subset_perplexity: the same for the documents with a sensitive token (PPL_s).
@@ -28,6 +29,11 @@ class ModelRow:
   perplexity: Mapping[str, Any] | None = None
   subset_perplexity: Mapping[str, Any] | None = None
   measures: Mapping[str, Any] | None = None
+
+  @property
+  def is_candidate(self) -> bool:
+    """Whether it is a debiased model that may be chosen: it has a weight and is no control."""
+    return self.weight is not None and self.method != 'random_projection'
 
   def scorer(self, scorer: str) -> Mapping[str, Any] | None:
     """Measures under one scorer, None when there are none."""

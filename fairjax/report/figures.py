@@ -13,9 +13,10 @@ from typing import Any
 
 METHOD_COLOURS = {
   'baseline': '#555555', 'extended_baseline': '#999999', 'embedding': '#0072B2',
-  'sentiment': '#D55E00'}
+  'sentiment': '#D55E00', 'random_projection': '#E69F00'}
 OTHER_COLOURS = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#F0E442')
-_MARKERS = {'baseline': 's', 'extended_baseline': 'D', 'embedding': 'o', 'sentiment': '^'}
+_MARKERS = {'baseline': 's', 'extended_baseline': 'D', 'embedding': 'o', 'sentiment': '^',
+            'random_projection': 'P'}
 STYLE = {
   'font.size': 9, 'axes.spines.top': False, 'axes.spines.right': False, 'axes.titlesize': 10,
   'axes.axisbelow': True, 'svg.hashsalt': 'fairjax', 'svg.fonttype': 'path', 'hatch.linewidth': 0.6}
@@ -274,7 +275,8 @@ def _obstacles(axis, points) -> list[tuple[float, float]]:
 def _colours(methods: Sequence[str]) -> dict[str, str]:
   """A colour for each method; unknown ones take the spare colours in order."""
   spare = [m for m in dict.fromkeys(methods) if m not in METHOD_COLOURS]
-  return METHOD_COLOURS | {m: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, m in enumerate(spare)}
+  free = [c for c in OTHER_COLOURS if c not in METHOD_COLOURS.values()]
+  return METHOD_COLOURS | {m: free[i % len(free)] for i, m in enumerate(spare)}
 
 
 def _is_number(value: Any) -> bool:

@@ -24,6 +24,7 @@ from fairjax.report.comparison import (
   warnings,
 )
 from fairjax.report.content import LEGEND, absent_lines, content_blocks, measured
+from fairjax.report.controls import control_lines
 from fairjax.report.curves import curve_parts
 from fairjax.report.differences import SCHEMA
 from fairjax.report.evidence import Evidence
@@ -90,8 +91,8 @@ def write_report(
       file.unlink()
   drawn = _draw(directory / 'figures', rows, curves or {})
   labelled = labelling(config, [row.method for row in rows])
-  alarms = [line for line in [labelling_warning(labelled)] if line] + warnings(rows) + (
-    audit_warnings(audit) if audit else [])
+  alarms = [line for line in [labelling_warning(labelled)] if line]
+  alarms += warnings(rows) + control_lines(rows) + (audit_warnings(audit) if audit else [])
   title = f'Counterfactual sentiment bias (lexical): {attribute}'
   parts = [f'# {escape(title)}', *map(escape, verdict_lines(rows, attribute))]
   parts += [f'> **Note.** {escape(line)}' for line in (*alarms, *notes)]
@@ -142,7 +143,7 @@ def _selection(rows: Sequence[ModelRow], share: float) -> dict[str, Any] | None:
   baseline = baseline_of(rows)
   judged = baseline is not None and any(
     (relevance_measure(baseline, name) or {'value': 0})['value'] > 0 for name in RELEVANCE)
-  if not judged or not any(r.weight is not None and r.measures for r in rows):
+  if not judged or not any(r.is_candidate and r.measures for r in rows):
     return None
   return select_model(rows, share=share)
 

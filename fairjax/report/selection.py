@@ -70,7 +70,7 @@ def select_model(
   baseline = baseline_of(rows)
   if baseline is None or baseline.measures is None:
     raise UserError('model selection needs a measured baseline')
-  models = [r for r in rows if r.weight is not None and r.measures is not None]
+  models = [r for r in rows if r.is_candidate and r.measures is not None]
   if not models:
     raise UserError('model selection needs models with a fairness weight that were measured')
   known = scorer_names([baseline])
@@ -79,7 +79,7 @@ def select_model(
       raise unknown_name('scorer', name, known)
   scorers = list(scorers or known)
   notes = [f'{row.name}: not measured, no candidate' for row in rows
-           if row.weight is not None and row.measures is None]
+           if row.is_candidate and row.measures is None]
   judged = _judged(baseline, relevance, notes)
   own = {s: baseline.estimate(s, fairness) for s in scorers}
   notes += [f"scorer {s}: the baseline's {LABELS[fairness]} is {estimate_words(e)}: there is "

@@ -3,7 +3,8 @@
 1. `train_lm`: the language model (H-18).
 2. `train_sentiment`: the sentiment projection f_sh on its frozen hidden states (H-19).
 3. `train_debias`: L_LM + lambda L_fairness on documents with a sensitive token (H-20..H-24), once
-   per variant; with method `none` the control of footnote 6, the baseline trained on (H-26).
+   per variant; with method `none` the control of footnote 6, the baseline trained on (H-26), with
+   `random_projection` that of the sentiment variants, an f_sh that was never trained.
    `train_mitigation` does that with dropout or on counterfactual text (Webster et al. 2020).
 """
 
@@ -174,6 +175,15 @@ class Curriculum:
       batch_name=lambda step: f'sentences of step {step}, seed {seed}',
       work_per_step=stage.batch_size, work_unit='sentences'))
 
+  def random_projection(self) -> Trained:
+    """f_sh as step 2 finds it before its first step: a control reads it in place of the trained."""
+    seed = derive_seed(self.config.seed, 'sentiment')
+    params = steps.init_sentiment_state(
+      self.config.model.model_dim, self.config.sentiment, self.mesh, seed=seed).params
+    identity = Identity(stage='sentiment', vocabulary=self.feed.vocabulary_fingerprint,
+                        config=self._config_fingerprint('sentiment'), method='random_projection')
+    return Trained(params, identity, params_digest(params), self.workdir / 'sentiment')
+
   def train_debias(
     self, lm: Trained, *, method: str, weight: float = 0.0, projection: Trained | None = None
   ) -> Trained:
@@ -181,9 +191,10 @@ class Curriculum:
 
     Args:
       lm: of step 1.
-      method: `embedding`, `sentiment` or `none` (control: plain loss on the whole stream).
+      method: `embedding`, `sentiment`, `random_projection` (control: the step of `sentiment`) or
+        `none` (control: plain loss on the whole stream).
       weight: lambda.
-      projection: of step 2, for `sentiment`.
+      projection: of step 2, for `sentiment`; of `random_projection()`, for that control.
     """
     if method == 'none':
       name = debias_name('', 'none', 0.0)
@@ -191,17 +202,18 @@ class Curriculum:
                                directory=stage_folder(self.config, self.workdir, f'debias/{name}'))
     stage, attribute = self.config.debias, pathlib.Path(self.config.attribute).stem
     name = debias_name(attribute, method, weight)
+    term = 'embedding' if method == 'embedding' else 'sentiment'
     identity = Identity(
       stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
       config=self._config_fingerprint('debias'), method=method, fairness_weight=weight,
       attribute=attribute, attribute_fingerprint=self.feed.attribute_fingerprint,
-      parent=lm.digest, projection=projection.digest if method == 'sentiment' else '')
+      parent=lm.digest, projection=projection.digest if term == 'sentiment' else '')
     # One seed for all variants: they see the same data and dropout, and differ in the loss only.
     seed = derive_seed(self.config.seed, 'debias')
     update = steps.make_debias_step(
       self.config.model, Adam.of(stage), FairnessTerm.of(stage, self.config.sentiment), self.mesh,
       stage.parts)
-    weights = {name: np.float32(weight if name == method else 0.0)
+    weights = {name: np.float32(weight if name == term else 0.0)
                for name in ('embedding', 'sentiment')}
     # Handed over for `embedding` too, with weight 0: then both methods share one program.
     extra = (weights, None if projection is None else projection.params)
@@ -295,7 +307,8 @@ def stage_fields(config: Config, stage: str) -> dict[str, Any]:
   """The fields that the result of `lm`, `sentiment` or `debias` depends on, besides its parents."""
   values = to_dict(config)
   own = dict(values[stage])
-  for field in ('variants', 'extended_baseline', 'log_every', 'keep_checkpoints', 'max_skipped'):
+  for field in ('variants', 'extended_baseline', 'random_projection', 'log_every',
+                'keep_checkpoints', 'max_skipped'):
     own.pop(field, None)
   augmented = values['data']['cda']  # without it, these fields change nothing
   data = {k: v for k, v in values['data'].items()
@@ -324,8 +337,10 @@ def stage_folder(config: Config, workdir: pathlib.Path, name: str) -> pathlib.Pa
 
 
 def debias_name(attribute: str, method: str, weight: float) -> str:
-  """Folder and model name of a variant, e.g. `country-embedding-10`; `extended-baseline`."""
-  return 'extended-baseline' if method == 'none' else f'{attribute}-{method}-{weight:g}'
+  """Folder and model name of a variant, e.g. `country-random-projection-1`; `extended-baseline`."""
+  if method == 'none':
+    return 'extended-baseline'
+  return f"{attribute}-{method.replace('_', '-')}-{weight:g}"
 
 
 def variant_name(attribute: str, variant: Variant) -> str:

@@ -24,12 +24,12 @@ class Identity:
   stage: str  # lm | sentiment | debias
   vocabulary: str  # fingerprint
   config: str  # fingerprint of the fields that this stage depends on
-  method: str = ''  # embedding | sentiment | none (extended baseline)
+  method: str = ''  # embedding | sentiment | random_projection | none (extended baseline)
   fairness_weight: float = 0.0  # lambda
   attribute: str = ''
   attribute_fingerprint: str = ''
   parent: str = ''  # digest of the parameters that the stage started from
-  projection: str = ''  # digest of f_sh (sentiment regularisation)
+  projection: str = ''  # digest of f_sh (sentiment regularisation and its control)
 
   def to_dict(self) -> dict[str, Any]:
     """Plain values for JSON."""
