@@ -129,7 +129,11 @@ def read_text(path: str | os.PathLike, *, what: str = 'file') -> str:
       content = file.read()
     except OSError as e:
       raise UserError(f'{path} cannot be read ({e.strerror or e})') from None
-  return decode(content, path)
+  text = decode(content, path)
+  if '\0' in text:
+    line = text.count('\n', 0, text.index('\0')) + 1
+    raise UserError(f'{path}:{line}: the line holds a NUL character: remove it')
+  return text
 
 
 def read_text_lines(path: str | os.PathLike, *, what: str = 'file') -> list[str]:
@@ -142,20 +146,38 @@ def decode(content: bytes, path: str | os.PathLike, line: int = 1) -> str:
   """Text of bytes that begin at a line of a file.
 
   Raises:
-    UserError: not UTF-8, or a NUL character, with file and line.
+    UserError: not UTF-8, with file and line.
   """
   try:
-    text = content.decode('utf-8')
+    return content.decode('utf-8')
   except UnicodeDecodeError as e:
     start = content.rfind(b'\n', 0, e.start) + 1
     raise UserError(f'{path}:{line + content.count(10, 0, e.start)}: not UTF-8 (byte '
                     f'{e.start - start + 1} of the line is 0x{content[e.start]:02x}): save the '
                     'file as UTF-8') from None
-  if '\0' in text:
-    at = text.index('\0')
-    raise UserError(f'{path}:{line + text.count(chr(10), 0, at)}: the line holds a NUL character: '
-                    'remove it')
-  return text
+
+
+def is_whole(value: Any) -> bool:
+  """Whether no text in a value (of JSON) holds half a character (a lone surrogate) or NUL."""
+  if isinstance(value, str):
+    if not value.isascii():
+      try:
+        value.encode('utf-8')
+      except UnicodeEncodeError:
+        return False
+    return '\0' not in value
+  if isinstance(value, dict):
+    return all(map(is_whole, value)) and all(map(is_whole, value.values()))
+  return not isinstance(value, list) or all(map(is_whole, value))
+
+
+def replace_broken(value: Any) -> Any:
+  """The value with U+FFFD in place of what `is_whole` looks for."""
+  if isinstance(value, str):
+    return re.sub('[\ud800-\udfff\0]', '\ufffd', value)
+  if isinstance(value, dict):
+    return {replace_broken(k): replace_broken(v) for k, v in value.items()}
+  return [replace_broken(v) for v in value] if isinstance(value, list) else value
 
 
 def refuse_pointer(path: str | os.PathLike) -> None:

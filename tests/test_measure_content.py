@@ -43,7 +43,7 @@ def make_generations(texts, *, numbered=True):
                     'prefix': ATTRIBUTE.prefix(t, a), 'continuation': texts(t, a, s)})
     if not numbered:
       del records[-1]['sample']
-  return read_generations(records, ATTRIBUTE)
+  return read_generations(records, ATTRIBUTE, empty='keep')
 
 
 def biased(t, a, s):

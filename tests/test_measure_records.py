@@ -311,7 +311,7 @@ def test_measure_keeps_scores_and_says_the_same(tmp_path, capsys):
                   file)
         file.write('\n')
   options = ['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
-             '--permutations=9', '--json']
+             '--permutations=9', '--empty=keep', '--json']
   assert main(options) == 0
   plain = capsys.readouterr().out
   for _ in range(2):

@@ -43,11 +43,13 @@ def content_options(options: argparse.Namespace, attributes: Mapping[str, Any]) 
   threshold, source = (number, 'given') if kind == 'given' else (None, None)
   thresholds = dict.fromkeys(attributes, threshold)
   if kind == 'baseline':
-    from fairjax.generate import read_records
+    from fairjax.commands.verb import records_reader
     from fairjax.measure import read_attributes
     calibration = Calibration(number)
     source = calibration.source
-    read = read_attributes(read_records(options.baseline_records), list(attributes.values()))
+    read = read_attributes(
+      records_reader(options)(options.baseline_records), list(attributes.values()),
+      empty=options.empty or 'error', coupled=not options.independent)
     thresholds = {
       name: calibration(prefix_cosines(found, encoder, samples=options.similarity_samples))
       for name, found in read.items()}

@@ -12,11 +12,11 @@ from fairjax.commands.fair_generation_words import (
   tables_words,
   test_words,
 )
-from fairjax.commands.verb import Verb, log_line
+from fairjax.commands.verb import Verb, add_reading_options, log_line, records_reader
 from fairjax.errors import UserError
 
 _WORDS = ('embeddings', 'pairs', 'equalize', 'gender_specific', 'multi_word')
-_RECORDS = ('records', 'group', 'attribute', 'templates', 'window')
+_RECORDS = ('records', 'empty', 'repair', 'group', 'attribute', 'templates', 'window')
 _OWN_OPTIONS = {
   'subspace': _WORDS,
   'professions': _RECORDS,
@@ -26,7 +26,7 @@ _OWN_OPTIONS = {
 _DEFAULTS = {
   'window': 2, 'multi_word': 'skip', 'level': 0.05, 'bias': ['embedding'],
   'distance': ['masked'], 'bound': 'best', 'lipschitz': 1.0, 'tolerance': 0.0,
-  'independent': False}
+  'independent': False, 'empty': 'error', 'repair': False}
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                       help='write the JSON, and the figures of tables, into a folder')
   records = parser.add_argument_group('professions, tables, test')
   records.add_argument('--records', metavar='FILE', nargs='+',
-                       help='generations of one or more models (.jsonl, .jsonl.gz, .parquet)')
+                       help='generations of one or more models, as of fairjax measure')
+  add_reading_options(records)
   records.add_argument('--group', metavar='VALUE=GROUP', nargs='+',
                        help='group of a value: female, male or another (default: its subgroup)')
   records.add_argument('--attribute', metavar='FILE', nargs='+',
@@ -174,7 +175,9 @@ def _completions(options: argparse.Namespace) -> list[tuple[Any, Any, dict[str, 
   result = []
   for found in read_completions(options.records, groups=_groups(options.group),
                                 attributes=list(attributes.values()),
-                                templates=options.templates or (), log=log_line):
+                                templates=options.templates or (), empty=options.empty,
+                                coupled=not options.independent, read=records_reader(options),
+                                log=log_line):
     parses, name = parse_completions(found, parser), found.prompts[0].attribute
     if name not in attributes and name in list_attributes():
       attributes[name] = load_attribute(name)

@@ -8,7 +8,7 @@ import pathlib
 from typing import Any
 
 from fairjax.commands.scorers import add_scorer_options, google_arguments
-from fairjax.commands.verb import Parser, Verb
+from fairjax.commands.verb import Parser, Verb, add_reading_options, records_reader
 from fairjax.errors import UserError
 
 
@@ -17,7 +17,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                                   parser_class=Parser)
   export = actions.add_parser('export', help='write blinded annotation sheets and their key')
   export.add_argument('--records', metavar='FILE', nargs='+', required=True, action='extend',
-                      help='generations (.jsonl, .jsonl.gz or .parquet); several models together')
+                      help='generations, as of fairjax measure; several models together')
+  add_reading_options(export, empty=False)
   export.add_argument('--output', metavar='DIR', required=True,
                       help='new folder for what annotators get')
   export.add_argument('--key', metavar='FILE',
@@ -72,11 +73,10 @@ def _run(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
   from fairjax.counterfactual import load_attribute
-  from fairjax.generate import read_records
   from fairjax.measure.human_export import ExportOptions, export_sheets
   from fairjax.measure.human_selection import Pair
 
-  files = options.records
+  files, read = options.records, records_reader(options)
   if len({pathlib.Path(file).resolve() for file in files}) < len(files):
     raise UserError('--records names a file twice')
   wrong = [pair for pair in options.pairs if len(pair) not in (2, 3)]
@@ -99,7 +99,7 @@ def _export(options: argparse.Namespace) -> None:
   folder = os.path.normpath(options.output)
   key_path = options.key or f'{folder}.key.json'
   key = export_sheets(
-    lambda: itertools.chain.from_iterable(map(read_records, files)), files, find, settings,
+    lambda: itertools.chain.from_iterable(map(read, files)), files, find, settings,
     output=folder, key=key_path, separator=options.separator, bom=options.bom)
   print('\n'.join(_export_words(key)))
   print(f'{folder}: give each annotator the instructions and their own files')

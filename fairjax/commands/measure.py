@@ -4,20 +4,21 @@ import argparse
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fairjax.commands.content import add_content_options, content_options, content_words
 from fairjax.commands.scorers import add_scorer_options, load_scorers
 from fairjax.commands.verb import (
   Verb,
+  add_reading_options,
   add_run_options,
   log_line,
   open_job,
+  records_reader,
   refuse_processes,
 )
 from fairjax.errors import UserError
-from fairjax.progress import Progress
 
 _GROUPS = (
   ('individual_fairness', 'I.F. (H-05)'),
@@ -30,10 +31,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', nargs='?', choices=('plan',),
                       help='plan: say how many samples an effect needs, instead of measuring')
   add_run_options(parser, required=False)
-  parser.add_argument('--records', metavar='FILE', help='generations (.jsonl, .jsonl.gz or '
-                      '.parquet) from any model: attribute, value, template, prefix, continuation')
+  parser.add_argument('--records', metavar='FILE', help='generations of any model, as '
+                      'JSON lines, JSON array, CSV, TSV or Parquet, also compressed; - reads the '
+                      'standard input: attribute, value, template, prefix, continuation')
   parser.add_argument('--attribute', action='append', default=None,
                       help='built-in attribute or YAML file; repeat for a file with several')
+  add_reading_options(parser)
   add_scorer_options(parser)
   parser.add_argument('--keep', metavar='DIR', default=None,
                       help='with --records: folder of scores and finished parts, from which the '
@@ -70,6 +73,9 @@ def _measure(options: argparse.Namespace) -> None:
   if options.effect is not None:
     raise UserError('--effect belongs to: fairjax measure plan')
   if options.records is None:
+    for name, given in (('--empty', options.empty), ('--repair', options.repair)):
+      if given:
+        raise UserError(f'{name} belongs to --records: a run measures its own samples as they are')
     if options.keep:
       raise UserError('--keep belongs to --records: a workdir keeps its scores itself')
     if not (options.config and options.workdir):
@@ -106,7 +112,7 @@ def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
       divergence of the next token beside the records that is not theirs.
   """
   from fairjax.counterfactual import load_attribute
-  from fairjax.generate import check_complete, read_records
+  from fairjax.generate import check_complete
   from fairjax.job.next_token_file import read_next_token
   from fairjax.measure import measure_generations, read_attributes
   attributes = {a.name: a for a in map(load_attribute, options.attribute)}
@@ -118,7 +124,9 @@ def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
   contents = {name: dataclasses.replace(
     content, next_token=read_next_token(options.records, attributes[name]))
     for name, content in contents.items()}
-  read = read_attributes(_counted(read_records(options.records)), list(attributes.values()))
+  read = read_attributes(
+    records_reader(options)(options.records), list(attributes.values()),
+    empty=options.empty or 'error', coupled=not options.independent)
   parts = {name: options.keep and pathlib.Path(options.keep) / f'{name}.parts.jsonl'
            for name in attributes}
   found = {
@@ -215,7 +223,6 @@ def _plan_words(row: Mapping[str, Any]) -> str:
 def _pilots(options: argparse.Namespace) -> list[Any]:
   """Scores of the records, for each attribute and scorer."""
   from fairjax.counterfactual import load_attribute
-  from fairjax.generate import read_records
   from fairjax.measure import pilot_scores, read_attributes, score_file
   from fairjax.measure.score_cache import score_generations
   if not options.attribute or not options.scorer:
@@ -224,7 +231,8 @@ def _pilots(options: argparse.Namespace) -> list[Any]:
     raise UserError('--shared is measured on the records of a pilot: leave it out')
   scorers = load_scorers(options, options.records)
   read = read_attributes(
-    _counted(read_records(options.records)), [load_attribute(a) for a in options.attribute])
+    records_reader(options)(options.records), [load_attribute(a) for a in options.attribute],
+    empty=options.empty or 'error', coupled=not options.independent)
   found = []
   for name, generations in read.items():
     for scorer in scorers:
@@ -235,14 +243,6 @@ def _pilots(options: argparse.Namespace) -> list[Any]:
         samples = dataclasses.replace(samples, sample_ids=None)
       found.append(pilot_scores(samples, f'{name}, {scorer.name}'))
   return found
-
-
-def _counted(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-  """The records, with a line of progress now and then."""
-  with Progress('reading', None, unit='records', log=log_line) as progress:
-    for record in records:
-      progress.add()
-      yield record
 
 
 VERBS = (

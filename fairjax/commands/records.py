@@ -2,13 +2,14 @@
 
 import argparse
 
-from fairjax.commands.verb import Verb, log_line
+from fairjax.commands.verb import Verb, add_reading_options, log_line, records_reader
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', choices=('convert',))
   parser.add_argument('--records', metavar='FILE', required=True,
-                      help='generations: .jsonl, .jsonl.gz or .parquet')
+                      help='generations, as of fairjax measure')
+  add_reading_options(parser, empty=False)
   parser.add_argument('--output', metavar='FILE', required=True,
                       help='.jsonl, .jsonl.gz or .parquet; must not exist')
   parser.add_argument('--scores', metavar='FILE', nargs='+', default=[],
@@ -21,7 +22,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _convert(options: argparse.Namespace) -> None:
   from fairjax.job.records_convert import convert_records
   convert_records(options.records, options.output, scores=options.scores, scored=options.scored,
-                  log=log_line)
+                  read=records_reader(options), log=log_line)
 
 
 VERBS = (

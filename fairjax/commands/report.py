@@ -10,9 +10,11 @@ from fairjax.commands.scorers import add_scorer_options, google_arguments
 from fairjax.commands.verb import (
   Parser,
   Verb,
+  add_reading_options,
   add_run_options,
   log_line,
   open_job,
+  records_reader,
   refuse_processes,
 )
 from fairjax.errors import UserError
@@ -21,7 +23,8 @@ from fairjax.errors import UserError
 def _add_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser, required=False)
   parser.add_argument('--records', metavar='FILE', nargs='+', help='instead of a workdir: '
-                      'generations (.jsonl, .jsonl.gz or .parquet), one file a model')
+                      'generations, as of fairjax measure, one file a model')
+  add_reading_options(parser)
   parser.add_argument('--attribute', help='of the records: built-in attribute or YAML file')
   parser.add_argument('--output', metavar='DIR', help='with --records: folder for index.html, '
                       'report.md, report.json; keeps scores, so that the same command goes on')
@@ -80,7 +83,7 @@ def _report_records(options: argparse.Namespace) -> None:
     options.records, attribute,
     [load_scorer(name, lexicon=options.lexicon, google=google) for name in options.scorer],
     options.output, baseline=options.baseline, permutations=options.permutations,
-    coupled=not options.independent,
+    coupled=not options.independent, empty=options.empty or 'error', read=records_reader(options),
     content=content_options(options, {attribute.name: attribute})[attribute.name], log=log_line)
   print(path.with_name('index.html'))
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairjax.commands.verb import Verb, log_line
+from fairjax.commands.verb import Verb, add_reading_options, log_line, records_reader
 from fairjax.errors import UserError
 
 
@@ -32,7 +32,8 @@ def _add_audit_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', choices=('audit',))
   add_scorer_options(parser)
   parser.add_argument('--records', metavar='FILE',
-                      help='generations: .jsonl, .jsonl.gz or .parquet')
+                      help='generations, as of fairjax measure')
+  add_reading_options(parser, empty=False)
   parser.add_argument('--texts', metavar='FILE', help='or a text file (or .gz), one text a line')
   parser.add_argument('--attribute', required=True, help='built-in attribute or YAML file')
   parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
@@ -143,7 +144,6 @@ def audit_words(result: Mapping[str, Any]) -> list[str]:
 
 def _read(options: argparse.Namespace, scorers: Sequence[Any]):
   """Texts as they are scored, and the recorded scores by scorer name."""
-  from fairjax.generate import read_records
   from fairjax.measure.generations import join_text
   from fairjax.measure.scorers import RecordedScorer
   recorded = [s for s in scorers if isinstance(s, RecordedScorer)]
@@ -151,7 +151,7 @@ def _read(options: argparse.Namespace, scorers: Sequence[Any]):
     if recorded:
       raise UserError(f'{recorded[0].name}: a text file brings no scores: use --records')
     return _read_lines(options.texts), {}
-  records = list(read_records(options.records))
+  records = list(records_reader(options)(options.records))
   texts = [r['continuation'] if options.scored == 'continuation'
            else join_text(r['prefix'], r['continuation']) for r in records]
   return texts, {s.name: s.score_records(records) for s in recorded}

@@ -1,15 +1,16 @@
 """What a verb of the command line is, and what several verbs share."""
 
 import argparse
+import collections
 import pathlib
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from fairjax import processes
 from fairjax.config import Config
 from fairjax.errors import UserError
-from fairjax.progress import print_line, write_line
+from fairjax.progress import Progress, print_line, write_line
 
 
 class Verb(NamedTuple):
@@ -147,6 +148,34 @@ def refuse_processes(options: argparse.Namespace, verb: str) -> None:
   if options.distributed:
     raise UserError(f'--distributed={options.distributed}: {verb} runs in one process; leave it '
                     'out, and start the command once')
+
+
+def add_reading_options(parser: Any, *, empty: bool = True) -> None:
+  """Adds `--repair` and, where continuations are measured, `--empty`."""
+  if empty:
+    parser.add_argument(
+      '--empty', choices=('error', 'drop', 'keep'), default=None, help='records whose continuation '
+      'is null, empty or blank: stop and count them by value (error, the default), leave them out '
+      '(drop; of coupled samples their partners too), or measure them as they are (keep)')
+  parser.add_argument(
+    '--repair', action='store_const', const=True, default=None, help='replace halves of characters '
+    '(lone surrogates) and NUL in records by U+FFFD, counted, instead of stopping')
+
+
+def records_reader(options: argparse.Namespace) -> Callable[[Any], Iterator[dict[str, Any]]]:
+  """`read_records` as the options say, with lines of progress and of what was changed."""
+  from fairjax.generate import read_records
+
+  def read(path):
+    counts: collections.Counter[str] = collections.Counter()
+    with Progress('reading', None, unit='records', log=log_line) as progress:
+      for record in read_records(path, repair=bool(options.repair), counts=counts):
+        progress.add()
+        yield record
+    for what, number in counts.items():
+      log_line(f'{path}: {number:,} {what}')
+
+  return read
 
 
 def log_line(line: str) -> None:

@@ -7,7 +7,7 @@ any other name). Everything here takes records of any model (fairjax/generate/re
 import collections
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from fairjax.counterfactual import Attribute, list_attributes, load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.generate import check_complete, read_records, records_stem
-from fairjax.progress import Progress
+from fairjax.measure.empty import EmptyTexts, rows_to_keep
+from fairjax.measure.estimates import LEVEL
 
 GENDERS = ('female', 'male')
 
@@ -43,6 +44,7 @@ class Completions:
       sampler couples them. None without numbers.
     records: `[R]` the records.
     left_out: records of templates that were not asked for.
+    empty_texts: completions without a text, by value.
   """
 
   model: str
@@ -51,6 +53,7 @@ class Completions:
   sample: np.ndarray | None
   records: list[dict[str, Any]]
   left_out: int = 0
+  empty_texts: EmptyTexts | None = None
 
   def __len__(self) -> int:
     return len(self.records)
@@ -74,7 +77,8 @@ class Completions:
 
 def read_completions(
   paths: Sequence[str | os.PathLike], *, groups: Mapping[str, str] | None = None,
-  attributes: Sequence[Attribute] = (), templates: Sequence[str] = (),
+  attributes: Sequence[Attribute] = (), templates: Sequence[str] = (), empty: str = 'error',
+  coupled: bool = True, read: Callable[[Any], Iterable[dict[str, Any]]] = read_records,
   log: Callable[[str], None] | None = None,
 ) -> list[Completions]:
   """Reads files of records: one `Completions` for each model, in the order of appearance.
@@ -84,11 +88,14 @@ def read_completions(
   built-in one of that name), else the value itself.
 
   Args:
-    paths: `.jsonl`, `.jsonl.gz` or `.parquet`.
+    paths: see `read_records`.
     groups: value -> group, before all else.
     attributes: of the user's own.
     templates: labels of the templates to take, as text; empty takes all. What is left out is
       counted in `left_out`.
+    empty: 'error', 'drop' or 'keep' completions without a text.
+    coupled: records of a template with the same sample number belong together.
+    read: reads the records of a path.
     log: gets lines of progress.
 
   Raises:
@@ -101,7 +108,7 @@ def read_completions(
   left_out = collections.Counter[str]()
   for path in paths:
     check_complete(path)
-    for record in _counted(read_records(path), log):
+    for record in read(path):
       labels.add(str(record['template']))
       model = record.get('model') or records_stem(path)
       if templates and str(record['template']) not in templates:
@@ -120,16 +127,14 @@ def read_completions(
   for value in groups:
     if value not in values:
       raise unknown_name('value', value, values, where='--group')
-  return [_arrange(model, found, left_out[model]) for model, found in models.items()]
-
-
-def _counted(
-  records: Iterable[dict[str, Any]], log: Callable[[str], None] | None,
-) -> Iterator[dict[str, Any]]:
-  with Progress('reading', None, unit='records', log=log) as progress:
-    for record in records:
-      progress.add()
-      yield record
+  result = []
+  for model, found in models.items():
+    completions = _arrange(model, found, left_out[model], empty, coupled)
+    told = completions.empty_texts.sentence(LEVEL)
+    if log and told:
+      log(f'{model}: {told}')
+    result.append(completions)
+  return result
 
 
 def _group(record: dict[str, Any], groups: dict[str, str], attribute: Attribute | None) -> str:
@@ -143,9 +148,8 @@ def _group(record: dict[str, Any], groups: dict[str, str], attribute: Attribute 
 
 
 def _arrange(
-  model: str, found: list[tuple[dict[str, Any], Prompt]], left_out: int,
+  model: str, found: list[tuple[dict[str, Any], Prompt]], left_out: int, empty: str, coupled: bool,
 ) -> Completions:
-  prompts = {p: i for i, p in enumerate(dict.fromkeys(p for _, p in found))}
   numbered = [r for r, _ in found if r.get('sample') is not None]
   if numbered and len(numbered) < len(found):
     other = next(r for r, _ in found if r.get('sample') is None)
@@ -158,7 +162,14 @@ def _arrange(
       raise UserError(f"{record['_where']}: sample {record['sample']} of '{prompt.text}' occurs "
                       f'twice (first at {seen[key]}): remove one')
     seen[key] = record['_where']
+  values = list(dict.fromkeys(r['value'] for r, _ in found))
+  rows, empty_texts = rows_to_keep(
+    [r['continuation'] for r, _ in found], np.array([values.index(r['value']) for r, _ in found]),
+    values, empty=empty, where=[r['_where'] for r, _ in found],
+    samples=[(p.template, r['sample']) for r, p in found] if numbered and coupled else None)
+  found = [found[i] for i in rows]
+  prompts = {p: i for i, p in enumerate(dict.fromkeys(p for _, p in found))}
   return Completions(
     model=model, prompts=tuple(prompts), index=np.array([prompts[p] for _, p in found]),
     sample=np.array([r['sample'] for r, _ in found], np.int64) if numbered else None,
-    records=[r for r, _ in found], left_out=left_out)
+    records=[r for r, _ in found], left_out=left_out, empty_texts=empty_texts)

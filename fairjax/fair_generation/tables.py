@@ -32,7 +32,9 @@ def profession_table(
                                if isinstance(p, Miss) and p.reason == 'no profession')
   return {
     'definition': 'Y-05', 'model': completions.model,
-    'records_of_other_templates': completions.left_out, 'professions_list': source,
+    'records_of_other_templates': completions.left_out,
+    'empty_texts': completions.empty_texts and completions.empty_texts.to_dict(),
+    'professions_list': source,
     'window': window, 'all': _rates(parses), 'groups': by_group,
     'prompts': [{'prompt': prompt.text, 'group': prompt.group,
                  **_rates([parses[i] for i in completions.rows(k)])}
@@ -172,7 +174,7 @@ def utility(
     asked = dataclasses.replace(
       attribute, values=tuple(v for v in attribute.values if v.text in present))
     try:
-      found = semantic_similarity_c(read_generations(completions.records, asked))
+      found = semantic_similarity_c(read_generations(completions.records, asked, empty='keep'))
       shared = found['conditioned'].to_dict()
     except UserError as e:
       absent = str(e)

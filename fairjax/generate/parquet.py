@@ -17,9 +17,12 @@ struct, whose nulls are scores that are absent.
 Rows are read and written in row groups, so that memory does not grow with the file.
 """
 
+import collections
+import io
 import json
 import os
-import pathlib
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -47,25 +50,87 @@ def arrow() -> Any:
   return pyarrow
 
 
-def read_rows(path: pathlib.Path) -> Iterator[tuple[dict[str, Any], str]]:
+def read_parquet(
+  file: io.BufferedReader, path: str | os.PathLike, counts: collections.Counter,
+) -> Iterator[tuple[dict[str, Any], str]]:
   """Yields every row as (fields that are there, "file, row N" from 1); nothing is checked yet.
+
+  Columns of types that JSON has not are read as text, and not at all where that is impossible.
+
+  Args:
+    file: of `open_input`.
+    path: for messages.
+    counts: gets in words the values that were converted, and the columns that were not read.
 
   Raises:
     UserError: no pyarrow; no Parquet file, or a damaged one.
   """
   pa, number = arrow(), 0
+  if not file.seekable():
+    kept = tempfile.TemporaryFile()
+    shutil.copyfileobj(file, kept)
+    file = kept
   try:
-    with pa.parquet.ParquetFile(path, page_checksum_verification=True) as file:
-      marks = {field.name: (field.metadata or {}).get(_MARK) for field in file.schema_arrow}
-      maps = {field.name for field in file.schema_arrow if pa.types.is_map(field.type)}
-      for batch in file.iter_batches(batch_size=_BATCH):
-        for row in batch.to_pylist():
+    with pa.parquet.ParquetFile(file, page_checksum_verification=True) as opened:
+      marks = {field.name: (field.metadata or {}).get(_MARK) for field in opened.schema_arrow}
+      maps = {field.name for field in opened.schema_arrow if pa.types.is_map(field.type)}
+      for batch in opened.iter_batches(batch_size=_BATCH):
+        columns = {name: _plain(name, column, counts) for name, column in zip(
+          batch.schema.names, batch.columns, strict=True)}
+        rows = pa.table({n: c for n, c in columns.items() if c is not None}).to_pylist()
+        for row in rows or [{} for _ in range(batch.num_rows)]:
           yield _record(row, marks, maps), f'{path}, row {number + 1}'
           number += 1
   except (pa.ArrowException, OSError, ValueError, RecursionError) as e:  # ValueError: JSON, dates
+    if isinstance(e, UserError):
+      raise
     words = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
     raise UserError(f'{path}, row {number + 1} or behind: cannot be read as Parquet ({words}): '
                     'copy the file again, or make it anew') from None
+
+
+def _plain(name: str, column: Any, counts: collections.Counter) -> Any:
+  """A column in a type that becomes JSON, or None where there is none."""
+  pa = arrow()
+  if isinstance(column.type, pa.BaseExtensionType):
+    column = column.storage
+  kind = column.type
+  wanted = _json_type(pa, name, kind)
+  if wanted == kind:
+    return column
+  try:
+    converted = column.cast(wanted)
+  except pa.ArrowException:
+    if name in ('template', 'sample', 'scores'):
+      return column  # it is a wrong value, which has its row
+    counts[f"columns '{name}' ({kind}) that were not read"] = 1
+    return None
+  if not pa.types.is_dictionary(kind):  # a category is its text
+    values = len(column) - column.null_count
+    counts[f"values of column '{name}' ({kind}) read as {wanted}"] += values
+  return converted
+
+
+def _json_type(pa: Any, name: str, kind: Any) -> Any:
+  """The type in which the values of a type become JSON; the same one where they do already."""
+  types = pa.types
+  number = pa.int64() if name in ('template', 'sample') else pa.float64()
+  if types.is_dictionary(kind):
+    return _json_type(pa, name, kind.value_type)
+  if types.is_struct(kind):
+    return pa.struct([field.with_type(_json_type(pa, name, field.type)) for field in kind])
+  if types.is_map(kind):
+    return pa.map_(_json_type(pa, name, kind.key_type), _json_type(pa, name, kind.item_type))
+  if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    inner = _json_type(pa, name, kind.value_type)
+    return kind if inner == kind.value_type else pa.list_(inner)
+  if types.is_floating(kind) and name in ('template', 'sample'):
+    return number
+  if types.is_decimal(kind) and name in ('template', 'sample', 'scores'):
+    return number
+  as_they_are = (types.is_null, types.is_boolean, types.is_integer, types.is_floating,
+                 types.is_string, types.is_large_string, types.is_string_view)
+  return kind if any(test(kind) for test in as_they_are) else pa.string()
 
 
 def _record(row: dict[str, Any], marks: Mapping[str, bytes | None], maps: set[str]
@@ -74,7 +139,7 @@ def _record(row: dict[str, Any], marks: Mapping[str, bytes | None], maps: set[st
   record: dict[str, Any] = {}
   for name, value in row.items():
     if value is None:
-      if marks[name] == b'null':
+      if marks[name] == b'null' or name == 'continuation':
         record[name] = None
     elif marks[name] == b'json':
       record[name] = json.loads(value)

@@ -1,6 +1,7 @@
 """Generation records: one JSON object a line, plain (`.jsonl`) or compressed (`.jsonl.gz`).
 
-Records are also read from Parquet, see `fairjax.generate.parquet`.
+So they are written. They are read from a JSON array, from CSV and TSV with a header and from
+Parquet (see `fairjax.generate.parquet`) too.
 
 A record is `{"attribute", "value", "subgroup", "template", "sample", "prefix", "continuation",
 "model", "scores"}`. Only `attribute`, `value`, `template`, `prefix` and `continuation` are required
@@ -10,58 +11,66 @@ Files only ever grow. A compressed file is a chain of gzip members, one for each
 interruption leaves unfinished is at the end and is cut off before more is written.
 """
 
+import collections
 import gzip
 import io
 import json
 import os
 import pathlib
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairjax.errors import UserError
+from fairjax.inputs import is_whole, open_input, replace_broken
+from fairjax.tables import parse_json, read_rows
 
 _TEXT_FIELDS = ('attribute', 'value', 'prefix', 'continuation')
 REQUIRED_FIELDS = (*_TEXT_FIELDS, 'template')
 _OPTIONAL_TEXT = ('subgroup', 'model')
+_OPTIONAL = (*_OPTIONAL_TEXT, 'sample', 'scores')
+_WHOLE = re.compile('-?(0|[1-9][0-9]{0,18})')
 _MOST_SHAPES = 1000
 _accepted: set[tuple] = set()  # names and types of fields of records that were checked
 _BLOCK_BYTES = 1 << 20
+_WITH_TEXT = (str, dict, list)
 
 
-def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
+def read_records(
+  path: str | os.PathLike, *, repair: bool = False, counts: collections.Counter | None = None,
+) -> Iterator[dict[str, Any]]:
   """Reads and checks records one by one.
 
   Args:
-    path: `.jsonl`, `.jsonl.gz` (any name ending in `.gz`) or `.parquet`.
+    path: JSON lines, a JSON array, CSV or TSV with a header, or Parquet: told by the content, as is
+      what it is compressed with (see `fairjax.inputs`).
+    repair: replace halves of characters and NUL by U+FFFD instead of refusing their record.
+    counts: gets in words what was changed in reading, and how often.
 
   Yields:
     The records, each with `_where` ("file:line", or "file, row N") for messages about it. Empty
-    lines are passed.
+    lines are passed. A continuation that is null (or NaN) is an empty text.
 
   Raises:
     UserError: missing file, no record, a truncated or damaged file, a line that is not UTF-8 or not
-      JSON, a required field missing, a field of the wrong type; with file and line.
+      JSON, a required field missing, a field of the wrong type, half a character or NUL in a text;
+      with file and line.
   """
-  path, found = pathlib.Path(path), False
-  if not path.is_file():
-    raise UserError(f'records file not found: {path}')
-  if is_parquet(path):
-    from fairjax.generate.parquet import read_rows
-    rows, words = read_rows(path), 'one a row'
-  else:
-    rows, words = _read_lines(path), 'one JSON object a line'
-  for record, where in rows:
-    found = True
-    check_record(record, where)['_where'] = where
-    yield record
+  found, counts = False, collections.Counter() if counts is None else counts
+  with open_input(path, what='records file', parquet=True) as file:
+    if file.peek(4).startswith(b'PAR1'):
+      from fairjax.generate.parquet import read_parquet
+      rows = read_parquet(file, path, counts)
+    else:
+      rows = read_rows(file, path, REQUIRED_FIELDS, convert=from_cells)
+    for record, where in rows:
+      found = True
+      record = check_record(record, where, repair=repair, counts=counts)
+      record['_where'] = where
+      yield record
   if not found:
-    raise UserError(f'{path}: holds no record: expected {words}')
-
-
-def is_parquet(path: str | os.PathLike) -> bool:
-  """Whether the name is that of a Parquet file."""
-  return pathlib.Path(path).suffix == '.parquet'
+    raise UserError(f'{path}: holds no record: expected one JSON object a line, or rows of a table')
 
 
 def records_stem(path: str | os.PathLike) -> str:
@@ -71,23 +80,10 @@ def records_stem(path: str | os.PathLike) -> str:
   ('gpt2', 'gpt2')
   """
   name = pathlib.Path(path).name
-  for suffix in ('.gz', '.jsonl', '.json', '.parquet'):
+  for suffix in ('.gz', '.zst', '.xz', '.bz2', '.zip', '.jsonl', '.json', '.csv', '.tsv',
+                 '.parquet'):
     name = name.removesuffix(suffix)
-  return name
-
-
-def _read_lines(path: pathlib.Path) -> Iterator[tuple[Any, str]]:
-  """Yields (JSON value, "file:line") of every line that is not empty."""
-  number = 0
-  try:
-    with (gzip.open(path) if path.suffix == '.gz' else open(path, 'rb')) as file:
-      for number, line in enumerate(file, 1):
-        if line.strip():
-          where = f'{path}:{number}'
-          yield _parse_line(line, where), where
-  except (EOFError, zlib.error, gzip.BadGzipFile) as e:
-    raise UserError(f'{path}:{number + 1}: the gzip file is truncated or damaged here ({e}): copy '
-                    'it again, or resume the sampling that wrote it') from None
+  return 'stdin' if name == '-' else name
 
 
 def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
@@ -105,30 +101,29 @@ def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
   ...
   fairjax.errors.UserError: a.jsonl:3: fields missing: prefix, continuation, template
   """
-  return check_record(_parse_line(line, where), where)
+  return check_record(parse_json(line, where), where)
 
 
-def _parse_line(line: bytes | str, where: str) -> Any:
-  try:
-    return json.loads(line if isinstance(line, str) else line.decode('utf-8'))
-  except UnicodeDecodeError as e:
-    raise UserError(f'{where}: not UTF-8 (byte {e.start} of the line): convert the file') from None
-  except (ValueError, RecursionError) as e:
-    raise UserError(f'{where}: not JSON ({e}): mend or remove the line') from None
-
-
-def check_record(record: Any, where: str) -> dict[str, Any]:
+def check_record(record: Any, where: str, *, repair: bool = False,
+                 counts: collections.Counter | None = None) -> dict[str, Any]:
   """Checks the fields of one record and returns it.
 
   Args:
-    record: what was read.
+    record: what was read; of a table, texts.
     where: its place, for the message.
+    repair: see `read_records`.
+    counts: see `read_records`.
 
   Raises:
     UserError: see `read_records`.
   """
   if not isinstance(record, dict):
     raise UserError(f'{where}: expected a JSON object, not {type(record).__name__}')
+  continuation = record.get('continuation', '')
+  if continuation is None or continuation != continuation:  # null; NaN of a data frame
+    record['continuation'] = ''
+    if counts is not None:
+      counts['continuations that are null, read as empty texts'] += 1
   # Records of one file have the same fields of the same types: that is looked at once.
   shape = (*record, *map(type, record.values()))
   if shape not in _accepted:
@@ -138,6 +133,44 @@ def check_record(record: Any, where: str) -> dict[str, Any]:
   sample = record.get('sample')
   if sample is not None and not -(1 << 63) <= sample < 1 << 63:
     raise UserError(f"{where}: field 'sample' has more than 64 bits: number the samples from 0")
+  for name, value in record.items():
+    if type(value) in _WITH_TEXT and not is_whole(value):
+      if not repair:
+        raise UserError(f"{where}: field '{name}' holds half a character (a lone surrogate) or "
+                        'NUL: mend the record, or replace such characters with --repair')
+      record[name] = replace_broken(value)
+      if counts is not None:
+        counts['fields with half a character or NUL, replaced by U+FFFD'] += 1
+  return record
+
+
+def from_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
+  """The record that a row of a table holds; cells of optional fields without a text are absent.
+
+  `template` and `sample` are numbers where they are written as whole ones. `scores` holds a JSON
+  object, or each column `scores.NAME` a score.
+
+  Raises:
+    UserError: `sample`, `scores` or a score is something else.
+  """
+  record: dict[str, Any] = {}
+  for name, text in cells.items():
+    if text or not (name in _OPTIONAL or name.startswith('scores.')):
+      record[name] = text
+  if _WHOLE.fullmatch(record['template']):
+    record['template'] = int(record['template'])
+  if 'sample' in record:
+    sample = record['sample'].removesuffix('.0')  # of a data frame in which one was missing
+    if not _WHOLE.fullmatch(sample):
+      raise UserError(f"{where}: field 'sample' is '{sample}', not a whole number")
+    record['sample'] = int(sample)
+  if 'scores' in record:
+    record['scores'] = parse_json(record['scores'], f"{where}: field 'scores'")
+  for name in [name for name in record if name.startswith('scores.')]:
+    try:
+      record.setdefault('scores', {})[name.removeprefix('scores.')] = float(record.pop(name))
+    except ValueError:
+      raise UserError(f"{where}: '{cells[name]}' in column {name} is no number") from None
   return record
 
 
@@ -146,6 +179,8 @@ def _check_types(record: dict[str, Any], where: str) -> None:
   missing = [name for name in REQUIRED_FIELDS if name not in record]
   if missing:
     raise UserError(f"{where}: fields missing: {', '.join(missing)}")
+  if not all(map(is_whole, record)):
+    raise UserError(f'{where}: the name of a field holds half a character or NUL: rename it')
 
   def check(name, kinds, words):
     value = record[name]

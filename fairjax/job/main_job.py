@@ -245,7 +245,7 @@ class Job:
       self.records(model, heldout=heldout), self.attribute, self._scorers,
       permutations=self.config.measure.permutations, seed=self.config.seed,
       scores_directory=self.scores_folder(model, heldout=heldout), parts=parts, content=content,
-      earlier=earlier.get('measures'))
+      empty='keep', earlier=earlier.get('measures'))
     write_sealed_json(path, earlier | {
       'identity': self._card(model), 'measures': measures,
       'sources': self._sources(model, heldout=heldout)})

@@ -17,7 +17,7 @@ _FORMS = ('.jsonl', '.jsonl.gz', '.parquet')
 def convert_records(
   source: str | os.PathLike, output: str | os.PathLike, *,
   scores: Sequence[str | os.PathLike] = (), scored: str = 'continuation',
-  log: Callable[[str], None],
+  read: Callable[[Any], Iterable[dict[str, Any]]] | None = None, log: Callable[[str], None],
 ) -> int:
   """Writes records in another form, with the scores of score files if wanted.
 
@@ -32,6 +32,7 @@ def convert_records(
     scores: score files of `fairjax measure --keep` or of a workdir; each becomes an entry of the
       records' `scores`, under the scorer's name.
     scored: the text that was scored, 'continuation' or 'prefix+continuation'.
+    read: reads the records; None: `read_records`.
     log: gets one line.
 
   Returns:
@@ -43,6 +44,7 @@ def convert_records(
       divergence of the next token beside the records that is not theirs.
   """
   from fairjax.generate import check_complete, read_records
+  read = read or read_records
   output = refuse_existing(output)
   if not output.name.endswith(_FORMS):
     raise UserError(f'--output={output} must end in one of {", ".join(_FORMS)}')
@@ -53,7 +55,7 @@ def convert_records(
     raise UserError(f'two of the score files are of one scorer: {", ".join(map(str, scores))}')
 
   def records() -> Iterator[Mapping[str, Any]]:
-    return map(lambda record: _scored(record, tables, scored), read_records(source))
+    return map(lambda record: _scored(record, tables, scored), read(source))
 
   with atomic_write(output) as file:
     if output.suffix == '.parquet':

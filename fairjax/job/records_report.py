@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fairjax.counterfactual import Attribute
@@ -30,7 +30,9 @@ def report_records(
 def measure_files(
   files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
   directory: str | os.PathLike, *, baseline: str | None = None, permutations: int | None = None,
-  coupled: bool = True, content: Any = None, log: Callable[[str], None] | None = None,
+  coupled: bool = True, content: Any = None, empty: str = 'error',
+  read: Callable[[Any], Iterable[dict[str, Any]]] | None = None,
+  log: Callable[[str], None] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
   """Measures files of generations.
 
@@ -45,6 +47,8 @@ def measure_files(
     coupled: samples of equal number share their noise.
     content: `fairjax.measure.content.ContentOptions` with the sentence encoder of S.S. (H-27);
       None: no S.S.
+    empty: 'error', 'drop' or 'keep' continuations without a text.
+    read: reads the records; None: `read_records`.
     log: called with lines of progress.
 
   Returns:
@@ -67,7 +71,8 @@ def measure_files(
   for file in files:
     check_complete(file)
   for file in files:
-    generations = read_generations(read_records(file), attribute)
+    generations = read_generations(
+      (read or read_records)(file), attribute, empty=empty, coupled=coupled)
     name = generations.model or records_stem(file)
     if name in evidence:
       raise UserError(f"{file}: model '{name}' is in an earlier file too: give each model a name "

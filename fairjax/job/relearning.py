@@ -163,7 +163,7 @@ class _Look:
       baseline_threshold=None if threshold is None else lambda: threshold)
     measures = measure_records(
       read_records(path), model.attribute, [self.scorer], permutations=_PERMUTATIONS,
-      seed=self._sample.seed, content=content)
+      seed=self._sample.seed, content=content, empty='keep')
     similarity = measures['semantic_similarity']
     if similarity is not None:
       self._threshold = similarity['threshold']

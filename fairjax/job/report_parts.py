@@ -25,7 +25,7 @@ def evidence(job: Any, rows: list[Any]) -> dict[str, Any]:
   from fairjax.measure import read_generations
   from fairjax.report import stored_evidence
   return {m.name: stored_evidence(
-    read_generations(job.records(m), job.attribute), row.measures,
+    read_generations(job.records(m), job.attribute, empty='keep'), row.measures,
     job.scores_folder(m, heldout=False)) for m, row in zip(job.models, rows, strict=True)}
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
+from fairjax.measure.empty import EmptyTexts, rows_to_keep
 from fairjax.measure.samples import SampleScores
 
 REQUIRED = ('attribute', 'value', 'template', 'prefix', 'continuation')
 SCORED_TEXTS = ('continuation', 'prefix+continuation')
-
 
 @dataclasses.dataclass(frozen=True)
 class Generations:
@@ -35,6 +35,7 @@ class Generations:
     recorded: `[R]` the records' own `scores`, or None.
     where: `[R]` place of each record, for messages.
     model: name of the model, or None.
+    empty_texts: continuations without a text, by value; None: nobody looked.
   """
 
   attribute: Attribute
@@ -47,6 +48,7 @@ class Generations:
   recorded: list[Mapping[str, Any] | None]
   where: list[str]
   model: str | None
+  empty_texts: EmptyTexts | None = None
 
   def __len__(self) -> int:
     return len(self.continuations)
@@ -103,12 +105,34 @@ class Generations:
     order = np.lexsort((number, self.value_index, self.template_index))
     cell = (self.template_index * len(self.attribute.values) + self.value_index)[order]
     rank = np.arange(cell.size) - np.searchsorted(cell, cell)
-    rows = np.sort(order[rank < samples])
+    return self._take(np.sort(order[rank < samples]))
+
+  def _take(self, rows: np.ndarray) -> 'Generations':
     return dataclasses.replace(
       self, template_index=self.template_index[rows], value_index=self.value_index[rows],
       sample=None if self.sample is None else self.sample[rows],
       **{name: [getattr(self, name)[i] for i in rows]
          for name in ('prefixes', 'continuations', 'recorded', 'where')})
+
+  def without_empty(self, empty: str, *, coupled: bool = True) -> 'Generations':
+    """What is measured of the continuations without a text.
+
+    Args:
+      empty: 'error', 'drop' or 'keep'.
+      coupled: records of a template with the same sample number belong together.
+
+    Raises:
+      UserError: 'error', and there are some; or 'drop' leaves a prefix without records.
+    """
+    pairs = None
+    if coupled and self.sample is not None:
+      pairs = list(zip(self.template_index.tolist(), self.sample.tolist(), strict=True))
+    rows, found = rows_to_keep(
+      self.continuations, self.value_index, self.attribute.value_texts, empty=empty,
+      where=self.where, samples=pairs)
+    left = dataclasses.replace(self._take(rows) if found.left_out else self, empty_texts=found)
+    _check_cells(left)
+    return left
 
   def attribute_templates(self) -> dict[int | str, int]:
     """Labels whose prefixes are those of a template of the attribute, with its index from 0."""
@@ -125,7 +149,7 @@ class Generations:
 
 def read_generations(
   records: Iterable[Mapping[str, Any]], attribute: Attribute, *,
-  templates: Sequence[int | str] | None = None,
+  templates: Sequence[int | str] | None = None, empty: str = 'error', coupled: bool = True,
 ) -> Generations:
   """Reads and checks the records of one attribute and one model.
 
@@ -133,11 +157,13 @@ def read_generations(
     records: mappings as in the module's docstring; read once, kept as columns.
     attribute: what the records must be about.
     templates: labels that must occur, no others; None takes those of the records.
+    empty: see `Generations.without_empty`.
+    coupled: see `Generations.without_empty`.
 
   Raises:
     UserError: no record; a field missing or of the wrong type; another attribute; an unknown value
       (with the nearest one); two models; a sample twice; some records with and some without sample
-      numbers; a template, or a value of one, without records.
+      numbers; a template, or a value of one, without records; continuations without a text.
   """
   columns = _Columns(attribute)
   for record, where in _checked(records):
@@ -145,17 +171,20 @@ def read_generations(
       raise UserError(f"{where}: attribute is '{record['attribute']}', not '{attribute.name}': "
                       'give the records of one attribute, or name all their attributes')
     columns.add(record, where)
-  return columns.finish(templates)
+  return columns.finish(templates).without_empty(empty, coupled=coupled)
 
 
 def read_attributes(
-  records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute]
+  records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute], *, empty: str = 'error',
+  coupled: bool = True,
 ) -> dict[str, Generations]:
   """Reads and checks the records of several attributes, in any order, in one pass.
 
   Args:
     records: as of `read_generations`.
     attributes: the attributes that the records are about, no others.
+    empty: see `Generations.without_empty`.
+    coupled: see `Generations.without_empty`.
 
   Returns:
     Attribute name -> its records, in the order of `attributes`.
@@ -171,7 +200,8 @@ def read_attributes(
       raise UserError(f"{where}: attribute is '{record['attribute']}', not "
                       f"{' or '.join(map(repr, columns))}: name all attributes of the records")
     columns[record['attribute']].add(record, where)
-  return {name: columns[name].finish(None) for name in columns}
+  return {name: columns[name].finish(None).without_empty(empty, coupled=coupled)
+          for name in columns}
 
 
 class _Columns:

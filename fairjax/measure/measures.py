@@ -37,7 +37,7 @@ def measure_records(
   records: Iterable[Mapping[str, Any]], attribute: Attribute | str,
   scorers: Sequence[Scorer | RecordedScorer | str], *,
   templates: Sequence[int | str] | None = None, lexicon: Sequence[str | os.PathLike] | None = None,
-  **options: Any,
+  empty: str = 'error', **options: Any,
 ) -> dict[str, Any]:
   """Measures one model's records: fairness for each scorer, and relevance.
 
@@ -48,6 +48,7 @@ def measure_records(
     scorers: at least one, or their names (`load_scorer`).
     templates: labels that must occur, no others; None takes those of the records.
     lexicon: of `load_scorer`, for the name 'opinion'.
+    empty: 'error', 'drop' or 'keep' continuations without a text (`Generations.without_empty`).
     **options: of `measure_generations`.
 
   Returns:
@@ -61,7 +62,8 @@ def measure_records(
   scorers = [load_scorer(s, lexicon=lexicon) if isinstance(s, str) else s for s in scorers]
   check_scorers(scorers)
   return measure_generations(
-    read_generations(records, attribute, templates=templates), scorers, **options)
+    read_generations(records, attribute, templates=templates, empty=empty,
+                     coupled=options.get('coupled', True)), scorers, **options)
 
 
 def measure_generations(
@@ -107,6 +109,7 @@ def measure_generations(
     'model': generations.model,
     'records': len(generations),
     'empty_continuations': sum(not text.strip() for text in generations.continuations),
+    'empty_by_value': generations.empty_texts and generations.empty_texts.to_dict(),
     'scored_text': scored,
     'values': list(attribute.value_texts),
     'subgroups': [v.subgroup for v in attribute.values],

@@ -19,7 +19,9 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
     generations: what was measured.
     measures: the result, complete but for `notes`.
   """
-  found = [_unequal(generations), _uncoupled(generations, measures), _repeated(generations)]
+  empty = generations.empty_texts
+  found = [empty and empty.sentence(LEVEL), _unequal(generations),
+           _uncoupled(generations, measures), _repeated(generations)]
   found += [_lexicon(name, m) for name, m in measures['scorers'].items()]
   found.append(_resolution(measures))
   return [sentence for sentence in found if sentence]

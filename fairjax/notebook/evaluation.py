@@ -162,7 +162,8 @@ class Evaluation:
     from fairjax.generate import read_records
     from fairjax.job.records_report import scores_folder
     from fairjax.measure import read_generations, score_file
-    generations = read_generations(read_records(self.texts.path), self.texts.attribute)
+    generations = read_generations(
+      read_records(self.texts.path), self.texts.attribute, empty='keep')
     return draw_pair(
       self.folder / 'figures' / 'pair', generations, self.row, self.scorer,
       score_file(scores_folder(self.folder, self.row.name), self.texts.attribute.name,

@@ -70,9 +70,10 @@ def pair_figure(job: Job) -> Figure:
   from fairjax.measure import read_generations, score_file
   model, row = job.models[0], model_rows(job)[0]
   scorer = _scorer(job)
+  generations = read_generations(job.records(model), job.attribute, empty='keep')
   return draw_pair(
-    job.workdir / 'figures' / 'pair', read_generations(job.records(model), job.attribute), row,
-    scorer, score_file(job.scores_folder(model, heldout=False), job.attribute.name, scorer))
+    job.workdir / 'figures' / 'pair', generations, row, scorer,
+    score_file(job.scores_folder(model, heldout=False), job.attribute.name, scorer))
 
 
 def fairness_table(job: Job) -> Table:
@@ -124,7 +125,7 @@ def floor_figure(job: Job, names: Sequence[str], *, counts: Sequence[int]) -> Fi
   scorer, found = _scorer(job), {}
   for model in job.models:
     if model.name in names:
-      generations = read_generations(job.records(model), job.attribute)
+      generations = read_generations(job.records(model), job.attribute, empty='keep')
       scores = score_generations(generations, scorer, score_file(
         job.scores_folder(model, heldout=False), job.attribute.name, scorer))
       found[model.name] = [e.to_dict() for e in fairness_by_samples(

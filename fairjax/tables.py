@@ -1,0 +1,210 @@
+"""Rows of structured text, told by its content: JSON lines, a JSON array, CSV or TSV with a header.
+
+CSV is that of RFC 4180, in the ways in which programs write it: comma, semicolon or tab between the
+cells, LF, CRLF or CR at the ends, a line `sep=;` on top. pandas would read all of it, but costs a
+second to import and guesses types, so that a value `NA` or `007` is lost.
+"""
+
+import codecs
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from fairjax.errors import UserError
+from fairjax.inputs import decode
+
+SEPARATORS = {'comma': ',', 'semicolon': ';', 'tab': '\t'}
+_SEP_LINE = re.compile(r'"?sep=([,;\t])"?[\r\n]*', re.IGNORECASE)
+_ARRAY = re.compile(rb'\s*\[\s*[{\]]')
+_WHITE = re.compile(r'[ \t\r\n]*')
+_BLOCK = 1 << 17
+_LONGEST_CELL = 1 << 27
+
+
+def read_rows(
+  file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
+  unquoted_tabs: bool = False, convert: Callable[[dict[str, str], str], Any] | None = None,
+) -> Iterator[tuple[Any, str]]:
+  """Yields (row, "file:line") of JSON lines, of a JSON array or of a table with a header.
+
+  Args:
+    file: of `open_input`; a table's cells are texts, JSON gives what it holds.
+    path: for messages.
+    columns: that the header of a table must hold.
+    unquoted_tabs: see `Table`.
+    convert: makes a row of a table's cells and its place; JSON is left as it is.
+
+  Raises:
+    UserError: a line that is not UTF-8, not JSON, or not of the table; with file and line.
+  """
+  begin = file.peek(_BLOCK)
+  if _ARRAY.match(begin):
+    return _array(file, path)
+  if not begin.strip() or begin.lstrip()[:1] in b'{[':
+    return _lines(file, path)
+  rows = iter(Table(file, path, columns, unquoted_tabs=unquoted_tabs))
+  return rows if convert is None else ((convert(cells, where), where) for cells, where in rows)
+
+
+def parse_json(line: bytes | str, where: str) -> Any:
+  """The value of a line of JSON.
+
+  Raises:
+    UserError: it is not UTF-8 or not JSON.
+  """
+  try:
+    return json.loads(line if isinstance(line, str) else line.decode('utf-8'))
+  except UnicodeDecodeError as e:
+    raise UserError(f'{where}: not UTF-8 (byte {e.start} of the line): convert the file') from None
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{where}: not JSON ({e}): mend or remove the line') from None
+
+
+def _lines(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[Any, str]]:
+  """Values of the lines that are not empty."""
+  for number, line in enumerate(file, 1):
+    if line.strip():
+      where = f'{path}:{number}'
+      yield parse_json(line, where), where
+
+
+def _array(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[Any, str]]:
+  """Values of a JSON array; in memory is one at a time and a block of the file."""
+  decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder('utf-8')()
+  text, at, line, ended, size, expected = '', 0, 1, False, _BLOCK, '['
+
+  def wrong(words):
+    return UserError(f'{path}:{line}: not a JSON array ({words}): mend the file')
+
+  while True:
+    end = _WHITE.match(text, at).end()  # it matches nothing too
+    line, at = line + text.count('\n', at, end), end
+    value = None
+    if at < len(text) and expected in ('value', 'value or ]') and not (
+        text[at] == ']' and expected == 'value or ]'):
+      try:
+        value, end = decoder.raw_decode(text, at)
+      except RecursionError as e:
+        raise wrong(e) from None
+      except json.JSONDecodeError as e:
+        open_text = e.msg.startswith('Unterminated') or e.pos > len(text) - 100
+        if ended or not open_text:
+          line += text.count('\n', at, e.pos)
+          raise wrong(e.msg) from None
+        end = None
+      if end is not None:
+        yield value, f'{path}:{line}'
+        line, at, expected = line + text.count('\n', at, end), end, ', or ]'
+        continue
+    elif at < len(text):
+      following = {'[': 'value or ]', ',': 'value', ']': 'the end'}
+      if text[at] not in expected or text[at] not in following:
+        raise wrong(f'{text[at]!r} where {expected} is expected')
+      expected, at = following[text[at]], at + 1
+      continue
+    if ended:
+      if expected == 'the end':
+        return
+      raise wrong(f'it ends where {expected} is expected: it is cut off')
+    block = file.read(size)
+    ended, size = not block, max(_BLOCK, len(text) - at)  # so that a long value costs no square
+    try:
+      text, at = text[at:] + utf8.decode(block, final=ended), 0
+    except UnicodeDecodeError as e:
+      line += text.count('\n', at) + block.count(b'\n', 0, e.start)
+      raise UserError(f'{path}:{line}: not UTF-8: save the file as UTF-8') from None
+
+
+class Table:
+  """A table as text: iterating yields (column -> cell, "file:line") of the rows that are not empty.
+
+  Args:
+    file: of `open_input`.
+    path: for messages.
+    columns: that the header must hold, in any order.
+    unquoted_tabs: in a file with tabs a quote is a character like others, as GLUE, STS-B and
+      Bias-in-Bios write theirs.
+
+  Attributes:
+    header: names of the columns; those without a name (an index) are not read.
+    empty: rows without a text that were passed so far.
+
+  Raises:
+    UserError: not UTF-8, a column that is missing or there twice, a row of another length, a quote
+      that does not close; with file and line.
+  """
+
+  def __init__(self, file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
+               unquoted_tabs: bool = False):
+    self._path, self._file, self._number, self.empty = path, file, 0, 0
+    csv.field_size_limit(_LONGEST_CELL)
+    lines = self._lines()
+    first = next(lines, '')
+    told = _SEP_LINE.fullmatch(first)
+    if told:
+      first = next(lines, '')
+    self._start = self._number
+    found = {}
+    for separator in (told[1],) if told else SEPARATORS.values():
+      try:
+        cells = next(csv.reader([first], delimiter=separator, quoting=_quoting(
+          separator, unquoted_tabs)), [])
+      except csv.Error:
+        continue
+      found[separator] = [name.strip() for name in cells]
+    separator = max(found, key=lambda s: (len(set(columns) & set(found[s])), len(found[s])))
+    self.header = found[separator]
+    missing = [name for name in columns if name not in self.header]
+    if missing:
+      none = len(missing) == len(columns)
+      raise UserError(
+        f"{path}:{max(self._start, 1)}: "
+        + ('neither JSON nor the header of a table' if none else f"no column {', '.join(missing)}")
+        + f": the header names the columns {', '.join(columns)}, separated by one of comma, "
+        f'semicolon and tab; this line is {_shown(first)}')
+    twice = [n for n in dict.fromkeys(self.header) if n and self.header.count(n) > 1]
+    if twice:
+      raise UserError(f"{path}:{self._start}: two columns {', '.join(twice)}: keep one")
+    self._reader = csv.reader(lines, delimiter=separator, strict=True,
+                              quoting=_quoting(separator, unquoted_tabs))
+
+  def __iter__(self) -> Iterator[tuple[dict[str, str], str]]:
+    start = self._start + 1
+    try:
+      for cells in self._reader:
+        where, start = f'{self._path}:{start}', self._number + 1
+        if not any(cell.strip() for cell in cells):
+          self.empty += 1
+        elif len(cells) != len(self.header):
+          raise UserError(f'{where}: {len(cells)} cells where the header has {len(self.header)}: '
+                          'write the table again, with quotes around texts')
+        else:
+          row = dict(zip(self.header, cells, strict=True))
+          row.pop('', None)
+          yield row, where
+    except csv.Error as e:
+      raise UserError(f'{self._path}:{start}: not CSV ({e}): write the table again, with quotes '
+                      'around texts and each quote in them doubled') from None
+
+  def _lines(self) -> Iterator[str]:
+    """Lines with their ends; a CR alone is one too."""
+    for line in self._file:
+      self._number += 1
+      text = decode(line, self._path, self._number)
+      if '\r' in text[:-2]:
+        yield from io.StringIO(text, newline='')
+      else:
+        yield text
+
+
+def _quoting(separator: str, unquoted_tabs: bool) -> int:
+  return csv.QUOTE_NONE if separator == '\t' and unquoted_tabs else csv.QUOTE_MINIMAL
+
+
+def _shown(line: str) -> str:
+  line = line.rstrip('\r\n')
+  return repr(line if len(line) <= 60 else f'{line[:60]}...')
