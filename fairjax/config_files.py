@@ -12,7 +12,6 @@ import importlib.util
 import json
 import math
 import os
-import pathlib
 import traceback
 import types
 import typing
@@ -21,6 +20,7 @@ from typing import Any
 
 from fairjax.config import Config, validate
 from fairjax.errors import UserError, unknown_name
+from fairjax.inputs import read_text
 
 
 def default_config_dict():
@@ -166,8 +166,9 @@ def read_saved(path: str | os.PathLike) -> dict[str, Any]:
   def refuse(name):
     raise ValueError(f'{name} is no number')
 
+  text = read_text(path, what='config file')
   try:
-    values = json.loads(pathlib.Path(path).read_text(encoding='utf-8'), parse_constant=refuse)
+    values = json.loads(text, parse_constant=refuse)
   except (ValueError, RecursionError) as e:
     raise UserError(f'{path} is no JSON ({e}): restore it from the run that wrote it') from None
   if not isinstance(values, dict):

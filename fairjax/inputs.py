@@ -9,6 +9,7 @@ read twice (a pipe, `<(...)`) is kept in a temporary file while the process runs
 import bz2
 import collections
 import gzip
+import hashlib
 import io
 import lzma
 import os
@@ -37,7 +38,7 @@ _PACKED = (
 _ENCODINGS = ((b'\xff\xfe\0\0', 'UTF-32'), (b'\0\0\xfe\xff', 'UTF-32'),
               (b'\xff\xfe', 'UTF-16'), (b'\xfe\xff', 'UTF-16'))
 _WEB_PAGE = re.compile(rb'\s*<(!doctype\s+html|html[\s>])', re.IGNORECASE)
-_PICKLE = ('a pickle, which can run any code when it is read, so it is not read: convert it where '
+PICKLE = ('a pickle, which can run any code when it is read, so it is not read: convert it where '
            'you trust it, for example to one JSON object a line')
 # (place of the mark, the mark, what the file is and what to do)
 _FOREIGN = (
@@ -71,7 +72,7 @@ _ARCHIVES = (
   ('ppt/presentation.xml', 'a PowerPoint file: save its text'),
   ('META-INF/manifest.xml', 'an OpenDocument file: save it as CSV or text (UTF-8)'),
   ('Index/Document.iwa', 'a file of Numbers or Pages: export it as CSV or text (UTF-8)'),
-  ('data.pkl', f'a PyTorch file, in which there is {_PICKLE}'),
+  ('data.pkl', f'a PyTorch file, in which there is {PICKLE}'),
   ('.npy', 'NumPy arrays (.npz): convert them to text'))
 
 _kept: dict[tuple[int, int], IO[bytes]] = {}  # (device, inode) of a pipe -> what came out of it
@@ -119,7 +120,7 @@ def open_input(path: str | os.PathLike, *, what: str = 'file', parquet: bool = F
 
 
 def read_text(path: str | os.PathLike, *, what: str = 'file') -> str:
-  """The whole text of a file, see `open_input`.
+  """The whole text of a file, see `open_input`; its lines end in LF, whatever ended them.
 
   Raises:
     UserError: as `open_input`; or it is not UTF-8 or holds NUL, with file and line.
@@ -133,12 +134,13 @@ def read_text(path: str | os.PathLike, *, what: str = 'file') -> str:
   if '\0' in text:
     line = text.count('\n', 0, text.index('\0')) + 1
     raise UserError(f'{path}:{line}: the line holds a NUL character: remove it')
-  return text
+  text = text.replace('\r\n', '\n')
+  return text if '\n' in text else text.replace('\r', '\n')
 
 
 def read_text_lines(path: str | os.PathLike, *, what: str = 'file') -> list[str]:
-  """Lines of a text file, without their ends (LF or CRLF); raises as `read_text`."""
-  lines = [line.removesuffix('\r') for line in read_text(path, what=what).split('\n')]
+  """Lines of a text file, without their ends; raises as `read_text`."""
+  lines = read_text(path, what=what).split('\n')
   return lines[:-1] if lines[-1] == '' else lines
 
 
@@ -192,6 +194,12 @@ def refuse_pointer(path: str | os.PathLike) -> None:
     raise UserError(f'{os.fspath(path)} is {words}')
 
 
+def input_sha256(path: str | os.PathLike) -> str:
+  """SHA-256 (hex) of a file as it is, or of what came out of a pipe."""
+  with _open(os.fspath(path), 'file') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
 def is_pipe(path: str | os.PathLike) -> bool:
   """Whether a path is no file but what can be read once only, as `-`, `/dev/stdin`, `<(...)`."""
   try:
@@ -224,7 +232,7 @@ def _open(path: str, what: str) -> io.BufferedReader:
     file.seek(0)
     return file
   except FileNotFoundError:
-    raise UserError(f'{what} not found: {path}') from None
+    raise UserError(f'{what} not found: {path}: No such file or directory') from None
   except OSError as e:
     raise UserError(f'{path} cannot be read ({e.strerror or e})') from None
 
@@ -338,7 +346,7 @@ def _problem(begin: bytes) -> str | None:
     if begin.startswith(mark, place):
       return words
   if begin[:1] == b'\x80' and begin[1:2] in b'\x02\x03\x04\x05':
-    return _PICKLE
+    return PICKLE
   if begin[8:10] == b'{"' and begin[4:8] == b'\0\0\0\0':
     return 'model weights (safetensors): name a text file'
   if _WEB_PAGE.match(begin):

@@ -46,7 +46,7 @@ def read_rows(
     return _array(file, path)
   if not begin.strip() or begin.lstrip()[:1] in b'{[':
     return _lines(file, path)
-  rows = iter(Table(file, path, columns, unquoted_tabs=unquoted_tabs))
+  rows = iter(Table(file, path, columns, unquoted_tabs=unquoted_tabs, or_json=True))
   return rows if convert is None else ((convert(cells, where), where) for cells, where in rows)
 
 
@@ -128,6 +128,8 @@ class Table:
     columns: that the header must hold, in any order.
     unquoted_tabs: in a file with tabs a quote is a character like others, as GLUE, STS-B and
       Bias-in-Bios write theirs.
+    fill: cells that a row lacks at its end are empty.
+    or_json: the message about the header says that JSON is read too.
 
   Attributes:
     header: names of the columns; those without a name (an index) are not read.
@@ -139,8 +141,9 @@ class Table:
   """
 
   def __init__(self, file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
-               unquoted_tabs: bool = False):
+               unquoted_tabs: bool = False, fill: bool = False, or_json: bool = False):
     self._path, self._file, self._number, self.empty = path, file, 0, 0
+    self._fill = fill
     csv.field_size_limit(_LONGEST_CELL)
     lines = self._lines()
     first = next(lines, '')
@@ -156,16 +159,16 @@ class Table:
       except csv.Error:
         continue
       found[separator] = [name.strip() for name in cells]
-    separator = max(found, key=lambda s: (len(set(columns) & set(found[s])), len(found[s])))
+    missing = {s: [name for name in columns if name not in found[s]] for s in found}
+    separator = min(found, key=lambda s: (len(missing[s]), -len(found[s])))
     self.header = found[separator]
-    missing = [name for name in columns if name not in self.header]
-    if missing:
-      none = len(missing) == len(columns)
+    if missing[separator] or list(missing.values()).count([]) > 1:
+      why = f"no column {', '.join(map(repr, missing[separator]))}" if missing[
+        separator] else 'two separators are possible'
       raise UserError(
-        f"{path}:{max(self._start, 1)}: "
-        + ('neither JSON nor the header of a table' if none else f"no column {', '.join(missing)}")
-        + f": the header names the columns {', '.join(columns)}, separated by one of comma, "
-        f'semicolon and tab; this line is {_shown(first)}')
+        f'{path}:{max(self._start, 1)}: {why}: the header must name the columns '
+        f"{', '.join(columns)}, separated by one of comma, semicolon and tab"
+        f"{' (or each line is a JSON object)' if or_json else ''}; this line is {_shown(first)}")
     twice = [n for n in dict.fromkeys(self.header) if n and self.header.count(n) > 1]
     if twice:
       raise UserError(f"{path}:{self._start}: two columns {', '.join(twice)}: keep one")
@@ -179,13 +182,15 @@ class Table:
         where, start = f'{self._path}:{start}', self._number + 1
         if not any(cell.strip() for cell in cells):
           self.empty += 1
-        elif len(cells) != len(self.header):
+          continue
+        if self._fill:
+          cells += [''] * (len(self.header) - len(cells))
+        if len(cells) != len(self.header):
           raise UserError(f'{where}: {len(cells)} cells where the header has {len(self.header)}: '
                           'write the table again, with quotes around texts')
-        else:
-          row = dict(zip(self.header, cells, strict=True))
-          row.pop('', None)
-          yield row, where
+        row = dict(zip(self.header, cells, strict=True))
+        row.pop('', None)
+        yield row, where
     except csv.Error as e:
       raise UserError(f'{self._path}:{start}: not CSV ({e}): write the table again, with quotes '
                       'around texts and each quote in them doubled') from None

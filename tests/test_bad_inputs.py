@@ -327,7 +327,7 @@ SECTIONS: dict[str, list[Case]] = {
            'v/vocabulary.json': '{"kind": "word", "fingerprint": "0", "size": 4}'}),
   ],
   'Counterfactual text': [
-    Case('word pairs that are not there', CDA + ' --pairs DIR/none', 'cannot be read',
+    Case('word pairs that are not there', CDA + ' --pairs DIR/none', 'word pairs not found',
          {'in.txt': GOOD}),
     Case('a word in both genders', CDA + ' --pairs DIR/p', "p:2: 'queen' is in both genders",
          {'in.txt': GOOD, 'p': 'king queen\nqueen duke\n'}),
@@ -370,7 +370,7 @@ SECTIONS: dict[str, list[Case]] = {
          {'r.jsonl': '[1]\n'}),
     Case('bytes that are not UTF-8', MEASURE, 'r.jsonl:1: not UTF-8', {'r.jsonl': b'"\xff"\n'}),
     Case('gzip that is cut off', MEASURE.replace('r.jsonl', 'r.jsonl.gz'),
-         'the gzip file is truncated or damaged', {
+         'the gzip file ends here without its end mark: it is cut off at byte', {
            'r.jsonl.gz': gzip.compress(records().encode(), mtime=0)[:-9]}),
     Case('a field that is missing', MEASURE, 'r.jsonl:2: fields missing: prefix',
          changed(prefix=None)),
@@ -401,7 +401,7 @@ SECTIONS: dict[str, list[Case]] = {
     Case('a damaged divergence of the next token', MEASURE, 'r.next_token.json is damaged', {
       'r.jsonl': records(), 'r.next_token.json': '{}'}),
     Case('.parquet that is no Parquet', MEASURE.replace('r.jsonl', 'r.parquet'),
-         'r.parquet, row 1 or behind: cannot be read as Parquet', {'r.parquet': 'text'}),
+         "r.parquet:1: no column 'attribute'", {'r.parquet': 'text'}),
     Case('records into an unknown form',
          'records convert --records=DIR/r.jsonl --output=DIR/r.csv', 'must end in one of',
          {'r.jsonl': records()}),
@@ -643,7 +643,7 @@ SECTIONS: dict[str, list[Case]] = {
          'o.jsonl', {'o.jsonl': 'x'}),
     Case('a checkpoint that is not there',
          'import --config=configs/quickstart.py --workdir=DIR/w --weights=DIR/w.safetensors '
-         '--arguments=DIR/a.json', 'cannot be read'),
+         '--arguments=DIR/a.json', 'arguments not found'),
     Case('arguments that are a list', REFERENCE, 'holds list, not an object', {'a.json': '[1, 2]'}),
     Case('arguments of another type', REFERENCE, "n_token='a' is not a whole number", {
       'a.json': '{"n_token": "a", "n_layer": 2, "d_model": 8, "n_head": [1], "d_head": 8, '

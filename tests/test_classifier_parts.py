@@ -81,8 +81,7 @@ def test_files_that_cannot_be_read(tmp_path):
   with pytest.raises(UserError, match='not UTF-8'):
     read_examples(tmp_path / 'x.tsv', classes=2)
   (tmp_path / 'x.tsv.gz').write_bytes(b'1\ta\n')
-  with pytest.raises(UserError, match='x.tsv.gz'):
-    read_examples(tmp_path / 'x.tsv.gz', classes=2)
+  assert read_examples(tmp_path / 'x.tsv.gz', classes=2).texts == ['a']
   broken = bytearray(gzip.compress(bytes(range(32, 127)) * 30))
   broken[10] ^= 0x06  # a kind of block that does not exist
   (tmp_path / 'x.tsv.gz').write_bytes(broken)

@@ -110,10 +110,11 @@ def test_a_pickle_is_refused_with_a_way_out(tmp_path):
 
 
 def test_other_forms_are_named(tmp_path):
-  for text, message in (('{"x"\n', ':1 is not JSON'),
+  for text, message in (('{"x"\n', ':1: not JSON'),
                         ('{"a": 1}\n[]\n', "no 'profession' or 'title'"),
                         ('{"title": "a"}\n', 'gender None'),
-                        ('a\tb\nx\n', ':2: 1 columns, the header has 2')):
+                        ('a\tb\nx\n', "no column 'gender'"),
+                        ('title\tgender\nx\n', ':2: 1 cells where the header has 2')):
     (tmp_path / 'b.tsv').write_text(text)
     with pytest.raises(UserError, match=message):
       read_bios(tmp_path / 'b.tsv')

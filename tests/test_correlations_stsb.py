@@ -63,7 +63,7 @@ def test_files_that_are_not_there(tmp_path):
   with pytest.raises(UserError, match='holds no sts-train.csv'):
     find_split(tmp_path, 'train')
   (tmp_path / 'sts-dev.csv.gz').write_bytes(b'x')
-  with pytest.raises(UserError, match='compressed if its name says so'):
+  with pytest.raises(UserError, match='1 columns, not genre'):
     read_pairs(tmp_path / 'sts-dev.csv.gz')
 
 

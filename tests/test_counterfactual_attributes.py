@@ -206,7 +206,7 @@ def test_errors_without_a_usable_file(tmp_path):
     load_attribute(tmp_path / 'none.yaml')
   path = tmp_path / 'latin.yaml'
   path.write_bytes(b'name: caf\xe9\n')
-  with pytest.raises(UserError, match='latin.yaml: not UTF-8 at byte 9'):
+  with pytest.raises(UserError, match='latin.yaml:1: not UTF-8 .byte 10'):
     load_attribute(path)
   for content in ('', '- a\n', 'text'):
     with pytest.raises(UserError, match='must hold fields'):

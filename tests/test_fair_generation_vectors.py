@@ -304,7 +304,7 @@ def test_lists_as_json_and_as_lines(tmp_path):
   (b'', 'the list is empty'), (b'# only\n', 'the list is empty'), (b'[1', 'not JSON'),
   (b'she he it\n', ':1: .* is no pair'), (b'a b\nc c\n', ":2: 'c' is paired with itself"),
   (b'a b\nb a\n', ':2: .* is given twice'), (b'[["a"]]', 'entry 1: .* is no pair'),
-  (b'[["a", 1]]', 'is no pair'), (b'\xff', 'not UTF-8 at byte 0')])
+  (b'[["a", 1]]', 'is no pair'), (b'\xff', 'v:1: not UTF-8')])
 def test_bad_pairs(tmp_path, content, message):
   with pytest.raises(UserError, match=message):
     read_pairs(write(tmp_path, content), 'pairs')

@@ -88,7 +88,7 @@ def test_columns_may_be_moved_and_added(tmp_path):
   (b'sheet,item,text,label\nx,1,a,b,neutral\n', ':2: 5 cells where the header has 4'),
   (b'sheet,item,text,label\nx,1,a,\nx,2,"b,\n', ':3: not CSV'),
   (b'sheet,item,text,label\nx,1,a,\nx,2,caf\xe9,\n', ':3: not UTF-8'),
-  ('sheet,item,text,label\n'.encode('utf-16'), ':1: not UTF-8'),
+  ('sheet,item,text,label\n'.encode('utf-16'), 'is UTF-16, not UTF-8'),
 ])
 def test_files_that_cannot_be_read_are_refused(tmp_path, content, words):
   path = tmp_path / 's.csv'

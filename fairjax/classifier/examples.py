@@ -1,22 +1,25 @@
 """Labelled sentences: the Stanford Sentiment Treebank (Socher et al. 2013) and the like."""
 
-import gzip
 import hashlib
+import io
 import os
-import pathlib
 import re
-import zlib
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.inputs import decode, open_input
+from fairjax.tables import read_rows
 
 NAMES = {2: ('negative', 'positive'),
          5: ('very negative', 'negative', 'neutral', 'positive', 'very positive')}
 """Number of classes -> their names, from bad to good."""
 
 _NODE = re.compile(r'\(|\)|[^() ]+')  # a no-break space belongs to a word
+_TEXT = ('sentence', 'text')
+_HEADER = re.compile(rb'[^\r\n]*\b(label["\']?[\t,;]|[\t,;]["\']?label\b)')
 _UNDO = {'-LRB-': '(', '-RRB-': ')', '-LSB-': '[', '-RSB-': ']', '\\/': '/', '\\*': '*'}
 
 
@@ -39,11 +42,12 @@ class Examples(NamedTuple):
 
 
 def read_examples(path: str | os.PathLike, *, classes: int, phrases: bool = False) -> Examples:
-  """Reads a file of labelled sentences, plain or `.gz`.
+  """Reads a file of labelled sentences, plain or compressed.
 
   Forms, told apart by the first line: trees (`(3 (2 It) (4 ...))`, labels 0 to 4 at every node);
-  `label<TAB>binary<TAB>text` with label 0 to 4 and binary 0, 1 or empty for neutral; and
-  `label<TAB>text` with labels 0 to classes - 1.
+  `label<TAB>binary<TAB>text` with label 0 to 4 and binary 0, 1 or empty for neutral;
+  `label<TAB>text` with labels 0 to classes - 1; a table whose header names `label` and `sentence`
+  or `text` (GLUE's SST-2); JSON objects with these names.
 
   Args:
     path: the file.
@@ -56,25 +60,34 @@ def read_examples(path: str | os.PathLike, *, classes: int, phrases: bool = Fals
   """
   if classes not in NAMES:
     raise UserError(f'{classes} classes: only 2 and 5 are known')
-  path = pathlib.Path(path)
-  try:
-    content = path.read_bytes()
-    text = (gzip.decompress(content) if path.suffix == '.gz' else content).decode('utf-8')
-  except OSError as e:
-    raise UserError(f'{path}: {getattr(e, "strerror", None) or e}') from None
-  except (UnicodeDecodeError, EOFError, zlib.error) as e:
-    raise UserError(f'{path} is not UTF-8 text, compressed if its name says so ({e})') from None
-  lines = [line.removesuffix('\r') for line in text.split('\n')]
-  trees = lines[0].startswith('(')
-  if phrases and not trees:
-    raise UserError(f'{path}: phrases need trees, as in (3 (2 It) (4 works))')
+  with open_input(path, what='labelled sentences') as file:
+    begin = file.peek().lstrip()
+    if phrases and not begin.startswith(b'('):
+      raise UserError(f'{path}: phrases need trees, as in (3 (2 It) (4 works))')
+    if begin.startswith((b'{', b'[')) or _HEADER.match(begin):
+      found = ([_named(row, where, classes)] for row, where in read_rows(
+        file, path, ('label',), unquoted_tabs=True))
+    elif begin.startswith(b'('):
+      found = (_tree(line, where, phrases=phrases) for line, where in _lines(file, path))
+    else:
+      found = ([_columns(line, where, classes)] for line, where in _lines(file, path))
+    return _collect(found, path, classes=classes, phrases=phrases)
+
+
+def _lines(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[str, str]]:
+  """Lines that are not empty, with their places."""
+  for number, line in enumerate(file, 1):
+    text = decode(line, path, number).rstrip('\r\n')
+    if text.strip():
+      yield text, f'{path}:{number}'
+
+
+def _collect(found: Iterable[Iterable[tuple[int, str]]], path: str | os.PathLike, *, classes: int,
+             phrases: bool) -> Examples:
+  """The examples of all lines."""
   texts, labels, neutral, seen, doubles = [], [], 0, set(), 0
-  for number, line in enumerate(lines, 1):
-    if not line.strip():
-      continue
-    where = f'{path}:{number}'
-    for label, words in (_tree(line, where, phrases=phrases) if trees
-                         else [_columns(line, where, classes)]):
+  for line in found:
+    for label, words in line:
       if classes == 2 and label == 2:
         neutral += 1
         continue
@@ -93,6 +106,25 @@ def read_examples(path: str | os.PathLike, *, classes: int, phrases: bool = Fals
   return Examples(texts, array, neutral, doubles, digest)
 
 
+def _named(row: Any, where: str, classes: int) -> tuple[int, str]:
+  """Label from 0 to 4 and text of a row with names."""
+  text = next((row[n] for n in _TEXT if n in row), None) if isinstance(row, Mapping) else None
+  if not isinstance(text, str) or 'label' not in row:
+    raise UserError(f"{where}: a row names 'label' and {' or '.join(map(repr, _TEXT))}")
+  label = str(row['label'])
+  _check_label(label, where, five=classes == 5)
+  if not text.strip():
+    raise UserError(f'{where}: the text is empty')
+  return int(label) if classes == 5 else 4 * int(label), text.strip()
+
+
+def _check_label(label: str, where: str, *, five: bool) -> None:
+  allowed = '01234' if five else '01'
+  if len(label) != 1 or label not in allowed:
+    raise UserError(f"{where}: label '{label}' is not one of {', '.join(allowed)}: write "
+                    'each label as one of these numbers')
+
+
 def _columns(line: str, where: str, classes: int) -> tuple[int, str]:
   """Label from 0 to 4 and text of a line with tabs."""
   columns = line.split('\t')
@@ -101,10 +133,7 @@ def _columns(line: str, where: str, classes: int) -> tuple[int, str]:
                     'label<TAB>binary<TAB>text')
   label, text = columns[0], columns[-1].strip()
   five = len(columns) == 3 or classes == 5
-  allowed = '01234' if five else '01'
-  if len(label) != 1 or label not in allowed:
-    raise UserError(f"{where}: label '{label}' is not one of {', '.join(allowed)}: write "
-                    'each label as one of these numbers')
+  _check_label(label, where, five=five)
   if len(columns) == 3 and columns[1] != {'0': '0', '1': '0', '2': ''}.get(label, '1'):
     raise UserError(f"{where}: binary label '{columns[1]}' does not fit label {label} (0 for 0 and "
                     '1, empty for 2, 1 for 3 and 4)')

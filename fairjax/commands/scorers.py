@@ -1,16 +1,15 @@
 """Verbs about scorers: `fairjax scorers audit`, `fairjax lexicon fetch`, and their options."""
 
 import argparse
-import gzip
 import json
 import os
 import pathlib
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.commands.verb import Verb, add_reading_options, log_line, records_reader
 from fairjax.errors import UserError
+from fairjax.inputs import is_pipe, read_text_lines
 
 
 def add_scorer_options(parser: argparse._ActionsContainer) -> None:
@@ -34,7 +33,7 @@ def _add_audit_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--records', metavar='FILE',
                       help='generations, as of fairjax measure')
   add_reading_options(parser, empty=False)
-  parser.add_argument('--texts', metavar='FILE', help='or a text file (or .gz), one text a line')
+  parser.add_argument('--texts', metavar='FILE', help='or a text file, one text a line')
   parser.add_argument('--attribute', required=True, help='built-in attribute or YAML file')
   parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
                       default='continuation', help='which part of a record is scored')
@@ -81,7 +80,9 @@ def load_scorers(options: argparse.Namespace, path: str) -> list[Any]:
     if getattr(options, 'keep', None) or not hasattr(scorer, 'score_file'):
       continue
     kept = pathlib.Path(path).with_name(f'{records_stem(path)}.{scorer.name}-scores.jsonl')
-    if os.access(kept if kept.exists() else kept.parent, os.W_OK):
+    if is_pipe(path):
+      log_line(f'{scorer.name}: {path} is no file: no score is kept')
+    elif os.access(kept if kept.exists() else kept.parent, os.W_OK):
       scorer.score_file = kept
       log_line(f'{scorer.name}: scores are kept in {kept}')
     else:
@@ -150,23 +151,12 @@ def _read(options: argparse.Namespace, scorers: Sequence[Any]):
   if options.texts:
     if recorded:
       raise UserError(f'{recorded[0].name}: a text file brings no scores: use --records')
-    return _read_lines(options.texts), {}
+    lines = read_text_lines(options.texts, what='texts')
+    return [line.strip() for line in lines if line.strip()], {}
   records = list(records_reader(options)(options.records))
   texts = [r['continuation'] if options.scored == 'continuation'
            else join_text(r['prefix'], r['continuation']) for r in records]
   return texts, {s.name: s.score_records(records) for s in recorded}
-
-
-def _read_lines(path: str) -> list[str]:
-  """Lines of a text file that are not empty."""
-  try:
-    with (gzip.open(path) if path.endswith('.gz') else open(path, 'rb')) as file:
-      lines = file.read().decode('utf-8').split('\n')
-  except UnicodeDecodeError as e:
-    raise UserError(f'{path}: not UTF-8 at byte {e.start}: convert the file') from None
-  except (EOFError, zlib.error, OSError) as e:
-    raise UserError(f'{path}: cannot be read ({getattr(e, "strerror", None) or e})') from None
-  return [line.strip() for line in lines if line.strip()]
 
 
 VERBS = (

@@ -4,18 +4,18 @@ De-Arteaga et al. 2019: biographies from the web, labelled with one of 28 profes
 pronouns, one of two genders. The published list of dictionaries is a pickle, which is never read.
 """
 
-import gzip
 import hashlib
 import json
 import os
 import pathlib
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.inputs import PICKLE, open_input
+from fairjax.tables import read_rows
 
 SPLITS = ('train', 'dev', 'test')
 SPLIT_SHARES = {'train': 0.65, 'dev': 0.1, 'test': 0.25}
@@ -26,8 +26,9 @@ _TEXT = ('text', 'hard_text', 'raw', 'bio')  # bio: the authors' text without na
 _GENDERS = {'f': 1, 'female': 1, '1': 1, 'm': 0, 'male': 0, '0': 0}
 _SPLIT_NAMES = {'train': 'train', 'dev': 'dev', 'valid': 'dev', 'validation': 'dev', 'val': 'dev',
                 'test': 'test'}
-_SUFFIXES = ('.jsonl', '.jsonl.gz', '.tsv', '.tsv.gz')
-_FORM = 'one JSON object a line, or tab-separated with a header: profession, gender, text'
+_SUFFIXES = tuple(f'{kind}{packed}' for kind in ('.jsonl', '.json', '.tsv', '.csv')
+                  for packed in ('', '.gz', '.bz2', '.xz', '.zst', '.zip'))
+_FORM = 'one JSON object a line, or a table with a header: profession, gender, text'
 
 
 class Bios(NamedTuple):
@@ -105,50 +106,17 @@ def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
 
 def _read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
   """Rows of one file: text, profession, female, split (None: it says none)."""
-  try:
-    content = path.read_bytes()
-    if path.name.endswith(('.pkl', '.pickle')) or content[:1] == b'\x80':
-      raise UserError(
-        f'{path} is a pickle, which can run any code when it is read, so it is not: convert it '
-        'where you trust it, to one JSON object a line with profession, gender and text, for '
-        "example: for b in bios: print(json.dumps({'profession': b['title'], 'gender': "
-        "b['gender'], 'text': b['raw'][b['start_pos']:]}))")
-    text = (gzip.decompress(content) if path.suffix == '.gz' else content).decode('utf-8')
-  except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as e:
-    raise UserError(f'{path} is not UTF-8 text, compressed if its name says so ({e})') from None
-  except OSError as e:
-    raise UserError(f'{path}: {e.strerror or e}: give biographies as {_FORM}') from None
-  lines = [line.removesuffix('\r') for line in text.split('\n')]
-  fields = _json_lines if lines[0].lstrip().startswith('{') else _columns
-  count = 0
-  for number, row in fields(lines, path):
-    count += 1
-    yield _row(row, f'{path}:{number}')
+  if path.suffix in ('.pkl', '.pickle'):  # whose first bytes may be any
+    raise UserError(f'{path} is {PICKLE} with profession, gender and text')
+  with open_input(path, what='biographies') as file:
+    count = 0
+    for row, where in read_rows(file, path, ('gender',), unquoted_tabs=True):
+      if not isinstance(row, dict):
+        raise UserError(f'{where} is no JSON object')
+      count += 1
+      yield _row(row, where)
   if not count:
     raise UserError(f'{path} holds no biography: {_FORM}')
-
-
-def _json_lines(lines: Iterable[str], path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any]]]:
-  for number, line in enumerate(lines, 1):
-    if line.strip():
-      try:
-        row = json.loads(line)
-      except ValueError as e:
-        raise UserError(f'{path}:{number} is not JSON ({e})') from None
-      if not isinstance(row, dict):
-        raise UserError(f'{path}:{number} is no JSON object')
-      yield number, row
-
-
-def _columns(lines: list[str], path: pathlib.Path) -> Iterator[tuple[int, dict[str, str]]]:
-  header = lines[0].split('\t')
-  for number, line in enumerate(lines[1:], 2):
-    if line.strip():
-      cells = line.split('\t')
-      if len(cells) != len(header):
-        raise UserError(f'{path}:{number}: {len(cells)} columns, the header has {len(header)} '
-                        f'({_FORM})')
-      yield number, dict(zip(header, cells, strict=True))
 
 
 def _row(row: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -1,19 +1,19 @@
 """Professions with the share of women in them, from a file that the user gives.
 
-The form is that of WinoGender's occupation statistics (Rudinger et al. 2018): tab-separated, a
+The form is that of WinoGender's occupation statistics (Rudinger et al. 2018): a table with a
 header, a column `occupation` and a column of percentages. Such shares know two genders only.
 """
 
-import csv
 import hashlib
 import math
 import os
-import pathlib
 from typing import NamedTuple
 
 import numpy as np
 
 from fairjax.errors import UserError, unknown_name
+from fairjax.inputs import open_input
+from fairjax.tables import Table
 
 COLUMN = 'bls_pct_female'
 _NO_VALUE = ('', 'na', 'nan', 'n/a', '-')
@@ -42,36 +42,22 @@ def read_professions(path: str | os.PathLike, *, column: str = COLUMN) -> Profes
     UserError: unreadable, another header, a share that is no percentage, a profession twice, or
       less than three professions with a share.
   """
-  path = pathlib.Path(path)
-  try:
-    lines = path.read_text(encoding='utf-8-sig').splitlines()
-  except OSError as e:
-    raise UserError(f'{path}: {e.strerror or e}: give the tab-separated file of professions, with '
-                    f"the columns 'occupation' and '{column}'") from None
-  except UnicodeDecodeError as e:
-    raise UserError(f'{path} is not UTF-8 text ({e.reason})') from None
-  rows = csv.reader(lines, delimiter='\t')
-  header = next(rows, [])
-  if 'occupation' not in header:
-    raise UserError(f"{path}:1: no column 'occupation': the form is tab-separated with a header, "
-                    f"the columns 'occupation' and '{column}'")
-  if column not in header:
-    raise unknown_name('column', column, header, where=str(path))
   names, shares, missing = [], [], []
-  for number, row in enumerate(rows, 2):
-    if not any(cell.strip() for cell in row):
-      continue
-    cells = dict(zip(header, row, strict=False))
-    name, share = cells.get('occupation', '').strip(), cells.get(column, '').strip()
-    if not name:
-      raise UserError(f'{path}:{number}: no occupation')
-    if name in names or name in missing:
-      raise UserError(f"{path}:{number}: '{name}' stands there twice: leave one row out")
-    if share.lower() in _NO_VALUE:
-      missing.append(name)
-      continue
-    names.append(name)
-    shares.append(_share(share, f'{path}:{number}'))
+  with open_input(path, what='table of professions') as file:
+    table = Table(file, path, ('occupation',), fill=True)
+    if column not in table.header:
+      raise unknown_name('column', column, table.header, where=str(path))
+    for cells, where in table:
+      name, share = cells['occupation'].strip(), cells[column].strip()
+      if not name:
+        raise UserError(f'{where}: no occupation')
+      if name in names or name in missing:
+        raise UserError(f"{where}: '{name}' stands there twice: leave one row out")
+      if share.lower() in _NO_VALUE:
+        missing.append(name)
+        continue
+      names.append(name)
+      shares.append(_share(share, where))
   if len(names) < 3:
     raise UserError(f"{path}: {len(names)} professions have a value in '{column}', a correlation "
                     'needs at least 3')

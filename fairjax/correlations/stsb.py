@@ -14,12 +14,10 @@ Letters: R pairs, T templates, P professions.
 """
 
 import dataclasses
-import gzip
 import hashlib
 import os
 import pathlib
 import re
-import zlib
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +28,7 @@ from fairjax.correlations.trends import correlation, over_restarts
 from fairjax.counterfactual.attributes import article_by_letter
 from fairjax.counterfactual.word_pairs import read_word_pairs
 from fairjax.errors import UserError
+from fairjax.inputs import read_text_lines
 
 # In the lists of Zhao et al. 2018, but no words for people, so the built-in pairs do not have them.
 _ALSO_GENDERED = ('beard', 'beards', 'deer')
@@ -75,25 +74,24 @@ def read_pairs(path: str | os.PathLike) -> Pairs:
   """Reads a file of the STS benchmark.
 
   Columns by tabs, without quotes: genre, file, year, id, score, first, second sentence; further
-  columns (sources) are not read.
+  columns (sources) are not read. A first line that names sentence1, sentence2 and score (GLUE) says
+  which columns they are.
 
   Raises:
     UserError: unreadable, or a line with its number: less than seven columns, a score that is no
       number from 0 to 5, an empty sentence.
   """
-  path = pathlib.Path(path)
-  try:
-    content = path.read_bytes()
-    text = (gzip.decompress(content) if path.suffix == '.gz' else content).decode('utf-8')
-  except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as e:
-    raise UserError(f'{path} is not UTF-8 text, compressed if its name says so ({e})') from None
-  except OSError as e:
-    raise UserError(f'{path}: {e.strerror or e}') from None
   first, second, scores = [], [], []
-  for number, line in enumerate(text.split('\n'), 1):
-    row = line.removesuffix('\r').split('\t')
+  named = None
+  for number, line in enumerate(read_text_lines(path, what='sentence pairs'), 1):
+    row = line.split('\t')
+    if number == 1 and {'sentence1', 'sentence2', 'score'} <= set(row):  # GLUE's file
+      named = [row.index(name) for name in ('score', 'sentence1', 'sentence2')]
+      continue
     if row == ['']:
       continue
+    if named and len(row) > max(named):
+      row = [*[''] * 4, *(row[i] for i in named)]
     where = f'{path}:{number}'
     if len(row) < 7:
       raise UserError(f'{where}: {len(row)} columns, not genre, file, year, id, score and two '

@@ -21,12 +21,12 @@ import hashlib
 import importlib.resources
 import json
 import os
-import pathlib
 import re
 from collections.abc import Mapping
 
 from fairjax.counterfactual.yaml_document import YamlDocument
 from fairjax.errors import UserError, unknown_name
+from fairjax.inputs import read_text
 
 _FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'source', 'notes')
 _VALUE_FIELDS = ('text', 'subgroup', 'tokens', 'article', 'pronouns')
@@ -179,13 +179,7 @@ def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
     return _Reader(f'{name}.yaml', file.read_text(encoding='utf-8')).attribute()
   if not name.endswith(('.yaml', '.yml')) and not os.path.exists(name):
     raise unknown_name('attribute', name, list_attributes(), where='(not a YAML file either)')
-  if not os.path.isfile(name):
-    raise UserError(f'attribute file not found: {name}')
-  try:
-    text = pathlib.Path(name).read_text(encoding='utf-8')
-  except UnicodeDecodeError as e:
-    raise UserError(f'{name}: not UTF-8 at byte {e.start}: save the file as UTF-8') from None
-  return _Reader(name, text).attribute()
+  return _Reader(name, read_text(name, what='attribute file')).attribute()
 
 
 class _Reader(YamlDocument):

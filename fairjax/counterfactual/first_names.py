@@ -1,7 +1,7 @@
 """First names by gender from counts: files in the formats of the US Social Security statistics.
 
 Webster et al. 2020, section 3: names with more than 80 % of their counts in one gender (W-02). Two
-formats are read, plain or gzip, told by their rows, and may be mixed:
+formats are read, told by their rows, and may be mixed:
 
 * `name,sex,count` with sex F or M, the file of one year (yobYYYY.txt), a row for each gender;
 * `name`, female count, male count, separated by tabs or commas: sums over years.
@@ -15,14 +15,13 @@ The statistics know two genders, as registered at birth, of people in the United
 import collections
 import dataclasses
 import functools
-import gzip
 import hashlib
 import json
 import os
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fairjax.errors import UserError
+from fairjax.inputs import read_text_lines
 
 _FORMATS = 'give name,F,count or name,M,count; or name, female count, male count'
 
@@ -98,7 +97,7 @@ def _read_file(path: str) -> dict[str, list[int]]:
   """Name -> [female count, male count] of one file."""
   counts: dict[str, list[int]] = {}
   seen: dict[tuple[str, str], int] = {}
-  for number, line in enumerate(_lines(path), 1):
+  for number, line in enumerate(read_text_lines(path, what='file of names'), 1):
     if not line.strip() or line.startswith('#'):
       continue
     columns = [c.strip() for c in line.split('\t' if '\t' in line else ',')]
@@ -127,17 +126,3 @@ def _count(text: str, path: str, number: int) -> int:
   if not (text.isascii() and text.isdigit() and len(text) < 19):
     raise UserError(f"{path}:{number}: '{text}' is no count (a whole number from 0 on): {_FORMATS}")
   return int(text)
-
-
-def _lines(path: str) -> Iterator[str]:
-  try:
-    with open(path, 'rb') as raw:
-      is_gzip = raw.read(2) == b'\x1f\x8b'
-    with gzip.open(path) if is_gzip else open(path, 'rb') as file:
-      yield from file.read().decode('utf-8-sig').splitlines()
-  except UnicodeDecodeError as e:
-    raise UserError(f'{path}: not UTF-8 at byte {e.start}: save the file as UTF-8') from None
-  except (EOFError, zlib.error, gzip.BadGzipFile):
-    raise UserError(f'{path}: the gzip file is damaged or cut off: fetch it again') from None
-  except OSError as e:
-    raise UserError(f'names {path} cannot be read ({e.strerror}): name a file of counts') from None

@@ -23,12 +23,12 @@ import hashlib
 import importlib.resources
 import json
 import os
-import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fairjax.errors import UserError
+from fairjax.inputs import read_text
 
 _BUILT_IN = 'gender_pairs.txt'
 # Of other forms of lists (commas, quotes, arrows): never in a word.
@@ -116,7 +116,7 @@ def read_word_pairs(
     return _collect(_BUILT_IN, list(_rows(_BUILT_IN, text)), known=None)
   path = os.fspath(path)
   if female is None:
-    return _collect(path, list(_rows(path, _read(path))), known=_known())
+    return _collect(path, list(_rows(path, read_text(path, what='word pairs'))), known=_known())
   female = os.fspath(female)
   return _collect(f'{path} + {female}', list(_aligned(path, female)), known=None)
 
@@ -132,16 +132,6 @@ class _Known(NamedTuple):
 def _known() -> _Known:
   built_in = read_word_pairs()
   return _Known(_MORE_MALE.union(built_in.male), _MORE_FEMALE.union(built_in.female))
-
-
-def _read(path: str) -> str:
-  try:
-    return pathlib.Path(path).read_text(encoding='utf-8-sig')
-  except UnicodeDecodeError as e:
-    raise UserError(f'{path}: not UTF-8 at byte {e.start}: save the file as UTF-8') from None
-  except OSError as e:
-    raise UserError(f'word pairs {path} cannot be read ({e.strerror}): name a file with a pair a '
-                    'line') from None
 
 
 def _rows(path: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -163,7 +153,8 @@ def _rows(path: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _aligned(male: str, female: str) -> Iterator[tuple[str, tuple[str, ...]]]:
   """(place, words) of each line of two files."""
-  sides = [[_word(line) for line in _read(path).rstrip().split('\n')] for path in (male, female)]
+  sides = [[_word(line) for line in read_text(path, what='word pairs').rstrip().split('\n')]
+           for path in (male, female)]
   if len(sides[0]) != len(sides[1]):
     raise UserError(f'{male} has {len(sides[0])} lines and {female} {len(sides[1])}: line i of one '
                     'is the partner of line i of the other')

@@ -2,10 +2,10 @@
 
 import json
 import os
-import pathlib
 from typing import Any
 
 from fairjax.errors import UserError
+from fairjax.inputs import is_whole, read_text
 
 
 def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
@@ -23,13 +23,7 @@ def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
   Raises:
     UserError: the file is missing, not UTF-8, not JSON, or holds no entry.
   """
-  path = pathlib.Path(path)
-  if not path.is_file():
-    raise UserError(f'{what} not found: {path}')
-  try:
-    text = path.read_text(encoding='utf-8-sig')
-  except UnicodeDecodeError as e:
-    raise UserError(f'{path}: not UTF-8 at byte {e.start}: save the file as UTF-8') from None
+  text = read_text(path, what=what)
   if text.lstrip().startswith('['):
     try:
       entries = [(entry, f'{path}, entry {i}') for i, entry in enumerate(json.loads(text), 1)]
@@ -38,6 +32,9 @@ def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
   else:
     entries = [(line.strip(), f'{path}:{i}') for i, line in enumerate(text.split('\n'), 1)
                if line.strip() and not line.lstrip().startswith('#')]
+  for entry, where in entries:
+    if not is_whole(entry):
+      raise UserError(f'{where}: holds half a character (a lone surrogate) or NUL: mend it')
   if not entries:
     raise UserError(f'{path}: {what}: the list is empty')
   return entries

@@ -12,6 +12,7 @@ from fairjax import processes
 from fairjax.config import ModelConfig
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, refuse_existing, write_json
+from fairjax.inputs import read_text, read_text_lines, refuse_pointer
 from fairjax.job.main_job import Job
 from fairjax.model.reference import params_from_reference, params_to_reference
 from fairjax.model.reference_arguments import reference_notes
@@ -61,12 +62,14 @@ def read_reference(
   """
   from safetensors import SafetensorError
   from safetensors.numpy import load_file
+  text = read_text(arguments, what='arguments')
   try:
+    refuse_pointer(weights)
     state_dict = load_file(weights)
-    reference = json.loads(pathlib.Path(arguments).read_text(encoding='utf-8'))
-  except (OSError, SafetensorError, KeyError, TypeError) as e:
-    raise UserError(f'{weights} or {arguments} cannot be read ({e}): a safetensors file and the '
-                    'JSON of its arguments are needed') from None
+  except (OSError, SafetensorError) as e:
+    raise UserError(f'{weights} cannot be read ({e}): a safetensors file is needed') from None
+  try:
+    reference = json.loads(text)
   except (ValueError, RecursionError) as e:
     raise UserError(f'{arguments} is not JSON ({e})') from None
   if not isinstance(reference, dict):
@@ -119,12 +122,7 @@ def import_reference(job: Job, found: Reference) -> dict[str, float]:
 
 
 def _read_words(path: str) -> list[str]:
-  try:
-    listed = pathlib.Path(path).read_text(encoding='utf-8').split('\n')
-  except (OSError, UnicodeDecodeError) as e:
-    raise UserError(f'{path} cannot be read as UTF-8 ({e}): give the words of the checkpoint, '
-                    'one a line') from None
-  return listed[:-1] if listed[-1] == '' else listed
+  return read_text_lines(path, what='words of the checkpoint')
 
 
 def export_reference(job: Job, *, model: str, output: str, prefix: bool = False) -> None:

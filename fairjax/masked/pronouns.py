@@ -5,16 +5,16 @@ P(she) / (P(she) + P(he)), averaged over the sentences. It is no measure of Webs
 those are elsewhere, this one needs no list, no second person and no training.
 """
 
-import csv
-import pathlib
 from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.inputs import open_input
 from fairjax.masked.rows import special_tokens
 from fairjax.pretrained import BatchRunner, Pretrained, encode, mlm_logits
+from fairjax.tables import Table
 
 SENTENCES = (
   'The {} said that _ was tired.',
@@ -71,7 +71,7 @@ def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
 
 
 def read_shares(path: str) -> dict[str, float]:
-  """Profession -> female share in percent, of a table with tabs.
+  """Profession -> female share in percent, of a table.
 
   The columns are `occupation` and `bls_pct_female` (Rudinger et al. 2018's occupation statistics,
   and the planted ones); others are ignored.
@@ -79,22 +79,17 @@ def read_shares(path: str) -> dict[str, float]:
   Raises:
     UserError: it cannot be read, or a row has no share.
   """
-  try:
-    lines = pathlib.Path(path).read_text(encoding='utf-8').splitlines()
-  except (OSError, UnicodeDecodeError) as e:
-    raise UserError(f'{path} cannot be read ({getattr(e, "strerror", None) or e}): name a table of '
-                    'occupation and bls_pct_female') from None
   shares: dict[str, float] = {}
-  for number, row in enumerate(csv.DictReader(lines, delimiter='\t'), 2):
-    try:
-      share = float(row['bls_pct_female'])
+  with open_input(path, what='table of shares') as file:
+    for row, where in Table(file, path, ('occupation', 'bls_pct_female')):
       name = row['occupation'].strip()
+      try:
+        share = float(row['bls_pct_female'])
+      except ValueError:
+        share = -1.0
       if not name or not 0 <= share <= 100 or name in shares:
-        raise ValueError
-    except (KeyError, TypeError, ValueError, AttributeError):
-      raise UserError(f'{path}:{number}: not an occupation (once) with a bls_pct_female from 0 to '
-                      '100, in columns of these names separated by tabs') from None
-    shares[name] = share
+        raise UserError(f'{where}: not an occupation (once) with a bls_pct_female from 0 to 100')
+      shares[name] = share
   if len(shares) < 3:
     raise UserError(f'{path} holds {len(shares)} occupations: a correlation needs at least 3')
   return shares

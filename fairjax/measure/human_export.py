@@ -27,6 +27,7 @@ import fairjax
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, make_folder, write_json
+from fairjax.inputs import input_sha256, read_text
 from fairjax.measure.generations import SCORED_TEXTS, join_text
 from fairjax.measure.human_selection import (
   NO_MODEL,
@@ -142,10 +143,9 @@ def load_key(path: str | os.PathLike) -> dict[str, Any]:
   Raises:
     UserError: no such file, not a key, of another schema, or changed since it was written.
   """
+  text = read_text(path, what='key of the export')
   try:
-    key = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
-  except OSError as e:
-    raise UserError(f'{path}: {e.strerror or e}: give the key that the export wrote') from None
+    key = json.loads(text)
   except ValueError as e:
     raise UserError(f'{path}: not JSON ({e}): give the key that the export wrote') from None
   if not isinstance(key, dict) or key.get('kind') != KIND:
@@ -187,7 +187,7 @@ def _make_key(read, files, attributes, options: ExportOptions) -> dict[str, Any]
     'strata': len(counts.strata),
     'records': sum(counts.strata.values()) + counts.empty,
     'left_out': {'empty_continuations': empty},
-    'files': [{'path': str(path), 'sha256': _sha256(path)} for path in files],
+    'files': [{'path': str(path), 'sha256': input_sha256(path)} for path in files],
     'tasks': {task.name: _task_key(task, records, annotators, attributes, options)
               for task, records in zip(tasks, drawn, strict=True)},
   }
@@ -275,11 +275,6 @@ def _digest(key: Mapping[str, Any]) -> str:
   """Digest of a key without its field `export`, hexadecimal."""
   text = json.dumps({k: v for k, v in key.items() if k != 'export'}, sort_keys=True)
   return hashlib.sha256(text.encode('utf-8')).hexdigest()
-
-
-def _sha256(path: str | os.PathLike) -> str:
-  with open(path, 'rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def _number(task: Task) -> int:

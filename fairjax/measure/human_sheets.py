@@ -12,12 +12,12 @@ import csv
 import dataclasses
 import io
 import os
-import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from fairjax.errors import UserError
+from fairjax.inputs import open_input
+from fairjax.tables import SEPARATORS, Table
 
-SEPARATORS = {'comma': ',', 'semicolon': ';', 'tab': '\t'}
 LABEL = 'label'
 LONGEST_CELL = 32767  # characters that a cell of a spreadsheet holds
 _ACTIVE = ('=', '+', '-', '@', '\t', '\r', '\n', "'")
@@ -98,7 +98,7 @@ def read_sheet(path: str | os.PathLike, columns: Sequence[str]) -> tuple[list[Ro
   """Reads a returned sheet.
 
   Args:
-    path: CSV file in UTF-8, with or without byte order mark.
+    path: CSV file in UTF-8, see `fairjax.tables`.
     columns: names that the header must hold, in any order.
 
   Returns:
@@ -108,55 +108,10 @@ def read_sheet(path: str | os.PathLike, columns: Sequence[str]) -> tuple[list[Ro
     UserError: no such file, not UTF-8, no or an ambiguous header, a row of another length, or a
       quote that does not close; with file and line.
   """
-  path = pathlib.Path(path)
-  try:
-    content = path.read_bytes()
-  except OSError as e:
-    raise UserError(f'{path}: {e.strerror or e}: give the CSV files that came back') from None
-  try:
-    text = content.removeprefix(_BOM).decode('utf-8')
-  except UnicodeDecodeError as e:
-    line = content.count(b'\n', 0, e.start) + 1
-    raise UserError(f'{path}:{line}: not UTF-8: save the sheet again as "CSV UTF-8"') from None
-  separator = _separator(path, text, columns)
-  reader = csv.reader(io.StringIO(text, newline=''), delimiter=separator, strict=True)
-  rows, empty, start = [], 0, 1
-  header: list[str] = []
-  try:
-    for cells in reader:
-      where, start = f'{path}:{start}', reader.line_num + 1
-      if not header:
-        header = [name.strip() for name in cells]
-      elif not any(cell.strip() for cell in cells):
-        empty += 1
-      elif len(cells) != len(header):
-        raise UserError(f'{where}: {len(cells)} cells where the header has {len(header)}: save the '
-                        'sheet again, with quotes around the texts')
-      else:
-        rows.append(Row(dict(zip(header, cells, strict=True)), where))
-  except csv.Error as e:
-    raise UserError(f'{path}:{start}: not CSV ({e}): save the sheet again as "CSV UTF-8"') from None
-  return rows, [name for name in header if name not in columns], empty
-
-
-def _separator(path: pathlib.Path, text: str, columns: Sequence[str]) -> str:
-  """The separator under which the header holds all columns."""
-  found = []
-  for separator in SEPARATORS.values():
-    try:
-      header = next(csv.reader(io.StringIO(text, newline=''), delimiter=separator, strict=True), [])
-    except csv.Error:
-      continue
-    names = [name.strip() for name in header]
-    if set(columns) <= set(names):
-      twice = sorted({name for name in names if names.count(name) > 1 and name in columns})
-      if twice:
-        raise UserError(f"{path}:1: two columns {', '.join(twice)}: keep one")
-      found.append(separator)
-  if len(found) != 1:
-    raise UserError(f"{path}:1: the header must name the columns {', '.join(columns)}, separated "
-                    'by one of comma, semicolon and tab: is this an annotation sheet of that task?')
-  return found[0]
+  with open_input(path, what='annotation sheet') as file:
+    table = Table(file, path, columns)
+    rows = [Row(cells, where) for cells, where in table]
+  return rows, [name for name in table.header if name and name not in columns], table.empty
 
 
 def _line_feeds(text: str) -> str:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -19,6 +18,7 @@ import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
+from fairjax.inputs import read_text_lines
 from fairjax.measure.lexicons import lexicon_files
 
 SCORERS = ('opinion', 'vader', 'textblob', 'google', 'bert', 'recorded')
@@ -278,17 +278,9 @@ def load_scorer(
 
 def read_lexicon(path: str | os.PathLike) -> list[str]:
   """Words of a list in the format of Hu and Liu (2004); see `OpinionScorer.from_lexicon_files`."""
-  try:
-    content = pathlib.Path(path).read_bytes()
-  except OSError as e:
-    raise UserError(f'lexicon {os.fspath(path)}: {e.strerror or e}') from None
   words = []
-  for number, line in enumerate(content.removeprefix(b'\xef\xbb\xbf').split(b'\n'), 1):
-    try:
-      text = line.decode('utf-8').strip()
-    except UnicodeDecodeError:
-      raise UserError(f'{os.fspath(path)}:{number}: not UTF-8: convert the file, e.g. '
-                      'iconv -f latin1 -t utf-8') from None
+  for number, line in enumerate(read_text_lines(path, what='lexicon'), 1):
+    text = line.strip()
     if not text or text.startswith(';'):
       continue
     if len(text.split()) > 1:
