@@ -12,6 +12,7 @@ import importlib.util
 import json
 import math
 import os
+import pathlib
 import traceback
 import types
 import typing
