@@ -165,7 +165,7 @@ def test_the_control_of_a_sentiment_variant_differs_in_f_sh_alone(tmp_path, unin
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-29),
                random.params, untrained.params)
   assert random.digest == _curriculum(tmp_path, devices=2).random_projection().digest
-  found = curriculum.train_debias(lm, method='random_projection', weight=5.0, projection=random)
+  found = curriculum.train_debias(lm, method='random_projection', weight=5.0)
   assert found.directory.name.endswith('-random-projection-5')
   expected = _curriculum(tmp_path / 'still').train_debias(
     lm, method='sentiment', weight=5.0, projection=random)

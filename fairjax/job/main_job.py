@@ -137,10 +137,8 @@ class Job:
           curriculum.train_debias(lm, method='none')
         for variant in variants:
           if variant.regularised:
-            curriculum.train_debias(
-              lm, method=variant.method, weight=variant.weight,
-              projection=curriculum.random_projection() if variant.method == 'random_projection'
-              else projection)
+            curriculum.train_debias(lm, method=variant.method, weight=variant.weight,
+                                    projection=projection)
           else:
             curriculum.train_mitigation(lm, variant, feed=self._augmented_feed(variant))
 

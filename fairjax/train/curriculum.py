@@ -191,10 +191,10 @@ class Curriculum:
 
     Args:
       lm: of step 1.
-      method: `embedding`, `sentiment`, `random_projection` (control: the step of `sentiment`) or
-        `none` (control: plain loss on the whole stream).
+      method: `embedding`, `sentiment`, `random_projection` (control: the step of `sentiment` with
+        the f_sh of `random_projection()`) or `none` (control: plain loss on the whole stream).
       weight: lambda.
-      projection: of step 2, for `sentiment`; of `random_projection()`, for that control.
+      projection: of step 2, for `sentiment`.
     """
     if method == 'none':
       name = debias_name('', 'none', 0.0)
@@ -203,6 +203,8 @@ class Curriculum:
     stage, attribute = self.config.debias, pathlib.Path(self.config.attribute).stem
     name = debias_name(attribute, method, weight)
     term = 'embedding' if method == 'embedding' else 'sentiment'
+    if method == 'random_projection':
+      projection = self.random_projection()
     identity = Identity(
       stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
       config=self._config_fingerprint('debias'), method=method, fairness_weight=weight,
