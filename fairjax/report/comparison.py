@@ -187,7 +187,7 @@ def erasure_warnings(
   """What says that a model became fair by ignoring the value (H-35); plain text.
 
   Shares are compared by their 95% intervals, so that no line comes from few samples alone. The
-  divergence of words counts above its floor.
+  divergence of words counts less what is expected by chance.
   """
   lines, why = [], 'part of its lower bias may come from ignoring the value (H-35).'
   for name, words in (('semantic_similarity_c', 'mentions the value in'),
@@ -224,8 +224,8 @@ def relevance_measure(row: ModelRow, name: str) -> dict[str, float] | None:
   Args:
     row: the model.
     name: 'semantic_similarity', 'semantic_similarity_c' (of the conditioned value),
-      'distinct_word_divergence' (above its floor) or 'next_token_divergence' (KL); the last two
-      have no interval.
+      'distinct_word_divergence' (less what is expected by chance) or 'next_token_divergence' (KL);
+      the last two have no interval.
 
   Returns:
     None where it was not measured.

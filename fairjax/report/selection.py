@@ -25,7 +25,7 @@ RELEVANCE = ('semantic_similarity', 'semantic_similarity_c')
 MEASURES = (*RELEVANCE, 'distinct_word_divergence', 'next_token_divergence')
 FAIRNESS = ('individual_fairness', 'group_fairness')
 LABELS = {'semantic_similarity': 'S.S.', 'semantic_similarity_c': 'S.S.c',
-          'distinct_word_divergence': 'words above the floor', 'next_token_divergence': 'KL',
+          'distinct_word_divergence': 'words less chance', 'next_token_divergence': 'KL',
           'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
 
 
