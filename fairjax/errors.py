@@ -4,6 +4,7 @@ The command line prints a `UserError` without a traceback and exits with code 2.
 """
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -24,13 +25,31 @@ class Preempted(Exception):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str = '') -> UserError:
-  """Builds the error for a name that is not one of `known`, with the nearest one.
+  r"""Builds the error for a name that is not one of `known`, with the nearest one if one is near.
+
+  A name that looks like the one given is no help: the characters that differ are named instead.
 
   >>> print(unknown_name('scorer', 'vadr', ['opinion', 'vader']))
   unknown scorer 'vadr': did you mean 'vader'? Known: opinion, vader
+  >>> print(unknown_name('scorer', 'v\u0430der', ['opinion', 'vader']))
+  unknown scorer 'v\u0430der': it looks like 'vader', written with U+0430. Known: opinion, vader
   """
   known = sorted(known)
-  near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+  alike = [k for k in known if _looks(k) == _looks(name)]
+  near = alike or difflib.get_close_matches(name, known, n=1, cutoff=0.7)
   hint = f"did you mean '{near[0]}'? " if near else ''
+  foreign = sorted({c for c in name if not c.isascii() and not (near and c in near[0])})
+  # Invisible, composed otherwise, or letters of another script that look like Latin ones.
+  if foreign and (alike or near and near[0].isascii() and any(
+      not unicodedata.name(c, '').startswith('LATIN') for c in foreign)):
+    hint = (f"it looks like '{near[0]}', written with "
+            f"{', '.join(f'U+{ord(c):04X}' for c in foreign)}. ")
+    name = ascii(name)[1:-1]
   place = f' in {where}' if where else ''
   return UserError(f"unknown {kind} '{name}'{place}: {hint}Known: {', '.join(known)}")
+
+
+def _looks(name: str) -> str:
+  """What is seen of a name: composed, without what has no width."""
+  return ''.join(c for c in unicodedata.normalize('NFKC', name)
+                 if unicodedata.category(c) != 'Cf')

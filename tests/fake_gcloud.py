@@ -2,11 +2,13 @@
 
 The folder $FAKE_GCLOUD holds `world.json`:
   lives: a list of states for each request; `describe` goes through it, the last state stays;
-         `ERROR` is a question that fails. Without a request, and after `delete`, nothing is there.
+         `ERROR` is a question that fails, `ANSWER:text` and `REFUSE:text` one that prints this text
+         (as an error with code 1). Without a request, and after `delete`, nothing is there.
   hosts: names; ssh runs its line in a shell with the home FAKE_GCLOUD/hosts/NAME.
   flakes: how many calls of ssh and scp fail with 255 before one works.
   reboot: whether the hosts boot anew at the first `follow`, which forget their processes.
   create: an error of `create`, if any.
+  absent: an error of `describe` where nothing is there.
 A call that it does not know ends with 97. `follow` on a slice whose next state is not ACTIVE breaks
 off with 255: the slice was taken away meanwhile, and nothing reaches it any more.
 """
@@ -76,7 +78,7 @@ def answer(argv, world, state):
       shutil.rmtree(pid.parent)
     return 0
   if verb == 'describe':
-    return describe(life, state)
+    return describe(life, state, world)
   if verb in ('ssh', 'scp') and life:
     if state['flakes'] > 0:
       state['flakes'] -= 1
@@ -98,11 +100,17 @@ def list_instances(argv, world, life, state):
   return 0
 
 
-def describe(life, state):
+def describe(life, state, world):
   if not life:
-    return fail(ABSENT)
+    return fail(world.get('absent', ABSENT))
   name = life[min(state['at'], len(life) - 1)]
   state['at'] += 1
+  kind, _, text = name.partition(':')
+  if kind == 'ANSWER':
+    print(text)
+    return 0
+  if kind == 'REFUSE':
+    return fail(text)
   if name == 'ERROR':
     return fail('ERROR: (gcloud) Connection reset by peer')
   name, _, message = name.partition(': ')

@@ -486,8 +486,20 @@ SECTIONS: dict[str, list[Case]] = {
       changes={'model.safetensors': golden('albert_classifier', 'model.safetensors')})),
     Case('tensors of another shape', BERT, 'has shape (40, 16), config.json needs (48, 16)',
          model(intermediate_size=48)),
-    Case('a tokenizer of another size', BERT, 'has 67 tokens, the model 90', model(
+    Case('a tokenizer of another model', BERT, "vocab.txt has '[PAD]' as token 0", model(
       changes={'tokenizer.json': golden('albert_mlm', 'tokenizer.json')})),
+    Case('a word list with more words', BERT, 'has 91 tokens with ids up to 90, the model 90',
+         model(changes={'tokenizer.json': None,
+                        'vocab.txt': golden('bert_classifier', 'vocab.txt') + b'more\n'})),
+    Case('a model type that is not read', BERT, "unknown model_type 'roberta'",
+         model(model_type='roberta')),
+    Case('weights after quantisation', BERT, 'quantization_config (gptq, bits=4)',
+         model(quantization_config={'quant_method': 'gptq', 'bits': 4})),
+    Case('a pointer instead of weights', BERT, 'is a Git LFS pointer', model(changes={
+      'model.safetensors': b'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n'})),
+    Case('an adapter', BERT, 'is an adapter (LORA) of bert-base', model(changes={
+      'config.json': None, 'adapter_config.json':
+        b'{"peft_type": "LORA", "base_model_name_or_path": "bert-base"}'})),
     Case('a tokenizer of another vocabulary', BERT, "vocab.txt has 'a' as token 10", model(
       changes={'vocab.txt': golden('bert_classifier', 'vocab.txt').replace(b'4\na\n', b'a\n4\n')})),
     Case('merges of another model', 'sample --pretrained=DIR/m --attribute=country '

@@ -17,6 +17,7 @@ import pytest
 from fairjax.errors import UserError
 from fairjax.launch import Executor, LaunchSpec, compute, launch, queued
 from fairjax.launch.execute import StepFailed
+from fairjax.launch.state import denied, is_limit
 from fairjax.launch.steps import EXISTS, GONE, Run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -117,7 +118,7 @@ def test_a_command_runs_on_every_worker_with_its_words_as_they_were(cloud):
   cloud.world([['WAITING_FOR_RESOURCES', 'PROVISIONING', 'ACTIVE']])
   assert cloud.launch() == 0
   assert cloud.verbs() == ['describe', 'create', 'describe', 'status', 'scp', 'setup', 'start',
-                           'follow', 'status']
+                           'follow', 'status', 'describe']
   for host in ('w-0', 'w-1'):
     home = cloud.folder / 'hosts' / host
     words = (home / 'argv').read_bytes().split(b'\0')[:-1]
@@ -158,7 +159,7 @@ def test_a_preempted_slice_is_deleted_requested_again_and_the_command_started_th
   assert cloud.verbs() == [
     'describe', 'create', 'describe', 'status', 'scp', 'setup', 'start', 'follow', 'status',
     'status', 'status', 'describe', 'delete', 'describe', 'create', 'describe', 'status', 'scp',
-    'setup', 'start', 'follow', 'status']
+    'setup', 'start', 'follow', 'status', 'describe']
   assert cloud.verbs().count('create') == 2 and cloud.verbs().count('delete') == 1
   assert 'deleting it and asking again, 1 of 10' in cloud.log()
 
@@ -198,8 +199,156 @@ def test_quota_is_never_asked_for_again(cloud):
 def test_quota_that_refuses_the_request_itself_is_the_users_to_mend(cloud):
   cloud.world([['ACTIVE']], create="ERROR: Quota 'TPUS_PER_PROJECT' exceeded. Limit: 0")
   assert cloud.launch() == 2
-  assert cloud.verbs() == ['describe', 'create']
+  assert cloud.verbs() == ['describe', 'create', 'describe']
   assert 'fairjax launch list' in cloud.log()
+  assert 'nothing is left that costs money: there is no queued resource job' in cloud.log()
+  assert 'still there' not in cloud.log() and 'delete job' not in cloud.log()
+  assert 'failed: request 1 x v5litepod-16; ' in cloud.log()
+
+
+def test_a_refused_group_leaves_what_is_free_and_says_so(cloud):
+  cloud.world([['ACTIVE']], create="ERROR: Quota 'TPUS' exceeded. Limit: 0")
+  group = spec(backend='compute', tpu='tpu7x-16', zone='us-central1-c', project='p', spot=False)
+  assert cloud.launch(specs=[group]) == 2
+  assert 'nothing is left that costs money: there is no instance group job' in cloud.log()
+  assert 'what is free is deleted by: gcloud compute instance-templates delete job' in cloud.log()
+  assert 'instance-groups managed delete' not in cloud.log()
+
+
+@pytest.mark.parametrize(('state', 'left'), [
+  ('ACTIVE', 'still there, and costing money: queued'),
+  ('PROVISIONING', 'still there, and costing money as soon as it is granted: queued'),
+  ('FAILED: it broke', 'still there, dead, and using up quota: queued'),
+  ('STATE_UNSPECIFIED', 'still there, and perhaps costing money: queued'),
+  ('ERROR', 'perhaps still there, and costing money (the question failed): queued')])
+def test_a_failed_launch_says_what_is_left_and_what_it_costs(cloud, state, left):
+  cloud.world([['ACTIVE', 'ACTIVE', state]], flakes=100, hosts=('w-0',))
+  assert cloud.launch() in (1, 42)
+  assert left in cloud.log()
+  assert 'queued-resources delete job --zone=us-west4-a --force --quiet' in cloud.log()
+
+
+QUOTA_PROJECT = ('ERROR: PERMISSION_DENIED: The tpu.googleapis.com API requires a quota project, '
+                 'which is not set by default.')
+
+
+@pytest.mark.parametrize(('error', 'remedy'), [
+  (QUOTA_PROJECT, 'set-quota-project'),
+  ("ERROR: (gcloud.compute.tpus.queued-resources.describe) PERMISSION_DENIED: Permission "
+   "'tpu.queuedResources.get' denied on 'projects/p/locations/z' (or it may not exist).",
+   'roles/tpu.admin'),
+  ('ERROR: (gcloud.x) Reauthentication failed. cannot prompt during non-interactive execution.',
+   'gcloud auth login'),
+  ("ERROR: (gcloud.x) There was a problem refreshing your current auth tokens: ('invalid_grant: "
+   "Token has been expired or revoked.')", 'gcloud auth login'),
+  ('ERROR: (gcloud.x) You do not currently have an active account selected.', 'gcloud auth login'),
+  ('ERROR: (gcloud.x) PERMISSION_DENIED: Cloud TPU API has not been used in project 1 before or it '
+   'is disabled. reason: SERVICE_DISABLED', 'gcloud services enable tpu.googleapis.com'),
+  ('ERROR: (gcloud.x) FAILED_PRECONDITION: This API method requires billing to be enabled.',
+   'gcloud billing projects link'),
+  ('ERROR: (gcloud.x) The required property [project] is not currently set.', '--project=ID')])
+def test_what_an_account_lacks_is_recognised(error, remedy):
+  assert remedy in denied(error) and not is_limit(error)
+
+
+@pytest.mark.parametrize('at', ['absent', 'create', 'later'])
+def test_an_account_that_cannot_stops_at_once(cloud, at):
+  lives = [['ACTIVE']] if at != 'later' else [[f'REFUSE:{QUOTA_PROJECT}']]
+  cloud.world(lives, **({at: QUOTA_PROJECT} if at != 'later' else {}))
+  assert cloud.launch('up') == 2
+  assert cloud.pauses == []  # not even once again
+  assert 'the account cannot do this, and asking again cannot help: set the project' in cloud.log()
+  assert 'a limit of the project' not in cloud.log()
+  verb = 'create' if at == 'create' else 'describe'
+  assert f'gcloud compute tpus queued-resources {verb} job' in cloud.log()
+  assert QUOTA_PROJECT in cloud.log() + ''.join(cloud.shown)
+  assert 'delete' not in cloud.verbs()
+  assert ('still there' in cloud.log()) == (at == 'later')
+
+
+def test_what_may_pass_is_asked_again(cloud):
+  errors = [
+    'ERROR: There was a problem refreshing your current auth tokens: HTTPSConnectionPool: Max '
+    'retries exceeded. Please run: $ gcloud auth login', 'ERROR: (gcloud.x) UNAVAILABLE: try again',
+    'ERROR: Quota exceeded for quota metric ReadRequests per minute', '']
+  cloud.world([[*(f'REFUSE:{error}' for error in errors), 'ACTIVE']])
+  assert cloud.launch('up') == 0
+  assert cloud.pauses == [2, 4, 8, 16]
+
+
+def test_permission_denied_by_a_worker_that_boots_is_tried_again(cloud):
+  cloud.world([['ACTIVE']], flakes=2)
+  fake = cloud.bin / 'gcloud'
+  fake.write_text(fake.read_text().replace(
+    'ERROR: [/usr/bin/ssh] exited', 'root@w: Permission denied (publickey). exited'))
+  assert cloud.launch() == 0
+
+
+ACTIVE = '{"name": "x", "state": {"state": "ACTIVE"}}'
+
+
+@pytest.mark.parametrize('answer', [
+  f'Updates are available for some components.\n\n{ACTIVE}',
+  f'WARNING: [beta] is deprecated\n[survey] {{take it}}\n{ACTIVE}\nTo take a survey, run: x',
+  '\n' + json.dumps(json.loads(ACTIVE), indent=2) + '\n', '{"state": "ACTIVE"}'])
+def test_notices_around_an_answer_are_no_part_of_it(answer):
+  assert queued.read_state(0, answer, '').kind == 'ready'
+
+
+@pytest.mark.parametrize('answer', [
+  '', '[]', '"ACTIVE"', '{}', '{"state": null}', '{"state": ["ACTIVE"]}', '{"state": {}}',
+  '{"state": {"state": 3}}', '<html>', '{"state": {"state": "ACT'])
+def test_an_answer_without_a_state_is_none(answer):
+  assert queued.read_state(0, answer, '').kind == ''
+  assert compute.read_state(0, answer, '').kind in ('', 'waiting')
+
+
+@pytest.mark.parametrize('answer', ['', '<html>'])
+def test_an_answer_without_a_state_ends_in_one_line_and_deletes_nothing(cloud, answer):
+  cloud.world([[f'ANSWER:{answer}']])
+  assert cloud.launch('up') == 1
+  assert cloud.pauses == [2, 4]  # a few times: it may pass
+  line = next(x for x in cloud.lines if x.startswith('failed: '))
+  assert 'gave no answer that can be read' in line
+  assert 'gcloud compute tpus queued-resources describe job' in line and answer in line
+  assert cloud.verbs().count('delete') == 0 and 'perhaps still there' in cloud.log()
+
+
+def test_a_failure_without_a_message_shows_the_command_and_its_answer(cloud):
+  for failed in (None, {}, 'it broke', {'error': 'it broke'}, {'error': {'code': 5}}, []):
+    text = json.dumps({'state': {'state': 'FAILED', 'failedData': failed}})
+    assert queued.read_state(0, text, '') == ('dead', 'FAILED', False)
+  failed = {'error': None}
+  answer = json.dumps({'state': {'state': 'FAILED', 'failedData': failed}})
+  cloud.world([[f'ANSWER:{answer}'], ['ACTIVE']])
+  assert cloud.launch('up') == 0
+  assert 'job (1 x v5litepod-16) in us-west4-a: FAILED' in cloud.log()
+  assert f'describe job --zone=us-west4-a --format=json answered:\n  {answer}' in cloud.log()
+
+
+@pytest.mark.parametrize('name', ['STATE_UNSPECIFIED', 'SOMETHING_NEW'])
+def test_an_unknown_state_is_waited_for_and_never_a_reason_to_delete(cloud, name):
+  cloud.world([['PROVISIONING', name, name, 'ACTIVE', 'ACTIVE', name, 'ACTIVE']])
+  assert cloud.launch() == 0
+  assert 'delete' not in cloud.verbs() and cloud.verbs().count('create') == 1
+  assert f'{name} (fairjax does not know this state, and waits)' in cloud.log()
+  seconds = iter(range(0, 10**9, 3600))
+  cloud.world([[name]])
+  (cloud.folder / 'state.json').unlink()
+  assert cloud.launch('up', clock=lambda: next(seconds)) == 42
+  assert 'delete' not in cloud.verbs() and 'perhaps costing money' in cloud.log()
+
+
+def test_a_job_that_was_perhaps_submitted_is_named(cloud):
+  executable(cloud.bin / 'kubectl', '#!/bin/sh\ncase "$*" in *apply*) exit 1 ;; esac\n')
+  set_ = spec(backend='gke', image='x', tpu='v5litepod-16')
+  assert cloud.launch(specs=[set_]) == 1
+  assert 'JobSet job' in cloud.log() and 'kubectl --namespace=default delete jobset/job' \
+    in cloud.log()
+  executable(cloud.bin / 'kubectl', '#!/bin/sh\nexit 1\n')
+  cloud.lines.clear()
+  assert cloud.launch(specs=[set_]) == 1
+  assert 'still there' not in cloud.log()  # nothing was submitted
 
 
 def test_flaky_ssh_is_repeated_with_growing_pauses(cloud):
@@ -326,7 +475,8 @@ def test_what_was_done_before_is_no_failure(cloud):
 
 @pytest.mark.parametrize(('states', 'kind'), [
   (['RUNNING', 'RUNNING'], 'ready'), (['RUNNING', 'STAGING'], 'waiting'), ([], 'waiting'),
-  (['RUNNING', 'STOPPED'], 'dead'), (['TERMINATED'], 'dead'), ([None], 'waiting')])
+  (['RUNNING', 'STOPPED'], 'dead'), (['TERMINATED'], 'dead'), ([None], 'waiting'),
+  (['RUNNING', 'SOMETHING_NEW'], 'unknown'), (['SOMETHING_NEW', 'STOPPED'], 'dead')])
 def test_the_state_of_a_group_is_that_of_its_worst_host(states, kind):
   hosts = [{'instanceStatus': s} if s else {} for s in states]
   assert compute.read_state(0, json.dumps(hosts), '').kind == kind
@@ -336,7 +486,8 @@ def test_the_state_of_a_group_is_that_of_its_worst_host(states, kind):
   ('ACTIVE', 'ready'), ('ACCEPTED', 'waiting'), ('CREATING', 'waiting'),
   ('PROVISIONING', 'waiting'),
   ('WAITING_FOR_RESOURCES', 'waiting'), ('SUSPENDING', 'dead'), ('SUSPENDED', 'dead'),
-  ('FAILED', 'dead'), ('DELETING', 'dead'), ('SOMETHING_NEW', 'dead')])
+  ('FAILED', 'dead'), ('DELETING', 'dead'), ('SOMETHING_NEW', 'unknown'),
+  ('STATE_UNSPECIFIED', 'unknown')])
 def test_a_request_is_on_its_way_only_where_it_says_so(name, kind):
   assert queued.read_state(0, json.dumps({'state': {'state': name}}), '').kind == kind
   for module in (queued, compute):
@@ -357,7 +508,8 @@ def test_ctrl_c_names_what_is_left_and_how_to_delete_it(cloud):
   os.killpg(process.pid, signal.SIGINT)
   _, errors = process.communicate(timeout=60)
   assert process.returncode == 42, errors
-  assert 'still there, and costing money: queued resource job (1 x v3-8)' in errors
+  assert 'still there, and costing money as soon as it is granted: queued resource job (1 x v3-8)' \
+    in errors
   assert 'queued-resources delete job --zone=europe-west4-a --force --quiet' in errors
   assert 'Traceback' not in errors
 

@@ -21,6 +21,8 @@ import yaml
 from fairjax import cli
 from fairjax.chips import CHIPS, find_slice
 from fairjax.commands import launch as launch_verb
+from fairjax.config import Config
+from fairjax.config_docs import described_fields
 from fairjax.errors import UserError
 from fairjax.launch import (
   BACKENDS,
@@ -38,6 +40,7 @@ from fairjax.launch import (
 from fairjax.launch.accelerators import accelerator_names
 from fairjax.launch.exit_codes import joint_code
 from fairjax.launch.gke import manifest
+from fairjax.launch.shipped import PATH_FIELDS, not_on_workers
 from fairjax.launch.sky import task
 from fairjax.launch.workers import start_command
 
@@ -353,6 +356,91 @@ def test_a_wrong_command_costs_nothing(words, line, capsys, monkeypatch):
   assert cli.main(['launch', *words.split()]) == 2
   errors = capsys.readouterr().err
   assert line in errors and errors.count('\n') == 1
+
+
+LOCAL = ['--config=configs/text.py:train=gs://bkt/a.gz,valid=gs://bkt/b.gz,test=gs://bkt/c.gz']
+
+
+@pytest.mark.parametrize(('words', 'field'), [
+  (['--config=configs/text.py:train=a.txt,valid=b.txt,test=c.txt'], 'data.train=a.txt is no file'),
+  ([*LOCAL, '--config.data.valid=HERE/x.gz'], 'data.valid=HERE/x.gz is on this machine'),
+  ([*LOCAL, '--config.data.test=~/x.gz'], 'data.test=~/x.gz is on this machine'),
+  ([*LOCAL, '--config.measure.lexicon=pos.txt,neg.txt'], 'measure.lexicon=pos.txt'),
+  ([*LOCAL, "--config.measure.scorers=('vader','bert:models/x')"], 'measure.scorers=models/x'),
+  ([*LOCAL, '--config.sentiment.scorer=bert:HERE'], 'sentiment.scorer=HERE is on this machine'),
+  ([*LOCAL, '--config.measure.encoder=use:../use'], 'measure.encoder=../use is no file'),
+  ([*LOCAL, '--config.data.vocabulary=runs/v'], 'data.vocabulary=runs/v'),
+  ([*LOCAL, '--config.data.cda_names=ssa/yob2000.txt', '--config.data.cda=two'],
+   'data.cda_names=ssa/yob2000.txt'),
+  ([*LOCAL, '--config.attribute=mine.yaml'], 'attribute=mine.yaml'),
+  (['--config=configs/wikitext103.py:corpus=wiki'], 'data.manual_dir=wiki'),
+  (['--config=configs/wmt19.py'], 'data.train=wmt19/news-docs.*.en.filtered.gz is no file'),
+  (['--config=HERE/c.py'], '--config=HERE/c.py is on this machine'),
+  (['--config=HERE/c.json'], '--config=HERE/c.json is on this machine'),
+])
+def test_what_no_worker_has_is_refused(words, field, capsys, monkeypatch, tmp_path):
+  for name in ('x.gz', 'c.py', 'c.json'):
+    (tmp_path / name).write_text('')
+  monkeypatch.chdir(ROOT)
+  words = [w.replace('HERE', str(tmp_path)) for w in words]
+  assert cli.main(['launch', '--tpu=v5litepod-16', '--zone=us-west4-a', '--dry_run', '--', 'run',
+                   '--workdir=gs://bkt/w', *words]) == 2
+  errors = capsys.readouterr().err
+  assert field.replace('HERE', str(tmp_path)) in errors and errors.count('\n') == 1
+  assert 'no worker has what the command reads' in errors and 'gs://BUCKET/PATH' in errors
+
+
+@pytest.mark.parametrize('words', [
+  ['run', *LOCAL], ['run', '--config=configs/quickstart.py'],
+  ['run', '--config=configs/text.py:train=docs/*.md,valid=README.md,test=/shared/x.gz'],
+  ['run', *LOCAL, '--config.measure.scorers=bert:tests/golden/pretrained/bert_classifier'],
+  ['run', *LOCAL, "--config.data.cda_pairs=('none',)", '--config.data.vocabulary=word',
+   '--config.data.cda=one', '--config.data.cda_names=gs://bkt/names.txt'],
+  ['run', *LOCAL, '--config.measure.encoder=minilm', '--config.data.vocabulary=gs://bkt/v'],
+  ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=vader',
+   '--output=/tmp/o.json'],
+  ['run', '--config=/nowhere/here.py'], ['doctor']])
+def test_what_workers_have_is_taken(words, capsys, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  workdir = ['--workdir=gs://bkt/w'] if words[0] == 'run' else []
+  assert cli.main(['launch', '--tpu=v5litepod-16', '--zone=us-west4-a', '--dry-run', '--',
+                   *words, *workdir]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(('words', 'line'), [
+  (['measure', '--records=r.jsonl', '--attribute=country', '--scorer=vader'], '--records=r.jsonl'),
+  (['measure', '--records=gs://bkt/r.jsonl', '--attribute=mine.yaml', '--scorer=bert:b/x'],
+   '--attribute=mine.yaml is no file of the repository; --scorer=b/x'),
+  (['sample', '--pretrained=models/gpt2', '--attribute=country', '--output=gs://bkt/o.jsonl'],
+   '--pretrained=models/gpt2'),
+  (['masked-lm', 'train', '--data', 'a.txt', '--workdir=gs://bkt/w'], '--data=a.txt')])
+def test_options_that_name_what_no_worker_has_are_refused(words, line, capsys, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  assert cli.main(['launch', '--tpu=v3-8', '--zone=us-west4-a', '--dry_run', '--', *words]) == 2
+  assert line in capsys.readouterr().err
+
+
+def test_what_git_does_not_track_and_what_only_a_config_names_is_refused(tmp_path):
+  subprocess.run(['git', 'init', '-q'], cwd=tmp_path, check=True)
+  for name in ('tracked.txt', 'untracked.txt', 'folder/a.txt'):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('')
+  subprocess.run(['git', 'add', 'tracked.txt', 'folder'], cwd=tmp_path, check=True)
+  paths = [('a', name) for name in ('tracked.txt', './folder', 'folder/*.txt', 'untracked.txt',
+                                    'gs://bkt/in', 'gs://bkt/no')]
+  assert not_on_workers(paths, root=tmp_path, command=['--x=gs://bkt/in/y']) == [
+    'a=untracked.txt is not tracked by git',
+    'a=gs://bkt/no is named in the config file only: say it in the command, so that the workers '
+    'mount the bucket']
+
+
+def test_every_field_that_reads_files_is_known():
+  """Those whose comment speaks of a file or folder; the rest of them take PREFIX:DIR."""
+  found = {name for name, _, kind, words in described_fields(Config())
+           if 'str' in kind and re.search(r'\b(files?|folder|DIR|path|as train)\b', words)}
+  assert found - PATH_FIELDS.keys() == {
+    'data.source', 'sentiment.scorer', 'measure.scorers', 'measure.encoder'}
+  assert PATH_FIELDS.keys() <= found
 
 
 def test_options_behind_the_dashes_are_the_commands_own():

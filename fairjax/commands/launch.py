@@ -134,7 +134,7 @@ def _sweep(spec, inner: argparse.Namespace) -> tuple[list, list[dict[str, str]]]
 
 
 def check_command(spec, inner: argparse.Namespace, point: Mapping[str, str]) -> None:
-  """Loads the command's config before anything costs money.
+  """Loads the command's config, and looks for what it reads, before anything costs money.
 
   Args:
     spec: the slice.
@@ -142,16 +142,32 @@ def check_command(spec, inner: argparse.Namespace, point: Mapping[str, str]) -> 
     point: further overrides.
 
   Raises:
-    UserError: a wrong config, or a mesh that does not fit the slice.
+    UserError: a wrong config, a mesh that does not fit the slice, or files that no worker has.
   """
   if inner.verb is None:
     raise UserError('the command behind -- begins with a verb of fairjax: run, train, sample, ...')
   if inner.verb == 'launch':
     raise UserError('launch cannot launch itself: put the command of the workers behind --')
-  if not getattr(inner, 'config', None) or inner.config.startswith(('gs://', '/')):
-    return  # it is on the workers
   from fairjax.config_files import load_config
-  mesh = load_config(inner.config, {**inner.overrides, **point}).mesh
+  from fairjax.counterfactual import list_attributes
+  from fairjax.launch.shipped import config_paths, not_on_workers, option_paths
+  paths = list(option_paths(vars(inner)))
+  if getattr(inner, 'config', None):
+    paths.append(('--config', inner.config.partition(':')[0]))
+  if paths and paths[-1][0] == '--config' and not inner.config.startswith(('gs://', '/')):
+    config = load_config(inner.config, {**inner.overrides, **point})
+    _check_mesh(spec, config.mesh)
+    paths += config_paths(config, attributes=list_attributes())
+  faults = not_on_workers(
+    paths, root=ROOT, command=[*spec.command, *(f'--config.{k}={v}' for k, v in point.items())])
+  if faults:
+    raise UserError(f"launch: no worker has what the command reads: {'; '.join(faults)}: put it "
+                    'into a bucket and name it gs://BUCKET/PATH, or add it to git in '
+                    f'{ROOT}, whose tracked files the workers get')
+
+
+def _check_mesh(spec, mesh) -> None:
+  """Raises `UserError` where a mesh does not fit the slice."""
   if mesh.slices != spec.slices:
     raise UserError(f'--slices={spec.slices} needs --config.mesh.slices={spec.slices} in the '
                     f'command, which has {mesh.slices}')
@@ -202,6 +218,6 @@ def _launch(options: argparse.Namespace) -> int:
 VERBS = (
   Verb('launch', 'run a command on a TPU slice in Google Cloud',
        'fairjax launch --tpu=v3-128 --zone=europe-west4-a --dry_run -- run '
-       '--config=configs/wmt19.py --workdir=gs://my-bucket/wmt19', _add_options, _launch,
-       takes_command=True),
+       '--config=configs/wmt19.py:train=gs://my-bucket/news.gz --workdir=gs://my-bucket/wmt19',
+       _add_options, _launch, takes_command=True),
 )

@@ -119,11 +119,11 @@ def sample_pretrained(options: argparse.Namespace) -> None:
   if len(devices) > 1:
     mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-  parts = (jax.device_put(model.params, place), GPT2Decoder(model.arch, options.dtype), vocabulary,
-           attribute)
+  parts = (jax.device_put(model.params, place),
+           GPT2Decoder(model.arch, options.dtype, model.unused_ids), vocabulary, attribute)
   log = print if processes.is_first() else lambda line: None
   generate(
-    *parts, path=options.output, model=safe_name(model.directory.resolve().name), sample=sample,
+    *parts, path=options.output, model=safe_name(model.name), sample=sample,
     card={'fingerprint': model.fingerprint}, coupled=not options.independent, mesh=mesh, log=log)
   write_next_token(options.output, *parts, mesh=mesh, log=log)
   log(f'{options.output}: measure it with: fairjax measure --records={options.output} '

@@ -32,19 +32,11 @@ def open_language_model(
       head that is needed.
   """
   path = pathlib.Path(path)
-  config = path / 'config.json'
-  if not config.is_file():
-    raise UserError(f'{path} holds no config.json: give a model directory (config.json, '
-                    'model.safetensors, tokenizer.json), a folder of fairjax export, or a workdir')
-  try:
-    content = json.loads(config.read_text(encoding='utf-8'))
-  except (OSError, ValueError) as e:
-    raise UserError(f'{config} cannot be read ({e})') from None
   if model != 'baseline' and not _is_workdir(path):
     raise UserError(f'{path} is a single model, no workdir: leave @{model} out')
-  if isinstance(content, dict) and 'model_type' in content:
-    from fairjax.pretrained import load_pretrained
-    if content['model_type'] == 'gpt2':
+  if is_published(path):
+    from fairjax.pretrained import load_pretrained, read_folder
+    if read_folder(path)[1]['model_type'] == 'gpt2':
       return _gpt2(load_pretrained(path, 'lm', dtype=dtype))
     return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm', dtype=dtype))
   return _own(path, model, spaced)
@@ -59,7 +51,7 @@ def _gpt2(model: Any) -> CausalModel:
     return encoding.ids, encoding.offsets
 
   return CausalModel(
-    name=model.directory.resolve().name, fingerprint=model.fingerprint, params=model.params,
+    name=model.name, fingerprint=model.fingerprint, params=model.params,
     vocabulary=TokenizerVocabulary(model, start=True),
     hidden=lambda p, ids, mask: lm_hidden(p, model.arch, ids, mask), logits=lm_scores,
     max_length=model.max_length, spaced=False, offsets=offsets)
@@ -95,6 +87,17 @@ def _own(path: pathlib.Path, name: str, spaced: bool | None) -> CausalModel:
     logits=logits, max_length=max(config.segment_len, 128),
     spaced=vocabulary.kind == 'word' if spaced is None else spaced,
     offsets=vocabulary.encode_with_offsets)
+
+
+def is_published(path: pathlib.Path) -> bool:
+  """Whether a folder holds a model in the published form, not one of ours (workdir or export)."""
+  try:
+    content = json.loads((path / 'config.json').read_bytes())
+  except (OSError, ValueError, RecursionError):
+    content = None  # what is wrong with it is said where it is read
+  if isinstance(content, dict) and 'model_type' in content:
+    return True
+  return not _is_workdir(path) and not (isinstance(content, dict) and 'export' in content)
 
 
 def _is_workdir(path: pathlib.Path) -> bool:

@@ -32,7 +32,7 @@ class MaskedModel(LanguageModel):
       UserError: its tokenizer has no mask token.
     """
     self._model, self._tokenizer = model, model.tokenizer
-    self.name = model.directory.resolve().name
+    self.name = model.name
     self.fingerprint, self.max_length = model.fingerprint, model.max_length
     self._runners: dict[int, Any] = {}
     self._mask_id = self._tokenizer.token_to_id('[MASK]')
@@ -44,8 +44,8 @@ class MaskedModel(LanguageModel):
       self._tokenizer.add_special_tokens(['[MASK]'])
     added = self._tokenizer.get_added_tokens_decoder()
     named = [i for i in map(self._tokenizer.token_to_id, (*_SPECIAL, '\u2581')) if i is not None]
-    self._special = np.array(
-      sorted({*named, *(i for i, token in added.items() if token.special)}), np.int32)
+    self._special = np.array(sorted({
+      *named, *(i for i, token in added.items() if token.special), *model.unused_ids}), np.int32)
     self._unknown_ids = [i for i in map(self._tokenizer.token_to_id, ('[UNK]', '<unk>'))
                          if i is not None]
 

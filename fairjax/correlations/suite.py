@@ -34,6 +34,7 @@ from fairjax.correlations.winogender import (
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, atomic_write, write_json
 from fairjax.inputs import read_text_lines
+from fairjax.pretrained import folder_name
 
 _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
 # Rises with every change of what the metrics give for the same model and data: what is kept of
@@ -280,7 +281,7 @@ def _model_names(models: Sequence[str]) -> list[str]:
   names = []
   for spec in models:
     folder, _, name = spec.partition('@')
-    title = pathlib.Path(folder).resolve().name + (f'-{name}' if name else '')
+    title = folder_name(folder) + (f'-{name}' if name else '')
     names.append(title)
   if len(set(names)) < len(names):
     double = next(n for i, n in enumerate(names) if n in names[:i])

@@ -56,6 +56,6 @@ def open_learner(
 
 def is_encoder(folder: pathlib.Path) -> bool:
   """Whether a folder is a published BERT or ALBERT."""
-  from fairjax.pretrained.tokens import read_json
-  path = folder / 'config.json'
-  return path.is_file() and read_json(path).get('model_type') in ('bert', 'albert')
+  from fairjax.correlations.language_models import is_published
+  from fairjax.pretrained import read_folder
+  return is_published(folder) and read_folder(folder)[1]['model_type'] in ('bert', 'albert')

@@ -13,7 +13,14 @@ from jax.sharding import Mesh
 from fairjax.classifier.start import from_checkpoint
 from fairjax.classifier.trainer import Recipe, TokenRows, Trainer
 from fairjax.finetune.inputs import Inputs, Labelled, label_losses
-from fairjax.pretrained import BatchRunner, Encoded, class_logits, encode, encode_texts
+from fairjax.pretrained import (
+  BatchRunner,
+  Encoded,
+  class_logits,
+  encode,
+  encode_texts,
+  folder_name,
+)
 from fairjax.pretrained.batches import default_mesh
 from fairjax.pretrained.freezing import ALL, NONE, parse_freeze, trainable_mask
 from fairjax.pretrained.pairs import encode_pairs, pair_types, separator_id
@@ -51,7 +58,7 @@ class TokenLearner:
         no pairs.
     """
     self._directory, self._labels = pathlib.Path(directory), tuple(labels)
-    self.name, self.freeze = self._directory.resolve().name, freeze
+    self.name, self.freeze = folder_name(directory), freeze
     self._log = log or (lambda line: None)
     start = from_checkpoint(directory, labels=labels, seed=0, log=self._log)
     parse_freeze(freeze, start.arch)

@@ -29,7 +29,8 @@ def next_token_log_probs(
 
   Returns:
     One `[A, V]` float64 array for each template in the order of its first prefix, in nats; rows in
-    the order of the prefixes, V the vocabulary's size (padding of the model's table is left out).
+    the order of the prefixes, V the vocabulary's size (padding of the model's table is left out,
+    and so are ids that are never drawn).
 
   Raises:
     ValueError: a prefix is longer than the model reads.
@@ -51,6 +52,7 @@ def next_token_log_probs(
     lengths = np.array([len(ids) for ids in rows], np.int32)
     logits = np.asarray(_logits(params, padded, lengths, decoder=decoder, mesh=mesh), np.float64)
     logits = logits[:, :vocabulary.size]
+    logits = logits[:, ~np.isneginf(logits).all(axis=0)]  # ids that no decoder draws
     top = logits.max(axis=1, keepdims=True)
     found.append(logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True)))
   return found

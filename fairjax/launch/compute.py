@@ -4,17 +4,17 @@ Checked against the arguments that `gcloud` 528 takes; nobody has rented a slice
 fairjax. The hosts are asked from the group by `launch/on_hosts.sh`, whenever one is needed.
 """
 
-import json
-
 from fairjax.launch import workers
 from fairjax.launch.spec import LaunchSpec
-from fairjax.launch.state import ABSENT, DEAD, READY, WAITING, State
+from fairjax.launch.state import ABSENT, DEAD, READY, UNKNOWN, WAITING, State, read_answer
 from fairjax.launch.steps import EXISTS, GONE, Run
 
 IMAGE_PROJECT = 'ubuntu-os-accelerator-images'
 TRIES = 6
 
-_WAITING = {'', 'PENDING', 'PROVISIONING', 'STAGING'}
+_WAITING = {'', 'PENDING', 'PROVISIONING', 'STAGING', 'REPAIRING'}
+_DEAD = {'STOPPING', 'STOPPED', 'TERMINATED', 'SUSPENDING', 'SUSPENDED', 'PENDING_STOP',
+         'DEPROVISIONING'}
 
 
 def _project(spec: LaunchSpec) -> list[str]:
@@ -82,13 +82,18 @@ def read_state(code: int, output: str, errors: str) -> State:
   """The state of the group from those of its hosts."""
   if code:
     return State(ABSENT if 'was not found' in errors else '', errors.strip())
-  states = [host.get('instanceStatus', '') for host in json.loads(output)]
+  try:
+    states = [host.get('instanceStatus') or '' for host in read_answer(output)]
+  except (ValueError, AttributeError, TypeError):
+    return State('', f'gcloud gave no list of hosts: {output.strip() or "nothing"}')
   words = ', '.join(f'{states.count(s)} {s or "not there yet"}' for s in sorted(set(states)))
   if states and all(s == 'RUNNING' for s in states):
     return State(READY, words)
+  if any(s in _DEAD for s in states):
+    return State(DEAD, words)
   if all(s in _WAITING | {'RUNNING'} for s in states):
     return State(WAITING, words or 'no host yet')
-  return State(DEAD, words)
+  return State(UNKNOWN, f'{words} (fairjax does not know this state, and waits)')
 
 
 def _on_hosts(spec: LaunchSpec, verb: str, *arguments: str) -> tuple[str, ...]:

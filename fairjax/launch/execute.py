@@ -11,6 +11,7 @@ from typing import IO, NamedTuple
 
 from fairjax.errors import UserError
 from fairjax.launch.exit_codes import USER_ERROR
+from fairjax.launch.state import denied
 from fairjax.launch.steps import Run, Step, Write
 
 MOST_SECONDS = 60
@@ -25,11 +26,16 @@ class Result(NamedTuple):
 
 
 class StepFailed(Exception):
-  """A step failed as often as it may; `result` is that of the last try."""
+  """A step failed as often as it may; `result` is that of the last try.
 
-  def __init__(self, step: Run, result: Result):
-    super().__init__(f'{step.why}: {step.argv[0]} ended with code {result.code}')
-    self.step, self.result = step, result
+  Attributes:
+    shown: whether what it printed was shown already.
+  """
+
+  def __init__(self, step: Run, result: Result, *, shown: bool = True, what: str = ''):
+    super().__init__(
+      f'{step.why}: {step.argv[0]} {what or f"ended with code {result.code}"}')
+    self.step, self.result, self.shown = step, result, shown
 
 
 def backoff_seconds(attempt: int, *, first: float = 2) -> float:
@@ -87,7 +93,7 @@ class Executor:
   def run(self, step: Run, *, quiet: bool = False) -> Result:
     """Runs one command, again after a pause where it may be repeated.
 
-    Code 2 is never repeated: the words are wrong, and will be.
+    Code 2 is never repeated: the words are wrong, and will be. Nor is what an account cannot do.
 
     Args:
       step: what to run.
@@ -104,13 +110,14 @@ class Executor:
       if any(text in result.errors for text in step.done_if):
         self.log(f'{step.why}: done before')
         return result
-      if result.code == USER_ERROR or attempt + 1 == step.tries:
+      never = result.code == USER_ERROR or (not step.remote and denied(result.errors))
+      if never or attempt + 1 == step.tries:
         break
       pause = backoff_seconds(attempt)
       self.log(f'{step.why}: code {result.code}; try {attempt + 2} of {step.tries} '
                f'in {pause:g} s')
       self.sleep(pause)
-    raise StepFailed(step, result)
+    raise StepFailed(step, result, shown=not quiet)
 
   def _once(self, argv: Sequence[str], *, quiet: bool) -> Result:
     if any(value in word for value in self._secrets for word in argv):

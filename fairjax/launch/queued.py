@@ -5,18 +5,16 @@ Checked against `gcloud` 528: `queued-resources create` takes exactly one of `--
 hosts; `delete` needs `--force` to delete the nodes, too.
 """
 
-import json
-from typing import Any
-
 from fairjax.launch import workers
 from fairjax.launch.spec import LaunchSpec
-from fairjax.launch.state import ABSENT, DEAD, READY, WAITING, State
+from fairjax.launch.state import ABSENT, DEAD, READY, UNKNOWN, WAITING, State, read_answer
 from fairjax.launch.steps import GONE, Run
 
 GROUP = ('gcloud', 'compute', 'tpus', 'queued-resources')
 TRIES = 6
 
 _WAITING = {'CREATING', 'ACCEPTED', 'PROVISIONING', 'WAITING_FOR_RESOURCES'}
+_DEAD = {'FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING', 'PREEMPTED', 'TERMINATED'}
 
 
 def _here(spec: LaunchSpec) -> list[str]:
@@ -63,11 +61,23 @@ def read_state(code: int, output: str, errors: str) -> State:
   if code:
     kind = ABSENT if 'NOT_FOUND' in errors or 'was not found' in errors else ''
     return State(kind, errors.strip())
-  found: dict[str, Any] = json.loads(output).get('state', {})
-  name = found.get('state', 'unknown')
-  message = found.get('failedData', {}).get('error', {}).get('message', '')
-  kind = READY if name == 'ACTIVE' else WAITING if name in _WAITING else DEAD
-  return State(kind, f'{name}: {message}' if message else name)
+  try:
+    answer = read_answer(output)
+    found = answer.get('state')
+    name = found if isinstance(found, str) else found.get('state')
+  except (ValueError, AttributeError):
+    name = None
+  if not isinstance(name, str) or not name:
+    return State('', f'gcloud gave no state: {output.strip() or "nothing"}')
+  message = found
+  for field in ('failedData', 'error', 'message'):
+    message = message.get(field) if isinstance(message, dict) else None
+  words = f'{name}: {message}' if message else name
+  if name == 'ACTIVE' or name in _WAITING:
+    return State(READY if name == 'ACTIVE' else WAITING, words)
+  if name not in _DEAD:
+    return State(UNKNOWN, f'{words} (fairjax does not know this state, and waits)')
+  return State(DEAD, words, explained=bool(message))
 
 
 def ssh(spec: LaunchSpec, command: str, why: str, *, tries: int = TRIES) -> Run:

@@ -22,6 +22,11 @@ class Run:
   tries: int = 1
   done_if: tuple[str, ...] = ()
 
+  @property
+  def remote(self) -> bool:
+    """Whether it reaches workers: what it prints is theirs, and their ssh may not be ready yet."""
+    return bool({'ssh', 'scp'} & set(self.argv))
+
 
 @dataclasses.dataclass(frozen=True)
 class Write:

@@ -9,17 +9,25 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 
+from fairjax.errors import UserError
 from fairjax.launch import workers
 from fairjax.launch.execute import Executor, StepFailed, backoff_seconds
 from fairjax.launch.exit_codes import PREEMPTED, RESTART, USER_ERROR, joint_code, verdict
 from fairjax.launch.plan import MODULES, SLICES, logs, plan, ship, start, status
 from fairjax.launch.spec import LaunchSpec
-from fairjax.launch.state import ABSENT, DEAD, READY, State
+from fairjax.launch.state import ABSENT, DEAD, READY, UNKNOWN, WAITING, State, denied, is_limit
 from fairjax.launch.steps import Run
 
 POLL_SECONDS = 30
 FAULT_CODE = 1
 _FAILURES = 6
+_UNREADABLE = 3  # answers without a state after which nothing better is to be expected
+_LEFT = {
+  READY: 'still there, and costing money',
+  WAITING: 'still there, and costing money as soon as it is granted',
+  DEAD: 'still there, dead, and using up quota',
+  UNKNOWN: 'still there, and perhaps costing money',
+  '': 'perhaps still there, and costing money (the question failed)'}
 _STEADY_SECONDS = 300  # a log that was followed for so long breaks off for a new reason
 
 
@@ -50,7 +58,10 @@ def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow
         announce(specs, executor)
       return 0
   except StepFailed as e:
-    return failed(e, executor)
+    code = failed(e, executor)
+    if verb == 'run' and e.step == plan('run', spec)[-1]:  # what submits it
+      announce([spec], executor)
+    return code
   slice_ = Slice(specs[0], executor, clock=clock)
   try:
     code = slice_.ready() if verb == 'up' else slice_.work(specs, detach=detach)
@@ -58,8 +69,7 @@ def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow
     code = failed(e, executor)
   except BaseException:
     # Ctrl-C and faults of ours, too: nothing stays behind without being named.
-    if slice_.asked:
-      announce(specs[:1], executor)
+    slice_.announce()
     raise
   if delete and verb == 'run' and not detach:
     executor.log(f'{MODULES[specs[0].backend].what(specs[0])} is deleted')
@@ -68,28 +78,35 @@ def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow
       return code
     except StepFailed as e:
       failed(e, executor)
-  if slice_.asked:
-    announce(specs[:1], executor)
+  slice_.announce()
   return code
 
 
 def failed(error: StepFailed, executor: Executor) -> int:
-  """Says what failed; returns 2 where the user can mend it, else 1."""
-  executor.log(f'failed: {error}')
-  if 'quota' in error.result.errors.lower():
+  """Says what failed, with the command and its output; 2 where the user can mend it, else 1."""
+  output = '' if error.shown else (error.result.errors + error.result.output).strip()
+  executor.log(f'failed: {error}: {shlex.join(error.step.argv)}' + (
+    f'\n  {output}' if output else ''))
+  if error.step.remote:
+    return USER_ERROR if error.result.code == USER_ERROR else FAULT_CODE
+  if is_limit(error.result.errors):
     executor.log('a limit of the project is reached: fairjax launch list shows what stands, '
                  'fairjax launch clean deletes what is dead')
+    return USER_ERROR
+  remedy = denied(error.result.errors)
+  if remedy:
+    executor.log(f'the account cannot do this, and asking again cannot help: {remedy}')
     return USER_ERROR
   return USER_ERROR if error.result.code == USER_ERROR else FAULT_CODE
 
 
-def announce(specs: Sequence[LaunchSpec], executor: Executor) -> None:
+def announce(specs: Sequence[LaunchSpec], executor: Executor,
+             left: str = 'still there, and costing money') -> None:
   """Names what still stands, and the commands that delete it."""
   for spec in specs:
     module = MODULES[spec.backend]
     lines = [shlex.join(step.argv) for step in module.down(spec)]
-    executor.log(f'still there, and costing money: {module.what(spec)}. Delete it:\n  '
-                 + '\n  '.join(lines))
+    executor.log(f'{left}: {module.what(spec)}. Delete it:\n  ' + '\n  '.join(lines))
 
 
 class Slice:
@@ -105,24 +122,29 @@ class Slice:
     self._recreated = 0
     self.asked = False
 
-  def state(self) -> State:
+  def state(self, *, tries: int = _FAILURES) -> State:
     """Asks for the state; repeats a question that failed.
 
     Raises:
-      StepFailed: it failed too often.
+      StepFailed: it failed too often, or the account may not ask.
     """
     step: Run = self._module.describe(self._spec)
-    for attempt in range(_FAILURES):
+    for attempt in range(tries):
       try:
         result = self._executor.run(step, quiet=True)
         found = self._module.read_state(0, result.output, '')
+        error = StepFailed(step, result, shown=False, what='gave no answer that can be read')
       except StepFailed as e:
-        if e.result.code == USER_ERROR:
-          raise
         found, error = self._module.read_state(e.result.code, '', e.result.errors), e
+        if not found.kind and (e.result.code == USER_ERROR or denied(e.result.errors)):
+          raise
       if found.kind:
         self.asked = self.asked or found.kind != ABSENT
+        if not found.explained:
+          self._executor.log(f'{shlex.join(step.argv)} answered:\n  {result.output.strip()}')
         return found
+      if attempt + 1 == min(tries, tries if error.result.code else _UNREADABLE):
+        break
       pause = backoff_seconds(attempt)
       self._executor.log(f'the state is not known ({found.words}); asking again in {pause:g} s')
       self._executor.sleep(pause)
@@ -159,6 +181,25 @@ class Slice:
         self._executor.log(f'not granted within {self._spec.valid_until}; the same line asks on')
         return PREEMPTED
       self._executor.sleep(POLL_SECONDS)
+
+  def announce(self) -> None:
+    """Says what is left in the cloud and what it costs; asks, where something may be left."""
+    if not self.asked:
+      return
+    kind = ''
+    try:
+      kind = self.state(tries=1).kind
+    except (StepFailed, UserError):
+      pass  # that it may be there is said below
+    finally:  # also where Ctrl-C ends the question
+      if kind == ABSENT:
+        rest = [shlex.join(step.argv) for step in self._module.down(self._spec)[1:]]
+        self._executor.log(
+          f'nothing is left that costs money: there is no {self._module.what(self._spec)} '
+          f'(fairjax launch list --zone={self._spec.zone} shows what there is)' + ''.join(
+            f'\n  what is free is deleted by: {line}' for line in rest))
+      else:
+        announce([self._spec], self._executor, _LEFT[kind])
 
   def replace(self) -> bool:
     """Deletes a dead slice, so that it is requested again; False if that was done too often."""

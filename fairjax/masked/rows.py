@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.pretrained.tokens import unused_ids
 from fairjax.vocabulary import PieceEncoder
 
 FORMS = ('sentence', 'packed')
@@ -41,8 +42,8 @@ class Special(NamedTuple):
   all: frozenset[int]
 
 
-def special_tokens(tokenizer: Any, *, pad_id: int, where: str) -> Special:
-  """Special tokens of a `tokenizers.Tokenizer`.
+def special_tokens(tokenizer: Any, *, pad_id: int, where: str, vocab_size: int = 0) -> Special:
+  """Special tokens of a `tokenizers.Tokenizer`, with those of `vocab_size` ids that are no token.
 
   Raises:
     UserError: it puts no begin and end around a text, or has no mask token.
@@ -57,7 +58,8 @@ def special_tokens(tokenizer: Any, *, pad_id: int, where: str) -> Special:
     raise UserError(f"{where}: its tokenizer has no mask token ({' or '.join(_MASKS)}): a masked "
                     'language model needs one')
   added = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-  every = frozenset(added | {*ends, mask, pad_id} | ({unknown} - {None}))
+  every = frozenset(added | {*ends, mask, pad_id} | ({unknown} - {None})
+                    | set(unused_ids(tokenizer, vocab_size)))
   return Special(*ends, mask, unknown, pad_id, every)
 
 

@@ -130,7 +130,8 @@ class _Run:
   def __init__(self, start: Start, train: Rows, valid: Rows, settings: Settings, mesh: Mesh):
     self._start, self._settings, self._mesh = start, settings, mesh
     self._config = settings.train
-    special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where='the start')
+    special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where='the start',
+                             vocab_size=start.arch.vocab_size)
     # Rows of one length compile once; padding is no more than the longest needs.
     longest = max(train.longest, valid.longest)
     self.length = min(-(-longest // 8) * 8, start.arch.max_positions)

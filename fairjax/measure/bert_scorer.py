@@ -59,7 +59,7 @@ class BertScorer:
     content = json.dumps(['bert 1', self._model.fingerprint, sorted(self.values.items())])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
     self.weights = self._model.weights_digest()
-    folder = safe_name(self._model.directory.resolve().name)
+    folder = safe_name(self._model.name)
     self.name = f'bert-{folder}-{self.fingerprint[:6]}'
     self._mesh, self._batch_tokens, self._runner = mesh, batch_tokens, None
 

@@ -2,7 +2,7 @@
 
 from fairjax.pretrained.architecture import Architecture, read_architecture
 from fairjax.pretrained.batches import BatchRunner, bucket_lengths
-from fairjax.pretrained.directory import Pretrained, load_pretrained
+from fairjax.pretrained.directory import Pretrained, folder_name, load_pretrained, read_folder
 from fairjax.pretrained.gpt2_decoding import GPT2Decoder
 from fairjax.pretrained.models import (
   class_logits,
@@ -20,7 +20,7 @@ from fairjax.pretrained.tokens import Encoded, encode_texts
 
 __all__ = [
   'Architecture', 'BatchRunner', 'Encoded', 'GPT2Decoder', 'Pretrained', 'SentenceEncoder',
-  'TokenizerVocabulary', 'bucket_lengths', 'class_logits', 'encode', 'encode_texts', 'lm_hidden',
-  'lm_logits', 'lm_scores', 'load_pretrained', 'mean_pool', 'mlm_logits', 'normalize',
-  'read_architecture',
+  'TokenizerVocabulary', 'bucket_lengths', 'class_logits', 'encode', 'encode_texts', 'folder_name',
+  'lm_hidden', 'lm_logits', 'lm_scores', 'load_pretrained', 'mean_pool', 'mlm_logits', 'normalize',
+  'read_architecture', 'read_folder',
 ]

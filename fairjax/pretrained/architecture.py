@@ -11,6 +11,14 @@ from typing import Any
 from fairjax.errors import UserError, unknown_name
 
 KINDS = ('albert', 'bert', 'gpt2')
+_CLASSES = {'albert': r'Albert(?=[A-Z]).*', 'bert': r'Bert(?=[A-Z]).*', 'gpt2': r'GPT2(?=[A-Z]).*'}
+# Fields that a config of the kind has, and fields of others that share them (GPT-J, StarCoder).
+_FIELDS = {
+  'albert': ({'hidden_size', 'embedding_size', 'inner_group_num', 'intermediate_size'}, set()),
+  'bert': ({'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediate_size',
+            'type_vocab_size'}, {'embedding_size', 'num_hidden_groups'}),
+  'gpt2': ({'n_embd', 'n_layer', 'n_head', 'n_positions'},
+           {'rotary_dim', 'multi_query', 'afn', 'attention_layers'})}
 ACTIVATIONS = ('gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
 
 
@@ -60,6 +68,43 @@ class Architecture:
                  for depth in range(self.num_layers) for inner in range(self.layers_per_group))
 
 
+def recognise(config: Mapping[str, Any], *, where: str) -> tuple[str, str]:
+  """The kind of a model by its config, and '' or what it was recognised by.
+
+  Args:
+    config: content of a `config.json`: `model_type`, or where there is none `architectures`, or the
+      names of its fields.
+    where: its path, for messages.
+
+  Raises:
+    UserError: another kind, or nothing tells the kind; or quantised weights.
+  """
+  quantised = config.get('quantization_config')
+  if quantised:
+    method = quantised.get('quant_method') if isinstance(quantised, Mapping) else None
+    bits = [f'{key}={value}' for key, value in quantised.items()
+            if 'bit' in key and value is not False] if isinstance(quantised, Mapping) else []
+    raise UserError(f"{where} has a quantization_config ({', '.join([str(method), *bits])}): "
+                    'quantised weights are not read: take the checkpoint before quantisation')
+  kind, classes = config.get('model_type'), config.get('architectures') or []
+  reads = f"fairjax reads the kinds {', '.join(KINDS)} here"
+  if kind is not None:
+    if kind not in KINDS:
+      raise UserError(f"{where}: unknown model_type '{kind}': {reads}: take a model of one of them")
+    return kind, ''
+  for name in classes if isinstance(classes, list) else ():
+    found = [k for k, pattern in _CLASSES.items() if re.fullmatch(pattern, str(name))]
+    if not found:
+      raise UserError(f"{where} has no model_type, and its architecture '{name}' is not known: "
+                      f'{reads}: take a model of one of them')
+    return found[0], f"its architecture '{name}'"
+  for name, (needed, foreign) in _FIELDS.items():
+    if needed <= config.keys() and not foreign & config.keys():
+      return name, 'the names of its fields'
+  raise UserError(f'{where} has no model_type, no architectures, and not the fields of any kind '
+                  f'that is known: {reads}: add "model_type", or take the config.json of the model')
+
+
 def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
   """Reads the content of a `config.json`.
 
@@ -71,9 +116,7 @@ def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
     UserError: unknown `model_type` or activation, a field that is missing or no positive number,
       or a setting under which the model would compute something else than is implemented here.
   """
-  kind = config.get('model_type')
-  if kind not in KINDS:
-    raise unknown_name('model_type', str(kind), KINDS, where=where)
+  kind = recognise(config, where=where)[0]
   read = _Fields(config, where)
   found = _gpt2(read) if kind == 'gpt2' else _encoder(read, kind)
   if found['activation'] not in ACTIVATIONS:
@@ -83,6 +126,8 @@ def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
                     f"{found['num_heads']} heads")
   for name in ('add_cross_attention',) if kind == 'gpt2' else ('is_decoder', 'add_cross_attention'):
     read.must(name, False)
+  if found['pad_id'] >= found['vocab_size']:  # of an added token; no place of padding is read
+    found['pad_id'] = 0
   return Architecture(kind=kind, labels=read.labels(), **found)
 
 

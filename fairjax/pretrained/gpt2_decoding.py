@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fairjax.model.decode_loop import Chunk, Decoder, in_order, num_places, unless_empty
 from fairjax.pretrained.architecture import Architecture
@@ -48,10 +49,12 @@ class GPT2Decoder(Decoder):
   Attributes:
     arch: of `read_architecture`, of kind 'gpt2'.
     dtype: of the parameters: 'float32', 'bfloat16' or 'float64'.
+    unused: ids that are no token (`unused_ids`) and are never drawn.
   """
 
   arch: Architecture
   dtype: str = 'float32'
+  unused: tuple[int, ...] = ()
 
   num_layers = property(lambda self: self.arch.num_layers)
   num_heads = property(lambda self: self.arch.num_heads)
@@ -60,8 +63,9 @@ class GPT2Decoder(Decoder):
   max_positions = property(lambda self: self.arch.max_positions)
 
   def describe(self) -> dict[str, Any]:
-    """The architecture and the dtype."""
-    return dataclasses.asdict(self.arch) | {'dtype': self.dtype}
+    """The architecture, the dtype, and how many ids are never drawn."""
+    return dataclasses.asdict(self.arch) | {'dtype': self.dtype} | (
+      {'unused': len(self.unused)} if self.unused else {})
 
   def prepare(self, params, *, num_positions):
     """The parameters, with the layers apart: their loop is unrolled."""
@@ -129,13 +133,16 @@ class GPT2Decoder(Decoder):
     return self._final(weights, x), Chunk(tuple(keys), tuple(values))
 
   def scores(self, weights, hidden):
-    """Logits, `[..., V]`, with the sums of bfloat16 as they are: float32; no bias."""
+    """Logits, `[..., V]`, with the sums of bfloat16 as they are: float32; -inf for `unused`."""
     # Two axes: of more XLA's product of bfloat16 on CPU turns the table over in every step.
     scores = jnp.einsum(
       'rd,vd->rv', hidden.reshape(-1, hidden.shape[-1]), output_table(weights),
       precision=precision_of(hidden),
       preferred_element_type=jnp.promote_types(hidden.dtype, jnp.float32))
-    return scores.reshape(*hidden.shape[:-1], -1), None
+    bias = None
+    if self.unused:
+      bias = jnp.zeros(self.vocab_size, scores.dtype).at[np.array(self.unused)].set(-jnp.inf)
+    return scores.reshape(*hidden.shape[:-1], -1), bias
 
   def _project(self, x, w):
     """Queries (scaled), keys and values, [A, T, N, H] each."""

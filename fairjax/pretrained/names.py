@@ -175,6 +175,29 @@ def not_needed(name: str, kind: str) -> bool:
   return re.fullmatch(_NOT_NEEDED[kind], name) is not None
 
 
+_WRAPPERS = ('_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module', '_forward_module')
+_BEFORE = (*_WRAPPERS, 'module', 'model', 'base_model', 'auto_model', 'transformer', 'bert',
+           'albert')
+
+
+def bare_name(name: str, kind: str) -> str:
+  """A tensor's name without what compilers, trainers and wrappers put before and into it.
+
+  The prefix of the kind's own body stays.
+
+  >>> bare_name('module._orig_mod.transformer.h.0._orig_mod.ln_1.weight', 'gpt2')
+  'transformer.h.0.ln_1.weight'
+  >>> bare_name('model.bert.pooler.dense.bias', 'bert'), bare_name('model.wte.weight', 'gpt2')
+  ('bert.pooler.dense.bias', 'wte.weight')
+  """
+  parts = [part for part in name.split('.') if part not in _WRAPPERS]
+  own = ''
+  while len(parts) > 1 and parts[0] in _BEFORE:
+    own = PREFIX[kind] if f'{parts[0]}.' == PREFIX[kind] else own
+    parts = parts[1:]
+  return own + '.'.join(parts)
+
+
 def plain_name(name: str, kind: str) -> str:
   """A tensor's name without the body's prefix and with today's names of LayerNorm's arrays.
 

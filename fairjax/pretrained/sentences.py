@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from fairjax.errors import UserError
 from fairjax.pretrained.batches import BatchRunner
-from fairjax.pretrained.directory import load_pretrained
+from fairjax.pretrained.directory import find_snapshot, load_pretrained
 from fairjax.pretrained.models import encode, mean_pool, normalize
 from fairjax.pretrained.tokens import CutTexts, encode_texts, read_json
 
@@ -41,7 +41,7 @@ class SentenceEncoder:
     Raises:
       UserError: as `load_pretrained`, or a module or pooling that is not implemented.
     """
-    root = pathlib.Path(directory)
+    root = find_snapshot(pathlib.Path(directory))
     folder, self.pooling, self.normalized, self._lower = _read_modules(root)
     model = load_pretrained(folder, 'encoder', dtype=dtype)
     self.max_length, self.truncated = model.max_length, 0

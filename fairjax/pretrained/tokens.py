@@ -13,6 +13,92 @@ from fairjax.errors import UserError
 _FAR = 10 ** 9  # tokenizer_config.json writes 1e30 for "no limit"
 
 
+class WithinModel:
+  """A tokenizer with tokens that its model has no embedding of: refused where a text holds one.
+
+  Everything else is that of the `tokenizers.Tokenizer`, as if these tokens were not there.
+  """
+
+  def __init__(self, tokenizer: Any, vocab_size: int, where: str):
+    self._tokenizer, self._vocab_size, self._where = tokenizer, vocab_size, where
+
+  def __getattr__(self, name: str) -> Any:
+    if name == '_tokenizer':  # before it is set there is nothing to ask
+      raise AttributeError(name)
+    return getattr(self._tokenizer, name)
+
+  def token_to_id(self, token: str) -> int | None:
+    """As the tokenizer's."""
+    found = self._tokenizer.token_to_id(token)
+    return None if found is None or found >= self._vocab_size else found
+
+  def get_added_tokens_decoder(self) -> dict[int, Any]:
+    """As the tokenizer's."""
+    found = self._tokenizer.get_added_tokens_decoder()
+    return {i: token for i, token in found.items() if i < self._vocab_size}
+
+  def encode(self, *args, **kwargs) -> Any:
+    """As the tokenizer's.
+
+    Raises:
+      UserError: a token is none of the model's.
+    """
+    return self._checked([self._tokenizer.encode(*args, **kwargs)])[0]
+
+  def encode_batch(self, *args, **kwargs) -> list[Any]:
+    """As the tokenizer's.
+
+    Raises:
+      UserError: a token is none of the model's.
+    """
+    return self._checked(self._tokenizer.encode_batch(*args, **kwargs))
+
+  def _checked(self, encodings: list[Any]) -> list[Any]:
+    for number, encoding in enumerate(encodings, 1):
+      for token, i in zip(encoding.tokens, encoding.ids, strict=True):
+        if i >= self._vocab_size:
+          raise UserError(
+            f'text {number} of {len(encodings)} holds {token!r}, token {i} of the tokenizer, but '
+            f'{self._where} has {self._vocab_size} embeddings: take the token out of the text, or '
+            'give a model whose embeddings were resized to its tokenizer (resize_token_embeddings)')
+    return encodings
+
+
+def within_model(tokenizer: Any, vocab_size: int, where: str) -> tuple[Any, list[str]]:
+  """A tokenizer for a model with another number of embeddings, as the reference library takes them.
+
+  A model may have more (a padded table); the tokenizer may have added tokens without any.
+
+  Args:
+    tokenizer: a `tokenizers.Tokenizer`.
+    vocab_size: embeddings of the model.
+    where: directory of both, for messages.
+
+  Returns:
+    The tokenizer or, where it has tokens beyond the model's, `WithinModel`; lines that say so.
+  """
+  ids = tokenizer.get_vocab(with_added_tokens=True)
+  beyond = sorted((i, token) for token, i in ids.items() if i >= vocab_size)
+  head = f'{where}: the tokenizer has {len(ids)} tokens, the model {vocab_size} embeddings'
+  lines = []
+  unused = vocab_size + len(beyond) - len(ids)
+  if unused:
+    lines.append(f'{head}: {unused} of them belong to no token (a padded table) and are never '
+                 'drawn')
+  if beyond:
+    shown = ', '.join(repr(token) for _, token in beyond[:4])
+    lines.append(f'{head}: {len(beyond)} added tokens have none ({shown}): a text that holds one '
+                 'is refused')
+    tokenizer = WithinModel(tokenizer, vocab_size, where)
+  return tokenizer, lines
+
+
+def unused_ids(tokenizer: Any, vocab_size: int) -> tuple[int, ...]:
+  """Ids of a model that are no token of its tokenizer, such as the padding of its table."""
+  return tuple(sorted(set(range(vocab_size))
+                      - set(tokenizer.get_vocab(with_added_tokens=True).values())))
+
+
 class Encoded(NamedTuple):
   """Token ids of texts.
 
@@ -59,15 +145,15 @@ def _digest(text: str) -> bytes:
   return hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=16).digest()
 
 
-def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int):
+def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int) -> Any:
   """Reads `tokenizer.json`; for BERT also `vocab.txt` with `tokenizer_config.json`.
 
   Returns:
-    A `tokenizers.Tokenizer` without padding and truncation.
+    A `tokenizers.Tokenizer` without padding and truncation; see `within_model`.
 
   Raises:
-    UserError: no such file, one that cannot be read or that another contradicts, or a vocabulary of
-      another size.
+    UserError: no such file, one that cannot be read or that another contradicts, or ordinary tokens
+      that the model has no embeddings of.
   """
   path = directory / 'tokenizer.json'
   if path.is_file():
@@ -89,14 +175,14 @@ def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int):
                     '(AutoTokenizer.from_pretrained(..., use_fast=True))')
   tokenizer.no_padding()
   tokenizer.no_truncation()
-  size = tokenizer.get_vocab_size(with_added_tokens=True)
-  if size != vocab_size:
-    raise UserError(f'{path} has {size} tokens, the model {vocab_size} (vocab_size in config.json):'
-                    ' it is the tokenizer of another model: take both from one directory')
-  highest = max(tokenizer.get_vocab(with_added_tokens=True).values())
-  if highest >= size:  # the model would read the embedding of another token in its place
-    raise UserError(f'{path} has ids up to {highest}, the model {vocab_size} of them from 0: it is '
-                    'damaged, or the tokenizer of another model: take both from one directory')
+  ids, added = tokenizer.get_vocab(with_added_tokens=True), tokenizer.get_added_tokens_decoder()
+  beyond = {token: i for token, i in ids.items() if i >= vocab_size}
+  ordinary = [token for token, i in beyond.items() if i not in added]
+  if ordinary:  # the model would read the embedding of another token in its place
+    raise UserError(
+      f'{path} has {len(ids)} tokens with ids up to {max(ids.values())}, the model {vocab_size} '
+      f'(vocab_size in config.json): {len(ordinary)} of them, like {ordinary[0]!r}, would have no '
+      'embedding: it is damaged, or the tokenizer of another model: take both from one directory')
   return tokenizer
 
 
@@ -188,7 +274,7 @@ def read_json(path: pathlib.Path, *, remedy: str = '') -> dict[str, Any]:
     UserError: it cannot be read, or holds something else.
   """
   try:
-    value = json.loads(path.read_text(encoding='utf-8'))
+    value = json.loads(path.read_text(encoding='utf-8-sig'))
   except OSError as e:
     raise UserError(f'{path}: {e.strerror or e}{remedy and ": "}{remedy}') from None
   except (ValueError, RecursionError) as e:

@@ -1,18 +1,44 @@
 """Tensors of safetensors files to parameters and back; nothing is guessed."""
 
+import collections
+import fnmatch
 import json
 import pathlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.inputs import refuse_pointer
 from fairjax.pretrained.architecture import Architecture
-from fairjax.pretrained.names import HEADS, aliases, entries, full_name, not_needed, plain_name
+from fairjax.pretrained.names import (
+  HEADS,
+  aliases,
+  bare_name,
+  entries,
+  full_name,
+  not_needed,
+  plain_name,
+)
 
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _RELOAD = 'download it again with all files of the model'
+# Types of safetensors that NumPy has; whole numbers are buffers, or refused where they are weights.
+_STORED = {'F64', 'F32', 'F16', 'BF16', 'I64', 'I32', 'I16', 'I8', 'U64', 'U32', 'U16', 'U8',
+           'BOOL'}
+_OTHERS = {  # files of weights in other formats, and what to do
+  '*.bin': '{} is a pickle and is not read: convert it with safetensors.torch.save_file',
+  '*.pt': '{} is a pickle and is not read: convert it with safetensors.torch.save_file',
+  '*.pth': '{} is a pickle and is not read: convert it with safetensors.torch.save_file',
+  '*.ckpt': '{} is a pickle and is not read: convert it with safetensors.torch.save_file',
+  '*.gguf': '{} is in the format GGUF, which is not read: take the safetensors of the same model',
+  '*.h5': '{} is of TensorFlow: save the model of PyTorch with save_pretrained(DIR)',
+  '*.msgpack': '{} is of Flax: save the model of PyTorch with save_pretrained(DIR)',
+  '*.onnx': '{} is of ONNX: take the safetensors of the same model'}
+_PACKED = re.compile(r'[._](qweight|qzeros|absmax|quant_map|weight_packed|weight_scale|SCB)\b')
+_QUANTISED = 'quantised weights are not read: take the checkpoint before quantisation'
 _FLOATS = ('float16', 'bfloat16', 'float32', 'float64')
 Params = dict[str, dict[str, Any]]
 _TOGETHER = 'take config.json and weights of one and the same model'
@@ -43,11 +69,8 @@ def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
   if (directory / WEIGHTS).is_file():
     return [directory / WEIGHTS]
   if not index.is_file():
-    pickles = sorted(p.name for p in directory.glob('*.bin'))
-    hint = (f'{pickles[0]} is a pickle and is not read: convert it with safetensors.torch.save_file'
-            if pickles else 'download the whole directory, or write it with save_pretrained(DIR, '
-            'safe_serialization=True)')
-    raise UserError(f'{directory} holds neither {WEIGHTS} nor {INDEX}: {hint}')
+    return _shards(directory)
+  refuse_pointer(index)
   try:
     named = list(json.loads(index.read_text(encoding='utf-8'))['weight_map'].values())
     if not named or not all(isinstance(name, str) for name in named):
@@ -62,17 +85,56 @@ def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
   return [directory / name for name in names]
 
 
+def _shards(directory: pathlib.Path) -> list[pathlib.Path]:
+  """The shards of a directory without an index, whose names count them.
+
+  Raises:
+    UserError: some are missing, or there are none: what there is instead is named.
+  """
+  found = sorted(directory.glob('*.safetensors'))
+  counted = {p: re.fullmatch(r'.*-(\d{5})-of-(\d{5})\.safetensors', p.name) for p in found}
+  shards = [p for p, count in counted.items() if count]
+  if shards:
+    most = int(counted[shards[0]][2])
+    there = {int(counted[p][1]) for p in shards if int(counted[p][2]) == most}
+    missing = sorted(set(range(1, most + 1)) - there)
+    if missing or len(shards) != most:
+      raise UserError(f'{directory} holds {len(shards)} shards of {most}, without '
+                      f'{missing[:1] or "one index"}: {_RELOAD}')
+    return shards
+  others = sorted(p.name for pattern in _OTHERS for p in directory.glob(pattern))
+  if (directory / 'adapter_model.safetensors').is_file():
+    hint = ('adapter_model.safetensors is an adapter (LoRA), not a whole model: merge it '
+            '(PeftModel.merge_and_unload), save the result, and give its folder')
+  elif found:
+    hint = f'rename {found[0].name} to {WEIGHTS} if it holds the whole model'
+  elif others:
+    hint = _OTHERS[next(k for k in _OTHERS if fnmatch.fnmatch(others[0], k))].format(others[0])
+  else:
+    hint = ('download the whole directory, or write it with save_pretrained(DIR, '
+            'safe_serialization=True)')
+  raise UserError(f'{directory} holds neither {WEIGHTS} nor {INDEX}: {hint}')
+
+
 def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
   """All tensors of several safetensors files.
 
   Raises:
-    UserError: a file is damaged, or two files hold a tensor of the same name.
+    UserError: a file is damaged or a pointer, a tensor has a type that is not read, or two files
+      hold a tensor of the same name.
   """
-  from safetensors import SafetensorError
+  from safetensors import SafetensorError, safe_open
   from safetensors.numpy import load_file
   tensors: dict[str, np.ndarray] = {}
   for file in files:
+    refuse_pointer(file)
     try:
+      with safe_open(file, framework='numpy') as opened:
+        kinds = {name: opened.get_slice(name).get_dtype() for name in opened.keys()}
+      foreign = [name for name, kind in kinds.items() if kind not in _STORED]
+      if foreign:
+        raise UserError(f'{file}: {_listed(foreign)} stored as {kinds[foreign[0]]}: '
+                        f'{_QUANTISED}')
       found = load_file(file)
     except (OSError, SafetensorError, KeyError, TypeError) as e:
       raise UserError(f'{file} cannot be read as safetensors ({e}): it is damaged or a part of a '
@@ -82,6 +144,31 @@ def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
       raise UserError(f'{file}: tensor {double[0]} is in another file too: {_RELOAD}')
     tensors |= found
   return tensors
+
+
+def without_wrappers(tensors: Mapping[str, np.ndarray], kind: str, *, where: str
+                     ) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Tensors by the names that they have without what compilers, trainers and wrappers put before.
+
+  Returns:
+    The tensors (names of the kind's own body prefix stay), and a line on each prefix taken off.
+
+  Raises:
+    UserError: two tensors have one name then.
+  """
+  plain: dict[str, np.ndarray] = {}
+  taken: collections.Counter[str] = collections.Counter()
+  for name, tensor in tensors.items():
+    short = bare_name(name, kind)
+    if short != name:
+      taken[name.removesuffix(short) if name.endswith(short) else name] += 1
+    if short in plain:
+      raise UserError(f'{where} holds {short} twice, below different prefixes: save one model '
+                      'alone')
+    plain[short] = tensor
+  lines = [f'{where}: the prefix {prefix} is taken off {count} tensors'
+           for prefix, count in taken.most_common(4)]
+  return plain, lines
 
 
 def to_params(
@@ -158,6 +245,9 @@ def _check_present(plain, needed, arch: Architecture, head: str, where: str) -> 
   missing = [name for name in needed if name not in plain]
   if not missing:
     return
+  packed = [name for name in plain if _PACKED.search(name)]
+  if packed:
+    raise UserError(f'{where} holds {_listed(packed)}: {_QUANTISED}')
   if all(needed[name].head or needed[name].group == 'pooler' for name in missing):
     raise UserError(f'{where} has no {head} head: {_listed(missing)} missing (weights are never '
                     f'made up): {_HEADLESS[head]}')
@@ -170,8 +260,8 @@ def _check_tensor(tensor: np.ndarray, name: str, shape: tuple[int, ...], where: 
     raise UserError(f'{where}: {name} has shape {tensor.shape}, config.json needs {shape}: '
                     f'{_TOGETHER}')
   if tensor.dtype.name not in _FLOATS:
-    raise UserError(f"{where}: {name} is {tensor.dtype.name}, not one of {', '.join(_FLOATS)} "
-                    '(quantised weights are not read): take the checkpoint before quantisation')
+    raise UserError(f"{where}: {name} is {tensor.dtype.name}, not one of {', '.join(_FLOATS)}: "
+                    f'{_QUANTISED}')
   if not np.isfinite(tensor.astype(np.float32) if tensor.dtype.name == 'bfloat16' else tensor
                      ).all():
     raise UserError(f'{where}: {name} holds values that are not finite: the file is damaged, '
