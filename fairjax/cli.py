@@ -34,6 +34,7 @@ from fairjax.commands import (
   masked_lm,
   measure,
   mitigations,
+  paper,
   records,
   report,
   resilience,
@@ -52,7 +53,7 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 
 _MODULES = (
-  run, data, cda, masked_lm, exchange, sample, measure, select, report, records, human,
+  run, data, cda, masked_lm, exchange, sample, measure, select, report, paper, records, human,
   classifier, correlations, resilience, mitigations, fair_generation, compile, scorers,
   inspection, launch, doctor)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}

@@ -63,6 +63,14 @@ def stored_evidence(
   Raises:
     UserError: a text without a kept score, or a score file of another scorer.
   """
+  scores = stored_scores(generations, measures, scores_directory)
+  return collect_evidence(generations, scores, coupled=measures['coupled'])
+
+
+def stored_scores(
+  generations: Generations, measures: Mapping[str, Any], scores_directory: str | os.PathLike
+) -> dict[str, np.ndarray]:
+  """Scorer -> `[R]` scores that were kept; see `stored_evidence`."""
   scores = {}
   for name, found in measures['scorers'].items():
     kind, _, key = name.partition(':')
@@ -70,7 +78,7 @@ def stored_evidence(
               else _StoredScorer(name, found['fingerprint']))
     path = score_file(scores_directory, measures['attribute'], scorer)
     scores[name] = score_generations(generations, scorer, path, scored=measures['scored_text'])
-  return collect_evidence(generations, scores, coupled=measures['coupled'])
+  return scores
 
 
 class _StoredScorer:

@@ -17,6 +17,8 @@ METHOD_COLOURS = {
 OTHER_COLOURS = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#F0E442')
 _MARKERS = {'baseline': 's', 'extended_baseline': 'D', 'embedding': 'o', 'sentiment': '^',
             'random_projection': 'P'}
+_METADATA = {'.png': {'Software': None}, '.svg': {'Date': None, 'Creator': None},
+             '.pdf': {'CreationDate': None, 'Creator': None, 'Producer': None}}
 STYLE = {
   'font.size': 9, 'axes.spines.top': False, 'axes.spines.right': False, 'axes.titlesize': 10,
   'axes.axisbelow': True, 'svg.hashsalt': 'fairjax', 'svg.fonttype': 'path', 'hatch.linewidth': 0.6}
@@ -298,12 +300,14 @@ def pyplot():
 
 
 def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
-  """Writes PNG and SVG without dates, and closes the figure."""
+  """Writes PNG and SVG without dates, or the form that the path ends in, and closes the figure."""
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
-  files = []
-  for suffix, metadata in (('.png', {'Software': None}), ('.svg', {'Date': None, 'Creator': None})):
-    files.append(path.with_name(path.name + suffix))
-    figure.savefig(files[-1], dpi=150, metadata=metadata)
+  if path.suffix in _METADATA:
+    files = [path]
+  else:
+    files = [path.with_name(path.name + suffix) for suffix in ('.png', '.svg')]
+  for file in files:
+    figure.savefig(file, dpi=150, metadata=_METADATA[file.suffix])
   pyplot().close(figure)
   return files

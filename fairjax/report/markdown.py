@@ -1,9 +1,13 @@
 """Pieces of Markdown whose contents cannot change the page around them."""
 
+import csv
 import dataclasses
 import html
+import io
 import re
 from collections.abc import Sequence
+
+from fairjax.measure.human_sheets import neutralise
 
 # Written as character references: Markdown, HTML and automatic links are never built from those.
 _SPECIAL = re.compile(
@@ -54,6 +58,21 @@ class Table:
     return table(list(map(escape, self.header)),
                  [[cell(i, text) for i, text in enumerate(row)] for row in self.rows],
                  text_columns=self.text_columns)
+
+  def text(self) -> str:
+    """The table in columns of equal width, as it is on a terminal."""
+    lines = [[' '.join(cell.split()) for cell in row] for row in (self.header, *self.rows)]
+    width = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return '\n'.join('  '.join(
+      cell.ljust(w) if i < self.text_columns else cell.rjust(w)
+      for i, (cell, w) in enumerate(zip(row, width, strict=True))).rstrip() for row in lines)
+
+  def csv(self) -> str:
+    """The table as CSV (RFC 4180, with line feeds); no cell is a formula of a spreadsheet."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator='\n').writerows(
+      map(neutralise, row) for row in (self.header, *self.rows))
+    return file.getvalue().removesuffix('\n')
 
   def _repr_markdown_(self) -> str:
     """What a notebook shows."""
