@@ -19,7 +19,8 @@ TINY = {
   'sentiment.steps': 4, 'sentiment.batch_size': 8, 'sentiment.warmup_steps': 1,
   'sentiment.max_sentences': 100, 'sentiment.margin': 0.2,
   'debias.steps': 4, 'debias.batch_size': 8,
-  'debias.warmup_steps': 1, 'debias.variants': "('embedding:10','sentiment:10')",
+  'debias.warmup_steps': 1, 'debias.random_projection': False, 'measure.scorers': 'vader',
+  'debias.variants': "('embedding:10','sentiment:10')",
   'sample.samples': 2, 'sample.max_new_tokens': 4, 'sample.batch_size': 8,
   'measure.permutations': 20, 'measure.eval_batch_size': 8, 'data.reader': 'numpy',
 }

@@ -38,7 +38,8 @@ PAIRS = (('sheriff', 'designer'), ('driver', 'CEO'), ('Finland', 'Italy'), ('Chi
 _GRID = (('baseline', None), *(('embedding', w) for w in (1.0, 10.0, 100.0)),
          *(('sentiment', w) for w in (1.0, 10.0, 100.0, 1000.0)))
 _LABELS = {'baseline': 'Baseline', 'extended_baseline': 'Extended baseline',
-           'embedding': 'Emb. Reg.', 'sentiment': 'Sent. Reg.'}
+           'embedding': 'Emb. Reg.', 'sentiment': 'Sent. Reg.',
+           'random_projection': 'Random projection'}
 
 
 @dataclasses.dataclass(frozen=True)
