@@ -17,15 +17,16 @@ class DataConfig:
 
   # planted | planted_gender (gender goes with professions, and with sentiment) | files in a layout:
   # wikitext (' = Title = ' articles), lines, tsv, newscrawl (date, base64 text, base64 text),
-  # newscrawl_sentences (no documents known) | wikitext103, wikitext2 (TFDS datasets made from the
-  # official files)
+  # newscrawl_sentences (no documents known), jsonl, csv, parquet (a document a row) | wikitext103,
+  # wikitext2 (TFDS datasets made from the official files)
   source: str = 'planted'
-  train: tuple[str, ...] = ()  # files (plain or .gz) or glob patterns
+  train: tuple[str, ...] = ()  # files, plain or compressed, or glob patterns
   valid: tuple[str, ...] = ()  # as train; not with holdout
   test: tuple[str, ...] = ()  # as train; not with holdout
   # (valid, test): that many of the last training documents, valid first; (1000, 9000) in H-41
   holdout: tuple[int, ...] = ()
   text_column: int = -1  # tsv, newscrawl: the column of the text; -1 is the last (unsplit text)
+  text_field: str = 'text'  # jsonl, csv, parquet: the field, or column, of the text
   lines_per_document: int = 1  # newscrawl_sentences: lines of the stream that make a document
   broken: str = 'error'  # lines that cannot be decoded or are too long: error | skip (counted)
   max_line_bytes: int = 1 << 24  # a longer line is broken: no text, or one without line ends
@@ -59,7 +60,8 @@ class DataConfig:
   planted_sensitive_share: float = 0.6
 
 
-FILE_SOURCES = ('wikitext', 'lines', 'tsv', 'newscrawl', 'newscrawl_sentences')
+FILE_SOURCES = (
+  'wikitext', 'lines', 'tsv', 'newscrawl', 'newscrawl_sentences', 'jsonl', 'csv', 'parquet')
 """Values of `data.source` that read `data.train`, `data.valid` and `data.test`."""
 
 PLANTED_SOURCES = ('planted', 'planted_gender')

@@ -6,16 +6,22 @@ second to import and guesses types, so that a value `NA` or `007` is lost.
 """
 
 import codecs
+import collections
+import contextlib
 import csv
+import functools
 import io
+import itertools
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fairjax.errors import UserError
-from fairjax.inputs import decode
+from fairjax.errors import UserError, unknown_name
+from fairjax.inputs import decode, is_whole, replace_broken
 
 SEPARATORS = {'comma': ',', 'semicolon': ';', 'tab': '\t'}
 _SEP_LINE = re.compile(r'"?sep=([,;\t])"?[\r\n]*', re.IGNORECASE)
@@ -28,6 +34,7 @@ _LONGEST_CELL = 1 << 27
 def read_rows(
   file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
   unquoted_tabs: bool = False, convert: Callable[[dict[str, str], str], Any] | None = None,
+  repair: bool | None = None, counts: collections.Counter | None = None,
 ) -> Iterator[tuple[Any, str]]:
   """Yields (row, "file:line") of JSON lines, of a JSON array or of a table with a header.
 
@@ -37,17 +44,125 @@ def read_rows(
     columns: that the header of a table must hold.
     unquoted_tabs: see `Table`.
     convert: makes a row of a table's cells and its place; JSON is left as it is.
+    repair: see `whole_row`.
+    counts: see `whole_row`.
 
   Raises:
-    UserError: a line that is not UTF-8, not JSON, or not of the table; with file and line.
+    UserError: a line that is not UTF-8, not JSON, or not of the table, half a character or NUL in a
+      text; with file and line.
   """
   begin = file.peek(_BLOCK)
+  whole = functools.partial(whole_row, repair=repair, counts=counts)
+  if not _ARRAY.match(begin) and (not begin.strip() or begin.lstrip()[:1] in b'{['):
+    return _lines(file, path, whole)
   if _ARRAY.match(begin):
-    return _array(file, path)
-  if not begin.strip() or begin.lstrip()[:1] in b'{[':
-    return _lines(file, path)
-  rows = iter(Table(file, path, columns, unquoted_tabs=unquoted_tabs, or_json=True))
-  return rows if convert is None else ((convert(cells, where), where) for cells, where in rows)
+    rows = _array(file, path)
+  else:
+    rows = iter(Table(file, path, columns, unquoted_tabs=unquoted_tabs, or_json=True))
+    if convert is not None:
+      rows = ((convert(cells, where), where) for cells, where in rows)
+  return ((whole(row, where), where) for row, where in rows)
+
+
+def whole_row(row: Any, where: str, *, repair: bool | None = None,
+              counts: collections.Counter | None = None) -> Any:
+  """A row without halves of characters (lone surrogates) and NUL, which UTF-8 and programs lack.
+
+  Args:
+    row: of JSON.
+    where: its place.
+    repair: replace them by U+FFFD instead of refusing the row; None: nobody can ask for that.
+    counts: gets in words how many fields were repaired.
+
+  Raises:
+    UserError: there is one.
+  """
+  if is_whole(row):
+    return row
+  fields = row if isinstance(row, dict) else {}
+  broken = [name for name, value in fields.items() if not is_whole(name) or not is_whole(value)]
+  if not repair:
+    what = f'field {ascii(broken[0])}' if broken else 'the row'
+    hint = '' if repair is None else ', or replace such characters with --repair'
+    raise UserError(
+      f'{where}: {what} holds half a character (a lone surrogate) or NUL: mend it{hint}')
+  if counts is not None:
+    counts['fields with half a character or NUL, replaced by U+FFFD'] += len(broken) or 1
+  return replace_broken(row)
+
+
+def read_header(begin: bytes, *, rows: int) -> list[str]:
+  """Names of the columns if the first lines look like a table: as many cells in each row.
+
+  Args:
+    begin: of the file.
+    rows: lines to look at.
+  """
+  text = begin.decode('utf-8', 'ignore')
+  for separator in SEPARATORS.values():
+    reader = csv.reader(io.StringIO(text, newline=''), delimiter=separator, strict=True)
+    try:
+      found = [cells for cells in itertools.islice(reader, rows) if cells]
+    except csv.Error:
+      continue
+    names = [name.strip() for name in found[0]] if found else []
+    if len(found) > 1 and len(names) > 1 and all(re.fullmatch(r'[\w.]*', n) for n in names) and all(
+        len(cells) == len(names) for cells in found[:-1]):
+      return names
+  return []
+
+
+def arrow() -> Any:
+  """The modules `pyarrow` and `pyarrow.parquet`.
+
+  Raises:
+    UserError: they are not installed.
+  """
+  try:
+    import pyarrow
+    import pyarrow.parquet
+  except ImportError:
+    raise UserError('Parquet needs pyarrow, which is not installed: pip install '
+                    "'fairjax[parquet]', or use .jsonl") from None
+  return pyarrow
+
+
+@contextlib.contextmanager
+def open_parquet(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[Any]:
+  """The `ParquetFile` in a file of `open_input`, which may be compressed.
+
+  Raises:
+    UserError: no pyarrow; no Parquet file, or a damaged one.
+  """
+  pa = arrow()
+  if not file.seekable():
+    kept = tempfile.TemporaryFile()
+    shutil.copyfileobj(file, kept)
+    file = kept
+  try:
+    with pa.parquet.ParquetFile(file, page_checksum_verification=True) as opened:
+      yield opened
+  except (pa.ArrowException, OSError) as e:
+    words = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+    raise UserError(f'{path}: cannot be read as Parquet ({words}): copy the file again, or make it '
+                    'anew') from None
+
+
+def parquet_texts(
+  file: io.BufferedReader, path: str | os.PathLike, column: str) -> Iterator[tuple[Any, str]]:
+  """Yields (value, "file, row N") of one column; others are not read.
+
+  Raises:
+    UserError: as `open_parquet`; or there is no such column.
+  """
+  with open_parquet(file, path) as opened:
+    if column not in opened.schema_arrow.names:
+      raise unknown_name('column', column, opened.schema_arrow.names, where=os.fspath(path))
+    number = 0
+    for batch in opened.iter_batches(columns=[column]):
+      for value in batch.column(0).to_pylist():
+        number += 1
+        yield value, f'{path}, row {number}'
 
 
 def parse_json(line: bytes | str, where: str) -> Any:
@@ -64,12 +179,15 @@ def parse_json(line: bytes | str, where: str) -> Any:
     raise UserError(f'{where}: not JSON ({e}): mend or remove the line') from None
 
 
-def _lines(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[Any, str]]:
+def _lines(file: io.BufferedReader, path: str | os.PathLike, whole: Callable[[Any, str], Any]
+           ) -> Iterator[tuple[Any, str]]:
   """Values of the lines that are not empty."""
   for number, line in enumerate(file, 1):
     if line.strip():
       where = f'{path}:{number}'
-      yield parse_json(line, where), where
+      value = parse_json(line, where)
+      # UTF-8 and JSON allow neither a half nor NUL but as an escape.
+      yield (whole(value, where) if b'\\u' in line else value), where
 
 
 def _array(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[Any, str]]:

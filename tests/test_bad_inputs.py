@@ -302,8 +302,12 @@ SECTIONS: dict[str, list[Case]] = {
          documents(GZIP[:4000])),
     Case('gzip that is damaged', text_config(), 'the gzip file is damaged at or before byte',
          documents(FLIPPED)),
-    Case('.gz that is no gzip', text_config(train='DIR/a.gz'), 'the content is not gzip',
-         documents('text', 'a.gz')),
+    Case('JSON lines as lines of text', text_config(), 'use layout=jsonl (data.source=jsonl) and '
+         'data.text_field=text', documents('{"text": "She sang ."}\n{"text": "Iran won ."}\n')),
+    Case('an Excel workbook', text_config(), 'train.txt is an old Excel or Word file',
+         documents(b'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1')),
+    Case('a pointer of Git LFS', text_config(), 'train.txt is a Git LFS pointer', documents(
+      'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n')),
     Case('a line with too few columns', text_config(layout='tsv') + ' --config.data.text_column=1',
          'train.txt:1: 1 column(s), so none has the number 1', documents()),
     Case('base64 that is none', text_config(layout='newscrawl'), 'is not base64',

@@ -124,8 +124,8 @@ LINES = TEXT.split(b'\n')
   (BINARY[:40], 'byte 34: the file is truncated here'),
   (BINARY + b'x', 'behind the last of 4 words'),
   (BINARY.replace(b'4 6\n', b'4 5\n'), ', byte '),
-  (gzip.compress(TEXT, mtime=0)[:-9], 'the gzip file is truncated'),
-  (gzip.compress(BINARY, mtime=0)[:60], 'the gzip file is truncated'),
+  (gzip.compress(TEXT, mtime=0)[:-9], 'the gzip file ends here'),
+  (gzip.compress(BINARY, mtime=0)[:60], 'the gzip file ends here'),
 ])
 def test_damaged_files_are_refused_with_their_place(tmp_path, content, message):
   path = write(tmp_path, content)

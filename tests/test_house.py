@@ -72,7 +72,7 @@ PACKAGES = {
   'errors': (set(), set()),
   'files': (set(), set()),
   'inputs': (set(), {'compression', 'backports'}),
-  'tables': (set(), set()),
+  'tables': (set(), {'pyarrow'}),
   'journal': (set(), set()),
   'versions': (set(), set()),
   'processes': (set(), {'jax'}),

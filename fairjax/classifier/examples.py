@@ -78,6 +78,8 @@ def _lines(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[s
   """Lines that are not empty, with their places."""
   for number, line in enumerate(file, 1):
     text = decode(line, path, number).rstrip('\r\n')
+    if '\0' in text:
+      raise UserError(f'{path}:{number}: the line holds a NUL character: remove it')
     if text.strip():
       yield text, f'{path}:{number}'
 

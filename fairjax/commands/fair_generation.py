@@ -53,7 +53,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                        help='words between "as a" and the profession, at most (default: 2)')
   words = parser.add_argument_group('subspace, tables, test')
   words.add_argument('--embeddings', metavar='FILE',
-                     help='word2vec (text, binary) or GloVe, also .gz')
+                     help='word2vec (text, binary) or GloVe, also compressed')
   words.add_argument('--pairs', metavar='FILE', help='definitional pairs, female first')
   words.add_argument('--equalize', metavar='FILE', help='pairs to equalise')
   words.add_argument('--gender-specific', metavar='FILE', help='words that are not neutralised')

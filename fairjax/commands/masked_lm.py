@@ -8,7 +8,8 @@ from fairjax import processes
 from fairjax.commands.verb import Verb, add_distributed_option, join_processes, log_line
 from fairjax.errors import UserError
 
-_LAYOUTS = ('lines', 'tsv', 'wikitext', 'newscrawl', 'newscrawl_sentences')
+_LAYOUTS = (
+  'lines', 'tsv', 'wikitext', 'newscrawl', 'newscrawl_sentences', 'jsonl', 'csv', 'parquet')
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +24,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                       'validate')
   corpus.add_argument('--strength', type=float, default=1.0, help='of the correlation, 0 to 1')
   data = parser.add_argument_group('train: text')
-  data.add_argument('--data', metavar='FILE', nargs='+', help='files or patterns, plain or gzip')
+  data.add_argument('--data', metavar='FILE', nargs='+', help='files or patterns')
   data.add_argument('--valid', metavar='FILE', nargs='+', help='default: 2 %% of the documents')
   data.add_argument('--layout', choices=_LAYOUTS, default='lines', help='what a document is; '
-                    'lines: a line')
+                    'lines: a line; jsonl, csv, parquet: the field --text_field of a row')
+  data.add_argument('--text_field', default='text', metavar='NAME', help='see --layout')
   data.add_argument('--rows', choices=('packed', 'sentence'), default='packed',
                     help='as many sentences in a row as fit, or one')
   data.add_argument('--max_length', type=int, default=128, help='pieces of a row')

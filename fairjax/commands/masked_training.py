@@ -96,7 +96,7 @@ def _corpus(options: argparse.Namespace, log: Log):
       options.cda)
   return SentenceCorpus(
     tuple(options.data), tuple(options.valid) if options.valid else None, layout=options.layout,
-    seed=options.seed, augmentation=augmentation)
+    text_field=options.text_field, seed=options.seed, augmentation=augmentation)
 
 
 def _prepare(options: argparse.Namespace, corpus, start, log: Log):

@@ -187,7 +187,7 @@ def _check_source(path: str, data: DataConfig, findings: Findings, counts: colle
 
   def read() -> None:
     for text in read_documents(
-        [path], layout=data.source, text_column=data.text_column,
+        [path], layout=data.source, text_column=data.text_column, text_field=data.text_field,
         lines_per_document=data.lines_per_document, max_line_bytes=data.max_line_bytes,
         report=report, counts=counts):
       counts['words'] += len(text.split())

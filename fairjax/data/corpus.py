@@ -18,6 +18,7 @@ from fairjax.data.holdout import Holdout, make_holdout
 from fairjax.data.planted import make_planted_documents
 from fairjax.data.planted_opinions import make_gender_documents
 from fairjax.errors import UserError
+from fairjax.inputs import is_pipe
 
 SPLITS = ('train', 'valid', 'test')
 # Documents whose text stands for the grammar's version in the fingerprint of a planted corpus.
@@ -138,6 +139,8 @@ class Corpus:
     inputs = {}
     if data.source in ('tsv', 'newscrawl'):
       inputs['text_column'] = data.text_column
+    if data.source in ('jsonl', 'csv', 'parquet'):
+      inputs['text_field'] = data.text_field
     if data.source == 'newscrawl_sentences':
       inputs['lines_per_document'] = data.lines_per_document
     if data.broken != 'error':
@@ -158,7 +161,7 @@ class Corpus:
   def _read(self, paths, counts: collections.Counter | None) -> Iterator[str]:
     data = self.data
     return read_documents(
-      paths, layout=data.source, text_column=data.text_column,
+      paths, layout=data.source, text_column=data.text_column, text_field=data.text_field,
       lines_per_document=data.lines_per_document, broken=data.broken,
       max_line_bytes=data.max_line_bytes, counts=counts)
 
@@ -193,6 +196,9 @@ def describe_files_of(
 
 def _describe_file(path: str, known: Mapping[tuple, str]) -> dict[str, Any]:
   """Path, size, time and digest; one with known path, size and time is not read again."""
+  if is_pipe(path):
+    raise UserError(f'{path} is no file, but a corpus is read several times, also when a run '
+                    'continues: write it to a file')
   path, state = os.path.realpath(path), os.stat(path)
   digest = known.get((path, state.st_size, state.st_mtime_ns))
   if digest is None:

@@ -1,6 +1,6 @@
-"""Reads documents from text files: WikiText articles, lines, TSV columns, news crawls.
+"""Reads documents from files: WikiText articles, lines, TSV columns, news crawls, rows of records.
 
-Files are UTF-8, plain or gzip (told by their first bytes, not by their name). Nothing is repaired
+Files are UTF-8, plain or compressed (see `fairjax.inputs`). Nothing is repaired
 silently: what is normalised is counted in `counts`, and a file that cannot be read to its end is
 an error that names file and line.
 
@@ -17,26 +17,28 @@ than `max_line_bytes`, which is never held in memory whole. `fairjax data check`
 
 import base64
 import collections
-import contextlib
 import dataclasses
 import functools
 import glob
-import gzip
 import itertools
+import json
 import os
-import pathlib
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fairjax.errors import UserError, unknown_name
+from fairjax.inputs import is_pipe, is_whole, open_input
+from fairjax.tables import parquet_texts, read_header, read_rows
 
 # ` = Title = `; ` = = Section = = ` begins with a second sign.
 _TITLE = re.compile(r' ?= (?!=)(?:.*[^= ])? ?= ?')
-_BOM = b'\xef\xbb\xbf'
 _REPLACEMENT = '\ufffd'
 MAX_LINE_BYTES = 1 << 24
+_LOOKED_AT = 5  # first lines, which say whether a file is text
+_TEXT_NAMES = {
+  'text', 'content', 'sentence', 'document', 'body', 'article', 'review', 'comment', 'tweet',
+  'title', 'abstract', 'story', 'message', 'post', 'prompt', 'continuation', 'label', 'id'}
 
 
 def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
@@ -50,8 +52,8 @@ def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
       named twice.
   """
   files = []
-  for pattern in map(os.fspath, patterns):
-    if os.path.isfile(pattern):
+  for pattern in (os.path.expanduser(os.fspath(pattern)) for pattern in patterns):
+    if os.path.isfile(pattern) or is_pipe(pattern):
       found = [pattern]
     elif os.path.isdir(pattern):
       raise UserError(f'{pattern} is a folder: name its files, e.g. {pattern.rstrip("/")}/*.txt')
@@ -73,6 +75,8 @@ def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
 @dataclasses.dataclass(frozen=True)
 class _Options:
   text_column: int
+  text_field: str
+  plain: bool  # a line is text
   lines_per_document: int
   skip_broken: bool
   max_line_bytes: int
@@ -89,7 +93,8 @@ class _Options:
 
 def read_documents(
   paths: Iterable[str | os.PathLike], *, layout: str, text_column: int = -1,
-  lines_per_document: int = 1, broken: str = 'error', max_line_bytes: int = MAX_LINE_BYTES,
+  text_field: str = 'text', lines_per_document: int = 1, broken: str = 'error',
+  max_line_bytes: int = MAX_LINE_BYTES,
   report: Callable[[str], None] | None = None, counts: collections.Counter | None = None,
 ) -> Iterator[str]:
   """Yields the documents of files, in order, as they are read.
@@ -110,11 +115,14 @@ def read_documents(
       `lines_per_document` lines of the stream that are not blank, joined by line ends; the last
       document of a file may be shorter. With 1 every sentence is a document of its own, which is
       all that such a file knows.
+      `jsonl`, `csv`, `parquet`: the field `text_field` of a row, of JSON lines, a JSON array, CSV
+      or TSV with a header, or Parquet, whichever the content is.
     text_column: of `tsv` and `newscrawl`, from 0; negative numbers count from the last column.
+    text_field: of `jsonl`, `csv` and `parquet`.
     lines_per_document: of `newscrawl_sentences`.
     broken: what happens to a line that is not UTF-8, too long, has too few columns or whose base64
-      is wrong: `error`, or `skip`, which counts them as broken_lines. A `wikitext` file is never
-      repaired.
+      or JSON is wrong: `error`, or `skip`, which counts them as broken_lines. A `wikitext` file is
+      never repaired.
     max_line_bytes: longest line, without its end.
     report: gets the message about each such line (which is then left out) instead of an error.
     counts: is added to: files, lines, documents, blank_lines, blank_documents, carriage_returns,
@@ -125,14 +133,16 @@ def read_documents(
 
   Raises:
     UserError: an unknown layout or way with broken lines, or a file that is missing, empty, without
-      a document, cut off (gzip), or has a line that cannot be read; with file and line.
+      a document, cut off, has a line that cannot be read, or holds JSON or a table where lines of
+      text are expected; with file and line.
   """
   if layout not in _LAYOUTS:
     raise unknown_name('layout', layout, _LAYOUTS)
   if broken not in ('error', 'skip'):
     raise unknown_name('way with broken lines', broken, ('error', 'skip'))
-  options = _Options(text_column, lines_per_document, broken == 'skip' and layout != 'wikitext',
-                     max_line_bytes, report)
+  options = _Options(
+    text_column, text_field, layout in ('lines', 'newscrawl_sentences'), lines_per_document,
+    broken == 'skip' and layout != 'wikitext', max_line_bytes, report)
   counts = collections.Counter() if counts is None else counts
   for path in list_files(paths):
     before, broken_before = counts['documents'], counts['broken_lines']
@@ -148,19 +158,17 @@ def read_documents(
 def _read_lines(
   path: str, options: _Options, counts: collections.Counter) -> Iterator[tuple[int, str]]:
   """Numbered lines without their ends."""
-  number, raw = 0, None
-  with contextlib.ExitStack() as stack:
+  number = 0
+  with open_input(path, counts=counts) as file:
+    if structured := options.plain and _structure(file.peek()):
+      raise UserError(f'{path} {structured}')
     try:
-      raw, file = _open(path, stack)
       for number, line in enumerate(_bounded_lines(file, options.max_line_bytes), 1):
         if line is None:
           options.broken_line(
             counts, f'{path}:{number}: a line of more than {options.max_line_bytes:,} bytes',
             'is this a text file? If so, raise data.max_line_bytes')
           continue
-        if number == 1 and line.startswith(_BOM):
-          line = line[len(_BOM):]
-          counts['byte_order_marks'] += 1
         line = line.removesuffix(b'\n')
         if line.endswith(b'\r'):
           line = line[:-1]
@@ -177,12 +185,6 @@ def _read_lines(
         if _REPLACEMENT in text:
           counts['replacement_characters'] += text.count(_REPLACEMENT)
         yield number, text
-    except EOFError:
-      raise UserError(f'{path}:{number + 1}: the gzip file ends here without its end mark: it is '
-                      f'cut off at byte {os.path.getsize(path)}; fetch it again') from None
-    except (zlib.error, gzip.BadGzipFile) as e:
-      raise UserError(f'{path}:{number + 1}: the gzip file is damaged at or before byte '
-                      f'{raw.tell()} ({e}): fetch it again') from None
     except OSError as e:
       raise UserError(f'{path}: cannot be read ({e.strerror or e})') from None
   if not number:
@@ -190,16 +192,28 @@ def _read_lines(
   counts['lines'] += number
 
 
-def _open(path: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
-  """The file as it lies on the disk, and its content: decompressed if it is gzip."""
-  raw = stack.enter_context(open(path, 'rb'))
-  is_gzip = raw.read(2) == b'\x1f\x8b'
-  raw.seek(0)
-  if is_gzip:
-    return raw, stack.enter_context(gzip.GzipFile(fileobj=raw))
-  if pathlib.Path(path).suffix == '.gz' and os.path.getsize(path):
-    raise UserError(f'{path}: the name ends in .gz, but the content is not gzip')
-  return raw, raw
+def _structure(begin: bytes) -> str | None:
+  """What the first lines are where they are no text, and which layout reads them."""
+  lines = [line.strip() for line in begin.split(b'\n')[:-1] or [begin] if line.strip()][:_LOOKED_AT]
+  if lines and all(line.startswith(b'{') and line.endswith(b'}') for line in lines):
+    try:
+      rows = [json.loads(line) for line in lines]
+    except ValueError:
+      return None
+    return _use('JSON lines', 'jsonl', list(rows[0]))
+  if re.match(rb'\s*\[\s*\{\s*"', begin):
+    first = begin.partition(b'}')[0].decode('utf-8', 'replace')
+    return _use('a JSON array', 'jsonl', re.findall(r'"([^"]*)"\s*:', first))
+  header = read_header(begin, rows=_LOOKED_AT)
+  if header and _TEXT_NAMES & {name.lower() for name in header}:
+    return _use('a table with a header', 'csv', header)
+  return None
+
+
+def _use(what: str, layout: str, fields: list[str]) -> str:
+  field = next((name for name in fields if name.lower() in _TEXT_NAMES), 'NAME')
+  return (f'is {what} (fields {", ".join(fields[:10])}), not lines of text: use layout={layout} '
+          f'(data.source={layout}) and data.text_field={field}')
 
 
 def _bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
@@ -237,6 +251,54 @@ def _sentences(path: str, options: _Options, counts: collections.Counter) -> Ite
 def _tsv(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
   """One document per line, in one of its columns."""
   return _columns(path, options, counts, lambda column: column)
+
+
+def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
+  """The texts of rows with fields."""
+  field, marks = options.text_field, collections.Counter[str]()
+  with open_input(path, parquet=True, counts=marks) as file:
+    begin = file.peek()
+    by_line = begin.lstrip().startswith(b'{')  # these lines are counted where they are read
+    if begin.startswith(b'PAR1'):
+      rows = (({field: text}, where) for text, where in parquet_texts(file, path, field))
+    elif by_line:
+      rows = _json_lines(path, options, counts)
+    else:
+      rows = read_rows(file, path, (field,))
+    counts.update({} if by_line else marks)
+    for row, where in rows:
+      counts['lines'] += not by_line
+      if not isinstance(row, dict) or not isinstance(row.get(field, 0), str | None):
+        names = f"a text '{field}' (it has {', '.join(row)})" if isinstance(row, dict) else 'fields'
+        options.broken_line(counts, f'{where}: the row has no {names}', 'set data.text_field')
+        continue
+      text = row[field] or ''
+      for name, characters, meant in (('nul_characters', '\0', ''),
+                                      ('carriage_returns', '\r\n', '\n')):
+        if characters in text:
+          counts[name] += text.count(characters)
+          text = text.replace(characters, meant)
+      if not is_whole(text):
+        options.broken_line(counts, f'{where}: the text holds half a character (a lone surrogate)',
+                            'repair the row')
+      elif text.strip():
+        yield text.strip()
+      else:
+        counts['blank_documents'] += 1
+
+
+def _json_lines(path: str, options: _Options, counts: collections.Counter
+                ) -> Iterator[tuple[Any, str]]:
+  """Values of lines; those that are not JSON are counted and left out, or an error."""
+  for number, line in _read_lines(path, options, counts):
+    if not line.strip():
+      counts['blank_lines'] += 1
+      continue
+    try:
+      yield json.loads(line), f'{path}:{number}'
+    except (ValueError, RecursionError) as e:
+      options.broken_line(counts, f'{path}:{number}: not JSON ({e})', 'mend the line, or leave '
+                          'such lines out, counted: data.broken=skip')
 
 
 def _newscrawl(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
@@ -320,4 +382,4 @@ def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iter
 
 
 _LAYOUTS = {'wikitext': _wikitext, 'lines': _lines, 'tsv': _tsv, 'newscrawl': _newscrawl,
-            'newscrawl_sentences': _sentences}
+            'newscrawl_sentences': _sentences, 'jsonl': _rows, 'csv': _rows, 'parquet': _rows}

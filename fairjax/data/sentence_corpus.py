@@ -58,6 +58,7 @@ class SentenceCorpus:
     data: files to learn, see `list_files`.
     valid: files to validate; None: a seeded choice of the documents of `data` is held out.
     layout: of all, see `read_documents`.
+    text_field: see `read_documents`.
     seed: of the choice, >= 0.
     augmentation: of what is learned; None: none. What is validated is never augmented, so that
       models with and without CDA are compared on the same text.
@@ -67,6 +68,7 @@ class SentenceCorpus:
   data: tuple[str, ...]
   valid: tuple[str, ...] | None = None
   layout: str = 'lines'
+  text_field: str = 'text'
   seed: int = 0
   augmentation: Augmentation | None = None
   valid_share: float = 0.02
@@ -81,6 +83,8 @@ class SentenceCorpus:
     if self.valid is not None:
       files['valid'] = list_files(self.valid)
     found: dict[str, Any] = {'layout': self.layout, 'files': describe_files_of(files, saved)}
+    if self.layout in ('jsonl', 'csv', 'parquet'):
+      found['text_field'] = self.text_field
     if self.valid is None:
       found['holdout'] = {'share': self.valid_share, 'seed': self.seed}
     if self.augmentation is not None:
@@ -157,7 +161,8 @@ class SentenceCorpus:
 
   def _read(self, files: tuple[str, ...], counts: collections.Counter | None = None
             ) -> Iterator[str]:
-    return read_documents(files, layout=self.layout, counts=counts)
+    return read_documents(
+      files, layout=self.layout, text_field=self.text_field, counts=counts)
 
   def _counted(self, files: tuple[str, ...], counts: collections.Counter) -> Iterator[str]:
     for document in self._read(files, counts):

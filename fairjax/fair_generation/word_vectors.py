@@ -1,6 +1,6 @@
 """Word embeddings of word2vec and GloVe: only the wanted words, whatever the size of the file.
 
-Three forms are told apart by their content, each plain or compressed with gzip:
+Three forms are told apart by their content, each plain or compressed:
 
 - word2vec binary: a line `COUNT WIDTH`, then the word, a space and WIDTH little-endian float32;
 - word2vec text (also fastText's `.vec`): the same first line, then lines of a word and numbers;
@@ -10,18 +10,18 @@ Every row is looked at for its width; the numbers of words that nobody asked for
 """
 
 import dataclasses
-import gzip
 import hashlib
+import itertools
 import os
 import pathlib
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 
 from fairjax.errors import UserError, unknown_name
+from fairjax.inputs import open_input
 from fairjax.progress import Progress
 
 MULTI_WORD = ('skip', 'head')
@@ -98,7 +98,7 @@ def load_word_vectors(
   """Reads the vectors of some words; memory is that of these words, whatever the file's size.
 
   Args:
-    path: word2vec binary or text, or GloVe text, plain or gzip.
+    path: word2vec binary or text, or GloVe text, plain or compressed.
     words: what is wanted.
     multi_word: 'skip' or 'head', see `spellings`.
     log: gets lines of progress.
@@ -110,24 +110,19 @@ def load_word_vectors(
   path, asked = pathlib.Path(path), list(dict.fromkeys(words))
   names = {word: spellings(word, multi_word) for word in asked}
   wanted = {name.encode('utf-8') for found in names.values() for name in found}
-  if not path.is_file():
-    raise UserError(f'embeddings not found: {path}')
   kept: dict[bytes, np.ndarray] = {}
-  try:
-    kind, count, width = _sniff(path)
-    read = _read_binary if kind == 'word2vec binary' else _read_text
-    rows = 0
-    with _open(path) as file, Progress('reading embeddings', count, unit='words',
-                                       log=log) as progress:
-      for where, word, numbers in read(file, path, count, width, wanted):
-        rows += 1
-        progress.add()
-        if word is not None and numbers is not None:
-          if word in kept:
-            raise UserError(f"{where}: the word '{_shown(word)}' occurs twice: remove one")
-          kept[word] = _checked(numbers, word, where)
-  except (EOFError, zlib.error, gzip.BadGzipFile) as e:
-    raise UserError(f'{path}: the gzip file is truncated or damaged ({e}): copy it again') from None
+  kind, count, width = _sniff(path)
+  read = _read_binary if kind == 'word2vec binary' else _read_text
+  rows = 0
+  with open_input(path) as file, Progress('reading embeddings', count, unit='words',
+                                          log=log) as progress:
+    for where, word, numbers in read(file, path, count, width, wanted):
+      rows += 1
+      progress.add()
+      if word is not None and numbers is not None:
+        if word in kept:
+          raise UserError(f"{where}: the word '{_shown(word)}' occurs twice: remove one")
+        kept[word] = _checked(numbers, word, where)
   if count is not None and rows != count:
     raise UserError(f'{path}: its first line promises {count} words, it holds {rows}: copy it '
                     'again, or mend the first line')
@@ -153,20 +148,16 @@ def _collect(path, names, kept, kind, rows, width) -> WordVectors:
     words_in_file=rows, fingerprint=digest.hexdigest(), path=str(path))
 
 
-def _open(path: pathlib.Path) -> IO[bytes]:
-  """The content as bytes, unpacked if it is gzip (by its first bytes, not by its name)."""
-  with open(path, 'rb') as file:
-    packed = file.read(2) == b'\x1f\x8b'
-  return cast(IO[bytes], gzip.open(path)) if packed else open(path, 'rb')
-
-
 def _sniff(path: pathlib.Path) -> tuple[str, int | None, int]:
   """(format, number of words if the file says it, width)."""
-  with _open(path) as file:
+  with open_input(path, what='embeddings') as file:
     line = file.readline(_MOST_LINE_BYTES)
     header = _HEADER.fullmatch(line)
     if not header:
-      width = line.rstrip(b' \r\n').count(b' ')
+      # From the right, as the first token may hold spaces too; a token may be a number itself.
+      fields = line.rstrip(b' \r\n').split(b' ')
+      numbers = itertools.takewhile(_is_number, reversed(fields))
+      width = min(sum(1 for _ in numbers), len(fields) - 1)
       if not line.endswith(b'\n') or not 1 <= width <= _MOST_WIDTH:
         raise UserError(f'{path}:1: neither "COUNT WIDTH" (word2vec) nor a word and its numbers '
                         '(GloVe), ended by a line feed')
@@ -193,16 +184,21 @@ def _read_text(
   """Yields (place, word if wanted, its numbers) of every line."""
   if count is not None:
     file.readline(_MOST_LINE_BYTES)
-  number = 0 if count is None else 1
+  number, blank = 0 if count is None else 1, 0
   while line := file.readline(_MOST_LINE_BYTES):
     number += 1
     where = f'{path}:{number}'
+    if not line.strip():  # at the end, if at all
+      blank = blank or number
+      continue
+    if blank:
+      raise UserError(f'{path}:{blank}: the line is empty, but rows follow it: remove it')
     if not line.endswith(b'\n'):
       raise UserError(f'{where}: the last line does not end with a line feed, so it may be cut '
                       'off: copy the file again, or end the line')
-    # From the right: words of GloVe's larger tables may hold spaces.
+    # From the right: words of GloVe's larger tables hold spaces, or are one that was stripped.
     word, *numbers = line.rstrip(b' \r\n').rsplit(b' ', width)
-    if len(numbers) != width or not word or not all(n and n[0] in _NUMBER_BEGINS
+    if len(numbers) != width or not all(n and n[0] in _NUMBER_BEGINS
                                                     for n in (numbers[0], numbers[-1])) or (
         b' ' in word and _is_number(word.rpartition(b' ')[2])):
       raise UserError(f'{where}: not a word and {width} numbers, each behind one space: the line '

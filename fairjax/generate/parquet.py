@@ -21,33 +21,17 @@ import collections
 import io
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairjax.errors import UserError
+from fairjax.tables import arrow, open_parquet
 
 ROW_GROUP = 20_000  # records
 _BATCH = 2_000  # rows that are turned into Python objects at a time
 _MARK = b'fairjax'
 _FILE_KEY = b'fairjax.records'
 _WHOLE = 1 << 53  # below it every whole number is a double
-
-
-def arrow() -> Any:
-  """The modules `pyarrow` and `pyarrow.parquet`.
-
-  Raises:
-    UserError: they are not installed.
-  """
-  try:
-    import pyarrow
-    import pyarrow.parquet
-  except ImportError:
-    raise UserError('Parquet needs pyarrow, which is not installed: pip install '
-                    "'fairjax[parquet]', or use .jsonl") from None
-  return pyarrow
 
 
 def read_parquet(
@@ -66,12 +50,8 @@ def read_parquet(
     UserError: no pyarrow; no Parquet file, or a damaged one.
   """
   pa, number = arrow(), 0
-  if not file.seekable():
-    kept = tempfile.TemporaryFile()
-    shutil.copyfileobj(file, kept)
-    file = kept
   try:
-    with pa.parquet.ParquetFile(file, page_checksum_verification=True) as opened:
+    with open_parquet(file, path) as opened:
       marks = {field.name: (field.metadata or {}).get(_MARK) for field in opened.schema_arrow}
       maps = {field.name for field in opened.schema_arrow if pa.types.is_map(field.type)}
       for batch in opened.iter_batches(batch_size=_BATCH):
@@ -81,9 +61,9 @@ def read_parquet(
         for row in rows or [{} for _ in range(batch.num_rows)]:
           yield _record(row, marks, maps), f'{path}, row {number + 1}'
           number += 1
-  except (pa.ArrowException, OSError, ValueError, RecursionError) as e:  # ValueError: JSON, dates
-    if isinstance(e, UserError):
-      raise
+  except UserError:
+    raise
+  except (ValueError, RecursionError) as e:  # JSON, dates
     words = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
     raise UserError(f'{path}, row {number + 1} or behind: cannot be read as Parquet ({words}): '
                     'copy the file again, or make it anew') from None

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairjax.errors import UserError
-from fairjax.inputs import is_whole, open_input, replace_broken
-from fairjax.tables import parse_json, read_rows
+from fairjax.inputs import open_input
+from fairjax.tables import parse_json, read_rows, whole_row
 
 _TEXT_FIELDS = ('attribute', 'value', 'prefix', 'continuation')
 REQUIRED_FIELDS = (*_TEXT_FIELDS, 'template')
@@ -34,7 +34,6 @@ _WHOLE = re.compile('-?(0|[1-9][0-9]{0,18})')
 _MOST_SHAPES = 1000
 _accepted: set[tuple] = set()  # names and types of fields of records that were checked
 _BLOCK_BYTES = 1 << 20
-_WITH_TEXT = (str, dict, list)
 
 
 def read_records(
@@ -61,12 +60,14 @@ def read_records(
   with open_input(path, what='records file', parquet=True) as file:
     if file.peek(4).startswith(b'PAR1'):
       from fairjax.generate.parquet import read_parquet
-      rows = read_parquet(file, path, counts)
+      rows = ((whole_row(row, where, repair=repair, counts=counts), where)
+              for row, where in read_parquet(file, path, counts))
     else:
-      rows = read_rows(file, path, REQUIRED_FIELDS, convert=from_cells)
+      rows = read_rows(file, path, REQUIRED_FIELDS, convert=from_cells, repair=repair,
+                       counts=counts)
     for record, where in rows:
       found = True
-      record = check_record(record, where, repair=repair, counts=counts)
+      record = check_record(record, where, counts=counts)
       record['_where'] = where
       yield record
   if not found:
@@ -101,17 +102,16 @@ def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
   ...
   fairjax.errors.UserError: a.jsonl:3: fields missing: prefix, continuation, template
   """
-  return check_record(parse_json(line, where), where)
+  return check_record(whole_row(parse_json(line, where), where), where)
 
 
-def check_record(record: Any, where: str, *, repair: bool = False,
-                 counts: collections.Counter | None = None) -> dict[str, Any]:
+def check_record(
+  record: Any, where: str, *, counts: collections.Counter | None = None) -> dict[str, Any]:
   """Checks the fields of one record and returns it.
 
   Args:
     record: what was read; of a table, texts.
     where: its place, for the message.
-    repair: see `read_records`.
     counts: see `read_records`.
 
   Raises:
@@ -133,14 +133,6 @@ def check_record(record: Any, where: str, *, repair: bool = False,
   sample = record.get('sample')
   if sample is not None and not -(1 << 63) <= sample < 1 << 63:
     raise UserError(f"{where}: field 'sample' has more than 64 bits: number the samples from 0")
-  for name, value in record.items():
-    if type(value) in _WITH_TEXT and not is_whole(value):
-      if not repair:
-        raise UserError(f"{where}: field '{name}' holds half a character (a lone surrogate) or "
-                        'NUL: mend the record, or replace such characters with --repair')
-      record[name] = replace_broken(value)
-      if counts is not None:
-        counts['fields with half a character or NUL, replaced by U+FFFD'] += 1
   return record
 
 
@@ -179,8 +171,6 @@ def _check_types(record: dict[str, Any], where: str) -> None:
   missing = [name for name in REQUIRED_FIELDS if name not in record]
   if missing:
     raise UserError(f"{where}: fields missing: {', '.join(missing)}")
-  if not all(map(is_whole, record)):
-    raise UserError(f'{where}: the name of a field holds half a character or NUL: rename it')
 
   def check(name, kinds, words):
     value = record[name]
