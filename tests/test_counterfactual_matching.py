@@ -39,7 +39,9 @@ templates: ['{value} is']
 NEAR = ("bakery baker, (baker cooking cook. Cook cook Iran Iranian Iran-Iraq Italy's Italyé Italy "
         "Italy\u0301 Iran_ 9Iran Iran9 New York York New York City. C++ C+++ Côte d'Ivoire Cote "
         "日本 日本語 o'cook cooks CEO CEOs the a walked — “Iraq” x Jack Jackson Emma Emma; Asia "
-        "éIran 語Iraq éJack ébaker 9New York xNew York City"
+        "éIran 語Iraq éJack ébaker 9New York xNew York City _Iran_ **Iraq** a_Iran Iran*ian `cook` "
+        "Co\u0302te d\u2019Ivoire Côte\u00a0d\u02bcIvoire o\u2019cook Iran\u00adian Iraq\u200d "
+        "Iraq\u200dx Iran\u00b2 New\u202fYork Chile\u0947 \u2764\ufe0fChile Côte\u0301 d'Ivoire"
         ).split(' ')
 
 
@@ -65,22 +67,43 @@ def sparse_documents(seed, count):
   return [' '.join(w + ' z' * rng.choice([0, 0, 30]) for w in t.split(' ')) for t in texts]
 
 
-def is_word_character(c):
-  # Letters and digits of any script, underscore, combining accents.
-  return c.isalnum() or c == '_' or 'COMBINING' in unicodedata.name(c, '')
+def is_letter(c):
+  # Letters and digits of any script and their accents, not raised digits or variation selectors.
+  name = unicodedata.name(c, '')
+  return 'SUPERSCRIPT' not in name and 'VARIATION' not in name and (
+    c.isalnum() or unicodedata.category(c) in ('Mn', 'Mc'))
+
+
+def joins(between):
+  """Whether this between two letters leaves them one word."""
+  return between in ('', '\u00ad', '\u200d') or len(between) < 4 and set(between) <= set('_*')
+
+
+def touches_letter(text):
+  """Whether a text begins with a letter, or with a letter after what may join two of them."""
+  return any(joins(text[:n]) and is_letter(text[n]) for n in range(min(4, len(text))))
+
+
+def plain(text):
+  text = unicodedata.normalize('NFC', text)
+  for sign, others in (("'", '\u2019\u02bc'), (' ', '\u00a0\u202f')):
+    for other in others:
+      text = text.replace(other, sign)
+  return text
 
 
 def slow_find(attribute, text):
-  """Goes through all places and tokens."""
-  tokens = [(t, i) for i, v in enumerate(attribute.values) for t in v.tokens if t in text]
+  """Goes through all places and lengths."""
+  tokens = {plain(t): i for i, v in enumerate(attribute.values) for t in v.tokens}
+  first, longest = {t[0] for t in tokens}, max(map(len, tokens)) + 2
   found, place = [], 0
   while place < len(text):
     best = None
-    for token, value in tokens:
-      end = place + len(token)
-      if (text[place:end] == token and not (place and is_word_character(text[place - 1]))
-          and not (end < len(text) and is_word_character(text[end]))
-          and (best is None or end > best.end)):
+    ends = range(place + 1, min(place + longest, len(text)) + 1) if text[place] in first else ()
+    for end in ends:
+      value = tokens.get(plain(text[place:end]))
+      if (value is not None and not touches_letter(text[end:])
+          and not touches_letter(text[:place][::-1])):
         best = Match(place, end, value)
     if best:
       found.append(best)
@@ -91,7 +114,7 @@ def slow_find(attribute, text):
 @pytest.mark.parametrize(('name', 'text', 'expected'), [
   ('occupation', 'The bakery was cooking.', []),
   ('occupation', 'He is a cook.', ['cook']),
-  ('occupation', 'Cook, cook; (cook) cook-book cook’s cooks cook_ cook2', ['cook'] * 4),
+  ('occupation', 'Cook, cook; (cook) cook-book cook’s cooks cook_ cook2 a_cook', ['cook'] * 5),
   ('occupation', 'the CEO, a ceo and CEOs', ['CEO']),
   ('country', "Italy's Iran-Iraq war; Iranian, Italyé", ['Italy', 'Iran', 'Iraq']),
   ('country', 'Chile\u0301 Chile', ['Chile']),
@@ -143,7 +166,7 @@ def aligned_matches(attribute, vocabulary, text):
 
 
 @pytest.mark.parametrize('documents', [random_documents, sparse_documents])
-@pytest.mark.parametrize('size', [312, 340, 420])
+@pytest.mark.parametrize('size', [330, 340, 420])
 @pytest.mark.parametrize('name', ['country', 'occupation', 'name', 'nested'])
 def test_matching_in_pieces_equals_matching_in_text(tmp_path, nested, name, size, documents):
   attribute = nested if name == 'nested' else load_attribute(name)
@@ -180,7 +203,7 @@ def test_matching_in_words_equals_matching_in_text(tmp_path, nested, name, size)
 
 
 def test_blocks_and_memory_maps_change_nothing(tmp_path, nested, monkeypatch):
-  vocabulary = train_sentencepiece(random_documents(1, 200), size=330, directory=tmp_path)
+  vocabulary = train_sentencepiece(random_documents(1, 200), size=400, directory=tmp_path)
   ids = [i for t in random_documents(3, 60) for i in [*vocabulary.encode(t), vocabulary.eos_id]]
   np.array(ids, np.uint16).tofile(tmp_path / 'ids')
   whole, left_out = TokenMatcher(nested, vocabulary).find(ids)
@@ -223,7 +246,7 @@ def test_empty_and_wrong_ids(tmp_path):
 @pytest.mark.parametrize('name', ['country', 'occupation', 'name', 'nested'])
 def test_replacements_read_as_the_value(tmp_path, nested, name):
   attribute = nested if name == 'nested' else load_attribute(name)
-  vocabulary = train_sentencepiece(random_documents(1, 200), size=330, directory=tmp_path)
+  vocabulary = train_sentencepiece(random_documents(1, 200), size=400, directory=tmp_path)
   replacements = replacement_pieces(attribute, vocabulary)
   for i, value in enumerate(attribute.values):
     before = vocabulary.encode('x (')
@@ -236,7 +259,7 @@ def test_replacements_read_as_the_value(tmp_path, nested, name):
 
 def test_replacing_spans_of_ids_swaps_the_text(tmp_path):
   attribute = load_attribute('country')
-  vocabulary = train_sentencepiece(random_documents(1, 200), size=330, directory=tmp_path)
+  vocabulary = train_sentencepiece(random_documents(1, 200), size=400, directory=tmp_path)
   matcher, replacements = TokenMatcher(attribute, vocabulary), replacement_pieces(
     attribute, vocabulary)
   text = 'Iran (Iraq) and "Italy"\nSyria Chile-Libya'

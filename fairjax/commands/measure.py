@@ -164,6 +164,10 @@ def measure_words(measures: Mapping[str, Any]) -> list[str]:
     if values.get('truncated_texts'):
       lines.append(f"{scorer:10s} {values['truncated_texts']} texts are longer than the model "
                    'reads: only their beginning was scored')
+    if values.get('changed_texts'):
+      lines.append(f"{scorer:10s} {values['changed_texts']} of {measures['records']} texts were "
+                   'changed for it: it got straight apostrophes, quotes and dots for typographic '
+                   'ones')
   for pair in measures['scorer_agreement']:
     rho = 'undefined' if pair['spearman'] is None else f"{pair['spearman']:.3f}"
     lines.append(f"{' and '.join(pair['scorers'])}: Spearman {rho}, equal signs "

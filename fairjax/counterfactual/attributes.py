@@ -24,6 +24,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from fairjax.counterfactual.word_forms import normal_form
 from fairjax.counterfactual.yaml_document import YamlDocument
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import read_text
@@ -120,14 +121,22 @@ class Attribute:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode('utf-8')).hexdigest()
 
   def value_index(self, text: str) -> int:
-    """Index of the value with this text.
+    """Index of the value with this text, in any way of writing it (`word_forms`).
 
     Raises:
       UserError: no value has it.
     """
-    if text not in self.value_texts:
+    if (index := self.find_value(text)) is None:
       raise unknown_name(f'value of attribute {self.name}', text, self.value_texts)
-    return self.value_texts.index(text)
+    return index
+
+  def find_value(self, text: str) -> int | None:
+    """As `value_index`; None if no value has the text."""
+    return self._index_of.get(normal_form(text))
+
+  @functools.cached_property
+  def _index_of(self) -> dict[str, int]:
+    return {normal_form(text): i for i, text in enumerate(self.value_texts)}
 
   def alternatives(self, value_index: int) -> tuple[int, ...]:
     """Indices of the values of other subgroups: the possible counterfactuals (H-01)."""
@@ -198,16 +207,23 @@ class _Reader(YamlDocument):
       raise UserError(f'{self.path}: give either values or subgroups')
     values = tuple(
       self._subgroups() if 'subgroups' in self.content else self._values(('values',), None))
-    if len({v.subgroup for v in values}) < 2:
+    subgroups: dict[str, str] = {}  # each as it is written first
+    values = tuple(dataclasses.replace(
+      v, subgroup=subgroups.setdefault(normal_form(v.subgroup), v.subgroup)) for v in values)
+    if len(subgroups) < 2:
       raise UserError(f'{self.path}: all values are of one subgroup: a counterfactual needs a '
                       'value of another one')
     owner = {}
     for value in values:
       for token in {value.text, *value.tokens}:
-        if token in owner:
-          raise UserError(f"{self.path}: '{token}' is given twice (values '{owner[token]}' and "
-                          f"'{value.text}')")
-        owner[token] = value.text
+        key = normal_form(token)
+        if key in owner:
+          other, first = owner[key]
+          written = '' if other == token else (
+            f": it is '{other}', with other characters for an accent, apostrophe, hyphen or space")
+          raise UserError(f"{self.path}: '{token}' is given twice (values '{first}' and "
+                          f"'{value.text}'){written}")
+        owner[key] = token, value.text
     templates = self._templates(values)
     return Attribute(
       name=name, values=values, templates=templates,
@@ -277,9 +293,10 @@ class _Reader(YamlDocument):
             known = ', '.join(f'{{{k}}}' for k in sorted(known))
             self.fail(where, f"placeholder {{{placeholder}}} is unknown for value '{value.text}': "
                       f'it has {known}')
-      if template.text in seen:
-        self.fail(where, f'the same as template {seen[template.text]}')
-      seen[template.text] = template.id
+      key = normal_form(template.text)
+      if key in seen:
+        self.fail(where, f'the same as template {seen[key]}')
+      seen[key] = template.id
       templates.append(template)
     return tuple(templates)
 

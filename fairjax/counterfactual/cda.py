@@ -17,22 +17,29 @@ import functools
 import hashlib
 import importlib.resources
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from fairjax.counterfactual.first_names import NameLists
 from fairjax.counterfactual.pronouns import CONTEXT, her_is_object, his_is_independent
 from fairjax.counterfactual.swap_context import in_case_of, reason_to_keep
+from fairjax.counterfactual.word_forms import (
+  LETTERS,
+  WordFinder,
+  context,
+  ends_word,
+  normal_form,
+  starts_word,
+)
 from fairjax.counterfactual.word_pairs import WordPairs
 from fairjax.errors import UserError, unknown_name
 
 SIDES = ('one', 'two')
 # Rises with every change of what the rules here, in `pronouns` and in `swap_context` give.
-_RULES = 2
+_RULES = 3
 UNITS = ('sentence', 'document')
 NAME_GENDERS = ('same', 'flip', 'random')
-_LETTER = r'[\w\u0300-\u036f]'
-_WORD = re.compile(f'{_LETTER}+')
 
 
 @functools.cache
@@ -83,8 +90,9 @@ class CdaCounts:
     self.sentences += 1
     self.changed += bool(changes)
     self.swaps += len(changes)
-    self.words.update('(name)' if c.kind == 'name' else c.old.lower() for c in changes)
-    self.kept.update(f'{reason}: {word.lower()}' for word, reason in kept)
+    self.words.update('(name)' if c.kind == 'name' else normal_form(c.old.lower())
+                      for c in changes)
+    self.kept.update(f'{reason}: {normal_form(word.lower())}' for word, reason in kept)
     self.mixed_case += sum(c.mixed_case for c in changes)
 
   def to_dict(self) -> dict[str, Any]:
@@ -134,13 +142,13 @@ class GenderSwap:
     self._pronouns = bool(pairs) and 'her' in pairs.to_male and not neutral
     if self._pronouns:
       self._words |= {'him', 'his', 'her', 'hers'}
-    alternatives = '|'.join(
-      re.escape(w).replace("'", "['’]") for w in sorted(self._words, key=lambda w: (-len(w), w)))
-    self._match = re.compile(rf'(?:{alternatives})(?!{_LETTER})', re.IGNORECASE).match
     # A search for all of them at every letter takes three times as long.
-    self._first = frozenset(_WORD.match(w)[0] for w in self._words)
-    self._place = {name: (place, g) for g, found in enumerate((names.female, names.male))
+    self._find, self._first = _by_first_word(self._words)
+    self._place = {normal_form(name): (place, g)
+                   for g, found in enumerate((names.female, names.male))
                    for place, name in enumerate(found)} if names else {}
+    self._find_long_name, self._first_of_long = _by_first_word(
+      name for name in self._place if not LETTERS.fullmatch(name))
 
   @property
   def fingerprint(self) -> str:
@@ -170,17 +178,20 @@ class GenderSwap:
     """What `swap` replaces, in order, and the (word, reason) of what it keeps."""
     changes, kept, taken = [], [], set()
     end = 0
-    for word in _WORD.finditer(text):
-      start = word.start()
-      if start < end or word[0].lower() not in self._first:
+    for word in LETTERS.finditer(text):
+      lower = word[0].lower()
+      if lower not in self._first and (lower.isascii() or normal_form(lower) not in self._first):
         continue
-      match = self._match(text, start)
+      start = word.start()
+      if start < end:
+        continue
+      match = self._find.match(text, start)
       if match is None:
         continue
       end = match.end()
       taken.update(range(start, end))
       reason = reason_to_keep(text, start, end, gendered=self._words)
-      new, kind = self._partner(match[0].lower().replace('’', "'"), text, start, end)
+      new, kind = self._partner(normal_form(match[0].lower()), text, start, end)
       if not new or reason:
         kept.append((match[0], reason or 'no neutral word'))
         continue
@@ -199,7 +210,7 @@ class GenderSwap:
       return self.pairs.to_neutral.get(word, ''), 'word'
     if not self._pronouns or word not in ('him', 'his', 'her', 'hers'):
       return self.pairs.partner[word], 'word'
-    before, after = text[max(start - CONTEXT, 0):start], text[end:end + CONTEXT]
+    before, after = context(text, start, end, reach=CONTEXT)
     if word == 'her':
       return ('him' if her_is_object(before, after) else 'his'), 'pronoun'
     if word == 'his':
@@ -209,16 +220,33 @@ class GenderSwap:
   def _name_changes(self, text: str, position: int) -> Iterator[Change]:
     """Names and what comes in their place: '' where the word is no first name."""
     first, _, last = self.letters
-    for match in _WORD.finditer(text):
+    end = 0
+    for match in LETTERS.finditer(text):
       old = match[0]
-      if not first <= old[0] <= last:
+      if not first <= old[0] <= last and (  # the letter without its accents counts
+          old[0].isascii() or not first <= unicodedata.normalize('NFD', old[0])[0] <= last):
         continue
-      name = old.capitalize() if old.isupper() and len(old) > 1 else old
-      if name not in self._place:
+      if match.start() < end:
         continue
-      is_name = _no_first_names().isdisjoint((name, old))
+      if self._find_long_name and normal_form(old).lower() in self._first_of_long:
+        long = self._find_long_name.match(text, match.start())
+        match = long if long and self._name_of(long[0]) else match
+        old = match[0]
+      name = self._name_of(old)
+      if not name or not (starts_word(text, match.start()) and ends_word(text, match.end())):
+        continue
+      end = match.end()
+      is_name = _no_first_names().isdisjoint((name, normal_form(old)))
       new = self._draw(name, position) if is_name else ''
-      yield Change(*match.span(), old, new.upper() if name != old else new, 'name')
+      in_capitals = normal_form(old) != name
+      yield Change(*match.span(), old, new.upper() if in_capitals else new, 'name')
+
+  def _name_of(self, old: str) -> str:
+    """The name of the lists that a word of a text is, perhaps in capitals; '' if it is none."""
+    name = normal_form(old)
+    if name.isupper() and len(name) > 1:
+      name = name.title()
+    return name if name in self._place else ''
 
   def _draw(self, name: str, position: int) -> str:
     place, own = self._place[name]
@@ -231,6 +259,15 @@ class GenderSwap:
       return pool[number % len(pool)]
     index = number % (len(pool) - 1)  # another one, all with the same chance
     return pool[index + (index >= place)]
+
+
+def _by_first_word(words: Iterable[str]) -> tuple[WordFinder | None, frozenset[str]]:
+  """A search for words in any case, and the first words, in lower case, at which to try it."""
+  words = list(words)
+  if not words:
+    return None, frozenset()
+  return (WordFinder(words, ignore_case=True),
+          frozenset(LETTERS.match(normal_form(w).lower())[0] for w in words))
 
 
 def position_of(text: str) -> int:

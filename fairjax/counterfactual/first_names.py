@@ -7,7 +7,8 @@ formats are read, told by their rows, and may be mixed:
 * `name`, female count, male count, separated by tabs or commas: sums over years.
 
 Names in capitals or small letters throughout (MARY, as in the census lists) are read as Mary, which
-is how texts write them.
+is how texts write them. A name that is written in two ways (`word_forms`) is one name, as it is
+written first.
 
 The statistics know two genders, as registered at birth, of people in the United States only.
 """
@@ -20,6 +21,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
+from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError
 from fairjax.inputs import read_text_lines
 
@@ -73,8 +75,10 @@ def read_names(
     raise ValueError(f'share must be in [0.5, 1), not {share}')
   paths = [path] if isinstance(path, str | os.PathLike) else list(path)
   counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+  written: dict[str, str] = {}
   for file in map(os.fspath, paths):
     for name, found in _read_file(file).items():
+      name = written.setdefault(normal_form(name), name)
       for gender in (0, 1):
         counts[name][gender] += found[gender]
   lists = []
@@ -96,6 +100,7 @@ def read_names(
 def _read_file(path: str) -> dict[str, list[int]]:
   """Name -> [female count, male count] of one file."""
   counts: dict[str, list[int]] = {}
+  written: dict[str, str] = {}
   seen: dict[tuple[str, str], int] = {}
   for number, line in enumerate(read_text_lines(path, what='file of names'), 1):
     if not line.strip() or line.startswith('#'):
@@ -104,7 +109,9 @@ def _read_file(path: str) -> dict[str, list[int]]:
     if len(columns) != 3 or not columns[0]:
       raise UserError(f'{path}:{number}: {len(columns)} column(s) in {line.strip()!r}: {_FORMATS}')
     name, second, third = columns
-    name = name.title() if name.isupper() or name.islower() else name
+    plain = normal_form(name)
+    name = plain.title() if name.isupper() or name.islower() else name
+    name = written.setdefault(normal_form(name), name)
     found = counts.setdefault(name, [0, 0])
     if second in ('F', 'M'):
       found[second == 'M'] += _count(third, path, number)

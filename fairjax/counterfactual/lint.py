@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fairjax.counterfactual.attributes import Attribute, article_by_letter
 from fairjax.counterfactual.matching import TextMatcher
+from fairjax.counterfactual.word_forms import LETTERS, WordFinder, normal_form
 from fairjax.vocabulary import Vocabulary
 
 LEVELS = ('error', 'warning', 'note')
@@ -114,20 +115,21 @@ def _check_duplicates(attribute: Attribute) -> Iterable[Finding]:
   seen = {}
   for i, value in enumerate(attribute.values):
     for token in dict.fromkeys((value.text, *value.tokens)):
-      other = seen.setdefault(token.casefold(), (i, token))
+      other = seen.setdefault(normal_form(token).casefold(), (i, token))
       if other[1] != token:
         yield Finding('warning', f'values[{i}]', f"'{token}' differs from '{other[1]}' "
                       f'(values[{other[0]}]) in casing only')
   for i, value in enumerate(attribute.values):
     for token in value.tokens:
+      finder = WordFinder([token])
       inside = [t for j, other in enumerate(attribute.values) for t in other.tokens
-                if j != i and re.search(rf'(?<!\w){re.escape(token)}(?!\w)', t)]
+                if j != i and finder.search(t)]
       if inside:
         yield Finding('note', f'values[{i}]', f"'{token}' stands inside {_some(inside)}, which "
                       'the longest match takes there')
   seen = {}
   for i, template in enumerate(attribute.templates):
-    key = ' '.join(re.findall(r'\w+', template.text.casefold()))
+    key = ' '.join(LETTERS.findall(normal_form(template.text).casefold()))
     if key in seen:
       yield Finding('warning', f'templates[{i}]', f'the same words as templates[{seen[key]}]')
     seen.setdefault(key, i)
@@ -196,7 +198,7 @@ def _check_lexicon(attribute: Attribute, lexicon: Collection[str]) -> Iterable[F
 
 def _words(text: str) -> list[str]:
   """Lower-case words, also those with an apostrophe or hyphen inside."""
-  return re.findall(r"\w+(?:['-]\w+)*", text.lower())
+  return re.findall(r"\w+(?:['-]\w+)*", normal_form(text).lower())
 
 
 def _some(texts: list[str]) -> str:

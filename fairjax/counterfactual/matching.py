@@ -2,10 +2,11 @@
 
 What is a match (definition H-01; "sensitive token" is one of phi(a)):
 
-* case-sensitive, exactly as written; a value of several words has single spaces between them;
-* whole words: the characters before and after it are not letters, digits, underscores or combining
-  accents. "bakery" holds no "baker"; "cook.", "(cook", "Italy's", "Iran-Iraq" and "co-writer" hold
-  matches, since hyphens, apostrophes and other punctuation are borders;
+* case-sensitive, in any way of writing the same accents, apostrophes and hyphens (`word_forms`); a
+  value of several words has single spaces between them;
+* whole words, by the borders of `word_forms`. "bakery" holds no "baker"; "cook.", "(cook",
+  "Italy's", "Iran-Iraq", "_Iran_" and "co-writer" hold matches, since hyphens, apostrophes and
+  other punctuation are borders;
 * at one place the longest token counts, and matches do not overlap.
 
 In ids a match must also begin and end where tokens do; the others are counted, not returned.
@@ -22,15 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.word_forms import LETTER, WordFinder, normal_form, written_forms
 from fairjax.vocabulary import Vocabulary
 
-_WORD = r'[\w\u0300-\u036f]'
-_ASCII_WORD = re.compile(rb'[A-Za-z0-9_]')
+_ASCII_WORD = re.compile(rb'[A-Za-z0-9]')
+_ENDS_IN_LETTER = re.compile(LETTER + r'\Z').search
 _ENCODING = {'encoding': 'utf-8', 'errors': 'surrogateescape'}
 # Stands for ends of documents; no value can hold it.
 _SEPARATOR = b'\0'
-# The bytes of one character are at most 4 ids, and that is what a word border depends on.
-_CONTEXT_IDS = 4
+# A word border depends on at most two characters of 4 bytes (a joiner and a letter, or three signs
+# of one byte and a letter), each an id.
+_CONTEXT_IDS = 8
 _BLOCK_IDS = 1 << 20
 
 
@@ -47,12 +50,8 @@ class TextMatcher:
 
   def __init__(self, attribute: Attribute):
     self.attribute = attribute
-    self._owner = {t: i for i, v in enumerate(attribute.values) for t in v.tokens}
-    # The look-behind stands at the end of each alternative, so that the regular expression begins
-    # with a set of first letters, which `re` searches for quickly.
-    self._find = re.compile('|'.join(
-      f'{re.escape(t)}(?!{_WORD})(?<!{_WORD}{re.escape(t)})'
-      for t in sorted(self._owner, key=lambda t: (-len(t), t)))).finditer
+    self._owner = {normal_form(t): i for i, v in enumerate(attribute.values) for t in v.tokens}
+    self._find = WordFinder(self._owner).find
 
   def find(self, text: str, start: int = 0) -> list[Match]:
     """All matches in `text` from character `start` on, in order.
@@ -61,7 +60,7 @@ class TextMatcher:
     >>> TextMatcher(load_attribute('occupation')).find('The baker of the bakery is a cook.')
     [Match(start=4, end=9, value_index=11), Match(start=29, end=33, value_index=17)]
     """
-    return [Match(*m.span(), self._owner[m[0]]) for m in self._find(text, start)]
+    return [Match(*m.span(), self._owner[normal_form(m[0])]) for m in self._find(text, start)]
 
 
 class TokenMatcher:
@@ -75,9 +74,11 @@ class TokenMatcher:
     self.attribute, self.vocabulary = attribute, vocabulary
     self._text_matcher = TextMatcher(attribute)
     self._surfaces = [s or _SEPARATOR for s in vocabulary.surfaces]
-    tokens = [t.encode('utf-8') for v in attribute.values for t in v.tokens]
-    # No match is longer than this many ids, as each adds a byte; then the next character.
-    self._reach = max(map(len, tokens)) + _CONTEXT_IDS
+    tokens = [t for v in attribute.values for t in v.tokens]
+    # No match is longer than this many ids, as each adds a byte, and no way to write a character is
+    # longer than four of its normal one; then what its border depends on.
+    self._reach = max(len(t.encode('utf-8')) * (1 if t.isascii() else 4) for t in tokens)
+    self._reach += _CONTEXT_IDS
     beginnings = _Beginnings(tokens)
     self._begins = {i: b for i, s in enumerate(self._surfaces) if (b := beginnings.find(s))}
     self._may_begin, self._only_first = np.zeros((2, vocabulary.size), bool)
@@ -166,8 +167,8 @@ class TokenMatcher:
     begin, follows = self._begins[first], self._surfaces[second]
     return begin.whole or any(
       rest.startswith(follows)
-      or follows.startswith(rest) and not _ASCII_WORD.match(follows, len(rest))
-      for rest in begin.rests)
+      or follows.startswith(rest) and not (ends and _ASCII_WORD.match(follows, len(rest)))
+      for rest, ends in begin.rests)
 
   def _find_exactly(self, ids: list[int], first: int) -> tuple[list[tuple[int, int, int]], int]:
     """Matches in a window of ids from index `first` on, by decoding it."""
@@ -196,7 +197,7 @@ class _Beginning(NamedTuple):
   """How matches may begin inside one id."""
 
   whole: bool  # a token lies in it whole
-  rests: tuple[bytes, ...]  # what the following ids must go on with
+  rests: tuple[tuple[bytes, bool], ...]  # what must follow, and whether the token ends with it
   only_first: bool  # all of these begin at the first byte
 
 
@@ -206,15 +207,18 @@ class _Beginnings:
   Word borders are checked as far as ASCII letters tell; too many beginnings do no harm.
   """
 
-  def __init__(self, tokens: list[bytes]):
-    first = b''.join(re.escape(t[:1]) for t in tokens)
-    self._places = re.compile(rb'(?<![A-Za-z0-9_])[%s]' % first).finditer
-    whole = b'|'.join(re.escape(t) for t in sorted(tokens, key=len, reverse=True))
-    self._whole = re.compile(rb'(?:%s)(?![A-Za-z0-9_])' % whole).match
+  def __init__(self, tokens: list[str]):
+    forms = [(form.encode('utf-8'), ends) for token in tokens
+             for found, ends in [written_forms(token)] for form in found]
+    first = b''.join({re.escape(form[:1]) for form, _ in forms})
+    self._places = re.compile(rb'(?<![A-Za-z0-9])[%s]' % first).finditer
+    self._whole = re.compile(b'|'.join(
+      re.escape(form) + (b'(?![A-Za-z0-9])' if ends else b'')
+      for form, ends in sorted(forms, key=lambda f: -len(f[0])))).match
     self._rests = collections.defaultdict(set)
-    for token in tokens:
-      for n in range(1, len(token)):
-        self._rests[token[:n]].add(token[n:])
+    for form, ends in forms:
+      for n in range(1, len(form)):
+        self._rests[form[:n]].add((form[n:], ends))
 
   def find(self, surface: bytes) -> _Beginning | None:
     """All beginnings in `surface`, or None."""
@@ -241,7 +245,7 @@ def _ends_in_word(surface: bytes) -> bool:
   if surface[-1] < 128:
     return _ASCII_WORD.match(surface, len(surface) - 1) is not None
   try:
-    return re.search(_WORD + r'\Z', surface.decode('utf-8')) is not None
+    return _ENDS_IN_LETTER(surface.decode('utf-8')) is not None
   except UnicodeDecodeError:
     return False
 

@@ -19,6 +19,8 @@ counted by its reason:
 import re
 from collections.abc import Container
 
+from fairjax.counterfactual.word_forms import context, normal_form
+
 _BEFORE = re.compile(r"([^\W_][\w'’&.]*)( @-@ |[ -])$")
 _AFTER = re.compile(r" ([^\W_][\w'’]*)")
 _OF_BEFORE = re.compile(r'(?:^|\W)([A-Z]\w*) of (?:the )?$')
@@ -82,9 +84,9 @@ def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str])
     end: the character behind it.
     gendered: lower-case words of all pairs.
   """
-  word = text[start:end]
+  word = normal_form(text[start:end])
   lower = word.lower()
-  before, after = text[max(start - _REACH, 0):start], text[end:end + _REACH]
+  before, after = context(text, start, end, reach=_REACH)
   if word in ('MR', 'MS', 'MRS'):
     return 'abbreviation'
   if lower in _ANYWHERE:

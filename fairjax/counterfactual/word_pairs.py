@@ -27,6 +27,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError
 from fairjax.inputs import read_text
 
@@ -179,7 +180,7 @@ def _check_word(word: str, place: str) -> None:
 
 
 def _word(text: str) -> str:
-  return ' '.join(text.replace('_', ' ').lower().replace('’', "'").split())
+  return ' '.join(normal_form(text.replace('_', ' ').lower()).split())
 
 
 def _collect(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.counterfactual import Attribute, list_attributes, load_attribute
+from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.generate import check_complete, read_records, records_stem
 from fairjax.measure.empty import EmptyTexts, rows_to_keep
@@ -102,7 +103,13 @@ def read_completions(
     UserError: a file or record that cannot be read, a sampling that is not finished, a group or
       template that no record has, a sample twice, or sample numbers in some records only.
   """
-  groups, known = dict(groups or {}), {a.name: a for a in attributes}
+  groups = {normal_form(value): group for value, group in (groups or {}).items()}
+  known, written = {a.name: a for a in attributes}, {}
+
+  def once(text: str) -> str:
+    """Equal texts as the first of them is written."""
+    return written.setdefault(normal_form(text), text)
+
   models: dict[str, list[tuple[dict[str, Any], Prompt]]] = {}
   values, labels = set(), set()
   left_out = collections.Counter[str]()
@@ -117,9 +124,10 @@ def read_completions(
       name = record['attribute']
       if name not in known and name in list_attributes():
         known[name] = load_attribute(name)
-      values.add(record['value'])
-      prompt = Prompt(name, record['value'], _group(record, groups, known.get(name)),
-                      record['template'], record['prefix'].rstrip())
+      values.add(normal_form(record['value']))
+      prompt = Prompt(
+        name, once(record['value']), once(_group(record, groups, known.get(name))),
+        record['template'], once(record['prefix'].rstrip()))
       models.setdefault(model, []).append((record, prompt))
   for template in templates:
     if template not in labels:
@@ -138,12 +146,13 @@ def read_completions(
 
 
 def _group(record: dict[str, Any], groups: dict[str, str], attribute: Attribute | None) -> str:
-  if record['value'] in groups:
-    return groups[record['value']]
+  if normal_form(record['value']) in groups:
+    return groups[normal_form(record['value'])]
   if record.get('subgroup') is not None:
     return record['subgroup']
-  if attribute is not None and record['value'] in attribute.value_texts:
-    return attribute.values[attribute.value_index(record['value'])].subgroup
+  value = None if attribute is None else attribute.find_value(record['value'])
+  if value is not None:
+    return attribute.values[value].subgroup
   return record['value']
 
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairjax.counterfactual.word_forms import LETTER, WordFinder, normal_form
 from fairjax.errors import unknown_name
 from fairjax.fair_generation.completions import Prompt
 
 DISTANCES = ('masked', 'jaccard', 'edit', 'cosine')
-_WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
+_WORD = re.compile(f"{LETTER}+(?:['-]{LETTER}+)*")
 
 
 class Distance(NamedTuple):
@@ -80,8 +81,8 @@ def masked_distance(first: Prompt, second: Prompt) -> float:
 
 
 def _masked(prompt: Prompt) -> str:
-  pattern = rf'(?<!\w){re.escape(prompt.value)}(?!\w)'
-  return re.sub(pattern, '\0', prompt.text, flags=re.IGNORECASE).lower()
+  text, _ = WordFinder([prompt.value], ignore_case=True).replace(prompt.text, '\0')
+  return normal_form(text).lower()
 
 
 def words_of(text: str) -> list[str]:
@@ -90,7 +91,7 @@ def words_of(text: str) -> list[str]:
   >>> words_of("The man's part-time job, as")
   ['the', "man's", 'part-time', 'job', 'as']
   """
-  return _WORD.findall(text.lower())
+  return _WORD.findall(normal_form(text).lower())
 
 
 def jaccard_distance(first: Prompt, second: Prompt) -> float:

@@ -12,11 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fairjax.counterfactual.word_forms import LETTER, normal_form
 from fairjax.errors import UserError
 from fairjax.fair_generation.word_lists import read_list
 
 WINDOW = 2  # words between the article and a profession, at most
-_TOKEN = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*|[.!?;:\n]")
+_LETTER = rf'(?!\d){LETTER}'
+_TOKEN = re.compile(f"(?:{_LETTER})+(?:'(?:{_LETTER})+)*|[.!?;:\n]")
 _ENDS = frozenset('.!?;:\n')
 _GENDERS = ('', 'female', 'male')
 _IRREGULAR = {'man': 'men', 'woman': 'women', 'person': 'people', 'wife': 'wives', 'ceo': 'ceos'}
@@ -197,5 +199,6 @@ class ProfessionParser:
 
 def _words(text: str) -> list[str]:
   """Words in lower case and marks that end a sentence; the dots of "U.S." end none."""
+  text = normal_form(text)
   text = re.sub(r'\b((?:[A-Za-z]\.)+[A-Za-z])\.', lambda m: m[1].replace('.', ' '), text)
-  return [m[0].replace('\u2019', "'") for m in _TOKEN.finditer(text.lower().replace('_', ' '))]
+  return _TOKEN.findall(text.lower().replace('_', ' '))

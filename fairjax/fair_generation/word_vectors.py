@@ -20,6 +20,7 @@ from typing import IO
 
 import numpy as np
 
+from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import open_input
 from fairjax.progress import Progress
@@ -84,8 +85,9 @@ def spellings(word: str, multi_word: str = 'skip') -> list[str]:
   """
   if multi_word not in MULTI_WORD:
     raise unknown_name('policy for words of several words', multi_word, MULTI_WORD)
-  joined = re.sub(r'[ -]', '_', word)
-  names = [word, joined, word.lower(), joined.lower()]
+  plain = normal_form(word)
+  joined = re.sub(r'[ -]', '_', plain)
+  names = [word, plain, joined, plain.lower(), joined.lower()]
   if multi_word == 'head' and '_' in joined.strip('_'):
     names.append(joined.strip('_').lower().rpartition('_')[2])
   return list(dict.fromkeys(names))

@@ -4,8 +4,8 @@
 different values are apart at all: a model that writes the same for every value is fair by any
 measure of sentiment, and this number falls to its floor (H-35).
 
-A word is what stands between white space, as written: "Chelsea." and "Chelsea" differ, as in the
-paper's table.
+A word is what stands between white space: "Chelsea." and "Chelsea" differ, as in the paper's table.
+Two ways of writing the same characters (`word_forms`) are one word, shown as it came first.
 
 Letters: R records, A values, W different words.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError
 from fairjax.measure.estimates import is_within, summarise
 from fairjax.measure.generations import Generations
@@ -66,13 +67,17 @@ def count_words(generations: Generations, *, most_records: int = MOST_RECORDS) -
   samples = max(1, most_records // prefixes) if most_records else 0
   chosen = generations.first_samples(samples)
   index: dict[str, int] = collections.defaultdict(lambda: len(index))
+  words: list[str] = []
   lengths = np.empty(len(chosen), np.int64)
   ids: list[int] = []
   for i, text in enumerate(chosen.continuations):
     found = text.split()
     lengths[i] = len(found)
-    ids += [index[w] for w in found]
-  return WordCounts(chosen, list(index), np.repeat(np.arange(len(chosen)), lengths),
+    for word, key in zip(found, normal_form(text).split(), strict=True):
+      ids.append(index[key])
+      if len(index) > len(words):
+        words.append(word)
+  return WordCounts(chosen, words, np.repeat(np.arange(len(chosen)), lengths),
                     np.array(ids, np.int64), len(generations) - len(chosen))
 
 
@@ -99,15 +104,15 @@ def distinct_words(
   Raises:
     UserError: a value that the attribute does not have, or `alpha` is negative.
   """
-  names = counts.generations.attribute.value_texts
   for name in (value, other):
-    if name not in names:
+    if counts.generations.attribute.find_value(name) is None:
       raise UserError(f"distinct words: '{name}' is no value of "
                       f'{counts.generations.attribute.name}')
   if alpha < 0:
     raise UserError(f'distinct words: alpha={alpha} is negative')
   table = counts.by_value()
-  a, b = (table[names.index(name)].astype(np.float64) for name in (value, other))
+  index_of = counts.generations.attribute.value_index
+  a, b = (table[index_of(name)].astype(np.float64) for name in (value, other))
   known = np.count_nonzero(a + b > 0)
   p, q = ((x + alpha) / max(x.sum() + alpha * known, 1) for x in (a, b))
   with np.errstate(divide='ignore'):

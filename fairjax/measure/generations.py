@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.measure.empty import EmptyTexts, rows_to_keep
 from fairjax.measure.samples import SampleScores
@@ -139,8 +140,8 @@ class Generations:
     seen = collections.defaultdict(set)
     for template, value, prefix in zip(self.template_index, self.value_index, self.prefixes,
                                        strict=True):
-      seen[int(template)].add((int(value), prefix.rstrip()))
-    known = {frozenset((a, self.attribute.prefix(t, a).rstrip())
+      seen[int(template)].add((int(value), normal_form(prefix.rstrip())))
+    known = {frozenset((a, normal_form(self.attribute.prefix(t, a).rstrip()))
                        for a in range(len(self.attribute.values))): t
              for t in range(len(self.attribute.templates))}
     return {self.templates[m]: known[frozenset(cells)] for m, cells in sorted(seen.items())
@@ -209,7 +210,6 @@ class _Columns:
 
   def __init__(self, attribute: Attribute):
     self._attribute = attribute
-    self._index = {text: i for i, text in enumerate(attribute.value_texts)}
     self._labels: list[int | str] = []
     self._texts: dict[str, str] = {}
     self._model = None
@@ -218,19 +218,38 @@ class _Columns:
 
   def add(self, record: Mapping[str, Any], where: str) -> None:
     """Checks and keeps one record."""
-    _check_record(record, self._attribute, self._index, where)
+    value = self._check(record, where)
     if self._labels and record.get('model') != self._model:
       raise UserError(f"{where}: model is {record.get('model')!r} where earlier records have "
                       f'{self._model!r}: measure one model at a time')
     self._model = record.get('model')
     self._labels.append(record['template'])
     columns = self._columns
-    columns['value_index'].append(self._index[record['value']])
+    columns['value_index'].append(value)
     columns['sample'].append(record.get('sample'))
     columns['prefixes'].append(self._texts.setdefault(record['prefix'], record['prefix']))
     columns['continuations'].append(record['continuation'])
     columns['recorded'].append(record.get('scores'))
     columns['where'].append(where)
+
+  def _check(self, record: Mapping[str, Any], where: str) -> int:
+    """Checks the fields of one record; the index of its value."""
+    attribute = self._attribute
+    value = attribute.find_value(record['value'])
+    if value is None:
+      raise unknown_name(f'value of attribute {attribute.name}', record['value'],
+                         attribute.value_texts, where=where)
+    subgroup, given = attribute.values[value].subgroup, record.get('subgroup')
+    if given not in (None, subgroup) and normal_form(str(given)) != normal_form(subgroup):
+      raise UserError(f"{where}: subgroup of '{record['value']}' is '{given}', but "
+                      f"'{subgroup}' in attribute {attribute.name}")
+    sample = record.get('sample')
+    if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool)):
+      raise UserError(f"{where}: field 'sample' is {sample!r}, not a whole number")
+    scores = record.get('scores')
+    if scores is not None and not isinstance(scores, Mapping):
+      raise UserError(f"{where}: field 'scores' is {scores!r}, not names with scores")
+    return value
 
   def finish(self, templates: Sequence[int | str] | None) -> Generations:
     """The columns, checked as a whole."""
@@ -282,24 +301,6 @@ def _check_fields(record: Mapping[str, Any], where: str) -> None:
     if not isinstance(record[field], kinds) or isinstance(record[field], bool):
       expected = ' or '.join(k.__name__ for k in kinds)
       raise UserError(f"{where}: field '{field}' is {record[field]!r}, not {expected}")
-
-
-def _check_record(
-  record: Mapping[str, Any], attribute: Attribute, index: Mapping[str, int], where: str
-) -> None:
-  """Checks the fields of one record of the attribute."""
-  if record['value'] not in index:
-    raise unknown_name(f'value of attribute {attribute.name}', record['value'], index, where=where)
-  subgroup = attribute.values[index[record['value']]].subgroup
-  if record.get('subgroup') not in (None, subgroup):
-    raise UserError(f"{where}: subgroup of '{record['value']}' is '{record['subgroup']}', but "
-                    f"'{subgroup}' in attribute {attribute.name}")
-  sample = record.get('sample')
-  if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool)):
-    raise UserError(f"{where}: field 'sample' is {sample!r}, not a whole number")
-  scores = record.get('scores')
-  if scores is not None and not isinstance(scores, Mapping):
-    raise UserError(f"{where}: field 'scores' is {scores!r}, not names with scores")
 
 
 def _check_templates(

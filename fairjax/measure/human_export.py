@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ import numpy as np
 
 import fairjax
 from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.word_forms import WordFinder
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, make_folder, write_json
 from fairjax.inputs import input_sha256, read_text
@@ -219,7 +219,7 @@ def _task_key(
     if options.mask:
       pattern = _value_pattern(attributes, record)
       for name, text in shown.items():
-        shown[name], found = pattern.subn(MASK, text)
+        shown[name], found = pattern.replace(text, MASK)
         hidden += found
     if task.name == 'relevance':
       attribute = attributes(record['attribute'])
@@ -264,7 +264,7 @@ def _sheets(
   return files
 
 
-def _value_pattern(attributes: Callable[[str], Attribute], record: Record) -> re.Pattern:
+def _value_pattern(attributes: Callable[[str], Attribute], record: Record) -> WordFinder:
   """What the mask hides in a record's texts."""
   attribute = attributes(record['attribute'])
   attribute.value_index(record['value'])  # refuses the values of another list

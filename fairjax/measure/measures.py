@@ -24,6 +24,7 @@ from fairjax.measure.scorer_audit import agreement, check_scorers, scorer_facts
 from fairjax.measure.scorers import (
   RecordedScorer,
   Scorer,
+  count_changed,
   count_repaired,
   count_truncated,
   load_scorer,
@@ -150,12 +151,10 @@ def measure_generations(
     else:
       key = _inputs_digest(samples, attribute, scorer, covered, permutations, seed)
       found = _kept(parts, attribute, key, work)
-    truncated = count_truncated(scorer, generations.texts(scored))
-    if truncated is not None:
-      found['truncated_texts'] = truncated
-    repaired = count_repaired(scorer, generations.texts(scored))
-    if repaired is not None:
-      found['repaired_texts'] = repaired
+    for name, count in (('truncated_texts', count_truncated), ('repaired_texts', count_repaired),
+                        ('changed_texts', count_changed)):
+      if (number := count(scorer, generations.texts(scored))) is not None:
+        found[name] = number
     result['scorers'][scorer.name] = found
   result['scorer_agreement'] = agreement(columns)
   result['notes'] = notes(generations, result)

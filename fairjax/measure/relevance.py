@@ -5,14 +5,15 @@ A model can become "fair" by writing the same text for every value; this measure
 """
 
 import dataclasses
+import functools
 import math
-import re
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute, Value
+from fairjax.counterfactual.word_forms import WordFinder, normal_form
 from fairjax.measure.generations import Generations
 
 _Z = 1.959963984540054  # normal quantile of a two-sided 95% interval
@@ -50,8 +51,9 @@ class Share:
 def mentions(texts: Sequence[str], values: Sequence[Value]) -> np.ndarray:
   """Marks the texts that hold a sensitive token of any of the values.
 
-  A token is matched as a whole word, in any case: "Bakers" and "Iranian" mention neither "baker"
-  nor "Iran", "Iran's" does; white space inside a token may be of any length.
+  A token is matched as a whole word, in any case and any way of writing it (`word_forms`): "Bakers"
+  and "Iranian" mention neither "baker" nor "Iran", "Iran's" and "**Iran**" do; white space inside a
+  token may be of any length.
 
   Args:
     texts: R texts.
@@ -61,7 +63,7 @@ def mentions(texts: Sequence[str], values: Sequence[Value]) -> np.ndarray:
     `[R]` bool.
   """
   pattern = mention_pattern(values)
-  words = [token.split()[0].lower() for value in values for token in value.tokens]
+  words = [normal_form(token).split()[0].lower() for value in values for token in value.tokens]
   if not all(map(str.isascii, words)):
     return np.array([pattern.search(t) is not None for t in texts], bool)
   found = np.zeros(len(texts), bool)
@@ -93,11 +95,14 @@ def _candidates(texts: Sequence[str], words: Set[str]) -> Iterator[int]:
   yield from np.flatnonzero(held)
 
 
-def mention_pattern(values: Sequence[Value]) -> re.Pattern:
-  """Matches a sensitive token of any of the values, by the rule of `mentions`."""
-  tokens = sorted({t for v in values for t in v.tokens}, key=len, reverse=True)
-  choices = '|'.join(r'\s+'.join(map(re.escape, token.split())) for token in tokens)
-  return re.compile(rf'(?<!\w)(?:{choices})(?!\w)', re.IGNORECASE)
+def mention_pattern(values: Sequence[Value]) -> WordFinder:
+  """Finds a sensitive token of any of the values, by the rule of `mentions`."""
+  return _finder(tuple(t for v in values for t in v.tokens))
+
+
+@functools.lru_cache(maxsize=256)
+def _finder(tokens: tuple[str, ...]) -> WordFinder:
+  return WordFinder(tokens, ignore_case=True, any_space=True)
 
 
 def semantic_similarity_c(generations: Generations) -> dict[str, Share]:

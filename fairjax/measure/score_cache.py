@@ -19,7 +19,13 @@ import numpy as np
 from fairjax.errors import UserError
 from fairjax.journal import JournalWriter, read_journal
 from fairjax.measure.generations import Generations, join_text
-from fairjax.measure.scorers import RecordedScorer, Scorer, count_repaired, count_truncated
+from fairjax.measure.scorers import (
+  RecordedScorer,
+  Scorer,
+  count_changed,
+  count_repaired,
+  count_truncated,
+)
 from fairjax.progress import Progress
 
 CHUNK = 4000  # texts scored and appended at a time; changing it changes BERT's last digits
@@ -147,6 +153,10 @@ def _tell(scorer: Scorer, texts: list[str], log: Callable[[str], None]) -> None:
   repaired = count_repaired(scorer, texts)
   if repaired:
     log(f'{scorer.name}: {repaired} of {len(texts)} texts hold half a character, read as U+FFFD')
+  changed = count_changed(scorer, texts)
+  if changed:
+    log(f'{scorer.name}: {changed} of {len(texts)} texts were changed for it: it got straight '
+        'apostrophes, quotes and dots for typographic ones')
 
 
 def _header(scorer: Scorer) -> dict[str, str]:

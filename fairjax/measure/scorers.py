@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.word_forms import normal_form, plain_apostrophes
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import read_text_lines
 from fairjax.measure.lexicons import lexicon_files
@@ -25,6 +26,7 @@ SCORERS = ('opinion', 'vader', 'textblob', 'google', 'bert', 'recorded')
 # A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
 _COMPOUND = re.compile(r"[^\W_]+(?:[-'*]+[^\W_]+)*\+?")
 _WORD = re.compile(r'[^\W_]+')
+_QUOTES = dict.fromkeys(map(ord, '\u201c\u201d\u201e\u201f\u00ab\u00bb'), '"') | {0x2026: '...'}
 
 
 @runtime_checkable
@@ -33,9 +35,10 @@ class Scorer(Protocol):
 
   One that does not read long texts to their end also has `max_length`, in tokens, and
   `count_truncated(texts)`: how many of them are longer. One that cannot take half a character (a
-  lone surrogate) and reads another sign for it has `count_repaired(texts)`. One that asks for money
-  has `paid` = True. One that takes long has `score_file`, None or a path that callers may set: the
-  file that keeps its scores where nothing else does.
+  lone surrogate) and reads another sign for it has `count_repaired(texts)`. One that is given texts
+  in other signs than they are written in has `count_changed(texts)`. One that asks for money has
+  `paid` = True. One that takes long has `score_file`, None or a path that callers may set: the file
+  that keeps its scores where nothing else does.
 
   Attributes:
     name: short name, used in file names and tables.
@@ -53,10 +56,10 @@ class Scorer(Protocol):
 class OpinionScorer:
   """Share of positive words among opinion words (H-16): p / (p + n), 0.5 where there are none.
 
-  Tokens, not types, are counted, in lower case; typographic apostrophes count as plain ones. A
-  token is a run of letters and digits joined inside by hyphens, apostrophes or asterisks, with a
-  final plus ("first-rate", "don't", "a+"). A compound that is in neither list counts as its parts
-  ("winner's" as "winner" and "s"). Words in both lists cancel: they count in neither.
+  Tokens, not types, are counted, in lower case and the normal form of `word_forms`. A token is a
+  run of letters and digits joined inside by hyphens, apostrophes or asterisks, with a final plus
+  ("first-rate", "don't", "a+"). A compound that is in neither list counts as its parts ("winner's"
+  as "winner" and "s"). Words in both lists cancel: they count in neither.
 
   Attributes:
     lexicon: word -> +1 or -1.
@@ -79,7 +82,7 @@ class OpinionScorer:
       raise UserError('an opinion lexicon needs words that are positive only and words that are '
                       'negative only')
     self.unmatchable = tuple(sorted(w for w in self.lexicon if not _COMPOUND.fullmatch(w)))
-    content = json.dumps(['opinion, tokens 1', sorted(self.lexicon.items())])
+    content = json.dumps(['opinion, tokens 2', sorted(self.lexicon.items())])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
 
   @classmethod
@@ -124,6 +127,9 @@ class OpinionScorer:
 class VaderScorer:
   """VADER (Hutto and Gilbert 2014, package vaderSentiment): (compound + 1) / 2.
 
+  Its negations have the straight apostrophe ("don't"), and it strips straight quotes from words
+  only, so it is given ', " and ... for the typographic signs; `count_changed` counts the texts.
+
   Attributes:
     lexicon: word -> mean valence, from -4 to 4.
   """
@@ -140,14 +146,18 @@ class VaderScorer:
 
     self._analyzer = SentimentIntensityAnalyzer()
     self.lexicon = self._analyzer.lexicon
-    content = json.dumps(['vader', importlib.metadata.version('vaderSentiment'),
+    content = json.dumps(['vader, plain signs', importlib.metadata.version('vaderSentiment'),
                           sorted(self.lexicon.items()), sorted(self._analyzer.emojis.items())])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
 
   def score(self, texts: Sequence[str]) -> np.ndarray:
     """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""
-    compound = [self._analyzer.polarity_scores(text)['compound'] for text in texts]
+    compound = [self._analyzer.polarity_scores(_plain_signs(text))['compound'] for text in texts]
     return (np.array(compound, np.float64).reshape(len(texts)) + 1) / 2
+
+  def count_changed(self, texts: Sequence[str]) -> int:
+    """How many texts it is given in other signs than they are written in."""
+    return sum(_plain_signs(text) != text for text in texts)
 
 
 class TextBlobScorer:
@@ -303,6 +313,12 @@ def count_repaired(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int
   return None if count is None else count(texts)
 
 
+def count_changed(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:
+  """How many texts a scorer is given in other signs; None if it is given all as they are."""
+  count = getattr(scorer, 'count_changed', None)
+  return None if count is None else count(texts)
+
+
 def sensitive_lexicon_words(
   scorer: Scorer | RecordedScorer, attribute: Attribute
 ) -> list[dict[str, Any]]:
@@ -333,5 +349,10 @@ def _lexicon_words(scorer: Scorer | RecordedScorer, token: str) -> Iterable[str]
 
 
 def _plain(text: str) -> str:
-  """Lower case, with plain apostrophes."""
-  return text.lower().replace('\u2019', "'")
+  """Lower case, in the normal form."""
+  return normal_form(text.lower())
+
+
+def _plain_signs(text: str) -> str:
+  """Straight apostrophes and quotes, and three full stops, for the typographic signs."""
+  return text if text.isascii() else plain_apostrophes(text).translate(_QUOTES)

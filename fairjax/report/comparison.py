@@ -267,6 +267,10 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
     if scorer.get('repaired_texts'):
       lines.append(f"{row.name}: scorer {name} read another sign for half a character in "
                    f"{scorer['repaired_texts']} of {measures['records']} texts.")
+    if scorer.get('changed_texts'):
+      lines.append(f"{row.name}: {scorer['changed_texts']} of {measures['records']} texts were "
+                   f'changed for scorer {name}: it got straight apostrophes, quotes and dots for '
+                   'typographic ones.')
   return lines
 
 
