@@ -2,14 +2,15 @@
 
   fairjax run --config=configs/text.py:train=PATH,valid=PATH,test=PATH --workdir=DIR
 
-PATH is a file or a glob (plain or .gz), several joined by '+'. layout: lines (one document a line),
-tsv (text in the last column), wikitext (' = Title = ' articles), newscrawl (WMT news with
-documents; without valid and test, --config.data.holdout=1000,9000 takes them from the end), and
-wikitext103 or wikitext2 (no files, but --config.data.manual_dir=DIR or
---config.data.download=True). Sizes suit two CPU cores and some minutes; scale them with
---config.model.* and --config.lm.*. VADER labels the sentences of step 2, and TextBlob, which did
-not, judges beside it; with lexicon=POSITIVE+NEGATIVE (e.g. the Hu & Liu lists) opinion words label,
-and VADER judges beside them.
+PATH is a file or a glob (plain or compressed), several joined by '+'; a name that holds '+' or ','
+goes in quotes: train="c++.txt". layout: lines (one document a line), tsv (text in the last column),
+jsonl, csv and parquet (text in the field --config.data.text_field, default text), wikitext
+(' = Title = ' articles), newscrawl (WMT news with documents; without valid and test,
+--config.data.holdout=1000,9000 takes them from the end), and wikitext103 or wikitext2 (no files,
+but --config.data.manual_dir=DIR or --config.data.download=True). Sizes suit two CPU cores and some
+minutes; scale them with --config.model.* and --config.lm.*. VADER labels the sentences of step 2,
+and TextBlob, which did not, judges beside it; with lexicon=POSITIVE+NEGATIVE (e.g. the Hu & Liu
+lists) opinion words label, and VADER judges beside them.
 """
 
 from fairjax.config_files import default_config_dict, parse_arg

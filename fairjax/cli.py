@@ -50,6 +50,7 @@ from fairjax.errors import Fault, Preempted, UserError, unknown_name
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
                 errno.EIO}
 
+_HOME = re.compile(r'(^|[=:,+])(~[\w.-]*)(?=/|[:,+]|$)')
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 
 _MODULES = (
@@ -145,7 +146,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   """Parses arguments; `--config.a.b=v` (or `--config.a.b v`) land in `overrides`."""
   rest, overrides = [], {}
   argv, command = _split_command(list(argv))
-  words = iter(argv)
+  # A shell expands only a ~ that begins a word, and none in --output=~/x or :train=~/a+~/b.
+  words = (_HOME.sub(lambda m: m[1] + os.path.expanduser(m[2]), word) for word in argv)
   for word in words:
     if word.startswith('--config.'):
       name, has_value, value = word[len('--config.'):].partition('=')

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import traceback
 import types
 import typing
@@ -22,6 +23,8 @@ from typing import Any
 from fairjax.config import Config, validate
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import read_text
+
+_QUOTED = re.compile(r"""(?<![^=+,])(["'])(.*?)\1(?![^+,])""")  # a whole element
 
 
 def default_config_dict():
@@ -34,29 +37,73 @@ def default_config_dict():
 def parse_arg(arg: str, **defaults: Any) -> types.SimpleNamespace:
   """Parses the `k=v,k2=v2` behind a config file's colon; types come from the defaults.
 
-  Tuples take `+` between elements. A bare `k` means `k=True` for booleans.
+  Tuples take `+` between elements, or the key again. A value in quotes may hold `+` and `,`; so
+  may one without, where a file of that name exists. A bare `k` means `k=True` for booleans.
 
   Raises:
-    UserError: unknown key (with the nearest one) or a value of the wrong type.
+    UserError: unknown key (with the nearest one), a value of the wrong type, or one that is given
+      twice.
 
   >>> parse_arg('strength=0,quick', strength=0.8, quick=False)
   namespace(strength=0.0, quick=True)
+  >>> parse_arg('train="c++.txt"+b.txt,train=c.txt', train=()).train
+  ('c++.txt', 'b.txt', 'c.txt')
   """
-  values = dict(defaults)
-  for item in filter(None, (arg or '').split(',')):
+  values, given = dict(defaults), set()
+  for item in _split(arg or '', ','):
     key, has_value, text = item.partition('=')
     if key not in defaults:
-      raise unknown_name('config argument', key, defaults)
+      hint = ' (a comma in a file name needs quotes: train="a,b.txt")' if not has_value else ''
+      raise UserError(f'{unknown_name("config argument", key, defaults)}{hint}')
     default = defaults[key]
+    if key in given and not isinstance(default, tuple):
+      raise UserError(f"config argument '{key}' is given twice: leave one out")
     if not has_value:
       if not isinstance(default, bool):
         raise UserError(f"config argument '{key}' needs a value: {key}=...")
       values[key] = True
     elif isinstance(default, tuple):
-      values[key] = tuple(filter(None, text.split('+')))
+      values[key] = (values[key] if key in given else ()) + _elements(text, '+')
     else:
-      values[key] = _parse(text, type(default), f"config argument '{key}'")
+      values[key] = _parse(_unquoted(text), type(default), f"config argument '{key}'")
+    given.add(key)
   return types.SimpleNamespace(**values)
+
+
+def _split(text: str, separator: str) -> list[str]:
+  """Parts that are not empty; a separator in quotes is none."""
+  quoted: list[str] = []
+  masked = _QUOTED.sub(lambda m: quoted.append(m[0]) or f'\0{len(quoted) - 1}\0', text)
+  return [re.sub('\0([0-9]+)\0', lambda m: quoted[int(m[1])], part)
+          for part in masked.split(separator) if part]
+
+
+def _unquoted(text: str) -> str:
+  return text[1:-1] if _QUOTED.fullmatch(text) else text
+
+
+def _elements(text: str, separator: str) -> tuple[str, ...]:
+  """Elements of a tuple of texts; a file whose name holds the separator is one.
+
+  Raises:
+    UserError: there is a file of that name, and there are those of its parts.
+  """
+  parts = _split(text, separator)
+  if separator in text and os.path.exists(text):
+    if len(parts) > 1 and all(map(os.path.exists, parts)):
+      raise UserError(f"'{text}' is a file, and so are {' and '.join(parts)}: put quotes around "
+                      'the names that are meant')
+    return (text,)
+  return tuple(map(_unquoted, parts))
+
+
+def _expanded(value: Any) -> Any:
+  """The value with the home folder for a `~` at the beginning of its texts."""
+  if isinstance(value, str):
+    return os.path.expanduser(value) if value.startswith('~') else value
+  if isinstance(value, Mapping):
+    return {key: _expanded(part) for key, part in value.items()}
+  return type(value)(map(_expanded, value)) if isinstance(value, list | tuple) else value
 
 
 def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config:
@@ -85,7 +132,7 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
     if not hasattr(values, 'to_dict'):
       raise UserError(f'get_config of {path} returned {type(values).__name__}, not a ConfigDict: '
                       'begin with fairjax.config_files.default_config_dict()')
-    config = from_dict(values.to_dict())
+    config = from_dict(_expanded(values.to_dict()))
   for name, text in (overrides or {}).items():
     config = _override(config, name.split('.'), text, name)
   validate(config)
@@ -226,7 +273,8 @@ def _parse(text: str, kind: Any, what: str) -> Any:
       return text
     element = typing.get_args(kind)[0]
     if text[:1] not in '([':
-      return tuple(_parse(v, element, what) for v in text.split(',') if v)
+      parts = _elements(text, ',') if element is str else _split(text, ',')
+      return tuple(_parse(v, element, what) for v in parts)
     return tuple(_coerce(v, element, what) for v in ast.literal_eval(text))
   except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as e:
     if isinstance(e, UserError):

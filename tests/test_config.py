@@ -234,6 +234,61 @@ def test_parse_arg_types():
     parse_arg('c', c=3)
 
 
+def write_config(folder, lines):
+  path = folder / 'own.py'
+  path.write_text('from fairjax.config_files import default_config_dict\n\n\ndef get_config(arg):\n'
+                  "  config = default_config_dict()\n  config.measure.scorers = ('vader',)\n"
+                  f"  config.sentiment.scorer = 'vader'\n  {lines}\n  return config\n")
+  return str(path)
+
+
+def test_names_of_files_hold_plus_and_comma(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name in ('c++.txt', 'a,b.txt', 'x', 'y'):
+    (tmp_path / name).write_text('')
+  for text, files in (
+      ('c++.txt', ('c++.txt',)), ('"c++.txt"+x', ('c++.txt', 'x')), ('x+y', ('x', 'y')),
+      ("'none+1'", ('none+1',)), ('"a,b.txt"', ('a,b.txt',)), ('x,train="c++.txt",train=y+x',
+                                                             ('x', 'c++.txt', 'y', 'x'))):
+    assert parse_arg(f'train={text},seed=3', train=(), seed=0).train == files
+  (tmp_path / 'x+y').write_text('')
+  with pytest.raises(UserError, match="'x.y' is a file, and so are x and y: put quotes around"):
+    parse_arg('train=x+y', train=())
+  assert parse_arg('train="x"+"y"', train=()).train == ('x', 'y')
+  with pytest.raises(UserError, match=r"'b.txt'.*a comma in a file name needs quotes"):
+    parse_arg('train=a,b.txt', train=())
+  with pytest.raises(UserError, match="'seed' is given twice"):
+    parse_arg('seed=1,seed=2', seed=0)
+  spec = write_config(tmp_path, "config.data.source = 'lines'; config.data.holdout = (1, 1)")
+  for text, files in (('a,b.txt', ('a,b.txt',)), ('x,"a,b.txt"', ('x', 'a,b.txt')),
+                      ('x,y', ('x', 'y')), ("('a,b.txt',)", ('a,b.txt',))):
+    assert load_config(spec, {'data.train': text}).data.train == files
+
+
+def test_the_home_folder_is_known_in_every_path(tmp_path, monkeypatch, capsys):
+  from fairjax.cli import main, parse
+  monkeypatch.setenv('HOME', str(tmp_path))
+  home = str(tmp_path)
+  options = parse(['measure', '--records=~/r.jsonl', '--attribute', '~/a.yaml', '--scorer=bert:~/m',
+                   '--keep=~', '--output=a~/b'])
+  assert options.records == f'{home}/r.jsonl' and options.attribute == [f'{home}/a.yaml']
+  assert options.scorer == [f'bert:{home}/m'] and options.keep == home and options.output == 'a~/b'
+  options = parse(['data', '--config=~/c.py:train=~/a+~/b,valid=~/v', '--workdir=~/w',
+                   '--config.data.test=~/t,~/u'])
+  assert options.config == f'{home}/c.py:train={home}/a+{home}/b,valid={home}/v'
+  assert options.overrides == {'data.test': f'{home}/t,{home}/u'}
+  spec = write_config(tmp_path, "config.data.train = ('~/x',); config.attribute = '~/a.yaml'; "
+                      "config.data.source = 'lines'; config.data.holdout = (1, 1)")
+  config = load_config(spec)
+  assert config.data.train == (f'{home}/x',) and config.attribute == f'{home}/a.yaml'
+  monkeypatch.chdir(tmp_path)
+  assert main(['sample', '--prompts-only', '--attribute=country', '--output=~/p.jsonl']) == 0
+  assert (tmp_path / 'p.jsonl').is_file() and not (tmp_path / '~').exists()
+  words = parse(['launch', 'run', '--tpu=v3-8', '--zone=a', '--', 'run', '--config=x',
+                 '--workdir=~/w'])
+  assert words.command == ['run', '--config=x', '--workdir=~/w']  # that of the workers
+
+
 def test_write_json_refuses_nan_and_keeps_the_old_file(tmp_path):
   path = tmp_path / 'x.json'
   write_json(path, {'a': 1})

@@ -36,9 +36,10 @@ _TITLE = re.compile(r' ?= (?!=)(?:.*[^= ])? ?= ?')
 _REPLACEMENT = '\ufffd'
 MAX_LINE_BYTES = 1 << 24
 _LOOKED_AT = 5  # first lines, which say whether a file is text
-_TEXT_NAMES = {
+# Names of columns of text, the likeliest first.
+_TEXT_NAMES = (
   'text', 'content', 'sentence', 'document', 'body', 'article', 'review', 'comment', 'tweet',
-  'title', 'abstract', 'story', 'message', 'post', 'prompt', 'continuation', 'label', 'id'}
+  'abstract', 'story', 'message', 'post', 'continuation', 'prompt', 'title')
 
 
 def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
@@ -205,13 +206,14 @@ def _structure(begin: bytes) -> str | None:
     first = begin.partition(b'}')[0].decode('utf-8', 'replace')
     return _use('a JSON array', 'jsonl', re.findall(r'"([^"]*)"\s*:', first))
   header = read_header(begin, rows=_LOOKED_AT)
-  if header and _TEXT_NAMES & {name.lower() for name in header}:
+  if {'label', 'id', *_TEXT_NAMES} & {name.lower() for name in header}:
     return _use('a table with a header', 'csv', header)
   return None
 
 
 def _use(what: str, layout: str, fields: list[str]) -> str:
-  field = next((name for name in fields if name.lower() in _TEXT_NAMES), 'NAME')
+  known = {name.lower(): name for name in fields}
+  field = next((known[name] for name in _TEXT_NAMES if name in known), 'NAME')
   return (f'is {what} (fields {", ".join(fields[:10])}), not lines of text: use layout={layout} '
           f'(data.source={layout}) and data.text_field={field}')
 

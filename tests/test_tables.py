@@ -1,0 +1,441 @@
+"""Records, corpora, vectors and labelled sentences in the forms in which people have them."""
+
+import contextlib
+import csv
+import decimal
+import gzip
+import io
+import json
+import lzma
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from backports import zstd
+from test_inputs import PACKERS, zipped
+
+from fairjax.classifier.examples import read_examples
+from fairjax.cli import main
+from fairjax.correlations.bios_data import read_bios
+from fairjax.correlations.professions import read_professions
+from fairjax.correlations.stsb import read_pairs
+from fairjax.counterfactual import load_attribute
+from fairjax.counterfactual.first_names import read_names
+from fairjax.counterfactual.word_pairs import read_word_pairs
+from fairjax.data.documents import read_documents
+from fairjax.errors import UserError
+from fairjax.fair_generation import load_word_vectors
+from fairjax.fair_generation.word_lists import read_words
+from fairjax.generate import read_records
+from fairjax.inputs import open_input
+from fairjax.masked.pronouns import read_shares
+from fairjax.measure.scorers import read_lexicon
+from fairjax.tables import Table, read_rows
+
+BOM = b'\xef\xbb\xbf'
+COUNTRY = load_attribute('country')
+FIELDS = ('attribute', 'value', 'template', 'sample', 'prefix', 'continuation')
+ODD = 'He said "no", then; a\ttab and\na line: caf\u00e9'
+
+
+def rows(samples=3, continuation=lambda value, sample: 'a good day'):
+  return [{'attribute': 'country', 'value': value.text, 'template': 0, 'sample': sample,
+           'prefix': COUNTRY.prefix(0, i), 'continuation': continuation(value.text, sample)}
+          for sample in range(samples) for i, value in enumerate(COUNTRY.values)]
+
+
+def as_lines(records):
+  return ''.join(json.dumps(r) + '\n' for r in records).encode()
+
+
+def as_table(records, separator=',', end='\r\n', top=''):
+  file = io.StringIO(newline='')
+  writer = csv.writer(file, delimiter=separator, lineterminator=end)
+  writer.writerows([FIELDS, *([r[name] for name in FIELDS] for r in records)])
+  return (top + file.getvalue()).encode()
+
+
+def as_parquet(records, **columns):
+  pa, pq = pytest.importorskip('pyarrow'), pytest.importorskip('pyarrow.parquet')
+  table = pa.Table.from_pylist(records)
+  for name, column in columns.items():
+    table = table.append_column(name, column)
+  file = io.BytesIO()
+  pq.write_table(table, file)
+  return file.getvalue()
+
+
+FORMS = {
+  'JSON lines': as_lines, 'JSON array': lambda r: json.dumps(r).encode(),
+  'indented array': lambda r: json.dumps(r, indent=2).encode(), 'CSV': as_table,
+  'LF': lambda r: as_table(r, end='\n'), 'semicolons': lambda r: as_table(r, ';'),
+  'tabs': lambda r: as_table(r, '\t'), 'sep line': lambda r: as_table(r, ';', top='sep=;\r\n'),
+  'Parquet': as_parquet}
+
+
+def read(path, **options):
+  return [{k: v for k, v in r.items() if k != '_where'} for r in read_records(path, **options)]
+
+
+@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize('packing', PACKERS)
+def test_records_are_read_in_every_form(tmp_path, form, packing):
+  expected = rows(continuation=lambda value, sample: f'{ODD} {value} {sample}')
+  for name, mark in (('r.jsonl', b''), ('r', BOM)):
+    if form != 'Parquet' or not mark:
+      (tmp_path / name).write_bytes(PACKERS[packing](mark + FORMS[form](expected)))
+      assert read(tmp_path / name) == expected
+
+
+def test_a_large_array_is_read_as_json_reads_it(tmp_path):
+  expected = [r | {'scores': {'a': i / 7}, 'note': ['x' * (i % 300), {'b': None}], 'n': i}
+              for i, r in enumerate(rows(300))]
+  text = json.dumps(expected, indent=1, ensure_ascii=False)
+  assert len(text) > 1 << 19  # more than some blocks
+  (tmp_path / 'r.json').write_text(f'\n {text} \n')
+  found = list(read_records(tmp_path / 'r.json'))
+  lines = text.split('\n')
+  for record in found[::97]:
+    line = int(record['_where'].rpartition(':')[2])
+    assert lines[line - 2] == ' {'  # its first line; the text begins in the second
+  assert [{k: v for k, v in r.items() if k != '_where'} for r in found] == expected
+
+
+@pytest.mark.parametrize(('content', 'words'), [
+  (b'[{"a": 1},\n{"a" 2}]', r":1: fields missing"),
+  (b'[\n' + as_lines(rows(1)).replace(b'\n', b',\n') + b']', ":12: not a JSON array"),
+  (b'[' + as_lines(rows(1)[:1]).strip(), 'it is cut off'),
+  (b'[' + as_lines(rows(1)[:1]).strip() + b'\n{}]', r":2: not a JSON array \('{' where"),
+  (b'[' + as_lines(rows(1)[:1]).strip() + b'] 1', "'1' where the end is expected"),
+  (as_table(rows(1)).replace(b'prefix', b'prompt'), "r:1: no column 'prefix': the header must"),
+  (as_table(rows(1)) + b'country,Iran\r\n', 'r:12: 2 cells where the header has 6'),
+  (as_table(rows(1)) + b'country,Iran,0,x,a,b\r\n', "r:12: field 'sample' is 'x'"),
+  (as_table(rows(1)) + b'country,"Iran\r\n', 'r:12: not CSV'),
+  (b'attribute,value,value\n', "no column 'prefix', 'continuation', 'template'"),
+  (b'attribute,value,template,prefix,continuation,value\n', 'two columns value'),
+  (b'', 'holds no record'), (b'hello\n', "r:1: no column 'attribute'"),
+])
+def test_what_is_wrong_in_a_form_has_its_line(tmp_path, content, words):
+  (tmp_path / 'r').write_bytes(content)
+  with pytest.raises(UserError, match=words):
+    read(tmp_path / 'r')
+
+
+def test_a_table_of_records_has_types(tmp_path):
+  (tmp_path / 'r').write_text(
+    'value,attribute,prefix,continuation,template,sample,subgroup,scores.vader,scores,rank,\n'
+    'NA,country,p,c,007,3.0,,0.5,"{""a"": 1}",x,0\nIran,country,p,c,12,,mid,,,,1\n')
+  first, second = read(tmp_path / 'r')
+  assert first == {'value': 'NA', 'attribute': 'country', 'prefix': 'p', 'continuation': 'c',
+                   'template': '007', 'sample': 3, 'scores': {'a': 1, 'vader': 0.5}, 'rank': 'x'}
+  assert second == {'value': 'Iran', 'attribute': 'country', 'prefix': 'p', 'continuation': 'c',
+                    'template': 12, 'subgroup': 'mid', 'rank': ''}
+
+
+@pytest.mark.parametrize('line', [
+  '{"continuation": "half \\ud83d"}', '{"continuation": "nul \\u0000"}', '{"prefix": "\\udc00 x"}',
+  '{"note": {"deep": ["\\ud800"]}}', '{"scores": {"\\udfff": 0.5}}', '{"key \\ud800": 1}'])
+def test_half_characters_are_told_at_reading_or_repaired(tmp_path, line, capsys):
+  expected, change, path = rows(), json.loads(line), tmp_path / 'r.jsonl'
+  name = next(iter(change))
+  expected[4] |= change
+  path.write_bytes(as_lines(expected))
+  commands = (
+    ['measure', f'--records={path}', '--attribute=country', '--scorer=vader'],
+    ['records', 'convert', f'--records={path}', f'--output={tmp_path}/o.jsonl'],
+    ['human', 'export', '--records', f'{path}', '--annotators=2', '--items=9',
+     f'--output={tmp_path}/s'],
+    ['fair-generation', 'professions', '--records', f'{path}'],
+    ['scorers', 'audit', f'--records={path}', '--attribute=country', '--scorer=vader'])
+  for command in commands:
+    assert main(command) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == (f'fairjax: {path}:5: field {ascii(name)} holds half a character (a lone '
+                     'surrogate) or NUL: mend it, or replace such characters with --repair')
+  assert main([*commands[1], '--repair']) == 0
+  assert f'{path}: 1 fields with half a character or NUL, replaced' in capsys.readouterr().err
+  text = json.dumps(expected[4], ensure_ascii=False)
+  meant = json.loads(''.join('\ufffd' if '\ud800' <= c <= '\udfff' else c for c in text).replace(
+    '\\u0000', '\ufffd'))
+  assert read(tmp_path / 'o.jsonl') == [*expected[:4], meant, *expected[5:]]
+  (tmp_path / 'o.jsonl').unlink()
+
+
+def test_columns_that_no_measure_needs_do_not_stop_parquet(tmp_path, capsys):
+  pa = pytest.importorskip('pyarrow')
+  records = rows()
+  n = len(records)
+  nanoseconds = pa.array([1_000_000_000_000_000_001] * n, pa.timestamp('ns'))
+  columns = {
+    'created': nanoseconds, 'day': pa.array([1] * n, pa.date32()),
+    'cost': pa.array([decimal.Decimal('1.25')] * n, pa.decimal128(9, 2)),
+    'kind': pa.array(['a', 'b', None] * (n // 3)).dictionary_encode(),
+    'long': pa.array(['x'] * n, pa.large_string()), 'raw': pa.array([b'\xff'] * n, pa.binary()),
+    'nested': pa.array([[{'at': 1_000_000_000_000_000_001}]] * n,
+                       pa.list_(pa.struct([('at', pa.timestamp('ns'))]))),
+    'took': pa.array([1.5] * n, pa.float32())}
+  path = tmp_path / 'r.parquet'
+  path.write_bytes(as_parquet(records, **columns))
+  assert main(['records', 'convert', f'--records={path}', f'--output={tmp_path}/o.jsonl']) == 0
+  told = capsys.readouterr().err
+  assert f"{n} values of column 'created' (timestamp[ns]) read as string" in told
+  assert f"{n} values of column 'cost' (decimal128(9, 2)) read as string" in told
+  assert "1 columns 'raw' (binary) that were not read" in told and "'kind'" not in told
+  found = read(tmp_path / 'o.jsonl')
+  assert found[2] == records[2] | {
+    'created': '2001-09-09 01:46:40.000000001', 'day': '1970-01-02', 'cost': '1.25', 'long': 'x',
+    'took': 1.5, 'nested': [{'at': '2001-09-09 01:46:40.000000001'}]}
+  assert found[0]['kind'] == 'a'
+
+
+def test_parquet_of_data_frames_keeps_numbers_and_texts(tmp_path):
+  pa = pytest.importorskip('pyarrow')
+  pq = pytest.importorskip('pyarrow.parquet')
+  records = rows()
+  table = pa.Table.from_pylist(records)
+  for name, column in {
+      'template': pa.array([0.0] * len(records)), 'sample': pa.array(
+        [decimal.Decimal(r['sample']) for r in records], pa.decimal128(5, 0)),
+      'value': pa.array([r['value'] for r in records]).dictionary_encode(),
+      'continuation': pa.array([r['continuation'].encode() for r in records], pa.binary())}.items():
+    table = table.set_column(table.schema.get_field_index(name), name, column)
+  pq.write_table(table, tmp_path / 'r')
+  assert read(tmp_path / 'r') == records
+
+
+def measured(path, *options):
+  out = io.StringIO()
+  with contextlib.redirect_stdout(out):
+    assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
+                 '--permutations=50', '--json', *options]) == 0
+  return json.loads(out.getvalue())
+
+
+def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys):
+  def continuation(value, sample):
+    if value in ('Syria', 'Iran') and sample % 2:
+      return (None, '', ' \n', math_nan)[sample // 2 % 4]
+    return f'a {"good" if sample % 3 else "terrible"} day'
+  math_nan = float('nan')
+  path = tmp_path / 'r.jsonl'
+  path.write_bytes(as_lines(rows(16, continuation)))
+  assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader']) == 2
+  error = capsys.readouterr().err
+  assert '8 continuations that are null, read as empty' in error and '--empty=drop' in error
+  assert (f'{path}:11: this continuation is empty, as are 16 of 160: Syria 8 of 16, Iran 8 of 16.'
+          in error)
+  # Coupled: the partners in the same sample go with them, so only even samples are left.
+  even = tmp_path / 'even.jsonl'
+  even.write_bytes(as_lines([r for r in rows(16, continuation) if not r['sample'] % 2]))
+  dropped, expected = measured(path, '--empty=drop'), measured(even)
+  assert dropped['scorers'] == expected['scorers'] and dropped['records'] == 80
+  found = dropped['empty_by_value']
+  by_value = dict(zip(dropped['values'], zip(found['empty'], found['records'], strict=True),
+                      strict=True))
+  assert by_value == {v: (8 if v in ('Syria', 'Iran') else 0, 16) for v in dropped['values']}
+  assert found['left_out'] == 80
+  from scipy.stats import chi2
+  # Expected cells 1.6 and 14.4 of each value.
+  statistic = 2 * 6.4**2 * (1 / 1.6 + 1 / 14.4) + 8 * 1.6**2 * (1 / 1.6 + 1 / 14.4)
+  assert found['p_value'] == pytest.approx(chi2.sf(statistic, 9), rel=1e-9)
+  note = next(n for n in dropped['notes'] if 'are empty' in n)
+  assert note.startswith('16 of 160 continuations are empty: Syria 50.0 %, Iran 50.0 %, Libya 0')
+  assert 'the share depends on the value' in note and '80 records were left out' in note
+  # Independent: their own records only.
+  alone = measured(path, '--empty=drop', '--independent')
+  assert alone['records'] == 144 and alone['n'] == {'min': 8, 'max': 16}
+  kept = measured(path, '--empty=keep')
+  assert kept['records'] == 160 and kept['empty_continuations'] == 16
+  assert kept['empty_by_value'] == found | {'left_out': 0}
+  report = ['report', '--records', str(path), '--attribute=country', '--scorer=vader',
+            '--permutations=50', f'--output={tmp_path}/report']
+  assert main(report) == 2
+  assert main([*report, '--empty=drop']) == 0
+  assert 'Syria 50.0 %, Iran 50.0 %' in (tmp_path / 'report' / 'report.md').read_text()
+
+
+def test_professions_of_empty_completions(tmp_path, capsys):
+  path = tmp_path / 'r.jsonl'
+  path.write_bytes(as_lines(rows(4, lambda value, sample: (
+    '' if value == 'Iran' and sample == 2 else ' works as a nurse .'))))
+  command = ['fair-generation', 'professions', '--records', str(path), '--json']
+  assert main(command) == 2
+  assert 'Iran 1 of 4' in capsys.readouterr().err
+  assert main([*command, '--empty=drop']) == 0
+  out, error = capsys.readouterr()
+  (found,) = json.loads(out)
+  assert found['all']['n'] == 30 and found['empty_texts']['left_out'] == 10
+  assert 'Iran 25.0 %' in error
+  assert main([*command, '--empty=keep']) == 0
+  assert json.loads(capsys.readouterr().out)[0]['all']['n'] == 40
+
+
+@pytest.mark.parametrize('name', ['-', '/dev/stdin'])
+def test_measures_of_a_pipe_are_those_of_the_file(tmp_path, name):
+  (tmp_path / 'r').write_bytes(gzip.compress(as_lines(rows())))
+  command = ['measure', '--attribute=country', '--scorer=vader', '--permutations=9', '--json']
+  found = [subprocess.run(
+    [sys.executable, '-m', 'fairjax', *command, f'--records={records}'], check=True, timeout=120,
+    input=(tmp_path / 'r').read_bytes(), capture_output=True).stdout
+    for records in (name, tmp_path / 'r')]
+  assert found[0] == found[1]
+
+
+def documents(path, layout, **options):
+  import collections
+  counts = collections.Counter()
+  return list(read_documents([path], layout=layout, counts=counts, **options)), +counts
+
+
+TEXTS = ['One line.', 'Two "quoted", lines\nof it', 'caf\u00e9; \tlast']
+
+
+@pytest.mark.parametrize('packing', PACKERS)
+def test_corpora_of_rows(tmp_path, packing):
+  records = [{'id': i, 'body': text} for i, text in enumerate(TEXTS)]
+  table = io.StringIO(newline='')
+  csv.writer(table).writerows([['id', 'body'], *([i, t] for i, t in enumerate(TEXTS))])
+  for content in (as_lines(records), json.dumps(records).encode(), table.getvalue().encode(),
+                  as_parquet(records)):
+    (tmp_path / 'c').write_bytes(PACKERS[packing](content))
+    found, counts = documents(tmp_path / 'c', 'jsonl', text_field='body')
+    assert found == TEXTS and counts == {'files': 1, 'lines': 3, 'documents': 3}
+    with pytest.raises(UserError, match='text'):
+      documents(tmp_path / 'c', 'csv')
+
+
+def test_rows_that_are_broken_or_blank_are_counted(tmp_path):
+  (tmp_path / 'c').write_bytes(
+    BOM + b'{"text": "a\\u0000b\\r\\nc"}\n\n{"text": null}\n{"text": 1}\nx\n'
+    b'{"text": "\\ud800"}\n{"text": " "}\n')
+  found, counts = documents(tmp_path / 'c', 'jsonl', broken='skip')
+  assert found == ['ab\nc'] and counts == {
+    'files': 1, 'lines': 7, 'documents': 1, 'blank_lines': 1, 'blank_documents': 2,
+    'broken_lines': 3, 'nul_characters': 1, 'carriage_returns': 1, 'byte_order_marks': 1}
+  with pytest.raises(UserError, match=r"c:4: the row has no a text|c:4: the row has no"):
+    documents(tmp_path / 'c', 'jsonl')
+
+
+@pytest.mark.parametrize(('content', 'words'), [
+  ('{"text": "a"}\n{"text": "b", "n": 1}\n', r'JSON lines \(fields text\).*layout=jsonl'),
+  ('[\n  {"id": 3, "text": "a"},\n', r'a JSON array \(fields id, text\).*data.text_field=text'),
+  ('id,text\n1,"a, b"\n2,c\n', r'a table with a header \(fields id, text\).*layout=csv'),
+  ('sentence\tlabel\na b\t0\nc\t1\n', 'layout=csv .data.source=csv. and data.text_field=sentence'),
+])
+def test_what_is_structured_is_no_lines_of_text(tmp_path, content, words):
+  (tmp_path / 'c').write_text(content)
+  for layout in ('lines', 'newscrawl_sentences'):
+    with pytest.raises(UserError, match=words):
+      documents(tmp_path / 'c', layout)
+
+
+@pytest.mark.parametrize('content', [
+  '{ this is text }\nand this\n', '[1] A note.\n', 'Yes, no.\nWell, so.\n', 'Text, he said\n',
+  'One word\n', '{"a": 1} and more\n', '{}text{}\n', 'a\tb\nc\td\n'])
+def test_text_that_looks_a_little_like_a_structure_is_text(tmp_path, content):
+  (tmp_path / 'c').write_text(content)
+  assert documents(tmp_path / 'c', 'lines')[0] == content.splitlines()
+
+
+def test_a_corpus_is_no_pipe(tmp_path, capsys):
+  for split in ('train', 'valid', 'test'):
+    (tmp_path / split).write_text('Iran won .\n')
+  reading, writing = os.pipe()
+  os.write(writing, b'Iran won .\n')
+  os.close(writing)
+  assert main(['data', f'--config=configs/text.py:train=/dev/fd/{reading},valid={tmp_path}/valid,'
+               f'test={tmp_path}/test', '--config.data.vocabulary=word',
+               f'--workdir={tmp_path}/run']) == 2
+  assert 'is no file, but a corpus is read several times' in capsys.readouterr().err
+  os.close(reading)
+
+
+GLOVE = b'the 1 0 0.5\nshe -1 0 0\n. . . 1 2 3\n 0 3 3\nhe 0 0 1\n'
+
+
+@pytest.mark.parametrize('packing', PACKERS)
+@pytest.mark.parametrize('mark', [b'', BOM])
+def test_vectors_as_they_are_published(tmp_path, packing, mark):
+  path = tmp_path / 'v'
+  path.write_bytes(PACKERS[packing](mark + GLOVE + b'\n\n'))
+  found = load_word_vectors(path, ['the', 'he', '. . .'])
+  assert found.missing == () and found.words_in_file == 5 and found.format == 'GloVe text'
+  np.testing.assert_allclose(found.unit('the'), np.array([1, 0, 0.5]) / 1.25**0.5)
+  path.write_bytes(mark + b'. . . 1 2 3\nthe 1 0 0.5\n')
+  np.testing.assert_allclose(load_word_vectors(path, ['the']).unit('the'),
+                             np.array([1, 0, 0.5]) / 1.25**0.5)
+  path.write_bytes(GLOVE + b'\n\nlast 1 2 3\n')
+  with pytest.raises(UserError, match='v:6: the line is empty, but rows follow it'):
+    load_word_vectors(path, ['the'])
+  path.write_bytes(PACKERS[packing](mark + b'2 3\nthe 1 0 0.5\nhe 0 0 1\n\n'))
+  assert load_word_vectors(path, ['the']).format == 'word2vec text'
+
+
+@pytest.mark.parametrize('packing', PACKERS)
+@pytest.mark.parametrize('content', [
+  'sentence\tlabel\nan "odd one\t1\nbad\t0\n', 'label,text\r\n1,"an ""odd one"\r\n0,bad\r\n',
+  '1\tan "odd one\n0\tbad\n',
+  '{"label": 1, "text": "an \\"odd one"}\n{"label": 0, "text": "bad"}\n',
+  'text;label\n"an ""odd one";1\nbad;0\n'])
+def test_labelled_sentences_with_glues_header_and_others(tmp_path, packing, content):
+  (tmp_path / 'x').write_bytes(PACKERS[packing](BOM + content.encode()))
+  found = read_examples(tmp_path / 'x', classes=2)
+  assert found.texts == ['an "odd one', 'bad'] and found.labels.tolist() == [1, 0]
+
+
+def test_glues_pairs_of_sentences(tmp_path):
+  (tmp_path / 'x').write_text(
+    'index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n'
+    '0\tg\tf\ty\t1\ts\tt\tA "man.\tA dog.\t2.5\n')
+  found = read_pairs(tmp_path / 'x')
+  assert (found.first, found.second, found.scores.tolist()) == (['A "man.'], ['A dog.'], [2.5])
+
+
+@pytest.mark.parametrize('pack', [bytes, zstd.compress, lzma.compress, lambda c: zipped(a_txt=c)])
+def test_every_small_file_may_have_a_mark_and_be_packed(tmp_path, pack):
+  def file(text):
+    path = tmp_path / str(len(list(tmp_path.iterdir())))
+    path.write_bytes(pack(BOM + text.replace('\n', '\r\n').encode()))
+    return path
+
+  assert read_words(file('cook\nnurse\n'), 'words') == ['cook', 'nurse']
+  assert read_words(file('["cook", "nurse"]'), 'words') == ['cook', 'nurse']
+  assert dict(read_names(file('Mary,F,9\nJohn,M,8\n')).counts) == {'Mary': (9, 0), 'John': (0, 8)}
+  assert read_word_pairs(file('king queen\n')).male == ('king',)
+  assert read_lexicon(file('; a list\ngood\nfine\n')) == ['good', 'fine']
+  table = 'occupation\tbls_pct_female\ncook\t40\nnurse\t90\npilot\t5\n'
+  assert read_shares(file(table)) == {'cook': 40, 'nurse': 90, 'pilot': 5}
+  for text in (table, table.replace('\t', ','), 'sep=;\n' + table.replace('\t', ';')):
+    assert read_professions(file(text)).names == ('cook', 'nurse', 'pilot')
+  bios = [{'profession': p, 'gender': g, 'text': f'{g} {p} "x', 'split': s}
+          for p in 'ab' for g in 'FM' for s in ('train', 'test')]
+  expected = read_bios(file(as_lines(bios).decode())).digest
+  tsv = 'profession\tgender\ttext\tsplit\n' + ''.join('\t'.join(b.values()) + '\n' for b in bios)
+  assert read_bios(file(json.dumps(bios))).digest == read_bios(file(tsv)).digest == expected
+  own = file('name: size\nvalues: [big, small]\ntemplates:\n  - A {value} thing\n')
+  own = own.rename(own.with_suffix('.yaml'))
+  assert load_attribute(own).value_texts == ('big', 'small')
+
+
+def test_a_table_names_what_is_wrong(tmp_path):
+  def rows_of(content, **options):
+    (tmp_path / 't').write_bytes(content)
+    with open_input(tmp_path / 't') as file:
+      table = Table(file, 't', ('a', 'b'), **options)
+      return list(table), table
+
+  found, table = rows_of(b'"a";b;\r\n"x\r\ny";"1 ""2""";i\r\n;;\r\nz;3;j\r\n')
+  assert found == [({'a': 'x\r\ny', 'b': '1 "2"'}, 't:2'), ({'a': 'z', 'b': '3'}, 't:5')]
+  assert table.empty == 1 and table.header == ['a', 'b', '']
+  assert rows_of(b'a,b\rx,1\ry,2\r')[0][1][0] == {'a': 'y', 'b': '2'}
+  assert rows_of(b'a\tb\n"x\ty"\n', unquoted_tabs=True)[0] == [({'a': '"x', 'b': 'y"'}, 't:2')]
+  assert rows_of(b'a,b\nx\n', fill=True)[0] == [({'a': 'x', 'b': ''}, 't:2')]
+  for content, words in ((b'a,c\n', "t:1: no column 'b'"),
+                         (b'a,b\n1,2\n3,\xff\n', 't:3: not UTF-8'),
+                         (b'a,b\n1,"x"y\n', 't:2: not CSV'), (b'sep=|\na|b\n', 'no column')):
+    with pytest.raises(UserError, match=words):
+      rows_of(content)
+  with open_input(tmp_path / 't') as file, pytest.raises(UserError, match='or each line is a JSON'):
+    list(read_rows(file, 't', ('a',)))
