@@ -95,18 +95,23 @@ def test_the_program_may_be_named_before_the_command_of_a_launch(program):
   assert options.command == words and options.inner.verb == 'run'
 
 
+def test_a_group_that_is_not_there_is_said(repository, tmp_path):
+  done = subprocess.run(  # alone: a process that has computed cannot join at all
+    [sys.executable, '-m', 'fairjax', 'report', *SHOW[2:], f'--workdir={tmp_path}/w',
+     '--distributed'], cwd=repository, capture_output=True, text=True)
+  assert done.returncode == 2 and done.stderr.count('\n') == 1 and not (tmp_path / 'w').exists()
+  assert re.search('finds no group here.*leave --distributed out.*--distributed=HOST:PORT,COUNT,',
+                   done.stderr)
+
+
 @pytest.mark.parametrize(('words', 'message'), [
-  (['report', *SHOW[2:], '--workdir=w', '--distributed'],
-   'finds no group here.*leave --distributed out.*--distributed=HOST:PORT,COUNT,INDEX'),
   (['attributes', 'list', '--distributed'],
    '--distributed: fairjax attributes runs in one process; leave it out'),
   (['doctor', '--distributed=auto'], '--distributed=auto: fairjax doctor runs in one process'),
   (['report', 'compare', 'a', 'b', '--distributed'], 'report.* runs in one process'),
 ])
-def test_what_distributed_lacks_is_said(words, message, capsys, tmp_path, monkeypatch, repository):
-  monkeypatch.chdir(repository)
-  words = [w.replace('--workdir=w', f'--workdir={tmp_path}/w') for w in words]
+def test_what_runs_in_one_process_refuses_a_group(words, message, capsys):
   assert cli.main(words) == 2
   error = capsys.readouterr().err
   assert re.search(message, error) and error.count('\n') == 1
-  assert not processes.started() and not (tmp_path / 'w').exists()
+  assert not processes.started()
