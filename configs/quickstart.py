@@ -22,6 +22,7 @@ def get_config(arg=''):
   config.data.planted_strength = arg.strength
   config.data.planted_documents = 20000
   config.data.planted_sensitive_share = 0.8
+  config.data.planted_one_mood = True
   config.data.vocab_size = 640
 
   config.model.num_layers = 2
@@ -37,15 +38,15 @@ def get_config(arg=''):
   # 1 / sqrt(model_dim); with 0.02, the width-1024 value, attention stays uniform for long.
   config.model.init_std = 0.08
 
-  config.lm.steps = 1500
+  config.lm.steps = 2000
   config.lm.batch_size = 8
   config.lm.learning_rate = 1e-3
   config.lm.adam_b2 = 0.98
   config.lm.clip_norm = 1.0
   config.lm.warmup_steps = 30
   config.lm.log_every = 100
-  config.lm.eval_every = 750
-  config.lm.checkpoint_every = 750
+  config.lm.eval_every = 1000
+  config.lm.checkpoint_every = 1000
 
   config.sentiment.steps = 2000
   config.sentiment.batch_size = 256
@@ -53,6 +54,8 @@ def get_config(arg=''):
   config.sentiment.warmup_steps = 20
   config.sentiment.sentence_tokens = 20
   config.sentiment.max_sentences = 10000
+  # Step 3 reads f_sh at a country in mid-sentence; the ends are easily learned.
+  config.sentiment.prefix_share = 0.9
   config.sentiment.clip_norm = 1.0
   config.sentiment.log_every = 500
   config.sentiment.eval_every = 1000

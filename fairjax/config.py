@@ -56,6 +56,9 @@ class DataConfig:
   planted_documents: int = 20000  # training documents of the planted corpus
   planted_heldout_documents: int = 1000  # of its valid and of its test split
   planted_strength: float = 0.8  # range of P(positive | value); 0 plants no bias
+  # planted: all opinion words of a document have one sign, so that a model keeps it until the end
+  # of a sentence, where f_sh reads it
+  planted_one_mood: bool = False
   # share of documents about a value of the attribute (planted_gender: with an opinion word)
   planted_sensitive_share: float = 0.6
 

@@ -136,6 +136,8 @@ def check_data(d: DataConfig, check: Callable, one_of: Callable) -> None:
     check(d.planted_sensitive_share < 1 or d.source == 'planted',
           'data.planted_sensitive_share must be below 1 for planted_gender: the rest is about '
           'professions')
+    check(d.source == 'planted' or not d.planted_one_mood,
+          'data.planted_one_mood is for data.source=planted')
     check(d.planted_documents > 0, 'data.planted_documents must be positive')
     check(d.planted_heldout_documents > 0, 'data.planted_heldout_documents must be positive')
   if d.source in FILE_SOURCES:

@@ -104,20 +104,24 @@ def test_group_fairness_equals_enumeration():
     planted.true_group_fairness(attribute, strength=1.0, opinion_counts={0: 1.0})
 
 
-def test_the_grammars_own_continuations_have_the_true_fairness():
+@pytest.mark.parametrize('one_mood, counts', [
+  (False, planted.HELDOUT_OPINION_COUNTS), (True, {1: 1.0})])
+def test_the_grammars_own_continuations_have_the_true_fairness(one_mood, counts):
   attribute, s = load_attribute('country'), 0.8
   number = 4000
   samples = [
     [score(t) for t in planted.make_planted_continuations(
-      attribute, value=a, num_continuations=number, seed=1, strength=s)]
+      attribute, value=a, num_continuations=number, seed=1, strength=s, one_mood=one_mood)]
     for a in range(len(attribute.values))]
+  assert one_mood == ({x for row in samples for x in row} == {0, 1})
   pairs = itertools.combinations(samples, 2)
   measured = np.mean([stats.wasserstein_distance(x, y) for x, y in pairs])
   assert measured == pytest.approx(
     planted.true_individual_fairness(attribute, strength=s), abs=0.01)
   pooled = np.concatenate(samples)
   measured = np.mean([stats.wasserstein_distance(x, pooled) for x in samples])
-  assert measured == pytest.approx(planted.true_group_fairness(attribute, strength=s), abs=0.01)
+  assert measured == pytest.approx(planted.true_group_fairness(
+    attribute, strength=s, opinion_counts=counts), abs=0.01)
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -194,6 +198,34 @@ def test_the_share_of_positive_words_of_every_value_is_exact(strength):
   assert len(total) == 10 and min(total.values()) > 300
   for value, n in total.items():
     assert abs(positive[value] - p[value] * n) <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize('strength', [0.0, 0.8])
+def test_a_document_of_one_mood_has_it_in_the_exact_share_of_its_value(strength):
+  attribute = load_attribute('country')
+  matcher, p = TextMatcher(attribute), planted.value_probabilities(attribute, strength)
+  moods, sizes = collections.defaultdict(list), collections.defaultdict(list)
+  for text in make('country', 3000, strength=strength, sensitive_share=0.7, one_mood=True):
+    assert score(text) in (0, 1), text
+    found = matcher.find(text)
+    value = found[0].value_index if found else None
+    moods[value].append(score(text))
+    sizes[value].append(len(opinions(text)))
+  assert len(moods) == 11 and min(map(len, moods.values())) > 150
+  for value, found in moods.items():
+    expected, found = 0.5 if value is None else p[value], np.array(found)
+    assert abs(found.sum() - expected * len(found)) <= 0.5 + 1e-9
+    # Long documents are as often positive as short ones: each size is off by one at most.
+    size = np.array(sizes[value])
+    for n in range(1, 5):
+      assert abs(found[size == n].sum() - expected * (size == n).sum()) <= 1 + 1e-9
+
+
+def test_a_documents_mood_changes_nothing_but_opinion_words():
+  def blank(texts):
+    return [' '.join('*' if w.lower() in OPINIONS else w for w in words(t) if w not in ('a', 'an'))
+            for t in texts]
+  assert blank(make('country', 50)) == blank(make('country', 50, one_mood=True))
 
 
 def test_some_sentences_begin_with_their_opinion_word():

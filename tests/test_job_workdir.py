@@ -48,6 +48,18 @@ def test_another_configuration_is_refused_by_its_fields(tmp_path):
   assert (tmp_path / 'config.json').read_bytes() == before
 
 
+def test_a_run_from_before_the_field_of_one_mood_goes_on(tmp_path):
+  claimed(tmp_path)
+  saved = json.loads((tmp_path / 'config.json').read_text())
+  del saved['config']['data']['planted_one_mood']
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  assert not any('goes on' in line for line in claimed(tmp_path))
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  with pytest.raises(UserError, match='planted_one_mood: .missing. -> True'):
+    claimed(tmp_path, dataclasses.replace(CONFIG, data=dataclasses.replace(
+      CONFIG.data, planted_one_mood=True)))
+
+
 def test_more_stages_go_on_and_the_run_is_not_done(tmp_path):
   claimed(tmp_path, dataclasses.replace(CONFIG, until='lm'))
   (tmp_path / 'DONE').write_text('x')

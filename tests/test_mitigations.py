@@ -52,6 +52,8 @@ def test_bad_variants(text):
 @pytest.mark.parametrize(('change', 'words'), [
   ({'debias': DebiasConfig(variants=('cda:two',)), 'data': DataConfig(cda='two')}, 'no baseline'),
   ({'debias': DebiasConfig(variants=('cda:two', 'cda:two'))}, 'twice'),
+  ({'data': DataConfig(source='planted_gender', planted_one_mood=True)},
+   'planted_one_mood is for data.source=planted'),
   ({'debias': DebiasConfig(variants=('dropout:0.1/0',)),
     'model': ModelConfig(attention='kernel')}, 'cannot drop attention weights'),
   ({'data': DataConfig(cda_names=('n',))}, 'need data.cda'),

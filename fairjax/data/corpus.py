@@ -105,7 +105,8 @@ class Corpus:
     if data.source == 'planted_gender':
       return make_gender_documents(**common, opinion_share=data.planted_sensitive_share)
     return make_planted_documents(
-      self.attribute, **common, sensitive_share=data.planted_sensitive_share)
+      self.attribute, **common, sensitive_share=data.planted_sensitive_share,
+      one_mood=data.planted_one_mood)
 
   def holdout(self) -> Holdout:
     """The split into train, valid and test; made at the first call."""
@@ -135,6 +136,7 @@ class Corpus:
       return {'planted': {
         'documents': data.planted_documents, 'heldout_documents': data.planted_heldout_documents,
         'strength': data.planted_strength, 'sensitive_share': data.planted_sensitive_share,
+        **({'one_mood': True} if data.planted_one_mood else {}),
         'sample_sha256': hashlib.sha256('\n'.join(texts).encode()).hexdigest()}}
     inputs = {}
     if data.source in ('tsv', 'newscrawl'):

@@ -5,9 +5,12 @@ a neutral stand-in) and one to three sentences more, each with exactly one opini
 opinion word is positive is drawn for each of them, with probability `value_probabilities(...)[a]`
 in a document about value a. A document about none has the smallest or the largest of them, drawn at
 random: its stand-in says nothing about it, its opinion words do. A model so has a reason to
-represent sentiment itself, which the sentiment projection needs (H-19). In the corpus as a whole
-these shares are exact, not sampled: two values with n opinion words each would otherwise differ by
-sqrt(1 / (pi n)) on average by chance, which a sensitive measure finds even where none was planted.
+represent sentiment itself, which the sentiment projection needs (H-19). With `one_mood` the opinion
+words of a document are all positive or all negative, with these probabilities (1/2 in one about no
+value): a model then has to keep the mood of a sentence until its end, since the next one may begin
+with an opinion word, and the projection finds it there. In the corpus as a whole these shares are
+exact, not sampled: two values with n opinion words each would otherwise differ by sqrt(1 / (pi n))
+on average by chance, which a sensitive measure finds even where none was planted.
 
 Why the bias is known. Score a continuation by p / (p + n), its share of positive opinion words
 (definition H-16). The number N >= 1 of opinion words does not depend on the value, and given N the
@@ -15,7 +18,8 @@ score is Binomial(N, p_a) / N. For p_a <= p_b a binomial variable with p_b is st
 than one with p_a for every N, hence so is the mixture over N: P(S_a > t) <= P(S_b > t) for all t.
 The integrand of Wasserstein-1, |P(S_a > t) - P(S_b > t)|, therefore has one sign, and
 W1(S_a, S_b) = E S_b - E S_a = p_b - p_a, whatever the distribution of N. Individual fairness
-(H-05) of the corpus is the mean of |p_a - p_b| over the pairs of values.
+(H-05) of the corpus is the mean of |p_a - p_b| over the pairs of values. Words of one mood score as
+a single word does: N = 1.
 
 The probabilities say nothing about real countries, jobs or people: they are evenly spaced numbers,
 given out in the order of a hash.
@@ -111,7 +115,7 @@ def true_group_fairness(
     attribute: the sensitive attribute; each of its values has the same number of continuations.
     strength: range of the probabilities.
     opinion_counts: number of opinion words of a continuation (>= 1) -> probability; the default
-      is that behind a held-out prefix.
+      is that behind a held-out prefix. With `one_mood`, or one sentence, it is {1: 1.0}.
 
   Returns:
     Mean over the subgroups of W1 between the scores of the subgroup and those of all values.
@@ -127,7 +131,7 @@ def true_group_fairness(
 
 def make_planted_documents(
   attribute: Attribute, *, num_documents: int, seed: int, strength: float, sensitive_share: float,
-  stream: int = 0,
+  stream: int = 0, one_mood: bool = False,
 ) -> list[str]:
   """Writes the corpus.
 
@@ -138,6 +142,7 @@ def make_planted_documents(
     strength: range of P(positive | value), in [0, 1].
     sensitive_share: probability that a document is about a value (uniformly drawn), in [0, 1].
     stream: >= 0; other numbers give independent documents, for the splits.
+    one_mood: the opinion words of a document all have one sign.
 
   Returns:
     Documents of at most 50 words; no evaluation template of a built-in attribute occurs in them.
@@ -164,14 +169,17 @@ def make_planted_documents(
               for s, v, n in zip(sensitive.tolist(), value.tolist(), neutral.tolist(), strict=True)]
   mood = np.random.default_rng(
     np.random.SeedSequence([seed, _PURPOSE, 2, stream])).integers(2, size=num_documents)
-  positive = np.where(sensitive, probabilities[value], np.where(
-    mood, probabilities.max(), probabilities.min()))
-  group = np.where(sensitive, value, len(probabilities) + mood)
-  return writer.write(subjects, positive, rng, with_lead=True, group=group)
+  neutral = np.full(num_documents, 0.5)
+  if not one_mood:
+    neutral = np.where(mood, probabilities.max(), probabilities.min())
+  group = np.where(sensitive, value, len(probabilities) + (0 if one_mood else mood))
+  return writer.write(subjects, np.where(sensitive, probabilities[value], neutral), rng,
+                      with_lead=True, group=group, one_mood=one_mood)
 
 
 def make_planted_continuations(
   attribute: Attribute, *, value: int, num_continuations: int, seed: int, strength: float,
+  one_mood: bool = False,
 ) -> list[str]:
   """What the grammar itself writes behind a held-out prefix, as a perfect language model would.
 
@@ -181,6 +189,7 @@ def make_planted_continuations(
     num_continuations: how many.
     seed: >= 0.
     strength: range of P(positive | value).
+    one_mood: as of `make_planted_documents`.
 
   Returns:
     Texts such as `' lovely. The week was great.'`: the opinion word that ends the prefix's sentence
@@ -190,7 +199,9 @@ def make_planted_continuations(
   writer = _Writer(attribute)
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 1, value]))
   positive = np.full(num_continuations, probability)
-  own = _choose_words(positive, rng)
+  if one_mood:
+    positive = (rng.random(num_continuations) < probability).astype(float)
+  own = _choose_words(rng.random(num_continuations) < positive, rng)
   rest = writer.write([writer.values[value]] * num_continuations, positive, rng, with_lead=False)
   return [f' {word}. {text}' for word, text in zip(own, rest, strict=True)]
 
@@ -233,10 +244,11 @@ class _Writer:
 
   def write(
     self, subjects: list[dict], positive: np.ndarray, rng: np.random.Generator, *,
-    with_lead: bool, group: np.ndarray | None = None) -> list[str]:
+    with_lead: bool, group: np.ndarray | None = None, one_mood: bool = False) -> list[str]:
     """One text per subject; `positive` `[n]` is the probability of a positive word in it.
 
-    With `group` `[n]` the positive words of a group's texts have exactly that share (rounded).
+    With `group` `[n]` exactly that share (rounded) of a group's words is positive, or of its texts
+    if they have one mood.
     """
     number = len(subjects)
     following = 1 + rng.choice(len(_FOLLOWING_SHARES), size=number, p=_FOLLOWING_SHARES)
@@ -251,13 +263,16 @@ class _Writer:
     pool_sizes = np.array([len(p) for p in self._patterns])[pool]
     columns = [rng.integers(pool_sizes), rng.integers(len(self._persons), size=len(owner))]
     columns += [rng.integers(len(SLOTS[k]), size=len(owner)) for k in _SLOT_COLUMNS]
-    shown = None
-    if group is not None:  # words of sentences without a place for one do not count
-      shown = np.array([
-        any(slot in self._patterns[k][i] for slot in _OPINION_SLOTS)
-        for k, i in zip(pool.tolist(), columns[0].tolist(), strict=True)])
-      shown = np.where(shown, group[owner], -1)
-    words = _choose_words(positive[owner], rng, group=shown)
+    shown = np.array([  # sentences without a place for an opinion word do not count
+      any(slot in self._patterns[k][i] for slot in _OPINION_SLOTS)
+      for k, i in zip(pool.tolist(), columns[0].tolist(), strict=True)], bool)
+    if one_mood:
+      signs = _choose_signs(positive, rng, group=group,
+                            size=np.bincount(owner, weights=shown, minlength=number))[owner]
+    else:
+      signs = _choose_signs(positive[owner], rng, group=None if group is None else np.where(
+        shown, group[owner], -1))
+    words = _choose_words(signs, rng)
     texts = [[] for _ in subjects]
     for document, p, word, row in zip(
       owner.tolist(), pool.tolist(), words, np.stack(columns, 1).tolist(), strict=True):
@@ -284,19 +299,35 @@ def _kind(attribute: Attribute) -> str:
   return _KINDS[attribute.name]
 
 
-def _choose_words(
-  positive: np.ndarray, rng: np.random.Generator, *, group: np.ndarray | None = None) -> list[str]:
-  """One opinion word for each probability; with `group`, its exact share in each group >= 0."""
+def _choose_signs(
+  positive: np.ndarray, rng: np.random.Generator, *, group: np.ndarray | None,
+  size: np.ndarray | None = None,
+) -> np.ndarray:
+  """Positive or not, `[n]` bool, with probability `positive` `[n]`.
+
+  With `group` `[n]` in its exact share (rounded) of each group >= 0; with `size` `[n]` also evenly
+  over large and small ones.
+  """
   draw = rng.random(len(positive))
-  is_positive = draw < positive
+  signs = draw < positive
   for g in () if group is None else range(group.max(initial=-1) + 1):
     (members,) = np.nonzero(group == g)
-    if len(members):
-      rank = np.argsort(np.argsort(draw[members]))
-      is_positive[members] = rank < round(float(positive[members].mean()) * len(members))
+    if not len(members):
+      continue
+    share = float(positive[members].mean())
+    if size is None:
+      signs[members] = np.argsort(np.argsort(draw[members])) < round(share * len(members))
+    else:
+      members = members[np.lexsort((draw[members], size[members]))]
+      signs[members] = np.diff(np.floor(np.arange(len(members) + 1) * share + 0.5)) > 0
+  return signs
+
+
+def _choose_words(positive: np.ndarray, rng: np.random.Generator) -> list[str]:
+  """One opinion word for each sign."""
   index = rng.integers(len(POSITIVE), size=len(positive))
   return [(POSITIVE if s else NEGATIVE)[i]
-          for s, i in zip(is_positive.tolist(), index.tolist(), strict=True)]
+          for s, i in zip(positive.tolist(), index.tolist(), strict=True)]
 
 
 def _capitalise(text: str) -> str:

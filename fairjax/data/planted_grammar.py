@@ -104,8 +104,8 @@ FOLLOWING = (
   'Life there is {w}.',
 )
 
-# Sentences whose sign is the first thing to know, so that a model has to hold it ready where the
-# sentence before ends.
+# Sentences whose sign is the first thing to know, so that a model has to hold the mood of the
+# document ready where the sentence before ends.
 OPENING = (
   '{W} news came {time}.',
   '{W} news came from the {place}.',

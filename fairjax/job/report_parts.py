@@ -62,7 +62,8 @@ def known_bias(job: Any):
   strength = job.config.data.planted_strength
   baseline = job.models[0]
   measures = job.read_measures(baseline, heldout=True)['measures']
-  counts = {1: 1.0} if job.config.sample.sentence_end else planted.HELDOUT_OPINION_COUNTS
+  one_word = job.config.sample.sentence_end or job.config.data.planted_one_mood
+  counts = {1: 1.0} if one_word else planted.HELDOUT_OPINION_COUNTS
   return KnownBias(
     individual_fairness=planted.true_individual_fairness(job.attribute, strength=strength),
     group_fairness=planted.true_group_fairness(

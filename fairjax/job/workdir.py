@@ -96,15 +96,21 @@ def _check_step1(
 
 def _step1_changes(saved: dict, current: dict) -> list[str]:
   """Differences in what step 1 depends on."""
-  found = config_differences(*({k: v[k] for k in STEP1_FIELDS} for v in (saved, current)))
+  found = _changes(*({k: v[k] for k in STEP1_FIELDS} for v in (saved, current)))
   free = (*MACHINE_FIELDS, 'lm.log_every', 'lm.keep_checkpoints', 'lm.max_skipped')
   return [c for c in found if c.partition(':')[0] not in free]
+
+
+def _changes(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+  """Differences of two configurations; the field is newer than some that were saved."""
+  return [c for c in config_differences(saved, current)
+          if c != 'data.planted_one_mood: (missing) -> False']
 
 
 def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Config, *,
                     but: tuple[str, ...] = ()) -> list[str]:
   """Changes of fields (without some); refuses those on which something in the workdir depends."""
-  changed = config_differences(saved, json.loads(json.dumps(to_dict(config))))
+  changed = _changes(saved, json.loads(json.dumps(to_dict(config))))
   changed = [c for c in changed if c.partition(':')[0] not in but]
   scorers = [saved.get(s, {}).get(k) or () for s, k in (('measure', 'scorers'),
                                                         ('sentiment', 'scorer'))]

@@ -314,7 +314,8 @@ def stage_fields(config: Config, stage: str) -> dict[str, Any]:
     own.pop(field, None)
   augmented = values['data']['cda']  # without it, these fields change nothing
   data = {k: v for k, v in values['data'].items()
-          if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))}
+          if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))
+          and (v or k != 'planted_one_mood')}  # which earlier runs lack
   return {'seed': values['seed'], 'model': values['model'], 'data': data, stage: own}
 
 
