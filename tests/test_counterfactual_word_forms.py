@@ -27,6 +27,7 @@ from fairjax.measure.distinct_words import count_words, distinct_words
 from fairjax.measure.generations import read_generations
 from fairjax.measure.relevance import mentions
 from fairjax.measure.scorers import OpinionScorer, VaderScorer
+from fairjax.report.comparison import ModelRow, warnings
 
 NFD = 'NFD'
 APOSTROPHES = "'\u2019\u2018\u201b\u02bc\u02bb\u00b4\uff07"
@@ -302,6 +303,8 @@ def test_vader_is_given_the_signs_that_it_knows(tmp_path, capsys):
   found = measure_records(rows, attribute, [scorer], permutations=5, log=log.append)
   vader = found['scorers']['vader']
   assert vader['changed_texts'] == 3 and vader['individual_fairness']['value'] == 0
+  lines = '\n'.join(warnings([ModelRow('m', 'baseline', measures=found)]))
+  assert 'm: 3 of 6 texts were changed for scorer vader' in lines  # in page, Markdown and JSON
   assert any('vader: 1 of 2 texts were changed for it' in line for line in log)
   (tmp_path / 'r.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in rows), encoding='utf-8')
   assert cli.main(['measure', f"--records={tmp_path / 'r.jsonl'}",
