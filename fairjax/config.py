@@ -34,7 +34,6 @@ class DataConfig:
   tfds_dir: str = ''  # wikitext103, wikitext2: folder of TFDS datasets; '' is one in the workdir
   download: bool = False  # wikitext103, wikitext2: fetch the zip if manual_dir is ''
   sha256: str = ''  # of the zip; '' is the recorded one
-  workers: int = 0  # processes that encode; 0: one per core; results do not depend on it
   # Who reads the training batches: seqio (its task and feature converter) | numpy (no TensorFlow).
   # The batches are the same.
   reader: str = 'seqio'
@@ -82,7 +81,7 @@ RUN_SCORERS = ('opinion', 'vader', 'textblob', 'google')
 STEP1_FIELDS = ('seed', 'data', 'model', 'lm')
 """What step 1 depends on; of planted text also `attribute`, about which it is written."""
 
-MACHINE_FIELDS = ('data.workers', 'data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
+MACHINE_FIELDS = ('data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
                   'mesh.model', 'measure.google_requests_per_minute', 'measure.google_endpoint')
 """Fields that change how fast a run is but not what it gives: a workdir may go on with others."""
 

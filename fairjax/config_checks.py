@@ -167,7 +167,6 @@ def check_data(d: DataConfig, check: Callable, one_of: Callable) -> None:
         "data.cda_pairs=('none',) leaves nothing to swap: name files in data.cda_names")
   check(d.max_line_bytes > 0, 'data.max_line_bytes must be positive')
   check(d.lines_per_document > 0, 'data.lines_per_document must be positive')
-  check(d.workers >= 0, 'data.workers must not be negative')
   check(d.vocab_sentences >= 0, 'data.vocab_sentences must not be negative')
   check(d.vocab_size > 3, 'data.vocab_size must be above 3')
 

@@ -38,7 +38,7 @@ def data(tmp_path):
   for split, texts in TEXTS.items():
     (tmp_path / f'{split}.txt').write_text('\n'.join(texts) + '\n', encoding='utf-8')
     paths[split] = (str(tmp_path / f'{split}.txt'),)
-  return DataConfig(source='lines', vocabulary='word', vocab_size=100, workers=1, **paths)
+  return DataConfig(source='lines', vocabulary='word', vocab_size=100, **paths)
 
 
 def test_documents_of_a_corpus(data, tmp_path):

@@ -1,15 +1,13 @@
-"""Parallel encoding: the same bytes for any processes and interruptions, and the task's ids."""
+"""Encoding in chunks: the same bytes for any interruptions, and the ids of seqio's task."""
 
 import collections
 import copy
 import dataclasses
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -40,8 +38,7 @@ TEXTS = make_texts(300)
 
 @pytest.fixture(scope='module')
 def pieces(tmp_path_factory):
-  folder = tmp_path_factory.mktemp('vocabulary')
-  return train_sentencepiece(TEXTS, size=330, directory=folder), folder
+  return train_sentencepiece(TEXTS, size=330, directory=tmp_path_factory.mktemp('vocabulary'))
 
 
 @pytest.fixture
@@ -49,12 +46,10 @@ def small_chunks(monkeypatch):
   monkeypatch.setattr(encode, 'CHUNK_BYTES', 3000)
 
 
-def run(pieces, folder, workers, texts=TEXTS, **kwargs):
-  vocabulary, vocabulary_folder = pieces
+def run(vocabulary, folder, texts=TEXTS, **kwargs):
   lines = []
   encoded = encode_documents(
-    iter(texts), folder, vocabulary=vocabulary, vocabulary_folder=vocabulary_folder,
-    workers=workers, log=lines.append, **kwargs)
+    iter(texts), folder, vocabulary=vocabulary, log=lines.append, **kwargs)
   return encoded, lines
 
 
@@ -63,129 +58,85 @@ def contents(folder):
 
 
 def test_chunks_hold_every_document(pieces, small_chunks, tmp_path):
-  vocabulary, _ = pieces
-  encoded, _ = run(pieces, tmp_path, 1)
+  encoded, _ = run(pieces, tmp_path)
   starts = [0, *encoded.documents[:-1, 0].tolist()]
   for text, start, row in zip(TEXTS, starts, encoded.documents.tolist(), strict=True):
-    assert encoded[start:row[0]].tolist() == [*vocabulary.encode(text), vocabulary.eos_id]
+    assert encoded[start:row[0]].tolist() == [*pieces.encode(text), pieces.eos_id]
     assert row[1:] == [len(text.split()), len(text.encode()), TEXTS.index(text, row[3])]
   assert len(encoded) == encoded.documents[-1, 0]
   assert len(list(tmp_path.glob('*.npz'))) > 5
 
 
-def test_the_chunks_do_not_depend_on_the_processes(pieces, small_chunks, tmp_path):
-  for workers in (1, 2, 3):
-    run(pieces, tmp_path / str(workers), workers)
-  assert contents(tmp_path / '1') == contents(tmp_path / '2') == contents(tmp_path / '3')
-
-
 def test_what_is_there_is_kept_and_what_is_damaged_made_anew(pieces, small_chunks, tmp_path):
-  run(pieces, tmp_path, 1)
+  run(pieces, tmp_path)
   whole = contents(tmp_path)
   (tmp_path / '00001.npz').unlink()
   tokens = tmp_path / '00003.tokens'
   tokens.write_bytes(tokens.read_bytes()[:-2])
   times = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
-  _, lines = run(pieces, tmp_path, 2)
+  _, lines = run(pieces, tmp_path)
   assert contents(tmp_path) == whole
   changed = {p.name for p in tmp_path.iterdir() if p.stat().st_mtime_ns != times.get(p.name)}
   assert changed == {'00001.tokens', '00001.npz', '00003.tokens', '00003.npz'}
   assert any('encoded earlier' in line for line in lines)
   # Other documents: what does not fit is made anew.
   other = [*TEXTS[:150], 'one more', *TEXTS[150:]]
-  encoded, _ = run(pieces, tmp_path, 2, other)
-  again, _ = run(pieces, tmp_path / 'fresh', 1, other)
+  encoded, _ = run(pieces, tmp_path, other)
+  again, _ = run(pieces, tmp_path / 'fresh', other)
   assert np.array_equal(encoded.documents, again.documents)
   # Another vocabulary or size of chunks: everything is.
   manifest = tmp_path / 'chunks.json'
   manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {'vocabulary': 'x'}))
-  _, lines = run(pieces, tmp_path, 1)
+  _, lines = run(pieces, tmp_path)
   assert not any('earlier' in line for line in lines)
 
 
-def test_one_chunk_starts_no_process(pieces, tmp_path, monkeypatch):
-  monkeypatch.setattr(encode, '_Workers', None)
-  encoded, lines = run(pieces, tmp_path, 2)
+def test_one_chunk_takes_no_time_worth_a_line(pieces, tmp_path):
+  encoded, lines = run(pieces, tmp_path)
   assert len(encoded.documents) == len(TEXTS) and lines == []
-  assert len(run(pieces, tmp_path / 'none', 2, [])[0]) == 0
+  assert len(run(pieces, tmp_path / 'none', [])[0]) == 0
 
 
 def test_a_flipped_bit_in_a_chunk_is_found_when_it_is_taken_over(pieces, small_chunks, tmp_path):
-  run(pieces, tmp_path, 1)
+  run(pieces, tmp_path)
   whole = contents(tmp_path)
   for name in ('00002.tokens', '00004.npz'):
     content = bytearray(whole[name])
     content[len(content) // 2] ^= 1
     (tmp_path / name).write_bytes(content)
-  run(pieces, tmp_path, 1)
+  run(pieces, tmp_path)
   assert contents(tmp_path) == whole
 
 
 def test_progress_names_documents_speed_and_time(pieces, small_chunks, tmp_path, monkeypatch):
   monkeypatch.setattr(progress, 'INTERVAL_SEC', 0)
-  _, lines = run(pieces, tmp_path, 2, size=len(TEXTS), name='train')
+  _, lines = run(pieces, tmp_path, size=len(TEXTS), name='train')
   assert len(lines) > 5 and lines[-1].startswith('[data] train: 300 documents encoded, ')
-  assert 'tokens/s with 2 process(es)' in lines[0] and ' of 300 documents, ' in lines[0]
+  assert 'tokens/s' in lines[0] and ' of 300 documents, ' in lines[0]
   assert 'documents/s' in lines[0] and 'ETA 0:' in lines[0]
 
 
-def test_an_error_of_the_reader_passes_and_leaves_no_process(pieces, small_chunks, tmp_path):
+def test_an_error_of_the_reader_passes_and_whole_chunks_stay(pieces, small_chunks, tmp_path):
   def texts():
     yield from TEXTS[:200]
     raise UserError('line 7 is broken')
 
-  before = children()
   with pytest.raises(UserError, match='line 7'):
-    run(pieces, tmp_path, 2, texts())
-  assert children() == before
+    run(pieces, tmp_path, texts())
   assert list(tmp_path.glob('*.npz'))
 
 
-def children():
-  listed = subprocess.run(['ps', '-o', 'pid=,args=', '--ppid', str(os.getpid())],
-                          capture_output=True, text=True, check=False).stdout
-  return {line.split()[0] for line in listed.splitlines() if 'encode_worker' in line}
-
-
-def test_a_process_that_is_killed_is_reported(pieces, small_chunks, tmp_path):
-  def texts():
-    for i, text in enumerate(TEXTS):
-      if i == 200:
-        for pid in children():
-          os.kill(int(pid), signal.SIGKILL)
-        time.sleep(0.2)
-      yield text
-
-  with pytest.raises(UserError, match=r'ended by itself \(exit code -9.*the same command'):
-    run(pieces, tmp_path, 2, texts())
-  run(pieces, tmp_path, 2)
-  run(pieces, tmp_path / 'whole', 1)
-  assert {**contents_of_files(tmp_path)} == contents_of_files(tmp_path / 'whole')
-
-
-def contents_of_files(folder):
-  return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()
-          and not p.name.startswith('.')}
-
-
 def test_a_full_disk_is_reported(pieces, small_chunks, tmp_path):
-  (tmp_path / '00002.npz').mkdir(parents=True)  # in the way of the chunk's name
-  with pytest.raises(UserError, match='chunk 2 cannot be written .*the same command continues'):
-    encode_documents(
-      iter(TEXTS), tmp_path, vocabulary=pieces[0], vocabulary_folder=pieces[1], workers=2,
-      log=print, **_keep(tmp_path, pieces[0]))
-
-
-def _keep(folder, vocabulary):
-  (folder / 'chunks.json').write_text(json.dumps({
-    'vocabulary': vocabulary.fingerprint, 'bytes': encode.CHUNK_BYTES,
+  (tmp_path / '00002.npz').mkdir()  # in the way of the chunk's name
+  (tmp_path / 'chunks.json').write_text(json.dumps({
+    'vocabulary': pieces.fingerprint, 'bytes': encode.CHUNK_BYTES,
     'documents': encode.CHUNK_DOCUMENTS}))
-  return {}
+  with pytest.raises(UserError, match='chunk 2 cannot be written .*the same command continues'):
+    run(pieces, tmp_path)
 
 
 def test_tables_that_do_not_fit_are_not_complete(pieces, tmp_path):
-  vocabulary, _ = pieces
-  write_chunk(tmp_path, 0, TEXTS[:3], vocabulary)
+  write_chunk(tmp_path, 0, TEXTS[:3], pieces)
   dtype = np.dtype(np.uint16)
   assert len(read_chunk_table(tmp_path, 0, dtype)) == 3
   assert read_chunk_table(tmp_path, 1, dtype) is None
@@ -223,15 +174,15 @@ from fairjax import progress
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
 from fairjax import progress
-from fairjax.data import chunks, encode, encode_worker, prepare
+from fairjax.data import encode, prepare
 import json, time
 encode.CHUNK_BYTES = 3000
 progress.INTERVAL_SEC = 0
-slow = encode.write_frame
-def write_frame(*args):
-  time.sleep(0.05)
-  slow(*args)
-encode.write_frame = write_frame
+slow = encode.write_chunk
+def write_chunk(*args):
+  time.sleep(0.02)
+  return slow(*args)
+encode.write_chunk = write_chunk
 values = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sys.argv[1]).items()}
 prepare.prepare_data(Config(data=DataConfig(**values)), sys.argv[2],
                      attribute=load_attribute('country'), log=lambda s: print(s, flush=True))
@@ -240,10 +191,10 @@ prepare.prepare_data(Config(data=DataConfig(**values)), sys.argv[2],
 
 def test_killed_at_any_time_the_result_is_the_same(tmp_path, small_chunks):
   data = corpus(tmp_path)
-  prepare(dataclasses.replace(data, workers=1), tmp_path / 'whole')
+  prepare(data, tmp_path / 'whole')
   whole, killed = stores(tmp_path / 'whole'), 0
   directory = tmp_path / 'cut'
-  values = json.dumps(dataclasses.asdict(dataclasses.replace(data, workers=2)))
+  values = json.dumps(dataclasses.asdict(data))
   for lines in (2, 4, 6):  # of progress, then SIGKILL
     process = subprocess.Popen(
       [sys.executable, '-c', SCRIPT, values, str(directory)], stdout=subprocess.PIPE, text=True)
@@ -257,15 +208,14 @@ def test_killed_at_any_time_the_result_is_the_same(tmp_path, small_chunks):
     process.stdout.close()
     assert len(list(directory.glob('progress/train/*.npz'))) > 1
   assert killed == 3 and not (directory / 'manifest.json').exists()
-  time.sleep(0.5)  # the encoding processes end with their input
-  found = prepare(dataclasses.replace(data, workers=3), directory, lines := [])
+  found = prepare(data, directory, lines := [])
   assert any('encoded earlier' in line for line in lines)
   assert stores(directory) == whole
   assert found.fingerprint == prepare(data, tmp_path / 'whole').fingerprint
 
 
 def test_finished_splits_are_not_made_again(tmp_path, monkeypatch, small_chunks):
-  data, directory = corpus(tmp_path, workers=1), tmp_path / 'out'
+  data, directory = corpus(tmp_path), tmp_path / 'out'
   from fairjax.data import prepare as module
   texts, seen = module.Corpus.texts, []
 
@@ -288,7 +238,7 @@ def test_finished_splits_are_not_made_again(tmp_path, monkeypatch, small_chunks)
 
 def test_two_processes_do_not_share_a_folder(tmp_path, monkeypatch):
   from fairjax.data import prepare as module
-  data, texts, errors = corpus(tmp_path, workers=1), module.Corpus.texts, []
+  data, texts, errors = corpus(tmp_path), module.Corpus.texts, []
 
   def read(self, split, counts=None):
     if not errors:
@@ -310,7 +260,7 @@ def test_the_task_has_the_same_ids(tmp_path, kind, small_chunks):
 
   from fairjax.data import tasks
 
-  prepared = prepare(corpus(tmp_path, workers=2, vocabulary=kind), tmp_path / 'out')
+  prepared = prepare(corpus(tmp_path, vocabulary=kind), tmp_path / 'out')
   task = tasks.register_corpus_task(prepared.corpus, prepared.vocabulary)
   try:
     for split in ('train', 'valid', 'test'):

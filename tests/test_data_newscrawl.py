@@ -181,7 +181,6 @@ def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
   ({'source': 'wikitext', 'broken': 'skip'}, 'data.broken=skip is for lines'),
   ({'broken': 'ignore'}, "data.broken='ignore' is not one of error, skip"),
   ({'lines_per_document': 0}, 'data.lines_per_document must be positive'),
-  ({'workers': -1}, 'data.workers must not be negative'),
   ({'vocab_sentences': -1}, 'data.vocab_sentences must not be negative'),
   ({'sha256': 'abc'}, 'data.sha256 must be 64 hexadecimal digits'),
   ({'source': 'wikitext2', 'train': (), 'manual_dir': 'x', 'download': True}, 'exclude each other'),

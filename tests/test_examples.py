@@ -39,8 +39,7 @@ def words_of(fields):
 
 RUN = words_of(TINY_RUN | {
   'debias.variants': "('embedding:10',)", 'debias.extended_baseline': False,
-  'sample.heldout_prefixes': False, 'measure.scorers': "('vader',)", 'data.reader': 'numpy',
-  'data.workers': 1})
+  'sample.heldout_prefixes': False, 'measure.scorers': "('vader',)", 'data.reader': 'numpy'})
 # `train --stage=lm` ends there; the models of a run are sampled when all are trained.
 LM = [*RUN, '--config.until=lm']
 

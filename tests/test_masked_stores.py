@@ -88,7 +88,7 @@ def test_headings_and_documents_without_a_sentence_are_counted(tmp_path, corpus)
 def prepare(corpus, folder, pieces, **changes):
   given = PieceEncoder.of(pieces)
   options = {'tokenizer': {'given': given.fingerprint}, 'make_encoder': lambda texts: given,
-             'workers': 1, 'log': lambda line: None} | changes
+             'log': lambda line: None} | changes
   return prepare_sentences(corpus, folder, **options)
 
 
@@ -97,13 +97,11 @@ def state(folder):
           for path in folder.rglob('*') if path.is_file()}
 
 
-@pytest.mark.parametrize('workers', [1, 2])
-def test_stores_hold_every_sentence_whatever_the_chunks(corpus, tmp_path, tokenizer, monkeypatch,
-                                                        workers):
+def test_stores_hold_every_sentence_whatever_the_chunks(corpus, tmp_path, tokenizer, monkeypatch):
   documents = [f'He is document number {i}. It rains {i % 7} times.' for i in range(60)]
   found = corpus(documents, None, sided='two')
   monkeypatch.setattr(encode, 'CHUNK_DOCUMENTS', 7)
-  prepared = prepare(found, tmp_path / 'data', tokenizer, workers=workers)
+  prepared = prepare(found, tmp_path / 'data', tokenizer)
   for split in ('train', 'valid'):
     tokens, ends, encoder = encoded(read(found, split), tokenizer)
     store = prepared.stores[split]

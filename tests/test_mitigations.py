@@ -254,7 +254,7 @@ def test_the_config_and_its_grid():
 
 
 TINY = {
-  'data.planted_documents': 600, 'data.planted_heldout_documents': 60, 'data.workers': 1,
+  'data.planted_documents': 600, 'data.planted_heldout_documents': 60,
   'data.reader': 'numpy', 'model.model_dim': 16, 'model.head_dim': 8, 'model.ff_dim': 16,
   'model.segment_len': 16, 'lm.steps': 4, 'lm.batch_size': 8, 'lm.warmup_steps': 1,
   'debias.steps': 4, 'debias.batch_size': 8, 'debias.warmup_steps': 1, 'sample.samples': 4,

@@ -42,8 +42,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   data.add_argument('--least_count', type=int, default=1, metavar='N',
                     help='rarer names are neither replaced nor drawn')
   data.add_argument('--letters', default='A-Z', help='initials of the names that are replaced')
-  data.add_argument('--workers', type=int, default=0, help='processes that encode the text; 0: one '
-                    'per core')
   model = parser.add_argument_group('train: model')
   model.add_argument('--workdir', metavar='DIR', help='model directory to write; the same command '
                      'continues it')

@@ -123,8 +123,7 @@ def _prepare(options: argparse.Namespace, corpus, start, log: Log):
         sentences, vocab_size=options.vocab_size, max_length=options.max_length)[0])
 
   prepared = prepare_sentences(
-    corpus, folder, tokenizer=tokenizer, make_encoder=make_encoder, workers=options.workers,
-    log=log)
+    corpus, folder, tokenizer=tokenizer, make_encoder=make_encoder, log=log)
   processes.share()
   survey, cda = prepared.survey, prepared.cda
   log(f'[data] {survey.train:,} documents to learn, {survey.valid:,} to validate; read: '

@@ -5,7 +5,7 @@
                          bytes; sha256: [32] uint8, of the tokens; written after them: with it the
                          chunk is complete
 
-Neither TensorFlow nor JAX is imported: every encoding process imports this module.
+Neither TensorFlow nor JAX is imported.
 """
 
 import hashlib

@@ -1,38 +1,34 @@
-"""Encodes documents in parallel processes, chunk by chunk, so that an interruption costs little.
+"""Encodes documents chunk by chunk, so that an interruption costs little.
 
-The documents are read in one process, in their order, and cut into chunks by their sizes alone, so
-that the chunks do not depend on how many processes encode them or how often the work began anew.
-Chunks of an earlier run are taken over after their numbers of documents, words and bytes were
-compared; the text before them is read again, since gzip files cannot be entered in the middle.
+The chunks depend on the sizes of the documents alone, not on how often the work began anew. Chunks
+of an earlier run are taken over after their numbers of documents and bytes were compared; the text
+before them is read again, since gzip files cannot be entered in the middle.
+
+One process does it: two more that encoded used 1.7 times the processors' time for the same time on
+the clock, and seqio's task in TensorFlow 1.4 times (documents of 18 kB) to 5 times (of 400 bytes);
+see docs/performance.md.
 """
 
-import itertools
 import json
 import os
 import pathlib
-import selectors
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from fairjax.data.chunks import EncodedChunks, read_chunk_table, token_dtype, write_chunk
-from fairjax.data.encode_worker import write_frame
 from fairjax.errors import UserError
 from fairjax.files import write_json
 from fairjax.progress import Progress
 from fairjax.vocabulary import Encoder
 
-CHUNK_BYTES = 4 << 20  # of text, about a million tokens; a process holds some ten times as much
+CHUNK_BYTES = 4 << 20  # of text, about a million tokens; memory holds some ten times as much
 CHUNK_DOCUMENTS = 1 << 15
-_ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def encode_documents(
   texts: Iterable[str], folder: str | os.PathLike, *, vocabulary: Encoder,
-  vocabulary_folder: str | os.PathLike, workers: int = 0, size: int | None = None,
-  name: str = 'documents', log: Callable[[str], None] = print,
+  size: int | None = None, name: str = 'documents', log: Callable[[str], None] = print,
 ) -> EncodedChunks:
   """Encodes documents into chunks in a folder; complete chunks that lie there are kept.
 
@@ -40,55 +36,33 @@ def encode_documents(
     texts: documents in order; read once, to the end.
     folder: for the chunks. What was made with another vocabulary is deleted.
     vocabulary: of the ids.
-    vocabulary_folder: where the processes load it from.
-    workers: number of processes; 0 for one per core that this process may use. One works inside
-      this process, and so does everything if there is only one chunk.
     size: number of documents, if known, for the time that is left.
     name: what the lines of progress call the documents.
     log: gets one line at a time.
 
   Raises:
-    UserError: a process ended by itself, or cannot write.
+    UserError: a chunk cannot be written.
   """
   folder, dtype = pathlib.Path(folder), token_dtype(vocabulary)
   _open_folder(folder, {'vocabulary': vocabulary.fingerprint, 'bytes': CHUNK_BYTES,
                         'documents': CHUNK_DOCUMENTS})
-  workers = workers or available_cores()
   number = 0
-
-  def missing():
-    nonlocal number
-    for number, chunk in enumerate(_cut(texts), 1):
-      table = read_chunk_table(folder, number - 1, dtype)
-      if table is not None and len(table) == len(chunk) and (
-          int(table[:, 2].sum()) == sum(map(len, chunk))):
-        counts.take_over(len(chunk))
-      else:
-        yield number - 1, chunk
-
   with Progress(f'[data] {name}', size, unit='documents', log=log) as progress:
     counts = _Counts(name, log, progress)
-    chunks = missing()
-    first = list(itertools.islice(chunks, 2))
-    counts.workers = 1 if len(first) < 2 else workers
-    chunks = itertools.chain(first, chunks)
-    if counts.workers == 1:
-      for index, chunk in chunks:
-        tokens = write_chunk(folder, index, [t.decode('utf-8') for t in chunk], vocabulary)
-        counts.add(len(chunk), tokens)
-    else:
-      with _Workers(workers, vocabulary_folder, folder) as pool:
-        for documents, tokens in pool.encode(chunks):
-          counts.add(documents, tokens)
+    for number, (chunk, num_bytes) in enumerate(_cut(texts), 1):
+      table = read_chunk_table(folder, number - 1, dtype)
+      if table is not None and (len(table), int(table[:, 2].sum())) == (len(chunk), num_bytes):
+        counts.take_over(len(chunk))
+        continue
+      try:
+        tokens = write_chunk(folder, number - 1, chunk, vocabulary)
+      except (OSError, UserError) as e:  # a full disk; something in the way of the file
+        fault = f'{e.filename or folder}: {e.strerror}' if isinstance(e, OSError) else str(e)
+        raise UserError(f'chunk {number - 1} cannot be written ({fault}): the same command '
+                        'continues when this is mended') from None
+      counts.add(len(chunk), tokens)
   counts.finish()
   return EncodedChunks(folder, number, dtype)
-
-
-def available_cores() -> int:
-  """Cores that this process may use."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
 
 
 def _open_folder(folder: pathlib.Path, made_with: dict) -> None:
@@ -102,95 +76,23 @@ def _open_folder(folder: pathlib.Path, made_with: dict) -> None:
   write_json(path, made_with)
 
 
-def _cut(texts: Iterable[str]) -> Iterator[list[bytes]]:
-  """Runs of documents in UTF-8, each of about CHUNK_BYTES and at most CHUNK_DOCUMENTS."""
+def _cut(texts: Iterable[str]) -> Iterator[tuple[list[str], int]]:
+  """Runs of documents, of about CHUNK_BYTES and at most CHUNK_DOCUMENTS each, and their bytes."""
   chunk, size = [], 0
   for text in texts:
-    content = text.encode('utf-8')
-    chunk.append(content)
-    size += len(content)
+    chunk.append(text)
+    size += len(text.encode('utf-8'))
     if size >= CHUNK_BYTES or len(chunk) >= CHUNK_DOCUMENTS:
-      yield chunk
+      yield chunk, size
       chunk, size = [], 0
   if chunk:
-    yield chunk
-
-
-class _Workers:
-  """Processes of `encode_worker`; each has at most one chunk."""
-
-  def __init__(self, number: int, vocabulary_folder: str | os.PathLike, folder: pathlib.Path):
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get('PYTHONPATH', '')]))
-    command = [sys.executable, '-m', 'fairjax.data.encode_worker', os.fspath(vocabulary_folder),
-               os.fspath(folder)]
-    self._idle, self._busy = [], selectors.DefaultSelector()
-    self._processes = []
-    for _ in range(number):
-      # Own processes and not multiprocessing: that would import the user's script once more, and
-      # would leave its processes behind when this one is killed.
-      process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {
-          'PYTHONPATH': path, 'TOKENIZERS_PARALLELISM': 'false'})  # a core each
-      self._processes.append(process)
-      self._idle.append(process)
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *exception):
-    for process in self._processes:
-      try:
-        process.stdin.close()
-      except BrokenPipeError:
-        pass
-      if any(exception):
-        process.terminate()
-    for process in self._processes:
-      process.wait()
-      process.stdout.close()
-    self._busy.close()
-
-  def encode(
-    self, chunks: Iterable[tuple[int, Sequence[bytes]]]) -> Iterator[tuple[int, int]]:
-    """Yields (documents, tokens) of every chunk, in the order in which they become ready."""
-    for index, chunk in chunks:
-      while not self._idle:
-        yield from self._wait()
-      process = self._idle.pop()
-      try:
-        write_frame(process.stdin, index, chunk)
-      except BrokenPipeError:
-        raise _ended(process) from None
-      self._busy.register(process.stdout, selectors.EVENT_READ, (process, len(chunk)))
-    while self._busy.get_map():
-      yield from self._wait()
-
-  def _wait(self) -> Iterator[tuple[int, int]]:
-    for key, _ in self._busy.select():
-      process, documents = key.data
-      line = process.stdout.readline()
-      if not line:
-        raise _ended(process)
-      answer = json.loads(line)
-      if 'error' in answer:
-        raise UserError(f'chunk {answer["index"]} cannot be written ({answer["error"]}): the same '
-                        'command continues when this is mended')
-      self._busy.unregister(process.stdout)
-      self._idle.append(process)
-      yield documents, answer['tokens']
-
-
-def _ended(process: subprocess.Popen) -> UserError:
-  return UserError(f'an encoding process ended by itself (exit code {process.wait()}; -9 is often '
-                   'too little memory): lower data.workers (--workers); the same command '
-                   'continues')
+    yield chunk, size
 
 
 class _Counts:
   """What is encoded, in words; the bar and the lines on the way are `Progress`'s."""
 
   def __init__(self, name: str, log: Callable[[str], None], progress: Progress):
-    self.workers = 0
     self._name, self._log, self._progress = name, log, progress
     self._documents = self._tokens = self._chunks = self._earlier = self._earlier_chunks = 0
     self._start = time.monotonic()
@@ -219,4 +121,4 @@ class _Counts:
 
   def _rate(self) -> str:
     seconds = max(time.monotonic() - self._start, 1e-9)
-    return f'{self._tokens / seconds:,.0f} tokens/s with {self.workers} process(es)'
+    return f'{self._tokens / seconds:,.0f} tokens/s'

@@ -59,7 +59,7 @@ class PreparedSentences:
 
 def prepare_sentences(
   corpus: SentenceCorpus, directory: pathlib.Path, *, tokenizer: Mapping[str, Any],
-  make_encoder: MakeEncoder, workers: int = 0, log: Log = print,
+  make_encoder: MakeEncoder, log: Log = print,
 ) -> PreparedSentences:
   """Makes what is missing in a folder.
 
@@ -72,7 +72,6 @@ def prepare_sentences(
     tokenizer: what identifies the tokenizer, plain JSON.
     make_encoder: gets a function that reads the texts to learn anew, as often as it is called; it
       is only asked where the folder has no tokenizer yet.
-    workers: processes that encode; 0 for one per core.
     log: gets one line at a time.
 
   Raises:
@@ -88,7 +87,7 @@ def prepare_sentences(
     else:
       check_unchanged(directory, saved, inputs)
     if not is_complete(directory):
-      _prepare(corpus, directory, make_encoder, workers, log)
+      _prepare(corpus, directory, make_encoder, log)
     shutil.rmtree(directory / PROGRESS, ignore_errors=True)
   return open_sentences(directory)
 
@@ -113,7 +112,7 @@ def open_sentences(directory: pathlib.Path) -> PreparedSentences:
 
 
 def _prepare(corpus: SentenceCorpus, directory: pathlib.Path, make_encoder: MakeEncoder,
-             workers: int, log: Log) -> None:
+             log: Log) -> None:
   survey = _survey(corpus, directory)
   folder = directory / 'vocabulary'
   if not (folder / 'vocabulary.json').is_file():
@@ -129,8 +128,8 @@ def _prepare(corpus: SentenceCorpus, directory: pathlib.Path, make_encoder: Make
     chunks = directory / PROGRESS / split
     augmented = split == 'train' and corpus.augmentation is not None
     encoded = encode_documents(  # the texts are read to their end also where chunks are there
-      corpus.texts(split, survey, cda), chunks, vocabulary=encoder, vocabulary_folder=folder,
-      workers=workers, size=None if augmented else getattr(survey, split), name=split, log=log)
+      corpus.texts(split, survey, cda), chunks, vocabulary=encoder,
+      size=None if augmented else getattr(survey, split), name=split, log=log)
     if augmented:
       write_sealed_json(directory / 'cda.json', cda)
     stores[split] = write_token_store(

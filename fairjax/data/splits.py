@@ -83,9 +83,7 @@ def _make_store(corpus, split, matcher, log) -> TokenStoreInfo:
       yield text
 
   encoded = encode_documents(
-    texts(), chunks, vocabulary=matcher.vocabulary,
-    vocabulary_folder=corpus.directory / 'vocabulary', workers=corpus.data.workers,
-    size=corpus.size(split), name=split, log=log)
+    texts(), chunks, vocabulary=matcher.vocabulary, size=corpus.size(split), name=split, log=log)
   store = write_token_store(
     corpus.directory / split, encoded, split=split, matcher=matcher, normalised=counts,
     unknown=unknown,

@@ -24,8 +24,6 @@ def check(options: argparse.Namespace) -> None:
     raise UserError(f'--mask_share={options.mask_share} is not in (0, 1)')
   if options.learning_rate is not None and not 0 < options.learning_rate < 1:
     raise UserError(f'--learning_rate={options.learning_rate} is not in (0, 1)')
-  if options.workers < 0:
-    raise UserError('--workers must not be negative')
   for name, least in (('slices', 1), ('fsdp', 1), ('model', 1), ('data', -1)):
     value = getattr(options, f'mesh_{name}')
     if value < least or not value:

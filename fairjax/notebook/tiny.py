@@ -38,7 +38,7 @@ def tiny_config(
   config = Config(
     name=TINY, seed=seed, until='debias' if embedding else 'lm',
     data=DataConfig(
-      source='planted', reader='numpy', workers=1, seed=seed, vocab_size=640,
+      source='planted', reader='numpy', seed=seed, vocab_size=640,
       planted_documents=6000, planted_heldout_documents=200, planted_strength=strength,
       planted_sensitive_share=1.0),
     # One head, post-norm and a large initial scale: see configs/quickstart.py.

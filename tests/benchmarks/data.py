@@ -1,11 +1,13 @@
-"""Speed of the data pipeline: SentencePiece, preparation with 1 and 2 processes, reading.
+"""Speed of the data pipeline: SentencePiece, preparation, the seqio task, reading.
 
   python -m tests.benchmarks.data --json
-  python -m tests.benchmarks.data --files=wiki.train.txt.gz --vocabulary=DIR/data/vocabulary --json
+  python -m tests.benchmarks.data --files=wiki.train.txt.gz --vocabulary=DIR/data/vocabulary \\
+      --seqio --json
 
-Without files it makes a text of random words and trains a vocabulary on it. Floors: of the
-preparation, how fast one process reads and splits the files, since all others wait for it; of the
-token store, the bytes that a batch moves (2 or 4 read, 4 written, 4 + 4 for both shifts as they
+Without files it makes a text of random words and trains a vocabulary on it. Preparation and the
+seqio task (with TensorFlow, whose threads use all cores) run in turns; processors' seconds stand
+beside those on the clock. Floors: of both, how fast the files are read and split; of the token
+store, the bytes that a batch moves (2 or 4 read, 4 written, 4 + 4 for both shifts as they
 are used) over the measured bandwidth of a copy. Medians over rounds.
 """
 
@@ -13,7 +15,6 @@ import argparse
 import pathlib
 import resource
 import tempfile
-import threading
 import time
 
 import numpy as np
@@ -49,69 +50,57 @@ def seconds_of(function, rounds):
   return float(np.median(times)), result
 
 
-def cpu_seconds():
-  """Of this process and of those that it has waited for."""
-  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-  return sum(u.ru_utime + u.ru_stime for u in used)
+def in_turns(runs, rounds):
+  """Medians of (wall, processors' seconds) of every run; each round runs all of them."""
+  found = {name: [] for name in runs}
+  for _ in range(rounds):
+    for name, run in runs.items():  # whatever else the machine does hits all of them
+      cpu, begin = time.process_time(), time.perf_counter()
+      run()
+      found[name].append((time.perf_counter() - begin, time.process_time() - cpu))
+  return {name: np.median(values, 0).tolist() for name, values in found.items()}
 
 
-class PeakMemory:
-  """Largest resident sizes of child processes, in MiB, sampled ten times a second."""
+def seqio_task(files, layout, vocabulary):
+  """Counts the tokens that the seqio task gives, with their words and bytes, as the chunks do."""
+  from fairjax.data import tasks
 
-  def __enter__(self):
-    self.peak, self._stop = 0.0, threading.Event()
-    self._thread = threading.Thread(target=self._watch)
-    self._thread.start()
-    return self
-
-  def __exit__(self, *exception):
-    self._stop.set()
-    self._thread.join()
-
-  def _watch(self):
-    me = pathlib.Path('/proc/self').resolve().name
-    while not self._stop.wait(0.1):
-      for path in pathlib.Path('/proc').glob('[0-9]*/status'):
-        try:
-          fields = dict(line.split(':\t', 1) for line in path.read_text().splitlines())
-        except OSError:
-          continue
-        command = path.with_name('cmdline')
-        if fields.get('PPid') == me and 'VmHWM' in fields and b'encode_worker' in (
-            command.read_bytes() if command.exists() else b''):
-          self.peak = max(self.peak, int(fields['VmHWM'].split()[0]) / 1024)
+  source = tasks.DocumentSource(
+    lambda split: read_documents(files, layout=layout), shards={'train': ['all']})
+  task = tasks.register_document_task('fairjax_benchmark', source, vocabulary)
+  return lambda: sum(len(d.ids) + 1 for d in tasks.tokenized_documents(task, 'train'))
 
 
 def measure_encoding(options, files, layout, folder, vocabulary_folder):
-  """Reading, encoding on one core, and both with processes."""
+  """Reading, encoding on one core, and both in chunks and in the seqio task."""
   vocabulary = load_vocabulary(vocabulary_folder)
   reading, texts = seconds_of(lambda: list(read_documents(files, layout=layout)), options.rounds)
   size = sum(len(t.encode()) for t in texts)
   sample = texts[:max(1, len(texts) // 4)]
   one_core, ids = seconds_of(lambda: vocabulary.encode_batch(sample), options.rounds)
-  tokens, prepared = sum(map(len, ids)), {}
-  for workers in (1, 2):
-    def run(workers=workers):
-      with tempfile.TemporaryDirectory(dir=folder) as chunks:
-        return len(encode_documents(
-          read_documents(files, layout=layout), chunks, vocabulary=vocabulary,
-          vocabulary_folder=vocabulary_folder, workers=workers, log=lambda line: None))
+  tokens = sum(map(len, ids))
 
-    before = cpu_seconds()
-    with PeakMemory() as memory:
-      seconds, total = seconds_of(run, options.rounds)
-    cpu = (cpu_seconds() - before) / options.rounds
-    prepared[f'{workers} process(es)'] = {
-      'tokens': total, 'seconds': seconds, 'tokens_per_s': total / seconds,
-      'cpu_seconds': cpu, 'tokens_per_cpu_s': total / cpu,
-      'peak_mib_of_a_process': memory.peak or None}
+  def chunks():
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+      return len(encode_documents(read_documents(files, layout=layout), place,
+                                  vocabulary=vocabulary, log=lambda line: None))
+
+  runs = {'chunks': chunks}
+  if options.seqio:
+    runs['seqio task'] = seqio_task(files, layout, vocabulary)
+  total, *others = [run() for run in runs.values()]  # warm
+  if any(other != total for other in others):
+    raise AssertionError(f'{total:,} tokens in chunks, {others[0]:,} of the seqio task')
   return {
     'documents': len(texts), 'bytes': size, 'vocabulary': vocabulary.size,
     'sentencepiece_one_core': {'tokens': tokens, 'seconds': one_core,
                                'tokens_per_s': tokens / one_core, 'goal': 0.3e6},
     'reading_floor': {'seconds': reading, 'tokens_per_s': total / reading,
                       'bytes_per_s': size / reading},
-    'preparation': prepared}
+    'preparation': {name: {
+      'tokens': total, 'seconds': seconds, 'tokens_per_s': total / seconds, 'cpu_seconds': cpu,
+      'tokens_per_cpu_s': total / cpu} for name, (seconds, cpu) in in_turns(
+        runs, options.rounds).items()}}
 
 
 def measure_store(options, files, layout, folder, vocabulary_folder):
@@ -119,7 +108,7 @@ def measure_store(options, files, layout, folder, vocabulary_folder):
   vocabulary = load_vocabulary(vocabulary_folder)
   chunks = encode_documents(
     read_documents(files, layout=layout), folder / 'chunks', vocabulary=vocabulary,
-    vocabulary_folder=vocabulary_folder, log=lambda line: None)
+    log=lambda line: None)
   matcher = TokenMatcher(load_attribute('country'), vocabulary)
   writing, store = seconds_of(
     lambda: write_token_store(folder / 'store', chunks, split='train', matcher=matcher,
@@ -156,6 +145,7 @@ def main() -> None:
   parser.add_argument('--documents', type=int, default=6000, help='of the made text')
   for name, default in (('batch_size', 16), ('segment_len', 512), ('rounds', 3)):
     parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--seqio', action='store_true', help='the seqio task too (TensorFlow)')
   parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:

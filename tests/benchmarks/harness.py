@@ -21,7 +21,8 @@ from fairjax.train.memory import program_bytes
 
 _COMPILER_OPTIONS = ('XLA_FLAGS', 'LIBTPU_INIT_ARGS')
 _PACKAGES = (
-  'jax', 'jaxlib', 'flax', 'numpy', 'sentencepiece', 'torch', 'transformers', 'libtpu')
+  'jax', 'jaxlib', 'flax', 'numpy', 'sentencepiece', 'tensorflow', 'tensorflow-text',
+  'torch', 'transformers', 'libtpu')
 # Names that JAX gives TPUs -> generation in `fairjax.chips`.
 _TPUS = {'TPU v3': 'v3', 'TPU v4': 'v4', 'TPU v5 lite': 'v5e', 'TPU v5': 'v5p', 'TPU v5p': 'v5p',
          'TPU v6 lite': 'v6e'}

@@ -1,22 +1,18 @@
-"""Preparation of a text for masked models: pieces per second and memory, with 1 and 2 processes.
+"""Preparation of a text for masked models: pieces per second and memory.
 
   python -m tests.benchmarks.masked_text --megabytes=100 --json
 
 The text is of random words, a document of some sentences a line; the tokenizer is a WordPiece
-vocabulary of 8,000 pieces of its beginning. Every preparation runs in a process of its own, so that
-its memory is not that of another: the peak is that of the resident pages of this process and of the
-largest encoding process, files that are mapped included. CPU seconds are those of all processes; on
-the clock other work on the machine counts too. The tokenizer has one thread in each. `rows` is the
+vocabulary of 8,000 pieces of its beginning. The peak of memory is that of the resident pages, files
+that are mapped included. CPU seconds are those of all threads (the tokenizer has one a core); on
+the clock other work on the machine counts too. `rows` is the
 layout of packed rows of 128 from the finished store, which every start of a training does.
 """
 
 import argparse
 import json
-import os
 import pathlib
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -46,63 +42,45 @@ def make_text(path, size):
         written += file.write(document + '\n')
 
 
-def cpu_seconds():
-  """Of this process and of those that it has waited for."""
-  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-  return sum(u.ru_utime + u.ru_stime for u in used)
-
-
-def measure(text, folder, workers):
+def measure(text, folder):
   """One preparation."""
   with open(text, encoding='utf-8') as file:
     beginning = [file.readline() for _ in range(3000)]
   tokenizer, _, _ = new_tokenizer(beginning, vocab_size=8000, max_length=128)
   encoder = PieceEncoder.of(tokenizer)
   before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  begin, cpu = time.perf_counter(), cpu_seconds()
+  begin, cpu = time.perf_counter(), time.process_time()
   prepared = prepare_sentences(
     SentenceCorpus((text,)), pathlib.Path(folder), tokenizer={'given': encoder.fingerprint},
-    make_encoder=lambda texts: encoder, workers=workers, log=lambda line: None)
-  seconds, cpu, begin = time.perf_counter() - begin, cpu_seconds() - cpu, time.perf_counter()
+    make_encoder=lambda texts: encoder, log=lambda line: None)
+  seconds, cpu, begin = time.perf_counter() - begin, time.process_time() - cpu, time.perf_counter()
   store = prepared.stores['train']
   rows = lay_out(
     store.open_tokens(), store.open_documents()[:, 0], encoder,
     special_tokens(tokenizer, pad_id=0, where='x'), form='packed', max_length=128, what='x',
     digest=store.sha256)
-  peak = [resource.getrusage(who).ru_maxrss / 1024 for who in (
-    resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
   return {
-    'workers': workers, 'text_mb': round(pathlib.Path(text).stat().st_size / 1e6, 1),
+    'text_mb': round(pathlib.Path(text).stat().st_size / 1e6, 1),
     'documents': store.documents, 'pieces': rows.counts['tokens'],
     'seconds': round(seconds, 1), 'pieces_per_second': round(rows.counts['tokens'] / seconds),
     'cpu_seconds': round(cpu, 1),
     'pieces_per_cpu_second': round(rows.counts['tokens'] / cpu), 'rows': len(rows),
     'rows_seconds': round(time.perf_counter() - begin, 1),
-    'mib_before': round(before / 1024), 'mib_peak': round(peak[0]),
-    'mib_peak_of_a_worker': round(peak[1]) if workers > 1 else None}
+    'mib_before': round(before / 1024), 'mib_peak': round(peak)}
 
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--megabytes', type=float, default=100)
   parser.add_argument('--json', action='store_true')
-  parser.add_argument('--one', nargs=3, metavar=('TEXT', 'FOLDER', 'WORKERS'),
-                      help='one preparation, in this process')
   options = parser.parse_args()
-  if options.one:
-    text, folder, workers = options.one
-    print(json.dumps(measure(text, folder, int(workers))))
-    return
   with tempfile.TemporaryDirectory() as place:
     folder = pathlib.Path(place)
     make_text(folder / 'text.txt', options.megabytes * 1e6)
-    for workers in (1, 2):
-      found = json.loads(subprocess.run(
-        [sys.executable, '-m', 'tests.benchmarks.masked_text', '--one', str(folder / 'text.txt'),
-         str(folder / f'data{workers}'), str(workers)], check=True, text=True,
-        stdout=subprocess.PIPE, env=os.environ | {'TOKENIZERS_PARALLELISM': 'false'}).stdout)
-      print(json.dumps(found) if options.json else '\n'.join(
-        f'{name}: {value}' for name, value in found.items()), flush=True)
+    found = measure(str(folder / 'text.txt'), folder / 'data')
+  print(json.dumps(found) if options.json else '\n'.join(
+    f'{name}: {value}' for name, value in found.items()), flush=True)
 
 
 if __name__ == '__main__':
