@@ -244,6 +244,8 @@ def test_verbs_recognise_a_config_without_model_type(copy, tmp_path, capsys):
   assert cli.main(['masked-lm', 'train', f'--data={tmp_path}/t.txt', f'--workdir={tmp_path}/w',
                    f'--init={folder}', '--steps=1', '--batch_size=8', '--eval_every=1']) == 0
   assert json.loads((tmp_path / 'w' / 'config.json').read_text())['model_type'] == 'bert'
+  (tmp_path / 'w' / 'data' / 'vocabulary').mkdir(parents=True, exist_ok=True)  # of its own data
+  assert open_language_model(tmp_path / 'w').kind == 'masked'
 
 
 @pytest.mark.parametrize(('fields', 'message'), [
