@@ -163,6 +163,16 @@ def test_half_characters_are_told_at_reading_or_repaired(tmp_path, line, capsys)
   (tmp_path / 'o.jsonl').unlink()
 
 
+def test_a_sampled_nul_is_no_text_as_other_bytes_are(tmp_path):
+  from fairjax.generate.generations import _continuation
+
+  class Bytes:
+    def decode(self, ids):
+      return bytes(map(int, ids)).decode('utf-8', 'replace')
+
+  assert _continuation(Bytes(), [65], [32, 0, 66, 0xff]) == ' \ufffdB\ufffd'
+
+
 def test_columns_that_no_measure_needs_do_not_stop_parquet(tmp_path, capsys):
   pa = pytest.importorskip('pyarrow')
   records = rows()

@@ -54,6 +54,10 @@ def _add_lexicon_options(parser: argparse.ArgumentParser) -> None:
 def google_arguments(options: argparse.Namespace, path: str) -> dict[str, Any]:
   """Arguments of the google scorer from options; its file lies beside `path` by default."""
   from fairjax.generate import records_stem
+  asked = 'google' in (getattr(options, 'scorer', None) or ())
+  if asked and not options.google_cache and is_pipe(path):
+    raise UserError(f'{path} is no file, so nothing says where scores that were paid for are kept: '
+                    'name --google-cache=FILE')
   cache = options.google_cache or pathlib.Path(path).with_name(
     f'{records_stem(path)}.google-scores.jsonl')
   return {'cache': cache, 'requests_per_minute': options.google_rate,

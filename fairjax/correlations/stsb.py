@@ -34,7 +34,8 @@ from fairjax.inputs import read_text_lines
 _ALSO_GENDERED = ('beard', 'beards', 'deer')
 SPLITS = ('train', 'dev', 'test')
 HIGHEST = 5.0  # score of two sentences that mean the same
-_SUFFIXES = ('.tsv', '.csv', '.tsv.gz', '.csv.gz')
+_SUFFIXES = tuple(f'{kind}{packed}' for packed in ('', '.gz', '.bz2', '.xz', '.zst', '.zip')
+                  for kind in ('.tsv', '.csv'))
 _BEGINNING = re.compile(r'A (?:man|woman)\b')
 _WORDS = re.compile(r'[^\W\d_]+')
 _LEAST_DIFFERENCE = 1e-5  # of scores from 0 to 5: smaller ones are the rounding of float32

@@ -25,6 +25,7 @@ from fairjax.files import write_json
 from fairjax.generate.manifests import check_complete, file_sha256, manifest_of, read_manifest
 from fairjax.generate.records import RecordWriter, read_records, repair
 from fairjax.generate.sampler import sample_continuations
+from fairjax.inputs import replace_broken
 from fairjax.model.decode_loop import Decoder
 from fairjax.progress import Progress
 from fairjax.vocabulary import Vocabulary
@@ -155,7 +156,7 @@ def _open_records(path, identity, work, sample, model, log) -> tuple[int | None,
   if repaired:
     log(f'{path}: removed {repaired} bytes of an interrupted append')
   if path.is_file() and path.stat().st_size:
-    work.mark_done(read_records(path), model)
+    work.mark_done(read_records(path, repair=True), model)
     log(f'{path}: {work.done.sum()} of {work.done.size} records were there')
   return None, repaired, work.save()
 
@@ -293,12 +294,12 @@ class _Counts:
 
 
 def _continuation(vocabulary, prefix, tokens):
-  """Text that the tokens add behind the prefix."""
+  """Text that the tokens add behind the prefix; a NUL becomes U+FFFD, as bytes that are no text."""
   before = vocabulary.decode(prefix)
   text = vocabulary.decode([*prefix, *map(int, tokens)])
   if not text.startswith(before):
     raise RuntimeError(f'decoding more tokens changed the prefix {before!r} to {text!r}')
-  return text[len(before):]
+  return replace_broken(text[len(before):])
 
 
 def _identity(decoder, vocabulary, attribute, sample, prefixes, model, card, coupled):

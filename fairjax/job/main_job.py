@@ -392,7 +392,7 @@ class Job:
     from fairjax.generate import check_complete, read_records
     path = require_file(self._generations(model, heldout=heldout), made_by='sample')
     check_complete(path)
-    return read_records(path)
+    return read_records(path, repair=True)  # older runs wrote the NUL of their samples
 
   def read_measures(self, model: Model, *, heldout: bool = False) -> dict[str, Any]:
     """What `measure` wrote for a model."""

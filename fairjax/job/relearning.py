@@ -162,7 +162,7 @@ class _Look:
       model.config.measure, self._encoder, next_token,
       baseline_threshold=None if threshold is None else lambda: threshold)
     measures = measure_records(
-      read_records(path), model.attribute, [self.scorer], permutations=_PERMUTATIONS,
+      read_records(path, repair=True), model.attribute, [self.scorer], permutations=_PERMUTATIONS,
       seed=self._sample.seed, content=content, empty='keep')
     similarity = measures['semantic_similarity']
     if similarity is not None:

@@ -41,7 +41,7 @@ class Texts:
 
   def _repr_markdown_(self) -> str:
     from fairjax.generate import read_records
-    first = next(iter(read_records(self.path)))
+    first = next(iter(read_records(self.path, repair=True)))
     who = (f'model {escape(self.checkpoint.name)} of {escape(str(self.checkpoint.workdir))}'
            if self.checkpoint else 'a file of generations')
     noise = ('samples of equal number share their noise' if self.coupled
@@ -163,7 +163,7 @@ class Evaluation:
     from fairjax.job.records_report import scores_folder
     from fairjax.measure import read_generations, score_file
     generations = read_generations(
-      read_records(self.texts.path), self.texts.attribute, empty='keep')
+      read_records(self.texts.path, repair=True), self.texts.attribute, empty='keep')
     return draw_pair(
       self.folder / 'figures' / 'pair', generations, self.row, self.scorer,
       score_file(scores_folder(self.folder, self.row.name), self.texts.attribute.name,
