@@ -72,6 +72,9 @@ PLANTED_SOURCES = ('planted', 'planted_gender')
 TFDS_SOURCES = ('wikitext103', 'wikitext2')
 """Values of `data.source` that read a TFDS dataset."""
 
+WIKITEXT_SOURCES = ('wikitext', *TFDS_SOURCES)
+"""Values of `data.source` whose documents are WikiText's words already."""
+
 METHODS = ('embedding', 'sentiment', 'dropout', 'cda')
 """What a variant may be; see `Variant`."""
 

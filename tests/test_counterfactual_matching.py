@@ -1,5 +1,6 @@
 """Matching in text and in ids: slow oracles, real text, and replacements."""
 
+import dataclasses
 import gzip
 import os
 import pathlib
@@ -18,7 +19,7 @@ from fairjax.counterfactual import (
   matching,
   replacement_pieces,
 )
-from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
+from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece, words_of
 
 DATA = pathlib.Path(os.environ.get(
   'FAIRJAX_TEST_DATA', pathlib.Path(__file__).parents[1] / '../shared/data'))
@@ -184,22 +185,35 @@ def test_matching_in_pieces_equals_matching_in_text(tmp_path, nested, name, size
   assert len(spans) > 50
 
 
+def spelled(attribute):
+  """With its tokens as the words of a list are written: 'd 'Ivoire'."""
+  return dataclasses.replace(attribute, values=tuple(
+    dataclasses.replace(v, tokens=tuple(' '.join(w.text for w in words_of(t)) for t in v.tokens))
+    for v in attribute.values))
+
+
 @pytest.mark.parametrize('size', [20, 100, 5000])
 @pytest.mark.parametrize('name', ['country', 'occupation', 'name', 'nested'])
 def test_matching_in_words_equals_matching_in_text(tmp_path, nested, name, size):
+  """Text: the words of each line with spaces between them, unknown ones as <unk>."""
   attribute = nested if name == 'nested' else load_attribute(name)
   vocabulary = build_word_vocabulary(random_documents(1, 300), size=size, directory=tmp_path)
   ids, spans, unaligned = [], [], 0
-  for text in random_documents(2, 300):
-    text = vocabulary.decode(vocabulary.encode(text))  # with <unk> and single spaces
-    new_ids, new_spans, left_out = aligned_matches(attribute, vocabulary, text)
-    spans += [(a + len(ids), b + len(ids), v) for a, b, v in new_spans]
-    ids += [*new_ids, vocabulary.eos_id]
-    unaligned += left_out
+  for line in '\n'.join(random_documents(2, 300)).split('\n'):
+    new = vocabulary.encode(line)
+    starts = np.cumsum([0, *(len(vocabulary.words[i]) + 1 for i in new)]).tolist()
+    for match in slow_find(spelled(attribute), ' '.join(vocabulary.words[i] for i in new)):
+      if match.start in starts and match.end + 1 in starts:
+        spans.append((len(ids) + starts.index(match.start), len(ids) + starts.index(match.end + 1),
+                      match.value_index))
+      else:
+        unaligned += 1
+    ids += [*new, vocabulary.eos_id]
   found, left_out = TokenMatcher(attribute, vocabulary).find(np.array(ids, np.uint16))
   assert [tuple(s) for s in found.tolist()] == spans
   assert left_out == unaligned
-  assert unaligned > 50 or size < 5000 or name == 'nested'
+  assert unaligned > 0 or size < 5000 or name in ('nested', 'occupation')
+  assert len(spans) > 100 or size < 5000
 
 
 def test_blocks_and_memory_maps_change_nothing(tmp_path, nested, monkeypatch):
@@ -289,18 +303,19 @@ def test_matches_in_unknown_words_are_counted(tmp_path, nested, name, size):
   attribute = nested if name == 'nested' else load_attribute(name)
   vocabulary = build_word_vocabulary(random_documents(1, 40), size=size, directory=tmp_path)
   matcher, total, seen = TokenMatcher(attribute, vocabulary), 0, 0
-  for text in random_documents(2, 200):
-    words = text.split()
+  for text in '\n'.join(random_documents(2, 200)).split('\n'):
+    words = [w.text for w in words_of(text)]
     owner = [i for i, word in enumerate(words) for _ in word + ' ']  # character -> number of word
-    lost = [m for m in slow_find(attribute, ' '.join(words)) if not all(
+    lost = [m for m in slow_find(spelled(attribute), ' '.join(words)) if not all(
       words[i] in vocabulary.words[3:] for i in owner[m.start:m.end])]
     assert matcher.count_unknown(text) == len(lost)
     total += len(lost)
     spans, unaligned = matcher.find(vocabulary.encode(text))
     seen += len(spans) + unaligned
     if name != 'nested':  # there a shorter value may be left of a longer one
-      assert len(spans) + unaligned + len(lost) == len(slow_find(attribute, ' '.join(words)))
-  assert total > 20 and (seen > 20 or size == 12)
+      assert len(spans) + unaligned + len(lost) == len(
+        slow_find(spelled(attribute), ' '.join(words)))
+  assert (total > 20 or size > 12) and (seen > 20 or size == 12)
 
 
 def test_characters_without_a_piece_are_counted(tmp_path, nested):

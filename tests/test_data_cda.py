@@ -14,6 +14,7 @@ from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import (
   GenderSwap,
   NameLists,
+  TextMatcher,
   augment,
   augment_document,
   load_attribute,
@@ -83,8 +84,8 @@ def test_prepared_data_are_others_and_say_so(data, tmp_path):
   opened = open_prepared(tmp_path / 'datatwo')
   assert opened.config.cda == 'two' and opened.fingerprint == found['two'].fingerprint
   assert list(opened.documents('train')) == list(found['two'].documents('train'))
-  assert list(opened.documents('train_sensitive')) == ['In Chile it rained.', *[
-    t for t in opened.documents('train') if ' of Italy' in t]]  # "Iran." is another word
+  assert list(opened.documents('train_sensitive')) == [
+    t for t in opened.documents('train') if TextMatcher(COUNTRY).find(t)]
   for change in ({'cda': ''}, {'cda_unit': 'document'}):
     config = Config(data=dataclasses.replace(data, **{'cda': 'two'} | change))
     with pytest.raises(UserError, match='made from other data .*cda'):

@@ -176,7 +176,7 @@ def test_all_damaged_stores_are_named_at_once(prepared):
 
 
 @pytest.mark.parametrize('array, place, change, words', [
-  ('tokens', 3, 1, 'do not end where the table says'),
+  ('tokens', -1, 5, 'do not end where the table says'),
   ('tokens', 0, 5000, 'an id is not in the vocabulary'),
   ('documents', (0, 0), 1, 'do not end where the table says'),
   ('documents', (-1, 0), 1, 'do not agree with its tokens'),

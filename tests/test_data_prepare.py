@@ -79,12 +79,12 @@ def test_planted_stores_hold_the_planted_documents(planted):
 
 
 def test_sensitive_documents_are_those_of_the_store(tmp_path):
-  # As words, "Iran's" and "Chile," hold their value inside a token, where no branch can be put.
-  texts = {'train': ["In Iran's town .", 'From Chile , he said .', 'None .', 'To Chile, then .',
-                     'In Italy and Chile, then .'],
-           'valid': ["Iran's win ."], 'test': ['Chile won .']}
+  # As words, "Iran.com" and "Chile.org" hold their value inside a token, where no branch can be.
+  texts = {'train': ['In Iran.com .', "From Chile, he said: Chile's.", 'None .', 'To 1Chile, so.',
+                     'In Italy and Chile.org then .'],
+           'valid': ['Iran.net won .'], 'test': ['(Chile) won .']}
   prepared, _ = prepare(files(tmp_path, texts), tmp_path / 'data')
-  assert prepared.store('train').unaligned == 3
+  assert prepared.store('train').unaligned == 2
   for split, wanted in (('train', [texts['train'][1], texts['train'][4]]), ('valid', []),
                         ('test', texts['test'])):
     assert prepared.store(f'{split}_sensitive').documents == len(wanted)
@@ -204,7 +204,8 @@ def test_a_corpus_without_sensitive_tokens_is_refused(tmp_path):
 
 
 def test_values_inside_other_tokens_are_reported(tmp_path):
-  texts = {'train': ['I like Iran, yes', 'Iran won', 'Chile,'], 'valid': ['a'], 'test': ['b']}
+  texts = {'train': ['I like Iran.com, yes', 'Iran won', 'Chile.com'], 'valid': ['a'],
+           'test': ['b']}
   prepared, lines = prepare(files(tmp_path, texts), tmp_path / 'out')
   assert (prepared.store('train').matches, prepared.store('train').unaligned) == (1, 2)
   assert ('[data] train: 2 sensitive tokens stand inside other tokens or unknown words and are not '
@@ -217,8 +218,8 @@ def test_values_inside_other_tokens_are_reported(tmp_path):
 
 def test_values_in_unknown_words_are_counted_too(tmp_path):
   often = ['Iran won .'] * 3
-  texts = {'train': [*often, 'I like Iran, yes', 'To Chile: Italy', 'Iran and (Iran'],
-           'valid': ['Iran, Syria'], 'test': ['Iran']}
+  texts = {'train': [*often, 'I like Iran.com yes', 'To Chile.com Italy.com', 'Iran and Iran.org'],
+           'valid': ['Iran.com Syria'], 'test': ['Iran']}
   data = dataclasses.replace(files(tmp_path, texts), vocab_size=7)  # Iran won . and one more
   prepared, lines = prepare(data, tmp_path / 'out')
   for split, found in (('train', (4, 4)), ('valid', (0, 2)), ('test', (1, 0))):
@@ -228,7 +229,7 @@ def test_values_in_unknown_words_are_counted_too(tmp_path):
   assert any('valid: 2 sensitive tokens stand inside other tokens or unknown words' in x
              for x in lines)
   with pytest.raises(UserError, match='1 stand inside other tokens or unknown words: use'):
-    prepare(files(tmp_path, texts | {'train': ['a a Chile!']}, vocab_size=4), tmp_path / 'none')
+    prepare(files(tmp_path, texts | {'train': ['a a Chile.com']}, vocab_size=4), tmp_path / 'none')
 
 
 @pytest.mark.parametrize('name, damage, message', [
@@ -320,7 +321,8 @@ def test_wikitext_through_the_same_task(test_data, tmp_path):
                     **{s: (str(test_data / p),) for s, p in paths.items()})
   prepared, _ = prepare(data, tmp_path / 'out')
   store = prepared.store('train')
-  assert (store.documents, store.words, store.tokens) == (60, 213_886, 213_886 + 60)
+  # As published, with eos for every line.
+  assert (store.documents, store.words, store.tokens) == (60, 213_886, 217_646)
   texts = list(read_documents(data.train, layout='wikitext'))
   assert prepared.store('train_sensitive').documents == sum(
     bool(TextMatcher(COUNTRY).find(t)) for t in texts)
@@ -348,9 +350,10 @@ def test_seqio_vocabularies_have_the_same_ids(tmp_path, kind):
     ids = own.encode(text)
     assert list(other.encode(text)) == ids
     assert other.encode_tf(tf.constant(text)).numpy().tolist() == ids
-    assert other.decode(ids) == own.decode(ids)
+    line = ids[:[*ids, 1].index(1)]  # seqio ends a text at eos, which ends lines of words
+    assert other.decode(ids) == own.decode(line)
     if ids:
-      assert other.decode_tf(tf.constant(ids)).numpy().decode() == own.decode(ids)
+      assert other.decode_tf(tf.constant(ids)).numpy().decode() == own.decode(line)
   rows = tf.constant([[5, 6, 1, 7], [5, 1, 0, 0]])
   assert other.decode_tf(rows).numpy().tolist() == [
     own.decode(r).encode() for r in ([5, 6], [5])]

@@ -14,6 +14,7 @@ import pytest
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.data import wikitext_files
+from fairjax.data.corpus import Corpus
 from fairjax.data.documents import read_documents
 from fairjax.data.prepare import prepare_data
 from fairjax.data.wikitext_files import CORPORA, count_wikitext, fetch_wikitext, find_wikitext
@@ -166,8 +167,8 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   assert builder.info.splits['train'].num_examples == 40
   assert builder.info.splits['train'].num_shards == 2
   assert sum('NOT the official file' in line for line in lines) == 3
-  expected = {s: list(read_documents([manual / f'wiki.{s}.tokens'], layout='wikitext'))
-              for s in TEXTS}
+  expected = {s: list(read_documents([manual / f'wiki.{s}.tokens'], layout='wikitext',
+                                     blank_lines=True)) for s in TEXTS}
   lines.clear()
   prepared = prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir))
   assert not any('official' in line for line in lines)
@@ -179,7 +180,15 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   try:
     assert isinstance(task.source, seqio.TfdsDataSource)
     ids = [d.ids.tolist() for d in tasks.tokenized_documents(task, 'train')]
-    assert ids == [prepared.vocabulary.encode(t) for t in expected['train']]
+    assert ids == prepared.vocabulary.encode_batch(expected['train'])
+    assert sum(map(len, ids)) + len(ids) == sum(  # every line is a token
+      len(line.split()) + 1 for line in (manual / 'wiki.train.tokens').open(encoding='utf-8'))
+    bare = tasks._drop_blank_lines(tasks._tfds_source(prepared.corpus.tfds_dataset(
+      ).name_and_dir).get_dataset('train', shuffle=False).map(lambda x: {'targets': x['text']}))
+    without = Corpus(prepared.config, COUNTRY, tmp_path / 'out')  # for pieces
+    assert [e['targets'].decode() for e in bare.as_numpy_iterator()] == list(
+      without.texts('train')) == list(read_documents([manual / 'wiki.train.tokens'],
+                                                     layout='wikitext'))
   finally:
     seqio.TaskRegistry.remove(task.name)
   # The tokens are those of the same files without tfds.
@@ -200,7 +209,7 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
 
 @pytest.mark.tf
 def test_without_files_the_error_says_what_to_set(tmp_path):
-  with pytest.raises(UserError, match='no dataset fairjax_wikitext2:1.0.0 in .*data.manual_dir'):
+  with pytest.raises(UserError, match='no dataset fairjax_wikitext2:2.0.0 in .*data.manual_dir'):
     prepare(tmp_path / 'out', [])
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import flax.linen as nn
 import jax
@@ -20,10 +21,10 @@ from fairjax.generate import (
   read_records,
   sentence_end_ids,
 )
-from fairjax.generate.generations import _continuation
+from fairjax.generate.generations import _continuation, check_inputs
 from fairjax.model import TransformerXL, init_memory
 from fairjax.model.decoding import TransformerXLDecoder
-from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
+from fairjax.vocabulary import WordVocabulary, build_word_vocabulary, train_sentencepiece
 
 ATTRIBUTE = Attribute(
   name='place',
@@ -39,7 +40,8 @@ SAMPLE = SampleConfig(samples=10, max_new_tokens=5, batch_size=4, seed=1)
 @pytest.fixture(scope='module')
 def vocabulary(tmp_path_factory):
   text = 'France is Syria is Peru . People from a b c d ! e? "f." Mr. U.S. g'
-  return build_word_vocabulary([text], size=20, directory=tmp_path_factory.mktemp('v'))
+  return build_word_vocabulary([text], size=20, directory=tmp_path_factory.mktemp('v'),
+                               documents='wikitext')
 
 
 @pytest.fixture(scope='module')
@@ -79,7 +81,7 @@ def test_records(run, tmp_path):
     'prefix': 'France is', 'model': 'base'}
   assert {r['prefix'] for r in records if r['template'] == 1} == {
     'People from France are', 'People from Syria are', 'People from Peru are'}
-  assert all(r['continuation'] == '' or r['continuation'][0] == ' ' for r in records)
+  assert all(r['continuation'] == '' or r['continuation'][0] in ' .!' for r in records)
   assert '60/60 records' in lines[-1] and 'tokens/s' in lines[-1]
   manifest = json.loads(manifest_of(tmp_path / 'r.jsonl.gz').read_text())
   assert manifest['complete'] and manifest['identity']['card'] == {'parent': 'x'}
@@ -243,9 +245,36 @@ def test_sentence_end(run, tmp_path, vocabulary):
   words = {vocabulary.decode([i]) for i in sentence_end_ids(vocabulary)}
   assert words == {'.', '!'}
   run(sample=dataclasses.replace(SAMPLE, samples=40, batch_size=40, sentence_end=True))
-  texts = [r['continuation'].split() for r in read_records(tmp_path / 'r.jsonl.gz')]
+  texts = [re.findall(r'[^\s.!]+|[.!]', re.sub(r'U\.S\.|Mr\.|"f\."', 'X', r['continuation']))
+           for r in read_records(tmp_path / 'r.jsonl.gz')]
   assert not any({'.', '!'} & set(words[:-1]) for words in texts)
   assert sum(words[-1:] in (['.'], ['!']) for words in texts) > 5
+
+
+@pytest.mark.parametrize(('texts', 'values'), [
+  (('{value}. So', 'The {value} is'), 'France, Syria'), (('{value} is',), 'Syria, Peru')])
+def test_templates_that_tell_no_values_apart_are_refused(params, vocabulary, tmp_path, texts,
+                                                         values):
+  """Whatever the vocabulary: here its words are cut at white space, or it lacks two values."""
+  attribute = dataclasses.replace(
+    ATTRIBUTE, templates=tuple(Template(t, str(i)) for i, t in enumerate(texts)))
+
+  class Split(WordVocabulary):
+    def _encode(self, text):
+      return [self._ids.get(word, 2) for word in text.split()]
+
+  known = vocabulary if len(texts) == 2 else WordVocabulary(
+    b'<pad>\n<eos>\n<unk>\nFrance\nis\n')
+  with pytest.raises(UserError) as error:
+    generate(params, TransformerXLDecoder(CONFIG), Split(known._content), attribute,
+             path=tmp_path / 'r.jsonl', model='m', sample=SAMPLE)
+  message = str(error.value)
+  assert f'is the same input for {values}' in message and 'template 0 of place' in message
+  assert ('does not know them' in message) == (values == 'Syria, Peru')
+  assert not list(tmp_path.iterdir())  # before anything is sampled or written
+  # As WikiText has them, the full stop is a word of its own.
+  if len(texts) == 2:
+    check_inputs(list(attribute.prefixes()), attribute, vocabulary)
 
 
 def test_sentencepiece_continuations_keep_their_space(tmp_path):

@@ -84,7 +84,7 @@ def test_streaming_keeps_the_lowest_numbers_whatever_the_chunk(monkeypatch, chun
   rng = np.random.default_rng(derive_seed(3, 'sentences'))
   numbered = sorted((rng.random(), s) for s in sentences)
   expected = [[1, *VOCABULARY.encode(s)] for _, s in numbered
-              if ('good' in s or 'bad' in s) and len(s.split()) <= 9]
+              if ('good' in s or 'bad' in s) and len(VOCABULARY.encode(s)) <= 9]
   for most in (5, 60, 0):
     found, _ = run(documents(200), stage(max_sentences=most), most_held=10)
     assert [ids for ids, _ in rows_of(found)] == expected[:most or None]

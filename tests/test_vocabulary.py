@@ -20,6 +20,7 @@ from fairjax.vocabulary import (
   build_word_vocabulary,
   load_vocabulary,
   train_sentencepiece,
+  words_of,
 )
 
 WORDS = ('the a of river mountain house paints walked "quoted" (see it). café naïve 日本 x1 -- '
@@ -59,7 +60,9 @@ def test_id_layout(pieces, words):
     text = ' '.join(words.words[3:5])
     ids = vocabulary.encode(text)
     padded = np.array([PAD_ID, *ids, EOS_ID, *ids, EOS_ID, PAD_ID], np.uint16)
-    assert vocabulary.decode(padded) == f'{text} {text}'
+    # To words eos is the end of a line, to pieces of a document.
+    plain, border = vocabulary.decode(ids), '\n' if vocabulary is words else ' '
+    assert vocabulary.decode(padded) == f'{plain}{border}{plain}'
     assert len(vocabulary.surfaces) == vocabulary.size
     assert vocabulary.surfaces[0] == vocabulary.surfaces[1] == b''
 
@@ -84,7 +87,8 @@ def test_surfaces_join_to_the_text(pieces, words):
     joined = b''.join(pieces.surfaces[i] for i in pieces.encode(text))
     assert joined.decode() == ' ' + text
     ids = words.encode(text)
-    assert b''.join(words.surfaces[i] for i in ids).decode() == ' ' + words.decode(ids)
+    spaced = ''.join(f' {words.words[i]}' if i != EOS_ID else '' for i in ids)
+    assert b''.join(words.surfaces[i] for i in ids).decode() == spaced
 
 
 def test_sentencepiece_offsets_tile_the_text(pieces):
@@ -100,10 +104,11 @@ def test_sentencepiece_offsets_tile_the_text(pieces):
 
 
 def test_word_offsets(words):
-  text = '  the\u00a0river\u2003of\n\nzzz \x1cx1  '
+  text = '  the\u00a0river\u2003of\n\n(zzz-)\x1cx1,  '
   ids, offsets = words.encode_with_offsets(text)
-  assert [text[a:b] for a, b in offsets] == text.split() == ['the', 'river', 'of', 'zzz', 'x1']
-  assert ids == words.encode(text) and ids[3] == UNK_ID
+  assert [text[a:b] for a, b in offsets] == [
+    'the', 'river', 'of', '\n', '\n', '(', 'zzz-', ')', 'x1', ',']
+  assert ids == words.encode(text) and ids[6] == UNK_ID and ids[3] == EOS_ID
 
 
 @pytest.fixture(scope='module')
@@ -169,12 +174,23 @@ def test_word_vocabulary_ranks_by_count_then_alphabet(tmp_path):
   assert vocabulary.words == ['<pad>', '<eos>', '<unk>', 'a', 'b', 'c']
   assert vocabulary.encode('d <eos> <pad> <unk> a') == [2, 2, 2, 2, 3]
   assert vocabulary.decode([3, 2, 5]) == 'a <unk> c'
-  assert vocabulary.info == {'requested_size': 6, 'texts': 2, 'words': 8, 'distinct_words': 4,
-                             'unknown_words': 3}
+  assert vocabulary.info == {
+    'requested_size': 6, 'texts': 2, 'words': 8, 'distinct_words': 4, 'unknown_words': 3,
+    'kept_words': 0, 'documents': 'text'}
+
+
+def test_words_to_keep_have_ids_however_rare_they_are(tmp_path):
+  texts = ['a a a b b c', 'Ivory Coast.']
+  vocabulary = build_word_vocabulary(
+    texts, size=7, directory=tmp_path, keep=['Ivory Coast', 'Peru'])
+  assert vocabulary.words[3:] == ['a', 'b', 'Coast', 'Ivory']  # Peru is never trained
+  assert vocabulary.info['kept_words'] == 1  # Coast is the first after the full stop
+  with pytest.raises(UserError, match='no place for the 2 words of the attribute'):
+    build_word_vocabulary(texts, size=4, directory=tmp_path, keep=['Ivory Coast'])
 
 
 def test_word_vocabulary_counts(words):
-  counts = collections.Counter(w for t in random_texts(0) for w in t.split())
+  counts = collections.Counter(w.text for t in random_texts(0) for w in words_of(t))
   kept = sorted(counts, key=lambda w: (-counts[w], w))[:11]
   assert words.words[3:] == kept and words.size == 14
   assert words.info['unknown_words'] == sum(counts.values()) - sum(counts[w] for w in kept)

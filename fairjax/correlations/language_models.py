@@ -85,7 +85,7 @@ def _own(path: pathlib.Path, name: str, spaced: bool | None) -> CausalModel:
   return CausalModel(
     name=title, fingerprint=str(digest), vocabulary=vocabulary, params=params, hidden=hidden,
     logits=logits, max_length=max(config.segment_len, 128),
-    spaced=vocabulary.kind == 'word' if spaced is None else spaced,
+    spaced=bool(spaced),
     offsets=vocabulary.encode_with_offsets)
 
 

@@ -4,8 +4,8 @@
 """
 
 import re
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from fairjax.counterfactual.attributes import Attribute, article_by_letter
 from fairjax.counterfactual.matching import TextMatcher
@@ -172,14 +172,37 @@ def _check_vocabulary(attribute: Attribute, vocabulary: Vocabulary) -> Iterable[
       elif len(ids) > 1:
         yield Finding('note', f'values[{i}]', f"'{token}' is {len(ids)} pieces in the vocabulary: "
                       'debias.pieces_per_branch must be at least that')
+  reported = {word for value in attribute.values for token in (value.text, *value.tokens)
+              for word in _unknown(token, vocabulary)}
   for i, template in enumerate(attribute.templates):
-    text = template.fill(attribute.values[0])
-    ids, offsets = vocabulary.encode_with_offsets(text)
-    unknown = [text[a:b].strip() for k, (a, b) in zip(ids, offsets, strict=True)
-               if k == vocabulary.unk_id]
-    unknown = [u for u in unknown if attribute.values[0].text not in u]
+    texts = [template.fill(value) for value in attribute.values]
+    unknown = [word for text in texts for word in _unknown(text, vocabulary)
+               if word not in reported]
     if unknown:
       yield Finding('warning', f'templates[{i}]', f'{_some(unknown)} is not in the vocabulary')
+    for group in same_inputs(texts, vocabulary):
+      yield Finding('error', f'templates[{i}]', 'is the same input for '
+                    + _some([attribute.values[v].text for v in group]))
+
+
+def _unknown(text: str, vocabulary: Vocabulary) -> list[str]:
+  """The parts of a text that are the unknown id."""
+  ids, offsets = vocabulary.encode_with_offsets(text)
+  return [text[a:b].strip() for k, (a, b) in zip(ids, offsets, strict=True)
+          if k == vocabulary.unk_id]
+
+
+def same_inputs(texts: Sequence[str], vocabulary: Any) -> list[list[int]]:
+  """Groups of texts that a model reads as one input: their numbers, each group in order.
+
+  Args:
+    texts: a template filled with each value.
+    vocabulary: of the model; anything with `encode`.
+  """
+  groups: dict[tuple[int, ...], list[int]] = {}
+  for number, text in enumerate(texts):
+    groups.setdefault(tuple(vocabulary.encode(text)), []).append(number)
+  return [group for group in groups.values() if len(group) > 1]
 
 
 def _check_lexicon(attribute: Attribute, lexicon: Collection[str]) -> Iterable[Finding]:

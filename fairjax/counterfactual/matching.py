@@ -12,19 +12,20 @@ What is a match (definition H-01; "sensitive token" is one of phi(a)):
 In ids a match must also begin and end where tokens do; the others are counted, not returned.
 """
 
+import bisect
 import collections
 import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import LETTER, WordFinder, normal_form, written_forms
-from fairjax.vocabulary import Vocabulary
+from fairjax.vocabulary import Vocabulary, document_words
 
 _ASCII_WORD = re.compile(rb'[A-Za-z0-9]')
 _ENDS_IN_LETTER = re.compile(LETTER + r'\Z').search
@@ -48,9 +49,11 @@ class Match(NamedTuple):
 class TextMatcher:
   """Finds an attribute's sensitive tokens in text."""
 
-  def __init__(self, attribute: Attribute):
+  def __init__(self, attribute: Attribute, spell: Callable[[str], str] = str):
+    """Takes the tokens as `spell` writes them in the texts, e.g. 'Guinea @-@ Bissau'."""
     self.attribute = attribute
-    self._owner = {normal_form(t): i for i, v in enumerate(attribute.values) for t in v.tokens}
+    self._owner = {spell(normal_form(t)): i
+                   for i, v in enumerate(attribute.values) for t in v.tokens}
     self._find = WordFinder(self._owner).find
 
   def find(self, text: str, start: int = 0) -> list[Match]:
@@ -72,9 +75,11 @@ class TokenMatcher:
 
   def __init__(self, attribute: Attribute, vocabulary: Vocabulary):
     self.attribute, self.vocabulary = attribute, vocabulary
-    self._text_matcher = TextMatcher(attribute)
+    self._word_list = vocabulary.kind == 'word'
+    spell = _spaced if self._word_list else str
+    self._text_matcher = TextMatcher(attribute, spell)
     self._surfaces = [s or _SEPARATOR for s in vocabulary.surfaces]
-    tokens = [t for v in attribute.values for t in v.tokens]
+    tokens = [spell(normal_form(t)) for v in attribute.values for t in v.tokens]
     # No match is longer than this many ids, as each adds a byte, and no way to write a character is
     # longer than four of its normal one; then what its border depends on.
     self._reach = max(len(t.encode('utf-8')) * (1 if t.isascii() else 4) for t in tokens)
@@ -87,7 +92,8 @@ class TokenMatcher:
     self._only_first[[i for i, b in self._begins.items() if b.only_first]] = True
     self._ends_in_word = np.array([_ends_in_word(s) for s in self._surfaces])
     self._pair_may_match = functools.lru_cache(maxsize=1 << 20)(self._check_pair)
-    self._word_list = vocabulary.kind == 'word'
+    self._may_mention = re.compile('|'.join(
+      re.escape(form) for t in tokens for form in written_forms(t.split()[0])[0])).search
     self._may_be_unknown = self._word_list or any(
       self._is_unknown(t) for v in attribute.values for t in v.tokens)
 
@@ -125,23 +131,25 @@ class TokenMatcher:
   def count_unknown(self, text: str) -> int:
     """Matches in a text that its ids do not show, because they are the unknown id.
 
-    With a list of words that is a match of which a word is not in the list ("Iran," where only
-    "Iran" is), with pieces one with a character that has no piece. `find` cannot see them: what it
-    counts as left out is in the ids.
+    With a list of words that is a match of which a word is not in the list, with pieces one with a
+    character that has no piece. `find` cannot see them: what it counts as left out is in the ids.
 
     Args:
       text: one document.
     """
     if not self._may_be_unknown:
       return 0
-    if self._word_list:
-      text = ' '.join(text.split())  # as the words are decoded
-    unknown = 0
-    for start, end, _ in self._text_matcher.find(text):
-      if self._word_list:  # the whole words that the match reaches into
-        start, end = text.rfind(' ', 0, start) + 1, text.find(' ', end)
-        end = end if end >= 0 else len(text)
-      unknown += self._is_unknown(text[start:end])
+    if not self._word_list:
+      return sum(self._is_unknown(text[m.start:m.end]) for m in self._text_matcher.find(text))
+    if not self._may_mention(text):
+      return 0
+    cut, unknown = document_words(self.vocabulary.documents), 0
+    for line in text.split('\n'):
+      words = cut(line)
+      spaced, starts = ' '.join(words), [0, *itertools.accumulate(len(w) + 1 for w in words)]
+      for start, end, _ in self._text_matcher.find(spaced):  # the words that it reaches into
+        first, last = bisect.bisect(starts, start) - 1, bisect.bisect_left(starts, end)
+        unknown += any(not self.vocabulary.knows(word) for word in words[first:last])
     return unknown
 
   def _is_unknown(self, text: str) -> bool:
@@ -191,6 +199,11 @@ class TokenMatcher:
       else:
         unaligned += 1
     return found, unaligned
+
+
+def _spaced(text: str) -> str:
+  """A text as the words of a list with spaces between them."""
+  return ' '.join(document_words('text')(text))
 
 
 class _Beginning(NamedTuple):

@@ -7,6 +7,7 @@ import collections
 import hashlib
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,11 +33,13 @@ class Corpus:
     data: the configuration.
     attribute: of a planted corpus.
     directory: folder for what has to be written before the corpus can be read.
+    by_words: articles of WikiText hold their blank lines, since every line is a token (eos).
   """
 
-  def __init__(self, data: DataConfig, attribute: Attribute, directory: str | os.PathLike):
+  def __init__(self, data: DataConfig, attribute: Attribute, directory: str | os.PathLike, *,
+               by_words: bool = False):
     """Opens nothing yet."""
-    self.data, self.attribute = data, attribute
+    self.data, self.attribute, self.by_words = data, attribute, by_words
     self.directory = pathlib.Path(directory)
     self._builder = None
 
@@ -64,7 +67,8 @@ class Corpus:
       return iter(self.planted(split))
     if self.is_tfds:
       from fairjax.data.tasks import tfds_texts
-      return tfds_texts(self.tfds_dataset().name_and_dir, split)
+      texts = tfds_texts(self.tfds_dataset().name_and_dir, split)
+      return texts if self.by_words else map(drop_blank_lines, texts)
     if data.holdout:
       corpus = self._files('train', counts)
       return self.holdout().texts(split, corpus)
@@ -165,7 +169,16 @@ class Corpus:
     return read_documents(
       paths, layout=data.source, text_column=data.text_column, text_field=data.text_field,
       lines_per_document=data.lines_per_document, broken=data.broken,
-      max_line_bytes=data.max_line_bytes, counts=counts)
+      max_line_bytes=data.max_line_bytes, counts=counts, blank_lines=self.by_words)
+
+
+def drop_blank_lines(text: str) -> str:
+  r"""An article without its blank lines.
+
+  >>> drop_blank_lines('\n= A =\n\ntext\n')
+  '= A =\ntext'
+  """
+  return re.sub('\n+', '\n', text).strip('\n')
 
 
 class TfdsDataset:

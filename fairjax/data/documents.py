@@ -82,6 +82,7 @@ class _Options:
   skip_broken: bool
   max_line_bytes: int
   report: Callable[[str], None] | None
+  blank_lines: bool
 
   def broken_line(self, counts: collections.Counter, message: str, hint: str) -> None:
     """Counts and leaves out a line, or raises."""
@@ -97,6 +98,7 @@ def read_documents(
   text_field: str = 'text', lines_per_document: int = 1, broken: str = 'error',
   max_line_bytes: int = MAX_LINE_BYTES,
   report: Callable[[str], None] | None = None, counts: collections.Counter | None = None,
+  blank_lines: bool = False,
 ) -> Iterator[str]:
   """Yields the documents of files, in order, as they are read.
 
@@ -128,6 +130,8 @@ def read_documents(
     report: gets the message about each such line (which is then left out) instead of an error.
     counts: is added to: files, lines, documents, blank_lines, blank_documents, carriage_returns,
       nul_characters, byte_order_marks, replacement_characters, untitled, broken_lines.
+    blank_lines: of `wikitext`: articles hold their blank lines too, that before the title first,
+      so that the lines of all articles are those of the files.
 
   Yields:
     Text that is not blank.
@@ -143,7 +147,7 @@ def read_documents(
     raise unknown_name('way with broken lines', broken, ('error', 'skip'))
   options = _Options(
     text_column, text_field, layout in ('lines', 'newscrawl_sentences'), lines_per_document,
-    broken == 'skip' and layout != 'wikitext', max_line_bytes, report)
+    broken == 'skip' and layout != 'wikitext', max_line_bytes, report, blank_lines)
   counts = collections.Counter() if counts is None else counts
   for path in list_files(paths):
     before, broken_before = counts['documents'], counts['broken_lines']
@@ -354,20 +358,27 @@ def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iter
   previous, pending = '', None  # pending: a possible title, waiting for the line behind it
 
   def finish():
-    if article:
+    if any(article):
       counts['untitled'] += not titled
       yield '\n'.join(article)
+
+  def begin():  # with the blank line before the title; blank lines at the start are no article
+    before = [article.pop()] if article and not article[-1] else []
+    return [*([] if any(article) else article), *before, pending]
 
   for _, line in _read_lines(path, options, counts):
     line = line.rstrip()
     if pending is not None:
       if not line:
+        new = begin()
         yield from finish()
-        article, titled, any_title = [pending], True, True
+        article, titled, any_title = new, True, True
       else:
         article.append(pending)
       pending = None
-    if not line:
+    if not line and options.blank_lines:
+      article.append('')
+    elif not line:
       counts['blank_lines'] += 1
     elif not previous and _TITLE.fullmatch(line):
       pending = line.strip()
@@ -375,9 +386,10 @@ def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iter
       article.append(line.strip())
     previous = line
   if pending is not None:
+    new = begin()
     yield from finish()
-    article, titled, any_title = [pending], True, True
-  if article and not any_title:
+    article, titled, any_title = new, True, True
+  if any(article) and not any_title:
     raise UserError(f"{path}: no article begins in it (a line ' = Title = ' between blank lines): "
                     "is data.source 'lines' meant?")
   yield from finish()

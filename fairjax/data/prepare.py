@@ -25,7 +25,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fairjax.config import FILE_SOURCES, MACHINE_FIELDS, PLANTED_SOURCES, Config, DataConfig
+from fairjax.config import (
+  FILE_SOURCES,
+  MACHINE_FIELDS,
+  PLANTED_SOURCES,
+  WIKITEXT_SOURCES,
+  Config,
+  DataConfig,
+)
 from fairjax.config_files import config_differences, from_dict
 from fairjax.counterfactual import Attribute, load_attribute
 from fairjax.data.corpus import SPLITS, Corpus
@@ -42,7 +49,9 @@ from fairjax.data.token_store import TokenStoreInfo, open_token_store
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import write_json
 from fairjax.vocabulary import (
+  WORDS_VERSION,
   Vocabulary,
+  WordVocabulary,
   build_word_vocabulary,
   load_vocabulary,
   train_sentencepiece,
@@ -72,7 +81,8 @@ class PreparedData:
   @property
   def corpus(self) -> Corpus:
     """The documents that the stores were made of."""
-    return Corpus(self.config, self.attribute, self.directory)
+    return Corpus(self.config, self.attribute, self.directory,
+                  by_words=self.vocabulary.kind == 'word')
 
   @property
   def fingerprint(self) -> str:
@@ -139,7 +149,8 @@ def prepare_data(
   if given is None and data.vocabulary not in ('sentencepiece', 'word'):
     given = load_vocabulary(data.vocabulary)
   with _only_process(directory):
-    return _prepare(config, Corpus(data, attribute, directory), given, log)
+    by_words = (data.vocabulary if given is None else given.kind) == 'word'
+    return _prepare(config, Corpus(data, attribute, directory, by_words=by_words), given, log)
 
 
 def _prepare(config, corpus, given, log) -> PreparedData:
@@ -248,10 +259,14 @@ def _describe_inputs(
   vocabulary = {'kind': data.vocabulary, 'size': data.vocab_size}
   if data.vocab_sentences and data.vocabulary == 'sentencepiece':
     vocabulary['sentences'] = data.vocab_sentences
+  if given is not None:
+    vocabulary = {'given': given.fingerprint}
+  if corpus.by_words:
+    vocabulary['rule'] = WORDS_VERSION
   return {
     'source': data.source, 'order_seed': data.seed,
     'attribute': {'name': attribute.name, 'fingerprint': attribute.fingerprint},
-    'vocabulary': vocabulary if given is None else {'given': given.fingerprint},
+    'vocabulary': vocabulary,
   } | corpus.describe(saved)
 
 
@@ -285,18 +300,26 @@ def check_unchanged(
 def _make_vocabulary(corpus, directory, given, log) -> Vocabulary:
   """Loads the folder's vocabulary, or makes it from the training documents."""
   data = corpus.data
-  if (directory / 'vocabulary.json').exists():
-    return load_vocabulary(directory)
-  if given is not None:
-    given.save(directory)
-    return given
+  documents = 'wikitext' if data.source in WIKITEXT_SOURCES else 'text'
+  here = (directory / 'vocabulary.json').exists()
+  if here or given is not None:
+    found = load_vocabulary(directory) if here else given
+    as_read = isinstance(found, WordVocabulary) and found.documents != documents
+    if as_read:
+      found = found.reading(documents)
+    if as_read or not here:
+      found.save(directory)
+    return found
   texts = corpus.texts('train')
   if data.source in PLANTED_SOURCES:
     texts = list(texts)
     texts += _word_list(texts)
   if data.vocabulary == 'word':
-    vocabulary = build_word_vocabulary(texts, size=data.vocab_size, directory=directory)
-    of = ''
+    vocabulary = build_word_vocabulary(
+      texts, size=data.vocab_size, directory=directory, documents=documents,
+      keep=[token for value in corpus.attribute.values for token in (value.text, *value.tokens)])
+    kept = vocabulary.info['kept_words']
+    of = f', {kept} rarer ones of {corpus.attribute.name} among them' if kept else ''
   else:
     info = {}
     if data.vocab_sentences:

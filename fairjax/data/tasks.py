@@ -114,10 +114,20 @@ def register_document_task(
   rekey = []
   if isinstance(source, seqio.TfdsDataSource):
     rekey = [functools.partial(seqio.preprocessors.rekey, key_map={'targets': 'text'})]
+    if vocabulary.kind != 'word':
+      rekey.append(_drop_blank_lines)
   return seqio.TaskRegistry.add(
     name, source=source, output_features={'targets': feature}, shuffle_buffer_size=None,
     preprocessors=[*rekey, tokenize, seqio.CacheDatasetPlaceholder(),
                    seqio.preprocessors.append_eos])
+
+
+def _drop_blank_lines(dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """`fairjax.data.corpus.drop_blank_lines` in the graph."""
+  def drop(text):
+    return tf.strings.regex_replace(tf.strings.regex_replace(text, '\n+', '\n'), '^\n|\n$', '')
+
+  return dataset.map(lambda example: {'targets': drop(example['targets'])}, num_parallel_calls=1)
 
 
 def register_corpus_task(corpus: Corpus, vocabulary: Vocabulary) -> seqio.Task:

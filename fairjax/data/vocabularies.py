@@ -48,7 +48,7 @@ class SeqioVocabulary(seqio.Vocabulary):
     return self._vocabulary.size
 
   def _encode(self, s: str) -> list[int]:
-    return self._vocabulary.encode(s)
+    return self._vocabulary.encode_batch([s])[0]
 
   def _decode(self, ids) -> str:
     return self._vocabulary.decode(ids)
@@ -71,8 +71,24 @@ class SeqioVocabulary(seqio.Vocabulary):
     return words.with_values(tf.gather(pieces, places)).merge_dims(1, 2)
 
   def _words(self, texts):
-    words = tf.strings.split(tf.strings.regex_replace(texts, f'[{_SPACES}]', ' '))
-    return words.with_values(self._table.lookup(words.values))
+    if self._vocabulary.documents == 'text':  # whose rules look back, which TensorFlow's cannot
+      return self._words_in_python(texts)
+    lines = tf.strings.split(texts, '\n')
+    words = tf.strings.split(tf.strings.regex_replace(lines, f'[{_SPACES}]', ' '))
+    ids = tf.ragged.map_flat_values(self._table.lookup, words)
+    ends = tf.ones_like(lines, tf.int32)[..., tf.newaxis] * self.eos_id
+    return tf.concat([ids, ends], 2).merge_dims(1, 2)[:, :-1]
+
+  def _words_in_python(self, texts):
+    def encode(contents):
+      found = self._vocabulary.encode_batch([c.decode('utf-8') for c in contents.tolist()])
+      return (np.array([i for ids in found for i in ids], np.int32),
+              np.array([len(ids) for ids in found], np.int64))
+
+    ids, lengths = tf.numpy_function(encode, [texts], (tf.int32, tf.int64), stateful=False)
+    ids.set_shape([None])
+    lengths.set_shape([None])
+    return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
   @functools.cached_property
   def _tokenizer(self):

@@ -1,7 +1,8 @@
 """WikiText-2 and WikiText-103 as TFDS datasets: one example is one article, `{'text': string}`.
 
-Articles keep their order: keys are numbers and nothing is shuffled. Import this module before
-`tfds.load('fairjax_wikitext103:1.0.0', data_dir=...)`, or read through `build_wikitext`.
+An article has its blank lines, that before the title first. Articles keep their order: keys are
+numbers and nothing is shuffled. Import this module before
+`tfds.load('fairjax_wikitext103:2.0.0', data_dir=...)`, or read through `build_wikitext`.
 """
 
 import os
@@ -23,7 +24,7 @@ from fairjax.data.wikitext_files import (  # noqa: E402
 from fairjax.errors import UserError  # noqa: E402
 from fairjax.files import write_json  # noqa: E402
 
-VERSION = '1.0.0'
+VERSION = '2.0.0'  # since 2.0.0 with blank lines
 COUNTS = 'fairjax_counts.json'
 _CITATION = """@inproceedings{merity2017pointer,
   title={Pointer Sentinel Mixture Models},
@@ -55,7 +56,7 @@ class _Wikitext(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     return {split: self._generate_examples(files[split]) for split in SPLITS}
 
   def _generate_examples(self, path):
-    for key, text in enumerate(read_documents([path], layout='wikitext')):
+    for key, text in enumerate(read_documents([path], layout='wikitext', blank_lines=True)):
       yield key, {'text': text}
 
 
@@ -78,7 +79,7 @@ def dataset_name(corpus: str) -> str:
   """Name and version for tfds and seqio.
 
   >>> dataset_name('wikitext2')
-  'fairjax_wikitext2:1.0.0'
+  'fairjax_wikitext2:2.0.0'
   """
   return f'{_BUILDERS[corpus].name}:{VERSION}'
 

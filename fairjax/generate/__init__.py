@@ -13,13 +13,13 @@ from fairjax.generate.records import (
 )
 
 __all__ = [
-  'GenerationSummary', 'RecordWriter', 'check_complete', 'generate', 'manifest_of',
+  'GenerationSummary', 'RecordWriter', 'check_complete', 'check_inputs', 'generate', 'manifest_of',
   'next_token_log_probs', 'parse_record', 'read_records', 'records_stem', 'repair',
   'sample_continuations', 'sentence_end_ids',
 ]
 
 _LAZY = {
-  'GenerationSummary': 'generations', 'generate': 'generations',
+  'GenerationSummary': 'generations', 'check_inputs': 'generations', 'generate': 'generations',
   'next_token_log_probs': 'next_token', 'sample_continuations': 'sampler',
   'sentence_end_ids': 'generations',
 }

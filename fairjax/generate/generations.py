@@ -20,6 +20,7 @@ from fairjax import processes
 from fairjax.config import SampleConfig
 from fairjax.config_files import config_differences, to_dict
 from fairjax.counterfactual.attributes import Attribute, Prefix
+from fairjax.counterfactual.lint import same_inputs
 from fairjax.errors import UserError
 from fairjax.files import write_json
 from fairjax.generate.manifests import check_complete, file_sha256, manifest_of, read_manifest
@@ -80,8 +81,10 @@ def generate(
   the same records come in another order (see `fairjax.generate.sampler` on rounding). A larger
   `sample.samples` extends a file; a complete file is left alone.
 
-  `prefix + continuation` is the text as the vocabulary decodes it: a continuation begins with the
-  space between the two, if there is one.
+  `prefix + continuation` is the text as the vocabulary decodes it, natural text for words too: a
+  continuation begins with the space between the two, if there is one. It ends at eos at the latest:
+  with pieces at the end of the document, with words at the end of the line (of WikiText the
+  paragraph), so that no text reaches into the next document.
 
   In a group of processes all call it, with the same arguments and a mesh of all devices; the first
   one writes.
@@ -102,7 +105,8 @@ def generate(
 
   Raises:
     UserError: the file belongs to another model or other settings (naming them), has no manifest,
-      or holds samples that were not asked for; a prefix occurs twice.
+      or holds samples that were not asked for; a prefix occurs twice; a template is the same input
+      for two values.
   """
   path = pathlib.Path(path)
   prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
@@ -110,6 +114,7 @@ def generate(
   if decoder.vocab_size < vocabulary.size:
     raise UserError(f'the model has {decoder.vocab_size} ids, the vocabulary {vocabulary.size}: '
                     'they do not belong together')
+  check_inputs(prefixes, attribute, vocabulary)
   identity = _identity(decoder, vocabulary, attribute, sample, prefixes, model, card, coupled)
   opened = _open_records(path, identity, work, sample, model, log) if processes.is_first() else None
   complete, repaired, done = processes.share(opened)
@@ -137,6 +142,36 @@ def generate(
       f'{counts.seconds:.1f} s, {counts.at_limit} continuations at the length limit')
   return GenerationSummary(path, int(work.done.size), counts.records, counts.tokens, counts.seconds,
                            repaired, counts.at_limit)
+
+
+def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: Any) -> None:
+  """Refuses prefixes of one template that the model would read as the same ids.
+
+  Their continuations would be the same whatever the model has learned about the values: a distance
+  of 0 that says nothing.
+
+  Args:
+    prefixes: of all templates.
+    attribute: of their values.
+    vocabulary: of the model; anything with `encode`.
+
+  Raises:
+    UserError: names the template and the values.
+  """
+  templates: dict[int, list[Prefix]] = {}
+  for prefix in prefixes:
+    templates.setdefault(prefix.template, []).append(prefix)
+  for template, found in templates.items():
+    for group in same_inputs([p.text for p in found], vocabulary):
+      names = [attribute.values[found[i].value].text for i in group]
+      unknown = getattr(vocabulary, 'unk_id', None)
+      known = unknown is None or unknown not in vocabulary.encode(' '.join(names))
+      raise UserError(
+        f'template {template} of {attribute.name} ({found[group[0]].text!r}) is the same input for '
+        f'{", ".join(names)}: '
+        + ('change the template or the values' if known else 'the vocabulary does not know them: '
+           'raise data.vocab_size, set data.vocabulary=sentencepiece, or take an attribute without '
+           'these values'))
 
 
 def _open_records(path, identity, work, sample, model, log) -> tuple[int | None, int, str]:

@@ -116,6 +116,7 @@ class _Chooser:
 
   def _scores(self, texts: list[str]) -> list[float]:
     self.scored += len(texts)
+    texts = [self.vocabulary.natural(text) for text in texts]
     scores = score_texts(texts, self.scorer).tolist()
     truncated = count_truncated(self.scorer, texts)  # known from the scoring
     if truncated is not None:
@@ -126,7 +127,7 @@ class _Chooser:
     """Ids and label of a sentence, None if its score is not clear or it is too long."""
     if abs(2 * score - 1) <= self.stage.margin:
       return None
-    ids = [self.vocabulary.eos_id, *self.vocabulary.encode(text)]
+    ids = [self.vocabulary.eos_id, *self.vocabulary.encode_batch([text])[0]]
     if not 2 <= len(ids) <= self.stage.sentence_tokens:
       self.too_long += 1
       return None

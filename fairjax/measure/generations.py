@@ -164,7 +164,8 @@ def read_generations(
   Raises:
     UserError: no record; a field missing or of the wrong type; another attribute; an unknown value
       (with the nearest one); two models; a sample twice; some records with and some without sample
-      numbers; a template, or a value of one, without records; continuations without a text.
+      numbers; a template, or a value of one, without records; a template with one prefix for two
+      values; continuations without a text.
   """
   columns = _Columns(attribute)
   for record, where in _checked(records):
@@ -319,6 +320,21 @@ def _check_templates(
                     f"to measure: {', '.join(map(repr, expected))}")
 
 
+def _check_inputs(generations: Generations) -> None:
+  """No prefix of a template stands for two values: their distance would say nothing."""
+  seen: dict[tuple[int, str], int] = {}
+  columns = zip(generations.template_index.tolist(), generations.value_index.tolist(),
+                generations.prefixes, generations.where, strict=True)
+  for template, value, prefix, where in columns:
+    other = seen.setdefault((template, prefix.strip()), value)
+    if other != value:
+      values = generations.attribute.value_texts
+      raise UserError(
+        f'{where}: template {generations.templates[template]!r} has the same prefix {prefix!r} for '
+        f"'{values[other]}' and '{values[value]}': the same input tells nothing about the values; "
+        'leave the records of this template out, or record the prefix that the model was given')
+
+
 def _sample_column(samples: list[int | None], where: list[str]) -> np.ndarray | None:
   """Sample numbers of all records or of none."""
   without = [w for s, w in zip(samples, where, strict=True) if s is None]
@@ -344,6 +360,7 @@ def _check_cells(generations: Generations) -> None:
     raise UserError(
       f'no records of {empty.size} of {counts.size} pairs of template and value of attribute '
       f"{generations.attribute.name}: {'; '.join(parts)}. Every value is needed in every template")
+  _check_inputs(generations)
   if generations.sample is None:
     return
   order = np.lexsort((generations.sample, cell))

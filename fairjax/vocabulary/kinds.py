@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import pathlib
-import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from fairjax.errors import UserError, unknown_name
 from fairjax.vocabulary.encoder import MANIFEST, Encoder
+from fairjax.vocabulary.wikitext import document_words, natural_text, words_of
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 
@@ -35,7 +35,7 @@ class Vocabulary(Encoder):
     kind: 'sentencepiece' or 'word'.
     size: number of ids, special ones included.
     pad_id: 0.
-    eos_id: 1, the end of a document.
+    eos_id: 1, the end of a document; of a list of words the end of each of its lines.
     unk_id: 2.
     start_ids: what a text to be continued begins with, (1,).
     fingerprint: SHA-256 (hex) of the model file or word list.
@@ -50,16 +50,23 @@ class Vocabulary(Encoder):
     return self._encode(text)
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """`encode` of each text, on one core."""
+    """Ids of each document, as its corpus writes it, on one core; mostly `encode`."""
     return [self._encode(text) for text in texts]
 
+  def natural(self, text: str) -> str:
+    """Text of the corpus as people write it, for scorers: the same, but for WikiText by words."""
+    return text
+
   def decode(self, ids: Sequence[Any] | np.ndarray) -> str:
-    """Text of `ids`; pad and eos add nothing and stop nothing.
+    """Text of `ids`; nothing stops it and pad adds nothing.
+
+    Of pieces eos adds nothing either; of words it is a line end, unless the text begins or ends
+    there.
 
     Raises:
       ValueError: an id outside [0, size).
     """
-    ids = [int(i) for i in ids if i not in (PAD_ID, EOS_ID)]
+    ids = [int(i) for i in ids if i != PAD_ID]
     if ids and not 0 <= min(ids) <= max(ids) < self.size:
       raise ValueError(f'ids must be in [0, {self.size}), not from {min(ids)} to {max(ids)}')
     return self._decode(ids)
@@ -105,7 +112,7 @@ class Vocabulary(Encoder):
 
   @abc.abstractmethod
   def _decode(self, ids: list[int]) -> str:
-    """Text of ids that hold neither pad nor eos."""
+    """Text of ids that hold no pad."""
 
   @abc.abstractmethod
   def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -157,7 +164,7 @@ class SentencePieceVocabulary(Vocabulary):
     return list(itertools.chain.from_iterable(map(self._words.__getitem__, text.split(' '))))
 
   def _decode(self, ids: list[int]) -> str:
-    return self._processor.decode(ids)
+    return self._processor.decode([i for i in ids if i != EOS_ID])
 
   def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     ids, offsets, position = [], [], 0
@@ -244,9 +251,50 @@ def _fields(content: bytes, start: int, stop: int, number: int) -> Iterator[tupl
 
 
 class WordVocabulary(Vocabulary):
-  """A list of words; text is split at white space."""
+  """A list of words, which texts are cut into as WikiText is (`fairjax.vocabulary.wikitext`).
+
+  Every line ends with eos; that of the last line is the end of the document, which whoever writes
+  documents adds. `encode` takes natural text; `encode_batch` takes documents as the corpus has
+  them, which for WikiText are words already.
+
+  Attributes:
+    words: all, in the order of their ids.
+    documents: 'text', or 'wikitext': what documents of the corpus are split at white space only.
+  """
 
   kind, filename = 'word', 'words.txt'
+
+  @property
+  def documents(self) -> str:
+    """How documents are written: 'text' or 'wikitext'."""
+    return self.info.get('documents', 'text')
+
+  def reading(self, documents: str) -> 'WordVocabulary':
+    """The same words for documents of another form."""
+    return WordVocabulary(self._content, self.info | {'documents': documents})
+
+  def knows(self, word: str) -> bool:
+    """Whether a word has an id of its own."""
+    return word in self._ids
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each document, as its corpus writes it."""
+    cut = document_words(self.documents)
+    return [self._lines(text, cut) for text in texts]
+
+  def natural(self, text: str) -> str:
+    """Text of the corpus as people write it, for scorers."""
+    if self.documents == 'text':
+      return text
+    return '\n'.join(natural_text(line.split()) for line in text.split('\n'))
+
+  def _lines(self, text: str, cut: Callable[[str], list[str]]) -> list[int]:
+    """Ids of the lines of a text, with eos between them."""
+    get, ids = self._ids.get, []
+    for line in text.split('\n'):
+      ids += [get(word, UNK_ID) for word in cut(line)]
+      ids.append(EOS_ID)
+    return ids[:-1]
 
   def _load(self, content):
     # split('\n'), not splitlines(): the latter also cuts at characters inside a line.
@@ -263,14 +311,22 @@ class WordVocabulary(Vocabulary):
     return len(self.words)
 
   def _encode(self, text: str) -> list[int]:
-    get = self._ids.get
-    return [get(word, UNK_ID) for word in text.split()]
+    return self._lines(text, document_words('text'))
 
   def _decode(self, ids: list[int]) -> str:
-    return ' '.join([self.words[i] for i in ids])
+    return natural_text('\n' if i == EOS_ID else self.words[i] for i in ids).strip('\n')
 
   def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    return self.encode(text), [m.span() for m in re.finditer(r'\S+', text)]
+    ids, offsets, start = [], [], 0
+    for line in text.split('\n'):
+      if start:
+        ids.append(EOS_ID)
+        offsets.append((start - 1, start))
+      words = words_of(line)
+      ids += [self._ids.get(word.text, UNK_ID) for word in words]
+      offsets += [(start + word.start, start + word.end) for word in words]
+      start += len(line) + 1
+    return ids, offsets
 
   def _encode_as_continuation(self, text: str, after: str) -> list[int]:
     return self.encode(text)

@@ -17,6 +17,7 @@ from fairjax.vocabulary.kinds import (
   WordVocabulary,
   round_scores,
 )
+from fairjax.vocabulary.wikitext import document_words, words_of
 
 # SentencePiece leaves out longer lines without a word; they are cut at a space before.
 _MAX_LINE_CHARACTERS = 4000
@@ -72,7 +73,8 @@ def train_sentencepiece(
 
 
 def build_word_vocabulary(
-  texts: Iterable[str], *, size: int, directory: str | os.PathLike,
+  texts: Iterable[str], *, size: int, directory: str | os.PathLike, documents: str = 'text',
+  keep: Iterable[str] = (),
 ) -> WordVocabulary:
   """Lists the most frequent words, saves the list in `directory` and returns it.
 
@@ -81,27 +83,37 @@ def build_word_vocabulary(
     size: the most ids, the three special ones included. Words of equal count come in
       alphabetical order; the rest is `<unk>`, counted in `info`.
     directory: folder to write.
+    documents: form of the texts: 'text', or 'wikitext' for words between white space.
+    keep: natural texts, e.g. the values of an attribute. Their words have ids however rare they
+      are, in the place of the least frequent others, if they occur at all; counted in `info`.
 
   Raises:
     UserError: no word, or `size` below 4.
   """
   if size < 4:
     raise UserError(f'a word vocabulary needs at least 4 ids, not {size}: raise data.vocab_size')
-  counter, documents = collections.Counter(), 0
+  counter, number, cut = collections.Counter(), 0, document_words(documents)
   for text in texts:
-    counter.update(text.split())
-    documents += 1
+    counter.update(cut(text))
+    number += 1
   total = sum(counter.values())
   for word in SPECIAL_WORDS:
     counter.pop(word, None)
   if not counter:
     raise UserError('no word to build a vocabulary from: the training texts are empty')
   ranked = sorted(counter, key=lambda w: (-counter[w], w))
-  words = ranked[:size - 3]
+  wanted = {word.text for text in keep for word in words_of(text) if word.text in counter}
+  kept = [w for w in ranked[size - 3:] if w in wanted]
+  if len(wanted) > size - 3:
+    raise UserError(f'a word vocabulary of {size} ids has no place for the {len(wanted)} words of '
+                    'the attribute: raise data.vocab_size')
+  others = [w for w in ranked if w not in wanted][:size - 3 - len(wanted)]
+  words = sorted(wanted.union(others), key=lambda w: (-counter[w], w))
   content = '\n'.join([*SPECIAL_WORDS, *words, '']).encode('utf-8')
   vocabulary = WordVocabulary(content, {
-    'requested_size': size, 'texts': documents, 'words': total, 'distinct_words': len(ranked),
-    'unknown_words': total - sum(counter[w] for w in words),
+    'requested_size': size, 'texts': number, 'words': total, 'distinct_words': len(ranked),
+    'unknown_words': total - sum(counter[w] for w in words), 'kept_words': len(kept),
+    'documents': documents,
   })
   vocabulary.save(directory)
   return vocabulary
