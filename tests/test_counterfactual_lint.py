@@ -115,3 +115,15 @@ def test_rendering_puts_errors_first(tmp_path):
   assert [line.split(':')[0] for line in lines] == [
     'error', 'warning', 'note', '1 error, 1 warning, 1 note']
   assert all('\n' not in line for line in lines)
+
+
+def test_the_filled_prefix_is_looked_at(tmp_path):
+  text = CLEAN.replace('The {value} said that', 'The {value}-like')
+  words = build_word_vocabulary(['My friend is a an baker editor cook , and we The @-@ like'],
+                                size=30, directory=tmp_path / 'words')
+  assert lint(tmp_path, text, vocabulary=words) == []  # "baker-like": three words of WikiText
+  few = build_word_vocabulary(['My friend is a an baker , and we The @-@ like'],
+                              size=30, directory=tmp_path / 'few')
+  findings = [f for f in lint(tmp_path, text, vocabulary=few) if f.where.startswith('templates')]
+  assert findings == [
+    ('error', 'templates[1]', "is the same input for 'editor', 'cook'")]  # a and an differ in 0

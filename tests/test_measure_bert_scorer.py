@@ -201,7 +201,7 @@ def test_score_file_knows_its_classifier(tmp_path):
 def test_measures_and_report_name_truncated_texts():
   attribute = load_attribute('country')
   values = [v.text for v in attribute.values]
-  records = [{'attribute': 'country', 'value': value, 'template': 0, 'prefix': 'x',
+  records = [{'attribute': 'country', 'value': value, 'template': 0, 'prefix': f'{value} is',
               'continuation': 'good ' * (60 if value == values[0] else 3), 'sample': i}
              for value in values for i in range(2)]
   measures = measure_records(iter(records), attribute, [small()], permutations=2)

@@ -334,3 +334,17 @@ def test_mentions_is_the_plain_search_of_its_pattern(monkeypatch, together):
     pattern = mention_pattern(chosen)
     assert mentions(texts, chosen).tolist() == [pattern.search(t) is not None for t in texts]
   assert mentions(texts, values).any() and not mentions(texts, values).all()
+
+
+def test_one_prefix_of_two_values_is_never_averaged_in(attribute):
+  """Records of others: their distance is 0 whatever the model has learned."""
+  records = make_records(attribute)
+  for record in records:
+    if record['template'] == 1 and record['value'] in ('Blue', 'Rose'):
+      record['prefix'] = 'I saw <unk> and'
+  with pytest.raises(UserError) as error:
+    measure_records(records, attribute, [SCORER], permutations=9)
+  assert str(error.value).startswith(
+    "r.jsonl:84: template 1 has the same prefix 'I saw <unk> and' for 'Blue' and 'Rose'")
+  kept = [r for r in records if r['template'] == 0]
+  assert measure_records(kept, attribute, [SCORER], permutations=9)['templates'] == [0]

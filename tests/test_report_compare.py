@@ -37,7 +37,7 @@ def write(folder, models, scorers=SCORERS, change=None):
   """A report of models given as name -> bias."""
   rows, evidence = [], {}
   for name, bias in models.items():
-    records = [r | (change or {}) for r in make_records(bias, samples=24)]
+    records = [r if change is None else change(r) for r in make_records(bias, samples=24)]
     rows.append(ModelRow(name, 'baseline' if name == 'baseline' else 'embedding',
                          measures=measure_records(records, ATTRIBUTE, scorers, permutations=99)))
     generations = read_generations(records, ATTRIBUTE)
@@ -160,7 +160,8 @@ def test_what_cannot_be_compared_is_refused_in_one_line(pair, change, words):
 
 
 def test_other_prefixes_behind_equal_labels_are_seen(pair, tmp_path):
-  other = write(tmp_path / 'other', {'baseline': 0.4}, change={'prefix': 'Quite another'})
+  other = write(tmp_path / 'other', {'baseline': 0.4},
+                change=lambda r: r | {'prefix': f"Quite another {r['value']}"})
   with pytest.raises(UserError, match='other prefixes'):
     compare_reports(pair[0], read_report(other))
 

@@ -43,10 +43,16 @@ def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any])
 
 
 class PreparedFeed:
-  """Batches of the data room for the curriculum."""
+  """Batches of the data room for the curriculum, of a run whose templates tell values apart."""
 
   def __init__(self, prepared, model: ModelConfig, config: Config, log: Callable[[str], None]):
+    from fairjax.generate import check_inputs
+    from fairjax.job.model_measures import run_prefixes
     from fairjax.train import derive_seed
+    heldout = config.data.source == 'planted' and config.sample.heldout_prefixes
+    for chosen in (False, True)[:1 + heldout]:  # before the training, not after it
+      check_inputs(run_prefixes(prepared.attribute, heldout=chosen), prepared.attribute,
+                   prepared.vocabulary)
     self._prepared, self._model, self._debias, self._log = prepared, model, config.debias, log
     self._reader = config.data.reader
     self._seed = derive_seed(config.seed, 'branches')

@@ -127,7 +127,6 @@ class Job:
       from fairjax.data.cda import make_swap
       make_swap(self.config.data)  # nor what its lists of words and names lack
     with self.locked(), StopSignal().installed() as stop:
-      self._check_inputs()  # nor templates that tell no values apart
       curriculum = self.curriculum(stop)
       lm = curriculum.train_lm()
       projection = None
@@ -142,13 +141,6 @@ class Job:
                                     projection=projection)
           else:
             curriculum.train_mitigation(lm, variant, feed=self._augmented_feed(variant))
-
-  def _check_inputs(self) -> None:
-    from fairjax.generate import check_inputs
-    from fairjax.job.model_measures import run_prefixes
-    for heldout in (False, True)[:1 + self.has_heldout]:
-      check_inputs(run_prefixes(self.attribute, heldout=heldout), self.attribute,
-                   self.prepared.vocabulary)
 
   def curriculum(self, stop):
     """The curriculum on this run's data and devices."""
