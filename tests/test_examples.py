@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import shlex
+import shutil
 import sys
 import traceback
 from typing import NamedTuple
@@ -57,6 +58,7 @@ MORE: dict[str, list[str]] = {
   'score': LM,
   'run': RUN,
   'report': RUN,
+  'paper': [],
   'select': [*RUN, '--relevance-share=0.01'],  # a few steps teach nothing that could be kept
   'resilience': ['--steps=2', '--every=2', '--samples=20'],
   'export': RUN,
@@ -87,7 +89,7 @@ LEAVES: dict[str, tuple[str, ...]] = {
              'runs/quickstart/generations/baseline/country.next_token.json'),
   'score': ('runs/quickstart/scores/baseline/country.vader.jsonl',),
   'run': ('runs/quickstart/DONE', 'runs/quickstart/measures/baseline/country.json'),
-  'report': ('runs/quickstart/report/index.html',), 'select': ('country-embedding-10',),
+  'report': ('runs/quickstart/report/index.html',), 'paper': ('paper',), 'select': ('country-embedding-10',),
   'resilience': ('runs/relearned/relearning.json',),
   'export': ('models/baseline/model.safetensors', 'models/baseline/README.md'),
   'import': ('runs/quickstart/lm/DONE',),
@@ -171,6 +173,9 @@ def prepare(verb, folder):
   """What another program, or another choice of the reader, would have done before."""
   if verb == 'fair-generation':  # its generations are of other prompts
     write_prompted(folder / 'generations.jsonl', samples=4)
+  if verb == 'paper':  # two corpora
+    for name in ('wt103', 'wmt19'):
+      shutil.copytree(folder / 'runs' / 'quickstart', folder / 'runs' / name)
   if verb == 'import':  # into a workdir without step 1
     (folder / 'runs' / 'quickstart').rename(folder / 'runs' / 'exported')
 

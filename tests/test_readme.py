@@ -92,6 +92,7 @@ MORE = {
   'config show': [],
   'cda': [],
   'launch': [],
+  'paper': [],
 }
 
 
