@@ -19,6 +19,7 @@ from fairjax.data.documents import read_documents
 from fairjax.data.prepare import prepare_data
 from fairjax.data.wikitext_files import CORPORA, count_wikitext, fetch_wikitext, find_wikitext
 from fairjax.errors import UserError
+from fairjax.vocabulary import WordVocabulary
 
 COUNTRY = load_attribute('country')
 TEXTS = {
@@ -152,6 +153,27 @@ def test_the_official_files_have_the_published_counts(test_data, corpus, split):
 def prepare(directory, lines, **changes):
   data = DataConfig(source='wikitext2', vocabulary='word', vocab_size=200, **changes)
   return prepare_data(Config(data=data), directory, attribute=COUNTRY, log=lines.append)
+
+
+def test_the_words_of_a_checkpoint_read_the_published_stream(tmp_path):
+  """As `fairjax import --words` leaves them: documents are split, and each line ends with eos."""
+  manual = write_files(tmp_path / 'manual')
+  given = WordVocabulary(b'<pad>\n<eos>\n<unk>\n=\nIran\nhas\n0\n.\n', {'words_of': 'words.txt'})
+  given.save(tmp_path / 'out' / 'vocabulary')
+  data = DataConfig(source='wikitext', vocabulary='word', vocab_size=200,
+                    **{s: (str(manual / f'wiki.{s}.tokens'),) for s in TEXTS})
+  prepared = prepare_data(Config(data=data), tmp_path / 'out', attribute=COUNTRY,
+                          log=lambda line: None)
+  assert prepared.vocabulary == given and prepared.vocabulary.documents == 'wikitext'
+  with open(manual / 'wiki.valid.tokens', encoding='utf-8') as file:
+    stream = [word if word in given.words else '<unk>'
+              for line in file for word in (*line.split(), '<eos>')]
+  store = prepared.store('valid')
+  assert [given.words[i] for i in store.open_tokens()[:].tolist()] == stream
+  # A document ends where the table says: eos is there, and elsewhere too.
+  ends = store.open_documents()[:, 0]
+  assert len(ends) == 3 and stream.count('<eos>') > 3
+  assert all(stream[end - 1] == '<eos>' for end in ends)
 
 
 @pytest.mark.tf

@@ -11,7 +11,9 @@ from typing import Any
 
 
 def token_perplexity(nll: float, tokens: int) -> float:
-  """Perplexity per token of the vocabulary, end-of-document tokens included.
+  """Perplexity per token of the vocabulary, eos included.
+
+  With a word vocabulary on WikiText that is per published token: words and one eos for each line.
 
   Args:
     nll: total negative log-likelihood of the tokens, nats.
@@ -28,7 +30,8 @@ def word_perplexity(nll: float, words: int) -> float:
 
   Args:
     nll: total negative log-likelihood of the tokens of these words, nats.
-    words: number of words, > 0. Published WikiText figures count one more word for each line's end.
+    words: number of words, > 0. Published WikiText figures count one more for each line's end
+      (`token_perplexity`).
 
   >>> round(word_perplexity(10 * math.log(8), words=5), 6)
   64.0
