@@ -18,7 +18,8 @@ from fairjax.counterfactual import (
 )
 from fairjax.data.branch_builder import BranchBuilder
 from fairjax.data.planted import make_planted_documents
-from fairjax.data.streams import eval_batches, token_rows, train_batches
+from fairjax.data.rows import token_rows
+from fairjax.data.streams import eval_batches, train_batches
 from fairjax.data.token_store import TokenizedDocument, write_sensitive_store, write_token_store
 from fairjax.errors import UserError
 from fairjax.vocabulary import WordVocabulary, train_sentencepiece

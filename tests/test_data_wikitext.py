@@ -181,7 +181,7 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   import seqio
 
   from fairjax.data import tasks
-  from fairjax.data.wikitext_builder import build_wikitext
+  from fairjax.data.wikitext_builder import build_wikitext, tfds_source
 
   manual, tfds_dir, lines = write_files(tmp_path / 'manual'), tmp_path / 'tfds', []
   builder = build_wikitext('wikitext2', tfds_dir, manual_dir=manual, num_shards=2,
@@ -205,8 +205,9 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
     assert ids == prepared.vocabulary.encode_batch(expected['train'])
     assert sum(map(len, ids)) + len(ids) == sum(  # every line is a token
       len(line.split()) + 1 for line in (manual / 'wiki.train.tokens').open(encoding='utf-8'))
-    bare = tasks._drop_blank_lines(tasks._tfds_source(prepared.corpus.tfds_dataset(
-      ).name_and_dir).get_dataset('train', shuffle=False).map(lambda x: {'targets': x['text']}))
+    source = tfds_source(prepared.corpus.tfds_dataset().name_and_dir, tuple(TEXTS))
+    bare = tasks._drop_blank_lines(source.get_dataset('train', shuffle=False).map(
+      lambda x: {'targets': x['text']}))
     without = Corpus(prepared.config, COUNTRY, tmp_path / 'out')  # for pieces
     assert [e['targets'].decode() for e in bare.as_numpy_iterator()] == list(
       without.texts('train')) == list(read_documents([manual / 'wiki.train.tokens'],

@@ -66,7 +66,7 @@ class Corpus:
     if data.source in PLANTED_SOURCES:
       return iter(self.planted(split))
     if self.is_tfds:
-      from fairjax.data.tasks import tfds_texts
+      from fairjax.data.wikitext_builder import tfds_texts
       texts = tfds_texts(self.tfds_dataset().name_and_dir, split)
       return texts if self.by_words else map(drop_blank_lines, texts)
     if data.holdout:

@@ -10,6 +10,7 @@ Letters: B rows of the global batch, b rows of this host, T segment length.
 
 import numpy as np
 
+from fairjax.data.token_store import TokenStoreInfo
 from fairjax.data.verified_tokens import VerifiedTokens
 from fairjax.errors import UserError
 
@@ -96,3 +97,12 @@ class TokenRows:
     """Words that find a batch again, e.g. 'epoch 0, segment 3 of 120'."""
     epoch, segment = divmod(step, self.steps_per_epoch)
     return f'epoch {epoch}, segment {segment} of {self.steps_per_epoch}'
+
+
+def token_rows(
+  store: TokenStoreInfo, *, batch_size: int, segment_len: int, shard: tuple[int, int] = (0, 1),
+) -> TokenRows:
+  """The rows of a store; `steps_per_epoch`, `dropped_tokens` and `describe(step)` tell of them."""
+  return TokenRows(
+    store.open_tokens(), store.open_spans(), batch_size=batch_size, segment_len=segment_len,
+    shard=shard, name=f"split '{store.split}'")

@@ -10,18 +10,9 @@ import numpy as np
 
 from fairjax.data.branch_builder import BranchBuilder
 from fairjax.data.prepare import PreparedData
-from fairjax.data.rows import TokenRows
+from fairjax.data.rows import token_rows
 from fairjax.data.token_store import TokenStoreInfo
 from fairjax.errors import UserError, unknown_name
-
-
-def token_rows(
-  store: TokenStoreInfo, *, batch_size: int, segment_len: int, shard: tuple[int, int] = (0, 1),
-) -> TokenRows:
-  """The rows of a store; `steps_per_epoch`, `dropped_tokens` and `describe(step)` tell of them."""
-  return TokenRows(
-    store.open_tokens(), store.open_spans(), batch_size=batch_size, segment_len=segment_len,
-    shard=shard, name=f"split '{store.split}'")
 
 
 def train_batches(

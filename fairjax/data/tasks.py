@@ -5,7 +5,6 @@ example is `{'targets': ids with eos, 'targets_pretokenized': text}`.
 """
 
 import functools
-import pathlib
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -13,10 +12,9 @@ import seqio
 import tensorflow as tf
 
 from fairjax.data.corpus import SPLITS, Corpus
-from fairjax.data.tfrecords import check_tfrecords
 from fairjax.data.token_store import TokenizedDocument
 from fairjax.data.vocabularies import SeqioVocabulary
-from fairjax.errors import UserError
+from fairjax.data.wikitext_builder import tfds_source
 from fairjax.vocabulary import Vocabulary
 
 _BATCH = 128
@@ -139,41 +137,12 @@ def register_corpus_task(corpus: Corpus, vocabulary: Vocabulary) -> seqio.Task:
 def corpus_source(corpus: Corpus) -> seqio.DataSource:
   """The source of a corpus: its TFDS dataset, or what Python reads and augments."""
   if corpus.is_tfds and not corpus.data.cda:
-    return _tfds_source(corpus.tfds_dataset().name_and_dir)
+    return tfds_source(corpus.tfds_dataset().name_and_dir, SPLITS)
   sizes = {split: corpus.size(split) for split in SPLITS}
   return DocumentSource(
     corpus.texts, shards={split: corpus.shards(split) for split in SPLITS},
     num_input_examples=sizes if all(sizes.values()) else None,
     read_shard=corpus.shard_texts)
-
-
-def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
-  """Texts of a TFDS dataset in their order, read through seqio.
-
-  Raises:
-    UserError: a file of the dataset is damaged or cut off (tfds compares the number of examples).
-  """
-  examples = _tfds_source(name_and_dir).get_dataset(split, shuffle=False)
-  try:
-    for example in examples.prefetch(16).as_numpy_iterator():
-      yield example['text'].decode('utf-8')
-  except tf.errors.OpError as e:
-    folder = pathlib.Path(name_and_dir[1]) / name_and_dir[0].replace(':', '/')
-    for path in sorted(folder.glob(f'*-{split}.tfrecord-*')):
-      check_tfrecords(path)  # names file and byte, where it can
-    raise UserError(f'{name_and_dir[0]} in {name_and_dir[1]} cannot be read ({_first_line(e)}): '
-                    'delete the dataset to make it anew') from None
-
-
-def _first_line(error: tf.errors.OpError) -> str:
-  return error.message.partition('\n')[0].rpartition('}} ')[2]
-
-
-def _tfds_source(name_and_dir: tuple[str, str]) -> seqio.TfdsDataSource:
-  import fairjax.data.wikitext_builder  # noqa: F401  registers the datasets
-
-  name, folder = name_and_dir
-  return seqio.TfdsDataSource(name, tfds_data_dir=folder, splits=SPLITS, read_only=True)
 
 
 def open_examples(task: seqio.Task, dataset: tf.data.Dataset) -> Iterator[dict[str, np.ndarray]]:

@@ -14,7 +14,7 @@ from fairjax.data.counterfactual_converter import (
   StreamFeatureConverter,
   stream_lengths,
 )
-from fairjax.data.streams import token_rows
+from fairjax.data.rows import token_rows
 from fairjax.data.token_store import TokenStoreInfo
 
 

@@ -7,13 +7,16 @@ numbers and nothing is shuffled. Import this module before
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 os.environ.setdefault('NO_GCE_CHECK', 'true')  # otherwise tfds asks the network who it runs on
 
+import seqio  # noqa: E402
+import tensorflow as tf  # noqa: E402
 import tensorflow_datasets as tfds  # noqa: E402
 
 from fairjax.data.documents import read_documents  # noqa: E402
+from fairjax.data.tfrecords import check_tfrecords  # noqa: E402
 from fairjax.data.wikitext_files import (  # noqa: E402
   CORPORA,
   SPLITS,
@@ -132,3 +135,31 @@ def build_wikitext(
                       f'{counts[split]["articles"]}: delete the folder to make it anew')
   write_json(folder / COUNTS, counts)
   return builder
+
+
+def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
+  """Texts of a TFDS dataset in their order, read through seqio.
+
+  Raises:
+    UserError: a file of the dataset is damaged or cut off (tfds compares the number of examples).
+  """
+  examples = tfds_source(name_and_dir, (split,)).get_dataset(split, shuffle=False)
+  try:
+    for example in examples.prefetch(16).as_numpy_iterator():
+      yield example['text'].decode('utf-8')
+  except tf.errors.OpError as e:
+    folder = pathlib.Path(name_and_dir[1]) / name_and_dir[0].replace(':', '/')
+    for path in sorted(folder.glob(f'*-{split}.tfrecord-*')):
+      check_tfrecords(path)  # names file and byte, where it can
+    raise UserError(f'{name_and_dir[0]} in {name_and_dir[1]} cannot be read ({_first_line(e)}): '
+                    'delete the dataset to make it anew') from None
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+  return error.message.partition('\n')[0].rpartition('}} ')[2]
+
+
+def tfds_source(name_and_dir: tuple[str, str], splits: Sequence[str]) -> seqio.TfdsDataSource:
+  """A TFDS dataset, given as its name and folder, as a source of seqio's tasks."""
+  name, folder = name_and_dir
+  return seqio.TfdsDataSource(name, tfds_data_dir=folder, splits=splits, read_only=True)

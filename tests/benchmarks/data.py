@@ -22,7 +22,7 @@ import numpy as np
 from fairjax.counterfactual import TokenMatcher, load_attribute
 from fairjax.data.documents import read_documents
 from fairjax.data.encode import encode_documents
-from fairjax.data.streams import token_rows
+from fairjax.data.rows import token_rows
 from fairjax.data.token_store import write_token_store
 from fairjax.vocabulary import load_vocabulary, train_sentencepiece
 
