@@ -296,7 +296,7 @@ def test_the_verb_reads_lines_of_text(tmp_path, capsys):
   (['--texts=T'], 'needs --scorer=S'),
   (['--scorer=vadr', '--texts=T'], "did you mean 'vader'"),
   (['--scorer=recorded:x', '--texts=T'], 'recorded:x: a text file brings no scores'),
-  (['--scorer=vader', '--texts=none.txt'], 'none.txt: cannot be read (No such file'),
+  (['--scorer=vader', '--texts=none.txt'], 'texts not found: none.txt'),
   (['--scorer=opinion', '--texts=T'], '--lexicon POSITIVE NEGATIVE, or the folder'),
   (['--scorer=opinion', '--texts=T', '--lexicon=.'], 'fairjax lexicon fetch --output=.'),
   (['--scorer=vader', '--scorer=vader', '--texts=T'], 'vader is named twice'),

@@ -53,7 +53,7 @@ def records(samples=6):
 
 @pytest.fixture
 def generations():
-  return read_generations(records(), ATTRIBUTE)
+  return read_generations(records(), ATTRIBUTE, empty='keep')
 
 
 def cosine(a, b):
@@ -112,7 +112,7 @@ def test_calibrated_threshold_gives_the_share(share):
   rng = np.random.default_rng(0)
   many = [{**r, 'continuation': ''.join(rng.choice(list('abcdefgh RIS'), 12))}
           for r in records(samples=50)]
-  cosines = prefix_cosines(read_generations(many, ATTRIBUTE), Letters())
+  cosines = prefix_cosines(read_generations(many, ATTRIBUTE, empty='keep'), Letters())
   threshold = calibrated_threshold(cosines, share)
   above = semantic_similarity(cosines, threshold=threshold)['value']
   ties = (cosines.own == threshold).mean()
@@ -132,7 +132,8 @@ def test_first_samples_of_every_prefix(generations):
   with pytest.raises(UserError, match='negative'):
     prefix_cosines(generations, Letters(), samples=-1)
   without = [{k: v for k, v in r.items() if k != 'sample'} for r in records()]
-  unnumbered = prefix_cosines(read_generations(without, ATTRIBUTE), Letters(), samples=2)
+  unnumbered = prefix_cosines(
+    read_generations(without, ATTRIBUTE, empty='keep'), Letters(), samples=2)
   np.testing.assert_allclose(unnumbered.own, want, rtol=0, atol=1e-12)
 
 
@@ -166,7 +167,8 @@ def test_tiny_model_directory_as_encoder(generations):
   encoder = load_encoder(f'minilm:{TINY}')
   long = [{**r, 'continuation': 'he is good ' * 20 if r['sample'] == 0 else r['continuation']}
           for r in records()]
-  found = semantic_similarity(prefix_cosines(read_generations(long, ATTRIBUTE), encoder))
+  found = semantic_similarity(
+    prefix_cosines(read_generations(long, ATTRIBUTE, empty='keep'), encoder))
   assert found['truncated_texts'] == 6 and found['encoder'] == 'minilm'
   assert 'not checked against people' in found['threshold_source']
   cosines = prefix_cosines(generations, encoder)

@@ -469,7 +469,7 @@ def test_from_the_heat_map_to_the_sentences(page, models):
   detail = page.text('#detail')
   assert f'{names[0]} and {names[1]}, template 1' in detail
   assert f"W1 {cells['distance'][1][best]:.4f}" in detail
-  assert f"noise up to {cells['null_p95'][1][best]:.4f}" in detail
+  assert f"floor {cells['null_p95'][1][best]:.4f}" in detail
   assert page.js("document.activeElement.id") == 'detail-head'
   charts = page.js("[...document.querySelectorAll('#detail svg')].map(e => e.ariaLabel)")
   for label, name, a in zip(charts, names, pairs[best], strict=True):

@@ -275,6 +275,6 @@ def _pair_figure(
 
 VERBS = (
   Verb('paper', 'tables and figures of Huang et al. 2020 from your own runs',
-       'fairjax paper runs/wt103 runs/wmt19 --table=1 --figure=4 --output=paper', _add_options,
+       'fairjax paper runs/wt103 runs/wmt19 --table=5 --output=paper', _add_options,
        _paper),
 )

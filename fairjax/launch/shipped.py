@@ -73,14 +73,16 @@ def not_on_workers(
   """
   if not paths:
     return []
-  tracked, faults = _tracked(root), []
+  tracked, faults, home = _tracked(root), [], os.path.expanduser('~').rstrip('/')
   for name, path in paths:
     if path.startswith('gs://'):
       if not any(path in word for word in command):
         faults.append(f'{name}={path} is named in the config file only: say it in the command, so '
                       'that the workers mount the bucket')
-    elif os.path.isabs(path) or path.startswith('~'):
-      if path.startswith('~') or (os.path.exists(path) and not _on_a_shared_disk(path)):
+    elif path.startswith(f'{home}/'):
+      faults.append(f'{name}=~{path.removeprefix(home)} is on this machine')
+    elif os.path.isabs(path):
+      if os.path.exists(path) and not _on_a_shared_disk(path):
         faults.append(f'{name}={path} is on this machine')
     else:
       plain = os.path.normpath(path)
