@@ -14,6 +14,7 @@ import math
 import os
 import pathlib
 import re
+import sys
 import traceback
 import types
 import typing
@@ -134,7 +135,8 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
                       'begin with fairjax.config_files.default_config_dict()')
     config = from_dict(_expanded(values.to_dict()))
   for name, text in (overrides or {}).items():
-    config = _override(config, name.split('.'), text, name)
+    if not _is_gone(name):
+      config = _override(config, name.split('.'), text, name)
   validate(config)
   return config
 
@@ -296,10 +298,22 @@ def _coerce(value: Any, kind: Any, what: str) -> Any:
   return value
 
 
+# Fields of earlier versions that change no result -> why they have no effect any more.
+_GONE = {'data.workers': 'documents are encoded by one process'}
+
+
+def _is_gone(name: str) -> bool:
+  if name in _GONE:
+    print(f'{name} has no effect any more: {_GONE[name]}', file=sys.stderr)
+  return name in _GONE
+
+
 def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
   hints = typing.get_type_hints(cls)
   arguments = {}
   for key, value in values.items():
+    if _is_gone(f'{prefix}{key}'):
+      continue
     if key not in hints:
       raise unknown_name('config field', f'{prefix}{key}', [f'{prefix}{k}' for k in hints])
     if dataclasses.is_dataclass(hints[key]):

@@ -304,3 +304,10 @@ def _leaves(tree):
       yield from _leaves(value)
     else:
       yield value
+
+
+def test_a_field_of_an_earlier_version_is_left_out_with_a_line(tmp_path, capsys):
+  values = to_dict(Config())
+  assert from_dict(values | {'data': values['data'] | {'workers': 2}}) == Config()
+  assert load_config(QUICKSTART, {'data.workers': '2'}) == load_config(QUICKSTART)
+  assert capsys.readouterr().err.count('data.workers has no effect any more') == 2
