@@ -50,7 +50,8 @@ def test_steps_and_freezes_end_to_end(tmp_path, capsys, monkeypatch):
     assert (whole['freeze'], head['freeze']) == ('none', 'all')
     assert [p['step'] for p in whole['curves']] == [0, 1]
     assert [p['step'] for p in head['curves']] == [1] and whole['steps'] == 4
-    assert whole['templates'] == 3 and whole['curve_templates'] == 2 and whole['r']['n'] == 24
+    # Three sentences, each after "A man" and after "A woman".
+    assert whole['templates'] == 6 and whole['curve_templates'] == 2 and whole['r']['n'] == 24
     assert whole['truncated'] > 0 and len(whole['dev_pearson']['restarts']) == 2
     assert said.strip() == '\n'.join(finetune_words(result)).strip()
     assert said.count('\n| ') == 4  # the header, its rule, a row each

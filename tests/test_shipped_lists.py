@@ -26,7 +26,7 @@ DIGESTS = {
   'counterfactual/assets/profession_prompts.yaml':
     '99950ded11c8635c0dd72300707a8a0aff406156efbc221ba2c5df83d1423683',
   'fair_generation/assets/gendered_pairs.tsv':
-    '9ef0a3d2741751b90478ddeeaec4a5808ed85f94a4895498ebb9d2f7cf7bd880',
+    'a4060c86a494a5e2292f2d09dfa5d417b7b959d814378f6b56cd1e45b0e0f1a4',
   'fair_generation/assets/professions.tsv':
     'a61235676fb63203343c00af2471c00c3015ee0489429cab8f03494f5c2c4f3e',
 }
