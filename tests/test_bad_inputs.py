@@ -1,10 +1,6 @@
 """Bad inputs: every one ends with exit code 2 and one line: what, where and how to mend it.
 
 Two are no errors but counted in a line, with exit code 0.
-
-docs/bad_inputs.md is made of these cases; after a change of a message:
-
-  FAIRJAX_UPDATE_DOCS=1 python -m pytest tests/test_bad_inputs.py
 """
 
 import base64
@@ -15,7 +11,6 @@ import json
 import os
 import pathlib
 import re
-import sys
 import traceback
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,7 +22,6 @@ from fairjax.cli import main
 from fairjax.counterfactual import load_attribute
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / 'docs' / 'bad_inputs.md'
 QUICK = '--config=configs/quickstart.py'
 GOOD = 'Iran won .\nShe sang .\nIn Chile , then .\n'
 COUNTRY = load_attribute('country')
@@ -749,47 +743,6 @@ def test_it_is_refused_in_one_line(results, number):
     assert text.startswith('fairjax: ') or not case.code, text
     assert text.count('\n') == 1, text
     assert len(text) < 600, text
-
-
-def cell(text: str) -> str:
-  text = re.sub(r'\s+', ' ', text).strip()
-  return text.replace('&', '&amp;').replace('<', '&lt;').replace('|', '&#124;')
-
-
-def shorten(text: str) -> str:
-  """A command of the table."""
-  return text if len(text) <= 300 else f'{text[:60]}...'
-
-
-def page(results) -> str:
-  """The page, from what the commands answered."""
-  lines = ['# Bad inputs', '',
-           'What `fairjax` answers to input that it cannot use: exit code 2 and one line. With '
-           '`--debug` there is a traceback instead. What is used but counted has exit code 0. '
-           '`DIR` is a folder with the files of the case.',
-           '', f'{len(CASES)} inputs. The tests make this page and compare it: '
-           '`FAIRJAX_UPDATE_DOCS=1 python -m pytest tests/test_bad_inputs.py`.']
-  number = 0
-  for section, cases in SECTIONS.items():
-    lines += ['', f'## {section}', '', '| input | command | exit code | line |',
-              '| :-- | :-- | --: | :-- |']
-    for case in cases:
-      code, text = results[number]
-      lines.append(f'| {cell(case.what)} | `fairjax {shorten(case.command)}` | '
-                   f'{code} | {cell(text)} |')
-      number += 1
-  return '\n'.join(lines) + '\n'
-
-
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason='argparse and the parser of Python say '
-                    'some lines in other words in other versions; the page is of 3.11')
-def test_the_page_says_so(results):
-  assert len(CASES) >= 60
-  text = page(results)
-  if os.environ.get('FAIRJAX_UPDATE_DOCS'):
-    PAGE.write_text(text, encoding='utf-8')
-  assert PAGE.read_text(encoding='utf-8') == text, (
-    'docs/bad_inputs.md is older than the messages: FAIRJAX_UPDATE_DOCS=1 makes it anew')
 
 
 def test_debug_shows_the_traceback(tmp_path, monkeypatch):
