@@ -11,8 +11,8 @@ if (( $# != 1 )); then
   exit 2
 fi
 output=$1
-if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-  echo 'launch/pack.sh: not in a git work tree: run it in a clone of fairjax' >&2
+if [[ -z $(git ls-files 2>/dev/null | head -n 1) ]]; then
+  echo 'launch/pack.sh: git tracks no file here: run it in a clone of fairjax' >&2
   exit 2
 fi
 mkdir -p "$(dirname "$output")"

@@ -432,6 +432,12 @@ def test_what_git_does_not_track_and_what_only_a_config_names_is_refused(tmp_pat
     'a=untracked.txt is not tracked by git',
     'a=gs://bkt/no is named in the config file only: say it in the command, so that the workers '
     'mount the bucket']
+  # In a copy that the repository around it ignores, what is there decides; pack.sh refuses it.
+  (tmp_path / '.gitignore').write_text('copy')
+  (tmp_path / 'copy').mkdir()
+  (tmp_path / 'copy' / 'x.txt').write_text('')
+  assert not_on_workers([('a', 'x.txt'), ('b', 'y.txt')], root=tmp_path / 'copy', command=[]) == [
+    'b=y.txt is no file of the repository']
 
 
 def test_every_field_that_reads_files_is_known():

@@ -97,12 +97,12 @@ def not_on_workers(
 
 
 def _tracked(root: pathlib.Path) -> list[str] | None:
-  """The files that a launch ships, relative to the repository; None where git does not say."""
+  """The files that a launch ships, relative to the root; None in a copy of which git tracks none."""
   try:
     done = subprocess.run(['git', 'ls-files', '-z'], cwd=root, capture_output=True, check=True)
   except (OSError, subprocess.CalledProcessError):
     return None
-  return done.stdout.decode('utf-8', 'surrogateescape').split('\0')
+  return [f for f in done.stdout.decode('utf-8', 'surrogateescape').split('\0') if f] or None
 
 
 def _on_a_shared_disk(path: str) -> bool:
