@@ -97,7 +97,7 @@ def not_on_workers(
 
 
 def _tracked(root: pathlib.Path) -> list[str] | None:
-  """The files that a launch ships, relative to the root; None in a copy of which git tracks none."""
+  """The files that a launch ships, relative to the root; None where git tracks none."""
   try:
     done = subprocess.run(['git', 'ls-files', '-z'], cwd=root, capture_output=True, check=True)
   except (OSError, subprocess.CalledProcessError):
