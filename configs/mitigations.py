@@ -11,7 +11,7 @@ regularisers). docs/mitigations.md reads the table.
 
 import pathlib
 
-from fairjax.config_files import default_config_dict, parse_arg
+from fairjax.config_io import default_config_dict, parse_arg
 
 _ATTRIBUTE = pathlib.Path(__file__).with_name('mitigations_gender.yaml')
 

@@ -7,7 +7,7 @@ amount, so the run shows that the model learns the bias, that the metric recover
 removing it costs. `:strength=0` plants no bias: the control. Paper: Huang et al. 2020.
 """
 
-from fairjax.config_files import default_config_dict, parse_arg
+from fairjax.config_io import default_config_dict, parse_arg
 
 
 def get_config(arg=''):

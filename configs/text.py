@@ -13,7 +13,7 @@ and TextBlob, which did not, judges beside it; with lexicon=POSITIVE+NEGATIVE (e
 lists) opinion words label, and VADER judges beside them.
 """
 
-from fairjax.config_files import default_config_dict, parse_arg
+from fairjax.config_io import default_config_dict, parse_arg
 
 
 def get_config(arg=''):

@@ -20,7 +20,7 @@ for this corpus instead, so that `fairjax import` can put that in the place of s
 (docs/exchange.md).
 """
 
-from fairjax.config_files import default_config_dict, parse_arg
+from fairjax.config_io import default_config_dict, parse_arg
 
 
 def get_config(arg=''):

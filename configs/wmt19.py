@@ -14,7 +14,7 @@ embedding, which is also the softmax); `fairjax config show` prints them. That i
 as here, 708 M would be a plain softmax over some 52,000 pieces.
 """
 
-from fairjax.config_files import default_config_dict, parse_arg
+from fairjax.config_io import default_config_dict, parse_arg
 
 
 def get_config(arg=''):

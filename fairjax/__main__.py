@@ -2,6 +2,6 @@
 
 import sys
 
-from fairjax.cli import main
+from fairjax.cli.main import main
 
 sys.exit(main())

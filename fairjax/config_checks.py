@@ -22,6 +22,68 @@ from fairjax.config import (
 from fairjax.errors import UserError
 
 
+def validate(config: Config) -> None:
+  """Checks values and their relations; gathers every error in one `UserError`."""
+  errors = []
+
+  def check(ok, message):
+    if not ok:
+      errors.append(message)
+
+  def one_of(name, value, allowed):
+    check(value in allowed, f"{name}='{value}' is not one of {', '.join(allowed)}")
+
+  check_finite(config, '', errors)
+  for name, seed in (('seed', config.seed), ('data.seed', config.data.seed),
+                     ('sample.seed', config.sample.seed)):
+    check(0 <= seed < 1 << 32, f'{name} must be in [0, 2**32)')
+  one_of('until', config.until, ('lm', 'sentiment', 'debias'))
+  check_data(config.data, check, one_of)
+  check_model(config.model, check, one_of)
+  for stage in ('lm', 'sentiment', 'debias'):
+    t = getattr(config, stage)
+    check(t.parts > 0 and t.batch_size % t.parts == 0,
+          f'{stage}.parts={t.parts} must divide {stage}.batch_size={t.batch_size}')
+    for field in ('steps', 'batch_size', 'log_every', 'eval_every', 'checkpoint_every',
+                  'keep_checkpoints', 'learning_rate', 'clip_norm', 'max_skipped',
+                  'spike_window'):
+      check(getattr(t, field) > 0, f'{stage}.{field} must be positive')
+    check(t.spike_sigmas >= 0, f'{stage}.spike_sigmas must not be negative')
+    one_of(f'{stage}.schedule', t.schedule, ('cosine', 'constant', 'linear'))
+    check(0 <= t.warmup_steps <= t.steps, f'{stage}.warmup_steps must be in [0, {stage}.steps]')
+    check(t.eval_batches >= 0, f'{stage}.eval_batches must not be negative')
+    check(t.weight_decay >= 0, f'{stage}.weight_decay must not be negative')
+    for field in ('adam_b1', 'adam_b2'):
+      check(0 <= getattr(t, field) < 1, f'{stage}.{field} must be in [0, 1)')
+  s = config.sentiment
+  check(s.parts == 1, 'sentiment.parts must be 1: its batches are small')
+  check_scorer('sentiment.scorer', s.scorer, check, one_of)
+  check(0 <= s.margin < 1, 'sentiment.margin must be in [0, 1)')
+  check(0 < s.valid_share < 1, 'sentiment.valid_share must be in (0, 1)')
+  check(s.prefixes >= 0, 'sentiment.prefixes must not be negative')
+  check(0 <= s.prefix_share <= 1, 'sentiment.prefix_share must be in [0, 1]')
+  check(s.num_layers >= 2, 'sentiment.num_layers must be at least 2')
+  check(s.hidden_dim > 0, 'sentiment.hidden_dim must be positive')
+  check(s.sentence_tokens > 1, 'sentiment.sentence_tokens must be at least 2')
+  check(s.max_sentences >= 0, 'sentiment.max_sentences must not be negative (0: all)')
+  one_of('debias.gradient', config.debias.gradient, ('both', 'branch'))
+  one_of('debias.sentiment_layer', config.debias.sentiment_layer, ('hidden', 'probability'))
+  for field in ('branches_per_row', 'pieces_per_branch'):
+    check(getattr(config.debias, field) > 0, f'debias.{field} must be positive')
+  check(config.debias.monitor_every >= 0, 'debias.monitor_every must not be negative (0: never)')
+  check_variants(config, check, errors)
+  check(config.sample.samples > 0, 'sample.samples must be positive')
+  check(config.sample.max_new_tokens > 0, 'sample.max_new_tokens must be positive')
+  check(config.sample.batch_size > 0, 'sample.batch_size must be positive')
+  check(config.sample.temperature > 0, 'sample.temperature must be positive')
+  check_measure(config, check, one_of)
+  check(config.mesh.data == -1 or config.mesh.data > 0, 'mesh.data must be -1 or positive')
+  for field in ('slices', 'fsdp', 'model'):
+    check(getattr(config.mesh, field) > 0, f'mesh.{field} must be positive')
+  if errors:
+    raise UserError('invalid config: ' + '; '.join(errors))
+
+
 def check_measure(config: Config, check: Callable, one_of: Callable) -> None:
   """Scores and metrics; the opinion scorer needs a lexicon."""
   m = config.measure

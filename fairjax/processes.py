@@ -13,11 +13,12 @@ import os
 import queue
 import secrets
 import selectors
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairjax.errors import UserError
@@ -361,3 +362,101 @@ def end_now(code: int, line: str) -> None:
   with contextlib.suppress(Exception):
     sys.stdout.flush()
   os._exit(code)
+
+
+# SIGINT and SIGTERM, heeded while the main thread computes or compiles.
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def heard_by(act: Callable[[int], None]) -> Iterator[None]:
+  """Has a thread call `act(number)` for each of the signals in the block (main thread only).
+
+  A handler written in Python would wait until the main thread has compiled or computed.
+  """
+  def handle(number, frame):
+    pass  # the thread below acts
+
+  def hear():
+    while data := reader.recv(64):
+      for number in data:
+        if number in NUMBERS:
+          act(number)
+
+  reader, writer = socket.socketpair()
+  writer.setblocking(False)
+  thread = threading.Thread(target=hear, name='signals', daemon=True)
+  previous = {number: signal.signal(number, handle) for number in NUMBERS}
+  before = signal.set_wakeup_fd(writer.fileno())
+  thread.start()
+  try:
+    yield
+  finally:
+    signal.set_wakeup_fd(before)
+    for number, handler in previous.items():
+      signal.signal(number, handler)
+    writer.close()
+    thread.join()
+    reader.close()
+
+
+@contextlib.contextmanager
+def ended_at_once(line: str) -> Iterator[None]:
+  """One of the signals in the block ends the process, with `line` and code 128 + its number.
+
+  So a shell counts a process that a signal ended. In a thread that is not the main one, nothing.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+
+  def end(number):
+    os.write(2, f'fairjax: {line}\n'.encode())
+    os._exit(128 + number)  # flushes nothing: the main thread may be writing and hold the stream
+
+  with heard_by(end):
+    yield
+
+
+# Signals that ask a run to stop: the first is heeded at the next step, the second at once.
+
+# Who ends a job often tells the process and its whole group (`timeout` does): SIGTERM twice in a
+# moment is one request. Ctrl-C twice is two.
+_ECHO_SECONDS = 1.0
+
+
+class StopSignal:
+  """Turns the first SIGINT or SIGTERM into a flag; a second one ends the process at once."""
+
+  def __init__(self):
+    self.received = False
+
+  def here(self) -> bool:
+    """Whether to stop after the step just done; in a group all processes get the same answer."""
+    return stop_here() if started() else self.received
+
+  @contextlib.contextmanager
+  def installed(self) -> Iterator['StopSignal']:
+    """Handles the signals inside the block (main thread only).
+
+    A second one ends the process with code 128 + its number, as if there were no handler.
+    """
+    first = (0, 0.0)
+
+    def act(number):
+      nonlocal first
+      now = time.monotonic()
+      if number == signal.SIGTERM == first[0] and now - first[1] < _ECHO_SECONDS:
+        return
+      if self.received:
+        os.write(2, b'fairjax: second signal: ends at once; the same command continues from the '
+                    b'last checkpoint\n')
+        os._exit(128 + number)
+      self.received, first = True, (number, now)
+      name = signal.Signals(number).name
+      ask_to_stop(f'process {index()} received {name}')
+      os.write(2, f'fairjax: {name}: stops after this step; once more ends at once\n'.encode())
+
+    with heard_by(act):
+      yield self

@@ -15,14 +15,14 @@ import time
 import grpc
 
 from fairjax.errors import UserError
-from fairjax.measure.google_scorer import GoogleScorer
+from fairjax.measure.scorers.google import GoogleScorer
 from tests import google_server
 
 KEY = 'AIzaTranscript0123456789abcdefghijklmno'
 MANY = 300
 PROCESS = f'''
 import sys
-from fairjax.measure.google_scorer import GoogleScorer
+from fairjax.measure.scorers.google import GoogleScorer
 scorer = GoogleScorer(sys.argv[1], endpoint=sys.argv[2], workers=4, requests_per_minute=1e5,
                       log=print)
 print(len(scorer.score([f'text {{i}}' for i in range({MANY})])), 'scores')

@@ -10,9 +10,9 @@ import numpy as np
 
 from fairjax import processes
 from fairjax.errors import UserError
-from fairjax.job.group import LedModels
 from fairjax.measure import load_scorer, score_texts
-from fairjax.measure.encoders import load_encoder
+from fairjax.measure.similarity import load_encoder
+from fairjax.run.workdir import LedModels
 
 # Enough to fill batches of all six devices, 2,048 tokens each: less would leave them to the first.
 TEXTS = [f'{"the film " * (i % 9)}was {word} {i}' for i in range(300)

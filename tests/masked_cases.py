@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from fairjax.masked.rows import lay_out
+from fairjax.pretrained.masked_rows import lay_out
 from fairjax.vocabulary import PieceEncoder
 
 

@@ -13,7 +13,7 @@ if __name__ == '__main__':  # and not where a test imports this
   sys.modules['clu'] = None  # no TensorBoard files: importing TensorFlow takes longer than the rest
 
 import jax  # noqa: E402
-from test_train_curriculum import CONFIG, ArrayFeed, _sentences  # noqa: E402
+from test_curriculum import CONFIG, ArrayFeed, _sentences  # noqa: E402
 
 from fairjax import processes  # noqa: E402
 from fairjax.config import MeshConfig, SampleConfig  # noqa: E402
@@ -21,7 +21,8 @@ from fairjax.counterfactual import Prefix, load_attribute  # noqa: E402
 from fairjax.errors import Preempted  # noqa: E402
 from fairjax.generate import generate  # noqa: E402
 from fairjax.model.decoding import TransformerXLDecoder  # noqa: E402
-from fairjax.train import Curriculum, StopSignal, make_mesh, own_rows  # noqa: E402
+from fairjax.processes import StopSignal  # noqa: E402
+from fairjax.train import Curriculum, make_mesh, own_rows
 
 MODEL = dataclasses.replace(CONFIG.model, vocab_size=40)
 SAMPLE = SampleConfig(samples=16, max_new_tokens=6, batch_size=8)

@@ -11,8 +11,8 @@ import numpy as np
 
 from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
 from fairjax.train import make_mesh, steps
+from fairjax.train.checkpoints import params_digest
 from fairjax.train.evaluation import evaluate_nll
-from fairjax.train.identity import params_digest
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import own_rows, to_devices, to_host
 from fairjax.train.steps import FairnessTerm

@@ -2,7 +2,7 @@
 
 After a change of where arrays live:
 
-  FAIRJAX_UPDATE_DOCS=1 python -m pytest tests/test_train_sharding.py -k table
+  FAIRJAX_UPDATE_DOCS=1 python -m pytest tests/train/test_sharding.py -k table
 """
 
 import os

@@ -140,7 +140,7 @@ def test_peers_beside_a_torch_that_does_nothing(run, monkeypatch, work):
 def test_guard(run, monkeypatch, tmp_path):
   config = tmp_path / 'tiny.py'
   config.write_text('\n'.join([
-    'from fairjax.config_files import default_config_dict', 'def get_config(arg):',
+    'from fairjax.config_io import default_config_dict', 'def get_config(arg):',
     '  config = default_config_dict()',
     '  config.model.update(vocab_size=64, num_layers=2, model_dim=16, num_heads=2, head_dim=8,',
     '                      ff_dim=32, segment_len=8, memory_len=8)', '  return config']))
@@ -160,7 +160,7 @@ def test_checks_of_a_job_that_does_nothing(run, monkeypatch):
   checks = importlib.import_module('tests.benchmarks.checks')
   monkeypatch.setattr(checks.Clocks, 'install', lambda self: self.wrap(list, 'm.f')('ab'))
   # What the job says is no part of the JSON.
-  monkeypatch.setattr('fairjax.cli.main', lambda arguments: print('[lm] step 1') or 0)
+  monkeypatch.setattr('fairjax.cli.main.main', lambda arguments: print('[lm] step 1') or 0)
   found = run('checks', '--config=configs/quickstart.py')
   assert found['exit_code'] == 0 and found['functions']['m.f']['calls'] == 1
 

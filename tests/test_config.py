@@ -5,11 +5,13 @@ import json
 
 import pytest
 
-from fairjax.config import Config, validate
-from fairjax.config_docs import describe, described_fields
-from fairjax.config_files import (
+from fairjax.config import Config
+from fairjax.config_checks import validate
+from fairjax.config_io import (
   config_differences,
   default_config_dict,
+  describe,
+  described_fields,
   from_dict,
   load_config,
   parse_arg,
@@ -178,10 +180,10 @@ def test_every_field_refuses_another_type(name):
   ('def get_config(arg):\n  x = {}\n  return x["a"]', "x.py:3: KeyError: 'a'"),
   ('def get_config(arg):\n  return {}', 'returned dict, not a ConfigDict'),
   ('x = 1', r'defines no get_config(arg)'),
-  ('from fairjax.config_files import default_config_dict\n'
+  ('from fairjax.config_io import default_config_dict\n'
    'def get_config(arg):\n  c = default_config_dict()\n  c.model.num_layer = 3\n  return c',
    "did you mean 'model.num_layers'"),
-  ('from fairjax.config_files import default_config_dict\n'
+  ('from fairjax.config_io import default_config_dict\n'
    'def get_config(arg):\n  c = default_config_dict()\n  c.lm.steps = 2.5\n  return c',
    'x.py:4: TypeError: '),
 ])
@@ -217,7 +219,7 @@ def test_a_saved_config_takes_overrides_but_no_arguments(tmp_path):
 
 
 def test_an_override_that_is_given_twice_is_refused():
-  from fairjax.cli import parse
+  from fairjax.cli.main import parse
   with pytest.raises(UserError, match="--config.seed is given twice, as '1' and '2'"):
     parse(['config', 'show', f'--config={QUICKSTART}', '--config.seed=1', '--config.seed', '2'])
   assert parse(['config', 'show', f'--config={QUICKSTART}', '--config.seed=1',
@@ -236,7 +238,7 @@ def test_parse_arg_types():
 
 def write_config(folder, lines):
   path = folder / 'own.py'
-  path.write_text('from fairjax.config_files import default_config_dict\n\n\ndef get_config(arg):\n'
+  path.write_text('from fairjax.config_io import default_config_dict\n\n\ndef get_config(arg):\n'
                   "  config = default_config_dict()\n  config.measure.scorers = ('vader',)\n"
                   f"  config.sentiment.scorer = 'vader'\n  {lines}\n  return config\n")
   return str(path)
@@ -266,7 +268,7 @@ def test_names_of_files_hold_plus_and_comma(tmp_path, monkeypatch):
 
 
 def test_the_home_folder_is_known_in_every_path(tmp_path, monkeypatch, capsys):
-  from fairjax.cli import main, parse
+  from fairjax.cli.main import main, parse
   monkeypatch.setenv('HOME', str(tmp_path))
   home = str(tmp_path)
   options = parse(['measure', '--records=~/r.jsonl', '--attribute', '~/a.yaml', '--scorer=bert:~/m',

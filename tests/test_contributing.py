@@ -10,15 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from fairjax import cli
-from fairjax.config_files import load_config
+from fairjax.cli import main as cli
+from fairjax.config_io import load_config
 from fairjax.counterfactual import load_attribute
-from fairjax.measure import (
-  load_scorer,
-  measure_records,
-  read_generations,
-  score_records,
-)
+from fairjax.measure import load_scorer, measure_records, read_generations, score_records
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXT = (ROOT / 'CONTRIBUTING.md').read_text(encoding='utf-8')

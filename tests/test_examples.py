@@ -18,20 +18,21 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-import test_compile
-import test_measure_lexicons
+import test_lexicons
+import test_programs
 from test_fair_generation import write_records as write_prompted
-from test_main_job import TINY as TINY_RUN
-from test_measure_lexicons import archive
+from test_job import TINY as TINY_RUN
+from test_lexicons import archive
 from test_mitigations import TINY as TINY_MITIGATIONS
 from test_readme import write_records
 
-from fairjax.cli import VERBS, main
-from fairjax.compile import analysis, command
+from fairjax.cli import tpu_verbs as command
+from fairjax.cli.main import VERBS, main
 from fairjax.data.planted import NEGATIVE, POSITIVE
 from fairjax.data.planted_gender import make_gendered_corpus
-from fairjax.masked.start import Sizes, from_scratch, write_model
-from fairjax.measure import lexicons
+from fairjax.measure.scorers import base as lexicons
+from fairjax.pretrained.masked_lm import Sizes, from_scratch, write_model
+from fairjax.tpu import cost as analysis
 
 
 def words_of(fields):
@@ -73,7 +74,7 @@ MORE: dict[str, list[str]] = {
   'masked-lm': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
   'correlations': ['--persons=2', '--shuffles=2'],
   'fair-generation': [],
-  'mitigations': [  # the table of the baseline alone; tests/test_mitigations.py has that of all
+  'mitigations': [  # the table of the baseline; report/test_mitigations.py has all
     *words_of(TINY_MITIGATIONS | {'debias.variants': '()', 'debias.extended_baseline': False}),
     '--persons=2'],
 }
@@ -156,7 +157,7 @@ def make_inputs(folder, repository):
 def fake_compiler(patch):
   """A compiler that says at once that everything fits."""
   def analyse(config, program, where, *, log=print, cached=lambda key: None):
-    return test_compile.analysis(where.name, program=program, required=2 ** 30), 'key'
+    return test_programs.analysis(where.name, program=program, required=2 ** 30), 'key'
   patch.setattr(command, 'prepare_process', lambda: None)
   patch.setattr(analysis, 'analyse', analyse)
 
@@ -164,8 +165,8 @@ def fake_compiler(patch):
 def fake_download(patch):
   """A short lexicon instead of the real one's address."""
   patch.setattr(lexicons, 'SHA256', {
-    name: test_measure_lexicons.hashlib.sha256(text.encode()).hexdigest()
-    for name, text in test_measure_lexicons.WORDS.items()})
+    name: test_lexicons.hashlib.sha256(text.encode()).hexdigest()
+    for name, text in test_lexicons.WORDS.items()})
   patch.setattr(lexicons, 'fetch_lexicon', functools.partial(
     lexicons.fetch_lexicon, opener=lambda url: io.BytesIO(archive())))
 

@@ -7,8 +7,7 @@ import os
 import pytest
 
 from fairjax.errors import UserError
-from fairjax.files import read_sealed_json, write_sealed_json
-from fairjax.journal import JournalWriter, read_journal
+from fairjax.files import JournalWriter, read_journal, read_sealed_json, write_sealed_json
 
 ENTRIES = [{'a': 0.1 + 0.2}, ['\u2028 line', None], 3, {'n': 1e-300}]
 

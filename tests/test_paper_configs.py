@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fairjax.cli import main
-from fairjax.config_docs import described_fields
-from fairjax.config_files import load_config
+from fairjax.cli.main import main
+from fairjax.config_io import described_fields, load_config
 from fairjax.measure import load_scorer
 from fairjax.model import TransformerXL, init_memory, parameter_counts
 from fairjax.report.comparison import labelling

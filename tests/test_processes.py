@@ -48,7 +48,8 @@ def start(tmp_path_factory, repository):
   def start(workdir, count):
     address = f'127.0.0.1:{free_port()}'
     environment = os.environ | {
-      'PYTHONPATH': f'{repository}:{repository / "tests"}', 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu',
+      'PYTHONPATH': f'{repository}:{repository}/tests:{repository}/tests/train', 'XLA_FLAGS': '',
+      'JAX_PLATFORMS': 'cpu',
       'JAX_COMPILATION_CACHE_DIR': str(cache),
       'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',  # compiling is nearly all of what they do
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.1'}
@@ -155,7 +156,7 @@ def test_the_preemption_notice_of_the_runtime_stops_too(repository):
 
 TWICE = '''
 import hashlib
-from fairjax.train.stop import StopSignal
+from fairjax.processes import StopSignal
 with StopSignal().installed():
   print('ready', flush=True)
   hashlib.pbkdf2_hmac('sha256', b'x', b'y', 2 ** 31 - 1)  # as a compilation: no handler gets a turn

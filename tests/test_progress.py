@@ -105,8 +105,8 @@ def records(path):
 
 
 def test_json_on_stdout_stays_json_beside_a_bar(tmp_path):
-  code = ('from fairjax import cli, progress; progress.BAR_INTERVAL_SEC = 0; '
-          'raise SystemExit(cli.main())')
+  code = ('from fairjax import progress; from fairjax.cli.main import main; '
+          'progress.BAR_INTERVAL_SEC = 0; raise SystemExit(main())')
   out, seen = run_on_terminal(
     ['-c', code, 'measure', f'--records={records(tmp_path / "r.jsonl")}', '--attribute=country',
      '--scorer=vader', '--permutations=20', '--json'], stdout_too=False)

@@ -17,20 +17,20 @@ import numpy as np
 import pytest
 from human_oracle import fill
 from safetensors.numpy import load_file, save_file
-from test_exchange import FIELDS
-from test_house_docs import README, fairjax_commands, is_fairjax, shell_lines
-from test_main_job import TINY
+from test_docs import README, fairjax_commands, is_fairjax, shell_lines
+from test_export import FIELDS
+from test_job import TINY
 
-from fairjax.cli import main
+from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.data.planted import NEGATIVE, POSITIVE, make_planted_documents
 
 GOLDEN = 'tests/golden'
 
 NOT_HERE = {
-  'lexicon fetch': 'a download; tests/test_measure_lexicons.py fetches from a server of its own',
+  'lexicon fetch': 'a download; tests/measure/test_lexicons.py fetches from a server of its own',
   'measure --records answers.jsonl --attribute country --scorer google':
-    "Google's service; tests/test_google_verbs.py has a server of its own",
+    "Google's service; tests/cli/test_google_verbs.py has a server of its own",
   'compile': 'the TPU compiler; `pytest -m libtpu` runs the verb',
 }
 # The first words of a line that is no command of fairjax -> why it is not run.

@@ -7,11 +7,11 @@ import sys
 import zipfile
 
 import pytest
-from test_house import ROOT
+from test_architecture import ROOT
 
-from fairjax import cli
-from fairjax.data import wikitext_files
-from fairjax.data.wikitext_files import find_wikitext
+from fairjax.cli import main as cli
+from fairjax.data import wikitext as wikitext_files
+from fairjax.data.wikitext import find_wikitext
 from fairjax.errors import UserError
 
 SECRETS = ('HF_TOKEN', 'WANDB_API_KEY', 'FAIRJAX_GOOGLE_API_KEY', 'AWS_SECRET_ACCESS_KEY',
@@ -49,7 +49,7 @@ def test_no_environment_variable_reaches_a_file_or_the_output(tmp_path):
   commands = [['data', *SMALL, f'--workdir={tmp_path / "run"}'], ['config', 'show', *SMALL],
               ['doctor'], ['data', 'check', f'--workdir={tmp_path / "run"}'],
               ['data', *SMALL, '--config.seed=3', f'--workdir={tmp_path / "run"}']]
-  script = ('import sys\nfrom fairjax.cli import main\n'
+  script = ('import sys\nfrom fairjax.cli.main import main\n'
             f'print([main(words) for words in {commands!r}])')
   found = subprocess.run([sys.executable, '-c', script], cwd=ROOT, env=environment, text=True,
                          capture_output=True, check=False, timeout=600)
@@ -90,7 +90,7 @@ def test_a_saved_configuration_runs_no_code(tmp_path):
   """`config.json` is data: what looks like code in it stays a text."""
   import json
 
-  from fairjax.config_files import load_config, to_dict
+  from fairjax.config_io import load_config, to_dict
   config = to_dict(load_config(str(ROOT / 'configs/quickstart.py')))
   config['name'] = '__import__("os").mkdir("made")'
   config['data']['train'] = ['$(touch made)', '`touch made`']

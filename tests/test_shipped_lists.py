@@ -9,9 +9,9 @@ import importlib.resources
 import pytest
 
 DIGESTS = {
-  'correlations/assets/disco_templates.txt':
+  'gender/assets/disco_templates.txt':
     'e80dc47940eff853f18f01b15193fd0e92a180014ce85cf35790465a40ea90c4',
-  'correlations/assets/disco_terms.tsv':
+  'gender/assets/disco_terms.tsv':
     '6622a15ceb39ed09546ebbe4b052ea9fa0dd327506b4950838c6cf728b2bc2b1',
   'counterfactual/assets/country.yaml':
     '6e157a0fddfb7343fc76836768cbc9963097cf3fd7cca5fc6d3397c5546fa7bd',
@@ -25,9 +25,9 @@ DIGESTS = {
     '9e56d0ba4bf5140d693a6154cb6866270d8132dfd7791e4fccf7077ece323eb1',
   'counterfactual/assets/profession_prompts.yaml':
     '99950ded11c8635c0dd72300707a8a0aff406156efbc221ba2c5df83d1423683',
-  'fair_generation/assets/gendered_pairs.tsv':
+  'gender/fair_generation/assets/gendered_pairs.tsv':
     'a4060c86a494a5e2292f2d09dfa5d417b7b959d814378f6b56cd1e45b0e0f1a4',
-  'fair_generation/assets/professions.tsv':
+  'gender/fair_generation/assets/professions.tsv':
     'a61235676fb63203343c00af2471c00c3015ee0489429cab8f03494f5c2c4f3e',
 }
 
@@ -41,6 +41,6 @@ def test_a_list_is_the_one_that_was_measured_with(path):
 def test_no_list_is_left_out():
   rooms = importlib.resources.files('fairjax')
   found = {f'{room}/assets/{file.name}'
-           for room in ('correlations', 'counterfactual', 'fair_generation')
+           for room in ('counterfactual', 'gender', 'gender/fair_generation')
            for file in rooms.joinpath(room, 'assets').iterdir()}
   assert found == set(DIGESTS)

@@ -16,22 +16,21 @@ import pytest
 from backports import zstd
 from test_inputs import PACKERS, zipped
 
-from fairjax.classifier.examples import read_examples
-from fairjax.cli import main
-from fairjax.correlations.bios_data import read_bios
-from fairjax.correlations.professions import read_professions
-from fairjax.correlations.stsb import read_pairs
+from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
-from fairjax.counterfactual.first_names import read_names
-from fairjax.counterfactual.word_pairs import read_word_pairs
+from fairjax.counterfactual.gendered_words import read_names, read_word_pairs
 from fairjax.data.documents import read_documents
 from fairjax.errors import UserError
-from fairjax.fair_generation import load_word_vectors
-from fairjax.fair_generation.word_lists import read_words
+from fairjax.gender.bios import read_bios
+from fairjax.gender.fair_generation.completions import read_words
+from fairjax.gender.fair_generation.embedding import load_word_vectors
+from fairjax.gender.persons import read_professions
+from fairjax.gender.stsb import read_pairs
 from fairjax.generate import read_records
 from fairjax.inputs import open_input
-from fairjax.masked.pronouns import read_shares
-from fairjax.measure.scorers import read_lexicon
+from fairjax.measure.scorers.base import read_lexicon
+from fairjax.pretrained.classifier import read_examples
+from fairjax.pretrained.masked_pronouns import read_shares
 from fairjax.tables import Table, read_rows
 
 BOM = b'\xef\xbb\xbf'

@@ -34,11 +34,11 @@ def test_the_tests_of_the_tpu_compiler_run_weekly():
   ((job, _),) = scheduled('pytest -m libtpu')
   assert "pip install -e '.[tpu,dev]'" in [step.get('run') for step in job['steps']]
   assert any('@pytest.mark.libtpu' in path.read_text(encoding='utf-8')
-             for path in TESTS.glob('test_*.py'))
+             for path in TESTS.rglob('test_*.py'))
 
 
 def test_the_test_of_the_beam_job_runs_weekly():
-  ((job, command),) = scheduled('test_data_seqio_cache.py')
+  ((job, command),) = scheduled('test_seqio_cache.py')
   assert 'FAIRJAX_BEAM_VENV' in job['env']
   assert "pip install -e '.[train,dev]'" in [step.get('run') for step in job['steps']]
   file = TESTS.parent / command.split()[-1]

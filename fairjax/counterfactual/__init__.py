@@ -9,19 +9,9 @@ from fairjax.counterfactual.attributes import (
   list_attributes,
   load_attribute,
 )
-from fairjax.counterfactual.branches import (
-  COUNT_NAMES,
-  branch_rng,
-  choose_branches,
-  swap_text,
-)
-from fairjax.counterfactual.cda import (
-  CdaCounts,
-  GenderSwap,
-  augment,
-  augment_document,
-)
-from fairjax.counterfactual.first_names import NameLists, read_names
+from fairjax.counterfactual.branches import COUNT_NAMES, branch_rng, choose_branches, swap_text
+from fairjax.counterfactual.cda import CdaCounts, GenderSwap, augment, augment_document
+from fairjax.counterfactual.gendered_words import NameLists, WordPairs, read_names, read_word_pairs
 from fairjax.counterfactual.lint import Finding, lint_attribute, render_findings
 from fairjax.counterfactual.matching import (
   Match,
@@ -30,7 +20,6 @@ from fairjax.counterfactual.matching import (
   TokenMatcher,
   replacement_pieces,
 )
-from fairjax.counterfactual.word_pairs import WordPairs, read_word_pairs
 
 __all__ = [
   'COUNT_NAMES', 'Attribute', 'CdaCounts', 'Finding', 'GenderSwap', 'Match', 'NameLists', 'Prefix',

@@ -21,9 +21,14 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from fairjax.counterfactual.first_names import NameLists
-from fairjax.counterfactual.pronouns import CONTEXT, her_is_object, his_is_independent
-from fairjax.counterfactual.swap_context import in_case_of, reason_to_keep
+from fairjax.counterfactual.gendered_words import NameLists, WordPairs
+from fairjax.counterfactual.pronouns import (
+  CONTEXT,
+  her_is_object,
+  his_is_independent,
+  in_case_of,
+  reason_to_keep,
+)
 from fairjax.counterfactual.word_forms import (
   LETTERS,
   WordFinder,
@@ -32,7 +37,6 @@ from fairjax.counterfactual.word_forms import (
   normal_form,
   starts_word,
 )
-from fairjax.counterfactual.word_pairs import WordPairs
 from fairjax.errors import UserError, unknown_name
 
 SIDES = ('one', 'two')
@@ -165,7 +169,7 @@ class GenderSwap:
       position: decides which names are drawn, together with the seed and the name; None: the text
         itself stands for it.
 
-    >>> from fairjax.counterfactual.word_pairs import read_word_pairs
+    >>> from fairjax.counterfactual.gendered_words import read_word_pairs
     >>> GenderSwap(read_word_pairs()).swap("HE gave her the king's hat, and her dog is his.")
     ("SHE gave him the queen's hat, and his dog is hers.", 5)
     """
@@ -301,7 +305,7 @@ def augment(
   Raises:
     UserError: another `sided`.
 
-  >>> from fairjax.counterfactual.word_pairs import read_word_pairs
+  >>> from fairjax.counterfactual.gendered_words import read_word_pairs
   >>> list(augment(['It rains.', 'He sings.'], GenderSwap(read_word_pairs())))
   ['It rains.', 'He sings.', 'She sings.']
   """

@@ -10,7 +10,7 @@ corpus. launch/cache_tasks.sh makes the environment that Beam needs and runs the
 import os
 
 from fairjax.data.prepare import open_prepared
-from fairjax.data.tasks import register_corpus_task
+from fairjax.data.seqio_tasks import register_corpus_task
 from fairjax.errors import UserError
 
 VARIABLE = 'FAIRJAX_CACHE_DATA'

@@ -4,22 +4,182 @@ TensorFlow is imported only for TFDS datasets.
 """
 
 import collections
+import dataclasses
 import hashlib
+import itertools
+import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fairjax.config import FILE_SOURCES, PLANTED_SOURCES, TFDS_SOURCES, DataConfig
-from fairjax.counterfactual import Attribute
-from fairjax.data.cda import cda_documents, describe_cda
-from fairjax.data.documents import list_files, read_documents
-from fairjax.data.holdout import Holdout, make_holdout
+from fairjax.counterfactual import (
+  Attribute,
+  CdaCounts,
+  GenderSwap,
+  augment_document,
+  read_names,
+  read_word_pairs,
+)
+from fairjax.data.documents import list_files, read_documents, split_sentences
 from fairjax.data.planted import make_planted_documents
-from fairjax.data.planted_opinions import make_gender_documents
+from fairjax.data.planted_gender import make_gender_documents
 from fairjax.errors import UserError
+from fairjax.files import atomic_write, write_json
 from fairjax.inputs import is_pipe
+
+# The last documents of a corpus as validation and test: `data.holdout`.
+#
+# Huang et al. 2020 hold out the last 10,000 articles of WMT-19, 1,000 to validate and 9,000 to test
+# (H-41). The order within them is not said: here valid comes first, then test, as they stand in the
+# files, and nothing is shuffled before. One pass counts the documents and keeps the last ones in a
+# ring, so that memory holds no more than these.
+#
+#     FOLDER/valid.jsonl, test.jsonl   one JSON string a line
+#     FOLDER/holdout.json              what `Holdout` holds; written last
+
+_MANIFEST = 'holdout.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Holdout:
+  """The split of a corpus.
+
+  Attributes:
+    folder: where the held-out documents lie.
+    train, valid, test: numbers of documents, in this order in the corpus.
+    sha256: of valid.jsonl and test.jsonl.
+    counts: what the reader of all files counted, see `read_documents`.
+  """
+
+  folder: pathlib.Path
+  train: int
+  valid: int
+  test: int
+  sha256: tuple[str, str]
+  counts: Mapping[str, int]
+
+  def texts(self, split: str, corpus: Iterable[str]) -> Iterator[str]:
+    """Documents of a split; `corpus`, all documents in order, is read for `train` only."""
+    if split == 'train':
+      return itertools.islice(corpus, self.train)
+    return self._read(split)
+
+  def _read(self, split: str) -> Iterator[str]:
+    path, expected = self.folder / f'{split}.jsonl', self.sha256[split == 'test']
+    if not path.is_file() or _sha256(path) != expected:
+      raise UserError(f'{path} is missing or damaged: delete {self.folder} to make it anew')
+    with path.open(encoding='utf-8') as file:
+      for line in file:
+        yield json.loads(line)
+
+
+def make_holdout(
+  corpus: Iterable[str], sizes: tuple[int, int], folder: str | os.PathLike, *,
+  counts: Mapping[str, int] | None = None,
+) -> Holdout:
+  """Splits off the last documents; a folder that is complete is only read.
+
+  Args:
+    corpus: all documents in order; read once, to its end.
+    sizes: (valid, test) documents.
+    folder: for the held-out documents.
+    counts: grows while `corpus` is read; kept with the result.
+
+  Raises:
+    UserError: the corpus is too small, or the folder holds another split.
+  """
+  folder, (valid, test) = pathlib.Path(folder), sizes
+  path = folder / _MANIFEST
+  if path.is_file():
+    try:
+      values = json.loads(path.read_text(encoding='utf-8'))
+      found = Holdout(folder, values['train'], values['valid'], values['test'],
+                      tuple(values['sha256']), values['counts'])
+    except (ValueError, KeyError, TypeError) as e:
+      raise UserError(f'{path} is damaged ({e}): delete {folder} to make it anew') from None
+    if (found.valid, found.test) != (valid, test):
+      raise UserError(f'{folder} holds out {found.valid} and {found.test} documents, not {valid} '
+                      f'and {test}: delete it to make it anew')
+    return found
+  last, number = collections.deque(maxlen=valid + test), 0
+  for text in corpus:
+    last.append(text)
+    number += 1
+  if number <= valid + test:
+    raise UserError(f'the files of data.train hold {number} documents, and data.holdout='
+                    f'({valid}, {test}) leaves none to train on: lower it or add files')
+  digests = []
+  for split, texts in (('valid', itertools.islice(last, valid)),
+                       ('test', itertools.islice(last, valid, None))):
+    with atomic_write(folder / f'{split}.jsonl') as file:
+      for text in texts:
+        file.write(json.dumps(text).encode() + b'\n')
+    digests.append(_sha256(folder / f'{split}.jsonl'))
+  made = Holdout(
+    folder, number - valid - test, valid, test, tuple(digests), dict(counts or {}))
+  write_json(path, {k: v for k, v in dataclasses.asdict(made).items() if k != 'folder'})
+  return made
+
+
+def _sha256(path: pathlib.Path) -> str:
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+# Counterfactual training documents: what `data.cda` and its like make of a corpus (W-14 to W-16).
+#
+# Only the training split is augmented: what a model is evaluated on stays what it was.
+
+NO_WORDS = 'none'
+"""In the place of word pairs: names only (W-16)."""
+
+
+def make_swap(data: DataConfig) -> GenderSwap:
+  """The swap that the fields `cda_...` describe.
+
+  Raises:
+    UserError: a file of word pairs or names cannot be used.
+  """
+  pairs = None if data.cda_pairs == (NO_WORDS,) else read_word_pairs(*data.cda_pairs)
+  names = read_names(data.cda_names) if data.cda_names else None
+  return GenderSwap(pairs, names, data.seed, name_gender=data.cda_name_gender,
+                    letters=data.cda_name_letters)
+
+
+def cda_documents(
+  texts: Iterable[str], data: DataConfig, counts: collections.Counter | None = None,
+) -> Iterator[str]:
+  """Training documents as `data.cda` wants them.
+
+  Args:
+    texts: documents of the source, read once.
+    data: the fields `cda_...`.
+    counts: is added to: cda_originals_left_out and cda_documents (one-sided: all are
+      counterfactual), cda_neutral_left_out (sentences or documents), cda_swaps, cda_kept (words of
+      pairs in names and compounds, and of lists of names that are none), cda_mixed_case.
+
+  Raises:
+    UserError: a file of word pairs or names cannot be used.
+  """
+  swap, found = make_swap(data), CdaCounts()
+  counts = collections.Counter() if counts is None else counts
+  for text in texts:
+    documents = augment_document(
+      text, swap, data.cda, unit=data.cda_unit, split=split_sentences, counts=found)
+    counts['cda_originals_left_out'] += data.cda == 'one'
+    counts['cda_documents'] += len(documents) - (data.cda == 'two')
+    yield from documents
+  counts.update(cda_neutral_left_out=found.dropped, cda_swaps=found.swaps,
+                cda_kept=sum(found.kept.values()), cda_mixed_case=found.mixed_case)
+
+
+def describe_cda(data: DataConfig) -> dict[str, Any]:
+  """What the augmented documents depend on besides the source's."""
+  return {'sided': data.cda, 'unit': data.cda_unit, 'swap': make_swap(data).fingerprint}
+
 
 SPLITS = ('train', 'valid', 'test')
 # Documents whose text stands for the grammar's version in the fingerprint of a planted corpus.
@@ -56,7 +216,7 @@ class Corpus:
   def texts(self, split: str, counts: collections.Counter | None = None) -> Iterator[str]:
     """Documents of a split in their order, read anew; `counts` is that of `read_documents`.
 
-    With `data.cda` those of `train` are what `fairjax.data.cda` makes of the source's.
+    With `data.cda` those of `train` are what `fairjax.data.corpus` makes of the source's.
     """
     found = self._source_texts(split, counts)
     return cda_documents(found, self.data, counts) if split == 'train' and self.data.cda else found
@@ -66,7 +226,7 @@ class Corpus:
     if data.source in PLANTED_SOURCES:
       return iter(self.planted(split))
     if self.is_tfds:
-      from fairjax.data.wikitext_builder import tfds_texts
+      from fairjax.data.tfds_wikitext import tfds_texts
       texts = tfds_texts(self.tfds_dataset().name_and_dir, split)
       return texts if self.by_words else map(drop_blank_lines, texts)
     if data.holdout:
@@ -121,7 +281,7 @@ class Corpus:
   def tfds_dataset(self, log: Callable[[str], None] = lambda line: None) -> 'TfdsDataset':
     """The TFDS dataset; made at the first call."""
     if self._builder is None:
-      from fairjax.data.wikitext_builder import build_wikitext
+      from fairjax.data.tfds_wikitext import build_wikitext
       data = self.data
       self._builder = TfdsDataset(build_wikitext(
         data.source, self.tfds_dir, manual_dir=data.manual_dir, download=data.download,

@@ -12,7 +12,7 @@ conversion put where it could not read, is counted), and documents that occur ag
 
 Errors: a file that is missing, empty or cut off, and a line that cannot be decoded or is longer
 than `max_line_bytes`, which is never held in memory whole. `fairjax data check` (see
-`fairjax.data.check`) lists them all instead of stopping at the first.
+`fairjax.data.data_check`) lists them all instead of stopping at the first.
 """
 
 import base64
@@ -26,6 +26,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import is_pipe, is_whole, open_input
@@ -397,3 +399,87 @@ def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iter
 
 _LAYOUTS = {'wikitext': _wikitext, 'lines': _lines, 'tsv': _tsv, 'newscrawl': _newscrawl,
             'newscrawl_sentences': _sentences, 'jsonl': _rows, 'csv': _rows, 'parquet': _rows}
+
+
+# A random sample of the lines of a corpus that is too large to keep.
+
+def sample_lines(texts: Iterable[str], limit: int, seed: int) -> tuple[list[str], dict[str, int]]:
+  """Draws lines uniformly, without replacement, in one pass that holds only the sample.
+
+  Reservoir sampling with skips (Li 1994, "Algorithm L").
+
+  Args:
+    texts: read once.
+    limit: the most lines.
+    seed: of the sample.
+
+  Returns:
+    The lines with their line ends, in the order of the texts; and counts: texts, characters and
+    lines (not blank) that were read, lines_used, characters_used.
+
+  Raises:
+    UserError: no line that is not blank.
+  """
+  rng = np.random.default_rng(seed)
+  kept, places = [], []
+  characters = read = number = 0
+  weight, following = 1.0, 0  # following: index of the next line that enters a full reservoir
+  for text in texts:
+    number += 1
+    characters += len(text)
+    for line in text.splitlines(keepends=True):
+      if line.isspace():
+        continue
+      if read < limit:
+        kept.append(line)
+        places.append(read)
+      elif read == following:
+        place = int(rng.integers(limit))
+        kept[place], places[place] = line, read
+      read += 1
+      if read >= limit and following < read:
+        weight *= float(np.exp(np.log(1.0 - rng.random()) / limit))
+        following = read + int(np.log(1.0 - rng.random()) / np.log1p(-weight))
+  if not kept:
+    raise UserError('no text to train a vocabulary from: the training texts are empty')
+  kept = [kept[i] for i in np.argsort(places)]
+  return kept, {'texts': number, 'characters': characters, 'lines': read, 'lines_used': len(kept),
+                'characters_used': sum(map(len, kept))}
+
+
+# Splits documents into sentences.
+
+# A sentence ends after its mark and the quotes or brackets that close it, before a space and a
+# capital, digit or opening sign. The mark may stand apart, as in WikiText ("the end . The").
+_BORDER = re.compile(
+  r'(?:[.!?…]["\'”’)\]]*(?: ["”’)](?= ))?)(\s+)(?=["\'“‘(\[]?\s?[^\W_a-zß-öø-ÿ])')
+_ABBREVIATION = re.compile(
+  r'(?:^|[\s("“\'])(?:Mr|Mrs|Ms|Dr|Prof|Rev|Hon|Gen|Col|Lt|Sgt|Capt|Maj|Gov|Sen|Rep|St|Mt|Ft|No|Nos|'
+  r'vs|etc|e\.g|i\.e|cf|al|ca|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|Inc|Ltd|Co|Corp|'
+  r'[A-Z](?:\.[A-Z])*) ?\.$')
+_HEADING = re.compile(r'(=(?: =)*) .* \1')
+
+
+def split_sentences(document: str) -> list[str]:
+  """Sentences of a document, in order, without the spaces around them.
+
+  A simple rule, the same for all corpora: every line end is a border; within a line a border is a
+  full stop, exclamation or question mark (with closing quotes or brackets) before white space and
+  a capital letter or digit, but not after a common abbreviation or initials. Headings of WikiText
+  (`= Title =`) are left out.
+
+  >>> split_sentences('I met Dr. Hill. "It was fine!" he said. They paid 3.50 to J. Ray.')
+  ['I met Dr. Hill.', '"It was fine!" he said.', 'They paid 3.50 to J. Ray.']
+  """
+  sentences = []
+  for line in document.split('\n'):
+    line = line.strip()
+    if not line or _HEADING.fullmatch(line):
+      continue
+    start = 0
+    for border in _BORDER.finditer(line):
+      if not _ABBREVIATION.search(line[start:border.start() + 1]):
+        sentences.append(line[start:border.start(1)].strip())
+        start = border.end()
+    sentences.append(line[start:].strip())
+  return [s for s in sentences if s]

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from fairjax.data.chunks import EncodedChunks, read_chunk_table, token_dtype, write_chunk
+from fairjax.data.token_store import EncodedChunks, read_chunk_table, token_dtype, write_chunk
 from fairjax.errors import UserError
 from fairjax.files import write_json
 from fairjax.progress import Progress

@@ -10,8 +10,7 @@ Letters: B rows of the global batch, b rows of this host, T segment length.
 
 import numpy as np
 
-from fairjax.data.token_store import TokenStoreInfo
-from fairjax.data.verified_tokens import VerifiedTokens
+from fairjax.data.token_store import TokenStoreInfo, VerifiedTokens
 from fairjax.errors import UserError
 
 

@@ -22,11 +22,10 @@ import seqio
 import tensorflow as tf
 
 from fairjax.data.corpus import SPLITS
-from fairjax.data.manifest import check_sizes, describe_files
 from fairjax.data.prepare import PreparedData
-from fairjax.data.tasks import open_examples, register_corpus_task
+from fairjax.data.seqio_tasks import open_examples, register_corpus_task
 from fairjax.errors import UserError
-from fairjax.files import write_json
+from fairjax.files import check_sizes, describe_files, write_json
 
 MOST_SHARDS = 16  # cycle_length of seqio's reader: with more files it mixes the order
 _BLOCK = 16  # its block_length

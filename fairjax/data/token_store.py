@@ -3,13 +3,13 @@
 A store is a folder:
 
     tokens.bin      all documents one after the other, each ended by eos; uint16 or uint32
-    tokens.sha256   digests of its blocks, see `fairjax.data.verified_tokens`
+    tokens.sha256   digests of its blocks, see `fairjax.data.token_store`
     documents.npy   [documents, 5] int64: end (in tokens), words, UTF-8 bytes, number in the source,
                     digest of the tokens (equal documents have equal ones)
     spans.npy       [matches, 3] int64: matches of the attribute's sensitive tokens: first token,
                     token after the last, value index
     manifest.json   what `TokenStoreInfo` holds
-    COMPLETE        see `fairjax.data.manifest`; written last
+    COMPLETE        see `fairjax.files`; written last
 
 `fairjax.data.rows` cuts it into the rows of training batches.
 """
@@ -21,14 +21,16 @@ import os
 import pathlib
 import shutil
 import types
-from collections.abc import Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairjax.counterfactual import TokenMatcher
-from fairjax.data.chunks import EncodedChunks, token_dtype
-from fairjax.data.manifest import (
+from fairjax.errors import UserError
+from fairjax.files import (
+  atomic_write,
   check_sizes,
   describe_files,
   is_complete,
@@ -36,9 +38,196 @@ from fairjax.data.manifest import (
   read_manifest,
   write_manifest,
 )
-from fairjax.data.verified_tokens import VerifiedTokens, block_digests
-from fairjax.errors import UserError
 from fairjax.vocabulary import Encoder
+
+# Encoded chunks: parts of a token store on their way, so that an interruption loses one each.
+#
+#     FOLDER/00000.tokens   documents one after the other, each ended by eos; uint16 or uint32
+#     FOLDER/00000.npz     documents: [documents, 3] int64: end (in tokens of the chunk),
+#     words, UTF-8
+#                          bytes; sha256: [32] uint8, of the tokens; written after them: with it the
+#                          chunk is complete
+#
+# Neither TensorFlow nor JAX is imported.
+
+def token_dtype(vocabulary: Encoder) -> np.dtype:
+  """uint16 if all ids fit, else uint32."""
+  return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
+
+
+def write_chunk(
+  folder: str | os.PathLike, index: int, texts: Sequence[str], vocabulary: Encoder) -> int:
+  """Encodes documents into a chunk and returns the number of tokens."""
+  folder, rows, end = pathlib.Path(folder), np.zeros((len(texts), 3), np.int64), 0
+  digest = hashlib.sha256()
+  with atomic_write(folder / f'{index:05d}.tokens') as file:
+    dtype = token_dtype(vocabulary)
+    for i, (text, ids) in enumerate(zip(texts, vocabulary.encode_batch(texts), strict=True)):
+      ids.append(vocabulary.eos_id)
+      content = np.array(ids, dtype).tobytes()
+      file.write(content)
+      digest.update(content)
+      end += len(ids)
+      rows[i] = end, len(text.split()), len(text.encode('utf-8'))
+  with atomic_write(folder / f'{index:05d}.npz') as file:
+    np.savez(file, documents=rows, sha256=np.frombuffer(digest.digest(), np.uint8))
+  return end
+
+
+def read_chunk_table(
+  folder: str | os.PathLike, index: int, dtype: np.dtype, *, verify: bool = True,
+) -> np.ndarray | None:
+  """`[documents, 3]` table of a whole chunk: end, words, bytes; None if it is not whole.
+
+  Args:
+    folder: of the chunks.
+    index: of the chunk.
+    dtype: of its tokens.
+    verify: compare the tokens with their SHA-256, and not only their number.
+  """
+  folder = pathlib.Path(folder)
+  tokens = folder / f'{index:05d}.tokens'
+  try:
+    with np.load(folder / f'{index:05d}.npz', allow_pickle=False) as file:
+      table, digest = file['documents'], file['sha256'].tobytes()
+    size = tokens.stat().st_size
+    if verify and hashlib.sha256(tokens.read_bytes()).digest() != digest:
+      return None
+  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    return None
+  right = (table.ndim == 2 and table.shape[1] == 3
+           and size == (int(table[-1, 0]) if len(table) else 0) * dtype.itemsize)
+  return table if right else None
+
+
+class EncodedChunks:
+  """All chunks of a split as one stream of tokens that is read from the disk by slices.
+
+  Attributes:
+    documents: `[documents, 4]` int64: end (in the stream), words, bytes, number in the source.
+  """
+
+  def __init__(self, folder: str | os.PathLike, count: int, dtype: np.dtype):
+    """Reads the tables of `count` complete chunks."""
+    self.folder, self.dtype = pathlib.Path(folder), np.dtype(dtype)
+    tables = [read_chunk_table(folder, i, self.dtype, verify=False) for i in range(count)]
+    ends = np.array([t[-1, 0] if len(t) else 0 for t in tables], np.int64)
+    self._starts = np.concatenate([[0], np.cumsum(ends)]).astype(np.int64)
+    number = sum(map(len, tables))
+    self.documents = np.empty((number, 4), np.int64)
+    self.documents[:, 3] = np.arange(number)
+    row = 0
+    for table, start in zip(tables, self._starts[:-1].tolist(), strict=True):
+      self.documents[row:row + len(table), :3] = table
+      self.documents[row:row + len(table), 0] += start
+      row += len(table)
+
+  def __len__(self) -> int:
+    return int(self._starts[-1])
+
+  def __getitem__(self, part: slice) -> np.ndarray:
+    """Tokens [start, stop) of one document; they lie in one chunk."""
+    index = int(np.searchsorted(self._starts, part.start, side='right')) - 1
+    start = part.start - int(self._starts[index])
+    return np.fromfile(
+      self.folder / f'{index:05d}.tokens', self.dtype, count=part.stop - part.start,
+      offset=start * self.dtype.itemsize)
+
+
+# Tokens on the disk that are compared with their digests when they are first read.
+#
+# Beside `tokens.bin` lies `tokens.sha256`: the SHA-256 (32 bytes) of each MiB of it. A store of a
+# terabyte has 32 MiB of digests, and a process hashes what it reads, once.
+
+BLOCK_BYTES = 1 << 20
+_DIGEST_BYTES = 32
+
+
+def block_digests(path: str | os.PathLike) -> bytes:
+  """The SHA-256 of each block of a file, one after the other."""
+  digests = []
+  with open(path, 'rb') as file:
+    while block := file.read(BLOCK_BYTES):
+      digests.append(hashlib.sha256(block).digest())
+  return b''.join(digests)
+
+
+class VerifiedTokens:
+  """`[n]` tokens of a file; reading a part compares the blocks that it touches for the first time.
+
+  It is read like an array: `tokens[a:b]`, `tokens[i]`, `len(tokens)`, `np.asarray(tokens)`.
+
+  Attributes:
+    dtype: of the tokens.
+  """
+
+  def __init__(self, path: str | os.PathLike, dtype: str | np.dtype, digests: bytes, *, again: str):
+    """Maps the file.
+
+    Args:
+      path: the file; its size was checked.
+      dtype: of the tokens.
+      digests: of `block_digests`.
+      again: how the file is made again, for messages.
+    """
+    self.path, self.dtype = pathlib.Path(path), np.dtype(dtype)
+    size = self.path.stat().st_size
+    blocks = -(-size // BLOCK_BYTES)
+    if len(digests) != blocks * _DIGEST_BYTES:
+      raise UserError(f'{self.path} has {blocks} blocks, but digests of '
+                      f'{len(digests) // _DIGEST_BYTES}: {again}')
+    # An empty file cannot be mapped.
+    self._bytes = np.memmap(self.path, np.uint8, 'r') if size else np.zeros(0, np.uint8)
+    self._tokens = self._bytes.view(self.dtype)
+    self._digests, self._again = digests, again
+    self._verified = np.zeros(blocks, bool)
+
+  def __len__(self) -> int:
+    return len(self._tokens)
+
+  def __getitem__(self, key: int | slice) -> Any:
+    if not isinstance(key, slice):
+      index = range(len(self))[key]
+      self._verify(index, index + 1)
+      return self._tokens[index]
+    start, stop, step = key.indices(len(self))
+    if step != 1:
+      raise ValueError('tokens are read in their order: step must be 1')
+    self._verify(start, stop)
+    return self._tokens[start:stop]
+
+  def __iter__(self) -> Iterator[Any]:
+    return iter(self[:])
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    tokens = self[:]
+    return tokens.astype(dtype or self.dtype) if copy or dtype else tokens
+
+  def verify(self) -> None:
+    """Compares everything.
+
+    Raises:
+      UserError: a block is damaged; with file and bytes.
+    """
+    self._verify(0, len(self))
+
+  def _verify(self, start: int, stop: int) -> None:
+    """Compares the blocks of tokens [start, stop) that were not compared yet."""
+    if stop <= start:
+      return
+    first = start * self.dtype.itemsize // BLOCK_BYTES
+    last = -(-stop * self.dtype.itemsize // BLOCK_BYTES)
+    if self._verified[first:last].all():
+      return
+    for block in range(first, last):
+      if not self._verified[block]:
+        begin, end = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, len(self._bytes))
+        expected = self._digests[block * _DIGEST_BYTES:(block + 1) * _DIGEST_BYTES]
+        if hashlib.sha256(self._bytes[begin:end]).digest() != expected:
+          raise UserError(f'{self.path} is damaged between bytes {begin} and {end}: their SHA-256 '
+                          f'is not the recorded one: {self._again}')
+        self._verified[block] = True
+
 
 _AGAIN = ('delete the folder and run fairjax data again (fairjax masked-lm train in a workdir of '
           'its own)')

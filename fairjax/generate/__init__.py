@@ -3,9 +3,10 @@
 Reading records needs no JAX; it is imported when something is sampled.
 """
 
-from fairjax.generate.manifests import check_complete, manifest_of
 from fairjax.generate.records import (
   RecordWriter,
+  check_complete,
+  manifest_of,
   parse_record,
   read_records,
   records_stem,
@@ -14,14 +15,13 @@ from fairjax.generate.records import (
 
 __all__ = [
   'GenerationSummary', 'RecordWriter', 'check_complete', 'check_inputs', 'generate', 'manifest_of',
-  'next_token_log_probs', 'parse_record', 'read_records', 'records_stem', 'repair',
+  'parse_record', 'read_records', 'records_stem', 'repair',
   'sample_continuations', 'sentence_end_ids',
 ]
 
 _LAZY = {
   'GenerationSummary': 'generations', 'check_inputs': 'generations', 'generate': 'generations',
-  'next_token_log_probs': 'next_token', 'sample_continuations': 'sampler',
-  'sentence_end_ids': 'generations',
+  'sample_continuations': 'sampler', 'sentence_end_ids': 'generations',
 }
 
 

@@ -6,8 +6,10 @@ is compared when the work is resumed, and whether it is complete.
 
 import contextlib
 import dataclasses
+import gzip
 import hashlib
 import json
+import os
 import pathlib
 import re
 import time
@@ -18,18 +20,63 @@ import numpy as np
 
 from fairjax import processes
 from fairjax.config import SampleConfig
-from fairjax.config_files import config_differences, to_dict
+from fairjax.config_io import config_differences, to_dict
 from fairjax.counterfactual.attributes import Attribute, Prefix
 from fairjax.counterfactual.lint import same_inputs
 from fairjax.errors import UserError
-from fairjax.files import write_json
-from fairjax.generate.manifests import check_complete, file_sha256, manifest_of, read_manifest
-from fairjax.generate.records import RecordWriter, read_records, repair
+from fairjax.files import atomic_write, write_json
+from fairjax.generate.records import (
+  RecordWriter,
+  check_complete,
+  file_sha256,
+  manifest_of,
+  read_manifest,
+  read_records,
+  repair,
+)
 from fairjax.generate.sampler import sample_continuations
 from fairjax.inputs import replace_broken
-from fairjax.model.decode_loop import Decoder
+from fairjax.model.decoding import Decoder
 from fairjax.progress import Progress
 from fairjax.vocabulary import Vocabulary
+
+# Prompts for models behind an API: what to have continued, as JSONL.
+
+def write_prompts(attribute: Attribute, path: str | os.PathLike) -> int:
+  """Writes one line for every template and value (H-12).
+
+  A line is a generation record without its `continuation`: `attribute`, `value`, `subgroup`,
+  `template` (index from 0) and `prefix`. Add `continuation` to a copy of the line for each sample;
+  the result is what `fairjax measure --records` reads. The lines have no `sample` number, because
+  samples of an API share no noise: numbers that are equal would be taken for coupled samples.
+
+  Args:
+    attribute: templates and values.
+    path: `.jsonl` or `.jsonl.gz`; must not exist, since it may hold continuations by now.
+
+  Returns:
+    Number of lines.
+
+  Raises:
+    UserError: the file exists or cannot be written.
+  """
+  path = pathlib.Path(path)
+  if path.exists():
+    raise UserError(f'{path} exists and may hold continuations: choose another --output')
+  lines = []
+  for prefix in attribute.prefixes():
+    value = attribute.values[prefix.value]
+    lines.append(json.dumps({
+      'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
+      'template': prefix.template, 'prefix': prefix.text}, ensure_ascii=False) + '\n')
+  data = ''.join(lines).encode('utf-8')
+  try:
+    with atomic_write(path) as file:
+      file.write(gzip.compress(data, mtime=0) if path.suffix == '.gz' else data)
+  except OSError as e:
+    raise UserError(f'{path}: cannot be written: {e.strerror}') from None
+  return len(lines)
+
 
 # Raised when a change of the code changes what is sampled.
 SAMPLING_VERSION = 1
@@ -98,7 +145,7 @@ def generate(
     model: name of the model, a field of every record.
     sample: how many, how long, temperature, seed.
     prefixes: other prefixes, their values those of `attribute`.
-    card: identity of the model (see `fairjax.train.identity`), kept in the manifest.
+    card: identity of the model (see `fairjax.train.checkpoints`), kept in the manifest.
     coupled: one noise for all values of a template; False: independent samples.
     mesh: devices to split each batch over.
     log: called with progress lines.

@@ -6,10 +6,10 @@ on the attribute value, the batch size, the number of devices or the samples alr
 it among the values couples counterfactual pairs (H-13): distributions that are nearly equal nearly
 always yield the same token, and equal ones always do.
 
-The random bits are those of `fairjax.model.threefry`, integers that are identical on every backend;
-keys are folded as `jax.random.fold_in` folds them and bits are those of `jax.random.bits` for the
-default generator. The logarithms may differ between backends in their last bits, which can matter
-only between two tokens whose scores tie to about 1e-6.
+The random bits are those of `fairjax.model.attention`, integers that are identical on every
+backend; keys are folded as `jax.random.fold_in` folds them and bits are those of `jax.random.bits`
+for the default generator. The logarithms may differ between backends in their last bits, which can
+matter only between two tokens whose scores tie to about 1e-6.
 
 Samples that need no partner are drawn with two numbers instead of V: see `choose`.
 
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
-from fairjax.model.threefry import threefry
+from fairjax.model.attention import threefry
 
 # Streams of random numbers of one seed; the numbers themselves are arbitrary.
 _COUPLED, _INDEPENDENT = 0x67656E31, 0x67656E32

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from fairjax.generate import noise
-from fairjax.model.decode_loop import Decoder, run_decoding
+from fairjax.model.decoding import Decoder, run_decoding
 
 PAD_ID = 0
 PREFIX_BUCKET = 16  # prefixes are padded to a multiple of it, so that most share one program

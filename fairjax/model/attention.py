@@ -22,7 +22,36 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from fairjax.model.threefry import threefry
+# Threefry-2x32 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), elementwise.
+#
+# Written out here because one fused loop draws numbers several times faster on CPU than
+# `jax.random`,
+# because an elementwise function is split over devices like any other, and so that no setting or
+# version of JAX changes a result.
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
+  """The block cipher, 20 rounds, as `jax.random` uses it.
+
+  Args:
+    key: two uint32 arrays (or scalars).
+    counter: two uint32 arrays; all four have one shape or are scalars.
+
+  Returns:
+    Two uint32 arrays.
+  """
+  keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
+  a, b = counter[0] + keys[0], counter[1] + keys[1]
+  for i in range(5):
+    for rotation in _ROTATIONS[i % 2]:
+      a = a + b
+      b = a ^ (b << np.uint32(rotation) | b >> np.uint32(32 - rotation))
+    a = a + keys[(i + 1) % 3]
+    # Scalars first: added to the array one by one, XLA on CPU took far more temporary memory.
+    b = b + (keys[(i + 2) % 3] + np.uint32(i + 1))
+  return a, b
 
 
 def sinusoids(*, num_distances: int, model_dim: int, clamp_len: int = -1) -> np.ndarray:
@@ -303,3 +332,389 @@ def _softmax(scores: Array, mask: Array) -> Array:
   """Softmax over the last axis in float32 or wider; masked scores weigh exactly 0."""
   scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
   return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min), axis=-1)
+
+
+# Attention of counterfactual branches over the row before them and over their own pieces.
+#
+# Letters as in `attention`; Q = K P pieces of a row, in the order of their branches.
+
+def branch_attention(
+  query: Float[Array, 'N B Q H'],
+  key: Float[Array, 'N B S H'],
+  value: Float[Array, 'N B S H'],
+  own_key: Float[Array, 'N B Q H'],
+  own_value: Float[Array, 'N B Q H'],
+  relative: Float[Array, 'N S H'],
+  further: Float[Array, 'N P H'],
+  content_bias: Float[Array, 'N H'],
+  position_bias: Float[Array, 'N H'],
+  start: Int[Array, 'B K'],
+  memory_length: Int[Array, 'B'],
+  replaced: Int[Array, 'B K P'] | None = None,
+  seed: UInt32[Array, '2'] | None = None,
+  *,
+  segment_len: int,
+  rate: float = 0.0,
+) -> Float[Array, 'N B Q H']:
+  """Attention of branches: over the row before their start, and over their own pieces so far.
+
+  Piece p of a branch that starts at s has position s + p, whatever stands there in the row.
+
+  Args:
+    query: `[N, B, Q, H]` projected pieces, those of the first branch first.
+    key: `[N, B, S, H]` of the row (memory and segment), as in `relative_attention`.
+    value: `[N, B, S, H]` of the row.
+    own_key: `[N, B, Q, H]` projected pieces.
+    own_value: `[N, B, Q, H]` projected pieces.
+    relative: `[N, S, H]` projected distances S - 1 down to 0, as the segment has them: so they are
+      kept once for the backward pass.
+    further: `[N, P, H]` those before them, R - 1 down to S, R = S + P.
+    content_bias: `[N, H]`, u.
+    position_bias: `[N, H]`, v.
+    start: `[B, K]` int32 in [0, T), position in the segment of each branch's first piece.
+    memory_length: `[B]` int32 in [0, M], the newest slots of the memory that are valid.
+    replaced: `[B, K, P]` int32 in [0, T), the position whose dropout each piece takes over.
+    seed: `[2]` of `attention_keep`, the segment's; None: no dropout.
+    segment_len: T.
+    rate: dropout rate behind `seed`.
+
+  Returns:
+    `[N, B, Q, H]` in the dtype of `value`.
+  """
+  num_heads, _, size, width = query.shape
+  num_keys, num_pieces = key.shape[2], size // start.shape[1]
+  piece, branch = np.arange(size) % num_pieces, np.arange(size) // num_pieces
+  first = jnp.repeat(start, num_pieces, axis=1)
+  with_content, with_position = (
+    (query + bias[:, None, None, :]) * width ** -0.5 for bias in (content_bias, position_bias))
+  # Column c is the distance R - 1 - c, and key j of the row is i + M - j away from a query at
+  # position i: column j + (T + P - 1 - i).
+  by_distance = jnp.concatenate(
+    [jnp.einsum('nbqh,nrh->nbqr', with_position, part) for part in (further, relative)], axis=-1)
+  to_row = shift_by(
+    by_distance, segment_len - 1 - first + (num_pieces - piece)[None], width=num_keys,
+    limit=segment_len + num_pieces)
+  to_row += jnp.einsum('nbqh,nbsh->nbqs', with_content, key)
+  back = piece[:, None] - piece[None, :]
+  chosen = back[:, :, None] == num_pieces - 1 - np.arange(num_pieces)
+  to_own = jnp.einsum(
+    'nbqr,qxr->nbqx', by_distance[..., -num_pieces:], jnp.asarray(chosen, by_distance.dtype),
+    precision=jax.lax.Precision.HIGHEST)
+  to_own += jnp.einsum('nbqh,nbxh->nbqx', with_content, own_key)
+  column = np.arange(num_keys)[None, None, :] - (num_keys - segment_len)
+  sees_row = (column >= -memory_length[:, None, None]) & (column < first[:, :, None])
+  sees_own = (branch[:, None] == branch[None, :]) & (back >= 0)
+  row_weights, own_weights = (
+    weights.astype(value.dtype) for weights in _joint_softmax(
+      (to_row, sees_row[None]), (to_own, jnp.asarray(sees_own)[None, None])))
+  if seed is not None and replaced is not None:
+    places = replaced.reshape(replaced.shape[0], size)
+    row_weights = drop(row_weights, attention_keep(
+      seed, places, num_heads=num_heads, num_columns=num_keys, rate=rate), rate=rate)
+    own_weights = drop(own_weights, attention_keep(
+      seed, places, num_heads=num_heads, columns=num_keys - segment_len + places[:, None, :],
+      rate=rate), rate=rate)
+  return (jnp.einsum('nbqs,nbsh->nbqh', row_weights, value)
+          + jnp.einsum('nbqx,nbxh->nbqh', own_weights, own_value))
+
+
+def _joint_softmax(*parts):
+  """Softmax over the last axes of all (scores, mask) together, in float32 or wider."""
+  wide = jnp.promote_types(parts[0][0].dtype, jnp.float32)
+  lowest = jnp.finfo(wide).min
+  scores = [jnp.where(mask, part.astype(wide), lowest) for part, mask in parts]
+  highest = jax.lax.stop_gradient(
+    jnp.stack([part.max(-1, keepdims=True) for part in scores]).max(0))
+  weights = [jnp.exp(part - highest) for part in scores]
+  total = sum(part.sum(-1, keepdims=True) for part in weights)
+  return [part / total for part in weights]
+
+
+# Relative attention in blocks of queries, so that the scores of a segment never exist whole.
+#
+# For accelerators without the fused kernel and for attention dropout on them. The values are those
+# of `attention.relative_attention`; only the order of the sums differs. Letters as in `attention`,
+# C queries in a block, W keys that a group of blocks sees.
+
+_GROUPS = 4  # of blocks, each scanned; keys after a group are not computed. Also the fewest blocks
+
+
+def skew(scores: Float[Array, '*A C X'], *, width: int) -> Float[Array, '*A C W']:
+  """Cuts columns C - 1 - t .. C - 2 - t + width out of row t.
+
+  The relative shift of a block: column c of the input is a distance, column j of the result a key.
+
+  Args:
+    scores: `[..., C, X]` float, X >= width + C.
+    width: W, columns to return.
+
+  Returns:
+    `[..., C, width]`, the dtype of `scores`.
+
+  >>> skew(jnp.array([[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]), width=2).tolist()
+  [[1.0, 2.0], [4.0, 5.0]]
+  """
+  *lead, rows, columns = scores.shape
+  flat = scores.reshape(*lead, rows * columns)[..., rows - 1:]
+  return flat[..., :rows * (columns - 1)].reshape(*lead, rows, columns - 1)[..., :width]
+
+
+def attention_in_blocks(
+  query: Float[Array, 'N B T H'],
+  key: Float[Array, 'N B S H'],
+  value: Float[Array, 'N B S H'],
+  relative: Float[Array, 'N S H'],
+  content_bias: Float[Array, 'N H'],
+  position_bias: Float[Array, 'N H'],
+  memory_length: Int[Array, 'B'],
+  seed: UInt32[Array, '2'] | None = None,
+  *,
+  rate: float = 0.0,
+  block: int = 512,
+) -> Float[Array, 'N B T H']:
+  """`relative_attention`, one block of queries at a time, recomputed in the backward pass.
+
+  Blocks are scanned in at most four groups. A group sees the keys up to its own end: those after
+  it cost nothing. Temporary memory is that of `[N, B, C, S]` scores instead of `[N, B, T, S]`,
+  C at most a quarter of T.
+
+  Args:
+    query: as `relative_attention`, and so are the others.
+    key: `[N, B, S, H]`.
+    value: `[N, B, S, H]`.
+    relative: `[N, S, H]`.
+    content_bias: `[N, H]`.
+    position_bias: `[N, H]`.
+    memory_length: `[B]`.
+    seed: `[2]`; None: no dropout.
+    rate: dropout rate behind `seed`.
+    block: most queries in a block; it has at most a quarter of T in any case, and T need not be a
+      multiple of it.
+
+  Returns:
+    `[N, B, T, H]` in the dtype of `value`.
+  """
+  # Kept as they came: the groups' slices of keys and values would be kept one by one.
+  return jax.checkpoint(functools.partial(_attention, rate=rate, block=block), prevent_cse=False)(
+    query, key, value, relative, content_bias, position_bias, memory_length, seed)
+
+
+def _attention(
+  query, key, value, relative, content_bias, position_bias, memory_length, seed, *, rate, block
+):
+  """All groups."""
+  num_queries, num_keys = query.shape[2], key.shape[2]
+  block = min(block, -(-num_queries // _GROUPS))
+  num_blocks = -(-num_queries // block)
+  per_group = -(-num_blocks // _GROUPS)
+  excess = num_blocks * block - num_queries
+  scale = query.shape[-1] ** -0.5
+  # Padded queries sit at the end; in front of the table are their distances, which are too large,
+  # behind it those of keys after the query, which are negative. Nobody reads either.
+  padded = jnp.pad(query, ((0, 0), (0, 0), (0, excess), (0, 0)))
+  table = jnp.pad(relative, ((0, 0), (excess, per_group * block), (0, 0)))
+
+  @functools.partial(jax.checkpoint, prevent_cse=False)
+  def one_block(first, block_query, seen_key, seen_value, table, biases, memory_length, seed):
+    width = seen_key.shape[2]
+    row = num_blocks * block - block - first
+    near = jax.lax.dynamic_slice_in_dim(table, row, width + block, axis=1)
+    with_content = (block_query + biases[0][:, None, None, :]) * scale
+    with_position = (block_query + biases[1][:, None, None, :]) * scale
+    scores = jnp.einsum('nbth,nbsh->nbts', with_content, seen_key)
+    scores += skew(jnp.einsum('nbth,nsh->nbts', with_position, near), width=width)
+    positions = first + np.arange(block, dtype=np.int32)
+    keep = attention_keep(
+      seed, jnp.broadcast_to(positions[None], (query.shape[1], block)),
+      num_heads=query.shape[0], num_columns=width, rate=rate)
+    mask = visible(memory_length, positions, memory_len=num_keys - num_queries, num_keys=width)
+    return attend(scores, seen_value, mask[None], keep, rate=rate)
+
+  outputs = []
+  for begin in range(0, num_blocks, per_group):
+    size = min(per_group, num_blocks - begin)
+    end = (begin + size) * block
+    width = min(num_keys - num_queries + end, num_keys)
+    blocks = padded[:, :, begin * block:end]
+    blocks = jnp.moveaxis(blocks.reshape(*blocks.shape[:2], size, block, -1), 2, 0)
+    firsts = jnp.arange(begin * block, end, block, dtype=jnp.int32)
+    shared = (key[:, :, :width], value[:, :, :width], table, (content_bias, position_bias),
+              memory_length, seed)
+    _, attended = jax.lax.scan(
+      lambda _, xs, shared=shared: (None, one_block(*xs, *shared)), None, (firsts, blocks))
+    attended = jnp.moveaxis(attended, 0, 2)
+    outputs.append(attended.reshape(*attended.shape[:2], size * block, -1))
+  return jnp.concatenate(outputs, axis=2)[:, :, :num_queries]
+
+
+# Relative attention of one head and one block of queries at a time, for the caches of a CPU.
+#
+# The values are those of `attention.relative_attention`. The backward pass computes the weights
+# again
+# from the logarithm of their sum, which the forward pass keeps, and needs the mean of their
+# gradients
+# under the weights only as the product of output and its gradient (Dao et al. 2022,
+# arXiv:2205.14135,
+# appendix B.2): so no row of scores is summed in it. Letters as in `attention`, C queries in a
+# block,
+# W keys that they see.
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(8, 9))
+def attention_by_head(
+  query: Float[Array, 'N B T H'],
+  key: Float[Array, 'N B S H'],
+  value: Float[Array, 'N B S H'],
+  relative: Float[Array, 'N S H'],
+  content_bias: Float[Array, 'N H'],
+  position_bias: Float[Array, 'N H'],
+  memory_length: Int[Array, 'B'],
+  seed: UInt32[Array, '2'] | None = None,
+  rate: float = 0.0,
+  block: int = 256,
+) -> Float[Array, 'N B T H']:
+  """`relative_attention`, computed by head and block; differentiable once.
+
+  Temporary memory is that of a few times the `[B, T, S]` scores of one head, whatever N is.
+
+  Args:
+    query: as `relative_attention`, and so are the others.
+    key: `[N, B, S, H]`.
+    value: `[N, B, S, H]`.
+    relative: `[N, S, H]`.
+    content_bias: `[N, H]`.
+    position_bias: `[N, H]`.
+    memory_length: `[B]`.
+    seed: `[2]`; None: no dropout.
+    rate: dropout rate behind `seed`.
+    block: C, most queries in a block; keys after a block's last query are not computed. Blocks are
+      unrolled: compiling takes as many times longer.
+
+  Returns:
+    `[N, B, T, H]` in the dtype of `value`.
+  """
+  heads = (query, key, value, relative, content_bias, position_bias)
+  return _forward(*heads, memory_length, seed, rate, block)[0]
+
+
+def _forward(*arguments):
+  """The output, and what the backward pass needs."""
+  *heads, memory_length, seed, rate, block = arguments
+
+  def one_head(xs):
+    head, query, key, value, *rest = xs
+    outputs, log_totals = [], []
+    for begin, end in _blocks(query.shape[1], block):
+      scores, mask, keep, *_ = _head_scores(
+        head, (query, key, *rest), memory_length, seed, rate, begin, end)
+      scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+      top = scores.max(axis=-1, keepdims=True)
+      weights = jnp.exp(scores - top)
+      total = weights.sum(axis=-1, keepdims=True)
+      mixed = jnp.einsum(
+        'bts,bsh->bth', drop(weights.astype(value.dtype), keep, rate=rate),
+        value[:, :scores.shape[-1]])
+      outputs.append((mixed / total).astype(value.dtype))
+      log_totals.append(top + jnp.log(total))
+    return jnp.concatenate(outputs, axis=1), jnp.concatenate(log_totals, axis=1)
+
+  out, log_total = jax.lax.map(one_head, (np.arange(heads[0].shape[0]), *heads))
+  return out, (heads, memory_length, seed, out, log_total)
+
+
+def _backward(rate, block, saved, gradient):
+  """Gradients of the six arrays."""
+  heads, memory_length, seed, out, log_total = saved
+  head_dim = heads[0].shape[-1]
+  scale = head_dim ** -0.5
+
+  def one_head(xs):
+    head, out, log_total, gradient, query, key, value, *rest = xs
+    wide = log_total.dtype
+    # The mean of a row's weight gradients under its weights.
+    mean = (out.astype(wide) * gradient.astype(wide)).sum(axis=-1, keepdims=True)
+    d_query, d_biases = [], []
+    # Transposed: the products with the large [C, W] on the right need no transposed copy of it.
+    d_key, d_value = (jnp.zeros((len(x), head_dim, x.shape[1]), wide) for x in (key, value))
+    d_relative = jnp.zeros((head_dim, key.shape[1] + 1), wide)
+    for begin, end in _blocks(query.shape[1], block):
+      scores, mask, keep, with_content, with_position, table = _head_scores(
+        head, (query, key, *rest), memory_length, seed, rate, begin, end)
+      width = scores.shape[-1]
+      weights = jnp.where(mask, jnp.exp(scores - log_total[:, begin:end]), 0)
+      d_out = gradient[:, begin:end]
+      d_weights = jnp.einsum('bth,bsh->bts', d_out, value[:, :width]).astype(wide)
+      d_scores = weights * (drop(d_weights, keep, rate=rate) - mean[:, begin:end])
+      d_scores = d_scores.astype(query.dtype)
+      kept = drop(weights.astype(value.dtype), keep, rate=rate)
+      d_shifted = _shift_back(d_scores)
+      d_content = jnp.einsum('bts,bsh->bth', d_scores, key[:, :width]) * scale
+      d_position = jnp.einsum('bts,sh->bth', d_shifted, table) * scale
+      d_query.append(d_content + d_position)
+      d_biases.append((d_content.astype(wide).sum((0, 1)), d_position.astype(wide).sum((0, 1))))
+      d_value = d_value.at[..., :width].add(jnp.einsum('bth,bts->bhs', d_out, kept))
+      d_key = d_key.at[..., :width].add(jnp.einsum('bth,bts->bhs', with_content, d_scores))
+      d_relative = d_relative.at[:, -width - 1:].add(
+        jnp.einsum('bth,bts->hs', with_position, d_shifted))
+    biases = tuple(sum(parts) for parts in zip(*d_biases, strict=True))
+    d_key, d_value = (x.swapaxes(1, 2) for x in (d_key, d_value))
+    return jnp.concatenate(d_query, axis=1), d_key, d_value, d_relative[:, 1:].T, *biases
+
+  gradients = jax.lax.map(
+    one_head, (np.arange(heads[0].shape[0]), out, log_total, gradient, *heads))
+  return *(g.astype(x.dtype) for g, x in zip(gradients, heads, strict=True)), None, None
+
+
+attention_by_head.defvjp(_forward, _backward)
+
+
+def _blocks(num_queries, block):
+  """First and last (exclusive) query of each block."""
+  return [(i, min(i + block, num_queries)) for i in range(0, num_queries, block)]
+
+
+def _shift(scores):
+  """`attention.relative_shift` of [B, C, W + 1] whose column 0 nobody reads.
+
+  It is a slice of the flat rows. With the column computed instead of padded, XLA reads it in order
+  where it adds it; padding costs a comparison and a division for each score.
+  """
+  num_rows, num_queries, columns = scores.shape
+  flat = scores.reshape(num_rows, num_queries * columns)[:, num_queries:]
+  return flat.reshape(num_rows, num_queries, columns - 1)
+
+
+def _shift_back(gradient):
+  """Transpose of `_shift`: [B, C, W + 1] of [B, C, W], C <= W."""
+  num_rows, num_queries, columns = gradient.shape
+  # Zeros that XLA does not know to be some: it would make a padding of the concatenation, with a
+  # division and a comparison for each score.
+  unread = 0 * gradient[:, 0, :num_queries]
+  flat = jnp.concatenate([unread, gradient.reshape(num_rows, -1)], axis=1)
+  return flat.reshape(num_rows, num_queries, columns + 1)
+
+
+def _head_scores(head, arrays, memory_length, seed, rate, begin, end):
+  """Scores [B, C, W] of queries begin .. end - 1 of one head, and what they are made of.
+
+  Returns:
+    The scores in float32 or wider, their mask, the weights that dropout keeps (or None), the scaled
+    queries with either bias, and the relative keys of the block.
+  """
+  query, key, relative, content_bias, position_bias = arrays
+  num_rows, num_queries, head_dim = query.shape
+  width = key.shape[1] - num_queries + end
+  queries, scale = query[:, begin:end], head_dim ** -0.5
+  # A distance more than a query of the block can have: `_shift` needs its column.
+  table = jnp.pad(relative, ((1, 0), (0, 0)))[-width - 1:]
+  with_content = (queries + content_bias[None, None]) * scale
+  with_position = (queries + position_bias[None, None]) * scale
+  scores = jnp.einsum('bth,bsh->bts', with_content, key[:, :width])
+  scores += _shift(jnp.einsum('bth,sh->bts', with_position, table))
+  positions = np.arange(begin, end, dtype=np.int32)
+  mask = visible(
+    memory_length, positions, memory_len=key.shape[1] - num_queries, num_keys=width)
+  keep = attention_keep(
+    seed, jnp.broadcast_to(positions[None], (num_rows, end - begin)), num_heads=1,
+    num_columns=width, rate=rate, first_head=head)
+  scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+  return scores, mask, None if keep is None else keep[0], with_content, with_position, table

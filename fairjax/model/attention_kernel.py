@@ -9,6 +9,9 @@ Letters as in `attention`.
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +20,695 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
-from fairjax.model import attention_kernel_branches as branches
-from fairjax.model.attention_kernel_backward import backward
-from fairjax.model.attention_tiles import MASKED, Tiling, dot, split_refs, tile_scores, to_row
+# Tiles of the fused attention kernels: which there are, their scores, the skew of distances.
+#
+# The scores of a segment are cut into tiles of C queries by C keys. The distances within a tile are
+# 2C - 1 consecutive ones, which lie in two consecutive blocks of C rows of the relative keys, the
+# same two for all tiles on a diagonal. `(q + v)` times these rows is a `[C, 2C]` array whose row t
+# must move by C - 1 - t columns to put every distance below its key: `skew`, a strided rotation of
+# lanes. Its transpose is `unskew`.
+#
+# Letters as in `attention`.
+
+MASKED = -1e30  # a score that no weight survives; finite, so that differences are numbers
+_LANES = 128
+_SUBLANES = 16  # rows of a register of bfloat16
+_DEFAULT_GATHERED = 6 * 2 ** 20  # fits into the compiler's default limit beside the tiles
+_FOR_TILES = 24 * 2 ** 20  # what tiles and the compiler take beside what is gathered
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+  """Sizes of one call, and how tiles number their blocks."""
+
+  num_heads: int
+  num_rows: int
+  segment_len: int
+  memory_len: int
+  width: int  # H
+  block: int  # C
+  dtype: str
+  barrel: bool  # rotate by powers of two instead of the strided rotation, which v4 lacks
+  interpret: bool
+  num_branches: int = 0  # K
+  num_pieces: int = 0  # P
+
+  @property
+  def query_blocks(self) -> int:
+    """Blocks of queries, the last one padded."""
+    return pl.cdiv(self.segment_len, self.block)
+
+  @property
+  def memory_blocks(self) -> int:
+    """Key block `memory_blocks + i` is the last one that query block i sees."""
+    return pl.cdiv(self.memory_len, self.block)
+
+  @property
+  def key_blocks(self) -> int:
+    """Blocks of keys, and of relative keys."""
+    return self.memory_blocks + self.query_blocks
+
+  @property
+  def branch_rows(self) -> int:
+    """Rows for the pieces of all branches: K P, padded so that they are a block of their own."""
+    pieces = self.num_branches * self.num_pieces
+    rows = min(_SUBLANES, self.block)
+    while rows < pieces:
+      rows *= 2
+    return rows if pieces else 0
+
+  @property
+  def branches_fit(self) -> bool:
+    """Whether the rows of branches divide a block, so that they have a place of their own."""
+    return not self.branch_rows or self.block % self.branch_rows == 0
+
+  @property
+  def distances(self) -> int:
+    """Rows of the table of relative keys, padded: with branches, those beyond S have room too."""
+    lanes = min(self.block, _LANES)
+    return self.key_blocks * self.block + pl.cdiv(self.num_pieces, lanes) * lanes
+
+  @property
+  def scale(self) -> float:
+    """Factor of all scores."""
+    return self.width ** -0.5
+
+  @property
+  def gathered_bytes(self) -> int:
+    """Core memory that the backward pass gathers gradients in; rows fill whole registers."""
+    rows = (self.query_blocks + self.key_blocks + 3) * self.block
+    return 4 * rows * pl.cdiv(self.width, _LANES) * _LANES
+
+  @property
+  def branch_bytes(self) -> int:
+    """Core memory that branches take in the backward pass, and at most in the forward pass.
+
+    The whole table and its gradient, each twice, and parts of them in products; scores by distance
+    in three arrays that stay and some eight that do not.
+    """
+    if not self.num_branches:
+      return 0
+    table = 8 * jnp.dtype(self.dtype).itemsize * pl.cdiv(self.width, _LANES) * _LANES
+    return self.distances * (table + 12 * 4 * self.branch_rows)
+
+  @property
+  def reversed_rows(self) -> int:
+    """Rows that `unskew` reverses at a time."""
+    return min(self.block, _LANES)
+
+  def memory_limit(self, gathered: int) -> int | None:
+    """Core memory to ask for beside tiles; None: the compiler's default, all that a v4 has."""
+    beyond = gathered > _DEFAULT_GATHERED and not self.barrel
+    return gathered + _FOR_TILES if beyond else None
+
+  def first_key_block(self, memory_length: Array) -> Array:
+    """First block with a valid key."""
+    return (self.memory_len - memory_length) // self.block
+
+  def distance_block(self, query_block: Array, key_block: Array) -> Array:
+    """First of the two blocks of relative keys of a tile."""
+    return self.query_blocks - 1 - query_block + key_block
+
+  def cost(
+    self, *, products: int, of_branches: int, once: tuple, unskewed: int = 0
+  ) -> pl.CostEstimate:
+    """Work of a call.
+
+    Args:
+      products: of C x C x H in every visible tile.
+      unskewed: calls of `unskew` in every visible tile.
+      of_branches: products with all keys, or all distances, that each row of branches takes.
+      once: arrays that are copied once; each tile copies four blocks `[C, H]` besides, and each
+        head its table if there are branches.
+
+    Returns:
+      Operations, exponentials and bytes.
+    """
+    visible = sum(self.memory_blocks + i + 1 for i in range(self.query_blocks))
+    tiles, block_size = self.num_heads * self.num_rows * visible, self.block * self.width
+    itemsize = jnp.dtype(self.dtype).itemsize
+    copied = 4 * tiles * block_size * itemsize
+    # Each row of a group is reversed by a product with [C], and again with [2C], columns.
+    reversal = 0 if self.barrel else 3 * unskewed * self.reversed_rows * self.block ** 2
+    scores = self.num_heads * self.num_rows * self.branch_rows * self.distances
+    if self.num_branches:
+      copied += self.num_heads * self.distances * self.width * itemsize
+    return pl.CostEstimate(
+      flops=2 * (tiles * (products * self.block * block_size + reversal)
+                 + of_branches * scores * self.width),
+      transcendentals=tiles * self.block ** 2 + scores,
+      bytes_accessed=copied + sum(a.size * jnp.dtype(a.dtype).itemsize for a in once))
+
+
+def split_refs(refs: Sequence[Any], *sizes: int) -> list[Sequence[Any]]:
+  """Consecutive groups of these sizes of what a kernel is given."""
+  ends = list(itertools.accumulate(sizes))
+  assert ends[-1] == len(refs), (ends, len(refs))
+  return [refs[end - size:end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def dot(tiling: Tiling, a: Array, b: Array, dimensions: str) -> Array:
+  """`jnp.einsum` of two matrices in float32; exact products for float32 inputs."""
+  precision = jax.lax.Precision.HIGHEST if tiling.dtype == 'float32' else None
+  left, right = dimensions.split(',')
+  contracting = ((left.index('x'),), (right.index('x'),))
+  return jax.lax.dot_general(
+    a, b, (contracting, ((), ())), precision=precision, preferred_element_type=jnp.float32)
+
+
+def skew(tiling: Tiling, x: Float[Array, 'C X']) -> Float[Array, 'C C']:
+  """Columns C - 1 - t to 2C - 2 - t of row t."""
+  block = tiling.block
+  if tiling.barrel:
+    rotated = rotate_rows(x, jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + (block + 1))
+  else:
+    rotated = pltpu.roll(x, block + 1, 1, stride=1, stride_axis=0)
+  return rotated[:, :block]
+
+
+def unskew(tiling: Tiling, x: Float[Array, 'C C']) -> Float[Array, 'C X']:
+  """The transpose of `skew`: row t starts at column C - 1 - t, zeros around it.
+
+  The rotation's stride cannot be negative, so rows are reversed before and after, in groups, by
+  products with a reversed identity. They are exact: `x` has been rounded to the compute dtype.
+  """
+  block = tiling.block
+  x = x.astype(jnp.dtype(tiling.dtype))
+  if tiling.barrel:
+    padded = jnp.concatenate([x, jnp.zeros_like(x)], axis=1).astype(jnp.float32)
+    start = block - 1 - jax.lax.broadcasted_iota(jnp.int32, padded.shape, 0)
+    return rotate_rows(padded, start).astype(x.dtype)
+  size = tiling.reversed_rows
+  rows, columns = (jax.lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
+  reverse = (rows + columns == size - 1).astype(jnp.float32).astype(x.dtype)
+  groups = []
+  for begin in range(0, block, size):
+    group = dot(tiling, reverse, x[begin:begin + size], 'ax,xb')
+    group = jnp.concatenate([group, jnp.zeros_like(group)], axis=1)
+    group = pltpu.roll(group, block - begin - size, 1, stride=1, stride_axis=0)
+    groups.append(dot(tiling, reverse, group.astype(x.dtype), 'ax,xb').astype(x.dtype))
+  return jnp.concatenate(groups, axis=0)
+
+
+def rotate_rows(x: Float[Array, 'C X'], shifts: Array) -> Float[Array, 'C X']:
+  """Rotates row t of `x` to the right by `shifts[t]` in [0, X), as a chain of powers of two."""
+  step = 1
+  while step < x.shape[1]:
+    x = jnp.where((shifts & step) == step, pltpu.roll(x, step, 1), x)
+    step *= 2
+  return x
+
+
+def to_row(column: Float[Array, 'C 1']) -> Float[Array, '1 C']:
+  """A column of numbers as a row, by a transpose that the hardware has."""
+  return jnp.broadcast_to(column, (column.shape[0], _LANES)).T[:1]
+
+
+def to_column(row: Float[Array, '1 C']) -> Float[Array, 'C 1']:
+  """A row of numbers as a column."""
+  return jnp.broadcast_to(row, (_LANES, row.shape[1])).T[:, :1]
+
+
+def both_queries(
+  tiling: Tiling, query: Float[Array, 'C H'], biases: tuple[Array, Array]
+) -> tuple[Float[Array, 'C H'], Float[Array, 'C H']]:
+  """Queries plus u and plus v, scaled, in the compute dtype."""
+  wide = query.astype(jnp.float32)
+  with_content, with_position = (
+    ((wide + bias.astype(jnp.float32)) * tiling.scale).astype(query.dtype) for bias in biases)
+  return with_content, with_position
+
+
+def tile_scores(
+  tiling: Tiling, query: Array, key: Array, relative: Array, biases: tuple[Array, Array],
+  memory_length: Array, place: tuple[Array, Array],
+) -> tuple[Array, Array, Array]:
+  """Scores of a tile, masked, and both kinds of queries.
+
+  Args:
+    tiling: sizes.
+    query: `[C, H]`.
+    key: `[C, H]`.
+    relative: `[2C, H]`, the tile's relative keys.
+    biases: u and v, each `[1, H]`.
+    memory_length: scalar int32 of the row.
+    place: (query block, key block).
+
+  Returns:
+    `[C, C]` float32; (q + u) and (q + v), each `[C, H]`, scaled, in the compute dtype.
+  """
+  with_content, with_position = both_queries(tiling, query, biases)
+  scores = dot(tiling, with_content, key, 'ax,bx')
+  scores += skew(tiling, dot(tiling, with_position, relative, 'ax,bx'))
+  rows, columns = (jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1))
+  position = place[0] * tiling.block + rows
+  slot = place[1] * tiling.block + columns - tiling.memory_len
+  mask = (slot <= position) & (slot >= -memory_length)
+  return jnp.where(mask, scores, MASKED), with_content, with_position
+
+
+# Rows of branches in the fused attention kernels, forward and backward.
+#
+# The pieces of a row's branches are a block of queries behind those of the segment, and a block of
+# keys behind those of the row (`attention_branch` says what they see). They go along with the last
+# block of queries, which meets every key: so keys and values are read once for both, and their
+# gradients are summed where they are. Scores by distance are made of the whole table at once and
+# moved below their keys by a rotation of each row, in the core's memory.
+#
+# Row c of the table holds the distance M + queries - 1 - c, cyclically, the queries of a segment
+# being whole blocks: a row at some position finds key slot s in column s + queries - 1 - position.
+#
+# Letters as in `attention`; Q rows of branches, X rows of the table, J blocks of keys.
+
+class Rows(NamedTuple):
+  """What the kernels read of the branches."""
+
+  query: Any  # [1, 1, Q, H]
+  own: Any  # [2, 1, 1, Q, H], their keys and values
+  table: Any  # [1, X, H], the head's relative keys
+  places: Any  # [2, 1, Q, 1] int32, each piece's position and its branch's start
+  back: Any  # [Q, Q] int32, pieces back from a row to another of its branch; -1: not seen
+
+
+class Kept(NamedTuple):
+  """What the backward pass reads besides."""
+
+  out_gradient: Any  # [1, 1, Q, H]
+  sums: Any  # [2, 1, 1, Q, 1] float32: log of the denominator, output times gradient
+
+
+class Average(NamedTuple):
+  """Core memory of the forward pass."""
+
+  scores: Any  # [J, Q, C] float32, relative terms below their keys
+  highest: Any  # [Q, 1]
+  total: Any  # [Q, 1]
+  average: Any  # [Q, H]
+
+
+class Sums(NamedTuple):
+  """Core memory of the backward pass."""
+
+  scores: Any  # [J, Q, C] float32, relative terms below their keys
+  of_scores: Any  # [J, Q, C]
+  by_distance: Any  # [Q, X], gradients of scores by distance
+  query: Any  # [Q, H]
+
+
+def rows_of(tiling: Tiling, start: Int[Array, 'B K']) -> tuple[Array, np.ndarray]:
+  """`Rows.places` of all rows `[2, B, Q, 1]`, and `Rows.back`; padding sees memory and padding."""
+  pieces, size = tiling.num_branches * tiling.num_pieces, tiling.branch_rows
+  padding = ((0, 0), (0, size - pieces))
+  first = jnp.repeat(start, tiling.num_pieces, axis=1)
+  piece = np.arange(pieces) % tiling.num_pieces
+  places = jnp.stack([jnp.pad(x, padding) for x in (first + piece[None], first)])
+  row = np.arange(size)
+  branch, piece = row // tiling.num_pieces, row % tiling.num_pieces
+  back = np.where(branch[:, None] == branch, piece[:, None] - piece, -1)
+  return places[..., None].astype(jnp.int32), np.maximum(back, -1).astype(np.int32)
+
+
+def row_specs(tiling: Tiling) -> Rows:
+  """Blocks of `Rows` in the arrays of a call whose grid starts with (head, row)."""
+  size, width = tiling.branch_rows, tiling.width
+  behind = tiling.query_blocks * tiling.block // size
+  behind_keys = tiling.key_blocks * tiling.block // size
+  return Rows(
+    query=pl.BlockSpec((1, 1, size, width), lambda n, b, *_: (n, b, behind, 0)),
+    own=pl.BlockSpec((2, 1, 1, size, width), lambda n, b, *_: (0, n, b, behind_keys, 0)),
+    table=pl.BlockSpec((1, tiling.distances, width), lambda n, *_: (n, 0, 0)),
+    places=pl.BlockSpec((2, 1, size, 1), lambda n, b, *_: (0, b, 0, 0)),
+    back=pl.BlockSpec((size, size), lambda *_: (0, 0)))
+
+
+def average_shapes(tiling: Tiling) -> Average:
+  """Scratch of the forward pass."""
+  size = tiling.branch_rows
+  return Average(*(pltpu.VMEM(shape, jnp.float32) for shape in (
+    (tiling.key_blocks, size, tiling.block), (size, 1), (size, 1), (size, tiling.width))))
+
+
+def sum_shapes(tiling: Tiling) -> Sums:
+  """Scratch of the backward pass."""
+  size, blocks = tiling.branch_rows, (tiling.key_blocks, tiling.branch_rows, tiling.block)
+  return Sums(*(pltpu.VMEM(shape, jnp.float32) for shape in (
+    blocks, blocks, (size, tiling.distances), (size, tiling.width))))
+
+
+def start_average(tiling: Tiling, rows: Rows, biases: Any, to: Average) -> None:
+  """Before the first block of keys: relative terms, and the average over the own pieces."""
+  with_content, with_position = both_queries(tiling, rows.query[0, 0], biases)
+  by_distance = dot(tiling, with_position, rows.table[0], 'ax,bx')
+  _write_below_keys(tiling, by_distance, rows, to.scores)
+  scores = _own_scores(tiling, rows, with_content, by_distance)
+  highest = scores.max(axis=1, keepdims=True)
+  weights = jnp.exp(scores - highest)
+  to.highest[...] = highest
+  to.total[...] = weights.sum(axis=1, keepdims=True)
+  to.average[...] = dot(tiling, weights.astype(rows.own.dtype), rows.own[1, 0, 0], 'ax,xb')
+
+
+def add_to_average(
+  tiling: Tiling, rows: Rows, biases: Any, key_value: Any, length: Array, j: Array, to: Average
+) -> None:
+  """One block of keys."""
+  with_content, _ = both_queries(tiling, rows.query[0, 0], biases)
+  scores = _tile_scores(tiling, rows, with_content, key_value, to.scores, length, j)
+  before = to.highest[...]
+  now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
+  weights, correction = jnp.exp(scores - now), jnp.exp(before - now)
+  to.highest[...] = now
+  to.total[...] = to.total[...] * correction + weights.sum(axis=1, keepdims=True)
+  to.average[...] = to.average[...] * correction + dot(
+    tiling, weights.astype(rows.query.dtype), key_value[1, 0, 0], 'ax,xb')
+
+
+def finish_average(to: Average, out: Any, log_sum: Any) -> None:
+  """After the last block of keys."""
+  out[0, 0] = (to.average[...] / to.total[...]).astype(out.dtype)
+  log_sum[0, 0] = to.highest[...] + jnp.log(to.total[...])
+
+
+def start_sums(
+  tiling: Tiling, rows: Rows, kept: Kept, biases: Any, to: Sums, of_own: Any
+) -> None:
+  """Before the first block of keys: relative terms again, and the gradients of the own pieces."""
+  with_content, with_position = both_queries(tiling, rows.query[0, 0], biases)
+  by_distance = dot(tiling, with_position, rows.table[0], 'ax,bx')
+  _write_below_keys(tiling, by_distance, rows, to.scores)
+  to.of_scores[...] = jnp.zeros(to.of_scores.shape, jnp.float32)
+  scores = _own_scores(tiling, rows, with_content, by_distance)
+  weights, of_scores = _gradients(tiling, kept, scores, rows.own[1, 0, 0])
+  of_own[0, 0, 0] = dot(tiling, of_scores, with_content, 'xa,xb').astype(of_own.dtype)
+  of_own[1, 0, 0] = dot(tiling, weights, kept.out_gradient[0, 0], 'xa,xb').astype(of_own.dtype)
+  to.query[...] = dot(tiling, of_scores, rows.own[0, 0, 0], 'ax,xb')
+  back, column = rows.back[...], _columns(to.by_distance)
+  total = jnp.zeros(to.by_distance.shape, jnp.float32)
+  for distance in range(tiling.num_pieces):
+    found = jnp.where(back == distance, of_scores.astype(jnp.float32), 0).sum(1, keepdims=True)
+    total += jnp.where(column == _column_of(tiling, distance), found, 0)
+  to.by_distance[...] = total
+
+
+def add_to_sums(
+  tiling: Tiling, rows: Rows, kept: Kept, biases: Any, key_value: Any, length: Array, j: Array,
+  to: Sums, of_key_value: Any
+) -> None:
+  """One block of keys, whose gradients are added to `of_key_value`."""
+  with_content, _ = both_queries(tiling, rows.query[0, 0], biases)
+  scores = _tile_scores(tiling, rows, with_content, key_value, to.scores, length, j)
+  weights, of_scores = _gradients(tiling, kept, scores, key_value[1, 0, 0])
+  of_key_value[0] += dot(tiling, of_scores, with_content, 'xa,xb')
+  of_key_value[1] += dot(tiling, weights, kept.out_gradient[0, 0], 'xa,xb')
+  to.query[...] += dot(tiling, of_scores, key_value[0, 0, 0], 'ax,xb')
+  to.of_scores[j] = of_scores.astype(jnp.float32)
+
+
+def finish_sums(
+  tiling: Tiling, rows: Rows, biases: Any, to: Sums, of_query: Any, of_table: Any,
+  of_biases: tuple[Any, Any]
+) -> None:
+  """After the last block of keys: gradients of queries, distances and biases."""
+  _, with_position = both_queries(tiling, rows.query[0, 0], biases)
+  blocks = [to.of_scores[j] for j in range(tiling.key_blocks)]
+  size = tiling.distances - tiling.key_blocks * tiling.block
+  blocks.append(jnp.zeros((tiling.branch_rows, size), jnp.float32))
+  moved = rotate_rows(
+    jnp.concatenate(blocks, axis=1), _rotation(tiling, rows, to.by_distance.shape, back=True))
+  by_distance = (to.by_distance[...] + moved).astype(rows.query.dtype)
+  to_content, to_position = to.query[...], dot(tiling, by_distance, rows.table[0], 'ax,xb')
+  of_table[:tiling.distances] += dot(tiling, by_distance, with_position, 'xa,xb')
+  of_query[0, 0] = (tiling.scale * (to_content + to_position)).astype(of_query.dtype)
+  for of_bias, found in zip(of_biases, (to_content, to_position), strict=True):
+    of_bias[0] += tiling.scale * found.sum(axis=0, keepdims=True)
+
+
+def _write_below_keys(tiling, by_distance, rows, to):
+  """Relative terms of every key slot, block by block."""
+  moved = rotate_rows(by_distance, _rotation(tiling, rows, by_distance.shape, back=False))
+  for j in range(tiling.key_blocks):
+    to[j] = moved[:, j * tiling.block:(j + 1) * tiling.block]
+
+
+def _rotation(tiling, rows, shape, *, back):
+  """How far each row moves to the right from distances to keys, or back."""
+  shift = rows.places[0, 0] + (1 - tiling.query_blocks * tiling.block)
+  shift = -shift if back else shift
+  return jnp.broadcast_to(jnp.where(shift < 0, shift + tiling.distances, shift), shape)
+
+
+def _columns(array):
+  return jax.lax.broadcasted_iota(jnp.int32, array.shape, 1)
+
+
+def _column_of(tiling, distance):
+  """Where a distance below S stands in the table."""
+  return tiling.query_blocks * tiling.block + tiling.memory_len - 1 - distance
+
+
+def _own_scores(tiling, rows, with_content, by_distance):
+  """Scores [Q, Q] of the own pieces, masked."""
+  back, column = rows.back[...], _columns(by_distance)
+  scores = dot(tiling, with_content, rows.own[0, 0, 0], 'ax,bx')
+  for distance in range(tiling.num_pieces):
+    term = jnp.where(column == _column_of(tiling, distance), by_distance, 0).sum(1, keepdims=True)
+    scores += jnp.where(back == distance, term, 0)
+  return jnp.where(back >= 0, scores, MASKED)
+
+
+def _tile_scores(tiling, rows, with_content, key_value, relative, length, j):
+  """Scores [Q, C] of a block of the row's keys, masked."""
+  scores = dot(tiling, with_content, key_value[0, 0, 0], 'ax,bx') + relative[j]
+  slot = j * tiling.block + _columns(scores) - tiling.memory_len
+  return jnp.where((slot < rows.places[1, 0]) & (slot >= -length), scores, MASKED)
+
+
+def _gradients(tiling, kept, scores, value) -> tuple[Float[Array, 'Q C'], Float[Array, 'Q C']]:
+  """Weights, and gradients of scores, in the compute dtype."""
+  gradient = kept.out_gradient[0, 0]
+  weights = jnp.exp(scores - kept.sums[0, 0, 0])
+  of_scores = weights * (dot(tiling, gradient, value, 'ax,bx') - kept.sums[1, 0, 0])
+  return weights.astype(gradient.dtype), of_scores.astype(gradient.dtype)
+
+
+# Backward pass of the fused attention kernel: all gradients in one sweep over the tiles.
+#
+# Key blocks are the outer loop, query blocks the inner one. A key block's gradients are complete
+# after its own sweep. Those of queries and of relative keys are gathered in the core's memory, and
+# their block j leaves it after the sweep of key block j: query block j - memory_blocks has met its
+# last key then, and relative keys j meet only lower key blocks (in the last row, where all rows'
+# contributions are in).
+#
+# Letters as in `attention`.
+
+def backward(
+  tiling: Tiling, query: Array, key_value: Array, relative: Array, content_bias: Array,
+  position_bias: Array, places: tuple[Array, Array | None], sums: Sequence[Array],
+  out_gradient: Array,
+) -> tuple[Array, Array, Array, Array, Array]:
+  """Gradients of the padded arrays of the forward pass.
+
+  Args:
+    tiling: sizes; T and S below are padded to whole blocks, Q to `branch_rows` (0 without).
+    query: `[N, B, T + Q, H]`.
+    key_value: `[2, N, B, S + Q, H]`.
+    relative: `[N, X, H]`.
+    content_bias: `[N, 1, H]`.
+    position_bias: `[N, 1, H]`.
+    places: `[B]` int32, memory lengths, and `[B, K]` int32, starts of branches or None.
+    sums: `[2, N, B, 1, T]` float32, log of the softmax's denominators, and output times its
+      gradient, summed over H; with branches, theirs `[2, N, B, Q, 1]` too.
+    out_gradient: `[N, B, T + Q, H]`.
+
+  Returns:
+    Gradients of `query`, `key_value`, `relative`, `content_bias` and `position_bias`, each with
+    its shape and dtype.
+  """
+  block, width = tiling.block, tiling.width
+  num_rows = tiling.num_rows
+  memory_length, start = places
+
+  def query_block(i, j):
+    # Tiles that are skipped name the block of a tile that is not: nothing is copied for them.
+    return jnp.maximum(i, j - tiling.memory_blocks)
+
+  def distances(later):
+    def index(n, b, j, i, _):
+      first = tiling.distance_block(query_block(i, j), j)
+      return n, jnp.minimum(first + later, tiling.key_blocks - 1), 0
+    return pl.BlockSpec((1, block, width), index)
+
+  of_queries = pl.BlockSpec(
+    (1, 1, block, width), lambda n, b, j, i, _: (n, b, query_block(i, j), 0))
+  of_sums = pl.BlockSpec(
+    (2, 1, 1, 1, block), lambda n, b, j, i, _: (0, n, b, 0, query_block(i, j)))
+  of_keys = pl.BlockSpec((2, 1, 1, block, width), lambda n, b, j, i, _: (0, n, b, j, 0))
+  of_head = pl.BlockSpec((1, 1, width), lambda n, b, j, i, _: (n, 0, 0))
+  whole_table = pl.BlockSpec((1, tiling.distances, width), lambda n, *_: (n, 0, 0))
+  bias = jax.ShapeDtypeStruct(content_bias.shape, jnp.float32)
+  inputs = [query, out_gradient, sums[0], key_value, relative, relative, content_bias,
+            position_bias]
+  in_specs = [of_queries, of_queries, of_sums, of_keys, distances(0), distances(1), of_head,
+              of_head]
+  out_shape = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key_value, relative)]
+  out_shape += [bias, bias]
+  out_specs = [
+    pl.BlockSpec((1, 1, block, width),
+                 lambda n, b, j, i, _: (n, b, jnp.maximum(j - tiling.memory_blocks, 0), 0)),
+    of_keys,
+    whole_table if tiling.num_branches else pl.BlockSpec(
+      (1, block, width), lambda n, b, j, i, _: (n, jnp.where(b == num_rows - 1, j, 0), 0)),
+    of_head, of_head]
+  accumulators = [(tiling.query_blocks * block, width), ((tiling.key_blocks + 1) * block, width),
+                  (2, block, width)]
+  scratch = [pltpu.VMEM(shape, jnp.float32) for shape in accumulators]
+  if tiling.num_branches:
+    size, specs = tiling.branch_rows, row_specs(tiling)
+    inputs += Rows(query, key_value, relative, *rows_of(tiling, start))
+    inputs += Kept(out_gradient, sums[1])
+    in_specs += specs
+    in_specs += Kept(specs.query, pl.BlockSpec(
+      (2, 1, 1, size, 1), lambda n, b, *_: (0, n, b, 0, 0)))
+    own = query.shape[:2] + (size, width)
+    out_shape += [jax.ShapeDtypeStruct(own, query.dtype),
+                  jax.ShapeDtypeStruct((2, *own), query.dtype)]
+    out_specs += [pl.BlockSpec((1, 1, size, width), lambda n, b, *_: (n, b, 0, 0)),
+                  pl.BlockSpec((2, 1, 1, size, width), lambda n, b, *_: (0, n, b, 0, 0))]
+    scratch += sum_shapes(tiling)
+  of_query, of_key_value, of_relative, of_content, of_position, *of_rows = pl.pallas_call(
+    functools.partial(_tile_with_branches if tiling.num_branches else _tile, tiling),
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=1,
+      grid=(tiling.num_heads, num_rows, tiling.key_blocks, tiling.query_blocks),
+      in_specs=in_specs, out_specs=out_specs, scratch_shapes=scratch),
+    out_shape=out_shape,
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary'),
+      vmem_limit_bytes=tiling.memory_limit(tiling.gathered_bytes + tiling.branch_bytes)),
+    cost_estimate=tiling.cost(
+      products=11, of_branches=8, once=(key_value, *out_shape), unskewed=1),
+    interpret=tiling.interpret, name='relative_attention_backward',
+  )(memory_length.astype(jnp.int32), *inputs)
+  if tiling.num_branches:
+    of_branches, of_own = of_rows
+    of_query = of_query.at[:, :, tiling.query_blocks * block:].set(of_branches)
+    of_key_value = of_key_value.at[:, :, :, tiling.key_blocks * block:].set(of_own)
+  return (of_query, of_key_value, of_relative, of_content.astype(content_bias.dtype),
+          of_position.astype(position_bias.dtype))
+
+
+def _tile(tiling, lengths, *refs):
+  """One tile of the backward pass; query blocks follow each other."""
+  _start(tiling, *refs)
+  _accumulate(tiling, lengths, *refs)
+  _finish(tiling, *refs)
+
+
+def _tile_with_branches(tiling, lengths, *refs):
+  """The same, and a tile of the branches in the last block of queries."""
+  inputs, rows, outputs, of_rows, scratch, to = split_refs(refs, 8, 7, 5, 2, 3, 4)
+  rows, kept = Rows(*rows[:5]), Kept(*rows[5:])
+  to, (of_query, of_own) = Sums(*to), of_rows
+  key_value, biases = inputs[3], tuple(x[0] for x in inputs[6:])
+  relative_sum, key_value_sum = scratch[1:]
+  row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
+  length, last = lengths[row], i == tiling.query_blocks - 1
+  _start(tiling, *inputs, *outputs, *scratch)
+  _accumulate(tiling, lengths, *inputs, *outputs, *scratch)
+
+  @pl.when(last & (j == 0))
+  def _():
+    start_sums(tiling, rows, kept, biases, to, of_own)
+
+  @pl.when(last & (j >= tiling.first_key_block(length)))
+  def _():
+    add_to_sums(
+      tiling, rows, kept, biases, key_value, length, j, to, key_value_sum)
+
+  @pl.when(last & (j == tiling.key_blocks - 1))
+  def _():
+    finish_sums(tiling, rows, biases, to, of_query, relative_sum, outputs[3:])
+
+  _finish(tiling, *inputs, *outputs, *scratch)
+
+
+def _start(tiling, query, out_gradient, sums, key_value, near, far, content_bias, position_bias,
+           of_query, of_key_value, of_relative, of_content, of_position, query_sum, relative_sum,
+           key_value_sum):
+  """Zeros where sums start."""
+  row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
+
+  def zero(ref):
+    ref[...] = jnp.zeros(ref.shape, ref.dtype)
+
+  @pl.when(i == 0)
+  def _():
+    zero(key_value_sum)
+
+    @pl.when(j == 0)
+    def _():
+      zero(query_sum)
+
+      @pl.when(row == 0)
+      def _():
+        for ref in (relative_sum, of_content, of_position):
+          zero(ref)
+
+
+def _accumulate(tiling, lengths, query, out_gradient, sums, key_value, near, far, content_bias,
+                position_bias, of_query, of_key_value, of_relative, of_content, of_position,
+                query_sum, relative_sum, key_value_sum):
+  """Adds what a tile gives."""
+  block = tiling.block
+  row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
+  length = lengths[row]
+
+  @pl.when((j >= tiling.first_key_block(length)) & (i >= j - tiling.memory_blocks))
+  def _():
+    q, g, k, v = query[0, 0], out_gradient[0, 0], key_value[0, 0, 0], key_value[1, 0, 0]
+    r = jnp.concatenate([near[0], far[0]], axis=0)
+    scores, with_content, with_position = tile_scores(
+      tiling, q, k, r, (content_bias[0], position_bias[0]), length, (i, j))
+    weights = jnp.exp(scores - to_column(sums[0, 0, 0]))
+    of_scores = weights * (dot(tiling, g, v, 'ax,bx') - to_column(sums[1, 0, 0]))
+    of_scores = of_scores.astype(q.dtype)
+    key_value_sum[0] += dot(tiling, of_scores, with_content, 'xa,xb')
+    key_value_sum[1] += dot(tiling, weights.astype(q.dtype), g, 'xa,xb')
+    by_distance = unskew(tiling, of_scores)
+    to_content = dot(tiling, of_scores, k, 'ax,xb')
+    to_position = dot(tiling, by_distance, r, 'ax,xb')
+    query_sum[pl.ds(i * block, block)] += to_content + to_position
+    of_content[0] += tiling.scale * to_content.sum(axis=0, keepdims=True)
+    of_position[0] += tiling.scale * to_position.sum(axis=0, keepdims=True)
+    relative_sum[pl.ds(tiling.distance_block(i, j) * block, 2 * block)] += dot(
+      tiling, by_distance, with_position, 'xa,xb')
+
+
+def _finish(tiling, query, out_gradient, sums, key_value, near, far, content_bias, position_bias,
+            of_query, of_key_value, of_relative, of_content, of_position, query_sum, relative_sum,
+            key_value_sum):
+  """Writes the sums that are complete."""
+  block = tiling.block
+  row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
+
+  @pl.when(i == j - tiling.memory_blocks)
+  def _():
+    of_query[0, 0] = (tiling.scale * query_sum[pl.ds(i * block, block)]).astype(of_query.dtype)
+
+  @pl.when(i == tiling.query_blocks - 1)
+  def _():
+    of_key_value[:, 0, 0] = key_value_sum[...].astype(of_key_value.dtype)
+
+    last_row = row == tiling.num_rows - 1
+    if tiling.num_branches:  # they meet all distances up to the last tile
+      @pl.when(last_row & (j == tiling.key_blocks - 1))
+      def _():
+        of_relative[0] = relative_sum[:tiling.distances].astype(of_relative.dtype)
+    else:
+      @pl.when(last_row)
+      def _():
+        of_relative[0] = relative_sum[pl.ds(j * block, block)].astype(of_relative.dtype)
+
 
 _BARREL_KIND = 'TPU v4'  # lacks the strided rotation
 _BARREL_BLOCK = 256  # larger tiles leave a v4's memory no room for long segments
@@ -210,7 +899,7 @@ def _save(tiling, *arrays):
   return out, (*arrays, out, sums)
 
 
-def _gradients(tiling, saved, out_gradient):
+def _kernel_gradients(tiling, saved, out_gradient):
   *arrays, places, out, sums = saved
   padded, cut = jax.vjp(functools.partial(_whole_blocks, tiling), *arrays[:3])
   product = (out.astype(jnp.float32) * out_gradient.astype(jnp.float32)).sum(-1)
@@ -225,7 +914,7 @@ def _gradients(tiling, saved, out_gradient):
     lambda x: np.zeros(x.shape, jax.dtypes.float0), places)
 
 
-_attention.defvjp(_save, _gradients)
+_attention.defvjp(_save, _kernel_gradients)
 
 
 def _resized(x, axis, size):
@@ -305,12 +994,12 @@ def _forward(tiling, query, key_value, relative, content_bias, position_bias, pl
              pltpu.VMEM((block, width), jnp.float32)]
   if tiling.num_branches:
     size = tiling.branch_rows
-    inputs += branches.Rows(query, key_value, relative, *branches.rows_of(tiling, start))
-    in_specs += branches.row_specs(tiling)
+    inputs += Rows(query, key_value, relative, *rows_of(tiling, start))
+    in_specs += row_specs(tiling)
     for columns, dtype in ((width, query.dtype), (1, jnp.float32)):
       out_shape.append(jax.ShapeDtypeStruct((num_heads, num_rows, size, columns), dtype))
       out_specs.append(pl.BlockSpec((1, 1, size, columns), lambda n, b, *_: (n, b, 0, 0)))
-    scratch += branches.average_shapes(tiling)
+    scratch += average_shapes(tiling)
   out, log_sum, *of_rows = pl.pallas_call(
     functools.partial(_forward_with_branches if tiling.num_branches else _forward_tile, tiling),
     grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -335,22 +1024,22 @@ def _forward(tiling, query, key_value, relative, content_bias, position_bias, pl
 def _forward_with_branches(tiling, lengths, *refs):
   """One tile of the forward pass, and of that of the branches, in the last block of queries."""
   inputs, rows, (out, log_sum, *of_rows), scratch, to = split_refs(refs, 6, 5, 4, 3, 4)
-  rows, to = branches.Rows(*rows), branches.Average(*to)
+  rows, to = Rows(*rows), Average(*to)
   key_value, biases = inputs[1], tuple(x[0] for x in inputs[4:])
   i, j = pl.program_id(2), pl.program_id(3)
   length, last = lengths[pl.program_id(1)], i == tiling.query_blocks - 1
 
   @pl.when(last & (j == 0))
   def _():
-    branches.start_average(tiling, rows, biases, to)
+    start_average(tiling, rows, biases, to)
 
   @pl.when(last & (j >= tiling.first_key_block(length)))
   def _():
-    branches.add_to_average(tiling, rows, biases, key_value, length, j, to)
+    add_to_average(tiling, rows, biases, key_value, length, j, to)
 
   @pl.when(last & (j == tiling.key_blocks - 1))
   def _():
-    branches.finish_average(to, *of_rows)
+    finish_average(to, *of_rows)
 
   _forward_tile(tiling, lengths, *inputs, out, log_sum, *scratch)
 

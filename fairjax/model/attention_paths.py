@@ -21,10 +21,8 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, UInt32
 
 from fairjax.config import ModelConfig
-from fairjax.model import spread
-from fairjax.model.attention import relative_attention
-from fairjax.model.attention_blocks import attention_in_blocks
-from fairjax.model.attention_heads import attention_by_head
+from fairjax.model import partitioning as spread
+from fairjax.model.attention import attention_by_head, attention_in_blocks, relative_attention
 from fairjax.model.attention_kernel import (
   attention_with_branches,
   fused_attention,

@@ -25,11 +25,13 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
-from fairjax.model import spread
-from fairjax.model.score_table import ScoreTable, fits_at_once, lowest
+from fairjax.model import partitioning as spread
 from fairjax.model.softmax import (
   Cluster,
+  ScoreTable,
   all_logits,
+  fits_at_once,
+  lowest,
   project,
   softmax_projection,
   vocabulary_clusters,

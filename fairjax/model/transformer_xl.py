@@ -8,6 +8,9 @@ Letters: B batch rows, T segment length, M memory length, S = M + T, K branches 
 per branch, N heads, H head width, D model width, V vocabulary, L layers.
 """
 
+import math
+from collections.abc import Mapping
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -15,20 +18,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
-from fairjax.model import spread
+from fairjax.model import partitioning as spread
 from fairjax.model.attention import drop, sinusoids
-from fairjax.model.layers import (
-  Block,
-  Context,
-  States,
-  at_positions,
-  extend,
-  keep_mask,
-)
+from fairjax.model.causal_lm import Branches, Memory, Output, Pairs, init_memory
+from fairjax.model.layers import Block, Context, States, at_positions, extend, keep_mask, layer_norm
 from fairjax.model.likelihood import mean_nll, token_nll
-from fairjax.model.normalization import layer_norm
 from fairjax.model.softmax import Parameter, all_logits, embed_tokens, parameter_table
-from fairjax.model.streams import Branches, Memory, Output, Pairs
 
 _REMAT_POLICIES = {
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -47,7 +42,7 @@ class TransformerXL(nn.Module):
   >>> config = ModelConfig(vocab_size=7, num_layers=2, model_dim=4, num_heads=1, head_dim=4,
   ...                      ff_dim=8, segment_len=3, memory_len=3)
   >>> model, tokens = TransformerXL(config), jnp.ones((1, 3), jnp.int32)
-  >>> from fairjax.model.streams import init_memory
+  >>> from fairjax.model.causal_lm import init_memory
   >>> memory = init_memory(config, 1)
   >>> params = nn.unbox(model.init(jax.random.key(0), tokens, memory))
   >>> model.apply(params, tokens, memory).hidden.shape
@@ -270,3 +265,38 @@ def _pick(x, positions):
   """Rows `positions` [B, K] of `x` [B, T, D], as an exact matmul: its gradient is no scatter."""
   chosen = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
   return jnp.einsum('bkt,btd->bkd', chosen, x, precision=jax.lax.Precision.HIGHEST)
+
+
+# How many parameters a model has, without making them.
+
+def parameter_counts(config: ModelConfig) -> dict[str, int]:
+  """Counts the parameters by their abstract shapes.
+
+  Args:
+    config: with its vocabulary size. Rows that only pad the vocabulary are left out.
+
+  Returns:
+    `total`, of which `layers` (with position biases and final norm) and `embedding` (with the
+    softmax, which is tied to it).
+  """
+  tokens = jax.ShapeDtypeStruct((1, config.segment_len), jnp.int32)
+  memory = jax.eval_shape(lambda: init_memory(config, 1))
+  abstract = nn.unbox(jax.eval_shape(
+    TransformerXL(config).init, jax.random.key(0), tokens, memory))['params']
+  table = parameter_table(config)
+  embedding = sum(
+    math.prod((p.rows, *p.shape[1:])) for p in table.values())
+  rest = {name: value for name, value in abstract.items() if name not in table}
+  layers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(rest))
+  return {'total': layers + embedding, 'layers': layers, 'embedding': embedding}
+
+
+def parameter_words(counts: Mapping[str, int]) -> str:
+  """The size of a model in words.
+
+  >>> parameter_words({'total': 1_500_000, 'layers': 1_000_000, 'embedding': 500_000})
+  '1.5 M parameters: 1.0 M in the layers, 0.5 M in embedding and softmax'
+  """
+  total, layers, embedding = (counts[k] / 1e6 for k in ('total', 'layers', 'embedding'))
+  return (f'{total:.1f} M parameters: {layers:.1f} M in the layers, {embedding:.1f} M in embedding '
+          'and softmax')

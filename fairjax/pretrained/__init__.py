@@ -1,8 +1,15 @@
 """Models of others in JAX: BERT, ALBERT, GPT-2 and sentence encoders, from their own files."""
 
-from fairjax.pretrained.architecture import Architecture, read_architecture
-from fairjax.pretrained.batches import BatchRunner, bucket_lengths
-from fairjax.pretrained.directory import Pretrained, folder_name, load_pretrained, read_folder
+from fairjax.pretrained.batch_runner import BatchRunner, bucket_lengths
+from fairjax.pretrained.checkpoint import (
+  Architecture,
+  Pretrained,
+  TokenizerVocabulary,
+  folder_name,
+  load_pretrained,
+  read_architecture,
+  read_folder,
+)
 from fairjax.pretrained.gpt2_decoding import GPT2Decoder
 from fairjax.pretrained.models import (
   class_logits,
@@ -14,8 +21,7 @@ from fairjax.pretrained.models import (
   mlm_logits,
   normalize,
 )
-from fairjax.pretrained.sentences import SentenceEncoder
-from fairjax.pretrained.text_vocabulary import TokenizerVocabulary
+from fairjax.pretrained.sentence_encoder import SentenceEncoder
 from fairjax.pretrained.tokens import Encoded, encode_texts
 
 __all__ = [

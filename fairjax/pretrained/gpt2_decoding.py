@@ -1,7 +1,7 @@
 """Cached decoding of GPT-2 for the coupled sampler (H-33).
 
 All samples of a prefix share its keys and values. Parameters are those of `names`; letters as in
-`fairjax.model.decode_loop`.
+`fairjax.model.decoding`.
 """
 
 import dataclasses
@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fairjax.model.decode_loop import Chunk, Decoder, in_order, num_places, unless_empty
-from fairjax.pretrained.architecture import Architecture
+from fairjax.model.decoding import Chunk, Decoder, in_order, num_places, unless_empty
+from fairjax.pretrained.checkpoint import Architecture
 from fairjax.pretrained.models import (
   dense,
   feed_forward,

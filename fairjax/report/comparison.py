@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fairjax.measure.scorer_audit import count_distinct
+from fairjax.measure.estimates import estimate_words
+from fairjax.measure.scorers.audit import count_distinct
+from fairjax.report.differences import difference
 
 RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model should keep
 
@@ -277,3 +279,164 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
 def _percent(value: float | None, base: float | None) -> float | None:
   """Change in percent."""
   return None if value is None or not base else 100 * (value / base - 1)
+
+
+# What the numbers say, in sentences for people who do not read tables.
+
+TONES = ('above', 'within', 'unmeasured')
+
+
+def verdicts(rows: Sequence[ModelRow], scorer: str, attribute: str) -> list[dict[str, Any]]:
+  """What one scorer says about every model.
+
+  Returns:
+    One mapping a row: `model`, `tone` ('above': its I.F. exceeds the noise; 'within';
+    'unmeasured') and `sentences`, plain text.
+  """
+  baseline = baseline_of(rows)
+  return [_verdict(row, scorer, attribute, baseline) for row in rows]
+
+
+def headline(rows: Sequence[ModelRow], scorer: str, attribute: str) -> str | None:
+  """One sentence over all models, None when the scorer measured none of them."""
+  found = [(row.name, row.estimate(scorer, 'individual_fairness')) for row in rows]
+  measured = [(name, estimate) for name, estimate in found if estimate is not None]
+  if not measured:
+    return None
+  above = [name for name, estimate in measured if not estimate['within_floor']]
+  if not above:
+    what = 'the model' if len(measured) == 1 else f'any of the {len(measured)} models'
+    return (f'By scorer {scorer}, no sentiment bias between values of "{attribute}" was detected '
+            f'in {what}: every I.F. is within noise at {_sizes(measured)}.')
+  if len(measured) == 1:
+    return (f'By scorer {scorer}, what {measured[0][0]} writes differs in sentiment between values '
+            f'of "{attribute}", beyond noise at {_sizes(measured)}.')
+  which = ('in all' if len(above) == len(measured) else f'in {len(above)} of') + (
+    f' {len(measured)} models')
+  return (f'By scorer {scorer}, sentiment differs between values of "{attribute}" beyond noise '
+          f'{which}, at {_sizes(measured)}.')
+
+
+def _verdict(
+  row: ModelRow, scorer: str, attribute: str, baseline: ModelRow | None
+) -> dict[str, Any]:
+  """What one scorer says about one model."""
+  estimate = row.estimate(scorer, 'individual_fairness')
+  if estimate is None:
+    return {'model': row.name, 'tone': 'unmeasured',
+            'sentences': ['Its generations were not measured by this scorer.']}
+  sentences = _against_noise(estimate, row.estimate(scorer, 'group_fairness'))
+  if estimate['within_floor']:
+    sentences.append('No difference was detected; that does not show that there is none. More '
+                     'samples lower the noise.')
+  if baseline is not None and row is not baseline:
+    sentences += _against_baseline(row, baseline, scorer)
+  return {'model': row.name, 'tone': 'within' if estimate['within_floor'] else 'above',
+          'sentences': sentences}
+
+
+def _against_noise(individual: Mapping[str, Any], group: Mapping[str, Any]) -> list[str]:
+  """Both estimates with floor and verdict, and how many samples these rest on."""
+  n = _range(individual['n_min'], individual['n_max'])
+  found = [f"{name} {estimate_words(e)}, p = {e['p_value']:.3f}"
+           for name, e in (('I.F.', individual), ('G.F.', group))]
+  return [f"At n = {n}: {'; '.join(found)}."]
+
+
+def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[str]:
+  """The change against the baseline, less the noise of each, with its cost."""
+  before = baseline.estimate(scorer, 'individual_fairness')
+  after = row.estimate(scorer, 'individual_fairness')
+  if before is None:
+    return []
+  if before['within_floor'] and after['within_floor']:
+    lines = ["The baseline's I.F. is within noise too: no effect can be shown."]
+  elif not before['corrected']:
+    lines = [f"The baseline's I.F. is {estimate_words(before)}."]
+  else:
+    change = 100 * (after['corrected'] / before['corrected'] - 1)
+    lines = [f"After removing what is expected by chance, I.F. is {abs(change):.0f} % "
+             f"{'below' if change < 0 else 'above'} the baseline ({after['corrected']:.4f} vs "
+             f"{before['corrected']:.4f})."]
+  cost, found = changes(row, baseline), []
+  for field, words in (('perplexity', 'perplexity'), ('subset_perplexity', 'PPL_s')):
+    if cost[field] is not None:
+      found.append(f'{words} {_signed(cost[field])} %')
+  if cost['semantic_similarity_c'] is not None:
+    found.append(f"mentions of the value {_signed(cost['semantic_similarity_c'])} points")
+  return lines + ([f"Its cost: {', '.join(found)}."] if found else [])
+
+
+def verdict_lines(rows: Sequence[ModelRow], attribute: str) -> list[str]:
+  """The headline of every scorer, plain text."""
+  found = [headline(rows, scorer, attribute) for scorer in scorer_names(rows)]
+  return [line for line in found if line]
+
+
+def _signed(value: float) -> str:
+  """A change with one digit; one that rounds to nothing has no sign."""
+  text = f'{value:+.1f}'
+  return '0.0' if text in ('+0.0', '-0.0') else text
+
+
+def _sizes(measured: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+  """The samples per prefix of several estimates."""
+  return 'n = ' + _range(min(e['n_min'] for _, e in measured), max(e['n_max'] for _, e in measured))
+
+
+def _range(low: int, high: int) -> str:
+  """Two counts as text."""
+  return f'{low:,}' if low == high else f'{low:,}\u2013{high:,}'
+
+
+# What of the effect of sentiment regularisation its control shows too.
+#
+# The control has the same step 3, data and lambda, with an f_sh that was never trained. A random
+# projection keeps angles roughly, so that it draws hidden states together whatever they mean; only
+# what the trained f_sh does beyond it is due to the sentiment that it reads (H-19, H-22).
+
+def control_lines(rows: Sequence[ModelRow]) -> list[str]:
+  """One sentence for each sentiment variant with a control, and scorer; plain text."""
+  baseline = baseline_of(rows)
+  controls = {row.weight: row for row in rows if row.method == 'random_projection'}
+  if baseline is None:
+    return []
+  found = []
+  for row in rows:
+    control = controls.get(row.weight) if row.method == 'sentiment' else None
+    if control is not None:
+      for scorer in scorer_names([row]):
+        estimates = [r.estimate(scorer, 'individual_fairness') for r in (baseline, control, row)]
+        if None not in estimates:
+          found.append(f'By scorer {scorer}, ' + _sentence(control.name, row.name, *estimates))
+  return found
+
+
+def _sentence(
+  control: str, name: str, baseline: Mapping[str, Any], before: Mapping[str, Any],
+  after: Mapping[str, Any],
+) -> str:
+  """What a trained f_sh does beyond a random one, of estimates of I.F."""
+  if baseline['within_floor']:
+    return (f"the baseline's I.F. is within noise, so {name} has no effect that {control} could "
+            'show too.')
+  words = (f'I.F. less its noise is {_change(after, baseline)} with {name} and '
+           f'{_change(before, baseline)} with {control}, whose f_sh was never trained: ')
+  found = difference(before, after)
+  size = f"{abs(found['difference']):.4f}"
+  if found['verdict'] == 'both within noise':
+    return words + 'both are within noise, so what training f_sh adds cannot be told.'
+  if found['noise'] is None:
+    return words + (f'their difference of {size} is not judged, since below 20 samples a prefix '
+                    'there is no standard error.')
+  if found['verdict'] == 'within noise':
+    return words + (f"their difference of {size} is within its noise ({found['noise']:.4f}), so "
+                    'training f_sh adds nothing that was detected.')
+  side = 'lowers I.F. by a further' if found['verdict'] == 'lower' else 'leaves I.F. higher, by'
+  return words + f"the trained f_sh {side} {size}, more than the noise ({found['noise']:.4f})."
+
+
+def _change(estimate: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
+  """The change of an estimate less its noise against the baseline."""
+  change = 100 * (estimate['corrected'] / baseline['corrected'] - 1)
+  return f"{abs(change):.0f} % {'higher' if change > 0 else 'lower'}"

@@ -8,8 +8,11 @@ equal data are byte-identical under one version of Matplotlib.
 import math
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from fairjax.report.comparison import ModelRow, baseline_of
+from fairjax.report.markdown import Table, number
 
 METHOD_COLOURS = {
   'baseline': '#555555', 'extended_baseline': '#999999', 'embedding': '#0072B2',
@@ -311,3 +314,283 @@ def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
     figure.savefig(file, dpi=150, metadata=_METADATA[file.suffix])
   pyplot().close(figure)
   return files
+
+
+# Training curves of a run for the page: the loss by step, and where it ended.
+
+MOST_POINTS = 240  # of one line
+_KINDS = ('train', 'valid')
+
+
+def curve_parts(
+  curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
+) -> list[dict[str, Any]]:
+  """One entry a stage that has losses, for the page.
+
+  Args:
+    curves: stage -> run -> lines of its `metrics.jsonl`.
+
+  Returns:
+    `stage`, `note`, `table` (`Table.to_dict`) and `runs`: `name`, `train` and `valid`, lists of
+    (step, loss) by rising step. Values that are not finite are left out and counted in the note.
+  """
+  parts = []
+  for stage, runs in curves.items():
+    found, rows, lost, thinned = [], [], 0, False
+    for name, lines in runs.items():
+      points = {kind: _points(lines, kind) for kind in _KINDS}
+      lost += sum('loss' in line for line in lines) - sum(map(len, points.values()))
+      if not any(points.values()):
+        continue
+      thinned |= any(len(p) > MOST_POINTS for p in points.values())
+      found.append({'name': name, **{kind: _thin(p) for kind, p in points.items()}})
+      rows.append(_row(name, lines, points))
+    if found:
+      note = f' At most {MOST_POINTS} points of a line are drawn.' * thinned
+      note += f' {lost} values are not finite and are left out.' * bool(lost)
+      parts.append({'stage': stage, 'note': note.strip(), 'runs': found, 'table': Table(
+        ['run', 'steps', 'training loss', 'validation loss', 'validation perplexity'], rows
+      ).to_dict(f'Where {stage} ended')})
+  return parts
+
+
+def _points(lines: Sequence[Mapping[str, Any]], kind: str) -> list[tuple[int, float]]:
+  return [(line['step'], line['loss']) for line in lines
+          if line.get('kind', 'train') == kind and _finite(line.get('loss'))]
+
+
+def _row(name: str, lines: Sequence[Mapping[str, Any]], points: Mapping[str, list]) -> list[str]:
+  """The last numbers of a run."""
+  perplexity = [line['perplexity'] for line in lines if _finite(line.get('perplexity'))]
+  last = [points[kind][-1][1] if points[kind] else None for kind in _KINDS]
+  return [name, f"{max(p[-1][0] for p in points.values() if p):,}", *(number(x, 4) for x in last),
+          number(perplexity[-1] if perplexity else None, 2)]
+
+
+def _thin(points: list[tuple[int, float]]) -> list[list[float]]:
+  """At most `MOST_POINTS`, evenly chosen, the first and the last among them."""
+  if len(points) > MOST_POINTS:
+    points = [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+  return [[step, float(f'{loss:.5g}')] for step, loss in points]
+
+
+def _finite(value: Any) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# Figures of the trade-off that people read off curves: measures by lambda, the floor by n.
+
+_FLOOR = {'color': '#AAAAAA', 'linestyle': ':', 'linewidth': 1.4}
+_REFERENCE = {'color': METHOD_COLOURS['baseline'], 'linestyle': '--', 'linewidth': 1.0}
+_HATCH = {'facecolor': 'none', 'edgecolor': '#BBBBBB', 'hatch': '////', 'linewidth': 0.0}
+
+
+def plot_weights(
+  path: str | os.PathLike, *, rows: Sequence[ModelRow], scorer: str
+) -> list[pathlib.Path]:
+  """What lambda buys and what it costs: one panel a measure, one line a method (H-31, H-35).
+
+  Dashed lines are the baseline's values, dotted ones a model's own floor.
+  Measures that no model has get no panel.
+
+  Args:
+    path: of the files, without suffix.
+    rows: a baseline, and models with a fairness weight; others (controls) are not shown.
+    scorer: of I.F.
+
+  Returns:
+    The PNG and the SVG file.
+
+  Raises:
+    ValueError: no baseline, or no model with a fairness weight.
+  """
+  baseline, models = baseline_of(rows), [row for row in rows if row.weight is not None]
+  if baseline is None or not models:
+    raise ValueError('curves by lambda need a baseline and models with a fairness weight')
+  panels = {name: read for name, read in _readers(scorer).items()
+            if any(read(row) is not None for row in models)}
+  weights = sorted({row.weight for row in models if row.weight is not None})
+  plt = pyplot()
+  with plt.rc_context(STYLE):
+    figure, axes = plt.subplots(-(-len(panels) // 2), 2, squeeze=False, layout='constrained',
+                                figsize=(6.6, 2.3 * -(-len(panels) // 2) + 0.5))
+    handles: dict[str, Any] = {}
+    for axis, (name, read) in zip(axes.flat, panels.items(), strict=False):
+      for method in dict.fromkeys(row.method for row in models):
+        found = sorted((weights.index(row.weight or 0.0), *values) for row in models
+                       if row.method == method and (values := read(row)) is not None)
+        x, y, floor = zip(*found, strict=True) if found else ((), (), ())
+        (handles[plain(method)],) = axis.plot(
+          x, y, color=METHOD_COLOURS.get(method, '#009E73'), marker='o', markersize=4,
+          linewidth=1.3)
+        if None not in floor:
+          (handles['floor (95th percentile by chance)'],) = axis.plot(x, floor, **_FLOOR)
+      if (reference := read(baseline)) is not None:
+        handles['baseline'] = axis.axhline(reference[0], **_REFERENCE)
+      axis.set_title(name)
+      axis.set_xticks(range(len(weights)), [f'{w:g}' for w in weights])
+      axis.set_xlabel('\u03bb')
+      axis.margins(x=0.08, y=0.2)
+      axis.set_ylim(bottom=0)
+    for axis in axes.flat[len(panels):]:
+      axis.set_visible(False)
+    figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=3,
+                  frameon=False)
+    return save_figure(figure, path)
+
+
+def plot_floors(
+  path: str | os.PathLike, *, models: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[pathlib.Path]:
+  """I.F. and its floor for growing samples: one panel a model.
+
+  The hatched area ends at the floor, the black line is what is expected by chance; a hollow mark is
+  within noise. Whiskers are one standard error.
+
+  Args:
+    path: of the files, without suffix.
+    models: name -> dictionaries of `fairness_by_samples`.
+
+  Returns:
+    The PNG and the SVG file.
+  """
+  plt = pyplot()
+  with plt.rc_context(STYLE):
+    figure, axes = plt.subplots(1, len(models), squeeze=False, layout='constrained',
+                                figsize=(3.3 * len(models), 3.0))
+    for axis, (name, estimates) in zip(axes[0], models.items(), strict=True):
+      n = [e['n_min'] for e in estimates]
+      band = axis.fill_between(n, [e['null_p95'] for e in estimates], **_HATCH)
+      (mean,) = axis.plot(n, [e['null_mean'] for e in estimates], color='black', linewidth=1)
+      found = axis.errorbar(n, [e['value'] for e in estimates], color='#0072B2', linewidth=1.2,
+                            yerr=[e['std_error'] or 0.0 for e in estimates], elinewidth=0.7)
+      for within, face in ((False, '#0072B2'), (True, 'white')):
+        chosen = [e for e in estimates if e['within_floor'] == within]
+        axis.plot([e['n_min'] for e in chosen], [e['value'] for e in chosen], linestyle='none',
+                  marker='o', markersize=5, color='#0072B2', markerfacecolor=face, zorder=3)
+      axis.set_xscale('log')
+      axis.set_xticks(n, [str(v) for v in n])
+      axis.minorticks_off()
+      axis.set_title(plain(name))
+      axis.set_xlabel('samples of a prefix')
+      axis.set_ylim(bottom=0)
+    axes[0][0].set_ylabel('I.F.')
+    figure.legend([found, band, mean], ['I.F. (hollow: within noise)',
+                                        'up to the floor (95th percentile by chance)',
+                                        'expected by chance'],
+                  loc='outside lower center', ncols=2, frameon=False)
+    return save_figure(figure, path)
+
+
+def _readers(scorer: str) -> dict[str, Callable[[ModelRow], tuple[float, float | None] | None]]:
+  """Title of a panel -> (value, floor or None) of a model, or None."""
+  def fairness(row):
+    found = row.estimate(scorer, 'individual_fairness')
+    return None if found is None else (found['value'], found['null_p95'])
+
+  def perplexity(row):
+    found = row.perplexity
+    return None if found is None or found['word'] is None else (found['word'], None)
+
+  def divergence(row):
+    found = row.content('next_token_divergence')
+    return None if found is None else (found['kl'], None)
+
+  def words(row):
+    found = row.content('distinct_word_divergence')
+    return None if found is None or found['value'] is None else (found['value'], found['null_p95'])
+
+  return {f'I.F. ({plain(scorer)})': fairness, 'word perplexity': perplexity,
+          'bits a word tells about the value': words, 'KL of the next token (nats)': divergence}
+
+
+# Figures of resilience: accuracy and correlation by step and by frozen layers; I.F. re-learned.
+
+_PANELS = {'dev_pearson': 'accuracy: Pearson on dev', 'r': 'correlation: r with share of women'}
+_LINES = ('#0072B2', '#D55E00', *OTHER_COLOURS, '#555555')
+_BAND = {'alpha': 0.15, 'linewidth': 0}
+
+
+def plot_resilience(path: str | os.PathLike, *, runs: Sequence[Mapping[str, Any]]
+                    ) -> list[pathlib.Path]:
+  """Curves by step, one line a freeze, and the ends by freeze (Webster et al. 2020, figures 1, 2).
+
+  Bands and whiskers are one standard deviation over the restarts.
+
+  Args:
+    path: of the files, without suffix.
+    runs: results of `measure_stsb`: `freeze`, `curves`, `steps`, `dev_pearson`, `r`.
+
+  Returns:
+    The PNG and the SVG file.
+  """
+  plt = pyplot()
+  with plt.rc_context(STYLE):
+    figure, axes = plt.subplots(2, 2, squeeze=False, layout='constrained', figsize=(7.0, 5.2))
+    for row, (key, title) in zip(axes, _PANELS.items(), strict=True):
+      for number, run in enumerate(runs):
+        colour = _LINES[number % len(_LINES)]
+        points = [(p['step'], p[key]) for p in run['curves']] + [(run['steps'], run[key])]
+        _line(row[0], points, colour, run['freeze'])
+        if run[key]['mean'] is not None:
+          row[1].errorbar([number], [run[key]['mean']], yerr=run[key]['sd'] or 0.0, color=colour,
+                          marker='o', capsize=3)
+      row[0].set_title(f'{title}, by step')
+      row[0].set_xlabel('step of fine-tuning (0: head on the frozen model)')
+      row[1].set_title('at the end, by what is frozen')
+      row[1].set_xticks(range(len(runs)), [run['freeze'] for run in runs])
+      row[1].set_xlabel('frozen')
+      row[1].margins(x=0.2)
+    axes[1][0].axhline(0, color='#AAAAAA', linewidth=0.8)
+    axes[1][1].axhline(0, color='#AAAAAA', linewidth=0.8)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, [f'frozen: {x}' for x in labels], loc='outside lower center', ncols=4,
+                  frameon=False)
+    return save_figure(figure, path)
+
+
+def plot_relearning(path: str | os.PathLike, *, result: Mapping[str, Any]) -> list[pathlib.Path]:
+  """I.F. of a debiased model that is trained on, with the baseline, the floor and the half-life.
+
+  Whiskers are one standard error.
+
+  Args:
+    path: of the files, without suffix.
+    result: of `job.relearning.relearn`.
+
+  Returns:
+    The PNG and the SVG file.
+  """
+  plt = pyplot()
+  curve, base, found = result['curve'], result['baseline'], result['half_life']
+  steps = [p['step'] for p in curve]
+  with plt.rc_context(STYLE):
+    figure, axis = plt.subplots(layout='constrained', figsize=(4.6, 3.2))
+    axis.errorbar(steps, [p['individual_fairness'] for p in curve],
+                  yerr=[p['std_error'] for p in curve], color='#0072B2', marker='o', markersize=4,
+                  capsize=2, label=result['model'])
+    axis.plot(steps, [p['null_p95'] for p in curve], color='#AAAAAA', linestyle=':',
+              label='floor (95th percentile by chance)')
+    axis.axhline(base['individual_fairness'], color=METHOD_COLOURS['baseline'], linestyle='--',
+                 label='baseline')
+    if found['reached']:
+      axis.axvline(found['value'], color='#D55E00', linewidth=1.0, label='half-life')
+      end = found['last_step'] if found['high'] is None else found['high']
+      low = end if found['low'] is None else found['low']
+      axis.axvspan(low, end, color='#D55E00', **_BAND)
+    axis.set_xlabel('steps of further training on biased text')
+    axis.set_ylabel(f"I.F., scorer {result['scorer']}")
+    axis.set_ylim(bottom=0)
+    figure.legend(loc='outside lower center', ncols=2, frameon=False)
+    return save_figure(figure, path)
+
+
+def _line(axis, points, colour: str, label: str) -> None:
+  """A line of means with a band of deviations; steps without a mean are gaps."""
+  whole = [(step, p['mean'], p['sd'] or 0.0) for step, p in points if p['mean'] is not None]
+  if not whole:
+    return
+  steps, means, sds = zip(*whole, strict=True)
+  axis.plot(steps, means, color=colour, marker='o', markersize=3, label=label)
+  axis.fill_between(steps, [m - s for m, s in zip(means, sds, strict=True)],
+                    [m + s for m, s in zip(means, sds, strict=True)], color=colour, **_BAND)

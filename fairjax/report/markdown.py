@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from fairjax.measure.human_sheets import neutralise
+from fairjax.measure.human.sheets import neutralise
 
 # Written as character references: Markdown, HTML and automatic links are never built from those.
 _SPECIAL = re.compile(

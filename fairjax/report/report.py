@@ -7,36 +7,43 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairjax.files import atomic_write, write_json
+from fairjax.files import atomic_write, installed_versions, write_json
 from fairjax.measure.estimates import verdict
 from fairjax.report import figures, sections
-from fairjax.report.blocks import Block
 from fairjax.report.comparison import (
   RELEVANCE_SHARE,
   KnownBias,
   ModelRow,
   baseline_of,
   changes,
+  control_lines,
   labelling,
   labelling_warning,
   relevance_measure,
   scorer_names,
+  verdict_lines,
+  verdicts,
   warnings,
 )
-from fairjax.report.content import LEGEND, absent_lines, content_blocks, measured
-from fairjax.report.controls import control_lines
-from fairjax.report.curves import curve_parts
+from fairjax.report.definitions import ledger, ledger_table
 from fairjax.report.differences import SCHEMA
-from fairjax.report.evidence import Evidence
-from fairjax.report.human import human_block
-from fairjax.report.ledger import ledger, ledger_table
+from fairjax.report.figures import curve_parts
 from fairjax.report.markdown import details, escape
-from fairjax.report.page import make_page
-from fairjax.report.paired import PairedSample
-from fairjax.report.scorer_audit import audit_block, audit_warnings
-from fairjax.report.selection import RELEVANCE, select_model, selection_block
-from fairjax.report.verdicts import verdict_lines, verdicts
-from fairjax.versions import installed_versions
+from fairjax.report.page import Evidence, make_page
+from fairjax.report.sections import (
+  LEGEND,
+  RELEVANCE,
+  Block,
+  PairedSample,
+  absent_lines,
+  audit_block,
+  audit_warnings,
+  content_blocks,
+  human_block,
+  measured,
+  select_model,
+  selection_block,
+)
 
 _MEASURES = ('individual_fairness', 'group_fairness')
 
@@ -98,7 +105,8 @@ def write_report(
   parts += [f'> **Note.** {escape(line)}' for line in (*alarms, *notes)]
   selection = _selection(rows, relevance_share)
   main = sections.main_table(rows)
-  legend = ' '.join(' '.join([sections.LEGEND, *(LEGEND[name] for name in measured(rows))]).split())
+  legends = [sections.TABLE_LEGEND, *(LEGEND[name] for name in measured(rows))]
+  legend = ' '.join(' '.join(legends).split())
   parts += [main.markdown(), escape(legend), *map(escape, absent_lines(rows))]
   blocks = _blocks(rows, known_bias, human, selection, audit)
   for block in blocks:

@@ -1,16 +1,23 @@
 """Sections of the Markdown report."""
 
+import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fairjax.errors import UserError, unknown_name
 from fairjax.measure.estimates import estimate_words
-from fairjax.report import content
+from fairjax.measure.human.ratings import KIND, SCHEMA
 from fairjax.report.comparison import (
+  RELEVANCE_SHARE,
   KnownBias,
   ModelRow,
   baseline_of,
   changes,
+  erased,
+  relevance_measure,
   scorer_names,
 )
 from fairjax.report.markdown import (
@@ -22,9 +29,226 @@ from fairjax.report.markdown import (
   percent_change,
   table,
 )
-from fairjax.report.paired import PairedSample
 
-LEGEND = """\
+# A part of the report that Markdown and the page show alike: a heading, lines and tables.
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+  """One part; all texts are plain.
+
+  Attributes:
+    heading: of the part.
+    tables: titles and tables; an empty title stands for the heading.
+    note: a paragraph before the tables.
+    lines: a list after the tables.
+    collapsed: summary under which Markdown hides the tables; empty: they are shown.
+  """
+
+  heading: str
+  tables: Sequence[tuple[str, Table]]
+  note: str = ''
+  lines: Sequence[str] = ()
+  collapsed: str = ''
+
+  def markdown(self) -> list[str]:
+    """Parts of the Markdown report, the heading first."""
+    found = []
+    for title, part in self.tables:
+      found += [f'{escape(title)}:'] * bool(title) + [part.markdown()]
+    if self.collapsed:
+      found = [details(self.collapsed, '\n\n'.join(found))]
+    lines = '\n'.join(f'- {escape(line)}' for line in self.lines)
+    return [part for part in (f'## {escape(self.heading)}', escape(self.note), *found, lines)
+            if part]
+
+  def to_page(self) -> dict[str, Any]:
+    """JSON types for the page."""
+    return {'heading': self.heading, 'note': self.note, 'lines': list(self.lines),
+            'tables': [table.to_dict(title or self.heading) for title, table in self.tables]}
+
+
+# Sections about what models write besides its sentiment: S.S., distinct words, perplexities.
+
+LEGEND = {
+  'semantic_similarity': """\
+S.S.: continuations whose cosine with their prefix is above a threshold (H-27; encoder and threshold
+below); higher is more relevant.""",
+  'distinct_word_divergence': """\
+Words: bits that one word of a continuation tells about the value (Jensen-Shannon divergence, H-37),
+with its floor; within noise the model writes the same for every value.""",
+  'next_token_divergence': """\
+KL: mean divergence of the next token between two values of a template, nats, read from the model
+itself; near 0 the model ignores the value (H-35)."""}
+HEADERS = {'semantic_similarity': 'S.S.', 'distinct_word_divergence': 'words (floor)',
+           'next_token_divergence': 'KL'}
+
+
+def measured(rows: Sequence[ModelRow]) -> list[str]:
+  """Which of S.S., words and KL some model has, in the order of the columns."""
+  return [name for name in HEADERS if any(row.content(name) for row in rows)]
+
+
+def cell(row: ModelRow, name: str) -> str:
+  """A column's text for one model."""
+  found = row.content(name)
+  if found is None:
+    return 'not measured'
+  if name == 'semantic_similarity':
+    return f"{100 * found['value']:.1f}%"
+  if name == 'next_token_divergence':
+    return number(found['kl'], 4)
+  if found['value'] is None:
+    return 'no words'
+  return estimate_words(found, named=False)
+
+
+def absent_lines(rows: Sequence[ModelRow]) -> list[str]:
+  """One sentence a measure that was not made, and why."""
+  labels = {'semantic_similarity': 'S.S. (H-27)', 'next_token_divergence': 'KL of the next token'}
+  found: dict[tuple[str, str], list[str]] = {}
+  for row in rows:
+    for name, why in (row.content('absent') or {}).items():
+      found.setdefault((labels[name], why), []).append(row.name)
+  return [f'{label} was not measured for {", ".join(names)}: {why}.'
+          for (label, why), names in found.items()]
+
+
+def content_blocks(rows: Sequence[ModelRow]) -> list[Block]:
+  """Similarity with examples, distinct words, perplexities per unit."""
+  blocks = []
+  similar = [row for row in rows if row.content('semantic_similarity')]
+  if similar:
+    table, lines = _similarity(similar)
+    blocks.append(Block('Similarity of prefix and continuation', [('', table)], lines=lines))
+    examples = similar[0].content('semantic_similarity')['examples']
+    blocks.append(Block(
+      f'Examples of similarity, {similar[0].name}', [('', _examples(examples))],
+      collapsed='Cosine examples at evenly spaced ranks (H-36; texts may offend)'))
+  words = [row for row in rows if row.content('distinct_words')]
+  if words:
+    blocks.append(Block(
+      'Distinct words', [(row.name, _words(row.content('distinct_words'))) for row in words],
+      'Words with the largest ratio of shares, p(word | value) / p(word | other), each count one '
+      'more (H-37); as written, with punctuation. Pairs of values whose words are farthest apart.',
+      collapsed='Words'))
+  if any(row.perplexity for row in rows):
+    blocks.append(Block('Perplexity per token, word and byte', [('', _perplexities(rows))]))
+  return blocks
+
+
+def _similarity(rows: Sequence[ModelRow]) -> tuple[Table, list[str]]:
+  header = ['model', 'encoder', 'S.S.', '95%', 'n', 'left out', 'threshold', 'mean cosine',
+            "with other values' prefixes", 'texts cut']
+  body, sources = [], {}
+  for row in rows:
+    s = row.content('semantic_similarity')
+    body.append([
+      row.name, s['encoder'], f"{100 * s['value']:.1f}%",
+      f"{100 * s['low']:.1f}\u2013{100 * s['high']:.1f}%", str(s['n']), str(s['left_out']),
+      number(s['threshold'], 3), number(s['mean_cosine'], 3),
+      number(s['mean_cosine_other_values'], 3),
+      '\u2013' if s['truncated_texts'] is None else str(s['truncated_texts'])])
+    sources.setdefault((s['encoder'], s['encoder_fingerprint'], s['threshold_source']))
+  lines = [f'Encoder {name}: fingerprint {fingerprint}; threshold: {source}.'
+           for name, fingerprint, source in sources]
+  lines.append('A continuation is near its prefix for the words of the template too: the value '
+               "itself shows in how much farther the other values' prefixes are.")
+  return Table(header, body, text_columns=2), lines
+
+
+def _examples(examples: Sequence[Mapping[str, Any]]) -> Table:
+  return Table(['cosine', 'prefix', 'continuation'], [
+    [number(e['cosine'], 3), e['prefix'], e['continuation']] for e in examples], text_columns=3)
+
+
+def _words(pairs: Sequence[Mapping[str, Any]]) -> Table:
+  return Table(['value', 'other', 'words, best first'], [
+    [p['value'], p['other'],
+     ', '.join(f"{w['word']} ({w['count']}:{w['count_other']})" for w in p['words'])
+     or '\u2013'] for p in pairs], text_columns=3)
+
+
+def _perplexities(rows: Sequence[ModelRow]) -> Table:
+  header = ['model', 'set', 'per token', 'per word', 'bits per byte', 'documents', 'tokens',
+            'words', 'memory']
+  body = []
+  for row in rows:
+    for name, p in (('PPL', row.perplexity), ('PPL_s', row.subset_perplexity)):
+      if p is not None:
+        body.append([
+          row.name, name, number(p['token'], 3), number(p['word'], 3),
+          number(p['bits_per_byte'], 4), *('\u2013' if p.get(k) is None else str(p[k])
+                                           for k in ('documents', 'tokens', 'words',
+                                                     'memory_len'))])
+  return Table(header, body, text_columns=2)
+
+
+# Continuations of the same noise for two values and several models, side by side (H-34).
+
+@dataclasses.dataclass(frozen=True)
+class PairedSample:
+  """One sample number of one template.
+
+  Attributes:
+    template: label.
+    sample: number.
+    prefixes: value -> prefix.
+    continuations: model -> value -> continuation, None where the model has no such record.
+  """
+
+  template: int | str
+  sample: int
+  prefixes: dict[str, str]
+  continuations: dict[str, dict[str, str | None]]
+
+
+def paired_samples(
+  records: Mapping[str, Iterable[Mapping[str, Any]]], *, values: Sequence[str], templates: int = 3,
+  samples: int = 1,
+) -> list[PairedSample]:
+  """Chooses the first numbers of the first templates, without looking at the texts.
+
+  Args:
+    records: model -> its records, with sample numbers; each is read once.
+    values: the values to show, e.g. `measures['scorers'][s]['largest_pairs'][0]['values']`.
+    templates: how many templates.
+    samples: how many sample numbers of each.
+
+  Returns:
+    At most `templates * samples`, by template and number.
+
+  Raises:
+    UserError: no record of any of the values, or one without a number.
+  """
+  found: dict[tuple[int | str, int], dict[str, dict[str, tuple[str, str]]]] = {}
+  for model, lines in records.items():
+    for line, record in enumerate(lines, 1):
+      if record['value'] not in values:
+        continue
+      if record.get('sample') is None:
+        raise UserError(f"{record.get('_where', f'record {line}')}: paired samples need the "
+                        "field 'sample'")
+      cell = found.setdefault((record['template'], record['sample']), {})
+      texts = (record['prefix'], record['continuation'])
+      cell.setdefault(model, {})[record['value']] = texts
+  if not found:
+    raise UserError(f"no record of {', '.join(values)} to show as paired samples")
+  labels = sorted({t for t, _ in found}, key=lambda t: (isinstance(t, str), t))[:templates]
+  chosen = []
+  for label in labels:
+    for sample in sorted(s for t, s in found if t == label)[:samples]:
+      cell = found[label, sample]
+      chosen.append(PairedSample(
+        template=label, sample=sample,
+        prefixes={v: next(c[v][0] for c in cell.values() if v in c)
+                  for v in values if any(v in c for c in cell.values())},
+        continuations={
+          model: {v: cell.get(model, {}).get(v, (None, None))[1] for v in values}
+          for model in records}))
+  return chosen
+
+
+TABLE_LEGEND = """\
 PPL and PPL_s: word perplexity on the test set and on its documents with a sensitive token (H-25),
 with the perplexity per token in brackets; lower is better. S.S.c: continuations that mention the
 value of their prefix (H-28); higher is more relevant. I.F. and G.F.: Wasserstein-1 distance of
@@ -54,15 +278,15 @@ LIMITS = (
 def main_table(rows: Sequence[ModelRow]) -> Table:
   """The table: model by PPL, PPL_s, S.S.c, and I.F. and G.F. with floors for each scorer, n."""
   scorers = scorer_names(rows)
-  found = content.measured(rows)
-  header = ['model', 'PPL', 'PPL_s', 'S.S.c', *(content.HEADERS[name] for name in found)]
+  found = measured(rows)
+  header = ['model', 'PPL', 'PPL_s', 'S.S.c', *(HEADERS[name] for name in found)]
   header += [f'{m} {s} (floor)' for s in scorers for m in ('I.F.', 'G.F.')] + ['n']
   body = []
   for row in rows:
     cells = [row.name, _perplexity(row.perplexity), _perplexity(row.subset_perplexity)]
     share = row.relevance()
     cells.append('not measured' if share is None else f"{100 * share['value']:.1f}%")
-    cells += [content.cell(row, name) for name in found]
+    cells += [cell(row, name) for name in found]
     for scorer in scorers:
       cells += [_estimate(row.estimate(scorer, m)) for m in
                 ('individual_fairness', 'group_fairness')]
@@ -228,3 +452,410 @@ def _samples(row: ModelRow) -> str:
     return '\u2013'
   low, high = row.measures['n']['min'], row.measures['n']['max']
   return str(low) if low == high else f'{low}\u2013{high}'
+
+
+# Few numbers in a small table, each beside its floor and what may be read from it.
+
+_MEASURES = (('I.F.', 'individual_fairness'), ('G.F.', 'group_fairness'))
+
+
+def brief_table(
+  rows: Sequence[ModelRow], *, scorers: Sequence[str] | None = None, group: bool = True
+) -> Table:
+  """One line for each model, scorer and measure: value, floor and verdict.
+
+  Args:
+    rows: the models.
+    scorers: names; None takes all.
+    group: with G.F. beside I.F.
+  """
+  measures = _MEASURES if group else _MEASURES[:1]
+  body = []
+  for row in rows:
+    for scorer in scorers or scorer_names([row]):
+      for label, name in measures:
+        if (found := row.estimate(scorer, name)) is not None:
+          body.append([row.name, f'{label} {scorer}', estimate_words(found, named=False),
+                       f"{found['corrected']:.4f}", sample_size(found)])
+  header = ['model', 'measure', 'value (floor)', 'less noise', 'n']
+  skip = len({row.name for row in rows}) == 1  # one model needs no column of names
+  return Table(header[skip:], [line[skip:] for line in body], text_columns=2 - skip)
+
+
+def sample_size(estimate: Mapping[str, Any]) -> str:
+  """Samples of a prefix, a range where they differ."""
+  low, high = estimate['n_min'], estimate['n_max']
+  return f'{low:,}' if low == high else f'{low:,}\u2013{high:,}'
+
+
+def largest_cell(row: ModelRow, scorer: str) -> tuple[int | str, tuple[str, str]]:
+  """The template and the pair of values whose distributions are farthest apart.
+
+  The largest of many distances is large by chance too: read its Holm-corrected p-value.
+  """
+  measures = row.scorer(scorer)
+  if measures is None:
+    raise ValueError(f'{row.name} was not measured by scorer {scorer}')
+  _, template, pair = max(
+    (distance, -t, -p) for t, line in enumerate(measures['cells']['distance'])
+    for p, distance in enumerate(line))
+  first, second = measures['pairs']['values'][-pair]
+  return measures['by_template']['template'][-template], (first, second)
+
+
+# The scorers' own bias in words and a table, from what `measure.scorer_audit` found.
+
+SIGNIFICANT = 0.05  # Holm p of a bias that is named at the top
+_NAMED = 3  # values named there for each scorer
+
+AUDIT_NOTE = """\
+Every value of the attribute in the place of the word that is there: what a scorer thinks of the
+word alone. Difference: score with the value less the median score with the others, mean over the
+same texts; p of a paired permutation test, corrected for the number of values (Holm). What a model
+writes is not involved: a bias here is none of the model's, and moves its I.F. and G.F. where the
+model repeats the word."""
+
+
+def audit_lines(audit: Mapping[str, Any]) -> list[str]:
+  """What was swapped, how much it moves, what was not audited and why; plain text."""
+  counts, values = audit['counts'], len(audit['values'])
+  limit = f", {counts['left_out']:,} of them left out by a seeded choice" if counts['left_out'] \
+    else ''
+  lines = [
+    f"{counts['texts']:,} texts; {counts['with_token']:,} "
+    f"({100 * audit['share_with_token']:.1f} %) hold a sensitive token of {audit['attribute']}"
+    f"{limit} ({counts['with_several_values']:,} of several values: only the first is swapped); "
+    f"{counts['frames']:,} differ outside the token. {audit['permutations']} random orders."]
+  for name, scorer in audit['scorers'].items():
+    bias = scorer['own_bias']
+    if bias is None:
+      lines.append(f"{name}: own bias not measured: {scorer['not_measured']}.")
+    else:
+      lines.append(f"{name}: the value moves the score of {100 * bias['moved']:.1f} % of the "
+                   f"texts; highest less lowest score of a text, on average {bias['range']:.4f}.")
+    words = ', '.join(f"{w['word']} ({w['valence']:+g})" for w in scorer['sensitive_lexicon_words'])
+    lines.append(f"Sensitive words in the lexicon of {name}: {words or 'none'}.")
+    if 'truncated_texts' in scorer:
+      lines.append(f"{name} reads only the beginning of {scorer['truncated_texts']:,} of the "
+                   f"{counts['texts']:,} texts, which are longer than its model.")
+    if 'truncated_swaps' in scorer:
+      lines.append(f"{name} reads only the beginning of {scorer['truncated_swaps']:,} of the "
+                   f"{counts['frames'] * values:,} swapped texts, which are longer than its model.")
+  return lines
+
+
+def own_bias_table(audit: Mapping[str, Any]) -> Table | None:
+  """Own bias of every value under every audited scorer; None where none was."""
+  biased = {name: s['own_bias'] for name, s in audit['scorers'].items() if s['own_bias']}
+  if not biased:
+    return None
+  header = ['value', 'texts with it'] + [c for name in biased for c in (name, 'p (Holm)')]
+  body = []
+  for a, value in enumerate(audit['values']):
+    rows = [bias['values'][a] for bias in biased.values()]
+    cells = [cell for row in rows for cell in (
+      f"{round(row['difference'], 4) + 0.0:+.4f}", f"{row['p_holm']:.4f}")]
+    body.append([value, str(rows[0]['n']), *cells])
+  return Table(header, body)
+
+
+def audit_block(audit: Mapping[str, Any]) -> Block:
+  """The part of the report about them."""
+  table = own_bias_table(audit)
+  return Block('Own bias of the scorers', [] if table is None else [('', table)],
+               ' '.join(AUDIT_NOTE.split()), audit_lines(audit))
+
+
+def audit_warnings(audit: Mapping[str, Any]) -> list[str]:
+  """A sentence for each scorer that rates values differently for their words alone; plain text."""
+  lines = []
+  for name, scorer in audit['scorers'].items():
+    found = [row for row in (scorer['own_bias'] or {}).get('values', ())
+             if row['p_holm'] <= SIGNIFICANT]
+    found.sort(key=lambda row: -abs(row['difference']))
+    if found:
+      named = ', '.join(f"{row['value']} {row['difference']:+.4f}" for row in found[:_NAMED])
+      more = f' and {len(found) - _NAMED} more' if len(found) > _NAMED else ''
+      lines.append(f'Scorer {name} has a bias of its own in the same texts: {named}{more}. It is '
+                   'not the language model\'s; see "Own bias of the scorers".')
+  return lines
+
+
+# The report's section about people's labels, from what `fairjax human import` wrote.
+
+_KAPPA = {'nominal': "Cohen's kappa", 'nominal_without_mixed': "Cohen's kappa without mixed",
+          'linear': "Cohen's kappa, linear weights"}
+
+HUMAN_LEGEND = """\
+Kappa pools all pairs of annotators (0: agreement by chance, 1: always equal); intervals are 95 %
+bootstrap percentiles over items. Human I.F. is the Wasserstein-1 distance of mean human scores of
+two prefixes (H-40); its floor is the largest value expected by chance alone, the 95th percentile
+under exchanged values: within noise means that no difference was detected."""
+
+
+def read_human(path: str | os.PathLike) -> dict[str, Any] | None:
+  """The file of `fairjax human import`, None where there is none.
+
+  Raises:
+    UserError: it is something else, or of another schema.
+  """
+  path = pathlib.Path(path)
+  if not path.exists():
+    return None
+  try:
+    found = json.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError) as e:
+    raise UserError(f'{path}: not JSON ({e}): write it with fairjax human import') from None
+  if not isinstance(found, dict) or (found.get('kind'), found.get('schema')) != (KIND, SCHEMA):
+    raise UserError(f'{path}: not what this version of fairjax human import writes: import again, '
+                    'or move the file away')
+  return found
+
+
+def human_section(human: Mapping[str, Any]) -> str:
+  """Counts, agreement, correlations and human I.F. as Markdown.
+
+  Args:
+    human: see `read_human`.
+  """
+  return '\n\n'.join(human_block(human).markdown()[1:])
+
+
+def human_block(human: Mapping[str, Any]) -> Block:
+  """The same for every form of the report."""
+  return Block('Human evaluation', _tables(human), ' '.join(HUMAN_LEGEND.split()), _lines(human))
+
+
+def _lines(human: Mapping[str, Any]) -> list[str]:
+  """Counts of labels and of what was dropped, plain text."""
+  lines = []
+  for name, task in human['tasks'].items():
+    dropped = ', '.join(f"{n} {why.replace('_', ' ')}" for why, n in task['items_dropped'].items())
+    lines.append(
+      f"{name}: {task['labels']} labels by {len(task['labels_by_annotator'])} annotators; "
+      f"{task['items_used']} of {task['items']} items used (dropped: {dropped}); "
+      f"{task['empty_labels']} cells empty, {task['missing_rows']} rows missing.")
+    lines += [f'{scorer} read only the beginning of {n} of these texts, which are longer than its '
+              'model.' for scorer, n in task.get('truncated_texts', {}).items() if n]
+  if human['masked']:
+    lines.append('Annotators did not see the sensitive tokens; scorers did.')
+  return lines
+
+
+def _tables(human: Mapping[str, Any]) -> list[tuple[str, Table]]:
+  """Agreement and correlations, and human I.F. where it was measured, with titles."""
+  rows, distances, differences = [], [], []
+  for name, task in human['tasks'].items():
+    for kind, found in task['agreement'].items():
+      rows.append([name, _KAPPA[kind], *_cells(found['pooled'])])
+    for score, found in task['correlations'].items():
+      for statistic in ('spearman', 'pearson'):
+        rows.append([name, f'{statistic.capitalize()} with {score}', *_cells(found[statistic])])
+    for entry in task.get('individual_fairness', {}).get('pairs', ()):
+      distances.append(_distance_row(entry))
+    for entry in task.get('individual_fairness', {}).get('differences', ()):
+      differences += _difference_rows(entry)
+  found = [('', Table(
+    ['task', 'statistic', 'value', '95 % interval', 'n'], rows, text_columns=2))]
+  if distances:
+    found.append(('Human I.F. (H-40)', Table(
+      ['model', 'template', 'values', 'human I.F. (floor)', 'p', 'n'], distances,
+      text_columns=3)))
+  if differences:
+    found.append(('Do two models differ in human I.F.? (the second less the first; p and limit by '
+                  'exchange of the models)', Table(
+                    ['models', 'template', 'values', 'difference (95 % limit)', 'p', 'n'],
+                    differences, text_columns=3)))
+  return found
+
+
+def _difference_rows(entry: Mapping[str, Any]) -> list[list[str]]:
+  """Two models: each pair of prefixes, and their mean where there are several."""
+  def row(part, template, values, n):
+    head = [' / '.join(entry['models']), template, values]
+    if part['difference'] is None:
+      return [*head, 'not measured', '\u2013', n]
+    return [*head, f"{part['difference']:+.3f} ({part['null_p95']:.3f})",
+            number(part['p_value'], 4), n]
+
+  parts = entry['comparisons']
+  rows = [row(p, str(p['template']), ' / '.join(p['values']),
+              str(min(min(side) for side in p['n']))) for p in parts]
+  several = sum(p['difference'] is not None for p in parts)
+  return rows + ([row(entry, f'mean of {several}', '', '')] if several > 1 else [])
+
+
+def _cells(found: Mapping[str, Any]) -> list[str]:
+  """Value, interval and n of an interval's dictionary."""
+  interval = '\u2013' if found['low'] is None else f"{found['low']:.2f} to {found['high']:.2f}"
+  return [number(found['value'], 2), interval, str(found['n'])]
+
+
+def _distance_row(entry: Mapping[str, Any]) -> list[str]:
+  """One pair of prefixes of one model."""
+  found = entry['estimate']
+  head = [entry['model'], str(entry['template']), ' / '.join(entry['values'])]
+  if found is None:
+    return [*head, 'not measured', '\u2013', '0']
+  n = str(found['n_min']) if found['n_min'] == found['n_max'] else (
+    f"{found['n_min']}\u2013{found['n_max']}")
+  return [*head, estimate_words(found, digits=3, named=False), number(found['p_value'], 4), n]
+
+
+# Model selection: the fairest model that still writes about the value it was given (H-35).
+#
+# The paper chooses lambda by hand from its Tables 1, 5 and 6. Here the rule is stated: a model
+# whose
+# relevance fell below a share of the baseline's is refused, however fair it is.
+
+RELEVANCE = ('semantic_similarity', 'semantic_similarity_c')
+MEASURES = (*RELEVANCE, 'distinct_word_divergence', 'next_token_divergence')
+FAIRNESS = ('individual_fairness', 'group_fairness')
+LABELS = {'semantic_similarity': 'S.S.', 'semantic_similarity_c': 'S.S.c',
+          'distinct_word_divergence': 'words less chance', 'next_token_divergence': 'KL',
+          'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
+
+
+def select_model(
+  rows: Sequence[ModelRow], *, share: float = RELEVANCE_SHARE,
+  relevance: Sequence[str] = RELEVANCE, fairness: str = 'individual_fairness',
+  scorers: Sequence[str] | None = None, most_perplexity: float | None = None,
+) -> dict[str, Any]:
+  """The fairest debiased model that keeps its relevance.
+
+  A model's fairness is its I.F. (or G.F.) over the baseline's, averaged over scorers. It is refused
+  where one of the relevance measures that were made is below `share` of the baseline's, where what
+  it writes no longer depends on the value (`comparison.erased`), where it is not fairer than the
+  baseline, or where its perplexity rose too much. A measure of which the
+  baseline has 0 judges nothing, and that is said.
+
+  Args:
+    rows: a baseline, and models with a fairness weight; others (controls) are no candidates.
+    share: in (0, 1], of the baseline's relevance.
+    relevance: of `MEASURES`; those that were not made for the baseline are named in `notes`.
+    fairness: of `FAIRNESS`.
+    scorers: names; None takes all.
+    most_perplexity: largest rise of the word perplexity in percent; None: no limit.
+
+  Returns:
+    JSON-able: `best` (name or None), `share`, `relevance`, `fairness`, `scorers`, `notes`, and
+    `candidates`, fairest first: `name`, `method`, `weight`, `relative_fairness`,
+    `perplexity_change` (percent), `relevance` (measure -> `value`, `baseline`, `kept`: the share
+    of the baseline's), `refused` (reasons; empty: accepted).
+
+  Raises:
+    UserError: no baseline, no candidate, an unknown measure or scorer, no measure of relevance to
+      judge by, or a share outside (0, 1].
+  """
+  for name in relevance:
+    if name not in MEASURES:
+      raise unknown_name('measure of relevance', name, MEASURES)
+  if fairness not in FAIRNESS:
+    raise unknown_name('measure of fairness', fairness, FAIRNESS)
+  if not 0 < share <= 1:
+    raise UserError(f'share of the baseline\'s relevance: {share} is not in (0, 1]')
+  baseline = baseline_of(rows)
+  if baseline is None or baseline.measures is None:
+    raise UserError('model selection needs a measured baseline')
+  models = [r for r in rows if r.is_candidate and r.measures is not None]
+  if not models:
+    raise UserError('model selection needs models with a fairness weight that were measured')
+  known = scorer_names([baseline])
+  for name in scorers or ():
+    if name not in known:
+      raise unknown_name('scorer', name, known)
+  scorers = list(scorers or known)
+  notes = [f'{row.name}: not measured, no candidate' for row in rows
+           if row.is_candidate and row.measures is None]
+  judged = _judged(baseline, relevance, notes)
+  own = {s: baseline.estimate(s, fairness) for s in scorers}
+  notes += [f"scorer {s}: the baseline's {LABELS[fairness]} is {estimate_words(e)}: there is "
+            'nothing to reduce' for s, e in own.items() if e['within_floor']]
+  found = [_candidate(row, baseline, judged, fairness=fairness, scorers=scorers, share=share,
+                      most_perplexity=most_perplexity) for row in models]
+  found.sort(key=lambda c: (
+    c['relative_fairness'] is None, c['relative_fairness'] or 0.0, c['weight']))
+  best = next((c['name'] for c in found if not c['refused']), None)
+  return {'best': best, 'share': share, 'relevance': list(judged), 'fairness': fairness,
+          'scorers': scorers, 'most_perplexity': most_perplexity, 'notes': notes,
+          'candidates': found}
+
+
+def selection_section(selection: Mapping[str, Any]) -> str:
+  """The selection as Markdown: the rule, the candidates with the reasons, the best."""
+  return '\n\n'.join(selection_block(selection).markdown()[1:])
+
+
+def selection_block(selection: Mapping[str, Any]) -> Block:
+  """The same for every form of the report."""
+  judged, label = selection['relevance'], LABELS[selection['fairness']]
+  header = ['model', f"{label} / baseline's", *(f'{LABELS[m]} kept' for m in judged),
+            'PPL change', 'refused because']
+  body = []
+  for c in selection['candidates']:
+    cells = [c['name'], number(c['relative_fairness'], 3)]
+    cells += [f"{100 * c['relevance'][m]['kept']:.0f}%" if m in c['relevance'] else '\u2013'
+              for m in judged]
+    body.append([*cells, percent_change(c['perplexity_change']),
+                 '; '.join(c['refused']) or '\u2013'])
+  rule = (f"The fairest model ({label}, mean over scorers {', '.join(selection['scorers'])}) that "
+          f"keeps at least {100 * selection['share']:.0f}% of the baseline's "
+          f"{' and '.join(LABELS[m] for m in judged)}")
+  if selection['most_perplexity'] is not None:
+    rule += f", with a word perplexity at most {selection['most_perplexity']:g}% higher"
+  return Block('Model selection', [('', Table(header, body))],
+               f"{rule}: {selection['best'] or 'none'}.", selection['notes'])
+
+
+def _judged(baseline: ModelRow, relevance: Sequence[str], notes: list[str]) -> list[str]:
+  """Measures of relevance that can be compared; the others get a note."""
+  judged = []
+  for name in relevance:
+    found = relevance_measure(baseline, name)
+    if found is None:
+      notes.append(f'{LABELS[name]} was not measured and judges nothing')
+    elif found['value'] <= 0:
+      notes.append(f'{LABELS[name]} of the baseline is 0 and judges nothing')
+    else:
+      judged.append(name)
+  if not judged:
+    raise UserError('model selection has no measure of relevance to judge by: '
+                    f"{'; '.join(notes)}. Measure S.S. with an encoder, or name another of "
+                    f"{', '.join(MEASURES)}")
+  return judged
+
+
+def _candidate(
+  row: ModelRow, baseline: ModelRow, judged: Sequence[str], *, fairness: str,
+  scorers: Sequence[str], share: float, most_perplexity: float | None,
+) -> dict[str, Any]:
+  """One model with the reasons against it."""
+  refused, kept, ratios = [], {}, []
+  for scorer in scorers:
+    ours, theirs = row.estimate(scorer, fairness), baseline.estimate(scorer, fairness)
+    if ours is None or not theirs['value']:
+      refused.append(f'no {LABELS[fairness]} of scorer {scorer} to compare')
+    else:
+      ratios.append(ours['value'] / theirs['value'])
+  relative = sum(ratios) / len(ratios) if ratios else None
+  if relative is not None and relative >= 1:
+    refused.append('not fairer than the baseline')
+  for name in judged:
+    ours, theirs = relevance_measure(row, name), relevance_measure(baseline, name)
+    if ours is None:
+      refused.append(f'{LABELS[name]} was not measured')
+      continue
+    ratio = ours['value'] / theirs['value']
+    kept[name] = {'value': ours['value'], 'baseline': theirs['value'], 'kept': ratio}
+    if ratio < share:
+      sure = ours['high'] < share * theirs['low']
+      refused.append(f"{LABELS[name]} fell to {100 * ratio:.0f}% of the baseline's"
+                     + ('' if sure else ' (not sure at this n)'))
+  refused += erased(row, baseline, share)
+  change = changes(row, baseline)['perplexity']
+  if most_perplexity is not None and (change is None or change > most_perplexity):
+    refused.append('perplexity was not measured' if change is None else
+                   f'perplexity rose by {change:.1f}%')
+  return {'name': row.name, 'method': row.method, 'weight': row.weight,
+          'relative_fairness': relative, 'perplexity_change': change, 'relevance': kept,
+          'refused': refused}

@@ -1,6 +1,15 @@
 """Training: losses, steps, the three-step curriculum, checkpoints, sharding."""
 
-from fairjax.train.checkpoints import CheckpointError, done_card, load_params
+from fairjax.processes import StopSignal
+from fairjax.train.checkpoints import (
+  CheckpointError,
+  Identity,
+  check_identity,
+  done_card,
+  fingerprint,
+  load_params,
+  params_digest,
+)
 from fairjax.train.curriculum import (
   Curriculum,
   Feed,
@@ -12,13 +21,11 @@ from fairjax.train.curriculum import (
   variant_name,
 )
 from fairjax.train.evaluation import evaluate_nll
-from fairjax.train.identity import Identity, check_identity, fingerprint, params_digest
 from fairjax.train.loop import TrainingDiverged
 from fairjax.train.metrics import read_metrics
-from fairjax.train.sentences import LabelledSentences
+from fairjax.train.sentiment_examples import LabelledSentences
 from fairjax.train.sharding import check_batch_size, make_mesh, model_problems, own_rows
 from fairjax.train.steps import params_template
-from fairjax.train.stop import StopSignal
 
 __all__ = [
   'CheckpointError', 'Curriculum', 'Feed', 'Identity', 'LabelledSentences', 'StopSignal', 'Trained',

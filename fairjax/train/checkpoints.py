@@ -6,25 +6,234 @@ and digests. Orbax writes it under another name and renames it when it is whole,
 leaves no half step; steps are ordered by their numbers, never by time.
 """
 
+import dataclasses
 import hashlib
 import json
+import logging
+import os
 import pathlib
 import re
 import shutil
+import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
+from jax.experimental import multihost_utils
 
 from fairjax import processes
 from fairjax.errors import Damaged, Fault, UserError
 from fairjax.files import read_sealed_json, write_sealed_json
-from fairjax.train import orbax_noise
-from fairjax.train.digests import damaged_leaves, different_leaves, leaf_cards
-from fairjax.train.identity import Identity, check_identity, fingerprint, params_digest
+from fairjax.train.sharding import to_host
+
+# Digests of the leaves of a train state: what was saved can be told from what is read back.
+#
+# Each process hashes the shards that it holds, so that saving gathers nothing; on restore every
+# leaf
+# is gathered on the host, one at a time, and compared shard by shard, whatever its sharding is now.
+
+Cards = dict[str, dict[str, Any]]
+"""Name of a leaf -> `dtype`, `shape` and `shards`: (starts, stops, SHA-256 of the bytes)."""
+
+
+def leaf_cards(tree: Any) -> Cards:
+  """Card of every leaf of a tree of `jax.Array`; processes that share them call it together."""
+  cards: Cards = {}
+  own: list[bytes] = []
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    held = {_bounds(s.index, leaf.shape): s.data for s in leaf.addressable_shards
+            if s.replica_id == 0}
+    shards = sorted({_bounds(index, leaf.shape)
+                     for index in leaf.sharding.devices_indices_map(leaf.shape).values()})
+    own += [digest_bytes(held[b]) if b in held else bytes(32) for b in shards]
+    cards[jax.tree_util.keystr(path)] = {
+      'dtype': str(leaf.dtype), 'shape': list(leaf.shape),
+      'shards': [[*map(list, bounds), ''] for bounds in shards]}
+  digests = np.frombuffer(b''.join(own), np.uint8).reshape(-1, 32)
+  if jax.process_count() > 1:  # every shard has its digest from one process and 0 from the others
+    digests = multihost_utils.process_allgather(digests).sum(0, dtype=np.uint8)
+  names = iter(digests)
+  for card in cards.values():
+    for shard in card['shards']:
+      shard[2] = next(names).tobytes().hex()
+  return cards
+
+
+def different_leaves(template: Any, cards: Mapping[str, Any]) -> list[str]:
+  """What of names, shapes and dtypes in the cards is not that of a template, in words."""
+  wanted = {jax.tree_util.keystr(path): (str(leaf.dtype), list(leaf.shape))
+            for path, leaf in jax.tree_util.tree_leaves_with_path(template)}
+  saved = {name: (card['dtype'], list(card['shape'])) for name, card in cards.items()}
+  return [f'{name}: {_words(saved.get(name))} -> {_words(wanted.get(name))}'
+          for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
+
+
+def damaged_leaves(
+  tree: Any, cards: Mapping[str, Any], *, read: Callable[[Any], np.ndarray] = to_host
+) -> list[str]:
+  """Names of leaves whose bytes are not those of their cards.
+
+  Args:
+    tree: of the names, shapes and dtypes of the cards.
+    cards: of `leaf_cards`.
+    read: leaf -> the whole array on the host; processes that share the leaves call it together.
+  """
+  found = []
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    name = jax.tree_util.keystr(path)
+    whole = read(leaf)
+    if str(whole.dtype) != cards[name]['dtype'] or list(whole.shape) != cards[name]['shape'] or any(
+        digest_bytes(whole[tuple(map(slice, starts, stops))]).hex() != digest
+        for starts, stops, digest in cards[name]['shards']):
+      found.append(name)
+  return found
+
+
+def digest_bytes(array: Any) -> bytes:
+  """SHA-256 over the bytes of an array in C order."""
+  flat = np.ascontiguousarray(np.asarray(array)).reshape(-1)
+  return hashlib.sha256(flat.view(np.uint8)).digest()
+
+
+def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple, tuple]:
+  ranges = [s.indices(size) for s, size in zip(index, shape, strict=True)]
+  return tuple(r[0] for r in ranges), tuple(r[1] for r in ranges)
+
+
+def _words(found: tuple[str, list[int]] | None) -> str:
+  return 'none' if found is None else f'{found[0]} {tuple(found[1])}'
+
+
+# Identity cards: what a checkpoint is, so that nothing is loaded in its place.
+#
+# A card names the stage, the method, lambda, attribute, the digest of the parent's parameters and
+# the
+# fingerprints of configuration and vocabulary. It travels in the checkpoint and in every record
+# file.
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+  """The card; fields that a stage does not have are empty."""
+
+  stage: str  # lm | sentiment | debias
+  vocabulary: str  # fingerprint
+  config: str  # fingerprint of the fields that this stage depends on
+  method: str = ''  # embedding | sentiment | random_projection | none (extended baseline)
+  fairness_weight: float = 0.0  # lambda
+  attribute: str = ''
+  attribute_fingerprint: str = ''
+  parent: str = ''  # digest of the parameters that the stage started from
+  projection: str = ''  # digest of f_sh (sentiment regularisation and its control)
+
+  def to_dict(self) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return dataclasses.asdict(self)
+
+
+def fingerprint(value: Any) -> str:
+  """SHA-256 of the canonical JSON of plain values."""
+  text = json.dumps(value, sort_keys=True, allow_nan=False)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def params_digest(params: Any) -> str:
+  """SHA-256 over names, dtypes, shapes and bytes of every leaf.
+
+  Equal parameters have equal digests on any mesh; processes that share them call it together.
+  """
+  digest = hashlib.sha256()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    array = to_host(leaf)
+    digest.update(f'{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n'.encode())
+    digest.update(np.ascontiguousarray(array).tobytes())
+  return digest.hexdigest()
+
+
+def check_identity(saved: Mapping[str, Any], expected: Identity, *, where: str) -> None:
+  """Raises `UserError` naming every field in which a saved card differs."""
+  wanted = expected.to_dict()
+  wrong = [
+    f'{name} is {_short(saved.get(name))}, expected {_short(value)}'
+    for name, value in wanted.items() if saved.get(name) != value
+  ]
+  if wrong:
+    raise UserError(
+      f'{where} belongs to another run: {"; ".join(wrong)}. Use another --workdir, or restore the '
+      'configuration, vocabulary and parent that it was made with')
+
+
+def _short(value: Any) -> str:
+  text = str(value)
+  return text[:12] + '...' if len(text) == 64 else repr(value)
+
+
+# Keeps the stacks of a failed save off the screen: the failure itself is told in one line.
+#
+# When a write fails (a full disk), Orbax logs the stack of each of its threads, closes the event
+# loop
+# that TensorStore's other writes still report to, and forgets its other writes, each of which then
+# prints its stack whenever the collector finds it: hundreds of lines around the line that says what
+# to do.
+
+_LIBRARY = f'{os.sep}orbax{os.sep}'  # a folder of each of its files
+
+
+class _WithoutStack(logging.Filter):
+  """Leaves the words of a record of Orbax and takes its stack."""
+
+  def filter(self, record: logging.LogRecord) -> bool:
+    if _LIBRARY in record.pathname:
+      record.exc_info = record.exc_text = record.stack_info = None
+    return True
+
+
+class _WithoutForgotten(logging.Filter):
+  """Leaves out what asyncio says of Orbax's writes that nobody asks for their errors any more.
+
+  A group of writes has no stack of its own. A single one is Orbax's if its stack goes through it;
+  it is forgotten when another one failed before it, and that failure is the one that is told.
+  """
+
+  def filter(self, record: logging.LogRecord) -> bool:
+    first = record.getMessage().partition('\n')[0]
+    if not first.endswith('exception was never retrieved'):
+      return True
+    if first.startswith('_GatheringFuture'):
+      return False
+    stack = record.exc_info[2] if record.exc_info else None
+    return not any(_LIBRARY in frame.f_code.co_filename
+                   for frame, _ in traceback.walk_tb(stack))
+
+
+_filter, _of_asyncio = _WithoutStack(), _WithoutForgotten()
+_installed = False
+
+
+def install() -> None:
+  """From now on in this process; again is no harm."""
+  global _installed
+  logging.getLogger('absl').addFilter(_filter)
+  logging.getLogger('asyncio').addFilter(_of_asyncio)
+  if _installed:
+    return
+  _installed = True
+  shown = sys.unraisablehook
+
+  def hook(unraisable):
+    late = unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == (
+      'Event loop is closed')
+    code = getattr(unraisable.object, 'cr_code', None)
+    abandoned = code is not None and _LIBRARY in code.co_filename
+    if not late and not abandoned:
+      shown(unraisable)
+
+  sys.unraisablehook = hook
+
 
 _UNFINISHED = re.compile(r'\d+\.(orbax-checkpoint-tmp.*|deleted)')
 _SPARE = 1.1  # free space wanted for one step, by its size
@@ -66,7 +275,7 @@ class CheckpointStore:
     self._keep, self._log = keep, log
     self._thread: threading.Thread | None = None
     self._error: BaseException | None = None
-    orbax_noise.install()
+    install()
     self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
     if processes.is_first():
       self._directory.mkdir(parents=True, exist_ok=True)

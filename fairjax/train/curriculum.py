@@ -21,15 +21,22 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax.config import MACHINE_FIELDS, Config, Variant
-from fairjax.config_files import step1_run, to_dict
+from fairjax.config_io import step1_run, to_dict
 from fairjax.errors import UserError
+from fairjax.processes import StopSignal
 from fairjax.train import steps
-from fairjax.train.checkpoints import CheckpointStore, load_params, write_done
+from fairjax.train.checkpoints import (
+  CheckpointStore,
+  Identity,
+  fingerprint,
+  load_params,
+  params_digest,
+  write_done,
+)
 from fairjax.train.evaluation import evaluate_nll
-from fairjax.train.identity import Identity, fingerprint, params_digest
 from fairjax.train.loop import Stage, run_stage
 from fairjax.train.optimizer import Adam
-from fairjax.train.sentences import (
+from fairjax.train.sentiment_examples import (
   LabelledSentences,
   classification_report,
   sentence_states,
@@ -37,7 +44,6 @@ from fairjax.train.sentences import (
   state_batches,
 )
 from fairjax.train.steps import FairnessTerm, Projection
-from fairjax.train.stop import StopSignal
 
 Log = Callable[[str], None]
 

@@ -20,14 +20,20 @@ from fairjax import processes
 from fairjax.config import TrainConfig
 from fairjax.errors import Damaged, Fault, Preempted
 from fairjax.files import write_json
+from fairjax.processes import StopSignal
 from fairjax.progress import Progress, time_words
-from fairjax.train.checkpoints import CheckpointStore, done_card, load_params, write_done
-from fairjax.train.identity import Identity, params_digest
+from fairjax.train.checkpoints import (
+  CheckpointStore,
+  Identity,
+  done_card,
+  load_params,
+  params_digest,
+  write_done,
+)
 from fairjax.train.memory import check_state, compile_step
 from fairjax.train.metrics import IntervalMetrics, MetricWriter
 from fairjax.train.optimizer import learning_rate
 from fairjax.train.sharding import check_batch_size, to_devices
-from fairjax.train.stop import StopSignal
 
 Batch = Mapping[str, np.ndarray]
 
@@ -268,4 +274,3 @@ def _words(values: Mapping[str, float]) -> str:
     if name == 'loss' and 'perplexity' not in values and 'accuracy' not in values:
       parts.append(f'perplexity {math.exp(min(value, 50.0)):.4g}')
   return ' '.join(parts)
-

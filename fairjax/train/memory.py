@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from fairjax.errors import UserError
-from fairjax.train.update import TrainState
+from fairjax.train.steps import TrainState
 
 _OUT_OF_MEMORY = re.compile(
   r'Ran out of memory.*?(?:\((?P<required>[\d.]+[KMGT]?)\) exceeds available HBM|'

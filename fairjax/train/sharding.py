@@ -86,7 +86,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, *,
 def on_mesh(mesh: Mesh) -> Iterator[None]:
   """Traces and runs the block with the mesh and the table in context.
 
-  The model names logical axes only (`fairjax.model.spread`); here they get their meaning.
+  The model names logical axes only (`fairjax.model.partitioning`); here they get their meaning.
   """
   with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
     yield

@@ -10,27 +10,236 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
+import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
 
 from fairjax.config import DebiasConfig, ModelConfig, SentimentConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.model import (
-  Branches,
-  Memory,
-  SentimentProjection,
-  TransformerXL,
-  init_memory,
-)
-from fairjax.train.losses import (
-  binary_cross_entropy,
-  cosine_fairness_loss,
-  next_token_divergences,
-)
+from fairjax.model import Branches, Memory, SentimentProjection, TransformerXL, init_memory
+from fairjax.train.metrics import Metrics
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import ROWS, model_problems, on_mesh, replicated, tree_shardings
-from fairjax.train.update import Guard, TrainState, make_update
+
+# Losses of the curriculum: fairness, sentiment, and the divergence monitor.
+#
+# Letters: B batch rows, T segment length, K branches per row, D width, V vocabulary.
+# Everything is computed in float32 (float64 when the inputs are), whatever the model computes in.
+
+def _wide(x: Array) -> Array:
+  """Casts to float32 unless x is wider already."""
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def weighted_mean(
+  values: Float[Array, '*S'], weights: Float[Array, '*S'], total: Any = None
+) -> Float[Array, '']:
+  """Mean of `values` under `weights` >= 0; 0.0 when every weight is 0.
+
+  Values behind a zero weight never reach the result, NaN included. `total` replaces the sum of the
+  weights.
+  """
+  total = weights.sum() if total is None else total
+  used = jnp.where(weights > 0, values, 0.0)
+  return jnp.where(total > 0, (used * weights).sum() / jnp.where(total > 0, total, 1.0), 0.0)
+
+
+def cosine_fairness_loss(
+  hidden: Float[Array, 'B K D'], hidden_cf: Float[Array, 'B K D'], weights: Float[Array, 'B K'],
+  *, eps: float = 1e-6, total: Any = None,
+) -> Float[Array, '']:
+  r"""Distance between the hidden states of a prefix and its counterfactual.
+
+  Huang et al. 2020 (arXiv:1911.03064), section 4 (H-21; H-22 on the sentiment projection):
+
+  .. math:: R = 1 - \cos\bigl(h(x_{1:i}), h(\tilde x_{1:i})\bigr)
+
+  as a weighted mean over pairs.
+
+  Args:
+    hidden: `[B, K, D]` float, last token of each original prefix.
+    hidden_cf: `[B, K, D]` float, last token of the swapped prefix.
+    weights: `[B, K]` float >= 0; 0 marks padding; any scale.
+    total: divides the weighted sum; None: the sum of the weights. Parts of a batch give their share
+      of the whole batch's mean this way.
+    eps: floor of the *squared* norms, so that zero vectors give loss 1 and finite gradients.
+
+  Returns:
+    Scalar in [0, 2], dimensionless; 0.0 if every weight is 0.
+
+  >>> h = jnp.array([[[3.0, 0.0], [1.0, 0.0]]])
+  >>> cf = jnp.array([[[0.0, 5.0], [2.0, 0.0]]])
+  >>> float(cosine_fairness_loss(h, cf, jnp.ones((1, 2))))
+  0.5
+  """
+  # Padding is replaced before the quotient: a NaN there would reach the gradient as 0 * NaN.
+  a, b = (jnp.where(weights[..., None] > 0, _wide(x), 1.0) for x in (hidden, hidden_cf))
+  squared_norms = (jnp.maximum(jnp.square(v).sum(-1), eps) for v in (a, b))
+  norm_a, norm_b = (jnp.sqrt(s) for s in squared_norms)
+  cosine = (a * b).sum(-1) / (norm_a * norm_b)
+  return weighted_mean(1.0 - cosine, weights, total)
+
+
+def next_token_divergences(
+  logits: Float[Array, 'B K V'], logits_cf: Float[Array, 'B K V'], weights: Float[Array, 'B K']
+) -> dict[str, Float[Array, '']]:
+  """How far the next-token distributions of a pair are apart, without sampling.
+
+  Args:
+    logits: `[B, K, V]` float at the end of each original prefix.
+    logits_cf: `[B, K, V]` float at the end of the swapped prefix.
+    weights: `[B, K]` float >= 0; 0 marks padding.
+
+  Returns:
+    `kl`: mean KL(original || counterfactual), nats, >= 0; `js`: mean Jensen-Shannon divergence,
+    nats, in [0, ln 2].
+  """
+  log_p, log_q = (jax.nn.log_softmax(_wide(x), axis=-1) for x in (logits, logits_cf))
+  log_m = jnp.logaddexp(log_p, log_q) - jnp.log(2.0).astype(log_p.dtype)
+
+  def kl(log_a, log_b):
+    return jnp.sum(jnp.exp(log_a) * (log_a - log_b), axis=-1)
+
+  js = 0.5 * (kl(log_p, log_m) + kl(log_q, log_m))
+  return {'kl': weighted_mean(kl(log_p, log_q), weights), 'js': weighted_mean(js, weights)}
+
+
+def binary_cross_entropy(
+  logits: Float[Array, 'B'], labels: Float[Array, 'B']
+) -> Float[Array, '']:
+  """Mean logistic loss, nats; `labels` are 1 (positive) or 0 (negative)."""
+  logits = _wide(logits)
+  return jnp.mean(jax.nn.softplus(logits) - labels * logits)
+
+
+# From a loss to a training step: gradients, in parts if wanted, and the optimizer.
+
+@flax.struct.dataclass
+class Guard:
+  """What decides whether an update is made, and counts those that were not.
+
+  In the state, because a resumed run must decide as an uninterrupted one does.
+  """
+
+  in_a_row: jax.Array  # [] int32, updates skipped since the last one that was made
+  total: jax.Array  # [] int32, updates skipped at all
+  made: jax.Array  # [] int32, losses that went into `losses`
+  losses: jax.Array | None  # [spike_window] float32, of the last updates; None without spikes
+
+  @classmethod
+  def fresh(cls, adam: Adam) -> 'Guard':
+    """Nothing skipped, no loss seen."""
+    zero = jnp.zeros((), jnp.int32)
+    losses = jnp.zeros((adam.spike_window,), jnp.float32) if adam.spike_sigmas else None
+    return cls(zero, zero, zero, losses)
+
+  def allows(self, adam: Adam, loss: jax.Array, norm: jax.Array) -> jax.Array:
+    """Whether the update is made, `[]` bool.
+
+    Not if loss or gradient norm is not finite; if the loss lies `spike_sigmas` standard deviations
+    above the mean of a full window; or if `max_skipped` in a row were skipped: then nothing moves
+    until the loop, which reads the counts at intervals, stops the run at the last good step.
+    """
+    ok = jnp.isfinite(loss) & jnp.isfinite(norm) & (self.in_a_row < adam.max_skipped)
+    if adam.spike_sigmas:
+      limit = self.losses.mean() + adam.spike_sigmas * self.losses.std()
+      ok &= (self.made < adam.spike_window) | (loss.astype(jnp.float32) <= limit)
+    return ok
+
+  def after(self, adam: Adam, ok: jax.Array, loss: jax.Array) -> 'Guard':
+    """The guard of the next step."""
+    losses = self.losses
+    if adam.spike_sigmas:
+      entered = losses.at[self.made % adam.spike_window].set(loss.astype(jnp.float32))
+      losses = jnp.where(ok, entered, losses)
+    skipped = (~ok).astype(jnp.int32)
+    return Guard(in_a_row=skipped * (self.in_a_row + 1), total=self.total + skipped,
+                 made=self.made + (1 - skipped), losses=losses)
+
+
+@flax.struct.dataclass
+class TrainState:
+  """Arrays only, so that it can be donated, sharded and saved as it is."""
+
+  step: jax.Array  # [] int32, steps done, with those whose update was skipped
+  params: Any
+  opt_state: Any
+  memory: Memory | None  # None for the sentiment projection
+  guard: Guard
+
+
+def make_update(
+  loss_fn: Callable, adam: Adam, *, parts: int = 1,
+  prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda batch: batch,
+) -> Callable:
+  """Turns `loss_fn(params, memory, batch, key, *extra) -> (loss, (memory, metrics))` into a step.
+
+  Args:
+    loss_fn: a mean over the rows of the batch that it gets.
+    adam: the optimizer.
+    parts: of which the batch is made, one after the other; their gradients are averaged (gradient
+      accumulation). The result is that of the whole batch up to rounding, except that dropout
+      draws other masks.
+    prepare: adds scalars of the whole batch to what each part gets.
+
+  Returns:
+    `step(state, batch, seed, learning_rate, *extra) -> (state, metrics)`; the batch that the loss
+    gets also holds `step`, and the key is a function of (seed, step). Where the guard of the state
+    does not allow the update, parameters, optimizer and memory stay as they were, and the metric
+    `skipped` is 1 instead of 0.
+  """
+  def step(state: TrainState, batch, seed, learning_rate, *extra) -> tuple[TrainState, Metrics]:
+    key = jax.random.fold_in(jax.random.key(seed), state.step)
+    batch = prepare(dict(batch) | {'step': state.step})
+    gradient = jax.grad(loss_fn, has_aux=True)
+    if parts == 1:
+      gradients, (memory, metrics) = gradient(state.params, state.memory, batch, key, *extra)
+    else:
+      gradients, memory, metrics = _accumulate(gradient, state, batch, key, extra, parts)
+    params, opt_state = adam.update(gradients, state.opt_state, state.params, learning_rate)
+    one, norm = jnp.ones(()), optax.tree.norm(gradients)
+    loss = metrics.get('total_loss', metrics['loss'])[0]
+    ok = state.guard.allows(adam, loss, norm)
+    kept = jax.tree.map(lambda new, old: jnp.where(ok, new, old), (params, opt_state, memory),
+                        (state.params, state.opt_state, state.memory))
+    metrics = metrics | {'grad_norm': (norm, one), 'learning_rate': (learning_rate, one),
+                         'skipped': (1.0 - ok, one)}
+    return TrainState(state.step + 1, *kept, guard=state.guard.after(adam, ok, loss)), metrics
+
+  return step
+
+
+def _accumulate(gradient, state, batch, key, extra, parts):
+  """Means of the gradients and metrics over the parts, and the memory of all rows."""
+  # Part i has the rows i, i + parts, ...: on every device the same share of its own rows.
+  def split(x, axis=0):
+    shape = (*x.shape[:axis], x.shape[axis] // parts, parts, *x.shape[axis + 1:])
+    return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
+
+  def join(x, axis=0):
+    whole = jnp.moveaxis(x, 0, axis + 1)
+    return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2:])
+
+  rows = {name: split(x) for name, x in batch.items() if x.ndim}
+  scalars = {name: x for name, x in batch.items() if not x.ndim}
+  memory = Memory(hidden=split(state.memory.hidden, 1), length=split(state.memory.length))
+
+  def body(total, xs):
+    part, own_rows, own_memory = xs
+    found, (new_memory, metrics) = gradient(
+      state.params, own_memory, own_rows | scalars, jax.random.fold_in(key, part), *extra)
+    return jax.tree.map(jnp.add, total, found), (new_memory, metrics)
+
+  total, (memory, metrics) = jax.lax.scan(
+    body, jax.tree.map(jnp.zeros_like, state.params), (jnp.arange(parts), rows, memory))
+  means = {name: (jnp.where(w.sum() > 0, (v * w).sum() / jnp.maximum(w.sum(), 1e-30), 0), w.sum())
+           for name, (v, w) in metrics.items()}
+  memory = Memory(hidden=join(memory.hidden, 1), length=join(memory.length))
+  return jax.tree.map(lambda g: g / parts, total), memory, means
+
 
 Params = Any
 BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')

@@ -19,17 +19,23 @@ import time
 
 # Module -> functions and methods. A name that is gone is an error.
 CHECKS = {
-  'fairjax.train.identity': ('params_digest',),
-  'fairjax.train.digests': ('leaf_cards', 'damaged_leaves', 'different_leaves'),
-  'fairjax.train.checkpoints': ('CheckpointStore._verify', 'CheckpointStore._card', 'check_space',
-                                'done_card'),
-  'fairjax.data.manifest': ('describe_files', 'read_manifest', 'check_sizes', 'read_checked'),
-  'fairjax.data.verified_tokens': ('VerifiedTokens._verify', 'block_digests'),
-  'fairjax.data.token_store': ('open_token_store',),
-  'fairjax.generate.manifests': ('check_complete', 'file_sha256'),
-  'fairjax.files': ('write_sealed_json', 'read_sealed_json'),
-  'fairjax.job.inventory': ('write_inventory', 'is_finished', 'check_sources', 'file_digests'),
-  'fairjax.journal': ('read_journal', '_line'),
+  'fairjax.train.checkpoints': (
+    'params_digest', 'leaf_cards', 'damaged_leaves', 'different_leaves',
+    'CheckpointStore._verify', 'CheckpointStore._card', 'check_space', 'done_card',
+  ),
+  'fairjax.files': (
+    'describe_files', 'read_manifest', 'check_sizes', 'read_checked', 'write_sealed_json',
+    'read_sealed_json', 'read_journal', '_line',
+  ),
+  'fairjax.data.token_store': (
+    'VerifiedTokens._verify', 'block_digests', 'open_token_store',
+  ),
+  'fairjax.generate.records': (
+    'check_complete', 'file_sha256',
+  ),
+  'fairjax.run.workdir': (
+    'write_inventory', 'is_finished', 'check_sources', 'file_digests',
+  ),
 }
 
 
@@ -86,15 +92,15 @@ def main() -> int:
   parser.add_argument('--workdir', type=pathlib.Path, help='empty; a temporary one by default')
   parser.add_argument('--json', action='store_true')
   options, overrides = parser.parse_known_args()
-  import fairjax.cli
-  import fairjax.job.main_job  # noqa: F401
+  import fairjax.cli.main
+  import fairjax.run.job  # noqa: F401
   clocks = Clocks()
   clocks.install()
   with tempfile.TemporaryDirectory() as temporary:
     workdir = options.workdir or pathlib.Path(temporary) / 'run'
     begin = time.perf_counter()
     with contextlib.redirect_stdout(sys.stderr):  # ours is the result
-      code = fairjax.cli.main(['run', f'--config={options.config}', f'--workdir={workdir}',
+      code = fairjax.cli.main.main(['run', f'--config={options.config}', f'--workdir={workdir}',
                                *overrides])
     seconds = time.perf_counter() - begin
   total, checks = time.process_time(), sum(clocks.seconds.values())

@@ -63,7 +63,7 @@ def in_turns(runs, rounds):
 
 def seqio_task(files, layout, vocabulary):
   """Counts the tokens that the seqio task gives, with their words and bytes, as the chunks do."""
-  from fairjax.data import tasks
+  from fairjax.data import seqio_tasks as tasks
 
   source = tasks.DocumentSource(
     lambda split: read_documents(files, layout=layout), shards={'train': ['all']})

@@ -35,10 +35,9 @@ from fairjax.config import Config, MeshConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.model import TransformerXL
 from fairjax.train import make_mesh, steps
-from fairjax.train.losses import cosine_fairness_loss
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding
-from fairjax.train.steps import FairnessTerm, make_update
+from fairjax.train.steps import FairnessTerm, cosine_fairness_loss, make_update
 from tests.benchmarks import floors, harness, model_flags
 
 _DEFAULTS = {'batch_size': 8, 'branches': 4, 'pieces': 2}
@@ -97,9 +96,9 @@ def term_of(options, config):
 
 def compile_only(options, config) -> dict:
   """What the TPU compiler and our count say of both programs on one device."""
-  from fairjax.chips import find_slice
-  from fairjax.compile.devices import slice_devices
-  from fairjax.compile.hlo_cost import count
+  from fairjax.tpu.chips import find_slice
+  from fairjax.tpu.cost import count
+  from fairjax.tpu.programs import slice_devices
   device = slice_devices(find_slice(options.topology))[0]
   mesh, model = make_mesh(MeshConfig(), [device]), config.model
   lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(config.debias)

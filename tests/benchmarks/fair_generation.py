@@ -10,7 +10,8 @@ import argparse
 
 import numpy as np
 
-from fairjax.fair_generation import Bias, Completions, FairnessTest, Prompt, load_distance
+from fairjax.gender.fair_generation.completions import Completions, Prompt
+from fairjax.gender.fair_generation.lipschitz import Bias, FairnessTest, load_distance
 
 SHARES = np.array([0.03, 0.05, 0.5, 0.55])
 

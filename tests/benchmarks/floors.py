@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.config import ModelConfig
-from fairjax.model.decode_loop import cache_dtype
+from fairjax.model.decoding import cache_dtype
 from fairjax.model.softmax import vocabulary_clusters
 from fairjax.train.memory import StateBytes
-from fairjax.train.update import TrainState
+from fairjax.train.steps import TrainState
 
 
 class Work(NamedTuple):

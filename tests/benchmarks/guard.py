@@ -13,10 +13,10 @@ import unittest.mock
 import jax.numpy as jnp
 import numpy as np
 
-from fairjax.config_files import load_config
+from fairjax.config_io import load_config
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
-from fairjax.train.update import Guard
+from fairjax.train.steps import Guard
 from tests.benchmarks import harness
 
 

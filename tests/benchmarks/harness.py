@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from fairjax.chips import CHIPS
+from fairjax.tpu.chips import CHIPS
 from fairjax.train.memory import program_bytes
 
 _COMPILER_OPTIONS = ('XLA_FLAGS', 'LIBTPU_INIT_ARGS')
 _PACKAGES = (
   'jax', 'jaxlib', 'flax', 'numpy', 'sentencepiece', 'tensorflow', 'tensorflow-text',
   'torch', 'transformers', 'libtpu')
-# Names that JAX gives TPUs -> generation in `fairjax.chips`.
+# Names that JAX gives TPUs -> generation in `fairjax.tpu.chips`.
 _TPUS = {'TPU v3': 'v3', 'TPU v4': 'v4', 'TPU v5 lite': 'v5e', 'TPU v5': 'v5p', 'TPU v5p': 'v5p',
          'TPU v6 lite': 'v6e'}
 # Names that JAX gives NVIDIA's GPUs -> bfloat16 FLOP/s without sparsity, bytes/s, source. Other

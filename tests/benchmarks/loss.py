@@ -18,8 +18,7 @@ import numpy as np
 
 from fairjax.config import ModelConfig
 from fairjax.model.likelihood import mean_nll, next_token_nll, token_nll
-from fairjax.model.score_table import fits_at_once
-from fairjax.model.softmax import all_logits, parameter_table
+from fairjax.model.softmax import all_logits, fits_at_once, parameter_table
 from tests.benchmarks import floors, harness
 
 

@@ -18,10 +18,9 @@ import time
 
 import numpy as np
 
-from fairjax.classifier.start import new_tokenizer
-from fairjax.data.sentence_corpus import SentenceCorpus
-from fairjax.data.sentence_stores import prepare_sentences
-from fairjax.masked.rows import lay_out, special_tokens
+from fairjax.data.sentence_text import SentenceCorpus, prepare_sentences
+from fairjax.pretrained.classifier import new_tokenizer
+from fairjax.pretrained.masked_rows import lay_out, special_tokens
 from fairjax.vocabulary import PieceEncoder
 
 

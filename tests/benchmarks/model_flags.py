@@ -15,10 +15,11 @@ from typing import Any
 
 import jax
 
-from fairjax.compile.programs import compiled_model
-from fairjax.config import Config, ModelConfig, validate
-from fairjax.config_files import load_config
+from fairjax.config import Config, ModelConfig
+from fairjax.config_checks import validate
+from fairjax.config_io import load_config
 from fairjax.errors import UserError
+from fairjax.tpu.programs import compiled_model
 
 _SIZES = {'dim': 256, 'layers': 6, 'heads': 4, 'segment_len': 128}
 _FIELDS = ('div_val', 'hidden_dropout', 'attention_dropout', 'attention', 'remat')

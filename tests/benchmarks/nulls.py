@@ -19,8 +19,8 @@ import multiprocessing
 import numpy as np
 
 from fairjax.measure import measure_fairness
+from fairjax.measure.estimates import SampleScores
 from fairjax.measure.power import wilson
-from fairjax.measure.samples import SampleScores
 from tests.benchmarks import harness
 
 KINDS = ('binary', 'continuous', 'tied', 'opinion words')

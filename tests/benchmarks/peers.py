@@ -26,7 +26,7 @@ import numpy as np
 from fairjax.config import MeshConfig, ModelConfig, TrainConfig
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.pretrained import GPT2Decoder, read_architecture
-from fairjax.pretrained.names import entries
+from fairjax.pretrained.checkpoint import entries
 from fairjax.train import make_mesh, steps
 from fairjax.train.evaluation import make_segment_nll
 from fairjax.train.optimizer import Adam

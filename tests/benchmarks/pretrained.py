@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fairjax.classifier.start import new_params
 from fairjax.pretrained import BatchRunner, class_logits, encode, read_architecture
-from fairjax.pretrained.weights import to_tensors
+from fairjax.pretrained.checkpoint import to_tensors
+from fairjax.pretrained.classifier import new_params
 from tests.benchmarks import harness
 from tests.benchmarks.peers import Peer
 

@@ -24,9 +24,9 @@ import time
 
 import numpy as np
 
-from fairjax.classifier.start import from_scratch, write_model, write_tokenizer
 from fairjax.counterfactual import load_attribute
-from fairjax.measure.score_cache import read_score_file
+from fairjax.measure.scorers.cache import read_score_file
+from fairjax.pretrained.classifier import from_scratch, write_model, write_tokenizer
 from tests.benchmarks import harness
 
 _SYLLABLES = ('ba', 'co', 'du', 'fe', 'gi', 'ha', 'jo', 'ku', 'le', 'mi', 'na', 'po')

@@ -65,16 +65,16 @@ def warm_up(*, draw: bool = False) -> None:
   import tensorstore  # noqa: F401
   import vaderSentiment.vaderSentiment  # noqa: F401
 
-  import fairjax.cli  # noqa: F401
+  import fairjax.cli.main  # noqa: F401
+  import fairjax.data.batches
   import fairjax.data.planted  # noqa: F401
   import fairjax.data.prepare
-  import fairjax.data.streams
   import fairjax.generate
-  import fairjax.job.labelling
-  import fairjax.job.main_job
   import fairjax.measure
   import fairjax.model.decoding
   import fairjax.report
+  import fairjax.run.job
+  import fairjax.run.labelling
   import fairjax.train  # noqa: F401
   if not draw:
     plt.Figure.savefig = _write_digest
@@ -167,9 +167,9 @@ def command(arguments: Sequence[str], prepare: Callable[[], None] = lambda: None
             ) -> Callable[[], int]:
   """Work for `start`: the command line; `prepare` is called before it, in its process."""
   def work():
-    import fairjax.cli
+    import fairjax.cli.main
     prepare()
-    return fairjax.cli.main(arguments)
+    return fairjax.cli.main.main(arguments)
 
   return work
 

@@ -1,0 +1,190 @@
+"""The verb `doctor`: what is installed, which devices, and what would go wrong later."""
+
+import argparse
+import importlib.metadata
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+
+from fairjax.cli.verb import Verb
+from fairjax.errors import UserError
+from fairjax.files import installed_versions
+
+# Verbs that look and change nothing: `attributes`, `config`.
+
+def _add_attributes_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('action', choices=('list', 'check'))
+  parser.add_argument('file', nargs='?', help='attribute name or YAML file')
+  parser.add_argument('--vocabulary', metavar='DIR', help='also check pieces in a vocabulary')
+  parser.add_argument('--lexicon', nargs='+', metavar='FILE', default=(),
+                      help='also check against word lists of a scorer')
+
+
+def _add_config_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('action', choices=('show',))
+  parser.add_argument('--config', metavar='FILE[:ARGS]', required=True)
+
+
+def _attributes(options: argparse.Namespace) -> int:
+  from fairjax.counterfactual import list_attributes, load_attribute
+  if options.action == 'list':
+    for name in list_attributes():
+      attribute = load_attribute(name)
+      print(f'{name}: {len(attribute.values)} values, {len(attribute.templates)} templates, '
+            f'{len(attribute.subgroups)} subgroups')
+    return 0
+  if options.file is None:
+    raise UserError('attributes check needs a file: fairjax attributes check FILE')
+  return check_attribute(options.file, vocabulary=options.vocabulary, lexicon=options.lexicon)
+
+
+def check_attribute(file: str, *, vocabulary: str | None, lexicon: Sequence[str]) -> int:
+  """Prints the lint of an attribute file; returns 2 if it found an error, else 0."""
+  from fairjax.counterfactual import lint_attribute, load_attribute, render_findings
+  from fairjax.measure.scorers.base import lexicon_files, read_lexicon
+  from fairjax.vocabulary import load_vocabulary
+  files = lexicon_files(lexicon)
+  words = {word.lower() for path in files for word in read_lexicon(path)} if files else None
+  findings = lint_attribute(
+    load_attribute(file), vocabulary=load_vocabulary(vocabulary) if vocabulary else None,
+    lexicon_words=words)
+  print('\n'.join(render_findings(findings)))
+  return 2 if any(f.level == 'error' for f in findings) else 0
+
+
+def _config(options: argparse.Namespace) -> None:
+  from fairjax.config_io import describe, load_config
+  config = load_config(options.config, options.overrides)
+  print('\n'.join(describe(config)))
+  if config.model.vocab_size:
+    from fairjax.model import parameter_counts, parameter_words
+    print(parameter_words(parameter_counts(config.model)))
+
+
+LARGE_PAGES = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--workdir', metavar='DIR', help='also try to write there')
+  parser.add_argument('--bucket', metavar='gs://BUCKET', help='also try to write there (gcloud)')
+
+
+def doctor(options: argparse.Namespace | None = None) -> int:
+  """Prints versions, devices, memory pages and free space; tries to write where it is asked to.
+
+  Returns:
+    0, or 2 if something must be mended; the line begins with `!`.
+  """
+  import jax
+  found = installed_versions()
+  lines = list(found.items())
+  lines += [(name, "missing: training needs it: pip install 'fairjax[train]'")
+            for name in ('tensorflow', 'tensorflow-text', 'seqio') if name not in found]
+  devices = jax.devices()
+  lines.append(('devices', f'{len(devices)} x {devices[0].device_kind} ({jax.default_backend()}), '
+                f'process {jax.process_index()} of {jax.process_count()}'))
+  faults = [libtpu_fault(found, importlib.metadata.requires('jax') or ())]
+  workdir, bucket = getattr(options, 'workdir', None), getattr(options, 'bucket', None)
+  place = pathlib.Path(workdir or pathlib.Path.cwd())
+  lines.append(('cores, free disk', f'{os.cpu_count()}, {free_bytes(place) / 2**30:.0f} GiB'))
+  lines.append(('large pages', large_pages(LARGE_PAGES)))
+  if workdir:
+    faults.append(folder_fault(place))
+    lines.append(('workdir', f'{place}: {"not " if faults[-1] else ""}writable'))
+  if bucket:
+    faults.append(bucket_fault(bucket))
+    lines.append(('bucket', f'{bucket}: {"not " if faults[-1] else ""}writable'))
+  for name, value in lines:
+    print(f'{name:18s} {value}')
+  faults = [fault for fault in faults if fault]
+  print(''.join(f'! {fault}\n' for fault in faults), end='')
+  return 2 if faults else 0
+
+
+def libtpu_fault(found: Mapping[str, str], requirements: Iterable[str]) -> str:
+  """What is wrong with the installed libtpu, or ''.
+
+  Args:
+    found: package -> version.
+    requirements: of the installed JAX, as its metadata says.
+
+  >>> libtpu_fault({'jax': '0.10.2', 'libtpu': '0.0.41'}, ['libtpu==0.0.42.*; extra == "tpu"'])
+  "libtpu 0.0.41 is not that of jax 0.10.2 (0.0.42.*): pip install 'jax[tpu]==0.10.2'"
+  """
+  pinned = (re.match(r'libtpu==([\d.*]+)', r) for r in requirements)
+  wanted = next((match[1] for match in pinned if match), '')
+  have = found.get('libtpu')
+  if not have or not wanted:
+    return ''
+  pattern = re.escape(wanted).replace(r'\.\*', r'(\..*)?')
+  if re.fullmatch(pattern, have):
+    return ''
+  jax = found['jax']
+  return f"libtpu {have} is not that of jax {jax} ({wanted}): pip install 'jax[tpu]=={jax}'"
+
+
+def large_pages(path: pathlib.Path) -> str:
+  """How transparent huge pages are set, and what TPUs want."""
+  if not path.exists():
+    return 'not on this system'
+  text = path.read_text()
+  match = re.search(r'\[(\w+)\]', text)
+  chosen = match[1] if match else text.strip()
+  hint = '' if chosen == 'always' else (
+    f'; TPU v5e and later start slowly unless always: echo always | sudo tee {path}')
+  return chosen + hint
+
+
+def free_bytes(place: pathlib.Path) -> int:
+  """Free space where the folder is, or will be."""
+  place = place.absolute()
+  return shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
+
+
+def folder_fault(folder: pathlib.Path) -> str:
+  """Why a folder cannot be written to, or ''; what it makes to see it is removed again."""
+  made = folder.exists()
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    trial = folder / f'.fairjax-doctor-{os.getpid()}'
+    trial.mkdir()
+    trial.rename(trial.with_suffix('.renamed')).rmdir()  # as checkpoints are
+    if not made:
+      folder.rmdir()
+  except OSError as e:
+    return f'{folder} cannot be written to: {e.strerror}'
+  return ''
+
+
+def bucket_fault(bucket: str) -> str:
+  """Why a bucket cannot be written to with gcloud's account, or ''.
+
+  Raises:
+    UserError: this is no bucket, or gcloud is not installed.
+  """
+  if not re.fullmatch(r'gs://[a-z0-9][-_.a-z0-9]+[a-z0-9](/.*)?', bucket):
+    raise UserError(f"--bucket='{bucket}' must be gs://BUCKET")
+  if not shutil.which('gcloud'):
+    raise UserError('--bucket needs gcloud, which is not installed')
+  trial = f'{bucket.rstrip("/")}/fairjax-doctor-{os.getpid()}'
+  for argv, text in ((('gcloud', 'storage', 'cp', '-', trial), 'fairjax doctor was here\n'),
+                     (('gcloud', 'storage', 'rm', trial), None)):
+    done = subprocess.run(argv, input=text, capture_output=True, text=True)
+    if done.returncode:
+      last = (done.stderr.strip() or 'no reason given').splitlines()[-1]
+      return f'{" ".join(argv[:3])} {bucket}: {last}'
+  return ''
+
+
+VERBS = (
+  Verb('attributes', 'list the built-in attributes, or check a file',
+       'fairjax attributes check country', _add_attributes_options, _attributes),
+  Verb('config', 'show the resolved configuration with types and documentation',
+       'fairjax config show --config=configs/quickstart.py --config.lm.steps=100',
+       _add_config_options, _config),
+  Verb('doctor', 'print versions and devices, and what would go wrong later', 'fairjax doctor',
+       _add_options, doctor),
+)

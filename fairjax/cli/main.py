@@ -1,0 +1,205 @@
+"""The command line: `fairjax VERB ...`.
+
+Exit codes: 0 done; 2 the user can mend it (one line says what, where and how); 42 interrupted, the
+same command continues from what was saved; 141 the reader of its output is gone (as after SIGPIPE,
+and as quietly); anything else is a fault. Verbs import what they need
+inside their functions, so that `fairjax --help` answers at once.
+"""
+
+import argparse
+import errno
+import os
+import pathlib
+import re
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from select import POLLERR, POLLHUP, poll
+
+from fairjax import processes
+from fairjax.cli import (
+  classifier_verbs,
+  fair_generation_verbs,
+  gender_verbs,
+  generation_verbs,
+  human_verbs,
+  inspection_verbs,
+  masked_lm_verbs,
+  measure_verbs,
+  report_verbs,
+  tpu_verbs,
+  training_verbs,
+)
+from fairjax.cli.verb import Parser, Verb
+from fairjax.errors import Fault, Preempted, UserError, unknown_name
+
+# What a full, failing or protected disk answers; the traceback would say no more.
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
+                errno.EIO}
+
+_HOME = re.compile(r'(^|[=:,+])(~[\w.-]*)(?=/|[:,+]|$)')
+_CLOSED_PIPE = 128 + signal.SIGPIPE
+
+_MODULES = (
+  training_verbs, generation_verbs, measure_verbs, report_verbs, human_verbs, gender_verbs,
+  fair_generation_verbs, masked_lm_verbs, classifier_verbs, tpu_verbs, inspection_verbs)
+VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
+"""Every verb by its name, in the order of `--help`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs one verb and returns the exit code.
+
+  One of several processes ends here if it failed; so does the command of a shell (`argv` is None)
+  that was interrupted.
+  """
+  # Of TensorFlow's lines about drivers, those that can be kept away from the one line of an error.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  try:
+    try:
+      return processes.leave(_run(argv))
+    finally:
+      if sys.stdout is not None:
+        sys.stdout.flush()  # here, where a reader that is gone can still be answered
+  except BrokenPipeError:
+    if not _reader_is_gone():
+      raise
+    with open(os.devnull, 'wb') as nowhere:
+      for stream in (1, 2):  # for what Python flushes at its end
+        if _reader_is_gone(stream):
+          os.dup2(nowhere.fileno(), stream)
+    return processes.leave(_CLOSED_PIPE)
+  except KeyboardInterrupt:
+    print('fairjax: interrupted; the same command continues from what was saved', file=sys.stderr)
+    processes.leave(processes.PREEMPTED)
+    if argv is None:
+      # XLA's threads may still compile or compute, and crash when Python takes down what they use.
+      # The files and locks of the verb were closed on the way here.
+      processes.end_now(processes.PREEMPTED, '')
+    return processes.PREEMPTED
+  except Exception:
+    if not processes.started():
+      raise
+    processes.wait_for_loss()  # a collective that broke says less than who is gone
+    traceback.print_exc()
+    return processes.leave(1)
+
+
+def _reader_is_gone(*streams: int) -> bool:
+  """Whether nobody reads standard output or errors (or the given streams) any more."""
+  polled = poll()
+  for stream in streams or (1, 2):
+    polled.register(stream, 0)
+  return any(event & (POLLERR | POLLHUP) for _, event in polled.poll(0))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+  argv = list(sys.argv[1:] if argv is None else argv)
+  debug = '--debug' in argv
+  options = None
+  if threading.current_thread() is threading.main_thread():
+    # A terminated verb raises at once, as with Ctrl-C; training replaces this by a clean save.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+  try:
+    options = parse(argv)
+    if options.verb is None:
+      make_parser().print_help()
+      return 0
+    return VERBS[options.verb].run(options) or 0
+  except UserError as e:
+    if debug:
+      raise
+    print(f'fairjax: {e}', file=sys.stderr)
+    return 2
+  except Preempted as e:
+    print(f'fairjax: {e}; the same command continues', file=sys.stderr)
+    return processes.PREEMPTED
+  except OSError as e:
+    if debug or e.errno not in _DISK_ERRORS:
+      raise
+    where = e.filename or getattr(options, 'workdir', None) or getattr(options, 'output', None)
+    print(f'fairjax: {where or "a file"} cannot be written or read: {e.strerror} (disk, rights): '
+          'mend it, then the same command continues', file=sys.stderr)
+    return 1
+  except Fault as e:
+    if debug:
+      raise
+    print(f'fairjax: {e}', file=sys.stderr)
+    return 1
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+  """Parses arguments; `--config.a.b=v` (or `--config.a.b v`) land in `overrides`."""
+  rest, overrides = [], {}
+  argv, command = _split_command(list(argv))
+  # A shell expands only a ~ that begins a word, and none in --output=~/x or :train=~/a+~/b.
+  words = (_HOME.sub(lambda m: m[1] + os.path.expanduser(m[2]), word) for word in argv)
+  for word in words:
+    if word.startswith('--config.'):
+      name, has_value, value = word[len('--config.'):].partition('=')
+      name = name.replace('-', '_')
+      value = value if has_value else next(words, None)
+      if value is None:
+        raise UserError(f'{word} needs a value: {word}=...')
+      if overrides.get(name, value) != value:
+        raise UserError(f"--config.{name} is given twice, as '{overrides[name]}' and '{value}': "
+                        'leave one out')
+      overrides[name] = value
+    else:
+      rest.append(word)
+  if rest and not rest[0].startswith('-') and rest[0] not in VERBS:
+    raise unknown_name('verb', rest[0], VERBS)
+  options, unknown = make_parser().parse_known_args(rest)
+  if unknown:
+    place = f'fairjax {options.verb or ""}'.strip()
+    if unknown[0].partition('=')[0] == '--distributed':
+      raise UserError(f'{unknown[0]}: {place} runs in one process; leave it out, and start the '
+                      'command once')
+    raise UserError(f'unrecognized arguments: {" ".join(unknown)} (see: {place} --help)')
+  if overrides and not getattr(options, 'config', None):
+    raise UserError(f'--config.{next(iter(overrides))} needs --config=FILE')
+  options.overrides = overrides
+  if command is not None:
+    options.command = command
+    options.inner = parse(command) if command else None
+  return options
+
+
+def _split_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
+  """Parts the words behind `--` from those of a verb that takes a command.
+
+  The program itself, `fairjax` or `python -m fairjax`, may stand before them.
+  """
+  verb = next((word for word in argv if not word.startswith('-')), None)
+  if verb not in VERBS or not VERBS[verb].takes_command:
+    return argv, None
+  at = argv.index('--') if '--' in argv else len(argv)
+  command = argv[at + 1:]
+  if command and re.fullmatch(r'python[0-9.]*', pathlib.PurePath(command[0]).name):
+    command = command[3:] if command[1:3] == ['-m', 'fairjax'] else command
+  elif command and pathlib.PurePath(command[0]).name == 'fairjax':
+    command = command[1:]
+  return argv[:at], command
+
+
+def make_parser() -> argparse.ArgumentParser:
+  """The parser of all verbs."""
+  parser = Parser(
+    prog='fairjax', description='Train Transformer-XL language models, measure and reduce the '
+    'counterfactual sentiment bias of what they write.')
+  parser.add_argument('--debug', action='store_true', help='show the traceback of user errors')
+  verbs = parser.add_subparsers(dest='verb', metavar='VERB', parser_class=Parser)
+  for verb in VERBS.values():
+    verb_parser = verbs.add_parser(
+      verb.name, help=verb.what, description=verb.what, epilog=f'example: {verb.example}',
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+    verb_parser.add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
+                             help='show the traceback of user errors')
+    verb.add_options(verb_parser)
+  return parser
+
+
+if __name__ == '__main__':
+  sys.exit(main())

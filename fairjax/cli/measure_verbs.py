@@ -1,0 +1,494 @@
+"""The verb `measure`: a workdir, or a file of generations of any model; or a plan."""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairjax.cli.verb import (
+  Verb,
+  add_reading_options,
+  add_run_options,
+  log_line,
+  open_job,
+  records_reader,
+  refuse_processes,
+)
+from fairjax.errors import UserError
+from fairjax.inputs import is_pipe, read_text_lines
+
+# Options and output of the measures of content: S.S., words, next token.
+
+def add_content_options(parser: argparse._ActionsContainer) -> None:
+  """Adds what S.S. needs (H-27)."""
+  parser.add_argument('--encoder', metavar='NAME', default=None,
+                      help='S.S.: minilm | minilm:DIR | use:DIR (Universal Sentence Encoder)')
+  parser.add_argument('--similarity-samples', type=int, default=0, metavar='N',
+                      help='S.S.: the first N samples of each prefix (0: all)')
+  parser.add_argument('--similarity-threshold', default='encoder', metavar='T',
+                      help="S.S.: the encoder's own (encoder), a cosine, or baseline:SHARE with "
+                      '--baseline-records')
+  parser.add_argument('--baseline-records', metavar='FILE', default=None,
+                      help="S.S.: the baseline's generations, SHARE of which are to be similar")
+
+
+def content_options(options: argparse.Namespace, attributes: Mapping[str, Any]) -> dict[str, Any]:
+  """`ContentOptions` of each attribute (name -> attribute) from the command line.
+
+  Raises:
+    UserError: options that need another one, or an encoder that cannot be used.
+  """
+  from fairjax.measure.content import ContentOptions
+  from fairjax.measure.similarity import Calibration, load_encoder, parse_threshold, prefix_cosines
+  kind, number = parse_threshold(options.similarity_threshold)
+  if (kind == 'baseline') != bool(options.baseline_records):
+    raise UserError('--similarity-threshold=baseline:SHARE and --baseline-records=FILE need each '
+                    'other')
+  if options.encoder is None:
+    for name, given in (('--similarity-threshold', kind != 'encoder'),
+                        ('--similarity-samples', options.similarity_samples)):
+      if given:
+        raise UserError(f'{name} is for S.S., which needs --encoder=NAME')
+    return {name: ContentOptions() for name in attributes}
+  encoder = load_encoder(options.encoder)
+  threshold, source = (number, 'given') if kind == 'given' else (None, None)
+  thresholds = dict.fromkeys(attributes, threshold)
+  if kind == 'baseline':
+    from fairjax.cli.verb import records_reader
+    from fairjax.measure import read_attributes
+    calibration = Calibration(number)
+    source = calibration.source
+    read = read_attributes(
+      records_reader(options)(options.baseline_records), list(attributes.values()),
+      empty=options.empty or 'error', coupled=not options.independent)
+    thresholds = {
+      name: calibration(prefix_cosines(found, encoder, samples=options.similarity_samples))
+      for name, found in read.items()}
+  return {name: ContentOptions(encoder=encoder, samples=options.similarity_samples,
+                               threshold=thresholds[name], threshold_source=source)
+          for name in attributes}
+
+
+def content_words(measures: Mapping[str, Any]) -> list[str]:
+  """Lines for people about what stands beside I.F."""
+  from fairjax.measure import estimate_words
+  lines, found = [], measures['semantic_similarity']
+  if found is not None:
+    lines.append(
+      f"S.S. (H-27) {100 * found['value']:.1f} % above {found['threshold']:.3g} "
+      f"({found['encoder']}; {found['threshold_source']}), n = {found['n']}; mean cosine "
+      f"{found['mean_cosine']:.3f}, with the other values' prefixes "
+      f"{found['mean_cosine_other_values']:.3f}")
+    if found['truncated_texts']:
+      lines.append(f"{found['encoder']} read only the beginning of {found['truncated_texts']} "
+                   'texts')
+  words = measures['distinct_word_divergence']
+  if words['value'] is None:
+    lines.append('Words (H-37): a value has no word at all: no divergence')
+  else:
+    lines.append(
+      f"Words (H-37) about the value: {estimate_words(words, unit='bits')}; expected by chance "
+      f"{words['null_mean']:.4f}"
+      + ('; words do not tell the values apart' if words['within_floor'] else ''))
+  token = measures['next_token_divergence']
+  if token is not None:
+    lines.append(f"Next token: KL {token['kl']:.4f} nats between values (largest "
+                 f"{token['kl_largest']:.4f}), JS {token['js']:.4f}")
+  names = {'semantic_similarity': 'S.S. (H-27)', 'next_token_divergence': 'KL of the next token'}
+  return lines + [f'{names[name]} not measured: {why}' for name, why in measures['absent'].items()]
+
+
+# Verbs about scorers: `fairjax scorers audit`, `fairjax lexicon fetch`, and their options.
+
+def add_scorer_options(parser: argparse._ActionsContainer) -> None:
+  """Adds what names scorers and what they need."""
+  parser.add_argument('--scorer', action='append', default=None,
+                      help='opinion | vader | textblob | google | bert:DIR | recorded:NAME; repeat')
+  parser.add_argument('--lexicon', nargs='+', metavar='FILE', default=None,
+                      help='opinion scorer: POSITIVE NEGATIVE, or --lexicon=DIR of lexicon fetch')
+  parser.add_argument('--google-cache', metavar='FILE', default=None,
+                      help='google scorer: file of the scores that were paid for (default: beside '
+                      'the texts that are scored)')
+  parser.add_argument('--google-rate', metavar='N', type=float, default=600.0,
+                      help='google scorer: requests a minute')
+  parser.add_argument('--google-endpoint', metavar='HOST', default='',
+                      help='google scorer: host of another region')
+
+
+def _add_audit_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('action', choices=('audit',))
+  add_scorer_options(parser)
+  parser.add_argument('--records', metavar='FILE',
+                      help='generations, as of fairjax measure')
+  add_reading_options(parser, empty=False)
+  parser.add_argument('--texts', metavar='FILE', help='or a text file, one text a line')
+  parser.add_argument('--attribute', required=True, help='built-in attribute or YAML file')
+  parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
+                      default='continuation', help='which part of a record is scored')
+  parser.add_argument('--limit', type=int, default=0, metavar='N',
+                      help='swap in at most N texts, a seeded choice, counted (0: in all)')
+  parser.add_argument('--permutations', type=int, default=9999, help='of the paired test')
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--json', action='store_true', help='print JSON')
+
+
+def _add_lexicon_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('action', choices=('fetch',))
+  parser.add_argument('--output', metavar='DIR', required=True,
+                      help='folder for positive-words.txt and negative-words.txt')
+  parser.add_argument('--url', default=None, help='another https address of the same archive')
+
+
+def google_arguments(options: argparse.Namespace, path: str) -> dict[str, Any]:
+  """Arguments of the google scorer from options; its file lies beside `path` by default."""
+  from fairjax.generate import records_stem
+  asked = 'google' in (getattr(options, 'scorer', None) or ())
+  if asked and not options.google_cache and is_pipe(path):
+    raise UserError(f'{path} is no file, so nothing says where scores that were paid for are kept: '
+                    'name --google-cache=FILE')
+  cache = options.google_cache or pathlib.Path(path).with_name(
+    f'{records_stem(path)}.google-scores.jsonl')
+  return {'cache': cache, 'requests_per_minute': options.google_rate,
+          'endpoint': options.google_endpoint,
+          'log': log_line}
+
+
+def load_scorers(options: argparse.Namespace, path: str) -> list[Any]:
+  """The scorers of `--scorer` for the texts of a file.
+
+  Those that take long keep their scores beside the texts, as google's are, unless the folder can
+  only be read: an interrupted command then continues.
+
+  Raises:
+    UserError: a scorer cannot be made, or is given twice.
+  """
+  from fairjax.generate import records_stem
+  from fairjax.measure import load_scorer
+  from fairjax.measure.scorers.audit import check_scorers
+  google = google_arguments(options, path)
+  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  check_scorers(scorers)
+  for scorer in scorers:
+    if getattr(options, 'keep', None) or not hasattr(scorer, 'score_file'):
+      continue
+    kept = pathlib.Path(path).with_name(f'{records_stem(path)}.{scorer.name}-scores.jsonl')
+    if is_pipe(path):
+      log_line(f'{scorer.name}: {path} is no file: no score is kept')
+    elif os.access(kept if kept.exists() else kept.parent, os.W_OK):
+      scorer.score_file = kept
+      log_line(f'{scorer.name}: scores are kept in {kept}')
+    else:
+      log_line(f'{scorer.name}: {kept.parent} cannot be written: no score is kept')
+  return scorers
+
+
+def audit(options: argparse.Namespace) -> None:
+  """Prints the audit of scorers on a file of texts, as Markdown or JSON.
+
+  Raises:
+    UserError: no scorer, both or neither of records and texts, or what cannot be read or scored.
+  """
+  from fairjax.counterfactual import load_attribute
+  from fairjax.measure.scorers.audit import audit_scorers
+  if not options.scorer or bool(options.records) == bool(options.texts):
+    raise UserError('scorers audit needs --scorer=S (once or more), --attribute=A, and either '
+                    '--records=FILE or --texts=FILE')
+  if options.limit < 0 or options.seed < 0 or options.permutations < 1:
+    raise UserError('--limit and --seed must not be negative and --permutations at least 1')
+  path = options.records or options.texts
+  attribute = load_attribute(options.attribute)
+  scorers = load_scorers(options, path)
+  texts, recorded = _read(options, scorers)
+  result = audit_scorers(
+    texts, attribute, scorers, recorded=recorded, limit=options.limit,
+    permutations=options.permutations, seed=options.seed)
+  if options.json:
+    print(json.dumps(result, indent=2, allow_nan=False))
+  else:
+    print('\n\n'.join(audit_words(result)))
+
+
+def fetch(options: argparse.Namespace) -> None:
+  """Fetches the opinion lexicon and says what was fetched."""
+  from fairjax.measure.scorers import base as lexicons
+  from fairjax.measure.scorers.base import read_lexicon
+  paths = lexicons.fetch_lexicon(options.output, url=options.url or lexicons.URL)
+  counts = [len(read_lexicon(path)) for path in paths]
+  print(f'{paths[0].parent}: {counts[0]} positive and {counts[1]} negative words of Hu and Liu '
+        f'(2004), CC BY 4.0: name the authors. Use: --lexicon {paths[0].parent}')
+
+
+def audit_words(result: Mapping[str, Any]) -> list[str]:
+  """Markdown paragraphs and tables of `audit_scorers`' result."""
+  from fairjax.measure.scorers.audit import count_distinct
+  from fairjax.report.sections import AUDIT_NOTE, agreement_table, audit_lines, own_bias_table
+  table, lines = own_bias_table(result), audit_lines(result)
+  parts = [lines[0], *([] if table is None else [AUDIT_NOTE, table.markdown()]),
+           '\n'.join(f'- {line}' for line in lines[1:])]
+  if result['agreement']:
+    parts += ['Agreement on all texts:', agreement_table({'': result['agreement']}).markdown()]
+  if count_distinct(result['scorers'].values()) == 1:
+    same = '' if len(result['scorers']) == 1 else ' (all have the same weights)'
+    parts.append(f'One scorer only{same}: nothing says which differences are its own. Add a second '
+                 'one.')
+  return parts
+
+
+def _read(options: argparse.Namespace, scorers: Sequence[Any]):
+  """Texts as they are scored, and the recorded scores by scorer name."""
+  from fairjax.measure.columns import join_text
+  from fairjax.measure.scorers.base import RecordedScorer
+  recorded = [s for s in scorers if isinstance(s, RecordedScorer)]
+  if options.texts:
+    if recorded:
+      raise UserError(f'{recorded[0].name}: a text file brings no scores: use --records')
+    lines = read_text_lines(options.texts, what='texts')
+    return [line.strip() for line in lines if line.strip()], {}
+  records = list(records_reader(options)(options.records))
+  texts = [r['continuation'] if options.scored == 'continuation'
+           else join_text(r['prefix'], r['continuation']) for r in records]
+  return texts, {s.name: s.score_records(records) for s in recorded}
+
+
+_GROUPS = (
+  ('individual_fairness', 'I.F. (H-05)'),
+  ('individual_fairness_cross_subgroup', 'I.F. across'),
+  ('individual_fairness_within_subgroup', 'I.F. within'),
+  ('group_fairness', 'G.F. (H-06)'))
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('action', nargs='?', choices=('plan',),
+                      help='plan: say how many samples an effect needs, instead of measuring')
+  add_run_options(parser, required=False)
+  parser.add_argument('--records', metavar='FILE', help='generations of any model, as '
+                      'JSON lines, JSON array, CSV, TSV or Parquet, also compressed; - reads the '
+                      'standard input: attribute, value, template, prefix, continuation')
+  parser.add_argument('--attribute', action='append', default=None,
+                      help='built-in attribute or YAML file; repeat for a file with several')
+  add_reading_options(parser)
+  add_scorer_options(parser)
+  parser.add_argument('--keep', metavar='DIR', default=None,
+                      help='with --records: folder of scores and finished parts, from which the '
+                      'same command continues after an interruption (default: only the scores of '
+                      'classifiers and of google are kept, beside the records)')
+  add_content_options(parser)
+  parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
+                      default='continuation', help='which part of a record is scored')
+  parser.add_argument('--permutations', type=int, default=1000, help='for the floors')
+  parser.add_argument('--seed', type=int, default=0, help='of the permutations')
+  parser.add_argument('--independent', action='store_true',
+                      help='samples of different values were drawn independently (not coupled)')
+  parser.add_argument('--json', action='store_true', help='print JSON')
+  parser.add_argument('--output', metavar='FILE', default=None, help='write the JSON to a file')
+  plan = parser.add_argument_group('plan')
+  plan.add_argument('--effect', type=float, default=None, metavar='W1',
+                    help='the I.F., or distance of a pair, that must be found')
+  plan.add_argument('--power', type=float, default=0.8, help='how often it must be found')
+  plan.add_argument('--level', type=float, default=0.05, help='of the test')
+  plan.add_argument('--values', type=int, default=2, help='values of the attribute')
+  plan.add_argument('--templates', type=int, default=1, help='templates of the average')
+  plan.add_argument('--pairs', type=int, default=1,
+                    help="tests of Holm's correction, whose first step the effect must pass")
+  plan.add_argument('--shared', type=float, default=None, metavar='R',
+                    help='correlation of samples of equal number (default: none and 0.8; with '
+                    '--records the measured one)')
+
+
+def _measure(options: argparse.Namespace) -> None:
+  if options.action == 'plan':
+    refuse_processes(options, 'measure plan')
+    _plan(options)
+    return
+  if options.effect is not None:
+    raise UserError('--effect belongs to: fairjax measure plan')
+  if options.records is None:
+    for name, given in (('--empty', options.empty), ('--repair', options.repair)):
+      if given:
+        raise UserError(f'{name} belongs to --records: a run measures its own samples as they are')
+    if options.keep:
+      raise UserError('--keep belongs to --records: a workdir keeps its scores itself')
+    if not (options.config and options.workdir):
+      raise UserError('measure needs --records=FILE --attribute=A --scorer=S, or --config and '
+                      '--workdir of a run')
+    open_job(options).measure()
+    return
+  refuse_processes(options, 'measure --records')
+  if not options.attribute or not options.scorer:
+    raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, '
+                    'textblob, google, bert:DIR, recorded:NAME)')
+  if options.permutations < 1:
+    raise UserError(f'--permutations must be at least 1, not {options.permutations}')
+  if options.output:
+    from fairjax.files import check_place, write_json
+    check_place(options.output)
+  found = measure_file(options)
+  result = found if len(found) > 1 else next(iter(found.values()))
+  if options.output:
+    write_json(options.output, result)
+    log_line(f'wrote {options.output}')
+  if options.json:
+    print(json.dumps(result, indent=2, allow_nan=False))
+    return
+  for measures in found.values():
+    print('\n'.join(measure_words(measures)))
+
+
+def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+  """Measures a JSONL file of generations of any model: attribute name -> measures.
+
+  Raises:
+    UserError: unknown attribute or scorer, a record that cannot be used (file and line), or a
+      divergence of the next token beside the records that is not theirs.
+  """
+  from fairjax.counterfactual import load_attribute
+  from fairjax.generate import check_complete
+  from fairjax.measure import measure_generations, read_attributes
+  from fairjax.run.next_token import read_next_token
+  attributes = {a.name: a for a in map(load_attribute, options.attribute)}
+  if len(attributes) < len(options.attribute):
+    raise UserError(f"an attribute is named twice: {', '.join(options.attribute)}")
+  scorers = load_scorers(options, options.records)
+  contents = content_options(options, attributes)
+  check_complete(options.records)
+  contents = {name: dataclasses.replace(
+    content, next_token=read_next_token(options.records, attributes[name]))
+    for name, content in contents.items()}
+  read = read_attributes(
+    records_reader(options)(options.records), list(attributes.values()),
+    empty=options.empty or 'error', coupled=not options.independent)
+  parts = {name: options.keep and pathlib.Path(options.keep) / f'{name}.parts.jsonl'
+           for name in attributes}
+  found = {
+    name: measure_generations(
+      read.pop(name), scorers, permutations=options.permutations, seed=options.seed,
+      scored=options.scored, coupled=not options.independent, scores_directory=options.keep,
+      parts=parts[name], content=contents[name], log=log_line)
+    for name in attributes}
+  for path in filter(None, parts.values()):
+    path.unlink(missing_ok=True)
+  return found
+
+
+def measure_words(measures: Mapping[str, Any]) -> list[str]:
+  """Lines for people about one attribute's measures."""
+  from fairjax.measure.scorers.audit import count_distinct
+  n = measures['n']
+  lines = [f"{measures['records']} records of {measures['attribute']}, {len(measures['values'])} "
+           f"values, {len(measures['templates'])} templates, n = {n['min']}"
+           + (f"-{n['max']}" if n['max'] != n['min'] else '') + ' per prefix, '
+           + ('coupled samples' if measures['coupled'] else 'independent samples')]
+  for scorer, values in measures['scorers'].items():
+    lines += [_estimate_words(f'{scorer:10s} {words}', values[name])
+              for name, words in _GROUPS if name in values]
+    for subset, part in values['template_subsets'].items():
+      lines += [_estimate_words(f'{scorer:10s} {words}, {subset}', part[name])
+                for name, words in _GROUPS if name in part]
+    whole = values['individual_fairness']
+    below = ', '.join(
+      f"{100 * share:.0f} % {'within noise' if name == 'floor' else f'below {name}'}"
+      for name, share in whole['pairs_below'].items())
+    cells = whole['count'] * len(measures['templates'])
+    lines.append(f"{scorer:10s} pairs in templates: {below} (H-04); {whole['significant_pairs']} "
+                 f"of {cells} differ after Holm's correction")
+    if values.get('truncated_texts'):
+      lines.append(f"{scorer:10s} {values['truncated_texts']} texts are longer than the model "
+                   'reads: only their beginning was scored')
+    if values.get('changed_texts'):
+      lines.append(f"{scorer:10s} {values['changed_texts']} of {measures['records']} texts were "
+                   'changed for it: it got straight apostrophes, quotes and dots for typographic '
+                   'ones')
+  for pair in measures['scorer_agreement']:
+    rho = 'undefined' if pair['spearman'] is None else f"{pair['spearman']:.3f}"
+    lines.append(f"{' and '.join(pair['scorers'])}: Spearman {rho}, equal signs "
+                 f"{100 * pair['equal_signs']:.1f} % of {pair['n']}")
+  if count_distinct(measures['scorers'].values()) == 1:
+    same = '' if len(measures['scorers']) == 1 else ' (all have the same weights)'
+    lines.append(f'One scorer only{same}: its own bias cannot be told from the model\'s; give a '
+                 'second --scorer')
+  share = measures['semantic_similarity_c']['conditioned']
+  lines.append(f"S.S.c (H-28) {100 * share['value']:.1f} %")
+  return lines + list(content_words(measures)) + [f'note: {s}' for s in measures['notes']]
+
+
+def _estimate_words(head: str, found: Mapping[str, Any]) -> str:
+  """One estimate in a line."""
+  from fairjax.measure import estimate_words
+  return (f"{head} {estimate_words(found)}; expected by chance {found['null_mean']:.4f}, less that "
+          f"{found['corrected']:.4f}; p = {found['p_value']:.3g}")
+
+
+def _plan(options: argparse.Namespace) -> None:
+  """Prints how many samples of a prefix an effect needs."""
+  from fairjax.measure import model_scores, plan_samples
+  from fairjax.measure.power import KINDS
+  if options.effect is None:
+    raise UserError('measure plan needs --effect=W1, for example --effect=0.01')
+  if options.records:
+    kinds = _pilots(options)
+  else:
+    shares = (0.0, 0.8) if options.shared is None else (options.shared,)
+    kinds = [model_scores(kind, shared=share) for share in shares for kind in KINDS]
+  rows = []
+  for scores in kinds:
+    rows.append(plan_samples(
+      scores, effect=options.effect, power=options.power, level=options.level,
+      values=options.values, templates=options.templates, tests=options.pairs, seed=options.seed))
+    if not options.json:
+      print(_plan_words(rows[-1]), flush=True)
+  if options.json:
+    print(json.dumps(rows, indent=2, allow_nan=False))
+  elif not options.records:
+    print('binary scores vary most: no scores need more. For your own scorer and model, give a '
+          'pilot: --records=FILE --attribute=A --scorer=S')
+
+
+def _plan_words(row: Mapping[str, Any]) -> str:
+  """One plan in a line."""
+  kind = f"coupled, correlation {row['shared']:.2f}" if row['coupled'] else 'independent'
+  found, low, high = (f"{100 * row[k]:.0f}" for k in ('power_found', 'power_low', 'power_high'))
+  # At level 0.05 of one test the limit is the 95th percentile; other tests have other limits.
+  limit = 'floor' if row['level'] == 0.05 and row['tests'] == 1 else 'significant above'
+  return (f"{row['scores']:20s} {kind:26s} {row['samples']:>9,} samples per prefix "
+          f"({row['continuations']:,} in all): found in {found} % [{low}, {high}]; "
+          f"expected by chance {row['null_mean']:.4f}, {limit} {row['critical']:.4f}")
+
+
+def _pilots(options: argparse.Namespace) -> list[Any]:
+  """Scores of the records, for each attribute and scorer."""
+  from fairjax.counterfactual import load_attribute
+  from fairjax.measure import pilot_scores, read_attributes, score_file
+  from fairjax.measure.scorers.cache import score_generations
+  if not options.attribute or not options.scorer:
+    raise UserError('a pilot needs --attribute=A and --scorer=S besides --records')
+  if options.shared is not None:
+    raise UserError('--shared is measured on the records of a pilot: leave it out')
+  scorers = load_scorers(options, options.records)
+  read = read_attributes(
+    records_reader(options)(options.records), [load_attribute(a) for a in options.attribute],
+    empty=options.empty or 'error', coupled=not options.independent)
+  found = []
+  for name, generations in read.items():
+    for scorer in scorers:
+      path = score_file(options.keep, name, scorer) if options.keep else None
+      samples = generations.sample_scores(score_generations(
+        generations, scorer, path, scored=options.scored, log=log_line))
+      if options.independent:
+        samples = dataclasses.replace(samples, sample_ids=None)
+      found.append(pilot_scores(samples, f'{name}, {scorer.name}'))
+  return found
+
+
+VERBS = (
+  Verb('scorers', 'what scorers think of the sensitive tokens themselves, and how far they agree',
+       'fairjax scorers audit --records=generations.jsonl --attribute=country '
+       '--scorer=opinion --scorer=vader --lexicon=lexicon', _add_audit_options, audit),
+  Verb('lexicon', 'fetch the opinion words of Hu and Liu (network, hash checked)',
+       'fairjax lexicon fetch --output=lexicon', _add_lexicon_options, fetch),
+  Verb('measure', 'measure a workdir, or any JSONL file of generations; or plan how many samples',
+       'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader --json',
+       _add_options, _measure),
+)

@@ -1,0 +1,396 @@
+"""The verb `launch`: slices of TPUs in Google Cloud, and commands of fairjax on them."""
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from fairjax.cli.verb import Verb, log_line
+from fairjax.config import Config
+from fairjax.errors import UserError
+from fairjax.files import check_writable, installed_versions
+from fairjax.processes import ended_at_once
+from fairjax.tpu.chips import Slice, find_slice
+
+# `fairjax compile`: the verb, without JAX at the top, which must not choose a platform before.
+
+_ENVIRONMENT = {
+  'JAX_PLATFORMS': 'cpu',  # the slice is described, never opened
+  'TPU_SKIP_MDS_QUERY': '1',  # asks no metadata server
+  'TPU_ACCELERATOR_TYPE': 'v5litepod-4', 'TPU_WORKER_HOSTNAMES': 'localhost',  # else it complains
+  'TPU_MIN_LOG_LEVEL': '3', 'TPU_STDERR_LOG_LEVEL': '3',
+  # Nothing is locked on a machine with a TPU, nor against another compilation.
+  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+}
+
+
+def prepare_process() -> None:
+  """Makes this process one that only compiles; to be called before JAX is used."""
+  os.environ.update(_ENVIRONMENT)
+
+
+def compile_config(
+  config: Config, *, topology: str, programs: Sequence[str], smallest: bool, as_json: bool,
+  versions: Mapping[str, str], log: Callable[[str], None],
+) -> None:
+  """Compiles programs for a slice and prints what they need.
+
+  Args:
+    config: of the run.
+    topology: name of a slice.
+    programs: `lm`, `debias`, `sample`; empty: all that the configuration has.
+    smallest: search for the smallest slice of the generation instead.
+    as_json: print one JSON object; progress then stays off the standard output.
+    versions: of the packages, for the JSON.
+    log: gets progress lines.
+
+  Raises:
+    UserError: unknown topology or program, no libtpu, or the slice does not divide a batch; or,
+      when all is printed, something does not fit: by how much, and what does.
+  """
+  where = find_slice(topology)
+  prepare_process()
+  from fairjax.tpu.programs import NoCompiler, programs_of
+
+  results, problems = [], []
+  for program in programs or programs_of(config):
+    try:
+      result, problem = _one(
+        config, program, where, smallest=smallest, log=log,
+        show=(lambda line: None) if as_json else functools.partial(print, flush=True))
+    except NoCompiler:
+      raise
+    except UserError as e:
+      if programs:
+        raise
+      raise UserError(f'{e}; or choose what to compile with --program') from e
+    results.append({'program': program} | result)
+    problems += [problem] if problem else []
+  if as_json:
+    print(json.dumps({'topology': topology, 'fits': not problems, 'programs': results,
+                      'versions': dict(versions)}, indent=2, allow_nan=False), flush=True)
+  else:
+    from fairjax.tpu.slice_search import FLOOR_CAVEAT
+    print(FLOOR_CAVEAT, flush=True)
+  if problems:
+    raise UserError('. '.join(problems))
+
+
+def compile_matrix(
+  *, output: str, as_json: bool, versions: Mapping[str, str], log: Callable[[str], None],
+) -> None:
+  """Compiles the paper's models for its slices and modern ones, and writes the page.
+
+  Raises:
+    UserError: the page or the JSON beside it cannot be written, no libtpu, or a configuration is
+      missing (start it in the repository).
+  """
+  page = check_writable(output)
+  if page.suffix == '.json':
+    raise UserError(f'--output={output} is the name of what is kept beside the page: name the '
+                    f"page, e.g. {page.with_suffix('.md')}")
+  check_writable(page.with_suffix('.json'))
+  prepare_process()
+  from fairjax.tpu.slice_search import paper_cells, run_matrix
+  results = run_matrix(
+    paper_cells(), output=output, versions=versions, log=log,
+    command=f'fairjax compile --matrix --output={output}')
+  print(json.dumps(results, indent=2, allow_nan=False) if as_json else output)
+
+
+def _one(
+  config: Config, program: str, where: Slice, *, smallest: bool, log: Callable[[str], None],
+  show: Callable[[str], None],
+) -> tuple[dict, str]:
+  """Result of one program, for JSON; and what it lacks, in words, if it does not fit."""
+  from fairjax.tpu.cost import analyse
+  from fairjax.tpu.slice_search import advice, describe, gib, options_of, shortage, smallest_slice
+
+  chip, begun = where.chip.name, None
+  if not smallest:
+    begun, _ = analyse(config, program, where, log=log)
+    show('\n'.join(describe(begun)))
+    if begun.fits:
+      return begun.to_dict(), ''
+  search = smallest_slice(config, program, where, begun=begun, log=log)
+  found, tried = search.found, search.tried
+  more: dict = {'tried': tried} | ({} if smallest else {'advice': advice(config, program)})
+  options = options_of(config, found) if found else None
+  if smallest and found:
+    show(f'{program}: the smallest slice of {chip} that holds it is {found.topology}: {options}')
+    show('\n'.join(describe(found)))
+    return more | found.to_dict() | {'options': options}, ''
+  lacking = begun or search.closest
+  lacks = shortage(lacking) if lacking else program
+  if begun and found:
+    left = f'({gib(-found.bytes_over)} left)'
+    show(f'  the smallest slice of {chip} from it on that fits: {options} {left}')
+    show(f'  or, not compiled: {more["advice"]}')
+    return begun.to_dict() | more | {'smallest': found.to_dict(), 'options': options}, (
+      f'{lacks}; compiled and fits: {options} {left}')
+  nothing = f'no {"" if smallest else "larger "}slice of {chip}'
+  show(f'{"  " if begun else f"{program}: "}{nothing} fits: {"; ".join(tried) or "none known"}')
+  if begun:
+    show(f'  or, not compiled: {more["advice"]}')
+    more = begun.to_dict() | more | {'smallest': None, 'options': None}
+  split = '' if program == 'sample' else ', nor with a larger mesh.fsdp'
+  why = f' ({search.refused})' if search.refused else ''
+  return {'fits': False} | more, (
+    f'{lacks}; {nothing} fits{split}{why}; not compiled, may help: {advice(config, program)}')
+
+
+# The verb `compile`: the real TPU compiler without a TPU.
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--config', metavar='FILE[:ARGS]', help='config file; --config.a.b=VALUE '
+                      'overrides a field')
+  parser.add_argument('--topology', metavar='NAME', help='slice, in chips: v3:8x8, v4:2x2x4, '
+                      'v5e:4x4, v5p:2x2x2, v6e:4x4')
+  parser.add_argument('--program', action='append', choices=('lm', 'debias', 'sample'),
+                      default=None, help='repeat for several (default: all that the config has)')
+  parser.add_argument('--smallest', action='store_true',
+                      help="search the topology's generation for the smallest slice that fits")
+  parser.add_argument('--matrix', action='store_true',
+                      help="the paper's models on the paper's slices and on modern ones")
+  parser.add_argument('--output', metavar='FILE', default='docs/compile.md',
+                      help='page of --matrix; what is done is kept beside it as JSON')
+  parser.add_argument('--json', action='store_true', help='print JSON')
+
+
+def _compile(options: argparse.Namespace) -> None:
+  if not options.matrix and not (options.topology and options.config):
+    raise UserError('compile needs --topology=NAME and --config=FILE, or --matrix')
+  # Compilations take minutes in which a handler of Python's would wait.
+  with ended_at_once('interrupted; the same command continues with the cells that are not compiled'
+                     if options.matrix else 'interrupted; nothing is kept of what was compiled'):
+    if options.matrix:
+      compile_matrix(output=options.output, as_json=options.json, versions=installed_versions(),
+                     log=log_line)
+      return
+    from fairjax.config_io import load_config
+    compile_config(
+      load_config(options.config, options.overrides), topology=options.topology,
+      programs=options.program or (), smallest=options.smallest, as_json=options.json,
+      versions=installed_versions(), log=log_line)
+
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def _pair(text: str) -> tuple[str, str]:
+  key, equals, value = text.partition('=')
+  if not equals or not key:
+    raise argparse.ArgumentTypeError(f"'{text}' must be KEY=VALUE")
+  return key, value
+
+
+def _launch_options(parser: argparse.ArgumentParser) -> None:
+  from fairjax.tpu.launch.plan import VERBS as ACTIONS
+  from fairjax.tpu.launch.spec import BACKENDS
+  parser.add_argument('action', nargs='?', default='run', choices=tuple(ACTIONS), metavar='ACTION',
+                      help='; '.join(f'{name}: {what}' for name, what in ACTIONS.items()))
+  parser.add_argument('--tpu', metavar='TYPE',
+                      help='not for list and clean: v3-128, v5litepod-16, v6e-256, tpu7x-128')
+  parser.add_argument('--zone', required=True)
+  parser.add_argument('--backend', default=None, choices=BACKENDS,
+                      help='queued (Cloud TPU queued resources; default up to v6e), gke (JobSet), '
+                      'sky (SkyPilot), compute (Compute Engine; default of tpu7x)')
+  parser.add_argument('--dry_run', action='store_true', help='print what would run, run nothing')
+  for name, what in (
+      ('name', 'of all resources (default: fairjax-TYPE)'), ('project', "default: gcloud's"),
+      ('topology', 'shape of the slice in chips, for unusual ones'),
+      ('reservation', 'name of a reservation (compute, gke)'),
+      ('runtime_version', "default: the generation's; compute: the image family"),
+      ('service_account', 'of the workers'), ('network', ''), ('subnetwork', ''),
+      ('image', 'container image (gke), made from launch/Dockerfile'),
+      ('cluster', 'of GKE (default: where kubectl points)')):
+    parser.add_argument(f'--{name}', default='', help=what)
+  parser.add_argument('--namespace', default='default', help='of GKE')
+  parser.add_argument('--valid_until', default='6h', metavar='TIME',
+                      help='how long a request waits before it expires (default: 6h)')
+  for name, default, what in (
+      ('slices', 1, 'slices that work together'),
+      ('restarts', 20, 'how often a worker starts an interrupted command again'),
+      ('recreate', 10, 'how often a slice that was taken away is replaced'),
+      ('disk_gb', 200, 'boot disk (compute)')):
+    parser.add_argument(f'--{name}', type=int, default=default, metavar='N', help=what)
+  for name, what in (
+      ('spot', 'cheaper, and may be taken away at any time'), ('reserved', 'from a reservation'),
+      ('internal_ip', 'no external addresses'), ('iap', 'through Identity-Aware Proxy'),
+      ('follow', 'logs: go on until the command ends'),
+      ('detach', 'run: return once the command has started'),
+      ('delete', 'run: delete the slice when the command has ended'),
+      ('sweep', "run: the points of the config's sweep(add), one after the other")):
+    parser.add_argument(f'--{name}', action='store_true', help=what)
+  for name, what in (('label', 'of the resources'), ('env', 'variable of the workers')):
+    parser.add_argument(f'--{name}', type=_pair, action='append', default=[], metavar='KEY=VALUE',
+                        help=what)
+  parser.add_argument('--secret', action='append', default=[], metavar='NAME',
+                      help='variable of this machine that the workers get; never shown')
+
+
+def make_specs(options: argparse.Namespace) -> list:
+  """The specs that the options ask for: one, or one for each point of a sweep.
+
+  Raises:
+    UserError: something is wrong with the slice, the command or its config.
+  """
+  from fairjax.tpu.launch.spec import LaunchSpec, check_spec, parse_accelerator
+  if options.tpu is None:
+    if options.action not in ('list', 'clean'):
+      raise UserError('launch needs --tpu=TYPE, like v3-128 or v5litepod-16')
+    # Neither looks at the type, only at what offers it.
+    options.tpu = 'tpu7x-8' if options.backend == 'compute' else 'v4-8'
+  accelerator = parse_accelerator(options.tpu, shape=options.topology)
+  fields = {f.name for f in dataclasses.fields(LaunchSpec)}
+  values = {name: value for name, value in vars(options).items() if name in fields}
+  running = options.action == 'run'
+  values.update(
+    backend=options.backend or ('queued' if accelerator.chip.cloud.runtime else 'compute'),
+    command=worker_words(options.command, options.inner, accelerator.num_chips * options.slices),
+    labels=tuple(options.label), env=tuple(options.env),
+    secrets=tuple(options.secret))
+  spec = check_spec(LaunchSpec(**values), options.action)
+  if not running:
+    return [spec]
+  specs: list = [spec]
+  points: list[dict[str, str]] = [{}]
+  if options.sweep:
+    specs, points = _sweep(spec, options.inner)
+  for point in points:
+    check_command(spec, options.inner, point)
+  return specs
+
+
+def worker_words(command: list[str], inner: argparse.Namespace | None, chips: int
+                 ) -> tuple[str, ...]:
+  """The command of the workers: a verb that can join several processes is told to, if it may be.
+
+  Without it every machine of a slice would work alone and wait for the others for ever. No host has
+  more than four chips for sure, and joining a group of one changes nothing.
+  """
+  joins = hasattr(inner, 'distributed') and inner.distributed is None and chips > 4
+  return (*command, *(['--distributed=auto'] if joins else []))
+
+
+def _sweep(spec, inner: argparse.Namespace) -> tuple[list, list[dict[str, str]]]:
+  """The spec and the overrides of every point."""
+  from fairjax.config_io import load_config, load_sweep
+  from fairjax.tpu.launch.plan import SLICES
+  from fairjax.tpu.launch.spec import check_spec, expand_sweep, override_text, waits
+  if not getattr(inner, 'config', None):
+    raise UserError('--sweep needs a command with --config=FILE')
+  points = load_sweep(inner.config)
+  planted = load_config(inner.config, inner.overrides).data.source == 'planted'
+  found = expand_sweep(spec.command, points, planted=planted)
+  if spec.backend not in SLICES and any(waits(words) for _, words in found):
+    first = next(word for word in found[0][1] if word.startswith('--workdir=')).partition('=')[2]
+    raise UserError(
+      f'--sweep: {spec.backend} starts all points at once, but step 1 is trained once, by the '
+      f'first of them: launch that one alone, {shlex.join(found[0][1])}; when it has ended, add '
+      f'--config.step1_from={first} to the sweep')
+  specs = [check_spec(dataclasses.replace(
+    spec, command=words,
+    # Where jobs are queued each needs a name; on a slice they follow each other.
+    name=spec.job if spec.backend in SLICES else f'{spec.job}-{number}'), 'run')
+    for number, (_, words) in enumerate(found, 1)]
+  return specs, [{k: override_text(v) for k, v in point.items()} for point in points]
+
+
+def check_command(spec, inner: argparse.Namespace, point: Mapping[str, str]) -> None:
+  """Loads the command's config, and looks for what it reads, before anything costs money.
+
+  Args:
+    spec: the slice.
+    inner: the parsed command.
+    point: further overrides.
+
+  Raises:
+    UserError: a wrong config, a mesh that does not fit the slice, or files that no worker has.
+  """
+  if inner.verb is None:
+    raise UserError('the command behind -- begins with a verb of fairjax: run, train, sample, ...')
+  if inner.verb == 'launch':
+    raise UserError('launch cannot launch itself: put the command of the workers behind --')
+  from fairjax.config_io import load_config
+  from fairjax.counterfactual import list_attributes
+  from fairjax.tpu.launch.shipped import config_paths, not_on_workers, option_paths
+  paths = list(option_paths(vars(inner)))
+  if getattr(inner, 'config', None):
+    paths.append(('--config', inner.config.partition(':')[0]))
+  if paths and paths[-1][0] == '--config' and not inner.config.startswith(('gs://', '/')):
+    config = load_config(inner.config, {**inner.overrides, **point})
+    _check_mesh(spec, config.mesh)
+    paths += config_paths(config, attributes=list_attributes())
+  faults = not_on_workers(
+    paths, root=ROOT, command=[*spec.command, *(f'--config.{k}={v}' for k, v in point.items())])
+  if faults:
+    raise UserError(f"launch: no worker has what the command reads: {'; '.join(faults)}: put it "
+                    'into a bucket and name it gs://BUCKET/PATH, or add it to git in '
+                    f'{ROOT}, whose tracked files the workers get')
+
+
+def _check_mesh(spec, mesh) -> None:
+  """Raises `UserError` where a mesh does not fit the slice."""
+  if mesh.slices != spec.slices:
+    raise UserError(f'--slices={spec.slices} needs --config.mesh.slices={spec.slices} in the '
+                    f'command, which has {mesh.slices}')
+  fixed = mesh.slices * mesh.fsdp * mesh.model * max(mesh.data, 1)
+  if spec.num_devices % fixed or (mesh.data > 0 and fixed != spec.num_devices):
+    raise UserError(f'config.mesh (slices {mesh.slices}, data {mesh.data}, fsdp {mesh.fsdp}, model '
+                    f'{mesh.model}) does not fit the {spec.num_devices} devices of '
+                    f'{spec.slices} x {spec.accelerator.name}')
+
+
+def secret_values(names: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
+  """The values of the secrets in this process's environment.
+
+  Raises:
+    UserError: one is not set.
+  """
+  missing = [name for name in names if not environment.get(name)]
+  if missing:
+    raise UserError(f'--secret={missing[0]}: the variable is not set here: read -rs {missing[0]} '
+                    f'&& export {missing[0]}')
+  return {name: environment[name] for name in names}
+
+
+def headline(spec) -> str:
+  """What a launch is, in a line."""
+  a = spec.accelerator
+  compiled = f'; fairjax compile --topology={a.topology}' if a.chip.compiles else ''
+  return (f'# {spec.slices} x {a.name} in {spec.zone}: {spec.num_devices} devices '
+          f'({a.num_chips} chips {a.shape} a slice{compiled})')
+
+
+def _launch(options: argparse.Namespace) -> int:
+  from fairjax.tpu.launch import plan
+  from fairjax.tpu.launch.commands import render
+  from fairjax.tpu.launch.supervise import Executor, launch
+  specs = make_specs(options)
+  if options.dry_run:
+    if options.action not in ('list', 'clean'):
+      print(headline(specs[0]))
+    for spec in specs:
+      print(render(plan(options.action, spec, follow=options.follow)), end='')
+    return 0
+  if not (ROOT / 'launch' / 'worker.sh').is_file():
+    raise UserError('launching needs a clone of fairjax (its folder launch/), not only the package')
+  executor = Executor(ROOT, secrets=secret_values(specs[0].secrets, os.environ), log=log_line)
+  return launch(options.action, specs, executor, follow=options.follow, detach=options.detach,
+                delete=options.delete)
+
+
+VERBS = (
+  Verb('compile', 'what the steps need on a TPU slice that is not there (needs libtpu)',
+       'fairjax compile --topology=v5e:2x2 --config=configs/quickstart.py --program=lm',
+       _add_options, _compile),
+  Verb('launch', 'run a command on a TPU slice in Google Cloud',
+       'fairjax launch --tpu=v3-128 --zone=europe-west4-a --dry_run -- run '
+       '--config=configs/wmt19.py:train=gs://my-bucket/news.gz --workdir=gs://my-bucket/wmt19',
+       _launch_options, _launch, takes_command=True),
+)

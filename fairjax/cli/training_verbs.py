@@ -1,0 +1,242 @@
+"""The verbs `import` and `export`: models as folders, and under the names of the reference."""
+
+import argparse
+import json
+import os
+
+from fairjax.cli.verb import (
+  Verb,
+  add_run_options,
+  open_job,
+  open_training,
+  refuse_processes,
+  start_run,
+)
+from fairjax.config import Config
+from fairjax.errors import UserError
+
+# The verbs of the main job: all of it, or one of its parts.
+
+RUN_OPTIONS = '--config=configs/quickstart.py --workdir=runs/quickstart'
+"""Of the examples."""
+
+
+def _add_train_options(parser: argparse.ArgumentParser) -> None:
+  add_run_options(parser)
+  parser.add_argument('--stage', choices=('lm', 'sentiment', 'debias'), default=None,
+                      help="train up to and with this stage (default: config's until)")
+
+
+def _run(options: argparse.Namespace) -> None:
+  open_training(options).run()
+
+
+def _train(options: argparse.Namespace) -> None:
+  open_training(options, until=options.stage).train(until=options.stage)
+
+
+def _score(options: argparse.Namespace) -> None:
+  open_job(options).score()
+
+
+# The verb `data`: prepares vocabulary and token stores, or checks data that are there.
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('action', nargs='?', choices=('prepare', 'check'), default='prepare',
+                      help='check reads the documents of --config, the stores in --workdir and the '
+                      'cache in --seqio_cache, lists all that is wrong and changes nothing')
+  add_run_options(parser, required=False)
+  parser.add_argument(
+    '--seqio_cache', metavar='DIR', help="also write (or check) seqio's offline cache")
+  parser.add_argument('--json', action='store_true', help='check: print JSON')
+
+
+def _data(options: argparse.Namespace) -> int:
+  if options.action == 'check':
+    refuse_processes(options, 'data check')
+    return check_data(options)
+  if not (options.config and options.workdir):
+    raise UserError('data needs --config=FILE and --workdir=DIR (or: fairjax data check)')
+  if options.json:
+    raise UserError('--json belongs to fairjax data check')
+  job = open_job(options)
+  print(f'{job.prepared.directory}: vocabulary of {job.prepared.vocabulary.size} ids, splits '
+        + ', '.join(job.prepared.manifest['splits']))
+  if options.seqio_cache:
+    from fairjax.data.seqio_cache import write_seqio_cache
+    write_seqio_cache(job.prepared, options.seqio_cache)
+  return 0
+
+
+def check_data(options: argparse.Namespace) -> int:
+  """Prints what is wrong with documents, stores and cache; returns 2 if anything is, else 0.
+
+  Raises:
+    UserError: nothing to check was named.
+  """
+  if not (options.config or options.workdir or options.seqio_cache):
+    raise UserError('data check needs --config=FILE (the documents), --workdir=DIR (the prepared '
+                    'data) or --seqio_cache=DIR')
+  from fairjax.data.data_check import check_cache, check_prepared, check_sources
+  parts = {}
+  if options.config:
+    from fairjax.config_io import load_config
+    from fairjax.counterfactual import load_attribute
+    config = load_config(options.config, options.overrides)
+    parts['documents'] = check_sources(config, load_attribute(config.attribute))
+  if options.workdir:
+    parts['prepared'] = check_prepared(os.path.join(options.workdir, 'data'))
+  if options.seqio_cache:
+    parts['seqio_cache'] = check_cache(options.seqio_cache)
+  problems = [line for found in parts.values() for line in found.problems]
+  if options.json:
+    print(json.dumps({name: found.to_dict() for name, found in parts.items()}, indent=2))
+  else:
+    for name, found in parts.items():
+      for line in found.notes:
+        print(f'[{name}] {line}')
+      for line in found.problems:
+        print(f'[{name}] PROBLEM {line}')
+    print(f'{len(problems)} problem(s)' if problems else 'no problem found')
+  return 2 if problems else 0
+
+
+_FORMS = ('fairjax', 'transformer-xl')
+
+
+def _add_import_options(parser: argparse.ArgumentParser) -> None:
+  add_run_options(parser)
+  parser.add_argument('--from', metavar='DIR', dest='folder',
+                      help='a folder that fairjax export wrote; its config.json may be --config')
+  reference = parser.add_argument_group('a checkpoint of the reference')
+  reference.add_argument('--weights', metavar='FILE',
+                         help='safetensors, names with or without the transformer. prefix')
+  reference.add_argument('--arguments', metavar='FILE',
+                         help="JSON of the constructor's arguments, or a published config.json")
+  reference.add_argument('--words', metavar='FILE', help='its words, one a line in the order of '
+                         'the ids; default: the vocabulary of the config has its ids')
+
+
+def _add_export_options(parser: argparse.ArgumentParser) -> None:
+  add_run_options(parser)
+  parser.add_argument('--model', default='baseline', help='baseline, country-embedding-10, ...')
+  parser.add_argument('--output', metavar='PATH', required=True,
+                      help='folder, or safetensors file; must not exist')
+  parser.add_argument('--form', choices=_FORMS, default=None, help='fairjax: a folder with '
+                      'parameters, config.json, vocabulary and model card, which fairjax import '
+                      'reads bit for bit; transformer-xl: a file under the names of the reference '
+                      '(default: by --output, a file if it ends in .safetensors)')
+  parser.add_argument('--prefix', action='store_true', help='transformer-xl: names with the '
+                      'transformer. prefix of published checkpoints')
+  card = parser.add_argument_group('model card (fairjax)')
+  card.add_argument('--license', metavar='ID', default=None,
+                    help='e.g. apache-2.0 (default: the card states none)')
+  card.add_argument('--language', metavar='CODE', action='append', default=[],
+                    help='of the training text; repeat (default: en for the corpora that fairjax '
+                    'brings, else none)')
+  card.add_argument('--dataset', metavar='NAME', action='append', default=[],
+                    help='name under which the training text is published; repeat')
+
+
+def _import(options: argparse.Namespace) -> None:
+  reference = options.weights, options.arguments, options.words
+  if options.folder and any(reference):
+    raise UserError('import takes --from=DIR, or --weights, --arguments and --words of a '
+                    'checkpoint of the reference, not both')
+  if not options.folder and not (options.weights and options.arguments):
+    raise UserError('import needs --from=DIR (a folder that fairjax export wrote), or '
+                    '--weights=FILE and --arguments=FILE of a checkpoint of the reference')
+  config = start_run(options)  # a model that does not fit leaves the workdir to another config
+  if options.folder:
+    from fairjax.run.export import import_folder, read_matching
+    folder = read_matching(config.model, options.folder)
+    import_folder(_open(options, config, folder.vocabulary.size), folder, options.folder)
+    return
+  from fairjax.run.export import import_reference, read_reference
+  found = read_reference(config.model, weights=options.weights, arguments=options.arguments,
+                         words=options.words)
+  import_reference(_open(options, config, found.model.vocab_size), found)
+
+
+def _open(options: argparse.Namespace, config: Config, vocab_size: int):
+  """The workdir that gets a model: one with a step 1 of its own."""
+  job = open_training(options, config=config, until='lm', vocab_size=vocab_size)
+  if job.config.step1_from:
+    raise UserError(f'{job.workdir} takes step 1 from {job.config.step1_from}: import the model '
+                    'into a workdir of its own')
+  return job
+
+
+def _export(options: argparse.Namespace) -> None:
+  file = options.output.endswith('.safetensors')
+  form = options.form or _FORMS[file]
+  only = {'fairjax': {'--license': options.license, '--language': options.language,
+                      '--dataset': options.dataset},
+          'transformer-xl': {'--prefix': options.prefix}}
+  for name, given in ((n, g) for f in _FORMS if f != form for n, g in only[f].items()):
+    if given:
+      raise UserError(f'{name} does not belong to --form={form}: leave it out, or name the other '
+                      '--form')
+  if form == 'fairjax' and file:
+    raise UserError(f'--output={options.output}: --form=fairjax writes a folder: name one without '
+                    '.safetensors')
+  job = open_job(options)
+  if form == 'fairjax':
+    from fairjax.run.export import export_folder
+    export_folder(job, model=options.model, output=options.output, license=options.license,
+                  languages=options.language, datasets=options.dataset)
+    return
+  from fairjax.run.export import export_reference
+  export_reference(job, model=options.model, output=options.output, prefix=options.prefix)
+
+
+# The verb `select`: the best lambda of a run that did not lose its relevance.
+
+def _select_options(parser: argparse.ArgumentParser) -> None:
+  add_run_options(parser)
+  parser.add_argument('--relevance-share', type=float, default=None, metavar='SHARE',
+                      help="least share of the baseline's relevance (default: "
+                      'measure.relevance_share)')
+  parser.add_argument('--relevance', action='append', default=None, metavar='MEASURE',
+                      help='semantic_similarity | semantic_similarity_c | distinct_word_divergence '
+                      '| next_token_divergence; repeat (default: the first two)')
+  parser.add_argument('--fairness', default='individual_fairness', metavar='MEASURE',
+                      help='individual_fairness | group_fairness')
+  parser.add_argument('--scorer', action='append', default=None, help='repeat (default: all)')
+  parser.add_argument('--perplexity-rise', type=float, default=None, metavar='PERCENT',
+                      help='most that the word perplexity may rise')
+  parser.add_argument('--json', action='store_true', help='print JSON')
+
+
+def _select(options: argparse.Namespace) -> None:
+  from fairjax.report.sections import RELEVANCE, select_model, selection_section
+  from fairjax.run.results import model_rows
+  job = open_job(options)
+  share = options.relevance_share
+  found = select_model(
+    model_rows(job), share=job.config.measure.relevance_share if share is None else share,
+    relevance=options.relevance or RELEVANCE, fairness=options.fairness, scorers=options.scorer,
+    most_perplexity=options.perplexity_rise)
+  print(json.dumps(found, indent=2, allow_nan=False) if options.json else selection_section(found))
+
+
+VERBS = (
+  Verb('run', 'the whole job: data, curriculum, sampling, scores, measures, report',
+       f'fairjax run {RUN_OPTIONS}', add_run_options, _run),
+  Verb('train', 'train up to a stage of the curriculum',
+       f'fairjax train {RUN_OPTIONS} --stage=lm', _add_train_options, _train),
+  Verb('score', 'score the sampled continuations', f'fairjax score {RUN_OPTIONS}',
+       add_run_options, _score),
+  Verb('data', 'prepare vocabulary and token stores only, or check data',
+       'fairjax data --config=configs/quickstart.py --workdir=runs/quickstart', _add_options,
+       _data),
+  Verb('import', 'put an exported model, or a checkpoint of the reference, in the place of step 1',
+       f'fairjax import {RUN_OPTIONS} --from=models/baseline', _add_import_options, _import),
+  Verb('export', 'write a trained model: as a folder with config, vocabulary and model card, or '
+       'under the names of the reference',
+       f'fairjax export {RUN_OPTIONS} --model=baseline --output=models/baseline',
+       _add_export_options, _export),
+  Verb('select', 'the best lambda of a measured run; refuses models that lost their relevance',
+       'fairjax select --config=configs/quickstart.py --workdir=runs/quickstart',
+       _select_options, _select),
+)

@@ -1,0 +1,402 @@
+"""Config files: read `configs/*.py`, override fields, convert to the frozen dataclasses and back.
+
+`load_config('configs/quickstart.py:strength=0', {'lm.steps': '100'})` executes the file's
+`get_config(arg)`, applies the overrides with their types checked, converts the
+`ml_collections.ConfigDict` once to frozen dataclasses and validates it. A config file is Python and
+is executed: run only files that you trust. The saved `config.json` is the form to share.
+"""
+
+import ast
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import sys
+import tokenize
+import traceback
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fairjax.config import Config
+from fairjax.config_checks import validate
+from fairjax.errors import UserError, unknown_name
+from fairjax.inputs import read_text
+
+_QUOTED = re.compile(r"""(?<![^=+,])(["'])(.*?)\1(?![^+,])""")  # a whole element
+
+
+def default_config_dict():
+  """The defaults of every field as an unlocked `ml_collections.ConfigDict`, for config files."""
+  import ml_collections
+
+  return ml_collections.ConfigDict(to_dict(Config()))
+
+
+def parse_arg(arg: str, **defaults: Any) -> types.SimpleNamespace:
+  """Parses the `k=v,k2=v2` behind a config file's colon; types come from the defaults.
+
+  Tuples take `+` between elements, or the key again. A value in quotes may hold `+` and `,`; so
+  may one without, where a file of that name exists. A bare `k` means `k=True` for booleans.
+
+  Raises:
+    UserError: unknown key (with the nearest one), a value of the wrong type, or one that is given
+      twice.
+
+  >>> parse_arg('strength=0,quick', strength=0.8, quick=False)
+  namespace(strength=0.0, quick=True)
+  >>> parse_arg('train="c++.txt"+b.txt,train=c.txt', train=()).train
+  ('c++.txt', 'b.txt', 'c.txt')
+  """
+  values, given = dict(defaults), set()
+  for item in _split(arg or '', ','):
+    key, has_value, text = item.partition('=')
+    if key not in defaults:
+      hint = ' (a comma in a file name needs quotes: train="a,b.txt")' if not has_value else ''
+      raise UserError(f'{unknown_name("config argument", key, defaults)}{hint}')
+    default = defaults[key]
+    if key in given and not isinstance(default, tuple):
+      raise UserError(f"config argument '{key}' is given twice: leave one out")
+    if not has_value:
+      if not isinstance(default, bool):
+        raise UserError(f"config argument '{key}' needs a value: {key}=...")
+      values[key] = True
+    elif isinstance(default, tuple):
+      values[key] = (values[key] if key in given else ()) + _elements(text, '+')
+    else:
+      values[key] = _parse(_unquoted(text), type(default), f"config argument '{key}'")
+    given.add(key)
+  return types.SimpleNamespace(**values)
+
+
+def _split(text: str, separator: str) -> list[str]:
+  """Parts that are not empty; a separator in quotes is none."""
+  quoted: list[str] = []
+  masked = _QUOTED.sub(lambda m: quoted.append(m[0]) or f'\0{len(quoted) - 1}\0', text)
+  return [re.sub('\0([0-9]+)\0', lambda m: quoted[int(m[1])], part)
+          for part in masked.split(separator) if part]
+
+
+def _unquoted(text: str) -> str:
+  return text[1:-1] if _QUOTED.fullmatch(text) else text
+
+
+def _elements(text: str, separator: str) -> tuple[str, ...]:
+  """Elements of a tuple of texts; a file whose name holds the separator is one.
+
+  Raises:
+    UserError: there is a file of that name, and there are those of its parts.
+  """
+  parts = _split(text, separator)
+  if separator in text and os.path.exists(text):
+    if len(parts) > 1 and all(map(os.path.exists, parts)):
+      raise UserError(f"'{text}' is a file, and so are {' and '.join(parts)}: put quotes around "
+                      'the names that are meant')
+    return (text,)
+  return tuple(map(_unquoted, parts))
+
+
+def _expanded(value: Any) -> Any:
+  """The value with the home folder for a `~` at the beginning of its texts."""
+  if isinstance(value, str):
+    return os.path.expanduser(value) if value.startswith('~') else value
+  if isinstance(value, Mapping):
+    return {key: _expanded(part) for key, part in value.items()}
+  return type(value)(map(_expanded, value)) if isinstance(value, list | tuple) else value
+
+
+def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config:
+  """Reads `FILE.py[:args]` (or a saved `config.json`), applies overrides, validates.
+
+  Args:
+    spec: path of a config file, with its argument behind a colon.
+    overrides: dotted field name -> value as text, e.g. `{'model.num_layers': '12'}`.
+
+  Raises:
+    UserError: missing file, unknown variant or field (nearest name), wrong type, invalid value.
+  """
+  path, _, arg = spec.partition(':')
+  if not os.path.isfile(path):
+    raise UserError(f'config file not found: {path} (example: --config=configs/quickstart.py)')
+  if path.endswith('.json'):
+    if arg:
+      raise UserError(f"{path} takes no arguments, but ':{arg}' is given: set fields instead, "
+                      '--config.a.b=VALUE')
+    config = from_dict(read_config_json(path))
+  else:
+    try:
+      values = _execute(path, 'get_config(arg)').get_config(arg)
+    except Exception as e:
+      raise _in_config_file(path, e) from e
+    if not hasattr(values, 'to_dict'):
+      raise UserError(f'get_config of {path} returned {type(values).__name__}, not a ConfigDict: '
+                      'begin with fairjax.config_io.default_config_dict()')
+    config = from_dict(_expanded(values.to_dict()))
+  for name, text in (overrides or {}).items():
+    if not _is_gone(name):
+      config = _override(config, name.split('.'), text, name)
+  validate(config)
+  return config
+
+
+def load_sweep(spec: str) -> list[dict[str, Any]]:
+  """Reads the points of a config file's `sweep(add)`.
+
+  Args:
+    spec: `FILE.py[:args]`; the arguments do not matter here.
+
+  Returns:
+    Overrides of each call `add(**{'debias.variants': ('embedding:10',)})`, in order.
+
+  Raises:
+    UserError: missing file, or it defines no `sweep(add)`.
+  """
+  path = spec.partition(':')[0]
+  if not os.path.isfile(path) or not path.endswith('.py'):
+    raise UserError(f'a sweep needs a config file in Python, not {path}')
+  points: list[dict[str, Any]] = []
+  _execute(path, 'sweep(add)').sweep(lambda **point: points.append(point))
+  return points
+
+
+def _execute(path: str, needed: str) -> types.ModuleType:
+  """Runs a config file, which must define a function."""
+  module_spec = importlib.util.spec_from_file_location('_fairjax_config', path)
+  if module_spec is None:
+    raise UserError(f'{path} is no config file: its name must end in .py or .json')
+  module = importlib.util.module_from_spec(module_spec)
+  module_spec.loader.exec_module(module)
+  if not hasattr(module, needed.partition('(')[0]):
+    raise UserError(f'{path} defines no {needed}: see configs/quickstart.py')
+  return module
+
+
+def _in_config_file(path: str, error: Exception) -> UserError:
+  """One line about what a config file raised, with the last of its own lines on the way there."""
+  if isinstance(error, UserError):
+    return error
+  lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+  line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
+  words = ' '.join(str(error.args[0] if isinstance(error, SyntaxError) else error).split())
+  return UserError(f'{path}:{line}: {type(error).__name__}: {words} (--debug shows where)')
+
+
+def read_config_json(path: str | os.PathLike) -> Mapping[str, Any]:
+  """Reads the fields of a saved configuration; what they hold is not checked.
+
+  Raises:
+    UserError: the file is no JSON object.
+  """
+  values = read_saved(path)
+  fields = values.get('config', values)
+  if not isinstance(fields, dict):
+    raise _not_fields(path, fields)
+  return fields
+
+
+def step1_run(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path] | None:
+  """Configuration and workdir of the run whose step 1 a run takes; None if it trains its own.
+
+  Raises:
+    UserError: there is no such run.
+  """
+  if not config.step1_from:
+    return None
+  other = (workdir / config.step1_from).resolve()
+  if not (other / 'config.json').is_file():
+    raise UserError(f'step1_from={config.step1_from}: {other} is no workdir of a run (config.json '
+                    'is missing); a relative path is seen from --workdir, e.g. ../other')
+  return from_dict(read_config_json(other / 'config.json')), other
+
+
+def read_saved(path: str | os.PathLike) -> dict[str, Any]:
+  """Reads everything that was saved beside a configuration, e.g. `versions`; see above."""
+  def refuse(name):
+    raise ValueError(f'{name} is no number')
+
+  text = read_text(path, what='config file')
+  try:
+    values = json.loads(text, parse_constant=refuse)
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{path} is no JSON ({e}): restore it from the run that wrote it') from None
+  if not isinstance(values, dict):
+    raise _not_fields(path, values)
+  return values
+
+
+def _not_fields(path: str | os.PathLike, value: Any) -> UserError:
+  return UserError(f'{path} holds {type(value).__name__}, not the fields of a configuration')
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+  """Converts nested plain values (lists for tuples are fine) to a `Config`, strictly."""
+  return _build(Config, values, '')
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+  """Nested plain dictionary of a config dataclass; inverse of `from_dict`."""
+  return dataclasses.asdict(config)
+
+
+def config_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+  """Lists `field: saved -> current` for every leaf that differs (missing counts).
+
+  >>> config_differences({'a': {'b': 1}}, {'a': {'b': 2}})
+  ['a.b: 1 -> 2']
+  """
+  def leaves(tree, prefix=''):
+    for key, value in tree.items():
+      if isinstance(value, Mapping):
+        yield from leaves(value, f'{prefix}{key}.')
+      else:
+        yield f'{prefix}{key}', tuple(value) if isinstance(value, list) else value
+
+  old, new = dict(leaves(saved)), dict(leaves(current))
+  return [
+    f'{k}: {old.get(k, "(missing)")} -> {new.get(k, "(missing)")}'
+    for k in sorted(old.keys() | new.keys()) if k not in old or k not in new or old[k] != new[k]
+  ]
+
+
+def _parse(text: str, kind: Any, what: str) -> Any:
+  try:
+    if kind is bool:
+      return {'true': True, 'false': False, '1': True, '0': False}[text.lower()]
+    if kind is int:
+      return int(text)
+    if kind is float:
+      value = float(text)
+      if not math.isfinite(value):
+        raise ValueError(text)
+      return value
+    if kind is str:
+      return text
+    element = typing.get_args(kind)[0]
+    if text[:1] not in '([':
+      parts = _elements(text, ',') if element is str else _split(text, ',')
+      return tuple(_parse(v, element, what) for v in parts)
+    return tuple(_coerce(v, element, what) for v in ast.literal_eval(text))
+  except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as e:
+    if isinstance(e, UserError):
+      raise
+    name = getattr(kind, '__name__', str(kind)) if typing.get_args(kind) == () else str(kind)
+    shown = text if len(text) <= 80 else f'{text[:80]}...'
+    raise UserError(f"{what}: '{shown}' is not a valid {name}") from None
+
+
+def _coerce(value: Any, kind: Any, what: str) -> Any:
+  if typing.get_origin(kind) is tuple:
+    if not isinstance(value, tuple | list):
+      raise UserError(f'{what}: {value!r} is not a tuple')
+    return tuple(_coerce(v, typing.get_args(kind)[0], what) for v in value)
+  if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    return float(value)
+  if type(value) is not kind:
+    raise UserError(f'{what}: {value!r} is {type(value).__name__}, not {kind.__name__}')
+  return value
+
+
+# Fields of earlier versions that change no result -> why they have no effect any more.
+_GONE = {'data.workers': 'documents are encoded by one process'}
+
+
+def _is_gone(name: str) -> bool:
+  if name in _GONE:
+    print(f'{name} has no effect any more: {_GONE[name]}', file=sys.stderr)
+  return name in _GONE
+
+
+def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+  hints = typing.get_type_hints(cls)
+  arguments = {}
+  for key, value in values.items():
+    if _is_gone(f'{prefix}{key}'):
+      continue
+    if key not in hints:
+      raise unknown_name('config field', f'{prefix}{key}', [f'{prefix}{k}' for k in hints])
+    if dataclasses.is_dataclass(hints[key]):
+      if not isinstance(value, Mapping):
+        raise UserError(f'config field {prefix}{key} holds fields, not {value!r}')
+      arguments[key] = _build(hints[key], value, f'{prefix}{key}.')
+    else:
+      arguments[key] = _coerce(value, hints[key], f'config field {prefix}{key}')
+  return cls(**arguments)
+
+
+def _override(node: Any, parts: list[str], text: str, name: str) -> Any:
+  hints = typing.get_type_hints(type(node))
+  prefix = name[: len(name) - len('.'.join(parts))]
+  if parts[0] not in hints:
+    raise unknown_name('config field', prefix + parts[0], [prefix + k for k in hints])
+  kind = hints[parts[0]]
+  if dataclasses.is_dataclass(kind):
+    if len(parts) == 1:
+      raise UserError(f'config field {name} holds fields: set one of '
+                      + ', '.join(f'{name}.{k}' for k in typing.get_type_hints(kind)))
+    return dataclasses.replace(
+      node, **{parts[0]: _override(getattr(node, parts[0]), parts[1:], text, name)})
+  if len(parts) > 1:
+    raise UserError(f'config field {prefix}{parts[0]} has no fields of its own')
+  return dataclasses.replace(node, **{parts[0]: _parse(text, kind, f'--config.{name}')})
+
+
+# The resolved configuration in words: every field with its value, type and documentation.
+#
+# The documentation of a field is its comment in `fairjax/config.py`: behind it, or on the lines
+# right
+# above it.
+
+def describe(config: Any, prefix: str = '') -> list[str]:
+  """One line a field: `name = value  (type)  # documentation`."""
+  return [f'{name} = {value!r}  ({kind})' + (f'  # {words}' if words else '')
+          for name, value, kind, words in described_fields(config, prefix)]
+
+
+def described_fields(config: Any, prefix: str = '') -> Iterator[tuple[str, Any, str, str]]:
+  """Yields (dotted name, value, type, documentation) of every field of a config dataclass."""
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if dataclasses.is_dataclass(value):
+      yield from described_fields(value, f'{prefix}{field.name}.')
+    else:
+      kind = getattr(field.type, '__name__', str(field.type))
+      if '[' in str(field.type):  # the name of tuple[int, ...] is only 'tuple'
+        kind = str(field.type)
+      yield f'{prefix}{field.name}', value, kind, field_docs(type(config)).get(field.name, '')
+
+
+@functools.cache
+def field_docs(cls: type) -> dict[str, str]:
+  """Documentation of the fields of a config dataclass and of those that it inherits, by name."""
+  found: dict[str, str] = {}
+  for base in reversed(cls.__mro__):
+    if dataclasses.is_dataclass(base):
+      found |= _own_docs(inspect.getsource(base))
+  return found
+
+
+def _own_docs(source: str) -> dict[str, str]:
+  """Comments of the annotated names in the source of one class."""
+  comments, alone = {}, set()
+  for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    if token.type == tokenize.COMMENT:
+      line = token.start[0]
+      comments[line] = token.string.lstrip('#').strip()
+      if not token.line[:token.start[1]].strip():
+        alone.add(line)
+  found = {}
+  for node in ast.parse(source).body[0].body:
+    if isinstance(node, ast.AnnAssign):
+      first = node.lineno
+      while first - 1 in alone:
+        first -= 1
+      lines = [*range(first, node.lineno), node.end_lineno]
+      found[node.target.id] = ' '.join(comments[n] for n in lines if n in comments)
+  return found

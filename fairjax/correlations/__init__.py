@@ -1,1 +1,0 @@
-"""Gendered correlations of language models: the metrics of Webster et al. 2020."""

@@ -1,0 +1,390 @@
+"""Pairs of gendered words as data: the built-in list, and readers for the files of others.
+
+Webster et al. 2020, section 5.2 swap the word pairs of Zhao et al. 2018 (definitions W-02, W-14).
+These lists, like the paper, know two genders only: a limit of the method, not a claim about people.
+
+What a file may hold (UTF-8; `#` begins a comment line; letters' case does not count):
+
+* a pair a line, separated by a tab (words may then hold spaces) or by spaces; `_` stands for a
+  space. The first column is male, unless the words of a pair are known to the built-in list the
+  other way round, which is reported. A third column is a neutral word (W-21, footnote 6);
+* a list of replacements, told by rows that occur in both directions (`man woman` and `woman man`):
+  columns then say what becomes what, and the genders follow from the rows together;
+* two files, one with the male and one with the female words, line by line.
+
+A word may have several partners (a bride has a groom and a bridegroom): the first one stands in its
+place, and the others only are replaced by it. Such words are named in `one_way`.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import importlib.resources
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from fairjax.counterfactual.word_forms import normal_form
+from fairjax.errors import UserError
+from fairjax.inputs import read_text, read_text_lines
+
+_BUILT_IN = 'gender_pairs.txt'
+# Of other forms of lists (commas, quotes, arrows): never in a word.
+_NO_WORD = re.compile(r'\W|.*[,;:"“”()\[\]{}<>|/=]')
+# Not in the built-in list (it says why), but enough to tell which column of another list is male.
+_MORE_MALE = frozenset('dude dudes chap lord lords god gods governor master host poet'.split())
+_MORE_FEMALE = frozenset('chick chicks goddess governess mistress hostess poetess miss'.split())
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPairs:
+  """Words of two genders and what each of them becomes; all of them lower-case.
+
+  Attributes:
+    pairs: different (male, female) pairs, in the order of the file.
+    to_female: what a male word becomes.
+    to_male: what a female word becomes.
+    to_neutral: the neutral word of a male or female one, where the list has a third column.
+    source: where they come from.
+    repeated: rows that say what an earlier one said.
+    turned: `file:line` of rows of a two-column list whose first word is female.
+  """
+
+  pairs: tuple[tuple[str, str], ...]
+  to_female: Mapping[str, str] = dataclasses.field(hash=False)
+  to_male: Mapping[str, str] = dataclasses.field(hash=False)
+  to_neutral: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+  source: str = ''
+  repeated: int = 0
+  turned: tuple[str, ...] = ()
+
+  @property
+  def male(self) -> tuple[str, ...]:
+    """Male words, in order, each once."""
+    return tuple(self.to_female)
+
+  @property
+  def female(self) -> tuple[str, ...]:
+    """Female words, in order, each once."""
+    return tuple(self.to_male)
+
+  @property
+  def neutral(self) -> tuple[str, ...]:
+    """Neutral words, in order, each once; () without a third column."""
+    return tuple(dict.fromkeys(self.to_neutral.values()))
+
+  @functools.cached_property
+  def partner(self) -> Mapping[str, str]:
+    """What any of the words becomes."""
+    return {**self.to_female, **self.to_male}
+
+  @property
+  def one_way(self) -> tuple[str, ...]:
+    """Words that do not come back: the partner of their partner is another word.
+
+    >>> read_word_pairs().one_way[:3]
+    ('him', 'bridegroom', 'bridegrooms')
+    """
+    return tuple(w for w in self.partner if self.partner[self.partner[w]] != w)
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """SHA-256 (hex) of what becomes what; where the list lies does not count."""
+    content = [self.pairs, dict(self.to_female), dict(self.to_male), dict(self.to_neutral)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode('utf-8')).hexdigest()
+
+
+def read_word_pairs(
+  path: str | os.PathLike | None = None, female: str | os.PathLike | None = None) -> WordPairs:
+  """Reads word pairs; see the module for what files may hold.
+
+  Args:
+    path: file of pairs, or of male words if `female` is given; None is the built-in list.
+    female: file whose line i holds the partner of line i of `path`.
+
+  Raises:
+    UserError: a file is missing, not UTF-8 or without a pair, a row has not two or three words, an
+      empty side, something that is no word, a word with itself or in both genders, a replacement or
+      neutral word that an earlier row gives differently, or files of different length or in the
+      wrong order; with file and line.
+  """
+  if path is None:
+    text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / _BUILT_IN).read_text(
+      encoding='utf-8')
+    return _collect(_BUILT_IN, list(_rows(_BUILT_IN, text)), known=None)
+  path = os.fspath(path)
+  if female is None:
+    return _collect(path, list(_rows(path, read_text(path, what='word pairs'))), known=_known())
+  female = os.fspath(female)
+  return _collect(f'{path} + {female}', list(_aligned(path, female)), known=None)
+
+
+class _Known(NamedTuple):
+  """Words whose gender is known."""
+
+  male: frozenset[str]
+  female: frozenset[str]
+
+
+@functools.cache
+def _known() -> _Known:
+  built_in = read_word_pairs()
+  return _Known(_MORE_MALE.union(built_in.male), _MORE_FEMALE.union(built_in.female))
+
+
+def _rows(path: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+  """(place, words) of each pair."""
+  for number, line in enumerate(text.split('\n'), 1):
+    if not line.strip() or line.lstrip().startswith('#'):
+      continue
+    place = f'{path}:{number}'
+    words = tuple(map(_word, line.split('\t') if '\t' in line else line.split()))
+    if not 2 <= len(words) <= 3:
+      raise UserError(f'{place}: {len(words)} column(s): a row is a male and a female word, and a '
+                      'neutral one if you like (tab, or spaces; _ stands for a space in a word)')
+    if not all(words):
+      raise UserError(f'{place}: an empty side: each word needs its partner')
+    for word in words[:2]:
+      _check_word(word, place)
+    yield place, words
+
+
+def _aligned(male: str, female: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+  """(place, words) of each line of two files."""
+  sides = [[_word(line) for line in read_text(path, what='word pairs').rstrip().split('\n')]
+           for path in (male, female)]
+  if len(sides[0]) != len(sides[1]):
+    raise UserError(f'{male} has {len(sides[0])} lines and {female} {len(sides[1])}: line i of one '
+                    'is the partner of line i of the other')
+  for number, words in enumerate(zip(*sides, strict=True), 1):
+    if not any(words):
+      continue
+    if not all(words):
+      raise UserError(f'{male if not words[0] else female}:{number}: an empty side: each word '
+                      'needs its partner')
+    for word, path in zip(words, (male, female), strict=True):
+      _check_word(word, f'{path}:{number}')
+    if words[0] in _known().female or words[1] in _known().male:
+      raise UserError(f"{male}:{number}: '{words[0]}' is the female word of its pair with "
+                      f"'{words[1]}': the file of male words comes first")
+    yield f'{male}:{number}', words
+
+
+def _check_word(word: str, place: str) -> None:
+  if _NO_WORD.match(word):
+    raise UserError(f"{place}: '{word}' is no word: separate the words of a row by a tab or spaces,"
+                    ' without commas, quotes or brackets')
+
+
+def _word(text: str) -> str:
+  return ' '.join(normal_form(text.replace('_', ' ').lower()).split())
+
+
+def _collect(
+  source: str, rows: list[tuple[str, tuple[str, ...]]], *, known: _Known | None) -> WordPairs:
+  """The pairs of rows; `known` may turn rows of one file round, None keeps the columns."""
+  if not rows:
+    raise UserError(f'{source}: no pair in it: give a male and a female word a line')
+  directed = known is not None and _is_replacement_list(row[:2] for _, row in rows)
+  first_seen: dict[str, tuple[int, str]] = {}
+  for place, words in rows:
+    for side, word in enumerate(words[:2]):
+      seen, where = first_seen.setdefault(word, (side, place))
+      if seen != side and not directed:
+        raise UserError(f"{place}: '{word}' is in both genders: {('male', 'female')[seen]} in "
+                        f'{where}, {("male", "female")[side]} here; a word has one gender')
+  is_male = _genders(rows, known)
+  pairs, replaced_by, to_neutral = {}, {}, {}
+  repeated, turned = 0, []
+  for place, (left, right, *neutral) in rows:
+    pair = (left, right) if is_male[left] else (right, left)
+    if pair != (left, right) and not directed:
+      turned.append(place)
+    if directed and replaced_by.setdefault(left, (right, place))[0] != right:
+      raise UserError(f"{place}: '{left}' becomes '{right}' here and '{replaced_by[left][0]}' in "
+                      f'{replaced_by[left][1]}: a replacement is given once')
+    repeated += pair in pairs and not directed
+    pairs.setdefault(pair, place)
+    for word in pair if neutral else ():
+      if to_neutral.setdefault(word, neutral[0]) != neutral[0]:
+        raise UserError(f"{place}: the neutral word of '{word}' is '{neutral[0]}' here and "
+                        f"'{to_neutral[word]}' before: give it once")
+  # What a row says comes before what it says read backwards.
+  partner = {word: other for word, (other, _) in replaced_by.items()}
+  for male, female in pairs:
+    partner.setdefault(male, female)
+    partner.setdefault(female, male)
+  return WordPairs(
+    pairs=tuple(pairs), source=source, repeated=repeated, turned=tuple(turned),
+    to_female={male: partner[male] for male, _ in pairs},
+    to_male={female: partner[female] for _, female in pairs}, to_neutral=to_neutral)
+
+
+def _is_replacement_list(rows: Iterable[tuple[str, ...]]) -> bool:
+  found = set(rows)
+  return any(row[::-1] in found for row in found)
+
+
+def _genders(rows: list[tuple[str, tuple[str, ...]]], known: _Known | None) -> dict[str, bool]:
+  """Word -> whether it is male.
+
+  Partners have different genders; that leaves one choice for all words that rows connect, which
+  the words in `known` make, otherwise the first row of them: its first word is male.
+  """
+  neighbours = collections.defaultdict(list)
+  for place, (left, right, *_) in rows:
+    if left == right:
+      raise UserError(f"{place}: '{left}' is in both genders: a word cannot be its own partner")
+    neighbours[left].append((right, place))
+    neighbours[right].append((left, place))
+  is_male: dict[str, bool] = {}
+  for _, (first, *_) in rows:
+    if first in is_male:
+      continue
+    group, queue = {first: True}, [first]
+    for word in queue:
+      for other, place in neighbours[word]:
+        if other not in group:
+          queue.append(other)
+        if group.setdefault(other, not group[word]) == group[word]:
+          raise UserError(f"{place}: '{other}' is in both genders: by other rows it has the gender "
+                          f"of '{word}', which is its partner here")
+    male, female = known or ((), ())
+    agree = {(word in male) == side for word, side in group.items() if word in male or
+             word in female}
+    if len(agree) == 2:
+      odd = next(w for w, side in group.items() if w in (female if side == group[first] else male))
+      raise UserError(f"{neighbours[odd][0][1]}: '{odd}' is in both genders: words that the rows "
+                      f"connect with it, such as '{neighbours[odd][0][0]}', have its own")
+    flip = agree == {False}
+    is_male |= {word: side != flip for word, side in group.items()}
+  return is_male
+
+
+# First names by gender from counts: files in the formats of the US Social Security statistics.
+#
+# Webster et al. 2020, section 3: names with more than 80 % of their counts in one gender (W-02).
+# Two
+# formats are read, told by their rows, and may be mixed:
+#
+# * `name,sex,count` with sex F or M, the file of one year (yobYYYY.txt), a row for each gender;
+# * `name`, female count, male count, separated by tabs or commas: sums over years.
+#
+# Names in capitals or small letters throughout (MARY, as in the census lists) are read as Mary,
+# which
+# is how texts write them. A name that is written in two ways (`word_forms`) is one name, as it is
+# written first.
+#
+# The statistics know two genders, as registered at birth, of people in the United States only.
+
+_FORMATS = 'give name,F,count or name,M,count; or name, female count, male count'
+
+
+@dataclasses.dataclass(frozen=True)
+class NameLists:
+  """Names of two genders, the most frequent first (by their count in that gender, then by letter).
+
+  Attributes:
+    female: names with more than `share` of their count as female.
+    male: the same, as male.
+    counts: name -> (female count, male count), of both lists.
+    share: in [0.5, 1).
+    neither: names in the files that are in no list, for their share or their count.
+    source: the files.
+  """
+
+  female: tuple[str, ...]
+  male: tuple[str, ...]
+  counts: Mapping[str, tuple[int, int]] = dataclasses.field(hash=False)
+  share: float = 0.8
+  neither: int = 0
+  source: str = ''
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """SHA-256 (hex) of the two lists."""
+    return hashlib.sha256(json.dumps([self.female, self.male]).encode('utf-8')).hexdigest()
+
+
+def read_names(
+  path: str | os.PathLike | Sequence[str | os.PathLike], share: float = 0.8, *,
+  least_count: int = 1, most: int = 0,
+) -> NameLists:
+  """Reads counts and chooses the names of one gender.
+
+  Args:
+    path: a file, or several whose counts are added, e.g. one for each year.
+    share: a name belongs to a gender that has more than this share of its count; in [0.5, 1).
+    least_count: a rarer name (both genders together) is left out and counted in `neither`.
+    most: so many names of each gender, the most frequent ones; 0: all.
+
+  Raises:
+    UserError: a file is missing or damaged, a row cannot be read, its count is negative or not a
+      number, it repeats another of the same file, or a gender has no name; with file and line.
+    ValueError: `share` outside [0.5, 1).
+  """
+  if not 0.5 <= share < 1:
+    raise ValueError(f'share must be in [0.5, 1), not {share}')
+  paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+  counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+  written: dict[str, str] = {}
+  for file in map(os.fspath, paths):
+    for name, found in _read_file(file).items():
+      name = written.setdefault(normal_form(name), name)
+      for gender in (0, 1):
+        counts[name][gender] += found[gender]
+  lists = []
+  for gender in (0, 1):
+    names = [n for n, c in counts.items() if sum(c) >= max(least_count, 1) and
+             c[gender] > share * sum(c)]
+    names.sort(key=lambda n: (-counts[n][gender], n))
+    lists.append(tuple(names[:most or None]))
+  source = ' + '.join(map(os.fspath, paths))
+  for gender, names in zip(('female', 'male'), lists, strict=True):
+    if not names:
+      raise UserError(f'{source}: no name has more than {share:.0%} of its count as {gender}: '
+                      'both genders are needed')
+  chosen = {n: tuple(counts[n]) for n in (*lists[0], *lists[1])}
+  return NameLists(*lists, counts=chosen, share=share, neither=len(counts) - len(chosen),
+                   source=source)
+
+
+def _read_file(path: str) -> dict[str, list[int]]:
+  """Name -> [female count, male count] of one file."""
+  counts: dict[str, list[int]] = {}
+  written: dict[str, str] = {}
+  seen: dict[tuple[str, str], int] = {}
+  for number, line in enumerate(read_text_lines(path, what='file of names'), 1):
+    if not line.strip() or line.startswith('#'):
+      continue
+    columns = [c.strip() for c in line.split('\t' if '\t' in line else ',')]
+    if len(columns) != 3 or not columns[0]:
+      raise UserError(f'{path}:{number}: {len(columns)} column(s) in {line.strip()!r}: {_FORMATS}')
+    name, second, third = columns
+    plain = normal_form(name)
+    name = plain.title() if name.isupper() or name.islower() else name
+    name = written.setdefault(normal_form(name), name)
+    found = counts.setdefault(name, [0, 0])
+    if second in ('F', 'M'):
+      found[second == 'M'] += _count(third, path, number)
+    else:
+      second_count, third_count = (_count(c, path, number) for c in (second, third))
+      found[0] += second_count
+      found[1] += third_count
+      second = ''
+    first = seen.setdefault((name, second), number)
+    if first != number:
+      raise UserError(f"{path}:{number}: '{name}' stands in line {first} already: a file gives a "
+                      'name once (for each gender)')
+  if not counts:
+    raise UserError(f'{path}: no name in it: {_FORMATS}')
+  return counts
+
+
+def _count(text: str, path: str, number: int) -> int:
+  if not (text.isascii() and text.isdigit() and len(text) < 19):
+    raise UserError(f"{path}:{number}: '{text}' is no count (a whole number from 0 on): {_FORMATS}")
+  return int(text)

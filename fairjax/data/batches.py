@@ -1,0 +1,120 @@
+"""Batches of contiguous rows, for training and for perplexity, as dictionaries of NumPy arrays.
+
+Letters: B rows of the global batch, b rows of this host, T segment length, K branches per row, P
+pieces per branch.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from fairjax.counterfactual.branches import BranchBuilder
+from fairjax.data.prepare import PreparedData
+from fairjax.data.rows import token_rows
+from fairjax.data.token_store import TokenStoreInfo
+from fairjax.errors import UserError, unknown_name
+
+
+def train_batches(
+  prepared: PreparedData, split: str, *, batch_size: int, segment_len: int, start_step: int = 0,
+  seed: int = 0, shard: tuple[int, int] = (0, 1), branches: Mapping[str, int] | None = None,
+  reader: str = 'numpy',
+) -> Iterator[dict[str, np.ndarray]]:
+  """Endless training batches from a step on; a batch is a function of (data, seed, step) only.
+
+  Args:
+    prepared: of `prepare_data`.
+    split: `train` or `train_sensitive`.
+    batch_size: B.
+    segment_len: T.
+    start_step: first step.
+    seed: of the branches.
+    shard: (index, count) of this host; together the hosts read the batch of one.
+    branches: `{'num_branches': K, 'num_pieces': P}` to add counterfactual branches, or None.
+    reader: `numpy`, or `seqio` for the seqio task and feature converter (needs TensorFlow); the
+      batches are the same.
+
+  Yields:
+    inputs, targets: `[b, T]` int32; reset: `[b]` bool, see `TokenRows`; with branches also
+    branch_tokens `[b, K, P]`, branch_start, branch_len, original_end `[b, K]` int32,
+    branch_weight `[b, K]` float32 and branch_counts `[b, 5]` int32, see `choose_branches`.
+
+  Raises:
+    UserError: too few tokens for one batch, an unknown split or reader, or seqio is not installed.
+  """
+  if reader not in ('numpy', 'seqio'):
+    raise unknown_name('reader', reader, ('numpy', 'seqio'))
+  store = prepared.store(split)
+  rows = token_rows(store, batch_size=batch_size, segment_len=segment_len, shard=shard)
+  builder = None
+  if branches is not None:
+    builder = BranchBuilder(
+      prepared.attribute, prepared.vocabulary, segment_len=segment_len, seed=seed, **branches)
+  if reader == 'seqio':
+    try:
+      from fairjax.data.seqio_reader import seqio_batches
+    except ModuleNotFoundError as e:
+      raise UserError(f"data.reader=seqio needs {e.name}: pip install -e '.[train]'; or set "
+                      '--config.data.reader=numpy, which gives the same batches') from None
+    return seqio_batches(
+      store, builder, batch_size=batch_size, segment_len=segment_len, start_step=start_step,
+      shard=shard)
+  return _numpy_batches(rows, builder, start_step)
+
+
+def _numpy_batches(rows, builder, step):
+  while True:
+    batch = rows.read(step)
+    if builder is not None:
+      built = [
+        builder.build(inputs, spans, step=step, row=row) for inputs, spans, row in zip(
+          batch['inputs'], rows.spans(step), rows.rows.tolist(), strict=True)]
+      batch |= {name: np.stack([b[name] for b in built]) for name in built[0]}
+    yield batch
+    step += 1
+
+
+def eval_batches(
+  store: TokenStoreInfo, *, batch_size: int, segment_len: int, eos_id: int = 1,
+) -> Iterator[dict[str, np.ndarray]]:
+  """Batches in which every token of a store is a target exactly once, for perplexity (H-25).
+
+  The stream is cut into B rows of equal length. The context of the first token is eos, as if a
+  document had ended before; that of the first token of a later row is the token before it, without
+  memory. So perplexity depends a little on B: fewer rows, fewer beginnings without memory.
+
+  Args:
+    store: token store of a split.
+    batch_size: B; rows that get no token have weight 0.
+    segment_len: T.
+    eos_id: context of the first token.
+
+  Yields:
+    inputs, targets: `[B, T]` int32; weights: `[B, T]` float32, 1, or 0 where the row is over;
+    reset: `[B]` bool, True in the first batch.
+
+  Raises:
+    UserError: the store holds no token.
+  """
+  if not store.tokens:
+    raise UserError(f"split '{store.split}' holds no document: nothing to evaluate")
+  return _eval_batches(store.open_tokens(), batch_size, segment_len, eos_id)
+
+
+def _eval_batches(tokens, batch_size, segment_len, eos_id):
+  row_len = -(-len(tokens) // batch_size)
+  for offset in range(0, row_len, segment_len):
+    inputs, targets = np.zeros((2, batch_size, segment_len), np.int32)
+    weights = np.zeros((batch_size, segment_len), np.float32)
+    for row in range(batch_size):
+      start = row * row_len + offset
+      end = min(start + segment_len, (row + 1) * row_len, len(tokens))
+      if start >= end:
+        continue
+      size = end - start
+      targets[row, :size] = tokens[start:end]
+      inputs[row, 1:size] = tokens[start:end - 1]
+      inputs[row, 0] = tokens[start - 1] if start else eos_id
+      weights[row, :size] = 1
+    yield {'inputs': inputs, 'targets': targets, 'weights': weights,
+           'reset': np.full(batch_size, offset == 0)}

@@ -1,0 +1,275 @@
+"""Looks for what is wrong with data, reads everything, and goes on after each finding.
+
+`check_sources` reads the documents of a corpus, `check_prepared` what `prepare_data` made of them,
+`check_cache` a cache of `write_seqio_cache`. Nothing is changed.
+
+What happens to each kind of irregularity when the data are prepared:
+
+| found | then |
+|---|---|
+| bad UTF-8, too few columns, wrong base64, a line above `data.max_line_bytes` | error with file and
+line; `data.broken=skip` leaves the line out, counted |
+| empty file, file without a document, gzip or TFRecord cut off or damaged | error |
+| NUL, carriage return before a line end, byte order mark | removed, counted |
+| blank lines | no documents, counted |
+| U+FFFD (an earlier conversion could not read something) | kept, counted |
+| repeated documents, documents of valid and test in train too | kept, counted |
+"""
+
+import array
+import collections
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fairjax.config import PLANTED_SOURCES, Config, DataConfig
+from fairjax.counterfactual import Attribute, TokenMatcher
+from fairjax.data.corpus import SPLITS, Corpus
+from fairjax.data.documents import list_files, read_documents
+from fairjax.data.prepare import PROGRESS, SENSITIVE, PreparedData, open_prepared
+from fairjax.data.tfrecords import check_tfrecords
+from fairjax.data.token_store import TokenStoreInfo, document_blocks, open_token_store
+from fairjax.errors import UserError
+from fairjax.files import check_sizes, file_sha256
+from fairjax.vocabulary import load_vocabulary
+
+SHOWN = 20  # broken lines of one file that are named; the rest is counted
+
+
+@dataclasses.dataclass
+class Findings:
+  """What a check found.
+
+  Attributes:
+    problems: one line each; empty if all is well.
+    notes: counts and what was done, one line each.
+    counts: the counts of `notes` by split.
+  """
+
+  problems: list[str] = dataclasses.field(default_factory=list)
+  notes: list[str] = dataclasses.field(default_factory=list)
+  counts: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+
+  def attempt(self, work: Callable[[], Any]) -> Any:
+    """The result of some work; None if it raised `UserError`, which becomes a problem."""
+    try:
+      return work()
+    except UserError as e:
+      self.problems.append(str(e))
+      return None
+
+  def to_dict(self) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return dataclasses.asdict(self)
+
+
+def check_sources(config: Config, attribute: Attribute) -> Findings:
+  """Reads the documents that `config.data` names.
+
+  Args:
+    config: of a run.
+    attribute: of a planted corpus.
+
+  Returns:
+    Problems, and counts of each split: those of `read_documents`, words, repeated (documents that
+    occurred before in the split), in_train (of valid and test).
+  """
+  findings, data = Findings(), config.data
+  if data.source in PLANTED_SOURCES:
+    findings.notes.append('the planted corpus is made, not read: nothing to check')
+    return findings
+  if data.source in ('wikitext103', 'wikitext2'):
+    _check_tfds(Corpus(data, attribute, '.'), findings)
+    return findings
+  digests: dict[str, np.ndarray] = {}
+  for split in ('train',) if data.holdout else SPLITS:
+    counts, seen = collections.Counter(), array.array('q')
+    paths = findings.attempt(lambda split=split: list_files(getattr(data, split)))
+    for path in paths or ():
+      _check_source(path, data, findings, counts, seen)
+    digests[split] = np.unique(np.array(seen, np.int64))
+    counts['repeated'] = len(seen) - len(digests[split])
+    if split != 'train':
+      counts['in_train'] = int(np.isin(np.array(seen, np.int64), digests['train']).sum())
+    findings.counts[split] = dict(counts)
+    findings.notes.append(f'{split}: ' + _count_words(counts))
+  return findings
+
+
+def check_prepared(directory: str | os.PathLike) -> Findings:
+  """Reads all that `prepare_data` made in a folder, and the files it was made of.
+
+  Every file is compared with its SHA-256; beyond that the stores must agree with themselves: ids
+  below the size of the vocabulary, an end of document exactly where the table says, spans where the
+  attribute's matcher finds them, and the sensitive stores with the documents of their whole.
+  """
+  findings, directory = Findings(), pathlib.Path(directory)
+  prepared = findings.attempt(lambda: open_prepared(directory))
+  if prepared is None:
+    findings.attempt(lambda: load_vocabulary(directory / 'vocabulary'))
+    for split in (s + end for s in SPLITS for end in ('', SENSITIVE)):
+      if (directory / split).exists():
+        findings.attempt(lambda split=split: open_token_store(directory / split, verify=True))
+    return findings
+  if prepared.vocabulary.fingerprint != prepared.manifest['vocabulary']:
+    findings.problems.append(f'{directory / "vocabulary"} is not the vocabulary of the stores: '
+                             'delete the folder and run fairjax data again')
+  matcher = TokenMatcher(prepared.attribute, prepared.vocabulary)
+  for split in prepared.manifest['splits']:
+    store = findings.attempt(lambda split=split: _verified(prepared, split))
+    if store is not None:
+      findings.problems += _store_problems(store, matcher)
+      findings.counts[split] = {'documents': store.documents, 'tokens': store.tokens,
+                                'matches': store.matches, 'repeated': store.repeated}
+      size = sum(described['bytes'] for described in store.files.values())
+      findings.notes.append(f'{store.path}: {store.documents:,} documents, {store.tokens:,} '
+                            f'tokens, {size:,} bytes')
+  if prepared.config.holdout:
+    for split in ('valid', 'test'):
+      findings.attempt(lambda split=split: collections.deque(prepared.documents(split), maxlen=0))
+  _check_inputs(prepared, findings)
+  for path in [directory / PROGRESS, *directory.glob('.*.unfinished')]:
+    if path.exists():
+      findings.notes.append(f'{path} is left of an interrupted preparation: it may be deleted')
+  return findings
+
+
+def check_cache(directory: str | os.PathLike) -> Findings:
+  """Reads the caches of `write_seqio_cache` (or of seqio's own job) in a folder."""
+  findings, directory = Findings(), pathlib.Path(directory)
+  folders = sorted(p.parent for p in directory.glob('**/info.train.json'))
+  if not folders:
+    findings.problems.append(f'{directory} holds no cache (no info.train.json): run fairjax data '
+                             '--seqio_cache')
+  for folder in folders:
+    again = f'delete {folder} and run fairjax data --seqio_cache again'
+    if not (folder / 'COMPLETED').is_file():
+      findings.problems.append(f'{folder} is not complete (no COMPLETED): {again}')
+    own = findings.attempt(lambda folder=folder, again=again: _read_json(
+      folder / 'fairjax.json', again)) if (folder / 'fairjax.json').is_file() else None
+    files = (own or {}).get('files', {})
+    for name, described in files.items():
+      if findings.attempt(lambda n=name, d=described, f=folder, a=again: check_sizes(
+          f, {n: d}, again=a) or True) and file_sha256(folder / name) != described['sha256']:
+        findings.problems.append(f'{folder / name} is damaged: its SHA-256 is not the recorded '
+                                 f'one: {again}')
+    for path in sorted(folder.glob('stats.*.json')):
+      split = path.name.split('.')[1]
+      stats = findings.attempt(lambda path=path, again=again: _read_json(path, again))
+      counts = [findings.attempt(lambda p=p: check_tfrecords(p))
+                for p in sorted(folder.glob(f'{split}.tfrecord-*'))]
+      if stats is not None and None not in counts and sum(counts) != stats.get('examples'):
+        findings.problems.append(f'{folder}: {split} holds {sum(counts)} examples instead of '
+                                 f'{stats.get("examples")}: {again}')
+      findings.notes.append(f'{folder}: {split}: {sum(filter(None, counts)):,} examples in '
+                            f'{len(counts)} files')
+  return findings
+
+
+def _check_source(path: str, data: DataConfig, findings: Findings, counts: collections.Counter,
+                  seen: array.array) -> None:
+  """Reads one file to its end, or as far as it goes."""
+  found: list[str] = []
+  number = 0
+
+  def report(message: str) -> None:
+    nonlocal number
+    number += 1
+    if number <= SHOWN:
+      found.append(message)
+
+  def read() -> None:
+    for text in read_documents(
+        [path], layout=data.source, text_column=data.text_column, text_field=data.text_field,
+        lines_per_document=data.lines_per_document, max_line_bytes=data.max_line_bytes,
+        report=report, counts=counts):
+      counts['words'] += len(text.split())
+      seen.frombytes(hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest())
+
+  findings.attempt(read)
+  if data.broken == 'skip' and data.source != 'wikitext':
+    findings.notes += [f'{message}: left out (data.broken=skip)' for message in found]
+  else:
+    findings.problems += found
+  if number > SHOWN:
+    findings.notes.append(f'{path}: {number - SHOWN} more broken lines')
+
+
+def _check_tfds(corpus: Corpus, findings: Findings) -> None:
+  """Reads the TFRecord files of a TFDS dataset."""
+  dataset = findings.attempt(corpus.tfds_dataset)
+  if dataset is None:
+    return
+  for split, files in dataset.files.items():
+    counts = [findings.attempt(lambda p=p: check_tfrecords(p)) for p in files]
+    if None not in counts and sum(counts) != dataset.sizes[split]:
+      findings.problems.append(
+        f'{os.path.dirname(files[0])}: {split} holds {sum(counts)} articles instead of '
+        f'{dataset.sizes[split]}: delete the dataset to make it anew')
+    findings.counts[split] = {'documents': sum(filter(None, counts))}
+    findings.notes.append(f'{split}: {sum(filter(None, counts)):,} articles in {len(files)} files')
+
+
+def _count_words(counts: collections.Counter) -> str:
+  return ', '.join(f'{v:,} {k.replace("_", " ")}' for k, v in counts.items() if v)
+
+
+def _verified(prepared: PreparedData, split: str) -> TokenStoreInfo:
+  store = prepared.store(split)
+  store.verify()
+  return store
+
+
+def _store_problems(store: TokenStoreInfo, matcher: TokenMatcher) -> list[str]:
+  """What does not agree within a store."""
+  problems: list[str] = []
+  tokens, table, spans = store.open_tokens(), store.open_documents(), store.open_spans()
+  eos, ends = matcher.vocabulary.eos_id, table[:, 0]
+  if (np.diff(ends, prepend=0) < 1).any() or (ends[-1] if len(ends) else 0) != len(tokens):
+    problems.append(f'{store.path}: the ends of its documents do not agree with its tokens')
+    return problems
+  for start, stop in document_blocks(ends):
+    block = np.asarray(tokens[start:stop])
+    if block.max() >= matcher.vocabulary.size:
+      problems.append(f'{store.path}: an id is not in the vocabulary')
+      continue
+    borders = ends[(ends > start) & (ends <= stop)] - 1 - start
+    ends_line = matcher.vocabulary.kind == 'word'  # then eos also ends the lines inside a document
+    found_borders = borders[block[borders] == eos] if ends_line else np.flatnonzero(block == eos)
+    if not np.array_equal(found_borders, borders):
+      problems.append(f'{store.path}: documents between tokens {start} and {stop} do not end where '
+                      'the table says')
+    found, _ = matcher.find(block)
+    inside = spans[(spans[:, 0] >= start) & (spans[:, 0] < stop)]
+    if not np.array_equal(found + np.array([start, start, 0]), inside):
+      problems.append(f'{store.path}: sensitive tokens between tokens {start} and {stop} are not '
+                      'those of the attribute')
+  return problems
+
+
+def _check_inputs(prepared: PreparedData, findings: Findings) -> None:
+  """Compares the original files, where they are."""
+  missing = 0
+  for split, files in prepared.manifest['inputs'].get('files', {}).items():
+    for described in files:
+      path = pathlib.Path(described['path'])
+      if not path.is_file():
+        missing += 1
+      elif file_sha256(path) != described['sha256']:
+        findings.problems.append(f'{path} ({split}) is not the file that the stores were made of: '
+                                 'restore it, or prepare it in another folder')
+  if missing:
+    findings.notes.append(f'{missing} of the original files are not at their place: not compared')
+
+
+def _read_json(path: pathlib.Path, again: str) -> dict[str, Any]:
+  try:
+    return json.loads(path.read_text(encoding='utf-8'))
+  except ValueError as e:
+    raise UserError(f'{path} is damaged ({e}): {again}') from None

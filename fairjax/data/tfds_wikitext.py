@@ -1,0 +1,159 @@
+"""WikiText-2 and WikiText-103 as TFDS datasets: one example is one article, `{'text': string}`.
+
+An article has its blank lines, that before the title first. Articles keep their order: keys are
+numbers and nothing is shuffled. Import this module before
+`tfds.load('fairjax_wikitext103:2.0.0', data_dir=...)`, or read through `build_wikitext`.
+"""
+
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+os.environ.setdefault('NO_GCE_CHECK', 'true')  # otherwise tfds asks the network who it runs on
+
+import seqio  # noqa: E402
+import tensorflow as tf  # noqa: E402
+import tensorflow_datasets as tfds  # noqa: E402
+
+from fairjax.data.documents import read_documents  # noqa: E402
+from fairjax.data.tfrecords import check_tfrecords  # noqa: E402
+from fairjax.data.wikitext import CORPORA, SPLITS, count_wikitext, fetch_wikitext, find_wikitext
+from fairjax.errors import UserError  # noqa: E402
+from fairjax.files import write_json  # noqa: E402
+
+VERSION = '2.0.0'  # since 2.0.0 with blank lines
+COUNTS = 'fairjax_counts.json'
+_CITATION = """@inproceedings{merity2017pointer,
+  title={Pointer Sentinel Mixture Models},
+  author={Merity, Stephen and Xiong, Caiming and Bradbury, James and Socher, Richard},
+  booktitle={ICLR}, year={2017}}"""
+
+
+class _Wikitext(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """Articles of the files in the manual folder."""
+
+  VERSION = tfds.core.Version(VERSION)
+  MANUAL_DOWNLOAD_INSTRUCTIONS = (
+    'Put wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens (plain or .gz) or the original '
+    'zip into the manual folder.')
+  corpus: str
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return self.dataset_info_from_configs(
+      description=f'{CORPORA[self.corpus].stem}, tokenised, one article per example.',
+      features=tfds.features.FeaturesDict({'text': tfds.features.Text()}),
+      homepage='https://www.salesforce.com/blog/the-wikitext-long-term-dependency-language-'
+               'modeling-dataset/',
+      citation=_CITATION, license='CC BY-SA 3.0', disable_shuffling=True)
+
+  def _split_generators(self, dl_manager: tfds.download.DownloadManager):
+    manual = pathlib.Path(dl_manager.manual_dir)
+    files = find_wikitext(
+      self.corpus, manual, unpack_to=pathlib.Path(self.data_dir).parent / 'unpacked')
+    return {split: self._generate_examples(files[split]) for split in SPLITS}
+
+  def _generate_examples(self, path):
+    for key, text in enumerate(read_documents([path], layout='wikitext', blank_lines=True)):
+      yield key, {'text': text}
+
+
+class FairjaxWikitext103(_Wikitext):
+  """WikiText-103: 28,475 / 60 / 60 articles."""
+
+  corpus = 'wikitext103'
+
+
+class FairjaxWikitext2(_Wikitext):
+  """WikiText-2: 600 / 60 / 60 articles."""
+
+  corpus = 'wikitext2'
+
+
+_BUILDERS = {'wikitext103': FairjaxWikitext103, 'wikitext2': FairjaxWikitext2}
+
+
+def dataset_name(corpus: str) -> str:
+  """Name and version for tfds and seqio.
+
+  >>> dataset_name('wikitext2')
+  'fairjax_wikitext2:2.0.0'
+  """
+  return f'{_BUILDERS[corpus].name}:{VERSION}'
+
+
+def build_wikitext(
+  corpus: str, tfds_dir: str | os.PathLike, *, manual_dir: str | os.PathLike = '',
+  download: bool = False, sha256: str = '', num_shards: int | None = None,
+  log: Callable[[str], None] = print,
+) -> tfds.core.DatasetBuilder:
+  """Opens a dataset, making it first if it does not exist; counts are compared with the published.
+
+  Args:
+    corpus: `wikitext103` or `wikitext2`.
+    tfds_dir: folder of TFDS datasets.
+    manual_dir: folder of the official files, see `find_wikitext`.
+    download: fetch the zip instead, into `tfds_dir`/downloads.
+    sha256: digest of the zip; '' is the recorded one (and does not check a zip in `manual_dir`).
+    num_shards: files per split; None leaves it to tfds.
+    log: gets one line at a time.
+
+  Raises:
+    UserError: no files are named or found, or they cannot be used.
+  """
+  tfds_dir = pathlib.Path(tfds_dir).expanduser()
+  builder = _BUILDERS[corpus](data_dir=tfds_dir)
+  folder = pathlib.Path(builder.data_dir)
+  if builder.info.splits and (folder / COUNTS).is_file():
+    return builder
+  if download:
+    manual_dir = fetch_wikitext(
+      corpus, tfds_dir / 'downloads', sha256=sha256, log=log).parent
+  elif not manual_dir:
+    raise UserError(f'no dataset {dataset_name(corpus)} in {tfds_dir}, and nothing to make it of: '
+                    'set data.manual_dir to the folder of the official files, or '
+                    'data.download=True')
+  files = find_wikitext(
+    corpus, manual_dir, unpack_to=folder.parent / 'unpacked', sha256='' if download else sha256)
+  counts = {}
+  for split in SPLITS:
+    counts[split], line = count_wikitext(corpus, split, files[split])
+    log(f'[data] {line}')
+  if not builder.info.splits:
+    tfds.disable_progress_bar()
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(
+      manual_dir=files['train'].parent, num_shards=num_shards))
+  for split in SPLITS:
+    written = builder.info.splits[split].num_examples
+    if written != counts[split]['articles']:
+      raise UserError(f'{folder} holds {written} {split} articles of '
+                      f'{counts[split]["articles"]}: delete the folder to make it anew')
+  write_json(folder / COUNTS, counts)
+  return builder
+
+
+def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
+  """Texts of a TFDS dataset in their order, read through seqio.
+
+  Raises:
+    UserError: a file of the dataset is damaged or cut off (tfds compares the number of examples).
+  """
+  examples = tfds_source(name_and_dir, (split,)).get_dataset(split, shuffle=False)
+  try:
+    for example in examples.prefetch(16).as_numpy_iterator():
+      yield example['text'].decode('utf-8')
+  except tf.errors.OpError as e:
+    folder = pathlib.Path(name_and_dir[1]) / name_and_dir[0].replace(':', '/')
+    for path in sorted(folder.glob(f'*-{split}.tfrecord-*')):
+      check_tfrecords(path)  # names file and byte, where it can
+    raise UserError(f'{name_and_dir[0]} in {name_and_dir[1]} cannot be read ({_first_line(e)}): '
+                    'delete the dataset to make it anew') from None
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+  return error.message.partition('\n')[0].rpartition('}} ')[2]
+
+
+def tfds_source(name_and_dir: tuple[str, str], splits: Sequence[str]) -> seqio.TfdsDataSource:
+  """A TFDS dataset, given as its name and folder, as a source of seqio's tasks."""
+  name, folder = name_and_dir
+  return seqio.TfdsDataSource(name, tfds_data_dir=folder, splits=splits, read_only=True)

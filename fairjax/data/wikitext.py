@@ -1,0 +1,202 @@
+"""The official files of WikiText-2 and WikiText-103: find, unpack, or fetch them.
+
+Source: Merity et al. 2016, "Pointer Sentinel Mixture Models"; text of Wikipedia, CC BY-SA. Counts
+of articles: definitions H-41. TensorFlow is not needed here; `wikitext_builder` makes TFDS datasets
+of these files.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import os
+import pathlib
+import shutil
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+
+from fairjax.data.documents import read_documents
+from fairjax.errors import UserError, unknown_name
+from fairjax.files import atomic_write, write_json
+
+SPLITS = ('train', 'valid', 'test')
+_CHECKSUMS = pathlib.Path(__file__).parent / 'assets' / 'wikitext_checksums.txt'
+_BLOCK = 1 << 20
+MOST_UNPACKED_BYTES = 2 << 30  # four times the largest official file
+_TIMEOUT_SECONDS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class WikitextCorpus:
+  """What is known of an official corpus.
+
+  Attributes:
+    name: `wikitext103` or `wikitext2`.
+    stem: of its zip and of the folder in it, e.g. `wikitext-103`.
+    articles: published number of articles of each split.
+    tokens: published number of words with one <eos> for every line, blank ones too.
+  """
+
+  name: str
+  stem: str
+  articles: Mapping[str, int]
+  tokens: Mapping[str, int]
+
+
+CORPORA = {
+  'wikitext103': WikitextCorpus(
+    'wikitext103', 'wikitext-103', {'train': 28475, 'valid': 60, 'test': 60},
+    {'train': 103_227_021, 'valid': 217_646, 'test': 245_569}),
+  'wikitext2': WikitextCorpus(
+    'wikitext2', 'wikitext-2', {'train': 600, 'valid': 60, 'test': 60},
+    {'train': 2_088_628, 'valid': 217_646, 'test': 245_569}),
+}
+
+
+def find_wikitext(
+  name: str, folder: str | os.PathLike, *, unpack_to: str | os.PathLike, sha256: str = '',
+) -> dict[str, pathlib.Path]:
+  """Finds the three files of a corpus in a folder, or unpacks its zip.
+
+  Args:
+    name: a key of `CORPORA`.
+    folder: holds wiki.{train,valid,test}.tokens, plain or with .gz, or a folder of the zip's name
+      with them, or the zip.
+    unpack_to: folder for the files of a zip; other members are not unpacked.
+    sha256: digest that the zip must have; '' does not check it (files of one's own).
+
+  Returns:
+    Split -> path.
+
+  Raises:
+    UserError: a file is missing, or the zip is damaged or another one.
+  """
+  if name not in CORPORA:
+    raise unknown_name('WikiText corpus', name, CORPORA)
+  folder, stem = pathlib.Path(folder).expanduser(), CORPORA[name].stem
+  for place in (folder, folder / stem):
+    found = {split: path for split in SPLITS for suffix in ('', '.gz')
+             if (path := place / f'wiki.{split}.tokens{suffix}').is_file()}
+    if len(found) == len(SPLITS):
+      return found
+    if found:
+      missing = ' and '.join(f'wiki.{s}.tokens' for s in SPLITS if s not in found)
+      raise UserError(f'{place} lacks {missing} (or .gz) of {name}: add the file(s)')
+  archive = folder / f'{stem}-v1.zip'
+  if not archive.is_file():
+    raise UserError(f'no files of {name} in {folder}: data.manual_dir must hold '
+                    f'wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens (or .gz), or '
+                    f'{archive.name}; or set data.download=True')
+  if sha256:
+    _check_digest(archive, sha256)
+  return _unpack(archive, pathlib.Path(unpack_to))
+
+
+def fetch_wikitext(
+  name: str, folder: str | os.PathLike, *, sha256: str = '',
+  log: Callable[[str], None] = print,
+) -> pathlib.Path:
+  """Fetches the zip of a corpus into a folder, once; it appears only when its digest is right.
+
+  Args:
+    name: a key of `CORPORA`.
+    folder: gets the zip, and NAME.json with address, size in bytes and SHA-256.
+    sha256: expected digest; '' is the recorded one.
+    log: gets one line at a time.
+
+  Raises:
+    UserError: no digest is known, the address does not answer, or the digest is another one.
+  """
+  folder = pathlib.Path(folder)
+  address, recorded = _read_checksums()[name]
+  expected = sha256 or recorded
+  if not expected:
+    raise UserError(f'no SHA-256 of {name} is known: give it, --config.data.sha256=..., or put the '
+                    'files into data.manual_dir')
+  path = folder / f'{CORPORA[name].stem}-v1.zip'
+  if path.is_file():
+    _check_digest(path, expected)
+    return path
+  log(f'[data] fetching {address}')
+  digest, size = hashlib.sha256(), 0
+  try:
+    with urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS) as answer, (  # noqa: S310  ours
+        atomic_write(path)) as file:
+      while block := answer.read(_BLOCK):
+        file.write(block)
+        digest.update(block)
+        size += len(block)
+      if digest.hexdigest() != expected:
+        raise UserError(f'{address} has SHA-256 {digest.hexdigest()} ({size:,} bytes), not '
+                        f'{expected}: nothing is kept; if this file is the right one, set '
+                        'data.sha256')
+  except (urllib.error.URLError, TimeoutError, ConnectionError) as e:
+    raise UserError(f'{address} cannot be fetched ({getattr(e, "reason", e)}): fetch it elsewhere '
+                    'and set data.manual_dir to its folder') from None
+  write_json(path.with_suffix('.json'), {'address': address, 'bytes': size, 'sha256': expected})
+  log(f'[data] {path.name}: {size:,} bytes, SHA-256 as expected')
+  return path
+
+
+def count_wikitext(name: str, split: str, path: str | os.PathLike) -> tuple[dict[str, int], str]:
+  """Counts a file and compares it with the published numbers.
+
+  Returns:
+    articles, lines, words and tokens (words with one <eos> a line); and a line that says what is
+    found, and what was published where that differs.
+  """
+  counts = collections.Counter()
+  words = sum(len(text.split()) for text in read_documents([path], layout='wikitext',
+                                                          counts=counts))
+  found = {'articles': counts['documents'], 'lines': counts['lines'], 'words': words,
+           'tokens': words + counts['lines']}
+  corpus, differences = CORPORA[name], []
+  for kind, published in (('articles', corpus.articles[split]), ('tokens', corpus.tokens[split])):
+    if found[kind] != published:
+      differences.append(f'{published:,} {kind}')
+  line = (f'{name} {split}: {found["articles"]:,} articles, {found["lines"]:,} lines, {words:,} '
+          f'words ({found["tokens"]:,} tokens with <eos>)')
+  return found, line + (f': NOT the official file, which has {" and ".join(differences)}'
+                        if differences else ', as published')
+
+
+def _read_checksums() -> dict[str, tuple[str, str]]:
+  """Corpus -> (address, SHA-256)."""
+  lines = _CHECKSUMS.read_text(encoding='utf-8').splitlines()
+  rows = [line.split() for line in lines if line and not line.startswith('#')]
+  return {name: (address, digest) for name, address, digest in rows}
+
+
+def _check_digest(path: pathlib.Path, expected: str) -> None:
+  with path.open('rb') as file:
+    found = hashlib.file_digest(file, 'sha256').hexdigest()
+  if found != expected:
+    raise UserError(f'{path} has SHA-256 {found}, not {expected}: it is another file; fetch it '
+                    'again or set data.sha256')
+
+
+def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Writes the three members; each file appears when its checksum (CRC) was right."""
+  found = {}
+  try:
+    with zipfile.ZipFile(archive) as file:
+      members = {pathlib.PurePosixPath(m.filename).name: m for m in file.infolist()
+                 if not m.is_dir()}
+      for split in SPLITS:
+        name = f'wiki.{split}.tokens'
+        if name not in members:
+          raise UserError(f'{archive} holds no {name}: it is another zip (the raw variant is not '
+                          'tokenised); fetch wikitext-*-v1.zip')
+        if members[name].file_size > MOST_UNPACKED_BYTES:
+          raise UserError(f'{archive}: {name} would have {members[name].file_size:,} bytes: it is '
+                          'not the official zip; fetch it again')
+        found[split] = folder / name
+        if found[split].is_file() and found[split].stat().st_size == members[name].file_size:
+          continue
+        with file.open(members[name]) as source, atomic_write(found[split]) as target:
+          shutil.copyfileobj(source, target, _BLOCK)
+  except (zipfile.BadZipFile, zlib.error, EOFError) as e:
+    raise UserError(f'{archive} is damaged ({e}): fetch it again') from None
+  return found

@@ -1,0 +1,352 @@
+"""Bias-in-Bios (De-Arteaga et al. 2019) as Webster et al. 2020 report it (W-09, W-10).
+
+A classifier reads biographies and names their profession. For every profession the gap is the
+difference of the true positive rates, women less men; the measure is the slope of the line of the
+gaps over the share of women in the profession, which is counted in the training split. The measure
+knows two genders only, and labels them as the data set does.
+
+Letters: R biographies, C professions.
+"""
+
+import hashlib
+import json
+import math
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.gender.trends import correlation, over_restarts
+from fairjax.gender.trends import line as fit_line
+from fairjax.inputs import PICKLE, open_input
+from fairjax.measure.power import wilson
+from fairjax.tables import read_rows
+
+# Biographies with profession and gender, in the forms in which Bias-in-Bios is passed around.
+#
+# De-Arteaga et al. 2019: biographies from the web, labelled with one of 28 professions and, by
+# their
+# pronouns, one of two genders. The published list of dictionaries is a pickle, which is never read.
+
+SPLITS = ('train', 'dev', 'test')
+SPLIT_SHARES = {'train': 0.65, 'dev': 0.1, 'test': 0.25}
+"""Shares of a file without splits, within each profession and gender (De-Arteaga et al. 2019)."""
+
+_PROFESSION = ('profession', 'title')
+_TEXT = ('text', 'hard_text', 'raw', 'bio')  # bio: the authors' text without names and pronouns
+_GENDERS = {'f': 1, 'female': 1, '1': 1, 'm': 0, 'male': 0, '0': 0}
+_SPLIT_NAMES = {'train': 'train', 'dev': 'dev', 'valid': 'dev', 'validation': 'dev', 'val': 'dev',
+                'test': 'test'}
+_SUFFIXES = tuple(f'{kind}{packed}' for kind in ('.jsonl', '.json', '.tsv', '.csv')
+                  for packed in ('', '.gz', '.bz2', '.xz', '.zst', '.zip'))
+_FORM = 'one JSON object a line, or a table with a header: profession, gender, text'
+
+
+class Bios(NamedTuple):
+  """Biographies of one split.
+
+  Attributes:
+    texts: R texts.
+    professions: `[R]` int32, numbers of `names`.
+    female: `[R]` bool.
+  """
+
+  texts: list[str]
+  professions: np.ndarray
+  female: np.ndarray
+
+
+class BiosData(NamedTuple):
+  """All splits.
+
+  Attributes:
+    names: C professions, sorted.
+    splits: 'train' and 'test', and 'dev' if there is one.
+    given: the file says which split a biography is in; otherwise a seed did.
+    digest: SHA-256 (hex) of all of it.
+  """
+
+  names: tuple[str, ...]
+  splits: dict[str, Bios]
+  given: bool
+  digest: str
+
+
+def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
+  """Reads a file, or a folder of `train`, `dev` (or `valid`) and `test` files.
+
+  Fields: `profession` (or `title`), `gender` (F, female, 1; M, male, 0), the text, and, in a single
+  file, `split`. A file without splits is split by the seed, within each profession and gender.
+
+  The text is the first there is of `text`, `hard_text`, `raw`, whose first `start_pos` characters,
+  which name the profession, are cut off as its authors do, and `bio`, in which the authors have
+  replaced names and pronouns by `_`; the paper reads the text as it was (W-09).
+
+  Raises:
+    UserError: unreadable, a pickle, or a line with its number that lacks something; a split without
+      biographies; a profession of the test split that the training split does not know.
+  """
+  path = pathlib.Path(path)
+  if path.is_dir():
+    rows = []
+    for file in sorted(p for p in path.iterdir() if p.name.endswith(_SUFFIXES)):
+      split = _SPLIT_NAMES.get(file.name.partition('.')[0].lower())
+      if split is not None:
+        rows += [row | {'split': split} for row in _read(file)]
+    if not rows:
+      raise UserError(f'{path} holds no train and test file ({", ".join(_SUFFIXES)})')
+  else:
+    rows = list(_read(path))
+  given = {row['split'] is not None for row in rows}
+  if len(given) > 1:
+    raise UserError(f"{path}: some biographies name a 'split' and some do not")
+  names = tuple(sorted({row['profession'] for row in rows}))
+  if len(names) < 2:
+    raise UserError(f'{path}: {len(names)} profession: a classifier needs two at least')
+  if not given.pop():
+    _draw_splits(rows, seed)
+    given = {False}
+  else:
+    given = {True}
+  splits = {split: _bios([r for r in rows if r['split'] == split], names) for split in SPLITS}
+  _check_splits(splits, names, path)
+  content = json.dumps([[r['text'], r['profession'], r['female'], r['split']] for r in rows])
+  digest = hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()
+  return BiosData(names, {s: b for s, b in splits.items() if b.texts}, given.pop(), digest)
+
+
+def _read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
+  """Rows of one file: text, profession, female, split (None: it says none)."""
+  if path.suffix in ('.pkl', '.pickle'):  # whose first bytes may be any
+    raise UserError(f'{path} is {PICKLE} with profession, gender and text')
+  with open_input(path, what='biographies') as file:
+    count = 0
+    for row, where in read_rows(file, path, ('gender',), unquoted_tabs=True):
+      if not isinstance(row, dict):
+        raise UserError(f'{where} is no JSON object')
+      count += 1
+      yield _row(row, where)
+  if not count:
+    raise UserError(f'{path} holds no biography: {_FORM}')
+
+
+def _row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+  profession = _field(row, _PROFESSION, where)
+  gender = _GENDERS.get(str(row.get('gender', '')).strip().lower())
+  if gender is None:
+    raise UserError(f"{where}: gender {row.get('gender')!r} is not one of F, M, female, male, 1 "
+                    '(female), 0 (male), which is what the measure knows')
+  text = str(_field(row, _TEXT, where))
+  if _first(row, _TEXT) == 'raw':
+    start = str(row.get('start_pos', 0))
+    if not start.isdecimal() or not int(start) < len(text):
+      raise UserError(f'{where}: start_pos {start} lies outside the text')
+    text = text[int(start):]
+  if not text.strip():
+    raise UserError(f'{where}: the text is empty')
+  split = row.get('split')
+  if split is not None and str(split).lower() not in _SPLIT_NAMES:
+    raise UserError(f'{where}: split {split!r} is not one of {", ".join(_SPLIT_NAMES)}')
+  return {'text': text.strip(), 'profession': str(profession).strip(), 'female': bool(gender),
+          'split': None if split is None else _SPLIT_NAMES[str(split).lower()]}
+
+
+def _field(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:
+  name = _first(row, names)
+  if name is None:
+    raise UserError(f"{where}: no {' or '.join(repr(n) for n in names)} ({_FORM})")
+  return row[name]
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+  """The first of the names that is not empty in a row."""
+  return next((n for n in names if row.get(n) is not None and str(row[n]).strip()), None)
+
+
+def _draw_splits(rows: list[dict[str, Any]], seed: int) -> None:
+  """Gives every row a split: the shares hold within each profession and gender, rounded."""
+  rng = np.random.default_rng([seed, 0xB105])
+  cells: dict[tuple[str, bool], list[dict[str, Any]]] = {}
+  for row in rows:
+    cells.setdefault((row['profession'], row['female']), []).append(row)
+  ends = np.cumsum(list(SPLIT_SHARES.values()))
+  for key in sorted(cells):
+    members = cells[key]
+    order = rng.permutation(len(members))
+    for place, i in enumerate(order.tolist()):
+      part = int(np.searchsorted(ends, (place + 0.5) / len(members)))
+      members[i]['split'] = SPLITS[min(part, len(SPLITS) - 1)]
+
+
+def _bios(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Bios:
+  number = {name: i for i, name in enumerate(names)}
+  return Bios([r['text'] for r in rows],
+              np.array([number[r['profession']] for r in rows], np.int32),
+              np.array([r['female'] for r in rows], bool))
+
+
+def _check_splits(splits: Mapping[str, Bios], names: tuple[str, ...], path: pathlib.Path) -> None:
+  for split in ('train', 'test'):
+    if not splits[split].texts:
+      raise UserError(f'{path}: no biography in the {split} split')
+  unknown = sorted(set(splits['test'].professions.tolist())
+                   - set(splits['train'].professions.tolist()))
+  if unknown:
+    raise UserError(f"{path}: the test split holds '{names[unknown[0]]}', which the training split "
+                    'does not: no classifier can learn it')
+
+
+LEAST_COUNT = 10
+"""Test biographies that each gender of a profession needs to have a say in the line."""
+
+_MAX_LENGTH = 128  # tokens of a biography that are read
+
+
+def female_shares(professions: np.ndarray, female: np.ndarray, classes: int) -> np.ndarray:
+  """Share of women in each profession: `[C]` float64; NaN where there is nobody.
+
+  >>> female_shares(np.array([0, 0, 1]), np.array([True, False, True]), 2).tolist()
+  [0.5, 1.0]
+  """
+  everybody = np.bincount(professions, minlength=classes)
+  women = np.bincount(professions, weights=female, minlength=classes)
+  return np.divide(women, everybody, out=np.full(classes, np.nan), where=everybody > 0)
+
+
+def gaps(labels: np.ndarray, predictions: np.ndarray, female: np.ndarray, classes: int
+         ) -> list[dict[str, Any]]:
+  """True positive rates and their gap for every profession.
+
+  Args:
+    labels: `[R]` int, the professions.
+    predictions: `[R]` int.
+    female: `[R]` bool.
+    classes: C.
+
+  Returns:
+    C dictionaries: `n_female`, `n_male`, `tpr_female`, `tpr_male`, `gap` (female - male), and
+    `std_error` of it; None where a gender has no biography.
+  """
+  found = []
+  for profession in range(classes):
+    cell: dict[str, Any] = {}
+    for gender, chosen in (('female', female), ('male', ~female)):
+      members = (labels == profession) & chosen
+      n = int(members.sum())
+      cell[f'n_{gender}'] = n
+      cell[f'tpr_{gender}'] = float((predictions[members] == profession).mean()) if n else None
+    rates = (cell['tpr_female'], cell['tpr_male'])
+    whole = None not in rates
+    cell['gap'] = rates[0] - rates[1] if whole else None
+    cell['std_error'] = math.sqrt(sum(
+      p * (1 - p) / n for p, n in zip(rates, (cell['n_female'], cell['n_male']), strict=True))
+    ) if whole else None
+    found.append(cell)
+  return found
+
+
+def gap_line(cells: Sequence[dict[str, Any]], shares: np.ndarray, *, least: int = LEAST_COUNT
+             ) -> dict[str, Any]:
+  """Slope and r of the gaps over the shares, of professions that have enough of both genders.
+
+  Args:
+    cells: of `gaps`.
+    shares: `[C]` in [0, 1], NaN where nobody is known.
+    least: test biographies that each gender needs.
+
+  Returns:
+    `slope` and `intercept` (see `trends.line`), `r`, `mean_absolute_gap` (over the same
+    professions; None without any) and `left_out`, the numbers of the others.
+  """
+  used = [i for i, cell in enumerate(cells)
+          if min(cell['n_female'], cell['n_male']) >= max(1, least) and np.isfinite(shares[i])]
+  x, y = shares[used], np.array([cells[i]['gap'] for i in used], np.float64)
+  return {**fit_line(x, y), 'r': correlation(x, y),
+          'mean_absolute_gap': float(np.abs(y).mean()) if len(y) else None,
+          'left_out': sorted(set(range(len(cells))) - set(used))}
+
+
+def measure_bios(
+  model: Any, data: str | os.PathLike, *, mode: str = 'full', freeze: str = 'none',
+  name: str = 'baseline', recipe: Any = None, restarts: int = 5, seed: int = 0,
+  least: int = LEAST_COUNT, max_length: int = _MAX_LENGTH, folder: str | os.PathLike | None = None,
+  log: Callable[[str], None],
+) -> dict[str, Any]:
+  """Trains classifiers of biographies and measures accuracy and gaps (W-09, W-10).
+
+  Args:
+    model: a directory or an open `LanguageModel`; see `tasks.open_learner`.
+    data: file or folder of `read_bios`.
+    mode: 'full' or 'frozen'.
+    freeze: of 'full', what does not move.
+    name: of a workdir, which of its models.
+    recipe: `finetune.Recipe`; None: that of `stsb.default_recipe`.
+    restarts: how many; restart i has the seed `seed + i`.
+    seed: see there; also of the splits where the data has none.
+    least: test biographies that each gender of a profession needs for the line.
+    max_length: tokens of a biography that are read.
+    folder: keeps what is finished; the same call goes on.
+    log: called with lines of progress.
+
+  Returns:
+    JSON values: `slope`, `r`, `accuracy`, `mean_absolute_gap` (`over_restarts` of each),
+    `by_profession` with n of every cell, `left_out`, and how it was made.
+
+  Raises:
+    UserError: data or model cannot be used.
+  """
+  from fairjax.gender.probe_tasks import open_learner
+  from fairjax.gender.stsb import default_recipe
+  from fairjax.pretrained.heads import Inputs, Labelled, run_restarts
+  bios = read_bios(data, seed=seed)
+  train, test = bios.splits['train'], bios.splits['test']
+  learner = open_learner(model, labels=bios.names, mode=mode, freeze=freeze, name=name,
+                         max_length=max_length, log=log)
+  recipe = recipe or default_recipe(mode, seed=seed)
+  log(f'[bios] {len(bios.names)} professions, {len(train.texts):,} training and '
+      f"{len(test.texts):,} test biographies, splits {'given' if bios.given else 'drawn'}")
+  shares = female_shares(train.professions, train.female, len(bios.names))
+
+  def measure(predict):
+    predictions = predict(Inputs(test.texts)).argmax(-1)
+    cells = gaps(test.professions, predictions, test.female, len(bios.names))
+    share, n = float((predictions == test.professions).mean()), len(test.texts)
+    low, high = wilson(share, n)
+    return {'cells': cells, **gap_line(cells, shares, least=least),
+            'accuracy': {'value': share, 'low': low, 'high': high, 'n': n},
+            'truncated': learner.count_truncated(Inputs(train.texts), Inputs(test.texts))}
+
+  probe = hashlib.sha256(repr([bios.digest, least]).encode()).hexdigest()
+  found = run_restarts(
+    learner, Labelled(Inputs(train.texts), train.professions), measure, recipe=recipe,
+    restarts=restarts, probe=probe, folder=folder, log=log)
+  return {'task': 'bios', 'model': learner.name, 'mode': mode, 'freeze': learner.freeze,
+          'learner': learner.identity, 'recipe': vars(recipe), 'least': least,
+          'splits_given': bios.given, 'truncated': found[0]['result']['truncated'],
+          **_summary([f['result'] for f in found], bios, shares),
+          'seeds': [f['seed'] for f in found], 'steps': found[0]['steps'],
+          'train_loss': [f['train_loss'] for f in found]}
+
+
+def _summary(ends: Sequence[dict[str, Any]], bios: BiosData, shares: np.ndarray) -> dict[str, Any]:
+  """Numbers over restarts."""
+  train, test = bios.splits['train'], bios.splits['test']
+  counts = np.bincount(train.professions, minlength=len(bios.names))
+  rows = []
+  for i, name in enumerate(bios.names):
+    cells = [end['cells'][i] for end in ends]
+    mean = {key: None if cells[0][key] is None else float(np.mean([c[key] for c in cells]))
+            for key in ('tpr_female', 'tpr_male', 'gap', 'std_error')}
+    rows.append({'profession': name, 'share': None if counts[i] == 0 else float(shares[i]),
+                 'n_train': int(counts[i]), 'n_female': cells[0]['n_female'],
+                 'n_male': cells[0]['n_male'], **mean, 'gaps': [c['gap'] for c in cells]})
+  gap = [{'value': end['mean_absolute_gap'], 'low': None, 'high': None,
+          'n': len(bios.names) - len(end['left_out'])} for end in ends]
+  return {**{key: over_restarts([end[key] for end in ends])
+             for key in ('slope', 'intercept', 'r', 'accuracy')},
+          'mean_absolute_gap': over_restarts(gap),
+          'left_out': [bios.names[i] for i in ends[0]['left_out']], 'by_profession': rows,
+          'train_texts': len(train.texts), 'test_texts': len(test.texts)}

@@ -1,0 +1,244 @@
+"""DisCo: what a model fills in for persons of different groups (Webster et al. 2020, section 3).
+
+A fill is *supplied* for a person if it is among the top three of the template with that person. A
+chi-square test asks for every fill whether it is supplied at equal rates for the groups; DisCo is
+the number of fills that differ significantly, averaged over the templates (W-01 to W-04). The same
+count with randomly assigned groups stands beside it.
+
+A word list of two genders measures binary associations only; lists may have more groups (W-21).
+
+Letters: P persons, G groups, K tests.
+"""
+
+import dataclasses
+import importlib.resources
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.gender.persons import Persons
+from fairjax.gender.scored_models import BLANK, LanguageModel, in_pieces
+
+# Chi-square tests of how often something happens in several groups.
+
+def chi_square(supplied: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+  """Pearson's chi-square of "supplied or not" by group, without Yates's correction (W-03).
+
+  Args:
+    supplied: `[..., G]` how many persons of each group a fill was supplied for.
+    sizes: `[G]` persons of each group, positive.
+
+  Returns:
+    `[...]` float64; 0 where all or none of the persons were supplied, as no rates can differ.
+  """
+  supplied, sizes = np.asarray(supplied, np.float64), np.asarray(sizes, np.float64)
+  rate = supplied.sum(axis=-1, keepdims=True) / sizes.sum()
+  expected = rate * sizes
+  with np.errstate(divide='ignore', invalid='ignore'):
+    terms = np.square(supplied - expected) * (1 / expected + 1 / (sizes - expected))
+  varies = (rate > 0) & (rate < 1)
+  return np.where(varies, terms, 0).sum(axis=-1)
+
+
+def chi_square_p(statistic: np.ndarray, groups: int) -> np.ndarray:
+  """Upper tail of the chi-square distribution with `groups` - 1 degrees of freedom."""
+  from scipy import special
+  return special.chdtrc(groups - 1, statistic)
+
+
+TOP = 3
+LEVEL = 0.05
+_POOL = 10  # next words of every person that become candidates of a template that is no ending
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+  """A sentence with the slots PERSON and BLANK.
+
+  Attributes:
+    text: as printed, e.g. 'PERSON likes to BLANK.'
+  """
+
+  text: str
+
+  def __post_init__(self):
+    for slot in ('PERSON', 'BLANK'):
+      if self.text.count(slot) != 1:
+        raise UserError(f'template {self.text!r} must hold {slot} once')
+    if not self.text.replace('PERSON', '').replace('BLANK', '').strip(' .'):
+      raise UserError(f'template {self.text!r} holds nothing but its slots: add words')
+
+  @property
+  def ends_with_blank(self) -> bool:
+    """Whether nothing but a full stop follows the blank (11 of the 14)."""
+    return not self.text.partition('BLANK')[2].strip(' .')
+
+  def sentence(self, persons: Persons, word: str) -> str:
+    """The template for one person, with `[BLANK]`."""
+    person = persons.in_text(word, first=self.text.startswith('PERSON'))
+    return self.text.replace('BLANK', BLANK).replace('PERSON', person)
+
+
+def read_templates(lines: Sequence[str] | None = None) -> tuple[Template, ...]:
+  """Templates, one a line, `#` begins a comment; None: the fourteen of the paper.
+
+  Raises:
+    UserError: an empty list, a template without its slots, or one twice.
+  """
+  if lines is None:
+    asset = importlib.resources.files('fairjax.gender') / 'assets' / 'disco_templates.txt'
+    lines = asset.read_text(encoding='utf-8').splitlines()
+  found = tuple(Template(line.strip()) for line in lines
+                if line.strip() and not line.startswith('#'))
+  if not found:
+    raise UserError('no template: give sentences with PERSON and BLANK, one a line')
+  if len(set(found)) < len(found):
+    raise UserError('a template stands there twice: keep one')
+  return found
+
+
+def measure_disco(
+  model: LanguageModel, persons: Persons, *, templates: Sequence[Template] | None = None,
+  top: int = TOP, per_template: bool = False, shuffles: int = 20, seed: int = 0,
+  candidates: Sequence[str] = (), infill: bool = True,
+  log: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+  """DisCo of a model for one list of persons.
+
+  Args:
+    model: masked, which fills the blank wherever it is, or causal, which fills an ending by its
+      next token and chooses for the other templates among candidates by the whole sentence.
+    persons: names or terms with their groups.
+    templates: default: those of the paper.
+    top: fills supplied for a person.
+    per_template: correct for the tests of one template instead of all (Bonferroni).
+    shuffles: random assignments of the groups, the control (W-04).
+    seed: of the shuffles.
+    candidates: of a causal model, words for blanks that are no ending; those that the model likes
+      at the blank or supplies elsewhere are added.
+    infill: whether a causal model is asked for those templates at all.
+    log: called with lines of progress.
+
+  Returns:
+    JSON-able: `score` (of all templates that were asked), `score_endings` (of those that end with
+    the blank: 11 of 14), `control` of both, `templates`, `significant` (fill, template, share of
+    persons by group, the group that it leans to, chi-square, corrected p), `tests`, `divisor`,
+    `n` of persons by group, `pieces` (`in_pieces` of the persons), `candidates`; lower is less
+    gendered.
+
+  Raises:
+    UserError: a sentence that is too long for the model, no shuffles, no template that can be
+      asked, or no candidate for a blank.
+  """
+  templates = read_templates() if templates is None else tuple(templates)
+  if shuffles < 1 or top < 1:
+    raise UserError('DisCo needs at least one shuffle and one fill')
+  endings = [t for t in templates if t.ends_with_blank or model.kind == 'masked']
+  others = [t for t in templates if t not in endings and infill]
+  pieces = in_pieces(model, persons.words)
+  if pieces['unknown']:
+    log(f"[disco] {persons.kind}: {len(pieces['unknown'])} of {pieces['words']} are unknown to the "
+        f"vocabulary, so the same to the model: {', '.join(pieces['unknown'][:10])}")
+  supplied: dict[Template, list[list[str]]] = {}
+  for template in endings:
+    sentences = [template.sentence(persons, word) for word in persons.words]
+    supplied[template] = [[f.word for f in fills] for fills in model.fill(sentences, top=top)]
+    log(f'[disco] {persons.kind}: {template.text} ({len(sentences)} persons)')
+  pools = {}
+  for template in others:
+    pools[template] = _candidates(model, template, persons, supplied, candidates)
+    if not pools[template]:
+      raise UserError(f'no word is a candidate for the blank of {template.text!r}: give '
+                      '--candidates')
+    supplied[template] = _chosen(model, template, persons, pools[template], top)
+    log(f'[disco] {persons.kind}: {template.text} ({len(persons.words)} persons x '
+        f'{len(pools[template])} candidates)')
+  asked = [t for t in templates if t in supplied]
+  if not asked:
+    raise UserError('no template ends with BLANK, and a causal model fills no other with '
+                    '--no-infill: leave it out, or give other --templates')
+  found = _score(asked, supplied, persons, per_template, shuffles, seed)
+  ending = [t for t in asked if t.ends_with_blank]
+  of_endings = _score(ending, supplied, persons, per_template, shuffles, seed) if ending else None
+  return {
+    **found, 'score_endings': of_endings and of_endings['score'],
+    'control_endings': of_endings and of_endings['control'], 'title': persons.title, 'top': top,
+    'correction': 'per template' if per_template else 'all tests', 'level': LEVEL,
+    'n': {g: int((persons.labels == i).sum()) for i, g in enumerate(persons.group_names)},
+    'given': persons.given, 'pieces': pieces, 'persons': persons.source,
+    'persons_digest': persons.digest,
+    'candidates': {t.text: len(pool) for t, pool in pools.items()},
+    'not_asked': [t.text for t in templates if t not in supplied],
+    'definition': 'W-01 to W-04', 'direction': 'lower is less gendered'}
+
+
+def _candidates(model, template, persons, supplied, given) -> list[str]:
+  """Words that may stand in a blank that is no ending."""
+  sentences = [template.sentence(persons, word) for word in persons.words]
+  if template.text.startswith('BLANK'):
+    sentences = sentences[:1]  # nothing stands before it: the same for everybody
+  next_words = [f.word for fills in model.fill(sentences, top=_POOL) for f in fills]
+  elsewhere = [word for lists in supplied.values() for words in lists for word in words]
+  first = template.text.startswith('BLANK')
+  words = dict.fromkeys(w for w in [*given, *next_words, *elsewhere] if w[:1].isalpha())
+  return list(dict.fromkeys(w[0].upper() + w[1:] if first else w for w in words))
+
+
+def _chosen(model, template, persons, pool, top) -> list[list[str]]:
+  """The likeliest sentences' candidates for each person."""
+  sentences = [template.sentence(persons, word) for word in persons.words]
+  chosen = []
+  for start in range(0, len(sentences), 64):
+    part = sentences[start:start + 64]
+    for scores in model.candidate_log_probs(part, [pool] * len(part)):
+      chosen.append([pool[i] for i in np.argsort(-scores, kind='stable')[:top]])
+  return chosen
+
+
+def _score(templates, supplied, persons, per_template, shuffles, seed) -> dict[str, Any]:
+  """Tests of every fill of the templates, and the same with shuffled groups."""
+  keys: list[tuple[int, str]] = []
+  rows: list[np.ndarray] = []
+  for number, template in enumerate(templates):
+    lists = supplied[template]
+    for word in sorted({w for words in lists for w in words}):
+      keys.append((number, word))
+      rows.append(np.array([word in words for words in lists]))
+  table = np.array(rows)  # [K, P] bool
+  owner = np.array([number for number, _ in keys])
+  tests = np.bincount(owner, minlength=len(templates))
+  divisor = tests[owner] if per_template else np.full(len(keys), len(keys))
+  groups, names = len(persons.group_names), persons.group_names
+  sizes = np.bincount(persons.labels, minlength=groups)
+
+  def test(labels):
+    counts = table @ np.eye(groups)[labels]
+    statistic = chi_square(counts, sizes)
+    p = np.minimum(1, chi_square_p(statistic, groups) * divisor)
+    return counts, statistic, p
+
+  counts, statistic, p = test(persons.labels)
+  significant = np.flatnonzero(p < LEVEL)
+  random = np.random.default_rng([seed, 14])
+  control = [np.count_nonzero(test(random.permutation(persons.labels))[2] < LEVEL) / len(templates)
+             for _ in range(shuffles)]
+  expected = table[significant].sum(axis=1)[:, None] * sizes / sizes.sum()
+  return {
+    'score': len(significant) / len(templates), 'tests': len(keys),
+    'divisor': [int(d) for d in sorted(set(divisor.tolist()))],
+    'control': {'mean': float(np.mean(control)), 'max': float(np.max(control)),
+                'shuffles': shuffles},
+    'templates': [{'template': t.text, 'tests': int(tests[i]),
+                   'significant': int((owner[significant] == i).sum())}
+                  for i, t in enumerate(templates)],
+    # Below five expected persons in a cell the chi-square distribution is an approximation only.
+    'significant_with_small_cells': int(
+      (np.minimum(expected, sizes - expected) < 5).any(axis=1).sum()),
+    'significant': [
+      {'template': templates[keys[i][0]].text, 'word': keys[i][1],
+       'share': {g: float(counts[i, j] / sizes[j]) for j, g in enumerate(names)},
+       'leans_to': names[int(np.argmax(counts[i] / sizes))],
+       'chi_square': float(statistic[i]), 'p_corrected': float(p[i])}
+      for i in significant[np.argsort(p[significant], kind='stable')]]}

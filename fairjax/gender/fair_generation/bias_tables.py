@@ -1,0 +1,260 @@
+"""Tables 1 and 2 of Yeo & Chen 2020 for the completions of any models (Y-05, Y-07 to Y-10)."""
+
+import collections
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.counterfactual import Attribute
+from fairjax.errors import UserError
+from fairjax.gender.fair_generation.completions import Completions, Miss, Parse
+from fairjax.gender.fair_generation.embedding import GenderedEmbedding
+from fairjax.gender.fair_generation.lipschitz import (
+  embedding_bias,
+  mean_interval,
+  satterthwaite_radius,
+  student_radius,
+)
+from fairjax.measure import read_generations, semantic_similarity_c
+
+_MISSES_SHOWN = 20
+
+
+def profession_table(
+  completions: Completions, parses: Sequence[Parse | Miss], *, window: int, source: str,
+) -> dict[str, Any]:
+  """What the parse found: rates by prompt and group, misses, professions (Y-05, Y-09)."""
+  groups = np.array([completions.prompts[i].group for i in completions.index])
+  by_group = {g: _rates([p for p, own in zip(parses, groups, strict=True) if own == g])
+              for g in completions.groups}
+  found = collections.Counter(p.profession for p in parses if isinstance(p, Parse))
+  misses = collections.Counter(p.word or '(nothing)' for p in parses
+                               if isinstance(p, Miss) and p.reason == 'no profession')
+  return {
+    'definition': 'Y-05', 'model': completions.model,
+    'records_of_other_templates': completions.left_out,
+    'empty_texts': completions.empty_texts and completions.empty_texts.to_dict(),
+    'professions_list': source,
+    'window': window, 'all': _rates(parses), 'groups': by_group,
+    'prompts': [{'prompt': prompt.text, 'group': prompt.group,
+                 **_rates([parses[i] for i in completions.rows(k)])}
+                for k, prompt in enumerate(completions.prompts)],
+    'words_before': {str(k): n for k, n in sorted(collections.Counter(
+      p.words_before for p in parses if isinstance(p, Parse)).items())},
+    'professions': dict(found.most_common()), 'distinct_professions': len(found),
+    'words_behind_as_a_of_misses': dict(misses.most_common(_MISSES_SHOWN)),
+    'further_words_of_misses': max(0, len(misses) - _MISSES_SHOWN)}
+
+
+def _rates(parses: Sequence[Parse | Miss]) -> dict[str, Any]:
+  parsed = [p for p in parses if isinstance(p, Parse)]
+  reasons = collections.Counter(p.reason for p in parses if isinstance(p, Miss))
+  return {'n': len(parses), 'parsed': len(parsed), 'plural': sum(p.plural for p in parsed),
+          'parse_rate': len(parsed) / len(parses) if parses else None, 'misses': dict(reasons)}
+
+
+def bias_tables(
+  completions: Completions, parses: Sequence[Parse | Miss], embedding: GenderedEmbedding, *,
+  level: float = 0.05,
+) -> dict[str, Any]:
+  """Tables 1 and 2 of one model: b of the parsed professions, before and after debiasing.
+
+  Each mean has Student's interval (approximate; none below 2 samples) and a guaranteed one (the
+  better of Hoeffding's and the empirical Bernstein bound on the range of the list's professions).
+  The mean of a group is that of its prompts' means, as in the paper.
+
+  Returns:
+    JSON-able: `prompts`, `groups` (Table 1 and, with `debiased`, Table 2 in both parts, Y-08).
+  """
+  before = embedding_bias(parses, embedding)
+  after = embedding_bias(parses, embedding, debiased=True)
+  specific = np.array([isinstance(p, Parse) and p.profession in embedding.vectors
+                       and embedding.is_specific(p.profession) for p in parses])
+  prompts, cells = [], []
+  for k, prompt in enumerate(completions.prompts):
+    rows = completions.rows(k)
+    rows = rows[np.isfinite(before.values[rows])]
+    cells.append(rows)
+    prompts.append({
+      'prompt': prompt.text, 'group': prompt.group, 'value': prompt.value,
+      'template': prompt.template, 'completions': int((completions.index == k).sum()),
+      'n': len(rows), 'bias': _mean(before.values[rows], before.support, level),
+      'bias_debiased': _mean(after.values[rows], after.support, level)})
+  groups = {}
+  for group in completions.groups:
+    own = [cells[k] for k, p in enumerate(completions.prompts) if p.group == group]
+    rows = np.concatenate(own)
+    groups[group] = {
+      'prompts': len(own), 'n': len(rows),
+      'bias': _mean_of_means([before.values[r] for r in own], level),
+      'bias_debiased': _mean_of_means([after.values[r] for r in own], level),
+      'debiased_parts': _parts(after.values[rows], specific[rows], after.support, level)}
+  return {
+    'definition': 'Y-07, Y-08', 'model': completions.model, 'level': level,
+    'undefined': before.undefined, 'support': list(before.support),
+    'support_debiased': list(after.support), 'prompts': prompts, 'groups': groups,
+    'female_less_male': _difference(completions, cells, before.values, after.values, level)}
+
+
+def _mean(values: np.ndarray, support: tuple[float, float], level: float) -> dict[str, Any] | None:
+  """Mean with both intervals; None without values."""
+  sure = mean_interval(values, level=level, support=support)
+  if sure is None:
+    return None
+  radius = student_radius(values, level=level)
+  return {'mean': sure.mean, 'n': sure.n,
+          'student': ([sure.mean - radius, sure.mean + radius] if math.isfinite(radius)
+                      else None),
+          'guaranteed': [sure.low, sure.high]}
+
+
+def _mean_of_means(cells: Sequence[np.ndarray], level: float) -> dict[str, Any] | None:
+  """Mean over prompts of their means; prompts without a value are left out and counted."""
+  full = [c for c in cells if len(c)]
+  if not full:
+    return None
+  mean, found = float(np.mean([c.mean() for c in full])), None
+  if all(len(c) > 1 for c in full):
+    parts = [(float(np.var(c, ddof=1)) / len(c) / len(full)**2, len(c) - 1) for c in full]
+    radius = satterthwaite_radius(parts, level=level)
+    found = [mean - radius, mean + radius] if math.isfinite(radius) else None
+  return {'mean': mean, 'n': sum(map(len, full)), 'prompts_without_value': len(cells) - len(full),
+          'student': found}
+
+
+def _parts(values: np.ndarray, specific: np.ndarray, support, level) -> dict[str, Any]:
+  """Gender-specific and other words apart: the latter are 0 after exact debiasing (Y-08)."""
+  found: dict[str, Any] = {
+    name: {'n': int(mask.sum()), 'mean': float(values[mask].mean()) if mask.any() else None,
+           'largest': float(np.abs(values[mask]).max()) if mask.any() else None}
+    for name, mask in (('gender_specific', specific), ('neutral', ~specific))}
+  found['gender_specific']['share'] = float(specific.mean()) if len(specific) else None
+  return found
+
+
+def _difference(completions, cells, before, after, level) -> dict[str, Any] | None:
+  """Female less male: the difference of the groups' means, with Student's interval."""
+  sides = [[cells[k] for k, p in enumerate(completions.prompts) if p.group == g]
+           for g in ('female', 'male')]
+  if not all(sides) or any(len(c) < 2 for side in sides for c in side):
+    return None
+  found: dict[str, Any] = {}
+  for name, values in (('bias', before), ('bias_debiased', after)):
+    means = [float(np.mean([values[c].mean() for c in side])) for side in sides]
+    radius = satterthwaite_radius(
+      [(float(np.var(values[c], ddof=1)) / len(c) / len(side)**2, len(c) - 1)
+       for side in sides for c in side], level=level)
+    gap = means[0] - means[1]
+    found[name] = {'difference': gap,
+                   'student': [gap - radius, gap + radius] if math.isfinite(radius) else None}
+  return found
+
+
+def utility(
+  completions: Completions, parses: Sequence[Parse | Miss], attribute: Attribute | None,
+) -> dict[str, Any]:
+  """Whether what is fair is of use (Y-10): parse rate, different texts, S.S.c (H-28).
+
+  A completer that writes one text for every prompt is fair by every d: `constant` says so.
+
+  Args:
+    completions: of one model.
+    parses: of the completions.
+    attribute: of the records, for S.S.c over its values that occur in them; None leaves it out,
+      with the reason.
+  """
+  texts = [t.strip() for t in completions.continuations]
+  distinct = len(set(texts))
+  shared, absent = None, None
+  if attribute is None:
+    absent = 'the attribute of the records is not built in: give it with --attribute'
+  else:
+    # The paper's eight prompts have no "they": what no record has, is not asked for.
+    present = {p.value for p in completions.prompts}
+    asked = dataclasses.replace(
+      attribute, values=tuple(v for v in attribute.values if v.text in present))
+    try:
+      found = semantic_similarity_c(read_generations(completions.records, asked, empty='keep'))
+      shared = found['conditioned'].to_dict()
+    except UserError as e:
+      absent = str(e)
+  return {
+    'definition': 'Y-10', 'n': len(texts), 'distinct_continuations': distinct / len(texts),
+    'constant': distinct == 1 and len(completions.prompts) > 1,
+    'parse_rate': _rates(parses)['parse_rate'],
+    'distinct_professions': len({p.profession for p in parses if isinstance(p, Parse)}),
+    'semantic_similarity_c': shared, 'semantic_similarity_c_absent': absent}
+
+
+# Figures 1 and 2 of Yeo & Chen 2020: bias by prompt and model, before and after debiasing.
+#
+# Colours are those of Okabe and Ito; whiskers are Student's intervals, a thin line the guaranteed
+# one. Files of equal data are byte-identical under one version of Matplotlib.
+
+_COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
+_STYLE: Any = {'font.size': 9, 'axes.spines.top': False, 'axes.spines.right': False,
+          'axes.axisbelow': True, 'svg.hashsalt': 'fairjax', 'svg.fonttype': 'path'}
+
+
+def plot_bias(
+  path: str | os.PathLike, tables: Sequence[Mapping[str, Any]], *, debiased: bool = False,
+) -> list[pathlib.Path]:
+  """Bars of the mean bias of every prompt (Fig. 1), with those after debiasing (Fig. 2).
+
+  Args:
+    path: of the files, without suffix.
+    tables: of `bias_tables`, one a model.
+    debiased: draw a hatched bar of the debiased embedding beside each.
+
+  Returns:
+    The PNG and the SVG file.
+  """
+  import matplotlib
+  matplotlib.use('Agg')
+  import matplotlib.pyplot as plt
+  prompts = list(dict.fromkeys(row['prompt'] for t in tables for row in t['prompts']))
+  columns = ('bias', 'bias_debiased') if debiased else ('bias',)
+  height = 0.8 / (len(tables) * len(columns))
+  with plt.rc_context(_STYLE):
+    rows = len(prompts) * max(1, len(tables) * len(columns) / 2)
+    figure, axis = plt.subplots(figsize=(7, 1.2 + 0.32 * rows), layout='constrained')
+    for m, table in enumerate(tables):
+      for c, column in enumerate(columns):
+        _bars(axis, table, column, prompts, height, (m * len(columns) + c + 0.5) * height - 0.4,
+              colour=_COLOURS[m % len(_COLOURS)], after=column != 'bias')
+    axis.axvline(0, color='#333333', linewidth=0.8)
+    axis.set_yticks(range(len(prompts)), [p.replace('$', r'\$') for p in prompts])
+    axis.set_ylim(len(prompts) - 0.4, -0.6)
+    axis.set_xlabel('mean bias w·g of the professions: male below 0, female above')
+    if axis.get_legend_handles_labels()[0]:
+      axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(0, -0.12), ncols=2)
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = []
+    for suffix, metadata in (('.png', {'Software': None}), ('.svg', {'Date': None,
+                                                                     'Creator': None})):
+      files.append(path.with_name(path.name + suffix))
+      figure.savefig(files[-1], dpi=150, metadata=metadata)
+    plt.close(figure)
+  return files
+
+
+def _bars(axis, table, column, prompts, height, shift, *, colour, after) -> None:
+  """The bars of one model and embedding, with whiskers; prompts without a value have none."""
+  label = table['model'].replace('$', r'\$') + (', debiased embedding' if after else '')
+  for row in table['prompts']:
+    found = row[column]
+    if found is None:
+      continue
+    y = prompts.index(row['prompt']) + shift
+    axis.barh(y, found['mean'], height=0.9 * height, color='white' if after else colour,
+              edgecolor=colour, hatch='////' if after else None, label=label)
+    label = None
+    axis.plot(found['guaranteed'], [y, y], color='#999999', linewidth=0.6)
+    if found['student']:
+      axis.plot(found['student'], [y, y], color='#333333', linewidth=1.4)

@@ -1,0 +1,451 @@
+"""Completions of prompts by one model: generation records, arranged by prompt.
+
+A prompt is one prefix of the records; its group is the subgroup of its value ('female', 'male', or
+any other name). Everything here takes records of any model (fairjax/generate/records.py).
+"""
+
+import collections
+import dataclasses
+import importlib.resources
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairjax.counterfactual import Attribute, list_attributes, load_attribute
+from fairjax.counterfactual.word_forms import LETTER, normal_form
+from fairjax.errors import UserError, unknown_name
+from fairjax.generate import check_complete, read_records, records_stem
+from fairjax.inputs import is_whole, read_text
+from fairjax.measure.columns import EmptyTexts, rows_to_keep
+from fairjax.measure.estimates import LEVEL
+
+# Word lists of users: pairs of words, and plain lists, as JSON or one a line.
+
+def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
+  """Entries of a JSON list, or the lines of a text file, with the place of each.
+
+  Lines that are empty or begin with `#` are passed.
+
+  Args:
+    path: a file whose first character that is no space is `[` is JSON; others are text.
+    what: names the list in messages.
+
+  Returns:
+    (entry, place) in order: JSON values, or lines without white space around them.
+
+  Raises:
+    UserError: the file is missing, not UTF-8, not JSON, or holds no entry.
+  """
+  text = read_text(path, what=what)
+  if text.lstrip().startswith('['):
+    try:
+      entries = [(entry, f'{path}, entry {i}') for i, entry in enumerate(json.loads(text), 1)]
+    except (ValueError, RecursionError) as e:
+      raise UserError(f'{path}: not JSON ({e}): mend the file') from None
+  else:
+    entries = [(line.strip(), f'{path}:{i}') for i, line in enumerate(text.split('\n'), 1)
+               if line.strip() and not line.lstrip().startswith('#')]
+  for entry, where in entries:
+    if not is_whole(entry):
+      raise UserError(f'{where}: holds half a character (a lone surrogate) or NUL: mend it')
+  if not entries:
+    raise UserError(f'{path}: {what}: the list is empty')
+  return entries
+
+
+def read_words(path: str | os.PathLike, what: str) -> list[str]:
+  """Words of a JSON list of texts, or one a line; equal ones once.
+
+  Raises:
+    UserError: see `read_list`, or an entry that is no word.
+  """
+  words = []
+  for entry, where in read_list(path, what):
+    if not isinstance(entry, str) or not entry.strip():
+      raise UserError(f'{where}: {entry!r} is no word')
+    words.append(entry.strip())
+  return list(dict.fromkeys(words))
+
+
+def read_pairs(path: str | os.PathLike, what: str) -> list[tuple[str, str]]:
+  """Pairs of words: JSON lists of two texts, or two words a line (one space or tab between).
+
+  Raises:
+    UserError: see `read_list`; an entry that is no pair, twice the same word, or a pair twice.
+  """
+  pairs: list[tuple[str, str]] = []
+  for entry, where in read_list(path, what):
+    found = entry.split() if isinstance(entry, str) else entry
+    if not isinstance(found, list) or len(found) != 2 or not all(
+        isinstance(w, str) and w.strip() for w in found):
+      raise UserError(f'{where}: {entry!r} is no pair of words')
+    first, second = (w.strip() for w in found)
+    if first == second:
+      raise UserError(f"{where}: '{first}' is paired with itself")
+    if (first, second) in pairs or (second, first) in pairs:
+      raise UserError(f"{where}: the pair '{first}', '{second}' is given twice")
+    pairs.append((first, second))
+  return pairs
+
+
+# Professions in texts: a list, and the parse of Yeo & Chen 2020, section 3.1 (Y-05, Y-09).
+#
+# "She has a job as a lawyer and has two kids" -> lawyer. The profession is the first one behind the
+# first "as a" or "as an", by the longest match at its place, within the sentence. "They work as
+# lawyers" -> lawyer, in the plural, where the caller accepts plurals.
+
+WINDOW = 2  # words between the article and a profession, at most
+_LETTER = rf'(?!\d){LETTER}'
+_TOKEN = re.compile(f"(?:{_LETTER})+(?:'(?:{_LETTER})+)*|[.!?;:\n]")
+_ENDS = frozenset('.!?;:\n')
+_GENDERS = ('', 'female', 'male')
+_IRREGULAR = {'man': 'men', 'woman': 'women', 'person': 'people', 'wife': 'wives', 'ceo': 'ceos'}
+
+
+class Profession(NamedTuple):
+  """A profession of a list.
+
+  Attributes:
+    name: in lower case with single spaces.
+    gender: 'female' or 'male' if the word itself is gendered, else ''.
+    scores: name -> number, if the list gives some.
+  """
+
+  name: str
+  gender: str = ''
+  scores: Mapping[str, float] = {}
+
+
+class Parse(NamedTuple):
+  """What was found: the profession, whether in the plural, how many words stand before it."""
+
+  profession: str
+  plural: bool
+  words_before: int
+
+
+class Miss(NamedTuple):
+  """Nothing was found: 'no "as a"' or 'no profession', and the word behind "as a" if any."""
+
+  reason: str
+  word: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfessionList:
+  """A list of professions, by name.
+
+  Attributes:
+    professions: name -> profession, in the order of the list.
+    source: 'built-in' or the path.
+  """
+
+  professions: Mapping[str, Profession]
+  source: str
+
+  @property
+  def gendered(self) -> list[str]:
+    """Names of the professions that the list calls female or male by definition."""
+    return [p.name for p in self.professions.values() if p.gender]
+
+
+def read_professions(path: str | os.PathLike | None = None) -> ProfessionList:
+  """Reads a list of professions; None takes the built-in one.
+
+  The file is a JSON list of names or of `[name, definitional, stereotypical]` (numbers from -1,
+  female, to 1, male, as in Bolukbasi et al. 2016), or a text file of one name a line, followed by
+  a tab and `female` or `male` where the word itself is gendered. Underscores and hyphens count as
+  spaces.
+
+  Raises:
+    UserError: a missing or damaged file, an entry of another form, or a profession twice; with its
+      place.
+  """
+  if path is None:
+    asset = importlib.resources.files(__package__) / 'assets' / 'professions.tsv'
+    with importlib.resources.as_file(asset) as file:
+      return dataclasses.replace(read_professions(file), source='built-in')
+  found: dict[str, Profession] = {}
+  for entry, where in read_list(path, 'list of professions'):
+    profession = _read_entry(entry, where)
+    if profession.name in found:
+      raise UserError(f"{where}: '{profession.name}' is given twice")
+    found[profession.name] = profession
+  return ProfessionList(found, os.fspath(path))
+
+
+def _read_entry(entry: Any, where: str) -> Profession:
+  scores, gender = {}, ''
+  if isinstance(entry, str):
+    name, _, gender = entry.partition('\t')
+  elif isinstance(entry, list) and entry and isinstance(entry[0], str):
+    name, numbers = entry[0], entry[1:]
+    if len(numbers) > 2 or not all(
+        isinstance(n, int | float) and not isinstance(n, bool) and -1 <= n <= 1 for n in numbers):
+      raise UserError(f'{where}: behind the name stand at most two numbers from -1 to 1')
+    scores = dict(zip(('definitional', 'stereotypical'), map(float, numbers), strict=False))
+  else:
+    raise UserError(f'{where}: {entry!r} is neither a name nor a list that begins with one')
+  gender, words = gender.strip(), _words(name)
+  if gender not in _GENDERS:
+    raise UserError(f"{where}: '{gender}' is neither female nor male")
+  if not words or any(w in _ENDS for w in words):
+    raise UserError(f'{where}: {name!r} is no profession: words of letters are expected')
+  return Profession(' '.join(words), gender, scores)
+
+
+def plural(name: str) -> str:
+  """Plural of a profession by rule, made on its last word.
+
+  >>> [plural(n) for n in ('police officer', 'secretary', 'coach', 'congresswoman', 'CEO')]
+  ['police officers', 'secretaries', 'coaches', 'congresswomen', 'CEOs']
+  """
+  for ending, many in _IRREGULAR.items():
+    if name.lower().endswith(ending):
+      return name[:len(name) - len(ending)] + (many if name.islower() else f'{name[-3:]}s')
+  if re.search(r'[^aeiou]y\Z', name):
+    return f'{name[:-1]}ies'
+  return name + ('es' if re.search(r'(s|x|z|ch|sh)\Z', name) else 's')
+
+
+class ProfessionParser:
+  """Finds the profession of a text.
+
+  Args:
+    professions: what counts as one.
+    window: words between "as a" and the profession, at most; further away it belongs to something
+      else ("as a member of the board that hired the lawyer").
+  """
+
+  def __init__(self, professions: ProfessionList, *, window: int = WINDOW):
+    if window < 0:
+      raise UserError(f'the window of the profession parse is {window}, it must be at least 0')
+    self.window = window
+    names = professions.professions
+    self._one = {tuple(n.split()): n for n in names}
+    # A form that is also a singular ("marines") stays what the list says.
+    self._many = {tuple(plural(n).split()): n for n in names}
+    self._longest = max(len(form) for form in (*self._one, *self._many))
+
+  def parse(self, text: str, *, plurals: bool = False) -> Parse | Miss:
+    """The profession of a text, or why there is none.
+
+    Args:
+      text: prefix and continuation, or a continuation that holds "as a" itself.
+      plurals: where the first "as" stands before no "a", "an" or "the", also accept professions in
+        the plural behind it (Y-09).
+
+    >>> parser = ProfessionParser(read_professions())
+    >>> parser.parse('She has a job as a lawyer and has two kids').profession
+    'lawyer'
+    >>> parser.parse('He works as a very busy police officer.')
+    Parse(profession='police officer', plural=False, words_before=2)
+    >>> parser.parse('They work as nurses in the city', plurals=True)
+    Parse(profession='nurse', plural=True, words_before=0)
+    >>> parser.parse('He works as a friend of the family.')
+    Miss(reason='no profession', word='friend')
+    """
+    words = _words(text)
+    places = [i for i, word in enumerate(words[:-1]) if word == 'as']
+    article = next((i for i in places if words[i + 1] in ('a', 'an')), None)
+    bare = places[0] if places and words[places[0] + 1] not in ('a', 'an', 'the') else None
+    if plurals and bare is not None:
+      found = self._search(words, bare + 1, self._many)
+      if found is not None:
+        return Parse(found[0], True, found[1])
+    if article is None:
+      return Miss('no "as a"', None)
+    found = self._search(words, article + 2, self._one)
+    if found is not None:
+      return Parse(found[0], False, found[1])
+    behind = words[article + 2] if len(words) > article + 2 else None
+    return Miss('no profession', None if behind in _ENDS else behind)
+
+  def _search(
+    self, words: Sequence[str], start: int, forms: Mapping[tuple[str, ...], str],
+  ) -> tuple[str, int] | None:
+    """(profession, words before it) from `start` to the end of the sentence or window."""
+    for at in range(start, min(start + self.window + 1, len(words))):
+      if words[at] in _ENDS:
+        return None
+      for length in range(self._longest, 0, -1):
+        found = forms.get(tuple(words[at:at + length]))
+        if found is not None:
+          return found, at - start
+    return None
+
+
+def _words(text: str) -> list[str]:
+  """Words in lower case and marks that end a sentence; the dots of "U.S." end none."""
+  text = normal_form(text)
+  text = re.sub(r'\b((?:[A-Za-z]\.)+[A-Za-z])\.', lambda m: m[1].replace('.', ' '), text)
+  return _TOKEN.findall(text.lower().replace('_', ' '))
+
+
+GENDERS = ('female', 'male')
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+  """A prefix that was completed: what it is about, and its text without space at the end."""
+
+  attribute: str
+  value: str
+  group: str
+  template: int | str
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Completions:
+  """R completions of P prompts by one model.
+
+  Attributes:
+    model: its name.
+    prompts: `[P]`, in the order of the records.
+    index: `[R]` int, the prompt of each.
+    sample: `[R]` int64 sample numbers; equal ones of different prompts share their noise where the
+      sampler couples them. None without numbers.
+    records: `[R]` the records.
+    left_out: records of templates that were not asked for.
+    empty_texts: completions without a text, by value.
+  """
+
+  model: str
+  prompts: tuple[Prompt, ...]
+  index: np.ndarray
+  sample: np.ndarray | None
+  records: list[dict[str, Any]]
+  left_out: int = 0
+  empty_texts: EmptyTexts | None = None
+
+  def __len__(self) -> int:
+    return len(self.records)
+
+  @property
+  def continuations(self) -> list[str]:
+    """`[R]` texts."""
+    return [r['continuation'] for r in self.records]
+
+  @property
+  def groups(self) -> list[str]:
+    """Names of the groups: female, male, then others in the order of the prompts."""
+    names = dict.fromkeys(p.group for p in self.prompts)
+    return [g for g in GENDERS if g in names] + [g for g in names if g not in GENDERS]
+
+  def rows(self, prompt: int) -> np.ndarray:
+    """Rows of one prompt, by sample number."""
+    rows = np.flatnonzero(self.index == prompt)
+    return rows if self.sample is None else rows[np.argsort(self.sample[rows], kind='stable')]
+
+
+def read_completions(
+  paths: Sequence[str | os.PathLike], *, groups: Mapping[str, str] | None = None,
+  attributes: Sequence[Attribute] = (), templates: Sequence[str] = (), empty: str = 'error',
+  coupled: bool = True, read: Callable[[Any], Iterable[dict[str, Any]]] = read_records,
+  log: Callable[[str], None] | None = None,
+) -> list[Completions]:
+  """Reads files of records: one `Completions` for each model, in the order of appearance.
+
+  The model is that of the records, or the name of the file. The group of a prompt is that of
+  `groups`, else the record's subgroup, else that of its value in the attribute (a given one, or a
+  built-in one of that name), else the value itself.
+
+  Args:
+    paths: see `read_records`.
+    groups: value -> group, before all else.
+    attributes: of the user's own.
+    templates: labels of the templates to take, as text; empty takes all. What is left out is
+      counted in `left_out`.
+    empty: 'error', 'drop' or 'keep' completions without a text.
+    coupled: records of a template with the same sample number belong together.
+    read: reads the records of a path.
+    log: gets lines of progress.
+
+  Raises:
+    UserError: a file or record that cannot be read, a sampling that is not finished, a group or
+      template that no record has, a sample twice, or sample numbers in some records only.
+  """
+  groups = {normal_form(value): group for value, group in (groups or {}).items()}
+  known, written = {a.name: a for a in attributes}, {}
+
+  def once(text: str) -> str:
+    """Equal texts as the first of them is written."""
+    return written.setdefault(normal_form(text), text)
+
+  models: dict[str, list[tuple[dict[str, Any], Prompt]]] = {}
+  values, labels = set(), set()
+  left_out = collections.Counter[str]()
+  for path in paths:
+    check_complete(path)
+    for record in read(path):
+      labels.add(str(record['template']))
+      model = record.get('model') or records_stem(path)
+      if templates and str(record['template']) not in templates:
+        left_out[model] += 1
+        continue
+      name = record['attribute']
+      if name not in known and name in list_attributes():
+        known[name] = load_attribute(name)
+      values.add(normal_form(record['value']))
+      prompt = Prompt(
+        name, once(record['value']), once(_group(record, groups, known.get(name))),
+        record['template'], once(record['prefix'].rstrip()))
+      models.setdefault(model, []).append((record, prompt))
+  for template in templates:
+    if template not in labels:
+      raise unknown_name('template', template, labels, where='--templates')
+  for value in groups:
+    if value not in values:
+      raise unknown_name('value', value, values, where='--group')
+  result = []
+  for model, found in models.items():
+    completions = _arrange(model, found, left_out[model], empty, coupled)
+    told = completions.empty_texts.sentence(LEVEL)
+    if log and told:
+      log(f'{model}: {told}')
+    result.append(completions)
+  return result
+
+
+def _group(record: dict[str, Any], groups: dict[str, str], attribute: Attribute | None) -> str:
+  if normal_form(record['value']) in groups:
+    return groups[normal_form(record['value'])]
+  if record.get('subgroup') is not None:
+    return record['subgroup']
+  value = None if attribute is None else attribute.find_value(record['value'])
+  if value is not None:
+    return attribute.values[value].subgroup
+  return record['value']
+
+
+def _arrange(
+  model: str, found: list[tuple[dict[str, Any], Prompt]], left_out: int, empty: str, coupled: bool,
+) -> Completions:
+  numbered = [r for r, _ in found if r.get('sample') is not None]
+  if numbered and len(numbered) < len(found):
+    other = next(r for r, _ in found if r.get('sample') is None)
+    raise UserError(f"{other['_where']}: no sample number, but other records of {model} have one: "
+                    'number all or none')
+  seen: dict[tuple[Prompt, int], str] = {}
+  for record, prompt in found if numbered else ():
+    key = prompt, record['sample']
+    if key in seen:
+      raise UserError(f"{record['_where']}: sample {record['sample']} of '{prompt.text}' occurs "
+                      f'twice (first at {seen[key]}): remove one')
+    seen[key] = record['_where']
+  values = list(dict.fromkeys(r['value'] for r, _ in found))
+  rows, empty_texts = rows_to_keep(
+    [r['continuation'] for r, _ in found], np.array([values.index(r['value']) for r, _ in found]),
+    values, empty=empty, where=[r['_where'] for r, _ in found],
+    samples=[(p.template, r['sample']) for r, p in found] if numbered and coupled else None)
+  found = [found[i] for i in rows]
+  prompts = {p: i for i, p in enumerate(dict.fromkeys(p for _, p in found))}
+  return Completions(
+    model=model, prompts=tuple(prompts), index=np.array([prompts[p] for _, p in found]),
+    sample=np.array([r['sample'] for r, _ in found], np.int64) if numbered else None,
+    records=[r for r, _ in found], left_out=left_out, empty_texts=empty_texts)

@@ -1,0 +1,669 @@
+"""An embedding with its gender direction, before and after hard debiasing (Y-06, Y-08)."""
+
+import dataclasses
+import hashlib
+import importlib.resources
+import itertools
+import os
+import pathlib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from fairjax.counterfactual.word_forms import normal_form
+from fairjax.errors import UserError, unknown_name
+from fairjax.gender.fair_generation.completions import (
+  ProfessionList,
+  read_list,
+  read_pairs,
+  read_professions,
+  read_words,
+)
+from fairjax.inputs import open_input
+from fairjax.progress import Progress
+
+# Word embeddings of word2vec and GloVe: only the wanted words, whatever the size of the file.
+#
+# Three forms are told apart by their content, each plain or compressed:
+#
+# - word2vec binary: a line `COUNT WIDTH`, then the word, a space and WIDTH little-endian float32;
+# - word2vec text (also fastText's `.vec`): the same first line, then lines of a word and numbers;
+# - GloVe text: as above without the first line; the first word's line decides the width.
+#
+# Every row is looked at for its width; the numbers of words that nobody asked for are not read.
+
+MULTI_WORD = ('skip', 'head')
+_MOST_WORD_BYTES = 1000
+_MOST_LINE_BYTES = 1 << 22
+_MOST_WIDTH = 1 << 16
+_HEADER = re.compile(rb'(\d{1,12}) (\d{1,12})[ \t\r]*\n')
+_NUMBER_BEGINS = frozenset(b'+-.0123456789nNiI')
+
+
+@dataclasses.dataclass(frozen=True)
+class WordVectors:
+  """Vectors of the wanted words that a file has.
+
+  Attributes:
+    spelled: word as asked -> word of the file, of those that were found.
+    missing: words as asked that the file has not (out of vocabulary, OOV).
+    rows: word of the file -> its row in `units`.
+    units: `[N, D]` float64, vectors divided by their length.
+    format: 'word2vec binary', 'word2vec text' or 'GloVe text'.
+    words_in_file: number of words of the file.
+    fingerprint: SHA-256 (hex) of the words that were kept and their numbers.
+    path: of the file.
+  """
+
+  spelled: Mapping[str, str]
+  missing: tuple[str, ...]
+  rows: Mapping[str, int]
+  units: np.ndarray
+  format: str
+  words_in_file: int
+  fingerprint: str
+  path: str
+
+  def __contains__(self, word: str) -> bool:
+    return word in self.spelled
+
+  def unit(self, word: str) -> np.ndarray:
+    """`[D]` float64 of length 1, of a word as it was asked for."""
+    return self.units[self.rows[self.spelled[word]]]
+
+  @property
+  def respelled(self) -> dict[str, str]:
+    """Words that were found under another spelling."""
+    return {asked: found for asked, found in self.spelled.items() if asked != found}
+
+
+def spellings(word: str, multi_word: str = 'skip') -> list[str]:
+  """Under which names a word is looked up, in order; the first that the file has is taken.
+
+  As given; with underscores for spaces and hyphens, as word2vec joins phrases; all of it in lower
+  case. A word of several words that is none of these is out of vocabulary, unless 'head' takes its
+  last word.
+
+  Raises:
+    UserError: another policy.
+
+  >>> spellings('Police officer', 'head')
+  ['Police officer', 'Police_officer', 'police officer', 'police_officer', 'officer']
+  """
+  if multi_word not in MULTI_WORD:
+    raise unknown_name('policy for words of several words', multi_word, MULTI_WORD)
+  plain = normal_form(word)
+  joined = re.sub(r'[ -]', '_', plain)
+  names = [word, plain, joined, plain.lower(), joined.lower()]
+  if multi_word == 'head' and '_' in joined.strip('_'):
+    names.append(joined.strip('_').lower().rpartition('_')[2])
+  return list(dict.fromkeys(names))
+
+
+def load_word_vectors(
+  path: str | os.PathLike, words: Iterable[str], *, multi_word: str = 'skip',
+  log: Callable[[str], None] | None = None,
+) -> WordVectors:
+  """Reads the vectors of some words; memory is that of these words, whatever the file's size.
+
+  Args:
+    path: word2vec binary or text, or GloVe text, plain or compressed.
+    words: what is wanted.
+    multi_word: 'skip' or 'head', see `spellings`.
+    log: gets lines of progress.
+
+  Raises:
+    UserError: no such file, a truncated or damaged one, a row of another width, a wanted word twice
+      or with numbers that are not finite or all 0; with file and line (text) or byte (binary).
+  """
+  path, asked = pathlib.Path(path), list(dict.fromkeys(words))
+  names = {word: spellings(word, multi_word) for word in asked}
+  wanted = {name.encode('utf-8') for found in names.values() for name in found}
+  kept: dict[bytes, np.ndarray] = {}
+  kind, count, width = _sniff(path)
+  read = _read_binary if kind == 'word2vec binary' else _read_text
+  rows = 0
+  with open_input(path) as file, Progress('reading embeddings', count, unit='words',
+                                          log=log) as progress:
+    for where, word, numbers in read(file, path, count, width, wanted):
+      rows += 1
+      progress.add()
+      if word is not None and numbers is not None:
+        if word in kept:
+          raise UserError(f"{where}: the word '{_shown(word)}' occurs twice: remove one")
+        kept[word] = _checked(numbers, word, where)
+  if count is not None and rows != count:
+    raise UserError(f'{path}: its first line promises {count} words, it holds {rows}: copy it '
+                    'again, or mend the first line')
+  return _collect(path, names, kept, kind, rows, width)
+
+
+def _collect(path, names, kept, kind, rows, width) -> WordVectors:
+  """Chooses a spelling for each word and normalises."""
+  spelled = {}
+  for word, found in names.items():
+    name = next((n for n in found if n.encode('utf-8') in kept), None)
+    if name is not None:
+      spelled[word] = name
+  order = list(dict.fromkeys(spelled.values()))
+  vectors = np.array([kept[n.encode('utf-8')] for n in order], np.float64).reshape(-1, width)
+  digest = hashlib.sha256()
+  for name, vector in zip(order, vectors, strict=True):
+    digest.update(name.encode('utf-8') + b'\0' + vector.tobytes())
+  return WordVectors(
+    spelled=spelled, missing=tuple(w for w in names if w not in spelled),
+    rows={name: i for i, name in enumerate(order)},
+    units=vectors / np.linalg.norm(vectors, axis=1, keepdims=True), format=kind,
+    words_in_file=rows, fingerprint=digest.hexdigest(), path=str(path))
+
+
+def _sniff(path: pathlib.Path) -> tuple[str, int | None, int]:
+  """(format, number of words if the file says it, width)."""
+  with open_input(path, what='embeddings') as file:
+    line = file.readline(_MOST_LINE_BYTES)
+    header = _HEADER.fullmatch(line)
+    if not header:
+      # From the right, as the first token may hold spaces too; a token may be a number itself.
+      fields = line.rstrip(b' \r\n').split(b' ')
+      numbers = itertools.takewhile(_is_number, reversed(fields))
+      width = min(sum(1 for _ in numbers), len(fields) - 1)
+      if not line.endswith(b'\n') or not 1 <= width <= _MOST_WIDTH:
+        raise UserError(f'{path}:1: neither "COUNT WIDTH" (word2vec) nor a word and its numbers '
+                        '(GloVe), ended by a line feed')
+      return 'GloVe text', None, width
+    count, width = int(header[1]), int(header[2])
+    if not count or not 1 <= width <= _MOST_WIDTH:
+      raise UserError(f'{path}:1: {count} words of width {width}: at least one word is needed, and '
+                      f'a width from 1 to {_MOST_WIDTH}')
+    begin = file.read(_MOST_WORD_BYTES + 4 * width)
+  numbers = begin[begin.find(b' ') + 1:][:max(4 * width, 16)]
+  # float32 numbers are full of control characters and of bytes that are no UTF-8.
+  text = not re.search(rb'[\x00-\x08\x0b\x0c\x0e-\x1f]', numbers)
+  if text:
+    try:
+      numbers.decode('utf-8')
+    except UnicodeDecodeError as e:
+      text = e.start >= len(numbers) - 3  # the last character may be cut
+  return ('word2vec text' if text else 'word2vec binary'), count, width
+
+
+def _read_text(
+  file: IO[bytes], path: pathlib.Path, count: int | None, width: int, wanted: set[bytes],
+) -> Iterator[tuple[str, bytes | None, np.ndarray | None]]:
+  """Yields (place, word if wanted, its numbers) of every line."""
+  if count is not None:
+    file.readline(_MOST_LINE_BYTES)
+  number, blank = 0 if count is None else 1, 0
+  while line := file.readline(_MOST_LINE_BYTES):
+    number += 1
+    where = f'{path}:{number}'
+    if not line.strip():  # at the end, if at all
+      blank = blank or number
+      continue
+    if blank:
+      raise UserError(f'{path}:{blank}: the line is empty, but rows follow it: remove it')
+    if not line.endswith(b'\n'):
+      raise UserError(f'{where}: the last line does not end with a line feed, so it may be cut '
+                      'off: copy the file again, or end the line')
+    # From the right: words of GloVe's larger tables hold spaces, or are one that was stripped.
+    word, *numbers = line.rstrip(b' \r\n').rsplit(b' ', width)
+    if len(numbers) != width or not all(n and n[0] in _NUMBER_BEGINS
+                                                    for n in (numbers[0], numbers[-1])) or (
+        b' ' in word and _is_number(word.rpartition(b' ')[2])):
+      raise UserError(f'{where}: not a word and {width} numbers, each behind one space: the line '
+                      'is cut off or of another width')
+    if word not in wanted:
+      yield where, None, None
+      continue
+    try:
+      yield where, word, np.array(numbers).astype(np.float32)
+    except ValueError:
+      raise UserError(f"{where}: '{_shown(word)}' has something that is no number") from None
+
+
+def _read_binary(
+  file: IO[bytes], path: pathlib.Path, count: int | None, width: int, wanted: set[bytes],
+) -> Iterator[tuple[str, bytes | None, np.ndarray | None]]:
+  """Yields (place, word if wanted, its numbers) of every row."""
+  offset, buffer, at, need = len(file.readline(_MOST_LINE_BYTES)), b'', 0, 4 * width
+  row_bytes = _MOST_WORD_BYTES + 2 + need
+  for _ in range(count or 0):
+    if len(buffer) - at < row_bytes:
+      buffer, at = buffer[at:] + file.read(max(1 << 20, row_bytes)), 0
+    if buffer[at:at + 1] == b'\n':  # some writers end each row with a line feed
+      at, offset = at + 1, offset + 1
+    where, end = f'{path}, byte {offset}', buffer.find(b' ', at, at + _MOST_WORD_BYTES + 1)
+    if len(buffer) - at < need or end < 0 or len(buffer) - end - 1 < need:
+      if len(buffer) - at >= row_bytes - 1:
+        raise UserError(f'{where}: no word begins here: the rows are not of width {width}')
+      raise UserError(f'{where}: the file is truncated here: copy it again')
+    word = buffer[at:end]
+    if word in wanted:
+      yield where, word, np.frombuffer(buffer, '<f4', width, end + 1)
+    else:
+      yield where, None, None
+    offset, at = offset + end + 1 + need - at, end + 1 + need
+  if rest := (buffer[at:] + file.read(16)).strip(b'\n'):
+    raise UserError(f'{path}, byte {offset}: {len(rest)} or more bytes behind the last of {count} '
+                    'words: the first line says too little, or the rows are of another width')
+
+
+def _checked(numbers: np.ndarray, word: bytes, where: str) -> np.ndarray:
+  """The numbers of a wanted word, if they are a direction."""
+  if not np.isfinite(numbers).all():
+    raise UserError(f"{where}: '{_shown(word)}' has a number that is not finite: remove the row")
+  if not numbers.any():
+    raise UserError(f"{where}: '{_shown(word)}' has only zeros, which has no direction: remove "
+                    'the row')
+  return np.array(numbers, np.float32)
+
+
+def _is_number(text: bytes) -> bool:
+  try:
+    float(text)
+  except ValueError:
+    return False
+  return True
+
+
+def _shown(word: bytes) -> str:
+  return word.decode('utf-8', 'replace')
+
+
+# The gender direction of an embedding (Bolukbasi et al. 2016, section 5.1; Y-06).
+#
+# Letters: P pairs, D width, C components. Female is positive; only the two genders of the pairs
+# exist for this measure.
+
+@dataclasses.dataclass(frozen=True)
+class GenderSubspace:
+  """A direction with what is needed to judge it.
+
+  Attributes:
+    direction: `[D]` float64 of length 1: g, the first principal component; female is positive.
+    explained: `[C]` float64, share of the variance of the pairs along each component, descending.
+    pairs: (female, male) as asked, of those that were used.
+    missing: pairs of which the file lacks a word, with these words.
+    agreeing: number of pairs whose female word lies above its male one on g.
+    left_out: `[P]` float64, cosine of g with that of all pairs but one.
+    left_out_explained: `[P]` float64, the first component's share without one pair.
+  """
+
+  direction: np.ndarray
+  explained: np.ndarray
+  pairs: tuple[tuple[str, str], ...]
+  missing: tuple[tuple[str, str, tuple[str, ...]], ...]
+  agreeing: int
+  left_out: np.ndarray
+  left_out_explained: np.ndarray
+
+  def bias(self, units: np.ndarray) -> np.ndarray:
+    """b(v) = w . g (Y-06): `[...]` float64 in [-1, 1] of vectors `[..., D]` of length 1."""
+    return np.clip(units @ self.direction, -1, 1)
+
+  def to_dict(self) -> dict[str, Any]:
+    """Fields as plain JSON types, without the direction."""
+    return {
+      'definition': 'Y-06', 'sign': 'female is positive', 'n_pairs': len(self.pairs),
+      'pairs': [list(p) for p in self.pairs],
+      'pairs_missing': [{'pair': [f, m], 'words_missing': list(words)}
+                        for f, m, words in self.missing],
+      'explained_variance': self.explained.tolist(),
+      'pairs_with_female_above': self.agreeing,
+      'leave_one_pair_out': None if not self.left_out.size else {
+        'cosine_min': float(self.left_out.min()),
+        'first_component_min': float(self.left_out_explained.min()),
+        'first_component_max': float(self.left_out_explained.max())}}
+
+
+def gender_subspace(vectors: WordVectors, pairs: Sequence[tuple[str, str]]) -> GenderSubspace:
+  """First principal component of the pairs, each centred on its own mean.
+
+  The 2P rows are w - m and -(w - m) for both words of a pair with mean m; their singular vectors
+  are the components, squared singular values the variance. The sign is that with which the mean
+  over pairs of (female - male) . g is positive.
+
+  Args:
+    vectors: holds the words of the pairs that the file has.
+    pairs: (female, male).
+
+  Raises:
+    UserError: no pair is there whole, all have equal vectors, or the mean difference has no sign.
+  """
+  used, missing = [], []
+  for female, male in pairs:
+    absent = tuple(w for w in (female, male) if w not in vectors)
+    if absent:
+      missing.append((female, male, absent))
+    else:
+      used.append((female, male))
+  if not used:
+    raise UserError(f'{vectors.path}: none of the {len(pairs)} definitional pairs is there: give '
+                    'others with --pairs')
+  females = np.stack([vectors.unit(f) for f, _ in used])
+  males = np.stack([vectors.unit(m) for _, m in used])
+  direction, explained = _first_component(females, males, vectors.path)
+  every = range(len(used))
+  others = [] if len(used) < 3 else [
+    _first_component(np.delete(females, i, 0), np.delete(males, i, 0), vectors.path)
+    for i in every]
+  return GenderSubspace(
+    direction=direction, explained=explained, pairs=tuple(used), missing=tuple(missing),
+    agreeing=int(((females - males) @ direction > 0).sum()),
+    left_out=np.array([g @ direction for g, _ in others]),
+    left_out_explained=np.array([share[0] for _, share in others]))
+
+
+def _first_component(
+  females: np.ndarray, males: np.ndarray, path: str,
+) -> tuple[np.ndarray, np.ndarray]:
+  """(g `[D]`, shares of the variance `[C]`) of vectors `[P, D]`."""
+  half = (females - males) / 2
+  _, singular, components = np.linalg.svd(np.concatenate([half, -half]), full_matrices=False)
+  variance = singular[:len(half)] ** 2  # the rows have a rank of at most P
+  if variance[0] <= 1e-20:
+    raise UserError(f'{path}: both words of every definitional pair have one vector: no direction')
+  sign = (half @ components[0]).mean()
+  if abs(sign) < 1e-9:
+    raise UserError(f'{path}: the definitional pairs do not agree which side of their first '
+                    'component is female: give pairs of one order (female first) with --pairs')
+  return components[0] * np.sign(sign), variance / variance.sum()
+
+
+# Hard debiasing of an embedding (Bolukbasi et al. 2016, section 6, step 2a; Y-08).
+#
+# Neutralise: words that are not gender-specific lose their part along g and are made unit again.
+# Equalise: both words of a pair get the same part off g and opposite parts along it, so that every
+# neutralised word is equally far from both. With exact neutralising b of every such word is 0:
+# what remains of a table of biases comes from the gender-specific words alone.
+
+_LEAST = 1e-9  # a part of a unit vector that is shorter has no direction
+
+
+@dataclasses.dataclass(frozen=True)
+class Debiased:
+  """What hard debiasing made of some words.
+
+  Attributes:
+    vectors: as given, with the new `units`.
+    specific: spellings in the file that were not neutralised.
+    equalised: pairs as asked that were equalised.
+    skipped: pairs that were not, with the reason.
+  """
+
+  vectors: WordVectors
+  specific: frozenset[str]
+  equalised: tuple[tuple[str, str], ...]
+  skipped: tuple[tuple[str, str, str], ...]
+
+  def is_specific(self, word: str) -> bool:
+    """Whether a word, as it was asked for, is gender-specific."""
+    return self.vectors.spelled[word] in self.specific
+
+  def to_dict(self) -> dict[str, Any]:
+    """Counts and reasons as plain JSON types."""
+    return {
+      'neutralised': len(self.vectors.rows) - len(self.specific),
+      'gender_specific': len(self.specific), 'pairs_equalised': len(self.equalised),
+      'pairs_skipped': [{'pair': [a, b], 'reason': reason} for a, b, reason in self.skipped]}
+
+
+def hard_debias(
+  vectors: WordVectors, direction: np.ndarray, *, specific: Collection[str],
+  pairs: Sequence[tuple[str, str]],
+) -> Debiased:
+  """Neutralises all loaded words but the gender-specific ones, then equalises pairs.
+
+  Args:
+    vectors: of all words that matter; each word is debiased for itself, so that others of the file
+      change nothing.
+    direction: `[D]` of length 1, g.
+    specific: gender-specific words, as spelled in their list; underscores and spaces are equal,
+      and so is case. Words of equalised pairs are gender-specific too.
+    pairs: equality sets of two words. A pair is skipped, and listed, if a word is not loaded, if
+      both are spelled alike in the file, if a word stands in an earlier pair (one vector cannot
+      serve two pairs), or if both lie equally far along g.
+  """
+  known = {_plain(word) for word in specific}
+  names = {found for asked, found in vectors.spelled.items()
+           if _plain(asked) in known or _plain(found) in known}
+  units, equalised, skipped = vectors.units.copy(), [], []
+  taken: set[str] = set()
+  for pair in pairs:
+    reason = _equalise(vectors, units, direction, pair, taken)
+    if reason:
+      skipped.append((*pair, reason))
+    else:
+      equalised.append(pair)
+  neutral = [row for word, row in vectors.rows.items() if word not in names | taken]
+  units[neutral] = neutralise(units[neutral], direction)
+  return Debiased(dataclasses.replace(vectors, units=units), frozenset(names | taken),
+                  tuple(equalised), tuple(skipped))
+
+
+def neutralise(units: np.ndarray, direction: np.ndarray) -> np.ndarray:
+  """Vectors `[N, D]` of length 1 without their part along g, of length 1 again.
+
+  A vector along g itself has nothing left and becomes 0.
+
+  >>> neutralise(np.array([[0.6, 0.8]]), np.array([1.0, 0.0])).tolist()
+  [[0.0, 1.0]]
+  """
+  rest = units - np.outer(units @ direction, direction)
+  norms = np.linalg.norm(rest, axis=1, keepdims=True)
+  return np.where(norms > _LEAST, rest / np.maximum(norms, _LEAST), 0)
+
+
+def equalise(
+  first: np.ndarray, second: np.ndarray, direction: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray] | None:
+  """Both vectors `[D]` of a pair with equal parts off g and opposite ones along it, of length 1.
+
+  With m the mean of the pair, y its part off g: y +- sqrt(1 - |y|^2) g, the sign being that of the
+  word's own distance from m along g.
+
+  Returns:
+    None if both lie equally far along g.
+  """
+  along = (first - second) @ direction
+  if abs(along) <= _LEAST:
+    return None
+  mean = (first + second) / 2
+  shared = mean - (mean @ direction) * direction
+  part = np.sign(along) * np.sqrt(max(0.0, 1 - shared @ shared)) * direction
+  return shared + part, shared - part
+
+
+def _equalise(
+  vectors: WordVectors, units: np.ndarray, direction: np.ndarray, pair: tuple[str, str],
+  taken: set[str],
+) -> str | None:
+  """Equalises one pair in `units` and notes its words; or says why not."""
+  absent = [w for w in pair if w not in vectors]
+  if absent:
+    return f"not in the file: {', '.join(absent)}"
+  names = [vectors.spelled[w] for w in pair]
+  if names[0] == names[1]:
+    return f"both are '{names[0]}' in the file"
+  if used := [n for n in names if n in taken]:
+    return f"'{used[0]}' stands in an earlier pair"
+  rows = [vectors.rows[n] for n in names]
+  found = equalise(units[rows[0]], units[rows[1]], direction)
+  if found is None:
+    return 'both lie equally far along g'
+  units[rows] = found
+  taken.update(names)
+  return None
+
+
+def _plain(word: str) -> str:
+  """Lower case, with spaces for underscores and hyphens."""
+  return word.lower().replace('_', ' ').replace('-', ' ')
+
+
+def bias_table(
+  words: Sequence[str], direction: np.ndarray, before: WordVectors, after: Debiased,
+) -> list[Mapping[str, Any]]:
+  """Bias b of words before and after, most male first; words that the file lacks are left out."""
+  rows = [{
+    'word': word, 'spelled': before.spelled[word],
+    'bias': float(np.clip(before.unit(word) @ direction, -1, 1)),
+    'bias_debiased': float(np.clip(after.vectors.unit(word) @ direction, -1, 1)),
+    'gender_specific': after.is_specific(word)} for word in words if word in before]
+  return sorted(rows, key=lambda row: row['bias'])
+
+
+@dataclasses.dataclass(frozen=True)
+class GenderedEmbedding:
+  """What the measures need of an embedding.
+
+  Attributes:
+    vectors: unit vectors of professions and pairs.
+    subspace: the gender direction.
+    debiased: the same words after hard debiasing.
+    professions: the list.
+    multi_word: how words of several words are looked up.
+    pairs_list: where the definitional pairs come from.
+  """
+
+  vectors: WordVectors
+  subspace: GenderSubspace
+  debiased: Debiased
+  professions: ProfessionList
+  multi_word: str
+  pairs_list: str
+
+  def biases(self, *, debiased: bool = False) -> dict[str, float]:
+    """Bias b of every profession of the list that the file has, in [-1, 1]; female is positive."""
+    if not debiased:
+      return {row['word']: row['bias'] for row in self.table()}
+    # Of the others rounding alone is left, about 1e-16: exact debiasing leaves nothing (Y-08).
+    return {row['word']: row['bias_debiased'] if row['gender_specific'] else 0.0
+            for row in self.table()}
+
+  def is_specific(self, profession: str) -> bool:
+    """Whether a profession that the file has is gender-specific."""
+    return self.debiased.is_specific(profession)
+
+  def table(self) -> list[dict[str, Any]]:
+    """Bias b of the professions, before and after, most male first; with scores of the list."""
+    names = self.professions.professions
+    rows = bias_table(list(names), self.subspace.direction, self.vectors, self.debiased)
+    return [{**row, **names[row['word']].scores} for row in rows]
+
+  def cosine(self, first: str, second: str) -> float | None:
+    """Cosine of two words before debiasing; None if the file lacks one."""
+    if first not in self.vectors or second not in self.vectors:
+      return None
+    return float(self.vectors.unit(first) @ self.vectors.unit(second))
+
+  def to_dict(self) -> dict[str, Any]:
+    """Everything, as plain JSON types."""
+    vectors, names = self.vectors, self.professions.professions
+    table = self.table()
+    return {
+      'embeddings': vectors.path, 'format': vectors.format, 'width': vectors.units.shape[1],
+      'words_in_file': vectors.words_in_file, 'fingerprint': vectors.fingerprint,
+      'pairs_list': self.pairs_list, 'subspace': self.subspace.to_dict(),
+      'cosine_he_she': self.cosine('he', 'she'),
+      'debias': self.debiased.to_dict(),
+      'professions': {
+        'list': self.professions.source, 'n': len(names), 'found': len(table),
+        'policy': f'several words: {self.multi_word}; other spellings: underscores, lower case',
+        'missing': [n for n in names if n not in vectors],
+        'respelled': {n: found for n, found in vectors.respelled.items() if n in names},
+        'table': table},
+      'summary': bias_summary(table)}
+
+
+def load_embedding(
+  path: str | os.PathLike, *, professions: ProfessionList | None = None,
+  pairs: str | os.PathLike | None = None, equalize: str | os.PathLike | None = None,
+  specific: str | os.PathLike | None = None, multi_word: str = 'skip',
+  log: Callable[[str], None] | None = None,
+) -> GenderedEmbedding:
+  """Reads an embedding for a list of professions, finds g and debiases.
+
+  Args:
+    path: see `load_word_vectors`.
+    professions: None takes the built-in list.
+    pairs: file of definitional pairs, female first; None takes the ten of Bolukbasi et al. 2016.
+    equalize: file of pairs to equalise, in any order; None takes the built-in ones.
+    specific: file of gender-specific words; None takes the words of the built-in pairs and the
+      professions that the built-in list and the given one call female or male.
+    multi_word: see `spellings`.
+    log: gets lines of progress.
+
+  Raises:
+    UserError: a file that cannot be used, no profession in the embedding, or pairs that put 'she'
+      on the male side.
+  """
+  own = read_professions()
+  professions = professions or own
+  built_in = built_in_pairs()
+  definitional = (read_pairs(pairs, 'list of definitional pairs') if pairs else
+                  [pair for pair, marks in built_in.items() if 'definitional' in marks])
+  equal = (read_pairs(equalize, 'list of pairs to equalise') if equalize else
+           [pair for pair, marks in built_in.items() if 'names' not in marks])
+  if specific:
+    known = read_words(specific, 'list of gender-specific words')
+  else:
+    known = [*(w for pair in built_in for w in pair), *own.gendered, *professions.gendered]
+  wanted = [*professions.professions, *(w for pair in (*definitional, *equal) for w in pair),
+            'he', 'she']
+  vectors = load_word_vectors(path, wanted, multi_word=multi_word, log=log)
+  if not any(name in vectors for name in professions.professions):
+    raise UserError(f'{path}: none of the {len(professions.professions)} professions is there: '
+                    'give an embedding of English words, or another list with --professions')
+  subspace = gender_subspace(vectors, definitional)
+  if 'he' in vectors and 'she' in vectors and subspace.direction @ (
+      vectors.unit('she') - vectors.unit('he')) < 0:
+    raise UserError(f"{pairs or path}: by the definitional pairs 'she' lies on the male side of "
+                    "'he': write the female word of each pair first")
+  debiased = hard_debias(vectors, subspace.direction, specific=known, pairs=equal)
+  return GenderedEmbedding(vectors, subspace, debiased, professions, multi_word,
+                           os.fspath(pairs) if pairs else 'those of Bolukbasi et al. 2016')
+
+
+def built_in_pairs() -> dict[tuple[str, str], frozenset[str]]:
+  """(female, male) -> its marks: `definitional`, and `names` if it is not equalised."""
+  asset = importlib.resources.files(__package__) / 'assets' / 'gendered_pairs.tsv'
+  with importlib.resources.as_file(asset) as file:
+    rows = [line.split('\t') for line, _ in read_list(file, 'built-in pairs')]
+  return {(row[0], row[1]): frozenset(row[2:]) for row in rows}
+
+
+def bias_summary(table: list[dict[str, Any]]) -> dict[str, Any]:
+  """Means and extremes of b, of gender-specific and other professions, before and after.
+
+  Where the list brings stereotypes (male positive), also Spearman's correlation of b with them.
+  """
+  found: dict[str, Any] = {}
+  parts = {'all': table, 'gender_specific': [r for r in table if r['gender_specific']],
+           'neutral': [r for r in table if not r['gender_specific']]}
+  for name, rows in parts.items():
+    part: dict[str, Any] = {'n': len(rows)}
+    for column in ('bias', 'bias_debiased') if rows else ():
+      values = np.array([r[column] for r in rows])
+      part[column] = {
+        'mean': float(values.mean()), 'mean_absolute': float(np.abs(values).mean()),
+        'sd': float(values.std(ddof=1)) if len(values) > 1 else None,
+        'min': float(values.min()), 'max': float(values.max())}
+    found[name] = part
+  scored = [r for r in table if 'stereotypical' in r]
+  found['stereotype_correlation'] = _correlation(
+    [r['bias'] for r in scored], [-r['stereotypical'] for r in scored])
+  return found
+
+
+def _correlation(first: list[float], second: list[float]) -> dict[str, Any] | None:
+  """Spearman's rho with an approximate 95 % interval (Fisher's z); None below 5 rows."""
+  if len(first) < 5 or len(set(first)) < 2 or len(set(second)) < 2:
+    return None
+  from scipy.stats import spearmanr
+  rho, n = float(spearmanr(first, second).statistic), len(first)
+  half = 1.959963984540054 * np.sqrt((1 + rho**2 / 2) / (n - 3))  # Bonett and Wright 2000
+  return {'spearman': rho, 'n': n, 'low': float(np.tanh(np.arctanh(min(rho, 1 - 1e-12)) - half)),
+          'high': float(np.tanh(np.arctanh(max(rho, -1 + 1e-12)) + half))}

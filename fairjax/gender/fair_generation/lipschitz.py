@@ -1,0 +1,587 @@
+"""The test of fair generation: Yeo & Chen 2020, definition 2.2 (Y-01, Y-02).
+
+A generator C is fair with respect to d if for all prompts u and v
+
+  |E b(C(u)) - E b(C(v))| <= d(u, v),   b in [0, 1].
+
+Only means of n samples are seen, so each pair gets an interval for the gap of the expectations, all
+of which hold at once with probability 1 - level; pairs of which d demands nothing (d of at least
+the width of the support) need none, and are listed apart with their gaps. A pair `holds` if its
+interval lies below what is allowed, is `violated` if it lies above, else `undecided at this n`. A
+gap of expectations that is exactly 0 is never shown by samples: d = 0 can be refuted, or needs a
+tolerance.
+"""
+
+import collections
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairjax.counterfactual.word_forms import LETTER, WordFinder, normal_form
+from fairjax.errors import UserError, unknown_name
+from fairjax.gender.fair_generation.completions import (
+  GENDERS,
+  Completions,
+  Miss,
+  Parse,
+  ProfessionParser,
+  Prompt,
+)
+from fairjax.gender.fair_generation.embedding import GenderedEmbedding
+from fairjax.measure import RecordedScorer, load_scorer
+from fairjax.measure.columns import join_text
+
+# How far the mean of bounded samples may be from its expectation, at a finite number of them.
+#
+# Hoeffding's and the empirical Bernstein bound hold for every distribution on the support and every
+# n; Student's interval is approximate. Letters: n and m sample sizes, w the width of the support.
+
+METHODS = ('best', 'bernstein', 'hoeffding', 'student')
+GUARANTEED = ('best', 'bernstein', 'hoeffding')
+
+
+class Interval(NamedTuple):
+  """A mean with an interval for its expectation, and the number of samples."""
+
+  mean: float
+  low: float
+  high: float
+  n: int
+
+
+def check_method(method: str) -> str:
+  """The name of a bound.
+
+  Raises:
+    UserError: it is none of `METHODS`.
+  """
+  if method not in METHODS:
+    raise unknown_name('bound', method, METHODS)
+  return method
+
+
+def check_level(level: float) -> float:
+  """A chance of error.
+
+  Raises:
+    UserError: not in (0, 1).
+  """
+  if not 0 < level < 1:
+    raise UserError(f'the level (chance that a bound fails) is {level}, it must be in (0, 1)')
+  return level
+
+
+def hoeffding_radius(n: int, *, level: float, width: float) -> float:
+  """Hoeffding 1963, theorem 2, two-sided: w sqrt(ln(2/level) / 2n); infinite without samples.
+
+  >>> round(hoeffding_radius(100, level=0.05, width=1.0), 4)
+  0.1358
+  """
+  return math.inf if n < 1 else width * math.sqrt(math.log(2 / level) / (2 * n))
+
+
+def bernstein_radius(samples: np.ndarray, *, level: float, width: float) -> float:
+  """Empirical Bernstein, two-sided (Maurer and Pontil 2009, theorem 4, with level/2 a side).
+
+  sqrt(2 V ln(4/level) / n) + 7 w ln(4/level) / 3(n - 1), V the sample variance: smaller than
+  Hoeffding's where samples vary little. Infinite below 2 samples.
+
+  Args:
+    samples: `[n]` float64, independent and of one distribution on a support of this width.
+    level: chance that the expectation lies further away, at most.
+    width: of the support.
+  """
+  n = len(samples)
+  if n < 2:
+    return math.inf
+  log = math.log(4 / level)
+  return math.sqrt(2 * float(np.var(samples, ddof=1)) * log / n) + 7 * width * log / (3 * (n - 1))
+
+
+def student_radius(samples: np.ndarray, *, level: float) -> float:
+  """Student's interval: approximate; infinite below 2 different values, which show no spread."""
+  n = len(samples)
+  if n < 2 or not np.ptp(samples):
+    return math.inf
+  return _student_quantile(level, n - 1) * math.sqrt(float(np.var(samples, ddof=1)) / n)
+
+
+def mean_interval(
+  samples: np.ndarray, *, level: float, support: tuple[float, float], method: str = 'best',
+) -> Interval | None:
+  """Mean of samples with an interval for the expectation, cut to the support.
+
+  Args:
+    samples: `[n]` float64 within the support.
+    level: chance of error, e.g. 0.05.
+    support: smallest and largest value that could have come out, known before sampling.
+    method: of `METHODS`; 'best' is the smaller of both guaranteed bounds at half the level each.
+
+  Returns:
+    None without samples.
+  """
+  if not len(samples):
+    return None
+  low, high = support
+  width, mean = high - low, float(np.mean(samples))
+  if method == 'student':
+    radius = student_radius(samples, level=level)
+  else:
+    part = level / 2 if method == 'best' else level
+    found = {'hoeffding': hoeffding_radius(len(samples), level=part, width=width),
+             'bernstein': bernstein_radius(samples, level=part, width=width)}
+    radius = min(found.values()) if method == 'best' else found[method]
+  return Interval(mean, max(low, mean - radius), min(high, mean + radius), len(samples))
+
+
+def gap_radius(
+  first: np.ndarray, second: np.ndarray, *, level: float, width: float, method: str = 'best',
+  dependence: str = 'independent',
+) -> float:
+  """How far the difference of two means may be from that of the expectations.
+
+  Args:
+    first: `[n]` float64, independent of each other.
+    second: `[m]` float64, independent of each other.
+    level: chance that it is further, at most (approximately, for 'student').
+    width: of the common support.
+    method: see `mean_interval`.
+    dependence: between the two: 'independent'; 'paired' (n = m, the same place shares its noise:
+      the bound is that of the differences, whose support has width 2w); or 'unknown', which adds
+      the radii of both at half the level and holds however they depend on each other.
+  """
+  if dependence == 'paired' and len(first) != len(second):
+    raise ValueError(f'{len(first)} and {len(second)} samples cannot be paired')
+  if method == 'best':
+    return min(gap_radius(first, second, level=level / 2, width=width, method=m,
+                          dependence=dependence) for m in ('hoeffding', 'bernstein'))
+  if min(len(first), len(second)) < 1:
+    return math.inf
+  if method == 'student':
+    return (student_radius(first - second, level=level) if dependence == 'paired'
+            else _welch_radius(first, second, level))
+  if dependence == 'paired':
+    if method == 'hoeffding':
+      return hoeffding_radius(len(first), level=level, width=2 * width)
+    return bernstein_radius(first - second, level=level, width=2 * width)
+  if method == 'hoeffding':
+    if dependence == 'independent':
+      inverse = 1 / len(first) + 1 / len(second)
+      return width * math.sqrt(inverse * math.log(2 / level) / 2)
+    return sum(hoeffding_radius(len(x), level=level / 2, width=width) for x in (first, second))
+  return sum(bernstein_radius(x, level=level / 2, width=width) for x in (first, second))
+
+
+def hoeffding_samples(gap: float, *, level: float, width: float, dependence: str) -> int:
+  """Samples of each of two prompts at which Hoeffding's radius of their gap is `gap`.
+
+  >>> hoeffding_samples(0.1, level=0.05, width=1.0, dependence='independent')
+  369
+  """
+  log = {'independent': math.log(2 / level), 'paired': 2 * math.log(2 / level),
+         'unknown': 2 * math.log(4 / level)}[dependence]
+  return math.ceil(width**2 * log / gap**2)
+
+
+def _welch_radius(first: np.ndarray, second: np.ndarray, level: float) -> float:
+  """Welch's interval of a difference: approximate."""
+  parts = [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) if len(x) > 1 else (math.inf, 1)
+           for x in (first, second)]
+  return satterthwaite_radius(parts, level=level)
+
+
+def satterthwaite_radius(parts: list[tuple[float, int]], *, level: float) -> float:
+  """Radius of a sum of independent means: (variance of the mean, degrees of freedom) of each.
+
+  Approximate; infinite where none varies.
+  """
+  total = sum(v for v, _ in parts)
+  if not math.isfinite(total) or total < 1e-30:
+    return math.inf
+  freedom = total**2 / sum(v**2 / k for v, k in parts)
+  return _student_quantile(level, freedom) * math.sqrt(total)
+
+
+def _student_quantile(level: float, freedom: float) -> float:
+  """What |t| exceeds with probability `level`."""
+  from scipy.special import stdtrit
+  return -float(stdtrit(freedom, level / 2))
+
+
+# Distances d(u, v) between prompts, each in [0, 1] (Y-03; Yeo & Chen 2020, section 2.1).
+#
+# The definition of fairness compares a gap of biases with d, so the scale of d decides what is
+# demanded: `scale` of each distance says it in words.
+
+DISTANCES = ('masked', 'jaccard', 'edit', 'cosine')
+_WORD = re.compile(f"{LETTER}+(?:['-]{LETTER}+)*")
+
+
+class Distance(NamedTuple):
+  """A distance between prompts.
+
+  Attributes:
+    name: as given on the command line.
+    scale: what its numbers mean.
+    matrix: P prompts to `[P, P]` float64 in [0, 1], symmetric, 0 on the diagonal.
+  """
+
+  name: str
+  scale: str
+  matrix: Callable[[Sequence[Prompt]], np.ndarray]
+
+
+def load_distance(name: str) -> Distance:
+  """Makes a distance by name: 'masked', 'jaccard', 'edit', or 'cosine:ENCODER'.
+
+  Args:
+    name: ENCODER is what `fairjax measure --encoder` takes, minilm if left out.
+
+  Raises:
+    UserError: an unknown name, or an encoder that cannot be used.
+  """
+  kind, _, argument = name.partition(':')
+  if kind not in DISTANCES or (argument and kind != 'cosine'):
+    raise unknown_name('distance', name, DISTANCES)
+  if kind == 'cosine':
+    from fairjax.measure.similarity import load_encoder
+    encoder = load_encoder(argument or 'minilm')
+    return Distance(
+      name, f'(1 - cosine of {encoder.name}) / 2: 0 the same direction, 1/2 unrelated, 1 opposite',
+      lambda prompts: cosine_matrix(encoder.encode([p.text for p in prompts])))
+  scale, distance = {
+    'masked': ('0 if the prompts are identical but for the demographic, else 1, where nothing is '
+               'demanded (a gap of biases in [0, 1] is never larger)', masked_distance),
+    'jaccard': ('share of the different words of both prompts that only one of them has',
+                jaccard_distance),
+    'edit': ('words to insert, delete or replace, over the words of the longer prompt',
+             edit_distance)}[kind]
+  return Distance(name, scale, lambda prompts: _matrix(prompts, distance))
+
+
+def _matrix(prompts: Sequence[Prompt], distance: Callable[[Prompt, Prompt], float]) -> np.ndarray:
+  """All pairs."""
+  found = np.zeros((len(prompts), len(prompts)))
+  for i, first in enumerate(prompts):
+    for j in range(i):
+      found[i, j] = found[j, i] = distance(first, prompts[j])
+  return found
+
+
+def masked_distance(first: Prompt, second: Prompt) -> float:
+  """0 if both are the same text with the demographic masked, or fill one template; else 1.
+
+  A template brings its own agreement ("They work as", "She works as"), which is no difference of
+  what is asked. The demographic is masked where it stands as a whole word, in any case.
+  """
+  if (first.attribute, first.template) == (second.attribute, second.template):
+    return 0.0
+  return float(_masked(first) != _masked(second))
+
+
+def _masked(prompt: Prompt) -> str:
+  text, _ = WordFinder([prompt.value], ignore_case=True).replace(prompt.text, '\0')
+  return normal_form(text).lower()
+
+
+def words_of(text: str) -> list[str]:
+  """Words in lower case, without punctuation.
+
+  >>> words_of("The man's part-time job, as")
+  ['the', "man's", 'part-time', 'job', 'as']
+  """
+  return _WORD.findall(normal_form(text).lower())
+
+
+def jaccard_distance(first: Prompt, second: Prompt) -> float:
+  """1 - |A and B| / |A or B| of the sets of words; 0 for two prompts without words."""
+  a, b = set(words_of(first.text)), set(words_of(second.text))
+  return 1 - len(a & b) / len(a | b) if a | b else 0.0
+
+
+def edit_distance(first: Prompt, second: Prompt) -> float:
+  """Levenshtein distance of the words over the number of words of the longer prompt."""
+  a, b = words_of(first.text), words_of(second.text)
+  return count_edits(a, b) / max(len(a), len(b), 1)
+
+
+def count_edits(first: Sequence[str], second: Sequence[str]) -> int:
+  """Fewest insertions, deletions and replacements that turn one sequence into the other.
+
+  >>> count_edits('the man works as'.split(), 'she works as'.split())
+  2
+  """
+  row = list(range(len(second) + 1))
+  for i, a in enumerate(first, 1):
+    last, row = row, [i]
+    for j, b in enumerate(second, 1):
+      row.append(min(last[j] + 1, row[-1] + 1, last[j - 1] + (a != b)))
+  return row[-1]
+
+
+def cosine_matrix(vectors: np.ndarray) -> np.ndarray:
+  """(1 - cosine) / 2 of vectors `[P, D]`: `[P, P]` float64 in [0, 1]."""
+  vectors = np.asarray(vectors, np.float64)
+  norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+  units = vectors / np.where(norms > 0, norms, 1)
+  found = (1 - np.clip(units @ units.T, -1, 1)) / 2
+  np.fill_diagonal(found, 0)
+  return found
+
+
+# Biases b of completions (Yeo & Chen 2020, section 2.2): of the profession, or any score.
+#
+# A bias has a natural range, [-1, 1] or [0, 1], that is normalised to [0, 1] for the test of
+# fairness (Y-01, footnote 1), and a support, the values that could come out at all, which is known
+# before sampling: finite-sample bounds are as wide as the support.
+
+EMBEDDING_BIASES = ('embedding', 'embedding-debiased')
+BIASES = (*EMBEDDING_BIASES, 'opinion', 'vader', 'bert', 'recorded')
+
+
+@dataclasses.dataclass(frozen=True)
+class Bias:
+  """A bias of R completions.
+
+  Attributes:
+    name: as given on the command line.
+    values: `[R]` float64, NaN where the completion has none.
+    span: natural range, which is normalised to [0, 1].
+    support: range of the values that could come out, within `span`.
+    undefined: reason -> number of completions without a value.
+  """
+
+  name: str
+  values: np.ndarray
+  span: tuple[float, float]
+  support: tuple[float, float]
+  undefined: dict[str, int]
+
+  def normalised(self) -> np.ndarray:
+    """`[R]` values in [0, 1]."""
+    low, high = self.span
+    return (self.values - low) / (high - low)
+
+  @property
+  def width(self) -> float:
+    """Width of the support after normalising, in (0, 1]."""
+    return (self.support[1] - self.support[0]) / (self.span[1] - self.span[0])
+
+
+def parse_completions(
+  completions: Completions, parser: ProfessionParser,
+) -> list[Parse | Miss]:
+  """The profession of each prefix with its continuation (Y-05).
+
+  Plurals count in groups that are neither female nor male only (Y-09): "He works as ..." asks for
+  one profession.
+  """
+  return [
+    parser.parse(join_text(r['prefix'], r['continuation']),
+                 plurals=completions.prompts[i].group not in GENDERS)
+    for i, r in zip(completions.index, completions.records, strict=True)]
+
+
+def embedding_bias(
+  parses: Sequence[Parse | Miss], embedding: GenderedEmbedding, *, debiased: bool = False,
+) -> Bias:
+  """b(v) = w . g of the parsed professions (Y-06); the plural counts as its profession.
+
+  The support is that of all professions of the list that the embedding has.
+  """
+  table = embedding.biases(debiased=debiased)
+  values, undefined = np.full(len(parses), np.nan), collections.Counter[str]()
+  for i, parse in enumerate(parses):
+    if isinstance(parse, Miss):
+      undefined[parse.reason] += 1
+    elif parse.profession not in table:
+      undefined['not in the embedding'] += 1
+    else:
+      values[i] = table[parse.profession]
+  return Bias(EMBEDDING_BIASES[debiased], values, (-1.0, 1.0),
+              (min(table.values()), max(table.values())), dict(undefined))
+
+
+def make_biases(
+  names: Sequence[str], *, embedding: GenderedEmbedding | None = None,
+  lexicon: Sequence[str] | None = None,
+) -> Callable[[Completions, Sequence[Parse | Miss]], list[Bias]]:
+  """Prepares several biases at once (Y-02).
+
+  Args:
+    names: 'embedding', 'embedding-debiased', or a scorer of `fairjax measure` (opinion, vader,
+      bert:DIR, recorded:NAME), which scores the continuation.
+    embedding: for the first two.
+    lexicon: for 'opinion'.
+
+  Returns:
+    Gives the biases of the completions of a model with their parses.
+
+  Raises:
+    UserError: an unknown name, one twice, or an embedding or lexicon that is missing.
+  """
+  if len(set(names)) < len(names):
+    raise UserError(f"a bias is named twice: {', '.join(names)}")
+  scorers = {}
+  for name in names:
+    if name.partition(':')[0] not in BIASES:
+      raise unknown_name('bias', name, BIASES)
+    if name not in EMBEDDING_BIASES:
+      scorers[name] = load_scorer(name, lexicon=lexicon)
+    elif embedding is None:
+      raise UserError(f'the bias {name} needs --embeddings=FILE')
+
+  def biases(completions: Completions, parses: Sequence[Parse | Miss]) -> list[Bias]:
+    found = []
+    for name in names:
+      if embedding is not None and name in EMBEDDING_BIASES:
+        found.append(embedding_bias(parses, embedding, debiased=name.endswith('debiased')))
+        continue
+      scorer = scorers[name]
+      values = (scorer.score_records(completions.records) if isinstance(scorer, RecordedScorer)
+                else np.asarray(scorer.score(completions.continuations), np.float64))
+      found.append(Bias(name, values, (0.0, 1.0), (0.0, 1.0), {}))
+    return found
+
+  return biases
+
+
+VERDICTS = ('holds', 'undecided', 'violated')
+
+
+@dataclasses.dataclass(frozen=True)
+class FairnessTest:
+  """How pairs are tested.
+
+  Attributes:
+    level: chance that any interval of a test (all pairs and biases) fails.
+    method: of `fairjax.gender.fair_generation.lipschitz.METHODS`.
+    lipschitz: factor of d, the L of |...| <= L d.
+    tolerance: added to L d.
+    coupled: equal sample numbers of different prompts may share their noise; then samples are
+      paired where every number has a value on both sides, and otherwise bounded separately.
+  """
+
+  level: float = 0.05
+  method: str = 'best'
+  lipschitz: float = 1.0
+  tolerance: float = 0.0
+  coupled: bool = True
+
+  def __post_init__(self) -> None:
+    check_level(self.level)
+    check_method(self.method)
+    for name in ('lipschitz', 'tolerance'):
+      value = getattr(self, name)
+      if not (math.isfinite(value) and value >= 0):
+        raise UserError(f'--{name} is {value}, it must be finite and at least 0')
+
+  def __call__(
+    self, completions: Completions, biases: Sequence[Bias], distance: Distance,
+  ) -> dict[str, Any]:
+    """Tests all pairs of prompts of one model under several biases.
+
+    Returns:
+      JSON-able: `verdicts` (bias -> verdict), `verdict` of all, and for each bias the counts, the
+      worst pair (least slack), that of the largest ratio, `pairs` (by slack), and
+      `other_pairs` (by slack), of which d demands nothing: with gap and slack, without an interval.
+      `samples_to_decide` of an undecided pair is how many of each prompt Hoeffding's bound would
+      need if the gap stayed what it is.
+
+    Raises:
+      UserError: a single prompt.
+    """
+    prompts = completions.prompts
+    if len(prompts) < 2:
+      raise UserError(f"{completions.model}: one prompt only ('{prompts[0].text}'): a test of "
+                      'fairness compares at least two')
+    allowed = self.lipschitz * distance.matrix(prompts) + self.tolerance
+    pairs = list(itertools.combinations(range(len(prompts)), 2))
+    tested = {b.name: {p for p in pairs if allowed[p] < b.width} for b in biases}
+    intervals = sum(map(len, tested.values()))
+    results = {
+      b.name: self._test_bias(completions, b, allowed, tested[b.name],
+                              level=self.level / max(intervals, 1))
+      for b in biases}
+    return {
+      'definition': 'Y-01', 'model': completions.model, 'distance': distance.name,
+      'distance_scale': distance.scale, 'lipschitz': self.lipschitz, 'tolerance': self.tolerance,
+      'level': self.level, 'bound': self.method, 'guaranteed': self.method in GUARANTEED,
+      'intervals': intervals, 'prompts': len(prompts),
+      'verdicts': {name: r['verdict'] for name, r in results.items()},
+      'verdict': _together([r['verdict'] for r in results.values()]), 'biases': results}
+
+  def _test_bias(self, completions, bias, allowed, tested, *, level) -> dict[str, Any]:
+    """One bias; `level` is that of one interval."""
+    values, cells = bias.normalised(), []
+    for prompt in range(len(completions.prompts)):
+      rows = completions.rows(prompt)
+      cells.append((values[rows], None if completions.sample is None else completions.sample[rows]))
+    rows, others = [], []
+    for pair in itertools.combinations(range(len(completions.prompts)), 2):
+      row = self._describe_pair(completions, bias, cells, allowed, pair)
+      if pair in tested:
+        rows.append(self._test_pair(bias, cells, pair, row, level))
+      else:
+        others.append(row)
+    for found in (rows, others):
+      found.sort(key=lambda row: math.inf if row['slack'] is None else row['slack'])
+    counts = {v: sum(row['verdict'] == v for row in rows) for v in VERDICTS}
+    ratios = [row for row in rows if row['ratio'] is not None]
+    return {
+      'verdict': _together([row['verdict'] for row in rows]),
+      'pairs_demanding_nothing': len(others), 'pairs_tested': len(rows), **counts,
+      'span': list(bias.span), 'support': list(bias.support),
+      'n': int(np.isfinite(values).sum()), 'undefined': bias.undefined,
+      'worst': rows[0] if rows and rows[0]['slack'] is not None else None,
+      'largest_ratio': max(ratios, key=lambda row: row['ratio']) if ratios else None,
+      'pairs': rows, 'other_pairs': others}
+
+  def _describe_pair(self, completions, bias, cells, allowed, pair) -> dict[str, Any]:
+    """One pair: gap and slack in normalised units, None where a prompt has no value."""
+    (first, second), most = (completions.prompts[i] for i in pair), float(allowed[pair])
+    distance = (most - self.tolerance) / self.lipschitz if self.lipschitz else None
+    x, y, dependence = self._samples(*(cells[i] for i in pair))
+    row = {'first': first.text, 'second': second.text, 'groups': [first.group, second.group],
+           'distance': distance, 'allowed': most, 'n': [len(x), len(y)], 'dependence': dependence}
+    if not len(x) or not len(y):
+      return row | dict.fromkeys(('means', 'gap', 'gap_in_span', 'slack', 'ratio'))
+    gap, span = abs(float(x.mean() - y.mean())), bias.span[1] - bias.span[0]
+    return row | {
+      'means': [float(bias.span[0] + span * m) for m in (x.mean(), y.mean())], 'gap': gap,
+      'gap_in_span': gap * span, 'slack': most - gap, 'ratio': gap / distance if distance else None}
+
+  def _test_pair(self, bias, cells, pair, row, level) -> dict[str, Any]:
+    """The row with interval and verdict; low and high are in normalised units."""
+    gap, most = row['gap'], row['allowed']
+    if gap is None:
+      return row | dict.fromkeys(('low', 'high', 'samples_to_decide')) | {'verdict': 'undecided'}
+    x, y, dependence = self._samples(*(cells[i] for i in pair))
+    radius = gap_radius(x, y, level=level, width=bias.width, method=self.method,
+                        dependence=dependence)
+    low, high = max(0.0, gap - radius), min(bias.width, gap + radius)
+    verdict = 'holds' if high <= most else 'violated' if low > most else 'undecided'
+    missing = verdict == 'undecided' and abs(most - gap) > 1e-6
+    return row | {
+      'low': low, 'high': high, 'verdict': verdict,
+      'samples_to_decide': hoeffding_samples(
+        most - gap, level=level, width=bias.width, dependence=dependence) if missing else None}
+
+  def _samples(self, first, second) -> tuple[np.ndarray, np.ndarray, str]:
+    """Values of both prompts without the undefined ones, and how they depend on each other."""
+    (x, ids_x), (y, ids_y) = first, second
+    whole = bool(np.isfinite(x).all() and np.isfinite(y).all())
+    clean = x[np.isfinite(x)], y[np.isfinite(y)]
+    if not self.coupled or ids_x is None:
+      return *clean, 'independent'
+    return *clean, 'paired' if whole and np.array_equal(ids_x, ids_y) else 'unknown'
+
+
+def _together(verdicts: Sequence[str]) -> str:
+  """All must hold (Y-02); one that is violated decides."""
+  return max(verdicts, key=VERDICTS.index, default='holds')

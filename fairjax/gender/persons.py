@@ -1,0 +1,279 @@
+"""Who stands in the PERSON slot of DisCo's templates: lists of words with a group each (W-02)."""
+
+import dataclasses
+import hashlib
+import importlib.resources
+import json
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fairjax.errors import UserError, unknown_name
+from fairjax.inputs import open_input, read_text_lines
+from fairjax.tables import Table
+
+# Professions with the share of women in them, from a file that the user gives.
+#
+# The form is that of WinoGender's occupation statistics (Rudinger et al. 2018): a table with a
+# header, a column `occupation` and a column of percentages. Such shares know two genders only.
+
+COLUMN = 'bls_pct_female'
+_NO_VALUE = ('', 'na', 'nan', 'n/a', '-')
+
+
+class Professions(NamedTuple):
+  """Professions that have a share.
+
+  Attributes:
+    names: P of them, in the order of the file.
+    shares: `[P]` float64 in [0, 1], the share of women.
+    missing: professions that the file names without a share; they are left out.
+    digest: SHA-256 (hex) of names and shares.
+  """
+
+  names: tuple[str, ...]
+  shares: np.ndarray
+  missing: tuple[str, ...]
+  digest: str
+
+
+def read_professions(path: str | os.PathLike, *, column: str = COLUMN) -> Professions:
+  """Reads such a file.
+
+  Raises:
+    UserError: unreadable, another header, a share that is no percentage, a profession twice, or
+      less than three professions with a share.
+  """
+  names, shares, missing = [], [], []
+  with open_input(path, what='table of professions') as file:
+    table = Table(file, path, ('occupation',), fill=True)
+    if column not in table.header:
+      raise unknown_name('column', column, table.header, where=str(path))
+    for cells, where in table:
+      name, share = cells['occupation'].strip(), cells[column].strip()
+      if not name:
+        raise UserError(f'{where}: no occupation')
+      if name in names or name in missing:
+        raise UserError(f"{where}: '{name}' stands there twice: leave one row out")
+      if share.lower() in _NO_VALUE:
+        missing.append(name)
+        continue
+      names.append(name)
+      shares.append(_share(share, where))
+  if len(names) < 3:
+    raise UserError(f"{path}: {len(names)} professions have a value in '{column}', a correlation "
+                    'needs at least 3')
+  digest = hashlib.sha256(repr(list(zip(names, shares, strict=True))).encode()).hexdigest()
+  return Professions(tuple(names), np.array(shares), tuple(missing), digest)
+
+
+def _share(text: str, where: str) -> float:
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not 0 <= value <= 100:
+    raise UserError(f"{where}: '{text}' is no percentage from 0 to 100")
+  return value / 100
+
+
+_GROUPS = ('female', 'male', 'neutral')
+_PRONOUNS = frozenset('he him his himself she her hers herself'.split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Persons:
+  """Words with the group that each is associated with; any number of groups (W-21).
+
+  Attributes:
+    kind: 'names', which stand alone, or 'terms', which get an article: "the NOUN".
+    source: where the list is from, for reports.
+    words: of all groups.
+    groups: of each word.
+    given: words that the source holds of each group; more than here if it was cut.
+    part: initials of the words, e.g. 'A-M', if only these were kept (W-16).
+  """
+
+  kind: str
+  source: str
+  words: tuple[str, ...]
+  groups: tuple[str, ...]
+  given: dict[str, int]
+  part: str = ''
+
+  def __post_init__(self):
+    counts = {g: self.groups.count(g) for g in set(self.groups)}
+    if len(counts) < 2:
+      raise UserError(f'{self.source}: at least two groups are needed, there is only '
+                      f"{', '.join(counts) or 'none'}")
+    few = sorted(g for g, n in counts.items() if n < 2)
+    if few:
+      raise UserError(f'{self.source}: group {few[0]} has a single word: rates need several')
+    owner: dict[str, str] = {}
+    for word, group in zip(self.words, self.groups, strict=True):
+      if owner.setdefault(word, group) != group:
+        raise UserError(f'{self.source}: {word!r} is in the groups {owner[word]} and {group}: '
+                        'keep it in one of them')
+    if len(owner) != len(self.words):
+      double = next(w for i, w in enumerate(self.words) if w in self.words[:i])
+      raise UserError(f'{self.source}: {double!r} stands there twice: keep one line')
+
+  @property
+  def group_names(self) -> tuple[str, ...]:
+    """Sorted."""
+    return tuple(sorted(set(self.groups)))
+
+  @property
+  def labels(self) -> np.ndarray:
+    """Number of each word's group in `group_names`: `[n]` int."""
+    return np.array([self.group_names.index(g) for g in self.groups])
+
+  @property
+  def digest(self) -> str:
+    """SHA-256 (hex) of kind, words and groups."""
+    content = json.dumps([self.kind, *zip(self.words, self.groups, strict=True)])
+    return hashlib.sha256(content.encode('utf-8')).hexdigest()
+
+  def in_text(self, word: str, *, first: bool) -> str:
+    """The words of a person in a sentence.
+
+    Args:
+      word: of `words`.
+      first: whether a sentence begins with it.
+
+    >>> Persons('terms', '', ('king', 'duke', 'queen', 'duchess'), ('m', 'm', 'f', 'f'),
+    ...         {}).in_text('king', first=True)
+    'The king'
+    """
+    if self.kind == 'names':
+      return word
+    return f"{'The' if first else 'the'} {word}"
+
+  @property
+  def title(self) -> str:
+    """Kind and part, e.g. 'Names A-M'."""
+    return ' '.join(filter(None, (self.kind.capitalize(), self.part)))
+
+  def with_initials(self, letters: str) -> 'Persons':
+    """The words whose first letter is in a range such as 'A-M' (W-16, Table 6).
+
+    Raises:
+      UserError: not such a range, or too few words in it.
+    """
+    first, dash, last = letters.upper().partition('-')
+    if not dash or len(first) != 1 or len(last) != 1 or not 'A' <= first <= last <= 'Z':
+      raise UserError(f"initials '{letters}' are not a range of letters such as A-M")
+    kept = [(w, g) for w, g in zip(self.words, self.groups, strict=True)
+            if first <= w[0].upper() <= last]
+    return dataclasses.replace(
+      self, words=tuple(w for w, _ in kept), groups=tuple(g for _, g in kept),
+      part=f'{first}-{last}', source=f'{self.source}, {first}-{last}')
+
+  def most(self, count: int) -> 'Persons':
+    """The first `count` words of each group: of names from statistics, the most frequent ones."""
+    seen: dict[str, int] = {}
+    kept = []
+    for word, group in zip(self.words, self.groups, strict=True):
+      seen[group] = seen.get(group, 0) + 1
+      if seen[group] <= count:
+        kept.append((word, group))
+    return dataclasses.replace(
+      self, words=tuple(w for w, _ in kept), groups=tuple(g for _, g in kept))
+
+
+def make_persons(kind: str, source: str, groups: dict[str, tuple[str, ...]]) -> Persons:
+  """A list from the words of each group.
+
+  Raises:
+    UserError: fewer than two groups or words of one, or a word in two of them.
+  """
+  return Persons(
+    kind, source, tuple(w for words in groups.values() for w in words),
+    tuple(g for g, words in groups.items() for _ in words),
+    {g: len(words) for g, words in groups.items()})
+
+
+def read_persons(path: str | os.PathLike, kind: str) -> Persons:
+  """Reads `word<TAB>group` lines, in the order of their importance; `#` begins a comment.
+
+  Raises:
+    UserError: a line of another form (its number is named), or as `make_persons`.
+  """
+  groups: dict[str, list[str]] = {}
+  for number, line in enumerate(read_text_lines(pathlib.Path(path)), 1):
+    if not line.strip() or line.startswith('#'):
+      continue
+    word, _, group = line.partition('\t')
+    word, group = word.strip(), group.strip()
+    if not word or not group or '\t' in group:
+      raise UserError(f'{path}:{number}: {line!r} is not word<TAB>group')
+    groups.setdefault(group, []).append(word)
+  return make_persons(kind, str(path), {g: tuple(words) for g, words in groups.items()})
+
+
+def builtin_names() -> Persons:
+  """The names of Huang et al. 2020 (Table 9), which the attribute `name` holds."""
+  from fairjax.counterfactual import load_attribute
+  attribute = load_attribute('name')
+  groups: dict[str, list[str]] = {}
+  for value in attribute.values:
+    groups.setdefault(value.subgroup, []).append(value.text)
+  return make_persons('names', 'names of Huang et al. 2020',
+                      {g: tuple(words) for g, words in groups.items()})
+
+
+def names_from(paths: Sequence[str]) -> Persons:
+  """Names: of Huang et al. 2020 without a path, of `name<TAB>group` lines, or of SSA statistics.
+
+  Raises:
+    UserError: a file of another form.
+  """
+  if not paths:
+    return builtin_names()
+  if len(paths) == 1 and _lists_groups(paths[0]):
+    return read_persons(paths[0], 'names')
+  from fairjax.counterfactual.gendered_words import read_names
+  lists = read_names(list(paths))
+  return make_persons('names', lists.source, {'female': lists.female, 'male': lists.male})
+
+
+def terms_from(paths: str | None) -> Persons:
+  """Nouns: the built-in ones without a path, `noun<TAB>group` lines, or pairs of words.
+
+  Pronouns among the pairs are no nouns: they are counted in `given` only.
+
+  Args:
+    paths: a file, or a male and a female one with a comma between them.
+
+  Raises:
+    UserError: a file of another form.
+  """
+  if paths is None:
+    asset = importlib.resources.files('fairjax.gender') / 'assets' / 'disco_terms.tsv'
+    with importlib.resources.as_file(asset) as file:
+      return dataclasses.replace(read_persons(file, 'terms'), source='built-in nouns')
+  files = [part.strip() for part in paths.split(',')]
+  if len(files) == 1 and _lists_groups(files[0]):
+    return read_persons(files[0], 'terms')
+  if len(files) > 2:
+    raise UserError(f'--terms={paths}: give one file, or a male and a female one')
+  from fairjax.counterfactual.gendered_words import read_word_pairs
+  pairs = read_word_pairs(*files)
+  given = {'female': pairs.female, 'male': pairs.male}
+  nouns = {g: tuple(w for w in words if w not in _PRONOUNS) for g, words in given.items()}
+  return dataclasses.replace(make_persons('terms', pairs.source, nouns),
+                             given={g: len(words) for g, words in given.items()})
+
+
+def _lists_groups(path: str) -> bool:
+  """Whether the lines of a file are `word<TAB>group`: a group has several words, a partner one.
+
+  Pairs of words may hold male and female themselves.
+  """
+  rows = [line.split('\t') for line in read_text_lines(path) if not line.startswith('#')]
+  groups = [row[1].strip().lower() for row in rows if len(row) == 2]
+  return bool(groups) and (set(groups) <= set(_GROUPS) or len(groups) >= 2 * len(set(groups)))

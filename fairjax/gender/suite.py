@@ -1,0 +1,399 @@
+"""All metrics of Webster et al. 2020 for several models, kept as they are finished, and the table.
+
+Every finished metric is a file `MODEL/METRIC.json` in the output folder with what it was made of;
+the same call measures only what is missing, and refuses a folder of other settings.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.files import FolderLock, atomic_write, write_json
+from fairjax.gender.disco import measure_disco, read_templates
+from fairjax.gender.persons import COLUMN, Persons, read_professions
+from fairjax.gender.scored_models import LanguageModel, in_pieces, open_language_model
+from fairjax.gender.trends import mean_sd_words, over_restarts
+from fairjax.gender.winogender import (
+  likelihood,
+  pronoun_shares,
+  read_winogender,
+  recorded,
+  summarise,
+  summarise_pronouns,
+  templates_file,
+)
+from fairjax.inputs import read_text_lines
+from fairjax.pretrained import folder_name
+
+# The metrics of several models as one table, shaped as Tables 2 to 5 of Webster et al. 2020.
+
+_SLOPE = 'slope_she_minus_he'
+
+
+def table(found: Mapping[str, Mapping[str, Any]]) -> str:
+  """Markdown in the shape of the paper's Tables 2 to 5: metrics by model, controls beside them.
+
+  Args:
+    found: model -> metric -> result.
+
+  >>> print(table({'m': {'recorded': {
+  ...   'r': {'value': 0.5, 'low': 0.28, 'high': 0.67, 'n': 60},
+  ...   'r_she_minus_he': {'value': 0.1, 'low': -0.16, 'high': 0.34, 'n': 60},
+  ...   'slope_she_minus_he': {'value': 0.02, 'low': -0.03, 'high': 0.07, 'n': 60},
+  ...   'accuracy': {'value': 0.7, 'n': 720}, 'f1': {'value': 0.68, 'n': 720}}}}))
+  |  | m |
+  | :-- | --: |
+  | **Correlations** (nearer to 0 is better) | |
+  | Coref, recorded scores (r) | 0.50 (0.28, 0.67) |
+  | Coref, recorded scores, she less he (r) | 0.10 (-0.16, 0.34) |
+  | Coref, recorded scores, she less he (slope) | 0.02 (-0.03, 0.07) |
+  | **Accuracy** (higher is better) | |
+  | Coref, recorded scores | 0.70 |
+  | Coref, recorded scores (F1) | 0.68 |
+  <BLANKLINE>
+  In brackets 95 % intervals (Fisher's z of r, Student's t of slopes, Wilson's of shares), after ±
+  the deviation over restarts.
+  An occupation that is taken for any pronoun more often moves r too; "she less he" takes that away.
+  <BLANKLINE>
+  """
+  lines = [f"|  | {' | '.join(found)} |", '| :-- |' + ' --: |' * len(found)]
+  lists = dict.fromkeys(m for of in found.values() for m in of if m.startswith('disco_'))
+  disco = [row for metric in lists for row in _disco_rows(metric, found)]
+  for title, rows in (('**Correlations** (nearer to 0 is better)', (*_CORRELATIONS, *disco)),
+                      ('**Accuracy** (higher is better)', _ACCURACIES)):
+    body = []
+    for label, metric, cell in rows:
+      if any(metric in of for of in found.values()):
+        body.append(f'| {label} | ' + ' | '.join(
+          cell(of[metric]) if metric in of else '-' for of in found.values()) + ' |')
+    if body:
+      lines += [f'| {title} |' + ' |' * len(found), *body]
+  notes = ["In brackets 95 % intervals (Fisher's z of r, Student's t of slopes, Wilson's of "
+           'shares), after ±\nthe deviation over restarts.']
+  if any(m in of for of in found.values() for m in ('winogender', 'coref', 'recorded')):
+    notes.append('An occupation that is taken for any pronoun more often moves r too; "she less '
+                 'he" takes that away.')
+  if any('coref' in of for of in found.values()):
+    notes.append("The probe reads the mean of a mention's states, with equal weights for its "
+                 'tokens; Tenney et al. 2019\nlearn these weights.')
+  if any(metric.startswith('disco') for of in found.values() for metric in of):
+    notes.append('DisCo: fills that differ significantly per template; after "random" the mean of '
+                 'the same count with randomly assigned groups.')
+  notes += [f"{title}: {model} read only the beginning of {of[metric]['truncated']:,} texts."
+            for metric, title in (('stsb', 'STS-B'), ('bios', 'Bios'))
+            for model, of in found.items() if of.get(metric, {}).get('truncated')]
+  return '\n'.join([*lines, '', *notes, ''])
+
+
+def _estimate(key: str):
+  def cell(of):
+    found = of[key]
+    words = mean_sd_words(found) if 'mean' in found else (
+      'undefined' if found['value'] is None else f"{found['value']:.2f}")
+    if found.get('low') is not None:
+      words += f" ({found['low']:.2f}, {found['high']:.2f})"
+    return words
+  return cell
+
+
+def _disco_rows(metric: str, found: Mapping[str, Mapping[str, Any]]):
+  """Rows of one list of persons: all templates, and those that end with the blank."""
+  title = next(of[metric]['title'] for of in found.values() if metric in of)
+  return ((f'DisCo ({title})', metric, _disco('score', 'control')),
+          (f'DisCo ({title}), blank last', metric, _disco('score_endings', 'control_endings')))
+
+
+def _disco(score: str, control: str):
+  def cell(of):
+    if of[score] is None:
+      return '-'
+    return f"{of[score]:.1f} (random {of[control]['mean']:.1f})"
+  return cell
+
+
+_CORRELATIONS = (
+  ('Coref, what the model says next (r)', 'winogender', _estimate('r')),
+  ('Coref, what the model says next, she less he (r)', 'winogender', _estimate('r_she_minus_he')),
+  ('Coref, what the model says next, she less he (slope)', 'winogender', _estimate(_SLOPE)),
+  ('Coref, P(she) for the occupation (r)', 'winogender', _estimate('r_pronoun')),
+  ('Coref, P(she) for the occupation (slope)', 'winogender', _estimate('slope_pronoun')),
+  ('Coref, probe (r)', 'coref', _estimate('r')),
+  ('Coref, probe, she less he (r)', 'coref', _estimate('r_she_minus_he')),
+  ('Coref, probe, she less he (slope)', 'coref', _estimate(_SLOPE)),
+  ('Coref, recorded scores (r)', 'recorded', _estimate('r')),
+  ('Coref, recorded scores, she less he (r)', 'recorded', _estimate('r_she_minus_he')),
+  ('Coref, recorded scores, she less he (slope)', 'recorded', _estimate(_SLOPE)),
+  ('STS-B (r)', 'stsb', _estimate('r')),
+  ('Bios (slope)', 'bios', _estimate('slope')),
+)
+_ACCURACIES = (
+  ('Coref, what the model says next', 'winogender', _estimate('accuracy')),
+  ('Coref, what the model says next (F1)', 'winogender', _estimate('f1')),
+  ('Coref, probe', 'coref', _estimate('accuracy')),
+  ('Coref, probe (F1)', 'coref', _estimate('f1')),
+  ('Coref, probe on its own pairs (F1)', 'coref', _estimate('pair_f1')),
+  ('Coref, recorded scores', 'recorded', _estimate('accuracy')),
+  ('Coref, recorded scores (F1)', 'recorded', _estimate('f1')),
+  ('STS-B (Pearson)', 'stsb', _estimate('dev_pearson')),
+  ('Bios', 'bios', _estimate('accuracy')),
+)
+
+
+_TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
+# Rises with every change of what the metrics give for the same model and data: what is kept of
+# older rules is not taken for a result of these.
+_RULES = 3
+METRICS = ('disco', 'winogender', 'coref', 'recorded', 'stsb', 'bios')
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What is measured and on what.
+
+  Attributes:
+    metrics: some of `METRICS`.
+    persons: of DisCo, lists by their kind.
+    templates: file of DisCo's templates; None: the paper's.
+    candidates: of DisCo with causal models, a file of words.
+    top: fills supplied for a person.
+    shuffles: random assignments of DisCo's control.
+    per_template: Bonferroni over the tests of one template only.
+    infill: whether causal models are asked for blanks that are no ending.
+    winogender: folder or file of its templates.
+    coref: folder of WinoBias or OntoNotes files for the probe.
+    recorded: file of another system's probabilities.
+    professions: file of shares of women.
+    column: its column.
+    stsb: folder of STS-B.
+    bios: file or folder of biographies.
+    mode: of STS-B and Bios: 'full' or 'frozen'; '' takes full for BERT and ALBERT.
+    epochs: of STS-B and Bios; 0: `stsb.default_recipe`.
+    learning_rate: of them; 0: the same.
+    restarts: seeds of everything that is trained (W-11).
+    seed: the first of them.
+  """
+
+  metrics: tuple[str, ...]
+  persons: tuple[Persons, ...] = ()
+  templates: str | None = None
+  candidates: str | None = None
+  top: int = 3
+  shuffles: int = 20
+  per_template: bool = False
+  infill: bool = True
+  winogender: str | None = None
+  coref: str | None = None
+  recorded: str | None = None
+  professions: str | None = None
+  column: str = COLUMN
+  stsb: str | None = None
+  bios: str | None = None
+  mode: str = ''
+  epochs: int = 0
+  learning_rate: float = 0.0
+  restarts: int = 5
+  seed: int = 0
+
+
+def measure_correlations(
+  models: Sequence[str], settings: Settings, *, output: str | os.PathLike,
+  log: Callable[[str], None],
+) -> dict[str, Any]:
+  """Measures models and writes `correlations.json` and `correlations.md` into `output`.
+
+  Args:
+    models: folders; `DIR@NAME` names a model of a workdir.
+    settings: see `Settings`.
+    output: folder that keeps what is finished.
+    log: called with lines of progress.
+
+  Returns:
+    JSON-able: `models`, by name `found` (metric -> result), and `settings`.
+
+  Raises:
+    UserError: inputs that cannot be used, or an output of other settings.
+  """
+  output = pathlib.Path(output)
+  names = _model_names(models)
+  found: dict[str, dict[str, Any]] = {}
+  with FolderLock(output, log):
+    for spec, name in zip(models, names, strict=True):
+      model = _Model(spec)
+      found[name] = {}
+      for metric in settings.metrics:
+        parts = [(metric, None)]
+        if metric == 'disco':
+          parts = [(f"disco_{p.title.lower().replace(' ', '_')}", p) for p in settings.persons]
+        for part, persons in parts:
+          found[name][part] = _kept(
+            output / name / f'{part}.json', _identity(model, metric, settings, persons, output),
+            log, functools.partial(_measure, model, metric, settings, persons, output / name, log))
+    result = {'found': found, 'models': dict(zip(names, models, strict=True)),
+              'settings': _json(settings)}
+    write_json(output / 'correlations.json', result)
+    with atomic_write(output / 'correlations.md') as file:
+      file.write(table(found).encode('utf-8'))
+  return result
+
+
+class _Model:
+  """A folder that is opened when a metric reads from the model itself."""
+
+  def __init__(self, spec: str):
+    folder, _, name = spec.partition('@')
+    self.folder, self.name = folder, name or 'baseline'
+
+  @functools.cached_property
+  def opened(self) -> LanguageModel:
+    """For what it says."""
+    return open_language_model(self.folder, model=self.name)
+
+  @functools.cached_property
+  def features(self) -> LanguageModel:
+    """For its states only: a BERT or ALBERT need not be able to fill a blank."""
+    return open_language_model(self.folder, model=self.name, features_only=True)
+
+  @functools.cached_property
+  def is_encoder(self) -> bool:
+    from fairjax.gender.probe_tasks import is_encoder
+    return is_encoder(pathlib.Path(self.folder))
+
+  def fingerprint(self, metric: str) -> str:
+    if metric == 'recorded':
+      return ''
+    return (self.opened if metric in ('disco', 'winogender') else self.features).fingerprint
+
+
+def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
+  """One metric of one model."""
+  if metric == 'disco':
+    lines = read_text_lines(settings.templates) if settings.templates else None
+    words = read_text_lines(settings.candidates) if settings.candidates else ()
+    return measure_disco(
+      model.opened, persons, templates=read_templates(lines), top=settings.top,
+      per_template=settings.per_template, shuffles=settings.shuffles, seed=settings.seed,
+      candidates=[w.strip() for w in words if w.strip()], infill=settings.infill, log=log)
+  if metric in ('winogender', 'coref', 'recorded'):
+    return _coreference(model, metric, settings, log)
+  from fairjax.gender.stsb import default_recipe, measure_stsb
+  mode = settings.mode or ('full' if model.is_encoder else 'frozen')
+  recipe = default_recipe(mode, seed=settings.seed)
+  recipe = dataclasses.replace(recipe, epochs=settings.epochs or recipe.epochs,
+                               learning_rate=settings.learning_rate or recipe.learning_rate)
+  common = {'mode': mode, 'recipe': recipe, 'name': model.name, 'restarts': settings.restarts,
+            'seed': settings.seed, 'folder': folder / metric, 'log': log}
+  if metric == 'stsb':
+    return measure_stsb(model.folder, settings.stsb, professions=settings.professions,
+                        column=settings.column, **common)
+  from fairjax.gender.bios import measure_bios
+  return measure_bios(model.folder, settings.bios, **common)
+
+
+def _coreference(model, metric, settings, log) -> dict[str, Any]:
+  """WinoGender by likelihood, by a probe, or by recorded scores."""
+  sentences = read_winogender(settings.winogender)
+  professions = read_professions(settings.professions, column=settings.column)
+  if metric == 'recorded':
+    return summarise(sentences, recorded(settings.recorded, sentences), professions)
+  if metric == 'winogender':
+    words = {s.occupation for s in sentences} | {s.participant for s in sentences}
+    found = summarise(sentences, likelihood(model.opened, sentences, log=log), professions)
+    found |= summarise_pronouns(pronoun_shares(model.opened, sentences, log=log), professions)
+    return found | {'pieces': in_pieces(model.opened, sorted(words))}
+  from fairjax.gender.winogender import probe_winogender, read_pairs
+  probabilities, quality = probe_winogender(
+    model.features, read_pairs(settings.coref, 'train'), read_pairs(settings.coref, 'test'),
+    sentences, seeds=range(settings.seed, settings.seed + settings.restarts), log=log)
+  each = [summarise(sentences, p, professions) for p in probabilities]
+  none = {'low': None, 'high': None}
+  return {
+    **{key: over_restarts([e[key] for e in each])
+       for key in ('r', 'r_he', 'r_she_minus_he', 'slope_she_minus_he')},
+    'accuracy': over_restarts([{**e['accuracy'], **none} for e in each]),
+    'f1': over_restarts([{**e['f1'], **none} for e in each]),
+    'pair_f1': over_restarts([{'value': q['f1'], 'n': q['n'], **none} for q in quality]),
+    'means': {g: float(np.mean([e['means'][g] for e in each])) for g in each[0]['means']},
+    'without_share': each[0]['without_share'], 'definition': 'W-05, W-06, W-11',
+    'direction': 'nearer to 0 is better'}
+
+
+def _kept(
+  path: pathlib.Path, identity: dict[str, Any], log: Callable[[str], None],
+  measure: Callable[[], dict[str, Any]],
+) -> dict[str, Any]:
+  """The result in a file, or a new one."""
+  if path.is_file():
+    try:
+      saved = json.loads(path.read_text(encoding='utf-8'))
+      old, result = saved['identity'], saved['result']
+    except (OSError, ValueError, KeyError, TypeError):
+      raise UserError(f'{path} is damaged: delete it to measure it again') from None
+    changed = [k for k in identity if old.get(k) != identity[k]]
+    if changed:
+      raise UserError(f"{path} was measured with other {', '.join(changed)}: name another "
+                      '--output, or delete it')
+    log(f'[{path.stem}] {path.parent.name}: measured earlier')
+    return result
+  result = measure()
+  write_json(path, {'identity': identity, 'result': result})
+  return result
+
+
+def _identity(model: _Model, metric: str, settings: Settings, persons: Persons | None,
+              output: pathlib.Path) -> dict[str, Any]:
+  """What a result depends on."""
+  given = _json(settings)
+  if settings.winogender:
+    given['winogender'] = str(templates_file(settings.winogender))
+  keys = {
+    'disco': ('templates', 'candidates', 'top', 'shuffles', 'per_template', 'infill', 'seed'),
+    'winogender': ('winogender', 'professions', 'column'),
+    'coref': ('winogender', 'professions', 'column', 'coref', 'restarts', 'seed'),
+    'recorded': ('winogender', 'professions', 'column', 'recorded'),
+    'stsb': ('stsb', 'professions', 'column', *_TRAINING), 'bios': ('bios', *_TRAINING)}[metric]
+  return {'metric': metric, 'rules': _RULES, 'model': model.fingerprint(metric),
+          **{k: _digest(given[k], output.resolve()) for k in keys},
+          **({'persons': persons.digest} if persons else {})}
+
+
+def _digest(value: Any, output: pathlib.Path) -> Any:
+  """Files and folders by their content, what lies in `output` left out; other settings as are."""
+  path = pathlib.Path(value) if isinstance(value, str) and value else None
+  if path is None or not path.exists():
+    return value
+  files = [path]
+  if path.is_dir():
+    files = sorted(p for p in path.resolve().rglob('*') if p.is_file() and output not in p.parents)
+  digest = hashlib.sha256()
+  for file in files:
+    with file.open('rb') as opened:
+      digest.update(file.name.encode() + hashlib.file_digest(opened, 'sha256').digest())
+  return digest.hexdigest()
+
+
+def _json(settings: Settings) -> dict[str, Any]:
+  given = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+  return given | {'metrics': list(settings.metrics),
+                  'persons': [{'kind': p.kind, 'source': p.source, 'digest': p.digest,
+                               'n': len(p.words)} for p in settings.persons]}
+
+
+def _model_names(models: Sequence[str]) -> list[str]:
+  """A name for each column, from the last parts of the paths."""
+  names = []
+  for spec in models:
+    folder, _, name = spec.partition('@')
+    title = folder_name(folder) + (f'-{name}' if name else '')
+    names.append(title)
+  if len(set(names)) < len(names):
+    double = next(n for i, n in enumerate(names) if n in names[:i])
+    raise UserError(f'two models are called {double}: give folders with different names')
+  return names

@@ -1,0 +1,136 @@
+"""Correlations and straight lines with intervals, and their mean and deviation over restarts.
+
+Webster et al. 2020 report Pearson's r against the share of women (WinoGender, STS-B), the slope of
+a line (Bias-in-Bios), and mean and standard deviation over five restarts (W-11).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.measure.human.ratings import pearson, spearman
+
+_Z = 1.959963984540054  # 97.5 % point of the normal distribution
+
+
+def correlation(x: np.ndarray, y: np.ndarray, *, ranks: bool = False) -> dict[str, Any]:
+  """Pearson's r (or Spearman's rho) of n pairs with a 95 % interval by Fisher's z.
+
+  Args:
+    x: `[n]`.
+    y: `[n]`.
+    ranks: Spearman's rho; its z has a variance of 1.06 / (n - 3) (Fieller et al. 1957).
+
+  Returns:
+    `value` (None where one side never changes), `low`, `high` (None below 4 pairs) and `n`.
+
+  >>> found = correlation(np.arange(5.0), np.array([1.0, 2.0, 2.0, 4.0, 3.0]))
+  >>> [round(found[k], 3) for k in ('value', 'low', 'high')]
+  [0.832, -0.189, 0.989]
+  """
+  x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+  if x.shape != y.shape or x.ndim != 1:
+    raise ValueError(f'x {x.shape} and y {y.shape} are not two rows of equal length')
+  value = (spearman if ranks else pearson)(x, y) if len(x) > 1 else None
+  low = high = None
+  if value is not None:
+    value = max(-1.0, min(1.0, float(value)))
+    if len(x) > 3:
+      low, high = fisher_interval(value, len(x), factor=1.06 if ranks else 1.0)
+  return {'value': value, 'low': low, 'high': high, 'n': len(x)}
+
+
+def fisher_interval(r: float, n: int, *, factor: float = 1.0) -> tuple[float, float]:
+  """95 % interval of a correlation of n > 3 pairs: tanh(arctanh r -+ 1.96 sqrt(factor / (n - 3))).
+
+  >>> [round(x, 3) for x in fisher_interval(0.5, 60)]
+  [0.282, 0.669]
+  """
+  if abs(r) >= 1:
+    return r, r
+  half = _Z * math.sqrt(factor / (n - 3))
+  return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
+
+
+def line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+  """Slope and intercept of the least-squares line of n points, with 95 % intervals (Student's t).
+
+  Args:
+    x: `[n]`.
+    y: `[n]`.
+
+  Returns:
+    `slope` and `intercept`, each with `value`, `std_error`, `low`, `high`, `n`: None where x never
+    changes; the errors None below 3 points.
+
+  >>> found = line(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))
+  >>> found['slope']['value'], found['intercept']['value']
+  (2.0, 1.0)
+  """
+  from scipy.stats import t
+  x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+  n = len(x)
+  spread = float(np.square(x - x.mean()).sum()) if n else 0.0
+  if n < 2 or spread <= 0:
+    nothing = {'value': None, 'std_error': None, 'low': None, 'high': None, 'n': n}
+    return {'slope': nothing, 'intercept': dict(nothing)}
+  slope = float(((x - x.mean()) * (y - y.mean())).sum() / spread)
+  intercept = float(y.mean() - slope * x.mean())
+  if n < 3:
+    errors = (None, None)
+  else:
+    variance = float(np.square(y - intercept - slope * x).sum()) / (n - 2)
+    errors = (math.sqrt(variance / spread),
+              math.sqrt(variance * (1 / n + float(x.mean()) ** 2 / spread)))
+
+  def estimate(value, error):
+    if error is None:
+      return {'value': value, 'std_error': None, 'low': None, 'high': None, 'n': n}
+    half = float(t.ppf(0.975, n - 2)) * error
+    return {'value': value, 'std_error': error, 'low': value - half, 'high': value + half, 'n': n}
+
+  return {'slope': estimate(slope, errors[0]), 'intercept': estimate(intercept, errors[1])}
+
+
+def over_restarts(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  """Mean and standard deviation of one number over restarts, with the interval of each.
+
+  Args:
+    found: one estimate a restart: `value` (None: undefined), `low`, `high`, `n`.
+
+  Returns:
+    `value` = `mean` of those defined (None if none is), `sd` (n - 1 in the divisor; None below two
+    of them), `restarts` (their values), `undefined` (how many), `low` and `high` (means of the
+    intervals of single restarts: what the sample of professions or pairs leaves open, beside which
+    `sd` says what the seed does), and `n`.
+
+  >>> found = over_restarts([{'value': v, 'low': 0, 'high': 1, 'n': 60} for v in (0.25, 0.75)])
+  >>> found['mean'], round(found['sd'], 3), found['restarts'], found['undefined']
+  (0.5, 0.354, [0.25, 0.75], 0)
+  """
+  if not found:
+    raise ValueError('no restart')
+  values = [f['value'] for f in found]
+  defined = [f for f in found if f['value'] is not None]
+  numbers = np.array([f['value'] for f in defined], np.float64)
+  mean = float(numbers.mean()) if len(numbers) else None
+  sides = {side: [f[side] for f in defined] for side in ('low', 'high')}
+  means = {side: float(np.mean(each)) if each and None not in each else None
+           for side, each in sides.items()}
+  return {'value': mean, 'mean': mean, 'sd': float(numbers.std(ddof=1)) if len(numbers) > 1
+          else None, **means, 'n': found[0]['n'], 'restarts': values,
+          'undefined': len(values) - len(defined)}
+
+
+def mean_sd_words(found: Mapping[str, Any], *, decimals: int = 2) -> str:
+  """A cell of the paper's tables: mean ± standard deviation over restarts.
+
+  >>> mean_sd_words({'mean': 0.64, 'sd': 0.071}), mean_sd_words({'mean': 0.5, 'sd': None})
+  ('0.64±0.07', '0.50')
+  """
+  if found['mean'] is None:
+    return 'undefined'
+  deviation = '' if found['sd'] is None else f"±{found['sd']:.{decimals}f}"
+  return f"{found['mean']:.{decimals}f}{deviation}"

@@ -1,0 +1,604 @@
+"""WinoGender: whether a pronoun's gender decides whom it is taken to mean (W-05, W-06).
+
+Rudinger et al. 2018 give each of 60 occupations two sentences with a pronoun, which means the
+occupation in one and the other participant in the other. Webster et al. 2020 correlate how likely
+"she" is to be taken for the occupation with the share of women in it (Bureau of Labor Statistics);
+0 is wanted. Three ways to ask a model are here or beside: what it says next (`likelihood`), a probe
+on its frozen states (`coref_probe`), and the recorded scores of any other system.
+
+The measure knows two genders; the sentences with "they" count for the accuracy only.
+
+Letters: R sentences, O occupations.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.gender import trends
+from fairjax.gender.persons import Professions
+from fairjax.gender.scored_models import BLANK, LanguageModel
+from fairjax.gender.trends import correlation
+from fairjax.inputs import read_text_lines
+
+GENDERS = {'male': ('he', 'his', 'him'), 'female': ('she', 'her', 'her'),
+           'neutral': ('they', 'their', 'them')}
+FORMS = ('specific', 'someone')
+CLOZE = f'PRONOUN BE {BLANK}.'
+_SLOTS = ('$NOM_PRONOUN', '$POSS_PRONOUN', '$ACC_PRONOUN')
+_SLOT = re.compile(r'\$(?:OCCUPATION|PARTICIPANT|(?:NOM|POSS|ACC)_PRONOUN)')
+
+
+class Span(NamedTuple):
+  """Characters `[start, end)` of a text."""
+
+  start: int
+  end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+  """A sentence and what its pronoun means.
+
+  Attributes:
+    sentid: as the authors name it, e.g. `technician.someone.1.female.txt`.
+    occupation: e.g. 'technician'.
+    participant: e.g. 'customer', or 'someone'.
+    answer: 0 if the pronoun means the occupation, 1 if the participant.
+    gender: of the pronoun: 'male', 'female' or 'neutral'.
+    text: the sentence.
+    spans: where 'occupation', 'participant' and 'pronoun' stand in it.
+  """
+
+  sentid: str
+  occupation: str
+  participant: str
+  answer: int
+  gender: str
+  text: str
+  spans: dict[str, Span]
+
+  @property
+  def form(self) -> str:
+    """'someone' or 'specific'."""
+    return 'someone' if self.participant == 'someone' else 'specific'
+
+
+def read_winogender(path: str | os.PathLike) -> list[Sentence]:
+  """All sentences of a file of templates in the authors' form (`templates.tsv`).
+
+  Args:
+    path: tab-separated with a header: occupation, participant, answer (0 or 1), sentence with
+      $OCCUPATION, $PARTICIPANT and one pronoun slot. A folder stands for its `templates.tsv`.
+
+  Returns:
+    Of every template, with the participant and with "someone", the three genders.
+
+  Raises:
+    UserError: a line of another form; it is named.
+  """
+  path, found = templates_file(path), []
+  for number, line in enumerate(read_text_lines(path), 1):
+    if number == 1 or not line.strip():
+      continue
+    cells = [cell.strip() for cell in line.split('\t')]
+    where = f'{path}:{number}'
+    if len(cells) != 4 or cells[2] not in ('0', '1') or not all(cells):
+      raise UserError(f'{where}: not occupation<TAB>participant<TAB>0 or 1<TAB>sentence')
+    occupation, participant, answer, template = cells
+    pronouns = sum(template.count(slot) for slot in _SLOTS)
+    if template.count('$OCCUPATION') != 1 or template.count('$PARTICIPANT') != 1 or pronouns != 1:
+      raise UserError(f'{where}: the sentence must hold $OCCUPATION, $PARTICIPANT and one of '
+                      f"{', '.join(_SLOTS)}, each once")
+    for person in (participant, 'someone'):
+      found += [_sentence(template, occupation, person, int(answer), gender) for gender in GENDERS]
+  if not found:
+    raise UserError(f'{path} holds no template')
+  doubled = [a.sentid for a in found if sum(a.sentid == b.sentid for b in found) > 1]
+  if doubled:
+    raise UserError(f'{path}: two sentences are called {doubled[0]}: an occupation and participant '
+                    'have one template for each answer')
+  return found
+
+
+def templates_file(path: str | os.PathLike) -> pathlib.Path:
+  """The file itself, or `templates.tsv` of a folder."""
+  path = pathlib.Path(path)
+  return path / 'templates.tsv' if path.is_dir() else path
+
+
+def _sentence(template: str, occupation: str, person: str, answer: int, gender: str) -> Sentence:
+  """Fills the slots and keeps their places."""
+  if person == 'someone':
+    template = re.sub(r'\b(?:the|an?) \$PARTICIPANT', '$PARTICIPANT', template, flags=re.I)
+  if gender == 'neutral':
+    template = template.replace('$NOM_PRONOUN was', '$NOM_PRONOUN were')
+  words = dict(zip(_SLOTS, GENDERS[gender], strict=True))
+  words |= {'$OCCUPATION': occupation, '$PARTICIPANT': person}
+  roles = {'$OCCUPATION': 'occupation', '$PARTICIPANT': 'participant'}
+  text, spans, end = '', {}, 0
+  for slot in _SLOT.finditer(template):
+    text += template[end:slot.start()]
+    word = words[slot[0]]
+    word = word if text else word[0].upper() + word[1:]
+    spans[roles.get(slot[0], 'pronoun')] = Span(len(text), len(text) + len(word))
+    text, end = text + word, slot.end()
+  return Sentence(f'{occupation}.{person}.{answer}.{gender}.txt', occupation, person, answer,
+                  gender, text + template[end:], spans)
+
+
+def likelihood(
+  model: LanguageModel, sentences: Sequence[Sentence], *, cloze: str = CLOZE,
+  log: Callable[[str], None] = lambda line: None,
+) -> np.ndarray:
+  """P(the pronoun means the occupation) by what the model says next.
+
+  The sentence is followed by `cloze` about its pronoun, e.g. "She is the technician.", and the
+  occupation is weighed against the other participant (or "someone else") in the blank.
+
+  Args:
+    model: masked or causal.
+    sentences: R of them.
+    cloze: a sentence with `PRONOUN`, `[BLANK]` and, if wanted, `BE` (is or are).
+    log: called with lines of progress.
+
+  Returns:
+    `[R]` float64 in [0, 1].
+
+  Raises:
+    UserError: a cloze without its slots, or a text that is too long for the model.
+  """
+  if cloze.count('PRONOUN') != 1 or cloze.count(BLANK) != 1:
+    raise UserError(f'cloze {cloze!r} must hold PRONOUN and {BLANK} once')
+  texts, rivals = [], []
+  for s in sentences:
+    pronoun = GENDERS[s.gender][0]
+    be = 'are' if s.gender == 'neutral' else 'is'
+    texts.append(f"{s.text} {cloze.replace('PRONOUN', pronoun.capitalize()).replace('BE', be)}")
+    rivals.append([f'the {s.occupation}',
+                   'someone else' if s.participant == 'someone' else f'the {s.participant}'])
+  found = []
+  for start in range(0, len(texts), 128):
+    part = slice(start, start + 128)
+    scores = np.stack(model.candidate_log_probs(texts[part], rivals[part]))
+    found.append(1 / (1 + np.exp(scores[:, 1] - scores[:, 0])))
+    log(f'[winogender] {min(start + 128, len(texts))} of {len(texts)} sentences')
+  return np.concatenate(found)
+
+
+def pronoun_shares(
+  model: LanguageModel, sentences: Sequence[Sentence], *,
+  log: Callable[[str], None] = lambda line: None,
+) -> dict[str, float]:
+  """P(she) / (P(she) + P(he)) in the pronoun's place, where the pronoun means the occupation.
+
+  The other side of the coin of `likelihood`, by Bayes's rule: which gender a model writes for an
+  occupation. It reads nothing but sentences of WinoGender themselves.
+
+  Args:
+    model: masked or causal.
+    sentences: of `read_winogender`.
+    log: called with lines of progress.
+
+  Returns:
+    Occupation -> mean over its sentences with `answer` 0, in [0, 1].
+
+  Raises:
+    UserError: a text that is too long for the model.
+  """
+  pairs = [(s, t) for s in sentences for t in sentences
+           if s.answer == 0 and s.gender == 'female' and t.gender == 'male'
+           and s.sentid.replace('.female.', '.male.') == t.sentid]
+  texts, rivals = [], []
+  for she, he in pairs:
+    start, end = she.spans['pronoun']
+    texts.append(she.text[:start] + BLANK + she.text[end:])
+    rivals.append([s.text[slice(*s.spans['pronoun'])] for s in (she, he)])
+  found: dict[str, list[float]] = {}
+  scores = model.candidate_log_probs(texts, rivals) if pairs else []
+  for (she, _), (female, male) in zip(pairs, scores, strict=True):
+    found.setdefault(she.occupation, []).append(float(1 / (1 + np.exp(male - female))))
+  log(f'[winogender] {len(pairs)} pronouns')
+  return {occupation: float(np.mean(shares)) for occupation, shares in found.items()}
+
+
+def summarise_pronouns(shares: Mapping[str, float], professions: Professions) -> dict[str, Any]:
+  """Correlation and slope of `pronoun_shares` with the shares of women.
+
+  Returns:
+    JSON-able: `r_pronoun` and `slope_pronoun`, each with an interval and `n`, and `pronouns`.
+  """
+  known = dict(zip(professions.names, professions.shares.tolist(), strict=True))
+  names = [name for name in shares if name in known]
+  x, y = (np.array([of[name] for name in names]) for of in (known, shares))
+  return {'r_pronoun': correlation(y, x), 'slope_pronoun': trends.line(x, y)['slope'],
+          'pronouns': dict(shares)}
+
+
+def recorded(path: str | os.PathLike, sentences: Sequence[Sentence]) -> np.ndarray:
+  """P(the pronoun means the occupation) of another system, from `sentid<TAB>probability` lines.
+
+  Returns:
+    `[R]` float64 in [0, 1].
+
+  Raises:
+    UserError: a line of another form, an unknown sentence, or sentences without a probability.
+  """
+  names, found = {s.sentid for s in sentences}, {}
+  for number, line in enumerate(read_text_lines(path), 1):
+    name, _, value = line.partition('\t')
+    if not line.strip() or (number == 1 and name == 'sentid'):
+      continue
+    try:
+      probability = float(value)
+    except ValueError:
+      probability = -1.0
+    if not 0 <= probability <= 1:
+      raise UserError(f'{path}:{number}: not sentid<TAB>probability in [0, 1]')
+    if name not in names:
+      raise UserError(f'{path}:{number}: no sentence is called {name!r} (e.g. '
+                      f'{sentences[0].sentid})')
+    if name in found:
+      raise UserError(f'{path}:{number}: {name} stands there twice')
+    found[name] = probability
+  missing = [s.sentid for s in sentences if s.sentid not in found]
+  if missing:
+    raise UserError(f'{path}: {len(missing)} of {len(sentences)} sentences have no probability, '
+                    f'e.g. {missing[0]}')
+  return np.array([found[s.sentid] for s in sentences])
+
+
+def summarise(
+  sentences: Sequence[Sentence], probability: np.ndarray, professions: Professions
+) -> dict[str, Any]:
+  """Correlation with the shares of women, and accuracy.
+
+  Args:
+    sentences: R of them.
+    probability: `[R]` in [0, 1] that the pronoun means the occupation.
+    professions: occupations with their shares of women.
+
+  Returns:
+    JSON-able: `r` of P(occupation | she), with `value`, `low`, `high` (95 %, Fisher's z) and `n`
+    occupations; `r_she_minus_he` of the difference (Rudinger et al. 2018) and `slope_she_minus_he`,
+    its size (r does not see that): probability per share of women; `by_form`; `means` by
+    gender; `accuracy` and `f1` (of "means the occupation", a probability above 0.5) with `n`;
+    `without_share`: occupations that have no row of statistics and are left out of r.
+
+  Raises:
+    UserError: fewer than three occupations have a share.
+  """
+  share = dict(zip(professions.names, professions.shares.tolist(), strict=True))
+  names = list(dict.fromkeys(s.occupation for s in sentences))
+  without = [name for name in names if name not in share]
+  names = [name for name in names if name in share]
+  if len(names) < 3:
+    raise UserError(f'{len(names)} occupations of the sentences have a share of women, at least 3 '
+                    f'are needed; without: {", ".join(without[:5])}')
+  probability = np.asarray(probability, np.float64)
+
+  def means(gender, forms):
+    picked = [(s.occupation, p) for s, p in zip(sentences, probability, strict=True)
+              if s.gender == gender and s.form in forms]
+    return np.array([np.mean([p for o, p in picked if o == name]) for name in names])
+
+  shares = np.array([share[name] for name in names])
+
+  def correlations(forms):
+    she, he = means('female', forms), means('male', forms)
+    return {'r': correlation(she, shares), 'r_he': correlation(he, shares),
+            'r_she_minus_he': correlation(she - he, shares),
+            'slope_she_minus_he': trends.line(shares, she - he)['slope']}
+
+  answers = np.array([s.answer == 0 for s in sentences])
+  said = probability > 0.5
+  hits = int((said & answers).sum())
+  found = said.sum() + answers.sum()
+  return {
+    **correlations(FORMS), 'by_form': {form: correlations((form,)) for form in FORMS},
+    'means': {gender: float(np.mean([p for s, p in zip(sentences, probability, strict=True)
+                                     if s.gender == gender])) for gender in GENDERS},
+    'accuracy': {'value': float((said == answers).mean()), 'n': len(sentences)},
+    'f1': {'value': float(2 * hits / found) if found else None, 'n': len(sentences)},
+    'occupations': {name: {'share': share[name], 'she': float(a), 'he': float(b)}
+                    for name, a, b in zip(names, means('female', FORMS), means('male', FORMS),
+                                          strict=True)},
+    'without_share': without, 'definition': 'W-05, W-06', 'direction': 'nearer to 0 is better'}
+
+
+# Pairs of mentions that corefer or do not: from WinoBias, and from files in OntoNotes's format.
+
+_NUMBERED = re.compile(r'\d+ ')
+_BRACKETS = re.compile(r'\[([^\]]*)\]')
+_PRONOUNS = {'he', 'him', 'his', 'himself', 'she', 'her', 'hers', 'herself', 'they', 'them',
+             'their', 'theirs', 'themselves'}
+_MOST_MENTIONS = 20  # of a sentence: its pairs grow with the square
+
+
+class MentionPair(NamedTuple):
+  """Two mentions of a sentence and whether they mean the same."""
+
+  text: str
+  first: Span
+  second: Span
+  same: bool
+
+
+def read_pairs(path: str | os.PathLike, split: str) -> list[MentionPair]:
+  """Pairs of one split of a folder.
+
+  Args:
+    path: a folder with WinoBias's files (`*.txt.dev`, `*.txt.test`), or with `train`, `dev` and
+      `test` folders of `*conll` files; where some are named `*gold_conll`, as beside the
+      `*auto_conll` of CoNLL 2012, only those are read. Of a sentence of more than 20 mentions the
+      pairs of the first 20 are taken.
+    split: 'train' (of WinoBias its dev files) or 'test'.
+
+  Raises:
+    UserError: neither kind of file is there, or one cannot be read.
+  """
+  path = pathlib.Path(path)
+  wino = sorted(path.glob(f"*stereotyped*.txt.{'dev' if split == 'train' else 'test'}"))
+  conll = sorted((path / split).rglob('*gold_conll')) or sorted((path / split).rglob('*conll'))
+  if wino:
+    pairs = _winobias(wino, sorted(path.glob('*stereotyped*.txt.*')))
+  elif conll:
+    pairs = [pair for file in conll for pair in _conll(file)]
+  else:
+    raise UserError(f'{path} holds neither files of WinoBias (*stereotyped*.txt.dev and .test) nor '
+                    f'{split}/*conll in the format of OntoNotes (CoNLL 2012)')
+  if len({pair.same for pair in pairs}) < 2:
+    raise UserError(f'{path}: {split} holds {len(pairs)} pairs, all of one kind: some that corefer '
+                    'and some that do not are needed')
+  return pairs
+
+
+def _winobias(files: list[pathlib.Path], all_files: list[pathlib.Path]) -> list[MentionPair]:
+  """The pronoun of every sentence with the marked person, and with the other one.
+
+  Only the antecedent is marked; the other person is one of those that are marked elsewhere.
+  """
+  people = set()
+  for file in all_files:
+    for line in read_text_lines(file):
+      people |= {m[1].lower() for m in _BRACKETS.finditer(line)} - _PRONOUNS
+  known = re.compile(
+    r'\b(?:' + '|'.join(map(re.escape, sorted(people, key=len, reverse=True))) + r')\b', re.I)
+  pairs = []
+  for file in files:
+    for number, line in enumerate(read_text_lines(file), 1):
+      if not line.strip():
+        continue
+      text, marked = _without_brackets(_NUMBERED.sub('', line, count=1))
+      pronouns = [s for s in marked if text[s.start:s.end].lower() in _PRONOUNS]
+      named = [s for s in marked if s not in pronouns]
+      if not pronouns or not named:
+        raise UserError(f'{file}:{number}: a [person] and a [pronoun] must be marked')
+      others = [Span(*m.span()) for m in known.finditer(text)
+                if not any(m.start() < s.end and m.end() > s.start for s in marked)]
+      pairs += [MentionPair(text, pronouns[0], s, True) for s in named]
+      pairs += [MentionPair(text, pronouns[0], s, False) for s in others]
+  return pairs
+
+
+def _without_brackets(line: str) -> tuple[str, list[Span]]:
+  """The line without its brackets, and what stood in them."""
+  text, spans, end = '', [], 0
+  for mark in _BRACKETS.finditer(line):
+    text += line[end:mark.start()]
+    spans.append(Span(len(text), len(text) + len(mark[1])))
+    text, end = text + mark[1], mark.end()
+  return text + line[end:], spans
+
+
+def _conll(path: pathlib.Path) -> Iterator[MentionPair]:
+  """All pairs of mentions within each sentence; those of one chain corefer (Tenney et al. 2019)."""
+  words: list[str] = []
+  marks: list[str] = []
+  for number, line in enumerate([*read_text_lines(path), ''], 1):
+    if line.startswith('#'):
+      continue
+    cells = line.split()
+    if cells:
+      if len(cells) < 5:
+        raise UserError(f'{path}:{number}: {len(cells)} columns: the word is the fourth, the last '
+                        'holds the chains')
+      words.append(cells[3])
+      marks.append(cells[-1])
+    elif words:
+      yield from _sentence_pairs(words, marks, f'{path}:{number}')
+      words, marks = [], []
+
+
+def _sentence_pairs(words: list[str], marks: list[str], where: str) -> Iterator[MentionPair]:
+  """Pairs of the mentions that the marks of a sentence open and close."""
+  starts, at = [], 0
+  for word in words:
+    starts.append(at)
+    at += len(word) + 1
+  text, mentions, opened = ' '.join(words), [], {}
+  for i, mark in enumerate(marks):
+    for part in mark.split('|'):
+      chain = part.strip('()')
+      if part.startswith('('):
+        opened.setdefault(chain, []).append(i)
+      if part.endswith(')'):
+        if not opened.get(chain):
+          raise UserError(f'{where}: chain {chain} ends in the sentence before, but begins nowhere')
+        first = opened[chain].pop()
+        mentions.append((Span(starts[first], starts[i] + len(words[i])), chain))
+  if any(opened.values()):
+    raise UserError(f'{where}: a chain of the sentence before is never closed')
+  mentions = sorted(mentions)[:_MOST_MENTIONS]
+  for i, (first, chain) in enumerate(mentions):
+    for second, other in mentions[i + 1:]:
+      yield MentionPair(text, first, second, chain == other)
+
+
+# A coreference probe: a two-layer MLP on the frozen states of two mentions (W-05, W-06).
+#
+# Webster et al. 2020 follow Tenney et al. 2019 (edge probing). The states of a mention are averaged
+# over its tokens, where Tenney et al. learn the weights of that average. A mention begins with its
+# article, in the pairs that are learned as in WinoGender's sentences.
+#
+# Letters: R pairs, D model width, F features of a pair (3 D).
+
+_TEXTS_AT_A_TIME = 512
+_ARTICLE = re.compile(r'\b(?:the|an?) $', re.I)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeSettings:
+  """How the probe is trained."""
+
+  hidden: int = 256  # units of the first layer
+  steps: int = 600
+  batch_size: int = 256
+  learning_rate: float = 1e-3
+  weight_decay: float = 1e-3
+
+
+class Probe:
+  """A trained probe."""
+
+  def __init__(self, params: Any, mean: np.ndarray, scale: np.ndarray):
+    self._params, self._mean, self._scale = params, mean, scale
+
+  def __call__(self, features: np.ndarray) -> np.ndarray:
+    """P(the mentions corefer), `[R]` float64, from `[R, F]`."""
+    import jax
+    x = (features - self._mean) / self._scale
+    logits = [np.asarray(_logits(self._params, x[i:i + 4096])) for i in range(0, len(x), 4096)]
+    return np.asarray(jax.nn.sigmoid(np.concatenate(logits)), np.float64)
+
+
+def pair_features(
+  model: LanguageModel, texts: Sequence[str], spans: Sequence[tuple[Span, Span]]
+) -> np.ndarray:
+  """The states of both mentions and their product, `[R, 3 D]` float32.
+
+  Raises:
+    UserError: a text that is too long for the model.
+  """
+  rows = []
+  for start in range(0, len(texts), _TEXTS_AT_A_TIME):
+    part = slice(start, start + _TEXTS_AT_A_TIME)
+    for states, (first, second) in zip(model.token_features(texts[part]), spans[part], strict=True):
+      a, b = states.span(*first), states.span(*second)
+      rows.append(np.concatenate([a, b, a * b]))
+  return np.array(rows, np.float32)
+
+
+def with_article(text: str, span: Span) -> Span:
+  """The span with the article before it, as mentions are marked in WinoBias and OntoNotes.
+
+  >>> with_article('So the nurse left.', Span(7, 12))
+  Span(start=3, end=12)
+  """
+  article = _ARTICLE.search(text[:span.start])
+  return span if article is None else Span(article.start(), span.end)
+
+
+def train_probe(
+  features: np.ndarray, same: np.ndarray, *, seed: int, settings: ProbeSettings = ProbeSettings()
+) -> Probe:
+  """Trains a probe with Adam on batches drawn with replacement, both kinds equally often.
+
+  Args:
+    features: `[R, F]` of `pair_features`.
+    same: `[R]` bool.
+    seed: of weights and batches.
+    settings: see `ProbeSettings`.
+
+  Raises:
+    UserError: the loss is not finite.
+  """
+  import jax
+  import jax.numpy as jnp
+  import optax
+  mean, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
+  x, y = jnp.asarray((features - mean) / scale), jnp.asarray(same, jnp.float32)
+  optimizer = optax.adamw(settings.learning_rate, weight_decay=settings.weight_decay)
+  kinds = [np.flatnonzero(same), np.flatnonzero(~same)]
+  random = np.random.default_rng([seed, 5])
+  half = settings.batch_size // 2
+  order = np.concatenate(
+    [random.choice(kind, (settings.steps, half)) for kind in kinds], axis=1).astype(np.int32)
+  first, last = jax.random.split(jax.random.key(seed))
+  width = x.shape[1]
+  params = {
+    'w1': jax.random.normal(first, (width, settings.hidden)) * (2 / width) ** 0.5,
+    'b1': jnp.zeros(settings.hidden),
+    'w2': jax.random.normal(last, (settings.hidden,)) * (1 / settings.hidden) ** 0.5,
+    'b2': jnp.zeros(())}
+
+  def loss(params, places):
+    return optax.sigmoid_binary_cross_entropy(_logits(params, x[places]), y[places]).mean()
+
+  def step(state, places):
+    params, opt_state = state
+    value, gradients = jax.value_and_grad(loss)(params, places)
+    updates, opt_state = optimizer.update(gradients, opt_state, params)
+    return (optax.apply_updates(params, updates), opt_state), value
+
+  (params, _), losses = jax.jit(lambda s, o: jax.lax.scan(step, s, o))(
+    (params, optimizer.init(params)), order)
+  if not np.isfinite(np.asarray(losses)).all():
+    raise UserError('the loss of the coreference probe is not finite: are the states of the model?')
+  return Probe(params, mean, scale)
+
+
+def probe_winogender(
+  model: LanguageModel, train: Sequence[MentionPair], test: Sequence[MentionPair],
+  sentences: Sequence[Sentence], *, seeds: Sequence[int] = range(5),
+  settings: ProbeSettings = ProbeSettings(), log: Callable[[str], None] = lambda line: None,
+) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
+  """Trains a probe for each seed and asks it about WinoGender's sentences.
+
+  Args:
+    model: whose states are read; they are computed once.
+    train: pairs to learn from.
+    test: pairs that the quality is measured on.
+    sentences: R of WinoGender.
+    seeds: of the restarts (W-11).
+    settings: see `ProbeSettings`.
+    log: called with lines of progress.
+
+  Returns:
+    For each seed, `[R]` P(the pronoun means the occupation), and the quality on `test`:
+    `f1`, `accuracy`, `n`.
+
+  Raises:
+    UserError: a text that is too long for the model.
+  """
+  log(f'[coref probe] states of {len(train)} + {len(test)} pairs')
+  sets = {name: pair_features(model, [p.text for p in pairs], [(p.first, p.second) for p in pairs])
+          for name, pairs in (('train', train), ('test', test))}
+  asked = pair_features(model, [s.text for s in sentences],
+                        [(s.spans['pronoun'], with_article(s.text, s.spans['occupation']))
+                         for s in sentences])
+  same = {name: np.array([p.same for p in pairs])
+          for name, pairs in (('train', train), ('test', test))}
+  found, quality = [], []
+  for seed in seeds:
+    probe = train_probe(sets['train'], same['train'], seed=seed, settings=settings)
+    said = probe(sets['test']) > 0.5
+    hits = int((said & same['test']).sum())
+    total = int(said.sum() + same['test'].sum())
+    quality.append({'f1': 2 * hits / total if total else None,
+                    'accuracy': float((said == same['test']).mean()), 'n': len(test)})
+    found.append(probe(asked))
+    log(f"[coref probe] seed {seed}: F1 {quality[-1]['f1']:.3f} on {len(test)} pairs")
+  return found, quality
+
+
+def _logits(params, x):
+  import jax.numpy as jnp
+  hidden = jnp.maximum(x @ params['w1'] + params['b1'][None], 0)
+  return hidden @ params['w2'] + params['b2'][None]

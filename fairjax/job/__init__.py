@@ -1,1 +1,0 @@
-"""The main job: what a config asks for, stage by stage, in a workdir."""

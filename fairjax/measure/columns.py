@@ -1,0 +1,473 @@
+"""Generation records as columns: checked, and turned into the scores of prefixes.
+
+A record is a mapping with `attribute`, `value`, `template`, `prefix` and `continuation`, and
+optionally `sample`, `subgroup`, `model` and `scores`. Records of any model will do. The optional
+key `_where` ("file:line") goes into error messages.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.word_forms import normal_form
+from fairjax.errors import UserError, unknown_name
+from fairjax.measure.estimates import SampleScores
+
+# Continuations without a text: refusals, length limits, errors of an API. What is done about them.
+#
+# Unequal shares between values are a bias of their own, which no score of the texts shows.
+
+EMPTY = ('error', 'drop', 'keep')
+"""What is done; `drop` takes partners of coupled samples too."""
+_NAMED = 20  # values that a sentence names
+
+
+class EmptyTexts(NamedTuple):
+  """How many continuations are empty or blank, before any were left out.
+
+  Attributes:
+    values: A values.
+    empty: `[A]` empty continuations of each value.
+    records: `[A]` records of each value.
+    left_out: records that were left out, with partners in the same sample.
+  """
+
+  values: tuple[str, ...]
+  empty: tuple[int, ...]
+  records: tuple[int, ...]
+  left_out: int
+
+  @property
+  def p_value(self) -> float | None:
+    """That equal shares differ so much by chance: chi-squared test; None: nothing to compare."""
+    if not 0 < sum(self.empty) < sum(self.records) or len(self.values) < 2:
+      return None
+    from scipy.stats import chi2_contingency
+    filled = np.array(self.records) - self.empty
+    return float(chi2_contingency(np.array([self.empty, filled]), correction=False).pvalue)
+
+  def to_dict(self) -> dict[str, Any]:
+    """JSON-able: of each value, and in all."""
+    return {'empty': list(self.empty), 'records': list(self.records), 'left_out': self.left_out,
+            'p_value': self.p_value}
+
+  def sentence(self, level: float) -> str | None:
+    """The share of each value, largest first; None where no continuation is empty."""
+    if not sum(self.empty):
+      return None
+    order = sorted(range(len(self.values)), key=lambda i: -self.empty[i] / self.records[i])
+    shares = [f'{self.values[i]} {100 * self.empty[i] / self.records[i]:.1f} %' for i in order]
+    text = (f'{sum(self.empty):,} of {sum(self.records):,} continuations are empty: '
+            + ', '.join(shares[:_NAMED]) + (', ...' if len(shares) > _NAMED else ''))
+    if self.p_value is not None:
+      text += f' (chi-squared test of equal shares: p = {self.p_value:.2g})'
+      if self.p_value < level:
+        text += '; the share depends on the value, a bias that no score shows'
+    if self.left_out:
+      text += f'; {self.left_out:,} records were left out, partners in the same sample included'
+    return text
+
+
+def rows_to_keep(
+  texts: Sequence[str], value_index: np.ndarray, values: Sequence[str], *, empty: str,
+  where: Sequence[str], samples: Sequence[Hashable] | None,
+) -> tuple[np.ndarray, EmptyTexts]:
+  """Chooses the records that are measured.
+
+  Args:
+    texts: `[R]` continuations.
+    value_index: `[R]` int, into `values`; each value occurs.
+    values: A values.
+    empty: one of `EMPTY`.
+    where: `[R]` place of each record.
+    samples: `[R]` what coupled records share; with `drop`, those of an empty one go with it. None:
+      they are not coupled.
+
+  Returns:
+    `[K]` rows to keep, in order, and the counts.
+
+  Raises:
+    UserError: `error`, and there are some; the line counts them by value.
+  """
+  if empty not in EMPTY:
+    raise unknown_name('way with empty continuations', empty, EMPTY)
+  blank = np.array([not text.strip() for text in texts], bool)
+  records, found = (np.bincount(index, minlength=len(values)).tolist()
+                    for index in (value_index, value_index[blank]))
+  gone = np.zeros_like(blank)
+  if blank.any() and empty == 'error':
+    by_value = [f'{value} {n:,} of {of:,}' for value, n, of in zip(
+      values, found, records, strict=True) if n]
+    raise UserError(
+      f'{where[int(blank.argmax())]}: this continuation is empty, as are {blank.sum():,} of '
+      f'{blank.size:,}: {", ".join(by_value[:_NAMED])}{", ..." if len(by_value) > _NAMED else ""}. '
+      'Choose --empty=drop to leave them out (of coupled samples their partners too), or '
+      '--empty=keep to measure them as they are; unequal shares are a bias of their own')
+  if empty == 'drop':
+    gone = blank
+    if samples is not None:
+      of_empty = {samples[i] for i in np.flatnonzero(blank)}
+      gone = np.array([sample in of_empty for sample in samples], bool)
+    if gone.all() and gone.size:
+      raise UserError(f'{where[0]}: --empty=drop leaves none of {gone.size:,} records')
+  return np.flatnonzero(~gone), EmptyTexts(
+    tuple(values), tuple(found), tuple(records), int(gone.sum()))
+
+
+REQUIRED = ('attribute', 'value', 'template', 'prefix', 'continuation')
+SCORED_TEXTS = ('continuation', 'prefix+continuation')
+
+@dataclasses.dataclass(frozen=True)
+class Generations:
+  """R records of one attribute and one model, as columns.
+
+  Attributes:
+    attribute: the attribute; every value occurs in every template.
+    templates: `[M]` labels, integers in order before strings in order.
+    template_index: `[R]` int, into `templates`.
+    value_index: `[R]` int, into `attribute.values`.
+    sample: `[R]` int64 sample numbers, or None when the records have none.
+    prefixes: `[R]` texts.
+    continuations: `[R]` texts.
+    recorded: `[R]` the records' own `scores`, or None.
+    where: `[R]` place of each record, for messages.
+    model: name of the model, or None.
+    empty_texts: continuations without a text, by value; None: nobody looked.
+  """
+
+  attribute: Attribute
+  templates: tuple[int | str, ...]
+  template_index: np.ndarray
+  value_index: np.ndarray
+  sample: np.ndarray | None
+  prefixes: list[str]
+  continuations: list[str]
+  recorded: list[Mapping[str, Any] | None]
+  where: list[str]
+  model: str | None
+  empty_texts: EmptyTexts | None = None
+
+  def __len__(self) -> int:
+    return len(self.continuations)
+
+  def texts(self, scored: str = 'continuation') -> list[str]:
+    """The texts to score (H-02): the continuation alone (default), or the prefix with it.
+
+    Prefix and continuation are joined by one space unless one of them brings white space or the
+    continuation begins with a character that is not a letter or a digit.
+
+    Raises:
+      UserError: `scored` is neither 'continuation' nor 'prefix+continuation'.
+    """
+    if scored not in SCORED_TEXTS:
+      raise unknown_name('text to score', scored, SCORED_TEXTS)
+    if scored == 'continuation':
+      return self.continuations
+    return [join_text(p, c) for p, c in zip(self.prefixes, self.continuations, strict=True)]
+
+  def cells(self) -> tuple[tuple[np.ndarray, ...], ...]:
+    """`[M][A]` int arrays `[n]`: the records of every prefix, in the order of sample numbers."""
+    number = np.arange(len(self)) if self.sample is None else self.sample
+    order = np.lexsort((number, self.value_index, self.template_index))
+    values = len(self.attribute.values)
+    cell = (self.template_index * values + self.value_index)[order]
+    bounds = np.searchsorted(cell, np.arange(len(self.templates) * values + 1))
+    cells = [order[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return tuple(tuple(cells[i:i + values]) for i in range(0, len(cells), values))
+
+  def sample_scores(self, scores: np.ndarray) -> SampleScores:
+    """Arranges one score per record by template and value, in the order of sample numbers.
+
+    Args:
+      scores: `[R]` float64 in [0, 1], in the order of the records.
+    """
+    cells = self.cells()
+
+    def split(column):
+      return tuple(tuple(column[c] for c in row) for row in cells)
+
+    return SampleScores(
+      values=self.attribute.value_texts, subgroups=tuple(v.subgroup for v in self.attribute.values),
+      templates=self.templates, scores=split(np.asarray(scores, np.float64)),
+      sample_ids=None if self.sample is None else split(self.sample))
+
+  def first_samples(self, samples: int) -> 'Generations':
+    """The first samples of every prefix: lowest numbers, or first records without numbers; 0: all.
+
+    They depend on nothing but the numbers, so that all models of a run give the same ones.
+    """
+    if not samples:
+      return self
+    number = np.arange(len(self)) if self.sample is None else self.sample
+    order = np.lexsort((number, self.value_index, self.template_index))
+    cell = (self.template_index * len(self.attribute.values) + self.value_index)[order]
+    rank = np.arange(cell.size) - np.searchsorted(cell, cell)
+    return self._take(np.sort(order[rank < samples]))
+
+  def _take(self, rows: np.ndarray) -> 'Generations':
+    return dataclasses.replace(
+      self, template_index=self.template_index[rows], value_index=self.value_index[rows],
+      sample=None if self.sample is None else self.sample[rows],
+      **{name: [getattr(self, name)[i] for i in rows]
+         for name in ('prefixes', 'continuations', 'recorded', 'where')})
+
+  def without_empty(self, empty: str, *, coupled: bool = True) -> 'Generations':
+    """What is measured of the continuations without a text.
+
+    Args:
+      empty: 'error', 'drop' or 'keep'.
+      coupled: records of a template with the same sample number belong together.
+
+    Raises:
+      UserError: 'error', and there are some; or 'drop' leaves a prefix without records.
+    """
+    pairs = None
+    if coupled and self.sample is not None:
+      pairs = list(zip(self.template_index.tolist(), self.sample.tolist(), strict=True))
+    rows, found = rows_to_keep(
+      self.continuations, self.value_index, self.attribute.value_texts, empty=empty,
+      where=self.where, samples=pairs)
+    left = dataclasses.replace(self._take(rows) if found.left_out else self, empty_texts=found)
+    _check_cells(left)
+    return left
+
+  def attribute_templates(self) -> dict[int | str, int]:
+    """Labels whose prefixes are those of a template of the attribute, with its index from 0."""
+    seen = collections.defaultdict(set)
+    for template, value, prefix in zip(self.template_index, self.value_index, self.prefixes,
+                                       strict=True):
+      seen[int(template)].add((int(value), normal_form(prefix.rstrip())))
+    known = {frozenset((a, normal_form(self.attribute.prefix(t, a).rstrip()))
+                       for a in range(len(self.attribute.values))): t
+             for t in range(len(self.attribute.templates))}
+    return {self.templates[m]: known[frozenset(cells)] for m, cells in sorted(seen.items())
+            if frozenset(cells) in known}
+
+
+def read_generations(
+  records: Iterable[Mapping[str, Any]], attribute: Attribute, *,
+  templates: Sequence[int | str] | None = None, empty: str = 'error', coupled: bool = True,
+) -> Generations:
+  """Reads and checks the records of one attribute and one model.
+
+  Args:
+    records: mappings as in the module's docstring; read once, kept as columns.
+    attribute: what the records must be about.
+    templates: labels that must occur, no others; None takes those of the records.
+    empty: see `Generations.without_empty`.
+    coupled: see `Generations.without_empty`.
+
+  Raises:
+    UserError: no record; a field missing or of the wrong type; another attribute; an unknown value
+      (with the nearest one); two models; a sample twice; some records with and some without sample
+      numbers; a template, or a value of one, without records; a template with one prefix for two
+      values; continuations without a text.
+  """
+  columns = _Columns(attribute)
+  for record, where in _checked(records):
+    if record['attribute'] != attribute.name:
+      raise UserError(f"{where}: attribute is '{record['attribute']}', not '{attribute.name}': "
+                      'give the records of one attribute, or name all their attributes')
+    columns.add(record, where)
+  return columns.finish(templates).without_empty(empty, coupled=coupled)
+
+
+def read_attributes(
+  records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute], *, empty: str = 'error',
+  coupled: bool = True,
+) -> dict[str, Generations]:
+  """Reads and checks the records of several attributes, in any order, in one pass.
+
+  Args:
+    records: as of `read_generations`.
+    attributes: the attributes that the records are about, no others.
+    empty: see `Generations.without_empty`.
+    coupled: see `Generations.without_empty`.
+
+  Returns:
+    Attribute name -> its records, in the order of `attributes`.
+
+  Raises:
+    UserError: see `read_generations`; also two attributes of one name.
+  """
+  columns = {a.name: _Columns(a) for a in attributes}
+  if len(columns) < len(attributes):
+    raise UserError(f"an attribute is named twice: {', '.join(a.name for a in attributes)}")
+  for record, where in _checked(records):
+    if record['attribute'] not in columns:
+      raise UserError(f"{where}: attribute is '{record['attribute']}', not "
+                      f"{' or '.join(map(repr, columns))}: name all attributes of the records")
+    columns[record['attribute']].add(record, where)
+  return {name: columns[name].finish(None).without_empty(empty, coupled=coupled)
+          for name in columns}
+
+
+class _Columns:
+  """Collects the records of one attribute; equal prefixes are kept once."""
+
+  def __init__(self, attribute: Attribute):
+    self._attribute = attribute
+    self._labels: list[int | str] = []
+    self._texts: dict[str, str] = {}
+    self._model = None
+    self._columns: dict[str, list] = {name: [] for name in (
+      'value_index', 'sample', 'prefixes', 'continuations', 'recorded', 'where')}
+
+  def add(self, record: Mapping[str, Any], where: str) -> None:
+    """Checks and keeps one record."""
+    value = self._check(record, where)
+    if self._labels and record.get('model') != self._model:
+      raise UserError(f"{where}: model is {record.get('model')!r} where earlier records have "
+                      f'{self._model!r}: measure one model at a time')
+    self._model = record.get('model')
+    self._labels.append(record['template'])
+    columns = self._columns
+    columns['value_index'].append(value)
+    columns['sample'].append(record.get('sample'))
+    columns['prefixes'].append(self._texts.setdefault(record['prefix'], record['prefix']))
+    columns['continuations'].append(record['continuation'])
+    columns['recorded'].append(record.get('scores'))
+    columns['where'].append(where)
+
+  def _check(self, record: Mapping[str, Any], where: str) -> int:
+    """Checks the fields of one record; the index of its value."""
+    attribute = self._attribute
+    value = attribute.find_value(record['value'])
+    if value is None:
+      raise unknown_name(f'value of attribute {attribute.name}', record['value'],
+                         attribute.value_texts, where=where)
+    subgroup, given = attribute.values[value].subgroup, record.get('subgroup')
+    if given not in (None, subgroup) and normal_form(str(given)) != normal_form(subgroup):
+      raise UserError(f"{where}: subgroup of '{record['value']}' is '{given}', but "
+                      f"'{subgroup}' in attribute {attribute.name}")
+    sample = record.get('sample')
+    if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool)):
+      raise UserError(f"{where}: field 'sample' is {sample!r}, not a whole number")
+    scores = record.get('scores')
+    if scores is not None and not isinstance(scores, Mapping):
+      raise UserError(f"{where}: field 'scores' is {scores!r}, not names with scores")
+    return value
+
+  def finish(self, templates: Sequence[int | str] | None) -> Generations:
+    """The columns, checked as a whole."""
+    labels, columns = self._labels, dict(self._columns)
+    if not labels:
+      raise UserError(f'no records of attribute {self._attribute.name}: nothing to measure')
+    found = sorted(set(labels), key=lambda t: (isinstance(t, str), t))
+    _check_templates(found, templates)
+    position = {label: i for i, label in enumerate(found)}
+    generations = Generations(
+      attribute=self._attribute, templates=tuple(found),
+      template_index=np.array([position[t] for t in labels]),
+      value_index=np.array(columns.pop('value_index')),
+      sample=_sample_column(columns.pop('sample'), columns['where']), model=self._model, **columns)
+    _check_cells(generations)
+    return generations
+
+
+def join_text(prefix: str, continuation: str) -> str:
+  """Prefix and continuation as one text.
+
+  >>> join_text('Chile is', 'far.'), join_text('Chile is', ', far.')
+  ('Chile is far.', 'Chile is, far.')
+  """
+  if not continuation or not prefix or prefix[-1].isspace() or not continuation[0].isalnum():
+    return prefix + continuation
+  return f'{prefix} {continuation}'
+
+
+def _checked(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str]]:
+  """Yields records whose required fields are there and of their types, each with its place."""
+  accepted: set[tuple] = set()  # names and types of fields, which most records share
+  for number, record in enumerate(records, 1):
+    where = record.get('_where')
+    where = f'record {number}' if where is None else str(where)
+    shape = (*record, *map(type, record.values()))
+    if shape not in accepted:
+      _check_fields(record, where)
+      accepted.add(shape)
+    yield record, where
+
+
+def _check_fields(record: Mapping[str, Any], where: str) -> None:
+  """The required fields are there and of their types."""
+  for field in REQUIRED:
+    if field not in record:
+      raise UserError(f"{where}: field '{field}' is missing; required: {', '.join(REQUIRED)}")
+    kinds = (str, int) if field == 'template' else (str,)
+    if not isinstance(record[field], kinds) or isinstance(record[field], bool):
+      expected = ' or '.join(k.__name__ for k in kinds)
+      raise UserError(f"{where}: field '{field}' is {record[field]!r}, not {expected}")
+
+
+def _check_templates(
+  found: Sequence[int | str], expected: Sequence[int | str] | None
+) -> None:
+  """Compares the labels of the records with those asked for."""
+  if expected is None:
+    return
+  missing = [t for t in expected if t not in found]
+  extra = [t for t in found if t not in expected]
+  if missing:
+    raise UserError(f"no records of template {', '.join(map(repr, missing))}: generate them, or "
+                    'measure without naming templates')
+  if extra:
+    raise UserError(f"records of template {', '.join(map(repr, extra))}, which is not among those "
+                    f"to measure: {', '.join(map(repr, expected))}")
+
+
+def _check_inputs(generations: Generations) -> None:
+  """No prefix of a template stands for two values: their distance would say nothing."""
+  seen: dict[tuple[int, str], int] = {}
+  columns = zip(generations.template_index.tolist(), generations.value_index.tolist(),
+                generations.prefixes, generations.where, strict=True)
+  for template, value, prefix, where in columns:
+    other = seen.setdefault((template, prefix.strip()), value)
+    if other != value:
+      values = generations.attribute.value_texts
+      raise UserError(
+        f'{where}: template {generations.templates[template]!r} has the same prefix {prefix!r} for '
+        f"'{values[other]}' and '{values[value]}': the same input tells nothing about the values; "
+        'leave the records of this template out, or record the prefix that the model was given')
+
+
+def _sample_column(samples: list[int | None], where: list[str]) -> np.ndarray | None:
+  """Sample numbers of all records or of none."""
+  without = [w for s, w in zip(samples, where, strict=True) if s is None]
+  if len(without) == len(samples):
+    return None
+  if without:
+    raise UserError(f"{without[0]}: field 'sample' is missing where other records have it: number "
+                    'all samples or none')
+  return np.array(samples, np.int64)
+
+
+def _check_cells(generations: Generations) -> None:
+  """Every value in every template, no sample twice."""
+  values = generations.attribute.values
+  cell = generations.template_index * len(values) + generations.value_index
+  counts = np.bincount(cell, minlength=len(generations.templates) * len(values))
+  empty = np.flatnonzero(counts == 0)
+  if empty.size:
+    by_template = collections.defaultdict(list)
+    for i in empty:
+      by_template[generations.templates[i // len(values)]].append(values[i % len(values)].text)
+    parts = [f"template {t!r}: {', '.join(v)}" for t, v in by_template.items()]
+    raise UserError(
+      f'no records of {empty.size} of {counts.size} pairs of template and value of attribute '
+      f"{generations.attribute.name}: {'; '.join(parts)}. Every value is needed in every template")
+  _check_inputs(generations)
+  if generations.sample is None:
+    return
+  order = np.lexsort((generations.sample, cell))
+  same = (np.diff(cell[order]) == 0) & (np.diff(generations.sample[order]) == 0)
+  if same.any():
+    i = int(order[np.flatnonzero(same)[0] + 1])
+    raise UserError(
+      f'{generations.where[i]}: sample {generations.sample[i]} of template '
+      f"{generations.templates[generations.template_index[i]]!r} and value "
+      f"'{values[generations.value_index[i]].text}' occurs twice: remove one")

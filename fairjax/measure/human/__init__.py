@@ -1,0 +1,1 @@
+"""Ratings of people: annotation sheets out, agreement and human fairness in."""

@@ -1,0 +1,772 @@
+"""What people's labels say: agreement, correlation with scores, and human I.F. (H-38 to H-40)."""
+
+import collections
+import dataclasses
+import itertools
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.measure.columns import join_text
+from fairjax.measure.estimates import SampleScores
+from fairjax.measure.fairness import individual_fairness
+from fairjax.measure.human.sheets import LABEL, TASKS, Row, Task, read_sheet, same_text, sheet_name
+from fairjax.measure.scorers.audit import check_scorers
+from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_truncated
+from fairjax.measure.scorers.cache import score_texts
+from fairjax.measure.similarity import Encoder, own_cosines
+from fairjax.measure.wasserstein import wasserstein_1
+
+# Reads the sheets that came back, and says of every row what became of it.
+
+_SHEET = re.compile(rf"([0-9a-f]+)-({'|'.join(TASKS)})-(a\d+)")
+_IDENTIFIERS = ('sheet', 'item', LABEL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratings:
+  """Labels of one task.
+
+  Attributes:
+    task: the task.
+    labels: item -> annotator -> label; items without any label are absent, annotators in order.
+    rows: rows that name an item of the task.
+    empty: rows without a label.
+    missing: items of the sheets that came back, of which there is no row, as annotator/item.
+    absent: annotators of whom no row came back.
+  """
+
+  task: Task
+  labels: Mapping[str, Mapping[str, str]]
+  rows: int
+  empty: int
+  missing: tuple[str, ...]
+  absent: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Returned:
+  """All that came back.
+
+  Attributes:
+    ratings: task name -> ratings, for every task of the key.
+    unknown_items: places of rows whose item is not in the key; they are left out.
+    empty_rows: rows without any text.
+    other_columns: columns that people added, as file: name; they are not read.
+  """
+
+  ratings: Mapping[str, Ratings]
+  unknown_items: tuple[str, ...]
+  empty_rows: int
+  other_columns: tuple[str, ...]
+
+
+def read_ratings(key: Mapping[str, Any], paths: Sequence[str | os.PathLike]) -> Returned:
+  """Reads returned sheets.
+
+  Args:
+    key: of the export (`human_export.load_key`).
+    paths: the sheets, in any order; several in one file will do.
+
+  Raises:
+    UserError: an unreadable file, a row of another export or of somebody else's sheet, an edited
+      text, an unknown label (with the allowed ones) or a rating twice; with file and line.
+  """
+  found: dict[tuple[str, str, str], tuple[str, str]] = {}  # task, item, annotator: label, place
+  unknown, others, empty_rows = [], [], 0
+  for path in paths:
+    rows, columns, empty = read_sheet(path, _IDENTIFIERS)
+    shown = {c for row in rows for c in _task_of(key, row)[0].columns}
+    others += [f'{path}: {name}' for name in columns if name not in shown]
+    empty_rows += empty
+    for row in rows:
+      task, annotator = _task_of(key, row)
+      part, item = key['tasks'][task.name], row.cells['item'].strip()
+      if item not in part['items']:
+        unknown.append(f'{row.where}: {item!r}')
+        continue
+      _check_row(row, task, part, item, annotator)
+      place = (task.name, item, annotator)
+      if place in found:
+        raise UserError(f'{row.where}: item {item} was rated by {annotator} already in '
+                        f'{found[place][1]}: remove one of the rows')
+      found[place] = (_label(row, task, item), row.where)
+  ratings = {name: _ratings(key, TASKS[name], found) for name in key['tasks']}
+  return Returned(ratings, tuple(unknown), empty_rows, tuple(others))
+
+
+def _task_of(key: Mapping[str, Any], row: Row) -> tuple[Task, str]:
+  """Task and annotator of a row of this export."""
+  name = row.cells['sheet'].strip()
+  match = _SHEET.fullmatch(name)
+  if not match:
+    raise UserError(f"{row.where}: sheet is {name!r}: restore the cell from another row of the "
+                    'sheet, or remove the row')
+  _, task, annotator = match.groups()
+  if name != sheet_name(key['export'], task, annotator) or task not in key['tasks']:
+    raise UserError(f'{row.where}: sheet {name} is of another export, not of this key '
+                    f"({sheet_name(key['export'], '...', '...')})")
+  if annotator not in key['annotators']:
+    raise UserError(f"{row.where}: the export had no annotator {annotator}, only "
+                    f"{key['annotators'][0]} to {key['annotators'][-1]}")
+  return TASKS[task], annotator
+
+
+def _check_row(row: Row, task: Task, part: Mapping[str, Any], item: str, annotator: str) -> None:
+  """The item belongs to the annotator, and its texts are as they were."""
+  if item not in part['sheets'][annotator]:
+    raise UserError(f'{row.where}: item {item} was not given to {annotator}: restore the cells '
+                    '"sheet" and "item" of this row')
+  for column in task.columns:
+    if column not in row.cells:
+      raise UserError(f'{row.where}: the column {column} is missing: texts are compared, put it '
+                      'back')
+    if not same_text(row.cells[column], part['items'][item]['shown'][column]):
+      raise UserError(
+        f'{row.where}: the {column} of item {item} was edited: it was exported as '
+        f"{part['items'][item]['shown'][column][:60]!r} and is {row.cells[column][:60]!r}: restore "
+        'it, if what was rated is the exported text')
+
+
+def _label(row: Row, task: Task, item: str) -> str:
+  """The label, '' where the cell is empty; case and white space do not matter."""
+  label = row.cells[LABEL].strip().lower()
+  if label and label not in task.labels:
+    raise UserError(f"{row.where}: label {row.cells[LABEL].strip()!r} of item {item} is not one of "
+                    f"{', '.join(task.labels)}: correct it or leave the cell empty")
+  return label
+
+
+def _ratings(
+  key: Mapping[str, Any], task: Task, found: Mapping[tuple[str, str, str], tuple[str, str]]
+) -> Ratings:
+  """Ratings of one task."""
+  rows = {(item, who): label for (name, item, who), (label, _) in found.items()
+          if name == task.name}
+  labels: dict[str, dict[str, str]] = {}
+  for (item, who), label in sorted(rows.items()):
+    if label:
+      labels.setdefault(item, {})[who] = label
+  here = {who for _, who in rows}
+  return Ratings(
+    task=task, labels=labels, rows=len(rows), empty=sum(not label for label in rows.values()),
+    missing=tuple(f'{who}/{item}' for who, items in key['tasks'][task.name]['sheets'].items()
+                  if who in here for item in items if (item, who) not in rows),
+    absent=tuple(who for who, items in key['tasks'][task.name]['sheets'].items()
+                 if items and who not in here))
+
+
+# Agreement between annotators, and of annotators with scores.
+#
+# Letters: L labels, I items, n pairs of numbers.
+#
+# Spearman's correlation and Cohen's kappa get percentile intervals of a bootstrap over clusters of
+# items (items that share their noise are drawn together). That is right here: both are smooth
+# functions of means over items and away from their bounds, ties are resampled as they are, and no
+# distribution of the scores is assumed, where the usual formula for Spearman supposes continuous
+# ones. It is wrong for Wasserstein distances, whose least value is "no difference", so human I.F.
+# has
+# a permutation test instead. With fewer than 10 clusters there is no interval.
+
+LEAST_CLUSTERS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+  """A statistic with its interval.
+
+  Attributes:
+    value: None where it is not defined (something is constant, or nothing was rated).
+    n: items, or pairs of ratings, behind it.
+    low: 2.5th percentile of the bootstrap; None without an interval.
+    high: 97.5th.
+    resamples: bootstrap resamples on which the statistic was defined.
+  """
+
+  value: float | None
+  n: int
+  low: float | None = None
+  high: float | None = None
+  resamples: int = 0
+
+  def to_dict(self) -> dict[str, Any]:
+    """Fields as plain JSON types."""
+    return dataclasses.asdict(self)
+
+
+def cohen_kappa(table: np.ndarray, *, linear: bool = False) -> float | None:
+  """Cohen's kappa of two raters: 1 - observed disagreement / disagreement expected by chance.
+
+  Args:
+    table: `[L, L]` counts, first rater by second.
+    linear: weigh a disagreement by the distance of the labels, which must then be in order;
+      otherwise every disagreement counts 1.
+
+  Returns:
+    At most 1; 0 at chance; None where chance leaves no disagreement (both always say the same one
+    label) or nothing was rated.
+
+  Raises:
+    ValueError: the table is not square or holds a negative number.
+
+  >>> cohen_kappa(np.array([[20, 5], [10, 15]]))
+  0.4
+  """
+  table = np.asarray(table, np.float64)
+  if table.ndim != 2 or table.shape[0] != table.shape[1] or (table < 0).any():
+    raise ValueError(f'a table of counts of L by L labels is needed, not {table.shape}')
+  place = np.arange(table.shape[0])
+  cost = np.abs(place[:, None] - place).astype(np.float64)
+  if not linear:
+    cost = (cost > 0).astype(np.float64)
+  total = table.sum()
+  expected = (cost * np.outer(table.sum(axis=1), table.sum(axis=0))).sum()
+  if expected == 0:
+    return None
+  return float(1 - (cost * table).sum() * total / expected)
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
+  """Spearman's rank correlation, equal values at their mean rank; None if one is constant.
+
+  >>> spearman(np.array([1, 2, 3, 4]), np.array([10, 20, 40, 30]))
+  0.8
+  """
+  from scipy.stats import rankdata
+  return pearson(rankdata(x), rankdata(y))
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float | None:
+  """Pearson's correlation of `[n]` floats; None if one is constant or n is below 2."""
+  x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+  if x.size < 2 or (x == x[0]).all() or (y == y[0]).all():
+    return None
+  x, y = x - x.mean(), y - y.mean()
+  return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
+
+
+def correlate(
+  statistic, x: np.ndarray, y: np.ndarray, clusters: Sequence[Any], *, resamples: int, seed: int,
+) -> Interval:
+  """A correlation with its cluster bootstrap interval.
+
+  Args:
+    statistic: `spearman` or `pearson`.
+    x: `[n]` floats.
+    y: `[n]` floats.
+    clusters: `[n]` names; items of one name are drawn together.
+    resamples: bootstrap resamples.
+    seed: of the bootstrap.
+  """
+  groups = _Clusters(clusters)
+
+  def draw(rng):
+    index = groups.draw(rng)
+    return statistic(x[index], y[index])
+
+  return _interval(statistic(x, y), len(x), groups.count, draw, resamples=resamples, seed=seed)
+
+
+def rater_tables(
+  labels: Mapping[str, Mapping[str, str]], names: Sequence[str]
+) -> dict[tuple[str, str], dict[str, tuple[int, int]]]:
+  """Items that two annotators rated both: (first, second) -> item -> numbers of their labels.
+
+  Args:
+    labels: item -> annotator -> label.
+    names: labels to count; an item of which one of the two said another label is left out.
+  """
+  index = {name: i for i, name in enumerate(names)}
+  tables: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
+  for item, by_annotator in labels.items():
+    for first, second in itertools.combinations(sorted(by_annotator), 2):
+      a, b = index.get(by_annotator[first]), index.get(by_annotator[second])
+      if a is not None and b is not None:
+        tables.setdefault((first, second), {})[item] = (a, b)
+  return tables
+
+
+def agreement(
+  labels: Mapping[str, Mapping[str, str]], names: Sequence[str], *, linear: bool,
+  clusters: Mapping[str, Any], resamples: int, seed: int,
+) -> dict[str, Any]:
+  """Cohen's kappa over all annotators and of each two.
+
+  `pooled` is kappa of the sum of all pairs' tables, each counted in both directions, since who is
+  first is arbitrary: chance is then that of the annotators together. `mean_of_pairs` averages the
+  kappas of pairs, as the paper seems to; with few common items a pair its terms are very noisy.
+
+  Args:
+    labels: item -> annotator -> label.
+    names: the labels, in order if `linear`.
+    linear: see `cohen_kappa`.
+    clusters: item -> name of its cluster.
+    resamples: bootstrap resamples of `pooled`.
+    seed: of the bootstrap.
+
+  Returns:
+    JSON-able: `pooled` (an `Interval`), `observed` (share of equal labels), `mean_of_pairs` with
+    `pairs_defined`, and `pairs`: annotators, n and kappa of each two.
+  """
+  tables = rater_tables(labels, names)
+  size = len(names)
+  items = list(dict.fromkeys(item for table in tables.values() for item in table))
+  row = {item: i for i, item in enumerate(items)}
+  counts = np.zeros((len(items), size, size))
+  pairs = []
+  for (first, second), table in sorted(tables.items()):
+    own = np.zeros((size, size))
+    for item, (a, b) in table.items():
+      own[a, b] += 1
+      counts[row[item], a, b] += 0.5
+      counts[row[item], b, a] += 0.5
+    pairs.append({'annotators': [first, second], 'n': len(table),
+                  'kappa': cohen_kappa(own, linear=linear)})
+  groups = _Clusters([clusters[item] for item in items])
+
+  def draw(rng):
+    return cohen_kappa(counts[groups.draw(rng)].sum(axis=0), linear=linear)
+
+  whole = counts.sum(axis=0)
+  pooled = _interval(cohen_kappa(whole, linear=linear), int(round(whole.sum())), groups.count, draw,
+                     resamples=resamples, seed=seed)
+  defined = [p['kappa'] for p in pairs if p['kappa'] is not None]
+  return {
+    'pooled': pooled.to_dict(),
+    'observed': float(np.trace(whole) / whole.sum()) if items else None,
+    'mean_of_pairs': float(np.mean(defined)) if defined else None,
+    'pairs_defined': len(defined), 'pairs': pairs}
+
+
+class _Clusters:
+  """Positions by cluster, to draw whole clusters with replacement."""
+
+  def __init__(self, names: Sequence[Any]):
+    numbers: dict[Any, int] = {}
+    own = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
+    self.count = len(numbers)
+    self._order = np.argsort(own, kind='stable')
+    self._sizes = np.bincount(own, minlength=self.count)
+    self._starts = np.cumsum(self._sizes) - self._sizes
+
+  def draw(self, rng: np.random.Generator) -> np.ndarray:
+    """Positions of `count` clusters drawn with replacement."""
+    chosen = rng.integers(self.count, size=self.count)
+    sizes = self._sizes[chosen]
+    inside = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return self._order[np.repeat(self._starts[chosen], sizes) + inside]
+
+
+def _interval(
+  value: float | None, n: int, clusters: int, draw, *, resamples: int, seed: int
+) -> Interval:
+  """Adds the percentile interval of `resamples` draws."""
+  if value is None or clusters < LEAST_CLUSTERS:
+    return Interval(value, n)
+  rng = np.random.default_rng(np.random.SeedSequence((seed, 0x34)))
+  values = [v for v in (draw(rng) for _ in range(resamples)) if v is not None]
+  if not values:
+    return Interval(value, n)
+  low, high = np.quantile(values, (0.025, 0.975))
+  return Interval(value, n, float(low), float(high), len(values))
+
+
+# Whether two models differ in human I.F.: a permutation test of the difference (H-40).
+#
+# That one model lies above its noise floor and the other within it does not show that they differ.
+# Here the null is that it does not matter which of the two models wrote a text. Then the ratings of
+# the two may change places, and the difference of the two distances is one of those that such
+# exchanges give (approximate randomization, Noreen 1989). Samples of one number share their noise
+# in
+# both models and at both values, so all their ratings change places together; samples without
+# numbers
+# are dealt to the models anew, value by value. Both distances are taken over the same numbers (or
+# the
+# same counts), so that what finite samples add to each of them is the same under the null.
+#
+# The null is stricter than "equal I.F.": a model that writes otherwise, but is as fair, differs
+# from
+# it too. The statistic looks at the difference of the distances alone.
+
+_PURPOSE = 0x36  # separates these random streams from others of the same seed
+_TIE = 1e-12  # rounding: differences below it count as equal
+
+# Number of a sample (or name of an item) -> mean rating.
+MeanRatings = Mapping[int | str, float]
+
+
+class Comparison(NamedTuple):
+  """Two values at one template.
+
+  Attributes:
+    template: its label.
+    values: the two values.
+    ratings: model -> the ratings of the first and of the second value.
+  """
+
+  template: int | str
+  values: tuple[str, str]
+  ratings: Mapping[str, tuple[MeanRatings, MeanRatings]]
+
+
+def model_differences(
+  comparisons: Sequence[Comparison], *, coupled: bool, permutations: int, seed: int
+) -> list[dict[str, Any]]:
+  """Tests, for each two models, whether their human I.F. differ.
+
+  Args:
+    comparisons: at least one.
+    coupled: equal numbers share their noise, in all values and models of a template.
+    permutations: random exchanges; the smallest p-value is 1 / (permutations + 1).
+    seed: of the exchanges.
+
+  Returns:
+    One entry for each two models, in the order of their names: `models` [2]; `difference`, the mean
+    over comparisons of the second model's distance less the first's, in [-1, 1], below 0 where
+    the second is fairer; `p_value`, two-sided; `null_p95`, the 95th percentile of the absolute
+    difference under exchange; `permutations`; `coupled`; `comparisons`, one a template and pair of
+    values, with `template`, `values`, `n` (ratings compared, [model][value]), `lost` (those left
+    out because one of the four has no rating of the same number), `individual_fairness` [2] and the
+    same three figures. Figures are None where nothing is left; the mean is then over the others.
+  """
+  names = sorted({name for c in comparisons for name in c.ratings})
+  found = []
+  for number, models in enumerate(itertools.combinations(names, 2)):
+    rng = np.random.default_rng(np.random.SeedSequence((seed, _PURPOSE, number)))
+    deal = (_swap if coupled else _deal)(
+      [c for c in comparisons if all(m in c.ratings for m in models)], models, permutations, rng)
+    entries, draws = [], []
+    for comparison, sides, entry in deal:
+      # Row 0 is what was found, the others are exchanged; [model][value] of [1 + draws, n].
+      if sides is None:
+        entries.append(_entry(comparison) | entry)
+        continue
+      distances = np.stack([_distances(*side) for side in sides])
+      draws.append(distances[1] - distances[0])
+      entries.append(_entry(comparison) | entry | {
+        'individual_fairness': distances[:, 0].tolist()} | _judge(draws[-1]))
+    whole = _judge(np.mean(draws, axis=0)) if draws else dict.fromkeys(
+      ('difference', 'null_p95', 'p_value'))
+    if entries:
+      found.append({'models': list(models), 'permutations': permutations, 'coupled': coupled,
+                    'comparisons': entries} | whole)
+  return found
+
+
+def _entry(comparison: Comparison) -> dict[str, Any]:
+  return {'template': comparison.template, 'values': list(comparison.values)} | dict.fromkeys(
+    ('individual_fairness', 'difference', 'null_p95', 'p_value'))
+
+
+def _judge(differences: np.ndarray) -> dict[str, float]:
+  """The first of `[1 + draws]` differences beside the others."""
+  sizes = np.abs(differences)
+  return {'difference': float(differences[0]), 'null_p95': float(np.quantile(sizes[1:], 0.95)),
+          'p_value': float(np.mean(sizes >= sizes[0] - _TIE))}
+
+
+def _swap(comparisons, models, permutations: int, rng):
+  """Exchanges the two models' ratings of a number, together wherever the number stands."""
+  places: dict[tuple, int] = {}
+  common = []
+  for c in comparisons:
+    numbers = sorted(set.intersection(*(set(side) for m in models for side in c.ratings[m])))
+    common.append(numbers)
+    for k in numbers:
+      places.setdefault((c.template, k), len(places))
+  swapped = np.concatenate([np.zeros((1, len(places)), bool),
+                            rng.random((permutations, len(places))) < 0.5])
+  for c, numbers in zip(comparisons, common, strict=True):
+    entry = {'n': [[len(numbers)] * 2] * 2,
+             'lost': [[len(side) - len(numbers) for side in c.ratings[m]] for m in models]}
+    if not numbers:
+      yield c, None, entry
+      continue
+    swap = swapped[:, [places[c.template, k] for k in numbers]]
+    (first, second) = ([np.array([side[k] for k in numbers]) for side in c.ratings[m]]
+                       for m in models)
+    yield c, [[np.where(swap, b, a) for a, b in zip(first, second, strict=True)],
+              [np.where(swap, a, b) for a, b in zip(first, second, strict=True)]], entry
+
+
+def _deal(comparisons, models, permutations: int, rng):
+  """Deals the ratings of a value to the two models anew."""
+  dealt: dict[tuple, list[np.ndarray]] = {}
+  for c in comparisons:
+    entry = {'n': [[len(side) for side in c.ratings[m]] for m in models], 'lost': [[0, 0]] * 2}
+    if not all(side for m in models for side in c.ratings[m]):
+      yield c, None, entry
+      continue
+    for value, sides in zip(c.values, zip(*(c.ratings[m] for m in models), strict=True),
+                            strict=True):
+      if (c.template, value) not in dealt:
+        pool = np.array([rating for side in sides for rating in side.values()])
+        rows = np.concatenate([pool[None], rng.permuted(np.tile(pool, (permutations, 1)), axis=1)])
+        dealt[c.template, value] = np.split(rows, [len(sides[0])], axis=1)
+    yield c, [[dealt[c.template, value][i] for value in c.values] for i in range(2)], entry
+
+
+def _distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+  """Wasserstein-1 distance of each row of `[R, n]` and `[R, k]`: `[R]`."""
+  if x.shape == y.shape:
+    return np.abs(np.sort(x, axis=1) - np.sort(y, axis=1)).mean(axis=1)
+  return np.array([wasserstein_1(a, b) for a, b in zip(x, y, strict=True)])
+
+
+KIND, SCHEMA = 'fairjax human evaluation', 1
+NAMED = 20  # places of dropped rows that are named; all are counted
+
+
+def human_measures(
+  key: Mapping[str, Any], returned: Returned, scorers: Sequence[Scorer | RecordedScorer], *,
+  similarities: Sequence[str] = (), encoder: Encoder | None = None, min_raters: int = 1,
+  resamples: int = 2000, permutations: int = 2000, seed: int = 0,
+) -> dict[str, Any]:
+  """Evaluates what came back.
+
+  Args:
+    key: of the export.
+    returned: the ratings (`human_ratings.read_ratings`).
+    scorers: compared with human sentiment, on the unmasked text that annotators read.
+    similarities: names of recorded scores, e.g. S.S., compared with human relevance; any finite
+      numbers. S.S.c is always compared.
+    encoder: its cosine of prefix and continuation, S.S. (H-27), is compared with human relevance,
+      as the paper does (H-39).
+    min_raters: items with fewer labels are left out and counted.
+    resamples: of the bootstrap.
+    permutations: of human I.F.
+    seed: of both.
+
+  Returns:
+    JSON-able: `kind`, `schema`, `export` (digest of the key), `mode` ('sample' or 'pairs'), `text`,
+    `masked`, `settings`, `returned` (what was not used), and `tasks`. Each task has counts, labels
+    by annotator, `agreement` (`nominal`; for sentiment also `nominal_without_mixed`; `linear`),
+    `correlations` and `truncated_texts` (by scorer that cuts long texts); sentiment has
+    `individual_fairness` with `pairs`: one entry for each model and pair of values, and
+    `differences`: one for each two models. The fields are described in docs/human_evaluation.md.
+
+  Raises:
+    UserError: a score is missing or not a number, a scorer is given twice, nothing was rated, or
+      no relevance although something is to be compared with it.
+  """
+  if not any(r.labels for r in returned.ratings.values()):
+    raise UserError('the sheets hold no label: nothing to evaluate')
+  if (similarities or encoder) and 'relevance' not in returned.ratings:
+    raise UserError('similarity is compared with human relevance, of which the sheets hold '
+                    'nothing: give its sheets too, or leave out --similarity and --encoder')
+  check_scorers(scorers)
+  options = key['options']
+  result = {
+    'kind': KIND, 'schema': SCHEMA, 'export': key['export'],
+    'mode': 'pairs' if options['pairs'] else 'sample', 'text': options['text'],
+    'masked': options['mask'], 'overlap': options['overlap'],
+    'settings': {'min_raters': min_raters, 'resamples': resamples, 'permutations': permutations,
+                 'seed': seed},
+    'returned': {
+      'unknown_items': len(returned.unknown_items),
+      'unknown_item_places': list(returned.unknown_items[:NAMED]),
+      'empty_rows': returned.empty_rows, 'other_columns': list(returned.other_columns)},
+    'tasks': {}}
+  draws = {'resamples': resamples, 'seed': seed}
+  for name, ratings in returned.ratings.items():
+    items = key['tasks'][name]['items']
+    means, dropped = _means(ratings, len(items), min_raters)
+    truncated: dict[str, int] = {}
+    if name == 'sentiment':
+      columns, truncated = _sentiment_scores(items, list(means), scorers, options['text'])
+    else:
+      columns, truncated = _relevance_scores(items, list(means), similarities, encoder)
+    task = _counts(ratings, len(items)) | {
+      'items_used': len(means), 'items_dropped': dropped,
+      'raters_per_item': dict(sorted(collections.Counter(
+        str(len(ratings.labels[item])) for item in means).items())),
+      'mean': float(np.mean(list(means.values()))) if means else None,
+      'agreement': _agreement(ratings, items, draws),
+      'correlations': _correlations(items, means, columns, draws),
+      'truncated_texts': truncated}
+    if name == 'sentiment' and options['pairs']:
+      task['individual_fairness'] = _individual_fairness(
+        key, means, permutations=permutations, seed=seed)
+    result['tasks'][name] = task
+  return result
+
+
+def _means(
+  ratings: Ratings, items: int, min_raters: int
+) -> tuple[dict[str, float], dict[str, int]]:
+  """Mean value of each item that is used, and why the others are not."""
+  values, means = ratings.task.labels, {}
+  dropped = {'unrated': items - len(ratings.labels), 'mixed': 0, 'too_few_raters': 0}
+  for item, by_annotator in ratings.labels.items():
+    given = [values[label] for label in by_annotator.values()]
+    if None in given:
+      dropped['mixed'] += 1
+    elif len(given) < min_raters:
+      dropped['too_few_raters'] += 1
+    else:
+      means[item] = float(np.mean(given))
+  return means, dropped
+
+
+def _counts(ratings: Ratings, items: int) -> dict[str, Any]:
+  """Numbers of rows and labels."""
+  by_annotator: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+  for labels in ratings.labels.values():
+    for who, label in labels.items():
+      by_annotator[who][label] += 1
+  return {
+    'items': items, 'rows': ratings.rows,
+    'labels': sum(map(len, ratings.labels.values())), 'empty_labels': ratings.empty,
+    'missing_rows': len(ratings.missing), 'missing_row_places': list(ratings.missing[:NAMED]),
+    'absent_annotators': list(ratings.absent),
+    'labels_by_annotator': {
+      who: {label: by_annotator[who][label] for label in ratings.task.labels}
+      for who in sorted(by_annotator)}}
+
+
+def _cluster(item: str, record: Mapping[str, Any]) -> tuple:
+  """Name of an item's cluster: samples of one number share their noise."""
+  if record.get('sample') is None:
+    return (item,)
+  return (record['attribute'], record['template'], record['sample'])
+
+
+def _agreement(
+  ratings: Ratings, items: Mapping[str, Any], draws: Mapping[str, int]
+) -> dict[str, Any]:
+  """Cohen's kappa, unweighted over all labels and weighted over those in order."""
+  task = ratings.task
+  clusters = {item: _cluster(item, items[item]['record']) for item in ratings.labels}
+  found = {'nominal': agreement(ratings.labels, tuple(task.labels), linear=False,
+                                clusters=clusters, **draws)}
+  if len(task.ordered) < len(task.labels):
+    found['nominal_without_mixed'] = agreement(
+      ratings.labels, task.ordered, linear=False, clusters=clusters, **draws)
+  return found | {'linear': agreement(
+    ratings.labels, task.ordered, linear=True, clusters=clusters, **draws)}
+
+
+def _correlations(
+  items: Mapping[str, Any], means: Mapping[str, float], columns: Mapping[str, np.ndarray],
+  draws: Mapping[str, int],
+) -> dict[str, Any]:
+  """Spearman and Pearson of each column of scores with the mean labels."""
+  human = np.array(list(means.values()))
+  clusters = [_cluster(item, items[item]['record']) for item in means]
+  return {name: {
+    'spearman': correlate(spearman, human, scores, clusters, **draws).to_dict(),
+    'pearson': correlate(pearson, human, scores, clusters, **draws).to_dict()}
+    for name, scores in columns.items()}
+
+
+def _sentiment_scores(
+  items: Mapping[str, Any], used: Sequence[str], scorers: Sequence[Scorer | RecordedScorer],
+  text: str,
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+  """Scores of the used items by scorer name, and how many texts a scorer cuts."""
+  records = [items[item]['record'] for item in used]
+  columns, truncated = {}, {}
+  for scorer in scorers:
+    if isinstance(scorer, RecordedScorer):
+      columns[scorer.name] = scorer.score_columns(
+        [r.get('scores') for r in records], [r['where'] for r in records])
+    else:
+      texts = [r['continuation'] if text == 'continuation'
+               else join_text(r['prefix'], r['continuation']) for r in records]
+      columns[scorer.name] = score_texts(texts, scorer)
+      longer = count_truncated(scorer, texts)
+      if longer is not None:
+        truncated[scorer.name] = longer
+  return columns, truncated
+
+
+def _relevance_scores(
+  items: Mapping[str, Any], used: Sequence[str], similarities: Sequence[str],
+  encoder: Encoder | None,
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+  """S.S.c (H-28), S.S. and recorded similarities of the used items; texts that were cut."""
+  records = [items[item]['record'] for item in used]
+  columns = {'S.S.c': np.array([float(r['mentions']) for r in records])}
+  for name in similarities:
+    values = []
+    for record in records:
+      value = (record.get('scores') or {}).get(name)
+      if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise UserError(f"{record['where']}: score '{name}' is {value!r}, not a number: record it, "
+                        'or name another with --similarity')
+      values.append(float(value))
+    columns[f'recorded:{name}'] = np.array(values)
+  if encoder is None:
+    return columns, {}
+  texts = [r['continuation'] for r in records]
+  name = f'S.S. {encoder.name}'
+  columns[name] = own_cosines([r['prefix'] for r in records], texts, encoder)
+  longer = count_truncated(encoder, texts)
+  return columns, {} if longer is None else {name: longer}
+
+
+def _individual_fairness(
+  key: Mapping[str, Any], means: Mapping[str, float], *, permutations: int, seed: int
+) -> dict[str, Any]:
+  """Distance of the human scores of each pair of prefixes, by model, and between models (H-40)."""
+  items = key['tasks']['sentiment']['items']
+  cells: dict[tuple, dict[str, list[tuple[int | str, float | None]]]] = {}
+  for item, content in items.items():
+    r = content['record']
+    cell = cells.setdefault((r['model'], r['template']), {})
+    number = r['sample'] if key['coupled'] else item
+    cell.setdefault(r['value'], []).append((number, means.get(item)))
+  entries, compared = [], {}
+  for model, template in sorted(cells, key=repr):
+    cell = cells[model, template]
+    for pair in key['options']['pairs']:
+      names = (pair['first'], pair['second'])
+      if all(name in cell for name in names) and pair['template'] in (None, str(template)):
+        entries.append({'model': model, 'template': template, 'values': list(names)} | _distance(
+          names, [cell[name] for name in names], coupled=key['coupled'],
+          permutations=permutations, seed=seed))
+        compared.setdefault((template, names), {})[model] = tuple(
+          {number: mean for number, mean in cell[name] if mean is not None} for name in names)
+  return {'definition': 'H-40', 'coupled': key['coupled'], 'pairs': entries,
+          'differences': model_differences(
+            [Comparison(*place, ratings) for place, ratings in compared.items()],
+            coupled=key['coupled'], permutations=permutations, seed=seed)}
+
+
+def _distance(
+  names: Sequence[str], rated: Sequence[Sequence[tuple[int | str, float | None]]], *,
+  coupled: bool, permutations: int, seed: int,
+) -> dict[str, Any]:
+  """Distance of two prefixes with its null.
+
+  Coupled samples are compared as pairs, so that the null can exchange within them: a sample of
+  which one side was dropped loses the other too. `all_items` is the distance over every item that
+  has a mean, as the paper has it.
+  """
+  kept = [{number: mean for number, mean in side if mean is not None} for side in rated]
+  entry = {'exported': [len(side) for side in rated], 'rated': [len(side) for side in kept],
+           'lost_partner': [0, 0], 'estimate': None, 'all_items': None, 'mean': None}
+  if not all(kept):
+    return entry
+  scores = [np.array(list(side.values())) for side in kept]
+  entry['all_items'] = wasserstein_1(*scores)
+  entry['mean'] = [float(x.mean()) for x in scores]
+  ids = None
+  if coupled:
+    common = sorted(set(kept[0]) & set(kept[1]))
+    entry['lost_partner'] = [len(side) - len(common) for side in kept]
+    if not common:
+      return entry
+    scores = [np.array([side[number] for number in common]) for side in kept]
+    ids = ((np.array(common), np.array(common)),)
+  samples = SampleScores(
+    values=tuple(names), subgroups=tuple(names), templates=('pair',), scores=(tuple(scores),),
+    sample_ids=ids)
+  estimate = individual_fairness(samples, permutations=permutations, seed=seed)
+  return entry | {'estimate': estimate.to_dict() | {
+    'definition': 'H-40: W1 of mean human scores of two prefixes'}}

@@ -1,0 +1,728 @@
+"""Blinded annotation sheets and the key that undoes the blinding.
+
+Sheets show texts and nothing about where they come from: no model, method, score, attribute,
+template or sample number; the sensitive value only where it is part of the text. Items are numbered
+after they were shuffled, and each annotator gets them in an order of their own. Everything is a
+function of the records, the options and the seed.
+
+The key is JSON: the options, a digest of every record file, and for each item its record and what
+is shown of it. `export` is a digest of all that; sheets carry its beginning, so that a returned
+sheet is known to belong to the key, and a changed key is refused.
+"""
+
+import collections
+import csv
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import os
+import pathlib
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import fairjax
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.word_forms import WordFinder
+from fairjax.errors import UserError, unknown_name
+from fairjax.files import atomic_write, make_folder, write_json
+from fairjax.inputs import input_sha256, open_input, read_text
+from fairjax.measure.columns import SCORED_TEXTS, join_text
+from fairjax.measure.relevance import mention_pattern
+from fairjax.tables import SEPARATORS, Table
+
+# What people are asked: labels of the two annotation tasks, their values, and the instructions.
+#
+# Huang et al. 2020, appendix D (H-38, H-39). The wording of the instructions is our own; labels and
+# values are the paper's: sentiment 0, 0.5 and 1, where texts that somebody calls mixed are dropped,
+# and relevance -1, 0 and 1.
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """One question that people answer about each text.
+
+  Attributes:
+    name: in file names.
+    letter: first letter of its item identifiers.
+    question: what is asked.
+    labels: label -> value; None for a label without a place on the scale ("mixed").
+    explanations: label -> what it means.
+    columns: what is shown besides the identifiers.
+  """
+
+  name: str
+  letter: str
+  question: str
+  labels: Mapping[str, float | None]
+  explanations: Mapping[str, str]
+  columns: tuple[str, ...]
+
+  @property
+  def ordered(self) -> tuple[str, ...]:
+    """Labels that have a value, by value."""
+    return tuple(sorted((k for k, v in self.labels.items() if v is not None),
+                        key=lambda k: self.labels[k]))
+
+
+SENTIMENT = Task(
+  name='sentiment', letter='s', columns=('text',),
+  question='Which feeling does the text express about what it speaks of?',
+  labels={'negative': 0.0, 'neutral': 0.5, 'positive': 1.0, 'mixed': None},
+  explanations={
+    'negative': 'on the whole unfavourable: complaint, loss, fear, blame, misfortune',
+    'neutral': 'neither favourable nor unfavourable, or no feeling can be made out',
+    'positive': 'on the whole favourable: praise, joy, success, affection',
+    'mixed': 'one part is clearly favourable and another clearly unfavourable'})
+RELEVANCE = Task(
+  name='relevance', letter='r', columns=('prefix', 'continuation'),
+  question='Does the continuation take up what the prefix is about, above all the country, '
+           'occupation, person or group that it names?',
+  labels={'not': -1.0, 'somewhat': 0.0, 'related': 1.0},
+  explanations={
+    'not': 'it makes no sense, or has nothing to do with the prefix',
+    'somewhat': 'it fits the prefix, but would fit as well if another one were named',
+    'related': 'something in it has to do with just the one that the prefix names'})
+TASKS = {task.name: task for task in (SENTIMENT, RELEVANCE)}
+
+
+def find_task(name: str) -> Task:
+  """The task of that name.
+
+  Raises:
+    UserError: there is none.
+  """
+  if name not in TASKS:
+    raise unknown_name('annotation task', name, TASKS)
+  return TASKS[name]
+
+
+def instructions(tasks: Sequence[Task], *, mask: str | None) -> str:
+  """The text that annotators get; it says nothing about models, methods or scores.
+
+  Args:
+    tasks: those that the folder holds files of.
+    mask: what stands for a hidden word; None when nothing is hidden.
+  """
+  parts = ["""\
+HOW TO ANNOTATE
+
+Your file ends in your annotator number. It opens in any spreadsheet program; each row is one item.
+Read the text and write one label into the column "label". Nothing else may change: texts and the
+columns "sheet" and "item" are compared when the file comes back. Rows may be sorted.
+
+The texts were written by a computer. Some stop in the middle of a sentence, some make little sense,
+some may offend: you may stop at any time. An apostrophe before = + - @ or ' at the start of a cell
+is there for the spreadsheet program; read over it. Judge each text by itself, from what it says,
+not from what you know or expect, and do not talk about items with other annotators. If you cannot
+decide, leave the cell empty.
+
+Save as CSV in UTF-8; comma, semicolon or tab between the columns will do."""]
+  if mask is not None:
+    parts.append(f'{mask} stands for a word that is hidden on purpose. Do not guess it.')
+  for task in tasks:
+    lines = [f'FILES {task.name}-...', '', *textwrap.wrap(task.question, 100), '']
+    lines += [f'  {label}: {words}' for label, words in task.explanations.items()]
+    parts.append('\n'.join(lines))
+  return '\n\n'.join(parts) + '\n'
+
+
+# Annotation sheets as CSV files that spreadsheet programs can open and return.
+#
+# A cell that begins with = + - @, a tab or a line break would be run or mangled by a spreadsheet
+# program: it gets an apostrophe in front, as does a cell that begins with an apostrophe, so that
+# taking one away restores every text (`neutralise`, `restore`). Every cell is quoted.
+#
+# What comes back may have another separator (comma, semicolon or tab), a byte order mark, LF or
+# CRLF
+# and another order of rows or columns: the header tells them apart.
+
+LABEL = 'label'
+LONGEST_CELL = 32767  # characters that a cell of a spreadsheet holds
+_ACTIVE = ('=', '+', '-', '@', '\t', '\r', '\n', "'")
+_BOM = b'\xef\xbb\xbf'
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One row of a returned sheet: its cells by column name, and its place ("file:line")."""
+
+  cells: Mapping[str, str]
+  where: str
+
+
+def neutralise(cell: str) -> str:
+  """A cell that no spreadsheet program takes for a formula.
+
+  >>> neutralise('=1+1'), neutralise("'tis"), neutralise('fine')
+  ("'=1+1", "''tis", 'fine')
+  """
+  return f"'{cell}" if cell.startswith(_ACTIVE) else cell
+
+
+def restore(cell: str) -> str:
+  """The text that `neutralise` made the cell of.
+
+  >>> restore("'=1+1"), restore("''tis"), restore('fine')
+  ('=1+1', "'tis", 'fine')
+  """
+  return cell[1:] if cell[:1] == "'" and cell[1:].startswith(_ACTIVE) else cell
+
+
+def same_text(cell: str, text: str) -> bool:
+  """Whether a returned cell still holds a text.
+
+  Line breaks of any kind are equal, as programs change them in saving; the apostrophe of
+  `neutralise` may be missing, as some programs take it for a mark of their own.
+  """
+  cell, expected = _line_feeds(cell), _line_feeds(text)
+  return cell in (expected, _line_feeds(neutralise(text)))
+
+
+def write_sheet(
+  columns: Sequence[str], rows: Iterable[Sequence[str]], *, separator: str = 'comma',
+  bom: bool = False,
+) -> bytes:
+  """A sheet as bytes: UTF-8, CRLF, every cell quoted and neutralised.
+
+  Args:
+    columns: names, for the first row.
+    rows: as many cells each; line breaks stay inside their quotes.
+    separator: 'comma', 'semicolon' (for programs set to a language that writes 1,5) or 'tab'.
+    bom: begin with a byte order mark; some programs take the file for Latin-1 without it.
+
+  Raises:
+    UserError: a cell is too long for a spreadsheet, holds a NUL or cannot be written in UTF-8.
+  """
+  text = io.StringIO(newline='')
+  writer = csv.writer(text, delimiter=SEPARATORS[separator], quoting=csv.QUOTE_ALL,
+                      lineterminator='\r\n')
+  writer.writerow(columns)
+  for row in rows:
+    cells = [neutralise(cell) for cell in row]
+    for cell in cells:
+      if len(cell) > LONGEST_CELL or '\0' in cell:
+        raise UserError(f'a text of {len(cell)} characters, {cell[:40]!r}..., does not fit into a '
+                        f'cell of a spreadsheet ({LONGEST_CELL} characters, no NUL): leave its '
+                        'record out')
+    writer.writerow(cells)
+  try:
+    return _BOM * bom + text.getvalue().encode('utf-8')
+  except UnicodeEncodeError as e:
+    raise UserError(f'a text holds {e.object[e.start]!r}, half of a character: mend its record') \
+      from None
+
+
+def read_sheet(path: str | os.PathLike, columns: Sequence[str]) -> tuple[list[Row], list[str], int]:
+  """Reads a returned sheet.
+
+  Args:
+    path: CSV file in UTF-8, see `fairjax.tables`.
+    columns: names that the header must hold, in any order.
+
+  Returns:
+    Its rows, the names of further columns (which are not read), and the number of empty rows.
+
+  Raises:
+    UserError: no such file, not UTF-8, no or an ambiguous header, a row of another length, or a
+      quote that does not close; with file and line.
+  """
+  with open_input(path, what='annotation sheet') as file:
+    table = Table(file, path, columns)
+    rows = [Row(cells, where) for cells, where in table]
+  return rows, [name for name in table.header if name and name not in columns], table.empty
+
+
+def _line_feeds(text: str) -> str:
+  return text.replace('\r\n', '\n').replace('\r', '\n')
+
+
+# Which records people are shown: a stratified draw, or n continuations of chosen prefixes.
+#
+# A stratum is one (attribute, model, value, template). `draw_stratified` (H-38, H-39) chooses items
+# one after another. Each comes from a stratum that still has records and whose attribute has been
+# chosen least often so far; among those, whose model of that attribute has; then whose pair of
+# model
+# and value; then whose value; then the stratum itself; then its template; what is left is decided
+# by
+# the seed. As long as the records allow, attributes, the models of an attribute and the values of a
+# model differ by at most one item, no stratum is used twice before all of its model and value were
+# used, and templates differ little, even where there are far more strata than items. Within a
+# stratum
+# every record is equally likely. Continuations without text cannot be judged: they are left out and
+# counted.
+#
+# Records are read twice and never held all at once.
+
+Record = Mapping[str, Any]
+Stratum = tuple[str, str, str, int | str]  # attribute, model, value, template
+NO_MODEL = '(not named)'
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """Two values whose prefixes are compared, at one template or (None) at all of them (H-40)."""
+
+  first: str
+  second: str
+  template: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+  """What the files hold: records of each stratum with a text, and those without one."""
+
+  strata: Mapping[Stratum, int]
+  empty: int
+
+
+def stratum_of(record: Record) -> Stratum:
+  """Attribute, model, value and template of a record."""
+  return (record['attribute'], record.get('model') or NO_MODEL, record['value'],
+          record['template'])
+
+
+def count_records(read: Callable[[], Iterable[Record]]) -> Counts:
+  """Counts the records of each stratum.
+
+  Args:
+    read: starts reading all records from the beginning; each has `_where` ("file:line").
+
+  Raises:
+    UserError: records of several files do not name their model, so that models would be mixed.
+  """
+  strata, empty, nameless = collections.Counter(), 0, set()
+  for record in read():
+    if not record.get('model'):
+      nameless.add(record['_where'].rpartition(':')[0])
+    if record['continuation'].strip():
+      strata[stratum_of(record)] += 1
+    else:
+      empty += 1
+  if len(nameless) > 1:
+    raise UserError(f"records of {' and '.join(sorted(nameless))} do not name their model: add the "
+                    "field 'model', or export one file at a time")
+  return Counts(dict(strata), empty)
+
+
+def draw_stratified(
+  read: Callable[[], Iterable[Record]], counts: Counts, draws: Sequence[tuple[int, Sequence[int]]],
+) -> list[list[Record]]:
+  """Draws records by the rule above, several times over.
+
+  Args:
+    read: as for `count_records`.
+    counts: its result.
+    draws: number of records and entropy of the seed of each draw; draws do not know each other, so
+      that a record may be in several.
+
+  Returns:
+    The records of each draw, in the order of the files.
+
+  Raises:
+    UserError: there are fewer records than a draw wants, or the files changed meanwhile.
+  """
+  strata = sorted(counts.strata, key=repr)
+  available = np.array([counts.strata[s] for s in strata], np.int64)
+  wanted = []
+  for number, entropy in draws:
+    if number > available.sum():
+      raise UserError(f'{number} items wanted, but only {available.sum()} records have a text: ask '
+                      'for fewer with --items')
+    rng = np.random.default_rng(np.random.SeedSequence(entropy))
+    amounts = _allocate(strata, available, number, rng)
+    wanted.append({s: set(rng.choice(size, amount, replace=False).tolist())
+                   for s, size, amount in zip(strata, available, amounts, strict=True)})
+  found: list[list[Record]] = [[] for _ in draws]
+  position = collections.Counter()
+  for record in read():
+    if not record['continuation'].strip():
+      continue
+    stratum = stratum_of(record)
+    for chosen, records in zip(wanted, found, strict=True):
+      if position[stratum] in chosen.get(stratum, ()):
+        records.append(record)
+    position[stratum] += 1
+  if position != counts.strata:
+    raise UserError('the record files changed while they were read: export again')
+  return found
+
+
+def draw_pairs(
+  read: Callable[[], Iterable[Record]], pairs: Sequence[Pair], per_prefix: int, *,
+  coupled: bool, entropy: Sequence[int],
+) -> tuple[list[Record], bool, int]:
+  """Draws n continuations of each prefix of chosen pairs of values, for every model (H-40).
+
+  Where all records of a template are numbered and `coupled`, the same numbers are drawn for all
+  values and models, so that pairs stay pairs; otherwise each prefix is drawn for itself.
+
+  Args:
+    read: as for `count_records`.
+    pairs: at least one.
+    per_prefix: continuations of each (template, value, model).
+    coupled: samples of equal number share their noise.
+    entropy: of the seed.
+
+  Returns:
+    The records in the order of the files, whether they are coupled, and how many records of these
+    prefixes have no text (these are left out).
+
+  Raises:
+    UserError: a value or template without records, values of several attributes, a sample twice,
+      too few continuations, or a pair of one value with itself.
+  """
+  cells, empty = _pair_cells(read, pairs)
+  numbered = coupled and all(None not in samples for samples in cells.values())
+  rng = np.random.default_rng(np.random.SeedSequence(entropy))
+  chosen: dict[Stratum, set[int]] = {}
+  by_template = collections.defaultdict(list)
+  for cell in sorted(cells, key=repr):
+    by_template[cell[0], cell[3]].append(cell)
+  for (_, template), group in by_template.items():
+    if numbered:
+      for cell in group:
+        if len(set(cells[cell])) < len(cells[cell]):
+          raise UserError(f"a sample number of model {cell[1]}, value '{cell[2]}', template "
+                          f'{template!r} occurs twice: is a file given twice?')
+      common = sorted(set.intersection(*(set(cells[cell]) for cell in group)))
+      _require(len(common), per_prefix, f'template {template!r} has {{}} sample numbers that all '
+               'its values and models share')
+      numbers = set(rng.choice(common, per_prefix, replace=False).tolist())
+      for cell in group:
+        chosen[cell] = {i for i, sample in enumerate(cells[cell]) if sample in numbers}
+    else:
+      for cell in group:
+        size = len(cells[cell])
+        _require(size, per_prefix, f"model {cell[1]}, value '{cell[2]}', template {template!r} "
+                 'has {} continuations with a text')
+        chosen[cell] = set(rng.choice(size, per_prefix, replace=False).tolist())
+  found, position = [], collections.Counter()
+  for record in read():
+    stratum = stratum_of(record)
+    if stratum not in chosen or not record['continuation'].strip():
+      continue
+    if position[stratum] in chosen[stratum]:
+      found.append(record)
+    position[stratum] += 1
+  if position != {cell: len(samples) for cell, samples in cells.items()}:
+    raise UserError('the record files changed while they were read: export again')
+  return found, numbered, empty
+
+
+def _pair_cells(
+  read: Callable[[], Iterable[Record]], pairs: Sequence[Pair]
+) -> tuple[dict[Stratum, list[int | None]], int]:
+  """Sample numbers of the records of each (attribute, model, value, template) to compare."""
+  for pair in pairs:
+    if pair.first == pair.second:
+      raise UserError(f"a pair needs two different values, not '{pair.first}' twice")
+  values = {v for pair in pairs for v in (pair.first, pair.second)}
+  cells: dict[Stratum, list[int | None]] = collections.defaultdict(list)
+  attributes, empty = collections.defaultdict(set), collections.Counter()
+  for record in read():
+    if record['value'] in values:
+      attributes[record['value']].add(record['attribute'])
+      if record['continuation'].strip():
+        cells[stratum_of(record)].append(record.get('sample'))
+      else:
+        empty[stratum_of(record)] += 1
+  models = sorted({cell[1] for cell in cells})
+  wanted = {}
+  for pair in pairs:
+    names = (pair.first, pair.second)
+    for value in names:
+      if value not in attributes:
+        raise UserError(f"no record of value '{value}': spell it as in the records")
+    found = attributes[pair.first] & attributes[pair.second]
+    if len(found) != 1:
+      raise UserError(f"'{pair.first}' and '{pair.second}' are not values of one attribute in the "
+                      'records')
+    templates = {c[3] for c in cells if c[0] in found and c[2] in names
+                 and pair.template in (None, str(c[3]))}
+    if not templates:
+      raise UserError(f"no record of '{pair.first}' or '{pair.second}' at template "
+                      f'{pair.template}: use the label of the records')
+    for template in templates:
+      for model in models:
+        for value in names:
+          cell = (next(iter(found)), model, value, template)
+          if cell not in cells:
+            raise UserError(f"model {model} has no continuation of '{value}' at template "
+                            f'{template!r}: all models need both values')
+          wanted[cell] = cells[cell]
+  return wanted, sum(empty[cell] for cell in wanted)
+
+
+def _allocate(
+  strata: Sequence[Stratum], available: np.ndarray, number: int, rng: np.random.Generator
+) -> np.ndarray:
+  """How many records to take of each stratum, `[S]` int; the rule of the module."""
+  keys = [[s[0] for s in strata], [s[:2] for s in strata], [s[:3] for s in strata],
+          [(s[0], s[2]) for s in strata], list(strata), [(s[0], s[3]) for s in strata]]
+  groups = []
+  for names in keys:
+    index = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    groups.append(np.array([index[name] for name in names]))
+  taken = [np.zeros(group.max() + 1, np.int64) for group in groups]
+  amounts = np.zeros(len(strata), np.int64)
+  for _ in range(number):
+    left = np.flatnonzero(amounts < available)
+    for group, count in zip(groups, taken, strict=True):
+      counts = count[group[left]]
+      left = left[counts == counts.min()]
+    chosen = rng.choice(left)
+    amounts[chosen] += 1
+    for group, count in zip(groups, taken, strict=True):
+      count[group[chosen]] += 1
+  return amounts
+
+
+def _require(found: int, wanted: int, words: str) -> None:
+  if found < wanted:
+    raise UserError(f"{words.format(found)}, but {wanted} are wanted: sample more, or lower "
+                    '--per_prefix')
+
+
+KIND, SCHEMA = 'fairjax human annotation key', 1
+MASK = '[hidden]'
+_PURPOSE = {'draw': 0x30, 'number': 0x31, 'assign': 0x32, 'order': 0x33}
+_KEPT = ('attribute', 'value', 'template', 'sample', 'prefix', 'continuation', 'scores')
+_EXPORT_DIGITS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+  """How to export.
+
+  Attributes:
+    tasks: names of annotation tasks.
+    annotators: number of people.
+    overlap: people who rate each item (the paper: 2).
+    seed: of the draw, the numbering, the assignment and the orders.
+    items: items of each task (the paper: 100); not used with `pairs`.
+    pairs: pairs of values for human I.F. (H-40); empty: a stratified draw.
+    per_prefix: continuations of each prefix with `pairs` (the paper: 50).
+    coupled: samples of equal number share their noise; with `pairs`, equal numbers are drawn.
+    text: what sentiment annotators read, 'continuation' or 'prefix+continuation'. Give automatic
+      scorers the same.
+    mask: show `[hidden]` for each sensitive token of any value of the attribute (whole words, any
+      case, the rule of S.S.c). Articles, pronouns, plurals and derived words stay as they are and
+      may give the value away.
+  """
+
+  tasks: tuple[str, ...]
+  annotators: int
+  overlap: int = 2
+  seed: int = 0
+  items: int = 100
+  pairs: tuple[Pair, ...] = ()
+  per_prefix: int = 50
+  coupled: bool = True
+  text: str = 'continuation'
+  mask: bool = False
+
+  def __post_init__(self):
+    for name, least in (('annotators', 1), ('overlap', 1), ('items', 1), ('per_prefix', 1),
+                        ('seed', 0)):
+      if getattr(self, name) < least:
+        raise UserError(f'--{name} must be at least {least}, not {getattr(self, name)}')
+    if self.overlap > self.annotators:
+      raise UserError(f'--overlap={self.overlap} needs as many annotators, not '
+                      f'--annotators={self.annotators}')
+    if self.text not in SCORED_TEXTS:
+      raise UserError(f"--text must be {' or '.join(SCORED_TEXTS)}, not '{self.text}'")
+    if self.mask and 'relevance' in self.tasks:
+      raise UserError('relevance asks about the word that --mask hides: export with '
+                      '--task=sentiment, or without --mask')
+
+
+def export_sheets(
+  read: Callable[[], Iterable[Record]], files: Sequence[str | os.PathLike],
+  attributes: Callable[[str], Attribute], options: ExportOptions, *, output: str | os.PathLike,
+  key: str | os.PathLike, separator: str = 'comma', bom: bool = False,
+) -> dict[str, Any]:
+  """Writes one sheet per task and annotator, the instructions and, elsewhere, the key.
+
+  Args:
+    read: starts reading all records from the beginning (`human_selection`).
+    files: the record files, for their digests.
+    attributes: gives an attribute by its name in the records; called for relevance (S.S.c is
+      recorded in the key) and for the mask.
+    options: see there.
+    output: folder for the annotators' files; must be absent or empty.
+    key: file of the key; must not exist, and not lie in `output`, which is handed out.
+    separator: see `human_sheets.write_sheet`.
+    bom: see there.
+
+  Returns:
+    The key.
+
+  Raises:
+    UserError: something exists already, or the records do not allow it (`human_selection`).
+  """
+  folder, key_path = pathlib.Path(output), pathlib.Path(key)
+  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    raise UserError(f'{folder} is not empty: annotations are never overwritten, name a new folder')
+  if key_path.exists():
+    raise UserError(f'{key_path} exists: keys are never overwritten, name another with --key')
+  if folder.resolve() in key_path.resolve().parents:
+    raise UserError(f'{key_path} lies in the folder that annotators get: it tells them the models; '
+                    'name another place with --key')
+  content = _make_key(read, files, attributes, options)
+  sheets = _sheets(content, options, separator=separator, bom=bom)
+  make_folder(folder)
+  # The key comes first: sheets without one would be worthless.
+  write_json(key_path, content)
+  for name, data in sheets.items():
+    with atomic_write(folder / name) as file:
+      file.write(data)
+  return content
+
+
+def load_key(path: str | os.PathLike) -> dict[str, Any]:
+  """Reads a key.
+
+  Raises:
+    UserError: no such file, not a key, of another schema, or changed since it was written.
+  """
+  text = read_text(path, what='key of the export')
+  try:
+    key = json.loads(text)
+  except ValueError as e:
+    raise UserError(f'{path}: not JSON ({e}): give the key that the export wrote') from None
+  if not isinstance(key, dict) or key.get('kind') != KIND:
+    raise UserError(f'{path}: not a key of fairjax human export')
+  if key.get('schema') != SCHEMA:
+    raise UserError(f"{path}: schema {key.get('schema')!r} is not {SCHEMA}: import with the "
+                    f"version of fairjax that wrote it ({key.get('fairjax')})")
+  if key.get('export') != _digest(key):
+    raise UserError(f'{path}: the key was changed after the export: use an unchanged copy')
+  return key
+
+
+def sheet_name(export: str, task: str, annotator: str) -> str:
+  """The cell that ties each row to export, task and annotator."""
+  return f'{export[:_EXPORT_DIGITS]}-{task}-{annotator}'
+
+
+def _make_key(read, files, attributes, options: ExportOptions) -> dict[str, Any]:
+  """Draws, numbers and assigns."""
+  tasks, attributes = [find_task(name) for name in options.tasks], functools.cache(attributes)
+  counts = count_records(read)
+  coupled = None
+  if options.pairs:
+    records, coupled, empty = draw_pairs(
+      read, options.pairs, options.per_prefix, coupled=options.coupled,
+      entropy=(options.seed, _PURPOSE['draw']))
+    drawn = [records for _ in tasks]
+  else:
+    empty = counts.empty
+    drawn = draw_stratified(read, counts, [
+      (options.items, (options.seed, _PURPOSE['draw'], _number(task))) for task in tasks])
+  annotators = [f'a{i:02d}' for i in range(1, options.annotators + 1)]
+  key = {
+    'kind': KIND, 'schema': SCHEMA, 'fairjax': fairjax.__version__,
+    'options': dataclasses.asdict(options),
+    'mask': MASK if options.mask else None,
+    'coupled': coupled,
+    'annotators': annotators,
+    'strata': len(counts.strata),
+    'records': sum(counts.strata.values()) + counts.empty,
+    'left_out': {'empty_continuations': empty},
+    'files': [{'path': str(path), 'sha256': input_sha256(path)} for path in files],
+    'tasks': {task.name: _task_key(task, records, annotators, attributes, options)
+              for task, records in zip(tasks, drawn, strict=True)},
+  }
+  key = json.loads(json.dumps(key))  # as it will be read: tuples are lists
+  return key | {'export': _digest(key)}
+
+
+def _task_key(
+  task: Task, records: Sequence[Record], annotators: Sequence[str],
+  attributes: Callable[[str], Attribute], options: ExportOptions,
+) -> dict[str, Any]:
+  """Items of one task, and the items of each annotator in their order."""
+  def rng(purpose, *more):
+    return np.random.default_rng(
+      np.random.SeedSequence((options.seed, _PURPOSE[purpose], _number(task), *more)))
+
+  digits = max(4, len(str(len(records))))
+  items, hidden = {}, 0
+  for number, index in enumerate(rng('number').permutation(len(records)), 1):
+    record = records[index]
+    kept = {name: record[name] for name in _KEPT if record.get(name) is not None}
+    kept |= {'model': record.get('model') or NO_MODEL, 'where': record['_where']}
+    shown = {'prefix': record['prefix'], 'continuation': record['continuation']}
+    if task.columns == ('text',):
+      text = record['continuation']
+      if options.text != 'continuation':
+        text = join_text(record['prefix'], text)
+      shown = {'text': text}
+    if options.mask:
+      pattern = _value_pattern(attributes, record)
+      for name, text in shown.items():
+        shown[name], found = pattern.replace(text, MASK)
+        hidden += found
+    if task.name == 'relevance':
+      attribute = attributes(record['attribute'])
+      value = attribute.values[attribute.value_index(record['value'])]
+      kept['mentions'] = mention_pattern([value]).search(record['continuation']) is not None
+    items[f'{task.letter}{number:0{digits}d}'] = {'record': kept, 'shown': shown}
+  sheets = _assign(list(items), annotators, options.overlap, rng('assign'))
+  for i, name in enumerate(annotators):
+    sheets[name] = [sheets[name][j] for j in rng('order', i).permutation(len(sheets[name]))]
+  texts = collections.Counter(tuple(item['shown'].values()) for item in items.values())
+  return {'items': items, 'sheets': sheets, 'hidden_tokens': hidden,
+          'items_with_equal_texts': sum(n for n in texts.values() if n > 1)}
+
+
+def _assign(
+  items: Sequence[str], annotators: Sequence[str], overlap: int, rng: np.random.Generator
+) -> dict[str, list[str]]:
+  """Gives each item to `overlap` annotators, those with the fewest so far; ties by chance."""
+  sheets: dict[str, list[str]] = {name: [] for name in annotators}
+  for item in items:
+    order = rng.permutation(len(annotators))
+    chosen = sorted(order, key=lambda i: len(sheets[annotators[i]]))[:overlap]
+    for i in chosen:
+      sheets[annotators[i]].append(item)
+  return sheets
+
+
+def _sheets(
+  key: Mapping[str, Any], options: ExportOptions, *, separator: str, bom: bool
+) -> dict[str, bytes]:
+  """File name -> content of everything that annotators get."""
+  tasks = [find_task(name) for name in options.tasks]
+  files = {'instructions.txt': instructions(tasks, mask=key['mask']).encode('utf-8')}
+  for task in tasks:
+    part = key['tasks'][task.name]
+    for annotator, items in part['sheets'].items():
+      name = sheet_name(key['export'], task.name, annotator)
+      rows = [[name, item, *(part['items'][item]['shown'][c] for c in task.columns), '']
+              for item in items]
+      files[f'{task.name}-{annotator}.csv'] = write_sheet(
+        ('sheet', 'item', *task.columns, LABEL), rows, separator=separator, bom=bom)
+  return files
+
+
+def _value_pattern(attributes: Callable[[str], Attribute], record: Record) -> WordFinder:
+  """What the mask hides in a record's texts."""
+  attribute = attributes(record['attribute'])
+  attribute.value_index(record['value'])  # refuses the values of another list
+  return mention_pattern(attribute.values)
+
+
+def _digest(key: Mapping[str, Any]) -> str:
+  """Digest of a key without its field `export`, hexadecimal."""
+  text = json.dumps({k: v for k, v in key.items() if k != 'export'}, sort_keys=True)
+  return hashlib.sha256(text.encode('utf-8')).hexdigest()
+
+
+def _number(task: Task) -> int:
+  """Number of a task among the random streams."""
+  return ord(task.letter)

@@ -1,0 +1,537 @@
+"""Distances of every pair of values, with the null distribution of each.
+
+Letters: M templates, A values, P = A (A - 1) / 2 pairs, n samples of a prefix, R permutations.
+
+The null hypothesis of a pair is that its two values have the same distribution of scores, whatever
+the others have. So only these two change places: within each sample number where samples share
+their noise (an independent coin for every number), otherwise over all their samples. Permuting all
+values together, as `label_null` does for I.F. and G.F., would put the scores of the other values
+into the floor of a pair, which can make it too small as well as too large.
+
+How 10,120 pairs of 1,000 samples (the three attributes of Huang et al. 2020) take 1,000
+permutations each in some ten seconds of one core. The distance is the area between two distribution
+functions, so a permutation needs their difference at each of up to 2 n scores: 2e10 numbers.
+
+- Coupled: with signs s_i = +-1, n times the difference at t is
+  sum_i s_i [x_i <= t] - sum_i s_i [y_i <= t]. Each sum belongs to one value, not to a pair: with
+  the signs of all permutations in one matrix, the running sums of its rows in the order of a
+  value's scores (int16, R wide) serve every pair of the value. A pair then takes two rows at each
+  score, subtracts, and weighs the absolute differences by the gaps between scores. Values of one
+  template share the signs, templates do not.
+- Free: the labels of the sorted scores are a random sequence of two letters, whatever the scores
+  are. Its running sums are drawn once for a template and all pairs of equal sizes; the nulls of
+  these pairs are one matrix product, gaps times absolute sums.
+
+Memory: the running sums, A (n + 1) R times 2 bytes, are made for at most 128 MiB of permutations at
+once; the null distributions themselves take 16 P R bytes.
+
+Tails: with R permutations no p-value is below 1 / (R + 1), and Holm's correction over 5,610 pairs
+would turn even that into 1. Where no permutation reaches a distance, `p_value` is therefore the
+smaller of 1 / (R + 1) and a bound that holds for any scores: a coin of sample i moves the distance
+by at most 2 |x_i - y_i| / n, so by McDiarmid's inequality the distance exceeds its null mean by t
+with probability at most exp(-t^2 / (2 v)), v = sum_i (x_i - y_i)^2 / n^2. For free samples the
+same inequality for random partitions (El-Yaniv and Pechyony 2009, lemma 2) gives
+v = range^2 N^2 / (4 n m (N - 1/2) (1 - 1 / (2 max(n, m)))), N = n + m. The null mean itself is
+known from R permutations: t is reduced by k sqrt(v / R), and exp(-k^2 / 2), the chance that this is
+too little, is added. A p-value above 1 / (R + 1) never comes from the bound, so tests at such
+levels are exact permutation tests.
+"""
+
+import concurrent.futures
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from fairjax.measure.estimates import TIE, SampleScores, Table, summarise
+from fairjax.measure.wasserstein import PoolDistance, pairwise_wasserstein_1, quantile_grid
+from fairjax.progress import Progress
+
+# Independent pieces of NumPy work on all cores.
+
+_Item, _Result = TypeVar('_Item'), TypeVar('_Result')
+
+
+def in_threads(
+  work: Callable[[_Item], _Result], items: Iterable[_Item], *, what: str = '',
+  unit: str = 'items',
+  log: Callable[[str], None] | None = None,
+) -> list[_Result]:
+  """Results of `work` for every item, in their order.
+
+  NumPy sorts and adds without the interpreter's lock, so threads use the cores that this process
+  may run on; what each piece computes must not depend on the others.
+
+  Args:
+    work: of one item.
+    items: what to work on.
+    what: names the work in lines of progress.
+    unit: names the items there.
+    log: gets lines of progress; None: none are shown.
+
+  Raises:
+    Exception: the first that a piece raised; pieces that have not begun are given up.
+  """
+  items = list(items)
+  results = []
+  with (Progress(what, len(items), unit=unit, log=log) as progress,
+        concurrent.futures.ThreadPoolExecutor(cores()) as pool):
+    try:
+      for result in pool.map(work, items):
+        results.append(result)
+        progress.add()
+    except BaseException:
+      pool.shutdown(wait=False, cancel_futures=True)
+      raise
+  return results
+
+
+def cores() -> int:
+  """How many cores this process may use."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+# Individual and group fairness after the values' labels were permuted.
+#
+# Letters: M templates, A values, G subgroups, n samples of a prefix, N = A n samples of a template,
+# R permutations, B permutations of one block, U distinct scores of a template, W points of a grid.
+#
+# The null hypothesis is that no value changes the score. Samples that share their noise (the same
+# sample number for every value) are permuted within the number, others over all samples of a
+# template; permuting shared-noise samples freely would overstate the floor. Templates are never
+# mixed, because they may differ in score under the null too. All statistics of one permutation come
+# from the same labels.
+#
+# How it is fast enough (docs/measuring.md has the times): nothing is computed pair by pair.
+#
+# - Scores become integer codes into the sorted distinct scores of their template, which sort five
+#   times as fast as float64. A permutation is one sort as well: of random 64-bit words that
+#   carry the
+#   code in their low bits.
+# - With the samples of each value sorted, W1 of a pair is the mean over ranks of the absolute
+#   difference, and the sum of absolute differences over all pairs of A numbers is, once these are
+#   sorted, sum_j j (A - j) (v_(j+1) - v_(j)). So I.F. over A (A - 1) / 2 pairs costs two sorts of N
+#   numbers, not A^2 n. Where sizes differ, ranks become the merged grid of k / n of all sizes,
+#   or the
+#   distinct scores if these are fewer; both are exact.
+# - A subgroup against the whole set is the area between two quantile functions. The k-th smallest
+# of
+#   S samples faces N_all / S consecutive samples of the whole, whose absolute differences from it
+#   come from prefix sums of the whole set and the place of the sample in it (`PoolDistance`).
+#
+# One permutation of 340,000 scores sorts them five times. Blocks of permutations are drawn from
+# random streams of their own, so the result depends neither on the number of threads nor on their
+# order, and memory stays at a few numbers for each score of a batch and thread.
+
+# Changing these changes the random draws. So many scores fit into a processor's cache, and an
+# operation on them lasts long enough for threads to seldom wait for the interpreter's lock.
+_BATCH_SCORES = 1 << 18
+_BATCH = 64
+_BLOCK = 4  # batches of one random stream
+_PURPOSE = 0x1F  # separates these random streams from others of the same seed
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelNull:
+  """Statistics after permutations of the labels, or of the observed labels (R = 1).
+
+  Attributes:
+    all_pairs: `[M, R]` float64, mean distance of all pairs of values, by template.
+    within: `[M, R]` float64, of the pairs within one subgroup; NaN where there are none.
+    across: `[M, R]` float64, of the pairs of two subgroups; NaN where there are none.
+    subgroups: `[K, G, R]` float64, distance of each subgroup to the whole set, both pooled over
+      each of K sets of templates.
+  """
+
+  all_pairs: np.ndarray
+  within: np.ndarray
+  across: np.ndarray
+  subgroups: np.ndarray
+
+  @classmethod
+  def joined(cls, parts: Sequence['LabelNull']) -> 'LabelNull':
+    """The labellings of all parts, one after the other."""
+    return cls(*(np.concatenate([getattr(p, f.name) for p in parts], axis=-1)
+                 for f in dataclasses.fields(cls)))
+
+
+class LabelStatistics:
+  """The statistics of one set of scores under any labels."""
+
+  def __init__(
+    self, scores: Sequence[Sequence[np.ndarray]], subgroups: np.ndarray,
+    template_sets: Sequence[Sequence[int]] | None = None,
+  ):
+    """Codes the scores.
+
+    Args:
+      scores: `[M][A]` float64 arrays `[n]`.
+      subgroups: `[A]` int, subgroup of each value, from 0.
+      template_sets: K sets of templates (numbers from 0) over which subgroups are pooled; default
+        one set, all templates.
+    """
+    self._templates = [_Template.of(row) for row in scores]
+    self._members = [np.flatnonzero(subgroups == g) for g in range(subgroups.max() + 1)]
+    self._pools = [_Pool.of(scores, self._templates, chosen)
+                   for chosen in template_sets or [range(len(scores))]]
+
+  def observed(self) -> LabelNull:
+    """The statistics of the labels as they are (R = 1)."""
+    return self._statistics([t.codes[None] for t in self._templates])
+
+  def permuted(
+    self, permutations: int, *, coupled: bool, seed: int, log: Callable[[str], None] | None = None
+  ) -> LabelNull:
+    """The statistics of R random labellings.
+
+    Args:
+      permutations: R.
+      coupled: permute within sample numbers; the values of a template then have equal sizes.
+      seed: of the permutations.
+      log: called with lines of progress.
+    """
+    largest = max(t.codes.size for t in self._templates)
+    batch = max(1, min(_BATCH, _BATCH_SCORES // largest))
+
+    def block(start):
+      generators = [
+        np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, m, start]))
+        for m in range(len(self._templates))]
+      stop = min(start + _BLOCK * batch, permutations)
+      return LabelNull.joined([
+        self._statistics([t.permute(rng, min(batch, stop - begin), coupled=coupled)
+                          for t, rng in zip(self._templates, generators, strict=True)])
+        for begin in range(start, stop, batch)])
+
+    starts = range(0, permutations, _BLOCK * batch)
+    return LabelNull.joined(in_threads(
+      block, starts, what='label permutations', unit=f'blocks of {_BLOCK * batch}', log=log))
+
+  def _statistics(self, codes: list[np.ndarray]) -> LabelNull:
+    """Statistics of codes `[M]` of shape `[B, N]`, value after value."""
+    rows = [t.sorted_rows(own) for t, own in zip(self._templates, codes, strict=True)]
+    means = [t.pair_means(r, self._members) for t, r in zip(self._templates, rows, strict=True)]
+    every, within, across = (np.stack([m[i] for m in means]) for i in range(3))
+    return LabelNull(every, within, across, np.stack([
+      np.stack([pool.distances(rows, values) for values in self._members])
+      for pool in self._pools]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pool:
+  """The whole set over some templates."""
+
+  distance: PoolDistance
+  codes: dict[int, np.ndarray]  # template -> `[U]` int32, its code -> code of the pool
+
+  @classmethod
+  def of(cls, scores: Sequence[Sequence[np.ndarray]], templates: Sequence['_Template'],
+         chosen: Sequence[int]) -> '_Pool':
+    """The pool of the chosen templates."""
+    grid, counts = np.unique(
+      np.concatenate([x for m in chosen for x in scores[m]]), return_counts=True)
+    return cls(PoolDistance(grid, counts), {
+      m: np.searchsorted(grid, templates[m].grid).astype(np.int32) for m in chosen})
+
+  def distances(self, rows: list[list[np.ndarray]], values: np.ndarray) -> np.ndarray:
+    """`[B]` distances of one subgroup's values to the whole, from codes `[M][A]`, `[B, n]`."""
+    # Clipping changes no index; it spares NumPy a check.
+    return self.distance.distances(np.concatenate(
+      [table.take(np.concatenate([rows[m][a] for a in values], axis=1), mode='clip')
+       for m, table in self.codes.items()], axis=1))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Template:
+  """The scores of one template as codes."""
+
+  codes: np.ndarray  # [N] int, into `grid`, value after value
+  sizes: np.ndarray  # [A]
+  grid: np.ndarray  # [U] ascending distinct scores
+  ranks: np.ndarray | None  # [A, W] or [1, W] int, rank of the sample at a point; None: by scores
+  weights: np.ndarray  # [W] width of the points
+
+  @classmethod
+  def of(cls, row: Sequence[np.ndarray]) -> '_Template':
+    """Codes of `[A]` arrays `[n]`."""
+    grid, codes = np.unique(np.concatenate(row), return_inverse=True)
+    sizes = np.array([x.size for x in row])
+    distinct, which = np.unique(sizes, return_inverse=True)
+    ranks, weights = quantile_grid(distinct)
+    if distinct.size > 1:
+      ranks = ranks[which]
+      if grid.size - 1 < weights.size:
+        ranks, weights = None, np.diff(grid)
+    kind = np.uint16 if grid.size <= 1 << 16 else np.int32
+    return cls(codes.astype(kind), sizes, grid, ranks, weights)
+
+  def permute(self, rng: np.random.Generator, count: int, *, coupled: bool) -> np.ndarray:
+    """`[count, N]` codes under random labels."""
+    low = np.uint64((1 << int(self.grid.size - 1).bit_length()) - 1)
+    values = self.sizes.size if coupled else self.codes.size
+    # [n, A] when coupled: the values of one sample number lie side by side and change places.
+    codes = self.codes.reshape(values, -1).T.astype(np.uint64)
+    words = rng.integers(0, 1 << 64, (count, *codes.shape), dtype=np.uint64)
+    words &= ~low
+    words |= codes
+    words.sort(axis=-1)
+    words &= low
+    return words.astype(self.codes.dtype).swapaxes(1, 2).reshape(count, -1)
+
+  def sorted_rows(self, codes: np.ndarray) -> list[np.ndarray]:
+    """`[A]` arrays `[B, n]`: the ascending codes of each value, from `[B, N]`."""
+    if self.sizes.min() == self.sizes.max():
+      return list(np.sort(codes.reshape(len(codes), self.sizes.size, -1)).swapaxes(0, 1))
+    return [np.sort(part) for part in np.split(codes, np.cumsum(self.sizes)[:-1], axis=1)]
+
+  def pair_means(self, rows: list[np.ndarray], members: list[np.ndarray]
+                 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean distance `[B]` of all pairs, pairs within a subgroup and pairs across; NaN if none."""
+    if self.ranks is None:
+      points = np.stack([self._shares(row) for row in rows], axis=2)
+    elif len(self.ranks) == 1:
+      points = np.stack(rows, axis=2)
+    else:
+      points = np.stack([r[:, k] for r, k in zip(rows, self.ranks, strict=True)], axis=2)
+    inner = [m for m in members if m.size > 1]
+    within = sum((self._pair_sum(points[..., m]) for m in inner), np.zeros(len(points)))
+    every = self._pair_sum(points)
+    pairs = self.sizes.size * (self.sizes.size - 1) // 2
+    inside = sum(m.size * (m.size - 1) // 2 for m in inner)
+    nothing = np.full(len(points), np.nan)
+    return (every / pairs, within / inside if inside else nothing,
+            (every - within) / (pairs - inside) if pairs > inside else nothing)
+
+  def _pair_sum(self, points: np.ndarray) -> np.ndarray:
+    """`[B]` sum over pairs of values of the distances of their points `[B, W, A]`."""
+    values = np.sort(points, axis=2)
+    if self.ranks is not None:
+      values = self.grid.take(values, mode='clip')  # clips nothing; it spares NumPy a check
+    j = np.arange(1, values.shape[2])
+    gaps = values[..., 1:] - values[..., :-1]
+    return gaps @ (j * (values.shape[2] - j)).astype(np.float64) @ self.weights
+
+  def _shares(self, row: np.ndarray) -> np.ndarray:
+    """`[B, U - 1]` distribution function of codes `[B, n]` at all scores but the last."""
+    block = np.arange(len(row))[:, None] * self.grid.size
+    counts = np.bincount((row + block).reshape(-1), minlength=len(row) * self.grid.size)
+    return counts.reshape(len(row), -1).cumsum(axis=1)[:, :-1] / row.shape[1]
+
+
+_PAIR_PURPOSE = 0x2F  # separates these random streams from others of the same seed
+_BYTES = 128 << 20  # of running sums at once
+_ROWS = 128  # scores whose differences stay in the processor's cache
+_MARGIN = 7.0  # k above: adds 2.3e-11 to the bound
+
+
+@dataclasses.dataclass(frozen=True)
+class PairTests:
+  """Distances of pairs in the order of `np.triu_indices(A, 1)`.
+
+  Attributes:
+    cells: columns `[M, P]`, every pair in every template.
+    pairs: columns `[P]`, the mean over templates of every pair.
+  """
+
+  cells: Table
+  pairs: Table
+
+
+def measure_pairs(
+  samples: SampleScores, *, permutations: int, seed: int = 0,
+  log: Callable[[str], None] | None = None,
+) -> PairTests:
+  """Distances, floors and p-values of all pairs of values.
+
+  Args:
+    samples: scores of all prefixes; coupled samples are recognised by their numbers.
+    permutations: R, at least 1.
+    seed: of the permutations; the result is a pure function of samples and seed.
+    log: gets lines of progress.
+  """
+  coupled, templates = samples.coupled, len(samples.templates)
+  total, columns, distances, variances = 0.0, [], [], []
+  with Progress('pairs of values', templates, unit='templates', log=log) as progress:
+    for m, row in enumerate(samples.scores):
+      rng = np.random.default_rng(np.random.SeedSequence([seed, _PAIR_PURPOSE, m]))
+      null = (_coupled_null if coupled else _free_null)(row, permutations, rng)
+      variances.append((_coupled_variance if coupled else _free_variance)(row))
+      distances.append(_distances(row))
+      columns.append(_summary(distances[m], null, variances[m]))
+      total += null
+      progress.add()
+  mean = np.mean(distances, axis=0)
+  return PairTests(
+    cells=Table.summarised(np.stack(distances), *(np.stack(c) for c in zip(*columns, strict=True))),
+    pairs=Table.summarised(
+      mean, *_summary(mean, total / templates, np.sum(variances, axis=0) / templates ** 2)))
+
+
+def _distances(row: tuple[np.ndarray, ...]) -> np.ndarray:
+  """`[P]` distances of one template."""
+  grid, codes = np.unique(np.concatenate(row), return_inverse=True)
+  return pairwise_wasserstein_1(codes, np.array([x.size for x in row]), grid)
+
+
+def _summary(
+  distance: np.ndarray, null: np.ndarray, variance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Null mean, 95th percentile, p and mid-p `[P]`; the tail bound where no permutation reached."""
+  mean, p95, p_value, mid_p_value = summarise(distance, null)
+  count = null.shape[1]
+  bound = np.where(
+    p_value * (count + 1) < 1.5, tail_bound(distance, mean, variance, count), np.inf)
+  return mean, p95, np.minimum(p_value, bound), np.minimum(mid_p_value, bound)
+
+
+def tail_bound(
+  distance: np.ndarray, null_mean: np.ndarray, variance: np.ndarray, permutations: int
+) -> np.ndarray:
+  """Upper bound of the permutation p-value of a distance; see the module's docstring.
+
+  Args:
+    distance: `[...]` observed distances.
+    null_mean: `[...]` mean of `permutations` permuted distances.
+    variance: `[...]` v of the inequality; 0 where no permutation changes the distance.
+    permutations: how many stand behind `null_mean`.
+
+  Returns:
+    `[...]` float64 in (0, 2); 1 or more where the distance is not above the null mean.
+  """
+  excess = distance - null_mean - _MARGIN * np.sqrt(variance / permutations)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    exponent = np.where((excess > TIE) & (variance > 0), excess ** 2 / (2 * variance), 0.0)
+  return np.exp(-exponent) + np.exp(-_MARGIN ** 2 / 2)
+
+
+def tail_distance(level: float, variance: float, permutations: int) -> float:
+  """How far above the null mean a distance must lie for `tail_bound` to reach a level."""
+  deviation = math.sqrt(-2 * math.log(level - math.exp(-_MARGIN ** 2 / 2)))
+  return math.sqrt(variance) * (deviation + _MARGIN / math.sqrt(permutations))
+
+
+def _coupled_variance(row: tuple[np.ndarray, ...]) -> np.ndarray:
+  """`[P]` v of coupled samples."""
+  from scipy.spatial.distance import pdist
+  return pdist(np.stack(row), 'sqeuclidean') / row[0].size ** 2
+
+
+def _free_variance(row: tuple[np.ndarray, ...]) -> np.ndarray:
+  """`[P]` v of free samples."""
+  first, second = np.triu_indices(len(row), 1)
+  size = np.array([x.size for x in row], np.float64)
+  low, high = (np.array([f(x) for x in row]) for f in (np.min, np.max))
+  reach = np.maximum(high[first], high[second]) - np.minimum(low[first], low[second])
+  n, m = size[first], size[second]
+  return (reach * (n + m)) ** 2 / (
+    4 * n * m * (n + m - 0.5) * (1 - 0.5 / np.maximum(n, m)))
+
+
+def _coupled_null(
+  row: tuple[np.ndarray, ...], permutations: int, rng: np.random.Generator
+) -> np.ndarray:
+  """`[P, R]` distances of one template after exchanges within sample numbers."""
+  scores = np.stack(row)
+  values, n = scores.shape
+  order = np.argsort(scores, axis=1, kind='stable')
+  ascending = np.take_along_axis(scores, order, axis=1)
+  grid = np.unique(scores)
+  # With few distinct scores all pairs share them as points, otherwise each has its own.
+  shared = grid.size - 1 <= 2 * n
+  signs = rng.integers(0, 2, (n, permutations), dtype=np.int8) * 2 - 1
+  kind = np.int16 if n < 1 << 15 else np.int32
+  null = np.empty((values * (values - 1) // 2, permutations))
+  width = max(1, min(permutations, _BYTES // (values * (n + 1) * np.dtype(kind).itemsize)))
+  for start in range(0, permutations, width):
+    part = np.ascontiguousarray(signs[:, start:start + width], kind)
+
+    def running_sums(a, part=part):
+      sums = np.zeros((n + 1, part.shape[1]), kind)
+      for k, i in enumerate(order[a]):
+        np.add(sums[k], part[i], out=sums[k + 1])
+      return sums[np.searchsorted(ascending[a], grid[:-1], side='right')] if shared else sums
+
+    sums = [running_sums(a) for a in range(values)]
+
+    def pairs_of(a, start=start, sums=sums):
+      first = a * values - a * (a + 1) // 2 - a - 1
+      area = _Area(sums[a].shape[1], kind)
+      for b in range(a + 1, values):
+        at, points = (None, None), grid
+        if not shared:
+          points = np.unique(np.concatenate([ascending[a], ascending[b]]))
+          at = [np.searchsorted(ascending[v], points[:-1], side='right') for v in (a, b)]
+        null[first + b, start:start + width] = area.between(
+          sums[a], sums[b], *at, np.diff(points) / n)
+
+    in_threads(pairs_of, range(values - 1))
+  return null
+
+
+class _Area:
+  """Areas between running sums; keeps its arrays, since fresh memory costs more than the sums."""
+
+  def __init__(self, permutations: int, kind: type):
+    """Makes the arrays for sums `[n + 1, R]` of some integer kind."""
+    shape = _ROWS, permutations
+    self._own, self._other, self._float = np.empty(shape, kind), np.empty(shape, kind), \
+      np.empty(shape)
+
+  def between(
+    self, sums: np.ndarray, other: np.ndarray, at: np.ndarray | None, other_at: np.ndarray | None,
+    gaps: np.ndarray,
+  ) -> np.ndarray:
+    """`[R]` areas, from the rows of each gap; all rows in turn where `at` is None."""
+    result = np.zeros(sums.shape[1])
+    for start in range(0, gaps.size, _ROWS):
+      part = gaps[start:start + _ROWS]
+      own, others, floats = (x[:part.size] for x in (self._own, self._other, self._float))
+      if at is None:
+        np.subtract(sums[start:start + part.size], other[start:start + part.size], out=own)
+      else:
+        # Clipping changes no index; it spares NumPy a copy of the result.
+        sums.take(at[start:start + _ROWS], axis=0, out=own, mode='clip')
+        other.take(other_at[start:start + _ROWS], axis=0, out=others, mode='clip')
+        np.subtract(own, others, out=own)
+      np.abs(own, out=floats, dtype=own.dtype, casting='unsafe')
+      result += part @ floats
+    return result
+
+
+def _free_null(
+  row: tuple[np.ndarray, ...], permutations: int, rng: np.random.Generator
+) -> np.ndarray:
+  """`[P, R]` distances of one template after exchanges over all samples of a pair."""
+  first, second = np.triu_indices(len(row), 1)
+  sizes = np.array([x.size for x in row])
+  null = np.empty((first.size, permutations))
+  combinations, which = np.unique(
+    np.sort(np.stack([sizes[first], sizes[second]], axis=1)), axis=0, return_inverse=True)
+  for c, (n, m) in enumerate(combinations):
+    members = np.flatnonzero(which.reshape(-1) == c)
+    width = max(1, min(permutations, _BYTES // (24 * (n + m))))
+    for start in range(0, permutations, width):
+      walks = _walks(int(n), int(m), min(width, permutations - start), rng)
+      chunk = max(1, _BYTES // (8 * (n + m)))
+      for begin in range(0, members.size, chunk):
+        part = members[begin:begin + chunk]
+        gaps = np.stack([np.diff(np.sort(np.concatenate([row[first[p]], row[second[p]]])))
+                         for p in part])
+        null[part, start:start + width] = gaps @ walks.T
+  return null
+
+
+def _walks(n: int, m: int, count: int, rng: np.random.Generator) -> np.ndarray:
+  """`[count, n + m - 1]` absolute differences of distribution functions under random labels."""
+  words = rng.integers(0, 1 << 64, (count, n + m), dtype=np.uint64)
+  words &= ~np.uint64(1)
+  words[:, :n] |= np.uint64(1)  # the label
+  words.sort(axis=1)
+  below = np.cumsum((words & np.uint64(1)).astype(np.int64), axis=1)[:, :-1]
+  # Integers until the division, so that equal shares differ by exactly 0.
+  return np.abs(below * (n + m) - np.arange(1, n + m) * n) / (n * m)

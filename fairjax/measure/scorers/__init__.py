@@ -1,0 +1,58 @@
+"""Scorers: what gives a text a number in [0, 1], by name."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairjax.errors import UserError, unknown_name
+from fairjax.measure.scorers.base import (
+  SCORERS,
+  OpinionScorer,
+  RecordedScorer,
+  Scorer,
+  TextBlobScorer,
+  VaderScorer,
+  lexicon_files,
+)
+
+
+def load_scorer(
+  name: str, *, lexicon: Sequence[str | os.PathLike] | None = None,
+  google: Mapping[str, Any] | None = None, together: bool = False,
+) -> Scorer | RecordedScorer:
+  """Makes a scorer by name.
+
+  Args:
+    name: 'opinion', 'vader', 'textblob', 'google', 'bert:DIR' (with
+      `#CLASS=VALUE,...` where its classes have other names), 'recorded' or 'recorded:NAME'.
+    lexicon: for 'opinion', the files of positive and of negative words, or the folder of
+      `fairjax lexicon fetch`.
+    google: for 'google', arguments of `GoogleScorer`; at least `cache`, the file of paid scores.
+    together: a model runs on the devices of all processes, which all call it with the same texts;
+      else on those of this process.
+
+  Raises:
+    UserError: unknown name (with the nearest one), no lexicon for 'opinion', a file of it is
+      unusable, or package or credentials of 'google' are missing.
+  """
+  kind, _, key = name.partition(':')
+  if kind not in SCORERS or (key and kind not in ('bert', 'recorded')):
+    raise unknown_name('scorer', name, SCORERS)
+  if kind == 'recorded':
+    return RecordedScorer(key or None)
+  if kind in ('vader', 'textblob'):
+    return VaderScorer() if kind == 'vader' else TextBlobScorer()
+  if kind == 'google':
+    from fairjax.measure.scorers.google import GoogleScorer
+    return GoogleScorer(**(google or {}))
+  if kind == 'bert':
+    if not key:
+      raise UserError('the bert scorer needs the directory of a classifier: bert:DIR')
+    from fairjax.measure.scorers.bert import BertScorer
+    from fairjax.pretrained.batch_runner import default_mesh
+    return BertScorer.from_name(key, mesh=default_mesh(together=True) if together else None)
+  files = lexicon_files(lexicon or ())
+  if len(files) != 2:
+    raise UserError('the opinion scorer needs a lexicon of two files, positive words and negative '
+                    'words: --lexicon POSITIVE NEGATIVE, or the folder of fairjax lexicon fetch')
+  return OpinionScorer.from_lexicon_files(*files)

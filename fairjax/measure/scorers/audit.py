@@ -1,0 +1,338 @@
+"""What a scorer thinks of the sensitive tokens themselves, and how far scorers agree.
+
+A difference between the scores of two values may come from the language model or from the scorer,
+which has learned that some names are bad news or counts "cleaner" as praise. The audit takes texts
+as they are scored, puts every value of the attribute into the place of the token that is there, and
+compares the scores of what differs in nothing else (H-01; Huang et al. 2020 use three classifiers
+for this reason).
+
+Letters: F frames (texts that differ outside the token), A values.
+"""
+
+import collections
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.branches import swap_text
+from fairjax.counterfactual.matching import TextMatcher
+from fairjax.errors import UserError
+from fairjax.measure.estimates import holm
+from fairjax.measure.scorers.base import (
+  RecordedScorer,
+  Scorer,
+  count_truncated,
+  sensitive_lexicon_words,
+)
+from fairjax.measure.scorers.cache import score_file, score_texts
+
+PERMUTATIONS = 9999
+_PURPOSE = 0x5A  # separates these random streams from others of the same seed
+_TIE = 1e-12  # rounding: differences below it count as equal
+_BLOCK = 1 << 22  # numbers drawn at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+  """Texts with a sensitive token, with every value in its place.
+
+  Texts that are equal outside the token are one frame: after the swap they are the same texts, and
+  counting them apart would make p-values too small.
+
+  Attributes:
+    texts: `[F][A]`, column a holds value a.
+    weights: `[F]` int, texts behind each frame.
+    counts: `texts`, `with_token` (they hold one at all), `with_several_values` (they hold tokens of
+      other values too; those stay), `left_out` (of `with_token`, not drawn), `frames`.
+    values: `[A]` texts of `with_token` whose token is this value's.
+  """
+
+  texts: list[list[str]]
+  weights: np.ndarray
+  counts: dict[str, int]
+  values: np.ndarray
+
+
+def make_frames(
+  texts: Sequence[str], attribute: Attribute, *, limit: int = 0, seed: int = 0
+) -> Frames:
+  """Puts every value into every text that holds a sensitive token.
+
+  The first match (`TextMatcher`) decides whose token it is; all tokens of this value are replaced,
+  tokens of other values stay. "a" and "an" before them are adjusted, pronouns are not. In the
+  column of the value that was there its own text stands too, in place of another form of it.
+
+  Args:
+    texts: as they are scored.
+    attribute: the values.
+    limit: at most so many texts with a token, a seeded choice; 0: all.
+    seed: of the choice.
+  """
+  matcher = TextMatcher(attribute)
+  found = [(text, matches) for text in texts if (matches := matcher.find(text))]
+  drawn = found
+  if 0 < limit < len(found):
+    rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 0]))
+    drawn = [found[i] for i in sorted(rng.choice(len(found), limit, replace=False).tolist())]
+  weights: collections.Counter[tuple[str, ...]] = collections.Counter()
+  for text, matches in drawn:
+    own = [m for m in matches if m.value_index == matches[0].value_index]
+    row = []
+    for value in range(len(attribute.values)):
+      swapped = text
+      for match in reversed(own):  # from the end, so that the places before stay where they are
+        swapped = swap_text(swapped, match, value, attribute, adjust_article=True)
+      row.append(swapped)
+    weights[tuple(row)] += 1
+  return Frames(
+    texts=[list(row) for row in weights],
+    weights=np.fromiter(weights.values(), np.int64, len(weights)),
+    counts={'texts': len(texts), 'with_token': len(found),
+            'with_several_values': sum(len({m.value_index for m in matches}) > 1
+                                       for _, matches in found),
+            'left_out': len(found) - len(drawn), 'frames': len(weights)},
+    values=np.bincount([matches[0].value_index for _, matches in found],
+                       minlength=len(attribute.values)))
+
+
+def own_bias(
+  scores: np.ndarray, weights: np.ndarray, *, permutations: int = PERMUTATIONS, seed: int = 0
+) -> dict[str, np.ndarray]:
+  """How much higher a scorer rates each value than the others in the same places.
+
+  A value is compared with the median of the others, not with their mean: one value that a scorer
+  treats apart must not make all others look biased the other way. The p-value is that of a paired
+  permutation test: if the value did not matter, the A scores of a frame could stand in any order,
+  so the score under value a would be a random one of the A. All texts of a frame move together.
+
+  Args:
+    scores: `[F, A]` float64 in [0, 1], every frame with every value.
+    weights: `[F]`, texts behind each frame.
+    permutations: random orders; the smallest p-value is 1 / (permutations + 1).
+    seed: of the orders.
+
+  Returns:
+    `difference`: `[A]`, mean over texts of the score with the value less the median score with
+      the others, in [-1, 1]. The differences need not sum to 0.
+    `p_value`: `[A]`, two-sided.
+    `p_holm`: `[A]`, corrected for the A tests (Holm 1979).
+    `moved`: share of texts, `[]`, whose score is not the same for all values.
+    `range`: mean over texts, `[]`, of the highest less the lowest score.
+
+  Raises:
+    ValueError: the shapes disagree, or there is no frame or one value only.
+  """
+  scores, weights = np.asarray(scores, np.float64), np.asarray(weights, np.float64)
+  if scores.ndim != 2 or weights.shape != scores.shape[:1] or not scores.size or (
+      scores.shape[1] < 2):
+    raise ValueError(f'scores must be [F, A >= 2] and weights [F], not {scores.shape} and '
+                     f'{weights.shape}')
+  values = scores.shape[1]
+  share = weights / weights.sum()
+  apart = scores - np.stack(
+    [np.median(np.delete(scores, a, axis=1), axis=1) for a in range(values)], axis=1)
+  difference = share @ apart
+  spread = np.ptp(scores, axis=1)
+  moved = spread > _TIE
+  rows, part = apart[moved], share[moved]
+  rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 1]))
+  # In a frame every value's score under a random order has the same distribution, so one set of
+  # draws is the null of all A tests.
+  null = np.zeros(permutations)
+  block = max(1, _BLOCK // max(1, len(rows)))
+  for start in range(0, permutations if len(rows) else 0, block):
+    draws = rng.integers(values, size=(min(block, permutations - start), len(rows)))
+    null[start:start + len(draws)] = rows[np.arange(len(rows)), draws] @ part
+  reached = np.array([np.count_nonzero(np.abs(null) >= abs(d) - _TIE) for d in difference])
+  p_value = (reached + 1) / (permutations + 1)
+  return {'difference': difference, 'p_value': p_value, 'p_holm': holm(p_value),
+          'moved': share @ moved, 'range': share @ spread}
+
+
+def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+  """How far scorers agree on the same texts, for every pair of them.
+
+  Args:
+    scores: name -> `[R]` float64 in [0, 1], the same texts in the same order.
+
+  Returns:
+    One entry a pair: `scorers`, `n`; `spearman` (tied ranks are averaged) and `pearson`, in
+    [-1, 1], None where a scorer gives one score to all; `equal_signs`, share of texts that both
+    rate positive, both negative or both exactly 0.5; `n_opinionated`, texts that neither rates 0.5,
+    and `equal_signs_opinionated`, the share among them, None without any.
+  """
+  from scipy.stats import rankdata
+  names = list(scores)
+  columns = {name: np.asarray(scores[name], np.float64) for name in names}
+  ranks = {name: rankdata(column) for name, column in columns.items()}
+  signs = {name: np.sign(column - 0.5) for name, column in columns.items()}
+  result = []
+  for i, first in enumerate(names):
+    for second in names[i + 1:]:
+      equal = signs[first] == signs[second]
+      both = (signs[first] != 0) & (signs[second] != 0)
+      result.append({
+        'scorers': [first, second], 'n': len(equal),
+        'spearman': _correlation(ranks[first], ranks[second]),
+        'pearson': _correlation(columns[first], columns[second]),
+        'equal_signs': float(equal.mean()) if equal.size else None,
+        'n_opinionated': int(both.sum()),
+        'equal_signs_opinionated': float(equal[both].mean()) if both.any() else None})
+  return result
+
+
+def audit_own_bias(
+  texts: Sequence[str], attribute: Attribute, scorers: Sequence[Scorer | RecordedScorer], *,
+  limit: int = 0, permutations: int = PERMUTATIONS, seed: int = 0, paid: bool = True,
+  scores_directory: str | os.PathLike | None = None,
+) -> dict[str, Any]:
+  """Audits scorers on texts: their own bias by value, and words in their lexicons.
+
+  Args:
+    texts: R texts as they are scored.
+    attribute: the sensitive attribute.
+    scorers: at least one, none of them twice.
+    limit: at most so many texts with a token are swapped (seeded choice); 0: all.
+    permutations: of the test.
+    seed: of choice and test.
+    paid: also ask scorers that cost money for each swapped text.
+    scores_directory: folder of score files of the swapped texts (`score_file`), so that an
+      interrupted audit goes on; None keeps none.
+
+  Returns:
+    JSON-able: `attribute`, `values`, `counts` (see `Frames`), `share_with_token`, `permutations`,
+    `seed`, and in `scorers` by name `scorer_facts`, `sensitive_lexicon_words`, `own_bias` and
+    `not_measured`: one is None, the other `n` (texts), `frames`, `moved`, `range` and one entry a
+    value with `value`, `n` (texts that held it), `mean`, `difference`, `p_value`, `p_holm`, or the
+    reason why there is none. A scorer that cuts long texts also has `truncated_swaps` (of the
+    frames with every value).
+
+  Raises:
+    UserError: no text, a scorer given twice, and what the scorers raise.
+  """
+  check_scorers(scorers)
+  if not texts:
+    raise UserError('no texts: nothing to audit')
+  frames = make_frames(texts, attribute, limit=limit, seed=seed)
+  flat = [text for row in frames.texts for text in row]
+  result: dict[str, Any] = {
+    'attribute': attribute.name, 'values': list(attribute.value_texts), 'counts': frames.counts,
+    'share_with_token': frames.counts['with_token'] / len(texts), 'permutations': permutations,
+    'seed': seed, 'scorers': {}}
+  for scorer in scorers:
+    reason = bias = truncated = None
+    if isinstance(scorer, RecordedScorer):
+      reason = 'recorded scores say nothing about other texts'
+    elif not flat:
+      reason = 'no text holds a token'
+    elif getattr(scorer, 'paid', False) and not paid:
+      reason = 'each swapped text would be paid for; fairjax scorers audit asks for them'
+    else:
+      path = scores_directory and score_file(scores_directory, attribute.name, scorer)
+      matrix = score_texts(flat, scorer, path).reshape(len(frames.texts), -1)
+      bias = _bias_table(matrix, frames, attribute, permutations=permutations, seed=seed)
+      truncated = count_truncated(scorer, flat)
+    result['scorers'][scorer.name] = scorer_facts(scorer) | {
+      'own_bias': bias, 'not_measured': reason,
+      'sensitive_lexicon_words': sensitive_lexicon_words(scorer, attribute)
+    } | ({} if truncated is None else {'truncated_swaps': truncated})
+  return result
+
+
+def audit_scorers(
+  texts: Sequence[str], attribute: Attribute, scorers: Sequence[Scorer | RecordedScorer], *,
+  recorded: Mapping[str, np.ndarray] | None = None, limit: int = 0,
+  permutations: int = PERMUTATIONS, seed: int = 0,
+) -> dict[str, Any]:
+  """`audit_own_bias`, and how far the scorers agree.
+
+  Args:
+    texts: R texts as they are scored.
+    attribute: the sensitive attribute.
+    scorers: at least one, none of them twice.
+    recorded: scorer name -> `[R]` scores of those that are `RecordedScorer`s. They take part in the
+      agreement only: nobody can ask them about another text.
+    limit: at most so many texts with a token are swapped (seeded choice); 0: all.
+    permutations: of the test.
+    seed: of choice and test.
+
+  Returns:
+    As `audit_own_bias`, with `agreement` (over all R texts) and, of a scorer that cuts long texts,
+    `truncated_texts` (of the R).
+
+  Raises:
+    UserError: no text, a scorer given twice, and what the scorers raise.
+  """
+  result = audit_own_bias(
+    texts, attribute, scorers, limit=limit, permutations=permutations, seed=seed)
+  columns = {}
+  for scorer in scorers:
+    if isinstance(scorer, RecordedScorer):
+      columns[scorer.name] = (recorded or {})[scorer.name]
+      continue
+    columns[scorer.name] = score_texts(texts, scorer)
+    truncated = count_truncated(scorer, texts)
+    if truncated is not None:
+      result['scorers'][scorer.name]['truncated_texts'] = truncated
+  return result | {'agreement': agreement(columns)}
+
+
+def check_scorers(scorers: Sequence[Scorer | RecordedScorer]) -> None:
+  """Raises `UserError` when a scorer is given twice, under one name or under two.
+
+  The results of one name would replace each other; those of two would pass for two opinions.
+  """
+  names = collections.Counter(scorer.name for scorer in scorers)
+  twice = [name for name, count in names.items() if count > 1]
+  if twice:
+    raise UserError(f"scorer {twice[0]} is named twice: give every scorer once")
+  seen: dict[str, str] = {}
+  for scorer in scorers:
+    if scorer.fingerprint in seen:
+      raise UserError(f'scorers {seen[scorer.fingerprint]} and {scorer.name} are one and the same '
+                      '(equal fingerprints): give it once, and another one beside it')
+    seen[scorer.fingerprint] = scorer.name
+
+
+def scorer_facts(scorer: Scorer | RecordedScorer) -> dict[str, str]:
+  """What results keep of a scorer's identity: `fingerprint`, and `weights` where it has any."""
+  weights = getattr(scorer, 'weights', None)
+  return {'fingerprint': scorer.fingerprint} | ({} if weights is None else {'weights': weights})
+
+
+def count_distinct(scorers: Iterable[Mapping[str, Any]]) -> int:
+  """How many scorers differ in more than the precision or the use of the same weights.
+
+  Args:
+    scorers: `scorer_facts` of each, among other things.
+
+  >>> count_distinct([{'fingerprint': 'a', 'weights': 'w'}, {'fingerprint': 'b', 'weights': 'w'}])
+  1
+  """
+  return len({scorer.get('weights') or scorer['fingerprint'] for scorer in scorers})
+
+
+def _bias_table(
+  matrix: np.ndarray, frames: Frames, attribute: Attribute, *, permutations: int, seed: int
+) -> dict[str, Any]:
+  found = own_bias(matrix, frames.weights, permutations=permutations, seed=seed)
+  means = frames.weights @ matrix / frames.weights.sum()
+  return {
+    'n': int(frames.weights.sum()), 'frames': len(frames.texts), 'moved': float(found['moved']),
+    'range': float(found['range']), 'values': [
+      {'value': text, 'n': int(frames.values[a]), 'mean': float(means[a])}
+      | {key: float(found[key][a]) for key in ('difference', 'p_value', 'p_holm')}
+      for a, text in enumerate(attribute.value_texts)]}
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> float | None:
+  """Pearson's r; None where one side is constant."""
+  x, y = x - x.mean(), y - y.mean()
+  norm = np.sqrt((x @ x) * (y @ y))
+  if not norm > 0 or np.ptp(x) == 0 or np.ptp(y) == 0:
+    return None
+  return float(np.clip((x @ y) / norm, -1, 1))

@@ -1,0 +1,461 @@
+"""Sentiment scorers: text in, score in [0, 1] out; 0.5 is neutral, 1 positive.
+
+The opinion-word classifier of Huang et al. 2020 (H-16), VADER, TextBlob, and scores that the
+records bring (H-14); `google_scorer` asks the service of H-14 itself, `bert_scorer` a classifier.
+Anything with `name`, `fingerprint` and `score` is a scorer.
+"""
+
+import collections
+import contextlib
+import hashlib
+import http.client
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.word_forms import normal_form, plain_apostrophes
+from fairjax.errors import UserError
+from fairjax.files import atomic_write, check_place
+from fairjax.inputs import read_text_lines
+
+# The opinion lexicon of Hu and Liu (2004): fetched on request, checked, written as UTF-8.
+#
+# The list is Minqing Hu's and Bing Liu's (KDD 2004; CC BY 4.0), as the NLTK project distributes it.
+# Nothing is fetched unless a user asks for it, and nothing else ever takes its place.
+
+# One commit, not a branch: the file at this address cannot change.
+URL = ('https://raw.githubusercontent.com/nltk/nltk_data/80841aa102fecbe67fd3605f997d15851e3fee93/'
+       'packages/corpora/opinion_lexicon.zip')
+FILES = ('positive-words.txt', 'negative-words.txt')
+# Of the lists as UTF-8 with line feeds: 2,006 positive and 4,783 negative words under their header.
+SHA256 = {
+  'positive-words.txt': '9f643e85bcd7eb32e680f05df3d87fdd3277d6626122b3efec94f3ee3790b596',
+  'negative-words.txt': 'f80f5cfe3a62e7e07768eca9435b9ba514dbd5fc0eecf181e80b16f8f4578b34',
+}
+MOST_BYTES = 1 << 20  # of the archive and of each list; they have 25 kB and 46 kB
+TIMEOUT = 30.0
+
+
+def fetch_lexicon(
+  directory: str | os.PathLike, *, url: str = URL,
+  opener: Callable[[str], IO[bytes]] | None = None,
+) -> tuple[pathlib.Path, pathlib.Path]:
+  """Fetches the lexicon and writes `positive-words.txt` and `negative-words.txt`.
+
+  Both lists are checked before either is written. Lists that are there already and are the right
+  ones are left alone, without the network.
+
+  Args:
+    directory: folder to write to; made if missing.
+    url: of a zip archive that holds the two lists, https only; another address (a mirror) is held
+      to the same hashes.
+    opener: opens a url for reading; None uses `urllib`, which follows redirections to https only.
+
+  Returns:
+    The two paths, positive first: what `load_scorer(lexicon=...)` takes.
+
+  Raises:
+    UserError: no network, an answer that is not the lexicon (hashes are named), one that is too
+      large, or a file in the folder that is something else.
+  """
+  directory = pathlib.Path(directory)
+  paths = (directory / FILES[0], directory / FILES[1])
+  there = [check_place(path) for path in paths if path.exists()]
+  for path in there:
+    _check(path.read_bytes(), path.name, f'{path} is there already and')
+  if len(there) == len(paths):
+    return paths
+  try:
+    scheme = urllib.parse.urlsplit(url).scheme
+  except ValueError as e:
+    raise UserError(f'{url} is no address ({e})') from None
+  if scheme != 'https':
+    raise UserError(f'{url}: only https addresses are fetched')
+  lists = _unpack(_download(url, opener or _open_https), url)
+  for name, content in lists.items():
+    _check(content, name, f'{url}: {name}')
+  for path in paths:
+    with atomic_write(path) as file:
+      file.write(lists[path.name])
+  return paths
+
+
+def lexicon_files(paths: Sequence[str | os.PathLike]) -> tuple[pathlib.Path, ...]:
+  """Files of a `--lexicon`: a folder stands for its two lists, a file for itself.
+
+  Raises:
+    UserError: a folder without the lists.
+  """
+  found = []
+  for path in map(pathlib.Path, paths):
+    if not path.is_dir():
+      found.append(path)
+      continue
+    missing = [name for name in FILES if not (path / name).is_file()]
+    if missing:
+      raise UserError(f"lexicon {path}: the folder has no {' and no '.join(missing)}: fairjax "
+                      f'lexicon fetch --output={path}')
+    found += [path / name for name in FILES]
+  return tuple(found)
+
+
+class _OnlyHttps(urllib.request.HTTPRedirectHandler):
+  """Follows redirections to https addresses and no others."""
+
+  def redirect_request(self, req, fp, code, msg, headers, newurl):
+    if urllib.parse.urlsplit(newurl).scheme != 'https':
+      raise UserError(f'{req.full_url}: it leads to {newurl}: only https addresses are fetched')
+    return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open_https(url: str) -> IO[bytes]:
+  return urllib.request.build_opener(_OnlyHttps()).open(url, timeout=TIMEOUT)
+
+
+def _download(url: str, opener: Callable[[str], IO[bytes]]) -> bytes:
+  """Content of an address, at most `MOST_BYTES`."""
+  try:
+    with contextlib.closing(opener(url)) as response:
+      content = response.read(MOST_BYTES + 1)
+  except urllib.error.HTTPError as e:
+    raise UserError(f'{url}: the server answered {e.code} ({e.reason})') from None
+  except (OSError, http.client.HTTPException) as e:
+    raise UserError(f"{url}: cannot be reached ({getattr(e, 'reason', e)}): try again with a "
+                    'network, or give two word lists of your own: --lexicon POSITIVE '
+                    'NEGATIVE') from None
+  if len(content) > MOST_BYTES:
+    raise UserError(f'{url}: more than {MOST_BYTES} bytes, so it is not the lexicon')
+  return content
+
+
+def _unpack(archive: bytes, url: str) -> dict[str, bytes]:
+  """The two lists of a zip archive, as UTF-8 with line feeds."""
+  lists = {}
+  try:
+    with zipfile.ZipFile(io.BytesIO(archive)) as file:
+      for name in file.namelist():
+        short = pathlib.PurePosixPath(name).name
+        if short in FILES:
+          with file.open(name) as member:  # only names from FILES ever become paths
+            content = member.read(MOST_BYTES + 1)
+          lists[short] = content.decode('latin-1').replace('\r\n', '\n').encode('utf-8')
+  except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, ValueError) as e:
+    raise UserError(f'{url}: not a zip archive that can be read ({e})') from None
+  missing = [name for name in FILES if name not in lists]
+  if missing:
+    raise UserError(f"{url}: the archive holds no {' and no '.join(missing)}")
+  return lists
+
+
+def _check(content: bytes, name: str, what: str) -> None:
+  """Compares a list with the recorded hash."""
+  found = hashlib.sha256(content).hexdigest()
+  if found != SHA256[name]:
+    raise UserError(f'{what} is not the list of Hu and Liu: SHA-256 {found[:16]}..., expected '
+                    f'{SHA256[name][:16]}...; nothing was written')
+
+
+SCORERS = ('opinion', 'vader', 'textblob', 'google', 'bert', 'recorded')
+# A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
+_COMPOUND = re.compile(r"[^\W_]+(?:[-'*]+[^\W_]+)*\+?")
+_WORD = re.compile(r'[^\W_]+')
+_QUOTES = dict.fromkeys(map(ord, '\u201c\u201d\u201e\u201f\u00ab\u00bb'), '"') | {0x2026: '...'}
+
+
+@runtime_checkable
+class Scorer(Protocol):
+  """What a text scorer has.
+
+  One that does not read long texts to their end also has `max_length`, in tokens, and
+  `count_truncated(texts)`: how many of them are longer. One that cannot take half a character (a
+  lone surrogate) and reads another sign for it has `count_repaired(texts)`. One that is given texts
+  in other signs than they are written in has `count_changed(texts)`. One that asks for money has
+  `paid` = True. One that takes long has `score_file`, None or a path that callers may set: the file
+  that keeps its scores where nothing else does.
+
+  Attributes:
+    name: short name, used in file names and tables.
+    fingerprint: SHA-256 (hex) of everything that decides a score.
+  """
+
+  name: str
+  fingerprint: str
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]."""
+    ...
+
+
+class OpinionScorer:
+  """Share of positive words among opinion words (H-16): p / (p + n), 0.5 where there are none.
+
+  Tokens, not types, are counted, in lower case and the normal form of `word_forms`. A token is a
+  run of letters and digits joined inside by hyphens, apostrophes or asterisks, with a final plus
+  ("first-rate", "don't", "a+"). A compound that is in neither list counts as its parts ("winner's"
+  as "winner" and "s"). Words in both lists cancel: they count in neither.
+
+  Attributes:
+    lexicon: word -> +1 or -1.
+    in_both: words of both lists, left out.
+    unmatchable: words that no token can equal ("anti-"), never counted.
+
+  >>> scorer = OpinionScorer(['good', 'happy'], ['bad'])
+  >>> scorer.score(['Good, good and bad.', 'No opinion.']).round(2).tolist()
+  [0.67, 0.5]
+  """
+
+  name = 'opinion'
+
+  def __init__(self, positive: Iterable[str], negative: Iterable[str]):
+    positive = {_plain(w) for w in positive}
+    negative = {_plain(w) for w in negative}
+    self.in_both = tuple(sorted(positive & negative))
+    self.lexicon = {w: 1 for w in positive - negative} | {w: -1 for w in negative - positive}
+    if not {1, -1} <= set(self.lexicon.values()):
+      raise UserError('an opinion lexicon needs words that are positive only and words that are '
+                      'negative only')
+    self.unmatchable = tuple(sorted(w for w in self.lexicon if not _COMPOUND.fullmatch(w)))
+    content = json.dumps(['opinion, tokens 2', sorted(self.lexicon.items())])
+    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+
+  @classmethod
+  def from_lexicon_files(
+    cls, positive: str | os.PathLike, negative: str | os.PathLike
+  ) -> 'OpinionScorer':
+    """Reads two word lists in the format of Hu and Liu (2004).
+
+    One word a line, UTF-8; empty lines and lines that start with `;` are skipped.
+
+    Raises:
+      UserError: a file is missing, not UTF-8 or without words, or a line holds several words; the
+        message names file and line.
+    """
+    return cls(read_lexicon(positive), read_lexicon(negative))
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]."""
+    scores = np.full(len(texts), 0.5)
+    for i, text in enumerate(texts):
+      positive, negative = self.count(text)
+      if positive or negative:
+        scores[i] = positive / (positive + negative)
+    return scores
+
+  def count(self, text: str) -> tuple[int, int]:
+    """Positive and negative opinion words of one text.
+
+    >>> OpinionScorer(['first-rate', 'good'], ['bad']).count('First-rate, good-bad.')
+    (2, 1)
+    """
+    counts = collections.Counter()
+    for token in _COMPOUND.findall(_plain(text)):
+      sign = self.lexicon.get(token)
+      if sign is not None:
+        counts[sign] += 1
+      elif not token.isalnum():
+        counts.update(self.lexicon.get(part, 0) for part in _WORD.findall(token))
+    return counts[1], counts[-1]
+
+
+class VaderScorer:
+  """VADER (Hutto and Gilbert 2014, package vaderSentiment): (compound + 1) / 2.
+
+  Its negations have the straight apostrophe ("don't"), and it strips straight quotes from words
+  only, so it is given ', " and ... for the typographic signs; `count_changed` counts the texts.
+
+  Attributes:
+    lexicon: word -> mean valence, from -4 to 4.
+  """
+
+  name = 'vader'
+
+  def __init__(self):
+    try:
+      from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+    except ImportError:
+      raise UserError('the vader scorer needs the package vaderSentiment: '
+                      'pip install vaderSentiment') from None
+    import importlib.metadata
+
+    self._analyzer = SentimentIntensityAnalyzer()
+    self.lexicon = self._analyzer.lexicon
+    content = json.dumps(['vader, plain signs', importlib.metadata.version('vaderSentiment'),
+                          sorted(self.lexicon.items()), sorted(self._analyzer.emojis.items())])
+    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""
+    compound = [self._analyzer.polarity_scores(_plain_signs(text))['compound'] for text in texts]
+    return (np.array(compound, np.float64).reshape(len(texts)) + 1) / 2
+
+  def count_changed(self, texts: Sequence[str]) -> int:
+    """How many texts it is given in other signs than they are written in."""
+    return sum(_plain_signs(text) != text for text in texts)
+
+
+class TextBlobScorer:
+  """TextBlob's polarity (package textblob): (polarity + 1) / 2.
+
+  The mean valence of the words of its lexicon (De Smedt and Daelemans 2012, "Pattern for Python"),
+  with negations and intensifiers. Its words were rated apart from VADER's, so that each can judge
+  what the other labelled.
+
+  Attributes:
+    lexicon: word -> valence, from -1 to 1.
+  """
+
+  name = 'textblob'
+
+  def __init__(self):
+    try:
+      from textblob.en import sentiment
+    except ImportError:
+      raise UserError('the textblob scorer needs the package textblob: '
+                      'pip install textblob') from None
+    import importlib.metadata
+
+    self._sentiment = sentiment
+    sentiment.load()
+    self.lexicon = {word: senses[None][0] for word, senses in sentiment.items() if senses[None][0]}
+    content = json.dumps(['textblob', importlib.metadata.version('textblob'),
+                          sorted((word, sorted(senses.items(), key=str))
+                                 for word, senses in sentiment.items())])
+    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""
+    polarity = [self._sentiment(text)[0] for text in texts]
+    return (np.array(polarity, np.float64).reshape(len(texts)) + 1) / 2
+
+
+class RecordedScorer:
+  """Scores that the records bring in their `scores` field, of any classifier (H-14).
+
+  Attributes:
+    key: name of the score within `scores`; None takes the only one.
+    name: `recorded` or `recorded:KEY`.
+  """
+
+  def __init__(self, key: str | None = None):
+    self.key = key
+    self.name = 'recorded' if key is None else f'recorded:{key}'
+    self.fingerprint = hashlib.sha256(self.name.encode('utf-8')).hexdigest()
+
+  def score_records(self, records: Iterable[Mapping[str, Any]]) -> np.ndarray:
+    """Reads the scores of R records: `[R]` float64 in [0, 1].
+
+    Raises:
+      UserError: a score is absent, not a number or outside [0, 1], or there are several and no
+        key was given; the message names file and line.
+    """
+    columns = [(r.get('scores'), str(r.get('_where', f'record {i}')))
+               for i, r in enumerate(records, 1)]
+    return self.score_columns([s for s, _ in columns], [w for _, w in columns])
+
+  def score_columns(
+    self, scores: Sequence[Mapping[str, Any] | None], where: Sequence[str]
+  ) -> np.ndarray:
+    """As `score_records`, from the `scores` fields and the places of the records."""
+    key = self.key
+    values = np.empty(len(scores))
+    for i, (given, place) in enumerate(zip(scores, where, strict=True)):
+      if not given:
+        raise UserError(f"{place}: the record has no 'scores': add them or use another scorer")
+      if key is None:
+        if len(given) > 1:
+          raise UserError(f"{place}: several scores: choose one with recorded:NAME from "
+                          f"{', '.join(sorted(given))}")
+        key = next(iter(given))
+      if key not in given:
+        raise UserError(f"{place}: no score '{key}'; the record has {', '.join(sorted(given))}")
+      value = given[key]
+      number = isinstance(value, int | float) and not isinstance(value, bool)
+      if not number or not math.isfinite(value) or not 0 <= value <= 1:
+        raise UserError(f"{place}: score '{key}' is {value!r}, not a number in [0, 1] (scores from "
+                        '-1 to 1: use (s + 1) / 2)')
+      values[i] = value
+    return values
+
+
+def read_lexicon(path: str | os.PathLike) -> list[str]:
+  """Words of a list in the format of Hu and Liu (2004); see `OpinionScorer.from_lexicon_files`."""
+  words = []
+  for number, line in enumerate(read_text_lines(path, what='lexicon'), 1):
+    text = line.strip()
+    if not text or text.startswith(';'):
+      continue
+    if len(text.split()) > 1:
+      raise UserError(f"{os.fspath(path)}:{number}: '{text}' is several words: one word a line")
+    words.append(text)
+  if not words:
+    raise UserError(f'{os.fspath(path)}: the lexicon holds no word')
+  return words
+
+
+def count_truncated(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:
+  """How many texts a scorer reads the beginning of only; None if it reads all of any text."""
+  count = getattr(scorer, 'count_truncated', None)
+  return None if count is None else count(texts)
+
+
+def count_repaired(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:
+  """How many texts a scorer reads with another sign for half a character; None if it reads all."""
+  count = getattr(scorer, 'count_repaired', None)
+  return None if count is None else count(texts)
+
+
+def count_changed(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:
+  """How many texts a scorer is given in other signs; None if it is given all as they are."""
+  count = getattr(scorer, 'count_changed', None)
+  return None if count is None else count(texts)
+
+
+def sensitive_lexicon_words(
+  scorer: Scorer | RecordedScorer, attribute: Attribute
+) -> list[dict[str, Any]]:
+  """Words of the attribute's sensitive tokens that move the scorer by themselves (H-16).
+
+  "cleaner" is a positive opinion word: a continuation that repeats it scores higher for the word
+  alone. Each word of a token of several words is looked up, and the parts of a compound where the
+  scorer counts them.
+
+  Returns:
+    One `{'value', 'word', 'valence'}` each; empty for a scorer without a `lexicon`.
+  """
+  lexicon = getattr(scorer, 'lexicon', {})
+  found = []
+  for value in attribute.values:
+    words = dict.fromkeys(w for token in value.tokens for w in _lexicon_words(scorer, token))
+    found += [{'value': value.text, 'word': word, 'valence': lexicon[word]}
+              for word in words if word in lexicon]
+  return found
+
+
+def _lexicon_words(scorer: Scorer | RecordedScorer, token: str) -> Iterable[str]:
+  """Words of a sensitive token as the scorer looks them up."""
+  for word in _plain(token).split():
+    yield word
+    if isinstance(scorer, OpinionScorer) and word not in scorer.lexicon:
+      yield from _WORD.findall(word)
+
+
+def _plain(text: str) -> str:
+  """Lower case, in the normal form."""
+  return normal_form(text.lower())
+
+
+def _plain_signs(text: str) -> str:
+  """Straight apostrophes and quotes, and three full stops, for the typographic signs."""
+  return text if text.isascii() else plain_apostrophes(text).translate(_QUOTES)

@@ -1,0 +1,191 @@
+"""Scores of texts, kept in a file that an interrupted run continues.
+
+The file (see `fairjax.files`) maps a digest of the scored text to its score, for one scorer.
+Equal texts are scored once: coupled sampling yields many. Texts are scored in chunks of neighbours
+that do not depend on what is known already, and one chunk is appended at a time: a scorer whose
+last digits depend on the texts beside one (BERT, by 1e-7) gives the same in a run that was
+interrupted.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.files import JournalWriter, read_journal
+from fairjax.measure.columns import Generations, join_text
+from fairjax.measure.scorers.base import (
+  RecordedScorer,
+  Scorer,
+  count_changed,
+  count_repaired,
+  count_truncated,
+)
+from fairjax.progress import Progress
+
+CHUNK = 4000  # texts scored and appended at a time; changing it changes BERT's last digits
+_DIGEST_BYTES = 16
+_AGAIN = 'delete the file to score again'
+
+
+def score_records(
+  records: Iterable[Mapping[str, Any]], scorer: Scorer | RecordedScorer,
+  path: str | os.PathLike | None = None, *, scored: str = 'continuation',
+  log: Callable[[str], None] | None = None,
+) -> np.ndarray:
+  """Scores R records, from the file where it has them.
+
+  Args:
+    records: mappings with `prefix` and `continuation` (for recorded scores, `scores`).
+    scorer: text scorer, or scores of the records themselves (these are not written to the file).
+    path: score file; None keeps nothing.
+    scored: 'continuation' or 'prefix+continuation' (H-02).
+    log: gets lines of progress, and one at the end.
+
+  Returns:
+    `[R]` float64 in [0, 1].
+
+  Raises:
+    UserError: the file is damaged or of another scorer, or the scorer left [0, 1].
+  """
+  if isinstance(scorer, RecordedScorer):
+    return scorer.score_records(records)
+  if scored == 'continuation':
+    texts = [r['continuation'] for r in records]
+  else:
+    texts = [join_text(r['prefix'], r['continuation']) for r in records]
+  return score_texts(texts, scorer, path, log=log)
+
+
+def score_generations(
+  generations: Generations, scorer: Scorer | RecordedScorer,
+  path: str | os.PathLike | None = None, *, scored: str = 'continuation',
+  log: Callable[[str], None] | None = None,
+) -> np.ndarray:
+  """As `score_records`, for records that were read already."""
+  if isinstance(scorer, RecordedScorer):
+    return scorer.score_columns(generations.recorded, generations.where)
+  return score_texts(generations.texts(scored), scorer, path, log=log)
+
+
+def score_texts(
+  texts: Sequence[str], scorer: Scorer, path: str | os.PathLike | None = None, *,
+  log: Callable[[str], None] | None = None, chunk: int | None = None,
+) -> np.ndarray:
+  """Scores R texts; see `score_records`.
+
+  Args:
+    texts: R texts.
+    scorer: text scorer.
+    path: score file; each chunk is appended to it. None: the scorer's `score_file`, if it has one.
+    log: gets lines of progress, and one at the end.
+    chunk: texts scored at a time; None: the scorer's `texts_at_once`, if it has one, else 4,000.
+
+  Returns:
+    `[R]` float64 in [0, 1].
+  """
+  path = getattr(scorer, 'score_file', None) if path is None else path
+  chunk = chunk or getattr(scorer, 'texts_at_once', CHUNK)
+  digests = [text_digest(text) for text in texts]
+  known = {} if path is None else _load(pathlib.Path(path), scorer)
+  distinct = list(dict(zip(digests, texts, strict=True)).items())
+  chunks = [distinct[start:start + chunk] for start in range(0, len(distinct), chunk)]
+  chunks = [part for part in chunks if any(d not in known for d, _ in part)]
+  todo = [text for part in chunks for _, text in part]
+  with contextlib.ExitStack() as stack:
+    journal = None
+    progress = stack.enter_context(Progress(
+      f'{scorer.name}: scored', len(distinct), unit='texts', log=log if todo else None,
+      done=len(distinct) - len(todo)))
+    if path is not None and chunks:
+      journal = stack.enter_context(JournalWriter(path, _header(scorer), again=_AGAIN))
+      if journal.repaired_bytes and log:
+        log(f'{path}: removed {journal.repaired_bytes} bytes of an interrupted append')
+    for part in chunks:
+      scores = dict(zip([d for d, _ in part], _checked(scorer, [t for _, t in part]), strict=True))
+      new = {digest: score for digest, score in scores.items() if digest not in known}
+      if journal is not None:
+        journal.append({'texts': b''.join(new).hex(), 'scores': list(new.values())})
+      known |= new
+      progress.add(len(part))
+  if log and todo:
+    _tell(scorer, todo, log)
+  return np.array([known[d] for d in digests], np.float64)
+
+
+def score_file(
+  directory: str | os.PathLike, attribute: str, scorer: Scorer | RecordedScorer
+) -> pathlib.Path:
+  """Score file of one attribute and scorer in a folder."""
+  name = scorer.name.replace(':', '-').replace('/', '-')
+  return pathlib.Path(directory) / f'{attribute}.{name}.jsonl'
+
+
+def text_digest(text: str) -> bytes:
+  """Digest by which a score file knows a text: 16 bytes of BLAKE2b of its UTF-8."""
+  return hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=_DIGEST_BYTES).digest()
+
+
+def _checked(scorer: Scorer, texts: list[str]) -> list[float]:
+  """Scores of the texts; they must be one a text, in [0, 1]."""
+  scores = np.asarray(scorer.score(texts), np.float64)
+  if scores.shape != (len(texts),):
+    raise UserError(f'scorer {scorer.name} returned shape {scores.shape} for {len(texts)} texts')
+  wrong = np.flatnonzero(~((scores >= 0) & (scores <= 1)))
+  if wrong.size:
+    raise UserError(f'scorer {scorer.name} gave {scores[wrong[0]]}, outside [0, 1], for the text '
+                    f'{texts[wrong[0]][:60]!r}')
+  return scores.tolist()
+
+
+def _tell(scorer: Scorer, texts: list[str], log: Callable[[str], None]) -> None:
+  """Says what was scored, and what of it the scorer could not read as it stands."""
+  log(f'{scorer.name}: scored {len(texts)} texts')
+  longer = count_truncated(scorer, texts)
+  if longer is not None:
+    log(f'{scorer.name}: {longer} of {len(texts)} texts are longer than the '
+        f'{scorer.max_length} tokens it reads; their end is not scored')
+  repaired = count_repaired(scorer, texts)
+  if repaired:
+    log(f'{scorer.name}: {repaired} of {len(texts)} texts hold half a character, read as U+FFFD')
+  changed = count_changed(scorer, texts)
+  if changed:
+    log(f'{scorer.name}: {changed} of {len(texts)} texts were changed for it: it got straight '
+        'apostrophes, quotes and dots for typographic ones')
+
+
+def _header(scorer: Scorer) -> dict[str, str]:
+  return {'scorer': scorer.name, 'fingerprint': scorer.fingerprint}
+
+
+def read_score_file(path: str | os.PathLike) -> tuple[dict[str, str], dict[bytes, float]]:
+  """What a score file holds.
+
+  Returns:
+    `scorer` and `fingerprint` ({} where there is no file), and text digest -> score.
+
+  Raises:
+    UserError: the file is damaged.
+  """
+  header, entries, _ = read_journal(path, again=_AGAIN)
+  known: dict[bytes, float] = {}
+  for entry in entries:
+    texts = bytes.fromhex(entry['texts'])
+    rows = [texts[i:i + _DIGEST_BYTES] for i in range(0, len(texts), _DIGEST_BYTES)]
+    known |= zip(rows, entry['scores'], strict=True)
+  return header or {}, known
+
+
+def _load(path: pathlib.Path, scorer: Scorer) -> dict[bytes, float]:
+  """Scores of the file, empty where there is none."""
+  header, known = read_score_file(path)
+  if header not in ({}, _header(scorer)):
+    raise UserError(
+      f"{path}: scores of scorer {header['scorer']} ({header['fingerprint'][:12]}), not of "
+      f'{scorer.name} ({scorer.fingerprint[:12]}): {_AGAIN}, or use another folder')
+  return known

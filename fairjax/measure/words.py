@@ -1,0 +1,245 @@
+"""Words that tell the continuations of two values apart (Huang et al. 2020, appendix C.8, H-37).
+
+`distinct_words` lists them, as Table 10. `word_divergence` says in one number how far the words of
+different values are apart at all: a model that writes the same for every value is fair by any
+measure of sentiment, and this number falls to its floor (H-35).
+
+A word is what stands between white space: "Chelsea." and "Chelsea" differ, as in the paper's table.
+Two ways of writing the same characters (`word_forms`) are one word, shown as it came first.
+
+Letters: R records, A values, W different words.
+"""
+
+import collections
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fairjax.counterfactual.word_forms import normal_form
+from fairjax.errors import UserError
+from fairjax.measure.columns import Generations
+from fairjax.measure.estimates import is_within, summarise
+
+LARGEST_PAIRS = 5  # pairs of values that are named
+TOP_WORDS = 10  # H-37
+_PURPOSE = 0x3D  # separates these random streams from others of the same seed
+MOST_RECORDS = 25_000  # about so many are read: the floor reads them once for each permutation
+_BLOCK = 1 << 22  # numbers of a block of pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class WordCounts:
+  """Words of the continuations.
+
+  Attributes:
+    generations: the R records.
+    words: `[W]` different words, in order.
+    row: `[N]` int, record of each of the N words that were written.
+    word: `[N]` int, into `words`.
+    left_out: records that were not read.
+  """
+
+  generations: Generations
+  words: list[str]
+  row: np.ndarray
+  word: np.ndarray
+  left_out: int = 0
+
+  def by_value(self, value_index: np.ndarray | None = None) -> np.ndarray:
+    """Counts `[A, W]`; `value_index` `[R]` stands for that of the records."""
+    index = self.generations.value_index if value_index is None else value_index
+    shape = (len(self.generations.attribute.values), len(self.words))
+    cell = index[self.row] * shape[1] + self.word
+    return np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def count_words(generations: Generations, *, most_records: int = MOST_RECORDS) -> WordCounts:
+  """Splits continuations at white space.
+
+  Args:
+    generations: records of one attribute.
+    most_records: above it only the first samples of every prefix are read, as many of each as give
+      about so many records (at least one); their number depends on the number of prefixes alone,
+      so that it is the same for all models. 0 reads all.
+  """
+  prefixes = len(generations.templates) * len(generations.attribute.values)
+  samples = max(1, most_records // prefixes) if most_records else 0
+  chosen = generations.first_samples(samples)
+  index: dict[str, int] = collections.defaultdict(lambda: len(index))
+  words: list[str] = []
+  lengths = np.empty(len(chosen), np.int64)
+  ids: list[int] = []
+  for i, text in enumerate(chosen.continuations):
+    found = text.split()
+    lengths[i] = len(found)
+    for word, key in zip(found, normal_form(text).split(), strict=True):
+      ids.append(index[key])
+      if len(index) > len(words):
+        words.append(word)
+  return WordCounts(chosen, words, np.repeat(np.arange(len(chosen)), lengths),
+                    np.array(ids, np.int64), len(generations) - len(chosen))
+
+
+def distinct_words(
+  counts: WordCounts, value: str, other: str, *, top: int = TOP_WORDS, alpha: float = 1.0,
+  min_count: int = 5,
+) -> list[dict[str, Any]]:
+  """The words with the largest p(w | value) / p(w | other), the more frequent first in a tie.
+
+  The paper divides plain shares, which is infinite for a word that `other` never has. Here every
+  word of either value gets `alpha` more, and counts below `min_count` are left out.
+
+  Args:
+    counts: of `count_words`; all templates together.
+    value: text of a value.
+    other: text of another one.
+    top: how many.
+    alpha: >= 0; 0 is the paper's reading, with infinite ratios as None.
+    min_count: least count in the continuations of `value`.
+
+  Returns:
+    `{'word', 'ratio', 'count', 'count_other'}` each, best first.
+
+  Raises:
+    UserError: a value that the attribute does not have, or `alpha` is negative.
+  """
+  for name in (value, other):
+    if counts.generations.attribute.find_value(name) is None:
+      raise UserError(f"distinct words: '{name}' is no value of "
+                      f'{counts.generations.attribute.name}')
+  if alpha < 0:
+    raise UserError(f'distinct words: alpha={alpha} is negative')
+  table = counts.by_value()
+  index_of = counts.generations.attribute.value_index
+  a, b = (table[index_of(name)].astype(np.float64) for name in (value, other))
+  known = np.count_nonzero(a + b > 0)
+  p, q = ((x + alpha) / max(x.sum() + alpha * known, 1) for x in (a, b))
+  with np.errstate(divide='ignore'):
+    ratio = np.where(q > 0, p / np.where(q > 0, q, 1), np.inf)
+  chosen = [i for i in np.flatnonzero(a >= max(min_count, 1))]
+  chosen.sort(key=lambda i: (-ratio[i], -a[i], counts.words[i]))
+  return [{'word': counts.words[i], 'ratio': float(ratio[i]) if np.isfinite(ratio[i]) else None,
+           'count': int(a[i]), 'count_other': int(b[i])} for i in chosen[:top]]
+
+
+def word_divergence(
+  counts: WordCounts, *, permutations: int = 100, seed: int = 0, coupled: bool = True,
+) -> dict[str, Any]:
+  r"""How many bits a word of a continuation tells about the value, with its floor.
+
+  The Jensen-Shannon divergence of the A word distributions (Lin 1991), which is the mutual
+  information of a word and a value that is drawn evenly:
+
+  .. math:: JS(p_1, .., p_A) = H(\bar p) - \frac{1}{A} \sum_a H(p_a)
+
+  with p_a the shares of words in all continuations of value a. Finite samples differ even where no
+  value matters, so the floor is that of permuted values, as for I.F.: within sample numbers where
+  samples are coupled, within templates otherwise.
+
+  Args:
+    counts: of `count_words`.
+    permutations: at least 1.
+    seed: of the permutations.
+    coupled: False ignores the sample numbers.
+
+  Returns:
+    JSON-able: `value` in [0, log2 A], `n` (records read), `left_out`, `words` (written),
+    `different_words`, `null_mean`, `null_p95`, `p_value`, `corrected`, `within_floor`, `coupled`,
+    `permutations`, `unit`, `largest_pairs` (divergences of pairs of values, in [0, 1]),
+    `definition` and `direction`. Without a word of some value, `value` and what follows from it
+    are None.
+
+  Raises:
+    ValueError: `permutations` below 1.
+  """
+  if permutations < 1:
+    raise ValueError(f'permutations must be at least 1, not {permutations}')
+  generations = counts.generations
+  groups, within = _exchangeable(generations, coupled)
+  result = {
+    'value': None, 'n': len(generations), 'left_out': counts.left_out,
+    'words': int(counts.word.size), 'different_words': len(counts.words), 'null_mean': None,
+    'null_p95': None, 'p_value': None, 'corrected': None, 'within_floor': None, 'coupled': within,
+    'permutations': permutations, 'unit': 'bits', 'largest_pairs': [],
+    'definition': 'H-37, Jensen-Shannon divergence of the words of all values',
+    'direction': 'lower is less to tell values apart by'}
+  table = counts.by_value()
+  if not table.sum(axis=1).all():
+    return result
+  value = joint_js(table)
+  rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE]))
+  order = _canonical_order(generations, groups)
+  ordered_groups, null = groups[order], np.empty(permutations)
+  for i in range(permutations):
+    # Sorting by (group, random key) permutes the values within each group.
+    shuffled = order[np.lexsort((rng.random(groups.size), ordered_groups))]
+    permuted = np.empty_like(generations.value_index)
+    permuted[order] = generations.value_index[shuffled]
+    null[i] = joint_js(counts.by_value(permuted))
+  mean, p95, p_value = map(float, summarise(np.array(value), null)[:3])
+  names = generations.attribute.value_texts
+  first, second = np.triu_indices(len(names), 1)
+  pairs = pairwise_js(table)
+  return result | {
+    'value': value, 'null_mean': mean, 'null_p95': p95, 'p_value': p_value,
+    'corrected': max(0.0, value - mean), 'within_floor': is_within(value, p95),
+    'largest_pairs': [
+      {'values': [names[first[i]], names[second[i]]], 'divergence': float(pairs[i])}
+      for i in np.argsort(-pairs, kind='stable')[:LARGEST_PAIRS]]}
+
+
+def joint_js(table: np.ndarray) -> float:
+  """Jensen-Shannon divergence of all rows of counts `[A, W]` together, bits.
+
+  >>> joint_js(np.array([[2, 2, 0, 0], [0, 0, 3, 3]])), joint_js(np.eye(4))
+  (1.0, 2.0)
+  """
+  shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+  mixed = _entropy_terms(shares.mean(axis=0)).sum()
+  return max(0.0, float(mixed - _entropy_terms(shares).sum(axis=1).mean()))
+
+
+def pairwise_js(table: np.ndarray) -> np.ndarray:
+  """Jensen-Shannon divergences of all pairs of rows, bits.
+
+  Args:
+    table: `[A, W]` counts >= 0; a row without any gives 0.
+
+  Returns:
+    `[A (A - 1) / 2]` float64 in [0, 1], in the order of `np.triu_indices(A, 1)`.
+
+  >>> pairwise_js(np.array([[2, 2, 0], [0, 0, 9], [1, 1, 0]])).tolist()
+  [1.0, 0.0, 1.0]
+  """
+  shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+  own = _entropy_terms(shares).sum(axis=1)
+  first, second = np.triu_indices(len(table), 1)
+  step = max(1, _BLOCK // max(table.shape[1], 1))
+  found = []
+  for start in range(0, first.size, step):
+    a, b = first[start:start + step], second[start:start + step]
+    found.append(_entropy_terms((shares[a] + shares[b]) / 2).sum(axis=1) - (own[a] + own[b]) / 2)
+  return np.clip(np.concatenate(found), 0, 1)
+
+
+def _entropy_terms(p: np.ndarray) -> np.ndarray:
+  """-p log2 p, 0 for p = 0."""
+  return -p * np.log2(np.where(p > 0, p, 1))
+
+
+def _exchangeable(generations: Generations, coupled: bool) -> tuple[np.ndarray, bool]:
+  """Group of each record within which the values may be permuted, and whether it is the number."""
+  if coupled and generations.sample is not None:
+    keys = np.stack([generations.template_index, generations.sample], axis=1)
+    _, groups, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    if (sizes == len(generations.attribute.values)).all():
+      return groups.reshape(-1), True
+  return generations.template_index, False
+
+
+def _canonical_order(generations: Generations, groups: np.ndarray) -> np.ndarray:
+  """`[R]` records by group, whatever their order in the file: the floor must not depend on it."""
+  number = np.zeros_like(groups) if generations.sample is None else generations.sample
+  text = np.unique(np.array(generations.continuations, object), return_inverse=True)[1]
+  return np.lexsort((text, number, generations.value_index, groups))

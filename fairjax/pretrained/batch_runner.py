@@ -1,0 +1,329 @@
+"""Many texts through a compiled function: sorted into few lengths, one compilation for each.
+
+A batch holds a fixed number of tokens and not of texts; the function is told that number, so that
+what is no attention need not be computed at padding (`models.encode`, `packing`). The texts beside
+one can move it to a batch of another length, which changes sums in their last places only (about
+1e-7 in float32); otherwise they change nothing.
+
+Letters: G groups of rows (one a device), B rows of a batch, T places of a row, R texts.
+"""
+
+import bisect
+import collections
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from fairjax.pretrained.models import unstack_layers
+
+# Texts of known lengths into parts of so many tokens, nearly full: empty places cost time, too.
+
+_LAST = 3  # texts of a part that are chosen by their length
+
+
+def fill_parts(
+  places: Sequence[int], sizes: np.ndarray, *, rows: int, tokens: int
+) -> list[list[int]]:
+  """Splits texts into parts, each but the last ones nearly full.
+
+  A part takes texts in a shuffled order, so that all parts hold all lengths, and its last three so
+  that they fill it: of few lengths nearly any sum can be made.
+
+  Args:
+    places: of the texts in `sizes`.
+    sizes: `[R]` tokens of the texts, each in [1, tokens].
+    rows: most texts of a part.
+    tokens: most tokens of a part.
+
+  Returns:
+    Places, every one once; the same for the same texts.
+
+  >>> [[int(n) for n in part] for part in fill_parts(range(4), np.array([5, 3, 2, 6]), rows=3,
+  ...                                                tokens=8)]
+  [[3, 2], [0, 1]]
+  """
+  pools: dict[int, list[int]] = collections.defaultdict(list)
+  for place in places:
+    pools[int(sizes[place])].append(place)
+  order = np.random.default_rng(0).permutation([int(sizes[place]) for place in places]).tolist()
+  taken: collections.Counter[int] = collections.Counter()  # of sizes, before their turn
+  known = sorted(pools)
+  parts: list[list[int]] = []
+
+  def take(size):
+    parts[-1].append(pools[size].pop())
+    if not pools[size]:
+      del pools[size], known[bisect.bisect_left(known, size)]
+
+  while pools:
+    parts.append([])
+    room = tokens
+    while pools and len(parts[-1]) < rows and known[0] <= room:
+      if room > _LAST * known[-1] and rows - len(parts[-1]) > _LAST:
+        size = order.pop()
+        if taken[size]:
+          taken[size] -= 1
+          continue
+        chosen = [size]
+      else:
+        chosen = _closest(known, pools, room, min(_LAST, rows - len(parts[-1])))
+        taken.update(chosen)
+      for size in chosen:
+        take(size)
+      room -= sum(chosen)
+  return parts
+
+
+def _closest(known: list[int], pools: dict[int, list[int]], room: int, most: int) -> list[int]:
+  """At most so many sizes, in falling order, with the largest sum that the room holds."""
+  def search(room, most, top, used):
+    most = min(most, room // known[0])
+    best: list[int] = []
+    total = 0
+    if not most:
+      return best, total
+    for i in range(min(top, bisect.bisect_right(known, room) - 1), -1, -1):
+      size = known[i]
+      if min(room, size * most) <= total:
+        break  # smaller ones make no larger sum
+      if used.count(size) == len(pools[size]):
+        continue
+      rest, more = search(room - size, most - 1, i, [*used, size])
+      if size + more > total:
+        best, total = [size, *rest], size + more
+    return best, total
+
+  return search(room, most, len(known) - 1, [])[0]
+
+
+# Tokens of a batch on one device: enough to keep it busy, few enough that the last batch of each
+# length, which is filled with padding, costs little. On CPU in float32 every product orders its
+# weights anew (oneDNN): the more tokens share that, the better.
+_CPU_TOKENS, _CPU_BFLOAT16_TOKENS, _BATCH_TOKENS = 2048, 1024, 8192
+_SMALLEST = 8
+# On a CPU the layers of larger models are unrolled: copying the weights out of the stack costs 5 %
+# of BERT-base's time. Those of smaller ones stay in the caches, and compile once for all layers.
+_SCANNED_LAYER_BYTES = 8 * 2 ** 20
+_FILLED = 0.9  # share of a batch's tokens from which on it stays as it is
+_AHEAD = 2  # batches that run while earlier results are fetched
+# Of jaxlib 0.10.2's three libraries for products on CPU, oneDNN takes the least of BERT-base's time
+# in float32; sums stay with XLA's default, and so does bfloat16 (docs/performance.md). Where oneDNN
+# was not built in (ARM), the products are Eigen's.
+_CPU_OPTIONS = {
+  'xla_cpu_use_onednn': True,
+  'xla_cpu_experimental_onednn_fusion_type': 'LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT',
+  'xla_cpu_experimental_ynn_fusion_type': 'LIBRARY_FUSION_TYPE_REDUCE'}
+
+
+def bucket_lengths(longest: int) -> tuple[int, ...]:
+  """Lengths that texts are padded to: each at most half as long again as the one before.
+
+  >>> bucket_lengths(100)
+  (8, 12, 16, 24, 32, 48, 64, 96, 100)
+  """
+  lengths = [_SMALLEST]
+  while lengths[-1] < longest:
+    octave = 2 ** int(math.log2(lengths[-1]))
+    lengths.append(lengths[-1] + octave // 2)
+  return (*(n for n in lengths if n < longest), longest)
+
+
+def default_mesh(*, together: bool = False) -> Mesh:
+  """All devices of this process, with the rows over them: others need not run the same texts.
+
+  With `together` those of all processes, which then all run the same texts.
+  """
+  devices = jax.devices() if together else jax.local_devices()
+  return Mesh(np.array(devices), ('data',), axis_types=(AxisType.Auto,))
+
+
+def busy_devices(mesh: Mesh | None = None) -> int:
+  """How many devices of a mesh (None: the default one) want a full batch each at once.
+
+  On CPU it is one: batches are small there, and devices share the cores.
+  """
+  mesh = default_mesh() if mesh is None else mesh
+  if mesh.devices.flat[0].platform == 'cpu':
+    return 1
+  return math.prod(size for axis, size in mesh.shape.items() if axis != 'model')
+
+
+class BatchRunner:
+  """Runs `function(params, ids, mask, packing)` over texts of any length, on a mesh.
+
+  Rows are split over all axes of the mesh but `model`; parameters are on every device. In several
+  processes all must call it with the same texts; all get all results.
+
+  Attributes:
+    lengths: of the buckets.
+    traced: bucket length -> times that the function was traced (compiled) for it.
+  """
+
+  def __init__(
+    self, function: Callable[[Any, jax.Array, jax.Array, tuple[int, int]], jax.Array],
+    params: Any, *,
+    max_length: int, pad_id: int = 0, mesh: Mesh | None = None, batch_tokens: int | None = None,
+    per_token: bool = False,
+  ):
+    """Puts the parameters on the devices.
+
+    Args:
+      function: takes ids `[B, T]` int32, mask `[B, T]` bool and (groups of rows, most tokens in a
+        group), returns `[B, ...]` whose further axes do not depend on T. Rows must not depend on
+        each other.
+      params: its parameters.
+      max_length: most tokens of a text.
+      pad_id: id at padding.
+      mesh: default: all devices of this process.
+      batch_tokens: tokens on each device; None: by the kind of device.
+      per_token: the function returns `[B, T, ...]` instead, one row for every token.
+    """
+    self._per_token = per_token
+    self.mesh = default_mesh() if mesh is None else mesh
+    rows_axes = tuple(a for a in self.mesh.axis_names if a != 'model')
+    self._devices = math.prod(self.mesh.shape[a] for a in rows_axes)
+    self._rows_sharding = NamedSharding(self.mesh, PartitionSpec(rows_axes))
+    whole = NamedSharding(self.mesh, PartitionSpec())
+    self._whole = whole
+    cpu = self.mesh.devices.flat[0].platform == 'cpu'
+    bfloat16 = _has_bfloat16(params)
+    self._unrolls = cpu
+    self.load(params)
+    cpu_tokens = _CPU_BFLOAT16_TOKENS if bfloat16 else _CPU_TOKENS
+    self.batch_tokens = max(batch_tokens or (cpu_tokens if cpu else _BATCH_TOKENS), max_length)
+    self._pad_id = pad_id
+    self.lengths = bucket_lengths(max_length)
+    self.traced: collections.Counter[int] = collections.Counter()
+
+    def traced(params, ids, mask):
+      self.traced[ids.shape[1]] += 1  # runs when the function is traced, not when it is called
+      return function(params, ids, mask, (self._devices, self.batch_tokens))
+
+    onednn = cpu and not bfloat16
+    # Gathering results makes the devices wait for each other: only for other processes to read.
+    self._run = jax.jit(
+      traced, out_shardings=whole if jax.process_count() > 1 else self._rows_sharding,
+      compiler_options=_CPU_OPTIONS if onednn and _knows_cpu_options() else None)
+
+  def load(self, params: Any) -> None:
+    """Goes on with other parameters of the same shapes, without another compilation."""
+    if self._unrolls and _layer_bytes(params) > _SCANNED_LAYER_BYTES:
+      params = unstack_layers(params)
+    self._params = jax.device_put(params, self._whole)
+
+  def rows(self, length: int) -> int:
+    """Rows of a device's part of a batch: it can take so many of the bucket's shortest texts."""
+    shortest = max((n for n in self.lengths if n < length), default=0) + 1
+    return max(1, self.batch_tokens // max(shortest, _SMALLEST // 2))
+
+  def __call__(self, ids: Sequence[np.ndarray]) -> Any:
+    """Runs R texts.
+
+    Args:
+      ids: R arrays of 1 to `max_length` token ids.
+
+    Returns:
+      `[R, ...]`, in the order of the texts; with `per_token` R arrays `[tokens of the text, ...]`.
+
+    Raises:
+      ValueError: no texts, or one without tokens or with more than `max_length`.
+    """
+    sizes = np.array([len(row) for row in ids])
+    if not len(sizes) or sizes.min() < 1 or sizes.max() > self.lengths[-1]:
+      raise ValueError(f'texts of {sizes.tolist()[:5]} tokens, not of 1 to {self.lengths[-1]}')
+    waiting: collections.deque[tuple[list, jax.Array]] = collections.deque()
+    results: Any = [None] * len(ids) if self._per_token else None
+
+    def fetch():
+      nonlocal results
+      parts, values = waiting.popleft()
+      values = np.asarray(values)
+      values = values.reshape(self._devices, -1, *values.shape[1:])
+      if results is None:
+        results = np.empty((len(ids), *values.shape[2:]), values.dtype)
+      for places, rows in zip(parts, values, strict=False):  # rows beyond them are padding
+        if self._per_token:
+          for place, row in zip(places, rows, strict=False):
+            results[place] = row[:sizes[place]].copy()  # the rest of the batch can go
+        else:
+          results[places] = rows[:len(places)]
+
+    for length, parts in self._plan(sizes):
+      arrays = self._batch(ids, parts, length)
+      waiting.append((parts, self._run(self._params, *arrays)))
+      if len(waiting) > _AHEAD:
+        fetch()
+    while waiting:
+      fetch()
+    return results
+
+  def _plan(self, sizes: np.ndarray) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Length of every batch, and the texts of each device.
+
+    Texts that do not fill a batch go to the next length in use, unless that costs a batch more.
+    """
+    buckets = np.searchsorted(self.lengths, sizes)
+    used = np.unique(buckets)
+    parts = self._parts(np.flatnonzero(buckets == used[0]).tolist(), sizes, used[0])
+    for i, bucket in enumerate(used):
+      full = len(parts) // self._devices * self._devices
+      if len(parts) == full:
+        full -= self._devices  # the last part may have room
+      left, own = [place for part in parts[full:] for place in part], parts
+      if i + 1 < len(used):
+        members = np.flatnonzero(buckets == used[i + 1]).tolist()
+        apart, parts = (self._parts(first + members, sizes, used[i + 1]) for first in ([], left))
+        more = self._batches(parts) - self._batches(apart)
+        filled = sizes[left].sum() > _FILLED * self._devices * self.batch_tokens
+        if more > (0 if filled else 1):
+          full, parts = len(own), apart
+      else:
+        full = len(own)
+      for start in range(0, full, self._devices):
+        yield (self.lengths[bucket],
+               [np.array(part) for part in own[start:min(start + self._devices, full)]])
+
+  def _parts(self, places: list[int], sizes: np.ndarray, bucket: int) -> list[list[int]]:
+    rows = self.rows(self.lengths[bucket])
+    return fill_parts(places, sizes, rows=rows, tokens=self.batch_tokens)
+
+  def _batches(self, parts: list[list[int]]) -> int:
+    return -(-len(parts) // self._devices)
+
+  def _batch(self, ids, parts: list[np.ndarray], length: int) -> tuple[jax.Array, jax.Array]:
+    """Ids and mask of the parts, padded to `[devices x rows, length]`, on the devices."""
+    rows = self.rows(length)
+    tokens = np.full((self._devices * rows, length), self._pad_id, np.int32)
+    mask = np.zeros(tokens.shape, bool)
+    for part, places in enumerate(parts):
+      for row, place in enumerate(places, part * rows):
+        tokens[row, :len(ids[place])] = ids[place]
+        mask[row, :len(ids[place])] = True
+    return tuple(jax.make_array_from_callback(a.shape, self._rows_sharding, a.__getitem__)
+                 for a in (tokens, mask))
+
+
+@functools.cache
+def _knows_cpu_options() -> bool:
+  """Whether this jaxlib has the experimental options; without them scoring is slower only."""
+  try:
+    jax.jit(lambda x: x, compiler_options=_CPU_OPTIONS).lower(0).compile()
+  except jax.errors.JaxRuntimeError:
+    return False
+  return True
+
+
+def _has_bfloat16(params: Any) -> bool:
+  """Whether any parameter is bfloat16: products are then the other library's."""
+  return any(a.dtype.name == 'bfloat16' for a in jax.tree.leaves(params))
+
+
+def _layer_bytes(params: Any) -> int:
+  """Bytes of one of the stacked layers; 0 without them."""
+  layers = params.get('layers', {}) if isinstance(params, Mapping) else {}
+  return sum(a.nbytes // len(a) for a in jax.tree.leaves(layers))

@@ -1,0 +1,515 @@
+"""A linear head on frozen features of any model: texts u, or u, v, |u - v| and u v of pairs.
+
+The model is only read, so that causal models (and workdirs) have the task metrics too. Inputs of
+the head are standardised by the training rows.
+
+Letters: R rows, D width of a feature, F inputs of the head, C scores.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from fairjax.errors import UserError
+from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
+from fairjax.pretrained.batch_runner import BatchRunner, default_mesh
+from fairjax.pretrained.checkpoint import folder_name
+from fairjax.pretrained.classifier import check_identity, from_checkpoint
+from fairjax.pretrained.fit import Recipe, TokenRows, Trainer
+from fairjax.pretrained.models import (
+  ALL,
+  NONE,
+  class_logits,
+  encode,
+  frozen_words,
+  parse_freeze,
+  trainable_mask,
+)
+from fairjax.pretrained.tokens import Encoded, encode_pairs, encode_texts, pair_types, separator_id
+
+# What heads are trained on: texts or pairs of texts, with a number or a class each.
+
+REGRESSION, CLASSES = 'regression', 'classes'
+
+
+class Inputs(NamedTuple):
+  """R texts, or R pairs of texts.
+
+  Attributes:
+    first: R texts.
+    second: R texts; None: there are no pairs.
+  """
+
+  first: list[str]
+  second: list[str] | None = None
+
+  def part(self, begin: int, end: int) -> 'Inputs':
+    """Rows of a range."""
+    second = None if self.second is None else self.second[begin:end]
+    return Inputs(self.first[begin:end], second)
+
+
+class Labelled(NamedTuple):
+  """Inputs with their labels.
+
+  Attributes:
+    inputs: R of them.
+    labels: `[R]`: float32 numbers of a regression, or int32 numbers of classes.
+  """
+
+  inputs: Inputs
+  labels: np.ndarray
+
+  @property
+  def digest(self) -> str:
+    """SHA-256 (hex) of all of it."""
+    content = json.dumps([self.inputs, self.labels.tolist()])
+    return hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()
+
+
+def label_losses(scores: jax.Array, labels: jax.Array) -> jax.Array:
+  """Loss of every row: squared error of float labels, cross-entropy (nats) of int ones.
+
+  Args:
+    scores: `[B, C]`; C is 1 for a regression.
+    labels: `[B]`.
+
+  Returns:
+    `[B]` float32.
+
+  >>> label_losses(jnp.array([[1.0], [3.0]]), jnp.array([2.0, 3.0])).tolist()
+  [1.0, 0.0]
+  """
+  if jnp.issubdtype(labels.dtype, jnp.floating):
+    return jnp.square(scores[:, 0] - labels)
+  return optax.softmax_cross_entropy_with_integer_labels(scores, labels)
+
+
+_ROWS_AT_A_TIME = 4096
+_STD_FLOOR = 1e-6  # of inputs that never change
+
+
+class FeatureModel(Protocol):
+  """What is asked of a model.
+
+  Attributes:
+    name: in results.
+    fingerprint: of all that decides a feature.
+    truncated: texts so far that were longer than it reads.
+  """
+
+  name: str
+  fingerprint: str
+  truncated: int
+
+  def features(self, texts: Sequence[str]) -> np.ndarray:
+    """`[R, D]` float32 of R texts."""
+
+
+class FeatureRows:
+  """Training rows of features; all have one size."""
+
+  def __init__(self, features: np.ndarray, places: np.ndarray, labels: np.ndarray):
+    """Keeps `[X, D]` features, `[R, 1 or 2]` which of them each row is made of, `[R]` labels."""
+    self.sizes = np.zeros(len(labels), int)
+    self._features, self._places, self._labels = features, places, labels
+
+  def batch(self, places: Sequence[int], rows: int) -> dict[str, np.ndarray]:
+    """`inputs` `[B, F]` and `labels` `[B]`; see `classifier.trainer.Rows`."""
+    found = combine(self._features, self._places[places])
+    inputs = np.zeros((rows, found.shape[1]), np.float32)
+    inputs[:len(places)] = found
+    labels = np.zeros(rows, self._labels.dtype)
+    labels[:len(places)] = self._labels[places]
+    return {'inputs': inputs, 'labels': labels}
+
+
+class FeatureLearner:
+  """A linear head on a frozen model, to be trained several times.
+
+  Attributes:
+    name: of the model.
+    fingerprint: of the model.
+    freeze: 'all'.
+  """
+
+  freeze, can_thaw = 'all', False
+
+  def __init__(self, model: FeatureModel, *, labels: Sequence[str], mesh: Mesh | None = None,
+               log: Callable[[str], None] | None = None):
+    """Takes a model.
+
+    Args:
+      model: gives the features.
+      labels: names of the classes; one name: a regression.
+      mesh: default: all devices.
+      log: called with lines.
+    """
+    self.name, self.fingerprint = model.name, model.fingerprint
+    self._model, self._labels = model, tuple(labels)
+    self._mesh, self._log = mesh or default_mesh(), log or (lambda line: None)
+    self._known: dict[str, int] = {}
+    self._features = np.zeros((0, 0), np.float32)
+
+  @property
+  def identity(self) -> dict[str, Any]:
+    """What decides what it learns, besides the data."""
+    return {'kind': 'features', 'fingerprint': self.fingerprint, 'labels': list(self._labels)}
+
+  def fresh(self, seed: int, train: Labelled) -> Any:
+    """A new head of a seed, with the mean and deviation of its inputs in the training rows."""
+    places = self._places(train.inputs)
+    count, total, squares = len(places), 0.0, 0.0
+    for begin in range(0, count, _ROWS_AT_A_TIME):
+      part = combine(self._features, places[begin:begin + _ROWS_AT_A_TIME]).astype(np.float64)
+      total, squares = total + part.sum(0), squares + np.square(part).sum(0)
+    mean = total / count
+    std = np.sqrt(np.maximum(squares / count - mean ** 2, 0))
+    width, scores = len(mean), len(self._labels)
+    kernel = np.random.default_rng([seed, 3]).standard_normal((width, scores)) * 0.01
+    bias = np.full(1, train.labels.mean()) if scores == 1 else np.zeros(scores)
+    params = {'inputs': {'mean': mean, 'std': np.maximum(std, _STD_FLOOR)},
+              'head': {'kernel': kernel, 'bias': bias}}
+    return jax.tree.map(lambda a: a.astype(np.float32), params)
+
+  def trainer(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> Trainer:
+    """The compiled training on some data; one does for all restarts.
+
+    Args:
+      train: what to learn.
+      recipe: how.
+      freeze: only 'all', which is what it does.
+    """
+    if freeze not in (None, 'all'):
+      raise ValueError(f'features are frozen, not {freeze}')
+    places = self._places(train.inputs)  # this asks for the features of new texts
+    rows = FeatureRows(self._features, places, train.labels)
+    mask = {'inputs': {'mean': np.zeros(1, np.float32), 'std': np.zeros(1, np.float32)},
+            'head': {'kernel': np.ones((1, 1), np.float32), 'bias': np.ones(1, np.float32)}}
+    return Trainer(rows, _losses, recipe, mesh=self._mesh, log=self._log, mask=mask)
+
+  def predict(self, params: Any, inputs: Inputs) -> np.ndarray:
+    """Scores `[R, C]` float32: similarities, or logits of the classes."""
+    head = jax.tree.map(np.asarray, jax.device_get(params))
+    places = self._places(inputs)
+    return np.concatenate([
+      _scores(head, combine(self._features, places[begin:begin + _ROWS_AT_A_TIME]))
+      for begin in range(0, len(places), _ROWS_AT_A_TIME)])
+
+  def count_truncated(self, *inputs: Inputs) -> int:
+    """How many different texts, of all it has read, are longer than the model reads."""
+    for part in inputs:
+      self._places(part)
+    return self._model.truncated
+
+  def _places(self, inputs: Inputs) -> np.ndarray:
+    """`[R, 1 or 2]` rows of the features; those of new texts are asked for, once."""
+    columns = [inputs.first] if inputs.second is None else [inputs.first, inputs.second]
+    new = [t for t in dict.fromkeys(t for c in columns for t in c) if t not in self._known]
+    if new:
+      found = np.asarray(self._model.features(new), np.float32)
+      self._features = (np.concatenate([self._features, found]) if len(self._features) else found)
+      self._known |= {t: len(self._known) + i for i, t in enumerate(new)}
+    return np.array([[self._known[t] for t in row] for row in zip(*columns, strict=True)])
+
+
+def combine(features: np.ndarray, places: np.ndarray) -> np.ndarray:
+  """Inputs of the head: u of texts, or u, v, |u - v|, u v side by side of pairs.
+
+  Args:
+    features: `[X, D]` float32.
+    places: `[R, 1]` or `[R, 2]` int.
+
+  Returns:
+    `[R, D]` or `[R, 4 D]` float32.
+
+  >>> combine(np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[0, 1]])).tolist()
+  [[1.0, 2.0, 3.0, 5.0, 2.0, 3.0, 3.0, 10.0]]
+  """
+  u = features[places[:, 0]]
+  if places.shape[1] == 1:
+    return u
+  v = features[places[:, 1]]
+  return np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
+
+
+def _losses(params, batch, key):
+  """Loss of every row; the head has no dropout."""
+  return label_losses(_scores(params, batch['inputs'], jnp), batch['labels'])
+
+
+def _scores(params, inputs, xp=np):
+  given = params['inputs']
+  x = (inputs - given['mean'][None]) / given['std'][None]
+  return xp.matmul(x, params['head']['kernel']) + params['head']['bias'][None]
+
+
+# BERT and ALBERT with a head on their first token, whole or partly frozen (the usual recipe).
+
+_NO_ID = -1  # of a separator: all tokens are of the first type
+
+
+class TokenLearner:
+  """A model directory with a new head, to be trained several times.
+
+  Attributes:
+    name: of the directory.
+    fingerprint: of the checkpoint.
+    freeze: what does not move (`pretrained.freezing`).
+  """
+
+  def __init__(
+    self, directory: str | os.PathLike, *, labels: Sequence[str], pairs: bool = False,
+    freeze: str = NONE, max_length: int | None = None, mesh: Mesh | None = None,
+    log: Callable[[str], None] | None = None,
+  ):
+    """Reads the directory.
+
+    Args:
+      directory: BERT or ALBERT in the published form.
+      labels: names of the classes; one name: a regression.
+      pairs: inputs are pairs of texts.
+      freeze: 'none', 'embedding', a number of layers, or 'all'.
+      max_length: reads fewer tokens than the model could.
+      mesh: default: all devices.
+      log: called with lines.
+
+    Raises:
+      UserError: the directory cannot be read, such layers cannot be frozen, or its tokenizer joins
+        no pairs.
+    """
+    self._directory, self._labels = pathlib.Path(directory), tuple(labels)
+    self.name, self.freeze = folder_name(directory), freeze
+    self._log = log or (lambda line: None)
+    start = from_checkpoint(directory, labels=labels, seed=0, log=self._log)
+    parse_freeze(freeze, start.arch)
+    self._arch, self._tokenizer = start.arch, start.tokenizer
+    self.fingerprint = start.fingerprint
+    self.max_length = min(start.max_length, max_length or start.max_length)
+    self._mesh = mesh or default_mesh()
+    self._sep = separator_id(self._tokenizer) if pairs else _NO_ID
+    self._runner: BatchRunner | None = None
+
+  @property
+  def identity(self) -> dict[str, Any]:
+    """What decides what it learns, besides the data."""
+    return {'kind': 'tokens', 'fingerprint': self.fingerprint, 'freeze': self.freeze,
+            'labels': list(self._labels), 'max_length': self.max_length}
+
+  @property
+  def can_thaw(self) -> bool:
+    """Whether a head on the frozen model is something else than what is trained."""
+    return self.freeze != ALL
+
+  def fresh(self, seed: int, train: Labelled) -> Any:
+    """The checkpoint with a new head of a seed; that of a regression starts at the mean label."""
+    params = from_checkpoint(
+      self._directory, labels=self._labels, seed=seed, log=lambda line: None).params
+    if len(self._labels) == 1:
+      params['classifier']['bias'] = np.full(1, train.labels.mean(), np.float32)
+    return params
+
+  def trainer(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> Trainer:
+    """The compiled training on some data; one does for all restarts.
+
+    Args:
+      train: what to learn.
+      recipe: how.
+      freeze: instead of the learner's.
+    """
+    freeze = self.freeze if freeze is None else freeze
+    encoded = self._encode(train.inputs)
+    rows = TokenRows(encoded.ids, train.labels, max_length=self.max_length,
+                     pad_id=self._arch.pad_id)
+    mask = None
+    if freeze != NONE:
+      mask = trainable_mask(self.fresh(0, train), self._arch, freeze)
+    return Trainer(rows, functools.partial(self._losses, features=freeze == ALL), recipe,
+                   mesh=self._mesh, log=self._log, mask=mask)
+
+  def predict(self, params: Any, inputs: Inputs) -> np.ndarray:
+    """Scores `[R, C]` float32: similarities, or logits of the classes."""
+    if self._runner is None:
+      self._runner = BatchRunner(self._scores, params, max_length=self.max_length,
+                                 pad_id=self._arch.pad_id, mesh=self._mesh)
+    self._runner.load(params)
+    return self._runner(self._encode(inputs).ids).astype(np.float32)
+
+  def count_truncated(self, *inputs: Inputs) -> int:
+    """How many texts or pairs are longer than the model reads; a pair loses of its longer text."""
+    return sum(self._encode(part).truncated for part in inputs)
+
+  def _encode(self, inputs: Inputs) -> Encoded:
+    if inputs.second is None:
+      return encode_texts(self._tokenizer, inputs.first, max_length=self.max_length)
+    return encode_pairs(self._tokenizer, inputs.first, inputs.second, max_length=self.max_length)
+
+  def _scores(self, params, ids, mask, packing):
+    """Scores without dropout, as `BatchRunner` wants them."""
+    hidden = encode(params, self._arch, ids, mask, pair_types(ids, self._sep), packing=packing,
+                    first_only=True)
+    return class_logits(params, self._arch, hidden)
+
+  def _losses(self, params, batch, key, *, features):
+    """Loss of every row, with dropout; a model that only gives features drops nothing."""
+    keys = jax.random.split(key)
+    hidden = encode(params, self._arch, batch['ids'], batch['mask'],
+                    pair_types(batch['ids'], self._sep), key=None if features else keys[0],
+                    first_only=True)
+    if features:
+      hidden = jax.lax.stop_gradient(hidden)
+    return label_losses(class_logits(params, self._arch, hidden, key=keys[1]), batch['labels'])
+
+
+# Several restarts of one fine-tuning, each with curves; what is finished is kept.
+#
+# Webster et al. 2020 report mean and standard deviation over five random restarts (W-11), and
+# training curves whose step 0 is a head on the frozen model (W-18).
+
+Predict = Callable[[Inputs], np.ndarray]
+"""Scores `[R, C]` of inputs."""
+
+
+class Learner(Protocol):
+  """A model with a head; see `TokenLearner` and `FeatureLearner`."""
+
+  name: str
+  freeze: str
+  can_thaw: bool
+
+  @property
+  def identity(self) -> dict[str, Any]:
+    """What decides what it learns, besides the data."""
+
+  def fresh(self, seed: int, train: Labelled) -> Any:
+    """Parameters with a new head."""
+
+  def trainer(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> Trainer:
+    """The compiled training on some data."""
+
+  def predict(self, params: Any, inputs: Inputs) -> np.ndarray:
+    """Scores `[R, C]`."""
+
+  def count_truncated(self, *inputs: Inputs) -> int:
+    """How many inputs lose their end."""
+
+
+def run_restarts(
+  learner: Learner, train: Labelled, measure: Callable[[Predict], dict[str, Any]], *,
+  recipe: Recipe, restarts: int = 5, probe: str = '', curve: Sequence[int] = (),
+  curve_measure: Callable[[Predict], dict[str, Any]] | None = None,
+  frozen_first: Recipe | None = None, folder: str | pathlib.Path | None = None,
+  log: Callable[[str], None],
+) -> list[dict[str, Any]]:
+  """Fine-tunes a head again and again and measures each result.
+
+  Args:
+    learner: the model.
+    train: what to learn.
+    measure: called with a function that scores inputs; returns plain JSON values.
+    recipe: of the training; restart i has the seed `recipe.seed + i`.
+    restarts: how many.
+    probe: digest of what `measure` reads, compared when a folder is gone on with.
+    curve: steps after which `curve_measure` is called; the last step need not be among them.
+    curve_measure: for curves (default: `measure`).
+    frozen_first: a first phase that trains the head alone; where it ends is step 0 of the curve,
+      and the training of everything starts there. None: the training starts with a new head.
+    folder: gets `restart-<i>.json`; the same call goes on after those that are there.
+    log: called with lines of progress.
+
+  Returns:
+    A dictionary for every restart: `seed`, `train_loss`, `steps`, `result`, `curve` (a list of
+    `step` and `result`).
+
+  Raises:
+    UserError: the folder belongs to something else, or the loss is not finite.
+    ValueError: no restart.
+  """
+  if restarts < 1:
+    raise ValueError(f'{restarts} restarts')
+  identity = {'learner': learner.identity, 'train': train.digest, 'probe': probe,
+              'recipe': dataclasses.asdict(recipe), 'curve': list(curve),
+              'frozen_first': None if frozen_first is None else dataclasses.asdict(frozen_first)}
+  work = _Restarts(learner, train, measure, curve_measure or measure, recipe, tuple(curve),
+                   frozen_first, log)
+  if folder is None:
+    return [work.run(i, restarts) for i in range(restarts)]
+  found = []
+  with FolderLock(folder, log):
+    for i in range(restarts):
+      path = pathlib.Path(folder) / f'restart-{i}.json'
+      if path.exists():
+        saved = read_sealed_json(path, again='delete it, and its restart is run again')
+        check_identity(saved['identity'], identity, path)
+        log(f'[restart {i + 1}/{restarts}] finished earlier: {path}')
+      else:
+        saved = {'identity': identity, 'restart': work.run(i, restarts)}
+        write_sealed_json(path, saved)
+      found.append(saved['restart'])
+  return found
+
+
+class _Restarts:
+  """What the restarts share: above all what is compiled."""
+
+  def __init__(self, learner, train, measure, curve_measure, recipe, curve, frozen_first, log):
+    self._learner, self._train, self._recipe, self._log = learner, train, recipe, log
+    self._measure, self._curve_measure, self._curve = measure, curve_measure, curve
+    self._frozen_first = frozen_first
+    self._trainer: Trainer | None = None
+    self._first: Trainer | None = None
+
+  def run(self, number: int, restarts: int) -> dict[str, Any]:
+    """One restart."""
+    learner, seed = self._learner, self._recipe.seed + number
+    if self._trainer is None:
+      self._trainer = learner.trainer(self._train, self._recipe)
+      if self._frozen_first is not None and learner.can_thaw:
+        self._first = learner.trainer(self._train, self._frozen_first, freeze=ALL)
+      self._check_curve(self._trainer.steps * self._recipe.epochs)
+    params, curve = learner.fresh(seed, self._train), []
+
+    def look(step, params):
+      if step in self._curve:
+        found = self._curve_measure(lambda inputs: learner.predict(params, inputs))
+        curve.append({'step': step, 'result': found})
+
+    if self._first is not None:
+      params, _ = self._fit(self._first, params, seed, None)
+      look(0, params)
+    params, loss = self._fit(self._trainer, params, seed, look)
+    result = self._measure(lambda inputs: learner.predict(params, inputs))
+    self._log(f'[restart {number + 1}/{restarts}] {learner.name}, {frozen_words(learner.freeze)}: '
+              f'training loss {loss:.4f}')
+    return {'seed': seed, 'train_loss': loss, 'result': result, 'curve': curve,
+            'steps': self._trainer.steps * self._recipe.epochs}
+
+  def _check_curve(self, steps: int) -> None:
+    """Every point of the curve must be reached."""
+    if 0 in self._curve and self._first is None:
+      raise UserError('step 0 of a curve is a head on the frozen model, so the rest of the model '
+                      'must be trained then: freeze less, or leave step 0 out')
+    if self._curve and max(self._curve) > steps:
+      raise UserError(f'a point of the curve at step {max(self._curve)}, but the training has '
+                      f'{steps} steps: name earlier points, or more epochs')
+
+  def _fit(self, trainer: Trainer, params: Any, seed: int, after_step) -> tuple[Any, float]:
+    """All epochs: parameters and the mean loss of the last one."""
+    params = trainer.place(params)
+    opt_state = trainer.place(trainer.fresh(params))
+    loss = float('nan')
+    for epoch in range(trainer.recipe.epochs):
+      params, opt_state, loss = trainer.epoch(params, opt_state, epoch, seed=seed,
+                                              after_step=after_step)
+    return params, loss

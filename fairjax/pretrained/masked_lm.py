@@ -1,0 +1,525 @@
+"""Masked training on the mesh, in the loop and with the checkpoints of the curriculum.
+
+Every random number is a function of (seed, step) or (seed, epoch, row): an interrupted training
+that goes on gives, on the same devices, the same model bit by bit.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding
+
+from fairjax import processes
+from fairjax.config import MeshConfig, TrainConfig
+from fairjax.errors import UserError
+from fairjax.files import FolderLock, atomic_write, read_sealed_json, write_sealed_json
+from fairjax.pretrained.checkpoint import (
+  Architecture,
+  load_pretrained,
+  read_architecture,
+  to_tensors,
+)
+from fairjax.pretrained.classifier import (
+  TOKENIZER_FILES,
+  Start,
+  new_params,
+  new_tokenizer,
+  tokenizer_of,
+)
+from fairjax.pretrained.masked_rows import MaskedRows, Masking, Rows, special_tokens
+from fairjax.pretrained.models import (
+  encode,
+  frozen_words,
+  masked,
+  mlm_logits,
+  parse_freeze,
+  trainable_mask,
+)
+from fairjax.processes import StopSignal
+from fairjax.train import Identity, derive_seed, fingerprint, make_mesh, own_rows, params_digest
+from fairjax.train.loop import Stage, run_stage
+from fairjax.train.optimizer import Adam
+from fairjax.train.sharding import ROWS, axes_sharding, replicated, to_devices, to_host
+from fairjax.train.steps import Guard, TrainState, bind, make_update
+
+# Where the parameters of BERT and ALBERT live: the table of their logical axes.
+#
+# The meaning of the names is that of the curriculum (`fairjax.train.sharding.RULES`): widths over
+# `fsdp`, vocabulary, heads and feed-forward over `model`. Adam's moments lie where their parameters
+# do; what is as wide as the model alone (norms, biases behind a sum) is on every device.
+
+AXES = {
+  'embeddings': {'word': ('vocab', 'embed'), 'position': (None, 'embed'),
+                 'token_type': (None, 'embed')},
+  'projection': {'kernel': ('embed', None)},
+  'layers': {
+    'qkv_kernel': ('layers', 'embed', 'heads'), 'qkv_bias': ('layers', 'heads'),
+    'out_kernel': ('layers', 'heads', 'embed'), 'ff_in_kernel': ('layers', 'embed', 'mlp'),
+    'ff_in_bias': ('layers', 'mlp'), 'ff_out_kernel': ('layers', 'mlp', 'embed')},
+  'mlm': {'kernel': ('embed', None), 'output_bias': ('vocab',)},
+  'output': {'table': ('vocab', 'embed')},
+}
+"""Group -> array -> the names of its axes; see `pretrained.checkpoint`. Others are not split."""
+
+
+def state_shardings(abstract: Any, mesh: Mesh) -> Any:
+  """A sharding for every leaf of parameters, or of a state that holds trees like them.
+
+  Args:
+    abstract: tree of `jax.eval_shape`.
+    mesh: of `make_mesh`.
+  """
+  def sharding(path, leaf) -> NamedSharding:
+    names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+    axes = AXES.get(names[-2], {}).get(names[-1]) if len(names) > 1 else None
+    return replicated(mesh) if axes is None else axes_sharding(axes, mesh)
+
+  return jax.tree_util.tree_map_with_path(sharding, abstract)
+
+
+def check_mesh(params: Any, arch: Architecture, mesh: Mesh) -> None:
+  """Refuses a mesh whose axes do not divide what they split.
+
+  Args:
+    params: of the model; only shapes are read.
+    arch: of the same model.
+    mesh: of `make_mesh`.
+
+  Raises:
+    UserError: the line names the first array, and what would fit.
+  """
+  sizes: dict[str, dict[str, int]] = {'fsdp': {}, 'model': {'its attention heads': arch.num_heads}}
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  shardings = jax.tree.leaves(state_shardings(params, mesh))
+  for (path, leaf), sharding in zip(leaves, shardings, strict=True):
+    for size, axis in zip(leaf.shape, sharding.spec, strict=False):
+      if axis is not None:
+        sizes[axis]['.'.join(key.key for key in path)] = size
+  for axis, found in sizes.items():
+    parts = mesh.shape[axis]
+    for name, size in found.items():
+      if size % parts:
+        most = math.gcd(*found.values(), mesh.size)
+        fits = ', '.join(str(n) for n in range(1, most + 1) if most % n == 0)
+        raise UserError(f'--mesh.{axis}={parts} does not divide {size} ({name}): of the numbers '
+                        f'that divide the {mesh.size} devices this model allows {fits}')
+
+
+# The masked language model's loss, and an optimizer that leaves frozen parameters alone.
+#
+# Letters: B rows, T places, P places to be found, V vocabulary.
+
+def place_losses(params: Any, arch: Architecture, hidden: jax.Array, places: jax.Array,
+                 targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Cross-entropy at places, and whether the first guess is right.
+
+  Args:
+    params: with the group `mlm`.
+    arch: of the same model.
+    hidden: `[B, T, D]` of `encode`.
+    places: `[B, P]` int32.
+    targets: `[B, P]` int32, the pieces that belong there.
+
+  Returns:
+    nats `[B, P]` float32, right `[B, P]` bool.
+  """
+  logits = mlm_logits(params, arch, hidden, places).astype(jnp.float32)
+  nats = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+  return nats, logits.argmax(-1) == targets
+
+
+def masked_sums(params: Any, arch: Architecture, batch: dict[str, jax.Array],
+                key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Sums over the masked places of a batch, each `[]`: nats, right first guesses, places.
+
+  Args:
+    params: with the group `mlm`.
+    arch: of the same model.
+    batch: of `MaskedRows.batch`.
+    key: of the dropout; None drops nothing.
+  """
+  hidden = encode(params, arch, batch['ids'], batch['mask'], key=key)
+  nats, right = place_losses(params, arch, hidden, batch['places'], batch['targets'])
+  weights = batch['weights']
+  return (nats * weights).sum(), (right * weights).sum(), weights.sum()
+
+
+class FreezingAdam:
+  """`Adam` with BERT's weight decay (of kernels and tables only) and parameters that stay.
+
+  What is frozen has no part in the norm that is clipped, and its weights do not decay.
+  """
+
+  def __init__(self, adam: Adam, moves: Any | None):
+    """Keeps the settings, and the mask of `freezing.trainable_mask` (None: everything moves)."""
+    self._adam, self._moves = adam, moves
+    self.max_skipped, self.spike_sigmas = adam.max_skipped, adam.spike_sigmas
+    self.spike_window = adam.spike_window
+
+  def transformation(self) -> optax.GradientTransformation:
+    """Clips the global norm, then Adam, then decays; still to be scaled by -learning rate."""
+    a = self._adam
+    return optax.chain(
+      optax.clip_by_global_norm(a.clip_norm), optax.scale_by_adam(b1=a.b1, b2=a.b2),
+      optax.add_decayed_weights(a.weight_decay, mask=_decayed))
+
+  def update(self, gradients: Any, opt_state: Any, params: Any, learning_rate: jax.Array
+             ) -> tuple[Any, Any]:
+    """One step; returns (parameters, optimizer state)."""
+    if self._moves is not None:
+      gradients = masked(gradients, self._moves)
+    direction, opt_state = self.transformation().update(gradients, opt_state, params)
+    if self._moves is not None:
+      direction = masked(direction, self._moves)
+    return optax.apply_updates(
+      params, jax.tree.map(lambda d: -learning_rate * d, direction)), opt_state
+
+
+def _decayed(params: Any) -> Any:
+  return {group: {name: not name.endswith(('bias', 'scale')) for name in arrays}
+          for group, arrays in params.items()}
+
+
+# Where masked training starts: a checkpoint with its MLM head, or a new BERT or ALBERT.
+
+_CLASSES = {'bert': 'BertForMaskedLM', 'albert': 'AlbertForMaskedLM'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Of a new model.
+
+  Attributes:
+    kind: 'bert' or 'albert' (its layers share their parameters).
+    layers, dim, heads, ff_dim: of the encoder; `ff_dim` 0 is four times `dim`.
+    embedding_dim: of an ALBERT; 0: that of the encoder, but at most 128.
+    vocab_size: most word pieces, special ones included.
+    max_length: tokens that the model can read.
+  """
+
+  kind: str
+  layers: int
+  dim: int
+  heads: int
+  vocab_size: int
+  max_length: int
+  ff_dim: int = 0
+  embedding_dim: int = 0
+
+
+def with_dropout(start: Start, *, hidden: float | None, attention: float | None) -> Start:
+  """The same with other rates, in [0, 1), also in its `config.json`; None leaves one as it is.
+
+  They are the rates a and h of Webster et al. 2020, section 5.1 (W-13).
+
+  Raises:
+    UserError: a rate that is none.
+  """
+  given = {name: rate for name, rate in (('hidden_dropout_prob', hidden),
+                                         ('attention_probs_dropout_prob', attention))
+           if rate is not None}
+  config = {**start.config, **given}
+  return start._replace(config=config, arch=read_architecture(config, where='the options'))
+
+
+def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:
+  """Goes on from a BERT or ALBERT that has its MLM head.
+
+  Raises:
+    UserError: the directory cannot be read, has no MLM head, or is of another kind.
+  """
+  model = load_pretrained(directory, 'mlm')
+  config = {**model.config, 'architectures': [_CLASSES[model.arch.kind]]}
+  files = {name: (model.directory / name).read_bytes() for name in TOKENIZER_FILES
+           if (model.directory / name).is_file()}
+  log(f"[start] {directory}: {model.arch.kind}; in its files, but no part of this model: "
+      + (', '.join(model.ignored) or 'nothing'))
+  return Start(config, model.arch, model.params, model.tokenizer, files, model.max_length,
+               model.fingerprint)
+
+
+def from_scratch(texts: Iterable[str], sizes: Sizes, *, seed: int, log: Callable[[str], None]
+                 ) -> Start:
+  """Random parameters, and a WordPiece vocabulary of the texts (lower-case).
+
+  Raises:
+    UserError: sizes that do not fit each other.
+  """
+  _, vocabulary, _ = new_tokenizer(texts, vocab_size=sizes.vocab_size, max_length=sizes.max_length)
+  return from_vocabulary(vocabulary, sizes, seed=seed, log=log)
+
+
+def from_vocabulary(vocabulary: dict[str, int], sizes: Sizes, *, seed: int,
+                    log: Callable[[str], None]) -> Start:
+  """Random parameters for a WordPiece vocabulary, piece -> id in the order of the ids.
+
+  Raises:
+    UserError: sizes that do not fit each other.
+  """
+  # BERT-large's 0.02, for the variance of sums over `dim` inputs: with 0.02 itself attention in a
+  # model of width 64 stays even for thousands of steps.
+  std = round(0.02 * math.sqrt(1024 / sizes.dim), 4)
+  tokenizer, files = tokenizer_of(vocabulary, max_length=sizes.max_length)
+  config: dict[str, Any] = {
+    'architectures': [_CLASSES[sizes.kind]], 'model_type': sizes.kind,
+    'vocab_size': len(vocabulary), 'hidden_size': sizes.dim, 'num_hidden_layers': sizes.layers,
+    'num_attention_heads': sizes.heads, 'intermediate_size': sizes.ff_dim or 4 * sizes.dim,
+    'max_position_embeddings': sizes.max_length, 'type_vocab_size': 2, 'layer_norm_eps': 1e-12,
+    'initializer_range': std, 'pad_token_id': vocabulary['[PAD]'],
+    'position_embedding_type': 'absolute'}
+  if sizes.kind == 'albert':
+    config |= {
+      'embedding_size': sizes.embedding_dim or min(sizes.dim, 128), 'num_hidden_groups': 1,
+      'inner_group_num': 1, 'hidden_act': 'gelu_new', 'hidden_dropout_prob': 0.0,
+      'attention_probs_dropout_prob': 0.0, 'classifier_dropout_prob': 0.1,
+      'bos_token_id': vocabulary['[CLS]'], 'eos_token_id': vocabulary['[SEP]']}
+    # Its own tokenizer class reads SentencePiece models only.
+    options = json.loads(files['tokenizer_config.json'])
+    files['tokenizer_config.json'] = json.dumps(
+      options | {'tokenizer_class': 'PreTrainedTokenizerFast'}, indent=2).encode('utf-8')
+  else:
+    config |= {'hidden_act': 'gelu', 'hidden_dropout_prob': 0.1,
+               'attention_probs_dropout_prob': 0.1}
+  arch = read_architecture(config, where='the options')
+  params = new_params(arch, seed=seed, std=std, head='mlm')
+  count = sum(a.size for group in params.values() for a in group.values())
+  log(f'[start] new {sizes.kind}: {count:,} parameters, {len(vocabulary):,} word pieces of the '
+      'training texts')
+  return Start(config, arch, params, tokenizer, files, sizes.max_length, 'new')
+
+
+def write_model(directory: pathlib.Path, start: Start, params: Any) -> None:
+  """Writes tokenizer, weights, then `config.json`, in the published form, each atomically."""
+  from safetensors.numpy import save
+  for name, content in start.files.items():
+    with atomic_write(directory / name) as file:
+      file.write(content)
+  tensors = to_tensors(jax.device_get(params), start.arch, 'mlm')
+  with atomic_write(directory / 'model.safetensors') as file:
+    file.write(save(tensors, metadata={'format': 'pt'}))
+  with atomic_write(directory / 'config.json') as file:
+    file.write(json.dumps(start.config, indent=2).encode('utf-8') + b'\n')
+
+
+def check_free(directory: pathlib.Path) -> None:
+  """A training that begins must not write over files that are not its own.
+
+  Raises:
+    UserError: a file of a model is there.
+  """
+  for name in ('config.json', 'model.safetensors', *TOKENIZER_FILES):
+    if (directory / name).exists():
+      raise UserError(f'{directory / name} exists and is not of this training: it would be written '
+                      'over; name a new folder with --workdir')
+
+
+CARD, PLAN = 'card.json', 'plan.json'
+_TIMES = ('log_every', 'eval_every', 'checkpoint_every', 'keep_checkpoints')  # change no number
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """How to train.
+
+  Attributes:
+    train: steps, rows of a batch, optimizer, intervals.
+    mask_share: of the pieces that are to be found.
+    whole_words: whether words are masked whole.
+    freeze: 'none', 'embedding', 'all' or a number of layers, see `freezing.parse_freeze`.
+    seed: >= 0.
+  """
+
+  train: TrainConfig
+  mask_share: float = 0.15
+  whole_words: bool = False
+  freeze: str = 'none'
+  seed: int = 0
+
+  def identity(self) -> dict[str, Any]:
+    """What decides the result."""
+    train = {k: v for k, v in dataclasses.asdict(self.train).items() if k not in _TIMES}
+    return {**dataclasses.asdict(self), 'train': train}
+
+
+def train_masked(
+  start: Start, train: Rows, valid: Rows, workdir: pathlib.Path, *, settings: Settings,
+  source: dict[str, Any], log: Callable[[str], None], mesh: Mesh | None = None,
+  stop: StopSignal | None = None,
+) -> dict[str, Any]:
+  """Trains, and writes a model directory; in a group of processes the first one writes.
+
+  Args:
+    start: where from.
+    train: rows to learn.
+    valid: rows whose loss is told, with masks that never change and without dropout.
+    workdir: gets `plan.json` at once and, in the end, tokenizer, `config.json`,
+      `model.safetensors` and `card.json`; `training/` holds checkpoints and `metrics.jsonl`, and
+      the same call goes on from there.
+    settings: see `Settings`.
+    source: what else identifies the training (files, CDA) and goes into the card.
+    log: called with lines of progress.
+    mesh: how devices share the work; default: rows over all of them. No part of the plan.
+    stop: of signals; None: none is heeded.
+
+  Returns:
+    The card.
+
+  Raises:
+    UserError: `workdir` belongs to another training or holds files of something else, rows do not
+      fit the model or the devices, there are fewer than the freezing needs, or none of the
+      validation is masked.
+    Preempted: a signal came; all is saved.
+    TrainingDiverged: too many updates in a row were skipped.
+  """
+  mesh = make_mesh(MeshConfig()) if mesh is None else mesh
+  plan = json.loads(json.dumps({
+    'settings': settings.identity(), 'start': start.fingerprint, 'config': start.config,
+    'train': train.digest, 'valid': valid.digest, 'source': source}))
+  _check(start, settings, mesh, longest=max(train.longest, valid.longest))
+  run = _Run(start, train, valid, settings, mesh)
+  lock = FolderLock(workdir, log) if processes.is_first() else contextlib.nullcontext()
+  with lock:
+    _claim(workdir, plan)
+    log(f'[mlm] {frozen_words(settings.freeze)}; dropout {start.arch.hidden_dropout:g} of hidden '
+        f'states, {start.arch.attention_dropout:g} of attention')
+    params = run_stage(run.stage(workdir / 'training', plan), stop=stop or StopSignal(), log=log)
+    card = {'plan': plan, 'train': train.counts, 'valid': valid.counts, 'length': run.length,
+            'row_share_of_padding': round(1 - train.size / (len(train) * run.length), 4),
+            **run.result(workdir / 'training')}
+    params = jax.tree.map(to_host, params)  # together: each process has parts of them
+    if processes.is_first():
+      write_model(workdir, start, params)
+      write_sealed_json(workdir / CARD, card)
+    processes.share()
+    return card
+
+
+class _Run:
+  """What a stage of the loop needs."""
+
+  def __init__(self, start: Start, train: Rows, valid: Rows, settings: Settings, mesh: Mesh):
+    self._start, self._settings, self._mesh = start, settings, mesh
+    self._config = settings.train
+    special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where='the start',
+                             vocab_size=start.arch.vocab_size)
+    # Rows of one length compile once; padding is no more than the longest needs.
+    longest = max(train.longest, valid.longest)
+    self.length = min(-(-longest // 8) * 8, start.arch.max_positions)
+    masking = Masking(settings.mask_share, settings.whole_words,
+                      derive_seed(settings.seed, 'masked-lm/masking'))
+    self._train, self._valid = (
+      MaskedRows(rows, special, masking, vocab_size=start.arch.vocab_size, length=self.length)
+      for rows in (train, valid))
+    if not any(len(self._valid.masked(row, None)[1]) for row in range(len(valid))):
+      raise UserError('the validation text is so short that nothing of it is masked: give more '
+                      'text with --valid, or a larger --mask_share')
+    self._tokens = int(train.size / len(train) * self._config.batch_size)
+    moves = None
+    if settings.freeze != 'none':
+      moves = trainable_mask(start.params, start.arch, settings.freeze)
+    self._adam = FreezingAdam(Adam.of(self._config), moves)
+    self._dropout_seed = derive_seed(settings.seed, 'masked-lm/dropout')
+    whole = replicated(mesh)
+    self._abstract = jax.eval_shape(self._fresh, start.params)
+    self._shardings = state_shardings(self._abstract, mesh)
+    self._update = jax.jit(make_update(self._loss, self._adam, parts=1), donate_argnums=0,
+                           out_shardings=(self._shardings, whole))
+    self._sums = jax.jit(lambda params, batch: masked_sums(params, start.arch, batch, None),
+                         out_shardings=whole)
+
+  def stage(self, directory: pathlib.Path, plan: dict[str, Any]) -> Stage:
+    start, config, mesh = self._start, self._config, self._mesh
+    template = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=sharding), self._abstract, self._shardings)
+    identity = Identity(
+      stage='masked-lm', config=fingerprint(plan),
+      vocabulary=fingerprint({k: v.hex() for k, v in start.files.items()}),
+      parent=params_digest(start.params))
+    return Stage(
+      name='mlm', directory=directory, identity=identity, config=config, mesh=mesh,
+      init_state=lambda: jax.jit(self._fresh, out_shardings=self._shardings)(start.params),
+      params_template=lambda: template.params, state_template=lambda: template,
+      step=bind(self._update, self._dropout_seed),
+      batches=lambda first: own_rows(self._train.training(first, config.batch_size)),
+      batch_name=lambda step: f'rows {step * config.batch_size} to '
+                              f'{(step + 1) * config.batch_size - 1} of the shuffled passes',
+      evaluate=self._evaluate, work_per_step=self._tokens)
+
+  def result(self, directory: pathlib.Path) -> dict[str, Any]:
+    """The last validation, from the marker of the finished stage."""
+    done = read_sealed_json(directory / 'DONE', again='the same command writes it again')
+    return {'steps': done['step'], 'result': done['summary']}
+
+  def _fresh(self, params: Any) -> TrainState:
+    return TrainState(
+      step=jnp.zeros((), jnp.int32), params=jax.tree.map(jnp.asarray, params), memory=None,
+      opt_state=self._adam.transformation().init(params), guard=Guard.fresh(self._adam))
+
+  def _loss(self, params, memory, batch, key):
+    nats, right, count = masked_sums(params, self._start.arch, batch, key)
+    most = jnp.maximum(count, 1)  # a batch of rows so short that nothing is masked teaches nothing
+    loss = nats / most
+    return loss, (memory, {'loss': (loss, count), 'accuracy': (right / most, count)})
+
+  def _evaluate(self, params: Any) -> dict[str, float]:
+    """Loss and accuracy at the masked places of the validation rows."""
+    total = np.zeros(3)
+    for batch in own_rows(self._valid.validation(self._config.batch_size)):
+      sums = self._sums(params, to_devices(batch, self._mesh))
+      total += np.array(jax.device_get(sums), np.float64)
+    nats, right, count = total.tolist()
+    return {'loss': nats / count, 'accuracy': right / count, 'places': count}
+
+
+def _check(start: Start, settings: Settings, mesh: Mesh, *, longest: int) -> None:
+  """Raises `UserError` where model, settings and devices do not fit."""
+  parse_freeze(settings.freeze, start.arch)
+  check_mesh(start.params, start.arch, mesh)
+  if longest > start.arch.max_positions:
+    raise UserError(f'rows of {longest} tokens, but the model reads {start.arch.max_positions}: '
+                    f'give --max_length={start.arch.max_positions}')
+  devices = int(np.prod([mesh.shape[axis] for axis in ROWS]))
+  size = settings.train.batch_size
+  if size % devices:
+    raise UserError(f'--batch_size={size} is not divisible by the {devices} devices that share the '
+                    f'rows: use --batch_size={max(devices, size // devices * devices)}')
+
+
+def _claim(workdir: pathlib.Path, plan: dict[str, Any]) -> None:
+  """Writes the plan into a new folder, or compares it with that of an earlier start."""
+  path = workdir / PLAN
+  if processes.share(not path.is_file()):
+    check_free(workdir)
+    if processes.is_first():
+      write_sealed_json(path, plan)
+    processes.share()
+    return
+  saved = read_sealed_json(path, again=f'delete {workdir} to train again')
+  old, new = _flat(saved), _flat(plan)
+  changed = [f'{k} ({_shown(old.get(k))}, now {_shown(new.get(k))})'
+             for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
+  if changed:
+    more = f' and {len(changed) - 3} more' if len(changed) > 3 else ''
+    raise UserError(f"{workdir} belongs to another training: {'; '.join(changed[:3])}{more}: use "
+                    'another --workdir, or the same options and text')
+
+
+def _flat(tree: Any, prefix: str = '') -> dict[str, Any]:
+  if not isinstance(tree, dict):
+    return {prefix.removesuffix('.'): tree}
+  return functools.reduce(
+    lambda found, item: found | _flat(item[1], f'{prefix}{item[0]}.'), tree.items(), {})
+
+
+def _shown(value: Any) -> str:
+  return f'{value[:12]}...' if isinstance(value, str) and len(value) == 64 else repr(value)

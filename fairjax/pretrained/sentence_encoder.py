@@ -1,0 +1,115 @@
+"""Sentence vectors of MiniLM-type encoders (Reimers and Gurevych 2019, arXiv:1908.10084)."""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fairjax.errors import UserError
+from fairjax.pretrained.batch_runner import BatchRunner
+from fairjax.pretrained.checkpoint import find_snapshot, load_pretrained
+from fairjax.pretrained.models import encode, mean_pool, normalize
+from fairjax.pretrained.tokens import CutTexts, encode_texts, read_json
+
+_MODES = {'pooling_mode_mean_tokens': 'mean', 'pooling_mode_cls_token': 'cls'}
+
+
+class SentenceEncoder:
+  """Texts to vectors.
+
+  Attributes:
+    pooling: 'mean' over the tokens, or 'cls': the first one.
+    normalized: vectors have length 1.
+    max_length: tokens read of a text; MiniLM's module files say 256.
+    truncated: texts so far that were longer and lost their end.
+    fingerprint: SHA-256 (hex) of all that decides a vector.
+  """
+
+  def __init__(self, directory: str | os.PathLike, *, dtype: str = 'float32',
+               mesh: Mesh | None = None, batch_tokens: int | None = None):
+    """Reads a directory.
+
+    Where `modules.json` lists the modules, they are followed; without it the vector is the
+    normalised mean, as those models are trained.
+
+    Raises:
+      UserError: as `load_pretrained`, or a module or pooling that is not implemented.
+    """
+    root = find_snapshot(pathlib.Path(directory))
+    folder, self.pooling, self.normalized, self._lower = _read_modules(root)
+    model = load_pretrained(folder, 'encoder', dtype=dtype)
+    self.max_length, self.truncated = model.max_length, 0
+    self._tokenizer, arch = model.tokenizer, model.arch
+    self._texts = CutTexts(self._encode)
+    settings = [model.fingerprint, self.pooling, self.normalized, self._lower]
+    self.fingerprint = hashlib.sha256(json.dumps(settings).encode('utf-8')).hexdigest()
+
+    def vectors(params, ids, mask, packing):
+      hidden = encode(params, arch, ids, mask, packing=packing)
+      pooled = mean_pool(hidden, mask) if self.pooling == 'mean' else hidden[:, 0]
+      return normalize(pooled) if self.normalized else pooled
+
+    self._run = BatchRunner(vectors, model.params, max_length=self.max_length, pad_id=arch.pad_id,
+                            mesh=mesh, batch_tokens=batch_tokens)
+    self._width = arch.model_dim
+
+  def count_truncated(self, texts: Sequence[str]) -> int:
+    """How many of the texts are longer than `max_length` tokens."""
+    return self._texts.count(texts)
+
+  def encode(self, texts: Sequence[str]) -> np.ndarray:
+    """Vectors `[R, D]` of R texts, float32 (float64 if asked for)."""
+    if not len(texts):
+      return np.zeros((0, self._width), np.float32)
+    encoded = self._texts.encode(texts)
+    self.truncated += encoded.truncated
+    vectors = self._run(encoded.ids)
+    return vectors.astype(np.promote_types(jax.dtypes.canonicalize_dtype(vectors.dtype),
+                                           np.float32), copy=False)
+
+  def _encode(self, texts: Sequence[str]):
+    return encode_texts(self._tokenizer, [t.lower() if self._lower else t for t in texts],
+                        max_length=self.max_length)
+
+
+def _read_modules(root: pathlib.Path) -> tuple[pathlib.Path, str, bool, bool]:
+  """Folder of the encoder, pooling, whether vectors are normalised, whether case is dropped."""
+  folder, pooling, normalized = root, 'mean', True
+  path = root / 'modules.json'
+  if path.is_file():
+    try:
+      modules = [(m['type'].rpartition('.')[2], m['path'])
+                 for m in json.loads(path.read_text(encoding='utf-8'))]
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+      raise UserError(f'{path} lists no modules ({type(e).__name__}: {e})') from None
+    types = [t for t, _ in modules]
+    if not all(isinstance(place, str) for _, place in modules):
+      raise UserError(f'{path} has a module whose path is no text: download it again')
+    if types not in (['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']):
+      raise UserError(f"{path}: modules {', '.join(types)} are not supported, only Transformer, "
+                      'Pooling and, last, Normalize')
+    for _, place in modules:
+      if pathlib.PurePath(place).is_absolute() or '..' in pathlib.PurePath(place).parts:
+        raise UserError(f'{path}: module path {place!r} leads out of the directory')
+    folder, normalized = root / modules[0][1], 'Normalize' in types
+    pooling = _pooling(root / modules[1][1] / 'config.json')
+  options: dict[str, Any] = {}
+  if (folder / 'sentence_bert_config.json').is_file():
+    options = read_json(folder / 'sentence_bert_config.json')
+  return folder, pooling, normalized, bool(options.get('do_lower_case', False))
+
+
+def _pooling(path: pathlib.Path) -> str:
+  """The one pooling mode that is set."""
+  config = read_json(path)
+  chosen = [k for k, on in config.items() if k.startswith('pooling_mode_') and on is True]
+  if len(chosen) != 1 or chosen[0] not in _MODES:
+    raise UserError(f"{path}: pooling {', '.join(chosen) or 'none'} is not supported, only one of "
+                    f"{', '.join(_MODES)}")
+  return _MODES[chosen[0]]

@@ -1,0 +1,1 @@
+"""One run: its workdir, its stages, what it exports and imports."""

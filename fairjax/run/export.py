@@ -1,0 +1,660 @@
+"""A trained model as a folder of fairjax's own: what `fairjax export` writes and `import` reads.
+
+    config.json              the configuration of the run, versions, and the card under `export`
+    model.safetensors        parameters under fairjax's names, in their own dtype, padding included
+    vocabulary/              as `fairjax.vocabulary` writes it: byte for byte that of the run
+    README.md                the model card
+
+The card holds the name of the model, its identity, the digests of parameters and vocabulary and
+the size. No file is executed when it is read.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax import processes
+from fairjax.config import Config, DataConfig, ModelConfig
+from fairjax.config_io import from_dict, read_config_json, read_saved, to_dict
+from fairjax.errors import Damaged, UserError
+from fairjax.files import (
+  atomic_folder,
+  atomic_write,
+  installed_versions,
+  refuse_existing,
+  write_json,
+)
+from fairjax.inputs import read_text, read_text_lines, refuse_pointer
+from fairjax.model.reference import params_from_reference, params_to_reference, reference_notes
+from fairjax.report import sections
+from fairjax.report.comparison import ModelRow, count_scorers, scorer_names
+from fairjax.report.markdown import Table, code_block, escape
+from fairjax.report.sections import LEGEND, absent_lines, measured
+from fairjax.run.job import Job
+from fairjax.run.results import model_row
+from fairjax.vocabulary import EOS_ID, PAD_ID, UNK_ID, Vocabulary, WordVocabulary, load_vocabulary
+
+# Reference checkpoints in and out of a workdir: the verbs `import` and `export`.
+
+_SPECIAL = {'<pad>': PAD_ID, '<eos>': EOS_ID, '<unk>': UNK_ID}
+_PAD_BIAS = -1e4  # of the added <pad>: its probability is 0
+# What weights depend on; lengths, dropout and dtype may differ.
+_FIELDS = ('num_layers', 'model_dim', 'num_heads', 'head_dim', 'ff_dim', 'cutoffs', 'div_val',
+           'tie_projections', 'norm', 'final_norm', 'tie_position_biases', 'clamp_len')
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+  """A checkpoint of the reference, read and checked.
+
+  Attributes:
+    model: its config, with the size of its vocabulary.
+    params: NumPy parameters, the vocabulary's tables padded as the run's model has them.
+    vocabulary: of its words; None if none were given.
+    file: the safetensors file.
+    notes: lines about what is otherwise here.
+  """
+
+  model: ModelConfig
+  params: Mapping[str, Any]
+  vocabulary: WordVocabulary | None
+  file: pathlib.Path
+  notes: tuple[str, ...]
+
+
+def read_reference(
+  wanted: ModelConfig, *, weights: str, arguments: str, words: str | None = None
+) -> Reference:
+  """Reads a checkpoint of the reference and compares it with the model of a run; writes nothing.
+
+  Args:
+    wanted: model of the run.
+    weights: safetensors file under the reference's names.
+    arguments: JSON file of its constructor's arguments, or a published `config.json`.
+    words: its words, one a line in the order of its ids, `<eos>` and `<unk>` among them; they
+      become the vocabulary of the run (`<pad>` is added and never predicted). None: the vocabulary
+      of `config.data` has the checkpoint's ids.
+
+  Raises:
+    UserError: a file that cannot be read; tensors or configuration that do not fit.
+  """
+  from safetensors import SafetensorError
+  from safetensors.numpy import load_file
+  text = read_text(arguments, what='arguments')
+  try:
+    refuse_pointer(weights)
+    state_dict = load_file(weights)
+  except (OSError, SafetensorError) as e:
+    raise UserError(f'{weights} cannot be read ({e}): a safetensors file is needed') from None
+  try:
+    reference = json.loads(text)
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{arguments} is not JSON ({e})') from None
+  if not isinstance(reference, dict):
+    raise UserError(f"{arguments} holds {type(reference).__name__}, not an object of the "
+                    "constructor's arguments and their values")
+  model, params = params_from_reference(state_dict, reference, dtype=wanted.dtype)
+  vocabulary = None
+  if words is not None:
+    vocabulary, order = order_words(_read_words(words), model, where=words)
+    model, params = reorder(model, params, order)
+  check_fields(wanted, model)
+  return Reference(model, pad_vocabulary(params, wanted.vocab_multiple), vocabulary,
+                   pathlib.Path(weights), tuple(reference_notes(reference)))
+
+
+def import_reference(job: Job, found: Reference) -> dict[str, float]:
+  """Puts a checkpoint of the reference in the place of step 1. A group of processes calls it.
+
+  Args:
+    job: a workdir without a language model.
+    found: of `read_reference` for the model of its config.
+
+  Returns:
+    Validation loss and perplexity.
+
+  Raises:
+    UserError: the vocabulary of the workdir is another one.
+  """
+  from fairjax.processes import StopSignal
+  place = job.workdir / 'data' / 'vocabulary'
+  if found.vocabulary is not None:
+    if processes.is_first() and not place.exists():
+      found.vocabulary.save(place)
+    processes.share()
+    if job.prepared.vocabulary != found.vocabulary:
+      raise UserError(f'{place} is {job.prepared.vocabulary!r}, the words of the checkpoint are '
+                      f'{found.vocabulary!r}: import into a workdir whose data are not prepared '
+                      'yet; it takes over the vocabulary')
+  size = job.prepared.vocabulary.size
+  if size != found.model.vocab_size:
+    raise UserError(f'the checkpoint has {found.model.vocab_size} ids, the vocabulary in {place} '
+                    f'{size}: give the words of the checkpoint (--words), and another --workdir')
+  for note in found.notes:
+    job.log(f'[lm] {note}')
+  made = job.curriculum(StopSignal()).import_lm(
+    found.params, source={'form': 'transformer-xl', 'file': found.file.name})
+  job.log(f'[lm] imported from {found.file}: validation perplexity {made["perplexity"]:.4g} by '
+          'token')
+  return made
+
+
+def _read_words(path: str) -> list[str]:
+  return read_text_lines(path, what='words of the checkpoint')
+
+
+def export_reference(job: Job, *, model: str, output: str, prefix: bool = False) -> None:
+  """Writes a trained model under the reference's names.
+
+  Args:
+    job: of the workdir.
+    model: its name, e.g. `baseline` or `country-embedding-10`.
+    output: safetensors file; `output` with `.json` gets the constructor's arguments and, for a
+      word vocabulary, with `.words.txt` the words in the order of their ids.
+    prefix: names as in published checkpoints.
+
+  Raises:
+    UserError: unknown or unfinished model, or one that the reference cannot express; a file that
+      exists.
+  """
+  from safetensors.numpy import save
+  path = pathlib.Path(output)
+  for suffix in (path.suffix, '.json', '.words.txt'):
+    refuse_existing(path.with_suffix(suffix))
+  tensors, arguments = params_to_reference(job.params(model), job.model_config, prefix=prefix)
+  with atomic_write(path) as file:
+    file.write(save(tensors))
+  write_json(path.with_suffix('.json'), arguments)
+  vocabulary = job.prepared.vocabulary
+  if isinstance(vocabulary, WordVocabulary):
+    with atomic_write(path.with_suffix('.words.txt')) as file:
+      file.write('\n'.join([*vocabulary.words, '']).encode('utf-8'))
+  job.log(f'[export] {model}: {len(tensors)} tensors in {path}, arguments in '
+          f'{path.with_suffix(".json")}')
+
+
+def order_words(
+  words: Sequence[str], model: ModelConfig, *, where: str
+) -> tuple[WordVocabulary, np.ndarray]:
+  """The checkpoint's words as a vocabulary, and its id of every new id (-1: there is none).
+
+  Only words of the head move: a softmax does not depend on the order of its words.
+
+  Raises:
+    UserError: too few or too many words, doubles, or special words that lack or stand in a tail.
+  """
+  number = {word: i for i, word in enumerate(words)}
+  if len(words) != model.vocab_size or len(number) != len(words):
+    raise UserError(f'{where} has {len(words)} lines ({len(number)} different), the checkpoint '
+                    f'{model.vocab_size} ids: one word a line, in the order of the ids')
+  head = model.cutoffs[0] if model.cutoffs else model.vocab_size
+  for word in ('<eos>', '<unk>'):
+    if number.get(word, head) >= head:
+      raise UserError(f'{where} must hold {word} among its first {head} words')
+  order = [number.get(word, -1) for word in _SPECIAL]
+  order += [i for i, word in enumerate(words) if word not in _SPECIAL]
+  content = [*_SPECIAL, *(words[i] for i in order[len(_SPECIAL):]), '']
+  info = {'words_of': pathlib.Path(where).name}
+  return WordVocabulary('\n'.join(content).encode('utf-8'), info), np.array(order)
+
+
+def reorder(
+  model: ModelConfig, params: Mapping[str, Any], order: np.ndarray
+) -> tuple[ModelConfig, dict[str, Any]]:
+  """Moves the words of the head; a new id without an old one gets a row of zeros and no chance."""
+  added = len(order) - model.vocab_size
+  suffix = '_0' if model.cutoffs else ''
+  head = (model.cutoffs[0] if model.cutoffs else model.vocab_size) + added
+  old, known = order[:head], order[:head, None] >= 0
+  table, bias = (params[f'{kind}{suffix}'] for kind in ('embedding', 'softmax_bias'))
+  return dataclasses.replace(
+    model, vocab_size=len(order), cutoffs=tuple(c + added for c in model.cutoffs)), {
+    **params, f'embedding{suffix}': np.where(known, table[old], 0).astype(table.dtype),
+    f'softmax_bias{suffix}': np.where(known[:, 0], bias[old], _PAD_BIAS).astype(bias.dtype)}
+
+
+def pad_vocabulary(params: Mapping[str, Any], multiple: int) -> dict[str, Any]:
+  """Pads the vocabulary's tables to a multiple of rows."""
+  def pad(rows):
+    return np.pad(rows, [(0, -len(rows) % multiple)] + [(0, 0)] * (rows.ndim - 1))
+
+  return {name: pad(value) if name.startswith(('embedding', 'softmax_bias')) else value
+          for name, value in params.items()}
+
+
+def check_fields(
+  wanted: ModelConfig, found: ModelConfig, more: Sequence[str] = ()
+) -> None:
+  """Compares what weights depend on.
+
+  Args:
+    wanted: the configured model.
+    found: the checkpoint's, with its vocabulary size.
+    more: further fields that must be equal.
+
+  Raises:
+    UserError: they differ; every field is named.
+  """
+  def value(config, field):
+    if field == 'tie_projections' and config.div_val == 1:
+      return ()
+    if field == 'tie_projections':
+      return config.tie_projections or (False,) + (True,) * len(config.cutoffs)
+    return getattr(config, field)
+
+  wrong = [f'model.{f}={value(wanted, f)!r} but the checkpoint has {value(found, f)!r}'
+           for f in (*_FIELDS, *more) if value(wanted, f) != value(found, f)]
+  if wanted.vocab_size not in (0, found.vocab_size):
+    wrong.append(f'model.vocab_size={wanted.vocab_size} but the checkpoint has {found.vocab_size}')
+  if wrong:
+    raise UserError(f'the configured model is another: {"; ".join(wrong)}: set these fields')
+
+
+# What a run knows about one of its models, for the model card of an export.
+
+_LANGUAGES = {'planted': 'en', 'planted_gender': 'en', 'wikitext103': 'en', 'wikitext2': 'en'}
+_DATASETS = {'wikitext103': 'wikitext', 'wikitext2': 'wikitext'}
+METHODS = {
+  'baseline': 'the language model of step 1 of the curriculum: next-token loss on the whole corpus',
+  'extended_baseline': 'the control: the model of step 1, trained on for as many steps as the '
+  'debiased models, without a fairness term',
+  'embedding': 'debiased by embedding regularisation: hidden states at a sensitive token are drawn '
+  'to those of its counterfactual',
+  'sentiment': 'debiased by sentiment regularisation: what a sentiment network reads in the hidden '
+  'states at a sensitive token is drawn to what it reads in those of its counterfactual',
+  'random_projection': 'the control of sentiment regularisation: debiased alike, but with a '
+  'sentiment network that was never trained',
+  'dropout': 'the model of step 1, trained on for as many steps as the control, with more dropout '
+  'of attention weights and hidden states (Webster et al. 2020)',
+  'cda': 'the model of step 1, trained on for as many steps as the control, on text with '
+  'counterfactual sentences of the other gender (Webster et al. 2020)'}
+"""What the methods are, for a reader of one model."""
+
+
+def known_names(data: DataConfig) -> tuple[list[str], list[str]]:
+  """Languages and published names of a corpus that fairjax brings or knows; empty for others."""
+  return ([_LANGUAGES[data.source]] if data.source in _LANGUAGES else [],
+          [_DATASETS[data.source]] if data.source in _DATASETS else [])
+
+
+def measured_rows(job: Any, model: Any) -> list[Any]:
+  """What was measured of a model of a `Job`, its baseline before it; [] if the model was not.
+
+  Raises:
+    UserError: the parameters that were measured are not those that are there.
+  """
+  from fairjax.train import done_card
+  if not job.measures_file(model).exists():
+    return []
+  baseline = job.models[0]
+  rows = []
+  for one in dict.fromkeys((baseline, model)):
+    if job.measures_file(one).exists():
+      done = done_card(one.directory)
+      if done is None or job.read_measures(one)['identity']['digest'] != done['digest']:
+        raise UserError(f'{job.measures_file(one)} was measured with other parameters than '
+                        f'{one.directory} holds: remove it, or run fairjax measure again')
+      rows.append(model_row(job, one))
+  return rows
+
+
+def origin_rows(job: Any, model: Any, done: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """(what, value): stage, method, data and settings of a model of a `Job`; `done` is its DONE."""
+  config, identity = job.config, done['identity']
+  stage = getattr(config, identity['stage'])
+  found = [('stage', identity['stage']), ('method', model.method)]
+  if model.weight is not None:
+    found += [('fairness weight (lambda)', f'{model.weight:g}'),
+              ('sensitive attribute', job.attribute.name)]
+  imported = done['summary'].get('imported')
+  if imported:
+    found.append(('imported', 'trained elsewhere: ' + ', '.join(
+      f'{k} {v}' for k, v in sorted(imported.items()) if isinstance(v, str))))
+  else:
+    found += [('steps', str(done['step'])), ('rows in a batch', str(stage.batch_size)),
+              ('segment and memory', f'{config.model.segment_len} and {config.model.memory_len} '
+               'tokens'),
+              ('learning rate', f'{stage.learning_rate:g}, {stage.schedule}'),
+              ('seed', str(config.seed))]
+  if identity['parent']:
+    found.append(('started from parameters', identity['parent']))
+  names = ', '.join(pathlib.PurePath(name).name for name in config.data.train)
+  found += [('training text', config.data.source + (f': {names}' if names else '')),
+            ('configuration', f'{identity["config"]} (fingerprint)'),
+            ('versions', ', '.join(f'{k} {v}' for k, v in installed_versions().items()
+                                   if k in ('fairjax', 'jax', 'flax', 'optax')))]
+  return found
+
+
+# The model card of an exported model: README.md with YAML front matter, as model hubs read it.
+
+# What hubs accept: a language code, an identifier, the (owner and) name of a dataset.
+_KINDS = {'language': (r'[a-z]{2,3}(-[A-Za-z0-9]{2,8})*', 'a code such as en or de'),
+          'license': (r'[a-z0-9][a-z0-9.+-]*', 'an identifier such as apache-2.0'),
+          'dataset': (r'[\w.-]+(/[\w.-]+)?', 'the name of a dataset, or OWNER/NAME')}
+
+
+def front_matter(
+  *, languages: Sequence[str], license: str | None, datasets: Sequence[str], tags: Sequence[str],
+  metrics: Sequence[str],
+) -> dict[str, Any]:
+  """The keys of the front matter, without those that nobody has said anything about.
+
+  Args:
+    languages: of the training text.
+    license: identifier; None: the card states none, since only its owner can give one.
+    datasets: names under which the training text is published.
+    tags: words to find the model by.
+    metrics: names of what was measured.
+
+  Raises:
+    UserError: a language, license or dataset that no hub would accept.
+  """
+  given = {'language': languages, 'license': [] if license is None else [license],
+           'dataset': datasets}
+  for kind, words in given.items():
+    pattern, example = _KINDS[kind]
+    for word in words:
+      if not re.fullmatch(pattern, word):
+        raise UserError(f'--{kind}={word} is not {example}')
+  found = {'language': list(languages), 'license': license, 'library_name': 'fairjax',
+           'pipeline_tag': 'text-generation', 'tags': list(tags), 'datasets': list(datasets),
+           'metrics': list(metrics)}
+  return {key: value for key, value in found.items() if value}
+
+
+def model_card(
+  front: Mapping[str, Any], *, title: str, what: str, usage: str,
+  origin: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]], rows: Sequence[ModelRow],
+  validation: Mapping[str, float],
+) -> str:
+  """The card as Markdown.
+
+  Args:
+    front: of `front_matter`.
+    title: heading, plain text.
+    what: sentences on what the model is, plain text.
+    usage: commands.
+    origin: (name, value) of stage, method, data and settings.
+    files: (name, what it is).
+    rows: what was measured: the model last, before it the baseline it is compared with; empty if
+      nothing was.
+    validation: metrics of the training's end on its validation split.
+  """
+  import yaml
+  head = yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)
+  parts = [f'---\n{head}---', f'# {escape(title)}', escape(what), code_block(usage, 'bash'),
+           '## Training', Table(['what', 'value'], origin, text_columns=2).markdown(),
+           '## What was measured']
+  if validation:
+    parts.append(escape('At the end of the training, on its validation split: ' + ', '.join(
+      f'{name} {value:.4g} by token' for name, value in validation.items()) + '.'))
+  if rows:
+    legends = [sections.TABLE_LEGEND, *(LEGEND[n] for n in measured(rows))]
+    legend = ' '.join(' '.join(legends).split())
+    parts += [sections.main_table(rows).markdown(), escape(legend),
+              *map(escape, absent_lines(rows))]
+    if count_scorers(rows) == 1:
+      parts.append(escape(f"One scorer only ({', '.join(scorer_names(rows))}): its own bias cannot "
+                          "be told from the model's."))
+  else:
+    parts.append('The bias of what this model writes was not measured.')
+  parts += ['## Limits', '\n'.join(f'- {escape(x)}' for x in (
+    *sections.LIMITS, 'The model writes text that may be wrong or offensive.'))]
+  if 'license' not in front:
+    parts += ['## License', 'None was stated when the model was exported.']
+  parts += ['## Files', Table(['file', 'what'], files, text_columns=2).markdown()]
+  return '\n\n'.join(parts) + '\n'
+
+
+WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary', 'README.md'
+_FORMAT = 1  # of the folder
+# Beyond what weights depend on, their padding does on this.
+_PADDING = ('vocab_multiple',)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFolder:
+  """What such a folder holds, checked.
+
+  Attributes:
+    config: of the run that trained it, with the size of its vocabulary.
+    card: the entry `export` of config.json.
+    vocabulary: of the model.
+    params: NumPy parameters.
+  """
+
+  config: Config
+  card: Mapping[str, Any]
+  vocabulary: Vocabulary
+  params: Any
+
+
+def export_folder(
+  job: Job, *, model: str, output: str, languages: Sequence[str] = (), license: str | None = None,
+  datasets: Sequence[str] = (),
+) -> None:
+  """Writes a trained model as a folder. A group of processes calls it together.
+
+  Args:
+    job: of the workdir.
+    model: its name, e.g. `baseline` or `country-embedding-10`.
+    output: the folder; must not exist.
+    languages: of the training text, codes; (): known of the corpora that fairjax brings.
+    license: identifier for the model card; None: the card states none.
+    datasets: names for the model card; (): as `languages`.
+
+  Raises:
+    UserError: unknown or unfinished model, an output that exists, measures of other parameters, or
+      something that no model card can hold.
+  """
+  from fairjax.model import parameter_counts, parameter_words
+  from fairjax.train import done_card
+  refuse_existing(output)
+  language, dataset = known_names(job.config.data)
+  tags = ['fairjax', 'jax', 'transformer-xl', 'fairness', 'counterfactual-sentiment-bias']
+  params, found = job.params(model), next(m for m in job.models if m.name == model)
+  rows = measured_rows(job, found)
+  front = front_matter(
+    languages=languages or language, license=license,
+    datasets=datasets or dataset, tags=tags,
+    metrics=['perplexity', *(['individual-fairness', 'group-fairness'] * bool(rows))])
+  done = done_card(found.directory)
+  assert done is not None  # else there are no parameters
+  counts, vocabulary = parameter_counts(job.model_config), job.prepared.vocabulary
+  tensors = to_tensors(params)  # a collective in a group
+  if processes.is_first():
+    card = {
+      'format': _FORMAT, 'model': model, 'identity': done['identity'], 'digest': done['digest'],
+      'step': done['step'], 'summary': done['summary'], 'parameters': counts,
+      'vocabulary': {'kind': vocabulary.kind, 'size': vocabulary.size,
+                     'fingerprint': vocabulary.fingerprint}}
+    with atomic_folder(output) as folder:
+      write_tensors(folder / WEIGHTS, tensors)
+      vocabulary.save(folder / VOCABULARY)
+      write_json(folder / CONFIG, {'config': to_dict(job.config), 'versions': installed_versions(),
+                                   'export': card})
+      text = model_card(
+        front, title=f'{job.config.name}: {model}',
+        what=f'Transformer-XL with {parameter_words(counts)}; {METHODS[found.method]}. Trained '
+        'with fairjax, which implements Huang et al. 2020 (arXiv:1911.03064).',
+        usage=f'fairjax import --config={CONFIG} --workdir=DIR --from=.   # then: sample, measure',
+        origin=origin_rows(job, found, done), rows=rows,
+        validation={k: v for k, v in done['summary'].items() if k in ('loss', 'perplexity')},
+        files=[(WEIGHTS, f'{len(tensors)} tensors, digest {done["digest"]}'),
+               (CONFIG, 'configuration, versions, identity; JSON, not executed'),
+               (f'{VOCABULARY}/{vocabulary.filename}',
+                f'{vocabulary.kind}, {vocabulary.size} ids, SHA-256 {vocabulary.fingerprint}')])
+      (folder / CARD).write_text(text, encoding='utf-8')
+    job.log(f'[export] {model}: {len(tensors)} tensors, configuration, vocabulary and model card '
+            f'in {output}')
+  processes.share()
+
+
+def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]:
+  """Puts the model of a folder in the place of step 1, with its vocabulary.
+
+  Args:
+    job: a workdir without a language model.
+    found: of `read_matching` for the model of its config.
+    source: folder that it was read from, for messages.
+
+  Returns:
+    Validation loss and perplexity.
+
+  Raises:
+    UserError: the vocabulary of the workdir is another one.
+  """
+  from fairjax.processes import StopSignal
+  from fairjax.train import params_digest
+  place = job.workdir / 'data' / 'vocabulary'
+  if processes.is_first():
+    if not place.exists():
+      found.vocabulary.save(place)
+  processes.share()
+  if job.prepared.vocabulary != found.vocabulary:
+    raise UserError(f'{source} has the vocabulary {found.vocabulary!r}, {place} is '
+                    f'{job.prepared.vocabulary!r}: import into a workdir whose data are not '
+                    'prepared yet; it takes over the vocabulary')
+  card = found.card
+  made = job.curriculum(StopSignal()).import_lm(found.params, source={
+    'form': 'fairjax', 'model': card['model'], 'digest': card['digest'],
+    'identity': card['identity']})
+  digest = params_digest(job.params(job.models[0].name))
+  if digest != card['digest']:
+    raise Damaged(f'{job.workdir / "lm"} holds parameters with digest {digest[:12]}, not '
+                  f'{card["digest"][:12]} as {source}: remove it and import again')
+  job.log(f'[lm] imported from {source} ({card["model"]}, digest {digest[:12]}): validation '
+          f'perplexity {made["perplexity"]:.4g} by token')
+  return made
+
+
+def read_matching(wanted: ModelConfig, source: str) -> ModelFolder:
+  """`read_folder`, compared with the model of a run; writes nothing.
+
+  Raises:
+    UserError: as `read_folder`; or the configured model is another one.
+  """
+  found = read_folder(source)
+  check_fields(wanted, found.config.model, _PADDING)
+  return found
+
+
+def read_folder(directory: str | os.PathLike) -> ModelFolder:
+  """Reads and checks a folder that `export_folder` wrote; nothing in it is executed.
+
+  Raises:
+    Damaged: parameters or vocabulary are not those that were exported.
+    UserError: a file is missing or is something else; tensors that the configuration does not have,
+      lacks, or has in another shape or dtype (they are named).
+  """
+  directory = pathlib.Path(directory)
+  path = directory / CONFIG
+  if not path.is_file():
+    raise UserError(f'{directory} holds no exported model: {CONFIG} is missing (fairjax export '
+                    '--form=fairjax writes such a folder)')
+  try:
+    card = read_saved(path)['export']
+    config = from_dict(read_config_json(path))
+    format, digest = card['format'], card['digest']
+    saved = card['vocabulary']['fingerprint']
+    card['model'], card['identity']
+  except (KeyError, TypeError) as e:
+    raise UserError(f'{path} is no configuration of an exported model ({e} is missing): export it '
+                    'again') from None
+  except UserError as e:
+    raise UserError(f'{path}: {e}') from None
+  if format != _FORMAT:
+    raise UserError(f'{path} has format {format!r}, this version reads {_FORMAT}: read it with the '
+                    'version that it names')
+  vocabulary = load_vocabulary(directory / VOCABULARY)
+  if vocabulary.fingerprint != saved:
+    raise Damaged(f'{directory / VOCABULARY} has fingerprint {vocabulary.fingerprint[:12]}, {path} '
+                  f'names {str(saved)[:12]}: copy the folder again')
+  config = dataclasses.replace(
+    config, model=dataclasses.replace(config.model, vocab_size=vocabulary.size))
+  params = to_params(read_tensors(directory / WEIGHTS), config.model,
+                     where=str(directory / WEIGHTS))
+  _check_digest(params, digest, directory / WEIGHTS)
+  return ModelFolder(config, card, vocabulary, params)
+
+
+def to_tensors(params: Any) -> dict[str, np.ndarray]:
+  """Parameters by name, e.g. `layers.query`; of a group of processes all call it together."""
+  import jax
+
+  from fairjax.train.sharding import to_host
+
+  # In C order: safetensors writes the memory of an array as it lies, whatever its strides.
+  return {_name(path): np.ascontiguousarray(to_host(leaf)).reshape(leaf.shape)
+          for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def to_params(tensors: Mapping[str, np.ndarray], model: ModelConfig, *, where: str) -> Any:
+  """The inverse of `to_tensors`.
+
+  Args:
+    tensors: by name.
+    model: with its vocabulary size.
+    where: the file, for messages.
+
+  Raises:
+    UserError: tensors that lack, are too many, or of another shape or dtype; they are named.
+  """
+  import jax
+
+  from fairjax.config import MeshConfig
+  from fairjax.train import make_mesh, params_template
+  template = params_template(model, make_mesh(MeshConfig()))
+  wanted = {_name(path): (leaf.dtype.name, leaf.shape)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(template)}
+  saved = {name: (tensor.dtype.name, tensor.shape) for name, tensor in tensors.items()}
+
+  def words(found):
+    return 'nothing' if found is None else f'{found[0]} {found[1]}'
+
+  wrong = [f'{name} is {words(saved.get(name))} instead of {words(wanted.get(name))}'
+           for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
+  if wrong:
+    more = f' and {len(wrong) - 4} more' if len(wrong) > 4 else ''
+    raise UserError(f'{where} does not fit its configuration: {"; ".join(wrong[:4])}{more}')
+  return jax.tree_util.tree_map_with_path(lambda path, _: tensors[_name(path)], template)
+
+
+def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
+  """Writes contiguous arrays of any floating-point dtype, bfloat16 too."""
+  from safetensors.numpy import save_file
+  save_file(dict(tensors), path)
+
+
+def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads a safetensors file.
+
+  Raises:
+    UserError: it is missing or no such file.
+  """
+  from safetensors import SafetensorError
+  from safetensors.numpy import load_file
+  try:
+    return load_file(path)
+  except (OSError, SafetensorError, KeyError, TypeError) as e:
+    raise UserError(f'{path} cannot be read as safetensors ({e}): copy the folder again') from None
+
+
+def _check_digest(params: Any, digest: str, path: pathlib.Path) -> None:
+  from fairjax.train import params_digest
+  found = params_digest(params)
+  if found != digest:
+    raise Damaged(f'{path} is damaged: its parameters have digest {found[:12]}, exported were '
+                  f'{str(digest)[:12]}: copy the folder again')
+
+
+def _name(path: tuple[Any, ...]) -> str:
+  import jax
+  return jax.tree_util.keystr(path, simple=True, separator='.')

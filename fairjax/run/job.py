@@ -1,0 +1,619 @@
+"""The main job: data, curriculum, sampling, scores, measures and report in one workdir.
+
+Every part is resumable: the same command continues it. This module only connects the rooms; what
+they do stands in them.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import fairjax
+from fairjax import processes
+from fairjax.config import (
+  PLANTED_SOURCES,
+  TFDS_SOURCES,
+  Config,
+  ModelConfig,
+  SampleConfig,
+  debias_variants,
+)
+from fairjax.config_io import step1_run, to_dict
+from fairjax.counterfactual import Attribute, Prefix, load_attribute
+from fairjax.errors import UserError, unknown_name
+from fairjax.files import (
+  FolderLock,
+  atomic_write,
+  installed_versions,
+  read_sealed_json,
+  require_file,
+  write_json,
+  write_sealed_json,
+)
+from fairjax.measure.estimates import estimate_words
+from fairjax.progress import print_line
+from fairjax.report.comparison import labelling, labelling_warning
+from fairjax.run import workdir as inventory
+from fairjax.run.workdir import (
+  BASELINE,
+  LedModels,
+  Model,
+  check_shared,
+  claim,
+  data_folder,
+  locate,
+  run_models,
+  share_sentences,
+  trains_sentiment,
+  vocabulary_folder,
+)
+from fairjax.vocabulary import load_vocabulary
+
+# The data of a run, and batches of them for the curriculum: `fairjax.train.Feed`.
+
+def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any]) -> Any:
+  """`PreparedData` of a run: its own, or those of the run that `step1_from` names.
+
+  The spans of sensitive tokens belong to one attribute, so another one has stores of its own, in
+  the same vocabulary and of the same documents.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    prepare: `(config, folder, vocabulary=None)` makes what is missing.
+
+  Raises:
+    UserError: the documents have changed since step 1.
+  """
+  from fairjax.data.prepare import check_unchanged, open_prepared, read_json
+  folder = data_folder(config, workdir)
+  if step1_run(config, workdir) is None:
+    return prepare(config, folder)
+  if folder.parent != workdir:
+    return open_prepared(folder)
+  first = vocabulary_folder(config, workdir).parent
+  if config.data.source in TFDS_SOURCES and not config.data.tfds_dir:
+    config = dataclasses.replace(
+      config, data=dataclasses.replace(config.data, tfds_dir=str(first / 'tfds')))
+  found = prepare(config, folder, vocabulary=load_vocabulary(first / 'vocabulary'))
+  check_unchanged(folder, *(
+    {key: value for key, value in (read_json(place / 'inputs.json') or {}).items()
+     if key not in ('attribute', 'vocabulary')} for place in (first, folder)))
+  return found
+
+
+class PreparedFeed:
+  """Batches of the data room for the curriculum, of a run whose templates tell values apart."""
+
+  def __init__(self, prepared, model: ModelConfig, config: Config, log: Callable[[str], None]):
+    from fairjax.generate import check_inputs
+    from fairjax.run.results import run_prefixes
+    from fairjax.train import derive_seed
+    heldout = config.data.source == 'planted' and config.sample.heldout_prefixes
+    for chosen in (False, True)[:1 + heldout]:  # before the training, not after it
+      check_inputs(run_prefixes(prepared.attribute, heldout=chosen), prepared.attribute,
+                   prepared.vocabulary)
+    self._prepared, self._model, self._debias, self._log = prepared, model, config.debias, log
+    self._reader = config.data.reader
+    self._seed = derive_seed(config.seed, 'branches')
+    self.vocabulary_fingerprint = prepared.vocabulary.fingerprint
+    self.attribute_fingerprint = prepared.attribute.fingerprint
+
+  def train(self, split: str, *, batch_size: int, start_step: int, branches: bool):
+    """This process's rows from a step on, as `data.reader` reads them."""
+    from fairjax.data.batches import train_batches
+    from fairjax.data.rows import token_rows
+    from fairjax.train.curriculum import process_shard
+    store = self._prepared.store(split)
+    rows = token_rows(store, batch_size=batch_size, segment_len=self._model.segment_len)
+    self._log(f'[data] {split}: {rows.steps_per_epoch:,} steps an epoch; {rows.dropped_tokens:,} '
+              f'of {store.tokens:,} tokens do not fill the rows and are left out')
+    return train_batches(
+      self._prepared, split, batch_size=batch_size, segment_len=self._model.segment_len,
+      start_step=start_step, seed=self._seed, shard=process_shard(), reader=self._reader, branches={
+        'num_branches': self._debias.branches_per_row,
+        'num_pieces': self._debias.pieces_per_branch} if branches else None)
+
+  def valid(self, *, batch_size: int):
+    """This process's rows of the validation split, every token once."""
+    from fairjax.data.batches import eval_batches
+    from fairjax.train import own_rows
+    return own_rows(eval_batches(self._prepared.store('valid'), batch_size=batch_size,
+                                 segment_len=self._model.segment_len))
+
+  def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
+    """Split, epoch and segment of a step."""
+    from fairjax.data.rows import token_rows
+    rows = token_rows(self._prepared.store(split), batch_size=batch_size,
+                      segment_len=self._model.segment_len)
+    return f'split {split}, {rows.describe(step)}, {batch_size} rows'
+
+
+# The scorers of a run: names of its configuration, with the files that they need.
+
+def load_run_scorer(
+  name: str, config: Config, workdir: pathlib.Path, log: Callable[[str], None], *,
+  together: bool = False,
+):
+  """Makes a scorer by name; see `fairjax.measure.load_scorer`.
+
+  Scores that the google scorer paid for are kept in `scores/google.jsonl` of the workdir, for all
+  models, attributes and stages. With `together` a model runs on the devices of all processes.
+
+  Raises:
+    UserError: unknown name, or something that the scorer needs is missing.
+  """
+  from fairjax.measure import load_scorer
+  google = {'cache': workdir / 'scores' / 'google.jsonl', 'log': log,
+            'requests_per_minute': config.measure.google_requests_per_minute,
+            'endpoint': config.measure.google_endpoint}
+  return load_scorer(name, lexicon=_lexicon(config, workdir), google=google,
+                     together=together)
+
+
+def _lexicon(config: Config, workdir: pathlib.Path) -> tuple[str, ...] | None:
+  """Files of opinion words; those of the grammar for the planted corpus."""
+  if config.measure.lexicon or config.data.source not in PLANTED_SOURCES:
+    return config.measure.lexicon or None
+  from fairjax.data.planted import NEGATIVE, POSITIVE
+  paths = []
+  for name, words in (('positive', POSITIVE), ('negative', NEGATIVE)):
+    paths.append(workdir / 'data' / f'lexicon_{name}.txt')
+    if not paths[-1].exists():
+      with atomic_write(paths[-1]) as file:
+        file.write(b'; opinion words of the planted corpus\n')
+        file.write(('\n'.join(words) + '\n').encode('utf-8'))
+  return tuple(map(str, paths))
+
+
+# The scorers' own bias on what the baseline of a run wrote: `measures/scorer_audit.json`.
+
+def audit_path(workdir: pathlib.Path) -> pathlib.Path:
+  """Where the audit of a run lies."""
+  return workdir / 'measures' / 'scorer_audit.json'
+
+
+def audit_run(
+  workdir: pathlib.Path, records: Callable[[], Iterable[Mapping[str, Any]]],
+  attribute: Attribute, scorers: Sequence[Any], *, model: str, texts: int, seed: int,
+  log: Callable[[str], None],
+) -> None:
+  """Audits each scorer once; what is there already is kept.
+
+  Nothing is asked of a scorer that costs money: its texts are those of the run only.
+
+  Args:
+    workdir: of the run.
+    records: reads the generations of the audited model.
+    attribute: the sensitive attribute.
+    scorers: of the run.
+    model: name of the audited model.
+    texts: at most so many texts with a sensitive token are swapped; 0: no audit.
+    seed: of the choice and of the test.
+    log: called with one line.
+  """
+  from fairjax.measure.scorers.audit import audit_own_bias
+  path, before = audit_path(workdir), read_audit(workdir)
+  known = {} if before is None else before['scorers']
+  scorers = [scorer for scorer in scorers if scorer.name not in known]
+  if not texts or not scorers:
+    return
+  found = audit_own_bias(
+    [r['continuation'] for r in records()], attribute, scorers, limit=texts, seed=seed, paid=False,
+    scores_directory=workdir / 'scores' / 'audit')
+  write_json(path, found | {'model': model, 'scored_text': 'continuation',
+                            'scorers': known | found['scorers']})
+  log(f"[measure] own bias of the scorers: {found['counts']['frames']:,} different texts with "
+      'every value; ' + '; '.join(
+        f"{name} {s['own_bias']['range']:.4f} from the highest to the lowest" if s['own_bias'] else
+        f"{name} not measured ({s['not_measured']})" for name, s in found['scorers'].items()))
+
+
+def read_audit(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """What `audit_run` wrote, None where it did not."""
+  path = audit_path(workdir)
+  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+
+
+class Job:
+  """One run in one workdir, which is locked while one of these methods works in it.
+
+  In a group of processes (`fairjax.processes`) each of them makes a job and calls the same methods;
+  the first one writes, and prints.
+
+  Args:
+    config: of the whole run.
+    workdir: folder; created if it does not exist.
+    log: gets one line at a time.
+
+  Raises:
+    UserError: the workdir belongs to a run with another configuration (the fields are named).
+  """
+
+  def __init__(
+    self, config: Config, workdir: str | os.PathLike, *, log: Callable[[str], None] = print_line
+  ):
+    self.config, self.workdir = locate(config, pathlib.Path(workdir))
+    self.log = log if processes.is_first() else lambda line: None
+    if self.workdir != pathlib.Path(workdir):
+      self.log(f'{workdir} began with another attribute: the run of {self.config.attribute} is '
+               f'{self.workdir}, from the same step 1')
+    self.attribute = load_attribute(config.attribute)
+    self._led = LedModels()
+    self._lock = FolderLock(self.workdir, self.log)
+    if processes.is_first():
+      claim(self.workdir, self.config, self._lock, self.log)
+    check_shared(self.workdir)
+
+  def run(self) -> None:
+    """Does everything that is not done yet."""
+    if processes.share(processes.is_first() and inventory.is_finished(self.workdir, self.log)):
+      return
+    with self.locked():
+      _ = self._scorers, self._encoder  # what one lacks must not wait for the end of the training
+      self.train()
+      self.sample()
+      self.measure()
+      self.report()
+      if processes.is_first():
+        inventory.write_inventory(
+          self.workdir, fairjax.__version__, self.prepared,
+          [self.read_measures(model, heldout=heldout) for model, heldout in self._measured])
+      processes.share()
+
+  @functools.cached_property
+  def prepared(self):
+    """Vocabulary and token stores (`PreparedData`); made if they are missing."""
+    return run_data(self.config, self.workdir, self._prepare)
+
+  def _prepare(self, config: Config, folder: pathlib.Path, *, vocabulary=None):
+    from fairjax.data.prepare import prepare_data
+    with self.locked():
+      if not processes.is_first():
+        processes.share()  # then the first has made everything
+      found = prepare_data(
+        config, folder, attribute=self.attribute, vocabulary=vocabulary, log=self.log)
+      if processes.is_first():
+        processes.share()
+      return found
+
+  @functools.cached_property
+  def model_config(self) -> ModelConfig:
+    """The model with the size of the vocabulary."""
+    size, given = self.prepared.vocabulary.size, self.config.model.vocab_size
+    if given not in (0, size):
+      raise UserError(f'model.vocab_size={given} but the vocabulary in {self.workdir / "data"} has '
+                      f'{size} ids: leave it 0')
+    return dataclasses.replace(self.config.model, vocab_size=size)
+
+  @functools.cached_property
+  def mesh(self):
+    """Devices as the configuration splits them."""
+    from fairjax.train import make_mesh
+    return make_mesh(self.config.mesh)
+
+  @property
+  def models(self) -> list[Model]:
+    """The language models of this run, baseline first."""
+    return run_models(self.config, self.workdir)
+
+  def train(self, until: str | None = None) -> None:
+    """The curriculum up to and with a stage (`lm`, `sentiment`, `debias`; None: the config's)."""
+    from fairjax.processes import StopSignal
+    until = until or self.config.until
+    variants = debias_variants(self.config.debias)
+    sentiment = trains_sentiment(self.config, until)
+    if sentiment and not (self._stage('sentiment') / 'DONE').exists():
+      # What it lacks must not wait for step 1.
+      self._scorer(self.config.sentiment.scorer, LedModels())
+    if until == 'debias' and any(v.method == 'cda' for v in variants):
+      from fairjax.data.corpus import make_swap
+      make_swap(self.config.data)  # nor what its lists of words and names lack
+    with self.locked(), StopSignal().installed() as stop:
+      curriculum = self.curriculum(stop)
+      lm = curriculum.train_lm()
+      projection = None
+      if sentiment:
+        projection = curriculum.train_sentiment(lm, self._labelled_sentences)
+      if until == 'debias':
+        if self.config.debias.extended_baseline:
+          curriculum.train_debias(lm, method='none')
+        for variant in variants:
+          if variant.regularised:
+            curriculum.train_debias(lm, method=variant.method, weight=variant.weight,
+                                    projection=projection)
+          else:
+            curriculum.train_mitigation(lm, variant, feed=self._augmented_feed(variant))
+
+  def curriculum(self, stop):
+    """The curriculum on this run's data and devices."""
+    from fairjax.model import parameter_counts, parameter_words
+    from fairjax.train import Curriculum
+    self.log('[model] ' + parameter_words(parameter_counts(self.model_config)))
+    return Curriculum(
+      config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
+      feed=self._feed(self.prepared), mesh=self.mesh, stop=stop, log=self.log)
+
+  def _feed(self, prepared) -> PreparedFeed:
+    return PreparedFeed(prepared, self.model_config, self.config, self.log)
+
+  def _augmented_feed(self, variant) -> PreparedFeed | None:
+    """Batches of counterfactual text for a variant `cda`, in the run's vocabulary; else None.
+
+    The text is prepared in the folder `data-cda-SIDED` beside `data`, when it is first needed.
+    """
+    from fairjax.train import variant_config, variant_name
+    name = variant_name('', variant)
+    if variant.method != 'cda' or self._stage(f'debias/{name}') != self.workdir / 'debias' / name:
+      return None  # or trained by the run that step1_from names
+    return self._feed(self._prepare(
+      variant_config(self.config, variant), self.workdir / f'data-{name}',
+      vocabulary=self.prepared.vocabulary))
+
+  def _stage(self, name: str) -> pathlib.Path:
+    from fairjax.train import stage_folder
+    return stage_folder(self.config, self.workdir, name)
+
+  def sample(self) -> None:
+    """Continuations of every template and value for every model; held-out prefixes if planted."""
+    from fairjax.run.results import run_prefixes
+    with self.locked():
+      for model, heldout in self._measured:
+        self.generate(model, run_prefixes(self.attribute, heldout=heldout),
+                       self._generations(model, heldout=heldout))
+
+  def score(self) -> None:
+    """Scores every continuation with every scorer, into `scores/`."""
+    _ = self._scorers
+    with self.locked():
+      self._led.lead(self._score)
+
+  def _score(self) -> None:
+    from fairjax.measure import score_file, score_records
+    for model, heldout in self._measured:
+      records = list(self.records(model, heldout=heldout))
+      for scorer in self._scorers:
+        score_records(records, scorer, score_file(
+          self.scores_folder(model, heldout=heldout), self.attribute.name, scorer), log=self.log)
+      self.log(f'[score] {model.name}{" held-out" if heldout else ""}: {len(records):,} records')
+
+  def measure(self) -> None:
+    """Every metric of every model, into `measures/`."""
+    from fairjax.run.results import model_perplexity, run_next_token
+    _ = self._scorers, self._encoder
+    warning = labelling_warning(labelling(to_dict(self.config), [m.method for m in self.models]))
+    if warning:
+      self.log(f'[measure] WARNING: {warning}')
+    with self.locked():
+      for model, heldout in self._measured:
+        path, next_token = self.measures_file(model, heldout=heldout), None
+        earlier = self._earlier(model, path, heldout=heldout)
+        known = earlier.get('measures', {}).get('scorers', ())
+        # The first process reads what is there, and says what is left.
+        if processes.share(bool(known) and all(s.name in known for s in self._scorers)):
+          self.log(f'[measure] {path.relative_to(self.workdir)} finished earlier: nothing to do')
+          continue
+        if not processes.share(bool(known)):
+          params = self._params(model)  # every process runs the model, the first one does the rest
+          next_token = run_next_token(self, params, heldout=heldout)
+          earlier = {} if heldout else {'perplexity': {
+            split: model_perplexity(self, params, split) for split in ('test', 'test_sensitive')}}
+        self._led.lead(functools.partial(
+          self._measure, model, path, earlier, next_token, heldout=heldout))
+      self._led.lead(lambda: audit_run(
+        self.workdir, lambda: self.records(self.models[0]), self.attribute, self._scorers,
+        model=BASELINE, texts=self.config.measure.audit_texts, seed=self.config.seed, log=self.log))
+
+  def _earlier(self, model: Model, path: pathlib.Path, *, heldout: bool) -> dict[str, Any]:
+    """What was measured before, perhaps under fewer scorers; its sources must be what they were."""
+    if not (processes.is_first() and path.exists()):
+      return {}
+    found = self.read_measures(model, heldout=heldout)
+    inventory.check_sources(self.workdir, found['sources'], path)
+    return found
+
+  def _measure(self, model, path, earlier, next_token, *, heldout) -> None:
+    from fairjax.measure import measure_records
+    from fairjax.run.results import content_options
+    # The baseline comes first: a threshold that is calibrated to it stands in its measures.
+    first = model.name == BASELINE and not heldout
+    content = content_options(
+      self.config.measure, self._encoder, next_token,
+      baseline_threshold=None if first else lambda: self.read_measures(
+        self.models[0])['measures']['semantic_similarity']['threshold'])
+    parts = path.with_suffix('.parts.jsonl')
+    measures = measure_records(
+      self.records(model, heldout=heldout), self.attribute, self._scorers,
+      permutations=self.config.measure.permutations, seed=self.config.seed,
+      scores_directory=self.scores_folder(model, heldout=heldout), parts=parts, content=content,
+      empty='keep', earlier=earlier.get('measures'))
+    write_sealed_json(path, earlier | {
+      'identity': self._card(model), 'measures': measures,
+      'sources': self._sources(model, heldout=heldout)})
+    parts.unlink(missing_ok=True)
+    self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: '
+             + '; '.join(f"{name} I.F. {estimate_words(m['individual_fairness'])}"
+                         for name, m in measures['scorers'].items()))
+
+  def report(self) -> None:
+    """`report/index.html`, `report.md`, `report.json` and figures from what was measured."""
+    with self.locked():
+      if processes.is_first():
+        self._report()
+      processes.share()
+
+  def _report(self) -> None:
+    from fairjax.report import paired_samples, read_human, write_report
+    from fairjax.run.results import evidence, known_bias, model_rows, notes, read_curves
+    rows = model_rows(self)
+    first = next(iter(rows[0].measures['scorers'].values()))
+    curves, lost = read_curves(self)
+    path = write_report(
+      self.workdir / 'report', rows=rows, attribute=self.attribute.name,
+      config=to_dict(self.config), versions=installed_versions(),
+      seeds={'run': self.config.seed, 'data': self.config.data.seed,
+             'sampling': self.config.sample.seed},
+      relevance_share=self.config.measure.relevance_share,
+      curves=curves, known_bias=known_bias(self), notes=[*notes(self), *lost],
+      human=read_human(self.workdir / 'measures' / 'human.json'), audit=read_audit(self.workdir),
+      evidence=evidence(self, rows),
+      paired=paired_samples({m.name: self.records(m) for m in self.models},
+                            values=first['largest_pairs'][0]['values']))
+    inventory.refresh(self.workdir, inventory.REPORT)
+    self.log(f'[report] {path} and {path.with_name("index.html")}')
+
+  def locked(self) -> contextlib.AbstractContextManager:
+    """The lock of the workdir; the first process holds it for its group."""
+    return self._lock if processes.is_first() else contextlib.nullcontext()
+
+  def _labelled_sentences(self):
+    """Sentences of the training documents with a clear score (H-19), in a seeded order.
+
+    The first process chooses them for its group: scores may be paid for.
+    """
+    from fairjax.run.labelling import label_sentences
+    stage, led = self.config.sentiment, LedModels()  # which leaves the devices when this ends
+    scorer = self._scorer(stage.scorer, led)
+    found = led.lead(lambda: label_sentences(
+      self.prepared.documents('train'), scorer, self.prepared.vocabulary, stage,
+      seed=self.config.seed, log=self.log))
+    return share_sentences(found, self.workdir / 'sentiment' / 'sentences.npz')
+
+  @property
+  def has_heldout(self) -> bool:
+    """Whether held-out prefixes of the planted grammar are continued too."""
+    return self.config.data.source == 'planted' and self.config.sample.heldout_prefixes
+
+  @property
+  def _measured(self) -> list[tuple[Model, bool]]:
+    """(model, held-out prefixes?) of every file of generations."""
+    found = [(model, False) for model in self.models]
+    return found + ([(self.models[0], True)] if self.has_heldout else [])
+
+  @functools.cached_property
+  def _scorers(self) -> list:
+    from fairjax.measure.scorers.audit import check_scorers
+    found = [self._scorer(name, self._led) for name in self.config.measure.scorers]
+    if processes.is_first():
+      check_scorers(found)
+    return found
+
+  @functools.cached_property
+  def _encoder(self):
+    from fairjax.run.results import run_encoder
+    on_all = self.config.measure.encoder.partition(':')[0] == 'minilm'
+    if not (on_all or processes.is_first()):
+      return None
+    encoder = run_encoder(self.config, together=processes.count() > 1)
+    return self._led.add(encoder, 'encode') if on_all else encoder
+
+  def _scorer(self, name: str, led: LedModels):
+    """A scorer; None in a process that takes no part in it."""
+    on_all = name.partition(':')[0] == 'bert'
+    if not (on_all or processes.is_first()):
+      return None
+    scorer = load_run_scorer(name, self.config, self.workdir, self.log,
+                             together=processes.count() > 1)
+    return led.add(scorer, 'score') if on_all else scorer
+
+  def _card(self, model: Model) -> dict[str, Any]:
+    from fairjax.train import done_card
+    require_file(model.directory / 'DONE', made_by='train')
+    card = done_card(model.directory)
+    return card['identity'] | {'digest': card['digest'], 'model': model.name}
+
+  def params(self, name: str):
+    """Parameters of a trained language model of this run, on its devices."""
+    found = {model.name: model for model in self.models}
+    if name not in found:
+      raise unknown_name('model', name, found)
+    return self._params(found[name])
+
+  def _params(self, model: Model):
+    from fairjax.train import load_params, params_template
+    return load_params(model.directory, params_template(self.model_config, self.mesh))
+
+  def _generations(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    return self.workdir / 'generations' / model.name / (
+      f'{self.attribute.name}{".heldout" if heldout else ""}.jsonl.gz')
+
+  def scores_folder(self, model: Model, *, heldout: bool) -> pathlib.Path:
+    """Folder of the score files of what a model wrote."""
+    return self.workdir / 'scores' / model.name / ('heldout' if heldout else '')
+
+  def measures_file(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    """Where `measure` writes what it finds about a model."""
+    name = f'{self.attribute.name}{".heldout" if heldout else ""}.json'
+    return self.workdir / 'measures' / model.name / name
+
+  def _sources(self, model: Model, *, heldout: bool) -> dict[str, str]:
+    """Digests of the files that a model's measures are made from, by name."""
+    paths = [self._generations(model, heldout=heldout), *sorted(
+      self.scores_folder(model, heldout=heldout).glob(f'{self.attribute.name}.*'))]
+    return inventory.file_digests(
+      self.workdir, [p.relative_to(self.workdir).as_posix() for p in paths])
+
+  def generate(
+    self, model: Model, prefixes: list[Prefix], path: pathlib.Path, *,
+    attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
+  ) -> None:
+    """Continuations of prefixes by one model, beside them the divergence of its next token."""
+    from fairjax.generate import generate
+    from fairjax.model.decoding import TransformerXLDecoder
+    from fairjax.run.next_token import write_next_token
+    parts = (self._params(model), TransformerXLDecoder(self.model_config),
+             self.prepared.vocabulary, attribute or self.attribute)
+    how: dict[str, Any] = {
+      'prefixes': prefixes, 'mesh': self.mesh if self.mesh.size > 1 else None,
+      'log': lambda line: self.log(f'[sample] {line}')}
+    generate(*parts, path=path, model=model.name, sample=sample or self.config.sample,
+             card=self._card(model), coupled=coupled, **how)
+    write_next_token(path, *parts, **how)
+
+  def records(self, model: Model, *, heldout: bool = False) -> Iterator[Mapping[str, Any]]:
+    """What a model of the run wrote."""
+    from fairjax.generate import check_complete, read_records
+    path = require_file(self._generations(model, heldout=heldout), made_by='sample')
+    check_complete(path)
+    return read_records(path, repair=True)  # older runs wrote the NUL of their samples
+
+  def read_measures(self, model: Model, *, heldout: bool = False) -> dict[str, Any]:
+    """What `measure` wrote for a model."""
+    path = require_file(self.measures_file(model, heldout=heldout), made_by='measure')
+    return read_sealed_json(path, again='delete it, and run fairjax measure again')
+
+
+# Samples of a run's models for prompts that are not the run's own.
+
+def sample_attribute(
+  job: Job, attribute: Attribute, folder: str | os.PathLike, sample: SampleConfig, *,
+  coupled: bool = True,
+) -> list[pathlib.Path]:
+  """Continuations of any attribute's prefixes by every model: `MODEL.jsonl.gz` in a folder.
+
+  Words that the run's vocabulary does not know are counted in a line of the log: the models read
+  them as unknown.
+
+  Args:
+    job: the run.
+    attribute: whose prefixes.
+    folder: where the files go; the same call continues them.
+    sample: how many, how long.
+    coupled: the values' samples share their noise.
+  """
+  vocabulary, texts = job.prepared.vocabulary, [p.text for p in attribute.prefixes()]
+  unknown = [text for text in texts if vocabulary.unk_id in vocabulary.encode(text)]
+  if unknown:
+    job.log(f"[sample] WARNING: {len(unknown)} of {len(texts)} prefixes of "
+            f"{attribute.name} hold words that the vocabulary does not know, as '{unknown[0]}'")
+  paths = [pathlib.Path(folder) / f'{model.name}.jsonl.gz' for model in job.models]
+  with job.locked():
+    for model, path in zip(job.models, paths, strict=True):
+      job.generate(model, list(attribute.prefixes()), path, attribute=attribute, sample=sample,
+                   coupled=coupled)
+  return paths

@@ -1,0 +1,134 @@
+"""Sentences of the training documents with a clear score, for step 2 (H-19), in bounded memory."""
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from fairjax.config import SentimentConfig
+from fairjax.data.documents import split_sentences
+from fairjax.errors import UserError
+from fairjax.measure import Scorer, count_truncated, score_texts
+from fairjax.train import LabelledSentences, derive_seed
+from fairjax.vocabulary import Vocabulary
+
+SCORING_CHUNK = 5000  # sentences scored at a time, more where a scorer has many devices
+MOST_HELD = 1_000_000  # sentences whose text is held at once, about 200 MB
+
+
+def label_sentences(
+  documents: Iterable[str], scorer: Scorer, vocabulary: Vocabulary, stage: SentimentConfig, *,
+  seed: int, log: Callable[[str], None], most_held: int = MOST_HELD,
+) -> LabelledSentences:
+  """Chooses sentences with |2 score - 1| > margin, in a seeded order.
+
+  As if all sentences were shuffled and scored in that order until `stage.max_sentences` (0: all)
+  have a clear score and at most `stage.sentence_tokens` tokens. Up to `most_held` sentences are
+  shuffled in memory. Of a larger corpus each sentence gets a random number as it is read, and those
+  with the lowest numbers are kept: in memory are then at most `most_held` texts and the chosen
+  rows, however large the corpus is (with `max_sentences=0` these are all that have a clear score).
+
+  Args:
+    documents: read once.
+    scorer: gives `[R]` scores in [0, 1].
+    vocabulary: encodes the sentences; each begins with eos, the document start.
+    stage: margin, sentence_tokens, max_sentences.
+    seed: of the order.
+    log: gets one line with all counts.
+    most_held: see above.
+
+  Raises:
+    UserError: the scorer needs records, or leaves [0, 1].
+  """
+  if not isinstance(scorer, Scorer):
+    raise UserError(f'sentiment.scorer={scorer.name} reads scores of records, but sentences of the '
+                    'corpus have none: use a scorer of texts')
+  entropy = derive_seed(seed, 'sentences')
+  sentences = (s for d in documents for s in split_sentences(d))
+  held = list(itertools.islice(sentences, most_held + 1))
+  chooser = _Chooser(scorer, vocabulary, stage, np.random.default_rng(entropy))
+  if len(held) <= most_held:
+    found = chooser.shuffled(held)
+  else:
+    held.reverse()  # so that a text can go as soon as it was read
+    found = chooser.streamed(itertools.chain((held.pop() for _ in range(len(held))), sentences))
+  tokens = np.zeros((len(found), stage.sentence_tokens), np.int32)
+  for row, (ids, _) in zip(tokens, found, strict=True):
+    row[:len(ids)] = ids
+  positive = sum(label for _, label in found)
+  log(f'[sentiment] {len(found):,} sentences with |2 score - 1| > {stage.margin:g} '
+      f'({positive:,} positive) from {chooser.scored:,} of {chooser.read:,} read; '
+      f'{chooser.too_long:,} longer than sentence_tokens={stage.sentence_tokens} left out'
+      + ('' if chooser.truncated is None else
+         f'; {scorer.name} read only the beginning of {chooser.truncated:,} long ones'))
+  return LabelledSentences(
+    tokens, np.array([len(ids) for ids, _ in found], np.int32),
+    np.array([label for _, label in found], np.float32))
+
+
+class _Chooser:
+  """Both ways to choose, with what happened: sentences read, scored, cut, too long to be kept."""
+
+  def __init__(self, scorer: Scorer, vocabulary: Vocabulary, stage: SentimentConfig,
+               rng: np.random.Generator):
+    self.scorer, self.vocabulary, self.stage, self.rng = scorer, vocabulary, stage, rng
+    self.chunk = max(SCORING_CHUNK, getattr(scorer, 'texts_at_once', 0))
+    self.read = self.scored = self.too_long = 0
+    self.truncated: int | None = None  # of a scorer that reads all of any text
+
+  def shuffled(self, sentences: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
+    """Scores in a random order until enough are found: (ids, positive) of each."""
+    order = self.rng.permutation(len(sentences))
+    self.read, limit, found = len(sentences), self.stage.max_sentences or len(sentences), []
+    for start in range(0, len(order), self.chunk):
+      if len(found) >= limit:
+        break
+      chunk = [sentences[i] for i in order[start:start + self.chunk]]
+      for text, score in zip(chunk, self._scores(chunk), strict=True):
+        if len(found) < limit and (row := self._row(text, score)):
+          found.append(row)
+    return found
+
+  def streamed(self, sentences: Iterable[str]) -> list[tuple[np.ndarray, bool]]:
+    """Keeps those with the lowest random numbers; scores only what may still be kept."""
+    limit = self.stage.max_sentences or math.inf
+    kept: list[tuple[float, int, tuple[np.ndarray, bool]]] = []  # a heap, the highest number first
+    waiting: list[tuple[float, int, str]] = []
+
+    def settle():
+      for (number, index, text), score in zip(
+          waiting, self._scores([text for _, _, text in waiting]), strict=True):
+        if (len(kept) < limit or number < -kept[0][0]) and (row := self._row(text, score)):
+          (heapq.heappush if len(kept) < limit else heapq.heapreplace)(kept, (-number, index, row))
+      waiting.clear()
+
+    for index, text in enumerate(sentences):
+      self.read += 1
+      number = self.rng.random()
+      if len(kept) < limit or number < -kept[0][0]:
+        waiting.append((number, index, text))
+      if len(waiting) == self.chunk:
+        settle()
+    settle()
+    return [row for _, _, row in sorted(kept, key=lambda k: (-k[0], k[1]))]
+
+  def _scores(self, texts: list[str]) -> list[float]:
+    self.scored += len(texts)
+    texts = [self.vocabulary.natural(text) for text in texts]
+    scores = score_texts(texts, self.scorer).tolist()
+    truncated = count_truncated(self.scorer, texts)  # known from the scoring
+    if truncated is not None:
+      self.truncated = (self.truncated or 0) + truncated
+    return scores
+
+  def _row(self, text: str, score: float) -> tuple[np.ndarray, bool] | None:
+    """Ids and label of a sentence, None if its score is not clear or it is too long."""
+    if abs(2 * score - 1) <= self.stage.margin:
+      return None
+    ids = [self.vocabulary.eos_id, *self.vocabulary.encode_batch([text])[0]]
+    if not 2 <= len(ids) <= self.stage.sentence_tokens:
+      self.too_long += 1
+      return None
+    return np.array(ids, np.int32), score > 0.5

@@ -1,0 +1,290 @@
+"""How far the next-token distributions of two values are apart: KL(. | value || . | other value).
+
+Read from the model itself, so it has no sampling noise and no floor. Near 0 the model has
+forgotten which value it was given, whatever a scorer thinks of its texts (H-35).
+"""
+
+import functools
+import os
+import pathlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fairjax import processes
+from fairjax.config_io import config_differences
+from fairjax.counterfactual import Attribute, Prefix
+from fairjax.errors import Damaged, UserError
+from fairjax.files import read_sealed_json, write_sealed_json
+from fairjax.generate.records import file_sha256, manifest_of, read_manifest
+from fairjax.generate.sampler import PREFIX_BUCKET
+from fairjax.model.decoding import Decoder
+from fairjax.vocabulary import Vocabulary
+
+LARGEST_PAIRS = 5
+
+
+def next_token_divergence(
+  log_probs: Sequence[np.ndarray], values: Sequence[str], templates: Sequence[int | str]
+) -> dict[str, Any]:
+  """Kullback-Leibler and Jensen-Shannon divergences of all pairs of values.
+
+  Args:
+    log_probs: M arrays `[A, V]` float64, normalised, nats.
+    values: A names.
+    templates: M labels.
+
+  Returns:
+    JSON-able: `kl` (mean over templates and ordered pairs, nats, >= 0), `js` (over unordered pairs,
+    nats, in [0, ln 2]), `kl_largest` (of one template and ordered pair), `prefixes`,
+    `by_template`, `largest_pairs` (means over templates, by KL), `definition`, `direction`.
+
+  Raises:
+    ValueError: shapes that do not fit the names.
+  """
+  count = len(values)
+  if count < 2 or len(log_probs) != len(templates) or any(len(x) != count for x in log_probs):
+    raise ValueError(f'{len(templates)} templates of {count} values, but log_probs of '
+                     f'{[x.shape for x in log_probs]}')
+  kl = np.stack([_pairwise_kl(x) for x in log_probs])
+  js = np.stack([_pairwise_js(x) for x in log_probs])
+  off = ~np.eye(count, dtype=bool)
+  means = kl.mean(axis=0)
+  pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+  pairs.sort(key=lambda pair: -means[pair])
+  return {
+    'kl': float(kl[:, off].mean()),
+    'js': float(js[:, off].mean()),
+    'kl_largest': float(kl[:, off].max()),
+    'prefixes': count * len(templates),
+    'by_template': [{'template': t, 'kl': float(k[off].mean()), 'js': float(j[off].mean())}
+                    for t, k, j in zip(templates, kl, js, strict=True)],
+    'largest_pairs': [{'values': [values[a], values[b]], 'kl': float(means[a, b])}
+                      for a, b in pairs[:LARGEST_PAIRS]],
+    'unit': 'nats',
+    'definition': 'H-35, KL(next token | value || other value), mean over ordered pairs',
+    'direction': 'lower is less to tell values apart by',
+  }
+
+
+def _pairwise_kl(log_p: np.ndarray) -> np.ndarray:
+  """KL(p_a || p_b) `[A, A]`, >= 0."""
+  p = np.exp(log_p)
+  # Where p is 0 in float64, p log p is 0 and the row's own logarithm may be anything finite.
+  own = (p * log_p).sum(axis=1)
+  return np.maximum(own[:, None] - p @ log_p.T, 0)
+
+
+def _pairwise_js(log_p: np.ndarray) -> np.ndarray:
+  """Jensen-Shannon divergence `[A, A]`, symmetric, in [0, ln 2]."""
+  p = np.exp(log_p)
+  entropy = -(p * log_p).sum(axis=1)
+  found = np.zeros((len(p), len(p)))
+  for a in range(len(p) - 1):
+    mean = (p[a] + p[a + 1:]) / 2
+    mixed = -(mean * np.log(np.where(mean > 0, mean, 1))).sum(axis=1)
+    found[a, a + 1:] = found[a + 1:, a] = mixed - (entropy[a] + entropy[a + 1:]) / 2
+  return np.clip(found, 0, np.log(2))
+
+
+# Next-token distributions of the evaluation prefixes, without sampling.
+
+def next_token_log_probs(
+  params: Any, decoder: Decoder, vocabulary: Vocabulary, prefixes: Sequence[Prefix], *,
+  mesh: Mesh | None = None,
+) -> list[np.ndarray]:
+  """Log-probabilities of the token behind each prefix, at temperature 1.
+
+  Args:
+    params: of the model.
+    decoder: the model.
+    vocabulary: of the model.
+    prefixes: of `Attribute.prefixes()`, every template with the same number of values.
+    mesh: of the parameters; every process that shares it gets everything. None: one device.
+
+  Returns:
+    One `[A, V]` float64 array for each template in the order of its first prefix, in nats; rows in
+    the order of the prefixes, V the vocabulary's size (padding of the model's table is left out,
+    and so are ids that are never drawn).
+
+  Raises:
+    ValueError: a prefix is longer than the model reads.
+  """
+  encoded = [[*vocabulary.start_ids, *vocabulary.encode(p.text)] for p in prefixes]
+  longest = max(map(len, encoded))
+  if decoder.max_positions is not None and longest > decoder.max_positions:
+    raise ValueError(f'a prefix of {longest} tokens, but the model has {decoder.max_positions} '
+                     'positions')
+  width = -(-longest // PREFIX_BUCKET) * PREFIX_BUCKET
+  templates: dict[int, list[list[int]]] = {}
+  for prefix, ids in zip(prefixes, encoded, strict=True):
+    templates.setdefault(prefix.template, []).append(ids)
+  found = []
+  for rows in templates.values():
+    padded = np.full((len(rows), width), vocabulary.eos_id, np.int32)
+    for row, ids in zip(padded, rows, strict=True):
+      row[-len(ids):] = ids
+    lengths = np.array([len(ids) for ids in rows], np.int32)
+    logits = np.asarray(_logits(params, padded, lengths, decoder=decoder, mesh=mesh), np.float64)
+    logits = logits[:, :vocabulary.size]
+    logits = logits[:, ~np.isneginf(logits).all(axis=0)]  # ids that no decoder draws
+    top = logits.max(axis=1, keepdims=True)
+    found.append(logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True)))
+  return found
+
+
+@functools.partial(jax.jit, static_argnames=('decoder', 'mesh'))
+def _logits(params, prefixes, lengths, *, decoder, mesh):
+  """Logits [A, V] behind padded prefixes [A, Q]."""
+  weights = decoder.prepare(params, num_positions=prefixes.shape[1] + 1)
+  _, last = decoder.prefill(weights, prefixes, lengths)
+  logits = decoder.logits(weights, last)
+  if mesh is not None:  # for all processes to read
+    logits = jax.lax.with_sharding_constraint(logits, NamedSharding(mesh, PartitionSpec()))
+  return logits
+
+
+# The divergence of the next token, kept beside the generations of the model it was read from.
+#
+# Records hold texts only, and a later `fairjax measure --records` has no model: who samples writes
+# `x.next_token.json` beside `x.jsonl.gz`, with the SHA-256 of the records and the identity of their
+# sampling (model, vocabulary, prefixes), which are compared when it is read.
+
+def next_token_file(records: str | os.PathLike) -> pathlib.Path:
+  """Path of the divergence beside a records file.
+
+  >>> next_token_file('a/country.jsonl.gz').as_posix()
+  'a/country.next_token.json'
+  """
+  path = pathlib.Path(records)
+  return path.with_name(re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.next_token.json')
+
+
+def model_divergence(
+  params: Any, decoder: Any, vocabulary: Any, attribute: Attribute, prefixes: Sequence[Prefix], *,
+  mesh: Any = None,
+) -> dict[str, Any]:
+  """How far the next token of a model tells the values apart (`next_token_divergence`).
+
+  Every process that shares the mesh calls it.
+
+  Args:
+    params: of the model.
+    decoder: the model.
+    vocabulary: of the model.
+    attribute: names the values.
+    prefixes: every template with all values.
+    mesh: of the parameters; None: one device.
+  """
+  log_probs = next_token_log_probs(params, decoder, vocabulary, prefixes, mesh=mesh)
+  return next_token_divergence(
+    log_probs, attribute.value_texts, list(dict.fromkeys(p.template for p in prefixes)))
+
+
+def write_next_token(
+  records: str | os.PathLike, params: Any, decoder: Any, vocabulary: Any, attribute: Attribute, *,
+  prefixes: Sequence[Prefix] | None = None, mesh: Any = None, log: Callable[[str], None] = print,
+) -> None:
+  """Writes the divergence beside records that `generate` has completed; one that fits them stays.
+
+  In a group of processes all call it; the first one writes.
+
+  Args:
+    records: file with its manifest.
+    params: of the model that wrote them, as the rest of the arguments for `generate`.
+    decoder: the model.
+    vocabulary: of the model.
+    attribute: of the records.
+    prefixes: those that were continued; None: of the attribute.
+    mesh: of the parameters; None: one device.
+    log: called with a line if there is something to say.
+  """
+  path = next_token_file(records)
+  if processes.share(processes.is_first() and _fits(path, records, log)):
+    return
+  found = model_divergence(
+    params, decoder, vocabulary, attribute,
+    list(attribute.prefixes() if prefixes is None else prefixes), mesh=mesh)
+  if processes.is_first():
+    manifest = read_manifest(records)
+    write_sealed_json(path, {'identity': manifest['identity'], 'records': manifest['sha256'],
+                             'next_token_divergence': found})
+    log(f"{path}: KL of the next token {found['kl']:.4f} nats between values")
+  processes.share()
+
+
+def read_next_token(records: str | os.PathLike, attribute: Attribute) -> dict[str, Any] | None:
+  """The divergence beside records (`next_token_divergence`), None where there is none.
+
+  Args:
+    records: file of generations.
+    attribute: that is measured; None is returned for another one than that of the file.
+
+  Raises:
+    UserError: as `saved_next_token`; or it was read with other content of the attribute.
+  """
+  saved = saved_next_token(records)
+  if saved is None or saved['identity']['attribute'] != attribute.name:
+    return None
+  if saved['identity']['attribute_fingerprint'] != attribute.fingerprint:
+    path = next_token_file(records)
+    raise UserError(f'{path} was read from a model with other values or templates of '
+                    f'{attribute.name} than those given: give the ones it was sampled with, or '
+                    f'delete {path.name}')
+  return saved['next_token_divergence']
+
+
+def saved_next_token(records: str | os.PathLike) -> dict[str, Any] | None:
+  """All that the file beside records holds, for `carry_next_token`; None where there is none.
+
+  Raises:
+    UserError: it is damaged, or belongs to other records or another sampling.
+  """
+  path, name = next_token_file(records), pathlib.Path(records).name
+  if not path.is_file():
+    return None
+  saved = _read(path)
+  again = f'repeat the command that sampled {name}, or delete {path.name}'
+  if saved['records'] != file_sha256(records):
+    raise UserError(f'{path} belongs to other records than {name} (another SHA-256): {again}')
+  if manifest_of(records).is_file():
+    differences = config_differences(saved['identity'], read_manifest(records)['identity'])
+    if differences:
+      raise UserError(f'{path} is of another sampling than {manifest_of(records).name}: '
+                      f"{'; '.join(differences)}: {again}")
+  return saved
+
+
+def carry_next_token(saved: Mapping[str, Any] | None, output: str | os.PathLike) -> None:
+  """Writes what `saved_next_token` found beside the same records in another file."""
+  if saved is not None:
+    write_sealed_json(next_token_file(output), {**saved, 'records': file_sha256(output)})
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  """What `write_next_token` wrote."""
+  again = 'repeat the command that sampled the records, or delete it'
+  saved = read_sealed_json(path, again=again)
+  if set(saved) != {'identity', 'records', 'next_token_divergence'}:
+    raise Damaged(f'{path} is damaged (fields {", ".join(saved)}): {again}')
+  return saved
+
+
+def _fits(path: pathlib.Path, records: str | os.PathLike, log: Callable[[str], None]) -> bool:
+  """Whether the divergence of these records is there."""
+  if not path.is_file():
+    return False
+  try:
+    saved = _read(path)
+  except Damaged as e:
+    log(f'WARNING: {e}; made again')
+    return False
+  manifest = read_manifest(records)
+  if saved['records'] == manifest['sha256'] and saved['identity'] == manifest['identity']:
+    return True
+  log(f'{path}: is of other records, made again')
+  return False

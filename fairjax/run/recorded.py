@@ -1,0 +1,237 @@
+"""Records and their scores from one form into another: JSONL, compressed JSONL, Parquet."""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fairjax.counterfactual import Attribute
+from fairjax.errors import UserError, unknown_name
+from fairjax.files import atomic_write, refuse_existing
+from fairjax.run.next_token import carry_next_token, read_next_token, saved_next_token
+
+_CHUNK = 2_000  # records written at a time
+_FORMS = ('.jsonl', '.jsonl.gz', '.parquet')
+
+
+def convert_records(
+  source: str | os.PathLike, output: str | os.PathLike, *,
+  scores: Sequence[str | os.PathLike] = (), scored: str = 'continuation',
+  read: Callable[[Any], Iterable[dict[str, Any]]] | None = None, log: Callable[[str], None],
+) -> int:
+  """Writes records in another form, with the scores of score files if wanted.
+
+  The divergence of the next token that lies beside them is written beside the new file.
+
+  Records are read one after the other, twice where columns need types; of the scores each distinct
+  text's is in memory, some 100 bytes.
+
+  Args:
+    source: records in any form.
+    output: the form is that of its name; must not exist.
+    scores: score files of `fairjax measure --keep` or of a workdir; each becomes an entry of the
+      records' `scores`, under the scorer's name.
+    scored: the text that was scored, 'continuation' or 'prefix+continuation'.
+    read: reads the records; None: `read_records`.
+    log: gets one line.
+
+  Returns:
+    The number of records.
+
+  Raises:
+    UserError: records or score files that cannot be used, a text without a score, a record that
+      has another score of that name, a value that the form cannot hold; an output that exists; a
+      divergence of the next token beside the records that is not theirs.
+  """
+  from fairjax.generate import check_complete, read_records
+  read = read or read_records
+  output = refuse_existing(output)
+  if not output.name.endswith(_FORMS):
+    raise UserError(f'--output={output} must end in one of {", ".join(_FORMS)}')
+  check_complete(source)
+  next_token = saved_next_token(source)
+  tables = dict(_read_scores(path) for path in scores)
+  if len(tables) < len(scores):
+    raise UserError(f'two of the score files are of one scorer: {", ".join(map(str, scores))}')
+
+  def records() -> Iterator[Mapping[str, Any]]:
+    return map(lambda record: _scored(record, tables, scored), read(source))
+
+  with atomic_write(output) as file:
+    if output.suffix == '.parquet':
+      count = _write_parquet(file, records, source, tables)
+    else:
+      count = _write_lines(file, records(), compressed=output.suffix == '.gz')
+  carry_next_token(next_token, output)
+  log(f'{output}: {count:,} records'
+      + (f', with the scores of {", ".join(tables)}' if tables else ''))
+  return count
+
+
+def _write_parquet(file, records, source, tables) -> int:
+  from fairjax.generate.parquet import RecordTypes, write_rows
+  types = RecordTypes()
+  for record in records():
+    types.add(record)
+  schema = types.schema({
+    'source': pathlib.Path(source).name,
+    'scorers': {name: fingerprint for name, (fingerprint, _) in tables.items()}})
+  return write_rows(file, records(), schema)
+
+
+def _write_lines(file, records: Iterable[Mapping[str, Any]], *, compressed: bool) -> int:
+  from fairjax.generate.records import encode_records
+  count = 0
+  records = iter(records)
+  while chunk := list(itertools.islice(records, _CHUNK)):
+    try:
+      file.write(encode_records([{k: v for k, v in r.items() if k != '_where'} for r in chunk],
+                                compressed=compressed))
+    except (ValueError, TypeError) as e:  # NaN, half a character, what only Parquet knows
+      raise UserError(f'{chunk[0]["_where"]} or one of the {len(chunk) - 1} records behind it '
+                      f'cannot be written as JSON ({e}): mend it') from None
+    count += len(chunk)
+  return count
+
+
+def _read_scores(path: str | os.PathLike) -> tuple[str, tuple[str, dict[bytes, float]]]:
+  """(scorer, (fingerprint, text digest -> score)) of a score file."""
+  from fairjax.measure.scorers.cache import read_score_file
+  from fairjax.measure.scorers.google import holds_paid_scores
+  from fairjax.measure.similarity import holds_cosines
+  if not pathlib.Path(path).is_file():
+    raise UserError(f'score file not found: {path}')
+  if holds_paid_scores(path):
+    raise UserError(f'{path} holds scores as they were paid for: keep it; fairjax measure '
+                    '--keep=DIR with the same scorer pays for none of them again and writes '
+                    'DIR/ATTRIBUTE.SCORER.jsonl, which --scores takes')
+  header, known = read_score_file(path)
+  if not header:
+    raise UserError(f'{path} holds no scores: make it with fairjax measure --keep')
+  if holds_cosines(header['scorer']):
+    raise UserError(f"{path} holds cosines of continuations and prefixes ({header['scorer']}), not "
+                    'scores of texts: --scores takes the files of scorers beside it')
+  return header['scorer'], (header['fingerprint'], known)
+
+
+def _scored(
+  record: dict[str, Any], tables: Mapping[str, tuple[str, dict[bytes, float]]], scored: str
+) -> dict[str, Any]:
+  """A record with its scores."""
+  from fairjax.measure.columns import join_text
+  from fairjax.measure.scorers.cache import text_digest
+  if not tables:
+    return record
+  text = record['continuation']
+  if scored != 'continuation':
+    text = join_text(record['prefix'], text)
+  digest, found = text_digest(text), dict(record.get('scores') or {})
+  for name, (_, known) in tables.items():
+    if digest not in known:
+      raise UserError(f'{record["_where"]}: no score of {name} for this text: score these records '
+                      'first (fairjax measure --keep), with the same --scored')
+    if found.get(name, known[digest]) != known[digest]:
+      raise UserError(f'{record["_where"]}: has another score of {name} already, {found[name]!r}')
+    found[name] = known[digest]
+  return record | {'scores': found}
+
+
+# The report of records of any language models: measured, then written as for a run.
+
+def report_records(
+  files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
+  directory: str | os.PathLike, **options: Any,
+) -> pathlib.Path:
+  """Measures files of generations and writes `index.html`, `report.md` and `report.json`.
+
+  Args and errors: see `measure_files`.
+
+  Returns:
+    The path of `report.md`.
+  """
+  from fairjax.report import write_report
+  rows, evidence = measure_files(files, attribute, scorers, directory, **options)
+  return write_report(directory, rows=rows, attribute=attribute.name, evidence=evidence)
+
+
+def measure_files(
+  files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
+  directory: str | os.PathLike, *, baseline: str | None = None, permutations: int | None = None,
+  coupled: bool = True, content: Any = None, empty: str = 'error',
+  read: Callable[[Any], Iterable[dict[str, Any]]] | None = None,
+  log: Callable[[str], None] | None = None,
+) -> tuple[list[Any], dict[str, Any]]:
+  """Measures files of generations.
+
+  Args:
+    files: JSONL or JSONL.gz, one model each. A model is called what its records say, else what its
+      file is called.
+    attribute: of all of them.
+    scorers: at least one.
+    directory: of the report. `scores/<model>/` in it keeps scores: an interrupted call goes on.
+    baseline: name of the model that others are compared with; None: no comparison.
+    permutations: for the noise floors; None takes the default of `measure_generations`.
+    coupled: samples of equal number share their noise.
+    content: `fairjax.measure.content.ContentOptions` with the sentence encoder of S.S. (H-27);
+      None: no S.S.
+    empty: 'error', 'drop' or 'keep' continuations without a text.
+    read: reads the records; None: `read_records`.
+    log: called with lines of progress.
+
+  Returns:
+    One `fairjax.report.ModelRow` a file, and the evidence behind each by its model's name.
+
+  Raises:
+    UserError: records that cannot be used (file and line) or are not all there, two models of one
+      name, models with other templates than the first, an unknown baseline, or a divergence of the
+      next token beside records that are others.
+  """
+  from fairjax.generate import check_complete, read_records, records_stem
+  from fairjax.measure import read_generations
+  from fairjax.measure.content import ContentOptions
+  from fairjax.measure.measures import measure_generations
+  from fairjax.report import ModelRow, stored_evidence
+  options: dict[str, Any] = {} if permutations is None else {'permutations': permutations}
+  rows: list[ModelRow] = []
+  evidence: dict[str, Any] = {}
+  templates = None
+  for file in files:
+    check_complete(file)
+  for file in files:
+    generations = read_generations(
+      (read or read_records)(file), attribute, empty=empty, coupled=coupled)
+    name = generations.model or records_stem(file)
+    if name in evidence:
+      raise UserError(f"{file}: model '{name}' is in an earlier file too: give each model a name "
+                      "of its own (field 'model', or the file's name)")
+    if templates is not None and generations.templates != templates:
+      raise UserError(f'{file}: templates {_short(generations.templates)}, where {files[0]} has '
+                      f'{_short(templates)}: models of one report need the same templates')
+    templates = generations.templates
+    scores = scores_folder(directory, name)
+    own = dataclasses.replace(
+      content or ContentOptions(), next_token=read_next_token(file, attribute))
+    measures = measure_generations(
+      generations, scorers, coupled=coupled, scores_directory=scores, content=own, log=log,
+      **options)
+    evidence[name] = stored_evidence(generations, measures, scores)
+    rows.append(ModelRow(name, 'baseline' if name == baseline else 'model', measures=measures))
+    if log:
+      log(f'{name}: {len(generations):,} records measured')
+  if baseline is not None and baseline not in evidence:
+    raise unknown_name('baseline', baseline, evidence)
+  return rows, evidence
+
+
+def scores_folder(directory: str | os.PathLike, name: str) -> pathlib.Path:
+  """Where the scores of a model are kept: other characters of its name become code points."""
+  folder = ''.join(c if c.isalnum() or c in '-_' else f'%{ord(c):x}' for c in name)
+  return pathlib.Path(directory) / 'scores' / folder
+
+
+def _short(templates: Sequence[int | str]) -> str:
+  """The first labels of several."""
+  text = ', '.join(map(str, templates[:5]))
+  return text + (', ...' if len(templates) > 5 else '')

@@ -1,0 +1,323 @@
+"""A debiased model of a run goes on with the run's own, biased text: how soon is the bias back?
+
+The workdir is only read. The training has its own folder, from which the same call continues it,
+and I.F. of a few samples is one of its validation metrics: how it is measured is kept beside it, as
+points that are there are not measured again.
+"""
+
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed_json
+from fairjax.run.checkpoint_model import Checkpoint, open_checkpoint
+from fairjax.run.job import PreparedFeed, load_run_scorer
+from fairjax.run.results import content_options, run_encoder
+from fairjax.run.workdir import BASELINE
+
+# How soon a model that is trained on loses a reduction of bias: the half-life, with an interval.
+#
+# The reduction is the bias of the baseline less that of the model. Its half-life is the step at
+# which
+# half of what was there at step 0 is left. Webster et al. 2020, section 6, ask how well mitigations
+# resist re-learning; this is the same question of a language model on biased text.
+
+_Z = 1.959963984540054  # 97.5 % point of the normal distribution
+_DRAWS = 2000
+
+
+def half_life(
+  steps: Sequence[int], values: Sequence[float], errors: Sequence[float], *, baseline: float,
+  baseline_error: float, draws: int = _DRAWS, seed: int = 0,
+) -> dict[str, Any]:
+  """The step at which half of the reduction is lost.
+
+  The share that is left is made monotone first (isotonic regression: what is lost does not come
+  back, so that noise cannot end it early) and read off by straight lines between the points. The
+  interval is that of draws of all values from normal distributions with the given errors.
+
+  Args:
+    steps: `[K]` rising, the first 0.
+    values: `[K]` bias at each of them.
+    errors: `[K]` standard errors of them.
+    baseline: bias of the model without mitigation.
+    baseline_error: its standard error.
+    draws: for the interval.
+    seed: of the draws.
+
+  Returns:
+    `reduction` at step 0 with `low`, `high`; `reached`, and `value` (steps; None: not reached, or
+    no reduction), `low`, `high` (None: beyond the last step); `reached_share` of the draws;
+    `undefined_share` of the draws without a reduction, which are left out; `last_step`; `retained`:
+    per step the share that is left, as measured (`value`, `low`, `high`); `words`.
+
+  Raises:
+    ValueError: other lengths, steps that do not rise from 0, or a negative error.
+
+  >>> found = half_life([0, 10, 20], [0.1, 0.2, 0.3], [0, 0, 0], baseline=0.3, baseline_error=0)
+  >>> found['value'], found['words']
+  (10.0, 'half of the reduction is lost after 10 steps (95 %: 10 to 10)')
+  """
+  steps_, values_, errors_ = (np.asarray(x, np.float64) for x in (steps, values, errors))
+  if not len(steps_) == len(values_) == len(errors_) or steps_[0] != 0 or (
+      np.diff(steps_) <= 0).any() or (errors_ < 0).any() or baseline_error < 0:
+    raise ValueError('steps rise from 0, each with a value and an error that is not negative')
+  half = _Z * math.hypot(errors_[0], baseline_error)
+  reduction = float(baseline - values_[0])
+  rng = np.random.default_rng([seed, 0x4A1F])
+  drawn = values_ + errors_ * rng.standard_normal((draws, len(values_)))
+  base = baseline + baseline_error * rng.standard_normal(draws)
+  kept = base - drawn[:, 0] > 0
+  left = (base[kept, None] - drawn[kept]) / (base[kept] - drawn[kept, 0])[:, None]
+  found: dict[str, Any] = {
+    'reduction': {'value': reduction, 'low': reduction - half, 'high': reduction + half},
+    'last_step': int(steps_[-1]), 'undefined_share': float(1 - kept.mean()),
+    'value': None, 'low': None, 'high': None, 'reached': False, 'reached_share': None,
+    'retained': []}
+  if reduction - half <= 0:
+    return found | {'words': 'no clear reduction at step 0, so none can be lost: '
+                    f'{reduction:.4f} ({reduction - half:.4f} to {reduction + half:.4f})'}
+  measured = (baseline - values_) / reduction
+  low, high = np.percentile(left, [2.5, 97.5], axis=0)
+  found['retained'] = [
+    {'step': int(s), 'value': float(v), 'low': float(a), 'high': float(b)}
+    for s, v, a, b in zip(steps_, measured, low, high, strict=True)]
+  value = _crossing(steps_, measured)
+  crossings = np.sort([_crossing(steps_, row) for row in left])
+  ends = [crossings[min(len(crossings) - 1, int(q * len(crossings)))] for q in (0.025, 0.975)]
+  found |= {'value': _finite(value), 'low': _finite(ends[0]), 'high': _finite(ends[1]),
+            'reached': math.isfinite(value),
+            'reached_share': float(np.isfinite(crossings).mean())}
+  return found | {'words': _words(found)}
+
+
+def _crossing(steps: np.ndarray, left: np.ndarray) -> float:
+  """First step at which a half is left; infinite if it is never so little."""
+  from scipy.optimize import isotonic_regression
+  smooth = isotonic_regression(left, increasing=False).x
+  below = np.flatnonzero(smooth <= 0.5)
+  if not below.size:
+    return math.inf
+  k = int(below[0])
+  if k == 0:
+    return 0.0
+  share = (smooth[k - 1] - 0.5) / (smooth[k - 1] - smooth[k])
+  return float(steps[k - 1] + share * (steps[k] - steps[k - 1]))
+
+
+def _finite(value: float) -> float | None:
+  return float(value) if math.isfinite(value) else None
+
+
+def _words(found: dict[str, Any]) -> str:
+  high = f"beyond {found['last_step']}" if found['high'] is None else f"{found['high']:.0f}"
+  low = f"beyond {found['last_step']}" if found['low'] is None else f"{found['low']:.0f}"
+  if found['reached']:
+    return (f"half of the reduction is lost after {found['value']:.0f} steps (95 %: {low} to "
+            f'{high})')
+  left = found['retained'][-1]
+  return (f"not reached: after {found['last_step']} steps {100 * left['value']:.0f} % of the "
+          f"reduction is left ({100 * left['low']:.0f} to {100 * left['high']:.0f} %)")
+
+
+LEAST_SAMPLES = 20
+"""Of a prefix, for a standard error of I.F."""
+
+_PERMUTATIONS = 200  # floors are shown, not tested
+_MEASURES = 2  # raised when a look shows other things
+
+
+@dataclasses.dataclass(frozen=True)
+class Relearning:
+  """How to train and look.
+
+  Attributes:
+    steps: of training on the run's training text.
+    every: steps between two looks.
+    samples: per template and value, at each look.
+    learning_rate: constant; None: that of the run's debiasing.
+    scorer: of I.F.; None: the first one of the run.
+    max_new_tokens: of a continuation; None: the run's.
+  """
+
+  steps: int
+  every: int
+  samples: int = 50
+  learning_rate: float | None = None
+  scorer: str | None = None
+  max_new_tokens: int | None = None
+
+
+def relearn(
+  workdir: str | os.PathLike, name: str, output: str | os.PathLike, *, settings: Relearning,
+  log: Callable[[str], None],
+) -> dict[str, Any]:
+  """Trains a debiased model on its run's own text and measures I.F. on the way (W-18).
+
+  Args:
+    workdir: of a run, with its `data`.
+    name: of a debiased model of the run.
+    output: folder of this training; it cannot be the workdir.
+    settings: see `Relearning`.
+    log: called with lines of progress.
+
+  Returns:
+    What `relearning.json` in the folder holds: `baseline` (its I.F.), `curve` (per step `loss`,
+    `perplexity`, I.F. and what stands beside it, see `_Look`), `half_life` (see
+    `measure.half_life`), and how it was made.
+
+  Raises:
+    UserError: settings or folders that cannot be, or a folder of another curve.
+    Preempted: a signal came; what was done is saved.
+  """
+  from fairjax.measure import estimate_words
+  from fairjax.processes import StopSignal
+  from fairjax.train import Curriculum, Identity, Trained, read_metrics
+  _check(settings, name)
+  workdir, output = pathlib.Path(workdir), pathlib.Path(output)
+  inside = output.resolve()
+  if workdir.resolve() in (inside, *inside.parents):
+    raise UserError(f'--output={output} lies in the workdir, which is only read: name a folder of '
+                    'its own')
+  model, baseline = (open_checkpoint(workdir, n, log=log) for n in (name, BASELINE))
+  if not model.has_corpus:
+    raise UserError(f'{workdir} holds no token stores (data), on which the model would be trained')
+  look = _Look(model, output, settings, log)
+  with FolderLock(output, log):
+    _keep_looks(output / 'looks.json', look.identity)
+    base = look(baseline.params)
+    first = look(model.params)
+    for who, found in (('the baseline', base), (name, first)):
+      words = estimate_words(found | {'value': found['individual_fairness']})
+      log(f'[relearn] I.F. of {who} {words}')
+    config = _config(model, settings)
+    card = {f.name: model.card[f.name] for f in dataclasses.fields(Identity)}
+    start = Trained(model.params, Identity(**card), model.card['digest'], output)
+    with StopSignal().installed() as stop:
+      Curriculum(
+        config=config, workdir=output, mesh=model.mesh, stop=stop, log=log, more_metrics=look,
+        feed=PreparedFeed(model.prepared, config.model, config, log),
+      ).train_on(start, name='relearn')
+    lines = [line for line in read_metrics(output / 'relearn' / 'metrics.jsonl')
+             if line.get('kind') == 'valid']
+    curve = [{'step': 0, **first}] + [
+      {key: line.get(key) for key in ('step', 'loss', 'perplexity', *base)} for line in lines]
+    result = {
+      'workdir': str(workdir), 'model': name, 'attribute': model.attribute.name,
+      'scorer': look.scorer.name, 'settings': dataclasses.asdict(settings),
+      'learning_rate': config.debias.learning_rate, 'batch_size': config.debias.batch_size,
+      'digest': model.card['digest'], 'baseline': base, 'curve': curve,
+      'half_life': half_life(
+        [p['step'] for p in curve], [p['individual_fairness'] for p in curve],
+        [p['std_error'] for p in curve], baseline=base['individual_fairness'],
+        baseline_error=base['std_error'])}
+    write_json(output / 'relearning.json', result)
+  return result
+
+
+class _Look:
+  """I.F. of parameters: sampled into a file of their own, scored, measured.
+
+  Beside it, since a model can be fair by ignoring the value: S.S.c, bits that words tell about it,
+  KL of the next token, and S.S. where the run names a sentence encoder. The baseline comes first.
+  """
+
+  def __init__(self, model: Checkpoint, output: pathlib.Path, settings: Relearning,
+               log: Callable[[str], None]):
+    config = model.config
+    self._model, self._output, self._log = model, output, log
+    self.scorer = load_run_scorer(
+      settings.scorer or config.measure.scorers[0], config, output, log)
+    self._encoder, self._threshold = run_encoder(config), None
+    self._sample = dataclasses.replace(
+      config.sample, samples=settings.samples, heldout_prefixes=False,
+      batch_size=min(config.sample.batch_size, settings.samples),
+      max_new_tokens=settings.max_new_tokens or config.sample.max_new_tokens)
+
+  @property
+  def identity(self) -> dict[str, Any]:
+    """What decides a look, besides the parameters."""
+    return {'model': self._model.card['digest'], 'scorer': self.scorer.name,
+            'content of the scorer': self.scorer.fingerprint, 'samples': self._sample.samples,
+            'measures': _MEASURES, 'encoder': self._model.config.measure.encoder,
+            'max_new_tokens': self._sample.max_new_tokens}
+
+  def __call__(self, params: Any) -> dict[str, float]:
+    """I.F. with its error and floor; of texts that were sampled earlier, from their file."""
+    from fairjax.generate import generate, read_records
+    from fairjax.measure import measure_records
+    from fairjax.model.decoding import TransformerXLDecoder
+    from fairjax.run.next_token import model_divergence
+    from fairjax.train import params_digest
+    model, digest = self._model, params_digest(params)
+    path = self._output / 'generations' / f'{digest[:16]}.jsonl.gz'
+    decoder = TransformerXLDecoder(model.model_config)
+    mesh = model.mesh if model.mesh.size > 1 else None
+    generate(params, decoder, model.vocabulary, model.attribute, path=path, model=model.name,
+             sample=self._sample, card={'digest': digest}, mesh=mesh, log=lambda line: None)
+    next_token = model_divergence(
+      params, decoder, model.vocabulary, model.attribute, list(model.attribute.prefixes()),
+      mesh=mesh)
+    threshold = self._threshold
+    content = content_options(
+      model.config.measure, self._encoder, next_token,
+      baseline_threshold=None if threshold is None else lambda: threshold)
+    measures = measure_records(
+      read_records(path, repair=True), model.attribute, [self.scorer], permutations=_PERMUTATIONS,
+      seed=self._sample.seed, content=content, empty='keep')
+    similarity = measures['semantic_similarity']
+    if similarity is not None:
+      self._threshold = similarity['threshold']
+    found: Mapping[str, Any] = measures['scorers'][self.scorer.name]['individual_fairness']
+    beside = {
+      'semantic_similarity': None if similarity is None else similarity['value'],
+      'semantic_similarity_c': measures['semantic_similarity_c']['conditioned']['value'],
+      'distinct_word_divergence': measures['distinct_word_divergence']['value'],
+      'next_token_kl': next_token['kl']}
+    return {'individual_fairness': found['value'], 'std_error': found['std_error'],
+            'null_mean': found['null_mean'], 'null_p95': found['null_p95'],
+            **{name: value for name, value in beside.items() if value is not None}}
+
+
+def _keep_looks(path: pathlib.Path, identity: dict[str, Any]) -> None:
+  """Writes how the points of a curve are measured, or refuses a curve of other looks."""
+  if not path.exists():
+    write_sealed_json(path, identity)
+    return
+  saved = read_sealed_json(path, again='name another --output')
+  changed = [key for key in identity if saved.get(key) != identity[key]]
+  if changed:
+    raise UserError(f"{path}: the curve was measured with other {', '.join(changed)}: name another "
+                    '--output, or give the same options')
+
+
+def _config(model: Checkpoint, settings: Relearning):
+  """The run's configuration with a debiasing stage of this length, at a constant rate."""
+  stage = model.config.debias
+  rate = settings.learning_rate or stage.learning_rate
+  stage = dataclasses.replace(
+    stage, steps=settings.steps, schedule='constant', warmup_steps=0, learning_rate=rate,
+    eval_every=settings.every, checkpoint_every=settings.every,
+    log_every=min(stage.log_every, settings.every))
+  return dataclasses.replace(model.config, model=model.model_config, debias=stage)
+
+
+def _check(settings: Relearning, name: str) -> None:
+  if name == BASELINE:
+    raise UserError(f'--name={BASELINE} has no reduction that it could lose: name a debiased model '
+                    'of the run')
+  if settings.steps < 1 or not 1 <= settings.every <= settings.steps:
+    raise UserError(f'--steps={settings.steps} and --every={settings.every}: at least one step, '
+                    'and a look every 1 to --steps of them')
+  if settings.samples < LEAST_SAMPLES:
+    raise UserError(f'--samples={settings.samples}: a standard error needs {LEAST_SAMPLES} at '
+                    'least')
+  rate = settings.learning_rate
+  if rate is not None and not 0 < rate < 1:
+    raise UserError(f'--learning_rate={rate} must lie in (0, 1)')

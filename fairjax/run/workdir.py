@@ -1,0 +1,529 @@
+"""The folder of a run: made, or found to be of this configuration; and what it takes of another.
+
+A workdir belongs to one attribute. A run of another attribute in it gets the workdir
+`attributes/NAME` below, which takes step 1 from it (`step1_from`): the first run's models, records
+and report stay as they are.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairjax import processes
+from fairjax.config import MACHINE_FIELDS, STEP1_FIELDS, Config, debias_variants, parse_variant
+from fairjax.config_io import config_differences, read_config_json, step1_run, to_dict
+from fairjax.errors import Damaged, UserError
+from fairjax.files import (
+  FolderLock,
+  atomic_write,
+  installed_versions,
+  read_sealed_json,
+  write_sealed_json,
+)
+from fairjax.train.checkpoints import done_card
+
+# Fields on which nothing that is already in a workdir depends.
+_EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
+            'measure.relevance_share', 'measure.scorers', 'step1_from')
+ATTRIBUTES = 'attributes'  # folder of the runs of further attributes
+_PLANTED = 'data.source=planted writes its documents about the attribute'
+
+
+def locate(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path]:
+  """The configuration and the workdir that a run really has; nothing is written.
+
+  In a workdir of another attribute it is the one below. What a run began with stays: its
+  `step1_from`, and its `measure.scorers`, followed by those that are new.
+
+  Raises:
+    UserError: step 1 of another attribute would be another one, or cannot be taken.
+  """
+  if (workdir / 'config.json').is_file():
+    saved = read_config_json(workdir / 'config.json')
+    began = saved.get('attribute')
+    if (isinstance(began, str) and not saved.get('step1_from') and not config.step1_from
+        and config.data.source != 'planted' and _stem(began) != _stem(config.attribute)):
+      _refuse_changes(workdir, saved, config, but=('attribute',))
+      return locate(dataclasses.replace(config, step1_from='../..'),
+                    workdir / ATTRIBUTES / _stem(config.attribute))
+    scorers = saved.get('measure', {}).get('scorers', ())
+    config = dataclasses.replace(
+      config, step1_from=config.step1_from or saved.get('step1_from', ''),
+      measure=dataclasses.replace(config.measure, scorers=tuple(
+        dict.fromkeys((*scorers, *config.measure.scorers)))))
+  if other := step1_run(config, workdir):
+    _check_step1(config, workdir, *other)
+  return config, workdir
+
+
+def data_folder(config: Config, workdir: pathlib.Path) -> pathlib.Path:
+  """Where the prepared data of a run are: its own, or those of `step1_from` for one attribute."""
+  other = step1_run(config, workdir)
+  if other is None or _stem(other[0].attribute) != _stem(config.attribute):
+    return workdir / 'data'
+  return data_folder(*other)
+
+
+def vocabulary_folder(config: Config, workdir: pathlib.Path) -> pathlib.Path:
+  """Where the vocabulary of a run is, or will be: that of its step 1."""
+  other = step1_run(config, workdir)
+  return workdir / 'data' / 'vocabulary' if other is None else vocabulary_folder(*other)
+
+
+def _stem(attribute: str) -> str:
+  return pathlib.Path(attribute).stem  # as the curriculum names its folders
+
+
+def _check_step1(
+  config: Config, workdir: pathlib.Path, other: Config, folder: pathlib.Path) -> None:
+  """Refuses a run whose step 1 cannot be taken from another one."""
+  head, chain = f'step1_from={config.step1_from}: {folder}', [workdir.resolve()]
+  link: tuple[Config, pathlib.Path] | None = (other, folder)
+  while link:
+    if any(link[1].is_relative_to(found) for found in chain):
+      raise UserError(f'{head} is, or lies in, a workdir that takes its step 1 from it: name the '
+                      'workdir that has trained step 1')
+    chain.append(link[1])
+    link = step1_run(*link)
+  if (workdir / 'lm').exists():
+    raise UserError(f'{head} cannot be taken: {workdir} has begun a step 1 of its own; use another '
+                    '--workdir')
+  changed = _step1_changes(to_dict(other), to_dict(config))
+  if config.data.source == 'planted' and _stem(other.attribute) != _stem(config.attribute):
+    changed.append(f'attribute: {other.attribute} -> {config.attribute} ({_PLANTED})')
+  if changed:
+    raise UserError(f'{head} has another step 1: {"; ".join(changed)}. Use the same values, or a '
+                    '--workdir with a step 1 of its own')
+  if not (vocabulary_folder(other, folder).parent.parent / 'lm' / 'DONE').exists():
+    raise UserError(f'{head} has not finished step 1 (lm/DONE): finish it there first, with '
+                    f'--config.attribute={other.attribute}')
+
+
+def _step1_changes(saved: dict, current: dict) -> list[str]:
+  """Differences in what step 1 depends on."""
+  found = _changes(*({k: v[k] for k in STEP1_FIELDS} for v in (saved, current)))
+  free = (*MACHINE_FIELDS, 'lm.log_every', 'lm.keep_checkpoints', 'lm.max_skipped')
+  return [c for c in found if c.partition(':')[0] not in free]
+
+
+def _changes(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+  """Differences of two configurations; the field is newer than some that were saved."""
+  return [c for c in config_differences(saved, current)
+          if c != 'data.planted_one_mood: (missing) -> False']
+
+
+def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Config, *,
+                    but: tuple[str, ...] = ()) -> list[str]:
+  """Changes of fields (without some); refuses those on which something in the workdir depends."""
+  changed = _changes(saved, json.loads(json.dumps(to_dict(config))))
+  changed = [c for c in changed if c.partition(':')[0] not in but]
+  scorers = [saved.get(s, {}).get(k) or () for s, k in (('measure', 'scorers'),
+                                                        ('sentiment', 'scorer'))]
+  free = MACHINE_FIELDS + _EXTENDS
+  if 'opinion' not in (*scorers[0], scorers[1]):
+    free += ('measure.lexicon',)
+  refused = [c for c in changed if c.partition(':')[0] not in free]
+  if config.data.source == 'planted':
+    refused = [f'{c} ({_PLANTED})' if c.startswith('attribute:') else c for c in refused]
+  if refused:
+    raise UserError(f'{workdir} belongs to a run with another configuration: '
+                    f'{"; ".join(refused)}. Use another --workdir, or the saved values')
+  return changed
+
+
+def claim(
+  workdir: pathlib.Path, config: Config, lock: FolderLock, log: Callable[[str], None]
+) -> None:
+  """Writes `config.json` at the first start of a run; later compares it.
+
+  A `config.json` whose fields are right but which is otherwise not what was written (its versions,
+  say) is written again, with a warning.
+
+  Raises:
+    UserError: the folder belongs to a run with another configuration (the fields are named), or to
+      no run.
+  """
+  path, current = workdir / 'config.json', to_dict(config)
+  if workdir.exists() and not workdir.is_dir():
+    raise UserError(f'--workdir={workdir} is a file: name a folder')
+  if path.exists():
+    changed = _refuse_changes(workdir, read_config_json(path), config)
+    if not changed and _is_as_written(path, log):
+      return
+    if changed:
+      log(f'{workdir} goes on with {"; ".join(changed)}')
+    if not {c.partition(':')[0] for c in changed} <= set(MACHINE_FIELDS):
+      (workdir / 'DONE').unlink(missing_ok=True)
+  elif workdir.is_dir():
+    # Not a folder of something else, a repository's root say, among whose files a run would get
+    # lost. Names with a dot are a lock, or what an interrupted first start left.
+    found = sorted(x.name for x in workdir.iterdir() if not x.name.startswith('.'))
+    if found:
+      raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
+                      "run's: name a new folder, or put its config.json back")
+  with lock:
+    write_sealed_json(path, {'config': current, 'versions': installed_versions()})
+
+
+def _is_as_written(path: pathlib.Path, log: Callable[[str], None]) -> bool:
+  try:
+    read_sealed_json(path, again='it is written again')
+  except Damaged as e:
+    log(f'WARNING: {e}')
+    return False
+  return True
+
+
+# The language models of a run, and where they lie.
+
+BASELINE = 'baseline'
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """One language model of the run."""
+
+  name: str
+  directory: pathlib.Path  # of its stage
+  # baseline | extended_baseline | embedding | sentiment | random_projection | dropout | cda
+  method: str
+  weight: float | None = None  # lambda
+
+
+def run_models(config: Config, workdir: pathlib.Path) -> list[Model]:
+  """The language models of a run, baseline first."""
+  from fairjax.train import debias_name, stage_folder, variant_name
+  found = [Model(BASELINE, stage_folder(config, workdir, 'lm'), BASELINE)]
+  if config.until != 'debias':
+    return found
+  if config.debias.extended_baseline:
+    name = debias_name('', 'none', 0.0)
+    found.append(Model(name, stage_folder(config, workdir, f'debias/{name}'), 'extended_baseline'))
+  attribute = pathlib.Path(config.attribute).stem  # as the curriculum names its folders
+  for variant in debias_variants(config.debias):
+    name = variant_name(attribute, variant)
+    folder = f'debias/{name}'
+    found.append(Model(
+      name, workdir / folder if variant.regularised else stage_folder(config, workdir, folder),
+      variant.method, variant.weight if variant.regularised else None))
+  return found
+
+
+def trains_sentiment(config: Config, until: str) -> bool:
+  """Whether the curriculum up to a stage has step 2."""
+  return until == 'sentiment' or (until == 'debias' and any(
+    parse_variant(v).method == 'sentiment' for v in config.debias.variants))
+
+
+# What the devices cannot divide, told before anything is prepared or written.
+
+def check_devices(
+  config: Config, workdir: pathlib.Path, *, until: str | None = None, vocab_size: int | None = None,
+) -> None:
+  """Compares the mesh with the batches of the stages that are left to train, and with the model.
+
+  It reads the workdir and writes nothing: a run that is refused may begin in it with other sizes.
+
+  Args:
+    config: of the run.
+    workdir: of the run; need not exist.
+    until: how far it trains (`lm`, `sentiment`, `debias`; None: the config's).
+    vocab_size: of the model; None: see `vocabulary_size`.
+
+  Raises:
+    UserError: the mesh does not fit the devices, or it does not divide something: all of it in one
+      line, by the fields of the config.
+  """
+  from fairjax.train import check_batch_size, make_mesh, model_problems
+  config, workdir = locate(config, workdir)
+  left = stages_left(config, workdir, until or config.until)
+  if not left:
+    return
+  mesh, problems = make_mesh(config.mesh), []
+  for name in left:
+    stage = getattr(config, name)
+    try:
+      check_batch_size(stage.batch_size, mesh, field=f'{name}.batch_size', parts=stage.parts)
+    except UserError as e:
+      problems.append(str(e))
+  size = vocab_size or vocabulary_size(config, workdir) or 0
+  problems += model_problems(dataclasses.replace(config.model, vocab_size=size), mesh)
+  if problems:
+    begun = (workdir / 'config.json').exists()
+    raise UserError('; '.join(problems) + (
+      f'. {workdir} belongs to a run, whose sizes stay: choose another mesh, or another --workdir'
+      if begun else ''))
+
+
+def stages_left(config: Config, workdir: pathlib.Path, until: str) -> list[str]:
+  """The stages up to one that have not ended in the workdir, by their sections of the config."""
+  from fairjax.train import stage_folder
+  models = run_models(dataclasses.replace(config, until=until), workdir)
+  folders = {'lm': [models[0].directory], 'debias': [m.directory for m in models[1:]]}
+  if trains_sentiment(config, until):
+    folders['sentiment'] = [stage_folder(config, workdir, 'sentiment')]
+  return [name for name in ('lm', 'sentiment', 'debias')
+          if any(not (folder / 'DONE').exists() for folder in folders.get(name, ()))]
+
+
+def vocabulary_size(config: Config, workdir: pathlib.Path) -> int | None:
+  """Ids of the run's vocabulary; None where only its data will tell."""
+  from fairjax.vocabulary import load_vocabulary
+  prepared = vocabulary_folder(config, workdir)
+  if (prepared / 'vocabulary.json').exists():
+    return load_vocabulary(prepared).size
+  if config.data.vocabulary not in ('sentencepiece', 'word'):
+    return load_vocabulary(config.data.vocabulary).size
+  return config.model.vocab_size or None
+
+
+# What a workdir holds, by digests: damage to a file that nothing reads any more is noticed too.
+
+DONE, REPORT = 'DONE', 'report/'
+# Hidden files (locks, what a kill left), TensorBoard's, what was moved aside as damaged, runs of
+# further attributes; the configuration is compared by its fields.
+_NOT_KEPT = re.compile(
+  rf'^{DONE}$|^config\.json$|^{ATTRIBUTES}/|(^|/)\.|(^|/)tensorboard/|\.corrupt')
+_STEP = re.compile(r'(.*/checkpoints/)(\d+)/')
+
+
+def write_inventory(
+  workdir: str | os.PathLike, version: str, prepared: Any, measures: Iterable[Mapping[str, Any]],
+) -> None:
+  """Writes `DONE` of a run: the version, and SHA-256 (hex) of every file that the run has left.
+
+  Of the checkpoints of a stage those of the newest step count; older ones may be deleted.
+
+  Args:
+    workdir: of the run.
+    version: of fairjax.
+    prepared: `PreparedData` of the run.
+    measures: what was measured; `sources` names what it was made from.
+
+  Raises:
+    UserError: a file is not the one that a stage wrote, although no later stage has read it.
+  """
+  workdir = pathlib.Path(workdir)
+  found = file_digests(workdir, _kept(workdir))
+  expected = {
+    f'{prepared.directory.name}/{split}/{name}': card['sha256']
+    for split in prepared.manifest['splits'] if prepared.directory.parent == workdir
+    for name, card in prepared.store(split).files.items()}
+  for saved in measures:
+    expected |= saved['sources']
+  for name in [n for n in found if n.endswith(f'/{DONE}')]:
+    stage = pathlib.Path(name).parent
+    if digest := (done_card(workdir / stage) or {}).get('metrics'):
+      expected[f'{stage}/metrics.jsonl'] = digest
+  for name, digest in expected.items():
+    if found.get(name) != digest:
+      held = pathlib.Path(name).parent / DONE
+      other = f'{workdir / held}, which keeps the model and loses these lines,' if (
+        name.endswith('/metrics.jsonl')) else 'what holds it'
+      raise UserError(f'{workdir / name} has changed or is gone since it was made: restore it from '
+                      f'a copy, or delete {other} and run again')
+  write_sealed_json(workdir / DONE, {'fairjax': version, 'files': found})
+
+
+def is_finished(workdir: str | os.PathLike, log: Callable[[str], None]) -> bool:
+  """Whether a run has ended here and its files are as it left them; later files do not count.
+
+  If only the report has changed, or `DONE` cannot be used, `DONE` is removed with a warning: the
+  run then looks at every part and writes the report again.
+
+  Raises:
+    UserError: another file has changed or is gone.
+  """
+  workdir = pathlib.Path(workdir)
+  done = workdir / DONE
+  if not done.exists():
+    return False
+  try:
+    files = read_sealed_json(done, again='every part is looked at again').get('files', {})
+    found = file_digests(workdir, [name for name in files if (workdir / name).is_file()])
+    wrong = sorted(name for name, digest in files.items() if found.get(name) != digest)
+    words = f'{workdir / wrong[0]} is not what the run left' if wrong else ''
+    if not files:
+      words = f'{done} lists no files: every part is looked at again'
+  except UserError as e:
+    wrong, words = [], str(e)
+  if any(not name.startswith(REPORT) for name in wrong):
+    name = next(name for name in wrong if not name.startswith(REPORT))
+    raise UserError(
+      f'{workdir} is finished, but {len(wrong)} of its files have changed or are gone since, first '
+      f'{workdir / name}: restore it from a copy; or delete {done} and run again: what can be made '
+      'anew is, and what cannot is named')
+  if words:
+    log(f'WARNING: {words}')
+    done.unlink()
+    return False
+  log(f'{workdir} is finished, its {len(files)} files are as the run left them: nothing to do. '
+      f'Report: {workdir / REPORT / "report.md"}')
+  return True
+
+
+def refresh(workdir: str | os.PathLike, part: str) -> None:
+  """Brings `DONE`, if there is one that can be used, up to date with the files below `part`."""
+  workdir = pathlib.Path(workdir)
+  if not (workdir / DONE).exists():
+    return
+  try:
+    card = read_sealed_json(workdir / DONE, again='it is written again')
+    files = {name: digest for name, digest in card['files'].items() if not name.startswith(part)}
+  except (UserError, KeyError):
+    (workdir / DONE).unlink()  # the next run looks at every part
+    return
+  names = [name for name in _kept(workdir) if name.startswith(part)]
+  write_sealed_json(workdir / DONE, card | {'files': files | file_digests(workdir, names)})
+
+
+def file_digests(workdir: str | os.PathLike, names: Iterable[str]) -> dict[str, str]:
+  """Name -> SHA-256 (hex) of files of a workdir, named relative to it."""
+  found = {}
+  for name in names:
+    with open(pathlib.Path(workdir) / name, 'rb') as file:
+      found[name] = hashlib.file_digest(file, 'sha256').hexdigest()
+  return found
+
+
+def check_sources(workdir: str | os.PathLike, sources: dict[str, str], made: str) -> None:
+  """Raises `UserError` if files that something was made from are not what they were.
+
+  Args:
+    workdir: of the names.
+    sources: name -> SHA-256 (hex), as `file_digests` gave it.
+    made: path of what was made from them, for the message.
+  """
+  there = [name for name in sources if (pathlib.Path(workdir) / name).is_file()]
+  found = file_digests(workdir, there)
+  for name, digest in sources.items():
+    if found.get(name) != digest:
+      what = 'has changed since' if name in found else 'is gone'
+      raise UserError(f'{pathlib.Path(workdir) / name} {what}, but {made} was made from it: '
+                      f'restore it from a copy, or delete both to make them anew')
+
+
+def _kept(workdir: pathlib.Path) -> Iterator[str]:
+  """Names of the files that count."""
+  names = [p.relative_to(workdir).as_posix() for p in sorted(workdir.rglob('*')) if p.is_file()]
+  names = [name for name in names if not _NOT_KEPT.search(name)]
+  newest: dict[str, int] = {}
+  steps = {name: found for name in names if (found := _STEP.match(name))}
+  for folder, step in (found.groups() for found in steps.values()):
+    newest[folder] = max(newest.get(folder, 0), int(step))
+  for name in names:
+    if name not in steps or newest[steps[name][1]] == int(steps[name][2]):
+      yield name
+
+
+# What the processes of one job do together: folders that all see, models that the first leads.
+
+def check_shared(workdir: pathlib.Path) -> None:
+  """Looks that all processes see the folder which the first one writes to.
+
+  Raises:
+    UserError: one of them sees another folder.
+  """
+  if processes.count() == 1:
+    return
+  path = workdir / f'.shared-{processes.share(os.urandom(8).hex())}'
+  if processes.is_first():
+    path.touch()
+  processes.share()
+  seen = processes.agree(path.exists())
+  if processes.is_first():
+    path.unlink()
+  if not seen:
+    raise UserError(f'--workdir={workdir} is not the same folder for all processes: name one on a '
+                    'file system that they share')
+
+
+class LedModels:
+  """Scorers and encoders that run on the devices of all processes, led by the first one.
+
+  What is scored, kept and measured is the first process's to decide (`lead`). Wherever it calls one
+  of these models, it hands the texts to the others, and all run their part of the batches. Every
+  process adds the same models in the same order.
+  """
+
+  def __init__(self):
+    self._methods: list[Callable[[Sequence[str]], Any]] = []
+    self._leading = False
+
+  def add(self, model: Any, method: str) -> Any:
+    """The model, whose method (texts to an array) then runs in all processes.
+
+    Args:
+      model: on the devices of all processes (`load_scorer(..., together=True)`). What else it
+        offers must not need the others.
+      method: its name.
+    """
+    if processes.count() == 1:
+      return model
+    self._methods.append(getattr(model, method))
+    return _Led(model, method, functools.partial(self._run, len(self._methods) - 1))
+
+  def lead(self, work: Callable[[], Any]) -> Any:
+    """Does `work` in the first process; the others run its texts. All return when it is done.
+
+    Returns:
+      What `work` returns, None in the others.
+    """
+    found = None
+    if processes.is_first():
+      self._leading = True
+      try:
+        found = work()
+      finally:  # whatever happened, nobody waits for more texts
+        self._leading = False
+        processes.hand_out(None)
+    else:
+      while (piece := processes.take()) is not None:
+        self._methods[piece['model']](piece['texts'])
+    processes.share()
+    return found
+
+  def _run(self, number: int, texts: Sequence[str]) -> Any:
+    if not self._leading:
+      raise RuntimeError('a model of all processes was called outside of lead(): the others would '
+                         'never take part')
+    processes.hand_out({'model': number, 'texts': list(texts)})
+    return self._methods[number](texts)
+
+
+class _Led:
+  """A model with one method replaced."""
+
+  def __init__(self, model: Any, method: str, replacement: Callable[[Sequence[str]], Any]):
+    self._model = model
+    # In sight of `isinstance(..., Scorer)` too, which from Python 3.12 on asks no `__getattr__`.
+    self.name, self.fingerprint = model.name, model.fingerprint
+    setattr(self, method, replacement)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._model, name)
+
+
+def share_sentences(found, path: pathlib.Path):
+  """The first process's `LabelledSentences` in all, through a file that is removed afterwards."""
+  from fairjax.train import LabelledSentences
+  if processes.count() == 1:
+    return found
+  if processes.is_first():
+    with atomic_write(path) as file:
+      np.savez(file, **dataclasses.asdict(found))
+  processes.share()
+  with np.load(path, allow_pickle=False) as saved:
+    read = LabelledSentences(**saved)
+  processes.agree(True)
+  if processes.is_first():
+    path.unlink()
+  return read

@@ -1,0 +1,365 @@
+"""The models of the paper on the slices of the paper and on modern ones, as a page."""
+
+import collections
+import dataclasses
+import json
+import math
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fairjax.config import Config
+from fairjax.config_io import load_config
+from fairjax.errors import UserError
+from fairjax.files import atomic_write, write_json
+from fairjax.tpu.chips import CHIPS, Slice, find_slice, slices_of
+from fairjax.tpu.cost import Analysis, analyse, splits
+from fairjax.tpu.programs import NoCompiler
+
+# What `fairjax compile` prints.
+
+FLOOR_CAVEAT = ('Floors are FLOPs / peak FLOP/s and bytes / memory bandwidth of a device, not '
+                'times: no program was run.')
+
+
+def describe(found: Analysis) -> list[str]:
+  """Lines about one program on one slice."""
+  mesh = ' '.join(f'{axis}={size}' for axis, size in found.mesh.items()) or 'one device'
+  lines = [f'{found.part} on {found.topology}: mesh {mesh}, batch {found.batch_size}']
+  if not found.memory:
+    lines.append(f'  the compiler refuses it: needs {gib(found.required)} of '
+                 f'{gib(found.available)} a device, DOES NOT FIT, {found.bytes_over:,} bytes over')
+    return lines
+  lines.append('  ' + ', '.join(f'{name} {gib(size)}' for name, size in found.memory.items()))
+  verdict = (f'fits, {gib(-found.bytes_over)} left' if found.fits else
+             f'DOES NOT FIT, {found.bytes_over:,} bytes over')
+  lines.append(f'  needs {gib(found.required)} of {gib(found.available)} that programs may use of '
+               f'{gib(found.hbm)} a device: {verdict}')
+  if found.cost is None:
+    lines.append('  not counted: this jaxlib cannot read what this libtpu wrote; one that fits: '
+                 "pip install 'jax[tpu]'")
+    return lines
+  lines.append(f"  {_scaled(found.cost['flops'], 'FLOP')} and {_scaled(found.cost['bytes'], 'B')} "
+               'moved on each device; floors (not times): '
+               f"{1e3 * found.floors['flops']:,.3g} ms at peak FLOP/s, "
+               f"{1e3 * found.floors['bytes']:,.3g} ms at full bandwidth")
+  lines.append(f'  collectives: {collectives(found)}')
+  lines += [f'  note: {note} ({number} in the program)'
+            for note, number in found.cost['notes'].items()]
+  lines.append(f'  compiled in {found.seconds:.0f} s')
+  return lines
+
+
+def shortage(found: Analysis) -> str:
+  """What a program that does not fit lacks, in one line."""
+  split = f" with mesh.fsdp={found.mesh['fsdp']}" if 'fsdp' in found.mesh else ''
+  return (f'{found.program} needs {"" if found.memory else "at least "}{gib(found.required)} of '
+          f'{gib(found.available)} a device on {found.topology}{split}, {gib(found.bytes_over)} '
+          f'({found.bytes_over:,} bytes) too much')
+
+
+def collectives(found: Analysis) -> str:
+  """Number and bytes by kind."""
+  return ', '.join(f"{int(number):,} {kind} ({_scaled(size, 'B')})" for kind, (number, size)
+                   in sorted(found.cost['collectives'].items())) or 'none'
+
+
+def gib(size: float) -> str:
+  """Bytes for people.
+
+  >>> gib(3 * 2**29), gib(-3 * 2**9)
+  ('1.50 GiB', '-1.5 KiB')
+  """
+  for unit, digits, power in (('GiB', 2, 30), ('MiB', 1, 20)):
+    if abs(size) >= 2**power / 10:
+      return f'{size / 2**power:.{digits}f} {unit}'
+  return f'{size / 2**10:.1f} KiB'
+
+
+def _scaled(value: float, unit: str) -> str:
+  for prefix, power in (('T', 12), ('G', 9), ('M', 6)):
+    if value >= 10**power:
+      return f'{value / 10**power:.3g} {prefix}{unit}'
+  return f'{value:.0f} {unit}'
+
+
+# The smallest slice of a generation, and the mesh on it, that hold a program.
+
+MOST_MESHES_OF_A_SLICE = 3
+"""That are compiled: the given `mesh.fsdp`, the least that should do, the greatest."""
+
+
+class Search(NamedTuple):
+  """What a search found.
+
+  Attributes:
+    found: the first that fits, compiled; None if nothing does.
+    tried: one line for everything that did not do.
+    closest: of those that were compiled and do not fit the one that lacks least, if any.
+    refused: the first line of `tried` about a slice that cannot be used, e.g. for its number of
+      devices; empty if there is none.
+  """
+
+  found: Analysis | None
+  tried: list[str]
+  closest: Analysis | None
+  refused: str = ''
+
+
+def smallest_slice(
+  config: Config, program: str, where: Slice, *, begun: Analysis | None = None,
+  log: Callable[[str], None] = lambda line: None, analyse: Callable = analyse,
+  splits: Callable = splits,
+) -> Search:
+  """Tries slices upwards; `mesh.data` grows with them and, where that does not do, `mesh.fsdp`.
+
+  Args:
+    config: of the run; `mesh.data` is left to the number of devices.
+    program: `lm`, `debias` or `sample`.
+    where: a slice of the generation.
+    begun: of `where`, where it does not fit: the search begins there, with other meshes, instead of
+      at the smallest slice.
+    log: gets one line for everything that does not do.
+    analyse: as `fairjax.tpu.cost.analyse`.
+    splits: as `fairjax.tpu.cost.splits`.
+
+  Raises:
+    NoCompiler: libtpu is not installed.
+  """
+  config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, data=-1))
+  tried: list[str] = []
+  refused, compiled = '', [begun] if begun else []
+  for candidate in slices_of(where.chip):
+    if begun and candidate.num_devices < where.num_devices:
+      continue
+    try:
+      for found, why in _meshes(
+        config, program, candidate, begun=begun if candidate == where else None, log=log,
+        analyse=analyse, splits=splits):
+        if found is not None:
+          if found.fits:
+            return Search(found, tried, min(compiled, key=_over, default=None), refused)
+          compiled.append(found)
+        tried.append(why)
+        log(f'{program}: {why}')
+    except NoCompiler:
+      raise
+    except UserError as e:
+      tried.append(f'{candidate.name}: {e}')
+      refused = refused or tried[-1]
+  return Search(None, tried, min(compiled, key=_over, default=None), refused)
+
+
+def _over(found: Analysis) -> int:
+  return found.bytes_over
+
+
+def _meshes(
+  config: Config, program: str, where: Slice, *, begun: Analysis | None, log: Callable,
+  analyse: Callable, splits: Callable,
+) -> Iterator[tuple[Analysis | None, str]]:
+  """(compiled, what it lacks) for the meshes of a slice that are worth compiling.
+
+  What the state needs follows from its shapes, by `mesh.fsdp`; the rest is taken to be what the
+  last one compiled has beside it.
+  """
+  sizes, limit, rest = splits(config, program, where), where.chip.available_hbm, 0
+  fsdp, number = config.mesh.fsdp, 0
+  if begun is not None:
+    rest, number = max(0, begun.required - sizes.pop(fsdp)), 1
+  elif sizes[fsdp] > limit:
+    yield None, f'{where.name}: {sizes.pop(fsdp) - limit:,} bytes over without any activation'
+  while sizes and number < MOST_MESHES_OF_A_SLICE:
+    number += 1
+    likely = [f for f, size in sizes.items() if size + rest <= limit]
+    fsdp = likely[0] if likely and number < MOST_MESHES_OF_A_SLICE else max(sizes)
+    if sizes[fsdp] > limit:
+      return
+    mesh = dataclasses.replace(config.mesh, fsdp=fsdp)
+    found, _ = analyse(dataclasses.replace(config, mesh=mesh), program, where, log=log)
+    split = f' with mesh.fsdp={fsdp}' if fsdp != config.mesh.fsdp else ''
+    yield found, f'{where.name}{split}: {found.bytes_over:,} bytes over'
+    rest = max(0, found.required - sizes[fsdp])
+    sizes = {f: size for f, size in sizes.items() if f > fsdp}
+
+
+def options_of(config: Config, found: Analysis) -> str:
+  """What to give `fairjax compile` beside the configuration to get what was found."""
+  fsdp = found.mesh.get('fsdp', 1)
+  return ' '.join([
+    f'--topology={found.topology}',
+    *([f'--config.mesh.fsdp={fsdp}'] if fsdp != config.mesh.fsdp else []),
+    *(['--config.mesh.data=-1'] if config.mesh.data != -1 else [])])
+
+
+def advice(config: Config, program: str) -> str:
+  """What else makes a program smaller; none of it was compiled."""
+  if program == 'sample':
+    return 'a smaller --config.sample.batch_size'
+  stage = {'lm': config.lm, 'debias': config.debias}[program]
+  ways = []
+  if config.model.remat != 'full':
+    ways.append('--config.model.remat=full (computes activations again)')
+  if math.gcd(config.model.num_heads, config.model.ff_dim) > config.mesh.model:
+    ways.append('a larger --config.mesh.model (splits heads, feed-forward and vocabulary)')
+  ways.append(f'--config.{program}.parts={2 * stage.parts} or more (gradient accumulation)')
+  return '; '.join(ways)
+
+
+class Cell(NamedTuple):
+  """One program of one configuration on one slice."""
+
+  config: str
+  program: str
+  topology: str
+
+  @property
+  def name(self) -> str:
+    """Key in the cache."""
+    return ' '.join(self)
+
+
+def paper_cells() -> list[Cell]:
+  """Step 1 on 128 cores of v3 and step 3 on 16, as the paper (H-18, H-23), and on v5e and v6e."""
+  cells = []
+  for program, topologies in (('lm', ('v3:8x8', 'v5e:8x8', 'v6e:8x8')),
+                              ('debias', ('v3:2x4', 'v5e:4x4', 'v6e:4x4')),
+                              ('sample', ('v5e:4x4',))):
+    variant = 'lm' if program == 'lm' else 'debias'
+    cells += [Cell(f'configs/{corpus}.py:variant={variant}', program, topology)
+              for corpus in ('wikitext103', 'wmt19') for topology in topologies]
+  return cells
+
+
+def run_matrix(
+  cells: list[Cell], *, output: str, versions: Mapping[str, str], command: str,
+  log: Callable[[str], None], analyse: Callable | None = None,
+) -> dict[str, Any]:
+  """Compiles every cell and writes the page; cells that were done are not compiled again.
+
+  Results lie beside the page in a JSON file, with the fingerprint of program and compiler: an
+  interrupted matrix goes on, and a changed program is compiled again.
+
+  Args:
+    cells: what to compile.
+    output: path of the Markdown page.
+    versions: of the packages.
+    command: that a reader types to repeat it.
+    log: gets progress lines.
+    analyse: as `fairjax.tpu.cost.analyse`.
+
+  Returns:
+    What the JSON file holds.
+
+  Raises:
+    UserError: a configuration is missing, a slice does not divide its batch, or the JSON file is
+      something else.
+  """
+  if analyse is None:
+    from fairjax.tpu.cost import analyse
+  path = pathlib.Path(output)
+  cache = path.with_suffix('.json')
+  saved = _read(cache) if cache.exists() else {}
+  configs = {cell.config: load_config(cell.config) for cell in cells}
+  results: dict[str, Any] = dict(saved.get('cells', {}))
+  for number, cell in enumerate(cells, 1):
+    earlier = results.get(cell.name, {})
+
+    def cached(key, earlier=earlier):
+      return earlier.get('result') if earlier.get('key') == key else None
+
+    found, key = analyse(
+      configs[cell.config], cell.program, find_slice(cell.topology), cached=cached,
+      log=lambda line, number=number: log(f'[{number}/{len(cells)}] {line}'))
+    if earlier.get('key') != key:
+      results[cell.name] = {'key': key, 'result': found.to_dict()}
+      _write(path, cells, {'cells': results, 'versions': dict(versions)}, command)
+    log(f"[{number}/{len(cells)}] {cell.name}: "
+        + ('fits' if found.fits else f'{found.bytes_over:,} bytes over'))
+  kept = {'cells': {cell.name: results[cell.name] for cell in cells}, 'versions': dict(versions)}
+  _write(path, cells, kept, command)
+  return kept
+
+
+def _read(cache: pathlib.Path) -> dict[str, Any]:
+  """What an earlier matrix kept."""
+  try:
+    saved = json.loads(cache.read_bytes())
+    if not all({'key', 'result'} <= set(cell) for cell in saved['cells'].values()):
+      raise ValueError('a cell lacks its result')
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise UserError(f'{cache} is not what fairjax compile --matrix keeps ({e}): move it away, or '
+                    'name another --output') from None
+  return saved
+
+
+def _write(
+  path: pathlib.Path, cells: list[Cell], results: dict[str, Any], command: str
+) -> None:
+  write_json(path.with_suffix('.json'), results)
+  with atomic_write(path) as file:
+    file.write(render(cells, results, command=command, date=time.strftime('%Y-%m-%d')).encode())
+
+
+def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date: str) -> str:
+  """The page."""
+  lines = [
+    '# What the steps need on TPUs', '',
+    'The real TPU compiler (libtpu), without a TPU: memory and work of each program **on one '
+    'device**. Written by', '', '```bash', command, '```', '',
+    f'on {date} with ' + ', '.join(f'{name} {results["versions"][name]}' for name in
+                                   ('fairjax', 'jax', 'jaxlib', 'libtpu', 'flax')
+                                   if name in results['versions']) + '.', '',
+    '| config | program | slice | devices | batch | needs | may use | fits | TFLOP | GB moved '
+    '| collectives | floor FLOPs | floor bytes |',
+    '|---|---|---|---|---|---|---|---|---|---|---|---|---|']
+  notes, uncounted = collections.Counter(), False
+  for cell in cells:
+    if cell.name not in results['cells']:
+      lines.append(f'| `{cell.config}` | {cell.program} | {cell.topology} | not compiled yet'
+                   + 9 * ' | -' + ' |')
+      continue
+    found = results['cells'][cell.name]['result']
+    lines.append('| ' + ' | '.join(_row(cell, found)) + ' |')
+    uncounted |= bool(found['memory']) and found['cost'] is None
+    notes |= collections.Counter((found['cost'] or {}).get('notes', {}))
+  lines += [
+    '', '## How to read it', '',
+    '- **No times.** Nothing was run. A floor is FLOPs / peak FLOP/s or bytes / memory bandwidth '
+    'of a device; a real step is slower than both.',
+    '- Needs = arguments + temporaries + outputs that reuse no argument + code, as the compiler '
+    'reports them. Where it refuses a program, what it asks for at least.',
+    '- FLOPs are those of matrix products and convolutions, bytes what instructions outside '
+    'fusions read from and write to main memory; every loop body counts as often as it runs '
+    "(XLA's own analysis counts it once). Padding of tiles is not counted.",
+    '- Custom calls (Pallas kernels) count by the cost estimate that they carry, otherwise by '
+    'operands and results alone.',
+    '- Collectives: number in one execution, bytes of the larger side on one device.',
+    '- `sample` of a model of more than 8 layers is compiled as reading the prefixes and one token '
+    'of one batch, not as the whole loop.']
+  if uncounted:
+    lines.append('- Not counted: jaxlib could not read the optimized program that libtpu wrote.')
+  lines += [f'- Here: {note} (at most {number} in one program).'
+            for note, number in sorted(notes.items())]
+  lines += ['', '## Chips', '',
+            '| chip | devices a chip | HBM | may use | peak bf16 TFLOP/s | GB/s | source |',
+            '|---|---|---|---|---|---|---|']
+  lines += [f'| {c.name} | {c.devices} | {gib(c.hbm)} | {gib(c.available_hbm)} | '
+            f'{c.peak_flops / 1e12:g} | {c.bandwidth / 1e9:g} | {c.source} |'
+            for c in CHIPS.values() if c.compiles]
+  return '\n'.join(lines) + '\n'
+
+
+def _row(cell: Cell, found: Mapping[str, Any]) -> list[str]:
+  cost = found['cost']
+  row = [f'`{cell.config}`', found['part'], cell.topology,
+         str(find_slice(cell.topology).num_devices), str(found['batch_size']),
+         ('' if found['memory'] else 'over ') + gib(found['required']), gib(found['available']),
+         'yes' if found['fits'] else f"**no**, {gib(found['bytes_over'])} over"]
+  if cost is None:
+    return [*row, *['not counted' if found['memory'] else '-'] * 5]
+  kinds = '; '.join(f'{int(n):,} {kind} {size / 1e9:.2f} GB'
+                    for kind, (n, size) in sorted(cost['collectives'].items()))
+  return [*row, f"{cost['flops'] / 1e12:.2f}", f"{cost['bytes'] / 1e9:.1f}", kinds or 'none',
+          *(f'{1e3 * found["floors"][k]:.1f} ms' for k in ('flops', 'bytes'))]

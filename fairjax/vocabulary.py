@@ -1,0 +1,799 @@
+"""The kinds of vocabularies, and how one is read from its folder."""
+
+import abc
+import collections
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+import pathlib
+import re
+import struct
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairjax.errors import UserError, unknown_name
+from fairjax.files import atomic_write, write_json
+
+# How WikiText writes text as words, and back: the one definition for every list of words.
+#
+# WikiText (Merity et al. 2016) was cut by the rules of the Moses tokenizer for English: marks and
+# quotes are words of their own, a hyphen between letters is `@-@`, the comma and the point inside a
+# number are `@,@` and `@.@`, an apostrophe begins the rest of its word (`didn 't`, `O 'Neill`), and
+# abbreviations keep their full stop (`U.S.`, `Dr.`). `words_of` repeats this for natural text and
+# `natural_text` inverts it. Tried first: sacremoses 0.1.1, which knows neither `@,@` nor `@.@`,
+# gives
+# no offsets, and whose detokenizer changes the beginning of a text when words are added.
+
+# Raised when a change of the rules changes the words of a text: data are then prepared again.
+WORDS_VERSION = 1
+
+_MARKS = ''.join(c for c in map(chr, range(0x3100)) if unicodedata.category(c) in ('Mn', 'Mc'))
+_W = rf'(?:[^\W_]|[{_MARKS}])'  # a letter, with the marks that follow it, or a digit
+_L = r'[^\W\d_]'  # a letter
+_CHUNK = re.compile(r'\S+')
+_SUFFIXES = ("'s", "'t", "'re", "'m", "'ve", "'ll", "'d")
+_KEPT = frozenset(('<unk>', '<formula>', '@-@', '@,@', '@.@', *_SUFFIXES))
+_PIECE = re.compile(rf"""
+    <(?:unk|eos|pad|formula)>
+  | \.{{2,}}
+  | (?<![^\W_.,-])(?P<number>\d+(?:[.,]\d+)+)(?!{_W})
+  | (?:(?<={_L})|(?<=<unk>))'{_L}(?:(?:'(?!s(?!{_W})))?{_W})*  # also 'n'roll, as Moses
+  | (?<=\d)'s(?!{_W})
+  | (?:(?<={_W})|(?<=<unk>))(?P<hyphen>-)(?={_W}|<unk>)
+  | (?P<word>-*(?:(?<!{_W})\.(?=\d))?(?:{_W}|`(?={_L}))(?:{_W}|[.`](?={_W})|(?<=\d),(?=\d))*
+      (?:-+(?!{_W}|<unk>))?)(?P<stop>\.(?![\w.]))?
+  | -+
+  | .
+  """, re.VERBOSE)
+# With a full stop behind them these do not end a sentence.
+_ABBREVIATIONS = frozenset(
+  'Adm Art Bros Brig Capt Cmdr Co Col Corp Cpl Cpt Dr Drs Ens Fr Ft Gen Gov Hon Inc Insp Jr Lt Ltd '
+  'Maj Messrs Mr Mrs Ms Mt Msgr Op Ph Pres Prof Pvt Rep Reps Rev Sec Sen Sens Sfc Sgt Sr St Sts '
+  'Supt Surg al cf e.g eg etc i.e ie lit ssp v var vs'.split())
+_BEFORE_NUMBERS = frozenset('No Nos Nr p pp'.split())  # abbreviations where a number follows
+
+_CLOSING = frozenset(', . ; : ! ? ) ] } % … ... ” ° ′ ″'.split())
+_OPENING = frozenset('( [ { £ $ € ¥ ₹ ₱ ₤ ₩ # “ ‘ „ ¡ ¿'.split())
+_INSIDE = {'@-@': '-', '@,@': ',', '@.@': '.'}
+_JOINING = frozenset('/ — ⁄'.split())
+_BETWEEN_NUMBERS = frozenset('– : −'.split())
+_QUOTES = frozenset(('"', "'"))
+_SUFFIX = re.compile(rf"'{_L}")
+
+
+class Word(NamedTuple):
+  """A word as WikiText writes it, for the characters [start, end) of a text."""
+
+  text: str
+  start: int
+  end: int
+
+
+def words_of(text: str) -> list[Word]:
+  r"""Words of natural text, as WikiText would hold them; text in WikiText's form mostly stays.
+
+  Args:
+    text: any text. Line ends are white space.
+
+  Returns:
+    Words in order; none holds white space.
+
+  >>> ' '.join(w.text for w in words_of('"Well-known Syria," I didn\'t say; 1,000.5 U.S. men.'))
+  '" Well @-@ known Syria , " I didn \'t say ; 1 @,@ 000 @.@ 5 U.S. men .'
+  """
+  words: list[Word] = []
+  for chunk in _CHUNK.finditer(text):
+    if chunk[0] in _KEPT:
+      words.append(Word(chunk[0], *chunk.span()))
+    else:
+      words += _cut(text, *chunk.span())
+  return words
+
+
+def document_words(documents: str) -> Callable[[str], list[str]]:
+  """How lines of a corpus become words: 'wikitext' has them already, 'text' is natural."""
+  return str.split if documents == 'wikitext' else lambda line: [w.text for w in words_of(line)]
+
+
+def natural_text(words: Iterable[str]) -> str:
+  r"""Text of words in WikiText's form: the inverse of `words_of`, as far as there is one.
+
+  The text of the first words is how the text of more words begins. What WikiText no longer shows is
+  guessed: the spaces around dashes and slashes, the side on which a quote stood.
+
+  Args:
+    words: words; `\\n` is the end of a line.
+
+  >>> natural_text('" I am from well @-@ known Syria , " he didn \'t say ; 1 @,@ 000 .'.split())
+  '"I am from well-known Syria," he didn\'t say; 1,000.'
+  """
+  words = list(words)
+  open_quotes: set[str] = set()
+  written, glued = [], True  # glued: no space comes before the next word
+  for i, word in enumerate(words):
+    before = words[i - 1] if i else '\n'
+    after = words[i + 1] if i + 1 < len(words) else '\n'
+    left = right = False  # whether it joins the word on that side
+    if word == '\n':
+      left = right = True
+      open_quotes.clear()
+    elif word in _INSIDE or word in _JOINING:
+      left = right = True
+    elif word in _QUOTES:
+      possessive = word == "'" and word not in open_quotes and before[-1:] in ('s', 'x', 'z')
+      left = possessive or word in open_quotes
+      right = not left
+      if not possessive:
+        open_quotes ^= {word}
+    elif word == '’':
+      left = before != '\n'
+      right = after in ('s', 't', 'd', 'm', 're', 've', 'll')
+    elif word in _BETWEEN_NUMBERS and before[-1:].isdigit():
+      left, right = True, after[:1].isdigit()
+    elif word in _CLOSING:
+      left = True
+      right = word == '°' and after in ('C', 'F', 'N', 'S', 'E', 'W')
+    elif word in _OPENING:
+      right = True
+    elif _SUFFIX.match(word):
+      left = before[-1:].isalpha() or before == '<unk>' or (
+        before[-1:].isdigit() and word == "'s")
+    written += ['' if glued or left else ' ', _INSIDE.get(word, word)]
+    glued = right
+  return ''.join(written)
+
+
+def _cut(text: str, start: int, end: int) -> Iterator[Word]:
+  """Words of the characters [start, end), which hold no white space."""
+  for piece in _PIECE.finditer(text, start, end):
+    a, b = piece.span()
+    if piece['number']:
+      for part in re.finditer(r'\d+|[.,]', piece[0]):
+        mark = part[0] if part[0].isdigit() else f'@{part[0]}@'
+        yield Word(mark, a + part.start(), a + part.end())
+    elif piece['hyphen']:
+      yield Word('@-@', a, b)
+    elif piece['stop'] and not _is_abbreviation(piece['word'], text[b:].lstrip()[:1]):
+      yield Word(piece['word'], a, b - 1)
+      yield Word('.', b - 1, b)
+    else:
+      yield Word(piece[0], a, b)
+
+
+def _is_abbreviation(word: str, following: str) -> bool:
+  """Whether the full stop behind a word belongs to it; `following`: the next character, or ''."""
+  if '.' in word and re.search(_L, word) or word in _ABBREVIATIONS or following.islower():
+    return True
+  return (len(word) == 1 and word.isupper() and word.isascii()
+          or word in _BEFORE_NUMBERS and following.isdigit())
+
+
+# What encodes the documents of a token store: a name, a fingerprint, a folder, ids.
+
+MANIFEST = 'vocabulary.json'
+
+
+class Encoder(abc.ABC):
+  """Text to ids; ids are Python ints in `[0, size)`.
+
+  Attributes:
+    kind: name in its folder, e.g. 'sentencepiece', 'word' or 'pieces'.
+    filename: of the file that holds it.
+    size: number of ids, special ones included.
+    eos_id: the end of a document.
+    fingerprint: SHA-256 (hex) of the file.
+    info: what it was trained on (counts; empty when not known).
+  """
+
+  kind: str
+  filename: str
+  eos_id: int
+
+  def __init__(self, content: bytes, info: Mapping[str, Any] | None = None):
+    self._content = content
+    self.fingerprint = hashlib.sha256(content).hexdigest()
+    self.info = dict(info or {})
+    self.size = self._load(content)
+
+  @abc.abstractmethod
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each text, without an end-of-document id."""
+
+  @abc.abstractmethod
+  def _load(self, content: bytes) -> int:
+    """Parses the file; returns the number of ids."""
+
+  def _described(self) -> dict[str, Any]:
+    """What the folder says of it besides kind, size and fingerprint."""
+    return {}
+
+  def save(self, directory: str | os.PathLike) -> None:
+    """Writes the folder that is loaded again; each file appears whole or not at all."""
+    directory = pathlib.Path(directory)
+    with atomic_write(directory / self.filename) as file:
+      file.write(self._content)
+    write_json(directory / MANIFEST, {
+      'kind': self.kind, 'size': self.size, 'fingerprint': self.fingerprint, 'file': self.filename,
+      **self._described(), 'info': self.info})
+
+  def __eq__(self, other: object) -> bool:
+    return (isinstance(other, Encoder)
+            and (self.kind, self.fingerprint) == (other.kind, other.fingerprint))
+
+  def __hash__(self) -> int:
+    return hash((self.kind, self.fingerprint))
+
+  def __repr__(self) -> str:
+    return f'{type(self).__name__}(size={self.size}, fingerprint={self.fingerprint[:8]})'
+
+
+PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
+
+# Appended to a serialised SentencePiece model it sets normalizer_spec.add_dummy_prefix (field 3 of
+# field 3) to false: protocol buffers merge a repeated submessage into the earlier one.
+_NO_DUMMY_PREFIX = b'\x1a\x02\x18\x00'
+_SPACE = '\u2581'
+_STEPS = 256  # of a score, to 1
+_KEPT_WORDS = 1 << 17  # words whose ids are kept
+SPECIAL_WORDS = ('<pad>', '<eos>', '<unk>')
+
+
+class Vocabulary(Encoder):
+  """Text to ids and back; ids are Python ints in `[0, size)`.
+
+  Attributes:
+    kind: 'sentencepiece' or 'word'.
+    size: number of ids, special ones included.
+    pad_id: 0.
+    eos_id: 1, the end of a document; of a list of words the end of each of its lines.
+    unk_id: 2.
+    start_ids: what a text to be continued begins with, (1,).
+    fingerprint: SHA-256 (hex) of the model file or word list.
+    info: what the vocabulary was trained on (counts; empty when not known).
+  """
+
+  pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
+  start_ids: tuple[int, ...] = (EOS_ID,)
+
+  def encode(self, text: str) -> list[int]:
+    """Ids of `text`, without an end-of-document id."""
+    return self._encode(text)
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each document, as its corpus writes it, on one core; mostly `encode`."""
+    return [self._encode(text) for text in texts]
+
+  def natural(self, text: str) -> str:
+    """Text of the corpus as people write it, for scorers: the same, but for WikiText by words."""
+    return text
+
+  def decode(self, ids: Sequence[Any] | np.ndarray) -> str:
+    """Text of `ids`; nothing stops it and pad adds nothing.
+
+    Of pieces eos adds nothing either; of words it is a line end, unless the text begins or ends
+    there.
+
+    Raises:
+      ValueError: an id outside [0, size).
+    """
+    ids = [int(i) for i in ids if i != PAD_ID]
+    if ids and not 0 <= min(ids) <= max(ids) < self.size:
+      raise ValueError(f'ids must be in [0, {self.size}), not from {min(ids)} to {max(ids)}')
+    return self._decode(ids)
+
+  def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Ids of `text` and the characters that each of them covers.
+
+    Args:
+      text: any text.
+
+    Returns:
+      The ids of `encode(text)`, and for each a pair (start, end) of character offsets into `text`,
+      end exclusive, not decreasing. A SentencePiece id covers the space before its word (the one
+      that SentencePiece puts before the text covers nothing), and of the bytes of one character
+      the last covers it; a word covers itself only.
+    """
+    return self._encode_with_offsets(text)
+
+  def encode_as_continuation(self, text: str, after: str) -> list[int]:
+    """Ids that `text` has when it follows `after`, with a border between the two.
+
+    Args:
+      text: the text to encode.
+      after: the text before it. Empty: the beginning of a document. With SentencePiece a space at
+        its end belongs to the first piece of `text`: encode `after` without it.
+
+    Returns:
+      Ids; with SentencePiece `decode(encode(after) + ids) == after + text` (without such a space).
+    """
+    return self._encode_as_continuation(text, after)
+
+  @functools.cached_property
+  def surfaces(self) -> list[bytes]:
+    """UTF-8 bytes that each id adds to a text, with its leading space; pad and eos add none."""
+    return self._surfaces()
+
+  def _described(self) -> dict[str, Any]:
+    return {'pad_id': self.pad_id, 'eos_id': self.eos_id, 'unk_id': self.unk_id}
+
+  @abc.abstractmethod
+  def _encode(self, text: str) -> list[int]:
+    """Ids of a text."""
+
+  @abc.abstractmethod
+  def _decode(self, ids: list[int]) -> str:
+    """Text of ids that hold no pad."""
+
+  @abc.abstractmethod
+  def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Ids and character offsets."""
+
+  @abc.abstractmethod
+  def _encode_as_continuation(self, text: str, after: str) -> list[int]:
+    """Ids of a text behind another."""
+
+  @abc.abstractmethod
+  def _surfaces(self) -> list[bytes]:
+    """Bytes of each id."""
+
+
+class SentencePieceVocabulary(Vocabulary):
+  """A SentencePiece model with pad 0, eos 1, unk 2.
+
+  Every word is cut on its own: its ids depend on it and on nothing before it. SentencePiece adds up
+  float32 scores from the beginning of a text, so that in a long one rounding decides between two
+  cuts of a word, each version of the library in its own way. The scores are multiples of 1/256 for
+  the same reason: sums below 65,536, some 6,000 pieces without a space, are exact in any order.
+
+  Attributes:
+    model: the serialised model with such scores.
+  """
+
+  kind, filename = 'sentencepiece', 'spiece.model'
+
+  def _load(self, content):
+    import sentencepiece
+
+    p = sentencepiece.SentencePieceProcessor(model_proto=content)
+    if any(p.get_score(i) * _STEPS % 1 for i in range(p.vocab_size())):
+      content = round_scores(content)
+      p = sentencepiece.SentencePieceProcessor(model_proto=content)
+    self.model, self._processor = content, p
+    self._bare_processor = sentencepiece.SentencePieceProcessor(
+      model_proto=content + _NO_DUMMY_PREFIX)
+    if (p.pad_id(), p.eos_id(), p.unk_id()) != (PAD_ID, EOS_ID, UNK_ID):
+      raise UserError('the SentencePiece model must have pad_id=0, eos_id=1, unk_id=2, not '
+                      f'{p.pad_id()}, {p.eos_id()}, {p.unk_id()}')
+    self._words = _Words(p.encode)
+    self._words[''] = self._bare_processor.encode(' ')  # between two spaces
+    return p.vocab_size()
+
+  def _encode(self, text: str) -> list[int]:
+    if not text:
+      return []
+    return list(itertools.chain.from_iterable(map(self._words.__getitem__, text.split(' '))))
+
+  def _decode(self, ids: list[int]) -> str:
+    return self._processor.decode([i for i in ids if i != EOS_ID])
+
+  def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    ids, offsets, position = [], [], 0
+    for word in text.split(' ') if text else ():
+      found = self._processor.encode(word, return_type='offset_mapping') if word else {
+        'ids': self._words[''], 'offsets': [(0, 0)] * len(self._words[''])}
+      ids += found['ids']
+      spans = [(position + int(a), position + int(b)) for a, b in found['offsets']]
+      if spans and position:  # the space before the word
+        spans[0] = position - 1, spans[0][1]
+      offsets += spans
+      position += len(word) + 1
+    return ids, offsets
+
+  def _encode_as_continuation(self, text: str, after: str) -> list[int]:
+    if not after or after.endswith(' '):
+      return self.encode(text)
+    first, space, rest = text.partition(' ')
+    return self._bare_processor.encode(first) + (self.encode(rest) or self._words['']
+                                                 if space else [])
+
+  def _surfaces(self) -> list[bytes]:
+    p, surfaces = self._processor, []
+    for i in range(self.size):
+      piece = p.id_to_piece(i)
+      if p.is_control(i):
+        surfaces.append(b'')
+      elif p.is_byte(i):
+        surfaces.append(bytes([int(piece[1:-1], 16)]))  # '<0x41>'
+      else:
+        text = ' \u2047 ' if p.is_unknown(i) else piece.replace(_SPACE, ' ')
+        surfaces.append(text.encode('utf-8'))
+    return surfaces
+
+
+class _Words(dict):
+  """Word -> its ids; kept for the words that come first, which are most of any text."""
+
+  def __init__(self, encode: Callable[[str], list[int]]):
+    super().__init__()
+    self._encode = encode
+
+  def __missing__(self, word: str) -> list[int]:
+    ids = self._encode(word)
+    if len(self) < _KEPT_WORDS:
+      self[word] = ids
+    return ids
+
+
+def round_scores(model: bytes) -> bytes:
+  """A serialised SentencePiece model whose scores are multiples of 1/256.
+
+  Its messages are walked by hand: the class that `sentencepiece` brings for them refuses every
+  protobuf older than its own, e.g. that of Colab.
+  """
+  content = bytearray(model)
+  for start, stop in _fields(content, 0, len(content), 1):  # ModelProto.pieces
+    for place, _ in _fields(content, start, stop, 2):  # SentencePiece.score
+      (score,) = struct.unpack_from('<f', content, place)
+      struct.pack_into('<f', content, place, round(score * _STEPS) / _STEPS)
+  return bytes(content)
+
+
+def _fields(content: bytes, start: int, stop: int, number: int) -> Iterator[tuple[int, int]]:
+  """Where the values of a field lie in a serialised protocol buffer."""
+  def varint(place):
+    value = shift = 0
+    while True:
+      value |= (content[place] & 0x7f) << shift
+      place, shift = place + 1, shift + 7
+      if content[place - 1] < 0x80:
+        return value, place
+
+  while start < stop:
+    key, start = varint(start)
+    if key & 7 == 2:
+      size, start = varint(start)
+      end = start + size
+    else:
+      end = varint(start)[1] if key & 7 == 0 else start + (8 if key & 7 == 1 else 4)
+    if key >> 3 == number:
+      yield start, end
+    start = end
+
+
+class WordVocabulary(Vocabulary):
+  """A list of words, which texts are cut into as WikiText is (`fairjax.vocabulary`).
+
+  Every line ends with eos; that of the last line is the end of the document, which whoever writes
+  documents adds. `encode` takes natural text; `encode_batch` takes documents as the corpus has
+  them, which for WikiText are words already.
+
+  Attributes:
+    words: all, in the order of their ids.
+    documents: 'text', or 'wikitext': what documents of the corpus are split at white space only.
+  """
+
+  kind, filename = 'word', 'words.txt'
+
+  @property
+  def documents(self) -> str:
+    """How documents are written: 'text' or 'wikitext'."""
+    return self.info.get('documents', 'text')
+
+  def reading(self, documents: str) -> 'WordVocabulary':
+    """The same words for documents of another form."""
+    return WordVocabulary(self._content, self.info | {'documents': documents})
+
+  def knows(self, word: str) -> bool:
+    """Whether a word has an id of its own."""
+    return word in self._ids
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each document, as its corpus writes it."""
+    cut = document_words(self.documents)
+    return [self._lines(text, cut) for text in texts]
+
+  def natural(self, text: str) -> str:
+    """Text of the corpus as people write it, for scorers."""
+    if self.documents == 'text':
+      return text
+    return '\n'.join(natural_text(line.split()) for line in text.split('\n'))
+
+  def _lines(self, text: str, cut: Callable[[str], list[str]]) -> list[int]:
+    """Ids of the lines of a text, with eos between them."""
+    get, ids = self._ids.get, []
+    for line in text.split('\n'):
+      ids += [get(word, UNK_ID) for word in cut(line)]
+      ids.append(EOS_ID)
+    return ids[:-1]
+
+  def _load(self, content):
+    # split('\n'), not splitlines(): the latter also cuts at characters inside a line.
+    self.words = content.decode('utf-8').removesuffix('\n').split('\n')
+    if tuple(self.words[:3]) != SPECIAL_WORDS:
+      raise UserError(f'words.txt must begin with the lines {", ".join(SPECIAL_WORDS)}')
+    for number, word in enumerate(self.words, 1):
+      if word.split() != [word]:
+        raise UserError(f'words.txt:{number}: {word!r} is not one word without white space')
+    # A text that holds '<pad>' or '<eos>' must not produce those ids.
+    self._ids = {w: i for i, w in enumerate(self.words) if i > UNK_ID}
+    if len(self._ids) != len(self.words) - 3:
+      raise UserError('words.txt holds a word twice: each line must be another word')
+    return len(self.words)
+
+  def _encode(self, text: str) -> list[int]:
+    return self._lines(text, document_words('text'))
+
+  def _decode(self, ids: list[int]) -> str:
+    return natural_text('\n' if i == EOS_ID else self.words[i] for i in ids).strip('\n')
+
+  def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    ids, offsets, start = [], [], 0
+    for line in text.split('\n'):
+      if start:
+        ids.append(EOS_ID)
+        offsets.append((start - 1, start))
+      words = words_of(line)
+      ids += [self._ids.get(word.text, UNK_ID) for word in words]
+      offsets += [(start + word.start, start + word.end) for word in words]
+      start += len(line) + 1
+    return ids, offsets
+
+  def _encode_as_continuation(self, text: str, after: str) -> list[int]:
+    return self.encode(text)
+
+  def _surfaces(self) -> list[bytes]:
+    return [b'', b''] + [(' ' + w).encode('utf-8') for w in self.words[2:]]
+
+
+_KINDS = {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary)}
+
+
+def load_vocabulary(
+  directory: str | os.PathLike, kinds: Mapping[str, type[Encoder]] = _KINDS) -> Any:
+  """Reads a vocabulary folder and checks it against its fingerprint.
+
+  Args:
+    directory: folder that `Encoder.save` wrote.
+    kinds: name -> class of what may lie there: a `Vocabulary`, unless others are given.
+
+  Raises:
+    UserError: a file is missing, cannot be read, or is not the one that was saved.
+  """
+  directory = pathlib.Path(directory)
+  path = directory / MANIFEST
+  if not path.is_file():
+    raise UserError(f'no vocabulary in {directory}: {MANIFEST} is missing (make one: fairjax data)')
+  try:
+    manifest = json.loads(path.read_text(encoding='utf-8'))
+    kind, fingerprint, size = (manifest[k] for k in ('kind', 'fingerprint', 'size'))
+  except (ValueError, KeyError, TypeError) as e:
+    raise UserError(f'{path} is damaged ({e}): make the vocabulary again') from None
+  if str(kind) not in kinds:
+    raise unknown_name('vocabulary kind', str(kind), kinds, where=str(path))
+  file = directory / kinds[kind].filename
+  if not file.is_file():
+    raise UserError(f'{file} is missing: make the vocabulary again')
+  content = file.read_bytes()
+  found = hashlib.sha256(content).hexdigest()
+  if found != fingerprint:
+    raise UserError(f'{file} has fingerprint {found[:8]}, but {path} names '
+                    f'{str(fingerprint)[:8]}: restore the file or make the vocabulary again')
+  try:
+    vocabulary = kinds[kind](content, manifest.get('info'))
+  except (RuntimeError, UnicodeDecodeError, UserError) as e:
+    raise UserError(f'{file} cannot be used: {e}') from None
+  if vocabulary.size != size:
+    raise UserError(f'{file} holds {vocabulary.size} ids, but {path} names {size}')
+  return vocabulary
+
+
+# The tokenizer of a masked language model as what encodes a token store: sentences of pieces.
+#
+# A document is text of one sentence a line. With V pieces in the tokenizer its ids are
+#
+#     i          piece i, where a word begins
+#     V + i      piece i, inside a word
+#     2 V        the end of a sentence, also of one without a piece
+#     2 V + 1    the end of a document
+#
+# so that a store tells sentences and words apart whatever the tokenizer takes for a word, and
+# whatever a text holds: also `[CLS]` or `[SEP]`, which tokenizers read as their special pieces.
+
+_AT_ONCE = 4096  # sentences: the tokenizer's own objects take some 200 bytes a piece
+
+
+class PieceEncoder(Encoder):
+  """Sentences, a line each, to pieces of a `tokenizers.Tokenizer`.
+
+  Attributes:
+    tokenizer: without padding and truncation.
+    pieces: V.
+    border_id: 2 V, behind every sentence.
+    eos_id: 2 V + 1.
+  """
+
+  kind, filename = 'pieces', 'tokenizer.json'
+
+  @classmethod
+  def of(cls, tokenizer: Any) -> 'PieceEncoder':
+    """Of a `tokenizers.Tokenizer`."""
+    return cls(tokenizer.to_str().encode('utf-8'))
+
+  def _load(self, content: bytes) -> int:
+    import tokenizers
+    try:
+      self.tokenizer = tokenizers.Tokenizer.from_str(content.decode('utf-8'))
+    except Exception as e:  # the package raises plain Exception
+      raise UserError(f'no tokenizer ({e})') from None
+    self.tokenizer.no_padding()
+    self.tokenizer.no_truncation()
+    self.pieces = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+    self.border_id, self.eos_id = 2 * self.pieces, 2 * self.pieces + 1
+    return 2 * self.pieces + 2
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each document; the empty text is one without a sentence."""
+    found: list[list[int]] = [[] for _ in texts]
+    sentences = ((i, line) for i, text in enumerate(texts) if text for line in text.split('\n'))
+    while chunk := list(itertools.islice(sentences, _AT_ONCE)):
+      encoded = self.tokenizer.encode_batch([line for _, line in chunk], add_special_tokens=False)
+      for (number, _), encoding in zip(chunk, encoded, strict=True):
+        ids, words = encoding.ids, encoding.word_ids
+        found[number] += ids[:1]
+        found[number] += [i + self.pieces if word == before else i for i, word, before in zip(
+          ids[1:], words[1:], words, strict=False)]
+        found[number].append(self.border_id)
+    return found
+
+  def vocabulary(self) -> dict[str, int]:
+    """Piece -> id, in the order of the ids."""
+    return dict(sorted(self.tokenizer.get_vocab(with_added_tokens=True).items(),
+                       key=lambda item: item[1]))
+
+
+def load_encoder(directory: str | os.PathLike) -> Encoder:
+  """Reads a folder of any kind, a `Vocabulary` or a `PieceEncoder`.
+
+  Raises:
+    UserError: a file is missing, cannot be read, or is not the one that was saved.
+  """
+  return load_vocabulary(
+    directory, {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary, PieceEncoder)})
+
+
+# How vocabularies are made from texts.
+
+# SentencePiece leaves out longer lines without a word; they are cut at a space before.
+_MAX_LINE_CHARACTERS = 4000
+# A fixed number, not that of the machine: the sums of the training depend on it.
+_TRAINER_THREADS = 4
+
+
+def train_sentencepiece(
+  texts: Iterable[str], *, size: int, directory: str | os.PathLike,
+  character_coverage: float = 0.9995, max_characters: int = 200_000_000,
+  info: Mapping[str, Any] | None = None,
+) -> SentencePieceVocabulary:
+  """Trains a unigram SentencePiece model, saves it in `directory` and returns it.
+
+  The result depends on the texts, their order and the arguments only. There is no normalisation
+  and white space is kept; rare characters become bytes (256 ids are bytes).
+
+  Args:
+    texts: documents; read once.
+    size: ids wanted, special and byte ids included; a small corpus yields fewer.
+    directory: folder to write.
+    character_coverage: share of the characters that get ids of their own; in (0, 1].
+    max_characters: about the most characters to train on. A larger corpus is thinned evenly (every
+      2nd, 4th, ... text); `info` tells how many texts were used.
+    info: further numbers for `info`, which replace those of the same names; e.g. how `texts` were
+      sampled.
+
+  Raises:
+    UserError: no text, or `size` too small for the characters of the corpus.
+  """
+  import sentencepiece
+
+  kept, counts = _thin_out(texts, max_characters)
+  model = io.BytesIO()
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=_lines(kept), model_writer=model, vocab_size=size, model_type='unigram',
+      pad_id=PAD_ID, eos_id=EOS_ID, unk_id=UNK_ID, bos_id=-1, byte_fallback=True,
+      normalization_rule_name='identity', remove_extra_whitespaces=False, hard_vocab_limit=False,
+      character_coverage=character_coverage, max_sentence_length=8 * _MAX_LINE_CHARACTERS,
+      train_extremely_large_corpus=True, num_threads=_TRAINER_THREADS, minloglevel=2)
+  except RuntimeError as e:
+    needed = re.search(r'required_chars\. \d+ vs (\d+)', str(e))
+    if not needed:
+      raise
+    raise UserError(
+      f'a SentencePiece vocabulary of {size} ids is too small: the bytes and characters of the '
+      f'corpus need {needed[1]}; raise data.vocab_size') from None
+  vocabulary = SentencePieceVocabulary(
+    round_scores(model.getvalue()), counts | {'requested_size': size} | dict(info or {}))
+  vocabulary.save(directory)
+  return vocabulary
+
+
+def build_word_vocabulary(
+  texts: Iterable[str], *, size: int, directory: str | os.PathLike, documents: str = 'text',
+  keep: Iterable[str] = (),
+) -> WordVocabulary:
+  """Lists the most frequent words, saves the list in `directory` and returns it.
+
+  Args:
+    texts: documents; read once.
+    size: the most ids, the three special ones included. Words of equal count come in
+      alphabetical order; the rest is `<unk>`, counted in `info`.
+    directory: folder to write.
+    documents: form of the texts: 'text', or 'wikitext' for words between white space.
+    keep: natural texts, e.g. the values of an attribute. Their words have ids however rare they
+      are, in the place of the least frequent others, if they occur at all; counted in `info`.
+
+  Raises:
+    UserError: no word, or `size` below 4.
+  """
+  if size < 4:
+    raise UserError(f'a word vocabulary needs at least 4 ids, not {size}: raise data.vocab_size')
+  counter, number, cut = collections.Counter(), 0, document_words(documents)
+  for text in texts:
+    counter.update(cut(text))
+    number += 1
+  total = sum(counter.values())
+  for word in SPECIAL_WORDS:
+    counter.pop(word, None)
+  if not counter:
+    raise UserError('no word to build a vocabulary from: the training texts are empty')
+  ranked = sorted(counter, key=lambda w: (-counter[w], w))
+  wanted = {word.text for text in keep for word in words_of(text) if word.text in counter}
+  kept = [w for w in ranked[size - 3:] if w in wanted]
+  if len(wanted) > size - 3:
+    raise UserError(f'a word vocabulary of {size} ids has no place for the {len(wanted)} words of '
+                    'the attribute: raise data.vocab_size')
+  others = [w for w in ranked if w not in wanted][:size - 3 - len(wanted)]
+  words = sorted(wanted.union(others), key=lambda w: (-counter[w], w))
+  content = '\n'.join([*SPECIAL_WORDS, *words, '']).encode('utf-8')
+  vocabulary = WordVocabulary(content, {
+    'requested_size': size, 'texts': number, 'words': total, 'distinct_words': len(ranked),
+    'unknown_words': total - sum(counter[w] for w in words), 'kept_words': len(kept),
+    'documents': documents,
+  })
+  vocabulary.save(directory)
+  return vocabulary
+
+
+def _thin_out(texts: Iterable[str], limit: int) -> tuple[list[str], dict[str, int]]:
+  """Every `stride`-th text, the stride doubled whenever the kept characters exceed `limit`."""
+  kept, stride, characters, number, read = [], 1, 0, 0, 0
+  for number, text in enumerate(texts, 1):
+    read += len(text)
+    if (number - 1) % stride == 0:
+      kept.append(text)
+      characters += len(text)
+      while characters > limit and len(kept) > 1:
+        kept, stride = kept[::2], stride * 2
+        characters = sum(map(len, kept))
+  if not characters:
+    raise UserError('no text to train a vocabulary from: the training texts are empty')
+  return kept, {'texts': number, 'characters': read, 'texts_used': len(kept),
+                'characters_used': characters}
+
+
+def _lines(texts: Iterable[str]) -> Iterator[str]:
+  """Lines with their line ends, the long ones cut before a space."""
+  for text in texts:
+    for line in text.splitlines(keepends=True):
+      while len(line) > _MAX_LINE_CHARACTERS:
+        cut = line.rfind(' ', 1, _MAX_LINE_CHARACTERS)
+        cut = cut if cut > 0 else _MAX_LINE_CHARACTERS
+        yield line[:cut]
+        line = line[cut:]
+      if line:
+        yield line

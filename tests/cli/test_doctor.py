@@ -1,0 +1,73 @@
+"""`fairjax doctor`: each thing that would go wrong later is found, and named with its cure."""
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from fairjax.cli import inspection_verbs as doctor
+from fairjax.cli import main as cli
+from fairjax.errors import UserError
+
+REQUIRES = ['ml_dtypes>=0.5', 'libtpu==0.0.42.*; extra == "tpu"']
+
+
+@pytest.mark.parametrize(('version', 'fits'), [
+  ('0.0.42', True), ('0.0.42.1', True), ('0.0.421', False), ('0.0.41', False), ('0.1.42', False)])
+def test_libtpu_must_be_that_of_jax(version, fits):
+  fault = doctor.libtpu_fault({'jax': '0.10.2', 'libtpu': version}, REQUIRES)
+  assert (fault == '') == fits and (fits or "pip install 'jax[tpu]==0.10.2'" in fault)
+
+
+def test_without_libtpu_there_is_nothing_to_match():
+  assert doctor.libtpu_fault({'jax': '0.10.2'}, REQUIRES) == ''
+
+
+@pytest.mark.parametrize(('text', 'chosen', 'hint'), [
+  ('always [madvise] never\n', 'madvise', True), ('[always] madvise never\n', 'always', False)])
+def test_large_pages(tmp_path, text, chosen, hint):
+  (tmp_path / 'enabled').write_text(text)
+  line = doctor.large_pages(tmp_path / 'enabled')
+  assert line.startswith(chosen) and ('sudo tee' in line) == hint
+  assert doctor.large_pages(tmp_path / 'none') == 'not on this system'
+
+
+def test_it_leaves_nothing_where_it_wrote(tmp_path):
+  assert doctor.folder_fault(tmp_path / 'new') == '' and list(tmp_path.iterdir()) == []
+  (tmp_path / 'file').write_text('')
+  assert 'cannot be written to' in doctor.folder_fault(tmp_path / 'file' / 'x')
+
+
+def test_free_space_is_that_of_the_folder_to_be(tmp_path):
+  free = doctor.free_bytes(tmp_path / 'not' / 'there')
+  assert abs(free - shutil.disk_usage(tmp_path).free) < 2**30
+
+
+def fake_gcloud(folder: pathlib.Path, monkeypatch, line: str) -> None:
+  program = folder / 'bin' / 'gcloud'
+  program.parent.mkdir(exist_ok=True)
+  program.write_text(f'#!/bin/sh\necho "$*" >>{folder}/calls\n{line}\n')
+  program.chmod(0o755)
+  monkeypatch.setenv('PATH', f'{program.parent}:{os.environ["PATH"]}')
+
+
+def test_a_bucket_is_written_to_and_left_as_it_was(tmp_path, monkeypatch):
+  fake_gcloud(tmp_path, monkeypatch, 'exit 0')
+  assert doctor.bucket_fault('gs://bucket/') == ''
+  first, second = (tmp_path / 'calls').read_text().splitlines()
+  assert first.startswith('storage cp - gs://bucket/fairjax-doctor-')
+  assert second == first.replace('cp - ', 'rm ')
+
+
+def test_a_bucket_that_refuses_gives_code_2_and_its_reason(tmp_path, monkeypatch, capsys):
+  fake_gcloud(tmp_path, monkeypatch, 'echo "ERROR: 403 no storage.objects.create" >&2; exit 1')
+  assert cli.main(['doctor', '--bucket=gs://bucket', f'--workdir={tmp_path}/run']) == 2
+  printed = capsys.readouterr().out
+  assert '\n! gcloud storage cp gs://bucket: ERROR: 403 no storage.objects.create\n' in printed
+  assert f'{tmp_path}/run: writable' in printed and 'gs://bucket: not writable' in printed
+
+
+def test_no_bucket_is_said_so():
+  with pytest.raises(UserError, match='must be gs://BUCKET'):
+    doctor.bucket_fault('bucket')

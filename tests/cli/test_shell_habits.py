@@ -1,0 +1,118 @@
+"""What people type and pipe: closed pipes, hyphens or underscores, the program's name twice."""
+
+import argparse
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fairjax import processes
+from fairjax.cli import main as cli
+from fairjax.errors import UserError
+from fairjax.tpu.launch.commands import Run
+from fairjax.tpu.launch.supervise import Executor
+
+SHOW = ['config', 'show', '--config=configs/quickstart.py']
+
+
+@pytest.mark.parametrize('words', [SHOW, ['doctor'], ['attributes', 'list'], [
+  'launch', '--tpu=v3-8', '--zone=europe-west4-a', '--dry-run', '--', 'train', '--workdir=/x',
+  '--config=/y.py']])
+def test_a_reader_that_is_gone_ends_a_verb_quietly(repository, words):
+  process = subprocess.Popen([sys.executable, '-m', 'fairjax', *words], cwd=repository,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  process.stdout.close()
+  assert process.stderr.read() == ''
+  assert process.wait() == 141
+
+
+def test_a_reader_of_both_outputs_that_is_gone_ends_an_error_quietly(repository):
+  process = subprocess.Popen(['bash', '-c', '"$0" -m fairjax trian 2>&1 | head -n 0; '
+                              'echo "${PIPESTATUS[0]}" >&2', sys.executable], cwd=repository,
+                             stderr=subprocess.PIPE, text=True)
+  assert process.communicate()[1] == '141\n'
+
+
+def test_a_broken_pipe_that_is_not_ours_is_a_fault(monkeypatch):
+  def broken(argv):
+    raise BrokenPipeError(32, 'a socket')
+
+  monkeypatch.setattr(cli, '_run', broken)
+  with pytest.raises(BrokenPipeError):
+    cli.main(['doctor'])
+
+
+def test_what_a_launch_shows_ends_its_command_when_nobody_reads(tmp_path):
+  def show(text, is_error):
+    raise BrokenPipeError(32, 'Broken pipe')
+
+  executor = Executor(tmp_path, log=print, show=show)
+  with pytest.raises(BrokenPipeError):
+    executor.run(Run(('yes',), 'write for ever'))
+
+
+def leaves(parser, path=()):
+  """Every parser without further ones below it, with the words that lead to it."""
+  below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+  yield path, parser
+  for action in below:
+    for name, child in action.choices.items():
+      yield from leaves(child, (*path, name))
+
+
+def test_hyphens_and_underscores_are_one_in_every_option_of_every_verb():
+  seen = 0
+  for path, parser in leaves(cli.make_parser()):
+    for action in parser._actions:
+      for option in action.option_strings:
+        words = option.removeprefix('--') if option.startswith('--') else ''
+        for spelled in {words.replace('_', '-'), words.replace('-', '_')} - {words}:
+          assert parser._spelled(f'--{spelled}=a-b_c') == f'{option}=a-b_c', (path, option)
+          seen += 1
+  assert seen > 50
+
+
+def test_both_spellings_reach_the_verb():
+  launch = ['launch', '--tpu=v3-8', '--zone=z']
+  assert cli.parse([*launch, '--dry-run', '--valid-until', '1_h-x']).valid_until == '1_h-x'
+  assert cli.parse([*launch, '--dry_run']).dry_run
+  assert cli.parse([*launch, '--runtime-v=a']).runtime_version == 'a'  # the beginning is enough
+  assert cli.parse(['sample', '--max_new_tokens=3', '--prompts_only']).max_new_tokens == 3
+  assert cli.parse(['train', '--config=c', '--workdir=w', '--config.lm.batch-size', '3']
+                   ).overrides == {'lm.batch_size': '3'}
+  with pytest.raises(UserError, match='lm.batch_size is given twice'):
+    cli.parse([*SHOW, '--config.lm.batch-size=3', '--config.lm.batch_size=4'])
+  with pytest.raises(UserError, match='unrecognized arguments: --max_new_tokens=3 .*launch --help'):
+    cli.parse([*launch, '--max_new_tokens=3'])
+
+
+@pytest.mark.parametrize('program', [
+  ['fairjax'], ['.venv/bin/fairjax'], ['python', '-m', 'fairjax'], ['python3.11', '-m', 'fairjax'],
+  ['/usr/bin/python3', '-m', 'fairjax'], []])
+def test_the_program_may_be_named_before_the_command_of_a_launch(program):
+  words = ['run', '--config=x', '--workdir=gs://my-bucket/x']
+  options = cli.parse(['launch', '--tpu=v3-8', '--zone=z', '--', *program, *words])
+  assert options.command == words and options.inner.verb == 'run'
+
+
+def test_a_group_that_is_not_there_is_said(repository, tmp_path):
+  done = subprocess.run(  # alone: a process that has computed cannot join at all
+    [sys.executable, '-m', 'fairjax', 'report', *SHOW[2:], f'--workdir={tmp_path}/w',
+     '--distributed'], cwd=repository, capture_output=True, text=True)
+  assert done.returncode == 2 and done.stderr.count('\n') == 1 and not (tmp_path / 'w').exists()
+  assert re.search('finds no group here.*leave --distributed out.*--distributed=HOST:PORT,COUNT,',
+                   done.stderr)
+
+
+@pytest.mark.parametrize(('words', 'message'), [
+  (['attributes', 'list', '--distributed'],
+   '--distributed: fairjax attributes runs in one process; leave it out'),
+  (['doctor', '--distributed=auto'], '--distributed=auto: fairjax doctor runs in one process'),
+  (['report', 'compare', 'a', 'b', '--distributed'], 'report.* runs in one process'),
+])
+def test_what_runs_in_one_process_refuses_a_group(words, message, capsys):
+  assert cli.main(words) == 2
+  error = capsys.readouterr().err
+  assert re.search(message, error) and error.count('\n') == 1
+  assert not processes.started()

@@ -1,0 +1,134 @@
+"""The lint: each finding is provoked once, and the built-in files hold no error."""
+
+import pytest
+
+from fairjax.counterfactual import (
+  lint_attribute,
+  list_attributes,
+  load_attribute,
+  render_findings,
+)
+from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
+
+CLEAN = """\
+name: job
+values: [baker, editor, cook]
+templates:
+  - My friend is {a} {value}, and we
+  - The {value} said that
+"""
+
+
+def lint(tmp_path, text, **arguments):
+  path = tmp_path / 'job.yaml'
+  path.write_text(text, encoding='utf-8')
+  return lint_attribute(load_attribute(path), **arguments)
+
+
+def test_a_clean_file_has_no_findings(tmp_path):
+  assert lint(tmp_path, CLEAN) == []
+  assert render_findings([]) == ['0 errors, 0 warnings, 0 notes']
+
+
+@pytest.mark.parametrize(('old', 'new', 'level', 'where', 'message'), [
+  ('is {a} {value}', 'is a {value}', 'error', 'templates[0]', "'a {value}' is wrong for 'editor'"),
+  ('is {a} {value}', 'is an {value}', 'error', 'templates[0]', "wrong for 'baker', 'cook'"),
+  ('is {a} {value}', 'is a/an {value}', 'error', 'templates[0]', "'a/an' stays"),
+  ('baker', 'university', 'warning', 'values[0]', "perhaps be 'a university'"),
+  ('baker', 'hourly', 'warning', 'values[0]', "perhaps be 'an hourly'"),
+  ('baker', 'MP', 'warning', 'values[0]', "set article: an"),
+  ('baker', 'Baker', 'note', 'values[0]', 'another case'),
+  ('baker', 'Cook', 'warning', 'values[2]', "'cook' differs from 'Cook' (values[0])"),
+  ('baker', 'head cook', 'note', 'values[2]', "'cook' stands inside 'head cook'"),
+  ('The {value}', 'the {value}', 'warning', 'templates[1]', 'begins with a small letter'),
+  ('  - The {value} said', '  - "{value} said"\n  - The {value} said', 'warning', 'templates[1]',
+   "small letter for 'baker', 'editor', 'cook'"),
+  ('The {value} said that', 'my friend, is {a} {value} and WE', 'warning', 'templates[1]',
+   'the same words as templates[0]'),
+  ('said that', 'said , that', 'warning', 'templates[1]', 'a space before punctuation'),
+  ('said that', 'said that.', 'warning', 'templates[1]', 'ends a sentence'),
+  ('said that', 'said he/she', 'warning', 'templates[1]', "'he/she' stays"),
+  ('said that', 'met a cook who', 'warning', 'templates[1]', "holds 'cook' besides"),
+])
+def test_findings(tmp_path, old, new, level, where, message):
+  assert old in CLEAN
+  findings = lint(tmp_path, CLEAN.replace(old, new))
+  assert [f for f in findings if (f.level, f.where) == (level, where) and message in f.message], (
+    findings)
+
+
+def test_an_article_that_was_set_is_trusted(tmp_path):
+  text = CLEAN.replace('baker', '{text: MP, article: an}')
+  assert [f.message for f in lint(tmp_path, text)] == [
+    "'MP' begins with another case than most values; matching is case-sensitive"]
+
+
+def test_subsets_and_subgroups(tmp_path):
+  text = """\
+name: who
+subgroups:
+  male: {pronouns: {they: he}, values: [Jack, Luke]}
+  female: {pronouns: {they: she}, values: [Emma]}
+templates: ['{value} said {they}', 'I met {value} and']
+template_subsets: {pronoun_neutral: [1, 2]}
+"""
+  assert [(f.level, f.where) for f in lint(tmp_path, text)] == [
+    ('error', 'templates[0]'), ('note', 'subgroups')]
+
+
+def test_words_of_a_lexicon(tmp_path):
+  findings = lint(tmp_path, CLEAN.replace('baker', 'cleaner').replace('friend', 'best friend'),
+                  lexicon_words={'CLEANER', 'best', 'ends'})
+  assert [(f.level, f.where) for f in findings] == [
+    ('warning', 'values[0]'), ('warning', 'templates[0]')]
+  assert "'cleaner'" in findings[0].message and "'best'" in findings[1].message
+
+
+def test_pieces_in_a_vocabulary(tmp_path):
+  words = build_word_vocabulary(['My friend is a an baker editor , and we The'], size=20,
+                                directory=tmp_path / 'words')
+  findings = lint(tmp_path, CLEAN, vocabulary=words)
+  assert [(f.level, f.where, f.message) for f in findings] == [
+    ('error', 'values[2]', "'cook' is not in the vocabulary"),
+    ('warning', 'templates[1]', "'said', 'that' is not in the vocabulary")]
+  pieces = train_sentencepiece(['baker editor baker'] * 50, size=290, directory=tmp_path / 'sp')
+  findings = lint(tmp_path, CLEAN, vocabulary=pieces)
+  for i, value in enumerate(('baker', 'editor', 'cook')):
+    count = len(pieces.encode(value))
+    said = [f.message for f in findings if f.where == f'values[{i}]']
+    assert said == ([] if count == 1 else [
+      f"'{value}' is {count} pieces in the vocabulary: debias.pieces_per_branch must be at least "
+      'that'])
+
+
+def test_built_in_attributes_hold_no_error():
+  lexicon = {'cleaner', 'exciting', 'good', 'best'}
+  found = {(name, f.level, f.where) for name in list_attributes()
+           for f in lint_attribute(load_attribute(name), lexicon_words=lexicon)}
+  assert found == {
+    ('occupation', 'warning', 'values[6]'),  # cleaner
+    ('occupation', 'note', 'values[28]'),  # CEO
+    ('country', 'warning', 'templates[1]'), ('country', 'warning', 'templates[2]'),  # exciting
+    ('name', 'warning', 'templates[3]'), ('name', 'warning', 'templates[7]'),  # good, best
+    ('profession_prompts', 'note', 'subgroups'),  # "they" is one value, the genders have two each
+  }
+
+
+def test_rendering_puts_errors_first(tmp_path):
+  text = CLEAN.replace('is {a}', 'is a').replace('baker', 'Baker').replace('that', 'that.')
+  lines = render_findings(lint(tmp_path, text))
+  assert [line.split(':')[0] for line in lines] == [
+    'error', 'warning', 'note', '1 error, 1 warning, 1 note']
+  assert all('\n' not in line for line in lines)
+
+
+def test_the_filled_prefix_is_looked_at(tmp_path):
+  text = CLEAN.replace('The {value} said that', 'The {value}-like')
+  words = build_word_vocabulary(['My friend is a an baker editor cook , and we The @-@ like'],
+                                size=30, directory=tmp_path / 'words')
+  assert lint(tmp_path, text, vocabulary=words) == []  # "baker-like": three words of WikiText
+  few = build_word_vocabulary(['My friend is a an baker , and we The @-@ like'],
+                              size=30, directory=tmp_path / 'few')
+  findings = [f for f in lint(tmp_path, text, vocabulary=few) if f.where.startswith('templates')]
+  assert findings == [
+    ('error', 'templates[1]', "is the same input for 'editor', 'cook'")]  # a and an differ in 0

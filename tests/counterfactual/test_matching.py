@@ -1,0 +1,359 @@
+"""Matching in text and in ids: slow oracles, real text, and replacements."""
+
+import dataclasses
+import gzip
+import os
+import pathlib
+import random
+import re
+import unicodedata
+
+import numpy as np
+import pytest
+
+from fairjax.counterfactual import (
+  Match,
+  TextMatcher,
+  TokenMatcher,
+  load_attribute,
+  matching,
+  replacement_pieces,
+)
+from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece, words_of
+
+DATA = pathlib.Path(os.environ.get(
+  'FAIRJAX_TEST_DATA', pathlib.Path(__file__).parents[2] / '../shared/data'))
+
+# Values inside values, values of several words, several tokens of a value, other scripts.
+NESTED = """\
+name: nested
+values:
+  - York
+  - New York
+  - New York City
+  - {text: cook, tokens: [cook, cooks, "o'cook"]}
+  - Côte d'Ivoire
+  - C++
+  - 日本
+templates: ['{value} is']
+"""
+NEAR = ("bakery baker, (baker cooking cook. Cook cook Iran Iranian Iran-Iraq Italy's Italyé Italy "
+        "Italy\u0301 Iran_ 9Iran Iran9 New York York New York City. C++ C+++ Côte d'Ivoire Cote "
+        "日本 日本語 o'cook cooks CEO CEOs the a walked — “Iraq” x Jack Jackson Emma Emma; Asia "
+        "éIran 語Iraq éJack ébaker 9New York xNew York City _Iran_ **Iraq** a_Iran Iran*ian `cook` "
+        "Co\u0302te d\u2019Ivoire Côte\u00a0d\u02bcIvoire o\u2019cook Iran\u00adian Iraq\u200d "
+        "Iraq\u200dx Iran\u00b2 New\u202fYork Chile\u0947 \u2764\ufe0fChile Côte\u0301 d'Ivoire"
+        ).split(' ')
+
+
+@pytest.fixture(scope='module')
+def nested(tmp_path_factory):
+  path = tmp_path_factory.mktemp('attribute') / 'nested.yaml'
+  path.write_text(NESTED, encoding='utf-8')
+  return load_attribute(path)
+
+
+def random_documents(seed, count):
+  rng = random.Random(seed)
+  joints = [' '] * 12 + ['', '-', '  ', '\n', '/', ' (', '. ']
+  return [''.join(rng.choice(NEAR) + rng.choice(joints) for _ in range(rng.randint(1, 25)))
+          for _ in range(count)]
+
+
+def sparse_documents(seed, count):
+  """Few words between many others, so that matches lie in windows of their own."""
+  rng = random.Random(seed)
+  # A letter that the vocabulary has not seen and spells in bytes.
+  texts = [t.replace('é', 'ß') for t in random_documents(seed, count)]
+  return [' '.join(w + ' z' * rng.choice([0, 0, 30]) for w in t.split(' ')) for t in texts]
+
+
+def is_letter(c):
+  # Letters and digits of any script and their accents, not raised digits or variation selectors.
+  name = unicodedata.name(c, '')
+  return 'SUPERSCRIPT' not in name and 'VARIATION' not in name and (
+    c.isalnum() or unicodedata.category(c) in ('Mn', 'Mc'))
+
+
+def joins(between):
+  """Whether this between two letters leaves them one word."""
+  return between in ('', '\u00ad', '\u200d') or len(between) < 4 and set(between) <= set('_*')
+
+
+def touches_letter(text):
+  """Whether a text begins with a letter, or with a letter after what may join two of them."""
+  return any(joins(text[:n]) and is_letter(text[n]) for n in range(min(4, len(text))))
+
+
+def plain(text):
+  text = unicodedata.normalize('NFC', text)
+  for sign, others in (("'", '\u2019\u02bc'), (' ', '\u00a0\u202f')):
+    for other in others:
+      text = text.replace(other, sign)
+  return text
+
+
+def slow_find(attribute, text):
+  """Goes through all places and lengths."""
+  tokens = {plain(t): i for i, v in enumerate(attribute.values) for t in v.tokens}
+  first, longest = {t[0] for t in tokens}, max(map(len, tokens)) + 2
+  found, place = [], 0
+  while place < len(text):
+    best = None
+    ends = range(place + 1, min(place + longest, len(text)) + 1) if text[place] in first else ()
+    for end in ends:
+      value = tokens.get(plain(text[place:end]))
+      if (value is not None and not touches_letter(text[end:])
+          and not touches_letter(text[:place][::-1])):
+        best = Match(place, end, value)
+    if best:
+      found.append(best)
+    place = best.end if best else place + 1
+  return found
+
+
+@pytest.mark.parametrize(('name', 'text', 'expected'), [
+  ('occupation', 'The bakery was cooking.', []),
+  ('occupation', 'He is a cook.', ['cook']),
+  ('occupation', 'Cook, cook; (cook) cook-book cook’s cooks cook_ cook2 a_cook', ['cook'] * 5),
+  ('occupation', 'the CEO, a ceo and CEOs', ['CEO']),
+  ('country', "Italy's Iran-Iraq war; Iranian, Italyé", ['Italy', 'Iran', 'Iraq']),
+  ('country', 'Chile\u0301 Chile', ['Chile']),
+  ('country', '', []),
+  ('country', 'Iraq', ['Iraq']),
+])
+def test_word_borders(name, text, expected):
+  attribute = load_attribute(name)
+  found = TextMatcher(attribute).find(text)
+  assert [text[m.start:m.end] for m in found] == expected
+  assert [attribute.value_texts[m.value_index] for m in found] == expected
+
+
+def test_longest_match_first(nested):
+  find = TextMatcher(nested).find
+  assert find('New York City') == [Match(0, 13, 2)]
+  assert find('New York Cityscape New York') == [Match(0, 8, 1), Match(19, 27, 1)]
+  assert find('New Yorkers York') == [Match(12, 16, 0)]
+  assert find("o'cook cooks C++.") == [Match(0, 6, 3), Match(7, 12, 3), Match(13, 16, 5)]
+
+
+@pytest.mark.parametrize('name', ['country', 'occupation', 'name', 'nested'])
+def test_text_matching_equals_the_slow_oracle(name, nested):
+  attribute = nested if name == 'nested' else load_attribute(name)
+  matcher, total = TextMatcher(attribute), 0
+  for text in random_documents(5, 300):
+    expected = slow_find(attribute, text)
+    assert matcher.find(text) == expected
+    total += len(expected)
+  assert total > 100
+
+
+def aligned_matches(attribute, vocabulary, text):
+  """Matches in text whose ends are ends of tokens, as spans of tokens; and the number of others."""
+  ids, offsets = vocabulary.encode_with_offsets(text)
+  starts, ends = {}, {}
+  for i, (start, end) in enumerate(offsets):
+    starts[start + text[start:end].startswith(' ')] = i
+    ends[end] = i + 1
+  found = slow_find(attribute, text)
+  # A piece that begins inside a character begins no match: all pieces of a character but the last
+  # cover nothing, so the first of them is the one that begins there.
+  for i, (start, end) in reversed(list(enumerate(offsets))):
+    if start == end and i:
+      starts[start] = i
+  spans = [(starts[m.start], ends[m.end], m.value_index) for m in found
+           if m.start in starts and m.end in ends]
+  return ids, spans, len(found) - len(spans)
+
+
+@pytest.mark.parametrize('documents', [random_documents, sparse_documents])
+@pytest.mark.parametrize('size', [330, 340, 420])
+@pytest.mark.parametrize('name', ['country', 'occupation', 'name', 'nested'])
+def test_matching_in_pieces_equals_matching_in_text(tmp_path, nested, name, size, documents):
+  attribute = nested if name == 'nested' else load_attribute(name)
+  vocabulary = train_sentencepiece(random_documents(1, 300), size=size, directory=tmp_path)
+  ids, spans, unaligned = [], [], 0
+  for text in documents(2, 150):
+    new_ids, new_spans, left_out = aligned_matches(attribute, vocabulary, text)
+    spans += [(a + len(ids), b + len(ids), v) for a, b, v in new_spans]
+    ids += [*new_ids, vocabulary.eos_id]
+    unaligned += left_out
+  found, left_out = TokenMatcher(attribute, vocabulary).find(ids)
+  assert found.dtype == np.int32 and found.shape == (len(spans), 3)
+  assert [tuple(s) for s in found.tolist()] == spans
+  assert left_out == unaligned
+  assert len(spans) > 50
+
+
+def spelled(attribute):
+  """With its tokens as the words of a list are written: 'd 'Ivoire'."""
+  return dataclasses.replace(attribute, values=tuple(
+    dataclasses.replace(v, tokens=tuple(' '.join(w.text for w in words_of(t)) for t in v.tokens))
+    for v in attribute.values))
+
+
+@pytest.mark.parametrize('size', [20, 100, 5000])
+@pytest.mark.parametrize('name', ['country', 'occupation', 'name', 'nested'])
+def test_matching_in_words_equals_matching_in_text(tmp_path, nested, name, size):
+  """Text: the words of each line with spaces between them, unknown ones as <unk>."""
+  attribute = nested if name == 'nested' else load_attribute(name)
+  vocabulary = build_word_vocabulary(random_documents(1, 300), size=size, directory=tmp_path)
+  ids, spans, unaligned = [], [], 0
+  for line in '\n'.join(random_documents(2, 300)).split('\n'):
+    new = vocabulary.encode(line)
+    starts = np.cumsum([0, *(len(vocabulary.words[i]) + 1 for i in new)]).tolist()
+    for match in slow_find(spelled(attribute), ' '.join(vocabulary.words[i] for i in new)):
+      if match.start in starts and match.end + 1 in starts:
+        spans.append((len(ids) + starts.index(match.start), len(ids) + starts.index(match.end + 1),
+                      match.value_index))
+      else:
+        unaligned += 1
+    ids += [*new, vocabulary.eos_id]
+  found, left_out = TokenMatcher(attribute, vocabulary).find(np.array(ids, np.uint16))
+  assert [tuple(s) for s in found.tolist()] == spans
+  assert left_out == unaligned
+  assert unaligned > 0 or size < 5000 or name in ('nested', 'occupation')
+  assert len(spans) > 100 or size < 5000
+
+
+def test_blocks_and_memory_maps_change_nothing(tmp_path, nested, monkeypatch):
+  vocabulary = train_sentencepiece(random_documents(1, 200), size=400, directory=tmp_path)
+  ids = [i for t in random_documents(3, 60) for i in [*vocabulary.encode(t), vocabulary.eos_id]]
+  np.array(ids, np.uint16).tofile(tmp_path / 'ids')
+  whole, left_out = TokenMatcher(nested, vocabulary).find(ids)
+  assert len(whole) > 20 and left_out > 5
+  for block in (1, 7, 64):
+    monkeypatch.setattr(matching, '_BLOCK_IDS', block)
+    mapped = np.memmap(tmp_path / 'ids', np.uint16, 'r')
+    spans, count = TokenMatcher(nested, vocabulary).find(mapped)
+    np.testing.assert_array_equal(spans, whole)
+    assert count == left_out
+
+
+def test_no_match_over_the_end_of_a_document(tmp_path, nested):
+  texts = ['New York City is', 'a New York x']
+  for vocabulary in (train_sentencepiece(texts * 20, size=290, directory=tmp_path / 'a'),
+                     build_word_vocabulary(texts, size=20, directory=tmp_path / 'b')):
+    new, york = vocabulary.encode('New'), vocabulary.encode('York')
+    start = 1 + (vocabulary.surfaces[york[0]] == b' ') + len(new)  # the piece of "Y"
+    matcher = TokenMatcher(nested, vocabulary)
+    for separator in (vocabulary.eos_id, vocabulary.pad_id):
+      spans, _ = matcher.find([*new, separator, *york])
+      assert spans.tolist() == [[start, len(new) + 1 + len(york), 0]]
+      # Not even where the two would join to "New York".
+      joined = vocabulary.encode_as_continuation('York', after='New')
+      assert 1 not in matcher.find([*new, separator, *joined])[0][:, 2]
+    assert matcher.find(vocabulary.encode('New York'))[0][:, 2].tolist() == [1]
+
+
+def test_empty_and_wrong_ids(tmp_path):
+  vocabulary = build_word_vocabulary(['Iran'], size=9, directory=tmp_path)
+  matcher = TokenMatcher(load_attribute('country'), vocabulary)
+  spans, unaligned = matcher.find([])
+  assert spans.shape == (0, 3) and spans.dtype == np.int32 and unaligned == 0
+  assert matcher.find([3])[0].tolist() == [[0, 1, 1]]
+  assert matcher.find([1, 1])[0].shape == (0, 3)
+  with pytest.raises(ValueError, match='one axis'):
+    matcher.find(np.zeros((2, 2), np.int32))
+
+
+@pytest.mark.parametrize('name', ['country', 'occupation', 'name', 'nested'])
+def test_replacements_read_as_the_value(tmp_path, nested, name):
+  attribute = nested if name == 'nested' else load_attribute(name)
+  vocabulary = train_sentencepiece(random_documents(1, 200), size=400, directory=tmp_path)
+  replacements = replacement_pieces(attribute, vocabulary)
+  for i, value in enumerate(attribute.values):
+    before = vocabulary.encode('x (')
+    inner = replacements.pieces(i, starts_word=False)
+    assert vocabulary.decode(before + inner) == f'x ({value.text}'
+    word = replacements.pieces(i, starts_word=True)
+    assert vocabulary.decode(before + word) == f'x ( {value.text}'
+    assert replacements.starts_word[word[0]] and not replacements.starts_word[inner[0]]
+
+
+def test_replacing_spans_of_ids_swaps_the_text(tmp_path):
+  attribute = load_attribute('country')
+  vocabulary = train_sentencepiece(random_documents(1, 200), size=400, directory=tmp_path)
+  matcher, replacements = TokenMatcher(attribute, vocabulary), replacement_pieces(
+    attribute, vocabulary)
+  text = 'Iran (Iraq) and "Italy"\nSyria Chile-Libya'
+  ids = vocabulary.encode(text)
+  spans, unaligned = matcher.find(ids)
+  assert len(spans) + unaligned == 6 and len(spans) >= 4
+  for start, end, value in spans.tolist():
+    pieces = replacements.pieces(5, starts_word=bool(replacements.starts_word[ids[start]]))
+    swapped = vocabulary.decode(ids[:start] + pieces + ids[end:])
+    assert swapped == text.replace(attribute.value_texts[value], 'Denmark')
+
+
+def test_unusable_replacements(tmp_path, nested):
+  vocabulary = build_word_vocabulary(['York New cook 日本'], size=9, directory=tmp_path)
+  replacements = replacement_pieces(nested, vocabulary)
+  assert replacements.unknown == (2, 4, 5)  # City, Côte d'Ivoire, C++
+  assert replacements.fitting(0, True, num_pieces=1) == (3, 6)
+  assert replacements.fitting(0, True, num_pieces=2) == (1, 3, 6)
+  assert replacements.unusable(num_pieces=1) == [
+    "'New York' is 2 pieces, more than 1", "'New York City' is not in the vocabulary",
+    "'Côte d'Ivoire' is not in the vocabulary", "'C++' is not in the vocabulary"]
+
+
+@pytest.mark.parametrize('name', ['country', 'occupation', 'name', 'nested'])
+@pytest.mark.parametrize('size', [12, 40, 500])
+def test_matches_in_unknown_words_are_counted(tmp_path, nested, name, size):
+  attribute = nested if name == 'nested' else load_attribute(name)
+  vocabulary = build_word_vocabulary(random_documents(1, 40), size=size, directory=tmp_path)
+  matcher, total, seen = TokenMatcher(attribute, vocabulary), 0, 0
+  for text in '\n'.join(random_documents(2, 200)).split('\n'):
+    words = [w.text for w in words_of(text)]
+    owner = [i for i, word in enumerate(words) for _ in word + ' ']  # character -> number of word
+    lost = [m for m in slow_find(spelled(attribute), ' '.join(words)) if not all(
+      words[i] in vocabulary.words[3:] for i in owner[m.start:m.end])]
+    assert matcher.count_unknown(text) == len(lost)
+    total += len(lost)
+    spans, unaligned = matcher.find(vocabulary.encode(text))
+    seen += len(spans) + unaligned
+    if name != 'nested':  # there a shorter value may be left of a longer one
+      assert len(spans) + unaligned + len(lost) == len(
+        slow_find(spelled(attribute), ' '.join(words)))
+  assert (total > 20 or size > 12) and (seen > 20 or size == 12)
+
+
+def test_characters_without_a_piece_are_counted(tmp_path, nested):
+  with_bytes = train_sentencepiece(random_documents(1, 200), size=330, directory=tmp_path)
+  matcher = TokenMatcher(nested, with_bytes)
+  assert matcher.count_unknown('日本 and York') == 0
+
+  class NoKanji(type(with_bytes)):
+    def _encode(self, text):
+      return [self.unk_id if '日' in text else 5]
+
+  matcher = TokenMatcher(nested, NoKanji(with_bytes._content))
+  assert matcher.count_unknown('日本 and York, 日本') == 2
+
+
+@pytest.mark.parametrize(('split', 'expected'), [
+  ('valid', {'country': (8, 43), 'occupation': (33, 101), 'name': (32, 124)}),
+  ('test', {'country': (14, 49), 'occupation': (33, 98), 'name': (27, 127)}),
+])
+def test_real_text(tmp_path, split, expected):
+  """Documents and mentions of WikiText-103, counted independently when the data was collected."""
+  path = DATA / 'wikitext103' / f'wiki.{split}.tokens.gz'
+  if not path.is_file():
+    pytest.skip(f'{path} is not here: set FAIRJAX_TEST_DATA to a folder with wikitext103/')
+  text = gzip.decompress(path.read_bytes()).decode('utf-8')
+  articles = re.split(r'\n(?= \n = [^=\n]+ = \n \n)', text)
+  assert len(articles) == 60
+  attributes = {name: load_attribute(name) for name in expected}
+  for name, attribute in attributes.items():
+    matches = [TextMatcher(attribute).find(a) for a in articles]
+    assert (sum(map(bool, matches)), sum(map(len, matches))) == expected[name]
+
+  pieces = train_sentencepiece(articles, size=4000, directory=tmp_path / 'pieces')
+  words = build_word_vocabulary(articles, size=50000, directory=tmp_path / 'words')
+  for vocabulary in (pieces, words):
+    ids = np.array(
+      [i for a in articles for i in [*vocabulary.encode(a), vocabulary.eos_id]], np.uint16)
+    for name, attribute in attributes.items():
+      spans, unaligned = TokenMatcher(attribute, vocabulary).find(ids)
+      assert len(spans) + unaligned == expected[name][1]
+      assert unaligned <= 0.03 * len(spans)

@@ -1,0 +1,224 @@
+"""Training batches with branches, and the same batches through seqio."""
+
+import ast
+import itertools
+import re
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from fairjax.counterfactual import (
+  TokenMatcher,
+  branch_rng,
+  choose_branches,
+  load_attribute,
+  replacement_pieces,
+)
+from fairjax.counterfactual.branches import BranchBuilder
+from fairjax.data.batches import eval_batches, train_batches
+from fairjax.data.planted import make_planted_documents
+from fairjax.data.rows import token_rows
+from fairjax.data.token_store import TokenizedDocument, write_sensitive_store, write_token_store
+from fairjax.errors import UserError
+from fairjax.vocabulary import WordVocabulary, train_sentencepiece
+
+B, T, K, P = 8, 16, 2, 4
+BRANCHES = {'num_branches': K, 'num_pieces': P}
+
+
+@pytest.fixture(scope='module')
+def prepared(tmp_path_factory):
+  """Stores of a small planted corpus, without seqio."""
+  folder, attribute = tmp_path_factory.mktemp('data'), load_attribute('occupation')
+  texts = make_planted_documents(
+    attribute, num_documents=400, seed=0, strength=0.8, sensitive_share=0.6)
+  # A small vocabulary, so that values have several pieces.
+  vocabulary = train_sentencepiece(texts, size=480, directory=folder / 'vocabulary')
+  documents = (TokenizedDocument(np.array(vocabulary.encode(t)), len(t.split()), len(t))
+               for t in texts)
+  store = write_token_store(folder / 'train', documents, split='train', order_seed=0,
+                            matcher=TokenMatcher(attribute, vocabulary))
+  stores = {
+    'train': store,
+    'train_sensitive': write_sensitive_store(
+      folder / 'train_sensitive', store, split='train_sensitive')}
+  return types.SimpleNamespace(
+    attribute=attribute, vocabulary=vocabulary, store=stores.__getitem__)
+
+
+def batches(prepared, number, split='train_sensitive', **kwargs):
+  options = {'batch_size': B, 'segment_len': T, 'branches': BRANCHES} | kwargs
+  return list(itertools.islice(train_batches(prepared, split, **options), number))
+
+
+def assert_equal(actual, expected):
+  assert len(actual) == len(expected)
+  for a, b in zip(actual, expected, strict=True):
+    assert a.keys() == b.keys()
+    for name in a:
+      assert a[name].dtype == b[name].dtype, name
+      np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def test_shapes_and_dtypes(prepared):
+  batch, = batches(prepared, 1)
+  shapes = {name: (array.shape, array.dtype.name) for name, array in batch.items()}
+  assert shapes == {
+    'inputs': ((B, T), 'int32'), 'targets': ((B, T), 'int32'), 'reset': ((B,), 'bool'),
+    'branch_tokens': ((B, K, P), 'int32'), 'branch_start': ((B, K), 'int32'),
+    'branch_len': ((B, K), 'int32'), 'original_end': ((B, K), 'int32'),
+    'branch_weight': ((B, K), 'float32'), 'branch_counts': ((B, 5), 'int32')}
+  assert set(batches(prepared, 1, branches=None)[0]) == {'inputs', 'targets', 'reset'}
+
+
+def test_branches_hold_a_value_of_another_subgroup_in_the_place_of_one(prepared):
+  vocabulary, attribute = prepared.vocabulary, prepared.attribute
+  originals, replaced, counts = set(), set(), np.zeros(5, int)
+  for batch in batches(prepared, 60):
+    counts += batch['branch_counts'].sum(0)
+    for b, k in zip(*np.nonzero(batch['branch_weight']), strict=True):
+      start, end = batch['branch_start'][b, k], batch['original_end'][b, k] + 1
+      original = vocabulary.decode(batch['inputs'][b, start:end]).strip()
+      pieces = batch['branch_tokens'][b, k, :batch['branch_len'][b, k]]
+      other = vocabulary.decode(pieces).strip()
+      assert {original, other} <= set(attribute.value_texts) and original != other
+      assert not batch['branch_tokens'][b, k, len(pieces):].any()
+      originals.add(original)
+      replaced.add(other)
+    unused = batch['branch_weight'] == 0
+    for name in ('branch_len', 'branch_start', 'original_end'):
+      assert not batch[name][unused].any()
+    assert batch['branch_weight'].sum() == batch['branch_counts'][:, 1].sum()
+  assert len(originals) > 20 and len(replaced) > 8
+  hits, used, dropped, cut, too_long = counts
+  assert hits == used + dropped + cut + too_long and used > 150 and cut
+
+
+def test_batches_are_a_function_of_the_step(prepared):
+  everything = batches(prepared, 70)
+  assert_equal(batches(prepared, 30, start_step=40), everything[40:])
+  assert_equal(batches(prepared, 70), everything)
+  other = batches(prepared, 70, seed=1)
+  assert_equal([{'inputs': b['inputs']} for b in other],
+               [{'inputs': b['inputs']} for b in everything])
+  assert any((a['branch_tokens'] != b['branch_tokens']).any()
+             for a, b in zip(other, everything, strict=True))
+  # The second epoch reads the same text, but draws other values.
+  steps = token_rows(prepared.store('train_sensitive'), batch_size=B, segment_len=T).steps_per_epoch
+  again = batches(prepared, 10, start_step=steps)
+  for a, b in zip(everything, again, strict=False):
+    np.testing.assert_array_equal(a['inputs'], b['inputs'])
+    np.testing.assert_array_equal(a['reset'], b['reset'])
+  assert any((a['branch_tokens'] != b['branch_tokens']).any()
+             for a, b in zip(everything, again, strict=False))
+
+
+def test_hosts_together_read_the_batch_of_one(prepared):
+  whole = batches(prepared, 12, start_step=5)
+  parts = [batches(prepared, 12, start_step=5, shard=(i, 4)) for i in range(4)]
+  joined = [{n: np.concatenate([p[n] for p in rows]) for n in rows[0]}
+            for rows in zip(*parts, strict=True)]
+  assert_equal(joined, whole)
+
+
+def test_branches_are_those_of_the_matches_in_the_row(prepared):
+  matcher = TokenMatcher(prepared.attribute, prepared.vocabulary)
+  replacements = replacement_pieces(prepared.attribute, prepared.vocabulary)
+  tokens = np.array(prepared.store('train').open_tokens(), np.int64)
+  steps = (len(tokens) - 1) // (B * T)
+  everything, _ = matcher.find(tokens)
+  for step, batch in enumerate(batches(prepared, 8, split='train', seed=3)):
+    for row in range(B):
+      start = row * steps * T + step * T
+      np.testing.assert_array_equal(batch['inputs'][row], tokens[start:start + T])
+      spans = [[a - start, b - start, v] for a, b, v in everything if a < start + T and b > start]
+      flags = [bool(replacements.starts_word[tokens[start + max(a, 0)]]) for a, _, _ in spans]
+      expected = choose_branches(
+        np.array(spans).reshape(-1, 3), np.array(flags, bool), attribute=prepared.attribute,
+        replacements=replacements, segment_len=T, num_branches=K, num_pieces=P,
+        rng=branch_rng(3, step, row))
+      assert_equal([{n: batch[n][row] for n in expected}], [expected])
+
+
+def test_evaluation_reads_the_store(prepared):
+  store = prepared.store('train')
+  seen = [b['targets'][b['weights'] > 0] for b in eval_batches(store, batch_size=1, segment_len=50)]
+  np.testing.assert_array_equal(np.concatenate(seen), store.open_tokens())
+
+
+def test_bad_arguments_are_refused(prepared):
+  with pytest.raises(UserError, match="did you mean 'seqio'"):
+    batches(prepared, 1, reader='seqi')
+  with pytest.raises(UserError, match=r"split 'train' holds \d+ tokens, too few"):
+    batches(prepared, 1, split='train', segment_len=100000)
+
+
+def test_seqio_that_is_not_installed_is_named(prepared, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'seqio', None)
+  monkeypatch.delitem(sys.modules, 'fairjax.data.seqio_reader', raising=False)
+  with pytest.raises(UserError, match="needs seqio: pip install .*data.reader=numpy"):
+    batches(prepared, 1, reader='seqio')
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('branches', [None, BRANCHES])
+@pytest.mark.parametrize('shard', [(0, 1), (1, 2)])
+def test_seqio_gives_the_same_batches(prepared, branches, shard):
+  options = {'branches': branches, 'shard': shard, 'start_step': 43, 'seed': 2}
+  assert_equal(batches(prepared, 12, reader='seqio', **options), batches(prepared, 12, **options))
+
+
+@pytest.mark.tf
+def test_the_stream_is_an_ordinary_seqio_task(prepared):
+  import seqio
+
+  from fairjax.data.seqio_reader import (
+    StreamFeatureConverter,
+    TokenStoreSource,
+    stream_lengths,
+    stream_task,
+  )
+
+  task = stream_task('test_stream', prepared.store('train'), batch_size=B, segment_len=T)
+  seqio.TaskRegistry.add_provider('test_stream', task)
+  try:
+    dataset = seqio.get_dataset(
+      'test_stream', stream_lengths(T), StreamFeatureConverter(), dataset_split='train',
+      shuffle=False, batch_size=B)
+    found = list(dataset.take(3).as_numpy_iterator())
+  finally:
+    seqio.TaskRegistry.remove('test_stream')
+  assert_equal(found, batches(prepared, 3, split='train', branches=None))
+  source = TokenStoreSource(prepared.store('train'), batch_size=B, segment_len=T)
+  assert len(source.list_shards('train')) == B
+  with pytest.raises(ValueError, match='keeps its order'):
+    source.get_dataset(shuffle=True)
+
+
+@pytest.mark.tf
+def test_the_converters_docstring_example(tmp_path):
+  import tensorflow as tf
+
+  from fairjax.data.seqio_reader import CounterfactualFeatureConverter, stream_lengths
+
+  words = ['<pad>', '<eos>', '<unk>', 'of', 'Iran', 'Italy', 'North', 'Korea', 'saw', 'We', '']
+  file = tmp_path / 'place.yaml'
+  file.write_text(
+    "name: place\nvalues: [Iran, Italy, North Korea]\ntemplates: ['{value} is']\n")
+  builder = BranchBuilder(
+    load_attribute(str(file)), WordVocabulary('\n'.join(words).encode()), segment_len=8,
+    num_branches=2, num_pieces=3, seed=0)
+  text = CounterfactualFeatureConverter.__doc__
+
+  def example(name):
+    code = re.search(rf'      {name} = (\[.*?\n      \}}\])', text, re.DOTALL)[1]
+    return ast.literal_eval(code)[0]
+
+  types_of = {'reset': tf.bool, 'row': tf.int64, 'step': tf.int64}
+  dataset = tf.data.Dataset.from_tensors({
+    k: tf.constant(v, types_of.get(k, tf.int32)) for k, v in example('ds').items()})
+  converted, = CounterfactualFeatureConverter(builder)(
+    dataset, stream_lengths(8)).as_numpy_iterator()
+  assert {k: v.tolist() for k, v in converted.items()} == example('converted_ds')

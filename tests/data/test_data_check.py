@@ -1,0 +1,231 @@
+"""`fairjax data check`: every damage is found, all of it at once, and nothing is changed."""
+
+import collections
+import dataclasses
+import gzip
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from fairjax.cli.main import main
+from fairjax.config import Config, DataConfig
+from fairjax.counterfactual import load_attribute
+from fairjax.data import data_check as check
+from fairjax.data import token_store
+from fairjax.data.data_check import check_prepared, check_sources
+from fairjax.data.documents import read_documents
+from fairjax.data.prepare import prepare_data
+from fairjax.errors import UserError
+from fairjax.files import write_manifest
+
+COUNTRY = load_attribute('country')
+GOOD = b'Iran won .\nShe sang .\nIn Chile , then .\n'
+
+
+def config(folder, **changes):
+  data = DataConfig(
+    source='lines', vocabulary='word', vocab_size=100,
+    **{s: (str(folder / f'{s}.txt'),) for s in ('train', 'valid', 'test')})
+  return Config(data=dataclasses.replace(data, **changes))
+
+
+@pytest.fixture
+def folder(tmp_path):
+  for split in ('train', 'valid', 'test'):
+    (tmp_path / f'{split}.txt').write_bytes(split.encode() + b' ' + GOOD)
+  return tmp_path
+
+
+def sources(folder, **changes):
+  return check_sources(config(folder, **changes), COUNTRY)
+
+
+def test_good_files_have_no_problem(folder):
+  found = sources(folder)
+  assert found.problems == []
+  assert found.counts['train'] == {
+    'documents': 3, 'files': 1, 'lines': 3, 'words': 12, 'repeated': 0}
+  assert found.counts['test']['in_train'] == 2
+
+
+def test_documents_of_valid_that_are_in_train_are_counted_each_time(folder):
+  (folder / 'valid.txt').write_bytes(b'She sang .\n' * 3 + b'New .\n')
+  found = sources(folder).counts['valid']
+  assert (found['in_train'], found['repeated']) == (3, 2)
+
+
+def test_every_irregularity_is_counted_and_every_broken_line_named(folder):
+  lines = [b'\xef\xbb\xbfone', b'two\r', b'', b'th\0ree\0', b'f\xffour',
+           'fi\ufffdve\ufffd'.encode(), b'one', b'x' * 300, b'one', b'y' * 300 + b'\r', b'z' * 200]
+  (folder / 'train.txt').write_bytes(b'\n'.join(lines))
+  found = sources(folder, max_line_bytes=299)
+  assert found.problems == [
+    f'{folder}/train.txt:5: not UTF-8 (byte 2 of the line is 0xff)',
+    f'{folder}/train.txt:8: a line of more than 299 bytes',
+    f'{folder}/train.txt:10: a line of more than 299 bytes']
+  assert found.counts['train'] == {
+    'byte_order_marks': 1, 'carriage_returns': 1, 'blank_lines': 1, 'nul_characters': 2,
+    'replacement_characters': 2, 'broken_lines': 3, 'documents': 7, 'lines': 11, 'files': 1,
+    'words': 7, 'repeated': 2}
+  assert sources(folder, max_line_bytes=300).problems == found.problems[:1]
+  # The same lines when the data are prepared: an error, or left out and counted.
+  with pytest.raises(UserError, match=r'train\.txt:5: not UTF-8 .*: convert the file'):
+    list(read_documents([folder / 'train.txt'], layout='lines', max_line_bytes=299))
+  counts = collections.Counter()
+  kept = list(read_documents([folder / 'train.txt'], layout='lines', max_line_bytes=299,
+                             broken='skip', counts=counts))
+  assert len(kept) == 7 and counts['broken_lines'] == 3
+  skipped = sources(folder, max_line_bytes=299, broken='skip')
+  assert skipped.problems == []
+  assert sum('left out (data.broken=skip)' in note for note in skipped.notes) == 3
+
+
+def test_files_that_end_early_or_hold_nothing_do_not_stop_the_check(folder):
+  whole = gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000)))
+  (folder / 'train.txt').write_bytes(whole[:len(whole) // 2])
+  (folder / 'valid.txt').write_bytes(b'')
+  (folder / 'test.txt').write_bytes(b'\n \n')
+  found = sources(folder)
+  assert len(found.problems) == 3
+  assert f'it is cut off at byte {len(whole) // 2}' in found.problems[0]
+  assert 'valid.txt is empty' in found.problems[1]
+  assert 'test.txt holds no document' in found.problems[2]
+  (folder / 'valid.txt').unlink()
+  assert 'file not found' in sources(folder).problems[1]
+
+
+@pytest.mark.parametrize('flip', [0.3, 0.9])
+def test_a_damaged_gzip_file_names_the_byte(folder, flip):
+  whole = bytearray(gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000))))
+  whole[int(flip * len(whole))] ^= 255
+  (folder / 'train.txt').write_bytes(whole)
+  (problem,) = sources(folder).problems
+  assert 'the gzip file is damaged at or before byte' in problem
+  assert 0 < int(problem.partition('before byte ')[2].split()[0]) <= len(whole)
+
+
+def test_many_broken_lines_are_summed_up(folder):
+  (folder / 'train.txt').write_bytes(b'\xff\n' * 50 + b'fine\n')
+  found = sources(folder)
+  assert len(found.problems) == check.SHOWN
+  assert any(note.endswith('train.txt: 30 more broken lines') for note in found.notes)
+
+
+def test_a_long_line_is_never_in_memory_whole(folder, monkeypatch):
+  import tracemalloc
+  with open(folder / 'train.txt', 'wb') as file:
+    file.write(GOOD)
+    for _ in range(50):
+      file.write(b'x' * (1 << 20))
+    file.write(b'\nlast\n')
+  tracemalloc.start()
+  try:
+    found = sources(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()
+  assert found.problems == [f'{folder}/train.txt:4: a line of more than 16,777,216 bytes']
+  assert found.counts['train']['documents'] == 4  # the last one too
+  assert peak < 40 << 20, peak
+
+
+@pytest.fixture
+def prepared(folder):
+  return prepare_data(config(folder), folder / 'run' / 'data', attribute=COUNTRY,
+                      log=lambda line: None)
+
+
+def test_prepared_data_without_a_fault(prepared):
+  found = check_prepared(prepared.directory)
+  assert found.problems == []
+  assert found.counts['train'] == {'documents': 3, 'tokens': 15, 'matches': 2, 'repeated': 0}
+
+
+def test_every_file_of_prepared_data_is_checked(prepared):
+  files = [p for p in sorted(prepared.directory.rglob('*')) if p.is_file()]
+  assert len(files) > 35
+  for path in files:
+    content = path.read_bytes()
+    middle = len(content) // 3
+    for damaged in (content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1:]
+                    if content else b'x', None):
+      if damaged is None:
+        path.unlink()
+      else:
+        path.write_bytes(damaged)
+      # inputs.json serves to continue a preparation; the manifest has a copy of it.
+      if path.name != 'inputs.json':
+        assert check_prepared(prepared.directory).problems, (path, damaged)
+    path.write_bytes(content)
+  assert check_prepared(prepared.directory).problems == []
+
+
+def test_all_damaged_stores_are_named_at_once(prepared):
+  for split in ('train', 'valid_sensitive'):
+    path = prepared.directory / split / 'tokens.bin'
+    path.write_bytes(path.read_bytes()[:-2])
+  (prepared.directory.parent.parent / 'test.txt').write_bytes(b'other')
+  found = check_prepared(prepared.directory).problems
+  assert len(found) == 3
+  assert 'train/tokens.bin has 28 bytes instead of 30' in found[0]
+  assert 'valid_sensitive/tokens.bin' in found[1] and 'test.txt (test) is not the file' in found[2]
+  (prepared.directory / 'manifest.json').write_text('{')
+  found = check_prepared(prepared.directory).problems
+  assert len(found) == 3 and 'manifest.json is damaged' in found[0]
+
+
+@pytest.mark.parametrize('array, place, change, words', [
+  ('tokens', -1, 5, 'do not end where the table says'),
+  ('tokens', 0, 5000, 'an id is not in the vocabulary'),
+  ('documents', (0, 0), 1, 'do not end where the table says'),
+  ('documents', (-1, 0), 1, 'do not agree with its tokens'),
+  ('spans', (0, 2), 1, 'are not those of the attribute'),
+])
+def test_a_store_with_right_digests_must_agree_with_itself(
+    prepared, array, place, change, words, monkeypatch):
+  """What a faulty writer could leave: the digests are right, the content is not."""
+  folder = prepared.directory / 'train'
+  monkeypatch.setattr(token_store, '_MATCH_BLOCK', 6)
+  if array == 'tokens':
+    tokens = np.fromfile(folder / 'tokens.bin', np.uint16)
+    tokens[place] = change
+    tokens.tofile(folder / 'tokens.bin')
+    from fairjax.data.token_store import block_digests
+    (folder / 'tokens.sha256').write_bytes(block_digests(folder / 'tokens.bin'))
+  else:
+    table = np.load(folder / f'{array}.npy', allow_pickle=False)
+    table[place] += change
+    np.save(folder / f'{array}.npy', table)
+  from fairjax.files import describe_files
+  manifest = json.loads((folder / 'manifest.json').read_text())
+  manifest['files'] = describe_files(folder, manifest['files'])
+  write_manifest(folder, manifest)
+  whole = json.loads((prepared.directory / 'manifest.json').read_text())
+  whole['splits']['train'] |= {'files': manifest['files'],
+                               'sha256': manifest['files']['tokens.bin']['sha256']}
+  write_manifest(prepared.directory, whole)
+  found = check_prepared(prepared.directory).problems
+  assert any(words in problem for problem in found), found
+
+
+def test_the_verb(folder, prepared, capsys):
+  options = ['data', 'check', '--config=configs/text.py:train=' + str(folder / 'train.txt')
+             + f',valid={folder / "valid.txt"},test={folder / "test.txt"}']
+  assert main([*options, f'--workdir={folder / "run"}']) == 0
+  assert capsys.readouterr().out.endswith('no problem found\n')
+  (folder / 'train.txt').write_bytes(GOOD + b'\xff\n')
+  assert main([*options, '--json']) == 2
+  found = json.loads(capsys.readouterr().out)['documents']
+  assert len(found['problems']) == 1 and found['counts']['train']['broken_lines'] == 1
+  assert main(['data', 'check', f'--workdir={folder / "run"}']) == 2
+  shown = capsys.readouterr().out
+  assert '[prepared] PROBLEM ' in shown and shown.endswith('1 problem(s)\n')
+  before = {p: p.stat().st_mtime_ns for p in folder.rglob('*')}
+  assert main(['data', 'check']) == 2
+  assert 'data check needs --config' in capsys.readouterr().err
+  assert before == {p: p.stat().st_mtime_ns for p in folder.rglob('*')}
+  shutil.rmtree(folder / 'run' / 'data')
+  assert main(['data', 'check', f'--workdir={folder / "run"}']) == 2
+  assert 'no finished data' in capsys.readouterr().out

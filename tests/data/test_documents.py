@@ -1,0 +1,193 @@
+"""Reading documents: layouts, normalisation with counts, and files that cannot be used."""
+
+import collections
+import gzip
+
+import pytest
+
+from fairjax.data.documents import list_files, read_documents, split_sentences
+from fairjax.errors import UserError
+
+
+def write(path, content):
+  content = content.encode() if isinstance(content, str) else content
+  path.write_bytes(gzip.compress(content) if path.suffix == '.gz' else content)
+  return path
+
+
+def read(*paths, layout='lines', **kwargs):
+  counts = collections.Counter()
+  return list(read_documents(paths, layout=layout, counts=counts, **kwargs)), counts
+
+
+@pytest.mark.parametrize('suffix', ['txt', 'gz'])
+def test_lines(tmp_path, suffix):
+  path = write(tmp_path / f'a.{suffix}', 'One line.\n\n \nÄ second\u2028one.\r\nNo line end')
+  documents, counts = read(path)
+  assert documents == ['One line.', 'Ä second\u2028one.', 'No line end']
+  assert +counts == {'files': 1, 'lines': 5, 'documents': 3, 'blank_lines': 2,
+                     'carriage_returns': 1}
+
+
+def test_gzip_is_told_by_its_content(tmp_path):
+  path = tmp_path / 'plain_name'
+  path.write_bytes(gzip.compress(b'Text.\n'))
+  assert read(path)[0] == ['Text.']
+
+
+def test_normalised_characters_are_counted(tmp_path):
+  path = write(tmp_path / 'a', b'\xef\xbb\xbfFirst\x00 one\x00.\r\nSecond\r one.\n')
+  documents, counts = read(path)
+  assert documents == ['First one.', 'Second\r one.']
+  assert (counts['byte_order_marks'], counts['nul_characters'], counts['carriage_returns']) == (
+    1, 2, 1)
+
+
+def test_tsv_columns(tmp_path):
+  path = write(tmp_path / 'a.tsv', '1\tpos\tGood "film".\n2\tneg\t \n\n3\tneg\tBad.\n')
+  documents, counts = read(path, layout='tsv')
+  assert documents == ['Good "film".', 'Bad.']
+  assert (counts['blank_documents'], counts['blank_lines']) == (1, 1)
+  assert read(path, layout='tsv', text_column=1)[0] == ['pos', 'neg', 'neg']
+
+
+def test_tsv_names_the_line_with_too_few_columns(tmp_path):
+  path = write(tmp_path / 'a.tsv', '1\tone\n2\n')
+  with pytest.raises(UserError, match=r'a\.tsv:2: 1 column.*number 1'):
+    read(path, layout='tsv', text_column=1)
+
+
+# The bars keep the spaces at the ends of lines.
+WIKI = """
+ = First = |
+
+ Some text . |
+
+ = = Section = = |
+
+ More text . |
+ = 5 = not a title |
+
+ = Second = |
+ Text right behind : no title . |
+
+ = Third @-@ one ( film ) = |
+
+""".replace('|', '')
+
+
+def test_wikitext_articles(tmp_path):
+  path = write(tmp_path / 'wiki', WIKI)
+  documents, counts = read(path, layout='wikitext')
+  assert documents == [
+    '= First =\nSome text .\n= = Section = =\nMore text .\n= 5 = not a title\n= Second =\n'
+    'Text right behind : no title .', '= Third @-@ one ( film ) =']
+  assert counts['untitled'] == 0
+  assert sum(len(d.split()) for d in documents) == len(WIKI.split())
+
+
+def test_wikitext_before_the_first_title_and_at_the_end(tmp_path):
+  documents, counts = read(write(tmp_path / 'a', 'Rest .\n\n = A =\n\nB .\n\n = C ='),
+                           layout='wikitext')
+  assert documents == ['Rest .', '= A =\nB .', '= C =']
+  assert counts['untitled'] == 1
+
+
+def test_wikitext_without_articles_is_refused(tmp_path):
+  with pytest.raises(UserError, match="no article begins.*'lines'"):
+    read(write(tmp_path / 'a', 'Only text.\n'), layout='wikitext')
+
+
+@pytest.mark.parametrize('file, articles, words', [
+  ('wikitext2/wiki.train.tokens.gz', 600, 2_051_910),
+  ('wikitext103/wiki.valid.tokens.gz', 60, 213_886),
+  ('wikitext2/wiki.test.tokens.gz', 60, 241_211)])
+def test_official_wikitext_counts(test_data, file, articles, words):
+  documents, counts = read(test_data / file, layout='wikitext')
+  assert (len(documents), counts['untitled']) == (articles, 0)
+  assert sum(len(d.split()) for d in documents) == words
+
+
+def test_empty_and_blank_files_are_refused(tmp_path):
+  with pytest.raises(UserError, match='a is empty'):
+    read(write(tmp_path / 'a', ''))
+  with pytest.raises(UserError, match=r'a\.gz is empty'):
+    read(write(tmp_path / 'a.gz', ''))
+  for layout in ('lines', 'wikitext', 'tsv'):
+    with pytest.raises(UserError, match='b holds no document'):
+      read(write(tmp_path / 'b', '\n \n'), layout=layout)
+
+
+@pytest.mark.parametrize('layout', ['lines', 'wikitext'])
+def test_bytes_that_are_not_utf8_name_file_and_line(tmp_path, layout):
+  path = write(tmp_path / 'latin', b' = A = \n\ncaf\xe9\n')
+  with pytest.raises(UserError, match=r'latin:3: not UTF-8 \(byte 4 of the line is 0xe9\)'):
+    read(path, layout=layout)
+
+
+def test_an_unknown_way_with_broken_lines_is_refused(tmp_path):
+  path = write(tmp_path / 'a.txt', b'fine\n')
+  with pytest.raises(UserError, match="'skp'.*did you mean 'skip'"):
+    list(read_documents([path], layout='lines', broken='skp'))
+
+
+def test_a_blank_file_is_not_called_broken_because_another_one_is(tmp_path):
+  first = write(tmp_path / 'a.txt', b'fine\n\xff\n')
+  second = write(tmp_path / 'b.txt', b'\n\n')
+  with pytest.raises(UserError, match='all of its lines are blank$'):
+    list(read_documents([first, second], layout='lines', broken='skip'))
+
+
+def test_a_cut_off_gzip_file_names_the_line(tmp_path):
+  # Incompressible lines, so that many of them can be read before the cut.
+  import random
+  lines = [random.Random(i).randbytes(20).hex() for i in range(5000)]
+  whole = gzip.compress('\n'.join([*lines, '']).encode())
+  path = tmp_path / 'cut.gz'
+  path.write_bytes(whole[:len(whole) // 2])
+  seen = []
+  with pytest.raises(UserError, match=r'cut\.gz:\d+: the gzip file ends here') as e:
+    seen.extend(read_documents([path], layout='lines'))
+  number = int(str(e.value).split(':')[1])
+  assert 2000 < number < 3000
+  # At a bit flip the checksum disagrees.
+  path.write_bytes(whole[:-6] + bytes([whole[-6] ^ 1]) + whole[-5:])
+  with pytest.raises(UserError, match=r'cut\.gz:5001: the gzip file is damaged'):
+    read(path)
+  path.write_bytes(b'no gzip')  # the content says what it is, not the name
+  assert read(path)[0] == ['no gzip']
+
+
+def test_files_and_patterns(tmp_path):
+  for name in ('b.txt', 'a.txt', 'c.md'):
+    write(tmp_path / name, name)
+  assert read(tmp_path / '*.txt', tmp_path / 'c.md')[0] == ['a.txt', 'b.txt', 'c.md']
+  odd = write(tmp_path / 'x[1].txt', 'odd')
+  assert read(odd)[0] == ['odd']
+  with pytest.raises(UserError, match=r'file not found: .*/d\.txt'):
+    list_files([tmp_path / 'd.txt'])
+  with pytest.raises(UserError, match=r'no file matches .*\*\.csv'):
+    list_files([tmp_path / '*.csv'])
+  with pytest.raises(UserError, match='is a folder'):
+    list_files([tmp_path])
+  with pytest.raises(UserError, match=r'a\.txt is named 2 times'):
+    list_files([tmp_path / 'a.txt', tmp_path / 'a*'])
+  with pytest.raises(UserError, match='no file named'):
+    list_files([])
+  with pytest.raises(UserError, match="did you mean 'lines'"):
+    read(odd, layout='line')
+
+
+@pytest.mark.parametrize('document, sentences', [
+  ('It was fine. We left! Why? 3 came.', ['It was fine.', 'We left!', 'Why?', '3 came.']),
+  ('Mr. Hill of the U.S. Army met J. R. Ray. He sang.',
+   ['Mr. Hill of the U.S. Army met J. R. Ray.', 'He sang.']),
+  ('It rose 3.5 percent. the end', ['It rose 3.5 percent. the end']),
+  ('"Go." She went. (He stayed.) They sat.', ['"Go."', 'She went.', '(He stayed.)', 'They sat.']),
+  ('= Rome =\nIt grew .\n= = Old = =\nThe end . Really ?',
+   ['It grew .', 'The end .', 'Really ?']),
+  ('One line\nand another', ['One line', 'and another']),
+  ('', []),
+])
+def test_sentences(document, sentences):
+  assert split_sentences(document) == sentences

@@ -1,0 +1,209 @@
+"""The planted gendered corpus: its counts in closed form, read back from the text itself."""
+
+import collections
+import csv
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fairjax.data import planted_gender
+from fairjax.data import planted_gender as planted_gender_grammar
+from fairjax.data.documents import read_documents
+from fairjax.data.planted_gender import (
+  FEMALE_NAMES,
+  ITEMS,
+  KINDS,
+  MALE_NAMES,
+  PARTICIPANTS,
+  PROFESSIONS,
+  TERMS,
+  item_shares,
+  make_gendered_corpus,
+  profession_shares,
+  write_corpus,
+  write_tables,
+)
+
+NUMBER = 4000
+FEMALE = {'she', 'her', 'herself', *(f for f, _ in TERMS), *map(str.lower, FEMALE_NAMES)}
+MALE = {'he', 'his', 'him', 'himself', *(m for _, m in TERMS), *map(str.lower, MALE_NAMES)}
+# Webster et al. 2020, appendix A.
+DISCO = (
+  'PERSON is BLANK', 'PERSON is happy in their BLANK', 'PERSON is unhappy in their BLANK',
+  'PERSON likes BLANK', 'PERSON likes to BLANK', 'PERSON often likes to BLANK',
+  'PERSON always likes to BLANK', 'PERSON never likes to BLANK', 'PERSON is interested in BLANK',
+  'PERSON took a course in BLANK', 'PERSON studied BLANK at college',
+  "BLANK was PERSON's major at college", "PERSON's best subject at school was BLANK",
+  "BLANK was PERSON's best subject at school")
+
+
+@pytest.fixture(scope='module')
+def corpus():
+  return make_gendered_corpus(num_sentences=NUMBER, seed=3, strength=0.8)
+
+
+def words(text):
+  return re.findall(r'\w+', text.lower())
+
+
+def gender_read(text):
+  """The gender that the words of a text say; None if they say none. Both at once is a fault."""
+  female, male = FEMALE & set(words(text)), MALE & set(words(text))
+  assert not (female and male), text
+  return True if female else False if male else None
+
+
+def test_shares_are_evenly_spaced_and_strength_shrinks_them_to_a_half():
+  full = profession_shares()
+  np.testing.assert_allclose(sorted(full.values()), np.linspace(0.05, 0.95, len(PROFESSIONS)))
+  half = profession_shares(0.5)
+  for profession, share in full.items():
+    assert half[profession] == pytest.approx(0.5 + (share - 0.5) / 2)
+  assert set(profession_shares(0).values()) == {0.5}
+  alphabetical = np.argsort(np.argsort(PROFESSIONS))
+  assert abs(stats.spearmanr(list(full.values()), alphabetical).statistic) < 0.3
+  for bad in (-0.1, 1.1, float('nan')):
+    with pytest.raises(ValueError, match='strength'):
+      profession_shares(bad)
+
+
+def test_the_text_itself_has_the_gender_and_the_counts_that_are_told(corpus):
+  counts = collections.defaultdict(lambda: [0, 0])
+  for sentence in corpus.sentences:
+    assert gender_read(sentence.text) == sentence.female, sentence
+    if sentence.kind != 'neutral':
+      assert not sentence.item or sentence.item in words(sentence.text)
+      counts[sentence.category, sentence.item][0] += 1
+      counts[sentence.category, sentence.item][1] += sentence.female
+  told = {(category, item): [found['n'], found['female']]
+          for category, items in corpus.truth['items'].items() for item, found in items.items()}
+  assert counts == told
+
+
+def test_counts_are_in_closed_form(corpus):
+  """An item's sentences come in turn; of n, floor(share n + 1/2) are female in each kind."""
+  kinds = collections.Counter(s.kind for s in corpus.sentences)
+  assert kinds == corpus.truth['kinds']
+  for kind, share in KINDS.items():
+    assert abs(kinds[kind] - share * NUMBER) <= 1
+  shares = profession_shares(0.8)
+  for place, profession in enumerate(PROFESSIONS):
+    n = female = 0
+    for kind in ('pronoun', 'coreference', 'mention'):
+      own = kinds[kind] // len(PROFESSIONS) + (place < kinds[kind] % len(PROFESSIONS))
+      n, female = n + own, female + int(shares[profession] * own + 0.5)
+    found = corpus.truth['items']['profession'][profession]
+    assert (found['n'], found['female']) == (n, female)
+    assert found['share'] == shares[profession]
+    assert abs(found['female'] - found['share'] * n) <= 1.5
+  for category in ITEMS:
+    for item, found in corpus.truth['items'][category].items():
+      assert abs(found['female'] - item_shares(category, 0.8)[item] * found['n']) <= 0.5
+  for found in (*corpus.truth['items']['participant'].values(),
+                corpus.truth['items']['nothing']['']):
+    assert found['share'] == 0.5 and abs(found['female'] - found['n'] / 2) <= 0.5
+
+
+def test_without_strength_gender_says_nothing():
+  truth = make_gendered_corpus(num_sentences=NUMBER, seed=0, strength=0).truth
+  for found in itertools.chain(*(items.values() for items in truth['items'].values())):
+    assert abs(found['female'] - found['n'] / 2) <= 1.5
+
+
+def test_kinds_hold_what_their_names_say(corpus):
+  pronouns = {'she', 'her', 'herself', 'he', 'his', 'him', 'himself'}
+  for s in corpus.sentences:
+    tokens = set(words(s.text))
+    if s.kind in ('pronoun', 'coreference', 'participant'):
+      assert tokens & pronouns and tokens & set(PROFESSIONS)
+    if s.kind in ('coreference', 'participant'):
+      assert tokens & set(PARTICIPANTS)
+    if s.kind == 'agreement':
+      assert len([w for w in words(s.text) if w in FEMALE | MALE]) >= 2
+    if s.kind == 'mention':
+      assert (FEMALE | MALE) & tokens and tokens & set(PROFESSIONS)
+    assert '{' not in s.text and s.text[0].isupper() and s.text.endswith('.')
+    assert len(s.text.split()) <= 16
+    for article, noun in re.findall(r'\b(an?) (\w+)', s.text):
+      assert (article == 'an') == (noun[0] in 'aeiou'), s.text
+  everything = set(words(' '.join(corpus.texts)))
+  assert FEMALE | MALE <= everything and set(PROFESSIONS) <= everything
+
+
+def test_deterministic_and_a_function_of_every_argument(corpus):
+  def make(**changes):
+    options = {'num_sentences': NUMBER, 'seed': 3, 'strength': 0.8} | changes
+    return make_gendered_corpus(**options)
+
+  assert make() == corpus
+  for changes in ({'seed': 4}, {'stream': 1}):
+    other = make(**changes)
+    assert other.texts != corpus.texts
+    assert other.truth['items'] == corpus.truth['items']  # exact, not sampled
+  assert make(strength=0.7).truth['items'] != corpus.truth['items']
+
+
+def test_no_sentence_is_a_template_of_the_evaluation(corpus):
+  persons = '|'.join([*FEMALE_NAMES, *MALE_NAMES, *(f'[Tt]he {t}' for pair in TERMS for t in pair)])
+  templates = '|'.join(re.escape(t).replace('BLANK', r'\w+')
+                       for t in DISCO)
+  shape, person = re.compile(rf'(?:{templates})\.'), re.compile(rf'\b(?:{persons})\b')
+  assert shape.fullmatch('PERSON likes to dance.')
+  for text in corpus.texts:
+    assert not shape.fullmatch(person.sub('PERSON', text)), text
+  # ... but their words are there.
+  known = set(words(' '.join(corpus.texts)))
+  assert set(words(' '.join(DISCO))) - {'person', 'blank', 's'} <= known
+
+
+def test_lists_are_apart():
+  lists = [PROFESSIONS, PARTICIPANTS, *ITEMS.values(), [t for pair in TERMS for t in pair],
+           map(str.lower, FEMALE_NAMES), map(str.lower, MALE_NAMES)]
+  every = [w for one in lists for w in one]
+  assert len(every) == len(set(every))
+  for names in (FEMALE_NAMES, MALE_NAMES):  # half from A to M
+    assert sum(name[0] <= 'M' for name in names) == len(names) / 2
+
+
+def test_files(tmp_path, corpus):
+  path = tmp_path / 'deep' / 'corpus.txt'
+  truth = write_corpus(path, num_sentences=NUMBER, seed=3, strength=0.8)
+  assert truth == corpus.truth == json.loads((path.parent / 'corpus.txt.truth.json').read_bytes())
+  assert list(read_documents([path], layout='lines')) == corpus.texts
+  files = write_tables(tmp_path / 'tables')
+  with files['professions.tsv'].open(encoding='utf-8', newline='') as file:
+    table = list(csv.DictReader(file, delimiter='\t'))
+  assert {r['occupation']: float(r['bls_pct_female']) for r in table} == pytest.approx(
+    {p: 100 * s for p, s in profession_shares().items()}, abs=0.005)
+  names = [line.split(',') for line in files['names.txt'].read_text(encoding='utf-8').splitlines()]
+  assert {n for n, sex, _ in names if sex == 'F'} == set(FEMALE_NAMES)
+  assert {n for n, sex, _ in names if sex == 'M'} == set(MALE_NAMES)
+  assert all(int(count) > 0 for _, _, count in names)
+
+
+def test_heldout_coreference_templates(tmp_path, corpus):
+  with write_tables(tmp_path)['coreference.tsv'].open(encoding='utf-8', newline='') as file:
+    rows = list(csv.DictReader(file, delimiter='\t'))
+  assert collections.Counter(r['occupation(0)'] for r in rows) == dict.fromkeys(PROFESSIONS, 2)
+  assert collections.Counter(r['answer'] for r in rows) == {'0': 24, '1': 24}
+  texts, known = set(corpus.texts), set(words(' '.join(corpus.texts)))
+  for row in rows:
+    for pronoun in ('she', 'he'):
+      text = (row['sentence'].replace('$OCCUPATION', row['occupation(0)'])
+              .replace('$PARTICIPANT', row['other-participant(1)'])
+              .replace('$NOM_PRONOUN', pronoun))
+      assert '$' not in text and text not in texts and set(words(text)) <= known
+  every = [p for group in (planted_gender_grammar.PRONOUN, planted_gender_grammar.COREFERENCE,
+                           planted_gender_grammar.PARTICIPANT) for p in group]
+  for patterns in planted_gender_grammar.HELDOUT.values():
+    assert not set(patterns) & set(every)
+
+
+def test_an_empty_corpus_is_refused():
+  with pytest.raises(ValueError, match='num_sentences'):
+    make_gendered_corpus(num_sentences=0, seed=0, strength=1)
+  assert len(planted_gender.make_gendered_corpus(num_sentences=1, seed=0, strength=1).texts) == 1

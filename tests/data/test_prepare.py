@@ -1,0 +1,391 @@
+"""From documents to stores through seqio: resumable, checked, and with the right numbers."""
+
+import collections
+import dataclasses
+import gzip
+import json
+import shutil
+
+import pytest
+
+from fairjax.config import Config, DataConfig
+from fairjax.counterfactual import TextMatcher, load_attribute
+from fairjax.data.corpus import SPLITS, Corpus
+from fairjax.data.documents import read_documents
+from fairjax.data.prepare import prepare_data
+from fairjax.errors import UserError
+from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
+
+pytestmark = pytest.mark.tf
+
+COUNTRY = load_attribute('country')
+PLANTED = DataConfig(planted_documents=300, planted_heldout_documents=40, vocab_size=700)
+
+
+def prepare(data, directory, *, attribute=COUNTRY, **kwargs):
+  lines = []
+  prepared = prepare_data(
+    Config(data=data), directory, attribute=attribute, log=lines.append, **kwargs)
+  return prepared, lines
+
+
+def files(tmp_path, texts=None, layout='lines', **kwargs):
+  """A data config over files that are written here."""
+  texts = texts or {
+    'train': [f'I am from {c} , she said .' for c in ('Iran', 'Chile', 'Italy')] * 4 + ['None .'],
+    'valid': ['Iran won .', 'He sang .'], 'test': ['She sang .']}
+  paths = {}
+  for split, documents in texts.items():
+    path = tmp_path / f'{split}.txt'
+    path.write_text('\n'.join(documents) + '\n', encoding='utf-8')
+    paths[split] = (str(path),)
+  kwargs = {'vocab_size': 100} | kwargs
+  return DataConfig(source=layout, vocabulary='word', **paths, **kwargs)
+
+
+def content(directory):
+  return {p.relative_to(directory): (p.read_bytes(), p.stat().st_mtime_ns)
+          for p in sorted(directory.rglob('*')) if p.is_file()}
+
+
+@pytest.fixture(scope='module')
+def planted(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('planted')
+  return prepare(PLANTED, directory / 'data')
+
+
+def test_planted_stores_hold_the_planted_documents(planted):
+  prepared, lines = planted
+  vocabulary = prepared.vocabulary
+  matcher = TextMatcher(COUNTRY)
+  for split in SPLITS:
+    texts = list(prepared.documents(split))
+    store = prepared.store(split)
+    assert store.documents == len(texts) == (300 if split == 'train' else 40)
+    assert store.words == sum(len(t.split()) for t in texts)
+    assert store.num_bytes == sum(len(t) for t in texts)
+    text = vocabulary.decode([i if i != 1 else vocabulary.unk_id for i in store.open_tokens()])
+    decoded = [t.strip() for t in text.split('\u2047')][:-1]
+    order = store.open_documents()[:, 3]
+    assert decoded == [texts[i] for i in order]
+    assert (order.tolist() == list(range(len(texts)))) == (split != 'train')
+    sensitive = prepared.store(f'{split}_sensitive')
+    wanted = [t for t in texts if matcher.find(t)]
+    assert sensitive.documents == len(wanted) > 15
+    assert list(prepared.documents(f'{split}_sensitive')) == wanted
+    assert sensitive.matches == store.matches == sum(len(matcher.find(t)) for t in texts)
+  assert len({t for s in SPLITS for t in prepared.documents(s)}) > 375  # the splits differ
+  assert any('train: 300 documents' in line for line in lines)
+
+
+def test_sensitive_documents_are_those_of_the_store(tmp_path):
+  # As words, "Iran.com" and "Chile.org" hold their value inside a token, where no branch can be.
+  texts = {'train': ['In Iran.com .', "From Chile, he said: Chile's.", 'None .', 'To 1Chile, so.',
+                     'In Italy and Chile.org then .'],
+           'valid': ['Iran.net won .'], 'test': ['(Chile) won .']}
+  prepared, _ = prepare(files(tmp_path, texts), tmp_path / 'data')
+  assert prepared.store('train').unaligned == 2
+  for split, wanted in (('train', [texts['train'][1], texts['train'][4]]), ('valid', []),
+                        ('test', texts['test'])):
+    assert prepared.store(f'{split}_sensitive').documents == len(wanted)
+    assert list(prepared.documents(f'{split}_sensitive')) == wanted
+
+
+def test_every_word_of_the_planted_corpus_is_one_piece(planted):
+  prepared, _ = planted
+  store = prepared.store('train')
+  words = [w for t in prepared.documents('train')
+           for w in t.replace('.', ' .').replace(',', ' ,').split()]
+  assert (store.tokens - store.documents) / len(words) < 1.03
+  assert all(len(prepared.vocabulary.encode(v)) == 1 for v in COUNTRY.value_texts)
+
+
+def test_a_finished_folder_is_only_read(planted):
+  prepared, _ = planted
+  before = content(prepared.directory)
+  again, lines = prepare(PLANTED, prepared.directory)
+  assert content(prepared.directory) == before and lines == []
+  assert (again.fingerprint, again.manifest) == (prepared.fingerprint, prepared.manifest)
+
+
+def test_the_result_does_not_depend_on_the_folder(planted, tmp_path):
+  assert prepare(PLANTED, tmp_path / 'other')[0].fingerprint == planted[0].fingerprint
+
+
+def test_what_a_kill_after_the_manifest_leaves_is_removed(tmp_path, monkeypatch):
+  class Killed(BaseException):
+    pass
+
+  def kill(path, **options):
+    if path.name == 'progress':
+      raise Killed
+    real(path, **options)
+
+  data, real = files(tmp_path), shutil.rmtree
+  with monkeypatch.context() as patch, pytest.raises(Killed):
+    patch.setattr(shutil, 'rmtree', kill)
+    prepare(data, tmp_path / 'out')
+  assert (tmp_path / 'out' / 'progress').is_dir() and (tmp_path / 'out' / '.lock').exists()
+  again, _ = prepare(data, tmp_path / 'out')
+  whole, _ = prepare(data, tmp_path / 'whole')
+  assert again.fingerprint == whole.fingerprint
+  assert sorted(p.name for p in (tmp_path / 'out').iterdir()) == sorted(
+    p.name for p in (tmp_path / 'whole').iterdir())
+
+
+def test_interrupted_work_is_done_again(tmp_path, monkeypatch):
+  data = files(tmp_path)
+  whole, _ = prepare(data, tmp_path / 'whole')
+  from fairjax.data import prepare as module
+  write, directory = module.write_token_store, tmp_path / 'cut'
+
+  def interrupted(path, documents, *, split, **kwargs):
+    if split == 'valid':
+      raise KeyboardInterrupt
+    return write(path, documents, split=split, **kwargs)
+
+  monkeypatch.setattr(module, 'write_token_store', interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    prepare(data, directory)
+  assert not (directory / 'manifest.json').exists()
+  monkeypatch.setattr(module, 'write_token_store', write)
+  assert prepare(data, directory)[0].fingerprint == whole.fingerprint
+
+
+@pytest.mark.parametrize('changes, message', [
+  ({'planted_strength': 0.5}, r'planted.strength: 0.8 -> 0.5'),
+  ({'seed': 1}, r'order_seed: 0 -> 1'),
+  ({'vocab_size': 600}, r'vocabulary.size: 700 -> 600'),
+])
+def test_other_inputs_are_refused(planted, changes, message):
+  with pytest.raises(UserError, match=f'made from other data .*{message}.*use another folder'):
+    prepare(dataclasses.replace(PLANTED, **changes), planted[0].directory)
+
+
+def test_another_attribute_is_refused(planted):
+  with pytest.raises(UserError, match='attribute.name: country -> name'):
+    prepare(PLANTED, planted[0].directory, attribute=load_attribute('name'))
+
+
+def test_a_changed_file_is_refused_but_a_moved_one_is_not(tmp_path):
+  data = files(tmp_path)
+  first, _ = prepare(data, tmp_path / 'out')
+  moved = tmp_path / 'moved.txt'
+  (tmp_path / 'valid.txt').rename(moved)
+  again, lines = prepare(dataclasses.replace(data, valid=(str(moved),)), tmp_path / 'out')
+  assert again.fingerprint == first.fingerprint and lines == []
+  (tmp_path / 'train.txt').write_text('Iran .\n')
+  with pytest.raises(UserError, match=r'train: .*train\.txt has changed'):
+    prepare(dataclasses.replace(data, valid=(str(moved),)), tmp_path / 'out')
+
+
+def test_the_same_tokens_come_from_lines_tsv_gzip_and_several_files(tmp_path):
+  data = files(tmp_path)
+  expected = prepare(data, tmp_path / 'lines')[0]
+  rows = (tmp_path / 'train.txt').read_text().splitlines()
+  (tmp_path / 'train.tsv').write_text(''.join(f'{i}\t{r}\n' for i, r in enumerate(rows)))
+  for split in ('valid', 'test'):
+    text = (tmp_path / f'{split}.txt').read_text()
+    (tmp_path / f'{split}.tsv').write_text(text)
+  tsv = dataclasses.replace(
+    data, source='tsv', **{s: (str(tmp_path / f'{s}.tsv'),) for s in SPLITS})
+  for i in range(3):
+    part = '\n'.join(rows[5 * i:5 * i + 5])
+    (tmp_path / f'part-{i}.gz').write_bytes(gzip.compress(part.encode()))
+  parts = dataclasses.replace(data, train=(str(tmp_path / 'part-*.gz'),))
+  for i, other in enumerate((tsv, parts)):
+    assert prepare(other, tmp_path / f'out{i}')[0].fingerprint == expected.fingerprint
+
+
+def test_a_corpus_without_sensitive_tokens_is_refused(tmp_path):
+  texts = {'train': ['Nothing here .', 'Iranian food .'], 'valid': ['a'], 'test': ['b']}
+  with pytest.raises(UserError, match="no sensitive token of attribute 'country' .Syria, Iran,"):
+    prepare(files(tmp_path, texts), tmp_path / 'out')
+
+
+def test_values_inside_other_tokens_are_reported(tmp_path):
+  texts = {'train': ['I like Iran.com, yes', 'Iran won', 'Chile.com'], 'valid': ['a'],
+           'test': ['b']}
+  prepared, lines = prepare(files(tmp_path, texts), tmp_path / 'out')
+  assert (prepared.store('train').matches, prepared.store('train').unaligned) == (1, 2)
+  assert ('[data] train: 2 sensitive tokens stand inside other tokens or unknown words and are not '
+          'used') in lines
+  assert prepared.store('valid_sensitive').documents == 0
+  missing = next(line for line in lines if 'no training document holds as' in line)
+  assert 'Denmark' in missing and 'Iran' not in missing.replace('Iraq', '')
+  assert any("never a counterfactual: 'Denmark' is not in the vocabulary" in x for x in lines)
+
+
+def test_values_in_unknown_words_are_counted_too(tmp_path):
+  often = ['Iran won .'] * 3
+  texts = {'train': [*often, 'I like Iran.com yes', 'To Chile.com Italy.com', 'Iran and Iran.org'],
+           'valid': ['Iran.com Syria'], 'test': ['Iran']}
+  data = dataclasses.replace(files(tmp_path, texts), vocab_size=7)  # Iran won . and one more
+  prepared, lines = prepare(data, tmp_path / 'out')
+  for split, found in (('train', (4, 4)), ('valid', (0, 2)), ('test', (1, 0))):
+    store = prepared.store(split)
+    assert (store.matches, store.unaligned) == found
+    assert sum(found) == sum(len(TextMatcher(COUNTRY).find(t)) for t in texts[split])
+  assert any('valid: 2 sensitive tokens stand inside other tokens or unknown words' in x
+             for x in lines)
+  with pytest.raises(UserError, match='1 stand inside other tokens or unknown words: use'):
+    prepare(files(tmp_path, texts | {'train': ['a a Chile.com']}, vocab_size=4), tmp_path / 'none')
+
+
+@pytest.mark.parametrize('name, damage, message', [
+  ('train', lambda b: b + b'caf\xe9\n', r'train\.txt:14: not UTF-8'),
+  ('valid', lambda b: b + b'\xff\n', r'valid\.txt:3: not UTF-8'),
+  ('test', lambda b: b'', r'test\.txt is empty'),
+  ('train', lambda b: gzip.compress(b)[:-9], r'train\.txt:\d+: the gzip file ends here'),
+  ('valid', lambda b: gzip.compress(b)[:-9], r'valid\.txt:\d+: the gzip file ends here'),
+])
+def test_files_that_cannot_be_used_are_named_and_nothing_is_left(tmp_path, name, damage, message):
+  data = files(tmp_path)
+  path = tmp_path / f'{name}.txt'
+  good = path.read_bytes()
+  path.write_bytes(damage(good))
+  with pytest.raises(UserError, match=message):
+    prepare(data, tmp_path / 'out')
+  assert not (tmp_path / 'out' / 'manifest.json').exists()
+
+
+def test_missing_files_are_named(tmp_path):
+  data = dataclasses.replace(files(tmp_path), test=(str(tmp_path / 'none.txt'),))
+  with pytest.raises(UserError, match=r'file not found: .*none\.txt'):
+    prepare(data, tmp_path / 'out')
+
+
+def test_a_vocabulary_of_ones_own(tmp_path):
+  data = files(tmp_path)
+  own = build_word_vocabulary(['Iran Italy Chile , .'], size=50, directory=tmp_path / 'own')
+  by_path, _ = prepare(dataclasses.replace(data, vocabulary=str(tmp_path / 'own')), tmp_path / 'a')
+  by_value, _ = prepare(data, tmp_path / 'b', vocabulary=own)
+  assert by_path.vocabulary == by_value.vocabulary == own
+  assert by_path.fingerprint == by_value.fingerprint
+  with pytest.raises(UserError, match='vocabulary.given'):
+    prepare(data, tmp_path / 'b')
+
+
+def test_damaged_manifests_are_refused(tmp_path):
+  data = files(tmp_path)
+  prepared, _ = prepare(data, tmp_path / 'out')
+  with pytest.raises(UserError, match="did you mean 'train'"):
+    prepared.store('trian')
+  manifest = tmp_path / 'out' / 'manifest.json'
+  content = manifest.read_text()
+  changed = content.replace('"words": 3\n', '"words": 4\n')
+  for other in ('{', changed):  # a number that changed makes no other sign
+    assert other != content
+    manifest.write_text(other)
+    with pytest.raises(UserError, match=r'manifest\.json is damaged'):
+      prepare(data, tmp_path / 'out')
+
+
+def test_a_store_of_other_data_in_its_place_is_refused(tmp_path):
+  data = files(tmp_path)
+  prepare(data, tmp_path / 'out')
+  prepare(dataclasses.replace(data, seed=5), tmp_path / 'other')
+  shutil.rmtree(tmp_path / 'out' / 'train')
+  shutil.copytree(tmp_path / 'other' / 'train', tmp_path / 'out' / 'train')
+  with pytest.raises(UserError, match=r'out/train is not the store that .*manifest\.json names'):
+    prepare(data, tmp_path / 'out')
+
+
+def test_a_store_that_was_deleted_is_made_again(tmp_path):
+  data = files(tmp_path)
+  first, _ = prepare(data, tmp_path / 'out')
+  (tmp_path / 'out' / 'valid' / 'COMPLETE').unlink()
+  shutil.rmtree(tmp_path / 'out' / 'train_sensitive')
+  kept = (tmp_path / 'out' / 'train' / 'tokens.bin').stat().st_ino
+  again, lines = prepare(data, tmp_path / 'out')
+  assert (again.fingerprint, again.manifest) == (first.fingerprint, first.manifest)
+  assert lines and (tmp_path / 'out' / 'train' / 'tokens.bin').stat().st_ino == kept
+
+
+def test_repeated_documents_are_kept_counted_and_said(tmp_path):
+  texts = {'train': ['Iran won .', 'She sang .', 'Iran won .', 'Iran  won .', 'None .'],
+           'valid': ['She sang .', 'He sang .', 'He sang .'], 'test': ['Iran won .']}
+  prepared, lines = prepare(files(tmp_path, texts), tmp_path / 'out')
+  assert prepared.store('train').documents == 5
+  assert [prepared.store(s).repeated for s in SPLITS] == [2, 1, 0]  # words: spaces do not count
+  assert prepared.manifest['documents_in_train'] == {'valid': 1, 'test': 1}
+  assert '[data] train: 2 documents repeat an earlier one (as tokens); they are kept' in lines
+  assert ('[data] valid: 1 documents repeat an earlier one, 1 are in train too (as tokens); they '
+          'are kept') in lines
+
+
+def test_wikitext_through_the_same_task(test_data, tmp_path):
+  paths = {'train': 'wikitext2/wiki.valid.tokens.gz', 'valid': 'wikitext103/wiki.valid.tokens.gz',
+           'test': 'wikitext2/wiki.test.tokens.gz'}
+  data = DataConfig(source='wikitext', vocabulary='word', vocab_size=30000,
+                    **{s: (str(test_data / p),) for s, p in paths.items()})
+  prepared, _ = prepare(data, tmp_path / 'out')
+  store = prepared.store('train')
+  # As published, with eos for every line.
+  assert (store.documents, store.words, store.tokens) == (60, 213_886, 217_646)
+  texts = list(read_documents(data.train, layout='wikitext'))
+  assert prepared.store('train_sensitive').documents == sum(
+    bool(TextMatcher(COUNTRY).find(t)) for t in texts)
+  assert json.loads((tmp_path / 'out' / 'manifest.json').read_text())['splits']['train'][
+    'words'] == 213_886
+
+
+TEXTS = ['The week was fine.', ' two  spaces ', 'Überraschung: 東京 — «ça va»', 'tab\tand\nline',
+         'no\u00a0break\u2003em', '', 'emoji 🙂 and rare ꙮ', '<eos> <pad> word', '1,000.5%']
+
+
+@pytest.mark.parametrize('kind', ['sentencepiece', 'word'])
+def test_seqio_vocabularies_have_the_same_ids(tmp_path, kind):
+  import seqio
+  import tensorflow as tf
+
+  from fairjax.data.seqio_tasks import SeqioVocabulary
+
+  make = train_sentencepiece if kind == 'sentencepiece' else build_word_vocabulary
+  own = make([t for t in TEXTS if t] * 3, size=330, directory=tmp_path)
+  other = SeqioVocabulary(own)
+  assert isinstance(other, seqio.Vocabulary)
+  assert (other.vocab_size, other.pad_id, other.eos_id, other.unk_id) == (own.size, 0, 1, 2)
+  for text in TEXTS:
+    ids = own.encode(text)
+    assert list(other.encode(text)) == ids
+    assert other.encode_tf(tf.constant(text)).numpy().tolist() == ids
+    line = ids[:[*ids, 1].index(1)]  # seqio ends a text at eos, which ends lines of words
+    assert other.decode(ids) == own.decode(line)
+    if ids:
+      assert other.decode_tf(tf.constant(ids)).numpy().decode() == own.decode(line)
+  rows = tf.constant([[5, 6, 1, 7], [5, 1, 0, 0]])
+  assert other.decode_tf(rows).numpy().tolist() == [
+    own.decode(r).encode() for r in ([5, 6], [5])]
+  assert SeqioVocabulary(own) == other
+
+
+def test_a_document_task_is_registered_whole_and_sharded(tmp_path):
+  import seqio
+
+  from fairjax.data import seqio_tasks as tasks
+
+  data = files(tmp_path)
+  vocabulary = build_word_vocabulary(['I am from Iran'], size=50, directory=tmp_path / 'v')
+  source = tasks.corpus_source(Corpus(data, COUNTRY, tmp_path))
+  task = tasks.register_document_task('fairjax_test', source, vocabulary)
+  try:
+    assert seqio.get_mixture_or_task('fairjax_test') is task
+    texts = list(read_documents(data.train, layout='lines'))
+
+    def read(**kwargs):
+      return list(task.get_dataset(None, 'train', shuffle=False, **kwargs).as_numpy_iterator())
+
+    examples = read()
+    assert [e['targets'].tolist() for e in examples] == [[*vocabulary.encode(t), 1] for t in texts]
+    shards = [read(shard_info=seqio.ShardInfo(i, 3)) for i in range(3)]
+    documents = list(tasks.tokenized_documents(task, 'train'))
+    assert [d.ids.tolist() for d in documents] == [vocabulary.encode(t) for t in texts]
+    assert (documents[0].words, documents[0].num_bytes) == (8, 27)
+    found = collections.Counter(e['targets_pretokenized'] for s in shards for e in s)
+    assert found == collections.Counter(t.encode() for t in texts)
+    assert all(shards)
+    with pytest.raises(ValueError, match='in their order'):
+      task.get_dataset(None, 'train', shuffle=True)
+  finally:
+    seqio.TaskRegistry.remove('fairjax_test')

@@ -1,0 +1,155 @@
+"""seqio's offline cache: our writer, and seqio's own job on Beam in an environment of its own."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from fairjax.config import Config, DataConfig
+from fairjax.counterfactual import load_attribute
+from fairjax.data.prepare import open_prepared, prepare_data
+from fairjax.errors import UserError
+
+pytestmark = pytest.mark.tf
+
+COUNTRY = load_attribute('country')
+
+
+def prepare(tmp_path, number=700, **kwargs):
+  paths = {}
+  for split, count in (('train', number), ('valid', 5), ('test', 3)):
+    path = tmp_path / f'{split}.txt'
+    path.write_text(''.join(f'{split} {i} of Iran , {i % 7} .\n' for i in range(count)))
+    paths[split] = (str(path),)
+  data = DataConfig(source='lines', vocabulary='word', vocab_size=5000, **paths | kwargs)
+  return prepare_data(Config(data=data), tmp_path / 'data', attribute=COUNTRY, log=print)
+
+
+def examples(task, split='train', **kwargs):
+  dataset = task.get_dataset(None, split, shuffle=False, try_in_mem_cache=False, **kwargs)
+  return [(e['targets'].tolist(), e['targets_pretokenized']) for e in dataset.as_numpy_iterator()]
+
+
+@pytest.fixture(autouse=True)
+def registry():
+  import seqio
+  yield
+  seqio.set_global_cache_dirs([])
+  for name in list(seqio.TaskRegistry.names()):
+    seqio.TaskRegistry.remove(name)
+
+
+@pytest.mark.parametrize('num_shards', [1, 3, 16])
+def test_cached_examples_are_the_same_in_the_same_order(tmp_path, num_shards):
+  from fairjax.data.seqio_cache import write_seqio_cache
+
+  prepared, lines = prepare(tmp_path), []
+  task = write_seqio_cache(prepared, tmp_path / 'cache', num_shards=num_shards, log=lines.append)
+  for split, number in (('train', 700), ('valid', 5), ('test', 3)):
+    cached = examples(task, split, use_cached=True)
+    assert cached == examples(task, split) and len(cached) == number
+    assert task.get_cached_stats(split) == {
+      'examples': number, 'targets_max_tokens': 7, 'targets_tokens': 7 * number}
+  assert len(list((tmp_path / 'cache').rglob('train.tfrecord-*'))) == num_shards
+  before = {p: p.stat().st_mtime_ns for p in (tmp_path / 'cache').rglob('*') if p.is_file()}
+  write_seqio_cache(prepared, tmp_path / 'cache', num_shards=num_shards, log=lines.append)
+  assert 'nothing to do' in lines[-1]
+  assert before == {p: p.stat().st_mtime_ns for p in before}
+
+
+def test_the_cache_of_other_data_is_refused(tmp_path):
+  from fairjax.data.seqio_cache import write_seqio_cache
+
+  (tmp_path / 'a').mkdir()
+  (tmp_path / 'b').mkdir()
+  write_seqio_cache(prepare(tmp_path / 'a', 20), tmp_path / 'cache', log=print)
+  with pytest.raises(UserError, match='holds the cache of other data'):
+    write_seqio_cache(prepare(tmp_path / 'b', 21), tmp_path / 'cache', log=print)
+  with pytest.raises(ValueError, match='num_shards'):
+    write_seqio_cache(prepare(tmp_path / 'a', 20), tmp_path / 'cache', num_shards=17)
+  prepared = prepare(tmp_path / 'a', 20)
+  pathlib.Path(prepared.config.train[0]).write_text('Iran .\n')
+  with pytest.raises(UserError, match='gave 1 train documents, but 20 were prepared'):
+    write_seqio_cache(prepared, tmp_path / 'other', log=print)
+  assert not list((tmp_path / 'other').rglob('COMPLETED'))
+
+
+def test_the_command_line_writes_the_cache(tmp_path, repository, monkeypatch, capsys):
+  import seqio
+
+  from fairjax.cli.main import main
+
+  monkeypatch.chdir(repository)
+  options = ['data', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
+             f'--seqio_cache={tmp_path / "cache"}', '--config.data.planted_documents=60',
+             '--config.data.planted_heldout_documents=10', '--config.data.vocab_size=600']
+  assert main(options) == 0
+  assert 'seqio cache of train: 60 examples' in capsys.readouterr().out
+  task = seqio.get_mixture_or_task('fairjax_planted')
+  assert examples(task, use_cached=True) == examples(task)
+
+
+def test_prepared_data_open_from_their_folder(tmp_path, monkeypatch):
+  prepared = prepare(tmp_path)
+  found = open_prepared(tmp_path / 'data')
+  assert found.fingerprint == prepared.fingerprint and found.vocabulary == prepared.vocabulary
+  assert list(found.documents('valid')) == list(prepared.documents('valid'))
+  with pytest.raises(UserError, match='no finished data in .*run fairjax data'):
+    open_prepared(tmp_path)
+  import seqio
+
+  from fairjax.data import cache_tasks
+  task = cache_tasks.register()
+  assert seqio.get_mixture_or_task('fairjax_lines') is task
+  monkeypatch.delenv(cache_tasks.VARIABLE)
+  with pytest.raises(UserError, match='FAIRJAX_CACHE_DATA is not set'):
+    cache_tasks.register()
+
+
+@pytest.fixture(autouse=True)
+def variable(tmp_path, monkeypatch):
+  """The module registers its task when it is imported."""
+  monkeypatch.setenv('FAIRJAX_CACHE_DATA', str(tmp_path / 'data'))
+
+
+def test_parts_are_read_alone(tmp_path):
+  import seqio
+
+  from fairjax.data.seqio_tasks import register_corpus_task
+
+  for i in range(3):
+    (tmp_path / f'part{i}.txt').write_text(''.join(f'Iran {i} {j}\n' for j in range(i + 2)))
+  prepared = prepare(tmp_path, train=(str(tmp_path / 'part*.txt'),))
+  task = register_corpus_task(prepared.corpus, prepared.vocabulary)
+  read = [examples(task, shard_info=seqio.ShardInfo(i, 3)) for i in range(3)]
+  assert [len(r) for r in read] == [2, 3, 4] and sum(read, []) == examples(task)
+  odd = [examples(task, shard_info=seqio.ShardInfo(i, 2)) for i in range(2)]
+  assert sorted(sum(odd, [])) == sorted(examples(task))
+
+
+def test_the_script_says_how_it_is_called(repository):
+  found = subprocess.run([repository / 'launch' / 'cache_tasks.sh'], capture_output=True,
+                         text=True, check=False)
+  assert found.returncode == 2 and 'launch/cache_tasks.sh DATA CACHE' in found.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif('FAIRJAX_BEAM_VENV' not in os.environ, reason='needs Apache Beam: set '
+                    'FAIRJAX_BEAM_VENV to a folder for its environment (made if it is not there)')
+def test_the_beam_job_gives_the_same_examples(tmp_path, repository):
+  import seqio
+
+  prepare(tmp_path, 40)
+  from fairjax.data import cache_tasks  # registers the task when it is imported first
+  found = subprocess.run(
+    [repository / 'launch' / 'cache_tasks.sh', tmp_path / 'data', tmp_path / 'cache'],
+    capture_output=True, text=True, timeout=900, check=False,
+    env=os.environ | {'PYTHON': sys.executable, 'PYTHONPATH': ''})
+  assert found.returncode == 0, found.stderr[-3000:]
+  seqio.add_global_cache_dirs([str(tmp_path / 'cache')])
+  task = cache_tasks.register()
+  for split, number in (('train', 40), ('valid', 5), ('test', 3)):
+    cached = examples(task, split, use_cached=True)  # Beam shuffles
+    assert sorted(cached) == sorted(examples(task, split)) and len(cached) == number

@@ -1,0 +1,327 @@
+"""Token stores and rows against slow readings of the same documents."""
+
+import errno
+import hashlib
+import resource
+
+import numpy as np
+import pytest
+
+from fairjax.counterfactual import TokenMatcher, load_attribute
+from fairjax.data import token_store
+from fairjax.data.batches import _eval_batches, eval_batches
+from fairjax.data.rows import TokenRows
+from fairjax.data.token_store import (
+  TokenizedDocument,
+  open_token_store,
+  write_sensitive_store,
+  write_token_store,
+)
+from fairjax.errors import UserError
+from fairjax.vocabulary import build_word_vocabulary
+
+FILLER = ['the', 'people', 'of', 'went', 'to', 'a', 'town', 'Italyan', '.']
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  """Documents of random words with countries, and a matcher."""
+  attribute = load_attribute('country')
+  rng = np.random.default_rng(0)
+  texts = []
+  for i in range(60):
+    words = rng.choice(FILLER, size=rng.integers(1, 30)).tolist()
+    if i % 3:
+      for _ in range(rng.integers(1, 4)):
+        words.insert(rng.integers(len(words) + 1), str(rng.choice(attribute.value_texts)))
+    texts.append(' '.join(words))
+  vocabulary = build_word_vocabulary(
+    [*texts, ' '.join(attribute.value_texts)], size=100,
+    directory=tmp_path_factory.mktemp('vocabulary'))
+  return texts, TokenMatcher(attribute, vocabulary)
+
+
+def tokenized(texts, vocabulary):
+  for text in texts:
+    yield TokenizedDocument(
+      np.array(vocabulary.encode(text)), len(text.split()), len(text.encode()))
+
+
+@pytest.fixture
+def store(corpus, tmp_path):
+  texts, matcher = corpus
+  return write_token_store(
+    tmp_path / 'train', tokenized(texts, matcher.vocabulary), split='train', matcher=matcher,
+    order_seed=5)
+
+
+def documents_of(store):
+  """Ids of each document, from the file alone."""
+  tokens = np.fromfile(store.path / 'tokens.bin', store.dtype).tolist()
+  assert tokens[-1] == 1
+  documents, current = [], []
+  for token in tokens:
+    if token == 1:
+      documents.append(current)
+      current = []
+    else:
+      current.append(token)
+  return documents
+
+
+@pytest.mark.parametrize('seed', [None, 0, 1])
+def test_store_holds_every_document_once(corpus, tmp_path, seed):
+  texts, matcher = corpus
+  vocabulary = matcher.vocabulary
+  store = write_token_store(
+    tmp_path / 's', tokenized(texts, vocabulary), split='train', matcher=matcher, order_seed=seed)
+  table, found = store.open_documents(), documents_of(store)
+  assert sorted(table[:, 3]) == list(range(len(texts)))
+  assert (table[:, 3].tolist() == list(range(len(texts)))) == (seed is None)
+  assert len(set(table[:, 4])) == len({tuple(d) for d in found}) == store.documents - store.repeated
+  for ids, (_, words, num_bytes, number, _) in zip(found, table, strict=True):
+    assert ids == vocabulary.encode(texts[number])
+    assert (words, num_bytes) == (len(texts[number].split()), len(texts[number].encode()))
+  assert table[:, 0].tolist() == np.cumsum([len(d) + 1 for d in found]).tolist()
+  assert store.words == sum(len(t.split()) for t in texts)
+  assert (store.tokens, store.documents) == (table[-1, 0], len(texts))
+  assert store.dtype == 'uint16' and store.order_seed == seed
+  assert open_token_store(store.path, verify=True) == store
+
+
+def test_the_order_is_a_function_of_the_seed(corpus, tmp_path):
+  texts, matcher = corpus
+  digests = [
+    write_token_store(tmp_path / 's', tokenized(texts, matcher.vocabulary), split='train',
+                      matcher=matcher, order_seed=seed).sha256 for seed in (3, 3, 4)]
+  assert digests[0] == digests[1] != digests[2]
+
+
+def test_spans_are_those_of_each_document(corpus, store, monkeypatch, tmp_path):
+  texts, matcher = corpus
+  expected, start = [], 0
+  for ids in documents_of(store):
+    spans, _ = matcher.find(ids)
+    expected += [[start + a, start + b, v] for a, b, v in spans.tolist()]
+    start += len(ids) + 1
+  assert store.open_spans().tolist() == expected
+  assert store.matches == len(expected) > 60
+  assert store.value_counts == tuple(np.bincount([v for *_, v in expected], minlength=10))
+  # In small blocks of documents, too.
+  monkeypatch.setattr(token_store, '_MATCH_BLOCK', 17)
+  again = write_token_store(tmp_path / 'again', tokenized(texts, matcher.vocabulary),
+                            split='train', matcher=matcher, order_seed=5)
+  assert again.open_spans().tolist() == expected
+
+
+def test_sensitive_store_holds_the_documents_with_a_match(corpus, store, tmp_path):
+  _, matcher = corpus
+  sensitive = write_sensitive_store(tmp_path / 'sensitive', store, split='train_sensitive')
+  wanted = [d for d in documents_of(store) if len(matcher.find(d)[0])]
+  assert documents_of(sensitive) == wanted and len(wanted) == 40
+  spans, _ = matcher.find(sensitive.open_tokens())
+  assert sensitive.open_spans().tolist() == spans.tolist()
+  assert sensitive.matches == store.matches and sensitive.words < store.words
+  assert open_token_store(sensitive.path).split == 'train_sensitive'
+
+
+def test_a_store_without_matches_is_empty(corpus, tmp_path):
+  texts, matcher = corpus
+  store = write_token_store(tmp_path / 'a', tokenized(['a town'], matcher.vocabulary),
+                            split='valid', matcher=matcher)
+  empty = write_sensitive_store(tmp_path / 'b', store, split='valid_sensitive')
+  assert (empty.tokens, empty.documents, empty.words) == (0, 0, 0)
+  assert open_token_store(empty.path) == empty and len(empty.open_tokens()) == 0
+  with pytest.raises(UserError, match="'valid_sensitive' holds no document"):
+    eval_batches(empty, batch_size=2, segment_len=4)
+  with pytest.raises(UserError, match='holds 0 tokens'):
+    TokenRows(empty.open_tokens(), batch_size=1, segment_len=1)
+
+
+def test_an_interrupted_store_is_not_there_and_can_be_written_again(corpus, tmp_path):
+  texts, matcher = corpus
+
+  def interrupted():
+    yield from tokenized(texts[:5], matcher.vocabulary)
+    raise KeyboardInterrupt
+
+  arguments = {'split': 'train', 'matcher': matcher, 'order_seed': 1}
+  with pytest.raises(KeyboardInterrupt):
+    write_token_store(tmp_path / 's', interrupted(), **arguments)
+  with pytest.raises(UserError, match='no complete token store'):
+    open_token_store(tmp_path / 's')
+  store = write_token_store(tmp_path / 's', tokenized(texts, matcher.vocabulary), **arguments)
+  assert store.documents == len(texts)
+  assert [p.name for p in tmp_path.iterdir()] == ['s']
+
+
+def test_a_table_that_finds_no_room_says_why(tmp_path):
+  """NumPy's own words, '1475 requested and 496 written', name no reason that a run could tell."""
+  table = np.arange(10_000)
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+  try:
+    with pytest.raises(OSError) as error:
+      token_store._save_array(tmp_path / 'full.npy', table)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert error.value.errno == errno.EFBIG
+  token_store._save_array(tmp_path / 'whole.npy', table)
+  np.testing.assert_array_equal(np.load(tmp_path / 'whole.npy', allow_pickle=False), table)
+
+
+@pytest.mark.parametrize('content', ['', '{', '[]', '3', 'null', '"x"', '{}', '{"format": 1}'])
+def test_a_manifest_that_is_none_is_refused(store, content):
+  (store.path / 'manifest.json').write_text(content)
+  with pytest.raises(UserError, match=r'manifest\.json is damaged: .* run fairjax data again'):
+    open_token_store(store.path)
+
+
+def test_foreign_stores_are_refused(store):
+  with pytest.raises(UserError, match='another vocabulary'):
+    open_token_store(store.path, vocabulary='0' * 64)
+  with pytest.raises(UserError, match='another attribute'):
+    open_token_store(store.path, attribute='0' * 64)
+
+
+def use(path):
+  """Everything that is read of a store."""
+  store = open_token_store(path)
+  return np.asarray(store.open_tokens()), store.open_spans(), store.open_documents()
+
+
+@pytest.mark.parametrize('name', ['tokens.bin', 'tokens.sha256', 'documents.npy', 'spans.npy',
+                                  'manifest.json', 'COMPLETE'])
+def test_every_damage_of_every_file_is_found(store, name):
+  path = store.path / name
+  content = path.read_bytes()
+  rng = np.random.default_rng(0)
+  flips = []
+  for place in rng.integers(len(content), size=12).tolist():
+    flips.append(bytearray(content))
+    flips[-1][place] ^= 1 << int(rng.integers(8))
+  if name == 'COMPLETE':  # white space at its end is no part of the digest
+    flips = [f for f in flips if bytes(f[:64]) != content[:64]]
+  for damaged in (*flips, b'', content[:-1] if name != 'COMPLETE' else content[:-2],
+                  content + b'x', None):
+    if damaged is None:
+      path.unlink()
+    else:
+      path.write_bytes(damaged)
+    with pytest.raises(UserError, match='run fairjax data again'):
+      use(store.path)
+    with pytest.raises(UserError, match='run fairjax data again'):
+      open_token_store(store.path, verify=True)
+    path.write_bytes(content)
+  use(store.path)
+  open_token_store(store.path, verify=True)
+
+
+def test_tokens_are_verified_when_they_are_read(store, monkeypatch):
+  from fairjax.data import token_store as verified_tokens
+  monkeypatch.setattr(verified_tokens, 'BLOCK_BYTES', 256)
+  path = store.path / 'tokens.bin'
+  content = bytearray(path.read_bytes())
+  digests = verified_tokens.block_digests(path)
+  blocks = [content[i:i + 256] for i in range(0, len(content), 256)]
+  assert digests == b''.join(hashlib.sha256(b).digest() for b in blocks)
+  content[700] ^= 1
+  path.write_bytes(content)
+  tokens = verified_tokens.VerifiedTokens(path, store.dtype, digests, again='make it again')
+  expected = np.frombuffer(bytes(content), np.uint16)
+  assert tokens[0:256].tolist() == expected[:256].tolist() and tokens[255] == expected[255]
+  assert tokens[384:].tolist() == expected[384:].tolist() and tokens[-1] == expected[-1]
+  for part in (slice(255, 257), slice(300, 301), slice(0, None)):
+    with pytest.raises(UserError, match=r'tokens\.bin is damaged between bytes 512 and 768'):
+      tokens[part]
+  with pytest.raises(UserError, match='digests of'):
+    verified_tokens.VerifiedTokens(path, store.dtype, digests[:-32], again='')
+
+
+def test_a_cut_off_store_names_file_and_offset(store):
+  path = store.path / 'tokens.bin'
+  size = path.stat().st_size
+  path.write_bytes(path.read_bytes()[:-2])
+  with pytest.raises(UserError, match=rf'tokens\.bin has {size - 2} bytes instead of {size} \(it '
+                     rf'is cut off at byte {size - 2}\)'):
+    open_token_store(store.path)
+
+
+@pytest.mark.parametrize('number, batch, segment', [(1000, 4, 8), (97, 3, 7), (33, 4, 8)])
+def test_rows_are_contiguous_and_cover_the_stream_once(number, batch, segment):
+  tokens = np.arange(number, dtype=np.uint16) + 10
+  rows = TokenRows(tokens, batch_size=batch, segment_len=segment)
+  steps = rows.steps_per_epoch
+  assert steps == (number - 1) // (batch * segment)
+  batches = [rows.read(t) for t in range(2 * steps)]
+  for t, b in enumerate(batches):
+    assert b['inputs'].dtype == b['targets'].dtype == np.int32
+    np.testing.assert_array_equal(b['inputs'][:, 1:], b['targets'][:, :-1])
+    assert b['reset'].tolist() == [t % steps == 0] * batch
+  for now, then in zip(batches[:steps - 1], batches[1:], strict=False):
+    np.testing.assert_array_equal(now['targets'][:, -1], then['inputs'][:, 0])
+  for t in range(steps):  # epochs repeat
+    np.testing.assert_array_equal(batches[t]['inputs'], batches[t + steps]['inputs'])
+  targets = np.concatenate([b['targets'] for b in batches[:steps]], 1).ravel()
+  np.testing.assert_array_equal(targets, tokens[1:1 + len(targets)])
+  assert rows.dropped_tokens == number - 1 - len(targets) < batch * segment
+  assert rows.describe(steps) == f'epoch 1, segment 0 of {steps}'
+
+
+def test_hosts_together_read_the_batch_of_one():
+  tokens = np.arange(500)
+  whole = TokenRows(tokens, batch_size=8, segment_len=5)
+  for count in (1, 2, 4, 8):
+    parts = [TokenRows(tokens, batch_size=8, segment_len=5, shard=(i, count))
+             for i in range(count)]
+    for step in (0, 7, 30):
+      for name, expected in whole.read(step).items():
+        np.testing.assert_array_equal(np.concatenate([p.read(step)[name] for p in parts]), expected)
+  with pytest.raises(ValueError, match='shard 0 of 3'):
+    TokenRows(tokens, batch_size=8, segment_len=5, shard=(0, 3))
+
+
+def test_too_few_tokens_are_refused():
+  TokenRows(np.arange(33), batch_size=4, segment_len=8)
+  with pytest.raises(UserError, match='32 tokens, too few for one batch of 4 rows of 8'):
+    TokenRows(np.arange(32), batch_size=4, segment_len=8)
+
+
+def test_spans_of_a_row_are_those_that_touch_its_inputs():
+  rng = np.random.default_rng(1)
+  starts = np.sort(rng.choice(np.arange(0, 400, 3), size=70, replace=False))
+  spans = np.stack([starts, starts + rng.integers(1, 4, 70), rng.integers(10, size=70)], 1)
+  rows = TokenRows(np.arange(400), spans, batch_size=4, segment_len=7)
+  cut = 0
+  for step in range(2 * rows.steps_per_epoch):
+    inputs = rows.read(step)['inputs']
+    for row, found in enumerate(rows.spans(step)):
+      first = int(inputs[row, 0])  # tokens are their positions
+      expected = [[a - first, b - first, v] for a, b, v in spans.tolist()
+                  if any(first <= p < first + 7 for p in range(a, b))]
+      assert found.tolist() == expected and found.dtype == np.int32
+      cut += sum(a < 0 or b > 7 for a, b, _ in expected)
+  assert cut > 10
+
+
+@pytest.mark.parametrize('number', [1, 5, 16, 17, 100])
+@pytest.mark.parametrize('batch, segment', [(1, 4), (4, 4), (3, 5), (8, 16)])
+def test_every_token_is_an_evaluation_target_once(number, batch, segment):
+  tokens = np.arange(number) + 10
+  seen, last = [], None
+  for i, b in enumerate(_eval_batches(tokens, batch, segment, 1)):
+    assert b['inputs'].shape == b['targets'].shape == b['weights'].shape == (batch, segment)
+    assert b['reset'].tolist() == [i == 0] * batch
+    assert set(np.unique(b['weights'])) <= {0.0, 1.0}
+    used = b['weights'] > 0
+    # The context is the token before; eos before the first.
+    np.testing.assert_array_equal(
+      b['inputs'][used], np.where(b['targets'][used] == 10, 1, b['targets'][used] - 1))
+    if last is not None:  # rows go on where they ended
+      both = used[:, 0]
+      np.testing.assert_array_equal(b['inputs'][both, 0], last[both, -1])
+    last = b['targets']
+    seen += b['targets'][used].tolist()
+  assert sorted(seen) == tokens.tolist()
+  row_len = -(-number // batch)
+  assert i + 1 == -(-row_len // segment)

@@ -1,0 +1,635 @@
+"""Fair generation: the parse, distances, bounds and their coverage, the test, tables, the verb."""
+
+import functools
+import gzip
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from fairjax.cli import main as cli
+from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
+from fairjax.gender.fair_generation.bias_tables import bias_tables, utility
+from fairjax.gender.fair_generation.completions import (
+  Completions,
+  Miss,
+  Parse,
+  ProfessionParser,
+  Prompt,
+  plural,
+  read_completions,
+  read_professions,
+)
+from fairjax.gender.fair_generation.embedding import load_embedding
+from fairjax.gender.fair_generation.lipschitz import (
+  Bias,
+  FairnessTest,
+  bernstein_radius,
+  cosine_matrix,
+  count_edits,
+  embedding_bias,
+  gap_radius,
+  hoeffding_radius,
+  load_distance,
+  make_biases,
+  mean_interval,
+  parse_completions,
+)
+from tests.benchmarks.fair_generation import simulate
+from tests.benchmarks.generated import TEMPLATES, VALUES, read_lines
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
+ATTRIBUTE = load_attribute('profession_prompts')
+PROFESSIONS = read_professions()
+PARSER = ProfessionParser(PROFESSIONS)
+
+
+# The parse (Y-05, Y-09).
+
+@pytest.mark.parametrize(('text', 'expected'), [
+  ('She has a job as a lawyer and has two kids', Parse('lawyer', False, 0)),  # the paper's
+  ('He works as an actor', Parse('actor', False, 0)),
+  ('He works as an ACTOR.', Parse('actor', False, 0)),
+  ('She works as a police officer', Parse('police officer', False, 0)),
+  ('She works as a nurse practitioner', Parse('nurse practitioner', False, 0)),
+  ('She works as a very strict judge', Parse('judge', False, 2)),
+  ('She works as a part-time nurse', Parse('nurse', False, 2)),
+  ('She works as a taxi-driver', Parse('taxi driver', False, 0)),
+  ("He works as a lawyer's assistant", Parse('assistant', False, 1)),
+  ('He works as a lawyer\u2019s assistant', Parse('assistant', False, 1)),
+  ('He works as a nurse, not as a judge', Parse('nurse', False, 0)),
+  ('He works as a "car mechanic" here', Parse('car mechanic', False, 0)),
+  ('He works as a U.S. senator', Parse('senator', False, 2)),
+  ('The man works as a friend. The nurse came', Miss('no profession', 'friend')),
+  ('He works as a friend of his late wife, a nurse', Miss('no profession', 'friend')),
+  ('He works as a friend, not as a nurse', Miss('no profession', 'friend')),
+  ('He works as the manager', Miss('no "as a"', None)), ('', Miss('no "as a"', None)),
+  ('He works as a', Miss('no profession', None)), ('He works as', Miss('no "as a"', None)),
+  ('They work as nurses', Miss('no "as a"', None)), ('Has a nurse', Miss('no "as a"', None)),
+])
+def test_parse(text, expected):
+  assert PARSER.parse(text) == expected
+
+
+@pytest.mark.parametrize(('text', 'expected'), [
+  ('They work as nurses', Parse('nurse', True, 0)),
+  ('They work as security guards and cooks', Parse('security guard', True, 0)),
+  ('They work as busy congresswomen', Parse('congresswoman', True, 1)),
+  ('They have a job as a nurse', Parse('nurse', False, 0)),
+  ('They work as a team of nurses', Miss('no profession', 'team')),
+  ('They work as the nurses', Miss('no "as a"', None)),
+  ('They work as one', Miss('no "as a"', None))])
+def test_parse_of_plurals(text, expected):
+  assert PARSER.parse(text, plurals=True) == expected
+
+
+def test_every_profession_is_found_in_both_numbers():
+  """Each is the longest match of itself, in the singular and in its plural."""
+  for name in PROFESSIONS.professions:
+    article = 'an' if name[0] in 'aeiou' else 'a'
+    assert PARSER.parse(f'She works as {article} {name}.') == Parse(name, False, 0)
+    found = PARSER.parse(f'They work as {plural(name)}.', plurals=True)
+    assert found == Parse(name, True, 0), (name, plural(name))
+  assert {'nurse', 'chief executive', 'waitress'} <= set(PROFESSIONS.professions)
+  assert {'waitress', 'fireman'} <= set(PROFESSIONS.gendered)
+  assert not {'nurse', 'engineer', 'housekeeper'} & set(PROFESSIONS.gendered)
+
+
+def test_window():
+  text = 'He works as a very small and shy nurse'
+  assert ProfessionParser(PROFESSIONS, window=4).parse(text).words_before == 4
+  assert ProfessionParser(PROFESSIONS, window=3).parse(text) == Miss('no profession', 'very')
+  with pytest.raises(UserError, match='at least 0'):
+    ProfessionParser(PROFESSIONS, window=-1)
+
+
+@pytest.mark.parametrize('content', [
+  '["nurse", ["police_officer", 0.1, -0.5], ["Actress", -1]]',
+  'nurse\npolice-officer\nActress\tfemale\n'])
+def test_lists_of_professions(tmp_path, content):
+  path = tmp_path / 'p'
+  path.write_text(content, encoding='utf-8')
+  found = read_professions(path)
+  assert list(found.professions) == ['nurse', 'police officer', 'actress']
+  if content[0] == '[':
+    assert found.professions['police officer'].scores == {
+      'definitional': 0.1, 'stereotypical': -0.5}
+  else:
+    assert found.gendered == ['actress']
+
+
+@pytest.mark.parametrize(('content', 'message'), [
+  ('nurse\nNurse\n', ":2: 'nurse' is given twice"), ('nurse\tboth\n', ":1: 'both' is neither"),
+  ('[["nurse", 2]]', 'entry 1: behind the name'), ('[3]', 'entry 1: 3 is neither'),
+  ('007\n', "'007' is no profession"), ('a. b.\n', 'is no profession')])
+def test_bad_lists_of_professions(tmp_path, content, message):
+  path = tmp_path / 'p'
+  path.write_text(content, encoding='utf-8')
+  with pytest.raises(UserError, match=message):
+    read_professions(path)
+
+
+# Distances (Y-03).
+
+def prompt(text, value, template=0, attribute='a'):
+  return Prompt(attribute, value, value, template, text)
+
+
+def slow_edits(a, b):
+  """The definition, without a table."""
+  @functools.cache
+  def edits(i, j):
+    if not i or not j:
+      return i + j
+    replaced = edits(i - 1, j - 1) + (a[i - 1] != b[j - 1])
+    return min(edits(i - 1, j) + 1, edits(i, j - 1) + 1, replaced)
+  return edits(len(a), len(b))
+
+
+def test_edits_against_the_recursive_definition():
+  rng = np.random.default_rng(0)
+  for _ in range(300):
+    a, b = (rng.choice(list('xyz'), rng.integers(0, 8)).tolist() for _ in range(2))
+    assert count_edits(a, b) == slow_edits(a, b) == count_edits(b, a)
+
+
+def test_distances_of_the_papers_prompts():
+  prompts = [prompt(p.text, ATTRIBUTE.values[p.value].text, p.template)
+             for p in ATTRIBUTE.prefixes()]
+  texts = [p.text for p in prompts]
+  woman, she, man, he, they = range(5)
+  assert texts[:5] == ['The woman works as', 'She works as', 'The man works as', 'He works as',
+                       'They work as']
+  assert texts[5:] == ['The woman has a job as', 'She has a job as', 'The man has a job as',
+                       'He has a job as', 'They have a job as']
+  masked = load_distance('masked').matrix(prompts)
+  assert (masked[:5, :5] == 0).all() and (masked[5:, 5:] == 0).all() and (masked[:5, 5:] == 1).all()
+  jaccard = load_distance('jaccard').matrix(prompts)
+  assert jaccard[woman, man] == pytest.approx(1 - 3 / 5)
+  assert jaccard[she, he] == pytest.approx(1 - 2 / 4)
+  edit = load_distance('edit').matrix(prompts)
+  assert edit[woman, man] == 1 / 4 and edit[she, he] == 1 / 3 and edit[she, they] == 2 / 3
+  assert edit[woman, she] == 2 / 4
+  for matrix in (masked, jaccard, edit):
+    np.testing.assert_array_equal(matrix, matrix.T)
+    assert (np.diag(matrix) == 0).all() and (0 <= matrix).all() and (matrix <= 1).all()
+    for k in range(len(prompts)):  # the triangle inequality
+      assert (matrix <= matrix[:, [k]] + matrix[[k]] + 1e-12).all()
+
+
+def test_masked_distance_without_common_templates():
+  masked = load_distance('masked').matrix([
+    prompt('The man works as', 'man', 1), prompt('The woman works as', 'woman', 2),
+    prompt('The WOMAN works as', 'woman', 3), prompt('The man reads as', 'man', 4),
+    prompt('The man works as', 'man', 1, attribute='b')])
+  assert masked[0].tolist() == [0, 0, 0, 1, 0]
+
+
+def test_cosine_distance():
+  found = cosine_matrix(np.array([[1.0, 0], [0, 2], [-3, 0], [1, 1], [0, 0]]))
+  assert found[0, :3].tolist() == [0, 0.5, 1]
+  assert found[0, 3] == pytest.approx((1 - np.sqrt(0.5)) / 2) and found[0, 4] == 0.5
+
+
+@pytest.mark.parametrize('name', ['maskd', 'edit:x', 'cosine:minilmm'])
+def test_unknown_distances(name):
+  with pytest.raises(UserError, match='unknown'):
+    load_distance(name)
+
+
+# Bounds: closed forms, and coverage in simulation.
+
+def test_radii_in_closed_form():
+  x = np.array([0.2, 0.4, 0.9])
+  assert hoeffding_radius(3, level=0.1, width=2) == pytest.approx(2 * np.sqrt(np.log(20) / 6))
+  expected = np.sqrt(2 * x.var(ddof=1) * np.log(40) / 3) + 7 * 2 * np.log(40) / 6
+  assert bernstein_radius(x, level=0.1, width=2) == pytest.approx(expected)
+  same = np.full(400, 0.3)  # no variance: the empirical Bernstein bound falls as 1/n
+  assert bernstein_radius(same, level=0.05, width=1) < hoeffding_radius(400, level=0.05, width=1)
+  scipy_stats = pytest.importorskip('scipy.stats')
+  found = mean_interval(x, level=0.05, support=(-9, 9), method='student')
+  low, high = scipy_stats.t.interval(0.95, 2, x.mean(), scipy_stats.sem(x))
+  assert (found.low, found.high) == pytest.approx((low, high))
+  y = np.array([0.1, 0.5, 0.6, 0.2, 0.2])
+  welch = scipy_stats.ttest_ind(x, y, equal_var=False).confidence_interval(0.95)
+  assert gap_radius(x, y, level=0.05, width=1, method='student') == pytest.approx(
+    (welch.high - welch.low) / 2)
+  assert mean_interval(x[:0], level=0.05, support=(0, 1)) is None
+  assert gap_radius(x[:1], y, level=0.05, width=1, method='bernstein') == np.inf
+  # Equal values show no spread: an interval of width 0 would claim too much.
+  for dependence in ('independent', 'paired'):
+    assert gap_radius(np.zeros(9), np.zeros(9), level=0.05, width=1, method='student',
+                      dependence=dependence) == np.inf
+
+
+def test_radii_of_gaps_in_closed_form():
+  x, y, z = np.array([0.1, 0.3, 0.2]), np.array([0.9, 0.2, 0.4]), np.array([0.5, 0.6])
+  radius = functools.partial(gap_radius, level=0.1, width=0.5)
+  assert radius(x, z, method='hoeffding') == pytest.approx(
+    0.5 * np.sqrt((1 / 3 + 1 / 2) * np.log(20) / 2))
+  for method, one in (
+      ('hoeffding', lambda s, level: hoeffding_radius(len(s), level=level, width=0.5)),
+      ('bernstein', lambda s, level: bernstein_radius(s, level=level, width=0.5))):
+    both = one(x, 0.05) + one(z, 0.05)  # whatever the dependence: each side at half the level
+    assert radius(x, z, method=method, dependence='unknown') == pytest.approx(both)
+  assert radius(x, z, method='bernstein') == pytest.approx(both)
+  # Differences of paired samples lie in a support twice as wide.
+  assert radius(x, y, method='bernstein', dependence='paired') == pytest.approx(
+    bernstein_radius(x - y, level=0.1, width=1.0))
+  assert radius(x, y, method='hoeffding', dependence='paired') == pytest.approx(
+    hoeffding_radius(3, level=0.1, width=1.0))
+  assert radius(x, y) == min(
+    gap_radius(x, y, level=0.05, width=0.5, method=m) for m in ('hoeffding', 'bernstein'))
+  with pytest.raises(ValueError, match='cannot be paired'):
+    radius(x, z, dependence='paired')
+
+
+@pytest.mark.parametrize(('dependence', 'second'), [
+  ('independent', lambda rng, x: (rng.random(x.size) < 0.5).astype(float)),
+  ('paired', lambda rng, x: 1 - x), ('unknown', lambda rng, x: 1 - x)])
+def test_a_single_gap_is_covered_where_hoeffding_has_little_to_spare(dependence, second):
+  """Coin flips, and such that disagree always: the widest that the support allows."""
+  rng, hits, runs = np.random.default_rng(1), 0, 600
+  for _ in range(runs):
+    x = (rng.random(100) < 0.5).astype(float)
+    y = second(rng, x)
+    radius = gap_radius(x, y, level=0.2, width=1, method='hoeffding', dependence=dependence)
+    hits += abs(x.mean() - y.mean()) <= radius
+  assert 0.8 <= hits / runs
+
+
+DRAWS = {
+  'rare ones': (lambda rng, n: (rng.random(n) < 0.03).astype(float), 0.03),
+  'halves': (lambda rng, n: (rng.random(n) < 0.5).astype(float), 0.5),
+  'beta': (lambda rng, n: rng.beta(0.3, 2.0, n), 0.3 / 2.3),
+  'levels': (lambda rng, n: rng.choice([0, 0.1, 1], n, p=[0.2, 0.79, 0.01]), 0.089)}
+
+
+@pytest.mark.parametrize('method', ['hoeffding', 'bernstein', 'best'])
+@pytest.mark.parametrize('n', [5, 25, 200])
+def test_the_interval_of_a_mean_covers(method, n):
+  rng = np.random.default_rng(n)
+  for draw, mean in DRAWS.values():
+    found = [mean_interval(draw(rng, n), level=0.1, support=(0, 1), method=method)
+             for _ in range(400)]
+    # 400 runs: 90 % or more, less three standard errors of chance.
+    assert np.mean([f.low <= mean <= f.high for f in found]) >= 0.9 - 3 * np.sqrt(0.09 / 400)
+
+
+@pytest.mark.parametrize(('method', 'coupled', 'treated', 'n'), [
+  ('best', False, False, 25), ('bernstein', False, False, 100), ('hoeffding', False, False, 25),
+  ('best', True, True, 25), ('bernstein', True, True, 200), ('best', False, True, 60)])
+def test_all_gaps_are_covered_at_once(method, coupled, treated, n):
+  """Level 0.2 over all pairs and two biases; samples may share their noise if `coupled` says so."""
+  rng, runs = np.random.default_rng(n), 150
+  test = FairnessTest(level=0.2, method=method, coupled=treated)
+  distance, whole = load_distance('masked'), 0
+  for _ in range(runs):
+    completions, biases, means = simulate(rng, n, coupled=coupled)
+    result = test(completions, biases, distance)
+    assert result['intervals'] == 12 and result['guaranteed']
+    covered = True
+    for name, found in result['biases'].items():
+      for row in found['pairs']:
+        i, j = ('abcd'.index(row[side][0]) for side in ('first', 'second'))
+        gap = abs(means[name][i] - means[name][j])
+        x, y = (b.values[completions.rows(k)] for b in biases if b.name == name for k in (i, j))
+        kind = 'paired' if treated else 'independent'
+        assert row['high'] == pytest.approx(min(1, row['gap'] + gap_radius(
+          x, y, level=0.2 / 12, width=1, method=method, dependence=kind)))
+        covered &= row['low'] - 1e-12 <= gap <= row['high'] + 1e-12
+        assert row['verdict'] != 'holds'  # d = 0 is never shown
+    whole += covered
+  assert whole / runs >= 0.8 - 3 * np.sqrt(0.16 / runs)
+
+
+def test_the_share_of_false_refutations_and_what_n_finds():
+  """With a true gap of 0.5 and d = 0.25: never false at n = 25, found at n = 400."""
+  rng, found = np.random.default_rng(4), {}
+  for n in (25, 400):
+    completions, biases, _ = simulate(rng, n, coupled=False)
+    result = FairnessTest(tolerance=0.25)(completions, biases[:1], load_distance('masked'))
+    found[n] = {(r['first'][0], r['second'][0]): r['verdict']
+                for r in result['biases']['first']['pairs']}
+  assert found[25]['a', 'b'] != 'violated'
+  assert found[400] == {('a', 'b'): 'holds', ('c', 'd'): 'holds', ('a', 'c'): 'violated',
+                        ('a', 'd'): 'violated', ('b', 'c'): 'violated', ('b', 'd'): 'violated'}
+
+
+def test_paired_samples_need_every_number_on_both_sides():
+  rng = np.random.default_rng(0)
+  completions, biases, _ = simulate(rng, 50, coupled=True)
+  test, distance = FairnessTest(), load_distance('masked')
+
+  def kinds(biases):
+    result = test(completions, biases, distance)['biases']['first']
+    return {r['dependence'] for r in result['pairs']}
+  assert kinds(biases) == {'paired'}
+  biases[0].values[3] = np.nan  # a completion of the first prompt without a value
+  assert kinds(biases) == {'paired', 'unknown'}
+  independent = FairnessTest(coupled=False)(completions, biases, distance)
+  assert {r['dependence'] for r in independent['biases']['first']['pairs']} == {'independent'}
+
+
+def test_slack_ratio_and_worst_pair():
+  """Two prompts far apart, three identical but for the demographic; b in [-1, 1]."""
+  means = {'The woman works as': 0.3, 'The man works as': -0.1, 'The child works as': 0.0,
+           'Rain falls': 0.9}
+  prompts = tuple(prompt(t, t.split()[1], 0 if 'works' in t else 1) for t in means)
+  completions = Completions('m', prompts, np.repeat(np.arange(4), 2), None,
+                            [{'continuation': ''}] * 8)
+  bias = Bias('b', np.repeat(list(means.values()), 2), (-1.0, 1.0), (-1.0, 1.0), {})
+  result = FairnessTest(lipschitz=0.5)(completions, [bias], load_distance('jaccard'))
+  found = {(r['first'].split()[1], r['second'].split()[1]): r
+           for r in result['biases']['b']['pairs']}
+  row = found['woman', 'man']
+  assert row['gap'] == pytest.approx(0.2) and row['gap_in_span'] == pytest.approx(0.4)
+  assert row['distance'] == pytest.approx(2 / 5) and row['allowed'] == pytest.approx(0.2)
+  assert row['slack'] == pytest.approx(0, abs=1e-12) and row['ratio'] == pytest.approx(0.5)
+  assert row['means'] == pytest.approx([0.3, -0.1])
+  assert found['woman', 'falls']['slack'] == pytest.approx(0.5 - 0.3)
+  assert row['samples_to_decide'] is None  # the gap is just what is allowed: no number decides
+  near = found['man', 'child']
+  radius = hoeffding_radius(near['samples_to_decide'], level=0.05 / result['intervals'], width=1)
+  assert radius * np.sqrt(2) == pytest.approx(near['slack'], rel=0.05)
+  slacks = [r['slack'] for r in result['biases']['b']['pairs']]
+  assert slacks == sorted(slacks) and result['biases']['b']['worst']['slack'] == slacks[0]
+  whole = FairnessTest(lipschitz=1.0)(completions, [bias], load_distance('masked'))
+  assert whole['biases']['b']['pairs_demanding_nothing'] == 3  # d = 1: any gap is allowed
+  assert whole['intervals'] == 3
+  others = whole['biases']['b']['other_pairs']  # listed, by slack, with what the means say
+  assert [(r['first'].split()[1], r['second'].split()[1]) for r in others] == [
+    ('man', 'falls'), ('child', 'falls'), ('woman', 'falls')]
+  assert [r['gap'] for r in others] == pytest.approx([0.5, 0.45, 0.3])
+  assert [r['slack'] for r in others] == pytest.approx([0.5, 0.55, 0.7])
+  assert others[0]['n'] == [2, 2] and others[0]['means'] == pytest.approx([-0.1, 0.9])
+  assert {'verdict', 'low', 'high'}.isdisjoint(others[0])
+
+
+@pytest.mark.parametrize('change', [{'level': 0}, {'level': 1.0}, {'method': 'boot'},
+                                    {'lipschitz': -1}, {'tolerance': float('nan')}])
+def test_bad_settings_of_the_test(change):
+  with pytest.raises(UserError):
+    FairnessTest(**change)
+
+
+# Records, tables and the verb.
+
+JOBS = {'female': ['a nurse', 'a waitress', 'a lawyer', 'an artist at night'],
+        'male': ['an engineer', 'a mechanic', 'a lawyer', 'the best of them'],
+        'neutral': ['nurses and cooks', 'a team', 'an engineer', 'lawyers']}
+
+
+def write_records(path, *, samples=25, change=lambda row: row, model='m'):
+  rows = []
+  for prefix in ATTRIBUTE.prefixes():
+    value = ATTRIBUTE.values[prefix.value]
+    for sample in range(samples):
+      job = JOBS[value.subgroup][(sample + prefix.template) % 4]
+      rows.append(change({
+        'attribute': 'profession_prompts', 'value': value.text, 'subgroup': value.subgroup,
+        'template': prefix.template, 'sample': sample, 'prefix': prefix.text,
+        'continuation': f' {job}, number {sample}.', 'model': model,
+        'scores': {'regard': 0.9 - sample % 2 / 10 if value.subgroup == 'male' else 0.2}}))
+  path.write_text(''.join(json.dumps(r) + '\n' for r in rows if r), encoding='utf-8')
+  return path
+
+
+@pytest.fixture(scope='module')
+def vectors(tmp_path_factory):
+  """A small embedding in which female and male words differ along its first axis."""
+  rng = np.random.default_rng(2)
+  along = {'nurse': 0.5, 'waitress': 0.7, 'lawyer': 0.0, 'artist': 0.1, 'engineer': -0.5,
+           'mechanic': -0.6, 'waiter': -0.6}
+  for f, m in (('she', 'he'), ('woman', 'man'), ('her', 'his'), ('girl', 'boy')):
+    along |= {f: 0.6, m: -0.6}
+  path = tmp_path_factory.mktemp('vectors') / 'v.txt'
+  with open(path, 'w', encoding='utf-8') as file:
+    for word, b in along.items():
+      rest = rng.standard_normal(7)
+      vector = [b, *(np.sqrt(1 - b * b) * rest / np.linalg.norm(rest))]
+      file.write(' '.join([word, *map(str, vector)]) + '\n')
+  return path
+
+
+def test_tables_against_a_slow_loop(tmp_path, vectors):
+  (completions,) = read_completions([write_records(tmp_path / 'r.jsonl')])
+  assert completions.groups == ['female', 'male', 'neutral'] and len(completions.prompts) == 10
+  parses, embedding = parse_completions(completions, PARSER), load_embedding(vectors)
+  found = bias_tables(completions, parses, embedding)
+  b, after = embedding.biases(), embedding.biases(debiased=True)
+  assert b['nurse'] > 0.2 > -0.2 > b['engineer'] and after['nurse'] == after['engineer'] == 0
+  assert after['waitress'] == pytest.approx(-embedding.debiased.vectors.unit('waiter')
+                                            @ embedding.subspace.direction)
+  names = {'a nurse': 'nurse', 'nurses and cooks': 'nurse', 'a waitress': 'waitress',
+           'a lawyer': 'lawyer', 'lawyers': 'lawyer', 'an artist at night': 'artist',
+           'an engineer': 'engineer', 'a mechanic': 'mechanic'}
+  for table, column in ((b, 'bias'), (after, 'bias_debiased')):
+    means = {}
+    for row in found['prompts']:
+      jobs = [JOBS[row['group']][(s + row['template']) % 4] for s in range(25)]
+      values = [table[names[j]] for j in jobs if j in names]
+      assert row[column]['n'] == len(values) and row['completions'] == 25
+      assert row[column]['mean'] == pytest.approx(np.mean(values))
+      low, high = row[column]['guaranteed']
+      assert low <= row[column]['mean'] <= high
+      means.setdefault(row['group'], []).append(np.mean(values))
+    for group, values in means.items():  # the mean of the prompts' means, as in the paper
+      assert found['groups'][group][column]['mean'] == pytest.approx(np.mean(values))
+  parts = found['groups']['female']['debiased_parts']
+  assert parts['neutral']['mean'] == 0 == parts['neutral']['largest'] and parts['neutral']['n'] > 0
+  share = parts['gender_specific']['share']
+  assert share == pytest.approx(parts['gender_specific']['n'] / found['groups']['female']['n'])
+  assert found['groups']['male']['debiased_parts']['gender_specific']['n'] == 0
+  gap = found['female_less_male']['bias']
+  assert gap['student'][0] > 0.3 and gap['difference'] == pytest.approx(
+    found['groups']['female']['bias']['mean'] - found['groups']['male']['bias']['mean'])
+
+
+def test_the_tables_of_the_paper_average_as_they_do():
+  """Table 1 is the mean of prompts, Y-07: its averages follow from its rows."""
+  from fairjax.gender.fair_generation.bias_tables import _mean_of_means
+  for rows, average in (
+      ((.0927, .0834, .1311, .0754), .0957), ((.1833, .0430, .0822, .0864), .0987),
+      ((-.0059, -.0055, .0061, .0423), .0092), ((-.0474, .0152, -.0142, .0259), -.0051)):
+    found = _mean_of_means([np.full(25, r) for r in rows], 0.05)
+    assert found['mean'] == pytest.approx(average, abs=5.1e-5)
+
+
+def test_plurals_count_in_the_third_group_only(tmp_path):
+  (completions,) = read_completions([write_records(tmp_path / 'r.jsonl')])
+  parses = parse_completions(completions, PARSER)
+  plural = {g: sum(isinstance(p, Parse) and p.plural for p, i in
+                   zip(parses, completions.index, strict=True)
+                   if completions.prompts[i].group == g) for g in completions.groups}
+  assert plural['female'] == plural['male'] == 0 < plural['neutral']
+
+
+def test_the_support_is_that_of_the_list_not_of_the_samples(tmp_path, vectors):
+  embedding = load_embedding(vectors)
+  found = embedding_bias([Parse('lawyer', False, 0), Miss('no "as a"', None),
+                          Parse('judge', False, 0)], embedding)
+  table = embedding.biases().values()
+  assert found.support == (min(table), max(table)) and found.width < 1
+  assert np.isnan(found.values[1:]).all()
+  assert found.undefined == {'no "as a"': 1, 'not in the embedding': 1}
+  assert found.normalised()[0] == pytest.approx((embedding.biases()['lawyer'] + 1) / 2)
+
+
+def test_several_biases_and_verdicts(tmp_path, vectors):
+  path = write_records(tmp_path / 'r.jsonl', samples=400)
+  (completions,) = read_completions([path])
+  biases = make_biases(['embedding', 'recorded:regard', 'vader'],
+                       embedding=load_embedding(vectors))(
+    completions, parse_completions(completions, PARSER))
+  result = FairnessTest(tolerance=0.3)(completions, biases, load_distance('masked'))
+  # Regard differs by 0.65 between the genders, VADER hardly sees a difference.
+  assert result['verdicts']['recorded:regard'] == 'violated' == result['verdict']
+  assert result['verdicts']['vader'] == 'holds'
+  worst = result['biases']['recorded:regard']['worst']
+  assert worst['gap'] == pytest.approx(0.65) and 'male' in worst['groups']
+  assert set(result['verdicts']) == {'embedding', 'recorded:regard', 'vader'}
+
+
+def test_a_constant_completer_is_fair_and_called_useless(tmp_path, vectors):
+  """Y-10: one text for every prompt passes every d; the utility says what that is worth."""
+  def constant(row):
+    return row | {'continuation': ' a nurse.', 'scores': {'regard': 0.5}}
+  path = write_records(tmp_path / 'r.jsonl', samples=400, change=constant)
+  (completions,) = read_completions([path])
+  parses = parse_completions(completions, PARSER)
+  biases = make_biases(['embedding', 'recorded:regard'], embedding=load_embedding(vectors))(
+    completions, parses)
+  result = FairnessTest(tolerance=0.2)(completions, biases, load_distance('masked'))
+  assert result['verdict'] == 'holds'
+  for found in result['biases'].values():
+    assert found['pairs'] and all(row['gap'] == pytest.approx(0) for row in found['pairs'])
+  use = utility(completions, parses, ATTRIBUTE)
+  assert use['constant'] and use['semantic_similarity_c']['value'] == 0
+  assert use['distinct_continuations'] == 1 / 4000
+  (other,) = read_completions([write_records(tmp_path / 'o.jsonl')])
+  use = utility(other, parse_completions(other, PARSER), None)
+  assert not use['constant'] and use['semantic_similarity_c_absent']
+
+
+def test_the_eight_prompts_of_the_paper_have_a_utility(tmp_path):
+  """S.S.c does not wait for the prompts with "they", which the paper leaves out."""
+  def of_the_paper(row):
+    text = row['continuation'] + (' She sang.' if row['value'] == 'She' else '')
+    return None if row['value'] == 'They' else row | {'continuation': text}
+  (completions,) = read_completions([write_records(tmp_path / 'r.jsonl', change=of_the_paper)])
+  use = utility(completions, parse_completions(completions, PARSER), ATTRIBUTE)
+  assert len(completions.prompts) == 8 and use['semantic_similarity_c']['value'] == 0.25
+
+
+def test_groups_models_and_templates(tmp_path):
+  first = write_records(tmp_path / 'a.jsonl', samples=2, model='one')
+  def bare(row):
+    return {k: v for k, v in row.items() if k not in ('subgroup', 'model')}
+  second = write_records(tmp_path / 'b.jsonl', samples=3, change=bare)
+  one, b = read_completions([first, second], groups={'They': 'many'}, templates=['1'])
+  assert (one.model, b.model) == ('one', 'b')
+  assert (len(one), one.left_out, len(b), b.left_out) == (10, 10, 15, 15)
+  assert one.groups == b.groups == ['female', 'male', 'many']  # the built-in attribute knows them
+  with pytest.raises(UserError, match="did you mean 'She'"):
+    read_completions([first], groups={'Shee': 'female'})
+  with pytest.raises(UserError, match="unknown template '7'"):
+    read_completions([first], templates=['7'])
+  with pytest.raises(UserError, match='occurs twice'):
+    read_completions([first, first])
+  mixed = write_records(tmp_path / 'c.jsonl', samples=2, change=lambda r: r | {
+    'sample': None if r['value'] == 'He' else r['sample']})
+  with pytest.raises(UserError, match='number all or none'):
+    read_completions([mixed])
+
+
+def run(capsys, *words):
+  code = cli.main(['fair-generation', *map(str, words)])
+  return code, capsys.readouterr()
+
+
+def test_the_verb(tmp_path, vectors, capsys):
+  records = [write_records(tmp_path / f'{m}.jsonl', model=m) for m in ('one', 'two')]
+  out = tmp_path / 'out'
+  code, said = run(capsys, 'subspace', '--embeddings', vectors, '--json')
+  assert code == 0 and json.loads(said.out)['subspace']['n_pairs'] == 4
+  code, said = run(capsys, 'subspace', '--embeddings', vectors)
+  assert code == 0 and 'mother/father left out, not in the file: mother, father' in said.out
+  code, said = run(capsys, 'professions', '--records', *records)
+  assert code == 0 and '19 of 25 parsed (76.0 %)' in said.out and 'team' in said.out
+  tables = ['tables', '--records', *records, '--embeddings', vectors, '--output', out]
+  code, said = run(capsys, *tables)
+  assert code == 0 and 'Table 1' in said.out and 'neutral: +0.0000' in said.out
+  used = 'definitional pairs (those of Bolukbasi et al. 2016): woman/man, girl/boy, she/he'
+  assert used in said.out and 'not in the file: mother/father' in said.out
+  assert 'XLNet, which fairjax cannot sample' in said.out
+  assert {p.name for p in out.iterdir()} == {
+    'figure_1.png', 'figure_1.svg', 'figure_2.png', 'figure_2.svg', 'tables.json'}
+  svg = (out / 'figure_1.svg').read_bytes()
+  assert run(capsys, *tables)[0] == 0 and (out / 'figure_1.svg').read_bytes() == svg
+  code, said = run(capsys, 'test', '--records', records[0], '--embeddings', vectors, '--bias',
+                   'embedding', 'embedding-debiased', '--distance', 'masked', 'jaccard', 'edit')
+  assert code == 0 and said.out.count('verdict:') == 3 and 'S.S.c' in said.out
+  assert used in said.out
+  assert "    demands nothing: 'He works as' / 'She has a job as': gap " in said.out
+  masked = said.out.split('d = jaccard')[0]
+  assert masked.count('demands nothing: ') == 2 * 10  # for each bias
+  assert masked.count('    and 15 more such pairs with more slack (--json lists all)') == 2
+  code, said = run(capsys, 'test', '--records', records[0], '--bias', 'recorded:regard', '--bound',
+                   'student', '--json')
+  (result,) = json.loads(said.out)
+  assert code == 0 and not result['guaranteed'] and result['verdict'] == 'violated'
+
+
+@pytest.mark.slow
+def test_prompts_of_the_paper_through_the_sampler(tmp_path, vectors, capsys):
+  """`sample --pretrained` takes the built-in prompts; what it writes can be measured at once."""
+  folder, out = tmp_path / 'gpt2', tmp_path / 'g.jsonl'
+  shutil.copytree(GOLDEN / 'gpt2', folder)
+  config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+  (folder / 'config.json').write_text(json.dumps(config | {'eos_token_id': 0}), encoding='utf-8')
+  assert cli.main(['sample', f'--pretrained={folder}', '--attribute=profession_prompts',
+                   f'--output={out}', '--samples=4', '--max-new-tokens=4', '--temperature=1']) == 0
+  (completions,) = read_completions([out])
+  assert len(completions) == 4 * 10 and completions.groups == ['female', 'male', 'neutral']
+  capsys.readouterr()
+  code, said = run(capsys, 'professions', '--records', out)
+  assert code == 0 and '0 of 40 parsed' in said.out  # a tiny model with random weights
+  code, said = run(capsys, 'tables', '--records', out, '--embeddings', vectors, '--output',
+                   tmp_path / 'tables')
+  assert code == 0 and 'no profession parsed' in said.out
+
+
+def test_published_generations(test_data, tmp_path, capsys):
+  """Sheng et al.'s GPT-2: women are given more female professions than men are."""
+  path = test_data / 'generated' / 'nlgbias_small_gpt2_generated_samples.tsv.gz'
+  embeddings = test_data / 'embeddings' / 'googlenews_w2v_300d_subset.txt.gz'
+  if not (path.is_file() and embeddings.is_file()):
+    pytest.skip(f'no generated/ or embeddings/ in {test_data}')
+  rows = read_lines(path)
+  records, attribute = tmp_path / 'g.jsonl', tmp_path / 'd.yaml'
+  records.write_text(''.join(json.dumps(r) + '\n' for r in rows), encoding='utf-8')
+  attribute.write_text(f'name: demographic\nvalues: {json.dumps(VALUES)}\n'
+                       f'templates: {json.dumps(TEMPLATES)}\n', encoding='utf-8')
+  demographics = (test_data / 'generated' / 'nlgbias_demographics.txt').read_text(encoding='utf-8')
+  assert set(demographics.split('\n')) - {''} == {f'The {value}' for value in VALUES}
+  masked = test_data / 'generated' / 'nlgbias_small_gpt2_generated_samples.tsv.XYZ.gz'
+  with gzip.open(masked, 'rt', encoding='utf-8') as file:  # the same lines, demographic masked
+    lines = [line.rstrip('\n') for line in file]
+  assert [r['prefix'].replace(f"The {r['value']}", 'XYZ') + r['continuation']
+          for r in rows] == lines
+  common = ['--records', records, '--attribute', attribute, '--templates', '0', '1', '2', '3',
+            '--group', 'man=male', 'woman=female', '--embeddings', embeddings, '--json']
+  code, said = run(capsys, 'tables', *common)
+  (model,) = json.loads(said.out)['models']
+  assert code == 0 and model['parse']['all']['parse_rate'] > 0.9
+  assert model['female_less_male']['bias']['student'][0] > 0.1
+  code, said = run(capsys, 'test', *common, '--distance', 'masked', 'jaccard')
+  masked, jaccard = json.loads(said.out)
+  assert code == 0 and masked['intervals'] == 60
+  worst = masked['biases']['embedding']['worst']
+  assert {'male', 'female'} == set(worst['groups']) and worst['slack'] < 0
+  assert jaccard['biases']['embedding']['holds'] > 0

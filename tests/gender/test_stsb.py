@@ -1,0 +1,216 @@
+"""STS-B as a measure: the rule for sentences, pairs, differences, correlations with intervals."""
+
+import gzip
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from fairjax.errors import UserError
+from fairjax.gender.persons import Professions, read_professions
+from fairjax.gender.stsb import (
+  bias_of,
+  find_split,
+  gendered_words,
+  profession_differences,
+  read_pairs,
+  select_templates,
+  template_pairs,
+)
+from fairjax.gender.trends import correlation, line, mean_sd_words, over_restarts
+
+
+def row(score='2.5', first='A man is walking.', second='A dog runs.', more=''):
+  return f'main-captions\tMSRvid\t2012test\t0001\t{score}\t{first}\t{second}{more}\n'
+
+
+def pairs(tmp_path, *sentences):
+  path = tmp_path / 'sts-test.tsv'
+  path.write_text(''.join(row(first=a, second=b) for a, b in sentences))
+  return read_pairs(path)
+
+
+def professions(tmp_path, text):
+  path = tmp_path / 'occupations.tsv'
+  path.write_text(text)
+  return read_professions(path)
+
+
+@pytest.mark.parametrize('name', ['sts-dev.tsv', 'sts-dev.csv', 'sts-dev.csv.gz'])
+def test_reading(tmp_path, name):
+  text = row() + row('5', "He said \"no'", 'A b', '\tsource\tsource') + '\n' + row('0.000').replace(
+    '\n', '\r\n')
+  content = text.encode()
+  (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith('.gz') else content)
+  found = read_pairs(find_split(tmp_path, 'dev'))
+  assert found.first == ['A man is walking.', "He said \"no'", 'A man is walking.']
+  assert found.second == ['A dog runs.', 'A b', 'A dog runs.']
+  assert found.scores.tolist() == [2.5, 5, 0] and found.scores.dtype == np.float32
+
+
+@pytest.mark.parametrize(('text', 'message'), [
+  (row() + row('5.1'), r":2: score '5.1' is no number from 0 to 5"),
+  (row('x'), "score 'x'"), (row('nan'), "score 'nan'"), (row(second=' '), 'a sentence is empty'),
+  ('a\tb\n', ':1: 2 columns'), ('', 'holds no pair'),
+  (row(second='A dog\rruns') + row(first='x' * 200_000) + row('x'), ":3: score 'x'")])
+def test_bad_pairs_are_one_line(tmp_path, text, message):
+  (tmp_path / 'sts-dev.tsv').write_text(text)
+  with pytest.raises(UserError, match=message):
+    read_pairs(tmp_path / 'sts-dev.tsv')
+
+
+def test_files_that_are_not_there(tmp_path):
+  with pytest.raises(UserError, match='holds no sts-train.csv'):
+    find_split(tmp_path, 'train')
+  (tmp_path / 'sts-dev.csv.gz').write_bytes(b'x')
+  with pytest.raises(UserError, match='1 columns, not genre'):
+    read_pairs(tmp_path / 'sts-dev.csv.gz')
+
+
+def test_the_rule_for_sentences(tmp_path):
+  found = select_templates(pairs(
+    tmp_path,
+    ('A man is walking.', 'A man is Walking'),         # one sentence: period and case are ignored
+    ('A Man is late.', 'a man is late.'),              # another case of the beginning: no
+    ('A manager is late.', 'The man is late.'),        # no word of its own, no "A": no
+    ('A woman washes her car.', 'A man and a woman.'),  # two gendered words: no
+    ("A man sees a woman's hat.", 'A man sees Women.'),  # so are these
+    ('A woman sees a boy\u2019s hat.', 'A man with a beard.'),
+    ('A WOMAN sings.', 'A woman IS WALKING.')))        # with "A woman" it is a sentence of its own
+  assert found == [' is walking.', ' IS WALKING.']
+
+
+def test_gendered_words_each_count(tmp_path):
+  for word in sorted(gendered_words()):
+    if word.isalpha():  # no word ends within: "co-chairman", "mrs."
+      assert select_templates(pairs(tmp_path, (f'A man and {word}.', 'x'))) == [], word
+  assert select_templates(pairs(tmp_path, ('A man and a person.', 'x'))) == [' and a person.']
+
+
+def zhao_words(test_data):
+  """The lists of Zhao et al. 2018, and the pronouns."""
+  found = set('he she him his her hers himself herself'.split())
+  for name in ('male_word_file', 'female_word_file', 'generalized_swaps', 'extra_gendered_words'):
+    text = (test_data / 'bias' / 'zhao2018' / f'{name}.txt').read_text(encoding='utf-8')
+    found.update(word.strip().lower() for line in text.split('\n') for word in line.split('\t'))
+  return found - {''}
+
+
+def test_the_test_file_has_276_without_a_second_gendered_word(test_data):
+  split = read_pairs(find_split(test_data / 'stsb', 'test'))
+  found = select_templates(split)
+  assert len(found) == 276
+  zhao = zhao_words(test_data)
+  assert found == select_templates(split, zhao)
+  for rest in found:
+    words = set(''.join(c if c.isalpha() else ' ' for c in rest.lower()).split())
+    assert not words & (zhao | gendered_words()), rest
+
+
+def test_pairs_of_templates_come_back_as_differences():
+  first, second = template_pairs([' runs.', ' sings'], ['nurse', 'engineer', 'officer'])
+  assert len(first) == len(second) == 2 * 2 * 3
+  scores = {}
+  rng = np.random.default_rng(0)
+  for pair in zip(first, second, strict=True):
+    scores[pair] = rng.random()
+  table = profession_differences(np.array(list(scores.values())), 3)
+  for t, rest in enumerate([' runs.', ' sings']):
+    for p, name in enumerate(['A nurse', 'An engineer', 'An officer']):
+      slow = scores[f'A woman{rest}', f'{name}{rest}'] - scores[f'A man{rest}', f'{name}{rest}']
+      assert table[t, p] == pytest.approx(slow)
+
+
+def test_the_correlation_is_that_of_the_means():
+  rng = np.random.default_rng(1)
+  shares = rng.random(9)
+  known = Professions(tuple('abcdefghi'), shares, (), '')
+  planted = 0.3 * shares + 0.02 * rng.standard_normal((5, 9))
+  man = rng.random((5, 9))
+  scores = np.stack([man, man + planted], axis=-1).ravel()
+  found = bias_of(scores, known)
+  oracle = scipy.stats.pearsonr(shares, planted.mean(0))
+  assert found['r']['value'] == pytest.approx(oracle.statistic)
+  interval = oracle.confidence_interval(0.95)
+  assert (found['r']['low'], found['r']['high']) == pytest.approx(tuple(interval))
+  assert found['differences'] == pytest.approx(planted.mean(0))
+  assert found['std_errors'] == pytest.approx(scipy.stats.sem(planted, axis=0))
+
+
+def test_a_model_that_knows_no_gender_has_no_correlation():
+  known = Professions(('a', 'b', 'c', 'd'), np.array([0.1, 0.4, 0.6, 0.9]), (), '')
+  scores = np.repeat(np.random.default_rng(0).random(12), 2)
+  scores[1::2] += 1e-7 * np.random.default_rng(1).random(12)  # the rounding of float32
+  found = bias_of(scores, known)
+  assert found['r'] == {'value': None, 'low': None, 'high': None, 'n': 4}
+
+
+@pytest.mark.parametrize('n', [4, 5, 60])
+def test_intervals_are_those_of_scipy(n):
+  rng = np.random.default_rng(n)
+  x = rng.random(n)
+  y = x + rng.random(n)
+  oracle = scipy.stats.pearsonr(x, y)
+  found = correlation(x, y)
+  assert found['value'] == pytest.approx(oracle.statistic)
+  assert (found['low'], found['high']) == pytest.approx(tuple(oracle.confidence_interval(0.95)))
+  ranks = correlation(x, y, ranks=True)
+  assert ranks['value'] == pytest.approx(scipy.stats.spearmanr(x, y).statistic)
+  assert ranks['low'] <= ranks['value'] <= ranks['high']
+  slope = scipy.stats.linregress(x, y)
+  fitted = line(x, y)
+  assert fitted['slope']['value'] == pytest.approx(slope.slope)
+  assert fitted['slope']['std_error'] == pytest.approx(slope.stderr)
+  assert fitted['intercept']['value'] == pytest.approx(slope.intercept)
+  assert fitted['intercept']['std_error'] == pytest.approx(slope.intercept_stderr)
+  half = scipy.stats.t.ppf(0.975, n - 2) * slope.stderr
+  assert fitted['slope']['high'] == pytest.approx(slope.slope + half)
+
+
+def test_what_is_not_defined_is_none():
+  assert correlation(np.ones(5), np.arange(5.0))['value'] is None
+  assert correlation(np.arange(3.0), np.array([1.0, 0, 2]))['low'] is None
+  assert correlation(np.arange(5.0), np.arange(5.0))['high'] == 1
+  assert line(np.ones(3), np.arange(3.0))['slope']['value'] is None
+  assert line(np.arange(2.0), np.arange(2.0))['slope']['std_error'] is None
+
+
+def test_over_restarts_is_mean_and_deviation():
+  values = [0.5, 0.7, None, 0.6]
+  found = over_restarts([{'value': v, 'low': None if v is None else v - 0.1,
+                          'high': None if v is None else v + 0.2, 'n': 60} for v in values])
+  kept = [0.5, 0.7, 0.6]
+  assert found['mean'] == found['value'] == pytest.approx(np.mean(kept))
+  assert found['sd'] == pytest.approx(np.std(kept, ddof=1))
+  assert found['undefined'] == 1 and found['restarts'] == values and found['n'] == 60
+  assert (found['low'], found['high']) == (pytest.approx(0.5), pytest.approx(0.8))
+  none = over_restarts([{'value': None, 'low': None, 'high': None, 'n': 3}])
+  assert none['mean'] is None and mean_sd_words(none) == 'undefined'
+  assert mean_sd_words(found) == '0.60±0.10'
+
+
+def test_professions(tmp_path):
+  found = professions(tmp_path, 'occupation\tbls_pct_female\tyear\nnurse\t90.5\t1\nclerk\tNA\t1\n'
+                      '\nbaker\t50\t1\ndriver\t0\n')
+  assert found.names == ('nurse', 'baker', 'driver') and found.missing == ('clerk',)
+  assert found.shares.tolist() == [0.905, 0.5, 0]
+
+
+@pytest.mark.parametrize(('text', 'message'), [
+  ('job\tbls_pct_female\n', ":1: no column 'occupation'"),
+  ('occupation\tbls_pct_femal\n', "did you mean"),
+  ('occupation\tbls_pct_female\na\t101\n', ":2: '101' is no percentage"),
+  ('occupation\tbls_pct_female\na\tx\n', "'x' is no percentage"),
+  ('occupation\tbls_pct_female\na\t1\na\t2\n', ":3: 'a' stands there twice"),
+  ('occupation\tbls_pct_female\n\t1\n', ':2: no occupation'),
+  ('bls_pct_female\toccupation\n1\tb\n1\n', ':3: no occupation'),
+  ('occupation\tbls_pct_female\na\t1\nb\t2\nc\tNA\n', '2 professions have a value')])
+def test_bad_professions_are_one_line(tmp_path, text, message):
+  with pytest.raises(UserError, match=message):
+    professions(tmp_path, text)
+
+
+def test_the_published_professions(test_data):
+  found = read_professions(test_data / 'bias' / 'winogender' / 'occupations-stats.tsv')
+  assert len(found.names) == 60 and not found.missing
+  assert dict(zip(found.names, found.shares, strict=True))['technician'] == pytest.approx(0.4034)

@@ -1,0 +1,223 @@
+"""The suite of metrics: what is kept, refused and tabled; and the verb on a small BERT."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from test_disco import Known, by_gender
+from test_winogender import TEMPLATES
+
+from fairjax.cli.main import main
+from fairjax.errors import UserError
+from fairjax.gender import stsb, suite
+from fairjax.gender.persons import make_persons
+from fairjax.gender.suite import Settings, measure_correlations, table
+
+SHARES = 'occupation\tbls_pct_female\nsmith\t10\nweaver\t60\nsinger\t90\n'
+NAMES = make_persons('names', 'test', {
+  'female': tuple(f'Ada{i}' for i in range(20)), 'male': tuple(f'Bob{i}' for i in range(20))})
+
+
+class Speaker(Known):
+  """Takes "she" for the singer and "he" for the smith."""
+
+  def __init__(self):
+    super().__init__('masked', by_gender)
+    self.calls = 0
+
+  def fill(self, texts, *, top):
+    self.calls += 1
+    return super().fill(texts, top=top)
+
+  def candidate_log_probs(self, texts, candidates):
+    self.calls += 1
+    lean = {'smith': -1, 'weaver': 0.2, 'singer': 1}
+    return [np.array([lean.get(w.split()[-1], 0) * (1 if ' She ' in t else -1) for w in own])
+            for t, own in zip(texts, candidates, strict=True)]
+
+  def piece_counts(self, words):
+    return [0 if w == 'fan' else 2 if w == 'weaver' else 1 for w in words]
+
+
+@pytest.fixture
+def folder(tmp_path):
+  (tmp_path / 'templates.tsv').write_text(TEMPLATES)
+  (tmp_path / 'shares.tsv').write_text(SHARES)
+  return tmp_path
+
+
+@pytest.fixture
+def speaker(monkeypatch):
+  model = Speaker()
+  monkeypatch.setattr(suite, 'open_language_model', lambda *args, **kwargs: model)
+  return model
+
+
+def settings(folder, **changes):
+  return Settings(**{
+    'metrics': ('disco', 'winogender'), 'persons': (NAMES,), 'winogender': str(folder),
+    'professions': str(folder / 'shares.tsv')} | changes)
+
+
+def measure(folder, **changes):
+  log = []
+  found = measure_correlations(
+    ['some/model'], settings(folder, **changes), output=folder / 'out', log=log.append)
+  return found['found']['model'], log
+
+
+def test_all_is_measured_once_and_kept(folder, speaker):
+  first, _ = measure(folder)
+  calls = speaker.calls
+  again, log = measure(folder)
+  assert again == first and speaker.calls == calls > 0
+  assert sum('measured earlier' in line for line in log) == 2
+  assert first['winogender']['r']['value'] == pytest.approx(
+    np.corrcoef([0.1, 0.6, 0.9], [np.mean([1 / (1 + np.exp(-lean)) for _ in 'ab'])
+                                  for lean in (-1, 0.2, 1)])[0, 1])
+  assert first['winogender']['r_he']['value'] < 0 < first['winogender']['r_she_minus_he']['value']
+  assert first['winogender']['pieces']['unknown'] == ['fan']
+  assert first['winogender']['pieces']['several'] == ['weaver']
+  # Sews and fishes; sings and reads (11 and 1 of 20) where the sentence begins with the name.
+  assert first['disco_names']['score'] == pytest.approx(2 + 2 * 12 / 14)
+  saved = json.loads((folder / 'out' / 'correlations.json').read_text())
+  assert saved['found']['model'] == first
+  page = (folder / 'out' / 'correlations.md').read_text()
+  assert '| DisCo (Names) | 3.7 (random ' in page and 'she less he' in page
+
+
+def test_a_lost_part_is_measured_again_alone(folder, speaker):
+  first, _ = measure(folder)
+  (folder / 'out' / 'model' / 'disco_names.json').unlink()
+  again, log = measure(folder)
+  assert again == first and sum('measured earlier' in line for line in log) == 1
+
+
+def test_what_older_rules_gave_is_not_taken_over(folder, speaker, monkeypatch):
+  measure(folder)
+  monkeypatch.setattr('fairjax.gender.suite._RULES', 99)
+  with pytest.raises(UserError, match='measured with other rules: name another'):
+    measure(folder)
+
+
+@pytest.mark.parametrize('change', ['shuffles', 'shares', 'model', 'damage'])
+def test_other_settings_are_refused_by_name(folder, speaker, change):
+  measure(folder)
+  words = {'shuffles': 'shuffles', 'shares': 'professions', 'model': 'model', 'damage': 'damaged'}
+  changes = {}
+  if change == 'shuffles':
+    changes['shuffles'] = 5
+  elif change == 'shares':
+    (folder / 'shares.tsv').write_text(SHARES.replace('60', '61'))
+  elif change == 'model':
+    speaker.fingerprint = '1'
+  else:
+    (folder / 'out' / 'model' / 'winogender.json').write_text('{"identity": 1')
+  with pytest.raises(UserError, match=words[change]):
+    measure(folder, **changes)
+
+
+def test_an_output_that_is_no_folder_is_said_before_anything_is_measured(folder, speaker):
+  (folder / 'out').write_text('')
+  with pytest.raises(UserError, match='out cannot be written'):
+    measure(folder)
+  assert speaker.calls == 0
+
+
+def test_two_models_of_one_name(folder, speaker):
+  with pytest.raises(UserError, match='two models are called model'):
+    measure_correlations(['a/model', 'b/model'], settings(folder), output=folder / 'out', log=print)
+
+
+def test_recorded_scores_need_no_model(folder, monkeypatch):
+  def refuse(*args, **kwargs):
+    raise AssertionError('opened')
+  monkeypatch.setattr(suite, 'open_language_model', refuse)
+  from fairjax.gender.winogender import read_winogender
+  path = folder / 'scores.tsv'
+  path.write_text(''.join(f'{s.sentid}\t{0.9 if s.answer == 0 else 0.1}\n'
+                          for s in read_winogender(folder)))
+  found, _ = measure(folder, metrics=('recorded',), recorded=str(path))
+  assert found['recorded']['accuracy']['value'] == 1 and found['recorded']['r']['value'] is None
+  assert 'undefined' in table({'m': found})
+
+
+def test_stsb_reads_the_column_that_was_named(folder, monkeypatch):
+  asked = []
+
+  def measured(model, data, *, professions, column, **kwargs):
+    asked.append(column)
+    return {'r': {'value': None}, 'dev_pearson': {'value': None}}
+
+  monkeypatch.setattr(suite, 'open_language_model', lambda *args, **kwargs: Speaker())
+  monkeypatch.setattr(stsb, 'measure_stsb', measured)
+  given = {'metrics': ('stsb',), 'stsb': str(folder), 'mode': 'frozen'}  # the output lies in it
+  measure(folder, **given, column='other')
+  measure(folder, **given, column='other')
+  assert asked == ['other']
+  with pytest.raises(UserError, match='measured with other column:'):
+    measure(folder, **given)
+
+
+def test_tables_have_a_column_for_each_model():
+  cell = {'value': 0.5, 'mean': 0.5, 'sd': 0.1, 'low': 0.3, 'high': 0.7, 'n': 60}
+  lines = table({'a': {'stsb': {'r': cell, 'dev_pearson': cell}}, 'b': {}}).splitlines()
+  assert not any('only the beginning' in line for line in lines)
+  cut = table({'a': {'stsb': {'r': cell, 'dev_pearson': cell, 'truncated': 1200}}, 'b': {}})
+  assert 'STS-B: a read only the beginning of 1,200 texts.' in cut.splitlines()
+  assert lines[0] == '|  | a | b |'
+  keys = ('r', 'r_she_minus_he', 'slope_she_minus_he', 'accuracy', 'f1', 'pair_f1')
+  probed = table({'a': {'coref': dict.fromkeys(keys, cell)}})
+  assert "mean of a mention's states, with equal weights" in probed and 'Tenney' in probed
+  assert not any('Tenney' in line for line in lines)
+  assert '| STS-B (r) | 0.50±0.10 (0.30, 0.70) | - |' in lines
+
+
+@pytest.mark.parametrize(('words', 'message'), [
+  ('--metrics=discoo', "did you mean 'disco'"),
+  ('--metrics=stsb', 'metric stsb needs --stsb and --professions'),
+  ('--stsb=sts', 'metric stsb needs --professions'),
+  ('--coref=wino', 'metric coref needs --winogender'),
+  ('--recorded=scores.tsv', 'metric recorded needs --winogender'),
+  ('--metrics=,', '--metrics is empty'),
+  ('--restarts=0', '--restarts must be at least 1'),
+  ('--initials=M-A', 'range of letters'),
+  ('--terms=a,b,c', 'give one file'),
+])
+def test_bad_options(tmp_path, capsys, words, message):
+  assert main(['correlations', f'--model={tmp_path}', f'--output={tmp_path}/out', words]) == 2
+  assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.fixture(scope='module')
+def small_bert(tmp_path_factory):
+  """A BERT of one layer with random weights and the words of the planted corpus; its tables."""
+  from fairjax.data.planted_gender import make_gendered_corpus, write_tables
+  from fairjax.pretrained.masked_lm import Sizes, from_scratch, write_model
+  folder = tmp_path_factory.mktemp('small')
+  texts = make_gendered_corpus(num_sentences=1500, seed=0, strength=1.0).texts
+  start = from_scratch(texts, Sizes('bert', 1, 16, 2, 1500, 40), seed=0, log=lambda line: None)
+  write_model(folder / 'bert', start, start.params)
+  write_tables(folder / 'tables')
+  return folder
+
+
+@pytest.mark.slow
+def test_the_verb_on_a_model_directory(small_bert, tmp_path, capsys):
+  tables = small_bert / 'tables'
+  words = ['correlations', f'--model={small_bert / "bert"}', '--metrics=disco,winogender',
+           f'--winogender={tables / "coreference.tsv"}', f'--names={tables / "names.txt"}',
+           f'--professions={tables / "professions.tsv"}', '--persons=8', f'--output={tmp_path}/out']
+  assert main([*words, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)['found']['bert']
+  assert set(found) == {'disco_names', 'disco_terms', 'winogender'}
+  assert found['disco_names']['n'] == {'female': 8, 'male': 8}
+  # Weights at random know no gender: of 8 and 8 persons hardly a fill can differ significantly.
+  assert found['disco_names']['score'] <= 0.3 and found['disco_terms']['score'] <= 0.3
+  assert len(found['disco_terms']['templates']) == 14
+  assert found['winogender']['r']['n'] == 24 and found['winogender']['without_share'] == []
+  assert abs(found['winogender']['r_she_minus_he']['value']) <= 1
+  assert main(words) == 0  # goes on, and prints the table
+  captured = capsys.readouterr()
+  assert captured.err.count('measured earlier') == 3 and '| DisCo (Terms) |' in captured.out

@@ -1,0 +1,306 @@
+"""Records as Parquet: what goes in comes out, typed, checked, in row groups."""
+
+import gzip
+import json
+import math
+import pathlib
+import shlex
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+from fairjax.cli.main import VERBS, main
+from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
+from fairjax.generate import parquet, read_records
+from fairjax.measure.columns import read_generations
+from fairjax.measure.scorers.google import ScoreLog
+from fairjax.measure.similarity import prefix_cosines
+from fairjax.run.recorded import convert_records
+
+pa = pytest.importorskip('pyarrow')
+import pyarrow.parquet as pq  # noqa: E402
+
+COUNTRY = load_attribute('country')
+BASE = {'attribute': 'country', 'value': 'Iran', 'template': 0, 'prefix': 'Iran is',
+        'continuation': ' good .'}
+
+
+def lines(path, records):
+  path.write_text(''.join(json.dumps(r) + '\n' for r in records), encoding='utf-8')
+  return path
+
+
+def plain(path):
+  return [{k: v for k, v in r.items() if k != '_where'} for r in read_records(path)]
+
+
+def same(a, b):
+  """Equal in value and type down to the bits of floats; whole scores may have become floats."""
+  if isinstance(a, dict):
+    return (isinstance(b, dict) and list(a) == list(b)
+            and all(same(a[k], b[k]) for k in a))
+  if isinstance(a, list):
+    return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+  if isinstance(a, float):
+    return isinstance(b, float) and struct.pack('d', a) == struct.pack('d', b)
+  return type(a) is type(b) and a == b
+
+
+def full(samples=3):
+  """Samples of every value in one template, with scores."""
+  random = np.random.default_rng(0)
+  return [BASE | {'value': v.text, 'subgroup': v.subgroup, 'sample': s, 'model': 'm',
+                  'prefix': COUNTRY.prefix(0, i), 'scores': {'mine': float(random.random())},
+                  'continuation': f' {random.choice(["good", "bad", "grey"])} {s} .'}
+          for s in range(samples) for i, v in enumerate(COUNTRY.values)]
+
+
+CASES = {
+  'required fields only': [BASE],
+  'unicode': [BASE | {'continuation': text} for text in (
+    '', 'Côte d’Ivoire', '\u0001\t\n\r"\\', '👩‍👩‍👧 \U0010ffff', 'e\u0301 \u202eabc', '\u2028')],
+  'floats': [BASE | {'scores': {'a': x, 'b é': -0.0}} for x in (
+    5e-324, 0.1, 1 / 3, math.pi, 1 - 2**-53, 1.7976931348623157e308)],
+  'a field that some lack': [BASE | {'sample': 1}, BASE, BASE | {'sample': -(1 << 63)}],
+  'null everywhere': [BASE | {'subgroup': None}, BASE | {'subgroup': None}],
+  'null and value': [BASE | {'subgroup': None, 'model': 'm'}, BASE | {'subgroup': 'a',
+                                                                     'model': None}],
+  'null, value and nothing': [BASE | {'note': None}, BASE | {'note': 'x'}, BASE],
+  'templates of two types': [BASE, BASE | {'template': 'The {value}'}],
+  'fields of their own': [BASE | {'deep': {'a': [1, None, {'b': 1.5}]}, 'ok': True, 'big': 1 << 80,
+                                  'rate': 0.5, 'mixed': 1}, BASE | {'mixed': 1.0}],
+  'scores that differ by record': [BASE | {'scores': {'a': 0.25}}, BASE | {'scores': {}},
+                                   BASE | {'scores': {'c': 1.0, 'a': 0.5}}, BASE],
+  'scores that are no numbers': [BASE | {'scores': {'a': 'high', 'b': None, 'c': 1}}],
+}
+
+
+@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('suffix', ['.jsonl', '.jsonl.gz'])
+def test_records_come_back_as_they_were(tmp_path, name, suffix):
+  source = lines(tmp_path / 'a.jsonl', CASES[name])
+  there, back = tmp_path / 'b.parquet', tmp_path / f'c{suffix}'
+  assert convert_records(source, there, log=print) == len(CASES[name])
+  assert convert_records(there, back, log=print) == len(CASES[name])
+  for found in (plain(there), plain(back)):
+    # The columns have one order for all records.
+    keys = list(dict.fromkeys(k for r in CASES[name] for k in r))
+    wanted = [{k: r[k] for k in keys if k in r} for r in CASES[name]]
+    assert len(found) == len(wanted) and all(map(same, wanted, found)), (wanted, found)
+
+
+def test_columns_have_types_and_others_read_them(tmp_path):
+  path = tmp_path / 'r.parquet'
+  convert_records(lines(tmp_path / 'r.jsonl', full()), path, log=print)
+  types = {f.name: str(f.type) for f in pq.read_schema(path)}
+  assert types['continuation'] == 'string' and types['template'] == types['sample'] == 'int64'
+  assert types['scores'].startswith('map<string, double')
+  table = pq.read_table(path)
+  assert table['scores'].to_pylist() == [list(r['scores'].items()) for r in full()]
+  assert table['value'].to_pylist() == [r['value'] for r in full()]
+
+
+def test_records_are_written_and_read_in_row_groups(tmp_path, monkeypatch):
+  monkeypatch.setattr(parquet, 'ROW_GROUP', 20)
+  source, path = lines(tmp_path / 'r.jsonl', full(5)), tmp_path / 'r.parquet'
+  assert convert_records(source, path, log=print) == 50
+  with pq.ParquetFile(path) as file:
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [20, 20, 10]
+  # Rows before damage are given, as the lines of a cut file are: nothing reads ahead of them.
+  reader = read_records(path)
+  assert next(reader)['_where'] == f'{path}, row 1'
+  assert [r['_where'].rpartition(' ')[2] for r in reader] == [str(n) for n in range(2, 51)]
+
+
+def test_a_row_group_of_exactly_the_end_leaves_no_empty_one(tmp_path, monkeypatch):
+  monkeypatch.setattr(parquet, 'ROW_GROUP', 25)
+  convert_records(lines(tmp_path / 'r.jsonl', full(5)), tmp_path / 'r.parquet', log=print)
+  assert pq.read_metadata(tmp_path / 'r.parquet').num_row_groups == 2
+
+
+def test_files_of_other_programs_are_read(tmp_path):
+  rows = full()
+  scores = pa.array([{'mine': r['scores']['mine'], 'other': None} for r in rows], pa.struct(
+    {'mine': pa.float32(), 'other': pa.float64()}))
+  columns = {name: pa.array([r[name] for r in rows]) for name in ('continuation', 'model')}
+  columns |= {'attribute': pa.array([r['attribute'] for r in rows]).dictionary_encode(),
+              'value': pa.array([r['value'] for r in rows], pa.large_string()),
+              'prefix': pa.array([r['prefix'] for r in rows], pa.string_view()),
+              'template': pa.array([0] * len(rows), pa.int8()),
+              'sample': pa.array([r['sample'] for r in rows], pa.uint16()), 'scores': scores}
+  path = tmp_path / 'r.parquet'
+  pq.write_table(pa.table(columns), path, compression='snappy')
+  found = plain(path)
+  for got, row in zip(found, rows, strict=True):
+    assert got['scores'] == {'mine': float(np.float32(row['scores']['mine']))}
+    assert {k: v for k, v in got.items() if k != 'scores'} == {
+      k: v for k, v in row.items() if k not in ('scores', 'subgroup')}
+
+
+def table(**columns):
+  base = {k: [v, v] for k, v in BASE.items()} | {'value': ['Iran', 'Chile']}
+  return pa.table({k: v for k, v in (base | columns).items() if v is not None})
+
+
+@pytest.mark.parametrize(('columns', 'message'), [
+  ({'prefix': None}, 'row 1: fields missing: prefix'),
+  ({'prefix': ['a', None]}, 'row 2: fields missing: prefix'),
+  ({'continuation': [1, 2]}, "row 1: field 'continuation' must be a text, not int"),
+  ({'template': [0.5, 1.5]}, "row 1: field 'template' must be an integer or a text, not float"),
+  ({'sample': pa.array([1, 1 << 63], pa.uint64())}, "row 2: field 'sample' has more than 64 bits"),
+  ({'scores': [0.5, 0.5]}, "row 1: field 'scores' must be an object of scores"),
+  ({'value': ['Iran', 'Itlay']}, "row 2: did you mean 'Italy'"),
+])
+def test_bad_rows_are_named(tmp_path, capsys, columns, message):
+  path = tmp_path / 'r.parquet'
+  pq.write_table(table(**columns), path)
+  assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader']) == 2
+  error = capsys.readouterr().err
+  assert message in error and error.count('\n') == 1 and str(path) in error
+
+
+def test_damaged_files_are_refused_in_one_line(tmp_path):
+  path = tmp_path / 'r.parquet'
+  convert_records(lines(tmp_path / 'r.jsonl', full(40)), path, log=print)
+  whole = path.read_bytes()
+  assert len(plain(path)) == 400
+  middle = len(whole) // 3  # in a page: its checksum tells
+  for content in (b'PAR1', whole[:-20], whole[:middle],
+                  whole[:middle] + bytes([whole[middle] ^ 16]) + whole[middle + 1:]):
+    path.write_bytes(content)
+    with pytest.raises(UserError, match='cannot be read as Parquet') as error:
+      plain(path)
+    assert '\n' not in str(error.value)
+  pq.write_table(table().slice(0, 0), path)
+  with pytest.raises(UserError, match='holds no record'):
+    plain(path)
+  marked = table(note=['{', 'x'])
+  fields = [f.with_metadata({'fairjax': 'json'}) if f.name == 'note' else f for f in marked.schema]
+  pq.write_table(marked.cast(pa.schema(fields)), path)
+  with pytest.raises(UserError, match='row 1 or behind: cannot be read'):
+    plain(path)
+
+
+@pytest.mark.parametrize(('record', 'message'), [
+  ({'continuation': 'half \ud800'}, ":1: field 'continuation' holds half a character"),
+  ({'scores': {'\udfff': 0.5}}, ":1: field 'scores' holds half a character"),
+])
+def test_what_parquet_cannot_hold_is_refused_and_nothing_is_left(tmp_path, record, message):
+  source = lines(tmp_path / 'a.jsonl', [BASE | record])
+  with pytest.raises(UserError) as error:
+    convert_records(source, tmp_path / 'b.parquet', log=print)
+  assert message in str(error.value)
+  assert [p.name for p in tmp_path.iterdir()] == ['a.jsonl']
+
+
+def test_what_json_cannot_hold_is_refused(tmp_path):
+  pq.write_table(table(extra=[math.nan] * 2), tmp_path / 'a.parquet')
+  with pytest.raises(UserError, match='cannot be written as JSON'):
+    convert_records(tmp_path / 'a.parquet', tmp_path / 'b.jsonl', log=print)
+  assert not (tmp_path / 'b.jsonl').exists()
+
+
+def measured(path, *more):
+  import contextlib
+  import io
+  out = io.StringIO()
+  with contextlib.redirect_stdout(out):
+    assert main(['measure', f'--records={path}', '--attribute=country', '--permutations=20',
+                 '--json', *more]) == 0
+  return json.loads(out.getvalue())
+
+
+def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  lines(tmp_path / 'generations.jsonl', full(4))
+  wanted = measured('generations.jsonl', '--scorer=vader', '--scorer=recorded:mine',
+                    '--keep=scores')
+  example = shlex.split(VERBS['records'].example)[1:]
+  assert main(example) == 0
+  assert measured('generations.parquet', '--scorer=vader', '--scorer=recorded:mine') == wanted
+  # The scores that were kept are the records' own now.
+  brought = measured('generations.parquet', '--scorer=recorded:vader')['scorers']['recorded:vader']
+  vader = wanted['scorers']['vader']
+  for name in ('individual_fairness', 'group_fairness', 'mean_score_by_value'):
+    assert brought[name] == vader[name]
+  with open('scores/country.vader.jsonl', encoding='utf-8') as file:
+    header = json.loads(file.readline())['entry']
+  assert parquet.file_metadata('generations.parquet') == {
+    'source': 'generations.jsonl', 'scorers': {'vader': header['fingerprint']}}
+  # Through a compressed file and back: the same rows.
+  assert main(['records', 'convert', '--records=generations.parquet', '--output=x.jsonl.gz']) == 0
+  with gzip.open('x.jsonl.gz', 'rt', encoding='utf-8') as file:
+    assert [json.loads(line) for line in file] == plain(tmp_path / 'generations.parquet')
+  assert main(example) == 2  # nothing is overwritten
+
+
+class LengthEncoder:
+  """Vectors by the length of a text."""
+
+  name, fingerprint = 'minilm', 'lengths'
+
+  def encode(self, texts):
+    return np.array([[1.0, len(text)] for text in texts])
+
+
+def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  rows = full(4)
+  lines(tmp_path / 'r.jsonl', rows)
+  measured('r.jsonl', '--scorer=vader', '--keep=s')
+  lines(tmp_path / 'other.jsonl', [rows[0] | {'continuation': 'never scored'}])
+  lines(tmp_path / 'double.jsonl', [r | {'scores': {'vader': 0.123}} for r in rows])
+  with ScoreLog('paid.jsonl', scorer='google', fingerprint='f') as paid:
+    paid.append(b'0' * 16, 0.5)
+  generations = read_generations(read_records('r.jsonl'), load_attribute('country'))
+  prefix_cosines(generations, LengthEncoder(), directory='s')
+  before = pathlib.Path('paid.jsonl').read_bytes()
+  file = 's/country.vader.jsonl'
+  capsys.readouterr()
+  for source, more, message in (
+      ('other.jsonl', [file], 'other.jsonl:1: no score of vader for this text'),
+      ('r.jsonl', [file, '--scored=prefix+continuation'], 'r.jsonl:1: no score of vader'),
+      ('double.jsonl', [file], 'double.jsonl:1: has another score of vader already, 0.123'),
+      ('r.jsonl', [file, file], 'two of the score files are of one scorer'),
+      ('r.jsonl', ['none.jsonl'], 'score file not found'),
+      ('r.jsonl', ['r.jsonl'], 'r.jsonl:1: not a file of results'),
+      ('r.jsonl', ['paid.jsonl'], 'paid.jsonl holds scores as they were paid for: keep it'),
+      ('r.jsonl', ['s/country.minilm-own.jsonl'],
+       'holds cosines of continuations and prefixes (minilm-own), not scores of texts')):
+    assert main(['records', 'convert', f'--records={source}', '--output=o.parquet', '--scores',
+                 *more]) == 2, message
+    error = capsys.readouterr().err
+    assert message in error and error.count('\n') == 1
+  assert pathlib.Path('paid.jsonl').read_bytes() == before
+  assert main(['records', 'convert', '--records=r.jsonl', '--output=o.csv']) == 2
+  assert 'must end in one of .jsonl, .jsonl.gz, .parquet' in capsys.readouterr().err
+  assert not (tmp_path / 'o.parquet').exists()
+
+
+def test_every_reader_of_records_takes_parquet(tmp_path):
+  source = lines(tmp_path / 'r.jsonl', full(6))
+  path = tmp_path / 'r.parquet'
+  convert_records(source, path, log=print)
+  assert main(['report', f'--records={path}', '--attribute=country', '--scorer=vader',
+               f'--output={tmp_path}/report', '--permutations=20']) == 0
+  assert (tmp_path / 'report' / 'index.html').is_file()
+  assert main(['scorers', 'audit', f'--records={path}', '--attribute=country',
+               '--scorer=vader', '--permutations=20']) == 0
+  assert main(['human', 'export', f'--records={path}', f'--output={tmp_path}/sheets',
+               '--annotators=2', '--items=4']) == 0
+
+
+def test_without_pyarrow_one_line_names_the_extra(tmp_path, monkeypatch, capsys):
+  path = tmp_path / 'r.parquet'
+  convert_records(lines(tmp_path / 'r.jsonl', full()), path, log=print)
+  monkeypatch.setitem(sys.modules, 'pyarrow', None)  # as import finds it where it is missing
+  capsys.readouterr()
+  for arguments in (['measure', f'--records={path}', '--attribute=country', '--scorer=vader'],
+                    ['records', 'convert', f'--records={tmp_path}/r.jsonl',
+                     f'--output={tmp_path}/o.parquet']):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert "pip install 'fairjax[parquet]'" in error and error.count('\n') == 1

@@ -1,0 +1,310 @@
+"""The audit of scorers: swaps by brute force, nulls by enumeration, correlations by SciPy."""
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from fairjax.cli.main import main
+from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
+from fairjax.measure import OpinionScorer, measure_records
+from fairjax.measure.estimates import holm
+from fairjax.measure.scorers.audit import agreement, audit_scorers, make_frames, own_bias
+from fairjax.measure.scorers.base import RecordedScorer
+
+FAITH = """
+name: faith
+values: [Muslim, Old Catholic, Jewish]
+templates: ['My {value} friend']
+"""
+
+
+@pytest.fixture
+def faith(tmp_path):
+  path = tmp_path / 'faith.yaml'
+  path.write_text(FAITH)
+  return load_attribute(path)
+
+
+class ByTable:
+  """Scores by a table of texts, by their length elsewhere."""
+
+  fingerprint = 'f' * 64
+
+  def __init__(self, name='table', **scores):
+    self.name, self.scores = name, scores
+
+  def score(self, texts):
+    return np.array([self.scores.get(t, (len(t) % 10) / 10) for t in texts], np.float64)
+
+
+def brute_force_swap(text, attribute, value):
+  """Another way to the same swap: word by word over split text, longest value first."""
+  first = min((text.find(v), i) for i, v in enumerate(attribute.value_texts) if v in text)[1]
+  own, new = attribute.values[first].text, attribute.values[value]
+  parts = text.split(own)
+  result = parts[0]
+  for part in parts[1:]:
+    if re.search(r'\b[Aa]n? $', result):
+      result = re.sub(r'([Aa])n? $', lambda m: m[1] + new.article[1:] + ' ', result)
+    result += new.text + part
+  return result
+
+
+TEXTS = [
+  'A Muslim and an Old Catholic met a Muslim.',  # several tokens, several values
+  'The Jewish baker was kind.', 'The Muslim baker was kind.',  # one frame, two texts
+  'an Old Catholic; An Old Catholic, "a Jewish man"', 'Nobody.', 'The Muslims are many.', '']
+
+
+def test_swaps_are_those_of_brute_force(faith):
+  frames = make_frames(TEXTS, faith)
+  held = [TEXTS[0], TEXTS[1], TEXTS[3]]
+  assert frames.texts == [
+    [brute_force_swap(t, faith, v) for v in range(3)] for t in held]
+  assert frames.texts[0] == [
+    'A Muslim and an Old Catholic met a Muslim.',
+    'An Old Catholic and an Old Catholic met an Old Catholic.',
+    'A Jewish and an Old Catholic met a Jewish.']
+  assert frames.texts[2][0] == 'a Muslim; A Muslim, "a Jewish man"'
+  assert frames.weights.tolist() == [1, 2, 1]
+  assert frames.counts == {
+    'texts': 7, 'with_token': 4, 'with_several_values': 2, 'left_out': 0, 'frames': 3}
+  assert frames.values.tolist() == [2, 1, 1]
+
+
+def test_a_limit_is_a_seeded_counted_choice(faith):
+  texts = [f'The {v} number {i}.' for i in range(30) for v in faith.value_texts] + ['None.'] * 5
+  some = make_frames(texts, faith, limit=20, seed=1)
+  assert some.weights.sum() == 20 and some.counts['left_out'] == 70
+  assert some.counts['with_token'] == 90 and some.values.tolist() == [30, 30, 30]
+  assert make_frames(texts, faith, limit=20, seed=1).texts == some.texts
+  assert make_frames(texts, faith, limit=20, seed=2).texts != some.texts
+  everything = make_frames(texts, faith, limit=90)
+  assert everything.counts['left_out'] == 0 and everything.weights.tolist() == [3] * 30
+
+
+def exact_p(scores, weights):
+  """Two-sided p-values by listing every choice of one score a frame."""
+  frames, values = scores.shape
+  share = weights / weights.sum()
+  others = [[row[v] - np.median(np.delete(row, v)) for v in range(values)] for row in scores]
+  null = np.array([sum(share[f] * others[f][c] for f, c in enumerate(choice))
+                   for choice in itertools.product(range(values), repeat=frames)])
+  observed = [sum(share[f] * others[f][v] for f in range(frames)) for v in range(values)]
+  return observed, [np.mean(np.abs(null) >= abs(d) - 1e-12) for d in observed]
+
+
+def test_own_bias_against_the_enumerated_null():
+  rng = np.random.default_rng(3)
+  scores = (rng.random((7, 3)) / 2).round(2)
+  scores[:, 1] += 0.3
+  scores[2] = 0.5  # a frame that no value moves
+  weights = np.array([1, 4, 2, 1, 1, 3, 1])
+  found = own_bias(scores, weights, permutations=40000)
+  observed, p = exact_p(scores, weights)
+  np.testing.assert_allclose(found['difference'], observed, atol=1e-12)
+  # Binomial error of 40,000 draws: five standard deviations.
+  for a in range(3):
+    error = 5 * np.sqrt(p[a] * (1 - p[a]) / 40000) + 2 / 40000
+    assert abs(found['p_value'][a] - p[a]) < error
+  assert p[1] < 0.02 and max(p) > 0.2
+  assert found['moved'] == pytest.approx(11 / 13)
+  assert found['range'] == pytest.approx(
+    sum(w * (max(r) - min(r)) for w, r in zip(weights, scores, strict=True)) / 13)
+  again = own_bias(scores, weights, permutations=40000)
+  assert (again['p_value'] == found['p_value']).all()
+  # Copies of a text are no evidence: twice the weights, the same test.
+  assert (own_bias(scores, 2 * weights, permutations=40000)['p_value'] == found['p_value']).all()
+
+
+def test_the_test_holds_its_level_under_the_null():
+  rng = np.random.default_rng(5)
+  p = np.array([own_bias(rng.random((8, 4)), np.ones(8), permutations=199)['p_value']
+                for _ in range(400)]).reshape(-1)
+  for level in (0.05, 0.2, 0.5):
+    # Four values a trial depend on each other: an error of 400 trials, three deviations.
+    assert abs(np.mean(p <= level) - level) < 3 * np.sqrt(level * (1 - level) / 400)
+
+
+def test_two_groups_of_values_show_their_whole_gap():
+  scores = np.tile([0.7, 0.7, 0.7, 0.2, 0.2, 0.2], (30, 1))
+  found = own_bias(scores, np.ones(30))
+  assert found['difference'] == pytest.approx([0.5] * 3 + [-0.5] * 3)
+  assert own_bias(scores[:, 2:4], np.ones(30))['difference'] == pytest.approx([0.5, -0.5])
+  assert (found['p_holm'] < 0.01).all()
+
+
+def test_a_scorer_that_ignores_the_value_has_no_bias():
+  found = own_bias(np.repeat(np.random.default_rng(0).random((5, 1)), 3, axis=1), np.ones(5))
+  assert found['difference'] == pytest.approx([0, 0, 0], abs=1e-12)
+  assert found['p_value'].tolist() == [1, 1, 1] and found['moved'] == found['range'] == 0
+  for scores, weights in ((np.ones((2, 1)), np.ones(2)), (np.ones((2, 3)), np.ones(3)),
+                          (np.ones((0, 3)), np.ones(0)), (np.ones(3), np.ones(3))):
+    with pytest.raises(ValueError, match='scores must be'):
+      own_bias(scores, weights)
+
+
+def test_holm_by_its_definition():
+  rng = np.random.default_rng(1)
+  for size in (1, 2, 5, 29):
+    p = rng.random(size).round(2) ** 3
+    order = sorted(range(size), key=lambda i: p[i])
+    expected = [min(1.0, max((size - k) * p[order[k]] for k in range(order.index(i) + 1)))
+                for i in range(size)]
+    assert holm(p).tolist() == pytest.approx(expected, abs=1e-15)
+  # Rejecting at 5 % is Holm's own procedure.
+  assert (holm(np.array([0.011, 0.02, 0.9, 0.012])) <= 0.05).tolist() == [True, True, False, True]
+
+
+def test_agreement_is_that_of_scipy():
+  rng = np.random.default_rng(2)
+  a = rng.random(200).round(1)
+  scores = {'a': a, 'b': np.clip(a + rng.normal(0, 0.3, 200), 0, 1).round(1),
+            'c': rng.choice([0.0, 0.5, 1.0], 200)}
+  found = agreement(scores)
+  assert [p['scorers'] for p in found] == [['a', 'b'], ['a', 'c'], ['b', 'c']]
+  for pair in found:
+    x, y = (scores[s] for s in pair['scorers'])
+    assert pair['spearman'] == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-12)
+    assert pair['pearson'] == pytest.approx(scipy.stats.pearsonr(x, y).statistic, abs=1e-12)
+    sides = [['-' if s < 0.5 else '+' if s > 0.5 else '0' for s in z] for z in (x, y)]
+    same = [p == q for p, q in zip(*sides, strict=True)]
+    strong = [p == q for p, q in zip(*sides, strict=True) if '0' not in (p, q)]
+    assert pair['equal_signs'] == pytest.approx(np.mean(same)) and pair['n'] == 200
+    assert pair['n_opinionated'] == len(strong) < 200
+    assert pair['equal_signs_opinionated'] == pytest.approx(np.mean(strong))
+  flat = agreement({'a': a, 'flat': np.full(200, 0.3), 'half': np.full(200, 0.5)})
+  assert [p['spearman'] for p in flat] == [p['pearson'] for p in flat] == [None] * 3
+  assert flat[2]['equal_signs'] == 0 and flat[2]['equal_signs_opinionated'] is None
+  assert agreement({'a': a}) == []
+
+
+def test_the_audit_finds_what_a_lexicon_thinks_of_a_cleaner():
+  occupation = load_attribute('occupation')
+  opinion = OpinionScorer(['good', 'cleaner'], ['bad'])
+  texts = [f'The {v} of house {i} was {w}.' for i in range(4)
+           for v, w in (('baker', 'good'), ('cleaner', 'bad'), ('editor', 'there'))]
+  texts += ['Nothing.', 'A good day.']
+  result = audit_scorers(texts, occupation, [opinion, ByTable()])
+  json.dumps(result, allow_nan=False)
+  assert result['counts']['with_token'] == 12 and result['share_with_token'] == 12 / 14
+  bias = result['scorers']['opinion']['own_bias']
+  by_value = {row['value']: row for row in bias['values']}
+  assert bias['n'] == bias['frames'] == 12 and bias['moved'] == pytest.approx(2 / 3)
+  # With "cleaner": good 1, bad 1/2, none 1; with others: 1, 0, 1/2: a third of a point on average.
+  assert by_value['cleaner']['difference'] == pytest.approx(1 / 3)
+  assert by_value['cleaner']['p_holm'] < 0.01 and by_value['cleaner']['n'] == 4
+  assert {row['p_holm'] for v, row in by_value.items() if v != 'cleaner'} == {1.0}
+  assert by_value['baker']['difference'] == 0  # one odd value does not make the others odd
+  assert result['scorers']['opinion']['sensitive_lexicon_words'] == [
+    {'value': 'cleaner', 'word': 'cleaner', 'valence': 1}]
+  assert result['scorers']['table']['sensitive_lexicon_words'] == []
+  assert result['agreement'][0]['n'] == 14
+
+
+def test_recorded_scores_take_part_in_the_agreement_only(faith):
+  result = audit_scorers(
+    TEXTS, faith, [ByTable(), RecordedScorer('human')],
+    recorded={'recorded:human': np.linspace(0, 1, len(TEXTS))})
+  assert result['scorers']['recorded:human']['own_bias'] is None
+  assert result['scorers']['table']['own_bias'] is not None
+  assert result['agreement'][0]['scorers'] == ['table', 'recorded:human']
+
+
+def test_audits_that_cannot_be_made(faith):
+  with pytest.raises(UserError, match='scorer table is named twice'):
+    audit_scorers(TEXTS, faith, [ByTable(), ByTable()])
+  with pytest.raises(UserError, match='no texts'):
+    audit_scorers([], faith, [ByTable()])
+  assert audit_scorers(['None here.'], faith, [ByTable()])['scorers']['table']['own_bias'] is None
+
+
+def records(attribute, **scores):
+  cells = itertools.product(attribute.value_texts, ('good', 'bad', 'so'))
+  return [{'attribute': attribute.name, 'value': v, 'template': 0, 'prefix': f'My {v} friend',
+           'continuation': f' is {w} to {v} people.',
+           'scores': {name: column[i] for name, column in scores.items()}}
+          for i, (v, w) in enumerate(cells)]
+
+
+def test_measures_hold_the_agreement_of_several_scorers(faith):
+  rows = records(faith, human=[0.9, 0.1, 0.5] * 3, web=[0.6, 0.7, 0.5] * 3)
+  scorers = [OpinionScorer(['good'], ['bad']), RecordedScorer('human'), RecordedScorer('web')]
+  found = measure_records(rows, faith, scorers, permutations=5)
+  assert set(found['scorers']) == {'opinion', 'recorded:human', 'recorded:web'}
+  assert [p['scorers'] for p in found['scorer_agreement']] == [
+    ['opinion', 'recorded:human'], ['opinion', 'recorded:web'], ['recorded:human', 'recorded:web']]
+  assert found['scorer_agreement'][0]['spearman'] == pytest.approx(1.0)
+  assert found['scorer_agreement'][1]['equal_signs'] == pytest.approx(2 / 3)
+  assert measure_records(rows, faith, scorers[:1], permutations=5)['scorer_agreement'] == []
+  with pytest.raises(UserError, match='opinion is named twice'):
+    measure_records(rows, faith, scorers[:1] * 2, permutations=5)
+
+
+def write(path, rows):
+  path.write_text(''.join(json.dumps(r) + '\n' for r in rows))
+  return path
+
+
+def lexicon(folder):
+  for name, words in (('positive-words.txt', 'good\ncleaner\n'), ('negative-words.txt', 'bad\n')):
+    (folder / name).write_text(words)
+  return f'--lexicon={folder}'
+
+
+def test_the_verb_prints_tables_and_json(tmp_path, faith, capsys):
+  path = write(tmp_path / 'r.jsonl', records(faith, human=[0.9, 0.1, 0.5] * 3))
+  arguments = ['scorers', 'audit', f'--records={path}', f'--attribute={tmp_path / "faith.yaml"}',
+               '--scorer=opinion', '--scorer=vader', '--scorer=recorded:human', lexicon(tmp_path)]
+  assert main(arguments) == 0
+  text = capsys.readouterr().out
+  assert '9 texts; 9 (100.0 %) hold a sensitive token of faith (0 of several values' in text
+  assert '| Old Catholic | 3 | ' in text and '| opinion and vader | 9 | ' in text
+  assert ('recorded:human: own bias not measured: recorded scores say nothing about other texts.'
+          in text)
+  assert main([*arguments, '--json', '--limit=4']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['counts']['left_out'] == 5 and len(found['agreement']) == 3
+  assert main([*arguments, '--json', '--scored=prefix+continuation']) == 0
+  both = json.loads(capsys.readouterr().out)
+  assert both['scorers']['vader']['own_bias']['n'] == 9
+
+
+def test_the_verb_reads_lines_of_text(tmp_path, capsys):
+  path = tmp_path / 'texts.txt'
+  path.write_text('The cleaner was late.\n\nA cleaner house.\nNothing.\n')
+  assert main(['scorers', 'audit', f'--texts={path}', '--attribute=occupation', '--scorer=opinion',
+               lexicon(tmp_path)]) == 0
+  text = capsys.readouterr().out
+  assert '3 texts; 2 (66.7 %)' in text and 'lexicon of opinion: cleaner (+1)' in text
+  assert 'One scorer only' in text
+
+
+@pytest.mark.parametrize('arguments, words', [
+  (['--scorer=vader'], 'either --records=FILE or --texts=FILE'),
+  (['--scorer=vader', '--texts=T', '--records=T'], 'either --records=FILE or --texts=FILE'),
+  (['--texts=T'], 'needs --scorer=S'),
+  (['--scorer=vadr', '--texts=T'], "did you mean 'vader'"),
+  (['--scorer=recorded:x', '--texts=T'], 'recorded:x: a text file brings no scores'),
+  (['--scorer=vader', '--texts=none.txt'], 'texts not found: none.txt'),
+  (['--scorer=opinion', '--texts=T'], '--lexicon POSITIVE NEGATIVE, or the folder'),
+  (['--scorer=opinion', '--texts=T', '--lexicon=.'], 'fairjax lexicon fetch --output=.'),
+  (['--scorer=vader', '--scorer=vader', '--texts=T'], 'vader is named twice'),
+  (['--scorer=vader', '--texts=T', '--limit=-1'], '--limit and --seed must not be negative'),
+  (['--scorer=vader', '--texts=T', '--seed=-1'], '--limit and --seed must not be negative'),
+  (['--scorer=google', '--texts=T'], 'set FAIRJAX_GOOGLE_API_KEY'),
+  (['--scorer=google', '--texts=T', '--google-rate=0'], 'requests_per_minute must be above 0'),
+])
+def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch, arguments, words):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv('FAIRJAX_GOOGLE_API_KEY', raising=False)
+  monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
+  (tmp_path / 'T').write_text('The cleaner.\n')
+  assert main(['scorers', 'audit', '--attribute=occupation', *arguments]) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1 and error.startswith('fairjax: ')

@@ -1,0 +1,238 @@
+"""Individual and group fairness: Eq. 3, Eq. 4 and their null floors."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from fairjax.errors import UserError
+from fairjax.measure.estimates import SampleScores
+from fairjax.measure.fairness import group_fairness, individual_fairness, measure_fairness
+
+
+def make_samples(scores, *, subgroups=None, numbered=True):
+  """Builds `SampleScores` from nested lists `[M][A][n]`."""
+  values = len(scores[0])
+  arrays = tuple(tuple(np.asarray(x, np.float64) for x in row) for row in scores)
+  return SampleScores(
+    values=tuple(f'v{a}' for a in range(values)),
+    subgroups=tuple(subgroups or [f'v{a}' for a in range(values)]),
+    templates=tuple(range(len(scores))), scores=arrays,
+    sample_ids=tuple(tuple(np.arange(x.size) for x in row) for row in arrays) if numbered else None)
+
+
+def individual_by_definition(scores):
+  """Eq. 3 with SciPy, term by term."""
+  values = len(scores[0])
+  total = sum(scipy.stats.wasserstein_distance(row[a], row[b])
+              for row in scores for a, b in itertools.combinations(range(values), 2))
+  return 2 * total / (len(scores) * values * (values - 1))
+
+
+def group_by_definition(scores, subgroups):
+  """Eq. 4 with SciPy; the whole set includes the subgroup."""
+  everything = np.concatenate([x for row in scores for x in row])
+  names = list(dict.fromkeys(subgroups))
+  return np.mean([
+    scipy.stats.wasserstein_distance(
+      np.concatenate([x for row in scores for x, s in zip(row, subgroups, strict=True) if s == n]),
+      everything) for n in names])
+
+
+@pytest.mark.parametrize('sizes', ['equal', 'unequal'])
+@pytest.mark.parametrize('distinct', [3, 10_000])
+def test_equals_the_definitions(sizes, distinct):
+  rng = np.random.default_rng(distinct)
+  scores = [[rng.integers(0, distinct + 1, 40 if sizes == 'equal' else rng.integers(5, 40))
+             / distinct for _ in range(5)] for _ in range(3)]
+  subgroups = ['x', 'y', 'x', 'z', 'y']
+  result = measure_fairness(make_samples(scores, subgroups=subgroups), permutations=2)
+  assert result.individual.value == pytest.approx(individual_by_definition(scores), abs=1e-12)
+  assert result.group.value == pytest.approx(group_by_definition(scores, subgroups), abs=1e-12)
+  assert result.individual.definition.startswith('H-05')
+  assert result.group.definition.startswith('H-06')
+  assert result.by_subgroup.distance.mean() == pytest.approx(result.group.value)
+
+
+def test_templates_biased_in_opposite_directions_do_not_cancel():
+  # P(score 1) is 0.9 and 0.1 in one template, 0.1 and 0.9 in the other: pooled they are equal.
+  high, low = np.repeat([0.0, 1.0], [10, 90]), np.repeat([0.0, 1.0], [90, 10])
+  samples = make_samples([[high, low], [low, high]])
+  result = measure_fairness(samples, permutations=50)
+  assert result.individual.value == pytest.approx(0.8, abs=1e-12)
+  assert result.individual.p_value < 0.05
+  assert not result.individual.within_floor
+  assert result.group.value == 0.0
+  assert result.group.within_floor
+
+
+@pytest.mark.parametrize('numbered', [True, False])
+def test_identical_samples_give_exactly_zero(numbered):
+  rng = np.random.default_rng(3)
+  scores = [[x] * 4 for x in rng.random((3, 50))]
+  result = measure_fairness(make_samples(scores, numbered=numbered), permutations=30)
+  assert result.individual.value == 0.0
+  assert result.group.value == 0.0
+  assert result.individual.p_value == 1.0
+  assert result.individual.pairs_below['floor'] == 1.0
+  # Coupled and identical: no permutation can make a difference, the floor is 0 too.
+  assert (result.individual.null_p95 == 0.0) == numbered
+
+
+def test_invariant_under_order_of_values_templates_and_samples():
+  rng = np.random.default_rng(4)
+  scores = rng.random((3, 4, 30))
+  subgroups = ['a', 'b', 'a', 'b']
+  base = measure_fairness(make_samples(scores, subgroups=subgroups), permutations=1)
+  for order in ([2, 3, 0, 1], [3, 1, 2, 0]):
+    moved = measure_fairness(
+      make_samples(scores[::-1, order, ::-1], subgroups=[subgroups[i] for i in order]),
+      permutations=1)
+    for name in ('individual', 'group', 'cross_subgroup', 'within_subgroup'):
+      assert getattr(moved, name).value == pytest.approx(getattr(base, name).value, abs=1e-12)
+
+
+def test_pairs_across_and_within_subgroups_have_the_papers_counts():
+  subgroups = ['male'] * 17 + ['female'] * 17
+  rng = np.random.default_rng(5)
+  # Values of one subgroup have the same scores, so only pairs across differ.
+  male, female = rng.random(20), rng.random(20)
+  result = measure_fairness(
+    make_samples([[male] * 17 + [female] * 17], subgroups=subgroups), permutations=5)
+  w1 = scipy.stats.wasserstein_distance(male, female)
+  assert result.cross_subgroup.value == pytest.approx(w1, abs=1e-12)
+  assert result.within_subgroup.value == 0.0
+  assert result.cells.distance.shape == (1, 561)
+  assert result.individual.value == pytest.approx(w1 * 289 / (289 + 272), abs=1e-12)
+
+
+def test_no_split_without_subgroups_of_several_values():
+  result = measure_fairness(make_samples(np.random.default_rng(0).random((1, 3, 10))),
+                            permutations=3)
+  assert result.cross_subgroup is None and result.within_subgroup is None
+
+
+def simulate_rejections(draw, *, numbered, runs=300, permutations=19):
+  """Share of runs with p <= 0.05 for both measures, when no value matters."""
+  rejected = np.zeros(2)
+  for run in range(runs):
+    rng = np.random.default_rng([run, 7])
+    result = measure_fairness(make_samples(draw(rng), numbered=numbered, subgroups='xxy'),
+                              permutations=permutations, seed=run)
+    rejected += [result.individual.p_value <= 0.05, result.group.p_value <= 0.05]
+  return rejected / runs
+
+
+def coupled_draw(rng):
+  """Two templates, three values, 15 samples that share most of their noise."""
+  base = rng.random((2, 1, 15))
+  return 0.9 * base + 0.1 * rng.random((2, 3, 15))
+
+
+def free_draw(rng):
+  """Independent samples; the templates differ, which the null allows."""
+  return rng.random((2, 3, 15)) * np.array([0.5, 1.0])[:, None, None]
+
+
+def test_five_percent_of_true_nulls_are_rejected_when_coupled():
+  # 300 runs at 5%: standard deviation 1.3%.
+  assert ((rates := simulate_rejections(coupled_draw, numbered=True)) > 0.015).all(), rates
+  assert (rates < 0.095).all(), rates
+
+
+def test_five_percent_of_true_nulls_are_rejected_when_free():
+  assert ((rates := simulate_rejections(free_draw, numbered=False)) > 0.015).all(), rates
+  assert (rates < 0.095).all(), rates
+
+
+def test_free_permutation_of_coupled_samples_overstates_the_floor():
+  rng = np.random.default_rng(11)
+  scores = 0.8 * rng.random((2, 1, 200)) + 0.1 * rng.random((2, 3, 200))
+  scores[:, 0] += 0.01
+  paired = individual_fairness(make_samples(scores), permutations=99)
+  free = individual_fairness(make_samples(scores, numbered=False), permutations=99)
+  assert paired.value == free.value
+  assert paired.coupled and not free.coupled
+  assert paired.null_p95 < 0.5 * free.null_p95
+  assert paired.p_value <= 0.02 and free.p_value > 0.2
+
+
+def test_floor_of_two_point_scores_has_its_known_mean():
+  # Two values, scores 0 or 1 with probability 1/2: W1 is |difference of shares|, whose mean is
+  # sqrt(2 / (pi n)) * sqrt(2 * 0.25) for large n.
+  rng = np.random.default_rng(12)
+  n = 1000
+  samples = make_samples(rng.integers(0, 2, (1, 2, n)), numbered=False)
+  estimate = individual_fairness(samples, permutations=2000)
+  assert estimate.null_mean == pytest.approx(np.sqrt(2 / np.pi * 0.5 / n), rel=0.05)
+  assert estimate.null_p95 == pytest.approx(1.96 * np.sqrt(0.5 / n), rel=0.08)
+
+
+def test_jackknife_error_matches_the_spread_over_repetitions():
+  def one(run):
+    rng = np.random.default_rng([run, 13])
+    scores = np.stack([rng.beta(2, 4, (2, 100)), rng.beta(4, 2, (2, 100))], axis=1)
+    return individual_fairness(make_samples(scores), permutations=1)
+  estimates = [one(run) for run in range(120)]
+  spread = np.std([e.value for e in estimates])
+  assert np.mean([e.std_error for e in estimates]) == pytest.approx(spread, rel=0.2)
+  few = individual_fairness(make_samples(np.zeros((1, 2, 19))), permutations=1)
+  assert few.std_error is None
+
+
+def test_coupling_needs_the_same_numbers_for_every_value():
+  scores = ((np.zeros(3), np.zeros(3)),)
+  def coupled(first, second):
+    ids = ((np.array(first), np.array(second)),)
+    return SampleScores(('a', 'b'), ('a', 'b'), (0,), scores, ids).coupled
+  assert coupled([0, 1, 2], [0, 1, 2])
+  assert not coupled([0, 1, 2], [0, 1, 3])
+  assert not coupled([0, 1, 1], [0, 1, 1])
+
+
+def test_estimate_corrects_by_the_null_mean_and_is_json_able():
+  samples = make_samples(np.random.default_rng(14).random((1, 3, 30)))
+  estimate = group_fairness(samples, permutations=20, seed=3)
+  assert estimate.corrected == max(0.0, estimate.value - estimate.null_mean)
+  values = estimate.to_dict()
+  assert values['direction'] == 'lower is fairer' and values['n_min'] == values['n_max'] == 30
+  assert all(type(v) in (float, int, str, bool, type(None)) for v in values.values())
+  assert estimate == group_fairness(samples, permutations=20, seed=3)
+  assert estimate.null_mean != group_fairness(samples, permutations=20, seed=4).null_mean
+
+
+@pytest.mark.parametrize('permutations', [19, 30, 99])
+def test_exceeding_the_floor_is_a_p_value_of_at_most_five_percent(permutations):
+  outcomes = set()
+  for run in range(60):
+    rng = np.random.default_rng([run, 16])
+    scores = rng.integers(0, 4, (1, 3, 12)) / 3  # few scores: many ties
+    scores[:, 0] = np.minimum(1, scores[:, 0] + 0.4 * rng.random())
+    result = measure_fairness(make_samples(scores, numbered=False), permutations=permutations)
+    for estimate in (result.individual, result.group):
+      assert estimate.within_floor == (estimate.p_value > 0.05 + 1e-12)
+      outcomes.add(estimate.within_floor)
+  assert outcomes == {True, False}
+
+
+def test_pairs_below_thresholds():
+  scores = [[np.zeros(50), np.full(50, 0.04), np.full(50, 0.3), np.zeros(50)]]
+  below = measure_fairness(make_samples(scores), permutations=20).individual.pairs_below
+  # Distances 0, 0.04 twice, 0.26, 0.3 twice; only the pair of equal scores is within its floor.
+  assert below == {'floor': pytest.approx(1 / 6), '0.05': 0.5, '0.1': 0.5}
+
+
+def test_missing_samples_and_single_values_are_named():
+  with pytest.raises(UserError, match="template 0 has no sample of: v1"):
+    make_samples([[[0.1], []]])
+  with pytest.raises(UserError, match='at least 2'):
+    make_samples([[[0.1]]])
+  with pytest.raises(ValueError, match='permutations'):
+    individual_fairness(make_samples([[[0.1], [0.2]]]), permutations=0)
+
+
+def test_the_floor_of_a_thousand_u_shaped_scores_is_the_known_one():
+  scores = np.round(np.random.default_rng(15).beta(0.5, 0.5, (2, 6, 1000)), 4)
+  result = measure_fairness(make_samples(scores, numbered=False), permutations=50)
+  assert 0.009 < result.individual.null_mean < 0.02

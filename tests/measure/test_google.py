@@ -1,0 +1,426 @@
+"""The Google scorer against a server on this machine that fails in every way it may."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+import google_server
+import grpc
+import numpy as np
+import pytest
+from google_server import true_score
+
+from fairjax.errors import UserError
+from fairjax.measure.scorers.base import Scorer
+from fairjax.measure.scorers.cache import text_digest
+from fairjax.measure.scorers.google import (
+  MOST_REFUSED,
+  GoogleScorer,
+  ScoreLog,
+  TokenBucket,
+  full_jitter,
+)
+
+CANARY = 'AIzaCanary0123456789abcdefghijklmnopqrs'
+TEXTS = [f'text number {i}' for i in range(40)]
+
+
+@pytest.fixture
+def server():
+  with google_server.running() as found:
+    yield found
+
+
+@pytest.fixture(autouse=True)
+def _canary(monkeypatch):
+  monkeypatch.setenv('FAIRJAX_GOOGLE_API_KEY', CANARY)
+
+
+class FakeTime:
+  """A clock that only sleeping moves."""
+
+  def __init__(self):
+    self.now, self.sleeps, self.lock = 0.0, [], threading.Lock()
+
+  def clock(self):
+    return self.now
+
+  def sleep(self, seconds):
+    with self.lock:
+      self.now += seconds
+      self.sleeps.append(seconds)
+
+
+def make(server, path, **arguments):
+  arguments = {'requests_per_minute': 1e6, 'pause': lambda attempt: 0.001, 'timeout': 5.0,
+               'deadline': 20.0} | arguments
+  return GoogleScorer(path, client=server.client(), **arguments)
+
+
+def expected(texts):
+  return [(true_score(t) + 1) / 2 if t.strip() else 0.5 for t in texts]
+
+
+def kept(path):
+  with ScoreLog(path, scorer='google', fingerprint=GoogleScorer('x', client=1).fingerprint) as log:
+    return log.known
+
+
+def test_scores_are_half_of_s_plus_one_in_order_and_equal_texts_are_sent_once(server, tmp_path):
+  scorer = make(server, tmp_path / 'g.jsonl')
+  assert isinstance(scorer, Scorer)
+  texts = TEXTS + ['', ' \n', 'text number 3', 'naïve 😀']
+  scores = scorer.score(texts)
+  assert scores.dtype == np.float64 and scores.tolist() == expected(texts)
+  assert sorted(server.texts) == sorted(set(texts) - {'', ' \n'})
+  assert server.languages == {'en'} and server.most_running <= 8
+  assert scorer.counts['empty'] == 2 and scorer.counts['asked'] == 41
+  for extreme in (-1.0, 1.0, 0.0):
+    server.script[f'x{extreme}'] = [extreme]
+    assert scorer.score([f'x{extreme}']).tolist() == [(extreme + 1) / 2]
+  assert scorer.score([]).shape == (0,)
+
+
+def test_requests_run_side_by_side_and_the_language_is_an_option(tmp_path):
+  with google_server.running(delay=0.05) as server:
+    assert make(server, tmp_path / 'g', workers=8, language='de').score(TEXTS).tolist() == (
+      expected(TEXTS))
+    assert 1 < server.most_running <= 8 and server.languages == {'de'}
+  assert (GoogleScorer('x', client=1, language='de').fingerprint
+          != GoogleScorer('x', client=1).fingerprint)
+
+
+def test_429_and_503_are_tried_again_until_they_succeed(server, tmp_path):
+  busy, down = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE
+  server.script['a'], server.script['b'] = [busy] * 5, [down, busy, down]
+  attempts, lines = [], []
+  scorer = make(server, tmp_path / 'g', log=lines.append,
+                pause=lambda attempt: attempts.append(attempt) or 0.0)
+  assert scorer.score(['a', 'b', 'c']).tolist() == expected('abc')
+  assert [server.texts.count(t) for t in 'abc'] == [6, 4, 1]
+  assert sorted(attempts) == sorted([*range(5), *range(3)])
+  assert lines == ['google: 3 texts: 0 empty (neutral), 0 kept from earlier, 3 scored now in 11 '
+                   'requests (8 retries)']
+
+
+def test_a_request_that_takes_too_long_is_tried_again(server, tmp_path):
+  server.script['a'] = ['slow']
+  assert make(server, tmp_path / 'g', timeout=0.3).score(['a']).tolist() == expected('a')
+  assert server.texts == ['a', 'a']
+
+
+def test_while_nothing_is_answered_it_says_why_every_ten_seconds(server, tmp_path):
+  time_, said = FakeTime(), []
+  server.script['a'] = [grpc.StatusCode.UNAVAILABLE] * 12
+  scorer = make(server, tmp_path / 'g', clock=time_.clock, sleep=time_.sleep, log=said.append,
+                pause=lambda attempt: 5.0, deadline=300.0)
+  assert scorer.score(['a']).tolist() == expected(['a'])
+  assert len(said) == 5  # after 15, 30, 45 and 60 s, and the end
+  assert said[0].startswith('google: 0 of 1 texts, 3 requests sent again; now: ServiceUnavailable')
+  assert CANARY not in ''.join(said)
+
+
+def test_used_up_quota_saves_and_the_same_call_goes_on(server, tmp_path):
+  path, clock = tmp_path / 'g', FakeTime()
+  scorer = make(server, path, workers=1)
+  scorer.score(TEXTS[:7])
+  server.always = grpc.StatusCode.RESOURCE_EXHAUSTED
+  late = make(server, path, workers=1, clock=clock.clock, sleep=clock.sleep, deadline=50.0,
+              pause=lambda attempt: 2.0 ** attempt)
+  with pytest.raises(UserError) as error:
+    late.score(TEXTS)
+  message = str(error.value)
+  assert message.startswith('google: quota used up: 7 of 40 different texts are scored and kept in')
+  assert 'the same command continues' in message and '\n' not in message
+  assert sum(s for s in clock.sleeps if s >= 1) <= 50 < 1 + 2 + 4 + 8 + 16 + 32
+  server.always = None
+  assert make(server, path).score(TEXTS).tolist() == expected(TEXTS)
+  assert sorted(server.answered) == sorted(TEXTS)  # nothing paid twice
+
+
+def test_a_quota_of_the_day_stops_at_once(server, tmp_path):
+  server.script['a'] = [google_server.quota_status('RequestsPerDayPerProject')]
+  with pytest.raises(UserError, match='quota used up: 0 of 1'):
+    make(server, tmp_path / 'g').score(['a'])
+  server.script['a'] = [google_server.quota_status('RequestsPerMinutePerProject')]
+  assert make(server, tmp_path / 'g').score(['a']).tolist() == expected('a')
+  assert server.texts.count('a') == 3
+
+
+def test_no_answer_within_the_deadline(server, tmp_path):
+  client_of_nobody = server.client()
+  server.close()
+  scorer = GoogleScorer(tmp_path / 'g', client=client_of_nobody, requests_per_minute=1e6,
+                        deadline=0.5, pause=lambda attempt: 0.1)
+  with pytest.raises(UserError, match=r'google: no answer for 0\.5 s: 0 of 1 different texts'):
+    scorer.score(['a'])
+
+
+@pytest.mark.parametrize('garbage, words', [
+  (1.5, r'score 1\.5, outside'), (-1.25, 'outside'), (float('nan'), 'score nan'),
+  (float('inf'), 'score inf'), ('empty', 'without document_sentiment')])
+def test_garbage_is_refused_and_not_kept(server, tmp_path, garbage, words):
+  server.script['a'] = [garbage]
+  with pytest.raises(UserError, match=f"{words}.* for the text 'a'"):
+    make(server, tmp_path / 'g').score(['a'])
+  assert text_digest('a') not in kept(tmp_path / 'g')
+
+
+def test_refused_texts_are_counted_and_never_neutral(server, tmp_path):
+  for text in TEXTS[3:6]:
+    server.script[text] = [(grpc.StatusCode.INVALID_ARGUMENT, 'The document is not supported')]
+  texts = [*TEXTS, 'half \ud83d']
+  scorer = make(server, tmp_path / 'g', workers=1)
+  with pytest.raises(UserError) as error:
+    scorer.score(texts)
+  assert ("google: 4 texts were refused, the first 'text number 3' (InvalidArgument: 400 The "
+          "document is not supported): 37 of 41 different texts are scored") in str(error.value)
+  assert scorer.counts['refused'] == 4
+  assert set(kept(tmp_path / 'g')) == {text_digest(t) for t in TEXTS[:3] + TEXTS[6:]}
+
+
+def test_many_refusals_stop_the_work(server, tmp_path):
+  server.always = grpc.StatusCode.INVALID_ARGUMENT
+  with pytest.raises(UserError, match=f'{MOST_REFUSED} texts were refused .nothing more was sent'):
+    make(server, tmp_path / 'g', workers=1).score(TEXTS)
+  assert len(server.texts) == MOST_REFUSED
+
+
+@pytest.mark.parametrize('code, message', [
+  (grpc.StatusCode.PERMISSION_DENIED, f'key {CANARY} may not'),
+  (grpc.StatusCode.INVALID_ARGUMENT, f'API key {CANARY} not valid. Please pass a valid API key.'),
+  (grpc.StatusCode.UNAUTHENTICATED, f'x\ny?key={CANARY}'),
+  (grpc.StatusCode.INTERNAL, f'{CANARY}')])
+def test_other_errors_stop_at_once_and_hide_the_key(server, tmp_path, code, message):
+  server.always = (code, message)
+  with pytest.raises(UserError) as error:
+    make(server, tmp_path / 'g', workers=1).score(TEXTS)
+  assert len(server.texts) == 1 and '***' in str(error.value) and '\n' not in str(error.value)
+  shown, link = '', error.value
+  while link is not None:  # whatever a traceback could print
+    shown += repr(link) + str(link.__dict__)
+    link = link.__context__ or link.__cause__
+  shown += ''.join(traceback.format_exception(error.value))
+  assert CANARY not in shown
+
+
+def test_credentials_are_needed_and_a_broken_key_is_not_shown(tmp_path, monkeypatch):
+  monkeypatch.setenv('FAIRJAX_GOOGLE_API_KEY', CANARY + '\n' + CANARY)
+  with pytest.raises(UserError, match='FAIRJAX_GOOGLE_API_KEY holds white space') as error:
+    GoogleScorer(tmp_path / 'g')
+  assert CANARY not in str(error.value)
+  monkeypatch.delenv('FAIRJAX_GOOGLE_API_KEY')
+  monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
+  with pytest.raises(UserError, match='set FAIRJAX_GOOGLE_API_KEY to an API key') as error:
+    GoogleScorer(tmp_path / 'g')
+  with pytest.raises(UserError, match='requests_per_minute must be above 0, not 0'):
+    GoogleScorer(tmp_path / 'g', client=1, requests_per_minute=0)
+
+
+def test_without_the_package_the_line_says_how_to_install_it(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'google.cloud.language_v1', None)
+  monkeypatch.setitem(sys.modules, 'google.cloud', None)
+  with pytest.raises(UserError, match=r"pip install 'fairjax\[google\]'"):
+    GoogleScorer(tmp_path / 'g')
+
+
+def test_an_interruption_keeps_what_is_there(server, tmp_path):
+  path = tmp_path / 'g'
+  scorer, asked = make(server, path, workers=2), []
+
+  class Interrupting:
+    def __init__(self, client):
+      self._client = client
+
+    def analyze_sentiment(self, **arguments):
+      asked.append(1)
+      if len(asked) == 12:
+        raise KeyboardInterrupt
+      return self._client.analyze_sentiment(**arguments)
+
+  scorer._client = Interrupting(scorer._client)
+  with pytest.raises(KeyboardInterrupt):
+    scorer.score(TEXTS)
+  assert 10 <= len(kept(path)) == len(server.answered) < 14
+  assert make(server, path).score(TEXTS).tolist() == expected(TEXTS)
+  assert sorted(server.answered) == sorted(TEXTS)
+
+
+@pytest.fixture
+def interruptible():
+  """Ctrl-C raises, whatever tests before this one in the same process made of it."""
+  previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures('interruptible')
+def test_ctrl_c_in_the_main_thread_keeps_what_is_there(tmp_path):
+  path, texts = tmp_path / 'g', [f'text {i}' for i in range(300)]
+  with google_server.running(delay=0.02) as server:
+    scorer = make(server, path, workers=2)
+    timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+      scorer.score(texts)
+    timer.join()
+    answered = len(server.answered)
+    assert 0 < len(kept(path)) == answered < 150  # not all: two at a time would take 3 s
+    time.sleep(0.1)
+    assert len(server.answered) == answered
+
+
+def test_sigkill_loses_only_requests_under_way(tmp_path, repository):
+  key, certificate = google_server.self_signed(tmp_path)
+  texts = [f'a text to be paid for {i}' for i in range(120)]
+  path, workers = tmp_path / 'kept.jsonl', 4
+  code = f'''
+from fairjax.measure.scorers.google import GoogleScorer
+texts = [f'a text to be paid for {{i}}' for i in range(120)]
+scorer = GoogleScorer({str(path)!r}, endpoint='127.0.0.1:PORT', workers={workers},
+                      requests_per_minute=1e5, log=print)
+print(sum(scorer.score(texts)))
+'''
+  with google_server.running(secure=key, delay=0.02) as server:
+    command = [sys.executable, '-c', code.replace('PORT', str(server.port))]
+    environment = os.environ | {
+      'GRPC_DEFAULT_SSL_ROOTS_FILE_PATH': str(certificate), 'no_proxy': '127.0.0.1'}
+    runs, kills = [], 2
+    for kill in range(kills):
+      process = subprocess.Popen(command, cwd=repository, env=environment, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+      deadline = time.monotonic() + 60
+      while len(server.answered) < 40 * (kill + 1) and time.monotonic() < deadline:
+        time.sleep(0.002)
+      process.send_signal(signal.SIGKILL)
+      runs.append(process.communicate())
+      assert process.returncode == -signal.SIGKILL and time.monotonic() < deadline, runs
+      if kill == kills - 1:  # what a power cut may leave
+        with open(path, 'ab') as file:
+          file.write(b'{"text": "0123')
+    done = subprocess.run(command, cwd=repository, env=environment, text=True, capture_output=True,
+                          timeout=120, check=True)
+    runs.append((done.stdout, done.stderr))
+    assert float(done.stdout.splitlines()[-1]) == pytest.approx(sum(expected(texts)), abs=1e-9)
+    twice = len(server.answered) - len(set(server.answered))
+    assert set(server.answered) == set(texts) and twice <= kills * workers
+    assert server.keys == {CANARY}  # the key reached the server, over TLS
+  assert 'removed 14 bytes of an interrupted line' in done.stdout
+  everything = ''.join(a + b for a, b in runs) + path.read_text()
+  assert CANARY not in everything
+
+
+def test_kept_file_is_of_one_scorer_one_process_and_whole_lines(tmp_path):
+  path = tmp_path / 'deep' / 'g.jsonl'
+  with ScoreLog(path, scorer='google', fingerprint='f' * 64) as log:
+    log.append(b'\x01' * 16, 0.1)
+    log.append(b'\x02' * 16, -1.0)
+    with pytest.raises(UserError, match='another process'):
+      ScoreLog(path, scorer='google', fingerprint='f' * 64)
+  with pytest.raises(UserError, match='ffffffffffff.*not of google .eeeeeeeeeeee'):
+    ScoreLog(path, scorer='google', fingerprint='e' * 64)
+  content = path.read_bytes()
+  # Killed at some bytes of each line and at those around its end. (Each file waits for the disk.)
+  ends = [i for i, byte in enumerate(content) if byte == ord('\n')]
+  for cut in sorted({0, 1, 30, 120, *(e + k for e in ends for k in (-1, 0, 1))} - {len(content)}):
+    path.write_bytes(content[:cut])
+    with ScoreLog(path, scorer='google', fingerprint='f' * 64) as log:
+      whole = content[:cut].count(b'\n')
+      assert len(log.known) == max(0, whole - 1)
+      assert log.repaired_bytes == cut - (content[:cut].rfind(b'\n') + 1)
+      log.append(b'\x03' * 16, 0.5)
+    with ScoreLog(path, scorer='google', fingerprint='f' * 64) as log:
+      assert log.known[b'\x03' * 16] == 0.5 and not log.repaired_bytes
+  for bad in (b'{"text": "01", "score": 7}', b'nonsense', b'{"text": "zz", "score": 0}',
+              b'{"text": "01", "score": NaN}', b'{"score": 0}', b'[1]'):
+    path.write_bytes(content + bad + b'\n')
+    with pytest.raises(UserError, match=r'g\.jsonl:4: not a kept score'):
+      ScoreLog(path, scorer='google', fingerprint='f' * 64)
+  path.write_bytes(b'something else\n')
+  with pytest.raises(UserError, match=r'g\.jsonl:1: not a file of kept scores'):
+    ScoreLog(path, scorer='google', fingerprint='f' * 64)
+  with pytest.raises(UserError, match='cannot keep scores there'):
+    ScoreLog(tmp_path, scorer='google', fingerprint='f' * 64)
+
+
+@pytest.mark.parametrize('content', [
+  b'a thesis without a line end', b'{"prefix": "The baker"}\n{"prefix": "The', b'{"scorer": "goo'
+  b'dness"', b'{"scorer": "vader", "fingerprint": "e", "format": 1}\n{"text": "01'])
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path, content):
+  path = tmp_path / 'mine.jsonl'
+  path.write_bytes(content)
+  with pytest.raises(UserError, match='choose another file'):
+    ScoreLog(path, scorer='google', fingerprint='f' * 64)
+  assert path.read_bytes() == content
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
+  path, write = tmp_path / 'g', os.write
+
+  def full(file, data):
+    if len(data) < 50:  # the rest of a line of which a part went in
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    return write(file, data[:-40])
+
+  with ScoreLog(path, scorer='google', fingerprint='f' * 64) as log:
+    log.append(b'\x01' * 16, 0.25)
+    with monkeypatch.context() as patch:
+      patch.setattr(os, 'write', full)
+      with pytest.raises(UserError, match='No space left on device: make room, then the same'):
+        log.append(b'\x02' * 16, 0.5)
+    assert b'\x02' * 16 not in log.known
+    log.append(b'\x03' * 16, 0.75)
+  with ScoreLog(path, scorer='google', fingerprint='f' * 64) as log:
+    assert log.known == {b'\x01' * 16: 0.25, b'\x03' * 16: 0.75} and not log.repaired_bytes
+
+
+@pytest.mark.parametrize('per_minute, capacity', [(600, 1), (600, 5), (30, 1), (90, 3)])
+def test_no_window_holds_more_calls_than_the_bucket_allows(per_minute, capacity):
+  rng, fake, taken = random.Random(0), FakeTime(), []
+  bucket = TokenBucket(per_minute, capacity=capacity, clock=fake.clock, sleep=fake.sleep)
+  for _ in range(300):
+    fake.now += rng.choice([0, 0, 0, 0.01, 0.3, 5])
+    bucket.take()
+    taken.append(fake.now)
+  for i, start in enumerate(taken):  # brute force over all windows that begin at a call
+    for j in range(i, len(taken)):
+      allowed = (taken[j] - start) * per_minute / 60 + capacity
+      assert j - i + 1 <= allowed + 1e-6
+  # And it is no slower than it must be: a steady stream runs at the full rate.
+  fake = FakeTime()
+  bucket = TokenBucket(per_minute, capacity=capacity, clock=fake.clock, sleep=fake.sleep)
+  for _ in range(200):
+    bucket.take()
+  assert fake.now == pytest.approx((200 - capacity) * 60 / per_minute)
+
+
+def test_the_scorer_keeps_to_its_rate_with_retries_counted(server, tmp_path):
+  server.script['text number 0'] = [grpc.StatusCode.UNAVAILABLE] * 3
+  fake = FakeTime()
+  scorer = make(server, tmp_path / 'g', workers=1, requests_per_minute=60, clock=fake.clock,
+                sleep=fake.sleep, pause=lambda attempt: 0.0, deadline=1e9)
+  scorer.score(TEXTS[:10])
+  assert len(server.texts) == 13 and fake.now == pytest.approx(12.0)
+
+
+def test_pauses_double_up_to_a_limit_and_spread_over_the_whole_range():
+  for attempt, top in ((0, 0.5), (3, 4.0), (7, 60.0), (5000, 60.0)):
+    found = [full_jitter(attempt) for _ in range(4000)]
+    assert 0 <= min(found) < 0.02 * top and 0.98 * top < max(found) <= top
+    assert np.mean(found) == pytest.approx(top / 2, rel=0.05)
+
+
+def test_the_cache_file_holds_digests_and_scores_only(server, tmp_path):
+  path = tmp_path / 'g'
+  make(server, path).score(['a secret diary'])
+  header, line = path.read_text().splitlines()
+  assert json.loads(header)['scorer'] == 'google' and 'secret' not in path.read_text()
+  assert json.loads(line) == {
+    'text': text_digest('a secret diary').hex(), 'score': true_score('a secret diary')}

@@ -1,0 +1,362 @@
+"""What annotators get: blinded, balanced, assigned as promised, never overwritten."""
+
+import collections
+import functools
+import itertools
+import json
+
+import numpy as np
+import pytest
+from human_oracle import METHOD, MODELS, SCORE, read_csv, write_records
+
+from fairjax.cli import main as cli
+from fairjax.counterfactual import load_attribute
+from fairjax.generate import read_records
+from fairjax.measure.human.sheets import (
+  MASK,
+  ExportOptions,
+  _allocate,
+  _assign,
+  export_sheets,
+  load_key,
+)
+
+
+def export(records, folder, *arguments, code=0):
+  files = records if isinstance(records, list) else [records]
+  assert cli.main(['human', 'export', '--records', *map(str, files), '--output', str(folder),
+                   *map(str, arguments)]) == code
+  return load_key(f'{folder}.key.json') if code == 0 else None
+
+
+def fails(capsys, records, folder, *arguments):
+  export(records, folder, *arguments, code=2)
+  line = capsys.readouterr().err
+  assert line.startswith('fairjax: ') and line.count('\n') == 1
+  return line
+
+
+@pytest.fixture
+def records(tmp_path):
+  return write_records(tmp_path / 'records.jsonl')
+
+
+def sheets(folder):
+  return {path.name: read_csv(path.read_bytes()) for path in sorted(folder.glob('*.csv'))}
+
+
+@pytest.mark.parametrize('more', [
+  (), ('--pairs', 'designer', 'accountant', '1', '--per_prefix', 5)])
+def test_annotators_see_no_model_method_or_score(records, tmp_path, more):
+  folder = tmp_path / 'sheets'
+  key = export(records, folder, '--annotators', 3, '--items', 30, '--bom', *more)
+  text = ''.join(path.name + path.read_bytes().decode() for path in folder.iterdir())
+  hidden = [*MODELS, METHOD, str(SCORE), 'api', str(records), 'records.jsonl', key['export'],
+            'template', 'attribute', 'occupation-']
+  assert not [word for word in hidden if word in text]
+  assert {model in json.dumps(key) for model in MODELS} == {True}
+  for rows in sheets(folder).values():
+    assert set(rows[0]) <= {'sheet', 'item', 'text', 'prefix', 'continuation', 'label'}
+    assert all(row['label'] == '' for row in rows)
+
+
+def test_item_numbers_and_orders_tell_nothing_about_models(tmp_path):
+  # Rank correlation of the model with number and with place: 0 within four standard errors.
+  records = write_records(tmp_path / 'r.jsonl', samples=200)
+  folder = tmp_path / 'sheets'
+  key = export(records, folder, '--annotators', 2, '--items', 1000, '--task', 'sentiment')
+  task = key['tasks']['sentiment']
+  for order in (list(task['items']), *task['sheets'].values()):
+    second = np.array([task['items'][i]['record']['model'] == MODELS[1] for i in order])
+    assert abs(np.corrcoef(second, np.arange(len(order)))[0, 1]) < 4 / np.sqrt(len(order))
+  first, other = task['sheets'].values()
+  assert first != other and sorted(first) == sorted(other) and first != sorted(first)
+
+
+def test_every_item_goes_to_as_many_as_asked_and_each_gets_as_many(records, tmp_path):
+  folder = tmp_path / 'sheets'
+  key = export(records, folder, '--annotators', 5, '--overlap', 3, '--items', 33)
+  for name in ('sentiment', 'relevance'):
+    task = key['tasks'][name]
+    given = collections.Counter(itertools.chain.from_iterable(task['sheets'].values()))
+    assert set(given) == set(task['items']) and set(given.values()) == {3}
+    loads = [len(items) for items in task['sheets'].values()]
+    assert max(loads) - min(loads) <= 1
+    for annotator, items in task['sheets'].items():
+      rows = sheets(folder)[f'{name}-{annotator}.csv']
+      assert [row['item'] for row in rows] == items and len(set(items)) == len(items)
+      for row in rows:
+        assert {c: row[c] for c in task['items'][row['item']]['shown']} == \
+          task['items'][row['item']]['shown']
+
+
+@pytest.mark.parametrize('seed', range(30))
+def test_assignment_is_balanced_for_any_numbers(seed):
+  rng = np.random.default_rng(seed)
+  people = int(rng.integers(1, 20))
+  overlap, items = int(rng.integers(1, people + 1)), [f's{i}' for i in range(rng.integers(1, 90))]
+  given = _assign(items, [f'a{i}' for i in range(people)], overlap, rng)
+  loads = [len(x) for x in given.values()]
+  assert sum(loads) == overlap * len(items) and max(loads) - min(loads) <= 1
+  assert all(len(set(x)) == len(x) for x in given.values())
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_the_draw_balances_every_margin(seed):
+  rng = np.random.default_rng(seed)
+  strata = [(a, m, v, t) for a, size in (('country', 4), ('name', 3)) for m in ('m1', 'm2', 'm3')
+            for v in range(size) for t in range(5)]
+  number = int(rng.integers(1, 300))
+  amounts = _allocate(strata, np.full(len(strata), 50), number, rng)
+  assert amounts.sum() == number
+  for margin in (lambda s: s[0], lambda s: s[:2], lambda s: s[:3]):
+    totals = collections.Counter()
+    for stratum, amount in zip(strata, amounts, strict=True):
+      totals[margin(stratum)] += amount
+    for attribute in ('country', 'name'):
+      inside = [n for k, n in totals.items() if k == attribute or k[0] == attribute]
+      assert max(inside) - min(inside) <= 1
+  by_value = collections.Counter()
+  for (a, _, v, _), amount in zip(strata, amounts, strict=True):
+    by_value[a, v] += amount
+  for attribute in ('country', 'name'):
+    inside = [n for k, n in by_value.items() if k[0] == attribute]
+    assert max(inside) - min(inside) <= 3  # at most one for each model
+  for cell in itertools.product(*map(set, zip(*strata, strict=True))):
+    inside = [n for s, n in zip(strata, amounts, strict=True) if s[:3] == cell[:3]]
+    assert not inside or max(inside) - min(inside) <= 1
+
+
+def test_few_items_spread_over_all_templates():
+  strata = [('a', 'm', v, t) for v in range(40) for t in range(10)]
+  amounts = _allocate(strata, np.full(400, 5), 40, np.random.default_rng(0))
+  assert (amounts.reshape(40, 10).sum(axis=0) == 4).all()
+
+
+def test_the_draw_takes_all_that_there_is_and_never_more():
+  strata = [('a', 'm', 'v', 0), ('a', 'm', 'w', 0)]
+  amounts = _allocate(strata, np.array([2, 9]), 11, np.random.default_rng(0))
+  assert amounts.tolist() == [2, 9]
+
+
+def test_every_record_of_a_stratum_is_equally_likely(tmp_path):
+  # 1 of 6 samples in each of 24 strata and 40 seeds: 960 draws, 160 each, sd 11.5.
+  records = write_records(tmp_path / 'r.jsonl', samples=6)
+  seen = collections.Counter()
+  for seed in range(40):
+    key = export(records, tmp_path / f's{seed}', '--annotators', 1, '--overlap', 1, '--items', 24,
+                 '--task', 'sentiment', '--seed', seed)
+    found = [i['record'] for i in key['tasks']['sentiment']['items'].values()]
+    assert len({(r['model'], r['value'], r['template']) for r in found}) == 24
+    seen.update(r['sample'] for r in found)
+  assert set(seen) == set(range(6)) and all(abs(n - 160) < 4.5 * 11.5 for n in seen.values())
+
+
+def test_an_export_is_a_function_of_records_options_and_seed(records, tmp_path):
+  def files(name, seed):
+    export(records, tmp_path / name, '--annotators', 3, '--items', 10, '--seed', seed)
+    return {p.name: p.read_bytes() for p in sorted((tmp_path / name).iterdir())}
+
+  assert files('one', 4) == files('two', 4)
+  other = files('three', 5)
+  assert other.keys() == files('four', 4).keys() and other != files('five', 4)
+
+
+def test_nothing_is_ever_overwritten(records, tmp_path, capsys):
+  folder = tmp_path / 'sheets'
+  export(records, folder, '--annotators', 2, '--items', 4)
+  before = {p: p.read_bytes() for p in [*folder.iterdir(), tmp_path / 'sheets.key.json']}
+  assert 'is not empty' in fails(capsys, records, folder, '--annotators', 2, '--key',
+                                 tmp_path / 'other.json')
+  assert 'keys are never overwritten' in fails(capsys, records, tmp_path / 'new', '--annotators', 2,
+                                               '--key', tmp_path / 'sheets.key.json')
+  assert before == {p: p.read_bytes() for p in before}
+  assert not (tmp_path / 'new').exists() and not (tmp_path / 'other.json').exists()
+  (tmp_path / 'file').write_text('x')
+  assert 'is not empty' in fails(capsys, records, tmp_path / 'file', '--annotators', 2)
+
+
+def test_the_key_does_not_lie_in_the_folder_that_is_handed_out(records, tmp_path, capsys):
+  folder = tmp_path / 'sheets'
+  assert 'tells them the models' in fails(capsys, records, folder, '--annotators', 2, '--key',
+                                          folder / 'sub' / 'key.json')
+  assert not folder.exists()
+
+
+def test_the_mask_hides_every_value_in_any_case_and_only_whole_words(tmp_path):
+  records = write_records(
+    tmp_path / 'r.jsonl', text=lambda m, v, t, s: f'A {v.upper()}, not a baker; bakers {s}.')
+  key = export(records, tmp_path / 's', '--annotators', 1, '--overlap', 1, '--items', 12, '--mask',
+               '--task', 'sentiment', '--text', 'prefix+continuation')
+  task = key['tasks']['sentiment']
+  for item in task['items'].values():
+    assert item['shown'] == {'text': f'You are the {MASK}, and you A {MASK}, not a {MASK}; bakers '
+                             f"{item['record']['sample']}."}
+    assert item['record']['value'].upper() in item['record']['continuation']  # the key has it all
+  assert task['hidden_tokens'] == 36
+  assert MASK in (tmp_path / 's' / 'instructions.txt').read_text()
+
+
+def test_relevance_cannot_be_masked(records, tmp_path, capsys):
+  assert 'relevance asks about the word that --mask hides' in fails(
+    capsys, records, tmp_path / 's', '--annotators', 2, '--mask')
+
+
+def test_sentiment_shows_the_continuation_unless_told_otherwise(records, tmp_path):
+  key = export(records, tmp_path / 's', '--annotators', 2, '--items', 3)
+  for item in key['tasks']['sentiment']['items'].values():
+    assert item['shown'] == {'text': item['record']['continuation']}
+  for item in key['tasks']['relevance']['items'].values():
+    assert item['shown'] == {k: item['record'][k] for k in ('prefix', 'continuation')}
+
+
+def test_the_key_records_whether_the_value_is_mentioned(tmp_path):
+  records = write_records(tmp_path / 'r.jsonl', text=lambda m, v, t, s: (
+    f'say {v}s' if s % 3 == 0 else f'the {v.upper()}' if s % 3 == 1 else 'the teacher'))
+  key = export(records, tmp_path / 's', '--annotators', 2, '--items', 60, '--task', 'relevance')
+  found = [i['record'] for i in key['tasks']['relevance']['items'].values()]
+  assert {r['mentions'] for r in found} == {True, False}
+  assert all(r['mentions'] == (r['sample'] % 3 == 1) for r in found)
+
+
+def test_continuations_without_text_are_left_out_and_counted(tmp_path, capsys):
+  records = write_records(tmp_path / 'r.jsonl', text=lambda m, v, t, s: ' \n' if s < 3 else 'x')
+  key = export(records, tmp_path / 's', '--annotators', 2, '--items', 216)
+  assert key['left_out'] == {'empty_continuations': 72} and key['records'] == 288
+  assert '72 continuations without text left out' in capsys.readouterr().out
+  found = [item['record'] for item in key['tasks']['sentiment']['items'].values()]
+  assert all(record['continuation'] == 'x' for record in found)
+  assert '217 items wanted, but only 216 records have a text' in fails(
+    capsys, records, tmp_path / 't', '--annotators', 2, '--items', 217)
+
+
+def test_pairs_take_equal_numbers_for_all_values_and_models(tmp_path):
+  # Sample 0 of one model and value has no text: nobody's sample 0 is taken.
+  records = write_records(tmp_path / 'r.jsonl', samples=9, text=lambda m, v, t, s: (
+    '' if (m, v, s) == (MODELS[0], 'baker', 0) else f'{s}'))
+  key = export(records, tmp_path / 's', '--annotators', 3, '--per_prefix', 8, '--pairs', 'designer',
+               'baker', '1', '--pairs', 'designer', 'CEO', '1')
+  found = [i['record'] for i in key['tasks']['sentiment']['items'].values()]
+  cells = collections.defaultdict(list)
+  for record in found:
+    assert record['template'] == 1
+    cells[record['model'], record['value']].append(record['sample'])
+  assert {k: sorted(v) for k, v in cells.items()} == {
+    (m, v): list(range(1, 9)) for m in MODELS for v in ('designer', 'baker', 'CEO')}
+  assert key['coupled'] is True and key['left_out'] == {'empty_continuations': 1}
+  assert list(key['tasks']) == ['sentiment']
+
+
+def test_pairs_of_independent_samples_are_drawn_one_by_one(tmp_path):
+  records = write_records(tmp_path / 'r.jsonl', samples=40, templates=(3,))
+  key = export(records, tmp_path / 's', '--annotators', 2, '--per_prefix', 10, '--independent',
+               '--pairs', 'designer', 'baker')
+  cells = collections.defaultdict(set)
+  for item in key['tasks']['sentiment']['items'].values():
+    cells[item['record']['model'], item['record']['value']].add(item['record']['sample'])
+  assert key['coupled'] is False and {len(s) for s in cells.values()} == {10}
+  assert len({frozenset(s) for s in cells.values()}) == 4
+
+
+def test_pairs_without_numbers_are_not_coupled(tmp_path):
+  records = write_records(tmp_path / 'r.jsonl', sample=None)
+  key = export(records, tmp_path / 's', '--annotators', 2, '--per_prefix', 12, '--pairs',
+               'designer', 'baker', 0)
+  assert key['coupled'] is False and len(key['tasks']['sentiment']['items']) == 48
+
+
+@pytest.mark.parametrize(('arguments', 'words'), [
+  (('--pairs', 'designer'), 'give two values and at most one template'),
+  (('--pairs', 'designer', 'designer'), "two different values, not 'designer' twice"),
+  (('--pairs', 'designer', 'astronaut'), "no record of value 'astronaut'"),
+  (('--pairs', 'designer', 'baker', '7'), "no record of 'designer' or 'baker' at template 7"),
+  (('--pairs', 'designer', 'baker'), '12 sample numbers that all its values and models share'),
+  (('--pairs', 'designer', 'baker', '--independent'), 'has 12 continuations with a text, but 50'),
+  (('--overlap', '3'), '--overlap=3 needs as many annotators, not --annotators=2'),
+  (('--overlap', '0'), '--overlap must be at least 1'),
+  (('--items', '0'), '--items must be at least 1'),
+  (('--seed', '-1'), '--seed must be at least 0'),
+])
+def test_bad_options_are_named(records, tmp_path, capsys, arguments, words):
+  assert words in fails(capsys, records, tmp_path / 's', '--annotators', '2', *arguments)
+  assert not (tmp_path / 's').exists() and not (tmp_path / 's.key.json').exists()
+
+
+def test_models_are_not_mixed_in_silence(tmp_path, capsys):
+  one = write_records(tmp_path / 'one.jsonl', models=[None])
+  two = write_records(tmp_path / 'two.jsonl', models=[None])
+  line = fails(capsys, [one, two], tmp_path / 's', '--annotators', 2)
+  assert 'do not name their model' in line and 'one.jsonl' in line and 'two.jsonl' in line
+  assert 'names a file twice' in fails(capsys, [one, tmp_path / '.' / 'one.jsonl'], tmp_path / 's',
+                                       '--annotators', 2)
+  key = export(one, tmp_path / 's', '--annotators', 2, '--items', 5)
+  assert {i['record']['model'] for i in key['tasks']['sentiment']['items'].values()} == {
+    '(not named)'}
+
+
+def test_pairs_need_both_values_from_every_model(tmp_path, capsys):
+  one = write_records(tmp_path / 'one.jsonl', models=['m1'])
+  two = write_records(tmp_path / 'two.jsonl', models=['m2'], values=['designer'])
+  assert "model m2 has no continuation of 'baker'" in fails(
+    capsys, [one, two], tmp_path / 's', '--annotators', 2, '--pairs', 'designer', 'baker', 0,
+    '--per_prefix', 3)
+  twice = write_records(tmp_path / 'twice.jsonl', models=['m1'])
+  assert 'occurs twice' in fails(
+    capsys, [one, twice], tmp_path / 's', '--annotators', 2, '--pairs', 'designer', 'baker', 0,
+    '--per_prefix', 3)
+  other = write_records(tmp_path / 'c.jsonl', models=['m1'], values=['Iran'], attribute='country')
+  assert 'are not values of one attribute' in fails(
+    capsys, [one, other], tmp_path / 's', '--annotators', 2, '--pairs', 'designer', 'Iran')
+
+
+def test_attributes_that_are_not_built_in_come_from_files(tmp_path, capsys):
+  path = write_records(tmp_path / 'r.jsonl', attribute='faith', values=['Hindu', 'Jewish'])
+  assert 'faith' in fails(capsys, path, tmp_path / 's', '--annotators', 2, '--items', 4)
+  (tmp_path / 'faith.yaml').write_text(
+    'name: faith\nvalues: [Hindu, Jewish]\ntemplates: ["My {value} friend said"]\n')
+  export(path, tmp_path / 's', '--annotators', 2, '--items', 4, '--attribute',
+         tmp_path / 'faith.yaml')
+  wrong = write_records(tmp_path / 'w.jsonl', attribute='faith', values=['Hindoo', 'Jewish'])
+  assert 'Hindoo' in fails(capsys, wrong, tmp_path / 't', '--annotators', 2, '--items', 48,
+                           '--attribute', tmp_path / 'faith.yaml')
+
+
+def test_an_attribute_is_read_once_however_many_items_there_are(records, tmp_path):
+  asked = []
+
+  def find(name):
+    asked.append(name)
+    return load_attribute(name)
+
+  export_sheets(
+    functools.partial(read_records, records), [records], find,
+    ExportOptions(tasks=('relevance',), annotators=2, items=50),
+    output=tmp_path / 's', key=tmp_path / 'k.json')
+  assert asked == ['occupation']
+
+
+def test_one_rater_an_item_is_said_to_leave_agreement_open(records, tmp_path, capsys):
+  export(records, tmp_path / 's', '--annotators', 2, '--overlap', 1, '--items', 4)
+  assert 'agreement cannot be measured' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(('change', 'words'), [
+  (lambda k: k.pop('kind'), 'not a key'),
+  (lambda k: k.update(schema=2), 'schema 2 is not 1'),
+  (lambda k: k['tasks']['sentiment']['items']['s0001']['record'].update(model='m'), 'was changed'),
+  (lambda k: k.update(export='0' * 64), 'was changed'),
+])
+def test_a_changed_key_is_refused(records, tmp_path, change, words):
+  export(records, tmp_path / 's', '--annotators', 2, '--items', 4)
+  path = tmp_path / 's.key.json'
+  key = json.loads(path.read_text())
+  change(key)
+  path.write_text(json.dumps(key))
+  with pytest.raises(ValueError, match=words):
+    load_key(path)
+  path.write_text('{')
+  with pytest.raises(ValueError, match='not JSON'):
+    load_key(path)
+  path.unlink()
+  with pytest.raises(ValueError, match='No such file'):
+    load_key(path)

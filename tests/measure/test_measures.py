@@ -1,0 +1,350 @@
+"""Records to measures: checks, relevance, perplexity and the whole dictionary."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fairjax.counterfactual.attributes import Attribute, Template, Value, load_attribute
+from fairjax.errors import UserError
+from fairjax.measure import (
+  OpinionScorer,
+  Perplexity,
+  RecordedScorer,
+  bits_per_byte,
+  measure_fairness,
+  measure_records,
+  mentions,
+  read_generations,
+  semantic_similarity_c,
+  token_perplexity,
+  word_perplexity,
+)
+
+
+def make_attribute():
+  values = [('Red', 'warm'), ('Blue', 'cold'), ('Sea Green', 'cold'), ('Rose', 'warm')]
+  return Attribute(
+    name='colour', values=tuple(Value(t, s, (t,), 'a') for t, s in values),
+    templates=(Template('{value} is', '1'), Template('I saw {value} and', '2')),
+    template_subsets={'second': (1,)})
+
+
+def make_records(attribute, *, samples=20, seed=0, bias=0.0, numbered=True, model='m'):
+  """Continuations with one opinion word; the first value is positive more often by `bias`."""
+  rng = np.random.default_rng(seed)
+  records = []
+  for t in range(len(attribute.templates)):
+    for sample in range(samples):
+      noise = rng.random()
+      for a, value in enumerate(attribute.values):
+        word = 'good' if noise < 0.5 + bias * (a == 0) else 'bad'
+        mention = f', says {value.text}' if sample % 2 else ''
+        records.append({
+          'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
+          'template': t, 'prefix': attribute.prefix(t, a), 'continuation': f'{word}{mention}.',
+          'model': model, '_where': f'r.jsonl:{len(records) + 1}'})
+        if numbered:
+          records[-1]['sample'] = sample
+  return records
+
+
+@pytest.fixture
+def attribute():
+  return make_attribute()
+
+
+SCORER = OpinionScorer(['good'], ['bad'])
+
+
+def test_whole_dictionary(attribute, tmp_path):
+  records = make_records(attribute, bias=0.3)
+  result = measure_records(records, attribute, [SCORER], permutations=30,
+                           scores_directory=tmp_path / 'm')
+  assert json.loads(json.dumps(result, allow_nan=False)) == result
+  assert (tmp_path / 'm' / 'colour.opinion.jsonl').exists()
+  assert result['n'] == {'min': 20, 'max': 20} and result['records'] == 160 and result['coupled']
+  assert result['templates_not_in_records'] == []
+  measures = result['scorers']['opinion']
+  share = measures['mean_score_by_value']
+  # One of the four values differs by d: 3 of 6 pairs differ by d.
+  d = share['Red'] - share['Blue']
+  assert d > 0.1
+  individual = measures['individual_fairness']
+  assert individual['value'] == pytest.approx(d / 2, abs=1e-12)
+  assert individual['p_value'] < 0.05 and individual['definition'] == 'H-05, Eq. 3'
+  # Red and Rose together against everything: |(share of warm) - (share of all)|, twice.
+  warm, everything = (share['Red'] + share['Rose']) / 2, np.mean(list(share.values()))
+  cold = (share['Blue'] + share['Sea Green']) / 2
+  expected = (abs(warm - everything) + abs(cold - everything)) / 2
+  assert measures['group_fairness']['value'] == pytest.approx(expected, abs=1e-12)
+  assert measures['individual_fairness_cross_subgroup']['value'] == pytest.approx(d / 2, abs=1e-12)
+  assert measures['individual_fairness_within_subgroup']['value'] == pytest.approx(d / 2, abs=1e-12)
+  assert measures['largest_pairs'][0]['values'][0] == 'Red'
+  assert measures['template_subsets']['second']['templates'] == [1]
+  relevance = result['semantic_similarity_c']
+  assert relevance['conditioned']['value'] == 0.5 and relevance['conditioned']['n'] == 160
+
+
+def test_unbiased_coupled_records_are_within_a_floor_of_zero(attribute):
+  result = measure_records(make_records(attribute), attribute, [SCORER], permutations=20)
+  individual = result['scorers']['opinion']['individual_fairness']
+  assert individual['value'] == 0 and individual['within_floor'] and individual['p_value'] == 1
+  free = measure_records(make_records(attribute), attribute, [SCORER], permutations=20,
+                         coupled=False)
+  assert not free['coupled']
+  assert free['scorers']['opinion']['individual_fairness']['null_p95'] > 0
+
+
+def test_order_of_records_does_not_matter(attribute):
+  records = make_records(attribute, bias=0.2)
+  shuffled = [records[i] for i in np.random.default_rng(0).permutation(len(records))]
+  first, second = (measure_records(r, attribute, [SCORER], permutations=10)
+                   for r in (records, iter(shuffled)))
+  def rounded(tree):  # means may differ in their last digit
+    if isinstance(tree, dict):
+      return {k: rounded(v) for k, v in tree.items()}
+    if isinstance(tree, list):
+      return [rounded(v) for v in tree]
+    return round(tree, 12) if isinstance(tree, float) else tree
+  assert rounded(first) == rounded(second)
+
+
+def test_records_without_numbers_and_of_unequal_count(attribute):
+  records = make_records(attribute, numbered=False)[:-3]
+  result = measure_records(records, attribute, [SCORER], permutations=5)
+  assert result['n'] == {'min': 19, 'max': 20} and not result['coupled']
+
+
+def test_templates_as_strings_and_templates_not_in_records(attribute):
+  records = [r | {'template': 'second'} for r in make_records(attribute) if r['template'] == 1]
+  result = measure_records(records, attribute, [SCORER], permutations=2)
+  assert result['templates'] == ['second']
+  assert result['templates_not_in_records'] == ['{value} is']
+  assert list(result['scorers']['opinion']['template_subsets']) == ['second']
+  held_out = [r | {'prefix': 'Elsewhere, ' + r['prefix']} for r in make_records(attribute)]
+  result = measure_records(held_out, attribute, [SCORER], permutations=2)
+  assert len(result['templates_not_in_records']) == 2
+  assert result['scorers']['opinion']['template_subsets'] == {}
+
+
+def test_recorded_scores_are_measured(attribute):
+  records = [r | {'scores': {'own': 0.75 if r['value'] == 'Red' else 0.25}}
+             for r in make_records(attribute)]
+  result = measure_records(records, attribute, [RecordedScorer(), SCORER], permutations=5)
+  measures = result['scorers']['recorded']
+  assert measures['individual_fairness']['value'] == pytest.approx(0.25, abs=1e-12)
+  assert set(result['scorers']) == {'recorded', 'opinion'}
+  records[7]['scores'] = {'own': 2}
+  with pytest.raises(UserError, match=r'r\.jsonl:8: score'):
+    measure_records(records, attribute, [RecordedScorer()])
+
+
+@pytest.mark.parametrize('change, message', [
+  ({'value': 'Bleu'}, r"value of attribute colour 'Bleu' in r\.jsonl:6: did you mean 'Blue'"),
+  ({'attribute': 'color'}, r"r\.jsonl:6: attribute is 'color', not 'colour'"),
+  ({'continuation': None}, r"r\.jsonl:6: field 'continuation' is None, not str"),
+  ({'template': 1.5}, r"r\.jsonl:6: field 'template' is 1\.5, not str or int"),
+  ({'template': True}, r"r\.jsonl:6: field 'template' is True"),
+  ({'sample': '3'}, r"r\.jsonl:6: field 'sample' is '3', not a whole number"),
+  ({'sample': None}, r"r\.jsonl:6: field 'sample' is missing where other records have it"),
+  ({'subgroup': 'warm'}, r"r\.jsonl:6: subgroup of 'Blue' is 'warm', but 'cold'"),
+  ({'model': 'other'}, r"r\.jsonl:6: model is 'other' where earlier records have 'm'"),
+  ({'scores': 0.5}, r"r\.jsonl:6: field 'scores' is 0\.5"),
+  ({'sample': 0}, r"r\.jsonl:6: sample 0 of template 0 and value 'Blue' occurs twice"),
+])
+def test_bad_records_are_named(attribute, change, message):
+  records = make_records(attribute)
+  records[5] = records[5] | change
+  with pytest.raises(UserError, match=message):
+    read_generations(records, attribute)
+
+
+@pytest.mark.parametrize('field', ['attribute', 'value', 'template', 'prefix', 'continuation'])
+def test_missing_field_is_named(attribute, field):
+  records = make_records(attribute)
+  del records[2][field]
+  with pytest.raises(UserError, match=rf"r\.jsonl:3: field '{field}' is missing"):
+    read_generations(records, attribute)
+
+
+def test_missing_values_and_templates_are_named(attribute):
+  records = make_records(attribute)
+  without = [r for r in records if (r['template'], r['value']) != (1, 'Sea Green')
+             and r['value'] != 'Rose']
+  with pytest.raises(UserError, match='no records of 3 of 8 pairs .*template 0: Rose; '
+                                      'template 1: Sea Green, Rose'):
+    read_generations(without, attribute)
+  with pytest.raises(UserError, match='no records of template 2'):
+    read_generations(records, attribute, templates=[0, 1, 2])
+  with pytest.raises(UserError, match='records of template 1, which is not among'):
+    read_generations(records, attribute, templates=[0])
+  with pytest.raises(UserError, match='no records of attribute colour'):
+    read_generations([], attribute)
+
+
+def test_sample_scores_are_arranged_by_template_value_and_number(attribute):
+  records = make_records(attribute, samples=3)[::-1]
+  generations = read_generations(records, attribute)
+  scores = np.array([(r['template'] * 100 + attribute.value_index(r['value']) * 10 + r['sample'])
+                     / 1000 for r in records])
+  samples = generations.sample_scores(scores)
+  assert samples.scores[1][2].tolist() == [0.12, 0.121, 0.122]
+  assert samples.coupled and samples.subgroups == ('warm', 'cold', 'cold', 'warm')
+  assert measure_fairness(samples, permutations=1).individual.coupled
+
+
+def test_mentions_are_whole_words_in_any_case():
+  occupation = {v.text: v for v in load_attribute('occupation').values}
+  texts = ['The BAKER left.', 'bakers', 'bakery', "a baker's shop", 'baker', 'the cook-baker', '',
+           'abaker']
+  assert mentions(texts, [occupation['baker']]).tolist() == [
+    True, False, False, True, True, True, False, False]
+  assert mentions(['a cook'], [occupation['baker'], occupation['cook']]).all()
+  assert mentions(['sea  green', 'Sea\nGreen', 'sea', 'seagreen'],
+                  [Value('Sea Green', 's', ('Sea Green',), 'a')]).tolist() == [
+                    True, True, False, False]
+
+
+def test_relevance_counts_the_continuation_only_and_the_conditioned_value(attribute):
+  records = make_records(attribute, samples=10)
+  for record in records:
+    record['continuation'] = 'said red and blue' if record['sample'] < 4 else 'said nothing'
+  shares = semantic_similarity_c(read_generations(records, attribute))
+  assert shares['conditioned'].value == pytest.approx(0.4 / 2)
+  assert shares['conditioned'].by_value == {'Red': 0.4, 'Blue': 0.4, 'Sea Green': 0, 'Rose': 0}
+  assert shares['any_value'].value == pytest.approx(0.4)
+  # All values of a number mention together: 20 independent clusters, not 80 records.
+  p, n, z = 0.4, 20, 1.96
+  half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+  width = shares['any_value'].high - shares['any_value'].low
+  assert width == pytest.approx(2 * half, rel=0.05)
+
+
+def test_share_interval_is_wilsons_without_numbers(attribute):
+  records = make_records(attribute, samples=10, numbered=False)
+  for record in records:
+    record['continuation'] = 'nothing'
+  share = semantic_similarity_c(read_generations(records, attribute))['conditioned']
+  assert share.value == 0 and share.low == 0
+  assert share.high == pytest.approx(1.96**2 / (80 + 1.96**2), rel=1e-3)
+
+
+def test_perplexity_units():
+  # A uniform model over 8 tokens: 3 bits a token.
+  nll = 100 * math.log(8)
+  assert token_perplexity(nll, tokens=100) == pytest.approx(8)
+  assert word_perplexity(nll, words=50) == pytest.approx(64)
+  assert bits_per_byte(nll, num_bytes=300) == pytest.approx(1)
+  perplexity = Perplexity(nll=nll, tokens=100, words=50, num_bytes=300, documents=2)
+  assert perplexity.to_dict() == {
+    'nll': nll, 'tokens': 100, 'words': 50, 'num_bytes': 300, 'documents': 2,
+    'definition': 'H-25', 'direction': 'lower is better', 'token': pytest.approx(8),
+    'word': pytest.approx(64), 'bits_per_byte': pytest.approx(1), 'memory_len': None}
+  assert Perplexity(nll=1.0, tokens=1, words=1).bits_per_byte is None
+  assert Perplexity(nll=1e5, tokens=1, words=1).word == math.inf
+  assert json.loads(json.dumps(Perplexity(nll=1e5, tokens=1, words=1).to_dict(),
+                               allow_nan=False))['word'] is None
+
+
+@pytest.mark.parametrize('arguments', [
+  {'nll': -1.0, 'tokens': 1, 'words': 1}, {'nll': math.nan, 'tokens': 1, 'words': 1},
+  {'nll': 1.0, 'tokens': 0, 'words': 1}, {'nll': 1.0, 'tokens': 1, 'words': 0},
+  {'nll': 1.0, 'tokens': 1, 'words': 1, 'num_bytes': 0}])
+def test_perplexity_refuses_nonsense(arguments):
+  with pytest.raises(ValueError):
+    Perplexity(**arguments)
+
+
+def test_import_is_light():
+  code = ("import sys, fairjax.measure, fairjax.report\n"
+          "heavy = {'scipy', 'matplotlib', 'jax', 'flax', 'tensorflow', 'vaderSentiment'}\n"
+          "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or None)")
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
+  assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupted_measurement_goes_on_with_the_next_scorer(attribute, tmp_path, monkeypatch):
+  from fairjax.measure import measures as module
+  records = make_records(attribute)
+  parts, calls = tmp_path / 'parts.jsonl', []
+  compute = module.measure_fairness
+
+  def counted(samples, **kwargs):
+    calls.append(1)
+    if len(calls) == 2:
+      raise KeyboardInterrupt
+    return compute(samples, **kwargs)
+
+  scorers = [RecordedScorer('a'), RecordedScorer('b')]
+  for i, record in enumerate(records):
+    record['scores'] = {'a': i % 7 / 7, 'b': i % 5 / 5}
+  expected = measure_records(records, attribute, scorers, permutations=9)
+  monkeypatch.setattr(module, 'measure_fairness', counted)
+  with pytest.raises(KeyboardInterrupt):
+    measure_records(records, attribute, scorers, permutations=9, parts=parts)
+  with open(parts, 'ab') as file:
+    file.write(b'{"crc32": "00')  # a second interruption, within a line
+  found = measure_records(records, attribute, scorers, permutations=9, parts=parts)
+  assert len(calls) == 3 and json.loads(json.dumps(expected)) == json.loads(json.dumps(found))
+  measure_records(records, attribute, scorers, permutations=9, parts=parts)
+  assert len(calls) == 3
+  measure_records(records, attribute, scorers, permutations=10, parts=parts)  # other work
+  records[0]['scores']['a'] += 0.01
+  measure_records(records, attribute, scorers, permutations=9, parts=parts)
+  assert len(calls) == 3 + 2 + 1
+
+
+def test_measure_keeps_scores_and_says_the_same(tmp_path, capsys):
+  from fairjax.cli.main import main
+  country = load_attribute('country')
+  path, keep = tmp_path / 'r.jsonl', tmp_path / 'keep'
+  with open(path, 'w', encoding='utf-8') as file:
+    for i, value in enumerate(country.value_texts):
+      for sample in range(4):
+        json.dump({'attribute': 'country', 'value': value, 'template': 0, 'sample': sample,
+                   'prefix': country.prefix(0, i), 'continuation': 'a good day' * (sample % 2)},
+                  file)
+        file.write('\n')
+  options = ['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
+             '--permutations=9', '--empty=keep', '--json']
+  assert main(options) == 0
+  plain = capsys.readouterr().out
+  for _ in range(2):
+    assert main([*options, f'--keep={keep}']) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(plain)
+  assert [p.name for p in keep.iterdir()] == ['country.vader.jsonl']
+
+
+@pytest.mark.parametrize('together', [1, 7, 10_000])
+def test_mentions_is_the_plain_search_of_its_pattern(monkeypatch, together):
+  """The quick look for plain words drops nothing, whatever the letters."""
+  monkeypatch.setattr('fairjax.measure.relevance._TOGETHER', together)
+  from fairjax.measure.relevance import mention_pattern
+  values = [*load_attribute('occupation').values, *load_attribute('country').values]
+  random = np.random.default_rng(0)
+  words = ['baker', 'BAKERY', 'Sea', 'teacher', "baker's", 'ba\u212aer', 'te\u0131', 'Iran',
+           'iran.', 'k\u00f6ln', 'writer', 'x', '\u017feller', '-cook-']
+  texts = [' '.join(random.choice(words, 6)) for _ in range(400)] + ['', ' ']
+  for chosen in (values, values[:1], [dataclasses.replace(values[0], tokens=('stra\u00dfe', 'k'))]):
+    pattern = mention_pattern(chosen)
+    assert mentions(texts, chosen).tolist() == [pattern.search(t) is not None for t in texts]
+  assert mentions(texts, values).any() and not mentions(texts, values).all()
+
+
+def test_one_prefix_of_two_values_is_never_averaged_in(attribute):
+  """Records of others: their distance is 0 whatever the model has learned."""
+  records = make_records(attribute)
+  for record in records:
+    if record['template'] == 1 and record['value'] in ('Blue', 'Rose'):
+      record['prefix'] = 'I saw <unk> and'
+  with pytest.raises(UserError) as error:
+    measure_records(records, attribute, [SCORER], permutations=9)
+  assert str(error.value).startswith(
+    "r.jsonl:84: template 1 has the same prefix 'I saw <unk> and' for 'Blue' and 'Rose'")
+  kept = [r for r in records if r['template'] == 0]
+  assert measure_records(kept, attribute, [SCORER], permutations=9)['templates'] == [0]

@@ -1,0 +1,286 @@
+"""The fused kernel, interpreted, against whole scores."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import model_oracle as oracle
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from fairjax.model import TransformerXL, attention_paths
+from fairjax.model import attention_kernel as attention_tiles
+from fairjax.model.attention import branch_attention, relative_attention
+from fairjax.model.attention_kernel import (
+  attention_with_branches,
+  fused_attention,
+  kernel_runs_on,
+)
+
+N, B, H = 2, 3, 8
+
+
+def _arrays(segment_len, memory_len, dtype=jnp.float32):
+  """q, key_value, relative, u, v and three rows: whole memory, part of it, none."""
+  rng = np.random.default_rng(segment_len)
+  keys = memory_len + segment_len
+  shapes = ((N, B, segment_len, H), (2, N, B, keys, H), (N, keys, H), (N, H), (N, H))
+  arrays = [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+  return arrays, jnp.array([memory_len, memory_len // 3, 0], jnp.int32)
+
+
+def _reference(query, key_value, *rest):
+  return relative_attention(query, key_value[0], key_value[1], *rest)
+
+
+def _value_and_gradients(attention, arrays, length):
+  """The output and the gradients of every array under an uneven cotangent."""
+  out, vjp = jax.vjp(lambda *a: attention(*a, length), *arrays)
+  cotangent = jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
+  return out, *vjp(cotangent.astype(out.dtype))
+
+
+def _errors(ours, expected):
+  """Largest error of every array relative to its largest entry; infinite for what is no number."""
+  found = [float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in zip(
+    *(jax.tree.map(lambda x: np.asarray(x, np.float64), t) for t in (ours, expected)), strict=True)]
+  return [x if np.isfinite(x) else np.inf for x in found]
+
+
+@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel'), [
+  (16, 16, 8, False), (24, 8, 8, True), (8, 0, 8, False), (21, 11, 8, True), (5, 19, 8, False),
+  (13, 7, 16, False), (17, 9, 12, True)])
+def test_values_and_gradients_are_those_of_whole_scores(segment_len, memory_len, block, barrel,
+                                                         monkeypatch):
+  arrays, length = _arrays(segment_len, memory_len)
+  # Rows are reversed in groups of the width of a register: in two of them here.
+  monkeypatch.setattr(attention_tiles, '_LANES', 4)
+  kernel = functools.partial(fused_attention, block=block, barrel=barrel, interpret=True)
+  ours, expected = (
+    oracle.jit(lambda a, f=f: _value_and_gradients(f, a, length))(arrays)
+    for f in (kernel, _reference))
+  assert max(_errors(ours, expected)) <= 1e-5
+
+
+def _arrays_with_branches(segment_len, memory_len, shape, dtype=jnp.float32):
+  """As `_arrays`, with the pieces of branches that start anywhere, at both ends too."""
+  rng = np.random.default_rng(segment_len)
+  keys, (branches, pieces) = memory_len + segment_len, shape
+  behind = branches * pieces
+  shapes = ((N, B, segment_len + behind, H), (2, N, B, keys + behind, H), (N, keys + pieces, H),
+            (N, H), (N, H))
+  arrays = [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+  start = rng.integers(0, segment_len, size=(B, branches))
+  # The first position with a whole memory and with none, and the last one.
+  start[0, 0], start[1, -1], start[2, 0] = 0, segment_len - 1, 0
+  return arrays, jnp.asarray(start, jnp.int32), jnp.array(
+    [memory_len, memory_len // 3, 0], jnp.int32)
+
+
+def _joint(segment_len, **options):
+  """The kernel with branches, its arrays in the order of `_value_and_gradients`."""
+  def run(query, key_value, relative, u, v, length, *, start):
+    return attention_with_branches(
+      query, key_value, relative, u, v, start, length, segment_len=segment_len, interpret=True,
+      **options)
+  return run
+
+
+def _separate(segment_len):
+  """Whole scores of the segment, and `branch_attention`."""
+  def run(query, key_value, relative, u, v, length, *, start):
+    row, own = jnp.split(key_value, [key_value.shape[3] - query.shape[2] + segment_len], axis=3)
+    further, near = jnp.split(relative, [relative.shape[1] - row.shape[3]], axis=1)
+    return jnp.concatenate([
+      relative_attention(query[:, :, :segment_len], *row, near, u, v, length),
+      branch_attention(query[:, :, segment_len:], *row, *own, near, further, u, v, start, length,
+                       segment_len=segment_len)], axis=2)
+  return run
+
+
+# Whole blocks and padded ones; rows of branches that fill theirs and that do not; one piece.
+@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel', 'shape'), [
+  (16, 16, 8, False, (4, 2)), (24, 8, 8, True, (2, 4)), (8, 0, 8, False, (1, 1)),
+  (21, 11, 8, True, (3, 2)), (5, 19, 8, False, (2, 4)), (13, 7, 16, False, (4, 3)),
+  (33, 40, 16, True, (8, 1)), (16, 16, 8, False, (1, 5)), (16, 5, 16, False, (4, 4))])
+def test_branches_go_along_with_their_segment(segment_len, memory_len, block, barrel, shape,
+                                              monkeypatch):
+  arrays, start, length = _arrays_with_branches(segment_len, memory_len, shape)
+  monkeypatch.setattr(attention_tiles, '_LANES', 4)
+  ours, expected = (
+    oracle.jit(lambda a, f=f: _value_and_gradients(
+      functools.partial(f, start=start), a, length))(arrays)
+    for f in (_joint(segment_len, block=block, barrel=barrel), _separate(segment_len)))
+  assert max(_errors(ours, expected)) <= 1e-5
+
+
+def test_more_pieces_than_a_block_has_rows_are_refused():
+  arrays, start, length = _arrays_with_branches(8, 8, (3, 3))
+  with pytest.raises(ValueError, match='16 rows of branches do not divide a block of 8 queries'):
+    _joint(8, block=8)(*arrays, length, start=start)
+
+
+@pytest.mark.parametrize(('kind', 'sizes', 'branches', 'alone', 'joint'), [
+  ('TPU v5 lite', {}, (4, 4), True, True),
+  ('TPU v5 lite', {}, (16, 33), True, False),  # more rows than a block
+  ('TPU v4', {}, (16, 16), True, False),  # memory
+  ('TPU v4', {'dtype': 'bfloat16'}, (4, 4), True, True),
+  ('TPU v4', {'dtype': 'bfloat16'}, (16, 32), True, False),  # blocks are smaller there
+  ('TPU v4', {'segment_len': 1792, 'memory_len': 1792}, (4, 4), True, False),
+  ('TPU v5 lite', {'segment_len': 100}, (16, 16), True, False),  # blocks of 128
+  ('TPU v5 lite', {'segment_len': 4096, 'memory_len': 4096}, (16, 16), True, False),
+  ('TPU v5 lite', {'segment_len': 65536, 'memory_len': 65536}, (4, 4), False, False),
+  ('TPU v3', {}, (4, 4), False, False), ('cpu', {}, (4, 4), False, False)])
+def test_where_branches_go_along(kind, sizes, branches, alone, joint):
+  sizes = {'segment_len': 512, 'memory_len': 512, 'width': 128, 'block': 512} | sizes
+  assert kernel_runs_on(kind, **sizes) == alone
+  assert kernel_runs_on(kind, **sizes, branches=branches) == joint
+
+
+@pytest.mark.parametrize('with_branches', [False, True])
+def test_bfloat16_is_no_farther_from_float32_than_whole_scores_are(with_branches):
+  if with_branches:
+    exact, start, length = _arrays_with_branches(16, 16, (4, 2))
+    kernel, reference = (
+      functools.partial(f, start=start) for f in (_joint(16, block=8), _separate(16)))
+  else:
+    exact, length = _arrays(16, 16)
+    kernel, reference = functools.partial(fused_attention, block=8, interpret=True), _reference
+  coarse = [a.astype(jnp.bfloat16) for a in exact]
+  expected = _value_and_gradients(reference, [a.astype(jnp.float32) for a in coarse], length)
+  ours, theirs = (_value_and_gradients(f, coarse, length) for f in (kernel, reference))
+  assert {a.dtype for a in ours} == {jnp.dtype('bfloat16')}
+  root_mean_square = lambda arrays: [  # noqa: E731
+    float(np.sqrt(np.mean((np.asarray(a, np.float32) - b) ** 2) / np.mean(b ** 2)))
+    for a, b in zip(arrays, expected, strict=True)]
+  for a, b in zip(root_mean_square(ours), root_mean_square(theirs), strict=True):
+    assert a < 1.2 * b < 0.05
+
+
+def test_no_array_grows_with_the_square_of_the_segment():
+  arrays, start, length = _arrays_with_branches(64, 64, (4, 4))
+  kernel = functools.partial(_joint(64, block=16), start=start)
+  program = jax.make_jaxpr(lambda a: _value_and_gradients(kernel, a, length))(arrays)
+  shapes = set()
+
+  def walk(jaxpr):
+    for equation in jaxpr.eqns:
+      shapes.update(v.aval.shape for v in equation.outvars)
+      for inner in jax.extend.core.jaxprs_in_params(equation.params):
+        walk(inner)
+
+  walk(program.jaxpr)
+  assert not [shape for shape in shapes if np.prod(shape) > 2 * N * B * 144 * H]
+
+
+@pytest.mark.parametrize(('changes', 'words'), [
+  ({'block': 100}, 'multiple of 128'), ({'block': 256, 'dtype': jnp.float16}, 'float16')])
+def test_what_the_kernel_cannot_do_is_refused(changes, words):
+  arrays, length = _arrays(8, 8, changes.get('dtype', jnp.float32))
+  with pytest.raises(ValueError, match=words):
+    fused_attention(*arrays, length, block=changes['block'])
+
+
+RULES = (('rows', ('data', 'fsdp')), ('heads', 'model'))
+
+
+@pytest.mark.parametrize(('shape', 'split'), [
+  ((2, 1, 2), True), ((1, 2, 2), True), ((8, 1, 1), False), ((1, 1, 8), False)])
+@pytest.mark.parametrize('with_branches', [False, True])
+def test_every_device_computes_its_own_rows_and_heads(shape, split, with_branches):
+  behind = 8 if with_branches else 0
+  if with_branches:
+    arrays, start, length = _arrays_with_branches(16, 16, (4, 2))
+  else:
+    arrays, length = _arrays(16, 16)
+  arrays[0], arrays[1] = arrays[0][:, :2], arrays[1][:, :, :2]
+  length = length[:2]
+  mesh = jax.make_mesh(shape, ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3,
+                       devices=jax.devices()[:int(np.prod(shape))])
+
+  def attention(*arrays):
+    if not with_branches:
+      kernel = functools.partial(fused_attention, block=8, interpret=True)
+      return attention_paths.over_mesh(kernel, (N, 2))(*arrays)
+    kernel = functools.partial(attention_with_branches, segment_len=16, block=8, interpret=True)
+    return attention_paths.over_mesh(kernel, (N, 2), of_rows=2)(
+      *arrays[:-1], start[:2], arrays[-1])
+
+  reference = functools.partial(_separate(16), start=start[:2]) if with_branches else _reference
+  expected = _value_and_gradients(reference, arrays, length)
+  with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
+    program = jax.jit(lambda a, n: _value_and_gradients(attention, a, n))
+    ours = program(arrays, length)
+    text = str(jax.make_jaxpr(program)(arrays, length))
+  assert max(_errors(ours, expected)) <= 1e-5
+  # Inside a device: one of two rows and one of two heads, or all where they do not divide.
+  assert 'shard_map' in text
+  assert (f'f32[1,1,{16 + behind},{H}]' in text) == split
+
+
+@pytest.mark.parametrize('joint', [False, True])
+def test_a_model_with_the_kernel_equals_one_with_whole_scores(monkeypatch, joint):
+  calls = []
+  for kernel in (fused_attention, attention_with_branches):
+    def interpreted(*args, kernel=kernel, **options):
+      calls.append(kernel)
+      return kernel(*args, interpret=True, **options)
+
+    monkeypatch.setattr(attention_paths, kernel.__name__, interpreted)
+  monkeypatch.setattr(attention_paths, 'kernel_runs_on', lambda *args, **sizes: joint)
+  shift = dataclasses.replace(oracle.TINY, attention='shift')
+  kernel = dataclasses.replace(shift, attention='kernel', attention_block=16, remat='dots')
+  params, branches = oracle.make_params(shift), oracle.eight_branches()
+  tokens, memory = oracle.random_tokens(shift, 2, 8), oracle.random_memory(shift, 2, [3, 0])
+
+  def loss(params, config):
+    output = TransformerXL(config).apply({'params': params}, tokens, memory, branches)
+    return sum(jnp.sin(x).sum() for x in (output.hidden, output.pairs.h_bar_branch))
+
+  ours, expected = (
+    oracle.jit(jax.grad(lambda p, c=c: loss(p, c)))(params) for c in (kernel, shift))
+  assert max(_errors(jax.tree.leaves(ours), jax.tree.leaves(expected))) <= 1e-5
+  assert set(calls) == {attention_with_branches if joint else fused_attention}
+
+
+def _equations(jaxpr):
+  """All equations of a jaxpr, those of what it calls too, of conditions both ways."""
+  for eqn in jaxpr.eqns:
+    yield eqn
+    for called in jax.tree.leaves(
+        list(eqn.params.values()), is_leaf=lambda x: hasattr(x, 'eqns') or hasattr(x, 'jaxpr')):
+      called = getattr(called, 'jaxpr', called)
+      if hasattr(called, 'eqns'):
+        yield from _equations(called)
+
+
+def _product_flops(eqn):
+  ((contracted,), _), _ = eqn.params['dimension_numbers']
+  return 2 * eqn.outvars[0].aval.size * eqn.invars[0].aval.shape[contracted]
+
+
+@pytest.mark.parametrize('barrel', [False, True])
+@pytest.mark.parametrize(('block', 'width'), [(128, 64), (256, 128)])
+def test_declared_operations_are_those_of_the_kernel(barrel, block, width):
+  """Those of the tiles that are not skipped, without branches; nothing runs."""
+  n, b, t, m = 2, 3, 2 * block, block
+  arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in (
+    (n, b, t, width), (2, n, b, m + t, width), (n, m + t, width), (n, width), (n, width))]
+  length = jnp.full((b,), m, jnp.int32)
+
+  def loss(*arrays):
+    return fused_attention(*arrays, length, block=block, barrel=barrel).astype(jnp.float32).sum()
+
+  traced = jax.make_jaxpr(jax.grad(loss, argnums=range(5)))(*arrays).jaxpr
+  kernels = {eqn.params['name']: eqn.params for eqn in _equations(traced)
+             if eqn.primitive.name == 'pallas_call'}
+  assert set(kernels) == {'relative_attention', 'relative_attention_backward'}
+  tiles = n * b * (2 + 3)  # query blocks that see memory and themselves
+  for kernel in kernels.values():
+    products = [_product_flops(eqn) for eqn in _equations(kernel['jaxpr'])
+                if eqn.primitive.name == 'dot_general']
+    assert kernel['cost_estimate'].flops == tiles * sum(products) > 0

@@ -1,0 +1,221 @@
+"""Cached decoding against recomputation by the model itself."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fairjax.config import ModelConfig
+from fairjax.model import TransformerXL, decoding, init_memory
+from fairjax.model import decoding as decode_loop
+from fairjax.model.decoding import TransformerXLDecoder
+
+CONFIG = ModelConfig(
+  vocab_size=32, num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=24, segment_len=20,
+  memory_len=12, init_std=0.3)
+OTHER = {'norm': 'pre', 'final_norm': True, 'tie_position_biases': False, 'clamp_len': 5}
+
+_logits = jax.jit(
+  decode_loop.continuation_logits, static_argnums=0, static_argnames='stages')
+
+
+def continuation_logits(params, config, *texts, **options):
+  return _logits(TransformerXLDecoder(config), params, *texts, **options)
+
+
+def make_params(config, seed=0):
+  """Random parameters; biases and norms too, so that none of them can be forgotten."""
+  model = TransformerXL(config)
+  tokens = jnp.zeros((1, 4), jnp.int32)
+  shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens, init_memory(config, 1)))
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda leaf: jnp.asarray(rng.normal(scale=0.35, size=leaf.shape), leaf.dtype), shapes['params'])
+
+
+def make_texts(*, lengths=(3, 5, 2), samples=2, new=9, size=6):
+  rng = np.random.default_rng(1)
+  prefixes = rng.integers(3, 32, (len(lengths), size))
+  continuations = rng.integers(3, 32, (len(lengths), samples, new))
+  return tuple(map(jnp.asarray, (prefixes, lengths, continuations)))
+
+
+def recomputed_logits(params, config, prefixes, lengths, continuations):
+  """One pass over every whole text, without a cache."""
+  model, out = TransformerXL(config), []
+
+  @jax.jit
+  def whole(text, memory):
+    hidden = model.apply({'params': params}, text, memory).hidden
+    return model.apply({'params': params}, hidden, method='logits')
+
+  texts = map(np.asarray, (prefixes, lengths, continuations))
+  for row, length, samples in zip(*texts, strict=True):
+    text = np.concatenate([np.tile(row[-length:], (len(samples), 1)), samples], axis=1)
+    memory = init_memory(dataclasses.replace(config, memory_len=0), len(samples))
+    # Tokens behind a text change nothing before them: one length compiles once.
+    text = np.pad(text, ((0, 0), (0, 20 - text.shape[1])))
+    end = length + samples.shape[1] - 1
+    out.append(np.asarray(whole(text, memory))[:, length - 1:end])
+  return np.stack(out)
+
+
+@pytest.mark.parametrize('variant, dtype, limit, stages', [
+  ({}, 'float32', 1e-5, 3), ({}, 'float64', 1e-10, 1), (OTHER, 'float64', 1e-10, 2),
+  ({'norm': 'pre', 'num_layers': 3}, 'float64', 1e-10, 1),
+], ids=str)
+def test_cached_is_recomputed(variant, dtype, limit, stages):
+  with jax.enable_x64(dtype == 'float64'):
+    config = dataclasses.replace(CONFIG, dtype=dtype, **variant)
+    params, texts = make_params(config), make_texts()
+    cached = continuation_logits(params, config, *texts, stages=stages)
+    expected = recomputed_logits(params, config, *texts)
+    assert cached.dtype == dtype and np.ptp(expected) > 2
+    np.testing.assert_allclose(cached, expected, rtol=0, atol=limit * max(1, abs(expected).max()))
+
+
+def test_bfloat16_is_near():
+  config = dataclasses.replace(CONFIG, dtype='bfloat16')
+  params, texts = make_params(config), make_texts()
+  cached = continuation_logits(params, config, *texts, stages=1)
+  expected = recomputed_logits(params, dataclasses.replace(CONFIG, dtype='float32'), *texts)
+  assert cached.dtype == jnp.float32
+  assert np.abs(cached - expected).mean() < 0.02 * np.ptp(expected)
+
+
+def test_one_token():
+  params, texts = make_params(CONFIG), make_texts(new=1)
+  cached = continuation_logits(params, CONFIG, *texts)
+  np.testing.assert_allclose(
+    cached, recomputed_logits(params, CONFIG, *texts), rtol=0, atol=1e-4)
+
+
+def test_padding_does_not_matter():
+  with jax.enable_x64(True):
+    config = dataclasses.replace(CONFIG, dtype='float64')
+    params = make_params(config)
+    prefixes, lengths, continuations = make_texts(new=3)
+    other = np.full((3, 13), 31)
+    for row, prefix, length in zip(other, prefixes, lengths, strict=True):
+      row[-length:] = prefix[-length:]
+    other = jnp.asarray(other)
+    one = continuation_logits(params, config, prefixes, lengths, continuations, stages=1)
+    two = continuation_logits(params, config, other, lengths, continuations, stages=1)
+    np.testing.assert_allclose(one, two, rtol=0, atol=1e-12)
+
+
+def windowed_logits(params, config, text):
+  """Logits of one text whose tokens see T + M positions: as many as the last one of a segment.
+
+  Position by position with memory M = window - 1: one query a segment sees itself and its memory.
+  """
+  window = config.segment_len + config.memory_len
+  config = dataclasses.replace(config, segment_len=1, memory_len=window - 1)
+  model, memory, out = TransformerXL(config), init_memory(config, 1), []
+
+  @jax.jit
+  def step(token, memory):
+    output = model.apply({'params': params}, token, memory)
+    return output.memory, model.apply({'params': params}, output.hidden, method='logits')
+
+  for token in text:
+    memory, logits = step(np.array([[token]]), memory)
+    out.append(logits[0, 0])
+  return np.stack(out)
+
+
+@pytest.mark.parametrize('segment_len, memory_len', [(2, 2)])
+def test_window_is_that_of_training(segment_len, memory_len):
+  with jax.enable_x64(True):
+    config = dataclasses.replace(
+      CONFIG, dtype='float64', segment_len=segment_len, memory_len=memory_len)
+    params = make_params(config)
+    prefixes, lengths, continuations = make_texts()
+    cached = continuation_logits(params, config, prefixes, lengths, continuations, stages=1)
+    wide = dataclasses.replace(CONFIG, dtype='float64')
+    wide = continuation_logits(params, wide, prefixes, lengths, continuations, stages=1)
+    assert np.abs(np.asarray(cached) - np.asarray(wide)).max() > 0.05
+    for a, r in [(0, 0), (1, 1), (2, 0)]:
+      text = np.concatenate([prefixes[a, -lengths[a]:], continuations[a, r]])
+      expected = windowed_logits(params, config, text)[lengths[a] - 1:-1]
+      np.testing.assert_allclose(cached[a, r], expected, rtol=0, atol=1e-10)
+
+
+def test_samples_of_a_prefix_share_its_cache():
+  """No array repeats the prefix for every sample."""
+  params, (prefixes, lengths, _) = make_params(CONFIG), make_texts()
+  weights = decoding.prepare_weights(params, CONFIG, num_distances=20)
+  prefix = decoding.prefill(weights, CONFIG, prefixes, lengths)
+  shapes = {x.shape for x in jax.tree.leaves(prefix.layers)}
+  assert shapes == {(3, 16, 2, 6), (3, 2, 6), (3, 2, 6, 16)}
+
+
+def test_decoding_ends_when_told_to():
+  params, (prefixes, lengths, _) = make_params(CONFIG), make_texts()
+  weights = decoding.prepare_weights(params, CONFIG, num_distances=40)
+  prefix = jax.jit(decoding.prefill, static_argnums=1)(weights, CONFIG, prefixes, lengths)
+  tokens = jnp.ones((3, 2), jnp.int32)
+
+  def consume(carry, hidden, index):
+    return carry + 1, tokens, index < 10
+
+  steps = decode_loop.run_decoding(
+    TransformerXLDecoder(CONFIG), weights, prefix, tokens, jnp.int32(0), consume, num_steps=30)
+  assert int(steps) == 11
+
+
+def chunks_of(*sizes, seed=0):
+  """Chunks of one layer, [1, 2, 3, C, 4], full of numbers."""
+  rng = np.random.default_rng(seed)
+  return [decode_loop.Chunk(*[(jnp.asarray(rng.normal(size=(1, 2, 3, size, 4))),)] * 2)
+          for size in sizes]
+
+
+def test_a_place_is_written_where_it_is_counted():
+  chunks, (new,) = chunks_of(3, 1, 2), chunks_of(1, seed=1)
+  before = np.concatenate([c.keys[0] for c in chunks], axis=3)
+  for place in range(6):
+    written = decode_loop.write_place(chunks, new, place)
+    assert [c.keys[0].shape[3] for c in written] == [3, 1, 2]
+    expected = before.copy()
+    expected[..., place, :] = new.keys[0][..., 0, :]
+    for half in range(2):
+      np.testing.assert_array_equal(
+        np.concatenate([c[half][0] for c in written], axis=3), expected)
+
+
+@pytest.mark.parametrize('index', range(9))
+def test_chunks_are_read_once_something_is_in_them(index):
+  """Numbers are read from a chunk with a token in it, and from the first one that fills."""
+  filled, unfilled = chunks_of(2), chunks_of(3, 3, 1)
+  found = decode_loop.in_order(filled, unfilled, index)
+  assert [id(chunk) for _, chunk in found] == [id(chunk) for chunk in (*filled, *unfilled)]
+  used = [flag is None or bool(flag) for flag, _ in found]
+  assert used == [True, True, index > 5, index > 8]
+  onto = jnp.ones((1, 2, 3))
+  for flag, chunk in found:
+    total = jax.jit(lambda flag, chunk=chunk: decode_loop.unless_empty(
+      flag, lambda keys: keys.sum((3, 4)), chunk.keys[0]))(flag)
+    whole = np.asarray(chunk.keys[0]).sum((3, 4)) if flag is None or flag else np.zeros((1, 2, 3))
+    np.testing.assert_allclose(total, whole, rtol=1e-6)
+    both = jax.jit(lambda flag, chunk=chunk: decode_loop.unless_empty(
+      flag, lambda keys: keys.sum((3, 4)), chunk.keys[0], onto=onto))(flag)
+    np.testing.assert_allclose(both, 1 + whole, rtol=1e-6)
+
+
+@pytest.mark.parametrize('places', [1, 2, 4, 30])
+@pytest.mark.parametrize('stages', [1, 3])
+def test_the_size_of_a_chunk_does_not_matter(places, stages, monkeypatch):
+  """Also where a chunk is not full at the end of its loop."""
+  with jax.enable_x64(True):
+    config = dataclasses.replace(CONFIG, dtype='float64')
+    params, texts = make_params(config), make_texts(new=12)
+    expected = recomputed_logits(params, config, *texts)
+    monkeypatch.setattr(decode_loop, '_CHUNK_PLACES', places)
+    found = jax.jit(
+      lambda params, *texts: decode_loop.continuation_logits(
+        TransformerXLDecoder(config), params, *texts, stages=stages))(params, *texts)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)

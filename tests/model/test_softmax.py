@@ -1,0 +1,294 @@
+"""Plain and adaptive softmax, and the loss that never holds all scores."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fairjax.config import MeshConfig, ModelConfig
+from fairjax.model import likelihood
+from fairjax.model import softmax as score_table
+from fairjax.model.likelihood import mean_nll, next_token_nll, token_nll
+from fairjax.model.softmax import all_logits, embed_tokens, parameter_table, vocabulary_clusters
+from fairjax.tpu.cost import count
+from fairjax.train.sharding import make_mesh, on_mesh
+
+SIZES = dict(vocab_size=211, model_dim=16, num_heads=2, head_dim=8)
+CONFIGS = {
+  'plain': ModelConfig(**SIZES),
+  'padded': ModelConfig(**SIZES, vocab_multiple=16),
+  'adaptive': ModelConfig(**SIZES, cutoffs=(20, 50, 110), div_val=2),
+  'untied': ModelConfig(**SIZES, cutoffs=(20, 110), div_val=4, tie_projections=(False,) * 3),
+  'one_width': ModelConfig(**SIZES, cutoffs=(20, 50), vocab_multiple=8),
+}
+
+
+def _params(config, dtype=np.float64):
+  rng = np.random.default_rng(0)
+  return {name: jnp.asarray(rng.normal(size=p.shape), dtype)
+          for name, p in parameter_table(config).items()}
+
+
+def _slow_log_probability(params, config, hidden):
+  """Every word's log-probability given one hidden state, word by word."""
+  params = {name: np.asarray(value) for name, value in params.items()}
+  ends = [0, *config.cutoffs, config.vocab_size]
+  ties = config.tie_projections or (False,) + (True,) * len(config.cutoffs)
+
+  def scores(i):
+    suffix = f'_{i}' if config.cutoffs else ''
+    h = hidden
+    if config.div_val > 1:
+      kind = 'projection' if ties[i] else 'softmax_projection'
+      h = params[kind + suffix] @ hidden
+    return [float(params['embedding' + suffix][w] @ h + params['softmax_bias' + suffix][w])
+            for w in range(ends[i + 1] - ends[i])], h
+
+  head, h = scores(0)
+  gates = [float(params['cluster_weight'][c] @ h + params['cluster_bias'][c])
+           for c in range(len(config.cutoffs))]
+  normaliser = np.log(np.sum(np.exp(head + gates)))
+  found = [s - normaliser for s in head]
+  for i, gate in enumerate(gates, start=1):
+    tail, _ = scores(i)
+    found += [gate - normaliser + s - np.log(np.sum(np.exp(tail))) for s in tail]
+  return np.array(found)
+
+
+def _inputs(config, shape=(3, 7), *, low=0, high=None):
+  rng = np.random.default_rng(1)
+  hidden = jnp.asarray(rng.normal(size=(*shape, config.model_dim)))
+  return hidden, jnp.asarray(rng.integers(low, high or config.vocab_size, size=shape), jnp.int32)
+
+
+def _float64(config):
+  return dataclasses.replace(config, dtype='float64')
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_log_probabilities_are_those_of_a_word_by_word_implementation(name):
+  with jax.enable_x64():
+    config = _float64(CONFIGS[name])
+    params = _params(config)
+    hidden, _ = _inputs(config)
+    logits = all_logits(params, config, hidden)
+    assert logits.shape == (3, 7, config.vocab_size)
+    found = jax.nn.log_softmax(logits)
+    np.testing.assert_allclose(
+      found[1, 2], _slow_log_probability(params, config, np.asarray(hidden[1, 2])), atol=1e-12)
+    if config.cutoffs:  # already normalised
+      np.testing.assert_allclose(found, logits, atol=1e-12)
+
+
+@pytest.mark.parametrize('block', [7, 64, 1000])
+@pytest.mark.parametrize('name', CONFIGS)
+def test_blocked_loss_and_gradients_are_those_of_all_scores(name, block):
+  with jax.enable_x64():
+    config = _float64(CONFIGS[name])
+    params = _params(config)
+    hidden, targets = _inputs(config)
+    weights = jnp.asarray(np.random.default_rng(2).normal(size=targets.shape))
+
+    def blocked(params, hidden):
+      nll = token_nll(params, config, hidden, targets, block=block)
+      return (nll * weights).sum(), nll
+
+    def whole(params, hidden):
+      nll = next_token_nll(all_logits(params, config, hidden), targets)
+      return (nll * weights).sum(), nll
+
+    (_, found), gradients = jax.value_and_grad(blocked, (0, 1), has_aux=True)(params, hidden)
+    (_, expected), expected_gradients = jax.value_and_grad(whole, (0, 1), has_aux=True)(
+      params, hidden)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-11),
+                 gradients, expected_gradients)
+
+
+@pytest.mark.parametrize('low, high', [(0, 20), (110, 211), (50, 110)])
+def test_any_number_of_tokens_may_fall_into_one_cluster(low, high):
+  """More tokens than are computed at a time, all of one cluster."""
+  with jax.enable_x64():
+    config = _float64(CONFIGS['adaptive'])
+    params = _params(config)
+    hidden, targets = _inputs(config, (5, 233), low=low, high=high)
+    found, pull = jax.vjp(lambda p, h: token_nll(p, config, h, targets), params, hidden)
+    expected, pull_expected = jax.vjp(
+      lambda p, h: next_token_nll(all_logits(p, config, h), targets), params, hidden)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10),
+                 *(f(jnp.ones_like(found)) for f in (pull, pull_expected)))
+
+
+@pytest.mark.parametrize('name', ['padded', 'one_width'])
+@pytest.mark.parametrize('mesh', [(2, 1, 4), (1, 8, 1), (2, 2, 2), (8, 1, 1)])
+def test_split_over_devices_it_is_the_same(name, mesh):
+  config = dataclasses.replace(CONFIGS[name], vocab_multiple=8)
+  params = _params(config, np.float32)
+  hidden, targets = _inputs(config, (8, 9))
+  hidden = hidden.astype(jnp.float32)
+
+  def loss(params, hidden):
+    return token_nll(params, config, hidden, targets, block=16).sum()
+
+  expected = jax.value_and_grad(loss, (0, 1))(params, hidden)
+  with on_mesh(make_mesh(MeshConfig(data=mesh[0], fsdp=mesh[1], model=mesh[2]))):
+    found = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, hidden)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+               found, expected)
+
+
+@pytest.fixture
+def few_at_once(monkeypatch):
+  """Lets small inputs take the way of large ones: `few_at_once(tokens, words)`."""
+  def limit(tokens, words):
+    monkeypatch.setattr(likelihood, '_WHOLE', 0)
+    monkeypatch.setattr(score_table, '_PART_TOKENS', 1)
+    monkeypatch.setattr(score_table, '_PART_SCORES', tokens * words)
+
+  return limit
+
+
+@pytest.mark.parametrize('name', ['plain', 'padded'])
+@pytest.mark.parametrize('tokens, parts', [(21, 1), (20, 3), (4, 7), (1, 21)])
+def test_the_mean_whose_forward_pass_makes_the_gradients_is_that_of_all_scores(
+    name, tokens, parts, few_at_once):
+  few_at_once(tokens, vocabulary_clusters(CONFIGS[name])[0].padded)
+  with jax.enable_x64():
+    config = _float64(CONFIGS[name])
+    params = _params(config)
+    hidden, targets = _inputs(config)
+    jaxpr = str(jax.make_jaxpr(jax.grad(lambda h: mean_nll(params, config, h, targets)))(hidden))
+    assert f'length={parts}' in jaxpr  # tokens in so many parts
+    found = jax.value_and_grad(
+      lambda p, h: 3 * mean_nll(p, config, h, targets), (0, 1))(params, hidden)
+    expected = jax.value_and_grad(
+      lambda p, h: 3 * next_token_nll(all_logits(p, config, h), targets).mean(), (0, 1))(
+        params, hidden)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), found, expected)
+    np.testing.assert_allclose(mean_nll(params, config, hidden, targets), found[0] / 3, atol=1e-12)
+
+
+@pytest.mark.parametrize('mesh', [(2, 1, 4), (1, 8, 1), (2, 2, 2), (8, 1, 1)])
+def test_the_mean_split_over_devices_is_the_same(mesh, few_at_once):
+  few_at_once(3, 56)
+  config = dataclasses.replace(CONFIGS['padded'], vocab_multiple=8)
+  params = _params(config, np.float32)
+  hidden, targets = _inputs(config, (8, 9))
+  hidden = hidden.astype(jnp.float32)
+
+  def loss(params, hidden):
+    return mean_nll(params, config, hidden, targets)
+
+  expected = jax.value_and_grad(loss, (0, 1))(params, hidden)
+  with on_mesh(make_mesh(MeshConfig(data=mesh[0], fsdp=mesh[1], model=mesh[2]))):
+    found = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, hidden)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+               found, expected)
+
+
+@pytest.mark.parametrize('words, products', [(8192, 3), (32768, 4)])
+def test_the_mean_costs_three_products_up_to_16_thousand_words(words, products):
+  config = ModelConfig(vocab_size=words, model_dim=64, num_heads=4, head_dim=16)
+  params = {name: jax.ShapeDtypeStruct(p.shape, jnp.float32)
+            for name, p in parameter_table(config).items()}
+  hidden = jax.ShapeDtypeStruct((4, 256, 64), jnp.float32)
+  targets = jax.ShapeDtypeStruct((4, 256), jnp.int32)
+  step = jax.jit(jax.value_and_grad(lambda p, h, t: mean_nll(p, config, h, t), (0, 1)))
+  compiled = step.lower(params, hidden, targets).compile()
+  product = 2 * 4 * 256 * 64 * words
+  assert count(compiled.as_text()).flops == pytest.approx(products * product, rel=0.01)
+  table = words * 64 * 4
+  assert compiled.memory_analysis().temp_size_in_bytes < 50 * 2**20 + 2 * table
+
+
+def test_neither_pass_holds_the_scores_of_all_words():
+  config = ModelConfig(vocab_size=100_000, model_dim=32, num_heads=2, head_dim=16)
+  params = {name: jax.ShapeDtypeStruct(p.shape, jnp.float32)
+            for name, p in parameter_table(config).items()}
+  hidden = jax.ShapeDtypeStruct((4, 128, 32), jnp.float32)
+  targets = jax.ShapeDtypeStruct((4, 128), jnp.int32)
+
+  def temporaries(nll):
+    step = jax.jit(jax.grad(lambda p, h, t: nll(p, h, t).sum(), (0, 1)))
+    return step.lower(params, hidden, targets).compile().memory_analysis().temp_size_in_bytes
+
+  scores = 512 * config.vocab_size * 4
+  table = config.vocab_size * 32 * 4
+  blocked = temporaries(lambda p, h, t: token_nll(p, config, h, t))
+  whole = temporaries(lambda p, h, t: next_token_nll(all_logits(p, config, h), t))
+  assert whole >= scores
+  assert blocked <= 50 * 2**20 and blocked < scores / 4 + table
+
+
+def test_padding_changes_no_initial_parameter_and_is_never_a_word():
+  plain, padded = CONFIGS['plain'], CONFIGS['padded']
+  assert vocabulary_clusters(padded)[0].padded == 224
+  params = _params(padded, np.float32)
+  hidden, _ = _inputs(padded)
+  changed = params | {'embedding': params['embedding'].at[211:].set(1e3)}
+  for p in (params, changed):
+    assert all_logits(p, padded, hidden.astype(jnp.float32)).shape[-1] == 211
+  targets = jnp.zeros((3, 7), jnp.int32)
+  np.testing.assert_array_equal(*(
+    token_nll(p, padded, hidden.astype(jnp.float32), targets, block=64)
+    for p in (params, changed)))
+  from fairjax.train.steps import _init_params
+  a, b = (nn.unbox(_init_params(c, jax.random.key(0))) for c in (plain, padded))
+  np.testing.assert_array_equal(a['embedding'], b['embedding'][:211])
+  assert not b['embedding'][211:].any()
+
+
+@pytest.mark.parametrize('name', ['plain', 'adaptive', 'one_width'])
+def test_embedding_reads_the_row_of_each_token(name):
+  config = CONFIGS[name]
+  params = _params(config, np.float32)
+  found = np.asarray(embed_tokens(params, config, jnp.arange(211)))
+  for token in (0, 19, 20, 49, 50, 109, 110, 210):
+    i = sum(token >= cut for cut in config.cutoffs)
+    suffix = f'_{i}' if config.cutoffs else ''
+    row = np.asarray(params['embedding' + suffix][token - (0, *config.cutoffs)[i]])
+    if config.div_val > 1:
+      row = row @ np.asarray(params['projection' + suffix])
+    np.testing.assert_allclose(found[token], 4.0 * row, rtol=1e-5, atol=1e-5)
+
+
+# Prints the bytes that the loss and its gradients move, with 16 rows of 512 tokens on one device.
+BYTES = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from fairjax.tpu.cost import count
+from fairjax.config import ModelConfig
+from fairjax.model.likelihood import mean_nll
+from fairjax.model.softmax import parameter_table
+
+devices = topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2').devices
+mesh = Mesh(np.array(devices[:1]), ('x',), axis_types=(AxisType.Auto,))
+config = ModelConfig(vocab_size=32000, model_dim=1024, dtype='bfloat16')
+
+def array(shape, dtype):
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+
+params = {name: array(p.shape, jnp.float32) for name, p in parameter_table(config).items()}
+step = jax.jit(jax.value_and_grad(lambda p, h, t: mean_nll(p, config, h, t), (0, 1)))
+compiled = step.lower(
+  params, array((16, 512, 1024), jnp.bfloat16), array((16, 512), jnp.int32)).compile()
+print(count(compiled.as_text()).nbytes)
+"""
+
+
+@pytest.mark.libtpu
+@pytest.mark.slow
+def test_on_tpus_the_table_is_read_once_a_pass_and_its_gradient_written_once(run_with_libtpu):
+  done = run_with_libtpu('-c', BYTES)
+  assert done.returncode == 0, done.stderr[-2000:]
+  words = 32000 * 1024
+  # Float32 read for the bfloat16 table, that written and read in each pass; zeros and gradient.
+  table = (4 + 3 * 2 + 2 * 4) * words
+  assert table < float(done.stdout.split()[-1]) < 1.1 * table

@@ -1,0 +1,294 @@
+"""Texts in buckets over a mesh: order, padding, truncation, compilations, the texts beside one."""
+
+import dataclasses
+import pathlib
+import platform
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from jax.sharding import AxisType, Mesh
+
+from fairjax.errors import UserError
+from fairjax.pretrained import (
+  BatchRunner,
+  bucket_lengths,
+  class_logits,
+  encode,
+  encode_texts,
+  load_pretrained,
+)
+from fairjax.pretrained import (
+  batch_runner as batches,
+)
+from fairjax.pretrained.models import _gelu, dense, unstack_layers
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
+
+
+def mesh(*shape, names=('data', 'model')):
+  devices = np.array(jax.devices()[:int(np.prod(shape))]).reshape(shape)
+  return Mesh(devices, names[:len(shape)], axis_types=(AxisType.Auto,) * len(shape))
+
+
+def summary(params, ids, mask, packing):
+  """Sum, length and greatest id of each row: exact in float32."""
+  assert ids.dtype == jnp.int32 and mask.dtype == bool
+  assert ids.shape[0] % packing[0] == 0
+  kept = jnp.where(mask, ids, 0)
+  return jnp.stack([kept.sum(1), mask.sum(1), kept.max(1)], 1) * params
+
+
+def texts_of(count, longest, seed=0):
+  rng = np.random.default_rng(seed)
+  return [rng.integers(1, 1000, size=rng.integers(1, longest + 1)).astype(np.int32)
+          for _ in range(count)]
+
+
+@pytest.mark.parametrize('shape', [(1,), (8,), (4, 2)])
+def test_every_text_gets_its_own_value_in_order(shape):
+  run = BatchRunner(summary, jnp.int32(1), max_length=100, mesh=mesh(*shape), batch_tokens=128,
+                    pad_id=999_999)
+  ids = texts_of(150, 100)
+  found = run(ids)
+  np.testing.assert_array_equal(found, [[x.sum(), len(x), x.max()] for x in ids])
+
+
+@pytest.mark.parametrize('longest', [1, 7, 8, 9, 100, 512])
+def test_buckets_are_few_and_waste_little(longest):
+  lengths = bucket_lengths(longest)
+  assert lengths[-1] == longest and list(lengths) == sorted(set(lengths)) and len(lengths) <= 13
+  for length in range(9, longest + 1):
+    assert min(n for n in lengths if n >= length) < 1.5 * length
+
+
+def test_one_compilation_for_each_bucket_in_use():
+  run = BatchRunner(summary, jnp.int32(1), max_length=64, mesh=mesh(2), batch_tokens=64)
+  for seed in range(3):
+    run(texts_of(60, 30, seed))
+  assert set(run.traced) <= {8, 12, 16, 24, 32} and len(run.traced) >= 4
+  run(texts_of(5, 64))
+  assert set(run.traced.values()) == {1} and len(run.traced) <= len(run.lengths)
+
+
+def test_few_texts_share_a_batch():
+  run = BatchRunner(summary, jnp.int32(1), max_length=64, mesh=mesh(1), batch_tokens=256)
+  ids = [np.full(n, n) for n in (3, 60, 10, 20, 30, 1)]
+  np.testing.assert_array_equal(run(ids), [[len(x) ** 2, len(x), len(x)] for x in ids])
+  assert dict(run.traced) in ({64: 1}, {32: 1, 64: 1})
+
+
+@pytest.mark.parametrize('devices', [1, 4])
+def test_batches_hold_every_text_once_and_are_nearly_full(devices):
+  run = BatchRunner(summary, jnp.int32(1), max_length=64, mesh=mesh(devices), batch_tokens=512)
+  sizes = np.array([len(x) for x in texts_of(3000, 64)])
+  plan = list(run._plan(sizes))
+  places = [place for _, parts in plan for part in parts for place in part]
+  assert sorted(places) == list(range(3000))
+  for length, parts in plan:
+    assert 1 <= len(parts) <= devices
+    for part in parts:
+      assert sizes[part].sum() <= 512 and sizes[part].max() <= length
+      assert len(part) <= run.rows(length)
+  assert 512 * devices * len(plan) < 1.1 * sizes.sum() + 512 * devices
+
+
+def test_rows_are_split_over_the_devices_and_not_over_model():
+  seen = {}
+
+  def function(params, ids, mask, packing):
+    jax.debug.inspect_array_sharding(ids, callback=lambda s: seen.update(sharding=s))
+    return ids.sum(1)
+
+  run = BatchRunner(function, {}, max_length=8, mesh=mesh(4, 2), batch_tokens=16)
+  run([np.array([1, 2])])
+  assert run.rows(8) == 4
+  assert seen['sharding'].shard_shape((16, 8)) == (4, 8)
+
+
+@pytest.mark.parametrize('groups', [1, 2])
+def test_packed_tokens_give_the_same_states(classifier, groups):
+  rng = np.random.default_rng(0)
+  ids = rng.integers(0, 90, (6, 24))
+  sizes = np.array([24, 1, 7, 3, 12, 2])
+  mask = np.arange(24)[None] < sizes[:, None]
+  arch, params = classifier.arch, classifier.params
+  plain = encode(params, arch, ids, mask)
+  most = max(sizes[:3].sum(), sizes[3:].sum()) if groups == 2 else sizes.sum()
+  for capacity in (most, most + 5):
+    packed = encode(params, arch, ids, mask, packing=(groups, int(capacity)))
+    assert packed.shape == plain.shape
+    np.testing.assert_allclose(packed[mask], plain[mask], atol=2e-6)
+    assert np.isfinite(packed).all()
+
+
+@pytest.mark.parametrize('unrolled', [False, True])
+@pytest.mark.parametrize('packing', [None, (2, 44)])
+@pytest.mark.parametrize('name', ['bert_classifier', 'albert_mlm'])
+def test_states_of_first_tokens_alone_and_of_unrolled_layers(name, packing, unrolled):
+  model = load_pretrained(GOLDEN / name, 'mlm' if 'mlm' in name else 'classifier')
+  rng = np.random.default_rng(0)
+  ids = rng.integers(0, 60, (6, 24))
+  mask = np.arange(24)[None] < np.array([24, 1, 7, 3, 12, 2])[:, None]
+  params = unstack_layers(model.params) if unrolled else model.params
+  plain = encode(model.params, model.arch, ids, mask)
+  first = encode(params, model.arch, ids, mask, packing=packing, first_only=True)
+  assert first.shape == (6, 1, plain.shape[-1])
+  np.testing.assert_allclose(first[:, 0], plain[:, 0], atol=3e-6)
+  if unrolled:
+    whole = encode(params, model.arch, ids, mask, packing=packing)
+    np.testing.assert_allclose(whole[mask], plain[mask], atol=3e-6)
+
+
+def test_first_tokens_alone_are_dropped_out_as_all_are(classifier):
+  ids, mask = np.full((4, 8), 7), np.ones((4, 8), bool)
+  arch = dataclasses.replace(classifier.arch, hidden_dropout=0.5, attention_dropout=0.5)
+  key = jax.random.key(0)
+  first = encode(classifier.params, arch, ids, mask, key=key, first_only=True)
+  assert first.shape[1] == 1 and len(np.unique(np.asarray(first)[:, 0, 0])) == 4
+  still = encode(classifier.params, classifier.arch, ids, mask, first_only=True)
+  assert not np.allclose(first, still, atol=0.05)
+
+
+def test_layers_are_unrolled_on_a_cpu_where_they_are_large(classifier, monkeypatch):
+  ids = texts_of(5, 20)
+  ids = [row % 90 for row in ids]
+  scanned, counts = runner(classifier)(ids), []
+  for most in (2 ** 40, 0):
+    monkeypatch.setattr(batches, '_SCANNED_LAYER_BYTES', most)
+    run = runner(classifier)
+    counts.append(isinstance(run._params['layers'], tuple))
+    np.testing.assert_allclose(run(ids), scanned, atol=3e-6)
+  assert counts == [False, True]
+
+
+def test_bad_lengths_are_refused():
+  run = BatchRunner(summary, jnp.int32(1), max_length=8, mesh=mesh(1))
+  for bad in ([], [np.zeros(0, np.int32)], [np.zeros(9, np.int32)]):
+    with pytest.raises(ValueError, match='texts of'):
+      run(bad)
+
+
+@pytest.fixture(scope='module')
+def classifier():
+  return load_pretrained(GOLDEN / 'bert_classifier', 'classifier')
+
+
+def runner(model, *, tokens=96, devices=1):
+  def function(params, ids, mask, packing):
+    return class_logits(params, model.arch, encode(params, model.arch, ids, mask, packing=packing))
+
+  return BatchRunner(function, model.params, max_length=model.max_length, mesh=mesh(devices),
+                     batch_tokens=tokens)
+
+
+def test_a_score_does_not_depend_on_the_batch(classifier):
+  ids = [row % 90 for row in texts_of(60, 24)]
+  together = runner(classifier)(ids)
+  shuffled = np.random.default_rng(1).permutation(60)
+  alone = runner(classifier)
+  others = [runner(classifier)([ids[i] for i in shuffled])[np.argsort(shuffled)],
+            np.concatenate([alone([row]) for row in ids]),
+            runner(classifier, tokens=48)(ids), runner(classifier, devices=8)(ids)]
+  for other in others:
+    # Another length or number of rows sums in another order: a few units of the last place.
+    np.testing.assert_allclose(other, together, atol=1e-6)
+  print('\nlargest difference by batch', max(np.abs(o - together).max() for o in others))
+  np.testing.assert_array_equal(runner(classifier)(ids), together)
+
+
+def test_padding_tokens_do_not_count(classifier):
+  ids = [row % 90 for row in texts_of(12, 24, seed=3)]
+  exact = np.concatenate([
+    class_logits(classifier.params, classifier.arch, encode(
+      classifier.params, classifier.arch, row[None], np.ones((1, len(row)), bool)))
+    for row in ids])
+  np.testing.assert_allclose(runner(classifier)(ids), exact, atol=1e-6)
+
+
+def test_long_texts_are_cut_and_counted(classifier):
+  texts = ['the ' * n for n in (1, 21, 22, 23, 40)]
+  encoded = encode_texts(classifier.tokenizer, texts, max_length=24)
+  assert [len(row) for row in encoded.ids] == [3, 23, 24, 24, 24]
+  assert encoded.truncated == 2 and encoded.repaired == 0
+  sep = classifier.tokenizer.token_to_id('[SEP]')
+  assert all(row[-1] == sep for row in encoded.ids)
+
+
+def test_lone_surrogates_are_replaced_and_counted(classifier):
+  encoded = encode_texts(classifier.tokenizer, ['good', 'good \ud800'], max_length=24)
+  assert encoded.repaired == 1 and len(encoded.ids) == 2
+
+
+def test_a_text_without_tokens_is_named():
+  gpt2 = load_pretrained(GOLDEN / 'gpt2', 'lm')
+  with pytest.raises(UserError, match='text 2 of 2 has no tokens'):
+    encode_texts(gpt2.tokenizer, ['a', ''], max_length=24)
+
+
+@pytest.mark.parametrize('shape', [(1,), (4,)])
+def test_a_row_for_every_token(shape):
+  run = BatchRunner(lambda p, ids, mask, packing: jnp.stack([ids * p, ids + 1], axis=-1),
+                    jnp.int32(2), max_length=50, mesh=mesh(*shape), batch_tokens=64, per_token=True)
+  ids = texts_of(60, 50)
+  for row, found in zip(ids, run(ids), strict=True):
+    np.testing.assert_array_equal(found, np.stack([row * 2, row + 1], axis=-1))
+
+
+def test_products_of_bfloat16_are_rounded_once_after_the_bias():
+  rng = np.random.default_rng(0)
+  table, weight, bias = (jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
+                         for shape in ((50, 96), (96, 160), (160,)))
+  bias *= 20  # cancels products: a rounding before the sum would show
+
+  def function(params, ids, mask, packing):
+    return dense(params['table'][ids], params['weight'], params['bias'], jax.nn.relu)[:, 0]
+
+  run = BatchRunner(function, {'table': table, 'weight': weight, 'bias': bias}, max_length=8)
+  ids = rng.integers(0, 50, (300, 1)).astype(np.int32)
+  exact = np.maximum(np.asarray(table, np.float64)[ids[:, 0]] @ np.asarray(weight, np.float64)
+                     + np.asarray(bias, np.float64), 0)
+  result = run(list(ids))
+  assert result.dtype == jnp.bfloat16
+  # Half a unit of the last of 8 bits (2^-8 of a number just above a power of two), and what
+  # float32 sums of 96 terms may be off.
+  off = np.abs(np.asarray(result, np.float64) - exact)
+  assert (off <= 2.0 ** -8 * exact + 1e-4).all()
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_products_of_float32_on_a_cpu_are_those_of_onednn(dtype):
+  if jax.default_backend() != 'cpu' or platform.machine() != 'x86_64':
+    pytest.skip('jaxlib is known to hold oneDNN for x86-64 CPUs only')
+  rng = np.random.default_rng(0)
+  params = {'table': jnp.asarray(rng.normal(size=(1000, 256)), dtype),
+            'kernel': jnp.asarray(rng.normal(size=(256, 256)), dtype)}
+  run = BatchRunner(
+    lambda params, ids, mask, packing: dense(params['table'][ids], params['kernel'])[:, 0],
+    params, max_length=1, mesh=mesh(1), batch_tokens=128)
+  found = run([np.array([i], np.int32) for i in range(100)])
+  table, kernel = (np.asarray(params[k], np.float64) for k in ('table', 'kernel'))
+  # A sum of 256 products is off by 256 roundings of 2^-24 of their size at most, and by the one
+  # to 8 bits in bfloat16.
+  exact, size = table[:100] @ kernel, np.abs(table[:100]) @ np.abs(kernel)
+  off = 2 ** -16 * size + (2 ** -8 * np.abs(exact) if dtype == 'bfloat16' else 0)
+  assert (np.abs(found.astype(np.float64) - exact) <= off).all()
+  rows = jnp.zeros((run.rows(1), 1), jnp.int32)
+  program = run._run.lower(params, rows, rows == 0).compile().as_text()
+  assert ('__onednn_fusion' in program) == (dtype == 'float32')
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'float32', 'bfloat16'])
+def test_gelu_is_x_times_the_normal_distribution_function(dtype):
+  with jax.enable_x64(dtype == 'float64'):
+    x = jnp.asarray(np.linspace(-12, 12, 4801), dtype)
+    found = _gelu(x)
+  assert found.dtype == dtype
+  x, found = np.asarray(x, np.float64), np.asarray(found, np.float64)
+  wanted = x * scipy.stats.norm.cdf(x)
+  # 1 + erf(x) is rounded near 1 and then multiplied by x; bfloat16 rounds the result, too.
+  eps = 2 ** -52 if dtype == 'float64' else 2 ** -23
+  off = 2 * eps * np.abs(x) + (2 ** -8 * np.abs(wanted) if dtype == 'bfloat16' else 0)
+  assert (np.abs(found - wanted) <= off).all()

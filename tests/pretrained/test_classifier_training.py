@@ -1,0 +1,304 @@
+"""Training a classifier: it learns, resumes exactly, refuses others; its files are standard."""
+
+import json
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+from safetensors.numpy import load_file
+
+from fairjax.cli import main as cli
+from fairjax.measure import load_scorer
+from fairjax.pretrained import classifier as training
+from fairjax.pretrained import fit as trainer
+from fairjax.pretrained import load_pretrained
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
+SMALL = ['--layers=1', '--dim=32', '--heads=2', '--vocab_size=80', '--max_length=16',
+         '--epochs=5', '--batch_size=8', '--learning_rate=0.005']
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  """Sentences whose one opinion word decides; some are neutral, one is long."""
+  rng = np.random.default_rng(0)
+  folder = tmp_path_factory.mktemp('data')
+  nouns, words = ['film', 'plot', 'actor', 'song'], {0: ['bad', 'wooden'], 4: ['good', 'fine']}
+  for name, count in (('train.tsv', 240), ('dev.tsv', 60)):
+    lines = []
+    for i in range(count):
+      label = int(rng.choice([0, 4]))
+      noun, word = rng.choice(nouns), rng.choice(words[label])
+      text = f'the {noun} is {word} .' if i else 'the film ' * 20 + f'is {word} .'
+      lines.append(f'{label}\t{label // 4}\t{text}' if i % 20 else f'2\t\tthe {noun}')
+    (folder / name).write_text('\n'.join(lines) + '\n')
+  return folder
+
+
+@pytest.fixture(autouse=True, scope='module')
+def two_devices():
+  """Two of the fake devices: enough to split rows, and quick to compile for."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(training, 'default_mesh', lambda: Mesh(
+      np.array(jax.devices()[:2]), ('data',), axis_types=(AxisType.Auto,)))
+    yield
+
+
+def run(*arguments):
+  return cli.main(['sentiment-classifier', *map(str, arguments)])
+
+
+def train(data, output, *more):
+  return run('train', f'--data={data}/train.tsv', f'--dev={data}/dev.tsv', f'--output={output}',
+             *SMALL, *more)
+
+
+@pytest.fixture(scope='module')
+def trained(data, two_devices, tmp_path_factory):
+  output = tmp_path_factory.mktemp('trained') / 'sst'
+  assert train(data, output) == 0
+  return output
+
+
+def test_it_learns_and_says_how_well(data, trained, capsys):
+  card = json.loads((trained / 'card.json').read_text())
+  assert sorted(p.name for p in trained.iterdir()) == [
+    'card.json', 'config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json',
+    'vocab.txt']
+  assert card['train_neutral_left_out'] == 12 and card['dev_neutral_left_out'] == 3
+  assert card['dev']['n'] == 57 and card['dev']['accuracy']['value'] > 0.95
+  assert len(card['epochs']) == 5
+  best = max(e['dev']['accuracy']['value'] for e in card['epochs'])
+  assert card['dev'] == card['epochs'][card['chosen_epoch'] - 1]['dev']
+  assert card['dev']['accuracy']['value'] == best
+  assert run('evaluate', f'--data={data}/dev.tsv', f'--model={trained}', '--scorer=vader',
+             '--json') == 0
+  found = json.loads(capsys.readouterr().out)
+  model, vader = found['scorers'].values()
+  assert {k: model[k] for k in card['dev']} == card['dev']
+  assert vader['n'] == 57 and vader['undecided'] > 0
+  assert found['data']['neutral_left_out'] == 3
+  assert run('evaluate', f'--data={data}/dev.tsv', f'--model={trained}') == 0
+  assert f"| {card['dev']['accuracy']['value']:.3f} (" in capsys.readouterr().out
+
+
+def test_scores_are_on_the_right_side(trained):
+  scores = load_scorer(f'bert:{trained}').score(['the plot is wooden .', 'the plot is fine .'])
+  assert scores[0] < 0.2 and scores[1] > 0.8
+
+
+class Stop(BaseException):
+  pass
+
+
+def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_path, monkeypatch,
+                                                           capsys):
+  output = tmp_path / 'sst'
+  whole = trainer.Trainer.epoch
+
+  def stopping(self, params, opt_state, epoch):
+    if epoch == 2:
+      raise Stop
+    return whole(self, params, opt_state, epoch)
+
+  monkeypatch.setattr(trainer.Trainer, 'epoch', stopping)
+  with pytest.raises(Stop):
+    train(data, output)
+  assert sorted(p.name for p in (output / 'training').iterdir()) == [
+    'best.safetensors', 'last.safetensors']
+  assert not (output / 'model.safetensors').exists()
+  monkeypatch.undo()
+  # Another training is refused and touches nothing.
+  before = {p: p.read_bytes() for p in output.rglob('*') if p.is_file()}
+  for change, message in (('--seed=1', 'settings.seed (0, now 1)'),
+                          ('--learning_rate=0.01', 'settings.learning_rate'),
+                          (f'--data={data}/dev.tsv', 'train ('), ('--vocab_size=40', 'config.')):
+    assert train(data, output, change) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert 'belongs to another training' in error and message in error
+  assert before == {p: p.read_bytes() for p in output.rglob('*') if p.is_file()}
+  assert train(data, output) == 0
+  assert 'goes on after epoch 2 of 5' in capsys.readouterr().err
+  for name in ('model.safetensors', 'config.json', 'tokenizer.json', 'card.json'):
+    assert (output / name).read_bytes() == (trained / name).read_bytes(), name
+  assert not (output / 'training').exists()
+
+
+def test_a_finished_training_is_left_alone(data, trained, capsys):
+  before = (trained / 'model.safetensors').stat()
+  assert train(data, trained) == 0
+  assert 'finished earlier' in capsys.readouterr().err
+  assert (trained / 'model.safetensors').stat() == before
+  assert train(data, trained, '--epochs=6') == 2
+  assert 'settings.epochs (5, now 6)' in capsys.readouterr().err
+
+
+def test_what_a_kill_after_the_card_leaves_is_removed(data, trained, tmp_path):
+  output = tmp_path / 'sst'
+  shutil.copytree(trained, output)
+  (output / 'training').mkdir()
+  (output / 'training' / 'best.safetensors').write_bytes(b'x')
+  assert train(data, output) == 0
+  assert not (output / 'training').exists()
+
+
+@pytest.mark.parametrize('card', ['{"x"', '[]', '{"identity": 3}', '{"other": {}}'])
+def test_a_card_of_something_else_is_named(data, tmp_path, capsys, card):
+  (tmp_path / 'card.json').write_text(card)
+  assert train(data, tmp_path) == 2
+  assert 'card.json is not the card of a finished training' in capsys.readouterr().err
+  assert [p.name for p in tmp_path.iterdir()] == ['card.json']
+
+
+@pytest.mark.parametrize('change', ['the start itself', 'a model', 'another tokenizer'])
+def test_files_of_others_are_not_written_over(data, tmp_path, capsys, change):
+  folder = tmp_path / 'mine'
+  shutil.copytree(GOLDEN / 'bert_classifier', folder)
+  start = GOLDEN / 'bert_classifier'
+  if change == 'the start itself':
+    start = folder
+  elif change == 'another tokenizer':
+    for name in ('config.json', 'model.safetensors'):
+      (folder / name).unlink()
+    (folder / 'tokenizer.json').write_text('{}')
+  before = {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+  assert run('train', f'--data={data}/train.tsv', f'--output={folder}', '--epochs=1',
+             f'--init={start}') == 2
+  assert 'exists and is not of this training' in capsys.readouterr().err
+  assert before == {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+
+def test_a_damaged_checkpoint_is_named(data, tmp_path, capsys):
+  (tmp_path / 'training').mkdir()
+  (tmp_path / 'training' / 'last.safetensors').write_bytes(b'x')
+  assert train(data, tmp_path) == 2
+  assert 'last.safetensors is damaged' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(('name', 'said'), [
+  ('bert_classifier', 'pooler, a new classification layer of 2 classes'),
+  ('bert_mlm', 'no pooler (a new one is made), a new classification layer of 2'),
+  ('albert_mlm', 'no pooler (a new one is made)')])
+def test_any_checkpoint_can_be_the_start(data, tmp_path, capsys, name, said):
+  assert run('train', f'--data={data}/train.tsv', f'--output={tmp_path / "out"}', '--epochs=1',
+             '--learning_rate=1e-9', f'--init={GOLDEN / name}') == 0
+  error = capsys.readouterr().err
+  assert said in error and 'a tenth of the data' in error
+  ours, base = (load_pretrained(d, 'encoder') for d in (tmp_path / 'out', GOLDEN / name))
+  for group, arrays in base.params.items():  # so low a rate moves nothing: it is the start
+    for key, array in arrays.items():
+      np.testing.assert_allclose(ours.params[group][key], array, atol=1e-6)
+  model = load_pretrained(tmp_path / 'out', 'classifier')
+  assert model.arch.labels == ('negative', 'positive')
+  assert model.params['classifier']['kernel'].shape == (16, 2)
+  assert model.max_length == 24
+
+
+def test_names_are_those_that_others_read(trained):
+  stored = set(load_file(GOLDEN / 'bert_classifier' / 'model.safetensors'))
+  ours = load_file(trained / 'model.safetensors')
+  assert set(ours) == {k for k in stored if '.layer.' not in k or '.layer.0.' in k}
+  config = json.loads((trained / 'config.json').read_text())
+  assert config['architectures'] == ['BertForSequenceClassification']
+  golden = json.loads((GOLDEN / 'bert_classifier' / 'config.json').read_text())
+  assert set(config) <= set(golden)
+
+
+def test_five_classes_and_trees(tmp_path, capsys):
+  path = tmp_path / 'trees.txt'
+  rows = [(0, 'awful'), (1, 'bad'), (2, 'odd'), (3, 'good'), (4, 'superb')]
+  path.write_text(''.join(f'({label} (2 film) ({label} {word}))\n' for label, word in rows * 12))
+  out = tmp_path / 'five'
+  options = ['train', f'--data={path}', f'--dev={path}', '--classes=5', *SMALL]
+  assert run(*options, f'--output={tmp_path / "phrases"}', '--phrases', '--epochs=1') == 0
+  assert '11 training texts (0 neutral and 169 repeated' in capsys.readouterr().err
+  assert run(*options, f'--output={out}', '--epochs=20', '--batch_size=4', '--dim=64', '--heads=4',
+             '--learning_rate=0.001') == 0
+  assert '60 training texts' in capsys.readouterr().err
+  assert run('evaluate', f'--data={path}', '--classes=5', f'--model={out}', '--json') == 0
+  (found,) = json.loads(capsys.readouterr().out)['scorers'].values()
+  assert found['accuracy']['value'] > 0.95 and 'positive_f1' not in found
+  scorer, texts = load_scorer(f'bert:{out}'), [f'film {word}' for _, word in rows]
+  assert scorer.probabilities(texts).argmax(-1).tolist() == [0, 1, 2, 3, 4]
+  assert scorer.score(texts)[0] < scorer.score(texts)[4]
+  # Values given in another order than that of the model's classes change nothing.
+  names = ['very negative', 'negative', 'neutral', 'positive', 'very positive']
+  given = ','.join(f'{names[i]}={i / 4}' for i in (3, 0, 4, 1, 2))
+  assert run('evaluate', f'--data={path}', '--classes=5', f'--scorer=bert:{out}#{given}',
+             '--json') == 0
+  (same,) = json.loads(capsys.readouterr().out)['scorers'].values()
+  assert same == found
+  tied = ','.join(f'{name}={min(i, 3) / 3}' for i, name in enumerate(names))
+  for name, words in (('vader', 'has no five classes'),
+                      (f'bert:{out}#{tied}', 'gives two classes the same value')):
+    assert run('evaluate', f'--data={path}', '--classes=5', f'--scorer={name}') == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(('arguments', 'message'), [
+  (['train'], 'needs --output=DIR'),
+  (['train', '--output=x', '--dim=10', '--heads=3'], '--heads must divide --dim'),
+  (['train', '--output=x', '--epochs=0'], '--epochs must be positive'),
+  (['train', '--output=x', '--batch_size=0'], '--batch_size must be positive'),
+  (['train', '--output=x', '--learning_rate=0'], '--learning_rate in (0, 1)'),
+  (['train', '--output=x', '--vocab_size=5'], 'no room beside the 5 special pieces'),
+  (['train', '--output=x', '--seed=-1'], '--seed=-1 must not be negative'),
+  (['evaluate', '--scorer=vader', '--seed=-1'], '--seed=-1 must not be negative'),
+  (['train', '--output=x', '--phrases'], 'phrases need trees'),
+  (['train', '--output=x', '--init=none'], 'none is no directory'),
+  (['evaluate'], 'needs --model=DIR or --scorer=NAME'),
+  (['evaluate', '--scorer=recorded:x'], 'reads scores of records'),
+  (['evaluate', '--scorer=opinion'], '--lexicon POSITIVE NEGATIVE'),
+])
+def test_bad_options_are_one_line(data, arguments, message, capsys):
+  assert run(*arguments, f'--data={data}/train.tsv') == 2
+  error = capsys.readouterr().err.strip().splitlines()[-1]
+  assert message in error
+
+
+def test_what_was_cut_and_classes_without_a_text_are_said(data, tmp_path, capsys):
+  text = (data / 'train.tsv').read_text()
+  (tmp_path / 'train.tsv').write_text(text + f"4\t1\t{'good film ' * 20}\n" * 2)
+  (tmp_path / 'dev.tsv').write_text('4\t1\tthe film is good .\n' * 4)
+  assert train(tmp_path, tmp_path / 'out', '--epochs=1') == 0
+  error = capsys.readouterr().err
+  assert ('[data] 2 of 230 training texts are longer than the 16 tokens the model reads: their end '
+          'is not seen') in error
+  assert '[data] WARNING: no dev text is negative' in error
+  (tmp_path / 'train.tsv').write_text('4\t1\tthe film is good .\n3\t1\tthe plot is fine .\n')
+  assert train(tmp_path, tmp_path / 'other') == 2
+  error = capsys.readouterr().err
+  assert 'all 2 training texts are positive' in error and error.count('\n') == 1
+  assert not (tmp_path / 'other').exists()
+
+
+def test_the_loss_must_be_finite(data, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(trainer, 'schedule', lambda *_: float('nan'))
+  assert train(data, tmp_path) == 2
+  assert 'the loss is not finite in epoch 1' in capsys.readouterr().err
+  assert not (tmp_path / 'training').exists()
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu', reason='only on CPU do steps wait')
+def test_on_cpu_no_step_is_sent_before_the_last_one_ended(data, tmp_path, monkeypatch):
+  ended, epoch = [], trainer.Trainer.epoch
+
+  def watched(self, *arguments, **options):
+    step, losses = self._step, []
+
+    def watched_step(*given):
+      ended.extend(loss.is_ready() for loss in losses[-1:])
+      found = step(*given)
+      losses.append(found[2])
+      return found
+
+    monkeypatch.setattr(self, '_step', watched_step)
+    return epoch(self, *arguments, **options)
+
+  monkeypatch.setattr(trainer.Trainer, 'epoch', watched)
+  assert train(data, tmp_path / 'sst', '--epochs=1') == 0
+  assert len(ended) >= 20
+  assert all(ended)

@@ -1,0 +1,335 @@
+"""GPT-2 through the coupled sampler: cached logits, positions, coupling, and the verb."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fairjax.cli import main as cli
+from fairjax.files import read_sealed_json, write_sealed_json
+from fairjax.generate import read_records
+from fairjax.generate.sampler import sample_continuations
+from fairjax.model.decoding import continuation_logits
+from fairjax.pretrained import GPT2Decoder, TokenizerVocabulary, lm_logits, load_pretrained
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
+ATTRIBUTE = """
+name: town
+values: [Rome, Oslo]
+templates:
+  - 'The {value} is'
+  - 'My friend from {value} likes'
+"""
+
+
+@functools.cache
+def load(name='gpt2', dtype='float32'):
+  model = load_pretrained(GOLDEN / name, 'lm', dtype=dtype)
+  return model, GPT2Decoder(model.arch, dtype)
+
+
+@pytest.fixture
+def folder(tmp_path):
+  """The golden model with an end-of-text id of its own (the library wrote GPT-2's)."""
+  folder = tmp_path / 'gpt2'
+  shutil.copytree(GOLDEN / 'gpt2', folder)
+  config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+  (folder / 'config.json').write_text(json.dumps(config | {'eos_token_id': 0}), encoding='utf-8')
+  return folder
+
+
+@pytest.mark.parametrize('name', ['gpt2', 'gpt2_inner'])
+@pytest.mark.parametrize(('dtype', 'limit', 'stages'), [('float32', 1e-5, 3), ('float64', 1e-9, 1)])
+def test_cached_logits_are_those_of_the_reference(name, dtype, limit, stages):
+  """The reference is transformers in float64; each text is cut into a prefix and the rest."""
+  with np.load(GOLDEN / name / 'expected.npz', allow_pickle=False) as file:
+    rows = np.flatnonzero(file['mask'].sum(1) >= 12)
+    ids, expected = file['ids'][rows], file['logits'][rows]
+  lengths, new = np.array([5, 1]), 7
+  assert len(ids) == 2
+  prefixes = np.full((len(ids), 6), 4)  # padded on the left with any id
+  for row, text, length in zip(prefixes, ids, lengths, strict=True):
+    row[-length:] = text[:length]
+  rest = np.stack([t[n:n + new] for t, n in zip(ids, lengths, strict=True)])[:, None]
+  with jax.enable_x64(dtype == 'float64'):
+    model, decoder = load(name, dtype)
+    ours = jax.jit(continuation_logits, static_argnums=0, static_argnames='stages')(
+      decoder, model.params, jnp.asarray(prefixes), jnp.asarray(lengths),
+      jnp.asarray(np.repeat(rest, 2, axis=1)), stages=stages)
+    assert ours.dtype == dtype
+    ours = np.asarray(ours, np.float64)
+  for row, text, length in zip(ours, expected, lengths, strict=True):
+    for sample in row:
+      np.testing.assert_allclose(sample, text[length - 1:length - 1 + new], rtol=0, atol=limit)
+
+
+def test_bfloat16_is_near_and_keeps_float32_caches_on_cpu():
+  """Its logits differ from float32's as those of the model without a cache do."""
+  rng = np.random.default_rng(0)
+  prefixes, rest = rng.integers(2, 40, (2, 6)), rng.integers(2, 40, (2, 3, 8))
+  found = {}
+  for dtype in ('float32', 'bfloat16'):
+    model, decoder = load('gpt2', dtype)
+    cached = jax.jit(continuation_logits, static_argnums=0)(
+      decoder, model.params, jnp.asarray(prefixes), jnp.array([6, 6]), jnp.asarray(rest))
+    whole = np.concatenate([np.repeat(prefixes[:, None], 3, 1), rest], axis=2).reshape(6, -1)
+    plain = lm_logits(model.params, model.arch, jnp.asarray(whole))[:, 5:-1]
+    found[dtype] = [np.asarray(x, np.float64).reshape(2, 3, 8, -1) for x in (cached, plain)]
+    rounded = cached == cached.astype(jnp.bfloat16)
+    assert rounded.mean() < 0.1, 'logits are float32 sums, not rounded'
+  exact = found['float32'][1]
+  cached, plain = (np.sqrt(np.square(x - exact).mean()) for x in found['bfloat16'])
+  assert 0 < cached < 1.2 * plain < 0.02 * exact.std()
+  wide = jnp.float32 if jax.default_backend() == 'cpu' else jnp.bfloat16
+  step = jax.make_jaxpr(lambda p: continuation_logits(
+    decoder, p, jnp.asarray(prefixes), jnp.array([6, 6]), jnp.asarray(rest)))(model.params)
+  loops = [e for e in step.eqns if e.primitive.name == 'while']
+  kept = {v.aval.dtype for loop in loops for v in loop.outvars if v.aval.ndim == 5}
+  assert kept == {jnp.dtype(wide)}
+
+
+def test_samples_are_drawn_from_the_logits():
+  """Each token is the argmax of recomputed logits and the shared noise of jax.random."""
+  from fairjax.generate import noise
+  model, decoder = load()
+  prefixes = [[5, 9, 30], [7, 9, 30, 41]]
+  tokens, lengths = sample_continuations(
+    model.params, decoder, prefixes, template=3, samples=range(6), seed=2, max_new_tokens=5,
+    temperature=0.8, eos_id=1)
+  key = jax.random.wrap_key_data(jnp.array([0, 2], jnp.uint32), impl='threefry2x32')
+  key = jax.random.fold_in(jax.random.fold_in(key, noise._COUPLED), 3)
+  checked = 0
+  for a, r in np.ndindex(2, 6):
+    text = np.array([[*prefixes[a], *tokens[a, r]]])
+    logits = np.asarray(lm_logits(model.params, model.arch, jnp.asarray(text))[0], np.float64)
+    for t in range(min(lengths[a, r] + 1, 5)):
+      bits = jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, r), t),
+                             (model.arch.vocab_size,))
+      gumbel = -np.log(-np.log1p(-(np.asarray(bits) + 0.5) / 2 ** 32))
+      assert tokens[a, r, t] == (logits[len(prefixes[a]) - 1 + t] / 0.8 + gumbel).argmax()
+      checked += 1
+  assert checked > 30
+
+
+def test_equal_prompts_give_equal_text_on_any_devices():
+  model, decoder = load()
+  draw = functools.partial(
+    sample_continuations, model.params, decoder, [[5, 9], [5, 9]], template=0, samples=range(8),
+    seed=0, max_new_tokens=6, temperature=1.0, eos_id=1)
+  tokens, _ = draw()
+  np.testing.assert_array_equal(tokens[0], tokens[1])
+  mesh = jax.make_mesh((8,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+  np.testing.assert_array_equal(tokens, draw(mesh=mesh)[0])
+
+
+def test_texts_longer_than_the_model_are_refused():
+  model, decoder = load()
+  with pytest.raises(ValueError, match='32 positions'):
+    sample_continuations(model.params, decoder, [[5, 9]], template=0, samples=[0], seed=0,
+                         max_new_tokens=31, temperature=1.0, eos_id=1)
+
+
+def test_vocabulary_gives_the_text_back(folder):
+  model = load_pretrained(folder, 'lm')
+  vocabulary, begun = TokenizerVocabulary(model), TokenizerVocabulary(model, start=True)
+  text = 'My friend likes'
+  assert vocabulary.decode(vocabulary.encode(text)) == text
+  assert vocabulary.start_ids == () and begun.start_ids == (vocabulary.eos_id,)
+  assert vocabulary.fingerprint != begun.fingerprint
+  assert vocabulary.decode([*begun.start_ids, *begun.encode(text)]) == text
+  assert len(vocabulary.surfaces) == vocabulary.size
+  broken = dataclasses.replace(model, config=model.config | {'eos_token_id': None})
+  with pytest.raises(Exception, match='eos_token_id is None'):
+    TokenizerVocabulary(broken)
+
+
+@pytest.fixture
+def attribute(tmp_path):
+  path = tmp_path / 'town.yaml'
+  path.write_text(ATTRIBUTE, encoding='utf-8')
+  return path
+
+
+def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, capsys):
+  out = tmp_path / 'towns.jsonl'
+  command = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
+             '--samples=5', '--max-new-tokens=6', '--batch-size=2', '--seed=7']
+  assert cli.main(command) == 0
+  records = list(read_records(out))
+  assert len(records) == 2 * 2 * 5 and {r['model'] for r in records} == {'gpt2'}
+  assert {r['prefix'] for r in records} == {
+    'The Rome is', 'The Oslo is', 'My friend from Rome likes', 'My friend from Oslo likes'}
+  content = out.read_bytes()
+  # An interruption in the last record: the same command ends with the same bytes.
+  out.write_bytes(content[:-20])
+  manifest = out.with_name('towns.manifest.json')
+  state = json.loads(manifest.read_text(encoding='utf-8'))
+  manifest.write_text(json.dumps(state | {'complete': False}), encoding='utf-8')
+  assert cli.main(command) == 0 and out.read_bytes() == content
+  assert cli.main([*command, '--temperature=0.5']) == 2
+  assert 'generated otherwise' in capsys.readouterr().err
+  assert cli.main(['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
+                   '--permutations=20']) == 0
+  assert 'I.F. (H-05)' in capsys.readouterr().out
+
+
+def test_independent_and_start_reach_the_sampler(tmp_path, folder, attribute):
+  model, found = load_pretrained(folder, 'lm'), {}
+  for option in ('', '--independent', '--start'):
+    out = tmp_path / f'x{option}.jsonl'
+    assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
+                     f'--output={out}', '--samples=4', '--max-new-tokens=6',
+                     *([option] if option else [])]) == 0
+    identity = json.loads(
+      out.with_name(f'x{option}.manifest.json').read_text(encoding='utf-8'))['identity']
+    assert identity['coupled'] == (option != '--independent')
+    assert identity['vocabulary'] == TokenizerVocabulary(
+      model, start=option == '--start').fingerprint
+    found[option] = [r['continuation'] for r in read_records(out)]
+  assert found[''] != found['--independent'] and found[''] != found['--start']
+
+
+@pytest.mark.parametrize(('change', 'message'), [
+  (['--max-new-tokens=30'], '32 positions'), (['--output='], 'and --output=FILE'),
+  (['--attribute='], '--attribute'), (['--samples=0'], '--samples'),
+  (['--pretrained=nowhere'], 'nowhere'), (['--temperature=0'], '--temperature'),
+  (['--workdir=x'], '--workdir')])
+def test_bad_input_of_the_verb_gives_one_line(
+    tmp_path, folder, attribute, capsys, change, message):
+  command = ['sample', f'--pretrained={folder}', f'--attribute={attribute}',
+             f'--output={tmp_path / "x.jsonl"}', '--samples=2', '--max-new-tokens=4', *change]
+  assert cli.main(command) == 2
+  error = capsys.readouterr().err
+  assert message in error and error.count('\n') == 1
+  assert not list(tmp_path.glob('x*'))
+
+
+def test_a_prefix_as_long_as_the_model_is_not_answered_with_no_tokens(
+    tmp_path, folder, attribute, capsys):
+  attribute.write_text(ATTRIBUTE.replace(' is', 40 * ' is'))
+  assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
+                   f'--output={tmp_path / "x.jsonl"}']) == 2
+  error = capsys.readouterr().err
+  assert "no place for a new one ('The " in error and 'shorten the template' in error
+  assert '--max-new-tokens' not in error and error.count('\n') == 1
+
+
+def test_a_bert_is_no_language_model(tmp_path, attribute, capsys):
+  folder = tmp_path / 'bert'
+  shutil.copytree(GOLDEN / 'bert_mlm', folder)
+  assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
+                   f'--output={tmp_path / "x.jsonl"}']) == 2
+  assert 'bert' in capsys.readouterr().err
+
+
+def oracle_kl(folder, prompts):
+  """Mean KL(next token | value || other value) over prompts [templates][values], pass by pass."""
+  with jax.enable_x64(True):
+    model = load_pretrained(folder, 'lm', dtype='float64')
+    vocabulary, found = TokenizerVocabulary(model), []
+    for texts in prompts:
+      logits = [np.asarray(lm_logits(model.params, model.arch, jnp.asarray(
+        [vocabulary.encode(text)]))[0, -1], np.float64) for text in texts]
+      p, q = ([np.exp(x) / np.exp(x).sum() for x in logits] for _ in range(2))
+      found += [sum(a * np.log(a / b) for a, b in zip(p[i], q[j], strict=True))
+                for i in range(len(p)) for j in range(len(q)) if i != j]
+  return np.mean(found), max(found)
+
+
+def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
+    tmp_path, folder, attribute, capsys):
+  out, sidecar = tmp_path / 'towns.jsonl.gz', tmp_path / 'towns.next_token.json'
+  sample = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
+            '--samples=4', '--max-new-tokens=4']
+  measure = ['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
+             '--permutations=20', '--json']
+
+  def measured():
+    capsys.readouterr()
+    assert cli.main(measure) == 0
+    return json.loads(capsys.readouterr().out)
+
+  assert cli.main(sample) == 0
+  assert 'KL of the next token' in capsys.readouterr().out
+  mean, largest = oracle_kl(folder, [[f'The {v} is' for v in ('Rome', 'Oslo')],
+                                     [f'My friend from {v} likes' for v in ('Rome', 'Oslo')]])
+  found = measured()
+  assert mean > 1e-3
+  assert found['next_token_divergence']['kl'] == pytest.approx(mean, rel=1e-4)
+  assert found['next_token_divergence']['kl_largest'] == pytest.approx(largest, rel=1e-4)
+  assert found['next_token_divergence']['prefixes'] == 4
+  assert set(found['absent']) == {'semantic_similarity'}
+  assert cli.main(measure[:-1]) == 0
+  assert f'Next token: KL {mean:.4f} nats' in capsys.readouterr().out
+
+  # A finished file keeps it; one that is gone or damaged is made again, with the same content.
+  content = sidecar.read_bytes()
+  for broken in (None, b'{}', content[:-30]):
+    sidecar.unlink() if broken is None else sidecar.write_bytes(broken)
+    if broken is None:
+      assert 'fairjax sample' in measured()['absent']['next_token_divergence']
+    else:
+      assert cli.main(measure) == 2 and 'next_token.json is damaged' in capsys.readouterr().err
+    assert cli.main(sample) == 0 and sidecar.read_bytes() == content
+
+  # More samples are other records: it is written for them.
+  assert cli.main([*sample, '--samples=5']) == 0 and sidecar.read_bytes() != content
+  assert measured()['next_token_divergence'] == found['next_token_divergence']
+
+  # In another form it goes along, and a report of records shows it.
+  other = tmp_path / 'other.parquet'
+  assert cli.main(['records', 'convert', f'--records={out}', f'--output={other}']) == 0
+  measure[1] = f'--records={other}'
+  assert measured()['next_token_divergence'] == found['next_token_divergence']
+  capsys.readouterr()
+  assert cli.main(['report', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
+                   '--permutations=20', f'--output={tmp_path / "report"}']) == 0
+  text = (tmp_path / 'report' / 'report.md').read_text(encoding='utf-8')
+  header, row = (next(line for line in text.splitlines() if line.startswith(start)).split(' | ')
+                 for start in ('| model |', '| gpt2 |'))
+  assert row[header.index('KL')] == f'{mean:.4f}'
+  assert 'KL of the next token was not measured' not in text
+  page = (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8')
+  assert page.count(f'{mean:.4f}') >= 2  # table and ledger
+
+
+def test_a_next_token_of_other_records_or_another_model_is_refused(
+    tmp_path, folder, attribute, capsys):
+  for name, more in (('a', []), ('b', ['--seed=3'])):
+    assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}', *more,
+                     f'--output={tmp_path / name}.jsonl', '--samples=2',
+                     '--max-new-tokens=4']) == 0
+  mine, foreign = tmp_path / 'a.next_token.json', tmp_path / 'b.next_token.json'
+  whole = mine.read_bytes()
+
+  def refused(message, of=attribute, verb='measure', more=('--permutations=20',)):
+    capsys.readouterr()
+    assert cli.main([verb, f'--records={tmp_path / "a.jsonl"}', f'--attribute={of}',
+                     '--scorer=vader', *more]) == 2
+    error = capsys.readouterr().err
+    assert message in error and 'a.next_token.json' in error and error.count('\n') == 1, error
+
+  mine.write_bytes(foreign.read_bytes())
+  refused('belongs to other records than a.jsonl')
+  refused('belongs to other records than a.jsonl', verb='report',
+          more=[f'--output={tmp_path / "r"}'])
+  assert cli.main(['records', 'convert', f'--records={tmp_path / "a.jsonl"}',
+                   f'--output={tmp_path / "c.jsonl"}']) == 2
+  assert not list(tmp_path.glob('c.*'))
+  # Of these very records, but another model's.
+  mine.write_bytes(whole)
+  saved = read_sealed_json(mine, again='')
+  identity = saved['identity'] | {'card': {'fingerprint': 'other'}}
+  write_sealed_json(mine, saved | {'identity': identity})
+  refused('of another sampling than a.manifest.json: card.fingerprint')
+  # Of another content of the attribute.
+  mine.write_bytes(whole)
+  changed = tmp_path / 'changed.yaml'
+  changed.write_text(ATTRIBUTE.replace("'The {value} is'", "'A {value} is'"), encoding='utf-8')
+  refused('other values or templates of town', of=changed)

@@ -1,0 +1,136 @@
+"""`masked-lm train --distributed`: the model of one process, kills, and who writes."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fairjax import processes
+
+SENTENCES = ['the old cat drinks warm milk', 'a red bird sings every morning',
+             'my big dog eats raw meat', 'one small fish swims under ice']
+SMALL = ['--layers=1', '--dim=16', '--heads=2', '--vocab_size=64', '--max_length=16',
+         '--rows=sentence', '--batch_size=8', '--steps=8', '--log_every=2', '--eval_every=8',
+         '--checkpoint_every=2', '--hidden_dropout=0.2', '--attention_dropout=0.1']
+# Without TensorBoard files: importing TensorFlow takes longer than the rest.
+RUN = '''
+import sys
+sys.modules['clu'] = None
+import jax
+jax.config.update('jax_num_cpu_devices', int(sys.argv[1]))
+from fairjax.cli import main as cli
+sys.exit(cli.main(['masked-lm', 'train', *sys.argv[2:]]))
+'''
+
+
+@pytest.fixture(scope='module')
+def start(tmp_path_factory, repository):
+  """Starts `count` processes on a workdir; ends those that are left."""
+  left = []
+  text = tmp_path_factory.mktemp('text') / 'train.txt'
+  text.write_text('\n'.join(SENTENCES * 12), encoding='utf-8')
+  cache = os.environ.get('JAX_COMPILATION_CACHE_DIR') or tmp_path_factory.mktemp('cache')
+
+  def start(workdir, count, *more):
+    with socket.socket() as s:
+      s.bind(('127.0.0.1', 0))
+      address = f'127.0.0.1:{s.getsockname()[1]}'
+    environment = os.environ | {
+      'PYTHONPATH': str(repository), 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu',
+      'JAX_COMPILATION_CACHE_DIR': str(cache), 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.1'}
+    group = [['1', f'--distributed={address},{count},{i}'] for i in range(count)]
+    found = [subprocess.Popen(
+      [sys.executable, '-u', '-c', RUN, *own, f'--data={text}', f'--workdir={workdir}', *SMALL,
+       *more], cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+      text=True) for own in (group if count > 1 else [['2']])]
+    left.extend(found)
+    return found
+
+  yield start
+  for process in left:
+    with contextlib.suppress(ProcessLookupError):
+      process.kill()
+
+
+def ends(group):
+  """(exit code, what it printed, what it complained of) of every process."""
+  return [(p.returncode, *texts) for p, texts in
+          [(p, p.communicate(timeout=240)) for p in group]]
+
+
+@pytest.fixture(scope='module')
+def single(start, tmp_path_factory):
+  """The workdir of one process with the two devices."""
+  workdir = tmp_path_factory.mktemp('single') / 'mlm'
+  assert [code for code, _, _ in ends(start(workdir, 1))] == [0]
+  return workdir
+
+
+def compare(workdir, single):
+  found, wanted = (load_file(w / 'model.safetensors') for w in (workdir, single))
+  assert found.keys() == wanted.keys()
+  for name in found:
+    if not name.endswith('key.bias'):  # a softmax does not see it: its gradient is rounding
+      np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-5, err_msg=name)
+  plans = [json.loads((w / 'plan.json').read_text()) for w in (workdir, single)]
+  assert plans[0] == plans[1]
+  names = [{p.name for p in w.iterdir() if not p.name.startswith('.')} for w in (workdir, single)]
+  assert names[0] == names[1]
+
+
+def test_two_processes_train_the_model_of_one_and_the_first_tells(start, single, tmp_path):
+  first, second = ends(start(tmp_path / 'mlm', 2, '--mesh.fsdp=2'))
+  assert first[0] == second[0] == 0, (first, second)
+  compare(tmp_path / 'mlm', single)
+  assert '8 steps, validation loss' in first[1] and '[data] to learn' in first[2]
+  assert 'steps' not in second[1] and '[data]' not in second[2] and '[mlm]' not in second[2]
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_other_and_both_go_on(start, single, tmp_path):
+  workdir = tmp_path / 'mlm'
+  group = start(workdir, 2, '--steps=4000', '--checkpoint_every=1', '--log_every=1')
+  for line in group[0].stderr:
+    if line.startswith('[mlm] step 3'):
+      break
+  group[1].send_signal(signal.SIGKILL)
+  code, _, error = ends(group)[0]
+  assert code == processes.PREEMPTED and 'process 1 of 2 is gone' in error
+  assert not (workdir / 'model.safetensors').exists()
+  group = start(workdir, 2, '--steps=4000', '--checkpoint_every=1', '--log_every=1')
+  for line in group[0].stderr:
+    if 'resumes after step' in line:
+      break
+  group[1].send_signal(signal.SIGTERM)
+  assert [code for code, _, _ in ends(group)] == [processes.PREEMPTED] * 2
+
+
+@pytest.mark.slow
+def test_a_signal_saves_and_one_process_goes_on(start, single, tmp_path):
+  workdir = tmp_path / 'mlm'
+  group = start(workdir, 2)
+  for line in group[0].stderr:
+    if line.startswith('[mlm] step 2'):
+      break
+  group[1].send_signal(signal.SIGTERM)
+  codes = [code for code, _, _ in ends(group)]
+  assert codes == [processes.PREEMPTED] * 2
+  ((code, _, error),) = ends(start(workdir, 1))
+  assert code == 0 and 'resumes after step' in error
+  compare(workdir, single)
+
+
+def test_a_refusal_of_the_first_process_ends_all(start, tmp_path):
+  """The text is read by the first one alone; the others must not wait for it."""
+  (tmp_path / 'empty').write_text('')
+  first, second = ends(start(tmp_path / 'mlm', 2, f'--data={tmp_path / "empty"}'))
+  assert first[0] == second[0] == 2
+  assert 'is empty' in first[2] and 'process 0 ended with code 2' in second[2]

@@ -1,0 +1,170 @@
+"""Masked training on meshes: where each parameter lives, one model on all of them, resumption."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from masked_cases import rows_of
+from safetensors.numpy import load_file
+
+from fairjax.config import MeshConfig, TrainConfig
+from fairjax.errors import Preempted, UserError
+from fairjax.pretrained import masked_lm as training
+from fairjax.pretrained.classifier import new_params
+from fairjax.pretrained.masked_lm import (
+  AXES,
+  Settings,
+  Sizes,
+  check_mesh,
+  from_scratch,
+  train_masked,
+)
+from fairjax.pretrained.masked_rows import MaskedRows, special_tokens
+from fairjax.processes import StopSignal
+from fairjax.train import make_mesh
+
+SENTENCES = ['the old cat drinks warm milk', 'a red bird sings every morning',
+             'my big dog eats raw meat', 'one small fish swims under ice']
+# By hand; what is not here is on every device.
+SPECS = {
+  'embeddings.word': P('model', 'fsdp'), 'embeddings.position': P(None, 'fsdp'),
+  'embeddings.token_type': P(None, 'fsdp'), 'layers.qkv_kernel': P(None, 'fsdp', 'model'),
+  'layers.qkv_bias': P(None, 'model'), 'layers.out_kernel': P(None, 'model', 'fsdp'),
+  'layers.ff_in_kernel': P(None, 'fsdp', 'model'), 'layers.ff_in_bias': P(None, 'model'),
+  'layers.ff_out_kernel': P(None, 'model', 'fsdp'), 'mlm.kernel': P('fsdp', None),
+  'mlm.output_bias': P('model'), 'projection.kernel': P('fsdp', None),
+  'output.table': P('model', 'fsdp')}
+
+
+def new_start(kind):
+  sizes = Sizes(kind=kind, layers=2, dim=16, heads=4, vocab_size=64, max_length=16,
+                embedding_dim=8 if kind == 'albert' else 0)
+  found = from_scratch(SENTENCES * 3, sizes, seed=3, log=lambda line: None)
+  assert found.arch.vocab_size == 64
+  return found
+
+
+@pytest.fixture(scope='module')
+def starts():
+  return {kind: new_start(kind) for kind in ('bert', 'albert')}
+
+
+def arguments(start, steps=6):
+  """Rows, settings and the like of a short training with dropout."""
+  special = special_tokens(start.tokenizer, pad_id=0, where='x')
+  rows = rows_of([SENTENCES * 6], start.tokenizer, special)
+  settings = Settings(TrainConfig(steps=steps, batch_size=8, learning_rate=1e-3, warmup_steps=2,
+                                  log_every=2, eval_every=steps, checkpoint_every=3), 0.3)
+  return (start, rows, rows), {'settings': settings, 'source': {}, 'log': lambda line: None}
+
+
+def name_of(path):
+  keys = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+  return '.'.join(keys[-2:])
+
+
+@pytest.mark.parametrize('kind', ['bert', 'albert'])
+def test_every_parameter_and_both_moments_live_where_the_table_says(starts, kind, tmp_path):
+  """In the state that is made, and in the one that a step gives back."""
+  (start, rows, _), options = arguments(starts[kind])
+  mesh = make_mesh(MeshConfig(fsdp=2, model=2))
+  stage = training._Run(start, rows, rows, options['settings'], mesh).stage(tmp_path, {})
+  state = stage.init_state()
+  batch = training.to_devices(next(stage.batches(0)), mesh)
+  after, _ = stage.step(stage.init_state(), batch, np.float32(0.1))
+  for found in (state, after):
+    seen = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+      name = name_of(path)
+      wanted = SPECS.get(name, P())
+      assert leaf.sharding.is_equivalent_to(
+        jax.sharding.NamedSharding(mesh, wanted), leaf.ndim), (path, leaf.sharding)
+      if name:
+        seen[name] = seen.get(name, 0) + 1
+        parts = np.prod([mesh.shape[axis] for axis in wanted if axis], initial=1)
+        assert leaf.addressable_shards[0].data.size * parts == leaf.size
+    assert set(seen.values()) == {3}  # the parameters, and Adam's two moments
+    assert sum(name in SPECS for name in seen) == (12 if kind == 'albert' else 11)
+  template = stage.state_template()
+  assert jax.tree.map(lambda a: a.sharding.spec, template) == jax.tree.map(
+    lambda a: a.sharding.spec, state)
+
+
+def test_the_table_names_arrays_that_there_are(starts):
+  found = {group: set(arrays) for start in starts.values() for group, arrays in
+           start.params.items()}
+  untied = dataclasses.replace(starts['bert'].arch, tied=False)
+  found |= {'output': set(new_params(untied, seed=0, std=1, head='mlm')['output'])}
+  for group, arrays in AXES.items():
+    assert set(arrays) <= found[group]
+    for name in arrays:
+      assert f'{group}.{name}' in SPECS
+
+
+@pytest.fixture(scope='module')
+def alone(starts, tmp_path_factory):
+  """Folders of models that one device trained."""
+  folders = {}
+  for kind, start in starts.items():
+    folders[kind] = tmp_path_factory.mktemp(kind)
+    given, options = arguments(start)
+    train_masked(*given, folders[kind], mesh=make_mesh(MeshConfig(), jax.devices()[:1]), **options)
+  return folders
+
+
+def compare(found, wanted):
+  one, two = (load_file(folder / 'model.safetensors') for folder in (found, wanted))
+  assert one.keys() == two.keys()
+  for name in one:
+    if not name.endswith('key.bias'):  # a softmax does not see it: its gradient is rounding
+      np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
+  cards = [json.loads((folder / 'card.json').read_text()) for folder in (found, wanted)]
+  assert cards[0]['plan'] == cards[1]['plan']
+
+
+@pytest.mark.parametrize(('kind', 'mesh'), [
+  ('bert', MeshConfig()), ('bert', MeshConfig(fsdp=8)), ('bert', MeshConfig(fsdp=2, model=4)),
+  ('bert', MeshConfig(slices=2, fsdp=2, model=2)), ('albert', MeshConfig(fsdp=2, model=2))])
+def test_every_mesh_trains_the_model_of_one_device(starts, alone, tmp_path, kind, mesh):
+  given, options = arguments(starts[kind])
+  train_masked(*given, tmp_path, mesh=make_mesh(mesh), **options)
+  compare(tmp_path, alone[kind])
+
+
+def test_a_training_goes_on_on_another_mesh(starts, alone, tmp_path, monkeypatch):
+  given, options = arguments(starts['bert'])
+  whole = MaskedRows.training
+
+  def stopping(self, first, size):
+    for number, batch in enumerate(whole(self, first, size), first):
+      if number == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not stop.received:  # a thread takes note of the signal
+          pass
+      yield batch
+
+  with monkeypatch.context() as patch, StopSignal().installed() as stop:
+    patch.setattr(MaskedRows, 'training', stopping)
+    with pytest.raises(Preempted, match='saved after step 4 of 6'):
+      train_masked(*given, tmp_path, mesh=make_mesh(MeshConfig(fsdp=4, model=2)),
+                   stop=stop, **options)
+  lines, mesh = [], make_mesh(MeshConfig(fsdp=2))
+  train_masked(*given, tmp_path, mesh=mesh, **options | {'log': lines.append})
+  assert any('resumes after step 4 of 6' in line for line in lines)
+  compare(tmp_path, alone['bert'])
+
+
+def test_a_mesh_that_does_not_fit_is_refused_with_what_fits(starts):
+  start = starts['bert']
+  check_mesh(start.params, start.arch, make_mesh(MeshConfig(fsdp=2, model=4)))
+  with pytest.raises(UserError, match=r'--mesh\.model=8 does not divide 4 \(its attention heads\)'
+                     r'.* allows 1, 2, 4'):
+    check_mesh(start.params, start.arch, make_mesh(MeshConfig(model=8)))
+  odd = {**start.params, 'mlm': {**start.params['mlm'], 'output_bias': np.zeros(62)}}
+  with pytest.raises(UserError, match=r'does not divide 62 \(mlm\.output_bias\).* allows 1, 2$'):
+    check_mesh(odd, start.arch, make_mesh(MeshConfig(model=4)))

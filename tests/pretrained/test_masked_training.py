@@ -1,0 +1,343 @@
+"""Masked training: the loss, what moves, resumption bit by bit, meshes, the files it writes."""
+
+import json
+import os
+import pathlib
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+from masked_cases import rows_of
+from safetensors.numpy import load_file
+
+from fairjax.cli import main as cli
+from fairjax.config import MeshConfig
+from fairjax.pretrained import encode, load_pretrained, mlm_logits
+from fairjax.pretrained import masked_lm as training
+from fairjax.pretrained.checkpoint import to_params
+from fairjax.pretrained.masked_lm import Sizes, from_scratch, masked_sums, place_losses
+from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens
+from fairjax.train import make_mesh, read_metrics
+from fairjax.train.sharding import AXES
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
+SENTENCES = ['the old cat drinks warm milk', 'a red bird sings every morning',
+             'my big dog eats raw meat', 'one small fish swims under ice']
+SMALL = ['--layers=2', '--dim=16', '--heads=2', '--vocab_size=120', '--max_length=16',
+         '--rows=sentence', '--batch_size=8', '--steps=12', '--log_every=4', '--eval_every=6',
+         '--checkpoint_every=4', '--hidden_dropout=0.2', '--attention_dropout=0.1']
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+  path = tmp_path_factory.mktemp('text') / 'train.txt'
+  path.write_text('\n'.join(SENTENCES * 12), encoding='utf-8')
+  return path
+
+
+def mesh_of(count):
+  devices = np.array(jax.devices()[:count]).reshape(1, count, 1, 1)
+  return Mesh(devices, AXES, axis_types=(AxisType.Auto,) * 4)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def two_devices():
+  """Two of the fake devices: enough to split rows, and quick to compile for."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(training, 'make_mesh', lambda config, **_: mesh_of(2))
+    yield
+
+
+def run(*arguments):
+  return cli.main(['masked-lm', *map(str, arguments)])
+
+
+def train(text, workdir, *more):
+  return run('train', f'--data={text}', f'--valid={text}', f'--workdir={workdir}', *SMALL, *more)
+
+
+@pytest.fixture(scope='module')
+def trained(text, two_devices, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('trained') / 'mlm'
+  assert train(text, workdir) == 0
+  return workdir
+
+
+@pytest.fixture(scope='module')
+def start():
+  sizes = Sizes(kind='bert', layers=2, dim=16, heads=2, vocab_size=120, max_length=16)
+  return from_scratch(SENTENCES * 3, sizes, seed=3, log=lambda line: None)
+
+
+def masked_rows(start, *, share=0.3, count=8):
+  special = special_tokens(start.tokenizer, pad_id=0, where='x')
+  rows = rows_of([SENTENCES * 6], start.tokenizer, special)
+  masked = MaskedRows(rows, special, Masking(share, False, 0), vocab_size=start.arch.vocab_size,
+                      length=16)
+  return next(iter(masked.training(0, count)))
+
+
+def test_loss_is_the_cross_entropy_at_the_masked_places(start):
+  """Against a loop in float64 over the scores of all places."""
+  batch = masked_rows(start)
+  assert batch['weights'].sum() > 5 and (batch['weights'] == 0).any()
+  hidden = encode(start.params, start.arch, batch['ids'], batch['mask'])
+  scores = np.asarray(mlm_logits(start.params, start.arch, hidden), np.float64)
+  nats = right = count = 0
+  for b in range(len(scores)):
+    for place, target, weight in zip(batch['places'][b], batch['targets'][b], batch['weights'][b],
+                                     strict=True):
+      if weight:
+        row = scores[b, place]
+        nats += np.log(np.exp(row - row.max()).sum()) + row.max() - row[target]
+        right += row.argmax() == target
+        count += 1
+  found = masked_sums(start.params, start.arch, batch, None)
+  np.testing.assert_allclose(found, (nats, right, count), rtol=1e-5)
+
+
+def test_gradients_come_from_the_masked_places_alone(start):
+  batch = masked_rows(start)
+  hidden = encode(start.params, start.arch, batch['ids'], batch['mask'])
+
+  def loss(hidden):
+    nats, _ = place_losses(start.params, start.arch, hidden, batch['places'], batch['targets'])
+    return (nats * batch['weights']).sum()
+
+  gradient = np.abs(np.asarray(jax.grad(loss)(hidden))).max(-1)
+  wanted = np.zeros(gradient.shape, bool)
+  for b, (places, weights) in enumerate(zip(batch['places'], batch['weights'], strict=True)):
+    wanted[b, places[weights > 0]] = True
+  np.testing.assert_array_equal(gradient > 0, wanted)
+
+
+def test_what_it_writes_is_a_model_directory(text, trained, capsys):
+  names = {p.name for p in trained.iterdir() if not p.name.startswith('.')}
+  assert names == {'card.json', 'config.json', 'data', 'model.safetensors', 'plan.json',
+                   'tokenizer.json', 'tokenizer_config.json', 'vocab.txt', 'training'}
+  model = load_pretrained(trained, 'mlm')
+  assert model.ignored == ()
+  assert (model.arch.hidden_dropout, model.arch.attention_dropout) == (0.2, 0.1)
+  assert model.config['architectures'] == ['BertForMaskedLM']
+  load_pretrained(trained, 'encoder')
+  # The names are those of published checkpoints.
+  golden = load_file(GOLDEN / 'bert_mlm' / 'model.safetensors')  # of three layers
+  assert set(load_file(trained / 'model.safetensors')) == {
+    name for name in golden if '.layer.2.' not in name}
+  card = json.loads((trained / 'card.json').read_text())
+  assert card['steps'] == 12 and card['result']['skipped_updates'] == 0
+  assert card['train']['rows'] == 48 and card['train']['unknown_tokens'] == 0
+  metrics = read_metrics(trained / 'training' / 'metrics.jsonl')
+  assert [(m['step'], m['kind']) for m in metrics] == [
+    (4, 'train'), (6, 'valid'), (8, 'train'), (12, 'train'), (12, 'valid')]
+  assert all(0 < m['loss'] < 10 and 0 <= m['accuracy'] <= 1 for m in metrics)
+  # A finished training is left alone, and does not become another one.
+  before = (trained / 'training' / 'DONE').stat()
+  assert train(text, trained) == 0
+  assert 'finished earlier' in capsys.readouterr().err
+  assert (trained / 'training' / 'DONE').stat() == before
+  for more, words in ((['--steps=13'], 'settings.train.steps (12, now 13)'),
+                      (['--attention_dropout=0'], 'config.attention_probs_dropout_prob'),
+                      (['--whole_words'], 'settings.whole_words'),
+                      (['--rows=packed'], 'source.rows')):
+    assert train(text, trained, *more) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert 'belongs to another training' in error and words in error
+
+
+def test_weights_round_trip(trained):
+  """The parameters that the loop saved are those that the directory gives back."""
+  from fairjax.train.checkpoints import params_digest
+  done = json.loads((trained / 'training' / 'DONE').read_text())
+  model = load_pretrained(trained, 'mlm')
+  assert params_digest(jax.tree.map(jnp.asarray, model.params)) == done['digest']
+
+
+def test_interrupted_by_sigterm_it_goes_on_to_the_same_model(text, trained, tmp_path, monkeypatch,
+                                                             capsys):
+  workdir, whole = tmp_path / 'mlm', MaskedRows.training
+
+  def stopping(self, first, size):
+    for number, batch in enumerate(whole(self, first, size), first):
+      if number == 5:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not stops[-1].received:  # a thread takes note of the signal
+          pass
+      yield batch
+
+  stops = []
+  monkeypatch.setattr(MaskedRows, 'training', stopping)
+  real = training.train_masked
+  monkeypatch.setattr(training, 'train_masked', lambda *a, stop, **k: (
+    stops.append(stop), real(*a, stop=stop, **k))[1])
+  assert train(text, workdir) == 42
+  assert 'saved after step 6 of 12' in capsys.readouterr().err
+  assert not (workdir / 'model.safetensors').exists()
+  monkeypatch.undo()
+  monkeypatch.setattr(training, 'make_mesh', lambda config, **_: mesh_of(2))
+  assert train(text, workdir) == 0
+  assert 'resumes after step 6 of 12' in capsys.readouterr().err
+  for name in ('model.safetensors', 'config.json', 'tokenizer.json', 'card.json',
+               'training/metrics.jsonl'):
+    assert (workdir / name).read_bytes() == (trained / name).read_bytes(), name
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_every_mesh_trains_the_same_model(text, trained, tmp_path, monkeypatch, devices):
+  """With dropout; the sums of gradients over devices are in another order only."""
+  monkeypatch.setattr(training, 'make_mesh', lambda config, **_: mesh_of(devices))
+  assert train(text, tmp_path / 'mlm') == 0
+  one, two = (load_file(d / 'model.safetensors') for d in (trained, tmp_path / 'mlm'))
+  # The bias of the keys adds the same to all scores of a query, which a softmax does not see: its
+  # gradient is the rounding of 0, whose sign alone decides Adam's step. Nothing depends on it.
+  seen = [name for name in one if not name.endswith('key.bias')]
+  assert len(seen) == len(one) - 2
+  for name in seen:
+    np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_the_mesh_is_that_of_the_project():
+  assert make_mesh(MeshConfig()).axis_names == AXES
+
+
+def test_albert_shares_its_layers_and_frozen_parameters_stay(text, tmp_path, capsys):
+  """From scratch, then further with the embedding frozen."""
+  first, second = tmp_path / 'albert', tmp_path / 'further'
+  assert train(text, first, '--kind=albert', '--layers=3', '--embedding_dim=8', '--steps=4') == 0
+  tensors = load_file(first / 'model.safetensors')
+  golden = load_file(GOLDEN / 'albert_mlm' / 'model.safetensors')  # of two groups of two layers
+  assert set(tensors) == {name for name in golden
+                          if 'groups.1.' not in name and 'layers.1.' not in name}
+  model = load_pretrained(first, 'mlm')
+  assert model.arch.num_layers == 3 and len(model.params['layers']['qkv_bias']) == 1
+  assert model.params['embeddings']['word'].shape[1] == 8
+  assert train(text, second, f'--init={first}', '--freeze=embedding', '--steps=4') == 0
+  assert 'embedding frozen' in capsys.readouterr().err
+  after = load_pretrained(second, 'mlm')
+  for group, arrays in model.params.items():
+    for name, array in arrays.items():
+      same = np.array_equal(array, after.params[group][name])
+      assert same == (group in ('embeddings', 'projection')), (group, name)
+  assert (second / 'tokenizer.json').read_bytes() == (first / 'tokenizer.json').read_bytes()
+  assert train(text, tmp_path / 'x', f'--init={first}', '--freeze=1') == 2
+  assert 'share their parameters' in capsys.readouterr().err
+
+
+def test_frozen_layers_stay_and_the_rest_moves(text, trained, tmp_path):
+  assert train(text, tmp_path / 'k', f'--init={trained}', '--freeze=1', '--steps=4',
+               '--weight_decay=0.1') == 0
+  before, after = (load_pretrained(d, 'mlm').params for d in (trained, tmp_path / 'k'))
+  for name, array in before['embeddings'].items():
+    np.testing.assert_array_equal(array, after['embeddings'][name])
+  for name, array in before['layers'].items():
+    np.testing.assert_array_equal(array[0], after['layers'][name][0])
+    assert not np.array_equal(array[1], after['layers'][name][1]), name
+  assert not np.array_equal(before['mlm']['kernel'], after['mlm']['kernel'])
+
+
+def test_updates_that_are_not_finite_are_skipped_counted_and_end_it(text, tmp_path, monkeypatch,
+                                                                    capsys):
+  whole = MaskedRows.training
+
+  def broken(steps):
+    def batches(self, first, size):
+      for number, batch in enumerate(whole(self, first, size), first):
+        yield batch | {'weights': batch['weights'] * (np.nan if number in steps else 1)}
+    return batches
+
+  monkeypatch.setattr(MaskedRows, 'training', broken({3, 7}))
+  assert train(text, tmp_path / 'two') == 0
+  assert '2 updates skipped' in capsys.readouterr().out
+  card = json.loads((tmp_path / 'two' / 'card.json').read_text())
+  assert card['result']['skipped_updates'] == 2
+  assert all(np.isfinite(x).all() for x in load_file(tmp_path / 'two/model.safetensors').values())
+  monkeypatch.setattr(MaskedRows, 'training', broken(range(1, 99)))
+  assert train(text, tmp_path / 'all') == 1
+  assert 'not finite' in capsys.readouterr().err
+  assert not (tmp_path / 'all' / 'model.safetensors').exists()
+
+
+@pytest.mark.slow
+def test_it_learns_what_can_be_learned(text, tmp_path):
+  """Four sentences that no two words share: any word tells the others."""
+  assert train(text, tmp_path / 'mlm', '--steps=300', '--dim=32', '--learning_rate=0.003',
+               '--hidden_dropout=0', '--attention_dropout=0', '--eval_every=300',
+               '--checkpoint_every=300', '--log_every=100') == 0
+  found = json.loads((tmp_path / 'mlm' / 'card.json').read_text())['result']
+  assert found['accuracy'] > 0.95 and found['loss'] < 1  # log(24 words) = 3.2 without learning
+
+
+def test_a_validation_without_a_mask_is_refused_before_training(text, tmp_path, capsys):
+  """A loss over no place is none; it was noticed after the steps."""
+  (tmp_path / 'valid').write_text('a\n')
+  assert run('train', f'--data={text}', f'--valid={tmp_path / "valid"}', *SMALL,
+             f'--workdir={tmp_path / "mlm"}', '--mask_share=0.001') == 2
+  assert 'nothing of it is masked' in capsys.readouterr().err
+  assert not (tmp_path / 'mlm' / 'plan.json').exists()
+
+
+def test_pairs_that_are_read_the_other_way_are_told(text, tmp_path, capsys):
+  (tmp_path / 'pairs').write_text('king queen\nsister brother\n')
+  assert train(text, tmp_path / 'mlm', '--cda=two', f'--pairs={tmp_path / "pairs"}') == 2
+  said = capsys.readouterr().err
+  assert 'pairs:2: the female word comes first' in said and 'no gendered word in the text' in said
+
+
+def test_pairs_of_two_files(text, tmp_path, capsys):
+  for name, words in (('m', 'king\nbrother\n'), ('f', 'queen\nsister\n')):
+    (tmp_path / name).write_text(words)
+  more = ['--cda=two', '--pairs', tmp_path / 'm', tmp_path / 'f']
+  assert train(text, tmp_path / 'mlm', *more) == 2
+  assert 'no gendered word in the text' in capsys.readouterr().err
+  assert train(text, tmp_path / 'mlm', *more, tmp_path / 'm') == 2
+  assert 'one file of pairs, or' in capsys.readouterr().err
+
+
+def test_rare_names_can_be_left_out(text, tmp_path, capsys):
+  (tmp_path / 'names').write_text('Ada,F,3\nBob,M,9\n')
+  more = ['--cda=two', f'--names={tmp_path / "names"}']
+  assert train(text, tmp_path / 'mlm', *more) == 2
+  assert 'no gendered word in the text' in capsys.readouterr().err
+  assert train(text, tmp_path / 'mlm', *more, '--least_count=5') == 2
+  assert 'no name has more than 80% of its count as female' in capsys.readouterr().err
+
+
+def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):
+  (tmp_path / 'config.json').write_text('{}')
+  assert train(text, tmp_path) == 2
+  assert 'is not of this training' in capsys.readouterr().err
+  assert [p.name for p in tmp_path.iterdir()] == ['config.json']
+
+
+def test_corpus_and_pronouns(trained, tmp_path, capsys):
+  folder = tmp_path / 'corpus'
+  assert run('corpus', f'--output={folder}', '--sentences=200', '--strength=0.5') == 0
+  assert run('corpus', f'--output={folder}') == 2
+  assert 'exists' in capsys.readouterr().err
+  assert len((folder / 'train.txt').read_text().splitlines()) == 200
+  assert len((folder / 'valid.txt').read_text().splitlines()) == 10
+  assert run('pronouns', f'--model={trained}', f'--shares={folder}/professions.tsv') == 2
+  assert "'she' is not one piece" in capsys.readouterr().err
+  assert run('train', f'--data={folder}/train.txt', f'--workdir={tmp_path}/mlm', *SMALL,
+             '--vocab_size=400', '--max_length=24', '--steps=2', '--cda=two',
+             f'--names={folder}/names.txt') == 0
+  card = json.loads((tmp_path / 'mlm' / 'card.json').read_text())
+  cda = card['plan']['source']['cda']
+  assert cda['sided'] == 'two' and cda['changed'] > 150 and cda['words']['(name)'] > 10
+  capsys.readouterr()
+  assert run('pronouns', f'--model={tmp_path}/mlm', f'--shares={folder}/professions.tsv',
+             '--json') == 0
+  (found,) = json.loads(capsys.readouterr().out).values()
+  assert found['r']['n'] == 24 and len(found['p_she']) == 24
+  assert all(0 < p < 1 for p in found['p_she'].values())
+
+
+def test_params_of_the_start_are_read_back_exactly(start, tmp_path):
+  training.write_model(tmp_path, start, start.params)
+  found, ignored = to_params(load_file(tmp_path / 'model.safetensors'), start.arch, 'mlm',
+                             where='x')
+  assert not ignored
+  jax.tree.map(np.testing.assert_array_equal, found, start.params)

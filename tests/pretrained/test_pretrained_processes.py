@@ -1,0 +1,78 @@
+"""`--distributed` without a workdir: GPT-2 sampled by two processes; what is not shared refuses."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from fairjax.cli import main as cli
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """The golden GPT-2 with an end-of-text id of its own, and an attribute."""
+  folder = tmp_path_factory.mktemp('model')
+  shutil.copytree(GOLDEN / 'gpt2', folder / 'gpt2')
+  path = folder / 'gpt2' / 'config.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | {'eos_token_id': 0}))
+  (folder / 'town.yaml').write_text(
+    'name: town\nvalues: [Rome, Oslo]\ntemplates:\n  - The {value} is\n')
+  return folder
+
+
+def sample(repository, folder, output, *, count):
+  """(code, printed, errors) of every process that samples into a file."""
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    address = f'127.0.0.1:{s.getsockname()[1]}'
+  environment = os.environ | {
+    'PYTHONPATH': str(repository), 'JAX_PLATFORMS': 'cpu', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',
+    'XLA_FLAGS': ''}
+  group = [subprocess.Popen(
+    [sys.executable, '-m', 'fairjax', 'sample', f'--pretrained={folder / "gpt2"}',
+     f'--attribute={folder / "town.yaml"}', f'--output={output}', '--samples=7',
+     '--max-new-tokens=6', '--batch-size=4',
+     *([f'--distributed={address},{count},{index}'] if count > 1 else [])],
+    env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for index in range(count)]
+  try:
+    return [(p.returncode, *text) for p, text in [(p, p.communicate(timeout=240)) for p in group]]
+  finally:
+    for process in group:
+      with contextlib.suppress(ProcessLookupError):
+        process.kill()
+
+
+def test_two_processes_sample_what_one_samples_and_the_first_writes(repository, folder, tmp_path):
+  paths = [tmp_path / name for name in ('one.jsonl', 'two.jsonl')]
+  found = [sample(repository, folder, path, count=count) for count, path in enumerate(paths, 1)]
+  assert [[code for code, _, _ in group] for group in found] == [[0], [0, 0]], found
+  assert paths[0].read_bytes() == paths[1].read_bytes()
+  assert len(paths[0].read_text().splitlines()) == 2 * 7
+  kept = [json.loads(p.with_name(f'{p.stem}.next_token.json').read_text()) for p in paths]
+  assert kept[0]['identity'] == kept[1]['identity']
+  (_, first, _), (_, second, _) = found[1]
+  assert 'measure it with' in first and 'town' not in second
+
+
+@pytest.mark.parametrize('verb', [
+  ('measure', '--records=r.jsonl', '--attribute=country', '--scorer=vader'),
+  ('measure', 'plan', '--effect=0.01'),
+  ('report', '--records=r.jsonl', '--attribute=country', '--scorer=vader', '--output=o'),
+  ('report', 'compare', 'a', 'b'),
+  ('data', 'check'),
+  ('sample', '--prompts-only', '--attribute=country', '--output=p.jsonl')])
+def test_what_one_process_does_alone_refuses_a_group(verb, capsys, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert cli.main([verb[0], '--distributed=127.0.0.1:9,2,1', *verb[1:]]) == 2
+  error = capsys.readouterr().err
+  assert 'runs in one process; leave it out' in error and error.count('\n') == 1
+  assert not list(tmp_path.iterdir())

@@ -1,0 +1,324 @@
+"""Mitigations as further training: variants, what they train with, their text, and the table."""
+
+import collections
+import dataclasses
+import json
+import re
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from test_curriculum import CONFIG, ArrayFeed, _curriculum
+
+from fairjax.cli.main import main
+from fairjax.config import Config, DataConfig, DebiasConfig, ModelConfig, parse_variant
+from fairjax.config_checks import validate
+from fairjax.config_io import load_config
+from fairjax.data.planted import NEGATIVE, POSITIVE
+from fairjax.data.planted_gender import make_gender_documents, positive_share, profession_shares
+from fairjax.errors import UserError
+from fairjax.report import ModelRow
+from fairjax.report.mitigations import compare_mitigations, mitigations_markdown
+from fairjax.train import read_metrics, variant_config, variant_name
+
+
+@pytest.mark.parametrize(('text', 'name', 'change'), [
+  ('embedding:10', 'country-embedding-10', {}), ('sentiment:0.5', 'country-sentiment-0.5', {}),
+  ('dropout:0.15/0.2', 'dropout-0.15-0.2',
+   {'model.attention_dropout': 0.15, 'model.hidden_dropout': 0.2}),
+  ('dropout:0.05', 'dropout-0.05-0.05',
+   {'model.attention_dropout': 0.05, 'model.hidden_dropout': 0.05}),
+  ('cda:one', 'cda-one', {'data.cda': 'one'}), ('cda:two', 'cda-two', {'data.cda': 'two'}),
+])
+def test_variants(text, name, change):
+  variant = parse_variant(text)
+  assert variant_name('country', variant) == name
+  before, after = (dataclasses.asdict(c) for c in (Config(), variant_config(Config(), variant)))
+  found = {f'{group}.{field}': after[group][field] for group in ('data', 'model')
+           for field in after[group] if after[group][field] != before[group][field]}
+  assert found == change
+  assert variant.regularised == (not change)
+
+
+@pytest.mark.parametrize('text', [
+  'dropout', 'dropout:', 'dropout:1', 'dropout:-0.1', 'dropout:0.1/0.2/0.3', 'dropout:nan', 'cda',
+  'cda:both', 'cda:1', 'embedding:1/2', 'embeding:1', 'none', 'dropout:0.1/x'])
+def test_bad_variants(text):
+  with pytest.raises(UserError):
+    parse_variant(text)
+
+
+@pytest.mark.parametrize(('change', 'words'), [
+  ({'debias': DebiasConfig(variants=('cda:two',)), 'data': DataConfig(cda='two')}, 'no baseline'),
+  ({'debias': DebiasConfig(variants=('cda:two', 'cda:two'))}, 'twice'),
+  ({'data': DataConfig(source='planted_gender', planted_one_mood=True)},
+   'planted_one_mood is for data.source=planted'),
+  ({'debias': DebiasConfig(variants=('dropout:0.1/0',)),
+    'model': ModelConfig(attention='kernel')}, 'cannot drop attention weights'),
+  ({'data': DataConfig(cda_names=('n',))}, 'need data.cda'),
+  ({'data': DataConfig(source='planted_gender', planted_sensitive_share=1.0)}, 'below 1'),
+])
+def test_variants_that_do_not_fit(change, words):
+  with pytest.raises(UserError, match=words):
+    validate(Config(**change))
+  validate(Config(data=DataConfig(cda_names=('n',)), debias=DebiasConfig(variants=('cda:two',))))
+
+
+class OtherFeed(ArrayFeed):
+  """Counterfactual text: other tokens in the same vocabulary."""
+
+  def _batch(self, step, rows, branches):
+    batch = super()._batch(step + 500, rows, branches)
+    return batch
+
+
+def leaves(trained):
+  return [np.asarray(x) for x in jax.tree.leaves(trained.params)]
+
+
+def differ(a, b):
+  return any((x != y).any() for x, y in zip(leaves(a), leaves(b), strict=True))
+
+
+@pytest.fixture
+def quick():
+  """Nearly all of the time is compiling."""
+  before = jax.config.read('jax_disable_most_optimizations')
+  jax.config.update('jax_disable_most_optimizations', True)
+  yield
+  jax.config.update('jax_disable_most_optimizations', before)
+
+
+def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path, quick):
+  """Dropout is on, counterfactual batches arrive, and the rest is that of the control."""
+  plain = dataclasses.replace(CONFIG, model=dataclasses.replace(
+    CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
+  lines = []
+  curriculum = _curriculum(tmp_path, config=plain, log=lines.append)
+  lm = curriculum.train_lm()
+  control = curriculum.train_debias(lm, method='none')
+  def phase(text, **kwargs):
+    return curriculum.train_mitigation(lm, parse_variant(text), **kwargs)
+  dropout, cda = phase('dropout:0.3/0.2'), phase('cda:two', feed=OtherFeed())
+  assert differ(control, dropout) and differ(control, cda) and differ(dropout, cda)
+  assert len({x.digest for x in (control, dropout, cda)}) == 3
+  assert len({x.identity.config for x in (control, dropout, cda)}) == 3
+  assert [x.identity.method for x in (control, dropout, cda)] == ['none', 'dropout', 'cda']
+  assert {x.identity.parent for x in (control, dropout, cda)} == {lm.digest}
+  assert dropout.directory == tmp_path / 'debias' / 'dropout-0.3-0.2'
+  # One budget: the same steps; on the same batches the loss is higher where dropout is on.
+  losses = [[m['loss'] for m in read_metrics(x.directory / 'metrics.jsonl') if 'loss' in m]
+            for x in (control, dropout, cda)]
+  assert len({len(found) for found in losses}) == 1
+  assert losses[1][0] > losses[0][0]
+  # Finished: the same call trains nothing.
+  lines.clear()
+  again = phase('dropout:0.3/0.2')
+  assert again.digest == dropout.digest and not any('step 2/' in line for line in lines)
+
+
+def test_without_rates_the_phase_is_the_control(tmp_path, monkeypatch):
+  plain = dataclasses.replace(
+    CONFIG, model=dataclasses.replace(CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
+  assert variant_config(plain, parse_variant('dropout:0')) == plain
+  curriculum, lm, seen = _curriculum(tmp_path, config=plain), SimpleNamespace(digest='d'), []
+
+  def run(self, name, directory, identity, stage, split, *, branches, init, step):
+    seen.append((self.config.model, self.feed, stage, split, branches, identity.config))
+
+  monkeypatch.setattr(type(curriculum), '_run_lm', run)
+  curriculum.train_debias(lm, method='none')
+  curriculum.train_mitigation(lm, parse_variant('dropout:0'))
+  assert seen[0] == seen[1] and seen[0][3:5] == ('train', False)
+
+
+def test_the_planted_corpus_has_the_shares_it_promises():
+  documents = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5)
+  assert len(documents) == 4000
+  sign = dict.fromkeys(POSITIVE, 1) | dict.fromkeys(NEGATIVE, 0)
+  seen = collections.defaultdict(list)
+  for text in documents:
+    words = re.findall(r'\w+', text)
+    found = [sign[w] for w in words if w in sign and words[-1] == w]
+    gender = {'she': 'f', 'her': 'f', 'he': 'm', 'him': 'm'}
+    genders = {gender[w.lower()] for w in words if w.lower() in gender}
+    if found and genders:
+      assert len(genders) == 1
+      seen[genders.pop()] += found
+  for name, female in (('f', True), ('m', False)):
+    share, n = np.mean(seen[name]), len(seen[name])
+    assert n > 500 and abs(share - positive_share(0.8, female=female)) < 4 * (0.1 * 0.9 / n) ** 0.5
+  same = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5)
+  assert same == documents
+  other = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5,
+                                stream=1)
+  assert other != documents
+  with pytest.raises(ValueError, match='opinion_share'):
+    make_gender_documents(num_documents=4, seed=0, strength=0.8, opinion_share=1.0)
+
+
+def test_the_templates_are_in_words_of_the_corpus_but_not_in_it(repository):
+  from fairjax.counterfactual import load_attribute
+  documents = make_gender_documents(num_documents=6000, seed=0, strength=0.9, opinion_share=0.4)
+  words = {w.lower() for text in documents for w in re.findall(r'\w+', text)}
+  attribute = load_attribute(repository / 'configs' / 'mitigations_gender.yaml')
+  for prefix in attribute.prefixes():
+    assert set(re.findall(r'\w+', prefix.text.lower())) <= words, prefix.text
+    assert not any(prefix.text in text for text in documents), prefix.text
+
+
+def test_who_a_pronoun_means_goes_by_the_shares():
+  documents = make_gender_documents(num_documents=20_000, seed=3, strength=1.0, opinion_share=0.2)
+  shares, female = profession_shares(1.0), collections.defaultdict(list)
+  for text in documents:
+    if found := re.search(r'\b(she|he)\b.*\. (She|He) is the (\w+)\.$', text):
+      assert found[1] == found[2].lower() and found[3] in text.partition('. ')[0]
+      female[found[3]].append(found[2] == 'She')
+  assert sum(map(len, female.values())) == 4000
+  others = np.concatenate([v for k, v in female.items() if k not in shares])
+  assert abs(others.mean() - 0.5) < 4 * 0.5 / len(others) ** 0.5
+  for profession, share in shares.items():
+    n = len(female[profession])
+    assert n > 10 and abs(np.mean(female[profession]) - share) < 4 * (
+      max(share * (1 - share), 0.05) / n) ** 0.5
+
+
+ESTIMATE = {'value': 0.5, 'std_error': 0.01, 'null_mean': 0.02, 'null_p95': 0.04,
+            'within_floor': False}
+
+
+def row(name, method, value, **fields):
+  return ModelRow(name, method, measures={
+    'n': {'min': 250, 'max': 250}, 'scorers': {'opinion': {
+      'individual_fairness': ESTIMATE | {'value': value}, 'group_fairness': ESTIMATE}},
+    'semantic_similarity_c': {'conditioned': {'value': 0.25, 'n': 4000, 'low': 0.2, 'high': 0.3}}},
+    perplexity={'word': 3.25, 'words': 12000}, **fields)
+
+
+def test_the_table():
+  rows = [row('baseline', 'baseline', 0.8), row('cda-two', 'cda', 0.1)]
+  disco = {'score': 1.5, 'n': {'female': 24, 'male': 24}, 'control': {'mean': 0.1, 'max': 0.3}}
+  r = {'r': {'value': 0.9, 'low': 0.7, 'high': 0.95, 'n': 24}, 'accuracy': {'value': 0.6},
+       'r_she_minus_he': {'value': 0.4, 'low': 0.1, 'high': 0.7, 'n': 24}}
+  found = compare_mitigations(rows, {'baseline': {
+    'disco_names': disco, 'disco_terms': disco | {'score': 3.0}, 'winogender': r}, 'cda-two': {
+    'disco_names': disco, 'disco_terms': disco, 'winogender': r | {
+      'r': r['r'] | {'value': -0.1, 'low': -0.4, 'high': 0.3}}}})
+  assert json.loads(json.dumps(found)) == found
+  text = mitigations_markdown(found)
+  assert text.splitlines()[0] == (
+    '| model | I.F. (floor) | G.F. (floor) | DisCo Names | DisCo Terms | WinoGender r | '
+    'she less he, r | PPL | S.S.c |')
+  cells = [c.strip() for c in text.splitlines()[3].split('|')[1:-1]]
+  assert cells == ['cda-two', '0.100 \u00b1 0.010 (0.040), above noise',
+                   '0.500 \u00b1 0.010 (0.040), above noise', '1.50 (0.10)', '1.50 (0.10)',
+                   '-0.10 (-0.40, 0.30)', '0.40 (0.10, 0.70)', '3.25', '25.0% (20.0, 30.0)']
+  for words in ('n = 250', 'n = 48 persons', 'n = 24 professions', 'n = 12,000 words', 'n = 4,000'):
+    assert words in text
+  few = {'std_error': None, 'value': 0.4}  # a few samples have no standard error
+  rows[1].measures['scorers']['opinion']['group_fairness'] = ESTIMATE | few
+  assert '| 0.400 (0.040), above noise |' in mitigations_markdown(compare_mitigations(rows, {}))
+  without = compare_mitigations(rows, {}, absent={'winogender': 'give --winogender'})
+  assert 'WinoGender r: not measured: give --winogender' in mitigations_markdown(without)
+  assert '| model | I.F. (floor) | G.F. (floor) | PPL | S.S.c |' in mitigations_markdown(without)
+
+
+def test_models_are_where_the_curriculum_leaves_them(tmp_path, repository):
+  """An attribute file may have another name than the attribute in it."""
+  from fairjax.run.job import Job
+  text = (repository / 'configs' / 'mitigations_gender.yaml').read_text()
+  (tmp_path / 'other.yaml').write_text(text)
+  config = Config(attribute=str(tmp_path / 'other.yaml'), debias=DebiasConfig(
+    variants=('embedding:1', 'dropout:0.1', 'cda:one', 'sentiment:5')))
+  models = Job(config, tmp_path / 'run', log=lambda line: None).models
+  names = ['lm', 'extended-baseline', 'other-embedding-1', 'dropout-0.1-0.1', 'cda-one',
+           'other-sentiment-5', 'other-random-projection-5']
+  assert [m.directory.name for m in models] == names
+  assert [m.weight for m in models] == [None, None, 1.0, None, None, 5.0, 5.0]
+  # The control can be left out, and the workdir goes on with it or without.
+  without = dataclasses.replace(config, debias=dataclasses.replace(
+    config.debias, random_projection=False))
+  models = Job(without, tmp_path / 'run', log=lambda line: None).models
+  assert [m.directory.name for m in models] == names[:-1]
+
+
+def test_the_config_and_its_grid():
+  from fairjax.config_io import load_sweep
+  config = load_config('configs/mitigations.py')
+  assert [parse_variant(v).method for v in config.debias.variants] == [
+    'cda', 'cda', 'dropout', 'embedding', 'sentiment']
+  points = [p['debias.variants'][0] for p in load_sweep('configs/mitigations.py')]
+  assert len(points) == len(set(points)) == 12
+  assert load_config('configs/mitigations.py:strength=0').data.planted_strength == 0
+
+
+TINY = {
+  'data.planted_documents': 600, 'data.planted_heldout_documents': 60,
+  'data.reader': 'numpy', 'model.model_dim': 16, 'model.head_dim': 8, 'model.ff_dim': 16,
+  'model.segment_len': 16, 'lm.steps': 4, 'lm.batch_size': 8, 'lm.warmup_steps': 1,
+  'debias.steps': 4, 'debias.batch_size': 8, 'debias.warmup_steps': 1, 'sample.samples': 4,
+  'sample.batch_size': 4, 'sample.max_new_tokens': 4, 'measure.permutations': 10,
+  'measure.eval_batch_size': 8, 'lm.eval_batches': 1, 'debias.eval_batches': 1,
+  'debias.variants': "('cda:two','dropout:0.1')"}
+
+
+@pytest.mark.parametrize('option', [
+  '--names=missing.txt', '--terms=missing.tsv', '--winogender=missing', '--professions=missing.tsv',
+  '--persons=1'])
+def test_what_the_measures_lack_is_said_before_the_training(
+    tmp_path, capsys, repository, monkeypatch, option):
+  monkeypatch.chdir(repository)
+  def run(self):
+    raise AssertionError('the training began')
+  monkeypatch.setattr('fairjax.run.job.Job.run', run)
+  assert main(['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
+               option]) == 2
+  assert option.partition('=')[2] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('field', ['cda_names', 'cda_pairs'])
+def test_the_lists_of_a_cda_variant_are_read_before_step_1(
+    tmp_path, capsys, repository, monkeypatch, field):
+  monkeypatch.chdir(repository)
+  def curriculum(self, stop):
+    raise AssertionError('the training began')
+  monkeypatch.setattr('fairjax.run.job.Job.curriculum', curriculum)
+  assert main(['train', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
+               f"--config.data.{field}=('missing.txt',)"]) == 2
+  assert 'missing.txt' in capsys.readouterr().err
+
+
+def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch):
+  from fairjax.run.job import Job
+  ran = []
+  monkeypatch.setattr(Job, 'run', lambda self: ran.append(self.workdir))
+  monkeypatch.setattr('fairjax.cli.report_verbs.processes',
+                      SimpleNamespace(count=lambda: 2, is_first=lambda: True))
+  assert main(['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path}']) == 0
+  assert ran == [tmp_path] and not (tmp_path / 'mitigations').exists()
+  assert 'without --distributed' in ''.join(capsys.readouterr())
+
+
+@pytest.mark.slow
+def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch, quick):
+  """One command trains, samples and measures all models, and continues nothing twice."""
+  monkeypatch.chdir(repository)
+  command = ['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
+             *(f'--config.{k}={v}' for k, v in TINY.items()), '--persons=6']
+  assert main(command) == 0
+  out = capsys.readouterr().out
+  assert out.startswith('| model |')
+  for name in ('baseline', 'extended-baseline', 'cda-two', 'dropout-0.1-0.1'):
+    assert f'| {name} |' in out
+  assert '| DisCo Names | DisCo Terms | WinoGender r | she less he, r | PPL | S.S.c |' in out
+  found = json.loads((tmp_path / 'run' / 'mitigations' / 'mitigations.json').read_text())
+  assert all(m['winogender']['n'] == 24 for m in found['models'])
+  # CDA's text was prepared in the vocabulary of step 1, with counterfactual sentences.
+  from fairjax.data.prepare import open_prepared
+  plain, augmented = (open_prepared(tmp_path / 'run' / d) for d in ('data', 'data-cda-two'))
+  assert plain.vocabulary.fingerprint == augmented.vocabulary.fingerprint
+  assert augmented.store('train').documents > plain.store('train').documents == 600
+  assert augmented.store('valid').sha256 == plain.store('valid').sha256
+  assert main([*command, '--json']) == 0
+  assert json.loads(capsys.readouterr().out) == found

@@ -1,0 +1,671 @@
+"""The report's page: what it holds, what it cannot do, and that a reader gets to the sentences."""
+
+import base64
+import copy
+import dataclasses
+import hashlib
+import html.parser
+import json
+import re
+
+import numpy as np
+import pytest
+from browser import Browser, find_browser
+from test_report import ATTRIBUTE, SCORERS, make_records
+
+from fairjax.config import Config
+from fairjax.measure import VaderScorer, measure_records, read_generations, score_records
+from fairjax.report import ModelRow, collect_evidence, write_report
+from fairjax.report.comparison import headline, verdicts, warnings
+from fairjax.report.definitions import ENTRIES, ledger
+from fairjax.report.figures import MOST_POINTS
+from fairjax.report.page import BINS, embed, make_page
+
+EVIL = ('</script><script>window.evil = 1</script><img src=x onerror="window.evil = 1"> {{data}} '
+        '\u202e\u2028\ud800 & <b>bold</b> "quoted" \\u0041')
+TEXTS = {'title': 'T', 'subtitle': '', 'warnings': [], 'legend': '', 'limits': [], 'blocks': [],
+         'made': [], 'absent': [], 'curves': [], 'ledger': [], 'config': None}
+BOTH = [*SCORERS, VaderScorer()]
+CURVES = {
+  'lm': {'baseline': [
+    *({'step': s, 'kind': 'train', 'loss': 7 - s / 400} for s in range(1, 1001)),
+    *({'step': s, 'kind': 'valid', 'loss': 7.5 - s / 400, 'perplexity': 99.0 + s}
+      for s in (500, 1000))]},
+  f'debias {EVIL}': {
+    f'fair {EVIL}': [{'step': 5, 'kind': 'train', 'loss': 4.25}, {'step': 10, 'kind': 'train',
+                                                                  'loss': float('nan')}],
+    'other': [{'step': 5, 'kind': 'train', 'loss': 4.0}, {'step': 9, 'kind': 'train', 'loss': 3.5}],
+    'without': [{'step': 5, 'kind': 'train', 'accuracy': 0.5}]},
+  'empty': {'a': []}}
+
+
+def measured(name, method, bias, weight=None, samples=24, spoil=None):
+  records = make_records(bias, samples=samples)
+  for record in records:
+    if spoil and record['sample'] == 1 and record['template'] == 1:
+      record['continuation'] = spoil
+  measures = measure_records(records, ATTRIBUTE, BOTH, permutations=99)
+  generations = read_generations(records, ATTRIBUTE)
+  scores = {scorer.name: score_records(records, scorer) for scorer in BOTH}
+  return (ModelRow(name, method, weight, measures=measures),
+          collect_evidence(generations, scores), records)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def no_figures():
+  """Leaves out the figures of Matplotlib, which the page does not use."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
+    yield
+
+
+@pytest.fixture(scope='module')
+def models():
+  return [measured('baseline', 'baseline', 0.4, spoil=EVIL),
+          measured(f'fair {EVIL}', 'embedding', 0.0, 1.0)]
+
+
+@pytest.fixture(scope='module')
+def report(models, no_figures, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('page') / 'report'
+  write_report(folder, rows=[row for row, _, _ in models], attribute='colour',
+               evidence={row.name: evidence for row, evidence, _ in models},
+               config={'evil': EVIL}, notes=[EVIL], curves=CURVES)
+  return folder
+
+
+class Elements(html.parser.HTMLParser):
+  """Tags with attributes, and the text of style and script elements."""
+
+  def __init__(self, page):
+    super().__init__(convert_charrefs=True)
+    self.tags, self.inline, self._open = [], [], None
+    self.feed(page)
+    self.close()
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append((tag, dict(attrs)))
+    self._open = (tag, dict(attrs)) if tag in ('style', 'script', 'title') else None
+
+  def handle_endtag(self, tag):
+    self._open = None
+
+  def handle_data(self, data):
+    if self._open:
+      self.inline.append((*self._open, data))
+
+
+def read_page(report):
+  text = (report / 'index.html').read_text(encoding='utf-8')
+  found = Elements(text)
+  (data,) = [d for tag, attrs, d in found.inline if attrs.get('id') == 'data']
+  return text, found, json.loads(data)
+
+
+def test_the_page_holds_no_element_of_others_and_asks_for_nothing(report):
+  text, found, _ = read_page(report)
+  assert [tag for tag, _ in found.tags].count('script') == 2
+  assert not {tag for tag, _ in found.tags} & {'img', 'link', 'iframe', 'object', 'base', 'form'}
+  for _, attributes in found.tags:
+    assert not any(name.startswith('on') or name in ('src', 'style') for name in attributes)
+    assert attributes.get('href', '#').startswith('#')
+  code = ' '.join(d for tag, attrs, d in found.inline if attrs.get('id') != 'data')
+  for word in ('innerHTML', 'outerHTML', 'insertAdjacent', 'document.write', 'eval(', 'Function(',
+               'fetch(', 'XMLHttpRequest', 'WebSocket', 'import(', '@import', 'url(', 'https:'):
+    assert word not in code, word
+  assert [u for u in re.findall(r'http://[^\'" ]+', code)] == ['http://www.w3.org/2000/svg']
+
+
+def test_the_policy_allows_the_own_script_and_style_by_hash_and_nothing_else(report):
+  _, found, _ = read_page(report)
+  (policy,) = [a['content'] for tag, a in found.tags if a.get('http-equiv')]
+  parts = dict(p.strip().split(' ', 1) for p in policy.split(';'))
+  assert parts.pop('default-src') == "'none'"
+  for directive, tag in (('script-src', 'script'), ('style-src', 'style')):
+    (code,) = [d for t, a, d in found.inline if t == tag and a.get('id') != 'data']
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    assert parts.pop(directive) == f"'sha256-{digest}'"
+  assert parts == {'base-uri': "'none'", 'form-action': "'none'"}
+  names = [a.get('http-equiv') or tag for tag, a in found.tags]
+  assert names.index('Content-Security-Policy') < min(names.index('style'), names.index('script'))
+
+
+def test_every_text_comes_through_unchanged(report, models):
+  text, found, data = read_page(report)
+  assert EVIL in data['strings'] and EVIL in data['warnings'] and EVIL not in text
+  assert data['models'][1]['name'] == f'fair {EVIL}'
+  assert json.loads(data['config'])['evil'] == EVIL
+  assert [d for tag, _, d in found.inline if tag == 'title'] == [data['title']]
+  raw = next(line for line in text.split('<script') if 'id="data"' in line[:40]).split('>', 1)[1]
+  raw = raw[:raw.index('</script>')]
+  assert not re.search('[<>&\u2028\u2029]', raw)
+
+
+@pytest.mark.parametrize('value', [EVIL, '<!--', '<script', ']]>', '\U0001f600', '\ud800', '漢'])
+def test_embedded_json_is_the_value(value):
+  text = embed({value: [value]})
+  text.encode('utf-8')
+  assert json.loads(text) == {value: [value]} and not re.search('[<>&\u2028\u2029]', text)
+  with pytest.raises(ValueError):
+    embed(float('nan'))
+
+
+def test_cells_are_those_of_the_measures(report, models):
+  _, _, data = read_page(report)
+  assert data['pairs'] == [[0, 1], [0, 2], [1, 2]] and data['scorers'] == ['opinion', 'vader']
+  for m, (row, _, _) in enumerate(models):
+    for s, scorer in enumerate(data['scorers']):
+      shown, cells = data['cells'][s][m], row.scorer(scorer)['cells']
+      for mine, theirs in (('distance', 'distance'), ('floor', 'null_p95'), ('p', 'p_value'),
+                           ('holm', 'p_holm'), ('noise', 'within_floor')):
+        unit = 1 if mine == 'noise' else 10000
+        assert np.array(shown[mine]) / unit == pytest.approx(
+          np.array(cells[theirs], float), abs=5.1e-5)
+      inside = np.array(cells['within_floor'])
+      assert shown['words'].startswith(f'{(~inside).sum()} of 6 cells exceed their own floor')
+      assert f"{(np.array(cells['p_holm']) <= 0.05).sum()} are left" in shown['words']
+    assert data['most'][0] == max(np.max(r.scorer('opinion')['cells']['distance'])
+                                  for r, _, _ in models)
+
+
+def test_curves_are_the_losses_thinned_with_both_ends(report):
+  _, _, data = read_page(report)
+  lm, debias = data['curves']
+  assert (lm['stage'], debias['stage']) == ('lm', f'debias {EVIL}')
+  (run,) = lm['runs']
+  assert len(run['train']) == MOST_POINTS and run['valid'] == [[500, 6.25], [1000, 5.0]]
+  assert run['train'][0] == [1, 6.9975] and run['train'][-1] == [1000, 4.5]
+  steps = [step for step, _ in run['train']]
+  assert steps == sorted(set(steps)) and max(np.diff(steps)) <= 5
+  assert all(loss == pytest.approx(7 - step / 400, rel=1e-4) for step, loss in run['train'])
+  assert lm['table']['rows'] == [['baseline', '1,000', '4.5000', '5.0000', '1099.00']]
+  assert lm['note'] == 'At most 240 points of a line are drawn.'
+  assert [(r['name'], r['train'], r['valid']) for r in debias['runs']] == [
+    (f'fair {EVIL}', [[5, 4.25]], []), ('other', [[5, 4.0], [9, 3.5]], [])]
+  assert debias['note'] == '1 values are not finite and are left out.'
+  assert debias['table']['rows'][1] == ['other', '9', '3.5000', '\u2013', '\u2013']
+
+
+def test_evidence_is_all_scores_and_the_first_texts(models):
+  _, evidence, records = models[0]
+  rng = np.random.default_rng(1)
+  shuffled = [records[i] for i in rng.permutation(len(records))]
+  generations = read_generations(shuffled, ATTRIBUTE)
+  scores = {'vader': score_records(shuffled, VaderScorer())}
+  found = collect_evidence(generations, scores, most=5)
+  assert found.coupled and found.numbers == [[0, 1, 2, 3, 4]] * 2
+  for t in range(2):
+    for a, value in enumerate(ATTRIBUTE.values):
+      cell = sorted((r for r in records if (r['template'], r['value']) == (t, value.text)),
+                    key=lambda r: r['sample'])
+      assert found.texts[t][a] == [(r['prefix'], r['continuation']) for r in cell[:5]]
+      all_scores = score_records(cell, VaderScorer())
+      assert found.scores['vader'][t][a] == all_scores[:5].tolist()
+      expected = np.histogram(all_scores, BINS, (0, 1))[0]
+      assert found.histograms['vader'][t, a].tolist() == expected.tolist()
+      assert found.means['vader'][t, a] == pytest.approx(all_scores.mean(), rel=1e-12)
+  assert found.prefixes == evidence.prefixes
+  other = [r | {'prefix': r['prefix'] + '!'} for r in records]
+  assert collect_evidence(read_generations(other, ATTRIBUTE), {}).prefixes != evidence.prefixes
+  free = collect_evidence(generations, scores, coupled=False)
+  assert not free.coupled and free.numbers is None and free.texts[0][0] == evidence.texts[0][0]
+
+
+def test_the_last_range_of_a_histogram_holds_one(models):
+  _, _, records = models[0]
+  generations = read_generations(records, ATTRIBUTE)
+  found = collect_evidence(generations, {'x': np.ones(len(records))})
+  assert found.histograms['x'][..., -1].tolist() == [[24] * 3] * 2
+
+
+def test_verdicts_say_what_the_floors_say(models):
+  rows = [row for row, _, _ in models]
+  quiet = copy.deepcopy(rows[1])
+  for measure in ('individual_fairness', 'group_fairness'):
+    quiet.scorer('opinion')[measure] |= {
+      'within_floor': True, 'value': 0.01, 'null_p95': 0.02, 'corrected': 0.0, 'p_value': 0.4}
+  first, second, third = verdicts(
+    [rows[0], quiet, ModelRow('other', 'sentiment')], 'opinion', 'colour')
+  estimate = rows[0].estimate('opinion', 'individual_fairness')
+  assert first['tone'] == 'above' and len(first['sentences']) == 1
+  assert first['sentences'][0].startswith(
+    f"At n = 24: I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, "
+    f"p = {estimate['p_value']:.3f}; G.F. ")
+  assert second['tone'] == 'within'
+  assert second['sentences'][0] == (
+    'At n = 24: I.F. 0.0100 (floor 0.0200), within noise, p = 0.400; '
+    'G.F. 0.0100 (floor 0.0200), within noise, p = 0.400.')
+  assert any('does not show that there is none' in line for line in second['sentences'])
+  assert any('I.F. is 100 % below the baseline' in line for line in second['sentences'])
+  assert third == {'model': 'other', 'tone': 'unmeasured', 'sentences': third['sentences']}
+  assert 'beyond noise in 1 of 2 models, at n = 24' in headline([rows[0], quiet], 'opinion', 'c')
+  assert 'within noise at n = 24' in headline([quiet], 'opinion', 'colour')
+  assert headline([third and ModelRow('x', 'y')], 'opinion', 'colour') is None
+
+
+def test_the_ledger_knows_every_definition_of_the_measures(report, models):
+  _, _, data = read_page(report)
+  known = {entry.id for entry in ENTRIES}
+  used = set(re.findall(r'"definition": "(\w-\d+)', json.dumps(models[0][0].measures)))
+  assert {'H-05', 'H-06', 'H-28'} <= used <= known
+  entry = next(e for e in data['ledger'] if e['id'] == 'H-05')
+  estimate = models[0][0].estimate('vader', 'individual_fairness')
+  (words,) = [h['words'] for h in entry['here']
+              if h['scorer'] == 'vader' and h['words'].startswith('baseline')]
+  for key in ('value', 'null_mean', 'null_p95'):
+    assert f'{estimate[key]:.4f}' in words
+  assert 'n = 24' in words
+  for entry in data['ledger']:
+    assert all(entry[key] for key in ('paper', 'equation', 'reading', 'alternatives', 'here'))
+
+
+def readings(rows, **sample):
+  """ID -> reading and alternatives, of a run with these settings of sampling; none: of records."""
+  config = {'sample': sample} if sample else None
+  return {e['id']: f"{e['reading']} {e['alternatives']}" for e in ledger(rows, config)}
+
+
+def test_the_ledger_says_where_the_scored_text_ends(models):
+  row = models[0][0]
+  cut = readings([row], sentence_end=True, max_new_tokens=7)['H-02']
+  assert cut == ('The continuation alone, up to 7 new tokens or the end of its first sentence or '
+                 'of the document. Prefix and continuation together (`scored` in measure_records); '
+                 'sample.sentence_end=False; sample.max_new_tokens.')
+  whole = readings([row], sentence_end=False, max_new_tokens=50)['H-02']
+  assert 'up to 50 new tokens or the end of the document; no cut at a sentence.' in whole
+  assert 'sample.sentence_end=True' in whole
+  records = readings([row])['H-02']
+  assert 'as long as the records hold it' in records and 'tokens' not in records
+  both = dataclasses.replace(row, measures=row.measures | {'scored_text': 'prefix+continuation'})
+  assert readings([both])['H-02'].startswith('Prefix and continuation together, ')
+  assert 'The continuation alone (`scored`' in readings([both])['H-02']
+
+
+def test_the_ledger_says_whether_samples_share_their_noise(models):
+  row = models[0][0]
+  free = dataclasses.replace(row, name='free', measures=row.measures | {'coupled': False})
+  shared, independent, mixed = (readings(rows)['H-13'] for rows in ([row], [free], [row, free]))
+  assert shared.startswith('Samples of equal number share their noise')
+  assert 'share their noise (coupled)' not in independent and 'as in the paper.' in independent
+  assert 'share their noise (coupled)' in mixed and 'where a model is "not coupled"' in mixed
+  assert 'Independent samples: any records' in shared and 'Coupled samples:' in independent
+
+
+def test_the_ledger_says_how_much_memory_perplexity_had_and_whether_there_was_an_encoder(models):
+  row = models[0][0]
+
+  def reading(memory_len):
+    found = {'word': 9.0, 'token': 3.0, 'tokens': 10, 'words': 5, 'memory_len': memory_len}
+    return readings([dataclasses.replace(row, perplexity=found, subset_perplexity=None)])['H-25']
+
+  assert 'A memory of 64 tokens is carried through a document.' in reading(64)
+  assert 'No memory is carried' in reading(0) and 'carried through' not in reading(0)
+  assert 'memory' not in reading(None).lower().replace('measure.eval_memory_len', '')
+  assert 'No encoder was used here.' in readings([row])['H-27']
+  similar = dataclasses.replace(row, measures=row.measures | {'semantic_similarity': {
+    'value': 0.5, 'low': 0.4, 'high': 0.6, 'n': 9, 'encoder': 'x', 'threshold': 0.4}})
+  assert 'A threshold belongs to an encoder' in readings([similar])['H-27']
+
+
+def test_the_fields_that_the_ledger_names_are_there(models):
+  config, named = Config(), set()
+  for text in readings([row for row, _, _ in models], sentence_end=True, max_new_tokens=7).values():
+    named |= set(re.findall(r'\b(sample|measure)\.([a-z_]+)', text))
+  assert len(named) > 4
+  for room, field in named:
+    assert hasattr(getattr(config, room), field), f'{room}.{field}'
+
+
+def test_equal_notes_of_several_models_are_one_line(models):
+  rows = [copy.deepcopy(row) for row, _, _ in models] + [ModelRow('x', 'sentiment')]
+  rows[0].measures['notes'], rows[1].measures['notes'] = ['n differs', 'odd'], ['n differs']
+  lines = [line for line in warnings(rows) if 'n differs' in line or 'odd' in line]
+  assert lines == ['every model: n differs.', 'baseline: odd.']
+
+
+def many_values(count, *, templates=2, model='baseline', samples=6, words='some words '):
+  """A row and evidence of many values, with distances that grow with the pair's number."""
+  rng = np.random.default_rng(0)
+  pairs = count * (count - 1) // 2
+  distance = np.tile(np.arange(pairs) / pairs, (templates, 1))
+  cells = {'distance': distance, 'null_p95': distance / 3, 'p_value': distance, 'p_holm': distance,
+           'within_floor': np.zeros((templates, pairs), bool)}
+  estimate = {'value': 0.1, 'null_mean': 0.01, 'null_p95': 0.02, 'p_value': 0.01,
+              'std_error': 0.01, 'within_floor': False, 'corrected': 0.09, 'n_min': 6, 'n_max': 6,
+              'permutations': 99}
+  share = {'value': 0.5, 'low': 0.4, 'high': 0.6, 'n': 100}
+  measures = {
+    'values': [f'value {i}' for i in range(count)], 'templates': list(range(templates)),
+    'records': 0, 'empty_continuations': 0, 'scored_text': 'continuation', 'coupled': True,
+    'templates_not_in_records': [], 'permutations': 99, 'n': {'min': 6, 'max': 6}, 'notes': [],
+    'semantic_similarity_c': {'conditioned': share, 'any_value': share},
+    'scorers': {'x': {
+      'fingerprint': 'f', 'individual_fairness': estimate | {
+        'pairs_below': {'floor': 0, '0.05': 0, '0.1': 0}}, 'group_fairness': estimate,
+      'cells': {k: v.tolist() for k, v in cells.items()},
+      'pairs': {'distance': distance.mean(0).tolist()}}}}
+  template = ModelRow(model, 'baseline', measures=measures)
+  from fairjax.report.page import Evidence
+  evidence = Evidence(
+    values=tuple(measures['values']), templates=tuple(range(templates)), coupled=True,
+    prefixes='p', numbers=[list(range(samples))] * templates,
+    texts=[[[(f'{t} {a}', f'{t} {a} {s} {words}') for s in range(samples)] for a in range(count)]
+           for t in range(templates)],
+    scores={'x': rng.random((templates, count, samples)).tolist()},
+    histograms={'x': rng.integers(0, 9, (templates, count, BINS))},
+    means={'x': rng.random((templates, count))})
+  return template, evidence
+
+
+def page_data(page):
+  return json.loads(page.split('id="data">')[1].split('</script>')[0])
+
+
+def test_a_page_that_fits_leaves_nothing_out():
+  row, evidence = many_values(12)
+  data = page_data(make_page([row], attribute='a', evidence={'baseline': evidence}, texts=TEXTS))
+  assert data['left_out'] is None and len(data['pairs']) == 66
+  assert [len(c) for line in data['evidence'][0]['texts'] for c in line] == [6] * 24
+
+
+def test_a_large_page_keeps_the_largest_distances_and_says_what_it_left_out():
+  row, evidence = many_values(60)
+  whole = len(make_page([row], attribute='a', evidence={'baseline': evidence}, texts=TEXTS))
+  for most in (whole // 3, whole * 3 // 5, whole * 19 // 20, whole):
+    page = make_page([row], attribute='a', evidence={'baseline': evidence}, texts=TEXTS,
+                     most_bytes=most)
+    assert len(page.encode()) <= most
+    data = page_data(page)
+    kept, samples = len(data['pairs']), len(data['evidence'][0]['texts'][0][-1])
+    first = [(i, j) for i in range(60) for j in range(i + 1, 60)]
+    assert sorted(map(tuple, data['pairs'])) == sorted(first[-kept:])  # distances grow with number
+    assert (most == whole) == (data['left_out'] is None) == ((kept, samples) == (1770, 6))
+    if most < whole:
+      assert (f'the {kept:,} of 1,770 pairs' in data['left_out']) == (kept < 1770)
+      assert (f'{samples} samples of each prefix' in data['left_out']) == (samples < 6)
+    chosen = {i for pair in data['pairs'] for i in pair}
+    shown = data['evidence'][0]['texts'][0]
+    assert {a for a, cell in enumerate(shown) if cell} == (chosen if samples else set())
+    assert {a for a, c in enumerate(data['histograms'][0][0]['counts'][0]) if c} == chosen
+
+
+def test_the_papers_largest_attribute_keeps_all_its_pairs():
+  """34 names, 10 templates, three scorers and seven models, in a page below 5 MB."""
+  row, evidence = many_values(34, templates=10, words='w' * 200)
+  measures = row.measures | {'scorers': dict.fromkeys('xyz', row.measures['scorers']['x'])}
+  names = [f'm{i}' for i in range(7)]
+  rows = [ModelRow(n, 'baseline' if n == 'm0' else 'e', measures=measures) for n in names]
+  page = make_page(rows, attribute='a', evidence=dict.fromkeys(names, evidence), texts=TEXTS)
+  data = page_data(page)
+  assert len(page.encode()) < 5_000_000 and len(data['pairs']) == 561
+  assert len(data['evidence'][6]['texts'][9][33]) >= 2
+
+
+def test_long_texts_are_cut_and_counted():
+  row, evidence = many_values(3, words='x' * 1500)
+  data = page_data(make_page([row], attribute='a', evidence={'baseline': evidence}, texts=TEXTS))
+  assert 'the first 1,000 characters of 36 longer texts' in data['left_out']
+  prefix, continuation, before, after = data['evidence'][0]['texts'][1][2][3]
+  assert (data['strings'][prefix], before) == ('1 2', 0)
+  whole = evidence.texts[1][2][3][1]
+  assert data['strings'][continuation] == whole[:1000] and after == len(whole) - 1000
+
+
+def test_a_report_without_texts_or_measures_is_a_page_too(tmp_path, models):
+  write_report(tmp_path, rows=[ModelRow('m', 'baseline')], attribute='a')
+  data = page_data((tmp_path / 'index.html').read_text())
+  assert data['scorers'] == [] and data['pairs'] == [] and data['axes'] == []
+  write_report(tmp_path, rows=[models[0][0]], attribute='a')
+  data = page_data((tmp_path / 'index.html').read_text())
+  assert data['evidence'] == [None] and data['histograms'] == [[None], [None]]
+
+
+def test_rows_of_other_values_are_refused(tmp_path, models):
+  other = copy.deepcopy(models[1][0])
+  other.measures['templates'].append(9)
+  with pytest.raises(ValueError, match='same values and templates'):
+    write_report(tmp_path, rows=[models[0][0], other], attribute='a')
+
+
+# What a reader does, in a real browser.
+
+@pytest.fixture(scope='module')
+def browser(tmp_path_factory):
+  if find_browser() is None:
+    pytest.skip('no Chromium or Chrome here (Debian: apt-get install chromium)')
+  found = Browser(tmp_path_factory.mktemp('browser'))
+  yield found
+  found.close()
+
+
+@pytest.fixture
+def page(browser, report):
+  browser.resize(1200, 900)
+  browser.scheme('light')
+  browser.events.clear()
+  browser.open('about:blank')
+  browser.open(f'file://{report / "index.html"}')
+  yield browser
+  assert browser.complaints == []
+  assert {u for u in browser.requests if u != 'about:blank'} == {
+    f'file://{report / "index.html"}'}
+  assert browser.js('window.evil') is None
+
+
+def test_from_the_heat_map_to_the_sentences(page, models):
+  row, evidence, _ = models[0]
+  assert 'No pair is chosen yet' in page.text('#detail')
+  assert page.js("document.querySelectorAll('.heat tbody button').length") == 6
+  cells = row.scorer('opinion')['cells']
+  means = np.mean(cells['distance'], 0)
+  pairs = [(0, 1), (0, 2), (1, 2)]
+  best = int(np.argmax(means))
+  first = page.js("document.querySelector('.heat tbody th').innerText")
+  names = [ATTRIBUTE.values[i].text for i in pairs[best]]
+  assert first == ' – '.join(names)
+  page.click(f'#cell-1-{best}')
+  detail = page.text('#detail')
+  assert f'{names[0]} and {names[1]}, template 1' in detail
+  assert f"W1 {cells['distance'][1][best]:.4f}" in detail
+  assert f"floor {cells['null_p95'][1][best]:.4f}" in detail
+  assert page.js("document.activeElement.id") == 'detail-head'
+  charts = page.js("[...document.querySelectorAll('#detail svg')].map(e => e.ariaLabel)")
+  for label, name, a in zip(charts, names, pairs[best], strict=True):
+    title, mean = label.rsplit(' ', 1)
+    assert title == f'{name}: 24 scores, mean'
+    assert float(mean) == pytest.approx(evidence.means['opinion'][1, a], abs=6e-4)
+  for side, a in enumerate(pairs[best]):
+    bars = page.js(f"document.querySelectorAll('#detail .histograms figure:nth-child({side + 1}) "
+                   "rect').length")
+    assert bars == np.count_nonzero(evidence.histograms['opinion'][1, a])
+  shown = page.js("[...document.querySelectorAll('#sentences li')].map(li => "
+                  "[...li.querySelectorAll('.sentence')].map(e => e.textContent))")
+  for number, pair in enumerate(shown):
+    for a, text in zip(pairs[best], pair, strict=True):
+      prefix, continuation = evidence.texts[1][a][number]
+      if number != 1:
+        assert text == prefix + continuation
+      else:
+        assert '</script><script>window.evil = 1</script>' in text and 'U+202E' in text
+  assert len(shown) == 20
+  page.press('Tab')  # the page goes on from the place of the focus
+  assert page.js("document.activeElement.closest('#detail') !== null")
+
+
+def test_training_curves_are_drawn_and_readable_in_light_and_dark(page, models):
+  assert 'Training' in page.text('#contents')
+  text = page.text('#curves')
+  assert 'Training curves' in text and '1099.00' in text and 'not finite' in text
+  assert 'window.evil = 1' in text and 'U+202E' in text  # of a run's name, as text
+  lines = page.js("[...document.querySelectorAll('#curves polyline')].map(e => "
+                  "[e.getAttribute('class'), e.points.length])")
+  assert lines == [['curve train', MOST_POINTS], ['curve valid', 2], ['curve train', 1],
+                   ['curve train', 2]]
+  # The first loss is the highest of the training and the last the lowest, from left to right.
+  ends = page.js("(p => [p[0].x, p[0].y, p[p.length - 1].x, p[p.length - 1].y])"
+                 "(document.querySelector('#curves polyline').points)")
+  assert ends[0] < ends[2] and ends[1] < ends[3]
+  ratios = {}
+  for scheme in ('light', 'dark'):
+    page.scheme(scheme)
+    ratios[scheme] = page.js("""[...document.querySelectorAll('#curves polyline')].map(e => {
+      const tone = text => text.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255).map(v =>
+        v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4).reduce((s, v, i) =>
+        s + v * [.2126, .7152, .0722][i], 0);
+      const a = tone(getComputedStyle(e).stroke);
+      const b = tone(getComputedStyle(e.closest('section')).backgroundColor);
+      return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    })""")
+  assert min(ratios['light']) >= 3 and min(ratios['dark']) >= 3, ratios  # WCAG 1.4.11
+
+
+def test_a_page_without_curves_has_no_section_for_them(browser, models, tmp_path):
+  write_report(tmp_path, rows=[models[0][0]], attribute='a')
+  browser.open(f'file://{tmp_path / "index.html"}')
+  assert browser.js("document.getElementById('curves').hidden")
+  assert 'Training' not in browser.text('#contents')
+
+
+def test_a_page_on_which_nothing_was_measured_is_drawn_to_its_end(browser, tmp_path):
+  write_report(tmp_path, rows=[ModelRow('m', 'baseline')], attribute='a', curves=CURVES)
+  browser.events.clear()
+  browser.open(f'file://{tmp_path / "index.html"}')
+  assert browser.complaints == []
+  assert browser.js("document.querySelectorAll('#curves polyline').length") == 4
+  assert browser.js("[...document.querySelectorAll('section')].filter(e => e.hidden)"
+                    ".map(e => e.id)") == ['map', 'tradeoff']
+  assert 'H-05' in browser.text('#ledger')
+
+
+def test_an_address_leads_back_to_the_cell(page, report):
+  page.click('#cell-0-1')
+  page.js('history.back()')
+  page.until("document.getElementById('detail').innerText.includes('No pair is chosen yet')")
+  page.js('history.forward()')
+  page.until("document.getElementById('detail').innerText.includes('Red and Green, template 0')")
+  address = page.js('location.href')
+  assert address.endswith('#s=0&m=0&t=0&p=1')
+  page.open('about:blank')
+  page.open(address)
+  assert 'Red and Green, template 0' in page.text('#detail')
+  for bad in ('#s=99&m=99&t=99&p=99', '#s=0&m=0&t=0&p=<b>', '#t=1e0&p=-1', '#p=__proto__'):
+    page.open('about:blank')
+    page.open(f'file://{report / "index.html"}{bad}')
+    assert 'No pair is chosen yet' in page.text('#detail')
+
+
+def test_tabs_change_scorer_and_numbers(page, models):
+  def headline_of():
+    return page.text('#summary .lead')
+  assert 'scorer opinion' in headline_of()
+  value = models[0][0].estimate('vader', 'individual_fairness')['value']
+  assert f'{value:.4f}' not in page.text('#summary .cards')
+  page.click('#tab-1')
+  assert 'scorer vader' in headline_of() and f'{value:.4f}' in page.text('#summary .cards')
+  page.press('ArrowLeft')
+  assert 'scorer opinion' in headline_of()
+  assert page.js("document.activeElement.id") == 'tab-0'
+  assert page.js("document.querySelector('#tab-0').getAttribute('aria-selected')") == 'true'
+  page.js("document.getElementById('model').value = 1; "
+          "document.getElementById('model').dispatchEvent(new Event('change'))")
+  cells = models[1][0].scorer('opinion')['cells']
+  assert page.text('#cell-0-0') == f"{cells['distance'][0][0]:.2f}".lstrip('0')
+
+
+def test_the_map_is_usable_without_a_mouse(page):
+  page.js("document.querySelector('.heat button[tabindex=\"0\"]').focus()")
+  start = page.js('document.activeElement.id')
+  page.press('ArrowDown')
+  page.press('ArrowRight')
+  moved = page.js('document.activeElement.id')
+  assert moved != start and moved.startswith('cell-1-')
+  page.press('Enter')
+  assert page.js("document.activeElement.id") == 'detail-head'
+  assert page.js(f"document.getElementById('{moved}').getAttribute('aria-current')") == 'true'
+  assert page.js("document.querySelectorAll('.heat button[tabindex=\"0\"]').length") == 1
+
+
+def test_filter_and_order(page, models):
+  page.click('#filter')
+  page.type('blue')
+  rows = page.js("[...document.querySelectorAll('.heat tbody th')].map(e => e.innerText)")
+  assert sorted(rows) == ['Blue – Green', 'Red – Blue']
+  assert '1 hidden by the filter' in page.text('#map')
+  page.click('#cell-1-0')
+  page.js("const e = document.getElementById('sentence-order'); e.value = 1; "
+          "e.dispatchEvent(new Event('change'))")
+  gaps = page.js("[...document.querySelectorAll('#sentences li')].map(li => "
+                 "[...li.querySelectorAll('.score')].map(e => Number(e.textContent.split('score ')"
+                 "[1]))).map(([a, b]) => Math.abs(a - b))")
+  assert gaps == sorted(gaps, reverse=True) and gaps[0] > gaps[-1]
+
+
+def test_the_trade_off_tells_the_numbers_of_a_mark(page, models):
+  marks = page.js("document.querySelectorAll('#tradeoff [role=img][tabindex]').length")
+  assert marks == 2
+  page.js("document.querySelector('#tradeoff [role=img][tabindex]').focus()")
+  estimate = models[0][0].estimate('opinion', 'individual_fairness')
+  assert f"baseline: I.F. {estimate['value']:.4f}" in page.text('#tradeoff .tip')
+  hollow = page.js("document.querySelectorAll('#tradeoff .mark.hollow').length")
+  assert hollow == sum(row.estimate('opinion', 'individual_fairness')['within_floor']
+                       for row, _, _ in models)
+
+
+def contrast(first, second):
+  """Contrast of two CSS colours `rgb(r, g, b)` by the formula of WCAG 2."""
+  def luminance(colour):
+    parts = [int(v) / 255 for v in re.findall(r'\d+', colour)[:3]]
+    parts = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+  low, high = sorted((luminance(first), luminance(second)))
+  return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize('width', [1200, 390])
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+def test_light_and_dark_wide_and_narrow(page, scheme, width):
+  page.resize(width, 844)
+  page.until('drawnAt === innerWidth')  # drawn anew: a click in between would be lost
+  page.scheme(scheme)
+  page.click('#cell-0-0')
+  dark = page.js('matchMedia("(prefers-color-scheme: dark)").matches')
+  assert dark == (scheme == 'dark')
+  assert page.js('document.documentElement.scrollWidth') <= width  # nothing hangs out at the side
+  colours = page.js('''[['body', null], ['.muted', 'section'], ['.badge.above', 'section'],
+    ['.heat button', null], ['[aria-selected=true]', null], ['.prefix', 'section'], ['a', 'body'],
+    ['.note', null], ...Array.from({length: 9}, (_, i) => [`.s${i}`, `.s${i}`])].map(([a, b]) => {
+      const e = document.querySelector(a);
+      const heat = /^.s\\d$/.test(a) ? document.querySelector('.heat button') : null;
+      if (heat) { heat.className = a.slice(1); return [a, getComputedStyle(heat).color,
+        getComputedStyle(heat).backgroundColor]; }
+      return [a, getComputedStyle(e).color,
+              getComputedStyle(b ? document.querySelector(b) : e).backgroundColor]; })''')
+  for name, text, background in colours:
+    assert contrast(text, background) >= 4.5, (name, text, background)
+  sizes = page.js("[...document.querySelectorAll('.heat button, button, select')].map(e => "
+                  "[e.offsetWidth, e.offsetHeight])")
+  assert min(min(size) for size in sizes) >= 24  # the least target of WCAG 2.2
+  clipped = page.js("[...document.querySelectorAll('.heat button')].filter(e => e.scrollWidth > "
+                    "e.clientWidth + 1).length")
+  assert clipped == 0
+
+
+def test_sentences_stand_side_by_side_on_a_phone_too(page):
+  page.resize(390, 844)
+  page.until('drawnAt === innerWidth')
+  page.click('#cell-0-0')
+  left, right = page.js("[...document.querySelectorAll('#sentences li:first-child .sentence')]"
+                        ".map(e => { const r = e.getBoundingClientRect(); return [r.x, r.y, "
+                        "r.width]; })")
+  assert left[1] == right[1] and left[0] + left[2] <= right[0] and min(left[2], right[2]) > 120
+
+
+def test_many_pairs_are_shown_on_demand(browser, tmp_path):
+  row, evidence = many_values(8)
+  (tmp_path / 'index.html').write_text(
+    make_page([row], attribute='a', evidence={'baseline': evidence}, texts=TEXTS))
+  browser.open(f'file://{tmp_path / "index.html"}')
+  assert browser.js("document.querySelectorAll('.heat tbody tr').length") == 15
+  browser.click('#more')
+  assert browser.js("document.querySelectorAll('.heat tbody tr').length") == 28
+  assert browser.js("document.getElementById('more')") is None

@@ -1,0 +1,409 @@
+"""The report: its table, verdicts, changes, escaping and figures."""
+
+import copy
+import html
+import json
+import re
+
+import numpy as np
+import pytest
+
+from fairjax.counterfactual.attributes import Attribute, Template, Value
+from fairjax.errors import UserError
+from fairjax.files import installed_versions
+from fairjax.measure import OpinionScorer, Perplexity, VaderScorer, measure_records, verdict
+from fairjax.report import (
+  KnownBias,
+  ModelRow,
+  paired_samples,
+  plot_curves,
+  plot_fairness,
+  plot_tradeoff,
+  write_report,
+)
+from fairjax.report.comparison import changes, control_lines, warnings
+from fairjax.report.differences import difference
+from fairjax.report.markdown import code_block, escape, table
+from fairjax.report.sections import more_measures
+
+ATTRIBUTE = Attribute(
+  name='colour',
+  values=tuple(Value(t, t.lower(), (t,), 'a') for t in ('Red', 'Blue', 'Green')),
+  templates=(Template('{value} is', '1'), Template('I saw {value} and', '2')))
+SCORERS = [OpinionScorer(['good', 'red'], ['awful'])]
+EVIL = '| <script>alert("x")</script> **bold** [a](http://b.c) `code`\n\n# head $x$ \u202e_i_'
+
+
+def make_records(bias, *, mention=1.0, samples=40):
+  rng = np.random.default_rng(0)
+  records = []
+  for t in range(2):
+    for sample in range(samples):
+      noise, named = rng.random(), rng.random() < mention
+      for a, value in enumerate(ATTRIBUTE.values):
+        word = 'good' if noise < 0.5 + bias * (a - 1) else 'awful'
+        records.append({
+          'attribute': 'colour', 'value': value.text, 'template': t, 'sample': sample,
+          'prefix': ATTRIBUTE.prefix(t, a),
+          'continuation': word + (f', {value.text}' if named else '')})
+  return records
+
+
+def measures_of(bias, scorers=None, **kwargs):
+  return measure_records(make_records(bias, **kwargs), ATTRIBUTE, scorers or SCORERS,
+                         permutations=30)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+  """Leaves the figures out of tests that are about text."""
+  monkeypatch.setattr('fairjax.report.report._draw', lambda *arguments: [])
+
+
+@pytest.fixture(scope='module')
+def rows():
+  def ppl(nats):
+    return Perplexity(nll=nats * 100, tokens=100, words=50, num_bytes=400).to_dict()
+  return [
+    ModelRow('baseline', 'baseline', None, ppl(1.0), ppl(1.1), measures_of(0.4)),
+    ModelRow('extended-baseline', 'extended_baseline', None, ppl(1.0), ppl(1.1), measures_of(0.4)),
+    ModelRow('embedding-1', 'embedding', 1.0, ppl(1.0), ppl(1.05), measures_of(0.3, mention=0.8)),
+    ModelRow('embedding-10', 'embedding', 10.0, ppl(1.01), None, measures_of(0.0, mention=0.1)),
+    ModelRow('sentiment-1', 'sentiment', 1.0, None, None, None)]
+
+
+def write(tmp_path, rows, **kwargs):
+  path = write_report(tmp_path / 'report', rows=rows, attribute='colour', **kwargs)
+  return path.read_text(encoding='utf-8'), json.loads((path.parent / 'report.json').read_text())
+
+
+def cells_of(text, name):
+  line = next(line for line in text.splitlines() if line.startswith(f'| {name} |'))
+  return [cell.strip() for cell in line.strip('|').split('|')]
+
+
+def test_table_holds_every_number_with_its_floor(tmp_path, rows, no_figures):
+  text, data = write(tmp_path, rows)
+  header = next(line for line in text.splitlines() if line.startswith('| model'))
+  assert [h.strip() for h in header.strip('|').split('|')] == [
+    'model', 'PPL', 'PPL&#95;s', 'S.S.c', 'words (floor)', 'I.F. opinion (floor)',
+    'G.F. opinion (floor)', 'n']
+  cells = cells_of(text, 'baseline')
+  estimate = rows[0].estimate('opinion', 'individual_fairness')
+  assert cells[1] == f'{np.exp(2.0):.2f} ({np.exp(1.0):.2f})'
+  words = rows[0].content('distinct_word_divergence')
+  assert cells[3] == '100.0%' and cells[7] == '40'
+  assert cells[4] == f"{words['value']:.4f} ({words['null_p95']:.4f}), above noise"
+  assert cells[5] == f"{estimate['value']:.4f} ({estimate['null_p95']:.4f}), above noise"
+  fair = cells_of(text, 'embedding-10')
+  assert fair[2] == 'not measured'
+  assert cells_of(text, 'sentiment-1')[1:] == ['not measured'] * 6 + ['–']
+  assert data['rows'][0]['measures'] == json.loads(json.dumps(rows[0].measures))
+  assert data['rows'][0]['verdicts']['opinion']['individual_fairness'] == 'above noise'
+
+
+def test_verdict_depends_on_the_95th_percentile():
+  estimate = measures_of(0.0)['scorers']['opinion']['individual_fairness']
+  # "red" is in the lexicon, so naming the value shifts the score: above noise.
+  assert verdict(estimate) == 'above noise'
+  silent = measures_of(0.0, mention=0.0)['scorers']['opinion']['individual_fairness']
+  assert verdict(silent) == 'within noise'
+
+
+def test_verdict_is_in_the_table(tmp_path, rows, no_figures):
+  quiet = ModelRow('quiet', 'sentiment', 1.0, None, None, measures_of(0.0, mention=0.0))
+  text, data = write(tmp_path, [rows[0], quiet])
+  assert cells_of(text, 'quiet')[5].endswith('within noise')
+  assert cells_of(text, 'baseline')[5].endswith('above noise')
+  assert data['rows'][1]['verdicts']['opinion']['group_fairness'] == 'within noise'
+
+
+@pytest.mark.parametrize('trained, random, samples, words', [
+  (0.1, 0.3, 40, 'the trained f_sh lowers I.F. by a further'),
+  (0.3, 0.1, 40, 'the trained f_sh leaves I.F. higher, by'),
+  (0.2, 0.2, 40, 'so training f_sh adds nothing that was detected'),
+  (0.0, 0.0, 40, 'both are within noise, so what training f_sh adds cannot be told'),
+  (0.1, 0.3, 10, 'is not judged, since below 20 samples')])
+def test_what_the_control_of_a_sentiment_variant_shows_too_is_said(
+    tmp_path, no_figures, trained, random, samples, words):
+  def one(name, method, weight, bias):
+    return ModelRow(name, method, weight, None, None,
+                    measures_of(bias, samples=samples, mention=0.0))
+
+  rows = [one('baseline', 'baseline', None, 0.4), one('s-10', 'sentiment', 10.0, trained),
+          one('r-10', 'random_projection', 10.0, random),
+          one('s-1', 'sentiment', 1.0, trained), one('r-2', 'random_projection', 2.0, random)]
+  (line,) = control_lines(rows)  # s-1 has no control of its weight, r-2 no variant
+  assert words in line and line.startswith('By scorer opinion, ')
+  base, ours, theirs = (r.estimate('opinion', 'individual_fairness') for r in rows[:3])
+  for name, found in (('s-10', ours), ('r-10', theirs)):
+    percent = 100 * (1 - found['corrected'] / base['corrected'])
+    assert f'{percent:.0f} % lower with {name}' in line
+  if 0.0 not in (trained, random):
+    assert f"{abs(difference(theirs, ours)['difference']):.4f}" in line
+  text, data = write(tmp_path, rows)
+  assert line in data['warnings'] and escape(line) in text
+
+
+def test_without_a_bias_the_control_has_nothing_to_explain():
+  rows = [ModelRow(name, method, weight, None, None, measures_of(0.0, mention=0.0))
+          for name, method, weight in (
+            ('baseline', 'baseline', None), ('s-1', 'sentiment', 1.0),
+            ('r-1', 'random_projection', 1.0))]
+  assert control_lines(rows) == [
+    "By scorer opinion, the baseline's I.F. is within noise, so s-1 has no effect that r-1 could "
+    'show too.']
+  assert control_lines(rows[1:]) == []
+
+
+def test_changes_against_the_baseline(tmp_path, rows, no_figures):
+  change = changes(rows[3], rows[0])
+  base, other = (r.estimate('opinion', 'individual_fairness')['value'] for r in (rows[0], rows[3]))
+  assert change['individual_fairness']['opinion'] == pytest.approx(100 * (other - base) / base)
+  assert change['perplexity'] == pytest.approx(100 * (np.exp(0.02) - 1))
+  assert change['subset_perplexity'] is None
+  assert change['semantic_similarity_c'] < -80
+  text, data = write(tmp_path, rows)
+  section = text.split('## Change against the baseline')[1]
+  cells = cells_of(section, 'embedding-10')
+  assert cells[1] == '+2.0%' and cells[2] == '–'
+  assert cells[4] == f"{change['individual_fairness']['opinion']:+.1f}%"
+  assert data['rows'][0]['change_against_baseline'] is None
+  assert data['rows'][3]['change_against_baseline'] == change
+
+
+def test_warnings(rows):
+  lines = '\n'.join(warnings(rows))
+  assert 'Only one scorer (opinion)' in warnings(rows)[0]
+  assert 'embedding-10 mentions the value in' in lines and 'embedding-1 mentions' not in lines
+  assert 'sentiment-1: generations were not measured' in lines
+  assert 'red (+1)' in lines and lines.count('red (+1)') == 1
+  measures = copy.deepcopy(rows[0].measures)
+  measures |= {'coupled': False, 'empty_continuations': 3, 'templates_not_in_records': ['x']}
+  lines = '\n'.join(warnings([ModelRow('m', 'other', None, None, None, measures)]))
+  for phrase in ('no baseline row', 'not paired by number', '3 of 240', "1 of the attribute's"):
+    assert phrase in lines
+
+
+@pytest.mark.parametrize('label, judges, others', [
+  ('opinion', ['opinion'], []), ('opinion', ['opinion', 'vader'], ['vader']),
+  ('vader', ['textblob'], ['textblob']),
+  ('bert:runs/sst', ['bert:runs/sst#dtype=bfloat16'], [])])
+def test_a_report_says_where_only_the_labelling_scorer_judges(
+    label, judges, others, tmp_path, rows, no_figures):
+  config = {'sentiment': {'scorer': label}, 'measure': {'scorers': judges}}
+  text, data = write(tmp_path, rows, config=config)
+  assert data['labelling'] == {'labelled_by': label, 'judged_by_others': others}
+  said = f'Only scorer {label} judges, and it labelled the sentences'
+  assert data['warnings'][0].startswith(said) == (not others)
+  assert (said.split('#')[0] in html.unescape(text)) == (not others)
+  for other in ({'rows': rows[:3], 'config': config}, {'rows': rows}):  # no f_sh; no run
+    assert write(tmp_path, **other)[1]['labelling'] is None
+
+
+def test_one_scorer_warning_stands_at_the_top_and_goes_with_two(tmp_path, rows, no_figures):
+  text, _ = write(tmp_path, rows[:1])
+  assert text.index('Only one scorer') < text.index('| model')
+  two = ModelRow('baseline', 'baseline', None, None, None,
+                 measures_of(0.4, [*SCORERS, VaderScorer()], samples=5))
+  text, _ = write(tmp_path, [two])
+  assert 'Only one scorer' not in text
+  assert 'I.F. vader (floor)' in text and 'I.F. opinion (floor)' in text
+
+
+def test_agreement_of_every_model_and_pair_of_scorers(tmp_path, rows, no_figures):
+  measures = measures_of(0.4, [*SCORERS, VaderScorer()], samples=5)
+  (pair,) = measures['scorer_agreement']
+  assert abs(pair['spearman'] - pair['pearson']) > 1e-3  # else the columns could be swapped
+  second = copy.deepcopy(measures)
+  second['scorer_agreement'][0] |= {'spearman': None, 'equal_signs_opinionated': None}
+  old = {k: v for k, v in measures.items() if k != 'scorer_agreement'}  # of an earlier version
+  text, data = write(tmp_path, [
+    ModelRow('baseline', 'baseline', None, None, None, measures),
+    ModelRow('flat', 'embedding', 1.0, None, None, second),
+    ModelRow('old', 'embedding', 2.0, None, None, old), rows[-1]])
+  section = text.split('## Agreement of the scorers')[1].split('\n## ')[0]
+  assert cells_of(section, 'baseline')[1:] == [
+    'opinion and vader', '30', f"{pair['spearman']:.3f}", f"{pair['pearson']:.3f}",
+    f"{100 * pair['equal_signs']:.1f}%", str(pair['n_opinionated']),
+    f"{100 * pair['equal_signs_opinionated']:.1f}%"]
+  assert cells_of(section, 'flat')[3] == cells_of(section, 'flat')[-1] == '–'
+  assert '| old |' not in section and '| sentiment-1 |' not in section
+  assert data['rows'][0]['measures']['scorer_agreement'] == [pair]
+  assert '## Agreement of the scorers' not in write(tmp_path, rows)[0]  # one scorer
+
+
+def test_shares_below_a_threshold_stand_under_their_headings_whatever_the_order_of_keys(rows):
+  read = json.loads(json.dumps(rows[0].measures, sort_keys=True))  # as from a file
+  read['scorers']['opinion']['individual_fairness']['pairs_below'] = {
+    '0.05': 0.2, '0.1': 0.3, 'floor': 0.1}
+  table = more_measures([ModelRow('baseline', 'baseline', None, None, None, read)])
+  shown = dict(zip(table.header, table.rows[0], strict=True))
+  assert [shown[f'pairs {h}'] for h in ('\u2264 floor', '< 0.05', '< 0.1')] == ['10%', '20%', '30%']
+
+
+def test_provenance_and_limits(tmp_path, rows, no_figures):
+  text, data = write(tmp_path, rows, config={'name': 'x', 'odd': '```\n# no'}, seeds={'lm': 3},
+                     versions={'jax': '0.1'}, notes=['A note with | and <i>.'])
+  limits = text.split('## What this does not show')[1]
+  for phrase in ('lexical', 'two genders', 'ignoring the value', 'one run a model'):
+    assert phrase in limits
+  made = text.split('## How it was made')[1]
+  assert rows[0].measures['scorers']['opinion']['fingerprint'] in made
+  assert '| seed | lm | 3 |' in made and '| version | jax | 0.1 |' in made
+  assert '"odd": "```\\n# no"' in made and '````json' in made
+  assert '| baseline | 240 | 2 | 3 | 40 | yes | 30 | 0 | continuation |' in made
+  assert 'A note with &#124; and &#60;i&#62;.' in text
+  assert data['config']['name'] == 'x' and data['seeds'] == {'lm': 3}
+  versions = installed_versions()
+  assert versions['numpy'] == np.__version__ and 'fairjax' in versions
+
+
+def test_known_bias_section(tmp_path, rows, no_figures):
+  known = KnownBias(0.2, 0.1, 'opinion', {'baseline': rows[0].measures})
+  text, data = write(tmp_path, rows, known_bias=known)
+  section = text.split('## Against the known bias of the corpus')[1]
+  value = rows[0].estimate('opinion', 'individual_fairness')['value']
+  assert cells_of(section, 'baseline')[2] == f'{100 * value / 0.2:.0f}%'
+  assert cells_of(section, 'closed form')[1] == '0.2000'
+  assert data['known_bias']['group_fairness'] == 0.1
+  zero = KnownBias(0.0, 0.0, 'opinion', {'baseline': rows[0].measures})
+  text, _ = write(tmp_path, rows, known_bias=zero)
+  section = text.split('## Against the known bias of the corpus')[1]
+  assert cells_of(section, 'baseline')[2] == '–'
+
+
+def test_texts_cannot_change_the_page(tmp_path, rows, no_figures):
+  records = [r | {'continuation': EVIL} for r in make_records(0.0, samples=2)]
+  paired = paired_samples({EVIL: records}, values=['Red', 'Green'], templates=1)
+  row = ModelRow(EVIL, 'baseline', None, None, None, rows[0].measures)
+  text, data = write(tmp_path, [row], paired=paired, notes=[EVIL], seeds={EVIL: 1})
+  for raw in ('<script', '**bold', '](http', '`code', '://', '# head', '_i_', '\u202e', '$x$'):
+    assert raw not in text, raw
+  body = text.split('<details>\n<summary>1 paired samples')[1]
+  assert body.index('</summary>') < body.index('| model | value | continuation |')
+  assert len(re.findall(r'^\| .* \| Red \| .* \|$', body, re.MULTILINE)) == 1
+  assert data['paired_samples'][0]['continuations'][EVIL]['Red'] == EVIL
+
+
+@pytest.mark.parametrize('text, shown', [
+  ('plain text, 5% (of "it")!', None), ('a|b', None), ('1. no list', None), ('- no list', None),
+  ('0.10.2 is a version', None),
+  ('two\nlines\r\n\r\nmore', 'two ↵ lines ↵ more'), ('tab\there', 'tab here'),
+  ('bell\x07', 'bell\ufffd'), ('www.example.org a@b.c ~~x~~ \\* &amp; <!-- x -->', None),
+  ('naïve 漢字', None), ('', None), ('  spaces  ', 'spaces')])
+def test_escape_shows_the_text_itself(text, shown):
+  assert html.unescape(escape(text)) == (text if shown is None else shown)
+  assert not re.search(r'[|<>`*_\[\]@~\\]|^\d+[.)](\s|$)|^-|www\.|://', escape(text))
+
+
+def test_code_block_outlasts_fences_in_the_text():
+  assert code_block('a ```` b').startswith('`````\n')
+  assert table(['a', 'b'], [['1', '2']]).splitlines() == ['| a | b |', '| :-- | --: |', '| 1 | 2 |']
+
+
+def test_paired_samples_are_the_first_of_every_model():
+  records = {'one': make_records(0.4), 'two': iter(make_records(0.0))}
+  chosen = paired_samples(records, values=['Green', 'Red'], templates=2, samples=2)
+  assert [(p.template, p.sample) for p in chosen] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+  assert chosen[2].prefixes == {'Green': 'I saw Green and', 'Red': 'I saw Red and'}
+  texts = {(r['value'], r['template'], r['sample']): r['continuation'] for r in make_records(0.4)}
+  for p in chosen:
+    assert list(p.continuations) == ['one', 'two']
+    for value in ('Green', 'Red'):
+      assert p.continuations['one'][value] == texts[value, p.template, p.sample]
+  lacking = paired_samples({'one': make_records(0.0), 'none': []}, values=['Red'], templates=1)
+  assert lacking[0].continuations['none'] == {'Red': None}
+  with pytest.raises(UserError, match='no record of Violet'):
+    paired_samples({'one': make_records(0.0)}, values=['Violet'])
+  with pytest.raises(UserError, match="record 1: paired samples need the field 'sample'"):
+    paired_samples({'one': [make_records(0.0)[0] | {'sample': None}]}, values=['Red'])
+
+
+def test_rows_need_distinct_names_and_one_baseline(tmp_path, rows):
+  for bad in ([], [rows[0], rows[0]]):
+    with pytest.raises(ValueError, match='distinct names'):
+      write_report(tmp_path, rows=bad, attribute='colour')
+  with pytest.raises(ValueError, match='several baselines: a, b'):
+    write_report(tmp_path, rows=[ModelRow('a', 'baseline'), ModelRow('b', 'baseline')],
+                 attribute='colour')
+
+
+def metric_lines(offset=0.0):
+  lines = [{'step': s, 'kind': 'train', 'loss': 1.0 + offset + 1 / (s + 1), 'cosine': 0.5}
+           for s in range(5)]
+  return [*lines, {'step': 4, 'kind': 'valid', 'loss': 1.5}, {'step': 5, 'kind': 'train',
+                                                              'loss': 'nan'}]
+
+
+def test_figures_are_written_listed_and_replaced(tmp_path, rows):
+  curves = {'lm': {'lm': metric_lines()}, 'debias/colour': {'a': metric_lines()}}
+  _, data = write(tmp_path, rows, curves=curves)
+  names = ['curves-debias-colour', 'curves-lm', 'fairness', 'tradeoff-opinion']
+  expected = sorted(f'figures/{n}.{s}' for n in names for s in ('png', 'svg'))
+  assert data['figures'] == expected
+  folder = tmp_path / 'report'
+  assert sorted(str(p.relative_to(folder)) for p in folder.glob('figures/*')) == expected
+  first = {p.name: p.read_bytes() for p in folder.glob('figures/*')}
+  text, _ = write(tmp_path, rows)
+  kept = {p.name: p.read_bytes() for p in folder.glob('figures/*')}
+  assert kept == {name: content for name, content in first.items() if 'curves' not in name}
+  for target in re.findall(r'\]\(([^)]*)\)', text):
+    assert (folder / target).is_file()
+  assert not list(folder.glob('.*'))
+
+
+def test_report_without_measures(tmp_path):
+  text, data = write(tmp_path, [ModelRow('baseline', 'baseline')])
+  assert data['figures'] == [] and '| baseline | not measured |' in text
+
+
+def drawn_axes(monkeypatch, draw):
+  """Axes of the figure that `draw` saves."""
+  import matplotlib.figure
+  kept = []
+  save = matplotlib.figure.Figure.savefig
+  monkeypatch.setattr(matplotlib.figure.Figure, 'savefig',
+                      lambda self, *a, **k: (kept.append(self), save(self, *a, **k)))
+  draw()
+  return kept[0].axes
+
+
+def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(tmp_path, monkeypatch, rows):
+  points = [{'name': r.name, 'method': r.method, 'weight': r.weight, 'relevance': r.relevance(),
+             'individual_fairness': r.estimate('opinion', 'individual_fairness')} for r in rows[:4]]
+  points[3]['individual_fairness'] = points[3]['individual_fairness'] | {'within_floor': True}
+  (axis,) = drawn_axes(
+    monkeypatch, lambda: plot_tradeoff(tmp_path / 't', points=points, scorer='opinion'))
+  left, right = axis.get_xlim()
+  assert left > right
+  hollow = [line for line in axis.get_lines() if line.get_markerfacecolor() == 'white']
+  marked = sum(len(line.get_xdata()) for line in hollow)
+  assert marked == sum(p['individual_fairness']['within_floor'] for p in points) == 1
+  boxes = [t.get_window_extent() for t in axis.texts]
+  assert [t.get_text() for t in axis.texts] == [p['name'] for p in points]
+  assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_bars_show_values_and_floors(tmp_path, monkeypatch, rows):
+  estimates = {'opinion': {'I.F.': [r.estimate('opinion', 'individual_fairness') for r in rows]}}
+  (axis,) = drawn_axes(monkeypatch, lambda: plot_fairness(
+    tmp_path / 'f', models=[r.name for r in rows], methods=[r.method for r in rows],
+    estimates=estimates))
+  heights = [p.get_height() for p in axis.patches]
+  expected = [e[k] for e in estimates['opinion']['I.F.'] if e for k in ('value', 'null_p95')]
+  assert heights == pytest.approx(expected)
+  assert 'not\nmeasured' in [t.get_text() for t in axis.texts]
+  assert [t.get_text() for t in axis.get_xticklabels()] == [r.name for r in rows]
+
+
+def test_curves_hold_every_metric_and_gaps(tmp_path, monkeypatch):
+  runs = {'a $x$': metric_lines(), 'b': metric_lines(1)}
+  axes = drawn_axes(monkeypatch,
+                    lambda: plot_curves(tmp_path / 'c', title='lm', runs=runs))
+  assert [a.get_title() for a in axes if a.get_visible()] == ['loss', 'cosine']
+  train = axes[0].get_lines()[0]
+  assert train.get_xdata().tolist() == [0, 1, 2, 3, 4, 5] and np.isnan(train.get_ydata()[-1])
+  assert len(axes[0].get_lines()) == 4 and len(axes[1].get_lines()) == 2
+  with pytest.raises(ValueError, match='no metric'):
+    plot_curves(tmp_path / 'c', title='lm', runs={'a': [{'step': 1, 'kind': 'train'}]})

@@ -1,0 +1,180 @@
+"""One baseline for several attributes, and scorers that come later: nothing is done twice."""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+
+import pytest
+
+from fairjax.cli.main import main
+from fairjax.counterfactual import load_attribute
+from fairjax.data.planted import make_planted_documents
+
+TINY = {
+  'model.num_layers': 2, 'model.model_dim': 16, 'model.num_heads': 2, 'model.head_dim': 8,
+  'model.ff_dim': 16, 'model.segment_len': 16, 'model.memory_len': 8,
+  'lm.steps': 4, 'lm.batch_size': 8, 'lm.warmup_steps': 1,
+  'sentiment.steps': 4, 'sentiment.batch_size': 8, 'sentiment.warmup_steps': 1,
+  'sentiment.max_sentences': 100, 'sentiment.margin': 0.2,
+  'debias.steps': 4, 'debias.batch_size': 8,
+  'debias.warmup_steps': 1, 'debias.random_projection': False, 'measure.scorers': 'vader',
+  'debias.variants': "('embedding:10','sentiment:10')",
+  'sample.samples': 2, 'sample.max_new_tokens': 4, 'sample.batch_size': 8,
+  'measure.permutations': 20, 'measure.eval_batch_size': 8, 'data.reader': 'numpy',
+}
+BERT = 'bert:tests/golden/pretrained/bert_classifier'
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory, repository):
+  """Files of documents about countries and about occupations, and the config that reads them."""
+  os.chdir(repository)
+  folder = tmp_path_factory.mktemp('text')
+  for stream, (split, number) in enumerate((('train', 150), ('valid', 20), ('test', 20))):
+    both = [make_planted_documents(
+      load_attribute(name), num_documents=number, seed=0, strength=0.8, sensitive_share=0.6,
+      stream=stream) for name in ('country', 'occupation')]
+    (folder / f'{split}.txt').write_text(
+      ''.join(f'{line}\n' for line in itertools.chain(*zip(*both, strict=True))))
+  return 'configs/text.py:' + ','.join(
+    f'{split}={folder}/{split}.txt' for split in ('train', 'valid', 'test')) + ',vocab_size=400'
+
+
+def arguments(verb, text, workdir, **changes):
+  values = TINY | {name.replace('__', '.'): value for name, value in changes.items()}
+  return [verb, f'--config={text}', f'--workdir={workdir}',
+          *(f'--config.{name}={value}' for name, value in values.items())]
+
+
+def contents(workdir):
+  """Path -> time and digest of every file, but those of runs of further attributes."""
+  return {str(p.relative_to(workdir)): (p.stat().st_mtime_ns,
+                                        hashlib.sha256(p.read_bytes()).hexdigest())
+          for p in sorted(workdir.rglob('*'))
+          if p.is_file() and 'attributes' not in p.relative_to(workdir).parts}
+
+
+def read(path):
+  return json.loads(path.read_text())
+
+
+def card(folder):
+  return read(folder / 'DONE')
+
+
+@pytest.fixture(scope='module')
+def country(text, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('job') / 'run'
+  assert main(arguments('run', text, workdir)) == 0
+  return workdir
+
+
+@pytest.fixture(scope='module')
+def occupation(text, country):
+  """The workdir of the second attribute, and what the first one's held before."""
+  before = contents(country)
+  assert main(arguments('run', text, country, attribute='occupation')) == 0
+  return country / 'attributes' / 'occupation', before
+
+
+def test_a_second_attribute_takes_all_that_does_not_depend_on_it(country, occupation):
+  second, before = occupation
+  assert contents(country) == before  # mtimes too
+  assert sorted(p.parent.name for p in second.glob('**/DONE') if p.parent != second) == [
+    'occupation-embedding-10', 'occupation-sentiment-10']
+  assert not (second / 'lm').exists() and not (second / 'sentiment').exists()
+  lm, f_sh = card(country / 'lm')['digest'], card(country / 'sentiment')['digest']
+  for method in ('embedding', 'sentiment'):
+    found = card(second / f'debias/occupation-{method}-10')['identity']
+    assert (found['attribute'], found['parent']) == ('occupation', lm)
+    assert found['projection'] == (f_sh if method == 'sentiment' else '')
+  names = ('baseline', 'extended-baseline', 'occupation-embedding-10', 'occupation-sentiment-10')
+  report = read(second / 'report' / 'report.json')
+  assert report['attribute'] == 'occupation' and [r['name'] for r in report['rows']] == list(names)
+  digests = [read(second / f'measures/{n}/occupation.json')['identity']['digest'] for n in names]
+  assert digests[:2] == [lm, card(country / 'debias/extended-baseline')['digest']]
+
+
+def test_perplexities_of_the_baseline_are_those_of_one_text(country, occupation):
+  """PPL is of the same model and text; PPL_s is of the documents of each attribute."""
+  found = [read(w / f'measures/baseline/{a}.json')['perplexity']
+           for w, a in ((country, 'country'), (occupation[0], 'occupation'))]
+  assert found[0]['test'] == found[1]['test']
+  assert found[0]['test_sensitive']['documents'] != found[1]['test_sensitive']['documents'] or (
+    found[0]['test_sensitive'] != found[1]['test_sensitive'])
+
+
+def test_going_back_and_forth_finds_everything_done(text, country, occupation, capsys):
+  second, before = occupation
+  kept = contents(second)
+  for attribute in ('country', 'occupation', 'country'):
+    capsys.readouterr()
+    assert main(arguments('run', text, country, attribute=attribute)) == 0
+    assert 'nothing to do' in capsys.readouterr().out
+  assert main(arguments('run', text, second, attribute='occupation')) == 0  # by its own name
+  assert contents(country) == before and contents(second) == kept
+
+
+def test_a_run_elsewhere_takes_step_1_and_the_stores(text, country, tmp_path, capsys):
+  third = tmp_path / 'third'
+  changes = {'step1_from': country, 'debias__variants': "('embedding:3',)"}
+  assert main(arguments('train', text, third, **changes)) == 0
+  assert sorted(p.name for p in third.iterdir() if not p.name.startswith('.')) == [
+    'config.json', 'debias']
+  assert [p.name for p in (third / 'debias').iterdir()] == ['country-embedding-3']
+  assert card(third / 'debias/country-embedding-3')['identity']['parent'] == (
+    card(country / 'lm')['digest'])
+  from fairjax.run.checkpoint_model import open_checkpoint
+  assert open_checkpoint(third, log=print).card['digest'] == card(country / 'lm')['digest']
+  for wrong, words in (
+      ({'seed': 3}, 'seed: 0 -> 3'), ({'lm__steps': 5}, 'lm.steps: 4 -> 5'),
+      ({'step1_from': tmp_path / 'none'}, 'is no workdir of a run')):
+    capsys.readouterr()
+    assert main(arguments('train', text, tmp_path / 'x', **(changes | wrong))) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count('\n') == 1
+    assert not (tmp_path / 'x').exists()
+
+
+def test_a_finished_run_takes_a_further_scorer_and_measures_only_that(
+    text, country, occupation, tmp_path, monkeypatch, capsys):
+  """Nothing is trained, sampled, or asked again; the measures are those of a run with both."""
+  from fairjax.measure.scorers import base as scorers
+  from fairjax.run import job as main_job
+  from fairjax.run import results as model_measures
+  run, fresh = tmp_path / 'run', tmp_path / 'fresh'
+  shutil.copytree(country, run, ignore=shutil.ignore_patterns('attributes'))
+  shutil.copytree(run, fresh)
+  for folder in ('scores', 'measures', 'report'):
+    shutil.rmtree(fresh / folder)
+  (fresh / 'DONE').unlink()
+  both = {'measure__scorers': f"('vader','{BERT}')"}
+  assert main(arguments('run', text, fresh, **both)) == 0
+
+  before = contents(run)
+  def never(*_, **__):
+    raise AssertionError('this was done before')
+  monkeypatch.setattr(scorers.VaderScorer, 'score', never)
+  monkeypatch.setattr(main_job.Job, '_params', never)  # no model is read
+  monkeypatch.setattr(model_measures, 'model_perplexity', never)
+  assert main(arguments('measure', text, run, measure__scorers=f"('{BERT}',)")) == 0
+  after = contents(run)
+  kept = [name for name in before if name.split('/')[0] not in ('measures', 'config.json', 'DONE')]
+  assert len(kept) > 50 and all(after[name] == before[name] for name in kept)
+  found = sorted(p.relative_to(run) for p in run.glob('measures/**/*.json'))
+  assert len(found) == 5
+  for name in found:
+    assert read(run / name) == read(fresh / name), name
+  monkeypatch.undo()
+  # The report follows, and the command without the scorer finds it in the run.
+  assert main(arguments('report', text, run, **both)) == 0
+  assert read(run / 'report/report.json')['rows'] == (
+    read(fresh / 'report/report.json')['rows'])
+  assert main(arguments('run', text, run)) == 0
+  capsys.readouterr()
+  assert main(arguments('run', text, run)) == 0
+  assert 'nothing to do' in capsys.readouterr().out
+  assert list(read(run / 'config.json')['config']['measure']['scorers']) == [
+    'vader', BERT]

@@ -1,0 +1,82 @@
+"""The half-life of a reduction: closed forms, intervals that cover, and what is not reached."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fairjax.run.relearning import half_life
+
+STEPS = [0, 10, 20, 40, 80]
+
+
+def decayed(life, *, reduction=0.2, baseline=0.3, steps=STEPS):
+  return [baseline - reduction * 2 ** (-s / life) for s in steps]
+
+
+def found_of(values, error=0.0, *, baseline=0.3, steps=STEPS, **more):
+  return half_life(steps, values, [error] * len(values), baseline=baseline, baseline_error=error,
+                   **more)
+
+
+@pytest.mark.parametrize('life', [10, 20, 40])
+def test_a_point_on_the_half_life_is_found(life):
+  found = found_of(decayed(life))
+  assert found['value'] == pytest.approx(life) and found['reached']
+  assert found['low'] == pytest.approx(life) and found['high'] == pytest.approx(life)
+  assert found['retained'][0]['value'] == 1 and found['reached_share'] == 1
+  assert found['reduction']['value'] == pytest.approx(0.2)
+
+
+def test_between_two_points_a_line_is_drawn():
+  # Left: 1, 0.8, 0.4 -> a half at 10 + 10 * 0.3 / 0.4.
+  found = half_life([0, 10, 20], [0.1, 0.14, 0.22], [0] * 3, baseline=0.3, baseline_error=0)
+  assert found['value'] == pytest.approx(17.5)
+
+
+def test_what_is_not_reached_says_so():
+  found = found_of(decayed(1000))
+  assert not found['reached'] and found['value'] is None and found['high'] is None
+  assert found['words'].startswith('not reached: after 80 steps 95 % of the reduction is left')
+
+
+def test_a_single_noisy_point_does_not_end_it():
+  # Left 1, 0.45, 0.95, 0.9, 0.85: the dip is noise, for it comes back.
+  values = [0.3 - 0.2 * x for x in (1, 0.45, 0.95, 0.9, 0.85)]
+  assert not found_of(values)['reached']
+
+
+def test_without_a_reduction_there_is_nothing_to_lose():
+  for values, error in (([0.3] * 5, 0.01), ([0.4] * 5, 0.0), (decayed(20), 0.1)):
+    found = found_of(values, error)
+    assert found['value'] is None and 'no clear reduction' in found['words']
+    assert found['reached_share'] is None
+
+
+def test_the_interval_covers():
+  """Of many noisy curves of a known half-life, about 95 % of the intervals hold it."""
+  rng = np.random.default_rng(0)
+  steps = [0, 15, 30, 45, 60, 75]
+  truth = np.array(decayed(30, steps=steps))
+  hits = 0
+  for _ in range(200):
+    values = truth + 0.01 * rng.standard_normal(len(steps))
+    found = half_life(steps, values, [0.01] * len(steps), draws=300,
+                      baseline=0.3 + 0.01 * rng.standard_normal(), baseline_error=0.01)
+    high = math.inf if found['high'] is None else found['high']
+    hits += found['low'] <= 30 <= high
+  assert 176 <= hits <= 200  # 88 % at least: 4 deviations of a binomial below 95 %
+
+
+def test_draws_beyond_the_end_open_the_interval():
+  found = found_of(decayed(70), 0.015, steps=STEPS)
+  assert found['reached'] and found['high'] is None and found['low'] < 70
+  assert 'to beyond 80' in found['words'] and 0 < found['reached_share'] < 1
+  assert found == found_of(decayed(70), 0.015, steps=STEPS)
+
+
+@pytest.mark.parametrize(('steps', 'errors'), [
+  ([1, 2], [0, 0]), ([0, 0], [0, 0]), ([0, 2], [0, -1]), ([0, 2], [0])])
+def test_impossible_curves_are_refused(steps, errors):
+  with pytest.raises(ValueError, match='steps rise from 0'):
+    half_life(steps, [0.1, 0.2], errors, baseline=0.3, baseline_error=0)

@@ -1,0 +1,567 @@
+"""The command line end to end: the whole job on a tiny corpus, its resumption, and bad input."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import types
+
+import pytest
+from human_oracle import fill
+
+from fairjax.cli.main import main
+from fairjax.counterfactual import load_attribute
+from fairjax.run.next_token import read_next_token
+
+TINY = {
+  'data.planted_documents': 400, 'data.planted_heldout_documents': 40,
+  'model.num_layers': 2, 'model.model_dim': 16, 'model.num_heads': 2, 'model.head_dim': 8,
+  'model.ff_dim': 16, 'model.segment_len': 16, 'model.memory_len': 8,
+  'lm.steps': 6, 'lm.batch_size': 8, 'lm.checkpoint_every': 2, 'lm.warmup_steps': 1,
+  'lm.log_every': 1,
+  'sentiment.steps': 6, 'sentiment.batch_size': 8, 'sentiment.checkpoint_every': 2,
+  'sentiment.warmup_steps': 1, 'sentiment.log_every': 1, 'sentiment.max_sentences': 200,
+  'debias.steps': 6, 'debias.batch_size': 8, 'debias.checkpoint_every': 2,
+  'debias.warmup_steps': 1, 'debias.log_every': 1, 'debias.pieces_per_branch': 2,
+  'debias.variants': "('embedding:10','sentiment:10')",
+  'sample.samples': 2, 'sample.max_new_tokens': 6, 'sample.batch_size': 8,
+  'measure.permutations': 20, 'measure.eval_batch_size': 8,
+  'measure.encoder': 'minilm:tests/golden/pretrained/bert_mlm', 'measure.similarity_samples': 1,
+  'measure.similarity_threshold': 'baseline:0.25', 'measure.eval_memory_len': 24,
+}
+
+
+SCORERS = {
+  'measure.scorers': "('opinion','vader','bert:tests/golden/pretrained/bert_classifier')"}
+
+
+def _arguments(verb, workdir, **changes):
+  values = TINY | SCORERS | {name.replace('__', '.'): value for name, value in changes.items()}
+  return [verb, '--config=configs/quickstart.py', f'--workdir={workdir}',
+          *(f'--config.{name}={value}' for name, value in values.items())]
+
+
+def _cached(folder):
+  """Environment in which restarted processes need not compile again."""
+  return os.environ | {'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'),
+                       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.2'}
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory, repository):
+  os.chdir(repository)
+  workdir = tmp_path_factory.mktemp('job') / 'run'
+  with contextlib.redirect_stdout(io.StringIO()) as log:
+    assert main(_arguments('run', workdir)) == 0
+  (workdir.parent / 'log.txt').write_text(log.getvalue(), encoding='utf-8')
+  return workdir
+
+
+def _numbers(value, where=''):
+  """Place -> number of a nest of mappings and lists."""
+  if isinstance(value, (dict, list)):
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {k: v for key, part in items for k, v in _numbers(part, f'{where}/{key}').items()}
+  return {where: value} if isinstance(value, (int, float)) else {}
+
+
+def _digests(workdir):
+  return {str(p.parent.relative_to(workdir)): json.loads(p.read_text())['digest']
+          for p in workdir.glob('**/DONE') if p.parent != workdir}
+
+
+@pytest.mark.tf
+def test_a_run_is_sampled_with_other_prompts(finished, tmp_path, capfd):
+  """The built-in prompts of Yeo & Chen (Y-04), for every model of a run, continued as they are."""
+  from fairjax.generate import read_records
+  out = tmp_path / 'prompts'
+  command = [*_arguments('sample', finished), '--attribute=profession_prompts', f'--output={out}',
+             '--samples=3', '--max-new-tokens=4', '--temperature=1']
+  assert main(command) == 0
+  files = sorted(out.glob('*.jsonl.gz'))
+  assert [f.name.split('.')[0] for f in files] == [
+    'baseline', 'country-embedding-10', 'country-random-projection-10', 'country-sentiment-10',
+    'extended-baseline']
+  contents = [f.read_bytes() for f in files]
+  for file in files:
+    records = list(read_records(file))
+    assert len(records) == 30 and {r['attribute'] for r in records} == {'profession_prompts'}
+    assert read_next_token(file, load_attribute('profession_prompts'))['kl'] > 0
+  assert main(command) == 0 and [f.read_bytes() for f in files] == contents
+  assert main([*command, '--temperature=2']) == 2
+  assert main([*command[:-1], f'--output={files[0]}']) == 2
+  capfd.readouterr()
+  assert main(['fair-generation', 'professions', '--records', *map(str, files)]) == 0
+  assert 'baseline: 0 of 30 parsed' in capfd.readouterr().out
+
+
+def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
+  from fairjax.config import SampleConfig
+  from fairjax.run.job import sample_attribute
+  from fairjax.vocabulary import build_word_vocabulary
+  lines = []
+  job = types.SimpleNamespace(
+    prepared=types.SimpleNamespace(vocabulary=build_word_vocabulary(
+      ['She works as', 'He works as', 'The man woman has a job'], size=30,
+      directory=tmp_path / 'v')), models=[], log=lines.append,
+    locked=contextlib.nullcontext)
+  attribute = load_attribute('profession_prompts')
+  assert sample_attribute(job, attribute, tmp_path, SampleConfig()) == []
+  assert lines == ['[sample] WARNING: 2 of 10 prefixes of profession_prompts hold words that the '
+                   "vocabulary does not know, as 'They work as'"]
+
+
+@pytest.mark.tf
+def test_the_report_holds_every_model_with_n_and_floor(finished):
+  report = json.loads((finished / 'report' / 'report.json').read_text())
+  text, thresholds = (finished / 'report' / 'report.md').read_text(), set()
+  for name in ('baseline', 'extended-baseline', 'country-embedding-10', 'country-sentiment-10',
+               'country-random-projection-10'):
+    assert f'| {name} |' in text
+    saved = json.loads((finished / 'measures' / name / 'country.json').read_text())
+    assert saved['measures']['n'] == {'min': 2, 'max': 2}
+    assert saved['identity']['model'] == name
+    fairness = saved['measures']['scorers']['opinion']['individual_fairness']
+    assert 0 <= fairness['null_mean'] <= fairness['null_p95'] <= 1
+    assert saved['perplexity']['test']['token'] > 1
+    assert saved['perplexity']['test']['memory_len'] == 24
+    similarity = saved['measures']['semantic_similarity']
+    thresholds.add(similarity['threshold'])
+    assert (similarity['n'], similarity['left_out']) == (100, 100)
+    assert saved['measures']['next_token_divergence']['kl'] > 0
+    assert saved['measures']['next_token_divergence']['prefixes'] == 100
+    assert saved['measures']['distinct_word_divergence']['n'] == 200
+    assert saved['measures']['absent'] == {}
+    # The same lies beside the records, for who measures them without the run.
+    records = finished / 'generations' / name / 'country.jsonl.gz'
+    assert read_next_token(records, load_attribute('country')) == (
+      saved['measures']['next_token_divergence'])
+    if name == 'baseline':
+      assert similarity['value'] == pytest.approx(0.25, abs=0.02)
+  assert len(thresholds) == 1  # the baseline's
+  assert 'at random prefixes, as step 3 reads it' in text
+  # One opinion word a sentence: I.F. 0.9 * 11 / 27, and G.F. the mean of |p_a - 1/2|.
+  assert report['known_bias']['individual_fairness'] == pytest.approx(0.9 * 11 / 27)
+  assert report['known_bias']['group_fairness'] == pytest.approx(0.25)
+  assert {p.suffix for p in (finished / 'report' / 'figures').iterdir()} == {'.png', '.svg'}
+  audit = json.loads((finished / 'measures' / 'scorer_audit.json').read_text())
+  bert, *others = sorted(audit['scorers'])
+  assert bert.startswith('bert-bert_classifier-') and others == ['opinion', 'vader']
+  assert audit['model'] == 'baseline'
+  assert '## Own bias of the scorers' in text
+  others = ['vader', 'bert:tests/golden/pretrained/bert_classifier']
+  assert report['labelling'] == {'labelled_by': 'opinion', 'judged_by_others': others}
+  (ended,) = [e['reading'] for e in report['ledger'] if e['id'] == 'H-02']
+  assert 'up to 6 new tokens or the end of its first sentence' in ended
+
+
+_WORDS = re.compile(r'(\d\.\d{4})(?: \u00b1 \d\.\d{4})? \((?:floor )?(\d\.\d{4})\), '
+                    r'((?:within|above) noise(?: before rounding)?)')
+
+
+def _shown(text):
+  """Every (value, floor, verdict) of a text."""
+  return _WORDS.findall(text)
+
+
+def _table_cells(text, head):
+  """(model, heading, cell) of the Markdown table whose first line starts with `head`."""
+  lines = text[text.index(head):].split('\n\n')[0].splitlines()
+  names, _, *rows = ([c.strip() for c in line.strip('|').split(' | ')] for line in lines)
+  return [(row[0], name, cell) for row in rows for name, cell in zip(names, row, strict=True)]
+
+
+@pytest.mark.tf
+def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
+  """Log, console, page, report.md, report.json, ledger and notebook: one floor, one verdict."""
+  from fairjax.run.notebook import fairness_table, summary_table
+  from fairjax.run.results import model_row
+  report = finished / 'report'
+  data = json.loads((report / 'report.json').read_text())
+  markdown = (report / 'report.md').read_text()
+  page = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>',
+                              (report / 'index.html').read_text(), re.S)[1])
+  log = (finished.parent / 'log.txt').read_text()
+  names = {'I.F.': 'individual_fairness', 'G.F.': 'group_fairness'}
+  expected, seen = {}, {}
+  for row in data['rows']:
+    for scorer, measures in row['measures']['scorers'].items():
+      for label, key in names.items():
+        e = measures[key]
+        verdict = 'within noise' if e['value'] <= e['null_p95'] + 1e-11 else 'above noise'
+        assert row['verdicts'][scorer][key] == verdict
+        assert e['within_floor'] == (verdict == 'within noise')
+        expected[row['name'], scorer, label] = (
+          f"{e['value']:.4f}", f"{e['null_p95']:.4f}", verdict)
+
+  def see(where, model, scorer, label, text):
+    ((value, floor, verdict),) = _shown(text)
+    seen.setdefault((model, scorer, label), {})[where] = (
+      value, floor, verdict.removesuffix(' before rounding'))
+
+  for model, found in re.findall(r'^\[measure\] ([\w-]+): (.*)$', log, re.M):
+    for scorer, label, words in re.findall(r'([\w-]+) (I\.F\.) ([^;]*)', found):
+      see('log', model, scorer, label, words)
+  for model, name, cell in _table_cells(markdown, '| model | PPL'):
+    if match := re.fullmatch(r'([IG]\.F\.) (\S+) \(floor\)', name.replace('&#95;', '_')):
+      see('report.md', model, match[2], match[1], cell)
+  rows = _table_cells(markdown, '| model | scorer | mean score')
+  scorers = [cell for _, name, cell in rows if name == 'scorer']
+  for i, (model, name, cell) in enumerate(rows):
+    if match := re.match(r'([IG]\.F\.) .* s\.e\.', name):
+      see('more measures', model, scorers[i * len(scorers) // len(rows)].replace('&#95;', '_'),
+          match[1], cell)
+  for where, entries in (('ledger of the page', page['ledger']), ('ledger', data['ledger'])):
+    for entry in entries:
+      if entry['id'] in ('H-05', 'H-06'):
+        for here in entry['here']:
+          model = here['words'].split(': ')[0]
+          see(where, model, here['scorer'], ('I.F.', 'G.F.')[entry['id'] == 'H-06'], here['words'])
+  for scorer, verdicts in zip(page['scorers'], page['verdicts'], strict=True):
+    for verdict in verdicts:
+      for estimate in verdict['estimates']:
+        see('page', verdict['model'], scorer, estimate['name'], estimate['words'])
+      individual, group = _shown(verdict['sentences'][0])
+      for label, words in (('I.F.', individual), ('G.F.', group)):
+        see('sentences', verdict['model'], scorer, label, '{} ({}), {}'.format(*words))
+  job = types.SimpleNamespace(
+    attribute=load_attribute('country'),
+    models=[types.SimpleNamespace(name=r['name'], method=r['method'], weight=r['weight'])
+            for r in data['rows']],
+    read_measures=lambda model, heldout=False: json.loads(
+      (finished / 'measures' / model.name / 'country.json').read_text()))
+  for line in fairness_table(job).rows:
+    label, scorer = line[0].split(' ', 1)
+    see('notebook, one model', model_row(job, job.models[0]).name, scorer, label, line[1])
+  for model, line in zip(job.models, summary_table(job).rows, strict=True):
+    see('notebook, all models', model.name, 'opinion', 'I.F.', line[2])
+  for row in data['rows']:
+    capfd.readouterr()
+    records = finished / 'generations' / row['name'] / 'country.jsonl.gz'
+    assert main(['measure', f'--records={records}', '--attribute=country', '--scorer=vader',
+                 '--permutations=20']) == 0
+    for line in capfd.readouterr().out.splitlines():
+      if match := re.match(r'vader +([IG]\.F\.) \(H-0[56]\)', line):
+        see('measure', row['name'], 'vader', match[1], line)
+  assert seen.keys() == expected.keys() and len(expected) == 30
+  for key, found in seen.items():
+    assert {'report.md', 'more measures', 'ledger', 'ledger of the page', 'page', 'sentences'} <= (
+      found.keys())
+    assert ('log' in found) == (key[2] == 'I.F.') and ('measure' in found) == (key[1] == 'vader')
+    assert set(found.values()) == {expected[key]}, (key, found)
+  assert not any('null floor' in text for text in (log, markdown, json.dumps(page['ledger'])))
+
+
+@pytest.mark.tf
+def test_an_exported_variant_brings_its_measures_and_comes_back(finished, tmp_path, capsys):
+  name, out, again = 'country-embedding-10', tmp_path / 'model', tmp_path / 'again'
+  measures = finished / 'measures' / name / 'country.json'
+  assert main([*_arguments('export', finished), f'--model={name}', f'--output={out}']) == 0
+  text = (out / 'README.md').read_text()
+  saved = json.loads(measures.read_text())
+  fairness = saved['measures']['scorers']['vader']['individual_fairness']
+  assert f"{fairness['value']:.4f} ({fairness['null_p95']:.4f})" in text
+  assert '| baseline |' in text and f'| {name} |' in text and 'embedding regularisation' in text
+  assert '| fairness weight (lambda) | 10 |' in text
+  assert '\n- individual-fairness\n' in text.split('---')[1]
+  assert main(['import', f'--config={out}/config.json', f'--workdir={again}', f'--from={out}']) == 0
+  card = json.loads((again / 'lm' / 'DONE').read_text())
+  assert card['digest'] == _digests(finished)[f'debias/{name}'] == saved['identity']['digest']
+  assert card['summary']['imported']['identity']['parent'] == _digests(finished)['lm']
+  # A card never shows measures of other parameters.
+  kept = measures.read_bytes()
+  other = finished / 'measures' / 'baseline' / 'country.json'
+  measures.write_bytes(other.read_bytes())
+  try:
+    assert main([*_arguments('export', finished), f'--model={name}', f'--output={out}-2']) == 2
+  finally:
+    measures.write_bytes(kept)
+  assert 'was measured with other parameters' in capsys.readouterr().err
+  assert not (tmp_path / 'model-2').exists()
+
+
+def test_a_run_says_that_only_the_labelling_scorer_judges(tmp_path, monkeypatch):
+  from fairjax.config_io import load_config
+  from fairjax.run.job import Job
+  monkeypatch.setattr(Job, '_measured', [])
+  monkeypatch.setattr('fairjax.run.job.audit_run', lambda *a, **k: None)
+  for scorers, variants, warned in ((('opinion',), "('sentiment:1',)", True),
+                                    (('opinion', 'vader'), "('sentiment:1',)", False),
+                                    (('opinion',), "('embedding:1',)", False)):
+    lines, workdir = [], tmp_path / f'{len(scorers)}{variants}'
+    Job(load_config('configs/quickstart.py', {
+      'measure.scorers': ','.join(scorers), 'debias.variants': variants, 'measure.encoder': ''}),
+      workdir, log=lines.append).measure()
+    assert any('Only scorer opinion judges' in line for line in lines) == warned
+
+
+@pytest.mark.tf
+def test_parent_digests_link_the_stages(finished):
+  cards = {p.parent.name: json.loads(p.read_text()) for p in finished.glob('**/DONE')
+           if p.parent != finished}
+  lm = cards['lm']['digest']
+  for name, card in cards.items():
+    assert card['identity']['parent'] == ('' if name == 'lm' else lm)
+  variant = cards['country-sentiment-10']['identity']
+  assert variant['projection'] == cards['sentiment']['digest']
+  assert (variant['method'], variant['fairness_weight']) == ('sentiment', 10.0)
+  control = cards['country-random-projection-10']['identity']
+  assert (control['method'], control['fairness_weight']) == ('random_projection', 10.0)
+  assert control['projection'] not in ('', variant['projection'])
+  text = (finished / 'report' / 'report.md').read_text()
+  assert 'with country-random-projection-10, whose f&#95;sh was never trained' in text or (
+    'has no effect that country-random-projection-10 could show too' in text)
+
+
+@pytest.mark.tf
+def test_a_finished_workdir_is_left_alone(finished, capsys):
+  before = {p: p.stat().st_mtime_ns for p in finished.rglob('*') if p.is_file()}
+  assert main(_arguments('run', finished)) == 0
+  assert 'nothing to do' in capsys.readouterr().out
+  assert {p: p.stat().st_mtime_ns for p in finished.rglob('*') if p.is_file()} == before
+
+
+@pytest.mark.tf
+def test_what_people_said_about_the_runs_texts_goes_into_its_report(finished, tmp_path, capsys):
+  models = ('baseline', 'extended-baseline')
+  records = [str(finished / 'generations' / m / 'country.jsonl.gz') for m in models]
+  assert main(['human', 'export', '--records', *records, f'--output={tmp_path / "sheets"}',
+               '--annotators=2', '--items=12', '--task=sentiment']) == 0
+  sheets = sorted((tmp_path / 'sheets').glob('*.csv'))
+  for path in sheets:
+    fill(path, lambda row: 'positive' if int(row['item'][1:]) % 2 else 'negative')
+  human = finished / 'measures' / 'human.json'
+  try:
+    assert main(['human', 'import', *map(str, sheets), f'--output={human}', '--scorer=vader',
+                 f'--key={tmp_path / "sheets.key.json"}', '--resamples=20']) == 0
+    assert main(_arguments('report', finished)) == 0
+    text = (finished / 'report' / 'report.md').read_text()
+    assert '## Human evaluation' in text and 'Spearman with vader' in text
+    human.write_text('{}')
+    capsys.readouterr()
+    assert main(_arguments('report', finished)) == 2
+    assert 'fairjax human import' in capsys.readouterr().err
+  finally:
+    human.unlink(missing_ok=True)
+  assert main(_arguments('report', finished)) == 0
+  assert '## Human evaluation' not in (finished / 'report' / 'report.md').read_text()
+
+
+@pytest.mark.tf
+def test_another_configuration_is_refused_naming_the_fields(finished, capsys):
+  assert main(_arguments('run', finished, lm__steps=9, seed=4)) == 2
+  error = capsys.readouterr().err
+  assert 'lm.steps: 6 -> 9' in error and 'seed: 0 -> 4' in error and error.count('\n') == 1
+
+
+@pytest.mark.tf
+def test_measure_reads_the_records_without_the_run(finished, capsys):
+  records = finished / 'generations' / 'baseline' / 'country.jsonl.gz'
+  assert main(['measure', f'--records={records}', '--attribute=country', '--scorer=vader',
+               '--permutations=20', '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  saved = json.loads((finished / 'measures' / 'baseline' / 'country.json').read_text())['measures']
+  expected = saved['scorers']['vader']['individual_fairness']['value']
+  assert found['scorers']['vader']['individual_fairness']['value'] == expected
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repository):
+  """The BERT scorer and the encoder run on the devices of both; the first one writes."""
+  workdir = tmp_path / 'run'
+  shutil.copytree(finished, workdir)
+  for folder in ('scores', 'measures', 'report'):
+    shutil.rmtree(workdir / folder)
+  (workdir / 'DONE').unlink()
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    address = f'127.0.0.1:{s.getsockname()[1]}'
+  group = [subprocess.Popen(
+    [sys.executable, '-m', 'fairjax', *_arguments('run', workdir),
+     f'--distributed={address},2,{i}'], cwd=repository, stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE, text=True,
+    env=os.environ | {'XLA_FLAGS': '--xla_force_host_platform_device_count=2'}) for i in range(2)]
+  ends = [p.communicate(timeout=300) for p in group]
+  assert [p.returncode for p in group] == [0, 0], ends
+  paths = list(finished.glob('measures/**/*.json'))
+  assert len(paths) == 7 and list(workdir.glob('scores/audit/*bert*'))
+  for path in paths:
+    found, expected = (json.loads((w / path.relative_to(finished)).read_text())
+                       for w in (workdir, finished))
+    found, expected = (_numbers(m['measures'] if 'measures' in m else m) for m in (found, expected))
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5) and len(found) > 20
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_run_killed_in_every_stage_ends_with_the_same_bits(tmp_path, finished, repository):
+  workdir, command = tmp_path / 'run', [sys.executable, '-u', '-m', 'fairjax']
+  for line in ('[lm] step 3/', '[sentiment] step 5/', '[debias/country-sentiment-10] step 3/',
+               'embedding-10/country.jsonl.gz: ', '[measure] baseline: '):
+    process = subprocess.Popen(
+      [*command, *_arguments('run', workdir)], cwd=repository, stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL, text=True, env=_cached(tmp_path))
+    for printed in process.stdout:
+      if line in printed:
+        process.send_signal(signal.SIGKILL)
+        break
+    assert process.wait() == -signal.SIGKILL, line
+  subprocess.run([*command, *_arguments('run', workdir)], cwd=repository, check=True,
+                 env=_cached(tmp_path), stdout=subprocess.DEVNULL)
+  assert _digests(workdir) == _digests(finished)
+  for pattern in ('generations/**/*.jsonl.gz', 'measures/**/*.json'):
+    paths = list(finished.glob(pattern))
+    assert paths
+    for path in paths:
+      assert (workdir / path.relative_to(finished)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_sigterm_saves_and_exits_42(tmp_path, repository):
+  command = [sys.executable, '-u', '-m', 'fairjax',
+             *_arguments('train', tmp_path / 'run', lm__steps=100000), '--stage=lm']
+  process = subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, env=_cached(tmp_path))
+  for printed in process.stdout:
+    if '[lm] step 5/' in printed:
+      process.send_signal(signal.SIGTERM)
+      break
+  _, error = process.communicate(timeout=120)
+  assert process.returncode == 42, error
+  assert 'saved after step' in error and 'the same command continues' in error
+  assert list((tmp_path / 'run' / 'lm' / 'checkpoints').iterdir())
+
+
+@pytest.mark.parametrize('arguments, words', [
+  (['runn'], "unknown verb 'runn': did you mean 'run'?"),
+  (['run', '--workdir=x'], '--config'),
+  (['run', '--config=none.py', '--workdir=x'], 'config file not found: none.py'),
+  (['run', '--config=configs/quickstart.py:attribute=county', '--workdir=x'],
+   "did you mean 'country'"),
+  (['config', 'show', '--config=configs/quickstart.py', '--config.lm.step=3'],
+   "did you mean 'lm.steps'"),
+  (['config', 'show', '--config=configs/quickstart.py', '--config.debias.variants=embeding:1'],
+   "did you mean 'embedding'"),
+  (['measure', '--records=none.jsonl', '--attribute=country', '--scorer=vader'],
+   'records file not found: none.jsonl'),
+  (['measure', '--records=x', '--attribute=country', '--scorer=vadr'], "did you mean 'vader'"),
+  (['measure', '--records=x'], '--attribute=A and --scorer=S'),
+  (['measure'], '--records=FILE'),
+  (['run', '--config=configs/text.py', '--workdir=x'], 'data.train names no file'),
+  (['run', '--config=configs/quickstart.py', '--workdir=x', '--config.measure.encoder=use:none'],
+   'none holds no saved_model.pb'),
+  (['config', 'show', '--config=configs/quickstart.py', '--config.measure.encoder=minlm'],
+   'minilm, minilm:DIR, use:DIR'),
+  (['config', 'show', '--config=configs/quickstart.py',
+    '--config.measure.similarity_threshold=baseline:2'], 'baseline:SHARE'),
+  (['config', 'show', '--config=configs/quickstart.py', '--config.measure.relevance_share=0.0'],
+   'measure.relevance_share must be in (0, 1]'),
+  (['select', '--config=configs/quickstart.py', '--workdir=x'], 'run fairjax measure'),
+])
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments, words, capsys, repository, tmp_path, monkeypatch):
+  monkeypatch.chdir(repository)
+  arguments = [a.replace('--workdir=x', f'--workdir={tmp_path}/x') for a in arguments]
+  assert main(arguments) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1 and error.startswith('fairjax: ')
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('content, words', [
+  ('', 'train.txt'), ('No sensitive words at all here.\n' * 300, 'no sensitive token'),
+  (b'\xff bad\n', 'train.txt:1')])
+def test_bad_text_is_one_line_and_exit_code_2(
+    content, words, capsys, repository, tmp_path, monkeypatch):
+  monkeypatch.chdir(repository)
+  path = tmp_path / 'train.txt'
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  config = f'--config=configs/text.py:train={path},valid={path},test={path},vocab_size=300'
+  assert main(['run', config, f'--workdir={tmp_path}/run']) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1
+
+
+@pytest.mark.parametrize('change, words', [
+  ({'value': 'Atlantis'}, 'Atlantis'), ({'continuation': None}, 'records.jsonl:3'),
+  ('{"attribute":', 'records.jsonl:3'), ('drop', 'Syria'), ({'scores': {'x': 1.5}}, '1.5')])
+def test_bad_records_name_file_and_line(change, words, capsys, tmp_path):
+  attribute = load_attribute('country')
+  records = [{'attribute': 'country', 'value': attribute.value_texts[p.value], 'sample': 0,
+              'template': p.template, 'prefix': p.text, 'continuation': ' fine.',
+              'scores': {'x': 0.5}} for p in attribute.prefixes()]
+  lines = [json.dumps(r) for r in records]
+  if change == 'drop':
+    lines = [x for x, r in zip(lines, records, strict=True) if r['value'] != 'Syria']
+  elif isinstance(change, str):
+    lines[2] = change
+  else:
+    lines[2] = json.dumps({k: v for k, v in (records[2] | change).items() if v is not None})
+  path = tmp_path / 'records.jsonl'
+  path.write_text('\n'.join(lines) + '\n')
+  assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=recorded:x',
+               '--permutations=20']) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1
+
+
+def test_attributes_check_and_list(capsys):
+  assert main(['attributes', 'list']) == 0
+  assert 'country: 10 values, 10 templates, 10 subgroups' in capsys.readouterr().out
+  assert main(['attributes', 'check', 'occupation']) == 0
+  assert capsys.readouterr().out.strip().split('\n')[-1].startswith('0 errors')
+
+
+def test_doctor_prints_versions_and_devices(capsys):
+  assert main(['doctor']) == 0
+  found = capsys.readouterr().out
+  assert 'jax ' in found and 'devices' in found
+
+
+@pytest.mark.tf
+def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys):
+  """The workdir is only read; the same command finds everything done; both ends are measured."""
+  def content(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+  before, output, name = content(finished), tmp_path / 'relearned', 'country-embedding-10'
+  command = ['resilience', 'relearn', f'--workdir={finished}', f'--name={name}',
+             f'--output={output}', '--steps=4', '--every=2', '--samples=20']
+  assert main(command) == 0
+  said = capsys.readouterr().out
+  assert content(finished) == before
+  result = json.loads((output / 'relearning.json').read_text())
+  assert [p['step'] for p in result['curve']] == [0, 2, 4]
+  assert all(p['std_error'] >= 0 for p in [result['baseline'], *result['curve']])
+  assert all(p['perplexity'] > 1 for p in result['curve'][1:])
+  # Beside I.F. stands whether the model still heeds the value; of models of the run, their own.
+  for point, model in ((result['baseline'], 'baseline'), (result['curve'][0], name)):
+    own = json.loads((finished / f'measures/{model}/country.json').read_text())['measures']
+    assert point['next_token_kl'] == pytest.approx(own['next_token_divergence']['kl'], rel=1e-5)
+  assert all({'semantic_similarity', 'semantic_similarity_c', 'distinct_word_divergence'} < p.keys()
+             for p in result['curve'])
+  # Six steps teach no bias, so nothing was reduced: it must say so instead of a number.
+  assert not result['half_life']['reached'] and result['half_life']['words'] in said
+  assert len(list((output / 'generations').glob('*.jsonl.gz'))) == 4
+  assert {p.suffix for p in output.glob('relearning.*')} == {'.json', '.png', '.svg'}
+  digest = json.loads((finished / 'debias/country-embedding-10/DONE').read_text())['digest']
+  assert json.loads((output / 'relearn/DONE').read_text())['identity']['parent'] == digest
+  assert main([*command, '--json']) == 0
+  assert json.loads(capsys.readouterr().out) == result
+  # Points of one curve are measured in one way: the earlier ones are not measured again.
+  for other, word in (('--samples=21', 'samples'), ('--scorer=vader', 'scorer')):
+    assert main([*command, other]) == 2
+    assert f'measured with other {word}' in capsys.readouterr().err
+  assert json.loads((output / 'relearning.json').read_text()) == result
+  assert main([*command[:4], f'--output={finished}/x']) == 2
+  assert 'lies in the workdir' in capsys.readouterr().err
+  assert main([c.replace('embedding-10', 'embedding-1') for c in command]) == 2
+  assert "did you mean 'country-embedding-10'" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""Scorers and encoders on the devices of several processes: the results of one, and failures."""
+
+import contextlib
+import inspect
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import types
+
+import led_cases
+import numpy as np
+import pytest
+
+from fairjax.measure import Scorer, load_scorer, score_texts
+from fairjax.measure.scorers.bert import BertScorer
+from fairjax.measure.scorers.cache import read_score_file
+from fairjax.measure.similarity import load_encoder
+from fairjax.pretrained.batch_runner import busy_devices
+from fairjax.run import workdir as group_module
+from fairjax.run.workdir import LedModels
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
+
+
+@pytest.fixture(scope='module')
+def group(tmp_path_factory, repository):
+  """(folder, (code, printed, errors) of three processes with two devices each)."""
+  folder = tmp_path_factory.mktemp('led')
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    address = f'127.0.0.1:{s.getsockname()[1]}'
+  environment = os.environ | {
+    'PYTHONPATH': f'{repository}:{repository / "tests"}', 'JAX_PLATFORMS': 'cpu',
+    'XLA_FLAGS': '--xla_force_host_platform_device_count=2', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
+  group = [subprocess.Popen(
+    [sys.executable, '-u', '-m', 'tests.led_cases', f'{address},3,{i}', str(GOLDEN),
+     str(folder / 'group.npz')],
+    cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for i in range(3)]
+  try:
+    found = [(p.returncode, *text) for p, text in [(p, p.communicate(timeout=240)) for p in group]]
+  finally:
+    for process in group:
+      with contextlib.suppress(ProcessLookupError):
+        process.kill()
+  return folder, found
+
+
+def test_three_processes_score_what_one_scores_and_the_first_decides(group, tmp_path):
+  folder, found = group
+  assert [re.findall(r'^led (.*)$', text, re.M) for _, text, _ in found] == [
+    [f'{len(led_cases.TEXTS)}'], ['None'], ['None']], found
+  led_cases.run(LedModels(), GOLDEN, tmp_path / 'one.npz')
+  one, many = (np.load(p, allow_pickle=False)
+               for p in (tmp_path / 'one.npz', folder / 'group.npz'))
+  assert one['scores'].std() > 0.001 and one['cut'].min() > 0 and one['none'].shape[0] == 0
+  for name in ('scores', 'vectors'):
+    np.testing.assert_allclose(many[name], one[name], rtol=0, atol=1e-6)
+  for name in ('cut', 'none'):
+    np.testing.assert_array_equal(many[name], one[name])
+  headers, known = zip(*(read_score_file(p / f'{n}.jsonl') for p, n in (
+    (tmp_path, 'one'), (folder, 'group'))), strict=True)
+  assert headers[0] == headers[1] and known[0].keys() == known[1].keys()
+
+
+def test_outside_of_lead_a_model_of_all_refuses(group):
+  _, found = group
+  assert 'called outside of lead()' in found[0][1]
+
+
+def test_a_failure_of_the_first_ends_all(group):
+  """Instead of leaving the others to wait for texts."""
+  _, found = group
+  assert [code for code, _, _ in found] == [2, 2, 2], found
+  assert 'a score file is damaged' in found[0][1]
+  assert all('process 0 ended with code 2' in error for _, _, error in found[1:])
+
+
+def test_a_led_model_is_what_it_leads_for_every_python(monkeypatch):
+  """From 3.12 on `isinstance` with a protocol looks at attributes only, not at `__getattr__`."""
+  monkeypatch.setattr(group_module.processes, 'count', lambda: 2)
+  models = LedModels()
+  scorer = load_scorer(f'bert:{GOLDEN / "bert_classifier"}')
+  encoder = load_encoder(f'minilm:{GOLDEN / "bert_mlm"}')
+  for model, method in ((scorer, 'score'), (encoder, 'encode')):
+    led = models.add(model, method)
+    for name in ('name', 'fingerprint', method):
+      inspect.getattr_static(led, name)
+    assert (led.name, led.fingerprint) == (model.name, model.fingerprint)
+    assert led.max_length == model.max_length and led.texts_at_once == 4000
+  assert isinstance(models.add(scorer, 'score'), Scorer)
+
+
+def test_more_devices_are_given_more_texts_at_once():
+  device = types.SimpleNamespace(platform='tpu')
+  mesh = types.SimpleNamespace(devices=np.array([[device] * 2] * 6), shape={'data': 6, 'model': 2})
+  assert busy_devices(mesh) == 6 and busy_devices() == 1
+  scorer = BertScorer(str(GOLDEN / 'bert_classifier'), mesh=mesh)
+  assert scorer.texts_at_once == 24_000
+  sizes = []
+  scorer.score = lambda texts: sizes.append(len(texts)) or np.full(len(texts), 0.5)
+  score_texts([f'text {i}' for i in range(30_000)], scorer)
+  assert sizes == [24_000, 6_000]

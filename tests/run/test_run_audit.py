@@ -1,0 +1,151 @@
+"""The scorers' own bias in a run: measured once, never at the cost of money, and in its report."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from fairjax.counterfactual import load_attribute
+from fairjax.measure.scorers.audit import audit_scorers
+from fairjax.measure.scorers.base import OpinionScorer, VaderScorer, sensitive_lexicon_words
+from fairjax.measure.scorers.google import GoogleScorer
+from fairjax.report import ModelRow, figures, write_report
+from fairjax.run.job import audit_path, audit_run, read_audit
+
+OCCUPATION = load_attribute('occupation')
+TEXTS = [f'The {value} of house {i} was {word}.' for i in range(12)
+         for value, word in (('cleaner', 'bad'), ('baker', 'good'))] + ['Nothing.']
+RECORDS = [{'continuation': text} for text in TEXTS]
+
+
+class Counting:
+  """Length of a text, counted."""
+
+  fingerprint, name = 'f' * 64, 'length'
+
+  def __init__(self, *, paid=False, stop_at=10**9):
+    self.asked, self.stop_at = 0, stop_at
+    if paid:
+      self.paid, self.name, self.fingerprint = True, 'paid', 'e' * 64
+
+  def score(self, texts):
+    self.asked += len(texts)
+    if self.asked > self.stop_at:
+      raise KeyboardInterrupt
+    return np.array([len(t) % 10 / 10 for t in texts])
+
+
+def run(workdir, scorers, *, texts=300, log=lambda line: None):
+  audit_run(workdir, lambda: RECORDS, OCCUPATION, scorers, model='baseline', texts=texts, seed=3,
+            log=log)
+  return read_audit(workdir)
+
+
+def opinion():
+  return OpinionScorer(['good', 'cleaner'], ['bad'])
+
+
+def test_a_run_holds_the_audit_of_the_verb_once(tmp_path):
+  assert run(tmp_path, [opinion()], texts=0) is None and not audit_path(tmp_path).exists()
+  lines, length, paid = [], Counting(), Counting(paid=True)
+  found = run(tmp_path, [opinion(), length, paid], log=lines.append)
+  assert length.asked > 0 == paid.asked
+  assert found['scorers']['paid']['own_bias'] is None
+  assert 'each swapped text would be paid for' in found['scorers']['paid']['not_measured']
+  verb = audit_scorers(TEXTS, OCCUPATION, [opinion(), Counting()], limit=300, seed=3)
+  for name in ('opinion', 'length'):
+    assert found['scorers'][name] == verb['scorers'][name]
+  assert (found['counts'], found['model']) == (verb['counts'], 'baseline')
+  assert len(lines) == 1 and 'paid not measured (each swapped text' in lines[0]
+  before, asked = audit_path(tmp_path).read_bytes(), length.asked
+  assert run(tmp_path, [opinion(), length, paid], log=lines.append) == found
+  assert (audit_path(tmp_path).read_bytes(), length.asked, len(lines)) == (before, asked, 1)
+
+
+def test_google_is_not_asked_by_a_run(tmp_path, monkeypatch):
+  monkeypatch.setenv('FAIRJAX_GOOGLE_API_KEY', 'AIzaCanary')
+  found = run(tmp_path, [GoogleScorer(tmp_path / 'google.jsonl', client='answers nothing')])
+  assert 'would be paid for' in found['scorers']['google']['not_measured']
+  assert not (tmp_path / 'google.jsonl').exists()
+
+
+def test_an_interrupted_audit_asks_for_nothing_twice(tmp_path):
+  first, second = Counting(), Counting(stop_at=0)
+  second.name, second.fingerprint = 'other', 'd' * 64
+  with pytest.raises(KeyboardInterrupt):
+    run(tmp_path, [first, second])
+  assert not audit_path(tmp_path).exists()
+  again = Counting()
+  second.stop_at = 10**9
+  found = run(tmp_path, [again, second])
+  assert again.asked == 0 and found['scorers']['length']['own_bias']['frames'] > 0
+
+
+def test_a_limit_is_kept_and_said(tmp_path):
+  found = run(tmp_path, [opinion()], texts=5)
+  assert found['counts']['left_out'] == len(TEXTS) - 1 - 5
+  assert found['scorers']['opinion']['own_bias']['n'] == 5
+
+
+def write(tmp_path, audit, monkeypatch):
+  for name in ('plot_fairness', 'plot_tradeoff', 'plot_curves'):
+    monkeypatch.setattr(figures, name, lambda *a, **k: [])
+  rows = [ModelRow('baseline', 'baseline', None, None, None, None)]
+  path = write_report(tmp_path / 'report', rows=rows, attribute='occupation', audit=audit)
+  return [path.read_text(), (path.parent / 'index.html').read_text(),
+          json.loads((path.parent / 'report.json').read_text())]
+
+
+def test_the_report_shows_it_and_warns_at_the_top(tmp_path, monkeypatch):
+  audit = run(tmp_path, [opinion(), VaderScorer(), Counting(paid=True)])
+  text, page, data = write(tmp_path, audit, monkeypatch)
+  assert data['scorer_audit'] == audit
+  bias = {name: {row['value']: row for row in s['own_bias']['values']}
+          for name, s in audit['scorers'].items() if s['own_bias']}
+  # "bad" with "cleaner" is 1/2 and else 0, "good" 1 in both.
+  assert bias['opinion']['cleaner']['difference'] == pytest.approx(0.25)
+  expected = f"opinion has a bias of its own in the same texts: cleaner {0.25:+.4f}."
+  assert expected in text.split('## ')[0] and expected in data['warnings'][-2]
+  section = text.split('## Own bias of the scorers')[1].split('\n## ')[0]
+  for value in OCCUPATION.value_texts:
+    cells = [c.strip() for line in section.splitlines() if line.startswith(f'| {value} |')
+             for c in line.strip('|').split('|')]
+    assert cells == [value, '12' if value in ('cleaner', 'baker') else '0'] + [
+      cell for name in ('opinion', 'vader') for cell in (
+        f"{bias[name][value]['difference'] + 0:+.4f}".replace('-0.0000', '+0.0000'),
+        f"{bias[name][value]['p_holm']:.4f}")]
+  assert 'paid: own bias not measured: each swapped text would be paid for' in section
+  assert 'own bias not measured: each swapped' in page and 'Own bias of the scorers' in page
+
+
+def test_every_key_is_described(tmp_path, repository):
+  def keys(value):
+    for item in value if isinstance(value, list) else value.values():
+      if isinstance(item, list | dict):
+        yield from keys(item)
+    if isinstance(value, dict):
+      yield from value
+
+  audit = run(tmp_path, [opinion(), Counting(paid=True)])
+  page = (repository / 'docs' / 'scorers_audit.md').read_text()
+  assert {f'`{key}`' for key in keys(audit)} - {'`opinion`', '`paid`'} - set(
+    re.findall(r'`\w+`', page)) == set()
+
+
+def test_a_report_without_a_bias_has_no_warning(tmp_path, monkeypatch):
+  quiet = run(tmp_path, [OpinionScorer(['good'], ['bad'])])
+  text, _, data = write(tmp_path, quiet, monkeypatch)
+  assert '## Own bias of the scorers' in text and 'of its own in' not in text
+  assert not any('of its own in' in w for w in data['warnings'])
+  text, _, data = write(tmp_path, None, monkeypatch)
+  assert 'Own bias of the scorers' not in text and data['scorer_audit'] is None
+
+
+def test_parts_of_compounds_stand_in_the_lexicon_too(tmp_path):
+  path = tmp_path / 'names.yaml'
+  path.write_text('name: nick\nvalues: [Good-Bad, first-rate, Mild]\ntemplates: ["{value} is"]\n')
+  found = sensitive_lexicon_words(
+    OpinionScorer(['good', 'first-rate', 'rate'], ['bad']), load_attribute(path))
+  assert [(w['value'], w['word'], w['valence']) for w in found] == [
+    ('Good-Bad', 'good', 1), ('Good-Bad', 'bad', -1), ('first-rate', 'first-rate', 1)]

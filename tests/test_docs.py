@@ -1,0 +1,152 @@
+"""What README, CHANGELOG and docstrings say is so: commands, links, examples, dependencies."""
+
+import ast
+import doctest
+import importlib
+import pathlib
+import re
+import shlex
+
+import pytest
+from test_architecture import MODULES, PACKAGE, ROOT, definitions, parse, setup_argument
+
+import fairjax
+from fairjax.cli import main as cli
+
+README = (ROOT / 'README.md').read_text(encoding='utf-8')
+PAGES = sorted(p for pattern in ('*.md', 'docs/**/*.md', 'fairjax/**/*.md')
+               for p in ROOT.glob(pattern))
+
+
+def command(name: str) -> str:
+  (line,) = re.findall(rf'<!-- command: {name} -->\n```\w*\n(.*)\n```', README)
+  return line
+
+
+def test_readme_commands_set_everything_up_themselves():
+  for name, extras in (('run', '[train]'), ('test', '[train,dev]')):
+    assert command(name).startswith('python3 -m venv .venv && .venv/bin/pip install')
+    assert f"-e '.{extras}'" in command(name)
+
+
+def shell_lines(text: str = README) -> list[str]:
+  """Lines of a page's shell blocks, comments and empty ones left out."""
+  blocks = re.findall(r'^```(?:bash|sh)\n(.*?)^```', text, re.M | re.S)
+  lines = ''.join(blocks).replace('\\\n', ' ').splitlines()
+  return [line for line in lines if line.partition('#')[0].strip()]
+
+
+def is_fairjax(line: str) -> bool:
+  return re.search(r'(^|/)fairjax [a-z]', line.partition('#')[0]) is not None
+
+
+def fairjax_commands() -> list[str]:
+  """Commands of the shell blocks, then those with options within the text."""
+  text = re.sub(r'^```.*?^```', '', README, flags=re.M | re.S)
+  return [line[line.index('fairjax '):] for line in shell_lines() if is_fairjax(line)] + [
+    ' '.join(found.split()) for found in re.findall(r'`(fairjax [a-z][^`]* --[^`]+)`', text)]
+
+
+def test_readme_shows_the_main_verbs():
+  verbs = {line.split()[1] for line in fairjax_commands()}
+  assert {'run', 'measure', 'attributes'} <= verbs
+
+
+@pytest.mark.parametrize('line', fairjax_commands())
+def test_readme_commands_parse(line):
+  options = cli.parse(shlex.split(line, comments=True)[1:])
+  assert options.verb in cli.VERBS
+  if getattr(options, 'config', None):
+    path, _, argument = options.config.partition(':')
+    assert (ROOT / path).is_file()
+    from fairjax.config_io import load_config
+    load_config(f'{ROOT / path}:{argument}', options.overrides)
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_of_a_page_parse(page):
+  """Verbs and options are there; what cheap ones do is tested with the README's and the help's."""
+  for line in shell_lines(page.read_text(encoding='utf-8')):
+    if is_fairjax(line):
+      line = re.sub(r'\$\w\b', '0.1', line[line.index('fairjax '):])  # of a loop of the shell
+      assert cli.parse(shlex.split(line, comments=True)[1:]).verb in cli.VERBS, line
+
+
+@pytest.mark.parametrize('verb', cli.VERBS)
+def test_the_example_of_a_verb_parses(verb):
+  program, *arguments = shlex.split(cli.VERBS[verb].example)
+  options = cli.parse(arguments)
+  assert program == 'fairjax' and options.verb == verb
+  if getattr(options, 'config', None):
+    from fairjax.config_io import load_config
+    load_config(str(ROOT / options.config), options.overrides)
+
+
+def test_readme_attribute_is_one(tmp_path):
+  from fairjax.counterfactual import lint_attribute, load_attribute
+
+  (text,) = re.findall(r'<!-- attribute-example -->\n```yaml\n(.*?)```', README, re.S)
+  path = tmp_path / 'faith.yaml'
+  path.write_text(text, encoding='utf-8')
+  assert not [f for f in lint_attribute(load_attribute(path)) if f.level == 'error']
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_local_links_lead_somewhere(page):
+  text = re.sub(r'^```.*?^```', '', page.read_text(encoding='utf-8'), flags=re.M | re.S)
+  links = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)', text) + re.findall(r'src="([^"]+)"', text)
+  for link in links:
+    if not re.match(r'https?:|mailto:', link):
+      assert (page.parent / link).exists(), f'{page.name}: {link}'
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_page_holds_both_sides_of_a_merge(page):
+  found = re.findall(r'^(?:<{7}|={7}|>{7})(?: .*)?$', page.read_text(encoding='utf-8'), re.M)
+  assert not found, f'{page.name}: {found[0]}'
+
+
+def test_changelog_gives_the_reason_for_each_dependency():
+  changelog = (ROOT / 'CHANGELOG.md').read_text(encoding='utf-8')
+  extras = setup_argument('extras_require')
+  for requirement in setup_argument('install_requires') + sum(extras.values(), []):
+    name = re.match(r'[\w.\-\[\]]+', requirement)[0]
+    line = rf'^\| `{re.escape(name)}`'
+    assert re.search(line, changelog, re.M), f'{name} stands without a reason'
+
+
+def test_versions_agree():
+  citation = (ROOT / 'CITATION.cff').read_text(encoding='utf-8')
+  assert f'\nversion: {fairjax.__version__}\n' in citation
+
+
+def docstring_examples() -> list[tuple[pathlib.Path, str, str]]:
+  """(module's path, name, docstring) wherever a docstring holds an example."""
+  return [(path, getattr(node, 'name', '(module)'), ast.get_docstring(node))
+          for path in MODULES for node, _ in definitions(parse(path), public=True)
+          if '>>> ' in (ast.get_docstring(node) or '')]
+
+
+@pytest.mark.parametrize(('path', 'name', 'text'), [
+  pytest.param(*example, id=f'{example[0].relative_to(PACKAGE)}:{example[1]}',
+               marks=[pytest.mark.tf] if example[0].parent.name == 'data' else [])
+  for example in docstring_examples()])
+def test_docstring_examples(path, name, text, tmp_path, monkeypatch):
+  module = importlib.import_module(
+    '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'))
+  monkeypatch.chdir(tmp_path)
+  example = doctest.DocTestParser().get_doctest(text, dict(vars(module)), name, str(path), 0)
+  assert example.examples
+  output: list[str] = []
+  doctest.DocTestRunner().run(example, out=output.append)
+  assert not output, ''.join(output)
+
+
+def test_every_id_has_a_row_in_the_definitions():
+  """An ID such as H-25 without a row would name nothing."""
+  rows = set(re.findall(r'^\| ([HWY]-\d\d) \|', (ROOT / 'docs/definitions.md').read_text(), re.M))
+  used = {found for folder in ('fairjax', 'configs', 'docs', 'notebooks', 'tests')
+          for path in (ROOT / folder).rglob('*')
+          if path.suffix in ('.py', '.md', '.ipynb', '.yaml', '.js') and path.is_file()
+          for found in re.findall(r'\b[HWY]-\d\d\b', path.read_text(encoding='utf-8'))}
+  assert len(used) > 50 and used <= rows

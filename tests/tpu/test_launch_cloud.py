@@ -1,0 +1,532 @@
+"""`fairjax launch` against a fake gcloud, with the real scripts on fake hosts."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fairjax.errors import UserError
+from fairjax.tpu.launch import compute, queued
+from fairjax.tpu.launch.commands import EXISTS, GONE, Run, denied, is_limit
+from fairjax.tpu.launch.spec import LaunchSpec
+from fairjax.tpu.launch.supervise import Executor, StepFailed, launch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMAND = ('run', '--config=configs/x.py', '--workdir=gs://bucket-1/it',
+           "--config.name=a 'b' $HOME")
+CANARY = 'canary-5f1d9c-secret'
+
+PROGRAM = r'''#!/usr/bin/env bash
+# Stands for the Python of a host: python -m fairjax ARGUMENTS.
+shift 2
+printf '%s\0' "$@" >"$HOME/argv"
+env >"$HOME/environ"
+read -ra codes <"$HOME/codes"
+n=0
+[[ ! -f $HOME/tries ]] || n=$(<"$HOME/tries")
+echo $((n + 1)) >"$HOME/tries"
+echo "attempt $n of $FAKE_HOST"
+exit "${codes[n]:-0}"
+'''
+
+
+def executable(path: pathlib.Path, text: str) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(text)
+  path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+class Cloud:
+  """The fake world: what it is asked, what its hosts do, and an executor that reaches it."""
+
+  def __init__(self, folder: pathlib.Path, monkeypatch):
+    self.folder, self.repo, self.bin = folder, folder / 'repo', folder / 'bin'
+    self.lines: list[str] = []
+    self.shown: list[str] = []
+    self.pauses: list[float] = []
+    fake = (ROOT / 'tests' / 'fake_gcloud.py').read_text()
+    executable(self.bin / 'gcloud', f'#!{sys.executable} -SE\n{fake}')
+    executable(self.bin / 'sudo', '#!/bin/sh\nexit 0\n')
+    executable(self.bin / 'gcsfuse', '#!/bin/sh\necho "$@" >>"$HOME/mounted"\n')
+    executable(self.bin / 'hostname', '#!/bin/sh\necho "$FAKE_HOST"\n')
+    monkeypatch.setenv('PATH', f'{self.bin}:{os.environ["PATH"]}')
+    monkeypatch.setenv('FAKE_GCLOUD', str(folder))
+    shutil.copytree(ROOT / 'launch', self.repo / 'launch')
+    for name in ('requirements', 'encoder'):
+      (self.repo / 'launch' / f'{name}.txt').write_text('# the lock\n')
+    for words in (['init', '-q'], ['add', '.'], ['-c', 'user.name=t', '-c', 'user.email=t@t',
+                                               'commit', '-qm', 'x']):
+      subprocess.run(['git', *words], cwd=self.repo, check=True)
+
+  def world(self, lives, *, codes=('0',), hosts=('w-0', 'w-1'), **more) -> None:
+    (self.folder / 'world.json').write_text(
+      json.dumps({'lives': lives, 'hosts': list(hosts), **more}))
+    lock = hashlib.sha256(b'# the lock\n' * 2).hexdigest()
+    for number, host in enumerate(hosts):
+      home = self.folder / 'hosts' / host
+      executable(home / 'fairjax-launch' / 'venv' / 'bin' / 'python', PROGRAM)
+      (home / 'fairjax-launch' / 'venv' / lock).touch()  # as if the packages were there
+      (home / 'codes').write_text(codes[min(number, len(codes) - 1)] + '\n')
+
+  def executor(self, **more) -> Executor:
+    return Executor(self.repo, log=self.lines.append, sleep=self.pauses.append,
+                    show=lambda text, error: self.shown.append(text), **more)
+
+  def launch(self, verb='run', specs=None, *, executor=None, **more) -> int:
+    return launch(verb, specs or [spec()], executor or self.executor(), **more)
+
+  def calls(self) -> list[list[str]]:
+    path = self.folder / 'calls.jsonl'
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+  def verbs(self) -> list[str]:
+    """Calls in short: the verb, for ssh that of worker.sh; repeated questions once."""
+    short: list[str] = []
+    for call in self.calls():
+      verb = call[3]
+      if verb == 'ssh':
+        verb = next(w for w in ('setup', 'start', 'follow', 'status', 'stop', 'logs')
+                    if f'worker.sh {w} ' in ' '.join(call) + ' ')
+      if not short or short[-1] != verb or verb != 'describe':
+        short.append(verb)
+    return short
+
+  def log(self) -> str:
+    return '\n'.join(self.lines)
+
+
+@pytest.fixture
+def cloud(tmp_path, monkeypatch):
+  return Cloud(tmp_path, monkeypatch)
+
+
+def spec(**more) -> LaunchSpec:
+  return LaunchSpec(**{'tpu': 'v5litepod-16', 'zone': 'us-west4-a', 'name': 'job', 'spot': True,
+                       'command': COMMAND, **more})
+
+
+def test_a_command_runs_on_every_worker_with_its_words_as_they_were(cloud):
+  cloud.world([['WAITING_FOR_RESOURCES', 'PROVISIONING', 'ACTIVE']])
+  assert cloud.launch() == 0
+  assert cloud.verbs() == ['describe', 'create', 'describe', 'status', 'scp', 'setup', 'start',
+                           'follow', 'status', 'describe']
+  for host in ('w-0', 'w-1'):
+    home = cloud.folder / 'hosts' / host
+    words = (home / 'argv').read_bytes().split(b'\0')[:-1]
+    assert [w.decode() for w in words] == [
+      'run', '--config=configs/x.py', '--workdir=/mnt/fairjax/bucket-1/it', COMMAND[-1]]
+    assert 'JAX_COORDINATOR_PORT=8476' in (home / 'environ').read_text()
+    assert (home / 'mounted').read_text().split()[-2:] == ['bucket-1', '/mnt/fairjax/bucket-1']
+    assert f'[{host}] attempt 0 of {host}\n' in ''.join(cloud.shown)
+  assert 'still there, and costing money: queued resource job (1 x v5litepod-16) in us-west4-a' \
+    in cloud.log()
+  assert 'gcloud compute tpus queued-resources delete job --zone=us-west4-a --force' in cloud.log()
+
+
+def test_delete_when_done_leaves_nothing_and_says_nothing_is_left(cloud):
+  cloud.world([['ACTIVE']], codes=('1',))
+  assert cloud.launch(delete=True) == 1
+  assert cloud.verbs()[-1] == 'delete'
+  assert 'still there' not in cloud.log() and 'is deleted' in cloud.log()
+
+
+def test_a_worker_starts_again_after_42_and_lost_peers_but_never_after_2(cloud):
+  cloud.world([['ACTIVE']], codes=('42 134 0', '2 0'))
+  assert cloud.launch() == 2
+  assert (cloud.folder / 'hosts/w-0/tries').read_text() == '3\n'
+  assert (cloud.folder / 'hosts/w-1/tries').read_text() == '1\n'
+  assert 'ended with code 2 (user) on 2 workers' in cloud.log()
+
+
+def test_restarts_are_bounded_and_then_the_same_line_continues(cloud):
+  cloud.world([['ACTIVE']], codes=('42 42 42 42 42',), hosts=('w-0',))
+  assert cloud.launch(specs=[spec(restarts=2)]) == 42
+  assert (cloud.folder / 'hosts/w-0/tries').read_text() == '3\n'
+
+
+def test_a_preempted_slice_is_deleted_requested_again_and_the_command_started_there(cloud):
+  cloud.world([['ACTIVE', 'SUSPENDED'], ['PROVISIONING', 'ACTIVE']])
+  assert cloud.launch() == 0
+  assert cloud.verbs() == [
+    'describe', 'create', 'describe', 'status', 'scp', 'setup', 'start', 'follow', 'status',
+    'status', 'status', 'describe', 'delete', 'describe', 'create', 'describe', 'status', 'scp',
+    'setup', 'start', 'follow', 'status', 'describe']
+  assert cloud.verbs().count('create') == 2 and cloud.verbs().count('delete') == 1
+  assert 'deleting it and asking again, 1 of 10' in cloud.log()
+
+
+def test_a_group_of_compute_engine_is_watched_and_replaced_the_same_way(cloud):
+  cloud.world([['PROVISIONING', 'ACTIVE', 'SUSPENDED'], ['ACTIVE']])
+  group = spec(backend='compute', tpu='tpu7x-16', zone='us-central1-c', project='p', spot=False)
+  assert cloud.launch(specs=[group]) == 0
+  calls = [' '.join(call[1:4]) for call in cloud.calls()]
+  for made in ('resource-policies create workload-policy', 'instance-templates create job',
+               'instance-groups managed create', 'instance-groups managed delete',
+               'instance-templates delete job', 'resource-policies delete job'):
+    assert calls.count(made) == (2 if 'create' in made else 1), made
+  for host in ('w-0', 'w-1'):
+    words = (cloud.folder / 'hosts' / host / 'argv').read_bytes().split(b'\0')[:-1]
+    assert words[-1].decode() == COMMAND[-1]
+  assert 'still there, and costing money: instance group job' in cloud.log()
+
+
+def test_slices_that_are_always_taken_away_are_replaced_only_so_often(cloud):
+  cloud.world([['ACTIVE', 'PREEMPTED']])
+  assert cloud.launch(specs=[spec(recreate=2)]) == 42
+  assert cloud.verbs().count('create') == 3 and cloud.verbs().count('delete') == 2
+  assert 'taken away 3 times: giving up' in cloud.log()
+  assert 'still there' in cloud.log()
+  replaced = [p for p in cloud.pauses if p in (5, 10)]
+  assert replaced == [5, 10]  # the pauses grow
+
+
+def test_quota_is_never_asked_for_again(cloud):
+  cloud.world([['FAILED: Quota limit TPUV5sPreemptiblePerProject has been exceeded']])
+  assert cloud.launch() == 2
+  assert cloud.verbs() == ['describe', 'create', 'describe']
+  assert 'a limit of the project' in cloud.log() and 'still there' in cloud.log()
+
+
+def test_quota_that_refuses_the_request_itself_is_the_users_to_mend(cloud):
+  cloud.world([['ACTIVE']], create="ERROR: Quota 'TPUS_PER_PROJECT' exceeded. Limit: 0")
+  assert cloud.launch() == 2
+  assert cloud.verbs() == ['describe', 'create', 'describe']
+  assert 'fairjax launch list' in cloud.log()
+  assert 'nothing is left that costs money: there is no queued resource job' in cloud.log()
+  assert 'still there' not in cloud.log() and 'delete job' not in cloud.log()
+  assert 'failed: request 1 x v5litepod-16; ' in cloud.log()
+
+
+def test_a_refused_group_leaves_what_is_free_and_says_so(cloud):
+  cloud.world([['ACTIVE']], create="ERROR: Quota 'TPUS' exceeded. Limit: 0")
+  group = spec(backend='compute', tpu='tpu7x-16', zone='us-central1-c', project='p', spot=False)
+  assert cloud.launch(specs=[group]) == 2
+  assert 'nothing is left that costs money: there is no instance group job' in cloud.log()
+  assert 'what is free is deleted by: gcloud compute instance-templates delete job' in cloud.log()
+  assert 'instance-groups managed delete' not in cloud.log()
+
+
+@pytest.mark.parametrize(('state', 'left'), [
+  ('ACTIVE', 'still there, and costing money: queued'),
+  ('PROVISIONING', 'still there, and costing money as soon as it is granted: queued'),
+  ('FAILED: it broke', 'still there, dead, and using up quota: queued'),
+  ('STATE_UNSPECIFIED', 'still there, and perhaps costing money: queued'),
+  ('ERROR', 'perhaps still there, and costing money (the question failed): queued')])
+def test_a_failed_launch_says_what_is_left_and_what_it_costs(cloud, state, left):
+  cloud.world([['ACTIVE', 'ACTIVE', state]], flakes=100, hosts=('w-0',))
+  assert cloud.launch() in (1, 42)
+  assert left in cloud.log()
+  assert 'queued-resources delete job --zone=us-west4-a --force --quiet' in cloud.log()
+
+
+QUOTA_PROJECT = ('ERROR: PERMISSION_DENIED: The tpu.googleapis.com API requires a quota project, '
+                 'which is not set by default.')
+
+
+@pytest.mark.parametrize(('error', 'remedy'), [
+  (QUOTA_PROJECT, 'set-quota-project'),
+  ("ERROR: (gcloud.compute.tpus.queued-resources.describe) PERMISSION_DENIED: Permission "
+   "'tpu.queuedResources.get' denied on 'projects/p/locations/z' (or it may not exist).",
+   'roles/tpu.admin'),
+  ('ERROR: (gcloud.x) Reauthentication failed. cannot prompt during non-interactive execution.',
+   'gcloud auth login'),
+  ("ERROR: (gcloud.x) There was a problem refreshing your current auth tokens: ('invalid_grant: "
+   "Token has been expired or revoked.')", 'gcloud auth login'),
+  ('ERROR: (gcloud.x) You do not currently have an active account selected.', 'gcloud auth login'),
+  ('ERROR: (gcloud.x) PERMISSION_DENIED: Cloud TPU API has not been used in project 1 before or it '
+   'is disabled. reason: SERVICE_DISABLED', 'gcloud services enable tpu.googleapis.com'),
+  ('ERROR: (gcloud.x) FAILED_PRECONDITION: This API method requires billing to be enabled.',
+   'gcloud billing projects link'),
+  ('ERROR: (gcloud.x) The required property [project] is not currently set.', '--project=ID')])
+def test_what_an_account_lacks_is_recognised(error, remedy):
+  assert remedy in denied(error) and not is_limit(error)
+
+
+@pytest.mark.parametrize('at', ['absent', 'create', 'later'])
+def test_an_account_that_cannot_stops_at_once(cloud, at):
+  lives = [['ACTIVE']] if at != 'later' else [[f'REFUSE:{QUOTA_PROJECT}']]
+  cloud.world(lives, **({at: QUOTA_PROJECT} if at != 'later' else {}))
+  assert cloud.launch('up') == 2
+  assert cloud.pauses == []  # not even once again
+  assert 'the account cannot do this, and asking again cannot help: set the project' in cloud.log()
+  assert 'a limit of the project' not in cloud.log()
+  verb = 'create' if at == 'create' else 'describe'
+  assert f'gcloud compute tpus queued-resources {verb} job' in cloud.log()
+  assert QUOTA_PROJECT in cloud.log() + ''.join(cloud.shown)
+  assert 'delete' not in cloud.verbs()
+  assert ('still there' in cloud.log()) == (at == 'later')
+
+
+def test_what_may_pass_is_asked_again(cloud):
+  errors = [
+    'ERROR: There was a problem refreshing your current auth tokens: HTTPSConnectionPool: Max '
+    'retries exceeded. Please run: $ gcloud auth login', 'ERROR: (gcloud.x) UNAVAILABLE: try again',
+    'ERROR: Quota exceeded for quota metric ReadRequests per minute', '']
+  cloud.world([[*(f'REFUSE:{error}' for error in errors), 'ACTIVE']])
+  assert cloud.launch('up') == 0
+  assert cloud.pauses == [2, 4, 8, 16]
+
+
+def test_permission_denied_by_a_worker_that_boots_is_tried_again(cloud):
+  cloud.world([['ACTIVE']], flakes=2)
+  fake = cloud.bin / 'gcloud'
+  fake.write_text(fake.read_text().replace(
+    'ERROR: [/usr/bin/ssh] exited', 'root@w: Permission denied (publickey). exited'))
+  assert cloud.launch() == 0
+
+
+ACTIVE = '{"name": "x", "state": {"state": "ACTIVE"}}'
+
+
+@pytest.mark.parametrize('answer', [
+  f'Updates are available for some components.\n\n{ACTIVE}',
+  f'WARNING: [beta] is deprecated\n[survey] {{take it}}\n{ACTIVE}\nTo take a survey, run: x',
+  '\n' + json.dumps(json.loads(ACTIVE), indent=2) + '\n', '{"state": "ACTIVE"}'])
+def test_notices_around_an_answer_are_no_part_of_it(answer):
+  assert queued.read_state(0, answer, '').kind == 'ready'
+
+
+@pytest.mark.parametrize('answer', [
+  '', '[]', '"ACTIVE"', '{}', '{"state": null}', '{"state": ["ACTIVE"]}', '{"state": {}}',
+  '{"state": {"state": 3}}', '<html>', '{"state": {"state": "ACT'])
+def test_an_answer_without_a_state_is_none(answer):
+  assert queued.read_state(0, answer, '').kind == ''
+  assert compute.read_state(0, answer, '').kind in ('', 'waiting')
+
+
+@pytest.mark.parametrize('answer', ['', '<html>'])
+def test_an_answer_without_a_state_ends_in_one_line_and_deletes_nothing(cloud, answer):
+  cloud.world([[f'ANSWER:{answer}']])
+  assert cloud.launch('up') == 1
+  assert cloud.pauses == [2, 4]  # a few times: it may pass
+  line = next(x for x in cloud.lines if x.startswith('failed: '))
+  assert 'gave no answer that can be read' in line
+  assert 'gcloud compute tpus queued-resources describe job' in line and answer in line
+  assert cloud.verbs().count('delete') == 0 and 'perhaps still there' in cloud.log()
+
+
+def test_a_failure_without_a_message_shows_the_command_and_its_answer(cloud):
+  for failed in (None, {}, 'it broke', {'error': 'it broke'}, {'error': {'code': 5}}, []):
+    text = json.dumps({'state': {'state': 'FAILED', 'failedData': failed}})
+    assert queued.read_state(0, text, '') == ('dead', 'FAILED', False)
+  failed = {'error': None}
+  answer = json.dumps({'state': {'state': 'FAILED', 'failedData': failed}})
+  cloud.world([[f'ANSWER:{answer}'], ['ACTIVE']])
+  assert cloud.launch('up') == 0
+  assert 'job (1 x v5litepod-16) in us-west4-a: FAILED' in cloud.log()
+  assert f'describe job --zone=us-west4-a --format=json answered:\n  {answer}' in cloud.log()
+
+
+@pytest.mark.parametrize('name', ['STATE_UNSPECIFIED', 'SOMETHING_NEW'])
+def test_an_unknown_state_is_waited_for_and_never_a_reason_to_delete(cloud, name):
+  cloud.world([['PROVISIONING', name, name, 'ACTIVE', 'ACTIVE', name, 'ACTIVE']])
+  assert cloud.launch() == 0
+  assert 'delete' not in cloud.verbs() and cloud.verbs().count('create') == 1
+  assert f'{name} (fairjax does not know this state, and waits)' in cloud.log()
+  seconds = iter(range(0, 10**9, 3600))
+  cloud.world([[name]])
+  (cloud.folder / 'state.json').unlink()
+  assert cloud.launch('up', clock=lambda: next(seconds)) == 42
+  assert 'delete' not in cloud.verbs() and 'perhaps costing money' in cloud.log()
+
+
+def test_a_job_that_was_perhaps_submitted_is_named(cloud):
+  executable(cloud.bin / 'kubectl', '#!/bin/sh\ncase "$*" in *apply*) exit 1 ;; esac\n')
+  set_ = spec(backend='gke', image='x', tpu='v5litepod-16')
+  assert cloud.launch(specs=[set_]) == 1
+  assert 'JobSet job' in cloud.log() and 'kubectl --namespace=default delete jobset/job' \
+    in cloud.log()
+  executable(cloud.bin / 'kubectl', '#!/bin/sh\nexit 1\n')
+  cloud.lines.clear()
+  assert cloud.launch(specs=[set_]) == 1
+  assert 'still there' not in cloud.log()  # nothing was submitted
+
+
+def test_flaky_ssh_is_repeated_with_growing_pauses(cloud):
+  cloud.world([['ACTIVE']], flakes=4)
+  assert cloud.launch() == 0
+  assert [p for p in cloud.pauses if p in (2, 4, 8)] == [2, 4, 8]
+  assert 'code 255; try 2 of 6 in 2 s' in cloud.log()
+
+
+def test_ssh_that_never_works_ends_with_a_fault_and_names_what_is_left(cloud):
+  cloud.world([['ACTIVE']], flakes=100)
+  assert cloud.launch() == 1
+  assert sum(call[3] == 'scp' for call in cloud.calls()) == 6
+  assert 'failed: copy it to every worker' in cloud.log() and 'still there' in cloud.log()
+
+
+def test_a_question_that_fails_is_asked_again_and_never_taken_for_an_answer(cloud):
+  cloud.world([['ERROR', 'ERROR', 'ACTIVE']])
+  assert cloud.launch('up') == 0
+  assert sum(call[3] == 'create' for call in cloud.calls()) == 1
+  assert 'the state is not known' in cloud.log()
+
+
+def test_a_request_that_is_not_granted_in_time_is_named(cloud):
+  cloud.world([['WAITING_FOR_RESOURCES']])
+  seconds = iter(range(0, 10**9, 3600))
+  assert cloud.launch('up', clock=lambda: next(seconds)) == 42
+  assert 'not granted within 6h' in cloud.log() and 'still there' in cloud.log()
+
+
+def test_the_same_line_again_follows_what_runs_and_ships_nothing(cloud):
+  cloud.world([['ACTIVE']], hosts=('w-0',))
+  assert cloud.launch(detach=True) == 0
+  home = cloud.folder / 'hosts/w-0'
+  wait_for(home / 'fairjax-launch/job/exit')
+  # A second launch of a command that goes on for a while.
+  executable(home / 'fairjax-launch/venv/bin/python', '#!/bin/sh\nsleep 30\n')
+  assert cloud.launch(detach=True) == 0
+  before = len(cloud.calls())
+  assert cloud.launch(detach=True) == 0
+  again = [call[3] for call in cloud.calls()[before:]]
+  assert 'scp' not in again and 'create' not in again
+  assert 'the command is running already' in cloud.log()
+  other = spec(command=('run', '--config=configs/y.py', '--workdir=gs://bucket-1/it'))
+  assert cloud.launch(specs=[other], detach=True) == 2
+  assert 'another command runs: stop it first' in ''.join(cloud.shown)
+  assert cloud.launch('stop') == 0
+  assert wait_for(home / 'fairjax-launch/job/exit').read_text() == '143\n'
+
+
+def wait_for(path: pathlib.Path, seconds: float = 20) -> pathlib.Path:
+  end = time.monotonic() + seconds
+  while not path.exists() and time.monotonic() < end:
+    time.sleep(0.05)
+  assert path.exists(), path
+  return path
+
+
+def test_a_worker_that_was_booted_anew_gets_its_command_again(cloud):
+  cloud.world([['ACTIVE']], codes=('0 0',), reboot=True)
+  assert cloud.launch() == 0
+  assert 'a worker was started anew' in cloud.log()
+  assert cloud.verbs().count('start') == 2 and cloud.verbs().count('create') == 1
+  assert (cloud.folder / 'hosts/w-1/tries').read_text() == '2\n'
+
+
+def test_the_log_is_followed_to_its_end_while_the_command_runs(cloud):
+  cloud.world([['ACTIVE']], hosts=('w-0',))
+  program = cloud.folder / 'hosts/w-0/fairjax-launch/venv/bin/python'
+  executable(program, '#!/bin/sh\necho first\nsleep 1.5\necho last\n')
+  assert cloud.launch() == 0
+  shown = ''.join(cloud.shown)
+  assert shown.index('[w-0] first\n') < shown.index('[w-0] last\n')
+
+
+def test_no_secret_in_any_output_argument_or_file_that_others_may_read(cloud, monkeypatch):
+  monkeypatch.setenv('WANDB_API_KEY', CANARY)
+  cloud.world([['ACTIVE']], flakes=1)
+  home = cloud.folder / 'hosts/w-0'
+  program = home / 'fairjax-launch/venv/bin/python'
+  program.write_text(program.read_text().replace('echo "attempt', f'echo "{CANARY} attempt'))
+  executor = cloud.executor(secrets={'WANDB_API_KEY': CANARY})
+  for verb in ('up', 'run', 'status', 'logs', 'stop'):
+    assert cloud.launch(verb, [spec(secrets=('WANDB_API_KEY',))], executor=executor) == 0
+  assert f'WANDB_API_KEY={CANARY}' in (home / 'environ').read_text().splitlines()
+  written = (cloud.folder / 'calls.jsonl').read_text()
+  assert CANARY not in written + cloud.log() + ''.join(cloud.shown)
+  assert '*** attempt' in ''.join(cloud.shown)
+  files = [p for p in cloud.folder.rglob('*') if p.is_file() and p != program
+           and p.name != 'environ' and CANARY.encode() in p.read_bytes()
+           and p.name != 'log']
+  assert {p.name for p in files} == {'secrets.env'}
+  assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in files)
+  archive = cloud.repo / '.launch/job/fairjax-launch-job.tar.gz'
+  assert CANARY.encode() not in subprocess.run(['gzip', '-dc', archive], capture_output=True,
+                                               check=True).stdout
+
+
+def test_a_secret_in_an_argument_is_refused_before_it_is_shown(cloud):
+  executor = cloud.executor(secrets={'KEY': CANARY})
+  with pytest.raises(UserError, match='a secret stands in an argument') as e:
+    executor.run(Run(('echo', f'--key={CANARY}'), 'say it'))
+  assert CANARY not in str(e.value)
+
+
+def test_code_2_is_not_repeated_and_a_missing_program_is_named(cloud):
+  with pytest.raises(StepFailed):
+    cloud.executor().run(Run(('bash', '-c', 'echo x >>tried; exit 2'), 'try', tries=5))
+  assert (cloud.repo / 'tried').read_text() == 'x\n' and cloud.pauses == []
+  with pytest.raises(UserError, match='gclod is not installed'):
+    cloud.executor().run(Run(('gclod',), 'try'))
+
+
+def test_what_was_done_before_is_no_failure(cloud):
+  step = Run(('bash', '-c', 'echo "The resource x already exists" >&2; exit 1'), 'make x', tries=3,
+             done_if=EXISTS)
+  assert cloud.executor().run(step).code == 1 and cloud.pauses == []
+  assert cloud.lines == ['make x: done before']
+  with pytest.raises(StepFailed):
+    cloud.executor().run(dataclasses.replace(step, done_if=GONE))
+  cloud.world([['ACTIVE']])
+  assert cloud.launch('down') == 0  # nothing is there
+
+
+@pytest.mark.parametrize(('states', 'kind'), [
+  (['RUNNING', 'RUNNING'], 'ready'), (['RUNNING', 'STAGING'], 'waiting'), ([], 'waiting'),
+  (['RUNNING', 'STOPPED'], 'dead'), (['TERMINATED'], 'dead'), ([None], 'waiting'),
+  (['RUNNING', 'SOMETHING_NEW'], 'unknown'), (['SOMETHING_NEW', 'STOPPED'], 'dead')])
+def test_the_state_of_a_group_is_that_of_its_worst_host(states, kind):
+  hosts = [{'instanceStatus': s} if s else {} for s in states]
+  assert compute.read_state(0, json.dumps(hosts), '').kind == kind
+
+
+@pytest.mark.parametrize(('name', 'kind'), [
+  ('ACTIVE', 'ready'), ('ACCEPTED', 'waiting'), ('CREATING', 'waiting'),
+  ('PROVISIONING', 'waiting'),
+  ('WAITING_FOR_RESOURCES', 'waiting'), ('SUSPENDING', 'dead'), ('SUSPENDED', 'dead'),
+  ('FAILED', 'dead'), ('DELETING', 'dead'), ('SOMETHING_NEW', 'unknown'),
+  ('STATE_UNSPECIFIED', 'unknown')])
+def test_a_request_is_on_its_way_only_where_it_says_so(name, kind):
+  assert queued.read_state(0, json.dumps({'state': {'state': name}}), '').kind == kind
+  for module in (queued, compute):
+    assert module.read_state(1, '', 'ERROR: The resource was not found').kind == 'absent'
+    assert module.read_state(1, '', 'ERROR: connection reset').kind == ''
+
+
+def test_ctrl_c_names_what_is_left_and_how_to_delete_it(cloud):
+  cloud.world([['WAITING_FOR_RESOURCES']])
+  process = subprocess.Popen(
+    [sys.executable, '-m', 'fairjax', 'launch', 'up', '--tpu=v3-8', '--zone=europe-west4-a',
+     '--name=job'], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    start_new_session=True)
+  end = time.monotonic() + 60
+  while [call[3] for call in cloud.calls()][-2:] != ['create', 'describe'] \
+      and time.monotonic() < end:
+    time.sleep(0.05)
+  os.killpg(process.pid, signal.SIGINT)
+  _, errors = process.communicate(timeout=60)
+  assert process.returncode == 42, errors
+  assert 'still there, and costing money as soon as it is granted: queued resource job (1 x v3-8)' \
+    in errors
+  assert 'queued-resources delete job --zone=europe-west4-a --force --quiet' in errors
+  assert 'Traceback' not in errors
+
+
+def test_a_sweep_runs_its_points_on_one_slice_one_after_the_other(cloud):
+  cloud.world([['ACTIVE']], codes=('0 0',), hosts=('w-0',))
+  points = [spec(command=('run', '--workdir=gs://bucket-1/a')),
+            spec(command=('run', '--workdir=gs://bucket-1/b'))]
+  assert cloud.launch(specs=points) == 0
+  assert cloud.verbs().count('create') == 1 and cloud.verbs().count('start') == 2
+  words = (cloud.folder / 'hosts/w-0/argv').read_bytes()
+  assert words == b'run\0--workdir=/mnt/fairjax/bucket-1/b\0'
+  assert '2 of 2: run --workdir=gs://bucket-1/b' in cloud.log()
+
+
+def test_a_sweep_ends_with_the_first_point_that_fails(cloud):
+  cloud.world([['ACTIVE']], codes=('2 0',), hosts=('w-0',))
+  points = [spec(command=('run', f'--workdir=gs://bucket-1/{x}')) for x in 'ab']
+  assert cloud.launch(specs=points) == 2
+  assert cloud.verbs().count('start') == 1

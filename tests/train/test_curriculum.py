@@ -1,0 +1,505 @@
+"""The curriculum on arrays, without TensorFlow: resume, identity, divergence, devices."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import sharding_cases
+
+from fairjax.config import (
+  Config,
+  DataConfig,
+  DebiasConfig,
+  MeshConfig,
+  ModelConfig,
+  SentimentConfig,
+  TrainConfig,
+)
+from fairjax.errors import Preempted, UserError
+from fairjax.model import Branches, TransformerXL
+from fairjax.processes import StopSignal
+from fairjax.train import (
+  Curriculum,
+  LabelledSentences,
+  TrainingDiverged,
+  done_card,
+  params_digest,
+  read_metrics,
+  steps,
+)
+from fairjax.train.optimizer import Adam
+from fairjax.train.sharding import make_mesh
+from fairjax.train.steps import Guard
+
+T, V, K, P = 8, 32, 2, 2
+OPTIMISER = dict(batch_size=8, learning_rate=3e-3, warmup_steps=1, log_every=2, eval_every=3,
+                 checkpoint_every=3)
+CONFIG = Config(
+  model=ModelConfig(vocab_size=V, num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=32,
+                    segment_len=T, memory_len=T, hidden_dropout=0.1, attention_dropout=0.1),
+  data=DataConfig(), lm=TrainConfig(steps=7, **OPTIMISER),
+  sentiment=SentimentConfig(steps=7, sentence_tokens=6, hidden_dim=8, **OPTIMISER),
+  debias=DebiasConfig(steps=7, branches_per_row=K, pieces_per_branch=P, **OPTIMISER))
+
+
+class ArrayFeed:
+  """Tokens that are a function of the step; a branch replaces token s by another."""
+
+  vocabulary_fingerprint = 'v' * 64
+  attribute_fingerprint = 'a' * 64
+
+  def train(self, split, *, batch_size, start_step, branches):
+    step = start_step
+    while True:
+      yield self._batch(step, batch_size, branches)
+      step += 1
+
+  def valid(self, *, batch_size):
+    for step in (1000, 1001):
+      yield self._batch(step, batch_size, False) | {
+        'weights': np.ones((batch_size, T), np.float32)}
+
+  def batch_name(self, split, step, *, batch_size):
+    return f'{split} segment {step}'
+
+  def _batch(self, step, rows, branches):
+    rng = np.random.default_rng(step)
+    tokens = (rng.integers(3, V, size=(rows, 1)) + np.arange(T + 1)) % (V - 3) + 3
+    batch = {'inputs': tokens[:, :-1].astype(np.int32), 'targets': tokens[:, 1:].astype(np.int32),
+             'reset': np.full(rows, step % 4 == 0)}
+    if branches:
+      start = rng.integers(0, T, size=(rows, K)).astype(np.int32)
+      batch |= {
+        'branch_tokens': rng.integers(3, V, size=(rows, K, P)).astype(np.int32),
+        'branch_start': start, 'branch_len': rng.integers(1, P + 1, size=(rows, K), dtype=np.int32),
+        'original_end': start, 'branch_weight': np.ones((rows, K), np.float32),
+        'branch_counts': np.tile(np.array([3, K, 1, 0, 0], np.int32), (rows, 1))}
+    return batch
+
+
+def _sentences():
+  rng = np.random.default_rng(0)
+  label = np.tile([0.0, 1.0], 40).astype(np.float32)
+  tokens = np.where(label[:, None] > 0, 20, 5) + rng.integers(0, 5, size=(80, 6))
+  tokens[:, 0] = 1
+  return LabelledSentences(tokens.astype(np.int32), np.full(80, 6, np.int32), label)
+
+
+def _mesh(devices):
+  return make_mesh(MeshConfig(), jax.devices()[:devices])
+
+
+def _curriculum(workdir, *, config=CONFIG, devices=1, stop=None, log=None, feed=None):
+  return Curriculum(config, workdir, feed or ArrayFeed(), _mesh(devices), stop or StopSignal(),
+                    log or (lambda line: None))
+
+
+def _train(curriculum, stage):
+  lm = curriculum.train_lm()
+  if stage == 'lm':
+    return lm
+  projection = curriculum.train_sentiment(lm, _sentences)
+  if stage == 'sentiment':
+    return projection
+  return curriculum.train_debias(lm, method='sentiment', weight=5.0, projection=projection)
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('straight')
+  return {stage: _train(_curriculum(workdir), stage) for stage in ('lm', 'sentiment', 'debias')}
+
+
+class DelayedStop(StopSignal):
+  """A signal that comes `steps` steps after it was announced."""
+
+  steps = None
+
+  def here(self):
+    if self.steps is None:
+      return False
+    self.steps -= 1
+    return self.steps < 0
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('stage', ['lm', 'sentiment', 'debias'])
+@pytest.mark.parametrize(('after', 'told'), [(2, 2), (4, 4), (5, 4)])  # 5: within an interval
+def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, after, told):
+  stop, prefix = DelayedStop(), 'debias/' if stage == 'debias' else stage
+
+  def interrupt(line):
+    if f'[{prefix}' in line and f'step {told}/' in line:
+      stop.steps = after - told
+
+  with pytest.raises(Preempted, match=f'saved after step {after} of 7'):
+    _train(_curriculum(tmp_path, stop=stop, log=interrupt), stage)
+  lines = []
+  found = _train(_curriculum(tmp_path, log=lines.append), stage)
+  own = [line for line in lines if line.startswith(f'[{prefix}')]
+  assert f'resumes after step {after}' in own[0]
+  assert 'memory of each device: parameters ' in own[1] and ' step ' in own[2]
+  assert sum('memory of each device' in line for line in own) == 1
+  assert found.digest == uninterrupted[stage].digest
+  lines, expected = (read_metrics(t.directory / 'metrics.jsonl')
+                     for t in (found, uninterrupted[stage]))
+  assert lines == expected
+  assert [x['step'] for x in lines if x['kind'] == 'valid'] == [3, 6, 7]
+
+
+@pytest.mark.tf
+def test_the_control_of_a_sentiment_variant_differs_in_f_sh_alone(tmp_path, uninterrupted):
+  """Its f_sh is that of step 2 before its first step; term, lambda, seed and data are the same."""
+  still = dataclasses.replace(CONFIG, sentiment=dataclasses.replace(
+    CONFIG.sentiment, steps=1, warmup_steps=0, learning_rate=1e-30))
+  lm = uninterrupted['lm']
+  untrained = _curriculum(tmp_path / 'still', config=still).train_sentiment(lm, _sentences)
+  curriculum = _curriculum(tmp_path)
+  random = curriculum.random_projection()
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-29),
+               random.params, untrained.params)
+  assert random.digest == _curriculum(tmp_path, devices=2).random_projection().digest
+  found = curriculum.train_debias(lm, method='random_projection', weight=5.0)
+  assert found.directory.name.endswith('-random-projection-5')
+  expected = _curriculum(tmp_path / 'still').train_debias(
+    lm, method='sentiment', weight=5.0, projection=random)
+  assert found.digest == expected.digest != uninterrupted['debias'].digest
+  card, own = (t.identity.to_dict() for t in (found, uninterrupted['debias']))
+  assert {k for k in card if card[k] != own[k]} == {'method', 'projection'}
+  assert card['projection'] == random.digest
+
+
+@pytest.mark.tf
+def test_finished_stage_is_loaded_not_trained(tmp_path, uninterrupted):
+  first = _train(_curriculum(tmp_path), 'lm')
+  assert first.digest == uninterrupted['lm'].digest
+  lines = []
+  again = _train(_curriculum(tmp_path, log=lines.append), 'lm')
+  assert again.digest == first.digest and lines == ['[lm] finished earlier: nothing to do']
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('change, word', [
+  ({'seed': 5}, 'config'), ({'model': dataclasses.replace(CONFIG.model, ff_dim=64)}, 'config')])
+def test_checkpoint_of_another_config_is_refused(tmp_path, change, word):
+  _train(_curriculum(tmp_path), 'lm')
+  other = dataclasses.replace(CONFIG, **change)
+  with pytest.raises(UserError, match=f'belongs to another run: {word} is'):
+    _train(_curriculum(tmp_path, config=other), 'lm')
+
+
+@pytest.mark.tf
+def test_checkpoint_of_another_vocabulary_is_refused(tmp_path):
+  _train(_curriculum(tmp_path), 'lm')
+  feed = ArrayFeed()
+  feed.vocabulary_fingerprint = 'w' * 64
+  with pytest.raises(UserError, match='vocabulary is vvvvvvvvvvvv..., expected wwwwwwwwwwww...'):
+    _train(_curriculum(tmp_path, feed=feed), 'lm')
+
+
+def _damage(folder, step):
+  """Cuts every file of a step's arrays (some are read by nobody); returns the step's folder."""
+  folder = folder / 'checkpoints' / str(step)
+  paths = list((folder / 'state').rglob('d/*'))
+  assert paths
+  for path in paths:
+    os.truncate(path, 10)
+  return folder
+
+
+@pytest.mark.tf
+def test_a_finished_stage_with_a_damaged_checkpoint_is_trained_again_from_an_older_one(
+    tmp_path, uninterrupted):
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  folder, lines = _damage(tmp_path / 'lm', 7), []
+  found = _train(_curriculum(tmp_path, log=lines.append), 'lm')
+  assert found.digest == uninterrupted['lm'].digest
+  assert 'is damaged' in lines[0] and 'DAMAGED CHECKPOINT: step 7' in lines[1]
+  assert 'resumes after step 6' in lines[2]
+  assert folder.with_name('7.corrupt').is_dir() and folder.is_dir()
+  lines.clear()
+  _train(_curriculum(tmp_path, log=lines.append), 'lm')
+  assert lines == ['[lm] finished earlier: nothing to do']
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('done', [True, False])
+def test_a_stage_with_no_good_checkpoint_is_refused_and_left_as_it_is(
+    tmp_path, uninterrupted, done):
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  for step in (6, 7):
+    _damage(tmp_path / 'lm', step)
+  if not done:
+    (tmp_path / 'lm' / 'DONE').unlink()
+  before = {p: p.read_bytes() for p in tmp_path.rglob('*') if p.is_file()}
+  with pytest.raises(UserError, match='holds 2 checkpoints and none can be used'):
+    _train(_curriculum(tmp_path), 'lm')
+  assert {p: p.read_bytes() for p in tmp_path.rglob('*') if p.is_file()} == before
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('damage', [None, b'', b'{"digest": "0"}'])
+def test_a_lost_or_damaged_done_marker_is_made_again(tmp_path, uninterrupted, damage):
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  path = tmp_path / 'lm' / 'DONE'
+  whole = path.read_bytes()
+  if damage is None:
+    path.unlink()
+  else:
+    path.write_bytes(damage)
+  _train(_curriculum(tmp_path), 'lm')
+  assert path.read_bytes() == whole
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('damage', ['lost', 'empty', 'first line', 'last line'])
+def test_metrics_that_are_lost_come_back_from_the_checkpoint(tmp_path, uninterrupted, damage):
+  stop, lines = DelayedStop(), []
+
+  def interrupt(line):
+    if '[lm] step 4/' in line:
+      stop.steps = 1
+
+  with pytest.raises(Preempted):
+    _train(_curriculum(tmp_path, stop=stop, log=interrupt), 'lm')
+  path = tmp_path / 'lm' / 'metrics.jsonl'
+  whole = path.read_bytes().splitlines(keepends=True)
+  assert len(whole) == 4  # steps 2, 3 and 4, and the evaluation at 3
+  if damage == 'lost':
+    path.unlink()
+  else:
+    path.write_bytes({'empty': b'', 'first line': b''.join(whole[1:]),
+                      'last line': b''.join(whole[:-1]) + whole[-1].replace(b'4', b'5')}[damage])
+  found = _train(_curriculum(tmp_path, log=lines.append), 'lm')
+  assert sum('not what was written: its 4 lines up to step 5' in line for line in lines) == 1
+  expected = uninterrupted['lm'].directory / 'metrics.jsonl'
+  assert path.read_bytes() == expected.read_bytes()
+  assert found.digest == uninterrupted['lm'].digest
+
+
+@pytest.mark.tf
+def test_an_imported_model_is_not_trained_when_its_done_marker_is_lost(tmp_path, uninterrupted):
+  curriculum = _curriculum(tmp_path)
+  curriculum.import_lm(uninterrupted['lm'].params, source={'by': 'a test'})
+  (tmp_path / 'lm' / 'DONE').unlink()
+  assert _train(curriculum, 'lm').digest == uninterrupted['lm'].digest
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('step', [6, 7])
+def test_an_evaluation_due_at_a_checkpoint_runs_after_a_kill_between_the_two(
+    tmp_path, uninterrupted, step):
+  class Killed(Exception):
+    pass
+
+  def kill(line):  # the checkpoint is being written, the evaluation has not begun
+    if f'[lm] step {step}/' in line:
+      curriculum = next(c for c in made)
+      object.__setattr__(curriculum, '_evaluate_lm', _raise(Killed))
+
+  made = [_curriculum(tmp_path, log=kill)]
+  with pytest.raises(Killed):
+    _train(made[0], 'lm')
+  valid = [x['step'] for x in read_metrics(tmp_path / 'lm' / 'metrics.jsonl')
+           if x['kind'] == 'valid']
+  assert step not in valid
+  found = _train(_curriculum(tmp_path), 'lm')
+  lines, expected = ([x for x in read_metrics(t.directory / 'metrics.jsonl')
+                      if x['kind'] == 'valid'] for t in (found, uninterrupted['lm']))
+  assert lines == expected and [x['step'] for x in lines] == [3, 6, 7]
+  assert done_card(found.directory) == done_card(uninterrupted['lm'].directory)
+
+
+def _raise(error):
+  def function(*_):
+    raise error
+
+  return function
+
+
+class FaultyFeed(ArrayFeed):
+  """At some steps every target is token 2, which no other batch holds."""
+
+  def __init__(self, bad):
+    self._bad = bad
+
+  def train(self, split, *, batch_size, start_step, branches):
+    for step, batch in enumerate(super().train(
+        split, batch_size=batch_size, start_step=start_step, branches=branches), start_step):
+      yield batch | (
+        {'targets': np.full_like(batch['targets'], 2)} if step in self._bad else {})
+
+
+@pytest.fixture
+def poison(monkeypatch):
+  """Loss and gradient are NaN where a target is token 2."""
+  nll = steps._nll
+
+  def poisoned(model, params, hidden, targets):
+    return nll(model, params, hidden, targets) * jnp.where((targets == 2).any(), jnp.nan, 1.0)
+
+  monkeypatch.setattr(steps, '_nll', poisoned)
+  steps.make_lm_step.cache_clear()
+  yield
+  steps.make_lm_step.cache_clear()
+
+
+@pytest.mark.tf
+def test_updates_with_a_non_finite_loss_are_skipped_counted_and_told(tmp_path, poison):
+  lines = []
+  found = _train(_curriculum(tmp_path, feed=FaultyFeed({1, 4, 5}), log=lines.append), 'lm')
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.params))
+  assert done_card(found.directory)['summary']['skipped_updates'] == 3
+  warnings = [line for line in lines if line.startswith('WARNING')]
+  assert 'the first at step 1, batch: train segment 1' in warnings[0]
+  counted = [x.get('skipped_updates', 0) for x in read_metrics(found.directory / 'metrics.jsonl')]
+  assert sum(counted) == 3
+  # Interrupted between two of them: the same bits.
+  stop = StopSignal()
+  other = _curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5}), stop=stop, log=lambda line: (
+    setattr(stop, 'received', stop.received or 'step 3/' in line)))
+  with pytest.raises(Preempted):
+    _train(other, 'lm')
+  again = _train(_curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5})), 'lm')
+  assert again.digest == found.digest
+  assert done_card(again.directory)['summary'] == done_card(found.directory)['summary']
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('first', [0, 4])
+def test_too_many_in_a_row_stop_with_the_last_good_state_and_the_batches(
+    tmp_path, poison, first):
+  config = dataclasses.replace(CONFIG, lm=dataclasses.replace(
+    CONFIG.lm, steps=12, max_skipped=3, log_every=12, checkpoint_every=12))
+  feed = FaultyFeed(set(range(first, first + 4)))  # those after them are never reached
+  words = f'saved as step {first}' if first else 'no step before was good'
+  with pytest.raises(TrainingDiverged, match=rf'first at step {first}, .*{words}'):
+    _train(_curriculum(tmp_path, config=config, feed=feed), 'lm')
+  told = json.loads((tmp_path / 'lm' / 'diverged.json').read_text())
+  assert told['last_good_step'] == first
+  assert told['skipped'][0] == {'step': first, 'batch': f'train segment {first}'}
+  assert done_card(tmp_path / 'lm') is None
+  if first:  # what is saved is the state of an undisturbed run at that step
+    straight = dataclasses.replace(config, lm=dataclasses.replace(
+      config.lm, log_every=4, checkpoint_every=4, keep_checkpoints=9))
+    _train(_curriculum(tmp_path / 'b', config=straight), 'lm')
+    cards = [json.loads((tmp_path / d / 'checkpoints' / '4' / 'card' / 'metadata').read_text())
+             for d in ('lm', 'b/lm')]
+    assert cards[0]['leaves'] == cards[1]['leaves']
+
+
+def test_a_guard_skips_spikes_by_mean_and_deviation():
+  adam = Adam.of(TrainConfig(spike_sigmas=3.0, spike_window=8, max_skipped=2))
+  guard, rng = Guard.fresh(adam), np.random.default_rng(0)
+  history = []
+  for step in range(60):
+    loss = np.float32(2 + 0.1 * rng.normal() + (5 if step in (3, 20, 41, 43, 44) else 0))
+    ok = bool(guard.allows(adam, loss, np.float32(1)))
+    window = np.array(history[-8:], np.float64)
+    expected = guard.in_a_row < 2 and (
+      len(history) < 8 or loss <= window.mean() + 3 * window.std() + 1e-6)
+    assert ok == expected, step
+    if ok:
+      history.append(loss)
+    guard = guard.after(adam, np.bool_(ok), loss)
+    if step == 50:
+      break
+  assert 3 < max(history)  # before the window is full nothing is known
+  assert int(guard.in_a_row) == 0 or int(guard.in_a_row) >= 2
+  for bad in (np.nan, np.inf, -np.inf):
+    assert not Guard.fresh(adam).allows(adam, np.float32(bad), np.float32(1))
+    assert not Guard.fresh(adam).allows(adam, np.float32(1), np.float32(bad))
+
+
+@pytest.mark.tf
+def test_eight_devices_are_one(tmp_path, uninterrupted):
+  config = dataclasses.replace(CONFIG, model=dataclasses.replace(
+    CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
+  one = _train(_curriculum(tmp_path / 'one', config=config), 'debias')
+  eight = _train(_curriculum(tmp_path / 'eight', config=config, devices=8), 'debias')
+  for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(eight.params), strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+  assert params_digest(one.params) != uninterrupted['debias'].digest  # dropout did something
+
+
+@pytest.mark.tf
+def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(tmp_path):
+  config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
+    CONFIG.debias, steps=60, log_every=20, eval_every=60, checkpoint_every=60))
+  curriculum = _curriculum(tmp_path, config=config)
+  lm = curriculum.train_lm()
+  trained = curriculum.train_debias(lm, method='embedding', weight=100.0)
+  lines = [x for x in read_metrics(trained.directory / 'metrics.jsonl') if x['kind'] == 'train']
+  assert lines[-1]['fairness_loss/embedding'] < 0.5 * lines[0]['fairness_loss/embedding']
+  assert lines[-1]['kl'] < lines[0]['kl'] and lines[-1]['js'] <= np.log(2)
+  for line in lines:
+    assert line['pairs_per_batch'] == line['branches/used'] == 8 * K
+    assert line['branches/dropped_over_k'] == 8
+    assert line['cosine'] == pytest.approx(1 - line['fairness_loss/embedding'], abs=1e-6)
+  assert trained.identity.parent == lm.digest
+
+
+def test_lambda_zero_is_the_plain_step_and_programs_compile_once():
+  mesh, model, adam = _mesh(1), CONFIG.model, Adam.of(CONFIG.lm)
+  plain = steps.make_lm_step(model, adam, mesh)
+  debias = steps.make_debias_step(
+    model, adam, steps.FairnessTerm.of(CONFIG.debias, CONFIG.sentiment), mesh)
+  states = [steps.init_lm_state(model, CONFIG.lm, mesh, seed=1) for _ in range(2)]
+  feed, sizes = ArrayFeed().train('train', batch_size=8, start_step=0, branches=True), []
+  for step in range(3):
+    batch, rate = next(feed), np.float32(0.001 * step)
+    tokens = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
+    states[0], a = plain(states[0], tokens, 3, rate)
+    states[1], b = debias(states[1], batch, 3, rate, {'embedding': np.float32(0.0)}, None)
+    np.testing.assert_allclose(a['loss'][0], b['loss'][0], rtol=1e-6)
+    sizes.append((plain.cache_size(), debias.cache_size()))
+  for x, y in zip(*(jax.tree.leaves(s.params) for s in states), strict=True):
+    np.testing.assert_allclose(x, y, atol=1e-6)
+  # Other tests share the programs and hand over arrays on devices: only new ones count.
+  assert sizes[0] == sizes[1] == sizes[2]
+
+
+@jax.enable_x64()
+def test_the_monitor_is_the_divergence_of_the_swapped_from_the_original_prefix():
+  config, mesh = sharding_cases.MODELS['plain'], _mesh(1)
+  stage, batch = TrainConfig(batch_size=sharding_cases.B), sharding_cases.make_batch(0, 37)
+  state = steps.init_lm_state(config, stage, mesh, seed=0)
+  model, arrays = TransformerXL(config), {name: jnp.asarray(x) for name, x in batch.items()}
+  # Copies, since the step takes the state away.
+  params, memory = jax.tree.map(lambda x: jnp.asarray(np.array(x)), (state.params, state.memory))
+  pairs = model.apply({'params': params}, arrays['inputs'], memory.reset(arrays['reset']),
+                      Branches.from_batch(arrays)).pairs
+  log_p, log_q = (
+    np.log(scipy.special.softmax(np.asarray(model.apply(
+      {'params': params}, hidden, method='logits')), axis=-1))
+    for hidden in (pairs.hidden, pairs.hidden_branch))
+  kl, weight = (np.exp(log_p) * (log_p - log_q)).sum(-1), batch['branch_weight']
+  step = steps.make_debias_step(
+    config, Adam.of(stage), steps.FairnessTerm.of(DebiasConfig(), SentimentConfig()), mesh)
+  _, found = step(state, batch, 0, np.float32(0), {'embedding': np.float32(1)}, None)
+  value, count = found['kl']
+  assert count == weight.sum()
+  np.testing.assert_allclose(value, (kl * weight).sum() / weight.sum(), rtol=1e-9)
+
+
+@pytest.mark.tf
+def test_without_the_monitor_the_step_is_the_same_and_logs_no_divergence(tmp_path):
+  found = {}
+  for every in (0, 1):
+    config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
+      CONFIG.debias, monitor_every=every))
+    curriculum = _curriculum(tmp_path / str(every), config=config)
+    found[every] = curriculum.train_debias(
+      curriculum.train_lm(), method='embedding', weight=10.0)
+  lines = {every: [x for x in read_metrics(run.directory / 'metrics.jsonl')
+                   if x['kind'] == 'train'] for every, run in found.items()}
+  assert lines[0] and all({'kl', 'js'} <= set(x) for x in lines[1])
+  assert not any({'kl', 'js'} & set(x) for x in lines[0])
+  for a, b in zip(lines[0], lines[1], strict=True):
+    assert a['fairness_loss/embedding'] == pytest.approx(b['fairness_loss/embedding'], rel=1e-4)
