@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.inputs import decode, is_whole, replace_broken
+from fairjax.inputs import decode, is_whole, open_input, replace_broken
 
 SEPARATORS = {'comma': ',', 'semicolon': ';', 'tab': '\t'}
 _SEP_LINE = re.compile(r'"?sep=([,;\t])"?[\r\n]*', re.IGNORECASE)
@@ -235,6 +235,41 @@ def _array(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[A
     except UnicodeDecodeError as e:
       line += text.count('\n', at) + block.count(b'\n', 0, e.start)
       raise UserError(f'{path}:{line}: not UTF-8: save the file as UTF-8') from None
+
+
+def read_table(
+  path: str | os.PathLike, columns: Sequence[str], *, what: str = 'table',
+  unquoted_tabs: bool = False, fill: bool = False,
+) -> Iterator[tuple[dict[str, str], str]]:
+  r"""Yields (column -> cell, "file:line") of the rows of a CSV or TSV file with a header.
+
+  The one reader of tables that a user names: it opens compressed files, finds the separator, skips
+  empty rows, and names file and line in its errors. `Table` is the same for an open file whose
+  header is needed, `read_rows` takes JSON lines and arrays too.
+
+  Args:
+    path: of the file, or `-`.
+    columns: that the header must hold, in any order; others are read too.
+    what: names the file in the message that there is none.
+    unquoted_tabs: see `Table`.
+    fill: see `Table`.
+
+  Raises:
+    UserError: no file; as `open_input` and `Table`; or the table has no row.
+
+  >>> import pathlib, tempfile
+  >>> file = pathlib.Path(tempfile.mkdtemp()) / 'jobs.csv'
+  >>> _ = file.write_text('job,share\nnurse,0.9\n')
+  >>> [(row['job'], where.rpartition('/')[2]) for row, where in read_table(file, ('job',))]
+  [('nurse', 'jobs.csv:2')]
+  """
+  with open_input(path, what=what) as file:
+    rows = iter(Table(file, path, columns, unquoted_tabs=unquoted_tabs, fill=fill))
+    first = next(rows, None)
+    if first is None:
+      raise UserError(f'{path} holds no row below its header')
+    yield first
+    yield from rows
 
 
 class Table:

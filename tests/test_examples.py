@@ -85,7 +85,7 @@ LEAVES: dict[str, tuple[str, ...]] = {
   'launch': ('gcloud compute tpus', '--accelerator-type=v3-128', 'fairjax run'),
   'lexicon': ('2 positive and 2 negative words', 'lexicon/positive-words.txt'),
   'compile': ('v5e:2x2', 'not times'),
-  'data': ('runs/quickstart/data/COMPLETE',), 'train': ('runs/quickstart/lm/DONE',),
+  'data': ('runs/quickstart/data/manifest.json',), 'train': ('runs/quickstart/lm/DONE',),
   'sample': ('runs/quickstart/generations/baseline/country.jsonl.gz',
              'runs/quickstart/generations/baseline/country.next_token.json'),
   'score': ('runs/quickstart/scores/baseline/country.vader.jsonl',),

@@ -27,7 +27,7 @@ from fairjax.data.documents import list_files, read_documents, split_sentences
 from fairjax.data.planted import make_planted_documents
 from fairjax.data.planted_gender import make_gender_documents
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, write_json
+from fairjax.files import atomic_write, file_sha256, read_sealed_json, write_sealed_json
 from fairjax.inputs import is_pipe
 
 # The last documents of a corpus as validation and test: `data.holdout`.
@@ -50,7 +50,7 @@ class Holdout:
   Attributes:
     folder: where the held-out documents lie.
     train, valid, test: numbers of documents, in this order in the corpus.
-    sha256: of valid.jsonl and test.jsonl.
+    digests: SHA-256 of valid.jsonl and test.jsonl.
     counts: what the reader of all files counted, see `read_documents`.
   """
 
@@ -58,7 +58,7 @@ class Holdout:
   train: int
   valid: int
   test: int
-  sha256: tuple[str, str]
+  digests: tuple[str, str]
   counts: Mapping[str, int]
 
   def texts(self, split: str, corpus: Iterable[str]) -> Iterator[str]:
@@ -68,8 +68,8 @@ class Holdout:
     return self._read(split)
 
   def _read(self, split: str) -> Iterator[str]:
-    path, expected = self.folder / f'{split}.jsonl', self.sha256[split == 'test']
-    if not path.is_file() or _sha256(path) != expected:
+    path, expected = self.folder / f'{split}.jsonl', self.digests[split == 'test']
+    if not path.is_file() or file_sha256(path) != expected:
       raise UserError(f'{path} is missing or damaged: delete {self.folder} to make it anew')
     with path.open(encoding='utf-8') as file:
       for line in file:
@@ -94,12 +94,8 @@ def make_holdout(
   folder, (valid, test) = pathlib.Path(folder), sizes
   path = folder / _MANIFEST
   if path.is_file():
-    try:
-      values = json.loads(path.read_text(encoding='utf-8'))
-      found = Holdout(folder, values['train'], values['valid'], values['test'],
-                      tuple(values['sha256']), values['counts'])
-    except (ValueError, KeyError, TypeError) as e:
-      raise UserError(f'{path} is damaged ({e}): delete {folder} to make it anew') from None
+    values = read_sealed_json(path, again=f'delete {folder} to make it anew')
+    found = Holdout(folder, **values | {'digests': tuple(values['digests'])})
     if (found.valid, found.test) != (valid, test):
       raise UserError(f'{folder} holds out {found.valid} and {found.test} documents, not {valid} '
                       f'and {test}: delete it to make it anew')
@@ -117,16 +113,11 @@ def make_holdout(
     with atomic_write(folder / f'{split}.jsonl') as file:
       for text in texts:
         file.write(json.dumps(text).encode() + b'\n')
-    digests.append(_sha256(folder / f'{split}.jsonl'))
+    digests.append(file_sha256(folder / f'{split}.jsonl'))
   made = Holdout(
     folder, number - valid - test, valid, test, tuple(digests), dict(counts or {}))
-  write_json(path, {k: v for k, v in dataclasses.asdict(made).items() if k != 'folder'})
+  write_sealed_json(path, {k: v for k, v in dataclasses.asdict(made).items() if k != 'folder'})
   return made
-
-
-def _sha256(path: pathlib.Path) -> str:
-  with path.open('rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 # Counterfactual training documents: what `data.cda` and its like make of a corpus (W-14 to W-16).
@@ -376,10 +367,5 @@ def _describe_file(path: str, known: Mapping[tuple, str]) -> dict[str, Any]:
                     'continues: write it to a file')
   path, state = os.path.realpath(path), os.stat(path)
   digest = known.get((path, state.st_size, state.st_mtime_ns))
-  if digest is None:
-    try:
-      with open(path, 'rb') as file:
-        digest = hashlib.file_digest(file, 'sha256').hexdigest()
-    except OSError as e:
-      raise UserError(f'{path}: cannot be read ({e.strerror})') from None
+  digest = digest or file_sha256(path)
   return {'path': path, 'bytes': state.st_size, 'mtime_ns': state.st_mtime_ns, 'sha256': digest}

@@ -7,7 +7,7 @@
       train_sensitive/ ...      those of documents with a sensitive token (H-23, H-25)
       holdout/ tfds/            see fairjax.data.corpus and wikitext_builder, where they are used
       progress/                 encoded chunks of a preparation that is not finished
-      manifest.json COMPLETE    written last, see fairjax.files
+      manifest.json             written last, see fairjax.files
 
 Documents are encoded by `fairjax.data.encode`, with the ids of the seqio task in
 `fairjax.data.seqio_tasks` but without TensorFlow.
@@ -16,7 +16,6 @@ Documents are encoded by `fairjax.data.encode`, with the ids of the seqio task i
 import collections
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -49,12 +48,14 @@ from fairjax.data.token_store import (
 )
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import (
+  MANIFEST,
+  FolderLock,
   describe_files,
   is_complete,
   read_checked,
   read_manifest,
-  write_json,
-  write_manifest,
+  read_sealed_json,
+  write_sealed_json,
 )
 from fairjax.vocabulary import (
   WORDS_VERSION,
@@ -68,6 +69,7 @@ from fairjax.vocabulary import (
 # The token stores of all splits of a corpus, with what was changed, left out or repeated.
 
 SENSITIVE = '_sensitive'
+INPUTS = 'inputs.json'
 PROGRESS = 'progress'  # folder of what an interrupted run goes on with
 
 
@@ -281,7 +283,9 @@ def prepare_data(
   given = vocabulary
   if given is None and data.vocabulary not in ('sentencepiece', 'word'):
     given = load_vocabulary(data.vocabulary)
-  with _only_process(directory):
+  # Finished data may be read-only and need no lock.
+  finished = _finished_manifest(directory) is not None
+  with contextlib.nullcontext() if finished else FolderLock(directory, log):
     by_words = (data.vocabulary if given is None else given.kind) == 'word'
     return _prepare(config, Corpus(data, attribute, directory, by_words=by_words), given, log)
 
@@ -290,10 +294,11 @@ def _prepare(config, corpus, given, log) -> PreparedData:
   directory = corpus.directory
   if corpus.is_tfds:
     corpus.tfds_dataset(log)
-  saved = read_json(directory / 'inputs.json')
+  path = directory / INPUTS
+  saved = read_sealed_json(path, again=_AGAIN) if path.exists() else None
   inputs = _describe_inputs(corpus, given, saved or {})
   if saved is None:
-    write_json(directory / 'inputs.json', inputs)
+    write_sealed_json(path, inputs)
   else:
     check_unchanged(directory, saved, inputs)
   if corpus.data.holdout:
@@ -310,7 +315,7 @@ def _prepare(config, corpus, given, log) -> PreparedData:
         k: v for k, v in dataclasses.asdict(corpus.data).items()
         if f'data.{k}' not in MACHINE_FIELDS}},
       'splits': {s.split: _summary(s) for s in stores}}
-    write_manifest(directory, manifest)
+    write_sealed_json(directory / MANIFEST, manifest)
     manifest = read_manifest(directory, again=_AGAIN)
   # Also where the manifest is of an earlier run, which was killed right after it.
   shutil.rmtree(directory / PROGRESS, ignore_errors=True)
@@ -319,26 +324,6 @@ def _prepare(config, corpus, given, log) -> PreparedData:
   for split in manifest['splits']:
     prepared.store(split)
   return prepared
-
-
-@contextlib.contextmanager
-def _only_process(directory: pathlib.Path) -> Iterator[None]:
-  """Holds the folder's lock, unless its data are finished; the lock ends with the process."""
-  if _finished_manifest(directory) is not None:
-    yield
-    with contextlib.suppress(OSError):  # of a run killed right after the manifest; may be read-only
-      (directory / '.lock').unlink()
-    return
-  directory.mkdir(parents=True, exist_ok=True)
-  with open(directory / '.lock', 'w', encoding='utf-8') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise UserError(f'another process is preparing {directory}: wait for it, or use another '
-                      'folder') from None
-    yield
-    if is_complete(directory):
-      (directory / '.lock').unlink(missing_ok=True)
 
 
 def _finished_manifest(directory: pathlib.Path) -> dict[str, Any] | None:
@@ -482,16 +467,3 @@ def _summary(store: TokenStoreInfo) -> dict[str, Any]:
     del values[field]
   return values | {'sha256': store.sha256}
 
-
-def read_json(path: pathlib.Path) -> dict[str, Any] | None:
-  """The JSON of a file; None if it is not there.
-
-  Raises:
-    UserError: it is damaged.
-  """
-  if not path.exists():
-    return None
-  try:
-    return json.loads(path.read_text(encoding='utf-8'))
-  except ValueError as e:
-    raise UserError(f'{path} is damaged ({e}): delete its folder and make it again') from None

@@ -21,7 +21,7 @@ from fairjax.counterfactual import CdaCounts, GenderSwap, augment_document
 from fairjax.data.corpus import describe_files_of
 from fairjax.data.documents import list_files, read_documents, split_sentences
 from fairjax.data.encode import encode_documents
-from fairjax.data.prepare import PROGRESS, check_unchanged, read_json
+from fairjax.data.prepare import INPUTS, PROGRESS, check_unchanged
 from fairjax.data.token_store import (
   NoMatcher,
   TokenStoreInfo,
@@ -30,14 +30,13 @@ from fairjax.data.token_store import (
 )
 from fairjax.errors import UserError
 from fairjax.files import (
+  MANIFEST,
   FolderLock,
   atomic_write,
   is_complete,
   read_manifest,
   read_sealed_json,
   refuse_existing,
-  write_json,
-  write_manifest,
   write_sealed_json,
 )
 from fairjax.progress import Progress
@@ -253,7 +252,7 @@ class SentenceCorpus:
 #       cda.json                  what augmentation did
 #       train/ valid/             token stores
 #       progress/                 encoded chunks of a preparation that is not finished
-#       manifest.json COMPLETE    written last, see `fairjax.files`
+#       manifest.json             written last, see `fairjax.files`
 #
 # Encoding, chunks and stores are those of the curriculum (`fairjax.data.encode`, `token_store`).
 
@@ -303,11 +302,11 @@ def prepare_sentences(
       named), or that another process fills.
   """
   with FolderLock(directory, log):
-    path = directory / 'inputs.json'
-    saved = read_json(path)
+    path, again = directory / INPUTS, f'delete {directory}, the same command makes it again'
+    saved = read_sealed_json(path, again=again) if path.exists() else None
     inputs = corpus.describe(saved or {}) | {'tokenizer': dict(tokenizer)}
     if saved is None:
-      write_json(path, inputs)
+      write_sealed_json(path, inputs)
     else:
       check_unchanged(directory, saved, inputs)
     if not is_complete(directory):
@@ -361,7 +360,7 @@ def _prepare(corpus: SentenceCorpus, directory: pathlib.Path, make_encoder: Make
     shutil.rmtree(chunks)
   if corpus.augmentation is not None:
     cda = read_sealed_json(directory / 'cda.json', again=again)
-  write_manifest(directory, {
+  write_sealed_json(directory / MANIFEST, {
     'survey': survey._asdict(), 'cda': cda, 'vocabulary': encoder.fingerprint,
     'splits': {split: store.sha256 for split, store in stores.items()}})
 

@@ -8,8 +8,7 @@ A store is a folder:
                     digest of the tokens (equal documents have equal ones)
     spans.npy       [matches, 3] int64: matches of the attribute's sensitive tokens: first token,
                     token after the last, value index
-    manifest.json   what `TokenStoreInfo` holds
-    COMPLETE        see `fairjax.files`; written last
+    manifest.json   what `TokenStoreInfo` holds; written last
 
 `fairjax.data.rows` cuts it into the rows of training batches.
 """
@@ -30,13 +29,14 @@ import numpy as np
 from fairjax.counterfactual import TokenMatcher
 from fairjax.errors import UserError
 from fairjax.files import (
+  MANIFEST,
   atomic_write,
   check_sizes,
   describe_files,
   is_complete,
   read_checked,
   read_manifest,
-  write_manifest,
+  write_sealed_json,
 )
 from fairjax.vocabulary import Encoder
 
@@ -540,7 +540,7 @@ def _finish(temporary, path, *, table, spans, num_values, dtype, **fields) -> To
     files=describe_files(temporary, _FILES), **fields)
   values = dataclasses.asdict(info)
   del values['path']
-  write_manifest(temporary, values | {'format': _FORMAT})
+  write_sealed_json(temporary / MANIFEST, values | {'format': _FORMAT})
   if path.exists():
     shutil.rmtree(path)
   os.replace(temporary, path)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 from fairjax.data.documents import read_documents
 from fairjax.errors import UserError, unknown_name
-from fairjax.files import atomic_write, write_json
+from fairjax.files import atomic_write, file_sha256, write_json
 
 SPLITS = ('train', 'valid', 'test')
 _CHECKSUMS = pathlib.Path(__file__).parent / 'assets' / 'wikitext_checksums.txt'
@@ -170,8 +170,7 @@ def _read_checksums() -> dict[str, tuple[str, str]]:
 
 
 def _check_digest(path: pathlib.Path, expected: str) -> None:
-  with path.open('rb') as file:
-    found = hashlib.file_digest(file, 'sha256').hexdigest()
+  found = file_sha256(path)
   if found != expected:
     raise UserError(f'{path} has SHA-256 {found}, not {expected}: it is another file; fetch it '
                     'again or set data.sha256')

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.files import FolderLock, atomic_write, write_json
+from fairjax.files import FolderLock, atomic_write, file_sha256, write_json
 from fairjax.gender.disco import measure_disco, read_templates
 from fairjax.gender.persons import COLUMN, Persons, read_professions
 from fairjax.gender.scored_models import LanguageModel, in_pieces, open_language_model
@@ -374,8 +374,7 @@ def _digest(value: Any, output: pathlib.Path) -> Any:
     files = sorted(p for p in path.resolve().rglob('*') if p.is_file() and output not in p.parents)
   digest = hashlib.sha256()
   for file in files:
-    with file.open('rb') as opened:
-      digest.update(file.name.encode() + hashlib.file_digest(opened, 'sha256').digest())
+    digest.update(file.name.encode() + bytes.fromhex(file_sha256(file)))
   return digest.hexdigest()
 
 

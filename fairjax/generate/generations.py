@@ -24,11 +24,10 @@ from fairjax.config_io import config_differences, to_dict
 from fairjax.counterfactual.attributes import Attribute, Prefix
 from fairjax.counterfactual.lint import same_inputs
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, write_json
+from fairjax.files import atomic_write, file_sha256, write_sealed_json
 from fairjax.generate.records import (
   RecordWriter,
   check_complete,
-  file_sha256,
   manifest_of,
   read_manifest,
   read_records,
@@ -180,10 +179,9 @@ def generate(
       counts.add(len(new), tokens, at_limit)
       progress.add(len(new), counts.rate)
   if processes.is_first():
-    write_json(manifest_of(path), {
+    write_sealed_json(manifest_of(path), {
       'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size,
-      'complete': True, 'records': int(work.done.size), 'bytes': path.stat().st_size,
-      'sha256': file_sha256(path)})
+      'complete': True, 'records': int(work.done.size), 'records_sha256': file_sha256(path)})
   processes.share()
   log(f'{path}: {work.done.sum()}/{work.done.size} records, {counts.rate()}, '
       f'{counts.seconds:.1f} s, {counts.at_limit} continuations at the length limit')
@@ -226,14 +224,11 @@ def _open_records(path, identity, work, sample, model, log) -> tuple[int | None,
   manifest_path = manifest_of(path)
   manifest = _check_manifest(path, manifest_path, identity)
   if manifest and manifest['complete'] and manifest['samples'] == sample.samples:
-    if manifest.get('records') != work.done.size:
-      raise UserError(f'{manifest_path} is damaged (records): remove it and {path.name} and sample '
-                      'again')
     check_complete(path)
     log(f"{path}: complete ({manifest['records']} records)")
     return manifest['records'], 0, ''
   state = {'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size}
-  write_json(manifest_path, {**state, 'complete': False})
+  write_sealed_json(manifest_path, {**state, 'complete': False})
   repaired = repair(path)
   if repaired:
     log(f'{path}: removed {repaired} bytes of an interrupted append')

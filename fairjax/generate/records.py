@@ -13,7 +13,6 @@ interruption leaves unfinished is at the end and is cut off before more is writt
 
 import collections
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -24,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairjax.errors import UserError
+from fairjax.files import AppendOnly, file_sha256, read_sealed_json
 from fairjax.inputs import open_input
 from fairjax.tables import parse_json, read_rows, whole_row
 
@@ -55,11 +55,7 @@ def check_complete(path: str | os.PathLike) -> None:
   manifest = read_manifest(path)
   if not manifest['complete']:
     raise UserError(f'{path} is not complete: repeat the command that samples it, it continues')
-  size, expected = path.stat().st_size, manifest.get('bytes')
-  if size != expected:
-    raise UserError(f'{path} has {size} bytes, its manifest says {expected}: restore it, or remove '
-                    'both and sample again')
-  if file_sha256(path) != manifest.get('sha256'):
+  if file_sha256(path) != manifest['records_sha256']:
     raise UserError(f'{path} is damaged: its SHA-256 is not that of its manifest: restore it, or '
                     'remove both and sample again')
 
@@ -70,22 +66,8 @@ def read_manifest(path: str | os.PathLike) -> dict[str, Any]:
   Raises:
     UserError: it is missing or damaged.
   """
-  path, manifest_path = pathlib.Path(path), manifest_of(path)
-  try:
-    manifest = json.loads(manifest_path.read_text(encoding='utf-8'))
-    if not isinstance(manifest['identity'], dict) or type(manifest['complete']) is not bool:
-      raise TypeError('identity, complete')
-    manifest['samples'], manifest['batch_size']
-  except (OSError, ValueError, KeyError, TypeError) as e:
-    raise UserError(f'{manifest_path} is damaged ({e}): remove it and {path.name} and sample again'
-                    ) from None
-  return manifest
-
-
-def file_sha256(path: str | os.PathLike) -> str:
-  """SHA-256 (hex) of a file."""
-  with open(path, 'rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
+  return read_sealed_json(
+    manifest_of(path), again=f'remove it and {pathlib.Path(path).name} and sample again')
 
 
 _TEXT_FIELDS = ('attribute', 'value', 'prefix', 'continuation')
@@ -249,33 +231,19 @@ def _check_types(record: dict[str, Any], where: str) -> None:
     check('scores', dict, 'an object of scores by scorer name')
 
 
-class RecordWriter:
-  """Appends records to a file; what was appended before an interruption stays.
+class RecordWriter(AppendOnly):
+  """Appends records to a file, one process at a time; what was appended survives a kill.
 
   Args:
     path: `.jsonl` or `.jsonl.gz`; folders are made. Run `repair` first on a file that exists.
-  """
 
-  def __init__(self, path: str | os.PathLike):
-    self.path = pathlib.Path(path)
-    self.path.parent.mkdir(parents=True, exist_ok=True)
-    self._file = open(self.path, 'ab')
+  Raises:
+    UserError: the file cannot be written, or another process is writing into it.
+  """
 
   def append(self, records: Iterable[Mapping[str, Any]]) -> None:
     """Writes records in one piece and hands them to the disk."""
-    self._file.write(encode_records(records, compressed=self.path.suffix == '.gz'))
-    self._file.flush()
-    os.fsync(self._file.fileno())
-
-  def close(self) -> None:
-    """Closes the file."""
-    self._file.close()
-
-  def __enter__(self) -> 'RecordWriter':
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    self.close()
+    self.append_bytes(encode_records(records, compressed=self.path.suffix == '.gz'))
 
 
 def encode_records(records: Iterable[Mapping[str, Any]], *, compressed: bool) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 
 import fairjax
 from fairjax.counterfactual.attributes import Attribute, load_attribute
-from fairjax.files import JournalWriter, read_journal
+from fairjax.files import JsonLines, read_entries
 from fairjax.measure.columns import Generations, read_generations
 from fairjax.measure.content import ContentOptions, content_measures
 from fairjax.measure.estimates import LEVEL, SampleScores
@@ -269,12 +269,12 @@ def _inputs_digest(
 def _kept(parts: str | os.PathLike, attribute: Attribute, key: str, work: Callable[[], Any]) -> Any:
   """The result of some work from the file, or done and appended to it."""
   again = 'delete the file, and its part is computed again'
-  _, entries, _ = read_journal(parts, again=again)
+  _, entries = read_entries(parts, again=again)
   for entry in entries:
     if entry['key'] == key:
       return entry['result']
   result = work()
-  with JournalWriter(parts, {'measures of': attribute.name}, again=again) as journal:
+  with JsonLines(parts, {'measures of': attribute.name}, again=again) as journal:
     journal.append({'key': key, 'result': result})
   return result
 

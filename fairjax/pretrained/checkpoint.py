@@ -18,6 +18,7 @@ import numpy as np
 
 from fairjax import processes
 from fairjax.errors import UserError, unknown_name
+from fairjax.files import file_sha256
 from fairjax.inputs import refuse_pointer
 from fairjax.pretrained.tokens import (
   check_tokenizer,
@@ -917,8 +918,7 @@ def _fingerprint(directory: pathlib.Path, files: list[pathlib.Path], head: str, 
   parts = ['pretrained 1', head, dtype]
   for path in [directory / name for name in _DECIDING] + files:
     if path.is_file():
-      with path.open('rb') as file:
-        parts.append([path.name, hashlib.file_digest(file, 'sha256').hexdigest()])
+      parts.append([path.name, file_sha256(path)])
   return hashlib.sha256(json.dumps(parts).encode('utf-8')).hexdigest()
 
 

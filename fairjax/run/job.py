@@ -70,7 +70,7 @@ def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any])
   Raises:
     UserError: the documents have changed since step 1.
   """
-  from fairjax.data.prepare import check_unchanged, open_prepared, read_json
+  from fairjax.data.prepare import INPUTS, check_unchanged, open_prepared
   folder = data_folder(config, workdir)
   if step1_run(config, workdir) is None:
     return prepare(config, folder)
@@ -82,7 +82,8 @@ def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any])
       config, data=dataclasses.replace(config.data, tfds_dir=str(first / 'tfds')))
   found = prepare(config, folder, vocabulary=load_vocabulary(first / 'vocabulary'))
   check_unchanged(folder, *(
-    {key: value for key, value in (read_json(place / 'inputs.json') or {}).items()
+    {key: value for key, value in read_sealed_json(
+      place / INPUTS, again=f'delete {place} and run again').items()
      if key not in ('attribute', 'vocabulary')} for place in (first, folder)))
   return found
 

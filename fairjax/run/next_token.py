@@ -19,8 +19,8 @@ from fairjax import processes
 from fairjax.config_io import config_differences
 from fairjax.counterfactual import Attribute, Prefix
 from fairjax.errors import Damaged, UserError
-from fairjax.files import read_sealed_json, write_sealed_json
-from fairjax.generate.records import file_sha256, manifest_of, read_manifest
+from fairjax.files import file_sha256, read_sealed_json, write_sealed_json
+from fairjax.generate.records import manifest_of, read_manifest
 from fairjax.generate.sampler import PREFIX_BUCKET
 from fairjax.model.decoding import Decoder
 from fairjax.vocabulary import Vocabulary
@@ -211,8 +211,9 @@ def write_next_token(
     list(attribute.prefixes() if prefixes is None else prefixes), mesh=mesh)
   if processes.is_first():
     manifest = read_manifest(records)
-    write_sealed_json(path, {'identity': manifest['identity'], 'records': manifest['sha256'],
-                             'next_token_divergence': found})
+    write_sealed_json(path, {
+      'identity': manifest['identity'], 'records': manifest['records_sha256'],
+      'next_token_divergence': found})
     log(f"{path}: KL of the next token {found['kl']:.4f} nats between values")
   processes.share()
 
@@ -284,7 +285,7 @@ def _fits(path: pathlib.Path, records: str | os.PathLike, log: Callable[[str], N
     log(f'WARNING: {e}; made again')
     return False
   manifest = read_manifest(records)
-  if saved['records'] == manifest['sha256'] and saved['identity'] == manifest['identity']:
+  if saved['records'] == manifest['records_sha256'] and saved['identity'] == manifest['identity']:
     return True
   log(f'{path}: is of other records, made again')
   return False

@@ -7,7 +7,6 @@ and report stay as they are.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 import pathlib
@@ -24,6 +23,7 @@ from fairjax.errors import Damaged, UserError
 from fairjax.files import (
   FolderLock,
   atomic_write,
+  file_sha256,
   installed_versions,
   read_sealed_json,
   write_sealed_json,
@@ -387,11 +387,7 @@ def refresh(workdir: str | os.PathLike, part: str) -> None:
 
 def file_digests(workdir: str | os.PathLike, names: Iterable[str]) -> dict[str, str]:
   """Name -> SHA-256 (hex) of files of a workdir, named relative to it."""
-  found = {}
-  for name in names:
-    with open(pathlib.Path(workdir) / name, 'rb') as file:
-      found[name] = hashlib.file_digest(file, 'sha256').hexdigest()
-  return found
+  return {name: file_sha256(pathlib.Path(workdir) / name) for name in names}
 
 
 def check_sources(workdir: str | os.PathLike, sources: dict[str, str], made: str) -> None:

@@ -1,10 +1,8 @@
 """Training metrics: weighted means over an interval, JSONL and TensorBoard files."""
 
 import contextlib
-import json
 import math
 import pathlib
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +10,7 @@ import jax
 
 from fairjax import processes
 from fairjax.errors import Damaged, Fault
-from fairjax.files import atomic_write
+from fairjax.files import atomic_write, json_line, read_json_lines
 
 Metrics = dict[str, tuple[Any, Any]]
 """Name -> (value, weight), both scalars; an interval reports sum(value * weight) / sum(weight)."""
@@ -79,7 +77,7 @@ class MetricWriter:
                saved: Sequence[dict[str, Any]] | None = None, log: Callable[[str], None]):
     self._file = self._tensorboard = None
     path = directory / 'metrics.jsonl'
-    found, damaged = _read_lines(path)
+    found, damaged, _ = read_json_lines(path)
     # An evaluation at the restored step comes after the save: the checkpoint does not know it.
     kept = [line for line in found if line['step'] <= first_step]
     later = [line for line in kept if (line['step'], line['kind']) == (first_step, 'valid')]
@@ -92,10 +90,10 @@ class MetricWriter:
       log(f'WARNING: {path} is not what was written: its {len(self.lines)} lines up to step '
           f'{first_step} are written again, as the checkpoint remembers them')
     elif damaged:
-      log(f'WARNING: {path}: {len(damaged)} damaged lines are left out (first: {damaged[0]})')
+      log(f'WARNING: {path}: {len(damaged)} damaged lines are left out (first: line {damaged[0]})')
     with atomic_write(path) as file:
-      file.write(''.join(map(_line, self.lines)).encode('utf-8'))
-    self._file = path.open('a', encoding='utf-8')
+      file.writelines(map(json_line, self.lines))
+    self._file = path.open('ab')
     self._tensorboard_folder = directory / 'tensorboard'
     try:
       from clu.metric_writers import SummaryWriter
@@ -114,7 +112,7 @@ class MetricWriter:
     self.lines.append(line)
     if self._file is None:
       return
-    self._file.write(_line(line))
+    self._file.write(json_line(line))
     self._file.flush()
     if self._tensorboard:
       with self._tensorboard_written():
@@ -147,31 +145,7 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
   Raises:
     Damaged: a line that is not what was written, naming file and line.
   """
-  lines, damaged = _read_lines(path)
-  if damaged:
-    raise Damaged(f'{path} is damaged ({damaged[0]})')
-  return lines
-
-
-def _read_lines(path: pathlib.Path) -> tuple[list[dict[str, Any]], list[str]]:
-  """The whole lines, without their checksums, and which others there are."""
-  if not path.exists():
-    return [], []
-  found, damaged = [], []
-  for number, line in enumerate(path.read_bytes().split(b'\n')[:-1], 1):
-    try:
-      values = json.loads(line)
-      if values.pop('crc32') != _checksum(values):
-        raise ValueError('checksum')
-      found.append(values)
-    except (ValueError, KeyError, AttributeError, TypeError):
-      damaged.append(f'line {number}')
-  return found, damaged
-
-
-def _line(values: dict[str, Any]) -> str:
-  return json.dumps({'crc32': _checksum(values)} | values) + '\n'
-
-
-def _checksum(values: dict[str, Any]) -> int:
-  return zlib.crc32(json.dumps(values).encode())
+  found = read_json_lines(path)
+  if found.damaged:
+    raise Damaged(f'{path} is damaged (line {found.damaged[0]})')
+  return found.entries

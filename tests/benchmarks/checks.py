@@ -25,13 +25,13 @@ CHECKS = {
   ),
   'fairjax.files': (
     'describe_files', 'read_manifest', 'check_sizes', 'read_checked', 'write_sealed_json',
-    'read_sealed_json', 'read_journal', '_line',
+    'read_sealed_json', 'file_sha256', 'read_json_lines', 'json_line',
   ),
   'fairjax.data.token_store': (
     'VerifiedTokens._verify', 'block_digests', 'open_token_store',
   ),
   'fairjax.generate.records': (
-    'check_complete', 'file_sha256',
+    'check_complete',
   ),
   'fairjax.run.workdir': (
     'write_inventory', 'is_finished', 'check_sources', 'file_digests',

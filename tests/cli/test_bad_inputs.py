@@ -6,6 +6,7 @@ Two are no errors but counted in a line, with exit code 0.
 import base64
 import contextlib
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -58,6 +59,12 @@ def records(change=lambda rows: None) -> str:
            'prefix': COUNTRY.prefix(0, i), 'continuation': 'good .'}
           for sample in range(3) for i, value in enumerate(COUNTRY.values)]
   return ''.join(json.dumps(row) + '\n' for row in change(rows) or rows)
+
+
+def sealed(**values) -> str:
+  """JSON with its SHA-256, as `fairjax.files.write_sealed_json` writes it."""
+  text = json.dumps(values, sort_keys=True)
+  return json.dumps(values | {'sha256': hashlib.sha256(text.encode()).hexdigest()})
 
 
 def changed(**fields):
@@ -389,11 +396,10 @@ SECTIONS: dict[str, list[Case]] = {
     Case('a value without records', MEASURE, 'Every value is needed in every template',
          {'r.jsonl': records(lambda rows: [r for r in rows if r['value'] != 'Italy'])}),
     Case('a file that sampling has not finished', MEASURE, 'is not complete: repeat the command', {
-      'r.jsonl': records(), 'r.manifest.json':
-        '{"identity": {}, "complete": false, "samples": 3, "batch_size": 1}'}),
-    Case('a file that changed after sampling', MEASURE, 'its manifest says 3', {
-      'r.jsonl': records(), 'r.manifest.json': '{"identity": {}, "complete": true, "samples": 3, '
-      '"batch_size": 1, "bytes": 3}'}),
+      'r.jsonl': records(), 'r.manifest.json': sealed(identity={}, complete=False)}),
+    Case('a file that changed after sampling', MEASURE, 'SHA-256', {
+      'r.jsonl': records(), 'r.manifest.json': sealed(
+        identity={}, complete=True, records_sha256='0' * 64)}),
     Case('a manifest that is damaged', MEASURE, 'r.manifest.json is damaged', {
       'r.jsonl': records(), 'r.manifest.json': '{'}),
     Case('a damaged divergence of the next token', MEASURE, 'r.next_token.json is damaged', {

@@ -294,7 +294,7 @@ def test_a_store_of_other_data_in_its_place_is_refused(tmp_path):
 def test_a_store_that_was_deleted_is_made_again(tmp_path):
   data = files(tmp_path)
   first, _ = prepare(data, tmp_path / 'out')
-  (tmp_path / 'out' / 'valid' / 'COMPLETE').unlink()
+  (tmp_path / 'out' / 'valid' / 'manifest.json').unlink()
   shutil.rmtree(tmp_path / 'out' / 'train_sensitive')
   kept = (tmp_path / 'out' / 'train' / 'tokens.bin').stat().st_ino
   again, lines = prepare(data, tmp_path / 'out')

@@ -13,6 +13,7 @@ import pytest
 from fairjax.config import ModelConfig, SampleConfig
 from fairjax.counterfactual.attributes import Attribute, Prefix, Template, Value
 from fairjax.errors import UserError
+from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.generate import (
   check_complete,
   generate,
@@ -107,7 +108,7 @@ def test_resume_gives_the_same_bytes(run, tmp_path, name):
   state = {k: state[k] for k in ('identity', 'samples', 'batch_size')} | {'complete': False}
   for size in (0, 1, len(whole) // 7, len(whole) // 2, len(whole) - 1, len(whole)):
     path.write_bytes(whole[:size])
-    manifest.write_text(json.dumps(state))
+    write_sealed_json(manifest, state)
     lines = []
     summary = run(name, log=lines.append)
     assert path.read_bytes() == whole and manifest.read_bytes() == done
@@ -142,8 +143,8 @@ def test_an_interrupted_file_goes_on_with_another_batch_size_and_mesh(
   path = tmp_path / 'r.jsonl.gz'
   path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
   manifest = json.loads(manifest_of(path).read_text())
-  manifest_of(path).write_text(json.dumps(
-    {k: manifest[k] for k in ('identity', 'samples', 'batch_size')} | {'complete': False}))
+  write_sealed_json(manifest_of(path), {
+    k: manifest[k] for k in ('identity', 'samples', 'batch_size')} | {'complete': False})
   mesh = None
   if devices > 1:
     mesh = jax.make_mesh((devices,), ('data',), axis_types=(jax.sharding.AxisType.Auto,),
@@ -160,20 +161,18 @@ def test_a_complete_file_must_be_the_one_that_was_written(run, tmp_path):
   content, manifest = path.read_bytes(), manifest_of(path).read_bytes()
   flipped = content.replace(b'"continuation": "', b'"continuation": "b', 1)[:-2] + b'\n'
   assert len(flipped) == len(content) != flipped
-  for damaged, words in ((content[:-1], 'bytes, its manifest says'), (flipped, 'SHA-256 is not')):
+  for damaged in (content[:-1], flipped):
     path.write_bytes(damaged)
     for use in (lambda: check_complete(path), lambda: run('r.jsonl')):
-      with pytest.raises(UserError, match=words):
+      with pytest.raises(UserError, match='SHA-256'):
         use()
   path.write_bytes(content)
   state = json.loads(manifest)
-  manifest_of(path).write_text(json.dumps(state | {'records': 59}))
-  with pytest.raises(UserError, match='manifest.json is damaged .records.'):
-    run('r.jsonl')
-  manifest_of(path).write_text(json.dumps(state | {'complete': False}))
+  write_sealed_json(manifest_of(path), {k: v for k, v in state.items() if k != 'sha256'} | {
+    'complete': False})
   with pytest.raises(UserError, match='is not complete: repeat the command that samples it'):
     check_complete(path)
-  for other in ('', '{}', '[]', '{"identity": {}, "complete": 1}'):
+  for other in ('', '{}', '[]', json.dumps(state | {'records': 59})):
     manifest_of(path).write_text(other)
     with pytest.raises(UserError, match='manifest.json is damaged'):
       check_complete(path)
@@ -214,7 +213,7 @@ def test_files_that_are_not_ours(run, tmp_path, vocabulary, params):
   run('a.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
   with open(tmp_path / 'a.jsonl', 'a') as file:
     file.write('{}\n')
-  with pytest.raises(UserError, match='its manifest says'):
+  with pytest.raises(UserError, match='SHA-256'):
     run('a.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
   (tmp_path / 'a.jsonl').unlink()
   with pytest.raises(UserError, match='is gone'):
@@ -231,7 +230,7 @@ def test_a_record_twice_or_of_another_prefix_is_refused(run, tmp_path):
   sample = dataclasses.replace(SAMPLE, samples=4)
   run('a.jsonl', sample=sample)
   path, manifest = tmp_path / 'a.jsonl', manifest_of(tmp_path / 'a.jsonl')
-  manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {'complete': False}))
+  write_sealed_json(manifest, read_sealed_json(manifest, again='') | {'complete': False})
   lines = path.read_text().splitlines(keepends=True)
   path.write_text(''.join(lines[:3] + lines[:1]))
   with pytest.raises(UserError, match=r'a\.jsonl:4: sample 0 of this prefix occurs twice'):

@@ -227,7 +227,7 @@ def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch
   for name in ('individual_fairness', 'group_fairness', 'mean_score_by_value'):
     assert brought[name] == vader[name]
   with open('scores/country.vader.jsonl', encoding='utf-8') as file:
-    header = json.loads(file.readline())['entry']
+    header = json.loads(file.readline())
   assert parquet.file_metadata('generations.parquet') == {
     'source': 'generations.jsonl', 'scorers': {'vader': header['fingerprint']}}
   # Through a compressed file and back: the same rows.
@@ -254,7 +254,7 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
   lines(tmp_path / 'other.jsonl', [rows[0] | {'continuation': 'never scored'}])
   lines(tmp_path / 'double.jsonl', [r | {'scores': {'vader': 0.123}} for r in rows])
   with ScoreLog('paid.jsonl', scorer='google', fingerprint='f') as paid:
-    paid.append(b'0' * 16, 0.5)
+    paid.keep(b'0' * 16, 0.5)
   generations = read_generations(read_records('r.jsonl'), load_attribute('country'))
   prefix_cosines(generations, LengthEncoder(), directory='s')
   before = pathlib.Path('paid.jsonl').read_bytes()
@@ -266,7 +266,7 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
       ('double.jsonl', [file], 'double.jsonl:1: has another score of vader already, 0.123'),
       ('r.jsonl', [file, file], 'two of the score files are of one scorer'),
       ('r.jsonl', ['none.jsonl'], 'score file not found'),
-      ('r.jsonl', ['r.jsonl'], 'r.jsonl:1: not a file of results'),
+      ('r.jsonl', ['r.jsonl'], 'r.jsonl:1: not a file of this version'),
       ('r.jsonl', ['paid.jsonl'], 'paid.jsonl holds scores as they were paid for: keep it'),
       ('r.jsonl', ['s/country.minilm-own.jsonl'],
        'holds cosines of continuations and prefixes (minilm-own), not scores of texts')):

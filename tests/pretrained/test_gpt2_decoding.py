@@ -169,8 +169,8 @@ def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, caps
   # An interruption in the last record: the same command ends with the same bytes.
   out.write_bytes(content[:-20])
   manifest = out.with_name('towns.manifest.json')
-  state = json.loads(manifest.read_text(encoding='utf-8'))
-  manifest.write_text(json.dumps(state | {'complete': False}), encoding='utf-8')
+  state = read_sealed_json(manifest, again='')
+  write_sealed_json(manifest, state | {'complete': False})
   assert cli.main(command) == 0 and out.read_bytes() == content
   assert cli.main([*command, '--temperature=0.5']) == 2
   assert 'generated otherwise' in capsys.readouterr().err

@@ -11,6 +11,7 @@ from test_report import ATTRIBUTE, SCORERS, make_records
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
+from fairjax.files import write_sealed_json
 from fairjax.measure import (
   SampleScores,
   VaderScorer,
@@ -260,8 +261,8 @@ def test_records_of_any_model_become_a_report(tmp_path, capsys, monkeypatch):
   assert '"sentences"' in (folder / 'index.html').read_text()
   unfinished = tmp_path / 'unfinished.jsonl'
   unfinished.write_bytes(files[0].read_bytes())
-  (tmp_path / 'unfinished.manifest.json').write_text(json.dumps(
-    {'identity': {}, 'samples': 24, 'batch_size': 8, 'complete': False}))
+  write_sealed_json(tmp_path / 'unfinished.manifest.json', {
+    'identity': {}, 'samples': 24, 'batch_size': 8, 'complete': False})
   for arguments, words in (
       ([str(files[0]), str(files[0])], "model 'first' is in an earlier file too"),
       ([str(files[0]), '--baseline=frist'], "did you mean 'first'"),

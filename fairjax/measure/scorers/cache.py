@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.files import JournalWriter, read_journal
+from fairjax.files import JsonLines, read_entries
 from fairjax.measure.columns import Generations, join_text
 from fairjax.measure.scorers.base import (
   RecordedScorer,
@@ -103,9 +103,9 @@ def score_texts(
       f'{scorer.name}: scored', len(distinct), unit='texts', log=log if todo else None,
       done=len(distinct) - len(todo)))
     if path is not None and chunks:
-      journal = stack.enter_context(JournalWriter(path, _header(scorer), again=_AGAIN))
-      if journal.repaired_bytes and log:
-        log(f'{path}: removed {journal.repaired_bytes} bytes of an interrupted append')
+      journal = stack.enter_context(JsonLines(path, _header(scorer), again=_AGAIN))
+      if journal.torn_bytes and log:
+        log(f'{path}: removed {journal.torn_bytes} bytes of an interrupted append')
     for part in chunks:
       scores = dict(zip([d for d, _ in part], _checked(scorer, [t for _, t in part]), strict=True))
       new = {digest: score for digest, score in scores.items() if digest not in known}
@@ -172,7 +172,7 @@ def read_score_file(path: str | os.PathLike) -> tuple[dict[str, str], dict[bytes
   Raises:
     UserError: the file is damaged.
   """
-  header, entries, _ = read_journal(path, again=_AGAIN)
+  header, entries = read_entries(path, again=_AGAIN)
   known: dict[bytes, float] = {}
   for entry in entries:
     texts = bytes.fromhex(entry['texts'])
