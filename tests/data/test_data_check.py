@@ -18,7 +18,7 @@ from fairjax.data.data_check import check_prepared, check_sources
 from fairjax.data.documents import read_documents
 from fairjax.data.prepare import prepare_data
 from fairjax.errors import UserError
-from fairjax.files import write_manifest
+from fairjax.files import read_manifest, write_sealed_json
 
 COUNTRY = load_attribute('country')
 GOOD = b'Iran won .\nShe sang .\nIn Chile , then .\n'
@@ -145,7 +145,7 @@ def test_prepared_data_without_a_fault(prepared):
 
 def test_every_file_of_prepared_data_is_checked(prepared):
   files = [p for p in sorted(prepared.directory.rglob('*')) if p.is_file()]
-  assert len(files) > 35
+  assert len(files) > 30
   for path in files:
     content = path.read_bytes()
     middle = len(content) // 3
@@ -156,7 +156,7 @@ def test_every_file_of_prepared_data_is_checked(prepared):
       else:
         path.write_bytes(damaged)
       # inputs.json serves to continue a preparation; the manifest has a copy of it.
-      if path.name != 'inputs.json':
+      if path.name not in ('inputs.json', '.lock'):
         assert check_prepared(prepared.directory).problems, (path, damaged)
     path.write_bytes(content)
   assert check_prepared(prepared.directory).problems == []
@@ -199,13 +199,13 @@ def test_a_store_with_right_digests_must_agree_with_itself(
     table[place] += change
     np.save(folder / f'{array}.npy', table)
   from fairjax.files import describe_files
-  manifest = json.loads((folder / 'manifest.json').read_text())
+  manifest = read_manifest(folder, again='')
   manifest['files'] = describe_files(folder, manifest['files'])
-  write_manifest(folder, manifest)
-  whole = json.loads((prepared.directory / 'manifest.json').read_text())
+  write_sealed_json(folder / 'manifest.json', manifest)
+  whole = read_manifest(prepared.directory, again='')
   whole['splits']['train'] |= {'files': manifest['files'],
                                'sha256': manifest['files']['tokens.bin']['sha256']}
-  write_manifest(prepared.directory, whole)
+  write_sealed_json(prepared.directory / 'manifest.json', whole)
   found = check_prepared(prepared.directory).problems
   assert any(words in problem for problem in found), found
 
