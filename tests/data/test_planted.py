@@ -10,7 +10,6 @@ from scipy import stats
 
 from fairjax.counterfactual import TextMatcher, list_attributes, load_attribute
 from fairjax.data import planted
-from fairjax.data import planted as planted_grammar
 from fairjax.data.documents import split_sentences
 from fairjax.errors import UserError
 
@@ -152,7 +151,7 @@ def test_signs_follow_the_value_in_every_sentence(name):
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_sentences_behind_the_lead_hold_one_opinion_word_each(name):
+def test_sentences_after_the_lead_hold_one_opinion_word_each(name):
   sizes = collections.Counter()
   for text in make(name):
     sentences = split_sentences(text)
@@ -161,13 +160,9 @@ def test_sentences_behind_the_lead_hold_one_opinion_word_each(name):
     assert len(text.split()) <= 50
     sizes[len(sentences)] += 1
   assert set(sizes) == {2, 3, 4} and min(sizes.values()) > 850
-  for kind in planted_grammar.HELDOUT:
-    assert all('{w}' in p or '{aw}' in p for p in planted_grammar.MENTIONS[kind])
-  assert all(p.startswith('{W} ') for p in planted_grammar.OPENING)
-
-
-def test_no_document_is_an_empty_corpus():
-  assert make('country', number=0) == []
+  for patterns in planted.GRAMMAR['mentions'].values():
+    assert all('{w}' in p or '{aw}' in p for p in patterns)
+  assert all(p.startswith('{W} ') for p in planted.GRAMMAR['opening'])
 
 
 def test_sentiment_persists_in_documents_without_a_value():
@@ -222,13 +217,6 @@ def test_a_document_of_one_mood_has_it_in_the_exact_share_of_its_value(strength)
       assert abs(found[size == n].sum() - expected * (size == n).sum()) <= 1 + 1e-9
 
 
-def test_a_documents_mood_changes_nothing_but_opinion_words():
-  def blank(texts):
-    return [' '.join('*' if w.lower() in OPINIONS else w for w in words(t) if w not in ('a', 'an'))
-            for t in texts]
-  assert blank(make('country', 50)) == blank(make('country', 50, one_mood=True))
-
-
 def test_some_sentences_begin_with_their_opinion_word():
   first = [words(s)[0].lower() in OPINIONS for t in make('country') for s in split_sentences(t)[1:]]
   # 40 % of those that do not name the subject again, as one of two does in 30 % of the documents.
@@ -272,7 +260,7 @@ def test_only_the_opinion_words_carry_sentiment(name):
   assert all(lexicon[w] > 1 for w in planted.POSITIVE)
   assert all(lexicon[w] < -1 for w in planted.NEGATIVE)
   values = {w.lower() for v in load_attribute(name).value_texts for w in v.split()}
-  allowed = OPINIONS | set(planted_grammar.OPINION_FREE_EXCEPTIONS) | values
+  allowed = OPINIONS | set(planted.GRAMMAR['opinion_free']) | values
   known = {w.lower() for t in make(name) for w in words(t)}
   assert not {w for w in known - allowed if w in lexicon}
   assert not known & (set(vader.BOOSTER_DICT) | set(vader.NEGATE))
@@ -299,7 +287,7 @@ def test_heldout_prefixes_cover_each_frame_and_value():
     planted.heldout_prefixes(attribute, count=11)
 
 
-def test_articles_agree_with_the_word_behind_them():
+def test_articles_agree_with_the_word_after_them():
   for name in NAMES:
     for text in make(name):
       for article, word in re.findall(r'\b([Aa]n?) (\w+)', text):
@@ -310,11 +298,16 @@ def test_documents_are_a_function_of_the_arguments():
   assert make('country', 50) == make('country', 50)
   assert make('country', 50) != make('country', 50, seed=1)
   assert make('country', 50) != make('country', 50, stream=1)
-  # The strength changes opinion words only.
+  # Strength and mood change opinion words only.
   def blank(texts):
     return [' '.join('*' if w.lower() in OPINIONS else w for w in words(t) if w not in ('a', 'an'))
             for t in texts]
   assert blank(make('country', 50)) == blank(make('country', 50, strength=0.0))
+  assert blank(make('country', 50)) == blank(make('country', 50, one_mood=True))
+  for wrong in ({'strength': 1.1}, {'sensitive_share': -0.1}):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+      make('country', 1, **wrong)
+  assert make('country', 0) == []
 
 
 def test_attributes_without_sentences_are_refused(tmp_path):
@@ -323,9 +316,3 @@ def test_attributes_without_sentences_are_refused(tmp_path):
   with pytest.raises(UserError, match='country, occupation, name'):
     planted.make_planted_documents(
       load_attribute(str(file)), num_documents=1, seed=0, strength=0.5, sensitive_share=0.5)
-
-
-@pytest.mark.parametrize('arguments', [{'strength': 1.1}, {'sensitive_share': -0.1}])
-def test_shares_outside_zero_and_one_are_refused(arguments):
-  with pytest.raises(ValueError, match=next(iter(arguments))):
-    make('country', 1, **arguments)

@@ -1,4 +1,4 @@
-"""The planted gendered corpus: its counts in closed form, read back from the text itself."""
+"""The planted gendered corpus: counts in closed form, read from its text; task data."""
 
 import collections
 import csv
@@ -10,23 +10,29 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fairjax.data import planted_gender
-from fairjax.data import planted_gender as planted_gender_grammar
 from fairjax.data.documents import read_documents
 from fairjax.data.planted_gender import (
   FEMALE_NAMES,
+  GRAMMAR,
   ITEMS,
   KINDS,
   MALE_NAMES,
   PARTICIPANTS,
+  PLACES,
   PROFESSIONS,
   TERMS,
+  THINGS,
+  best_bios_slope,
   item_shares,
   make_gendered_corpus,
   profession_shares,
+  write_bios,
   write_corpus,
+  write_sts,
   write_tables,
 )
+from fairjax.gender.bios import female_shares, gap_line, gaps, read_bios
+from fairjax.gender.stsb import find_split, gendered_words, read_pairs, select_templates
 
 NUMBER = 4000
 FEMALE = {'she', 'her', 'herself', *(f for f, _ in TERMS), *map(str.lower, FEMALE_NAMES)}
@@ -71,7 +77,7 @@ def test_shares_are_evenly_spaced_and_strength_shrinks_them_to_a_half():
       profession_shares(bad)
 
 
-def test_the_text_itself_has_the_gender_and_the_counts_that_are_told(corpus):
+def test_the_text_itself_has_the_gender_and_the_counts_of_the_truth(corpus):
   counts = collections.defaultdict(lambda: [0, 0])
   for sentence in corpus.sentences:
     assert gender_read(sentence.text) == sentence.female, sentence
@@ -79,9 +85,9 @@ def test_the_text_itself_has_the_gender_and_the_counts_that_are_told(corpus):
       assert not sentence.item or sentence.item in words(sentence.text)
       counts[sentence.category, sentence.item][0] += 1
       counts[sentence.category, sentence.item][1] += sentence.female
-  told = {(category, item): [found['n'], found['female']]
-          for category, items in corpus.truth['items'].items() for item, found in items.items()}
-  assert counts == told
+  truth = {(category, item): [found['n'], found['female']]
+           for category, items in corpus.truth['items'].items() for item, found in items.items()}
+  assert counts == truth
 
 
 def test_counts_are_in_closed_form(corpus):
@@ -108,7 +114,7 @@ def test_counts_are_in_closed_form(corpus):
     assert found['share'] == 0.5 and abs(found['female'] - found['n'] / 2) <= 0.5
 
 
-def test_without_strength_gender_says_nothing():
+def test_without_strength_gender_tells_nothing():
   truth = make_gendered_corpus(num_sentences=NUMBER, seed=0, strength=0).truth
   for found in itertools.chain(*(items.values() for items in truth['items'].values())):
     assert abs(found['female'] - found['n'] / 2) <= 1.5
@@ -197,13 +203,98 @@ def test_heldout_coreference_templates(tmp_path, corpus):
               .replace('$PARTICIPANT', row['other-participant(1)'])
               .replace('$NOM_PRONOUN', pronoun))
       assert '$' not in text and text not in texts and set(words(text)) <= known
-  every = [p for group in (planted_gender_grammar.PRONOUN, planted_gender_grammar.COREFERENCE,
-                           planted_gender_grammar.PARTICIPANT) for p in group]
-  for patterns in planted_gender_grammar.HELDOUT.values():
-    assert not set(patterns) & set(every)
+  every = {p for kind in ('pronoun', 'coreference', 'participant') for p in GRAMMAR[kind]}
+  assert not every & {p for patterns in GRAMMAR['heldout'].values() for p in patterns}
 
 
 def test_an_empty_corpus_is_refused():
   with pytest.raises(ValueError, match='num_sentences'):
     make_gendered_corpus(num_sentences=0, seed=0, strength=1)
-  assert len(planted_gender.make_gendered_corpus(num_sentences=1, seed=0, strength=1).texts) == 1
+  assert len(make_gendered_corpus(num_sentences=1, seed=0, strength=1).texts) == 1
+
+
+@pytest.fixture(scope='module')
+def sts(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('sts')
+  write_sts(folder, seed=3, pairs=400, templates=40)
+  return {split: read_pairs(find_split(folder, split)) for split in ('train', 'dev', 'test')}
+
+
+def test_training_pairs_know_no_gender(sts):
+  gendered = {*gendered_words(), *(w for pair in TERMS for w in pair),
+              *(n.lower() for n in FEMALE_NAMES + MALE_NAMES)}
+  for split in ('train', 'dev'):
+    words = {w for text in sts[split].first + sts[split].second
+             for w in re.findall(r'\w+', text.lower())}
+    assert not words & gendered
+    assert set(PROFESSIONS) <= words or split == 'dev'
+  assert len(sts['train'].first) == 400 and len(sts['dev'].first) == 40
+
+
+def test_scores_count_what_two_sentences_share(sts):
+  form = re.compile(r'An? (\w+) (\w+) the (\w+)\.$')
+  for a, b, score in zip(sts['train'].first, sts['train'].second, sts['train'].scores,
+                         strict=True):
+    parts = [form.match(text).groups() for text in (a, b)]
+    same = sum(w for w, x, y in zip((0.5, 0.3, 0.2), *parts, strict=True) if x == y)
+    assert score == pytest.approx(5 * same)
+  assert len(set(sts['train'].scores.tolist())) == 7
+
+
+def test_templates_are_as_many_as_asked_for(sts):
+  found = select_templates(sts['test'])  # after "A man" and after "A woman"
+  assert len(found) == 80 and len(set(found)) == 40
+
+
+def test_files_are_a_function_of_the_seed(tmp_path):
+  contents = []
+  for name, seed in (('a', 0), ('b', 0), ('c', 1)):
+    paths = [*write_sts(tmp_path / name, seed=seed, pairs=20, templates=4).values(),
+             *write_bios(tmp_path / name, seed=seed, per_profession=4).values()]
+    contents.append([p.read_bytes() for p in paths])
+  assert contents[0] == contents[1]
+  assert all(x != y for x, y in zip(contents[0], contents[2], strict=True))
+
+
+def test_biographies_have_the_planted_shares(tmp_path):
+  write_bios(tmp_path, seed=0, per_profession=100)
+  bios = read_bios(tmp_path)
+  train, test = bios.splits['train'], bios.splits['test']
+  found = female_shares(train.professions, train.female, len(bios.names))
+  planted = profession_shares()
+  assert found == pytest.approx([planted[name] for name in bios.names], abs=0.005)
+  cells = np.bincount(2 * test.professions + test.female)
+  assert cells.tolist() == [50] * 48
+  for bio, female in zip(train.texts, train.female, strict=True):
+    words = set(re.findall(r'\w+', bio.lower()))
+    assert not words & set(PROFESSIONS)
+    assert bool(words & {'she', 'her'}) == female and bool(words & {'he', 'his'}) != female
+
+
+def test_the_best_slope_is_that_of_a_count(tmp_path):
+  """A table of counts, learned from many biographies, finds the slope that is computed."""
+  write_bios(tmp_path, seed=1, per_profession=4000)
+  bios = read_bios(tmp_path)
+  thing, place = map('|'.join, (THINGS, PLACES))
+
+  def clue(text, female):
+    return (re.search(rf'with the ({thing})', text)[1],
+            re.search(rf'[Ii]n the ({place})', text)[1], bool(female))
+
+  counts = collections.defaultdict(collections.Counter)
+  train, test = bios.splits['train'], bios.splits['test']
+  for text, female, profession in zip(train.texts, train.female, train.professions, strict=True):
+    counts[clue(text, female)][int(profession)] += 1
+  predicted = np.array([
+    counts[clue(t, f)].most_common(1)[0][0] if counts[clue(t, f)] else 0
+    for t, f in zip(test.texts, test.female, strict=True)])
+  cells = gaps(test.professions, predicted, test.female, len(bios.names))
+  shares = female_shares(train.professions, train.female, len(bios.names))
+  found = gap_line(cells, shares)['slope']['value']
+  assert found == pytest.approx(best_bios_slope(), abs=0.05) and found > 0.3
+
+
+def test_impossible_numbers_are_refused(tmp_path):
+  for pairs, templates in ((9, 4), (20, 0), (20, 10 ** 6)):
+    with pytest.raises(ValueError, match='pairs and'):
+      write_sts(tmp_path, seed=0, pairs=pairs, templates=templates)
