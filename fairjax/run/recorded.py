@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fairjax.counterfactual import Attribute
@@ -25,8 +25,8 @@ def convert_records(
 
   The divergence of the next token that lies beside them is written beside the new file.
 
-  Records are read one after the other, twice where columns need types; of the scores each distinct
-  text's is in memory, some 100 bytes.
+  Records are read one after the other; of the scores each distinct text's is in memory, some 100
+  bytes.
 
   Args:
     source: records in any form.
@@ -55,30 +55,19 @@ def convert_records(
   tables = dict(_read_scores(path) for path in scores)
   if len(tables) < len(scores):
     raise UserError(f'two of the score files are of one scorer: {", ".join(map(str, scores))}')
-
-  def records() -> Iterator[Mapping[str, Any]]:
-    return map(lambda record: _scored(record, tables, scored), read(source))
-
+  records = (_scored(record, tables, scored) for record in read(source))
   with atomic_write(output) as file:
     if output.suffix == '.parquet':
-      count = _write_parquet(file, records, source, tables)
+      from fairjax.generate.parquet import write_parquet
+      count = write_parquet(file, records, {
+        'source': pathlib.Path(source).name,
+        'scorers': {name: fingerprint for name, (fingerprint, _) in tables.items()}})
     else:
-      count = _write_lines(file, records(), compressed=output.suffix == '.gz')
+      count = _write_lines(file, records, compressed=output.suffix == '.gz')
   carry_next_token(next_token, output)
   log(f'{output}: {count:,} records'
       + (f', with the scores of {", ".join(tables)}' if tables else ''))
   return count
-
-
-def _write_parquet(file, records, source, tables) -> int:
-  from fairjax.generate.parquet import RecordTypes, write_rows
-  types = RecordTypes()
-  for record in records():
-    types.add(record)
-  schema = types.schema({
-    'source': pathlib.Path(source).name,
-    'scorers': {name: fingerprint for name, (fingerprint, _) in tables.items()}})
-  return write_rows(file, records(), schema)
 
 
 def _write_lines(file, records: Iterable[Mapping[str, Any]], *, compressed: bool) -> int:

@@ -40,8 +40,7 @@ def plain(path):
 def same(a, b):
   """Equal in value and type down to the bits of floats; whole scores may have become floats."""
   if isinstance(a, dict):
-    return (isinstance(b, dict) and list(a) == list(b)
-            and all(same(a[k], b[k]) for k in a))
+    return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
   if isinstance(a, list):
     return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
   if isinstance(a, float):
@@ -86,10 +85,7 @@ def test_records_come_back_as_they_were(tmp_path, name, suffix):
   assert convert_records(source, there, log=print) == len(CASES[name])
   assert convert_records(there, back, log=print) == len(CASES[name])
   for found in (plain(there), plain(back)):
-    # The columns have one order for all records.
-    keys = list(dict.fromkeys(k for r in CASES[name] for k in r))
-    wanted = [{k: r[k] for k in keys if k in r} for r in CASES[name]]
-    assert len(found) == len(wanted) and all(map(same, wanted, found)), (wanted, found)
+    assert len(found) == len(CASES[name]) and all(map(same, CASES[name], found)), found
 
 
 def test_columns_have_types_and_others_read_them(tmp_path):
@@ -177,10 +173,8 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
   pq.write_table(table().slice(0, 0), path)
   with pytest.raises(UserError, match='holds no record'):
     plain(path)
-  marked = table(note=['{', 'x'])
-  fields = [f.with_metadata({'fairjax': 'json'}) if f.name == 'note' else f for f in marked.schema]
-  pq.write_table(marked.cast(pa.schema(fields)), path)
-  with pytest.raises(UserError, match='row 1 or behind: cannot be read'):
+  pq.write_table(table(other=['{', 'x']).replace_schema_metadata({'fairjax.records': '{}'}), path)
+  with pytest.raises(UserError, match='row 1 or later: cannot be read'):
     plain(path)
 
 
