@@ -1,135 +1,116 @@
-"""Several processes as one run: who is first, what all agree on, who is gone, when all stop.
+"""Several processes as one run, signals, and how a process ends.
 
-`start` joins the group through `jax.distributed`; without it there is one process and every
-function here answers at once. Beside JAX's own service, which notices a dead peer by missing
-heartbeats and then aborts, each process holds a connection to the first one: the kernel closes it
-when a process dies, so that the others end within a second, with a line that says who is gone.
+`start` joins the processes through `jax.distributed`; without it there is one process and every
+function here answers at once. Beside JAX each process holds a connection to the first one. JAX 0.10
+was tried alone and lacks three things:
+
+- A lost peer: the runtime notices missing heartbeats after 30 s and aborts the process from a C++
+  thread (SIGABRT), without the exit code 42. A connection closes as soon as a process dies, and
+  carries the exit code of one that fails.
+- Long waits: `multihost_utils.broadcast_one_to_all` fails on CPUs after 30 minutes, and the first
+  process may prepare data for hours.
+- Signals: `multihost_utils.reached_preemption_sync_point` hears SIGTERM only, through a handler
+  that nothing else can share.
 """
 
 import contextlib
-import hmac
 import json
 import os
 import queue
 import secrets
-import selectors
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairjax.errors import UserError
 
+if TYPE_CHECKING:
+  from multiprocessing.connection import Connection
+
 PREEMPTED = 42
-HEARTBEAT_SECONDS = 30  # after which JAX takes a machine that no longer answers for dead
+HEARTBEAT_SECONDS = 30  # JAX takes a machine that does not answer for so long for dead
 START_SECONDS = 120  # within which all processes must have started
 _LOSS_SECONDS = 3
-_FOREVER_MS = 2 ** 31 - 1  # 24 days; a lost peer ends the wait
 
 
 class _Group:
-  """This process's part in the group; the first process is the hub of the connections."""
+  """The connections of one process: the first has one to each other, and passes messages on.
 
-  def __init__(self, index: int, count: int, client: Any):
-    self.index, self.count, self._client = index, count, client
-    self._calls = 0
-    self._lock = threading.Lock()
-    self._peers: dict[int, socket.socket] = {}
+  Messages are JSON objects with one of these keys: `value` (of `share`), `end` (an exit code, for
+  all; 0: this process is done), `stop` (a signal came), `at` (the sender's last step), `until` (the
+  step after which all stop).
+  """
+
+  def __init__(self, index: int, count: int, address: str):
+    self.index, self.count = index, count
+    self.cooperative = 0  # depth of `cooperative` blocks
+    self.preempted = False  # the runtime has a notice, and all have reached the step it chose
+    self.stopped = False  # all stopped after the same step
+    self.position = 0  # steps done
+    self.values: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    self._peers: dict[int, Connection] = {}
+    self._sending = threading.Lock()
     self._finished: set[int] = set()
-    self._positions: dict[int, int] = {}
-    self._until: int | None = None
+    self._stepping = threading.Lock()
     self._asked, self._agreed = threading.Event(), threading.Event()
-    self.work: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    self._step, self._position = threading.Lock(), 0
-    self.noticed = False  # by the runtime
-    self.stopped = False  # all agreed to
-    self.cooperative = 0
+    self._positions: dict[int, int] = {}
+    self._until = 0
     if count > 1:
-      self._connect()
+      self._connect(address)
       threading.Thread(target=self._watch, name='peers', daemon=True).start()
 
-  def key(self, kind: str) -> str:
-    """A key that all processes use for this call and none for another."""
-    self._calls += 1
-    return f'fairjax/{kind}/{self._calls}'
+  def _connect(self, address: str) -> None:
+    from multiprocessing.connection import Client, Listener
 
-  def put(self, key: str, value: Any) -> None:
-    """Writes to the store of the group."""
-    self._client.key_value_set(key, json.dumps(value))
-
-  def get(self, key: str) -> Any:
-    """Waits until a key is written."""
-    return json.loads(self._client.blocking_key_value_get(key, _FOREVER_MS))
-
-  def _connect(self) -> None:
-    key = self.key('hub')
-    if self.index:
-      host, port, token = self.get(key)
-      hub = socket.create_connection((host, port), timeout=START_SECONDS)
-      hub.settimeout(None)
-      self._peers[0] = hub
-      self._send(0, {'hello': self.index, 'token': token})
+    import numpy as np
+    from jax.experimental import multihost_utils
+    key = secrets.token_bytes(32)
+    listener = None if self.index else Listener((address, 0), backlog=self.count, authkey=key)
+    port = 0 if listener is None else listener.address[1]
+    where = f'{address} {port}'.encode().ljust(256)
+    key, where = (bytes(array) for array in multihost_utils.broadcast_one_to_all(
+      (np.frombuffer(key, np.uint8), np.frombuffer(where, np.uint8))))
+    if listener is None:
+      host, port = where.split()
+      self._peers[0] = Client((host.decode(), int(port)), authkey=key)
+      self._send(0, {'index': self.index})
       return
-    token, host = secrets.token_hex(16), _hub_host()
-    with socket.create_server((host, 0), backlog=self.count) as server:
-      server.settimeout(START_SECONDS)
-      self.put(key, (host, server.getsockname()[1], token))
+    with listener:
       while len(self._peers) < self.count - 1:
-        peer, _ = server.accept()
-        peer.settimeout(START_SECONDS)
-        try:
-          hello = json.loads(peer.makefile('rb', buffering=0).readline(200))
-          known = hmac.compare_digest(str(hello['token']), token)
-        except (OSError, ValueError, KeyError, TypeError):
-          known = False
-        if not known:  # something else that looks for open ports
-          peer.close()
-          continue
-        peer.settimeout(None)
-        self._peers[int(hello['hello'])] = peer
+        peer = listener.accept()
+        self._peers[json.loads(peer.recv_bytes())['index']] = peer
 
   def _send(self, peer: int, message: dict[str, Any]) -> None:
-    with self._lock, contextlib.suppress(OSError):  # a dead peer is noticed by the watch
-      self._peers[peer].sendall(json.dumps(message).encode() + b'\n')
+    with self._sending, contextlib.suppress(OSError):  # `_watch` notices a dead peer
+      self._peers[peer].send_bytes(json.dumps(message).encode())
 
-  def tell(self, message: dict[str, Any]) -> None:
-    """Sends to all others; those beside the hub are reached through it."""
+  def send(self, message: dict[str, Any]) -> None:
+    """Sends a message to all other processes."""
     for peer in list(self._peers):
       self._send(peer, message)
 
   def _watch(self) -> None:
-    """Reads what the others say until the process ends."""
-    with selectors.DefaultSelector() as selector:
-      for peer, connection in self._peers.items():
-        selector.register(connection, selectors.EVENT_READ, (peer, bytearray()))
-      while selector.get_map():
-        for event, _ in selector.select():
-          peer, buffer = event.data
-          try:
-            data = event.fileobj.recv(2 ** 16)
-          except OSError:
-            data = b''
-          if not data:
-            selector.unregister(event.fileobj)
-            self._gone(peer)
-          buffer += data
-          while b'\n' in buffer:
-            line, _, rest = bytes(buffer).partition(b'\n')
-            buffer[:] = rest
-            self._hear(peer, json.loads(line))
+    """Receives messages until all connections are closed."""
+    from multiprocessing.connection import wait
+    peers = {connection: peer for peer, connection in self._peers.items()}
+    while peers:
+      for connection in wait(list(peers)):
+        peer = peers[connection]
+        try:
+          self._receive(peer, json.loads(connection.recv_bytes()))
+        except (EOFError, OSError):
+          del peers[connection]
+          if peer not in self._finished:
+            self._receive(peer, {'end': PREEMPTED, 'why': (
+              f'process {peer} of {self.count} is gone (killed, or its machine failed); started '
+              'again in all processes, the same command continues from the last checkpoint')})
 
-  def _gone(self, peer: int) -> None:
-    if peer not in self._finished:
-      self._hear(peer, {'end': PREEMPTED, 'index': peer, 'why': (
-        f'process {peer} of {self.count} is gone (killed, or its machine failed); started again in '
-        'all processes, the same command continues from the last checkpoint')})
-
-  def _hear(self, peer: int, message: dict[str, Any]) -> None:
-    """Acts on a message, and passes it on if this is the hub."""
-    if self.index == 0 and 'at' not in message and message.get('end') != 0:
+  def _receive(self, peer: int, message: dict[str, Any]) -> None:
+    if self.index == 0 and ('stop' in message or message.get('end')):
       for other in self._peers:
         if other != peer:
           self._send(other, message)
@@ -137,30 +118,30 @@ class _Group:
       self._finished.add(peer)
     elif 'end' in message:
       end_now(message['end'], f'process {self.index} ends: {message["why"]}')
-    elif 'work' in message:
-      self.work.put(message['work'])
+    elif 'value' in message:
+      self.values.put(message['value'])
     elif 'stop' in message:
-      self.ask(message['stop'])
+      self.stop(message['stop'])
     elif 'at' in message:
-      self._report(message['index'], message['at'])
+      self._report(peer, message['at'])
     elif 'until' in message:
       self._until = message['until']
       self._agreed.set()
 
-  def ask(self, why: str) -> None:
-    """Notes that the group is to stop; outside of cooperative work at once."""
+  def stop(self, why: str) -> None:
+    """Stops at a step in a `cooperative` block, elsewhere at once."""
     if not self.cooperative:
-      self.tell({'end': PREEMPTED, 'index': self.index, 'why': why})
+      self.send({'end': PREEMPTED, 'why': why})
       end_now(PREEMPTED, f'{why}; the same command continues')
-    # Reported here, in the thread that hears it: the main thread may be in a step that ends only
+    # The thread that receives the message answers: the main thread may be in a step that ends only
     # when the others take part.
-    with self._step:
+    with self._stepping:
       if self._asked.is_set():
         return
       self._asked.set()
-      position = self._position
+      position = self.position
     if self.index:
-      self._send(0, {'at': position, 'index': self.index})
+      self._send(0, {'at': position})
     else:
       self._report(0, position)
 
@@ -168,17 +149,17 @@ class _Group:
     self._positions[index] = position
     if len(self._positions) == self.count:
       self._until = max(self._positions.values()) + 1
-      self.tell({'until': self._until})
+      self.send({'until': self._until})
       self._agreed.set()
 
-  def reached(self, position: int) -> bool:
-    """Whether all stop here: one step behind the furthest that any had done when asked."""
-    with self._step:
-      self._position = position
+  def step(self) -> bool:
+    """Counts a step; whether all stop after it: the first that none had done when asked."""
+    with self._stepping:
+      self.position += 1
       if not self._asked.is_set():
         return False
-    self._agreed.wait()  # for messages only, which need no step
-    return position >= self._until
+    self._agreed.wait()  # the threads that receive messages need no step for it
+    return self.position >= self._until
 
 
 _group: _Group | None = None
@@ -197,7 +178,6 @@ def start(spec: str) -> None:
   """
   global _group
   import jax
-  from jax._src import distributed  # the store and the address have no public name
   arguments: dict[str, Any] = {}
   if spec != 'auto':
     try:
@@ -222,24 +202,25 @@ def start(spec: str) -> None:
       ) from None
     raise UserError(f'--distributed={spec}: the processes do not find each other '
                     f'({str(e).splitlines()[0]}): start the same command on every machine') from e
-  state = distributed.global_state
-  _group = _Group(state.process_id, state.num_processes, state.client)
-  if _group.count > 1:
-    # All are here now. On CPUs the first collective connects them and waits 30 s at most, which one
-    # that still compiles might miss.
-    from jax.experimental import multihost_utils
-    agree(True)
-    multihost_utils.sync_global_devices('fairjax')
+  _group = _Group(jax.process_index(), jax.process_count(),
+                  _own_address() if spec == 'auto' else _ip_address(spec.rpartition(':')[0]))
 
 
-def _hub_host() -> str:
-  """The address under which the others reach the first process."""
-  from jax._src import distributed
-  host = distributed.global_state.coordinator_address.rpartition(':')[0].strip('[]')
+def _ip_address(host: str) -> str:
   try:
-    return socket.gethostbyname(host)
+    return socket.gethostbyname(host.strip('[]'))
   except OSError:
-    return host
+    return host.strip('[]')
+
+
+def _own_address() -> str:
+  """The address of this machine on the network of its default route; nothing is sent."""
+  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    try:
+      probe.connect(('10.255.255.255', 1))
+      return probe.getsockname()[0]
+    except OSError:
+      return _ip_address(socket.gethostname())
 
 
 def is_first() -> bool:
@@ -263,37 +244,22 @@ def count() -> int:
 
 
 def share(value: Any = None) -> Any:
-  """The first process's value (plain JSON) in all, which wait for it; every process calls this."""
+  """The first process's value (plain JSON) in all; every process calls it, the others wait."""
   if count() == 1:
     return value
-  key = _group.key('share')
-  if is_first():
-    _group.put(key, value)
-    return json.loads(json.dumps(value))
-  return _group.get(key)
+  if not is_first():
+    return _group.values.get()
+  _group.send({'value': value})
+  return json.loads(json.dumps(value))
 
 
 def agree(ok: bool) -> bool:
   """Whether `ok` holds in all processes; every process calls it."""
   if count() == 1:
     return ok
-  key = _group.key('agree')
-  _group.put(f'{key}/{_group.index}', bool(ok))
-  return all([_group.get(f'{key}/{i}') for i in range(_group.count)])
-
-
-def hand_out(work: Any) -> None:
-  """Gives a piece of work (plain JSON) to all other processes; the first one calls it.
-
-  It goes over the connections: what is shared (`share`) stays in the store of the group for good.
-  """
-  if count() > 1:
-    _group.tell({'work': work})
-
-
-def take() -> Any:
-  """Waits for the next piece of work that the first process hands out, in their order."""
-  return _group.work.get()
+  import numpy as np
+  from jax.experimental import multihost_utils
+  return bool(multihost_utils.process_allgather(np.int32(ok)).all())
 
 
 @contextlib.contextmanager
@@ -311,11 +277,8 @@ def cooperative() -> Iterator[None]:
 def ask_to_stop(why: str) -> None:
   """Asks all processes to stop (this one got a signal)."""
   if _group is not None:
-    _group.tell({'stop': why})
-    _group.ask(why)
-
-
-_position = 0
+    _group.send({'stop': why})
+    _group.stop(why)
 
 
 def stop_here() -> bool:
@@ -323,26 +286,25 @@ def stop_here() -> bool:
 
   Also true where the runtime has a preemption notice and has agreed on this step.
   """
-  global _position
   if _group is None:
     return False
   from jax.experimental import multihost_utils
-  _position += 1
-  _group.noticed |= multihost_utils.reached_preemption_sync_point(_position)
-  _group.stopped = _group.reached(_position) or _group.noticed
+  asked = _group.step()
+  _group.preempted |= multihost_utils.reached_preemption_sync_point(_group.position)
+  _group.stopped = asked or _group.preempted
   return _group.stopped
 
 
 def leave(code: int) -> int:
-  """The end of a process: tells the others how it ended, and returns the code.
+  """Ends this process's part: sends the others its exit code, and returns it.
 
-  A process that failed does not return: JAX would wait for the others to leave, and they for it.
+  A process that failed ends here: JAX would wait for the others to leave, and they for it.
   """
   if _group is None:
     return code
   # After a stop that all agreed on, each leaves in its own time, as after a success.
   alone = code and not (code == PREEMPTED and _group.stopped)
-  _group.tell({'end': code if alone else 0, 'index': _group.index,
+  _group.send({'end': code if alone else 0,
                'why': f'process {_group.index} ended with code {code}'})
   if alone:
     end_now(code, '')
@@ -350,7 +312,7 @@ def leave(code: int) -> int:
 
 
 def wait_for_loss() -> None:
-  """Gives the watch the time to end this process because another one is gone."""
+  """Waits until the loss of a peer, if that broke a collective, has ended this process."""
   if count() > 1:
     time.sleep(_LOSS_SECONDS)
 
@@ -364,20 +326,15 @@ def end_now(code: int, line: str) -> None:
   os._exit(code)
 
 
-# SIGINT and SIGTERM, heeded while the main thread computes or compiles.
-
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def heard_by(act: Callable[[int], None]) -> Iterator[None]:
-  """Has a thread call `act(number)` for each of the signals in the block (main thread only).
+  """Has a thread call `act(number)` for SIGINT and SIGTERM in the block (main thread only).
 
   A handler written in Python would wait until the main thread has compiled or computed.
   """
-  def handle(number, frame):
-    pass  # the thread below acts
-
   def hear():
     while data := reader.recv(64):
       for number in data:
@@ -387,7 +344,7 @@ def heard_by(act: Callable[[int], None]) -> Iterator[None]:
   reader, writer = socket.socketpair()
   writer.setblocking(False)
   thread = threading.Thread(target=hear, name='signals', daemon=True)
-  previous = {number: signal.signal(number, handle) for number in NUMBERS}
+  previous = {number: signal.signal(number, lambda *_: None) for number in NUMBERS}
   before = signal.set_wakeup_fd(writer.fileno())
   thread.start()
   try:
@@ -403,10 +360,7 @@ def heard_by(act: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_at_once(line: str) -> Iterator[None]:
-  """One of the signals in the block ends the process, with `line` and code 128 + its number.
-
-  So a shell counts a process that a signal ended. In a thread that is not the main one, nothing.
-  """
+  """Ends the process at a signal in the block, with `line` and code 128 + its number."""
   if threading.current_thread() is not threading.main_thread():
     yield
     return
@@ -419,10 +373,8 @@ def ended_at_once(line: str) -> Iterator[None]:
     yield
 
 
-# Signals that ask a run to stop: the first is heeded at the next step, the second at once.
-
-# Who ends a job often tells the process and its whole group (`timeout` does): SIGTERM twice in a
-# moment is one request. Ctrl-C twice is two.
+# `timeout` and job managers send SIGTERM to a process and to its group: twice within a moment is
+# one request. Ctrl-C twice is two.
 _ECHO_SECONDS = 1.0
 
 
@@ -433,12 +385,12 @@ class StopSignal:
     self.received = False
 
   def here(self) -> bool:
-    """Whether to stop after the step just done; in a group all processes get the same answer."""
+    """Whether to stop after the step just done; the same answer in all processes."""
     return stop_here() if started() else self.received
 
   @contextlib.contextmanager
   def installed(self) -> Iterator['StopSignal']:
-    """Handles the signals inside the block (main thread only).
+    """Handles the signals in the block (main thread only).
 
     A second one ends the process with code 128 + its number, as if there were no handler.
     """

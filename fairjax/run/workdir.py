@@ -480,9 +480,9 @@ class LedModels:
         found = work()
       finally:  # whatever happened, nobody waits for more texts
         self._leading = False
-        processes.hand_out(None)
+        processes.share(None)
     else:
-      while (piece := processes.take()) is not None:
+      while (piece := processes.share()) is not None:
         self._methods[piece['model']](piece['texts'])
     processes.share()
     return found
@@ -491,7 +491,7 @@ class LedModels:
     if not self._leading:
       raise RuntimeError('a model of all processes was called outside of lead(): the others would '
                          'never take part')
-    processes.hand_out({'model': number, 'texts': list(texts)})
+    processes.share({'model': number, 'texts': list(texts)})
     return self._methods[number](texts)
 
 
