@@ -42,5 +42,5 @@ print(json.loads((pathlib.Path(sys.argv[1]) / "manifest.json").read_text())["inp
 ' "$data")
 
 FAIRJAX_CACHE_DATA=$data NO_GCE_CHECK=true PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} \
-  exec "$venv/bin/seqio_cache_tasks" --module_import=fairjax.data.cache_tasks \
+  exec "$venv/bin/seqio_cache_tasks" --module_import=fairjax.data.seqio_cache \
   "--tasks=fairjax_$source" "--output_cache_dir=$cache" --min_shards=16 "$@"

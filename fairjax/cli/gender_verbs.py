@@ -42,7 +42,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
   from fairjax.counterfactual import GenderSwap, read_names, read_word_pairs
-  from fairjax.data.sentence_text import augment_file
+  from fairjax.data.corpus import augment_file
   if len(options.pairs) > 2:
     raise UserError('--pairs is one file of pairs, or a file of male and one of female words')
   pairs = None if options.pairs == ['none'] else read_word_pairs(*options.pairs)

@@ -169,7 +169,7 @@ def _corpus(options: argparse.Namespace, log: Log):
 
 def _prepare(options: argparse.Namespace, corpus, start, log: Log):
   """Tokenizer and token stores in the workdir; the first process makes what is missing."""
-  from fairjax.data.sentence_text import open_sentences, prepare_sentences
+  from fairjax.data.prepare import open_sentences, prepare_sentences
   from fairjax.pretrained.classifier import new_tokenizer
   from fairjax.vocabulary import PieceEncoder
   folder = pathlib.Path(options.workdir) / 'data'

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fairjax.counterfactual.branches import BranchBuilder
-from fairjax.data.prepare import PreparedData
-from fairjax.data.rows import token_rows
-from fairjax.data.token_store import TokenStoreInfo
+from fairjax.data.prepare import PreparedData, import_seqio_tasks
+from fairjax.data.token_store import TokenStoreInfo, token_rows
 from fairjax.errors import UserError, unknown_name
 
 
@@ -51,12 +50,7 @@ def train_batches(
     builder = BranchBuilder(
       prepared.attribute, prepared.vocabulary, segment_len=segment_len, seed=seed, **branches)
   if reader == 'seqio':
-    try:
-      from fairjax.data.seqio_reader import seqio_batches
-    except ModuleNotFoundError as e:
-      raise UserError(f"data.reader=seqio needs {e.name}: pip install -e '.[train]'; or set "
-                      '--config.data.reader=numpy, which gives the same batches') from None
-    return seqio_batches(
+    return import_seqio_tasks().seqio_batches(
       store, builder, batch_size=batch_size, segment_len=segment_len, start_step=start_step,
       shard=shard)
   return _numpy_batches(rows, builder, start_step)

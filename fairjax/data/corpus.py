@@ -4,7 +4,9 @@ TensorFlow is imported only for TFDS datasets.
 """
 
 import collections
+import contextlib
 import dataclasses
+import gzip
 import hashlib
 import itertools
 import json
@@ -27,8 +29,15 @@ from fairjax.data.documents import list_files, read_documents, split_sentences
 from fairjax.data.planted import make_planted_documents
 from fairjax.data.planted_gender import make_gender_documents
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, file_sha256, read_sealed_json, write_sealed_json
+from fairjax.files import (
+  atomic_write,
+  file_sha256,
+  read_sealed_json,
+  refuse_existing,
+  write_sealed_json,
+)
 from fairjax.inputs import is_pipe
+from fairjax.progress import Progress
 
 # The last documents of a corpus as validation and test: `data.holdout`.
 #
@@ -170,6 +179,41 @@ def cda_documents(
 def describe_cda(data: DataConfig) -> dict[str, Any]:
   """What the augmented documents depend on besides the source's."""
   return {'sided': data.cda, 'unit': data.cda_unit, 'swap': make_swap(data).fingerprint}
+
+
+def augment_file(
+  source: str | os.PathLike, output: str | os.PathLike, swap: GenderSwap, *, sided: str, unit: str,
+  log: Callable[[str], None],
+) -> dict[str, Any]:
+  """Writes the lines of a text file, plain or gzip, with their counterfactual ones.
+
+  In memory is one line at a time: a document of one sentence or more. `output` must not exist; it
+  is gzip if its name ends in .gz. Returns settings and counts: lines_read, lines_written, what was
+  changed in reading, and the fields of `CdaCounts`.
+  """
+  output, counts, reading = refuse_existing(output), CdaCounts(), collections.Counter()
+  read = written = 0
+  with contextlib.ExitStack() as stack:
+    file = stack.enter_context(atomic_write(output))
+    if output.suffix == '.gz':
+      # No name and time inside: the same text gives the same bytes.
+      file = stack.enter_context(gzip.GzipFile('', 'wb', fileobj=file, mtime=0))
+    progress = stack.enter_context(
+      Progress(f'[cda] {pathlib.Path(source).name}', None, unit='lines', log=log))
+    for line in read_documents([source], layout='lines', counts=reading):
+      for text in augment_document(
+          line, swap, sided, unit=unit, split=split_sentences, counts=counts):
+        file.write(text.encode('utf-8') + b'\n')
+        written += 1
+      read += 1
+      progress.add(1, lambda: f'{counts.swaps:,} swaps')
+    refuse_existing(output)
+  return {
+    'input': os.fspath(source), 'output': os.fspath(output), 'sided': sided, 'unit': unit,
+    'swap': swap.fingerprint, 'lines_read': read, 'lines_written': written,
+    **{k: reading[k] for k in ('blank_lines', 'carriage_returns', 'nul_characters',
+                               'byte_order_marks', 'replacement_characters') if reading[k]},
+    **counts.to_dict()}
 
 
 SPLITS = ('train', 'valid', 'test')

@@ -7,8 +7,8 @@ What happens to each kind of irregularity when the data are prepared:
 
 | found | then |
 |---|---|
-| bad UTF-8, too few columns, wrong base64, a line above `data.max_line_bytes` | error with file and
-line; `data.broken=skip` leaves the line out, counted |
+| bad UTF-8, too few columns, wrong base64, a line above `data.max_line_bytes` | error with file
+and line; `data.broken=skip` leaves the line out, counted |
 | empty file, file without a document, gzip or TFRecord cut off or damaged | error |
 | NUL, carriage return before a line end, byte order mark | removed, counted |
 | blank lines | no documents, counted |
@@ -33,10 +33,9 @@ from fairjax.counterfactual import Attribute, TokenMatcher
 from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.documents import list_files, read_documents
 from fairjax.data.prepare import PROGRESS, SENSITIVE, PreparedData, open_prepared
-from fairjax.data.tfrecords import check_tfrecords
 from fairjax.data.token_store import TokenStoreInfo, document_blocks, open_token_store
 from fairjax.errors import UserError
-from fairjax.files import check_sizes, file_sha256
+from fairjax.files import check_sizes, file_sha256, read_sealed_json
 from fairjax.vocabulary import load_vocabulary
 
 SHOWN = 20  # broken lines of one file that are named; the rest is counted
@@ -142,6 +141,7 @@ def check_prepared(directory: str | os.PathLike) -> Findings:
 
 def check_cache(directory: str | os.PathLike) -> Findings:
   """Reads the caches of `write_seqio_cache` (or of seqio's own job) in a folder."""
+  from fairjax.data.tfds_wikitext import check_tfrecords  # TensorFlow
   findings, directory = Findings(), pathlib.Path(directory)
   folders = sorted(p.parent for p in directory.glob('**/info.train.json'))
   if not folders:
@@ -151,8 +151,8 @@ def check_cache(directory: str | os.PathLike) -> Findings:
     again = f'delete {folder} and run fairjax data --seqio_cache again'
     if not (folder / 'COMPLETED').is_file():
       findings.problems.append(f'{folder} is not complete (no COMPLETED): {again}')
-    own = findings.attempt(lambda folder=folder, again=again: _read_json(
-      folder / 'fairjax.json', again)) if (folder / 'fairjax.json').is_file() else None
+    own = findings.attempt(lambda folder=folder, again=again: read_sealed_json(
+      folder / 'fairjax.json', again=again)) if (folder / 'fairjax.json').is_file() else None
     files = (own or {}).get('files', {})
     for name, described in files.items():
       if findings.attempt(lambda n=name, d=described, f=folder, a=again: check_sizes(
@@ -161,7 +161,7 @@ def check_cache(directory: str | os.PathLike) -> Findings:
                                  f'one: {again}')
     for path in sorted(folder.glob('stats.*.json')):
       split = path.name.split('.')[1]
-      stats = findings.attempt(lambda path=path, again=again: _read_json(path, again))
+      stats = findings.attempt(lambda path=path, again=again: _read_stats(path, again))
       counts = [findings.attempt(lambda p=p: check_tfrecords(p))
                 for p in sorted(folder.glob(f'{split}.tfrecord-*'))]
       if stats is not None and None not in counts and sum(counts) != stats.get('examples'):
@@ -203,6 +203,7 @@ def _check_source(path: str, data: DataConfig, findings: Findings, counts: colle
 
 def _check_tfds(corpus: Corpus, findings: Findings) -> None:
   """Reads the TFRecord files of a TFDS dataset."""
+  from fairjax.data.tfds_wikitext import check_tfrecords  # TensorFlow
   dataset = findings.attempt(corpus.tfds_dataset)
   if dataset is None:
     return
@@ -268,7 +269,7 @@ def _check_inputs(prepared: PreparedData, findings: Findings) -> None:
     findings.notes.append(f'{missing} of the original files are not at their place: not compared')
 
 
-def _read_json(path: pathlib.Path, again: str) -> dict[str, Any]:
+def _read_stats(path: pathlib.Path, again: str) -> dict[str, Any]:
   try:
     return json.loads(path.read_text(encoding='utf-8'))
   except ValueError as e:

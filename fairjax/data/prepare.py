@@ -1,28 +1,34 @@
-"""From documents to a vocabulary and token stores: `prepare_data`, resumable and checked.
+"""From documents to a vocabulary and token stores, resumable and checked.
+
+`prepare_data` prepares the documents of a config, `prepare_sentences` those of a masked language
+model. Both fill a folder:
 
     DIRECTORY/
-      inputs.json               what everything is made from: files with digests, attribute, ...
-      vocabulary/               see fairjax.vocabulary
-      train/ valid/ test/       token stores of all documents
-      train_sensitive/ ...      those of documents with a sensitive token (H-23, H-25)
-      holdout/ tfds/            see fairjax.data.corpus and wikitext_builder, where they are used
-      progress/                 encoded chunks of a preparation that is not finished
-      manifest.json             written last, see fairjax.files
+      inputs.json            what everything is made from: files with digests, attribute, ...
+      vocabulary/            see fairjax.vocabulary
+      train/ valid/ test/    token stores (sentences: no test)
+      train_sensitive/ ...   those of documents with a sensitive token (H-23, H-25)
+      holdout/ tfds/         see fairjax.data.corpus and tfds_wikitext, where they are used
+      survey.json            sentences: counts of the first pass
+      progress/              encoded chunks of a preparation that is not finished
+      manifest.json          written last, see fairjax.files
 
-Documents are encoded by `fairjax.data.encode`, with the ids of the seqio task in
-`fairjax.data.seqio_tasks` but without TensorFlow.
+With `data.reader=seqio` documents become tokens in the seqio task of `fairjax.data.seqio_tasks`,
+else in Python; the ids are the same.
 """
 
 import collections
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,9 +45,11 @@ from fairjax.config_io import config_differences, from_dict
 from fairjax.counterfactual import Attribute, TokenMatcher, load_attribute, replacement_pieces
 from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.documents import sample_lines
-from fairjax.data.encode import encode_documents
+from fairjax.data.sentence_text import SentenceCorpus, Survey
 from fairjax.data.token_store import (
+  Tokenize,
   TokenStoreInfo,
+  encode_documents,
   open_token_store,
   write_sensitive_store,
   write_token_store,
@@ -59,49 +67,103 @@ from fairjax.files import (
 )
 from fairjax.vocabulary import (
   WORDS_VERSION,
+  Encoder,
   Vocabulary,
   WordVocabulary,
   build_word_vocabulary,
+  load_encoder,
   load_vocabulary,
   train_sentencepiece,
 )
-
-# The token stores of all splits of a corpus, with what was changed, left out or repeated.
 
 SENSITIVE = '_sensitive'
 INPUTS = 'inputs.json'
 PROGRESS = 'progress'  # folder of what an interrupted run goes on with
 
 
-def make_stores(
+def tokenizer_of(reader: str, vocabulary: Vocabulary) -> Tokenize | None:
+  """How `data.reader` encodes documents; None: as the vocabulary does."""
+  if reader == 'numpy':
+    return None
+  return functools.partial(import_seqio_tasks().tokenize_chunks, vocabulary)
+
+
+def import_seqio_tasks() -> types.ModuleType:
+  """`fairjax.data.seqio_tasks`; `UserError` where TensorFlow or seqio is not installed."""
+  try:
+    from fairjax.data import seqio_tasks
+  except ModuleNotFoundError as e:
+    raise UserError(f"data.reader=seqio needs {e.name}: pip install -e '.[train]'; or set "
+                    '--config.data.reader=numpy, which gives the same batches') from None
+  return seqio_tasks
+
+
+def check_inputs(
+  directory: pathlib.Path, describe: Callable[[Mapping[str, Any]], dict[str, Any]],
+) -> dict[str, Any]:
+  """What a folder is made from, saved in it or compared with what it was made from.
+
+  `describe` gets the saved inputs ({} in a new folder): digests of unchanged files are taken over.
+  """
+  path = directory / INPUTS
+  saved = read_sealed_json(path, again=_AGAIN) if path.exists() else None
+  inputs = describe(saved or {})
+  if saved is None:
+    write_sealed_json(path, inputs)
+  else:
+    check_unchanged(directory, saved, inputs)
+  return inputs
+
+
+def make_store(
+  directory: pathlib.Path, split: str, texts: Iterable[str], *, vocabulary: Encoder,
+  matcher: TokenMatcher | None = None, tokenize: Tokenize | None = None, size: int | None = None,
+  order_seed: int | None = None, counts: Mapping[str, Any] | None = None,
+  log: Callable[[str], None],
+) -> TokenStoreInfo:
+  """Encodes the documents of a split and writes its store; `counts` grow while texts are read."""
+  chunks, unknown = directory / PROGRESS / split, 0
+
+  def read():  # to the end in every run, also where chunks of an earlier one are kept
+    nonlocal unknown
+    for text in texts:
+      unknown += matcher.count_unknown(text) if matcher else 0
+      yield text
+
+  encoded = encode_documents(
+    read(), chunks, vocabulary=vocabulary, tokenize=tokenize, size=size, name=split, log=log)
+  store = write_token_store(
+    directory / split, encoded, split=split, vocabulary=vocabulary, matcher=matcher,
+    order_seed=order_seed, unknown=unknown,
+    normalised=+counts if isinstance(counts, collections.Counter) else counts)
+  shutil.rmtree(chunks)
+  return store
+
+
+def _make_stores(
   config: Config, corpus: Corpus, vocabulary: Vocabulary, log: Callable[[str], None],
 ) -> tuple[list[TokenStoreInfo], dict[str, dict[str, int]]]:
-  """Writes the stores that are not complete, and says what they hold.
+  """Writes the stores that are not complete; all stores, and counts for the manifest.
 
-  Args:
-    config: of the run.
-    corpus: its documents; the stores lie in its folder.
-    vocabulary: of the tokens; it was saved in the folder.
-    log: gets one line at a time.
-
-  Returns:
-    All stores, and counts for the manifest: `normalised` (split -> what the reader changed or left
-    out) and `documents_in_train` (split -> documents that are in train too).
-
-  Raises:
-    UserError: a file cannot be used, or no training document holds a sensitive token.
+  The counts: `normalised` (split -> what the reader changed or left out) and `documents_in_train`
+  (split -> documents that are in train too).
   """
-  attribute, matcher, stores, digests = corpus.attribute, None, [], {}
-  normalised, in_train = {}, {}
+  attribute, directory = corpus.attribute, corpus.directory
+  matcher, stores, digests, normalised, in_train = None, [], {}, {}, {}
   for split in SPLITS:
-    store = _finished_store(corpus, split, vocabulary)
-    if store is None:
-      matcher = matcher or TokenMatcher(attribute, vocabulary)
-      store = _make_store(corpus, split, matcher, log)
+    if is_complete(directory / split):  # of an interrupted run
+      store = open_token_store(directory / split, vocabulary=vocabulary.fingerprint,
+                               attribute=attribute.fingerprint)
+    else:
+      matcher, counts = matcher or TokenMatcher(attribute, vocabulary), collections.Counter()
+      store = make_store(
+        directory, split, corpus.texts(split, counts), vocabulary=vocabulary, matcher=matcher,
+        tokenize=tokenizer_of(corpus.data.reader, vocabulary), size=corpus.size(split),
+        order_seed=corpus.data.seed if split == 'train' else None, counts=counts, log=log)
     if split == 'train' and not store.matches:
       raise _no_sensitive_token(attribute, store)
     sensitive = write_sensitive_store(
-      corpus.directory / f'{split}{SENSITIVE}', store, split=f'{split}{SENSITIVE}')
+      directory / f'{split}{SENSITIVE}', store, split=f'{split}{SENSITIVE}')
     stores += [store, sensitive]
     normalised[split] = dict(store.normalised)
     digests[split] = store.open_documents()[:, 4]
@@ -120,54 +182,14 @@ def make_stores(
   return stores, {'normalised': normalised, 'documents_in_train': in_train}
 
 
-def _make_store(corpus, split, matcher, log) -> TokenStoreInfo:
-  """Encodes a split and writes its store."""
-  counts, chunks = collections.Counter(), corpus.directory / PROGRESS / split
-  unknown = 0
-
-  def texts():  # read to the end in every run, also where chunks of an earlier one are kept
-    nonlocal unknown
-    for text in corpus.texts(split, counts):
-      unknown += matcher.count_unknown(text)
-      yield text
-
-  encoded = encode_documents(
-    texts(), chunks, vocabulary=matcher.vocabulary, size=corpus.size(split), name=split, log=log)
-  store = write_token_store(
-    corpus.directory / split, encoded, split=split, matcher=matcher, normalised=counts,
-    unknown=unknown,
-    order_seed=corpus.data.seed if split == 'train' else None)
-  shutil.rmtree(chunks)
-  return store
-
-
-def _finished_store(corpus, split, vocabulary) -> TokenStoreInfo | None:
-  """The store of an earlier, interrupted run, if it is complete."""
-  if not is_complete(corpus.directory / split):
-    return None
-  return open_token_store(
-    corpus.directory / split, vocabulary=vocabulary.fingerprint,
-    attribute=corpus.attribute.fingerprint)
-
-
 def _no_sensitive_token(attribute: Attribute, store: TokenStoreInfo) -> UserError:
   values = ', '.join(attribute.value_texts[:5]) + (', ...' if len(attribute.values) > 5 else '')
   hint = 'choose an attribute that the text mentions (--config.attribute=...) or more text'
   if store.unaligned:
-    hint = (f'{store.unaligned} stand inside other tokens or unknown words: use '
+    hint = (f'{store.unaligned} are inside other tokens or unknown words: use '
             '--config.data.vocabulary=sentencepiece, or tokenised text')
   return UserError(f'the training documents hold no sensitive token of attribute '
                    f"'{attribute.name}' ({values}): {hint}")
-
-
-def report_holdout(corpus: Corpus, log: Callable[[str], None]) -> None:
-  """Says what is held out, when it was made."""
-  made_before = (corpus.directory / 'holdout' / 'holdout.json').is_file()
-  found = corpus.holdout()
-  if not made_before:
-    log(f'[data] held out behind {found.train:,} training documents: the next {found.valid:,} as '
-        f'valid, the last {found.test:,} as test')
-    _report_changes('all files', found.counts, log)
 
 
 def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, in_train: int, log) -> None:
@@ -180,7 +202,7 @@ def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, in_train: int, log
         + (f', {in_train:,} are in train too' if store.split != 'train' else '')
         + ' (as tokens); they are kept')
   if store.unaligned:
-    log(f'[data] {store.split}: {store.unaligned:,} sensitive tokens stand inside other tokens or '
+    log(f'[data] {store.split}: {store.unaligned:,} sensitive tokens are inside other tokens or '
         'unknown words and are not used')
 
 
@@ -294,19 +316,16 @@ def _prepare(config, corpus, given, log) -> PreparedData:
   directory = corpus.directory
   if corpus.is_tfds:
     corpus.tfds_dataset(log)
-  path = directory / INPUTS
-  saved = read_sealed_json(path, again=_AGAIN) if path.exists() else None
-  inputs = _describe_inputs(corpus, given, saved or {})
-  if saved is None:
-    write_sealed_json(path, inputs)
-  else:
-    check_unchanged(directory, saved, inputs)
-  if corpus.data.holdout:
-    report_holdout(corpus, log)
+  inputs = check_inputs(directory, lambda saved: _describe_inputs(corpus, given, saved))
+  if corpus.data.holdout and not (directory / 'holdout' / 'holdout.json').is_file():
+    found = corpus.holdout()
+    log(f'[data] held out after {found.train:,} training documents: the next {found.valid:,} as '
+        f'valid, the last {found.test:,} as test')
+    _report_changes('all files', found.counts, log)
   vocabulary = _make_vocabulary(corpus, directory / 'vocabulary', given, log)
   manifest = _finished_manifest(directory)
   if manifest is None:
-    stores, counts = make_stores(config, corpus, vocabulary, log)
+    stores, counts = _make_stores(config, corpus, vocabulary, log)
     made = sorted(f'vocabulary/{path.name}' for path in (directory / 'vocabulary').iterdir())
     manifest = {
       'files': describe_files(directory, made), 'inputs': inputs,
@@ -467,3 +486,76 @@ def _summary(store: TokenStoreInfo) -> dict[str, Any]:
     del values[field]
   return values | {'sha256': store.sha256}
 
+
+# Sentences for masked language models.
+
+SENTENCE_SPLITS = ('train', 'valid')
+MakeEncoder = Callable[[Callable[[], Iterator[str]]], Encoder]
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedSentences:
+  """Tokenizer and token stores of a `SentenceCorpus`."""
+
+  directory: pathlib.Path
+  encoder: Encoder
+  survey: Survey  # documents of the files
+  cda: Mapping[str, Any]  # what augmentation did; empty without it
+  stores: Mapping[str, TokenStoreInfo]  # of `train` and `valid`
+
+
+def prepare_sentences(
+  corpus: SentenceCorpus, directory: pathlib.Path, *, tokenizer: Mapping[str, Any],
+  make_encoder: MakeEncoder, log: Callable[[str], None] = print,
+) -> PreparedSentences:
+  """Makes what is missing in a folder, as `prepare_data`.
+
+  `tokenizer` identifies the tokenizer (JSON). `make_encoder` gets a function that reads the texts
+  to learn anew, as often as it is called; it is called only where the folder has no tokenizer yet.
+  """
+  with FolderLock(directory, log):
+    check_inputs(directory, lambda saved: corpus.describe(saved) | {'tokenizer': dict(tokenizer)})
+    if not is_complete(directory):
+      _make_sentence_stores(corpus, directory, make_encoder, log)
+    shutil.rmtree(directory / PROGRESS, ignore_errors=True)
+  return open_sentences(directory)
+
+
+def open_sentences(directory: pathlib.Path) -> PreparedSentences:
+  """Opens what `prepare_sentences` finished."""
+  again = f'delete {directory}, the same command makes it again'
+  manifest = read_manifest(directory, again=again)
+  encoder = load_encoder(directory / 'vocabulary')
+  stores = {}
+  for split in SENTENCE_SPLITS:
+    stores[split] = open_token_store(directory / split, vocabulary=encoder.fingerprint)
+    if stores[split].sha256 != manifest['splits'][split]:
+      raise UserError(f'{stores[split].path} is not the store that {directory / MANIFEST} names: '
+                      f'{again}')
+  return PreparedSentences(directory, encoder, Survey(**manifest['survey']), manifest['cda'],
+                           stores)
+
+
+def _make_sentence_stores(corpus: SentenceCorpus, directory: pathlib.Path,
+                          make_encoder: MakeEncoder, log: Callable[[str], None]) -> None:
+  path, folder = directory / 'survey.json', directory / 'vocabulary'
+  if not path.is_file():
+    write_sealed_json(path, corpus.survey()._asdict())
+  survey = Survey(**read_sealed_json(
+    path, again=f'delete {directory}, the same command makes it again'))
+  if not (folder / 'vocabulary.json').is_file():
+    make_encoder(lambda: corpus.texts('train', survey)).save(folder)
+  encoder, stores = load_encoder(folder), {}
+  for split in SENTENCE_SPLITS:
+    if is_complete(directory / split):
+      stores[split] = open_token_store(directory / split, vocabulary=encoder.fingerprint)
+      continue
+    cda: dict[str, Any] = {}  # filled by `texts`
+    augmented = split == 'train' and corpus.augmentation is not None
+    stores[split] = make_store(
+      directory, split, corpus.texts(split, survey, cda), vocabulary=encoder, counts=cda,
+      size=None if augmented else getattr(survey, split), log=log)
+  write_sealed_json(directory / MANIFEST, {
+    'survey': survey._asdict(), 'cda': stores['train'].normalised,
+    'vocabulary': encoder.fingerprint,
+    'splits': {split: store.sha256 for split, store in stores.items()}})

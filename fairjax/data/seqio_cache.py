@@ -1,18 +1,22 @@
-"""Writes seqio's offline cache of a prepared corpus, without Apache Beam.
+r"""seqio's offline cache of a prepared corpus: written here, or by seqio's own job on Apache Beam.
 
     DIRECTORY/fairjax_SOURCE/
       train.tfrecord-00000-of-00016 ...   examples in front of the task's cache placeholder
       info.train.json, stats.train.json   features and counts
       fairjax.json                        whose data these are; bytes and SHA-256 of the files
-      COMPLETED                           written last
+      COMPLETED                           written last; seqio's mark
 
 Examples are dealt to the files in blocks of 16, which is how seqio reads a cache of up to 16 files,
-so that `use_cached=True` gives the same examples in the same order. seqio's own job
-(`seqio_cache_tasks`, see `fairjax.data.cache_tasks`) shuffles them.
+so that `use_cached=True` gives the same examples in the same order. seqio's own job shuffles them:
+
+    FAIRJAX_CACHE_DATA=DIR/data seqio_cache_tasks --module_import=fairjax.data.seqio_cache \
+        --tasks=fairjax_lines --output_cache_dir=CACHE
+
+Where FAIRJAX_CACHE_DATA names a folder that `fairjax data` made, importing this module registers
+its task. launch/cache_tasks.sh makes the environment that Beam needs and runs the job.
 """
 
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -22,11 +26,18 @@ import seqio
 import tensorflow as tf
 
 from fairjax.data.corpus import SPLITS
-from fairjax.data.prepare import PreparedData
-from fairjax.data.seqio_tasks import open_examples, register_corpus_task
+from fairjax.data.prepare import PreparedData, open_prepared
+from fairjax.data.seqio_tasks import read_elements, register_corpus_task
 from fairjax.errors import UserError
-from fairjax.files import check_sizes, describe_files, write_json
+from fairjax.files import (
+  check_sizes,
+  describe_files,
+  read_sealed_json,
+  write_json,
+  write_sealed_json,
+)
 
+VARIABLE = 'FAIRJAX_CACHE_DATA'
 MOST_SHARDS = 16  # cycle_length of seqio's reader: with more files it mixes the order
 _BLOCK = 16  # its block_length
 
@@ -35,20 +46,9 @@ def write_seqio_cache(
   prepared: PreparedData, directory: str | os.PathLike, *, num_shards: int = MOST_SHARDS,
   log: Callable[[str], None] = print,
 ) -> seqio.Task:
-  """Writes the cache of all splits; a complete one is kept.
+  """Writes the cache of all splits into a folder of the task's name; a complete one is kept.
 
-  Args:
-    prepared: corpus and vocabulary.
-    directory: for `seqio.add_global_cache_dirs`; gets a folder of the task's name.
-    num_shards: files of each split, 1 to 16.
-    log: gets one line at a time.
-
-  Returns:
-    The task, registered with seqio, with this directory among seqio's caches.
-
-  Raises:
-    UserError: the cache that is there is of other data, or files that cannot be read.
-    ValueError: a wrong number of files.
+  Returns the task, registered with seqio, with this directory among seqio's caches.
   """
   if not 1 <= num_shards <= MOST_SHARDS:
     raise ValueError(f'num_shards must be in [1, {MOST_SHARDS}], not {num_shards}')
@@ -56,12 +56,9 @@ def write_seqio_cache(
   folder = pathlib.Path(directory).resolve() / seqio.get_task_dir_from_name(task.name)
   identity = {'fairjax_data': prepared.fingerprint}
   if (folder / 'COMPLETED').is_file():
-    path, again = folder / 'fairjax.json', 'delete the folder to make it anew'
-    try:
-      found = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else {}
-      files = found.pop('files', {})
-    except (ValueError, AttributeError) as e:
-      raise UserError(f'{path} is damaged ({e}): {again}') from None
+    again = 'delete the folder to make it anew'
+    found = read_sealed_json(folder / 'fairjax.json', again=again)
+    files = found.pop('files', {})
     if found != identity:
       raise UserError(f'{folder} holds the cache of other data: use another folder, or delete it')
     check_sizes(folder, files, again=again)
@@ -78,14 +75,16 @@ def write_seqio_cache(
       log(f'[data] seqio cache of {split}: {stats["examples"]:,} examples, '
           f'{stats["targets_tokens"]:,} tokens')
     written = [p.name for p in sorted(folder.iterdir())]
-    write_json(folder / 'fairjax.json', identity | {'files': describe_files(folder, written)})
+    write_sealed_json(folder / 'fairjax.json', identity | {
+      'files': describe_files(folder, written)})
     (folder / 'COMPLETED').touch()
   seqio.add_global_cache_dirs([str(folder.parent)])
   return task
 
 
-def _write_split(task, split, folder, num_shards) -> dict[str, int]:
-  """Files, features and counts of a split."""
+def _write_split(task: seqio.Task, split: str, folder: pathlib.Path, num_shards: int
+                 ) -> dict[str, int]:
+  """Writes files, features and counts of a split; returns the counts."""
   source = task.source.get_dataset(split, shuffle=False)
   dataset = task.preprocess_precache(source, seed=0).prefetch(16)
   prefix = seqio.get_cached_tfrecord_prefix(str(folder), split)
@@ -94,7 +93,8 @@ def _write_split(task, split, folder, num_shards) -> dict[str, int]:
   with contextlib.ExitStack() as stack:
     files = [stack.enter_context(tf.io.TFRecordWriter(f'{prefix}-{i:05d}-of-{num_shards:05d}'))
              for i in range(num_shards)]
-    for number, example in enumerate(open_examples(task, dataset)):
+    for number, example in enumerate(read_elements(dataset, task)):
+      example = {name: tensor.numpy() for name, tensor in example.items()}
       content = seqio.utils.dict_to_tfexample(example).SerializeToString()
       files[number // _BLOCK % num_shards].write(content)
       length = len(example['targets'])
@@ -107,3 +107,8 @@ def _write_split(task, split, folder, num_shards) -> dict[str, int]:
     'features': features, 'num_shards': num_shards, 'seqio_version': seqio.__version__})
   write_json(seqio.get_cached_stats_path(str(folder), split), stats)
   return stats
+
+
+if VARIABLE in os.environ:
+  _prepared = open_prepared(os.environ[VARIABLE])
+  register_corpus_task(_prepared.corpus, _prepared.vocabulary)

@@ -1,11 +1,19 @@
-"""The seqio tasks that turn documents into tokens: one code for all corpora.
+"""seqio: vocabularies, tasks that turn documents into tokens, feature converters, rows of batches.
 
-A task has the splits train, valid and test, in the order of the source and without truncation. An
-example is `{'targets': ids with eos, 'targets_pretokenized': text}`.
+A document task has the splits train, valid and test, in the order of the source and without
+truncation. An example is `{'targets': ids with eos, 'targets_pretokenized': text}`: tensorflow_text
+tokenises in the graph. `tokenize_chunks` prepares token stores through such a task; `seqio_batches`
+reads their rows through another one and a feature converter. seqio's caches are in
+`fairjax.data.seqio_cache`.
 """
 
+import atexit
+import collections
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import seqio
@@ -13,13 +21,12 @@ import tensorflow as tf
 import tensorflow_text
 
 from fairjax.counterfactual import GenderSwap, augment, augment_document
+from fairjax.counterfactual.branches import BranchBuilder
 from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.documents import split_sentences
 from fairjax.data.tfds_wikitext import tfds_source
-from fairjax.data.token_store import TokenizedDocument
+from fairjax.data.token_store import TokenStoreInfo, token_rows
 from fairjax.vocabulary import SentencePieceVocabulary, Vocabulary
-
-# A seqio vocabulary with the ids of `fairjax.vocabulary`, encoded in the TensorFlow graph.
 
 # Where Python's `str.split` cuts; TensorFlow cuts at ASCII's spaces only.
 _SPACES = ''.join(filter(str.isspace, map(chr, range(0x3001))))
@@ -131,15 +138,12 @@ class SeqioVocabulary(seqio.Vocabulary):
     return hash(self._vocabulary)
 
 
-# Counterfactual data augmentation as seqio preprocessors (W-14 to W-16).
-#
-# For tasks of one's own, in front of `seqio.preprocessors.tokenize`:
+# Counterfactual data augmentation as seqio preprocessors (W-14 to W-16), for a user's own tasks:
 #
 #     preprocessors=[functools.partial(augment_sentences, swap=swap, sided='two'), tokenize, ...]
 #
-# The tasks of `fairjax.data.seqio_tasks` need none of them: their corpus is augmented by
-# `data.cda`, in its
-# training split only, which a seqio preprocessor cannot tell.
+# The tasks below need none of them: `data.cda` augments their corpus, in its training split only,
+# which a seqio preprocessor does not know.
 
 def augment_documents(
   dataset: tf.data.Dataset, *, swap: GenderSwap, sided: str = 'two', unit: str = 'sentence',
@@ -192,17 +196,16 @@ def _expand(dataset, key, texts_of) -> tf.data.Dataset:
   return dataset.flat_map(examples)
 
 
-_BATCH = 128
+_BATCH = 128  # documents that enter the graph at a time
+_ROW_BLOCK = 32  # rows that enter Python at a time
 
 
 class DocumentSource(seqio.DataSource):
-  """Documents that Python reads, as a seqio source.
+  """Documents that Python reads: TensorFlow's own readers end a cut file without an error.
 
-  All layouts go through `read_documents`, since TensorFlow's own readers end a file that is cut
-  off without an error.
-
-  Attributes:
-    error: what the reader raised; TensorFlow replaces it by an error of its own.
+  `read(split)` gives the documents, anew for every pass; `read_shard(split, number)` those of one
+  of `shards`, the names of a split's parts. `error` is what the reader raised: TensorFlow replaces
+  it by an error of its own.
   """
 
   def __init__(
@@ -210,16 +213,8 @@ class DocumentSource(seqio.DataSource):
     num_input_examples: Mapping[str, int] | None = None,
     read_shard: Callable[[str, int], Iterator[str]] | None = None,
   ):
-    """Wraps a reader.
-
-    Args:
-      read: split -> its documents; called for every pass.
-      shards: names of each split's parts, e.g. its files.
-      num_input_examples: split -> documents, where known.
-      read_shard: split, number of a part -> its documents, where parts can be read alone.
-    """
-    self._read, self._shards, self.error = read, shards, None
-    self._read_shard = read_shard
+    self._read, self._shards, self._read_shard = read, shards, read_shard
+    self.error: Exception | None = None
     super().__init__(splits=tuple(shards), num_input_examples=num_input_examples,
                      caching_permitted=True)
 
@@ -236,11 +231,10 @@ class DocumentSource(seqio.DataSource):
     self, split='train', shuffle=False, seed=None, shard_info=None, *, sequence_length=None,
     use_cached=False, num_epochs=1,
   ) -> tf.data.Dataset:
-    """Documents in their order as `{'targets': text}`; the token store shuffles them."""
+    """Documents in their order as `{'targets': text}`."""
     del seed, sequence_length, use_cached, num_epochs
     if shuffle:
       raise ValueError('documents are read in their order: the token store orders them')
-
     number = shard_info.num_shards if shard_info is not None else 1
     by_part = self._read_shard is not None and number == len(self._shards[split]) > 1
 
@@ -260,10 +254,7 @@ class DocumentSource(seqio.DataSource):
 
 def tokenize(
   dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]) -> tf.data.Dataset:
-  """`seqio.preprocessors.tokenize` of the feature `targets`, many documents at a time.
-
-  The vocabulary then encodes a word of many documents once, and the graph is entered once.
-  """
+  """`seqio.preprocessors.tokenize` of the feature `targets`, many documents at a time."""
   def encode(batch):
     ids = output_features['targets'].vocabulary.encode_tf(batch['targets'])
     return {'targets_pretokenized': batch['targets'], 'targets': ids}
@@ -274,13 +265,7 @@ def tokenize(
 
 def register_document_task(
   name: str, source: seqio.DataSource, vocabulary: Vocabulary) -> seqio.Task:
-  """Adds the task of a source to seqio's registry (in the place of one of that name).
-
-  Args:
-    name: e.g. `fairjax_wikitext`.
-    source: gives `{'targets': text}`.
-    vocabulary: of the ids.
-  """
+  """Adds the task of a source of `{'targets': text}` to seqio's registry, or replaces it there."""
   if name in seqio.TaskRegistry.names():
     seqio.TaskRegistry.remove(name)
   feature = seqio.Feature(SeqioVocabulary(vocabulary), add_eos=True)
@@ -320,40 +305,278 @@ def corpus_source(corpus: Corpus) -> seqio.DataSource:
     read_shard=corpus.shard_texts)
 
 
-def open_examples(task: seqio.Task, dataset: tf.data.Dataset) -> Iterator[dict[str, np.ndarray]]:
-  """Examples of a dataset that reads a task's source.
+def read_elements(dataset: tf.data.Dataset, task: seqio.Task | None = None) -> '_Elements':
+  """The elements of a dataset; what the reader of `task`'s documents raised is raised as it was."""
+  return _Elements(dataset, None if task is None else task.source)
 
-  Raises:
-    UserError: what the reader of the files found.
+
+class _Elements:
+  """Iterator over a dataset that ends its threads before Python ends.
+
+  TensorFlow's threads call back into Python; if they still run when the interpreter shuts down,
+  the process hangs.
   """
-  examples = dataset.as_numpy_iterator()
-  while True:
+
+  open = weakref.WeakSet()
+
+  def __init__(self, dataset: tf.data.Dataset, source: seqio.DataSource | None):
+    self._iterator, self._source = iter(dataset), source
+    self.open.add(self)
+
+  def __iter__(self):
+    return self
+
+  def __next__(self) -> Any:
     try:
-      example = next(examples)
-    except StopIteration:
-      return
+      return next(self._iterator)
     except tf.errors.OpError as e:
-      raise getattr(task.source, 'error', None) or e from None
-    yield example
+      raise getattr(self._source, 'error', None) or e from None
+
+  def close(self) -> None:
+    """Stops reading; the iterator cannot be used any more."""
+    self._iterator = iter(())
 
 
-def tokenized_documents(task: seqio.Task, split: str) -> Iterator[TokenizedDocument]:
-  """Runs a task over a split, in order.
+@atexit.register
+def _close_all() -> None:
+  for elements in list(_Elements.open):
+    elements.close()
 
-  Raises:
-    UserError: what the reader of the files found.
-  """
+
+def tokenized_documents(task: seqio.Task, split: str) -> Iterator[np.ndarray]:
+  """Runs a task over a split: ids of each document, without eos, in order."""
   dataset = task.get_dataset(
     None, split, shuffle=False, trim_output_features=False, try_in_mem_cache=False)
   # Batches only for speed: each element of a dataset that reaches Python costs 0.3 ms.
-  batches = iter(dataset.ragged_batch(_BATCH).prefetch(2))
-  while True:
-    try:
-      batch = next(batches)
-    except StopIteration:
-      return
-    except tf.errors.OpError as e:
-      raise getattr(task.source, 'error', None) or e from None
-    rows = np.split(batch['targets'].values.numpy(), batch['targets'].row_splits.numpy()[1:-1])
-    for ids, content in zip(rows, batch['targets_pretokenized'].numpy(), strict=True):
-      yield TokenizedDocument(ids[:-1], len(content.decode('utf-8').split()), len(content))
+  targets = dataset.map(lambda example: example['targets'])
+  for batch in read_elements(targets.ragged_batch(_BATCH).prefetch(2), task):
+    for ids in np.split(batch.values.numpy(), batch.row_splits.numpy()[1:-1]):
+      yield ids[:-1]
+
+
+def tokenize_chunks(
+  vocabulary: Vocabulary, chunks: Iterable[list[str]]) -> Iterator[list[np.ndarray]]:
+  """The ids of chunks of documents, through a seqio task (see `token_store.Tokenize`)."""
+  sizes: collections.deque[int] = collections.deque()
+
+  def read(split):
+    for chunk in chunks:
+      sizes.append(len(chunk))
+      yield from chunk
+
+  task = register_document_task(
+    'fairjax_documents', DocumentSource(read, shards={'documents': ['documents']}), vocabulary)
+  ids = tokenized_documents(task, 'documents')
+  for first in ids:
+    yield [first, *itertools.islice(ids, sizes.popleft() - 1)]
+
+
+# The seqio FeatureConverter that lays out counterfactual branches.
+
+_SPEC = seqio.FeatureConverter.FeatureSpec
+_ROWS = {
+  'inputs': _SPEC(tf.int32), 'targets': _SPEC(tf.int32), 'reset': _SPEC(tf.bool, rank=0)}
+
+
+def stream_lengths(segment_len: int) -> dict[str, int]:
+  """`task_feature_lengths` of the token stream; a row cannot hold more than T matches."""
+  return {'inputs': segment_len, 'targets': segment_len, 'spans': segment_len,
+          'reset': 1, 'row': 1, 'step': 1}
+
+
+class StreamFeatureConverter(seqio.FeatureConverter):
+  """Segments of the token stream as they are: inputs, targets and reset."""
+
+  TASK_FEATURES = _ROWS | {
+    'spans': _SPEC(tf.int32, rank=2), 'row': _SPEC(tf.int64, rank=0),
+    'step': _SPEC(tf.int64, rank=0)}
+  MODEL_FEATURES = _ROWS
+  PACKING_FEATURE_DTYPES = None
+
+  def __init__(self):
+    super().__init__(pack=False, apply_length_check=False)
+
+  def _convert_features(self, ds, task_feature_lengths):
+    return ds.map(lambda example: {name: example[name] for name in _ROWS})
+
+  def get_model_feature_lengths(self, task_feature_lengths) -> dict[str, int]:
+    """Inputs and targets keep their length; reset is a scalar."""
+    return {'inputs': task_feature_lengths['inputs'], 'targets': task_feature_lengths['targets'],
+            'reset': 1}
+
+
+class CounterfactualFeatureConverter(StreamFeatureConverter):
+  """Segments of the token stream with up to K counterfactual branches of up to P pieces.
+
+  Example with T = 8, K = 2, P = 3. The ids 4 and 5 are the values of the attribute, "Iran" and
+  "Italy", 6 and 7 the pieces of a third one, "North Korea"; each is a subgroup of its own. The
+  input is an example of `TokenStoreSource`: a segment in which Iran stands at position 2 and North
+  Korea at positions 5 and 6, while a third match begins in the last position and is cut:
+
+      ds = [{
+        'inputs':  [9, 8, 4, 9, 3, 6, 7, 6],
+        'targets': [8, 4, 9, 3, 6, 7, 6, 7],
+        'spans':   [[2, 3, 0], [5, 7, 2], [7, 9, 2]],   # first, after the last, value
+        'reset': False, 'row': 1, 'step': 5,
+      }]
+
+  With seed 0 the converter draws North Korea for Iran and Italy for North Korea:
+
+      converted_ds = [{
+        'inputs':        [9, 8, 4, 9, 3, 6, 7, 6],
+        'targets':       [8, 4, 9, 3, 6, 7, 6, 7],
+        'reset':         False,
+        'branch_tokens': [[6, 7, 0], [5, 0, 0]],   # pieces of the other value, pad 0
+        'branch_start':  [2, 5],                   # position of the first piece
+        'branch_len':    [2, 1],                   # pieces; 0 for an unused branch
+        'original_end':  [2, 6],                   # last position of the original span
+        'branch_weight': [1.0, 1.0],               # 0.0 for an unused branch
+        'branch_counts': [3, 2, 0, 1, 0],          # counterfactual.COUNT_NAMES
+      }]
+
+  The draw is a function of (seed, step, row): it does not depend on hosts or on earlier steps.
+  """
+
+  def __init__(self, builder: BranchBuilder):
+    """Args: builder: attribute, vocabulary, K, P and seed."""
+    super().__init__()
+    self._builder = builder
+    self._empty = builder.empty()
+    self.MODEL_FEATURES = _ROWS | {
+      name: _SPEC(tf.as_dtype(array.dtype), rank=array.ndim)
+      for name, array in self._empty.items()}
+
+  def _convert_features(self, ds, task_feature_lengths):
+    names = list(self._empty)
+
+    def build(inputs, spans, lengths, steps, rows):
+      spans = np.split(spans, np.cumsum(lengths)[:-1])
+      built = [self._builder.build(i, s, step=int(step), row=int(row))
+               for i, s, step, row in zip(inputs, spans, steps, rows, strict=True)]
+      return [np.stack([arrays[name] for arrays in built]) for name in names]
+
+    def convert(block):
+      spans = block['spans']
+      if not isinstance(spans, tf.RaggedTensor):  # the number of matches is known
+        spans = tf.RaggedTensor.from_tensor(spans)
+      arrays = tf.numpy_function(
+        build, [block['inputs'], spans.values, spans.row_lengths(), block['step'], block['row']],
+        [self._empty[name].dtype for name in names], stateful=False)
+      for name, array in zip(names, arrays, strict=True):
+        array.set_shape([None, *self._empty[name].shape])
+      return {name: block[name] for name in _ROWS} | dict(zip(names, arrays, strict=True))
+
+    # In blocks, because each call from TensorFlow into Python costs 0.3 ms.
+    blocks = ds.ragged_batch(_ROW_BLOCK)
+    return blocks.map(convert, num_parallel_calls=2, deterministic=True).unbatch()
+
+  def get_model_feature_lengths(self, task_feature_lengths) -> dict[str, int]:
+    """Lengths of the first axes: T of rows, K of branches."""
+    lengths = super().get_model_feature_lengths(task_feature_lengths)
+    return lengths | {name: len(array) for name, array in self._empty.items()}
+
+
+class TokenStoreSource(seqio.DataSource):
+  """Endless segments of a token store, ordered by step and then by row.
+
+  Batches of B (or, with `shard_info`, of this host's share) are those of `TokenRows`: row r goes
+  on where row r of the batch before ended. An example is
+
+      inputs, targets: [T] int32    reset: bool, the row's stream starts here
+      spans: [n, 3] int32, matches relative to the segment    row, step: int64, global
+  """
+
+  def __init__(
+    self, store: TokenStoreInfo, *, batch_size: int, segment_len: int, start_step: int = 0):
+    """Chooses rows and first step.
+
+    Args:
+      store: a token store.
+      batch_size: B.
+      segment_len: T.
+      start_step: first step; continuing costs nothing.
+    """
+    self.store, self.batch_size, self.segment_len = store, batch_size, segment_len
+    self.start_step = start_step
+    super().__init__(splits=(store.split,), caching_permitted=False)
+
+  @property
+  def supports_arbitrary_sharding(self) -> bool:
+    """Rows are split over hosts by arithmetic."""
+    return True
+
+  def list_shards(self, split: str) -> list[str]:
+    """One shard per row."""
+    return [f'{split}:{row}' for row in range(self.batch_size)]
+
+  def get_dataset(
+    self, split='train', shuffle=False, seed=None, shard_info=None, *, sequence_length=None,
+    use_cached=False, num_epochs=1,
+  ) -> tf.data.Dataset:
+    """Segments from `start_step` on; the order of the documents is that of the store."""
+    del split, seed, sequence_length, use_cached, num_epochs
+    if shuffle:
+      raise ValueError('a token stream keeps its order')
+    shard = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
+    rows = token_rows(
+      self.store, batch_size=self.batch_size, segment_len=self.segment_len, shard=shard)
+
+    def read(step):
+      batch = rows.read(int(step))
+      spans = rows.spans(int(step))
+      lengths = np.array([len(s) for s in spans], np.int64)
+      return (batch['inputs'], batch['targets'], batch['reset'], np.concatenate(spans), lengths,
+              rows.rows.astype(np.int64), np.full(len(rows.rows), step, np.int64))
+
+    def load(step):
+      inputs, targets, reset, spans, lengths, row, steps = tf.numpy_function(
+        read, [step], [tf.int32, tf.int32, tf.bool, tf.int32, tf.int64, tf.int64, tf.int64],
+        stateful=False)
+      number = len(rows.rows)
+      for array in (inputs, targets):
+        array.set_shape([number, self.segment_len])
+      for array in (reset, lengths, row, steps):
+        array.set_shape([number])
+      spans.set_shape([None, 3])
+      return {'inputs': inputs, 'targets': targets, 'reset': reset, 'row': row, 'step': steps,
+              'spans': tf.RaggedTensor.from_row_lengths(spans, lengths, validate=False)}
+
+    def to_dense(example):
+      spans = example['spans']
+      if isinstance(spans, tf.RaggedTensor):
+        spans = spans.to_tensor()
+      return example | {'spans': tf.ensure_shape(spans, [None, 3])}
+
+    steps = tf.data.Dataset.range(self.start_step, np.iinfo(np.int64).max)
+    return steps.map(load, num_parallel_calls=2, deterministic=True).unbatch().map(to_dense)
+
+
+def stream_task(
+  name: str, store: TokenStoreInfo, *, batch_size: int, segment_len: int, start_step: int = 0,
+) -> seqio.Task:
+  """The task of a token stream; add it to `seqio.TaskRegistry` or give it to seqio directly."""
+  vocabulary = seqio.PassThroughVocabulary(size=1 << 32)
+  feature = seqio.Feature(vocabulary, add_eos=False)
+  return seqio.Task(
+    name, preprocessors=[], shuffle_buffer_size=None,
+    source=TokenStoreSource(
+      store, batch_size=batch_size, segment_len=segment_len, start_step=start_step),
+    output_features={'inputs': feature, 'targets': feature})
+
+
+def seqio_batches(
+  store: TokenStoreInfo, builder: BranchBuilder | None, *, batch_size: int, segment_len: int,
+  start_step: int = 0, shard: tuple[int, int] = (0, 1),
+) -> Iterator[dict[str, np.ndarray]]:
+  """Batches of `train_batches` through seqio: task, feature converter, batching."""
+  index, count = shard
+  task = stream_task(
+    'fairjax_token_stream', store, batch_size=batch_size, segment_len=segment_len,
+    start_step=start_step)
+  converter = StreamFeatureConverter() if builder is None else (
+    CounterfactualFeatureConverter(builder))
+  dataset = seqio.get_dataset(
+    task, stream_lengths(segment_len), converter, dataset_split=store.split, shuffle=False,
+    shard_info=seqio.ShardInfo(index, count), batch_size=batch_size // count, verbose=False)
+  for batch in read_elements(dataset.prefetch(4)):
+    yield {name: tensor.numpy() for name, tensor in batch.items()}

@@ -16,7 +16,6 @@ import tensorflow as tf  # noqa: E402
 import tensorflow_datasets as tfds  # noqa: E402
 
 from fairjax.data.documents import read_documents  # noqa: E402
-from fairjax.data.tfrecords import check_tfrecords  # noqa: E402
 from fairjax.data.wikitext import CORPORA, SPLITS, count_wikitext, fetch_wikitext, find_wikitext
 from fairjax.errors import UserError  # noqa: E402
 from fairjax.files import write_json  # noqa: E402
@@ -144,13 +143,25 @@ def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
   except tf.errors.OpError as e:
     folder = pathlib.Path(name_and_dir[1]) / name_and_dir[0].replace(':', '/')
     for path in sorted(folder.glob(f'*-{split}.tfrecord-*')):
-      check_tfrecords(path)  # names file and byte, where it can
+      check_tfrecords(path)  # its error names the file
     raise UserError(f'{name_and_dir[0]} in {name_and_dir[1]} cannot be read ({_first_line(e)}): '
                     'delete the dataset to make it anew') from None
 
 
+def check_tfrecords(path: str | os.PathLike) -> int:
+  """Reads a TFRecord file to its end and returns the number of records.
+
+  TensorFlow does not notice a file that is cut off within the first 12 bytes of a record, or
+  between two: compare the number.
+  """
+  try:
+    return sum(len(batch) for batch in tf.data.TFRecordDataset(os.fspath(path)).batch(64))
+  except tf.errors.OpError as e:
+    raise UserError(f'{path}: {_first_line(e)}: make or fetch the file again') from None
+
+
 def _first_line(error: tf.errors.OpError) -> str:
-  return error.message.partition('\n')[0].rpartition('}} ')[2]
+  return error.message.partition('\n')[0].rpartition('}} ')[2].partition(' [Op:')[0]
 
 
 def tfds_source(name_and_dir: tuple[str, str], splits: Sequence[str]) -> seqio.TfdsDataSource:

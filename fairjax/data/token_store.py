@@ -1,28 +1,30 @@
-"""Token stores: the tokens of a split in one flat file, with what is known of its documents.
+"""Token stores: documents encoded into one flat file of tokens, and rows of batches from it.
 
 A store is a folder:
 
     tokens.bin      all documents one after the other, each ended by eos; uint16 or uint32
-    tokens.sha256   digests of its blocks, see `fairjax.data.token_store`
+    tokens.sha256   SHA-256 (32 bytes) of each MiB of tokens.bin
     documents.npy   [documents, 5] int64: end (in tokens), words, UTF-8 bytes, number in the source,
                     digest of the tokens (equal documents have equal ones)
     spans.npy       [matches, 3] int64: matches of the attribute's sensitive tokens: first token,
                     token after the last, value index
     manifest.json   what `TokenStoreInfo` holds; written last
 
-`fairjax.data.rows` cuts it into the rows of training batches.
+Letters: B rows of the global batch, b rows of this host, T segment length.
 """
 
-import array
+import collections
 import dataclasses
 import hashlib
+import json
 import os
 import pathlib
 import shutil
+import time
 import types
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,44 +32,132 @@ from fairjax.counterfactual import TokenMatcher
 from fairjax.errors import UserError
 from fairjax.files import (
   MANIFEST,
+  atomic_folder,
   atomic_write,
   check_sizes,
   describe_files,
   is_complete,
   read_checked,
   read_manifest,
+  write_json,
   write_sealed_json,
 )
+from fairjax.progress import Progress
 from fairjax.vocabulary import Encoder
 
-# Encoded chunks: parts of a token store on their way, so that an interruption loses one each.
+# Encoded chunks: what an interrupted encoding keeps. They depend on the sizes of documents only.
 #
+#     FOLDER/chunks.json    what the chunks were made with
 #     FOLDER/00000.tokens   documents one after the other, each ended by eos; uint16 or uint32
-#     FOLDER/00000.npz     documents: [documents, 3] int64: end (in tokens of the chunk),
-#     words, UTF-8
-#                          bytes; sha256: [32] uint8, of the tokens; written after them: with it the
-#                          chunk is complete
+#     FOLDER/00000.npz      documents: [documents, 3] int64: end (in tokens of the chunk), words,
+#                           UTF-8 bytes; sha256: [32] uint8, of the tokens. Written last
 #
-# Neither TensorFlow nor JAX is imported.
+# One process encodes: two more used 1.7 times the processor time for the same time on the clock
+# (docs/performance.md).
+
+CHUNK_BYTES = 4 << 20  # of text, about a million tokens; memory holds some ten times as much
+CHUNK_DOCUMENTS = 1 << 15
+
+Tokenize = Callable[[Iterable[list[str]]], Iterator[Sequence[Sequence[int]]]]
+"""Ids of the documents of chunks, without eos: one sequence of rows for each chunk, in order."""
+
+
+def encode_documents(
+  texts: Iterable[str], folder: str | os.PathLike, *, vocabulary: Encoder,
+  tokenize: Tokenize | None = None, size: int | None = None, name: str = 'documents',
+  log: Callable[[str], None] = print,
+) -> 'EncodedChunks':
+  """Encodes documents into chunks in a folder; complete chunks of an earlier run are kept.
+
+  `texts` are read once, to the end: gzip files cannot be entered in the middle. `tokenize` is
+  `vocabulary.encode_batch` by default. `size` is the number of documents, if known.
+  """
+  folder, dtype = pathlib.Path(folder), token_dtype(vocabulary)
+  _open_chunks(folder, {'vocabulary': vocabulary.fingerprint, 'bytes': CHUNK_BYTES,
+                        'documents': CHUNK_DOCUMENTS})
+  tokenize = tokenize or (lambda chunks: map(vocabulary.encode_batch, chunks))
+  waiting: collections.deque[tuple[int, list[str]]] = collections.deque()
+  number, earlier = 0, []  # earlier: documents of the chunks that are kept
+
+  def missing():
+    nonlocal number
+    for number, chunk in enumerate(_cut(texts), 1):
+      table = read_chunk_table(folder, number - 1, dtype)
+      if table is not None and (len(table), int(table[:, 2].sum())) == (
+          len(chunk), sum(len(text.encode()) for text in chunk)):
+        earlier.append(len(chunk))
+      else:
+        waiting.append((number - 1, chunk))
+        yield chunk
+
+  start, skipped, tokens, documents, chunks = time.monotonic(), 0, 0, 0, 0
+
+  def rate():
+    return f'{tokens / max(time.monotonic() - start, 1e-9):,.0f} tokens/s'
+
+  with Progress(f'[data] {name}', size, unit='documents', log=log) as progress:
+    for ids in tokenize(missing()):
+      index, chunk = waiting.popleft()
+      progress.skip(sum(earlier) - skipped)
+      skipped = sum(earlier)
+      try:
+        tokens += write_chunk(folder, index, chunk, ids, dtype, vocabulary.eos_id)
+      except (OSError, UserError) as e:  # a full disk; a folder in the place of the file
+        fault = f'{e.filename or folder}: {e.strerror}' if isinstance(e, OSError) else str(e)
+        raise UserError(f'chunk {index} cannot be written ({fault}): the same command continues '
+                        'when this is mended') from None
+      documents, chunks = documents + len(chunk), chunks + 1
+      progress.add(len(chunk), rate)
+    progress.skip(sum(earlier) - skipped)
+  if earlier:
+    log(f'[data] {name}: {sum(earlier):,} documents in {len(earlier):,} chunks were encoded '
+        'earlier')
+  if chunks > 1:
+    log(f'[data] {name}: {documents:,} documents encoded, {tokens:,} tokens in '
+        f'{time.monotonic() - start:.0f} s, {rate()}')
+  return EncodedChunks(folder, number, dtype)
+
+
+def _open_chunks(folder: pathlib.Path, made_with: dict[str, Any]) -> None:
+  """Deletes the chunks of another vocabulary."""
+  path = folder / 'chunks.json'
+  try:
+    if json.loads(path.read_text(encoding='utf-8')) == made_with:
+      return
+  except (OSError, ValueError):
+    pass
+  shutil.rmtree(folder, ignore_errors=True)
+  write_json(path, made_with)
+
+
+def _cut(texts: Iterable[str]) -> Iterator[list[str]]:
+  """Runs of documents, of about CHUNK_BYTES and at most CHUNK_DOCUMENTS each."""
+  chunk, size = [], 0
+  for text in texts:
+    chunk.append(text)
+    size += len(text.encode('utf-8'))
+    if size >= CHUNK_BYTES or len(chunk) >= CHUNK_DOCUMENTS:
+      yield chunk
+      chunk, size = [], 0
+  if chunk:
+    yield chunk
+
 
 def token_dtype(vocabulary: Encoder) -> np.dtype:
   """uint16 if all ids fit, else uint32."""
   return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
 
 
-def write_chunk(
-  folder: str | os.PathLike, index: int, texts: Sequence[str], vocabulary: Encoder) -> int:
-  """Encodes documents into a chunk and returns the number of tokens."""
-  folder, rows, end = pathlib.Path(folder), np.zeros((len(texts), 3), np.int64), 0
-  digest = hashlib.sha256()
+def write_chunk(folder: pathlib.Path, index: int, texts: Sequence[str],
+                ids: Sequence[Sequence[int]], dtype: np.dtype, eos_id: int) -> int:
+  """Writes the tokens of documents as a chunk and returns their number."""
+  rows, end, digest = np.zeros((len(texts), 3), np.int64), 0, hashlib.sha256()
   with atomic_write(folder / f'{index:05d}.tokens') as file:
-    dtype = token_dtype(vocabulary)
-    for i, (text, ids) in enumerate(zip(texts, vocabulary.encode_batch(texts), strict=True)):
-      ids.append(vocabulary.eos_id)
-      content = np.array(ids, dtype).tobytes()
+    for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
+      content = np.append(np.asarray(row, dtype), dtype.type(eos_id)).tobytes()
       file.write(content)
       digest.update(content)
-      end += len(ids)
+      end += len(row) + 1
       rows[i] = end, len(text.split()), len(text.encode('utf-8'))
   with atomic_write(folder / f'{index:05d}.npz') as file:
     np.savez(file, documents=rows, sha256=np.frombuffer(digest.digest(), np.uint8))
@@ -75,17 +165,8 @@ def write_chunk(
 
 
 def read_chunk_table(
-  folder: str | os.PathLike, index: int, dtype: np.dtype, *, verify: bool = True,
-) -> np.ndarray | None:
-  """`[documents, 3]` table of a whole chunk: end, words, bytes; None if it is not whole.
-
-  Args:
-    folder: of the chunks.
-    index: of the chunk.
-    dtype: of its tokens.
-    verify: compare the tokens with their SHA-256, and not only their number.
-  """
-  folder = pathlib.Path(folder)
+  folder: pathlib.Path, index: int, dtype: np.dtype, *, verify: bool = True) -> np.ndarray | None:
+  """`[documents, 3]` table of a chunk: end, words, bytes; None if the chunk is not whole."""
   tokens = folder / f'{index:05d}.tokens'
   try:
     with np.load(folder / f'{index:05d}.npz', allow_pickle=False) as file:
@@ -101,19 +182,15 @@ def read_chunk_table(
 
 
 class EncodedChunks:
-  """All chunks of a split as one stream of tokens that is read from the disk by slices.
-
-  Attributes:
-    documents: `[documents, 4]` int64: end (in the stream), words, bytes, number in the source.
-  """
+  """All chunks of a split as one stream of tokens that is read from the disk by slices."""
 
   def __init__(self, folder: str | os.PathLike, count: int, dtype: np.dtype):
-    """Reads the tables of `count` complete chunks."""
     self.folder, self.dtype = pathlib.Path(folder), np.dtype(dtype)
-    tables = [read_chunk_table(folder, i, self.dtype, verify=False) for i in range(count)]
+    tables = [read_chunk_table(self.folder, i, self.dtype, verify=False) for i in range(count)]
     ends = np.array([t[-1, 0] if len(t) else 0 for t in tables], np.int64)
     self._starts = np.concatenate([[0], np.cumsum(ends)]).astype(np.int64)
     number = sum(map(len, tables))
+    # [documents, 4] int64: end (in the stream), words, bytes, number in the source
     self.documents = np.empty((number, 4), np.int64)
     self.documents[:, 3] = np.arange(number)
     row = 0
@@ -126,7 +203,7 @@ class EncodedChunks:
     return int(self._starts[-1])
 
   def __getitem__(self, part: slice) -> np.ndarray:
-    """Tokens [start, stop) of one document; they lie in one chunk."""
+    """Tokens [start, stop) of one document; they are in one chunk."""
     index = int(np.searchsorted(self._starts, part.start, side='right')) - 1
     start = part.start - int(self._starts[index])
     return np.fromfile(
@@ -134,10 +211,7 @@ class EncodedChunks:
       offset=start * self.dtype.itemsize)
 
 
-# Tokens on the disk that are compared with their digests when they are first read.
-#
-# Beside `tokens.bin` lies `tokens.sha256`: the SHA-256 (32 bytes) of each MiB of it. A store of a
-# terabyte has 32 MiB of digests, and a process hashes what it reads, once.
+# A store of a terabyte has 32 MiB of digests, and a process hashes only what it reads, once.
 
 BLOCK_BYTES = 1 << 20
 _DIGEST_BYTES = 32
@@ -153,34 +227,18 @@ def block_digests(path: str | os.PathLike) -> bytes:
 
 
 class VerifiedTokens:
-  """`[n]` tokens of a file; reading a part compares the blocks that it touches for the first time.
+  """`[n]` tokens of a file, read like an array: `tokens[a:b]`, `tokens[i]`, `np.asarray(tokens)`.
 
-  It is read like an array: `tokens[a:b]`, `tokens[i]`, `len(tokens)`, `np.asarray(tokens)`.
-
-  Attributes:
-    dtype: of the tokens.
+  A block that is read for the first time is compared with its SHA-256; `UserError` if it differs.
   """
 
-  def __init__(self, path: str | os.PathLike, dtype: str | np.dtype, digests: bytes, *, again: str):
-    """Maps the file.
-
-    Args:
-      path: the file; its size was checked.
-      dtype: of the tokens.
-      digests: of `block_digests`.
-      again: how the file is made again, for messages.
-    """
-    self.path, self.dtype = pathlib.Path(path), np.dtype(dtype)
-    size = self.path.stat().st_size
-    blocks = -(-size // BLOCK_BYTES)
-    if len(digests) != blocks * _DIGEST_BYTES:
-      raise UserError(f'{self.path} has {blocks} blocks, but digests of '
-                      f'{len(digests) // _DIGEST_BYTES}: {again}')
+  def __init__(self, path: pathlib.Path, dtype: str | np.dtype, digests: bytes):
+    self.path, self.dtype = path, np.dtype(dtype)
+    size = path.stat().st_size
     # An empty file cannot be mapped.
-    self._bytes = np.memmap(self.path, np.uint8, 'r') if size else np.zeros(0, np.uint8)
-    self._tokens = self._bytes.view(self.dtype)
-    self._digests, self._again = digests, again
-    self._verified = np.zeros(blocks, bool)
+    self._bytes = np.memmap(path, np.uint8, 'r') if size else np.zeros(0, np.uint8)
+    self._tokens, self._digests = self._bytes.view(self.dtype), digests
+    self._verified = np.zeros(-(-size // BLOCK_BYTES), bool)
 
   def __len__(self) -> int:
     return len(self._tokens)
@@ -188,28 +246,16 @@ class VerifiedTokens:
   def __getitem__(self, key: int | slice) -> Any:
     if not isinstance(key, slice):
       index = range(len(self))[key]
-      self._verify(index, index + 1)
-      return self._tokens[index]
+      return self[index:index + 1][0]
     start, stop, step = key.indices(len(self))
     if step != 1:
       raise ValueError('tokens are read in their order: step must be 1')
     self._verify(start, stop)
     return self._tokens[start:stop]
 
-  def __iter__(self) -> Iterator[Any]:
-    return iter(self[:])
-
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     tokens = self[:]
     return tokens.astype(dtype or self.dtype) if copy or dtype else tokens
-
-  def verify(self) -> None:
-    """Compares everything.
-
-    Raises:
-      UserError: a block is damaged; with file and bytes.
-    """
-    self._verify(0, len(self))
 
   def _verify(self, start: int, stop: int) -> None:
     """Compares the blocks of tokens [start, stop) that were not compared yet."""
@@ -217,16 +263,13 @@ class VerifiedTokens:
       return
     first = start * self.dtype.itemsize // BLOCK_BYTES
     last = -(-stop * self.dtype.itemsize // BLOCK_BYTES)
-    if self._verified[first:last].all():
-      return
-    for block in range(first, last):
-      if not self._verified[block]:
-        begin, end = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, len(self._bytes))
-        expected = self._digests[block * _DIGEST_BYTES:(block + 1) * _DIGEST_BYTES]
-        if hashlib.sha256(self._bytes[begin:end]).digest() != expected:
-          raise UserError(f'{self.path} is damaged between bytes {begin} and {end}: their SHA-256 '
-                          f'is not the recorded one: {self._again}')
-        self._verified[block] = True
+    for block in first + np.flatnonzero(~self._verified[first:last]):
+      begin, end = int(block) * BLOCK_BYTES, min(int(block + 1) * BLOCK_BYTES, len(self._bytes))
+      expected = self._digests[block * _DIGEST_BYTES:(block + 1) * _DIGEST_BYTES]
+      if hashlib.sha256(self._bytes[begin:end]).digest() != expected:
+        raise UserError(f'{self.path} is damaged between bytes {begin} and {end}: their SHA-256 '
+                        f'is not the recorded one: {_AGAIN}')
+      self._verified[block] = True
 
 
 _AGAIN = ('delete the folder and run fairjax data again (fairjax masked-lm train in a workdir of '
@@ -234,82 +277,31 @@ _AGAIN = ('delete the folder and run fairjax data again (fairjax masked-lm train
 _FORMAT = 2
 _FILES = ('tokens.bin', 'tokens.sha256', 'documents.npy', 'spans.npy')
 _MATCH_BLOCK = 1 << 27
-_TABLE_BLOCK = 1 << 15  # documents copied between two looks at the table
+_TABLE_BLOCK = 1 << 15  # documents copied at a time: Python numbers take many bytes each
 # Keeps the order of the documents apart from other random numbers of the same seed.
 _ORDER_PURPOSE = 0x0D0C5
 
 
-class NoAttribute(NamedTuple):
-  """In the place of an attribute where no sensitive tokens are sought."""
-
-  fingerprint: str = ''
-  values: tuple[str, ...] = ()
-
-
-class NoMatcher(NamedTuple):
-  """In the place of a `TokenMatcher`: a store without spans.
-
-  Attributes:
-    vocabulary: of the ids.
-    attribute: none.
-  """
-
-  vocabulary: Encoder
-  attribute: NoAttribute = NoAttribute()
-
-  def find(self, tokens: np.ndarray) -> tuple[np.ndarray, int]:
-    """Nothing is found, whatever the tokens."""
-    return np.zeros((0, 3), np.int64), 0
-
-
-class TokenizedDocument(NamedTuple):
-  """Ids of a document without eos, its number of white-space words and of UTF-8 bytes."""
-
-  ids: np.ndarray
-  words: int
-  num_bytes: int
-
-
 @dataclasses.dataclass(frozen=True)
 class TokenStoreInfo:
-  """A complete store.
+  """A complete store."""
 
-  Attributes:
-    path: its folder.
-    split: e.g. `train` or `train_sensitive`.
-    documents: number of documents.
-    tokens: number of tokens, eos included.
-    words: words of the original text, between white space (for word perplexity, H-25).
-    num_bytes: bytes of the original text in UTF-8.
-    dtype: `uint16` or `uint32`.
-    vocabulary: fingerprint of the vocabulary.
-    attribute: fingerprint of the attribute that `spans` belongs to.
-    matches: number of matches (spans).
-    value_counts: matches of each value.
-    unaligned: matches in the text that begin or end inside a token, or hold a word that the
-      vocabulary does not know; they have no span.
-    order_seed: seed of the documents' order; None for the order of the source.
-    repeated: documents whose tokens are those of an earlier one; they are kept.
-    normalised: what the reader of the documents changed, left out or repaired, counted.
-    files: bytes and SHA-256 of every file.
-  """
-
-  path: pathlib.Path
-  split: str
+  path: pathlib.Path  # its folder
+  split: str  # e.g. `train` or `train_sensitive`
   documents: int
-  tokens: int
-  words: int
-  num_bytes: int
-  dtype: str
-  vocabulary: str
-  attribute: str
-  matches: int
-  value_counts: tuple[int, ...]
-  unaligned: int
-  order_seed: int | None
-  repeated: int
-  normalised: Mapping[str, int]
-  files: Mapping[str, Mapping[str, Any]]
+  tokens: int  # eos included
+  words: int  # of the original text, between white space (for word perplexity, H-25)
+  num_bytes: int  # of the original text in UTF-8
+  dtype: str  # uint16 or uint32
+  vocabulary: str  # fingerprint
+  attribute: str  # fingerprint of what the spans belong to; '' without spans
+  matches: int  # number of spans
+  value_counts: tuple[int, ...]  # matches of each value
+  unaligned: int  # matches that begin or end inside a token, or hold an unknown word: without span
+  order_seed: int | None  # of the documents' order; None for the order of the source
+  repeated: int  # documents whose tokens are those of an earlier one; they are kept
+  normalised: Mapping[str, Any]  # what the reader of the documents changed or left out, counted
+  files: Mapping[str, Mapping[str, Any]]  # bytes and SHA-256 of every file
 
   @property
   def sha256(self) -> str:
@@ -317,37 +309,21 @@ class TokenStoreInfo:
     return self.files['tokens.bin']['sha256']
 
   def open_tokens(self) -> VerifiedTokens:
-    """`[tokens]` of `dtype`, mapped; a part is compared with its digests when it is first read.
-
-    Raises:
-      UserError: the digests are damaged; reading raises it where the tokens are.
-    """
+    """`[tokens]` of `dtype`, mapped; reading a damaged part raises `UserError`."""
     return VerifiedTokens(
-      self.path / 'tokens.bin', self.dtype, self._read('tokens.sha256').getvalue(), again=_AGAIN)
+      self.path / 'tokens.bin', self.dtype, self._read('tokens.sha256').getvalue())
 
   def open_documents(self) -> np.ndarray:
-    """`[documents, 5]` int64: end, words, bytes, number in the source, digest of the tokens.
-
-    Raises:
-      UserError: the file is damaged.
-    """
+    """`[documents, 5]` int64: end, words, bytes, number in the source, digest of the tokens."""
     return np.load(self._read('documents.npy'), allow_pickle=False)
 
   def open_spans(self) -> np.ndarray:
-    """`[matches, 3]` int64: first token, token after the last, value index; in order.
-
-    Raises:
-      UserError: the file is damaged.
-    """
+    """`[matches, 3]` int64: first token, token after the last, value index; in order."""
     return np.load(self._read('spans.npy'), allow_pickle=False)
 
   def verify(self) -> None:
-    """Reads and compares everything.
-
-    Raises:
-      UserError: a file is damaged; the file, and the bytes of tokens.bin, are named.
-    """
-    self.open_tokens().verify()
+    """Reads and compares everything."""
+    self.open_tokens()[:]
     for name in self.files:
       if name != 'tokens.bin':  # its blocks were compared
         self._read(name)
@@ -357,47 +333,33 @@ class TokenStoreInfo:
 
 
 def write_token_store(
-  path: str | os.PathLike, documents: Iterable[TokenizedDocument] | EncodedChunks, *, split: str,
-  matcher: TokenMatcher | NoMatcher, order_seed: int | None = None,
-  normalised: Mapping[str, int] | None = None, unknown: int = 0,
+  path: str | os.PathLike, chunks: EncodedChunks, *, split: str, vocabulary: Encoder,
+  matcher: TokenMatcher | None = None, order_seed: int | None = None,
+  normalised: Mapping[str, Any] | None = None, unknown: int = 0,
 ) -> TokenStoreInfo:
-  """Writes a store; the folder appears when it is complete.
+  """Writes a store, replacing one that exists; the folder appears when it is complete.
 
-  A seeded order is made from the documents on the disk, so that the corpus need not fit into
-  memory: only its table does (40 bytes a document).
-
-  Args:
-    path: folder to write; one that exists is replaced.
-    documents: read once and written as they come; or chunks that lie on the disk.
-    split: name kept in the manifest.
-    matcher: finds the sensitive tokens; names attribute and vocabulary.
-    order_seed: seed of a random order of the documents, or None to keep theirs.
-    normalised: what the reader counted, kept in the manifest.
-    unknown: matches in the texts that no id shows (`TokenMatcher.count_unknown`).
+  The corpus need not fit into memory, only its table does (40 bytes a document). Without a
+  `matcher` there are no spans, without `order_seed` documents keep their order. `unknown` are
+  matches in the texts that no id shows (`TokenMatcher.count_unknown`).
   """
-  path, vocabulary = pathlib.Path(path), matcher.vocabulary
-  dtype = token_dtype(vocabulary)
-  temporary = _empty_folder(path)
-  source = temporary / 'source.bin'
-  if isinstance(documents, EncodedChunks):
-    stream, table = documents, documents.documents
-  else:
-    table = _spool(documents, source, vocabulary.eos_id, dtype)
-    stream = _map(source, dtype)
-  if order_seed is None:
-    order = np.arange(len(table))
-  else:
+  path, order = pathlib.Path(path), np.arange(len(chunks.documents))
+  if order_seed is not None:
     rng = np.random.default_rng(np.random.SeedSequence([order_seed, _ORDER_PURPOSE]))
-    order = rng.permutation(len(table))
-  table = _copy_documents(stream, table, order, temporary / 'tokens.bin')
-  source.unlink(missing_ok=True)
-  tokens = _map(temporary / 'tokens.bin', dtype)
-  spans, unaligned = _find_spans(tokens, table[:, 0], matcher)
-  return _finish(
-    temporary, path, table=table, spans=spans, split=split, dtype=dtype,
-    unaligned=unaligned + unknown, order_seed=order_seed, vocabulary=vocabulary.fingerprint,
-    attribute=matcher.attribute.fingerprint, num_values=len(matcher.attribute.values),
-    normalised={k: v for k, v in (normalised or {}).items() if v})
+    order = rng.permutation(len(order))
+  with atomic_folder(path, replace=True) as folder:
+    table = _copy_documents(chunks, chunks.documents, order, folder / 'tokens.bin')
+    spans, unaligned = np.zeros((0, 3), np.int64), 0
+    if matcher is not None:
+      empty = not (folder / 'tokens.bin').stat().st_size
+      tokens = [] if empty else np.memmap(folder / 'tokens.bin', chunks.dtype, 'r')
+      spans, unaligned = _find_spans(tokens, table[:, 0], matcher)
+    return _finish(
+      folder, path, table=table, spans=spans, split=split, dtype=chunks.dtype,
+      unaligned=unaligned + unknown, order_seed=order_seed, vocabulary=vocabulary.fingerprint,
+      attribute=matcher.attribute.fingerprint if matcher else '',
+      num_values=len(matcher.attribute.values) if matcher else 0,
+      normalised=dict(normalised or {}))
 
 
 def write_sensitive_store(
@@ -407,34 +369,24 @@ def write_sensitive_store(
   table, spans = source.open_documents(), source.open_spans()
   owner = np.searchsorted(table[:, 0], spans[:, 0], side='right')
   chosen = np.unique(owner)
-  temporary = _empty_folder(path)
-  new_table = _copy_documents(tokens, table, chosen, temporary / 'tokens.bin')
-  # How far each chosen document moved towards the beginning.
-  shift = np.zeros(len(table), np.int64)
-  shift[chosen] = table[chosen, 0] - new_table[:, 0]
-  new_spans = spans.copy()
-  new_spans[:, :2] -= shift[owner][:, None]
-  return _finish(
-    temporary, path, table=new_table, spans=new_spans, split=split, dtype=np.dtype(source.dtype),
-    unaligned=0, order_seed=source.order_seed, vocabulary=source.vocabulary,
-    attribute=source.attribute, num_values=len(source.value_counts), normalised={})
+  with atomic_folder(path, replace=True) as folder:
+    new_table = _copy_documents(tokens, table, chosen, folder / 'tokens.bin')
+    # How far each chosen document moved towards the beginning.
+    shift = np.zeros(len(table), np.int64)
+    shift[chosen] = table[chosen, 0] - new_table[:, 0]
+    new_spans = spans.copy()
+    new_spans[:, :2] -= shift[owner][:, None]
+    return _finish(
+      folder, path, table=new_table, spans=new_spans, split=split, dtype=np.dtype(source.dtype),
+      unaligned=0, order_seed=source.order_seed, vocabulary=source.vocabulary,
+      attribute=source.attribute, num_values=len(source.value_counts), normalised={})
 
 
 def open_token_store(
   path: str | os.PathLike, *, vocabulary: str | None = None, attribute: str | None = None,
   verify: bool = False,
 ) -> TokenStoreInfo:
-  """Opens a store and checks that it is complete and of the right vocabulary and attribute.
-
-  Args:
-    path: its folder.
-    vocabulary: fingerprint that it must have.
-    attribute: fingerprint that it must have.
-    verify: also read everything and compare it, see `TokenStoreInfo.verify`.
-
-  Raises:
-    UserError: the store is missing, incomplete, damaged, or of another vocabulary or attribute.
-  """
+  """Opens a complete store, of the given fingerprints; `verify` reads and compares everything."""
   path = pathlib.Path(path)
   if not is_complete(path):
     raise UserError(f'no complete token store in {path}: {_AGAIN}')
@@ -452,43 +404,13 @@ def open_token_store(
   return info
 
 
-def _empty_folder(path: pathlib.Path) -> pathlib.Path:
-  """A fresh folder beside `path`, where unfinished files lie."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.parent / f'.{path.name}.unfinished'
-  shutil.rmtree(temporary, ignore_errors=True)
-  temporary.mkdir()
-  return temporary
-
-
-def _spool(
-  documents: Iterable[TokenizedDocument], path: pathlib.Path, eos_id: int, dtype: np.dtype,
-) -> np.ndarray:
-  """Writes documents as they come; returns their table."""
-  table, end = array.array('q'), 0
-  with open(path, 'wb') as file:
-    for number, document in enumerate(documents):
-      file.write(np.append(document.ids, eos_id).astype(dtype).tobytes())
-      end += len(document.ids) + 1
-      table.extend((end, document.words, document.num_bytes, number))
-  return np.array(table, np.int64).reshape(-1, 4)
-
-
-def _map(path: pathlib.Path, dtype: np.dtype) -> np.ndarray:
-  return np.memmap(path, dtype=dtype, mode='r') if path.stat().st_size else np.zeros(0, dtype)
-
-
 def _copy_documents(
-  tokens: np.ndarray | VerifiedTokens | EncodedChunks, table: np.ndarray, order: np.ndarray,
-  path: pathlib.Path,
+  tokens: VerifiedTokens | EncodedChunks, table: np.ndarray, order: np.ndarray, path: pathlib.Path,
 ) -> np.ndarray:
-  """Writes chosen documents in a given order; returns their table with digests, `[documents, 5]`.
-
-  The table may have digests, or not yet: 4 columns.
-  """
+  """Writes chosen documents in a given order; returns their `[documents, 5]` table."""
   new = np.empty((len(order), 5), np.int64)
   with open(path, 'wb', buffering=1 << 20) as file:
-    for first in range(0, len(order), _TABLE_BLOCK):  # its numbers as Python's take many bytes each
+    for first in range(0, len(order), _TABLE_BLOCK):
       chosen, block = order[first:first + _TABLE_BLOCK], new[first:first + _TABLE_BLOCK]
       block[:, :4] = table[chosen, :4]
       starts, digests = np.where(chosen > 0, table[chosen - 1, 0], 0), bytearray()
@@ -513,8 +435,7 @@ def document_blocks(ends: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _find_spans(
-  tokens: np.ndarray, ends: np.ndarray, matcher: TokenMatcher | NoMatcher
-) -> tuple[np.ndarray, int]:
+  tokens: np.ndarray, ends: np.ndarray, matcher: TokenMatcher) -> tuple[np.ndarray, int]:
   """All matches as int64, and how many are not aligned with tokens."""
   parts, unaligned = [np.zeros((0, 3), np.int64)], 0
   for start, end in document_blocks(ends):
@@ -524,26 +445,20 @@ def _find_spans(
   return np.concatenate(parts), unaligned
 
 
-def _finish(temporary, path, *, table, spans, num_values, dtype, **fields) -> TokenStoreInfo:
-  """Writes tables and manifest, makes them durable and gives the folder its name."""
-  _save_array(temporary / 'documents.npy', table)
-  _save_array(temporary / 'spans.npy', spans)
-  (temporary / 'tokens.sha256').write_bytes(block_digests(temporary / 'tokens.bin'))
-  for name in _FILES:
-    with open(temporary / name, 'rb') as file:
-      os.fsync(file.fileno())
+def _finish(folder, path, *, table, spans, num_values, dtype, **fields) -> TokenStoreInfo:
+  """Writes tables and manifest of a store that will be at `path`."""
+  _save_array(folder / 'documents.npy', table)
+  _save_array(folder / 'spans.npy', spans)
+  (folder / 'tokens.sha256').write_bytes(block_digests(folder / 'tokens.bin'))
   info = TokenStoreInfo(
     path=path, documents=len(table), tokens=int(table[-1, 0]) if len(table) else 0,
     words=int(table[:, 1].sum()), num_bytes=int(table[:, 2].sum()), dtype=dtype.name,
     matches=len(spans), repeated=len(table) - len(np.unique(table[:, 4])),
     value_counts=tuple(np.bincount(spans[:, 2], minlength=num_values).tolist()),
-    files=describe_files(temporary, _FILES), **fields)
+    files=describe_files(folder, _FILES), **fields)
   values = dataclasses.asdict(info)
   del values['path']
-  write_sealed_json(temporary / MANIFEST, values | {'format': _FORMAT})
-  if path.exists():
-    shutil.rmtree(path)
-  os.replace(temporary, path)
+  write_sealed_json(folder / MANIFEST, values | {'format': _FORMAT})
   return info
 
 
@@ -551,3 +466,82 @@ def _save_array(path: pathlib.Path, array: np.ndarray) -> None:
   """`numpy.save`, whose own way to files does not say why one could not be written."""
   with path.open('wb') as file:
     np.save(types.SimpleNamespace(write=file.write), array, allow_pickle=False)
+
+
+# Row r of B is a contiguous part of the stream, and step t reads its t-th segment of T tokens, so
+# that the memory of a row always belongs to the text before. The position in the data is a function
+# of the step alone: continuing costs nothing and any number of hosts that divides B reads the same
+# global batch.
+
+class TokenRows:
+  """Reads the rows of training batches from a token stream, by arithmetic.
+
+  With S = (n - 1) // (B T) steps in an epoch, row r reads n' = S T inputs from token r n' on; the
+  target of an input is the next token. The fewer than B T tokens after the last row are left out.
+  Every epoch reads the same rows again. `shard`: (index, count) of this host; it reads rows index b
+  to (index + 1) b, b = B / count.
+  """
+
+  def __init__(
+    self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray | None = None, *, batch_size: int,
+    segment_len: int, shard: tuple[int, int] = (0, 1), name: str = 'the token stream',
+  ):
+    index, count = shard
+    if batch_size % count or not 0 <= index < count:
+      raise ValueError(f'shard {index} of {count} is impossible for {batch_size} rows')
+    self.tokens, self.batch_size, self.segment_len = tokens, batch_size, segment_len
+    self.steps_per_epoch = (len(tokens) - 1) // (batch_size * segment_len)  # S
+    if self.steps_per_epoch < 1:
+      raise UserError(
+        f'{name} holds {len(tokens)} tokens, too few for one batch of {batch_size} rows of '
+        f'{segment_len}: lower batch_size or model.segment_len, or use more text')
+    # Tokens that are no target in an epoch (the first of the stream apart).
+    self.dropped_tokens = len(tokens) - 1 - self.steps_per_epoch * batch_size * segment_len
+    rows = batch_size // count
+    self.rows = np.arange(index * rows, (index + 1) * rows)
+    self._row_len = self.steps_per_epoch * segment_len
+    spans = np.zeros((0, 3), np.int64) if spans is None else np.asarray(spans)
+    self._starts, self._ends = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
+    self._spans = spans
+
+  def read(self, step: int) -> dict[str, np.ndarray]:
+    """The rows of this host at a step.
+
+    inputs, targets (the token after each input): `[b, T]` int32; reset: `[b]` bool, True at the
+    first step of an epoch, when the memory is of other text.
+    """
+    segment = step % self.steps_per_epoch
+    starts = self.rows * self._row_len + segment * self.segment_len
+    block = np.empty((len(starts), self.segment_len + 1), np.int32)
+    for i, start in enumerate(starts.tolist()):
+      block[i] = self.tokens[start:start + self.segment_len + 1]
+    return {'inputs': block[:, :-1], 'targets': block[:, 1:],
+            'reset': np.full(len(starts), segment == 0)}
+
+  def spans(self, step: int) -> list[np.ndarray]:
+    """Matches in the inputs of a step, for each row of this host: `[k, 3]` int32.
+
+    First position, position after the last, value index; relative to the segment, so below 0 or
+    above T where its border cuts a match.
+    """
+    starts = self.rows * self._row_len + step % self.steps_per_epoch * self.segment_len
+    first = np.searchsorted(self._ends, starts, side='right')
+    last = np.searchsorted(self._starts, starts + self.segment_len, side='left')
+    found = [self._spans[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+    offset = np.zeros((len(starts), 3), np.int64)
+    offset[:, :2] = starts[:, None]
+    return [(f - o).astype(np.int32) for f, o in zip(found, offset, strict=True)]
+
+  def describe(self, step: int) -> str:
+    """Text that identifies a batch, e.g. 'epoch 0, segment 3 of 120'."""
+    epoch, segment = divmod(step, self.steps_per_epoch)
+    return f'epoch {epoch}, segment {segment} of {self.steps_per_epoch}'
+
+
+def token_rows(
+  store: TokenStoreInfo, *, batch_size: int, segment_len: int, shard: tuple[int, int] = (0, 1),
+) -> TokenRows:
+  """The rows of a store."""
+  return TokenRows(
+    store.open_tokens(), store.open_spans(), batch_size=batch_size, segment_len=segment_len,
+    shard=shard, name=f"split '{store.split}'")

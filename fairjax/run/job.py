@@ -108,7 +108,7 @@ class PreparedFeed:
   def train(self, split: str, *, batch_size: int, start_step: int, branches: bool):
     """This process's rows from a step on, as `data.reader` reads them."""
     from fairjax.data.batches import train_batches
-    from fairjax.data.rows import token_rows
+    from fairjax.data.token_store import token_rows
     from fairjax.train.curriculum import process_shard
     store = self._prepared.store(split)
     rows = token_rows(store, batch_size=batch_size, segment_len=self._model.segment_len)
@@ -129,7 +129,7 @@ class PreparedFeed:
 
   def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
     """Split, epoch and segment of a step."""
-    from fairjax.data.rows import token_rows
+    from fairjax.data.token_store import token_rows
     rows = token_rows(self._prepared.store(split), batch_size=batch_size,
                       segment_len=self._model.segment_len)
     return f'split {split}, {rows.describe(step)}, {batch_size} rows'

@@ -21,9 +21,7 @@ import numpy as np
 
 from fairjax.counterfactual import TokenMatcher, load_attribute
 from fairjax.data.documents import read_documents
-from fairjax.data.encode import encode_documents
-from fairjax.data.rows import token_rows
-from fairjax.data.token_store import write_token_store
+from fairjax.data.token_store import encode_documents, token_rows, write_token_store
 from fairjax.vocabulary import load_vocabulary, train_sentencepiece
 
 
@@ -62,13 +60,13 @@ def in_turns(runs, rounds):
 
 
 def seqio_task(files, layout, vocabulary):
-  """Counts the tokens that the seqio task gives, with their words and bytes, as the chunks do."""
+  """Counts the tokens that the seqio task gives."""
   from fairjax.data import seqio_tasks as tasks
 
   source = tasks.DocumentSource(
     lambda split: read_documents(files, layout=layout), shards={'train': ['all']})
   task = tasks.register_document_task('fairjax_benchmark', source, vocabulary)
-  return lambda: sum(len(d.ids) + 1 for d in tasks.tokenized_documents(task, 'train'))
+  return lambda: sum(len(ids) + 1 for ids in tasks.tokenized_documents(task, 'train'))
 
 
 def measure_encoding(options, files, layout, folder, vocabulary_folder):
@@ -111,8 +109,8 @@ def measure_store(options, files, layout, folder, vocabulary_folder):
     log=lambda line: None)
   matcher = TokenMatcher(load_attribute('country'), vocabulary)
   writing, store = seconds_of(
-    lambda: write_token_store(folder / 'store', chunks, split='train', matcher=matcher,
-                              order_seed=0), options.rounds)
+    lambda: write_token_store(folder / 'store', chunks, split='train', vocabulary=vocabulary,
+                              matcher=matcher, order_seed=0), options.rounds)
   rows = token_rows(store, batch_size=options.batch_size, segment_len=options.segment_len)
   steps = min(rows.steps_per_epoch, 200)
 

@@ -19,8 +19,12 @@ from fairjax.counterfactual import (
 from fairjax.counterfactual.branches import BranchBuilder
 from fairjax.data.batches import eval_batches, train_batches
 from fairjax.data.planted import make_planted_documents
-from fairjax.data.rows import token_rows
-from fairjax.data.token_store import TokenizedDocument, write_sensitive_store, write_token_store
+from fairjax.data.token_store import (
+  encode_documents,
+  token_rows,
+  write_sensitive_store,
+  write_token_store,
+)
 from fairjax.errors import UserError
 from fairjax.vocabulary import WordVocabulary, train_sentencepiece
 
@@ -36,10 +40,9 @@ def prepared(tmp_path_factory):
     attribute, num_documents=400, seed=0, strength=0.8, sensitive_share=0.6)
   # A small vocabulary, so that values have several pieces.
   vocabulary = train_sentencepiece(texts, size=480, directory=folder / 'vocabulary')
-  documents = (TokenizedDocument(np.array(vocabulary.encode(t)), len(t.split()), len(t))
-               for t in texts)
-  store = write_token_store(folder / 'train', documents, split='train', order_seed=0,
-                            matcher=TokenMatcher(attribute, vocabulary))
+  chunks = encode_documents(texts, folder / 'chunks', vocabulary=vocabulary)
+  store = write_token_store(folder / 'train', chunks, split='train', order_seed=0,
+                            vocabulary=vocabulary, matcher=TokenMatcher(attribute, vocabulary))
   stores = {
     'train': store,
     'train_sensitive': write_sensitive_store(
@@ -157,7 +160,7 @@ def test_bad_arguments_are_refused(prepared):
 
 def test_seqio_that_is_not_installed_is_named(prepared, monkeypatch):
   monkeypatch.setitem(sys.modules, 'seqio', None)
-  monkeypatch.delitem(sys.modules, 'fairjax.data.seqio_reader', raising=False)
+  monkeypatch.delitem(sys.modules, 'fairjax.data.seqio_tasks', raising=False)
   with pytest.raises(UserError, match="needs seqio: pip install .*data.reader=numpy"):
     batches(prepared, 1, reader='seqio')
 
@@ -174,7 +177,7 @@ def test_seqio_gives_the_same_batches(prepared, branches, shard):
 def test_the_stream_is_an_ordinary_seqio_task(prepared):
   import seqio
 
-  from fairjax.data.seqio_reader import (
+  from fairjax.data.seqio_tasks import (
     StreamFeatureConverter,
     TokenStoreSource,
     stream_lengths,
@@ -201,7 +204,7 @@ def test_the_stream_is_an_ordinary_seqio_task(prepared):
 def test_the_converters_docstring_example(tmp_path):
   import tensorflow as tf
 
-  from fairjax.data.seqio_reader import CounterfactualFeatureConverter, stream_lengths
+  from fairjax.data.seqio_tasks import CounterfactualFeatureConverter, stream_lengths
 
   words = ['<pad>', '<eos>', '<unk>', 'of', 'Iran', 'Italy', 'North', 'Korea', 'saw', 'We', '']
   file = tmp_path / 'place.yaml'

@@ -39,7 +39,7 @@ def data(tmp_path):
   for split, texts in TEXTS.items():
     (tmp_path / f'{split}.txt').write_text('\n'.join(texts) + '\n', encoding='utf-8')
     paths[split] = (str(tmp_path / f'{split}.txt'),)
-  return DataConfig(source='lines', vocabulary='word', vocab_size=100, **paths)
+  return DataConfig(source='lines', vocabulary='word', vocab_size=100, reader='numpy', **paths)
 
 
 def test_documents_of_a_corpus(data, tmp_path):
@@ -137,7 +137,7 @@ def test_the_task_of_a_corpus_reads_what_is_prepared(data, tmp_path):
                           attribute=COUNTRY, log=lambda line: None)
   task = register_corpus_task(prepared.corpus, prepared.vocabulary)
   for split in SPLITS:
-    found = [d.ids.tolist() for d in tokenized_documents(task, split)]
+    found = [ids.tolist() for ids in tokenized_documents(task, split)]
     assert found == [prepared.vocabulary.encode(t) for t in prepared.documents(split)]
 
 
@@ -202,7 +202,7 @@ def test_the_verb_with_lists_and_names(tmp_path, capsys):
 
 
 def test_an_interrupted_file_leaves_nothing(tmp_path, monkeypatch):
-  from fairjax.data import sentence_text as cda_file
+  from fairjax.data import corpus as cda_file
   (tmp_path / 'in').write_text('He ran.\nShe ran.\n')
   def interrupted(*args, **kwargs):
     raise KeyboardInterrupt

@@ -26,7 +26,7 @@ GOOD = b'Iran won .\nShe sang .\nIn Chile , then .\n'
 
 def config(folder, **changes):
   data = DataConfig(
-    source='lines', vocabulary='word', vocab_size=100,
+    source='lines', vocabulary='word', vocab_size=100, reader='numpy',
     **{s: (str(folder / f'{s}.txt'),) for s in ('train', 'valid', 'test')})
   return Config(data=dataclasses.replace(data, **changes))
 

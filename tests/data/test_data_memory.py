@@ -9,12 +9,13 @@ CODE = '''
 import pathlib, sys
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
-from fairjax.data import encode, token_store
+from fairjax.data import token_store
 from fairjax.data.prepare import prepare_data
 # What is held at a time, as small beside these texts as it is beside a corpus.
-encode.CHUNK_BYTES, encode.CHUNK_DOCUMENTS, token_store._MATCH_BLOCK = 1 << 18, 1 << 11, 1 << 16
+token_store.CHUNK_BYTES, token_store.CHUNK_DOCUMENTS = 1 << 18, 1 << 11
+token_store._MATCH_BLOCK = 1 << 16
 files = {split: (f'{sys.argv[1]}/{split}.txt',) for split in ('train', 'valid', 'test')}
-data = DataConfig(source='lines', vocabulary='word', vocab_size=100, **files)
+data = DataConfig(source='lines', vocabulary='word', vocab_size=100, reader='numpy', **files)
 prepared = prepare_data(Config(data=data), pathlib.Path(sys.argv[1], 'data'),
                         attribute=load_attribute('country'), log=lambda line: None)
 with open('/proc/self/status') as file:  # of this program alone; ru_maxrss begins with the parent's

@@ -16,11 +16,15 @@ import pytest
 from fairjax import progress
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
-from fairjax.data import encode
+from fairjax.data import token_store as encode
 from fairjax.data.documents import read_documents, sample_lines
-from fairjax.data.encode import encode_documents
 from fairjax.data.prepare import prepare_data
-from fairjax.data.token_store import EncodedChunks, read_chunk_table, write_chunk
+from fairjax.data.token_store import (
+  EncodedChunks,
+  encode_documents,
+  read_chunk_table,
+  write_chunk,
+)
 from fairjax.errors import UserError
 from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
 
@@ -136,8 +140,8 @@ def test_a_full_disk_is_reported(pieces, small_chunks, tmp_path):
 
 
 def test_tables_that_do_not_fit_are_not_complete(pieces, tmp_path):
-  write_chunk(tmp_path, 0, TEXTS[:3], pieces)
   dtype = np.dtype(np.uint16)
+  write_chunk(tmp_path, 0, TEXTS[:3], pieces.encode_batch(TEXTS[:3]), dtype, pieces.eos_id)
   assert len(read_chunk_table(tmp_path, 0, dtype)) == 3
   assert read_chunk_table(tmp_path, 1, dtype) is None
   (tmp_path / '00000.npz').write_bytes(b'x')
@@ -151,7 +155,7 @@ def corpus(tmp_path, **kwargs):
     path = tmp_path / f'{split}.txt'
     path.write_text('\n'.join(t.replace('\n', ' ') for t in make_texts(number, number)) + '\n')
     paths[split] = (str(path),)
-  return DataConfig(source='lines', vocab_size=330, **paths, **kwargs)
+  return DataConfig(source='lines', vocab_size=330, **{'reader': 'numpy'} | paths | kwargs)
 
 
 def prepare(data, directory, lines=None):
@@ -174,7 +178,7 @@ from fairjax import progress
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
 from fairjax import progress
-from fairjax.data import encode, prepare
+from fairjax.data import prepare, token_store as encode
 import json, time
 encode.CHUNK_BYTES = 3000
 progress.INTERVAL_SEC = 0
@@ -255,25 +259,33 @@ def test_two_processes_do_not_share_a_folder(tmp_path, monkeypatch):
 
 @pytest.mark.tf
 @pytest.mark.parametrize('kind', ['sentencepiece', 'word'])
-def test_the_task_has_the_same_ids(tmp_path, kind, small_chunks):
-  import seqio
+def test_through_the_seqio_task_the_stores_are_the_same(tmp_path, kind, small_chunks):
+  data = corpus(tmp_path, vocabulary=kind)
+  prepare(data, tmp_path / 'numpy')
+  prepare(dataclasses.replace(data, reader='seqio'), tmp_path / 'seqio')
+  one, other = stores(tmp_path / 'numpy'), stores(tmp_path / 'seqio')
+  assert one == other
 
-  from fairjax.data import seqio_tasks as tasks
 
-  prepared = prepare(corpus(tmp_path, vocabulary=kind), tmp_path / 'out')
-  task = tasks.register_corpus_task(prepared.corpus, prepared.vocabulary)
-  try:
-    for split in ('train', 'valid', 'test'):
-      store, start = prepared.store(split), 0
-      tokens, found = store.open_tokens(), {}
-      for end, words, size, number, _ in store.open_documents().tolist():
-        found[number] = (tokens[start:end - 1].tolist(), words, size)
-        start = end
-      expected = [(d.ids.tolist(), d.words, d.num_bytes)
-                  for d in tasks.tokenized_documents(task, split)]
-      assert [found[i] for i in range(len(found))] == expected
-  finally:
-    seqio.TaskRegistry.remove(task.name)
+@pytest.mark.tf
+def test_an_interrupted_seqio_task_goes_on_at_the_next_chunk(pieces, small_chunks, tmp_path):
+  from fairjax.data.seqio_tasks import tokenize_chunks
+  tokenize = functools.partial(tokenize_chunks, pieces)
+  run(pieces, tmp_path / 'whole')
+
+  def broken():
+    yield from TEXTS[:200]
+    raise UserError('line 7 is broken')
+
+  with pytest.raises(UserError, match='line 7'):
+    run(pieces, tmp_path / 'cut', broken(), tokenize=tokenize)
+  kept = {p.name: p.stat().st_mtime_ns for p in (tmp_path / 'cut').glob('*.npz')}
+  assert kept
+  _, lines = run(pieces, tmp_path / 'cut', tokenize=tokenize)
+  assert contents(tmp_path / 'cut') == contents(tmp_path / 'whole')
+  assert any('encoded earlier' in line for line in lines)
+  assert kept.items() <= {p.name: p.stat().st_mtime_ns
+                          for p in (tmp_path / 'cut').glob('*.npz')}.items()
 
 
 @pytest.mark.tf

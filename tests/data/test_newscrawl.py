@@ -148,7 +148,7 @@ def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
                  ['broken', *map(story, STORIES), 'again=broken'])
   data = DataConfig(
     source='newscrawl', train=(str(crawl), str(second)), holdout=(2, 3), broken='skip',
-    vocabulary='word', vocab_size=100)
+    vocabulary='word', vocab_size=100, reader='numpy')
   validate(Config(data=data, measure=dataclasses.replace(Config().measure, scorers=('vader',)),
                   sentiment=dataclasses.replace(Config().sentiment, scorer='vader')))
   lines = []
@@ -159,7 +159,7 @@ def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
   assert list(prepared.documents('valid')) == everything[7:9]
   assert list(prepared.documents('test')) == everything[9:]
   assert [prepared.store(s).documents for s in ('train', 'valid', 'test')] == [7, 2, 3]
-  assert ('[data] held out behind 7 training documents: the next 2 as valid, the last 3 as test'
+  assert ('[data] held out after 7 training documents: the next 2 as valid, the last 3 as test'
           in lines)
   manifest = json.loads((tmp_path / 'out' / 'manifest.json').read_text())
   assert '[data] all files, normalised or left out: 2 broken lines' in lines

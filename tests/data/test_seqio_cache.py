@@ -1,14 +1,18 @@
 """seqio's offline cache: our writer, and seqio's own job on Beam in an environment of its own."""
 
+import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
+from fairjax.data.data_check import check_cache
 from fairjax.data.prepare import open_prepared, prepare_data
 from fairjax.errors import UserError
 
@@ -79,8 +83,6 @@ def test_the_cache_of_other_data_is_refused(tmp_path):
 def test_the_command_line_writes_the_cache(tmp_path, repository, monkeypatch, capsys):
   import seqio
 
-  from fairjax.cli.main import main
-
   monkeypatch.chdir(repository)
   options = ['data', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
              f'--seqio_cache={tmp_path / "cache"}', '--config.data.planted_documents=60',
@@ -91,27 +93,19 @@ def test_the_command_line_writes_the_cache(tmp_path, repository, monkeypatch, ca
   assert examples(task, use_cached=True) == examples(task)
 
 
-def test_prepared_data_open_from_their_folder(tmp_path, monkeypatch):
+def test_prepared_data_open_from_their_folder(tmp_path):
   prepared = prepare(tmp_path)
   found = open_prepared(tmp_path / 'data')
   assert found.fingerprint == prepared.fingerprint and found.vocabulary == prepared.vocabulary
   assert list(found.documents('valid')) == list(prepared.documents('valid'))
   with pytest.raises(UserError, match='no finished data in .*run fairjax data'):
     open_prepared(tmp_path)
-  import seqio
-
-  from fairjax.data import cache_tasks
-  task = cache_tasks.register()
-  assert seqio.get_mixture_or_task('fairjax_lines') is task
-  monkeypatch.delenv(cache_tasks.VARIABLE)
-  with pytest.raises(UserError, match='FAIRJAX_CACHE_DATA is not set'):
-    cache_tasks.register()
-
-
-@pytest.fixture(autouse=True)
-def variable(tmp_path, monkeypatch):
-  """The module registers its task when it is imported."""
-  monkeypatch.setenv('FAIRJAX_CACHE_DATA', str(tmp_path / 'data'))
+  # seqio's job imports a module that registers the task.
+  code = ('import fairjax.data.seqio_cache, seqio; '
+          'print(seqio.get_mixture_or_task("fairjax_lines").name)')
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120,
+                        env=os.environ | {'FAIRJAX_CACHE_DATA': str(tmp_path / 'data')})
+  assert done.stdout == 'fairjax_lines\n', done.stderr
 
 
 def test_parts_are_read_alone(tmp_path):
@@ -141,15 +135,67 @@ def test_the_script_says_how_it_is_called(repository):
 def test_the_beam_job_gives_the_same_examples(tmp_path, repository):
   import seqio
 
-  prepare(tmp_path, 40)
-  from fairjax.data import cache_tasks  # registers the task when it is imported first
+  prepared = prepare(tmp_path, 40)
+  from fairjax.data.seqio_tasks import register_corpus_task
   found = subprocess.run(
     [repository / 'launch' / 'cache_tasks.sh', tmp_path / 'data', tmp_path / 'cache'],
     capture_output=True, text=True, timeout=900, check=False,
     env=os.environ | {'PYTHON': sys.executable, 'PYTHONPATH': ''})
   assert found.returncode == 0, found.stderr[-3000:]
   seqio.add_global_cache_dirs([str(tmp_path / 'cache')])
-  task = cache_tasks.register()
+  task = register_corpus_task(prepared.corpus, prepared.vocabulary)
   for split, number in (('train', 40), ('valid', 5), ('test', 3)):
     cached = examples(task, split, use_cached=True)  # Beam shuffles
     assert sorted(cached) == sorted(examples(task, split)) and len(cached) == number
+
+
+def test_tfrecords_are_read_to_their_end(tmp_path):
+  import tensorflow as tf
+
+  from fairjax.data.tfds_wikitext import check_tfrecords
+  file = tmp_path / 'a.tfrecord'
+  with tf.io.TFRecordWriter(str(file)) as writer:
+    for record in (b'first', b'', b'x' * 1000, b'last'):
+      writer.write(record)
+  content = file.read_bytes()
+  assert check_tfrecords(file) == 4
+  for place in (3, 14, 38, 46, 500, 1052):
+    file.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1:])
+    with pytest.raises(UserError, match=r'a\.tfrecord: '):
+      check_tfrecords(file)
+  for size in range(0, len(content), 13):  # an error, or fewer records
+    file.write_bytes(content[:size])
+    try:
+      assert check_tfrecords(file) < 4
+    except UserError as e:
+      assert 'a.tfrecord' in str(e)
+
+
+def test_the_cache_is_checked(tmp_path, capsys):
+  from fairjax.data.seqio_cache import write_seqio_cache
+  prepared = prepare(tmp_path, 40)
+  write_seqio_cache(prepared, tmp_path / 'cache', num_shards=2, log=lambda line: None)
+  assert main(['data', 'check', f'--seqio_cache={tmp_path / "cache"}']) == 0
+  assert 'train: 40 examples in 2 files' in capsys.readouterr().out
+  folder = tmp_path / 'cache' / 'fairjax_lines'
+  for path in sorted(folder.iterdir()):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] if content else b'')
+    found = check_cache(tmp_path / 'cache').problems
+    if path.name == 'fairjax.json':
+      assert not found  # its last byte is a line end
+    elif content:
+      assert any(str(path) in problem for problem in found)
+    if content and path.name != 'fairjax.json':
+      with pytest.raises(UserError, match='cut off'):
+        write_seqio_cache(prepared, tmp_path / 'cache', log=lambda line: None)
+    path.write_bytes(content)
+  train = sorted(folder.glob('train.tfrecord-*'))
+  (folder / 'fairjax.json').unlink()  # as Beam writes it: no digests
+  train[0].write_bytes(b'')
+  assert check_cache(tmp_path / 'cache').problems == [
+    f'{folder}: train holds 16 examples instead of 40: delete {folder} and run fairjax data '
+    '--seqio_cache again']
+  assert json.loads((folder / 'stats.train.json').read_text())['examples'] == 40
+  shutil.rmtree(folder)
+  assert 'holds no cache' in check_cache(tmp_path / 'cache').problems[0]

@@ -10,9 +10,9 @@ import pytest
 from fairjax.counterfactual import TokenMatcher, load_attribute
 from fairjax.data import token_store
 from fairjax.data.batches import _eval_batches, eval_batches
-from fairjax.data.rows import TokenRows
 from fairjax.data.token_store import (
-  TokenizedDocument,
+  TokenRows,
+  encode_documents,
   open_token_store,
   write_sensitive_store,
   write_token_store,
@@ -41,18 +41,17 @@ def corpus(tmp_path_factory):
   return texts, TokenMatcher(attribute, vocabulary)
 
 
-def tokenized(texts, vocabulary):
-  for text in texts:
-    yield TokenizedDocument(
-      np.array(vocabulary.encode(text)), len(text.split()), len(text.encode()))
+def write(path, texts, matcher, **options):
+  chunks = encode_documents(texts, path.parent / 'chunks', vocabulary=matcher.vocabulary,
+                            log=lambda line: None)
+  return write_token_store(path, chunks, vocabulary=matcher.vocabulary, matcher=matcher,
+                           **{'split': 'train'} | options)
 
 
 @pytest.fixture
 def store(corpus, tmp_path):
   texts, matcher = corpus
-  return write_token_store(
-    tmp_path / 'train', tokenized(texts, matcher.vocabulary), split='train', matcher=matcher,
-    order_seed=5)
+  return write(tmp_path / 'train', texts, matcher, order_seed=5)
 
 
 def documents_of(store):
@@ -73,8 +72,7 @@ def documents_of(store):
 def test_store_holds_every_document_once(corpus, tmp_path, seed):
   texts, matcher = corpus
   vocabulary = matcher.vocabulary
-  store = write_token_store(
-    tmp_path / 's', tokenized(texts, vocabulary), split='train', matcher=matcher, order_seed=seed)
+  store = write(tmp_path / 's', texts, matcher, order_seed=seed)
   table, found = store.open_documents(), documents_of(store)
   assert sorted(table[:, 3]) == list(range(len(texts)))
   assert (table[:, 3].tolist() == list(range(len(texts)))) == (seed is None)
@@ -92,8 +90,7 @@ def test_store_holds_every_document_once(corpus, tmp_path, seed):
 def test_the_order_is_a_function_of_the_seed(corpus, tmp_path):
   texts, matcher = corpus
   digests = [
-    write_token_store(tmp_path / 's', tokenized(texts, matcher.vocabulary), split='train',
-                      matcher=matcher, order_seed=seed).sha256 for seed in (3, 3, 4)]
+    write(tmp_path / 's', texts, matcher, order_seed=seed).sha256 for seed in (3, 3, 4)]
   assert digests[0] == digests[1] != digests[2]
 
 
@@ -109,8 +106,7 @@ def test_spans_are_those_of_each_document(corpus, store, monkeypatch, tmp_path):
   assert store.value_counts == tuple(np.bincount([v for *_, v in expected], minlength=10))
   # In small blocks of documents, too.
   monkeypatch.setattr(token_store, '_MATCH_BLOCK', 17)
-  again = write_token_store(tmp_path / 'again', tokenized(texts, matcher.vocabulary),
-                            split='train', matcher=matcher, order_seed=5)
+  again = write(tmp_path / 'again', texts, matcher, order_seed=5)
   assert again.open_spans().tolist() == expected
 
 
@@ -127,8 +123,7 @@ def test_sensitive_store_holds_the_documents_with_a_match(corpus, store, tmp_pat
 
 def test_a_store_without_matches_is_empty(corpus, tmp_path):
   texts, matcher = corpus
-  store = write_token_store(tmp_path / 'a', tokenized(['a town'], matcher.vocabulary),
-                            split='valid', matcher=matcher)
+  store = write(tmp_path / 'a', ['a town'], matcher, split='valid')
   empty = write_sensitive_store(tmp_path / 'b', store, split='valid_sensitive')
   assert (empty.tokens, empty.documents, empty.words) == (0, 0, 0)
   assert open_token_store(empty.path) == empty and len(empty.open_tokens()) == 0
@@ -138,21 +133,20 @@ def test_a_store_without_matches_is_empty(corpus, tmp_path):
     TokenRows(empty.open_tokens(), batch_size=1, segment_len=1)
 
 
-def test_an_interrupted_store_is_not_there_and_can_be_written_again(corpus, tmp_path):
+def test_an_interrupted_store_is_not_there_and_can_be_written_again(corpus, tmp_path, monkeypatch):
   texts, matcher = corpus
 
-  def interrupted():
-    yield from tokenized(texts[:5], matcher.vocabulary)
+  def interrupted(*_):
     raise KeyboardInterrupt
 
-  arguments = {'split': 'train', 'matcher': matcher, 'order_seed': 1}
-  with pytest.raises(KeyboardInterrupt):
-    write_token_store(tmp_path / 's', interrupted(), **arguments)
+  with monkeypatch.context() as patch:
+    patch.setattr(token_store, '_find_spans', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      write(tmp_path / 's', texts, matcher)
   with pytest.raises(UserError, match='no complete token store'):
     open_token_store(tmp_path / 's')
-  store = write_token_store(tmp_path / 's', tokenized(texts, matcher.vocabulary), **arguments)
-  assert store.documents == len(texts)
-  assert [p.name for p in tmp_path.iterdir()] == ['s']
+  assert write(tmp_path / 's', texts, matcher).documents == len(texts)
+  assert {p.name for p in tmp_path.iterdir()} == {'s', 'chunks'}
 
 
 def test_a_table_that_finds_no_room_says_why(tmp_path):
@@ -215,24 +209,21 @@ def test_every_damage_of_every_file_is_found(store, name):
 
 
 def test_tokens_are_verified_when_they_are_read(store, monkeypatch):
-  from fairjax.data import token_store as verified_tokens
-  monkeypatch.setattr(verified_tokens, 'BLOCK_BYTES', 256)
+  monkeypatch.setattr(token_store, 'BLOCK_BYTES', 256)
   path = store.path / 'tokens.bin'
   content = bytearray(path.read_bytes())
-  digests = verified_tokens.block_digests(path)
+  digests = token_store.block_digests(path)
   blocks = [content[i:i + 256] for i in range(0, len(content), 256)]
   assert digests == b''.join(hashlib.sha256(b).digest() for b in blocks)
   content[700] ^= 1
   path.write_bytes(content)
-  tokens = verified_tokens.VerifiedTokens(path, store.dtype, digests, again='make it again')
+  tokens = token_store.VerifiedTokens(path, store.dtype, digests)
   expected = np.frombuffer(bytes(content), np.uint16)
   assert tokens[0:256].tolist() == expected[:256].tolist() and tokens[255] == expected[255]
   assert tokens[384:].tolist() == expected[384:].tolist() and tokens[-1] == expected[-1]
   for part in (slice(255, 257), slice(300, 301), slice(0, None)):
     with pytest.raises(UserError, match=r'tokens\.bin is damaged between bytes 512 and 768'):
       tokens[part]
-  with pytest.raises(UserError, match='digests of'):
-    verified_tokens.VerifiedTokens(path, store.dtype, digests[:-32], again='')
 
 
 def test_a_cut_off_store_names_file_and_offset(store):

@@ -160,7 +160,7 @@ def test_the_words_of_a_checkpoint_read_the_published_stream(tmp_path):
   manual = write_files(tmp_path / 'manual')
   given = WordVocabulary(b'<pad>\n<eos>\n<unk>\n=\nIran\nhas\n0\n.\n', {'words_of': 'words.txt'})
   given.save(tmp_path / 'out' / 'vocabulary')
-  data = DataConfig(source='wikitext', vocabulary='word', vocab_size=200,
+  data = DataConfig(source='wikitext', vocabulary='word', vocab_size=200, reader='numpy',
                     **{s: (str(manual / f'wiki.{s}.tokens'),) for s in TEXTS})
   prepared = prepare_data(Config(data=data), tmp_path / 'out', attribute=COUNTRY,
                           log=lambda line: None)
@@ -201,7 +201,7 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   task = tasks.register_corpus_task(prepared.corpus, prepared.vocabulary)
   try:
     assert isinstance(task.source, seqio.TfdsDataSource)
-    ids = [d.ids.tolist() for d in tasks.tokenized_documents(task, 'train')]
+    ids = [ids.tolist() for ids in tasks.tokenized_documents(task, 'train')]
     assert ids == prepared.vocabulary.encode_batch(expected['train'])
     assert sum(map(len, ids)) + len(ids) == sum(  # every line is a token
       len(line.split()) + 1 for line in (manual / 'wiki.train.tokens').open(encoding='utf-8'))

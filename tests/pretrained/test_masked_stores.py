@@ -8,22 +8,11 @@ from masked_cases import encoded
 
 from fairjax.counterfactual.cda import GenderSwap
 from fairjax.counterfactual.gendered_words import read_word_pairs
-from fairjax.data import (
-  encode,
-)
-from fairjax.data import (
-  sentence_text as sentence_corpus,
-)
-from fairjax.data import (
-  sentence_text as sentence_stores,
-)
+from fairjax.data import prepare as prepare_module
+from fairjax.data import sentence_text, token_store
 from fairjax.data.documents import split_sentences
-from fairjax.data.sentence_text import (
-  Augmentation,
-  SentenceCorpus,
-  open_sentences,
-  prepare_sentences,
-)
+from fairjax.data.prepare import open_sentences, prepare_sentences
+from fairjax.data.sentence_text import Augmentation, SentenceCorpus
 from fairjax.errors import UserError
 from fairjax.pretrained.classifier import new_tokenizer
 from fairjax.vocabulary import PieceEncoder, load_encoder, load_vocabulary
@@ -112,7 +101,7 @@ def state(folder):
 def test_stores_hold_every_sentence_whatever_the_chunks(corpus, tmp_path, tokenizer, monkeypatch):
   documents = [f'He is document number {i}. It rains {i % 7} times.' for i in range(60)]
   found = corpus(documents, None, sided='two')
-  monkeypatch.setattr(encode, 'CHUNK_DOCUMENTS', 7)
+  monkeypatch.setattr(token_store, 'CHUNK_DOCUMENTS', 7)
   prepared = prepare(found, tmp_path / 'data', tokenizer)
   for split in ('train', 'valid'):
     tokens, ends, encoder = encoded(read(found, split), tokenizer)
@@ -136,7 +125,7 @@ def test_a_second_start_reads_no_text_and_another_text_is_named(corpus, tmp_path
   first = prepare(found, folder, tokenizer)
   before = state(folder)
   with monkeypatch.context() as patch:
-    patch.setattr(sentence_corpus, 'read_documents', None)
+    patch.setattr(sentence_text, 'read_documents', None)
     again = prepare(found, folder, tokenizer)
   assert again.survey == first.survey and again.cda == first.cda
   assert again.stores == first.stores and state(folder) == before
@@ -155,17 +144,17 @@ def test_a_second_start_reads_no_text_and_another_text_is_named(corpus, tmp_path
 def test_an_interrupted_preparation_goes_on_at_the_next_chunk(corpus, tmp_path, tokenizer,
                                                               monkeypatch):
   found = corpus([f'He is document number {i}.' for i in range(40)], sided='two')
-  monkeypatch.setattr(encode, 'CHUNK_DOCUMENTS', 8)
+  monkeypatch.setattr(token_store, 'CHUNK_DOCUMENTS', 8)
   whole = prepare(found, tmp_path / 'whole', tokenizer)
-  real, made = encode.write_chunk, []
+  real, made = token_store.write_chunk, []
 
-  def stopping(folder, index, texts, vocabulary):
+  def stopping(folder, index, *rest):
     if len(made) == stop_at:
       raise KeyboardInterrupt
     made.append(index)
-    return real(folder, index, texts, vocabulary)
+    return real(folder, index, *rest)
 
-  monkeypatch.setattr(encode, 'write_chunk', stopping)
+  monkeypatch.setattr(token_store, 'write_chunk', stopping)
   stop_at = 3
   with pytest.raises(KeyboardInterrupt):
     prepare(found, tmp_path / 'cut', tokenizer)
@@ -173,12 +162,12 @@ def test_an_interrupted_preparation_goes_on_at_the_next_chunk(corpus, tmp_path, 
     open_sentences(tmp_path / 'cut')
   stop_at = None
   # Killed once more, between the store of train and that of valid.
-  write = sentence_stores.write_token_store
-  monkeypatch.setattr(sentence_stores, 'write_token_store', lambda path, *a, split, **k: (
+  write = prepare_module.write_token_store
+  monkeypatch.setattr(prepare_module, 'write_token_store', lambda path, *a, split, **k: (
     write(path, *a, split=split, **k) if split == 'train' else 1 / 0))
   with pytest.raises(ZeroDivisionError):
     prepare(found, tmp_path / 'cut', tokenizer)
-  monkeypatch.setattr(sentence_stores, 'write_token_store', write)
+  monkeypatch.setattr(prepare_module, 'write_token_store', write)
   result = prepare(found, tmp_path / 'cut', tokenizer)
   assert made == [0, 1, 2, *range(3, 10), 0]  # none twice; the last is of valid
   assert result.cda == whole.cda and result.survey == whole.survey
