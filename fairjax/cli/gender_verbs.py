@@ -1,67 +1,95 @@
-"""The verb `correlations`: gendered correlations of models (Webster et al. 2020)."""
+"""The verbs `cda`, `correlations` and `resilience` (Webster et al. 2020) and `fair-generation`."""
 
 import argparse
-import json
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from fairjax.cli.verb import Verb, log_line
+from fairjax.cli.verb import (
+  Action,
+  Verb,
+  add_actions,
+  add_json_option,
+  add_reading_options,
+  add_seed_option,
+  between,
+  log_line,
+  not_negative,
+  place_of,
+  positive,
+  print_result,
+  records_reader,
+  require,
+  run_action,
+)
 from fairjax.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+  from fairjax.counterfactual import GenderSwap
+  from fairjax.gender.fair_generation import GenderedEmbedding
+  from fairjax.gender.persons import Persons
 
 # The verb `cda`: a text file with counterfactual sentences.
 
 _SHOWN = 12  # words and kept words in the summary for people
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def add_swap_options(parser: argparse._ActionsContainer, *, name_gender: str) -> None:
+  """Adds the options of `make_swap`."""
+  parser.add_argument('--pairs', metavar='FILE', nargs='+', default=[], help='word pairs; or a '
+                      'male and a female word file; none: names only (default: built in)')
+  parser.add_argument('--names', metavar='FILE', nargs='+', default=[], help='counts of first '
+                      'names, as of the US Social Security Administration: names are swapped too')
+  parser.add_argument('--name-gender', choices=('same', 'flip', 'random'), default=name_gender,
+                      help=f'of the name that replaces another (default: {name_gender})')
+  parser.add_argument('--letters', metavar='A-M', default='A-Z',
+                      help='initials of the names that are replaced')
+  parser.add_argument('--least-count', type=int, default=1, metavar='N',
+                      help='rarer names are neither replaced nor drawn')
+
+
+def make_swap(options: argparse.Namespace, part: str, *, neutral: bool = False) -> 'GenderSwap':
+  """The swap of words and names that the options ask for; `part` begins its log lines."""
+  from fairjax.counterfactual import GenderSwap, read_names, read_word_pairs
+  if len(options.pairs) > 2:
+    raise UserError('--pairs is one file of pairs, or a file of male and one of female words')
+  pairs = None if options.pairs == ['none'] else read_word_pairs(*options.pairs)
+  names = read_names(options.names, least_count=options.least_count) if options.names else None
+  for place in pairs.turned if pairs else ():
+    log_line(f'[{part}] {place}: the female word comes first there; the pair is read the other way')
+  return GenderSwap(pairs, names, options.seed, name_gender=options.name_gender,
+                    letters=options.letters, neutral=neutral)
+
+
+def _cda_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--input', metavar='FILE', required=True,
                       help='text, plain or .gz; a line is a sentence or a document')
   parser.add_argument('--output', metavar='FILE', default=None, help='must not exist; .gz is '
                       'compressed (default: a.txt.gz becomes a.cda.txt.gz)')
   parser.add_argument('--sided', choices=('one', 'two'), default='two', help='one: counterfactual '
-                      'sentences only; two: behind their originals (default)')
+                      'sentences only; two: after their originals (default)')
   parser.add_argument('--unit', choices=('sentence', 'document'), default='sentence',
                       help='what of a line is swapped and left out (default: its sentences)')
-  parser.add_argument('--pairs', metavar='FILE', nargs='+', default=[], help='word pairs; or a '
-                      'male and a female word file; none: names only (default: built in)')
-  parser.add_argument('--names', metavar='FILE', nargs='+', default=[],
-                      help='counts of first names, as of the US Social Security Administration')
-  parser.add_argument('--name-gender', choices=('same', 'flip', 'random'), default='random',
-                      help='of the name that replaces another (default: random)')
-  parser.add_argument('--letters', metavar='A-M', default='A-Z',
-                      help='initials of the names that are replaced')
-  parser.add_argument('--least-count', type=int, default=1, metavar='N',
-                      help='rarer names are neither replaced nor drawn')
+  add_swap_options(parser, name_gender='random')
   parser.add_argument('--neutral', action='store_true', help='words become those of the third '
                       'column of --pairs')
-  parser.add_argument('--seed', type=int, default=0, help='of the names that are drawn')
-  parser.add_argument('--json', action='store_true', help='print the summary as JSON, with the '
-                      'count of every word')
+  add_seed_option(parser, 'of the names that are drawn')
+  add_json_option(parser)
 
 
-def _run(options: argparse.Namespace) -> None:
-  from fairjax.counterfactual import GenderSwap, read_names, read_word_pairs
+def _cda(options: argparse.Namespace) -> None:
   from fairjax.data.corpus import augment_file
-  if len(options.pairs) > 2:
-    raise UserError('--pairs is one file of pairs, or a file of male and one of female words')
-  pairs = None if options.pairs == ['none'] else read_word_pairs(*options.pairs)
-  names = None
-  if options.names:
-    names = read_names(options.names, least_count=options.least_count)
-  for place in pairs.turned if pairs else ():
-    log_line(f'[cda] {place}: the female word comes first there; the pair is read the other way')
-  swap = GenderSwap(pairs, names, options.seed, name_gender=options.name_gender,
-                    letters=options.letters, neutral=options.neutral)
+  swap = make_swap(options, 'cda', neutral=options.neutral)
   summary = augment_file(
     options.input, options.output or _default_output(options.input), swap, sided=options.sided,
     unit=options.unit, log=log_line)
+  pairs, names = swap.pairs, swap.names
   summary |= {
     'pairs': len(pairs.pairs) if pairs else 0, 'pairs_source': pairs.source if pairs else '',
     'one_way': list(pairs.one_way) if pairs else [],
     'names': {'female': len(names.female), 'male': len(names.male), 'neither': names.neither}
     if names else None}
-  print(json.dumps(summary, indent=2) if options.json else '\n'.join(summary_words(summary)))
+  print_result(options, summary, _format_cda)
 
 
 def _default_output(path: str) -> str:
@@ -73,8 +101,7 @@ def _default_output(path: str) -> str:
   return f'{stem}.cda{end}'
 
 
-def summary_words(summary: Mapping[str, Any]) -> list[str]:
-  """Lines for people about what `augment_file` did."""
+def _format_cda(summary: Mapping[str, Any]) -> str:
   def most_frequent(counts: Mapping[str, int]) -> str:
     shown = ', '.join(f'{word} {n:,}' for word, n in list(counts.items())[:_SHOWN])
     return shown + (f', and {len(counts) - _SHOWN:,} more' if len(counts) > _SHOWN else '')
@@ -92,12 +119,25 @@ def summary_words(summary: Mapping[str, Any]) -> list[str]:
     'mixed_case', 'blank_lines', 'carriage_returns', 'nul_characters', 'byte_order_marks')}
   if any(changes.values()):
     lines.append(', '.join(f'{n:,} {k.replace("_", " ")}' for k, n in changes.items() if n))
-  return lines
+  return '\n'.join(lines)
 
+
+# The verb `correlations`.
 
 _NEEDS = {
   'disco': (), 'winogender': ('winogender',), 'coref': ('winogender', 'coref'),
   'recorded': ('winogender', 'recorded'), 'stsb': ('stsb', 'professions'), 'bios': ('bios',)}
+
+
+def add_person_options(parser: argparse._ActionsContainer, *, own: str = '', own_pairs: str = ''
+                       ) -> None:
+  """Adds the names and terms of DisCo; `own` and `own_pairs` say which are the default."""
+  parser.add_argument('--names', metavar='FILE', action='append', default=[],
+                      help='of DisCo: name<TAB>group, or SSA statistics (repeat for years); '
+                      f'default: {own}names of Huang et al. 2020')
+  parser.add_argument('--terms', metavar='FILE[,FILE]',
+                      help='of DisCo: noun<TAB>group, or pairs of words (see fairjax cda), or a '
+                      f'male and a female file; default: {own_pairs}built-in nouns')
 
 
 def _correlations_options(parser: argparse.ArgumentParser) -> None:
@@ -109,27 +149,22 @@ def _correlations_options(parser: argparse.ArgumentParser) -> None:
                       'command continues')
   parser.add_argument('--metrics', default=None, metavar='LIST',
                       help=f"some of {', '.join(_NEEDS)}; default: those whose data are given")
-  parser.add_argument('--json', action='store_true', help='print JSON')
-  parser.add_argument('--restarts', type=int, default=5, help='of everything trained (W-11)')
-  parser.add_argument('--seed', type=int, default=0, help='the first of them')
+  add_json_option(parser)
+  parser.add_argument('--restarts', type=positive, default=5, help='of everything trained (W-11)')
+  add_seed_option(parser, 'the first of them')
   disco = parser.add_argument_group('disco')
-  disco.add_argument('--names', metavar='FILE', action='append', default=[],
-                     help='name<TAB>group, or SSA statistics (repeat for years); default: names of '
-                     'Huang et al. 2020')
-  disco.add_argument('--terms', metavar='FILE[,FILE]',
-                     help='noun<TAB>group, or pairs of words (see fairjax cda), or a male and a '
-                     'female file; default: built-in nouns')
+  add_person_options(disco)
   disco.add_argument('--initials', metavar='RANGES', help='names by their first letters, a score '
                      'for each range, e.g. A-M,N-Z (W-16)')
-  disco.add_argument('--persons', type=int, default=100, metavar='N',
+  disco.add_argument('--persons', type=not_negative, default=100, metavar='N',
                      help='the first N of each group of a list; 0: all')
   disco.add_argument('--templates', metavar='FILE', help="default: the paper's 14")
   disco.add_argument('--candidates', metavar='FILE', help='of causal models: words for blanks that '
                      'do not end a sentence, beside those that the model likes there')
   disco.add_argument('--no-infill', action='store_true',
                      help='of causal models: leave out blanks that do not end a sentence')
-  disco.add_argument('--top', type=int, default=3, help='fills supplied for a person')
-  disco.add_argument('--shuffles', type=int, default=20, help='random groups of the control')
+  disco.add_argument('--top', type=positive, default=3, help='fills supplied for a person')
+  disco.add_argument('--shuffles', type=positive, default=20, help='random groups of the control')
   disco.add_argument('--per-template', action='store_true',
                      help='Bonferroni over the tests of a template, not all tests')
   coref = parser.add_argument_group('winogender, coref, recorded')
@@ -148,19 +183,14 @@ def _correlations_options(parser: argparse.ArgumentParser) -> None:
   tasks.add_argument('--mode', choices=('full', 'frozen'), default='',
                      help='fine-tune the whole model, or a head on its features; default: full for '
                      'BERT and ALBERT, frozen for others')
-  tasks.add_argument('--epochs', type=int, default=0, help='default: 3, or 10 of a frozen model')
-  tasks.add_argument('--learning_rate', type=float, default=0.0,
+  tasks.add_argument('--epochs', type=not_negative, default=0,
+                     help='default: 3, or 10 of a frozen model')
+  tasks.add_argument('--learning_rate', type=between(0, 1, ends='[)'), default=0.0,
                      help='default: 2e-5, or 1e-3 of a frozen model; small models need more')
 
 
 def _correlations(options: argparse.Namespace) -> None:
   from fairjax.gender.suite import Settings, measure_correlations, table
-  for name, least in (('restarts', 1), ('persons', 0), ('top', 1), ('shuffles', 1), ('seed', 0),
-                      ('epochs', 0)):
-    if getattr(options, name) < least:
-      raise UserError(f'--{name} must be at least {least}')
-  if not 0 <= options.learning_rate < 1:
-    raise UserError(f'--learning_rate={options.learning_rate} must be in [0, 1)')
   if options.winogender and not options.professions:
     options.professions = str(pathlib.Path(options.winogender) / 'occupations-stats.tsv')
   metrics = _metrics(options)
@@ -172,15 +202,11 @@ def _correlations(options: argparse.Namespace) -> None:
       'recorded', 'professions', 'column', 'stsb', 'bios', 'mode', 'epochs', 'learning_rate',
       'restarts', 'seed')})
   found = measure_correlations(options.model, settings, output=options.output, log=log_line)
-  print(json.dumps(found, indent=2) if options.json else table(found['found']))
+  print_result(options, found, lambda found: table(found['found']))
 
 
 def _metrics(options: argparse.Namespace) -> tuple[str, ...]:
-  """What is asked for, or what data are given for.
-
-  Raises:
-    UserError: an unknown metric, none, or one whose data are given in part.
-  """
+  """The metrics of `--metrics`, or those whose data are given."""
   if options.metrics is None:  # a metric has the name of the option of its own data
     chosen = tuple(m for m, needs in _NEEDS.items() if not needs or getattr(options, m))
   else:
@@ -188,15 +214,13 @@ def _metrics(options: argparse.Namespace) -> tuple[str, ...]:
   for metric in chosen:
     if metric not in _NEEDS:
       raise unknown_name('metric', metric, _NEEDS)
-    missing = [f'--{need}' for need in _NEEDS[metric] if not getattr(options, need)]
-    if missing:
-      raise UserError(f"metric {metric} needs {' and '.join(missing)}")
+    require(options, f'metric {metric}', _NEEDS[metric])
   if not chosen:
     raise UserError(f"--metrics is empty: give some of {', '.join(_NEEDS)}")
   return chosen
 
 
-def _persons(options: argparse.Namespace) -> tuple:
+def _persons(options: argparse.Namespace) -> 'tuple[Persons, ...]':
   """The lists of names and terms."""
   from fairjax.gender.persons import names_from, terms_from
   names, terms = names_from(options.names), terms_from(options.terms)
@@ -214,58 +238,55 @@ def _persons(options: argparse.Namespace) -> tuple:
 # The verb `resilience`: what fine-tuning brings back, and how soon a language model re-learns.
 
 def _resilience_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', choices=('finetune', 'relearn'),
-                      help='finetune: a BERT on STS-B, by step and by frozen layers; relearn: a '
-                      "debiased model of a workdir on its own text, with the reduction's half-life")
+  add_actions(
+    parser,
+    Action('finetune', 'a BERT on STS-B, by step and by frozen layers', _finetune_options,
+           _finetune),
+    Action('relearn', "a debiased model of a workdir on its own text, with the reduction's "
+           'half-life', _relearn_options, _relearn))
+
+
+def _finetune_options(parser: argparse.ArgumentParser) -> None:
+  _add_resilience_options(parser, 'default 2e-5')
+  parser.add_argument('--model', metavar='DIR', required=True,
+                      help='BERT or ALBERT in the published form')
+  parser.add_argument('--stsb', metavar='DIR', required=True,
+                      help='folder of sts-train, sts-dev and sts-test')
+  parser.add_argument('--professions', metavar='FILE', required=True,
+                      help='tab-separated: occupation, bls_pct_female')
+  parser.add_argument('--column', default='bls_pct_female', help='of --professions')
+  parser.add_argument('--freeze', default='none', metavar='WORDS',
+                      help='comma-separated: none, embedding, a number of layers, all')
+  parser.add_argument('--points', type=not_negative, default=6, help='of each curve; 0: ends only')
+  parser.add_argument('--curve_templates', type=not_negative, default=40,
+                      help='sentences compared at points of a curve; 0: all')
+  add_seed_option(parser, 'of the first restart')
+  parser.add_argument('--restarts', type=positive, default=5, help='(W-11)')
+  parser.add_argument('--epochs', type=positive, default=3)
+  parser.add_argument('--batch_size', type=positive, default=32)
+
+
+def _relearn_options(parser: argparse.ArgumentParser) -> None:
+  _add_resilience_options(parser, "default that of the run's debiasing, held constant")
+  parser.add_argument('--workdir', metavar='DIR', required=True,
+                      help='of a finished run; it is only read')
+  parser.add_argument('--name', required=True,
+                      help='a debiased model of it, e.g. country-embedding-10')
+  parser.add_argument('--steps', type=int, default=1000)
+  parser.add_argument('--every', type=int, default=100, help='steps between two looks')
+  parser.add_argument('--samples', type=int, default=50,
+                      help='per template and value, each look')
+  parser.add_argument('--scorer', default=None, help="of I.F.; default: the run's first")
+
+
+def _add_resilience_options(parser: argparse.ArgumentParser, rate: str) -> None:
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='folder of results and figures; the same command continues it')
-  parser.add_argument('--learning_rate', type=float, default=None,
-                      help="default 2e-5; of relearn that of the run's debiasing, held constant")
-  parser.add_argument('--json', action='store_true', help='print JSON')
-  tune = parser.add_argument_group('finetune')
-  tune.add_argument('--model', metavar='DIR', help='BERT or ALBERT in the published form')
-  tune.add_argument('--stsb', metavar='DIR', help='folder of sts-train, sts-dev and sts-test')
-  tune.add_argument('--professions', metavar='FILE',
-                    help='tab-separated: occupation, bls_pct_female')
-  tune.add_argument('--column', default='bls_pct_female', help='of --professions')
-  tune.add_argument('--freeze', default='none', metavar='WORDS',
-                    help='comma-separated: none, embedding, a number of layers, all')
-  tune.add_argument('--points', type=int, default=6, help='of each curve; 0: ends only')
-  tune.add_argument('--curve_templates', type=int, default=40,
-                    help='sentences compared at points of a curve; 0: all')
-  tune.add_argument('--seed', type=int, default=0, help='of the first restart')
-  tune.add_argument('--restarts', type=int, default=5, help='(W-11)')
-  tune.add_argument('--epochs', type=int, default=3)
-  tune.add_argument('--batch_size', type=int, default=32)
-  relearn = parser.add_argument_group('relearn')
-  relearn.add_argument('--workdir', metavar='DIR', help='of a finished run; it is only read')
-  relearn.add_argument('--name', help='a debiased model of it, e.g. country-embedding-10')
-  relearn.add_argument('--steps', type=int, default=1000)
-  relearn.add_argument('--every', type=int, default=100, help='steps between two looks')
-  relearn.add_argument('--samples', type=int, default=50, help='per template and value, each look')
-  relearn.add_argument('--scorer', default=None, help="of I.F.; default: the run's first")
+  parser.add_argument('--learning_rate', type=between(0, 1), default=None, help=rate)
+  add_json_option(parser)
 
 
-def _resilience(options: argparse.Namespace) -> None:
-  needed = (('model', 'stsb', 'professions') if options.action == 'finetune'
-            else ('workdir', 'name'))
-  missing = [f'--{name}' for name in needed if not getattr(options, name)]
-  if missing:
-    raise UserError(f"resilience {options.action} needs {' and '.join(missing)}")
-  if options.seed < 0:
-    raise UserError(f'--seed={options.seed} must not be negative')
-  if options.learning_rate is not None and not 0 < options.learning_rate < 1:
-    raise UserError(f'--learning_rate={options.learning_rate} must lie in (0, 1)')
-  result, lines = (_finetune if options.action == 'finetune' else _relearn)(options)
-  print(json.dumps(result, indent=2) if options.json else '\n'.join(lines))
-
-
-def _finetune(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-  """Curves and ends of a BERT; the figure."""
-  for name, least in (('restarts', 1), ('epochs', 1), ('batch_size', 1), ('points', 0),
-                      ('curve_templates', 0)):
-    if getattr(options, name) < least:
-      raise UserError(f'--{name}={getattr(options, name)} must be at least {least}')
+def _finetune(options: argparse.Namespace) -> None:
   from fairjax.gender.resilience import measure_resilience
   from fairjax.pretrained.fit import Recipe
   from fairjax.report.figures import plot_resilience
@@ -276,10 +297,10 @@ def _finetune(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     restarts=options.restarts, seed=options.seed, curve_templates=options.curve_templates,
     log=log_line, recipe=Recipe(options.epochs, options.batch_size, rate, seed=options.seed))
   plot_resilience(pathlib.Path(options.output) / 'resilience', runs=result['runs'])
-  return result, finetune_words(result)
+  print_result(options, result, format_finetune)
 
 
-def finetune_words(result: Mapping[str, Any]) -> list[str]:
+def format_finetune(result: Mapping[str, Any]) -> str:
   """A Markdown table of the ends, one row a freeze."""
   from fairjax.gender.trends import mean_sd_words
   runs = result['runs']
@@ -294,11 +315,10 @@ def finetune_words(result: Mapping[str, Any]) -> list[str]:
                  f"{mean_sd_words(run['dev_spearman'])} | {mean_sd_words(r)} | {interval} |")
   if runs[0]['missing']:
     lines += ['', f"without a share, left out: {', '.join(runs[0]['missing'])}"]
-  return lines
+  return '\n'.join(lines)
 
 
-def _relearn(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-  """The way back of a debiased language model; the figure."""
+def _relearn(options: argparse.Namespace) -> None:
   from fairjax.report.figures import plot_relearning
   from fairjax.run.relearning import Relearning, relearn
   result = relearn(options.workdir, options.name, options.output, log=log_line,
@@ -306,32 +326,232 @@ def _relearn(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
                      steps=options.steps, every=options.every, samples=options.samples,
                      learning_rate=options.learning_rate, scorer=options.scorer))
   plot_relearning(pathlib.Path(options.output) / 'relearning', result=result)
-  lines = [f"{result['model']}, {result['attribute']}, scorer {result['scorer']}: I.F. of the "
-           f"baseline {_estimate_words(result['baseline'])}"]
-  lines += [f"step {p['step']}: I.F. {_estimate_words(p)}" for p in result['curve']]
-  return result, [*lines, result['half_life']['words']]
+  print_result(options, result, _format_relearning)
 
 
-_BESIDE = (
-  ('semantic_similarity', 'S.S.'), ('semantic_similarity_c', 'S.S.c'),
-  ('distinct_word_divergence', 'words'), ('next_token_kl', 'KL'))
-
-
-def _estimate_words(found: Mapping[str, Any]) -> str:
+def _format_relearning(result: Mapping[str, Any]) -> str:
   from fairjax.measure import estimate_words
-  beside = ', '.join(f'{words} {found[name]:.4f}' for name, words in _BESIDE
-                     if found.get(name) is not None)
-  return f"{estimate_words(found | {'value': found['individual_fairness']}, error=True)}; {beside}"
+
+  def point(found: Mapping[str, Any]) -> str:
+    beside = ', '.join(f'{title} {found[name]:.4f}' for name, title in (
+      ('semantic_similarity', 'S.S.'), ('semantic_similarity_c', 'S.S.c'),
+      ('distinct_word_divergence', 'words'), ('next_token_kl', 'KL'))
+      if found.get(name) is not None)
+    value = estimate_words(found | {'value': found['individual_fairness']}, error=True)
+    return f'I.F. {value}; {beside}'
+
+  return '\n'.join([
+    f"{result['model']}, {result['attribute']}, scorer {result['scorer']}: of the baseline "
+    f"{point(result['baseline'])}",
+    *(f"step {p['step']}: {point(p)}" for p in result['curve']), result['half_life']['words']])
+
+
+# The verb `fair-generation`: the measures of Yeo & Chen 2020 for the records of any model.
+
+def _fair_options(parser: argparse.ArgumentParser) -> None:
+  add_actions(
+    parser,
+    Action('subspace', 'gender direction and bias of professions',
+           lambda p: (_add_fair_options(p), _add_embedding_options(p, required=True)), _subspace),
+    Action('professions', 'what the parse finds',
+           lambda p: (_add_fair_options(p), _add_record_options(p)), _professions),
+    Action('tables', 'Tables 1 and 2 and the figures', _tables_options, _tables),
+    Action('test', '|E b(C(u)) - E b(C(v))| <= d(u, v) for all pairs of prompts', _test_options,
+           _test))
+
+
+def _add_fair_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--professions', metavar='FILE', default=None,
+                      help='list: JSON, or one a line (default: the built-in one)')
+  add_json_option(parser)
+  parser.add_argument('--output', metavar='DIR', type=place_of(folder=True), default=None,
+                      help='write the JSON, and the figures of tables, into a folder')
+
+
+def _add_record_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--records', metavar='FILE', nargs='+', required=True,
+                      help='generations of one or more models, as of fairjax measure')
+  add_reading_options(parser)
+  parser.add_argument('--group', metavar='VALUE=GROUP', nargs='+', default=[],
+                      help='group of a value: female, male or another (default: its subgroup)')
+  parser.add_argument('--attribute', metavar='FILE', nargs='+', default=[],
+                      help='of the records, if it is not built in: its subgroups, and S.S.c')
+  parser.add_argument('--templates', metavar='LABEL', nargs='+', default=[],
+                      help='take the records of these templates only (default: all)')
+  parser.add_argument('--window', type=int, metavar='N', default=2,
+                      help='words between "as a" and the profession, at most (default: 2)')
+
+
+def _add_embedding_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+  parser.add_argument('--embeddings', metavar='FILE', required=required,
+                      help='word2vec (text, binary) or GloVe, also compressed')
+  parser.add_argument('--pairs', metavar='FILE', help='definitional pairs, female first')
+  parser.add_argument('--equalize', metavar='FILE', help='pairs to equalise')
+  parser.add_argument('--gender-specific', metavar='FILE', help='words that are not neutralised')
+  parser.add_argument('--multi-word', choices=('skip', 'head'), default='skip',
+                      help='a profession of several words that the embedding lacks: leave it out '
+                      '(default), or take its last word')
+
+
+def _tables_options(parser: argparse.ArgumentParser) -> None:
+  _add_fair_options(parser)
+  _add_record_options(parser)
+  _add_embedding_options(parser, required=True)
+  parser.add_argument('--level', type=float, default=0.05,
+                      help='chance that a bound fails (default: 0.05)')
+
+
+def _test_options(parser: argparse.ArgumentParser) -> None:
+  _add_fair_options(parser)
+  _add_record_options(parser)
+  _add_embedding_options(parser, required=False)
+  parser.add_argument('--level', type=float, default=0.05,
+                      help='chance that a bound fails (default: 0.05)')
+  parser.add_argument('--bias', metavar='B', nargs='+', default=['embedding'],
+                      help='embedding (default), embedding-debiased, vader, opinion, bert:DIR, '
+                      'recorded:NAME; all of several must be fair')
+  parser.add_argument('--lexicon', metavar='FILE', nargs='+', help='of opinion')
+  parser.add_argument('--distance', metavar='D', nargs='+', default=['masked'],
+                      help='masked (default), jaccard, edit, cosine:ENCODER')
+  parser.add_argument('--bound', choices=('best', 'bernstein', 'hoeffding', 'student'),
+                      default='best', help='of the gaps; best (default): the better of the two '
+                      'that are guaranteed')
+  parser.add_argument('--lipschitz', type=float, metavar='L', default=1.0,
+                      help='allow L d (default: 1)')
+  parser.add_argument('--tolerance', type=float, metavar='T', default=0.0,
+                      help='allow d + T (default: 0)')
+  parser.add_argument('--independent', action='store_true',
+                      help='samples of different prompts were drawn independently (not coupled)')
+
+
+def _print_fair(options: argparse.Namespace, result: Any, lines: Callable[[Any], list[str]]
+                ) -> None:
+  if options.output:
+    from fairjax.files import write_json
+    path = options.output / f'{options.action}.json'
+    write_json(path, result)
+    log_line(f'wrote {path}')
+  print_result(options, result, lambda result: '\n'.join(lines(result)))
+
+
+def _subspace(options: argparse.Namespace) -> None:
+  from fairjax.gender.fair_generation.summaries import format_subspace
+  _print_fair(options, _embedding(options).to_dict(), format_subspace)
+
+
+def _professions(options: argparse.Namespace) -> None:
+  from fairjax.gender.fair_generation.summaries import format_professions
+  _print_fair(options, [_parsed(options, found, parses)
+                        for found, parses, _ in _completions(options)], format_professions)
+
+
+def _tables(options: argparse.Namespace) -> None:
+  from fairjax.gender.fair_generation.bias_tables import bias_tables, plot_bias
+  from fairjax.gender.fair_generation.lipschitz import check_level
+  from fairjax.gender.fair_generation.summaries import format_tables
+  check_level(options.level)
+  embedding, models = _embedding(options), []
+  for found, parses, use in _completions(options):
+    models.append(bias_tables(found, parses, embedding, level=options.level) | {
+      'parse': _parsed(options, found, parses), 'utility': use})
+  if options.output:
+    for name, debiased in (('figure_1', False), ('figure_2', True)):
+      for path in plot_bias(options.output / name, models, debiased=debiased):
+        log_line(f'wrote {path}')
+  _print_fair(options, {'embedding': embedding.to_dict(), 'models': models}, format_tables)
+
+
+def _test(options: argparse.Namespace) -> None:
+  from fairjax.gender.fair_generation.lipschitz import (
+    EMBEDDING_BIASES,
+    FairnessTest,
+    load_distance,
+    make_biases,
+  )
+  from fairjax.gender.fair_generation.summaries import format_test
+  if options.embeddings and not set(options.bias) & set(EMBEDDING_BIASES):
+    raise UserError('--embeddings is for --bias=embedding or --bias=embedding-debiased')
+  test = FairnessTest(
+    level=options.level, method=options.bound, lipschitz=options.lipschitz,
+    tolerance=options.tolerance, coupled=not options.independent)
+  if len(set(options.distance)) < len(options.distance):
+    raise UserError(f"a distance is named twice: {', '.join(options.distance)}")
+  distances = [load_distance(name) for name in options.distance]
+  embedding = _embedding(options) if options.embeddings else None
+  biases = make_biases(options.bias, lexicon=options.lexicon, embedding=embedding)
+  used = None if embedding is None else {
+    'embeddings': embedding.vectors.path, 'pairs_list': embedding.pairs_list,
+    'subspace': embedding.subspace.to_dict()}
+  result = []
+  for found, parses, use in _completions(options, coupled=not options.independent):
+    values = biases(found, parses)
+    result += [test(found, values, distance) | {'embedding': used, 'utility': use}
+               for distance in distances]
+  _print_fair(options, result, format_test)
+
+
+def _embedding(options: argparse.Namespace) -> 'GenderedEmbedding':
+  from fairjax.gender.fair_generation.completions import read_professions
+  from fairjax.gender.fair_generation.embedding import load_embedding
+  return load_embedding(
+    options.embeddings, professions=read_professions(options.professions), pairs=options.pairs,
+    equalize=options.equalize, specific=options.gender_specific, multi_word=options.multi_word,
+    log=log_line)
+
+
+def _completions(options: argparse.Namespace, *, coupled: bool = True
+                 ) -> list[tuple[Any, Any, dict[str, Any]]]:
+  """(completions, parses, utility) of every model of the records."""
+  from fairjax.counterfactual import list_attributes, load_attribute
+  from fairjax.gender.fair_generation.bias_tables import utility
+  from fairjax.gender.fair_generation.completions import (
+    ProfessionParser,
+    read_completions,
+    read_professions,
+  )
+  from fairjax.gender.fair_generation.lipschitz import parse_completions
+  parser = ProfessionParser(read_professions(options.professions), window=options.window)
+  attributes = {a.name: a for a in map(load_attribute, options.attribute)}
+  result = []
+  for found in read_completions(options.records, groups=_groups(options.group),
+                                attributes=list(attributes.values()), templates=options.templates,
+                                empty=options.empty or 'error', coupled=coupled,
+                                read=records_reader(options), log=log_line):
+    parses, name = parse_completions(found, parser), found.prompts[0].attribute
+    if name not in attributes and name in list_attributes():
+      attributes[name] = load_attribute(name)
+    result.append((found, parses, utility(found, parses, attributes.get(name))))
+  return result
+
+
+def _groups(pairs: list[str]) -> dict[str, str]:
+  groups: dict[str, str] = {}
+  for pair in pairs:
+    value, _, group = pair.rpartition('=')
+    if not value or not group:
+      raise UserError(f"--group: '{pair}' is not VALUE=GROUP, for example woman=female")
+    if groups.setdefault(value, group) != group:
+      raise UserError(f"--group: '{value}' is given two groups")
+  return groups
+
+
+def _parsed(options: argparse.Namespace, found, parses) -> dict[str, Any]:
+  from fairjax.gender.fair_generation.bias_tables import profession_table
+  return profession_table(found, parses, window=options.window,
+                          source=options.professions or 'built-in')
 
 
 VERBS = (
   Verb('cda', 'write a text file with counterfactual sentences (he, she)',
        'fairjax cda --input=train.txt.gz --sided=two --output=train.cda.txt.gz',
-       _add_options, _run),
+       _cda_options, _cda),
   Verb('correlations', 'gendered correlations of models: DisCo, WinoGender, STS-B, Bios',
        'fairjax correlations --model=runs/bert --winogender=winogender --output=runs/correlations',
        _correlations_options, _correlations),
   Verb('resilience', 'what fine-tuning brings back, and how soon a debiased model re-learns',
        'fairjax resilience relearn --workdir=runs/quickstart --name=country-embedding-10 '
-       '--output=runs/relearned', _resilience_options, _resilience),
+       '--output=runs/relearned', _resilience_options, run_action),
+  Verb('fair-generation', 'professions, gender subspace and Lipschitz test of Yeo & Chen 2020',
+       'fairjax fair-generation test --records generations.jsonl --bias embedding vader '
+       '--embeddings vectors.txt.gz --distance masked jaccard --json', _fair_options, run_action),
 )

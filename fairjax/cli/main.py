@@ -20,14 +20,12 @@ from select import POLLERR, POLLHUP, poll
 
 from fairjax import processes
 from fairjax.cli import (
-  classifier_verbs,
-  fair_generation_verbs,
   gender_verbs,
   generation_verbs,
   human_verbs,
   inspection_verbs,
-  masked_lm_verbs,
   measure_verbs,
+  pretrained_verbs,
   report_verbs,
   tpu_verbs,
   training_verbs,
@@ -44,7 +42,7 @@ _CLOSED_PIPE = 128 + signal.SIGPIPE
 
 _MODULES = (
   training_verbs, generation_verbs, measure_verbs, report_verbs, human_verbs, gender_verbs,
-  fair_generation_verbs, masked_lm_verbs, classifier_verbs, tpu_verbs, inspection_verbs)
+  pretrained_verbs, tpu_verbs, inspection_verbs)
 VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
 """Every verb by its name, in the order of `--help`."""
 

@@ -91,6 +91,44 @@ def read_examples(path: str | os.PathLike, *, classes: int, phrases: bool = Fals
     return _collect(found, path, classes=classes, phrases=phrases)
 
 
+def read_training(
+  path: str | os.PathLike, dev: str | os.PathLike | None, *, classes: int, phrases: bool, seed: int,
+  log: Callable[[str], None],
+) -> tuple[Examples, Examples]:
+  """Training and dev texts; without a dev file a seeded tenth of the training texts is held out."""
+  data = read_examples(path, classes=classes, phrases=phrases)
+  if dev:
+    held = read_examples(dev, classes=classes)
+  else:
+    if phrases:
+      raise UserError('--phrases needs --dev: a tenth of the phrases would be parts of the others')
+    data, held = _hold_out(data, seed)
+  present = np.unique(data.labels).tolist()
+  if len(present) == 1:
+    raise UserError(f'{path}: all {len(data.texts)} training texts are '
+                    f'{NAMES[classes][present[0]]}: a classifier needs texts of two classes')
+  for where, labels in (('training', data.labels), ('dev', held.labels)):
+    missing = [name for i, name in enumerate(NAMES[classes]) if i not in labels]
+    if missing:
+      log(f"[data] WARNING: no {where} text is {' or '.join(missing)}")
+  log(f'[data] {len(data.texts):,} training texts ({data.neutral:,} neutral and {data.doubles:,} '
+      f'repeated ones left out), {len(held.texts):,} dev texts ({held.neutral:,} neutral left out)'
+      + ('' if dev else ', a tenth of the data'))
+  return data, held
+
+
+def _hold_out(data: Examples, seed: int) -> tuple[Examples, Examples]:
+  """The texts without a seeded tenth, and the tenth."""
+  if len(data.texts) < 20:
+    raise UserError(f'{len(data.texts)} texts are too few to hold a tenth out: give --dev')
+  order = np.random.default_rng([seed, 2]).permutation(len(data.texts))
+  cut = round(len(order) / 10)
+  return tuple(
+    Examples([data.texts[i] for i in part], data.labels[part], data.neutral, data.doubles,
+             f'{data.digest}:{name}')
+    for part, name in ((np.sort(order[cut:]), 'train'), (np.sort(order[:cut]), 'dev')))
+
+
 def _lines(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[str, str]]:
   """Lines that are not empty, with their places."""
   for number, line in enumerate(file, 1):
@@ -422,6 +460,14 @@ def from_scratch(texts: Sequence[str], *, classes: int, seed: int, sizes: Mappin
   log(f'[start] new BERT: {count:,} parameters, {len(vocabulary)} word pieces of the training '
       'texts')
   return Start(config, arch, params, tokenizer, files, sizes['max_length'], 'new')
+
+
+def start_model(data: Examples, *, init: str | os.PathLike | None, classes: int, seed: int,
+                sizes: Mapping[str, int], log: Callable[[str], None]) -> Start:
+  """`from_checkpoint` of a directory, without one `from_scratch`."""
+  if init:
+    return from_checkpoint(init, labels=NAMES[classes], seed=seed, log=log)
+  return from_scratch(data.texts, classes=classes, seed=seed, sizes=sizes, log=log)
 
 
 def new_tokenizer(texts: Iterable[str], *, vocab_size: int, max_length: int

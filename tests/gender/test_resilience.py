@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from fairjax.cli.gender_verbs import finetune_words
+from fairjax.cli.gender_verbs import format_finetune
 from fairjax.cli.main import main
 from fairjax.data.planted_gender import write_sts, write_tables
 from fairjax.gender.resilience import curve_steps
@@ -52,7 +52,7 @@ def test_steps_and_freezes_end_to_end(tmp_path, capsys, monkeypatch):
     # Three sentences, each after "A man" and after "A woman".
     assert whole['templates'] == 6 and whole['curve_templates'] == 2 and whole['r']['n'] == 24
     assert whole['truncated'] > 0 and len(whole['dev_pearson']['restarts']) == 2
-    assert said.strip() == '\n'.join(finetune_words(result)).strip()
+    assert said.strip() == format_finetune(result).strip()
     assert said.count('\n| ') == 4  # the header, its rule, a row each
     assert {p.suffix for p in (tmp_path / 'out').glob('resilience.*')} == {'.json', '.png', '.svg'}
     files = {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')}

@@ -181,7 +181,7 @@ def test_tables_have_a_column_for_each_model():
   ('--coref=wino', 'metric coref needs --winogender'),
   ('--recorded=scores.tsv', 'metric recorded needs --winogender'),
   ('--metrics=,', '--metrics is empty'),
-  ('--restarts=0', '--restarts must be at least 1'),
+  ('--restarts=0', '--restarts: 0 must be at least 1'),
   ('--initials=M-A', 'range of letters'),
   ('--terms=a,b,c', 'give one file'),
 ])

@@ -12,8 +12,8 @@ Letters: F frames (texts that differ outside the token), A values.
 import collections
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from fairjax.measure.scorers.base import (
   sensitive_lexicon_words,
 )
 from fairjax.measure.scorers.cache import score_file, score_texts
+
+if TYPE_CHECKING:
+  from fairjax.pretrained.classifier import Examples
 
 PERMUTATIONS = 9999
 _PURPOSE = 0x5A  # separates these random streams from others of the same seed
@@ -336,3 +339,39 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> float | None:
   if not norm > 0 or np.ptp(x) == 0 or np.ptp(y) == 0:
     return None
   return float(np.clip((x @ y) / norm, -1, 1))
+
+
+def scorer_quality(scorer: Scorer, data: 'Examples', *, classes: int, undecided: str, seed: int,
+                   log: Callable[[str], None]) -> dict[str, Any]:
+  """Accuracy and F1 of a scorer on labelled texts; a score of exactly 0.5 is undecided.
+
+  `undecided` says what it counts as, of two classes: `wrong` or `negative`.
+  """
+  from fairjax.pretrained.classifier import quality
+  if not hasattr(scorer, 'score'):
+    raise UserError(f"scorer '{scorer.name}' reads scores of records; it cannot score sentences")
+  predictions = _predict(scorer, data.texts, classes)
+  if undecided == 'negative' and (predictions < 0).any():
+    log(f'[{scorer.name}] {(predictions < 0).sum()} undecided texts count as negative')
+    predictions = np.maximum(predictions, 0)
+  result = quality(data.labels, predictions, classes=classes, seed=seed)
+  truncated = count_truncated(scorer, data.texts)
+  if truncated is not None:
+    result['truncated_texts'] = truncated
+    log(f'[{scorer.name}] {truncated} texts longer than {scorer.max_length} tokens')
+  return result
+
+
+def _predict(scorer: Scorer, texts: Sequence[str], classes: int) -> np.ndarray:
+  """Classes of R texts: `[R]` int; -1 where a two-class score is exactly 0.5."""
+  if classes == 2:
+    scores = np.asarray(scorer.score(texts))
+    return np.where(scores == 0.5, -1, scores > 0.5).astype(int)
+  values = getattr(scorer, 'values', {})
+  if len(values) != classes:
+    raise UserError(f'scorer {scorer.name} has no five classes: use --classes=2')
+  if len(set(values.values())) < classes:
+    raise UserError(f'scorer {scorer.name} gives two classes the same value, so they have no '
+                    'order: give each its own, or use --classes=2')
+  ranks = np.argsort(np.argsort(list(values.values())))
+  return ranks[scorer.probabilities(texts).argmax(-1)]

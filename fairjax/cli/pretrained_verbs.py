@@ -1,0 +1,434 @@
+"""The verbs `masked-lm` (train BERT or ALBERT) and `sentiment-classifier` (train, compare)."""
+
+import argparse
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fairjax import processes
+from fairjax.cli.gender_verbs import add_swap_options, make_swap
+from fairjax.cli.measure_verbs import add_scorer_options, google_arguments
+from fairjax.cli.verb import (
+  Action,
+  Verb,
+  add_actions,
+  add_distributed_option,
+  add_json_option,
+  add_seed_option,
+  at_least,
+  between,
+  join_processes,
+  log_line,
+  not_negative,
+  place_of,
+  positive,
+  print_result,
+  run_action,
+)
+from fairjax.config import MeshConfig, TrainConfig
+from fairjax.errors import UserError
+
+if TYPE_CHECKING:
+  from fairjax.data.prepare import PreparedSentences
+  from fairjax.data.sentence_text import SentenceCorpus
+  from fairjax.pretrained.masked_lm import Start
+
+_LAYOUTS = (
+  'lines', 'tsv', 'wikitext', 'newscrawl', 'newscrawl_sentences', 'jsonl', 'csv', 'parquet')
+_RATE = between(0, 1)
+_SHARE = between(0, 1, ends='[)')
+
+
+def _add_integers(group: argparse._ActionsContainer, *options: tuple[str, int, str]) -> None:
+  """Adds options of positive numbers: name, default, help."""
+  for name, default, words in options:
+    group.add_argument(f'--{name}', type=positive, default=default, help=words)
+
+
+# The verb `masked-lm`.
+
+def _masked_options(parser: argparse.ArgumentParser) -> None:
+  add_actions(
+    parser,
+    Action('corpus', 'write a text with a known correlation of gender and profession',
+           _corpus_options, _write_corpus),
+    Action('train', 'train a model', _train_options, _train),
+    Action('pronouns', 'P(she) beside professions', _pronoun_options, _pronouns))
+
+
+def _corpus_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--output', metavar='DIR', required=True, help='new folder')
+  _add_integers(parser, ('sentences', 40000, 'to learn; a twentieth more to validate'))
+  parser.add_argument('--strength', type=between(0, 1, ends='[]'), default=1.0,
+                      help='of the correlation, 0 to 1')
+  add_seed_option(parser)
+
+
+def _pronoun_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--model', metavar='DIR', nargs='+', required=True, help='BERT or ALBERT')
+  parser.add_argument('--shares', metavar='FILE', required=True,
+                      help='table of occupation and bls_pct_female')
+  add_seed_option(parser)
+  add_json_option(parser)
+
+
+def _train_options(parser: argparse.ArgumentParser) -> None:
+  add_seed_option(parser)
+  add_json_option(parser)
+  data = parser.add_argument_group('text')
+  data.add_argument('--data', metavar='FILE', nargs='+', required=True, help='files or patterns')
+  data.add_argument('--valid', metavar='FILE', nargs='+', help='default: 2 %% of the documents')
+  data.add_argument('--layout', choices=_LAYOUTS, default='lines', help='what a document is; '
+                    'lines: a line; jsonl, csv, parquet: the field --text_field of a row')
+  data.add_argument('--text_field', default='text', metavar='NAME', help='see --layout')
+  data.add_argument('--rows', choices=('packed', 'sentence'), default='packed',
+                    help='as many sentences in a row as fit, or one')
+  data.add_argument('--max_length', type=at_least(8), default=128, help='pieces of a row')
+  data.add_argument('--cda', choices=('one', 'two'), help='counterfactual data augmentation')
+  add_swap_options(data, name_gender='flip')
+  model = parser.add_argument_group('model')
+  model.add_argument('--workdir', metavar='DIR', required=True,
+                     help='model directory to write; the same command continues it')
+  model.add_argument('--init', metavar='DIR', help='BERT or ALBERT with MLM head to train further; '
+                     'default: a new one')
+  model.add_argument('--kind', choices=('bert', 'albert'), default='bert', help='of a new model')
+  _add_integers(model, ('layers', 2, 'of a new model'), ('dim', 128, 'width of a new model'),
+                ('heads', 4, 'of a new model'), ('vocab_size', 8000, 'word pieces of a new model'))
+  model.add_argument('--embedding_dim', type=not_negative, default=0,
+                     help='of a new ALBERT; 0: at most 128')
+  model.add_argument('--hidden_dropout', type=_SHARE, help='default: of the checkpoint, or 0.1 '
+                     '(ALBERT: 0)')
+  model.add_argument('--attention_dropout', type=_SHARE, help='likewise')
+  model.add_argument('--freeze', default='none', metavar='none|embedding|K|all',
+                     help='what does not move; K: embedding and the first K layers')
+  fit = parser.add_argument_group('optimisation')
+  _add_integers(fit, ('steps', 2000, 'updates'), ('batch_size', 64, 'rows'),
+                ('log_every', 100, 'steps'), ('eval_every', 500, 'steps'),
+                ('checkpoint_every', 500, 'steps'))
+  fit.add_argument('--learning_rate', type=_RATE, help='default 1e-3, with --init 5e-5')
+  fit.add_argument('--warmup_steps', type=not_negative, help='default: a tenth of the steps')
+  fit.add_argument('--weight_decay', type=between(0, math.inf, ends='[)'), default=0.01)
+  fit.add_argument('--mask_share', type=_RATE, default=0.15)
+  fit.add_argument('--whole_words', action='store_true', help='mask words whole')
+  devices = parser.add_argument_group('devices')
+  add_distributed_option(devices)
+  for name, least, default, words in (
+      ('slices', 1, 1, 'pod slices that the data-centre network joins'),
+      ('data', -1, -1, 'rows are split over slices x data x fsdp; -1: what the others leave'),
+      ('fsdp', 1, 1, 'parts of the parameters, beside data'),
+      ('model', 1, 1, 'parts of each matrix')):
+    devices.add_argument(f'--mesh.{name}', type=at_least(least), default=default, help=words,
+                         dest=f'mesh_{name}')
+
+
+def _write_corpus(options: argparse.Namespace) -> None:
+  from fairjax.data.planted_gender import write_bios, write_corpus, write_sts, write_tables
+  from fairjax.files import atomic_folder
+  with atomic_folder(options.output) as folder:
+    for stream, (name, size) in enumerate((('train', options.sentences),
+                                           ('valid', -(-options.sentences // 20)))):
+      truth = write_corpus(folder / f'{name}.txt', num_sentences=size, seed=options.seed,
+                           strength=options.strength, stream=stream)
+      gendered = size - truth['kinds']['neutral']
+      log_line(f'[corpus] {name}.txt: {size:,} sentences, {gendered:,} of them gendered')
+    files = write_tables(folder)
+    write_sts(folder / 'stsb', seed=options.seed)
+    write_bios(folder / 'bios', seed=options.seed)
+  print(f'{options.output}: train.txt, valid.txt, their truth, {", ".join(sorted(files))}, and the '
+        'tasks stsb/ and bios/ of `fairjax correlations`')
+
+
+def _train(options: argparse.Namespace) -> None:
+  _check_train(options)
+  join_processes(options)
+  card = _train_masked(options)
+  if processes.is_first():
+    print_result(options, card, lambda card: (
+      f"{options.workdir}: {card['steps']} steps, validation loss {card['result']['loss']:.4f}, "
+      f"accuracy {card['result']['accuracy']:.4f} at {card['result']['places']:,.0f} masked "
+      f"places, {card['result']['skipped_updates']} updates skipped"))
+
+
+def _check_train(options: argparse.Namespace) -> None:
+  """Raises `UserError` for options that exclude each other."""
+  if not options.mesh_data:
+    raise UserError('--mesh.data=0 is no number of parts')
+  if options.dim % options.heads:
+    raise UserError(f'--heads={options.heads} does not divide --dim={options.dim}')
+  if (options.warmup_steps or 0) > options.steps:
+    raise UserError(f'--warmup_steps={options.warmup_steps} is not between 0 and '
+                    f'--steps={options.steps}')
+  if options.embedding_dim and options.kind != 'albert':
+    raise UserError('--embedding_dim belongs to --kind=albert')
+  if not options.cda and (options.pairs or options.names):
+    raise UserError('--pairs and --names belong to --cda=one or --cda=two')
+
+
+def _train_masked(options: argparse.Namespace) -> dict[str, Any]:
+  """Text becomes token stores, stores become rows, a model is trained; returns the card.
+
+  The first of several processes prepares the text and writes the model; all train.
+  """
+  from fairjax.pretrained.masked_lm import (
+    PLAN,
+    Settings,
+    Sizes,
+    check_free,
+    check_mesh,
+    from_checkpoint,
+    from_vocabulary,
+    make_mesh,
+    train_masked,
+    with_dropout,
+  )
+  from fairjax.pretrained.masked_rows import lay_out, special_tokens, tells_words_apart
+  from fairjax.run.workdir import check_shared
+  workdir = pathlib.Path(options.workdir)
+  log = log_line if processes.is_first() else lambda line: None
+  # Everything that can be refused early is looked at before the text is read.
+  mesh = make_mesh(MeshConfig(
+    slices=options.mesh_slices, data=options.mesh_data, fsdp=options.mesh_fsdp,
+    model=options.mesh_model), field='--mesh.')
+  corpus = _sentence_corpus(options)
+  start = from_checkpoint(options.init, log=log) if options.init else None
+  if start is not None:
+    check_mesh(start.params, start.arch, mesh)
+  if not (workdir / PLAN).is_file():
+    check_free(workdir)
+  if processes.is_first():
+    workdir.mkdir(parents=True, exist_ok=True)
+  check_shared(workdir)
+  prepared = _prepare(options, corpus, start)
+  if start is None:
+    sizes = Sizes(**{name: getattr(options, name) for name in (
+      'kind', 'layers', 'dim', 'heads', 'vocab_size', 'max_length', 'embedding_dim')})
+    start = from_vocabulary(prepared.encoder.vocabulary(), sizes, seed=options.seed, log=log)
+  start = with_dropout(start, hidden=options.hidden_dropout, attention=options.attention_dropout)
+  special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id,
+                           where=options.init or 'the new model')
+  if options.whole_words and not tells_words_apart(start.tokenizer):
+    raise UserError(f'{options.init}: its tokenizer does not tell words apart: leave --whole_words '
+                    'out')
+  rows = []
+  for split, what, purpose, apart in (
+      ('train', 'training', 'learn', prepared.survey.train),  # no row with two documents' text
+      ('valid', 'validation', 'validate', None)):
+    store = prepared.stores[split]
+    rows.append(lay_out(
+      store.open_tokens(), store.open_documents()[:, 0], prepared.encoder, special,
+      form=options.rows, max_length=min(options.max_length, start.max_length),
+      what=f'the {what} text', digest=store.sha256, apart=apart))
+    counts = rows[-1].counts
+    log(f"[data] to {purpose}: {counts['rows']:,} rows of {counts['tokens']:,} pieces, "
+        f"{counts['unknown_tokens']:,} unknown; {counts['split_sentences']:,} sentences are longer "
+        f"than a row and go into several, {counts['empty_sentences']:,} have no piece")
+  rate, warmup = options.learning_rate, options.warmup_steps
+  train = TrainConfig(
+    steps=options.steps, batch_size=options.batch_size, schedule='linear', clip_norm=1.0,
+    learning_rate=(5e-5 if options.init else 1e-3) if rate is None else rate,
+    warmup_steps=options.steps // 10 if warmup is None else warmup,
+    weight_decay=options.weight_decay, log_every=options.log_every,
+    eval_every=options.eval_every, checkpoint_every=options.checkpoint_every)
+  survey = prepared.survey
+  source = {'rows': options.rows, 'read': dict(survey.read), 'train_documents': survey.train,
+            'valid_documents': survey.valid}
+  if prepared.cda:
+    source['cda'] = dict(prepared.cda)
+  with processes.StopSignal().installed() as stop:
+    return train_masked(start, *rows, workdir, settings=Settings(
+      train=train, mask_share=options.mask_share, whole_words=options.whole_words,
+      freeze=options.freeze, seed=options.seed), source=source, log=log, stop=stop, mesh=mesh)
+
+
+def _sentence_corpus(options: argparse.Namespace) -> 'SentenceCorpus':
+  from fairjax.data.sentence_text import Augmentation, SentenceCorpus
+  augmentation = Augmentation(make_swap(options, 'data'), options.cda) if options.cda else None
+  return SentenceCorpus(
+    tuple(options.data), tuple(options.valid) if options.valid else None, layout=options.layout,
+    text_field=options.text_field, seed=options.seed, augmentation=augmentation)
+
+
+def _prepare(options: argparse.Namespace, corpus: 'SentenceCorpus', start: 'Start | None'
+             ) -> 'PreparedSentences':
+  """Tokenizer and token stores in the workdir; the first process makes what is missing."""
+  from fairjax.data.prepare import open_sentences, prepare_sentences
+  from fairjax.pretrained.classifier import new_tokenizer
+  from fairjax.vocabulary import PieceEncoder
+  folder = pathlib.Path(options.workdir) / 'data'
+  if not processes.is_first():
+    processes.share()  # then the first has made everything
+    return open_sentences(folder)
+  if start is not None:
+    given = PieceEncoder.of(start.tokenizer)
+    tokenizer: dict[str, Any] = {'given': given.fingerprint}
+
+    def make_encoder(texts):
+      return given
+  else:
+    tokenizer = {'wordpiece': options.vocab_size}
+
+    def make_encoder(texts):
+      sentences = (line for text in texts() for line in text.split('\n'))
+      return PieceEncoder.of(new_tokenizer(
+        sentences, vocab_size=options.vocab_size, max_length=options.max_length)[0])
+
+  prepared = prepare_sentences(
+    corpus, folder, tokenizer=tokenizer, make_encoder=make_encoder, log=log_line)
+  processes.share()
+  survey, cda = prepared.survey, prepared.cda
+  log_line(f'[data] {survey.train:,} documents to learn, {survey.valid:,} to validate; read: '
+           + ', '.join(f'{name} {n:,}' for name, n in survey.read.items() if n))
+  if cda:
+    log_line(f"[data] CDA, {cda['sided']}-sided: {cda['changed']:,} of {cda['sentences']:,} "
+             f"sentences have a counterfactual ({cda['swaps']:,} swaps), {cda['dropped']:,} "
+             'neutral ones left out')
+  return prepared
+
+
+def _pronouns(options: argparse.Namespace) -> None:
+  from fairjax.measure.human.ratings import correlate, pearson
+  from fairjax.pretrained import load_pretrained
+  from fairjax.pretrained.masked_pronouns import SENTENCES, compare_shares, read_shares
+  shares = read_shares(options.shares)
+  results: dict[str, dict[str, Any]] = {}
+  for directory in options.model:
+    found, planted, slope = compare_shares(load_pretrained(directory, 'mlm'), shares)
+    r = correlate(pearson, found, planted, list(shares), resamples=2000, seed=options.seed)
+    results[directory] = {
+      'r': r.to_dict(), 'sentences': len(SENTENCES), 'slope': slope,
+      'p_she': dict(zip(shares, found.round(4).tolist(), strict=True))}
+  print_result(options, results, _format_pronouns)
+
+
+def _format_pronouns(results: Mapping[str, Mapping[str, Any]]) -> str:
+  """A Markdown table: one row a model."""
+  first = next(iter(results.values()))
+  lines = [f"P(she) / (P(she) + P(he)) in {first['sentences']} sentences about each of "
+           f"{len(first['p_she'])} professions against their share; binary pronouns only", '',
+           '| model | Pearson r (95 %) | slope | lowest | highest | n |',
+           '| :-- | --: | --: | --: | --: | --: |']
+  for directory, found in results.items():
+    r, p = found['r'], found['p_she']
+    value = '-' if r['value'] is None else f"{r['value']:.3f}"
+    if r['low'] is not None:
+      value += f" ({r['low']:.3f}, {r['high']:.3f})"
+    slope = '-' if found['slope'] is None else f"{found['slope']:.3f}"
+    low, high = (f'{name} {p[name]:.3f}' for name in (min(p, key=p.get), max(p, key=p.get)))
+    lines.append(f"| {directory} | {value} | {slope} | {low} | {high} | {r['n']} |")
+  return '\n'.join(lines)
+
+
+# The verb `sentiment-classifier`.
+
+def _classifier_options(parser: argparse.ArgumentParser) -> None:
+  add_actions(
+    parser,
+    Action('train', 'train a classifier', _fit_options, _fit_classifier),
+    Action('evaluate', 'accuracy and F1 of classifiers and scorers on the same texts',
+           _evaluate_options, _evaluate))
+
+
+def _example_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--data', metavar='FILE', required=True, help='labelled sentences: trees, '
+                      'label<TAB>binary<TAB>text, or label<TAB>text; .gz is read too')
+  parser.add_argument('--classes', type=int, choices=(2, 5), default=2,
+                      help='2: neutral texts are left out, counted')
+  add_seed_option(parser)
+  add_json_option(parser)
+
+
+def _fit_options(parser: argparse.ArgumentParser) -> None:
+  _example_options(parser)
+  parser.add_argument('--dev', metavar='FILE', help='chooses the epoch; default: a seeded tenth of '
+                      'the data')
+  parser.add_argument('--output', metavar='DIR', required=True, type=place_of(folder=True),
+                      help='model directory to write; the same command continues it')
+  parser.add_argument('--init', metavar='DIR', help='BERT checkpoint to fine-tune; default: a '
+                      'small new BERT with its own vocabulary')
+  parser.add_argument('--phrases', action='store_true', help='of trees, learn every phrase')
+  parser.add_argument('--epochs', type=positive, help='default 8, with --init 3')
+  parser.add_argument('--learning_rate', type=_RATE, help='default 5e-4, with --init 3e-5')
+  _add_integers(parser, ('batch_size', 32, 'texts'), ('layers', 2, 'of a new BERT'),
+                ('dim', 128, 'width of a new BERT'), ('heads', 4, 'of a new BERT'))
+  parser.add_argument('--vocab_size', type=at_least(6), default=8000,
+                      help='word pieces of a new BERT')
+  parser.add_argument('--max_length', type=at_least(3), default=128,
+                      help='tokens that a new BERT reads')
+
+
+def _evaluate_options(parser: argparse.ArgumentParser) -> None:
+  _example_options(parser)
+  parser.add_argument('--model', metavar='DIR', action='append', default=[],
+                      help='classifier; repeat for several')
+  parser.add_argument('--undecided', choices=('wrong', 'negative'), default='wrong',
+                      help='what a score of exactly 0.5 counts as, of two classes')
+  add_scorer_options(parser)
+
+
+def _fit_classifier(options: argparse.Namespace) -> None:
+  from fairjax.pretrained.classifier import Settings, read_training, start_model, train_classifier
+  if options.dim % options.heads:
+    raise UserError(f'--heads={options.heads} does not divide --dim={options.dim}')
+  data, dev = read_training(options.data, options.dev, classes=options.classes,
+                            phrases=options.phrases, seed=options.seed, log=log_line)
+  sizes = {name: getattr(options, name)
+           for name in ('layers', 'dim', 'heads', 'vocab_size', 'max_length')}
+  start = start_model(data, init=options.init, classes=options.classes, sizes=sizes,
+                      seed=options.seed, log=log_line)
+  epochs = options.epochs or (3 if options.init else 8)
+  card = train_classifier(
+    start, data, dev, options.output, log=log_line, source={'phrases': options.phrases},
+    settings=Settings(epochs, options.batch_size, seed=options.seed, classes=options.classes,
+                      learning_rate=options.learning_rate or (3e-5 if options.init else 5e-4)))
+  print_result(options, card, lambda card: (
+    f"{options.output}: epoch {card['chosen_epoch']} of {epochs}, chosen on these dev texts\n"
+    + _format_quality({options.output.name: card['dev']})))
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+  from fairjax.measure import load_scorer
+  from fairjax.measure.scorers.audit import scorer_quality
+  from fairjax.pretrained.classifier import read_examples
+  names = [f'bert:{directory}' for directory in options.model] + (options.scorer or [])
+  if not names:
+    raise UserError('sentiment-classifier evaluate needs --model=DIR or --scorer=NAME')
+  google = google_arguments(options, options.data)
+  data = read_examples(options.data, classes=options.classes)
+  found = {}
+  for name in names:
+    scorer = load_scorer(name, lexicon=options.lexicon, google=google)
+    found[scorer.name] = scorer_quality(
+      scorer, data, classes=options.classes, undecided=options.undecided, seed=options.seed,
+      log=log_line)
+  print_result(
+    options, {'data': {'texts': len(data.texts), 'neutral_left_out': data.neutral,
+                       'digest': data.digest}, 'scorers': found},
+    lambda result: f'{len(data.texts)} texts, {data.neutral} neutral ones left out\n'
+    + _format_quality(result['scorers']))
+
+
+def _format_quality(found: Mapping[str, Mapping[str, Any]]) -> str:
+  """A Markdown table: one row a scorer, intervals of 95 % in brackets."""
+  two = all('positive_f1' in q for q in found.values())
+  keys = ['accuracy', 'macro_f1'] + (['positive_f1'] if two else [])
+  lines = ['| scorer | accuracy | macro F1 |' + (' F1 of positive |' if two else '')
+           + ' undecided | accuracy of the others | n |',
+           '| :-- |' + ' --: |' * (len(keys) + 3)]
+  for name, q in found.items():
+    cells = [f"{q[k]['value']:.3f} ({q[k]['low']:.3f}, {q[k]['high']:.3f})" for k in keys]
+    decided = q['accuracy_of_decided']
+    cells += [str(q['undecided']), '-' if decided is None else f'{decided:.3f}', str(q['n'])]
+    lines.append(f"| {name} | {' | '.join(cells)} |")
+  return '\n'.join(lines)
+
+
+VERBS = (
+  Verb('masked-lm', 'train a BERT or ALBERT on the masked-word objective, with CDA or dropout',
+       'fairjax masked-lm train --data=corpus/train.txt --valid=corpus/valid.txt --rows=sentence '
+       '--max_length=32 --steps=1500 --workdir=runs/mlm', _masked_options, run_action),
+  Verb('sentiment-classifier',
+       'train a sentiment classifier, or compare scorers on labelled sentences',
+       'fairjax sentiment-classifier train --data=train.tsv --dev=dev.tsv --output=runs/sst',
+       _classifier_options, run_action),
+)
