@@ -129,15 +129,14 @@ _NEEDS = {
   'recorded': ('winogender', 'recorded'), 'stsb': ('stsb', 'professions'), 'bios': ('bios',)}
 
 
-def add_person_options(parser: argparse._ActionsContainer, *, own: str = '', own_pairs: str = ''
-                       ) -> None:
-  """Adds the names and terms of DisCo; `own` and `own_pairs` say which are the default."""
+def add_person_options(parser: argparse._ActionsContainer, *, own: str = '') -> None:
+  """Adds the names and terms of DisCo; `own` says which are taken before the built-in ones."""
   parser.add_argument('--names', metavar='FILE', action='append', default=[],
                       help='of DisCo: name<TAB>group, or SSA statistics (repeat for years); '
                       f'default: {own}names of Huang et al. 2020')
   parser.add_argument('--terms', metavar='FILE[,FILE]',
                       help='of DisCo: noun<TAB>group, or pairs of words (see fairjax cda), or a '
-                      f'male and a female file; default: {own_pairs}built-in nouns')
+                      f'male and a female file; default: {own}built-in nouns')
 
 
 def _correlations_options(parser: argparse.ArgumentParser) -> None:
