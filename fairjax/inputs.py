@@ -80,18 +80,10 @@ _kept: dict[tuple[int, int], IO[bytes]] = {}  # (device, inode) of a pipe -> wha
 
 def open_input(path: str | os.PathLike, *, what: str = 'file', parquet: bool = False,
                counts: collections.Counter | None = None) -> io.BufferedReader:
-  """Opens a file for the bytes of its content: unpacked, without a byte order mark.
+  """Opens a file (or a pipe, or `-`) for its content: unpacked, without a byte order mark.
 
-  Args:
-    path: of a file, a pipe, or `-` for the standard input.
-    what: names the file in the message that there is none.
-    parquet: the caller reads Parquet too.
-    counts: gets 1 more `byte_order_marks` where there was one.
-
-  Raises:
-    UserError: it does not exist or cannot be read, is a folder, a pointer of Git LFS, of another
-      encoding or format, or an archive of no or several files. Reading raises it too, with file and
-      line, where a compressed file is cut off or damaged.
+  Damage of a compressed file is raised where it is read, with file and line. `what` names the file
+  in the message that there is none; `counts` gets 1 more `byte_order_marks` where there was one.
   """
   path = os.fspath(path)
   file = raw = _open(path, what)
@@ -120,11 +112,7 @@ def open_input(path: str | os.PathLike, *, what: str = 'file', parquet: bool = F
 
 
 def read_text(path: str | os.PathLike, *, what: str = 'file') -> str:
-  """The whole text of a file, see `open_input`; its lines end in LF, whatever ended them.
-
-  Raises:
-    UserError: as `open_input`; or it is not UTF-8 or holds NUL, with file and line.
-  """
+  """The whole text of a file, see `open_input`; its lines end in LF, whatever ended them."""
   with open_input(path, what=what) as file:
     try:
       content = file.read()
@@ -145,11 +133,7 @@ def read_text_lines(path: str | os.PathLike, *, what: str = 'file') -> list[str]
 
 
 def decode(content: bytes, path: str | os.PathLike, line: int = 1) -> str:
-  """Text of bytes that begin at a line of a file.
-
-  Raises:
-    UserError: not UTF-8, with file and line.
-  """
+  """Text of bytes that begin at a line of a file."""
   try:
     return content.decode('utf-8')
   except UnicodeDecodeError as e:
@@ -183,11 +167,7 @@ def replace_broken(value: Any) -> Any:
 
 
 def refuse_pointer(path: str | os.PathLike) -> None:
-  """Checks that a file is there itself, and not as a pointer of Git LFS or git-annex.
-
-  Raises:
-    UserError: it is a pointer; the line says what fetches the file.
-  """
+  """Checks that a file is there itself, and not as a pointer of Git LFS or git-annex."""
   with open(path, 'rb') as file:
     words = _pointer(file.read(_BEGIN))
   if words:

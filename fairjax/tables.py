@@ -1,4 +1,4 @@
-"""Rows of structured text, told by its content: JSON lines, a JSON array, CSV or TSV with a header.
+"""Rows of structured text: JSON lines, a JSON array, CSV or TSV with a header, by its content.
 
 CSV is that of RFC 4180, in the ways in which programs write it: comma, semicolon or tab between the
 cells, LF, CRLF or CR at the ends, a line `sep=;` on top. pandas would read all of it, but costs a
@@ -38,18 +38,8 @@ def read_rows(
 ) -> Iterator[tuple[Any, str]]:
   """Yields (row, "file:line") of JSON lines, of a JSON array or of a table with a header.
 
-  Args:
-    file: of `open_input`; a table's cells are texts, JSON gives what it holds.
-    path: for messages.
-    columns: that the header of a table must hold.
-    unquoted_tabs: see `Table`.
-    convert: makes a row of a table's cells and its place; JSON is left as it is.
-    repair: see `whole_row`.
-    counts: see `whole_row`.
-
-  Raises:
-    UserError: a line that is not UTF-8, not JSON, or not of the table, half a character or NUL in a
-      text; with file and line.
+  A table must hold `columns`; its cells are texts, `convert` makes a row of them and their place.
+  JSON gives what it holds. `repair` and `counts`: see `whole_row`.
   """
   begin = file.peek(_BLOCK)
   whole = functools.partial(whole_row, repair=repair, counts=counts)
@@ -68,14 +58,7 @@ def whole_row(row: Any, where: str, *, repair: bool | None = None,
               counts: collections.Counter | None = None) -> Any:
   """A row without halves of characters (lone surrogates) and NUL, which UTF-8 and programs lack.
 
-  Args:
-    row: of JSON.
-    where: its place.
-    repair: replace them by U+FFFD instead of refusing the row; None: nobody can ask for that.
-    counts: gets in words how many fields were repaired.
-
-  Raises:
-    UserError: there is one.
+  `repair` replaces them by U+FFFD, counted, instead of refusing the row; None: no option does.
   """
   if is_whole(row):
     return row
@@ -92,12 +75,7 @@ def whole_row(row: Any, where: str, *, repair: bool | None = None,
 
 
 def read_header(begin: bytes, *, rows: int) -> list[str]:
-  """Names of the columns if the first lines look like a table: as many cells in each row.
-
-  Args:
-    begin: of the file.
-    rows: lines to look at.
-  """
+  """Names of the columns if the first lines look like a table: as many cells in each row."""
   text = begin.decode('utf-8', 'ignore')
   for separator in SEPARATORS.values():
     reader = csv.reader(io.StringIO(text, newline=''), delimiter=separator, strict=True)
@@ -113,11 +91,7 @@ def read_header(begin: bytes, *, rows: int) -> list[str]:
 
 
 def arrow() -> Any:
-  """The modules `pyarrow` and `pyarrow.parquet`.
-
-  Raises:
-    UserError: they are not installed.
-  """
+  """The modules `pyarrow` and `pyarrow.parquet`."""
   try:
     import pyarrow
     import pyarrow.parquet
@@ -129,11 +103,7 @@ def arrow() -> Any:
 
 @contextlib.contextmanager
 def open_parquet(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[Any]:
-  """The `ParquetFile` in a file of `open_input`, which may be compressed.
-
-  Raises:
-    UserError: no pyarrow; no Parquet file, or a damaged one.
-  """
+  """The `ParquetFile` in a file of `open_input`, which may be compressed."""
   pa = arrow()
   if not file.seekable():
     kept = tempfile.TemporaryFile()
@@ -150,11 +120,7 @@ def open_parquet(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[A
 
 def parquet_texts(
   file: io.BufferedReader, path: str | os.PathLike, column: str) -> Iterator[tuple[Any, str]]:
-  """Yields (value, "file, row N") of one column; others are not read.
-
-  Raises:
-    UserError: as `open_parquet`; or there is no such column.
-  """
+  """Yields (value, "file, row N") of one column; others are not read."""
   with open_parquet(file, path) as opened:
     if column not in opened.schema_arrow.names:
       raise unknown_name('column', column, opened.schema_arrow.names, where=os.fspath(path))
@@ -166,11 +132,7 @@ def parquet_texts(
 
 
 def parse_json(line: bytes | str, where: str) -> Any:
-  """The value of a line of JSON.
-
-  Raises:
-    UserError: it is not UTF-8 or not JSON.
-  """
+  """The value of a line of JSON."""
   try:
     return json.loads(line if isinstance(line, str) else line.decode('utf-8'))
   except UnicodeDecodeError as e:
@@ -243,19 +205,10 @@ def read_table(
 ) -> Iterator[tuple[dict[str, str], str]]:
   r"""Yields (column -> cell, "file:line") of the rows of a CSV or TSV file with a header.
 
-  The one reader of tables that a user names: it opens compressed files, finds the separator, skips
-  empty rows, and names file and line in its errors. `Table` is the same for an open file whose
-  header is needed, `read_rows` takes JSON lines and arrays too.
-
-  Args:
-    path: of the file, or `-`.
-    columns: that the header must hold, in any order; others are read too.
-    what: names the file in the message that there is none.
-    unquoted_tabs: see `Table`.
-    fill: see `Table`.
-
-  Raises:
-    UserError: no file; as `open_input` and `Table`; or the table has no row.
+  The reader for tables that a user names: it unpacks the file, finds the separator, skips empty
+  rows and raises `UserError` with file and line where there is no such file, column or row, or the
+  table is broken. The header must hold `columns`, in any order. `unquoted_tabs`, `fill`: see
+  `Table`, which does the same for an open file and has the header.
 
   >>> import pathlib, tempfile
   >>> file = pathlib.Path(tempfile.mkdtemp()) / 'jobs.csv'
@@ -278,34 +231,27 @@ class Table:
   Args:
     file: of `open_input`.
     path: for messages.
-    columns: that the header must hold, in any order.
+    columns: that the header must hold, in any order. Columns without a name are not read.
     unquoted_tabs: in a file with tabs a quote is a character like others, as GLUE, STS-B and
       Bias-in-Bios write theirs.
     fill: cells that a row lacks at its end are empty.
     or_json: the message about the header says that JSON is read too.
-
-  Attributes:
-    header: names of the columns; those without a name (an index) are not read.
-    empty: rows without a text that were passed so far.
-
-  Raises:
-    UserError: not UTF-8, a column that is missing or there twice, a row of another length, a quote
-      that does not close; with file and line.
   """
 
   def __init__(self, file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
                unquoted_tabs: bool = False, fill: bool = False, or_json: bool = False):
-    self._path, self._file, self._number, self.empty = path, file, 0, 0
+    self._path, self._file, self._number = path, file, 0
+    self.empty = 0  # rows without a text that were passed so far
     self._fill = fill
     csv.field_size_limit(_LONGEST_CELL)
     lines = self._lines()
     first = next(lines, '')
-    told = _SEP_LINE.fullmatch(first)
-    if told:
+    named = _SEP_LINE.fullmatch(first)
+    if named:
       first = next(lines, '')
     self._start = self._number
     found = {}
-    for separator in (told[1],) if told else SEPARATORS.values():
+    for separator in (named[1],) if named else SEPARATORS.values():
       try:
         cells = next(csv.reader([first], delimiter=separator, quoting=_quoting(
           separator, unquoted_tabs)), [])

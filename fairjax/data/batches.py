@@ -21,25 +21,11 @@ def train_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
   """Endless training batches from a step on; a batch is a function of (data, seed, step) only.
 
-  Args:
-    prepared: of `prepare_data`.
-    split: `train` or `train_sensitive`.
-    batch_size: B.
-    segment_len: T.
-    start_step: first step.
-    seed: of the branches.
-    shard: (index, count) of this host; together the hosts read the batch of one.
-    branches: `{'num_branches': K, 'num_pieces': P}` to add counterfactual branches, or None.
-    reader: `numpy`, or `seqio` for the seqio task and feature converter (needs TensorFlow); the
-      batches are the same.
-
-  Yields:
-    inputs, targets: `[b, T]` int32; reset: `[b]` bool, see `TokenRows`; with branches also
-    branch_tokens `[b, K, P]`, branch_start, branch_len, original_end `[b, K]` int32,
-    branch_weight `[b, K]` float32 and branch_counts `[b, 5]` int32, see `choose_branches`.
-
-  Raises:
-    UserError: too few tokens for one batch, an unknown split or reader, or seqio is not installed.
+  inputs, targets: `[b, T]` int32; reset: `[b]` bool, see `TokenRows`. With `branches`
+  (`{'num_branches': K, 'num_pieces': P}`) also branch_tokens `[b, K, P]`, branch_start, branch_len,
+  original_end `[b, K]` int32, branch_weight `[b, K]` float32 and branch_counts `[b, 5]` int32, see
+  `choose_branches`. `shard` is (index, count) of this host; together the hosts read the batch of
+  one. `reader`: `numpy`, or `seqio` (task and feature converter, needs TensorFlow).
   """
   if reader not in ('numpy', 'seqio'):
     raise unknown_name('reader', reader, ('numpy', 'seqio'))
@@ -75,20 +61,8 @@ def eval_batches(
 
   The stream is cut into B rows of equal length. The context of the first token is eos, as if a
   document had ended before; that of the first token of a later row is the token before it, without
-  memory. So perplexity depends a little on B: fewer rows, fewer beginnings without memory.
-
-  Args:
-    store: token store of a split.
-    batch_size: B; rows that get no token have weight 0.
-    segment_len: T.
-    eos_id: context of the first token.
-
-  Yields:
-    inputs, targets: `[B, T]` int32; weights: `[B, T]` float32, 1, or 0 where the row is over;
-    reset: `[B]` bool, True in the first batch.
-
-  Raises:
-    UserError: the store holds no token.
+  memory. So perplexity depends a little on B. inputs, targets: `[B, T]` int32; weights: `[B, T]`
+  float32, 1, or 0 where the row is over; reset: `[B]` bool, True in the first batch.
   """
   if not store.tokens:
     raise UserError(f"split '{store.split}' holds no document: nothing to evaluate")

@@ -42,9 +42,9 @@ from fairjax.progress import Progress
 # The last documents of a corpus as validation and test: `data.holdout`.
 #
 # Huang et al. 2020 hold out the last 10,000 articles of WMT-19, 1,000 to validate and 9,000 to test
-# (H-41). The order within them is not said: here valid comes first, then test, as they stand in the
-# files, and nothing is shuffled before. One pass counts the documents and keeps the last ones in a
-# ring, so that memory holds no more than these.
+# (H-41). The paper does not give the order within them: here valid comes first, then test, as in
+# the files, and nothing is shuffled before. One pass counts the documents and keeps the last ones
+# in a ring, so that memory holds no more than these.
 #
 #     FOLDER/valid.jsonl, test.jsonl   one JSON string a line
 #     FOLDER/holdout.json              what `Holdout` holds; written last
@@ -54,21 +54,14 @@ _MANIFEST = 'holdout.json'
 
 @dataclasses.dataclass(frozen=True)
 class Holdout:
-  """The split of a corpus.
+  """The split of a corpus."""
 
-  Attributes:
-    folder: where the held-out documents lie.
-    train, valid, test: numbers of documents, in this order in the corpus.
-    digests: SHA-256 of valid.jsonl and test.jsonl.
-    counts: what the reader of all files counted, see `read_documents`.
-  """
-
-  folder: pathlib.Path
-  train: int
+  folder: pathlib.Path  # of the held-out documents
+  train: int  # numbers of documents, in this order in the corpus
   valid: int
   test: int
-  digests: tuple[str, str]
-  counts: Mapping[str, int]
+  digests: tuple[str, str]  # SHA-256 of valid.jsonl and test.jsonl
+  counts: Mapping[str, int]  # of all files, see `read_documents`
 
   def texts(self, split: str, corpus: Iterable[str]) -> Iterator[str]:
     """Documents of a split; `corpus`, all documents in order, is read for `train` only."""
@@ -89,17 +82,7 @@ def make_holdout(
   corpus: Iterable[str], sizes: tuple[int, int], folder: str | os.PathLike, *,
   counts: Mapping[str, int] | None = None,
 ) -> Holdout:
-  """Splits off the last documents; a folder that is complete is only read.
-
-  Args:
-    corpus: all documents in order; read once, to its end.
-    sizes: (valid, test) documents.
-    folder: for the held-out documents.
-    counts: grows while `corpus` is read; kept with the result.
-
-  Raises:
-    UserError: the corpus is too small, or the folder holds another split.
-  """
+  """Splits off the last documents; a folder that is complete is only read."""
   folder, (valid, test) = pathlib.Path(folder), sizes
   path = folder / _MANIFEST
   if path.is_file():
@@ -138,11 +121,7 @@ NO_WORDS = 'none'
 
 
 def make_swap(data: DataConfig) -> GenderSwap:
-  """The swap that the fields `cda_...` describe.
-
-  Raises:
-    UserError: a file of word pairs or names cannot be used.
-  """
+  """The swap that the fields `cda_...` describe."""
   pairs = None if data.cda_pairs == (NO_WORDS,) else read_word_pairs(*data.cda_pairs)
   names = read_names(data.cda_names) if data.cda_names else None
   return GenderSwap(pairs, names, data.seed, name_gender=data.cda_name_gender,
@@ -154,15 +133,9 @@ def cda_documents(
 ) -> Iterator[str]:
   """Training documents as `data.cda` wants them.
 
-  Args:
-    texts: documents of the source, read once.
-    data: the fields `cda_...`.
-    counts: is added to: cda_originals_left_out and cda_documents (one-sided: all are
-      counterfactual), cda_neutral_left_out (sentences or documents), cda_swaps, cda_kept (words of
-      pairs in names and compounds, and of lists of names that are none), cda_mixed_case.
-
-  Raises:
-    UserError: a file of word pairs or names cannot be used.
+  `counts` gets cda_originals_left_out and cda_documents (one-sided: all are counterfactual),
+  cda_neutral_left_out (sentences or documents), cda_swaps, cda_kept (words of pairs in names and
+  compounds, and of lists of names that are none), cda_mixed_case.
   """
   swap, found = make_swap(data), CdaCounts()
   counts = collections.Counter() if counts is None else counts
@@ -187,9 +160,9 @@ def augment_file(
 ) -> dict[str, Any]:
   """Writes the lines of a text file, plain or gzip, with their counterfactual ones.
 
-  In memory is one line at a time: a document of one sentence or more. `output` must not exist; it
-  is gzip if its name ends in .gz. Returns settings and counts: lines_read, lines_written, what was
-  changed in reading, and the fields of `CdaCounts`.
+  In memory is one line at a time. `output` must not exist; it is gzip if its name ends in .gz.
+  Returns settings and counts: lines_read, lines_written, what was changed in reading, and the
+  fields of `CdaCounts`.
   """
   output, counts, reading = refuse_existing(output), CdaCounts(), collections.Counter()
   read = written = 0
@@ -224,16 +197,12 @@ _SAMPLED_DOCUMENTS = 200
 class Corpus:
   """Documents of the splits `train`, `valid` and `test`.
 
-  Attributes:
-    data: the configuration.
-    attribute: of a planted corpus.
-    directory: folder for what has to be written before the corpus can be read.
-    by_words: articles of WikiText hold their blank lines, since every line is a token (eos).
+  `attribute` is that of a planted corpus, `directory` is for what has to be written before the
+  corpus can be read. With `by_words` articles of WikiText hold their blank lines: each is a token.
   """
 
   def __init__(self, data: DataConfig, attribute: Attribute, directory: str | os.PathLike, *,
                by_words: bool = False):
-    """Opens nothing yet."""
     self.data, self.attribute, self.by_words = data, attribute, by_words
     self.directory = pathlib.Path(directory)
     self._builder = None
@@ -249,10 +218,7 @@ class Corpus:
     return pathlib.Path(self.data.tfds_dir or self.directory / 'tfds').expanduser()
 
   def texts(self, split: str, counts: collections.Counter | None = None) -> Iterator[str]:
-    """Documents of a split in their order, read anew; `counts` is that of `read_documents`.
-
-    With `data.cda` those of `train` are what `fairjax.data.corpus` makes of the source's.
-    """
+    """Documents of a split in their order, read anew; `counts` is that of `read_documents`."""
     found = self._source_texts(split, counts)
     return cda_documents(found, self.data, counts) if split == 'train' and self.data.cda else found
 
@@ -368,11 +334,7 @@ class Corpus:
 
 
 def drop_blank_lines(text: str) -> str:
-  r"""An article without its blank lines.
-
-  >>> drop_blank_lines('\n= A =\n\ntext\n')
-  '= A =\ntext'
-  """
+  r"""An article without its blank lines."""
   return re.sub('\n+', '\n', text).strip('\n')
 
 
@@ -390,15 +352,7 @@ class TfdsDataset:
 
 def describe_files_of(
   files: Mapping[str, Sequence[str]], saved: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-  """Path, size, time and digest of the files of splits.
-
-  Args:
-    files: split -> paths.
-    saved: what `files` of it says of a file with the same path, size and time is taken over.
-
-  Raises:
-    UserError: a file cannot be read.
-  """
+  """Path, size, time and digest of the files of splits; known ones are taken from `saved`."""
   known = {(f['path'], f['bytes'], f['mtime_ns']): f['sha256']
            for split in saved.get('files', {}).values() for f in split}
   return {split: [_describe_file(path, known) for path in paths] for split, paths in files.items()}

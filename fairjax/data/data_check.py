@@ -69,15 +69,10 @@ class Findings:
 
 
 def check_sources(config: Config, attribute: Attribute) -> Findings:
-  """Reads the documents that `config.data` names.
+  """Reads the documents that `config.data` names; counts of each split in the findings.
 
-  Args:
-    config: of a run.
-    attribute: of a planted corpus.
-
-  Returns:
-    Problems, and counts of each split: those of `read_documents`, words, repeated (documents that
-    occurred before in the split), in_train (of valid and test).
+  Beside those of `read_documents`: words, repeated (documents that occurred before in the split),
+  in_train (of valid and test).
   """
   findings, data = Findings(), config.data
   if data.source in PLANTED_SOURCES:
@@ -105,8 +100,8 @@ def check_prepared(directory: str | os.PathLike) -> Findings:
   """Reads all that `prepare_data` made in a folder, and the files it was made of.
 
   Every file is compared with its SHA-256; beyond that the stores must agree with themselves: ids
-  below the size of the vocabulary, an end of document exactly where the table says, spans where the
-  attribute's matcher finds them, and the sensitive stores with the documents of their whole.
+  below the size of the vocabulary, ends of documents as in the table, spans where the attribute's
+  matcher finds them.
   """
   findings, directory = Findings(), pathlib.Path(directory)
   prepared = findings.attempt(lambda: open_prepared(directory))
@@ -244,8 +239,8 @@ def _store_problems(store: TokenStoreInfo, matcher: TokenMatcher) -> list[str]:
     ends_line = matcher.vocabulary.kind == 'word'  # then eos also ends the lines inside a document
     found_borders = borders[block[borders] == eos] if ends_line else np.flatnonzero(block == eos)
     if not np.array_equal(found_borders, borders):
-      problems.append(f'{store.path}: documents between tokens {start} and {stop} do not end where '
-                      'the table says')
+      problems.append(f'{store.path}: documents between tokens {start} and {stop} end '
+                      'elsewhere than in the table')
     found, _ = matcher.find(block)
     inside = spans[(spans[:, 0] >= start) & (spans[:, 0] < stop)]
     if not np.array_equal(found + np.array([start, start, 0]), inside):

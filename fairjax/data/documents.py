@@ -47,12 +47,7 @@ _TEXT_NAMES = (
 def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
   """Files that paths and glob patterns (`*`, `?`, `[...]`, `**`) name, in that order.
 
-  Args:
-    patterns: paths, or patterns whose matches are sorted.
-
-  Raises:
-    UserError: no pattern, a file that does not exist, a pattern without a match, or a file that is
-      named twice.
+  Matches of a pattern are sorted. None, or one that is named twice, is an error.
   """
   files = []
   for pattern in (os.path.expanduser(os.fspath(pattern)) for pattern in patterns):
@@ -102,46 +97,36 @@ def read_documents(
   report: Callable[[str], None] | None = None, counts: collections.Counter | None = None,
   blank_lines: bool = False,
 ) -> Iterator[str]:
-  """Yields the documents of files, in order, as they are read.
+  """Yields the documents of files, in order, as they are read: texts that are not blank.
+
+  What a document is in a layout:
+    lines: a line.
+    tsv: the column `text_column` of a line; columns are separated by tabs, without quoting.
+    wikitext: an article of the WikiText files. It begins at a line ` = Title = ` between two blank
+      lines (or the borders of the file). Its lines are joined by line ends, without the spaces
+      around them and, unless `blank_lines`, without blank ones. Text before the first title is an
+      article too, counted as `untitled`.
+    newscrawl: a line of a news crawl with documents (statmt.org, news-docs.YEAR.en.filtered): date,
+      text split into sentences, and the text as it was, the latter two in base64, separated by
+      tabs. `text_column` 1 gives a sentence a line, 2 (or -1) the text as it was.
+    newscrawl_sentences: `lines_per_document` lines that are not blank of a news crawl of single
+      sentences, whose documents and order are lost; the last document of a file may be shorter.
+    jsonl, csv, parquet: the field `text_field` of a row, of JSON lines, a JSON array, CSV or TSV
+      with a header, or Parquet, whichever the content is.
 
   Args:
     paths: files or patterns, see `list_files`.
-    layout: what a document is.
-      `lines`: a line.
-      `tsv`: the column `text_column` of a line; columns are separated by tabs, without quoting.
-      `wikitext`: an article of the WikiText files. It begins at a line ` = Title = ` between two
-      blank lines (or the borders of the file); its lines are joined by line ends, without blank
-      ones and without the spaces around them. Text before the first title is an article too,
-      counted as `untitled`.
-      `newscrawl`: a line of a news crawl with documents (statmt.org, news-docs.YEAR.en.filtered):
-      date, text split into sentences, and the text as it was, the latter two in base64, separated
-      by tabs. `text_column` 1 gives a sentence a line, 2 (or -1) the text as it was.
-      `newscrawl_sentences`: a news crawl of single sentences, whose documents and order are lost:
-      `lines_per_document` lines of the stream that are not blank, joined by line ends; the last
-      document of a file may be shorter. With 1 every sentence is a document of its own, which is
-      all that such a file knows.
-      `jsonl`, `csv`, `parquet`: the field `text_field` of a row, of JSON lines, a JSON array, CSV
-      or TSV with a header, or Parquet, whichever the content is.
-    text_column: of `tsv` and `newscrawl`, from 0; negative numbers count from the last column.
-    text_field: of `jsonl`, `csv` and `parquet`.
-    lines_per_document: of `newscrawl_sentences`.
+    layout: see above.
+    text_column: from 0; negative numbers count from the last column.
+    text_field: see above.
+    lines_per_document: see above.
     broken: what happens to a line that is not UTF-8, too long, has too few columns or whose base64
-      or JSON is wrong: `error`, or `skip`, which counts them as broken_lines. A `wikitext` file is
-      never repaired.
+      or JSON is wrong: `error`, or `skip`, which counts it in broken_lines (not in `wikitext`).
     max_line_bytes: longest line, without its end.
     report: gets the message about each such line (which is then left out) instead of an error.
     counts: is added to: files, lines, documents, blank_lines, blank_documents, carriage_returns,
       nul_characters, byte_order_marks, replacement_characters, untitled, broken_lines.
-    blank_lines: of `wikitext`: articles hold their blank lines too, that before the title first,
-      so that the lines of all articles are those of the files.
-
-  Yields:
-    Text that is not blank.
-
-  Raises:
-    UserError: an unknown layout or way with broken lines, or a file that is missing, empty, without
-      a document, cut off, has a line that cannot be read, or holds JSON or a table where lines of
-      text are expected; with file and line.
+    blank_lines: see above.
   """
   if layout not in _LAYOUTS:
     raise unknown_name('layout', layout, _LAYOUTS)
@@ -357,7 +342,7 @@ def _columns(
 def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
   """Articles, each from one title to the next."""
   article, titled, any_title = [], False, False
-  previous, pending = '', None  # pending: a possible title, waiting for the line behind it
+  previous, pending = '', None  # pending: a possible title, waiting for the next line
 
   def finish():
     if any(article):
@@ -406,19 +391,9 @@ _LAYOUTS = {'wikitext': _wikitext, 'lines': _lines, 'tsv': _tsv, 'newscrawl': _n
 def sample_lines(texts: Iterable[str], limit: int, seed: int) -> tuple[list[str], dict[str, int]]:
   """Draws lines uniformly, without replacement, in one pass that holds only the sample.
 
-  Reservoir sampling with skips (Li 1994, "Algorithm L").
-
-  Args:
-    texts: read once.
-    limit: the most lines.
-    seed: of the sample.
-
-  Returns:
-    The lines with their line ends, in the order of the texts; and counts: texts, characters and
-    lines (not blank) that were read, lines_used, characters_used.
-
-  Raises:
-    UserError: no line that is not blank.
+  Reservoir sampling with skips (Li 1994, "Algorithm L"). Returns the lines with their ends, in the
+  order of the texts, and counts: texts, characters and lines (not blank) that were read,
+  lines_used, characters_used.
   """
   rng = np.random.default_rng(seed)
   kept, places = [], []
@@ -450,7 +425,8 @@ def sample_lines(texts: Iterable[str], limit: int, seed: int) -> tuple[list[str]
 # Splits documents into sentences.
 
 # A sentence ends after its mark and the quotes or brackets that close it, before a space and a
-# capital, digit or opening sign. The mark may stand apart, as in WikiText ("the end . The").
+# capital, digit or opening sign. There may be a space before the mark, as in WikiText
+# ("the end . The").
 _BORDER = re.compile(
   r'(?:[.!?…]["\'”’)\]]*(?: ["”’)](?= ))?)(\s+)(?=["\'“‘(\[]?\s?[^\W_a-zß-öø-ÿ])')
 _ABBREVIATION = re.compile(
@@ -463,10 +439,9 @@ _HEADING = re.compile(r'(=(?: =)*) .* \1')
 def split_sentences(document: str) -> list[str]:
   """Sentences of a document, in order, without the spaces around them.
 
-  A simple rule, the same for all corpora: every line end is a border; within a line a border is a
-  full stop, exclamation or question mark (with closing quotes or brackets) before white space and
-  a capital letter or digit, but not after a common abbreviation or initials. Headings of WikiText
-  (`= Title =`) are left out.
+  Every line end is a border; within a line a border is a full stop, exclamation or question mark
+  (with closing quotes or brackets) before white space and a capital letter or digit, but not after
+  a common abbreviation or initials. Headings of WikiText (`= Title =`) are left out.
 
   >>> split_sentences('I met Dr. Hill. "It was fine!" he said. They paid 3.50 to J. Ray.')
   ['I met Dr. Hill.', '"It was fine!" he said.', 'They paid 3.50 to J. Ray.']

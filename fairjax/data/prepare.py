@@ -143,11 +143,7 @@ def make_store(
 def _make_stores(
   config: Config, corpus: Corpus, vocabulary: Vocabulary, log: Callable[[str], None],
 ) -> tuple[list[TokenStoreInfo], dict[str, dict[str, int]]]:
-  """Writes the stores that are not complete; all stores, and counts for the manifest.
-
-  The counts: `normalised` (split -> what the reader changed or left out) and `documents_in_train`
-  (split -> documents that are in train too).
-  """
+  """Writes the stores that are not complete; all stores, and counts for the manifest."""
   attribute, directory = corpus.attribute, corpus.directory
   matcher, stores, digests, normalised, in_train = None, [], {}, {}, {}
   for split in SPLITS:
@@ -219,21 +215,13 @@ _AGAIN = 'delete the folder and run fairjax data again'
 
 @dataclasses.dataclass(frozen=True)
 class PreparedData:
-  """Vocabulary and token stores of a run.
-
-  Attributes:
-    directory: where they lie.
-    attribute: the sensitive attribute.
-    vocabulary: of all stores.
-    config: what they were made with.
-    manifest: inputs, vocabulary and the numbers of every split, as in manifest.json.
-  """
+  """Vocabulary and token stores of a run."""
 
   directory: pathlib.Path
   attribute: Attribute
   vocabulary: Vocabulary
-  config: DataConfig
-  manifest: Mapping[str, Any]
+  config: DataConfig  # what they were made with
+  manifest: Mapping[str, Any]  # inputs, vocabulary and the numbers of every split
 
   @property
   def corpus(self) -> Corpus:
@@ -250,11 +238,7 @@ class PreparedData:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
   def store(self, split: str) -> TokenStoreInfo:
-    """Token store of `train`, `valid`, `test`, or one of these with `_sensitive` behind it.
-
-    Raises:
-      UserError: unknown split, or a store that is damaged.
-    """
+    """Token store of `train`, `valid`, `test`, or `train_sensitive` and its like."""
     if split not in self.manifest['splits']:
       raise unknown_name('split', split, self.manifest['splits'])
     store = open_token_store(
@@ -266,11 +250,8 @@ class PreparedData:
     return store
 
   def documents(self, split: str) -> Iterator[str]:
-    """Texts of a split, in the order of the source, read anew.
-
-    Those of `train_sensitive` and its like are the documents of that store: a token that stands
-    inside another one has no span and makes no document sensitive.
-    """
+    """Texts of a split, in the order of the source, read anew."""
+    # A token inside another one has no span and makes no document sensitive: ask the store.
     base = split.removesuffix(SENSITIVE)
     if base not in SPLITS:
       raise unknown_name('split', split, self.manifest['splits'])
@@ -288,18 +269,8 @@ def prepare_data(
   """Makes what is missing in a folder: vocabulary, token stores, manifest.
 
   What is finished is not done again, and an interrupted preparation goes on at the next chunk of
-  documents. One process at a time per folder.
-
-  Args:
-    config: `config.data` names the documents.
-    directory: folder for the results.
-    attribute: the sensitive attribute.
-    vocabulary: use this one instead of `config.data.vocabulary`.
-    log: gets one line at a time.
-
-  Raises:
-    UserError: files that cannot be used, a training corpus without any sensitive token, a folder
-      that was made from other inputs (the differences are named), or that another process fills.
+  documents. `vocabulary`: use this one instead of `config.data.vocabulary`. It is an error if the
+  folder was made from other inputs (the differences are named), or if another process fills it.
   """
   directory, data = pathlib.Path(directory), config.data
   given = vocabulary
@@ -346,11 +317,7 @@ def _prepare(config, corpus, given, log) -> PreparedData:
 
 
 def _finished_manifest(directory: pathlib.Path) -> dict[str, Any] | None:
-  """The manifest of a folder whose stores are all there; a store that was deleted is made again.
-
-  Raises:
-    UserError: the manifest is damaged.
-  """
+  """The manifest of a folder whose stores are all there: one that was deleted is made again."""
   if not is_complete(directory):
     return None
   manifest = read_manifest(directory, again=_AGAIN)
@@ -364,15 +331,11 @@ def _check_files(directory: pathlib.Path, manifest: Mapping[str, Any]) -> None:
 
 
 def open_prepared(directory: str | os.PathLike) -> PreparedData:
-  """Opens what `prepare_data` finished, from its folder alone; the original files may be elsewhere.
-
-  Raises:
-    UserError: the folder is missing, not finished or damaged, or its attribute has changed.
-  """
+  """Opens what `prepare_data` finished, from its folder alone, without the original files."""
   directory = pathlib.Path(directory)
   if not is_complete(directory):
     raise UserError(f'no finished data in {directory}: run fairjax data (of this version) first; '
-                    'they lie in the folder data of its workdir')
+                    'it fills the folder data of its workdir')
   manifest = read_manifest(directory, again=_AGAIN)
   _check_files(directory, manifest)
   saved = manifest['config']
@@ -409,11 +372,7 @@ def _describe_inputs(
 
 def check_unchanged(
   directory: pathlib.Path, saved: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-  """Compares what a folder was made from with what it would be; moved or touched files are fine.
-
-  Raises:
-    UserError: they differ; the differences are named.
-  """
+  """Compares what a folder was made from with what it would be; moved or touched files are fine."""
   def comparable(values):
     values = dict(values)
     files = values.pop('files', {})
@@ -471,11 +430,9 @@ def _make_vocabulary(corpus, directory, given, log) -> Vocabulary:
 
 
 def _word_list(texts: list[str]) -> list[str]:
-  """Lines that make every word of a small corpus a candidate for one piece.
-
-  SentencePiece considers strings that occur in two different words, and of the grammar's words
-  many never stand before a full stop.
-  """
+  """Lines that make every word of a small corpus a candidate for one piece."""
+  # SentencePiece considers strings that occur in two different words, and of the grammar's words
+  # many never occur before a full stop.
   words = sorted({word for text in texts for word in re.findall(r'\w+', text)})
   return [f'{word} {word}.' for word in words]
 

@@ -183,7 +183,7 @@ def augment_sentences(
 
 
 def _expand(dataset, key, texts_of) -> tf.data.Dataset:
-  """Each example becomes one for each text that stands for its text."""
+  """Replaces each example by one for each of the texts that `texts_of` makes of its text."""
   def texts(content: bytes) -> np.ndarray:
     return np.array([t.encode('utf-8') for t in texts_of(content.decode('utf-8'))], object)
 
@@ -410,7 +410,7 @@ class CounterfactualFeatureConverter(StreamFeatureConverter):
 
   Example with T = 8, K = 2, P = 3. The ids 4 and 5 are the values of the attribute, "Iran" and
   "Italy", 6 and 7 the pieces of a third one, "North Korea"; each is a subgroup of its own. The
-  input is an example of `TokenStoreSource`: a segment in which Iran stands at position 2 and North
+  input is an example of `TokenStoreSource`: a segment in which Iran is at position 2 and North
   Korea at positions 5 and 6, while a third match begins in the last position and is cut:
 
       ds = [{

@@ -72,11 +72,7 @@ _BUILDERS = {'wikitext103': FairjaxWikitext103, 'wikitext2': FairjaxWikitext2}
 
 
 def dataset_name(corpus: str) -> str:
-  """Name and version for tfds and seqio.
-
-  >>> dataset_name('wikitext2')
-  'fairjax_wikitext2:2.0.0'
-  """
+  """Name and version for tfds and seqio."""
   return f'{_BUILDERS[corpus].name}:{VERSION}'
 
 
@@ -85,20 +81,7 @@ def build_wikitext(
   download: bool = False, sha256: str = '', num_shards: int | None = None,
   log: Callable[[str], None] = print,
 ) -> tfds.core.DatasetBuilder:
-  """Opens a dataset, making it first if it does not exist; counts are compared with the published.
-
-  Args:
-    corpus: `wikitext103` or `wikitext2`.
-    tfds_dir: folder of TFDS datasets.
-    manual_dir: folder of the official files, see `find_wikitext`.
-    download: fetch the zip instead, into `tfds_dir`/downloads.
-    sha256: digest of the zip; '' is the recorded one (and does not check a zip in `manual_dir`).
-    num_shards: files per split; None leaves it to tfds.
-    log: gets one line at a time.
-
-  Raises:
-    UserError: no files are named or found, or they cannot be used.
-  """
+  """Opens a dataset; a new one is made first, and its counts compared with the published."""
   tfds_dir = pathlib.Path(tfds_dir).expanduser()
   builder = _BUILDERS[corpus](data_dir=tfds_dir)
   folder = pathlib.Path(builder.data_dir)
@@ -131,11 +114,7 @@ def build_wikitext(
 
 
 def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
-  """Texts of a TFDS dataset in their order, read through seqio.
-
-  Raises:
-    UserError: a file of the dataset is damaged or cut off (tfds compares the number of examples).
-  """
+  """Texts of a TFDS dataset in their order, read through seqio."""
   examples = tfds_source(name_and_dir, (split,)).get_dataset(split, shuffle=False)
   try:
     for example in examples.prefetch(16).as_numpy_iterator():
@@ -149,11 +128,9 @@ def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
 
 
 def check_tfrecords(path: str | os.PathLike) -> int:
-  """Reads a TFRecord file to its end and returns the number of records.
-
-  TensorFlow does not notice a file that is cut off within the first 12 bytes of a record, or
-  between two: compare the number.
-  """
+  """Reads a TFRecord file to its end and returns the number of records."""
+  # TensorFlow does not notice a file that is cut off within the first 12 bytes of a record, or
+  # between two: the caller compares the number.
   try:
     return sum(len(batch) for batch in tf.data.TFRecordDataset(os.fspath(path)).batch(64))
   except tf.errors.OpError as e:

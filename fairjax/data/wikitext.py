@@ -58,20 +58,9 @@ CORPORA = {
 def find_wikitext(
   name: str, folder: str | os.PathLike, *, unpack_to: str | os.PathLike, sha256: str = '',
 ) -> dict[str, pathlib.Path]:
-  """Finds the three files of a corpus in a folder, or unpacks its zip.
+  """Finds wiki.{train,valid,test}.tokens (or .gz) in a folder, or unpacks its zip.
 
-  Args:
-    name: a key of `CORPORA`.
-    folder: holds wiki.{train,valid,test}.tokens, plain or with .gz, or a folder of the zip's name
-      with them, or the zip.
-    unpack_to: folder for the files of a zip; other members are not unpacked.
-    sha256: digest that the zip must have; '' does not check it (files of one's own).
-
-  Returns:
-    Split -> path.
-
-  Raises:
-    UserError: a file is missing, or the zip is damaged or another one.
+  Returns split -> path. `sha256` is the digest that the zip must have; '' does not check it.
   """
   if name not in CORPORA:
     raise unknown_name('WikiText corpus', name, CORPORA)
@@ -100,14 +89,7 @@ def fetch_wikitext(
 ) -> pathlib.Path:
   """Fetches the zip of a corpus into a folder, once; it appears only when its digest is right.
 
-  Args:
-    name: a key of `CORPORA`.
-    folder: gets the zip, and NAME.json with address, size in bytes and SHA-256.
-    sha256: expected digest; '' is the recorded one.
-    log: gets one line at a time.
-
-  Raises:
-    UserError: no digest is known, the address does not answer, or the digest is another one.
+  NAME.json beside it holds address, bytes and SHA-256. `sha256`: '' is the recorded digest.
   """
   folder = pathlib.Path(folder)
   address, recorded = _read_checksums()[name]
@@ -141,12 +123,7 @@ def fetch_wikitext(
 
 
 def count_wikitext(name: str, split: str, path: str | os.PathLike) -> tuple[dict[str, int], str]:
-  """Counts a file and compares it with the published numbers.
-
-  Returns:
-    articles, lines, words and tokens (words with one <eos> a line); and a line that says what is
-    found, and what was published where that differs.
-  """
+  """Counts a file, and a line that compares the counts with the published numbers."""
   counts = collections.Counter()
   words = sum(len(text.split()) for text in read_documents([path], layout='wikitext',
                                                           counts=counts))

@@ -1,7 +1,7 @@
 """Recorded generations: samples of all prefixes of an attribute in a file that can be resumed.
 
-Beside the file `x.jsonl.gz` lies `x.manifest.json`: who generated it and how (the identity), which
-is compared when the work is resumed, and whether it is complete.
+`x.manifest.json` beside the file `x.jsonl.gz` holds the identity of the work (model and settings),
+which is compared when it is resumed, and whether the file is complete.
 """
 
 import contextlib
@@ -42,22 +42,12 @@ from fairjax.vocabulary import Vocabulary
 # Prompts for models behind an API: what to have continued, as JSONL.
 
 def write_prompts(attribute: Attribute, path: str | os.PathLike) -> int:
-  """Writes one line for every template and value (H-12).
+  """Writes one line for every template and value (H-12): a record without its `continuation`.
 
-  A line is a generation record without its `continuation`: `attribute`, `value`, `subgroup`,
-  `template` (index from 0) and `prefix`. Add `continuation` to a copy of the line for each sample;
-  the result is what `fairjax measure --records` reads. The lines have no `sample` number, because
-  samples of an API share no noise: numbers that are equal would be taken for coupled samples.
-
-  Args:
-    attribute: templates and values.
-    path: `.jsonl` or `.jsonl.gz`; must not exist, since it may hold continuations by now.
-
-  Returns:
-    Number of lines.
-
-  Raises:
-    UserError: the file exists or cannot be written.
+  Add `continuation` to a copy of the line for each sample; the result is what `fairjax measure
+  --records` reads. The lines have no `sample` number, because samples of an API share no noise:
+  equal numbers would be taken for coupled samples. `path` (`.jsonl` or `.jsonl.gz`) must not exist,
+  since it may hold continuations by now.
   """
   path = pathlib.Path(path)
   if path.exists():
@@ -193,7 +183,7 @@ def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: A
   """Refuses prefixes of one template that the model would read as the same ids.
 
   Their continuations would be the same whatever the model has learned about the values: a distance
-  of 0 that says nothing.
+  of 0 without meaning.
 
   Args:
     prefixes: of all templates.
@@ -239,10 +229,10 @@ def _open_records(path, identity, work, sample, model, log) -> tuple[int | None,
 
 
 def sentence_end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
-  """Ids that end a sentence: one or more of `.!?`, closing quotes or brackets behind them.
+  """Ids that end a sentence: one or more of `.!?`, closing quotes or brackets after them.
 
   A word with a full stop in it ('U.S.', 'Mr.') does not count, but a full stop that is an id of its
-  own does, behind an abbreviation too.
+  own does, after an abbreviation too.
   """
   return tuple(
     i for i, surface in enumerate(vocabulary.surfaces)
@@ -250,11 +240,7 @@ def sentence_end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def even_batches(samples: int, batch_size: int) -> int:
-  """The size, at most `batch_size`, that cuts the samples into as few batches, all but full.
-
-  >>> even_batches(1000, 128), even_batches(1000, 1000), even_batches(7, 100)
-  (125, 1000, 7)
-  """
+  """The size, at most `batch_size`, that cuts the samples into as few batches, all but full."""
   count = -(-samples // batch_size)
   return -(-samples // count)
 
@@ -307,11 +293,9 @@ class _Work:
     self.done = bits.astype(bool).reshape(self.done.shape)
 
   def batches(self, template, batch_size):
-    """Batches of sample indices that some value lacks.
-
-    Always whole batches: a sample keeps its place among the same neighbours whatever was recorded,
-    so that a resumed run repeats every rounding of an uninterrupted one.
-    """
+    """Batches of sample indices that some value lacks."""
+    # Always whole batches: a sample keeps its place among the same neighbours whatever was
+    # recorded, so that a resumed run repeats every rounding of an uninterrupted one.
     rows = [self.index[template, v] for v in self.templates[template]]
     for start in range(0, self.samples, batch_size):
       end = min(start + batch_size, self.samples)
@@ -371,7 +355,7 @@ class _Counts:
 
 
 def _continuation(vocabulary, prefix, tokens):
-  """Text that the tokens add behind the prefix; a NUL becomes U+FFFD, as bytes that are no text."""
+  """Text that the tokens add to the prefix; NUL becomes U+FFFD, as bytes that are no text do."""
   before = vocabulary.decode(prefix)
   text = vocabulary.decode([*prefix, *map(int, tokens)])
   if not text.startswith(before):
@@ -396,8 +380,8 @@ def _check_manifest(path, manifest_path, identity):
   """The manifest of a file of ours, None when there is nothing yet."""
   if not manifest_path.is_file():
     if path.exists():
-      raise UserError(f'{path} exists but {manifest_path.name} does not, so nobody knows which '
-                      'model wrote it: choose another path or remove the file')
+      raise UserError(f'{path} exists but {manifest_path.name} does not, so the model that '
+                      'wrote it is unknown: choose another path or remove the file')
     return None
   manifest = read_manifest(path)
   saved, complete = manifest['identity'], manifest['complete']

@@ -27,11 +27,8 @@ from fairjax.files import AppendOnly, file_sha256, read_sealed_json
 from fairjax.inputs import open_input
 from fairjax.tables import parse_json, read_rows, whole_row
 
-# The manifest beside a file of generations: who wrote it, how, and whether it is whole.
-#
-# Beside `x.jsonl.gz` lies `x.manifest.json` with the identity of the work, `complete`, and once
-# it is
-# complete the number of records, bytes and SHA-256.
+# `x.manifest.json` beside `x.jsonl.gz` holds the identity of the work, `complete`, and once it is
+# complete the number of records and their file's SHA-256.
 
 def manifest_of(path: str | os.PathLike) -> pathlib.Path:
   """Path of the manifest beside a records file.
@@ -61,11 +58,7 @@ def check_complete(path: str | os.PathLike) -> None:
 
 
 def read_manifest(path: str | os.PathLike) -> dict[str, Any]:
-  """Reads the manifest of a records file.
-
-  Raises:
-    UserError: it is missing or damaged.
-  """
+  """Reads the manifest of a records file."""
   return read_sealed_json(
     manifest_of(path), again=f'remove it and {pathlib.Path(path).name} and sample again')
 
@@ -86,8 +79,8 @@ def read_records(
   """Reads and checks records one by one.
 
   Args:
-    path: JSON lines, a JSON array, CSV or TSV with a header, or Parquet: told by the content, as is
-      what it is compressed with (see `fairjax.inputs`).
+    path: JSON lines, a JSON array, CSV or TSV with a header, or Parquet, by its content, which
+      also shows how it is compressed (see `fairjax.inputs`).
     repair: replace halves of characters and NUL by U+FFFD instead of refusing their record.
     counts: gets in words what was changed in reading, and how often.
 
@@ -119,7 +112,7 @@ def read_records(
 
 
 def records_stem(path: str | os.PathLike) -> str:
-  """Name of a records file without what says its format.
+  """Name of a records file without the suffixes of its format.
 
   >>> records_stem('runs/gpt2.jsonl.gz'), records_stem('gpt2.parquet')
   ('gpt2', 'gpt2')
@@ -151,16 +144,7 @@ def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
 
 def check_record(
   record: Any, where: str, *, counts: collections.Counter | None = None) -> dict[str, Any]:
-  """Checks the fields of one record and returns it.
-
-  Args:
-    record: what was read; of a table, texts.
-    where: its place, for the message.
-    counts: see `read_records`.
-
-  Raises:
-    UserError: see `read_records`.
-  """
+  """Checks the fields of one record and returns it."""
   if not isinstance(record, dict):
     raise UserError(f'{where}: expected a JSON object, not {type(record).__name__}')
   continuation = record.get('continuation', '')
@@ -185,9 +169,6 @@ def from_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
 
   `template` and `sample` are numbers where they are written as whole ones. `scores` holds a JSON
   object, or each column `scores.NAME` a score.
-
-  Raises:
-    UserError: `sample`, `scores` or a score is something else.
   """
   record: dict[str, Any] = {}
   for name, text in cells.items():
@@ -283,7 +264,7 @@ def repair(path: str | os.PathLike) -> int:
 
 
 def _last_line_end(file: io.BufferedReader, size: int) -> int:
-  """Offset behind the last line feed."""
+  """Offset after the last line feed."""
   end = size
   while end > 0:
     start = max(0, end - _BLOCK_BYTES)
@@ -296,7 +277,7 @@ def _last_line_end(file: io.BufferedReader, size: int) -> int:
 
 
 def _last_member_end(file: io.BufferedReader, path: pathlib.Path) -> int:
-  """Offset behind the last complete gzip member."""
+  """Offset after the last complete gzip member."""
   good, position, member, data = 0, 0, zlib.decompressobj(31), b''
   while True:
     if not data:

@@ -208,18 +208,9 @@ def _sample_on_device(
 def count_blocks(
   num_samples: int, num_values: int, vocab_size: int, platform: str
 ) -> tuple[int, int]:
-  """Numbers of equal blocks: of the samples, for their scores, and of each of those, for the draw.
+  """Numbers of equal blocks: of the samples, for their logits, and of each block, for the draw.
 
-  Scores of all samples are R A V numbers; only those of a block exist at a time.
-
-  Args:
-    num_samples: R, on one device.
-    num_values: A.
-    vocab_size: V.
-    platform: 'cpu', 'gpu' or 'tpu'.
-
-  Returns:
-    Blocks of the samples, and blocks of each of those.
+  Logits of all samples are R A V numbers; only those of a block exist at a time.
 
   >>> count_blocks(1000, 1, 8192, 'cpu')
   (2, 10)
@@ -256,13 +247,10 @@ def _by_blocks(function, blocks, *arrays):
 
 
 def argmax(scores: Float[Array, '*S V']) -> Int[Array, '*S']:
-  """First index of the maximum over the last axis, int32.
+  """First index of the maximum over the last axis, int32: `jnp.argmax`, but faster on CPU.
 
-  The same as `jnp.argmax`. Slices of the axis are compared element by element first, which XLA
-  vectorises on CPU; its own argmax compares one number at a time.
-
-  >>> argmax(jnp.array([[1.0, 3.0, 3.0]])).tolist()
-  [1]
+  Slices of the axis are compared element by element first, which XLA vectorises; its own argmax
+  compares one number at a time.
   """
   size = scores.shape[-1]
   width = -(-size // _FOLDS)

@@ -177,9 +177,9 @@ def test_all_damaged_stores_are_named_at_once(prepared):
 
 
 @pytest.mark.parametrize('array, place, change, words', [
-  ('tokens', -1, 5, 'do not end where the table says'),
+  ('tokens', -1, 5, 'end elsewhere than in the table'),
   ('tokens', 0, 5000, 'an id is not in the vocabulary'),
-  ('documents', (0, 0), 1, 'do not end where the table says'),
+  ('documents', (0, 0), 1, 'end elsewhere than in the table'),
   ('documents', (-1, 0), 1, 'do not agree with its tokens'),
   ('spans', (0, 2), 1, 'are not those of the attribute'),
 ])
