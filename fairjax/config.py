@@ -34,8 +34,8 @@ class DataConfig:
   tfds_dir: str = ''  # wikitext103, wikitext2: folder of TFDS datasets; '' is one in the workdir
   download: bool = False  # wikitext103, wikitext2: fetch the zip if manual_dir is ''
   sha256: str = ''  # of the zip; '' is the recorded one
-  # seqio: documents become tokens in a seqio task, rows are read through another one and its feature
-  # converter | numpy: without TensorFlow. The tokens and batches are the same.
+  # seqio (documents become tokens in a seqio task, rows are read through another and its feature
+  # converter) | numpy (no TensorFlow). The tokens and the batches are the same.
   reader: str = 'seqio'
   seed: int = 0  # order of the documents in the training stream (not in the paper)
   vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
