@@ -178,7 +178,7 @@ def _sample_on_device(
 
   def score_and_choose(hidden, *position_keys):
     """Next tokens [A, r] of hidden states [A, r or 1, D]."""
-    scores, bias = decoder.scores(weights, hidden)
+    scores, bias = decoder.logits_and_bias(weights, hidden)
     return _by_blocks(functools.partial(choose, bias), drawn, scores, *position_keys)
 
   def draw(tokens, lengths, done, hidden, position):

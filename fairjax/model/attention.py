@@ -22,26 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-# Threefry-2x32 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), elementwise.
-#
-# Written out here because one fused loop draws numbers several times faster on CPU than
-# `jax.random`,
-# because an elementwise function is split over devices like any other, and so that no setting or
-# version of JAX changes a result.
-
+# Threefry-2x32 (Salmon et al. 2011), as `jax.random` uses it. It is written out here because one
+# fused elementwise loop is several times faster than `jax.random` on CPU and splits over devices
+# like any other function, and because no setting or version of JAX can then change a result.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
-  """The block cipher, 20 rounds, as `jax.random` uses it.
-
-  Args:
-    key: two uint32 arrays (or scalars).
-    counter: two uint32 arrays; all four have one shape or are scalars.
-
-  Returns:
-    Two uint32 arrays.
-  """
+  """Encrypts two uint32 arrays with two uint32 keys in 20 rounds."""
   keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
   a, b = counter[0] + keys[0], counter[1] + keys[1]
   for i in range(5):
@@ -49,28 +37,18 @@ def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
       a = a + b
       b = a ^ (b << np.uint32(rotation) | b >> np.uint32(32 - rotation))
     a = a + keys[(i + 1) % 3]
-    # Scalars first: added to the array one by one, XLA on CPU took far more temporary memory.
+    # The scalars are added first: one by one, XLA on CPU takes far more temporary memory.
     b = b + (keys[(i + 2) % 3] + np.uint32(i + 1))
   return a, b
 
 
 def sinusoids(*, num_distances: int, model_dim: int, clamp_len: int = -1) -> np.ndarray:
-  """Embeds the distances `num_distances - 1` down to 0 (Dai et al. 2019, section 3.3).
-
-  The angular frequencies are rounded to float32, which is how the published checkpoints were
-  trained; the angles and their sines are float64.
-
-  Args:
-    num_distances: rows of the table.
-    model_dim: D, even.
-    clamp_len: larger distances are embedded as this one; -1: none are.
-
-  Returns:
-    `[num_distances, D]` float64 in [-1, 1]: D/2 sines, then D/2 cosines.
+  """Embeds the distances `num_distances - 1` down to 0 `[., D]` (Dai et al. 2019, section 3.3).
 
   >>> sinusoids(num_distances=2, model_dim=2).round(3).tolist()
   [[0.841, 0.54], [0.0, 1.0]]
   """
+  # Rounded to float32, as the published checkpoints were trained.
   exponents = np.arange(0, model_dim, 2) / model_dim
   frequencies = np.float32(1) / np.power(10000.0, exponents).astype(np.float32)
   distances = np.arange(num_distances - 1, -1, -1, dtype=np.float64)
@@ -83,9 +61,8 @@ def sinusoids(*, num_distances: int, model_dim: int, clamp_len: int = -1) -> np.
 def relative_shift(scores: Float[Array, '*A T S']) -> Float[Array, '*A T S']:
   """Moves a score from the column of its distance to the column of its key.
 
-  Column c of the input is the distance S - 1 - c of query t; column j of the result is key j, whose
-  distance from query t is S - T + t - j. Keys after the query (j > S - T + t) get values that mean
-  nothing and must be masked.
+  Column c of the input is the distance S - 1 - c of query t; column j of the result is key j.
+  Keys after the query (j > S - T + t) get arbitrary values, which must be masked.
 
   >>> relative_shift(jnp.array([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])).tolist()
   [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0]]
@@ -99,25 +76,15 @@ def relative_shift(scores: Float[Array, '*A T S']) -> Float[Array, '*A T S']:
 def shift_by(
   scores: Float[Array, 'N *Q C'], offsets: Int[Array, '*Q'], *, width: int, limit: int
 ) -> Float[Array, 'N *Q W']:
-  """Cuts the columns `offset .. offset + width - 1` out of every query's scores.
-
-  On TPUs a chain of log2(limit) selections between an array and itself moved by a power of two,
-  elsewhere a gather of slices. The gradient is another such cut: no scatter.
-
-  Args:
-    scores: `[N, ..., C]` float; columns beyond C read as 0.
-    offsets: `[...]` int32 in [0, limit).
-    width: number of columns to return.
-    limit: all offsets are below it.
-
-  Returns:
-    `[N, ..., width]`, the dtype of `scores`.
+  """Cuts the columns `offset .. offset + width - 1` (offset < limit) out of every query's scores.
 
   >>> shift_by(jnp.arange(4.0).reshape(1, 1, 4), jnp.array([1]), width=2, limit=2).tolist()
   [[[1.0, 2.0]]]
   """
+  # On TPUs a chain of log2(limit) selections between an array and itself moved by a power of two,
+  # elsewhere a gather of slices. The gradient is another such cut, so there is no scatter.
   columns = width + limit - 1
-  missing = max(columns - scores.shape[-1], 0)
+  missing = max(columns - scores.shape[-1], 0)  # read as 0
   scores = jnp.pad(scores, [(0, 0)] * (scores.ndim - 1) + [(0, missing)])[..., :columns]
   return _cut(scores, offsets, width, limit)
 
@@ -172,29 +139,17 @@ def drop(
 
 
 def attention_keep(
-  seed: UInt32[Array, '2'] | None, positions: Int[Array, 'B *Q'], *, num_heads: int, rate: float,
-  num_columns: int = 0, columns: Int[Array, 'B *A'] | None = None, first_head: Any = 0,
-) -> Bool[Array, '...'] | None:
-  """Draws attention dropout: each weight is kept with probability 1 - rate.
-
-  A weight's fate is a hash of the seed, its head, row, query position and key column (threefry2x32,
-  Salmon et al. 2011, as `jax.random` uses it) and of nothing else. So every way of computing the
-  attention drops the same weights without storing them, and a branch's piece those of the position
-  that it replaces.
-
-  Args:
-    seed: `[2]` of the layer; None: nothing is dropped.
-    positions: `[B, ...]` int in [0, 65536), position in the segment whose weights are drawn.
-    num_heads: N, below 65536 as B is.
-    rate: dropout rate.
-    num_columns: X, draws key columns 0 .. X - 1 of the row.
-    columns: `[B, ...]` int32 in [0, 65536) that broadcasts against `positions[..., None]`: draws
-      these columns instead.
-    first_head: number of the first head.
-
-  Returns:
-    `[N, B, ..., X]` bool, true where the weight is kept; None without a seed.
-  """
+  seed: UInt32[Array, '2'] | None,  # of the layer
+  positions: Int[Array, 'B *Q'],  # in the segment
+  *, num_heads: int, rate: float,
+  num_columns: int = 0,  # draws columns 0 .. num_columns - 1, or
+  columns: Int[Array, 'B *A'] | None = None,  # these, which broadcast against positions[..., None]
+  first_head: Any = 0,
+) -> Bool[Array, '...'] | None:  # [N, B, ..., X]
+  """Draws attention dropout: each weight is kept with probability 1 - rate; None without a seed."""
+  # Whether a weight is kept is a hash of the seed, head, row, query position and key column only.
+  # So every path drops the same weights without storing them, and a branch piece drops those of
+  # the position that it replaces. All of these numbers are below 65536.
   if seed is None:
     return None
   if columns is None:
@@ -217,16 +172,7 @@ def visible(
   memory_length: Int[Array, 'B'], positions: Int[np.ndarray, 'T'] | Int[Array, 'T'], *,
   memory_len: int, num_keys: int,
 ) -> Bool[Array, 'B T S']:
-  """Which keys queries see: the valid slots of the memory, and the segment up to themselves.
-
-  Args:
-    memory_length: `[B]` int32 in [0, M]: the newest slots that are valid.
-    positions: `[T]` int32, positions in the segment of the queries.
-    memory_len: M.
-    num_keys: S, keys 0 .. S - 1 are judged.
-
-  Returns:
-    `[B, T, S]` bool.
+  """Masks for queries: the valid slots of the memory, and the segment up to the query itself.
 
   >>> visible(jnp.array([1]), np.arange(2), memory_len=2, num_keys=4).astype(int).tolist()
   [[[0, 1, 1, 0], [0, 1, 1, 1]]]
@@ -240,32 +186,15 @@ def relative_attention(
   query: Float[Array, 'N B T H'],
   key: Float[Array, 'N B S H'],
   value: Float[Array, 'N B S H'],
-  relative: Float[Array, 'N S H'],
-  content_bias: Float[Array, 'N H'],
-  position_bias: Float[Array, 'N H'],
-  memory_length: Int[Array, 'B'],
-  seed: UInt32[Array, '2'] | None = None,
+  relative: Float[Array, 'N S H'],  # projected distances S - 1 down to 0
+  content_bias: Float[Array, 'N H'],  # u of the paper
+  position_bias: Float[Array, 'N H'],  # v of the paper
+  memory_length: Int[Array, 'B'],  # newest slots of the memory that are valid, in [0, M]
+  seed: UInt32[Array, '2'] | None = None,  # of `attention_keep`; None: no dropout
   *,
   rate: float = 0.0,
 ) -> Float[Array, 'N B T H']:
-  """Attention of a segment over its memory and itself (Dai et al. 2019, section 3.3).
-
-  A query sees the valid slots of the memory and the segment up to itself.
-
-  Args:
-    query: `[N, B, T, H]` projected segment.
-    key: `[N, B, S, H]` projected memory and segment, in this order.
-    value: `[N, B, S, H]` of the same positions.
-    relative: `[N, S, H]` projected distances S - 1 down to 0.
-    content_bias: `[N, H]`, u of the paper.
-    position_bias: `[N, H]`, v of the paper.
-    memory_length: `[B]` int32 in [0, M], the newest slots of the memory that are valid.
-    seed: `[2]` of `attention_keep`; None: no dropout.
-    rate: dropout rate behind `seed`.
-
-  Returns:
-    `[N, B, T, H]` in the dtype of `value`. Scores are softmaxed in float32 (float64 for float64).
-  """
+  """Attention of a segment over its memory and itself: the reference for all other paths."""
   num_heads, num_rows, num_queries, _ = query.shape
   positions = np.arange(num_queries, dtype=np.int32)
   mask = visible(
@@ -273,7 +202,7 @@ def relative_attention(
   keep = attention_keep(
     seed, jnp.broadcast_to(positions[None], (num_rows, num_queries)), num_heads=num_heads,
     num_columns=key.shape[2], rate=rate)
-  # The query is kept, not also its sums with either bias.
+  # The checkpoint keeps the query for the backward pass instead of its sums with both biases.
   scores = jax.checkpoint(_scores, prevent_cse=False)(
     query, key, relative, content_bias, position_bias)
   return attend(scores, value, mask[None], keep, rate=rate)
@@ -292,10 +221,7 @@ def attend(
   scores: Float[Array, 'N B T S'], value: Float[Array, 'N B S H'], mask: Bool[Array, '1 B T S'],
   keep: Bool[Array, 'N B T S'] | None, *, rate: float,
 ) -> Float[Array, 'N B T H']:
-  """Averages values by the softmax of scores: 0 where not `mask`, with dropout where `keep`.
-
-  The backward pass keeps the weights once, and neither scores nor the mask.
-  """
+  """Averages values by the softmax of scores; the backward pass keeps only the weights."""
   return _attend(rate, scores, value, mask, keep)
 
 
@@ -312,15 +238,15 @@ def _attend_forward(rate, scores, value, mask, keep):
 
 
 def _attend_backward(rate, saved, gradient):
-  """Gradients of scores and values; the mean of a row's is that of `attention_heads`."""
+  """Gradients of scores and values."""
   weights, value, keep, out = saved
-  wide = weights.dtype
+  sum_dtype = weights.dtype
   kept = drop(weights.astype(value.dtype), keep, rate=rate)
   d_value = jnp.einsum('nbts,nbth->nbsh', kept, gradient)
-  d_weights = jnp.einsum('nbth,nbsh->nbts', gradient, value).astype(wide)
+  d_weights = jnp.einsum('nbth,nbsh->nbts', gradient, value).astype(sum_dtype)
   # A product of matrices: in a sum of products one side of which vmap broadcasts (as jax.jacrev
   # does), jaxlib 0.10.2 makes wrong numbers on CPU (docs/performance.md).
-  mean = jnp.einsum('nbth,nbth->nbt', out.astype(wide), gradient.astype(wide))[..., None]
+  mean = jnp.einsum('nbth,nbth->nbt', out.astype(sum_dtype), gradient.astype(sum_dtype))[..., None]
   d_scores = weights * (drop(d_weights, keep, rate=rate) - mean)
   return d_scores.astype(value.dtype), d_value, None, None
 
@@ -334,9 +260,8 @@ def _softmax(scores: Array, mask: Array) -> Array:
   return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min), axis=-1)
 
 
-# Attention of counterfactual branches over the row before them and over their own pieces.
-#
-# Letters as in `attention`; Q = K P pieces of a row, in the order of their branches.
+# Counterfactual branches. Q = K P pieces of a row, in the order of their branches. Piece p of a
+# branch that starts at s has position s + p, whatever the row holds there.
 
 def branch_attention(
   query: Float[Array, 'N B Q H'],
@@ -344,43 +269,19 @@ def branch_attention(
   value: Float[Array, 'N B S H'],
   own_key: Float[Array, 'N B Q H'],
   own_value: Float[Array, 'N B Q H'],
-  relative: Float[Array, 'N S H'],
-  further: Float[Array, 'N P H'],
+  relative: Float[Array, 'N S H'],  # the segment's: kept once for both in the backward pass
+  relative_tail: Float[Array, 'N P H'],  # the distances before them, R - 1 down to S, R = S + P
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
-  start: Int[Array, 'B K'],
+  start: Int[Array, 'B K'],  # position of each branch's first piece
   memory_length: Int[Array, 'B'],
-  replaced: Int[Array, 'B K P'] | None = None,
-  seed: UInt32[Array, '2'] | None = None,
+  replaced: Int[Array, 'B K P'] | None = None,  # the position whose dropout each piece uses
+  seed: UInt32[Array, '2'] | None = None,  # the segment's
   *,
   segment_len: int,
   rate: float = 0.0,
 ) -> Float[Array, 'N B Q H']:
-  """Attention of branches: over the row before their start, and over their own pieces so far.
-
-  Piece p of a branch that starts at s has position s + p, whatever stands there in the row.
-
-  Args:
-    query: `[N, B, Q, H]` projected pieces, those of the first branch first.
-    key: `[N, B, S, H]` of the row (memory and segment), as in `relative_attention`.
-    value: `[N, B, S, H]` of the row.
-    own_key: `[N, B, Q, H]` projected pieces.
-    own_value: `[N, B, Q, H]` projected pieces.
-    relative: `[N, S, H]` projected distances S - 1 down to 0, as the segment has them: so they are
-      kept once for the backward pass.
-    further: `[N, P, H]` those before them, R - 1 down to S, R = S + P.
-    content_bias: `[N, H]`, u.
-    position_bias: `[N, H]`, v.
-    start: `[B, K]` int32 in [0, T), position in the segment of each branch's first piece.
-    memory_length: `[B]` int32 in [0, M], the newest slots of the memory that are valid.
-    replaced: `[B, K, P]` int32 in [0, T), the position whose dropout each piece takes over.
-    seed: `[2]` of `attention_keep`, the segment's; None: no dropout.
-    segment_len: T.
-    rate: dropout rate behind `seed`.
-
-  Returns:
-    `[N, B, Q, H]` in the dtype of `value`.
-  """
+  """Attention of branches: over the row before their start, and over their own pieces so far."""
   num_heads, _, size, width = query.shape
   num_keys, num_pieces = key.shape[2], size // start.shape[1]
   piece, branch = np.arange(size) % num_pieces, np.arange(size) // num_pieces
@@ -390,7 +291,8 @@ def branch_attention(
   # Column c is the distance R - 1 - c, and key j of the row is i + M - j away from a query at
   # position i: column j + (T + P - 1 - i).
   by_distance = jnp.concatenate(
-    [jnp.einsum('nbqh,nrh->nbqr', with_position, part) for part in (further, relative)], axis=-1)
+    [jnp.einsum('nbqh,nrh->nbqr', with_position, part) for part in (relative_tail, relative)],
+    axis=-1)
   to_row = shift_by(
     by_distance, segment_len - 1 - first + (num_pieces - piece)[None], width=num_keys,
     limit=segment_len + num_pieces)
@@ -420,9 +322,9 @@ def branch_attention(
 
 def _joint_softmax(*parts):
   """Softmax over the last axes of all (scores, mask) together, in float32 or wider."""
-  wide = jnp.promote_types(parts[0][0].dtype, jnp.float32)
-  lowest = jnp.finfo(wide).min
-  scores = [jnp.where(mask, part.astype(wide), lowest) for part, mask in parts]
+  sum_dtype = jnp.promote_types(parts[0][0].dtype, jnp.float32)
+  lowest = jnp.finfo(sum_dtype).min
+  scores = [jnp.where(mask, part.astype(sum_dtype), lowest) for part, mask in parts]
   highest = jax.lax.stop_gradient(
     jnp.stack([part.max(-1, keepdims=True) for part in scores]).max(0))
   weights = [jnp.exp(part - highest) for part in scores]
@@ -430,28 +332,18 @@ def _joint_softmax(*parts):
   return [part / total for part in weights]
 
 
-# Relative attention in blocks of queries, so that the scores of a segment never exist whole.
-#
-# For accelerators without the fused kernel and for attention dropout on them. The values are those
-# of `attention.relative_attention`; only the order of the sums differs. Letters as in `attention`,
-# C queries in a block, W keys that a group of blocks sees.
+# Attention in blocks of C queries, for accelerators without the fused kernel and for attention
+# dropout on them: temporary memory is that of [N, B, C, S] scores instead of [N, B, T, S]. The
+# values are those of `relative_attention`; only the order of the sums differs. W: keys that a group
+# of blocks sees.
 
-_GROUPS = 4  # of blocks, each scanned; keys after a group are not computed. Also the fewest blocks
+_GROUPS = 4  # of blocks, each one scan that stops at the group's last key; also the fewest blocks
 
 
-def skew(scores: Float[Array, '*A C X'], *, width: int) -> Float[Array, '*A C W']:
-  """Cuts columns C - 1 - t .. C - 2 - t + width out of row t.
+def rel_shift_block(scores: Float[Array, '*A C X'], *, width: int) -> Float[Array, '*A C W']:
+  """Cuts columns C - 1 - t .. C - 2 - t + width out of row t: the relative shift of one block.
 
-  The relative shift of a block: column c of the input is a distance, column j of the result a key.
-
-  Args:
-    scores: `[..., C, X]` float, X >= width + C.
-    width: W, columns to return.
-
-  Returns:
-    `[..., C, width]`, the dtype of `scores`.
-
-  >>> skew(jnp.array([[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]), width=2).tolist()
+  >>> rel_shift_block(jnp.array([[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]), width=2).tolist()
   [[1.0, 2.0], [4.0, 5.0]]
   """
   *lead, rows, columns = scores.shape
@@ -472,29 +364,8 @@ def attention_in_blocks(
   rate: float = 0.0,
   block: int = 512,
 ) -> Float[Array, 'N B T H']:
-  """`relative_attention`, one block of queries at a time, recomputed in the backward pass.
-
-  Blocks are scanned in at most four groups. A group sees the keys up to its own end: those after
-  it cost nothing. Temporary memory is that of `[N, B, C, S]` scores instead of `[N, B, T, S]`,
-  C at most a quarter of T.
-
-  Args:
-    query: as `relative_attention`, and so are the others.
-    key: `[N, B, S, H]`.
-    value: `[N, B, S, H]`.
-    relative: `[N, S, H]`.
-    content_bias: `[N, H]`.
-    position_bias: `[N, H]`.
-    memory_length: `[B]`.
-    seed: `[2]`; None: no dropout.
-    rate: dropout rate behind `seed`.
-    block: most queries in a block; it has at most a quarter of T in any case, and T need not be a
-      multiple of it.
-
-  Returns:
-    `[N, B, T, H]` in the dtype of `value`.
-  """
-  # Kept as they came: the groups' slices of keys and values would be kept one by one.
+  """`relative_attention`, one block of queries at a time, recomputed in the backward pass."""
+  # Without this checkpoint every group's slices of keys and values would be kept.
   return jax.checkpoint(functools.partial(_attention, rate=rate, block=block), prevent_cse=False)(
     query, key, value, relative, content_bias, position_bias, memory_length, seed)
 
@@ -509,8 +380,8 @@ def _attention(
   per_group = -(-num_blocks // _GROUPS)
   excess = num_blocks * block - num_queries
   scale = query.shape[-1] ** -0.5
-  # Padded queries sit at the end; in front of the table are their distances, which are too large,
-  # behind it those of keys after the query, which are negative. Nobody reads either.
+  # Queries are padded at the end. The table gets rows for their distances before it, and rows for
+  # keys after the query, whose distance is negative, behind it. Neither reaches a result.
   padded = jnp.pad(query, ((0, 0), (0, 0), (0, excess), (0, 0)))
   table = jnp.pad(relative, ((0, 0), (excess, per_group * block), (0, 0)))
 
@@ -522,7 +393,7 @@ def _attention(
     with_content = (block_query + biases[0][:, None, None, :]) * scale
     with_position = (block_query + biases[1][:, None, None, :]) * scale
     scores = jnp.einsum('nbth,nbsh->nbts', with_content, seen_key)
-    scores += skew(jnp.einsum('nbth,nsh->nbts', with_position, near), width=width)
+    scores += rel_shift_block(jnp.einsum('nbth,nsh->nbts', with_position, near), width=width)
     positions = first + np.arange(block, dtype=np.int32)
     keep = attention_keep(
       seed, jnp.broadcast_to(positions[None], (query.shape[1], block)),
@@ -547,17 +418,11 @@ def _attention(
   return jnp.concatenate(outputs, axis=2)[:, :, :num_queries]
 
 
-# Relative attention of one head and one block of queries at a time, for the caches of a CPU.
-#
-# The values are those of `attention.relative_attention`. The backward pass computes the weights
-# again
-# from the logarithm of their sum, which the forward pass keeps, and needs the mean of their
-# gradients
-# under the weights only as the product of output and its gradient (Dao et al. 2022,
-# arXiv:2205.14135,
-# appendix B.2): so no row of scores is summed in it. Letters as in `attention`, C queries in a
-# block,
-# W keys that they see.
+# Attention of one head and one block of C queries at a time, whose scores stay in a CPU's caches;
+# they see W keys. The values are those of `relative_attention`. The backward pass computes the
+# weights again from the logarithm of their sum; the mean of their gradients under the weights is
+# the product of the output and its gradient (Dao et al. 2022, arXiv:2205.14135, appendix B.2).
+# Blocks are unrolled, so compiling takes as many times longer.
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(8, 9))
 def attention_by_head(
@@ -572,26 +437,7 @@ def attention_by_head(
   rate: float = 0.0,
   block: int = 256,
 ) -> Float[Array, 'N B T H']:
-  """`relative_attention`, computed by head and block; differentiable once.
-
-  Temporary memory is that of a few times the `[B, T, S]` scores of one head, whatever N is.
-
-  Args:
-    query: as `relative_attention`, and so are the others.
-    key: `[N, B, S, H]`.
-    value: `[N, B, S, H]`.
-    relative: `[N, S, H]`.
-    content_bias: `[N, H]`.
-    position_bias: `[N, H]`.
-    memory_length: `[B]`.
-    seed: `[2]`; None: no dropout.
-    rate: dropout rate behind `seed`.
-    block: C, most queries in a block; keys after a block's last query are not computed. Blocks are
-      unrolled: compiling takes as many times longer.
-
-  Returns:
-    `[N, B, T, H]` in the dtype of `value`.
-  """
+  """`relative_attention` by head and block of queries; differentiable once."""
   heads = (query, key, value, relative, content_bias, position_bias)
   return _forward(*heads, memory_length, seed, rate, block)[0]
 
@@ -610,10 +456,10 @@ def _forward(*arguments):
       top = scores.max(axis=-1, keepdims=True)
       weights = jnp.exp(scores - top)
       total = weights.sum(axis=-1, keepdims=True)
-      mixed = jnp.einsum(
+      context = jnp.einsum(
         'bts,bsh->bth', drop(weights.astype(value.dtype), keep, rate=rate),
         value[:, :scores.shape[-1]])
-      outputs.append((mixed / total).astype(value.dtype))
+      outputs.append((context / total).astype(value.dtype))
       log_totals.append(top + jnp.log(total))
     return jnp.concatenate(outputs, axis=1), jnp.concatenate(log_totals, axis=1)
 
@@ -629,20 +475,20 @@ def _backward(rate, block, saved, gradient):
 
   def one_head(xs):
     head, out, log_total, gradient, query, key, value, *rest = xs
-    wide = log_total.dtype
-    # The mean of a row's weight gradients under its weights.
-    mean = (out.astype(wide) * gradient.astype(wide)).sum(axis=-1, keepdims=True)
+    sum_dtype = log_total.dtype
+    # Mean of a row's weight gradients under its weights.
+    mean = (out.astype(sum_dtype) * gradient.astype(sum_dtype)).sum(axis=-1, keepdims=True)
     d_query, d_biases = [], []
-    # Transposed: the products with the large [C, W] on the right need no transposed copy of it.
-    d_key, d_value = (jnp.zeros((len(x), head_dim, x.shape[1]), wide) for x in (key, value))
-    d_relative = jnp.zeros((head_dim, key.shape[1] + 1), wide)
+    # Gradients are transposed, so that the products take the large [C, W] without a copy.
+    d_key, d_value = (jnp.zeros((len(x), head_dim, x.shape[1]), sum_dtype) for x in (key, value))
+    d_relative = jnp.zeros((head_dim, key.shape[1] + 1), sum_dtype)
     for begin, end in _blocks(query.shape[1], block):
       scores, mask, keep, with_content, with_position, table = _head_scores(
         head, (query, key, *rest), memory_length, seed, rate, begin, end)
       width = scores.shape[-1]
       weights = jnp.where(mask, jnp.exp(scores - log_total[:, begin:end]), 0)
       d_out = gradient[:, begin:end]
-      d_weights = jnp.einsum('bth,bsh->bts', d_out, value[:, :width]).astype(wide)
+      d_weights = jnp.einsum('bth,bsh->bts', d_out, value[:, :width]).astype(sum_dtype)
       d_scores = weights * (drop(d_weights, keep, rate=rate) - mean[:, begin:end])
       d_scores = d_scores.astype(query.dtype)
       kept = drop(weights.astype(value.dtype), keep, rate=rate)
@@ -650,7 +496,7 @@ def _backward(rate, block, saved, gradient):
       d_content = jnp.einsum('bts,bsh->bth', d_scores, key[:, :width]) * scale
       d_position = jnp.einsum('bts,sh->bth', d_shifted, table) * scale
       d_query.append(d_content + d_position)
-      d_biases.append((d_content.astype(wide).sum((0, 1)), d_position.astype(wide).sum((0, 1))))
+      d_biases.append(tuple(d.astype(sum_dtype).sum((0, 1)) for d in (d_content, d_position)))
       d_value = d_value.at[..., :width].add(jnp.einsum('bth,bts->bhs', d_out, kept))
       d_key = d_key.at[..., :width].add(jnp.einsum('bth,bts->bhs', with_content, d_scores))
       d_relative = d_relative.at[:, -width - 1:].add(
@@ -673,11 +519,8 @@ def _blocks(num_queries, block):
 
 
 def _shift(scores):
-  """`attention.relative_shift` of [B, C, W + 1] whose column 0 nobody reads.
-
-  It is a slice of the flat rows. With the column computed instead of padded, XLA reads it in order
-  where it adds it; padding costs a comparison and a division for each score.
-  """
+  """`relative_shift` of [B, C, W + 1], whose column 0 is never read, as a slice of flat rows."""
+  # Padding a column, as `relative_shift` does, costs a comparison and a division for each score.
   num_rows, num_queries, columns = scores.shape
   flat = scores.reshape(num_rows, num_queries * columns)[:, num_queries:]
   return flat.reshape(num_rows, num_queries, columns - 1)
@@ -686,25 +529,20 @@ def _shift(scores):
 def _shift_back(gradient):
   """Transpose of `_shift`: [B, C, W + 1] of [B, C, W], C <= W."""
   num_rows, num_queries, columns = gradient.shape
-  # Zeros that XLA does not know to be some: it would make a padding of the concatenation, with a
-  # division and a comparison for each score.
+  # 0 * gradient instead of zeros: XLA turns a concatenation with constant zeros into a padding,
+  # which costs a division and a comparison for each score.
   unread = 0 * gradient[:, 0, :num_queries]
   flat = jnp.concatenate([unread, gradient.reshape(num_rows, -1)], axis=1)
   return flat.reshape(num_rows, num_queries, columns + 1)
 
 
 def _head_scores(head, arrays, memory_length, seed, rate, begin, end):
-  """Scores [B, C, W] of queries begin .. end - 1 of one head, and what they are made of.
-
-  Returns:
-    The scores in float32 or wider, their mask, the weights that dropout keeps (or None), the scaled
-    queries with either bias, and the relative keys of the block.
-  """
+  """Scores [B, C, W] of queries begin .. end - 1 of one head, and what the gradients need."""
   query, key, relative, content_bias, position_bias = arrays
   num_rows, num_queries, head_dim = query.shape
   width = key.shape[1] - num_queries + end
   queries, scale = query[:, begin:end], head_dim ** -0.5
-  # A distance more than a query of the block can have: `_shift` needs its column.
+  # One distance more than the block needs, for the column that `_shift` drops.
   table = jnp.pad(relative, ((1, 0), (0, 0)))[-width - 1:]
   with_content = (queries + content_bias[None, None]) * scale
   with_position = (queries + position_bias[None, None]) * scale

@@ -1,10 +1,17 @@
 """Relative attention of Transformer-XL in one TPU kernel, forward and backward.
 
-Tiles of scores live in the core's memory only (online softmax and recomputation as in Dao et al.
-2022, arXiv:2205.14135), with the exact relative term of Dai et al. 2019: see `attention_tiles`.
-Temporary memory is O(T). The backward pass is in `attention_kernel_backward`.
+Scores exist as tiles in the core's memory only (online softmax and recomputation as in Dao et al.
+2022, arXiv:2205.14135), with the exact relative term of Dai et al. 2019. Temporary memory is O(T).
 
-Letters as in `attention`.
+The scores of a segment are cut into tiles of C queries by C keys. The distances within a tile are
+2C - 1 consecutive ones, in two consecutive blocks of C rows of the relative keys, the same two for
+all tiles on a diagonal. `(q + v)` times these rows is a `[C, 2C]` array, whose row t must move by
+C - 1 - t columns to put every distance below its key: `rel_shift`, a strided rotation of lanes.
+Its transpose is `rel_unshift`.
+
+The file has four parts: tiles, rows of branches, the backward pass, the forward pass. Letters as in
+`attention`; C queries and keys in a tile, Q rows of branches, X rows of the table of relative keys,
+J blocks of keys.
 """
 
 import dataclasses
@@ -20,17 +27,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
-# Tiles of the fused attention kernels: which there are, their scores, the skew of distances.
-#
-# The scores of a segment are cut into tiles of C queries by C keys. The distances within a tile are
-# 2C - 1 consecutive ones, which lie in two consecutive blocks of C rows of the relative keys, the
-# same two for all tiles on a diagonal. `(q + v)` times these rows is a `[C, 2C]` array whose row t
-# must move by C - 1 - t columns to put every distance below its key: `skew`, a strided rotation of
-# lanes. Its transpose is `unskew`.
-#
-# Letters as in `attention`.
-
-MASKED = -1e30  # a score that no weight survives; finite, so that differences are numbers
+MASKED = -1e30  # a score whose weight is 0; it is finite, so that differences are numbers
 _LANES = 128
 _SUBLANES = 16  # rows of a register of bfloat16
 _DEFAULT_GATHERED = 6 * 2 ** 20  # fits into the compiler's default limit beside the tiles
@@ -39,7 +36,7 @@ _FOR_TILES = 24 * 2 ** 20  # what tiles and the compiler take beside what is gat
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-  """Sizes of one call, and how tiles number their blocks."""
+  """Sizes of one call, and the numbering of blocks."""
 
   num_heads: int
   num_rows: int
@@ -48,7 +45,7 @@ class Tiling:
   width: int  # H
   block: int  # C
   dtype: str
-  barrel: bool  # rotate by powers of two instead of the strided rotation, which v4 lacks
+  barrel_shift: bool  # rotate by powers of two: a v4 lacks the strided rotation
   interpret: bool
   num_branches: int = 0  # K
   num_pieces: int = 0  # P
@@ -60,7 +57,7 @@ class Tiling:
 
   @property
   def memory_blocks(self) -> int:
-    """Key block `memory_blocks + i` is the last one that query block i sees."""
+    """Blocks of the memory; query block i sees key blocks up to `memory_blocks + i`."""
     return pl.cdiv(self.memory_len, self.block)
 
   @property
@@ -70,7 +67,7 @@ class Tiling:
 
   @property
   def branch_rows(self) -> int:
-    """Rows for the pieces of all branches: K P, padded so that they are a block of their own."""
+    """Rows for the pieces of all branches: K P, padded to a block of their own."""
     pieces = self.num_branches * self.num_pieces
     rows = min(_SUBLANES, self.block)
     while rows < pieces:
@@ -79,12 +76,12 @@ class Tiling:
 
   @property
   def branches_fit(self) -> bool:
-    """Whether the rows of branches divide a block, so that they have a place of their own."""
+    """Whether the rows of branches divide a block."""
     return not self.branch_rows or self.block % self.branch_rows == 0
 
   @property
   def distances(self) -> int:
-    """Rows of the table of relative keys, padded: with branches, those beyond S have room too."""
+    """Rows of the table of relative keys, padded, with room for the distances of branches."""
     lanes = min(self.block, _LANES)
     return self.key_blocks * self.block + pl.cdiv(self.num_pieces, lanes) * lanes
 
@@ -95,17 +92,15 @@ class Tiling:
 
   @property
   def gathered_bytes(self) -> int:
-    """Core memory that the backward pass gathers gradients in; rows fill whole registers."""
+    """Core memory for the gradients that the backward pass gathers; rows fill whole registers."""
     rows = (self.query_blocks + self.key_blocks + 3) * self.block
     return 4 * rows * pl.cdiv(self.width, _LANES) * _LANES
 
   @property
   def branch_bytes(self) -> int:
-    """Core memory that branches take in the backward pass, and at most in the forward pass.
-
-    The whole table and its gradient, each twice, and parts of them in products; scores by distance
-    in three arrays that stay and some eight that do not.
-    """
+    """Core memory for branches in the backward pass, an upper bound for the forward pass."""
+    # The whole table and its gradient, each twice, and parts of them in products; scores by
+    # distance in three arrays that stay and some eight temporary ones.
     if not self.num_branches:
       return 0
     table = 8 * jnp.dtype(self.dtype).itemsize * pl.cdiv(self.width, _LANES) * _LANES
@@ -113,12 +108,12 @@ class Tiling:
 
   @property
   def reversed_rows(self) -> int:
-    """Rows that `unskew` reverses at a time."""
+    """Rows that `rel_unshift` reverses at a time."""
     return min(self.block, _LANES)
 
   def memory_limit(self, gathered: int) -> int | None:
-    """Core memory to ask for beside tiles; None: the compiler's default, all that a v4 has."""
-    beyond = gathered > _DEFAULT_GATHERED and not self.barrel
+    """Core memory to request beside the tiles; None: the compiler's default, all that a v4 has."""
+    beyond = gathered > _DEFAULT_GATHERED and not self.barrel_shift
     return gathered + _FOR_TILES if beyond else None
 
   def first_key_block(self, memory_length: Array) -> Array:
@@ -130,26 +125,19 @@ class Tiling:
     return self.query_blocks - 1 - query_block + key_block
 
   def cost(
-    self, *, products: int, of_branches: int, once: tuple, unskewed: int = 0
+    self, *, products: int,  # of C x C x H in every visible tile
+    of_branches: int,  # products of each row of branches with all keys, or all distances
+    once: tuple,  # arrays that are copied once
+    unshifted: int = 0,  # calls of `rel_unshift` in every visible tile
   ) -> pl.CostEstimate:
-    """Work of a call.
-
-    Args:
-      products: of C x C x H in every visible tile.
-      unskewed: calls of `unskew` in every visible tile.
-      of_branches: products with all keys, or all distances, that each row of branches takes.
-      once: arrays that are copied once; each tile copies four blocks `[C, H]` besides, and each
-        head its table if there are branches.
-
-    Returns:
-      Operations, exponentials and bytes.
-    """
+    """Operations, exponentials and bytes of a call."""
+    # Each tile copies four blocks [C, H], each head its table if there are branches.
     visible = sum(self.memory_blocks + i + 1 for i in range(self.query_blocks))
     tiles, block_size = self.num_heads * self.num_rows * visible, self.block * self.width
     itemsize = jnp.dtype(self.dtype).itemsize
     copied = 4 * tiles * block_size * itemsize
     # Each row of a group is reversed by a product with [C], and again with [2C], columns.
-    reversal = 0 if self.barrel else 3 * unskewed * self.reversed_rows * self.block ** 2
+    reversal = 0 if self.barrel_shift else 3 * unshifted * self.reversed_rows * self.block ** 2
     scores = self.num_heads * self.num_rows * self.branch_rows * self.distances
     if self.num_branches:
       copied += self.num_heads * self.distances * self.width * itemsize
@@ -161,7 +149,7 @@ class Tiling:
 
 
 def split_refs(refs: Sequence[Any], *sizes: int) -> list[Sequence[Any]]:
-  """Consecutive groups of these sizes of what a kernel is given."""
+  """Splits the references of a kernel into consecutive groups of these sizes."""
   ends = list(itertools.accumulate(sizes))
   assert ends[-1] == len(refs), (ends, len(refs))
   return [refs[end - size:end] for size, end in zip(sizes, ends, strict=True)]
@@ -176,25 +164,23 @@ def dot(tiling: Tiling, a: Array, b: Array, dimensions: str) -> Array:
     a, b, (contracting, ((), ())), precision=precision, preferred_element_type=jnp.float32)
 
 
-def skew(tiling: Tiling, x: Float[Array, 'C X']) -> Float[Array, 'C C']:
-  """Columns C - 1 - t to 2C - 2 - t of row t."""
+def rel_shift(tiling: Tiling, x: Float[Array, 'C X']) -> Float[Array, 'C C']:
+  """Cuts columns C - 1 - t to 2C - 2 - t out of row t."""
   block = tiling.block
-  if tiling.barrel:
+  if tiling.barrel_shift:
     rotated = rotate_rows(x, jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + (block + 1))
   else:
     rotated = pltpu.roll(x, block + 1, 1, stride=1, stride_axis=0)
   return rotated[:, :block]
 
 
-def unskew(tiling: Tiling, x: Float[Array, 'C C']) -> Float[Array, 'C X']:
-  """The transpose of `skew`: row t starts at column C - 1 - t, zeros around it.
-
-  The rotation's stride cannot be negative, so rows are reversed before and after, in groups, by
-  products with a reversed identity. They are exact: `x` has been rounded to the compute dtype.
-  """
+def rel_unshift(tiling: Tiling, x: Float[Array, 'C C']) -> Float[Array, 'C X']:
+  """Transposes `rel_shift`: row t starts at column C - 1 - t, with zeros around it."""
+  # The rotation's stride cannot be negative, so rows are reversed before and after it, in groups,
+  # by products with a reversed identity. They are exact, since `x` is rounded to the compute dtype.
   block = tiling.block
   x = x.astype(jnp.dtype(tiling.dtype))
-  if tiling.barrel:
+  if tiling.barrel_shift:
     padded = jnp.concatenate([x, jnp.zeros_like(x)], axis=1).astype(jnp.float32)
     start = block - 1 - jax.lax.broadcasted_iota(jnp.int32, padded.shape, 0)
     return rotate_rows(padded, start).astype(x.dtype)
@@ -220,12 +206,12 @@ def rotate_rows(x: Float[Array, 'C X'], shifts: Array) -> Float[Array, 'C X']:
 
 
 def to_row(column: Float[Array, 'C 1']) -> Float[Array, '1 C']:
-  """A column of numbers as a row, by a transpose that the hardware has."""
+  """Transposes a column of numbers with an operation that the hardware has."""
   return jnp.broadcast_to(column, (column.shape[0], _LANES)).T[:1]
 
 
 def to_column(row: Float[Array, '1 C']) -> Float[Array, 'C 1']:
-  """A row of numbers as a column."""
+  """Transposes a row of numbers."""
   return jnp.broadcast_to(row, (_LANES, row.shape[1])).T[:, :1]
 
 
@@ -233,9 +219,9 @@ def both_queries(
   tiling: Tiling, query: Float[Array, 'C H'], biases: tuple[Array, Array]
 ) -> tuple[Float[Array, 'C H'], Float[Array, 'C H']]:
   """Queries plus u and plus v, scaled, in the compute dtype."""
-  wide = query.astype(jnp.float32)
+  query_f32 = query.astype(jnp.float32)
   with_content, with_position = (
-    ((wide + bias.astype(jnp.float32)) * tiling.scale).astype(query.dtype) for bias in biases)
+    ((query_f32 + bias.astype(jnp.float32)) * tiling.scale).astype(query.dtype) for bias in biases)
   return with_content, with_position
 
 
@@ -243,23 +229,10 @@ def tile_scores(
   tiling: Tiling, query: Array, key: Array, relative: Array, biases: tuple[Array, Array],
   memory_length: Array, place: tuple[Array, Array],
 ) -> tuple[Array, Array, Array]:
-  """Scores of a tile, masked, and both kinds of queries.
-
-  Args:
-    tiling: sizes.
-    query: `[C, H]`.
-    key: `[C, H]`.
-    relative: `[2C, H]`, the tile's relative keys.
-    biases: u and v, each `[1, H]`.
-    memory_length: scalar int32 of the row.
-    place: (query block, key block).
-
-  Returns:
-    `[C, C]` float32; (q + u) and (q + v), each `[C, H]`, scaled, in the compute dtype.
-  """
+  """Masked scores [C, C] of a tile in float32, and (q + u) and (q + v), [C, H] each, scaled."""
   with_content, with_position = both_queries(tiling, query, biases)
   scores = dot(tiling, with_content, key, 'ax,bx')
-  scores += skew(tiling, dot(tiling, with_position, relative, 'ax,bx'))
+  scores += rel_shift(tiling, dot(tiling, with_position, relative, 'ax,bx'))
   rows, columns = (jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1))
   position = place[0] * tiling.block + rows
   slot = place[1] * tiling.block + columns - tiling.memory_len
@@ -267,31 +240,28 @@ def tile_scores(
   return jnp.where(mask, scores, MASKED), with_content, with_position
 
 
-# Rows of branches in the fused attention kernels, forward and backward.
+# Rows of branches. The pieces of a row's branches are a block of queries after the segment's, and a
+# block of keys after the row's (`branch_attention` defines what they see). They are computed with
+# the last block of queries, which meets every key, so that keys and values are read once for both
+# and their gradients are summed in place. Scores by distance are made of the whole table at once
+# and moved below their keys by a rotation of each row, in the core's memory.
 #
-# The pieces of a row's branches are a block of queries behind those of the segment, and a block of
-# keys behind those of the row (`attention_branch` says what they see). They go along with the last
-# block of queries, which meets every key: so keys and values are read once for both, and their
-# gradients are summed where they are. Scores by distance are made of the whole table at once and
-# moved below their keys by a rotation of each row, in the core's memory.
-#
-# Row c of the table holds the distance M + queries - 1 - c, cyclically, the queries of a segment
-# being whole blocks: a row at some position finds key slot s in column s + queries - 1 - position.
-#
-# Letters as in `attention`; Q rows of branches, X rows of the table, J blocks of keys.
+# Row c of the table holds the distance M + queries - 1 - c, cyclically, where the queries of a
+# segment are padded to whole blocks: a row at some position finds key slot s in column
+# s + queries - 1 - position.
 
 class Rows(NamedTuple):
-  """What the kernels read of the branches."""
+  """Inputs of the kernels for the branches."""
 
   query: Any  # [1, 1, Q, H]
   own: Any  # [2, 1, 1, Q, H], their keys and values
   table: Any  # [1, X, H], the head's relative keys
   places: Any  # [2, 1, Q, 1] int32, each piece's position and its branch's start
-  back: Any  # [Q, Q] int32, pieces back from a row to another of its branch; -1: not seen
+  back: Any  # [Q, Q] int32, how many pieces a piece of the same branch is back; -1: not seen
 
 
 class Kept(NamedTuple):
-  """What the backward pass reads besides."""
+  """Further inputs of the backward pass."""
 
   out_gradient: Any  # [1, 1, Q, H]
   sums: Any  # [2, 1, 1, Q, 1] float32: log of the denominator, output times gradient
@@ -316,7 +286,7 @@ class Sums(NamedTuple):
 
 
 def rows_of(tiling: Tiling, start: Int[Array, 'B K']) -> tuple[Array, np.ndarray]:
-  """`Rows.places` of all rows `[2, B, Q, 1]`, and `Rows.back`; padding sees memory and padding."""
+  """`Rows.places` [2, B, Q, 1] and `Rows.back`; padding sees the memory and padding."""
   pieces, size = tiling.num_branches * tiling.num_pieces, tiling.branch_rows
   padding = ((0, 0), (0, size - pieces))
   first = jnp.repeat(start, tiling.num_pieces, axis=1)
@@ -329,13 +299,13 @@ def rows_of(tiling: Tiling, start: Int[Array, 'B K']) -> tuple[Array, np.ndarray
 
 
 def row_specs(tiling: Tiling) -> Rows:
-  """Blocks of `Rows` in the arrays of a call whose grid starts with (head, row)."""
+  """Block specs of `Rows` for a grid that starts with (head, row)."""
   size, width = tiling.branch_rows, tiling.width
-  behind = tiling.query_blocks * tiling.block // size
-  behind_keys = tiling.key_blocks * tiling.block // size
+  query_at = tiling.query_blocks * tiling.block // size  # branches follow the segment
+  keys_at = tiling.key_blocks * tiling.block // size
   return Rows(
-    query=pl.BlockSpec((1, 1, size, width), lambda n, b, *_: (n, b, behind, 0)),
-    own=pl.BlockSpec((2, 1, 1, size, width), lambda n, b, *_: (0, n, b, behind_keys, 0)),
+    query=pl.BlockSpec((1, 1, size, width), lambda n, b, *_: (n, b, query_at, 0)),
+    own=pl.BlockSpec((2, 1, 1, size, width), lambda n, b, *_: (0, n, b, keys_at, 0)),
     table=pl.BlockSpec((1, tiling.distances, width), lambda n, *_: (n, 0, 0)),
     places=pl.BlockSpec((2, 1, size, 1), lambda n, b, *_: (0, b, 0, 0)),
     back=pl.BlockSpec((size, size), lambda *_: (0, 0)))
@@ -384,7 +354,7 @@ def add_to_average(
 
 
 def finish_average(to: Average, out: Any, log_sum: Any) -> None:
-  """After the last block of keys."""
+  """After the last block of keys: the output and the log of the softmax's denominator."""
   out[0, 0] = (to.average[...] / to.total[...]).astype(out.dtype)
   log_sum[0, 0] = to.highest[...] + jnp.log(to.total[...])
 
@@ -444,25 +414,26 @@ def finish_sums(
 
 
 def _write_below_keys(tiling, by_distance, rows, to):
-  """Relative terms of every key slot, block by block."""
+  """Writes the relative terms of every key slot, block by block."""
   moved = rotate_rows(by_distance, _rotation(tiling, rows, by_distance.shape, back=False))
   for j in range(tiling.key_blocks):
     to[j] = moved[:, j * tiling.block:(j + 1) * tiling.block]
 
 
 def _rotation(tiling, rows, shape, *, back):
-  """How far each row moves to the right from distances to keys, or back."""
+  """Columns that each row moves to the right, from distances to keys or back."""
   shift = rows.places[0, 0] + (1 - tiling.query_blocks * tiling.block)
   shift = -shift if back else shift
   return jnp.broadcast_to(jnp.where(shift < 0, shift + tiling.distances, shift), shape)
 
 
 def _columns(array):
+  """Column numbers of an array."""
   return jax.lax.broadcasted_iota(jnp.int32, array.shape, 1)
 
 
 def _column_of(tiling, distance):
-  """Where a distance below S stands in the table."""
+  """Column of a distance below S in the table."""
   return tiling.query_blocks * tiling.block + tiling.memory_len - 1 - distance
 
 
@@ -491,45 +462,32 @@ def _gradients(tiling, kept, scores, value) -> tuple[Float[Array, 'Q C'], Float[
   return weights.astype(gradient.dtype), of_scores.astype(gradient.dtype)
 
 
-# Backward pass of the fused attention kernel: all gradients in one sweep over the tiles.
-#
-# Key blocks are the outer loop, query blocks the inner one. A key block's gradients are complete
-# after its own sweep. Those of queries and of relative keys are gathered in the core's memory, and
-# their block j leaves it after the sweep of key block j: query block j - memory_blocks has met its
-# last key then, and relative keys j meet only lower key blocks (in the last row, where all rows'
-# contributions are in).
-#
-# Letters as in `attention`.
+# The backward pass: all gradients in one sweep over the tiles. Key blocks are the outer loop, query
+# blocks the inner one. A key block's gradients are complete after its own sweep. The gradients of
+# queries and of relative keys are summed in the core's memory, and their block j is written after
+# the sweep of key block j: by then query block j - memory_blocks has met its last key, and relative
+# keys j meet only lower key blocks (in the last row of the batch, where all rows have been added).
 
 def backward(
-  tiling: Tiling, query: Array, key_value: Array, relative: Array, content_bias: Array,
-  position_bias: Array, places: tuple[Array, Array | None], sums: Sequence[Array],
-  out_gradient: Array,
+  tiling: Tiling,
+  query: Array,  # [N, B, T + Q, H], T and S padded to whole blocks, Q to `branch_rows`
+  key_value: Array,  # [2, N, B, S + Q, H]
+  relative: Array,  # [N, X, H]
+  content_bias: Array,  # [N, 1, H]
+  position_bias: Array,  # [N, 1, H]
+  places: tuple[Array, Array | None],  # memory lengths [B], starts of branches [B, K]
+  # Log of the softmax's denominators, and output times its gradient summed over H: [2, N, B, 1, T]
+  # float32; with branches, theirs [2, N, B, Q, 1] too.
+  sums: Sequence[Array],
+  out_gradient: Array,  # [N, B, T + Q, H]
 ) -> tuple[Array, Array, Array, Array, Array]:
-  """Gradients of the padded arrays of the forward pass.
-
-  Args:
-    tiling: sizes; T and S below are padded to whole blocks, Q to `branch_rows` (0 without).
-    query: `[N, B, T + Q, H]`.
-    key_value: `[2, N, B, S + Q, H]`.
-    relative: `[N, X, H]`.
-    content_bias: `[N, 1, H]`.
-    position_bias: `[N, 1, H]`.
-    places: `[B]` int32, memory lengths, and `[B, K]` int32, starts of branches or None.
-    sums: `[2, N, B, 1, T]` float32, log of the softmax's denominators, and output times its
-      gradient, summed over H; with branches, theirs `[2, N, B, Q, 1]` too.
-    out_gradient: `[N, B, T + Q, H]`.
-
-  Returns:
-    Gradients of `query`, `key_value`, `relative`, `content_bias` and `position_bias`, each with
-    its shape and dtype.
-  """
+  """Gradients of the padded arrays of the forward pass, each with its shape and dtype."""
   block, width = tiling.block, tiling.width
   num_rows = tiling.num_rows
   memory_length, start = places
 
   def query_block(i, j):
-    # Tiles that are skipped name the block of a tile that is not: nothing is copied for them.
+    # A skipped tile names the block of its computed neighbour, so that no block is copied for it.
     return jnp.maximum(i, j - tiling.memory_blocks)
 
   def distances(later):
@@ -586,7 +544,7 @@ def backward(
       dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary'),
       vmem_limit_bytes=tiling.memory_limit(tiling.gathered_bytes + tiling.branch_bytes)),
     cost_estimate=tiling.cost(
-      products=11, of_branches=8, once=(key_value, *out_shape), unskewed=1),
+      products=11, of_branches=8, once=(key_value, *out_shape), unshifted=1),
     interpret=tiling.interpret, name='relative_attention_backward',
   )(memory_length.astype(jnp.int32), *inputs)
   if tiling.num_branches:
@@ -598,14 +556,14 @@ def backward(
 
 
 def _tile(tiling, lengths, *refs):
-  """One tile of the backward pass; query blocks follow each other."""
+  """One tile of the backward pass; the inner loop runs over query blocks."""
   _start(tiling, *refs)
   _accumulate(tiling, lengths, *refs)
   _finish(tiling, *refs)
 
 
 def _tile_with_branches(tiling, lengths, *refs):
-  """The same, and a tile of the branches in the last block of queries."""
+  """One tile, and a tile of the branches with the last block of queries."""
   inputs, rows, outputs, of_rows, scratch, to = split_refs(refs, 8, 7, 5, 2, 3, 4)
   rows, kept = Rows(*rows[:5]), Kept(*rows[5:])
   to, (of_query, of_own) = Sums(*to), of_rows
@@ -635,7 +593,7 @@ def _tile_with_branches(tiling, lengths, *refs):
 def _start(tiling, query, out_gradient, sums, key_value, near, far, content_bias, position_bias,
            of_query, of_key_value, of_relative, of_content, of_position, query_sum, relative_sum,
            key_value_sum):
-  """Zeros where sums start."""
+  """Zeros the sums that start with this tile."""
   row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
 
   def zero(ref):
@@ -658,7 +616,7 @@ def _start(tiling, query, out_gradient, sums, key_value, near, far, content_bias
 def _accumulate(tiling, lengths, query, out_gradient, sums, key_value, near, far, content_bias,
                 position_bias, of_query, of_key_value, of_relative, of_content, of_position,
                 query_sum, relative_sum, key_value_sum):
-  """Adds what a tile gives."""
+  """Adds this tile's contributions."""
   block = tiling.block
   row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
   length = lengths[row]
@@ -674,7 +632,7 @@ def _accumulate(tiling, lengths, query, out_gradient, sums, key_value, near, far
     of_scores = of_scores.astype(q.dtype)
     key_value_sum[0] += dot(tiling, of_scores, with_content, 'xa,xb')
     key_value_sum[1] += dot(tiling, weights.astype(q.dtype), g, 'xa,xb')
-    by_distance = unskew(tiling, of_scores)
+    by_distance = rel_unshift(tiling, of_scores)
     to_content = dot(tiling, of_scores, k, 'ax,xb')
     to_position = dot(tiling, by_distance, r, 'ax,xb')
     query_sum[pl.ds(i * block, block)] += to_content + to_position
@@ -687,7 +645,7 @@ def _accumulate(tiling, lengths, query, out_gradient, sums, key_value, near, far
 def _finish(tiling, query, out_gradient, sums, key_value, near, far, content_bias, position_bias,
             of_query, of_key_value, of_relative, of_content, of_position, query_sum, relative_sum,
             key_value_sum):
-  """Writes the sums that are complete."""
+  """Writes the sums that are complete after this tile."""
   block = tiling.block
   row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
 
@@ -700,7 +658,7 @@ def _finish(tiling, query, out_gradient, sums, key_value, near, far, content_bia
     of_key_value[:, 0, 0] = key_value_sum[...].astype(of_key_value.dtype)
 
     last_row = row == tiling.num_rows - 1
-    if tiling.num_branches:  # they meet all distances up to the last tile
+    if tiling.num_branches:  # branches add to all distances until the last tile
       @pl.when(last_row & (j == tiling.key_blocks - 1))
       def _():
         of_relative[0] = relative_sum[:tiling.distances].astype(of_relative.dtype)
@@ -710,11 +668,11 @@ def _finish(tiling, query, out_gradient, sums, key_value, near, far, content_bia
         of_relative[0] = relative_sum[pl.ds(j * block, block)].astype(of_relative.dtype)
 
 
-_BARREL_KIND = 'TPU v4'  # lacks the strided rotation
-_BARREL_BLOCK = 256  # larger tiles leave a v4's memory no room for long segments
+_NO_STRIDED_ROLL = 'TPU v4'  # lacks the strided rotation
+_BARREL_SHIFT_BLOCK = 256  # with larger tiles long segments do not fit into a v4's memory
 _UNIT = 128  # blocks are multiples of it, the width of a vector register
-# Start of a device kind -> bytes of core memory in which the backward pass may gather gradients:
-# what the compiler accepts beside the tiles.
+# Start of a device kind -> bytes of core memory that the compiler accepts beside the tiles, for the
+# gradients of the backward pass.
 _CAPACITY = {
   'TPU v4': 13 * 2 ** 20, 'TPU v5 lite': 56 * 2 ** 20, 'TPU v5': 32 * 2 ** 20,
   'TPU v6 lite': 56 * 2 ** 20}
@@ -728,41 +686,22 @@ def fused_attention(
   position_bias: Float[Array, 'N H'],
   memory_length: Int[Array, 'B'],
   *,
-  block: int = 512,
-  barrel: bool = False,
-  interpret: bool = False,
+  block: int = 512,  # most queries and keys in a tile, a multiple of 128
+  barrel_shift: bool = False,  # for v4, which lacks the strided rotation
+  interpret: bool = False,  # on any device, slowly, with blocks of any size
 ) -> Float[Array, 'N B T H']:
-  """`relative_attention` as a Pallas kernel for TPUs from v4 on; differentiable.
-
-  Args:
-    query: `[N, B, T, H]` float32 or bfloat16.
-    key_value: `[2, N, B, S, H]`, projected keys and values of memory and segment.
-    relative: `[N, S, H]` projected distances S - 1 down to 0.
-    content_bias: `[N, H]`, u.
-    position_bias: `[N, H]`, v.
-    memory_length: `[B]` int32 in [0, M].
-    block: most queries and keys in a tile, a multiple of 128. Neither T nor M need be multiples of
-      it: they are padded.
-    barrel: for v4, which lacks the strided rotation; blocks of at most 256.
-    interpret: run on any device, slowly; blocks may have any size.
-
-  Returns:
-    `[N, B, T, H]` in the dtype of `query`.
-
-  Raises:
-    ValueError: block is no multiple of 128, or the dtype is neither float32 nor bfloat16.
-  """
+  """`relative_attention` as a Pallas kernel for TPUs from v4 on; differentiable."""
   segment_len = query.shape[2]
   tiling = _tiling(query, segment_len, key_value.shape[3] - segment_len, block=block,
-                   barrel=barrel, interpret=interpret)
+                   barrel_shift=barrel_shift, interpret=interpret)
   biases = content_bias[:, None], position_bias[:, None]
   return _attention(tiling, query, key_value, relative, *biases, (memory_length, None))
 
 
 def attention_with_branches(
-  query: Float[Array, 'N B X H'],
-  key_value: Float[Array, '2 N B Y H'],
-  relative: Float[Array, 'N R H'],
+  query: Float[Array, 'N B X H'],  # X = T + Q: the segment's, then those of its branches' pieces
+  key_value: Float[Array, '2 N B Y H'],  # Y = S + Q
+  relative: Float[Array, 'N R H'],  # R = S + P
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
   start: Int[Array, 'B K'],
@@ -770,33 +709,12 @@ def attention_with_branches(
   *,
   segment_len: int,
   block: int = 512,
-  barrel: bool = False,
+  barrel_shift: bool = False,
   interpret: bool = False,
 ) -> Float[Array, 'N B X H']:
-  """`fused_attention` of a segment and `branch_attention` of its branches in the same kernels.
-
-  Args:
-    query: `[N, B, T + Q, H]`, the segment's queries, then those of the pieces of its branches.
-    key_value: `[2, N, B, S + Q, H]`, of memory and segment, then of the pieces.
-    relative: `[N, R, H]` projected distances R - 1 down to 0, R = S + P.
-    content_bias: `[N, H]`, u.
-    position_bias: `[N, H]`, v.
-    start: `[B, K]` int32 in [0, T).
-    memory_length: `[B]` int32 in [0, M].
-    segment_len: T.
-    block: as for `fused_attention`.
-    barrel: as for `fused_attention`.
-    interpret: as for `fused_attention`.
-
-  Returns:
-    `[N, B, T + Q, H]` in the dtype of `query`.
-
-  Raises:
-    ValueError: as `fused_attention`, or the rows of branches divide no block: `kernel_runs_on`
-      says where they do.
-  """
+  """`fused_attention` of a segment and `branch_attention` of its branches in the same kernels."""
   tiling = _tiling(query, segment_len, key_value.shape[3] - query.shape[2], block=block,
-                   barrel=barrel, interpret=interpret,
+                   barrel_shift=barrel_shift, interpret=interpret,
                    branches=(start.shape[1], (query.shape[2] - segment_len) // start.shape[1]))
   if not tiling.branches_fit:
     raise ValueError(f'{tiling.branch_rows} rows of branches do not divide a block of '
@@ -805,8 +723,8 @@ def attention_with_branches(
   return _attention(tiling, query, key_value, relative, *biases, (memory_length, start))
 
 
-def _tiling(query, segment_len, memory_len, *, block, barrel, interpret, branches=(0, 0)):
-  """Sizes of a call; refuses what the kernels cannot do."""
+def _tiling(query, segment_len, memory_len, *, block, barrel_shift, interpret, branches=(0, 0)):
+  """Sizes of a call; ValueError for what the kernels cannot compute."""
   if query.dtype not in (jnp.float32, jnp.bfloat16):
     raise ValueError(f"the attention kernel computes in float32 or bfloat16, not {query.dtype}: "
                      "set model.attention='blocks'")
@@ -816,58 +734,48 @@ def _tiling(query, segment_len, memory_len, *, block, barrel, interpret, branche
   return Tiling(
     num_heads=query.shape[0], num_rows=query.shape[1], segment_len=segment_len,
     memory_len=memory_len, width=query.shape[3],
-    block=_block(segment_len, block, barrel=barrel), dtype=str(query.dtype), barrel=barrel,
-    interpret=interpret, num_branches=branches[0], num_pieces=branches[1])
+    block=_block(segment_len, block, barrel_shift=barrel_shift), dtype=str(query.dtype),
+    barrel_shift=barrel_shift, interpret=interpret, num_branches=branches[0],
+    num_pieces=branches[1])
 
 
-def needs_barrel(device_kind: str) -> bool:
-  """Whether a device lacks the strided rotation, so that `barrel` must be set.
+def needs_barrel_shift(device_kind: str) -> bool:
+  """Whether a device lacks the strided rotation.
 
-  >>> needs_barrel('TPU v4'), needs_barrel('TPU v5 lite')
+  >>> needs_barrel_shift('TPU v4'), needs_barrel_shift('TPU v5 lite')
   (True, False)
   """
-  return device_kind.startswith(_BARREL_KIND)
+  return device_kind.startswith(_NO_STRIDED_ROLL)
 
 
-def _block(segment_len, most, *, barrel):
-  """The block of a call."""
-  return fitting_block(segment_len, most=min(most, _BARREL_BLOCK) if barrel else most)
+def _block(segment_len, most, *, barrel_shift):
+  """Block of a call."""
+  return fitting_block(segment_len, most=min(most, _BARREL_SHIFT_BLOCK) if barrel_shift else most)
 
 
 def kernel_runs_on(
   device_kind: str, *, segment_len: int, memory_len: int, width: int, block: int,
   branches: tuple[int, int] = (0, 0), dtype: str = 'float32',
 ) -> bool:
-  """Whether the kernel and its backward pass compile for a device.
-
-  Args:
-    device_kind: as JAX names it, e.g. 'TPU v5 lite'.
-    segment_len: T.
-    memory_len: M.
-    width: H.
-    block: most queries in a tile.
-    branches: (K, P) of branches that go along (`attention_with_branches`).
-    dtype: of the arrays, which decides how much memory branches take.
-
-  Returns:
-    False for unknown devices, blocks that are no multiple of 128, segments whose gradients do
-    not fit into the core's memory, alone or with what branches take, and branches whose K P rows,
-    padded to a power of two, do not divide the block.
+  """Whether the kernel and its backward pass compile for a device, as JAX names it.
 
   >>> sizes = {'segment_len': 512, 'memory_len': 512, 'width': 64, 'block': 512}
   >>> [kernel_runs_on(kind, **sizes) for kind in ('TPU v3', 'TPU v4', 'TPU v5 lite')]
   [False, True, True]
   """
+  # False for unknown devices, blocks that are no multiple of 128, gradients that exceed the core's
+  # memory, and branches whose padded rows do not divide the block.
   capacity = next(
     (size for kind, size in _CAPACITY.items() if device_kind.startswith(kind)), 0)
   if block % _UNIT:
     return False
-  barrel = needs_barrel(device_kind)
+  barrel_shift = needs_barrel_shift(device_kind)
   alone = Tiling(
     num_heads=1, num_rows=1, segment_len=segment_len, memory_len=memory_len, width=width,
-    block=fitting_block(segment_len, most=block), dtype=dtype, barrel=barrel, interpret=False)
+    block=fitting_block(segment_len, most=block), dtype=dtype,
+    barrel_shift=barrel_shift, interpret=False)
   joint = dataclasses.replace(
-    alone, block=_block(segment_len, block, barrel=barrel), num_branches=branches[0],
+    alone, block=_block(segment_len, block, barrel_shift=barrel_shift), num_branches=branches[0],
     num_pieces=branches[1])
   return joint.branches_fit and alone.gathered_bytes + joint.branch_bytes <= capacity
 
@@ -886,20 +794,20 @@ def fitting_block(segment_len: int, *, most: int) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(tiling, query, key_value, relative, content_bias, position_bias, places):
-  """Attention of arrays of any length; keeps them as they came, so that others can share them.
-
-  `places` is (memory_length, start), the latter None without branches.
-  """
+  """Attention of arrays of any length; `places` is (memory_length, start or None)."""
+  # The arrays are kept for the backward pass without padding, so that other readers share them.
   return _save(tiling, query, key_value, relative, content_bias, position_bias, places)[0]
 
 
 def _save(tiling, *arrays):
+  """The output, and what the backward pass reads."""
   out, *sums = _forward(tiling, *_whole_blocks(tiling, *arrays[:3]), *arrays[3:])
   out = _without_padding(tiling, out)
   return out, (*arrays, out, sums)
 
 
 def _kernel_gradients(tiling, saved, out_gradient):
+  """Gradients of the arrays of `_attention`."""
   *arrays, places, out, sums = saved
   padded, cut = jax.vjp(functools.partial(_whole_blocks, tiling), *arrays[:3])
   product = (out.astype(jnp.float32) * out_gradient.astype(jnp.float32)).sum(-1)
@@ -918,13 +826,13 @@ _attention.defvjp(_save, _kernel_gradients)
 
 
 def _resized(x, axis, size):
-  """Zeros behind, up to a size."""
+  """Pads an axis with zeros at its end, up to a size."""
   missing = size - x.shape[axis]
   return jnp.pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)]) if missing else x
 
 
 def _padded(tiling, x, axis, size, whole_size):
-  """Pads the row's part of an axis, its first `size` entries, and that of its branches behind."""
+  """Pads the segment's entries of an axis (the first `size`), and those of its branches behind."""
   if not tiling.num_branches:
     return _resized(x, axis, whole_size)
   missing = tiling.branch_rows - tiling.num_branches * tiling.num_pieces
@@ -936,7 +844,7 @@ def _padded(tiling, x, axis, size, whole_size):
 
 
 def _without_padding(tiling, out):
-  """The queries of `_padded` without its zeros."""
+  """Removes the padding of `_padded` from the queries."""
   queries, pieces = tiling.query_blocks * tiling.block, tiling.num_branches * tiling.num_pieces
   if out.shape[2] == tiling.segment_len + pieces:
     return out
@@ -945,10 +853,9 @@ def _without_padding(tiling, out):
 
 
 def _whole_blocks(tiling, query, key_value, relative):
-  """Pads to whole blocks; row c of the table is the distance of a key c - (queries - 1) later.
-
-  Distances beyond those of the segment, for branches, come before row 0 in a cycle.
-  """
+  """Pads the arrays to whole blocks."""
+  # Row c of the table is the distance to a key c - (queries - 1) later; distances beyond those of
+  # the segment, for branches, come before row 0 in a cycle.
   queries, keys = (x * tiling.block for x in (tiling.query_blocks, tiling.key_blocks))
   front = queries - tiling.segment_len - tiling.num_pieces
   table = _resized(relative, 1, tiling.distances)
@@ -959,17 +866,14 @@ def _whole_blocks(tiling, query, key_value, relative):
 
 
 def _forward(tiling, query, key_value, relative, content_bias, position_bias, places):
-  """Of padded arrays: the output, log(sum(exp(scores))) `[N, B, 1, T]` float32, and of branches.
-
-  Those of branches are `[N, B, Q, 1]`.
-  """
+  """Output of padded arrays, and log(sum(exp(scores))) [N, B, 1, T]; then both for the branches."""
   memory_length, start = places
   block, width = tiling.block, tiling.width
   num_heads, num_rows, _, _ = query.shape
   queries = tiling.query_blocks * block
 
   def key_block(head, row, i, j, lengths):
-    # Tiles that are skipped name the block of a tile that is not: nothing is copied for them.
+    # A skipped tile names the block of its computed neighbour, so that no block is copied for it.
     return jnp.clip(j, tiling.first_key_block(lengths[row]), i + tiling.memory_blocks)
 
   def distances(later):
@@ -1008,7 +912,7 @@ def _forward(tiling, query, key_value, relative, content_bias, position_bias, pl
       in_specs=in_specs, out_specs=out_specs, scratch_shapes=scratch),
     out_shape=out_shape,
     compiler_params=pltpu.CompilerParams(
-      # The last block of queries leads the branches: then no two cores may share a row.
+      # Branches go with the last block of queries, so with them no two cores may share a row.
       dimension_semantics=('parallel', 'parallel',
                            'arbitrary' if tiling.num_branches else 'parallel', 'arbitrary'),
       vmem_limit_bytes=tiling.memory_limit(tiling.branch_bytes)),
@@ -1022,7 +926,7 @@ def _forward(tiling, query, key_value, relative, content_bias, position_bias, pl
 
 
 def _forward_with_branches(tiling, lengths, *refs):
-  """One tile of the forward pass, and of that of the branches, in the last block of queries."""
+  """One tile of the forward pass, and a tile of the branches with the last block of queries."""
   inputs, rows, (out, log_sum, *of_rows), scratch, to = split_refs(refs, 6, 5, 4, 3, 4)
   rows, to = Rows(*rows), Average(*to)
   key_value, biases = inputs[1], tuple(x[0] for x in inputs[4:])
@@ -1046,7 +950,7 @@ def _forward_with_branches(tiling, lengths, *refs):
 
 def _forward_tile(tiling, lengths, query, key_value, near, far, content_bias, position_bias, out,
                   log_sum, highest, total, average):
-  """One tile of the forward pass; key blocks follow each other."""
+  """One tile of the forward pass; the inner loop runs over key blocks."""
   i, j = pl.program_id(2), pl.program_id(3)
   length = lengths[pl.program_id(1)]
   last = i + tiling.memory_blocks
@@ -1064,7 +968,7 @@ def _forward_tile(tiling, lengths, query, key_value, near, far, content_bias, po
       (content_bias[0], position_bias[0]), length, (i, j))
     before = highest[...]
     now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
-    # A row without a visible key so far sums ones; its first visible key multiplies them by 0.
+    # A row without a visible key so far sums ones; its first visible key multiplies the sum by 0.
     weights = jnp.exp(scores - now)
     correction = jnp.exp(before - now)
     highest[...] = now

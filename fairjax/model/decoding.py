@@ -8,16 +8,11 @@ projection beforehand. Both are computed once per prefix, never per sample, and 
 prefix of Q tokens costs two matrix products of D by N Q. The relative keys of all distances are
 multiplied with W_q beforehand as well.
 
-Keys and values of the new tokens lie in the chunks of `decode_loop`. A token's own key and value
-are columns of their own, so that a chunk is written after everything that reads it.
-
 Prefixes are padded on the left: the next token then has the same distance to the last prefix token
-in every row.
+in every row. A token attends at most `memory_len + segment_len - 1` positions back, the furthest
+distance of training (the last position of a segment sees the whole memory).
 
-A token attends at most `memory_len + segment_len - 1` positions back: the furthest that training
-shows (the last position of a segment sees the whole memory).
-
-Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix length, C places of
+Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix length, C slots of
 a chunk, L layers, N heads, H head width, D model width, F feed-forward width, V vocabulary.
 """
 
@@ -34,21 +29,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.config import ModelConfig
 from fairjax.model.attention import sinusoids
-from fairjax.model.softmax import embed_tokens, parameter_table, word_scores
+from fairjax.model.softmax import embed_tokens, logits_and_bias, parameter_table
 
-# The loop that reads new tokens one by one, for any decoder that caches keys and values.
-#
-# Keys and values of the new tokens lie in chunks. Each stage is a loop whose state holds the chunks
-# that it fills; those before them are constants of the loop and are never copied. A chunk is read
-# only once something is in it.
-#
-# Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix length, C
-# places of
-# a chunk, N heads, H head width, D model width, V vocabulary.
+# The loop that reads new tokens one by one, for any decoder that caches keys and values. Keys and
+# values of the new tokens are in chunks. Each stage is a loop whose state holds the chunks that it
+# fills; earlier chunks are constants of the loop and are never copied. A chunk without a token is
+# never read.
 
-# A stage compiles all layers again: 30 layers of it are as much as a program should hold.
+# Every stage compiles all layers again; a program gets at most 30 copies of a layer.
 _STAGE_STEPS, _MAX_STAGES, _MAX_LAYERS = 10, 5, 30
-_CHUNK_PLACES = 5  # of a chunk on CPU, which reads its caches at the speed of main memory
+_CHUNK_SLOTS = 5  # of a chunk on CPU, which reads its caches at the speed of main memory
 
 
 class Chunk(NamedTuple):
@@ -59,135 +49,103 @@ class Chunk(NamedTuple):
 
 
 class Decoder(abc.ABC):
-  """What sampling needs of a language model.
+  """A language model as sampling uses it.
 
-  A decoder is hashable and equal to every other of the same model: compiled programs are kept by
-  it. Parameters and what is made of them are arguments of its methods.
-
-  Attributes:
-    num_layers, num_heads, head_dim: of the model.
-    vocab_size: V.
-    dtype: of the computation.
-    max_positions: most tokens of prefix and continuation together; None: no limit.
+  A decoder is hashable and equal to every other decoder of the same model, so that compiled
+  programs are cached by it. Parameters, and the weights made of them, are arguments of its methods.
   """
 
   num_layers: int
   num_heads: int
   head_dim: int
   vocab_size: int
-  dtype: str
-  max_positions: int | None = None
+  dtype: str  # of the computation
+  max_positions: int | None = None  # most tokens of prefix and continuation; None: no limit
 
   @abc.abstractmethod
   def describe(self) -> dict[str, Any]:
-    """What decides the logits besides the parameters; JSON values."""
+    """Everything besides the parameters on which the logits depend, as JSON values."""
 
   @abc.abstractmethod
   def prepare(self, params: Any, *, num_positions: int) -> Any:
-    """Weights for texts of at most so many tokens, prefix padding included."""
+    """Makes the weights for texts of at most `num_positions` tokens, prefix padding included."""
 
   @abc.abstractmethod
   def prefill(
     self, weights: Any, tokens: Int[Array, 'A Q'], lengths: Int[Array, 'A']
   ) -> tuple[Any, Float[Array, 'A D']]:
-    """Reads prefixes that are padded on the left: their caches, and the input of `logits`."""
+    """Reads left-padded prefixes; returns their caches and the input of `logits`."""
 
   @abc.abstractmethod
   def step(
-    self, weights: Any, prefix: Any, filled: Sequence[Chunk], unfilled: Sequence[Chunk],
-    tokens: Int[Array, 'A R'], index: Int[Array, ''],
+    self, weights: Any, prefix: Any,
+    filled: Sequence[Chunk],  # the first new tokens, without an empty slot
+    unfilled: Sequence[Chunk],  # tokens after those and before this; empty slots hold finite values
+    tokens: Int[Array, 'A R'],
+    index: Int[Array, ''],  # number of new tokens before this one, in the slots of `unfilled`
   ) -> tuple[Float[Array, 'A R D'], Chunk]:
-    """Reads one new token of every sample.
-
-    Args:
-      weights: of `prepare`.
-      prefix: of `prefill`.
-      filled: chunks of the first new tokens, without an empty place.
-      unfilled: of those behind them and before this one; later places hold anything finite.
-      tokens: `[A, R]` int.
-      index: number of new tokens before this one, among the places of `unfilled`.
-
-    Returns:
-      The input of `logits`, and a chunk of one place with this token.
-    """
+    """Reads one new token of each sample; returns the input of `logits` and a one-slot chunk."""
 
   @abc.abstractmethod
-  def scores(
+  def logits_and_bias(
     self, weights: Any, hidden: Float[Array, '*S D']
   ) -> tuple[Float[Array, '*S V'], Float[Array, 'V'] | None]:
-    """Logits, float32 or wider, but for what is still to be added to each word: no copy for it."""
+    """Logits in float32 or wider without the bias of each word, and that bias."""
 
   def logits(self, weights: Any, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
     """Logits, float32 or wider."""
-    scores, bias = self.scores(weights, hidden)
-    return scores if bias is None else scores + bias[(None,) * (scores.ndim - 1)]
+    logits, bias = self.logits_and_bias(weights, hidden)
+    return logits if bias is None else logits + bias[(None,) * (logits.ndim - 1)]
 
 
 def cache_dtype(dtype: str, platform: str) -> jnp.dtype:
-  """Of keys and values: `dtype`, but float32 for bfloat16 on CPU.
-
-  Numbers of bfloat16 fit into float32 as they are, and XLA's products on CPU would make these of
-  all keys and values in every step.
-
-  Args:
-    dtype: of the computation.
-    platform: that runs it: 'cpu', 'gpu' or 'tpu'.
-
-  >>> cache_dtype('bfloat16', 'cpu'), cache_dtype('bfloat16', 'tpu')
-  (dtype('float32'), dtype(bfloat16))
-  """
+  """Dtype of keys and values: `dtype`, but float32 for bfloat16 on CPU."""
+  # XLA on CPU would convert all keys and values to float32 in every step.
   dtype = jnp.dtype(dtype)
   return jnp.dtype(jnp.float32) if platform == 'cpu' and dtype == jnp.bfloat16 else dtype
 
 
-def in_order(
+def chunks_and_flags(
   filled: Sequence[Chunk], unfilled: Sequence[Chunk], index: Int[Array, ''] | int
 ) -> list[tuple[Bool[Array, ''] | None, Chunk]]:
-  """All chunks, each with whether something is in it, for `unless_empty`.
-
-  Args:
-    filled: as `Decoder.step`, and so are the others.
-    unfilled: the first of them is read at every step: it is empty at one of them only.
-    index: number of new tokens in the chunks.
-
-  Returns:
-    Pairs; None instead of a flag: it is read in any case.
-  """
+  """All chunks, each with a flag whether it holds a token; None: read it without a test."""
+  # The first of `unfilled` is read at every step, since it is empty at one of them only.
   found: list[tuple[Bool[Array, ''] | None, Chunk]] = [(None, chunk) for chunk in filled]
-  begin = num_places(filled)
+  begin = num_slots(filled)
   for number, chunk in enumerate(unfilled):
     found.append((jnp.asarray(index) > begin if number else None, chunk))
-    begin += num_places([chunk])
+    begin += num_slots([chunk])
   return found
 
 
-def num_places(chunks: Sequence[Chunk]) -> int:
-  """Places of all chunks together."""
+def num_slots(chunks: Sequence[Chunk]) -> int:
+  """Slots of all chunks together."""
   return sum(chunk.keys[0].shape[3] for chunk in chunks)
 
 
-def unless_empty(
+def skip_if_empty(
   used: Bool[Array, ''] | None, function: Callable[..., Array], *arrays: Array,
-  onto: Array | None = None,
+  add_to: Array | None = None,
 ) -> Array:
-  """`function(*arrays)`; where `used` is false, zeros, and nothing is read; added to `onto`."""
+  """`function(*arrays)`, plus `add_to`; where `used` is false, zeros plus `add_to`, and no read."""
   if used is None:
-    return function(*arrays) if onto is None else onto + function(*arrays)
-  if onto is not None:
+    return function(*arrays) if add_to is None else add_to + function(*arrays)
+  if add_to is not None:
     return jax.lax.cond(
-      used, lambda onto, *arrays: onto + function(*arrays), lambda onto, *_: onto, onto, *arrays)
+      used, lambda total, *arrays: total + function(*arrays), lambda total, *_: total, add_to,
+      *arrays)
   out = jax.eval_shape(function, *arrays)
   return jax.lax.cond(used, function, lambda *_: jnp.zeros(out.shape, out.dtype), *arrays)
 
 
-def write_place(
-  chunks: Sequence[Chunk], new: Chunk, place: Int[Array, ''] | int
+def write_slot(
+  chunks: Sequence[Chunk], new: Chunk, slot: Int[Array, ''] | int
 ) -> tuple[Chunk, ...]:
-  """The chunks with the one token of `new` in a place, counted over all of theirs."""
+  """Writes the one token of `new` into a slot, counted over all chunks."""
   written = []
   for chunk in chunks:
-    size = num_places([chunk])
-    at, inside = jnp.clip(place, 0, size - 1), (0 <= place) & (place < size)
+    size = num_slots([chunk])
+    at, inside = jnp.clip(slot, 0, size - 1), (0 <= slot) & (slot < size)
 
     def write(cache, token, at=at, inside=inside):
       if len(chunks) > 1:  # every chunk is written, all but one with what is there
@@ -195,34 +153,23 @@ def write_place(
       return jax.lax.dynamic_update_slice_in_dim(cache, token, at, axis=3)
 
     written.append(jax.tree.map(write, chunk, new))
-    place = place - size
+    slot = slot - size
   return tuple(written)
 
 
 def run_decoding(
-  decoder: Decoder, weights: Any, prefix: Any, first: Int[Array, 'A R'], carry: Any,
-  consume: Callable[[Any, Array, Array], tuple[Any, Array, Array]], *,
-  num_steps: int, stages: int | None = None, platform: str | None = None,
-) -> Any:
-  """Reads up to `num_steps` new tokens; call it under `jax.jit`.
-
-  Args:
-    decoder: the model.
-    weights: of `decoder.prepare`, for Q + num_steps positions.
-    prefix: of `decoder.prefill`.
-    first: `[A, R]` int, the first token to read.
-    carry: any pytree of arrays.
-    consume: `(carry, hidden [A, R, D], index) -> (carry, next tokens [A, R], go_on)`; `go_on` is a
-      bool scalar, False ends the decoding.
-    num_steps: most tokens to read.
-    stages: number of loops; more read fewer empty places and compile longer. None: one for each 10
-      steps, at most 5, and fewer for models of more than 6 layers. Results do not depend on it
-      beyond rounding.
-    platform: that runs it, 'cpu' or another; None: JAX's default.
-
-  Returns:
-    The last carry.
-  """
+  decoder: Decoder,
+  weights: Any,  # of `decoder.prepare`, for Q + num_steps positions
+  prefix: Any,  # of `decoder.prefill`
+  first: Int[Array, 'A R'],  # the first token to read
+  carry: Any,
+  # (carry, hidden [A, R, D], index) -> (carry, next tokens [A, R], go_on []); False ends the loop
+  consume: Callable[[Any, Array, Array], tuple[Any, Array, Array]],
+  *, num_steps: int,
+  stages: int | None = None,  # loops: more read fewer empty slots and compile longer
+  platform: str | None = None,  # 'cpu' or another; None: JAX's default
+) -> Any:  # the last carry
+  """Reads up to `num_steps` new tokens; call it under `jax.jit`."""
   if stages is None:
     most = max(1, min(_MAX_STAGES, _MAX_LAYERS // decoder.num_layers))
     stages = min(-(-num_steps // _STAGE_STEPS), most)
@@ -235,17 +182,17 @@ def run_decoding(
     (index, tokens, _, carry), chunks = loop
     hidden, new = decoder.step(weights, prefix, filled, chunks, tokens, index)
     carry, tokens, go_on = consume(carry, hidden, index)
-    # No token is below 0, which XLA does not know: so a chunk is written after all that reads it,
-    # and therefore in place. Without this XLA copies it twice a step.
-    chunks = write_place(chunks, new, index - begin + (tokens.min() < 0))
+    # `tokens.min() < 0` is always false, which XLA cannot know. The slot depends on it, so that a
+    # chunk is written after every read of it, and so in place; else XLA copies it twice a step.
+    chunks = write_slot(chunks, new, index - begin + (tokens.min() < 0))
     return (index + 1, tokens, go_on, carry), chunks
 
-  def empty(places):
-    shape = (*first.shape, decoder.num_heads, places, decoder.head_dim)
+  def empty(slots):
+    shape = (*first.shape, decoder.num_heads, slots, decoder.head_dim)
     return Chunk(*[(jnp.zeros(shape, dtype),) * decoder.num_layers] * 2)
 
   for end in ends:
-    most = _CHUNK_PLACES if platform == 'cpu' else end - begin
+    most = _CHUNK_SLOTS if platform == 'cpu' else end - begin
     chunks = tuple(empty(min(most, end - at)) for at in range(begin, end, most))
     state, chunks = jax.lax.while_loop(
       lambda loop, end=end: (loop[0][0] < end) & loop[0][2],
@@ -258,19 +205,7 @@ def continuation_logits(
   decoder: Decoder, params: Mapping[str, Any], prefixes: Int[Array, 'A Q'],
   lengths: Int[Array, 'A'], continuations: Int[Array, 'A R T'], *, stages: int | None = None,
 ) -> Float[Array, 'A R T V']:
-  """Logits for every token of given continuations, by the path that sampling takes.
-
-  Args:
-    decoder: the model.
-    params: of it.
-    prefixes: `[A, Q]` int, padded on the left.
-    lengths: `[A]` int in [1, Q].
-    continuations: `[A, R, T]` int, T >= 1.
-    stages: as for `run_decoding`.
-
-  Returns:
-    `[A, R, T, V]`: entry t predicts `continuations[:, :, t]` from the prefix and the tokens before.
-  """
+  """Logits [A, R, T, V] for every token of given continuations, by the path that sampling takes."""
   size, steps = prefixes.shape[1], continuations.shape[2] - 1
   weights = decoder.prepare(params, num_positions=size + steps + 1)
   prefix, hidden = decoder.prefill(weights, prefixes, lengths)
@@ -281,7 +216,7 @@ def continuation_logits(
   def consume(logits, hidden, index):
     new = decoder.logits(weights, hidden)[:, :, None]
     logits = jax.lax.dynamic_update_slice_in_dim(logits, new, index + 1, axis=2)
-    # The last token has no successor to read; its index is clipped and never used.
+    # The last token has no successor; its index is clipped and the result never read.
     following = jax.lax.dynamic_index_in_dim(continuations, index + 1, axis=2, keepdims=False)
     return logits, following, jnp.bool_(True)
 
@@ -294,51 +229,34 @@ _LAYER_NORM_EPS = 1e-5
 
 
 class Weights(NamedTuple):
-  r"""Parameters in the compute dtype, cut by layer; 1/sqrt(H) is folded into queries, u and v.
-
-  A layer holds, besides its own norms, `output` and feed-forward: `query_key_value` [D, 3, N, H],
-  `content_bias` [N, H] and, for the distances R - 1 down to 0, `relative` [D, N, R]
-  (:math:`W_q^\top r_d`) with `relative_bias` [N, R] (:math:`v^\top r_d`).
-  """
+  r"""Parameters in the compute dtype, cut by layer; 1/sqrt(H) is folded into queries, u and v."""
 
   softmax: Mapping[str, Array]
+  # Norms, `output` and feed-forward as in the model; `query_key_value` [D, 3, N, H];
+  # `content_bias` [N, H]; for the distances R - 1 down to 0 `relative` [D, N, R] (W_q^T r_d) and
+  # `relative_bias` [N, R] (v^T r_d).
   layers: tuple[Mapping[str, Array], ...]
   final_norm: tuple[Array, Array] | None
 
 
 class PrefixLayer(NamedTuple):
-  r"""Keys and values of the prefixes, seen from the input of one layer.
+  """Keys and values of the prefixes, as one layer's input sees them."""
 
-  Attributes:
-    keys: :math:`W_q^\top k` of each prefix token.
-    bias: :math:`u^\top k`, and the lowest float where there is no token.
-    values: values after the output projection.
-  """
-
-  keys: Float[Array, 'A D N Q']
-  bias: Float[Array, 'A N Q']
-  values: Float[Array, 'A N Q D']
+  keys: Float[Array, 'A D N Q']  # W_q^T k of each prefix token
+  bias: Float[Array, 'A N Q']  # u^T k, and the lowest float where there is no token
+  values: Float[Array, 'A N Q D']  # values after the output projection
 
 
 class Prefix(NamedTuple):
-  """What decoding needs of the prefixes.
-
-  Attributes:
-    layers: one entry a layer.
-    hidden: `[A, D]`, input of the softmax after the last token.
-  """
+  """State of decoding after the prefixes."""
 
   layers: tuple[PrefixLayer, ...]
-  hidden: Float[Array, 'A D']
+  hidden: Float[Array, 'A D']  # input of the softmax after the last token
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerXLDecoder(Decoder):
-  """Cached decoding of a Transformer-XL.
-
-  Attributes:
-    config: the model, with its vocabulary size.
-  """
+  """Cached decoding of a Transformer-XL."""
 
   config: ModelConfig
 
@@ -365,45 +283,36 @@ class TransformerXLDecoder(Decoder):
     """See `decode_step`."""
     return decode_step(weights, self.config, prefix, filled, unfilled, tokens, index=index)
 
-  def scores(self, weights, hidden):
-    """See `softmax.word_scores`."""
-    return word_scores(weights.softmax, self.config, hidden)
+  def logits_and_bias(self, weights, hidden):
+    """See `softmax.logits_and_bias`."""
+    return logits_and_bias(weights.softmax, self.config, hidden)
 
 
 def attention_window(config: ModelConfig) -> int:
-  """Number of positions, the own included, that a token may attend to."""
+  """Number of positions that a token may attend to, itself included."""
   return config.memory_len + config.segment_len
 
 
 def prepare_weights(
   params: Mapping[str, Any], config: ModelConfig, *, num_distances: int
 ) -> Weights:
-  """Cuts parameters by layer and projects the relative keys; products in float32 or wider.
-
-  Args:
-    params: of the Transformer-XL: `embedding`, `softmax_bias`, `layers`, `content_bias`, ...
-    config: the model.
-    num_distances: R; distances 0 .. R - 1 get a relative key.
-
-  Returns:
-    Weights in the compute dtype.
-  """
+  """Splits parameters by layer and projects the relative keys; products in float32 or wider."""
   dtype = jnp.dtype(config.dtype)
-  wide = jnp.promote_types(dtype, jnp.float32)
+  sum_dtype = jnp.promote_types(dtype, jnp.float32)
   scale = 1 / math.sqrt(config.head_dim)
   table = jnp.asarray(sinusoids(
-    num_distances=num_distances, model_dim=config.model_dim, clamp_len=config.clamp_len), wide)
+    num_distances=num_distances, model_dim=config.model_dim, clamp_len=config.clamp_len), sum_dtype)
   layers = []
   for i in range(config.num_layers):
-    layer = {name: value[i].astype(wide) for name, value in params['layers'].items()}
+    layer = {name: value[i].astype(sum_dtype) for name, value in params['layers'].items()}
     if config.tie_position_biases:
-      layer |= {name: params[name].astype(wide) for name in ('content_bias', 'position_bias')}
+      layer |= {name: params[name].astype(sum_dtype) for name in ('content_bias', 'position_bias')}
     query = layer.pop('query') * scale
     relative = jnp.einsum('rd,dnh->rnh', table, layer['relative'])
     layer['relative'] = jnp.einsum('dnh,rnh->dnr', query, relative)
     layer['relative_bias'] = jnp.einsum('nh,rnh->nr', layer.pop('position_bias') * scale, relative)
     layer['content_bias'] *= scale
-    # One matrix product instead of three.
+    # One matrix product instead of three projects queries, keys and values.
     layer['query_key_value'] = jnp.concatenate([query[:, None], layer.pop('key_value')], axis=1)
     layers.append({name: value.astype(dtype) for name, value in layer.items()})
   final_norm = None
@@ -417,17 +326,7 @@ def prepare_weights(
 def prefill(
   weights: Weights, config: ModelConfig, tokens: Int[Array, 'A Q'], lengths: Int[Array, 'A']
 ) -> Prefix:
-  """Reads the prefixes.
-
-  Args:
-    weights: with relative keys for at least Q distances.
-    config: the model.
-    tokens: `[A, Q]` int, padded on the left with any valid id.
-    lengths: `[A]` int in [1, Q], number of valid tokens.
-
-  Returns:
-    Keys and values of all layers and the hidden state after the last token of each prefix.
-  """
+  """Reads left-padded prefixes; `weights` need relative keys for Q distances."""
   size = tokens.shape[1]
   position = jnp.arange(size)
   distance = position[:, None] - position[None, :]
@@ -447,8 +346,8 @@ def prefill(
     scores = jnp.einsum('ainh,ajnh->anij', _add(q, layer['content_bias']), k)
     scores += jnp.take_along_axis(by_distance, column, axis=-1)
     probability = _softmax(jnp.where(mask, scores, _lowest(scores.dtype)))
-    mixed = jnp.einsum('anij,ajnh->ainh', probability, v)
-    x = _finish_layer(layer, config, x, jnp.tensordot(mixed, layer['output'], 2))
+    context = jnp.einsum('anij,ajnh->ainh', probability, v)
+    x = _finish_layer(layer, config, x, jnp.tensordot(context, layer['output'], 2))
     bias = jnp.einsum('nh,ajnh->anj', layer['content_bias'], k)
     layers.append(PrefixLayer(
       jnp.einsum('dnh,ajnh->adnj', layer['query_key_value'][:, 0], k),
@@ -461,40 +360,26 @@ def decode_step(
   weights: Weights, config: ModelConfig, prefix: Prefix, filled: Sequence[Chunk],
   unfilled: Sequence[Chunk], tokens: Int[Array, 'A R'], *, index: Int[Array, ''] | int,
 ) -> tuple[Float[Array, 'A R D'], Chunk]:
-  """Reads one new token of every sample.
-
-  Args:
-    weights: with relative keys for at least Q + index + 1 distances.
-    config: the model.
-    prefix: of `prefill`.
-    filled: chunks of the first new tokens, without an empty place.
-    unfilled: of the new tokens behind those and before this one; later places hold anything finite.
-      Their dtype, the model's or a wider one, is that of attention to the new tokens.
-    tokens: `[A, R]` int.
-    index: number of new tokens before this one, among the places of `unfilled`.
-
-  Returns:
-    Input of the softmax, `[A, R, D]`, and a chunk of one place with this token.
-  """
+  """Reads one new token of every sample: see `Decoder.step`."""
   size = prefix.layers[0].bias.shape[-1]
-  chunks = in_order(filled, unfilled, index)
-  places = num_places([chunk for _, chunk in chunks])
-  distance = size + index - jnp.arange(size + places)
+  chunks = chunks_and_flags(filled, unfilled, index)
+  slots = num_slots([chunk for _, chunk in chunks])
+  distance = size + index - jnp.arange(size + slots)
   seen = (distance > 0) & (distance < attention_window(config))
 
   x = embed_tokens(weights.softmax, config, tokens)
   cache = unfilled[0].keys[0].dtype
   own_scores = functools.partial(jnp.einsum, 'arnh,arnch->arnc')
-  own_mixed = functools.partial(jnp.einsum, 'arnc,arnch->arnh')
+  own_context = functools.partial(jnp.einsum, 'arnc,arnch->arnh')
   keys, values = [], []
   for i, layer in enumerate(weights.layers):
     normed = _norm_input(layer, config, x)
     q, k, v = (y.astype(cache) for y in _project(layer, normed))
-    # One column a position, at distances size + index downwards; those below 1 are masked.
+    # One column for each position, distances from size + index down; those below 1 are masked.
     start = layer['relative'].shape[2] - 1 - size - index
     relative, relative_bias = (
       jax.lax.dynamic_slice_in_dim(
-        jnp.pad(r, [(0, 0)] * (r.ndim - 1) + [(0, places)]), start, size + places, axis=-1)
+        jnp.pad(r, [(0, 0)] * (r.ndim - 1) + [(0, slots)]), start, size + slots, axis=-1)
       for r in (layer['relative'], layer['relative_bias']))
     relative_bias = jnp.where(seen, relative_bias, _lowest(relative_bias.dtype))
 
@@ -504,7 +389,7 @@ def decode_step(
     to_prefix += jnp.broadcast_to(bias[:, None], to_prefix.shape)
     content = _add(q, layer['content_bias'].astype(cache))
     to_own = jnp.concatenate(
-      [unless_empty(used, own_scores, content, chunk.keys[i]) for used, chunk in chunks], axis=-1)
+      [skip_if_empty(used, own_scores, content, chunk.keys[i]) for used, chunk in chunks], axis=-1)
     to_own += _add(
       jnp.einsum('ard,dnc->arnc', normed, relative[..., size:]), relative_bias[:, size:])
     to_self = _add(jnp.einsum('arnh,arnh->arn', content, k)
@@ -512,14 +397,14 @@ def decode_step(
                    layer['relative_bias'][:, -1])
     probability = _softmax(jnp.concatenate([to_prefix, to_own, to_self[..., None]], axis=-1))
 
-    mixed = probability[..., -1:] * v
+    context = probability[..., -1:] * v
     end = size
     for used, chunk in chunks:
-      begin, end = end, end + num_places([chunk])
-      mixed = unless_empty(
-        used, own_mixed, probability[..., begin:end], chunk.values[i], onto=mixed)
+      begin, end = end, end + num_slots([chunk])
+      context = skip_if_empty(
+        used, own_context, probability[..., begin:end], chunk.values[i], add_to=context)
     x = _finish_layer(
-      layer, config, x, jnp.tensordot(mixed.astype(x.dtype), layer['output'], 2)
+      layer, config, x, jnp.tensordot(context.astype(x.dtype), layer['output'], 2)
       + jnp.einsum(
         'arnq,anqd->ard', probability[..., :size].astype(x.dtype), of_prefix.values))
     keys.append(k[:, :, :, None])
@@ -528,7 +413,7 @@ def decode_step(
 
 
 def _norm_input(layer, config, x):
-  """What queries, keys and values are projected from."""
+  """Input of the projections of queries, keys and values."""
   if config.norm == 'pre':
     return _layer_norm(x, layer['attention_norm_scale'], layer['attention_norm_bias'])
   return x
@@ -578,5 +463,5 @@ def _add(x, bias):
 
 
 def _lowest(dtype):
-  """A score that no attention weight survives, even when two of them are added."""
+  """A score whose attention weight is 0, even when two of them are added."""
   return jnp.asarray(jnp.finfo(dtype).min / 4, dtype)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.config import ModelConfig
-from fairjax.model import partitioning as spread
+from fairjax.model import partitioning
 from fairjax.model.attention import branch_attention, drop
 from fairjax.model.attention_paths import (
   all_but_halves,
@@ -25,7 +25,8 @@ from fairjax.model.attention_paths import (
   takes_branches,
 )
 
-# Layer normalisation with a backward pass of its own.
+# Layer normalisation whose backward pass keeps x in its own dtype and two numbers a row;
+# differentiating the formula would keep four arrays like x in float32.
 
 _EPSILON = 1e-5
 
@@ -34,24 +35,12 @@ _EPSILON = 1e-5
 def layer_norm(
   x: Float[Array, '*S D'], scale: Float[Array, 'D'], bias: Float[Array, 'D']
 ) -> Float[Array, '*S D']:
-  """Layer normalisation (Ba et al. 2016) with epsilon 1e-5; statistics in float32 or wider.
-
-  For the backward pass it keeps x in its own dtype and two numbers a row, where differentiating the
-  formula would keep four arrays like x in float32. Differentiable in reverse mode.
-
-  Args:
-    x: `[..., D]` float.
-    scale: `[D]`.
-    bias: `[D]`.
-
-  Returns:
-    `[..., D]` in the dtype of `x`.
-  """
+  """Layer normalisation (Ba et al. 2016) over the last axis; statistics in float32 or wider."""
   return _normalise(x, *_statistics(x), scale, bias)
 
 
 def _statistics(x):
-  """Mean and reciprocal of the standard deviation of each row, `[..., 1]`."""
+  """Mean and reciprocal standard deviation [..., 1] of each row."""
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
   mean = wide.mean(-1, keepdims=True)
   variance = jnp.square(wide - mean).mean(-1, keepdims=True)
@@ -69,11 +58,9 @@ def _forward(x, scale, bias):
 
 
 def _backward(saved, gradient):
-  """Gradients of x, scale and bias, each in its dtype.
-
-  With n the normalised row and g = gradient * scale, that of x is the part of g that is orthogonal
-  to 1 and to n, over the standard deviation.
-  """
+  """Gradients of x, scale and bias, each in its dtype."""
+  # With n the normalised row and g = gradient * scale, the gradient of x is the part of g that is
+  # orthogonal to 1 and to n, over the standard deviation.
   x, mean, rate, scale, bias = saved
   gradient, rows = gradient.astype(mean.dtype), tuple(range(x.ndim - 1))
   normal = (x.astype(mean.dtype) - mean) * rate
@@ -89,19 +76,16 @@ layer_norm.defvjp(_forward, _backward)
 
 @flax.struct.dataclass
 class States:
-  """What flows from layer to layer: the segment's positions, then the pieces of its branches.
+  """Input and output of a layer: positions of the segment, then the pieces of its branches."""
 
-  They lie in one array so that every product with a weight, and its gradient, is one product; only
-  attention tells them apart.
-  """
-
+  # One array, so that every product with a weight, and its gradient, is one product.
   now: Any  # [B, T + Q, D]
-  before: Any = None  # what the previous layer put out; None if nobody reads it
+  before: Any = None  # output of the previous layer; None unless h-bar is read
 
 
 @flax.struct.dataclass
 class Context:
-  """What all layers share."""
+  """Inputs that all layers share."""
 
   memory_length: Any  # [B] int32, newest slots of the memory that a token sees
   distances: Any  # [R, D] embedded distances R - 1 down to 0 (P = 0 without branches)
@@ -115,21 +99,19 @@ def keep_mask(
   """Draws a dropout mask: each entry is true with probability 1 - rate; None if nothing drops."""
   if key is None or rate == 0:
     return None
-  # The barrier keeps the compiler from drawing the mask again wherever it is used.
+  # Without the barrier the compiler draws the mask again at every use.
   return jax.lax.optimization_barrier(jax.random.bernoulli(key, 1.0 - rate, shape))
 
 
 def relu_and_drop(
   x: Float[Array, '*S'], keep: Bool[Array, '*S'] | None, *, rate: float
 ) -> Float[Array, '*S']:
-  """`drop` of the positive part of x; without `keep` nothing is dropped.
-
-  What is zero in the result has no gradient, whether it was negative or dropped: so the backward
-  pass needs the result only, which the next product keeps anyhow, and neither mask.
-  """
+  """`drop` of the positive part of x; without `keep` nothing is dropped."""
   return _relu_and_drop(0.0 if keep is None else rate, x, keep)
 
 
+# An output of 0 has no gradient, whether it was negative or dropped. So the backward pass needs the
+# output only, which the next product keeps anyway, and no mask.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _relu_and_drop(rate, x, keep):
   return drop(jax.nn.relu(x), keep, rate=rate)
@@ -172,21 +154,13 @@ class Block(nn.Module):
 
   @nn.compact
   def __call__(
-    self, states: States, memory: Any, key: Array | None, biases: Any, context: Context,
+    self, states: States,
+    memory: Any,  # [B, M, D] inputs of this layer, or [2, N, B, M, H] keys and values
+    key: Array | None,  # of the layer's dropout; None: no dropout
+    biases: Any,  # (u, v), [N, H] each; empty if the layer has its own
+    context: Context,
   ) -> tuple[States, Any]:
-    """Runs one layer.
-
-    Args:
-      states: inputs of the layer.
-      memory: of earlier tokens: `[B, M, D]` inputs of this layer, or `[2, N, B, M, H]` keys and
-        values.
-      key: random key of the layer's dropout; None: no dropout.
-      biases: (u, v), each `[N, H]`; empty if the layer has its own.
-      context: shared by all layers.
-
-    Returns:
-      The layer's outputs, and its memory for the next segment, of the same kind, without gradient.
-    """
+    """Runs one layer; returns its outputs, and its memory for the next segment without gradient."""
     weights = self._weights()
     biases = biases or (weights['content_bias'], weights['position_bias'])
     x = states.now
@@ -203,7 +177,7 @@ class Block(nn.Module):
     else:
       read = jnp.concatenate([memory, x[:, :segment_len]], axis=1)[:, segment_len:]
     before = None if states.before is None else x
-    new = spread.constrain(new, 'rows')
+    new = partitioning.constrain(new, 'rows')
     return States(now=new, before=before), jax.lax.stop_gradient(read)
 
   def _weights(self) -> dict[str, Array]:
@@ -265,7 +239,7 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
     key_value = jnp.concatenate(
       [memory, _keys_and_values(w['key_value'], x[:, :segment_len])], axis=3)
   else:
-    # The states stand in the residual stream and in the memory: no third copy is kept.
+    # The residual stream and the memory hold the states; the checkpoint avoids a third copy.
     def of_row(weight, memory, x):
       return _keys_and_values(weight, memory, x if joint else x[:, :segment_len])
 
@@ -281,20 +255,20 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
     return project_back(w['output'], attended), key_value
   seed = keeps['attention']
   kept = as_kept(c, key_value)
-  further, near = jnp.split(relative, [relative.shape[1] - key_value.shape[3]], axis=1)
+  relative_tail, near = jnp.split(relative, [relative.shape[1] - key_value.shape[3]], axis=1)
   attended = [main_attention(
     c, query[:, :, :segment_len], kept, near, u, v, context.memory_length, seed)]
   if context.start is not None:
-    def of_branches(kept, query, weight, x, near, further, u, v):
+    def of_branches(kept, query, weight, x, near, relative_tail, u, v):
       return branch_attention(
         query, *halves(kept), *halves(_keys_and_values(weight, x[:, segment_len:])), near,
-        further, u, v, context.start, context.memory_length, context.replaced, seed,
+        relative_tail, u, v, context.start, context.memory_length, context.replaced, seed,
         segment_len=segment_len, rate=c.attention_dropout)
 
-    if kept is key_value:  # its halves must not be kept beside it
+    if kept is key_value:  # the array is kept, so its halves need not be
       of_branches = jax.checkpoint(of_branches, prevent_cse=False, policy=all_but_halves)
     attended.append(
-      of_branches(kept, query[:, :, segment_len:], w['key_value'], x, near, further, u, v))
+      of_branches(kept, query[:, :, segment_len:], w['key_value'], x, near, relative_tail, u, v))
   return project_back(w['output'], *attended), key_value
 
 
@@ -305,11 +279,9 @@ def _project_back(weight, *attended):
 
 
 def _keys_and_values(weight, *states):
-  """Keys and values [2, N, B, S, H] of states [B, ., D] that follow each other.
-
-  The product is that of the rows as they lie: `einsum` would put the weights on the left, and XLA
-  would copy the states and the result into other orders, the result twice, on a CPU.
-  """
+  """Keys and values [2, N, B, S, H] of states [B, ., D] that follow each other."""
+  # `einsum` would put the weights on the left, and XLA on CPU would copy the states once and the
+  # result twice to reorder them.
   rows = jnp.concatenate(states, axis=1)
   return jnp.tensordot(rows, weight, 1).transpose(2, 3, 0, 1, 4)
 

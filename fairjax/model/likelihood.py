@@ -1,15 +1,14 @@
-r"""Negative log-likelihood of the next token, without ever holding the scores of all words.
+"""Negative log-likelihood of the next token, without the logits of all words in memory.
 
-A softmax over V words on n tokens has n V scores: 0.5 GiB for 512 tokens of a 267,735-word
-vocabulary, several times over in the gradient. Here the vocabulary passes in blocks: the forward
+A softmax over V words on n tokens has n V logits: 0.5 GiB for 512 tokens of a 267,735-word
+vocabulary, several times over in the gradient. So the vocabulary passes in blocks: the forward
 pass keeps a running maximum and sum (the log of the normaliser), the backward pass computes each
-block's scores again and turns them into gradients at once. An adaptive softmax computes a tail for
-its own tokens only: they are sorted by cluster, and loops of dynamic length run over them, so that
-no token is ever dropped whatever the counts.
+block's logits again and turns them into gradients. An adaptive softmax computes a tail for its own
+tokens only: tokens are sorted by cluster, and loops of dynamic length run over them, so that no
+token is dropped whatever the counts.
 
-Under a mesh (`jax.set_mesh` and logical axis rules in context) every device does this for its rows
-and its part of the vocabulary; what crosses devices is one maximum and two sums a token, and the
-gradients.
+Under a mesh (`jax.set_mesh` and logical axis rules in context) every device computes its rows and
+its part of the vocabulary. One maximum and two sums a token cross devices, and the gradients.
 
 Letters: B rows, T segment length, n tokens, D model width, V vocabulary, E width of a cluster.
 """
@@ -25,19 +24,19 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
-from fairjax.model import partitioning as spread
+from fairjax.model import partitioning
 from fairjax.model.softmax import (
   Cluster,
-  ScoreTable,
+  VocabLogits,
   all_logits,
-  fits_at_once,
+  fits_one_pass,
   lowest,
   project,
   softmax_projection,
   vocabulary_clusters,
 )
 
-_WHOLE = 1 << 21  # up to so many scores (tokens x words) are computed at once
+_WHOLE = 1 << 21  # up to so many logits (tokens x words) are computed at once
 _TAIL_TOKENS = 512  # tokens of a tail that are computed at a time
 
 
@@ -62,18 +61,7 @@ def token_nll(
   params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, 'B T D'],
   targets: Int[Array, 'B T'], *, block: int = 0,
 ) -> Float[Array, 'B T']:
-  """Negative log-likelihood of `targets` under the model's softmax, nats per token.
-
-  Args:
-    params: of `fairjax.model.softmax.parameter_table`.
-    config: the model.
-    hidden: `[B, T, D]`, what the softmax reads.
-    targets: `[B, T]` int in [0, V).
-    block: words at a time; 0: chosen by the number of tokens.
-
-  Returns:
-    `[B, T]` float32 (float64 for a float64 model) >= 0, differentiable in `params` and `hidden`.
-  """
+  """Negative log-likelihood of `targets` under the model's softmax: nats, float32 or wider."""
   if not block and not config.cutoffs and targets.size * config.vocab_size <= _WHOLE:
     return next_token_nll(all_logits(params, config, hidden), targets)
   used = {name: value for name, value in params.items() if not _only_embeds(name, config)}
@@ -84,23 +72,11 @@ def mean_nll(
   params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, 'B T D'],
   targets: Int[Array, 'B T'],
 ) -> Float[Array, '']:
-  """Mean of `token_nll`, for training.
-
-  All tokens have one weight, so that with vocabularies of up to some 16,000 words the forward pass
-  makes the gradients too, while it has the scores: three products instead of four.
-
-  Args:
-    params: of `fairjax.model.softmax.parameter_table`.
-    config: the model.
-    hidden: `[B, T, D]`, what the softmax reads.
-    targets: `[B, T]` int in [0, V).
-
-  Returns:
-    Scalar, float32 (float64 for a float64 model) >= 0, nats per token; differentiable once in
-    `params` and `hidden`.
-  """
+  """Mean of `token_nll`, for training; differentiable once."""
+  # With vocabularies of up to some 16,000 words the forward pass makes the gradients too, while it
+  # has the logits: three products instead of four.
   if (config.cutoffs or targets.size * config.vocab_size <= _WHOLE
-      or not fits_at_once(config.vocab_size)):
+      or not fits_one_pass(config.vocab_size)):
     return jnp.mean(token_nll(params, config, hidden, targets))
   used = {name: value for name, value in params.items() if not _only_embeds(name, config)}
   return _mean_nll(_Static(config, 0), used, hidden, targets)
@@ -112,7 +88,7 @@ class _Static(NamedTuple):
 
 
 def _only_embeds(name: str, config: ModelConfig) -> bool:
-  """Whether a parameter is not read by the softmax."""
+  """Whether the softmax does not read a parameter."""
   return any(name == f'projection{c.suffix}' and not c.tied for c in vocabulary_clusters(config))
 
 
@@ -123,7 +99,7 @@ def _token_nll(static, params, hidden, targets):
 
 def _forward(static, params, hidden, targets):
   rows, params_spec = _specs(params)
-  run = spread.per_device(
+  run = partitioning.per_device(
     functools.partial(_local_forward, static), in_specs=(params_spec, rows, rows),
     out_specs=(rows, (rows, rows)))
   nll, normalisers = run(params, hidden, targets)
@@ -133,7 +109,7 @@ def _forward(static, params, hidden, targets):
 def _backward(static, saved, gradient):
   params, hidden, targets, normalisers = saved
   rows, params_spec = _specs(params)
-  run = spread.per_device(
+  run = partitioning.per_device(
     functools.partial(_local_backward, static),
     in_specs=(params_spec, rows, rows, (rows, rows), rows), out_specs=(params_spec, rows))
   return *run(params, hidden, targets, normalisers, gradient), None
@@ -149,8 +125,8 @@ def _mean_nll(static, params, hidden, targets):
 
 def _mean_forward(static, params, hidden, targets):
   rows, params_spec = _specs(params)
-  run = spread.per_device(
-    functools.partial(_local_at_once, static), in_specs=(params_spec, rows, rows),
+  run = partitioning.per_device(
+    functools.partial(_local_loss_and_gradients, static), in_specs=(params_spec, rows, rows),
     out_specs=(rows, params_spec, rows))
   nll, *gradients = run(params, hidden, targets)
   return jnp.mean(nll), (gradients, params, hidden)
@@ -158,23 +134,23 @@ def _mean_forward(static, params, hidden, targets):
 
 def _mean_backward(static, saved, gradient):
   gradients, *primals = saved
-  share = gradient / math.prod(primals[1].shape[:-1])
-  return *jax.tree.map(lambda g, x: (share * g).astype(x.dtype), gradients, primals), None
+  per_token = gradient / math.prod(primals[1].shape[:-1])
+  return *jax.tree.map(lambda g, x: (per_token * g).astype(x.dtype), gradients, primals), None
 
 
 _mean_nll.defvjp(_mean_forward, _mean_backward)
 
 
 def _specs(params):
-  """Where tokens and parameters live: vocabulary tables are split, the rest is whole."""
+  """Splits of parameters and tokens: vocabulary tables by word, tokens by row, the rest whole."""
   def spec(name):
     table = name.startswith(('embedding', 'softmax_bias'))
-    return spread.spec('vocab') if table else PartitionSpec()
+    return partitioning.spec('vocab') if table else PartitionSpec()
 
-  return spread.spec('rows'), {name: spec(name) for name in params}
+  return partitioning.spec('rows'), {name: spec(name) for name in params}
 
 
-# What follows runs on one device's rows and part of the vocabulary.
+# The functions below run on one device's rows and part of the vocabulary.
 
 
 def _local_forward(static, params, hidden, targets):
@@ -182,7 +158,7 @@ def _local_forward(static, params, hidden, targets):
   config = static.config
   head, *tails = vocabulary_clusters(config)
   flat, target = _flatten(config, hidden, targets)
-  table = ScoreTable.of(params, head, static.block, target.size)
+  table = VocabLogits.of(params, head, static.block, target.size)
   h = project(flat, softmax_projection(params, head))
   normaliser, chosen = table.normaliser(h, jnp.where(target < head.size, target, -1))
   order, cluster, counts = _by_cluster(config, target)
@@ -194,7 +170,7 @@ def _local_forward(static, params, hidden, targets):
     chosen += jnp.where(_gate_of(cluster, tails), gates, 0).sum(-1)
     chosen_in_tail = jnp.zeros_like(of_tail)
     for i, tail in enumerate(tails, start=1):
-      table = ScoreTable.of(params, tail, static.block, min(_TAIL_TOKENS, target.size))
+      table = VocabLogits.of(params, tail, static.block, min(_TAIL_TOKENS, target.size))
 
       def step(at, valid, carry, table=table, tail=tail):
         word = jnp.where(valid, target[at] - tail.start, -1)
@@ -217,10 +193,10 @@ def _local_backward(static, params, hidden, targets, normalisers, gradient):
   g = gradient.reshape(-1)
   grads = {}
   h = project(flat, softmax_projection(params, head))
-  table = ScoreTable.of(params, head, static.block, target.size)
+  table = VocabLogits.of(params, head, static.block, target.size)
   d_h, grads[f'embedding{head.suffix}'], grads[f'softmax_bias{head.suffix}'] = table.gradients(
     h, jnp.where(target < head.size, target, -1), of_head, g)
-  d_h = spread.total(d_h, 'vocab')
+  d_h = partitioning.total(d_h, 'vocab')
   order, cluster, counts = _by_cluster(config, target)
   if tails:
     gates = _gates(params, h)
@@ -234,18 +210,18 @@ def _local_backward(static, params, hidden, targets, normalisers, gradient):
   d_flat, d_projection = _unproject(flat, d_h, softmax_projection(params, head))
   _accumulate(grads, head, d_projection)
   for i, tail in enumerate(tails, start=1):
-    table = ScoreTable.of(params, tail, static.block, min(_TAIL_TOKENS, target.size))
+    table = VocabLogits.of(params, tail, static.block, min(_TAIL_TOKENS, target.size))
     projection = softmax_projection(params, tail)
 
     def step(at, valid, carry, table=table, tail=tail, projection=projection):
       d_flat, *sums = carry
       rows = flat[at]
       word = jnp.where(valid, target[at] - tail.start, -1)
-      # Tokens of other clusters: a normaliser that makes their shares 0, and no gradient.
+      # Tokens of other clusters get a normaliser that makes their probabilities 0, and no gradient.
       d_h, *found = table.gradients(
         project(rows, projection), word, jnp.where(valid, of_tail[at], -lowest(g.dtype)),
         jnp.where(valid, g[at], 0))
-      d_rows, d_projection = _unproject(rows, spread.total(d_h, 'vocab'), projection)
+      d_rows, d_projection = _unproject(rows, partitioning.total(d_h, 'vocab'), projection)
       found.append(d_projection)
       new = [None if s is None else s + f for s, f in zip(sums, found, strict=True)]
       return [d_flat.at[at].add(jnp.where(valid[:, None], d_rows, 0)), *new]
@@ -257,42 +233,42 @@ def _local_backward(static, params, hidden, targets, normalisers, gradient):
     grads |= {f'embedding{tail.suffix}': d_weight, f'softmax_bias{tail.suffix}': d_bias}
     _accumulate(grads, tail, d_projection)
   grads = {name: value.astype(params[name].dtype)
-           for name, value in spread.total(grads, 'rows').items()}
+           for name, value in partitioning.total(grads, 'rows').items()}
   return grads, d_flat.reshape(hidden.shape).astype(hidden.dtype)
 
 
-def _local_at_once(static, params, hidden, targets):
+def _local_loss_and_gradients(static, params, hidden, targets):
   """Likelihoods [b, T], and gradients of their sum: of the parameters (whole), of hidden states."""
   (head,) = vocabulary_clusters(static.config)
   flat, target = _flatten(static.config, hidden, targets)
   projection = softmax_projection(params, head)
   words = params[f'embedding{head.suffix}'].shape[0]
-  table = ScoreTable.of(params, head, words, target.size)
-  grads = {}
-  nll, d_h, grads[f'embedding{head.suffix}'], grads[f'softmax_bias{head.suffix}'] = table.at_once(
-    project(flat, projection), target)
-  d_flat, d_projection = _unproject(flat, spread.total(d_h, 'vocab'), projection)
+  table = VocabLogits.of(params, head, words, target.size)
+  nll, d_h, d_weight, d_bias = table.loss_and_gradients(project(flat, projection), target)
+  grads = {f'embedding{head.suffix}': d_weight, f'softmax_bias{head.suffix}': d_bias}
+  d_flat, d_projection = _unproject(flat, partitioning.total(d_h, 'vocab'), projection)
   _accumulate(grads, head, d_projection)
-  return (nll.reshape(targets.shape), spread.total(grads, 'rows'), d_flat.reshape(hidden.shape))
+  return nll.reshape(targets.shape), partitioning.total(grads, 'rows'), d_flat.reshape(hidden.shape)
 
 
 def _flatten(config, hidden, targets):
+  """Hidden states [n, D] in the compute dtype and targets [n]."""
   return hidden.astype(config.dtype).reshape(-1, hidden.shape[-1]), targets.reshape(-1)
 
 
 def _by_cluster(config, target):
-  """Order that sorts the tokens by cluster, the cluster of each, and the tokens of each."""
+  """Order that sorts tokens by cluster, each token's cluster, and the tokens of each cluster."""
   if not config.cutoffs:
     return None, None, None
   cluster = sum((target >= cut).astype(jnp.int32) for cut in config.cutoffs)
   member = cluster[:, None] == jnp.arange(len(config.cutoffs) + 1)[None]
-  # Counted, not sorted: a sort is slow to compile for TPUs.
+  # A counting sort, since a sort is slow to compile for TPUs.
   number = jnp.cumsum(member, axis=0, dtype=jnp.int32)
   counts = number[-1]
   first = jnp.cumsum(counts) - counts
-  place = jnp.where(member, number - 1 + first[None], 0).sum(-1)
-  order = jnp.zeros_like(place).at[place].set(
-    jnp.arange(place.size, dtype=place.dtype), unique_indices=True)
+  rank = jnp.where(member, number - 1 + first[None], 0).sum(-1)
+  order = jnp.zeros_like(rank).at[rank].set(
+    jnp.arange(rank.size, dtype=rank.dtype), unique_indices=True)
   return order, cluster, counts
 
 
@@ -301,11 +277,11 @@ def _gate_of(cluster, tails):
 
 
 def _gates(params, h):
-  """Scores [n, C] of the tails in the head."""
-  wide = jnp.promote_types(h.dtype, jnp.float32)
-  scores = jnp.einsum('ne,ce->nc', h, params['cluster_weight'].astype(h.dtype),
-                      preferred_element_type=wide)
-  return scores + params['cluster_bias'].astype(wide)[None]
+  """Logits [n, C] of the tails in the head."""
+  sum_dtype = jnp.promote_types(h.dtype, jnp.float32)
+  logits = jnp.einsum('ne,ce->nc', h, params['cluster_weight'].astype(h.dtype),
+                      preferred_element_type=sum_dtype)
+  return logits + params['cluster_bias'].astype(sum_dtype)[None]
 
 
 def _over_tokens(order, counts, i, step, carry):
@@ -316,12 +292,12 @@ def _over_tokens(order, counts, i, step, carry):
   def body(j, carry):
     begin = first + j * size
     start = jnp.minimum(begin, order.shape[0] - size)
-    place = start + jnp.arange(size)
-    valid = (place >= begin) & (place < first + counts[i])
+    rank = start + jnp.arange(size)
+    valid = (rank >= begin) & (rank < first + counts[i])
     return step(jax.lax.dynamic_slice_in_dim(order, start, size), valid, carry)
 
-  # The most runs that there can be stand in the condition: who counts what a program costs finds
-  # them there (`fairjax.compile`), and nothing of the number of tokens is known beforehand.
+  # `most` is redundant for the result. `fairjax compile` reads the bound of a loop from its
+  # condition, and `runs` is known only on the device.
   most, runs = -(-order.shape[0] // size), -(-counts[i] // size)
   return jax.lax.while_loop(
     lambda state: (state[0] < most) & (state[0] < runs),

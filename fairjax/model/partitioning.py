@@ -1,7 +1,7 @@
-"""The model on several devices: what it needs to know of the mesh, in logical axes only.
+"""Splits the model's arrays over devices by logical axes: `rows` of a batch, `heads`, `vocab`, ...
 
-`fairjax.train.sharding` puts a mesh and a table from logical to mesh axes into context; without
-them everything here is the identity. Logical axes: `rows` of a batch, `heads`, `vocab`, ...
+`fairjax.train.sharding` puts a mesh and a table from logical to mesh axes into context. Without
+them every function here is the identity.
 """
 
 import math
@@ -21,14 +21,14 @@ def spec(*axes: str | None) -> PartitionSpec:
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-  """Tells the compiler where an intermediate array lives."""
+  """Fixes how an intermediate array is split."""
   if not _several():
     return x
   return jax.lax.with_sharding_constraint(x, spec(*axes))
 
 
 def per_device(function: Callable, *, in_specs: Any, out_specs: Any) -> Callable:
-  """`function` on each device's part of its arguments."""
+  """Runs `function` on each device's part of its arguments."""
   if not _several():
     return function
   return jax.shard_map(function, in_specs=in_specs, out_specs=out_specs, check_vma=False)
@@ -44,7 +44,7 @@ def dividing(axes: Sequence[str], sizes: Sequence[int]) -> list[Any]:
 
 
 def parts(axis: str) -> int:
-  """Into how many parts a logical axis is split."""
+  """Number of parts into which a logical axis is split."""
   if not _several():
     return 1
   mesh = jax.sharding.get_abstract_mesh()
@@ -52,19 +52,19 @@ def parts(axis: str) -> int:
 
 
 def index(axis: str) -> Any:
-  """Inside `per_device`: which part of a logical axis this device holds."""
+  """This device's part of a logical axis, inside `per_device`."""
   names = _names(axis)
   return jax.lax.axis_index(names) if names else 0
 
 
 def total(x: Any, axis: str) -> Any:
-  """Inside `per_device`: sum over the devices that hold the parts of a logical axis."""
+  """Sum over the devices that hold parts of a logical axis, inside `per_device`."""
   names = _names(axis)
   return jax.lax.psum(x, names) if names else x
 
 
 def maximum(x: Any, axis: str) -> Any:
-  """Inside `per_device`: maximum over the devices that hold the parts of a logical axis."""
+  """Maximum over the devices that hold parts of a logical axis, inside `per_device`."""
   names = _names(axis)
   return jax.lax.pmax(x, names) if names else x
 

@@ -1,7 +1,7 @@
 """Weights under the names of the authors' PyTorch Transformer-XL (Dai et al. 2019), both ways.
 
-`params_from_reference` reads a state dict, `params_to_reference` writes one: published checkpoints
-can stand for step 1 of the curriculum, and what was trained here can be read elsewhere.
+`params_from_reference` reads a state dict, `params_to_reference` writes one. So a published
+checkpoint can replace step 1 of the curriculum, and other programs can read our checkpoints.
 
 Letters: L layers, D model width, N heads, H head width, F feed-forward width, V vocabulary.
 """
@@ -35,11 +35,7 @@ _SHOWN = 40  # characters of a wrong value
 def model_config_of_reference(
   reference: Mapping[str, Any], dtype: str = 'float32', vocab_multiple: int = 1
 ) -> ModelConfig:
-  """The constructor's arguments in this project's words.
-
-  Raises:
-    UserError: an argument lacks, is of another type, or has a value that is not covered.
-  """
+  """Converts the constructor's arguments to a `ModelConfig`; UserError for what is not covered."""
   given = _checked(reference)
   expected = {
     'attn_type': 0, 'tie_weight': True, 'ext_len': 0, 'sample_softmax': -1,
@@ -78,7 +74,7 @@ def model_config_of_reference(
 
 
 def reference_notes(reference: Mapping[str, Any]) -> list[str]:
-  """What arguments say that weights do not depend on and that is otherwise here, in lines."""
+  """Lines about arguments that have no effect here and do not change the weights."""
   if not reference.get('same_length'):
     return []
   return ['same_length=true of its arguments is left out: there every token sees mem_len keys '
@@ -87,11 +83,9 @@ def reference_notes(reference: Mapping[str, Any]) -> list[str]:
 
 
 def cluster_order(reference: Mapping[str, Any]) -> int:
-  """Step through the rows of the cluster weights: -1 where tail i (from 1) has row C - i.
-
-  The authors' PyTorch code indexes the gates from the end; their TensorFlow code, and with it the
-  published checkpoints and what reads them, from the start.
-  """
+  """Step through the rows of the cluster weights: -1 where tail i (from 1) has row C - i."""
+  # The authors' PyTorch code indexes the gates from the end; their TensorFlow code, the published
+  # checkpoints and their readers from the start.
   orders = {'reversed': -1, 'forward': 1}
   published = 'n_token' not in reference or 'model_type' in reference
   name = reference.get('cluster_order', 'forward' if published else 'reversed')
@@ -101,11 +95,7 @@ def cluster_order(reference: Mapping[str, Any]) -> int:
 
 
 def _checked(reference: Mapping[str, Any]) -> dict[str, Any]:
-  """The arguments under the constructor's names, none missing or of another type; null is absent.
-
-  Raises:
-    UserError: what is wrong, all of it.
-  """
+  """The arguments under the constructor's names, each present and of its type; null is absent."""
   given = {name: value for name, value in reference.items() if value is not None}
   if 'n_token' not in given and 'vocab_size' in given:  # as published checkpoints call it
     given['n_token'] = given['vocab_size']
@@ -146,24 +136,7 @@ def params_from_reference(
   state_dict: Mapping[str, np.ndarray], reference_config: Mapping[str, Any], *,
   dtype: str = 'float32', vocab_multiple: int = 1,
 ) -> tuple[ModelConfig, dict[str, Any]]:
-  """Renames and reshapes a state dict of the reference implementation.
-
-  Args:
-    state_dict: the reference's tensor names, with or without its `transformer.` prefix, to arrays.
-    reference_config: its constructor's arguments (`n_layer`, `d_model`, `cutoffs`, ...), or the
-      `config.json` of a published checkpoint, which calls some of them otherwise and orders the
-      gates of the tails otherwise (`cluster_order`: 'reversed' or 'forward' says it outright).
-    dtype: compute dtype of the model; parameters are float32, or float64 for 'float64'.
-    vocab_multiple: pad the tables to a multiple of it.
-
-  Returns:
-    The model's config (`segment_len` = tgt_len, `memory_len` = mem_len), and NumPy parameters for
-    `TransformerXL.apply({'params': params}, ...)`.
-
-  Raises:
-    UserError: a variant that is not covered; an untied softmax; or tensors that lack, are left over
-      or have another shape than the arguments say, all of them with names and shapes.
-  """
+  """Converts a state dict of the reference to a model config and NumPy parameters."""
   config = model_config_of_reference(reference_config, dtype, vocab_multiple)
   tensors = _Tensors(state_dict, np.float64 if dtype == 'float64' else np.float32)
   order = cluster_order(reference_config)
@@ -182,20 +155,7 @@ def params_from_reference(
 def params_to_reference(
   params: Mapping[str, Any], config: ModelConfig, *, prefix: bool = False
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-  """The inverse of `params_from_reference`.
-
-  Args:
-    params: of `TransformerXL`, arrays.
-    config: the model, with its vocabulary size.
-    prefix: put `transformer.` before the names, as published checkpoints do (not before `crit.`).
-
-  Returns:
-    A state dict in float32 (float64 for float64 parameters), tied tensors stored twice as the
-    reference does, and the constructor's arguments.
-
-  Raises:
-    UserError: a final norm, which the reference does not have.
-  """
+  """Inverts `params_from_reference`; refuses a final norm, which the reference does not have."""
   if config.final_norm:
     raise UserError('export: the reference has no final norm (model.final_norm=True): only models '
                     'without one can be written under its names')
@@ -242,7 +202,7 @@ _VECTORS = {
 
 
 class _Tensors:
-  """A state dict that notices what nobody took, and gathers all that does not fit."""
+  """A state dict that records unread tensors and collects everything that does not fit."""
 
   def __init__(self, state_dict: Mapping[str, np.ndarray], dtype: type):
     self._arrays = {name.removeprefix(_PREFIX): array for name, array in state_dict.items()}
@@ -251,7 +211,7 @@ class _Tensors:
     self._dtype, self._problems = dtype, []
 
   def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor of that name; zeros of that shape, and a problem noted, if it does not fit."""
+    """The tensor of that name; if it does not fit, zeros of that shape, and a recorded problem."""
     found = self._arrays.get(name)
     if found is None:
       self._problems.append(f'{name} {shape} lacks')
@@ -263,13 +223,13 @@ class _Tensors:
     return np.asarray(found).astype(self._dtype)
 
   def take_tied(self, name: str, original: np.ndarray, tied_to: str) -> None:
-    """A copy of another tensor, which some files leave out."""
+    """Reads a copy of another tensor, which some files leave out."""
     if name in self._arrays and not np.array_equal(self.take(name, original.shape), original):
       self._problems.append(
         f'{name} differs from {tied_to}: only tied checkpoints (tie_weight) can be read')
 
   def check(self) -> None:
-    """Raises with everything that did not fit; refuses to drop a tensor silently."""
+    """Raises `UserError` with everything that did not fit, unread tensors included."""
     problems = self._problems + [
       f'{name} {tuple(self._arrays[name].shape)} is not understood' for name in sorted(self._left)]
     if problems:

@@ -39,7 +39,7 @@ class SentimentProjection(nn.Module):
       `[..., E]` >= 0 (the regulariser compares it, H-22); both float32 or wider.
 
     Raises:
-      ValueError: if `num_layers` < 2, which leaves no hidden layer.
+      ValueError: `num_layers` < 2, which leaves no hidden layer.
     """
     if self.num_layers < 2:
       raise ValueError(f'num_layers={self.num_layers}: f_sh needs a hidden layer, so 2 or more')

@@ -8,7 +8,7 @@ head entry for each tail, the probability of a word w in tail i is
 .. math:: p(w \mid h) = p_{head}(i \mid h) \; p_i(w \mid h).
 
 Pure functions on a dictionary of parameters, whose names and shapes `parameter_table` gives.
-`likelihood` has the loss, which never holds the scores of all words.
+`likelihood` has the loss, which never holds the logits of all words.
 
 Letters: D model width, V vocabulary, C tail clusters, E_i width and V_i padded size of cluster i.
 """
@@ -21,40 +21,30 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
-from fairjax.model import partitioning as spread
+from fairjax.model import partitioning
 
 PROJECTION_STD = 0.01  # of initial projections, as the reference's scripts
 
 
 class Cluster(NamedTuple):
-  """Part of the vocabulary: ids `start` .. `start + size - 1`.
-
-  Attributes:
-    start: first id.
-    size: number of words.
-    padded: rows of its table, a multiple of `vocab_multiple`; those behind `size` are never read.
-    width: E_i.
-    suffix: of its parameters' names; empty for a plain softmax.
-    projected: whether a projection leads to the model's width.
-    tied: whether the softmax uses the embedding's projection.
-  """
+  """Part of the vocabulary: ids `start` .. `start + size - 1`."""
 
   start: int
-  size: int
-  padded: int
-  width: int
-  suffix: str
-  projected: bool
-  tied: bool
+  size: int  # words
+  padded: int  # rows of its table, a multiple of `vocab_multiple`; rows after `size` are never read
+  width: int  # E_i
+  suffix: str  # of its parameters' names; empty for a plain softmax
+  projected: bool  # a projection leads to the model's width
+  tied: bool  # the softmax uses the embedding's projection
 
 
 class Parameter(NamedTuple):
-  """What declares a parameter: `std` of its normal draws, 0 for zeros."""
+  """Declaration of a parameter."""
 
   shape: tuple[int, ...]
   axes: tuple[str | None, ...]
-  std: float
-  rows: int  # rows that are drawn; padding behind them is 0
+  std: float  # of its normal draws; 0: zeros
+  rows: int  # that are drawn; the padding after them is 0
 
 
 def vocabulary_clusters(config: ModelConfig) -> tuple[Cluster, ...]:
@@ -64,26 +54,25 @@ def vocabulary_clusters(config: ModelConfig) -> tuple[Cluster, ...]:
   >>> [(c.start, c.size, c.width, c.tied) for c in vocabulary_clusters(config)]
   [(0, 50, 32, False), (50, 70, 16, True), (120, 380, 8, True)]
   """
-  c = config
-  ends = (*c.cutoffs, c.vocab_size)
-  ties = c.tie_projections or (False,) + (True,) * len(c.cutoffs)
+  ends = (*config.cutoffs, config.vocab_size)
+  ties = config.tie_projections or (False,) + (True,) * len(config.cutoffs)
   found = []
   for i, (start, end) in enumerate(zip((0, *ends), ends, strict=False)):
     size = end - start
     found.append(Cluster(
-      start=start, size=size, padded=-(-size // c.vocab_multiple) * c.vocab_multiple,
-      width=c.model_dim // c.div_val ** i, suffix=f'_{i}' if c.cutoffs else '',
-      projected=c.div_val > 1, tied=ties[i]))
+      start=start, size=size, padded=-(-size // config.vocab_multiple) * config.vocab_multiple,
+      width=config.model_dim // config.div_val ** i, suffix=f'_{i}' if config.cutoffs else '',
+      projected=config.div_val > 1, tied=ties[i]))
   return tuple(found)
 
 
 def parameter_table(config: ModelConfig) -> dict[str, Parameter]:
-  """Parameters of embedding and softmax.
+  """Parameters of embedding and softmax, which are tied.
 
-  `embedding` [V, D] and `softmax_bias` [V], tied. For an adaptive softmax each cluster i has
-  `embedding_i` [V_i, E_i], `softmax_bias_i` [V_i], with `div_val > 1` `projection_i` [E_i, D] and,
-  where it is not tied, `softmax_projection_i` [E_i, D]; `cluster_weight` [C, E_0] and
-  `cluster_bias` [C] score the tails in the head.
+  `embedding` [V, D] and `softmax_bias` [V]. An adaptive softmax has `embedding_i` [V_i, E_i] and
+  `softmax_bias_i` [V_i] for each cluster i; with `div_val > 1` also `projection_i` [E_i, D] and,
+  untied, `softmax_projection_i` [E_i, D]; and `cluster_weight` [C, E_0] and `cluster_bias` [C],
+  which give the logits of the tails in the head.
   """
   table = {}
   for i, cluster in enumerate(vocabulary_clusters(config)):
@@ -109,7 +98,7 @@ def parameter_table(config: ModelConfig) -> dict[str, Parameter]:
 
 
 def softmax_projection(params: Mapping[str, Any], cluster: Cluster) -> Any:
-  """The projection [E_i, D] that the softmax uses, or None."""
+  """Projection [E_i, D] of a cluster in the softmax, or None."""
   if not cluster.projected:
     return None
   kind = 'projection' if cluster.tied else 'softmax_projection'
@@ -119,22 +108,13 @@ def softmax_projection(params: Mapping[str, Any], cluster: Cluster) -> Any:
 def embed_tokens(
   params: Mapping[str, Any], config: ModelConfig, tokens: Int[Array, '*S']
 ) -> Float[Array, '*S D']:
-  """Embeds tokens, scaled by sqrt(D) as the reference does.
-
-  Args:
-    params: arrays of `parameter_table`, any float dtype.
-    config: the model.
-    tokens: `[...]` int in [0, V).
-
-  Returns:
-    `[..., D]` in the compute dtype.
-  """
+  """Embeds tokens, scaled by sqrt(D) as the reference does."""
   dtype = jnp.dtype(config.dtype)
   scale = config.model_dim ** 0.5
   clusters = vocabulary_clusters(config)
-  # Words stay split, and each device looks up its own rows of the batch: in a table that is split
-  # over the width too, each would look up those of all others.
-  tables = [spread.constrain(jnp.asarray(params[f'embedding{c.suffix}']), 'vocab')
+  # The table is split over words only, and each device looks up its own rows of the batch. Split
+  # over the width too, each device would look up the rows of all others.
+  tables = [partitioning.constrain(jnp.asarray(params[f'embedding{c.suffix}']), 'vocab')
             for c in clusters]
   if len(clusters) == 1 and not clusters[0].projected:
     return tables[0][tokens].astype(dtype) * scale
@@ -153,28 +133,18 @@ def embed_tokens(
 def all_logits(
   params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, '*S D']
 ) -> Float[Array, '*S V']:
-  """Scores of every word: for a few positions, or in sampling; training uses `likelihood`.
-
-  Args:
-    params: of `parameter_table`.
-    config: the model.
-    hidden: `[..., D]`.
-
-  Returns:
-    `[..., V]` float32 (float64 for a float64 model): logits of a plain softmax, log-probabilities
-    of an adaptive one.
-  """
-  scores, bias = word_scores(params, config, hidden)
-  return scores if bias is None else scores + bias[(None,) * (hidden.ndim - 1)]
+  """Logits [..., V] of every word, float32 or wider; of an adaptive softmax log-probabilities."""
+  logits, bias = logits_and_bias(params, config, hidden)
+  return logits if bias is None else logits + bias[(None,) * (hidden.ndim - 1)]
 
 
-def word_scores(
+def logits_and_bias(
   params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, '*S D']
 ) -> tuple[Float[Array, '*S V'], Float[Array, 'V'] | None]:
-  """`all_logits` before the bias of each word is added, and that bias, if there is one."""
+  """Splits `all_logits` into the logits without the bias of each word and that bias, if any."""
   clusters = vocabulary_clusters(config)
   if len(clusters) == 1:
-    return _unbiased_logits(params, config, clusters[0], hidden)
+    return _cluster_logits_and_bias(params, config, clusters[0], hidden)
   head, *tails = (cluster_logits(params, config, cluster, hidden) for cluster in clusters)
   gates = tail_logits(params, config, hidden)
   head = jax.nn.log_softmax(jnp.concatenate([head, gates], axis=-1), axis=-1)
@@ -186,52 +156,51 @@ def word_scores(
 
 
 def cluster_logits(params, config, cluster: Cluster, hidden: Array) -> Array:
-  """Scores [..., size] of one cluster's words."""
-  scores, bias = _unbiased_logits(params, config, cluster, hidden)
-  return scores + bias[(None,) * (hidden.ndim - 1)]
+  """Logits [..., size] of one cluster's words."""
+  logits, bias = _cluster_logits_and_bias(params, config, cluster, hidden)
+  return logits + bias[(None,) * (hidden.ndim - 1)]
 
 
-def _unbiased_logits(params, config, cluster, hidden):
-  """Scores [..., size] of one cluster's words without their bias, and that, [size]."""
-  wide = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
+def _cluster_logits_and_bias(params, config, cluster, hidden):
+  """Logits [..., size] of one cluster's words without their bias, and the bias [size]."""
+  sum_dtype = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
   hidden = project(hidden.astype(config.dtype), softmax_projection(params, cluster))
   table = params[f'embedding{cluster.suffix}'].astype(config.dtype)
-  bias = jnp.asarray(params[f'softmax_bias{cluster.suffix}'], wide)
-  scores = jnp.einsum('...e,ve->...v', hidden, table, preferred_element_type=wide)
-  return scores[..., :cluster.size], bias[:cluster.size]
+  bias = jnp.asarray(params[f'softmax_bias{cluster.suffix}'], sum_dtype)
+  logits = jnp.einsum('...e,ve->...v', hidden, table, preferred_element_type=sum_dtype)
+  return logits[..., :cluster.size], bias[:cluster.size]
 
 
 def tail_logits(params, config, hidden: Array) -> Array:
-  """Scores [..., C] of the tail clusters in the head."""
-  wide = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
+  """Logits [..., C] of the tail clusters in the head."""
+  sum_dtype = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
   head = vocabulary_clusters(config)[0]
   hidden = project(hidden.astype(config.dtype), softmax_projection(params, head))
-  scores = jnp.einsum('...e,ce->...c', hidden, params['cluster_weight'].astype(config.dtype),
-                      preferred_element_type=wide)
-  return scores + params['cluster_bias'].astype(wide)[(None,) * (hidden.ndim - 1)]
+  logits = jnp.einsum('...e,ce->...c', hidden, params['cluster_weight'].astype(config.dtype),
+                      preferred_element_type=sum_dtype)
+  return logits + params['cluster_bias'].astype(sum_dtype)[(None,) * (hidden.ndim - 1)]
 
 
 def project(hidden: Array, projection: Any) -> Array:
-  """From the model's width to a cluster's: [..., D] to [..., E]."""
+  """Projects [..., D] to a cluster's width [..., E]."""
   if projection is None:
     return hidden
   return jnp.einsum('...d,ed->...e', hidden, projection.astype(hidden.dtype))
 
 
-# The scores of a softmax, some at a time: normalisers, likelihoods and gradients.
-#
-# All of it runs inside `spread.per_device`, on one device's tokens and part of the words.
+# Logits in blocks of words: normalisers, likelihoods and gradients. This code runs inside
+# `partitioning.per_device`, on one device's tokens and part of the words.
 #
 # Letters: n tokens, E width, V' words of this device.
 
-BLOCK = 1 << 22  # scores that are computed at a time
-# Tokens of a part of `at_once`: each part adds to the gradient of all words, so it must not be
-# small; on CPU larger parts are slower again, since their scores leave the caches.
-_PART_TOKENS, _PART_SCORES = 256, 1 << 21
+BLOCK = 1 << 22  # logits that are computed at a time
+# Tokens of a part of `loss_and_gradients`. Each part adds to the gradient of all words, so small
+# parts are slow; on CPU large parts are slow too, since their logits leave the caches.
+_PART_TOKENS, _PART_LOGITS = 256, 1 << 21
 
 
-class ScoreTable(NamedTuple):
-  """A cluster's scores: hidden [n, E] @ weight.T + bias, on this device's part of its words."""
+class VocabLogits(NamedTuple):
+  """Computes a cluster's logits, hidden [n, E] @ weight.T + bias, for this device's words."""
 
   weight: Any  # [V', E]
   bias: Any  # [V']
@@ -240,34 +209,34 @@ class ScoreTable(NamedTuple):
   offset: Any  # this device's first word
 
   @classmethod
-  def of(cls, params, cluster: Cluster, block: int, num_tokens: int) -> 'ScoreTable':
-    """That of a cluster, `block` words at a time (0: chosen for so many tokens)."""
+  def of(cls, params, cluster: Cluster, block: int, num_tokens: int) -> 'VocabLogits':
+    """Takes a cluster's parameters; `block` words at a time (0: chosen by the number of tokens)."""
     weight = params[f'embedding{cluster.suffix}']
     words = weight.shape[0]
     block = block or max(BLOCK // max(num_tokens, 1), 1024)
     return cls(weight, params[f'softmax_bias{cluster.suffix}'], cluster.size, min(block, words),
-               spread.index('vocab') * words)
+               partitioning.index('vocab') * words)
 
-  def scores(self, hidden, i):
-    """Scores [n, block] of block i (the lowest of words that do not count), its first word, weight.
+  def block_logits(self, hidden, i):
+    """Logits [n, block] of block i, its first word, and its weight.
 
-    Words of an earlier block and of the padding do not count.
+    Words of an earlier block and of the padding get `lowest`.
     """
     words = self.weight.shape[0]
     start = jnp.minimum(i * self.block, words - self.block)  # the last block overlaps
-    wide = jnp.promote_types(hidden.dtype, jnp.float32)
+    sum_dtype = jnp.promote_types(hidden.dtype, jnp.float32)
     weight = jax.lax.dynamic_slice_in_dim(self.weight, start, self.block).astype(hidden.dtype)
     if self.blocks > 1:
-      # Fused with the products, a cut looks to XLA's TPU compiler as if all words were read: with
-      # 16 rows a device it brought the whole table on the chip for each block.
+      # Without the barrier XLA's TPU compiler fuses the slice with the product, takes the whole
+      # table for its operand and copies all of it on the chip for each block.
       weight = jax.lax.optimization_barrier(weight)
-    bias = jax.lax.dynamic_slice_in_dim(self.bias, start, self.block).astype(wide)
-    scores = jnp.einsum('ne,ve->nv', hidden, weight, preferred_element_type=wide) + bias[None]
-    if words % self.block or words * spread.parts('vocab') != self.size:
+    bias = jax.lax.dynamic_slice_in_dim(self.bias, start, self.block).astype(sum_dtype)
+    logits = jnp.einsum('ne,ve->nv', hidden, weight, preferred_element_type=sum_dtype) + bias[None]
+    if words % self.block or words * partitioning.parts('vocab') != self.size:
       column = start + jnp.arange(self.block)
       counts = (column >= i * self.block) & (self.offset + column < self.size)
-      scores = jnp.where(counts[None], scores, lowest(wide))
-    return scores, start, weight
+      logits = jnp.where(counts[None], logits, lowest(sum_dtype))
+    return logits, start, weight
 
   @property
   def blocks(self) -> int:
@@ -275,83 +244,73 @@ class ScoreTable(NamedTuple):
     return -(-self.weight.shape[0] // self.block)
 
   def normaliser(self, hidden, target):
-    """(log normaliser, score of `target`), [n] each; targets outside score 0."""
-    wide = jnp.promote_types(hidden.dtype, jnp.float32)
+    """Log normaliser and logit of `target`, [n] each; the logit is 0 for targets outside."""
+    sum_dtype = jnp.promote_types(hidden.dtype, jnp.float32)
     local = target - self.offset
 
     def step(i, carry):
       top, total, chosen = carry
-      scores, start, _ = self.scores(hidden, i)
-      new_top = jnp.maximum(top, scores.max(-1))
-      total = total * jnp.exp(top - new_top) + jnp.exp(scores - new_top[:, None]).sum(-1)
+      logits, start, _ = self.block_logits(hidden, i)
+      new_top = jnp.maximum(top, logits.max(-1))
+      total = total * jnp.exp(top - new_top) + jnp.exp(logits - new_top[:, None]).sum(-1)
       at = self._is_target(local, start, i)
-      return new_top, total, chosen + jnp.where(at, scores, 0).sum(-1)
+      return new_top, total, chosen + jnp.where(at, logits, 0).sum(-1)
 
     n = hidden.shape[0]
-    start = (jnp.full((n,), lowest(wide)), jnp.zeros((n,), wide), jnp.zeros((n,), wide))
+    zeros = jnp.zeros((n,), sum_dtype)
+    start = (jnp.full((n,), lowest(sum_dtype)), zeros, zeros)
     top, total, chosen = jax.lax.fori_loop(0, self.blocks, step, start)
-    new_top = spread.maximum(top, 'vocab')
-    total = spread.total(total * jnp.exp(top - new_top), 'vocab')
-    return new_top + jnp.log(total), spread.total(chosen, 'vocab')
+    new_top = partitioning.maximum(top, 'vocab')
+    total = partitioning.total(total * jnp.exp(top - new_top), 'vocab')
+    return new_top + jnp.log(total), partitioning.total(chosen, 'vocab')
 
   def gradients(self, hidden, target, normaliser, gradient):
-    """Gradients of sum(gradient * (normaliser - chosen)): of hidden [n, E], weight and bias.
-
-    `normaliser` may be that of a larger softmax of which these words are a part. The gradient of
-    hidden is this device's share.
-    """
-    wide = normaliser.dtype
+    """Gradients of sum(gradient * (normaliser - chosen)): of hidden [n, E], weight and bias."""
+    # `normaliser` may be that of a larger softmax which contains these words. The gradient of
+    # hidden covers this device's words only.
+    sum_dtype = normaliser.dtype
     local = target - self.offset
 
     def step(j, carry):
-      # The last block first: the one before it writes over their common words, for which it counts.
+      # The last block comes first: the block before it overwrites the words that both contain.
       i = self.blocks - 1 - j
       d_hidden, d_weight, d_bias = carry
-      scores, start, weight = self.scores(hidden, i)
-      share = jnp.exp(scores - normaliser[:, None])
-      d_scores = (share - self._is_target(local, start, i)) * gradient[:, None]
-      narrow = d_scores.astype(hidden.dtype)
-      d_hidden += jnp.einsum('nv,ve->ne', narrow, weight, preferred_element_type=wide)
-      of_words = jnp.einsum('nv,ne->ve', narrow, hidden, preferred_element_type=wide)
+      logits, start, weight = self.block_logits(hidden, i)
+      probs = jnp.exp(logits - normaliser[:, None])
+      d_logits = (probs - self._is_target(local, start, i)) * gradient[:, None]
+      narrow = d_logits.astype(hidden.dtype)
+      d_hidden += jnp.einsum('nv,ve->ne', narrow, weight, preferred_element_type=sum_dtype)
+      of_words = jnp.einsum('nv,ne->ve', narrow, hidden, preferred_element_type=sum_dtype)
       return (d_hidden, jax.lax.dynamic_update_slice_in_dim(d_weight, of_words, start, axis=0),
-              jax.lax.dynamic_update_slice_in_dim(d_bias, d_scores.sum(0), start, axis=0))
+              jax.lax.dynamic_update_slice_in_dim(d_bias, d_logits.sum(0), start, axis=0))
 
-    start = (jnp.zeros(hidden.shape, wide), jnp.zeros(self.weight.shape, wide),
-             jnp.zeros(self.bias.shape, wide))
+    start = (jnp.zeros(hidden.shape, sum_dtype), jnp.zeros(self.weight.shape, sum_dtype),
+             jnp.zeros(self.bias.shape, sum_dtype))
     return jax.lax.fori_loop(0, self.blocks, step, start)
 
-  def at_once(self, hidden, target):
-    """Likelihoods [n] and the gradients of their sum: each token's scores are computed once.
-
-    Some tokens at a time, all words of each: three products instead of the four of `normaliser`
-    and `gradients`.
-
-    Args:
-      hidden: `[n, E]`.
-      target: `[n]` int in [0, size).
-
-    Returns:
-      Likelihoods; gradients of hidden [n, E] (this device's share), weight and bias.
-    """
-    wide = jnp.promote_types(hidden.dtype, jnp.float32)
+  def loss_and_gradients(self, hidden, target):
+    """Likelihoods [n] and the gradients of their sum, of hidden [n, E], weight and bias."""
+    # Some tokens at a time, all words of each: three products, where `normaliser` and `gradients`
+    # take four.
+    sum_dtype = jnp.promote_types(hidden.dtype, jnp.float32)
     parts = _equal_parts(target.size, self.weight.shape[0])
 
     def step(carry, given):
       d_weight, d_bias = carry
       h, local = given
-      scores, start, weight = self.scores(h, 0)
-      top = spread.maximum(scores.max(-1), 'vocab')
-      shares = jnp.exp(scores - top[:, None])
-      total = spread.total(shares.sum(-1), 'vocab')
+      logits, start, weight = self.block_logits(h, 0)
+      top = partitioning.maximum(logits.max(-1), 'vocab')
+      probs = jnp.exp(logits - top[:, None])
+      total = partitioning.total(probs.sum(-1), 'vocab')
       is_target = self._is_target(local, start, 0)
-      chosen = spread.total(jnp.where(is_target, scores, 0).sum(-1), 'vocab')
-      d_scores = shares * (1 / total)[:, None] - is_target
-      narrow = d_scores.astype(h.dtype)
-      d_hidden = jnp.einsum('nv,ve->ne', narrow, weight, preferred_element_type=wide)
-      d_weight += jnp.einsum('nv,ne->ve', narrow, h, preferred_element_type=wide)
-      return (d_weight, d_bias + d_scores.sum(0)), (top + jnp.log(total) - chosen, d_hidden)
+      chosen = partitioning.total(jnp.where(is_target, logits, 0).sum(-1), 'vocab')
+      d_logits = probs * (1 / total)[:, None] - is_target
+      narrow = d_logits.astype(h.dtype)
+      d_hidden = jnp.einsum('nv,ve->ne', narrow, weight, preferred_element_type=sum_dtype)
+      d_weight += jnp.einsum('nv,ne->ve', narrow, h, preferred_element_type=sum_dtype)
+      return (d_weight, d_bias + d_logits.sum(0)), (top + jnp.log(total) - chosen, d_hidden)
 
-    zeros = jnp.zeros(self.weight.shape, wide), jnp.zeros(self.bias.shape, wide)
+    zeros = jnp.zeros(self.weight.shape, sum_dtype), jnp.zeros(self.bias.shape, sum_dtype)
     rows = [x.reshape(parts, -1, *x.shape[1:]) for x in (hidden, target - self.offset)]
     (d_weight, d_bias), (nll, d_hidden) = jax.lax.scan(step, zeros, tuple(rows))
     return nll.reshape(-1), d_hidden.reshape(hidden.shape), d_weight, d_bias
@@ -362,17 +321,17 @@ class ScoreTable(NamedTuple):
     return (local[:, None] == column[None]) & (column >= i * self.block)[None]
 
 
-def fits_at_once(num_words: int) -> bool:
-  """Whether `ScoreTable.at_once` holds no more than `BLOCK` scores at a time."""
+def fits_one_pass(num_words: int) -> bool:
+  """Whether `VocabLogits.loss_and_gradients` holds no more than `BLOCK` logits at a time."""
   return _PART_TOKENS * num_words <= BLOCK
 
 
 def _equal_parts(num_tokens: int, num_words: int) -> int:
-  """Number of equal parts of the tokens, each as large as it may be."""
-  limit = max(_PART_TOKENS, _PART_SCORES // num_words)
+  """Smallest number of equal parts of the tokens that are small enough."""
+  limit = max(_PART_TOKENS, _PART_LOGITS // num_words)
   return next(n for n in range(-(-num_tokens // limit), num_tokens + 1) if num_tokens % n == 0)
 
 
 def lowest(dtype: Any) -> jax.Array:
-  """A score that stands for no word; finite, so that differences of two stay defined."""
+  """A logit for no word; it is finite, so that the difference of two is defined."""
   return jnp.asarray(jnp.finfo(dtype).min / 4, dtype)

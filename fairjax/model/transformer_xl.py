@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
-from fairjax.model import partitioning as spread
+from fairjax.model import partitioning
 from fairjax.model.attention import drop, sinusoids
 from fairjax.model.causal_lm import Branches, Memory, Output, Pairs, init_memory
 from fairjax.model.layers import Block, Context, States, at_positions, extend, keep_mask, layer_norm
@@ -52,11 +52,7 @@ class TransformerXL(nn.Module):
   config: ModelConfig
 
   def setup(self):
-    """Declares the parameters.
-
-    Raises:
-      ValueError: without a vocabulary size, or for float64 while JAX has 64 bit switched off.
-    """
+    """Declares the parameters."""
     c = self.config
     if c.vocab_size <= 0:
       raise ValueError('TransformerXL needs vocab_size > 0: set it to that of the vocabulary')
@@ -88,9 +84,9 @@ class TransformerXL(nn.Module):
       in_axes=(0, 0, nn.broadcast, nn.broadcast), out_axes=0, length=c.num_layers,
       unroll=c.scan_unroll, metadata_params={nn.PARTITION_NAME: 'layers'})
     if c.scan_unroll < c.num_layers and not self.is_initializing():
-      # Cast before the loop: cast within it, every layer's weights would be kept a second time for
-      # the backward pass, and the gradients of all layers would be stacked at twice their width.
-      # Without a loop nothing is stacked, and a cast is best fused with the product.
+      # The cast stands before the loop. Inside it, the backward pass would keep every layer's
+      # weights a second time and stack all gradients at twice their width. Without a loop nothing
+      # is stacked, and the cast fuses with the product.
       layers = nn.map_variables(layers, 'params', trans_in_fn=self._cast)
     self.layers = layers(c)
 
@@ -106,7 +102,7 @@ class TransformerXL(nn.Module):
     """Reads one segment.
 
     Values and gradients of branches are exactly those of separate passes over
-    (x_1, ..., x_start-1, pieces): see `branch_attention`. They never write memory.
+    (x_1, ..., x_start-1, pieces): see `branch_attention`. Branches never write memory.
 
     Args:
       tokens: `[B, T]` int32 in [0, V). T may differ from `config.segment_len`.
@@ -116,9 +112,6 @@ class TransformerXL(nn.Module):
       train: dropout on. Needs the rng stream 'dropout' if a rate is positive. A branch piece uses
         the masks of the position that it replaces (the last one those of `original_end`), so that
         a branch identical to the original gives the identical h-bar.
-
-    Returns:
-      See `Output`.
     """
     c = self.config
     key = None
@@ -138,7 +131,7 @@ class TransformerXL(nn.Module):
       self.embed(ids), extend(keep_in, context.replaced), rate=c.hidden_dropout)
     reads_two_layers = branches is not None or positions is not None
     states = States(
-      now=spread.constrain(embedded, 'rows'), before=embedded if reads_two_layers else None)
+      now=partitioning.constrain(embedded, 'rows'), before=embedded if reads_two_layers else None)
     biases = tuple(jnp.asarray(b, self.dtype) for b in self.position_biases)
     layer_keys = None if key is None else jax.random.split(key_layers, c.num_layers)
     states, kept = self.layers(states, memory.hidden, layer_keys, biases, context)
@@ -150,7 +143,8 @@ class TransformerXL(nn.Module):
     if positions is not None:
       h_bar_at = self._h_bar(_pick(main, positions), _pick(before[0], positions))
     return Output(
-      hidden=spread.constrain(read_by_softmax, 'rows'), memory=Memory(hidden=kept, length=length),
+      hidden=partitioning.constrain(read_by_softmax, 'rows'),
+      memory=Memory(hidden=kept, length=length),
       pairs=self._pairs(states, read_by_softmax, branches, keep_out), h_bar_at=h_bar_at)
 
   def embed(self, tokens: Int[Array, '*S']) -> Float[Array, '*S D']:
@@ -158,7 +152,7 @@ class TransformerXL(nn.Module):
     return embed_tokens(self.softmax, self.config, tokens)
 
   def logits(self, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
-    """Scores every word as the next token: for few positions (training uses `nll`).
+    """Logits of every word as the next token, for few positions (training uses `nll`).
 
     Args:
       hidden: `[..., D]`, `Output.hidden` or states of `Pairs`.
@@ -172,14 +166,14 @@ class TransformerXL(nn.Module):
   def nll(
     self, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
   ) -> Float[Array, 'B T']:
-    """Negative log-likelihood of the next tokens, nats; never holds all scores of all tokens.
+    """Negative log-likelihood of the next tokens, without all logits of all tokens in memory.
 
     Args:
       hidden: `[B, T, D]`, `Output.hidden`.
       targets: `[B, T]` int in [0, V).
 
     Returns:
-      `[B, T]` float32 (float64 for a float64 model) >= 0.
+      `[B, T]` float32 (float64 for a float64 model) >= 0, nats.
     """
     return token_nll(self.softmax, self.config, hidden, targets)
 
@@ -190,15 +184,15 @@ class TransformerXL(nn.Module):
     return mean_nll(self.softmax, self.config, hidden, targets)
 
   def _context(self, shape, memory, branches, keys) -> Context:
-    """Lengths, embedded distances and places of branches that all layers share."""
+    """Lengths, embedded distances and positions of branches, which all layers share."""
     c = self.config
     segment_len, memory_len = shape[1], memory.size
     num_pieces = 0 if branches is None else branches.tokens.shape[2]
     distances = jnp.asarray(sinusoids(
       num_distances=memory_len + segment_len + num_pieces, model_dim=c.model_dim,
       clamp_len=c.clamp_len), self.dtype)
-    # Distances that only branches reach have a key of their own: the segment's masks do not depend
-    # on the presence of branches.
+    # Distances that only branches reach have a dropout key of their own, so that the segment's
+    # masks are the same with and without branches.
     keeps = [
       keep_mask(key, (n, c.model_dim), rate=c.hidden_dropout)
       for key, n in zip(keys[::-1], (num_pieces, memory_len + segment_len), strict=True)]
@@ -227,8 +221,8 @@ class TransformerXL(nn.Module):
     """Mean of the outputs of the last two layers (H-20), in float32 or wider."""
     if self.config.h_bar_final_norm:
       last = self._final(last)
-    wide = jnp.promote_types(last.dtype, jnp.float32)
-    return 0.5 * (last.astype(wide) + before.astype(wide))
+    sum_dtype = jnp.promote_types(last.dtype, jnp.float32)
+    return 0.5 * (last.astype(sum_dtype) + before.astype(sum_dtype))
 
   def _pairs(self, states, hidden, branches, keep_out) -> Pairs | None:
     """Reads both sides of every pair at their last tokens."""
@@ -266,8 +260,6 @@ def _pick(x, positions):
   chosen = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
   return jnp.einsum('bkt,btd->bkd', chosen, x, precision=jax.lax.Precision.HIGHEST)
 
-
-# How many parameters a model has, without making them.
 
 def parameter_counts(config: ModelConfig) -> dict[str, int]:
   """Counts the parameters by their abstract shapes.

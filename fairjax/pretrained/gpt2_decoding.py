@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fairjax.model.decoding import Chunk, Decoder, in_order, num_places, unless_empty
+from fairjax.model.decoding import Chunk, Decoder, chunks_and_flags, num_slots, skip_if_empty
 from fairjax.pretrained.checkpoint import Architecture
 from fairjax.pretrained.models import (
   dense,
@@ -90,9 +90,9 @@ class GPT2Decoder(Decoder):
     for w in weights['layers']:
       q, k, v = self._project(x, w)
       scores = wide(jnp.einsum('atnh,asnh->ants', q, k, precision=precision_of(x)))
-      shares = _softmax(jnp.where(seen[:, None], scores, jnp.finfo(scores.dtype).min), x.dtype)
-      mixed = jnp.einsum('ants,asnh->atnh', shares, v, precision=precision_of(x))
-      x = self._finish(x, w, mixed)
+      probs = _softmax(jnp.where(seen[:, None], scores, jnp.finfo(scores.dtype).min), x.dtype)
+      context = jnp.einsum('ants,asnh->atnh', probs, v, precision=precision_of(x))
+      x = self._finish(x, w, context)
       keys.append(k.swapaxes(1, 2))
       values.append(v.swapaxes(1, 2))
     prefix = Prefix(tuple(keys), tuple(values), valid, lengths)
@@ -101,38 +101,39 @@ class GPT2Decoder(Decoder):
   def step(self, weights, prefix, filled, unfilled, tokens, index):
     """See `Decoder.step`."""
     table, size = weights['embeddings'], prefix.valid.shape[1]
-    chunks = in_order(filled, unfilled, index)
-    places = num_places([chunk for _, chunk in chunks])
-    own = jnp.broadcast_to((jnp.arange(places) < index)[None], (tokens.shape[0], places))
+    chunks = chunks_and_flags(filled, unfilled, index)
+    slots = num_slots([chunk for _, chunk in chunks])
+    own = jnp.broadcast_to((jnp.arange(slots) < index)[None], (tokens.shape[0], slots))
     seen = jnp.concatenate([prefix.valid, own, jnp.ones((tokens.shape[0], 1), bool)], axis=1)
     x = table['word'][tokens] + table['position'][prefix.lengths + index][:, None]
     cache = unfilled[0].keys[0].dtype
     product = functools.partial(jnp.einsum, precision=precision_of(unfilled[0].keys[0]))
     own_scores = functools.partial(product, 'arnh,arnch->arnc')
-    own_mixed = functools.partial(product, 'arnc,arnch->arnh')
+    own_context = functools.partial(product, 'arnc,arnch->arnh')
     keys, values = [], []
     for i, w in enumerate(weights['layers']):
       q, k, v = (y.astype(cache) for y in self._project(x, w))
       of_prefix = [y[i].astype(cache) for y in (prefix.keys, prefix.values)]
       scores = jnp.concatenate(
         [product('arnh,anqh->arnq', q, of_prefix[0])]
-        + [unless_empty(used, own_scores, q, chunk.keys[i]) for used, chunk in chunks]
+        + [skip_if_empty(used, own_scores, q, chunk.keys[i]) for used, chunk in chunks]
         + [product('arnh,arnh->arn', q, k)[..., None]], axis=-1)
       scores = wide(scores)
-      shares = _softmax(
+      probs = _softmax(
         jnp.where(seen[:, None, None], scores, jnp.finfo(scores.dtype).min), cache)
-      mixed = shares[..., -1:] * v + product(
-        'arnq,anqh->arnh', shares[..., :size], of_prefix[1])
+      context = probs[..., -1:] * v + product(
+        'arnq,anqh->arnh', probs[..., :size], of_prefix[1])
       end = size
       for used, chunk in chunks:
-        begin, end = end, end + num_places([chunk])
-        mixed = unless_empty(used, own_mixed, shares[..., begin:end], chunk.values[i], onto=mixed)
-      x = self._finish(x, w, mixed.astype(x.dtype))
+        begin, end = end, end + num_slots([chunk])
+        context = skip_if_empty(
+          used, own_context, probs[..., begin:end], chunk.values[i], add_to=context)
+      x = self._finish(x, w, context.astype(x.dtype))
       keys.append(k[:, :, :, None])
       values.append(v[:, :, :, None])
     return self._final(weights, x), Chunk(tuple(keys), tuple(values))
 
-  def scores(self, weights, hidden):
+  def logits_and_bias(self, weights, hidden):
     """Logits, `[..., V]`, with the sums of bfloat16 as they are: float32; -inf for `unused`."""
     # Two axes: of more XLA's product of bfloat16 on CPU turns the table over in every step.
     scores = jnp.einsum(
@@ -152,9 +153,9 @@ class GPT2Decoder(Decoder):
       qkv.reshape(*x.shape[:2], 3 * self.num_heads, self.head_dim), 3, axis=2)
     return q * jnp.asarray(self.head_dim ** -0.5, q.dtype), k, v
 
-  def _finish(self, x, w, mixed):
+  def _finish(self, x, w, context):
     """Residuals and feed-forward."""
-    x = x + dense(mixed.reshape(x.shape), w['out_kernel'], w['out_bias'])
+    x = x + dense(context.reshape(x.shape), w['out_kernel'], w['out_bias'])
     return x + feed_forward(
       norm(x, w['ff_norm_scale'], w['ff_norm_bias'], self.arch.norm_eps), w, self.arch)
 

@@ -15,7 +15,7 @@ from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.generate import noise, sampler
 from fairjax.model import decoding
-from fairjax.model.decoding import Chunk, write_place
+from fairjax.model.decoding import Chunk, write_slot
 from fairjax.tpu.chips import Slice
 from fairjax.train import check_batch_size, make_mesh, params_template, steps
 from fairjax.train.memory import device_bytes
@@ -222,7 +222,7 @@ def _decode_once(
     weights, prefixes, lengths, seed, template, temperature, index = whole
     prefix = decoding.prefill(weights, config, prefixes, lengths)
     hidden, new = decoding.decode_step(weights, config, prefix, (), [chunk], tokens, index=index)
-    chunk, = write_place([chunk], new, index)
+    chunk, = write_slot([chunk], new, index)
     logits = decoding.TransformerXLDecoder(config).logits(weights, hidden) / temperature
     keys = noise.fold_in(noise.stream_key(seed, template, coupled=True), samples[None])
     keys = noise.fold_in(keys, jnp.full(keys[0].shape, index, jnp.uint32))

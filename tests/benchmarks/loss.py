@@ -18,7 +18,7 @@ import numpy as np
 
 from fairjax.config import ModelConfig
 from fairjax.model.likelihood import mean_nll, next_token_nll, token_nll
-from fairjax.model.softmax import all_logits, fits_at_once, parameter_table
+from fairjax.model.softmax import all_logits, fits_one_pass, parameter_table
 from tests.benchmarks import floors, harness
 
 
@@ -49,7 +49,7 @@ def measure(options) -> dict:
     runs[name] = lambda c=compiled, p=params: c(p, hidden, targets)
   seconds = harness.in_turns(runs, rounds=options.rounds)
   limits = harness.limits(options.dtype)
-  products = {'all scores': 3, 'blocks': 4, 'mean': 3 if fits_at_once(v) else 4, 'adaptive': 4}
+  products = {'all scores': 3, 'blocks': 4, 'mean': 3 if fits_one_pass(v) else 4, 'adaptive': 4}
   found = {name: floors.floor(floors.loss(
     config, tokens=options.tokens, products=products[name],
     shares=floors.cluster_shares(config, np.asarray(targets))), limits)

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from fairjax.model import TransformerXL, attention_paths
-from fairjax.model import attention_kernel as attention_tiles
+from fairjax.model import TransformerXL, attention_kernel, attention_paths
 from fairjax.model.attention import branch_attention, relative_attention
 from fairjax.model.attention_kernel import (
   attention_with_branches,
@@ -51,15 +50,16 @@ def _errors(ours, expected):
   return [x if np.isfinite(x) else np.inf for x in found]
 
 
-@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel'), [
+@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel_shift'), [
   (16, 16, 8, False), (24, 8, 8, True), (8, 0, 8, False), (21, 11, 8, True), (5, 19, 8, False),
   (13, 7, 16, False), (17, 9, 12, True)])
-def test_values_and_gradients_are_those_of_whole_scores(segment_len, memory_len, block, barrel,
-                                                         monkeypatch):
+def test_values_and_gradients_are_those_of_whole_scores(
+    segment_len, memory_len, block, barrel_shift, monkeypatch):
   arrays, length = _arrays(segment_len, memory_len)
   # Rows are reversed in groups of the width of a register: in two of them here.
-  monkeypatch.setattr(attention_tiles, '_LANES', 4)
-  kernel = functools.partial(fused_attention, block=block, barrel=barrel, interpret=True)
+  monkeypatch.setattr(attention_kernel, '_LANES', 4)
+  kernel = functools.partial(
+    fused_attention, block=block, barrel_shift=barrel_shift, interpret=True)
   ours, expected = (
     oracle.jit(lambda a, f=f: _value_and_gradients(f, a, length))(arrays)
     for f in (kernel, _reference))
@@ -103,18 +103,18 @@ def _separate(segment_len):
 
 
 # Whole blocks and padded ones; rows of branches that fill theirs and that do not; one piece.
-@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel', 'shape'), [
+@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel_shift', 'shape'), [
   (16, 16, 8, False, (4, 2)), (24, 8, 8, True, (2, 4)), (8, 0, 8, False, (1, 1)),
   (21, 11, 8, True, (3, 2)), (5, 19, 8, False, (2, 4)), (13, 7, 16, False, (4, 3)),
   (33, 40, 16, True, (8, 1)), (16, 16, 8, False, (1, 5)), (16, 5, 16, False, (4, 4))])
-def test_branches_go_along_with_their_segment(segment_len, memory_len, block, barrel, shape,
+def test_branches_go_along_with_their_segment(segment_len, memory_len, block, barrel_shift, shape,
                                               monkeypatch):
   arrays, start, length = _arrays_with_branches(segment_len, memory_len, shape)
-  monkeypatch.setattr(attention_tiles, '_LANES', 4)
+  monkeypatch.setattr(attention_kernel, '_LANES', 4)
   ours, expected = (
     oracle.jit(lambda a, f=f: _value_and_gradients(
       functools.partial(f, start=start), a, length))(arrays)
-    for f in (_joint(segment_len, block=block, barrel=barrel), _separate(segment_len)))
+    for f in (_joint(segment_len, block=block, barrel_shift=barrel_shift), _separate(segment_len)))
   assert max(_errors(ours, expected)) <= 1e-5
 
 
@@ -263,9 +263,9 @@ def _product_flops(eqn):
   return 2 * eqn.outvars[0].aval.size * eqn.invars[0].aval.shape[contracted]
 
 
-@pytest.mark.parametrize('barrel', [False, True])
+@pytest.mark.parametrize('barrel_shift', [False, True])
 @pytest.mark.parametrize(('block', 'width'), [(128, 64), (256, 128)])
-def test_declared_operations_are_those_of_the_kernel(barrel, block, width):
+def test_declared_operations_are_those_of_the_kernel(barrel_shift, block, width):
   """Those of the tiles that are not skipped, without branches; nothing runs."""
   n, b, t, m = 2, 3, 2 * block, block
   arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in (
@@ -273,7 +273,8 @@ def test_declared_operations_are_those_of_the_kernel(barrel, block, width):
   length = jnp.full((b,), m, jnp.int32)
 
   def loss(*arrays):
-    return fused_attention(*arrays, length, block=block, barrel=barrel).astype(jnp.float32).sum()
+    out = fused_attention(*arrays, length, block=block, barrel_shift=barrel_shift)
+    return out.astype(jnp.float32).sum()
 
   traced = jax.make_jaxpr(jax.grad(loss, argnums=range(5)))(*arrays).jaxpr
   kernels = {eqn.params['name']: eqn.params for eqn in _equations(traced)

@@ -10,7 +10,6 @@ import pytest
 
 from fairjax.config import ModelConfig
 from fairjax.model import TransformerXL, decoding, init_memory
-from fairjax.model import decoding as decode_loop
 from fairjax.model.decoding import TransformerXLDecoder
 
 CONFIG = ModelConfig(
@@ -19,7 +18,7 @@ CONFIG = ModelConfig(
 OTHER = {'norm': 'pre', 'final_norm': True, 'tie_position_biases': False, 'clamp_len': 5}
 
 _logits = jax.jit(
-  decode_loop.continuation_logits, static_argnums=0, static_argnames='stages')
+  decoding.continuation_logits, static_argnums=0, static_argnames='stages')
 
 
 def continuation_logits(params, config, *texts, **options):
@@ -162,7 +161,7 @@ def test_decoding_ends_when_told_to():
   def consume(carry, hidden, index):
     return carry + 1, tokens, index < 10
 
-  steps = decode_loop.run_decoding(
+  steps = decoding.run_decoding(
     TransformerXLDecoder(CONFIG), weights, prefix, tokens, jnp.int32(0), consume, num_steps=30)
   assert int(steps) == 11
 
@@ -170,7 +169,7 @@ def test_decoding_ends_when_told_to():
 def chunks_of(*sizes, seed=0):
   """Chunks of one layer, [1, 2, 3, C, 4], full of numbers."""
   rng = np.random.default_rng(seed)
-  return [decode_loop.Chunk(*[(jnp.asarray(rng.normal(size=(1, 2, 3, size, 4))),)] * 2)
+  return [decoding.Chunk(*[(jnp.asarray(rng.normal(size=(1, 2, 3, size, 4))),)] * 2)
           for size in sizes]
 
 
@@ -178,7 +177,7 @@ def test_a_place_is_written_where_it_is_counted():
   chunks, (new,) = chunks_of(3, 1, 2), chunks_of(1, seed=1)
   before = np.concatenate([c.keys[0] for c in chunks], axis=3)
   for place in range(6):
-    written = decode_loop.write_place(chunks, new, place)
+    written = decoding.write_slot(chunks, new, place)
     assert [c.keys[0].shape[3] for c in written] == [3, 1, 2]
     expected = before.copy()
     expected[..., place, :] = new.keys[0][..., 0, :]
@@ -191,18 +190,18 @@ def test_a_place_is_written_where_it_is_counted():
 def test_chunks_are_read_once_something_is_in_them(index):
   """Numbers are read from a chunk with a token in it, and from the first one that fills."""
   filled, unfilled = chunks_of(2), chunks_of(3, 3, 1)
-  found = decode_loop.in_order(filled, unfilled, index)
+  found = decoding.chunks_and_flags(filled, unfilled, index)
   assert [id(chunk) for _, chunk in found] == [id(chunk) for chunk in (*filled, *unfilled)]
   used = [flag is None or bool(flag) for flag, _ in found]
   assert used == [True, True, index > 5, index > 8]
   onto = jnp.ones((1, 2, 3))
   for flag, chunk in found:
-    total = jax.jit(lambda flag, chunk=chunk: decode_loop.unless_empty(
+    total = jax.jit(lambda flag, chunk=chunk: decoding.skip_if_empty(
       flag, lambda keys: keys.sum((3, 4)), chunk.keys[0]))(flag)
     whole = np.asarray(chunk.keys[0]).sum((3, 4)) if flag is None or flag else np.zeros((1, 2, 3))
     np.testing.assert_allclose(total, whole, rtol=1e-6)
-    both = jax.jit(lambda flag, chunk=chunk: decode_loop.unless_empty(
-      flag, lambda keys: keys.sum((3, 4)), chunk.keys[0], onto=onto))(flag)
+    both = jax.jit(lambda flag, chunk=chunk: decoding.skip_if_empty(
+      flag, lambda keys: keys.sum((3, 4)), chunk.keys[0], add_to=onto))(flag)
     np.testing.assert_allclose(both, 1 + whole, rtol=1e-6)
 
 
@@ -214,8 +213,8 @@ def test_the_size_of_a_chunk_does_not_matter(places, stages, monkeypatch):
     config = dataclasses.replace(CONFIG, dtype='float64')
     params, texts = make_params(config), make_texts(new=12)
     expected = recomputed_logits(params, config, *texts)
-    monkeypatch.setattr(decode_loop, '_CHUNK_PLACES', places)
+    monkeypatch.setattr(decoding, '_CHUNK_SLOTS', places)
     found = jax.jit(
-      lambda params, *texts: decode_loop.continuation_logits(
+      lambda params, *texts: decoding.continuation_logits(
         TransformerXLDecoder(config), params, *texts, stages=stages))(params, *texts)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fairjax.config import MeshConfig, ModelConfig
-from fairjax.model import likelihood
-from fairjax.model import softmax as score_table
+from fairjax.model import likelihood, softmax
 from fairjax.model.likelihood import mean_nll, next_token_nll, token_nll
 from fairjax.model.softmax import all_logits, embed_tokens, parameter_table, vocabulary_clusters
 from fairjax.tpu.cost import count
@@ -146,8 +145,8 @@ def few_at_once(monkeypatch):
   """Lets small inputs take the way of large ones: `few_at_once(tokens, words)`."""
   def limit(tokens, words):
     monkeypatch.setattr(likelihood, '_WHOLE', 0)
-    monkeypatch.setattr(score_table, '_PART_TOKENS', 1)
-    monkeypatch.setattr(score_table, '_PART_SCORES', tokens * words)
+    monkeypatch.setattr(softmax, '_PART_TOKENS', 1)
+    monkeypatch.setattr(softmax, '_PART_LOGITS', tokens * words)
 
   return limit
 

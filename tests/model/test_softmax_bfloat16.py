@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from test_softmax import CONFIGS, _slow_log_probability
 
-from fairjax.model import likelihood
-from fairjax.model import softmax as score_table
+from fairjax.model import likelihood, softmax
 from fairjax.model.likelihood import mean_nll, token_nll
 from fairjax.model.softmax import parameter_table
 
@@ -85,8 +84,8 @@ def test_likelihoods_are_sums_in_float32(name, block):
 def test_the_mean_and_its_gradients_are_sums_in_float32(name, way, monkeypatch):
   config = MODELS[name]
   monkeypatch.setattr(likelihood, '_WHOLE', 0)  # as large inputs go
-  monkeypatch.setattr(score_table, '_PART_TOKENS', 1)
-  monkeypatch.setattr(score_table, '_PART_SCORES', 40 * 224)  # of 256 tokens
+  monkeypatch.setattr(softmax, '_PART_TOKENS', 1)
+  monkeypatch.setattr(softmax, '_PART_LOGITS', 40 * 224)  # of 256 tokens
   params, hidden, targets, read = _inputs(config)
 
   def loss(params, hidden):

@@ -106,12 +106,12 @@ def test_batches_states_branches_and_logits_live_where_the_table_says(model, mon
   batch = to_devices(cases.make_batch(0, config.vocab_size), mesh)
   blocks = []  # (scores of a block's tokens, of its words) of one device
 
-  def record(cls, params, cluster, block, num_tokens, *, made=likelihood.ScoreTable.of.__func__):
+  def record(cls, params, cluster, block, num_tokens, *, made=likelihood.VocabLogits.of.__func__):
     table = made(cls, params, cluster, block, num_tokens)
     blocks.append((num_tokens, table.weight.shape[0], cluster.size))
     return table
 
-  monkeypatch.setattr(likelihood.ScoreTable, 'of', classmethod(record))
+  monkeypatch.setattr(likelihood.VocabLogits, 'of', classmethod(record))
 
   def forward(params, memory, batch):
     net = TransformerXL(config)
