@@ -290,15 +290,7 @@ class Variant(NamedTuple):
 
 
 def parse_variant(variant: str) -> Variant:
-  """Reads `embedding:10`, `sentiment:10`, `dropout:0.15/0.2` (attention, hidden) or `cda:two`.
-
-  Raises:
-    UserError: unknown method, a weight that is not a finite number >= 0, rates outside [0, 1), or
-      sides that are neither one nor two.
-
-  >>> parse_variant('sentiment:0.5').weight, parse_variant('dropout:0.05').rates
-  (0.5, (0.05, 0.05))
-  """
+  """Reads `embedding:10`, `sentiment:10`, `dropout:0.15/0.2` (attention, hidden) or `cda:two`."""
   method, _, value = variant.partition(':')
   if method not in METHODS:
     raise unknown_name('variant', method, METHODS)
@@ -321,11 +313,7 @@ def parse_variant(variant: str) -> Variant:
 
 
 def debias_variants(stage: DebiasConfig) -> list[Variant]:
-  """The variants of step 3, each sentiment one followed by its control.
-
-  >>> [v.method for v in debias_variants(DebiasConfig(variants=('sentiment:10', 'cda:two')))]
-  ['sentiment', 'random_projection', 'cda']
-  """
+  """The variants of step 3, each sentiment one followed by its control."""
   found = []
   for variant in map(parse_variant, stage.variants):
     found.append(variant)

@@ -41,20 +41,7 @@ def default_config_dict():
 
 
 def parse_arg(arg: str, **defaults: Any) -> types.SimpleNamespace:
-  """Parses the `k=v,k2=v2` behind a config file's colon; types come from the defaults.
-
-  Tuples take `+` between elements, or the key again. A value in quotes may hold `+` and `,`; so
-  may one without, where a file of that name exists. A bare `k` means `k=True` for booleans.
-
-  Raises:
-    UserError: unknown key (with the nearest one), a value of the wrong type, or one that is given
-      twice.
-
-  >>> parse_arg('strength=0,quick', strength=0.8, quick=False)
-  namespace(strength=0.0, quick=True)
-  >>> parse_arg('train="c++.txt"+b.txt,train=c.txt', train=()).train
-  ('c++.txt', 'b.txt', 'c.txt')
-  """
+  """Parses the `k=v,k2=v2` behind a config file's colon; types come from the defaults."""
   values, given = dict(defaults), set()
   for item in _split(arg or '', ','):
     key, has_value, text = item.partition('=')
@@ -89,11 +76,7 @@ def _unquoted(text: str) -> str:
 
 
 def _elements(text: str, separator: str) -> tuple[str, ...]:
-  """Elements of a tuple of texts; a file whose name holds the separator is one.
-
-  Raises:
-    UserError: there is a file of that name, and there are those of its parts.
-  """
+  """Elements of a tuple of texts; a file whose name holds the separator is one."""
   parts = _split(text, separator)
   if separator in text and os.path.exists(text):
     if len(parts) > 1 and all(map(os.path.exists, parts)):
@@ -113,15 +96,7 @@ def _expanded(value: Any) -> Any:
 
 
 def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config:
-  """Reads `FILE.py[:args]` (or a saved `config.json`), applies overrides, validates.
-
-  Args:
-    spec: path of a config file, with its argument behind a colon.
-    overrides: dotted field name -> value as text, e.g. `{'model.num_layers': '12'}`.
-
-  Raises:
-    UserError: missing file, unknown variant or field (nearest name), wrong type, invalid value.
-  """
+  """Reads `FILE.py[:args]` (or a saved `config.json`), applies overrides, validates."""
   path, _, arg = spec.partition(':')
   if not os.path.isfile(path):
     raise UserError(f'config file not found: {path} (example: --config=configs/quickstart.py)')
@@ -147,17 +122,7 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
 
 
 def load_sweep(spec: str) -> list[dict[str, Any]]:
-  """Reads the points of a config file's `sweep(add)`.
-
-  Args:
-    spec: `FILE.py[:args]`; the arguments do not matter here.
-
-  Returns:
-    Overrides of each call `add(**{'debias.variants': ('embedding:10',)})`, in order.
-
-  Raises:
-    UserError: missing file, or it defines no `sweep(add)`.
-  """
+  """Reads the points of a config file's `sweep(add)`."""
   path = spec.partition(':')[0]
   if not os.path.isfile(path) or not path.endswith('.py'):
     raise UserError(f'a sweep needs a config file in Python, not {path}')
@@ -189,11 +154,7 @@ def _in_config_file(path: str, error: Exception) -> UserError:
 
 
 def read_config_json(path: str | os.PathLike) -> Mapping[str, Any]:
-  """Reads the fields of a saved configuration; what they hold is not checked.
-
-  Raises:
-    UserError: the file is no JSON object.
-  """
+  """Reads the fields of a saved configuration; what they hold is not checked."""
   values = read_saved(path)
   fields = values.get('config', values)
   if not isinstance(fields, dict):
@@ -202,11 +163,7 @@ def read_config_json(path: str | os.PathLike) -> Mapping[str, Any]:
 
 
 def step1_run(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path] | None:
-  """Configuration and workdir of the run whose step 1 a run takes; None if it trains its own.
-
-  Raises:
-    UserError: there is no such run.
-  """
+  """Configuration and workdir of the run whose step 1 a run takes; None if it trains its own."""
   if not config.step1_from:
     return None
   other = (workdir / config.step1_from).resolve()
@@ -246,11 +203,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def config_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-  """Lists `field: saved -> current` for every leaf that differs (missing counts).
-
-  >>> config_differences({'a': {'b': 1}}, {'a': {'b': 2}})
-  ['a.b: 1 -> 2']
-  """
+  """Lists `field: saved -> current` for every leaf that differs (missing counts)."""
   def leaves(tree, prefix=''):
     for key, value in tree.items():
       if isinstance(value, Mapping):

@@ -76,17 +76,7 @@ class Word(NamedTuple):
 
 
 def words_of(text: str) -> list[Word]:
-  r"""Words of natural text, as WikiText would hold them; text in WikiText's form mostly stays.
-
-  Args:
-    text: any text. Line ends are white space.
-
-  Returns:
-    Words in order; none holds white space.
-
-  >>> ' '.join(w.text for w in words_of('"Well-known Syria," I didn\'t say; 1,000.5 U.S. men.'))
-  '" Well @-@ known Syria , " I didn \'t say ; 1 @,@ 000 @.@ 5 U.S. men .'
-  """
+  r"""Words of natural text, as WikiText would hold them; text in WikiText's form mostly stays."""
   words: list[Word] = []
   for chunk in _CHUNK.finditer(text):
     if chunk[0] in _KEPT:
@@ -102,17 +92,7 @@ def document_words(documents: str) -> Callable[[str], list[str]]:
 
 
 def natural_text(words: Iterable[str]) -> str:
-  r"""Text of words in WikiText's form: the inverse of `words_of`, as far as there is one.
-
-  The text of the first words is how the text of more words begins. What WikiText no longer shows is
-  guessed: the spaces around dashes and slashes, the side on which a quote stood.
-
-  Args:
-    words: words; `\\n` is the end of a line.
-
-  >>> natural_text('" I am from well @-@ known Syria , " he didn \'t say ; 1 @,@ 000 .'.split())
-  '"I am from well-known Syria," he didn\'t say; 1,000.'
-  """
+  r"""Text of words in WikiText's form: the inverse of `words_of`, as far as there is one."""
   words = list(words)
   open_quotes: set[str] = set()
   written, glued = [], True  # glued: no space comes before the next word
@@ -274,44 +254,18 @@ class Vocabulary(Encoder):
     return text
 
   def decode(self, ids: Sequence[Any] | np.ndarray) -> str:
-    """Text of `ids`; nothing stops it and pad adds nothing.
-
-    Of pieces eos adds nothing either; of words it is a line end, unless the text begins or ends
-    there.
-
-    Raises:
-      ValueError: an id outside [0, size).
-    """
+    """Text of `ids`; nothing stops it and pad adds nothing."""
     ids = [int(i) for i in ids if i != PAD_ID]
     if ids and not 0 <= min(ids) <= max(ids) < self.size:
       raise ValueError(f'ids must be in [0, {self.size}), not from {min(ids)} to {max(ids)}')
     return self._decode(ids)
 
   def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Ids of `text` and the characters that each of them covers.
-
-    Args:
-      text: any text.
-
-    Returns:
-      The ids of `encode(text)`, and for each a pair (start, end) of character offsets into `text`,
-      end exclusive, not decreasing. A SentencePiece id covers the space before its word (the one
-      that SentencePiece puts before the text covers nothing), and of the bytes of one character
-      the last covers it; a word covers itself only.
-    """
+    """Ids of `text` and the characters that each of them covers."""
     return self._encode_with_offsets(text)
 
   def encode_as_continuation(self, text: str, after: str) -> list[int]:
-    """Ids that `text` has when it follows `after`, with a border between the two.
-
-    Args:
-      text: the text to encode.
-      after: the text before it. Empty: the beginning of a document. With SentencePiece a space at
-        its end belongs to the first piece of `text`: encode `after` without it.
-
-    Returns:
-      Ids; with SentencePiece `decode(encode(after) + ids) == after + text` (without such a space).
-    """
+    """Ids that `text` has when it follows `after`, with a border between the two."""
     return self._encode_as_continuation(text, after)
 
   @functools.cached_property
@@ -431,11 +385,7 @@ class _Words(dict):
 
 
 def round_scores(model: bytes) -> bytes:
-  """A serialised SentencePiece model whose scores are multiples of 1/256.
-
-  Its messages are walked by hand: the class that `sentencepiece` brings for them refuses every
-  protobuf older than its own, e.g. that of Colab.
-  """
+  """A serialised SentencePiece model whose scores are multiples of 1/256."""
   content = bytearray(model)
   for start, stop in _fields(content, 0, len(content), 1):  # ModelProto.pieces
     for place, _ in _fields(content, start, stop, 2):  # SentencePiece.score
@@ -556,15 +506,7 @@ _KINDS = {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary)}
 
 def load_vocabulary(
   directory: str | os.PathLike, kinds: Mapping[str, type[Encoder]] = _KINDS) -> Any:
-  """Reads a vocabulary folder and checks it against its fingerprint.
-
-  Args:
-    directory: folder that `Encoder.save` wrote.
-    kinds: name -> class of what may lie there: a `Vocabulary`, unless others are given.
-
-  Raises:
-    UserError: a file is missing, cannot be read, or is not the one that was saved.
-  """
+  """Reads a vocabulary folder and checks it against its fingerprint."""
   directory = pathlib.Path(directory)
   path = directory / MANIFEST
   if not path.is_file():
@@ -658,11 +600,7 @@ class PieceEncoder(Encoder):
 
 
 def load_encoder(directory: str | os.PathLike) -> Encoder:
-  """Reads a folder of any kind, a `Vocabulary` or a `PieceEncoder`.
-
-  Raises:
-    UserError: a file is missing, cannot be read, or is not the one that was saved.
-  """
+  """Reads a folder of any kind, a `Vocabulary` or a `PieceEncoder`."""
   return load_vocabulary(
     directory, {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary, PieceEncoder)})
 
@@ -680,24 +618,7 @@ def train_sentencepiece(
   character_coverage: float = 0.9995, max_characters: int = 200_000_000,
   info: Mapping[str, Any] | None = None,
 ) -> SentencePieceVocabulary:
-  """Trains a unigram SentencePiece model, saves it in `directory` and returns it.
-
-  The result depends on the texts, their order and the arguments only. There is no normalisation
-  and white space is kept; rare characters become bytes (256 ids are bytes).
-
-  Args:
-    texts: documents; read once.
-    size: ids wanted, special and byte ids included; a small corpus yields fewer.
-    directory: folder to write.
-    character_coverage: share of the characters that get ids of their own; in (0, 1].
-    max_characters: about the most characters to train on. A larger corpus is thinned evenly (every
-      2nd, 4th, ... text); `info` tells how many texts were used.
-    info: further numbers for `info`, which replace those of the same names; e.g. how `texts` were
-      sampled.
-
-  Raises:
-    UserError: no text, or `size` too small for the characters of the corpus.
-  """
+  """Trains a unigram SentencePiece model, saves it in `directory` and returns it."""
   import sentencepiece
 
   kept, counts = _thin_out(texts, max_characters)
@@ -726,20 +647,7 @@ def build_word_vocabulary(
   texts: Iterable[str], *, size: int, directory: str | os.PathLike, documents: str = 'text',
   keep: Iterable[str] = (),
 ) -> WordVocabulary:
-  """Lists the most frequent words, saves the list in `directory` and returns it.
-
-  Args:
-    texts: documents; read once.
-    size: the most ids, the three special ones included. Words of equal count come in
-      alphabetical order; the rest is `<unk>`, counted in `info`.
-    directory: folder to write.
-    documents: form of the texts: 'text', or 'wikitext' for words between white space.
-    keep: natural texts, e.g. the values of an attribute. Their words have ids however rare they
-      are, in the place of the least frequent others, if they occur at all; counted in `info`.
-
-  Raises:
-    UserError: no word, or `size` below 4.
-  """
+  """Lists the most frequent words, saves the list in `directory` and returns it."""
   if size < 4:
     raise UserError(f'a word vocabulary needs at least 4 ids, not {size}: raise data.vocab_size')
   counter, number, cut = collections.Counter(), 0, document_words(documents)

@@ -34,11 +34,7 @@ from fairjax.inputs import read_text
 # YAML files that people write: every error names file, line and field.
 
 class YamlDocument:
-  """The content of a YAML file with checked access; a place is a path of keys and indices.
-
-  Raises:
-    UserError: the text is not YAML, is no mapping, or gives a field twice.
-  """
+  """The content of a YAML file with checked access; a place is a path of keys and indices."""
 
   def __init__(self, path: str, text: str):
     self.path = path

@@ -129,43 +129,20 @@ def swap_text(
 # Counterfactual branches of training rows, from the matches in them (no TensorFlow).
 
 class BranchBuilder:
-  """Lays out up to K branches of up to P pieces for rows of T inputs.
-
-  What a row gets is a function of (seed, step, row) and its tokens only.
-  """
+  """Lays out up to K branches of up to P pieces for rows of T inputs."""
 
   def __init__(
     self, attribute: Attribute, vocabulary: Vocabulary, *, segment_len: int, num_branches: int,
     num_pieces: int, seed: int,
   ):
-    """Encodes the values once.
-
-    Args:
-      attribute: the sensitive attribute.
-      vocabulary: of the tokens.
-      segment_len: T.
-      num_branches: K.
-      num_pieces: P.
-      seed: of the choice of values (and of branches, where there are more than K), >= 0.
-    """
+    """Encodes the values once."""
     self.attribute, self.segment_len = attribute, segment_len
     self.num_branches, self.num_pieces, self.seed = num_branches, num_pieces, seed
     self.replacements = replacement_pieces(attribute, vocabulary)
 
   def build(
     self, inputs: np.ndarray, spans: np.ndarray, *, step: int, row: int) -> dict[str, np.ndarray]:
-    """Branches of one row.
-
-    Args:
-      inputs: `[T]` int32.
-      spans: `[n, 3]` int32, matches relative to the row (`TokenRows.spans`).
-      step: global step.
-      row: row of the global batch.
-
-    Returns:
-      The arrays of `choose_branches`: `branch_tokens [K, P]`, `branch_start`, `branch_len`,
-      `original_end` `[K]` int32, `branch_weight [K]` float32, `branch_counts [5]` int32.
-    """
+    """Branches of one row."""
     if not len(spans):
       return self.empty()
     # A match that begins before the row is cut by the border, and its flag is never read.

@@ -117,20 +117,7 @@ class GenderSwap:
     self, pairs: WordPairs | None, names: NameLists | None = None, seed: int = 0, *,
     name_gender: str = 'random', letters: str = 'A-Z', neutral: bool = False,
   ):
-    """Prepares the search.
-
-    Args:
-      pairs: words; None swaps names only (W-16).
-      names: first names; None swaps words only.
-      seed: >= 0, of the names that are drawn.
-      name_gender: of the name that replaces another: its own (same), the other one (flip), or
-        drawn (random); any name of that gender with the same chance.
-      letters: initials of the names that are replaced, e.g. A-M; what replaces them may have any.
-      neutral: words become the neutral ones of a list with three columns (W-21).
-
-    Raises:
-      UserError: nothing to swap, a setting that is none of these, or no third column.
-    """
+    """Prepares the search."""
     if pairs is None and names is None:
       raise UserError('counterfactuals need word pairs or names')
     if name_gender not in NAME_GENDERS:

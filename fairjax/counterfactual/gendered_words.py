@@ -229,11 +229,7 @@ def _is_replacement_list(rows: Iterable[tuple[str, ...]]) -> bool:
 
 
 def _genders(rows: list[tuple[str, tuple[str, ...]]], known: _Known | None) -> dict[str, bool]:
-  """Word -> whether it is male.
-
-  Partners have different genders; that leaves one choice for all words that rows connect, which
-  the words in `known` make, otherwise the first row of them: its first word is male.
-  """
+  """Word -> whether it is male."""
   neighbours = collections.defaultdict(list)
   for place, (left, right, *_) in rows:
     if left == right:

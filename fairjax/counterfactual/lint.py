@@ -193,12 +193,7 @@ def _unknown(text: str, vocabulary: Vocabulary) -> list[str]:
 
 
 def same_inputs(texts: Sequence[str], vocabulary: Any) -> list[list[int]]:
-  """Groups of texts that a model reads as one input: their numbers, each group in order.
-
-  Args:
-    texts: a template filled with each value.
-    vocabulary: of the model; anything with `encode`.
-  """
+  """Groups of texts that a model reads as one input: their numbers, each group in order."""
   groups: dict[tuple[int, ...], list[int]] = {}
   for number, text in enumerate(texts):
     groups.setdefault(tuple(vocabulary.encode(text)), []).append(number)

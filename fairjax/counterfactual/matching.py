@@ -215,10 +215,7 @@ class _Beginning(NamedTuple):
 
 
 class _Beginnings:
-  """Finds how matches may begin in the bytes of an id.
-
-  Word borders are checked as far as ASCII letters tell; too many beginnings do no harm.
-  """
+  """Finds how matches may begin in the bytes of an id."""
 
   def __init__(self, tokens: list[str]):
     forms = [(form.encode('utf-8'), ends) for token in tokens

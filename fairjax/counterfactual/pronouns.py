@@ -90,14 +90,7 @@ _PHRASES_BEFORE = {word: re.compile(pattern) for words, pattern in (
 
 
 def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str]) -> str:
-  """Why the gendered word at characters `start` to `end` is not swapped; '' if it is.
-
-  Args:
-    text: what it stands in.
-    start: its first character.
-    end: the character behind it.
-    gendered: lower-case words of all pairs.
-  """
+  """Why the gendered word at characters `start` to `end` is not swapped; '' if it is."""
   word = normal_form(text[start:end])
   lower = word.lower()
   before, after = context(text, start, end, reach=_REACH)
@@ -143,13 +136,7 @@ def _in_compound(before: str, after: str, gendered: Container[str]) -> bool:
 
 
 def in_case_of(old: str, new: str) -> tuple[str, bool]:
-  """The new word in the case of the old one, and whether that was a mixed case.
-
-  >>> [in_case_of(old, 'she')[0] for old in ('he', 'He', 'HE')]
-  ['she', 'She', 'SHE']
-  >>> in_case_of('hE', 'she')
-  ('she', True)
-  """
+  """The new word in the case of the old one, and whether that was a mixed case."""
   if old.islower():
     return new, False
   if old.isupper() and sum(map(str.isalpha, old)) > 1:
@@ -290,17 +277,7 @@ called make made create created proclaim proclaimed designate designated
 
 
 def her_is_object(before: str, after: str) -> bool:
-  """Whether "her" between two texts is an object (him), not a possessive (his).
-
-  Args:
-    before: what stands before it; its last words are read.
-    after: what stands behind it; its first words are read.
-
-  >>> her_is_object('I saw', 'in the garden.'), her_is_object('I saw', 'red garden.')
-  (True, False)
-  >>> her_is_object('It made', 'famous.'), her_is_object('She made', 'famous speech.')
-  (True, False)
-  """
+  """Whether "her" between two texts is an object (him), not a possessive (his)."""
   tokens = _next_tokens(after)
   parallel = _PARALLEL.search(before[-CONTEXT:])
   if parallel:  # "his or her", "him/her"
@@ -348,15 +325,7 @@ def her_is_object(before: str, after: str) -> bool:
 
 
 def his_is_independent(before: str, after: str) -> bool:
-  """Whether "his" between two texts stands for itself (hers), not before a noun (her).
-
-  Args:
-    before: what stands before it; its last word is read.
-    after: what stands behind it; its first words are read.
-
-  >>> his_is_independent('a friend of', '. Then'), his_is_independent('of', 'friend')
-  (True, False)
-  """
+  """Whether "his" between two texts stands for itself (hers), not before a noun (her)."""
   tokens = _next_tokens(after)
   if not tokens:
     return True

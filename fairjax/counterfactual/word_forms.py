@@ -60,11 +60,7 @@ _MARKDOWN = re.compile(f'(?<={LETTER})[*_`~]+|[*_`~]+(?={LETTER})')
 
 
 def normal_form(text: str) -> str:
-  """The form in which words are compared; letters keep their case.
-
-  >>> normal_form('Jose\u0301 O\u2019Neil') == "Jos\u00e9 O'Neil"
-  True
-  """
+  """The form in which words are compared; letters keep their case."""
   return text if text.isascii() else unicodedata.normalize('NFC', text).translate(_PLAIN)
 
 
@@ -84,11 +80,7 @@ def ends_word(text: str, place: int) -> bool:
 
 
 def context(text: str, start: int, end: int, *, reach: int) -> tuple[str, str]:
-  """What stands before and after characters `start` to `end`, to be read word by word.
-
-  Both are in the normal form, at most `reach` characters long as written, without Markdown that
-  touches a letter or the word itself.
-  """
+  """What stands before and after characters `start` to `end`, to be read word by word."""
   before = normal_form(text[max(start - reach, 0):start])
   after = normal_form(text[end:end + reach])
   if any(sign in before or sign in after for sign in '*_`~'):
@@ -97,22 +89,10 @@ def context(text: str, start: int, end: int, *, reach: int) -> tuple[str, str]:
 
 
 class WordFinder:
-  """Finds words and phrases in text as whole words, in any way of writing them.
-
-  At one place the longest counts, and what is found does not overlap.
-
-  >>> [m[0] for m in WordFinder(['baker', 'cook']).find('A baker, _cook_ and cookie-baker')]
-  ['baker', 'cook', 'baker']
-  """
+  """Finds words and phrases in text as whole words, in any way of writing them."""
 
   def __init__(self, words: Iterable[str], *, ignore_case: bool = False, any_space: bool = False):
-    """Prepares the search.
-
-    Args:
-      words: not empty.
-      ignore_case: capitals are equal to small letters.
-      any_space: white space of any length is equal to a space.
-    """
+    """Prepares the search."""
     words = sorted({normal_form(w) for w in words}, key=lambda w: (-len(w), w))
     choices = '|'.join(c for w in words for c in _choices(w, any_space))
     # Without the first condition the expression begins with a set of first letters, which `re`
@@ -149,14 +129,7 @@ class WordFinder:
 
 
 def written_forms(word: str, *, most: int = 64) -> tuple[list[str], bool]:
-  """The ways to write a word, or its beginning where the whole word has more than `most`.
-
-  Returns:
-    The forms, and whether they are the whole word.
-
-  >>> written_forms("O'Neil", most=3)
-  (['O'], False)
-  """
+  """The ways to write a word, or its beginning where the whole word has more than `most`."""
   forms = ['']
   for cluster in _clusters(word):
     found = _spellings(cluster)
