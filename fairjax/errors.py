@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line that says what, where and how to fix it.
+"""Errors that a user can fix: one line that says what, where and how.
 
 The command line prints a `UserError` without a traceback and exits with code 2.
 """
@@ -13,7 +13,7 @@ class UserError(ValueError):
 
 
 class Damaged(UserError):
-  """A saved file is not what was written; what can fall back to an older one does."""
+  """A saved file is not what was written; an older one may do."""
 
 
 class Fault(RuntimeError):
@@ -25,9 +25,9 @@ class Preempted(Exception):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str = '') -> UserError:
-  r"""Builds the error for a name that is not one of `known`, with the nearest one if one is near.
+  r"""The error for a name that is not one of `known`; suggests the nearest one.
 
-  A name that looks like the one given is no help: the characters that differ are named instead.
+  Where the two look alike, it names the characters that differ instead.
 
   >>> print(unknown_name('scorer', 'vadr', ['opinion', 'vader']))
   unknown scorer 'vadr': did you mean 'vader'? Known: opinion, vader
@@ -39,7 +39,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str = '')
   near = alike or difflib.get_close_matches(name, known, n=1, cutoff=0.7)
   hint = f"did you mean '{near[0]}'? " if near else ''
   foreign = sorted({c for c in name if not c.isascii() and not (near and c in near[0])})
-  # Invisible, composed otherwise, or letters of another script that look like Latin ones.
+  # Invisible characters, other compositions, or letters of another script that look Latin.
   if foreign and (alike or near and near[0].isascii() and any(
       not unicodedata.name(c, '').startswith('LATIN') for c in foreign)):
     hint = (f"it looks like '{near[0]}', written with "
@@ -50,6 +50,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str = '')
 
 
 def _looks(name: str) -> str:
-  """What is seen of a name: composed, without what has no width."""
+  """A name as it looks: composed, without characters of no width."""
   return ''.join(c for c in unicodedata.normalize('NFKC', name)
                  if unicodedata.category(c) != 'Cf')

@@ -1,24 +1,32 @@
-"""The verb `sample`: the models of a run, prompts for an API, and GPT-2 of any size."""
+"""The verbs `sample` (models of a run, prompts for an API, pretrained models) and `records`."""
 
 import argparse
 import dataclasses
-import math
 import pathlib
+from typing import TYPE_CHECKING
 
 from fairjax import processes
-from fairjax.cli.training_verbs import RUN_OPTIONS
 from fairjax.cli.verb import (
+  RUN_OPTIONS,
   Verb,
+  above_zero,
   add_reading_options,
   add_run_options,
+  add_scored_option,
   join_processes,
   log_line,
+  not_negative,
   open_job,
+  positive,
   records_reader,
   refuse_processes,
 )
 from fairjax.config import SampleConfig
 from fairjax.errors import UserError
+
+if TYPE_CHECKING:
+  from fairjax.counterfactual import Attribute
+  from fairjax.pretrained import Pretrained, TokenizerVocabulary
 
 _DEFAULT = SampleConfig(batch_size=100, heldout_prefixes=False)  # of --pretrained
 _FIELDS = ('samples', 'max_new_tokens', 'temperature', 'sentence_end', 'batch_size', 'seed')
@@ -39,14 +47,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     'with --attribute and --output', "defaults: those of the run's config; of --pretrained "
     f'{_DEFAULT.samples} samples, {_DEFAULT.max_new_tokens} tokens, temperature '
     f'{_DEFAULT.temperature:g}, batch {_DEFAULT.batch_size}, seed {_DEFAULT.seed}')
-  of_model.add_argument('--samples', type=int, help='per template and value (H-12)')
-  of_model.add_argument('--max-new-tokens', type=int)
-  of_model.add_argument('--temperature', type=float)
+  of_model.add_argument('--samples', type=positive, help='per template and value (H-12)')
+  of_model.add_argument('--max-new-tokens', type=positive)
+  of_model.add_argument('--temperature', type=above_zero)
   of_model.add_argument('--sentence-end', action='store_const', const=True,
                         help='stop at the end of a sentence')
-  of_model.add_argument('--batch-size', type=int,
+  of_model.add_argument('--batch-size', type=positive,
                         help='samples at a time for all values of one template')
-  of_model.add_argument('--seed', type=int)
+  of_model.add_argument('--seed', type=not_negative)
   of_model.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   of_model.add_argument('--independent', action='store_true',
                         help='draw the samples of each value independently (not coupled)')
@@ -55,27 +63,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _sample_config(options: argparse.Namespace, default: SampleConfig) -> SampleConfig:
-  """The default with what was given.
-
-  Raises:
-    UserError: a number out of its range.
-  """
+  """The default with what was given."""
   given = {name: getattr(options, name) for name in _FIELDS if getattr(options, name) is not None}
-  for name in ('samples', 'max_new_tokens', 'temperature', 'batch_size'):
-    if name in given and not 0 < given[name] < math.inf:
-      raise UserError(f"--{name.replace('_', '-')} is {given[name]}, it must be above 0 and finite")
-  if not 0 <= given.get('seed', 0) < 2 ** 64:
-    raise UserError(f"--seed is {given['seed']}, it must be in [0, 2**64)")
   return dataclasses.replace(default, **given)
 
 
-def sample_run(options: argparse.Namespace) -> None:
-  """Samples the models of a run with the prompts of any attribute, into a folder; continues.
-
-  Raises:
-    UserError: an option out of range, a file in the place of the folder, or a run that has not
-      trained its models.
-  """
+def _sample_run(options: argparse.Namespace) -> None:
+  """Samples the models of a run with the prompts of any attribute, into a folder; continues."""
   from fairjax.counterfactual import load_attribute
   from fairjax.run.job import sample_attribute
   if pathlib.Path(options.output).is_file():
@@ -90,17 +84,8 @@ def sample_run(options: argparse.Namespace) -> None:
           f'--attribute={options.attribute} --scorer=vader')
 
 
-def sample_pretrained(options: argparse.Namespace) -> None:
-  """Samples a GPT-2 with coupled noise into `--output` (H-13, H-33); the same command continues.
-
-  Several processes (`--distributed`) share the samples; the first one writes.
-
-  How far its next token tells the values apart is written beside (`next_token_file`).
-
-  Raises:
-    UserError: an option is missing or out of range, the folder holds no usable GPT-2, or a text
-      would be longer than the model reads.
-  """
+def _sample_pretrained(options: argparse.Namespace) -> None:
+  """Samples a pretrained model with coupled noise (H-13, H-33), and writes its next-token file."""
   if options.config or options.workdir or options.prompts_only:
     raise UserError('--pretrained stands alone: leave out --config, --workdir and --prompts-only')
   if not options.attribute or not options.output:
@@ -134,8 +119,10 @@ def sample_pretrained(options: argparse.Namespace) -> None:
       + (' --independent' if options.independent else ''))
 
 
-def _check_lengths(options, model, vocabulary, attribute, sample: SampleConfig) -> None:
-  """Raises `UserError` where a prefix and what is sampled behind it do not fit into the model."""
+def _check_lengths(options: argparse.Namespace, model: 'Pretrained',
+                   vocabulary: 'TokenizerVocabulary', attribute: 'Attribute', sample: SampleConfig
+                   ) -> None:
+  """Raises `UserError` if a prefix and its continuation do not fit into the model."""
   sizes = {p.text: len(vocabulary.start_ids) + len(vocabulary.encode(p.text))
            for p in attribute.prefixes()}
   text, longest = max(sizes.items(), key=lambda item: item[1])
@@ -149,12 +136,8 @@ def _check_lengths(options, model, vocabulary, attribute, sample: SampleConfig) 
     raise UserError(f'{head}: --max-new-tokens can be at most {left}')
 
 
-def write_prompt_file(options: argparse.Namespace) -> None:
-  """Writes the prompts of an attribute for a model behind an API.
-
-  Raises:
-    UserError: an option is missing, or the file exists.
-  """
+def _write_prompts(options: argparse.Namespace) -> None:
+  """Writes the prompts of an attribute for another model."""
   refuse_processes(options, 'sample --prompts-only')
   if not options.output or bool(options.attribute) == bool(options.config):
     raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
@@ -172,13 +155,13 @@ def write_prompt_file(options: argparse.Namespace) -> None:
 
 def _sample(options: argparse.Namespace) -> None:
   if options.pretrained is not None:
-    sample_pretrained(options)
+    _sample_pretrained(options)
   elif options.prompts_only:
-    write_prompt_file(options)
+    _write_prompts(options)
   elif options.attribute and options.output and options.config and options.workdir:
     if options.start:
       raise UserError('--start belongs to sample --pretrained=DIR')
-    sample_run(options)
+    _sample_run(options)
   elif options.attribute or options.output:
     raise UserError('--attribute and --output belong to sample --prompts-only and --pretrained=DIR,'
                     ' or, both, to a run (--config and --workdir)')
@@ -201,8 +184,7 @@ def _records_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--scores', metavar='FILE', nargs='+', default=[],
                       help='score files (of fairjax measure --keep, or scores/ of a workdir): each '
                       "score goes into its record's scores, for --scorer recorded:NAME")
-  parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
-                      default='continuation', help='which part of a record was scored')
+  add_scored_option(parser)
 
 
 def _convert(options: argparse.Namespace) -> None:

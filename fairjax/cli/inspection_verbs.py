@@ -1,4 +1,4 @@
-"""The verb `doctor`: what is installed, which devices, and what would go wrong later."""
+"""The verbs that look and change nothing: `attributes`, `config`, `doctor`."""
 
 import argparse
 import importlib.metadata
@@ -7,13 +7,12 @@ import pathlib
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from fairjax.cli.verb import Verb
 from fairjax.errors import UserError
 from fairjax.files import installed_versions
 
-# Verbs that look and change nothing: `attributes`, `config`.
 
 def _add_attributes_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', choices=('list', 'check'))
@@ -38,19 +37,14 @@ def _attributes(options: argparse.Namespace) -> int:
     return 0
   if options.file is None:
     raise UserError('attributes check needs a file: fairjax attributes check FILE')
-  return check_attribute(options.file, vocabulary=options.vocabulary, lexicon=options.lexicon)
-
-
-def check_attribute(file: str, *, vocabulary: str | None, lexicon: Sequence[str]) -> int:
-  """Prints the lint of an attribute file; returns 2 if it found an error, else 0."""
-  from fairjax.counterfactual import lint_attribute, load_attribute, render_findings
+  from fairjax.counterfactual import lint_attribute, render_findings
   from fairjax.measure.scorers.base import lexicon_files, read_lexicon
   from fairjax.vocabulary import load_vocabulary
-  files = lexicon_files(lexicon)
+  files = lexicon_files(options.lexicon)
   words = {word.lower() for path in files for word in read_lexicon(path)} if files else None
   findings = lint_attribute(
-    load_attribute(file), vocabulary=load_vocabulary(vocabulary) if vocabulary else None,
-    lexicon_words=words)
+    load_attribute(options.file), lexicon_words=words,
+    vocabulary=load_vocabulary(options.vocabulary) if options.vocabulary else None)
   print('\n'.join(render_findings(findings)))
   return 2 if any(f.level == 'error' for f in findings) else 0
 
@@ -72,12 +66,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--bucket', metavar='gs://BUCKET', help='also try to write there (gcloud)')
 
 
-def doctor(options: argparse.Namespace | None = None) -> int:
-  """Prints versions, devices, memory pages and free space; tries to write where it is asked to.
-
-  Returns:
-    0, or 2 if something must be mended; the line begins with `!`.
-  """
+def doctor(options: argparse.Namespace) -> int:
+  """Prints versions, devices, memory pages and free space; 2 if a line begins with !."""
   import jax
   found = installed_versions()
   lines = list(found.items())
@@ -87,7 +77,7 @@ def doctor(options: argparse.Namespace | None = None) -> int:
   lines.append(('devices', f'{len(devices)} x {devices[0].device_kind} ({jax.default_backend()}), '
                 f'process {jax.process_index()} of {jax.process_count()}'))
   faults = [libtpu_fault(found, importlib.metadata.requires('jax') or ())]
-  workdir, bucket = getattr(options, 'workdir', None), getattr(options, 'bucket', None)
+  workdir, bucket = options.workdir, options.bucket
   place = pathlib.Path(workdir or pathlib.Path.cwd())
   lines.append(('cores, free disk', f'{os.cpu_count()}, {free_bytes(place) / 2**30:.0f} GiB'))
   lines.append(('large pages', large_pages(LARGE_PAGES)))
@@ -105,11 +95,7 @@ def doctor(options: argparse.Namespace | None = None) -> int:
 
 
 def libtpu_fault(found: Mapping[str, str], requirements: Iterable[str]) -> str:
-  """What is wrong with the installed libtpu, or ''.
-
-  Args:
-    found: package -> version.
-    requirements: of the installed JAX, as its metadata says.
+  """What is wrong with the installed libtpu (package -> version), or ''.
 
   >>> libtpu_fault({'jax': '0.10.2', 'libtpu': '0.0.41'}, ['libtpu==0.0.42.*; extra == "tpu"'])
   "libtpu 0.0.41 is not that of jax 0.10.2 (0.0.42.*): pip install 'jax[tpu]==0.10.2'"
@@ -130,9 +116,7 @@ def large_pages(path: pathlib.Path) -> str:
   """How transparent huge pages are set, and what TPUs want."""
   if not path.exists():
     return 'not on this system'
-  text = path.read_text()
-  match = re.search(r'\[(\w+)\]', text)
-  chosen = match[1] if match else text.strip()
+  chosen = re.sub(r'.*\[(\w+)\].*', r'\1', path.read_text().strip())
   hint = '' if chosen == 'always' else (
     f'; TPU v5e and later start slowly unless always: echo always | sudo tee {path}')
   return chosen + hint
@@ -145,7 +129,7 @@ def free_bytes(place: pathlib.Path) -> int:
 
 
 def folder_fault(folder: pathlib.Path) -> str:
-  """Why a folder cannot be written to, or ''; what it makes to see it is removed again."""
+  """Why a folder cannot be written to, or ''; removes what it makes."""
   made = folder.exists()
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,11 +144,7 @@ def folder_fault(folder: pathlib.Path) -> str:
 
 
 def bucket_fault(bucket: str) -> str:
-  """Why a bucket cannot be written to with gcloud's account, or ''.
-
-  Raises:
-    UserError: this is no bucket, or gcloud is not installed.
-  """
+  """Why a bucket cannot be written to with gcloud's account, or ''."""
   if not re.fullmatch(r'gs://[a-z0-9][-_.a-z0-9]+[a-z0-9](/.*)?', bucket):
     raise UserError(f"--bucket='{bucket}' must be gs://BUCKET")
   if not shutil.which('gcloud'):

@@ -1,9 +1,9 @@
 """The command line: `fairjax VERB ...`.
 
-Exit codes: 0 done; 2 the user can mend it (one line says what, where and how); 42 interrupted, the
-same command continues from what was saved; 141 the reader of its output is gone (as after SIGPIPE,
-and as quietly); anything else is a fault. Verbs import what they need
-inside their functions, so that `fairjax --help` answers at once.
+Exit codes: 0 done; 2 the user can fix it (one line says what, where and how); 42 interrupted, the
+same command continues from what was saved; 141 the reader of the output is gone (as after SIGPIPE,
+without a message); anything else is a fault. Verbs import what they need inside their functions, so
+that `fairjax --help` answers at once.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from fairjax.cli import (
 from fairjax.cli.verb import Parser, Verb
 from fairjax.errors import Fault, Preempted, UserError, unknown_name
 
-# What a full, failing or protected disk answers; the traceback would say no more.
+# Errors of a full, failing or protected disk; a traceback would add nothing.
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
                 errno.EIO}
 
@@ -50,22 +50,22 @@ VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in mod
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs one verb and returns the exit code.
 
-  One of several processes ends here if it failed; so does the command of a shell (`argv` is None)
-  that was interrupted.
+  Does not return in one of several processes that failed, nor in an interrupted command of a shell
+  (`argv` is None).
   """
-  # Of TensorFlow's lines about drivers, those that can be kept away from the one line of an error.
+  # Keeps TensorFlow's lines about drivers out of the one line of an error.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   try:
     try:
       return processes.leave(_run(argv))
     finally:
       if sys.stdout is not None:
-        sys.stdout.flush()  # here, where a reader that is gone can still be answered
+        sys.stdout.flush()  # here, where the error of a closed pipe is still handled
   except BrokenPipeError:
     if not _reader_is_gone():
       raise
     with open(os.devnull, 'wb') as nowhere:
-      for stream in (1, 2):  # for what Python flushes at its end
+      for stream in (1, 2):  # Python flushes both at its end
         if _reader_is_gone(stream):
           os.dup2(nowhere.fileno(), stream)
     return processes.leave(_CLOSED_PIPE)
@@ -73,20 +73,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     print('fairjax: interrupted; the same command continues from what was saved', file=sys.stderr)
     processes.leave(processes.PREEMPTED)
     if argv is None:
-      # XLA's threads may still compile or compute, and crash when Python takes down what they use.
-      # The files and locks of the verb were closed on the way here.
+      # XLA's threads may still compile or compute, and crash when Python frees what they use. The
+      # verb has closed its files and locks.
       processes.end_now(processes.PREEMPTED, '')
     return processes.PREEMPTED
   except Exception:
     if not processes.started():
       raise
-    processes.wait_for_loss()  # a collective that broke says less than who is gone
+    processes.wait_for_loss()  # whose line says more than the error of a broken collective
     traceback.print_exc()
     return processes.leave(1)
 
 
 def _reader_is_gone(*streams: int) -> bool:
-  """Whether nobody reads standard output or errors (or the given streams) any more."""
+  """Whether the pipe of stdout, stderr or a given stream is closed."""
   polled = poll()
   for stream in streams or (1, 2):
     polled.register(stream, 0)
@@ -119,7 +119,7 @@ def _run(argv: Sequence[str] | None) -> int:
       raise
     where = e.filename or getattr(options, 'workdir', None) or getattr(options, 'output', None)
     print(f'fairjax: {where or "a file"} cannot be written or read: {e.strerror} (disk, rights): '
-          'mend it, then the same command continues', file=sys.stderr)
+          'fix it, then the same command continues', file=sys.stderr)
     return 1
   except Fault as e:
     if debug:
@@ -166,10 +166,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _split_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
-  """Parts the words behind `--` from those of a verb that takes a command.
-
-  The program itself, `fairjax` or `python -m fairjax`, may stand before them.
-  """
+  """Splits the words of a verb that takes a command at `--`; drops `fairjax` of the command."""
   verb = next((word for word in argv if not word.startswith('-')), None)
   if verb not in VERBS or not VERBS[verb].takes_command:
     return argv, None

@@ -1,4 +1,4 @@
-"""The verb `measure`: a workdir, or a file of generations of any model; or a plan."""
+"""The verbs `measure`, `scorers` and `lexicon`, and the options of scorers and of content."""
 
 import argparse
 import dataclasses
@@ -6,27 +6,43 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairjax.cli.verb import (
   Verb,
+  add_json_option,
   add_reading_options,
   add_run_options,
+  add_scored_option,
+  add_seed_option,
   log_line,
+  not_negative,
   open_job,
+  place_of,
+  positive,
+  print_result,
   records_reader,
   refuse_processes,
 )
 from fairjax.errors import UserError
 from fairjax.inputs import is_pipe, read_text_lines
 
-# Options and output of the measures of content: S.S., words, next token.
+if TYPE_CHECKING:
+  import numpy as np
+
+  from fairjax.counterfactual import Attribute
+  from fairjax.measure import Scorer
+  from fairjax.measure.content import ContentOptions
+  from fairjax.measure.power import Scores
+  from fairjax.measure.scorers.base import RecordedScorer
+
+# Measures of content: S.S., words, next token.
 
 def add_content_options(parser: argparse._ActionsContainer) -> None:
   """Adds what S.S. needs (H-27)."""
   parser.add_argument('--encoder', metavar='NAME', default=None,
                       help='S.S.: minilm | minilm:DIR | use:DIR (Universal Sentence Encoder)')
-  parser.add_argument('--similarity-samples', type=int, default=0, metavar='N',
+  parser.add_argument('--similarity-samples', type=not_negative, default=0, metavar='N',
                       help='S.S.: the first N samples of each prefix (0: all)')
   parser.add_argument('--similarity-threshold', default='encoder', metavar='T',
                       help="S.S.: the encoder's own (encoder), a cosine, or baseline:SHARE with "
@@ -35,12 +51,9 @@ def add_content_options(parser: argparse._ActionsContainer) -> None:
                       help="S.S.: the baseline's generations, SHARE of which are to be similar")
 
 
-def content_options(options: argparse.Namespace, attributes: Mapping[str, Any]) -> dict[str, Any]:
-  """`ContentOptions` of each attribute (name -> attribute) from the command line.
-
-  Raises:
-    UserError: options that need another one, or an encoder that cannot be used.
-  """
+def content_options(options: argparse.Namespace, attributes: 'Mapping[str, Attribute]'
+                    ) -> 'dict[str, ContentOptions]':
+  """`ContentOptions` of each attribute (name -> attribute) from the command line."""
   from fairjax.measure.content import ContentOptions
   from fairjax.measure.similarity import Calibration, load_encoder, parse_threshold, prefix_cosines
   kind, number = parse_threshold(options.similarity_threshold)
@@ -57,7 +70,6 @@ def content_options(options: argparse.Namespace, attributes: Mapping[str, Any]) 
   threshold, source = (number, 'given') if kind == 'given' else (None, None)
   thresholds = dict.fromkeys(attributes, threshold)
   if kind == 'baseline':
-    from fairjax.cli.verb import records_reader
     from fairjax.measure import read_attributes
     calibration = Calibration(number)
     source = calibration.source
@@ -72,8 +84,7 @@ def content_options(options: argparse.Namespace, attributes: Mapping[str, Any]) 
           for name in attributes}
 
 
-def content_words(measures: Mapping[str, Any]) -> list[str]:
-  """Lines for people about what stands beside I.F."""
+def _format_content(measures: Mapping[str, Any]) -> list[str]:
   from fairjax.measure import estimate_words
   lines, found = [], measures['semantic_similarity']
   if found is not None:
@@ -101,7 +112,7 @@ def content_words(measures: Mapping[str, Any]) -> list[str]:
   return lines + [f'{names[name]} not measured: {why}' for name, why in measures['absent'].items()]
 
 
-# Verbs about scorers: `fairjax scorers audit`, `fairjax lexicon fetch`, and their options.
+# Scorers: their options, `fairjax scorers audit` and `fairjax lexicon fetch`.
 
 def add_scorer_options(parser: argparse._ActionsContainer) -> None:
   """Adds what names scorers and what they need."""
@@ -126,13 +137,12 @@ def _add_audit_options(parser: argparse.ArgumentParser) -> None:
   add_reading_options(parser, empty=False)
   parser.add_argument('--texts', metavar='FILE', help='or a text file, one text a line')
   parser.add_argument('--attribute', required=True, help='built-in attribute or YAML file')
-  parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
-                      default='continuation', help='which part of a record is scored')
-  parser.add_argument('--limit', type=int, default=0, metavar='N',
+  add_scored_option(parser)
+  parser.add_argument('--limit', type=not_negative, default=0, metavar='N',
                       help='swap in at most N texts, a seeded choice, counted (0: in all)')
-  parser.add_argument('--permutations', type=int, default=9999, help='of the paired test')
-  parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--json', action='store_true', help='print JSON')
+  parser.add_argument('--permutations', type=positive, default=9999, help='of the paired test')
+  add_seed_option(parser)
+  add_json_option(parser)
 
 
 def _add_lexicon_options(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +153,7 @@ def _add_lexicon_options(parser: argparse.ArgumentParser) -> None:
 
 
 def google_arguments(options: argparse.Namespace, path: str) -> dict[str, Any]:
-  """Arguments of the google scorer from options; its file lies beside `path` by default."""
+  """Arguments of the google scorer from options; by default its file is beside `path`."""
   from fairjax.generate import records_stem
   asked = 'google' in (getattr(options, 'scorer', None) or ())
   if asked and not options.google_cache and is_pipe(path):
@@ -156,14 +166,11 @@ def google_arguments(options: argparse.Namespace, path: str) -> dict[str, Any]:
           'log': log_line}
 
 
-def load_scorers(options: argparse.Namespace, path: str) -> list[Any]:
+def load_scorers(options: argparse.Namespace, path: str) -> 'list[Scorer | RecordedScorer]':
   """The scorers of `--scorer` for the texts of a file.
 
-  Those that take long keep their scores beside the texts, as google's are, unless the folder can
-  only be read: an interrupted command then continues.
-
-  Raises:
-    UserError: a scorer cannot be made, or is given twice.
+  Slow ones keep their scores beside the texts where the folder can be written, so that an
+  interrupted command continues.
   """
   from fairjax.generate import records_stem
   from fairjax.measure import load_scorer
@@ -185,19 +192,12 @@ def load_scorers(options: argparse.Namespace, path: str) -> list[Any]:
   return scorers
 
 
-def audit(options: argparse.Namespace) -> None:
-  """Prints the audit of scorers on a file of texts, as Markdown or JSON.
-
-  Raises:
-    UserError: no scorer, both or neither of records and texts, or what cannot be read or scored.
-  """
+def _audit(options: argparse.Namespace) -> None:
   from fairjax.counterfactual import load_attribute
   from fairjax.measure.scorers.audit import audit_scorers
   if not options.scorer or bool(options.records) == bool(options.texts):
     raise UserError('scorers audit needs --scorer=S (once or more), --attribute=A, and either '
                     '--records=FILE or --texts=FILE')
-  if options.limit < 0 or options.seed < 0 or options.permutations < 1:
-    raise UserError('--limit and --seed must not be negative and --permutations at least 1')
   path = options.records or options.texts
   attribute = load_attribute(options.attribute)
   scorers = load_scorers(options, path)
@@ -205,14 +205,10 @@ def audit(options: argparse.Namespace) -> None:
   result = audit_scorers(
     texts, attribute, scorers, recorded=recorded, limit=options.limit,
     permutations=options.permutations, seed=options.seed)
-  if options.json:
-    print(json.dumps(result, indent=2, allow_nan=False))
-  else:
-    print('\n\n'.join(audit_words(result)))
+  print_result(options, result, _format_audit)
 
 
-def fetch(options: argparse.Namespace) -> None:
-  """Fetches the opinion lexicon and says what was fetched."""
+def _fetch(options: argparse.Namespace) -> None:
   from fairjax.measure.scorers import base as lexicons
   from fairjax.measure.scorers.base import read_lexicon
   paths = lexicons.fetch_lexicon(options.output, url=options.url or lexicons.URL)
@@ -221,8 +217,8 @@ def fetch(options: argparse.Namespace) -> None:
         f'(2004), CC BY 4.0: name the authors. Use: --lexicon {paths[0].parent}')
 
 
-def audit_words(result: Mapping[str, Any]) -> list[str]:
-  """Markdown paragraphs and tables of `audit_scorers`' result."""
+def _format_audit(result: Mapping[str, Any]) -> str:
+  """Markdown paragraphs and tables."""
   from fairjax.measure.scorers.audit import count_distinct
   from fairjax.report.sections import AUDIT_NOTE, agreement_table, audit_lines, own_bias_table
   table, lines = own_bias_table(result), audit_lines(result)
@@ -234,10 +230,11 @@ def audit_words(result: Mapping[str, Any]) -> list[str]:
     same = '' if len(result['scorers']) == 1 else ' (all have the same weights)'
     parts.append(f'One scorer only{same}: nothing says which differences are its own. Add a second '
                  'one.')
-  return parts
+  return '\n\n'.join(parts)
 
 
-def _read(options: argparse.Namespace, scorers: Sequence[Any]):
+def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScorer]'
+          ) -> tuple[list[str], dict[str, 'np.ndarray']]:
   """Texts as they are scored, and the recorded scores by scorer name."""
   from fairjax.measure.columns import join_text
   from fairjax.measure.scorers.base import RecordedScorer
@@ -276,14 +273,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                       'same command continues after an interruption (default: only the scores of '
                       'classifiers and of google are kept, beside the records)')
   add_content_options(parser)
-  parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
-                      default='continuation', help='which part of a record is scored')
-  parser.add_argument('--permutations', type=int, default=1000, help='for the floors')
-  parser.add_argument('--seed', type=int, default=0, help='of the permutations')
+  add_scored_option(parser)
+  parser.add_argument('--permutations', type=positive, default=1000, help='for the floors')
+  add_seed_option(parser, 'of the permutations')
   parser.add_argument('--independent', action='store_true',
                       help='samples of different values were drawn independently (not coupled)')
-  parser.add_argument('--json', action='store_true', help='print JSON')
-  parser.add_argument('--output', metavar='FILE', default=None, help='write the JSON to a file')
+  add_json_option(parser)
+  parser.add_argument('--output', metavar='FILE', type=place_of(folder=False), default=None,
+                      help='write the JSON to a file')
   plan = parser.add_argument_group('plan')
   plan.add_argument('--effect', type=float, default=None, metavar='W1',
                     help='the I.F., or distance of a pair, that must be found')
@@ -320,30 +317,18 @@ def _measure(options: argparse.Namespace) -> None:
   if not options.attribute or not options.scorer:
     raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, '
                     'textblob, google, bert:DIR, recorded:NAME)')
-  if options.permutations < 1:
-    raise UserError(f'--permutations must be at least 1, not {options.permutations}')
-  if options.output:
-    from fairjax.files import check_place, write_json
-    check_place(options.output)
   found = measure_file(options)
   result = found if len(found) > 1 else next(iter(found.values()))
   if options.output:
+    from fairjax.files import write_json
     write_json(options.output, result)
     log_line(f'wrote {options.output}')
-  if options.json:
-    print(json.dumps(result, indent=2, allow_nan=False))
-    return
-  for measures in found.values():
-    print('\n'.join(measure_words(measures)))
+  print_result(options, result, lambda _: '\n'.join(
+    line for measures in found.values() for line in format_measures(measures)))
 
 
 def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-  """Measures a JSONL file of generations of any model: attribute name -> measures.
-
-  Raises:
-    UserError: unknown attribute or scorer, a record that cannot be used (file and line), or a
-      divergence of the next token beside the records that is not theirs.
-  """
+  """Measures a file of generations of any model: attribute name -> measures."""
   from fairjax.counterfactual import load_attribute
   from fairjax.generate import check_complete
   from fairjax.measure import measure_generations, read_attributes
@@ -373,7 +358,7 @@ def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
   return found
 
 
-def measure_words(measures: Mapping[str, Any]) -> list[str]:
+def format_measures(measures: Mapping[str, Any]) -> list[str]:
   """Lines for people about one attribute's measures."""
   from fairjax.measure.scorers.audit import count_distinct
   n = measures['n']
@@ -382,10 +367,10 @@ def measure_words(measures: Mapping[str, Any]) -> list[str]:
            + (f"-{n['max']}" if n['max'] != n['min'] else '') + ' per prefix, '
            + ('coupled samples' if measures['coupled'] else 'independent samples')]
   for scorer, values in measures['scorers'].items():
-    lines += [_estimate_words(f'{scorer:10s} {words}', values[name])
+    lines += [_format_estimate(f'{scorer:10s} {words}', values[name])
               for name, words in _GROUPS if name in values]
     for subset, part in values['template_subsets'].items():
-      lines += [_estimate_words(f'{scorer:10s} {words}, {subset}', part[name])
+      lines += [_format_estimate(f'{scorer:10s} {words}, {subset}', part[name])
                 for name, words in _GROUPS if name in part]
     whole = values['individual_fairness']
     below = ', '.join(
@@ -411,10 +396,10 @@ def measure_words(measures: Mapping[str, Any]) -> list[str]:
                  'second --scorer')
   share = measures['semantic_similarity_c']['conditioned']
   lines.append(f"S.S.c (H-28) {100 * share['value']:.1f} %")
-  return lines + list(content_words(measures)) + [f'note: {s}' for s in measures['notes']]
+  return lines + _format_content(measures) + [f'note: {s}' for s in measures['notes']]
 
 
-def _estimate_words(head: str, found: Mapping[str, Any]) -> str:
+def _format_estimate(head: str, found: Mapping[str, Any]) -> str:
   """One estimate in a line."""
   from fairjax.measure import estimate_words
   return (f"{head} {estimate_words(found)}; expected by chance {found['null_mean']:.4f}, less that "
@@ -438,7 +423,7 @@ def _plan(options: argparse.Namespace) -> None:
       scores, effect=options.effect, power=options.power, level=options.level,
       values=options.values, templates=options.templates, tests=options.pairs, seed=options.seed))
     if not options.json:
-      print(_plan_words(rows[-1]), flush=True)
+      print(_format_plan(rows[-1]), flush=True)
   if options.json:
     print(json.dumps(rows, indent=2, allow_nan=False))
   elif not options.records:
@@ -446,7 +431,7 @@ def _plan(options: argparse.Namespace) -> None:
           'pilot: --records=FILE --attribute=A --scorer=S')
 
 
-def _plan_words(row: Mapping[str, Any]) -> str:
+def _format_plan(row: Mapping[str, Any]) -> str:
   """One plan in a line."""
   kind = f"coupled, correlation {row['shared']:.2f}" if row['coupled'] else 'independent'
   found, low, high = (f"{100 * row[k]:.0f}" for k in ('power_found', 'power_low', 'power_high'))
@@ -457,7 +442,7 @@ def _plan_words(row: Mapping[str, Any]) -> str:
           f"expected by chance {row['null_mean']:.4f}, {limit} {row['critical']:.4f}")
 
 
-def _pilots(options: argparse.Namespace) -> list[Any]:
+def _pilots(options: argparse.Namespace) -> 'list[Scores]':
   """Scores of the records, for each attribute and scorer."""
   from fairjax.counterfactual import load_attribute
   from fairjax.measure import pilot_scores, read_attributes, score_file
@@ -485,9 +470,9 @@ def _pilots(options: argparse.Namespace) -> list[Any]:
 VERBS = (
   Verb('scorers', 'what scorers think of the sensitive tokens themselves, and how far they agree',
        'fairjax scorers audit --records=generations.jsonl --attribute=country '
-       '--scorer=opinion --scorer=vader --lexicon=lexicon', _add_audit_options, audit),
+       '--scorer=opinion --scorer=vader --lexicon=lexicon', _add_audit_options, _audit),
   Verb('lexicon', 'fetch the opinion words of Hu and Liu (network, hash checked)',
-       'fairjax lexicon fetch --output=lexicon', _add_lexicon_options, fetch),
+       'fairjax lexicon fetch --output=lexicon', _add_lexicon_options, _fetch),
   Verb('measure', 'measure a workdir, or any JSONL file of generations; or plan how many samples',
        'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader --json',
        _add_options, _measure),

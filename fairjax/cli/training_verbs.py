@@ -1,24 +1,25 @@
-"""The verbs `import` and `export`: models as folders, and under the names of the reference."""
+"""The verbs that work on a workdir: run, train, score, data, import, export, select."""
 
 import argparse
-import json
 import os
+from typing import TYPE_CHECKING
 
 from fairjax.cli.verb import (
+  RUN_OPTIONS,
   Verb,
+  add_json_option,
   add_run_options,
   open_job,
   open_training,
+  print_result,
   refuse_processes,
   start_run,
 )
 from fairjax.config import Config
 from fairjax.errors import UserError
 
-# The verbs of the main job: all of it, or one of its parts.
-
-RUN_OPTIONS = '--config=configs/quickstart.py --workdir=runs/quickstart'
-"""Of the examples."""
+if TYPE_CHECKING:
+  from fairjax.run.job import Job
 
 
 def _add_train_options(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +49,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser, required=False)
   parser.add_argument(
     '--seqio_cache', metavar='DIR', help="also write (or check) seqio's offline cache")
-  parser.add_argument('--json', action='store_true', help='check: print JSON')
+  add_json_option(parser)
 
 
 def _data(options: argparse.Namespace) -> int:
   if options.action == 'check':
     refuse_processes(options, 'data check')
-    return check_data(options)
+    return _check_data(options)
   if not (options.config and options.workdir):
     raise UserError('data needs --config=FILE and --workdir=DIR (or: fairjax data check)')
   if options.json:
@@ -68,12 +69,8 @@ def _data(options: argparse.Namespace) -> int:
   return 0
 
 
-def check_data(options: argparse.Namespace) -> int:
-  """Prints what is wrong with documents, stores and cache; returns 2 if anything is, else 0.
-
-  Raises:
-    UserError: nothing to check was named.
-  """
+def _check_data(options: argparse.Namespace) -> int:
+  """Prints what is wrong with documents, stores and cache; returns 2 if anything is, else 0."""
   if not (options.config or options.workdir or options.seqio_cache):
     raise UserError('data check needs --config=FILE (the documents), --workdir=DIR (the prepared '
                     'data) or --seqio_cache=DIR')
@@ -88,16 +85,15 @@ def check_data(options: argparse.Namespace) -> int:
     parts['prepared'] = check_prepared(os.path.join(options.workdir, 'data'))
   if options.seqio_cache:
     parts['seqio_cache'] = check_cache(options.seqio_cache)
-  problems = [line for found in parts.values() for line in found.problems]
-  if options.json:
-    print(json.dumps({name: found.to_dict() for name, found in parts.items()}, indent=2))
-  else:
-    for name, found in parts.items():
-      for line in found.notes:
-        print(f'[{name}] {line}')
-      for line in found.problems:
-        print(f'[{name}] PROBLEM {line}')
-    print(f'{len(problems)} problem(s)' if problems else 'no problem found')
+  problems = sum(len(found.problems) for found in parts.values())
+
+  def lines(_):
+    return '\n'.join([
+      *(f'[{name}] {line}' for name, found in parts.items()
+        for line in (*found.notes, *(f'PROBLEM {line}' for line in found.problems))),
+      f'{problems} problem(s)' if problems else 'no problem found'])
+
+  print_result(options, {name: found.to_dict() for name, found in parts.items()}, lines)
   return 2 if problems else 0
 
 
@@ -158,8 +154,8 @@ def _import(options: argparse.Namespace) -> None:
   import_reference(_open(options, config, found.model.vocab_size), found)
 
 
-def _open(options: argparse.Namespace, config: Config, vocab_size: int):
-  """The workdir that gets a model: one with a step 1 of its own."""
+def _open(options: argparse.Namespace, config: Config, vocab_size: int) -> 'Job':
+  """Opens the workdir that gets a model; it must have a step 1 of its own."""
   job = open_training(options, config=config, until='lm', vocab_size=vocab_size)
   if job.config.step1_from:
     raise UserError(f'{job.workdir} takes step 1 from {job.config.step1_from}: import the model '
@@ -205,7 +201,7 @@ def _select_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--scorer', action='append', default=None, help='repeat (default: all)')
   parser.add_argument('--perplexity-rise', type=float, default=None, metavar='PERCENT',
                       help='most that the word perplexity may rise')
-  parser.add_argument('--json', action='store_true', help='print JSON')
+  add_json_option(parser)
 
 
 def _select(options: argparse.Namespace) -> None:
@@ -217,7 +213,7 @@ def _select(options: argparse.Namespace) -> None:
     model_rows(job), share=job.config.measure.relevance_share if share is None else share,
     relevance=options.relevance or RELEVANCE, fairness=options.fairness, scorers=options.scorer,
     most_perplexity=options.perplexity_rise)
-  print(json.dumps(found, indent=2, allow_nan=False) if options.json else selection_section(found))
+  print_result(options, found, selection_section)
 
 
 VERBS = (
@@ -228,8 +224,7 @@ VERBS = (
   Verb('score', 'score the sampled continuations', f'fairjax score {RUN_OPTIONS}',
        add_run_options, _score),
   Verb('data', 'prepare vocabulary and token stores only, or check data',
-       'fairjax data --config=configs/quickstart.py --workdir=runs/quickstart', _add_options,
-       _data),
+       f'fairjax data {RUN_OPTIONS}', _add_options, _data),
   Verb('import', 'put an exported model, or a checkpoint of the reference, in the place of step 1',
        f'fairjax import {RUN_OPTIONS} --from=models/baseline', _add_import_options, _import),
   Verb('export', 'write a trained model: as a folder with config, vocabulary and model card, or '
@@ -237,6 +232,5 @@ VERBS = (
        f'fairjax export {RUN_OPTIONS} --model=baseline --output=models/baseline',
        _add_export_options, _export),
   Verb('select', 'the best lambda of a measured run; refuses models that lost their relevance',
-       'fairjax select --config=configs/quickstart.py --workdir=runs/quickstart',
-       _select_options, _select),
+       f'fairjax select {RUN_OPTIONS}', _select_options, _select),
 )

@@ -222,6 +222,12 @@ def refuse_processes(options: argparse.Namespace, verb: str) -> None:
                     'out, and start the command once')
 
 
+def add_scored_option(parser: argparse._ActionsContainer) -> None:
+  """Adds `--scored`."""
+  parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
+                      default='continuation', help='which part of a record is scored')
+
+
 def add_reading_options(parser: argparse._ActionsContainer, *, empty: bool = True) -> None:
   """Adds `--repair` and, where continuations are measured, `--empty`."""
   if empty:
