@@ -151,7 +151,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     raise unknown_name('verb', rest[0], VERBS)
   options, unknown = make_parser().parse_known_args(rest)
   if unknown:
-    place = f'fairjax {options.verb or ""}'.strip()
+    action = options.action if hasattr(options, 'run_action') else ''
+    place = f'fairjax {options.verb or ""} {action}'.strip()
     if unknown[0].partition('=')[0] == '--distributed':
       raise UserError(f'{unknown[0]}: {place} runs in one process; leave it out, and start the '
                       'command once')
