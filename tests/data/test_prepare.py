@@ -1,10 +1,12 @@
-"""From documents to stores through seqio: resumable, checked, and with the right numbers."""
+"""From documents to stores: resumable, checked, and with the right numbers."""
 
 import collections
 import dataclasses
 import gzip
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -15,8 +17,6 @@ from fairjax.data.documents import read_documents
 from fairjax.data.prepare import prepare_data
 from fairjax.errors import UserError
 from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
-
-pytestmark = pytest.mark.tf
 
 COUNTRY = load_attribute('country')
 PLANTED = DataConfig(planted_documents=300, planted_heldout_documents=40, vocab_size=700,
@@ -109,10 +109,6 @@ def test_a_finished_folder_is_only_read(planted):
   assert (again.fingerprint, again.manifest) == (prepared.fingerprint, prepared.manifest)
 
 
-def test_the_result_does_not_depend_on_the_folder(planted, tmp_path):
-  assert prepare(PLANTED, tmp_path / 'other')[0].fingerprint == planted[0].fingerprint
-
-
 def test_what_a_kill_after_the_manifest_leaves_is_removed(tmp_path, monkeypatch):
   class Killed(BaseException):
     pass
@@ -134,36 +130,13 @@ def test_what_a_kill_after_the_manifest_leaves_is_removed(tmp_path, monkeypatch)
     p.name for p in (tmp_path / 'whole').iterdir())
 
 
-def test_interrupted_work_is_done_again(tmp_path, monkeypatch):
-  data = files(tmp_path)
-  whole, _ = prepare(data, tmp_path / 'whole')
-  from fairjax.data import prepare as module
-  write, directory = module.write_token_store, tmp_path / 'cut'
-
-  def interrupted(path, documents, *, split, **kwargs):
-    if split == 'valid':
-      raise KeyboardInterrupt
-    return write(path, documents, split=split, **kwargs)
-
-  monkeypatch.setattr(module, 'write_token_store', interrupted)
-  with pytest.raises(KeyboardInterrupt):
-    prepare(data, directory)
-  assert not (directory / 'manifest.json').exists()
-  monkeypatch.setattr(module, 'write_token_store', write)
-  assert prepare(data, directory)[0].fingerprint == whole.fingerprint
-
-
 @pytest.mark.parametrize('changes, message', [
   ({'planted_strength': 0.5}, r'planted.strength: 0.8 -> 0.5'),
   ({'seed': 1}, r'order_seed: 0 -> 1'),
-  ({'vocab_size': 600}, r'vocabulary.size: 700 -> 600'),
 ])
 def test_other_inputs_are_refused(planted, changes, message):
   with pytest.raises(UserError, match=f'made from other data .*{message}.*use another folder'):
     prepare(dataclasses.replace(PLANTED, **changes), planted[0].directory)
-
-
-def test_another_attribute_is_refused(planted):
   with pytest.raises(UserError, match='attribute.name: country -> name'):
     prepare(PLANTED, planted[0].directory, attribute=load_attribute('name'))
 
@@ -235,9 +208,7 @@ def test_values_in_unknown_words_are_counted_too(tmp_path):
 
 @pytest.mark.parametrize('name, damage, message', [
   ('train', lambda b: b + b'caf\xe9\n', r'train\.txt:14: not UTF-8'),
-  ('valid', lambda b: b + b'\xff\n', r'valid\.txt:3: not UTF-8'),
   ('test', lambda b: b'', r'test\.txt is empty'),
-  ('train', lambda b: gzip.compress(b)[:-9], r'train\.txt:\d+: the gzip file ends here'),
   ('valid', lambda b: gzip.compress(b)[:-9], r'valid\.txt:\d+: the gzip file ends here'),
 ])
 def test_files_that_cannot_be_used_are_named_and_nothing_is_left(tmp_path, name, damage, message):
@@ -248,12 +219,6 @@ def test_files_that_cannot_be_used_are_named_and_nothing_is_left(tmp_path, name,
   with pytest.raises(UserError, match=message):
     prepare(data, tmp_path / 'out')
   assert not (tmp_path / 'out' / 'manifest.json').exists()
-
-
-def test_missing_files_are_named(tmp_path):
-  data = dataclasses.replace(files(tmp_path), test=(str(tmp_path / 'none.txt'),))
-  with pytest.raises(UserError, match=r'file not found: .*none\.txt'):
-    prepare(data, tmp_path / 'out')
 
 
 def test_a_vocabulary_of_ones_own(tmp_path):
@@ -335,6 +300,7 @@ TEXTS = ['The week was fine.', ' two  spaces ', 'Überraschung: 東京 — «ça
          'no\u00a0break\u2003em', '', 'emoji 🙂 and rare ꙮ', '<eos> <pad> word', '1,000.5%']
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize('kind', ['sentencepiece', 'word'])
 def test_seqio_vocabularies_have_the_same_ids(tmp_path, kind):
   import seqio
@@ -361,6 +327,7 @@ def test_seqio_vocabularies_have_the_same_ids(tmp_path, kind):
   assert SeqioVocabulary(own) == other
 
 
+@pytest.mark.tf
 def test_a_document_task_is_registered_whole_and_sharded(tmp_path):
   import seqio
 
@@ -389,3 +356,50 @@ def test_a_document_task_is_registered_whole_and_sharded(tmp_path):
       task.get_dataset(None, 'train', shuffle=True)
   finally:
     seqio.TaskRegistry.remove('fairjax_test')
+
+
+CODE = '''
+import pathlib, sys
+from fairjax.config import Config, DataConfig
+from fairjax.counterfactual import load_attribute
+from fairjax.data import token_store
+from fairjax.data.prepare import prepare_data
+# What is held at a time, as small beside these texts as it is beside a corpus.
+token_store.CHUNK_BYTES, token_store.CHUNK_DOCUMENTS = 1 << 18, 1 << 11
+token_store._MATCH_BLOCK = 1 << 16
+files = {split: (f'{sys.argv[1]}/{split}.txt',) for split in ('train', 'valid', 'test')}
+data = DataConfig(source='lines', vocabulary='word', vocab_size=100, reader='numpy', **files)
+prepared = prepare_data(Config(data=data), pathlib.Path(sys.argv[1], 'data'),
+                        attribute=load_attribute('country'), log=lambda line: None)
+with open('/proc/self/status') as file:  # of this program alone; ru_maxrss begins with the parent's
+  peak = next(line for line in file if line.startswith('VmHWM'))
+print(prepared.store('train').documents, 1024 * int(peak.split()[1]))
+'''
+
+
+def peak(folder, repository, documents, words):
+  """Bytes of the largest resident memory, and bytes of the training text."""
+  folder.mkdir()
+  line = ' '.join(['internationalisation'] * words) + '\n'
+  with open(folder / 'train.txt', 'w', encoding='utf-8') as file:
+    file.write('From Iran .\n')
+    file.writelines(line for _ in range(documents - 1))
+  for split in ('valid', 'test'):
+    (folder / f'{split}.txt').write_text('From Chile .\n', encoding='utf-8')
+  done = subprocess.run([sys.executable, '-c', CODE, str(folder)], cwd=repository, text=True,
+                        capture_output=True, timeout=300)
+  assert done.returncode == 0, done.stderr[-2000:]
+  number, found = map(int, done.stdout.split())
+  assert number == documents
+  return found, (folder / 'train.txt').stat().st_size
+
+
+@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='reads /proc')
+@pytest.mark.parametrize(('documents', 'words'), [(4000, 400), (1000, 1600)])
+def test_four_times_the_text_takes_no_more_memory(documents, words, tmp_path, repository):
+  small, text = peak(tmp_path / 'small', repository, 1000, 400)
+  large, more_text = peak(tmp_path / 'large', repository, documents, words)
+  print(f'{text:,} bytes: {small:,}; {more_text:,} bytes: {large:,}')
+  assert more_text - text > 24_000_000
+  # The rest are tokens of a mapped file (2 bytes each, read once) and the table of documents.
+  assert large - small < 0.3 * (more_text - text)

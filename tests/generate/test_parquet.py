@@ -111,12 +111,6 @@ def test_records_are_written_and_read_in_row_groups(tmp_path, monkeypatch):
   assert [r['_where'].rpartition(' ')[2] for r in reader] == [str(n) for n in range(2, 51)]
 
 
-def test_a_row_group_of_exactly_the_end_leaves_no_empty_one(tmp_path, monkeypatch):
-  monkeypatch.setattr(parquet, 'ROW_GROUP', 25)
-  convert_records(lines(tmp_path / 'r.jsonl', full(5)), tmp_path / 'r.parquet', log=print)
-  assert pq.read_metadata(tmp_path / 'r.parquet').num_row_groups == 2
-
-
 def test_files_of_other_programs_are_read(tmp_path):
   rows = full()
   scores = pa.array([{'mine': r['scores']['mine'], 'other': None} for r in rows], pa.struct(
