@@ -267,6 +267,9 @@ class Config:
   mesh: MeshConfig = MeshConfig()
 
 
+BASELINE = 'baseline'  # name of the language model of step 1
+
+
 class Variant(NamedTuple):
   """A model that starts from that of step 1 and has as many further steps as the others.
 

@@ -12,14 +12,16 @@ from fairjax import processes
 from fairjax.errors import UserError
 from fairjax.measure import load_scorer, score_texts
 from fairjax.measure.similarity import load_encoder
-from fairjax.run.workdir import LedModels
+from fairjax.run.workdir import SharedModels
 
 # Enough to fill batches of all six devices, 2,048 tokens each: less would leave them to the first.
 TEXTS = [f'{"the film " * (i % 9)}was {word} {i}' for i in range(300)
          for word in ('good', 'sad', '\ud800 half', 'a man and a woman')]
 
 
-def run(models: LedModels, golden: pathlib.Path, output: pathlib.Path, *, together=False) -> None:
+def run(
+  models: SharedModels, golden: pathlib.Path, output: pathlib.Path, *, together=False
+) -> None:
   """Scores and vectors of the texts, chunk by chunk, and what was cut."""
   scorer = models.add(load_scorer(
     f'bert:{golden / "bert_classifier"}', together=together), 'score')
@@ -45,7 +47,7 @@ def run(models: LedModels, golden: pathlib.Path, output: pathlib.Path, *, togeth
 def main() -> int:
   """Returns the exit code."""
   processes.start(sys.argv[1])
-  models = LedModels()
+  models = SharedModels()
   run(models, pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), together=True)
   processes.agree(True)  # all have printed
 

@@ -13,7 +13,7 @@ if __name__ == '__main__':  # and not where a test imports this
   sys.modules['clu'] = None  # no TensorBoard files: importing TensorFlow takes longer than the rest
 
 import jax  # noqa: E402
-from test_curriculum import CONFIG, ArrayFeed, _sentences  # noqa: E402
+from test_curriculum import CONFIG, STAGES, ArrayFeed, _sentences  # noqa: E402
 
 from fairjax import processes  # noqa: E402
 from fairjax.config import MeshConfig, SampleConfig  # noqa: E402
@@ -55,10 +55,8 @@ def run(workdir: pathlib.Path, log, *, devices=None) -> None:
   mesh = make_mesh(MeshConfig(), devices)
   with StopSignal().installed() as stop:
     curriculum = Curriculum(dataclasses.replace(CONFIG, model=MODEL), workdir, SharedFeed(), mesh,
-                            stop, log)
-    lm = curriculum.train_lm()
-    projection = curriculum.train_sentiment(lm, _sentences)
-    curriculum.train_debias(lm, method='sentiment', weight=5.0, projection=projection)
+                            stop, log, sentences=_sentences)
+    lm = curriculum.train(STAGES.values())['lm']
   attribute = load_attribute('country')
   generate(
     lm.params, TransformerXLDecoder(MODEL), Words(), attribute,

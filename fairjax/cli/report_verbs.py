@@ -150,7 +150,6 @@ def _mitigations(options: argparse.Namespace) -> None:
     mitigations_markdown,
     write_mitigations,
   )
-  from fairjax.run.results import model_rows
   job = open_job(options, log=log_line)
   _check_given(options)
   job.run()
@@ -171,7 +170,7 @@ def _mitigations(options: argparse.Namespace) -> None:
       winogender=options.winogender, professions=options.professions, seed=options.seed),
     output=output / 'correlations', log=log_line)
   prefix = f'{pathlib.Path(job.config.attribute).stem}-'  # the same for all regularised models
-  rows = [dataclasses.replace(row, name=row.name.removeprefix(prefix)) for row in model_rows(job)]
+  rows = [dataclasses.replace(row, name=row.name.removeprefix(prefix)) for row in job.rows()]
   found = compare_mitigations(
     rows, dict(zip((row.name for row in rows), result['found'].values(), strict=True)),
     absent={} if options.winogender else {'winogender': 'give --winogender=PATH'})

@@ -206,11 +206,10 @@ def _select_options(parser: argparse.ArgumentParser) -> None:
 
 def _select(options: argparse.Namespace) -> None:
   from fairjax.report.sections import RELEVANCE, select_model, selection_section
-  from fairjax.run.results import model_rows
   job = open_job(options)
   share = options.relevance_share
   found = select_model(
-    model_rows(job), share=job.config.measure.relevance_share if share is None else share,
+    job.rows(), share=job.config.measure.relevance_share if share is None else share,
     relevance=options.relevance or RELEVANCE, fairness=options.fairness, scorers=options.scorer,
     most_perplexity=options.perplexity_rise)
   print_result(options, found, selection_section)

@@ -11,12 +11,12 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from fairjax.config import Config, MeshConfig, ModelConfig, SampleConfig
+from fairjax.config import BASELINE, Config, MeshConfig, ModelConfig, SampleConfig
 from fairjax.config_io import load_config
 from fairjax.counterfactual import Attribute, load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.run.results import model_perplexity
-from fairjax.run.workdir import BASELINE, data_folder, run_models, vocabulary_folder
+from fairjax.run.workdir import data_folder, run_models, vocabulary_folder
 from fairjax.vocabulary import Vocabulary, load_vocabulary
 
 
@@ -109,7 +109,8 @@ class Checkpoint:
     Raises:
       UserError: the workdir's `data` folder is not there, or not whole.
     """
-    return model_perplexity(self, self.params, split)
+    return model_perplexity(self.params, self.model_config, self.prepared.store(split),
+                            self.config.measure, self.mesh)
 
 
 def open_checkpoint(

@@ -37,7 +37,7 @@ from fairjax.report.comparison import ModelRow, count_scorers, scorer_names
 from fairjax.report.markdown import Table, code_block, escape
 from fairjax.report.sections import LEGEND, absent_lines, measured
 from fairjax.run.job import Job
-from fairjax.run.results import model_row
+from fairjax.run.workdir import Model
 from fairjax.vocabulary import EOS_ID, PAD_ID, UNK_ID, Vocabulary, WordVocabulary, load_vocabulary
 
 # Reference checkpoints in and out of a workdir: the verbs `import` and `export`.
@@ -283,7 +283,7 @@ def known_names(data: DataConfig) -> tuple[list[str], list[str]]:
           [_DATASETS[data.source]] if data.source in _DATASETS else [])
 
 
-def measured_rows(job: Any, model: Any) -> list[Any]:
+def measured_rows(job: Job, model: Model) -> list[ModelRow]:
   """What was measured of a model of a `Job`, its baseline before it; [] if the model was not.
 
   Raises:
@@ -300,11 +300,11 @@ def measured_rows(job: Any, model: Any) -> list[Any]:
       if done is None or job.read_measures(one)['identity']['digest'] != done['digest']:
         raise UserError(f'{job.measures_file(one)} was measured with other parameters than '
                         f'{one.directory} holds: remove it, or run fairjax measure again')
-      rows.append(model_row(job, one))
+      rows.append(job.row(one))
   return rows
 
 
-def origin_rows(job: Any, model: Any, done: Mapping[str, Any]) -> list[tuple[str, str]]:
+def origin_rows(job: Job, model: Model, done: Mapping[str, Any]) -> list[tuple[str, str]]:
   """(what, value): stage, method, data and settings of a model of a `Job`; `done` is its DONE."""
   config, identity = job.config, done['identity']
   stage = getattr(config, identity['stage'])

@@ -10,18 +10,18 @@ import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import fairjax
 from fairjax import processes
 from fairjax.config import (
+  BASELINE,
   PLANTED_SOURCES,
   TFDS_SOURCES,
   Config,
   ModelConfig,
   SampleConfig,
-  debias_variants,
 )
 from fairjax.config_io import step1_run, to_dict
 from fairjax.counterfactual import Attribute, Prefix, load_attribute
@@ -39,22 +39,24 @@ from fairjax.measure.estimates import estimate_words
 from fairjax.progress import print_line
 from fairjax.report.comparison import labelling, labelling_warning
 from fairjax.run import workdir as inventory
+from fairjax.run.results import Run, content_options, model_perplexity, run_prefixes
 from fairjax.run.workdir import (
-  BASELINE,
-  LedModels,
   Model,
+  SharedModels,
   check_shared,
-  claim,
   data_folder,
   locate,
-  run_models,
+  open_workdir,
   share_sentences,
-  trains_sentiment,
   vocabulary_folder,
 )
 from fairjax.vocabulary import load_vocabulary
 
-# The data of a run, and batches of them for the curriculum: `fairjax.train.Feed`.
+if TYPE_CHECKING:
+  from fairjax.data.prepare import PreparedData
+  from fairjax.train import Curriculum, StageSpec, StopSignal
+
+# The data of a run, and batches of them for the curriculum: `fairjax.train.BatchSource`.
 
 def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any]) -> Any:
   """`PreparedData` of a run: its own, or those of the run that `step1_from` names.
@@ -88,12 +90,11 @@ def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any])
   return found
 
 
-class PreparedFeed:
+class PreparedBatches:
   """Batches of the data room for the curriculum, of a run whose templates tell values apart."""
 
   def __init__(self, prepared, model: ModelConfig, config: Config, log: Callable[[str], None]):
     from fairjax.generate import check_inputs
-    from fairjax.run.results import run_prefixes
     from fairjax.train import derive_seed
     heldout = config.data.source == 'planted' and config.sample.heldout_prefixes
     for chosen in (False, True)[:1 + heldout]:  # before the training, not after it
@@ -221,7 +222,7 @@ def read_audit(workdir: pathlib.Path) -> dict[str, Any] | None:
   return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
 
 
-class Job:
+class Job(Run):
   """One run in one workdir, which is locked while one of these methods works in it.
 
   In a group of processes (`fairjax.processes`) each of them makes a job and calls the same methods;
@@ -239,16 +240,16 @@ class Job:
   def __init__(
     self, config: Config, workdir: str | os.PathLike, *, log: Callable[[str], None] = print_line
   ):
-    self.config, self.workdir = locate(config, pathlib.Path(workdir))
-    self.log = log if processes.is_first() else lambda line: None
-    if self.workdir != pathlib.Path(workdir):
+    place = pathlib.Path(workdir)
+    super().__init__(*locate(config, place), load_attribute(config.attribute),
+                     log if processes.is_first() else lambda line: None)
+    if self.workdir != place:
       self.log(f'{workdir} began with another attribute: the run of {self.config.attribute} is '
                f'{self.workdir}, from the same step 1')
-    self.attribute = load_attribute(config.attribute)
-    self._led = LedModels()
+    self._shared = SharedModels()
     self._lock = FolderLock(self.workdir, self.log)
     if processes.is_first():
-      claim(self.workdir, self.config, self._lock, self.log)
+      open_workdir(self.workdir, self.config, self._lock, self.log)
     check_shared(self.workdir)
 
   def run(self) -> None:
@@ -264,11 +265,11 @@ class Job:
       if processes.is_first():
         inventory.write_inventory(
           self.workdir, fairjax.__version__, self.prepared,
-          [self.read_measures(model, heldout=heldout) for model, heldout in self._measured])
+          [self.read_measures(model, heldout=heldout) for model, heldout in self.measured])
       processes.share()
 
   @functools.cached_property
-  def prepared(self):
+  def prepared(self) -> 'PreparedData':
     """Vocabulary and token stores (`PreparedData`); made if they are missing."""
     return run_data(self.config, self.workdir, self._prepare)
 
@@ -298,85 +299,62 @@ class Job:
     from fairjax.train import make_mesh
     return make_mesh(self.config.mesh)
 
-  @property
-  def models(self) -> list[Model]:
-    """The language models of this run, baseline first."""
-    return run_models(self.config, self.workdir)
-
   def train(self, until: str | None = None) -> None:
-    """The curriculum up to and with a stage (`lm`, `sentiment`, `debias`; None: the config's)."""
-    from fairjax.processes import StopSignal
-    until = until or self.config.until
-    variants = debias_variants(self.config.debias)
-    sentiment = trains_sentiment(self.config, until)
-    if sentiment and not (self._stage('sentiment') / 'DONE').exists():
-      # What it lacks must not wait for step 1.
-      self._scorer(self.config.sentiment.scorer, LedModels())
-    if until == 'debias' and any(v.method == 'cda' for v in variants):
+    """The curriculum up to and with a step (`lm`, `sentiment`, `debias`; None: the config's)."""
+    from fairjax.train import SENTIMENT, StopSignal, curriculum_stages, stage_folder
+    stages = curriculum_stages(self.config, until)
+    # What a later stage lacks must not wait for step 1.
+    if SENTIMENT in stages and not (
+        stage_folder(self.config, self.workdir, SENTIMENT) / 'DONE').exists():
+      self._scorer(self.config.sentiment.scorer, SharedModels())
+    if any(stage.variant.method == 'cda' for stage in stages):
       from fairjax.data.corpus import make_swap
-      make_swap(self.config.data)  # nor what its lists of words and names lack
+      make_swap(self.config.data)
     with self.locked(), StopSignal().installed() as stop:
-      curriculum = self.curriculum(stop)
-      lm = curriculum.train_lm()
-      projection = None
-      if sentiment:
-        projection = curriculum.train_sentiment(lm, self._labelled_sentences)
-      if until == 'debias':
-        if self.config.debias.extended_baseline:
-          curriculum.train_debias(lm, method='none')
-        for variant in variants:
-          if variant.regularised:
-            curriculum.train_debias(lm, method=variant.method, weight=variant.weight,
-                                    projection=projection)
-          else:
-            curriculum.train_mitigation(lm, variant, feed=self._augmented_feed(variant))
+      self.curriculum(stop).train(stages)
 
-  def curriculum(self, stop):
+  def curriculum(self, stop: 'StopSignal') -> 'Curriculum':
     """The curriculum on this run's data and devices."""
     from fairjax.model import parameter_counts, parameter_words
     from fairjax.train import Curriculum
     self.log('[model] ' + parameter_words(parameter_counts(self.model_config)))
     return Curriculum(
       config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
-      feed=self._feed(self.prepared), mesh=self.mesh, stop=stop, log=self.log)
+      batches=self._batches(self.prepared), mesh=self.mesh, stop=stop, log=self.log,
+      sentences=self._labelled_sentences, augmented=self._augmented_batches)
 
-  def _feed(self, prepared) -> PreparedFeed:
-    return PreparedFeed(prepared, self.model_config, self.config, self.log)
+  def _batches(self, prepared: 'PreparedData') -> 'PreparedBatches':
+    return PreparedBatches(prepared, self.model_config, self.config, self.log)
 
-  def _augmented_feed(self, variant) -> PreparedFeed | None:
-    """Batches of counterfactual text for a variant `cda`, in the run's vocabulary; else None.
+  def _augmented_batches(self, stage: 'StageSpec') -> 'PreparedBatches | None':
+    """Batches of counterfactual text for a variant `cda`, in the run's vocabulary.
 
     The text is prepared in the folder `data-cda-SIDED` beside `data`, when it is first needed.
+    None: the run that `step1_from` names has trained the variant.
     """
-    from fairjax.train import variant_config, variant_name
-    name = variant_name('', variant)
-    if variant.method != 'cda' or self._stage(f'debias/{name}') != self.workdir / 'debias' / name:
-      return None  # or trained by the run that step1_from names
-    return self._feed(self._prepare(
-      variant_config(self.config, variant), self.workdir / f'data-{name}',
+    from fairjax.train import stage_folder, variant_config
+    if stage_folder(self.config, self.workdir, stage) != self.workdir / stage.name:
+      return None
+    return self._batches(self._prepare(
+      variant_config(self.config, stage.variant), self.workdir / f'data-{stage.model}',
       vocabulary=self.prepared.vocabulary))
-
-  def _stage(self, name: str) -> pathlib.Path:
-    from fairjax.train import stage_folder
-    return stage_folder(self.config, self.workdir, name)
 
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""
-    from fairjax.run.results import run_prefixes
     with self.locked():
-      for model, heldout in self._measured:
+      for model, heldout in self.measured:
         self.generate(model, run_prefixes(self.attribute, heldout=heldout),
-                       self._generations(model, heldout=heldout))
+                       self.generations_file(model, heldout=heldout))
 
   def score(self) -> None:
     """Scores every continuation with every scorer, into `scores/`."""
     _ = self._scorers
     with self.locked():
-      self._led.lead(self._score)
+      self._shared.lead(self._score)
 
   def _score(self) -> None:
     from fairjax.measure import score_file, score_records
-    for model, heldout in self._measured:
+    for model, heldout in self.measured:
       records = list(self.records(model, heldout=heldout))
       for scorer in self._scorers:
         score_records(records, scorer, score_file(
@@ -385,13 +363,14 @@ class Job:
 
   def measure(self) -> None:
     """Every metric of every model, into `measures/`."""
-    from fairjax.run.results import model_perplexity, run_next_token
+    from fairjax.model.decoding import TransformerXLDecoder
+    from fairjax.run.next_token import model_divergence
     _ = self._scorers, self._encoder
     warning = labelling_warning(labelling(to_dict(self.config), [m.method for m in self.models]))
     if warning:
       self.log(f'[measure] WARNING: {warning}')
     with self.locked():
-      for model, heldout in self._measured:
+      for model, heldout in self.measured:
         path, next_token = self.measures_file(model, heldout=heldout), None
         earlier = self._earlier(model, path, heldout=heldout)
         known = earlier.get('measures', {}).get('scorers', ())
@@ -401,14 +380,24 @@ class Job:
           continue
         if not processes.share(bool(known)):
           params = self._params(model)  # every process runs the model, the first one does the rest
-          next_token = run_next_token(self, params, heldout=heldout)
+          next_token = model_divergence(
+            params, TransformerXLDecoder(self.model_config), self.prepared.vocabulary,
+            self.attribute, run_prefixes(self.attribute, heldout=heldout),
+            mesh=self.mesh if self.mesh.size > 1 else None)
           earlier = {} if heldout else {'perplexity': {
-            split: model_perplexity(self, params, split) for split in ('test', 'test_sensitive')}}
-        self._led.lead(functools.partial(
+            split: self._perplexity(params, split) for split in ('test', 'test_sensitive')}}
+        self._shared.lead(functools.partial(
           self._measure, model, path, earlier, next_token, heldout=heldout))
-      self._led.lead(lambda: audit_run(
+      self._shared.lead(lambda: audit_run(
         self.workdir, lambda: self.records(self.models[0]), self.attribute, self._scorers,
         model=BASELINE, texts=self.config.measure.audit_texts, seed=self.config.seed, log=self.log))
+
+  def _perplexity(self, params: Any, split: str) -> dict[str, Any] | None:
+    found = model_perplexity(
+      params, self.model_config, self.prepared.store(split), self.config.measure, self.mesh)
+    if found is None:
+      self.log(f'[measure] {split} holds no document: no perplexity')
+    return found
 
   def _earlier(self, model: Model, path: pathlib.Path, *, heldout: bool) -> dict[str, Any]:
     """What was measured before, perhaps under fewer scorers; its sources must be what they were."""
@@ -420,7 +409,6 @@ class Job:
 
   def _measure(self, model, path, earlier, next_token, *, heldout) -> None:
     from fairjax.measure import measure_records
-    from fairjax.run.results import content_options
     # The baseline comes first: a threshold that is calibrated to it stands in its measures.
     first = model.name == BASELINE and not heldout
     content = content_options(
@@ -435,7 +423,7 @@ class Job:
       empty='keep', earlier=earlier.get('measures'))
     write_sealed_json(path, earlier | {
       'identity': self._card(model), 'measures': measures,
-      'sources': self._sources(model, heldout=heldout)})
+      'sources': self.sources(model, heldout=heldout)})
     parts.unlink(missing_ok=True)
     self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: '
              + '; '.join(f"{name} I.F. {estimate_words(m['individual_fairness'])}"
@@ -450,19 +438,18 @@ class Job:
 
   def _report(self) -> None:
     from fairjax.report import paired_samples, read_human, write_report
-    from fairjax.run.results import evidence, known_bias, model_rows, notes, read_curves
-    rows = model_rows(self)
+    rows = self.rows()
     first = next(iter(rows[0].measures['scorers'].values()))
-    curves, lost = read_curves(self)
+    curves, damaged = self.curves()
     path = write_report(
       self.workdir / 'report', rows=rows, attribute=self.attribute.name,
       config=to_dict(self.config), versions=installed_versions(),
       seeds={'run': self.config.seed, 'data': self.config.data.seed,
              'sampling': self.config.sample.seed},
       relevance_share=self.config.measure.relevance_share,
-      curves=curves, known_bias=known_bias(self), notes=[*notes(self), *lost],
+      curves=curves, known_bias=self.known_bias(), notes=[*self.notes(), *damaged],
       human=read_human(self.workdir / 'measures' / 'human.json'), audit=read_audit(self.workdir),
-      evidence=evidence(self, rows),
+      evidence=self.evidence(rows),
       paired=paired_samples({m.name: self.records(m) for m in self.models},
                             values=first['largest_pairs'][0]['values']))
     inventory.refresh(self.workdir, inventory.REPORT)
@@ -478,49 +465,38 @@ class Job:
     The first process chooses them for its group: scores may be paid for.
     """
     from fairjax.run.labelling import label_sentences
-    stage, led = self.config.sentiment, LedModels()  # which leaves the devices when this ends
-    scorer = self._scorer(stage.scorer, led)
-    found = led.lead(lambda: label_sentences(
+    stage, shared = self.config.sentiment, SharedModels()  # which leaves the devices at the end
+    scorer = self._scorer(stage.scorer, shared)
+    found = shared.lead(lambda: label_sentences(
       self.prepared.documents('train'), scorer, self.prepared.vocabulary, stage,
       seed=self.config.seed, log=self.log))
     return share_sentences(found, self.workdir / 'sentiment' / 'sentences.npz')
 
-  @property
-  def has_heldout(self) -> bool:
-    """Whether held-out prefixes of the planted grammar are continued too."""
-    return self.config.data.source == 'planted' and self.config.sample.heldout_prefixes
-
-  @property
-  def _measured(self) -> list[tuple[Model, bool]]:
-    """(model, held-out prefixes?) of every file of generations."""
-    found = [(model, False) for model in self.models]
-    return found + ([(self.models[0], True)] if self.has_heldout else [])
-
   @functools.cached_property
   def _scorers(self) -> list:
     from fairjax.measure.scorers.audit import check_scorers
-    found = [self._scorer(name, self._led) for name in self.config.measure.scorers]
+    found = [self._scorer(name, self._shared) for name in self.config.measure.scorers]
     if processes.is_first():
       check_scorers(found)
     return found
 
   @functools.cached_property
   def _encoder(self):
-    from fairjax.run.results import run_encoder
+    from fairjax.measure.similarity import load_encoder
     on_all = self.config.measure.encoder.partition(':')[0] == 'minilm'
-    if not (on_all or processes.is_first()):
+    if not self.config.measure.encoder or not (on_all or processes.is_first()):
       return None
-    encoder = run_encoder(self.config, together=processes.count() > 1)
-    return self._led.add(encoder, 'encode') if on_all else encoder
+    encoder = load_encoder(self.config.measure.encoder, together=processes.count() > 1)
+    return self._shared.add(encoder, 'encode') if on_all else encoder
 
-  def _scorer(self, name: str, led: LedModels):
+  def _scorer(self, name: str, shared: SharedModels):
     """A scorer; None in a process that takes no part in it."""
     on_all = name.partition(':')[0] == 'bert'
     if not (on_all or processes.is_first()):
       return None
     scorer = load_run_scorer(name, self.config, self.workdir, self.log,
                              together=processes.count() > 1)
-    return led.add(scorer, 'score') if on_all else scorer
+    return shared.add(scorer, 'score') if on_all else scorer
 
   def _card(self, model: Model) -> dict[str, Any]:
     from fairjax.train import done_card
@@ -539,26 +515,6 @@ class Job:
     from fairjax.train import load_params, params_template
     return load_params(model.directory, params_template(self.model_config, self.mesh))
 
-  def _generations(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
-    return self.workdir / 'generations' / model.name / (
-      f'{self.attribute.name}{".heldout" if heldout else ""}.jsonl.gz')
-
-  def scores_folder(self, model: Model, *, heldout: bool) -> pathlib.Path:
-    """Folder of the score files of what a model wrote."""
-    return self.workdir / 'scores' / model.name / ('heldout' if heldout else '')
-
-  def measures_file(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
-    """Where `measure` writes what it finds about a model."""
-    name = f'{self.attribute.name}{".heldout" if heldout else ""}.json'
-    return self.workdir / 'measures' / model.name / name
-
-  def _sources(self, model: Model, *, heldout: bool) -> dict[str, str]:
-    """Digests of the files that a model's measures are made from, by name."""
-    paths = [self._generations(model, heldout=heldout), *sorted(
-      self.scores_folder(model, heldout=heldout).glob(f'{self.attribute.name}.*'))]
-    return inventory.file_digests(
-      self.workdir, [p.relative_to(self.workdir).as_posix() for p in paths])
-
   def generate(
     self, model: Model, prefixes: list[Prefix], path: pathlib.Path, *,
     attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
@@ -575,18 +531,6 @@ class Job:
     generate(*parts, path=path, model=model.name, sample=sample or self.config.sample,
              card=self._card(model), coupled=coupled, **how)
     write_next_token(path, *parts, **how)
-
-  def records(self, model: Model, *, heldout: bool = False) -> Iterator[Mapping[str, Any]]:
-    """What a model of the run wrote."""
-    from fairjax.generate import check_complete, read_records
-    path = require_file(self._generations(model, heldout=heldout), made_by='sample')
-    check_complete(path)
-    return read_records(path, repair=True)  # older runs wrote the NUL of their samples
-
-  def read_measures(self, model: Model, *, heldout: bool = False) -> dict[str, Any]:
-    """What `measure` wrote for a model."""
-    path = require_file(self.measures_file(model, heldout=heldout), made_by='measure')
-    return read_sealed_json(path, again='delete it, and run fairjax measure again')
 
 
 # Samples of a run's models for prompts that are not the run's own.

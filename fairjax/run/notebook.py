@@ -31,7 +31,6 @@ from fairjax.report.sections import brief_table, cell, known_bias_table, largest
 from fairjax.report.sections import cell as content_cell
 from fairjax.run.checkpoint_model import Checkpoint, open_checkpoint
 from fairjax.run.job import Job, load_run_scorer
-from fairjax.run.results import known_bias, model_rows, read_curves
 
 # Objects that a notebook shows as what they are: a figure, Markdown, one line of progress.
 
@@ -488,7 +487,7 @@ def corpus_table(config: Config) -> Table:
 
 def curve_figure(job: Job) -> Figure:
   """The loss of step 1, in nats a token."""
-  curves, _ = read_curves(job)
+  curves, _ = job.curves()
   lines = [{key: line[key] for key in ('step', 'kind', 'loss')}
            for line in curves['lm']['baseline']]
   return Figure(plot_curves(job.workdir / 'figures' / 'lm', title='Step 1: language model',
@@ -523,7 +522,7 @@ def pair_table(
 def pair_figure(job: Job) -> Figure:
   """Score distributions of the template and values that differ most for the baseline."""
   from fairjax.measure import read_generations, score_file
-  model, row = job.models[0], model_rows(job)[0]
+  model, row = job.models[0], job.rows()[0]
   scorer = _lesson_scorer(job)
   generations = read_generations(job.records(model), job.attribute, empty='keep')
   return draw_pair(
@@ -533,18 +532,18 @@ def pair_figure(job: Job) -> Figure:
 
 def fairness_table(job: Job) -> Table:
   """I.F. and G.F. of every scorer for the baseline, with floors."""
-  return brief_table(model_rows(job)[:1])
+  return brief_table(job.rows()[:1])
 
 
 def bias_table(job: Job) -> Table:
   """Measured beside the closed form, on beginnings of sentences that training never saw."""
-  return known_bias_table(known_bias(job))
+  return known_bias_table(job.known_bias())
 
 
 def summary_table(job: Job) -> Table:
   """All models: perplexity, I.F. with its floor, and whether they still heed the value."""
   body = []
-  for row in model_rows(job):
+  for row in job.rows():
     found = row.estimate(_SCORER, 'individual_fairness')
     body.append([
       _short(job, row.name), f"{row.perplexity['word']:.2f}",
@@ -556,7 +555,7 @@ def summary_table(job: Job) -> Table:
 def weight_figure(job: Job) -> Figure:
   """Measures by lambda."""
   from fairjax.report import plot_weights
-  return Figure(plot_weights(job.workdir / 'figures' / 'weights', rows=model_rows(job),
+  return Figure(plot_weights(job.workdir / 'figures' / 'weights', rows=job.rows(),
                              scorer=_SCORER))
 
 
@@ -569,7 +568,7 @@ def selection(job: Job, *, keep: float) -> Words:
   """
   from fairjax.report.sections import select_model, selection_section
   return Words(selection_section(select_model(
-    model_rows(job), share=keep, scorers=[_SCORER],
+    job.rows(), share=keep, scorers=[_SCORER],
     relevance=['next_token_divergence'])))
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from fairjax.config import BASELINE
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed_json
 from fairjax.run.checkpoint_model import Checkpoint, open_checkpoint
-from fairjax.run.job import PreparedFeed, load_run_scorer
-from fairjax.run.results import content_options, run_encoder
-from fairjax.run.workdir import BASELINE
+from fairjax.run.job import PreparedBatches, load_run_scorer
+from fairjax.run.results import content_options
 
 # How soon a model that is trained on loses a reduction of bias: the half-life, with an interval.
 #
@@ -178,7 +178,7 @@ def relearn(
   """
   from fairjax.measure import estimate_words
   from fairjax.processes import StopSignal
-  from fairjax.train import Curriculum, Identity, Trained, read_metrics
+  from fairjax.train import Curriculum, Identity, StageResult, StageSpec, read_metrics
   _check(settings, name)
   workdir, output = pathlib.Path(workdir), pathlib.Path(output)
   inside = output.resolve()
@@ -198,12 +198,12 @@ def relearn(
       log(f'[relearn] I.F. of {who} {words}')
     config = _config(model, settings)
     card = {f.name: model.card[f.name] for f in dataclasses.fields(Identity)}
-    start = Trained(model.params, Identity(**card), model.card['digest'], output)
+    start = StageResult(model.params, Identity(**card), model.card['digest'], output)
     with StopSignal().installed() as stop:
       Curriculum(
         config=config, workdir=output, mesh=model.mesh, stop=stop, log=log, more_metrics=look,
-        feed=PreparedFeed(model.prepared, config.model, config, log),
-      ).train_on(start, name='relearn')
+        batches=PreparedBatches(model.prepared, config.model, config, log),
+      ).run(StageSpec('relearn', 'debias', parent=name, seed='relearn'), {name: start})
     lines = [line for line in read_metrics(output / 'relearn' / 'metrics.jsonl')
              if line.get('kind') == 'valid']
     curve = [{'step': 0, **first}] + [
@@ -234,7 +234,10 @@ class _Look:
     self._model, self._output, self._log = model, output, log
     self.scorer = load_run_scorer(
       settings.scorer or config.measure.scorers[0], config, output, log)
-    self._encoder, self._threshold = run_encoder(config), None
+    self._encoder, self._threshold = None, None
+    if config.measure.encoder:
+      from fairjax.measure.similarity import load_encoder
+      self._encoder = load_encoder(config.measure.encoder)
     self._sample = dataclasses.replace(
       config.sample, samples=settings.samples, heldout_prefixes=False,
       batch_size=min(config.sample.batch_size, settings.samples),

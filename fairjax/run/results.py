@@ -1,27 +1,158 @@
-"""What is read from the models of a run themselves: perplexity, next tokens, S.S. beside them."""
+"""What a run has made, read from its workdir: models, texts, scores, measures, training curves."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from fairjax.config import Config, MeasureConfig
+from fairjax.config import Config, MeasureConfig, ModelConfig
 from fairjax.counterfactual import Attribute, Prefix
 from fairjax.errors import Damaged
+from fairjax.files import read_sealed_json, require_file
 from fairjax.measure.content import ContentOptions
+from fairjax.report.comparison import ModelRow
+from fairjax.run.workdir import Model, file_digests, run_models
+
+if TYPE_CHECKING:
+  from jax.sharding import Mesh
+
+  from fairjax.data.token_store import TokenStore
+  from fairjax.measure.similarity import SentenceEncoder
+  from fairjax.report import KnownBias
+
+Curves = dict[str, dict[str, list[dict[str, Any]]]]
 
 
-def run_encoder(config: Config, *, together: bool = False):
-  """The sentence encoder of a run, None if it names none.
+class Run:
+  """One run as its workdir holds it. It only reads.
 
-  With `together` a model of JAX runs on the devices of all processes.
-
-  Raises:
-    UserError: what it needs is missing; the line says how to install it.
+  Args:
+    config: of the run.
+    workdir: of the run.
+    attribute: of the run.
+    log: gets one line at a time.
   """
-  if not config.measure.encoder:
-    return None
-  from fairjax.measure.similarity import load_encoder
-  return load_encoder(config.measure.encoder, together=together)
+
+  def __init__(self, config: Config, workdir: pathlib.Path, attribute: Attribute,
+               log: Callable[[str], None]):
+    self.config, self.workdir, self.attribute, self.log = config, workdir, attribute, log
+
+  @property
+  def models(self) -> list[Model]:
+    """The language models of this run, baseline first."""
+    return run_models(self.config, self.workdir)
+
+  @property
+  def has_heldout(self) -> bool:
+    """Whether held-out prefixes of the planted grammar are continued too."""
+    return self.config.data.source == 'planted' and self.config.sample.heldout_prefixes
+
+  @property
+  def measured(self) -> list[tuple[Model, bool]]:
+    """(model, held-out prefixes?) of every file of generations."""
+    found = [(model, False) for model in self.models]
+    return found + ([(self.models[0], True)] if self.has_heldout else [])
+
+  def generations_file(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    """Where `sample` writes a model's texts."""
+    return self.workdir / 'generations' / model.name / (
+      f'{self.attribute.name}{".heldout" if heldout else ""}.jsonl.gz')
+
+  def scores_folder(self, model: Model, *, heldout: bool) -> pathlib.Path:
+    """Folder of the score files of a model's texts."""
+    return self.workdir / 'scores' / model.name / ('heldout' if heldout else '')
+
+  def measures_file(self, model: Model, *, heldout: bool = False) -> pathlib.Path:
+    """Where `measure` writes a model's measures."""
+    name = f'{self.attribute.name}{".heldout" if heldout else ""}.json'
+    return self.workdir / 'measures' / model.name / name
+
+  def sources(self, model: Model, *, heldout: bool) -> dict[str, str]:
+    """Digests of the files that a model's measures are made from, by name."""
+    paths = [self.generations_file(model, heldout=heldout), *sorted(
+      self.scores_folder(model, heldout=heldout).glob(f'{self.attribute.name}.*'))]
+    return file_digests(self.workdir, [p.relative_to(self.workdir).as_posix() for p in paths])
+
+  def records(self, model: Model, *, heldout: bool = False) -> Iterator[Mapping[str, Any]]:
+    """The records that a model of the run wrote."""
+    from fairjax.generate import check_complete, read_records
+    path = require_file(self.generations_file(model, heldout=heldout), made_by='sample')
+    check_complete(path)
+    return read_records(path, repair=True)  # older runs wrote the NUL of their samples
+
+  def read_measures(self, model: Model, *, heldout: bool = False) -> dict[str, Any]:
+    """What `measure` wrote for a model."""
+    path = require_file(self.measures_file(model, heldout=heldout), made_by='measure')
+    return read_sealed_json(path, again='delete it, and run fairjax measure again')
+
+  def row(self, model: Model) -> ModelRow:
+    """The measures of one model, for the report."""
+    found = self.read_measures(model)
+    return ModelRow(
+      name=model.name, method=model.method, weight=model.weight, measures=found['measures'],
+      perplexity=found['perplexity']['test'],
+      subset_perplexity=found['perplexity']['test_sensitive'])
+
+  def rows(self) -> list[ModelRow]:
+    """The measures of all models, baseline first."""
+    return [self.row(model) for model in self.models]
+
+  def evidence(self, rows: list[ModelRow]) -> dict[str, Any]:
+    """By model, the records and scores that `rows` are computed from."""
+    from fairjax.measure import read_generations
+    from fairjax.report import stored_evidence
+    return {m.name: stored_evidence(
+      read_generations(self.records(m), self.attribute, empty='keep'), row.measures,
+      self.scores_folder(m, heldout=False)) for m, row in zip(self.models, rows, strict=True)}
+
+  def curves(self) -> tuple[Curves, list[str]]:
+    """Training curves by stage and model, and a note for every file that is damaged."""
+    from fairjax.train import SENTIMENT, read_metrics, stage_folder
+    baseline, *variants = self.models
+    places = [('lm', baseline.name, baseline.directory),
+              ('sentiment', 'f_sh', stage_folder(self.config, self.workdir, SENTIMENT)),
+              *(('debias', model.name, model.directory) for model in variants)]
+    curves: Curves = {}
+    damaged = []
+    for stage, name, directory in places:
+      try:
+        lines = read_metrics(directory / 'metrics.jsonl')
+      except Damaged as e:
+        self.log(f'WARNING: {e}; its curve is left out')
+        damaged.append(f'The training curve of {name} is left out: its metrics.jsonl is damaged.')
+        continue
+      if lines:
+        curves.setdefault(stage, {})[name] = lines
+    return curves, damaged
+
+  def known_bias(self) -> 'KnownBias | None':
+    """Closed form beside the measures on held-out prefixes of the grammar; None without these."""
+    if not self.has_heldout:
+      return None
+    from fairjax.data import planted
+    from fairjax.report import KnownBias
+    strength, baseline = self.config.data.planted_strength, self.models[0]
+    measures = self.read_measures(baseline, heldout=True)['measures']
+    one_word = self.config.sample.sentence_end or self.config.data.planted_one_mood
+    counts = {1: 1.0} if one_word else planted.HELDOUT_OPINION_COUNTS
+    return KnownBias(
+      individual_fairness=planted.true_individual_fairness(self.attribute, strength=strength),
+      group_fairness=planted.true_group_fairness(
+        self.attribute, strength=strength, opinion_counts=counts),
+      scorer=next(iter(measures['scorers'])), measures={baseline.name: measures})
+
+  def notes(self) -> list[str]:
+    """How good the sentiment projection is; [] where none was trained."""
+    from fairjax.train import SENTIMENT, done_card, stage_folder
+    card = done_card(stage_folder(self.config, self.workdir, SENTIMENT))
+    if card is None:
+      return []
+    found = card['summary']
+    return [f"Sentiment projection f_sh on {found['sentences']:.0f} held-out sentences (H-19): "
+            f"F1 {found['f1']:.3f}, accuracy {found['accuracy']:.3f} (always the more frequent "
+            f"class: {found['majority']:.3f})" + (
+              f"; at random prefixes, as step 3 reads it, F1 {found['prefix_f1']:.3f}, accuracy "
+              f"{found['prefix_accuracy']:.3f}." if 'prefix_f1' in found else '.')]
 
 
 def run_prefixes(attribute: Attribute, *, heldout: bool) -> list[Prefix]:
@@ -32,35 +163,14 @@ def run_prefixes(attribute: Attribute, *, heldout: bool) -> list[Prefix]:
   return [Prefix(*p) for p in heldout_prefixes(attribute)]
 
 
-def run_next_token(job: Any, params: Any, *, heldout: bool) -> dict[str, Any]:
-  """How far the next token of a model of the run tells the values apart (`next_token_divergence`).
-
-  Every process of the run calls it.
-
-  Args:
-    job: the `Job`.
-    params: of the model.
-    heldout: for the held-out prefixes.
-  """
-  from fairjax.model.decoding import TransformerXLDecoder
-  from fairjax.run.next_token import model_divergence
-  return model_divergence(
-    params, TransformerXLDecoder(job.model_config), job.prepared.vocabulary, job.attribute,
-    run_prefixes(job.attribute, heldout=heldout), mesh=job.mesh if job.mesh.size > 1 else None)
-
-
 def content_options(
-  measure: MeasureConfig, encoder: Any, next_token: dict[str, Any], *,
+  measure: MeasureConfig, encoder: 'SentenceEncoder | None', next_token: dict[str, Any], *,
   baseline_threshold: Callable[[], float] | None,
 ) -> ContentOptions:
   """Options of `measure_records` for one model of a run.
 
-  Args:
-    measure: of the run's config.
-    encoder: of `run_encoder`.
-    next_token: of `run_next_token`.
-    baseline_threshold: returns the threshold that the baseline's cosines were calibrated to; None:
-      this is the baseline.
+  `baseline_threshold` returns the threshold that the baseline's cosines were calibrated to; None
+  for the baseline itself.
   """
   from fairjax.measure.similarity import Calibration, parse_threshold
   kind, number = parse_threshold(measure.similarity_threshold)
@@ -76,104 +186,22 @@ def content_options(
     threshold_source=source, next_token=next_token)
 
 
-def model_perplexity(job: Any, params: Any, split: str) -> dict[str, Any] | None:
-  """Perplexity of a split (H-25), memory carried; None if the split holds no document.
+def model_perplexity(
+  params: Any, model: ModelConfig, store: 'TokenStore', measure: MeasureConfig, mesh: 'Mesh'
+) -> dict[str, Any] | None:
+  """Perplexity of a split (H-25), memory carried; None if it holds no document.
 
   Every process of the run calls it.
   """
   from fairjax.data.batches import eval_batches
   from fairjax.measure import Perplexity
   from fairjax.train import evaluate_nll, own_rows
-  store, measure, config = job.prepared.store(split), job.config.measure, job.model_config
   if not store.documents:
-    job.log(f'[measure] {split} holds no document: no perplexity')
     return None
   if measure.eval_memory_len >= 0:
-    config = dataclasses.replace(config, memory_len=measure.eval_memory_len)
+    model = dataclasses.replace(model, memory_len=measure.eval_memory_len)
   batches = own_rows(eval_batches(
-    store, batch_size=measure.eval_batch_size, segment_len=config.segment_len))
-  nll, tokens = evaluate_nll(config, params, batches, job.mesh)
+    store, batch_size=measure.eval_batch_size, segment_len=model.segment_len))
+  nll, tokens = evaluate_nll(model, params, batches, mesh)
   return Perplexity(nll=nll, tokens=tokens, words=store.words, num_bytes=store.num_bytes,
-                    documents=store.documents, memory_len=config.memory_len).to_dict()
-
-
-# What the report of a run shows beside its measures: curves, the planted bias, notes.
-
-def model_rows(job: Any) -> list[Any]:
-  """What was measured, one `fairjax.report.ModelRow` a model of a `Job`, baseline first."""
-  return [model_row(job, model) for model in job.models]
-
-
-def model_row(job: Any, model: Any) -> Any:
-  """What was measured of one model of a `Job`."""
-  from fairjax.report import ModelRow
-  found = job.read_measures(model)
-  return ModelRow(
-    name=model.name, method=model.method, weight=model.weight, measures=found['measures'],
-    perplexity=found['perplexity']['test'],
-    subset_perplexity=found['perplexity']['test_sensitive'])
-
-
-def evidence(job: Any, rows: list[Any]) -> dict[str, Any]:
-  """By model, the records and scores behind the numbers of `model_rows`."""
-  from fairjax.measure import read_generations
-  from fairjax.report import stored_evidence
-  return {m.name: stored_evidence(
-    read_generations(job.records(m), job.attribute, empty='keep'), row.measures,
-    job.scores_folder(m, heldout=False)) for m, row in zip(job.models, rows, strict=True)}
-
-
-def read_curves(job: Any) -> tuple[dict[str, dict[str, list]], list[str]]:
-  """Training curves by stage and model of a `Job`, and a note for every file that is damaged."""
-  from fairjax.train import read_metrics, stage_folder
-  lost = []
-
-  def read(name, directory, found):
-    try:
-      lines = read_metrics(directory / 'metrics.jsonl')
-    except Damaged as e:
-      job.log(f'WARNING: {e}; its curve is left out')
-      lost.append(f'The training curve of {name} is left out: its metrics.jsonl is damaged.')
-      return
-    if lines:
-      found[name] = lines
-
-  curves: dict[str, dict[str, list]] = {'lm': {}, 'sentiment': {}, 'debias': {}}
-  baseline, *variants = job.models
-  read(baseline.name, baseline.directory, curves['lm'])
-  read('f_sh', stage_folder(job.config, job.workdir, 'sentiment'), curves['sentiment'])
-  for model in variants:
-    read(model.name, model.directory, curves['debias'])
-  return {stage: found for stage, found in curves.items() if found}, lost
-
-
-def known_bias(job: Any):
-  """Closed form beside what was measured on held-out prefixes of the grammar; None without."""
-  if not job.has_heldout:
-    return None
-  from fairjax.data import planted
-  from fairjax.report import KnownBias
-  strength = job.config.data.planted_strength
-  baseline = job.models[0]
-  measures = job.read_measures(baseline, heldout=True)['measures']
-  one_word = job.config.sample.sentence_end or job.config.data.planted_one_mood
-  counts = {1: 1.0} if one_word else planted.HELDOUT_OPINION_COUNTS
-  return KnownBias(
-    individual_fairness=planted.true_individual_fairness(job.attribute, strength=strength),
-    group_fairness=planted.true_group_fairness(
-      job.attribute, strength=strength, opinion_counts=counts),
-    scorer=next(iter(measures['scorers'])), measures={baseline.name: measures})
-
-
-def notes(job: Any) -> list[str]:
-  """How good the sentiment projection is."""
-  from fairjax.train import done_card, stage_folder
-  card = done_card(stage_folder(job.config, job.workdir, 'sentiment'))
-  if card is None:
-    return []
-  found = card['summary']
-  return [f"Sentiment projection f_sh on {found['sentences']:.0f} held-out sentences (H-19): "
-          f"F1 {found['f1']:.3f}, accuracy {found['accuracy']:.3f} (always the more frequent "
-          f"class: {found['majority']:.3f})" + (
-            f"; at random prefixes, as step 3 reads it, F1 {found['prefix_f1']:.3f}, accuracy "
-            f"{found['prefix_accuracy']:.3f}." if 'prefix_f1' in found else '.')]
+                    documents=store.documents, memory_len=model.memory_len).to_dict()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fairjax import processes
-from fairjax.config import MACHINE_FIELDS, STEP1_FIELDS, Config, debias_variants, parse_variant
+from fairjax.config import MACHINE_FIELDS, STEP1_FIELDS, Config
 from fairjax.config_io import config_differences, read_config_json, step1_run, to_dict
 from fairjax.errors import Damaged, UserError
 from fairjax.files import (
@@ -139,7 +139,7 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   return changed
 
 
-def claim(
+def open_workdir(
   workdir: pathlib.Path, config: Config, lock: FolderLock, log: Callable[[str], None]
 ) -> None:
   """Writes `config.json` at the first start of a run; later compares it.
@@ -182,10 +182,7 @@ def _is_as_written(path: pathlib.Path, log: Callable[[str], None]) -> bool:
   return True
 
 
-# The language models of a run, and where they lie.
-
-BASELINE = 'baseline'
-
+# The language models of a run.
 
 @dataclasses.dataclass(frozen=True)
 class Model:
@@ -200,27 +197,11 @@ class Model:
 
 def run_models(config: Config, workdir: pathlib.Path) -> list[Model]:
   """The language models of a run, baseline first."""
-  from fairjax.train import debias_name, stage_folder, variant_name
-  found = [Model(BASELINE, stage_folder(config, workdir, 'lm'), BASELINE)]
-  if config.until != 'debias':
-    return found
-  if config.debias.extended_baseline:
-    name = debias_name('', 'none', 0.0)
-    found.append(Model(name, stage_folder(config, workdir, f'debias/{name}'), 'extended_baseline'))
-  attribute = pathlib.Path(config.attribute).stem  # as the curriculum names its folders
-  for variant in debias_variants(config.debias):
-    name = variant_name(attribute, variant)
-    folder = f'debias/{name}'
-    found.append(Model(
-      name, workdir / folder if variant.regularised else stage_folder(config, workdir, folder),
-      variant.method, variant.weight if variant.regularised else None))
-  return found
-
-
-def trains_sentiment(config: Config, until: str) -> bool:
-  """Whether the curriculum up to a stage has step 2."""
-  return until == 'sentiment' or (until == 'debias' and any(
-    parse_variant(v).method == 'sentiment' for v in config.debias.variants))
+  from fairjax.train import curriculum_stages, stage_folder
+  return [
+    Model(stage.model, stage_folder(config, workdir, stage), stage.method,
+          stage.variant.weight if stage.variant.regularised else None)
+    for stage in curriculum_stages(config) if stage.model]
 
 
 # What the devices cannot divide, told before anything is prepared or written.
@@ -265,13 +246,10 @@ def check_devices(
 
 def stages_left(config: Config, workdir: pathlib.Path, until: str) -> list[str]:
   """The stages up to one that have not ended in the workdir, by their sections of the config."""
-  from fairjax.train import stage_folder
-  models = run_models(dataclasses.replace(config, until=until), workdir)
-  folders = {'lm': [models[0].directory], 'debias': [m.directory for m in models[1:]]}
-  if trains_sentiment(config, until):
-    folders['sentiment'] = [stage_folder(config, workdir, 'sentiment')]
-  return [name for name in ('lm', 'sentiment', 'debias')
-          if any(not (folder / 'DONE').exists() for folder in folders.get(name, ()))]
+  from fairjax.train import curriculum_stages, stage_folder
+  return list(dict.fromkeys(
+    stage.section for stage in curriculum_stages(config, until)
+    if not (stage_folder(config, workdir, stage) / 'DONE').exists()))
 
 
 def vocabulary_size(config: Config, workdir: pathlib.Path) -> int | None:
@@ -442,7 +420,7 @@ def check_shared(workdir: pathlib.Path) -> None:
                     'file system that they share')
 
 
-class LedModels:
+class SharedModels:
   """Scorers and encoders that run on the devices of all processes, led by the first one.
 
   What is scored, kept and measured is the first process's to decide (`lead`). Wherever it calls one
@@ -465,7 +443,7 @@ class LedModels:
     if processes.count() == 1:
       return model
     self._methods.append(getattr(model, method))
-    return _Led(model, method, functools.partial(self._run, len(self._methods) - 1))
+    return _SharedModel(model, method, functools.partial(self._run, len(self._methods) - 1))
 
   def lead(self, work: Callable[[], Any]) -> Any:
     """Does `work` in the first process; the others run its texts. All return when it is done.
@@ -495,7 +473,7 @@ class LedModels:
     return self._methods[number](texts)
 
 
-class _Led:
+class _SharedModel:
   """A model with one method replaced."""
 
   def __init__(self, model: Any, method: str, replacement: Callable[[Sequence[str]], Any]):

@@ -11,14 +11,19 @@ from fairjax.train.checkpoints import (
   params_digest,
 )
 from fairjax.train.curriculum import (
+  LM,
+  PLAIN,
+  SENTIMENT,
+  BatchSource,
   Curriculum,
-  Feed,
-  Trained,
-  debias_name,
+  StageResult,
+  StageSpec,
+  curriculum_stages,
   derive_seed,
+  process_shard,
   stage_folder,
   variant_config,
-  variant_name,
+  variant_stage,
 )
 from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.loop import TrainingDiverged
@@ -28,9 +33,10 @@ from fairjax.train.sharding import check_batch_size, make_mesh, model_problems, 
 from fairjax.train.steps import params_template
 
 __all__ = [
-  'CheckpointError', 'Curriculum', 'Feed', 'Identity', 'LabelledSentences', 'StopSignal', 'Trained',
-  'TrainingDiverged', 'check_batch_size', 'check_identity', 'debias_name', 'derive_seed',
-  'done_card', 'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh',
-  'model_problems', 'own_rows', 'params_digest', 'params_template', 'read_metrics',
-  'stage_folder', 'variant_config', 'variant_name',
+  'LM', 'PLAIN', 'SENTIMENT', 'BatchSource', 'CheckpointError', 'Curriculum', 'Identity',
+  'LabelledSentences', 'StageResult', 'StageSpec', 'StopSignal', 'TrainingDiverged',
+  'check_batch_size', 'check_identity', 'curriculum_stages', 'derive_seed', 'done_card',
+  'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh', 'model_problems', 'own_rows',
+  'params_digest', 'params_template', 'process_shard', 'read_metrics', 'stage_folder',
+  'variant_config', 'variant_stage',
 ]

@@ -1,26 +1,38 @@
-"""The three-step curriculum of Huang et al. 2020, section 4 and appendix B.
+"""The three-step curriculum of Huang et al. 2020, section 4 and appendix B, as a list of stages.
 
-1. `train_lm`: the language model (H-18).
-2. `train_sentiment`: the sentiment projection f_sh on its frozen hidden states (H-19).
-3. `train_debias`: L_LM + lambda L_fairness on documents with a sensitive token (H-20..H-24), once
-   per variant; with method `none` the control of footnote 6, the baseline trained on (H-26), with
-   `random_projection` that of the sentiment variants, an f_sh that was never trained.
-   `train_mitigation` does that with dropout or on counterfactual text (Webster et al. 2020).
+1. `lm`: the language model (H-18).
+2. `sentiment`: the sentiment projection f_sh on its frozen hidden states (H-19).
+3. `debias/NAME`: further training of the language model, once per variant. `embedding` and
+   `sentiment` minimise L_LM + lambda L_fairness on documents with a sensitive token (H-20..H-24);
+   `random_projection` is the control of `sentiment`, with an f_sh that was never trained. `none` is
+   the control of footnote 6, the plain loss for as many steps (H-26); `dropout` and `cda` do the
+   same with dropout or on counterfactual text (Webster et al. 2020, W-13..W-15).
+
+`curriculum_stages` makes the list from the configuration; `Curriculum.train` runs it.
 """
 
 import dataclasses
 import functools
 import hashlib
+import itertools
 import math
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fairjax.config import MACHINE_FIELDS, Config, Variant
+from fairjax.config import (
+  BASELINE,
+  MACHINE_FIELDS,
+  Config,
+  ModelConfig,
+  TrainConfig,
+  Variant,
+  debias_variants,
+)
 from fairjax.config_io import step1_run, to_dict
 from fairjax.errors import UserError
 from fairjax.processes import StopSignal
@@ -46,10 +58,71 @@ from fairjax.train.sentiment_examples import (
 from fairjax.train.steps import FairnessTerm, Projection
 
 Log = Callable[[str], None]
+PLAIN = Variant('none')
 
 
-class Feed(Protocol):
-  """Where the batches come from: iterators of NumPy dicts, made by the data room or by arrays."""
+class StageSpec(NamedTuple):
+  """One stage of the curriculum as a value. It is done when its folder holds `DONE`."""
+
+  name: str  # its folder in the workdir: lm, sentiment, debias/MODEL
+  section: str  # of the configuration, with its steps and optimizer: lm, sentiment, debias
+  parent: str = ''  # the stage whose language model it starts from, or reads
+  variant: Variant = PLAIN  # what a stage of section debias does
+  seed: str = ''  # purpose of its random numbers; '': the section's, so that variants see one data
+
+  @property
+  def model(self) -> str:
+    """Name of the language model that it trains; '' for f_sh."""
+    return {'lm': BASELINE, 'sentiment': ''}.get(self.name, self.name.rpartition('/')[2])
+
+  @property
+  def method(self) -> str:
+    """Of its model: baseline, extended_baseline, or the variant's."""
+    if self.section != 'debias':
+      return BASELINE
+    return 'extended_baseline' if self.variant.method == 'none' else self.variant.method
+
+
+LM, SENTIMENT = StageSpec('lm', 'lm'), StageSpec('sentiment', 'sentiment', 'lm')
+
+
+def variant_stage(attribute: str, variant: Variant, *, parent: str = 'lm') -> StageSpec:
+  """The stage of a variant of step 3; `attribute` is the stem of its file.
+
+  >>> variant_stage('country', Variant('random_projection', 1.0)).name
+  'debias/country-random-projection-1'
+  >>> variant_stage('', Variant('dropout', rates=(0.15, 0.2))).model, variant_stage('', PLAIN).model
+  ('dropout-0.15-0.2', 'extended-baseline')
+  """
+  name = {
+    'none': 'extended-baseline', 'cda': f'cda-{variant.sided}',
+    'dropout': 'dropout-{:g}-{:g}'.format(*variant.rates),
+  }.get(variant.method, f"{attribute}-{variant.method.replace('_', '-')}-{variant.weight:g}")
+  return StageSpec(f'debias/{name}', 'debias', parent, variant)
+
+
+def curriculum_stages(config: Config, until: str | None = None) -> list[StageSpec]:
+  """The stages of a run in their order, up to step `lm`, `sentiment` or `debias`.
+
+  Step 2 is left out where no variant reads f_sh.
+
+  Args:
+    config: of the run.
+    until: the last step; None: the config's.
+  """
+  until = until or config.until
+  variants = debias_variants(config.debias) if until == 'debias' else []
+  found = [LM]
+  if until == 'sentiment' or any(variant.method == 'sentiment' for variant in variants):
+    found.append(SENTIMENT)
+  if until == 'debias' and config.debias.extended_baseline:
+    found.append(variant_stage('', PLAIN))
+  attribute = pathlib.Path(config.attribute).stem
+  return found + [variant_stage(attribute, variant) for variant in variants]
+
+
+class BatchSource(Protocol):
+  """Iterators of NumPy batches for the stages that train a language model."""
 
   vocabulary_fingerprint: str
   attribute_fingerprint: str
@@ -62,12 +135,12 @@ class Feed(Protocol):
     """This process's rows of the whole validation split, once."""
 
   def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
-    """Words that find a batch again: split, epoch, segment."""
+    """Where a batch is in the data: split, epoch, segment."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
-  """Parameters with the card and digest that later stages name as their parent."""
+class StageResult:
+  """Parameters with the identity and digest that later stages name as their parent."""
 
   params: Any
   identity: Identity
@@ -81,75 +154,107 @@ class Curriculum:
 
   config: Config  # with model.vocab_size set
   workdir: pathlib.Path
-  feed: Feed
+  batches: BatchSource
   mesh: Mesh
   stop: StopSignal
   log: Log
+  # Called when step 2 starts.
+  sentences: Callable[[], LabelledSentences] | None = None
+  # Counterfactual text of a variant `cda`; None: the run of `step1_from` has trained it.
+  augmented: Callable[[StageSpec], BatchSource | None] = lambda spec: None
   # Further validation metrics of language models, beside loss and perplexity.
   more_metrics: Callable[[Any], Mapping[str, float]] | None = None
 
-  def train_lm(self) -> Trained:
-    """Step 1: next-token cross-entropy on the whole training stream."""
-    stage, identity = self.config.lm, self._lm_identity()
-    seed = derive_seed(self.config.seed, 'lm')
-    update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
-    return self._run_lm(
-      'lm', stage_folder(self.config, self.workdir, 'lm'), identity, stage, 'train', branches=False,
-      init=lambda: steps.init_lm_state(self.config.model, stage, self.mesh, seed=seed),
-      step=steps.bind(update, seed))
-
-  def import_lm(self, params: Any, *, source: Mapping[str, Any]) -> dict[str, float]:
-    """Puts given parameters in the place of step 1 and returns their validation metrics.
-
-    Args:
-      params: of the language model.
-      source: where they come from, JSON types; kept in the stage's DONE.
+  def train(self, stages: Sequence[StageSpec]) -> dict[str, StageResult]:
+    """Trains the stages that are not done yet, in their order; returns all results by name.
 
     Raises:
-      UserError: the workdir has a language model already.
+      UserError, Preempted, TrainingDiverged, CheckpointError: see `loop.run_stage`.
     """
-    directory, identity = self.workdir / 'lm', self._lm_identity()
-    if directory.exists():
-      raise UserError(f'{directory} exists: a model is imported into a workdir that has none yet')
-    state = steps.init_lm_state(self.config.model, self.config.lm, self.mesh, seed=0, params=params)
-    found = self._evaluate_lm(state.params, self.config.lm)
-    store = CheckpointStore(directory, keep=1, log=self.log)
-    try:
-      store.finish(0, state, identity, final=True)
-    finally:
-      store.close()
-    write_done(directory, step=0, digest=params_digest(state.params), identity=identity,
-               summary=found | {'imported': dict(source)})
-    return found
+    done: dict[str, StageResult] = {}
+    for spec in stages:
+      done[spec.name] = self.run(spec, done)
+    return done
 
-  def _lm_identity(self) -> Identity:
-    return Identity(stage='lm', vocabulary=self.feed.vocabulary_fingerprint,
-                    config=self._config_fingerprint('lm'))
+  def run(self, spec: StageSpec, done: Mapping[str, StageResult]) -> StageResult:
+    """Trains one stage from the results of earlier ones, or loads it if it is done."""
+    if spec.section == 'sentiment':
+      stage = self._sentiment_stage(spec, done[spec.parent])
+    else:
+      stage = self._lm_stage(spec, done)
+    if stage.directory.is_relative_to(self.workdir):
+      params = run_stage(stage, stop=self.stop, log=self.log)
+    else:  # of the run that step1_from names, which is only read
+      params = load_params(stage.directory, stage.params_template(), stage.identity)
+      self.log(f'[{stage.name}] that of {stage.directory}: nothing to do')
+    return StageResult(params, stage.identity, params_digest(params), stage.directory)
 
-  def train_sentiment(self, lm: Trained, sentences: Callable[[], LabelledSentences]) -> Trained:
-    """Step 2: f_sh on h-bar of the frozen language model.
-
-    `sentences` is called once, when the stage starts.
-    """
-    stage, data = self.config.sentiment, None
+  def _lm_stage(self, spec: StageSpec, done: Mapping[str, StageResult]) -> Stage:
+    """Trains the language model on a token stream, with a fairness term or without."""
+    config, variant = variant_config(self.config, spec.variant), spec.variant
+    train: TrainConfig = getattr(config, spec.section)
+    seed = derive_seed(config.seed, spec.seed or spec.section)
+    source = (self.augmented(spec) if variant.method == 'cda' else None) or self.batches
+    parent = done[spec.parent] if spec.parent else None
     identity = Identity(
-      stage='sentiment', vocabulary=self.feed.vocabulary_fingerprint,
-      config=self._config_fingerprint('sentiment'), parent=lm.digest)
+      stage=spec.section, vocabulary=source.vocabulary_fingerprint,
+      config=fingerprint(stage_fields(config, spec.section)),
+      method=variant.method if parent else '', parent=parent.digest if parent else '')
+    if variant.regularised:
+      split, extra, term = 'train_sensitive', *self._fairness(variant, done)
+      identity = dataclasses.replace(identity, **term)
+      update = steps.make_debias_step(
+        config.model, Adam.of(train), FairnessTerm.of(train, config.sentiment), self.mesh,
+        train.parts)
+    else:
+      split, extra = 'train', ()
+      update = steps.make_lm_step(config.model, Adam.of(train), self.mesh, train.parts)
+    return Stage(
+      name=spec.name, directory=stage_folder(self.config, self.workdir, spec), identity=identity,
+      config=train, mesh=self.mesh, step=steps.bind(update, seed, *extra),
+      init_state=lambda: steps.init_lm_state(
+        config.model, train, self.mesh, seed=seed, params=parent.params if parent else None),
+      params_template=lambda: steps.params_template(config.model, self.mesh),
+      state_template=lambda: steps.lm_state_template(config.model, train, self.mesh),
+      batches=lambda start: source.train(
+        split, batch_size=train.batch_size, start_step=start, branches=variant.regularised),
+      batch_name=lambda step: source.batch_name(split, step, batch_size=train.batch_size),
+      evaluate=lambda params: self._evaluate_lm(params, config.model, train, source),
+      work_per_step=train.batch_size * config.model.segment_len)
+
+  def _fairness(self, variant: Variant, done: Mapping[str, StageResult]
+                ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(weights and f_sh for the step, fields of the identity) of lambda L_fairness."""
+    if variant.method == 'random_projection':
+      f_sh = self.random_projection()
+    else:  # for `embedding` too, with weight 0: then both methods share one program
+      f_sh = done.get('sentiment')
+    term = 'embedding' if variant.method == 'embedding' else 'sentiment'
+    weights = {name: np.float32(variant.weight if name == term else 0.0)
+               for name in ('embedding', 'sentiment')}
+    return (weights, None if f_sh is None else f_sh.params), {
+      'fairness_weight': variant.weight, 'attribute': pathlib.Path(self.config.attribute).stem,
+      'attribute_fingerprint': self.batches.attribute_fingerprint,
+      'projection': f_sh.digest if term == 'sentiment' else ''}
+
+  def _sentiment_stage(self, spec: StageSpec, lm: StageResult) -> Stage:
+    """f_sh on h-bar of the frozen language model."""
+    stage, data = self.config.sentiment, None
     seed = derive_seed(self.config.seed, 'sentiment')
     model = dataclasses.replace(self.config.model, memory_len=0, segment_len=stage.sentence_tokens)
     features = functools.partial(steps.make_features(model, self.mesh), lm.params)
     shape = Projection.of(stage)
-    update = steps.make_sentiment_step(Adam.of(stage), shape, self.mesh)
     predict = steps.make_sentiment_predict(shape)
+    width = self.config.model.model_dim
 
     def states():
-      """States of the training and the held-out sentences."""
+      """States of the training and the held-out sentences, made once."""
       nonlocal data
       if data is None:
         data = [
           sentence_states(part, features, batch_size=stage.batch_size, prefixes=stage.prefixes,
                           seed=seed)
-          for part in split_sentences_set(sentences(), valid_share=stage.valid_share,
+          for part in split_sentences_set(self.sentences(), valid_share=stage.valid_share,
                                           batch_size=stage.batch_size, seed=seed)]
       return data
 
@@ -168,147 +273,66 @@ class Curriculum:
           positive[:, 1:].ravel(), label).items() if name in ('accuracy', 'f1')}
       return found
 
-    return self._run(Stage(
-      name='sentiment', directory=stage_folder(self.config, self.workdir, 'sentiment'),
-      identity=identity, config=stage, mesh=self.mesh, batches=batches, evaluate=evaluate,
-      init_state=lambda: steps.init_sentiment_state(
-        self.config.model.model_dim, stage, self.mesh, seed=seed),
-      params_template=lambda: steps.sentiment_template(
-        self.config.model.model_dim, stage, self.mesh),
-      state_template=lambda: steps.sentiment_state_template(
-        self.config.model.model_dim, stage, self.mesh),
-      step=steps.bind(update, seed),
+    return Stage(
+      name=spec.name, directory=stage_folder(self.config, self.workdir, spec),
+      identity=self._sentiment_identity(parent=lm.digest), config=stage, mesh=self.mesh,
+      batches=batches, evaluate=evaluate,
+      init_state=lambda: steps.init_sentiment_state(width, stage, self.mesh, seed=seed),
+      params_template=lambda: steps.sentiment_template(width, stage, self.mesh),
+      state_template=lambda: steps.sentiment_state_template(width, stage, self.mesh),
+      step=steps.bind(steps.make_sentiment_step(Adam.of(stage), shape, self.mesh), seed),
       batch_name=lambda step: f'sentences of step {step}, seed {seed}',
-      work_per_step=stage.batch_size, work_unit='sentences'))
+      work_per_step=stage.batch_size, work_unit='sentences')
 
-  def random_projection(self) -> Trained:
-    """f_sh as step 2 finds it before its first step: a control reads it in place of the trained."""
+  def _sentiment_identity(self, **fields: str) -> Identity:
+    return Identity(
+      stage='sentiment', vocabulary=self.batches.vocabulary_fingerprint,
+      config=fingerprint(stage_fields(self.config, 'sentiment')), **fields)
+
+  def random_projection(self) -> StageResult:
+    """f_sh as it is before the first step of step 2, for the control of sentiment variants."""
     seed = derive_seed(self.config.seed, 'sentiment')
     params = steps.init_sentiment_state(
       self.config.model.model_dim, self.config.sentiment, self.mesh, seed=seed).params
-    identity = Identity(stage='sentiment', vocabulary=self.feed.vocabulary_fingerprint,
-                        config=self._config_fingerprint('sentiment'), method='random_projection')
-    return Trained(params, identity, params_digest(params), self.workdir / 'sentiment')
+    return StageResult(params, self._sentiment_identity(method='random_projection'),
+                       params_digest(params), self.workdir / 'sentiment')
 
-  def train_debias(
-    self, lm: Trained, *, method: str, weight: float = 0.0, projection: Trained | None = None
-  ) -> Trained:
-    """Step 3 for one variant.
+  def import_lm(self, params: Any, *, source: Mapping[str, Any]) -> dict[str, float]:
+    """Puts given parameters in the place of step 1 and returns their validation metrics.
 
     Args:
-      lm: of step 1.
-      method: `embedding`, `sentiment`, `random_projection` (control: the step of `sentiment` with
-        the f_sh of `random_projection()`) or `none` (control: plain loss on the whole stream).
-      weight: lambda.
-      projection: of step 2, for `sentiment`.
+      params: of the language model.
+      source: where they come from, JSON types; kept in the stage's DONE.
+
+    Raises:
+      UserError: the workdir has a language model already.
     """
-    if method == 'none':
-      name = debias_name('', 'none', 0.0)
-      return self._train_plain(lm, name=name, method='none',
-                               directory=stage_folder(self.config, self.workdir, f'debias/{name}'))
-    stage, attribute = self.config.debias, pathlib.Path(self.config.attribute).stem
-    name = debias_name(attribute, method, weight)
-    term = 'embedding' if method == 'embedding' else 'sentiment'
-    if method == 'random_projection':
-      projection = self.random_projection()
-    identity = Identity(
-      stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
-      config=self._config_fingerprint('debias'), method=method, fairness_weight=weight,
-      attribute=attribute, attribute_fingerprint=self.feed.attribute_fingerprint,
-      parent=lm.digest, projection=projection.digest if term == 'sentiment' else '')
-    # One seed for all variants: they see the same data and dropout, and differ in the loss only.
-    seed = derive_seed(self.config.seed, 'debias')
-    update = steps.make_debias_step(
-      self.config.model, Adam.of(stage), FairnessTerm.of(stage, self.config.sentiment), self.mesh,
-      stage.parts)
-    weights = {name: np.float32(weight if name == term else 0.0)
-               for name in ('embedding', 'sentiment')}
-    # Handed over for `embedding` too, with weight 0: then both methods share one program.
-    extra = (weights, None if projection is None else projection.params)
-    return self._run_lm(
-      f'debias/{name}', self.workdir / 'debias' / name, identity, stage, 'train_sensitive',
-      branches=True, step=steps.bind(update, seed, *extra),
-      init=lambda: steps.init_lm_state(
-        self.config.model, stage, self.mesh, seed=seed, params=lm.params))
+    if (self.workdir / LM.name).exists():
+      raise UserError(f'{self.workdir / LM.name} exists: a model is imported into a workdir that '
+                      'has none yet')
+    stage = self._lm_stage(LM, {})
+    state = steps.init_lm_state(
+      self.config.model, self.config.lm, self.mesh, seed=0, params=params)
+    found = stage.evaluate(state.params)
+    store = CheckpointStore(stage.directory, keep=1, log=self.log)
+    try:
+      store.finish(0, state, stage.identity, final=True)
+    finally:
+      store.close()
+    write_done(stage.directory, step=0, digest=params_digest(state.params),
+               identity=stage.identity, summary=found | {'imported': dict(source)})
+    return found
 
-  def train_mitigation(self, lm: Trained, variant: Variant, *, feed: Feed | None = None) -> Trained:
-    """Goes on as the control of step 3 does, but with dropout or on counterfactual text (W-13..15).
-
-    Args:
-      lm: of step 1.
-      variant: its method is `dropout` or `cda`.
-      feed: of `cda`: the augmented text in the vocabulary of step 1.
-    """
-    config = variant_config(self.config, variant)
-    phase, name = dataclasses.replace(self, config=config, feed=feed or self.feed), variant_name(
-      '', variant)
-    return phase._train_plain(lm, name=name, method=variant.method,
-                              directory=stage_folder(self.config, self.workdir, f'debias/{name}'))
-
-  def _train_plain(
-    self, lm: Trained, *, name: str, method: str, directory: pathlib.Path) -> Trained:
-    """The plain loss on the whole stream, from the model of step 1, for the steps of step 3."""
-    stage, seed = self.config.debias, derive_seed(self.config.seed, 'debias')
-    identity = Identity(
-      stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
-      config=self._config_fingerprint('debias'), method=method, parent=lm.digest)
-    update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
-    return self._run_lm(
-      f'debias/{name}', directory, identity, stage, 'train', branches=False,
-      step=steps.bind(update, seed),
-      init=lambda: steps.init_lm_state(
-        self.config.model, stage, self.mesh, seed=seed, params=lm.params))
-
-  def train_on(self, lm: Trained, *, name: str) -> Trained:
-    """Goes on with the plain loss on the whole stream, as the control of step 3, from any model.
-
-    Args:
-      lm: what to start from, a debiased model for example.
-      name: folder of the stage in the workdir.
-    """
-    stage, seed = self.config.debias, derive_seed(self.config.seed, name)
-    identity = Identity(
-      stage='debias', vocabulary=self.feed.vocabulary_fingerprint,
-      config=self._config_fingerprint('debias'), method='none', parent=lm.digest)
-    update = steps.make_lm_step(self.config.model, Adam.of(stage), self.mesh, stage.parts)
-    return self._run_lm(
-      name, self.workdir / name, identity, stage, 'train', branches=False,
-      step=steps.bind(update, seed),
-      init=lambda: steps.init_lm_state(
-        self.config.model, stage, self.mesh, seed=seed, params=lm.params))
-
-  def _run_lm(self, name, directory, identity, stage, split, *, branches, init, step) -> Trained:
-    """Runs a stage that trains the language model on a token stream."""
-    return self._run(Stage(
-      name=name, directory=directory, identity=identity, config=stage, mesh=self.mesh,
-      init_state=init, step=step,
-      evaluate=lambda params: self._evaluate_lm(params, stage),
-      params_template=lambda: steps.params_template(self.config.model, self.mesh),
-      state_template=lambda: steps.lm_state_template(self.config.model, stage, self.mesh),
-      batches=lambda start: self.feed.train(
-        split, batch_size=stage.batch_size, start_step=start, branches=branches),
-      batch_name=lambda step: self.feed.batch_name(split, step, batch_size=stage.batch_size),
-      work_per_step=stage.batch_size * self.config.model.segment_len))
-
-  def _evaluate_lm(self, params, stage) -> dict[str, float]:
+  def _evaluate_lm(
+    self, params: Any, model: ModelConfig, stage: TrainConfig, source: BatchSource
+  ) -> dict[str, float]:
     """Validation loss and perplexity."""
-    batches = self.feed.valid(batch_size=stage.batch_size)
+    batches = source.valid(batch_size=stage.batch_size)
     if stage.eval_batches:
-      batches = (batch for _, batch in zip(range(stage.eval_batches), batches, strict=False))
-    total, tokens = evaluate_nll(self.config.model, params, batches, self.mesh)
+      batches = itertools.islice(batches, stage.eval_batches)
+    total, tokens = evaluate_nll(model, params, batches, self.mesh)
     more = {} if self.more_metrics is None else self.more_metrics(params)
     return {'loss': total / tokens, 'perplexity': math.exp(total / tokens), **more}
-
-  def _run(self, stage: Stage) -> Trained:
-    if stage.directory.is_relative_to(self.workdir):
-      params = run_stage(stage, stop=self.stop, log=self.log)
-    else:  # of the run that step1_from names, which is only read
-      params = load_params(stage.directory, stage.params_template(), stage.identity)
-      self.log(f'[{stage.name}] that of {stage.directory}: nothing to do')
-    return Trained(params, stage.identity, params_digest(params), stage.directory)
-
-  def _config_fingerprint(self, stage: str) -> str:
-    return fingerprint(stage_fields(self.config, stage))
 
 
 def stage_fields(config: Config, stage: str) -> dict[str, Any]:
@@ -325,40 +349,19 @@ def stage_fields(config: Config, stage: str) -> dict[str, Any]:
   return {'seed': values['seed'], 'model': values['model'], 'data': data, stage: own}
 
 
-def stage_folder(config: Config, workdir: pathlib.Path, name: str) -> pathlib.Path:
-  """Folder of a stage whose result no attribute changes: in the workdir, or in another run's.
+def stage_folder(config: Config, workdir: pathlib.Path, spec: StageSpec) -> pathlib.Path:
+  """Folder of a stage: in the workdir, or in that of the run that `step1_from` names.
 
-  With `step1_from` step 1 is always the other run's; the others are where it has finished them with
-  equal fields, unless the workdir has begun its own.
-
-  Args:
-    config: of the run.
-    workdir: of the run.
-    name: `lm`, `sentiment`, or `debias/NAME` of a variant without a fairness term.
+  Step 1 is then always the other run's. A further stage whose result no attribute changes is the
+  other run's if it is done there with equal fields and the workdir has not begun its own.
   """
-  own, other = workdir / name, step1_run(config, workdir)
-  if other is None or (name != 'lm' and own.exists()):
+  own, other = workdir / spec.name, step1_run(config, workdir)
+  if other is None or spec.variant.regularised or (spec.name != LM.name and own.exists()):
     return own
-  found, stage = stage_folder(*other, name), name.partition('/')[0]
-  equal = (found / 'DONE').exists() and stage_fields(config, stage) == stage_fields(
-    dataclasses.replace(other[0], model=config.model), stage)
-  return found if equal or name == 'lm' else own
-
-
-def debias_name(attribute: str, method: str, weight: float) -> str:
-  """Folder and model name of a variant, e.g. `country-random-projection-1`; `extended-baseline`."""
-  if method == 'none':
-    return 'extended-baseline'
-  return f"{attribute}-{method.replace('_', '-')}-{weight:g}"
-
-
-def variant_name(attribute: str, variant: Variant) -> str:
-  """Folder and model name of a variant: `country-sentiment-10`, `dropout-0.15-0.2`, `cda-two`."""
-  if variant.method == 'dropout':
-    return f'dropout-{variant.rates[0]:g}-{variant.rates[1]:g}'
-  if variant.method == 'cda':
-    return f'cda-{variant.sided}'
-  return debias_name(attribute, variant.method, variant.weight)
+  found = stage_folder(*other, spec)
+  equal = (found / 'DONE').exists() and stage_fields(config, spec.section) == stage_fields(
+    dataclasses.replace(other[0], model=config.model), spec.section)
+  return found if equal or spec.name == LM.name else own
 
 
 def variant_config(config: Config, variant: Variant) -> Config:

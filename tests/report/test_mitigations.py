@@ -20,7 +20,7 @@ from fairjax.data.planted_gender import make_gender_documents, positive_share, p
 from fairjax.errors import UserError
 from fairjax.report import ModelRow
 from fairjax.report.mitigations import compare_mitigations, mitigations_markdown
-from fairjax.train import read_metrics, variant_config, variant_name
+from fairjax.train import LM, PLAIN, StageResult, read_metrics, variant_config, variant_stage
 
 
 @pytest.mark.parametrize(('text', 'name', 'change'), [
@@ -33,7 +33,7 @@ from fairjax.train import read_metrics, variant_config, variant_name
 ])
 def test_variants(text, name, change):
   variant = parse_variant(text)
-  assert variant_name('country', variant) == name
+  assert variant_stage('country', variant).model == name
   before, after = (dataclasses.asdict(c) for c in (Config(), variant_config(Config(), variant)))
   found = {f'{group}.{field}': after[group][field] for group in ('data', 'model')
            for field in after[group] if after[group][field] != before[group][field]}
@@ -95,12 +95,11 @@ def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path,
   plain = dataclasses.replace(CONFIG, model=dataclasses.replace(
     CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
   lines = []
-  curriculum = _curriculum(tmp_path, config=plain, log=lines.append)
-  lm = curriculum.train_lm()
-  control = curriculum.train_debias(lm, method='none')
-  def phase(text, **kwargs):
-    return curriculum.train_mitigation(lm, parse_variant(text), **kwargs)
-  dropout, cda = phase('dropout:0.3/0.2'), phase('cda:two', feed=OtherFeed())
+  curriculum = dataclasses.replace(
+    _curriculum(tmp_path, config=plain, log=lines.append), augmented=lambda stage: OtherFeed())
+  stages = [LM, *(variant_stage('', variant) for variant in (
+    PLAIN, parse_variant('dropout:0.3/0.2'), parse_variant('cda:two')))]
+  lm, control, dropout, cda = curriculum.train(stages).values()
   assert differ(control, dropout) and differ(control, cda) and differ(dropout, cda)
   assert len({x.digest for x in (control, dropout, cda)}) == 3
   assert len({x.identity.config for x in (control, dropout, cda)}) == 3
@@ -114,7 +113,7 @@ def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path,
   assert losses[1][0] > losses[0][0]
   # Finished: the same call trains nothing.
   lines.clear()
-  again = phase('dropout:0.3/0.2')
+  again = curriculum.run(stages[2], {'lm': lm})
   assert again.digest == dropout.digest and not any('step 2/' in line for line in lines)
 
 
@@ -122,15 +121,17 @@ def test_without_rates_the_phase_is_the_control(tmp_path, monkeypatch):
   plain = dataclasses.replace(
     CONFIG, model=dataclasses.replace(CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
   assert variant_config(plain, parse_variant('dropout:0')) == plain
-  curriculum, lm, seen = _curriculum(tmp_path, config=plain), SimpleNamespace(digest='d'), []
+  curriculum, seen = _curriculum(tmp_path, config=plain), []
 
-  def run(self, name, directory, identity, stage, split, *, branches, init, step):
-    seen.append((self.config.model, self.feed, stage, split, branches, identity.config))
+  def run(stage, *, stop, log):
+    seen.append((stage.config, stage.identity.config, stage.step, stage.batch_name(3)))
+    return {}
 
-  monkeypatch.setattr(type(curriculum), '_run_lm', run)
-  curriculum.train_debias(lm, method='none')
-  curriculum.train_mitigation(lm, parse_variant('dropout:0'))
-  assert seen[0] == seen[1] and seen[0][3:5] == ('train', False)
+  monkeypatch.setattr('fairjax.train.curriculum.run_stage', run)
+  lm = StageResult({}, None, 'd', tmp_path)
+  for variant in (PLAIN, parse_variant('dropout:0')):
+    curriculum.run(variant_stage('', variant), {'lm': lm})
+  assert seen[0][:2] == seen[1][:2] and seen[0][3] == seen[1][3] == 'train segment 3'
 
 
 def test_the_planted_corpus_has_the_shares_it_promises():

@@ -181,7 +181,7 @@ def _table_cells(text, head):
 def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
   """Log, console, page, report.md, report.json, ledger and notebook: one floor, one verdict."""
   from fairjax.run.notebook import fairness_table, summary_table
-  from fairjax.run.results import model_row
+  from fairjax.run.results import Run
   report = finished / 'report'
   data = json.loads((report / 'report.json').read_text())
   markdown = (report / 'report.md').read_text()
@@ -230,15 +230,10 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
       individual, group = _shown(verdict['sentences'][0])
       for label, words in (('I.F.', individual), ('G.F.', group)):
         see('sentences', verdict['model'], scorer, label, '{} ({}), {}'.format(*words))
-  job = types.SimpleNamespace(
-    attribute=load_attribute('country'),
-    models=[types.SimpleNamespace(name=r['name'], method=r['method'], weight=r['weight'])
-            for r in data['rows']],
-    read_measures=lambda model, heldout=False: json.loads(
-      (finished / 'measures' / model.name / 'country.json').read_text()))
+  job = Run(load_config(str(finished / 'config.json')), finished, load_attribute('country'), print)
   for line in fairness_table(job).rows:
     label, scorer = line[0].split(' ', 1)
-    see('notebook, one model', model_row(job, job.models[0]).name, scorer, label, line[1])
+    see('notebook, one model', job.row(job.models[0]).name, scorer, label, line[1])
   for model, line in zip(job.models, summary_table(job).rows, strict=True):
     see('notebook, all models', model.name, 'opinion', 'I.F.', line[2])
   for row in data['rows']:

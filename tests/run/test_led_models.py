@@ -20,7 +20,7 @@ from fairjax.measure.scorers.cache import read_score_file
 from fairjax.measure.similarity import load_encoder
 from fairjax.pretrained.batch_runner import busy_devices
 from fairjax.run import workdir as group_module
-from fairjax.run.workdir import LedModels
+from fairjax.run.workdir import SharedModels
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 
@@ -53,7 +53,7 @@ def test_three_processes_score_what_one_scores_and_the_first_decides(group, tmp_
   folder, found = group
   assert [re.findall(r'^led (.*)$', text, re.M) for _, text, _ in found] == [
     [f'{len(led_cases.TEXTS)}'], ['None'], ['None']], found
-  led_cases.run(LedModels(), GOLDEN, tmp_path / 'one.npz')
+  led_cases.run(SharedModels(), GOLDEN, tmp_path / 'one.npz')
   one, many = (np.load(p, allow_pickle=False)
                for p in (tmp_path / 'one.npz', folder / 'group.npz'))
   assert one['scores'].std() > 0.001 and one['cut'].min() > 0 and one['none'].shape[0] == 0
@@ -82,7 +82,7 @@ def test_a_failure_of_the_first_ends_all(group):
 def test_a_led_model_is_what_it_leads_for_every_python(monkeypatch):
   """From 3.12 on `isinstance` with a protocol looks at attributes only, not at `__getattr__`."""
   monkeypatch.setattr(group_module.processes, 'count', lambda: 2)
-  models = LedModels()
+  models = SharedModels()
   scorer = load_scorer(f'bert:{GOLDEN / "bert_classifier"}')
   encoder = load_encoder(f'minilm:{GOLDEN / "bert_mlm"}')
   for model, method in ((scorer, 'score'), (encoder, 'encode')):

@@ -1,4 +1,4 @@
-"""What a run hands to its measures: thresholds, encoders, next tokens, perplexity with memory."""
+"""What a run hands to its measures: thresholds, perplexity with memory."""
 
 import dataclasses
 import types
@@ -9,62 +9,18 @@ import numpy as np
 import pytest
 from test_sampler import CONFIG, make_params
 
-from fairjax.config import Config, MeasureConfig, MeshConfig
-from fairjax.counterfactual import load_attribute
+from fairjax.config import MeasureConfig, MeshConfig
 from fairjax.data import batches as streams
 from fairjax.measure.similarity import Calibration
 from fairjax.model import TransformerXL, init_memory
 from fairjax.model.likelihood import next_token_nll
-from fairjax.run import next_token
-from fairjax.run.next_token import next_token_divergence
-from fairjax.run.results import (
-  content_options,
-  model_perplexity,
-  run_encoder,
-  run_next_token,
-  run_prefixes,
-)
+from fairjax.run.results import content_options, model_perplexity
 from fairjax.train import make_mesh
-
-COUNTRY = load_attribute('country')
-
-
-def make_job(**measure):
-  return types.SimpleNamespace(
-    config=Config(measure=MeasureConfig(**measure)), attribute=COUNTRY, model_config=CONFIG,
-    prepared=types.SimpleNamespace(vocabulary='words'), log=lambda line: None,
-    mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
-
-
-@pytest.fixture
-def log_probs(monkeypatch):
-  """Random distributions instead of a model's."""
-  given = np.random.default_rng(0).dirichlet(np.ones(6), size=(10, 10))
-  found = []
-
-  def next_token_log_probs(params, decoder, vocabulary, prefixes, mesh):
-    assert mesh is None  # of one device
-    found.append((params, vocabulary, [p.text for p in prefixes]))
-    return list(np.log(given))
-
-  monkeypatch.setattr(next_token, 'next_token_log_probs', next_token_log_probs)
-  return given, found
 
 
 def options_of(*, encoder='encoder', baseline_threshold=None, **measure):
   return content_options(
     MeasureConfig(**measure), encoder, {'kl': 0.5}, baseline_threshold=baseline_threshold)
-
-
-def test_next_tokens_are_of_the_prefixes_that_were_continued(log_probs):
-  given, found = log_probs
-  assert run_next_token(make_job(), 'params', heldout=False) == next_token_divergence(
-    list(np.log(given)), COUNTRY.value_texts, list(range(10)))
-  run_next_token(make_job(), 'params', heldout=True)
-  assert [p for _, _, p in found] == [
-    [p.text for p in run_prefixes(COUNTRY, heldout=heldout)] for heldout in (False, True)]
-  assert found[0][2] == [p.text for p in COUNTRY.prefixes()] and found[0][2] != found[1][2]
-  assert found[0][:2] == ('params', 'words')
 
 
 def test_thresholds():
@@ -81,10 +37,6 @@ def test_thresholds():
   assert '0.2 of the baseline' in later.threshold_source
   none = options_of(**calibrated, encoder=None, baseline_threshold=lambda: 1 / 0)
   assert none.encoder is None and none.threshold is None
-
-
-def test_a_run_without_an_encoder_loads_none():
-  assert run_encoder(Config()) is None
 
 
 def read_by_segments(params, tokens, *, memory_len, segment):
@@ -118,10 +70,10 @@ def test_perplexity_carries_memory_of_the_asked_length(monkeypatch):
 
   monkeypatch.setattr(streams, 'eval_batches', eval_batches)
   store, found = types.SimpleNamespace(documents=1, words=6, num_bytes=40), {}
+  mesh = make_mesh(MeshConfig(), jax.devices()[:1])
   for memory_len in (0, 5, -1):
-    job = make_job(eval_memory_len=memory_len, eval_batch_size=1)
-    job.prepared = types.SimpleNamespace(store=lambda split: store)
-    found[memory_len] = p = model_perplexity(job, params, 'test')
+    measure = MeasureConfig(eval_memory_len=memory_len, eval_batch_size=1)
+    found[memory_len] = p = model_perplexity(params, CONFIG, store, measure, mesh)
     used = CONFIG.memory_len if memory_len < 0 else memory_len
     assert (p['memory_len'], p['tokens'], p['words']) == (used, 12, 6)
     nll = read_by_segments(params, tokens, memory_len=used, segment=segment)
@@ -134,4 +86,4 @@ def test_perplexity_carries_memory_of_the_asked_length(monkeypatch):
   for shorter in (0, 5):  # and what is forgotten shows
     assert abs(found[shorter]['nll'] - whole) > 1e-3
   store.documents = 0
-  assert model_perplexity(job, params, 'test') is None
+  assert model_perplexity(params, CONFIG, store, measure, mesh) is None

@@ -8,7 +8,7 @@ import pytest
 from fairjax.config import Config
 from fairjax.errors import UserError
 from fairjax.files import FolderLock
-from fairjax.run.workdir import claim
+from fairjax.run.workdir import open_workdir
 
 CONFIG = Config()
 
@@ -16,7 +16,7 @@ CONFIG = Config()
 def claimed(folder, config=CONFIG):
   """Lines of a claim."""
   lines = []
-  claim(folder, config, FolderLock(folder, lines.append), lines.append)
+  open_workdir(folder, config, FolderLock(folder, lines.append), lines.append)
   return lines
 
 

@@ -20,11 +20,14 @@ from fairjax.config import (
   ModelConfig,
   SentimentConfig,
   TrainConfig,
+  Variant,
 )
 from fairjax.errors import Preempted, UserError
 from fairjax.model import Branches, TransformerXL
 from fairjax.processes import StopSignal
 from fairjax.train import (
+  LM,
+  SENTIMENT,
   Curriculum,
   LabelledSentences,
   TrainingDiverged,
@@ -32,6 +35,7 @@ from fairjax.train import (
   params_digest,
   read_metrics,
   steps,
+  variant_stage,
 )
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import make_mesh
@@ -97,17 +101,19 @@ def _mesh(devices):
 
 def _curriculum(workdir, *, config=CONFIG, devices=1, stop=None, log=None, feed=None):
   return Curriculum(config, workdir, feed or ArrayFeed(), _mesh(devices), stop or StopSignal(),
-                    log or (lambda line: None))
+                    log or (lambda line: None), sentences=_sentences)
 
 
-def _train(curriculum, stage):
-  lm = curriculum.train_lm()
-  if stage == 'lm':
-    return lm
-  projection = curriculum.train_sentiment(lm, _sentences)
-  if stage == 'sentiment':
-    return projection
-  return curriculum.train_debias(lm, method='sentiment', weight=5.0, projection=projection)
+def _variant(method, weight):
+  return variant_stage('country', Variant(method, weight))
+
+
+STAGES = {'lm': LM, 'sentiment': SENTIMENT, 'debias': _variant('sentiment', 5.0)}
+
+
+def _train(curriculum, last):
+  stages = list(STAGES.values())
+  return list(curriculum.train(stages[:list(STAGES).index(last) + 1]).values())[-1]
 
 
 @pytest.fixture(scope='module')
@@ -158,17 +164,16 @@ def test_the_control_of_a_sentiment_variant_differs_in_f_sh_alone(tmp_path, unin
   """Its f_sh is that of step 2 before its first step; term, lambda, seed and data are the same."""
   still = dataclasses.replace(CONFIG, sentiment=dataclasses.replace(
     CONFIG.sentiment, steps=1, warmup_steps=0, learning_rate=1e-30))
-  lm = uninterrupted['lm']
-  untrained = _curriculum(tmp_path / 'still', config=still).train_sentiment(lm, _sentences)
+  done = {'lm': uninterrupted['lm']}
+  untrained = _curriculum(tmp_path / 'still', config=still).run(SENTIMENT, done)
   curriculum = _curriculum(tmp_path)
   random = curriculum.random_projection()
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-29),
                random.params, untrained.params)
   assert random.digest == _curriculum(tmp_path, devices=2).random_projection().digest
-  found = curriculum.train_debias(lm, method='random_projection', weight=5.0)
+  found = curriculum.run(_variant('random_projection', 5.0), done)
   assert found.directory.name.endswith('-random-projection-5')
-  expected = _curriculum(tmp_path / 'still').train_debias(
-    lm, method='sentiment', weight=5.0, projection=random)
+  expected = _curriculum(tmp_path / 'still').run(STAGES['debias'], done | {'sentiment': random})
   assert found.digest == expected.digest != uninterrupted['debias'].digest
   card, own = (t.identity.to_dict() for t in (found, uninterrupted['debias']))
   assert {k for k in card if card[k] != own[k]} == {'method', 'projection'}
@@ -433,8 +438,7 @@ def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(tmp_path):
   config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
     CONFIG.debias, steps=60, log_every=20, eval_every=60, checkpoint_every=60))
   curriculum = _curriculum(tmp_path, config=config)
-  lm = curriculum.train_lm()
-  trained = curriculum.train_debias(lm, method='embedding', weight=100.0)
+  lm, trained = curriculum.train([LM, _variant('embedding', 100.0)]).values()
   lines = [x for x in read_metrics(trained.directory / 'metrics.jsonl') if x['kind'] == 'train']
   assert lines[-1]['fairness_loss/embedding'] < 0.5 * lines[0]['fairness_loss/embedding']
   assert lines[-1]['kl'] < lines[0]['kl'] and lines[-1]['js'] <= np.log(2)
@@ -495,8 +499,7 @@ def test_without_the_monitor_the_step_is_the_same_and_logs_no_divergence(tmp_pat
     config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
       CONFIG.debias, monitor_every=every))
     curriculum = _curriculum(tmp_path / str(every), config=config)
-    found[every] = curriculum.train_debias(
-      curriculum.train_lm(), method='embedding', weight=10.0)
+    _, found[every] = curriculum.train([LM, _variant('embedding', 10.0)]).values()
   lines = {every: [x for x in read_metrics(run.directory / 'metrics.jsonl')
                    if x['kind'] == 'train'] for every, run in found.items()}
   assert lines[0] and all({'kl', 'js'} <= set(x) for x in lines[1])

@@ -12,7 +12,7 @@ from test_curriculum import CONFIG, ArrayFeed
 from fairjax.config import MeshConfig
 from fairjax.errors import UserError
 from fairjax.processes import StopSignal
-from fairjax.train import Curriculum, memory, steps
+from fairjax.train import LM, Curriculum, memory, steps
 from fairjax.train.memory import (
   StateBytes,
   check_state,
@@ -204,5 +204,5 @@ def test_a_stage_that_cannot_fit_leaves_nothing_behind(tmp_path, limit):
   run = Curriculum(CONFIG, tmp_path / 'run', ArrayFeed(), make_mesh(
     MeshConfig(), jax.devices()[:1]), StopSignal(), print)
   with pytest.raises(UserError, match=r'\[lm\] does not fit: it needs at least'):
-    run.train_lm()
+    run.train([LM])
   assert not (tmp_path / 'run').exists()
