@@ -16,8 +16,8 @@ from fairjax.run.workdir import Model, file_digests, run_models
 if TYPE_CHECKING:
   from jax.sharding import Mesh
 
-  from fairjax.data.token_store import TokenStore
-  from fairjax.measure.similarity import SentenceEncoder
+  from fairjax.data.token_store import TokenStoreInfo
+  from fairjax.measure.similarity import Encoder
   from fairjax.report import KnownBias
 
 Curves = dict[str, dict[str, list[dict[str, Any]]]]
@@ -164,7 +164,7 @@ def run_prefixes(attribute: Attribute, *, heldout: bool) -> list[Prefix]:
 
 
 def content_options(
-  measure: MeasureConfig, encoder: 'SentenceEncoder | None', next_token: dict[str, Any], *,
+  measure: MeasureConfig, encoder: 'Encoder | None', next_token: dict[str, Any], *,
   baseline_threshold: Callable[[], float] | None,
 ) -> ContentOptions:
   """Options of `measure_records` for one model of a run.
@@ -187,7 +187,7 @@ def content_options(
 
 
 def model_perplexity(
-  params: Any, model: ModelConfig, store: 'TokenStore', measure: MeasureConfig, mesh: 'Mesh'
+  params: Any, model: ModelConfig, store: 'TokenStoreInfo', measure: MeasureConfig, mesh: 'Mesh'
 ) -> dict[str, Any] | None:
   """Perplexity of a split (H-25), memory carried; None if it holds no document.
 
