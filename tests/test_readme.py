@@ -30,7 +30,7 @@ GOLDEN = 'tests/golden'
 NOT_HERE = {
   'lexicon fetch': 'a download; tests/measure/test_lexicons.py fetches from a server of its own',
   'measure --records answers.jsonl --attribute country --scorer google':
-    "Google's service; tests/cli/test_google_verbs.py has a server of its own",
+    "Google's service; tests/cli/test_measure_verbs.py has a server of its own",
   'compile': 'the TPU compiler; `pytest -m libtpu` runs the verb',
 }
 # The first words of a line that is no command of fairjax -> why it is not run.

@@ -418,21 +418,3 @@ def test_it_is_refused_in_one_line(results, number):
     assert text.startswith('fairjax: ') or not case.code, text
     assert text.count('\n') == 1, text
     assert len(text) < 600, text
-
-
-def test_debug_shows_the_traceback(tmp_path, monkeypatch):
-  from fairjax.errors import UserError
-  monkeypatch.chdir(ROOT)
-  with pytest.raises(UserError) as error:
-    main(['config', 'show', '--config=configs/none.py', '--debug'])
-  assert error.traceback
-
-
-def test_tensorflow_is_told_to_be_quiet_unless_the_user_said_otherwise(monkeypatch, capsys):
-  for given, expected in ((None, '3'), ('0', '0')):
-    monkeypatch.setenv('TF_CPP_MIN_LOG_LEVEL', given or '')
-    if given is None:
-      monkeypatch.delenv('TF_CPP_MIN_LOG_LEVEL')
-    assert main(['attributes', 'check']) == 2
-    assert os.environ['TF_CPP_MIN_LOG_LEVEL'] == expected
-  assert capsys.readouterr().err.count('needs a file') == 2

@@ -1,7 +1,12 @@
-"""What people type and pipe: closed pipes, hyphens or underscores, the program's name twice."""
+"""The command line: closed pipes, spellings, the program's name twice, groups, interruptions."""
 
 import argparse
+import json
+import os
+import pathlib
 import re
+import shutil
+import signal
 import subprocess
 import sys
 
@@ -9,10 +14,12 @@ import pytest
 
 from fairjax import processes
 from fairjax.cli import main as cli
+from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.tpu.launch.commands import Run
 from fairjax.tpu.launch.supervise import Executor
 
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 SHOW = ['config', 'show', '--config=configs/quickstart.py']
 
 
@@ -116,3 +123,83 @@ def test_what_runs_in_one_process_refuses_a_group(words, message, capsys):
   error = capsys.readouterr().err
   assert re.search(message, error) and error.count('\n') == 1
   assert not processes.started()
+
+
+def test_debug_shows_the_traceback(repository, monkeypatch):
+  monkeypatch.chdir(repository)
+  with pytest.raises(UserError) as error:
+    cli.main(['config', 'show', '--config=configs/none.py', '--debug'])
+  assert error.traceback
+
+
+def test_tensorflow_is_told_to_be_quiet_unless_the_user_said_otherwise(monkeypatch, capsys):
+  for given, expected in ((None, '3'), ('0', '0')):
+    monkeypatch.setenv('TF_CPP_MIN_LOG_LEVEL', given or '')
+    if given is None:
+      monkeypatch.delenv('TF_CPP_MIN_LOG_LEVEL')
+    assert cli.main(['attributes', 'check']) == 2
+    assert os.environ['TF_CPP_MIN_LOG_LEVEL'] == expected
+  assert capsys.readouterr().err.count('needs a file') == 2
+
+
+# The first compilation after `place` is called gets the signal in its midst.
+SIGNALLED = '''
+import os, signal, sys, threading, time, traceback
+from fairjax.cli import main as cli
+{imports}
+before, watches = {place}, []
+def interrupt():
+  main = threading.main_thread().ident
+  while not any('backend_compile' in frame.f_code.co_name for frame, _ in
+                traceback.walk_stack(sys._current_frames()[main])):
+    time.sleep(0.01)
+  os.kill(os.getpid(), signal.{number})
+def place(*arguments, **options):
+  if not watches:
+    watches.append(threading.Thread(target=interrupt, daemon=True))
+    watches[0].start()
+  return before(*arguments, **options)
+{place} = place
+sys.exit(cli.main())
+'''
+
+
+def interrupted(repository, tmp_path, imports, place, number, arguments):
+  """(code, errors) of a verb that gets the signal while it compiles."""
+  code = SIGNALLED.format(imports=imports, place=place, number=number.name)
+  result = subprocess.run(
+    [sys.executable, '-c', code, *map(str, arguments)], cwd=tmp_path, capture_output=True,
+    text=True, timeout=300, env=os.environ | {
+      'PYTHONPATH': str(repository), 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu',
+      'JAX_ENABLE_COMPILATION_CACHE': 'false'})
+  return result.returncode, result.stderr
+
+
+def test_sampling_that_is_terminated_while_it_compiles_ends_with_42(tmp_path, repository):
+  faith, gpt2 = tmp_path / 'faith.yaml', tmp_path / 'gpt2'
+  faith.write_text('name: faith\nvalues: [a, b]\ntemplates:\n  - the {value} was\n')
+  shutil.copytree(GOLDEN / 'gpt2', gpt2)
+  config = json.loads((gpt2 / 'config.json').read_text(encoding='utf-8'))
+  (gpt2 / 'config.json').write_text(json.dumps(config | {'eos_token_id': 0}), encoding='utf-8')
+  code, errors = interrupted(
+    repository, tmp_path, 'from fairjax.generate import noise', 'noise.seed_words',
+    signal.SIGTERM, ['sample', f'--pretrained={gpt2}', f'--attribute={faith}',
+    '--output=k.jsonl', '--samples=2000', '--batch-size=2000', '--max-new-tokens=20'])
+  assert code == processes.PREEMPTED, errors
+  assert errors.count('\n') == 1 and 'interrupted; the same command continues' in errors
+
+
+def test_measuring_that_is_interrupted_while_it_compiles_ends_with_42(tmp_path, repository):
+  country = load_attribute('country')
+  (tmp_path / 'r.jsonl').write_text(''.join(
+    json.dumps({'attribute': 'country', 'value': country.value_texts[p.value],
+                'template': p.template, 'prefix': p.text, 'sample': sample,
+                'continuation': f'good {p.template} {p.value} {sample}'}) + '\n'
+    for p in country.prefixes() for sample in range(30)))
+  code, errors = interrupted(
+    repository, tmp_path, 'from fairjax.pretrained.batch_runner import BatchRunner',
+    'BatchRunner._batch', signal.SIGINT,
+    ['measure', '--records=r.jsonl', '--attribute=country',
+     f'--scorer=bert:{GOLDEN / "bert_classifier"}', '--permutations=5'])
+  assert code == processes.PREEMPTED, errors
+  assert errors.splitlines()[-1].startswith('fairjax: interrupted; the same command continues')
