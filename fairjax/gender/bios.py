@@ -206,11 +206,7 @@ _MAX_LENGTH = 128  # tokens of a biography that are read
 
 
 def female_shares(professions: np.ndarray, female: np.ndarray, classes: int) -> np.ndarray:
-  """Share of women in each profession: `[C]` float64; NaN where there is nobody.
-
-  >>> female_shares(np.array([0, 0, 1]), np.array([True, False, True]), 2).tolist()
-  [0.5, 1.0]
-  """
+  """Share of women in each profession: `[C]` float64; NaN where there is nobody."""
   everybody = np.bincount(professions, minlength=classes)
   women = np.bincount(professions, weights=female, minlength=classes)
   return np.divide(women, everybody, out=np.full(classes, np.nan), where=everybody > 0)
@@ -250,17 +246,7 @@ def gaps(labels: np.ndarray, predictions: np.ndarray, female: np.ndarray, classe
 
 def gap_line(cells: Sequence[dict[str, Any]], shares: np.ndarray, *, least: int = LEAST_COUNT
              ) -> dict[str, Any]:
-  """Slope and r of the gaps over the shares, of professions that have enough of both genders.
-
-  Args:
-    cells: of `gaps`.
-    shares: `[C]` in [0, 1], NaN where nobody is known.
-    least: test biographies that each gender needs.
-
-  Returns:
-    `slope` and `intercept` (see `trends.line`), `r`, `mean_absolute_gap` (over the same
-    professions; None without any) and `left_out`, the numbers of the others.
-  """
+  """Slope and r of the gaps over the shares, of professions that have enough of both genders."""
   used = [i for i, cell in enumerate(cells)
           if min(cell['n_female'], cell['n_male']) >= max(1, least) and np.isfinite(shares[i])]
   x, y = shares[used], np.array([cells[i]['gap'] for i in used], np.float64)
@@ -275,29 +261,7 @@ def measure_bios(
   least: int = LEAST_COUNT, max_length: int = _MAX_LENGTH, folder: str | os.PathLike | None = None,
   log: Callable[[str], None],
 ) -> dict[str, Any]:
-  """Trains classifiers of biographies and measures accuracy and gaps (W-09, W-10).
-
-  Args:
-    model: a directory or an open `LanguageModel`; see `tasks.open_learner`.
-    data: file or folder of `read_bios`.
-    mode: 'full' or 'frozen'.
-    freeze: of 'full', what does not move.
-    name: of a workdir, which of its models.
-    recipe: `finetune.Recipe`; None: that of `stsb.default_recipe`.
-    restarts: how many; restart i has the seed `seed + i`.
-    seed: see there; also of the splits where the data has none.
-    least: test biographies that each gender of a profession needs for the line.
-    max_length: tokens of a biography that are read.
-    folder: keeps what is finished; the same call goes on.
-    log: called with lines of progress.
-
-  Returns:
-    JSON values: `slope`, `r`, `accuracy`, `mean_absolute_gap` (`over_restarts` of each),
-    `by_profession` with n of every cell, `left_out`, and how it was made.
-
-  Raises:
-    UserError: data or model cannot be used.
-  """
+  """Trains classifiers of biographies and measures accuracy and gaps (W-09, W-10)."""
   from fairjax.gender.probe_tasks import open_learner
   from fairjax.gender.stsb import default_recipe
   from fairjax.pretrained.heads import Inputs, Labelled, run_restarts

@@ -24,15 +24,7 @@ from fairjax.gender.scored_models import BLANK, LanguageModel, in_pieces
 # Chi-square tests of how often something happens in several groups.
 
 def chi_square(supplied: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-  """Pearson's chi-square of "supplied or not" by group, without Yates's correction (W-03).
-
-  Args:
-    supplied: `[..., G]` how many persons of each group a fill was supplied for.
-    sizes: `[G]` persons of each group, positive.
-
-  Returns:
-    `[...]` float64; 0 where all or none of the persons were supplied, as no rates can differ.
-  """
+  """Pearson's chi-square of "supplied or not" by group, without Yates's correction (W-03)."""
   supplied, sizes = np.asarray(supplied, np.float64), np.asarray(sizes, np.float64)
   rate = supplied.sum(axis=-1, keepdims=True) / sizes.sum()
   expected = rate * sizes
@@ -82,11 +74,7 @@ class Template:
 
 
 def read_templates(lines: Sequence[str] | None = None) -> tuple[Template, ...]:
-  """Templates, one a line, `#` begins a comment; None: the fourteen of the paper.
-
-  Raises:
-    UserError: an empty list, a template without its slots, or one twice.
-  """
+  """Templates, one a line, `#` begins a comment; None: the fourteen of the paper."""
   if lines is None:
     asset = importlib.resources.files('fairjax.gender') / 'assets' / 'disco_templates.txt'
     lines = asset.read_text(encoding='utf-8').splitlines()

@@ -139,16 +139,7 @@ class Persons:
     return hashlib.sha256(content.encode('utf-8')).hexdigest()
 
   def in_text(self, word: str, *, first: bool) -> str:
-    """The words of a person in a sentence.
-
-    Args:
-      word: of `words`.
-      first: whether a sentence begins with it.
-
-    >>> Persons('terms', '', ('king', 'duke', 'queen', 'duchess'), ('m', 'm', 'f', 'f'),
-    ...         {}).in_text('king', first=True)
-    'The king'
-    """
+    """The words of a person in a sentence."""
     if self.kind == 'names':
       return word
     return f"{'The' if first else 'the'} {word}"
@@ -159,11 +150,7 @@ class Persons:
     return ' '.join(filter(None, (self.kind.capitalize(), self.part)))
 
   def with_initials(self, letters: str) -> 'Persons':
-    """The words whose first letter is in a range such as 'A-M' (W-16, Table 6).
-
-    Raises:
-      UserError: not such a range, or too few words in it.
-    """
+    """The words whose first letter is in a range such as 'A-M' (W-16, Table 6)."""
     first, dash, last = letters.upper().partition('-')
     if not dash or len(first) != 1 or len(last) != 1 or not 'A' <= first <= last <= 'Z':
       raise UserError(f"initials '{letters}' are not a range of letters such as A-M")
@@ -186,11 +173,7 @@ class Persons:
 
 
 def make_persons(kind: str, source: str, groups: dict[str, tuple[str, ...]]) -> Persons:
-  """A list from the words of each group.
-
-  Raises:
-    UserError: fewer than two groups or words of one, or a word in two of them.
-  """
+  """A list from the words of each group."""
   return Persons(
     kind, source, tuple(w for words in groups.values() for w in words),
     tuple(g for g, words in groups.items() for _ in words),
@@ -198,11 +181,7 @@ def make_persons(kind: str, source: str, groups: dict[str, tuple[str, ...]]) -> 
 
 
 def read_persons(path: str | os.PathLike, kind: str) -> Persons:
-  """Reads `word<TAB>group` lines, in the order of their importance; `#` begins a comment.
-
-  Raises:
-    UserError: a line of another form (its number is named), or as `make_persons`.
-  """
+  """Reads `word<TAB>group` lines, in the order of their importance; `#` begins a comment."""
   groups: dict[str, list[str]] = {}
   for number, line in enumerate(read_text_lines(pathlib.Path(path)), 1):
     if not line.strip() or line.startswith('#'):
@@ -227,11 +206,7 @@ def builtin_names() -> Persons:
 
 
 def names_from(paths: Sequence[str]) -> Persons:
-  """Names: of Huang et al. 2020 without a path, of `name<TAB>group` lines, or of SSA statistics.
-
-  Raises:
-    UserError: a file of another form.
-  """
+  """Names: of Huang et al. 2020 without a path, of `name<TAB>group` lines, or of SSA statistics."""
   if not paths:
     return builtin_names()
   if len(paths) == 1 and _lists_groups(paths[0]):
@@ -242,16 +217,7 @@ def names_from(paths: Sequence[str]) -> Persons:
 
 
 def terms_from(paths: str | None) -> Persons:
-  """Nouns: the built-in ones without a path, `noun<TAB>group` lines, or pairs of words.
-
-  Pronouns among the pairs are no nouns: they are counted in `given` only.
-
-  Args:
-    paths: a file, or a male and a female one with a comma between them.
-
-  Raises:
-    UserError: a file of another form.
-  """
+  """Nouns: the built-in ones without a path, `noun<TAB>group` lines, or pairs of words."""
   if paths is None:
     asset = importlib.resources.files('fairjax.gender') / 'assets' / 'disco_terms.tsv'
     with importlib.resources.as_file(asset) as file:
@@ -270,10 +236,7 @@ def terms_from(paths: str | None) -> Persons:
 
 
 def _lists_groups(path: str) -> bool:
-  """Whether the lines of a file are `word<TAB>group`: a group has several words, a partner one.
-
-  Pairs of words may hold male and female themselves.
-  """
+  """Whether the lines of a file are `word<TAB>group`: a group has several words, a partner one."""
   rows = [line.split('\t') for line in read_text_lines(path) if not line.startswith('#')]
   groups = [row[1].strip().lower() for row in rows if len(row) == 2]
   return bool(groups) and (set(groups) <= set(_GROUPS) or len(groups) >= 2 * len(set(groups)))

@@ -14,23 +14,7 @@ def open_learner(
   model: Any, *, labels: Sequence[str], mode: str, pairs: bool = False, freeze: str = 'none',
   name: str = 'baseline', max_length: int | None = None, log: Callable[[str], None],
 ) -> Any:
-  """A learner of `fairjax.finetune` for a model.
-
-  Args:
-    model: a directory of BERT or ALBERT, any folder that `open_language_model` opens, or a
-      `LanguageModel`. A BERT without a head for masked words will do.
-    labels: names of the classes; one name: a regression.
-    mode: 'full': BERT and ALBERT are fine-tuned; 'frozen': a linear head on the features (means
-      over the tokens) of any model, which a causal model needs.
-    pairs: inputs are pairs of texts.
-    freeze: of 'full', what does not move (`pretrained.freezing`).
-    name: of a workdir, which of its models.
-    max_length: of 'full', reads fewer tokens than the model could.
-    log: called with lines.
-
-  Raises:
-    UserError: the folder holds no usable model, or one that cannot be fine-tuned as a whole.
-  """
+  """A learner of `fairjax.finetune` for a model."""
   from fairjax.pretrained.heads import FeatureLearner, TokenLearner
   if mode not in MODES:
     raise ValueError(f'mode {mode}')

@@ -21,15 +21,7 @@ _CURVE_TEMPLATES = 40
 
 
 def curve_steps(total: int, points: int) -> tuple[int, ...]:
-  """Steps at which a curve looks: 0, then denser at the beginning, where most is learned.
-
-  Args:
-    total: steps of the training; the last one is measured anyway, with all templates.
-    points: at most so many besides 0; 0: no curve.
-
-  >>> curve_steps(540, 5)
-  (0, 22, 86, 194, 346)
-  """
+  """Steps at which a curve looks: 0, then denser at the beginning, where most is learned."""
   if points < 1:
     return ()
   steps = np.round(total * (np.arange(points) / points) ** 2).astype(int)
@@ -42,30 +34,7 @@ def measure_resilience(
   points: int = 6, recipe: Any = None, restarts: int = 5, seed: int = 0,
   curve_templates: int = _CURVE_TEMPLATES, log: Callable[[str], None],
 ) -> dict[str, Any]:
-  """Fine-tunes with several parts frozen and follows accuracy and correlation.
-
-  Args:
-    model: directory of a BERT or ALBERT.
-    data: folder of the STS benchmark.
-    output: folder; the same call goes on after what is finished there.
-    professions: file of `read_professions`.
-    column: of that file, the shares of women.
-    freezes: words of `pretrained.freezing`, e.g. 'none', 'embedding', '2'.
-    points: of each curve, besides step 0; 0: ends only.
-    recipe: `finetune.Recipe`; None: BERT's.
-    restarts: of each.
-    seed: of the first restart.
-    curve_templates: sentences that are compared at the points of a curve (0: all); the ends
-      compare all.
-    log: called with lines of progress.
-
-  Returns:
-    What `resilience.json` in the folder holds: `runs`, one result of `measure_stsb` a freeze, and
-    `model`.
-
-  Raises:
-    UserError: data or model cannot be used, or a freeze stands there twice.
-  """
+  """Fine-tunes with several parts frozen and follows accuracy and correlation."""
   from fairjax.gender.probe_tasks import open_learner
   freezes = list(freezes)
   if not freezes or len(set(freezes)) != len(freezes):

@@ -49,11 +49,7 @@ class TokenFeatures(NamedTuple):
   offsets: np.ndarray
 
   def span(self, start: int, end: int) -> np.ndarray:
-    """Mean over the tokens that touch characters `[start, end)`: `[D]`.
-
-    Raises:
-      ValueError: there is none.
-    """
+    """Mean over the tokens that touch characters `[start, end)`: `[D]`."""
     touching = (self.offsets[:, 0] < end) & (self.offsets[:, 1] > start)
     if not touching.any():
       raise ValueError(f'no token at characters {start} to {end}')
@@ -117,36 +113,22 @@ class LanguageModel(abc.ABC):
 
   @abc.abstractmethod
   def token_features(self, texts: Sequence[str]) -> list[TokenFeatures]:
-    """Last hidden states of every token.
-
-    Raises:
-      UserError: a text longer than the model reads.
-    """
+    """Last hidden states of every token."""
 
   @abc.abstractmethod
   def features(self, texts: Sequence[str]) -> np.ndarray:
-    """Mean over the tokens of the last hidden states, `[R, D]` float32; too long texts are cut.
-
-    How many were is counted in `truncated`.
-    """
+    """Mean over the tokens of the last hidden states, `[R, D]` float32; too long texts are cut."""
 
 
 def in_pieces(model: LanguageModel, words: Sequence[str]) -> dict[str, Any]:
-  """How a vocabulary writes people: how many `words`, those of `several` pieces, `unknown` ones.
-
-  Different people that a model cannot write are the same to it.
-  """
+  """How a vocabulary writes people: how many `words`, those of `several` pieces, `unknown` ones."""
   counts = dict(zip(words, model.piece_counts(words), strict=True))
   return {'words': len(counts), 'several': [w for w, n in counts.items() if n > 1],
           'unknown': [w for w, n in counts.items() if not n]}
 
 
 def blank_parts(text: str) -> tuple[str, str]:
-  """What stands before and behind the blank.
-
-  Raises:
-    UserError: no blank, several, or nothing else.
-  """
+  """What stands before and behind the blank."""
   before, blank, behind = text.partition(BLANK)
   if not blank or BLANK in behind or not (before + behind).strip():
     raise UserError(f'{text!r} must hold {BLANK} once, beside other text')
@@ -154,11 +136,7 @@ def blank_parts(text: str) -> tuple[str, str]:
 
 
 def fill_in(text: str, word: str) -> str:
-  """The text with a word in its blank.
-
-  >>> fill_in('She likes [BLANK].', 'tea')
-  'She likes tea.'
-  """
+  """The text with a word in its blank."""
   before, behind = blank_parts(text)
   return before + word + behind
 
@@ -322,14 +300,7 @@ class CausalModel(LanguageModel):
 
 
 def space(text: str) -> tuple[str, np.ndarray]:
-  """Puts spaces around punctuation and before 's.
-
-  Returns:
-    The text, and `[its length + 1]` int: where each of its characters stands in the given text.
-
-  >>> space("The boss's plan, she said.")[0]
-  "The boss 's plan , she said ."
-  """
+  """Puts spaces around punctuation and before 's."""
   pieces = [m for m in re.finditer(r"\w+(?:-\w+)*|'s\b|[^\w\s]", text)]
   spaced, places = '', []
   for number, piece in enumerate(pieces):
@@ -353,11 +324,7 @@ class MaskedModel(LanguageModel):
   kind = 'masked'
 
   def __init__(self, model: Any):
-    """Wraps a `Pretrained` of head 'mlm', or 'encoder', which has features only.
-
-    Raises:
-      UserError: its tokenizer has no mask token.
-    """
+    """Wraps a `Pretrained` of head 'mlm', or 'encoder', which has features only."""
     self._model, self._tokenizer = model, model.tokenizer
     self.name = model.name
     self.fingerprint, self.max_length = model.fingerprint, model.max_length

@@ -58,11 +58,7 @@ class Pairs(NamedTuple):
 
 
 def find_split(folder: str | os.PathLike, split: str) -> pathlib.Path:
-  """The file of a split in a folder of the public data: `sts-<split>.csv` or `.tsv`, or `.gz`.
-
-  Raises:
-    UserError: there is none.
-  """
+  """The file of a split in a folder of the public data: `sts-<split>.csv` or `.tsv`, or `.gz`."""
   folder = pathlib.Path(folder)
   for suffix in _SUFFIXES:
     if (folder / f'sts-{split}{suffix}').is_file():
@@ -115,10 +111,7 @@ def read_pairs(path: str | os.PathLike) -> Pairs:
 
 
 def gendered_words() -> frozenset[str]:
-  """Lower-case words of which a sentence holds one: the built-in pairs, and some of Zhao et al.
-
-  On the test file they choose the sentences that the lists of Zhao et al. 2018 and the pronouns do.
-  """
+  """Lower-case words of which a sentence holds one: the built-in pairs, and some of Zhao et al."""
   return frozenset(read_word_pairs().partner).union(_ALSO_GENDERED)
 
 
@@ -152,11 +145,7 @@ def select_templates(pairs: Pairs, gendered: Container[str] | None = None) -> li
 
 def template_pairs(templates: Sequence[str], professions: Sequence[str]
                    ) -> tuple[list[str], list[str]]:
-  """The 2 T P pairs that are compared: man, then woman, for each profession of each template.
-
-  >>> template_pairs([' sings.'], ['engineer'])
-  (['A man sings.', 'A woman sings.'], ['An engineer sings.', 'An engineer sings.'])
-  """
+  """The 2 T P pairs that are compared: man, then woman, for each profession of each template."""
   first, second = [], []
   for rest in templates:
     for profession in professions:
@@ -173,16 +162,7 @@ def profession_differences(scores: np.ndarray, professions: int) -> np.ndarray:
 
 
 def bias_of(scores: np.ndarray, professions: Professions) -> dict[str, Any]:
-  """Correlation of the mean differences with the shares of women.
-
-  Args:
-    scores: `[2 T P]` of `template_pairs`.
-    professions: P of them.
-
-  Returns:
-    `r` (see `correlation`; `value` None if no profession differs from another), `differences`
-    `[P]` and `std_errors` `[P]`, over templates.
-  """
+  """Correlation of the mean differences with the shares of women."""
   table = profession_differences(scores, len(professions.names))
   means = table.mean(0)
   even = np.ptp(means) < _LEAST_DIFFERENCE

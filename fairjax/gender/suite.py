@@ -39,31 +39,7 @@ _SLOPE = 'slope_she_minus_he'
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
-  """Markdown in the shape of the paper's Tables 2 to 5: metrics by model, controls beside them.
-
-  Args:
-    found: model -> metric -> result.
-
-  >>> print(table({'m': {'recorded': {
-  ...   'r': {'value': 0.5, 'low': 0.28, 'high': 0.67, 'n': 60},
-  ...   'r_she_minus_he': {'value': 0.1, 'low': -0.16, 'high': 0.34, 'n': 60},
-  ...   'slope_she_minus_he': {'value': 0.02, 'low': -0.03, 'high': 0.07, 'n': 60},
-  ...   'accuracy': {'value': 0.7, 'n': 720}, 'f1': {'value': 0.68, 'n': 720}}}}))
-  |  | m |
-  | :-- | --: |
-  | **Correlations** (nearer to 0 is better) | |
-  | Coref, recorded scores (r) | 0.50 (0.28, 0.67) |
-  | Coref, recorded scores, she less he (r) | 0.10 (-0.16, 0.34) |
-  | Coref, recorded scores, she less he (slope) | 0.02 (-0.03, 0.07) |
-  | **Accuracy** (higher is better) | |
-  | Coref, recorded scores | 0.70 |
-  | Coref, recorded scores (F1) | 0.68 |
-  <BLANKLINE>
-  In brackets 95 % intervals (Fisher's z of r, Student's t of slopes, Wilson's of shares), after ±
-  the deviation over restarts.
-  An occupation that is taken for any pronoun more often moves r too; "she less he" takes that away.
-  <BLANKLINE>
-  """
+  """Markdown in the shape of the paper's Tables 2 to 5: metrics by model, controls beside them."""
   lines = [f"|  | {' | '.join(found)} |", '| :-- |' + ' --: |' * len(found)]
   lists = dict.fromkeys(m for of in found.values() for m in of if m.startswith('disco_'))
   disco = [row for metric in lists for row in _disco_rows(metric, found)]
@@ -207,20 +183,7 @@ def measure_correlations(
   models: Sequence[str], settings: Settings, *, output: str | os.PathLike,
   log: Callable[[str], None],
 ) -> dict[str, Any]:
-  """Measures models and writes `correlations.json` and `correlations.md` into `output`.
-
-  Args:
-    models: folders; `DIR@NAME` names a model of a workdir.
-    settings: see `Settings`.
-    output: folder that keeps what is finished.
-    log: called with lines of progress.
-
-  Returns:
-    JSON-able: `models`, by name `found` (metric -> result), and `settings`.
-
-  Raises:
-    UserError: inputs that cannot be used, or an output of other settings.
-  """
+  """Measures models and writes `correlations.json` and `correlations.md` into `output`."""
   output = pathlib.Path(output)
   names = _model_names(models)
   found: dict[str, dict[str, Any]] = {}

@@ -43,11 +43,7 @@ def correlation(x: np.ndarray, y: np.ndarray, *, ranks: bool = False) -> dict[st
 
 
 def fisher_interval(r: float, n: int, *, factor: float = 1.0) -> tuple[float, float]:
-  """95 % interval of a correlation of n > 3 pairs: tanh(arctanh r -+ 1.96 sqrt(factor / (n - 3))).
-
-  >>> [round(x, 3) for x in fisher_interval(0.5, 60)]
-  [0.282, 0.669]
-  """
+  """95 % interval of r of n > 3 pairs: tanh(arctanh r -+ 1.96 sqrt(factor / (n - 3)))."""
   if abs(r) >= 1:
     return r, r
   half = _Z * math.sqrt(factor / (n - 3))
@@ -55,20 +51,7 @@ def fisher_interval(r: float, n: int, *, factor: float = 1.0) -> tuple[float, fl
 
 
 def line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-  """Slope and intercept of the least-squares line of n points, with 95 % intervals (Student's t).
-
-  Args:
-    x: `[n]`.
-    y: `[n]`.
-
-  Returns:
-    `slope` and `intercept`, each with `value`, `std_error`, `low`, `high`, `n`: None where x never
-    changes; the errors None below 3 points.
-
-  >>> found = line(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))
-  >>> found['slope']['value'], found['intercept']['value']
-  (2.0, 1.0)
-  """
+  """Slope and intercept of the least-squares line of n points; 95 % intervals (Student's t)."""
   from scipy.stats import t
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
   n = len(x)
@@ -125,11 +108,7 @@ def over_restarts(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def mean_sd_words(found: Mapping[str, Any], *, decimals: int = 2) -> str:
-  """A cell of the paper's tables: mean ± standard deviation over restarts.
-
-  >>> mean_sd_words({'mean': 0.64, 'sd': 0.071}), mean_sd_words({'mean': 0.5, 'sd': None})
-  ('0.64±0.07', '0.50')
-  """
+  """A cell of the paper's tables: mean ± standard deviation over restarts."""
   if found['mean'] is None:
     return 'undefined'
   deviation = '' if found['sd'] is None else f"±{found['sd']:.{decimals}f}"

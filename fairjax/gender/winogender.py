@@ -71,18 +71,7 @@ class Sentence:
 
 
 def read_winogender(path: str | os.PathLike) -> list[Sentence]:
-  """All sentences of a file of templates in the authors' form (`templates.tsv`).
-
-  Args:
-    path: tab-separated with a header: occupation, participant, answer (0 or 1), sentence with
-      $OCCUPATION, $PARTICIPANT and one pronoun slot. A folder stands for its `templates.tsv`.
-
-  Returns:
-    Of every template, with the participant and with "someone", the three genders.
-
-  Raises:
-    UserError: a line of another form; it is named.
-  """
+  """All sentences of a file of templates in the authors' form (`templates.tsv`)."""
   path, found = templates_file(path), []
   for number, line in enumerate(read_text_lines(path), 1):
     if number == 1 or not line.strip():
@@ -209,11 +198,7 @@ def pronoun_shares(
 
 
 def summarise_pronouns(shares: Mapping[str, float], professions: Professions) -> dict[str, Any]:
-  """Correlation and slope of `pronoun_shares` with the shares of women.
-
-  Returns:
-    JSON-able: `r_pronoun` and `slope_pronoun`, each with an interval and `n`, and `pronouns`.
-  """
+  """Correlation and slope of `pronoun_shares` with the shares of women."""
   known = dict(zip(professions.names, professions.shares.tolist(), strict=True))
   names = [name for name in shares if name in known]
   x, y = (np.array([of[name] for name in names]) for of in (known, shares))
@@ -222,14 +207,7 @@ def summarise_pronouns(shares: Mapping[str, float], professions: Professions) ->
 
 
 def recorded(path: str | os.PathLike, sentences: Sequence[Sentence]) -> np.ndarray:
-  """P(the pronoun means the occupation) of another system, from `sentid<TAB>probability` lines.
-
-  Returns:
-    `[R]` float64 in [0, 1].
-
-  Raises:
-    UserError: a line of another form, an unknown sentence, or sentences without a probability.
-  """
+  """P(the pronoun means the occupation) of another system, from `sentid<TAB>probability` lines."""
   names, found = {s.sentid for s in sentences}, {}
   for number, line in enumerate(read_text_lines(path), 1):
     name, _, value = line.partition('\t')
@@ -331,18 +309,7 @@ class MentionPair(NamedTuple):
 
 
 def read_pairs(path: str | os.PathLike, split: str) -> list[MentionPair]:
-  """Pairs of one split of a folder.
-
-  Args:
-    path: a folder with WinoBias's files (`*.txt.dev`, `*.txt.test`), or with `train`, `dev` and
-      `test` folders of `*conll` files; where some are named `*gold_conll`, as beside the
-      `*auto_conll` of CoNLL 2012, only those are read. Of a sentence of more than 20 mentions the
-      pairs of the first 20 are taken.
-    split: 'train' (of WinoBias its dev files) or 'test'.
-
-  Raises:
-    UserError: neither kind of file is there, or one cannot be read.
-  """
+  """Pairs of one split of a folder."""
   path = pathlib.Path(path)
   wino = sorted(path.glob(f"*stereotyped*.txt.{'dev' if split == 'train' else 'test'}"))
   conll = sorted((path / split).rglob('*gold_conll')) or sorted((path / split).rglob('*conll'))
@@ -360,10 +327,7 @@ def read_pairs(path: str | os.PathLike, split: str) -> list[MentionPair]:
 
 
 def _winobias(files: list[pathlib.Path], all_files: list[pathlib.Path]) -> list[MentionPair]:
-  """The pronoun of every sentence with the marked person, and with the other one.
-
-  Only the antecedent is marked; the other person is one of those that are marked elsewhere.
-  """
+  """The pronoun of every sentence with the marked person, and with the other one."""
   people = set()
   for file in all_files:
     for line in read_text_lines(file):
@@ -481,11 +445,7 @@ class Probe:
 def pair_features(
   model: LanguageModel, texts: Sequence[str], spans: Sequence[tuple[Span, Span]]
 ) -> np.ndarray:
-  """The states of both mentions and their product, `[R, 3 D]` float32.
-
-  Raises:
-    UserError: a text that is too long for the model.
-  """
+  """The states of both mentions and their product, `[R, 3 D]` float32."""
   rows = []
   for start in range(0, len(texts), _TEXTS_AT_A_TIME):
     part = slice(start, start + _TEXTS_AT_A_TIME)
@@ -496,11 +456,7 @@ def pair_features(
 
 
 def with_article(text: str, span: Span) -> Span:
-  """The span with the article before it, as mentions are marked in WinoBias and OntoNotes.
-
-  >>> with_article('So the nurse left.', Span(7, 12))
-  Span(start=3, end=12)
-  """
+  """The span with the article before it, as mentions are marked in WinoBias and OntoNotes."""
   article = _ARTICLE.search(text[:span.start])
   return span if article is None else Span(article.start(), span.end)
 
@@ -508,17 +464,7 @@ def with_article(text: str, span: Span) -> Span:
 def train_probe(
   features: np.ndarray, same: np.ndarray, *, seed: int, settings: ProbeSettings = ProbeSettings()
 ) -> Probe:
-  """Trains a probe with Adam on batches drawn with replacement, both kinds equally often.
-
-  Args:
-    features: `[R, F]` of `pair_features`.
-    same: `[R]` bool.
-    seed: of weights and batches.
-    settings: see `ProbeSettings`.
-
-  Raises:
-    UserError: the loss is not finite.
-  """
+  """Trains a probe with Adam on batches drawn with replacement, both kinds equally often."""
   import jax
   import jax.numpy as jnp
   import optax
@@ -559,24 +505,7 @@ def probe_winogender(
   sentences: Sequence[Sentence], *, seeds: Sequence[int] = range(5),
   settings: ProbeSettings = ProbeSettings(), log: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
-  """Trains a probe for each seed and asks it about WinoGender's sentences.
-
-  Args:
-    model: whose states are read; they are computed once.
-    train: pairs to learn from.
-    test: pairs that the quality is measured on.
-    sentences: R of WinoGender.
-    seeds: of the restarts (W-11).
-    settings: see `ProbeSettings`.
-    log: called with lines of progress.
-
-  Returns:
-    For each seed, `[R]` P(the pronoun means the occupation), and the quality on `test`:
-    `f1`, `accuracy`, `n`.
-
-  Raises:
-    UserError: a text that is too long for the model.
-  """
+  """Trains a probe for each seed and asks it about WinoGender's sentences."""
   log(f'[coref probe] states of {len(train)} + {len(test)} pairs')
   sets = {name: pair_features(model, [p.text for p in pairs], [(p.first, p.second) for p in pairs])
           for name, pairs in (('train', train), ('test', test))}

@@ -29,24 +29,7 @@ _LAST = 3  # texts of a part that are chosen by their length
 def fill_parts(
   places: Sequence[int], sizes: np.ndarray, *, rows: int, tokens: int
 ) -> list[list[int]]:
-  """Splits texts into parts, each but the last ones nearly full.
-
-  A part takes texts in a shuffled order, so that all parts hold all lengths, and its last three so
-  that they fill it: of few lengths nearly any sum can be made.
-
-  Args:
-    places: of the texts in `sizes`.
-    sizes: `[R]` tokens of the texts, each in [1, tokens].
-    rows: most texts of a part.
-    tokens: most tokens of a part.
-
-  Returns:
-    Places, every one once; the same for the same texts.
-
-  >>> [[int(n) for n in part] for part in fill_parts(range(4), np.array([5, 3, 2, 6]), rows=3,
-  ...                                                tokens=8)]
-  [[3, 2], [0, 1]]
-  """
+  """Splits texts into parts, each but the last ones nearly full."""
   pools: dict[int, list[int]] = collections.defaultdict(list)
   for place in places:
     pools[int(sizes[place])].append(place)
@@ -143,10 +126,7 @@ def default_mesh(*, together: bool = False) -> Mesh:
 
 
 def busy_devices(mesh: Mesh | None = None) -> int:
-  """How many devices of a mesh (None: the default one) want a full batch each at once.
-
-  On CPU it is one: batches are small there, and devices share the cores.
-  """
+  """How many devices of a mesh (None: the default one) want a full batch each at once."""
   mesh = default_mesh() if mesh is None else mesh
   if mesh.devices.flat[0].platform == 'cpu':
     return 1
@@ -263,10 +243,7 @@ class BatchRunner:
     return results
 
   def _plan(self, sizes: np.ndarray) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Length of every batch, and the texts of each device.
-
-    Texts that do not fill a batch go to the next length in use, unless that costs a batch more.
-    """
+    """Length of every batch, and the texts of each device."""
     buckets = np.searchsorted(self.lengths, sizes)
     used = np.unique(buckets)
     parts = self._parts(np.flatnonzero(buckets == used[0]).tolist(), sizes, used[0])

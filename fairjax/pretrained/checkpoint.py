@@ -94,16 +94,7 @@ class Architecture:
 
 
 def recognise(config: Mapping[str, Any], *, where: str) -> tuple[str, str]:
-  """The kind of a model by its config, and '' or what it was recognised by.
-
-  Args:
-    config: content of a `config.json`: `model_type`, or where there is none `architectures`, or the
-      names of its fields.
-    where: its path, for messages.
-
-  Raises:
-    UserError: another kind, or nothing tells the kind; or quantised weights.
-  """
+  """The kind of a model by its config, and '' or what it was recognised by."""
   quantised = config.get('quantization_config')
   if quantised:
     method = quantised.get('quant_method') if isinstance(quantised, Mapping) else None
@@ -247,11 +238,7 @@ class _Fields:
 
 
 def safe_name(text: str) -> str:
-  """Keeps letters, digits, `.`, `_` and `-` of a name, for names of files.
-
-  >>> safe_name('my model:v2')
-  'my-model-v2'
-  """
+  """Keeps letters, digits, `.`, `_` and `-` of a name, for names of files."""
   return re.sub(r'[^\w.-]+', '-', text, flags=re.ASCII).strip('-.') or 'model'
 
 
@@ -396,13 +383,7 @@ def _dotted(stack: tuple[tuple[str, ...], ...], last: str) -> tuple[tuple[str, .
 
 
 def aliases(arch: Architecture, head: str) -> dict[str, str]:
-  """Names of tensors that must hold the same values as another: copies of tied tables and biases.
-
-  >>> from fairjax.pretrained.checkpoint import read_architecture
-  >>> small = dict(model_type='gpt2', vocab_size=9, n_embd=4, n_layer=1, n_head=1, n_positions=8)
-  >>> aliases(read_architecture(small, where='x'), 'lm')
-  {'lm_head.weight': 'wte.weight'}
-  """
+  """Tensors that must equal another: copies of tied tables and biases, e.g. of GPT-2's `wte`."""
   if arch.kind == 'gpt2':
     return {'lm_head.weight': 'wte.weight'} if arch.tied else {}
   if head != 'mlm':
@@ -424,10 +405,7 @@ _NOT_NEEDED = {
 
 
 def not_needed(name: str, kind: str) -> bool:
-  """Whether a tensor is one that published files hold without being needed.
-
-  They are the buffers of positions and masks, the pooler, and the heads that were not asked for.
-  """
+  """Whether a tensor is one that published files hold without being needed."""
   return re.fullmatch(_NOT_NEEDED[kind], name) is not None
 
 
@@ -455,11 +433,7 @@ def bare_name(name: str, kind: str) -> str:
 
 
 def plain_name(name: str, kind: str) -> str:
-  """A tensor's name without the body's prefix and with today's names of LayerNorm's arrays.
-
-  >>> plain_name('bert.embeddings.LayerNorm.gamma', 'bert')
-  'embeddings.LayerNorm.weight'
-  """
+  """A tensor's name without the body's prefix and with today's names of LayerNorm's arrays."""
   name = name.removeprefix(PREFIX[kind])
   name = re.sub(r'(LayerNorm|layer_norm)\.gamma$', r'\1.weight', name)
   return re.sub(r'(LayerNorm|layer_norm)\.beta$', r'\1.bias', name)
@@ -506,12 +480,7 @@ _HEADLESS = {
 
 
 def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
-  """Files that hold the weights of a directory.
-
-  Raises:
-    UserError: there are none (files of pickles are named), or the index names one that is not
-      there.
-  """
+  """Files that hold the weights of a directory."""
   index = directory / INDEX
   if (directory / WEIGHTS).is_file():
     return [directory / WEIGHTS]
@@ -533,11 +502,7 @@ def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _shards(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The shards of a directory without an index, whose names count them.
-
-  Raises:
-    UserError: some are missing, or there are none: what there is instead is named.
-  """
+  """The shards of a directory without an index, whose names count them."""
   found = sorted(directory.glob('*.safetensors'))
   counted = {p: re.fullmatch(r'.*-(\d{5})-of-(\d{5})\.safetensors', p.name) for p in found}
   shards = [p for p, count in counted.items() if count]
@@ -564,12 +529,7 @@ def _shards(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
-  """All tensors of several safetensors files.
-
-  Raises:
-    UserError: a file is damaged or a pointer, a tensor has a type that is not read, or two files
-      hold a tensor of the same name.
-  """
+  """All tensors of several safetensors files."""
   from safetensors import SafetensorError, safe_open
   from safetensors.numpy import load_file
   tensors: dict[str, np.ndarray] = {}
@@ -595,14 +555,7 @@ def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
 
 def without_wrappers(tensors: Mapping[str, np.ndarray], kind: str, *, where: str
                      ) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Tensors by the names that they have without what compilers, trainers and wrappers put before.
-
-  Returns:
-    The tensors (names of the kind's own body prefix stay), and a line on each prefix taken off.
-
-  Raises:
-    UserError: two tensors have one name then.
-  """
+  """Tensors by their bare names, and a line on each prefix that was taken off."""
   plain: dict[str, np.ndarray] = {}
   taken: collections.Counter[str] = collections.Counter()
   for name, tensor in tensors.items():
@@ -861,11 +814,7 @@ def folder_name(directory: str | os.PathLike) -> str:
 
 
 def find_snapshot(folder: pathlib.Path) -> pathlib.Path:
-  """The one snapshot in a folder of the Hub's cache; any other folder itself.
-
-  Raises:
-    UserError: none that is complete, or several of which none is the main one.
-  """
+  """The one snapshot in a folder of the Hub's cache; any other folder itself."""
   if (folder / 'config.json').exists():
     return folder
   models = [p for place in (folder, folder / 'hub') if place.is_dir()

@@ -238,23 +238,7 @@ _Z = 1.959963984540054  # 97.5 % point of the normal distribution
 
 def quality(labels: np.ndarray, predictions: np.ndarray, *, classes: int, seed: int = 0
             ) -> dict[str, Any]:
-  """Accuracy and F1 of R predictions.
-
-  Args:
-    labels: `[R]` int, 0 to classes - 1.
-    predictions: `[R]` int; -1 where nothing is predicted, which counts as wrong.
-    classes: their number.
-    seed: of the bootstrap.
-
-  Returns:
-    `n`, `undecided`, `accuracy_of_decided` (None if nothing is decided), and with `value`, `low`,
-    `high` (95 %): `accuracy` (Wilson), `macro_f1` (mean over the classes) and, of two classes,
-    `positive_f1` (that of class 1); the F1 intervals are percentiles of a bootstrap over texts.
-
-  >>> found = quality(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), classes=2)
-  >>> [round(found[k]['value'], 4) for k in ('accuracy', 'positive_f1', 'macro_f1')]
-  [0.75, 0.8, 0.7333]
-  """
+  """Accuracy and F1 of R predictions."""
   labels, predictions = np.asarray(labels), np.asarray(predictions)
   if labels.shape != predictions.shape or not labels.size:
     raise ValueError(f'labels {labels.shape} and predictions {predictions.shape}')
@@ -305,19 +289,7 @@ _ALPHABET = 1000  # characters that get a piece of their own; words with rarer o
 
 
 def train_word_pieces(words: Mapping[str, int], *, size: int, min_count: int = 2) -> dict[str, int]:
-  """Makes a vocabulary.
-
-  Args:
-    words: word -> how often it stands in the texts.
-    size: most pieces, special ones included.
-    min_count: pairs that are rarer are not joined.
-
-  Returns:
-    Piece -> id; special pieces first, then characters, then joined pieces in the order of joining.
-
-  >>> list(train_word_pieces({'low': 3, 'lower': 2}, size=12))[5:]
-  ['##e', '##o', '##r', '##w', 'l', '##ow', 'low']
-  """
+  """Makes a vocabulary."""
   pieces = [[w[0], *('##' + c for c in w[1:])] for w in words]
   weights = list(words.values())
   letters = collections.Counter()
@@ -413,17 +385,7 @@ class Start(NamedTuple):
 
 def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed: int,
                     log: Callable[[str], None]) -> Start:
-  """Starts from a BERT or ALBERT with its tokenizer and a new head.
-
-  Args:
-    directory: in the published form.
-    labels: names of the classes; one name makes a head of one number, for a regression.
-    seed: of the head.
-    log: gets a line.
-
-  Raises:
-    UserError: the directory cannot be read, or is of another kind.
-  """
+  """Starts from a BERT or ALBERT with its tokenizer and a new head."""
   model = load_pretrained(directory, 'encoder')
   pooled = any(name.startswith('pooler') for name in model.ignored)
   if pooled:
@@ -493,10 +455,7 @@ def tokenizer_of(vocabulary: dict[str, int], *, max_length: int) -> tuple[Any, d
 
 def new_params(arch: Architecture, *, seed: int, std: float, only: Sequence[str] = (),
                head: str = 'classifier') -> dict[str, dict[str, np.ndarray]]:
-  """Random parameters as BERT's: normal kernels and tables, norms 1, biases 0.
-
-  Each array's numbers depend on the seed and its own name alone.
-  """
+  """Random parameters as BERT's: normal kernels and tables, norms 1, biases 0."""
   params: dict[str, dict[str, np.ndarray]] = {}
   for entry in entries(arch, head):
     if only and entry.group not in only:
@@ -560,26 +519,7 @@ def train_classifier(
   start: Start, train: Examples, dev: Examples, output: pathlib.Path, *, settings: Settings,
   source: dict[str, Any], log: Callable[[str], None], mesh: Mesh | None = None,
 ) -> dict[str, Any]:
-  """Trains, keeps the epoch with the highest accuracy on `dev` and writes a model directory.
-
-  Args:
-    start: where from.
-    train: texts to learn.
-    dev: texts that choose the epoch.
-    output: gets tokenizer, `config.json`, `model.safetensors` and `card.json`; `training/` holds
-      the last and the best epoch until then, and the same call goes on from there.
-    settings: see `Settings`.
-    source: what else identifies the training and goes into the card.
-    log: called with lines of progress.
-    mesh: default: all devices.
-
-  Returns:
-    The card.
-
-  Raises:
-    UserError: `output` belongs to another training or holds files of something else, or the loss is
-      not finite.
-  """
+  """Trains, keeps the epoch with the highest accuracy on `dev` and writes a model directory."""
   identity = {'settings': dataclasses.asdict(settings), 'start': start.fingerprint,
               'config': start.config, 'train': train.digest, 'dev': dev.digest, **source}
   checkpoint, best = output / 'training' / 'last.safetensors', output / 'training/best.safetensors'

@@ -86,16 +86,7 @@ class Trainer:
     self, rows: Rows, loss: Callable[[Any, dict[str, jax.Array], jax.Array], jax.Array],
     recipe: Recipe, *, mesh: Mesh, log: Callable[[str], None], mask: Any = None,
   ):
-    """Prepares; nothing is compiled before the first step.
-
-    Args:
-      rows: what to learn.
-      loss: `(params, batch, key of the dropout) -> [B]`, the loss of every row.
-      recipe: how.
-      mesh: rows of a batch are split over all its devices.
-      log: called with lines of progress.
-      mask: tree of `freezing.trainable_mask`; None: everything moves.
-    """
+    """Prepares; nothing is compiled before the first step."""
     self.recipe, self._rows, self._log = recipe, rows, log
     self._size = -(-recipe.batch_size // mesh.size) * mesh.size
     self.steps = -(-len(rows.sizes) // recipe.batch_size)
@@ -136,19 +127,7 @@ class Trainer:
     self, params: Any, opt_state: Any, epoch: int, *, seed: int | None = None,
     after_step: Callable[[int, Any], None] | None = None,
   ) -> tuple[Any, Any, float]:
-    """One pass over the rows: parameters, optimizer state, mean loss.
-
-    Args:
-      params: on the devices; donated.
-      opt_state: likewise.
-      epoch: its number, from 0.
-      seed: instead of the recipe's: several restarts share what is compiled.
-      after_step: called with the steps done so far in all and the parameters, which the next step
-        takes away.
-
-    Raises:
-      UserError: the loss is not finite.
-    """
+    """One pass over the rows: parameters, optimizer state, mean loss."""
     r, losses, total = self.recipe, [], self.recipe.epochs * self.steps
     seed = r.seed if seed is None else seed
     key = jax.random.key(seed)
@@ -191,11 +170,7 @@ class Trainer:
 
 
 def schedule(step: int, steps: int, warmup_share: float) -> float:
-  """Share of the learning rate: linear from 0, then linear to 0.
-
-  >>> [schedule(step, 100, 0.1) for step in (0, 5, 10, 55)]
-  [0.0, 0.5, 1.0, 0.5]
-  """
+  """Share of the learning rate: linear from 0, then linear to 0."""
   warm = math.ceil(warmup_share * steps)
   return step / warm if step < warm else (steps - step) / max(1, steps - warm)
 

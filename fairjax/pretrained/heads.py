@@ -79,18 +79,7 @@ class Labelled(NamedTuple):
 
 
 def label_losses(scores: jax.Array, labels: jax.Array) -> jax.Array:
-  """Loss of every row: squared error of float labels, cross-entropy (nats) of int ones.
-
-  Args:
-    scores: `[B, C]`; C is 1 for a regression.
-    labels: `[B]`.
-
-  Returns:
-    `[B]` float32.
-
-  >>> label_losses(jnp.array([[1.0], [3.0]]), jnp.array([2.0, 3.0])).tolist()
-  [1.0, 0.0]
-  """
+  """Loss of every row: squared error of float labels, cross-entropy (nats) of int ones."""
   if jnp.issubdtype(labels.dtype, jnp.floating):
     return jnp.square(scores[:, 0] - labels)
   return optax.softmax_cross_entropy_with_integer_labels(scores, labels)
@@ -148,14 +137,7 @@ class FeatureLearner:
 
   def __init__(self, model: FeatureModel, *, labels: Sequence[str], mesh: Mesh | None = None,
                log: Callable[[str], None] | None = None):
-    """Takes a model.
-
-    Args:
-      model: gives the features.
-      labels: names of the classes; one name: a regression.
-      mesh: default: all devices.
-      log: called with lines.
-    """
+    """Takes a model."""
     self.name, self.fingerprint = model.name, model.fingerprint
     self._model, self._labels = model, tuple(labels)
     self._mesh, self._log = mesh or default_mesh(), log or (lambda line: None)
@@ -184,13 +166,7 @@ class FeatureLearner:
     return jax.tree.map(lambda a: a.astype(np.float32), params)
 
   def trainer(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> Trainer:
-    """The compiled training on some data; one does for all restarts.
-
-    Args:
-      train: what to learn.
-      recipe: how.
-      freeze: only 'all', which is what it does.
-    """
+    """The compiled training on some data; one does for all restarts."""
     if freeze not in (None, 'all'):
       raise ValueError(f'features are frozen, not {freeze}')
     places = self._places(train.inputs)  # this asks for the features of new texts
@@ -225,18 +201,7 @@ class FeatureLearner:
 
 
 def combine(features: np.ndarray, places: np.ndarray) -> np.ndarray:
-  """Inputs of the head: u of texts, or u, v, |u - v|, u v side by side of pairs.
-
-  Args:
-    features: `[X, D]` float32.
-    places: `[R, 1]` or `[R, 2]` int.
-
-  Returns:
-    `[R, D]` or `[R, 4 D]` float32.
-
-  >>> combine(np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[0, 1]])).tolist()
-  [[1.0, 2.0, 3.0, 5.0, 2.0, 3.0, 3.0, 10.0]]
-  """
+  """Inputs of the head: u of texts, or u, v, |u - v|, u v side by side of pairs."""
   u = features[places[:, 0]]
   if places.shape[1] == 1:
     return u
@@ -274,21 +239,7 @@ class TokenLearner:
     freeze: str = NONE, max_length: int | None = None, mesh: Mesh | None = None,
     log: Callable[[str], None] | None = None,
   ):
-    """Reads the directory.
-
-    Args:
-      directory: BERT or ALBERT in the published form.
-      labels: names of the classes; one name: a regression.
-      pairs: inputs are pairs of texts.
-      freeze: 'none', 'embedding', a number of layers, or 'all'.
-      max_length: reads fewer tokens than the model could.
-      mesh: default: all devices.
-      log: called with lines.
-
-    Raises:
-      UserError: the directory cannot be read, such layers cannot be frozen, or its tokenizer joins
-        no pairs.
-    """
+    """Reads the directory."""
     self._directory, self._labels = pathlib.Path(directory), tuple(labels)
     self.name, self.freeze = folder_name(directory), freeze
     self._log = log or (lambda line: None)
@@ -321,13 +272,7 @@ class TokenLearner:
     return params
 
   def trainer(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> Trainer:
-    """The compiled training on some data; one does for all restarts.
-
-    Args:
-      train: what to learn.
-      recipe: how.
-      freeze: instead of the learner's.
-    """
+    """The compiled training on some data; one does for all restarts."""
     freeze = self.freeze if freeze is None else freeze
     encoded = self._encode(train.inputs)
     rows = TokenRows(encoded.ids, train.labels, max_length=self.max_length,

@@ -73,12 +73,7 @@ AXES = {
 
 
 def state_shardings(abstract: Any, mesh: Mesh) -> Any:
-  """A sharding for every leaf of parameters, or of a state that holds trees like them.
-
-  Args:
-    abstract: tree of `jax.eval_shape`.
-    mesh: of `make_mesh`.
-  """
+  """A sharding for every leaf of parameters, or of a state that holds trees like them."""
   def sharding(path, leaf) -> NamedSharding:
     names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
     axes = AXES.get(names[-2], {}).get(names[-1]) if len(names) > 1 else None
@@ -88,16 +83,7 @@ def state_shardings(abstract: Any, mesh: Mesh) -> Any:
 
 
 def check_mesh(params: Any, arch: Architecture, mesh: Mesh) -> None:
-  """Refuses a mesh whose axes do not divide what they split.
-
-  Args:
-    params: of the model; only shapes are read.
-    arch: of the same model.
-    mesh: of `make_mesh`.
-
-  Raises:
-    UserError: the line names the first array, and what would fit.
-  """
+  """Refuses a mesh whose axes do not divide what they split."""
   sizes: dict[str, dict[str, int]] = {'fsdp': {}, 'model': {'its attention heads': arch.num_heads}}
   leaves = jax.tree_util.tree_leaves_with_path(params)
   shardings = jax.tree.leaves(state_shardings(params, mesh))
@@ -121,18 +107,7 @@ def check_mesh(params: Any, arch: Architecture, mesh: Mesh) -> None:
 
 def place_losses(params: Any, arch: Architecture, hidden: jax.Array, places: jax.Array,
                  targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Cross-entropy at places, and whether the first guess is right.
-
-  Args:
-    params: with the group `mlm`.
-    arch: of the same model.
-    hidden: `[B, T, D]` of `encode`.
-    places: `[B, P]` int32.
-    targets: `[B, P]` int32, the pieces that belong there.
-
-  Returns:
-    nats `[B, P]` float32, right `[B, P]` bool.
-  """
+  """Cross-entropy at places, and whether the first guess is right."""
   logits = mlm_logits(params, arch, hidden, places).astype(jnp.float32)
   nats = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
   return nats, logits.argmax(-1) == targets
@@ -140,14 +115,7 @@ def place_losses(params: Any, arch: Architecture, hidden: jax.Array, places: jax
 
 def masked_sums(params: Any, arch: Architecture, batch: dict[str, jax.Array],
                 key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Sums over the masked places of a batch, each `[]`: nats, right first guesses, places.
-
-  Args:
-    params: with the group `mlm`.
-    arch: of the same model.
-    batch: of `MaskedRows.batch`.
-    key: of the dropout; None drops nothing.
-  """
+  """Sums over the masked places of a batch, each `[]`: nats, right first guesses, places."""
   hidden = encode(params, arch, batch['ids'], batch['mask'], key=key)
   nats, right = place_losses(params, arch, hidden, batch['places'], batch['targets'])
   weights = batch['weights']
@@ -155,10 +123,7 @@ def masked_sums(params: Any, arch: Architecture, batch: dict[str, jax.Array],
 
 
 class FreezingAdam:
-  """`Adam` with BERT's weight decay (of kernels and tables only) and parameters that stay.
-
-  What is frozen has no part in the norm that is clipped, and its weights do not decay.
-  """
+  """`Adam` with BERT's weight decay (of kernels and tables only) and parameters that stay."""
 
   def __init__(self, adam: Adam, moves: Any | None):
     """Keeps the settings, and the mask of `freezing.trainable_mask` (None: everything moves)."""
@@ -218,13 +183,7 @@ class Sizes:
 
 
 def with_dropout(start: Start, *, hidden: float | None, attention: float | None) -> Start:
-  """The same with other rates, in [0, 1), also in its `config.json`; None leaves one as it is.
-
-  They are the rates a and h of Webster et al. 2020, section 5.1 (W-13).
-
-  Raises:
-    UserError: a rate that is none.
-  """
+  """The same with other rates, in [0, 1), also in its `config.json`; None leaves one as it is."""
   given = {name: rate for name, rate in (('hidden_dropout_prob', hidden),
                                          ('attention_probs_dropout_prob', attention))
            if rate is not None}
@@ -233,11 +192,7 @@ def with_dropout(start: Start, *, hidden: float | None, attention: float | None)
 
 
 def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:
-  """Goes on from a BERT or ALBERT that has its MLM head.
-
-  Raises:
-    UserError: the directory cannot be read, has no MLM head, or is of another kind.
-  """
+  """Goes on from a BERT or ALBERT that has its MLM head."""
   model = load_pretrained(directory, 'mlm')
   config = {**model.config, 'architectures': [_CLASSES[model.arch.kind]]}
   files = {name: (model.directory / name).read_bytes() for name in TOKENIZER_FILES
@@ -250,22 +205,14 @@ def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:
 
 def from_scratch(texts: Iterable[str], sizes: Sizes, *, seed: int, log: Callable[[str], None]
                  ) -> Start:
-  """Random parameters, and a WordPiece vocabulary of the texts (lower-case).
-
-  Raises:
-    UserError: sizes that do not fit each other.
-  """
+  """Random parameters, and a WordPiece vocabulary of the texts (lower-case)."""
   _, vocabulary, _ = new_tokenizer(texts, vocab_size=sizes.vocab_size, max_length=sizes.max_length)
   return from_vocabulary(vocabulary, sizes, seed=seed, log=log)
 
 
 def from_vocabulary(vocabulary: dict[str, int], sizes: Sizes, *, seed: int,
                     log: Callable[[str], None]) -> Start:
-  """Random parameters for a WordPiece vocabulary, piece -> id in the order of the ids.
-
-  Raises:
-    UserError: sizes that do not fit each other.
-  """
+  """Random parameters for a WordPiece vocabulary, piece -> id in the order of the ids."""
   # BERT-large's 0.02, for the variance of sums over `dim` inputs: with 0.02 itself attention in a
   # model of width 64 stays even for thousands of steps.
   std = round(0.02 * math.sqrt(1024 / sizes.dim), 4)
@@ -312,11 +259,7 @@ def write_model(directory: pathlib.Path, start: Start, params: Any) -> None:
 
 
 def check_free(directory: pathlib.Path) -> None:
-  """A training that begins must not write over files that are not its own.
-
-  Raises:
-    UserError: a file of a model is there.
-  """
+  """A training that begins must not write over files that are not its own."""
   for name in ('config.json', 'model.safetensors', *TOKENIZER_FILES):
     if (directory / name).exists():
       raise UserError(f'{directory / name} exists and is not of this training: it would be written '
@@ -356,31 +299,7 @@ def train_masked(
   source: dict[str, Any], log: Callable[[str], None], mesh: Mesh | None = None,
   stop: StopSignal | None = None,
 ) -> dict[str, Any]:
-  """Trains, and writes a model directory; in a group of processes the first one writes.
-
-  Args:
-    start: where from.
-    train: rows to learn.
-    valid: rows whose loss is told, with masks that never change and without dropout.
-    workdir: gets `plan.json` at once and, in the end, tokenizer, `config.json`,
-      `model.safetensors` and `card.json`; `training/` holds checkpoints and `metrics.jsonl`, and
-      the same call goes on from there.
-    settings: see `Settings`.
-    source: what else identifies the training (files, CDA) and goes into the card.
-    log: called with lines of progress.
-    mesh: how devices share the work; default: rows over all of them. No part of the plan.
-    stop: of signals; None: none is heeded.
-
-  Returns:
-    The card.
-
-  Raises:
-    UserError: `workdir` belongs to another training or holds files of something else, rows do not
-      fit the model or the devices, there are fewer than the freezing needs, or none of the
-      validation is masked.
-    Preempted: a signal came; all is saved.
-    TrainingDiverged: too many updates in a row were skipped.
-  """
+  """Trains, and writes a model directory; in a group of processes the first one writes."""
   mesh = make_mesh(MeshConfig()) if mesh is None else mesh
   plan = json.loads(json.dumps({
     'settings': settings.identity(), 'start': start.fingerprint, 'config': start.config,

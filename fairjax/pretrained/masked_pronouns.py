@@ -30,15 +30,7 @@ SENTENCES = (
 
 
 def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
-  """P(she) / (P(she) + P(he)) in every sentence: `[professions, sentences]` float64.
-
-  Args:
-    model: read with the head 'mlm'.
-    professions: nouns without an article.
-
-  Raises:
-    UserError: "she" or "he" is not one piece of the vocabulary, or the model reads too few tokens.
-  """
+  """P(she) / (P(she) + P(he)) in every sentence: `[professions, sentences]` float64."""
   special = special_tokens(model.tokenizer, pad_id=model.arch.pad_id, where=str(model.directory))
   pronouns = []
   for word in ('she', 'he'):
@@ -73,14 +65,7 @@ def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
 
 
 def read_shares(path: str) -> dict[str, float]:
-  """Profession -> female share in percent, of a table.
-
-  The columns are `occupation` and `bls_pct_female` (Rudinger et al. 2018's occupation statistics,
-  and the planted ones); others are ignored.
-
-  Raises:
-    UserError: it cannot be read, or a row has no share.
-  """
+  """Profession -> female share in percent, of a table."""
   shares: dict[str, float] = {}
   with open_input(path, what='table of shares') as file:
     for row, where in Table(file, path, ('occupation', 'bls_pct_female')):
@@ -100,16 +85,7 @@ def read_shares(path: str) -> dict[str, float]:
 def compare_shares(
   model: Pretrained, shares: Mapping[str, float]
 ) -> tuple[np.ndarray, np.ndarray, float | None]:
-  """What a model finds beside what was planted.
-
-  Args:
-    model: with its MLM head.
-    shares: of P professions, in percent.
-
-  Returns:
-    `[P]` means over the sentences of P(she) / (P(she) + P(he)), `[P]` planted shares in [0, 1], and
-    the slope of the first over the second (None where the second does not vary).
-  """
+  """What a model finds beside what was planted."""
   found = female_shares(model, list(shares)).mean(1)
   planted = np.array(list(shares.values())) / 100
   centred = planted - planted.mean()

@@ -44,11 +44,7 @@ class Special(NamedTuple):
 
 
 def special_tokens(tokenizer: Any, *, pad_id: int, where: str, vocab_size: int = 0) -> Special:
-  """Special tokens of a `tokenizers.Tokenizer`, with those of `vocab_size` ids that are no token.
-
-  Raises:
-    UserError: it puts no begin and end around a text, or has no mask token.
-  """
+  """Special tokens of a tokenizer, and the ids below `vocab_size` that have no token."""
   ends = tokenizer.encode('').ids
   if len(ends) != 2:
     raise UserError(f'{where}: its tokenizer puts {len(ends)} special tokens around a text, not 2 '
@@ -101,11 +97,7 @@ class Rows:
     return len(self._begins)
 
   def row(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """One row.
-
-    Returns:
-      ids `[n]` int32, special tokens included; starts `[n]` bool, whether a word begins there.
-    """
+    """One row."""
     encoder, special = self._encoder, self._special
     found = self._tokens[int(self._begins[number]):int(self._ends[number])].astype(np.int32)
     found = found[found != encoder.border_id]
@@ -126,24 +118,7 @@ def lay_out(
   tokens: Tokens, ends: np.ndarray, encoder: PieceEncoder, special: Special, *, form: str,
   max_length: int, what: str, digest: str, apart: int | None = None,
 ) -> Rows:
-  """Lays out the documents of a token store, read once in order.
-
-  Args:
-    tokens: of the store, ids of `encoder`.
-    ends: `[documents]` int64, where each document ends.
-    encoder: of the ids.
-    special: of the same tokenizer.
-    form: 'sentence': a row holds one sentence. 'packed': as many whole ones as fit, of one document
-      and the next, with `[SEP]` between documents. A sentence that is longer than a row is split,
-      at the beginning of a word where there is one.
-    max_length: T, special tokens included.
-    what: of the text, for messages.
-    digest: of the store.
-    apart: number of a document that begins a row, so that none holds documents before and behind.
-
-  Raises:
-    UserError: no token at all, or the store is damaged.
-  """
+  """Lays out the documents of a token store, read once in order."""
   layout = _Layout(form, max_length - 2, apart)
   start = document = 0
   while document < len(ends):
@@ -281,15 +256,7 @@ class MaskedRows:
 
   def masked(self, row: int, epoch: int | None
              ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One row.
-
-    Args:
-      row: its number.
-      epoch: pass over the rows; None gives the masks of validation, which are always the same.
-
-    Returns:
-      ids with masks `[n]` int32, places to be found (rising) `[p]` and what stood there `[p]`.
-    """
+    """One row."""
     m, (ids, starts) = self._masking, self._rows.row(row)
     purpose = [_MASKING, epoch] if epoch is not None else [_FIXED]
     rng = np.random.default_rng([m.seed, *purpose, row])
@@ -321,17 +288,7 @@ class MaskedRows:
 
   def batch(self, rows: np.ndarray, epochs: np.ndarray | None, size: int
             ) -> dict[str, np.ndarray]:
-    """Arrays of `size` rows: those that are named, then padding.
-
-    Args:
-      rows: `[b]` numbers, b at most `size`.
-      epochs: `[b]` of each; None: validation.
-      size: B.
-
-    Returns:
-      `ids` `[B, T]` int32, `mask` `[B, T]` bool (False at padding), and of the places to be found
-      `places`, `targets` `[B, P]` int32 and `weights` `[B, P]` float32 (0 at padding).
-    """
+    """Arrays of `size` rows: those that are named, then padding."""
     batch = {'ids': np.full((size, self.length), self._special.pad, np.int32),
              'mask': np.zeros((size, self.length), bool),
              'places': np.zeros((size, self.places), np.int32),

@@ -25,11 +25,7 @@ Array = jax.Array
 
 
 def _gelu(x: Array) -> Array:
-  """Gaussian error linear unit, x P(X <= x) with X ~ N(0, 1) (arXiv:1606.08415).
-
-  By erf, as in the published implementations: the erfc of `jax.nn.gelu` takes XLA on CPU longer.
-  The sum is float32 at least, or little of it would be left for x below -2.
-  """
+  """Gaussian error linear unit, x P(X <= x) with X ~ N(0, 1) (arXiv:1606.08415)."""
   wider = wide(x)
   return (0.5 * wider * (1 + jax.lax.erf(wider * 2 ** -0.5))).astype(x.dtype)
 
@@ -169,11 +165,7 @@ def normalize(x: Array) -> Array:
 
 
 def unstack_layers(params: Mapping[str, Any]) -> dict[str, Any]:
-  """The same parameters with a tuple of layers: they are then unrolled instead of scanned.
-
-  A scan copies the weights of every layer out of the stack; without it compilation takes time for
-  each layer.
-  """
+  """The same parameters with a tuple of layers: they are then unrolled instead of scanned."""
   stacked = params['layers']
   depth = len(stacked['qkv_bias'])
   return {**params, 'layers': tuple(
@@ -181,11 +173,7 @@ def unstack_layers(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _layers(x, weights, arch: Architecture, seen, key, layer, *, but_last: bool = False):
-  """Runs the layers in their order; ALBERT's are read again at every depth that shares them.
-
-  Returns:
-    x, and None or, with `but_last`, (weights, key) of the last layer, which was not run.
-  """
+  """Runs the layers in their order; ALBERT's are read again at every depth that shares them."""
   depth = len(arch.layer_order)
   keys = [None] * depth if key is None else jax.random.split(key, depth)
   unrolled = isinstance(weights, tuple)
@@ -246,10 +234,7 @@ def _pre_norm_layer(x, w, arch: Architecture, seen, key) -> Array:
 
 
 def _packing(mask, groups: int, capacity: int):
-  """Functions from `[B, T, X]` to `[groups, capacity, X]`, the tokens but no padding, and back.
-
-  Tokens above the capacity would be lost: the caller sees to it that there are none.
-  """
+  """Functions from `[B, T, X]` to `[groups, capacity, X]`, the tokens but no padding, and back."""
   rows, length = mask.shape
   flat = mask.reshape(groups, -1)
   places = jax.vmap(lambda m: jnp.nonzero(m, size=capacity, fill_value=0)[0])(flat)
@@ -369,22 +354,7 @@ _BODY = (*_EMBEDDING, 'layers', 'final_norm')
 
 
 def parse_freeze(text: str, arch: Architecture, *, where: str = '--freeze') -> int:
-  """Frozen layers that a word asks for: -1 for 'none', 0 for 'embedding', k, L for 'all'.
-
-  Args:
-    text: 'none', 'embedding', 'all', or a number of layers from 1 to L.
-    arch: of the model.
-    where: the option, for messages.
-
-  Raises:
-    UserError: something else, or layers of an ALBERT, which share their parameters.
-
-  >>> from fairjax.pretrained.checkpoint import read_architecture
-  >>> small = dict(model_type='gpt2', vocab_size=9, n_embd=4, n_layer=3, n_head=1, n_positions=8)
-  >>> arch = read_architecture(small, where='x')
-  >>> [parse_freeze(word, arch) for word in ('none', 'embedding', '2', 'all')]
-  [-1, 0, 2, 3]
-  """
+  """Frozen layers that a word asks for: -1 for 'none', 0 for 'embedding', k, L for 'all'."""
   if text in (NONE, EMBEDDING, ALL):
     return {NONE: -1, EMBEDDING: 0, ALL: arch.num_layers}[text]
   if not text.isdecimal() or not 1 <= int(text) <= arch.num_layers:
@@ -398,22 +368,7 @@ def parse_freeze(text: str, arch: Architecture, *, where: str = '--freeze') -> i
 
 def trainable_mask(params: Mapping[str, Mapping[str, Any]], arch: Architecture, freeze: str
                    ) -> dict[str, dict[str, np.ndarray]]:
-  """What may move, for every array of parameters (`names`).
-
-  Heads (pooler, classes, masked tokens) always may.
-
-  Args:
-    params: of the model; only their names and numbers of axes are read.
-    arch: of the same model.
-    freeze: see `parse_freeze`.
-
-  Returns:
-    The same tree of float32 arrays of 0 (frozen) and 1: `[1, ...]` with one number for the whole
-    array, or `[L, 1, ...]` for stacked layers; they can be multiplied with the parameters.
-
-  Raises:
-    UserError: as `parse_freeze`.
-  """
+  """What may move, for every array of parameters (`names`)."""
   layers = parse_freeze(freeze, arch)
 
   def mask(group, array):
@@ -436,10 +391,6 @@ def masked(tree: Any, mask: Any) -> Any:
 
 
 def frozen_words(freeze: str) -> str:
-  """The option in words, for logs and tables.
-
-  >>> frozen_words('2')
-  'embedding and the first 2 layers frozen'
-  """
+  """The option in words, for logs and tables."""
   fixed = {NONE: 'nothing frozen', EMBEDDING: 'embedding frozen', ALL: 'all but the head frozen'}
   return fixed.get(freeze) or f'embedding and the first {freeze} layers frozen'

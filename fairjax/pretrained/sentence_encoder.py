@@ -33,14 +33,7 @@ class SentenceEncoder:
 
   def __init__(self, directory: str | os.PathLike, *, dtype: str = 'float32',
                mesh: Mesh | None = None, batch_tokens: int | None = None):
-    """Reads a directory.
-
-    Where `modules.json` lists the modules, they are followed; without it the vector is the
-    normalised mean, as those models are trained.
-
-    Raises:
-      UserError: as `load_pretrained`, or a module or pooling that is not implemented.
-    """
+    """Reads a directory."""
     root = find_snapshot(pathlib.Path(directory))
     folder, self.pooling, self.normalized, self._lower = _read_modules(root)
     model = load_pretrained(folder, 'encoder', dtype=dtype)

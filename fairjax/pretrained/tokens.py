@@ -16,10 +16,7 @@ _FAR = 10 ** 9  # tokenizer_config.json writes 1e30 for "no limit"
 
 
 class WithinModel:
-  """A tokenizer with tokens that its model has no embedding of: refused where a text holds one.
-
-  Everything else is that of the `tokenizers.Tokenizer`, as if these tokens were not there.
-  """
+  """A tokenizer with tokens that its model has no embedding of: refused where a text holds one."""
 
   def __init__(self, tokenizer: Any, vocab_size: int, where: str):
     self._tokenizer, self._vocab_size, self._where = tokenizer, vocab_size, where
@@ -40,19 +37,11 @@ class WithinModel:
     return {i: token for i, token in found.items() if i < self._vocab_size}
 
   def encode(self, *args, **kwargs) -> Any:
-    """As the tokenizer's.
-
-    Raises:
-      UserError: a token is none of the model's.
-    """
+    """As the tokenizer's."""
     return self._checked([self._tokenizer.encode(*args, **kwargs)])[0]
 
   def encode_batch(self, *args, **kwargs) -> list[Any]:
-    """As the tokenizer's.
-
-    Raises:
-      UserError: a token is none of the model's.
-    """
+    """As the tokenizer's."""
     return self._checked(self._tokenizer.encode_batch(*args, **kwargs))
 
   def _checked(self, encodings: list[Any]) -> list[Any]:
@@ -67,18 +56,7 @@ class WithinModel:
 
 
 def within_model(tokenizer: Any, vocab_size: int, where: str) -> tuple[Any, list[str]]:
-  """A tokenizer for a model with another number of embeddings, as the reference library takes them.
-
-  A model may have more (a padded table); the tokenizer may have added tokens without any.
-
-  Args:
-    tokenizer: a `tokenizers.Tokenizer`.
-    vocab_size: embeddings of the model.
-    where: directory of both, for messages.
-
-  Returns:
-    The tokenizer or, where it has tokens beyond the model's, `WithinModel`; lines that say so.
-  """
+  """Fits a tokenizer to a model with fewer embeddings; also returns warnings."""
   ids = tokenizer.get_vocab(with_added_tokens=True)
   beyond = sorted((i, token) for token, i in ids.items() if i >= vocab_size)
   head = f'{where}: the tokenizer has {len(ids)} tokens, the model {vocab_size} embeddings'
@@ -118,11 +96,7 @@ class Encoded(NamedTuple):
 
 
 class CutTexts:
-  """Which texts were cut, remembered from their encoding: counting them takes no second one.
-
-  Args:
-    encode: texts to `Encoded` with `cut`.
-  """
+  """Which texts were cut, remembered from their encoding: counting them takes no second one."""
 
   def __init__(self, encode: Callable[[Sequence[str]], Encoded]):
     self._encode = encode
@@ -148,15 +122,7 @@ def _digest(text: str) -> bytes:
 
 
 def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int) -> Any:
-  """Reads `tokenizer.json`; for BERT also `vocab.txt` with `tokenizer_config.json`.
-
-  Returns:
-    A `tokenizers.Tokenizer` without padding and truncation; see `within_model`.
-
-  Raises:
-    UserError: no such file, one that cannot be read or that another contradicts, or ordinary tokens
-      that the model has no embeddings of.
-  """
+  """Reads `tokenizer.json`; for BERT also `vocab.txt` with `tokenizer_config.json`."""
   path = directory / 'tokenizer.json'
   if path.is_file():
     import tokenizers
@@ -203,17 +169,7 @@ def _check_normalizer(path: pathlib.Path, tokenizer: Any) -> None:
 
 
 def wordpiece_tokenizer(vocabulary: Mapping[str, int], options: Mapping[str, Any], *, where: str):
-  """BERT's tokenizer over a vocabulary.
-
-  Args:
-    vocabulary: token -> id.
-    options: `do_lower_case`, `strip_accents`, `tokenize_chinese_chars` and the names of the special
-      tokens, as in `tokenizer_config.json`.
-    where: file of the vocabulary, for messages.
-
-  Raises:
-    UserError: a special token is not in the vocabulary.
-  """
+  """BERT's tokenizer over a vocabulary."""
   import tokenizers
   special = {}
   for role, default in (('unk', '[UNK]'), ('cls', '[CLS]'), ('sep', '[SEP]'), ('pad', '[PAD]'),
@@ -266,15 +222,7 @@ def _text_options(path: pathlib.Path) -> dict[str, Any]:
 
 
 def read_json(path: pathlib.Path, *, remedy: str = '') -> dict[str, Any]:
-  """The object in a JSON file.
-
-  Args:
-    path: of the file.
-    remedy: what to do where there is none.
-
-  Raises:
-    UserError: it cannot be read, or holds something else.
-  """
+  """The object in a JSON file."""
   try:
     value = json.loads(path.read_text(encoding='utf-8-sig'))
   except OSError as e:
@@ -341,16 +289,7 @@ _ONE = 'take all files from one and the same model'
 
 
 def check_tokenizer(tokenizer: Any, directory: pathlib.Path, *, kind: str) -> None:
-  """Compares a tokenizer with the word lists beside it, and with how its kind begins and ends.
-
-  Args:
-    tokenizer: a `tokenizers.Tokenizer`, read from the directory.
-    directory: of the model.
-    kind: of the model.
-
-  Raises:
-    UserError: they differ; the line names the first token that does.
-  """
+  """Compares a tokenizer with the word lists beside it, and with how its kind begins and ends."""
   path = directory / 'tokenizer.json'
   if path.is_file():
     _check_added(tokenizer, path)
@@ -381,10 +320,7 @@ def _check_added(tokenizer: Any, path: pathlib.Path) -> None:
 
 
 def _check_words(tokenizer: Any, path: pathlib.Path, other: pathlib.Path) -> None:
-  """Compares with a list of words, which other programs read in the place of `tokenizer.json`.
-
-  White space at the end of a token does not count: the libraries differ in whether they keep it.
-  """
+  """Compares with a list of words, which other programs read in the place of `tokenizer.json`."""
   tokens = {i: t.rstrip() for t, i in tokenizer.get_vocab(with_added_tokens=True).items()}
   words = {i: word.rstrip() for i, word in _words(other).items()}
   added = tokenizer.get_added_tokens_decoder()
@@ -463,17 +399,7 @@ def _named(directory: pathlib.Path, role: str) -> tuple[str, ...]:
 def encode_pairs(
   tokenizer: Any, firsts: Sequence[str], seconds: Sequence[str], *, max_length: int
 ) -> Encoded:
-  """Token ids of pairs, special tokens included; of a pair that is too long the longer is cut.
-
-  Args:
-    tokenizer: of a BERT or ALBERT.
-    firsts: R texts.
-    seconds: R texts.
-    max_length: most tokens of a pair.
-
-  Raises:
-    UserError: the tokenizer does not put pairs together as BERT's, or a text holds its separator.
-  """
+  """Token ids of pairs, special tokens included; of a pair that is too long the longer is cut."""
   whole, repaired = [], 0
   for pair in zip(firsts, seconds, strict=True):
     broken = any(map(is_broken, pair))
@@ -492,11 +418,7 @@ def encode_pairs(
 
 
 def separator_id(tokenizer: Any) -> int:
-  """Id of the token that ends each sentence of a pair.
-
-  Raises:
-    UserError: pairs do not end with the same token as their first sentence.
-  """
+  """Id of the token that ends each sentence of a pair."""
   tokenizer.no_truncation()
   pair, single = tokenizer.encode('a', 'a'), tokenizer.encode('a')
   if len(single.ids) < 2 or pair.ids[-1] != single.ids[-1] or pair.type_ids[-1] != 1:
@@ -506,11 +428,7 @@ def separator_id(tokenizer: Any) -> int:
 
 
 def pair_types(ids: jax.Array, sep_id: int) -> jax.Array:
-  """Token types of `[B, T]` ids: 1 behind the first separator; at padding arbitrary.
-
-  >>> pair_types(jnp.array([[2, 7, 3, 8, 9, 3], [2, 7, 8, 9, 9, 3]]), 3).tolist()
-  [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0]]
-  """
+  """Token types of `[B, T]` ids: 1 behind the first separator; at padding arbitrary."""
   return _types(ids, sep_id, jnp)
 
 

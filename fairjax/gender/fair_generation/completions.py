@@ -26,20 +26,7 @@ from fairjax.measure.estimates import LEVEL
 # Word lists of users: pairs of words, and plain lists, as JSON or one a line.
 
 def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
-  """Entries of a JSON list, or the lines of a text file, with the place of each.
-
-  Lines that are empty or begin with `#` are passed.
-
-  Args:
-    path: a file whose first character that is no space is `[` is JSON; others are text.
-    what: names the list in messages.
-
-  Returns:
-    (entry, place) in order: JSON values, or lines without white space around them.
-
-  Raises:
-    UserError: the file is missing, not UTF-8, not JSON, or holds no entry.
-  """
+  """Entries of a JSON list, or the lines of a text file, with the place of each."""
   text = read_text(path, what=what)
   if text.lstrip().startswith('['):
     try:
@@ -58,11 +45,7 @@ def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
 
 
 def read_words(path: str | os.PathLike, what: str) -> list[str]:
-  """Words of a JSON list of texts, or one a line; equal ones once.
-
-  Raises:
-    UserError: see `read_list`, or an entry that is no word.
-  """
+  """Words of a JSON list of texts, or one a line; equal ones once."""
   words = []
   for entry, where in read_list(path, what):
     if not isinstance(entry, str) or not entry.strip():
@@ -72,11 +55,7 @@ def read_words(path: str | os.PathLike, what: str) -> list[str]:
 
 
 def read_pairs(path: str | os.PathLike, what: str) -> list[tuple[str, str]]:
-  """Pairs of words: JSON lists of two texts, or two words a line (one space or tab between).
-
-  Raises:
-    UserError: see `read_list`; an entry that is no pair, twice the same word, or a pair twice.
-  """
+  """Pairs of words: JSON lists of two texts, or two words a line (one space or tab between)."""
   pairs: list[tuple[str, str]] = []
   for entry, where in read_list(path, what):
     found = entry.split() if isinstance(entry, str) else entry
@@ -199,11 +178,7 @@ def _read_entry(entry: Any, where: str) -> Profession:
 
 
 def plural(name: str) -> str:
-  """Plural of a profession by rule, made on its last word.
-
-  >>> [plural(n) for n in ('police officer', 'secretary', 'coach', 'congresswoman', 'CEO')]
-  ['police officers', 'secretaries', 'coaches', 'congresswomen', 'CEOs']
-  """
+  """Plural of a profession by rule, made on its last word."""
   for ending, many in _IRREGULAR.items():
     if name.lower().endswith(ending):
       return name[:len(name) - len(ending)] + (many if name.islower() else f'{name[-3:]}s')

@@ -80,18 +80,7 @@ class WordVectors:
 
 
 def spellings(word: str, multi_word: str = 'skip') -> list[str]:
-  """Under which names a word is looked up, in order; the first that the file has is taken.
-
-  As given; with underscores for spaces and hyphens, as word2vec joins phrases; all of it in lower
-  case. A word of several words that is none of these is out of vocabulary, unless 'head' takes its
-  last word.
-
-  Raises:
-    UserError: another policy.
-
-  >>> spellings('Police officer', 'head')
-  ['Police officer', 'Police_officer', 'police officer', 'police_officer', 'officer']
-  """
+  """Under which names a word is looked up, in order; the first that the file has is taken."""
   if multi_word not in MULTI_WORD:
     raise unknown_name('policy for words of several words', multi_word, MULTI_WORD)
   plain = normal_form(word)
@@ -636,10 +625,7 @@ def built_in_pairs() -> dict[tuple[str, str], frozenset[str]]:
 
 
 def bias_summary(table: list[dict[str, Any]]) -> dict[str, Any]:
-  """Means and extremes of b, of gender-specific and other professions, before and after.
-
-  Where the list brings stereotypes (male positive), also Spearman's correlation of b with them.
-  """
+  """Means and extremes of b, of gender-specific and other professions, before and after."""
   found: dict[str, Any] = {}
   parts = {'all': table, 'gender_specific': [r for r in table if r['gender_specific']],
            'neutral': [r for r in table if not r['gender_specific']]}

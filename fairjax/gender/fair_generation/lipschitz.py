@@ -55,47 +55,26 @@ class Interval(NamedTuple):
 
 
 def check_method(method: str) -> str:
-  """The name of a bound.
-
-  Raises:
-    UserError: it is none of `METHODS`.
-  """
+  """The name of a bound."""
   if method not in METHODS:
     raise unknown_name('bound', method, METHODS)
   return method
 
 
 def check_level(level: float) -> float:
-  """A chance of error.
-
-  Raises:
-    UserError: not in (0, 1).
-  """
+  """A chance of error."""
   if not 0 < level < 1:
     raise UserError(f'the level (chance that a bound fails) is {level}, it must be in (0, 1)')
   return level
 
 
 def hoeffding_radius(n: int, *, level: float, width: float) -> float:
-  """Hoeffding 1963, theorem 2, two-sided: w sqrt(ln(2/level) / 2n); infinite without samples.
-
-  >>> round(hoeffding_radius(100, level=0.05, width=1.0), 4)
-  0.1358
-  """
+  """Hoeffding 1963, theorem 2, two-sided: w sqrt(ln(2/level) / 2n); infinite without samples."""
   return math.inf if n < 1 else width * math.sqrt(math.log(2 / level) / (2 * n))
 
 
 def bernstein_radius(samples: np.ndarray, *, level: float, width: float) -> float:
-  """Empirical Bernstein, two-sided (Maurer and Pontil 2009, theorem 4, with level/2 a side).
-
-  sqrt(2 V ln(4/level) / n) + 7 w ln(4/level) / 3(n - 1), V the sample variance: smaller than
-  Hoeffding's where samples vary little. Infinite below 2 samples.
-
-  Args:
-    samples: `[n]` float64, independent and of one distribution on a support of this width.
-    level: chance that the expectation lies further away, at most.
-    width: of the support.
-  """
+  """Empirical Bernstein, two-sided (Maurer and Pontil 2009, theorem 4, with level/2 a side)."""
   n = len(samples)
   if n < 2:
     return math.inf
@@ -178,11 +157,7 @@ def gap_radius(
 
 
 def hoeffding_samples(gap: float, *, level: float, width: float, dependence: str) -> int:
-  """Samples of each of two prompts at which Hoeffding's radius of their gap is `gap`.
-
-  >>> hoeffding_samples(0.1, level=0.05, width=1.0, dependence='independent')
-  369
-  """
+  """Samples of each of two prompts at which Hoeffding's radius of their gap is `gap`."""
   log = {'independent': math.log(2 / level), 'paired': 2 * math.log(2 / level),
          'unknown': 2 * math.log(4 / level)}[dependence]
   return math.ceil(width**2 * log / gap**2)
@@ -196,10 +171,7 @@ def _welch_radius(first: np.ndarray, second: np.ndarray, level: float) -> float:
 
 
 def satterthwaite_radius(parts: list[tuple[float, int]], *, level: float) -> float:
-  """Radius of a sum of independent means: (variance of the mean, degrees of freedom) of each.
-
-  Approximate; infinite where none varies.
-  """
+  """Radius of a sum of independent means: (variance of the mean, degrees of freedom) of each."""
   total = sum(v for v, _ in parts)
   if not math.isfinite(total) or total < 1e-30:
     return math.inf
@@ -274,11 +246,7 @@ def _matrix(prompts: Sequence[Prompt], distance: Callable[[Prompt, Prompt], floa
 
 
 def masked_distance(first: Prompt, second: Prompt) -> float:
-  """0 if both are the same text with the demographic masked, or fill one template; else 1.
-
-  A template brings its own agreement ("They work as", "She works as"), which is no difference of
-  what is asked. The demographic is masked where it stands as a whole word, in any case.
-  """
+  """0 if both are the same text with the demographic masked, or fill one template; else 1."""
   if (first.attribute, first.template) == (second.attribute, second.template):
     return 0.0
   return float(_masked(first) != _masked(second))
@@ -290,11 +258,7 @@ def _masked(prompt: Prompt) -> str:
 
 
 def words_of(text: str) -> list[str]:
-  """Words in lower case, without punctuation.
-
-  >>> words_of("The man's part-time job, as")
-  ['the', "man's", 'part-time', 'job', 'as']
-  """
+  """Words in lower case, without punctuation."""
   return _WORD.findall(normal_form(text).lower())
 
 
@@ -311,11 +275,7 @@ def edit_distance(first: Prompt, second: Prompt) -> float:
 
 
 def count_edits(first: Sequence[str], second: Sequence[str]) -> int:
-  """Fewest insertions, deletions and replacements that turn one sequence into the other.
-
-  >>> count_edits('the man works as'.split(), 'she works as'.split())
-  2
-  """
+  """Fewest insertions, deletions and replacements that turn one sequence into the other."""
   row = list(range(len(second) + 1))
   for i, a in enumerate(first, 1):
     last, row = row, [i]
@@ -484,18 +444,7 @@ class FairnessTest:
   def __call__(
     self, completions: Completions, biases: Sequence[Bias], distance: Distance,
   ) -> dict[str, Any]:
-    """Tests all pairs of prompts of one model under several biases.
-
-    Returns:
-      JSON-able: `verdicts` (bias -> verdict), `verdict` of all, and for each bias the counts, the
-      worst pair (least slack), that of the largest ratio, `pairs` (by slack), and
-      `other_pairs` (by slack), of which d demands nothing: with gap and slack, without an interval.
-      `samples_to_decide` of an undecided pair is how many of each prompt Hoeffding's bound would
-      need if the gap stayed what it is.
-
-    Raises:
-      UserError: a single prompt.
-    """
+    """Tests all pairs of prompts of one model under several biases."""
     prompts = completions.prompts
     if len(prompts) < 2:
       raise UserError(f"{completions.model}: one prompt only ('{prompts[0].text}'): a test of "
