@@ -10,7 +10,7 @@ import numpy as np
 
 from fairjax.counterfactual.branches import BranchBuilder
 from fairjax.data.prepare import PreparedData, import_seqio_tasks
-from fairjax.data.token_store import TokenStoreInfo, token_rows
+from fairjax.data.token_store import TokenRows, TokenStoreInfo, VerifiedTokens, token_rows
 from fairjax.errors import UserError, unknown_name
 
 
@@ -42,7 +42,8 @@ def train_batches(
   return _numpy_batches(rows, builder, start_step)
 
 
-def _numpy_batches(rows, builder, step):
+def _numpy_batches(rows: TokenRows, builder: BranchBuilder | None, step: int
+                   ) -> Iterator[dict[str, np.ndarray]]:
   while True:
     batch = rows.read(step)
     if builder is not None:
@@ -69,7 +70,8 @@ def eval_batches(
   return _eval_batches(store.open_tokens(), batch_size, segment_len, eos_id)
 
 
-def _eval_batches(tokens, batch_size, segment_len, eos_id):
+def _eval_batches(tokens: VerifiedTokens | np.ndarray, batch_size: int, segment_len: int,
+                  eos_id: int) -> Iterator[dict[str, np.ndarray]]:
   row_len = -(-len(tokens) // batch_size)
   for offset in range(0, row_len, segment_len):
     inputs, targets = np.zeros((2, batch_size, segment_len), np.int32)

@@ -150,22 +150,6 @@ def make_planted_documents(
                       with_lead=True, group=group, one_mood=one_mood)
 
 
-def make_planted_continuations(
-  attribute: Attribute, *, value: int, num_continuations: int, seed: int, strength: float,
-  one_mood: bool = False,
-) -> list[str]:
-  """What the grammar writes after a held-out prefix: what a perfect language model would."""
-  probability = value_probabilities(attribute, strength)[value]
-  writer = _Writer(attribute)
-  rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 1, value]))
-  positive = np.full(num_continuations, probability)
-  if one_mood:
-    positive = (rng.random(num_continuations) < probability).astype(float)
-  own = _choose_words(rng.random(num_continuations) < positive, rng)
-  rest = writer.write([writer.values[value]] * num_continuations, positive, rng, with_lead=False)
-  return [f' {word}. {text}' for word, text in zip(own, rest, strict=True)]
-
-
 def heldout_prefixes(
   attribute: Attribute, *, count: int | None = None) -> list[tuple[int, int, str]]:
   """(sentence, value, text) of beginnings that the corpus never uses, up to the opinion word."""

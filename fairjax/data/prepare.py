@@ -188,7 +188,8 @@ def _no_sensitive_token(attribute: Attribute, store: TokenStoreInfo) -> UserErro
                    f"'{attribute.name}' ({values}): {hint}")
 
 
-def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, in_train: int, log) -> None:
+def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, in_train: int,
+            log: Callable[[str], None]) -> None:
   log(f'[data] {store.split}: {store.documents:,} documents, {store.words:,} words, '
       f'{store.tokens:,} tokens; {sensitive.documents:,} documents with a sensitive token '
       f'({store.matches:,} in all)')
@@ -202,7 +203,7 @@ def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, in_train: int, log
         'unknown words and are not used')
 
 
-def _report_changes(name: str, counts: Mapping[str, int], log) -> None:
+def _report_changes(name: str, counts: Mapping[str, int], log: Callable[[str], None]) -> None:
   changes = {k: v for k, v in counts.items()
              if v and k not in ('files', 'lines', 'documents', 'blank_lines')}
   if changes:
@@ -283,7 +284,8 @@ def prepare_data(
     return _prepare(config, Corpus(data, attribute, directory, by_words=by_words), given, log)
 
 
-def _prepare(config, corpus, given, log) -> PreparedData:
+def _prepare(config: Config, corpus: Corpus, given: Vocabulary | None,
+             log: Callable[[str], None]) -> PreparedData:
   directory = corpus.directory
   if corpus.is_tfds:
     corpus.tfds_dataset(log)
@@ -393,7 +395,8 @@ def check_unchanged(
                   'another folder, or delete it to make it anew')
 
 
-def _make_vocabulary(corpus, directory, given, log) -> Vocabulary:
+def _make_vocabulary(corpus: Corpus, directory: pathlib.Path, given: Vocabulary | None,
+                     log: Callable[[str], None]) -> Vocabulary:
   """Loads the folder's vocabulary, or makes it from the training documents."""
   data = corpus.data
   documents = 'wikitext' if data.source in WIKITEXT_SOURCES else 'text'

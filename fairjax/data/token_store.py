@@ -16,6 +16,7 @@ Letters: B rows of the global batch, b rows of this host, T segment length.
 import collections
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -328,7 +329,7 @@ class TokenStoreInfo:
       if name != 'tokens.bin':  # its blocks were compared
         self._read(name)
 
-  def _read(self, name):
+  def _read(self, name: str) -> io.BytesIO:
     return read_checked(self.path, name, self.files, again=_AGAIN)
 
 
@@ -445,7 +446,8 @@ def _find_spans(
   return np.concatenate(parts), unaligned
 
 
-def _finish(folder, path, *, table, spans, num_values, dtype, **fields) -> TokenStoreInfo:
+def _finish(folder: pathlib.Path, path: pathlib.Path, *, table: np.ndarray, spans: np.ndarray,
+            num_values: int, dtype: np.dtype, **fields: Any) -> TokenStoreInfo:
   """Writes tables and manifest of a store that will be at `path`."""
   _save_array(folder / 'documents.npy', table)
   _save_array(folder / 'spans.npy', spans)

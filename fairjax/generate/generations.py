@@ -13,7 +13,7 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,7 +209,9 @@ def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: A
            'these values'))
 
 
-def _open_records(path, identity, work, sample, model, log) -> tuple[int | None, int, str]:
+def _open_records(
+  path: pathlib.Path, identity: dict[str, Any], work: '_Work', sample: SampleConfig, model: str,
+  log: Callable[[str], None]) -> tuple[int | None, int, str]:
   """Makes the file ready: (records if it is complete, bytes removed, `_Work.save` of the rest)."""
   manifest_path = manifest_of(path)
   manifest = _check_manifest(path, manifest_path, identity)
@@ -245,7 +247,9 @@ def even_batches(samples: int, batch_size: int) -> int:
   return -(-samples // count)
 
 
-def _sample_missing(params, decoder, vocabulary, work, sample, *, coupled, mesh, model):
+def _sample_missing(
+  params: Any, decoder: Decoder, vocabulary: Vocabulary, work: '_Work', sample: SampleConfig, *,
+  coupled: bool, mesh: Any, model: str) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
   """Samples what is not recorded, batch by batch: (records, their tokens, texts at the limit)."""
   stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
   encoded = {key: [*vocabulary.start_ids, *vocabulary.encode(work.texts[i])]
@@ -273,7 +277,8 @@ def _sample_missing(params, decoder, vocabulary, work, sample, *, coupled, mesh,
 class _Work:
   """Which (template, value, sample) there are and which of them are recorded."""
 
-  def __init__(self, path, prefixes, attribute, samples):
+  def __init__(
+    self, path: pathlib.Path, prefixes: Sequence[Prefix], attribute: Attribute, samples: int):
     self.path, self.attribute, self.samples = path, attribute, samples
     self.index = {(p.template, p.value): i for i, p in enumerate(prefixes)}
     if len(self.index) != len(prefixes) or not prefixes:
@@ -292,7 +297,7 @@ class _Work:
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(saved), np.uint8), count=self.done.size)
     self.done = bits.astype(bool).reshape(self.done.shape)
 
-  def batches(self, template, batch_size):
+  def batches(self, template: int, batch_size: int) -> Iterator[range]:
     """Batches of sample indices that some value lacks."""
     # Always whole batches: a sample keeps its place among the same neighbours whatever was
     # recorded, so that a resumed run repeats every rounding of an uninterrupted one.
@@ -302,10 +307,10 @@ class _Work:
       if not self.done[rows, start:end].all():
         yield range(start, end)
 
-  def is_done(self, template, value, number):
+  def is_done(self, template: int, value: int, number: int) -> bool:
     return self.done[self.index[template, value], number]
 
-  def mark_done(self, records, model):
+  def mark_done(self, records: Iterable[Mapping[str, Any]], model: str) -> None:
     """Marks records, and checks that they are ours."""
     number_of = {text: i for i, text in enumerate(self.attribute.value_texts)}
     for record in records:
@@ -324,7 +329,9 @@ class _Work:
                         'and its manifest and sample again')
       self.done[row, number] = True
 
-  def record(self, template, value, number, continuation, model):
+  def record(self, template: int, value: int, number: int, continuation: str, model: str
+             ) -> dict[str, Any]:
+    """The record of a sample."""
     entry = self.attribute.values[value]
     return {
       'attribute': self.attribute.name, 'value': entry.text, 'subgroup': entry.subgroup,
@@ -354,7 +361,7 @@ class _Counts:
     return f'{self.tokens / max(self.seconds, 1e-9):,.0f} tokens/s'
 
 
-def _continuation(vocabulary, prefix, tokens):
+def _continuation(vocabulary: Vocabulary, prefix: Sequence[int], tokens: Sequence[int]) -> str:
   """Text that the tokens add to the prefix; NUL becomes U+FFFD, as bytes that are no text do."""
   before = vocabulary.decode(prefix)
   text = vocabulary.decode([*prefix, *map(int, tokens)])
@@ -363,7 +370,10 @@ def _continuation(vocabulary, prefix, tokens):
   return replace_broken(text[len(before):])
 
 
-def _identity(decoder, vocabulary, attribute, sample, prefixes, model, card, coupled):
+def _identity(
+  decoder: Decoder, vocabulary: Vocabulary, attribute: Attribute, sample: SampleConfig,
+  prefixes: Sequence[Prefix], model: str, card: Mapping[str, Any] | None, coupled: bool,
+) -> dict[str, Any]:
   """What must not change between the parts of a file; everything but sizes of the work."""
   listed = json.dumps([[p.template, p.value, p.text] for p in prefixes])
   settings = {name: value for name, value in to_dict(sample).items()
@@ -376,7 +386,8 @@ def _identity(decoder, vocabulary, attribute, sample, prefixes, model, card, cou
     'coupled': coupled}
 
 
-def _check_manifest(path, manifest_path, identity):
+def _check_manifest(path: pathlib.Path, manifest_path: pathlib.Path, identity: dict[str, Any]
+                    ) -> dict[str, Any] | None:
   """The manifest of a file of ours, None when there is nothing yet."""
   if not manifest_path.is_file():
     if path.exists():

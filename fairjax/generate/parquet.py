@@ -136,7 +136,3 @@ def _is_plain(kind: Any) -> bool:
     types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_string,
     types.is_large_string, types.is_string_view))
 
-
-def file_metadata(path: str | os.PathLike) -> dict[str, Any]:
-  """The metadata that `write_parquet` was given; {} for files of other programs."""
-  return json.loads((arrow().parquet.read_schema(path).metadata or {}).get(_KEY, b'{}'))

@@ -216,7 +216,7 @@ def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch
     assert brought[name] == vader[name]
   with open('scores/country.vader.jsonl', encoding='utf-8') as file:
     header = json.loads(file.readline())
-  assert parquet.file_metadata('generations.parquet') == {
+  assert json.loads(pq.read_schema('generations.parquet').metadata[b'fairjax.records']) == {
     'source': 'generations.jsonl', 'scorers': {'vader': header['fingerprint']}}
   # Through a compressed file and back: the same rows.
   assert main(['records', 'convert', '--records=generations.parquet', '--output=x.jsonl.gz']) == 0
