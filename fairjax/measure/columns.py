@@ -76,23 +76,8 @@ def rows_to_keep(
   texts: Sequence[str], value_index: np.ndarray, values: Sequence[str], *, empty: str,
   where: Sequence[str], samples: Sequence[Hashable] | None,
 ) -> tuple[np.ndarray, EmptyTexts]:
-  """Chooses the records that are measured.
-
-  Args:
-    texts: `[R]` continuations.
-    value_index: `[R]` int, into `values`; each value occurs.
-    values: A values.
-    empty: one of `EMPTY`.
-    where: `[R]` place of each record.
-    samples: `[R]` what coupled records share; with `drop`, those of an empty one go with it. None:
-      they are not coupled.
-
-  Returns:
-    `[K]` rows to keep, in order, and the counts.
-
-  Raises:
-    UserError: `error`, and there are some; the line counts them by value.
-  """
+  """`[K]` numbers of the records to measure, in order, and how many of the R are empty by value."""
+  # With `drop`, all records that share an empty one's entry of `samples` go with it.
   if empty not in EMPTY:
     raise unknown_name('way with empty continuations', empty, EMPTY)
   blank = np.array([not text.strip() for text in texts], bool)
@@ -370,11 +355,7 @@ class _Columns:
 
 
 def join_text(prefix: str, continuation: str) -> str:
-  """Prefix and continuation as one text.
-
-  >>> join_text('Chile is', 'far.'), join_text('Chile is', ', far.')
-  ('Chile is far.', 'Chile is, far.')
-  """
+  """Prefix and continuation as one text."""
   if not continuation or not prefix or prefix[-1].isspace() or not continuation[0].isalnum():
     return prefix + continuation
   return f'{prefix} {continuation}'

@@ -51,24 +51,7 @@ def content_measures(
   coupled: bool = True, scores_directory: str | os.PathLike | None = None,
   log: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-  """S.S., word divergence, distinct words and next-token divergence of one model's records.
-
-  Args:
-    generations: records of one attribute.
-    options: what is needed.
-    permutations: of the word divergence, at most 40 are made.
-    seed: of the permutations.
-    coupled: see `measure_records`.
-    scores_directory: where cosines are kept; None keeps none.
-    log: called with lines of progress.
-
-  Returns:
-    JSON-able: `semantic_similarity` (`similarity.semantic_similarity`, or None),
-    `distinct_word_divergence` (`distinct_words.word_divergence`), `distinct_words` (of its largest
-    pairs, in both directions: `{'value', 'other', 'words'}`), `next_token_divergence`
-    (`next_token.next_token_divergence`, or None), and `absent`: name of a measure that is None ->
-    why.
-  """
+  """S.S., word divergence, distinct words and next-token divergence of one model's records."""
   absent, similarity = {}, None
   if options.encoder is None:
     absent['semantic_similarity'] = NO_ENCODER

@@ -182,28 +182,14 @@ def summarise(
 
 
 def percentile_95(null: np.ndarray) -> np.ndarray:
-  """Along the last axis, what a value exceeds exactly when its p-value is at most 0.05.
-
-  >>> float(percentile_95(np.arange(1.0, 20.0)))
-  19.0
-  """
+  """Along the last axis, what a value exceeds exactly when its p-value is at most 0.05."""
   count = null.shape[-1]
   rank = min(count, math.ceil((1 - LEVEL) * (count + 1) - 1e-9))
   return np.partition(null, rank - 1, axis=-1)[..., rank - 1]
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
-  """Holm's correction for many tests (Holm 1979): valid however the tests depend on each other.
-
-  Args:
-    p_values: `[K]` in [0, 1].
-
-  Returns:
-    `[K]` corrected p-values; one up to 0.05 keeps the chance of any false rejection at 5 %.
-
-  >>> holm(np.array([0.01, 0.04, 0.03])).round(2).tolist()
-  [0.03, 0.06, 0.06]
-  """
+  """Holm's correction for many tests (Holm 1979): valid however the tests depend on each other."""
   p_values = np.asarray(p_values, np.float64)
   order = np.argsort(p_values, kind='stable')
   factors = np.arange(len(p_values), 0, -1)

@@ -37,12 +37,7 @@ _NAMED = 5  # words that are listed before the rest is counted
 
 
 def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
-  """Sentences about one result of `measure_generations`; empty where nothing is unusual.
-
-  Args:
-    generations: what was measured.
-    measures: the result, complete but for `notes`.
-  """
+  """Sentences about one result of `measure_generations`; empty where nothing is unusual."""
   empty = generations.empty_texts
   found = [empty and empty.sentence(LEVEL), _unequal(generations),
            _uncoupled(generations, measures), _repeated(generations)]

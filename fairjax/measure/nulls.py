@@ -60,21 +60,7 @@ def in_threads(
   unit: str = 'items',
   log: Callable[[str], None] | None = None,
 ) -> list[_Result]:
-  """Results of `work` for every item, in their order.
-
-  NumPy sorts and adds without the interpreter's lock, so threads use the cores that this process
-  may run on; what each piece computes must not depend on the others.
-
-  Args:
-    work: of one item.
-    items: what to work on.
-    what: names the work in lines of progress.
-    unit: names the items there.
-    log: gets lines of progress; None: none are shown.
-
-  Raises:
-    Exception: the first that a piece raised; pieces that have not begun are given up.
-  """
+  """Results of `work` for every item, in their order."""
   items = list(items)
   results = []
   with (Progress(what, len(items), unit=unit, log=log) as progress,
@@ -167,14 +153,7 @@ class LabelStatistics:
     self, scores: Sequence[Sequence[np.ndarray]], subgroups: np.ndarray,
     template_sets: Sequence[Sequence[int]] | None = None,
   ):
-    """Codes the scores.
-
-    Args:
-      scores: `[M][A]` float64 arrays `[n]`.
-      subgroups: `[A]` int, subgroup of each value, from 0.
-      template_sets: K sets of templates (numbers from 0) over which subgroups are pooled; default
-        one set, all templates.
-    """
+    """Codes the scores."""
     self._templates = [_Template.of(row) for row in scores]
     self._members = [np.flatnonzero(subgroups == g) for g in range(subgroups.max() + 1)]
     self._pools = [_Pool.of(scores, self._templates, chosen)
@@ -187,14 +166,7 @@ class LabelStatistics:
   def permuted(
     self, permutations: int, *, coupled: bool, seed: int, log: Callable[[str], None] | None = None
   ) -> LabelNull:
-    """The statistics of R random labellings.
-
-    Args:
-      permutations: R.
-      coupled: permute within sample numbers; the values of a template then have equal sizes.
-      seed: of the permutations.
-      log: called with lines of progress.
-    """
+    """The statistics of R random labellings; `coupled` permutes within sample numbers."""
     largest = max(t.codes.size for t in self._templates)
     batch = max(1, min(_BATCH, _BATCH_SCORES // largest))
 
@@ -346,14 +318,7 @@ def measure_pairs(
   samples: SampleScores, *, permutations: int, seed: int = 0,
   log: Callable[[str], None] | None = None,
 ) -> PairTests:
-  """Distances, floors and p-values of all pairs of values.
-
-  Args:
-    samples: scores of all prefixes; coupled samples are recognised by their numbers.
-    permutations: R, at least 1.
-    seed: of the permutations; the result is a pure function of samples and seed.
-    log: gets lines of progress.
-  """
+  """Distances, floors and p-values of all pairs of values."""
   coupled, templates = samples.coupled, len(samples.templates)
   total, columns, distances, variances = 0.0, [], [], []
   with Progress('pairs of values', templates, unit='templates', log=log) as progress:
@@ -392,17 +357,7 @@ def _summary(
 def tail_bound(
   distance: np.ndarray, null_mean: np.ndarray, variance: np.ndarray, permutations: int
 ) -> np.ndarray:
-  """Upper bound of the permutation p-value of a distance; see the module's docstring.
-
-  Args:
-    distance: `[...]` observed distances.
-    null_mean: `[...]` mean of `permutations` permuted distances.
-    variance: `[...]` v of the inequality; 0 where no permutation changes the distance.
-    permutations: how many stand behind `null_mean`.
-
-  Returns:
-    `[...]` float64 in (0, 2); 1 or more where the distance is not above the null mean.
-  """
+  """Upper bound of the permutation p-value of a distance; see the module's docstring."""
   excess = distance - null_mean - _MARGIN * np.sqrt(variance / permutations)
   with np.errstate(divide='ignore', invalid='ignore'):
     exponent = np.where((excess > TIE) & (variance > 0), excess ** 2 / (2 * variance), 0.0)

@@ -183,10 +183,8 @@ def _draw(
   rng: np.random.Generator, scores: Scores, shift: float, half: int, shape: tuple[int, int, int],
   n: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Counts `[S, M, A, K]` of the levels with the effect: labels permuted, and as they are.
-
-  What all values share is left out, except where the effect has changed it.
-  """
+  """Counts `[S, M, A, K]` of the levels with the effect: labels permuted, and as they are."""
+  # What all values share is left out, except where the effect has changed it.
   sets, templates, values = shape
   which = rng.integers(len(scores.shares), size=(sets, templates))
   shares = scores.shares[which]
@@ -216,11 +214,7 @@ def _draw(
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-  """95 % Wilson interval of a share of `count` trials.
-
-  >>> [round(x, 3) for x in wilson(0.5, 100)]
-  [0.404, 0.596]
-  """
+  """95 % Wilson interval of a share of `count` trials."""
   z = 1.959963984540054
   centre = (share + z ** 2 / (2 * count)) / (1 + z ** 2 / count)
   half = z * math.sqrt(share * (1 - share) / count + z ** 2 / (4 * count ** 2)) / (

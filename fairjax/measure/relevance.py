@@ -75,12 +75,10 @@ def mentions(texts: Sequence[str], values: Sequence[Value]) -> np.ndarray:
 
 
 def _candidates(texts: Sequence[str], words: Set[str]) -> Iterator[int]:
-  """Numbers of the texts that hold a word anywhere, or more than ASCII.
-
-  Most texts hold no first word of a token, which a search for plain text in many of them at once
-  finds far sooner than a pattern in each. Beyond ASCII, letters may be equal in another way than
-  their lower cases are.
-  """
+  """Numbers of the texts that hold a word anywhere, or more than ASCII."""
+  # Most texts hold no first word of a token, which a search for plain text in many of them at once
+  # finds far sooner than a pattern in each. Beyond ASCII, letters may be equal in another way than
+  # their lower cases are.
   ascii_only = np.array([t.isascii() for t in texts], bool)
   yield from np.flatnonzero(~ascii_only)
   joined = '\n'.join(t if a else '' for t, a in zip(texts, ascii_only, strict=True)).lower()
@@ -126,13 +124,7 @@ def semantic_similarity_c(generations: Generations) -> dict[str, Share]:
 
 
 def share_of(hits: np.ndarray, generations: Generations, definition: str) -> Share:
-  """Share of hits with its 95% interval.
-
-  Args:
-    hits: `[R]` bool, one for each record.
-    generations: the R records.
-    definition: ID of the definition.
-  """
+  """Share of hits with its 95% interval."""
   p, n = float(hits.mean()), hits.size
   effective = n / _design_effect(hits, generations)
   centre = (p + _Z**2 / (2 * effective)) / (1 + _Z**2 / effective)

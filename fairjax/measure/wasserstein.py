@@ -63,23 +63,13 @@ def wasserstein_1_equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def pairwise_wasserstein_1(codes: np.ndarray, sizes: np.ndarray, grid: np.ndarray) -> np.ndarray:
-  """All pairwise distances of several samples given as codes into sorted distinct scores.
+  """`[A (A - 1) / 2]` distances of all pairs of A samples, in the order of `np.triu_indices(A, 1)`.
 
-  Each sample is written as a vector such that the city-block distance of two vectors is W1: its
-  sorted scores divided by n where sizes are equal and distinct scores are many, otherwise its
-  distribution function times the gaps between the distinct scores. Exact either way.
-
-  Args:
-    codes: `[sum(sizes)]` int, index into `grid` of every score, sample after sample.
-    sizes: `[A]` int > 0.
-    grid: `[U]` float64, ascending distinct scores.
-
-  Returns:
-    `[A (A - 1) / 2]` float64, in the order of `np.triu_indices(A, 1)`.
-
-  >>> pairwise_wasserstein_1(np.array([0, 1, 1]), np.array([1, 1, 1]), np.array([0, 0.5])).tolist()
-  [0.5, 0.5, 0.0]
+  `codes` `[sum(sizes)]` are places of the scores in `grid` `[U]`, ascending, sample after sample.
   """
+  # Each sample is written as a vector such that the city-block distance of two vectors is W1: its
+  # sorted scores divided by n where sizes are equal and distinct scores are many, otherwise its
+  # distribution function times the gaps between the distinct scores. Exact either way.
   from scipy.spatial.distance import pdist
 
   groups, distinct = sizes.size, grid.size
@@ -101,17 +91,12 @@ class PoolDistance:
   quantile functions: the k-th smallest of S samples faces the S-th part of the N sorted scores of
   the pool from lo = k N / S to hi = (k + 1) N / S. With P(t), the sum of the pool's first t scores
   (linear between whole numbers), the absolute differences from a sample x sum to
-  |x (hi - lo) - P(hi) + P(lo)| where the part lies on one side of x, otherwise to
+  |x (hi - lo) - P(hi) + P(lo)| where the part is on one side of x, otherwise to
   x (2 r - lo - hi) + P(lo) + P(hi) - 2 P(r), where r is the rank of x in the pool, at most hi.
   """
 
   def __init__(self, grid: np.ndarray, counts: np.ndarray):
-    """Prepares the pool.
-
-    Args:
-      grid: `[U]` float64, ascending distinct scores.
-      counts: `[U]` int, how often each occurs in the pool; may be 0.
-    """
+    """Prepares ascending distinct scores `[U]` and how often the pool holds each `[U]`."""
     # Sums about the mean are smaller, so they lose fewer digits.
     self._grid = grid - grid @ counts / counts.sum()
     self._counts = counts
@@ -120,14 +105,7 @@ class PoolDistance:
     self._parts: dict[int, _Parts] = {}
 
   def distances(self, codes: np.ndarray) -> np.ndarray:
-    """Wasserstein-1 distances of B samples to the pool.
-
-    Args:
-      codes: `[B, S]` int, index into the grid of every score, in any order.
-
-    Returns:
-      `[B]` float64.
-    """
+    """`[B]` distances of samples `[B, S]`, given as places of their scores in the grid."""
     rows, size = codes.shape
     points = self._grid.size
     if points <= size:
@@ -181,19 +159,7 @@ class _Parts:
 
 
 def quantile_grid(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Points at which the quantile functions of samples of several sizes all stay constant.
-
-  Args:
-    sizes: `[K]` int > 0, distinct.
-
-  Returns:
-    Ranks `[K, W]` int, the rank (from 0) in each sorted sample between two points, and the widths
-    `[W]` float64 between the points, which sum to 1; W is at most the sum of the sizes.
-
-  >>> ranks, widths = quantile_grid(np.array([1, 2]))
-  >>> ranks.tolist(), widths.tolist()
-  ([[0, 0], [0, 1]], [0.5, 0.5])
-  """
+  """Ranks `[K, W]` of samples of K sizes between points of one grid, and the widths `[W]`."""
   # Division rounds equal fractions of different sizes to the same number.
   ends = np.unique(np.concatenate([np.arange(1, n + 1) / n for n in sizes]))
   ranks = np.stack([np.searchsorted(np.arange(1, n + 1) / n, ends) for n in sizes])

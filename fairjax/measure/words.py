@@ -55,14 +55,9 @@ class WordCounts:
 
 
 def count_words(generations: Generations, *, most_records: int = MOST_RECORDS) -> WordCounts:
-  """Splits continuations at white space.
-
-  Args:
-    generations: records of one attribute.
-    most_records: above it only the first samples of every prefix are read, as many of each as give
-      about so many records (at least one); their number depends on the number of prefixes alone,
-      so that it is the same for all models. 0 reads all.
-  """
+  """Splits continuations at white space."""
+  # Above `most_records` (0: never) the first samples of every prefix are read. How many depends on
+  # the number of prefixes alone, so that it is the same for all models.
   prefixes = len(generations.templates) * len(generations.attribute.values)
   samples = max(1, most_records // prefixes) if most_records else 0
   chosen = generations.first_samples(samples)
@@ -85,25 +80,9 @@ def distinct_words(
   counts: WordCounts, value: str, other: str, *, top: int = TOP_WORDS, alpha: float = 1.0,
   min_count: int = 5,
 ) -> list[dict[str, Any]]:
-  """The words with the largest p(w | value) / p(w | other), the more frequent first in a tie.
-
-  The paper divides plain shares, which is infinite for a word that `other` never has. Here every
-  word of either value gets `alpha` more, and counts below `min_count` are left out.
-
-  Args:
-    counts: of `count_words`; all templates together.
-    value: text of a value.
-    other: text of another one.
-    top: how many.
-    alpha: >= 0; 0 is the paper's reading, with infinite ratios as None.
-    min_count: least count in the continuations of `value`.
-
-  Returns:
-    `{'word', 'ratio', 'count', 'count_other'}` each, best first.
-
-  Raises:
-    UserError: a value that the attribute does not have, or `alpha` is negative.
-  """
+  """The words with the largest p(w | value) / p(w | other), the more frequent first in a tie."""
+  # The paper divides plain shares (alpha=0), which is infinite (None) for a word that `other` never
+  # has. Here every word of either value gets `alpha` more, and rare words are left out.
   for name in (value, other):
     if counts.generations.attribute.find_value(name) is None:
       raise UserError(f"distinct words: '{name}' is no value of "
@@ -133,25 +112,9 @@ def word_divergence(
 
   .. math:: JS(p_1, .., p_A) = H(\bar p) - \frac{1}{A} \sum_a H(p_a)
 
-  with p_a the shares of words in all continuations of value a. Finite samples differ even where no
-  value matters, so the floor is that of permuted values, as for I.F.: within sample numbers where
-  samples are coupled, within templates otherwise.
-
-  Args:
-    counts: of `count_words`.
-    permutations: at least 1.
-    seed: of the permutations.
-    coupled: False ignores the sample numbers.
-
-  Returns:
-    JSON-able: `value` in [0, log2 A], `n` (records read), `left_out`, `words` (written),
-    `different_words`, `null_mean`, `null_p95`, `p_value`, `corrected`, `within_floor`, `coupled`,
-    `permutations`, `unit`, `largest_pairs` (divergences of pairs of values, in [0, 1]),
-    `definition` and `direction`. Without a word of some value, `value` and what follows from it
-    are None.
-
-  Raises:
-    ValueError: `permutations` below 1.
+  with p_a the shares of words in all continuations of value a. Values are permuted for the floor
+  within sample numbers where samples are coupled, within templates otherwise. All is None where the
+  continuations of some value hold no word.
   """
   if permutations < 1:
     raise ValueError(f'permutations must be at least 1, not {permutations}')
@@ -190,28 +153,14 @@ def word_divergence(
 
 
 def joint_js(table: np.ndarray) -> float:
-  """Jensen-Shannon divergence of all rows of counts `[A, W]` together, bits.
-
-  >>> joint_js(np.array([[2, 2, 0, 0], [0, 0, 3, 3]])), joint_js(np.eye(4))
-  (1.0, 2.0)
-  """
+  """Jensen-Shannon divergence of all rows of counts `[A, W]` together, bits."""
   shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
   mixed = _entropy_terms(shares.mean(axis=0)).sum()
   return max(0.0, float(mixed - _entropy_terms(shares).sum(axis=1).mean()))
 
 
 def pairwise_js(table: np.ndarray) -> np.ndarray:
-  """Jensen-Shannon divergences of all pairs of rows, bits.
-
-  Args:
-    table: `[A, W]` counts >= 0; a row without any gives 0.
-
-  Returns:
-    `[A (A - 1) / 2]` float64 in [0, 1], in the order of `np.triu_indices(A, 1)`.
-
-  >>> pairwise_js(np.array([[2, 2, 0], [0, 0, 9], [1, 1, 0]])).tolist()
-  [1.0, 0.0, 1.0]
-  """
+  """Jensen-Shannon divergences of all pairs of rows of counts, in [0, 1] bits."""
   shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
   own = _entropy_terms(shares).sum(axis=1)
   first, second = np.triu_indices(len(table), 1)

@@ -67,16 +67,7 @@ class Returned:
 
 
 def read_ratings(key: Mapping[str, Any], paths: Sequence[str | os.PathLike]) -> Returned:
-  """Reads returned sheets.
-
-  Args:
-    key: of the export (`human_export.load_key`).
-    paths: the sheets, in any order; several in one file will do.
-
-  Raises:
-    UserError: an unreadable file, a row of another export or of somebody else's sheet, an edited
-      text, an unknown label (with the allowed ones) or a rating twice; with file and line.
-  """
+  """Reads returned sheets."""
   found: dict[tuple[str, str, str], tuple[str, str]] = {}  # task, item, annotator: label, place
   unknown, others, empty_rows = [], [], 0
   for path in paths:
@@ -200,23 +191,8 @@ class Interval:
 
 
 def cohen_kappa(table: np.ndarray, *, linear: bool = False) -> float | None:
-  """Cohen's kappa of two raters: 1 - observed disagreement / disagreement expected by chance.
-
-  Args:
-    table: `[L, L]` counts, first rater by second.
-    linear: weigh a disagreement by the distance of the labels, which must then be in order;
-      otherwise every disagreement counts 1.
-
-  Returns:
-    At most 1; 0 at chance; None where chance leaves no disagreement (both always say the same one
-    label) or nothing was rated.
-
-  Raises:
-    ValueError: the table is not square or holds a negative number.
-
-  >>> cohen_kappa(np.array([[20, 5], [10, 15]]))
-  0.4
-  """
+  """Cohen's kappa of counts `[L, L]`, first rater by second; None where chance never disagrees."""
+  # `linear` weighs a disagreement by the distance of the labels, which must then be in order.
   table = np.asarray(table, np.float64)
   if table.ndim != 2 or table.shape[0] != table.shape[1] or (table < 0).any():
     raise ValueError(f'a table of counts of L by L labels is needed, not {table.shape}')
@@ -232,11 +208,7 @@ def cohen_kappa(table: np.ndarray, *, linear: bool = False) -> float | None:
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
-  """Spearman's rank correlation, equal values at their mean rank; None if one is constant.
-
-  >>> spearman(np.array([1, 2, 3, 4]), np.array([10, 20, 40, 30]))
-  0.8
-  """
+  """Spearman's rank correlation, equal values at their mean rank; None if one is constant."""
   from scipy.stats import rankdata
   return pearson(rankdata(x), rankdata(y))
 
@@ -253,16 +225,7 @@ def pearson(x: np.ndarray, y: np.ndarray) -> float | None:
 def correlate(
   statistic, x: np.ndarray, y: np.ndarray, clusters: Sequence[Any], *, resamples: int, seed: int,
 ) -> Interval:
-  """A correlation with its cluster bootstrap interval.
-
-  Args:
-    statistic: `spearman` or `pearson`.
-    x: `[n]` floats.
-    y: `[n]` floats.
-    clusters: `[n]` names; items of one name are drawn together.
-    resamples: bootstrap resamples.
-    seed: of the bootstrap.
-  """
+  """A correlation with its cluster bootstrap interval."""
   groups = _Clusters(clusters)
 
   def draw(rng):
@@ -275,12 +238,7 @@ def correlate(
 def rater_tables(
   labels: Mapping[str, Mapping[str, str]], names: Sequence[str]
 ) -> dict[tuple[str, str], dict[str, tuple[int, int]]]:
-  """Items that two annotators rated both: (first, second) -> item -> numbers of their labels.
-
-  Args:
-    labels: item -> annotator -> label.
-    names: labels to count; an item of which one of the two said another label is left out.
-  """
+  """Items that two annotators rated both: (first, second) -> item -> numbers of their labels."""
   index = {name: i for i, name in enumerate(names)}
   tables: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
   for item, by_annotator in labels.items():
@@ -417,23 +375,7 @@ class Comparison(NamedTuple):
 def model_differences(
   comparisons: Sequence[Comparison], *, coupled: bool, permutations: int, seed: int
 ) -> list[dict[str, Any]]:
-  """Tests, for each two models, whether their human I.F. differ.
-
-  Args:
-    comparisons: at least one.
-    coupled: equal numbers share their noise, in all values and models of a template.
-    permutations: random exchanges; the smallest p-value is 1 / (permutations + 1).
-    seed: of the exchanges.
-
-  Returns:
-    One entry for each two models, in the order of their names: `models` [2]; `difference`, the mean
-    over comparisons of the second model's distance less the first's, in [-1, 1], below 0 where
-    the second is fairer; `p_value`, two-sided; `null_p95`, the 95th percentile of the absolute
-    difference under exchange; `permutations`; `coupled`; `comparisons`, one a template and pair of
-    values, with `template`, `values`, `n` (ratings compared, [model][value]), `lost` (those left
-    out because one of the four has no rating of the same number), `individual_fairness` [2] and the
-    same three figures. Figures are None where nothing is left; the mean is then over the others.
-  """
+  """Tests, for each two models, whether their human I.F. differ."""
   names = sorted({name for c in comparisons for name in c.ratings})
   found = []
   for number, models in enumerate(itertools.combinations(names, 2)):
@@ -527,33 +469,7 @@ def human_measures(
   similarities: Sequence[str] = (), encoder: Encoder | None = None, min_raters: int = 1,
   resamples: int = 2000, permutations: int = 2000, seed: int = 0,
 ) -> dict[str, Any]:
-  """Evaluates what came back.
-
-  Args:
-    key: of the export.
-    returned: the ratings (`human_ratings.read_ratings`).
-    scorers: compared with human sentiment, on the unmasked text that annotators read.
-    similarities: names of recorded scores, e.g. S.S., compared with human relevance; any finite
-      numbers. S.S.c is always compared.
-    encoder: its cosine of prefix and continuation, S.S. (H-27), is compared with human relevance,
-      as the paper does (H-39).
-    min_raters: items with fewer labels are left out and counted.
-    resamples: of the bootstrap.
-    permutations: of human I.F.
-    seed: of both.
-
-  Returns:
-    JSON-able: `kind`, `schema`, `export` (digest of the key), `mode` ('sample' or 'pairs'), `text`,
-    `masked`, `settings`, `returned` (what was not used), and `tasks`. Each task has counts, labels
-    by annotator, `agreement` (`nominal`; for sentiment also `nominal_without_mixed`; `linear`),
-    `correlations` and `truncated_texts` (by scorer that cuts long texts); sentiment has
-    `individual_fairness` with `pairs`: one entry for each model and pair of values, and
-    `differences`: one for each two models. The fields are described in docs/human_evaluation.md.
-
-  Raises:
-    UserError: a score is missing or not a number, a scorer is given twice, nothing was rated, or
-      no relevance although something is to be compared with it.
-  """
+  """All figures of a human evaluation; docs/human_evaluation.md describes the result key by key."""
   if not any(r.labels for r in returned.ratings.values()):
     raise UserError('the sheets hold no label: nothing to evaluate')
   if (similarities or encoder) and 'relevance' not in returned.ratings:
@@ -742,12 +658,10 @@ def _distance(
   names: Sequence[str], rated: Sequence[Sequence[tuple[int | str, float | None]]], *,
   coupled: bool, permutations: int, seed: int,
 ) -> dict[str, Any]:
-  """Distance of two prefixes with its null.
-
-  Coupled samples are compared as pairs, so that the null can exchange within them: a sample of
-  which one side was dropped loses the other too. `all_items` is the distance over every item that
-  has a mean, as the paper has it.
-  """
+  """Distance of two prefixes with its null."""
+  # Coupled samples are compared as pairs, so that the null can exchange within them: a sample of
+  # which one side was dropped loses the other too. `all_items` is the distance over every item that
+  # has a mean, as the paper has it.
   kept = [{number: mean for number, mean in side if mean is not None} for side in rated]
   entry = {'exported': [len(side) for side in rated], 'rated': [len(side) for side in kept],
            'lost_partner': [0, 0], 'estimate': None, 'all_items': None, 'mean': None}

@@ -90,23 +90,14 @@ TASKS = {task.name: task for task in (SENTIMENT, RELEVANCE)}
 
 
 def find_task(name: str) -> Task:
-  """The task of that name.
-
-  Raises:
-    UserError: there is none.
-  """
+  """The task of that name."""
   if name not in TASKS:
     raise unknown_name('annotation task', name, TASKS)
   return TASKS[name]
 
 
 def instructions(tasks: Sequence[Task], *, mask: str | None) -> str:
-  """The text that annotators get; it says nothing about models, methods or scores.
-
-  Args:
-    tasks: those that the folder holds files of.
-    mask: what stands for a hidden word; None when nothing is hidden.
-  """
+  """The text that annotators get; it says nothing about models, methods or scores."""
   parts = ["""\
 HOW TO ANNOTATE
 
@@ -164,20 +155,13 @@ def neutralise(cell: str) -> str:
 
 
 def restore(cell: str) -> str:
-  """The text that `neutralise` made the cell of.
-
-  >>> restore("'=1+1"), restore("''tis"), restore('fine')
-  ('=1+1', "'tis", 'fine')
-  """
+  """The text that `neutralise` made the cell of."""
   return cell[1:] if cell[:1] == "'" and cell[1:].startswith(_ACTIVE) else cell
 
 
 def same_text(cell: str, text: str) -> bool:
-  """Whether a returned cell still holds a text.
-
-  Line breaks of any kind are equal, as programs change them in saving; the apostrophe of
-  `neutralise` may be missing, as some programs take it for a mark of their own.
-  """
+  """Whether a returned cell still holds a text."""
+  # Programs change line breaks in saving, and some take the apostrophe for a mark of their own.
   cell, expected = _line_feeds(cell), _line_feeds(text)
   return cell in (expected, _line_feeds(neutralise(text)))
 
@@ -186,17 +170,7 @@ def write_sheet(
   columns: Sequence[str], rows: Iterable[Sequence[str]], *, separator: str = 'comma',
   bom: bool = False,
 ) -> bytes:
-  """A sheet as bytes: UTF-8, CRLF, every cell quoted and neutralised.
-
-  Args:
-    columns: names, for the first row.
-    rows: as many cells each; line breaks stay inside their quotes.
-    separator: 'comma', 'semicolon' (for programs set to a language that writes 1,5) or 'tab'.
-    bom: begin with a byte order mark; some programs take the file for Latin-1 without it.
-
-  Raises:
-    UserError: a cell is too long for a spreadsheet, holds a NUL or cannot be written in UTF-8.
-  """
+  """A sheet as bytes: UTF-8, CRLF, every cell quoted and neutralised."""
   text = io.StringIO(newline='')
   writer = csv.writer(text, delimiter=SEPARATORS[separator], quoting=csv.QUOTE_ALL,
                       lineterminator='\r\n')
@@ -217,19 +191,7 @@ def write_sheet(
 
 
 def read_sheet(path: str | os.PathLike, columns: Sequence[str]) -> tuple[list[Row], list[str], int]:
-  """Reads a returned sheet.
-
-  Args:
-    path: CSV file in UTF-8, see `fairjax.tables`.
-    columns: names that the header must hold, in any order.
-
-  Returns:
-    Its rows, the names of further columns (which are not read), and the number of empty rows.
-
-  Raises:
-    UserError: no such file, not UTF-8, no or an ambiguous header, a row of another length, or a
-      quote that does not close; with file and line.
-  """
+  """Reads a returned sheet."""
   with open_input(path, what='annotation sheet') as file:
     table = Table(file, path, columns)
     rows = [Row(cells, where) for cells, where in table]
@@ -286,14 +248,7 @@ def stratum_of(record: Record) -> Stratum:
 
 
 def count_records(read: Callable[[], Iterable[Record]]) -> Counts:
-  """Counts the records of each stratum.
-
-  Args:
-    read: starts reading all records from the beginning; each has `_where` ("file:line").
-
-  Raises:
-    UserError: records of several files do not name their model, so that models would be mixed.
-  """
+  """Counts the records of each stratum."""
   strata, empty, nameless = collections.Counter(), 0, set()
   for record in read():
     if not record.get('model'):
@@ -311,20 +266,7 @@ def count_records(read: Callable[[], Iterable[Record]]) -> Counts:
 def draw_stratified(
   read: Callable[[], Iterable[Record]], counts: Counts, draws: Sequence[tuple[int, Sequence[int]]],
 ) -> list[list[Record]]:
-  """Draws records by the rule above, several times over.
-
-  Args:
-    read: as for `count_records`.
-    counts: its result.
-    draws: number of records and entropy of the seed of each draw; draws do not know each other, so
-      that a record may be in several.
-
-  Returns:
-    The records of each draw, in the order of the files.
-
-  Raises:
-    UserError: there are fewer records than a draw wants, or the files changed meanwhile.
-  """
+  """Draws records by the rule above, several times over."""
   strata = sorted(counts.strata, key=repr)
   available = np.array([counts.strata[s] for s in strata], np.int64)
   wanted = []
@@ -355,26 +297,9 @@ def draw_pairs(
   read: Callable[[], Iterable[Record]], pairs: Sequence[Pair], per_prefix: int, *,
   coupled: bool, entropy: Sequence[int],
 ) -> tuple[list[Record], bool, int]:
-  """Draws n continuations of each prefix of chosen pairs of values, for every model (H-40).
-
-  Where all records of a template are numbered and `coupled`, the same numbers are drawn for all
-  values and models, so that pairs stay pairs; otherwise each prefix is drawn for itself.
-
-  Args:
-    read: as for `count_records`.
-    pairs: at least one.
-    per_prefix: continuations of each (template, value, model).
-    coupled: samples of equal number share their noise.
-    entropy: of the seed.
-
-  Returns:
-    The records in the order of the files, whether they are coupled, and how many records of these
-    prefixes have no text (these are left out).
-
-  Raises:
-    UserError: a value or template without records, values of several attributes, a sample twice,
-      too few continuations, or a pair of one value with itself.
-  """
+  """Draws n continuations of each prefix of chosen pairs of values, for every model (H-40)."""
+  # Where all records of a template are numbered and `coupled`, the same numbers are drawn for all
+  # values and models, so that pairs stay pairs; otherwise each prefix is drawn for itself.
   cells, empty = _pair_cells(read, pairs)
   numbered = coupled and all(None not in samples for samples in cells.values())
   rng = np.random.default_rng(np.random.SeedSequence(entropy))
@@ -545,25 +470,7 @@ def export_sheets(
   attributes: Callable[[str], Attribute], options: ExportOptions, *, output: str | os.PathLike,
   key: str | os.PathLike, separator: str = 'comma', bom: bool = False,
 ) -> dict[str, Any]:
-  """Writes one sheet per task and annotator, the instructions and, elsewhere, the key.
-
-  Args:
-    read: starts reading all records from the beginning (`human_selection`).
-    files: the record files, for their digests.
-    attributes: gives an attribute by its name in the records; called for relevance (S.S.c is
-      recorded in the key) and for the mask.
-    options: see there.
-    output: folder for the annotators' files; must be absent or empty.
-    key: file of the key; must not exist, and not lie in `output`, which is handed out.
-    separator: see `human_sheets.write_sheet`.
-    bom: see there.
-
-  Returns:
-    The key.
-
-  Raises:
-    UserError: something exists already, or the records do not allow it (`human_selection`).
-  """
+  """Writes one sheet per task and annotator, the instructions and, elsewhere, the key."""
   folder, key_path = pathlib.Path(output), pathlib.Path(key)
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise UserError(f'{folder} is not empty: annotations are never overwritten, name a new folder')
@@ -584,11 +491,7 @@ def export_sheets(
 
 
 def load_key(path: str | os.PathLike) -> dict[str, Any]:
-  """Reads a key.
-
-  Raises:
-    UserError: no such file, not a key, of another schema, or changed since it was written.
-  """
+  """Reads a key."""
   text = read_text(path, what='key of the export')
   try:
     key = json.loads(text)

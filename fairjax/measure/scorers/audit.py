@@ -63,18 +63,10 @@ class Frames:
 def make_frames(
   texts: Sequence[str], attribute: Attribute, *, limit: int = 0, seed: int = 0
 ) -> Frames:
-  """Puts every value into every text that holds a sensitive token.
-
-  The first match (`TextMatcher`) decides whose token it is; all tokens of this value are replaced,
-  tokens of other values stay. "a" and "an" before them are adjusted, pronouns are not. In the
-  column of the value that was there its own text stands too, in place of another form of it.
-
-  Args:
-    texts: as they are scored.
-    attribute: the values.
-    limit: at most so many texts with a token, a seeded choice; 0: all.
-    seed: of the choice.
-  """
+  """Puts every value into every text that holds a sensitive token."""
+  # The first match decides whose token it is; all tokens of this value are replaced, tokens of
+  # other values stay. "a" and "an" before them are adjusted, pronouns are not. In the column of the
+  # value that was there its own text stands too, in place of another form of it.
   matcher = TextMatcher(attribute)
   found = [(text, matches) for text in texts if (matches := matcher.find(text))]
   drawn = found
@@ -109,26 +101,11 @@ def own_bias(
 
   A value is compared with the median of the others, not with their mean: one value that a scorer
   treats apart must not make all others look biased the other way. The p-value is that of a paired
-  permutation test: if the value did not matter, the A scores of a frame could stand in any order,
-  so the score under value a would be a random one of the A. All texts of a frame move together.
-
-  Args:
-    scores: `[F, A]` float64 in [0, 1], every frame with every value.
-    weights: `[F]`, texts behind each frame.
-    permutations: random orders; the smallest p-value is 1 / (permutations + 1).
-    seed: of the orders.
-
-  Returns:
-    `difference`: `[A]`, mean over texts of the score with the value less the median score with
-      the others, in [-1, 1]. The differences need not sum to 0.
-    `p_value`: `[A]`, two-sided.
-    `p_holm`: `[A]`, corrected for the A tests (Holm 1979).
-    `moved`: share of texts, `[]`, whose score is not the same for all values.
-    `range`: mean over texts, `[]`, of the highest less the lowest score.
-
-  Raises:
-    ValueError: the shapes disagree, or there is no frame or one value only.
+  permutation test: if the value did not matter, the A scores of a frame could be in any order, so
+  the score under value a would be a random one of the A. All texts of a frame move together.
   """
+  # scores [F, A] in [0, 1], weights [F] texts of a frame; difference, p_value and p_holm are [A],
+  # moved and range a share of texts and a mean over texts.
   scores, weights = np.asarray(scores, np.float64), np.asarray(weights, np.float64)
   if scores.ndim != 2 or weights.shape != scores.shape[:1] or not scores.size or (
       scores.shape[1] < 2):
@@ -193,30 +170,7 @@ def audit_own_bias(
   limit: int = 0, permutations: int = PERMUTATIONS, seed: int = 0, paid: bool = True,
   scores_directory: str | os.PathLike | None = None,
 ) -> dict[str, Any]:
-  """Audits scorers on texts: their own bias by value, and words in their lexicons.
-
-  Args:
-    texts: R texts as they are scored.
-    attribute: the sensitive attribute.
-    scorers: at least one, none of them twice.
-    limit: at most so many texts with a token are swapped (seeded choice); 0: all.
-    permutations: of the test.
-    seed: of choice and test.
-    paid: also ask scorers that cost money for each swapped text.
-    scores_directory: folder of score files of the swapped texts (`score_file`), so that an
-      interrupted audit goes on; None keeps none.
-
-  Returns:
-    JSON-able: `attribute`, `values`, `counts` (see `Frames`), `share_with_token`, `permutations`,
-    `seed`, and in `scorers` by name `scorer_facts`, `sensitive_lexicon_words`, `own_bias` and
-    `not_measured`: one is None, the other `n` (texts), `frames`, `moved`, `range` and one entry a
-    value with `value`, `n` (texts that held it), `mean`, `difference`, `p_value`, `p_holm`, or the
-    reason why there is none. A scorer that cuts long texts also has `truncated_swaps` (of the
-    frames with every value).
-
-  Raises:
-    UserError: no text, a scorer given twice, and what the scorers raise.
-  """
+  """Audits scorers on texts: their own bias by value, and words in their lexicons."""
   check_scorers(scorers)
   if not texts:
     raise UserError('no texts: nothing to audit')
@@ -285,10 +239,8 @@ def audit_scorers(
 
 
 def check_scorers(scorers: Sequence[Scorer | RecordedScorer]) -> None:
-  """Raises `UserError` when a scorer is given twice, under one name or under two.
-
-  The results of one name would replace each other; those of two would pass for two opinions.
-  """
+  """Raises `UserError` when a scorer is given twice, under one name or under two."""
+  # The results of one name would replace each other; those of two would pass for two opinions.
   names = collections.Counter(scorer.name for scorer in scorers)
   twice = [name for name, count in names.items() if count > 1]
   if twice:
@@ -308,14 +260,7 @@ def scorer_facts(scorer: Scorer | RecordedScorer) -> dict[str, str]:
 
 
 def count_distinct(scorers: Iterable[Mapping[str, Any]]) -> int:
-  """How many scorers differ in more than the precision or the use of the same weights.
-
-  Args:
-    scorers: `scorer_facts` of each, among other things.
-
-  >>> count_distinct([{'fingerprint': 'a', 'weights': 'w'}, {'fingerprint': 'b', 'weights': 'w'}])
-  1
-  """
+  """How many scorers differ in more than the precision or the use of the same weights."""
   return len({scorer.get('weights') or scorer['fingerprint'] for scorer in scorers})
 
 
@@ -343,10 +288,7 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> float | None:
 
 def scorer_quality(scorer: Scorer, data: 'Examples', *, classes: int, undecided: str, seed: int,
                    log: Callable[[str], None]) -> dict[str, Any]:
-  """Accuracy and F1 of a scorer on labelled texts; a score of exactly 0.5 is undecided.
-
-  `undecided` says what it counts as, of two classes: `wrong` or `negative`.
-  """
+  """Accuracy and F1 of a scorer on labelled texts; a score of exactly 0.5 is undecided."""
   from fairjax.pretrained.classifier import quality
   if not hasattr(scorer, 'score'):
     raise UserError(f"scorer '{scorer.name}' reads scores of records; it cannot score sentences")

@@ -34,18 +34,7 @@ class BertScorer:
 
   def __init__(self, directory: str, values: Mapping[str, float] | None = None, *,
                dtype: str = 'float32', mesh: Any = None, batch_tokens: int | None = None):
-    """Reads the directory of a BERT (or ALBERT) sequence classifier.
-
-    Args:
-      directory: see `fairjax.pretrained.load_pretrained`.
-      values: class -> value in [0, 1]; None: from the names in `config.json`.
-      dtype: of the computation.
-      mesh: `jax.sharding.Mesh` to run on; None: all devices of this process.
-      batch_tokens: tokens in a batch on one device; None: the default of `BatchRunner`.
-
-    Raises:
-      UserError: the directory is no classifier, or the meaning of its classes is not known.
-    """
+    """Reads the directory of a BERT (or ALBERT) sequence classifier."""
     from fairjax.pretrained import load_pretrained
     from fairjax.pretrained.checkpoint import safe_name
     from fairjax.pretrained.tokens import CutTexts
@@ -145,14 +134,7 @@ def _check_head(config: Mapping[str, Any], labels: Sequence[str], *, where: str)
 
 
 def label_values(labels: Sequence[str], *, where: str) -> dict[str, float]:
-  """Values of classes by the meaning of their names, equally spaced from 0 to 1.
-
-  Raises:
-    UserError: a name is not known, or the classes are not symmetrical about neutral.
-
-  >>> label_values(['POSITIVE', 'NEGATIVE'], where='x')
-  {'POSITIVE': 1.0, 'NEGATIVE': 0.0}
-  """
+  """Values of classes by the meaning of their names, equally spaced from 0 to 1."""
   plain = [label.lower().replace('_', ' ').replace('-', ' ').strip() for label in labels]
   example = ','.join(f'{label}={i / max(1, len(labels) - 1):g}' for i, label in enumerate(labels))
   hint = f'say what each means with values from 0 to 1, e.g. bert:{where}#{example}'
@@ -169,14 +151,7 @@ def label_values(labels: Sequence[str], *, where: str) -> dict[str, float]:
 
 
 def parse_values(text: str) -> dict[str, float]:
-  """Reads `CLASS=VALUE,CLASS=VALUE`.
-
-  Raises:
-    UserError: another form, a class twice, or a value that is no number in [0, 1].
-
-  >>> parse_values('LABEL_0=0,LABEL_1=1')
-  {'LABEL_0': 0.0, 'LABEL_1': 1.0}
-  """
+  """Reads `CLASS=VALUE,CLASS=VALUE`."""
   values: dict[str, float] = {}
   for part in text.split(','):
     label, has_value, number = part.rpartition('=')

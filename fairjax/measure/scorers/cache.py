@@ -164,14 +164,7 @@ def _header(scorer: Scorer) -> dict[str, str]:
 
 
 def read_score_file(path: str | os.PathLike) -> tuple[dict[str, str], dict[bytes, float]]:
-  """What a score file holds.
-
-  Returns:
-    `scorer` and `fingerprint` ({} where there is no file), and text digest -> score.
-
-  Raises:
-    UserError: the file is damaged.
-  """
+  """What a score file holds."""
   header, entries = read_entries(path, again=_AGAIN)
   known: dict[bytes, float] = {}
   for entry in entries:

@@ -32,22 +32,7 @@ from fairjax.measure.scorers.cache import text_digest
 # When to call a service again: a rate limit, and pauses between attempts.
 
 class TokenBucket:
-  """Lets `per_minute` calls a minute pass, and up to `capacity` of them at once.
-
-  Any window of s seconds holds at most s * per_minute / 60 + capacity calls. Threads may share it.
-
-  Args:
-    per_minute: calls a minute, above 0.
-    capacity: tokens of a full bucket, at least 1.
-    clock: seconds that never go back.
-    sleep: waits for some seconds.
-
-  >>> waits = []
-  >>> bucket = TokenBucket(60, clock=lambda: 0.0, sleep=waits.append)
-  >>> for _ in range(3): bucket.take()
-  >>> waits
-  [1.0, 2.0]
-  """
+  """Lets `per_minute` calls a minute pass, and up to `capacity` of them at once."""
 
   def __init__(
     self, per_minute: float, *, capacity: int = 1, clock: Callable[[], float] = time.monotonic,
@@ -72,11 +57,7 @@ class TokenBucket:
 
 
 def full_jitter(attempt: int, *, base: float = 0.5, most: float = 60.0) -> float:
-  """Seconds before attempt number `attempt` + 1: uniform in [0, min(most, base * 2^attempt)].
-
-  Spreading the whole range, not only its end, keeps clients that failed together from coming back
-  together.
-  """
+  """Seconds before attempt number `attempt` + 1: uniform in [0, min(most, base * 2^attempt)]."""
   return random.uniform(0, min(most, base * 2 ** min(attempt, 60)))  # noqa: S311  a delay
 
 
@@ -84,10 +65,7 @@ FORMAT = 2
 
 
 class ScoreLog(JsonLines):
-  """Scores that were paid for, in a file; texts themselves are not kept.
-
-  A killed process loses no score, a power cut those of the last second. Threads may share it.
-  """
+  """Scores that were paid for, in a file; texts themselves are not kept."""
 
   def __init__(self, path: str | os.PathLike, *, scorer: str, fingerprint: str):
     super().__init__(path, {'scorer': scorer, 'fingerprint': fingerprint, 'format': FORMAT},
