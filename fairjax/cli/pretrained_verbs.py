@@ -4,7 +4,7 @@ import argparse
 import math
 import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairjax import processes
 from fairjax.cli.gender_verbs import add_swap_options, make_swap
@@ -28,11 +28,6 @@ from fairjax.cli.verb import (
 )
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
-
-if TYPE_CHECKING:
-  from fairjax.data.prepare import PreparedSentences
-  from fairjax.data.sentence_text import SentenceCorpus
-  from fairjax.pretrained.masked_lm import Start
 
 _LAYOUTS = (
   'lines', 'tsv', 'wikitext', 'newscrawl', 'newscrawl_sentences', 'jsonl', 'csv', 'parquet')
@@ -142,7 +137,30 @@ def _write_corpus(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
   _check_train(options)
   join_processes(options)
-  card = _train_masked(options)
+  from fairjax.data.sentence_text import Augmentation, SentenceCorpus
+  from fairjax.pretrained.masked_lm import Settings, Sizes
+  from fairjax.run.masked_training import train_on_text
+  corpus = SentenceCorpus(
+    tuple(options.data), tuple(options.valid) if options.valid else None, layout=options.layout,
+    text_field=options.text_field, seed=options.seed,
+    augmentation=Augmentation(make_swap(options, 'data'), options.cda) if options.cda else None)
+  rate, warmup = options.learning_rate, options.warmup_steps
+  train = TrainConfig(
+    schedule='linear', clip_norm=1.0,
+    learning_rate=(5e-5 if options.init else 1e-3) if rate is None else rate,
+    warmup_steps=options.steps // 10 if warmup is None else warmup,
+    **{name: getattr(options, name) for name in (
+      'steps', 'batch_size', 'weight_decay', 'log_every', 'eval_every', 'checkpoint_every')})
+  card = train_on_text(
+    corpus, pathlib.Path(options.workdir), init=options.init, rows=options.rows,
+    sizes=Sizes(**{name: getattr(options, name) for name in (
+      'kind', 'layers', 'dim', 'heads', 'vocab_size', 'max_length', 'embedding_dim')}),
+    settings=Settings(train, **{name: getattr(options, name) for name in (
+      'mask_share', 'whole_words', 'freeze', 'seed')}),
+    mesh=MeshConfig(**{name: getattr(options, f'mesh_{name}') for name in (
+      'slices', 'data', 'fsdp', 'model')}),
+    hidden_dropout=options.hidden_dropout, attention_dropout=options.attention_dropout,
+    log=log_line)
   if processes.is_first():
     print_result(options, card, lambda card: (
       f"{options.workdir}: {card['steps']} steps, validation loss {card['result']['loss']:.4f}, "
@@ -163,127 +181,6 @@ def _check_train(options: argparse.Namespace) -> None:
     raise UserError('--embedding_dim belongs to --kind=albert')
   if not options.cda and (options.pairs or options.names):
     raise UserError('--pairs and --names belong to --cda=one or --cda=two')
-
-
-def _train_masked(options: argparse.Namespace) -> dict[str, Any]:
-  """Text becomes token stores, stores become rows, a model is trained; returns the card.
-
-  The first of several processes prepares the text and writes the model; all train.
-  """
-  from fairjax.pretrained.masked_lm import (
-    PLAN,
-    Settings,
-    Sizes,
-    check_free,
-    check_mesh,
-    from_checkpoint,
-    from_vocabulary,
-    make_mesh,
-    train_masked,
-    with_dropout,
-  )
-  from fairjax.pretrained.masked_rows import lay_out, special_tokens, tells_words_apart
-  from fairjax.run.workdir import check_shared
-  workdir = pathlib.Path(options.workdir)
-  log = log_line if processes.is_first() else lambda line: None
-  # Everything that can be refused early is looked at before the text is read.
-  mesh = make_mesh(MeshConfig(
-    slices=options.mesh_slices, data=options.mesh_data, fsdp=options.mesh_fsdp,
-    model=options.mesh_model), field='--mesh.')
-  corpus = _sentence_corpus(options)
-  start = from_checkpoint(options.init, log=log) if options.init else None
-  if start is not None:
-    check_mesh(start.params, start.arch, mesh)
-  if not (workdir / PLAN).is_file():
-    check_free(workdir)
-  if processes.is_first():
-    workdir.mkdir(parents=True, exist_ok=True)
-  check_shared(workdir)
-  prepared = _prepare(options, corpus, start)
-  if start is None:
-    sizes = Sizes(**{name: getattr(options, name) for name in (
-      'kind', 'layers', 'dim', 'heads', 'vocab_size', 'max_length', 'embedding_dim')})
-    start = from_vocabulary(prepared.encoder.vocabulary(), sizes, seed=options.seed, log=log)
-  start = with_dropout(start, hidden=options.hidden_dropout, attention=options.attention_dropout)
-  special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id,
-                           where=options.init or 'the new model')
-  if options.whole_words and not tells_words_apart(start.tokenizer):
-    raise UserError(f'{options.init}: its tokenizer does not tell words apart: leave --whole_words '
-                    'out')
-  rows = []
-  for split, what, purpose, apart in (
-      ('train', 'training', 'learn', prepared.survey.train),  # no row with two documents' text
-      ('valid', 'validation', 'validate', None)):
-    store = prepared.stores[split]
-    rows.append(lay_out(
-      store.open_tokens(), store.open_documents()[:, 0], prepared.encoder, special,
-      form=options.rows, max_length=min(options.max_length, start.max_length),
-      what=f'the {what} text', digest=store.sha256, apart=apart))
-    counts = rows[-1].counts
-    log(f"[data] to {purpose}: {counts['rows']:,} rows of {counts['tokens']:,} pieces, "
-        f"{counts['unknown_tokens']:,} unknown; {counts['split_sentences']:,} sentences are longer "
-        f"than a row and go into several, {counts['empty_sentences']:,} have no piece")
-  rate, warmup = options.learning_rate, options.warmup_steps
-  train = TrainConfig(
-    steps=options.steps, batch_size=options.batch_size, schedule='linear', clip_norm=1.0,
-    learning_rate=(5e-5 if options.init else 1e-3) if rate is None else rate,
-    warmup_steps=options.steps // 10 if warmup is None else warmup,
-    weight_decay=options.weight_decay, log_every=options.log_every,
-    eval_every=options.eval_every, checkpoint_every=options.checkpoint_every)
-  survey = prepared.survey
-  source = {'rows': options.rows, 'read': dict(survey.read), 'train_documents': survey.train,
-            'valid_documents': survey.valid}
-  if prepared.cda:
-    source['cda'] = dict(prepared.cda)
-  with processes.StopSignal().installed() as stop:
-    return train_masked(start, *rows, workdir, settings=Settings(
-      train=train, mask_share=options.mask_share, whole_words=options.whole_words,
-      freeze=options.freeze, seed=options.seed), source=source, log=log, stop=stop, mesh=mesh)
-
-
-def _sentence_corpus(options: argparse.Namespace) -> 'SentenceCorpus':
-  from fairjax.data.sentence_text import Augmentation, SentenceCorpus
-  augmentation = Augmentation(make_swap(options, 'data'), options.cda) if options.cda else None
-  return SentenceCorpus(
-    tuple(options.data), tuple(options.valid) if options.valid else None, layout=options.layout,
-    text_field=options.text_field, seed=options.seed, augmentation=augmentation)
-
-
-def _prepare(options: argparse.Namespace, corpus: 'SentenceCorpus', start: 'Start | None'
-             ) -> 'PreparedSentences':
-  """Tokenizer and token stores in the workdir; the first process makes what is missing."""
-  from fairjax.data.prepare import open_sentences, prepare_sentences
-  from fairjax.pretrained.classifier import new_tokenizer
-  from fairjax.vocabulary import PieceEncoder
-  folder = pathlib.Path(options.workdir) / 'data'
-  if not processes.is_first():
-    processes.share()  # then the first has made everything
-    return open_sentences(folder)
-  if start is not None:
-    given = PieceEncoder.of(start.tokenizer)
-    tokenizer: dict[str, Any] = {'given': given.fingerprint}
-
-    def make_encoder(texts):
-      return given
-  else:
-    tokenizer = {'wordpiece': options.vocab_size}
-
-    def make_encoder(texts):
-      sentences = (line for text in texts() for line in text.split('\n'))
-      return PieceEncoder.of(new_tokenizer(
-        sentences, vocab_size=options.vocab_size, max_length=options.max_length)[0])
-
-  prepared = prepare_sentences(
-    corpus, folder, tokenizer=tokenizer, make_encoder=make_encoder, log=log_line)
-  processes.share()
-  survey, cda = prepared.survey, prepared.cda
-  log_line(f'[data] {survey.train:,} documents to learn, {survey.valid:,} to validate; read: '
-           + ', '.join(f'{name} {n:,}' for name, n in survey.read.items() if n))
-  if cda:
-    log_line(f"[data] CDA, {cda['sided']}-sided: {cda['changed']:,} of {cda['sentences']:,} "
-             f"sentences have a counterfactual ({cda['swaps']:,} swaps), {cda['dropped']:,} "
-             'neutral ones left out')
-  return prepared
 
 
 def _pronouns(options: argparse.Namespace) -> None:

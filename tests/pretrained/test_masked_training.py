@@ -16,10 +16,16 @@ from safetensors.numpy import load_file
 from fairjax.cli import main as cli
 from fairjax.config import MeshConfig
 from fairjax.pretrained import encode, load_pretrained, mlm_logits
-from fairjax.pretrained import masked_lm as training
 from fairjax.pretrained.checkpoint import to_params
-from fairjax.pretrained.masked_lm import Sizes, from_scratch, masked_sums, place_losses
+from fairjax.pretrained.masked_lm import (
+  Sizes,
+  from_scratch,
+  masked_sums,
+  place_losses,
+  write_model,
+)
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens
+from fairjax.run import masked_training as training
 from fairjax.train import make_mesh, read_metrics
 from fairjax.train.sharding import AXES
 
@@ -336,7 +342,7 @@ def test_corpus_and_pronouns(trained, tmp_path, capsys):
 
 
 def test_params_of_the_start_are_read_back_exactly(start, tmp_path):
-  training.write_model(tmp_path, start, start.params)
+  write_model(tmp_path, start, start.params)
   found, ignored = to_params(load_file(tmp_path / 'model.safetensors'), start.arch, 'mlm',
                              where='x')
   assert not ignored
