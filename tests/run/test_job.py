@@ -180,6 +180,7 @@ def _table_cells(text, head):
 @pytest.mark.tf
 def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
   """Log, console, page, report.md, report.json, ledger and notebook: one floor, one verdict."""
+  from fairjax.config_io import load_config
   from fairjax.run.notebook import fairness_table, summary_table
   from fairjax.run.results import Run
   report = finished / 'report'
@@ -284,7 +285,7 @@ def test_an_exported_variant_brings_its_measures_and_comes_back(finished, tmp_pa
 def test_a_run_says_that_only_the_labelling_scorer_judges(tmp_path, monkeypatch):
   from fairjax.config_io import load_config
   from fairjax.run.job import Job
-  monkeypatch.setattr(Job, '_measured', [])
+  monkeypatch.setattr(Job, 'measured', [])
   monkeypatch.setattr('fairjax.run.job.audit_run', lambda *a, **k: None)
   for scorers, variants, warned in ((('opinion',), "('sentiment:1',)", True),
                                     (('opinion', 'vader'), "('sentiment:1',)", False),
