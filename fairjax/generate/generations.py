@@ -6,7 +6,6 @@ which is compared when it is resumed, and whether the file is complete.
 
 import contextlib
 import dataclasses
-import gzip
 import hashlib
 import json
 import os
@@ -28,6 +27,7 @@ from fairjax.files import atomic_write, file_sha256, write_sealed_json
 from fairjax.generate.records import (
   RecordWriter,
   check_complete,
+  encode_records,
   manifest_of,
   read_manifest,
   read_records,
@@ -52,16 +52,12 @@ def write_prompts(attribute: Attribute, path: str | os.PathLike) -> int:
   path = pathlib.Path(path)
   if path.exists():
     raise UserError(f'{path} exists and may hold continuations: choose another --output')
-  lines = []
-  for prefix in attribute.prefixes():
-    value = attribute.values[prefix.value]
-    lines.append(json.dumps({
-      'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
-      'template': prefix.template, 'prefix': prefix.text}, ensure_ascii=False) + '\n')
-  data = ''.join(lines).encode('utf-8')
+  lines = [{'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
+            'template': prefix.template, 'prefix': prefix.text}
+           for prefix in attribute.prefixes() for value in [attribute.values[prefix.value]]]
   try:
     with atomic_write(path) as file:
-      file.write(gzip.compress(data, mtime=0) if path.suffix == '.gz' else data)
+      file.write(encode_records(lines, compressed=path.suffix == '.gz'))
   except OSError as e:
     raise UserError(f'{path}: cannot be written: {e.strerror}') from None
   return len(lines)

@@ -5,8 +5,8 @@ samples have ended. The noise of a step is drawn once, [R, V], and shared by the
 what couples counterfactual pairs (`fairjax.generate.noise`), and it costs 1/A of separate draws.
 
 A sample is a function of (parameters, prefix, seed, template, sample index) up to rounding: a batch
-of another size may multiply matrices in another order, which changes a token only where two scores
-tie to about 1e-6. Batches of one size are bit-identical whatever else was or was not sampled.
+of another size may multiply matrices in another order, which changes a token only where two
+perturbed logits tie to about 1e-6. Batches of one size are bit-identical whatever else was sampled.
 
 Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix length, V
 vocabulary, D model width.
@@ -28,7 +28,7 @@ from fairjax.model.decoding import Decoder, run_decoding
 PAD_ID = 0
 PREFIX_BUCKET = 16  # prefixes are padded to a multiple of it, so that most share one program
 _FOLDS = 32
-# Bytes of scores that exist at a time, by platform, and of those that tokens are drawn from at a
+# Bytes of logits that exist at a time, by platform, and of those that tokens are drawn from at a
 # time: on CPU the latter stay in the cache of a core.
 _SCORED_BYTES = {'cpu': 2 ** 24, 'tpu': 2 ** 28, 'gpu': 2 ** 28}
 _DRAWN_BYTES = {'cpu': 2 ** 21, 'tpu': 2 ** 28, 'gpu': 2 ** 28}
@@ -165,9 +165,9 @@ def _sample_on_device(
     keys = [jnp.broadcast_to(k, (num_values, num_samples)) for k in keys]
     keys = noise.fold_in(tuple(keys), jnp.broadcast_to(values[:, None], keys[0].shape))
 
-  def choose(bias, scores, *position_keys):
-    """Next tokens [A, r] from scores [A, r or 1, V], bias [V] and keys [A or 1, r]."""
-    logits = (scores if bias is None else scores + bias[None, None]) / temperature
+  def choose(bias, logits, *position_keys):
+    """Next tokens [A, r] from logits [A, r or 1, V], bias [V] and keys [A or 1, r]."""
+    logits = (logits if bias is None else logits + bias[None, None]) / temperature
     if not coupled:
       return noise.choose(position_keys, logits)
     gumbel = noise.gumbel(position_keys, size=decoder.vocab_size)
@@ -176,15 +176,15 @@ def _sample_on_device(
 
   scored, drawn = count_blocks(num_samples, num_values, decoder.vocab_size, platform)
 
-  def score_and_choose(hidden, *position_keys):
+  def find_and_choose(hidden, *position_keys):
     """Next tokens [A, r] of hidden states [A, r or 1, D]."""
-    scores, bias = decoder.logits_and_bias(weights, hidden)
-    return _by_blocks(functools.partial(choose, bias), drawn, scores, *position_keys)
+    logits, bias = decoder.logits_and_bias(weights, hidden)
+    return _by_blocks(functools.partial(choose, bias), drawn, logits, *position_keys)
 
   def draw(tokens, lengths, done, hidden, position):
     """Draws the token at `position` for rows that have not ended."""
     position_keys = noise.fold_in(keys, jnp.full(keys[0].shape, position, jnp.uint32))
-    token = jnp.where(done, PAD_ID, _by_blocks(score_and_choose, scored, hidden, *position_keys))
+    token = jnp.where(done, PAD_ID, _by_blocks(find_and_choose, scored, hidden, *position_keys))
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[..., None], position, axis=2)
     lengths = jnp.where(done | (token == eos_id), lengths, position + 1)
     for stop in (eos_id, *stop_ids):
@@ -246,20 +246,20 @@ def _by_blocks(function, blocks, *arrays):
   return out.swapaxes(0, 1).reshape(-1, size)
 
 
-def argmax(scores: Float[Array, '*S V']) -> Int[Array, '*S']:
+def argmax(values: Float[Array, '*S V']) -> Int[Array, '*S']:
   """First index of the maximum over the last axis, int32: `jnp.argmax`, but faster on CPU.
 
   Slices of the axis are compared element by element first, which XLA vectorises; its own argmax
   compares one number at a time.
   """
-  size = scores.shape[-1]
+  size = values.shape[-1]
   width = -(-size // _FOLDS)
-  pad = [(0, 0)] * (scores.ndim - 1) + [(0, width * -(-size // width) - size)]
-  scores = jnp.pad(scores, pad, constant_values=-jnp.inf)
-  best = scores[..., :width]
+  pad = [(0, 0)] * (values.ndim - 1) + [(0, width * -(-size // width) - size)]
+  values = jnp.pad(values, pad, constant_values=-jnp.inf)
+  best = values[..., :width]
   fold = jnp.zeros(best.shape, jnp.int32)
-  for start in range(width, scores.shape[-1], width):
-    new = scores[..., start:start + width]
+  for start in range(width, values.shape[-1], width):
+    new = values[..., start:start + width]
     fold = jnp.where(new > best, start, fold)
     best = jnp.maximum(new, best)
   index = fold + jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), fold.shape)
