@@ -135,8 +135,8 @@ class TrainConfig:
 
   steps: int = 1000  # updates
   batch_size: int = 16  # rows over all devices
-  # Gradient accumulation: the rows are computed in so many parts, not in step 2 (not in the paper)
-  parts: int = 1
+  # microbatches that a batch is computed in, one after the other; 1 in step 2 (not in the paper)
+  grad_accum_steps: int = 1
   learning_rate: float = 2.5e-4  # H-18
   warmup_steps: int = 100  # linear from 0 (not in the paper)
   schedule: str = 'cosine'  # cosine (to 0) | constant | linear (to 0) (not in the paper)

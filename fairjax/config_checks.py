@@ -42,8 +42,9 @@ def validate(config: Config) -> None:
   check_model(config.model, check, one_of)
   for stage in ('lm', 'sentiment', 'debias'):
     t = getattr(config, stage)
-    check(t.parts > 0 and t.batch_size % t.parts == 0,
-          f'{stage}.parts={t.parts} must divide {stage}.batch_size={t.batch_size}')
+    check(t.grad_accum_steps > 0 and t.batch_size % t.grad_accum_steps == 0,
+          f'{stage}.grad_accum_steps={t.grad_accum_steps} must divide '
+          f'{stage}.batch_size={t.batch_size}')
     for field in ('steps', 'batch_size', 'log_every', 'eval_every', 'checkpoint_every',
                   'keep_checkpoints', 'learning_rate', 'clip_norm', 'max_skipped',
                   'spike_window'):
@@ -56,7 +57,7 @@ def validate(config: Config) -> None:
     for field in ('adam_b1', 'adam_b2'):
       check(0 <= getattr(t, field) < 1, f'{stage}.{field} must be in [0, 1)')
   s = config.sentiment
-  check(s.parts == 1, 'sentiment.parts must be 1: its batches are small')
+  check(s.grad_accum_steps == 1, 'sentiment.grad_accum_steps must be 1: its batches are small')
   check_scorer('sentiment.scorer', s.scorer, check, one_of)
   check(0 <= s.margin < 1, 'sentiment.margin must be in [0, 1)')
   check(0 < s.valid_share < 1, 'sentiment.valid_share must be in (0, 1)')

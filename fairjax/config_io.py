@@ -258,9 +258,15 @@ def _coerce(value: Any, kind: Any, what: str) -> Any:
 
 # Fields of earlier versions that change no result -> why they have no effect any more.
 _GONE = {'data.workers': 'documents are encoded by one process'}
+# Fields of earlier versions -> their names now.
+_RENAMED = {f'{stage}.parts': f'{stage}.grad_accum_steps'
+            for stage in ('lm', 'sentiment', 'debias')}
 
 
 def _is_gone(name: str) -> bool:
+  """Whether a field is left out, with a line on stderr; a renamed one is refused."""
+  if name in _RENAMED:
+    raise UserError(f"config field {name} is called {_RENAMED[name]} now: use that name")
   if name in _GONE:
     print(f'{name} has no effect any more: {_GONE[name]}', file=sys.stderr)
   return name in _GONE

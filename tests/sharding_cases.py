@@ -39,16 +39,17 @@ def make_batch(step, vocab_size):
 
 
 @jax.enable_x64()
-def run(kind, model, mesh_config, *, devices=None, parts=1, num_steps=3, tell=None):
+def run(kind, model, mesh_config, *, devices=None, grad_accum_steps=1, num_steps=3, tell=None):
   """Metrics of every step, parameters and memory at the end, and the likelihood of a batch."""
-  config, stage = MODELS[model], TrainConfig(batch_size=B, parts=parts, clip_norm=1.0)
+  config = MODELS[model]
+  stage = TrainConfig(batch_size=B, grad_accum_steps=grad_accum_steps, clip_norm=1.0)
   mesh = make_mesh(mesh_config, devices)
   state = steps.init_lm_state(config, stage, mesh, seed=0)
   if kind == 'lm':
-    step, extra = steps.make_lm_step(config, Adam.of(stage), mesh, parts), ()
+    step, extra = steps.make_lm_step(config, Adam.of(stage), mesh, grad_accum_steps), ()
   else:
     term = FairnessTerm.of(DebiasConfig(), SentimentConfig())
-    step = steps.make_debias_step(config, Adam.of(stage), term, mesh, parts)
+    step = steps.make_debias_step(config, Adam.of(stage), term, mesh, grad_accum_steps)
     extra = ({'embedding': np.float32(3.0)}, None)
   index, count = jax.process_index(), jax.process_count()
   metrics = []

@@ -313,3 +313,11 @@ def test_a_field_of_an_earlier_version_is_left_out_with_a_line(tmp_path, capsys)
   assert from_dict(values | {'data': values['data'] | {'workers': 2}}) == Config()
   assert load_config(QUICKSTART, {'data.workers': '2'}) == load_config(QUICKSTART)
   assert capsys.readouterr().err.count('data.workers has no effect any more') == 2
+
+
+def test_a_renamed_field_is_refused_with_its_new_name():
+  values = to_dict(Config())
+  with pytest.raises(UserError, match=r'lm\.parts .* lm\.grad_accum_steps'):
+    from_dict(values | {'lm': values['lm'] | {'parts': 2}})
+  with pytest.raises(UserError, match=r'debias\.parts .* debias\.grad_accum_steps'):
+    load_config(QUICKSTART, {'debias.parts': '2'})

@@ -351,7 +351,7 @@ class _Run:
     whole = replicated(mesh)
     self._abstract = jax.eval_shape(self._fresh, start.params)
     self._shardings = state_shardings(self._abstract, mesh)
-    self._update = jax.jit(make_update(self._loss, self._adam, parts=1), donate_argnums=0,
+    self._update = jax.jit(make_update(self._loss, self._adam), donate_argnums=0,
                            out_shardings=(self._shardings, whole))
     self._sums = jax.jit(lambda params, batch: masked_sums(params, start.arch, batch, None),
                          out_shardings=whole)

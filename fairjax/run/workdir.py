@@ -232,7 +232,8 @@ def check_devices(
   for name in left:
     stage = getattr(config, name)
     try:
-      check_batch_size(stage.batch_size, mesh, field=f'{name}.batch_size', parts=stage.parts)
+      check_batch_size(stage.batch_size, mesh, field=f'{name}.batch_size',
+                       grad_accum_steps=stage.grad_accum_steps)
     except UserError as e:
       problems.append(str(e))
   size = vocab_size or vocabulary_size(config, workdir) or 0

@@ -127,13 +127,14 @@ def state_of(config: Config, program: str, mesh: Mesh) -> TrainState:
     UserError: the mesh does not divide the batch or the model.
   """
   stage = {'lm': config.lm, 'debias': config.debias}[program]
-  check_batch_size(stage.batch_size, mesh, field=f'{program}.batch_size', parts=stage.parts)
+  check_batch_size(stage.batch_size, mesh, field=f'{program}.batch_size',
+                   grad_accum_steps=stage.grad_accum_steps)
   return steps.lm_state_template(compiled_model(config), stage, mesh)
 
 
 def _lm(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
   stage = config.lm
-  return steps.make_lm_step(model, Adam.of(stage), mesh, stage.parts).lower, (
+  return steps.make_lm_step(model, Adam.of(stage), mesh, stage.grad_accum_steps).lower, (
     state_of(config, 'lm', mesh), _token_batch(model, stage.batch_size, mesh),
     _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh))
 
@@ -154,7 +155,7 @@ def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   if any(parse_variant(variant).method == 'sentiment' for variant in stage.variants):
     projection = steps.sentiment_template(model.model_dim, config.sentiment, mesh)
   step = steps.make_debias_step(
-    model, Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh, stage.parts)
+    model, Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh, stage.grad_accum_steps)
   return step.lower, (
     state, batch, _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh), weights, projection)
 

@@ -203,7 +203,8 @@ def advice(config: Config, program: str) -> str:
     ways.append('--config.model.remat=full (computes activations again)')
   if math.gcd(config.model.num_heads, config.model.ff_dim) > config.mesh.model:
     ways.append('a larger --config.mesh.model (splits heads, feed-forward and vocabulary)')
-  ways.append(f'--config.{program}.parts={2 * stage.parts} or more (gradient accumulation)')
+  ways.append(f'--config.{program}.grad_accum_steps={2 * stage.grad_accum_steps} or more (smaller '
+              'microbatches)')
   return '; '.join(ways)
 
 

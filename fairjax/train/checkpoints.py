@@ -250,13 +250,13 @@ class Restored(NamedTuple):
     step: its number.
     state: tree of arrays.
     final: whether the stage ended with it.
-    carried: what was saved besides the state.
+    extra_state: what was saved besides the state.
   """
 
   step: int
   state: Any
   final: bool
-  carried: Any
+  extra_state: Any
 
 
 class CheckpointStore:
@@ -288,7 +288,7 @@ class CheckpointStore:
     return processes.share(sorted(found))
 
   def save(self, step: int, state: Any, identity: Identity, *, final: bool = False,
-           carried: Any = None) -> None:
+           extra_state: Any = None) -> None:
     """Writes a step in the background. A save that failed before is told, and this one awaited.
 
     Args:
@@ -296,25 +296,25 @@ class CheckpointStore:
       state: tree of `jax.Array`; may be donated afterwards.
       identity: card of what is trained.
       final: the stage ends with this step.
-      carried: JSON values that a resumed run goes on with, besides the state.
+      extra_state: JSON values that a resumed run goes on with, besides the state.
 
     Raises:
       CheckpointError: two saves have failed.
     """
-    error, about = self._settle(), _about(identity, final, carried)
+    error, about = self._settle(), _about(identity, final, extra_state)
     if error is None:
       self._start(step, state, about)
     else:
       self._retry(step, state, about, error)
 
   def finish(self, step: int, state: Any, identity: Identity, *, final: bool = False,
-             carried: Any = None) -> None:
+             extra_state: Any = None) -> None:
     """Writes a step (unless it is the one being written), awaits it, and looks that it is there.
 
     Raises:
       CheckpointError: it could not be written, and not at the second attempt either.
     """
-    error, about = self._settle(), _about(identity, final, carried)
+    error, about = self._settle(), _about(identity, final, extra_state)
     if error is None and step not in self.steps():
       self._start(step, state, about)
       error = self._settle()
@@ -345,7 +345,7 @@ class CheckpointStore:
       if fault is None:
         for number, words in bad:
           self._set_aside(number, words)
-        return Restored(step, state, card['final'], card.get('carried'))
+        return Restored(step, state, card['final'], card.get('extra_state'))
       bad.append((step, fault))
     if not bad:
       return None
@@ -506,9 +506,9 @@ class CheckpointStore:
     processes.share()
 
 
-def _about(identity: Identity, final: bool, carried: Any) -> dict[str, Any]:
+def _about(identity: Identity, final: bool, extra_state: Any) -> dict[str, Any]:
   """What the card says besides the arrays."""
-  return {'identity': identity.to_dict(), 'final': final, 'carried': carried}
+  return {'identity': identity.to_dict(), 'final': final, 'extra_state': extra_state}
 
 
 def check_space(directory: pathlib.Path, size: int) -> None:

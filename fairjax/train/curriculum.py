@@ -205,10 +205,10 @@ class Curriculum:
       identity = dataclasses.replace(identity, **term)
       update = steps.make_debias_step(
         config.model, Adam.of(train), FairnessTerm.of(train, config.sentiment), self.mesh,
-        train.parts)
+        train.grad_accum_steps)
     else:
       split, extra = 'train', ()
-      update = steps.make_lm_step(config.model, Adam.of(train), self.mesh, train.parts)
+      update = steps.make_lm_step(config.model, Adam.of(train), self.mesh, train.grad_accum_steps)
     return Stage(
       name=spec.name, directory=stage_folder(self.config, self.workdir, spec), identity=identity,
       config=train, mesh=self.mesh, step=steps.bind(update, seed, *extra),

@@ -102,25 +102,26 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
       return params
   except Damaged as e:
     log(f'WARNING: [{stage.name}] {e}')
-  check_batch_size(stage.config.batch_size, stage.mesh, parts=stage.config.parts,
-                   field=f'{stage.identity.stage}.batch_size')
+  check_batch_size(stage.config.batch_size, stage.mesh, field=f'{stage.identity.stage}.batch_size',
+                   grad_accum_steps=stage.config.grad_accum_steps)
   check_state(stage.name, stage.state_template())
   store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints, log=log)
   try:
-    state, start, final, carried = stage.init_state(), 0, False, {}
+    state, start, final, extra_state = stage.init_state(), 0, False, {}
     found = store.restore(state, stage.identity)
     if found is not None:
-      start, state, final, carried = found
-      carried = carried or {}
+      start, state, final, extra_state = found
+      extra_state = extra_state or {}
       log(f'[{stage.name}] resumes after step {start} of {stage.config.steps}')
     end = start if final else stage.config.steps
-    writer = MetricWriter(stage.directory, first_step=start, saved=carried.get('metrics'),
+    writer = MetricWriter(stage.directory, first_step=start, saved=extra_state.get('metrics'),
                           log=log)
     # At the end there is nothing to read, and the data may be too short to lay out again.
     batches = stage.batches(start) if start < end else iter(())
     try:
       with processes.cooperative():
-        state, last = _train(stage, state, start, end, carried, batches, store, writer, stop, log)
+        state, last = _train(
+          stage, state, start, end, extra_state, batches, store, writer, stop, log)
     finally:
       writer.close()
       if hasattr(batches, 'close'):  # threads of tf.data
@@ -133,9 +134,9 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     store.close()
 
 
-def _train(stage, state, start, end, carried, batches, store, writer, stop, log):
+def _train(stage, state, start, end, extra_state, batches, store, writer, stop, log):
   """Runs the steps from `start`; returns the state and the last validation metrics."""
-  config, interval, last = stage.config, IntervalMetrics(carried.get('interval')), {}
+  config, interval, last = stage.config, IntervalMetrics(extra_state.get('interval')), {}
   throughput, skips = _Throughput(stage), _Skips(stage, start, log)
   progress = Progress(f'[{stage.name}]', config.steps, unit='steps', log=log, done=start,
                       lines=False)
@@ -148,8 +149,8 @@ def _train(stage, state, start, end, carried, batches, store, writer, stop, log)
     log(f'[{stage.name}] step {step} validation: ' + _words(last))
     throughput.pause()
 
-  def carried_now():
-    return {'interval': interval.carried(), 'metrics': list(writer.lines)}
+  def extra_state_now():
+    return {'interval': interval.to_json(), 'metrics': list(writer.lines)}
 
   def tell(step, state):
     means, made = interval.flush()
@@ -181,14 +182,14 @@ def _train(stage, state, start, end, carried, batches, store, writer, stop, log)
       # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
       # those of a run that nothing disturbed.
       if stop.here() and done < end:
-        store.finish(done, state, stage.identity, carried=carried_now())
+        store.finish(done, state, stage.identity, extra_state=extra_state_now())
         raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
       if due_save or store.failed():
-        store.save(done, state, stage.identity, final=done == end, carried=carried_now())
+        store.save(done, state, stage.identity, final=done == end, extra_state=extra_state_now())
       if done == end or done % config.eval_every == 0:  # while the checkpoint is being written
         evaluate(done, state.params)
   if start < end:
-    store.finish(end, state, stage.identity, final=True, carried=carried_now())
+    store.finish(end, state, stage.identity, final=True, extra_state=extra_state_now())
   return state, last
 
 
@@ -226,7 +227,7 @@ class _Skips:
       guard = state.guard.replace(in_a_row=state.guard.in_a_row * 0,
                                   total=state.guard.total - count)
       state = state.replace(step=state.step - count, guard=guard)
-      store.finish(good, state, stage.identity, carried={
+      store.finish(good, state, stage.identity, extra_state={
         'metrics': [line for line in lines if line['step'] <= good]})
     path = stage.directory / 'diverged.json'
     if processes.is_first():

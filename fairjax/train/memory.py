@@ -216,8 +216,9 @@ def _too_large(
     f', which has {size_words(limit)}: {size_words(needed - limit)} too much')
   return UserError(
     f'[{name}] does not fit: it needs {words}{over}. {_fsdp_words(state, needed, limit)}Parameters '
-    'and optimizer shrink with --config.mesh.fsdp and --config.mesh.model, activations with more '
-    'parts, more devices or --config.model.remat=full; fairjax compile finds the smallest slice')
+    'and optimizer shrink with --config.mesh.fsdp and --config.mesh.model, activations with a '
+    'larger grad_accum_steps, more devices or --config.model.remat=full; fairjax compile finds the '
+    'smallest slice')
 
 
 def _fsdp_words(state: TrainState, needed: int, limit: int | None) -> str:

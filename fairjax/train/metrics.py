@@ -19,11 +19,11 @@ Metrics = dict[str, tuple[Any, Any]]
 class IntervalMetrics:
   """Collects device scalars without waiting for them; fetches them once per interval."""
 
-  def __init__(self, carried: Any = None):
-    """Goes on with an interval that was interrupted: what `carried` gave."""
-    self._steps: list[tuple[int, Metrics]] = carried or []
+  def __init__(self, saved: Any = None):
+    """Goes on with an interrupted interval: what `to_json` returned."""
+    self._steps: list[tuple[int, Metrics]] = saved or []
 
-  def carried(self) -> list[Any]:
+  def to_json(self) -> list[Any]:
     """The interval so far as JSON values; a mean over them is bit for bit that over the scalars."""
     return [[step, {name: [float(value), float(weight)] for name, (value, weight) in
                     metrics.items()}] for step, metrics in jax.device_get(self._steps)]

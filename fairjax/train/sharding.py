@@ -92,15 +92,24 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
     yield
 
 
-def check_batch_size(batch_size: int, mesh: Mesh, *, field: str, parts: int = 1) -> None:
-  """Raises `UserError` unless the devices that hold rows divide each part of `batch_size` rows."""
+def check_batch_size(
+  batch_size: int, mesh: Mesh, *, field: str, grad_accum_steps: int = 1
+) -> None:
+  """Raises `UserError` unless the devices that share the rows divide each microbatch.
+
+  Args:
+    batch_size: rows over all devices.
+    mesh: of `make_mesh`.
+    field: of the configuration, for the message.
+    grad_accum_steps: microbatches of a batch.
+  """
   devices = math.prod(mesh.shape[axis] for axis in ROWS)
-  unit = devices * parts
+  unit = devices * grad_accum_steps
   if batch_size % unit:
     near = max(unit, batch_size // unit * unit)
     what = f'the {devices} devices that share the rows (mesh slices x data x fsdp)'
-    if parts > 1:
-      what += f' times {parts} parts'
+    if grad_accum_steps > 1:
+      what += f' times {grad_accum_steps} gradient accumulation steps'
     raise UserError(f'{field}={batch_size} is not divisible by {what}: use a multiple of {unit}, '
                     f'e.g. --config.{field}={near}')
 

@@ -63,8 +63,8 @@ def cosine_fairness_loss(
     hidden: `[B, K, D]` float, last token of each original prefix.
     hidden_cf: `[B, K, D]` float, last token of the swapped prefix.
     weights: `[B, K]` float >= 0; 0 marks padding; any scale.
-    total: divides the weighted sum; None: the sum of the weights. Parts of a batch give their share
-      of the whole batch's mean this way.
+    total: divides the weighted sum; None: the sum of the weights. Microbatches give their
+      share of the whole batch's mean this way.
     eps: floor of the *squared* norms, so that zero vectors give loss 1 and finite gradients.
 
   Returns:
@@ -115,7 +115,7 @@ def binary_cross_entropy(
   return jnp.mean(jax.nn.softplus(logits) - labels * logits)
 
 
-# From a loss to a training step: gradients, in parts if wanted, and the optimizer.
+# From a loss to a training step: gradients, accumulated if wanted, and the optimizer.
 
 @flax.struct.dataclass
 class Guard:
@@ -172,7 +172,7 @@ class TrainState:
 
 
 def make_update(
-  loss_fn: Callable, adam: Adam, *, parts: int = 1,
+  loss_fn: Callable, adam: Adam, *, grad_accum_steps: int = 1,
   prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda batch: batch,
 ) -> Callable:
   """Turns `loss_fn(params, memory, batch, key, *extra) -> (loss, (memory, metrics))` into a step.
@@ -180,10 +180,10 @@ def make_update(
   Args:
     loss_fn: a mean over the rows of the batch that it gets.
     adam: the optimizer.
-    parts: of which the batch is made, one after the other; their gradients are averaged (gradient
-      accumulation). The result is that of the whole batch up to rounding, except that dropout
-      draws other masks.
-    prepare: adds scalars of the whole batch to what each part gets.
+    grad_accum_steps: number of microbatches that the batch is split into; their gradients are
+      averaged. The result is that of the whole batch up to rounding, except that dropout draws
+      other masks.
+    prepare: adds scalars of the whole batch to what each microbatch gets.
 
   Returns:
     `step(state, batch, seed, learning_rate, *extra) -> (state, metrics)`; the batch that the loss
@@ -195,10 +195,11 @@ def make_update(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     batch = prepare(dict(batch) | {'step': state.step})
     gradient = jax.grad(loss_fn, has_aux=True)
-    if parts == 1:
+    if grad_accum_steps == 1:
       gradients, (memory, metrics) = gradient(state.params, state.memory, batch, key, *extra)
     else:
-      gradients, memory, metrics = _accumulate(gradient, state, batch, key, extra, parts)
+      gradients, memory, metrics = _accumulate(
+        gradient, state, batch, key, extra, grad_accum_steps)
     params, opt_state = adam.update(gradients, state.opt_state, state.params, learning_rate)
     one, norm = jnp.ones(()), optax.tree.norm(gradients)
     loss = metrics.get('total_loss', metrics['loss'])[0]
@@ -212,11 +213,11 @@ def make_update(
   return step
 
 
-def _accumulate(gradient, state, batch, key, extra, parts):
-  """Means of the gradients and metrics over the parts, and the memory of all rows."""
-  # Part i has the rows i, i + parts, ...: on every device the same share of its own rows.
+def _accumulate(gradient, state, batch, key, extra, count):
+  """Means of the gradients and metrics over the microbatches, and the memory of all rows."""
+  # Microbatch i has the rows i, i + count, ...: on every device the same share of its own rows.
   def split(x, axis=0):
-    shape = (*x.shape[:axis], x.shape[axis] // parts, parts, *x.shape[axis + 1:])
+    shape = (*x.shape[:axis], x.shape[axis] // count, count, *x.shape[axis + 1:])
     return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
 
   def join(x, axis=0):
@@ -228,17 +229,17 @@ def _accumulate(gradient, state, batch, key, extra, parts):
   memory = Memory(hidden=split(state.memory.hidden, 1), length=split(state.memory.length))
 
   def body(total, xs):
-    part, own_rows, own_memory = xs
+    number, own_rows, own_memory = xs
     found, (new_memory, metrics) = gradient(
-      state.params, own_memory, own_rows | scalars, jax.random.fold_in(key, part), *extra)
+      state.params, own_memory, own_rows | scalars, jax.random.fold_in(key, number), *extra)
     return jax.tree.map(jnp.add, total, found), (new_memory, metrics)
 
   total, (memory, metrics) = jax.lax.scan(
-    body, jax.tree.map(jnp.zeros_like, state.params), (jnp.arange(parts), rows, memory))
+    body, jax.tree.map(jnp.zeros_like, state.params), (jnp.arange(count), rows, memory))
   means = {name: (jnp.where(w.sum() > 0, (v * w).sum() / jnp.maximum(w.sum(), 1e-30), 0), w.sum())
            for name, (v, w) in metrics.items()}
   memory = Memory(hidden=join(memory.hidden, 1), length=join(memory.length))
-  return jax.tree.map(lambda g: g / parts, total), memory, means
+  return jax.tree.map(lambda g: g / count, total), memory, means
 
 
 Params = Any
@@ -339,13 +340,13 @@ def _make_init(
 
 @functools.lru_cache
 def make_lm_step(
-  model_config: ModelConfig, adam: Adam, mesh: Mesh, parts: int = 1
+  model_config: ModelConfig, adam: Adam, mesh: Mesh, grad_accum_steps: int = 1
 ) -> Callable:
   """Step 1 of the curriculum, and its continuation as the control of footnote 6 (H-18, H-26).
 
   Returns:
     `step(state, batch, seed, learning_rate) -> (state, metrics)`; batch holds `inputs`, `targets`
-    [B, T] int32 and `reset` [B] bool. The state is donated. `parts`: see `make_update`.
+    [B, T] int32 and `reset` [B] bool. The state is donated.
   """
   model = TransformerXL(model_config)
 
@@ -355,12 +356,13 @@ def make_lm_step(
     nll = _nll(model, params, output.hidden, batch['targets'])
     return nll, (output.memory, {'loss': (nll, jnp.ones(()))})
 
-  return _jit_step(make_update(loss_fn, adam, parts=parts), mesh)
+  return _jit_step(make_update(loss_fn, adam, grad_accum_steps=grad_accum_steps), mesh)
 
 
 @functools.lru_cache
 def make_debias_step(
-  model_config: ModelConfig, adam: Adam, term: FairnessTerm, mesh: Mesh, parts: int = 1
+  model_config: ModelConfig, adam: Adam, term: FairnessTerm, mesh: Mesh,
+  grad_accum_steps: int = 1,
 ) -> Callable:
   r"""Step 3 (H-20..H-23): one forward pass for the originals and their counterfactual branches.
 
@@ -370,7 +372,7 @@ def make_debias_step(
     `step(state, batch, seed, learning_rate, weights, projection) -> (state, metrics)`; batch also
     holds the `branch_*` arrays. `weights` maps `embedding` and `sentiment` to lambda (one of them
     is 0 in the paper). `projection`: frozen parameters of f_sh, or None where its weight is 0.
-    `parts`: see `make_update`; the fairness loss is the mean over the pairs of the whole batch.
+    The fairness loss is the mean over the pairs of the whole batch.
   """
   model = TransformerXL(model_config)
 
@@ -384,7 +386,8 @@ def make_debias_step(
     if term.gradient == 'branch':
       h = jax.lax.stop_gradient(h)
     count, one = batch['pairs'], jnp.ones(())
-    mean = functools.partial(cosine_fairness_loss, weights=used, total=count / parts)
+    mean = functools.partial(
+      cosine_fairness_loss, weights=used, total=count / grad_accum_steps)
     losses = {'embedding': mean(h, h_cf)}
     if projection is not None:
       losses['sentiment'] = mean(*(_project(term, projection, x) for x in (h, h_cf)))
@@ -393,7 +396,7 @@ def make_debias_step(
                'cosine': (1.0 - losses['embedding'], count), 'pairs_per_batch': (count, one)}
     metrics |= {f'fairness_loss/{name}': (loss, count) for name, loss in losses.items()}
     for name, total in zip(BRANCH_COUNTS, batch['branch_counts'].sum(0), strict=True):
-      metrics[f'branches/{name}'] = (parts * total.astype(jnp.float32), one)
+      metrics[f'branches/{name}'] = (grad_accum_steps * total.astype(jnp.float32), one)
     if term.monitor_every:
       metrics |= _monitor(model, params, pairs, used, batch['step'])
     return nll + weighted, (output.memory, metrics)
@@ -415,8 +418,9 @@ def make_debias_step(
         step % term.monitor_every == 0, divergences, lambda _: (zero, zero, zero), hidden)
     return {'kl': (kl, count), 'js': (js, count)}
 
-  return _jit_step(make_update(loss_fn, adam, parts=parts, prepare=lambda batch: (
-    batch | {'pairs': batch['branch_weight'].sum()})), mesh)
+  return _jit_step(make_update(
+    loss_fn, adam, grad_accum_steps=grad_accum_steps,
+    prepare=lambda batch: batch | {'pairs': batch['branch_weight'].sum()}), mesh)
 
 
 def init_sentiment_state(

@@ -27,13 +27,13 @@ def _in_repository(monkeypatch, repository):
 
 @pytest.mark.parametrize('verb', ['train', 'run'])
 def test_everything_is_named_at_once_and_the_workdir_stays_free(verb, tmp_path, capsys):
-  fields = {'lm.batch_size': 20, 'debias.batch_size': 12, 'debias.parts': 2, 'mesh.fsdp': 2,
-            'mesh.model': 2, 'model.num_heads': 3}
+  fields = {'lm.batch_size': 20, 'debias.batch_size': 12, 'debias.grad_accum_steps': 2,
+            'mesh.fsdp': 2, 'mesh.model': 2, 'model.num_heads': 3}
   assert main([verb, QUICK, f'--workdir={tmp_path}/run',
                *(f'--config.{name}={value}' for name, value in fields.items())]) == 2
   error = capsys.readouterr().err
   assert error.count('\n') == 1 and 'lm.batch_size=20' not in error  # four devices share rows
-  for words in ('debias.batch_size=12 is not divisible by the 4 devices', 'times 2 parts',
+  for words in ('debias.batch_size=12 is not divisible by the 4 devices',
                 '--config.debias.batch_size=8', 'mesh.model=2 does not divide model.num_heads=3',
                 '--config.model.vocab_multiple=2'):
     assert words in error

@@ -292,11 +292,12 @@ def test_options_name_what_differs_from_the_configuration():
 
 
 def test_advice_names_what_no_search_compiles():
-  assert 'remat=full' in search.advice(TINY, 'lm') and 'lm.parts=2' in search.advice(TINY, 'lm')
+  advice = search.advice(TINY, 'lm')
+  assert 'remat=full' in advice and 'lm.grad_accum_steps=2' in advice
   assert 'mesh.model' in search.advice(TINY, 'debias')
   assert 'sample.batch_size' in search.advice(TINY, 'sample')
-  parts = dataclasses.replace(TINY, lm=TrainConfig(batch_size=8, parts=4))
-  assert 'lm.parts=8' in search.advice(parts, 'lm')
+  accumulated = dataclasses.replace(TINY, lm=TrainConfig(batch_size=8, grad_accum_steps=4))
+  assert 'lm.grad_accum_steps=8' in search.advice(accumulated, 'lm')
   for program in ('lm', 'debias', 'sample'):
     assert 'fsdp' not in search.advice(TINY, program)
 

@@ -184,10 +184,11 @@ def test_eight_devices_give_what_one_gives(single, model, mesh):
   _compare(cases.run('debias', model, mesh), single('debias', model))
 
 
-@pytest.mark.parametrize(('kind', 'mesh', 'parts'), [
+@pytest.mark.parametrize(('kind', 'mesh', 'grad_accum_steps'), [
   ('debias', MeshConfig(fsdp=2, model=2), 4), ('lm', MeshConfig(), 2)])
-def test_parts_of_a_batch_give_what_the_whole_gives(single, kind, mesh, parts):
-  _compare(cases.run(kind, 'plain', mesh, parts=parts), single(kind, 'plain'))
+def test_accumulated_gradients_are_those_of_the_whole_batch(single, kind, mesh, grad_accum_steps):
+  found = cases.run(kind, 'plain', mesh, grad_accum_steps=grad_accum_steps)
+  _compare(found, single(kind, 'plain'))
 
 
 def test_two_processes_give_what_one_gives(single, tmp_path, repository):
@@ -261,8 +262,8 @@ def test_rows_alone_gather_nothing(kind):
 @jax.enable_x64()
 def test_what_does_not_divide_is_named():
   mesh = make_mesh(MeshConfig(fsdp=2, model=2))
-  with pytest.raises(UserError, match=r'lm.batch_size=12 .* 4 devices .* times 2 parts: .* of 8'):
-    check_batch_size(12, mesh, field='lm.batch_size', parts=2)
+  with pytest.raises(UserError, match=r'lm.batch_size=12 .* 4 devices .* times 2 .* of 8'):
+    check_batch_size(12, mesh, field='lm.batch_size', grad_accum_steps=2)
   config = dataclasses.replace(cases.MODELS['plain'], vocab_multiple=1)
   with pytest.raises(UserError, match='model=2 does not divide 37.*vocab_multiple=2'):
     steps.lm_state_template(config, TrainConfig(batch_size=16), mesh)
