@@ -5,7 +5,6 @@ import collections
 import gzip
 import io
 import lzma
-import os
 import subprocess
 import sys
 import zipfile
@@ -14,7 +13,7 @@ import pytest
 from backports import zstd
 
 from fairjax.errors import UserError
-from fairjax.inputs import is_pipe, open_input, read_text, read_text_lines, refuse_pointer
+from fairjax.inputs import open_input, read_text, read_text_lines, refuse_pointer
 
 TEXT = ''.join(f'{i} {i * i} caf\u00e9\n' for i in range(20_000))
 BOM = b'\xef\xbb\xbf'
@@ -146,12 +145,3 @@ def test_a_pipe_is_read_as_a_file_is_and_more_than_once(tmp_path, packed, name):
   found = subprocess.run([sys.executable, '-c', code, name], input=packed[1](TEXT.encode()),
                          capture_output=True, check=True, timeout=60)
   assert found.stdout.decode() == TEXT
-
-
-def test_the_descriptor_of_a_shell_is_a_pipe(tmp_path):
-  reading, writing = os.pipe()
-  os.write(writing, gzip.compress(b'hello'))
-  os.close(writing)
-  assert is_pipe(f'/dev/fd/{reading}') and not is_pipe(tmp_path) and not is_pipe(__file__)
-  assert read_text(f'/dev/fd/{reading}') == read_text(f'/dev/fd/{reading}') == 'hello'
-  os.close(reading)

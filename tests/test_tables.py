@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from backports import zstd
 from test_inputs import PACKERS, zipped
@@ -23,7 +22,6 @@ from fairjax.data.documents import read_documents
 from fairjax.errors import UserError
 from fairjax.gender.bios import read_bios
 from fairjax.gender.fair_generation.completions import read_words
-from fairjax.gender.fair_generation.embedding import load_word_vectors
 from fairjax.gender.persons import read_professions
 from fairjax.generate import read_records
 from fairjax.inputs import open_input
@@ -338,27 +336,6 @@ def test_a_corpus_is_no_pipe(tmp_path, capsys):
                f'--workdir={tmp_path}/run']) == 2
   assert 'is no file, but a corpus is read several times' in capsys.readouterr().err
   os.close(reading)
-
-
-GLOVE = b'the 1 0 0.5\nshe -1 0 0\n. . . 1 2 3\n 0 3 3\nhe 0 0 1\n'
-
-
-@pytest.mark.parametrize('packing', PACKERS)
-@pytest.mark.parametrize('mark', [b'', BOM])
-def test_vectors_as_they_are_published(tmp_path, packing, mark):
-  path = tmp_path / 'v'
-  path.write_bytes(PACKERS[packing](mark + GLOVE + b'\n\n'))
-  found = load_word_vectors(path, ['the', 'he', '. . .'])
-  assert found.missing == () and found.words_in_file == 5 and found.format == 'GloVe text'
-  np.testing.assert_allclose(found.unit('the'), np.array([1, 0, 0.5]) / 1.25**0.5)
-  path.write_bytes(mark + b'. . . 1 2 3\nthe 1 0 0.5\n')
-  np.testing.assert_allclose(load_word_vectors(path, ['the']).unit('the'),
-                             np.array([1, 0, 0.5]) / 1.25**0.5)
-  path.write_bytes(GLOVE + b'\n\nlast 1 2 3\n')
-  with pytest.raises(UserError, match='v:6: the line is empty, but rows follow it'):
-    load_word_vectors(path, ['the'])
-  path.write_bytes(PACKERS[packing](mark + b'2 3\nthe 1 0 0.5\nhe 0 0 1\n\n'))
-  assert load_word_vectors(path, ['the']).format == 'word2vec text'
 
 
 @pytest.mark.parametrize('packing', PACKERS)

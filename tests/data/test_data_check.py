@@ -12,7 +12,6 @@ import pytest
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
-from fairjax.data import data_check as check
 from fairjax.data import token_store
 from fairjax.data.data_check import check_prepared, check_sources
 from fairjax.data.documents import read_documents
@@ -48,12 +47,6 @@ def test_good_files_have_no_problem(folder):
   assert found.counts['train'] == {
     'documents': 3, 'files': 1, 'lines': 3, 'words': 12, 'repeated': 0}
   assert found.counts['test']['in_train'] == 2
-
-
-def test_documents_of_valid_that_are_in_train_are_counted_each_time(folder):
-  (folder / 'valid.txt').write_bytes(b'She sang .\n' * 3 + b'New .\n')
-  found = sources(folder).counts['valid']
-  assert (found['in_train'], found['repeated']) == (3, 2)
 
 
 def test_every_irregularity_is_counted_and_every_broken_line_named(folder):
@@ -96,23 +89,6 @@ def test_files_that_end_early_or_hold_nothing_do_not_stop_the_check(folder):
   assert 'file not found' in sources(folder).problems[1]
 
 
-@pytest.mark.parametrize('flip', [0.3, 0.9])
-def test_a_damaged_gzip_file_names_the_byte(folder, flip):
-  whole = bytearray(gzip.compress(b'\n'.join(b'%d %d' % (i, i * i) for i in range(3000))))
-  whole[int(flip * len(whole))] ^= 255
-  (folder / 'train.txt').write_bytes(whole)
-  (problem,) = sources(folder).problems
-  assert 'the gzip file is damaged at or before byte' in problem
-  assert 0 < int(problem.partition('before byte ')[2].split()[0]) <= len(whole)
-
-
-def test_many_broken_lines_are_summed_up(folder):
-  (folder / 'train.txt').write_bytes(b'\xff\n' * 50 + b'fine\n')
-  found = sources(folder)
-  assert len(found.problems) == check.SHOWN
-  assert any(note.endswith('train.txt: 30 more broken lines') for note in found.notes)
-
-
 def test_a_long_line_is_never_in_memory_whole(folder, monkeypatch):
   import tracemalloc
   with open(folder / 'train.txt', 'wb') as file:
@@ -135,12 +111,6 @@ def test_a_long_line_is_never_in_memory_whole(folder, monkeypatch):
 def prepared(folder):
   return prepare_data(config(folder), folder / 'run' / 'data', attribute=COUNTRY,
                       log=lambda line: None)
-
-
-def test_prepared_data_without_a_fault(prepared):
-  found = check_prepared(prepared.directory)
-  assert found.problems == []
-  assert found.counts['train'] == {'documents': 3, 'tokens': 15, 'matches': 2, 'repeated': 0}
 
 
 def test_every_file_of_prepared_data_is_checked(prepared):
