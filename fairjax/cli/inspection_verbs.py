@@ -54,8 +54,8 @@ def _config(options: argparse.Namespace) -> None:
   config = load_config(options.config, options.overrides)
   print('\n'.join(describe(config)))
   if config.model.vocab_size:
-    from fairjax.model import parameter_counts, parameter_words
-    print(parameter_words(parameter_counts(config.model)))
+    from fairjax.model import format_parameters, parameter_counts
+    print(format_parameters(parameter_counts(config.model)))
 
 
 LARGE_PAGES = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')

@@ -513,7 +513,7 @@ def _gpt2(model: Any) -> CausalModel:
 
 def _own(path: pathlib.Path, name: str, spaced: bool | None) -> CausalModel:
   """A Transformer-XL of a workdir or of an exported folder."""
-  from fairjax.model import TransformerXL, init_memory
+  from fairjax.model import language_model
   if _is_workdir(path):
     from fairjax.run.checkpoint_model import open_checkpoint
     checkpoint = open_checkpoint(path, name, log=lambda line: None)
@@ -528,18 +528,14 @@ def _own(path: pathlib.Path, name: str, spaced: bool | None) -> CausalModel:
     digest, title = folder.card['digest'], path.resolve().name
   # Each text stands alone: one slot of memory, which nothing fills.
   alone = dataclasses.replace(config, memory_len=1, remat='none')
-  model = TransformerXL(alone)
+  model = language_model(alone)
 
   def hidden(params, ids, mask):
-    return model.apply({'params': params}, ids, init_memory(alone, ids.shape[0])).hidden
-
-  def logits(params, hidden):
-    return model.apply({'params': params}, hidden, method='logits')
+    return model.apply(params, ids, model.init_state(ids.shape[0])).hidden
 
   return CausalModel(
     name=title, fingerprint=str(digest), vocabulary=vocabulary, params=params, hidden=hidden,
-    logits=logits, max_length=max(config.segment_len, 128),
-    spaced=bool(spaced),
+    logits=model.logits, max_length=max(config.segment_len, 128), spaced=bool(spaced),
     offsets=vocabulary.encode_with_offsets)
 
 

@@ -1,13 +1,30 @@
-"""Transformer-XL with counterfactual branches, and the sentiment projection on its hidden states.
+"""Causal language models with counterfactual branches; the sentiment projection on their states.
 
-The mathematics is in pure functions (`attention`); modules are Flax Linen. Nothing here reads
-files, needs a mesh or knows where text comes from.
+Other packages name the protocol `CausalLM` and get a model from `language_model`. The mathematics
+is in pure functions (`attention`); modules are Flax Linen. This package reads no files, needs no
+mesh and knows nothing of text.
 """
 
-from fairjax.model.causal_lm import Branches, Memory, Output, Pairs, init_memory
+from fairjax.model.causal_lm import (
+  Branches,
+  CausalLM,
+  Memory,
+  Output,
+  Pairs,
+  Params,
+  State,
+  init_memory,
+)
 from fairjax.model.likelihood import next_token_nll
 from fairjax.model.sentiment import SentimentProjection
-from fairjax.model.transformer_xl import TransformerXL, parameter_counts, parameter_words
+from fairjax.model.transformer_xl import (
+  TransformerXL,
+  TransformerXLModel,
+  format_parameters,
+  language_model,
+  parameter_counts,
+)
 
-__all__ = ['Branches', 'Memory', 'Output', 'Pairs', 'SentimentProjection', 'TransformerXL',
-           'init_memory', 'next_token_nll', 'parameter_counts', 'parameter_words']
+__all__ = ['Branches', 'CausalLM', 'Memory', 'Output', 'Pairs', 'Params', 'SentimentProjection',
+           'State', 'TransformerXL', 'TransformerXLModel', 'format_parameters', 'init_memory',
+           'language_model', 'next_token_nll', 'parameter_counts']

@@ -1,33 +1,40 @@
-"""What goes into a forward pass of the Transformer-XL besides tokens, and what comes out.
+"""The protocol of causal language models, and the inputs and outputs of its forward pass.
+
+Training steps, the curriculum, the evaluation and the measures name `CausalLM`, never a model;
+`fairjax.model.language_model` makes one of a configuration.
 
 Letters: B batch rows, T segment length, M memory length, K branches per row, P pieces per branch,
-D model width, L layers. Fields are pytree leaves: whole trees of shardings or of
+D model width, L layers, V vocabulary. Fields are pytree leaves: whole trees of shardings or of
 `jax.ShapeDtypeStruct` take the same form, so they are annotated `Any` and a comment says the shape.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.config import ModelConfig
+from fairjax.model.decoding import Decoder
+
+Params = Any
+"""Parameters of a model: a nested dictionary of arrays."""
 
 
 @flax.struct.dataclass
 class Memory:
-  """What the tokens before a segment left (Dai et al. 2019, section 3.2).
+  """State of a Transformer-XL: what the tokens before a segment left (Dai et al. 2019, sec. 3.2).
 
-  In training row l holds what layer l read: the embedding for l = 0, the output of layer l - 1
-  otherwise, so that the weights of keys and values get gradients through it. With parameters that
-  stay the same its keys and values are kept instead, which need not be computed again.
+  In training row l holds the input of layer l, the embedding for l = 0, so that the weights of keys
+  and values get gradients through it. For constant parameters it holds keys and values instead.
   """
 
-  # [L, B, M, D], or [L, 2, N, B, M, H] keys and values; in the compute dtype, the newest state in
+  # [L, B, M, D], or [L, 2, N, B, M, H] keys and values; in the compute dtype, the newest token in
   # the last slot.
   hidden: Any
-  length: Any  # [B] int32 in [0, M]: newest slots that hold a state; the others are never read
+  length: Any  # [B] int32 in [0, M]: number of newest slots that are valid; others are never read
 
   @property
   def size(self) -> int:
@@ -35,26 +42,41 @@ class Memory:
     return self.hidden.shape[-2]
 
   def reset(self, mask: Bool[Array, 'B']) -> 'Memory':
-    """Forgets the rows where `mask` is true: nothing of their memory is read again.
-
-    Args:
-      mask: `[B]` bool, true where a new stream starts.
-
-    Returns:
-      The memory with length 0 in those rows.
-    """
+    """Sets the length to 0 in the rows where `mask` is true: a new text starts there."""
     return self.replace(length=jnp.where(mask, 0, self.length))
+
+  def split_rows(self, parts: int) -> 'Memory':
+    """Memory of hidden states `[parts, L, B / parts, M, D]`; see `split_rows`."""
+    return Memory(hidden=split_rows(self.hidden, parts, axis=1),
+                  length=split_rows(self.length, parts))
+
+  def join_rows(self) -> 'Memory':
+    """Inverts `Memory.split_rows`."""
+    return Memory(hidden=join_rows(self.hidden, axis=1), length=join_rows(self.length))
+
+
+def split_rows(x: jax.Array, parts: int, *, axis: int = 0) -> jax.Array:
+  """Part i, on a new leading axis, has the rows i, i + parts, ... of an axis."""
+  # So every device has the same share of its own rows in each part.
+  shape = (*x.shape[:axis], x.shape[axis] // parts, parts, *x.shape[axis + 1:])
+  return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
+
+
+def join_rows(x: jax.Array, *, axis: int = 0) -> jax.Array:
+  """Inverts `split_rows`."""
+  whole = jnp.moveaxis(x, 0, axis + 1)
+  return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2:])
 
 
 @flax.struct.dataclass
 class Branches:
   """Counterfactual continuations of prefixes of a row (the batch builder lays them out).
 
-  Branch k of a row says: up to position start - 1 the row as it is, then these pieces. Branches
-  with length 0 are padding; what comes out for them is finite and means nothing.
+  Branch k of a row reads the row up to position start - 1, then its own pieces. Branches of length
+  0 are padding; their outputs are finite and arbitrary.
   """
 
-  tokens: Any  # [B, K, P] int32, 0 behind the branch's length
+  tokens: Any  # [B, K, P] int32, 0 after the branch's length
   start: Any  # [B, K] int32 in [0, T), the position of the first piece
   length: Any  # [B, K] int32 in [0, P]
   original_end: Any  # [B, K] int32 in [start, T), last position of the span that is replaced
@@ -62,11 +84,7 @@ class Branches:
 
   @classmethod
   def from_batch(cls, batch: Mapping[str, Any]) -> 'Branches':
-    """Takes the branch arrays out of a batch of the counterfactual feature converter.
-
-    Raises:
-      KeyError: if branch_tokens, branch_start, branch_len, original_end or branch_weight lacks.
-    """
+    """Takes the branch arrays of a batch; KeyError where one is missing."""
     return cls(
       tokens=batch['branch_tokens'], start=batch['branch_start'], length=batch['branch_len'],
       original_end=batch['original_end'], weight=batch['branch_weight'])
@@ -77,7 +95,7 @@ class Pairs:
   """States of a prefix and of its counterfactual, read at the last token of each.
 
   `h_bar` is the mean of the outputs of the last two layers (H-20), the last one after the final
-  norm only with `h_bar_final_norm`, in float32 or wider; `hidden` is what the softmax reads there.
+  norm only with `h_bar_final_norm`, in float32 or wider; `hidden` is the input of the softmax.
   """
 
   h_bar: Any  # [B, K, D]
@@ -90,14 +108,84 @@ class Pairs:
 class Output:
   """Result of one segment."""
 
-  hidden: Any  # [B, T, D] in the compute dtype, input of `TransformerXL.logits`
-  memory: Memory  # for the next segment; carries no gradient
-  pairs: Pairs | None  # when branches were given
-  h_bar_at: Any  # [B, K, D] when positions were given, else None
+  hidden: Any  # [B, T, D] in the compute dtype, input of `CausalLM.logits`
+  state: Any  # a `State` for the next segment; carries no gradient
+  pairs: Pairs | None  # with branches
+  h_bar_at: Any  # [B, K, D] with positions, else None
+
+
+@runtime_checkable
+class State(Protocol):
+  """What one segment leaves for the next one; a pytree, perhaps without a leaf."""
+
+  def reset(self, mask: Bool[Array, 'B']) -> 'State':
+    """Forgets the rows where `mask` is true."""
+
+  def split_rows(self, parts: int) -> 'State':
+    """Leaves with a leading axis of `parts`; part i has the rows i, i + parts, ..."""
+
+  def join_rows(self) -> 'State':
+    """Inverts `split_rows`."""
+
+
+@runtime_checkable
+class CausalLM(Protocol):
+  """A causal language model as pure functions of its parameters.
+
+  A model is hashable and equal to every other of the same configuration, so that compiled programs
+  are cached by it.
+  """
+
+  def init(self, key: Array) -> Params:
+    """Draws parameters, boxed with their logical axes (`flax.linen.Partitioned`)."""
+
+  def init_state(self, batch_size: int, *, cached: bool = False) -> State:
+    """The state at the beginning of every row's text.
+
+    Args:
+      batch_size: B.
+      cached: keep keys and values instead of hidden states, for constant parameters; the same
+        outputs with less work.
+    """
+
+  def state_axes(self, *, cached: bool = False) -> State:
+    """A tuple of logical axes (or None for an axis that is not split) at each leaf of the state."""
+
+  def apply(
+    self, params: Params, tokens: Int[Array, 'B T'], state: State,
+    branches: Branches | None = None, *, positions: Int[Array, 'B K'] | None = None,
+    dropout_key: Array | None = None,
+  ) -> Output:
+    """Reads one segment, and its counterfactual branches in the same pass.
+
+    Args:
+      params: of `init`, unboxed.
+      tokens: `[B, T]` int32 in [0, V).
+      state: of `init_state` or of the previous segment's `Output`.
+      branches: counterfactuals. Values and gradients are those of separate passes.
+      positions: `[B, K]` int32 in [0, T): where to return h-bar of the segment; any K.
+      dropout_key: of the dropout masks; None: no dropout.
+    """
+
+  def logits(self, params: Params, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
+    """Logits of the next token, float32 or wider, for few positions."""
+
+  def nll(
+    self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
+  ) -> Float[Array, 'B T']:
+    """Negative log-likelihood of the next tokens, nats, without all logits in memory."""
+
+  def mean_nll(
+    self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
+  ) -> Float[Array, '']:
+    """Mean of `nll`, for training; differentiable once."""
+
+  def decoder(self) -> Decoder:
+    """Cached decoding with the same parameters, for sampling."""
 
 
 def init_memory(config: ModelConfig, batch_size: int, *, cached: bool = False) -> Memory:
-  """Builds an empty memory, with which a stream starts.
+  """Builds an empty memory, with which a text starts.
 
   Args:
     config: of the model.

@@ -31,6 +31,7 @@ from fairjax.model.softmax import (
   all_logits,
   fits_one_pass,
   lowest,
+  parameter_table,
   project,
   softmax_projection,
   vocabulary_clusters,
@@ -64,8 +65,7 @@ def token_nll(
   """Negative log-likelihood of `targets` under the model's softmax: nats, float32 or wider."""
   if not block and not config.cutoffs and targets.size * config.vocab_size <= _WHOLE:
     return next_token_nll(all_logits(params, config, hidden), targets)
-  used = {name: value for name, value in params.items() if not _only_embeds(name, config)}
-  return _token_nll(_Static(config, block), used, hidden, targets)
+  return _token_nll(_Static(config, block), _softmax_params(params, config), hidden, targets)
 
 
 def mean_nll(
@@ -78,8 +78,7 @@ def mean_nll(
   if (config.cutoffs or targets.size * config.vocab_size <= _WHOLE
       or not fits_one_pass(config.vocab_size)):
     return jnp.mean(token_nll(params, config, hidden, targets))
-  used = {name: value for name, value in params.items() if not _only_embeds(name, config)}
-  return _mean_nll(_Static(config, 0), used, hidden, targets)
+  return _mean_nll(_Static(config, 0), _softmax_params(params, config), hidden, targets)
 
 
 class _Static(NamedTuple):
@@ -87,9 +86,10 @@ class _Static(NamedTuple):
   block: int
 
 
-def _only_embeds(name: str, config: ModelConfig) -> bool:
-  """Whether the softmax does not read a parameter."""
-  return any(name == f'projection{c.suffix}' and not c.tied for c in vocabulary_clusters(config))
+def _softmax_params(params: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
+  """The parameters that the softmax reads."""
+  embeds = {f'projection{c.suffix}' for c in vocabulary_clusters(config) if not c.tied}
+  return {name: params[name] for name in parameter_table(config) if name not in embeds}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

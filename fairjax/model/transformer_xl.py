@@ -8,6 +8,7 @@ Letters: B batch rows, T segment length, M memory length, S = M + T, K branches 
 per branch, N heads, H head width, D model width, V vocabulary, L layers.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -20,7 +21,16 @@ from jaxtyping import Array, Float, Int
 from fairjax.config import ModelConfig
 from fairjax.model import partitioning
 from fairjax.model.attention import drop, sinusoids
-from fairjax.model.causal_lm import Branches, Memory, Output, Pairs, init_memory
+from fairjax.model.causal_lm import (
+  Branches,
+  CausalLM,
+  Memory,
+  Output,
+  Pairs,
+  Params,
+  init_memory,
+)
+from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.model.layers import Block, Context, States, at_positions, extend, keep_mask, layer_norm
 from fairjax.model.likelihood import mean_nll, token_nll
 from fairjax.model.softmax import Parameter, all_logits, embed_tokens, parameter_table
@@ -128,7 +138,8 @@ class TransformerXL(nn.Module):
       pieces = branches.tokens.astype(tokens.dtype)
       ids = jnp.concatenate([tokens, pieces.reshape(tokens.shape[0], -1)], axis=1)
     embedded = drop(
-      self.embed(ids), extend(keep_in, context.replaced), rate=c.hidden_dropout)
+      embed_tokens(self.softmax, c, ids), extend(keep_in, context.replaced),
+      rate=c.hidden_dropout)
     reads_two_layers = branches is not None or positions is not None
     states = States(
       now=partitioning.constrain(embedded, 'rows'), before=embedded if reads_two_layers else None)
@@ -144,44 +155,8 @@ class TransformerXL(nn.Module):
       h_bar_at = self._h_bar(_pick(main, positions), _pick(before[0], positions))
     return Output(
       hidden=partitioning.constrain(read_by_softmax, 'rows'),
-      memory=Memory(hidden=kept, length=length),
+      state=Memory(hidden=kept, length=length),
       pairs=self._pairs(states, read_by_softmax, branches, keep_out), h_bar_at=h_bar_at)
-
-  def embed(self, tokens: Int[Array, '*S']) -> Float[Array, '*S D']:
-    """Embeds tokens; see `fairjax.model.softmax.embed_tokens`."""
-    return embed_tokens(self.softmax, self.config, tokens)
-
-  def logits(self, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
-    """Logits of every word as the next token, for few positions (training uses `nll`).
-
-    Args:
-      hidden: `[..., D]`, `Output.hidden` or states of `Pairs`.
-
-    Returns:
-      `[..., V]` float32 (float64 for a float64 model), unnormalised; log-probabilities for an
-      adaptive softmax.
-    """
-    return all_logits(self.softmax, self.config, hidden)
-
-  def nll(
-    self, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
-  ) -> Float[Array, 'B T']:
-    """Negative log-likelihood of the next tokens, without all logits of all tokens in memory.
-
-    Args:
-      hidden: `[B, T, D]`, `Output.hidden`.
-      targets: `[B, T]` int in [0, V).
-
-    Returns:
-      `[B, T]` float32 (float64 for a float64 model) >= 0, nats.
-    """
-    return token_nll(self.softmax, self.config, hidden, targets)
-
-  def mean_nll(
-    self, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
-  ) -> Float[Array, '']:
-    """Mean of `nll`, for training: see `fairjax.model.likelihood.mean_nll`."""
-    return mean_nll(self.softmax, self.config, hidden, targets)
 
   def _context(self, shape, memory, branches, keys) -> Context:
     """Lengths, embedded distances and positions of branches, which all layers share."""
@@ -261,6 +236,65 @@ def _pick(x, positions):
   return jnp.einsum('bkt,btd->bkd', chosen, x, precision=jax.lax.Precision.HIGHEST)
 
 
+@dataclasses.dataclass(frozen=True)
+class TransformerXLModel(CausalLM):
+  """`TransformerXL` as a `CausalLM`; its state is its memory."""
+
+  config: ModelConfig
+
+  def init(self, key: Array) -> Params:
+    """See `CausalLM`."""
+    # Parameters depend neither on lengths nor on how attention is computed.
+    shortest = dataclasses.replace(self.config, memory_len=1, attention='shift')
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return TransformerXL(shortest).init(key, tokens, init_memory(shortest, 1))['params']
+
+  def init_state(self, batch_size: int, *, cached: bool = False) -> Memory:
+    """See `CausalLM`."""
+    return init_memory(self.config, batch_size, cached=cached)
+
+  def state_axes(self, *, cached: bool = False) -> Memory:
+    """See `CausalLM`."""
+    return Memory(hidden=(None, None, 'heads', 'rows') if cached else (None, 'rows'),
+                  length=('rows',))
+
+  def apply(
+    self, params: Params, tokens: Int[Array, 'B T'], state: Memory,
+    branches: Branches | None = None, *, positions: Int[Array, 'B K'] | None = None,
+    dropout_key: Array | None = None,
+  ) -> Output:
+    """See `CausalLM`."""
+    return TransformerXL(self.config).apply(
+      {'params': params}, tokens, state, branches, positions=positions,
+      train=dropout_key is not None,
+      rngs=None if dropout_key is None else {'dropout': dropout_key})
+
+  def logits(self, params: Params, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
+    """See `CausalLM`; log-probabilities for an adaptive softmax."""
+    return all_logits(params, self.config, hidden)
+
+  def nll(
+    self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
+  ) -> Float[Array, 'B T']:
+    """See `CausalLM`."""
+    return token_nll(params, self.config, hidden, targets)
+
+  def mean_nll(
+    self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
+  ) -> Float[Array, '']:
+    """See `CausalLM`."""
+    return mean_nll(params, self.config, hidden, targets)
+
+  def decoder(self) -> TransformerXLDecoder:
+    """See `CausalLM`."""
+    return TransformerXLDecoder(self.config)
+
+
+def language_model(config: ModelConfig) -> CausalLM:
+  """Makes the model of a configuration, which has its vocabulary size."""
+  return TransformerXLModel(config)
+
+
 def parameter_counts(config: ModelConfig) -> dict[str, int]:
   """Counts the parameters by their abstract shapes.
 
@@ -283,10 +317,10 @@ def parameter_counts(config: ModelConfig) -> dict[str, int]:
   return {'total': layers + embedding, 'layers': layers, 'embedding': embedding}
 
 
-def parameter_words(counts: Mapping[str, int]) -> str:
-  """The size of a model in words.
+def format_parameters(counts: Mapping[str, int]) -> str:
+  """Formats the result of `parameter_counts`.
 
-  >>> parameter_words({'total': 1_500_000, 'layers': 1_000_000, 'embedding': 500_000})
+  >>> format_parameters({'total': 1_500_000, 'layers': 1_000_000, 'embedding': 500_000})
   '1.5 M parameters: 1.0 M in the layers, 0.5 M in embedding and softmax'
   """
   total, layers, embedding = (counts[k] / 1e6 for k in ('total', 'layers', 'embedding'))

@@ -87,9 +87,9 @@ class Checkpoint:
       UserError: the file holds something else, or the batch does not fit the devices.
     """
     from fairjax.generate import generate
-    from fairjax.model.decoding import TransformerXLDecoder
+    from fairjax.model import language_model
     from fairjax.run.next_token import write_next_token
-    parts = (self.params, TransformerXLDecoder(self.model_config), self.vocabulary,
+    parts = (self.params, language_model(self.model_config).decoder(), self.vocabulary,
              attribute or self.attribute)
     mesh = self.mesh if self.mesh.size > 1 else None
     found = generate(*parts, path=path, model=self.name, sample=sample, card=self.card, mesh=mesh,

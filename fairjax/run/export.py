@@ -454,7 +454,7 @@ def export_folder(
     UserError: unknown or unfinished model, an output that exists, measures of other parameters, or
       something that no model card can hold.
   """
-  from fairjax.model import parameter_counts, parameter_words
+  from fairjax.model import format_parameters, parameter_counts
   from fairjax.train import done_card
   refuse_existing(output)
   language, dataset = known_names(job.config.data)
@@ -482,7 +482,7 @@ def export_folder(
                                    'export': card})
       text = model_card(
         front, title=f'{job.config.name}: {model}',
-        what=f'Transformer-XL with {parameter_words(counts)}; {METHODS[found.method]}. Trained '
+        what=f'Transformer-XL with {format_parameters(counts)}; {METHODS[found.method]}. Trained '
         'with fairjax, which implements Huang et al. 2020 (arXiv:1911.03064).',
         usage=f'fairjax import --config={CONFIG} --workdir=DIR --from=.   # then: sample, measure',
         origin=origin_rows(job, found, done), rows=rows,

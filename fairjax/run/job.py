@@ -315,9 +315,9 @@ class Job(Run):
 
   def curriculum(self, stop: 'StopSignal') -> 'Curriculum':
     """The curriculum on this run's data and devices."""
-    from fairjax.model import parameter_counts, parameter_words
+    from fairjax.model import format_parameters, parameter_counts
     from fairjax.train import Curriculum
-    self.log('[model] ' + parameter_words(parameter_counts(self.model_config)))
+    self.log('[model] ' + format_parameters(parameter_counts(self.model_config)))
     return Curriculum(
       config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
       batches=self._batches(self.prepared), mesh=self.mesh, stop=stop, log=self.log,
@@ -363,7 +363,7 @@ class Job(Run):
 
   def measure(self) -> None:
     """Every metric of every model, into `measures/`."""
-    from fairjax.model.decoding import TransformerXLDecoder
+    from fairjax.model import language_model
     from fairjax.run.next_token import model_divergence
     _ = self._scorers, self._encoder
     warning = labelling_warning(labelling(to_dict(self.config), [m.method for m in self.models]))
@@ -381,7 +381,7 @@ class Job(Run):
         if not processes.share(bool(known)):
           params = self._params(model)  # every process runs the model, the first one does the rest
           next_token = model_divergence(
-            params, TransformerXLDecoder(self.model_config), self.prepared.vocabulary,
+            params, language_model(self.model_config).decoder(), self.prepared.vocabulary,
             self.attribute, run_prefixes(self.attribute, heldout=heldout),
             mesh=self.mesh if self.mesh.size > 1 else None)
           earlier = {} if heldout else {'perplexity': {
@@ -521,9 +521,9 @@ class Job(Run):
   ) -> None:
     """Continuations of prefixes by one model, beside them the divergence of its next token."""
     from fairjax.generate import generate
-    from fairjax.model.decoding import TransformerXLDecoder
+    from fairjax.model import language_model
     from fairjax.run.next_token import write_next_token
-    parts = (self._params(model), TransformerXLDecoder(self.model_config),
+    parts = (self._params(model), language_model(self.model_config).decoder(),
              self.prepared.vocabulary, attribute or self.attribute)
     how: dict[str, Any] = {
       'prefixes': prefixes, 'mesh': self.mesh if self.mesh.size > 1 else None,

@@ -255,12 +255,12 @@ class _Look:
     """I.F. with its error and floor; of texts that were sampled earlier, from their file."""
     from fairjax.generate import generate, read_records
     from fairjax.measure import measure_records
-    from fairjax.model.decoding import TransformerXLDecoder
+    from fairjax.model import language_model
     from fairjax.run.next_token import model_divergence
     from fairjax.train import params_digest
     model, digest = self._model, params_digest(params)
     path = self._output / 'generations' / f'{digest[:16]}.jsonl.gz'
-    decoder = TransformerXLDecoder(model.model_config)
+    decoder = language_model(model.model_config).decoder()
     mesh = model.mesh if model.mesh.size > 1 else None
     generate(params, decoder, model.vocabulary, model.attribute, path=path, model=model.name,
              sample=self._sample, card={'digest': digest}, mesh=mesh, log=lambda line: None)

@@ -11,9 +11,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from fairjax.config import ModelConfig
-from fairjax.model import TransformerXL, init_memory
+from fairjax.model import language_model
 from fairjax.train.sharding import ROWS, batch_sharding, on_mesh, to_devices, to_host
-from fairjax.train.steps import Params, memory_sharding
+from fairjax.train.steps import Params, state_sharding
 
 
 @functools.lru_cache
@@ -24,15 +24,16 @@ def make_segment_nll(
 
   Padding has nll 0.
   """
-  model = TransformerXL(config)
+  model = language_model(config)
 
   def segment_nll(params, memory, batch):
-    output = model.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']))
-    nll = model.apply({'params': params}, output.hidden, batch['targets'], method='nll')
-    return jnp.where(batch['weights'] > 0, nll, 0), output.memory
+    output = model.apply(params, batch['inputs'], memory.reset(batch['reset']))
+    nll = model.nll(params, output.hidden, batch['targets'])
+    return jnp.where(batch['weights'] > 0, nll, 0), output.state
 
-  sharding = memory_sharding(mesh, cached=True)
-  empty = jax.jit(lambda: init_memory(config, batch_size, cached=True), out_shardings=sharding)
+  sharding = state_sharding(config, mesh, cached=True)
+  empty = jax.jit(
+    lambda: model.init_state(batch_size, cached=True), out_shardings=sharding)
   return empty, jax.jit(
     segment_nll, donate_argnums=1, out_shardings=(batch_sharding(mesh), sharding))
 

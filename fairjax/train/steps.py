@@ -4,7 +4,6 @@ What is compiled depends on little: the learning rate, lambda, the seed and the 
 projection are arguments, so that all stages and variants of one shape share their programs.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,15 +13,22 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from fairjax.config import DebiasConfig, ModelConfig, SentimentConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.model import Branches, Memory, SentimentProjection, TransformerXL, init_memory
+from fairjax.model import Branches, Params, SentimentProjection, State, language_model
+from fairjax.model.causal_lm import split_rows
 from fairjax.train.metrics import Metrics
 from fairjax.train.optimizer import Adam
-from fairjax.train.sharding import ROWS, model_problems, on_mesh, replicated, tree_shardings
+from fairjax.train.sharding import (
+  axes_sharding,
+  model_problems,
+  on_mesh,
+  replicated,
+  tree_shardings,
+)
 
 # Losses of the curriculum: fairness, sentiment, and the divergence monitor.
 #
@@ -167,7 +173,7 @@ class TrainState:
   step: jax.Array  # [] int32, steps done, with those whose update was skipped
   params: Any
   opt_state: Any
-  memory: Memory | None  # None for the sentiment projection
+  memory: State | None  # of the language model; None for the sentiment projection
   guard: Guard
 
 
@@ -215,18 +221,9 @@ def make_update(
 
 def _accumulate(gradient, state, batch, key, extra, count):
   """Means of the gradients and metrics over the microbatches, and the memory of all rows."""
-  # Microbatch i has the rows i, i + count, ...: on every device the same share of its own rows.
-  def split(x, axis=0):
-    shape = (*x.shape[:axis], x.shape[axis] // count, count, *x.shape[axis + 1:])
-    return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
-
-  def join(x, axis=0):
-    whole = jnp.moveaxis(x, 0, axis + 1)
-    return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2:])
-
-  rows = {name: split(x) for name, x in batch.items() if x.ndim}
+  rows = {name: split_rows(x, count) for name, x in batch.items() if x.ndim}
   scalars = {name: x for name, x in batch.items() if not x.ndim}
-  memory = Memory(hidden=split(state.memory.hidden, 1), length=split(state.memory.length))
+  memory = state.memory.split_rows(count)
 
   def body(total, xs):
     number, own_rows, own_memory = xs
@@ -238,11 +235,9 @@ def _accumulate(gradient, state, batch, key, extra, count):
     body, jax.tree.map(jnp.zeros_like, state.params), (jnp.arange(count), rows, memory))
   means = {name: (jnp.where(w.sum() > 0, (v * w).sum() / jnp.maximum(w.sum(), 1e-30), 0), w.sum())
            for name, (v, w) in metrics.items()}
-  memory = Memory(hidden=join(memory.hidden, 1), length=join(memory.length))
-  return jax.tree.map(lambda g: g / count, total), memory, means
+  return jax.tree.map(lambda g: g / count, total), memory.join_rows(), means
 
 
-Params = Any
 BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
 """What the batch builder counts in each row (`branch_counts` [B, 5])."""
 
@@ -277,17 +272,18 @@ class FairnessTerm(NamedTuple):
     return cls(stage.gradient, stage.sentiment_layer, stage.monitor_every, Projection.of(sentiment))
 
 
-def memory_sharding(mesh: Mesh, *, cached: bool = False) -> Memory:
-  """Rows of the memory live where the rows of the batch do; cached keys with their heads."""
-  spec = PartitionSpec(None, None, 'model', ROWS) if cached else PartitionSpec(None, ROWS)
-  return Memory(hidden=NamedSharding(mesh, spec), length=NamedSharding(mesh, PartitionSpec(ROWS)))
+def state_sharding(model_config: ModelConfig, mesh: Mesh, *, cached: bool = False) -> State:
+  """Shardings of a model's state: its rows live where the rows of the batch do."""
+  axes = language_model(model_config).state_axes(cached=cached)
+  return jax.tree.map(
+    lambda names: axes_sharding(names, mesh), axes, is_leaf=lambda x: isinstance(x, tuple))
 
 
 @functools.lru_cache
 def params_template(model_config: ModelConfig, mesh: Mesh) -> Params:
   """Abstract parameters (`jax.ShapeDtypeStruct` with shardings) of the language model."""
   _check_model(model_config, mesh)
-  abstract = jax.eval_shape(functools.partial(_init_params, model_config), jax.random.key(0))
+  abstract = jax.eval_shape(language_model(model_config).init, jax.random.key(0))
   shardings = tree_shardings(abstract, mesh)
   return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
     leaf.shape, leaf.dtype, sharding=sharding), nn.unbox(abstract), shardings)
@@ -322,17 +318,19 @@ def _make_init(
   model_config: ModelConfig, adam: Adam, batch_size: int, mesh: Mesh
 ) -> tuple[Callable, TrainState]:
   """Jitted `init(key, params or None) -> TrainState`, and its abstract result."""
+  model = language_model(model_config)
+
   def init(key, given):
-    boxed = _init_params(model_config, key)
+    boxed = model.init(key)
     if given is not None:
       boxed = nn.meta.replace_boxed(boxed, jax.tree.map(jnp.copy, given))
     return TrainState(
       step=jnp.zeros((), jnp.int32), params=boxed, opt_state=adam.transformation().init(boxed),
-      memory=init_memory(model_config, batch_size), guard=Guard.fresh(adam))
+      memory=model.init_state(batch_size), guard=Guard.fresh(adam))
 
   _check_model(model_config, mesh)
   abstract = jax.eval_shape(init, jax.random.key(0), None)
-  shardings = tree_shardings(abstract, mesh).replace(memory=memory_sharding(mesh))
+  shardings = tree_shardings(abstract, mesh).replace(memory=state_sharding(model_config, mesh))
   template = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
     leaf.shape, leaf.dtype, sharding=sharding), nn.unbox(abstract), shardings)
   return jax.jit(lambda key, given: nn.unbox(init(key, given)), out_shardings=shardings), template
@@ -348,13 +346,13 @@ def make_lm_step(
     `step(state, batch, seed, learning_rate) -> (state, metrics)`; batch holds `inputs`, `targets`
     [B, T] int32 and `reset` [B] bool. The state is donated.
   """
-  model = TransformerXL(model_config)
+  model = language_model(model_config)
 
   def loss_fn(params, memory, batch, key):
-    output = model.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']),
-                         train=True, rngs={'dropout': key})
-    nll = _nll(model, params, output.hidden, batch['targets'])
-    return nll, (output.memory, {'loss': (nll, jnp.ones(()))})
+    output = model.apply(
+      params, batch['inputs'], memory.reset(batch['reset']), dropout_key=key)
+    nll = model.mean_nll(params, output.hidden, batch['targets'])
+    return nll, (output.state, {'loss': (nll, jnp.ones(()))})
 
   return _jit_step(make_update(loss_fn, adam, grad_accum_steps=grad_accum_steps), mesh)
 
@@ -374,13 +372,13 @@ def make_debias_step(
     is 0 in the paper). `projection`: frozen parameters of f_sh, or None where its weight is 0.
     The fairness loss is the mean over the pairs of the whole batch.
   """
-  model = TransformerXL(model_config)
+  model = language_model(model_config)
 
   def loss_fn(params, memory, batch, key, weights, projection):
     branches = Branches.from_batch(batch)
-    output = model.apply({'params': params}, batch['inputs'], memory.reset(batch['reset']),
-                         branches, train=True, rngs={'dropout': key})
-    nll = _nll(model, params, output.hidden, batch['targets'])
+    output = model.apply(
+      params, batch['inputs'], memory.reset(batch['reset']), branches, dropout_key=key)
+    nll = model.mean_nll(params, output.hidden, batch['targets'])
     pairs, used = output.pairs, branches.weight
     h, h_cf = pairs.h_bar, pairs.h_bar_branch
     if term.gradient == 'branch':
@@ -398,13 +396,13 @@ def make_debias_step(
     for name, total in zip(BRANCH_COUNTS, batch['branch_counts'].sum(0), strict=True):
       metrics[f'branches/{name}'] = (grad_accum_steps * total.astype(jnp.float32), one)
     if term.monitor_every:
-      metrics |= _monitor(model, params, pairs, used, batch['step'])
-    return nll + weighted, (output.memory, metrics)
+      metrics |= _monitor(params, pairs, used, batch['step'])
+    return nll + weighted, (output.state, metrics)
 
-  def _monitor(model, params, pairs, weight, step):
+  def _monitor(params, pairs, weight, step):
     def divergences(hidden):
       # Both sides in one product: the table of all words is read once.
-      logits = model.apply({'params': params}, jnp.concatenate(hidden, axis=1), method='logits')
+      logits = model.logits(params, jnp.concatenate(hidden, axis=1))
       found = next_token_divergences(*jnp.split(logits, 2, axis=1), weight)
       return found['kl'], found['js'], weight.sum()
 
@@ -472,11 +470,11 @@ def make_features(model_config: ModelConfig, mesh: Mesh) -> Callable:
 
   Every row is read from its beginning, without memory.
   """
-  model = TransformerXL(model_config)
+  model = language_model(model_config)
 
   def features(lm_params, tokens, positions):
-    memory = init_memory(model_config, tokens.shape[0])
-    return model.apply({'params': lm_params}, tokens, memory, positions=positions).h_bar_at
+    state = model.init_state(tokens.shape[0])
+    return model.apply(lm_params, tokens, state, positions=positions).h_bar_at
 
   jitted = jax.jit(features, out_shardings=replicated(mesh))
 
@@ -498,13 +496,6 @@ def _check_model(model_config: ModelConfig, mesh: Mesh) -> None:
   problems = model_problems(model_config, mesh)
   if problems:
     raise UserError('; '.join(problems))
-
-
-def _init_params(model_config: ModelConfig, key: jax.Array) -> Params:
-  # Parameters depend neither on lengths nor on how attention is computed.
-  shortest = dataclasses.replace(model_config, memory_len=1, attention='shift')
-  tokens = jnp.zeros((1, 1), jnp.int32)
-  return TransformerXL(shortest).init(key, tokens, init_memory(shortest, 1))['params']
 
 
 def _init_sentiment_state(model_dim: int, stage: SentimentConfig, key: jax.Array) -> TrainState:
@@ -534,10 +525,6 @@ def _project(term: FairnessTerm, projection: Params, h: jax.Array) -> jax.Array:
     return hidden
   # The cosine of two single logits is only their sign; the pair of probabilities has an angle.
   return jnp.stack([jax.nn.sigmoid(-logit), jax.nn.sigmoid(logit)], axis=-1)
-
-
-def _nll(model: TransformerXL, params: Params, hidden: jax.Array, targets: jax.Array) -> jax.Array:
-  return model.apply({'params': params}, hidden, targets, method='mean_nll')
 
 
 def _jit_step(step: Callable, mesh: Mesh) -> Callable:

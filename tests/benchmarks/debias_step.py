@@ -33,7 +33,7 @@ import numpy as np
 
 from fairjax.config import Config, MeshConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.model import TransformerXL
+from fairjax.model import language_model
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding
@@ -45,22 +45,20 @@ _DEFAULTS = {'batch_size': 8, 'branches': 4, 'pieces': 2}
 
 def make_stacked_step(model_config, adam):
   """One swapped copy per row behind the batch; exact for one counterfactual per row."""
-  model = TransformerXL(model_config)
+  model = language_model(model_config)
 
   def loss_fn(params, memory, batch, key, fairness_weight):
     memory = memory.reset(batch['reset'])
     both = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=x.ndim > 1), memory)
     tokens = jnp.concatenate([batch['inputs'], batch['swapped']])
     end = jnp.concatenate([batch['original_end'][:, :1]] * 2)
-    output = model.apply({'params': params}, tokens, both, positions=end, train=True,
-                         rngs={'dropout': key})
+    output = model.apply(params, tokens, both, positions=end, dropout_key=key)
     rows = batch['inputs'].shape[0]
-    nll = model.apply({'params': params}, output.hidden[:rows], batch['targets'],
-                      method='mean_nll')
+    nll = model.mean_nll(params, output.hidden[:rows], batch['targets'])
     h, h_cf = output.h_bar_at[:rows], output.h_bar_at[rows:]
     fairness = cosine_fairness_loss(h, h_cf, batch['branch_weight'][:, :1])
-    memory = output.memory.replace(hidden=output.memory.hidden[:, :rows],
-                                   length=output.memory.length[:rows])
+    memory = output.state.replace(hidden=output.state.hidden[:, :rows],
+                                  length=output.state.length[:rows])
     return nll + fairness_weight * fairness, (memory, {'loss': (nll, jnp.ones(()))})
 
   return jax.jit(make_update(loss_fn, adam), donate_argnums=0)

@@ -15,7 +15,7 @@ from fairjax.config_io import to_dict
 from fairjax.errors import UserError
 from fairjax.files import installed_versions, write_json
 from fairjax.gender.scored_models import BLANK, fill_in, open_language_model, space
-from fairjax.model import TransformerXL, init_memory
+from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.pretrained import encode, lm_logits, load_pretrained, mlm_logits
 from fairjax.vocabulary import build_word_vocabulary
 
@@ -150,7 +150,7 @@ def test_a_model_trained_here(own):
   xl = TransformerXL(config)
   hidden = xl.apply({'params': params}, jnp.array([ids]), init_memory(config, 1)).hidden
   row = np.asarray(jax.nn.log_softmax(
-    xl.apply({'params': params}, hidden, method='logits')[0, :, :vocabulary.size]))
+    language_model(xl.config).logits(params, hidden)[0, :, :vocabulary.size]))
   slow = sum(row[i, ids[i + 1]] for i in range(len(ids) - 1))
   assert model.log_probs([text])[0] == pytest.approx(slow, abs=1e-4)
   (states,) = model.token_features([text])

@@ -14,7 +14,7 @@ import scipy.stats
 from fairjax.config import ModelConfig
 from fairjax.generate import noise, sampler
 from fairjax.generate.sampler import sample_continuations
-from fairjax.model import TransformerXL, init_memory
+from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.decoding import TransformerXLDecoder, continuation_logits
 
 CONFIG = ModelConfig(
@@ -213,7 +213,7 @@ def exact_texts(params, prefix, length):
   whole = np.concatenate([np.tile(prefix, (len(texts), 1)), texts], axis=1)
   memory = init_memory(dataclasses.replace(CONFIG, memory_len=0), len(whole))
   hidden = model.apply({'params': params}, jnp.asarray(whole), memory).hidden
-  logits = np.asarray(model.apply({'params': params}, hidden, method='logits'), np.float64)
+  logits = np.asarray(language_model(model.config).logits(params, hidden), np.float64)
   log_p = logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)
   start = len(prefix) - 1
   return np.exp(sum(log_p[np.arange(len(texts)), start + t, texts[:, t]] for t in range(length)))

@@ -24,7 +24,7 @@ from fairjax.measure.words import (
   pairwise_js,
   word_divergence,
 )
-from fairjax.model import TransformerXL, init_memory
+from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.run.next_token import next_token_divergence, next_token_log_probs
 
@@ -208,7 +208,7 @@ def test_log_probs_are_those_of_a_whole_pass():
   @jax.jit  # padded behind the text, which changes nothing before it: one length compiles once
   def whole(ids):
     hidden = model.apply({'params': params}, ids, init_memory(CONFIG, 1)).hidden
-    return model.apply({'params': params}, hidden, method='logits')
+    return language_model(model.config).logits(params, hidden)
 
   for prefix, got in zip(prefixes, np.concatenate(found), strict=True):
     ids = [1, *Words().encode(prefix.text)]

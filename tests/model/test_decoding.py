@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairjax.config import ModelConfig
-from fairjax.model import TransformerXL, decoding, init_memory
+from fairjax.model import TransformerXL, decoding, init_memory, language_model
 from fairjax.model.decoding import TransformerXLDecoder
 
 CONFIG = ModelConfig(
@@ -49,7 +49,7 @@ def recomputed_logits(params, config, prefixes, lengths, continuations):
   @jax.jit
   def whole(text, memory):
     hidden = model.apply({'params': params}, text, memory).hidden
-    return model.apply({'params': params}, hidden, method='logits')
+    return language_model(model.config).logits(params, hidden)
 
   texts = map(np.asarray, (prefixes, lengths, continuations))
   for row, length, samples in zip(*texts, strict=True):
@@ -118,7 +118,7 @@ def windowed_logits(params, config, text):
   @jax.jit
   def step(token, memory):
     output = model.apply({'params': params}, token, memory)
-    return output.memory, model.apply({'params': params}, output.hidden, method='logits')
+    return output.state, language_model(model.config).logits(params, output.hidden)
 
   for token in text:
     memory, logits = step(np.array([[token]]), memory)

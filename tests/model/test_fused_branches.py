@@ -118,8 +118,8 @@ def test_branches_leave_segment_and_memory_alone(train):
   alone, together = apply(None), apply(oracle.eight_branches())
   assert alone.pairs is None
   np.testing.assert_allclose(together.hidden, alone.hidden, rtol=0, atol=1e-6)
-  np.testing.assert_allclose(together.memory.hidden, alone.memory.hidden, rtol=0, atol=1e-6)
-  np.testing.assert_array_equal(together.memory.length, alone.memory.length)
+  np.testing.assert_allclose(together.state.hidden, alone.state.hidden, rtol=0, atol=1e-6)
+  np.testing.assert_array_equal(together.state.length, alone.state.length)
 
 
 def _identical_branches(tokens, pieces):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairjax.config import ModelConfig
-from fairjax.model import TransformerXL, attention_paths
+from fairjax.model import TransformerXL, attention_paths, language_model
 from fairjax.model.attention import attend, attention_keep, drop
 from fairjax.model.attention_kernel import fused_attention
 from fairjax.model.causal_lm import Branches, init_memory
@@ -205,7 +205,7 @@ def test_gradients_where_products_and_sums_go_to_libraries():
     def loss(params):
       output = model.apply(params, tokens[:, :-1], memory, branches)
       pairs = jnp.square(output.pairs.h_bar - output.pairs.h_bar_branch).mean()
-      return pairs + model.apply(params, output.hidden, tokens[:, 1:], method='mean_nll')
+      return pairs + language_model(config).mean_nll(params['params'], output.hidden, tokens[:, 1:])
 
     return jax.jit(jax.grad(loss))(params)
 

@@ -59,7 +59,7 @@ def test_nll_and_memory_of_four_segments_equal_the_reference(
     @jax.jit
     def segment(memory, tokens, targets):
       output = model.apply({'params': params}, tokens, memory)
-      return token_nll(params, config, output.hidden, targets, block=block), output.memory
+      return token_nll(params, config, output.hidden, targets, block=block), output.state
 
     memory = init_memory(config, golden['tokens'].shape[1])
     worst = 0.0

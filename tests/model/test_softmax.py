@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairjax.config import MeshConfig, ModelConfig
-from fairjax.model import likelihood, softmax
+from fairjax.model import language_model, likelihood, softmax
 from fairjax.model.likelihood import mean_nll, next_token_nll, token_nll
 from fairjax.model.softmax import all_logits, embed_tokens, parameter_table, vocabulary_clusters
 from fairjax.tpu.cost import count
@@ -235,8 +235,7 @@ def test_padding_changes_no_initial_parameter_and_is_never_a_word():
   np.testing.assert_array_equal(*(
     token_nll(p, padded, hidden.astype(jnp.float32), targets, block=64)
     for p in (params, changed)))
-  from fairjax.train.steps import _init_params
-  a, b = (nn.unbox(_init_params(c, jax.random.key(0))) for c in (plain, padded))
+  a, b = (nn.unbox(language_model(c).init(jax.random.key(0))) for c in (plain, padded))
   np.testing.assert_array_equal(a['embedding'], b['embedding'][:211])
   assert not b['embedding'][211:].any()
 

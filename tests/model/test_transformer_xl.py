@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fairjax.config import ModelConfig
-from fairjax.model import TransformerXL, init_memory
+from fairjax.model import CausalLM, State, TransformerXL, init_memory, language_model
+from fairjax.model.softmax import embed_tokens
 
 
 def _segments(model, params, tokens, memory, **kwargs):
@@ -20,7 +21,7 @@ def _segments(model, params, tokens, memory, **kwargs):
   for start in range(0, tokens.shape[1], model.config.segment_len):
     output = apply(tokens[:, start:start + model.config.segment_len], memory)
     hidden.append(output.hidden)
-    memory = output.memory
+    memory = output.state
   return jnp.concatenate(hidden, axis=1), memory
 
 
@@ -107,7 +108,7 @@ def test_memory_carries_no_gradient():
     read = lambda p, t, m: model.apply({'params': p}, t, m)  # noqa: E731
 
     def loss(p, q):  # the memory comes from parameters q
-      memory = read(q, first, init_memory(config, 2)).memory
+      memory = read(q, first, init_memory(config, 2)).state
       return jnp.sin(read(p, second, memory).hidden).sum()
 
     of_reader, of_writer = oracle.jit(jax.grad(loss, argnums=(0, 1)))(params, params)
@@ -144,7 +145,7 @@ def test_bfloat16_stays_near_float32_with_float32_parameters_and_logits():
     model = TransformerXL(c)
     hidden, memory = _segments(model, params, tokens, init_memory(c, 2))
     assert hidden.dtype == memory.hidden.dtype == c.dtype
-    logits[c.dtype] = model.apply({'params': params}, hidden, method='logits')
+    logits[c.dtype] = language_model(model.config).logits(params, hidden)
     assert logits[c.dtype].dtype == jnp.float32
   error = np.abs(logits['bfloat16'] - logits['float32']).max()
   assert 0 < error < 0.03 * np.abs(logits['float32']).max()
@@ -225,11 +226,11 @@ def test_logits_share_the_embedding():
   model = TransformerXL(config)
   hidden = jnp.asarray(np.random.default_rng(0).normal(size=(3, 16)), jnp.float32)
   np.testing.assert_allclose(
-    model.apply({'params': params}, hidden, method='logits'),
+    language_model(model.config).logits(params, hidden),
     np.asarray(hidden) @ np.asarray(params['embedding']).T + np.asarray(params['softmax_bias']),
     rtol=0, atol=1e-5)
   np.testing.assert_allclose(
-    model.apply({'params': params}, jnp.array([5, 2]), method='embed'),
+    embed_tokens(params, config, jnp.array([5, 2])),
     4 * np.asarray(params['embedding'])[[5, 2]], rtol=1e-6, atol=0)
 
 
@@ -291,8 +292,29 @@ def test_kept_keys_and_values_give_what_kept_states_give(norm):
         for j, memory in enumerate(memories):
           memory = memory.reset(jnp.array([False, i == 2]))
           output = apply({'params': params}, tokens, memory)
-          memories[j] = output.memory
+          memories[j] = output.state
           found.append(output.hidden)
         np.testing.assert_allclose(*found, rtol=0, atol=1e-12)
       assert memories[1].hidden.shape == (
         config.num_layers, 2, config.num_heads, 2, memory_len, config.head_dim)
+
+
+def test_the_model_of_a_configuration_serves_the_protocol():
+  config, params = oracle.tiny(dtype='float32'), oracle.make_params(oracle.tiny(dtype='float32'))
+  model = language_model(config)
+  state = model.init_state(4)
+  assert isinstance(model, CausalLM) and isinstance(state, State)
+  assert model == language_model(config) and hash(model) == hash(language_model(config))
+  assert model.decoder() == language_model(config).decoder()
+  state = state.replace(
+    length=jnp.arange(4), hidden=state.hidden + jnp.arange(4, dtype='float32')[None, :, None, None])
+  parts = state.split_rows(2)
+  np.testing.assert_array_equal(parts.length, [[0, 2], [1, 3]])
+  np.testing.assert_array_equal(parts.hidden[1], state.hidden[:, 1::2])
+  jax.tree.map(np.testing.assert_array_equal, parts.join_rows(), state)
+  assert jax.tree.structure(model.state_axes(), is_leaf=lambda x: isinstance(x, tuple)) == (
+    jax.tree.structure(state))
+  tokens = oracle.random_tokens(config, 4, 5)
+  np.testing.assert_array_equal(
+    model.apply(params, tokens, state).hidden,
+    TransformerXL(config).apply({'params': params}, tokens, state).hidden)

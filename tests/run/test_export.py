@@ -16,7 +16,7 @@ from fairjax.config_io import load_config
 from fairjax.counterfactual import load_attribute
 from fairjax.data.planted import make_planted_documents
 from fairjax.errors import UserError
-from fairjax.model import TransformerXL, init_memory
+from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.reference import model_config_of_reference, params_from_reference
 from fairjax.model.softmax import vocabulary_clusters
 from fairjax.run.export import check_fields, order_words, reorder
@@ -97,7 +97,7 @@ def test_an_imported_model_stands_for_step_1_and_comes_out_again(words, tmp_path
     tokens = jnp.asarray([[all_words.index(w) for w in text]], jnp.int32)
     model = TransformerXL(c)
     hidden = model.apply({'params': p}, tokens, init_memory(c, 1)).hidden
-    scores = jax.nn.log_softmax(model.apply({'params': p}, hidden, method='logits'))
+    scores = jax.nn.log_softmax(language_model(model.config).logits(p, hidden))
     logits.append(np.asarray(scores)[0][:, [all_words.index(w) for w in old_words]])
   np.testing.assert_allclose(*logits, atol=2e-5)
 

@@ -12,7 +12,7 @@ from test_sampler import CONFIG, make_params
 from fairjax.config import MeasureConfig, MeshConfig
 from fairjax.data import batches as streams
 from fairjax.measure.similarity import Calibration
-from fairjax.model import TransformerXL, init_memory
+from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.likelihood import next_token_nll
 from fairjax.run.results import content_options, model_perplexity
 from fairjax.train import make_mesh
@@ -47,8 +47,8 @@ def read_by_segments(params, tokens, *, memory_len, segment):
   @jax.jit
   def read(inputs, targets, memory):
     output = model.apply({'params': params}, inputs, memory)
-    logits = model.apply({'params': params}, output.hidden, method='logits')
-    return next_token_nll(logits, targets).sum(), output.memory
+    logits = language_model(model.config).logits(params, output.hidden)
+    return next_token_nll(logits, targets).sum(), output.state
 
   memory, nll = init_memory(config, 1), 0.0
   for i in range(0, len(tokens) - 1, segment):

@@ -1,7 +1,6 @@
 """What the devices do not divide is refused before anything is prepared or written."""
 
 import dataclasses
-import functools
 import os
 import socket
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from fairjax.cli.main import main
 from fairjax.config import Config, MeshConfig, ModelConfig
 from fairjax.errors import UserError
+from fairjax.model import language_model
 from fairjax.run.workdir import check_devices, stages_left
 from fairjax.train import make_mesh, model_problems, steps
 from fairjax.train.sharding import tree_shardings
@@ -81,7 +81,7 @@ def test_it_refuses_the_models_that_no_sharding_holds():
                    {'num_heads': 8, 'vocab_size': 36, 'vocab_multiple': 4}):
       config = dataclasses.replace(base, **change)
       where = make_mesh(mesh)
-      abstract = jax.eval_shape(functools.partial(steps._init_params, config), jax.random.key(0))
+      abstract = jax.eval_shape(language_model(config).init, jax.random.key(0))
       try:
         tree_shardings(abstract, where)
         holds = True

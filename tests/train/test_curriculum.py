@@ -23,7 +23,7 @@ from fairjax.config import (
   Variant,
 )
 from fairjax.errors import Preempted, UserError
-from fairjax.model import Branches, TransformerXL
+from fairjax.model import Branches, TransformerXLModel, language_model
 from fairjax.processes import StopSignal
 from fairjax.train import (
   LM,
@@ -344,12 +344,12 @@ class FaultyFeed(ArrayFeed):
 @pytest.fixture
 def poison(monkeypatch):
   """Loss and gradient are NaN where a target is token 2."""
-  nll = steps._nll
+  nll = TransformerXLModel.mean_nll
 
   def poisoned(model, params, hidden, targets):
     return nll(model, params, hidden, targets) * jnp.where((targets == 2).any(), jnp.nan, 1.0)
 
-  monkeypatch.setattr(steps, '_nll', poisoned)
+  monkeypatch.setattr(TransformerXLModel, 'mean_nll', poisoned)
   steps.make_lm_step.cache_clear()
   yield
   steps.make_lm_step.cache_clear()
@@ -474,14 +474,13 @@ def test_the_monitor_is_the_divergence_of_the_swapped_from_the_original_prefix()
   config, mesh = sharding_cases.MODELS['plain'], _mesh(1)
   stage, batch = TrainConfig(batch_size=sharding_cases.B), sharding_cases.make_batch(0, 37)
   state = steps.init_lm_state(config, stage, mesh, seed=0)
-  model, arrays = TransformerXL(config), {name: jnp.asarray(x) for name, x in batch.items()}
+  model, arrays = language_model(config), {name: jnp.asarray(x) for name, x in batch.items()}
   # Copies, since the step takes the state away.
   params, memory = jax.tree.map(lambda x: jnp.asarray(np.array(x)), (state.params, state.memory))
-  pairs = model.apply({'params': params}, arrays['inputs'], memory.reset(arrays['reset']),
+  pairs = model.apply(params, arrays['inputs'], memory.reset(arrays['reset']),
                       Branches.from_batch(arrays)).pairs
   log_p, log_q = (
-    np.log(scipy.special.softmax(np.asarray(model.apply(
-      {'params': params}, hidden, method='logits')), axis=-1))
+    np.log(scipy.special.softmax(np.asarray(model.logits(params, hidden)), axis=-1))
     for hidden in (pairs.hidden, pairs.hidden_branch))
   kl, weight = (np.exp(log_p) * (log_p - log_q)).sum(-1), batch['branch_weight']
   step = steps.make_debias_step(

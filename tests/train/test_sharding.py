@@ -119,7 +119,7 @@ def test_batches_states_branches_and_logits_live_where_the_table_says(model, mon
                        Branches.from_batch(batch))
     softmax = {name: params[name] for name in parameter_table(config)}
     nll = likelihood.token_nll(softmax, config, output.hidden, batch['targets'], block=8)
-    return {'hidden': output.hidden, 'memory': output.memory.hidden, 'pairs': output.pairs,
+    return {'hidden': output.hidden, 'memory': output.state.hidden, 'pairs': output.pairs,
             'nll': nll}
 
   with on_mesh(mesh):
