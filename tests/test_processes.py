@@ -1,13 +1,10 @@
-"""Two and four processes on loopback: the results of one, kills, signals, and who is gone."""
+"""Two and four processes on loopback: the results of one, kills and signals."""
 
-import concurrent.futures
-import contextlib
 import gzip
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +13,8 @@ import jax
 import numpy as np
 import process_cases
 import pytest
+from groups import ends, free_address, kill
+from groups import start as start_group
 
 from fairjax import processes
 from fairjax.errors import UserError
@@ -23,12 +22,6 @@ from fairjax.train import load_params, make_mesh, steps
 from fairjax.train.steps import params_template
 
 STAGES = ('lm', 'sentiment', 'debias/country-sentiment-5')
-
-
-def free_port():
-  with socket.socket() as s:
-    s.bind(('127.0.0.1', 0))
-    return s.getsockname()[1]
 
 
 @pytest.fixture(scope='module')
@@ -46,24 +39,15 @@ def start(tmp_path_factory, repository):
   cache = os.environ.get('JAX_COMPILATION_CACHE_DIR') or tmp_path_factory.mktemp('cache')
 
   def start(workdir, count):
-    address = f'127.0.0.1:{free_port()}'
-    environment = os.environ | {
-      'PYTHONPATH': f'{repository}:{repository}/tests:{repository}/tests/train', 'XLA_FLAGS': '',
-      'JAX_PLATFORMS': 'cpu',
-      'JAX_COMPILATION_CACHE_DIR': str(cache),
-      'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',  # compiling is nearly all of what they do
-      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.1'}
-    found = [subprocess.Popen(
-      [sys.executable, '-u', '-m', 'tests.process_cases', f'{address},{count},{i}', str(workdir)],
-      cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-      for i in range(count)]
+    address = free_address()
+    found = start_group(
+      [['-m', 'tests.process_cases', f'{address},{count},{i}', workdir] for i in range(count)],
+      repository, JAX_COMPILATION_CACHE_DIR=str(cache))
     left.extend(found)
     return found
 
   yield start
-  for process in left:
-    with contextlib.suppress(ProcessLookupError):
-      process.kill()
+  kill(left)
 
 
 def wait_for(process, words):
@@ -72,13 +56,6 @@ def wait_for(process, words):
     if words in line:
       return
   raise AssertionError(f'never printed {words!r}: {process.stderr.read()[-2000:]}')
-
-
-def ends(group, timeout=240):
-  """(exit code, what it printed, what it complained of) of every process."""
-  with concurrent.futures.ThreadPoolExecutor(len(group)) as pool:  # no pipe fills up unread
-    texts = list(pool.map(lambda p: p.communicate(timeout=timeout), group))
-  return [(p.returncode, *text) for p, text in zip(group, texts, strict=True)]
 
 
 def compare(workdir, single):
@@ -147,11 +124,9 @@ for _ in range(300):
 
 
 def test_the_preemption_notice_of_the_runtime_stops_too(repository):
-  result = subprocess.run(
-    [sys.executable, '-c', NOTICE, f'127.0.0.1:{free_port()},1,0'], cwd=repository, timeout=300,
-    capture_output=True, text=True, env=os.environ | {'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'})
-  assert result.stdout == 'noticed False True\n', result.stderr[-2000:]
-  assert result.returncode == 0
+  ((code, printed, error),) = ends(start_group(
+    [['-c', NOTICE, f'{free_address()},1,0']], repository))
+  assert (code, printed) == (0, 'noticed False True\n'), error[-2000:]
 
 
 TWICE = '''
@@ -163,8 +138,8 @@ with StopSignal().installed():
 '''
 
 
-def told_to_stop(repository):
-  """A process that computes and has heeded one SIGTERM."""
+def asked_to_stop(repository):
+  """A process that computes and has received one SIGTERM."""
   process = subprocess.Popen([sys.executable, '-c', TWICE], cwd=repository, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert process.stdout.readline() == 'ready\n'
@@ -174,7 +149,7 @@ def told_to_stop(repository):
 
 
 def test_a_second_signal_ends_at_once_whatever_the_main_thread_does(repository):
-  process = told_to_stop(repository)
+  process = asked_to_stop(repository)
   assert process.poll() is None
   process.send_signal(signal.SIGINT)
   assert process.wait(timeout=30) == 128 + signal.SIGINT
@@ -183,7 +158,7 @@ def test_a_second_signal_ends_at_once_whatever_the_main_thread_does(repository):
 
 def test_a_term_that_comes_twice_in_a_moment_is_one(repository):
   """`timeout` sends it to the process and to its group."""
-  process = told_to_stop(repository)
+  process = asked_to_stop(repository)
   process.send_signal(signal.SIGTERM)
   time.sleep(1.5)
   assert process.poll() is None

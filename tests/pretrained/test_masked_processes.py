@@ -1,15 +1,13 @@
 """`masked-lm train --distributed`: the model of one process, kills, and who writes."""
 
-import contextlib
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from groups import ends, free_address, kill
+from groups import start as start_group
 from safetensors.numpy import load_file
 
 from fairjax import processes
@@ -39,31 +37,17 @@ def start(tmp_path_factory, repository):
   cache = os.environ.get('JAX_COMPILATION_CACHE_DIR') or tmp_path_factory.mktemp('cache')
 
   def start(workdir, count, *more):
-    with socket.socket() as s:
-      s.bind(('127.0.0.1', 0))
-      address = f'127.0.0.1:{s.getsockname()[1]}'
-    environment = os.environ | {
-      'PYTHONPATH': str(repository), 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu',
-      'JAX_COMPILATION_CACHE_DIR': str(cache), 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',
-      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.1'}
+    address = free_address()
     group = [['1', f'--distributed={address},{count},{i}'] for i in range(count)]
-    found = [subprocess.Popen(
-      [sys.executable, '-u', '-c', RUN, *own, f'--data={text}', f'--workdir={workdir}', *SMALL,
-       *more], cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-      text=True) for own in (group if count > 1 else [['2']])]
+    found = start_group(
+      [['-c', RUN, *own, f'--data={text}', f'--workdir={workdir}', *SMALL, *more]
+       for own in (group if count > 1 else [['2']])],
+      repository, JAX_COMPILATION_CACHE_DIR=str(cache))
     left.extend(found)
     return found
 
   yield start
-  for process in left:
-    with contextlib.suppress(ProcessLookupError):
-      process.kill()
-
-
-def ends(group):
-  """(exit code, what it printed, what it complained of) of every process."""
-  return [(p.returncode, *texts) for p, texts in
-          [(p, p.communicate(timeout=240)) for p in group]]
+  kill(left)
 
 
 @pytest.fixture(scope='module')

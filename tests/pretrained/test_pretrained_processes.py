@@ -1,15 +1,11 @@
 """`--distributed` without a workdir: GPT-2 sampled by two processes; what is not shared refuses."""
 
-import contextlib
 import json
-import os
 import pathlib
 import shutil
-import socket
-import subprocess
-import sys
 
 import pytest
+from groups import ends, free_address, start
 
 from fairjax.cli import main as cli
 
@@ -30,25 +26,13 @@ def folder(tmp_path_factory):
 
 def sample(repository, folder, output, *, count):
   """(code, printed, errors) of every process that samples into a file."""
-  with socket.socket() as s:
-    s.bind(('127.0.0.1', 0))
-    address = f'127.0.0.1:{s.getsockname()[1]}'
-  environment = os.environ | {
-    'PYTHONPATH': str(repository), 'JAX_PLATFORMS': 'cpu', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',
-    'XLA_FLAGS': ''}
-  group = [subprocess.Popen(
-    [sys.executable, '-m', 'fairjax', 'sample', f'--pretrained={folder / "gpt2"}',
-     f'--attribute={folder / "town.yaml"}', f'--output={output}', '--samples=7',
-     '--max-new-tokens=6', '--batch-size=4',
-     *([f'--distributed={address},{count},{index}'] if count > 1 else [])],
-    env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for index in range(count)]
-  try:
-    return [(p.returncode, *text) for p, text in [(p, p.communicate(timeout=240)) for p in group]]
-  finally:
-    for process in group:
-      with contextlib.suppress(ProcessLookupError):
-        process.kill()
+  address = free_address()
+  return ends(start(
+    [['-m', 'fairjax', 'sample', f'--pretrained={folder / "gpt2"}',
+      f'--attribute={folder / "town.yaml"}', f'--output={output}', '--samples=7',
+      '--max-new-tokens=6', '--batch-size=4',
+      *([f'--distributed={address},{count},{index}'] if count > 1 else [])]
+     for index in range(count)], repository))
 
 
 def test_two_processes_sample_what_one_samples_and_the_first_writes(repository, folder, tmp_path):

@@ -1,18 +1,14 @@
 """Scorers and encoders on the devices of several processes: the results of one, and failures."""
 
-import contextlib
 import inspect
-import os
 import pathlib
 import re
-import socket
-import subprocess
-import sys
 import types
 
 import led_cases
 import numpy as np
 import pytest
+from groups import ends, free_address, start
 
 from fairjax.measure import Scorer, load_scorer, score_texts
 from fairjax.measure.scorers.bert import BertScorer
@@ -29,24 +25,10 @@ GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 def group(tmp_path_factory, repository):
   """(folder, (code, printed, errors) of three processes with two devices each)."""
   folder = tmp_path_factory.mktemp('led')
-  with socket.socket() as s:
-    s.bind(('127.0.0.1', 0))
-    address = f'127.0.0.1:{s.getsockname()[1]}'
-  environment = os.environ | {
-    'PYTHONPATH': f'{repository}:{repository / "tests"}', 'JAX_PLATFORMS': 'cpu',
-    'XLA_FLAGS': '--xla_force_host_platform_device_count=2', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
-  group = [subprocess.Popen(
-    [sys.executable, '-u', '-m', 'tests.led_cases', f'{address},3,{i}', str(GOLDEN),
-     str(folder / 'group.npz')],
-    cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for i in range(3)]
-  try:
-    found = [(p.returncode, *text) for p, text in [(p, p.communicate(timeout=240)) for p in group]]
-  finally:
-    for process in group:
-      with contextlib.suppress(ProcessLookupError):
-        process.kill()
-  return folder, found
+  address = free_address()
+  return folder, ends(start(
+    [['-m', 'tests.led_cases', f'{address},3,{i}', GOLDEN, folder / 'group.npz'] for i in range(3)],
+    repository, XLA_FLAGS='--xla_force_host_platform_device_count=2'))
 
 
 def test_three_processes_score_what_one_scores_and_the_first_decides(group, tmp_path):

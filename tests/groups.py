@@ -1,0 +1,42 @@
+"""Groups of real processes on loopback."""
+
+import concurrent.futures
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+
+
+def free_address():
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    return f'127.0.0.1:{s.getsockname()[1]}'
+
+
+def start(commands, repository, **environment):
+  """A Python process for each list of arguments, with the tests' modules in reach."""
+  folders = [repository, repository / 'tests', repository / 'tests' / 'train']
+  variables = os.environ | {
+    'PYTHONPATH': os.pathsep.join(map(str, folders)), 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu',
+    'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',  # compiling is nearly all of what they do
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.1'} | environment
+  return [subprocess.Popen(
+    [sys.executable, '-u', *map(str, command)], cwd=repository, env=variables, text=True,
+    stdout=subprocess.PIPE, stderr=subprocess.PIPE) for command in commands]
+
+
+def ends(group, timeout=240):
+  """(exit code, what it printed, its errors) of every process; kills those that do not end."""
+  try:
+    with concurrent.futures.ThreadPoolExecutor(len(group)) as pool:  # no pipe fills up unread
+      texts = list(pool.map(lambda p: p.communicate(timeout=timeout), group))
+    return [(p.returncode, *text) for p, text in zip(group, texts, strict=True)]
+  finally:
+    kill(group)
+
+
+def kill(group):
+  for process in group:
+    with contextlib.suppress(ProcessLookupError):
+      process.kill()
