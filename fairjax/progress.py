@@ -1,8 +1,8 @@
 """Progress of work that takes a while: a bar on a terminal, plain lines elsewhere.
 
-The bar is drawn on stderr, only if that is a terminal, and only by the first of several processes:
-what a verb prints on stdout is never mixed with it. Elsewhere a line goes to the log at most every
-ten seconds. Lines that other parts of a run write meanwhile (`write_line`) stand above the bar.
+The first of several processes draws the bar on stderr if that is a terminal, so that the bar never
+mixes with what a verb prints on stdout. Elsewhere a line goes to the log at most every ten seconds.
+`write_line` writes other lines above the bar.
 """
 
 import contextlib
@@ -10,25 +10,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from fairjax import processes
 
+if TYPE_CHECKING:
+  from tqdm import tqdm
+
 INTERVAL_SEC = 10.0  # between two plain lines
-BAR_INTERVAL_SEC = 0.2  # between two looks of the bar
-_open_bars: list[Any] = []
+BAR_INTERVAL_SEC = 0.2  # between two updates of the bar
+_open_bars: list['tqdm'] = []
 
 
 class Progress:
   """Shows how far one piece of work is; a context manager.
 
   Args:
-    what: names the work.
-    total: how much there is to do, None if nobody knows.
+    what: name of the work.
+    total: how much there is to do, None if that is not known.
     unit: what is counted.
-    log: gets the plain lines; None: nothing is shown at all.
-    done: what an earlier run has done already; it does not count for the rate.
-    lines: whether there are plain lines; False where the work writes its own.
+    log: gets the plain lines; None: nothing is shown.
+    done: how much an earlier run has done; it does not count for the rate.
+    lines: whether there are plain lines; False if the work writes its own.
 
   Attributes:
     done: how much is done.
@@ -40,7 +43,7 @@ class Progress:
     self._what, self._total, self._unit, self._log = what, total, unit, log
     self._earlier, self._lines = done, lines
     self._start = self._shown = time.monotonic()
-    self._bar: Any = None
+    self._bar: tqdm | None = None
 
   def __enter__(self) -> 'Progress':
     if self._log is not None and sys.stderr.isatty() and processes.is_first():
@@ -60,11 +63,11 @@ class Progress:
 
   @property
   def replaces_lines(self) -> bool:
-    """Whether the bar stands where lines on stdout would be seen."""
+    """Whether the bar and stdout are on the same terminal."""
     return self._bar is not None and sys.stdout.isatty()
 
   def skip(self, count: int) -> None:
-    """Counts what an earlier run has done."""
+    """Adds work that an earlier run has done."""
     self._earlier += count
     self.done += count
     if self._bar is not None:
@@ -72,7 +75,7 @@ class Progress:
       self._bar.n += count
 
   def add(self, count: int = 1, more: Callable[[], str] = str) -> None:
-    """Counts what was done now, and shows it if it is time; only then `more` is asked for words."""
+    """Adds work that was done now; shows it, with the text of `more`, if it is time."""
     self.done += count
     interval = BAR_INTERVAL_SEC if self._bar is not None else INTERVAL_SEC
     if self._log is None or time.monotonic() - self._shown < interval:
@@ -85,24 +88,24 @@ class Progress:
     self._shown = time.monotonic()
 
   def line(self, more: str = '') -> str:
-    """The plain line of now: done, total, rate, time left."""
+    """The plain line: done, total, rate, time left."""
     seconds = max(time.monotonic() - self._start, 1e-9)
     rate = (self.done - self._earlier) / seconds
-    words = [f'{self._what}: {self.done:,}' + (
+    parts = [f'{self._what}: {self.done:,}' + (
       '' if self._total is None else f' of {self._total:,}') + f' {self._unit}']
     if rate:
-      words.append(f'{rate:,.0f} {self._unit}/s' if rate >= 10 else f'{rate:.2g} {self._unit}/s')
+      parts.append(f'{rate:,.0f} {self._unit}/s' if rate >= 10 else f'{rate:.2g} {self._unit}/s')
     if more:
-      words.append(more)
+      parts.append(more)
     if rate and self._total is not None:
-      words.append(f'ETA {time_words((self._total - self.done) / rate)}')
-    return ', '.join(words)
+      parts.append(f'ETA {format_time((self._total - self.done) / rate)}')
+    return ', '.join(parts)
 
 
-def time_words(seconds: float) -> str:
-  """A time as minutes and seconds, with hours where there are some.
+def format_time(seconds: float) -> str:
+  """A time as minutes and seconds, with hours if there are any.
 
-  >>> time_words(75), time_words(-1), time_words(3 * 3600 + 59.7)
+  >>> format_time(75), format_time(-1), format_time(3 * 3600 + 59.7)
   ('1:15', '0:00', '3:00:59')
   """
   minutes, rest = divmod(int(max(seconds, 0)), 60)
@@ -111,7 +114,7 @@ def time_words(seconds: float) -> str:
 
 
 def write_line(line: str, file: TextIO) -> None:
-  """Writes a line at once, above a bar that is being drawn; also into a pipe."""
+  """Writes a line at once, above an open bar."""
   with contextlib.ExitStack() as stack:
     if _open_bars:
       from tqdm import tqdm

@@ -12,7 +12,7 @@ import pytest
 
 from fairjax import progress
 from fairjax.counterfactual import load_attribute
-from fairjax.progress import Progress, time_words, write_line
+from fairjax.progress import Progress, format_time, write_line
 
 COUNTRY = load_attribute('country')
 WORK = '''
@@ -181,4 +181,4 @@ def test_other_processes_of_a_group_draw_nothing(monkeypatch, capsys):
 
 
 def test_times_in_words():
-  assert time_words(3599.9) == '59:59' and time_words(3600) == '1:00:00'
+  assert format_time(3599.9) == '59:59' and format_time(3600) == '1:00:00'

@@ -21,7 +21,7 @@ from fairjax.config import TrainConfig
 from fairjax.errors import Damaged, Fault, Preempted
 from fairjax.files import write_json
 from fairjax.processes import StopSignal
-from fairjax.progress import Progress, time_words
+from fairjax.progress import Progress, format_time
 from fairjax.train.checkpoints import (
   CheckpointStore,
   Identity,
@@ -257,7 +257,7 @@ class _Throughput:
       seconds = (now - self._time) / (step - self._step)
       left = seconds * (self._stage.config.steps - step)
       text = (f' | {self._stage.work_per_step / seconds:,.0f} {self._stage.work_unit}/s '
-              f'| ETA {time_words(left)}')
+              f'| ETA {format_time(left)}')
     self._step, self._time = step, now
     return (f'[{self._stage.name}] step {step}/{self._stage.config.steps} '
             f'{_words(self.shown(means))}{text}')
