@@ -303,8 +303,9 @@ class Lines(NamedTuple):
 
 def json_line(values: Mapping[str, Any]) -> bytes:
   """A line of JSON with its checksum."""
-  content = json.dumps(values, allow_nan=False)
-  return json.dumps({'crc32': zlib.crc32(content.encode())} | values).encode() + b'\n'
+  content = json.dumps(values, allow_nan=False).encode('ascii')
+  begin = b'{"crc32": %d' % zlib.crc32(content)
+  return begin + (b', ' if values else b'') + content[1:] + b'\n'
 
 
 def read_json_lines(path: str | os.PathLike) -> Lines:
@@ -318,8 +319,8 @@ def read_json_lines(path: str | os.PathLike) -> Lines:
   entries, damaged = [], []
   for number, line in enumerate(lines, 1):
     try:
-      values = json.loads(line)
-      if values.pop('crc32') != zlib.crc32(json.dumps(values).encode()):
+      values, rest = json.loads(line), line.partition(b', ')[2]
+      if values.pop('crc32') != zlib.crc32(b'{' + (rest or b'}')):
         raise ValueError
       entries.append(values)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
@@ -339,13 +340,14 @@ class JsonLines(AppendOnly):
                sync_seconds: float = 0.0):
     super().__init__(path, sync_seconds=sync_seconds)
     try:
-      found, self.entries = read_entries(self.path, again=again)
+      content = read_json_lines(self.path)
+      found, self.entries = _split_header(content, self.path, again)
       if found not in (None, header):
         raise UserError(f'{self.path} belongs to {describe_header(found)}, not to '
                         f'{describe_header(header)}: {again}')
       if found is None and not json_line(header).startswith(self.path.read_bytes()):
         raise UserError(f'{self.path}:1: not a file of fairjax: name another file')
-      self.torn_bytes = read_json_lines(self.path).torn_bytes
+      self.torn_bytes = content.torn_bytes
       if self.torn_bytes:
         self._file.truncate(os.path.getsize(self.path) - self.torn_bytes)
       if found is None:
@@ -362,7 +364,11 @@ class JsonLines(AppendOnly):
 def read_entries(path: str | os.PathLike, *, again: str
                  ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
   """The header of a `JsonLines` file (None if it has none) and the other entries."""
-  found = read_json_lines(path)
+  return _split_header(read_json_lines(path), path, again)
+
+
+def _split_header(found: Lines, path: str | os.PathLike, again: str
+                  ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
   if found.damaged[:1] == [1]:
     raise UserError(f'{path}:1: not a file of this version of fairjax, or damaged: {again}, or '
                     'name another file')

@@ -153,9 +153,10 @@ def write_chunk(folder: pathlib.Path, index: int, texts: Sequence[str],
                 ids: Sequence[Sequence[int]], dtype: np.dtype, eos_id: int) -> int:
   """Writes the tokens of documents as a chunk and returns their number."""
   rows, end, digest = np.zeros((len(texts), 3), np.int64), 0, hashlib.sha256()
+  border = dtype.type(eos_id).tobytes()
   with atomic_write(folder / f'{index:05d}.tokens') as file:
     for i, (text, row) in enumerate(zip(texts, ids, strict=True)):
-      content = np.append(np.asarray(row, dtype), dtype.type(eos_id)).tobytes()
+      content = np.asarray(row, dtype).tobytes() + border
       file.write(content)
       digest.update(content)
       end += len(row) + 1
@@ -264,6 +265,8 @@ class VerifiedTokens:
       return
     first = start * self.dtype.itemsize // BLOCK_BYTES
     last = -(-stop * self.dtype.itemsize // BLOCK_BYTES)
+    if self._verified[first:last].all():  # nearly always, and faster than what follows
+      return
     for block in first + np.flatnonzero(~self._verified[first:last]):
       begin, end = int(block) * BLOCK_BYTES, min(int(block + 1) * BLOCK_BYTES, len(self._bytes))
       expected = self._digests[block * _DIGEST_BYTES:(block + 1) * _DIGEST_BYTES]

@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 
+import fairjax.data
 from fairjax.counterfactual import (
   TokenMatcher,
   branch_rng,
@@ -161,6 +162,7 @@ def test_bad_arguments_are_refused(prepared):
 def test_seqio_that_is_not_installed_is_named(prepared, monkeypatch):
   monkeypatch.setitem(sys.modules, 'seqio', None)
   monkeypatch.delitem(sys.modules, 'fairjax.data.seqio_tasks', raising=False)
+  monkeypatch.delattr(fairjax.data, 'seqio_tasks', raising=False)
   with pytest.raises(UserError, match="needs seqio: pip install .*data.reader=numpy"):
     batches(prepared, 1, reader='seqio')
 
