@@ -1,6 +1,6 @@
 """The transcript of docs/google_scorer.md: `python -m tests.google_transcript`.
 
-Each block is one call of the scorer against the server of `google_server`, which is told how to
+Each block is one call of the scorer against the server of `google_server`, which is scripted to
 fail. At the end everything that was printed or written is searched for the key.
 """
 
@@ -59,7 +59,7 @@ def failures(transcript: Transcript, folder: pathlib.Path) -> None:
   with google_server.running() as server:
     def make(**options):
       return GoogleScorer('a.jsonl', client=server.client(), log=transcript.say, **{
-        'requests_per_minute': 1e6, 'pause': lambda attempt: 0.05, 'timeout': 5.0,
+        'requests_per_minute': 1e6, 'pause': (0.05, 0.05), 'timeout': 5.0,
         'deadline': 20.0} | options)
 
     status = grpc.StatusCode

@@ -88,14 +88,9 @@ def _write_lines(file, records: Iterable[Mapping[str, Any]], *, compressed: bool
 def _read_scores(path: str | os.PathLike) -> tuple[str, tuple[str, dict[bytes, float]]]:
   """(scorer, (fingerprint, text digest -> score)) of a score file."""
   from fairjax.measure.scorers.cache import read_score_file
-  from fairjax.measure.scorers.google import holds_paid_scores
   from fairjax.measure.similarity import holds_cosines
   if not pathlib.Path(path).is_file():
     raise UserError(f'score file not found: {path}')
-  if holds_paid_scores(path):
-    raise UserError(f'{path} holds scores as they were paid for: keep it; fairjax measure '
-                    '--keep=DIR with the same scorer pays for none of them again and writes '
-                    'DIR/ATTRIBUTE.SCORER.jsonl, which --scores takes')
   header, known = read_score_file(path)
   if not header:
     raise UserError(f'{path} holds no scores: make it with fairjax measure --keep')

@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-import pathlib
 import shlex
 import struct
 import sys
@@ -16,7 +15,6 @@ from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import parquet, read_records
 from fairjax.measure.columns import read_generations
-from fairjax.measure.scorers.google import ScoreLog
 from fairjax.measure.similarity import prefix_cosines
 from fairjax.run.recorded import convert_records
 
@@ -241,11 +239,8 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
   measured('r.jsonl', '--scorer=vader', '--keep=s')
   lines(tmp_path / 'other.jsonl', [rows[0] | {'continuation': 'never scored'}])
   lines(tmp_path / 'double.jsonl', [r | {'scores': {'vader': 0.123}} for r in rows])
-  with ScoreLog('paid.jsonl', scorer='google', fingerprint='f') as paid:
-    paid.keep(b'0' * 16, 0.5)
   generations = read_generations(read_records('r.jsonl'), load_attribute('country'))
   prefix_cosines(generations, LengthEncoder(), directory='s')
-  before = pathlib.Path('paid.jsonl').read_bytes()
   file = 's/country.vader.jsonl'
   capsys.readouterr()
   for source, more, message in (
@@ -255,14 +250,12 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
       ('r.jsonl', [file, file], 'two of the score files are of one scorer'),
       ('r.jsonl', ['none.jsonl'], 'score file not found'),
       ('r.jsonl', ['r.jsonl'], 'r.jsonl:1: not a file of this version'),
-      ('r.jsonl', ['paid.jsonl'], 'paid.jsonl holds scores as they were paid for: keep it'),
       ('r.jsonl', ['s/country.minilm-own.jsonl'],
        'holds cosines of continuations and prefixes (minilm-own), not scores of texts')):
     assert main(['records', 'convert', f'--records={source}', '--output=o.parquet', '--scores',
                  *more]) == 2, message
     error = capsys.readouterr().err
     assert message in error and error.count('\n') == 1
-  assert pathlib.Path('paid.jsonl').read_bytes() == before
   assert main(['records', 'convert', '--records=r.jsonl', '--output=o.csv']) == 2
   assert 'must end in one of .jsonl, .jsonl.gz, .parquet' in capsys.readouterr().err
   assert not (tmp_path / 'o.parquet').exists()

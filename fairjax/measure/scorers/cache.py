@@ -92,25 +92,25 @@ def score_texts(
   path = getattr(scorer, 'score_file', None) if path is None else path
   chunk = chunk or getattr(scorer, 'texts_at_once', CHUNK)
   digests = [text_digest(text) for text in texts]
-  known = {} if path is None else _load(pathlib.Path(path), scorer)
+  known = {} if path is None else _known(path, scorer)
   distinct = list(dict(zip(digests, texts, strict=True)).items())
   chunks = [distinct[start:start + chunk] for start in range(0, len(distinct), chunk)]
   chunks = [part for part in chunks if any(d not in known for d, _ in part)]
   todo = [text for part in chunks for _, text in part]
   with contextlib.ExitStack() as stack:
-    journal = None
+    file = None
     progress = stack.enter_context(Progress(
       f'{scorer.name}: scored', len(distinct), unit='texts', log=log if todo else None,
       done=len(distinct) - len(todo)))
     if path is not None and chunks:
-      journal = stack.enter_context(JsonLines(path, _header(scorer), again=_AGAIN))
-      if journal.torn_bytes and log:
-        log(f'{path}: removed {journal.torn_bytes} bytes of an interrupted append')
+      file = stack.enter_context(ScoreFile(path, scorer))
+      if file.torn_bytes and log:
+        log(f'{path}: removed {file.torn_bytes} bytes of an interrupted append')
     for part in chunks:
       scores = dict(zip([d for d, _ in part], _checked(scorer, [t for _, t in part]), strict=True))
       new = {digest: score for digest, score in scores.items() if digest not in known}
-      if journal is not None:
-        journal.append({'texts': b''.join(new).hex(), 'scores': list(new.values())})
+      if file is not None:
+        file.keep(new)
       known |= new
       progress.add(len(part))
   if log and todo:
@@ -159,26 +159,45 @@ def _tell(scorer: Scorer, texts: list[str], log: Callable[[str], None]) -> None:
         'apostrophes, quotes and dots for typographic ones')
 
 
-def _header(scorer: Scorer) -> dict[str, str]:
-  return {'scorer': scorer.name, 'fingerprint': scorer.fingerprint}
+class ScoreFile(JsonLines):
+  """Scores of texts under one scorer: digest of a text -> score in [0, 1]. Threads may share it.
+
+  `again` says how to go on where the file is damaged or of another scorer.
+  """
+
+  def __init__(self, path: str | os.PathLike, scorer: Scorer, *, again: str = _AGAIN,
+               sync_seconds: float = 0.0):
+    super().__init__(path, {'scorer': scorer.name, 'fingerprint': scorer.fingerprint},
+                     again=again, sync_seconds=sync_seconds)
+    self.known = _scores(self.entries)
+
+  def keep(self, scores: Mapping[bytes, float]) -> None:
+    """Appends scores; they are in the file when this returns."""
+    self.append({'texts': b''.join(scores).hex(), 'scores': list(scores.values())})
+    self.known.update(scores)
 
 
 def read_score_file(path: str | os.PathLike) -> tuple[dict[str, str], dict[bytes, float]]:
-  """What a score file holds."""
+  """`scorer` and `fingerprint` of a score file ({}: no file), and text digest -> score."""
   header, entries = read_entries(path, again=_AGAIN)
+  return header or {}, _scores(entries)
+
+
+def _scores(entries: Iterable[Mapping[str, Any]]) -> dict[bytes, float]:
+  """Text digest -> score."""
   known: dict[bytes, float] = {}
   for entry in entries:
     texts = bytes.fromhex(entry['texts'])
     rows = [texts[i:i + _DIGEST_BYTES] for i in range(0, len(texts), _DIGEST_BYTES)]
     known |= zip(rows, entry['scores'], strict=True)
-  return header or {}, known
+  return known
 
 
-def _load(path: pathlib.Path, scorer: Scorer) -> dict[bytes, float]:
+def _known(path: str | os.PathLike, scorer: Scorer) -> dict[bytes, float]:
   """Scores of the file, empty where there is none."""
   header, known = read_score_file(path)
-  if header not in ({}, _header(scorer)):
+  if header not in ({}, {'scorer': scorer.name, 'fingerprint': scorer.fingerprint}):
     raise UserError(
-      f"{path}: scores of scorer {header['scorer']} ({header['fingerprint'][:12]}), not of "
-      f'{scorer.name} ({scorer.fingerprint[:12]}): {_AGAIN}, or use another folder')
+      f"{path}: scores of scorer {header.get('scorer')} ({header.get('fingerprint', '')[:12]}), "
+      f'not of {scorer.name} ({scorer.fingerprint[:12]}): {_AGAIN}, or use another folder')
   return known
