@@ -1,66 +1,16 @@
-"""Configuration: frozen dataclasses and what makes them valid.
+"""Configuration: frozen dataclasses.
 
-Every field's comment is its documentation. "(not in the paper)" marks values that Huang et al. 2020
-leave open (definitions H-17, H-18, H-23). `config_files` reads and overrides them.
+The comment of a field, after it or right above it, is its documentation (`fairjax config show`).
+"(not in the paper)" marks values that Huang et al. 2020 leave open (H-17, H-18, H-23). A field
+declares the limits of its own value; `config_checks` adds the relations between fields, `config_io`
+reads and overrides configurations.
 """
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairjax.errors import UserError, unknown_name
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-  """Where documents come from and how they become tokens."""
-
-  # planted | planted_gender (gender goes with professions, and with sentiment) | files in a layout:
-  # wikitext (' = Title = ' articles), lines, tsv, newscrawl (date, base64 text, base64 text),
-  # newscrawl_sentences (no documents known), jsonl, csv, parquet (a document a row) | wikitext103,
-  # wikitext2 (TFDS datasets made from the official files)
-  source: str = 'planted'
-  train: tuple[str, ...] = ()  # files, plain or compressed, or glob patterns
-  valid: tuple[str, ...] = ()  # as train; not with holdout
-  test: tuple[str, ...] = ()  # as train; not with holdout
-  # (valid, test): that many of the last training documents, valid first; (1000, 9000) in H-41
-  holdout: tuple[int, ...] = ()
-  text_column: int = -1  # tsv, newscrawl: the column of the text; -1 is the last (unsplit text)
-  text_field: str = 'text'  # jsonl, csv, parquet: the field, or column, of the text
-  lines_per_document: int = 1  # newscrawl_sentences: lines of the stream that make a document
-  broken: str = 'error'  # lines that cannot be decoded or are too long: error | skip (counted)
-  max_line_bytes: int = 1 << 24  # a longer line is broken: no text, or one without line ends
-  manual_dir: str = ''  # wikitext103, wikitext2: folder of wiki.*.tokens[.gz] or of the zip
-  tfds_dir: str = ''  # wikitext103, wikitext2: folder of TFDS datasets; '' is one in the workdir
-  download: bool = False  # wikitext103, wikitext2: fetch the zip if manual_dir is ''
-  sha256: str = ''  # of the zip; '' is the recorded one
-  # seqio (documents become tokens in a seqio task, rows are read through another and its feature
-  # converter) | numpy (no TensorFlow). The tokens and the batches are the same.
-  reader: str = 'seqio'
-  seed: int = 0  # order of the documents in the training stream (not in the paper)
-  vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
-  vocab_size: int = 8000  # upper limit for a word vocabulary
-  vocab_sentences: int = 0  # lines that SentencePiece is trained on, a seeded sample; 0: no limit
-  # Counterfactual training documents (Webster et al. W-14, W-15): '' | one (they alone; a document
-  # without a gendered word is left out, counted) | two (behind their originals)
-  cda: str = ''
-  # What is swapped and left out: sentence (the counterfactual document holds the swapped sentences
-  # only, so neutral ones occur once) | document (it is the whole text)
-  cda_unit: str = 'sentence'
-  # Word pairs: a file, or a file of male and one of female words; (): fairjax's; ('none',): none
-  cda_pairs: tuple[str, ...] = ()
-  cda_names: tuple[str, ...] = ()  # files of first names with counts, as the US SSA's; (): no names
-  cda_name_gender: str = 'random'  # of the name that replaces another: same | flip | random (W-16)
-  cda_name_letters: str = 'A-Z'  # initials of the names that are replaced, e.g. A-M (W-16)
-  planted_documents: int = 20000  # training documents of the planted corpus
-  planted_heldout_documents: int = 1000  # of its valid and of its test split
-  planted_strength: float = 0.8  # range of P(positive | value); 0 plants no bias
-  # planted: all opinion words of a document have one sign, so that a model keeps it until the end
-  # of a sentence, where f_sh reads it
-  planted_one_mood: bool = False
-  # share of documents about a value of the attribute (planted_gender: with an opinion word)
-  planted_sensitive_share: float = 0.6
-
 
 FILE_SOURCES = (
   'wikitext', 'lines', 'tsv', 'newscrawl', 'newscrawl_sentences', 'jsonl', 'csv', 'parquet')
@@ -75,6 +25,77 @@ TFDS_SOURCES = ('wikitext103', 'wikitext2')
 WIKITEXT_SOURCES = ('wikitext', *TFDS_SOURCES)
 """Values of `data.source` whose documents are WikiText's words already."""
 
+SOURCES = (*PLANTED_SOURCES, *FILE_SOURCES, *TFDS_SOURCES)
+"""All values of `data.source`."""
+
+
+def limited(
+  default: Any, *, min: float | None = None, above: float | None = None, max: float | None = None,
+  below: float | None = None, choices: tuple[str, ...] = (),
+) -> Any:
+  """Declares a field with its default and the limits that `config_checks.validate` applies."""
+  return dataclasses.field(default=default, metadata={
+    'min': min, 'above': above, 'max': max, 'below': below, 'choices': choices})
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """Where documents come from and how they become tokens."""
+
+  # planted | planted_gender (gender goes with professions, and with sentiment) | files in a layout:
+  # wikitext (' = Title = ' articles), lines, tsv, newscrawl (date, base64 text, base64 text),
+  # newscrawl_sentences (no documents known), jsonl, csv, parquet (a document a row) | wikitext103,
+  # wikitext2 (TFDS datasets made from the official files)
+  source: str = limited('planted', choices=SOURCES)
+  train: tuple[str, ...] = ()  # files, plain or compressed, or glob patterns
+  valid: tuple[str, ...] = ()  # as train; not with holdout
+  test: tuple[str, ...] = ()  # as train; not with holdout
+  # (valid, test): that many of the last training documents, valid first; (1000, 9000) in H-41
+  holdout: tuple[int, ...] = ()
+  text_column: int = -1  # tsv, newscrawl: the column of the text; -1 is the last (unsplit text)
+  text_field: str = 'text'  # jsonl, csv, parquet: the field, or column, of the text
+  # newscrawl_sentences: lines of the stream that make a document
+  lines_per_document: int = limited(1, above=0)
+  # lines that cannot be decoded or are too long: error | skip (counted)
+  broken: str = limited('error', choices=('error', 'skip'))
+  # a longer line is broken: the file is no text, or has no line ends
+  max_line_bytes: int = limited(1 << 24, above=0)
+  manual_dir: str = ''  # wikitext103, wikitext2: folder of wiki.*.tokens[.gz] or of the zip
+  tfds_dir: str = ''  # wikitext103, wikitext2: folder of TFDS datasets; '' is one in the workdir
+  download: bool = False  # wikitext103, wikitext2: fetch the zip if manual_dir is ''
+  sha256: str = ''  # of the zip; '' is the recorded one
+  # seqio (documents become tokens in a seqio task, rows are read through another and its feature
+  # converter) | numpy (no TensorFlow). The tokens and the batches are the same.
+  reader: str = limited('seqio', choices=('seqio', 'numpy'))
+  # order of the documents in the training stream (not in the paper)
+  seed: int = limited(0, min=0, below=1 << 32)
+  vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
+  vocab_size: int = limited(8000, above=3)  # upper limit for a word vocabulary
+  # lines that SentencePiece is trained on, a seeded sample; 0: no limit
+  vocab_sentences: int = limited(0, min=0)
+  # Counterfactual training documents (Webster et al. W-14, W-15): '' | one (only these; a document
+  # without a gendered word is left out, counted) | two (each after its original)
+  cda: str = limited('', choices=('', 'one', 'two'))
+  # What is swapped and left out: sentence (the counterfactual document holds the swapped sentences
+  # only, so neutral ones occur once) | document (it is the whole text)
+  cda_unit: str = limited('sentence', choices=('sentence', 'document'))
+  # Word pairs: a file, or a file of male and one of female words; (): fairjax's; ('none',): none
+  cda_pairs: tuple[str, ...] = ()
+  cda_names: tuple[str, ...] = ()  # files of first names with counts, as the US SSA's; (): no names
+  # of the name that replaces another: same | flip | random (W-16)
+  cda_name_gender: str = limited('random', choices=('same', 'flip', 'random'))
+  cda_name_letters: str = 'A-Z'  # initials of the names that are replaced, e.g. A-M (W-16)
+  planted_documents: int = limited(20000, above=0)  # training documents of the planted corpus
+  planted_heldout_documents: int = limited(1000, above=0)  # of its valid and of its test split
+  # range of P(positive | value); 0 plants no bias
+  planted_strength: float = limited(0.8, min=0, max=1)
+  # planted: all opinion words of a document have one sign, so that a model keeps it until the end
+  # of a sentence, where f_sh reads it
+  planted_one_mood: bool = False
+  # share of documents about a value of the attribute (planted_gender: with an opinion word)
+  planted_sensitive_share: float = limited(0.6, above=0, max=1)
+
+
 METHODS = ('embedding', 'sentiment', 'dropout', 'cda')
 """What a variant may be; see `Variant`."""
 
@@ -86,95 +107,109 @@ STEP1_FIELDS = ('seed', 'data', 'model', 'lm')
 
 MACHINE_FIELDS = ('data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
                   'mesh.model', 'measure.google_requests_per_minute', 'measure.google_endpoint')
-"""Fields that change how fast a run is but not what it gives: a workdir may go on with others."""
+"""Fields that change the speed of a run but not its results; a resumed run may have others."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
   """Transformer-XL (Dai et al. 2019)."""
 
-  vocab_size: int = 0  # 0: that of the vocabulary
-  vocab_multiple: int = 1  # tables are padded to a multiple of it, so that mesh.model divides them
+  vocab_size: int = limited(0, min=0)  # 0: that of the vocabulary
+  # tables are padded to a multiple of it, so that mesh.model divides them
+  vocab_multiple: int = limited(1, above=0)
   # First ids of the tails of an adaptive softmax; (): plain softmax (not in the paper)
   cutoffs: tuple[int, ...] = ()
-  div_val: int = 1  # tail i is this many times narrower than tail i - 1 (not in the paper)
+  # tail i is this many times narrower than tail i - 1 (not in the paper)
+  div_val: int = limited(1, above=0)
   # By cluster; (): all but the first, as the reference (not in the paper)
   tie_projections: tuple[bool, ...] = ()
-  num_layers: int = 4  # L
-  model_dim: int = 256  # D, width of the hidden states
-  num_heads: int = 4  # N, attention heads
-  head_dim: int = 64  # H, width of a head
-  ff_dim: int = 1024  # F, width inside the feed-forward blocks
-  segment_len: int = 128  # T, tokens per row and step
-  memory_len: int = 128  # M, hidden states kept from earlier segments
-  clamp_len: int = -1  # distances above it are treated as it; -1: none (not in the paper)
-  norm: str = 'post'  # post (Dai et al.) | pre (not in the paper)
+  num_layers: int = limited(4, min=2)  # L; h-bar averages the outputs of the last two (H-20)
+  model_dim: int = limited(256, above=0)  # D, width of the hidden states
+  num_heads: int = limited(4, above=0)  # N, attention heads
+  head_dim: int = limited(64, above=0)  # H, width of a head
+  ff_dim: int = limited(1024, above=0)  # F, width inside the feed-forward blocks
+  segment_len: int = limited(128, above=0)  # T, tokens per row and step
+  memory_len: int = limited(128, above=0)  # M, hidden states kept from earlier segments
+  # distances above it are treated as it; -1: none (not in the paper)
+  clamp_len: int = limited(-1, min=-1)
+  norm: str = limited('post', choices=('post', 'pre'))  # post (Dai et al.) | pre (not in the paper)
   # Layer norm after the last block; usual with norm=pre (not in the paper)
   final_norm: bool = False
   h_bar_final_norm: bool = False  # h-bar takes the last layer after this norm, not before (H-20)
   # u and v shared by all layers, as the reference does (not in the paper)
   tie_position_biases: bool = True
-  hidden_dropout: float = 0.0  # embedding, attention output and feed-forward
-  attention_dropout: float = 0.0  # attention weights
+  # embedding, attention output and feed-forward
+  hidden_dropout: float = limited(0.0, min=0, below=1)
+  attention_dropout: float = limited(0.0, min=0, below=1)  # attention weights
   # How attention is computed: auto (by device) | shift (whole scores) | blocks (of queries) |
   # heads (one at a time, for CPUs) | kernel (fused, for TPUs from v4 on) (not in the paper). The
   # values are the same.
-  attention: str = 'auto'
+  attention: str = limited('auto', choices=('auto', 'shift', 'blocks', 'heads', 'kernel'))
   # Most queries in a block, of blocks (which have a quarter of the segment at most) and of the
   # kernel (not in the paper)
-  attention_block: int = 512
-  init_std: float = 0.02  # standard deviation of the initial weights (not in the paper)
-  remat: str = 'none'  # none | dots (keep matmul outputs) | full (not in the paper)
-  scan_unroll: int = 1  # layers per iteration of the scan; num_layers unrolls it (not in the paper)
-  dtype: str = 'float32'  # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
+  attention_block: int = limited(512, above=0)
+  # standard deviation of the initial weights (not in the paper)
+  init_std: float = limited(0.02, above=0)
+  # none | dots (keep matmul outputs) | full (not in the paper)
+  remat: str = limited('none', choices=('none', 'dots', 'full'))
+  # layers per iteration of the scan; num_layers unrolls it (not in the paper)
+  scan_unroll: int = limited(1, above=0)
+  # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
+  dtype: str = limited('float32', choices=('float32', 'bfloat16', 'float64'))
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
   """One optimisation stage."""
 
-  steps: int = 1000  # updates
-  batch_size: int = 16  # rows over all devices
+  steps: int = limited(1000, above=0)  # updates
+  batch_size: int = limited(16, above=0)  # rows over all devices
   # microbatches that a batch is computed in, one after the other; 1 in step 2 (not in the paper)
-  grad_accum_steps: int = 1
-  learning_rate: float = 2.5e-4  # H-18
-  warmup_steps: int = 100  # linear from 0 (not in the paper)
-  schedule: str = 'cosine'  # cosine (to 0) | constant | linear (to 0) (not in the paper)
-  clip_norm: float = 0.25  # global gradient norm, as Transformer-XL (not in the paper)
-  weight_decay: float = 0.0  # decoupled, as AdamW (not in the paper)
-  adam_b1: float = 0.9  # decay of the mean gradient (not in the paper)
-  adam_b2: float = 0.999  # decay of the mean squared gradient (not in the paper)
+  grad_accum_steps: int = limited(1, above=0)
+  learning_rate: float = limited(2.5e-4, above=0)  # H-18
+  warmup_steps: int = limited(100, min=0)  # linear from 0 (not in the paper)
+  # cosine (to 0) | constant | linear (to 0) (not in the paper)
+  schedule: str = limited('cosine', choices=('cosine', 'constant', 'linear'))
+  # global gradient norm, as Transformer-XL (not in the paper)
+  clip_norm: float = limited(0.25, above=0)
+  weight_decay: float = limited(0.0, min=0)  # decoupled, as AdamW (not in the paper)
+  adam_b1: float = limited(0.9, min=0, below=1)  # decay of the mean gradient (not in the paper)
+  # decay of the mean squared gradient (not in the paper)
+  adam_b2: float = limited(0.999, min=0, below=1)
   # An update whose loss or gradient is not finite is skipped and counted; after so many in a row
   # the stage stops at the last good step (not in the paper).
-  max_skipped: int = 10
+  max_skipped: int = limited(10, above=0)
   # Skip losses so many deviations above the rolling mean; 0: none (not in the paper)
-  spike_sigmas: float = 0.0
-  spike_window: int = 128  # losses in the rolling mean (not in the paper)
-  log_every: int = 50  # steps between lines of progress
-  eval_every: int = 500  # steps; validation batches run at these steps and at the end
-  eval_batches: int = 0  # 0: the whole validation split (not in the paper)
-  checkpoint_every: int = 500  # steps
-  keep_checkpoints: int = 2  # the newest ones (not in the paper)
+  spike_sigmas: float = limited(0.0, min=0)
+  spike_window: int = limited(128, above=0)  # losses in the rolling mean (not in the paper)
+  log_every: int = limited(50, above=0)  # steps between lines of progress
+  # steps; validation batches run at these steps and at the end
+  eval_every: int = limited(500, above=0)
+  eval_batches: int = limited(0, min=0)  # 0: the whole validation split (not in the paper)
+  checkpoint_every: int = limited(500, above=0)  # steps
+  keep_checkpoints: int = limited(2, above=0)  # the newest ones (not in the paper)
 
 
 @dataclasses.dataclass(frozen=True)
 class SentimentConfig(TrainConfig):
   """Step 2: the sentiment projection f_sh (H-19)."""
 
-  hidden_dim: int = 128  # H-19
-  num_layers: int = 3  # H-19
-  margin: float = 0.7  # keep sentences with |2 score - 1| above it (H-19)
+  hidden_dim: int = limited(128, above=0)  # H-19
+  num_layers: int = limited(3, min=2)  # H-19
+  margin: float = limited(0.7, min=0, below=1)  # keep sentences with |2 score - 1| above it (H-19)
   # Labels the sentences: opinion | vader | textblob | google (as in the paper) | bert:DIR; another
   # one should judge too (measure.scorers)
   scorer: str = 'opinion'
-  sentence_tokens: int = 64  # longer sentences are left out, counted (not in the paper)
-  max_sentences: int = 0  # 0: all; otherwise a seeded choice, counted
-  valid_share: float = 0.1  # of the labelled sentences, held out for the F1 (not in the paper)
+  # longer sentences are left out, counted (not in the paper)
+  sentence_tokens: int = limited(64, min=2)
+  max_sentences: int = limited(0, min=0)  # 0: all; otherwise a seeded choice, counted
+  # of the labelled sentences, held out for the F1 (not in the paper)
+  valid_share: float = limited(0.1, above=0, below=1)
   # Random prefixes of each sentence whose h-bar is kept besides the last token's; in memory are
   # sentences x (1 + prefixes) x model_dim x 4 bytes (max_sentences bounds it).
-  prefixes: int = 4
+  prefixes: int = limited(4, min=0)
   # Share of examples read at one of them instead of the last token (not in the paper)
-  prefix_share: float = 0.5
+  prefix_share: float = limited(0.5, min=0, max=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,23 +223,27 @@ class DebiasConfig(TrainConfig):
   # Beside each sentiment:LAMBDA its control, the same step 3 with an f_sh that was never trained:
   # what it shows too is not due to the sentiment that f_sh reads (not in the paper)
   random_projection: bool = True
-  branches_per_row: int = 4  # K
-  pieces_per_branch: int = 4  # P, the most pieces a replacement may have (not in the paper)
-  gradient: str = 'both'  # both | branch (stop-gradient on the original) (H-21)
-  sentiment_layer: str = 'hidden'  # hidden (128-d, after ReLU) | probability (1 - p, p) (H-22)
-  monitor_every: int = 1  # steps between values of the next-token divergence (KL, JS); 0: none
+  branches_per_row: int = limited(4, above=0)  # K
+  # P, the most pieces a replacement may have (not in the paper)
+  pieces_per_branch: int = limited(4, above=0)
+  # both | branch (stop-gradient on the original) (H-21)
+  gradient: str = limited('both', choices=('both', 'branch'))
+  # hidden (128-d, after ReLU) | probability (1 - p, p) (H-22)
+  sentiment_layer: str = limited('hidden', choices=('hidden', 'probability'))
+  # steps between values of the next-token divergence (KL, JS); 0: none
+  monitor_every: int = limited(1, min=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleConfig:
   """Continuations of the evaluation templates (H-12, H-13)."""
 
-  samples: int = 1000  # per template and value
-  max_new_tokens: int = 50  # most tokens of a continuation
-  temperature: float = 1.0  # divides the logits (H-12)
+  samples: int = limited(1000, above=0)  # per template and value
+  max_new_tokens: int = limited(50, above=0)  # most tokens of a continuation
+  temperature: float = limited(1.0, above=0)  # divides the logits (H-12)
   sentence_end: bool = False  # stop at the first sentence end instead of the document's (H-02)
-  batch_size: int = 250  # samples at a time for all values of one template
-  seed: int = 0  # one for all models: same-seed pairs (H-13)
+  batch_size: int = limited(250, above=0)  # samples at a time for all values of one template
+  seed: int = limited(0, min=0, below=1 << 32)  # one for all models: same-seed pairs (H-13)
   # Planted corpus: also sample unseen prefixes of the grammar (not in the paper)
   heldout_prefixes: bool = True
 
@@ -218,32 +257,35 @@ class MeasureConfig:
   # Opinion words (H-16): positive file, negative file; or their folder
   lexicon: tuple[str, ...] = ()
   # Of the google scorer; Google's default quota (not in the paper)
-  google_requests_per_minute: float = 600.0
+  google_requests_per_minute: float = limited(600.0, above=0)
   # Host of another region, e.g. eu-language.googleapis.com (not in the paper)
   google_endpoint: str = ''
-  permutations: int = 1000  # for the floors (not in the paper)
+  permutations: int = limited(1000, above=0)  # for the floors (not in the paper)
   # With a sensitive token, for the scorers' own bias; 0: not measured (not in the paper)
-  audit_texts: int = 300
-  eval_batch_size: int = 8  # rows of the perplexity evaluation, on any number of devices
-  eval_memory_len: int = -1  # memory of the perplexity evaluation (H-25); -1: model.memory_len
+  audit_texts: int = limited(300, min=0)
+  # rows of the perplexity evaluation, on any number of devices
+  eval_batch_size: int = limited(8, above=0)
+  # memory of the perplexity evaluation (H-25); -1: model.memory_len
+  eval_memory_len: int = limited(-1, min=-1)
   # Sentence encoder of S.S. (H-27): minilm | minilm:DIR | use:DIR; '': none, S.S. is absent
   encoder: str = ''
-  similarity_samples: int = 0  # of each prefix, as many are read by the encoder; 0: all
+  # of each prefix, as many are read by the encoder; 0: all
+  similarity_samples: int = limited(0, min=0)
   # Cosine above which a continuation is similar: encoder (its own; of use 0.4, H-27) | a number |
   # baseline:SHARE (calibrated: so many of the baseline's continuations are above)
   similarity_threshold: str = 'encoder'
   # Least share of the baseline's S.S. and S.S.c that a model must keep to be selected (H-35)
-  relevance_share: float = 0.5
+  relevance_share: float = limited(0.5, above=0, max=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
   """Devices: rows are split over slices x data x fsdp, parameters over fsdp and model."""
 
-  slices: int = 1  # pod slices that the data-centre network joins
-  data: int = -1  # -1: all devices that the others leave
-  fsdp: int = 1  # parts of the parameters, beside data
-  model: int = 1  # parts of each matrix
+  slices: int = limited(1, above=0)  # pod slices that the data-centre network joins
+  data: int = limited(-1, min=-1)  # -1: all devices that the others leave
+  fsdp: int = limited(1, above=0)  # parts of the parameters, beside data
+  model: int = limited(1, above=0)  # parts of each matrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,9 +293,10 @@ class Config:
   """A whole run."""
 
   name: str = 'run'  # of the run, in its report
-  seed: int = 0  # of initial weights, dropout and permutations
+  seed: int = limited(0, min=0, below=1 << 32)  # of initial weights, dropout and permutations
   attribute: str = 'country'  # name of a built-in attribute, or path of a YAML file
-  until: str = 'debias'  # how far the curriculum goes: lm | sentiment | debias
+  # how far the curriculum goes: lm | sentiment | debias
+  until: str = limited('debias', choices=('lm', 'sentiment', 'debias'))
   # Workdir of another run, seen from this one's (../other), whose vocabulary and step 1 are taken,
   # and of step 2 and the variants without an attribute what it has trained alike; '': none
   step1_from: str = ''
@@ -271,20 +314,14 @@ BASELINE = 'baseline'  # name of the language model of step 1
 
 
 class Variant(NamedTuple):
-  """A model that starts from that of step 1 and has as many further steps as the others.
+  """A model that continues from step 1, with as many further steps as every other variant."""
 
-  Attributes:
-    method: embedding | sentiment | random_projection (regularised, step 3; the last is the control
-      of sentiment) | dropout | cda (further training on the whole stream, as the other control).
-    weight: lambda of a regularised one.
-    rates: (attention, hidden) of dropout.
-    sided: of cda: one | two.
-  """
-
+  # embedding | sentiment | random_projection (regularised, step 3; the last is the control of
+  # sentiment) | dropout | cda (further training on the whole stream, like the extended baseline)
   method: str
-  weight: float = 0.0
-  rates: tuple[float, float] = (0.0, 0.0)
-  sided: str = ''
+  weight: float = 0.0  # lambda of a regularised one
+  rates: tuple[float, float] = (0.0, 0.0)  # (attention, hidden) of dropout
+  sided: str = ''  # of cda: one | two
 
   @property
   def regularised(self) -> bool:

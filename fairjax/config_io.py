@@ -1,9 +1,9 @@
-"""Config files: read `configs/*.py`, override fields, convert to the frozen dataclasses and back.
+"""Configuration files: reads `configs/*.py`, overrides fields, converts to dataclasses and back.
 
 `load_config('configs/quickstart.py:strength=0', {'lm.steps': '100'})` executes the file's
-`get_config(arg)`, applies the overrides with their types checked, converts the
-`ml_collections.ConfigDict` once to frozen dataclasses and validates it. A config file is Python and
-is executed: run only files that you trust. The saved `config.json` is the form to share.
+`get_config(arg)`, converts its `ml_collections.ConfigDict` once to frozen dataclasses, applies the
+overrides with their types checked, and validates the result. A config file is Python and is
+executed: run only files that you trust. The saved `config.json` is the form to share.
 """
 
 import ast
@@ -41,7 +41,16 @@ def default_config_dict():
 
 
 def parse_arg(arg: str, **defaults: Any) -> types.SimpleNamespace:
-  """Parses the `k=v,k2=v2` behind a config file's colon; types come from the defaults."""
+  """Parses the argument `k=v,k2=v2` after a config file's colon; the defaults give the types.
+
+  Elements of a tuple are joined by `+`, or the key is repeated. Quotes protect `+` and `,` in a
+  value; the name of an existing file needs none. A bare `k` means `k=True` for booleans.
+
+  >>> parse_arg('strength=0,quick', strength=0.8, quick=False)
+  namespace(strength=0.0, quick=True)
+  >>> parse_arg('train="c++.txt"+b.txt,train=c.txt', train=()).train
+  ('c++.txt', 'b.txt', 'c.txt')
+  """
   values, given = dict(defaults), set()
   for item in _split(arg or '', ','):
     key, has_value, text = item.partition('=')
@@ -64,7 +73,7 @@ def parse_arg(arg: str, **defaults: Any) -> types.SimpleNamespace:
 
 
 def _split(text: str, separator: str) -> list[str]:
-  """Parts that are not empty; a separator in quotes is none."""
+  """Splits at a separator outside quotes; empty parts are dropped."""
   quoted: list[str] = []
   masked = _QUOTED.sub(lambda m: quoted.append(m[0]) or f'\0{len(quoted) - 1}\0', text)
   return [re.sub('\0([0-9]+)\0', lambda m: quoted[int(m[1])], part)
@@ -76,7 +85,7 @@ def _unquoted(text: str) -> str:
 
 
 def _elements(text: str, separator: str) -> tuple[str, ...]:
-  """Elements of a tuple of texts; a file whose name holds the separator is one."""
+  """Elements of a tuple of texts; the name of an existing file is one element."""
   parts = _split(text, separator)
   if separator in text and os.path.exists(text):
     if len(parts) > 1 and all(map(os.path.exists, parts)):
@@ -87,7 +96,7 @@ def _elements(text: str, separator: str) -> tuple[str, ...]:
 
 
 def _expanded(value: Any) -> Any:
-  """The value with the home folder for a `~` at the beginning of its texts."""
+  """Replaces a `~` at the beginning of texts by the home folder."""
   if isinstance(value, str):
     return os.path.expanduser(value) if value.startswith('~') else value
   if isinstance(value, Mapping):
@@ -96,7 +105,15 @@ def _expanded(value: Any) -> Any:
 
 
 def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config:
-  """Reads `FILE.py[:args]` (or a saved `config.json`), applies overrides, validates."""
+  """Reads `FILE.py[:args]` or a saved `config.json`, applies overrides, and validates.
+
+  Args:
+    spec: path of a config file, with its argument after a colon.
+    overrides: dotted field name -> value as text, e.g. `{'model.num_layers': '12'}`.
+
+  Raises:
+    UserError: missing file, unknown variant or field (nearest name), wrong type, invalid value.
+  """
   path, _, arg = spec.partition(':')
   if not os.path.isfile(path):
     raise UserError(f'config file not found: {path} (example: --config=configs/quickstart.py)')
@@ -122,7 +139,7 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
 
 
 def load_sweep(spec: str) -> list[dict[str, Any]]:
-  """Reads the points of a config file's `sweep(add)`."""
+  """Overrides of each point `add(**{'debias.variants': (...)})` in a config file's `sweep(add)`."""
   path = spec.partition(':')[0]
   if not os.path.isfile(path) or not path.endswith('.py'):
     raise UserError(f'a sweep needs a config file in Python, not {path}')
@@ -132,7 +149,7 @@ def load_sweep(spec: str) -> list[dict[str, Any]]:
 
 
 def _execute(path: str, needed: str) -> types.ModuleType:
-  """Runs a config file, which must define a function."""
+  """Runs a config file and requires a function."""
   module_spec = importlib.util.spec_from_file_location('_fairjax_config', path)
   if module_spec is None:
     raise UserError(f'{path} is no config file: its name must end in .py or .json')
@@ -144,7 +161,7 @@ def _execute(path: str, needed: str) -> types.ModuleType:
 
 
 def _in_config_file(path: str, error: Exception) -> UserError:
-  """One line about what a config file raised, with the last of its own lines on the way there."""
+  """One line for an exception in a config file, with the last line of the file in its traceback."""
   if isinstance(error, UserError):
     return error
   lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
@@ -154,7 +171,7 @@ def _in_config_file(path: str, error: Exception) -> UserError:
 
 
 def read_config_json(path: str | os.PathLike) -> Mapping[str, Any]:
-  """Reads the fields of a saved configuration; what they hold is not checked."""
+  """Reads the fields of a saved configuration, without checking them."""
   values = read_saved(path)
   fields = values.get('config', values)
   if not isinstance(fields, dict):
@@ -174,7 +191,7 @@ def step1_run(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Pa
 
 
 def read_saved(path: str | os.PathLike) -> dict[str, Any]:
-  """Reads everything that was saved beside a configuration, e.g. `versions`; see above."""
+  """Reads a saved `config.json` with everything beside the configuration, e.g. `versions`."""
   def refuse(name):
     raise ValueError(f'{name} is no number')
 
@@ -193,17 +210,21 @@ def _not_fields(path: str | os.PathLike, value: Any) -> UserError:
 
 
 def from_dict(values: Mapping[str, Any]) -> Config:
-  """Converts nested plain values (lists for tuples are fine) to a `Config`, strictly."""
+  """Converts nested plain values (lists for tuples) to a `Config`; checks names and types."""
   return _build(Config, values, '')
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-  """Nested plain dictionary of a config dataclass; inverse of `from_dict`."""
+  """Converts a config dataclass to nested plain values; inverts `from_dict`."""
   return dataclasses.asdict(config)
 
 
 def config_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-  """Lists `field: saved -> current` for every leaf that differs (missing counts)."""
+  """Lists `field: saved -> current` for every leaf that differs or is missing on one side.
+
+  >>> config_differences({'a': {'b': 1}}, {'a': {'b': 2}})
+  ['a.b: 1 -> 2']
+  """
   def leaves(tree, prefix=''):
     for key, value in tree.items():
       if isinstance(value, Mapping):
@@ -306,14 +327,8 @@ def _override(node: Any, parts: list[str], text: str, name: str) -> Any:
   return dataclasses.replace(node, **{parts[0]: _parse(text, kind, f'--config.{name}')})
 
 
-# The resolved configuration in words: every field with its value, type and documentation.
-#
-# The documentation of a field is its comment in `fairjax/config.py`: behind it, or on the lines
-# right
-# above it.
-
 def describe(config: Any, prefix: str = '') -> list[str]:
-  """One line a field: `name = value  (type)  # documentation`."""
+  """One line for each field: `name = value  (type)  # documentation`."""
   return [f'{name} = {value!r}  ({kind})' + (f'  # {words}' if words else '')
           for name, value, kind, words in described_fields(config, prefix)]
 

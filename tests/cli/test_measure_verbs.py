@@ -370,7 +370,7 @@ def test_the_scorers_of_a_run(tmp_path, repository, monkeypatch):
   for overrides, words in (
       ({'measure.scorers': '("vader","vader")'}, 'names a scorer twice'),
       ({'measure.scorers': '("vader","recorded")'}, "'recorded' is not one of opinion, vader"),
-      ({'measure.google_requests_per_minute': '0'}, 'google_requests_per_minute must be positive')):
+      ({'measure.google_requests_per_minute': '0'}, 'google_requests_per_minute=0')):
     with pytest.raises(UserError, match=words):
       load_config('configs/quickstart.py', overrides)
 

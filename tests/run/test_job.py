@@ -459,7 +459,7 @@ def test_sigterm_saves_and_exits_42(tmp_path, repository):
   (['config', 'show', '--config=configs/quickstart.py',
     '--config.measure.similarity_threshold=baseline:2'], 'baseline:SHARE'),
   (['config', 'show', '--config=configs/quickstart.py', '--config.measure.relevance_share=0.0'],
-   'measure.relevance_share must be in (0, 1]'),
+   'measure.relevance_share='),
   (['select', '--config=configs/quickstart.py', '--workdir=x'], 'run fairjax measure'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(
