@@ -87,7 +87,7 @@ def _sample_run(options: argparse.Namespace) -> None:
 def _sample_pretrained(options: argparse.Namespace) -> None:
   """Samples a pretrained model with coupled noise (H-13, H-33), and writes its next-token file."""
   if options.config or options.workdir or options.prompts_only:
-    raise UserError('--pretrained stands alone: leave out --config, --workdir and --prompts-only')
+    raise UserError('--pretrained takes no --config, --workdir or --prompts-only: leave them out')
   if not options.attribute or not options.output:
     raise UserError('sample --pretrained needs --attribute=A and --output=FILE')
   sample = _sample_config(options, _DEFAULT)

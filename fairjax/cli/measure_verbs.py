@@ -392,7 +392,7 @@ def format_measures(measures: Mapping[str, Any]) -> list[str]:
                  f"{100 * pair['equal_signs']:.1f} % of {pair['n']}")
   if count_distinct(measures['scorers'].values()) == 1:
     same = '' if len(measures['scorers']) == 1 else ' (all have the same weights)'
-    lines.append(f'One scorer only{same}: its own bias cannot be told from the model\'s; give a '
+    lines.append(f'One scorer only{same}: its own bias is not separate from the model\'s; give a '
                  'second --scorer')
   share = measures['semantic_similarity_c']['conditioned']
   lines.append(f"S.S.c (H-28) {100 * share['value']:.1f} %")
@@ -448,7 +448,7 @@ def _pilots(options: argparse.Namespace) -> 'list[Scores]':
   from fairjax.measure import pilot_scores, read_attributes, score_file
   from fairjax.measure.scorers.cache import score_generations
   if not options.attribute or not options.scorer:
-    raise UserError('a pilot needs --attribute=A and --scorer=S besides --records')
+    raise UserError('a pilot needs --attribute=A and --scorer=S beside --records')
   if options.shared is not None:
     raise UserError('--shared is measured on the records of a pilot: leave it out')
   scorers = load_scorers(options, options.records)

@@ -163,7 +163,7 @@ def add_run_options(parser: argparse.ArgumentParser, *, required: bool = True) -
 
 
 def add_distributed_option(parser: argparse.ArgumentParser) -> None:
-  """Adds `--distributed`; `join_processes` heeds it."""
+  """Adds `--distributed`, of `join_processes`."""
   parser.add_argument(
     '--distributed', metavar='auto|HOST:PORT,COUNT,INDEX', nargs='?', const='auto', default=None,
     help='one of several processes that share the work, and the folder: auto (the default) on '
