@@ -396,44 +396,44 @@ def _range(low: int, high: int) -> str:
 # what the trained f_sh does beyond it is due to the sentiment that it reads (H-19, H-22).
 
 def control_lines(rows: Sequence[ModelRow]) -> list[str]:
-  """One sentence for each sentiment variant with a control, and scorer; plain text."""
+  """One sentence for each sentiment variant that has a control, over all scorers; plain text."""
   baseline = baseline_of(rows)
   controls = {row.weight: row for row in rows if row.method == 'random_projection'}
-  if baseline is None:
-    return []
-  found = []
+  lines = []
   for row in rows:
     control = controls.get(row.weight) if row.method == 'sentiment' else None
-    if control is not None:
-      for scorer in scorer_names([row]):
-        estimates = [r.estimate(scorer, 'individual_fairness') for r in (baseline, control, row)]
-        if None not in estimates:
-          found.append(f'By scorer {scorer}, ' + _sentence(control.name, row.name, *estimates))
-  return found
+    if control is None or baseline is None:
+      continue
+    found = []
+    for scorer in scorer_names([row]):
+      estimates = [r.estimate(scorer, 'individual_fairness') for r in (baseline, control, row)]
+      if None not in estimates:
+        found.append(f'by scorer {scorer}, {_against_control(*estimates)}')
+    if found:
+      lines.append(f'{row.name} and its control {control.name}, whose f_sh was never trained, in '
+                   f"I.F. less its noise: {'; '.join(found)}.")
+  return lines
 
 
-def _sentence(
-  control: str, name: str, baseline: Mapping[str, Any], before: Mapping[str, Any],
-  after: Mapping[str, Any],
+def _against_control(
+  baseline: Mapping[str, Any], control: Mapping[str, Any], trained: Mapping[str, Any]
 ) -> str:
   """What a trained f_sh does beyond a random one, of estimates of I.F."""
   if baseline['within_floor']:
-    return (f"the baseline's I.F. is within noise, so {name} has no effect that {control} could "
-            'show too.')
-  words = (f'I.F. less its noise is {_change(after, baseline)} with {name} and '
-           f'{_change(before, baseline)} with {control}, whose f_sh was never trained: ')
-  found = difference(before, after)
+    return "the baseline's I.F. is within noise, so neither can show an effect"
+  words = f'{_change(trained, baseline)} and {_change(control, baseline)} than the baseline, '
+  found = difference(control, trained)
   size = f"{abs(found['difference']):.4f}"
   if found['verdict'] == 'both within noise':
-    return words + 'both are within noise, so what training f_sh adds cannot be told.'
+    return words + 'both within noise, so the effect of training f_sh is unknown'
   if found['noise'] is None:
-    return words + (f'their difference of {size} is not judged, since below 20 samples a prefix '
-                    'there is no standard error.')
+    return words + (f'their difference of {size} is not judged: below 20 samples a prefix there is '
+                    'no standard error')
   if found['verdict'] == 'within noise':
-    return words + (f"their difference of {size} is within its noise ({found['noise']:.4f}), so "
-                    'training f_sh adds nothing that was detected.')
-  side = 'lowers I.F. by a further' if found['verdict'] == 'lower' else 'leaves I.F. higher, by'
-  return words + f"the trained f_sh {side} {size}, more than the noise ({found['noise']:.4f})."
+    return words + (f"their difference of {size} is within its noise ({found['noise']:.4f}): no "
+                    'effect of training f_sh was detected')
+  side = 'lowers' if found['verdict'] == 'lower' else 'raises'
+  return words + f"training f_sh {side} it by {size}, more than the noise ({found['noise']:.4f})"
 
 
 def _change(estimate: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:

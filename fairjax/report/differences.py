@@ -174,7 +174,9 @@ def _differences(
     if all(scorer in row['measures']['scorers'] for row in pair):
       for measure in _MEASURES:
         estimates = [row['measures']['scorers'][scorer][measure] for row in pair]
-        found.append(head | {'scorer': scorer, 'measure': measure} | difference(*estimates))
+        found.append(head | {'scorer': scorer, 'measure': measure,
+                             'floors': [e['null_p95'] for e in estimates]}
+                     | difference(*estimates))
   shares = [row['measures']['semantic_similarity_c']['conditioned'] for row in pair]
   change = shares[1]['value'] - shares[0]['value']
   noise = math.hypot(*((share['high'] - share['low']) / 2 for share in shares))
@@ -279,12 +281,18 @@ def _difference_table(found: Mapping[str, Any]) -> str:
   """One row a pair of models, scorer and measure."""
   body = []
   for d in found['differences']:
-    name = _MEASURES.get(d['measure'], 'S.S.c')
     models = ' and '.join(dict.fromkeys(d['models']))
     verdict = {'lower': 'the second is lower', 'higher': 'the second is higher'}.get(
       d['verdict'], d['verdict'])
-    body.append([models, f"{name} {d['scorer'] or ''}".strip(), verdict,
-                 *(f'{v:.4f}' for v in d['values']), f"{d['difference']:+.4f}",
-                 '\u2013' if d['noise'] is None else f"{d['noise']:.4f}"])
-  return Table(['model', 'measure', 'verdict', 'first', 'second', 'difference', 'noise (95 %)'],
-               body, text_columns=3).markdown()
+    if d['scorer'] is None:
+      name, values = 'S.S.c', [f'{100 * v:.1f}%' for v in d['values']]
+      change, noise = f"{100 * d['difference']:+.1f} points", f"{100 * d['noise']:.1f} points"
+    else:
+      name = f"{_MEASURES[d['measure']]} {d['scorer']}"
+      values = [estimate_words({'value': v, 'null_p95': f}, named=False)
+                for v, f in zip(d['values'], d['floors'], strict=True)]
+      change = f"{d['difference']:+.4f}"
+      noise = '\u2013' if d['noise'] is None else f"{d['noise']:.4f}"
+    body.append([models, name, verdict, *values, change, noise])
+  return Table(['model', 'measure', 'verdict', 'first (floor)', 'second (floor)', 'difference',
+                'noise (95 %)'], body, text_columns=3).markdown()
