@@ -1,4 +1,4 @@
-"""The kinds of vocabularies, and how one is read from its folder."""
+"""Vocabularies: SentencePiece, lists of words as in WikiText, pieces of masked language models."""
 
 import abc
 import collections
@@ -20,17 +20,16 @@ import numpy as np
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import atomic_write, write_json
 
-# How WikiText writes text as words, and back: the one definition for every list of words.
-#
-# WikiText (Merity et al. 2016) was cut by the rules of the Moses tokenizer for English: marks and
-# quotes are words of their own, a hyphen between letters is `@-@`, the comma and the point inside a
-# number are `@,@` and `@.@`, an apostrophe begins the rest of its word (`didn 't`, `O 'Neill`), and
-# abbreviations keep their full stop (`U.S.`, `Dr.`). `words_of` repeats this for natural text and
-# `natural_text` inverts it. Tried first: sacremoses 0.1.1, which knows neither `@,@` nor `@.@`,
-# gives
-# no offsets, and whose detokenizer changes the beginning of a text when words are added.
+# Words as in WikiText (Merity et al. 2016), which follows the rules of the Moses tokenizer for
+# English: marks and quotes are words of their own, a hyphen between letters is `@-@`, the comma and
+# the point inside a number are `@,@` and `@.@`, an apostrophe begins the rest of its word
+# (`didn 't`, `O 'Neill`), and abbreviations keep their full stop (`U.S.`, `Dr.`). `words_of`
+# applies these rules to natural text and `natural_text` inverts it. sacremoses 0.1.1 has neither
+# `@,@` nor `@.@`, gives no offsets, and its detokenizer changes the beginning of a text when words
+# are added.
 
-# Raised when a change of the rules changes the words of a text: data are then prepared again.
+# Increased with every change of the rules that changes the words of a text: data are then prepared
+# again.
 WORDS_VERSION = 1
 
 _MARKS = ''.join(c for c in map(chr, range(0x3100)) if unicodedata.category(c) in ('Mn', 'Mc'))
@@ -51,7 +50,7 @@ _PIECE = re.compile(rf"""
   | -+
   | .
   """, re.VERBOSE)
-# With a full stop behind them these do not end a sentence.
+# A full stop after these does not end a sentence.
 _ABBREVIATIONS = frozenset(
   'Adm Art Bros Brig Capt Cmdr Co Col Corp Cpl Cpt Dr Drs Ens Fr Ft Gen Gov Hon Inc Insp Jr Lt Ltd '
   'Maj Messrs Mr Mrs Ms Mt Msgr Op Ph Pres Prof Pvt Rep Reps Rev Sec Sen Sens Sfc Sgt Sr St Sts '
@@ -76,7 +75,11 @@ class Word(NamedTuple):
 
 
 def words_of(text: str) -> list[Word]:
-  r"""Words of natural text, as WikiText would hold them; text in WikiText's form mostly stays."""
+  r"""Words of natural text, as WikiText would hold them; text in WikiText's form mostly stays.
+
+  >>> ' '.join(w.text for w in words_of('"Well-known Syria," I didn\'t say; 1,000.5 U.S. men.'))
+  '" Well @-@ known Syria , " I didn \'t say ; 1 @,@ 000 @.@ 5 U.S. men .'
+  """
   words: list[Word] = []
   for chunk in _CHUNK.finditer(text):
     if chunk[0] in _KEPT:
@@ -87,15 +90,22 @@ def words_of(text: str) -> list[Word]:
 
 
 def document_words(documents: str) -> Callable[[str], list[str]]:
-  """How lines of a corpus become words: 'wikitext' has them already, 'text' is natural."""
+  """Function from a line to its words: 'wikitext' has them already, 'text' is natural."""
   return str.split if documents == 'wikitext' else lambda line: [w.text for w in words_of(line)]
 
 
 def natural_text(words: Iterable[str]) -> str:
-  r"""Text of words in WikiText's form: the inverse of `words_of`, as far as there is one."""
+  r"""Text of words in WikiText's form ('\n' is a line end): inverts `words_of` as far as possible.
+
+  The text of the first words is the beginning of the text of more words. Spaces around dashes and
+  slashes and the side of a quote are guessed.
+
+  >>> natural_text('" I am from well @-@ known Syria , " he didn \'t say ; 1 @,@ 000 .'.split())
+  '"I am from well-known Syria," he didn\'t say; 1,000.'
+  """
   words = list(words)
   open_quotes: set[str] = set()
-  written, glued = [], True  # glued: no space comes before the next word
+  written, glued = [], True  # glued: the next word has no space before it
   for i, word in enumerate(words):
     before = words[i - 1] if i else '\n'
     after = words[i + 1] if i + 1 < len(words) else '\n'
@@ -147,39 +157,28 @@ def _cut(text: str, start: int, end: int) -> Iterator[Word]:
 
 
 def _is_abbreviation(word: str, following: str) -> bool:
-  """Whether the full stop behind a word belongs to it; `following`: the next character, or ''."""
+  """Whether the full stop after a word belongs to it; `following` is the next character, or ''."""
   if '.' in word and re.search(_L, word) or word in _ABBREVIATIONS or following.islower():
     return True
   return (len(word) == 1 and word.isupper() and word.isascii()
           or word in _BEFORE_NUMBERS and following.isdigit())
 
 
-# What encodes the documents of a token store: a name, a fingerprint, a folder, ids.
-
 MANIFEST = 'vocabulary.json'
 
 
 class Encoder(abc.ABC):
-  """Text to ids; ids are Python ints in `[0, size)`.
+  """Text to ids, Python ints in [0, size); encodes the documents of a token store."""
 
-  Attributes:
-    kind: name in its folder, e.g. 'sentencepiece', 'word' or 'pieces'.
-    filename: of the file that holds it.
-    size: number of ids, special ones included.
-    eos_id: the end of a document.
-    fingerprint: SHA-256 (hex) of the file.
-    info: what it was trained on (counts; empty when not known).
-  """
-
-  kind: str
+  kind: str  # its name in its folder: 'sentencepiece', 'word' or 'pieces'
   filename: str
-  eos_id: int
+  eos_id: int  # end of a document
 
   def __init__(self, content: bytes, info: Mapping[str, Any] | None = None):
     self._content = content
     self.fingerprint = hashlib.sha256(content).hexdigest()
-    self.info = dict(info or {})
-    self.size = self._load(content)
+    self.info = dict(info or {})  # counts of its training data; empty when unknown
+    self.size = self._load(content)  # number of ids, special ones included
 
   @abc.abstractmethod
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -189,18 +188,16 @@ class Encoder(abc.ABC):
   def _load(self, content: bytes) -> int:
     """Parses the file; returns the number of ids."""
 
-  def _described(self) -> dict[str, Any]:
-    """What the folder says of it besides kind, size and fingerprint."""
-    return {}
-
   def save(self, directory: str | os.PathLike) -> None:
-    """Writes the folder that is loaded again; each file appears whole or not at all."""
+    """Writes a folder for `load_vocabulary`; each file appears whole or not at all."""
     directory = pathlib.Path(directory)
     with atomic_write(directory / self.filename) as file:
       file.write(self._content)
+    special = {name: getattr(self, name) for name in ('pad_id', 'eos_id', 'unk_id')
+               if isinstance(self, Vocabulary)}
     write_json(directory / MANIFEST, {
       'kind': self.kind, 'size': self.size, 'fingerprint': self.fingerprint, 'file': self.filename,
-      **self._described(), 'info': self.info})
+      **special, 'info': self.info})
 
   def __eq__(self, other: object) -> bool:
     return (isinstance(other, Encoder)
@@ -219,94 +216,77 @@ PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 # field 3) to false: protocol buffers merge a repeated submessage into the earlier one.
 _NO_DUMMY_PREFIX = b'\x1a\x02\x18\x00'
 _SPACE = '\u2581'
-_STEPS = 256  # of a score, to 1
-_KEPT_WORDS = 1 << 17  # words whose ids are kept
+_STEPS = 256  # scores are multiples of 1 / _STEPS
+_CACHED_WORDS = 1 << 17
 SPECIAL_WORDS = ('<pad>', '<eos>', '<unk>')
 
 
 class Vocabulary(Encoder):
-  """Text to ids and back; ids are Python ints in `[0, size)`.
-
-  Attributes:
-    kind: 'sentencepiece' or 'word'.
-    size: number of ids, special ones included.
-    pad_id: 0.
-    eos_id: 1, the end of a document; of a list of words the end of each of its lines.
-    unk_id: 2.
-    start_ids: what a text to be continued begins with, (1,).
-    fingerprint: SHA-256 (hex) of the model file or word list.
-    info: what the vocabulary was trained on (counts; empty when not known).
-  """
+  """Text to ids and back, of a language model."""
 
   pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
-  start_ids: tuple[int, ...] = (EOS_ID,)
+  start_ids: tuple[int, ...] = (EOS_ID,)  # a text to be continued begins with them
 
+  @abc.abstractmethod
   def encode(self, text: str) -> list[int]:
     """Ids of `text`, without an end-of-document id."""
-    return self._encode(text)
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of each document, as its corpus writes it, on one core; mostly `encode`."""
-    return [self._encode(text) for text in texts]
+    """Ids of each document, as its corpus writes it; mostly `encode`."""
+    return [self.encode(text) for text in texts]
 
   def natural(self, text: str) -> str:
-    """Text of the corpus as people write it, for scorers: the same, but for WikiText by words."""
+    """Text of the corpus as people write it, for scorers; only WikiText differs."""
     return text
 
   def decode(self, ids: Sequence[Any] | np.ndarray) -> str:
-    """Text of `ids`; nothing stops it and pad adds nothing."""
+    """Text of `ids`, also after an eos.
+
+    Pad adds nothing. Of pieces eos adds nothing either; of words it is a line end, unless the text
+    begins or ends there.
+
+    Raises:
+      ValueError: an id outside [0, size).
+    """
     ids = [int(i) for i in ids if i != PAD_ID]
     if ids and not 0 <= min(ids) <= max(ids) < self.size:
       raise ValueError(f'ids must be in [0, {self.size}), not from {min(ids)} to {max(ids)}')
     return self._decode(ids)
 
+  @abc.abstractmethod
   def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Ids of `text` and the characters that each of them covers."""
-    return self._encode_with_offsets(text)
+    """Ids of `text`, and for each the characters (start, end) of `text` that it covers.
 
-  def encode_as_continuation(self, text: str, after: str) -> list[int]:
-    """Ids that `text` has when it follows `after`, with a border between the two."""
-    return self._encode_as_continuation(text, after)
-
-  @functools.cached_property
-  def surfaces(self) -> list[bytes]:
-    """UTF-8 bytes that each id adds to a text, with its leading space; pad and eos add none."""
-    return self._surfaces()
-
-  def _described(self) -> dict[str, Any]:
-    return {'pad_id': self.pad_id, 'eos_id': self.eos_id, 'unk_id': self.unk_id}
+    The pairs do not decrease. A SentencePiece id covers the space before its word (the space that
+    SentencePiece puts before the text covers nothing); of the bytes of one character the last
+    covers it. A word covers only itself.
+    """
 
   @abc.abstractmethod
-  def _encode(self, text: str) -> list[int]:
-    """Ids of a text."""
+  def encode_as_continuation(self, text: str, after: str) -> list[int]:
+    """Ids of `text` when it follows `after` (empty: the beginning of a document).
+
+    With SentencePiece `decode(encode(after) + ids) == after + text`, and a space at the end of
+    `after` belongs to the first piece of `text`: encode `after` without it.
+    """
+
+  @property
+  @abc.abstractmethod
+  def surfaces(self) -> list[bytes]:
+    """UTF-8 bytes that each id adds to a text, with its leading space; pad and eos add none."""
 
   @abc.abstractmethod
   def _decode(self, ids: list[int]) -> str:
-    """Text of ids that hold no pad."""
-
-  @abc.abstractmethod
-  def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Ids and character offsets."""
-
-  @abc.abstractmethod
-  def _encode_as_continuation(self, text: str, after: str) -> list[int]:
-    """Ids of a text behind another."""
-
-  @abc.abstractmethod
-  def _surfaces(self) -> list[bytes]:
-    """Bytes of each id."""
+    """Text of ids without pad."""
 
 
 class SentencePieceVocabulary(Vocabulary):
   """A SentencePiece model with pad 0, eos 1, unk 2.
 
-  Every word is cut on its own: its ids depend on it and on nothing before it. SentencePiece adds up
-  float32 scores from the beginning of a text, so that in a long one rounding decides between two
-  cuts of a word, each version of the library in its own way. The scores are multiples of 1/256 for
-  the same reason: sums below 65,536, some 6,000 pieces without a space, are exact in any order.
-
-  Attributes:
-    model: the serialised model with such scores.
+  Every word is encoded alone, so that its ids do not depend on the text before it. SentencePiece
+  sums float32 scores from the beginning of a text: in a long text rounding would decide between two
+  segmentations of a word, differently in each version of the library. Scores are multiples of 1/256
+  for the same reason: sums below 65,536, some 6,000 pieces without a space, are exact in any order.
   """
 
   kind, filename = 'sentencepiece', 'spiece.model'
@@ -318,7 +298,7 @@ class SentencePieceVocabulary(Vocabulary):
     if any(p.get_score(i) * _STEPS % 1 for i in range(p.vocab_size())):
       content = round_scores(content)
       p = sentencepiece.SentencePieceProcessor(model_proto=content)
-    self.model, self._processor = content, p
+    self.model, self._processor = content, p  # the serialised model with rounded scores
     self._bare_processor = sentencepiece.SentencePieceProcessor(
       model_proto=content + _NO_DUMMY_PREFIX)
     if (p.pad_id(), p.eos_id(), p.unk_id()) != (PAD_ID, EOS_ID, UNK_ID):
@@ -328,7 +308,8 @@ class SentencePieceVocabulary(Vocabulary):
     self._words[''] = self._bare_processor.encode(' ')  # between two spaces
     return p.vocab_size()
 
-  def _encode(self, text: str) -> list[int]:
+  def encode(self, text: str) -> list[int]:
+    """See `Vocabulary`."""
     if not text:
       return []
     return list(itertools.chain.from_iterable(map(self._words.__getitem__, text.split(' '))))
@@ -336,7 +317,8 @@ class SentencePieceVocabulary(Vocabulary):
   def _decode(self, ids: list[int]) -> str:
     return self._processor.decode([i for i in ids if i != EOS_ID])
 
-  def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+  def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """See `Vocabulary`."""
     ids, offsets, position = [], [], 0
     for word in text.split(' ') if text else ():
       found = self._processor.encode(word, return_type='offset_mapping') if word else {
@@ -349,14 +331,17 @@ class SentencePieceVocabulary(Vocabulary):
       position += len(word) + 1
     return ids, offsets
 
-  def _encode_as_continuation(self, text: str, after: str) -> list[int]:
+  def encode_as_continuation(self, text: str, after: str) -> list[int]:
+    """See `Vocabulary`."""
     if not after or after.endswith(' '):
       return self.encode(text)
     first, space, rest = text.partition(' ')
     return self._bare_processor.encode(first) + (self.encode(rest) or self._words['']
                                                  if space else [])
 
-  def _surfaces(self) -> list[bytes]:
+  @functools.cached_property
+  def surfaces(self) -> list[bytes]:
+    """See `Vocabulary`."""
     p, surfaces = self._processor, []
     for i in range(self.size):
       piece = p.id_to_piece(i)
@@ -371,7 +356,7 @@ class SentencePieceVocabulary(Vocabulary):
 
 
 class _Words(dict):
-  """Word -> its ids; kept for the words that come first, which are most of any text."""
+  """Cache of word -> its ids, for the first words, which are most of any text."""
 
   def __init__(self, encode: Callable[[str], list[int]]):
     super().__init__()
@@ -379,13 +364,15 @@ class _Words(dict):
 
   def __missing__(self, word: str) -> list[int]:
     ids = self._encode(word)
-    if len(self) < _KEPT_WORDS:
+    if len(self) < _CACHED_WORDS:
       self[word] = ids
     return ids
 
 
 def round_scores(model: bytes) -> bytes:
-  """A serialised SentencePiece model whose scores are multiples of 1/256."""
+  """Rounds the scores of a serialised SentencePiece model to multiples of 1/256."""
+  # Walks the messages by hand: the class that `sentencepiece` brings for them refuses every
+  # protobuf older than its own, e.g. Colab's.
   content = bytearray(model)
   for start, stop in _fields(content, 0, len(content), 1):  # ModelProto.pieces
     for place, _ in _fields(content, start, stop, 2):  # SentencePiece.score
@@ -395,7 +382,7 @@ def round_scores(model: bytes) -> bytes:
 
 
 def _fields(content: bytes, start: int, stop: int, number: int) -> Iterator[tuple[int, int]]:
-  """Where the values of a field lie in a serialised protocol buffer."""
+  """Start and end of each value of a field in a serialised protocol buffer."""
   def varint(place):
     value = shift = 0
     while True:
@@ -417,22 +404,18 @@ def _fields(content: bytes, start: int, stop: int, number: int) -> Iterator[tupl
 
 
 class WordVocabulary(Vocabulary):
-  """A list of words, which texts are cut into as WikiText is (`fairjax.vocabulary`).
+  """A list of words; texts are cut into words as WikiText is.
 
-  Every line ends with eos; that of the last line is the end of the document, which whoever writes
-  documents adds. `encode` takes natural text; `encode_batch` takes documents as the corpus has
-  them, which for WikiText are words already.
-
-  Attributes:
-    words: all, in the order of their ids.
-    documents: 'text', or 'wikitext': what documents of the corpus are split at white space only.
+  Every line ends with eos; the eos of the last line ends the document, and the writer of documents
+  adds it. `encode` takes natural text; `encode_batch` takes documents as the corpus has them, which
+  for WikiText are words already.
   """
 
   kind, filename = 'word', 'words.txt'
 
   @property
   def documents(self) -> str:
-    """How documents are written: 'text' or 'wikitext'."""
+    """Form of the documents: 'text', or 'wikitext' for words between white space."""
     return self.info.get('documents', 'text')
 
   def reading(self, documents: str) -> 'WordVocabulary':
@@ -463,7 +446,7 @@ class WordVocabulary(Vocabulary):
     return ids[:-1]
 
   def _load(self, content):
-    # split('\n'), not splitlines(): the latter also cuts at characters inside a line.
+    # split('\n') and not splitlines(), which also splits at characters inside a line.
     self.words = content.decode('utf-8').removesuffix('\n').split('\n')
     if tuple(self.words[:3]) != SPECIAL_WORDS:
       raise UserError(f'words.txt must begin with the lines {", ".join(SPECIAL_WORDS)}')
@@ -476,13 +459,15 @@ class WordVocabulary(Vocabulary):
       raise UserError('words.txt holds a word twice: each line must be another word')
     return len(self.words)
 
-  def _encode(self, text: str) -> list[int]:
+  def encode(self, text: str) -> list[int]:
+    """See `Vocabulary`."""
     return self._lines(text, document_words('text'))
 
   def _decode(self, ids: list[int]) -> str:
     return natural_text('\n' if i == EOS_ID else self.words[i] for i in ids).strip('\n')
 
-  def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+  def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """See `Vocabulary`."""
     ids, offsets, start = [], [], 0
     for line in text.split('\n'):
       if start:
@@ -494,10 +479,13 @@ class WordVocabulary(Vocabulary):
       start += len(line) + 1
     return ids, offsets
 
-  def _encode_as_continuation(self, text: str, after: str) -> list[int]:
+  def encode_as_continuation(self, text: str, after: str) -> list[int]:
+    """See `Vocabulary`."""
     return self.encode(text)
 
-  def _surfaces(self) -> list[bytes]:
+  @functools.cached_property
+  def surfaces(self) -> list[bytes]:
+    """See `Vocabulary`."""
     return [b'', b''] + [(' ' + w).encode('utf-8') for w in self.words[2:]]
 
 
@@ -506,7 +494,15 @@ _KINDS = {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary)}
 
 def load_vocabulary(
   directory: str | os.PathLike, kinds: Mapping[str, type[Encoder]] = _KINDS) -> Any:
-  """Reads a vocabulary folder and checks it against its fingerprint."""
+  """Reads a folder that `Encoder.save` wrote and checks its fingerprint.
+
+  Args:
+    directory: the folder.
+    kinds: name -> class of the kinds that are accepted.
+
+  Raises:
+    UserError: a file is missing, cannot be read, or is not the one that was saved.
+  """
   directory = pathlib.Path(directory)
   path = directory / MANIFEST
   if not path.is_file():
@@ -535,36 +531,28 @@ def load_vocabulary(
   return vocabulary
 
 
-# The tokenizer of a masked language model as what encodes a token store: sentences of pieces.
-#
-# A document is text of one sentence a line. With V pieces in the tokenizer its ids are
+# Pieces of a masked language model's tokenizer. A document is text of one sentence a line. With V
+# pieces in the tokenizer its ids are
 #
 #     i          piece i, where a word begins
 #     V + i      piece i, inside a word
 #     2 V        the end of a sentence, also of one without a piece
 #     2 V + 1    the end of a document
 #
-# so that a store tells sentences and words apart whatever the tokenizer takes for a word, and
-# whatever a text holds: also `[CLS]` or `[SEP]`, which tokenizers read as their special pieces.
+# so that a store separates sentences and words for any tokenizer and any text, also for `[CLS]` or
+# `[SEP]` in the text, which tokenizers read as their special pieces.
 
-_AT_ONCE = 4096  # sentences: the tokenizer's own objects take some 200 bytes a piece
+_AT_ONCE = 4096  # sentences; the tokenizer's objects take some 200 bytes a piece
 
 
 class PieceEncoder(Encoder):
-  """Sentences, a line each, to pieces of a `tokenizers.Tokenizer`.
-
-  Attributes:
-    tokenizer: without padding and truncation.
-    pieces: V.
-    border_id: 2 V, behind every sentence.
-    eos_id: 2 V + 1.
-  """
+  """Sentences, a line each, to pieces of a `tokenizers.Tokenizer`."""
 
   kind, filename = 'pieces', 'tokenizer.json'
 
   @classmethod
   def of(cls, tokenizer: Any) -> 'PieceEncoder':
-    """Of a `tokenizers.Tokenizer`."""
+    """Serialises a `tokenizers.Tokenizer`."""
     return cls(tokenizer.to_str().encode('utf-8'))
 
   def _load(self, content: bytes) -> int:
@@ -575,7 +563,8 @@ class PieceEncoder(Encoder):
       raise UserError(f'no tokenizer ({e})') from None
     self.tokenizer.no_padding()
     self.tokenizer.no_truncation()
-    self.pieces = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+    self.pieces = 1 + max(  # V
+      self.tokenizer.get_vocab(with_added_tokens=True).values())
     self.border_id, self.eos_id = 2 * self.pieces, 2 * self.pieces + 1
     return 2 * self.pieces + 2
 
@@ -605,11 +594,9 @@ def load_encoder(directory: str | os.PathLike) -> Encoder:
     directory, {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary, PieceEncoder)})
 
 
-# How vocabularies are made from texts.
-
-# SentencePiece leaves out longer lines without a word; they are cut at a space before.
+# SentencePiece silently leaves out longer lines, so they are cut at a space.
 _MAX_LINE_CHARACTERS = 4000
-# A fixed number, not that of the machine: the sums of the training depend on it.
+# A fixed number, since the sums of the training depend on it.
 _TRAINER_THREADS = 4
 
 
@@ -618,7 +605,23 @@ def train_sentencepiece(
   character_coverage: float = 0.9995, max_characters: int = 200_000_000,
   info: Mapping[str, Any] | None = None,
 ) -> SentencePieceVocabulary:
-  """Trains a unigram SentencePiece model, saves it in `directory` and returns it."""
+  """Trains a unigram SentencePiece model, saves it in `directory` and returns it.
+
+  The result depends on the texts, their order and the arguments only. There is no normalisation
+  and white space is kept; rare characters become bytes (256 ids are bytes).
+
+  Args:
+    texts: documents; read once.
+    size: ids wanted, special and byte ids included; a small corpus yields fewer.
+    directory: folder to write.
+    character_coverage: share of the characters that get ids of their own; in (0, 1].
+    max_characters: about the most characters to train on. A larger corpus is thinned evenly (every
+      2nd, 4th, ... text); `info` counts the texts used.
+    info: further numbers for `info`, e.g. how `texts` were sampled; they replace equal names.
+
+  Raises:
+    UserError: no text, or `size` too small for the characters of the corpus.
+  """
   import sentencepiece
 
   kept, counts = _thin_out(texts, max_characters)
@@ -647,7 +650,20 @@ def build_word_vocabulary(
   texts: Iterable[str], *, size: int, directory: str | os.PathLike, documents: str = 'text',
   keep: Iterable[str] = (),
 ) -> WordVocabulary:
-  """Lists the most frequent words, saves the list in `directory` and returns it."""
+  """Lists the most frequent words, saves the list in `directory` and returns it.
+
+  Args:
+    texts: documents; read once.
+    size: the most ids, the three special ones included. Words of equal count come in
+      alphabetical order; the rest is `<unk>`, counted in `info`.
+    directory: folder to write.
+    documents: form of the texts: 'text', or 'wikitext' for words between white space.
+    keep: natural texts, e.g. the values of an attribute, whose words get ids however rare they are,
+      instead of the least frequent others, if they occur at all; counted in `info`.
+
+  Raises:
+    UserError: no word, or `size` below 4.
+  """
   if size < 4:
     raise UserError(f'a word vocabulary needs at least 4 ids, not {size}: raise data.vocab_size')
   counter, number, cut = collections.Counter(), 0, document_words(documents)

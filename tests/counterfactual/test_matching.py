@@ -324,7 +324,7 @@ def test_characters_without_a_piece_are_counted(tmp_path, nested):
   assert matcher.count_unknown('日本 and York') == 0
 
   class NoKanji(type(with_bytes)):
-    def _encode(self, text):
+    def encode(self, text):
       return [self.unk_id if '日' in text else 5]
 
   matcher = TokenMatcher(nested, NoKanji(with_bytes._content))

@@ -95,11 +95,12 @@ def test_prepared_data_are_others_and_say_so(data, tmp_path):
 
 
 def test_the_fingerprint_of_a_stage_knows_cda():
-  from fairjax.train.curriculum import Curriculum
+  from fairjax.train import curriculum
+
   def fingerprint(**fields):
-    curriculum = object.__new__(Curriculum)
-    object.__setattr__(curriculum, 'config', Config(data=DataConfig(**fields)))
-    return curriculum._config_fingerprint('lm')
+    return curriculum.fingerprint(
+      curriculum.stage_fields(Config(data=DataConfig(**fields)), 'lm'))
+
   assert len({fingerprint(), fingerprint(cda='one'), fingerprint(cda='two'),
               fingerprint(cda='two', cda_unit='document')}) == 4
   assert fingerprint(cda_name_letters='A-M') == fingerprint()  # without cda it changes nothing

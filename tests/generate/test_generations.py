@@ -262,7 +262,7 @@ def test_templates_that_tell_no_values_apart_are_refused(params, vocabulary, tmp
     ATTRIBUTE, templates=tuple(Template(t, str(i)) for i, t in enumerate(texts)))
 
   class Split(WordVocabulary):
-    def _encode(self, text):
+    def encode(self, text):
       return [self._ids.get(word, 2) for word in text.split()]
 
   known = vocabulary if len(texts) == 2 else WordVocabulary(
