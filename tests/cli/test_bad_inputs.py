@@ -261,7 +261,7 @@ SECTIONS: dict[str, list[Case]] = {
          MEASURE.replace('vader', 'opinion --lexicon DIR/p.txt DIR/n.txt'), 'p.txt',
          {'r.jsonl': records()}),
     Case('a quota that is used up', MEASURE.replace('vader', 'google'),
-         'quota used up: 2 of 4 different texts are scored', {
+         '2 of 4 different texts are scored', {
            'r.jsonl': records(lambda rows: [
              row | {'continuation': f'good {i % 4} .'} for i, row in enumerate(rows)])}, used_up),
     Case('a sheet with an unknown label', 'human import --key=DIR/sheets.key.json '
