@@ -7,7 +7,7 @@
 #   worker.sh logs    JOB                      the last lines of its log
 #   worker.sh follow  JOB                      its log until it ends
 #   worker.sh stop    JOB                      SIGTERM: it saves and ends
-#   worker.sh install                          only the packages (SkyPilot, Dockerfile)
+#   worker.sh install                          only the packages (SkyPilot)
 #   worker.sh exec    COMMAND...               run it in the foreground with what is installed
 #
 # All of a job is in ~/fairjax-launch/JOB: code, log, pid, exit, command, secrets.env (mode 0600).

@@ -48,19 +48,9 @@ def option(argv, name):
 
 def answer(argv, world, state):
   life = world['lives'][min(state['life'], len(world['lives']) - 1)] if state['there'] else []
-  if argv[:3] == ['compute', 'instance-groups', 'managed'] and argv[3] == 'list-instances':
-    return list_instances(argv, world, life, state)
-  if argv[:1] == ['compute'] and argv[1] in ('resource-policies', 'instance-templates'):
-    return 0
-  if argv[:3] in (['compute', 'tpus', 'queued-resources'],
-                  ['compute', 'instance-groups', 'managed']):
-    verb, words = argv[3], argv[4:]
-  elif argv[:1] == ['compute'] and argv[1] in ('ssh', 'scp'):
-    verb, words = argv[1], argv[2:]
-    host = words[0] if verb == 'ssh' else next(w for w in words if w.endswith(':'))[:-1]
-    world = {**world, 'hosts': [host]}
-  else:
+  if argv[:3] != ['compute', 'tpus', 'queued-resources']:
     return fail(f'unknown call {argv}', 97)
+  verb, words = argv[3], argv[4:]
   if verb == 'create':
     if world.get('create'):
       return fail(world['create'])
@@ -85,19 +75,6 @@ def answer(argv, world, state):
       return fail('ERROR: [/usr/bin/ssh] exited with return code [255].', 255)
     return reach(verb, words, world, life, state)
   return fail(f'unknown call {argv}', 97)
-
-
-def list_instances(argv, world, life, state):
-  if not life:
-    return fail(ABSENT)
-  if option(argv, 'format') != 'json':
-    print('\n'.join(world['hosts']))
-    return 0
-  name = life[min(state['at'], len(life) - 1)]
-  state['at'] += 1
-  name = {'ACTIVE': 'RUNNING', 'PROVISIONING': 'STAGING', 'SUSPENDED': 'STOPPED'}[name]
-  print(json.dumps([{'instance': host, 'instanceStatus': name} for host in world['hosts']]))
-  return 0
 
 
 def describe(life, state, world):

@@ -16,7 +16,7 @@ from fairjax import processes
 from fairjax.cli import main as cli
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
-from fairjax.tpu.launch.commands import Run
+from fairjax.tpu.launch.plan import Run
 from fairjax.tpu.launch.supervise import Executor
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'

@@ -68,17 +68,12 @@ def test_devices_as_jax_counts_them(name, devices):
 
 
 @pytest.mark.parametrize(('name', 'line'), [
-  ('v5e:4x5', "no slice of 20 chips; the nearest: 'v5e:4x4' (16), 'v5e:4x8' (32). Known: v5e:1x1,"),
-  ('v5e:3x3', "no slice of 9 chips; the nearest: 'v5e:2x4' (8), 'v5e:4x4' (16)."),
-  ('v5e:8x4', "unknown topology 'v5e:8x4': did you mean 'v5e:4x8'? Known: v5e:1x1, v5e:2x2,"),
-  ('v4:8x8', "did you mean 'v4:4x4x4'?"), ('v5litepod:4x4', "did you mean 'v5e:4x4'?"),
-  ('v4:1x1', "the nearest: 'v4:2x2x1' (4)."), ('v6e:99x99', "the nearest: 'v6e:16x16' (256)."),
-  ('v6e:0x4', "unknown topology 'v6e:0x4': Known: v6e:1x1,"), ('v6e:', "'v6e:': Known: v6e:1x1,"),
-  ('v9:3x3', "unknown chip 'v9'; known are v3 (v3:2x2, v3:2x4 to v3:32x32), v4 (v4:2x2x1, "),
-  ('v7:2x2', "unknown chip 'v7'"),
-  ('v3-128', 'name it by its shape in chips, v3:8x8'), ('v5litepod-16', 'v5e:4x4'),
-  ('v4-32', 'v4:2x2x4'), ('v3-7', 'Known: v3:16x16'), ('v2:4x4', 'nothing is known of what v2'),
-  ('tpu7x-8', 'Known: v3:16x16')])
+  ('v5e:4x5', "'v5e:4x4' (16 chips)"), ('v5e:3x3', "'v5e:2x4' (8 chips)"),
+  ('v5e:8x4', "'v5e:4x8' (32 chips)"), ('v4:8x8', "'v4:4x4x4'"), ('v5litepod:4x4', "'v5e:4x4'"),
+  ('v4:1x1', "'v4:2x2x1' (4 chips)"), ('v6e:99x99', "'v6e:16x16'"),
+  ('v6e:0x4', "'v6e:0x4': Known: v6e:1x1,"), ('v6e:', 'v6e:1x1'), ('v9:3x3', 'Known: v3:16x16'),
+  ('v3-128', 'v3:8x8'), ('v5litepod-16', 'v5e:4x4'), ('v4-32', 'v4:2x2x4'),
+  ('v3-7', 'Known: v3:16x16'), ('v2:4x4', 'Known: v3:16x16'), ('tpu7x-8', 'Known: v3:16x16')])
 def test_unknown_slices_name_the_nearest(name, line):
   with pytest.raises(UserError, match="topology '") as e:
     find_slice(name)

@@ -1,11 +1,17 @@
-"""From a spec to commands: `plan(verb, spec)` touches nothing and depends on nothing else."""
+"""From a spec to commands: `plan(verb, spec)` touches nothing and depends on nothing else.
 
-from collections.abc import Callable
-from types import ModuleType
+A slice is a queued resource of the Cloud TPU API, v2 to v6e: one request gives all slices, one name
+reaches them all. Checked against `gcloud` 528: `queued-resources create` takes exactly one of
+`--node-id` and `--node-count` (above 1); `ssh` and `scp` take `--node=all --worker=all`, so that
+nobody counts hosts; `delete` needs `--force` to delete the nodes, too. The scripts that run on the
+workers are `launch/*.sh`; they travel with the code.
+"""
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
 
 from fairjax.errors import unknown_name
-from fairjax.tpu.launch import compute, gke, queued, sky, workers
-from fairjax.tpu.launch.commands import Run, Step
 from fairjax.tpu.launch.spec import LaunchSpec
 
 VERBS = {
@@ -18,14 +24,48 @@ VERBS = {
   'list': 'what was launched in the zone and is still there',
   'clean': 'delete what is dead and only uses up quota',
 }
-"""Verbs of `fairjax launch`."""
 
-MODULES: dict[str, ModuleType] = {'queued': queued, 'compute': compute, 'gke': gke, 'sky': sky}
-SLICES = ('queued', 'compute')
-"""Backends whose workers are reached with ssh; the others run jobs themselves."""
+ABSENT_ERRORS = ('was not found', 'NOT_FOUND')
+_GCLOUD = ('gcloud', 'compute', 'tpus', 'queued-resources')
+_REMOTE = 'fairjax-launch'  # folder of all launches, in the home of the workers
+_TRIES = 6
 
 
-def plan(verb: str, spec: LaunchSpec, *, follow: bool = False) -> list[Step]:
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One command."""
+
+  argv: tuple[str, ...]  # words, never a line for a shell
+  why: str  # what it does, one line
+  tries: int = 1  # more than one where the network may fail and repeating is harmless
+  done_if: tuple[str, ...] = ()  # texts of errors that mean: nothing is left to do
+
+  @property
+  def remote(self) -> bool:
+    """Whether it reaches workers: its output is theirs, and their ssh may not be ready yet."""
+    return bool({'ssh', 'scp'} & set(self.argv))
+
+
+def render(steps: Sequence[Run]) -> str:
+  r"""The steps as lines for bash: exactly what would run, ready to be pasted.
+
+  >>> print(render([Run(('echo', "it's"), 'say so')]), end='')
+  # say so
+  echo 'it'"'"'s'
+  """
+  text = ''
+  for step in steps:
+    lines = [shlex.quote(step.argv[0])]
+    for word in map(shlex.quote, step.argv[1:]):
+      if len(lines[-1]) + len(word) > 96:
+        lines.append(f'  {word}')
+      else:
+        lines[-1] += f' {word}'
+    text += f'# {step.why}\n' + ' \\\n'.join(lines) + '\n'
+  return text
+
+
+def plan(verb: str, spec: LaunchSpec, *, follow: bool = False) -> list[Run]:
   """The steps of one verb, in order.
 
   Args:
@@ -34,62 +74,128 @@ def plan(verb: str, spec: LaunchSpec, *, follow: bool = False) -> list[Step]:
     follow: whether `logs` goes on until the command ends.
 
   Returns:
-    Steps. `up` and `run` of a slice hold each step once; what runs them (`supervise`) asks for the
-    state until it is ready and repeats what a lost slice undid.
+    Steps. `up` and `run` hold each step once; `supervise` asks for the state until the slice is
+    ready and repeats what a lost slice undid.
 
   Raises:
     UserError: unknown verb.
   """
-  if verb not in VERBS:
-    raise unknown_name('verb of launch', verb, VERBS)
-  module = MODULES[spec.backend]
-  if verb in ('list', 'clean'):
-    return list({'list': module.list_all, 'clean': module.clean}[verb](spec))
-  if spec.backend in SLICES:
-    return _on_slice(verb, spec, module, follow=follow)
-  if verb == 'run':
-    return [*module.up(spec), *module.run(spec)]
-  if verb == 'logs':
-    return list(module.logs(spec, follow=follow))
-  return list(getattr(module, verb)(spec))
+  match verb:
+    case 'run':
+      return [create(spec), describe(spec), *ship(spec), start(spec), logs(spec, follow=True),
+              status(spec)]
+    case 'up':
+      return [create(spec), describe(spec)]
+    case 'status':
+      return [Run((*_GCLOUD, 'describe', spec.job, *_where(spec), '--format=value(state.state)'),
+                  'the state of the request'), status(spec)]
+    case 'logs':
+      return [logs(spec, follow=follow)]
+    case 'stop':
+      return [_ssh(spec, _worker(spec, 'stop'), 'let the command save and end on every worker')]
+    case 'down':
+      return [delete(spec)]
+    case 'list':
+      return [Run((*_GCLOUD, 'list', *_where(spec),
+                   '--filter=tpu.nodeSpec.node.labels.managed-by=fairjax'),
+                  'list what was launched here and is still there')]
+    case 'clean':
+      return [Run(('bash', 'launch/clean.sh', *_where(spec)),
+                  'delete our requests that failed or were taken away')]
+  raise unknown_name('verb of launch', verb, VERBS)
 
 
-def _on_slice(verb: str, spec: LaunchSpec, module: ModuleType, *, follow: bool) -> list[Step]:
-  steps: dict[str, Callable[[], list[Step]]] = {
-    'up': lambda: [*module.up(spec), module.describe(spec)],
-    'run': lambda: [*module.up(spec), module.describe(spec), *ship(spec), start(spec),
-                    logs(spec, follow=True), status(spec)],
-    'status': lambda: [module.show(spec), status(spec)],
-    'logs': lambda: [logs(spec, follow=follow)],
-    'stop': lambda: [module.ssh(spec, workers.worker_command(spec, 'stop'),
-                                'let the command save and end on every worker')],
-    'down': lambda: module.down(spec),
-  }
-  return list(steps[verb]())
+def _where(spec: LaunchSpec) -> list[str]:
+  return [f'--zone={spec.zone}', *([f'--project={spec.project}'] if spec.project else [])]
 
 
-def ship(spec: LaunchSpec) -> list[Step]:
-  """Packs the code here and installs it on every worker."""
-  module = MODULES[spec.backend]
-  return [*workers.pack(spec), *module.copy(spec), *workers.forget_secrets(spec),
-          module.ssh(spec, workers.unpack_command(spec), 'unpack it, install what is locked')]
+def create(spec: LaunchSpec) -> Run:
+  """Requests the slices."""
+  tpu = spec.slice.accelerator_type
+  options = [f'--accelerator-type={tpu}',
+             f'--runtime-version={spec.runtime_version or spec.slice.chip.cloud.runtime}']
+  options += ([f'--node-id={spec.job}'] if spec.slices == 1 else
+              [f'--node-count={spec.slices}', f'--node-prefix={spec.job}'])
+  labels = ','.join(f'{key}={value}' for key, value in spec.all_labels.items())
+  options += [f'--labels={labels}', f'--valid-until-duration={spec.valid_until}']
+  for flag, value in (('service-account', spec.service_account), ('network', spec.network),
+                      ('subnetwork', spec.subnetwork)):
+    options += [f'--{flag}={value}'] if value else []
+  for flag, wanted in (('spot', spec.spot), ('reserved', spec.reserved),
+                       ('internal-ips', spec.internal_ip)):
+    options += [f'--{flag}'] if wanted else []
+  return Run((*_GCLOUD, 'create', spec.job, *_where(spec), *options, '--async', '--quiet'),
+             f'request {spec.slices} x {tpu}; it expires if not granted within {spec.valid_until}')
+
+
+def describe(spec: LaunchSpec) -> Run:
+  """Asks for the state of the request."""
+  return Run((*_GCLOUD, 'describe', spec.job, *_where(spec), '--format=json'),
+             'ask for the state until it is ACTIVE', tries=_TRIES, done_if=ABSENT_ERRORS)
+
+
+def delete(spec: LaunchSpec) -> Run:
+  """Deletes the slices and their request."""
+  return Run((*_GCLOUD, 'delete', spec.job, *_where(spec), '--force', '--quiet'),
+             'delete the slices and the request', tries=3, done_if=ABSENT_ERRORS)
+
+
+def ship(spec: LaunchSpec) -> list[Run]:
+  """Packs the code, and the secrets apart from it, and installs both on every worker."""
+  archive = f'{_REMOTE}-{spec.job}.tar.gz'
+  packed = [f'.launch/{spec.job}/{archive}']
+  steps = [Run(('bash', 'launch/pack.sh', *packed), 'pack the files that git tracks, as they are '
+               'now')]
+  forget = []
+  if spec.secrets:
+    secrets = f'.launch/{spec.job}/{_REMOTE}-{spec.job}.env'
+    packed.append(secrets)
+    steps.append(Run(('bash', 'launch/secrets.sh', secrets, *spec.secrets), 'write the values of '
+                     f'{", ".join(spec.secrets)} into a file that only you can read'))
+    forget = [Run(('rm', '-f', secrets), 'remove the file of the secrets from here')]
+  code = f'{_REMOTE}/{spec.job}/code'
+  unpack = ' && '.join((
+    shlex.join(('rm', '-rf', code)), shlex.join(('mkdir', '-p', code)),
+    shlex.join(('tar', '-xzf', archive, '-C', code)), _worker(spec, 'setup', *spec.buckets)))
+  return [*steps,
+          Run((*_GCLOUD, 'scp', *packed, f'{spec.job}:', *_where(spec), *_on_all(spec), '--quiet'),
+              'copy it to every worker', tries=_TRIES),
+          *forget, _ssh(spec, unpack, 'unpack it, install what is locked')]
 
 
 def start(spec: LaunchSpec) -> Run:
-  """Starts the command on every worker, detached."""
-  return MODULES[spec.backend].ssh(
-    spec, workers.start_command(spec), 'start the command on every worker; it outlives this line')
+  """Starts the command on every worker, detached; the same command again changes nothing."""
+  variables = [f'{name}={value}' for name, value in spec.all_env.items()]
+  return _ssh(spec, _worker(spec, 'start', str(spec.restarts), 'env', *variables, 'fairjax',
+                            *spec.words),
+              'start the command on every worker; it outlives this line')
 
 
 def logs(spec: LaunchSpec, *, follow: bool) -> Run:
   """Shows the log of every worker, its name before each line."""
-  verb = 'follow' if follow else 'logs'
-  return MODULES[spec.backend].ssh(
-    spec, workers.worker_command(spec, verb),
-    'show the logs until the command ends' if follow else 'show the logs', tries=1)
+  return _ssh(spec, _worker(spec, 'follow' if follow else 'logs'),
+              'show the logs until the command ends' if follow else 'show the logs', tries=1)
 
 
-def status(spec: LaunchSpec) -> Run:
-  """Asks every worker how its command stands."""
-  return MODULES[spec.backend].ssh(
-    spec, workers.worker_command(spec, 'status'), 'ask how the command stands', tries=3)
+def status(spec: LaunchSpec, *, tries: int = 3) -> Run:
+  """Asks every worker for the state of its command."""
+  return _ssh(spec, _worker(spec, 'status'), 'ask how the command stands', tries=tries)
+
+
+def _worker(spec: LaunchSpec, verb: str, *arguments: str) -> str:
+  """One verb of `launch/worker.sh`, quoted for one shell: the login shell of the worker."""
+  script = f'{_REMOTE}/{spec.job}/code/launch/worker.sh'
+  return shlex.join(('bash', script, verb, spec.job, *arguments))
+
+
+def _on_all(spec: LaunchSpec) -> list[str]:
+  way = (['--internal-ip'] if spec.internal_ip else []) + (
+    ['--tunnel-through-iap'] if spec.iap else [])
+  return ['--node=all', '--worker=all', *way]
+
+
+def _ssh(spec: LaunchSpec, command: str, why: str, *, tries: int = _TRIES) -> Run:
+  """Runs a line in the shell of every worker of every slice."""
+  everywhere = _on_all(spec)
+  return Run((*_GCLOUD, 'ssh', spec.job, *_where(spec), *everywhere[:2], f'--command={command}',
+              *everywhere[2:], '--quiet'), why, tries=tries)

@@ -1,6 +1,6 @@
-"""What the command of a launch reads: whether the workers will have it.
+"""Checks that the workers will have the files that the command of a launch reads.
 
-They get the files that git tracks here (`launch/pack.sh`), and the buckets that the command names.
+Workers get the files that git tracks here (`launch/pack.sh`), and buckets that the command names.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 
 from fairjax.config import Config
 
-# Fields of a config that are paths, with the values that are none.
+# Fields of a config that are paths -> values that are not paths.
 PATH_FIELDS = {
   'attribute': None, 'data.train': (), 'data.valid': (), 'data.test': (), 'data.manual_dir': (),
   'data.tfds_dir': (), 'data.vocabulary': ('sentencepiece', 'word'), 'data.cda_pairs': ('none',),
@@ -27,12 +27,7 @@ _SHARED = {'nfs', 'nfs4', 'cifs', 'lustre', 'ceph', 'beegfs', 'gpfs', 'fuse.gcsf
 
 
 def config_paths(config: Config, *, attributes: Sequence[str]) -> Iterator[tuple[str, str]]:
-  """(field, path) of everything that a config reads from files.
-
-  Args:
-    config: of the command.
-    attributes: names of the built-in ones.
-  """
+  """(field, path) of everything that a config reads from files; `attributes`: built-in names."""
   for field, values in _texts(dataclasses.asdict(config), ''):
     for value in values:
       folder = _WITH_FOLDER.sub('', value, count=1)
@@ -44,7 +39,7 @@ def config_paths(config: Config, *, attributes: Sequence[str]) -> Iterator[tuple
 
 
 def option_paths(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-  """(option, path) of what the options of a command seem to read."""
+  """(option, path) of the files that a command's options seem to name."""
   for name, values in _texts({k: v for k, v in options.items() if k not in _WRITTEN}, ''):
     for value in values:
       path = _WITH_FOLDER.sub('', value, count=1)
@@ -64,7 +59,7 @@ def _texts(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, list[s
 def not_on_workers(
   paths: Sequence[tuple[str, str]], *, root: pathlib.Path, command: Sequence[str],
 ) -> list[str]:
-  """What is wrong with each path that no worker will have.
+  """One line for each path that no worker will have.
 
   Args:
     paths: of `config_paths` and `option_paths`.
@@ -77,8 +72,8 @@ def not_on_workers(
   for name, path in paths:
     if path.startswith('gs://'):
       if not any(path in word for word in command):
-        faults.append(f'{name}={path} is named in the config file only: say it in the command, so '
-                      'that the workers mount the bucket')
+        faults.append(f'{name}={path} is named in the config file only: name it in the command, '
+                      'so that the workers mount the bucket')
     elif path.startswith(f'{home}/'):
       faults.append(f'{name}=~{path.removeprefix(home)} is on this machine')
     elif os.path.isabs(path):
