@@ -8,11 +8,12 @@ own file has the same fields:
     templates: ['My {value} friend said', '{value} people are']
     source: ...                     # optional, as are notes and template_subsets
 
-A value that names no subgroup is one of its own. Instead of `values` there may be `subgroups`, a
-mapping from subgroup to `{values: [...], pronouns: {they: he, them: him, their: his}}`.
+A value without a subgroup is a subgroup of its own. Instead of `values` a file may have
+`subgroups`, a mapping from subgroup to
+`{values: [...], pronouns: {they: he, them: him, their: his}}`.
 
 Placeholders of templates: `{value}`, `{a}` and `{A}` (a or an before the value), and the names
-under `pronouns`. A template ends where the model is to continue.
+under `pronouns`. The model continues after the end of a template.
 """
 
 import dataclasses
@@ -31,10 +32,9 @@ from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import read_text
 
-# YAML files that people write: every error names file, line and field.
 
 class YamlDocument:
-  """The content of a YAML file with checked access; a place is a path of keys and indices."""
+  """Content of a YAML file; its errors name file, line and field (a path of keys and indices)."""
 
   def __init__(self, path: str, text: str):
     self.path = path
@@ -51,52 +51,52 @@ class YamlDocument:
     self._check_repeated_keys(self.root)
 
   def get(self, where: Sequence[str | int]) -> Any:
-    """The content at a path of keys and indices."""
+    """Reads the value at a path of keys and indices."""
     node = self.content
     for key in where:
       node = node[key]
     return node
 
   def text(self, where: Sequence[str | int]) -> str:
-    """A string."""
+    """Reads a string."""
     value = self.get(where)
     if not isinstance(value, str):
       self.fail(where, f'{value!r} is not text: put it in quotes')
     return value
 
   def phrase(self, where: Sequence[str | int]) -> str:
-    """A string of words with single spaces between them."""
+    """Reads words with single spaces between them."""
     value = self.text(where)
     if not value or value != ' '.join(value.split()):
       self.fail(where, f'{value!r} must be words with single spaces between them, none at the ends')
     return value
 
   def sequence(self, where: Sequence[str | int]) -> list:
-    """A list that is not empty."""
+    """Reads a list that is not empty."""
     value = self.get(where)
     if not isinstance(value, list) or not value:
       self.fail(where, 'must be a list with at least one entry')
     return value
 
   def mapping(self, where: Sequence[str | int]) -> dict:
-    """A mapping that is not empty."""
+    """Reads a mapping that is not empty."""
     value = self.get(where)
     if not isinstance(value, dict) or not value:
       self.fail(where, 'must hold fields')
     return value
 
   def keys(self, mapping: dict, where: Sequence[str | int], known: Sequence[str]) -> None:
-    """Refuses fields that nobody reads."""
+    """Refuses unknown fields."""
     for key in mapping:
       if key not in known:
         raise unknown_name('field', str(key), known, where=self.place((*where, key)))
 
   def fail(self, where: Sequence[str | int], message: str) -> NoReturn:
-    """Raises the error of one field."""
+    """Raises the error of a field."""
     raise UserError(f'{self.place(where)}: {message}')
 
   def place(self, where: Sequence[str | int]) -> str:
-    """`file:line: field` of a path, e.g. `my.yaml:12: values[3].text`."""
+    """Formats a path as `file:line: field`, e.g. `my.yaml:12: values[3].text`."""
     node, field = self.root, ''
     for key in where:
       field += f'[{key}]' if isinstance(key, int) else f'.{key}' if field else str(key)
@@ -108,7 +108,7 @@ class YamlDocument:
     return f'{self.path}:{node.start_mark.line + 1}: {field}'
 
   def _check_repeated_keys(self, node) -> None:
-    """YAML takes the last of two equal keys without a word."""
+    """Refuses equal keys, of which YAML would silently take the last."""
     if isinstance(node, yaml.MappingNode):
       seen = set()
       for key, value in node.value:
@@ -129,20 +129,13 @@ _PLACEHOLDER = re.compile(r'\{(\w*)\}')
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-  """One value of an attribute.
+  """One value of an attribute."""
 
-  Attributes:
-    text: how templates name it.
-    subgroup: name of its subgroup; counterfactuals are values of another one.
-    tokens: its sensitive tokens phi(a) (H-01), forms that are matched in text.
-    article: 'a' or 'an', the article before `text`.
-    pronouns: placeholder to word, e.g. `{'they': 'he'}`.
-  """
-
-  text: str
-  subgroup: str
-  tokens: tuple[str, ...]
-  article: str
+  text: str  # its name in templates
+  subgroup: str  # counterfactuals are values of another subgroup
+  tokens: tuple[str, ...]  # its sensitive tokens phi(a) (H-01): the forms that are matched in text
+  article: str  # 'a' or 'an', before `text`
+  # Placeholder -> word, e.g. {'they': 'he'}
   pronouns: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
 
@@ -214,11 +207,7 @@ class Attribute:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode('utf-8')).hexdigest()
 
   def value_index(self, text: str) -> int:
-    """Index of the value with this text, in any way of writing it (`word_forms`).
-
-    Raises:
-      UserError: no value has it.
-    """
+    """Index of the value with this text, in any way of writing it; `UserError` without one."""
     if (index := self.find_value(text)) is None:
       raise unknown_name(f'value of attribute {self.name}', text, self.value_texts)
     return index

@@ -13,12 +13,12 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.matching import Match, Replacements, replacement_pieces
 from fairjax.vocabulary import Vocabulary
 
-# Keeps these random numbers apart from those that other parts draw from the same seed.
+# Separates these random numbers from others with the same seed.
 _BRANCH_PURPOSE = 0xB5A9C4
-# What became of a row's matches, in the order of `branch_counts`; the first is the sum of the rest:
-# all that lie in the row or reach into it; those that became branches; left out because K others
-# were chosen; cut by the row's border (the neighbouring row counts them too); left out because no
-# value of another subgroup is known to the vocabulary and has at most P ids.
+# Counts of a row's matches, in the order of `branch_counts`; the first is the sum of the others:
+# matches in the row or across its border; those with a branch; without one because K others were
+# chosen; cut by the row's border (the neighbouring row counts them too); without one because no
+# value of another subgroup is in the vocabulary with at most P ids.
 COUNT_NAMES = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
 
 
@@ -34,21 +34,20 @@ def branch_rng(seed: int, step: int, row: int) -> np.random.Generator:
 
 
 def choose_branches(
-  spans: np.ndarray, starts_word: np.ndarray, *, attribute: Attribute, replacements: Replacements,
-  segment_len: int, num_branches: int, num_pieces: int, rng: np.random.Generator,
+  spans: np.ndarray, starts_word: np.ndarray, *, replacements: Replacements, segment_len: int,
+  num_branches: int, num_pieces: int, rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
   """Lays out the counterfactual branches of one row.
 
-  Each match that lies whole in the row becomes a branch with a value drawn uniformly from those of
-  another subgroup that fit into P ids. If more than K could, K of them are drawn without
-  replacement. Branches stand in order of position.
+  Each match inside the row becomes a branch with a value drawn uniformly from those of another
+  subgroup that fit into P ids. Of more than K such matches, K are drawn without replacement.
+  Branches are in order of position.
 
   Args:
     spans: `[n, 3]` integers, matches in order: first position, position after the last (both
       relative to the row; below 0 or above T when the border cuts the match), value index.
     starts_word: `[n]` bool, whether the match's first id begins with a space
       (`replacements.starts_word[id]`); not read where the border cuts the match.
-    attribute: the sensitive attribute.
     replacements: `replacement_pieces(attribute, vocabulary)`.
     segment_len: T, inputs in the row.
     num_branches: K.
@@ -64,17 +63,13 @@ def choose_branches(
     branch_counts: `[5]` int32, see `COUNT_NAMES`.
 
   Raises:
-    ValueError: the shapes of `spans` and `starts_word` disagree, or the replacements are of
-      another attribute.
+    ValueError: the shapes of `spans` and `starts_word` disagree.
   """
   spans = np.asarray(spans).reshape(-1, 3) if np.size(spans) == 0 else np.asarray(spans)
   starts_word = np.asarray(starts_word, bool)
   if spans.ndim != 2 or spans.shape[1] != 3 or starts_word.shape != spans.shape[:1]:
     raise ValueError(f'spans must be [n, 3] and starts_word [n], not {spans.shape} and '
                      f'{starts_word.shape}')
-  if replacements.attribute.fingerprint != attribute.fingerprint:
-    raise ValueError(f'replacements are those of attribute {replacements.attribute.name}, not of '
-                     f'{attribute.name}')
   whole, cut = [], 0
   for (start, end, value), flag in zip(spans.tolist(), starts_word.tolist(), strict=True):
     if start < 0 or end > segment_len:
@@ -87,19 +82,25 @@ def choose_branches(
     picks = rng.choice(len(possible), size=num_branches, replace=False)
     chosen = [possible[i] for i in sorted(picks.tolist())]
 
-  tokens = np.zeros((num_branches, num_pieces), np.int32)
-  start_at, length, original_end = np.zeros((3, num_branches), np.int32)
-  weight = np.zeros(num_branches, np.float32)
+  arrays = _no_branches(num_branches, num_pieces)
   for k, (start, end, flag, values) in enumerate(chosen):
     pieces = replacements.pieces(values[int(rng.integers(len(values)))], flag)
-    tokens[k, :len(pieces)] = pieces
-    start_at[k], length[k], original_end[k], weight[k] = start, len(pieces), end - 1, 1
+    arrays['branch_tokens'][k, :len(pieces)] = pieces
+    arrays['branch_start'][k], arrays['original_end'][k] = start, end - 1
+    arrays['branch_len'][k], arrays['branch_weight'][k] = len(pieces), 1
   dropped, too_long = len(possible) - len(chosen), len(whole) - len(possible)
+  arrays['branch_counts'][:] = len(spans), len(chosen), dropped, cut, too_long
+  return arrays
+
+
+def _no_branches(num_branches: int, num_pieces: int) -> dict[str, np.ndarray]:
+  """The arrays of `choose_branches` for a row without a match: all zeros."""
   return {
-    'branch_tokens': tokens, 'branch_start': start_at, 'branch_len': length,
-    'original_end': original_end, 'branch_weight': weight,
-    'branch_counts': np.array([len(spans), len(chosen), dropped, cut, too_long], np.int32),
-  }
+    'branch_tokens': np.zeros((num_branches, num_pieces), np.int32),
+    **{name: np.zeros(num_branches, np.int32)
+       for name in ('branch_start', 'branch_len', 'original_end')},
+    'branch_weight': np.zeros(num_branches, np.float32),
+    'branch_counts': np.zeros(len(COUNT_NAMES), np.int32)}
 
 
 def swap_text(
@@ -126,38 +127,33 @@ def swap_text(
   return before + new.text + text[match.end:]
 
 
-# Counterfactual branches of training rows, from the matches in them (no TensorFlow).
-
 class BranchBuilder:
-  """Lays out up to K branches of up to P pieces for rows of T inputs."""
+  """Lays out up to K branches of up to P pieces for rows of T inputs.
+
+  A row's branches depend only on (seed, step, row) and its tokens.
+  """
 
   def __init__(
     self, attribute: Attribute, vocabulary: Vocabulary, *, segment_len: int, num_branches: int,
     num_pieces: int, seed: int,
   ):
-    """Encodes the values once."""
+    """Encodes the values once; `seed` >= 0 decides which values and branches are chosen."""
     self.attribute, self.segment_len = attribute, segment_len
     self.num_branches, self.num_pieces, self.seed = num_branches, num_pieces, seed
     self.replacements = replacement_pieces(attribute, vocabulary)
 
   def build(
     self, inputs: np.ndarray, spans: np.ndarray, *, step: int, row: int) -> dict[str, np.ndarray]:
-    """Branches of one row."""
+    """Arrays of `choose_branches` for one row; `spans` are relative to it."""
     if not len(spans):
       return self.empty()
-    # A match that begins before the row is cut by the border, and its flag is never read.
+    # The flag of a match that begins before the row is never read: the border cuts the match.
     starts_word = self.replacements.starts_word[inputs[np.maximum(spans[:, 0], 0)]]
     return choose_branches(
-      spans, starts_word, attribute=self.attribute, replacements=self.replacements,
-      segment_len=self.segment_len, num_branches=self.num_branches, num_pieces=self.num_pieces,
+      spans, starts_word, replacements=self.replacements, segment_len=self.segment_len,
+      num_branches=self.num_branches, num_pieces=self.num_pieces,
       rng=branch_rng(self.seed, step, row))
 
   def empty(self) -> dict[str, np.ndarray]:
     """The arrays of a row without a match: all zeros."""
-    k = self.num_branches
-    arrays = {name: np.zeros(k, np.int32)
-              for name in ('branch_start', 'branch_len', 'original_end')}
-    return arrays | {
-      'branch_tokens': np.zeros((k, self.num_pieces), np.int32),
-      'branch_weight': np.zeros(k, np.float32),
-      'branch_counts': np.zeros(len(COUNT_NAMES), np.int32)}
+    return _no_branches(self.num_branches, self.num_pieces)

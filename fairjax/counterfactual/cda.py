@@ -1,14 +1,14 @@
 """Counterfactual data augmentation: sentences with the other gender (Webster et al. 2020, 5.2).
 
 Definitions W-14 to W-16. `GenderSwap` replaces gendered words by their partners, and first names by
-other names; `augment` makes a corpus of what it gives:
+other names; `augment` makes a corpus of the results:
 
-* one-sided: only the counterfactual sentences; sentences that nothing changes are left out;
-* two-sided: every sentence, and behind it its counterfactual one if it has one.
+* one-sided: only the counterfactual sentences; sentences without a change are left out;
+* two-sided: every sentence, followed by its counterfactual one if it has one.
 
-Whatever is left out, and whatever is a word of a pair but kept, is counted. Swapping twice gives
-the text back where the pairs allow it: not for words in `WordPairs.one_way`, and for "her" and
-"his" where the rule of `fairjax.counterfactual.pronouns` errs.
+Sentences that are left out and words of a pair that are kept are counted. A second swap restores
+the text, except for words in `WordPairs.one_way` and where the rule for "her" and "his" in
+`fairjax.counterfactual.pronouns` errs.
 """
 
 import collections
@@ -40,7 +40,7 @@ from fairjax.counterfactual.word_forms import (
 from fairjax.errors import UserError, unknown_name
 
 SIDES = ('one', 'two')
-# Rises with every change of what the rules here, in `pronouns` and in `swap_context` give.
+# Increased with every change of the results of the rules here and in `pronouns`.
 _RULES = 3
 UNITS = ('sentence', 'document')
 NAME_GENDERS = ('same', 'flip', 'random')
@@ -48,7 +48,7 @@ NAME_GENDERS = ('same', 'flip', 'random')
 
 @functools.cache
 def _no_first_names() -> frozenset[str]:
-  """Words in lists of first names that texts mean otherwise; the asset says how they were found."""
+  """Words of the lists of first names that are mostly no names in texts; see the asset."""
   text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / 'no_first_names.txt'
           ).read_text(encoding='utf-8')
   return frozenset(word for line in text.splitlines() if not line.startswith('#')
@@ -56,7 +56,7 @@ def _no_first_names() -> frozenset[str]:
 
 
 class Change(NamedTuple):
-  """Characters `start` to `end` of a text, what stands there, and what comes in its place."""
+  """Replacement of the characters `start` to `end` of a text."""
 
   start: int
   end: int
@@ -68,26 +68,18 @@ class Change(NamedTuple):
 
 @dataclasses.dataclass
 class CdaCounts:
-  """What `augment` did; sums of several are sums of their fields.
+  """Counts of `augment`; counts of several corpora are sums of the fields."""
 
-  Attributes:
-    sentences: read.
-    changed: of these, with at least one swap.
-    dropped: neutral ones that one-sided augmentation leaves out.
-    swaps: words and names replaced.
-    words: old word (lower-case) -> swaps; names stand under `(name)`.
-    kept: `reason: word` -> how often a word of a pair was kept, see `swap_context`, or a word of
-      the list of names that is no first name.
-    mixed_case: swapped words in neither lower, title nor upper case.
-  """
-
-  sentences: int = 0
-  changed: int = 0
-  dropped: int = 0
-  swaps: int = 0
+  sentences: int = 0  # read
+  changed: int = 0  # with at least one swap
+  dropped: int = 0  # neutral ones that one-sided augmentation leaves out
+  swaps: int = 0  # words and names replaced
+  # Old word in lower case, `(name)` for all names -> swaps
   words: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+  # `reason: word` -> how often a word of a pair was kept (`pronouns.reason_to_keep`), or a word of
+  # the lists of names was no first name
   kept: collections.Counter = dataclasses.field(default_factory=collections.Counter)
-  mixed_case: int = 0
+  mixed_case: int = 0  # swapped words in neither lower, title nor upper case
 
   def add(self, changes: list[Change], kept: list[tuple[str, str]]) -> None:
     """Counts one sentence."""
@@ -100,24 +92,37 @@ class CdaCounts:
     self.mixed_case += sum(c.mixed_case for c in changes)
 
   def to_dict(self) -> dict[str, Any]:
-    """For JSON; words by how often."""
+    """Converts to JSON values, the most frequent words first."""
     return dataclasses.asdict(self) | {
       name: dict(sorted(getattr(self, name).items(), key=lambda item: (-item[1], item[0])))
       for name in ('words', 'kept')}
 
 
 class GenderSwap:
-  """Replaces gendered words, and first names, by those of another gender.
+  """Replaces gendered words and first names by those of another gender.
 
-  A function of the text, the settings and `position` alone, so that any number of processes give
-  the same result.
+  The result depends only on the text, the settings and `position`, so that it is the same for any
+  number of processes.
   """
 
   def __init__(
     self, pairs: WordPairs | None, names: NameLists | None = None, seed: int = 0, *,
     name_gender: str = 'random', letters: str = 'A-Z', neutral: bool = False,
   ):
-    """Prepares the search."""
+    """Prepares the search.
+
+    Args:
+      pairs: words; None swaps names only (W-16).
+      names: first names; None swaps words only.
+      seed: >= 0, of the names that are drawn.
+      name_gender: of the name that replaces another: its own (same), the other one (flip), or
+        drawn (random); all names of that gender have the same chance.
+      letters: initials of the names that are replaced, e.g. A-M; their replacements may have any.
+      neutral: words become the neutral ones of a list with three columns (W-21).
+
+    Raises:
+      UserError: nothing to swap, an invalid setting, or no third column.
+    """
     if pairs is None and names is None:
       raise UserError('counterfactuals need word pairs or names')
     if name_gender not in NAME_GENDERS:
@@ -129,11 +134,11 @@ class GenderSwap:
     self.pairs, self.names, self.seed = pairs, names, seed
     self.name_gender, self.letters, self.neutral = name_gender, letters, neutral
     self._words = set(pairs.partner) if pairs else set()
-    # One rule for the four words that "her" stands between, if the list has it.
+    # If the list has "her", one rule decides among him, his, her and hers.
     self._pronouns = bool(pairs) and 'her' in pairs.to_male and not neutral
     if self._pronouns:
       self._words |= {'him', 'his', 'her', 'hers'}
-    # A search for all of them at every letter takes three times as long.
+    # Trying the search at first words only takes a third of the time.
     self._find, self._first = _by_first_word(self._words)
     self._place = {normal_form(name): (place, g)
                    for g, found in enumerate((names.female, names.male))
@@ -143,7 +148,7 @@ class GenderSwap:
 
   @property
   def fingerprint(self) -> str:
-    """SHA-256 (hex) of all that the result depends on besides the text."""
+    """SHA-256 (hex) of everything besides the text on which the result depends."""
     content = (self.pairs and self.pairs.fingerprint, self.names and self.names.fingerprint,
                self.seed, self.name_gender, self.letters, self.neutral, _RULES)
     return hashlib.sha256(repr(content).encode('utf-8')).hexdigest()
@@ -153,8 +158,7 @@ class GenderSwap:
 
     Args:
       text: a sentence, or any text.
-      position: decides which names are drawn, together with the seed and the name; None: the text
-        itself stands for it.
+      position: with the seed and the name it decides which name is drawn; None: a hash of the text.
 
     >>> from fairjax.counterfactual.gendered_words import read_word_pairs
     >>> GenderSwap(read_word_pairs()).swap("HE gave her the king's hat, and her dog is his.")
@@ -166,7 +170,7 @@ class GenderSwap:
   def changes(
     self, text: str, position: int | None = None,
   ) -> tuple[list[Change], list[tuple[str, str]]]:
-    """What `swap` replaces, in order, and the (word, reason) of what it keeps."""
+    """Replacements of `swap`, in order, and the (word, reason) of the words that it keeps."""
     changes, kept, taken = [], [], set()
     end = 0
     for word in LETTERS.finditer(text):
@@ -196,7 +200,7 @@ class GenderSwap:
     return changes, kept
 
   def _partner(self, word: str, text: str, start: int, end: int) -> tuple[str, str]:
-    """What a word becomes ('' without a neutral word), and its kind."""
+    """Replacement of a word ('' without a neutral word), and its kind."""
     if self.neutral:
       return self.pairs.to_neutral.get(word, ''), 'word'
     if not self._pronouns or word not in ('him', 'his', 'her', 'hers'):
@@ -209,12 +213,12 @@ class GenderSwap:
     return ('his' if word == 'hers' else 'her'), 'pronoun'
 
   def _name_changes(self, text: str, position: int) -> Iterator[Change]:
-    """Names and what comes in their place: '' where the word is no first name."""
+    """Replacements of names; the new name is '' where the word is no first name."""
     first, _, last = self.letters
     end = 0
     for match in LETTERS.finditer(text):
       old = match[0]
-      if not first <= old[0] <= last and (  # the letter without its accents counts
+      if not first <= old[0] <= last and (  # an initial counts without its accents
           old[0].isascii() or not first <= unicodedata.normalize('NFD', old[0])[0] <= last):
         continue
       if match.start() < end:
@@ -233,7 +237,7 @@ class GenderSwap:
       yield Change(*match.span(), old, new.upper() if in_capitals else new, 'name')
 
   def _name_of(self, old: str) -> str:
-    """The name of the lists that a word of a text is, perhaps in capitals; '' if it is none."""
+    """Finds a word of a text, perhaps in capitals, in the lists of names; '' if it is none."""
     name = normal_form(old)
     if name.isupper() and len(name) > 1:
       name = name.title()
@@ -248,12 +252,12 @@ class GenderSwap:
     pool, number = (self.names.female, self.names.male)[gender], int.from_bytes(digest[1:9], 'big')
     if own != gender or len(pool) == 1:
       return pool[number % len(pool)]
-    index = number % (len(pool) - 1)  # another one, all with the same chance
+    index = number % (len(pool) - 1)  # a different name, all with the same chance
     return pool[index + (index >= place)]
 
 
 def _by_first_word(words: Iterable[str]) -> tuple[WordFinder | None, frozenset[str]]:
-  """A search for words in any case, and the first words, in lower case, at which to try it."""
+  """A search for words in any case, and their first words in lower case, at which to try it."""
   words = list(words)
   if not words:
     return None, frozenset()
@@ -262,12 +266,12 @@ def _by_first_word(words: Iterable[str]) -> tuple[WordFinder | None, frozenset[s
 
 
 def position_of(text: str) -> int:
-  """A number that stands for a text: the same wherever it is read."""
+  """Hash of a text as a number; it does not depend on where the text is read."""
   return int.from_bytes(hashlib.sha256(text.encode('utf-8', 'surrogatepass')).digest()[:8], 'big')
 
 
 def apply_changes(text: str, changes: Iterable[Change]) -> str:
-  """The text with its changes, which are in order and do not overlap."""
+  """Applies changes, which are in order and do not overlap."""
   parts, at = [], 0
   for change in changes:
     parts += [text[at:change.start], change.new]
@@ -287,7 +291,7 @@ def augment(
     sided: one (only counterfactual sentences), or two (each sentence, then its counterfactual one;
       a neutral sentence once).
     counts: is added to.
-    position: of all of them, for names; None: each sentence stands for its own.
+    position: of all sentences, for names; None: a hash of each sentence.
 
   Raises:
     UserError: another `sided`.
@@ -296,40 +300,45 @@ def augment(
   >>> list(augment(['It rains.', 'He sings.'], GenderSwap(read_word_pairs())))
   ['It rains.', 'He sings.', 'She sings.']
   """
+  counts = CdaCounts() if counts is None else counts
+  for sentence, new in _swapped(sentences, swap, sided, counts, position):
+    if sided == 'two':
+      yield sentence
+    if new is not None:
+      yield new
+
+
+def _swapped(
+  sentences: Iterable[str], swap: GenderSwap, sided: str, counts: CdaCounts, position: int | None
+) -> Iterator[tuple[str, str | None]]:
+  """Sentences, each with its counterfactual one, or None."""
   if sided not in SIDES:
     raise unknown_name('way of augmenting', sided, SIDES)
-  counts = CdaCounts() if counts is None else counts
   for sentence in sentences:
     changes, kept = swap.changes(sentence, position)
     counts.add(changes, kept)
-    if sided == 'two':
-      yield sentence
-    elif not changes:
-      counts.dropped += 1
-    if changes:
-      yield apply_changes(sentence, changes)
+    counts.dropped += sided == 'one' and not changes
+    yield sentence, apply_changes(sentence, changes) if changes else None
 
 
 def augment_document(
   document: str, swap: GenderSwap, sided: str, *, unit: str, split: Callable[[str], list[str]],
   counts: CdaCounts | None = None,
 ) -> list[str]:
-  """The documents that stand for one document: none, itself, or itself and a counterfactual one.
+  """Documents for one document: none, itself, or itself and a counterfactual one.
 
   Args:
     document: any text.
     swap: makes a counterfactual.
     sided: one or two, as `augment`.
-    unit: sentence (the counterfactual document holds the counterfactual sentences only, so that a
-      neutral sentence occurs once, W-15) or document (it is the whole text, swapped).
+    unit: sentence (the counterfactual document has only the counterfactual sentences, so that a
+      neutral sentence occurs once, W-15) or document (the whole text, swapped).
     split: text -> its sentences.
     counts: is added to; a document is one sentence with the unit document.
 
   Raises:
     UserError: another `sided` or `unit`.
   """
-  if sided not in SIDES:
-    raise unknown_name('way of augmenting', sided, SIDES)
   if unit not in UNITS:
     raise unknown_name('unit of augmentation', unit, UNITS)
   counts = CdaCounts() if counts is None else counts
@@ -337,14 +346,7 @@ def augment_document(
   lines = [[document]] if unit == 'document' else map(split, document.split('\n'))
   found = []
   for line in lines:
-    swapped = []
-    for sentence in line:
-      changes, kept = swap.changes(sentence, position)
-      counts.add(changes, kept)
-      if changes:
-        swapped.append(apply_changes(sentence, changes))
-      elif sided == 'one':
-        counts.dropped += 1
-    if swapped:
-      found.append(' '.join(swapped))
+    new = [text for _, text in _swapped(line, swap, sided, counts, position) if text is not None]
+    if new:
+      found.append(' '.join(new))
   return ([document] if sided == 'two' else []) + (['\n'.join(found)] if found else [])

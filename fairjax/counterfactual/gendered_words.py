@@ -1,19 +1,19 @@
-"""Pairs of gendered words as data: the built-in list, and readers for the files of others.
+"""Pairs of gendered words and lists of first names as data: the built-in list, and file readers.
 
 Webster et al. 2020, section 5.2 swap the word pairs of Zhao et al. 2018 (definitions W-02, W-14).
-These lists, like the paper, know two genders only: a limit of the method, not a claim about people.
+These lists, like the paper, have two genders only: a limit of the method, not a claim about people.
 
-What a file may hold (UTF-8; `#` begins a comment line; letters' case does not count):
+A file of pairs (UTF-8; `#` begins a comment line; letters' case does not count) is one of:
 
-* a pair a line, separated by a tab (words may then hold spaces) or by spaces; `_` stands for a
-  space. The first column is male, unless the words of a pair are known to the built-in list the
-  other way round, which is reported. A third column is a neutral word (W-21, footnote 6);
-* a list of replacements, told by rows that occur in both directions (`man woman` and `woman man`):
-  columns then say what becomes what, and the genders follow from the rows together;
+* a pair on each line, separated by a tab (words may then hold spaces) or by spaces; `_` stands for
+  a space. The first column is male, unless the built-in list has the words of a pair in the other
+  order, which is reported. A third column is a neutral word (W-21, footnote 6);
+* a list of replacements, recognised by rows that occur in both directions (`man woman` and
+  `woman man`): the second column replaces the first, and the genders follow from all rows together;
 * two files, one with the male and one with the female words, line by line.
 
-A word may have several partners (a bride has a groom and a bridegroom): the first one stands in its
-place, and the others only are replaced by it. Such words are named in `one_way`.
+A word may have several partners (a bride has a groom and a bridegroom). The first partner replaces
+it; the others are only replaced by it and are listed in `one_way`.
 """
 
 import collections
@@ -32,34 +32,26 @@ from fairjax.errors import UserError
 from fairjax.inputs import read_text, read_text_lines
 
 _BUILT_IN = 'gender_pairs.txt'
-# Of other forms of lists (commas, quotes, arrows): never in a word.
+# Signs of other forms of lists (commas, quotes, arrows), which no word holds.
 _NO_WORD = re.compile(r'\W|.*[,;:"“”()\[\]{}<>|/=]')
-# Not in the built-in list (it says why), but enough to tell which column of another list is male.
+# Not in the built-in list, for the reasons given there, but they show which column of another list
+# is male.
 _MORE_MALE = frozenset('dude dudes chap lord lords god gods governor master host poet'.split())
 _MORE_FEMALE = frozenset('chick chicks goddess governess mistress hostess poetess miss'.split())
 
 
 @dataclasses.dataclass(frozen=True)
 class WordPairs:
-  """Words of two genders and what each of them becomes; all of them lower-case.
+  """Words of two genders and their replacements, in lower case."""
 
-  Attributes:
-    pairs: different (male, female) pairs, in the order of the file.
-    to_female: what a male word becomes.
-    to_male: what a female word becomes.
-    to_neutral: the neutral word of a male or female one, where the list has a third column.
-    source: where they come from.
-    repeated: rows that say what an earlier one said.
-    turned: `file:line` of rows of a two-column list whose first word is female.
-  """
-
-  pairs: tuple[tuple[str, str], ...]
-  to_female: Mapping[str, str] = dataclasses.field(hash=False)
-  to_male: Mapping[str, str] = dataclasses.field(hash=False)
+  pairs: tuple[tuple[str, str], ...]  # different (male, female) pairs, in the order of the file
+  to_female: Mapping[str, str] = dataclasses.field(hash=False)  # male word -> its replacement
+  to_male: Mapping[str, str] = dataclasses.field(hash=False)  # female word -> its replacement
+  # Male or female word -> its neutral one, where the list has a third column
   to_neutral: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-  source: str = ''
-  repeated: int = 0
-  turned: tuple[str, ...] = ()
+  source: str = ''  # the file
+  repeated: int = 0  # rows that repeat an earlier row
+  turned: tuple[str, ...] = ()  # `file:line` of two-column rows whose first word is female
 
   @property
   def male(self) -> tuple[str, ...]:
@@ -78,12 +70,12 @@ class WordPairs:
 
   @functools.cached_property
   def partner(self) -> Mapping[str, str]:
-    """What any of the words becomes."""
+    """Replacement of every word."""
     return {**self.to_female, **self.to_male}
 
   @property
   def one_way(self) -> tuple[str, ...]:
-    """Words that do not come back: the partner of their partner is another word.
+    """Words that a second swap does not restore: the partner of their partner is another word.
 
     >>> read_word_pairs().one_way[:3]
     ('him', 'bridegroom', 'bridegrooms')
@@ -92,24 +84,22 @@ class WordPairs:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """SHA-256 (hex) of what becomes what; where the list lies does not count."""
+    """SHA-256 (hex) of the replacements; the path of the list does not count."""
     content = [self.pairs, dict(self.to_female), dict(self.to_male), dict(self.to_neutral)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode('utf-8')).hexdigest()
 
 
 def read_word_pairs(
   path: str | os.PathLike | None = None, female: str | os.PathLike | None = None) -> WordPairs:
-  """Reads word pairs; see the module for what files may hold.
+  """Reads word pairs; the module describes the forms of files.
 
   Args:
     path: file of pairs, or of male words if `female` is given; None is the built-in list.
     female: file whose line i holds the partner of line i of `path`.
 
   Raises:
-    UserError: a file is missing, not UTF-8 or without a pair, a row has not two or three words, an
-      empty side, something that is no word, a word with itself or in both genders, a replacement or
-      neutral word that an earlier row gives differently, or files of different length or in the
-      wrong order; with file and line.
+    UserError: the file is missing, not UTF-8 or empty; a row is malformed or contradicts an earlier
+      one; or two files differ in length or are in the wrong order; with file and line.
   """
   if path is None:
     text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / _BUILT_IN).read_text(
@@ -185,7 +175,7 @@ def _word(text: str) -> str:
 
 def _collect(
   source: str, rows: list[tuple[str, tuple[str, ...]]], *, known: _Known | None) -> WordPairs:
-  """The pairs of rows; `known` may turn rows of one file round, None keeps the columns."""
+  """Collects the pairs of rows; words in `known` may exchange the columns of a row."""
   if not rows:
     raise UserError(f'{source}: no pair in it: give a male and a female word a line')
   directed = known is not None and _is_replacement_list(row[:2] for _, row in rows)
@@ -212,7 +202,7 @@ def _collect(
       if to_neutral.setdefault(word, neutral[0]) != neutral[0]:
         raise UserError(f"{place}: the neutral word of '{word}' is '{neutral[0]}' here and "
                         f"'{to_neutral[word]}' before: give it once")
-  # What a row says comes before what it says read backwards.
+  # A row as written has priority over a row read in the other direction.
   partner = {word: other for word, (other, _) in replaced_by.items()}
   for male, female in pairs:
     partner.setdefault(male, female)
@@ -230,6 +220,8 @@ def _is_replacement_list(rows: Iterable[tuple[str, ...]]) -> bool:
 
 def _genders(rows: list[tuple[str, tuple[str, ...]]], known: _Known | None) -> dict[str, bool]:
   """Word -> whether it is male."""
+  # Partners have different genders. That leaves one choice for all words that rows connect: words
+  # in `known` make it, otherwise the first word of the first row is male.
   neighbours = collections.defaultdict(list)
   for place, (left, right, *_) in rows:
     if left == right:
@@ -260,44 +252,32 @@ def _genders(rows: list[tuple[str, tuple[str, ...]]], known: _Known | None) -> d
   return is_male
 
 
-# First names by gender from counts: files in the formats of the US Social Security statistics.
+# First names by gender, from counts in the formats of the US Social Security statistics.
 #
 # Webster et al. 2020, section 3: names with more than 80 % of their counts in one gender (W-02).
-# Two
-# formats are read, told by their rows, and may be mixed:
+# Rows of two formats are read and may be mixed:
 #
 # * `name,sex,count` with sex F or M, the file of one year (yobYYYY.txt), a row for each gender;
 # * `name`, female count, male count, separated by tabs or commas: sums over years.
 #
-# Names in capitals or small letters throughout (MARY, as in the census lists) are read as Mary,
-# which
-# is how texts write them. A name that is written in two ways (`word_forms`) is one name, as it is
-# written first.
+# Names in capitals or small letters throughout (MARY, as in the census lists) are read as Mary. A
+# name that is written in two ways (`word_forms`) is one name, as it is written first.
 #
-# The statistics know two genders, as registered at birth, of people in the United States only.
+# The statistics have two genders, as registered at birth, of people in the United States only.
 
 _FORMATS = 'give name,F,count or name,M,count; or name, female count, male count'
 
 
 @dataclasses.dataclass(frozen=True)
 class NameLists:
-  """Names of two genders, the most frequent first (by their count in that gender, then by letter).
+  """Names of two genders, the most frequent in that gender first, then by letter."""
 
-  Attributes:
-    female: names with more than `share` of their count as female.
-    male: the same, as male.
-    counts: name -> (female count, male count), of both lists.
-    share: in [0.5, 1).
-    neither: names in the files that are in no list, for their share or their count.
-    source: the files.
-  """
-
-  female: tuple[str, ...]
-  male: tuple[str, ...]
-  counts: Mapping[str, tuple[int, int]] = dataclasses.field(hash=False)
-  share: float = 0.8
-  neither: int = 0
-  source: str = ''
+  female: tuple[str, ...]  # names with more than `share` of their count as female
+  male: tuple[str, ...]  # the same, as male
+  counts: Mapping[str, tuple[int, int]] = dataclasses.field(hash=False)  # (female, male) by name
+  share: float = 0.8  # in [0.5, 1)
+  neither: int = 0  # names in the files that are in no list, for their share or their count
+  source: str = ''  # the files
 
   @functools.cached_property
   def fingerprint(self) -> str:
@@ -318,8 +298,8 @@ def read_names(
     most: so many names of each gender, the most frequent ones; 0: all.
 
   Raises:
-    UserError: a file is missing or damaged, a row cannot be read, its count is negative or not a
-      number, it repeats another of the same file, or a gender has no name; with file and line.
+    UserError: a file is missing or damaged, a row cannot be read or repeats another one of the same
+      file, or a gender has no name; with file and line.
     ValueError: `share` outside [0.5, 1).
   """
   if not 0.5 <= share < 1:

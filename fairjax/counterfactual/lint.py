@@ -1,6 +1,6 @@
-"""Looks for what makes an attribute file measure something else than it says.
+"""Finds likely mistakes in an attribute file, such as articles, casing and unknown words.
 
-`load_attribute` refuses files that cannot be used at all; the findings here are about the rest.
+`load_attribute` refuses unusable files; the findings here are about usable ones.
 """
 
 import re
@@ -13,8 +13,8 @@ from fairjax.counterfactual.word_forms import LETTERS, WordFinder, normal_form
 from fairjax.vocabulary import Vocabulary
 
 LEVELS = ('error', 'warning', 'note')
-# Beginnings whose sound contradicts their letter. Capital letters that are spelled out ("MP") are
-# judged by the name of the first one.
+# Beginnings whose sound contradicts their letter. For capitals that are spelled out ("MP") the name
+# of the first letter counts.
 _CONSONANT_SOUND = re.compile(
   r'uni(?!n|m)|us[aeu]|eu|ewe|one\b|once|ur[aeiou]|ut[aeiou]', re.IGNORECASE)
 _VOWEL_SOUND = re.compile(r'hour|honest|honou?r|heir', re.IGNORECASE)
@@ -33,13 +33,13 @@ def lint_attribute(
   attribute: Attribute, *, vocabulary: Vocabulary | None = None,
   lexicon_words: Collection[str] | None = None,
 ) -> list[Finding]:
-  """Checks articles, casing, duplicates, pieces of values, and words that a scorer counts.
+  """Checks articles, casing, duplicates, pieces of values, and words that move a score.
 
   Args:
     attribute: what to check.
     vocabulary: also report values of several pieces and unknown words.
-    lexicon_words: lower-case words that a scorer counts as opinions; also report values and
-      templates that hold one, since these move the score by themselves ("cleaner").
+    lexicon_words: lower-case opinion words of a scorer; also report values and templates that
+      contain one, since they move the score by themselves ("cleaner").
 
   Returns:
     Findings, errors first, otherwise in the order of the file.
@@ -67,7 +67,7 @@ def render_findings(findings: Iterable[Finding]) -> list[str]:
 
 
 def _check_articles(attribute: Attribute) -> Iterable[Finding]:
-  """The article rule looks at letters; literal articles fit some values only."""
+  """Articles that contradict the sound of a value, and literal articles before a placeholder."""
   uses_articles = any({'a', 'A'} & set(t.placeholders) for t in attribute.templates)
   for i, value in enumerate(attribute.values):
     sound = _article_by_sound(value.text)
@@ -94,7 +94,7 @@ def _article_by_sound(text: str) -> str:
 
 
 def _check_casing(attribute: Attribute) -> Iterable[Finding]:
-  """Matching is case-sensitive, and sentences begin with capitals."""
+  """Values in another case than most, and sentences that begin with a small letter."""
   lower = [i for i, v in enumerate(attribute.values) if v.text[0].islower()]
   upper = [i for i in range(len(attribute.values)) if i not in lower]
   minority = min((lower, upper), key=len)
@@ -136,7 +136,7 @@ def _check_duplicates(attribute: Attribute) -> Iterable[Finding]:
 
 
 def _check_templates(attribute: Attribute) -> Iterable[Finding]:
-  """Texts that a careful writer would not have meant."""
+  """Punctuation, slashes and values in templates, their subsets, and sizes of subgroups."""
   matcher = TextMatcher(attribute)
   for i, template in enumerate(attribute.templates):
     where = f'templates[{i}]'
@@ -193,7 +193,7 @@ def _unknown(text: str, vocabulary: Vocabulary) -> list[str]:
 
 
 def same_inputs(texts: Sequence[str], vocabulary: Any) -> list[list[int]]:
-  """Groups of texts that a model reads as one input: their numbers, each group in order."""
+  """Numbers of the texts with equal ids, one list for each group of them."""
   groups: dict[tuple[int, ...], list[int]] = {}
   for number, text in enumerate(texts):
     groups.setdefault(tuple(vocabulary.encode(text)), []).append(number)
@@ -201,7 +201,7 @@ def same_inputs(texts: Sequence[str], vocabulary: Any) -> list[list[int]]:
 
 
 def _check_lexicon(attribute: Attribute, lexicon: Collection[str]) -> Iterable[Finding]:
-  """Words that a scorer counts wherever the model repeats them."""
+  """Values and templates with an opinion word."""
   lexicon = {w.lower() for w in lexicon}
   for i, value in enumerate(attribute.values):
     for token in dict.fromkeys((value.text, *value.tokens)):

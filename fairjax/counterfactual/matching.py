@@ -1,15 +1,14 @@
 """Finds the sensitive tokens of an attribute in text and in token ids.
 
-What is a match (definition H-01; "sensitive token" is one of phi(a)):
+A match (definition H-01; a "sensitive token" is one of phi(a)):
 
-* case-sensitive, in any way of writing the same accents, apostrophes and hyphens (`word_forms`); a
-  value of several words has single spaces between them;
-* whole words, by the borders of `word_forms`. "bakery" holds no "baker"; "cook.", "(cook",
-  "Italy's", "Iran-Iraq", "_Iran_" and "co-writer" hold matches, since hyphens, apostrophes and
-  other punctuation are borders;
-* at one place the longest token counts, and matches do not overlap.
-
-In ids a match must also begin and end where tokens do; the others are counted, not returned.
+* is case-sensitive, in any way of writing the same accents, apostrophes and hyphens (`word_forms`);
+  a value of several words has single spaces between them;
+* consists of whole words, by the borders of `word_forms`. "bakery" contains no "baker"; "cook.",
+  "(cook", "Italy's", "Iran-Iraq", "_Iran_" and "co-writer" contain matches, since hyphens,
+  apostrophes and other punctuation are borders;
+* is the longest at its place and does not overlap another match;
+* in ids must also begin and end where ids do; other matches are counted and not returned.
 """
 
 import bisect
@@ -30,7 +29,7 @@ from fairjax.vocabulary import Vocabulary, document_words
 _ASCII_WORD = re.compile(rb'[A-Za-z0-9]')
 _ENDS_IN_LETTER = re.compile(LETTER + r'\Z').search
 _ENCODING = {'encoding': 'utf-8', 'errors': 'surrogateescape'}
-# Stands for ends of documents; no value can hold it.
+# Surface of ends of documents; no value can contain it.
 _SEPARATOR = b'\0'
 # A word border depends on at most two characters of 4 bytes (a joiner and a letter, or three signs
 # of one byte and a letter), each an id.
@@ -50,7 +49,7 @@ class TextMatcher:
   """Finds an attribute's sensitive tokens in text."""
 
   def __init__(self, attribute: Attribute, spell: Callable[[str], str] = str):
-    """Takes the tokens as `spell` writes them in the texts, e.g. 'Guinea @-@ Bissau'."""
+    """Prepares the search; `spell` writes the tokens as in the texts, e.g. 'Guinea @-@ Bissau'."""
     self.attribute = attribute
     self._owner = {spell(normal_form(t)): i
                    for i, v in enumerate(attribute.values) for t in v.tokens}
@@ -69,8 +68,8 @@ class TextMatcher:
 class TokenMatcher:
   """Finds an attribute's sensitive tokens in ids of a vocabulary.
 
-  The result is that of `TextMatcher` on the decoded text of each document, but computed without
-  decoding it all: tables over the vocabulary leave a few places, and only these are decoded.
+  The result is that of `TextMatcher` on the decoded text of each document. Tables over the
+  vocabulary exclude nearly all places, and only the others are decoded.
   """
 
   def __init__(self, attribute: Attribute, vocabulary: Vocabulary):
@@ -80,15 +79,15 @@ class TokenMatcher:
     self._text_matcher = TextMatcher(attribute, spell)
     self._surfaces = [s or _SEPARATOR for s in vocabulary.surfaces]
     tokens = [spell(normal_form(t)) for v in attribute.values for t in v.tokens]
-    # No match is longer than this many ids, as each adds a byte, and no way to write a character is
-    # longer than four of its normal one; then what its border depends on.
+    # No match has more ids than this, since each adds a byte and no way to write a character is
+    # longer than four of its normal one; then the ids on which its border depends.
     self._reach = max(len(t.encode('utf-8')) * (1 if t.isascii() else 4) for t in tokens)
     self._reach += _CONTEXT_IDS
     beginnings = _Beginnings(tokens)
     self._begins = {i: b for i, s in enumerate(self._surfaces) if (b := beginnings.find(s))}
     self._may_begin, self._only_first = np.zeros((2, vocabulary.size), bool)
     self._may_begin[list(self._begins)] = True
-    # A match at the first byte, and only that, depends on the id before.
+    # Only a match at the first byte depends on the id before.
     self._only_first[[i for i, b in self._begins.items() if b.only_first]] = True
     self._ends_in_word = np.array([_ends_in_word(s) for s in self._surfaces])
     self._pair_may_match = functools.lru_cache(maxsize=1 << 20)(self._check_pair)
@@ -98,15 +97,15 @@ class TokenMatcher:
       self._is_unknown(t) for v in attribute.values for t in v.tokens)
 
   def find(self, ids: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, int]:
-    """All matches in `ids` that begin and end at borders of tokens.
+    """All matches in `ids` that begin and end at borders of ids.
 
     Args:
       ids: `[n]` integers in `[0, vocabulary.size)`, any number of documents, each ended by eos; no
-        match reaches over an eos or pad. Not all of a memory map is read at once.
+        match crosses an eos or pad. A memory map is read in blocks.
 
     Returns:
       `[m, 3]` int32, in order: first id, id after the last, value index; and the number of matches
-      that are left out because they begin or end inside a token.
+      that begin or end inside an id and are left out.
 
     Raises:
       ValueError: `ids` has not one axis, or 2^31 ids or more.
@@ -129,13 +128,10 @@ class TokenMatcher:
     return np.array(spans, np.int32).reshape(-1, 3), unaligned
 
   def count_unknown(self, text: str) -> int:
-    """Matches in a text that its ids do not show, because they are the unknown id.
+    """Number of matches in one document that its ids hide behind the unknown id.
 
-    With a list of words that is a match of which a word is not in the list, with pieces one with a
-    character that has no piece. `find` cannot see them: what it counts as left out is in the ids.
-
-    Args:
-      text: one document.
+    In a list of words these are matches with a word that is not in the list, with pieces matches
+    with a character that has no piece. `find` cannot count them.
     """
     if not self._may_be_unknown:
       return 0
@@ -147,7 +143,7 @@ class TokenMatcher:
     for line in text.split('\n'):
       words = cut(line)
       spaced, starts = ' '.join(words), [0, *itertools.accumulate(len(w) + 1 for w in words)]
-      for start, end, _ in self._text_matcher.find(spaced):  # the words that it reaches into
+      for start, end, _ in self._text_matcher.find(spaced):  # a match covers words[first:last]
         first, last = bisect.bisect(starts, start) - 1, bisect.bisect_left(starts, end)
         unknown += any(not self.vocabulary.knows(word) for word in words[first:last])
     return unknown
@@ -156,7 +152,7 @@ class TokenMatcher:
     return self.vocabulary.unk_id in self.vocabulary.encode(text)
 
   def _candidates(self, ids: np.ndarray, start: int, end: int) -> np.ndarray:
-    """Places in [start, end) whose id may begin a match: all of these and few others."""
+    """Places in [start, end) whose id may begin a match: all that do, and a few others."""
     eos = np.array([self.vocabulary.eos_id])
     block = np.concatenate([
       eos[start > 0:], ids[max(start - 1, 0):end + 1], eos[end < len(ids):]]).astype(np.int64)
@@ -187,9 +183,9 @@ class TokenMatcher:
     ends = {offset: i for i, offset in enumerate(offsets)}
     found, unaligned = [], 0
     text = content.decode(**_ENCODING)
-    # The ids before `first` are there for its word border only: their own one may not be in sight.
+    # The ids before `first` only decide its word border; their own borders may be out of sight.
     begin_at = len(content[:offsets[first]].decode(**_ENCODING))
-    place = begin = 0  # in characters and bytes; they are in order, so each goes on from the last
+    place = begin = 0  # in characters and in bytes; matches are in order
     for start, end, value in self._text_matcher.find(text, begin_at):
       begin += len(text[place:start].encode(**_ENCODING))
       place = start
@@ -202,20 +198,22 @@ class TokenMatcher:
 
 
 def _spaced(text: str) -> str:
-  """A text as the words of a list with spaces between them."""
+  """A text as words of WikiText's form with spaces between them."""
   return ' '.join(document_words('text')(text))
 
 
 class _Beginning(NamedTuple):
-  """How matches may begin inside one id."""
+  """Beginnings of matches inside one id."""
 
-  whole: bool  # a token lies in it whole
+  whole: bool  # it contains a whole token
   rests: tuple[tuple[bytes, bool], ...]  # what must follow, and whether the token ends with it
   only_first: bool  # all of these begin at the first byte
 
 
 class _Beginnings:
-  """Finds how matches may begin in the bytes of an id."""
+  """Finds the beginnings of matches in the bytes of an id."""
+
+  # Word borders are checked by ASCII letters only; superfluous beginnings do no harm.
 
   def __init__(self, tokens: list[str]):
     forms = [(form.encode('utf-8'), ends) for token in tokens
@@ -251,7 +249,7 @@ def _groups(places: np.ndarray, *, gap: int) -> list[list[int]]:
 
 
 def _ends_in_word(surface: bytes) -> bool:
-  """Whether the last character is surely part of a word (false for a part of a character)."""
+  """Whether the last character certainly belongs to a word (false for a part of a character)."""
   if surface[-1] < 128:
     return _ASCII_WORD.match(surface, len(surface) - 1) is not None
   try:
@@ -262,21 +260,13 @@ def _ends_in_word(surface: bytes) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Replacements:
-  """Ids of every value, to stand in the place of a matched one.
-
-  Attributes:
-    attribute: whose values they are.
-    word_pieces: per value its ids at the start of a word (after a space, or first in a document).
-    inner_pieces: per value its ids elsewhere, e.g. after "(".
-    starts_word: `[V]` bool, whether an id begins with a space, which a replacement must do too.
-    unknown: value indices that hold an unknown word; they cannot replace anything.
-  """
+  """Ids of every value of an attribute, which replace those of a matched value."""
 
   attribute: Attribute
-  word_pieces: tuple[tuple[int, ...], ...]
-  inner_pieces: tuple[tuple[int, ...], ...]
-  starts_word: np.ndarray
-  unknown: tuple[int, ...]
+  word_pieces: tuple[tuple[int, ...], ...]  # by value, at the beginning of a word
+  inner_pieces: tuple[tuple[int, ...], ...]  # by value, elsewhere, e.g. after "("
+  starts_word: np.ndarray  # [V] bool, whether an id begins with a space; its replacement must too
+  unknown: tuple[int, ...]  # values with an unknown word, which cannot replace anything
 
   def pieces(self, value_index: int, starts_word: bool) -> list[int]:
     """Ids of a value, for a place whose first id begins a word or does not."""
@@ -296,7 +286,7 @@ class Replacements:
     return self._fitting[key]
 
   def unusable(self, *, num_pieces: int) -> list[str]:
-    """One line for each value that never replaces another with P = `num_pieces`."""
+    """Formats a line for each value that never replaces another with P = `num_pieces`."""
     lines = []
     for i, value in enumerate(self.attribute.values):
       if i in self.unknown:
@@ -309,7 +299,7 @@ class Replacements:
 def replacement_pieces(attribute: Attribute, vocabulary: Vocabulary) -> Replacements:
   """Encodes every value once for the starts of words and once for other places."""
   word = tuple(tuple(vocabulary.encode(v.text)) for v in attribute.values)
-  # Any text that does not end in a space does for `after`.
+  # `after` may be any text that does not end in a space.
   inner = tuple(tuple(vocabulary.encode_as_continuation(v.text, '(')) for v in attribute.values)
   is_word_list = vocabulary.kind == 'word'
   return Replacements(

@@ -1,15 +1,15 @@
-"""Which word "her" and "his" stand for: a small rule over the words around them.
+"""The context of a gendered word: whether it is swapped, in which case, and what "her" stands for.
 
-English writes one word for two: "her" is him (I saw her) or his (her hat), "his" is her (his hat)
-or hers (the hat is his). Swapping them needs to know which (definition W-15: "her" becomes him or
-his by part of speech). No tagger is asked: the rule below reads the few words behind the pronoun,
-and for some of them the word before. docs/cda.md gives its accuracy for each case.
+English has one word for two: "her" is him (I saw her) or his (her hat), "his" is her (his hat) or
+hers (the hat is his). A swap must distinguish them (definition W-15: "her" becomes him or his by
+part of speech). The rule below uses no tagger: it reads the few words after the pronoun, and for
+some of them the word before. docs/cda.md gives its accuracy for each case.
 
-The rule for "her": it is an object where a possessive cannot stand, that is before the end of a
+The rule for "her": it is an object where no possessive is possible, that is before the end of a
 clause or before a word that begins no noun phrase (closed classes: prepositions, conjunctions,
-determiners, pronouns, auxiliaries, particles). Adverbs are looked through. Where both are possible
-("made her famous", "made her debut") the verb before it and the word behind it decide together.
-Otherwise it is a possessive, which is the more frequent one.
+determiners, pronouns, auxiliaries, particles). Adverbs are skipped. Where both are possible ("made
+her famous", "made her debut") the verb before it and the word after it decide together. Otherwise
+it is a possessive, the more frequent case.
 """
 
 import re
@@ -17,23 +17,19 @@ from collections.abc import Container
 
 from fairjax.counterfactual.word_forms import context, normal_form
 
-# What stands around a gendered word: whether it is swapped there, and in what case.
+# Four rules keep words of a pair, and each kept word is counted by its reason:
 #
-# Not every "king" is a king. Four rules keep words of a pair as they are, and every one of them is
-# counted by its reason:
-#
-# * `name`: a capitalised word that belongs to a name or a title ("Stephen King", "Guy Fawkes",
-# "Isle
-#   of Man", "Spider-Man"): a capitalised word stands before it that is neither the first word of a
-#   sentence by chance nor a rank, or behind it, and it is no form of address ("King George" is
-#   swapped, and so is "the King").
-# * `compound`: a member of a hyphenated word that says something else ("man-made", "king-size").
-#   Swapped are last members ("great-grandmother", "co-chairman"), those before -in-law, -to-be,
-#   -elect and the like, compounds of gendered words only ("mother-daughter"), and the words he,
-#   she, male, female, actor and actress everywhere.
-# * `phrase`: what follows or stands before makes it another thing ("mother tongue", "sister city",
+# * `name`: a capitalised word in a name or a title ("Stephen King", "Guy Fawkes", "Isle of Man",
+#   "Spider-Man"). The word before it is capitalised and neither a sentence's first word nor a rank,
+#   or the word after it is capitalised, and it is no form of address ("King George" is swapped, and
+#   so is "the King").
+# * `compound`: a member of a hyphenated word with another meaning ("man-made", "king-size"). Last
+#   members are swapped ("great-grandmother", "co-chairman"), and members before -in-law, -to-be,
+#   -elect and the like, compounds of gendered words only ("mother-daughter"), and he, she, male,
+#   female, actor and actress everywhere.
+# * `phrase`: the words before or after it give it another meaning ("mother tongue", "sister city",
 #   "bachelor's degree", "Uncle Sam", "Our Lady").
-# * `abbreviation`: MR and MS in capitals without a full stop, which are not forms of address there.
+# * `abbreviation`: MR and MS in capitals without a full stop, which are no forms of address.
 
 _BEFORE = re.compile(r"([^\W_][\w'’&.]*)( @-@ |[ -])$")
 _AFTER = re.compile(r" ([^\W_][\w'’]*)")
@@ -44,7 +40,7 @@ _HYPHEN = re.compile(r'-| @-@ ')
 _SENTENCE_START = re.compile(r'(?:^|[.!?…]["\'”’)\]]*\s+|\n\s*)["\'“‘(\[]*\s*$')
 _REACH = 80
 
-# Words that are capitals at the beginning of a sentence only, or belong to ranks and kinship.
+# Words with a capital only at the beginning of a sentence, and words of rank and kinship.
 _NO_NAMES = frozenset("""
 a an the this that these those my your his her its our their some any every each both all many most
 few several two three four five six no other another such and or but nor so yet if as in on at by
@@ -63,13 +59,13 @@ spokeswoman actor actress heir heiress hero heroine
 """.split())
 _ANYWHERE = frozenset(
   'he she him her his hers himself herself male female males females actor actress'.split())
-# Said of a person in front of a name: part of no name, whatever stands before it.
+# Titles before a name; they are never part of a name.
 _ALWAYS = frozenset('sir mr mrs ms mr. mrs. ms. emperor empress patriarch'.split())
 _RELATIONS = ('in-law', 'to-be', 'elect', 'designate', 'apparent', 'presumptive', 'consort',
               'regent', 'dowager', 'in-waiting', 'at-arms', 'turned')
 _THING = r'(?:-| )(?:%s)\b'
-# Word -> what stands behind it, or before it, where it means something else.
-_PHRASES_BEHIND = {word: re.compile(pattern, re.IGNORECASE) for words, pattern in (
+# Word -> the words after it, or before it, that give it another meaning.
+_PHRASES_AFTER = {word: re.compile(pattern, re.IGNORECASE) for words, pattern in (
   ('bachelor bachelors', r"['’]?s?['’]? (?:degrees?\b|and masters?\b|in [A-Z]|of (?:[a-z]+ )?(?:"
                          r"arts?|sciences?|laws?|engineering|music|education|commerce)\b)"),
   ('mother', _THING % 'countr(?:y|ies)|tongues?|ships?|church|lode|board|cells?|plants?|nature|'
@@ -90,7 +86,7 @@ _PHRASES_BEFORE = {word: re.compile(pattern) for words, pattern in (
 
 
 def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str]) -> str:
-  """Why the gendered word at characters `start` to `end` is not swapped; '' if it is."""
+  """Reason for which the gendered word text[start:end] is not swapped; '' if it is swapped."""
   word = normal_form(text[start:end])
   lower = word.lower()
   before, after = context(text, start, end, reach=_REACH)
@@ -98,8 +94,8 @@ def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str])
     return 'abbreviation'
   if lower in _ANYWHERE:
     return ''
-  behind, in_front = _PHRASES_BEHIND.get(lower), _PHRASES_BEFORE.get(lower)
-  if behind and behind.match(after) or in_front and in_front.search(before) and (
+  follows, precedes = _PHRASES_AFTER.get(lower), _PHRASES_BEFORE.get(lower)
+  if follows and follows.match(after) or precedes and precedes.search(before) and (
       lower != 'queens' or word == 'Queens'):
     return 'phrase'
   title = word[0].isupper() and not word.isupper() and lower not in _ALWAYS
@@ -123,7 +119,7 @@ def _in_name(lower: str, before: str, after: str) -> bool:
 
 
 def _in_compound(before: str, after: str, gendered: Container[str]) -> bool:
-  """Whether a word is a member of a compound that is not about the person."""
+  """Whether a word is a member of a compound with another meaning."""
   right = _RIGHT_MEMBERS.match(after)
   if not right:
     return False
@@ -154,14 +150,14 @@ _TOKEN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*(?:(?:-| @-@ )[^\W_]+)*|[^\w\s]")
 _LAST_WORD = re.compile(r"([^\W_]+(?:['’-][^\W_]+)*)[\s\"“'‘]*$")
 _PARALLEL = re.compile(r'\b(him|his)(?: or |/| / )$', re.IGNORECASE)
 CONTEXT = 120
-"""Characters on either side that hold the words looked at."""
+"""Characters on either side that the rules read."""
 
 
 def _words(text: str) -> frozenset[str]:
   return frozenset(text.split())
 
 
-# Words that begin no noun phrase behind a possessive: after "her" they show an object.
+# Words that begin no noun phrase after a possessive: after "her" they show an object.
 _CLOSED = _words("""
 a an the this that these those all both each any some every another such no either neither half i
 you he she it we they me him us them my your his its our their mine yours hers ours theirs who whom
@@ -182,7 +178,7 @@ _ADVERBS = _words("""
 very so also then once still now even ever never always already almost often soon only just more
 most less least much quite rather too well later sometimes perhaps equally not
 """)
-# End in -ly and are no adverbs.
+# Words in -ly that are no adverbs.
 _NOT_ADVERBS = _words("""
 family early daily weekly monthly yearly elderly lovely lonely friendly deadly holy ugly likely
 assembly reply supply ally belly bully anomaly jelly fly lively costly worldly homely silly july
@@ -215,7 +211,7 @@ train wait wear catch climb commit defeat defend deliver draw drive drop enjoy e
 forget happen hit identify launch maintain meet produce promote prove pull push put regain relax
 remember rest ride score sell serve settle shoot succeed swim throw travel try use visit wake
 """)
-# Of these, the ones that are nouns as often; after these verbs they are verbs.
+# Bare verbs that are nouns as often, and the verbs after which they are verbs.
 _NOUNS_TOO = _words('work play act run talk dance fight walk escape return look fall win')
 _SEE = _words('let lets letting saw watched help helped see')
 _STATES = _words("""
@@ -259,7 +255,7 @@ _OWNED_TOO = _words("""
 command control courage credit help land money power reason support time success hope freedom lunch
 dinner strength
 """)
-# After these verbs "back" and "home" say where, and are nobody's.
+# After these verbs "back" and "home" are directions and not possessions.
 _MOVE = _words("""
 bring brings brought bringing take takes took taken taking send sends sent sending call calls called
 calling get gets got getting want wants wanted wanting welcome welcomed invite invited lead led

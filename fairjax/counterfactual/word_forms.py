@@ -1,20 +1,19 @@
-"""When two ways of writing a word are equal, and where a word ends: one rule for the whole package.
+"""Equal ways of writing a word, and borders of words: one rule for the whole package.
 
 Two texts are equal if their `normal_form` is the same: Unicode's NFC (a letter with its accents is
-one character, however it was typed), with one sign for each of
+one character), with one sign for each of
 
 * the apostrophe: ' and \u2019 \u2018 \u201b \u02bc \u02bb \u00b4 \uff07;
 * the hyphen: - and the typographic and the non-breaking one (U+2010, U+2011);
 * the space: also the non-breaking ones (U+00A0, U+2007, U+202F).
 
-A word is made of letters, digits and the combining marks that follow them. It goes on over what
-joins two letters without a sign of its own (soft hyphen, zero-width joiners, variation selectors),
-and over up to three underscores or asterisks between letters ("snake_case", "**Iran**ian").
-Anything else is a border: other punctuation, Markdown around a word ("_Iran_", "**Iran**"), and
-raised digits ("Iran\u00b2"). Scripts without spaces between words show no border within a run of
-letters.
+A word consists of letters, digits and the combining marks that follow them. It continues over
+invisible joiners between letters (soft hyphen, zero-width joiners, variation selectors), and over
+up to three underscores or asterisks between letters ("snake_case", "**Iran**ian"). Anything else is
+a border: other punctuation, Markdown around a word ("_Iran_", "**Iran**"), and raised digits
+("Iran\u00b2"). Scripts without spaces have no border within a run of letters.
 
-Nothing here changes a text: places are those of the text as it is written.
+Nothing here changes a text: positions are those of the text as it is written.
 """
 
 import functools
@@ -27,13 +26,13 @@ _SIGNS = {"'": "'\u2019\u2018\u201b\u02bc\u02bb\u00b4\uff07", '-': '-\u2010\u201
           ' ': ' \u00a0\u2007\u202f'}
 _PLAIN = {ord(sign): plain for plain, signs in _SIGNS.items() for sign in signs[1:]}
 _APOSTROPHES = {ord(sign): "'" for sign in _SIGNS["'"][1:]}
-# Letters that are one character in NFC and were another one in older character sets.
+# Letters with a second code point, which NFC replaces.
 _SINGLES = {'\u00c5': '\u212b', '\u03a9': '\u2126'}
-_MOST_MARKS = 4  # of one letter, in any order; more of them are found in the two normal orders
+_MOST_MARKS = 4  # of one letter, found in any order; with more only in the two normal orders
 
 
 def _ranges(codes: Iterable[int]) -> str:
-  """A set of characters for a regular expression, of ascending codes."""
+  """Set of characters for a regular expression, from ascending codes."""
   runs = itertools.groupby(enumerate(codes), lambda item: item[1] - item[0])
   ends = [(found[0][1], found[-1][1]) for found in (list(run) for _, run in runs)]
   return ''.join(f'{chr(a)}-{chr(b)}' for a, b in ends)
@@ -42,45 +41,50 @@ def _ranges(codes: Iterable[int]) -> str:
 _JOINERS = '\u00ad\u180b-\u180d\u200c\u200d\u2060\ufe00-\ufe0f\U000e0100-\U000e01ef'
 _NO_LETTER = re.compile(  # joiners, apostrophes that Unicode calls letters, raised digits
   f'[{_JOINERS}\u02bb\u02bc\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u2080-\u2089]').match
-# Beyond the first 65,536 characters by blocks (scripts, mathematical letters, scripts, Han): a set
-# that lists each of them is slow.
+# Characters after the first 65,536 are given by blocks (scripts, mathematical letters, scripts,
+# Han), since a set that lists each of them is slow.
 LETTER = ('[{}\U00010000-\U0001cfff\U0001d400-\U0001d7ff\U0001e000-\U0001efff'
           '\U00020000-\U0003ffff]').format(_ranges(
             c for c in range(0x10000) if not _NO_LETTER(chr(c)) and (
               chr(c).isalnum() or unicodedata.category(chr(c)) in ('Mn', 'Mc'))))
-"""One character of a word, for regular expressions."""
+"""Regular expression for one character of a word."""
 _WORD_END = f'(?!(?:[{_JOINERS}]|[_*]{{1,3}})?{LETTER})'
 _ends_word = re.compile(_WORD_END).match
 _inside_word = re.compile('|'.join(
   f'(?<={LETTER}{between})' for between in ('', f'[{_JOINERS}]', '[_*]', '[_*]{2}', '[_*]{3}'))
 ).match
 LETTERS = re.compile(f'{LETTER}+(?:[{_JOINERS}]{LETTER}+)*')
-"""A run of letters: a word, or a part of one that apostrophes, hyphens or underscores join."""
+"""A run of letters: a word, or a part of one with apostrophes, hyphens or underscores."""
 _MARKDOWN = re.compile(f'(?<={LETTER})[*_`~]+|[*_`~]+(?={LETTER})')
 
 
 def normal_form(text: str) -> str:
-  """The form in which words are compared; letters keep their case."""
+  """The form in which words are compared; letters keep their case.
+
+  >>> normal_form('Jose\u0301 O\u2019Neil') == "Jos\u00e9 O'Neil"
+  True
+  """
   return text if text.isascii() else unicodedata.normalize('NFC', text).translate(_PLAIN)
 
 
 def plain_apostrophes(text: str) -> str:
-  """The text with ' for all apostrophes, otherwise as it is written."""
+  """Replaces all apostrophes by ' and changes nothing else."""
   return text if text.isascii() else text.translate(_APOSTROPHES)
 
 
 def starts_word(text: str, place: int) -> bool:
-  """Whether no word goes over the border before character `place`."""
+  """Whether no word continues over the border before character `place`."""
   return _inside_word(text, place) is None
 
 
 def ends_word(text: str, place: int) -> bool:
-  """Whether a word that ends before character `place` does not go on there."""
+  """Whether a word that ends before character `place` does not continue there."""
   return _ends_word(text, place) is not None
 
 
 def context(text: str, start: int, end: int, *, reach: int) -> tuple[str, str]:
-  """What stands before and after characters `start` to `end`, to be read word by word."""
+  """Up to `reach` characters before and after text[start:end], to be read word by word."""
+  # In the normal form, without Markdown that touches a letter or the word itself.
   before = normal_form(text[max(start - reach, 0):start])
   after = normal_form(text[end:end + reach])
   if any(sign in before or sign in after for sign in '*_`~'):
@@ -89,14 +93,14 @@ def context(text: str, start: int, end: int, *, reach: int) -> tuple[str, str]:
 
 
 class WordFinder:
-  """Finds words and phrases in text as whole words, in any way of writing them."""
+  """Finds whole words and phrases in text, in any way of writing them; the longest at one place."""
 
   def __init__(self, words: Iterable[str], *, ignore_case: bool = False, any_space: bool = False):
-    """Prepares the search."""
+    """Prepares the search; `any_space`: white space of any length is equal to a space."""
     words = sorted({normal_form(w) for w in words}, key=lambda w: (-len(w), w))
     choices = '|'.join(c for w in words for c in _choices(w, any_space))
-    # Without the first condition the expression begins with a set of first letters, which `re`
-    # searches for quickly; in any case of the letters it does not, and the condition is quicker.
+    # An expression that begins with a set of first letters is searched quickly by `re`. With
+    # IGNORECASE there is no such set, and a condition before the word is quicker.
     before = f'(?<!{LETTER})' if ignore_case else ''
     self._pattern = re.compile(f'{before}(?:{choices}){_WORD_END}',
                                re.IGNORECASE if ignore_case else 0)
@@ -116,7 +120,7 @@ class WordFinder:
     return next(self.find(text), None)
 
   def replace(self, text: str, new: str) -> tuple[str, int]:
-    """The text with `new` for every match, and how many there were."""
+    """Replaces every match by `new`; returns the text and the number of matches."""
     parts, end, count = [], 0, 0
     for match in self.find(text):
       parts += [text[end:match.start()], new]
@@ -124,12 +128,12 @@ class WordFinder:
     return ''.join([*parts, text[end:]]), count
 
   def match(self, text: str, place: int) -> re.Match | None:
-    """The match at character `place`, where a word must begin."""
+    """The match at the beginning of a word, at character `place`."""
     return self._pattern.match(text, place) if starts_word(text, place) else None
 
 
 def written_forms(word: str, *, most: int = 64) -> tuple[list[str], bool]:
-  """The ways to write a word, or its beginning where the whole word has more than `most`."""
+  """Ways to write a word, or its beginning if it has more than `most`; whether it is whole."""
   forms = ['']
   for cluster in _clusters(word):
     found = _spellings(cluster)
@@ -140,7 +144,7 @@ def written_forms(word: str, *, most: int = 64) -> tuple[list[str], bool]:
 
 
 def _choices(word: str, any_space: bool) -> Iterator[str]:
-  """Patterns of a word in the normal form, one for each way to write its first letter."""
+  """Patterns of a word, one for each way to write its first letter."""
   parts = []
   for cluster in _clusters(word):
     if cluster == ' ' and any_space:
@@ -153,7 +157,7 @@ def _choices(word: str, any_space: bool) -> Iterator[str]:
 
 
 def _clusters(word: str) -> Iterator[str]:
-  """Letters of a word, each with the marks that follow it, in the normal form."""
+  """Letters of the normal form of a word, each with the marks that follow it."""
   start, word = 0, normal_form(word)
   for place in range(1, len(word) + 1):
     if place == len(word) or not unicodedata.category(word[place]).startswith('M'):
@@ -163,7 +167,7 @@ def _clusters(word: str) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _spellings(cluster: str) -> tuple[str, ...]:
-  """All texts that are equal to a letter with its marks: the normal one first."""
+  """All ways to write a letter with its marks, the normal one first."""
   if cluster in _SIGNS:
     return tuple(_SIGNS[cluster])
   apart = unicodedata.normalize('NFD', cluster)

@@ -41,7 +41,7 @@ def vocabulary(tmp_path_factory):
 def choose(attribute, vocabulary, spans, *, rng=None, k=K, p=P, t=T):
   spans = np.array(spans, np.int32).reshape(-1, 3)
   return choose_branches(
-    spans, np.ones(len(spans), bool), attribute=attribute,
+    spans, np.ones(len(spans), bool),
     replacements=replacement_pieces(attribute, vocabulary), segment_len=t, num_branches=k,
     num_pieces=p, rng=rng or branch_rng(0, 0, 0))
 
@@ -151,8 +151,8 @@ def test_places_inside_words(attribute, tmp_path):
   starts_word = replacements.starts_word[np.array(row)[spans[:, 0]]]
   assert starts_word.tolist() == [False]
   branches = choose_branches(
-    spans, starts_word, attribute=attribute, replacements=replacements, segment_len=20,
-    num_branches=1, num_pieces=20, rng=branch_rng(0, 0, 0))
+    spans, starts_word, replacements=replacements, segment_len=20, num_branches=1, num_pieces=20,
+    rng=branch_rng(0, 0, 0))
   start, end = int(branches['branch_start'][0]), int(branches['original_end'][0]) + 1
   new = branches['branch_tokens'][0, :branches['branch_len'][0]].tolist()
   assert vocabulary.decode(row[:start] + new + row[end:]) in (
@@ -163,13 +163,9 @@ def test_no_matches_and_wrong_arguments(attribute, vocabulary):
   branches = choose(attribute, vocabulary, [])
   assert branches['branch_counts'].tolist() == [0] * 5 and not branches['branch_weight'].any()
   replacements = replacement_pieces(attribute, vocabulary)
-  arguments = dict(segment_len=T, num_branches=K, num_pieces=P, rng=branch_rng(0, 0, 0))
   with pytest.raises(ValueError, match='must be'):
-    choose_branches(np.zeros((2, 3), int), np.zeros(3, bool), attribute=attribute,
-                    replacements=replacements, **arguments)
-  with pytest.raises(ValueError, match='those of attribute place, not of country'):
-    choose_branches(np.zeros((0, 3), int), np.zeros(0, bool), attribute=load_attribute('country'),
-                    replacements=replacements, **arguments)
+    choose_branches(np.zeros((2, 3), int), np.zeros(3, bool), replacements=replacements,
+                    segment_len=T, num_branches=K, num_pieces=P, rng=branch_rng(0, 0, 0))
 
 
 def test_swapping_twice_gives_the_text_back():

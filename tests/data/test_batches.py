@@ -140,8 +140,8 @@ def test_branches_are_those_of_the_matches_in_the_row(prepared):
       spans = [[a - start, b - start, v] for a, b, v in everything if a < start + T and b > start]
       flags = [bool(replacements.starts_word[tokens[start + max(a, 0)]]) for a, _, _ in spans]
       expected = choose_branches(
-        np.array(spans).reshape(-1, 3), np.array(flags, bool), attribute=prepared.attribute,
-        replacements=replacements, segment_len=T, num_branches=K, num_pieces=P,
+        np.array(spans).reshape(-1, 3), np.array(flags, bool), replacements=replacements,
+        segment_len=T, num_branches=K, num_pieces=P,
         rng=branch_rng(3, step, row))
       assert_equal([{n: batch[n][row] for n in expected}], [expected])
 
