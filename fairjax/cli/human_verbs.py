@@ -100,12 +100,12 @@ def _export(options: argparse.Namespace) -> None:
   key = export_sheets(
     lambda: itertools.chain.from_iterable(map(read, files)), files, find, settings,
     output=folder, key=key_path, separator=options.separator, bom=options.bom)
-  print('\n'.join(_export_words(key)))
+  print('\n'.join(_format_export(key)))
   print(f'{folder}: give each annotator the instructions and their own files')
   print(f'{key_path}: the key; it names the models: keep it to yourself')
 
 
-def _export_words(key: dict[str, Any]) -> list[str]:
+def _format_export(key: dict[str, Any]) -> list[str]:
   """What was exported, in lines."""
   lines = []
   for name, task in key['tasks'].items():
@@ -153,7 +153,7 @@ def _import(options: argparse.Namespace) -> None:
     seed=options.seed)
   _check_output(pathlib.Path(options.output), result)
   write_json(options.output, result)
-  print('\n'.join(_import_words(result)))
+  print('\n'.join(_format_result(result)))
   print(options.output)
 
 
@@ -170,7 +170,7 @@ def _check_output(path: pathlib.Path, result: dict[str, Any]) -> None:
                     'or remove it')
 
 
-def _import_words(result: dict[str, Any]) -> list[str]:
+def _format_result(result: dict[str, Any]) -> list[str]:
   """The result, in lines."""
   returned = result['returned']
   lines = [f"left out: {returned['unknown_items']} rows of unknown items"
@@ -187,20 +187,21 @@ def _import_words(result: dict[str, Any]) -> list[str]:
       + (f"; nothing from {', '.join(task['absent_annotators'])}" if task['absent_annotators']
          else ''))
     for kind, found in task['agreement'].items():
-      lines.append(f"  Cohen's kappa, {kind.replace('_', ' ')}: " + _interval(found['pooled'])
-                   + f" of {len(found['pairs'])} pairs of annotators")
+      lines.append(f"  Cohen's kappa, {kind.replace('_', ' ')}: "
+                   f"{_format_interval(found['pooled'])} of {len(found['pairs'])} pairs of "
+                   'annotators')
     for score, found in task['correlations'].items():
-      lines.append(f"  Spearman with {score}: {_interval(found['spearman'])}")
+      lines.append(f"  Spearman with {score}: {_format_interval(found['spearman'])}")
     lines += [f'  {scorer} read only the beginning of {n} texts'
               for scorer, n in task['truncated_texts'].items() if n]
     for entry in task.get('individual_fairness', {}).get('pairs', ()):
-      lines.append(f"  {_entry_words(entry)}")
+      lines.append(f"  {_format_entry(entry)}")
     for found in task.get('individual_fairness', {}).get('differences', ()):
-      lines += [f'  {line}' for line in _difference_words(found)]
+      lines += [f'  {line}' for line in _format_difference(found)]
   return lines
 
 
-def _interval(found: dict[str, Any]) -> str:
+def _format_interval(found: dict[str, Any]) -> str:
   if found['value'] is None:
     return f"not defined (n = {found['n']})"
   words = f"{found['value']:.3f} (n = {found['n']}"
@@ -208,7 +209,7 @@ def _interval(found: dict[str, Any]) -> str:
                   else f", 95 % {found['low']:.3f} to {found['high']:.3f}") + ')'
 
 
-def _entry_words(entry: dict[str, Any]) -> str:
+def _format_entry(entry: dict[str, Any]) -> str:
   from fairjax.measure import estimate_words
   found = entry['estimate']
   words = f"{entry['model']}, template {entry['template']}, {' / '.join(entry['values'])}: "
@@ -220,21 +221,21 @@ def _entry_words(entry: dict[str, Any]) -> str:
     + ('' if found['n_min'] == found['n_max'] else f"-{found['n_max']}"))
 
 
-def _difference_words(found: dict[str, Any]) -> list[str]:
+def _format_difference(found: dict[str, Any]) -> list[str]:
   """Whether two models differ: each pair of values, and their mean where there are several."""
   first, second = found['models']
   head = f'{second} less {first}, '
 
-  def words(part):
+  def figures(part):
     if part['difference'] is None:
       return 'not defined, ratings are missing'
     return (f"human I.F. {part['difference']:+.3f}, under exchange up to {part['null_p95']:.3f} "
             f"(95 %), p = {part['p_value']:.4f}")
 
-  lines = [f"{head}template {part['template']}, {' / '.join(part['values'])}: {words(part)}"
+  lines = [f"{head}template {part['template']}, {' / '.join(part['values'])}: {figures(part)}"
            for part in found['comparisons']]
   several = [part for part in found['comparisons'] if part['difference'] is not None]
-  return lines + ([f'{head}mean of {len(several)}: {words(found)}'] if len(several) > 1 else [])
+  return lines + ([f'{head}mean of {len(several)}: {figures(found)}'] if len(several) > 1 else [])
 
 
 VERBS = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.measure.human.ratings import pearson, spearman
+from fairjax.measure.correlation import pearson, spearman
 
 _Z = 1.959963984540054  # 97.5 % point of the normal distribution
 

@@ -7,187 +7,129 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.inputs import open_input
 from fairjax.measure.columns import join_text
+from fairjax.measure.correlation import Clusters, bootstrap_interval, correlate, pearson, spearman
 from fairjax.measure.estimates import SampleScores
 from fairjax.measure.fairness import individual_fairness
-from fairjax.measure.human.sheets import LABEL, TASKS, Row, Task, read_sheet, same_text, sheet_name
+from fairjax.measure.human.model_differences import Comparison, model_differences
+from fairjax.measure.human.sheets import LABEL, TASKS, Task, same_text, sheet_name
 from fairjax.measure.scorers.audit import check_scorers
 from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_truncated
 from fairjax.measure.scorers.cache import score_texts
 from fairjax.measure.similarity import Encoder, own_cosines
 from fairjax.measure.wasserstein import wasserstein_1
-
-# Reads the sheets that came back, and says of every row what became of it.
+from fairjax.tables import Table
 
 _SHEET = re.compile(rf"([0-9a-f]+)-({'|'.join(TASKS)})-(a\d+)")
-_IDENTIFIERS = ('sheet', 'item', LABEL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratings:
-  """Labels of one task.
-
-  Attributes:
-    task: the task.
-    labels: item -> annotator -> label; items without any label are absent, annotators in order.
-    rows: rows that name an item of the task.
-    empty: rows without a label.
-    missing: items of the sheets that came back, of which there is no row, as annotator/item.
-    absent: annotators of whom no row came back.
-  """
+  """Labels of one task."""
 
   task: Task
-  labels: Mapping[str, Mapping[str, str]]
-  rows: int
-  empty: int
-  missing: tuple[str, ...]
-  absent: tuple[str, ...]
+  labels: Mapping[str, Mapping[str, str]]  # item -> annotator -> label; only items with a label
+  rows: int  # that name an item of the task
+  empty: int  # rows without a label
+  missing: tuple[str, ...]  # annotator/item of sheets that came back, of which there is no row
+  absent: tuple[str, ...]  # annotators of whom no row came back
 
 
 @dataclasses.dataclass(frozen=True)
 class Returned:
-  """All that came back.
+  """All sheets that came back."""
 
-  Attributes:
-    ratings: task name -> ratings, for every task of the key.
-    unknown_items: places of rows whose item is not in the key; they are left out.
-    empty_rows: rows without any text.
-    other_columns: columns that people added, as file: name; they are not read.
-  """
-
-  ratings: Mapping[str, Ratings]
-  unknown_items: tuple[str, ...]
+  ratings: Mapping[str, Ratings]  # of every task of the key
+  unknown_items: tuple[str, ...]  # places of rows whose item is not in the key; they are left out
   empty_rows: int
-  other_columns: tuple[str, ...]
+  other_columns: tuple[str, ...]  # file: name of columns that people added; they are not read
 
 
 def read_ratings(key: Mapping[str, Any], paths: Sequence[str | os.PathLike]) -> Returned:
-  """Reads returned sheets."""
+  """Reads returned sheets, in any order; one file may hold several."""
   found: dict[tuple[str, str, str], tuple[str, str]] = {}  # task, item, annotator: label, place
   unknown, others, empty_rows = [], [], 0
   for path in paths:
-    rows, columns, empty = read_sheet(path, _IDENTIFIERS)
-    shown = {c for row in rows for c in _task_of(key, row)[0].columns}
-    others += [f'{path}: {name}' for name in columns if name not in shown]
-    empty_rows += empty
-    for row in rows:
-      task, annotator = _task_of(key, row)
-      part, item = key['tasks'][task.name], row.cells['item'].strip()
-      if item not in part['items']:
-        unknown.append(f'{row.where}: {item!r}')
-        continue
-      _check_row(row, task, part, item, annotator)
-      place = (task.name, item, annotator)
-      if place in found:
-        raise UserError(f'{row.where}: item {item} was rated by {annotator} already in '
-                        f'{found[place][1]}: remove one of the rows')
-      found[place] = (_label(row, task, item), row.where)
-  ratings = {name: _ratings(key, TASKS[name], found) for name in key['tasks']}
-  return Returned(ratings, tuple(unknown), empty_rows, tuple(others))
+    shown = {'sheet', 'item', LABEL}
+    with open_input(path, what='annotation sheet') as file:
+      table = Table(file, path, ('sheet', 'item', LABEL))
+      for row, where in table:
+        task, annotator = _task_of(key, row['sheet'].strip(), where)
+        part, item = key['tasks'][task.name], row['item'].strip()
+        shown |= set(task.columns)
+        if item not in part['items']:
+          unknown.append(f'{where}: {item!r}')
+          continue
+        _check_row(row, task, part, item, annotator, where)
+        place = (task.name, item, annotator)
+        if place in found:
+          raise UserError(f'{where}: item {item} was rated by {annotator} already in '
+                          f'{found[place][1]}: remove one of the rows')
+        found[place] = (row[LABEL].strip().lower(), where)
+    others += [f'{path}: {name}' for name in table.header if name and name not in shown]
+    empty_rows += table.empty
+  return Returned({name: _ratings(key, TASKS[name], found) for name in key['tasks']},
+                  tuple(unknown), empty_rows, tuple(others))
 
 
-def _task_of(key: Mapping[str, Any], row: Row) -> tuple[Task, str]:
+def _task_of(key: Mapping[str, Any], sheet: str, where: str) -> tuple[Task, str]:
   """Task and annotator of a row of this export."""
-  name = row.cells['sheet'].strip()
-  match = _SHEET.fullmatch(name)
+  match = _SHEET.fullmatch(sheet)
   if not match:
-    raise UserError(f"{row.where}: sheet is {name!r}: restore the cell from another row of the "
-                    'sheet, or remove the row')
+    raise UserError(f'{where}: sheet is {sheet!r}: restore the cell from another row of the sheet, '
+                    'or remove the row')
   _, task, annotator = match.groups()
-  if name != sheet_name(key['export'], task, annotator) or task not in key['tasks']:
-    raise UserError(f'{row.where}: sheet {name} is of another export, not of this key '
+  if sheet != sheet_name(key['export'], task, annotator) or task not in key['tasks']:
+    raise UserError(f'{where}: sheet {sheet} is of another export, not of this key '
                     f"({sheet_name(key['export'], '...', '...')})")
   if annotator not in key['annotators']:
-    raise UserError(f"{row.where}: the export had no annotator {annotator}, only "
+    raise UserError(f"{where}: the export had no annotator {annotator}, only "
                     f"{key['annotators'][0]} to {key['annotators'][-1]}")
   return TASKS[task], annotator
 
 
-def _check_row(row: Row, task: Task, part: Mapping[str, Any], item: str, annotator: str) -> None:
-  """The item belongs to the annotator, and its texts are as they were."""
+def _check_row(row: Mapping[str, str], task: Task, part: Mapping[str, Any], item: str,
+               annotator: str, where: str) -> None:
+  """The item belongs to the annotator, its texts are as they were, and its label is known."""
   if item not in part['sheets'][annotator]:
-    raise UserError(f'{row.where}: item {item} was not given to {annotator}: restore the cells '
-                    '"sheet" and "item" of this row')
+    raise UserError(f'{where}: item {item} was not given to {annotator}: restore the cells "sheet" '
+                    'and "item" of this row')
   for column in task.columns:
-    if column not in row.cells:
-      raise UserError(f'{row.where}: the column {column} is missing: texts are compared, put it '
-                      'back')
-    if not same_text(row.cells[column], part['items'][item]['shown'][column]):
-      raise UserError(
-        f'{row.where}: the {column} of item {item} was edited: it was exported as '
-        f"{part['items'][item]['shown'][column][:60]!r} and is {row.cells[column][:60]!r}: restore "
-        'it, if what was rated is the exported text')
-
-
-def _label(row: Row, task: Task, item: str) -> str:
-  """The label, '' where the cell is empty; case and white space do not matter."""
-  label = row.cells[LABEL].strip().lower()
-  if label and label not in task.labels:
-    raise UserError(f"{row.where}: label {row.cells[LABEL].strip()!r} of item {item} is not one of "
+    text = part['items'][item]['shown'][column]
+    if column not in row:
+      raise UserError(f'{where}: the column {column} is missing: texts are compared, put it back')
+    if not same_text(row[column], text):
+      raise UserError(f'{where}: the {column} of item {item} was edited: it was exported as '
+                      f'{text[:60]!r} and is {row[column][:60]!r}: restore it, if the exported '
+                      'text was rated')
+  label = row[LABEL].strip()
+  if label and label.lower() not in task.labels:
+    raise UserError(f"{where}: label {label!r} of item {item} is not one of "
                     f"{', '.join(task.labels)}: correct it or leave the cell empty")
-  return label
 
 
 def _ratings(
   key: Mapping[str, Any], task: Task, found: Mapping[tuple[str, str, str], tuple[str, str]]
 ) -> Ratings:
   """Ratings of one task."""
-  rows = {(item, who): label for (name, item, who), (label, _) in found.items()
+  rows = {(item, annotator): label for (name, item, annotator), (label, _) in found.items()
           if name == task.name}
   labels: dict[str, dict[str, str]] = {}
-  for (item, who), label in sorted(rows.items()):
+  for (item, annotator), label in sorted(rows.items()):
     if label:
-      labels.setdefault(item, {})[who] = label
-  here = {who for _, who in rows}
+      labels.setdefault(item, {})[annotator] = label
+  sheets, here = key['tasks'][task.name]['sheets'], {annotator for _, annotator in rows}
   return Ratings(
     task=task, labels=labels, rows=len(rows), empty=sum(not label for label in rows.values()),
-    missing=tuple(f'{who}/{item}' for who, items in key['tasks'][task.name]['sheets'].items()
-                  if who in here for item in items if (item, who) not in rows),
-    absent=tuple(who for who, items in key['tasks'][task.name]['sheets'].items()
-                 if items and who not in here))
-
-
-# Agreement between annotators, and of annotators with scores.
-#
-# Letters: L labels, I items, n pairs of numbers.
-#
-# Spearman's correlation and Cohen's kappa get percentile intervals of a bootstrap over clusters of
-# items (items that share their noise are drawn together). That is right here: both are smooth
-# functions of means over items and away from their bounds, ties are resampled as they are, and no
-# distribution of the scores is assumed, where the usual formula for Spearman supposes continuous
-# ones. It is wrong for Wasserstein distances, whose least value is "no difference", so human I.F.
-# has
-# a permutation test instead. With fewer than 10 clusters there is no interval.
-
-LEAST_CLUSTERS = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Interval:
-  """A statistic with its interval.
-
-  Attributes:
-    value: None where it is not defined (something is constant, or nothing was rated).
-    n: items, or pairs of ratings, behind it.
-    low: 2.5th percentile of the bootstrap; None without an interval.
-    high: 97.5th.
-    resamples: bootstrap resamples on which the statistic was defined.
-  """
-
-  value: float | None
-  n: int
-  low: float | None = None
-  high: float | None = None
-  resamples: int = 0
-
-  def to_dict(self) -> dict[str, Any]:
-    """Fields as plain JSON types."""
-    return dataclasses.asdict(self)
+    missing=tuple(f'{a}/{item}' for a, items in sheets.items() if a in here
+                  for item in items if (item, a) not in rows),
+    absent=tuple(a for a, items in sheets.items() if items and a not in here))
 
 
 def cohen_kappa(table: np.ndarray, *, linear: bool = False) -> float | None:
@@ -207,34 +149,6 @@ def cohen_kappa(table: np.ndarray, *, linear: bool = False) -> float | None:
   return float(1 - (cost * table).sum() * total / expected)
 
 
-def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
-  """Spearman's rank correlation, equal values at their mean rank; None if one is constant."""
-  from scipy.stats import rankdata
-  return pearson(rankdata(x), rankdata(y))
-
-
-def pearson(x: np.ndarray, y: np.ndarray) -> float | None:
-  """Pearson's correlation of `[n]` floats; None if one is constant or n is below 2."""
-  x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-  if x.size < 2 or (x == x[0]).all() or (y == y[0]).all():
-    return None
-  x, y = x - x.mean(), y - y.mean()
-  return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
-
-
-def correlate(
-  statistic, x: np.ndarray, y: np.ndarray, clusters: Sequence[Any], *, resamples: int, seed: int,
-) -> Interval:
-  """A correlation with its cluster bootstrap interval."""
-  groups = _Clusters(clusters)
-
-  def draw(rng):
-    index = groups.draw(rng)
-    return statistic(x[index], y[index])
-
-  return _interval(statistic(x, y), len(x), groups.count, draw, resamples=resamples, seed=seed)
-
-
 def rater_tables(
   labels: Mapping[str, Mapping[str, str]], names: Sequence[str]
 ) -> dict[tuple[str, str], dict[str, tuple[int, int]]]:
@@ -249,7 +163,7 @@ def rater_tables(
   return tables
 
 
-def agreement(
+def rater_agreement(
   labels: Mapping[str, Mapping[str, str]], names: Sequence[str], *, linear: bool,
   clusters: Mapping[str, Any], resamples: int, seed: int,
 ) -> dict[str, Any]:
@@ -258,18 +172,6 @@ def agreement(
   `pooled` is kappa of the sum of all pairs' tables, each counted in both directions, since who is
   first is arbitrary: chance is then that of the annotators together. `mean_of_pairs` averages the
   kappas of pairs, as the paper seems to; with few common items a pair its terms are very noisy.
-
-  Args:
-    labels: item -> annotator -> label.
-    names: the labels, in order if `linear`.
-    linear: see `cohen_kappa`.
-    clusters: item -> name of its cluster.
-    resamples: bootstrap resamples of `pooled`.
-    seed: of the bootstrap.
-
-  Returns:
-    JSON-able: `pooled` (an `Interval`), `observed` (share of equal labels), `mean_of_pairs` with
-    `pairs_defined`, and `pairs`: annotators, n and kappa of each two.
   """
   tables = rater_tables(labels, names)
   size = len(names)
@@ -285,179 +187,21 @@ def agreement(
       counts[row[item], b, a] += 0.5
     pairs.append({'annotators': [first, second], 'n': len(table),
                   'kappa': cohen_kappa(own, linear=linear)})
-  groups = _Clusters([clusters[item] for item in items])
+  groups = Clusters([clusters[item] for item in items])
 
   def draw(rng):
     return cohen_kappa(counts[groups.draw(rng)].sum(axis=0), linear=linear)
 
   whole = counts.sum(axis=0)
-  pooled = _interval(cohen_kappa(whole, linear=linear), int(round(whole.sum())), groups.count, draw,
-                     resamples=resamples, seed=seed)
+  pooled = bootstrap_interval(
+    cohen_kappa(whole, linear=linear), int(round(whole.sum())), groups.count, draw,
+    resamples=resamples, seed=seed)
   defined = [p['kappa'] for p in pairs if p['kappa'] is not None]
   return {
     'pooled': pooled.to_dict(),
     'observed': float(np.trace(whole) / whole.sum()) if items else None,
     'mean_of_pairs': float(np.mean(defined)) if defined else None,
     'pairs_defined': len(defined), 'pairs': pairs}
-
-
-class _Clusters:
-  """Positions by cluster, to draw whole clusters with replacement."""
-
-  def __init__(self, names: Sequence[Any]):
-    numbers: dict[Any, int] = {}
-    own = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
-    self.count = len(numbers)
-    self._order = np.argsort(own, kind='stable')
-    self._sizes = np.bincount(own, minlength=self.count)
-    self._starts = np.cumsum(self._sizes) - self._sizes
-
-  def draw(self, rng: np.random.Generator) -> np.ndarray:
-    """Positions of `count` clusters drawn with replacement."""
-    chosen = rng.integers(self.count, size=self.count)
-    sizes = self._sizes[chosen]
-    inside = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return self._order[np.repeat(self._starts[chosen], sizes) + inside]
-
-
-def _interval(
-  value: float | None, n: int, clusters: int, draw, *, resamples: int, seed: int
-) -> Interval:
-  """Adds the percentile interval of `resamples` draws."""
-  if value is None or clusters < LEAST_CLUSTERS:
-    return Interval(value, n)
-  rng = np.random.default_rng(np.random.SeedSequence((seed, 0x34)))
-  values = [v for v in (draw(rng) for _ in range(resamples)) if v is not None]
-  if not values:
-    return Interval(value, n)
-  low, high = np.quantile(values, (0.025, 0.975))
-  return Interval(value, n, float(low), float(high), len(values))
-
-
-# Whether two models differ in human I.F.: a permutation test of the difference (H-40).
-#
-# That one model lies above its noise floor and the other within it does not show that they differ.
-# Here the null is that it does not matter which of the two models wrote a text. Then the ratings of
-# the two may change places, and the difference of the two distances is one of those that such
-# exchanges give (approximate randomization, Noreen 1989). Samples of one number share their noise
-# in
-# both models and at both values, so all their ratings change places together; samples without
-# numbers
-# are dealt to the models anew, value by value. Both distances are taken over the same numbers (or
-# the
-# same counts), so that what finite samples add to each of them is the same under the null.
-#
-# The null is stricter than "equal I.F.": a model that writes otherwise, but is as fair, differs
-# from
-# it too. The statistic looks at the difference of the distances alone.
-
-_PURPOSE = 0x36  # separates these random streams from others of the same seed
-_TIE = 1e-12  # rounding: differences below it count as equal
-
-# Number of a sample (or name of an item) -> mean rating.
-MeanRatings = Mapping[int | str, float]
-
-
-class Comparison(NamedTuple):
-  """Two values at one template.
-
-  Attributes:
-    template: its label.
-    values: the two values.
-    ratings: model -> the ratings of the first and of the second value.
-  """
-
-  template: int | str
-  values: tuple[str, str]
-  ratings: Mapping[str, tuple[MeanRatings, MeanRatings]]
-
-
-def model_differences(
-  comparisons: Sequence[Comparison], *, coupled: bool, permutations: int, seed: int
-) -> list[dict[str, Any]]:
-  """Tests, for each two models, whether their human I.F. differ."""
-  names = sorted({name for c in comparisons for name in c.ratings})
-  found = []
-  for number, models in enumerate(itertools.combinations(names, 2)):
-    rng = np.random.default_rng(np.random.SeedSequence((seed, _PURPOSE, number)))
-    deal = (_swap if coupled else _deal)(
-      [c for c in comparisons if all(m in c.ratings for m in models)], models, permutations, rng)
-    entries, draws = [], []
-    for comparison, sides, entry in deal:
-      # Row 0 is what was found, the others are exchanged; [model][value] of [1 + draws, n].
-      if sides is None:
-        entries.append(_entry(comparison) | entry)
-        continue
-      distances = np.stack([_distances(*side) for side in sides])
-      draws.append(distances[1] - distances[0])
-      entries.append(_entry(comparison) | entry | {
-        'individual_fairness': distances[:, 0].tolist()} | _judge(draws[-1]))
-    whole = _judge(np.mean(draws, axis=0)) if draws else dict.fromkeys(
-      ('difference', 'null_p95', 'p_value'))
-    if entries:
-      found.append({'models': list(models), 'permutations': permutations, 'coupled': coupled,
-                    'comparisons': entries} | whole)
-  return found
-
-
-def _entry(comparison: Comparison) -> dict[str, Any]:
-  return {'template': comparison.template, 'values': list(comparison.values)} | dict.fromkeys(
-    ('individual_fairness', 'difference', 'null_p95', 'p_value'))
-
-
-def _judge(differences: np.ndarray) -> dict[str, float]:
-  """The first of `[1 + draws]` differences beside the others."""
-  sizes = np.abs(differences)
-  return {'difference': float(differences[0]), 'null_p95': float(np.quantile(sizes[1:], 0.95)),
-          'p_value': float(np.mean(sizes >= sizes[0] - _TIE))}
-
-
-def _swap(comparisons, models, permutations: int, rng):
-  """Exchanges the two models' ratings of a number, together wherever the number stands."""
-  places: dict[tuple, int] = {}
-  common = []
-  for c in comparisons:
-    numbers = sorted(set.intersection(*(set(side) for m in models for side in c.ratings[m])))
-    common.append(numbers)
-    for k in numbers:
-      places.setdefault((c.template, k), len(places))
-  swapped = np.concatenate([np.zeros((1, len(places)), bool),
-                            rng.random((permutations, len(places))) < 0.5])
-  for c, numbers in zip(comparisons, common, strict=True):
-    entry = {'n': [[len(numbers)] * 2] * 2,
-             'lost': [[len(side) - len(numbers) for side in c.ratings[m]] for m in models]}
-    if not numbers:
-      yield c, None, entry
-      continue
-    swap = swapped[:, [places[c.template, k] for k in numbers]]
-    (first, second) = ([np.array([side[k] for k in numbers]) for side in c.ratings[m]]
-                       for m in models)
-    yield c, [[np.where(swap, b, a) for a, b in zip(first, second, strict=True)],
-              [np.where(swap, a, b) for a, b in zip(first, second, strict=True)]], entry
-
-
-def _deal(comparisons, models, permutations: int, rng):
-  """Deals the ratings of a value to the two models anew."""
-  dealt: dict[tuple, list[np.ndarray]] = {}
-  for c in comparisons:
-    entry = {'n': [[len(side) for side in c.ratings[m]] for m in models], 'lost': [[0, 0]] * 2}
-    if not all(side for m in models for side in c.ratings[m]):
-      yield c, None, entry
-      continue
-    for value, sides in zip(c.values, zip(*(c.ratings[m] for m in models), strict=True),
-                            strict=True):
-      if (c.template, value) not in dealt:
-        pool = np.array([rating for side in sides for rating in side.values()])
-        rows = np.concatenate([pool[None], rng.permuted(np.tile(pool, (permutations, 1)), axis=1)])
-        dealt[c.template, value] = np.split(rows, [len(sides[0])], axis=1)
-    yield c, [[dealt[c.template, value][i] for value in c.values] for i in range(2)], entry
-
-
-def _distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-  """Wasserstein-1 distance of each row of `[R, n]` and `[R, k]`: `[R]`."""
-  if x.shape == y.shape:
-    return np.abs(np.sort(x, axis=1) - np.sort(y, axis=1)).mean(axis=1)
-  return np.array([wasserstein_1(a, b) for a, b in zip(x, y, strict=True)])
 
 
 KIND, SCHEMA = 'fairjax human evaluation', 1
@@ -558,12 +302,12 @@ def _agreement(
   """Cohen's kappa, unweighted over all labels and weighted over those in order."""
   task = ratings.task
   clusters = {item: _cluster(item, items[item]['record']) for item in ratings.labels}
-  found = {'nominal': agreement(ratings.labels, tuple(task.labels), linear=False,
-                                clusters=clusters, **draws)}
+  found = {'nominal': rater_agreement(ratings.labels, tuple(task.labels), linear=False,
+                                      clusters=clusters, **draws)}
   if len(task.ordered) < len(task.labels):
-    found['nominal_without_mixed'] = agreement(
+    found['nominal_without_mixed'] = rater_agreement(
       ratings.labels, task.ordered, linear=False, clusters=clusters, **draws)
-  return found | {'linear': agreement(
+  return found | {'linear': rater_agreement(
     ratings.labels, task.ordered, linear=True, clusters=clusters, **draws)}
 
 

@@ -27,13 +27,12 @@ import numpy as np
 
 import fairjax
 from fairjax.counterfactual.attributes import Attribute
-from fairjax.counterfactual.word_forms import WordFinder
-from fairjax.errors import UserError, unknown_name
+from fairjax.errors import UserError
 from fairjax.files import atomic_write, make_folder, write_json
-from fairjax.inputs import input_sha256, open_input, read_text
+from fairjax.inputs import input_sha256, read_text
 from fairjax.measure.columns import SCORED_TEXTS, join_text
 from fairjax.measure.relevance import mention_pattern
-from fairjax.tables import SEPARATORS, Table
+from fairjax.tables import SEPARATORS
 
 # What people are asked: labels of the two annotation tasks, their values, and the instructions.
 #
@@ -43,23 +42,14 @@ from fairjax.tables import SEPARATORS, Table
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """One question that people answer about each text.
+  """One question that people answer about each text."""
 
-  Attributes:
-    name: in file names.
-    letter: first letter of its item identifiers.
-    question: what is asked.
-    labels: label -> value; None for a label without a place on the scale ("mixed").
-    explanations: label -> what it means.
-    columns: what is shown besides the identifiers.
-  """
-
-  name: str
-  letter: str
+  name: str  # in file names
+  letter: str  # first letter of its item identifiers
   question: str
-  labels: Mapping[str, float | None]
+  labels: Mapping[str, float | None]  # label -> value; None: "mixed" is not on the scale
   explanations: Mapping[str, str]
-  columns: tuple[str, ...]
+  columns: tuple[str, ...]  # shown besides the identifiers
 
   @property
   def ordered(self) -> tuple[str, ...]:
@@ -87,13 +77,6 @@ RELEVANCE = Task(
     'somewhat': 'it fits the prefix, but would fit as well if another one were named',
     'related': 'something in it has to do with just the one that the prefix names'})
 TASKS = {task.name: task for task in (SENTIMENT, RELEVANCE)}
-
-
-def find_task(name: str) -> Task:
-  """The task of that name."""
-  if name not in TASKS:
-    raise unknown_name('annotation task', name, TASKS)
-  return TASKS[name]
 
 
 def instructions(tasks: Sequence[Task], *, mask: str | None) -> str:
@@ -128,21 +111,13 @@ Save as CSV in UTF-8; comma, semicolon or tab between the columns will do."""]
 # taking one away restores every text (`neutralise`, `restore`). Every cell is quoted.
 #
 # What comes back may have another separator (comma, semicolon or tab), a byte order mark, LF or
-# CRLF
-# and another order of rows or columns: the header tells them apart.
+# CRLF and
+# another order of rows or columns: the header tells them apart.
 
 LABEL = 'label'
 LONGEST_CELL = 32767  # characters that a cell of a spreadsheet holds
 _ACTIVE = ('=', '+', '-', '@', '\t', '\r', '\n', "'")
 _BOM = b'\xef\xbb\xbf'
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """One row of a returned sheet: its cells by column name, and its place ("file:line")."""
-
-  cells: Mapping[str, str]
-  where: str
 
 
 def neutralise(cell: str) -> str:
@@ -152,11 +127,6 @@ def neutralise(cell: str) -> str:
   ("'=1+1", "''tis", 'fine')
   """
   return f"'{cell}" if cell.startswith(_ACTIVE) else cell
-
-
-def restore(cell: str) -> str:
-  """The text that `neutralise` made the cell of."""
-  return cell[1:] if cell[:1] == "'" and cell[1:].startswith(_ACTIVE) else cell
 
 
 def same_text(cell: str, text: str) -> bool:
@@ -188,14 +158,6 @@ def write_sheet(
   except UnicodeEncodeError as e:
     raise UserError(f'a text holds {e.object[e.start]!r}, half of a character: mend its record') \
       from None
-
-
-def read_sheet(path: str | os.PathLike, columns: Sequence[str]) -> tuple[list[Row], list[str], int]:
-  """Reads a returned sheet."""
-  with open_input(path, what='annotation sheet') as file:
-    table = Table(file, path, columns)
-    rows = [Row(cells, where) for cells, where in table]
-  return rows, [name for name in table.header if name and name not in columns], table.empty
 
 
 def _line_feeds(text: str) -> str:
@@ -233,22 +195,14 @@ class Pair:
   template: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Counts:
-  """What the files hold: records of each stratum with a text, and those without one."""
-
-  strata: Mapping[Stratum, int]
-  empty: int
-
-
 def stratum_of(record: Record) -> Stratum:
   """Attribute, model, value and template of a record."""
   return (record['attribute'], record.get('model') or NO_MODEL, record['value'],
           record['template'])
 
 
-def count_records(read: Callable[[], Iterable[Record]]) -> Counts:
-  """Counts the records of each stratum."""
+def count_records(read: Callable[[], Iterable[Record]]) -> tuple[dict[Stratum, int], int]:
+  """Records of each stratum with a text, and the number of records without one."""
   strata, empty, nameless = collections.Counter(), 0, set()
   for record in read():
     if not record.get('model'):
@@ -260,15 +214,16 @@ def count_records(read: Callable[[], Iterable[Record]]) -> Counts:
   if len(nameless) > 1:
     raise UserError(f"records of {' and '.join(sorted(nameless))} do not name their model: add the "
                     "field 'model', or export one file at a time")
-  return Counts(dict(strata), empty)
+  return dict(strata), empty
 
 
 def draw_stratified(
-  read: Callable[[], Iterable[Record]], counts: Counts, draws: Sequence[tuple[int, Sequence[int]]],
+  read: Callable[[], Iterable[Record]], counts: Mapping[Stratum, int],
+  draws: Sequence[tuple[int, Sequence[int]]],  # number of records, and entropy of the seed
 ) -> list[list[Record]]:
   """Draws records by the rule above, several times over."""
-  strata = sorted(counts.strata, key=repr)
-  available = np.array([counts.strata[s] for s in strata], np.int64)
+  strata = sorted(counts, key=repr)
+  available = np.array([counts[s] for s in strata], np.int64)
   wanted = []
   for number, entropy in draws:
     if number > available.sum():
@@ -288,7 +243,7 @@ def draw_stratified(
       if position[stratum] in chosen.get(stratum, ()):
         records.append(record)
     position[stratum] += 1
-  if position != counts.strata:
+  if position != counts:
     raise UserError('the record files changed while they were read: export again')
   return found
 
@@ -421,34 +376,18 @@ _EXPORT_DIGITS = 12
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:
-  """How to export.
-
-  Attributes:
-    tasks: names of annotation tasks.
-    annotators: number of people.
-    overlap: people who rate each item (the paper: 2).
-    seed: of the draw, the numbering, the assignment and the orders.
-    items: items of each task (the paper: 100); not used with `pairs`.
-    pairs: pairs of values for human I.F. (H-40); empty: a stratified draw.
-    per_prefix: continuations of each prefix with `pairs` (the paper: 50).
-    coupled: samples of equal number share their noise; with `pairs`, equal numbers are drawn.
-    text: what sentiment annotators read, 'continuation' or 'prefix+continuation'. Give automatic
-      scorers the same.
-    mask: show `[hidden]` for each sensitive token of any value of the attribute (whole words, any
-      case, the rule of S.S.c). Articles, pronouns, plurals and derived words stay as they are and
-      may give the value away.
-  """
+  """How to export; the defaults of `overlap`, `items` and `per_prefix` are the paper's."""
 
   tasks: tuple[str, ...]
   annotators: int
-  overlap: int = 2
+  overlap: int = 2  # people who rate each item
   seed: int = 0
-  items: int = 100
-  pairs: tuple[Pair, ...] = ()
-  per_prefix: int = 50
-  coupled: bool = True
-  text: str = 'continuation'
-  mask: bool = False
+  items: int = 100  # of each task; not used with `pairs`
+  pairs: tuple[Pair, ...] = ()  # for human I.F. (H-40); empty: a stratified draw
+  per_prefix: int = 50  # continuations with `pairs`
+  coupled: bool = True  # equal numbers share their noise: with `pairs`, equal numbers are drawn
+  text: str = 'continuation'  # what sentiment annotators read, or 'prefix+continuation'
+  mask: bool = False  # show MASK for each sensitive token of any value, by the rule of S.S.c
 
   def __post_init__(self):
     for name, least in (('annotators', 1), ('overlap', 1), ('items', 1), ('per_prefix', 1),
@@ -512,20 +451,22 @@ def sheet_name(export: str, task: str, annotator: str) -> str:
   return f'{export[:_EXPORT_DIGITS]}-{task}-{annotator}'
 
 
-def _make_key(read, files, attributes, options: ExportOptions) -> dict[str, Any]:
+def _make_key(
+  read: Callable[[], Iterable[Record]], files: Sequence[str | os.PathLike],
+  attributes: Callable[[str], Attribute], options: ExportOptions,
+) -> dict[str, Any]:
   """Draws, numbers and assigns."""
-  tasks, attributes = [find_task(name) for name in options.tasks], functools.cache(attributes)
-  counts = count_records(read)
-  coupled = None
+  tasks, attributes = [TASKS[name] for name in options.tasks], functools.cache(attributes)
+  counts, empty = count_records(read)
+  records_read, coupled = sum(counts.values()) + empty, None
   if options.pairs:
     records, coupled, empty = draw_pairs(
       read, options.pairs, options.per_prefix, coupled=options.coupled,
       entropy=(options.seed, _PURPOSE['draw']))
     drawn = [records for _ in tasks]
   else:
-    empty = counts.empty
     drawn = draw_stratified(read, counts, [
-      (options.items, (options.seed, _PURPOSE['draw'], _number(task))) for task in tasks])
+      (options.items, (options.seed, _PURPOSE['draw'], ord(task.letter))) for task in tasks])
   annotators = [f'a{i:02d}' for i in range(1, options.annotators + 1)]
   key = {
     'kind': KIND, 'schema': SCHEMA, 'fairjax': fairjax.__version__,
@@ -533,8 +474,8 @@ def _make_key(read, files, attributes, options: ExportOptions) -> dict[str, Any]
     'mask': MASK if options.mask else None,
     'coupled': coupled,
     'annotators': annotators,
-    'strata': len(counts.strata),
-    'records': sum(counts.strata.values()) + counts.empty,
+    'strata': len(counts),
+    'records': records_read,
     'left_out': {'empty_continuations': empty},
     'files': [{'path': str(path), 'sha256': input_sha256(path)} for path in files],
     'tasks': {task.name: _task_key(task, records, annotators, attributes, options)
@@ -551,7 +492,7 @@ def _task_key(
   """Items of one task, and the items of each annotator in their order."""
   def rng(purpose, *more):
     return np.random.default_rng(
-      np.random.SeedSequence((options.seed, _PURPOSE[purpose], _number(task), *more)))
+      np.random.SeedSequence((options.seed, _PURPOSE[purpose], ord(task.letter), *more)))
 
   digits = max(4, len(str(len(records))))
   items, hidden = {}, 0
@@ -566,7 +507,9 @@ def _task_key(
         text = join_text(record['prefix'], text)
       shown = {'text': text}
     if options.mask:
-      pattern = _value_pattern(attributes, record)
+      attribute = attributes(record['attribute'])
+      attribute.value_index(record['value'])  # refuses the values of another list
+      pattern = mention_pattern(attribute.values)
       for name, text in shown.items():
         shown[name], found = pattern.replace(text, MASK)
         hidden += found
@@ -600,7 +543,7 @@ def _sheets(
   key: Mapping[str, Any], options: ExportOptions, *, separator: str, bom: bool
 ) -> dict[str, bytes]:
   """File name -> content of everything that annotators get."""
-  tasks = [find_task(name) for name in options.tasks]
+  tasks = [TASKS[name] for name in options.tasks]
   files = {'instructions.txt': instructions(tasks, mask=key['mask']).encode('utf-8')}
   for task in tasks:
     part = key['tasks'][task.name]
@@ -613,19 +556,7 @@ def _sheets(
   return files
 
 
-def _value_pattern(attributes: Callable[[str], Attribute], record: Record) -> WordFinder:
-  """What the mask hides in a record's texts."""
-  attribute = attributes(record['attribute'])
-  attribute.value_index(record['value'])  # refuses the values of another list
-  return mention_pattern(attribute.values)
-
-
 def _digest(key: Mapping[str, Any]) -> str:
   """Digest of a key without its field `export`, hexadecimal."""
   text = json.dumps({k: v for k, v in key.items() if k != 'export'}, sort_keys=True)
   return hashlib.sha256(text.encode('utf-8')).hexdigest()
-
-
-def _number(task: Task) -> int:
-  """Number of a task among the random streams."""
-  return ord(task.letter)

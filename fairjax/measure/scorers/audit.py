@@ -21,6 +21,7 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.branches import swap_text
 from fairjax.counterfactual.matching import TextMatcher
 from fairjax.errors import UserError
+from fairjax.measure.correlation import pearson
 from fairjax.measure.estimates import holm
 from fairjax.measure.scorers.base import (
   RecordedScorer,
@@ -157,8 +158,8 @@ def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
       both = (signs[first] != 0) & (signs[second] != 0)
       result.append({
         'scorers': [first, second], 'n': len(equal),
-        'spearman': _correlation(ranks[first], ranks[second]),
-        'pearson': _correlation(columns[first], columns[second]),
+        'spearman': pearson(ranks[first], ranks[second]),
+        'pearson': pearson(columns[first], columns[second]),
         'equal_signs': float(equal.mean()) if equal.size else None,
         'n_opinionated': int(both.sum()),
         'equal_signs_opinionated': float(equal[both].mean()) if both.any() else None})
@@ -275,15 +276,6 @@ def _bias_table(
       {'value': text, 'n': int(frames.values[a]), 'mean': float(means[a])}
       | {key: float(found[key][a]) for key in ('difference', 'p_value', 'p_holm')}
       for a, text in enumerate(attribute.value_texts)]}
-
-
-def _correlation(x: np.ndarray, y: np.ndarray) -> float | None:
-  """Pearson's r; None where one side is constant."""
-  x, y = x - x.mean(), y - y.mean()
-  norm = np.sqrt((x @ x) * (y @ y))
-  if not norm > 0 or np.ptp(x) == 0 or np.ptp(y) == 0:
-    return None
-  return float(np.clip((x @ y) / norm, -1, 1))
 
 
 def scorer_quality(scorer: Scorer, data: 'Examples', *, classes: int, undecided: str, seed: int,

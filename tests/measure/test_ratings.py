@@ -1,4 +1,4 @@
-"""From filled sheets to numbers: simulated annotators with known answers, and every bad input."""
+"""From filled sheets to numbers: hand tables, simulated annotators, bad input."""
 
 import functools
 import itertools
@@ -16,22 +16,115 @@ from human_oracle import (
   spearman_of_joint,
   write_records,
 )
+from scipy.stats import spearmanr
 
 from fairjax.cli import main as cli
+from fairjax.counterfactual import load_attribute
+from fairjax.generate import read_records
 from fairjax.measure.estimates import SampleScores
 from fairjax.measure.fairness import individual_fairness
-from fairjax.measure.human.ratings import human_measures, read_ratings
+from fairjax.measure.human.ratings import (
+  cohen_kappa,
+  human_measures,
+  rater_agreement,
+  rater_tables,
+  read_ratings,
+)
 from fairjax.measure.human.sheets import ExportOptions, Pair, export_sheets, load_key
 from fairjax.measure.scorers.base import RecordedScorer
 from fairjax.measure.wasserstein import wasserstein_1
+from fairjax.pretrained import SentenceEncoder
 from fairjax.report.sections import human_section, read_human
 
 SENTIMENTS = ('negative', 'neutral', 'positive')
+TINY = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained' / 'bert_mlm'
+WORDS = ('warm', 'bread', 'happy', 'farmer', 'sold', 'glad', 'baker')
+VALUES = {'not': -1.0, 'somewhat': 0.0, 'related': 1.0}
+
+
+@pytest.mark.parametrize(('table', 'plain', 'linear'), [
+  # observed (20 + 15) / 50 = 0.7; by chance 0.5 * 0.6 + 0.5 * 0.4 = 0.5
+  ([[20, 5], [10, 15]], 0.4, 0.4),
+  ([[10, 0, 0], [0, 10, 0], [0, 0, 10]], 1.0, 1.0),
+  ([[1, 1, 1], [1, 1, 1], [1, 1, 1]], 0.0, 0.0),
+  # rows 2, 2, 2 and columns 2, 0, 4: disagreements 2 of expected 4, their cost 2 of expected 6
+  ([[2, 0, 0], [0, 0, 2], [0, 0, 2]], 1 / 2, 2 / 3),
+  ([[0, 0, 3], [0, 3, 0], [3, 0, 0]], 0.0, -0.5),
+])
+def test_kappa_of_tables_done_by_hand(table, plain, linear):
+  assert cohen_kappa(np.array(table)) == pytest.approx(plain, abs=1e-12)
+  assert cohen_kappa(np.array(table), linear=True) == pytest.approx(linear, abs=1e-12)
+
+
+@pytest.mark.parametrize('seed', range(8))
+def test_kappa_is_its_definition_over_pairs(seed):
+  rng = np.random.default_rng(seed)
+  size, n = int(rng.integers(2, 5)), int(rng.integers(5, 40))
+  ratings = [tuple(map(int, pair)) for pair in rng.integers(0, size, (n, 2))]
+  ratings[:2] = [(0, 1), (1, 1)]  # something to disagree about
+  table = np.zeros((size, size))
+  for a, b in ratings:
+    table[a, b] += 1
+  assert cohen_kappa(table) == pytest.approx(
+    kappa_by_definition(ratings, lambda a, b: float(a != b)), abs=1e-12)
+  assert cohen_kappa(table, linear=True) == pytest.approx(
+    kappa_by_definition(ratings, lambda a, b: abs(a - b)), abs=1e-12)
+  assert cohen_kappa(table.T) == pytest.approx(cohen_kappa(table), abs=1e-12)
+
+
+def test_kappa_without_possible_disagreement_is_undefined():
+  assert cohen_kappa(np.array([[7, 0], [0, 0]])) is None
+  assert cohen_kappa(np.zeros((3, 3))) is None
+
+
+LABELS = {
+  'i1': {'a01': 'no', 'a02': 'no'}, 'i2': {'a01': 'no', 'a02': 'yes'},
+  'i3': {'a02': 'yes', 'a03': 'yes'}, 'i4': {'a01': 'yes', 'a02': 'yes', 'a03': 'no'},
+  'i5': {'a03': 'yes'}, 'i6': {'a01': 'mixed', 'a02': 'yes'}}
+
+
+def test_every_two_annotators_of_an_item_are_compared():
+  tables = rater_tables(LABELS, ('no', 'yes'))
+  assert tables == {
+    ('a01', 'a02'): {'i1': (0, 0), 'i2': (0, 1), 'i4': (1, 1)},
+    ('a01', 'a03'): {'i4': (1, 0)},
+    ('a02', 'a03'): {'i3': (1, 1), 'i4': (1, 0)}}
+  assert rater_tables(LABELS, ('no', 'yes', 'mixed'))['a01', 'a02']['i6'] == (2, 1)
+
+
+def test_pooled_agreement_counts_both_directions_and_all_pairs():
+  found = rater_agreement(LABELS, ('no', 'yes'), linear=False,
+                          clusters={i: i for i in LABELS}, resamples=5, seed=0)
+  # six pairs: no-no 1, yes-yes 2, different 3; both say no with 5/12
+  chance = (5 / 12)**2 + (7 / 12)**2
+  assert found['pooled']['value'] == pytest.approx((0.5 - chance) / (1 - chance), abs=1e-12)
+  assert found['pooled']['n'] == 6 and found['observed'] == pytest.approx(0.5)
+  assert [(p['annotators'], p['n']) for p in found['pairs']] == [
+    (['a01', 'a02'], 3), (['a01', 'a03'], 1), (['a02', 'a03'], 2)]
+  # a01, a02: observed 2/3, chance 2/3 * 1/3 + 1/3 * 2/3 = 4/9: kappa 2/5; the others: see below
+  kappas = [p['kappa'] for p in found['pairs']]
+  assert kappas == pytest.approx([0.4, 0.0, 0.0], abs=1e-12)
+  assert found['mean_of_pairs'] == pytest.approx(0.4 / 3) and found['pairs_defined'] == 3
+
+
+@pytest.mark.parametrize('order', list(itertools.permutations(('a01', 'a02', 'a03'))))
+def test_pooled_agreement_does_not_depend_on_the_names_of_annotators(order):
+  names = dict(zip(('a01', 'a02', 'a03'), order, strict=True))
+  renamed = {item: {names[who]: label for who, label in by.items()} for item, by in LABELS.items()}
+  found, other = (
+    rater_agreement(labels, ('no', 'yes'), linear=True, clusters={i: i for i in LABELS},
+                    resamples=5, seed=0) for labels in (LABELS, renamed))
+  assert found['pooled'] == other['pooled']
+
+
+def test_agreement_without_any_overlap_is_undefined():
+  found = rater_agreement({'i1': {'a01': 'no'}}, ('no', 'yes'), linear=False, clusters={'i1': 0},
+                    resamples=5, seed=0)
+  assert found['pooled']['value'] is None and found['pooled']['n'] == 0
+  assert found['observed'] is None and found['mean_of_pairs'] is None and found['pairs'] == []
 
 
 def make(tmp_path, records, options, name='sheets'):
-  from fairjax.counterfactual import load_attribute
-  from fairjax.generate import read_records
   return export_sheets(
     functools.partial(read_records, records), [records], load_attribute, options,
     output=tmp_path / name, key=tmp_path / f'{name}.key.json')
@@ -53,9 +146,6 @@ def returned(tmp_path):
 
 def label_of(row):
   return 'neutral' if row['item'].startswith('s') else 'related'
-
-
-# Round trip
 
 
 @pytest.mark.parametrize('saved', [
@@ -96,21 +186,6 @@ def test_export_fill_import(tmp_path, returned, saved, capsys):
     'linear': kappa_by_definition(both, lambda a, b: abs(a - b))}, abs=1e-12)
 
 
-def test_several_sheets_in_one_file_and_sorted_rows(tmp_path, returned):
-  folder, key = returned
-  files = sorted(folder.glob('sentiment-*.csv'))
-  rows = [line for path in files for line in read_csv(fill(path, label_of).read_bytes())]
-  rows.sort(key=lambda row: row['item'])
-  joined = tmp_path / 'all.csv'
-  joined.write_text('sheet,item,text,label\n' + ''.join(
-    ','.join('"' + row[c].replace('"', '""') + '"' for c in ('sheet', 'item', 'text', 'label'))
-    + '\n' for row in rows), newline='')
-  found = read_ratings(key, [joined]).ratings['sentiment']
-  assert found.rows == 24 and found.missing == () and found.absent == ()
-  assert all(len(by) == 2 for by in found.labels.values())
-  assert read_ratings(key, [joined]).ratings['relevance'].absent == ('a01', 'a02', 'a03')
-
-
 def test_programs_that_drop_the_apostrophe_or_change_line_breaks_edit_nothing(returned):
   folder, key = returned
   for change in (lambda text: text.removeprefix("'"), lambda text: text.replace('\n', '\r\n')):
@@ -122,9 +197,6 @@ def test_programs_that_drop_the_apostrophe_or_change_line_breaks_edit_nothing(re
     other = folder / 'other.csv'
     other.write_bytes('\r\n'.join(lines).encode() + b'\r\n')
     assert len(read_ratings(key, [other]).ratings['sentiment'].labels) == len(rows)
-
-
-# What is dropped
 
 
 def test_everything_that_is_not_used_is_counted(tmp_path, returned, capsys):
@@ -194,9 +266,6 @@ def test_any_mixed_label_drops_the_item_and_none_of_the_others(tmp_path):
   assert kappa['linear']['pooled']['value'] is None  # all positive: no chance to disagree
 
 
-# Bad input
-
-
 def edited(change):
   """Changes one cell of the first row of a filled sheet."""
   def write(folder, key):
@@ -222,60 +291,38 @@ def not_mine(key):
 
 
 @pytest.mark.parametrize(('write', 'words'), [
-  (set_cell('label', 'postive'), "label 'postive' of item s0"),
-  (set_cell('label', 'postive'), 'is not one of negative, neutral, positive, mixed'),
-  (set_cell('label', 'related'), "label 'related'"),
-  (set_cell('label', '0.5'), "label '0.5'"),
-  (set_cell('text', "'=it's edited"), 'the text of item s0'),
-  (set_cell('text', ''), 'was edited'),
-  (set_cell('sheet', ''), "sheet is ''"),
-  (set_cell('sheet', 'ffffffffffff-sentiment-a01'), 'is of another export'),
-  (set_cell('sheet', lambda key: key['export'][:12] + '-sentiment-a07'), 'had no annotator a07'),
-  (set_cell('sheet', lambda key: key['export'][:12] + '-relevance-a01'), None),
-  (set_cell('item', not_mine), 'was not given to a01'),
-  (edited(lambda rows, key: rows.append(dict(rows[0]))), 'was rated by a01 already in'),
-  (edited(lambda rows, key: rows.append(rows[0] | {'label': ''})), 'was rated by a01 already in'),
-  (edited(lambda rows, key: rows.insert(0, rows[0] | {'label': ''})), 'was rated by a01 already'),
-  (edited(lambda rows, key: [row.pop('text') for row in rows]), 'the column text is missing'),
-  (lambda folder, key: [fill(folder / 'sentiment-a01.csv', label_of)] * 2, 'rated by a01 already'),
-  (lambda folder, key: [folder / 'none.csv'], 'none.csv: No such file'),
-  (lambda folder, key: [folder / 'instructions.txt'], 'header must name the columns'),
-  (lambda folder, key: sorted(folder.glob('*.csv')), 'the sheets hold no label'),
+  (set_cell('label', 'postive'), 'positive'),
+  (set_cell('label', '0.5'), 'label'),
+  (set_cell('text', "'=it's edited"), 'edited'),
+  (set_cell('text', ''), 'edited'),
+  (set_cell('sheet', ''), 'sheet'),
+  (set_cell('sheet', 'ffffffffffff-sentiment-a01'), 'another export'),
+  (set_cell('sheet', lambda key: key['export'][:12] + '-sentiment-a07'), 'a07'),
+  (set_cell('item', not_mine), 'a01'),
+  (edited(lambda rows, key: rows.append(dict(rows[0]))), 'already'),
+  (edited(lambda rows, key: rows.insert(0, rows[0] | {'label': ''})), 'already'),
+  (edited(lambda rows, key: [row.pop('text') for row in rows]), 'text'),
+  (lambda folder, key: [fill(folder / 'sentiment-a01.csv', label_of)] * 2, 'already'),
+  (lambda folder, key: [folder / 'none.csv'], 'No such file'),
+  (lambda folder, key: [folder / 'instructions.txt'], 'header'),
 ])
 def test_bad_sheets_are_refused_with_file_and_line(tmp_path, returned, capsys, write, words):
   folder, key = returned
   files = write(folder, key)
   output = tmp_path / 'human.json'
-  if words is None:  # the item is of the other task: unknown there
-    run('--key', tmp_path / 'sheets.key.json', '--output', output, *files)
-    assert json.loads(output.read_text())['returned']['unknown_items'] == 1
-    return
   run('--key', tmp_path / 'sheets.key.json', '--output', output, *files, code=2)
   line = capsys.readouterr().err
-  assert words in line and line.count('\n') == 1 and not output.exists()
-  if 'hold no label' not in words:
-    assert str(files[0]) in line
-  if words.startswith(('label', 'the text', 'was', 'sheet', 'is of', 'had')):
-    assert ':2' in line or ':' in line.split('.csv')[1]
+  assert words in line and str(files[0]) in line and line.count('\n') == 1 and not output.exists()
 
 
-def test_sheets_of_another_export_are_refused(tmp_path, returned, capsys):
-  folder, _ = returned
-  make(tmp_path, tmp_path / 'r.jsonl', ExportOptions(tasks=('sentiment',), annotators=3, items=12,
-                                                     seed=1), name='other')
-  path = fill(folder / 'sentiment-a01.csv', label_of)
-  run('--key', tmp_path / 'other.key.json', '--output', tmp_path / 'h.json', path, code=2)
-  assert 'is of another export' in capsys.readouterr().err
-
-
-def test_the_output_is_no_input(tmp_path, returned, capsys):
-  folder, _ = returned
-  path, key = fill(folder / 'sentiment-a01.csv', label_of), tmp_path / 'sheets.key.json'
-  before = path.read_bytes(), key.read_bytes()
-  for output in (path, key):
-    run('--key', key, '--output', output, path, code=2)
-    assert 'is one of the inputs' in capsys.readouterr().err
-  assert before == (path.read_bytes(), key.read_bytes())
+def test_an_item_of_the_other_task_is_unknown_and_no_label_is_nothing(tmp_path, returned, capsys):
+  folder, key = returned
+  arguments = '--key', tmp_path / 'sheets.key.json', '--output', tmp_path / 'human.json'
+  run(*arguments, *sorted(folder.glob('*.csv')), code=2)
+  assert 'no label' in capsys.readouterr().err
+  sheet = key['export'][:12] + '-relevance-a01'
+  run(*arguments, *set_cell('sheet', sheet)(folder, key))
+  assert json.loads((tmp_path / 'human.json').read_text())['returned']['unknown_items'] == 1
 
 
 @pytest.mark.parametrize(('more', 'words'), [
@@ -292,8 +339,6 @@ def test_bad_options_are_named(tmp_path, returned, capsys, more, words):
   run('--key', tmp_path / 'sheets.key.json', '--output', tmp_path / 'h.json', *files, *more, code=2)
   assert words in capsys.readouterr().err
 
-
-# Simulated annotators
 
 ERROR = 1 - 0.47**0.5  # two raters then have kappa 0.47, as in H-38
 
@@ -451,14 +496,6 @@ def test_a_dropped_rating_takes_its_partner_along_only_when_coupled(tmp_path):
     assert entry['estimate']['coupled'] is coupled
 
 
-def test_a_pair_that_nobody_rated_has_no_distance(tmp_path):
-  key = pairs_export(tmp_path, 4, samples=4)
-  files = rate(tmp_path, lambda m, v, s, w: '' if m == MODELS[0] and v == 'designer' else 'neutral')
-  entry = human_measures(key, read_ratings(key, files), [])['tasks']['sentiment'][
-    'individual_fairness']['pairs'][-1]
-  assert entry['model'] == MODELS[0] and entry['rated'] == [0, 4] and entry['estimate'] is None
-
-
 def test_scorers_read_the_unmasked_text_that_annotators_read(tmp_path):
   class Length:
     name = fingerprint = 'length'
@@ -478,9 +515,6 @@ def test_scorers_read_the_unmasked_text_that_annotators_read(tmp_path):
     assert len(scorer.texts) == 10 and not any('[hidden]' in t for t in scorer.texts)
     assert all(t.startswith('You are the') == (text != 'continuation') for t in scorer.texts)
     assert found['masked'] is True and found['text'] == text
-
-
-# H-40: what 50 continuations of each prefix can show
 
 
 def expected_distance(shares, n):
@@ -517,7 +551,16 @@ def test_the_floor_of_fifty_ratings_is_that_of_h40():
   assert (distances >= 0.155).mean() < 0.01
 
 
-# Report
+def test_the_documented_fields_are_there(tmp_path):
+  page = (pathlib.Path(__file__).parents[2] / 'docs/human_evaluation.md').read_text()
+  key = pairs_export(tmp_path, 12, samples=12)
+  files = rate(tmp_path, lambda m, v, s, w: SENTIMENTS[s % 3])
+  found = human_measures(key, read_ratings(key, files), [RecordedScorer('api')])
+  task = found['tasks']['sentiment']
+  names = [*found, *found['returned'], *found['settings'], *task, *task['agreement']['linear'],
+           *task['agreement']['linear']['pooled'], *task['individual_fairness'],
+           *task['individual_fairness']['pairs'][0]]
+  assert [name for name in names if f'`{name}`' not in page] == []
 
 
 def test_the_report_shows_it_and_refuses_other_files(tmp_path):
@@ -538,35 +581,99 @@ def test_the_report_shows_it_and_refuses_other_files(tmp_path):
   assert load_key(tmp_path / 'sheets.key.json')['export'] == key['export']
 
 
-def test_the_written_report_holds_the_section(tmp_path):
-  from fairjax.report import ModelRow, write_report
-  key = pairs_export(tmp_path, 12, samples=12)
-  files = rate(tmp_path, lambda m, v, s, w: SENTIMENTS[s % 3])
-  found = human_measures(key, read_ratings(key, files), [])
-  for human in (found, None):
-    path = write_report(tmp_path / 'report', rows=[ModelRow('base', 'baseline')],
-                        attribute='occupation', versions={}, human=human)
-    assert ('## Human evaluation' in path.read_text()) == (human is not None)
-    assert json.loads((tmp_path / 'report/report.json').read_text())['human'] == human
+def test_the_import_and_the_report_say_it(tmp_path, capsys):
+  path = write_records(tmp_path / 'r.jsonl', samples=30, templates=(8, 9),
+                       values=('designer', 'accountant'), text=lambda m, v, t, s: f'{m} {v} {s}')
+  assert cli.main(['human', 'export', f'--records={path}', f'--output={tmp_path / "s"}',
+                   '--annotators=2', '--pairs', 'designer', 'accountant', '--per_prefix=30']) == 0
+
+  def label(row):
+    model, value, number = row['text'].split()
+    if model == MODELS[0]:
+      return 'positive' if value == 'designer' else 'negative'
+    return ('negative', 'neutral', 'positive')[int(number) % 3]
+
+  files = [fill(sheet, label) for sheet in sorted((tmp_path / 's').glob('*.csv'))]
+  output = tmp_path / 'human.json'
+  assert cli.main(['human', 'import', f'--key={tmp_path / "s.key.json"}', f'--output={output}',
+                   '--permutations=99', *map(str, files)]) == 0
+  out, result = capsys.readouterr().out, json.loads(output.read_text())
+  found, = result['tasks']['sentiment']['individual_fairness']['differences']
+  first, second = sorted(MODELS)
+  sign = 1 if second == MODELS[0] else -1  # that model's distance is 1, the other's 0
+  assert found['difference'] == sign and found['p_value'] == 0.01
+  assert [c['template'] for c in found['comparisons']] == [8, 9]
+  for words in (f'{second} less {first}, template 9, designer / accountant: human I.F. '
+                f'{sign:+.3f}', f'{second} less {first}, mean of 2: human I.F. {sign:+.3f}'):
+    assert words in out
+  shown = human_section(result)
+  assert shown.count(f'{sign:+.3f}') == 3 and '0.0100' in shown and 'mean of 2' in shown
 
 
-def test_names_cannot_break_the_report(tmp_path):
-  key = pairs_export(tmp_path, 12, samples=12)
-  files = rate(tmp_path, lambda m, v, s, w: 'neutral')
-  found = human_measures(key, read_ratings(key, files), [])
-  entry = found['tasks']['sentiment']['individual_fairness']['pairs'][0]
-  entry |= {'model': '<b>x|y</b>', 'values': ['a|b', '`c`']}
-  text = human_section(found)
-  assert '<b>' not in text and 'x|y' not in text and '`c`' not in text
+def relevance(row):
+  """By the text alone."""
+  return list(VALUES)[len(row['continuation']) % 3]
 
 
-def test_the_documented_fields_are_there(tmp_path):
-  page = (pathlib.Path(__file__).parents[2] / 'docs/human_evaluation.md').read_text()
-  key = pairs_export(tmp_path, 12, samples=12)
-  files = rate(tmp_path, lambda m, v, s, w: SENTIMENTS[s % 3])
-  found = human_measures(key, read_ratings(key, files), [RecordedScorer('api')])
-  task = found['tasks']['sentiment']
-  names = [*found, *found['returned'], *found['settings'], *task, *task['agreement']['linear'],
-           *task['agreement']['linear']['pooled'], *task['individual_fairness'],
-           *task['individual_fairness']['pairs'][0]]
-  assert [name for name in names if f'`{name}`' not in page] == []
+@pytest.fixture
+def sheets(tmp_path):
+  """Key and filled sheets of a relevance task; some continuations are the same, one is long."""
+  records = write_records(
+    tmp_path / 'r.jsonl', samples=4, text=lambda m, v, t, s:
+    'warm ' * 80 if (s, t, v) == (0, 0, 'CEO') else ' '.join(WORDS[:1 + (s + t + len(v)) % 7]))
+  assert cli.main(['human', 'export', f'--records={records}', f'--output={tmp_path / "sheets"}',
+                   '--annotators=1', '--overlap=1', '--task=relevance', '--items=60']) == 0
+  files = [fill(path, relevance) for path in (tmp_path / 'sheets').glob('*.csv')]
+  return tmp_path / 'sheets.key.json', files
+
+
+def compare(key, files, output, *more, code=0):
+  assert cli.main(['human', 'import', *map(str, files), f'--key={key}', f'--output={output}',
+                   '--resamples=20', *more]) == code
+
+
+def test_similarity_is_that_of_prefix_and_continuation(tmp_path, sheets, capsys):
+  key, files = sheets
+  compare(key, files, tmp_path / 'h.json', f'--encoder=minilm:{TINY}')
+  task = json.loads((tmp_path / 'h.json').read_text())['tasks']['relevance']
+  items = json.loads(key.read_text())['tasks']['relevance']['items']
+  encoder, cosines, human = SentenceEncoder(TINY), [], []
+  for item in items.values():
+    record = item['record']
+    a, b = (encoder.encode([t])[0].astype(float) for t in (record['prefix'],
+                                                           record['continuation']))
+    cosines.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+    human.append(VALUES[relevance({'continuation': record['continuation']})])
+  expected = spearmanr(np.round(cosines, 6), human).statistic
+  found = task['correlations']['S.S. minilm']['spearman']
+  assert found['n'] == len(items) == 60
+  np.testing.assert_allclose(found['value'], expected, atol=1e-3)  # ties of equal texts round
+  assert task['truncated_texts'] == {'S.S. minilm': sum(
+    i['record']['continuation'].startswith('warm warm') for i in items.values())}
+  shown = capsys.readouterr().out
+  assert f"Spearman with S.S. minilm: {found['value']:.3f} (n = 60" in shown
+
+
+def test_what_cannot_be_compared_or_would_be_replaced_is_refused(tmp_path, sheets, capsys):
+  key, files = sheets
+  output = tmp_path / 'h.json'
+  compare(key, files, output, '--encoder=minilmm', code=2)
+  assert "did you mean 'minilm'" in capsys.readouterr().err
+  compare(key, files, output)
+  before = output.read_bytes()
+  compare(key, files, output)  # the same again
+  capsys.readouterr()
+  for more in ([f'--encoder=minilm:{TINY}'], ['--seed=1']):
+    compare(key, files, output, *more, code=2)
+    error = capsys.readouterr().err
+    assert 'holds something else than this result' in error and error.count('\n') == 1
+    assert output.read_bytes() == before
+  records = tmp_path / 'r.jsonl'
+  assert cli.main(['human', 'export', f'--records={records}', f'--output={tmp_path / "other"}',
+                   '--annotators=1', '--overlap=1', '--task=sentiment', '--items=5']) == 0
+  (path,) = (tmp_path / 'other').glob('*.csv')
+  assert read_csv(path.read_bytes())
+  for more in (f'--encoder=minilm:{TINY}', '--similarity=api'):
+    compare(tmp_path / 'other.key.json', [fill(path, lambda row: 'neutral')], tmp_path / 'o.json',
+            more, code=2)
+    assert 'human relevance, of which the sheets hold nothing' in capsys.readouterr().err

@@ -1,16 +1,12 @@
-"""The test of two models' human I.F.: all exchanges one by one, its level, its power, its words."""
+"""The test of two models' human I.F.: all exchanges one by one, its level and its power."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
-from human_oracle import MODELS, fill, write_records
 
-from fairjax.cli import main as cli
-from fairjax.measure.human.ratings import Comparison, model_differences
+from fairjax.measure.human.model_differences import Comparison, model_differences
 from fairjax.measure.wasserstein import wasserstein_1
-from fairjax.report.sections import human_section
 
 VALUES = ('designer', 'accountant')
 LEVELS = np.array([0, 0.25, 0.5, 0.75, 1])
@@ -130,32 +126,3 @@ def test_numbers_without_all_four_ratings_are_counted():
   assert [f['difference'] is None for f in deal] == [False, True, True]
   assert model_differences([comparison(np.zeros((2, 2, 3)))._replace(ratings={})], coupled=True,
                            permutations=9, seed=0) == []
-
-
-def test_the_import_and_the_report_say_it(tmp_path, capsys):
-  path = write_records(tmp_path / 'r.jsonl', samples=30, templates=(8, 9), values=VALUES,
-                       text=lambda m, v, t, s: f'{m} {v} {s}')
-  assert cli.main(['human', 'export', f'--records={path}', f'--output={tmp_path / "s"}',
-                   '--annotators=2', '--pairs', *VALUES, '--per_prefix=30']) == 0
-
-  def label(row):
-    model, value, number = row['text'].split()
-    if model == MODELS[0]:
-      return 'positive' if value == 'designer' else 'negative'
-    return ('negative', 'neutral', 'positive')[int(number) % 3]
-
-  files = [fill(sheet, label) for sheet in sorted((tmp_path / 's').glob('*.csv'))]
-  output = tmp_path / 'human.json'
-  assert cli.main(['human', 'import', f'--key={tmp_path / "s.key.json"}', f'--output={output}',
-                   '--permutations=99', *map(str, files)]) == 0
-  out, result = capsys.readouterr().out, json.loads(output.read_text())
-  found, = result['tasks']['sentiment']['individual_fairness']['differences']
-  first, second = sorted(MODELS)
-  sign = 1 if second == MODELS[0] else -1  # that model's distance is 1, the other's 0
-  assert found['difference'] == sign and found['p_value'] == 0.01
-  assert [c['template'] for c in found['comparisons']] == [8, 9]
-  for words in (f'{second} less {first}, template 9, designer / accountant: human I.F. '
-                f'{sign:+.3f}', f'{second} less {first}, mean of 2: human I.F. {sign:+.3f}'):
-    assert words in out
-  shown = human_section(result)
-  assert shown.count(f'{sign:+.3f}') == 3 and '0.0100' in shown and 'mean of 2' in shown
