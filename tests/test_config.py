@@ -49,9 +49,7 @@ def test_overrides_keep_types():
 
 @pytest.mark.parametrize('overrides, words', [
   ({'model.num_layer': '3'}, ["'model.num_layer'", "did you mean 'model.num_layers'"]),
-  ({'modle.num_layers': '3'}, ["did you mean 'model'"]),
   ({'model.num_layers': '3.5'}, ['--config.model.num_layers', "'3.5' is not a valid int"]),
-  ({'lm.learning_rate': 'nan'}, ['--config.lm.learning_rate', 'nan']),
   ({'model.tie_position_biases': 'no'}, ["'no' is not a valid bool"]),
   ({'debias.variants': "('embedding:1', 5)"}, ['5 is int, not str']),
   ({'debias.variants': 'embeding:1'}, ["did you mean 'embedding'"]),
@@ -60,11 +58,9 @@ def test_overrides_keep_types():
   ({'seed.x': '3'}, ['seed has no fields']),
   ({'model.h_bar_final_norm': 'True', 'sentiment.prefixes': '-3'},
    ['h_bar_final_norm needs model.final_norm=True', 'sentiment.prefixes=-3']),
-  ({'model.attention': 'flash'}, ["model.attention='flash'", 'kernel']),
   ({'model.attention': 'kernel', 'model.attention_dropout': '0.1', 'model.dtype': 'float64',
     'model.attention_block': '100'},
    ['cannot drop attention weights', 'cannot compute in float64', 'multiple of 128']),
-  ({'debias.monitor_every': '-1'}, ['debias.monitor_every=-1']),
   ({'model.norm': 'mid', 'lm.steps': '0'}, ["model.norm='mid'", 'lm.steps=0']),
 ])
 def test_wrong_override_is_one_line_that_helps(overrides, words):
@@ -176,7 +172,6 @@ def test_every_field_refuses_another_type(name):
 
 @pytest.mark.parametrize('content, words', [
   ('def get_config(arg):\n  return 1 +', 'x.py:2: SyntaxError: invalid syntax'),
-  ('import nothing_of_that_name', "x.py:1: ModuleNotFoundError: No module named 'nothing_of"),
   ('def get_config(arg):\n  x = {}\n  return x["a"]', "x.py:3: KeyError: 'a'"),
   ('def get_config(arg):\n  return {}', 'returned dict, not a ConfigDict'),
   ('x = 1', r'defines no get_config(arg)'),

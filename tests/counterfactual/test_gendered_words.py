@@ -80,17 +80,13 @@ def test_the_fingerprint_is_of_the_content(write):
   ('king queen\nqueen duke\n', r"pairs.txt:2: 'queen' is in both genders"),
   ('zak zika\nzak zak\n', r"pairs.txt:2: 'zak' is in both genders"),
   ('a b\nb a\nb c\nc a\n', r"pairs.txt:\d: .* (both genders|given once)"),
-  ('king duke\nduke king\n', r"pairs.txt:1: 'duke' is in both genders"),
   ('zak\tzika\nzok\t\n', r'pairs.txt:2: an empty side'),
   ('zak\n', r'pairs.txt:1: 1 column'),
   ('zak zika zike zeke\n', r'pairs.txt:1: 4 column'),
-  ('a b\nb a\nb c\nc b\na c\n', r"pairs.txt:\d: "),
   ('zak zika x\nzok zika y\n', r"pairs.txt:2: the neutral word of 'zika' is 'y'"),
   ('\n# nothing\n', r'no pair'),
   (b'zak \xff\n', r'pairs.txt:1: not UTF-8 .byte 5'),
   ('he, she\n', r"pairs.txt:1: 'he,' is no word"), ('"he" "she"\n', 'is no word'),
-  ('zak ->\n', "'->' is no word"),
-  ('-zak zika\n', "'-zak' is no word"), ('[["zak", "zika"]]\n', 'is no word'),
 ])
 def test_bad_lists_name_file_and_line(write, text, words):
   with pytest.raises(UserError, match=words):
@@ -148,7 +144,6 @@ def test_names_in_capitals_are_those_of_texts(write):
 
 @pytest.mark.parametrize(('text', 'words'), [
   ('Ada,F,-3\n', r":1: '-3' is no count"), ('Ada,F,many\n', r":1: 'many' is no count"),
-  ('Ada,F,1.5\n', 'no count'), ('Ada,F\n', r':1: 2 column'),
   ('Ada,F,2\nAda,F,3\n', r':2: .*line 1'),
   ('Ada,F,2\n', 'no name has more than 80%'), ('', 'no name in it'), ('Ada,X,2\n', "'X' is no"),
   pytest.param(f"Ada,F,{'9' * 5000}\n", 'no count', id='digits'),
