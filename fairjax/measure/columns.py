@@ -164,11 +164,12 @@ class Generations:
     cells = [order[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
     return tuple(tuple(cells[i:i + values]) for i in range(0, len(cells), values))
 
-  def sample_scores(self, scores: np.ndarray) -> SampleScores:
+  def sample_scores(self, scores: np.ndarray, *, numbered: bool = True) -> SampleScores:
     """Arranges one score per record by template and value, in the order of sample numbers.
 
     Args:
       scores: `[R]` float64 in [0, 1], in the order of the records.
+      numbered: False leaves the sample numbers out, so that no samples count as coupled.
     """
     cells = self.cells()
 
@@ -178,7 +179,7 @@ class Generations:
     return SampleScores(
       values=self.attribute.value_texts, subgroups=tuple(v.subgroup for v in self.attribute.values),
       templates=self.templates, scores=split(np.asarray(scores, np.float64)),
-      sample_ids=None if self.sample is None else split(self.sample))
+      sample_ids=split(self.sample) if numbered and self.sample is not None else None)
 
   def first_samples(self, samples: int) -> 'Generations':
     """The first samples of every prefix: lowest numbers, or first records without numbers; 0: all.

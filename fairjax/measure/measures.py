@@ -1,7 +1,5 @@
 """All measures of one model's generations for one attribute, as JSON types."""
 
-import collections
-import dataclasses
 import functools
 import hashlib
 import json
@@ -24,96 +22,10 @@ from fairjax.measure.scorers.audit import agreement, check_scorers, scorer_facts
 from fairjax.measure.scorers.base import (
   RecordedScorer,
   Scorer,
-  count_changed,
-  count_repaired,
-  count_truncated,
+  count_rewritten,
   sensitive_lexicon_words,
 )
-from fairjax.measure.scorers.cache import score_file, score_generations
-
-# What a reader of the measures must know about the input, in sentences.
-
-_NAMED = 5  # words that are listed before the rest is counted
-
-
-def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
-  """Sentences about one result of `measure_generations`; empty where nothing is unusual."""
-  empty = generations.empty_texts
-  found = [empty and empty.sentence(LEVEL), _unequal(generations),
-           _uncoupled(generations, measures), _repeated(generations)]
-  found += [_lexicon(name, m) for name, m in measures['scorers'].items()]
-  found.append(_resolution(measures))
-  return [sentence for sentence in found if sentence]
-
-
-def _unequal(generations: Generations) -> str | None:
-  """Prefixes of unequal n, with the one that has fewest."""
-  attribute = generations.attribute
-  cell = generations.template_index * len(attribute.values) + generations.value_index
-  counts = np.bincount(cell)
-  if counts.min() == counts.max():
-    return None
-  template, value = divmod(int(counts.argmin()), len(attribute.values))
-  fewer = np.count_nonzero(counts < counts.max())
-  return (f'n differs: {fewer} of {counts.size} prefixes have fewer than {counts.max()} samples, '
-          f'fewest {counts.min()} (template {generations.templates[template]!r}, value '
-          f"'{attribute.values[value].text}'); each floor is that of its own n")
-
-
-def _uncoupled(generations: Generations, measures: Mapping[str, Any]) -> str | None:
-  """Numbered samples that were not measured as coupled."""
-  if generations.sample is None or measures['coupled']:
-    return None
-  cell = (generations.template_index * len(generations.attribute.values)
-          + generations.value_index)
-  order = np.lexsort((generations.sample, cell))
-  rows = np.split(generations.sample[order], np.cumsum(np.bincount(cell))[:-1])
-  values = len(generations.attribute.values)
-  if all(np.array_equal(rows[i - i % values], row) for i, row in enumerate(rows)):
-    return None  # asked for
-  return ('samples are numbered, but not all values of a template have the same numbers: they were '
-          'measured as independent, and if they share noise all the same, floors and p-values are '
-          'too large')
-
-
-def _repeated(generations: Generations) -> str | None:
-  """Records without sample numbers that hold the same text for the same prefix."""
-  if generations.sample is not None:
-    return None  # a number that occurs twice was refused
-  counts = collections.Counter(zip(
-    generations.template_index.tolist(), generations.value_index.tolist(),
-    generations.continuations, strict=True))
-  repeated = len(generations) - len(counts)
-  if not repeated:
-    return None
-  return (f'{repeated} of {len(generations)} records repeat the continuation of another record of '
-          'the same prefix; without sample numbers nobody can tell equal samples from records that '
-          'stand in the file twice')
-
-
-def _lexicon(name: str, measures: Mapping[str, Any]) -> str | None:
-  """Words that stand in both lists."""
-  words = measures['lexicon_words_in_both']
-  if not words:
-    return None
-  more = f' and {len(words) - _NAMED} more' if len(words) > _NAMED else ''
-  return (f"scorer {name}: {len(words)} of its words stand in both lists and count in neither: "
-          f"{', '.join(words[:_NAMED])}{more}")
-
-
-def _resolution(measures: Mapping[str, Any]) -> str | None:
-  """Tables whose smallest corrected p-value cannot reach the level with so few permutations."""
-  least = 1 / (measures['permutations'] + 1)
-  any_scorer = next(iter(measures['scorers'].values()))
-  sizes = {'values or subgroups': len(any_scorer['subgroups']['subgroup']),
-           'templates': len(any_scorer['by_template']['template'])}
-  short = [f'{size} {what}' for what, size in sizes.items() if size * least > LEVEL]
-  if not short:
-    return None
-  return (f"{measures['permutations']} permutations are too few for a corrected p-value of "
-          f"{LEVEL} over {' and over '.join(short)}: use more than "
-          f'{int(max(sizes.values()) / LEVEL)}')
-
+from fairjax.measure.scorers.cache import score_file, score_texts
 
 LARGEST_PAIRS = 5  # pairs of values that are named
 
@@ -188,6 +100,7 @@ def measure_generations(
     raise ValueError('at least one scorer is needed')
   check_scorers(scorers)
   attribute, covered = generations.attribute, generations.attribute_templates()
+  texts = generations.texts(scored)
   result = dict(earlier or {}) | {
     'attribute': attribute.name,
     'attribute_fingerprint': attribute.fingerprint,
@@ -213,20 +126,13 @@ def measure_generations(
       coupled=coupled, scores_directory=scores_directory, log=log)
   known, columns = {} if earlier is None else earlier['scorers'], {}
   for scorer in scorers:
-    path = None
-    if scores_directory is not None:
-      path = score_file(scores_directory, attribute.name, scorer)
-    scores = score_generations(generations, scorer, path, scored=scored, log=log)
-    columns[scorer.name] = scores
+    columns[scorer.name] = scores = _score(generations, texts, scorer, scores_directory, log)
     if scorer.name in known:
       result['scorers'][scorer.name] = known[scorer.name]
       continue
-    samples = generations.sample_scores(scores)
-    if not coupled:
-      samples = dataclasses.replace(samples, sample_ids=None)
+    samples = generations.sample_scores(scores, numbered=coupled)
     low, high = samples.samples_per_prefix
-    result['n'] = {'min': low, 'max': high}
-    result['coupled'] = samples.coupled
+    result |= {'n': {'min': low, 'max': high}, 'coupled': samples.coupled}
     work = functools.partial(
       _scorer_measures, generations, samples, scores, scorer, covered, permutations=permutations,
       seed=seed, log=log)
@@ -235,14 +141,21 @@ def measure_generations(
     else:
       key = _inputs_digest(samples, attribute, scorer, covered, permutations, seed)
       found = _kept(parts, attribute, key, work)
-    for name, count in (('truncated_texts', count_truncated), ('repaired_texts', count_repaired),
-                        ('changed_texts', count_changed)):
-      if (number := count(scorer, generations.texts(scored))) is not None:
-        found[name] = number
-    result['scorers'][scorer.name] = found
+    result['scorers'][scorer.name] = found | count_rewritten(scorer, texts)
   result['scorer_agreement'] = agreement(columns)
   result['notes'] = notes(generations, result)
   return result
+
+
+def _score(
+  generations: Generations, texts: Sequence[str], scorer: Scorer | RecordedScorer,
+  directory: str | os.PathLike | None, log: Callable[[str], None] | None,
+) -> np.ndarray:
+  """`[R]` scores of the records, from the score file of the folder where it has them."""
+  if isinstance(scorer, RecordedScorer):
+    return scorer.score_columns(generations.recorded, generations.where)
+  path = directory and score_file(directory, generations.attribute.name, scorer)
+  return score_texts(texts, scorer, path, log=log)
 
 
 def _inputs_digest(
@@ -324,3 +237,77 @@ def _largest_pairs(fairness: Fairness, names: Sequence[list[str]]) -> list[dict[
   order = np.argsort(-fairness.pairs.distance, kind='stable')[:LARGEST_PAIRS]
   return [{'values': names[i], 'distance': float(fairness.pairs.distance[i]),
            'p_holm': float(fairness.pairs.p_holm[i])} for i in order]
+
+
+NAMED = 5  # words that are listed before the rest is counted
+
+
+def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
+  """What is unusual about the input of measures that are complete but for their `notes`."""
+  empty = generations.empty_texts
+  found = [empty and empty.sentence(LEVEL), _unequal(generations),
+           _uncoupled(generations, measures['coupled']), _repeated(generations)]
+  found += [_lexicon(name, m['lexicon_words_in_both']) for name, m in measures['scorers'].items()]
+  found.append(_resolution(measures))
+  return [sentence for sentence in found if sentence]
+
+
+def _unequal(generations: Generations) -> str | None:
+  """Prefixes of unequal n, with the one that has fewest."""
+  counts = np.array([[rows.size for rows in row] for row in generations.cells()])
+  if counts.min() == counts.max():
+    return None
+  template, value = np.unravel_index(counts.argmin(), counts.shape)
+  fewer = np.count_nonzero(counts < counts.max())
+  return (f'n differs: {fewer} of {counts.size} prefixes have fewer than {counts.max()} samples, '
+          f'fewest {counts.min()} (template {generations.templates[template]!r}, value '
+          f"'{generations.attribute.values[value].text}'); each floor is that of its own n")
+
+
+def _uncoupled(generations: Generations, coupled: bool) -> str | None:
+  """Numbered samples that were not measured as coupled."""
+  numbers = generations.sample
+  if numbers is None or coupled or all(  # all equal: independence was asked for
+      np.array_equal(numbers[row[0]], numbers[rows])
+      for row in generations.cells() for rows in row):
+    return None
+  return ('samples are numbered, but not all values of a template have the same numbers: they were '
+          'measured as independent, and if they share noise all the same, floors and p-values are '
+          'too large')
+
+
+def _repeated(generations: Generations) -> str | None:
+  """Records without sample numbers that hold the same text for the same prefix."""
+  if generations.sample is not None:
+    return None  # a number that occurs twice was refused
+  repeated = len(generations) - len(set(zip(
+    generations.template_index.tolist(), generations.value_index.tolist(),
+    generations.continuations, strict=True)))
+  if not repeated:
+    return None
+  return (f'{repeated} of {len(generations)} records repeat the continuation of another record of '
+          'the same prefix; without sample numbers nobody can tell equal samples from records that '
+          'are in the file twice')
+
+
+def _lexicon(scorer: str, words: Sequence[str]) -> str | None:
+  """Words that are in both lists."""
+  if not words:
+    return None
+  more = f' and {len(words) - NAMED} more' if len(words) > NAMED else ''
+  return (f'scorer {scorer}: {len(words)} of its words are in both lists and count in neither: '
+          f"{', '.join(words[:NAMED])}{more}")
+
+
+def _resolution(measures: Mapping[str, Any]) -> str | None:
+  """Tables whose smallest corrected p-value cannot reach the level with so few permutations."""
+  least = 1 / (measures['permutations'] + 1)
+  any_scorer = next(iter(measures['scorers'].values()))
+  sizes = {'values or subgroups': len(any_scorer['subgroups']['subgroup']),
+           'templates': len(any_scorer['by_template']['template'])}
+  short = [f'{size} {what}' for what, size in sizes.items() if size * least > LEVEL]
+  if not short:
+    return None
+  return (f"{measures['permutations']} permutations are too few for a corrected p-value of "
+          f"{LEVEL} over {' and over '.join(short)}: use more than "
+          f'{int(max(sizes.values()) / LEVEL)}')

@@ -410,16 +410,13 @@ def count_truncated(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> in
   return None if count is None else count(texts)
 
 
-def count_repaired(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:
-  """How many texts a scorer reads with another sign for half a character; None if it reads all."""
-  count = getattr(scorer, 'count_repaired', None)
-  return None if count is None else count(texts)
+def count_rewritten(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> dict[str, int]:
+  """`truncated_texts`, `repaired_texts`, `changed_texts`: what a scorer reads otherwise.
 
-
-def count_changed(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:
-  """How many texts a scorer is given in other signs; None if it is given all as they are."""
-  count = getattr(scorer, 'count_changed', None)
-  return None if count is None else count(texts)
+  Only what the scorer counts at all (see `Scorer`).
+  """
+  return {f'{name}_texts': count(texts) for name in ('truncated', 'repaired', 'changed')
+          if (count := getattr(scorer, f'count_{name}', None)) is not None}
 
 
 def sensitive_lexicon_words(

@@ -19,13 +19,7 @@ import numpy as np
 from fairjax.errors import UserError
 from fairjax.files import JsonLines, read_entries
 from fairjax.measure.columns import Generations, join_text
-from fairjax.measure.scorers.base import (
-  RecordedScorer,
-  Scorer,
-  count_changed,
-  count_repaired,
-  count_truncated,
-)
+from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_rewritten
 from fairjax.progress import Progress
 
 CHUNK = 4000  # texts scored and appended at a time; changing it changes BERT's last digits
@@ -114,7 +108,7 @@ def score_texts(
       known |= new
       progress.add(len(part))
   if log and todo:
-    _tell(scorer, todo, log)
+    _log_scored(scorer, todo, log)
   return np.array([known[d] for d in digests], np.float64)
 
 
@@ -143,20 +137,17 @@ def _checked(scorer: Scorer, texts: list[str]) -> list[float]:
   return scores.tolist()
 
 
-def _tell(scorer: Scorer, texts: list[str], log: Callable[[str], None]) -> None:
-  """Says what was scored, and what of it the scorer could not read as it stands."""
+def _log_scored(scorer: Scorer, texts: list[str], log: Callable[[str], None]) -> None:
+  """Logs how many texts were scored, and how many of them the scorer read otherwise."""
   log(f'{scorer.name}: scored {len(texts)} texts')
-  longer = count_truncated(scorer, texts)
-  if longer is not None:
-    log(f'{scorer.name}: {longer} of {len(texts)} texts are longer than the '
-        f'{scorer.max_length} tokens it reads; their end is not scored')
-  repaired = count_repaired(scorer, texts)
-  if repaired:
-    log(f'{scorer.name}: {repaired} of {len(texts)} texts hold half a character, read as U+FFFD')
-  changed = count_changed(scorer, texts)
-  if changed:
-    log(f'{scorer.name}: {changed} of {len(texts)} texts were changed for it: it got straight '
-        'apostrophes, quotes and dots for typographic ones')
+  counts = count_rewritten(scorer, texts)
+  for name, how in (
+      ('truncated_texts', 'are longer than the {} tokens it reads; their end is not scored'),
+      ('repaired_texts', 'hold half a character, read as U+FFFD'),
+      ('changed_texts', 'have typographic apostrophes, quotes or dots; it got plain ones')):
+    if name == 'truncated_texts' and name in counts or counts.get(name):
+      log(f'{scorer.name}: {counts[name]} of {len(texts)} texts '
+          + how.format(getattr(scorer, 'max_length', '')))
 
 
 class ScoreFile(JsonLines):
