@@ -60,7 +60,7 @@ def get_config(arg=''):
   m.dtype = 'bfloat16'  # not in the paper
 
   if arg.reference:
-    # The values of the published config.json. The added <pad> stands in the head.
+    # The values of the published config.json. The added <pad> is in the head.
     m.cutoffs = (20_001, 40_001, 200_001)  # not in the paper
     m.num_heads, m.head_dim = 16, 64  # not in the paper
     m.tie_position_biases = False  # not in the paper

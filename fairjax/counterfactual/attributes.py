@@ -339,7 +339,7 @@ class _Reader(YamlDocument):
           self.fail(place, 'field text is missing')
         text = self.phrase((*place, 'text'))
       if subgroup is not None and 'subgroup' in item:
-        self.fail((*place, 'subgroup'), f"the value stands under subgroup '{subgroup}' already")
+        self.fail((*place, 'subgroup'), f"the value is in subgroup '{subgroup}' already")
       own = self.phrase((*place, 'subgroup')) if 'subgroup' in item else subgroup or text
       tokens = (text,)
       if 'tokens' in item:

@@ -353,7 +353,7 @@ def _read_file(path: str) -> dict[str, list[int]]:
       second = ''
     first = seen.setdefault((name, second), number)
     if first != number:
-      raise UserError(f"{path}:{number}: '{name}' stands in line {first} already: a file gives a "
+      raise UserError(f"{path}:{number}: '{name}' is in line {first} already: a file gives a "
                       'name once (for each gender)')
   if not counts:
     raise UserError(f'{path}: no name in it: {_FORMATS}')

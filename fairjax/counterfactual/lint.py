@@ -125,7 +125,7 @@ def _check_duplicates(attribute: Attribute) -> Iterable[Finding]:
       inside = [t for j, other in enumerate(attribute.values) for t in other.tokens
                 if j != i and finder.search(t)]
       if inside:
-        yield Finding('note', f'values[{i}]', f"'{token}' stands inside {_some(inside)}, which "
+        yield Finding('note', f'values[{i}]', f"'{token}' is part of {_some(inside)}, which "
                       'the longest match takes there')
   seen = {}
   for i, template in enumerate(attribute.templates):

@@ -380,8 +380,8 @@ def _attention(
   per_group = -(-num_blocks // _GROUPS)
   excess = num_blocks * block - num_queries
   scale = query.shape[-1] ** -0.5
-  # Queries are padded at the end. The table gets rows for their distances before it, and rows for
-  # keys after the query, whose distance is negative, behind it. Neither reaches a result.
+  # Queries are padded at the end. The table gets rows for their distances at its beginning, and
+  # rows for keys after the query (negative distances) at its end. Neither reaches a result.
   padded = jnp.pad(query, ((0, 0), (0, 0), (0, excess), (0, 0)))
   table = jnp.pad(relative, ((0, 0), (excess, per_group * block), (0, 0)))
 

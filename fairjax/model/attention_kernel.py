@@ -832,7 +832,7 @@ def _resized(x, axis, size):
 
 
 def _padded(tiling, x, axis, size, whole_size):
-  """Pads the segment's entries of an axis (the first `size`), and those of its branches behind."""
+  """Pads the segment's entries of an axis (the first `size`), then those of its branches."""
   if not tiling.num_branches:
     return _resized(x, axis, whole_size)
   missing = tiling.branch_rows - tiling.num_branches * tiling.num_pieces

@@ -181,7 +181,7 @@ def test_errors_name_file_line_and_field(tmp_path, old, new, message):
 
 @pytest.mark.parametrize(('subgroups', 'message'), [
   ('{x: {}, y: {values: [b]}}', 'subgroups.x: must hold fields'),
-  ('{x: {values: [{text: a, subgroup: z}]}, y: {values: [b]}}', "under subgroup 'x' already"),
+  ('{x: {values: [{text: a, subgroup: z}]}, y: {values: [b]}}', "in subgroup 'x' already"),
   ('{yes: {values: [a]}, y: {values: [b]}}', 'must be text: put it in quotes'),
 ])
 def test_errors_in_subgroups(tmp_path, subgroups, message):

@@ -39,7 +39,7 @@ def test_a_clean_file_has_no_findings(tmp_path):
   ('baker', 'MP', 'warning', 'values[0]', "set article: an"),
   ('baker', 'Baker', 'note', 'values[0]', 'another case'),
   ('baker', 'Cook', 'warning', 'values[2]', "'cook' differs from 'Cook' (values[0])"),
-  ('baker', 'head cook', 'note', 'values[2]', "'cook' stands inside 'head cook'"),
+  ('baker', 'head cook', 'note', 'values[2]', "'cook' is part of 'head cook'"),
   ('The {value}', 'the {value}', 'warning', 'templates[1]', 'begins with a small letter'),
   ('  - The {value} said', '  - "{value} said"\n  - The {value} said', 'warning', 'templates[1]',
    "small letter for 'baker', 'editor', 'cook'"),

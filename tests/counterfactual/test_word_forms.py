@@ -158,7 +158,7 @@ def test_templates_and_casing_are_compared_in_one_form(tmp_path):
   found = lint_attribute(
     attribute_of(tmp_path, 'Renée', apart('RENÉE'), 'O\u2019Hara', "Mary O'Hara"))
   assert [f.message for f in found if 'casing only' in f.message]
-  assert [f for f in found if 'stands inside' in f.message and f.where == 'values[2]']
+  assert [f for f in found if 'is part of' in f.message and f.where == 'values[2]']
 
 
 def test_groups_and_prompts_of_completions_are_one(tmp_path):
@@ -221,7 +221,7 @@ def test_lists_of_names_hold_each_name_once(tmp_path):
   found = read_names(path)
   assert found.female == ('Zoë', 'Zoé') and found.counts['Zoë'] == (10, 1)
   path.write_text("D'Arco,M,10\nD\u2019Arco,M,1\nAnna,F,1\n", encoding='utf-8')
-  with pytest.raises(UserError, match='2: .* stands in line 1 already'):
+  with pytest.raises(UserError, match='2: .* is in line 1 already'):
     read_names(path)
 
 
