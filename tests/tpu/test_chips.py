@@ -3,7 +3,14 @@
 import pytest
 
 from fairjax.errors import UserError
-from fairjax.tpu.chips import CHIPS, accelerator_types, find_accelerator, find_slice, slice_names
+from fairjax.tpu.chips import (
+  CHIPS,
+  accelerator_types,
+  find_accelerator,
+  find_slice,
+  slice_names,
+  slices_of,
+)
 
 
 @pytest.mark.parametrize(('name', 'devices', 'topology', 'runtime'), [
@@ -50,3 +57,13 @@ def test_a_shape_must_have_the_size_of_the_type():
 def test_unknown_topologies_name_a_known_one(name, hint):
   with pytest.raises(UserError, match=hint):
     find_slice(name)
+
+
+def test_slices_ascend_and_chips_are_plausible():
+  for chip in CHIPS.values():
+    sizes = [s.num_devices for s in slices_of(chip)]
+    assert sizes == sorted(set(sizes))
+    if chip.compiles:
+      assert 0.9 * chip.hbm < chip.available_hbm < chip.hbm
+      assert 50 < chip.peak_flops / chip.bandwidth < 1000  # FLOPs a byte
+    assert 'docs.cloud.google.com' in chip.source
