@@ -31,7 +31,8 @@ from fairjax.cli.main import VERBS, main
 from fairjax.data.planted import NEGATIVE, POSITIVE
 from fairjax.data.planted_gender import make_gendered_corpus
 from fairjax.measure.scorers import base as lexicons
-from fairjax.pretrained.masked_lm import Sizes, from_scratch, write_model
+from fairjax.pretrained.masked_lm import Sizes, from_scratch
+from fairjax.pretrained.start import write_model
 from fairjax.tpu import cost as analysis
 
 
@@ -135,7 +136,7 @@ def make_inputs(folder, repository):
   (folder / 'corpus' / 'train.txt').write_text('\n'.join(texts[:300]))
   (folder / 'corpus' / 'valid.txt').write_text('\n'.join(texts[300:]))
   start = from_scratch(texts, Sizes('bert', 1, 16, 2, 400, 64), seed=0, log=lambda line: None)
-  write_model(folder / 'runs' / 'bert', start, start.params)
+  write_model(folder / 'runs' / 'bert', start, start.params, 'mlm')
   (folder / 'winogender').mkdir()
   (folder / 'winogender' / 'templates.tsv').write_text(
     'occupation(0)\tother-participant(1)\tanswer\tsentence\n'

@@ -274,10 +274,12 @@ def _fit_classifier(options: argparse.Namespace) -> None:
   start = start_model(data, init=options.init, classes=options.classes, sizes=sizes,
                       seed=options.seed, log=log_line)
   epochs = options.epochs or (3 if options.init else 8)
-  card = train_classifier(
-    start, data, dev, options.output, log=log_line, source={'phrases': options.phrases},
-    settings=Settings(epochs, options.batch_size, seed=options.seed, classes=options.classes,
-                      learning_rate=options.learning_rate or (3e-5 if options.init else 5e-4)))
+  with processes.StopSignal().installed() as stop:
+    card = train_classifier(
+      start, data, dev, options.output, log=log_line, source={'phrases': options.phrases},
+      stop=stop,
+      settings=Settings(epochs, options.batch_size, seed=options.seed, classes=options.classes,
+                        learning_rate=options.learning_rate or (3e-5 if options.init else 5e-4)))
   print_result(options, card, lambda card: (
     f"{options.output}: epoch {card['chosen_epoch']} of {epochs}, chosen on these dev texts\n"
     + _format_quality({options.output.name: card['dev']})))

@@ -12,6 +12,7 @@ Letters: R sentences, O occupations.
 """
 
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -468,14 +469,18 @@ def train_probe(
   import jax
   import jax.numpy as jnp
   import optax
+
+  from fairjax.config import MeshConfig, TrainConfig
+  from fairjax.train import make_mesh
+  from fairjax.train.loop import Stage, run_unsaved
+  from fairjax.train.optimizer import Adam
+  from fairjax.train.steps import Guard, TrainState, bind, make_update
   mean, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
-  x, y = jnp.asarray((features - mean) / scale), jnp.asarray(same, jnp.float32)
-  optimizer = optax.adamw(settings.learning_rate, weight_decay=settings.weight_decay)
+  x, y = (features - mean) / scale, same.astype(np.float32)
   kinds = [np.flatnonzero(same), np.flatnonzero(~same)]
   random = np.random.default_rng([seed, 5])
   half = settings.batch_size // 2
-  order = np.concatenate(
-    [random.choice(kind, (settings.steps, half)) for kind in kinds], axis=1).astype(np.int32)
+  order = np.concatenate([random.choice(kind, (settings.steps, half)) for kind in kinds], axis=1)
   first, last = jax.random.split(jax.random.key(seed))
   width = x.shape[1]
   params = {
@@ -483,20 +488,25 @@ def train_probe(
     'b1': jnp.zeros(settings.hidden),
     'w2': jax.random.normal(last, (settings.hidden,)) * (1 / settings.hidden) ** 0.5,
     'b2': jnp.zeros(())}
+  config = TrainConfig(
+    steps=settings.steps, batch_size=settings.batch_size, learning_rate=settings.learning_rate,
+    warmup_steps=0, schedule='constant', weight_decay=settings.weight_decay, clip_norm=math.inf,
+    log_every=settings.steps)
+  adam = Adam.of(config)
 
-  def loss(params, places):
-    return optax.sigmoid_binary_cross_entropy(_logits(params, x[places]), y[places]).mean()
+  def loss(params, memory, batch, key):
+    mean = optax.sigmoid_binary_cross_entropy(_logits(params, batch['x']), batch['y']).mean()
+    return mean, (memory, {'loss': (mean, jnp.ones(()))})
 
-  def step(state, places):
-    params, opt_state = state
-    value, gradients = jax.value_and_grad(loss)(params, places)
-    updates, opt_state = optimizer.update(gradients, opt_state, params)
-    return (optax.apply_updates(params, updates), opt_state), value
-
-  (params, _), losses = jax.jit(lambda s, o: jax.lax.scan(step, s, o))(
-    (params, optimizer.init(params)), order)
-  if not np.isfinite(np.asarray(losses)).all():
-    raise UserError('the loss of the coreference probe is not finite: are the states of the model?')
+  params, _ = run_unsaved(Stage(
+    name=f'coref probe {seed}', config=config, mesh=make_mesh(MeshConfig(), jax.devices()[:1]),
+    init_state=lambda: TrainState(
+      step=jnp.zeros((), jnp.int32), params=params, memory=None,
+      opt_state=adam.transformation().init(params), guard=Guard.fresh(adam)),
+    step=bind(jax.jit(make_update(loss, adam)), seed),
+    batches=lambda begin: ({'x': x[rows], 'y': y[rows]} for rows in order[begin:]),
+    batch_name=lambda step: f'draw {step}', work_per_step=settings.batch_size,
+    work_unit='pairs'), log=lambda line: None)
   return Probe(params, mean, scale)
 
 

@@ -1,15 +1,14 @@
 """Fine-tuning of a sequence classifier: epochs, the best of which is kept, resumable after each."""
 
-import collections
 import dataclasses
 import functools
 import hashlib
-import heapq
 import io
 import json
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,14 +18,38 @@ import optax
 from jax.sharding import Mesh
 
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, write_json
+from fairjax.files import write_json
 from fairjax.inputs import decode, open_input
-from fairjax.pretrained.batch_runner import BatchRunner, default_mesh
-from fairjax.pretrained.checkpoint import Architecture, entries, load_pretrained, read_architecture
-from fairjax.pretrained.fit import Recipe, TokenRows, Trainer
+from fairjax.pretrained.batch_runner import BatchRunner
+from fairjax.pretrained.checkpoint import (
+  Architecture,
+  load_pretrained,
+  read_architecture,
+  read_tensors,
+  to_params,
+  to_tensors,
+)
+from fairjax.pretrained.fit import FineTuning, Recipe, TokenRows
 from fairjax.pretrained.models import class_logits, encode
-from fairjax.pretrained.tokens import encode_texts, wordpiece_tokenizer
+from fairjax.pretrained.start import (
+  PLAN,
+  Start,
+  check_free,
+  check_plan,
+  initial_std,
+  new_params,
+  new_tokenizer,
+  open_plan,
+  write_config,
+  write_files,
+  write_tensors,
+)
+from fairjax.pretrained.tokens import Encoded, encode_texts
+from fairjax.processes import StopSignal
 from fairjax.tables import read_rows
+from fairjax.train import Identity, fingerprint, params_digest
+from fairjax.train.loop import run_stage
+from fairjax.train.metrics import read_metrics
 
 # Labelled sentences: the Stanford Sentiment Treebank (Socher et al. 2013) and the like.
 
@@ -279,108 +302,9 @@ def _wilson(hits: int, n: int) -> dict[str, float]:
   return {'value': share, 'low': float(middle - half), 'high': float(middle + half)}
 
 
-# A WordPiece vocabulary from texts: pairs of pieces that stand together most often are joined.
-#
-# The trainer of the package `tokenizers` breaks ties at random, so that two runs with the same seed
-# would differ; here equal counts are ordered by the pieces themselves.
-
-SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
-_ALPHABET = 1000  # characters that get a piece of their own; words with rarer ones are unknown
-
-
-def train_word_pieces(words: Mapping[str, int], *, size: int, min_count: int = 2) -> dict[str, int]:
-  """Makes a vocabulary."""
-  pieces = [[w[0], *('##' + c for c in w[1:])] for w in words]
-  weights = list(words.values())
-  letters = collections.Counter()
-  for word, weight in zip(pieces, weights, strict=True):
-    for piece in word:
-      letters[piece] += weight
-  kept = sorted(sorted(letters, key=lambda c: (-letters[c], c))[:min(_ALPHABET, size - 5)])
-  vocabulary = dict.fromkeys([*SPECIAL, *kept])
-  counts: collections.Counter[tuple[str, str]] = collections.Counter()
-  places: dict[tuple[str, str], set[int]] = collections.defaultdict(set)
-  for i, (word, weight) in enumerate(zip(pieces, weights, strict=True)):
-    for pair in zip(word, word[1:], strict=False):
-      if pair[0] in vocabulary and pair[1] in vocabulary:
-        counts[pair] += weight
-        places[pair].add(i)
-  heap = [(-count, pair) for pair, count in counts.items()]
-  heapq.heapify(heap)
-  while heap and len(vocabulary) < size:
-    count, pair = heapq.heappop(heap)
-    if -count != counts[pair]:  # it was queued before some of its places were joined otherwise
-      continue
-    if -count < min_count:
-      break
-    joined = pair[0] + pair[1].removeprefix('##')
-    vocabulary[joined] = None
-    changed = collections.Counter()
-    for i in places.pop(pair):
-      changed.update(_join(pieces[i], pair, joined, weights[i], places, i))
-    for other, change in changed.items():
-      counts[other] += change
-      if counts[other] > 0:
-        heapq.heappush(heap, (-counts[other], other))
-    counts[pair] = 0
-  return {piece: i for i, piece in enumerate(vocabulary)}
-
-
-def _join(word, pair, joined, weight, places, number) -> dict[tuple[str, str], int]:
-  """Joins the pair wherever it stands in the word; returns how the counts of pairs change."""
-  changes: collections.Counter[tuple[str, str]] = collections.Counter()
-  for old in zip(word, word[1:], strict=False):
-    changes[old] -= weight
-  i = 0
-  while i < len(word) - 1:
-    if (word[i], word[i + 1]) == pair:
-      word[i:i + 2] = [joined]
-    i += 1
-  for new in zip(word, word[1:], strict=False):
-    changes[new] += weight
-    places[new].add(number)
-  changes.pop(pair, None)
-  return changes
-
-
-def count_words(texts: Iterable[str]) -> dict[str, int]:
-  """Words of texts as BERT separates them, in lower case, without accents, with their counts."""
-  import tokenizers
-  normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
-  separator = tokenizers.pre_tokenizers.BertPreTokenizer()
-  counts: collections.Counter[str] = collections.Counter()
-  for text in texts:
-    counts.update(w for w, _ in separator.pre_tokenize_str(normalizer.normalize_str(text)))
-  return dict(sorted(counts.items()))
-
-
 # Where training starts: a checkpoint with a new classification layer, or a small new BERT.
 
-TOKENIZER_FILES = ('tokenizer.json', 'tokenizer_config.json', 'vocab.txt',
-                   'special_tokens_map.json', 'sentence_bert_config.json')
 _CLASSES = {'bert': 'BertForSequenceClassification', 'albert': 'AlbertForSequenceClassification'}
-
-
-class Start(NamedTuple):
-  """A model before its first step of training: a classifier, or one for masked words.
-
-  Attributes:
-    config: content of its `config.json`.
-    arch: the same, read.
-    params: NumPy float32.
-    tokenizer: that of its texts.
-    files: name -> content of the files that hold the tokenizer.
-    max_length: most tokens of a row.
-    fingerprint: of the checkpoint, or 'new'.
-  """
-
-  config: dict[str, Any]
-  arch: Architecture
-  params: dict[str, dict[str, np.ndarray]]
-  tokenizer: Any
-  files: dict[str, bytes]
-  max_length: int
-  fingerprint: str
 
 
 def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed: int,
@@ -393,14 +317,11 @@ def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed
   config = {**model.config, 'architectures': [_CLASSES[model.arch.kind]], **_label_fields(labels)}
   arch = read_architecture(config, where='config.json')
   fresh = new_params(arch, seed=seed, only=('classifier',) if pooled else ('classifier', 'pooler'),
-                     std=_std(config))
+                     std=initial_std(config))
   log(f"[start] {directory}: {'pooler' if pooled else 'no pooler (a new one is made)'}, a new "
       f'classification layer of {len(labels)} classes; not used: '
       + (', '.join(model.ignored) or 'nothing'))
-  files = {name: (model.directory / name).read_bytes() for name in TOKENIZER_FILES
-           if (model.directory / name).is_file()}
-  return Start(config, arch, {**model.params, **fresh}, model.tokenizer, files, model.max_length,
-               model.fingerprint)
+  return Start.of(model, config, arch, {**model.params, **fresh})
 
 
 def from_scratch(texts: Sequence[str], *, classes: int, seed: int, sizes: Mapping[str, int],
@@ -417,7 +338,7 @@ def from_scratch(texts: Sequence[str], *, classes: int, seed: int, sizes: Mappin
     'initializer_range': 0.02, 'pad_token_id': 0, 'position_embedding_type': 'absolute',
     **_label_fields(NAMES[classes])}
   arch = read_architecture(config, where='the options')
-  params = new_params(arch, seed=seed, std=_std(config))
+  params = new_params(arch, seed=seed, std=initial_std(config))
   count = sum(a.size for group in params.values() for a in group.values())
   log(f'[start] new BERT: {count:,} parameters, {len(vocabulary)} word pieces of the training '
       'texts')
@@ -432,80 +353,12 @@ def start_model(data: Examples, *, init: str | os.PathLike | None, classes: int,
   return from_scratch(data.texts, classes=classes, seed=seed, sizes=sizes, log=log)
 
 
-def new_tokenizer(texts: Iterable[str], *, vocab_size: int, max_length: int
-                  ) -> tuple[Any, dict[str, int], dict[str, bytes]]:
-  """A lower-case WordPiece tokenizer of the texts, its vocabulary, and the files that hold it."""
-  vocabulary = train_word_pieces(count_words(texts), size=vocab_size)
-  tokenizer, files = tokenizer_of(vocabulary, max_length=max_length)
-  return tokenizer, vocabulary, files
-
-
-def tokenizer_of(vocabulary: dict[str, int], *, max_length: int) -> tuple[Any, dict[str, bytes]]:
-  """The lower-case WordPiece tokenizer of a vocabulary, and the files that hold it."""
-  options = {'do_lower_case': True, 'strip_accents': None, 'tokenize_chinese_chars': True,
-             'model_max_length': max_length, 'tokenizer_class': 'BertTokenizer',
-             **{f'{role}_token': token for role, token in zip(
-               ('pad', 'unk', 'cls', 'sep', 'mask'), SPECIAL, strict=True)}}
-  tokenizer = wordpiece_tokenizer(vocabulary, options, where='the new vocabulary')
-  files = {'vocab.txt': '\n'.join([*vocabulary, '']),
-           'tokenizer.json': tokenizer.to_str(pretty=True),
-           'tokenizer_config.json': json.dumps(options, indent=2)}
-  return tokenizer, {name: text.encode('utf-8') for name, text in files.items()}
-
-
-def new_params(arch: Architecture, *, seed: int, std: float, only: Sequence[str] = (),
-               head: str = 'classifier') -> dict[str, dict[str, np.ndarray]]:
-  """Random parameters as BERT's: normal kernels and tables, norms 1, biases 0."""
-  params: dict[str, dict[str, np.ndarray]] = {}
-  for entry in entries(arch, head):
-    if only and entry.group not in only:
-      continue
-    shape = entry.shape[::-1] if entry.transposed else entry.shape
-    shape = (*shape[:-1], shape[-1] * len(entry.tensors[0]))
-    shape = (len(entry.tensors), *shape) if entry.stacked else shape
-    if entry.name.endswith('scale'):
-      array = np.ones(shape)
-    elif entry.name.endswith('bias'):
-      array = np.zeros(shape)
-    else:
-      name = f'{entry.group}/{entry.name}'.encode()
-      array = std * np.random.default_rng([seed, *name]).standard_normal(shape)
-    params.setdefault(entry.group, {})[entry.name] = array.astype(np.float32)
-  return params
-
-
-def write_tokenizer(output: pathlib.Path, start: Start) -> None:
-  """Writes the tokenizer's files, each atomically."""
-  for name, content in start.files.items():
-    with atomic_write(output / name) as file:
-      file.write(content)
-
-
-def write_model(output: pathlib.Path, start: Start, params: Any) -> None:
-  """Writes weights, then `config.json`, in the published form, each atomically."""
-  from safetensors.numpy import save
-
-  from fairjax.pretrained.checkpoint import to_tensors
-  tensors = to_tensors(jax.device_get(params), start.arch, 'classifier')
-  with atomic_write(output / 'model.safetensors') as file:
-    file.write(save(tensors, metadata={'format': 'pt'}))
-  with atomic_write(output / 'config.json') as file:
-    file.write(json.dumps(start.config, indent=2).encode('utf-8') + b'\n')
-
-
 def _label_fields(names: Sequence[str]) -> dict[str, Any]:
   return {'id2label': {str(i): n for i, n in enumerate(names)},
           'label2id': {n: i for i, n in enumerate(names)}}
 
 
-def _std(config: Mapping[str, Any]) -> float:
-  value = config.get('initializer_range', 0.02)
-  if not isinstance(value, float | int) or not 0 < value < 1:
-    raise UserError(f'config.json: initializer_range is {value!r}, a number in (0, 1) is needed')
-  return float(value)
-
-
-CARD = 'card.json'
+CARD, _BEST = 'card.json', 'best.safetensors'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -518,80 +371,86 @@ class Settings(Recipe):
 def train_classifier(
   start: Start, train: Examples, dev: Examples, output: pathlib.Path, *, settings: Settings,
   source: dict[str, Any], log: Callable[[str], None], mesh: Mesh | None = None,
+  stop: StopSignal | None = None,
 ) -> dict[str, Any]:
-  """Trains, keeps the epoch with the highest accuracy on `dev` and writes a model directory."""
-  identity = {'settings': dataclasses.asdict(settings), 'start': start.fingerprint,
-              'config': start.config, 'train': train.digest, 'dev': dev.digest, **source}
-  checkpoint, best = output / 'training' / 'last.safetensors', output / 'training/best.safetensors'
+  """Trains, keeps the epoch with the highest accuracy on `dev` and writes a model directory.
+
+  `output/training/` holds the checkpoints and the best epoch until the end.
+  """
+  plan = json.loads(json.dumps({
+    'settings': dataclasses.asdict(settings), 'start': start.fingerprint, 'config': start.config,
+    'train': train.digest, 'dev': dev.digest, **source}))
+  training = output / 'training'
   if (output / CARD).is_file():
     card = _read_card(output / CARD)
-    check_identity(card['identity'], identity, output)
+    check_plan(card['identity'], plan, output, option='--output')
     log(f'[train] {output} finished earlier: nothing to do')
-    _remove(checkpoint, best)  # an interruption after the card leaves them
+    shutil.rmtree(training, ignore_errors=True)  # an interruption after the card leaves it
     return card
-  if not checkpoint.is_file():
-    _check_free(output, start)
-  classifier = _Classifier(start, train, dev, settings, mesh or default_mesh(), log)
-  trainer, params, history = classifier.trainer, start.params, []
-  opt_state = trainer.fresh(params)
-  if checkpoint.is_file():
-    tensors, saved = _read(checkpoint)
-    check_identity(saved['identity'], identity, output)
-    params, opt_state = _unflatten((params, opt_state), tensors, where=checkpoint)
-    history = saved['history']
-    log(f'[train] goes on after epoch {len(history)} of {settings.epochs}')
-  write_tokenizer(output, start)
-  params, opt_state = trainer.place((params, opt_state))
-  for epoch in range(len(history), settings.epochs):
-    params, opt_state, loss = trainer.epoch(params, opt_state, epoch)
-    found = classifier.evaluate(params)
-    history.append({'epoch': epoch + 1, 'train_loss': loss, 'dev': found})
-    log(f"[epoch {epoch + 1}/{settings.epochs}] loss {loss:.4f}, dev accuracy "
-        f"{found['accuracy']['value']:.4f}, macro F1 {found['macro_f1']['value']:.4f} "
-        f"(n = {found['n']})")
-    if _best(history) == epoch:
-      _write(best, params, {'identity': identity, 'epoch': epoch + 1})
-    _write(checkpoint, (params, opt_state), {'identity': identity, 'history': history})
-  tensors, saved = _read(best)
-  check_identity(saved['identity'], identity, output)
-  write_model(output, start, _unflatten(params, tensors, where=best))
-  chosen = history[_best(history)]
+  open_plan(training / PLAN, plan, option='--output', check=lambda: check_free(
+    output, option='--output', own=start.files))
+  write_files(output, start.files)
+  encoded = [encode_texts(start.tokenizer, e.texts, max_length=start.max_length)
+             for e in (train, dev)]
+  longer = ', '.join(f'{e.truncated:,} of {len(e.ids):,} {name} texts'
+                     for name, e in zip(('training', 'dev'), encoded, strict=True) if e.truncated)
+  if longer:
+    log(f'[data] {longer} are longer than the {start.max_length} tokens the model reads: their '
+        'end is not seen')
+  rows = TokenRows(encoded[0].ids, train.labels, max_length=start.max_length,
+                   pad_id=start.arch.pad_id)
+  tuning = FineTuning(rows, functools.partial(class_losses, arch=start.arch), settings, mesh=mesh)
+  judge = _Judge(start, encoded[1], dev.labels, settings.classes, tuning.mesh, training / _BEST)
+  stage = tuning.stage(
+    start.params, name='classifier', seed=settings.seed, directory=training, evaluate=judge,
+    identity=Identity(stage='classifier', config=fingerprint(plan), vocabulary=fingerprint(
+      {k: v.hex() for k, v in start.files.items()}), parent=params_digest(start.params)))
+  run_stage(stage, stop=stop or StopSignal(), log=log)
+  lines = read_metrics(training / 'metrics.jsonl')
+  epochs = [{'epoch': epoch + 1, 'train_loss': tuning.epoch_loss(lines, epoch),
+             'dev_accuracy': line['accuracy'], 'dev_macro_f1': line['macro_f1']}
+            for epoch, line in enumerate(line for line in lines if line['kind'] == 'valid')]
+  best = judge.read_best()
+  found = judge.quality(to_params(best, start.arch, 'classifier', where=str(training / _BEST))[0])
+  write_tensors(output / 'model.safetensors', best)
+  write_config(output, start.config)
   card = {
-    'identity': identity, 'epochs': history, 'chosen_epoch': chosen['epoch'], 'dev': chosen['dev'],
+    'identity': plan, 'epochs': epochs, 'dev': found,
+    'chosen_epoch': 1 + int(np.argmax([e['dev_accuracy'] for e in epochs])),  # the first of equals
     'note': 'the epoch was chosen on dev, so its figures are a little too good',
     'train_texts': len(train.texts), 'train_neutral_left_out': train.neutral,
     'train_doubles_left_out': train.doubles, 'dev_texts': len(dev.texts),
     'dev_neutral_left_out': dev.neutral, 'max_length': start.max_length,
-    'train_truncated': classifier.train.truncated,
-    'dev_truncated': classifier.dev.truncated}
+    'train_truncated': encoded[0].truncated, 'dev_truncated': encoded[1].truncated}
   write_json(output / CARD, card)
-  _remove(checkpoint, best)
+  shutil.rmtree(training)
   return card
 
 
-class _Classifier:
-  """Rows, loss and quality of one training."""
+class _Judge:
+  """Quality on the dev texts after every epoch; the parameters of the best one go into a file."""
 
-  def __init__(self, start: Start, train: Examples, dev: Examples, settings: Settings, mesh: Mesh,
-               log: Callable[[str], None]):
-    self._start, self._mesh, self._classes = start, mesh, settings.classes
-    self.train, self.dev = (encode_texts(start.tokenizer, e.texts, max_length=start.max_length)
-                            for e in (train, dev))
-    longer = ', '.join(
-      f'{encoded.truncated:,} of {len(encoded.ids):,} {name} texts'
-      for name, encoded in (('training', self.train), ('dev', self.dev)) if encoded.truncated)
-    if longer:
-      log(f'[data] {longer} are longer than the {start.max_length} tokens the model reads: their '
-          'end is not seen')
-    self._dev_labels = dev.labels
-    rows = TokenRows(self.train.ids, train.labels, max_length=start.max_length,
-                     pad_id=start.arch.pad_id)
-    self.trainer = Trainer(rows, functools.partial(class_losses, arch=start.arch), settings,
-                           mesh=mesh, log=log)
+  def __init__(self, start: Start, dev: Encoded, labels: np.ndarray, classes: int, mesh: Mesh,
+               path: pathlib.Path):
+    self._start, self._dev, self._labels, self._classes = start, dev, labels, classes
+    self._path, self._mesh = path, mesh
     self._runner: BatchRunner | None = None
+    # After an interruption the file may be of a later epoch than the checkpoint: that epoch is
+    # trained again, to the same parameters.
+    self._best = float(_metadata(path)['accuracy']) if path.is_file() else -1.0
 
-  def evaluate(self, params: Any) -> dict[str, Any]:
-    """Quality on the dev texts."""
+  def __call__(self, params: Any) -> dict[str, float]:
+    """Accuracy and F1."""
+    found = self.quality(params)
+    accuracy = found['accuracy']['value']
+    if accuracy > self._best:
+      tensors = to_tensors(jax.device_get(params), self._start.arch, 'classifier')
+      write_tensors(self._path, tensors, accuracy=repr(accuracy))
+      self._best = accuracy
+    return {'accuracy': accuracy, 'macro_f1': found['macro_f1']['value']}
+
+  def quality(self, params: Any) -> dict[str, Any]:
+    """All of `quality`."""
     arch = self._start.arch
     if self._runner is None:
       self._runner = BatchRunner(
@@ -599,7 +458,20 @@ class _Classifier:
           p, arch, encode(p, arch, ids, mask, packing=packing, first_only=True)), params,
         max_length=self._start.max_length, pad_id=arch.pad_id, mesh=self._mesh)
     self._runner.load(params)
-    return quality(self._dev_labels, self._runner(self.dev.ids).argmax(-1), classes=self._classes)
+    return quality(self._labels, self._runner(self._dev.ids).argmax(-1), classes=self._classes)
+
+  def read_best(self) -> dict[str, np.ndarray]:
+    """Tensors of the best epoch, by published name."""
+    return read_tensors([self._path])
+
+
+def _metadata(path: pathlib.Path) -> dict[str, str]:
+  from safetensors import SafetensorError, safe_open
+  try:
+    with safe_open(path, 'np') as file:
+      return file.metadata()
+  except (OSError, SafetensorError) as e:
+    raise UserError(f'{path} is damaged ({e}): delete its folder to train again') from None
 
 
 def class_losses(params: Any, batch: dict[str, jax.Array], key: jax.Array, *, arch: Architecture
@@ -609,35 +481,6 @@ def class_losses(params: Any, batch: dict[str, jax.Array], key: jax.Array, *, ar
   hidden = encode(params, arch, batch['ids'], batch['mask'], key=keys[0], first_only=True)
   logits = class_logits(params, arch, hidden, key=keys[1])
   return optax.softmax_cross_entropy_with_integer_labels(logits, batch['labels'])
-
-
-def _best(history: list[dict[str, Any]]) -> int:
-  """Index of the epoch with the highest accuracy, the first of equal ones."""
-  return int(np.argmax([h['dev']['accuracy']['value'] for h in history]))
-
-
-def _names(tree: Any) -> list[str]:
-  return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-
-
-def _write(path: pathlib.Path, tree: Any, card: dict[str, Any]) -> None:
-  """Writes a tree of arrays with its card, atomically."""
-  from safetensors.numpy import save
-  arrays = [np.asarray(a, order='C') for a in jax.device_get(jax.tree.leaves(tree))]
-  with atomic_write(path) as file:
-    file.write(save(dict(zip(_names(tree), arrays, strict=True)),
-                    metadata={'card': json.dumps(card)}))
-
-
-def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-  """Arrays and card of a file of `_write`."""
-  from safetensors import SafetensorError, safe_open
-  try:
-    with safe_open(path, 'np') as file:
-      return {name: file.get_tensor(name) for name in file.keys()}, json.loads(  # noqa: SIM118
-        file.metadata()['card'])
-  except (OSError, SafetensorError, ValueError, KeyError, TypeError) as e:
-    raise UserError(f'{path} is damaged ({e}): delete its folder to train again') from None
 
 
 def _read_card(path: pathlib.Path) -> dict[str, Any]:
@@ -650,46 +493,3 @@ def _read_card(path: pathlib.Path) -> dict[str, Any]:
     pass
   raise UserError(f'{path} is not the card of a finished training: name another --output, or '
                   'delete it to train again')
-
-
-def _check_free(output: pathlib.Path, start: Start) -> None:
-  """A training that begins must not write over files that are not its own."""
-  for name in ('config.json', 'model.safetensors', *start.files):
-    path = output / name
-    if path.exists() and (name not in start.files or path.read_bytes() != start.files[name]):
-      raise UserError(f'{path} exists and is not of this training: it would be written over; name '
-                      'a new folder with --output')
-
-
-def _remove(checkpoint: pathlib.Path, best: pathlib.Path) -> None:
-  """Removes what an interrupted training would go on with."""
-  for path in (checkpoint, best):
-    path.unlink(missing_ok=True)
-  if checkpoint.parent.is_dir() and not any(checkpoint.parent.iterdir()):
-    checkpoint.parent.rmdir()
-
-
-def _unflatten(tree: Any, tensors: dict[str, np.ndarray], *, where: pathlib.Path) -> Any:
-  """Puts arrays by name into the places of `tree`."""
-  names = _names(tree)
-  shapes = dict(zip(names, map(np.shape, jax.tree.leaves(tree)), strict=True))
-  if shapes != {name: tensor.shape for name, tensor in tensors.items()}:
-    raise UserError(f'{where} holds other arrays than this training: delete its folder')
-  return jax.tree.unflatten(jax.tree.structure(tree), [tensors[name] for name in names])
-
-
-def check_identity(saved: dict[str, Any], wanted: dict[str, Any], output: pathlib.Path) -> None:
-  """Refuses to go on with another training, naming what differs."""
-  def flat(tree, prefix=''):
-    if not isinstance(tree, dict):
-      return {prefix.removesuffix('.'): tree}
-    return {k: v for name, value in tree.items()
-            for k, v in flat(value, f'{prefix}{name}.').items()}
-
-  old, new = flat(saved), flat(json.loads(json.dumps(wanted)))
-  changed = [f'{k} ({old.get(k)!r}, now {new.get(k)!r})' for k in sorted(old.keys() | new.keys())
-             if old.get(k) != new.get(k)]
-  if changed:
-    more = f' and {len(changed) - 3} more' if len(changed) > 3 else ''
-    raise UserError(f"{output} belongs to another training: {'; '.join(changed[:3])}{more}: use "
-                    'another --output, or the same options')

@@ -1,26 +1,28 @@
-"""Training of any head on rows of any input: batches, schedule, optimizer, on a mesh.
+"""Fine-tuning by epochs: batches of rows of like length, BERT's recipe, and the stage of the loop.
 
-Every random number is a function of (seed, epoch, step), so an interrupted training that goes on
-gives the same model, bit by bit, as one that was not interrupted (on the same devices).
+Every random number is a function of (seed, epoch, step), so that a training that was interrupted
+gives, on the same devices, the same model bit by bit.
 
-Letters: R rows of data, B rows of a batch, T places of a row, C scores of a row.
+Letters: R rows of data, B rows of a batch, T positions of a row, C scores of a row.
 """
 
 import dataclasses
-import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from fairjax.errors import UserError
+from fairjax.config import MeshConfig, TrainConfig
 from fairjax.pretrained.batch_runner import bucket_lengths
-from fairjax.pretrained.models import masked
-from fairjax.progress import Progress
+from fairjax.train.loop import Stage, run_unsaved
+from fairjax.train.optimizer import Adam, kernels_and_tables
+from fairjax.train.sharding import make_mesh, replicated
+from fairjax.train.steps import Guard, TrainState, bind, make_update
 
 _POOL = 50  # batches whose rows are sorted by length together
 
@@ -39,16 +41,12 @@ class Recipe:
 
 
 class Rows(Protocol):
-  """Training rows with their labels.
+  """Training rows with their labels."""
 
-  Attributes:
-    sizes: `[R]` int, by which rows of like size are put together.
-  """
+  sizes: np.ndarray  # [R] int, by which rows of like size are put together
 
-  sizes: np.ndarray
-
-  def batch(self, places: Sequence[int], rows: int) -> dict[str, np.ndarray]:
-    """Arrays of `rows` rows: those at `places`, then padding; `labels` and the input."""
+  def batch(self, numbers: Sequence[int], rows: int) -> dict[str, np.ndarray]:
+    """Arrays of `rows` rows: those of the numbers, then padding; `labels` and the input."""
 
 
 class TokenRows:
@@ -56,126 +54,118 @@ class TokenRows:
 
   def __init__(self, ids: Sequence[np.ndarray], labels: np.ndarray, *, max_length: int,
                pad_id: int):
-    """Keeps R arrays of ids and `[R]` labels."""
     self.sizes = np.array([len(row) for row in ids])
     self._ids, self._labels, self._pad_id = ids, labels, pad_id
     self._lengths = bucket_lengths(max_length)
 
-  def batch(self, places: Sequence[int], rows: int) -> dict[str, np.ndarray]:
+  def batch(self, numbers: Sequence[int], rows: int) -> dict[str, np.ndarray]:
     """`ids`, `mask` `[B, T]` and `labels` `[B]` of some rows; see `Rows`."""
-    longest = max(self.sizes[i] for i in places)
+    longest = max(self.sizes[i] for i in numbers)
     length = next(n for n in self._lengths if n >= longest)
     batch = {'ids': np.full((rows, length), self._pad_id, np.int32),
              'mask': np.zeros((rows, length), bool),
              'labels': np.zeros(rows, self._labels.dtype)}
-    for row, i in enumerate(places):
+    for row, i in enumerate(numbers):
       batch['ids'][row, :len(self._ids[i])] = self._ids[i]
       batch['mask'][row, :len(self._ids[i])] = True
-    batch['labels'][:len(places)] = self._labels[places]
+    batch['labels'][:len(numbers)] = self._labels[numbers]
     return batch
 
 
-class Trainer:
-  """Compiled step on a mesh, and the epochs of it.
-
-  Attributes:
-    steps: of one epoch.
-  """
+class FineTuning:
+  """The compiled step of a fine-tuning, and its stages: restarts share what is compiled."""
 
   def __init__(
     self, rows: Rows, loss: Callable[[Any, dict[str, jax.Array], jax.Array], jax.Array],
-    recipe: Recipe, *, mesh: Mesh, log: Callable[[str], None], mask: Any = None,
+    recipe: Recipe, *, mesh: Mesh | None = None, trainable: Any = None,
   ):
-    """Prepares; nothing is compiled before the first step."""
-    self.recipe, self._rows, self._log = recipe, rows, log
-    self._size = -(-recipe.batch_size // mesh.size) * mesh.size
-    self.steps = -(-len(rows.sizes) // recipe.batch_size)
-    self._sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    self._whole = NamedSharding(mesh, PartitionSpec())
-    # On CPU a step waits for the one before: with an epoch of them sent ahead, a training on eight
-    # devices was seen to stand still until XLA's limit for collectives ended it.
-    self._waits = mesh.devices.flat[0].platform == 'cpu'
-    self._adam = optax.chain(
-      optax.clip_by_global_norm(recipe.clip_norm), optax.scale_by_adam(),
-      optax.add_decayed_weights(recipe.weight_decay, mask=_decayed))
+    # loss: (params, batch, dropout key) -> [B]. trainable: of `models.trainable_mask`; None: all
+    self.mesh = mesh = make_mesh(MeshConfig()) if mesh is None else mesh
+    self.epoch_steps = -(-len(rows.sizes) // recipe.batch_size)
+    self._rows, self._batch_size = rows, recipe.batch_size
+    steps = recipe.epochs * self.epoch_steps
+    self.config = TrainConfig(
+      steps=steps, batch_size=-(-recipe.batch_size // mesh.size) * mesh.size, schedule='linear',
+      learning_rate=recipe.learning_rate, warmup_steps=math.ceil(recipe.warmup_share * steps),
+      weight_decay=recipe.weight_decay, clip_norm=recipe.clip_norm, keep_checkpoints=1,
+      eval_every=self.epoch_steps, checkpoint_every=self.epoch_steps)
+    self._adam = Adam.of(self.config, decayed=kernels_and_tables, trainable=trainable)
 
-    def mean_loss(params, batch, key):
-      return (loss(params, batch, key) * batch['weights']).sum() / batch['weights'].sum()
+    def mean_loss(params, memory, batch, key):
+      weights = batch['weights']
+      mean = (loss(params, batch, key) * weights).sum() / weights.sum()
+      return mean, (memory, {'loss': (mean, weights.sum()), 'rows': (weights.sum(), jnp.ones(()))})
 
-    def step(params, opt_state, batch, key, number, rate):
-      found, gradients = jax.value_and_grad(mean_loss)(
-        params, batch, jax.random.fold_in(key, number))
-      if mask is not None:  # before the norm is clipped: what is frozen has no say in it
-        gradients = masked(gradients, mask)
-      direction, opt_state = self._adam.update(gradients, opt_state, params)
-      if mask is not None:  # nor do its weights decay
-        direction = masked(direction, mask)
-      params = optax.apply_updates(params, jax.tree.map(lambda d: -rate * d, direction))
-      return params, opt_state, found
+    self._update = jax.jit(make_update(mean_loss, self._adam), donate_argnums=0,
+                           out_shardings=replicated(mesh))
+    self._init = jax.jit(self._init_state, out_shardings=replicated(mesh))
 
-    self._step = jax.jit(step, donate_argnums=(0, 1), out_shardings=self._whole)
+  def _init_state(self, params: Any) -> TrainState:
+    return TrainState(
+      step=jnp.zeros((), jnp.int32), params=jax.tree.map(jnp.asarray, params), memory=None,
+      opt_state=self._adam.transformation().init(params), guard=Guard.fresh(self._adam))
 
-  def fresh(self, params: Any) -> Any:
-    """Optimizer state before the first epoch."""
-    return self._adam.init(params)
+  def stage(self, params: Any, *, name: str, seed: int, **more: Any) -> Stage:
+    """A stage of the loop that starts from parameters; `more` are further fields of `Stage`."""
+    template = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(self.mesh)),
+      jax.eval_shape(self._init_state, params))
+    return Stage(
+      name=name, config=self.config, mesh=self.mesh, init_state=lambda: self._init(params),
+      params_template=lambda: template.params, state_template=lambda: template,
+      step=self._step(seed), batches=lambda first: self._batches(seed, first),
+      batch_name=lambda step: 'step {1} of epoch {0}'.format(*divmod(step, self.epoch_steps)),
+      work_per_step=self._batch_size, work_unit='rows', **more)
 
-  def place(self, tree: Any) -> Any:
-    """Puts arrays on all devices; the steps take them away again, so they are copied."""
-    return jax.tree.map(lambda a: jax.device_put(np.array(a), self._whole), tree)
+  def run(self, params: Any, *, name: str, seed: int, log: Callable[[str], None],
+          after_step: Callable[[int, Any], None] | None = None) -> tuple[Any, float]:
+    """Trains without checkpoints; returns the parameters and the mean loss of the last epoch."""
+    stage = self.stage(params, name=name, seed=seed, after_step=after_step)
+    params, lines = run_unsaved(stage, log=log)
+    return params, self.epoch_loss(lines, self.config.steps // self.epoch_steps - 1)
 
-  def epoch(
-    self, params: Any, opt_state: Any, epoch: int, *, seed: int | None = None,
-    after_step: Callable[[int, Any], None] | None = None,
-  ) -> tuple[Any, Any, float]:
-    """One pass over the rows: parameters, optimizer state, mean loss."""
-    r, losses, total = self.recipe, [], self.recipe.epochs * self.steps
-    seed = r.seed if seed is None else seed
-    key = jax.random.key(seed)
-    with Progress(f'[epoch {epoch + 1}/{r.epochs}] trained', total, unit='steps',
-                  log=self._log, done=epoch * self.steps) as progress:
-      for number, places in enumerate(self._batches(epoch, seed)):
-        done = epoch * self.steps + number
-        rate = r.learning_rate * schedule(done, total, r.warmup_share)
-        params, opt_state, loss = self._step(
-          params, opt_state, self._batch(places), key, np.int32(done), np.float32(rate))
-        if self._waits:
-          loss.block_until_ready()
-        losses.append((loss, len(places)))
-        words = functools.partial('loss {:.4f}, rate {:.2e}'.format, loss, rate)
-        progress.add(1, words)  # waits for the loss only when it is shown
-        if after_step is not None:
-          after_step(done + 1, params)
-    values = np.array(jax.device_get([loss for loss, _ in losses]), np.float64)
-    if not np.isfinite(values).all():
-      raise UserError(f'the loss is not finite in epoch {epoch + 1}: lower --learning_rate')
-    return params, opt_state, float(np.average(values, weights=[n for _, n in losses]))
+  def epoch_loss(self, lines: Sequence[dict[str, Any]], epoch: int) -> float:
+    """Mean loss of the rows of an epoch (from 0) by the lines of a stage's metrics."""
+    first = epoch * self.epoch_steps
+    found = [line for line in lines if line['kind'] == 'train' and 'loss' in line
+             and first < line['step'] <= first + self.epoch_steps]
+    steps = np.diff([first, *(line['step'] for line in found)])
+    return float(np.average([line['loss'] for line in found],
+                            weights=steps * [line['rows'] for line in found]))
 
-  def _batches(self, epoch: int, seed: int) -> Iterator[np.ndarray]:
+  def _step(self, seed: int) -> Callable:
+    step = bind(self._update, seed)
+    if self.mesh.devices.flat[0].platform != 'cpu':
+      return step
+
+    # With many steps sent ahead, a training on eight CPU devices stood still until XLA's limit for
+    # collectives ended it.
+    def waiting(*arguments):
+      state, metrics = step(*arguments)
+      metrics['loss'][0].block_until_ready()
+      return state, metrics
+
+    waiting.lower = step.lower
+    return waiting
+
+  def _batches(self, seed: int, first: int) -> Iterator[dict[str, np.ndarray]]:
+    """Batches from a step on; every epoch has an order of its own."""
+    epoch, skipped = divmod(first, self.epoch_steps)
+    for number in itertools.count(epoch):
+      for rows in itertools.islice(self._order(number, seed), skipped, None):
+        batch = self._rows.batch(rows, self.config.batch_size)
+        batch['weights'] = (np.arange(self.config.batch_size) < len(rows)).astype(np.float32)
+        yield batch
+      skipped = 0
+
+  def _order(self, epoch: int, seed: int) -> Iterator[np.ndarray]:
     """Numbers of the rows of every batch: random, but with those of like length together."""
     rng = np.random.default_rng([seed, 1, epoch])
     sizes = self._rows.sizes
-    order, size = rng.permutation(len(sizes)), self.recipe.batch_size
+    order, size = rng.permutation(len(sizes)), self._batch_size
     batches: list[np.ndarray] = []
     for begin in range(0, len(order), size * _POOL):
       pool = order[begin:begin + size * _POOL]
       pool = pool[np.argsort(sizes[pool], kind='stable')]
       batches += [pool[i:i + size] for i in range(0, len(pool), size)]
     yield from (batches[i] for i in rng.permutation(len(batches)))
-
-  def _batch(self, places: Sequence[int]) -> dict[str, jax.Array]:
-    """Arrays and weights of some rows, padded, on the devices."""
-    batch = self._rows.batch(places, self._size)
-    batch['weights'] = (np.arange(self._size) < len(places)).astype(np.float32)
-    return jax.device_put(batch, self._sharding)
-
-
-def schedule(step: int, steps: int, warmup_share: float) -> float:
-  """Share of the learning rate: linear from 0, then linear to 0."""
-  warm = math.ceil(warmup_share * steps)
-  return step / warm if step < warm else (steps - step) / max(1, steps - warm)
-
-
-def _decayed(params) -> Any:
-  """Kernels and tables, not biases and norms."""
-  return {group: {name: not name.endswith(('bias', 'scale')) for name in arrays}
-          for group, arrays in params.items()}

@@ -21,22 +21,25 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from fairjax.config import MeshConfig
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
-from fairjax.pretrained.batch_runner import BatchRunner, default_mesh
+from fairjax.pretrained.batch_runner import BatchRunner
 from fairjax.pretrained.checkpoint import folder_name
-from fairjax.pretrained.classifier import check_identity, from_checkpoint
-from fairjax.pretrained.fit import Recipe, TokenRows, Trainer
+from fairjax.pretrained.classifier import from_checkpoint
+from fairjax.pretrained.fit import FineTuning, Recipe, TokenRows
 from fairjax.pretrained.models import (
   ALL,
   NONE,
   class_logits,
   encode,
-  frozen_words,
+  format_frozen,
   parse_freeze,
   trainable_mask,
 )
+from fairjax.pretrained.start import check_plan
 from fairjax.pretrained.tokens import Encoded, encode_pairs, encode_texts, pair_types, separator_id
+from fairjax.train import make_mesh
 
 # What heads are trained on: texts or pairs of texts, with a number or a class each.
 
@@ -140,7 +143,7 @@ class FeatureLearner:
     """Takes a model."""
     self.name, self.fingerprint = model.name, model.fingerprint
     self._model, self._labels = model, tuple(labels)
-    self._mesh, self._log = mesh or default_mesh(), log or (lambda line: None)
+    self._mesh, self._log = mesh or make_mesh(MeshConfig()), log or (lambda line: None)
     self._known: dict[str, int] = {}
     self._features = np.zeros((0, 0), np.float32)
 
@@ -165,15 +168,16 @@ class FeatureLearner:
               'head': {'kernel': kernel, 'bias': bias}}
     return jax.tree.map(lambda a: a.astype(np.float32), params)
 
-  def trainer(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> Trainer:
-    """The compiled training on some data; one does for all restarts."""
+  def tuning(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None
+             ) -> FineTuning:
+    """The training on some data, compiled once for all restarts; `freeze` replaces the own."""
     if freeze not in (None, 'all'):
       raise ValueError(f'features are frozen, not {freeze}')
     places = self._places(train.inputs)  # this asks for the features of new texts
     rows = FeatureRows(self._features, places, train.labels)
-    mask = {'inputs': {'mean': np.zeros(1, np.float32), 'std': np.zeros(1, np.float32)},
-            'head': {'kernel': np.ones((1, 1), np.float32), 'bias': np.ones(1, np.float32)}}
-    return Trainer(rows, _losses, recipe, mesh=self._mesh, log=self._log, mask=mask)
+    trainable = {'inputs': {'mean': np.zeros(1, np.float32), 'std': np.zeros(1, np.float32)},
+                 'head': {'kernel': np.ones((1, 1), np.float32), 'bias': np.ones(1, np.float32)}}
+    return FineTuning(rows, _losses, recipe, mesh=self._mesh, trainable=trainable)
 
   def predict(self, params: Any, inputs: Inputs) -> np.ndarray:
     """Scores `[R, C]` float32: similarities, or logits of the classes."""
@@ -248,7 +252,7 @@ class TokenLearner:
     self._arch, self._tokenizer = start.arch, start.tokenizer
     self.fingerprint = start.fingerprint
     self.max_length = min(start.max_length, max_length or start.max_length)
-    self._mesh = mesh or default_mesh()
+    self._mesh = mesh or make_mesh(MeshConfig())
     self._sep = separator_id(self._tokenizer) if pairs else _NO_ID
     self._runner: BatchRunner | None = None
 
@@ -271,17 +275,18 @@ class TokenLearner:
       params['classifier']['bias'] = np.full(1, train.labels.mean(), np.float32)
     return params
 
-  def trainer(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> Trainer:
-    """The compiled training on some data; one does for all restarts."""
+  def tuning(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None
+             ) -> FineTuning:
+    """The training on some data, compiled once for all restarts; `freeze` replaces the own."""
     freeze = self.freeze if freeze is None else freeze
     encoded = self._encode(train.inputs)
     rows = TokenRows(encoded.ids, train.labels, max_length=self.max_length,
                      pad_id=self._arch.pad_id)
-    mask = None
+    trainable = None
     if freeze != NONE:
-      mask = trainable_mask(self.fresh(0, train), self._arch, freeze)
-    return Trainer(rows, functools.partial(self._losses, features=freeze == ALL), recipe,
-                   mesh=self._mesh, log=self._log, mask=mask)
+      trainable = trainable_mask(self.fresh(0, train), self._arch, freeze)
+    return FineTuning(rows, functools.partial(self._losses, features=freeze == ALL), recipe,
+                      mesh=self._mesh, trainable=trainable)
 
   def predict(self, params: Any, inputs: Inputs) -> np.ndarray:
     """Scores `[R, C]` float32: similarities, or logits of the classes."""
@@ -340,7 +345,7 @@ class Learner(Protocol):
   def fresh(self, seed: int, train: Labelled) -> Any:
     """Parameters with a new head."""
 
-  def trainer(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> Trainer:
+  def tuning(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> FineTuning:
     """The compiled training on some data."""
 
   def predict(self, params: Any, inputs: Inputs) -> np.ndarray:
@@ -396,7 +401,7 @@ def run_restarts(
       path = pathlib.Path(folder) / f'restart-{i}.json'
       if path.exists():
         saved = read_sealed_json(path, again='delete it, and its restart is run again')
-        check_identity(saved['identity'], identity, path)
+        check_plan(saved['identity'], identity, path, option='--output')
         log(f'[restart {i + 1}/{restarts}] finished earlier: {path}')
       else:
         saved = {'identity': identity, 'restart': work.run(i, restarts)}
@@ -406,23 +411,23 @@ def run_restarts(
 
 
 class _Restarts:
-  """What the restarts share: above all what is compiled."""
+  """What restarts share: above all the compiled step."""
 
   def __init__(self, learner, train, measure, curve_measure, recipe, curve, frozen_first, log):
     self._learner, self._train, self._recipe, self._log = learner, train, recipe, log
     self._measure, self._curve_measure, self._curve = measure, curve_measure, curve
     self._frozen_first = frozen_first
-    self._trainer: Trainer | None = None
-    self._first: Trainer | None = None
+    self._tuning: FineTuning | None = None
+    self._first: FineTuning | None = None
 
   def run(self, number: int, restarts: int) -> dict[str, Any]:
     """One restart."""
     learner, seed = self._learner, self._recipe.seed + number
-    if self._trainer is None:
-      self._trainer = learner.trainer(self._train, self._recipe)
+    if self._tuning is None:
+      self._tuning = learner.tuning(self._train, self._recipe)
       if self._frozen_first is not None and learner.can_thaw:
-        self._first = learner.trainer(self._train, self._frozen_first, freeze=ALL)
-      self._check_curve(self._trainer.steps * self._recipe.epochs)
+        self._first = learner.tuning(self._train, self._frozen_first, freeze=ALL)
+      self._check_curve(self._tuning.config.steps)
     params, curve = learner.fresh(seed, self._train), []
 
     def look(step, params):
@@ -430,31 +435,22 @@ class _Restarts:
         found = self._curve_measure(lambda inputs: learner.predict(params, inputs))
         curve.append({'step': step, 'result': found})
 
+    name = f'restart {number + 1}/{restarts}'
     if self._first is not None:
-      params, _ = self._fit(self._first, params, seed, None)
+      params, _ = self._first.run(params, name=f'{name}, head', seed=seed, log=self._log)
       look(0, params)
-    params, loss = self._fit(self._trainer, params, seed, look)
+    params, loss = self._tuning.run(params, name=name, seed=seed, after_step=look, log=self._log)
     result = self._measure(lambda inputs: learner.predict(params, inputs))
-    self._log(f'[restart {number + 1}/{restarts}] {learner.name}, {frozen_words(learner.freeze)}: '
+    self._log(f'[{name}] {learner.name}, {format_frozen(learner.freeze)}: '
               f'training loss {loss:.4f}')
     return {'seed': seed, 'train_loss': loss, 'result': result, 'curve': curve,
-            'steps': self._trainer.steps * self._recipe.epochs}
+            'steps': self._tuning.config.steps}
 
   def _check_curve(self, steps: int) -> None:
-    """Every point of the curve must be reached."""
+    """Raises `UserError` for a point that is not reached."""
     if 0 in self._curve and self._first is None:
       raise UserError('step 0 of a curve is a head on the frozen model, so the rest of the model '
                       'must be trained then: freeze less, or leave step 0 out')
     if self._curve and max(self._curve) > steps:
       raise UserError(f'a point of the curve at step {max(self._curve)}, but the training has '
                       f'{steps} steps: name earlier points, or more epochs')
-
-  def _fit(self, trainer: Trainer, params: Any, seed: int, after_step) -> tuple[Any, float]:
-    """All epochs: parameters and the mean loss of the last one."""
-    params = trainer.place(params)
-    opt_state = trainer.place(trainer.fresh(params))
-    loss = float('nan')
-    for epoch in range(trainer.recipe.epochs):
-      params, opt_state, loss = trainer.epoch(params, opt_state, epoch, seed=seed,
-                                              after_step=after_step)
-    return params, loss

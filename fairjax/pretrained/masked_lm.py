@@ -6,7 +6,6 @@ that goes on gives, on the same devices, the same model bit by bit.
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import pathlib
@@ -22,33 +21,34 @@ from jax.sharding import Mesh, NamedSharding
 from fairjax import processes
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.files import FolderLock, atomic_write, read_sealed_json, write_sealed_json
+from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
 from fairjax.pretrained.checkpoint import (
   Architecture,
   load_pretrained,
   read_architecture,
-  to_tensors,
-)
-from fairjax.pretrained.classifier import (
-  TOKENIZER_FILES,
-  Start,
-  new_params,
-  new_tokenizer,
-  tokenizer_of,
 )
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, Rows, special_tokens
 from fairjax.pretrained.models import (
   encode,
-  frozen_words,
-  masked,
+  format_frozen,
   mlm_logits,
   parse_freeze,
   trainable_mask,
 )
+from fairjax.pretrained.start import (
+  PLAN,
+  Start,
+  check_free,
+  new_params,
+  new_tokenizer,
+  open_plan,
+  tokenizer_of,
+  write_model,
+)
 from fairjax.processes import StopSignal
 from fairjax.train import Identity, derive_seed, fingerprint, make_mesh, own_rows, params_digest
 from fairjax.train.loop import Stage, run_stage
-from fairjax.train.optimizer import Adam
+from fairjax.train.optimizer import Adam, kernels_and_tables
 from fairjax.train.sharding import ROWS, axes_sharding, replicated, to_devices, to_host
 from fairjax.train.steps import Guard, TrainState, bind, make_update
 
@@ -101,7 +101,7 @@ def check_mesh(params: Any, arch: Architecture, mesh: Mesh) -> None:
                         f'that divide the {mesh.size} devices this model allows {fits}')
 
 
-# The masked language model's loss, and an optimizer that leaves frozen parameters alone.
+# The masked language model's loss.
 #
 # Letters: B rows, T places, P places to be found, V vocabulary.
 
@@ -120,39 +120,6 @@ def masked_sums(params: Any, arch: Architecture, batch: dict[str, jax.Array],
   nats, right = place_losses(params, arch, hidden, batch['places'], batch['targets'])
   weights = batch['weights']
   return (nats * weights).sum(), (right * weights).sum(), weights.sum()
-
-
-class FreezingAdam:
-  """`Adam` with BERT's weight decay (of kernels and tables only) and parameters that stay."""
-
-  def __init__(self, adam: Adam, moves: Any | None):
-    """Keeps the settings, and the mask of `freezing.trainable_mask` (None: everything moves)."""
-    self._adam, self._moves = adam, moves
-    self.max_skipped, self.spike_sigmas = adam.max_skipped, adam.spike_sigmas
-    self.spike_window = adam.spike_window
-
-  def transformation(self) -> optax.GradientTransformation:
-    """Clips the global norm, then Adam, then decays; still to be scaled by -learning rate."""
-    a = self._adam
-    return optax.chain(
-      optax.clip_by_global_norm(a.clip_norm), optax.scale_by_adam(b1=a.b1, b2=a.b2),
-      optax.add_decayed_weights(a.weight_decay, mask=_decayed))
-
-  def update(self, gradients: Any, opt_state: Any, params: Any, learning_rate: jax.Array
-             ) -> tuple[Any, Any]:
-    """One step; returns (parameters, optimizer state)."""
-    if self._moves is not None:
-      gradients = masked(gradients, self._moves)
-    direction, opt_state = self.transformation().update(gradients, opt_state, params)
-    if self._moves is not None:
-      direction = masked(direction, self._moves)
-    return optax.apply_updates(
-      params, jax.tree.map(lambda d: -learning_rate * d, direction)), opt_state
-
-
-def _decayed(params: Any) -> Any:
-  return {group: {name: not name.endswith(('bias', 'scale')) for name in arrays}
-          for group, arrays in params.items()}
 
 
 # Where masked training starts: a checkpoint with its MLM head, or a new BERT or ALBERT.
@@ -195,12 +162,9 @@ def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:
   """Goes on from a BERT or ALBERT that has its MLM head."""
   model = load_pretrained(directory, 'mlm')
   config = {**model.config, 'architectures': [_CLASSES[model.arch.kind]]}
-  files = {name: (model.directory / name).read_bytes() for name in TOKENIZER_FILES
-           if (model.directory / name).is_file()}
   log(f"[start] {directory}: {model.arch.kind}; in its files, but no part of this model: "
       + (', '.join(model.ignored) or 'nothing'))
-  return Start(config, model.arch, model.params, model.tokenizer, files, model.max_length,
-               model.fingerprint)
+  return Start.of(model, config, model.arch, model.params)
 
 
 def from_scratch(texts: Iterable[str], sizes: Sizes, *, seed: int, log: Callable[[str], None]
@@ -245,28 +209,7 @@ def from_vocabulary(vocabulary: dict[str, int], sizes: Sizes, *, seed: int,
   return Start(config, arch, params, tokenizer, files, sizes.max_length, 'new')
 
 
-def write_model(directory: pathlib.Path, start: Start, params: Any) -> None:
-  """Writes tokenizer, weights, then `config.json`, in the published form, each atomically."""
-  from safetensors.numpy import save
-  for name, content in start.files.items():
-    with atomic_write(directory / name) as file:
-      file.write(content)
-  tensors = to_tensors(jax.device_get(params), start.arch, 'mlm')
-  with atomic_write(directory / 'model.safetensors') as file:
-    file.write(save(tensors, metadata={'format': 'pt'}))
-  with atomic_write(directory / 'config.json') as file:
-    file.write(json.dumps(start.config, indent=2).encode('utf-8') + b'\n')
-
-
-def check_free(directory: pathlib.Path) -> None:
-  """A training that begins must not write over files that are not its own."""
-  for name in ('config.json', 'model.safetensors', *TOKENIZER_FILES):
-    if (directory / name).exists():
-      raise UserError(f'{directory / name} exists and is not of this training: it would be written '
-                      'over; name a new folder with --workdir')
-
-
-CARD, PLAN = 'card.json', 'plan.json'
+CARD = 'card.json'
 _TIMES = ('log_every', 'eval_every', 'checkpoint_every', 'keep_checkpoints')  # change no number
 
 
@@ -308,8 +251,9 @@ def train_masked(
   run = _Run(start, train, valid, settings, mesh)
   lock = FolderLock(workdir, log) if processes.is_first() else contextlib.nullcontext()
   with lock:
-    _claim(workdir, plan)
-    log(f'[mlm] {frozen_words(settings.freeze)}; dropout {start.arch.hidden_dropout:g} of hidden '
+    open_plan(workdir / PLAN, plan, option='--workdir', check=lambda: check_free(
+      workdir, option='--workdir'))
+    log(f'[mlm] {format_frozen(settings.freeze)}; dropout {start.arch.hidden_dropout:g} of hidden '
         f'states, {start.arch.attention_dropout:g} of attention')
     params = run_stage(run.stage(workdir / 'training', plan), stop=stop or StopSignal(), log=log)
     card = {'plan': plan, 'train': train.counts, 'valid': valid.counts, 'length': run.length,
@@ -317,7 +261,7 @@ def train_masked(
             **run.result(workdir / 'training')}
     params = jax.tree.map(to_host, params)  # together: each process has parts of them
     if processes.is_first():
-      write_model(workdir, start, params)
+      write_model(workdir, start, params, 'mlm')
       write_sealed_json(workdir / CARD, card)
     processes.share()
     return card
@@ -346,7 +290,7 @@ class _Run:
     moves = None
     if settings.freeze != 'none':
       moves = trainable_mask(start.params, start.arch, settings.freeze)
-    self._adam = FreezingAdam(Adam.of(self._config), moves)
+    self._adam = Adam.of(self._config, decayed=kernels_and_tables, trainable=moves)
     self._dropout_seed = derive_seed(settings.seed, 'masked-lm/dropout')
     whole = replicated(mesh)
     self._abstract = jax.eval_shape(self._fresh, start.params)
@@ -412,33 +356,3 @@ def _check(start: Start, settings: Settings, mesh: Mesh, *, longest: int) -> Non
   if size % devices:
     raise UserError(f'--batch_size={size} is not divisible by the {devices} devices that share the '
                     f'rows: use --batch_size={max(devices, size // devices * devices)}')
-
-
-def _claim(workdir: pathlib.Path, plan: dict[str, Any]) -> None:
-  """Writes the plan into a new folder, or compares it with that of an earlier start."""
-  path = workdir / PLAN
-  if processes.share(not path.is_file()):
-    check_free(workdir)
-    if processes.is_first():
-      write_sealed_json(path, plan)
-    processes.share()
-    return
-  saved = read_sealed_json(path, again=f'delete {workdir} to train again')
-  old, new = _flat(saved), _flat(plan)
-  changed = [f'{k} ({_shown(old.get(k))}, now {_shown(new.get(k))})'
-             for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
-  if changed:
-    more = f' and {len(changed) - 3} more' if len(changed) > 3 else ''
-    raise UserError(f"{workdir} belongs to another training: {'; '.join(changed[:3])}{more}: use "
-                    'another --workdir, or the same options and text')
-
-
-def _flat(tree: Any, prefix: str = '') -> dict[str, Any]:
-  if not isinstance(tree, dict):
-    return {prefix.removesuffix('.'): tree}
-  return functools.reduce(
-    lambda found, item: found | _flat(item[1], f'{prefix}{item[0]}.'), tree.items(), {})
-
-
-def _shown(value: Any) -> str:
-  return f'{value[:12]}...' if isinstance(value, str) and len(value) == 64 else repr(value)

@@ -385,12 +385,7 @@ def trainable_mask(params: Mapping[str, Mapping[str, Any]], arch: Architecture, 
           for group, arrays in params.items()}
 
 
-def masked(tree: Any, mask: Any) -> Any:
-  """Gradients or updates with zeros at what is frozen; `mask` of `trainable_mask`."""
-  return jax.tree.map(lambda a, m: a * m.astype(a.dtype), tree, mask)
-
-
-def frozen_words(freeze: str) -> str:
+def format_frozen(freeze: str) -> str:
   """The option in words, for logs and tables."""
   fixed = {NONE: 'nothing frozen', EMBEDDING: 'embedding frozen', ALL: 'all but the head frozen'}
   return fixed.get(freeze) or f'embedding and the first {freeze} layers frozen'

@@ -9,12 +9,10 @@ from fairjax.config import MeshConfig
 from fairjax.data.prepare import PreparedSentences, open_sentences, prepare_sentences
 from fairjax.data.sentence_text import SentenceCorpus
 from fairjax.errors import UserError
-from fairjax.pretrained.classifier import new_tokenizer
 from fairjax.pretrained.masked_lm import (
   PLAN,
   Settings,
   Sizes,
-  Start,
   check_free,
   check_mesh,
   from_checkpoint,
@@ -24,6 +22,7 @@ from fairjax.pretrained.masked_lm import (
   with_dropout,
 )
 from fairjax.pretrained.masked_rows import lay_out, special_tokens, tells_words_apart
+from fairjax.pretrained.start import Start, new_tokenizer
 from fairjax.run.workdir import check_shared
 from fairjax.vocabulary import PieceEncoder
 
@@ -66,7 +65,7 @@ def train_on_text(
   if start is not None:
     check_mesh(start.params, start.arch, devices)
   if not (workdir / PLAN).is_file():
-    check_free(workdir)
+    check_free(workdir, option='--workdir')
   if processes.is_first():
     workdir.mkdir(parents=True, exist_ok=True)
   check_shared(workdir)

@@ -1,4 +1,4 @@
-"""The training loop that every stage of the curriculum runs in.
+"""The training loop: the curriculum, masked language models, classifiers and heads run in it.
 
 It resumes from the newest checkpoint that verifies, logs, evaluates, saves, and stops cleanly on a
 signal. All randomness and the position in the data are functions of the step, so that an
@@ -44,40 +44,27 @@ class TrainingDiverged(Fault):
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """What one stage trains on and how.
+  """What one stage trains on and how."""
 
-  Attributes:
-    name: shown in log lines, e.g. `debias/country-embedding-10`.
-    directory: the stage's folder.
-    identity: card of what it makes.
-    config: steps, intervals, optimizer.
-    mesh: devices.
-    init_state: makes the `TrainState` of step 0.
-    params_template: abstract parameters with shardings, to load a finished stage.
-    state_template: what `init_state` makes, abstract, with shardings.
-    step: `(state, batch on devices, learning rate) -> (state, metrics)`; has `lower(...)` of the
-      same arguments.
-    batches: first step -> iterator of this process's NumPy rows, from that step on.
-    batch_name: step -> words that find the batch again.
-    evaluate: parameters -> validation metrics.
-    work_per_step: for the throughput, over all processes, in `work_unit`.
-    work_unit: what is counted.
-  """
-
-  name: str
-  directory: pathlib.Path
-  identity: Identity
-  config: TrainConfig
+  name: str  # in log lines, e.g. `debias/country-embedding-10`
+  config: TrainConfig  # steps, intervals, optimizer
   mesh: Mesh
-  init_state: Callable[[], Any]
-  params_template: Callable[[], Any]
-  state_template: Callable[[], Any]
+  init_state: Callable[[], Any]  # makes the `TrainState` of step 0
+  # `(state, batch on devices, learning rate) -> (state, metrics)`, with a `lower` of the same
+  # arguments
   step: Any
-  batches: Callable[[int], Iterator[Batch]]
-  batch_name: Callable[[int], str]
-  evaluate: Callable[[Any], dict[str, float]]
-  work_per_step: int
+  batches: Callable[[int], Iterator[Batch]]  # first step -> this process's rows from that step on
+  batch_name: Callable[[int], str]  # step -> text that finds the batch again
+  work_per_step: int  # for the throughput, over all processes, in `work_unit`
   work_unit: str = 'tokens'
+  evaluate: Callable[[Any], dict[str, float]] | None = None  # parameters -> validation metrics
+  after_step: Callable[[int, Any], None] | None = None  # gets steps done and parameters
+  # Of a stage that is saved; `run_unsaved` needs none of them.
+  directory: pathlib.Path = pathlib.Path()
+  identity: Identity | None = None  # card of what is trained
+  # Abstract parameters and state (`jax.ShapeDtypeStruct` with shardings)
+  params_template: Callable[[], Any] | None = None
+  state_template: Callable[[], Any] | None = None
 
 
 def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> Any:
@@ -95,6 +82,7 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     TrainingDiverged: too many updates in a row were skipped; the last good state is saved.
     CheckpointError: a checkpoint could not be written.
   """
+  assert stage.identity and stage.params_template and stage.state_template
   try:
     if done_card(stage.directory) is not None:
       params = load_params(stage.directory, stage.params_template(), stage.identity)
@@ -134,6 +122,28 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
     store.close()
 
 
+def run_unsaved(stage: Stage, *, log: Callable[[str], None]
+                ) -> tuple[Any, list[dict[str, Any]]]:
+  """Trains a stage of which no checkpoint is kept; returns parameters and lines of its metrics."""
+  writer = MetricWriter(None, first_step=0, log=log)
+  batches = stage.batches(0)
+  state, _ = _train(stage, stage.init_state(), 0, stage.config.steps, {}, batches, _NoStore(),
+                    writer, StopSignal(), log)
+  return state.params, writer.lines
+
+
+class _NoStore:
+  """Stands for the `CheckpointStore` of a stage that is not saved."""
+
+  def save(self, *_: Any, **__: Any) -> None:
+    pass
+
+  finish = save
+
+  def failed(self) -> bool:
+    return False
+
+
 def _train(stage, state, start, end, extra_state, batches, store, writer, stop, log):
   """Runs the steps from `start`; returns the state and the last validation metrics."""
   config, interval, last = stage.config, IntervalMetrics(extra_state.get('interval')), {}
@@ -143,10 +153,12 @@ def _train(stage, state, start, end, extra_state, batches, store, writer, stop, 
 
   def evaluate(step, params):
     nonlocal last
+    if stage.evaluate is None:
+      return
     last = stage.evaluate(params)
     if step not in writer.evaluated:
       writer.write(step, 'valid', last)
-    log(f'[{stage.name}] step {step} validation: ' + _words(last))
+    log(f'[{stage.name}] step {step} validation: ' + _format(stage, last))
     throughput.pause()
 
   def extra_state_now():
@@ -160,7 +172,7 @@ def _train(stage, state, start, end, extra_state, batches, store, writer, stop, 
     if made:
       writer.write(step, 'train', means)
       words = throughput.line(step, means)
-      progress.add(step - progress.done, functools.partial(_words, throughput.shown(means)))
+      progress.add(step - progress.done, functools.partial(_format, stage, throughput.shown(means)))
       if not progress.replaces_lines:
         log(words)
 
@@ -176,6 +188,8 @@ def _train(stage, state, start, end, extra_state, batches, store, writer, stop, 
       state, metrics = stage.step(state, batch, rate)
       interval.add(step, metrics)
       done = step + 1
+      if stage.after_step is not None:
+        stage.after_step(done, state.params)
       due_save = done % config.checkpoint_every == 0 or done == end
       if done % config.log_every == 0 or due_save:
         tell(done, state)
@@ -260,18 +274,19 @@ class _Throughput:
               f'| ETA {format_time(left)}')
     self._step, self._time = step, now
     return (f'[{self._stage.name}] step {step}/{self._stage.config.steps} '
-            f'{_words(self.shown(means))}{text}')
+            f'{_format(self._stage, self.shown(means))}{text}')
 
   @staticmethod
   def shown(means: Mapping[str, float]) -> dict[str, float]:
     """The metrics that a line of progress shows."""
-    return {k: v for k, v in means.items() if k not in ('learning_rate', 'grad_norm')}
+    return {k: v for k, v in means.items() if k not in ('learning_rate', 'grad_norm', 'rows')}
 
 
-def _words(values: Mapping[str, float]) -> str:
+def _format(stage: Stage, values: Mapping[str, float]) -> str:
   parts = []
   for name, value in values.items():
     parts.append(f'{name} {value:.4g}')
-    if name == 'loss' and 'perplexity' not in values and 'accuracy' not in values:
+    if (name == 'loss' and stage.work_unit == 'tokens'
+        and not {'perplexity', 'accuracy'} & values.keys()):
       parts.append(f'perplexity {math.exp(min(value, 50.0)):.4g}')
   return ' '.join(parts)

@@ -63,7 +63,7 @@ class MetricWriter:
   group of processes the first one writes.
 
   Args:
-    directory: of the stage.
+    directory: of the stage; None: nothing is written.
     first_step: the restored step, 0 at the start.
     saved: `lines` at that step; None: nobody remembers them.
     log: gets warnings.
@@ -73,9 +73,13 @@ class MetricWriter:
     evaluated: steps whose validation metrics are in the file.
   """
 
-  def __init__(self, directory: pathlib.Path, *, first_step: int,
+  def __init__(self, directory: pathlib.Path | None, *, first_step: int,
                saved: Sequence[dict[str, Any]] | None = None, log: Callable[[str], None]):
     self._file = self._tensorboard = None
+    self.lines: list[dict[str, Any]] = []
+    self.evaluated: set[int] = set()
+    if directory is None:
+      return
     path = directory / 'metrics.jsonl'
     found, damaged, _ = read_json_lines(path)
     # An evaluation at the restored step comes after the save: the checkpoint does not know it.

@@ -1,10 +1,11 @@
-"""Adam with warm-up, decay and gradient clipping (H-18; schedule and clipping: see config).
+"""AdamW with warm-up, a schedule and gradient clipping (H-18), for every training of this package.
 
 The learning rate is an argument of the compiled step, so that stages that differ in length or rate
 share one program.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,35 +15,54 @@ from fairjax.config import TrainConfig
 
 
 class Adam(NamedTuple):
-  """What of a stage's optimisation a compiled step depends on, and when it skips an update."""
+  """What a compiled step depends on of a stage's optimisation; hashable without `trainable`."""
 
   clip_norm: float
   b1: float
   b2: float
   weight_decay: float
-  max_skipped: int
+  max_skipped: int  # these three: see `steps.Guard`
   spike_sigmas: float
   spike_window: int
+  # Parameters -> tree of bools: the arrays whose weights decay. None: all
+  decayed: Callable[[Any], Any] | None = None
+  # Tree of arrays of 0 (frozen) and 1 that broadcast to the parameters. None: everything is trained
+  trainable: Any = None
 
   @classmethod
-  def of(cls, stage: TrainConfig) -> 'Adam':
+  def of(cls, stage: TrainConfig, *, decayed: Callable[[Any], Any] | None = None,
+         trainable: Any = None) -> 'Adam':
     """The optimizer of a stage."""
     return cls(stage.clip_norm, stage.adam_b1, stage.adam_b2, stage.weight_decay,
-               stage.max_skipped, stage.spike_sigmas, stage.spike_window)
+               stage.max_skipped, stage.spike_sigmas, stage.spike_window, decayed, trainable)
 
   def transformation(self) -> optax.GradientTransformation:
     """Clips the global norm, then Adam; the direction still has to be scaled by -learning rate."""
     return optax.chain(
       optax.clip_by_global_norm(self.clip_norm), optax.scale_by_adam(b1=self.b1, b2=self.b2),
-      optax.add_decayed_weights(self.weight_decay))
+      optax.add_decayed_weights(self.weight_decay, mask=self.decayed))
 
   def update(
     self, gradients: Any, opt_state: Any, params: Any, learning_rate: jax.Array
   ) -> tuple[Any, Any]:
     """One step; returns (parameters, optimizer state)."""
+    if self.trainable is not None:  # frozen parameters have no part in the norm that is clipped
+      gradients = _masked(gradients, self.trainable)
     direction, opt_state = self.transformation().update(gradients, opt_state, params)
+    if self.trainable is not None:  # and their weights do not decay
+      direction = _masked(direction, self.trainable)
     updates = jax.tree.map(lambda d: (-learning_rate).astype(d.dtype) * d, direction)
     return optax.apply_updates(params, updates), opt_state
+
+
+def _masked(tree: Any, mask: Any) -> Any:
+  return jax.tree.map(lambda a, m: a * m.astype(a.dtype), tree, mask)
+
+
+def kernels_and_tables(params: Any) -> Any:
+  """The weights that BERT decays: not biases and norms. For `Adam.decayed`."""
+  return {group: {name: not name.endswith(('bias', 'scale')) for name in arrays}
+          for group, arrays in params.items()}
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

@@ -20,8 +20,8 @@ import numpy as np
 
 from fairjax.data.prepare import prepare_sentences
 from fairjax.data.sentence_text import SentenceCorpus
-from fairjax.pretrained.classifier import new_tokenizer
 from fairjax.pretrained.masked_rows import lay_out, special_tokens
+from fairjax.pretrained.start import new_tokenizer
 from fairjax.vocabulary import PieceEncoder
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from fairjax.pretrained import BatchRunner, class_logits, encode, read_architecture
 from fairjax.pretrained.checkpoint import to_tensors
-from fairjax.pretrained.classifier import new_params
+from fairjax.pretrained.start import new_params
 from tests.benchmarks import harness
 from tests.benchmarks.peers import Peer
 

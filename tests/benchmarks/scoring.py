@@ -26,7 +26,8 @@ import numpy as np
 
 from fairjax.counterfactual import load_attribute
 from fairjax.measure.scorers.cache import read_score_file
-from fairjax.pretrained.classifier import from_scratch, write_model, write_tokenizer
+from fairjax.pretrained.classifier import from_scratch
+from fairjax.pretrained.start import write_model
 from tests.benchmarks import harness
 
 _SYLLABLES = ('ba', 'co', 'du', 'fe', 'gi', 'ha', 'jo', 'ku', 'le', 'mi', 'na', 'po')
@@ -41,8 +42,7 @@ def write_inputs(folder: pathlib.Path, options: argparse.Namespace) -> None:
            'layers': options.layers, 'heads': options.heads})
   model = folder / 'model'
   model.mkdir()
-  write_tokenizer(model, start)
-  write_model(model, start, start.params)
+  write_model(model, start, start.params, 'classifier')
   rng, attribute = np.random.default_rng(0), load_attribute('country')
   samples = options.texts // (len(attribute.values) * len(attribute.templates))
   with open(folder / 'records.jsonl', 'w', encoding='utf-8') as file:

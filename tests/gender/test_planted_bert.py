@@ -3,14 +3,15 @@
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 
 from fairjax.data.planted_gender import profession_shares, write_sts, write_tables
 from fairjax.gender.stsb import find_split, measure_stsb, read_pairs
 from fairjax.pretrained import heads as features
-from fairjax.pretrained.classifier import from_scratch, write_model, write_tokenizer
+from fairjax.pretrained.classifier import from_scratch
 from fairjax.pretrained.fit import Recipe
+from fairjax.pretrained.start import write_model
 from fairjax.run.notebook import quick_compilation
+from fairjax.train import make_mesh
 
 STRENGTH = 0.3  # of embeddings with a standard deviation of 0.02 in 32 dimensions
 
@@ -19,8 +20,7 @@ STRENGTH = 0.3  # of embeddings with a standard deviation of 0.02 in 32 dimensio
 def quick():
   """One device and quick compilation."""
   with pytest.MonkeyPatch.context() as patch, quick_compilation():
-    patch.setattr(features, 'default_mesh', lambda: Mesh(
-      np.array(jax.devices()[:1]), ('data',), axis_types=(AxisType.Auto,)))
+    patch.setattr(features, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:1]))
     yield
 
 
@@ -45,8 +45,7 @@ def write_bert(folder, path, strength):
   for word, share in shares.items():
     (piece,) = start.tokenizer.encode(word, add_special_tokens=False).ids
     table[piece] += strength * (2 * share - 1) * direction / np.linalg.norm(direction)
-  write_tokenizer(path, start)
-  write_model(path, start, start.params)
+  write_model(path, start, start.params, 'classifier')
   return path
 
 

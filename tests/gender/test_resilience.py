@@ -6,7 +6,6 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 
 from fairjax.cli.gender_verbs import format_finetune
 from fairjax.cli.main import main
@@ -14,6 +13,7 @@ from fairjax.data.planted_gender import write_sts, write_tables
 from fairjax.gender.resilience import curve_steps
 from fairjax.pretrained import heads as tokens
 from fairjax.run.notebook import quick_compilation
+from fairjax.train import make_mesh
 
 BERT = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained' / 'bert_classifier'
 
@@ -31,8 +31,7 @@ def test_points_rise_from_the_head_to_before_the_end(total, points):
 
 
 def test_steps_and_freezes_end_to_end(tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(tokens, 'default_mesh', lambda: Mesh(
-    np.array(jax.devices()[:1]), ('data',), axis_types=(AxisType.Auto,)))
+  monkeypatch.setattr(tokens, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:1]))
   write_sts(tmp_path / 'sts', seed=0, pairs=32, templates=3)
   write_tables(tmp_path)
   shares = tmp_path / 'professions.tsv'

@@ -10,12 +10,10 @@ import pytest
 from fairjax.cli.main import main
 from fairjax.errors import UserError
 from fairjax.pretrained.classifier import (
-  SPECIAL,
-  count_words,
   quality,
   read_examples,
-  train_word_pieces,
 )
+from fairjax.pretrained.start import SPECIAL, count_words, train_word_pieces
 
 TREE = "(3 (2 It) (4 (4 (2 's) (4 lovely)) (2 -LRB-1\\/2-RRB-)))"
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairjax.errors import UserError
 from fairjax.pretrained import load_pretrained
-from fairjax.pretrained.models import frozen_words, masked, parse_freeze, trainable_mask
+from fairjax.pretrained.models import format_frozen, parse_freeze, trainable_mask
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 
@@ -21,8 +21,8 @@ def bert():
 @pytest.mark.parametrize(('freeze', 'embedding', 'first', 'last'), [
   ('none', 1, 1, 1), ('embedding', 0, 1, 1), ('1', 0, 0, 1), ('all', 0, 0, 0)])
 def test_parts_by_word(bert, freeze, embedding, first, last):
-  ones = jax.tree.map(np.ones_like, bert.params)
-  left = masked(ones, trainable_mask(bert.params, bert.arch, freeze))
+  left = jax.tree.map(lambda mask, array: mask * np.ones_like(array),
+                      trainable_mask(bert.params, bert.arch, freeze), bert.params)
   assert bert.arch.num_layers > 1
   for array in left['embeddings'].values():
     assert (np.asarray(array) == embedding).all()
@@ -58,4 +58,4 @@ def test_other_words_are_refused(bert, word):
 
 
 def test_words():
-  assert frozen_words('embedding') == 'embedding frozen'
+  assert format_frozen('embedding') == 'embedding frozen'

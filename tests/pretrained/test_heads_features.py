@@ -5,15 +5,15 @@ import hashlib
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 
 from fairjax.data.planted_gender import profession_shares, write_bios, write_sts, write_tables
 from fairjax.errors import UserError
 from fairjax.gender.bios import measure_bios
 from fairjax.gender.stsb import measure_stsb
-from fairjax.pretrained import heads as features
+from fairjax.pretrained import heads
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import FeatureLearner, Inputs, Labelled, combine, run_restarts
+from fairjax.train import make_mesh
 
 QUIET = {'log': lambda line: None}
 
@@ -22,8 +22,7 @@ QUIET = {'log': lambda line: None}
 def one_device():
   """Small steps are quick on one device only."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(features, 'default_mesh', lambda: Mesh(
-      np.array(jax.devices()[:1]), ('data',), axis_types=(AxisType.Auto,)))
+    patch.setattr(heads, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:1]))
     yield
 
 

@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 
+from fairjax.config import MeshConfig
 from fairjax.errors import UserError
 from fairjax.pretrained import class_logits, encode, load_pretrained
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import Inputs, Labelled, TokenLearner, run_restarts
 from fairjax.pretrained.tokens import encode_pairs, pair_types, separator_id, wordpiece_tokenizer
 from fairjax.run.notebook import quick_compilation
+from fairjax.train import make_mesh
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 BERT = GOLDEN / 'bert_classifier'
@@ -29,7 +30,7 @@ def compiled_quickly():
 @pytest.fixture(scope='module')
 def mesh():
   """One device: quick to compile for."""
-  return Mesh(np.array(jax.devices()[:1]), ('data',), axis_types=(AxisType.Auto,))
+  return make_mesh(MeshConfig(), jax.devices()[:1])
 
 
 @pytest.fixture(scope='module')
@@ -119,9 +120,8 @@ def test_what_is_frozen_stays_bit_by_bit(mesh, train, freeze):
   learner = TokenLearner(BERT, labels=['similarity'], pairs=True, freeze=freeze, max_length=8,
                          mesh=mesh)
   start = learner.fresh(0, train)
-  trainer = learner.trainer(train, Recipe(1, 8, 1e-2, weight_decay=0.5, warmup_share=0.0))
-  params = trainer.place(start)
-  params, _, _ = trainer.epoch(params, trainer.place(trainer.fresh(params)), 0)
+  tuning = learner.tuning(train, Recipe(1, 8, 1e-2, weight_decay=0.5, warmup_share=0.0))
+  params, _ = tuning.run(start, name='test', seed=0, log=lambda line: None)
   for name, array in start['embeddings'].items():
     np.testing.assert_array_equal(array, params['embeddings'][name])
   for name, array in start['layers'].items():

@@ -8,8 +8,8 @@ import pytest
 from masked_cases import rows_by_hand, rows_of
 
 from fairjax.pretrained import masked_rows as rows_module
-from fairjax.pretrained.classifier import new_tokenizer
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens, tells_words_apart
+from fairjax.pretrained.start import new_tokenizer
 
 TEXTS = ['The woman reads a book.', 'It rains in the garden!', 'He said that she was tired, too.',
          'A very unbelievably long word stands here.', 'ok']

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import Preempted, UserError
 from fairjax.pretrained import masked_lm as training
-from fairjax.pretrained.classifier import new_params
 from fairjax.pretrained.masked_lm import (
   AXES,
   Settings,
@@ -25,6 +24,7 @@ from fairjax.pretrained.masked_lm import (
   train_masked,
 )
 from fairjax.pretrained.masked_rows import MaskedRows, special_tokens
+from fairjax.pretrained.start import new_params
 from fairjax.processes import StopSignal
 from fairjax.train import make_mesh
 

@@ -14,7 +14,7 @@ from fairjax.data.documents import split_sentences
 from fairjax.data.prepare import open_sentences, prepare_sentences
 from fairjax.data.sentence_text import Augmentation, SentenceCorpus
 from fairjax.errors import UserError
-from fairjax.pretrained.classifier import new_tokenizer
+from fairjax.pretrained.start import new_tokenizer
 from fairjax.vocabulary import PieceEncoder, load_encoder, load_vocabulary
 
 GENDERED = ['He sings. It rains.', 'It snows.', 'The queen met her brother.']

@@ -1,0 +1,246 @@
+"""Where a training starts: a checkpoint, or a new model and vocabulary; and the files it writes."""
+
+import collections
+import heapq
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fairjax import processes
+from fairjax.errors import UserError
+from fairjax.files import atomic_write, read_sealed_json, write_sealed_json
+from fairjax.pretrained.checkpoint import Architecture, Pretrained, entries, to_tensors
+from fairjax.pretrained.tokens import wordpiece_tokenizer
+
+TOKENIZER_FILES = ('tokenizer.json', 'tokenizer_config.json', 'vocab.txt',
+                   'special_tokens_map.json', 'sentence_bert_config.json')
+
+
+class Start(NamedTuple):
+  """A model before its first step of training: a classifier, or one for masked words."""
+
+  config: dict[str, Any]  # content of its `config.json`
+  arch: Architecture
+  params: dict[str, dict[str, np.ndarray]]  # float32
+  tokenizer: Any
+  files: dict[str, bytes]  # name -> content of the files that hold the tokenizer
+  max_length: int  # most tokens of a row
+  fingerprint: str  # of the checkpoint, or 'new'
+
+  @classmethod
+  def of(cls, model: Pretrained, config: dict[str, Any], arch: Architecture,
+         params: dict[str, dict[str, np.ndarray]]) -> 'Start':
+    """That of a checkpoint, with its tokenizer."""
+    files = {name: (model.directory / name).read_bytes() for name in TOKENIZER_FILES
+             if (model.directory / name).is_file()}
+    return cls(config, arch, params, model.tokenizer, files, model.max_length, model.fingerprint)
+
+
+# A WordPiece vocabulary from texts: pairs of pieces that stand together most often are joined.
+#
+# The trainer of the package `tokenizers` breaks ties at random, so that two runs with the same seed
+# would differ; here equal counts are ordered by the pieces themselves.
+
+SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+_ALPHABET = 1000  # characters that get a piece of their own; words with rarer ones are unknown
+
+
+def train_word_pieces(words: Mapping[str, int], *, size: int, min_count: int = 2) -> dict[str, int]:
+  """Makes a vocabulary."""
+  pieces = [[w[0], *('##' + c for c in w[1:])] for w in words]
+  weights = list(words.values())
+  letters = collections.Counter()
+  for word, weight in zip(pieces, weights, strict=True):
+    for piece in word:
+      letters[piece] += weight
+  kept = sorted(sorted(letters, key=lambda c: (-letters[c], c))[:min(_ALPHABET, size - 5)])
+  vocabulary = dict.fromkeys([*SPECIAL, *kept])
+  counts: collections.Counter[tuple[str, str]] = collections.Counter()
+  places: dict[tuple[str, str], set[int]] = collections.defaultdict(set)
+  for i, (word, weight) in enumerate(zip(pieces, weights, strict=True)):
+    for pair in zip(word, word[1:], strict=False):
+      if pair[0] in vocabulary and pair[1] in vocabulary:
+        counts[pair] += weight
+        places[pair].add(i)
+  heap = [(-count, pair) for pair, count in counts.items()]
+  heapq.heapify(heap)
+  while heap and len(vocabulary) < size:
+    count, pair = heapq.heappop(heap)
+    if -count != counts[pair]:  # it was queued before some of its places were joined otherwise
+      continue
+    if -count < min_count:
+      break
+    joined = pair[0] + pair[1].removeprefix('##')
+    vocabulary[joined] = None
+    changed = collections.Counter()
+    for i in places.pop(pair):
+      changed.update(_join(pieces[i], pair, joined, weights[i], places, i))
+    for other, change in changed.items():
+      counts[other] += change
+      if counts[other] > 0:
+        heapq.heappush(heap, (-counts[other], other))
+    counts[pair] = 0
+  return {piece: i for i, piece in enumerate(vocabulary)}
+
+
+def _join(word, pair, joined, weight, places, number) -> dict[tuple[str, str], int]:
+  """Joins the pair wherever it stands in the word; returns how the counts of pairs change."""
+  changes: collections.Counter[tuple[str, str]] = collections.Counter()
+  for old in zip(word, word[1:], strict=False):
+    changes[old] -= weight
+  i = 0
+  while i < len(word) - 1:
+    if (word[i], word[i + 1]) == pair:
+      word[i:i + 2] = [joined]
+    i += 1
+  for new in zip(word, word[1:], strict=False):
+    changes[new] += weight
+    places[new].add(number)
+  changes.pop(pair, None)
+  return changes
+
+
+def count_words(texts: Iterable[str]) -> dict[str, int]:
+  """Words of texts as BERT separates them, in lower case, without accents, with their counts."""
+  import tokenizers
+  normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+  separator = tokenizers.pre_tokenizers.BertPreTokenizer()
+  counts: collections.Counter[str] = collections.Counter()
+  for text in texts:
+    counts.update(w for w, _ in separator.pre_tokenize_str(normalizer.normalize_str(text)))
+  return dict(sorted(counts.items()))
+
+
+def new_tokenizer(texts: Iterable[str], *, vocab_size: int, max_length: int
+                  ) -> tuple[Any, dict[str, int], dict[str, bytes]]:
+  """A lower-case WordPiece tokenizer of the texts, its vocabulary, and the files that hold it."""
+  vocabulary = train_word_pieces(count_words(texts), size=vocab_size)
+  tokenizer, files = tokenizer_of(vocabulary, max_length=max_length)
+  return tokenizer, vocabulary, files
+
+
+def tokenizer_of(vocabulary: dict[str, int], *, max_length: int) -> tuple[Any, dict[str, bytes]]:
+  """The lower-case WordPiece tokenizer of a vocabulary, and the files that hold it."""
+  options = {'do_lower_case': True, 'strip_accents': None, 'tokenize_chinese_chars': True,
+             'model_max_length': max_length, 'tokenizer_class': 'BertTokenizer',
+             **{f'{role}_token': token for role, token in zip(
+               ('pad', 'unk', 'cls', 'sep', 'mask'), SPECIAL, strict=True)}}
+  tokenizer = wordpiece_tokenizer(vocabulary, options, where='the new vocabulary')
+  files = {'vocab.txt': '\n'.join([*vocabulary, '']),
+           'tokenizer.json': tokenizer.to_str(pretty=True),
+           'tokenizer_config.json': json.dumps(options, indent=2)}
+  return tokenizer, {name: text.encode('utf-8') for name, text in files.items()}
+
+
+def new_params(arch: Architecture, *, seed: int, std: float, only: Sequence[str] = (),
+               head: str = 'classifier') -> dict[str, dict[str, np.ndarray]]:
+  """Random parameters as BERT's: normal kernels and tables, norms 1, biases 0."""
+  params: dict[str, dict[str, np.ndarray]] = {}
+  for entry in entries(arch, head):
+    if only and entry.group not in only:
+      continue
+    shape = entry.shape[::-1] if entry.transposed else entry.shape
+    shape = (*shape[:-1], shape[-1] * len(entry.tensors[0]))
+    shape = (len(entry.tensors), *shape) if entry.stacked else shape
+    if entry.name.endswith('scale'):
+      array = np.ones(shape)
+    elif entry.name.endswith('bias'):
+      array = np.zeros(shape)
+    else:
+      name = f'{entry.group}/{entry.name}'.encode()
+      array = std * np.random.default_rng([seed, *name]).standard_normal(shape)
+    params.setdefault(entry.group, {})[entry.name] = array.astype(np.float32)
+  return params
+
+
+def initial_std(config: Mapping[str, Any]) -> float:
+  """Deviation of new kernels and tables, by a `config.json`."""
+  value = config.get('initializer_range', 0.02)
+  if not isinstance(value, float | int) or not 0 < value < 1:
+    raise UserError(f'config.json: initializer_range is {value!r}, a number in (0, 1) is needed')
+  return float(value)
+
+
+# The folder of a training: its plan, which is compared when it is continued, and a model directory.
+
+PLAN = 'plan.json'
+
+
+def open_plan(path: pathlib.Path, plan: Mapping[str, Any], *, option: str,
+              check: Callable[[], None]) -> None:
+  """Writes the plan of a new training after `check`, or compares it with that of the earlier start.
+
+  Several processes call it together; the first one writes.
+  """
+  if processes.share(not path.is_file()):
+    check()
+    if processes.is_first():
+      write_sealed_json(path, plan)
+    processes.share()
+    return
+  saved = read_sealed_json(path, again=f'delete {path.parent} to train again')
+  check_plan(saved, plan, path.parent, option=option)
+
+
+def check_plan(saved: Any, plan: Any, where: pathlib.Path, *, option: str) -> None:
+  """Raises `UserError` that names up to three values in which two plans differ."""
+  old, new = _flat(saved), _flat(json.loads(json.dumps(plan)))
+  changed = [f'{k} ({_shown(old.get(k))}, now {_shown(new.get(k))})'
+             for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
+  if changed:
+    more = f' and {len(changed) - 3} more' if len(changed) > 3 else ''
+    raise UserError(f"{where} belongs to another training: {'; '.join(changed[:3])}{more}: use "
+                    f'another {option}, or the same options and data')
+
+
+def _flat(tree: Any, prefix: str = '') -> dict[str, Any]:
+  if not isinstance(tree, dict):
+    return {prefix.removesuffix('.'): tree}
+  return {k: v for name, value in tree.items() for k, v in _flat(value, f'{prefix}{name}.').items()}
+
+
+def _shown(value: Any) -> str:
+  return f'{value[:12]}...' if isinstance(value, str) and len(value) == 64 else repr(value)
+
+
+def check_free(directory: pathlib.Path, *, option: str,
+               own: Mapping[str, bytes] | None = None) -> None:
+  """Raises `UserError` if a training that begins would overwrite a model; equal files may stay."""
+  own = own or {}
+  for name in ('config.json', 'model.safetensors', *TOKENIZER_FILES):
+    path = directory / name
+    if path.exists() and (name not in own or path.read_bytes() != own[name]):
+      raise UserError(f'{path} exists and is not of this training: it would be overwritten; name a '
+                      f'new folder with {option}')
+
+
+def write_files(directory: pathlib.Path, files: Mapping[str, bytes]) -> None:
+  """Writes files, each atomically."""
+  for name, content in files.items():
+    with atomic_write(directory / name) as file:
+      file.write(content)
+
+
+def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], **metadata: str) -> None:
+  """Writes a safetensors file, atomically."""
+  from safetensors.numpy import save
+  with atomic_write(path) as file:
+    file.write(save(dict(tensors), metadata={'format': 'pt', **metadata}))
+
+
+def write_config(directory: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Writes `config.json`: the last file of a model directory, which makes it one."""
+  with atomic_write(directory / 'config.json') as file:
+    file.write(json.dumps(config, indent=2).encode('utf-8') + b'\n')
+
+
+def write_model(directory: pathlib.Path, start: Start, params: Any, head: str) -> None:
+  """Writes tokenizer, weights, then `config.json`, in the published form, each atomically."""
+  write_files(directory, start.files)
+  tensors = to_tensors(jax.device_get(params), start.arch, head)
+  write_tensors(directory / 'model.safetensors', tensors)
+  write_config(directory, start.config)
