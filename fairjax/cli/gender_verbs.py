@@ -329,14 +329,14 @@ def _relearn(options: argparse.Namespace) -> None:
 
 
 def _format_relearning(result: Mapping[str, Any]) -> str:
-  from fairjax.measure import estimate_words
+  from fairjax.measure import format_estimate
 
   def point(found: Mapping[str, Any]) -> str:
     beside = ', '.join(f'{title} {found[name]:.4f}' for name, title in (
       ('semantic_similarity', 'S.S.'), ('semantic_similarity_c', 'S.S.c'),
       ('distinct_word_divergence', 'words'), ('next_token_kl', 'KL'))
       if found.get(name) is not None)
-    value = estimate_words(found | {'value': found['individual_fairness']}, error=True)
+    value = format_estimate(found | {'value': found['individual_fairness']}, error=True)
     return f'I.F. {value}; {beside}'
 
   return '\n'.join([

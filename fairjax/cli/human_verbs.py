@@ -141,9 +141,9 @@ def _import(options: argparse.Namespace) -> None:
       raise UserError(f'--{name} must be at least {least}, not {getattr(options, name)}')
   key = load_key(options.key)
   names = options.scorer or []
-  if options.lexicon and 'opinion' not in names:  # it may have taken sheets that stand behind it
+  if options.lexicon and 'opinion' not in names:  # it may have taken sheets that follow it
     raise UserError(f"--lexicon {' '.join(options.lexicon)}: it belongs to --scorer=opinion, and "
-                    'the sheets stand before it or behind another option')
+                    'give the sheets before it or after another option')
   google = google_arguments(options, options.key)
   scorers = [load_scorer(name, lexicon=options.lexicon, google=google) for name in names]
   result = human_measures(
@@ -210,13 +210,13 @@ def _format_interval(found: dict[str, Any]) -> str:
 
 
 def _format_entry(entry: dict[str, Any]) -> str:
-  from fairjax.measure import estimate_words
+  from fairjax.measure import format_estimate
   found = entry['estimate']
   words = f"{entry['model']}, template {entry['template']}, {' / '.join(entry['values'])}: "
   if found is None:
     return words + 'no pair was rated'
   return words + (
-    f"human I.F. {estimate_words(found, digits=3)}; expected by chance {found['null_mean']:.3f}, "
+    f"human I.F. {format_estimate(found, digits=3)}; expected by chance {found['null_mean']:.3f}, "
     f"p = {found['p_value']:.4f}, n = {found['n_min']}"
     + ('' if found['n_min'] == found['n_max'] else f"-{found['n_max']}"))
 

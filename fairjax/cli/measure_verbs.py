@@ -85,7 +85,7 @@ def content_options(options: argparse.Namespace, attributes: 'Mapping[str, Attri
 
 
 def _format_content(measures: Mapping[str, Any]) -> list[str]:
-  from fairjax.measure import estimate_words
+  from fairjax.measure import format_estimate
   lines, found = [], measures['semantic_similarity']
   if found is not None:
     lines.append(
@@ -101,7 +101,7 @@ def _format_content(measures: Mapping[str, Any]) -> list[str]:
     lines.append('Words (H-37): a value has no word at all: no divergence')
   else:
     lines.append(
-      f"Words (H-37) about the value: {estimate_words(words, unit='bits')}; expected by chance "
+      f"Words (H-37) about the value: {format_estimate(words, unit='bits')}; expected by chance "
       f"{words['null_mean']:.4f}"
       + ('; words do not tell the values apart' if words['within_floor'] else ''))
   token = measures['next_token_divergence']
@@ -401,9 +401,9 @@ def format_measures(measures: Mapping[str, Any]) -> list[str]:
 
 def _format_estimate(head: str, found: Mapping[str, Any]) -> str:
   """One estimate in a line."""
-  from fairjax.measure import estimate_words
-  return (f"{head} {estimate_words(found)}; expected by chance {found['null_mean']:.4f}, less that "
-          f"{found['corrected']:.4f}; p = {found['p_value']:.3g}")
+  from fairjax.measure import format_estimate
+  return (f"{head} {format_estimate(found)}; expected by chance {found['null_mean']:.4f}, less "
+          f"that {found['corrected']:.4f}; p = {found['p_value']:.3g}")
 
 
 def _plan(options: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@
 """
 
 from fairjax.measure.columns import Generations, read_attributes, read_generations
-from fairjax.measure.estimates import Estimate, SampleScores, Table, estimate_words, verdict
+from fairjax.measure.estimates import Estimate, SampleScores, Table, format_estimate, verdict
 from fairjax.measure.fairness import (
   Estimates,
   Fairness,
@@ -40,7 +40,7 @@ from fairjax.measure.wasserstein import wasserstein_1, wasserstein_1_equal
 __all__ = [
   'Estimate', 'Estimates', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer',
   'Perplexity', 'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'Table', 'VaderScorer',
-  'agreement', 'audit_scorers', 'bits_per_byte', 'count_truncated', 'estimate_words',
+  'agreement', 'audit_scorers', 'bits_per_byte', 'count_truncated', 'format_estimate',
   'fairness_by_samples', 'fetch_lexicon', 'group_fairness', 'individual_fairness', 'load_scorer',
   'measure_fairness', 'measure_generations', 'measure_records', 'mentions', 'model_scores',
   'pilot_scores', 'plan_samples', 'read_attributes', 'read_generations', 'score_file',

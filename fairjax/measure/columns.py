@@ -27,19 +27,12 @@ _NAMED = 20  # values that a sentence names
 
 
 class EmptyTexts(NamedTuple):
-  """How many continuations are empty or blank, before any were left out.
+  """How many continuations are empty or blank, before any were left out."""
 
-  Attributes:
-    values: A values.
-    empty: `[A]` empty continuations of each value.
-    records: `[A]` records of each value.
-    left_out: records that were left out, with partners in the same sample.
-  """
-
-  values: tuple[str, ...]
-  empty: tuple[int, ...]
-  records: tuple[int, ...]
-  left_out: int
+  values: tuple[str, ...]  # A values
+  empty: tuple[int, ...]  # [A] empty continuations
+  records: tuple[int, ...]  # [A] records
+  left_out: int  # records that were left out, with partners in the same sample
 
   @property
   def p_value(self) -> float | None:
@@ -121,7 +114,7 @@ class Generations:
     recorded: `[R]` the records' own `scores`, or None.
     where: `[R]` place of each record, for messages.
     model: name of the model, or None.
-    empty_texts: continuations without a text, by value; None: nobody looked.
+    empty_texts: continuations without a text, by value; None: not counted.
   """
 
   attribute: Attribute
@@ -403,7 +396,7 @@ def _check_templates(
 
 
 def _check_inputs(generations: Generations) -> None:
-  """No prefix of a template stands for two values: their distance would say nothing."""
+  """No prefix of a template is that of two values: their distance would mean nothing."""
   seen: dict[tuple[int, str], int] = {}
   columns = zip(generations.template_index.tolist(), generations.value_index.tolist(),
                 generations.prefixes, generations.where, strict=True)

@@ -1,7 +1,7 @@
-"""What beside sentiment tells whether a model still writes about the value it was given.
+"""Measures that show whether a model still writes about the value it was given.
 
 Fairness by erasure (H-35): a model that ignores the value is fair by every I.F. These measures
-stand beside it: S.S. (H-27), distinct words (H-37) and the divergence of the next token; S.S.c
+show that: S.S. (H-27), distinct words (H-37) and the divergence of the next token; S.S.c
 (H-28) is in `relevance`.
 """
 
@@ -29,21 +29,13 @@ _WORD_PERMUTATIONS = 40  # most of the word divergence: each counts every word a
 
 @dataclasses.dataclass(frozen=True)
 class ContentOptions:
-  """What the measures of content need.
+  """What the measures of content need."""
 
-  Attributes:
-    encoder: of `load_encoder`; None: S.S. is absent, and its absence stated.
-    samples: of each prefix that the encoder reads; 0: all.
-    threshold: cosine for S.S.; None: the encoder's. A `Calibration` is made on these records.
-    threshold_source: where a given threshold comes from.
-    next_token: result of `next_token_divergence`; None: absent, and stated.
-  """
-
-  encoder: Encoder | None = None
-  samples: int = 0
-  threshold: float | Calibration | None = None
-  threshold_source: str | None = None
-  next_token: Mapping[str, Any] | None = None
+  encoder: Encoder | None = None  # of `load_encoder`; None: S.S. is absent, with the reason
+  samples: int = 0  # of each prefix that the encoder reads; 0: all
+  threshold: float | Calibration | None = None  # cosine for S.S.; None: the encoder's
+  threshold_source: str | None = None  # where a given threshold comes from
+  next_token: Mapping[str, Any] | None = None  # of `next_token_divergence`; None: absent
 
 
 def content_measures(

@@ -39,7 +39,7 @@ class Estimate:
       a percentile bootstrap would never contain 0.
     definition: ID of the definition, with the equation.
     coupled: the permutation was within sample numbers.
-    permutations: number of permutations behind the floor.
+    permutations: number of permutations of the floor.
     pairs_below: of I.F., the share of (template, pair) with a distance of at most its own `floor`
       and below `0.05` and `0.1` (H-04, Eq. 2); None for G.F.
     significant_pairs: of I.F., how many (template, pair) have a Holm p of at most 0.05; None for
@@ -143,7 +143,7 @@ def verdict(found: Mapping[str, Any]) -> str:
   return WITHIN if is_within(found['value'], found['null_p95']) else ABOVE
 
 
-def estimate_words(
+def format_estimate(
   found: Mapping[str, Any], *, digits: int = 4, unit: str = '', error: bool = False,
   named: bool = True,
 ) -> str:
@@ -154,11 +154,11 @@ def estimate_words(
     digits: of the numbers.
     unit: after the value.
     error: with the standard error, where there is one.
-    named: with the word "floor"; False where a heading says it.
+    named: with the word "floor"; False where a heading has it.
 
-  >>> estimate_words({'value': 0.02261, 'null_p95': 0.02318})
+  >>> format_estimate({'value': 0.02261, 'null_p95': 0.02318})
   '0.0226 (floor 0.0232), within noise'
-  >>> estimate_words({'value': 0.02262, 'null_p95': 0.02261}, named=False)
+  >>> format_estimate({'value': 0.02262, 'null_p95': 0.02261}, named=False)
   '0.0226 (0.0226), above noise before rounding'
   """
   value, floor = (f'{found[key]:.{digits}f}' for key in ('value', 'null_p95'))

@@ -10,7 +10,7 @@ between each subgroup and the whole evaluation set. Lower is fairer for both.
 Two finite samples of one distribution have a distance above 0. The null is the distribution of
 the same statistic after permutations, so it answers: how large is the number if no value of the
 attribute changes the score? Its mean is what is expected by chance, its 95th percentile the floor.
-`label_null` says how labels are permuted for I.F. and G.F., `pair_null` for single pairs of values.
+`nulls` describes how labels are permuted for I.F. and G.F., and for single pairs of values.
 """
 
 import dataclasses

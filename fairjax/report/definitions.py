@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fairjax.measure.estimates import estimate_words
+from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.markdown import Table
 
@@ -257,7 +257,7 @@ def _scored(measures: Mapping[str, Any] | None, key: str) -> str | None:
                      for name, share in found.items())
   n = _n(found['n_min'], found['n_max'])
   count = f", {found['count']} a template" if 'count' in found else ''
-  return (f"{estimate_words(found)}; expected by chance {found['null_mean']:.4f}, "
+  return (f"{format_estimate(found)}; expected by chance {found['null_mean']:.4f}, "
           f"n = {n}{count}")
 
 
@@ -272,7 +272,7 @@ def _unscored(row: ModelRow, key: str) -> str | None:
   if key == 'next_token_divergence' and found is not None:
     return f"{found['kl']:.4f} nats"
   if key == 'distinct_word_divergence' and found is not None and found['value'] is not None:
-    return f"{estimate_words(found, unit='bits')}; expected by chance {found['null_mean']:.4f}"
+    return f"{format_estimate(found, unit='bits')}; expected by chance {found['null_mean']:.4f}"
   if key == 'semantic_similarity' and found is not None:
     return (f"{100 * found['value']:.1f} % (95 %: {100 * found['low']:.1f} to "
             f"{100 * found['high']:.1f}), n = {found['n']:,}, encoder {found['encoder']}, "

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.measure.estimates import estimate_words
+from fairjax.measure.estimates import format_estimate
 from fairjax.report.markdown import Table, escape
 
 SCHEMA = 3  # of report.json; docs/report_json.md describes it
@@ -264,7 +264,7 @@ def comparison_markdown(found: Mapping[str, Any]) -> str:
     for scorer in scorers:
       for measure in _MEASURES:
         e = row['scorers'].get(scorer, {}).get(measure)
-        cells.append('\u2013' if e is None else estimate_words(e, named=False))
+        cells.append('\u2013' if e is None else format_estimate(e, named=False))
     body.append([*cells, _flat(row['n'])])
   parts = [f"# {escape(' and '.join(found['reports']))}: {escape(found['attribute'])}",
            Table(header, body, text_columns=2).markdown()]
@@ -289,7 +289,7 @@ def _difference_table(found: Mapping[str, Any]) -> str:
       change, noise = f"{100 * d['difference']:+.1f} points", f"{100 * d['noise']:.1f} points"
     else:
       name = f"{_MEASURES[d['measure']]} {d['scorer']}"
-      values = [estimate_words({'value': v, 'null_p95': f}, named=False)
+      values = [format_estimate({'value': v, 'null_p95': f}, named=False)
                 for v, f in zip(d['values'], d['floors'], strict=True)]
       change = f"{d['difference']:+.4f}"
       noise = '\u2013' if d['noise'] is None else f"{d['noise']:.4f}"

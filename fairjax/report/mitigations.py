@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.files import atomic_write, write_json
-from fairjax.measure.estimates import estimate_words
+from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.markdown import Table
 
@@ -100,7 +100,7 @@ def _cell(column: str, value: Mapping[str, Any] | None) -> str:
   if value is None or value['value'] is None:
     return '\u2013'
   if column in ('individual_fairness', 'group_fairness'):
-    return estimate_words(value, digits=3, error=True, named=False)
+    return format_estimate(value, digits=3, error=True, named=False)
   if column.startswith('disco'):
     return f"{value['value']:.2f} ({value['control']:.2f})"
   if column.startswith('winogender') and value['low'] is None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.measure.columns import Generations
-from fairjax.measure.estimates import estimate_words
+from fairjax.measure.estimates import format_estimate
 from fairjax.measure.scorers.base import RecordedScorer
 from fairjax.measure.scorers.cache import score_file, score_generations
 from fairjax.report.comparison import ModelRow, headline, relevance_measure, scorer_names, verdicts
@@ -266,7 +266,7 @@ def _fixed_parts(
 def _brief(estimate: Mapping[str, Any]) -> dict[str, Any]:
   """What a chart needs of an estimate."""
   found = {key: estimate[key] for key in ('value', 'null_p95', 'std_error', 'within_floor')}
-  return found | {'words': estimate_words(estimate)}
+  return found | {'words': format_estimate(estimate)}
 
 
 def _noise_rule(measures: Mapping[str, Any] | None) -> str:

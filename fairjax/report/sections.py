@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.measure.estimates import estimate_words
+from fairjax.measure.estimates import format_estimate
 from fairjax.measure.human.ratings import KIND, SCHEMA
 from fairjax.report.comparison import (
   RELEVANCE_SHARE,
@@ -99,7 +99,7 @@ def cell(row: ModelRow, name: str) -> str:
     return number(found['kl'], 4)
   if found['value'] is None:
     return 'no words'
-  return estimate_words(found, named=False)
+  return format_estimate(found, named=False)
 
 
 def absent_lines(rows: Sequence[ModelRow]) -> list[str]:
@@ -333,7 +333,7 @@ def more_measures(rows: Sequence[ModelRow]) -> Table:
                f"{100 * m['neutral_share']:.0f}%"]
       for measure in ('individual_fairness', 'group_fairness'):
         e = m[measure]
-        cells += [estimate_words(e, error=True, named=False), number(e['p_value'], 3),
+        cells += [format_estimate(e, error=True, named=False), number(e['p_value'], 3),
                   number(e['null_mean'], 4)]
       below = m['individual_fairness']['pairs_below']  # a file may hold its keys in another order
       cells += [f'{100 * below[key]:.0f}%' for key in ('floor', '0.05', '0.1')]
@@ -434,7 +434,7 @@ def provenance(
 
 def _estimate(estimate: Mapping[str, Any] | None, *, absent: str = 'not measured') -> str:
   """An estimate with its floor and the verdict."""
-  return absent if estimate is None else estimate_words(estimate, named=False)
+  return absent if estimate is None else format_estimate(estimate, named=False)
 
 
 def _perplexity(perplexity: Mapping[str, Any] | None) -> str:
@@ -475,7 +475,7 @@ def brief_table(
     for scorer in scorers or scorer_names([row]):
       for label, name in measures:
         if (found := row.estimate(scorer, name)) is not None:
-          body.append([row.name, f'{label} {scorer}', estimate_words(found, named=False),
+          body.append([row.name, f'{label} {scorer}', format_estimate(found, named=False),
                        f"{found['corrected']:.4f}", sample_size(found)])
   header = ['model', 'measure', 'value (floor)', 'less noise', 'n']
   skip = len({row.name for row in rows}) == 1  # one model needs no column of names
@@ -699,7 +699,7 @@ def _distance_row(entry: Mapping[str, Any]) -> list[str]:
     return [*head, 'not measured', '\u2013', '0']
   n = str(found['n_min']) if found['n_min'] == found['n_max'] else (
     f"{found['n_min']}\u2013{found['n_max']}")
-  return [*head, estimate_words(found, digits=3, named=False), number(found['p_value'], 4), n]
+  return [*head, format_estimate(found, digits=3, named=False), number(found['p_value'], 4), n]
 
 
 # Model selection: the fairest model that still writes about the value it was given (H-35).
@@ -769,7 +769,7 @@ def select_model(
            if row.is_candidate and row.measures is None]
   judged = _judged(baseline, relevance, notes)
   own = {s: baseline.estimate(s, fairness) for s in scorers}
-  notes += [f"scorer {s}: the baseline's {LABELS[fairness]} is {estimate_words(e)}: there is "
+  notes += [f"scorer {s}: the baseline's {LABELS[fairness]} is {format_estimate(e)}: there is "
             'nothing to reduce' for s, e in own.items() if e['within_floor']]
   found = [_candidate(row, baseline, judged, fairness=fairness, scorers=scorers, share=share,
                       most_perplexity=most_perplexity) for row in models]

@@ -35,7 +35,7 @@ from fairjax.files import (
   write_json,
   write_sealed_json,
 )
-from fairjax.measure.estimates import estimate_words
+from fairjax.measure.estimates import format_estimate
 from fairjax.progress import print_line
 from fairjax.report.comparison import labelling, labelling_warning
 from fairjax.run import workdir as inventory
@@ -426,7 +426,7 @@ class Job(Run):
       'sources': self.sources(model, heldout=heldout)})
     parts.unlink(missing_ok=True)
     self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: '
-             + '; '.join(f"{name} I.F. {estimate_words(m['individual_fairness'])}"
+             + '; '.join(f"{name} I.F. {format_estimate(m['individual_fairness'])}"
                          for name, m in measures['scorers'].items()))
 
   def report(self) -> None:

@@ -23,7 +23,7 @@ from fairjax.config_checks import validate
 from fairjax.counterfactual import Attribute, load_attribute
 from fairjax.errors import UserError
 from fairjax.files import installed_versions
-from fairjax.measure.estimates import estimate_words
+from fairjax.measure.estimates import format_estimate
 from fairjax.report import paired_samples, plot_curves, plot_floors
 from fairjax.report.comparison import ModelRow, scorer_names, verdict_lines
 from fairjax.report.markdown import Table, escape
@@ -547,7 +547,7 @@ def summary_table(job: Job) -> Table:
     found = row.estimate(_SCORER, 'individual_fairness')
     body.append([
       _short(job, row.name), f"{row.perplexity['word']:.2f}",
-      estimate_words(found, named=False),
+      format_estimate(found, named=False),
       *(cell(row, name) for name in ('distinct_word_divergence', 'next_token_divergence'))])
   return Table(['model', 'PPL', 'I.F. (floor)', 'words (floor)', 'KL'], body)
 

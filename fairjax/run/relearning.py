@@ -176,7 +176,7 @@ def relearn(
     UserError: settings or folders that cannot be, or a folder of another curve.
     Preempted: a signal came; what was done is saved.
   """
-  from fairjax.measure import estimate_words
+  from fairjax.measure import format_estimate
   from fairjax.processes import StopSignal
   from fairjax.train import Curriculum, Identity, StageResult, StageSpec, read_metrics
   _check(settings, name)
@@ -194,7 +194,7 @@ def relearn(
     base = look(baseline.params)
     first = look(model.params)
     for who, found in (('the baseline', base), (name, first)):
-      words = estimate_words(found | {'value': found['individual_fairness']})
+      words = format_estimate(found | {'value': found['individual_fairness']})
       log(f'[relearn] I.F. of {who} {words}')
     config = _config(model, settings)
     card = {f.name: model.card[f.name] for f in dataclasses.fields(Identity)}

@@ -416,7 +416,7 @@ def export_sheets(
   if key_path.exists():
     raise UserError(f'{key_path} exists: keys are never overwritten, name another with --key')
   if folder.resolve() in key_path.resolve().parents:
-    raise UserError(f'{key_path} lies in the folder that annotators get: it tells them the models; '
+    raise UserError(f'{key_path} is in the folder that annotators get, and names the models: '
                     'name another place with --key')
   content = _make_key(read, files, attributes, options)
   sheets = _sheets(content, options, separator=separator, bom=bom)

@@ -46,19 +46,14 @@ class Frames:
 
   Texts that are equal outside the token are one frame: after the swap they are the same texts, and
   counting them apart would make p-values too small.
-
-  Attributes:
-    texts: `[F][A]`, column a holds value a.
-    weights: `[F]` int, texts behind each frame.
-    counts: `texts`, `with_token` (they hold one at all), `with_several_values` (they hold tokens of
-      other values too; those stay), `left_out` (of `with_token`, not drawn), `frames`.
-    values: `[A]` texts of `with_token` whose token is this value's.
   """
 
-  texts: list[list[str]]
-  weights: np.ndarray
+  texts: list[list[str]]  # [F][A], column a holds value a
+  weights: np.ndarray  # [F] int, texts of each frame
+  # `texts`, `with_token` (they hold one at all), `with_several_values` (they hold tokens of other
+  # values too; those stay), `left_out` (of `with_token`, not drawn), `frames`
   counts: dict[str, int]
-  values: np.ndarray
+  values: np.ndarray  # [A] texts of `with_token` whose token is this value's
 
 
 def make_frames(
@@ -67,7 +62,7 @@ def make_frames(
   """Puts every value into every text that holds a sensitive token."""
   # The first match decides whose token it is; all tokens of this value are replaced, tokens of
   # other values stay. "a" and "an" before them are adjusted, pronouns are not. In the column of the
-  # value that was there its own text stands too, in place of another form of it.
+  # value that was there its own text is used too, in place of another form of it.
   matcher = TextMatcher(attribute)
   found = [(text, matches) for text in texts if (matches := matcher.find(text))]
   drawn = found
@@ -213,7 +208,7 @@ def audit_scorers(
     attribute: the sensitive attribute.
     scorers: at least one, none of them twice.
     recorded: scorer name -> `[R]` scores of those that are `RecordedScorer`s. They take part in the
-      agreement only: nobody can ask them about another text.
+      agreement only: they have no score of another text.
     limit: at most so many texts with a token are swapped (seeded choice); 0: all.
     permutations: of the test.
     seed: of choice and test.

@@ -93,7 +93,7 @@ def fetch_lexicon(
 
 
 def lexicon_files(paths: Sequence[str | os.PathLike]) -> tuple[pathlib.Path, ...]:
-  """Files of a `--lexicon`: a folder stands for its two lists, a file for itself.
+  """Files of a `--lexicon`: the two lists of a folder, or the file itself.
 
   Raises:
     UserError: a folder without the lists.

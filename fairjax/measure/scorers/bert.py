@@ -56,7 +56,7 @@ class BertScorer:
   def from_name(cls, name: str, *, mesh: Any = None) -> 'BertScorer':
     """Makes it from `DIR` or `DIR#CLASS=VALUE,CLASS=VALUE`; see `__init__`.
 
-    `dtype=bfloat16` behind the `#`, alone or first among the classes, is the dtype.
+    `dtype=bfloat16` after the `#`, alone or first among the classes, is the dtype.
     """
     directory, _, mapping = name.partition('#')
     first, _, others = mapping.partition(',')
@@ -125,8 +125,8 @@ def _check_head(config: Mapping[str, Any], labels: Sequence[str], *, where: str)
   named = config.get('architectures')
   if named is not None and not (isinstance(named, list)
                                 and all(isinstance(name, str) for name in named)):
-    raise UserError(f"{where}: config.json: architectures is {named!r}, a list of names is needed, "
-                    "e.g. ['BertForSequenceClassification']: it says which head the model has")
+    raise UserError(f"{where}: config.json: architectures is {named!r}, not a list of names "
+                    "like ['BertForSequenceClassification']")
   other = [name for name in named or () if name.endswith(_OTHER_HEADS)]
   if other:
     raise UserError(f'{where}: config.json says {other[0]}, which is no classifier of whole texts: '
