@@ -38,7 +38,7 @@ def _attributes(options: argparse.Namespace) -> int:
   if options.file is None:
     raise UserError('attributes check needs a file: fairjax attributes check FILE')
   from fairjax.counterfactual import lint_attribute, render_findings
-  from fairjax.measure.scorers.base import lexicon_files, read_lexicon
+  from fairjax.measure.scorers.lexicon import lexicon_files, read_lexicon
   from fairjax.vocabulary import load_vocabulary
   files = lexicon_files(options.lexicon)
   words = {word.lower() for path in files for word in read_lexicon(path)} if files else None

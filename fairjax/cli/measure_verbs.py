@@ -209,9 +209,9 @@ def _audit(options: argparse.Namespace) -> None:
 
 
 def _fetch(options: argparse.Namespace) -> None:
-  from fairjax.measure.scorers import base as lexicons
-  from fairjax.measure.scorers.base import read_lexicon
-  paths = lexicons.fetch_lexicon(options.output, url=options.url or lexicons.URL)
+  from fairjax.measure.scorers import lexicon
+  from fairjax.measure.scorers.lexicon import read_lexicon
+  paths = lexicon.fetch_lexicon(options.output, url=options.url or lexicon.URL)
   counts = [len(read_lexicon(path)) for path in paths]
   print(f'{paths[0].parent}: {counts[0]} positive and {counts[1]} negative words of Hu and Liu '
         f'(2004), CC BY 4.0: name the authors. Use: --lexicon {paths[0].parent}')

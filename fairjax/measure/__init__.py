@@ -30,11 +30,11 @@ from fairjax.measure.scorers.base import (
   Scorer,
   VaderScorer,
   count_truncated,
-  fetch_lexicon,
   sensitive_lexicon_words,
 )
 from fairjax.measure.scorers.cache import score_file, score_records, score_texts
 from fairjax.measure.scorers.google import GoogleScorer
+from fairjax.measure.scorers.lexicon import fetch_lexicon
 from fairjax.measure.wasserstein import wasserstein_1, wasserstein_1_equal
 
 __all__ = [

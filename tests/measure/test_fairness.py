@@ -236,3 +236,58 @@ def test_the_floor_of_a_thousand_u_shaped_scores_is_the_known_one():
   scores = np.round(np.random.default_rng(15).beta(0.5, 0.5, (2, 6, 1000)), 4)
   result = measure_fairness(make_samples(scores, numbered=False), permutations=50)
   assert 0.009 < result.individual.null_mean < 0.02
+
+
+def test_arrays_of_every_shape_give_the_same_numbers():
+  rng = np.random.default_rng(0)
+  scores = rng.random((2, 3, 15))
+  named = {t: {v: scores[t, a].tolist() for a, v in enumerate('xyz')} for t in range(2)}
+  estimates = [individual_fairness(s, permutations=30) for s in (
+    scores, scores.tolist(), named, SampleScores.from_arrays(scores))]
+  assert all(e == estimates[0] for e in estimates)
+  one = group_fairness(scores[0], permutations=30)
+  assert one == group_fairness(scores[:1], permutations=30) and one.group == 'subgroups against all'
+  paired = individual_fairness(scores, permutations=30, coupled=True)
+  assert paired.coupled and paired.value == estimates[0].value
+  assert paired.null_mean != estimates[0].null_mean
+
+
+@pytest.mark.parametrize(('scores', 'message'), [
+  ([[0.1, float('nan')], [0.2, 0.3]], "value 'v0': score 2 is nan"),
+  ([[0.1, 0.5], [-0.4, 0.3]], r'score 1 is -0.4.*use \(s \+ 1\) / 2'),
+  ([[0.1]], 'at least 2'),
+  ({0: {'a': [0.1], 'b': [0.2]}, 1: {'a': [0.1], 'c': [0.2]}}, 'every value is needed'),
+  ([[[0.1], [0.2]], [[0.1], [0.2], [0.3]]], 'same number of values'),
+])
+def test_arrays_that_cannot_be_used_are_refused(scores, message):
+  with pytest.raises(UserError, match=message):
+    individual_fairness(scores, permutations=2)
+
+
+def test_coupling_of_arrays_is_checked():
+  with pytest.raises(UserError, match='same n'):
+    individual_fairness([[0.1, 0.2], [0.3]], coupled=True)
+  with pytest.raises(ValueError, match='property of SampleScores'):
+    individual_fairness(SampleScores.from_arrays([[0.1], [0.3]]), coupled=True)
+
+
+def test_subsets_of_templates_are_measured_by_themselves():
+  scores = np.random.default_rng(1).random((4, 3, 25))
+  samples = SampleScores.from_arrays(scores, templates='abcd', subgroups='xxy')
+  part = measure_fairness(samples, permutations=20, subsets={'some': ['d', 'b']}).subsets['some']
+  alone = measure_fairness(samples.select_templates(['d', 'b']), permutations=20)
+  for name in ('individual', 'cross_subgroup', 'within_subgroup', 'group'):
+    mine, other = getattr(part, name), getattr(alone, name)
+    assert mine.value == pytest.approx(other.value, abs=1e-12)
+    assert mine.std_error == pytest.approx(other.std_error, rel=1e-9)
+    assert mine.null_mean == pytest.approx(other.null_mean, rel=0.2)
+
+
+def test_threads_do_not_change_the_result(monkeypatch):
+  samples = SampleScores.from_arrays(np.random.default_rng(2).random((3, 4, 30)), coupled=True)
+  results = []
+  for cores in (1, 3):
+    monkeypatch.setattr('fairjax.measure.nulls.cores', lambda cores=cores: cores)
+    results.append(measure_fairness(samples, permutations=700, seed=5))
+  assert results[0].individual == results[1].individual and results[0].group == results[1].group
+  assert np.array_equal(results[0].cells.null_p95, results[1].cells.null_p95)

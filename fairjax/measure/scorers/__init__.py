@@ -12,8 +12,8 @@ from fairjax.measure.scorers.base import (
   Scorer,
   TextBlobScorer,
   VaderScorer,
-  lexicon_files,
 )
+from fairjax.measure.scorers.lexicon import lexicon_files
 
 
 def load_scorer(

@@ -6,166 +6,20 @@ Anything with `name`, `fingerprint` and `score` is a scorer.
 """
 
 import collections
-import contextlib
 import hashlib
-import http.client
-import io
 import json
 import math
 import os
-import pathlib
 import re
-import urllib.error
-import urllib.parse
-import urllib.request
-import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import normal_form, plain_apostrophes
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, check_place
-from fairjax.inputs import read_text_lines
-
-# The opinion lexicon of Hu and Liu (2004): fetched on request, checked, written as UTF-8.
-#
-# The list is Minqing Hu's and Bing Liu's (KDD 2004; CC BY 4.0), as the NLTK project distributes it.
-# Nothing is fetched unless a user asks for it, and nothing else ever takes its place.
-
-# One commit, not a branch: the file at this address cannot change.
-URL = ('https://raw.githubusercontent.com/nltk/nltk_data/80841aa102fecbe67fd3605f997d15851e3fee93/'
-       'packages/corpora/opinion_lexicon.zip')
-FILES = ('positive-words.txt', 'negative-words.txt')
-# Of the lists as UTF-8 with line feeds: 2,006 positive and 4,783 negative words under their header.
-SHA256 = {
-  'positive-words.txt': '9f643e85bcd7eb32e680f05df3d87fdd3277d6626122b3efec94f3ee3790b596',
-  'negative-words.txt': 'f80f5cfe3a62e7e07768eca9435b9ba514dbd5fc0eecf181e80b16f8f4578b34',
-}
-MOST_BYTES = 1 << 20  # of the archive and of each list; they have 25 kB and 46 kB
-TIMEOUT = 30.0
-
-
-def fetch_lexicon(
-  directory: str | os.PathLike, *, url: str = URL,
-  opener: Callable[[str], IO[bytes]] | None = None,
-) -> tuple[pathlib.Path, pathlib.Path]:
-  """Fetches the lexicon and writes `positive-words.txt` and `negative-words.txt`.
-
-  Both lists are checked before either is written. Lists that are there already and are the right
-  ones are left alone, without the network.
-
-  Args:
-    directory: folder to write to; made if missing.
-    url: of a zip archive that holds the two lists, https only; another address (a mirror) is held
-      to the same hashes.
-    opener: opens a url for reading; None uses `urllib`, which follows redirections to https only.
-
-  Returns:
-    The two paths, positive first: what `load_scorer(lexicon=...)` takes.
-
-  Raises:
-    UserError: no network, an answer that is not the lexicon (hashes are named), one that is too
-      large, or a file in the folder that is something else.
-  """
-  directory = pathlib.Path(directory)
-  paths = (directory / FILES[0], directory / FILES[1])
-  there = [check_place(path) for path in paths if path.exists()]
-  for path in there:
-    _check(path.read_bytes(), path.name, f'{path} is there already and')
-  if len(there) == len(paths):
-    return paths
-  try:
-    scheme = urllib.parse.urlsplit(url).scheme
-  except ValueError as e:
-    raise UserError(f'{url} is no address ({e})') from None
-  if scheme != 'https':
-    raise UserError(f'{url}: only https addresses are fetched')
-  lists = _unpack(_download(url, opener or _open_https), url)
-  for name, content in lists.items():
-    _check(content, name, f'{url}: {name}')
-  for path in paths:
-    with atomic_write(path) as file:
-      file.write(lists[path.name])
-  return paths
-
-
-def lexicon_files(paths: Sequence[str | os.PathLike]) -> tuple[pathlib.Path, ...]:
-  """Files of a `--lexicon`: the two lists of a folder, or the file itself.
-
-  Raises:
-    UserError: a folder without the lists.
-  """
-  found = []
-  for path in map(pathlib.Path, paths):
-    if not path.is_dir():
-      found.append(path)
-      continue
-    missing = [name for name in FILES if not (path / name).is_file()]
-    if missing:
-      raise UserError(f"lexicon {path}: the folder has no {' and no '.join(missing)}: fairjax "
-                      f'lexicon fetch --output={path}')
-    found += [path / name for name in FILES]
-  return tuple(found)
-
-
-class _OnlyHttps(urllib.request.HTTPRedirectHandler):
-  """Follows redirections to https addresses and no others."""
-
-  def redirect_request(self, req, fp, code, msg, headers, newurl):
-    if urllib.parse.urlsplit(newurl).scheme != 'https':
-      raise UserError(f'{req.full_url}: it leads to {newurl}: only https addresses are fetched')
-    return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _open_https(url: str) -> IO[bytes]:
-  return urllib.request.build_opener(_OnlyHttps()).open(url, timeout=TIMEOUT)
-
-
-def _download(url: str, opener: Callable[[str], IO[bytes]]) -> bytes:
-  """Content of an address, at most `MOST_BYTES`."""
-  try:
-    with contextlib.closing(opener(url)) as response:
-      content = response.read(MOST_BYTES + 1)
-  except urllib.error.HTTPError as e:
-    raise UserError(f'{url}: the server answered {e.code} ({e.reason})') from None
-  except (OSError, http.client.HTTPException) as e:
-    raise UserError(f"{url}: cannot be reached ({getattr(e, 'reason', e)}): try again with a "
-                    'network, or give two word lists of your own: --lexicon POSITIVE '
-                    'NEGATIVE') from None
-  if len(content) > MOST_BYTES:
-    raise UserError(f'{url}: more than {MOST_BYTES} bytes, so it is not the lexicon')
-  return content
-
-
-def _unpack(archive: bytes, url: str) -> dict[str, bytes]:
-  """The two lists of a zip archive, as UTF-8 with line feeds."""
-  lists = {}
-  try:
-    with zipfile.ZipFile(io.BytesIO(archive)) as file:
-      for name in file.namelist():
-        short = pathlib.PurePosixPath(name).name
-        if short in FILES:
-          with file.open(name) as member:  # only names from FILES ever become paths
-            content = member.read(MOST_BYTES + 1)
-          lists[short] = content.decode('latin-1').replace('\r\n', '\n').encode('utf-8')
-  except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, ValueError) as e:
-    raise UserError(f'{url}: not a zip archive that can be read ({e})') from None
-  missing = [name for name in FILES if name not in lists]
-  if missing:
-    raise UserError(f"{url}: the archive holds no {' and no '.join(missing)}")
-  return lists
-
-
-def _check(content: bytes, name: str, what: str) -> None:
-  """Compares a list with the recorded hash."""
-  found = hashlib.sha256(content).hexdigest()
-  if found != SHA256[name]:
-    raise UserError(f'{what} is not the list of Hu and Liu: SHA-256 {found[:16]}..., expected '
-                    f'{SHA256[name][:16]}...; nothing was written')
-
+from fairjax.measure.scorers.lexicon import read_lexicon
 
 SCORERS = ('opinion', 'vader', 'textblob', 'google', 'bert', 'recorded')
 # A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
@@ -387,21 +241,6 @@ class RecordedScorer:
                         '-1 to 1: use (s + 1) / 2)')
       values[i] = value
     return values
-
-
-def read_lexicon(path: str | os.PathLike) -> list[str]:
-  """Words of a list in the format of Hu and Liu (2004); see `OpinionScorer.from_lexicon_files`."""
-  words = []
-  for number, line in enumerate(read_text_lines(path, what='lexicon'), 1):
-    text = line.strip()
-    if not text or text.startswith(';'):
-      continue
-    if len(text.split()) > 1:
-      raise UserError(f"{os.fspath(path)}:{number}: '{text}' is several words: one word a line")
-    words.append(text)
-  if not words:
-    raise UserError(f'{os.fspath(path)}: the lexicon holds no word')
-  return words
 
 
 def count_truncated(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:

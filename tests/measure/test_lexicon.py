@@ -16,9 +16,17 @@ import pytest
 from google_server import self_signed
 
 from fairjax.errors import UserError
-from fairjax.measure.scorers import base as lexicons
+from fairjax.measure.scorers import lexicon as lexicons
 from fairjax.measure.scorers import load_scorer
-from fairjax.measure.scorers.base import FILES, SHA256, URL, fetch_lexicon, lexicon_files
+from fairjax.measure.scorers.base import OpinionScorer
+from fairjax.measure.scorers.lexicon import (
+  FILES,
+  SHA256,
+  URL,
+  fetch_lexicon,
+  lexicon_files,
+  read_lexicon,
+)
 
 WORDS = {'positive-words.txt': '; Opinion Lexicon: Positive\n\na+\ngood\n',
          'negative-words.txt': '; Opinion Lexicon: Negative\n\nbad\nnaïve\n'}
@@ -223,3 +231,21 @@ def test_a_folder_stands_for_its_two_lists(tmp_path):
   (tmp_path / FILES[1]).unlink()
   with pytest.raises(UserError, match='has no negative-words.txt: fairjax lexicon fetch'):
     lexicon_files([tmp_path])
+
+
+def test_lexicon_file_format(tmp_path):
+  path = tmp_path / 'positive.txt'
+  path.write_bytes(b'\xef\xbb\xbf; a header; with words\r\n;\r\n\r\ngood\r\nna\xc3\xafve\r\n')
+  assert read_lexicon(path) == ['good', 'naïve']
+
+
+@pytest.mark.parametrize('content, message', [
+  (b'; only a header\n', 'holds no word'),
+  (b'good\nvery bad\n', r'words\.txt:2: .* several words'),
+  (b'good\n\nna\xefve\n', r'words\.txt:3: not UTF-8'),
+])
+def test_lexicon_errors_name_file_and_line(tmp_path, content, message):
+  path = tmp_path / 'words.txt'
+  path.write_bytes(content)
+  with pytest.raises(UserError, match=message):
+    OpinionScorer.from_lexicon_files(path, path)
