@@ -18,11 +18,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-import test_lexicons
+import test_lexicon
 import test_programs
 from test_fair_generation import write_records as write_prompted
 from test_job import TINY as TINY_RUN
-from test_lexicons import archive
+from test_lexicon import archive
 from test_mitigations import TINY as TINY_MITIGATIONS
 from test_readme import write_records
 
@@ -30,7 +30,7 @@ from fairjax.cli import tpu_verbs as command
 from fairjax.cli.main import VERBS, main
 from fairjax.data.planted import NEGATIVE, POSITIVE
 from fairjax.data.planted_gender import make_gendered_corpus
-from fairjax.measure.scorers import base as lexicons
+from fairjax.measure.scorers import lexicon as lexicons
 from fairjax.pretrained.masked_lm import Sizes, from_scratch
 from fairjax.pretrained.start import write_model
 from fairjax.tpu import cost as analysis
@@ -166,8 +166,8 @@ def fake_compiler(patch):
 def fake_download(patch):
   """A short lexicon instead of the real one's address."""
   patch.setattr(lexicons, 'SHA256', {
-    name: test_lexicons.hashlib.sha256(text.encode()).hexdigest()
-    for name, text in test_lexicons.WORDS.items()})
+    name: test_lexicon.hashlib.sha256(text.encode()).hexdigest()
+    for name, text in test_lexicon.WORDS.items()})
   patch.setattr(lexicons, 'fetch_lexicon', functools.partial(
     lexicons.fetch_lexicon, opener=lambda url: io.BytesIO(archive())))
 

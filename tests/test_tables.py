@@ -25,7 +25,7 @@ from fairjax.gender.fair_generation.completions import read_words
 from fairjax.gender.persons import read_professions
 from fairjax.generate import read_records
 from fairjax.inputs import open_input
-from fairjax.measure.scorers.base import read_lexicon
+from fairjax.measure.scorers.lexicon import read_lexicon
 from fairjax.pretrained.classifier import read_examples
 from fairjax.pretrained.masked_pronouns import read_shares
 from fairjax.tables import Table, read_rows
