@@ -22,23 +22,14 @@ from fairjax.vocabulary import Vocabulary, load_vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-  """A trained model with what it needs to write.
+  """A trained model with what it needs to write."""
 
-  Attributes:
-    workdir: of its run.
-    name: `baseline`, or that of a debiased model, e.g. `country-embedding-10`.
-    config: of its run.
-    vocabulary: of its run.
-    card: identity and digest of the parameters.
-    log: gets one line at a time.
-  """
-
-  workdir: pathlib.Path
-  name: str
-  config: Config
-  vocabulary: Vocabulary
-  card: dict[str, Any]
-  log: Callable[[str], None]
+  workdir: pathlib.Path  # of its run
+  name: str  # `baseline`, or that of a debiased model, e.g. `country-embedding-10`
+  config: Config  # of its run
+  vocabulary: Vocabulary  # of its run
+  card: dict[str, Any]  # identity and digest of the parameters
+  log: Callable[[str], None]  # gets one line at a time
 
   @functools.cached_property
   def attribute(self) -> Attribute:
@@ -74,18 +65,7 @@ class Checkpoint:
   def sample(
     self, path: str | os.PathLike, sample: SampleConfig, *, attribute: Attribute | None = None
   ) -> pathlib.Path:
-    """Writes continuations, coupled over the values; the same call continues an interrupted one.
-
-    Beside them: how far the next token tells the values apart (`next_token_file`).
-
-    Args:
-      path: `.jsonl` or `.jsonl.gz`.
-      sample: how many, how long.
-      attribute: another one than that of the run.
-
-    Raises:
-      UserError: the file holds something else, or the batch does not fit the devices.
-    """
+    """Writes continuations, coupled over the values; the same call continues an interrupted one."""
     from fairjax.generate import generate
     from fairjax.model import language_model
     from fairjax.run.next_token import write_next_token
@@ -104,11 +84,7 @@ class Checkpoint:
     return is_complete(data_folder(self.config, self.workdir))
 
   def perplexity(self, split: str) -> dict[str, Any] | None:
-    """Perplexity of a split (H-25), e.g. `test` or `test_sensitive`; None if it is empty.
-
-    Raises:
-      UserError: the workdir's `data` folder is not there, or not whole.
-    """
+    """Perplexity of a split (H-25), e.g. `test` or `test_sensitive`; None if it is empty."""
     return model_perplexity(self.params, self.model_config, self.prepared.store(split),
                             self.config.measure, self.mesh)
 
@@ -116,17 +92,7 @@ class Checkpoint:
 def open_checkpoint(
   workdir: str | os.PathLike, name: str = BASELINE, *, log: Callable[[str], None] = print
 ) -> Checkpoint:
-  """Opens a trained model by the workdir of its run.
-
-  Args:
-    workdir: folder with `config.json`, `data/vocabulary/` and the folder of the model (`lm/` or
-      `debias/NAME/`); for perplexities also the rest of `data/`.
-    name: `baseline`, or a folder of `debias/`.
-    log: gets one line at a time.
-
-  Raises:
-    UserError: something is missing, or model and vocabulary do not belong together.
-  """
+  """Opens a trained model by the workdir of its run."""
   from fairjax.train import done_card
   workdir = pathlib.Path(workdir)
   needed, config = 'config.json', None

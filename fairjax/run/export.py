@@ -51,39 +51,20 @@ _FIELDS = ('num_layers', 'model_dim', 'num_heads', 'head_dim', 'ff_dim', 'cutoff
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-  """A checkpoint of the reference, read and checked.
+  """A checkpoint of the reference, read and checked."""
 
-  Attributes:
-    model: its config, with the size of its vocabulary.
-    params: NumPy parameters, the vocabulary's tables padded as the run's model has them.
-    vocabulary: of its words; None if none were given.
-    file: the safetensors file.
-    notes: lines about what is otherwise here.
-  """
-
-  model: ModelConfig
+  model: ModelConfig  # its config, with the size of its vocabulary
+  # NumPy parameters, the vocabulary's tables padded as the run's model has them
   params: Mapping[str, Any]
-  vocabulary: WordVocabulary | None
-  file: pathlib.Path
-  notes: tuple[str, ...]
+  vocabulary: WordVocabulary | None  # of its words; None if none were given
+  file: pathlib.Path  # the safetensors file
+  notes: tuple[str, ...]  # lines about what is otherwise here
 
 
 def read_reference(
   wanted: ModelConfig, *, weights: str, arguments: str, words: str | None = None
 ) -> Reference:
-  """Reads a checkpoint of the reference and compares it with the model of a run; writes nothing.
-
-  Args:
-    wanted: model of the run.
-    weights: safetensors file under the reference's names.
-    arguments: JSON file of its constructor's arguments, or a published `config.json`.
-    words: its words, one a line in the order of its ids, `<eos>` and `<unk>` among them; they
-      become the vocabulary of the run (`<pad>` is added and never predicted). None: the vocabulary
-      of `config.data` has the checkpoint's ids.
-
-  Raises:
-    UserError: a file that cannot be read; tensors or configuration that do not fit.
-  """
+  """Reads a checkpoint of the reference and compares it with the model of a run; writes nothing."""
   from safetensors import SafetensorError
   from safetensors.numpy import load_file
   text = read_text(arguments, what='arguments')
@@ -110,18 +91,7 @@ def read_reference(
 
 
 def import_reference(job: Job, found: Reference) -> dict[str, float]:
-  """Puts a checkpoint of the reference in the place of step 1. A group of processes calls it.
-
-  Args:
-    job: a workdir without a language model.
-    found: of `read_reference` for the model of its config.
-
-  Returns:
-    Validation loss and perplexity.
-
-  Raises:
-    UserError: the vocabulary of the workdir is another one.
-  """
+  """Puts a checkpoint of the reference in the place of step 1. A group of processes calls it."""
   from fairjax.processes import StopSignal
   place = job.workdir / 'data' / 'vocabulary'
   if found.vocabulary is not None:
@@ -150,19 +120,7 @@ def _read_words(path: str) -> list[str]:
 
 
 def export_reference(job: Job, *, model: str, output: str, prefix: bool = False) -> None:
-  """Writes a trained model under the reference's names.
-
-  Args:
-    job: of the workdir.
-    model: its name, e.g. `baseline` or `country-embedding-10`.
-    output: safetensors file; `output` with `.json` gets the constructor's arguments and, for a
-      word vocabulary, with `.words.txt` the words in the order of their ids.
-    prefix: names as in published checkpoints.
-
-  Raises:
-    UserError: unknown or unfinished model, or one that the reference cannot express; a file that
-      exists.
-  """
+  """Writes a trained model under the reference's names."""
   from safetensors.numpy import save
   path = pathlib.Path(output)
   for suffix in (path.suffix, '.json', '.words.txt'):
@@ -182,13 +140,7 @@ def export_reference(job: Job, *, model: str, output: str, prefix: bool = False)
 def order_words(
   words: Sequence[str], model: ModelConfig, *, where: str
 ) -> tuple[WordVocabulary, np.ndarray]:
-  """The checkpoint's words as a vocabulary, and its id of every new id (-1: there is none).
-
-  Only words of the head move: a softmax does not depend on the order of its words.
-
-  Raises:
-    UserError: too few or too many words, doubles, or special words that lack or stand in a tail.
-  """
+  """The checkpoint's words as a vocabulary, and its id of every new id (-1: there is none)."""
   number = {word: i for i, word in enumerate(words)}
   if len(words) != model.vocab_size or len(number) != len(words):
     raise UserError(f'{where} has {len(words)} lines ({len(number)} different), the checkpoint '
@@ -231,16 +183,7 @@ def pad_vocabulary(params: Mapping[str, Any], multiple: int) -> dict[str, Any]:
 def check_fields(
   wanted: ModelConfig, found: ModelConfig, more: Sequence[str] = ()
 ) -> None:
-  """Compares what weights depend on.
-
-  Args:
-    wanted: the configured model.
-    found: the checkpoint's, with its vocabulary size.
-    more: further fields that must be equal.
-
-  Raises:
-    UserError: they differ; every field is named.
-  """
+  """Compares what weights depend on."""
   def value(config, field):
     if field == 'tie_projections' and config.div_val == 1:
       return ()
@@ -284,11 +227,7 @@ def known_names(data: DataConfig) -> tuple[list[str], list[str]]:
 
 
 def measured_rows(job: Job, model: Model) -> list[ModelRow]:
-  """What was measured of a model of a `Job`, its baseline before it; [] if the model was not.
-
-  Raises:
-    UserError: the parameters that were measured are not those that are there.
-  """
+  """What was measured of a model of a `Job`, its baseline before it; [] if the model was not."""
   from fairjax.train import done_card
   if not job.measures_file(model).exists():
     return []
@@ -344,18 +283,7 @@ def front_matter(
   *, languages: Sequence[str], license: str | None, datasets: Sequence[str], tags: Sequence[str],
   metrics: Sequence[str],
 ) -> dict[str, Any]:
-  """The keys of the front matter, without those that nobody has said anything about.
-
-  Args:
-    languages: of the training text.
-    license: identifier; None: the card states none, since only its owner can give one.
-    datasets: names under which the training text is published.
-    tags: words to find the model by.
-    metrics: names of what was measured.
-
-  Raises:
-    UserError: a language, license or dataset that no hub would accept.
-  """
+  """The keys of the front matter, without those that nobody has said anything about."""
   given = {'language': languages, 'license': [] if license is None else [license],
            'dataset': datasets}
   for kind, words in given.items():
@@ -374,19 +302,7 @@ def model_card(
   origin: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]], rows: Sequence[ModelRow],
   validation: Mapping[str, float],
 ) -> str:
-  """The card as Markdown.
-
-  Args:
-    front: of `front_matter`.
-    title: heading, plain text.
-    what: sentences on what the model is, plain text.
-    usage: commands.
-    origin: (name, value) of stage, method, data and settings.
-    files: (name, what it is).
-    rows: what was measured: the model last, before it the baseline it is compared with; empty if
-      nothing was.
-    validation: metrics of the training's end on its validation split.
-  """
+  """The card as Markdown."""
   import yaml
   head = yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)
   parts = [f'---\n{head}---', f'# {escape(title)}', escape(what), code_block(usage, 'bash'),
@@ -421,39 +337,19 @@ _PADDING = ('vocab_multiple',)
 
 @dataclasses.dataclass(frozen=True)
 class ModelFolder:
-  """What such a folder holds, checked.
+  """What such a folder holds, checked."""
 
-  Attributes:
-    config: of the run that trained it, with the size of its vocabulary.
-    card: the entry `export` of config.json.
-    vocabulary: of the model.
-    params: NumPy parameters.
-  """
-
-  config: Config
-  card: Mapping[str, Any]
-  vocabulary: Vocabulary
-  params: Any
+  config: Config  # of the run that trained it, with the size of its vocabulary
+  card: Mapping[str, Any]  # the entry `export` of config.json
+  vocabulary: Vocabulary  # of the model
+  params: Any  # NumPy parameters
 
 
 def export_folder(
   job: Job, *, model: str, output: str, languages: Sequence[str] = (), license: str | None = None,
   datasets: Sequence[str] = (),
 ) -> None:
-  """Writes a trained model as a folder. A group of processes calls it together.
-
-  Args:
-    job: of the workdir.
-    model: its name, e.g. `baseline` or `country-embedding-10`.
-    output: the folder; must not exist.
-    languages: of the training text, codes; (): known of the corpora that fairjax brings.
-    license: identifier for the model card; None: the card states none.
-    datasets: names for the model card; (): as `languages`.
-
-  Raises:
-    UserError: unknown or unfinished model, an output that exists, measures of other parameters, or
-      something that no model card can hold.
-  """
+  """Writes a trained model as a folder. A group of processes calls it together."""
   from fairjax.model import format_parameters, parameter_counts
   from fairjax.train import done_card
   refuse_existing(output)
@@ -498,19 +394,7 @@ def export_folder(
 
 
 def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]:
-  """Puts the model of a folder in the place of step 1, with its vocabulary.
-
-  Args:
-    job: a workdir without a language model.
-    found: of `read_matching` for the model of its config.
-    source: folder that it was read from, for messages.
-
-  Returns:
-    Validation loss and perplexity.
-
-  Raises:
-    UserError: the vocabulary of the workdir is another one.
-  """
+  """Puts the model of a folder in the place of step 1, with its vocabulary."""
   from fairjax.processes import StopSignal
   from fairjax.train import params_digest
   place = job.workdir / 'data' / 'vocabulary'
@@ -536,11 +420,7 @@ def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]
 
 
 def read_matching(wanted: ModelConfig, source: str) -> ModelFolder:
-  """`read_folder`, compared with the model of a run; writes nothing.
-
-  Raises:
-    UserError: as `read_folder`; or the configured model is another one.
-  """
+  """`read_folder`, compared with the model of a run; writes nothing."""
   found = read_folder(source)
   check_fields(wanted, found.config.model, _PADDING)
   return found
@@ -597,16 +477,7 @@ def to_tensors(params: Any) -> dict[str, np.ndarray]:
 
 
 def to_params(tensors: Mapping[str, np.ndarray], model: ModelConfig, *, where: str) -> Any:
-  """The inverse of `to_tensors`.
-
-  Args:
-    tensors: by name.
-    model: with its vocabulary size.
-    where: the file, for messages.
-
-  Raises:
-    UserError: tensors that lack, are too many, or of another shape or dtype; they are named.
-  """
+  """The inverse of `to_tensors`."""
   import jax
 
   from fairjax.config import MeshConfig
@@ -634,11 +505,7 @@ def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None
 
 
 def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-  """Reads a safetensors file.
-
-  Raises:
-    UserError: it is missing or no such file.
-  """
+  """Reads a safetensors file."""
   from safetensors import SafetensorError
   from safetensors.numpy import load_file
   try:

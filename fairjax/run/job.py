@@ -59,18 +59,10 @@ if TYPE_CHECKING:
 # The data of a run, and batches of them for the curriculum: `fairjax.train.BatchSource`.
 
 def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any]) -> Any:
-  """`PreparedData` of a run: its own, or those of the run that `step1_from` names.
+  """Prepared data of a run: its own, or those of the run that `step1_from` names.
 
-  The spans of sensitive tokens belong to one attribute, so another one has stores of its own, in
-  the same vocabulary and of the same documents.
-
-  Args:
-    config: of the run.
-    workdir: of the run.
-    prepare: `(config, folder, vocabulary=None)` makes what is missing.
-
-  Raises:
-    UserError: the documents have changed since step 1.
+  Spans of sensitive tokens belong to one attribute: another attribute has stores of its own, in the
+  same vocabulary and of the same documents.
   """
   from fairjax.data.prepare import INPUTS, check_unchanged, open_prepared
   folder = data_folder(config, workdir)
@@ -142,14 +134,7 @@ def load_run_scorer(
   name: str, config: Config, workdir: pathlib.Path, log: Callable[[str], None], *,
   together: bool = False,
 ):
-  """Makes a scorer by name; see `fairjax.measure.load_scorer`.
-
-  Scores that the google scorer paid for are kept in `scores/google.jsonl` of the workdir, for all
-  models, attributes and stages. With `together` a model runs on the devices of all processes.
-
-  Raises:
-    UserError: unknown name, or something that the scorer needs is missing.
-  """
+  """Makes a scorer by name; with `together` its model runs on the devices of all processes."""
   from fairjax.measure import load_scorer
   google = {'cache': workdir / 'scores' / 'google.jsonl', 'log': log,
             'requests_per_minute': config.measure.google_requests_per_minute,
@@ -185,20 +170,7 @@ def audit_run(
   attribute: Attribute, scorers: Sequence[Any], *, model: str, texts: int, seed: int,
   log: Callable[[str], None],
 ) -> None:
-  """Audits each scorer once; what is there already is kept.
-
-  Nothing is asked of a scorer that costs money: its texts are those of the run only.
-
-  Args:
-    workdir: of the run.
-    records: reads the generations of the audited model.
-    attribute: the sensitive attribute.
-    scorers: of the run.
-    model: name of the audited model.
-    texts: at most so many texts with a sensitive token are swapped; 0: no audit.
-    seed: of the choice and of the test.
-    log: called with one line.
-  """
+  """Measures the own bias of scorers on at most `texts` texts; measured scorers are left out."""
   from fairjax.measure.scorers.audit import audit_own_bias
   path, before = audit_path(workdir), read_audit(workdir)
   known = {} if before is None else before['scorers']
@@ -225,16 +197,8 @@ def read_audit(workdir: pathlib.Path) -> dict[str, Any] | None:
 class Job(Run):
   """One run in one workdir, which is locked while one of these methods works in it.
 
-  In a group of processes (`fairjax.processes`) each of them makes a job and calls the same methods;
-  the first one writes, and prints.
-
-  Args:
-    config: of the whole run.
-    workdir: folder; created if it does not exist.
-    log: gets one line at a time.
-
-  Raises:
-    UserError: the workdir belongs to a run with another configuration (the fields are named).
+  In a group of processes (`fairjax.processes`) each makes a job and calls the same methods; the
+  first process writes files and log lines.
   """
 
   def __init__(
@@ -327,9 +291,8 @@ class Job(Run):
     return PreparedBatches(prepared, self.model_config, self.config, self.log)
 
   def _augmented_batches(self, stage: 'StageSpec') -> 'PreparedBatches | None':
-    """Batches of counterfactual text for a variant `cda`, in the run's vocabulary.
+    """Batches of counterfactual text for a variant `cda`, prepared in `data-cda-SIDED`.
 
-    The text is prepared in the folder `data-cda-SIDED` beside `data`, when it is first needed.
     None: the run that `step1_from` names has trained the variant.
     """
     from fairjax.train import stage_folder, variant_config
@@ -460,10 +423,7 @@ class Job(Run):
     return self._lock if processes.is_first() else contextlib.nullcontext()
 
   def _labelled_sentences(self):
-    """Sentences of the training documents with a clear score (H-19), in a seeded order.
-
-    The first process chooses them for its group: scores may be paid for.
-    """
+    """Sentences with a clear score (H-19); the first process scores them for its group."""
     from fairjax.run.labelling import label_sentences
     stage, shared = self.config.sentiment, SharedModels()  # which leaves the devices at the end
     scorer = self._scorer(stage.scorer, shared)
@@ -539,18 +499,7 @@ def sample_attribute(
   job: Job, attribute: Attribute, folder: str | os.PathLike, sample: SampleConfig, *,
   coupled: bool = True,
 ) -> list[pathlib.Path]:
-  """Continuations of any attribute's prefixes by every model: `MODEL.jsonl.gz` in a folder.
-
-  Words that the run's vocabulary does not know are counted in a line of the log: the models read
-  them as unknown.
-
-  Args:
-    job: the run.
-    attribute: whose prefixes.
-    folder: where the files go; the same call continues them.
-    sample: how many, how long.
-    coupled: the values' samples share their noise.
-  """
+  """Continuations of any attribute's prefixes by every model: `MODEL.jsonl.gz` in a folder."""
   vocabulary, texts = job.prepared.vocabulary, [p.text for p in attribute.prefixes()]
   unknown = [text for text in texts if vocabulary.unk_id in vocabulary.encode(text)]
   if unknown:

@@ -24,23 +24,9 @@ def label_sentences(
 ) -> LabelledSentences:
   """Chooses sentences with |2 score - 1| > margin, in a seeded order.
 
-  As if all sentences were shuffled and scored in that order until `stage.max_sentences` (0: all)
-  have a clear score and at most `stage.sentence_tokens` tokens. Up to `most_held` sentences are
-  shuffled in memory. Of a larger corpus each sentence gets a random number as it is read, and those
-  with the lowest numbers are kept: in memory are then at most `most_held` texts and the chosen
-  rows, however large the corpus is (with `max_sentences=0` these are all that have a clear score).
-
-  Args:
-    documents: read once.
-    scorer: gives `[R]` scores in [0, 1].
-    vocabulary: encodes the sentences; each begins with eos, the document start.
-    stage: margin, sentence_tokens, max_sentences.
-    seed: of the order.
-    log: gets one line with all counts.
-    most_held: see above.
-
-  Raises:
-    UserError: the scorer needs records, or leaves [0, 1].
+  Up to `most_held` sentences are shuffled in memory and scored until `stage.max_sentences` (0: all)
+  are chosen. In a larger corpus each sentence gets a random number as it is read, and those with
+  the lowest numbers are kept, so that memory does not grow with the corpus.
   """
   if not isinstance(scorer, Scorer):
     raise UserError(f'sentiment.scorer={scorer.name} reads scores of records, but sentences of the '

@@ -37,26 +37,6 @@ def train_on_text(
   """Trains a masked language model on a text; the same call continues it.
 
   The first of several processes prepares the text and writes the model; all train.
-
-  Args:
-    corpus: documents to learn and to validate.
-    workdir: gets the prepared text, checkpoints and the model.
-    init: directory of a BERT or ALBERT with MLM head; None: a new model.
-    sizes: of a new model; `max_length` also limits the rows.
-    settings: of the training.
-    mesh: shape of the device mesh.
-    rows: 'packed' (as many sentences in a row as fit) or 'sentence'.
-    hidden_dropout: None: that of the checkpoint.
-    attention_dropout: likewise.
-    log: called with lines of progress.
-
-  Returns:
-    The card of the model.
-
-  Raises:
-    UserError: the text, the checkpoint or the mesh cannot be used, or the workdir is of another
-      training.
-    Preempted: a signal came; all is saved.
   """
   log = log if processes.is_first() else lambda line: None
   # Everything that can be refused early is checked before the text is read.

@@ -31,20 +31,9 @@ LARGEST_PAIRS = 5
 def next_token_divergence(
   log_probs: Sequence[np.ndarray], values: Sequence[str], templates: Sequence[int | str]
 ) -> dict[str, Any]:
-  """Kullback-Leibler and Jensen-Shannon divergences of all pairs of values.
+  """KL and Jensen-Shannon divergences in nats of all pairs of A values in M templates.
 
-  Args:
-    log_probs: M arrays `[A, V]` float64, normalised, nats.
-    values: A names.
-    templates: M labels.
-
-  Returns:
-    JSON-able: `kl` (mean over templates and ordered pairs, nats, >= 0), `js` (over unordered pairs,
-    nats, in [0, ln 2]), `kl_largest` (of one template and ordered pair), `prefixes`,
-    `by_template`, `largest_pairs` (means over templates, by KL), `definition`, `direction`.
-
-  Raises:
-    ValueError: shapes that do not fit the names.
+  `log_probs`: M arrays `[A, V]` float64. KL is over ordered pairs, JS over unordered ones.
   """
   count = len(values)
   if count < 2 or len(log_probs) != len(templates) or any(len(x) != count for x in log_probs):
@@ -97,22 +86,9 @@ def next_token_log_probs(
   params: Any, decoder: Decoder, vocabulary: Vocabulary, prefixes: Sequence[Prefix], *,
   mesh: Mesh | None = None,
 ) -> list[np.ndarray]:
-  """Log-probabilities of the token behind each prefix, at temperature 1.
+  """Log-probabilities of the token after each prefix: `[A, V]` float64 for each template.
 
-  Args:
-    params: of the model.
-    decoder: the model.
-    vocabulary: of the model.
-    prefixes: of `Attribute.prefixes()`, every template with the same number of values.
-    mesh: of the parameters; every process that shares it gets everything. None: one device.
-
-  Returns:
-    One `[A, V]` float64 array for each template in the order of its first prefix, in nats; rows in
-    the order of the prefixes, V the vocabulary's size (padding of the model's table is left out,
-    and so are ids that are never drawn).
-
-  Raises:
-    ValueError: a prefix is longer than the model reads.
+  Padding of the model's table and ids that are never drawn are left out.
   """
   encoded = [[*vocabulary.start_ids, *vocabulary.encode(p.text)] for p in prefixes]
   longest = max(map(len, encoded))
@@ -155,11 +131,7 @@ def _logits(params, prefixes, lengths, *, decoder, mesh):
 # sampling (model, vocabulary, prefixes), which are compared when it is read.
 
 def next_token_file(records: str | os.PathLike) -> pathlib.Path:
-  """Path of the divergence beside a records file.
-
-  >>> next_token_file('a/country.jsonl.gz').as_posix()
-  'a/country.next_token.json'
-  """
+  """Path of the divergence beside a records file."""
   path = pathlib.Path(records)
   return path.with_name(re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.next_token.json')
 
@@ -168,18 +140,7 @@ def model_divergence(
   params: Any, decoder: Any, vocabulary: Any, attribute: Attribute, prefixes: Sequence[Prefix], *,
   mesh: Any = None,
 ) -> dict[str, Any]:
-  """How far the next token of a model tells the values apart (`next_token_divergence`).
-
-  Every process that shares the mesh calls it.
-
-  Args:
-    params: of the model.
-    decoder: the model.
-    vocabulary: of the model.
-    attribute: names the values.
-    prefixes: every template with all values.
-    mesh: of the parameters; None: one device.
-  """
+  """How far the next token of a model tells the values apart (`next_token_divergence`)."""
   log_probs = next_token_log_probs(params, decoder, vocabulary, prefixes, mesh=mesh)
   return next_token_divergence(
     log_probs, attribute.value_texts, list(dict.fromkeys(p.template for p in prefixes)))
@@ -189,19 +150,9 @@ def write_next_token(
   records: str | os.PathLike, params: Any, decoder: Any, vocabulary: Any, attribute: Attribute, *,
   prefixes: Sequence[Prefix] | None = None, mesh: Any = None, log: Callable[[str], None] = print,
 ) -> None:
-  """Writes the divergence beside records that `generate` has completed; one that fits them stays.
+  """Writes the divergence beside records that `generate` has completed, unless it is there.
 
   In a group of processes all call it; the first one writes.
-
-  Args:
-    records: file with its manifest.
-    params: of the model that wrote them, as the rest of the arguments for `generate`.
-    decoder: the model.
-    vocabulary: of the model.
-    attribute: of the records.
-    prefixes: those that were continued; None: of the attribute.
-    mesh: of the parameters; None: one device.
-    log: called with a line if there is something to say.
   """
   path = next_token_file(records)
   if processes.share(processes.is_first() and _fits(path, records, log)):
@@ -219,15 +170,7 @@ def write_next_token(
 
 
 def read_next_token(records: str | os.PathLike, attribute: Attribute) -> dict[str, Any] | None:
-  """The divergence beside records (`next_token_divergence`), None where there is none.
-
-  Args:
-    records: file of generations.
-    attribute: that is measured; None is returned for another one than that of the file.
-
-  Raises:
-    UserError: as `saved_next_token`; or it was read with other content of the attribute.
-  """
+  """The divergence beside records (`next_token_divergence`), None where there is none."""
   saved = saved_next_token(records)
   if saved is None or saved['identity']['attribute'] != attribute.name:
     return None
@@ -240,11 +183,7 @@ def read_next_token(records: str | os.PathLike, attribute: Attribute) -> dict[st
 
 
 def saved_next_token(records: str | os.PathLike) -> dict[str, Any] | None:
-  """All that the file beside records holds, for `carry_next_token`; None where there is none.
-
-  Raises:
-    UserError: it is damaged, or belongs to other records or another sampling.
-  """
+  """All that the file beside records holds, for `carry_next_token`; None where there is none."""
   path, name = next_token_file(records), pathlib.Path(records).name
   if not path.is_file():
     return None

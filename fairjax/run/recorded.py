@@ -21,30 +21,7 @@ def convert_records(
   scores: Sequence[str | os.PathLike] = (), scored: str = 'continuation',
   read: Callable[[Any], Iterable[dict[str, Any]]] | None = None, log: Callable[[str], None],
 ) -> int:
-  """Writes records in another form, with the scores of score files if wanted.
-
-  The divergence of the next token that lies beside them is written beside the new file.
-
-  Records are read one after the other; of the scores each distinct text's is in memory, some 100
-  bytes.
-
-  Args:
-    source: records in any form.
-    output: the form is that of its name; must not exist.
-    scores: score files of `fairjax measure --keep` or of a workdir; each becomes an entry of the
-      records' `scores`, under the scorer's name.
-    scored: the text that was scored, 'continuation' or 'prefix+continuation'.
-    read: reads the records; None: `read_records`.
-    log: gets one line.
-
-  Returns:
-    The number of records.
-
-  Raises:
-    UserError: records or score files that cannot be used, a text without a score, a record that
-      has another score of that name, a value that the form cannot hold; an output that exists; a
-      divergence of the next token beside the records that is not theirs.
-  """
+  """Writes records in another form, with the scores of score files if wanted."""
   from fairjax.generate import check_complete, read_records
   read = read or read_records
   output = refuse_existing(output)
@@ -128,13 +105,7 @@ def report_records(
   files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
   directory: str | os.PathLike, **options: Any,
 ) -> pathlib.Path:
-  """Measures files of generations and writes `index.html`, `report.md` and `report.json`.
-
-  Args and errors: see `measure_files`.
-
-  Returns:
-    The path of `report.md`.
-  """
+  """Measures files of generations and writes `index.html`, `report.md` and `report.json`."""
   from fairjax.report import write_report
   rows, evidence = measure_files(files, attribute, scorers, directory, **options)
   return write_report(directory, rows=rows, attribute=attribute.name, evidence=evidence)
@@ -147,31 +118,7 @@ def measure_files(
   read: Callable[[Any], Iterable[dict[str, Any]]] | None = None,
   log: Callable[[str], None] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
-  """Measures files of generations.
-
-  Args:
-    files: JSONL or JSONL.gz, one model each. A model is called what its records say, else what its
-      file is called.
-    attribute: of all of them.
-    scorers: at least one.
-    directory: of the report. `scores/<model>/` in it keeps scores: an interrupted call goes on.
-    baseline: name of the model that others are compared with; None: no comparison.
-    permutations: for the noise floors; None takes the default of `measure_generations`.
-    coupled: samples of equal number share their noise.
-    content: `fairjax.measure.content.ContentOptions` with the sentence encoder of S.S. (H-27);
-      None: no S.S.
-    empty: 'error', 'drop' or 'keep' continuations without a text.
-    read: reads the records; None: `read_records`.
-    log: called with lines of progress.
-
-  Returns:
-    One `fairjax.report.ModelRow` a file, and the evidence behind each by its model's name.
-
-  Raises:
-    UserError: records that cannot be used (file and line) or are not all there, two models of one
-      name, models with other templates than the first, an unknown baseline, or a divergence of the
-      next token beside records that are others.
-  """
+  """Measures files of generations."""
   from fairjax.generate import check_complete, read_records, records_stem
   from fairjax.measure import read_generations
   from fairjax.measure.content import ContentOptions

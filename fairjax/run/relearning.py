@@ -36,29 +36,11 @@ def half_life(
   steps: Sequence[int], values: Sequence[float], errors: Sequence[float], *, baseline: float,
   baseline_error: float, draws: int = _DRAWS, seed: int = 0,
 ) -> dict[str, Any]:
-  """The step at which half of the reduction is lost.
+  """The step at which half of the reduction is lost, from K steps that rise from 0.
 
-  The share that is left is made monotone first (isotonic regression: what is lost does not come
-  back, so that noise cannot end it early) and read off by straight lines between the points. The
-  interval is that of draws of all values from normal distributions with the given errors.
-
-  Args:
-    steps: `[K]` rising, the first 0.
-    values: `[K]` bias at each of them.
-    errors: `[K]` standard errors of them.
-    baseline: bias of the model without mitigation.
-    baseline_error: its standard error.
-    draws: for the interval.
-    seed: of the draws.
-
-  Returns:
-    `reduction` at step 0 with `low`, `high`; `reached`, and `value` (steps; None: not reached, or
-    no reduction), `low`, `high` (None: beyond the last step); `reached_share` of the draws;
-    `undefined_share` of the draws without a reduction, which are left out; `last_step`; `retained`:
-    per step the share that is left, as measured (`value`, `low`, `high`); `words`.
-
-  Raises:
-    ValueError: other lengths, steps that do not rise from 0, or a negative error.
+  The share that is left is made monotone first (isotonic regression, so that noise cannot end it
+  early) and read off by straight lines between the points. The interval comes from draws of all
+  values from normal distributions with the given standard errors.
 
   >>> found = half_life([0, 10, 20], [0.1, 0.2, 0.3], [0, 0, 0], baseline=0.3, baseline_error=0)
   >>> found['value'], found['words']
@@ -135,47 +117,21 @@ _MEASURES = 2  # raised when a look shows other things
 
 @dataclasses.dataclass(frozen=True)
 class Relearning:
-  """How to train and look.
+  """How to train and look."""
 
-  Attributes:
-    steps: of training on the run's training text.
-    every: steps between two looks.
-    samples: per template and value, at each look.
-    learning_rate: constant; None: that of the run's debiasing.
-    scorer: of I.F.; None: the first one of the run.
-    max_new_tokens: of a continuation; None: the run's.
-  """
-
-  steps: int
-  every: int
-  samples: int = 50
-  learning_rate: float | None = None
-  scorer: str | None = None
-  max_new_tokens: int | None = None
+  steps: int  # of training on the run's training text
+  every: int  # steps between two looks
+  samples: int = 50  # per template and value, at each look
+  learning_rate: float | None = None  # constant; None: that of the run's debiasing
+  scorer: str | None = None  # of I.F.; None: the first one of the run
+  max_new_tokens: int | None = None  # of a continuation; None: the run's
 
 
 def relearn(
   workdir: str | os.PathLike, name: str, output: str | os.PathLike, *, settings: Relearning,
   log: Callable[[str], None],
 ) -> dict[str, Any]:
-  """Trains a debiased model on its run's own text and measures I.F. on the way (W-18).
-
-  Args:
-    workdir: of a run, with its `data`.
-    name: of a debiased model of the run.
-    output: folder of this training; it cannot be the workdir.
-    settings: see `Relearning`.
-    log: called with lines of progress.
-
-  Returns:
-    What `relearning.json` in the folder holds: `baseline` (its I.F.), `curve` (per step `loss`,
-    `perplexity`, I.F. and what stands beside it, see `_Look`), `half_life` (see
-    `measure.half_life`), and how it was made.
-
-  Raises:
-    UserError: settings or folders that cannot be, or a folder of another curve.
-    Preempted: a signal came; what was done is saved.
-  """
+  """Trains a debiased model on its run's own text and measures I.F. on the way (W-18)."""
   from fairjax.measure import format_estimate
   from fairjax.processes import StopSignal
   from fairjax.train import Curriculum, Identity, StageResult, StageSpec, read_metrics
@@ -222,11 +178,7 @@ def relearn(
 
 
 class _Look:
-  """I.F. of parameters: sampled into a file of their own, scored, measured.
-
-  Beside it, since a model can be fair by ignoring the value: S.S.c, bits that words tell about it,
-  KL of the next token, and S.S. where the run names a sentence encoder. The baseline comes first.
-  """
+  """I.F. of parameters: sampled into a file of their own, scored, measured."""
 
   def __init__(self, model: Checkpoint, output: pathlib.Path, settings: Relearning,
                log: Callable[[str], None]):

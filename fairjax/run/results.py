@@ -24,14 +24,7 @@ Curves = dict[str, dict[str, list[dict[str, Any]]]]
 
 
 class Run:
-  """One run as its workdir holds it. It only reads.
-
-  Args:
-    config: of the run.
-    workdir: of the run.
-    attribute: of the run.
-    log: gets one line at a time.
-  """
+  """One run as its workdir holds it. It only reads."""
 
   def __init__(self, config: Config, workdir: pathlib.Path, attribute: Attribute,
                log: Callable[[str], None]):
@@ -167,11 +160,7 @@ def content_options(
   measure: MeasureConfig, encoder: 'Encoder | None', next_token: dict[str, Any], *,
   baseline_threshold: Callable[[], float] | None,
 ) -> ContentOptions:
-  """Options of `measure_records` for one model of a run.
-
-  `baseline_threshold` returns the threshold that the baseline's cosines were calibrated to; None
-  for the baseline itself.
-  """
+  """Options of `measure_records` for one model of a run."""
   from fairjax.measure.similarity import Calibration, parse_threshold
   kind, number = parse_threshold(measure.similarity_threshold)
   threshold, source = None, None
@@ -189,10 +178,7 @@ def content_options(
 def model_perplexity(
   params: Any, model: ModelConfig, store: 'TokenStoreInfo', measure: MeasureConfig, mesh: 'Mesh'
 ) -> dict[str, Any] | None:
-  """Perplexity of a split (H-25), memory carried; None if it holds no document.
-
-  Every process of the run calls it.
-  """
+  """Perplexity of a split (H-25), memory carried; None if it holds no document."""
   from fairjax.data.batches import eval_batches
   from fairjax.measure import Perplexity
   from fairjax.train import evaluate_nll, own_rows

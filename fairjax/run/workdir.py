@@ -38,13 +38,10 @@ _PLANTED = 'data.source=planted writes its documents about the attribute'
 
 
 def locate(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path]:
-  """The configuration and the workdir that a run really has; nothing is written.
+  """The configuration and the workdir of a run; nothing is written.
 
-  In a workdir of another attribute it is the one below. What a run began with stays: its
-  `step1_from`, and its `measure.scorers`, followed by those that are new.
-
-  Raises:
-    UserError: step 1 of another attribute would be another one, or cannot be taken.
+  A run of another attribute gets the workdir `attributes/NAME` below. `step1_from` and the scorers
+  that a run began with are kept.
   """
   if (workdir / 'config.json').is_file():
     saved = read_config_json(workdir / 'config.json')
@@ -142,15 +139,7 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
 def open_workdir(
   workdir: pathlib.Path, config: Config, lock: FolderLock, log: Callable[[str], None]
 ) -> None:
-  """Writes `config.json` at the first start of a run; later compares it.
-
-  A `config.json` whose fields are right but which is otherwise not what was written (its versions,
-  say) is written again, with a warning.
-
-  Raises:
-    UserError: the folder belongs to a run with another configuration (the fields are named), or to
-      no run.
-  """
+  """Writes `config.json` at the first start of a run; later compares it."""
   path, current = workdir / 'config.json', to_dict(config)
   if workdir.exists() and not workdir.is_dir():
     raise UserError(f'--workdir={workdir} is a file: name a folder')
@@ -209,20 +198,7 @@ def run_models(config: Config, workdir: pathlib.Path) -> list[Model]:
 def check_devices(
   config: Config, workdir: pathlib.Path, *, until: str | None = None, vocab_size: int | None = None,
 ) -> None:
-  """Compares the mesh with the batches of the stages that are left to train, and with the model.
-
-  It reads the workdir and writes nothing: a run that is refused may begin in it with other sizes.
-
-  Args:
-    config: of the run.
-    workdir: of the run; need not exist.
-    until: how far it trains (`lm`, `sentiment`, `debias`; None: the config's).
-    vocab_size: of the model; None: see `vocabulary_size`.
-
-  Raises:
-    UserError: the mesh does not fit the devices, or it does not divide something: all of it in one
-      line, by the fields of the config.
-  """
+  """Compares the mesh with the batches of the stages that are left to train, and with the model."""
   from fairjax.train import check_batch_size, make_mesh, model_problems
   config, workdir = locate(config, workdir)
   left = stages_left(config, workdir, until or config.until)
@@ -277,18 +253,9 @@ _STEP = re.compile(r'(.*/checkpoints/)(\d+)/')
 def write_inventory(
   workdir: str | os.PathLike, version: str, prepared: Any, measures: Iterable[Mapping[str, Any]],
 ) -> None:
-  """Writes `DONE` of a run: the version, and SHA-256 (hex) of every file that the run has left.
+  """Writes `DONE` of a run: the version and the SHA-256 of every file that the run has made.
 
-  Of the checkpoints of a stage those of the newest step count; older ones may be deleted.
-
-  Args:
-    workdir: of the run.
-    version: of fairjax.
-    prepared: `PreparedData` of the run.
-    measures: what was measured; `sources` names what it was made from.
-
-  Raises:
-    UserError: a file is not the one that a stage wrote, although no later stage has read it.
+  `measures` are those of `Run.read_measures`. Of a stage's checkpoints only the newest counts.
   """
   workdir = pathlib.Path(workdir)
   found = file_digests(workdir, _kept(workdir))
@@ -313,13 +280,10 @@ def write_inventory(
 
 
 def is_finished(workdir: str | os.PathLike, log: Callable[[str], None]) -> bool:
-  """Whether a run has ended here and its files are as it left them; later files do not count.
+  """Whether a run has ended here; `UserError` if a file has changed since.
 
-  If only the report has changed, or `DONE` cannot be used, `DONE` is removed with a warning: the
-  run then looks at every part and writes the report again.
-
-  Raises:
-    UserError: another file has changed or is gone.
+  If only the report has changed, or `DONE` is damaged, `DONE` is removed with a warning: the run
+  then checks every part and writes the report again.
   """
   workdir = pathlib.Path(workdir)
   done = workdir / DONE
@@ -370,13 +334,7 @@ def file_digests(workdir: str | os.PathLike, names: Iterable[str]) -> dict[str, 
 
 
 def check_sources(workdir: str | os.PathLike, sources: dict[str, str], made: str) -> None:
-  """Raises `UserError` if files that something was made from are not what they were.
-
-  Args:
-    workdir: of the names.
-    sources: name -> SHA-256 (hex), as `file_digests` gave it.
-    made: path of what was made from them, for the message.
-  """
+  """Raises `UserError` if files that something was made from are not what they were."""
   there = [name for name in sources if (pathlib.Path(workdir) / name).is_file()]
   found = file_digests(workdir, there)
   for name, digest in sources.items():
@@ -402,11 +360,7 @@ def _kept(workdir: pathlib.Path) -> Iterator[str]:
 # What the processes of one job do together: folders that all see, models that the first leads.
 
 def check_shared(workdir: pathlib.Path) -> None:
-  """Looks that all processes see the folder which the first one writes to.
-
-  Raises:
-    UserError: one of them sees another folder.
-  """
+  """Looks that all processes see the folder which the first one writes to."""
   if processes.count() == 1:
     return
   path = workdir / f'.shared-{processes.share(os.urandom(8).hex())}'
@@ -422,11 +376,11 @@ def check_shared(workdir: pathlib.Path) -> None:
 
 
 class SharedModels:
-  """Scorers and encoders that run on the devices of all processes, led by the first one.
+  """Scorers and encoders that run on the devices of all processes.
 
-  What is scored, kept and measured is the first process's to decide (`lead`). Wherever it calls one
-  of these models, it hands the texts to the others, and all run their part of the batches. Every
-  process adds the same models in the same order.
+  The first process decides what is scored (`lead`). Where it calls one of these models, it sends
+  the texts to the others, and all run their share. Every process adds the same models in the same
+  order.
   """
 
   def __init__(self):
@@ -434,24 +388,14 @@ class SharedModels:
     self._leading = False
 
   def add(self, model: Any, method: str) -> Any:
-    """The model, whose method (texts to an array) then runs in all processes.
-
-    Args:
-      model: on the devices of all processes (`load_scorer(..., together=True)`). What else it
-        offers must not need the others.
-      method: its name.
-    """
+    """The model, whose method (texts to an array) then runs in all processes."""
     if processes.count() == 1:
       return model
     self._methods.append(getattr(model, method))
     return _SharedModel(model, method, functools.partial(self._run, len(self._methods) - 1))
 
   def lead(self, work: Callable[[], Any]) -> Any:
-    """Does `work` in the first process; the others run its texts. All return when it is done.
-
-    Returns:
-      What `work` returns, None in the others.
-    """
+    """Does `work` in the first process; the others run its texts. All return when it is done."""
     found = None
     if processes.is_first():
       self._leading = True

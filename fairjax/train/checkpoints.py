@@ -76,13 +76,7 @@ def different_leaves(template: Any, cards: Mapping[str, Any]) -> list[str]:
 def damaged_leaves(
   tree: Any, cards: Mapping[str, Any], *, read: Callable[[Any], np.ndarray] = to_host
 ) -> list[str]:
-  """Names of leaves whose bytes are not those of their cards.
-
-  Args:
-    tree: of the names, shapes and dtypes of the cards.
-    cards: of `leaf_cards`.
-    read: leaf -> the whole array on the host; processes that share the leaves call it together.
-  """
+  """Names of leaves whose bytes are not those of their cards; `read` gets a whole leaf."""
   found = []
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     name = jax.tree_util.keystr(path)
@@ -193,11 +187,7 @@ class _WithoutStack(logging.Filter):
 
 
 class _WithoutForgotten(logging.Filter):
-  """Leaves out what asyncio says of Orbax's writes that nobody asks for their errors any more.
-
-  A group of writes has no stack of its own. A single one is Orbax's if its stack goes through it;
-  it is forgotten when another one failed before it, and that failure is the one that is told.
-  """
+  """Leaves out what asyncio says of Orbax's writes that nobody asks for their errors any more."""
 
   def filter(self, record: logging.LogRecord) -> bool:
     first = record.getMessage().partition('\n')[0]
@@ -244,30 +234,19 @@ class CheckpointError(Fault):
 
 
 class Restored(NamedTuple):
-  """A step that was read.
+  """A step that was read."""
 
-  Attributes:
-    step: its number.
-    state: tree of arrays.
-    final: whether the stage ended with it.
-    extra_state: what was saved besides the state.
-  """
-
-  step: int
-  state: Any
-  final: bool
-  extra_state: Any
+  step: int  # its number
+  state: Any  # tree of arrays
+  final: bool  # whether the stage ended with it
+  extra_state: Any  # what was saved besides the state
 
 
 class CheckpointStore:
   """Saves and restores the train state of one stage.
 
-  In a group of processes all of them call every method; the folder is one that all see.
-
-  Args:
-    directory: the stage's folder.
-    keep: steps that are kept. An older one goes only when the newest was read back and verified.
-    log: gets lines about what is damaged, moved aside or tried again.
+  All processes of a group call every method, on one shared folder. `keep` steps are kept; an older
+  one is removed when the newest was read back and verified.
   """
 
   def __init__(self, directory: pathlib.Path, *, keep: int, log: Callable[[str], None]):
@@ -289,17 +268,9 @@ class CheckpointStore:
 
   def save(self, step: int, state: Any, identity: Identity, *, final: bool = False,
            extra_state: Any = None) -> None:
-    """Writes a step in the background. A save that failed before is told, and this one awaited.
+    """Writes a step in the background; `state` may be donated afterwards.
 
-    Args:
-      step: its number.
-      state: tree of `jax.Array`; may be donated afterwards.
-      identity: card of what is trained.
-      final: the stage ends with this step.
-      extra_state: JSON values that a resumed run goes on with, besides the state.
-
-    Raises:
-      CheckpointError: two saves have failed.
+    After a failed save it waits for this one. `extra_state`: JSON values for a resumed run.
     """
     error, about = self._settle(), _about(identity, final, extra_state)
     if error is None:
@@ -309,11 +280,7 @@ class CheckpointStore:
 
   def finish(self, step: int, state: Any, identity: Identity, *, final: bool = False,
              extra_state: Any = None) -> None:
-    """Writes a step (unless it is the one being written), awaits it, and looks that it is there.
-
-    Raises:
-      CheckpointError: it could not be written, and not at the second attempt either.
-    """
+    """Writes a step (unless it is being written), waits for it, and checks that it is there."""
     error, about = self._settle(), _about(identity, final, extra_state)
     if error is None and step not in self.steps():
       self._start(step, state, about)
@@ -328,15 +295,8 @@ class CheckpointStore:
   def restore(self, template: Any, identity: Identity) -> Restored | None:
     """The newest step that verifies, in the shapes, dtypes and shardings of `template`.
 
-    Newer steps that do not verify are moved aside as `<step>.corrupt`, with a warning, once a good
-    one is found.
-
-    Returns:
-      The step, or None where there is none.
-
-    Raises:
-      UserError: a step belongs to another run, or has other shapes; or there are steps and none
-        verifies. All files are then as they were.
+    Newer steps that do not verify are moved to `<step>.corrupt` once a good one is found. If there
+    are steps and none verifies, nothing is moved and it raises `UserError`.
     """
     bad: list[tuple[int, str]] = []
     steps = self.steps()

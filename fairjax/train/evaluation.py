@@ -20,10 +20,7 @@ from fairjax.train.steps import Params, state_sharding
 def make_segment_nll(
   config: ModelConfig, batch_size: int, mesh: Mesh
 ) -> tuple[Callable, Callable]:
-  """Jitted `() -> memory` and `(params, memory, batch) -> (nll [B, T], memory)`, no dropout.
-
-  Padding has nll 0.
-  """
+  """Jitted `() -> memory` and `(params, memory, batch) -> (nll [B, T], memory)`, no dropout."""
   model = language_model(config)
 
   def segment_nll(params, memory, batch):

@@ -1,7 +1,7 @@
-"""What a stage needs of each device's memory, told before its first step.
+"""The memory that a stage needs on each device, logged before its first step.
 
-What the train state needs follows from its shapes and shardings; the rest the compiler knows. The
-step that is compiled for this is the one that runs: JAX keeps it, nothing is compiled twice.
+Shapes and shardings give the size of the train state, the compiler the rest. JAX caches the step
+that is compiled for this, so that nothing is compiled twice.
 """
 
 import dataclasses
@@ -22,19 +22,12 @@ _UNITS = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class StateBytes:
-  """Bytes of a train state on one device.
+  """Bytes of a train state on one device."""
 
-  Attributes:
-    parameters: of the model.
-    optimizer: its moments.
-    hidden: the memory, hidden states of earlier segments.
-    gradients: see `abstract_gradients`. They are no part of the state, but the step needs them
-      beside it.
-  """
-
-  parameters: int
-  optimizer: int
-  hidden: int
+  parameters: int  # of the model
+  optimizer: int  # its moments
+  hidden: int  # the memory, hidden states of earlier segments
+  # see `abstract_gradients`. They are no part of the state, but the step needs them beside it
   gradients: int
 
   @classmethod
@@ -45,21 +38,19 @@ class StateBytes:
 
   @property
   def least(self) -> int:
-    """What a step needs at least."""
+    """Bytes that a step needs at least."""
     return self.parameters + self.optimizer + self.hidden + self.gradients
 
-  def words(self) -> str:
-    """The parts of the state in words."""
-    return (f'parameters {size_words(self.parameters)}, optimizer {size_words(self.optimizer)}, '
-            f'memory {size_words(self.hidden)}')
+  def format(self) -> str:
+    """Formats the sizes for a line."""
+    return (f'parameters {format_size(self.parameters)}, optimizer {format_size(self.optimizer)}, '
+            f'memory {format_size(self.hidden)}')
 
 
 def abstract_gradients(state: TrainState) -> Any:
-  """What a step holds at least before the first parameter changes, as gradients are clipped first.
+  """Gradients that a step holds at once, because they are clipped before the first update.
 
-  Those of the layers may have the dtype that the model computes in, which is that of its memory;
-  the rest, and all of a model without memory, have that of their parameters. (Unrolled layers and
-  gradient accumulation hold more.)
+  Those of the layers may have the dtype of the memory, in which the model computes.
   """
   if state.memory is None:
     return state.params
@@ -75,10 +66,9 @@ def device_bytes(tree: Any) -> int:
 
 
 def program_bytes(compiled: Any) -> dict[str, int]:
-  """What a compiled program needs on one device; {} where the compiler does not tell.
+  """Bytes that a compiled program needs on one device by kind; {} where the compiler reports none.
 
-  Returns:
-    `arguments`, `temporaries`, `outputs`, `aliased` (outputs that reuse an argument) and `code`.
+  `aliased` are outputs that reuse an argument.
   """
   stats = compiled.memory_analysis()
   if stats is None:
@@ -99,36 +89,16 @@ def device_limit() -> int | None:
 
 
 def check_state(name: str, state: TrainState) -> None:
-  """Refuses a state that its devices certainly cannot hold beside its gradients.
-
-  Args:
-    name: of the stage.
-    state: `jax.ShapeDtypeStruct` with shardings; no array is made.
-
-  Raises:
-    UserError: it does not fit; the line says by how much.
-  """
+  """Raises `UserError` if the devices cannot hold a state and its gradients; makes no array."""
   found, limit = StateBytes.of(state), device_limit()
   if limit is not None and found.least > limit:
     raise _too_large(
-      name, state, found.least, limit, f'at least {size_words(found.least)} of each device '
-      f'({found.words()}, gradients {size_words(found.gradients)})')
+      name, state, found.least, limit, f'at least {format_size(found.least)} of each device '
+      f'({found.format()}, gradients {format_size(found.gradients)})')
 
 
 def compile_step(name: str, lowered: Any, state: TrainState) -> str:
-  """Compiles a step, for this call and for those that follow; says what it needs.
-
-  Args:
-    name: of the stage.
-    lowered: the step, for the very arguments that it will be called with.
-    state: one of them.
-
-  Returns:
-    One line.
-
-  Raises:
-    UserError: a device cannot hold it; the line says by how much.
-  """
+  """Compiles a step and returns a line on its memory; `UserError` if it does not fit."""
   found, limit = StateBytes.of(state), device_limit()
   try:
     compiled = lowered.compile()
@@ -137,18 +107,19 @@ def compile_step(name: str, lowered: Any, state: TrainState) -> str:
     if needed is None:
       raise
     raise _too_large(
-      name, state, needed, limit, f'{size_words(needed)} of each device, says the compiler '
-      f'({found.words()})') from None
-  program, head = program_bytes(compiled), f'[{name}] memory of each device: {found.words()}'
+      name, state, needed, limit, f'{format_size(needed)} of each device, as the compiler reports '
+      f'({found.format()})') from None
+  program, head = program_bytes(compiled), f'[{name}] memory of each device: {found.format()}'
   if not program:
-    return f'{head}, gradients {size_words(found.gradients)}; the compiler does not tell the rest'
+    return f'{head}, gradients {format_size(found.gradients)}; the compiler reports no more'
   needed = required_bytes(program)
-  rest = f'activations, gradients and workspace {size_words(program["temporaries"])}'
+  rest = f'activations, gradients and workspace {format_size(program["temporaries"])}'
   if limit is not None and needed > limit:
     raise _too_large(
-      name, state, needed, limit, f'{size_words(needed)} of each device ({found.words()}, {rest})')
-  of = '' if limit is None else f' of {size_words(limit)}'
-  return f'{head}, {rest}; in all {size_words(needed)}{of}'
+      name, state, needed, limit,
+      f'{format_size(needed)} of each device ({found.format()}, {rest})')
+  of = '' if limit is None else f' of {format_size(limit)}'
+  return f'{head}, {rest}; in all {format_size(needed)}{of}'
 
 
 def out_of_memory(message: str) -> int | None:
@@ -165,10 +136,10 @@ def out_of_memory(message: str) -> int | None:
   return int(float(number) * _UNITS[unit])
 
 
-def size_words(size: int) -> str:
-  """Bytes in words.
+def format_size(size: int) -> str:
+  """Formats a number of bytes.
 
-  >>> size_words(3 * 2**30 // 2), size_words(2**20), size_words(700)
+  >>> format_size(3 * 2**30 // 2), format_size(2**20), format_size(700)
   ('1.50 GiB', '1.0 MiB', '0.7 KiB')
   """
   if size >= 2**30:
@@ -177,12 +148,7 @@ def size_words(size: int) -> str:
 
 
 def least_with_fsdp(state: TrainState, fsdp: int) -> int | None:
-  """`StateBytes.least` if `fsdp` took devices from `data`; None if it cannot be split so.
-
-  Args:
-    state: of arrays, or of `jax.ShapeDtypeStruct`, with shardings of the mesh.
-    fsdp: parts.
-  """
+  """`StateBytes.least` if `fsdp` took devices from `data`; None if it cannot be split so."""
   def size(leaf):
     sharding, parts = leaf.sharding, []
     axes = dict(sharding.mesh.shape)
@@ -213,15 +179,15 @@ def _too_large(
   name: str, state: TrainState, needed: int, limit: int | None, words: str
 ) -> UserError:
   over = '' if limit is None else (
-    f', which has {size_words(limit)}: {size_words(needed - limit)} too much')
+    f', which has {format_size(limit)}: {format_size(needed - limit)} too much')
   return UserError(
-    f'[{name}] does not fit: it needs {words}{over}. {_fsdp_words(state, needed, limit)}Parameters '
-    'and optimizer shrink with --config.mesh.fsdp and --config.mesh.model, activations with a '
-    'larger grad_accum_steps, more devices or --config.model.remat=full; fairjax compile finds the '
-    'smallest slice')
+    f'[{name}] does not fit: it needs {words}{over}. {_fsdp_advice(state, needed, limit)}'
+    'Parameters and optimizer shrink with --config.mesh.fsdp and --config.mesh.model, activations '
+    'with a larger grad_accum_steps, more devices or --config.model.remat=full; fairjax compile '
+    'finds the smallest slice')
 
 
-def _fsdp_words(state: TrainState, needed: int, limit: int | None) -> str:
+def _fsdp_advice(state: TrainState, needed: int, limit: int | None) -> str:
   """The least `fsdp` of these devices with which the state would fit, the rest as it is."""
   least = StateBytes.of(state).least
   tried = {fsdp: needed - least + size for fsdp, size in state_splits(state).items()
@@ -230,6 +196,6 @@ def _fsdp_words(state: TrainState, needed: int, limit: int | None) -> str:
     return ''
   for fsdp, size in tried.items():
     if size <= limit:
-      return f'--config.mesh.fsdp={fsdp} would need about {size_words(size)}. '
+      return f'--config.mesh.fsdp={fsdp} would need about {format_size(size)}. '
   return (f'Even --config.mesh.fsdp={max(tried)} would need about '
-          f'{size_words(min(tried.values()))}. ')
+          f'{format_size(min(tried.values()))}. ')

@@ -33,10 +33,9 @@ class IntervalMetrics:
     self._steps.append((step, metrics))
 
   def flush(self) -> tuple[dict[str, float], list[tuple[int, bool]]]:
-    """Means since the last flush, and of each step in it whether its update was made.
+    """Means since the last flush, and for each step whether its update was made.
 
-    Steps whose update was skipped are left out of the means, and counted as `skipped_updates`. A
-    name whose weights are all 0 (no pair in the interval) is left out.
+    Skipped steps do not count; a name whose weights are all 0 is left out.
     """
     steps, self._steps = jax.device_get(self._steps), []
     totals: dict[str, list[float]] = {}

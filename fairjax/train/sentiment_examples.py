@@ -13,17 +13,12 @@ from fairjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class LabelledSentences:
-  """Sentences whose score is clearly positive or negative.
+  """Sentences whose score is clearly positive or negative."""
 
-  Attributes:
-    tokens: `[N, T]` int32; each row begins with the document start (EOS) and is padded with 0.
-    length: `[N]` int32, tokens of each row with the document start, in [2, T].
-    label: `[N]` float32, 1 positive, 0 negative.
-  """
-
+  # `[N, T]` int32; each row begins with the document start (EOS) and is padded with 0
   tokens: np.ndarray
-  length: np.ndarray
-  label: np.ndarray
+  length: np.ndarray  # `[N]` int32, tokens of each row with the document start, in [2, T]
+  label: np.ndarray  # `[N]` float32, 1 positive, 0 negative
 
   def __len__(self) -> int:
     return len(self.label)
@@ -36,11 +31,7 @@ class LabelledSentences:
 def split_sentences_set(
   data: LabelledSentences, *, valid_share: float, batch_size: int, seed: int
 ) -> tuple[LabelledSentences, LabelledSentences]:
-  """Seeded split into training and held-out sentences.
-
-  Raises:
-    UserError: too few sentences, or one class only.
-  """
+  """Seeded split into training and held-out sentences; `UserError` if they are too few."""
   order = np.random.default_rng(np.random.SeedSequence([seed, 1])).permutation(len(data))
   held_out = int(round(len(data) * valid_share))
   valid, train = data.take(order[:held_out]), data.take(order[held_out:])
@@ -55,30 +46,17 @@ def split_sentences_set(
 
 @dataclasses.dataclass(frozen=True)
 class SentenceStates:
-  """What the frozen language model makes of sentences: computed once, read in every epoch.
+  """States of the frozen language model for sentences: computed once, read in every epoch."""
 
-  Attributes:
-    h_bar: `[N, P, D]` float32, h-bar at the last token (place 0) and at P - 1 random prefixes.
-    label: `[N]` float32, 1 positive, 0 negative.
-  """
-
+  # `[N, P, D]` float32, h-bar at the last token (place 0) and at P - 1 random prefixes
   h_bar: np.ndarray
-  label: np.ndarray
+  label: np.ndarray  # `[N]` float32, 1 positive, 0 negative
 
 
 def read_positions(data: LabelledSentences, *, prefixes: int, seed: int) -> np.ndarray:
-  """Where a sentence is read: at its last token and at uniformly drawn tokens before it.
+  """Positions `[N, P]` where sentences are read: the last token and random tokens before it.
 
-  Prefixes, because step 3 applies f_sh in mid-sentence. A sentence of one token besides the
-  document start is read at that token only.
-
-  Args:
-    data: sentences.
-    prefixes: P - 1 >= 0.
-    seed: of the draw.
-
-  Returns:
-    `[N, P]` int32 in [1, T).
+  Prefixes, because step 3 applies f_sh in mid-sentence.
   """
   rng = np.random.default_rng(np.random.SeedSequence([seed, 3]))
   last = data.length[:, None] - 1
@@ -90,15 +68,7 @@ def sentence_states(
   data: LabelledSentences, features: Callable[[np.ndarray, np.ndarray], np.ndarray], *,
   batch_size: int, prefixes: int, seed: int,
 ) -> SentenceStates:
-  """Reads every sentence once.
-
-  Args:
-    data: sentences.
-    features: `(tokens [B, T], positions [B, P]) -> h-bar [B, P, D]`.
-    batch_size: B, always exactly so many rows (one compiled shape).
-    prefixes: P - 1.
-    seed: of the prefixes.
-  """
+  """h-bar of every sentence; `features(tokens [B, T], positions [B, P])` gives it for a batch."""
   positions = read_positions(data, prefixes=prefixes, seed=seed)
   parts = []
   for start in range(0, len(data), batch_size):
@@ -112,18 +82,9 @@ def state_batches(
   data: SentenceStates, *, batch_size: int, prefix_share: float, seed: int, start_step: int,
   shard: tuple[int, int] = (0, 1),
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Endless batches; every number is a function of (seed, step), whatever step they start at.
+  """Endless batches of this process's rows; every number is a function of (seed, step).
 
-  Args:
-    data: of the training sentences.
-    batch_size: rows over all processes.
-    prefix_share: share of rows that are read at one of the prefixes; the others at the last token.
-    seed: of order and choice.
-    start_step: first step.
-    shard: (index, count) of this process; it gets its rows of the same global batch.
-
-  Yields:
-    `h_bar` [b, D] float32, `label` [b] float32.
+  A share `prefix_share` of the rows is read at a prefix, the others at the last token.
   """
   number, places = data.h_bar.shape[:2]
   per_epoch = number // batch_size
@@ -143,9 +104,9 @@ def state_batches(
 
 
 def classification_report(predicted: np.ndarray, label: np.ndarray) -> dict[str, float]:
-  """Accuracy, F1 of the positive class and macro F1 (H-15: the papers mix them up), all in [0, 1].
+  """Accuracy, F1 of the positive class, macro F1 (H-15), and `majority`, all in [0, 1].
 
-  Also `majority`, the accuracy of always saying the more frequent class.
+  `majority`: accuracy of always predicting the more frequent class.
   """
   predicted, label = np.asarray(predicted, bool), np.asarray(label) > 0.5
 

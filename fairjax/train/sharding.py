@@ -84,10 +84,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, *,
 
 @contextlib.contextmanager
 def on_mesh(mesh: Mesh) -> Iterator[None]:
-  """Traces and runs the block with the mesh and the table in context.
-
-  The model names logical axes only (`fairjax.model.partitioning`); here they get their meaning.
-  """
+  """Traces and runs the block with the mesh and the table in context."""
   with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
     yield
 
@@ -165,18 +162,7 @@ def axes_sharding(axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
 
 
 def tree_shardings(abstract: Any, mesh: Mesh) -> Any:
-  """Shardings of a tree whose leaves carry logical axis names (`nn.Partitioned` boxes).
-
-  Args:
-    abstract: tree of `jax.eval_shape`, boxes included.
-    mesh: of `make_mesh`.
-
-  Returns:
-    The unboxed tree with a `NamedSharding` at each leaf; leaves without names are replicated.
-
-  Raises:
-    UserError: if a mesh axis does not divide the array axis that it splits.
-  """
+  """Shardings of a tree with logical axis names (`nn.Partitioned`); others are replicated."""
   specs = nn.get_partition_spec(abstract)
   shardings = nn.logical_to_mesh_sharding(specs, mesh, list(RULES))
   leaves = jax.tree_util.tree_leaves_with_path(nn.unbox(abstract))

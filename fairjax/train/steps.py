@@ -45,7 +45,7 @@ def weighted_mean(
 ) -> Float[Array, '']:
   """Mean of `values` under `weights` >= 0; 0.0 when every weight is 0.
 
-  Values behind a zero weight never reach the result, NaN included. `total` replaces the sum of the
+  Values under a zero weight never reach the result, NaN included. `total` replaces the sum of the
   weights.
   """
   total = weights.sum() if total is None else total
@@ -65,16 +65,9 @@ def cosine_fairness_loss(
 
   as a weighted mean over pairs.
 
-  Args:
-    hidden: `[B, K, D]` float, last token of each original prefix.
-    hidden_cf: `[B, K, D]` float, last token of the swapped prefix.
-    weights: `[B, K]` float >= 0; 0 marks padding; any scale.
-    total: divides the weighted sum; None: the sum of the weights. Microbatches give their
-      share of the whole batch's mean this way.
-    eps: floor of the *squared* norms, so that zero vectors give loss 1 and finite gradients.
-
-  Returns:
-    Scalar in [0, 2], dimensionless; 0.0 if every weight is 0.
+  A weight of 0 marks padding. `total` (default: the sum of the weights) divides the weighted sum,
+  so that microbatches give their share of the whole batch's mean. `eps` is the floor of the squared
+  norms: zero vectors give loss 1 and finite gradients. In [0, 2]; 0.0 if every weight is 0.
 
   >>> h = jnp.array([[[3.0, 0.0], [1.0, 0.0]]])
   >>> cf = jnp.array([[[0.0, 5.0], [2.0, 0.0]]])
@@ -94,14 +87,8 @@ def next_token_divergences(
 ) -> dict[str, Float[Array, '']]:
   """How far the next-token distributions of a pair are apart, without sampling.
 
-  Args:
-    logits: `[B, K, V]` float at the end of each original prefix.
-    logits_cf: `[B, K, V]` float at the end of the swapped prefix.
-    weights: `[B, K]` float >= 0; 0 marks padding.
-
-  Returns:
-    `kl`: mean KL(original || counterfactual), nats, >= 0; `js`: mean Jensen-Shannon divergence,
-    nats, in [0, ln 2].
+  `kl`: mean KL(original || counterfactual), nats, >= 0; `js`: mean Jensen-Shannon divergence, nats,
+  in [0, ln 2]. A weight of 0 marks padding.
   """
   log_p, log_q = (jax.nn.log_softmax(_wide(x), axis=-1) for x in (logits, logits_cf))
   log_m = jnp.logaddexp(log_p, log_q) - jnp.log(2.0).astype(log_p.dtype)
@@ -125,9 +112,9 @@ def binary_cross_entropy(
 
 @flax.struct.dataclass
 class Guard:
-  """What decides whether an update is made, and counts those that were not.
+  """Decides whether an update is made, and counts skipped ones.
 
-  In the state, because a resumed run must decide as an uninterrupted one does.
+  It is part of the state, because a resumed run must decide as an uninterrupted one does.
   """
 
   in_a_row: jax.Array  # [] int32, updates skipped since the last one that was made
@@ -145,9 +132,9 @@ class Guard:
   def allows(self, adam: Adam, loss: jax.Array, norm: jax.Array) -> jax.Array:
     """Whether the update is made, `[]` bool.
 
-    Not if loss or gradient norm is not finite; if the loss lies `spike_sigmas` standard deviations
-    above the mean of a full window; or if `max_skipped` in a row were skipped: then nothing moves
-    until the loop, which reads the counts at intervals, stops the run at the last good step.
+    No update if loss or gradient norm is not finite; if the loss is `spike_sigmas` standard
+    deviations above the mean of a full window; or after `max_skipped` skipped ones in a row: the
+    state then stays until the loop, which reads the counts at intervals, stops the run.
     """
     ok = jnp.isfinite(loss) & jnp.isfinite(norm) & (self.in_a_row < adam.max_skipped)
     if adam.spike_sigmas:
@@ -239,7 +226,7 @@ def _accumulate(gradient, state, batch, key, extra, count):
 
 
 BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
-"""What the batch builder counts in each row (`branch_counts` [B, 5])."""
+"""Counts of the batch builder in each row (`branch_counts` [B, 5])."""
 
 
 class Projection(NamedTuple):
@@ -259,7 +246,7 @@ class Projection(NamedTuple):
 
 
 class FairnessTerm(NamedTuple):
-  """What of the debiasing configuration a compiled step depends on."""
+  """Fields of the debiasing configuration that a compiled step depends on."""
 
   gradient: str
   sentiment_layer: str
@@ -293,15 +280,7 @@ def init_lm_state(
   model_config: ModelConfig, stage: TrainConfig, mesh: Mesh, *, seed: int,
   params: Params | None = None,
 ) -> TrainState:
-  """Fresh train state with empty memory.
-
-  Args:
-    model_config: with its vocabulary size.
-    stage: batch size and optimizer.
-    mesh: of `make_mesh`.
-    seed: of the initial parameters.
-    params: start from a copy of these (debiasing) instead of random ones.
-  """
+  """Fresh train state with empty memory, from a copy of `params` or random ones of the seed."""
   init, _ = _make_init(model_config, Adam.of(stage), stage.batch_size, mesh)
   return init(jax.random.key(seed), params)
 
@@ -519,7 +498,7 @@ def bind(update: Callable, seed: int, *extra: Any) -> Callable:
 
 
 def _project(term: FairnessTerm, projection: Params, h: jax.Array) -> jax.Array:
-  """What the frozen f_sh makes of h (H-22): its last hidden layer, or (1 - p, p)."""
+  """The output of the frozen f_sh on h (H-22): its last hidden layer, or (1 - p, p)."""
   logit, hidden = term.projection.module().apply({'params': projection}, h)
   if term.sentiment_layer == 'hidden':
     return hidden
@@ -528,7 +507,7 @@ def _project(term: FairnessTerm, projection: Params, h: jax.Array) -> jax.Array:
 
 
 def _jit_step(step: Callable, mesh: Mesh) -> Callable:
-  """Jits with the state donated and kept where it lives, so that no later step compiles again.
+  """Jits with the state donated and its shardings kept, so that no later step compiles again.
 
   The result also has `lower(...)`, as jitted functions do, for states that exist or abstract ones.
   """

@@ -18,9 +18,9 @@ from fairjax.train.memory import (
   check_state,
   compile_step,
   device_bytes,
+  format_size,
   program_bytes,
   required_bytes,
-  size_words,
 )
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import make_mesh, to_devices
@@ -109,9 +109,9 @@ def test_the_line_is_the_compilers_and_the_step_is_not_compiled_again():
   total = (stats.argument_size_in_bytes + stats.temp_size_in_bytes + stats.output_size_in_bytes
            - stats.alias_size_in_bytes + stats.generated_code_size_in_bytes)
   assert line == (
-    f'[lm] memory of each device: parameters {size_words(state.parameters)}, optimizer '
-    f'{size_words(state.optimizer)}, memory {size_words(state.hidden)}, activations, gradients '
-    f'and workspace {size_words(stats.temp_size_in_bytes)}; in all {size_words(total)}')
+    f'[lm] memory of each device: parameters {format_size(state.parameters)}, optimizer '
+    f'{format_size(state.optimizer)}, memory {format_size(state.hidden)}, activations, gradients '
+    f'and workspace {format_size(stats.temp_size_in_bytes)}; in all {format_size(total)}')
   assert required_bytes(program_bytes(lowered.compile())) == total
   # The arguments hold the state and the batch; the state is donated.
   assert state.parameters + state.optimizer + state.hidden < stats.argument_size_in_bytes
@@ -139,7 +139,7 @@ def test_a_state_that_cannot_fit_is_refused_by_how_much_before_it_is_made(limit)
   limit(least - 2048)
   with pytest.raises(UserError) as error:
     check_state('lm', state)
-  assert f'{size_words(least - 2048)}: 2.0 KiB too much' in str(error.value)
+  assert f'{format_size(least - 2048)}: 2.0 KiB too much' in str(error.value)
   assert 'mesh.fsdp' in str(error.value) and '\n' not in str(error.value)
 
 
@@ -159,11 +159,11 @@ def test_the_split_that_would_fit_is_named(limit):
     limit(found[fsdp])
     with pytest.raises(UserError) as error:
       check_state('lm', state)
-    words = f'--config.mesh.fsdp={fsdp} would need about {size_words(found[fsdp])}'
+    words = f'--config.mesh.fsdp={fsdp} would need about {format_size(found[fsdp])}'
     assert words in str(error.value)
   limit(found[8] - 1)
   with pytest.raises(UserError, match=f'Even --config.mesh.fsdp=8 would need about '
-                     f'{size_words(found[8])}'):
+                     f'{format_size(found[8])}'):
     check_state('lm', state)
 
 
@@ -173,7 +173,7 @@ def test_a_step_that_cannot_fit_is_refused_by_how_much(limit):
   needed = required_bytes(program_bytes(lowered.compile()))
   limit(needed)
   assert compile_step('lm', lowered, arguments[0]).endswith(
-    f'in all {size_words(needed)} of {size_words(needed)}')
+    f'in all {format_size(needed)} of {format_size(needed)}')
   limit(needed - 4096)
   with pytest.raises(UserError, match=r'4\.0 KiB too much'):
     compile_step('lm', lowered, arguments[0])
@@ -188,7 +188,7 @@ def test_what_the_compiler_refuses_is_one_line_and_other_faults_are_not_hidden(l
     return types.SimpleNamespace(compile=compile)
 
   limit(2**34)
-  with pytest.raises(UserError, match=r'20\.50 GiB of each device, says the compiler.* 16\.00 GiB: '
+  with pytest.raises(UserError, match=r'20\.50 GiB of each device, as the compiler.* 16\.00 GiB: '
                      r'4\.50 GiB too much'):
     compile_step('lm', compiler('Ran out of memory in memory space hbm. Used 20.5G of 15.75G hbm.'),
                  state)
