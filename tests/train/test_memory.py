@@ -196,7 +196,7 @@ def test_what_the_compiler_refuses_is_one_line_and_other_faults_are_not_hidden(l
     compile_step('lm', compiler('something else'), state)
   silent = types.SimpleNamespace(compile=lambda: types.SimpleNamespace(
     memory_analysis=lambda: None))
-  assert compile_step('lm', silent, state).endswith('the compiler does not tell the rest')
+  assert compile_step('lm', silent, state).endswith('the compiler reports no more')
 
 
 def test_a_stage_that_cannot_fit_leaves_nothing_behind(tmp_path, limit):
