@@ -16,7 +16,7 @@ from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.measure import OpinionScorer, measure_records, score_file, score_records
 from fairjax.measure.content import ContentOptions
-from fairjax.report import ModelRow, figures, paper_figures
+from fairjax.report import ModelRow
 from fairjax.report.differences import SCHEMA
 
 GRID = [('baseline', 'baseline', None),
@@ -124,17 +124,6 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
     assert main(['paper', *command]) == 2, command
     error = capsys.readouterr().err
     assert reason in error and error.count('\n') == 1, error
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-  """Figures instead of files."""
-  found = []
-  for module in (figures, paper_figures):
-    monkeypatch.setattr(module, 'save_figure', lambda figure, path: found.append(figure) or [path])
-  yield found
-  for figure in found:
-    figures.pyplot().close(figure)
 
 
 @pytest.mark.parametrize('number, titles', [

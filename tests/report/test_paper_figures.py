@@ -8,7 +8,7 @@ from test_selection import ATTRIBUTE, BagOfWords, simulate
 from fairjax.errors import UserError
 from fairjax.measure import OpinionScorer, VaderScorer, read_generations, score_records
 from fairjax.measure.content import ContentOptions
-from fairjax.report import figures, paper_figures
+from fairjax.report import paper_figures
 
 SCORERS = [OpinionScorer(['good'], ['awful']), VaderScorer()]
 MODELS = {'baseline': ('baseline', None), 'embedding-1': ('embedding', 1.0),
@@ -22,17 +22,6 @@ def rows():
     {name: simulate(bias=b, memory=0.9 - 0.02 * (MODELS[name][1] or 0), samples=40)
      for name, b in BIAS.items()}, ATTRIBUTE, SCORERS, methods=MODELS, permutations=20,
     content=ContentOptions(encoder=BagOfWords()))
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-  """Figures instead of files."""
-  found = []
-  for module in (figures, paper_figures):
-    monkeypatch.setattr(module, 'save_figure', lambda figure, path: found.append(figure) or [path])
-  yield found
-  for figure in found:
-    figures.pyplot().close(figure)
 
 
 def heights(axis):
