@@ -68,7 +68,7 @@ def whole_row(row: Any, where: str, *, repair: bool | None = None,
     what = f'field {ascii(broken[0])}' if broken else 'the row'
     hint = '' if repair is None else ', or replace such characters with --repair'
     raise UserError(
-      f'{where}: {what} holds half a character (a lone surrogate) or NUL: mend it{hint}')
+      f'{where}: {what} holds half a character (a lone surrogate) or NUL: fix it{hint}')
   if counts is not None:
     counts['fields with half a character or NUL, replaced by U+FFFD'] += len(broken) or 1
   return replace_broken(row)

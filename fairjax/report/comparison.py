@@ -1,4 +1,4 @@
-"""Models of a report: their rows, changes against the baseline, and what a reader must be told."""
+"""Models of a report: their rows, changes against the baseline, and the warnings for its reader."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

@@ -57,7 +57,7 @@ def _write_lines(file, records: Iterable[Mapping[str, Any]], *, compressed: bool
                                 compressed=compressed))
     except (ValueError, TypeError) as e:  # NaN, half a character, what only Parquet knows
       raise UserError(f'{chunk[0]["_where"]} or one of the {len(chunk) - 1} records behind it '
-                      f'cannot be written as JSON ({e}): mend it') from None
+                      f'cannot be written as JSON ({e}): fix it') from None
     count += len(chunk)
   return count
 

@@ -193,7 +193,7 @@ def run_models(config: Config, workdir: pathlib.Path) -> list[Model]:
     for stage in curriculum_stages(config) if stage.model]
 
 
-# What the devices cannot divide, told before anything is prepared or written.
+# Sizes that the devices cannot divide are refused before anything is prepared or written.
 
 def check_devices(
   config: Config, workdir: pathlib.Path, *, until: str | None = None, vocab_size: int | None = None,

@@ -31,7 +31,7 @@ from fairjax.errors import Damaged, Fault, UserError
 from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.train.sharding import to_host
 
-# Digests of the leaves of a train state: what was saved can be told from what is read back.
+# Digests of the leaves of a train state: a restored state is compared with the saved one.
 #
 # Each process hashes the shards that it holds, so that saving gathers nothing; on restore every
 # leaf
@@ -166,7 +166,7 @@ def _short(value: Any) -> str:
   return text[:12] + '...' if len(text) == 64 else repr(value)
 
 
-# Keeps the stacks of a failed save off the screen: the failure itself is told in one line.
+# Hides the stacks of a failed save: one line reports the failure.
 #
 # When a write fails (a full disk), Orbax logs the stack of each of its threads, closes the event
 # loop
@@ -368,7 +368,7 @@ class CheckpointStore:
         if processes.is_first():
           self._verify(step, shapes)
           self._prune()
-      except BaseException as e:  # told by the main thread
+      except BaseException as e:  # the main thread reports it
         self._error = e
 
     self._thread = threading.Thread(target=complete, name='checkpoint', daemon=True)

@@ -208,7 +208,7 @@ def _train(stage, state, start, end, extra_state, batches, store, writer, stop, 
 
 
 class _Skips:
-  """Updates that were skipped: told, counted, and the end when there are too many in a row."""
+  """Counts and reports skipped updates, and ends the run after too many in a row."""
 
   def __init__(self, stage: Stage, start: int, log: Callable[[str], None]):
     self._stage, self._log, self._good = stage, log, start

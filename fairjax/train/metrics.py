@@ -138,7 +138,7 @@ class MetricWriter:
       if not type(e).__module__.startswith('tensorflow'):
         raise
       why = ' '.join(str(e).split())
-      raise Fault(f'{self._tensorboard_folder} cannot be written: {why} (disk, rights): mend it, '
+      raise Fault(f'{self._tensorboard_folder} cannot be written: {why} (disk, rights): fix it, '
                   'then the same command continues') from e
 
 

@@ -38,7 +38,7 @@ def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
                if line.strip() and not line.lstrip().startswith('#')]
   for entry, where in entries:
     if not is_whole(entry):
-      raise UserError(f'{where}: holds half a character (a lone surrogate) or NUL: mend it')
+      raise UserError(f'{where}: holds half a character (a lone surrogate) or NUL: fix it')
   if not entries:
     raise UserError(f'{path}: {what}: the list is empty')
   return entries

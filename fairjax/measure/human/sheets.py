@@ -156,7 +156,7 @@ def write_sheet(
   try:
     return _BOM * bom + text.getvalue().encode('utf-8')
   except UnicodeEncodeError as e:
-    raise UserError(f'a text holds {e.object[e.start]!r}, half of a character: mend its record') \
+    raise UserError(f'a text holds {e.object[e.start]!r}, half of a character: fix its record') \
       from None
 
 

@@ -150,7 +150,7 @@ class GoogleScorer:
     self.counts['refused'] += len(refused)
     for of_one_text, reason, text in failures:
       if not of_one_text:
-        raise UserError(f'google: {reason}, for the text {text[:60]!r}: {state}; mend it or wait, '
+        raise UserError(f'google: {reason}, for the text {text[:60]!r}: {state}; fix it or wait, '
                         'then the same command continues')
     _, reason, text = refused[0]
     at_most = ' (nothing more was sent)' if len(refused) >= MOST_REFUSED else ''
