@@ -128,10 +128,7 @@ def swap_text(
 
 
 class BranchBuilder:
-  """Lays out up to K branches of up to P pieces for rows of T inputs.
-
-  A row's branches depend only on (seed, step, row) and its tokens.
-  """
+  """Lays out up to K branches of up to P pieces for rows of T inputs."""
 
   def __init__(
     self, attribute: Attribute, vocabulary: Vocabulary, *, segment_len: int, num_branches: int,

@@ -12,6 +12,7 @@ her famous", "made her debut") the verb before it and the word after it decide t
 it is a possessive, the more frequent case.
 """
 
+import importlib.resources
 import re
 from collections.abc import Container
 
@@ -31,6 +32,9 @@ from fairjax.counterfactual.word_forms import context, normal_form
 #   "bachelor's degree", "Uncle Sam", "Our Lady").
 # * `abbreviation`: MR and MS in capitals without a full stop, which are no forms of address.
 
+_WORDS = {name: frozenset(words.split()) for name, words in re.findall(
+  r'^(\w+):\n((?:  .*\n)+)', (importlib.resources.files('fairjax.counterfactual') / 'assets'
+                             / 'pronoun_words.txt').read_text(encoding='utf-8'), re.MULTILINE)}
 _BEFORE = re.compile(r"([^\W_][\w'’&.]*)( @-@ |[ -])$")
 _AFTER = re.compile(r" ([^\W_][\w'’]*)")
 _OF_BEFORE = re.compile(r'(?:^|\W)([A-Z]\w*) of (?:the )?$')
@@ -39,28 +43,6 @@ _RIGHT_MEMBERS = re.compile(r'(?:(?:-| @-@ )\w+)+')
 _HYPHEN = re.compile(r'-| @-@ ')
 _SENTENCE_START = re.compile(r'(?:^|[.!?…]["\'”’)\]]*\s+|\n\s*)["\'“‘(\[]*\s*$')
 _REACH = 80
-
-# Words with a capital only at the beginning of a sentence, and words of rank and kinship.
-_NO_NAMES = frozenset("""
-a an the this that these those my your his her its our their some any every each both all many most
-few several two three four five six no other another such and or but nor so yet if as in on at by
-for from to of with without into about after before during since until while when where because
-although though despite like between among both either neither one first second third next last
-then there here also once only even just not was were is are had has did do does would could should
-i he she it we they who which what whose whom how why
-crown grand great former late young old dear dowager co ex vice step half non anti pre post mid
-""".split())
-_ADDRESS = frozenset("""
-king queen prince princess duke duchess baron baroness count countess emperor empress tsar tsarina
-lord lady sir madam ma'am dame mr mrs ms mr. mrs. ms. miss father mother brother sister uncle aunt
-papa mama dad mom mum grandpa grandma grandfather grandmother granddad grandmom abbot abbess priest
-priestess nun monk chairman chairwoman congressman congresswoman councilman councilwoman spokesman
-spokeswoman actor actress heir heiress hero heroine
-""".split())
-_ANYWHERE = frozenset(
-  'he she him her his hers himself herself male female males females actor actress'.split())
-# Titles before a name; they are never part of a name.
-_ALWAYS = frozenset('sir mr mrs ms mr. mrs. ms. emperor empress patriarch'.split())
 _RELATIONS = ('in-law', 'to-be', 'elect', 'designate', 'apparent', 'presumptive', 'consort',
               'regent', 'dowager', 'in-waiting', 'at-arms', 'turned')
 _THING = r'(?:-| )(?:%s)\b'
@@ -92,13 +74,13 @@ def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str])
   before, after = context(text, start, end, reach=_REACH)
   if word in ('MR', 'MS', 'MRS'):
     return 'abbreviation'
-  if lower in _ANYWHERE:
+  if lower in _WORDS['anywhere']:
     return ''
   follows, precedes = _PHRASES_AFTER.get(lower), _PHRASES_BEFORE.get(lower)
   if follows and follows.match(after) or precedes and precedes.search(before) and (
       lower != 'queens' or word == 'Queens'):
     return 'phrase'
-  title = word[0].isupper() and not word.isupper() and lower not in _ALWAYS
+  title = word[0].isupper() and not word.isupper() and lower not in _WORDS['always']
   if title and _in_name(lower, before, after):
     return 'name'
   return 'compound' if _in_compound(before, after, gendered) else ''
@@ -106,16 +88,16 @@ def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str])
 
 def _in_name(lower: str, before: str, after: str) -> bool:
   found = _BEFORE.search(before)
-  if found and found[1][0].isupper() and found[1].lower() not in _NO_NAMES:
+  if found and found[1][0].isupper() and found[1].lower() not in _WORDS['no_names']:
     previous = found[1].lower()
     ends_sentence = previous.endswith('.') and _SENTENCE_START.search(before)
-    if not ends_sentence and previous not in _ADDRESS:
+    if not ends_sentence and previous not in _WORDS['address']:
       return True
   if _OF_BEFORE.search(before):
     return True
   following = _AFTER.match(after)
-  return bool(following and following[1][0].isupper() and lower not in _ADDRESS
-              and following[1].lower() not in _NO_NAMES)
+  return bool(following and following[1][0].isupper() and lower not in _WORDS['address']
+              and following[1].lower() not in _WORDS['no_names'])
 
 
 def _in_compound(before: str, after: str, gendered: Container[str]) -> bool:
@@ -149,127 +131,9 @@ def in_case_of(old: str, new: str) -> tuple[str, bool]:
 _TOKEN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*(?:(?:-| @-@ )[^\W_]+)*|[^\w\s]")
 _LAST_WORD = re.compile(r"([^\W_]+(?:['’-][^\W_]+)*)[\s\"“'‘]*$")
 _PARALLEL = re.compile(r'\b(him|his)(?: or |/| / )$', re.IGNORECASE)
-CONTEXT = 120
-"""Characters on either side that the rules read."""
+CONTEXT = 120  # characters on either side that the rules read
 
-
-def _words(text: str) -> frozenset[str]:
-  return frozenset(text.split())
-
-
-# Words that begin no noun phrase after a possessive: after "her" they show an object.
-_CLOSED = _words("""
-a an the this that these those all both each any some every another such no either neither half i
-you he she it we they me him us them my your his its our their mine yours hers ours theirs who whom
-whose which what when where why how whether himself herself itself themselves her and or but nor yet
-if because since although though unless until while whereas than as of to in on at by for from with
-without within into onto upon about above across after against along alongside amid among amongst
-around before behind below beneath beside besides between beyond despite down during except
-following inside near off out outside over per regarding through throughout toward towards under
-underneath unlike up via is was are were be been am being has have had having do does did doing
-would could should might must can cannot may shall isn't wasn't weren't aren't hasn't hadn't didn't
-doesn't don't couldn't wouldn't won't not away aside there here again alone together too instead
-forward apart anyway altogether afterwards afterward thereafter thereby today yesterday tomorrow
-tonight anymore anyone anything something someone everything nothing nobody everyone else otherwise
-however therefore maybe perhaps becoming getting going unable enough abroad overboard everywhere
-ashore
-""")
-_ADVERBS = _words("""
-very so also then once still now even ever never always already almost often soon only just more
-most less least much quite rather too well later sometimes perhaps equally not
-""")
-# Words in -ly that are no adverbs.
-_NOT_ADVERBS = _words("""
-family early daily weekly monthly yearly elderly lovely lonely friendly deadly holy ugly likely
-assembly reply supply ally belly bully anomaly jelly fly lively costly worldly homely silly july
-italy motherly fatherly sisterly brotherly womanly manly ghostly scholarly orderly timely heavenly
-earthly bodily curly oily burly unlikely unruly unfriendly untimely melancholy
-""")
 _CLOSING = frozenset('.,;:!?)]}…—–/(&*|')
-
-# Verbs that take an object and what it does, is or becomes.
-_CAUSE = _words("""
-let lets letting make makes made making help helps helped helping see sees saw seen seeing watch
-watches watched watching hear hears heard hearing have had has bid bade feel felt find finds found
-finding leave leaves left leaving keep keeps kept keeping render renders rendered rendering consider
-considers considered considering get gets got getting set sets setting hold holds held holding catch
-caught drive drove driven send sent turn turned turning think thought declare declared believe
-believed believing deem deemed pronounce pronounced beat knock knocked strike struck cut spot
-spotted discover discovered remember remembered imagine imagined depict depicts depicted depicting
-portray portrays portrayed show shows showed shown showing mean means meant prove proved stop
-stopped prevent prevented involve involved like
-""")
-_BARE_VERBS = _words("""
-be become go come leave feel want look seem appear think know believe realize realise understand
-stay remain return walk run fall die live cry laugh smile sing dance act sleep eat drink fight win
-lose escape join move get take make give keep hold find see hear speak talk tell say learn write
-read play perform work do have achieve gain earn develop recover secure reach start begin stop
-finish complete build create decide choose survive deal cope overcome qualify pass enter lead
-continue grow rise stand sit lie quit retire advance obtain improve focus avoid prepare pursue
-establish kill pay raise beat suffer miss resign adjust cross open rescue save sign spend steal turn
-train wait wear catch climb commit defeat defend deliver draw drive drop enjoy expand face follow
-forget happen hit identify launch maintain meet produce promote prove pull push put regain relax
-remember rest ride score sell serve settle shoot succeed swim throw travel try use visit wake
-""")
-# Bare verbs that are nouns as often, and the verbs after which they are verbs.
-_NOUNS_TOO = _words('work play act run talk dance fight walk escape return look fall win')
-_SEE = _words('let lets letting saw watched help helped see')
-_STATES = _words("""
-famous popular ill sick angry happy unhappy sad guilty responsible dead alive blind deaf mad crazy
-busy free safe awake asleep pregnant unconscious bankrupt paralyzed paralysed homeless helpless
-speechless vulnerable eligible ineligible aware unaware available unavailable worthy unworthy
-capable incapable suitable unsuitable fit unfit innocent liable wealthy rich poor penniless
-dependent independent nervous uncomfortable comfortable jealous furious mortal immortal invisible
-invincible immune superior inferior king emperor pope captain president chairman governor bishop
-heir regent duke earl knight general head master champion commander director manager leader queen
-empress sole joint lord archbishop vice open ready stranded wounded injured crippled exhausted
-devastated heartbroken impressed depressed bound locked tied hidden trapped isolated arrested
-executed killed hanged removed shot beaten sentenced appointed elected imprisoned buried naked drunk
-covered bedridden disabled partially more less somewhat particularly enemies redundant cardinal
-legate mute unconditional emeritus consul dictator caliph knighted deputy vice-president secretary
-ambassador professor chancellor
-""")
-_GIVE = _words("""
-give gives gave given giving offer offers offered offering show shows showed shown showing tell
-tells told telling teach teaches taught teaching bring brings brought bringing buy buys bought lend
-lent earn earns earned earning award awarded awarding grant grants granted granting cost costs pay
-pays paid paying send sends sent sending ask asks asked asking owe owed deny denied denying win won
-winning gain gained gaining allow allowed allowing provide provided assign assigned procure procured
-cause caused take takes took taken promise promised afford afforded leave left guarantee guaranteed
-hand handed bestow bestowed feed fed serve served land landed net netted garner garnered wish wished
-call called
-""")
-_GIVEN = _words("""
-permission control command money support credit power access advice lessons information time
-recognition fame praise respect authority custody refuge shelter asylum protection land help food
-instructions advance notice directions questions stories entry admission enough hope trouble
-national international critical widespread worldwide further several many few two three four five
-six seven eight nine ten twenty thirty fifty one extra additional financial full complete immediate
-considerable great little new nominations awards opportunities medals acclaim freedom employment
-immunity compensation tips orders gifts points votes citizenship honorary wide public high numerous
-various reason success priority tenure ownership approval poison lunch dinner tea breakfast letters
-flowers comfort courage strength confidence insight pleasure joy legal peace tribute due ample
-screen less more problems plenty half
-""")
-_OWNED_TOO = _words("""
-command control courage credit help land money power reason support time success hope freedom lunch
-dinner strength
-""")
-# After these verbs "back" and "home" are directions and not possessions.
-_MOVE = _words("""
-bring brings brought bringing take takes took taken taking send sends sent sending call calls called
-calling get gets got getting want wants wanted wanting welcome welcomed invite invited lead led
-leading give gave giving put puts turn turned push pushed pull pulled drive drove driven drag
-dragged carry carried follow followed drop dropped escort escorted see allow allowed let have had
-forced forcing force love loved hold held ask asked tell told summon summoned order ordered drew
-drawn hit fight fighting keep kept win pay paid beat
-""")
-_NAME = _words('call calls called calling name named nickname nicknamed dub dubbed label labelled')
-_HAVE = _words('have has had having get gets got getting see saw pronounced declared ordered')
-_APPOINT = _words("""
-appoint appoints appointed appointing elect elected electing name named naming crown crowned call
-called make made create created proclaim proclaimed designate designated
-""")
 
 
 def her_is_object(before: str, after: str) -> bool:
@@ -284,35 +148,36 @@ def her_is_object(before: str, after: str) -> bool:
   first, *rest = tokens
   if first in ('or', '/') and rest and rest[0] in ('his', 'her', 'their'):
     return False  # "her or his own", "her/his"
-  if first in _CLOSING or first in _CLOSED:
+  if first in _CLOSING or first in _WORDS['closed']:
     return True
-  if previous in _NAME and re.match(r'\s*["“]', after):
+  if previous in _WORDS['name'] and re.match(r'\s*["“]', after):
     return True
-  if first in ('more', 'less') and (previous in _GIVE or previous in _CAUSE):
+  if first in ('more', 'less') and (previous in _WORDS['give'] or previous in _WORDS['cause']):
     return True
   if first in ('back', 'home'):
-    return previous in _MOVE
+    return previous in _WORDS['move']
   if _is_adverb(first):
-    if previous in _CAUSE and rest and rest[0] in _STATES:  # "left her quite alone"
-      return True
+    if previous in _WORDS['cause'] and rest and rest[0] in _WORDS['states']:
+      return True  # "left her quite alone"
     return not rest or _ends_phrase(rest[0]) or _is_adverb(rest[0]) and (
       len(rest) < 2 or _ends_phrase(rest[1]))
   if not first[0].isalnum():
     return True
   ends = not rest or _ends_phrase(rest[0])
-  if previous in _CAUSE:
-    if first in _BARE_VERBS and (first not in _NOUNS_TOO or previous in _SEE):
+  if previous in _WORDS['cause']:
+    if first in _WORDS['bare_verbs'] and (
+        first not in _WORDS['nouns_too'] or previous in _WORDS['see']):
       return True
-    if first in _STATES and ends:
+    if first in _WORDS['states'] and ends:
       return True
-    if first.endswith('ed') and previous in _HAVE and ends:
+    if first.endswith('ed') and previous in _WORDS['have'] and ends:
       return True
-    if first.endswith('ing') and len(first) > 5 and rest and (rest[0] in _CLOSED):
+    if first.endswith('ing') and len(first) > 5 and rest and (rest[0] in _WORDS['closed']):
       return True
-  if previous in _APPOINT and first in _STATES and ends:
+  if previous in _WORDS['appoint'] and first in _WORDS['states'] and ends:
     return True
-  if previous in _GIVE and (first in _GIVEN or first.isdigit()):
-    if first in _OWNED_TOO:
+  if previous in _WORDS['give'] and (first in _WORDS['given'] or first.isdigit()):
+    if first in _WORDS['owned_too']:
       return ends and previous not in ('won', 'gained', 'lost', 'called')
     return ends or len(rest) > 1
   if first == 'one':
@@ -332,27 +197,20 @@ def his_is_independent(before: str, after: str) -> bool:
     if (first in '(&*/|' or first == ']' and before.endswith('[')
         or re.match(r'\s*\.\d', after)):
       return False
-    return first not in ',—–' or previous in _BEFORE_HERS
+    return first not in ',—–' or previous in _WORDS['before_hers']
   if first in ('and', 'or', 'nor'):  # "his and her careers", "his or her"
     return previous == 'of' and not (rest and rest[0] in ('her', 'their', 'my', 'his'))
   if _is_adverb(first):
     return bool(rest) and rest[0] in ('.', ';', '!', '?')
-  if first not in _CLOSED:
+  if first not in _WORDS['closed']:
     return False
-  return first not in _AFTER_HIS or bool(_FRIEND_OF.search(before[-CONTEXT:]))
+  return first not in _WORDS['after_his'] or bool(_FRIEND_OF.search(before[-CONTEXT:]))
 
 
-# Closed words that do follow a possessive, in names of songs and films and before insertions.
-_AFTER_HIS = _words("""
-i you all every both half no the a an not unable this that these those up down off out in on inside
-outside near above after under over following going getting being having doing who what where why
-how through at by enough before
-""")
 # "A fan of his", "that brother of his".
 _FRIEND_OF = re.compile(
   r'\b(?:(?:an?|any|some|no|this|that|these|those|another|big|huge|old|former) (?:\w+ )?\w+'
   r'|fans?|friends?|relatives?) of $', re.IGNORECASE)
-_BEFORE_HERS = _words('of than as not is was be were are from on in to with like even for and')
 
 
 def _next_tokens(after: str) -> list[str]:
@@ -377,9 +235,9 @@ def _last_word(before: str) -> str:
 
 
 def _is_adverb(token: str) -> bool:
-  return token in _ADVERBS or (
-    token.endswith('ly') and len(token) > 4 and token not in _NOT_ADVERBS)
+  return token in _WORDS['adverbs'] or (
+    token.endswith('ly') and len(token) > 4 and token not in _WORDS['not_adverbs'])
 
 
 def _ends_phrase(token: str) -> bool:
-  return token in _CLOSING or token in _CLOSED
+  return token in _CLOSING or token in _WORDS['closed']
