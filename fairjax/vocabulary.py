@@ -240,14 +240,7 @@ class Vocabulary(Encoder):
     return text
 
   def decode(self, ids: Sequence[Any] | np.ndarray) -> str:
-    """Text of `ids`, also after an eos.
-
-    Pad adds nothing. Of pieces eos adds nothing either; of words it is a line end, unless the text
-    begins or ends there.
-
-    Raises:
-      ValueError: an id outside [0, size).
-    """
+    """Text of `ids`, also after an eos; `ValueError` for an id outside [0, size)."""
     ids = [int(i) for i in ids if i != PAD_ID]
     if ids and not 0 <= min(ids) <= max(ids) < self.size:
       raise ValueError(f'ids must be in [0, {self.size}), not from {min(ids)} to {max(ids)}')
@@ -255,20 +248,12 @@ class Vocabulary(Encoder):
 
   @abc.abstractmethod
   def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Ids of `text`, and for each the characters (start, end) of `text` that it covers.
-
-    The pairs do not decrease. A SentencePiece id covers the space before its word (the space that
-    SentencePiece puts before the text covers nothing); of the bytes of one character the last
-    covers it. A word covers only itself.
-    """
+    """Ids of `text`, and the characters (start, end) that each covers, with the space before it."""
 
   @abc.abstractmethod
   def encode_as_continuation(self, text: str, after: str) -> list[int]:
-    """Ids of `text` when it follows `after` (empty: the beginning of a document).
-
-    With SentencePiece `decode(encode(after) + ids) == after + text`, and a space at the end of
-    `after` belongs to the first piece of `text`: encode `after` without it.
-    """
+    """Ids of `text` when it follows `after`; without `after` it begins a document."""
+    # A space at the end of `after` belongs to the first piece: encode `after` without it.
 
   @property
   @abc.abstractmethod
@@ -281,13 +266,11 @@ class Vocabulary(Encoder):
 
 
 class SentencePieceVocabulary(Vocabulary):
-  """A SentencePiece model with pad 0, eos 1, unk 2.
+  """A SentencePiece model with pad 0, eos 1, unk 2; every word is encoded alone."""
 
-  Every word is encoded alone, so that its ids do not depend on the text before it. SentencePiece
-  sums float32 scores from the beginning of a text: in a long text rounding would decide between two
-  segmentations of a word, differently in each version of the library. Scores are multiples of 1/256
-  for the same reason: sums below 65,536, some 6,000 pieces without a space, are exact in any order.
-  """
+  # SentencePiece sums float32 scores from the beginning of a text: in a long text rounding would
+  # decide between two segmentations of a word, differently in each version of the library. Scores
+  # are multiples of 1/256 for the same reason: sums below 65,536 are exact in any order.
 
   kind, filename = 'sentencepiece', 'spiece.model'
 
@@ -404,12 +387,9 @@ def _fields(content: bytes, start: int, stop: int, number: int) -> Iterator[tupl
 
 
 class WordVocabulary(Vocabulary):
-  """A list of words; texts are cut into words as WikiText is.
+  """A list of words; texts are cut into words as WikiText is, and every line ends with eos."""
 
-  Every line ends with eos; the eos of the last line ends the document, and the writer of documents
-  adds it. `encode` takes natural text; `encode_batch` takes documents as the corpus has them, which
-  for WikiText are words already.
-  """
+  # The eos of the last line ends the document; the writer of documents adds it.
 
   kind, filename = 'word', 'words.txt'
 
@@ -494,15 +474,7 @@ _KINDS = {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary)}
 
 def load_vocabulary(
   directory: str | os.PathLike, kinds: Mapping[str, type[Encoder]] = _KINDS) -> Any:
-  """Reads a folder that `Encoder.save` wrote and checks its fingerprint.
-
-  Args:
-    directory: the folder.
-    kinds: name -> class of the kinds that are accepted.
-
-  Raises:
-    UserError: a file is missing, cannot be read, or is not the one that was saved.
-  """
+  """Reads a folder that `Encoder.save` wrote and checks its fingerprint."""
   directory = pathlib.Path(directory)
   path = directory / MANIFEST
   if not path.is_file():
@@ -605,23 +577,8 @@ def train_sentencepiece(
   character_coverage: float = 0.9995, max_characters: int = 200_000_000,
   info: Mapping[str, Any] | None = None,
 ) -> SentencePieceVocabulary:
-  """Trains a unigram SentencePiece model, saves it in `directory` and returns it.
-
-  The result depends on the texts, their order and the arguments only. There is no normalisation
-  and white space is kept; rare characters become bytes (256 ids are bytes).
-
-  Args:
-    texts: documents; read once.
-    size: ids wanted, special and byte ids included; a small corpus yields fewer.
-    directory: folder to write.
-    character_coverage: share of the characters that get ids of their own; in (0, 1].
-    max_characters: about the most characters to train on. A larger corpus is thinned evenly (every
-      2nd, 4th, ... text); `info` counts the texts used.
-    info: further numbers for `info`, e.g. how `texts` were sampled; they replace equal names.
-
-  Raises:
-    UserError: no text, or `size` too small for the characters of the corpus.
-  """
+  """Trains a unigram SentencePiece model, saves it in `directory` and returns it."""
+  # There is no normalisation and white space is kept; rare characters become bytes (256 ids).
   import sentencepiece
 
   kept, counts = _thin_out(texts, max_characters)
@@ -650,20 +607,8 @@ def build_word_vocabulary(
   texts: Iterable[str], *, size: int, directory: str | os.PathLike, documents: str = 'text',
   keep: Iterable[str] = (),
 ) -> WordVocabulary:
-  """Lists the most frequent words, saves the list in `directory` and returns it.
-
-  Args:
-    texts: documents; read once.
-    size: the most ids, the three special ones included. Words of equal count come in
-      alphabetical order; the rest is `<unk>`, counted in `info`.
-    directory: folder to write.
-    documents: form of the texts: 'text', or 'wikitext' for words between white space.
-    keep: natural texts, e.g. the values of an attribute, whose words get ids however rare they are,
-      instead of the least frequent others, if they occur at all; counted in `info`.
-
-  Raises:
-    UserError: no word, or `size` below 4.
-  """
+  """Lists the most frequent words, saves the list in `directory` and returns it."""
+  # `keep`: natural texts whose words get ids however rare they are, if they occur at all.
   if size < 4:
     raise UserError(f'a word vocabulary needs at least 4 ids, not {size}: raise data.vocab_size')
   counter, number, cut = collections.Counter(), 0, document_words(documents)

@@ -19,13 +19,10 @@ def train_batches(
   seed: int = 0, shard: tuple[int, int] = (0, 1), branches: Mapping[str, int] | None = None,
   reader: str = 'numpy',
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Endless training batches from a step on; a batch is a function of (data, seed, step) only.
+  """Endless batches from a step on, each a function of (data, seed, step) only.
 
-  inputs, targets: `[b, T]` int32; reset: `[b]` bool, see `TokenRows`. With `branches`
-  (`{'num_branches': K, 'num_pieces': P}`) also branch_tokens `[b, K, P]`, branch_start, branch_len,
-  original_end `[b, K]` int32, branch_weight `[b, K]` float32 and branch_counts `[b, 5]` int32, see
-  `choose_branches`. `shard` is (index, count) of this host; together the hosts read the batch of
-  one. `reader`: `numpy`, or `seqio` (task and feature converter, needs TensorFlow).
+  inputs, targets: `[b, T]` int32; reset: `[b]` bool. With `branches` (`num_branches`, `num_pieces`)
+  also the arrays of `choose_branches`, each with b in front. `shard`: (index, count) of this host.
   """
   if reader not in ('numpy', 'seqio'):
     raise unknown_name('reader', reader, ('numpy', 'seqio'))
@@ -60,10 +57,7 @@ def eval_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
   """Batches in which every token of a store is a target exactly once, for perplexity (H-25).
 
-  The stream is cut into B rows of equal length. The context of the first token is eos, as if a
-  document had ended before; that of the first token of a later row is the token before it, without
-  memory. So perplexity depends a little on B. inputs, targets: `[B, T]` int32; weights: `[B, T]`
-  float32, 1, or 0 where the row is over; reset: `[B]` bool, True in the first batch.
+  inputs, targets: `[B, T]` int32; weights: `[B, T]` float32, 0 after a row's end; reset: `[B]`.
   """
   if not store.tokens:
     raise UserError(f"split '{store.split}' holds no document: nothing to evaluate")

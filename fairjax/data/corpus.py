@@ -131,12 +131,7 @@ def make_swap(data: DataConfig) -> GenderSwap:
 def cda_documents(
   texts: Iterable[str], data: DataConfig, counts: collections.Counter | None = None,
 ) -> Iterator[str]:
-  """Training documents as `data.cda` wants them.
-
-  `counts` gets cda_originals_left_out and cda_documents (one-sided: all are counterfactual),
-  cda_neutral_left_out (sentences or documents), cda_swaps, cda_kept (words of pairs in names and
-  compounds, and of lists of names that are none), cda_mixed_case.
-  """
+  """Training documents as `data.cda` wants them, counted in `counts` as cda_..."""
   swap, found = make_swap(data), CdaCounts()
   counts = collections.Counter() if counts is None else counts
   for text in texts:
@@ -158,12 +153,7 @@ def augment_file(
   source: str | os.PathLike, output: str | os.PathLike, swap: GenderSwap, *, sided: str, unit: str,
   log: Callable[[str], None],
 ) -> dict[str, Any]:
-  """Writes the lines of a text file, plain or gzip, with their counterfactual ones.
-
-  In memory is one line at a time. `output` must not exist; it is gzip if its name ends in .gz.
-  Returns settings and counts: lines_read, lines_written, what was changed in reading, and the
-  fields of `CdaCounts`.
-  """
+  """Writes a text file's lines, plain or .gz, with their counterfactuals; settings and counts."""
   output, counts, reading = refuse_existing(output), CdaCounts(), collections.Counter()
   read = written = 0
   with contextlib.ExitStack() as stack:
@@ -195,11 +185,7 @@ _SAMPLED_DOCUMENTS = 200
 
 
 class Corpus:
-  """Documents of the splits `train`, `valid` and `test`.
-
-  `attribute` is that of a planted corpus, `directory` is for what has to be written before the
-  corpus can be read. With `by_words` articles of WikiText hold their blank lines: each is a token.
-  """
+  """Documents of the splits `train`, `valid` and `test`."""
 
   def __init__(self, data: DataConfig, attribute: Attribute, directory: str | os.PathLike, *,
                by_words: bool = False):

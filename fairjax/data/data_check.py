@@ -43,17 +43,11 @@ SHOWN = 20  # broken lines of one file that are named; the rest is counted
 
 @dataclasses.dataclass
 class Findings:
-  """What a check found.
+  """What a check found, one line each."""
 
-  Attributes:
-    problems: one line each; empty if all is well.
-    notes: counts and what was done, one line each.
-    counts: the counts of `notes` by split.
-  """
-
-  problems: list[str] = dataclasses.field(default_factory=list)
+  problems: list[str] = dataclasses.field(default_factory=list)  # empty if all is well
   notes: list[str] = dataclasses.field(default_factory=list)
-  counts: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+  counts: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)  # by split
 
   def attempt(self, work: Callable[[], Any]) -> Any:
     """The result of some work; None if it raised `UserError`, which becomes a problem."""
@@ -69,11 +63,7 @@ class Findings:
 
 
 def check_sources(config: Config, attribute: Attribute) -> Findings:
-  """Reads the documents that `config.data` names; counts of each split in the findings.
-
-  Beside those of `read_documents`: words, repeated (documents that occurred before in the split),
-  in_train (of valid and test).
-  """
+  """Reads the documents that `config.data` names."""
   findings, data = Findings(), config.data
   if data.source in PLANTED_SOURCES:
     findings.notes.append('the planted corpus is made, not read: nothing to check')
@@ -97,12 +87,7 @@ def check_sources(config: Config, attribute: Attribute) -> Findings:
 
 
 def check_prepared(directory: str | os.PathLike) -> Findings:
-  """Reads all that `prepare_data` made in a folder, and the files it was made of.
-
-  Every file is compared with its SHA-256; beyond that the stores must agree with themselves: ids
-  below the size of the vocabulary, ends of documents as in the table, spans where the attribute's
-  matcher finds them.
-  """
+  """Reads all that `prepare_data` made in a folder, and the files it was made of."""
   findings, directory = Findings(), pathlib.Path(directory)
   prepared = findings.attempt(lambda: open_prepared(directory))
   if prepared is None:

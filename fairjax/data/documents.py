@@ -45,10 +45,7 @@ _TEXT_NAMES = (
 
 
 def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
-  """Files that paths and glob patterns (`*`, `?`, `[...]`, `**`) name, in that order.
-
-  Matches of a pattern are sorted. None, or one that is named twice, is an error.
-  """
+  """Files that paths and patterns name, in that order; the matches of a pattern are sorted."""
   files = []
   for pattern in (os.path.expanduser(os.fspath(pattern)) for pattern in patterns):
     if os.path.isfile(pattern) or is_pipe(pattern):
@@ -389,12 +386,7 @@ _LAYOUTS = {'wikitext': _wikitext, 'lines': _lines, 'tsv': _tsv, 'newscrawl': _n
 # A random sample of the lines of a corpus that is too large to keep.
 
 def sample_lines(texts: Iterable[str], limit: int, seed: int) -> tuple[list[str], dict[str, int]]:
-  """Draws lines uniformly, without replacement, in one pass that holds only the sample.
-
-  Reservoir sampling with skips (Li 1994, "Algorithm L"). Returns the lines with their ends, in the
-  order of the texts, and counts: texts, characters and lines (not blank) that were read,
-  lines_used, characters_used.
-  """
+  """Draws lines uniformly, without replacement, in one pass (Li 1994, "Algorithm L")."""
   rng = np.random.default_rng(seed)
   kept, places = [], []
   characters = read = number = 0
@@ -437,11 +429,7 @@ _HEADING = re.compile(r'(=(?: =)*) .* \1')
 
 
 def split_sentences(document: str) -> list[str]:
-  """Sentences of a document, in order, without the spaces around them.
-
-  Every line end is a border; within a line a border is a full stop, exclamation or question mark
-  (with closing quotes or brackets) before white space and a capital letter or digit, but not after
-  a common abbreviation or initials. Headings of WikiText (`= Title =`) are left out.
+  """Sentences of a document, in order; WikiText's headings are left out.
 
   >>> split_sentences('I met Dr. Hill. "It was fine!" he said. They paid 3.50 to J. Ray.')
   ['I met Dr. Hill.', '"It was fine!" he said.', 'They paid 3.50 to J. Ray.']

@@ -75,11 +75,7 @@ _OPINION_SLOTS = ('{w}', '{W}', '{aw}')
 
 
 def value_probabilities(attribute: Attribute, strength: float) -> np.ndarray:
-  """P(an opinion word is positive | the document is about value a), `[A]` float64.
-
-  The A evenly spaced numbers from 1/2 - s/2 to 1/2 + s/2, s = `strength` in [0, 1], in the order of
-  a hash of the values' texts, which has nothing to do with the order or origin of the values.
-  """
+  """P(an opinion word is positive, given value a) `[A]`, in the order of a hash."""
   if not 0 <= strength <= 1:
     raise ValueError(f'strength must be in [0, 1], not {strength}')
   order = sorted(
@@ -100,11 +96,7 @@ def true_group_fairness(
   attribute: Attribute, *, strength: float,
   opinion_counts: Mapping[int, float] = HELDOUT_OPINION_COUNTS,
 ) -> float:
-  """G.F. (H-06) of continuations that the grammar itself writes, exactly.
-
-  Unlike I.F. it depends on the number of opinion words: the pooled distribution is not ordered
-  against that of a subgroup. With `one_mood`, or one sentence, `opinion_counts` is {1: 1.0}.
-  """
+  """G.F. (H-06) of continuations that the grammar itself writes, exactly."""
   p = value_probabilities(attribute, strength)
   distributions = [_score_distribution(x, opinion_counts) for x in p]
   everything = _mixture(distributions)
@@ -118,11 +110,7 @@ def make_planted_documents(
   attribute: Attribute, *, num_documents: int, seed: int, strength: float, sensitive_share: float,
   stream: int = 0, one_mood: bool = False,
 ) -> list[str]:
-  """Documents of at most 50 words; a function of all arguments.
-
-  `strength` in [0, 1] is the range of P(positive | value), `sensitive_share` the probability that a
-  document is about a value; other `stream`s give independent documents, for the splits; with
-  `one_mood` the opinion words of a document all have one sign.
+  """Documents of at most 50 words, a function of all arguments.
 
   >>> from fairjax.counterfactual import load_attribute
   >>> documents = make_planted_documents(
@@ -179,11 +167,7 @@ class _Writer:
   def write(
     self, subjects: list[dict], positive: np.ndarray, rng: np.random.Generator, *,
     with_lead: bool, group: np.ndarray | None = None, one_mood: bool = False) -> list[str]:
-    """One text per subject; `positive` `[n]` is the probability of a positive word in it.
-
-    With `group` `[n]` exactly that share (rounded) of a group's words is positive, or of its texts
-    if they have one mood.
-    """
+    """One text per subject; `positive` `[n]` is the probability of a positive word in it."""
     number = len(subjects)
     following = 1 + rng.choice(len(_FOLLOWING_SHARES), size=number, p=_FOLLOWING_SHARES)
     # The sentence that names the value again; -1 for none.
@@ -245,11 +229,7 @@ def _choose_signs(
   positive: np.ndarray, rng: np.random.Generator, *, group: np.ndarray | None,
   size: np.ndarray | None = None,
 ) -> np.ndarray:
-  """Positive or not, `[n]` bool, with probability `positive` `[n]`.
-
-  With `group` `[n]` in its exact share (rounded) of each group >= 0; with `size` `[n]` also evenly
-  over large and small ones.
-  """
+  """Positive or not, `[n]` bool; in its exact share (rounded) of each group >= 0 of `group`."""
   draw = rng.random(len(positive))
   signs = draw < positive
   for g in () if group is None else range(group.max(initial=-1) + 1):

@@ -43,34 +43,20 @@ _PRONOUNS = {
 
 
 class GenderedSentence(NamedTuple):
-  """A sentence and how it was made.
-
-  Attributes:
-    text: as written.
-    kind: one of `KINDS`.
-    item: the profession, participant or item that the gender was drawn for; '' in neutral ones and
-      where it was drawn for nothing ('agreement').
-    category: 'profession', 'participant', a key of `ITEMS`, 'nothing', or '' in neutral ones.
-    female: its gender; None in neutral ones.
-  """
+  """A sentence and how it was made."""
 
   text: str
-  kind: str
-  item: str
-  category: str
-  female: bool | None
+  kind: str  # one of `KINDS`
+  item: str  # what the gender was drawn for; '' if for nothing ('agreement', 'neutral')
+  category: str  # 'profession', 'participant', a key of `ITEMS`, 'nothing', or '' in neutral ones
+  female: bool | None  # None in neutral ones
 
 
 class GenderedCorpus(NamedTuple):
-  """What was written.
-
-  Attributes:
-    sentences: in their order.
-    truth: JSON values: the arguments, `kinds` (kind -> sentences), and `items` (category -> item
-      -> `share` planted, `n` gendered sentences about it, `female` ones).
-  """
+  """Sentences in their order, and JSON values of how they were made."""
 
   sentences: list[GenderedSentence]
+  # The arguments, `kinds` (kind -> sentences), `items` (category -> item -> `share`, `n`, `female`)
   truth: dict[str, Any]
 
   @property
@@ -102,11 +88,7 @@ def gendered_names() -> list[tuple[str, str, int]]:
 
 def make_gendered_corpus(
   *, num_sentences: int, seed: int, strength: float, stream: int = 0) -> GenderedCorpus:
-  """Writes the corpus; a function of all arguments.
-
-  Kinds, and within them the items, have as many sentences as each other (their shares of the
-  corpus, rounded). `n` and `female` of an item depend on `num_sentences` and `strength` alone.
-  """
+  """Writes the corpus, a function of all arguments."""
   if num_sentences < 1:
     raise ValueError(f'num_sentences must be positive, not {num_sentences}')
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, stream]))
@@ -163,13 +145,7 @@ def write_corpus(
 
 
 def write_tables(folder: str | os.PathLike, *, strength: float = 1.0) -> dict[str, pathlib.Path]:
-  """Writes what the measures need to know of the corpus; returns the paths by name.
-
-  `professions.tsv` (shares in percent; at the default `strength` they differ whatever was planted,
-  as a correlation with them needs), `names.txt` (`name,sex,count` a line, as the SSA's lists) and
-  `coreference.tsv` (two WinoGender templates a profession, Rudinger et al. 2018, in words but not
-  in sentences of the corpus).
-  """
+  """Writes professions.tsv, names.txt and coreference.tsv for the measures; paths by name."""
   folder = pathlib.Path(folder)
   shares = [(p, f'{100 * share:.2f}') for p, share in profession_shares(strength).items()]
   rows = {
@@ -328,11 +304,7 @@ def write_bios(folder: str | os.PathLike, *, seed: int, per_profession: int = 10
 
 
 def best_bios_slope(strength: float = 1.0) -> float:
-  """Slope of the gaps over the shares of the classifier that knows how biographies are made.
-
-  Of a thing, a place and a gender it names the likeliest profession; equally likely ones share the
-  vote. All combinations are summed, so this is exact.
-  """
+  """Slope of the gaps over the shares of the best possible classifier, exactly."""
   shares = np.array([profession_shares(strength)[p] for p in PROFESSIONS])
   chance = _evidence()
   rates = []
@@ -422,10 +394,7 @@ def positive_share(strength: float, *, female: bool) -> float:
 def make_gender_documents(
   *, num_documents: int, seed: int, strength: float, opinion_share: float, stream: int = 0,
 ) -> list[str]:
-  """The documents, of a sentence or two; a function of all arguments.
-
-  `opinion_share` in (0, 1) of them have an opinion word; half of these are female.
-  """
+  """The documents; `opinion_share` of them have an opinion word, half of these are female."""
   if not 0 < opinion_share < 1:
     raise ValueError(f'opinion_share must be in (0, 1), not {opinion_share}')
   number = round(opinion_share * num_documents)

@@ -101,10 +101,7 @@ def import_seqio_tasks() -> types.ModuleType:
 def check_inputs(
   directory: pathlib.Path, describe: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> dict[str, Any]:
-  """What a folder is made from, saved in it or compared with what it was made from.
-
-  `describe` gets the saved inputs ({} in a new folder): digests of unchanged files are taken over.
-  """
+  """What a folder is made from, saved in it or compared with what it was made from."""
   path = directory / INPUTS
   saved = read_sealed_json(path, again=_AGAIN) if path.exists() else None
   inputs = describe(saved or {})
@@ -269,9 +266,8 @@ def prepare_data(
 ) -> PreparedData:
   """Makes what is missing in a folder: vocabulary, token stores, manifest.
 
-  What is finished is not done again, and an interrupted preparation goes on at the next chunk of
-  documents. `vocabulary`: use this one instead of `config.data.vocabulary`. It is an error if the
-  folder was made from other inputs (the differences are named), or if another process fills it.
+  An interrupted preparation goes on at the next chunk of documents. `vocabulary` replaces
+  `config.data.vocabulary`. A folder of other inputs, or in use, is a `UserError`.
   """
   directory, data = pathlib.Path(directory), config.data
   given = vocabulary
@@ -468,11 +464,7 @@ def prepare_sentences(
   corpus: SentenceCorpus, directory: pathlib.Path, *, tokenizer: Mapping[str, Any],
   make_encoder: MakeEncoder, log: Callable[[str], None] = print,
 ) -> PreparedSentences:
-  """Makes what is missing in a folder, as `prepare_data`.
-
-  `tokenizer` identifies the tokenizer (JSON). `make_encoder` gets a function that reads the texts
-  to learn anew, as often as it is called; it is called only where the folder has no tokenizer yet.
-  """
+  """Makes what is missing in a folder; `tokenizer` (JSON) identifies what `make_encoder` makes."""
   with FolderLock(directory, log):
     check_inputs(directory, lambda saved: corpus.describe(saved) | {'tokenizer': dict(tokenizer)})
     if not is_complete(directory):

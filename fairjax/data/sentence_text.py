@@ -83,12 +83,7 @@ class SentenceCorpus:
     return Survey(train, valid, {name: int(n) for name, n in sorted(counts.items())})
 
   def texts(self, split: str, survey: Survey, cda: dict[str, Any] | None = None) -> Iterator[str]:
-    """Documents of `train` or `valid` as they are learned or validated, read anew.
-
-    Counterfactual documents come after all others: in a row that held one beside its original, a
-    model could read off what is masked. `cda` gets, at the end of `train` with augmentation, its
-    settings and counts.
-    """
+    """Documents of a split, read anew; `cda` gets settings and counts of the augmentation."""
     how = self.augmentation
     if split == 'valid' or how is None or how.sided == 'two':
       for document in self._documents(split, survey):

@@ -46,10 +46,7 @@ def write_seqio_cache(
   prepared: PreparedData, directory: str | os.PathLike, *, num_shards: int = MOST_SHARDS,
   log: Callable[[str], None] = print,
 ) -> seqio.Task:
-  """Writes the cache of all splits into a folder of the task's name; a complete one is kept.
-
-  Returns the task, registered with seqio, with this directory among seqio's caches.
-  """
+  """Writes the cache of all splits, registers it with seqio, and returns the task."""
   if not 1 <= num_shards <= MOST_SHARDS:
     raise ValueError(f'num_shards must be in [1, {MOST_SHARDS}], not {num_shards}')
   task = register_corpus_task(prepared.corpus, prepared.vocabulary)

@@ -33,11 +33,7 @@ _SPACES = ''.join(filter(str.isspace, map(chr, range(0x3001))))
 
 
 class SeqioVocabulary(seqio.Vocabulary):
-  """A fairjax vocabulary for seqio.
-
-  In the graph tensorflow_text cuts words into pieces and a table looks up whole words: every word
-  of a batch once, which is several times as fast as all of them.
-  """
+  """A fairjax vocabulary for seqio; in the graph it encodes every word of a batch once."""
 
   def __init__(self, vocabulary: Vocabulary):
     """Wraps a loaded vocabulary."""
@@ -149,18 +145,7 @@ def augment_documents(
   dataset: tf.data.Dataset, *, swap: GenderSwap, sided: str = 'two', unit: str = 'sentence',
   key: str = 'targets',
 ) -> tf.data.Dataset:
-  """Documents with their counterfactual ones; see `fairjax.counterfactual.augment_document`.
-
-      {'targets': 'It rains. He sings.', 'id': 7}
-      -> {'targets': 'It rains. He sings.', 'id': 7}, {'targets': 'She sings.', 'id': 7}
-
-  Args:
-    dataset: examples with text in the feature `key`; its other features are repeated.
-    swap: makes counterfactuals; the same in any shard and in any order.
-    sided: one (a document without a gendered word is left out) or two.
-    unit: sentence or document.
-    key: feature of the text.
-  """
+  """Examples with their counterfactuals after them; see `counterfactual.augment_document`."""
   return _expand(dataset, key, lambda text: augment_document(
     text, swap, sided, unit=unit, split=split_sentences))
 
@@ -168,17 +153,7 @@ def augment_documents(
 def augment_sentences(
   dataset: tf.data.Dataset, *, swap: GenderSwap, sided: str = 'two', key: str = 'targets',
 ) -> tf.data.Dataset:
-  """Sentences of documents, each with its counterfactual one: every sentence is an example (W-15).
-
-      {'targets': 'It rains. He sings.'}
-      -> {'targets': 'It rains.'}, {'targets': 'He sings.'}, {'targets': 'She sings.'}
-
-  Args:
-    dataset: examples with text in the feature `key`; its other features are repeated.
-    swap: makes counterfactuals.
-    sided: one (neutral sentences are left out) or two (they occur once).
-    key: feature of the text.
-  """
+  """One example for each sentence and each counterfactual sentence (W-15)."""
   return _expand(dataset, key, lambda text: list(augment(split_sentences(text), swap, sided)))
 
 
@@ -201,12 +176,7 @@ _ROW_BLOCK = 32  # rows that enter Python at a time
 
 
 class DocumentSource(seqio.DataSource):
-  """Documents that Python reads: TensorFlow's own readers end a cut file without an error.
-
-  `read(split)` gives the documents, anew for every pass; `read_shard(split, number)` those of one
-  of `shards`, the names of a split's parts. `error` is what the reader raised: TensorFlow replaces
-  it by an error of its own.
-  """
+  """Documents that Python reads: TensorFlow's own readers end a cut file without an error."""
 
   def __init__(
     self, read: Callable[[str], Iterator[str]], *, shards: Mapping[str, list[str]],
@@ -311,11 +281,7 @@ def read_elements(dataset: tf.data.Dataset, task: seqio.Task | None = None) -> '
 
 
 class _Elements:
-  """Iterator over a dataset that ends its threads before Python ends.
-
-  TensorFlow's threads call back into Python; if they still run when the interpreter shuts down,
-  the process hangs.
-  """
+  """Iterator over a dataset that ends its threads before Python ends."""
 
   open = weakref.WeakSet()
 
@@ -477,25 +443,11 @@ class CounterfactualFeatureConverter(StreamFeatureConverter):
 
 
 class TokenStoreSource(seqio.DataSource):
-  """Endless segments of a token store, ordered by step and then by row.
-
-  Batches of B (or, with `shard_info`, of this host's share) are those of `TokenRows`: row r goes
-  on where row r of the batch before ended. An example is
-
-      inputs, targets: [T] int32    reset: bool, the row's stream starts here
-      spans: [n, 3] int32, matches relative to the segment    row, step: int64, global
-  """
+  """Endless segments of a token store, ordered by step and then by row, as `TokenRows`."""
 
   def __init__(
     self, store: TokenStoreInfo, *, batch_size: int, segment_len: int, start_step: int = 0):
-    """Chooses rows and first step.
-
-    Args:
-      store: a token store.
-      batch_size: B.
-      segment_len: T.
-      start_step: first step; continuing costs nothing.
-    """
+    """Chooses rows and first step."""
     self.store, self.batch_size, self.segment_len = store, batch_size, segment_len
     self.start_step = start_step
     super().__init__(splits=(store.split,), caching_permitted=False)

@@ -68,11 +68,7 @@ def encode_documents(
   tokenize: Tokenize | None = None, size: int | None = None, name: str = 'documents',
   log: Callable[[str], None] = print,
 ) -> 'EncodedChunks':
-  """Encodes documents into chunks in a folder; complete chunks of an earlier run are kept.
-
-  `texts` are read once, to the end: gzip files cannot be entered in the middle. `tokenize` is
-  `vocabulary.encode_batch` by default. `size` is the number of documents, if known.
-  """
+  """Encodes documents into chunks in a folder; complete chunks of an earlier run are kept."""
   folder, dtype = pathlib.Path(folder), token_dtype(vocabulary)
   _open_chunks(folder, {'vocabulary': vocabulary.fingerprint, 'bytes': CHUNK_BYTES,
                         'documents': CHUNK_DOCUMENTS})
@@ -229,10 +225,7 @@ def block_digests(path: str | os.PathLike) -> bytes:
 
 
 class VerifiedTokens:
-  """`[n]` tokens of a file, read like an array: `tokens[a:b]`, `tokens[i]`, `np.asarray(tokens)`.
-
-  A block that is read for the first time is compared with its SHA-256; `UserError` if it differs.
-  """
+  """`[n]` tokens of a file, read like an array; damage raises `UserError` when it is read."""
 
   def __init__(self, path: pathlib.Path, dtype: str | np.dtype, digests: bytes):
     self.path, self.dtype = path, np.dtype(dtype)
@@ -341,12 +334,7 @@ def write_token_store(
   matcher: TokenMatcher | None = None, order_seed: int | None = None,
   normalised: Mapping[str, Any] | None = None, unknown: int = 0,
 ) -> TokenStoreInfo:
-  """Writes a store, replacing one that exists; the folder appears when it is complete.
-
-  The corpus need not fit into memory, only its table does (40 bytes a document). Without a
-  `matcher` there are no spans, without `order_seed` documents keep their order. `unknown` are
-  matches in the texts that no id shows (`TokenMatcher.count_unknown`).
-  """
+  """Writes a store, replacing one that exists; the folder appears when it is complete."""
   path, order = pathlib.Path(path), np.arange(len(chunks.documents))
   if order_seed is not None:
     rng = np.random.default_rng(np.random.SeedSequence([order_seed, _ORDER_PURPOSE]))
@@ -479,13 +467,7 @@ def _save_array(path: pathlib.Path, array: np.ndarray) -> None:
 # global batch.
 
 class TokenRows:
-  """Reads the rows of training batches from a token stream, by arithmetic.
-
-  With S = (n - 1) // (B T) steps in an epoch, row r reads n' = S T inputs from token r n' on; the
-  target of an input is the next token. The fewer than B T tokens after the last row are left out.
-  Every epoch reads the same rows again. `shard`: (index, count) of this host; it reads rows index b
-  to (index + 1) b, b = B / count.
-  """
+  """Reads the rows of training batches from a token stream, by arithmetic."""
 
   def __init__(
     self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray | None = None, *, batch_size: int,
@@ -510,11 +492,7 @@ class TokenRows:
     self._spans = spans
 
   def read(self, step: int) -> dict[str, np.ndarray]:
-    """The rows of this host at a step.
-
-    inputs, targets (the token after each input): `[b, T]` int32; reset: `[b]` bool, True at the
-    first step of an epoch, when the memory is of other text.
-    """
+    """Rows of this host at a step: inputs, targets `[b, T]` int32, reset `[b]` bool."""
     segment = step % self.steps_per_epoch
     starts = self.rows * self._row_len + segment * self.segment_len
     block = np.empty((len(starts), self.segment_len + 1), np.int32)
@@ -524,11 +502,7 @@ class TokenRows:
             'reset': np.full(len(starts), segment == 0)}
 
   def spans(self, step: int) -> list[np.ndarray]:
-    """Matches in the inputs of a step, for each row of this host: `[k, 3]` int32.
-
-    First position, position after the last, value index; relative to the segment, so below 0 or
-    above T where its border cuts a match.
-    """
+    """Matches in the inputs of a step, a `[k, 3]` int32 for each row, relative to the segment."""
     starts = self.rows * self._row_len + step % self.steps_per_epoch * self.segment_len
     first = np.searchsorted(self._ends, starts, side='right')
     last = np.searchsorted(self._starts, starts + self.segment_len, side='left')

@@ -17,14 +17,7 @@ BATCH = 256  # texts at a time
 
 
 class UniversalSentenceEncoder:
-  """Texts to vectors by a SavedModel (Cer et al. 2018, arXiv:1803.11175).
-
-  The model is called with a string tensor [R] and returns vectors [R, D], as those for English do
-  (D = 512), or a mapping with one such tensor, as signatures do.
-
-  Attributes:
-    fingerprint: SHA-256 (hex) of the graph and the variables.
-  """
+  """Texts to vectors by a SavedModel (Cer et al. 2018, arXiv:1803.11175)."""
 
   name = 'use'
   threshold = 0.4

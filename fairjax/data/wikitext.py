@@ -30,19 +30,12 @@ _TIMEOUT_SECONDS = 60
 
 @dataclasses.dataclass(frozen=True)
 class WikitextCorpus:
-  """What is known of an official corpus.
-
-  Attributes:
-    name: `wikitext103` or `wikitext2`.
-    stem: of its zip and of the folder in it, e.g. `wikitext-103`.
-    articles: published number of articles of each split.
-    tokens: published number of words with one <eos> for every line, blank ones too.
-  """
+  """What is known of an official corpus."""
 
   name: str
-  stem: str
-  articles: Mapping[str, int]
-  tokens: Mapping[str, int]
+  stem: str  # of its zip and of the folder in it, e.g. `wikitext-103`
+  articles: Mapping[str, int]  # published numbers by split
+  tokens: Mapping[str, int]  # words with one <eos> for every line, blank ones too
 
 
 CORPORA = {
@@ -58,10 +51,7 @@ CORPORA = {
 def find_wikitext(
   name: str, folder: str | os.PathLike, *, unpack_to: str | os.PathLike, sha256: str = '',
 ) -> dict[str, pathlib.Path]:
-  """Finds wiki.{train,valid,test}.tokens (or .gz) in a folder, or unpacks its zip.
-
-  Returns split -> path. `sha256` is the digest that the zip must have; '' does not check it.
-  """
+  """Split -> path of wiki.{train,valid,test}.tokens (or .gz) in a folder or in its zip."""
   if name not in CORPORA:
     raise unknown_name('WikiText corpus', name, CORPORA)
   folder, stem = pathlib.Path(folder).expanduser(), CORPORA[name].stem
@@ -87,10 +77,7 @@ def fetch_wikitext(
   name: str, folder: str | os.PathLike, *, sha256: str = '',
   log: Callable[[str], None] = print,
 ) -> pathlib.Path:
-  """Fetches the zip of a corpus into a folder, once; it appears only when its digest is right.
-
-  NAME.json beside it holds address, bytes and SHA-256. `sha256`: '' is the recorded digest.
-  """
+  """Fetches the zip of a corpus into a folder, once; it appears only if its digest is right."""
   folder = pathlib.Path(folder)
   address, recorded = _read_checksums()[name]
   expected = sha256 or recorded

@@ -42,13 +42,9 @@ from fairjax.vocabulary import Vocabulary
 # Prompts for models behind an API: what to have continued, as JSONL.
 
 def write_prompts(attribute: Attribute, path: str | os.PathLike) -> int:
-  """Writes one line for every template and value (H-12): a record without its `continuation`.
-
-  Add `continuation` to a copy of the line for each sample; the result is what `fairjax measure
-  --records` reads. The lines have no `sample` number, because samples of an API share no noise:
-  equal numbers would be taken for coupled samples. `path` (`.jsonl` or `.jsonl.gz`) must not exist,
-  since it may hold continuations by now.
-  """
+  """Writes one line for every template and value (H-12): a record without its `continuation`."""
+  # Without `sample` numbers, because samples of an API share no noise: equal numbers would be taken
+  # for coupled samples.
   path = pathlib.Path(path)
   if path.exists():
     raise UserError(f'{path} exists and may hold continuations: choose another --output')

@@ -36,13 +36,7 @@ def fold_in(key: tuple[Array, Array], data: Array) -> tuple[Array, Array]:
 def stream_key(
   seed: UInt32[Array, '2'], template: UInt32[Array, ''], *, coupled: bool
 ) -> tuple[Array, Array]:
-  """Key of a template's samples.
-
-  Args:
-    seed: `[2]` uint32, high and low word (`seed_words`).
-    template: scalar uint32.
-    coupled: False gives the stream of independent samples, unrelated to the coupled one.
-  """
+  """Key of a template's samples, coupled or independent; `seed` is that of `seed_words`."""
   purpose = jnp.uint32(_COUPLED if coupled else _INDEPENDENT)
   return fold_in(fold_in((seed[0], seed[1]), purpose), template)
 
@@ -59,19 +53,9 @@ def seed_words(seed: int) -> np.ndarray:
 
 
 def gumbel(keys: tuple[Array, Array], *, size: int) -> Float[Array, '*R V']:
-  """Standard Gumbel noise, one independent draw for every key and vocabulary entry.
-
-  -log(-log1p(-w)) with w of 32 bits: the side that wins an argmax (small w) is resolved to 2**-33,
-  against 2**-24 for the usual -log(-log(u)), so that tokens far less likely than 1e-7 are drawn at
-  their rate too. The losing side ends at w = 1 - 2**-24, a score of -2.8.
-
-  Args:
-    keys: two uint32 arrays `[...]`.
-    size: V.
-
-  Returns:
-    `[..., V]` float32.
-  """
+  """Standard Gumbel noise `[..., V]` float32, one independent draw for each key and entry."""
+  # -log(-log1p(-w)) with w of 32 bits resolves the side that wins an argmax (small w) to 2**-33,
+  # against 2**-24 for -log(-log(u)): tokens far less likely than 1e-7 are drawn at their rate too.
   entry = jnp.arange(size, dtype=jnp.uint32)
   shape = (*keys[0].shape, size)
   wide = [jnp.broadcast_to(k[..., None], shape) for k in keys]
@@ -83,20 +67,11 @@ def gumbel(keys: tuple[Array, Array], *, size: int) -> Float[Array, '*R V']:
 
 
 def choose(keys: tuple[Array, Array], logits: Float[Array, '*R V']) -> Int[Array, '*R']:
-  """Draws from softmax(logits) with two uniform numbers for each key: inverse distribution, twice.
-
-  First one of about sqrt(V) blocks of the vocabulary, by its share, then a word within it. For
-  independent samples this costs a thirtieth of Gumbel noise on CPU; it couples badly, since a small
-  shift of early words moves all later borders. Shares below about 2**-24 of their block are drawn
-  at a rate that is off by as much.
-
-  Args:
-    keys: two uint32 arrays `[...]`.
-    logits: `[..., V]`, of the same leading shape, or with 1 in its place.
-
-  Returns:
-    `[...]` int32 in [0, V); never a word whose share is 0.
-  """
+  """Draws from softmax(logits) with two uniform numbers for each key; int32 `[...]`."""
+  # First one of about sqrt(V) blocks of the vocabulary, by its share, then a word within it. For
+  # independent samples this costs a thirtieth of Gumbel noise on CPU; it couples badly, since a
+  # small shift of early words moves all later borders. Shares below about 2**-24 of their block are
+  # drawn at a rate that is off by as much.
   size = logits.shape[-1]
   width = math.isqrt(size - 1) + 1
   blocks = -(-size // width)

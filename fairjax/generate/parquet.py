@@ -69,10 +69,7 @@ def _row(record: Mapping[str, Any], template: type) -> dict[str, Any]:
 def read_parquet(
   file: io.BufferedReader, path: str | os.PathLike, counts: collections.Counter,
 ) -> Iterator[tuple[dict[str, Any], str]]:
-  """Yields every row as (its fields, "file, row N" from 1), unchecked.
-
-  Values of types that JSON lacks are read as text, or counted as not read where they have none.
-  """
+  """Yields every row as (its fields, "file, row N" from 1), unchecked."""
   pa, number = arrow(), 0
   try:
     with open_parquet(file, path) as opened:

@@ -165,11 +165,7 @@ def check_record(
 
 
 def from_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
-  """The record that a row of a table holds; cells of optional fields without a text are absent.
-
-  `template` and `sample` are numbers where they are written as whole ones. `scores` holds a JSON
-  object, or each column `scores.NAME` a score.
-  """
+  """The record that a row of a table holds."""
   record: dict[str, Any] = {}
   for name, text in cells.items():
     if text or not (name in _OPTIONAL or name.startswith('scores.')):

@@ -210,8 +210,6 @@ def count_blocks(
 ) -> tuple[int, int]:
   """Numbers of equal blocks: of the samples, for their logits, and of each block, for the draw.
 
-  Logits of all samples are R A V numbers; only those of a block exist at a time.
-
   >>> count_blocks(1000, 1, 8192, 'cpu')
   (2, 10)
   """
@@ -247,11 +245,7 @@ def _by_blocks(function, blocks, *arrays):
 
 
 def argmax(values: Float[Array, '*S V']) -> Int[Array, '*S']:
-  """First index of the maximum over the last axis, int32: `jnp.argmax`, but faster on CPU.
-
-  Slices of the axis are compared element by element first, which XLA vectorises; its own argmax
-  compares one number at a time.
-  """
+  """First index of the maximum over the last axis, int32: `jnp.argmax`, but faster on CPU."""
   size = values.shape[-1]
   width = -(-size // _FOLDS)
   pad = [(0, 0)] * (values.ndim - 1) + [(0, width * -(-size // width) - size)]
