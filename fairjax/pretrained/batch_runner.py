@@ -1,4 +1,4 @@
-"""Many texts through a compiled function: sorted into few lengths, one compilation for each.
+"""Many texts through a compiled function: sorted by length, one compilation for each bucket.
 
 A batch holds a fixed number of tokens and not of texts; the function is told that number, so that
 what is no attention need not be computed at padding (`models.encode`, `packing`). The texts beside
@@ -8,7 +8,6 @@ one can move it to a batch of another length, which changes sums in their last p
 Letters: G groups of rows (one a device), B rows of a batch, T places of a row, R texts.
 """
 
-import bisect
 import collections
 import functools
 import math
@@ -21,69 +20,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fairjax.pretrained.models import unstack_layers
 
-# Texts of known lengths into parts of so many tokens, nearly full: empty places cost time, too.
-
-_LAST = 3  # texts of a part that are chosen by their length
-
-
-def fill_parts(
-  places: Sequence[int], sizes: np.ndarray, *, rows: int, tokens: int
-) -> list[list[int]]:
-  """Splits texts into parts, each but the last ones nearly full."""
-  pools: dict[int, list[int]] = collections.defaultdict(list)
-  for place in places:
-    pools[int(sizes[place])].append(place)
-  order = np.random.default_rng(0).permutation([int(sizes[place]) for place in places]).tolist()
-  taken: collections.Counter[int] = collections.Counter()  # of sizes, before their turn
-  known = sorted(pools)
-  parts: list[list[int]] = []
-
-  def take(size):
-    parts[-1].append(pools[size].pop())
-    if not pools[size]:
-      del pools[size], known[bisect.bisect_left(known, size)]
-
-  while pools:
-    parts.append([])
-    room = tokens
-    while pools and len(parts[-1]) < rows and known[0] <= room:
-      if room > _LAST * known[-1] and rows - len(parts[-1]) > _LAST:
-        size = order.pop()
-        if taken[size]:
-          taken[size] -= 1
-          continue
-        chosen = [size]
-      else:
-        chosen = _closest(known, pools, room, min(_LAST, rows - len(parts[-1])))
-        taken.update(chosen)
-      for size in chosen:
-        take(size)
-      room -= sum(chosen)
-  return parts
-
-
-def _closest(known: list[int], pools: dict[int, list[int]], room: int, most: int) -> list[int]:
-  """At most so many sizes, in falling order, with the largest sum that the room holds."""
-  def search(room, most, top, used):
-    most = min(most, room // known[0])
-    best: list[int] = []
-    total = 0
-    if not most:
-      return best, total
-    for i in range(min(top, bisect.bisect_right(known, room) - 1), -1, -1):
-      size = known[i]
-      if min(room, size * most) <= total:
-        break  # smaller ones make no larger sum
-      if used.count(size) == len(pools[size]):
-        continue
-      rest, more = search(room - size, most - 1, i, [*used, size])
-      if size + more > total:
-        best, total = [size, *rest], size + more
-    return best, total
-
-  return search(room, most, len(known) - 1, [])[0]
-
-
 # Tokens of a batch on one device: enough to keep it busy, few enough that the last batch of each
 # length, which is filled with padding, costs little. On CPU in float32 every product orders its
 # weights anew (oneDNN): the more tokens share that, the better.
@@ -92,7 +28,6 @@ _SMALLEST = 8
 # On a CPU the layers of larger models are unrolled: copying the weights out of the stack costs 5 %
 # of BERT-base's time. Those of smaller ones stay in the caches, and compile once for all layers.
 _SCANNED_LAYER_BYTES = 8 * 2 ** 20
-_FILLED = 0.9  # share of a batch's tokens from which on it stays as it is
 _AHEAD = 2  # batches that run while earlier results are fetched
 # Of jaxlib 0.10.2's three libraries for products on CPU, oneDNN takes the least of BERT-base's time
 # in float32; sums stay with XLA's default, and so does bfloat16 (docs/performance.md). Where oneDNN
@@ -243,34 +178,21 @@ class BatchRunner:
     return results
 
   def _plan(self, sizes: np.ndarray) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Length of every batch, and the texts of each device."""
-    buckets = np.searchsorted(self.lengths, sizes)
-    used = np.unique(buckets)
-    parts = self._parts(np.flatnonzero(buckets == used[0]).tolist(), sizes, used[0])
-    for i, bucket in enumerate(used):
-      full = len(parts) // self._devices * self._devices
-      if len(parts) == full:
-        full -= self._devices  # the last part may have room
-      left, own = [place for part in parts[full:] for place in part], parts
-      if i + 1 < len(used):
-        members = np.flatnonzero(buckets == used[i + 1]).tolist()
-        apart, parts = (self._parts(first + members, sizes, used[i + 1]) for first in ([], left))
-        more = self._batches(parts) - self._batches(apart)
-        filled = sizes[left].sum() > _FILLED * self._devices * self.batch_tokens
-        if more > (0 if filled else 1):
-          full, parts = len(own), apart
-      else:
-        full = len(own)
-      for start in range(0, full, self._devices):
-        yield (self.lengths[bucket],
-               [np.array(part) for part in own[start:min(start + self._devices, full)]])
-
-  def _parts(self, places: list[int], sizes: np.ndarray, bucket: int) -> list[list[int]]:
-    rows = self.rows(self.lengths[bucket])
-    return fill_parts(places, sizes, rows=rows, tokens=self.batch_tokens)
-
-  def _batches(self, parts: list[list[int]]) -> int:
-    return -(-len(parts) // self._devices)
+    """Length of every batch, and the texts of each device, from the longest text on."""
+    order = np.argsort(-sizes, kind='stable')
+    ends = np.cumsum(sizes[order])
+    begin = 0
+    while begin < len(order):
+      longest = sizes[order[begin]]
+      length = next(n for n in self.lengths if n >= longest)
+      parts: list[np.ndarray] = []
+      while begin < len(order) and len(parts) < self._devices:
+        before = ends[begin] - sizes[order[begin]]
+        full = int(np.searchsorted(ends, before + self.batch_tokens, side='right'))
+        end = min(begin + self.rows(length), full)
+        parts.append(order[begin:end])
+        begin = end
+      yield length, parts
 
   def _batch(self, ids, parts: list[np.ndarray], length: int) -> tuple[jax.Array, jax.Array]:
     """Ids and mask of the parts, padded to `[devices x rows, length]`, on the devices."""

@@ -194,31 +194,29 @@ def wordpiece_tokenizer(vocabulary: Mapping[str, int], options: Mapping[str, Any
 
 
 def _from_word_list(path: pathlib.Path):
-  """The tokenizer of a `vocab.txt`; how it treats case stands in `tokenizer_config.json`."""
+  """The tokenizer of a `vocab.txt`; `tokenizer_config.json` says how it treats case."""
   options = path.parent / 'tokenizer_config.json'
   if not options.is_file():
     raise UserError(f'{path.parent} holds vocab.txt without tokenizer_config.json, which says '
                     'whether case counts (do_lower_case): add it, or tokenizer.json')
-  try:
-    words = path.read_text(encoding='utf-8').split('\n')
-  except (OSError, UnicodeDecodeError) as e:
-    raise UserError(f'{path} cannot be read ({e})') from None
-  words = [w.removesuffix('\r') for w in (words[:-1] if words[-1] == '' else words)]
-  vocabulary = {word: i for i, word in enumerate(words)}
+  words = _word_list(path)
+  vocabulary = {word.removesuffix('\r'): i for i, word in enumerate(words)}
   if len(vocabulary) != len(words):
     raise UserError(f'{path} holds a token twice: {len(words)} lines, {len(vocabulary)} tokens: '
                     'download it again')
-  return wordpiece_tokenizer(vocabulary, _text_options(options), where=str(path))
+  try:
+    return wordpiece_tokenizer(vocabulary, read_json(options), where=str(path))
+  except TypeError as e:
+    raise UserError(f'{options} has a value of another type ({e}): correct it') from None
 
 
-def _text_options(path: pathlib.Path) -> dict[str, Any]:
-  """`tokenizer_config.json`, whose treatment of text must be said in truth values."""
-  options = read_json(path)
-  for name in ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars'):
-    value = options.get(name, True)
-    if not isinstance(value, bool) and not (name == 'strip_accents' and value is None):
-      raise UserError(f'{path}: {name} is {value!r}, it must be true or false')
-  return options
+def _word_list(path: pathlib.Path) -> list[str]:
+  """The lines of a list of words."""
+  try:
+    lines = path.read_bytes().decode('utf-8').split('\n')
+  except (OSError, UnicodeDecodeError) as e:
+    raise UserError(f'{path} cannot be read ({e}): download it again') from None
+  return lines[:-1] if lines[-1] == '' else lines
 
 
 def read_json(path: pathlib.Path, *, remedy: str = '') -> dict[str, Any]:
@@ -259,47 +257,56 @@ def is_broken(text: str) -> bool:
   return False
 
 
+def _whole(text: str) -> str:
+  """A text with U+FFFD for half characters."""
+  return text.encode('utf-8', 'surrogatepass').decode('utf-8', 'replace')
+
+
 def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> Encoded:
   """Token ids of texts, special tokens included, of at most `max_length` tokens each.
 
   Raises:
     UserError: the tokenizer gives a text no token at all.
   """
-  whole, repaired = [], 0
-  for text in texts:
-    broken = is_broken(text)
-    repaired += broken
-    whole.append(
-      text.encode('utf-8', 'surrogatepass').decode('utf-8', 'replace') if broken else text)
   tokenizer.enable_truncation(max_length)
-  encodings = tokenizer.encode_batch(whole)
+  encodings = tokenizer.encode_batch([_whole(text) for text in texts])
   ids = [np.array(e.ids, np.int32) for e in encodings]
   empty = [i for i, row in enumerate(ids) if not row.size]
   if empty:
     raise UserError(f'text {empty[0] + 1} of {len(texts)} has no tokens ({texts[empty[0]][:60]!r})')
   cut = [bool(e.overflowing) for e in encodings]
-  return Encoded(ids, sum(cut), repaired, cut)
+  return Encoded(ids, sum(cut), sum(map(is_broken, texts)), cut)
 
 
-# Whether a tokenizer is the model's own: what the files beside it say of the same tokens.
+# Whether a tokenizer is the model's own: another one of the same size would change ids silently.
 
-_KNOWN = {'cls': ('[CLS]', '<s>'), 'sep': ('[SEP]', '</s>'),
-          'eos': ('<|endoftext|>', '</s>', '<eos>', '[EOS]', '[SEP]')}
-_ONE = 'take all files from one and the same model'
+_CLS, _SEP = ('[CLS]', '<s>'), ('[SEP]', '</s>')
+_EOS = ('<|endoftext|>', '</s>', '<eos>', '[EOS]', '[SEP]')
 
 
 def check_tokenizer(tokenizer: Any, directory: pathlib.Path, *, kind: str) -> None:
-  """Compares a tokenizer with the word lists beside it, and with how its kind begins and ends."""
-  path = directory / 'tokenizer.json'
-  if path.is_file():
-    _check_added(tokenizer, path)
-    for name in ('vocab.txt', 'vocab.json'):
-      if (directory / name).is_file():
-        _check_words(tokenizer, path, directory / name)
-    if (directory / 'merges.txt').is_file():
-      _check_merges(path, directory / 'merges.txt')
-  if kind != 'gpt2':
-    _check_ends(tokenizer, directory)
+  """Compares a tokenizer with the word list beside it, and with how its kind begins and ends."""
+  tokens = {i: token for token, i in tokenizer.get_vocab(with_added_tokens=True).items()}
+  for path in (directory / 'vocab.txt', directory / 'vocab.json'):
+    if path.is_file():  # other programs read it in the place of tokenizer.json
+      words = (dict(enumerate(_word_list(path))) if path.suffix == '.txt' else
+               {i: word for word, i in read_json(path).items()})
+      for i, word in words.items():
+        if word.rstrip() != tokens.get(i, '').rstrip():
+          raise UserError(f'{path} has {word!r} as token {i}, tokenizer.json {tokens.get(i)!r}: '
+                          'one of them is of another model: take all files from one and the same '
+                          'model')
+  if kind == 'gpt2':
+    return
+  ids = tokenizer.encode('a').ids
+  for wanted, place, verb in ((_named(directory, 'cls') or _CLS, 0, 'begin'),
+                              (_named(directory, 'sep') or _SEP, -1, 'end')):
+    token = tokens[ids[place]] if ids else None
+    if len(ids) < 2 or token not in wanted:
+      raise UserError(f"{directory}: the tokenizer does not {verb} a text with "
+                      f"{' or '.join(wanted)} but with {token!r}: its post-processor is missing or "
+                      'of another model: write the tokenizer again with save_pretrained in its '
+                      'fast form')
 
 
 def ends_text(tokenizer: Any, token_id: int, directory: pathlib.Path) -> bool:
@@ -307,74 +314,7 @@ def ends_text(tokenizer: Any, token_id: int, directory: pathlib.Path) -> bool:
   added = tokenizer.get_added_tokens_decoder().get(token_id)
   if added is not None and added.special:
     return True
-  return tokenizer.id_to_token(token_id) in (*_KNOWN['eos'], *_named(directory, 'eos'))
-
-
-def _check_added(tokenizer: Any, path: pathlib.Path) -> None:
-  """The file gives ids of its added tokens; where its vocabulary has others, these win silently."""
-  for added in read_json(path).get('added_tokens') or ():
-    found = tokenizer.token_to_id(added['content'])
-    if found != added['id']:
-      raise UserError(f"{path} adds {added['content']!r} as token {added['id']}, its vocabulary "
-                      f'has it as token {found}: the file is damaged, download it again')
-
-
-def _check_words(tokenizer: Any, path: pathlib.Path, other: pathlib.Path) -> None:
-  """Compares with a list of words, which other programs read in the place of `tokenizer.json`."""
-  tokens = {i: t.rstrip() for t, i in tokenizer.get_vocab(with_added_tokens=True).items()}
-  words = {i: word.rstrip() for i, word in _words(other).items()}
-  added = tokenizer.get_added_tokens_decoder()
-  for i in sorted(tokens.keys() | words.keys()):
-    ours, theirs = tokens.get(i), words.get(i)
-    if ours != theirs and not (theirs is None and i in added):  # what was added stands in one only
-      raise UserError(f'{other} has {_said(theirs)} as token {i}, {path.name} {_said(ours)}: one '
-                      f'of them is of another model: {_ONE}')
-
-
-def _check_merges(path: pathlib.Path, other: pathlib.Path) -> None:
-  """Compares the merges of a byte-pair encoding, in their order, with the list beside it."""
-  merges = (read_json(path).get('model') or {}).get('merges')
-  if merges is None:
-    return
-  ours = [merge if isinstance(merge, str) else ' '.join(merge) for merge in merges]
-  theirs = [line for i, line in _words(other).items()
-            if line and not (i == 0 and line.startswith('#version'))]
-  for i in range(max(len(ours), len(theirs))):
-    pair = [merges[i] if i < len(merges) else None for merges in (ours, theirs)]
-    if pair[0] != pair[1]:
-      raise UserError(f'{other} has {_said(pair[1])} as merge {i + 1}, {path.name} '
-                      f'{_said(pair[0])}: one of them is of another model: {_ONE}')
-
-
-def _said(token: str | None) -> str:
-  return 'nothing' if token is None else repr(token)
-
-
-def _words(path: pathlib.Path) -> dict[int, str]:
-  """Id -> token of a list of words."""
-  if path.suffix == '.json':
-    ids = read_json(path)
-    if not all(isinstance(i, int) for i in ids.values()):
-      raise UserError(f'{path} does not give each token its number: download it again')
-    return {i: token for token, i in ids.items()}
-  try:
-    lines = path.read_bytes().decode('utf-8').split('\n')
-  except (OSError, UnicodeDecodeError) as e:
-    raise UserError(f'{path} cannot be read ({e}): download it again') from None
-  return dict(enumerate(lines[:-1] if lines[-1] == '' else lines))
-
-
-def _check_ends(tokenizer: Any, directory: pathlib.Path) -> None:
-  """A text must begin with the token that classifiers read, and end with its counterpart."""
-  ids = tokenizer.encode('a').ids
-  for role, place, verb in (('cls', 0, 'begin'), ('sep', -1, 'end')):
-    wanted = _named(directory, role) or _KNOWN[role]
-    token = tokenizer.id_to_token(ids[place]) if ids else None
-    if len(ids) < 2 or token not in wanted:
-      raise UserError(f"{directory}: the tokenizer does not {verb} a text with "
-                      f"{' or '.join(wanted)} but with {_said(token)}: its post-processor is "
-                      'missing or of another model: write the tokenizer again with save_pretrained '
-                      'in its fast form')
+  return tokenizer.id_to_token(token_id) in (*_EOS, *_named(directory, 'eos'))
 
 
 def _named(directory: pathlib.Path, role: str) -> tuple[str, ...]:
@@ -400,11 +340,7 @@ def encode_pairs(
   tokenizer: Any, firsts: Sequence[str], seconds: Sequence[str], *, max_length: int
 ) -> Encoded:
   """Token ids of pairs, special tokens included; of a pair that is too long the longer is cut."""
-  whole, repaired = [], 0
-  for pair in zip(firsts, seconds, strict=True):
-    broken = any(map(is_broken, pair))
-    repaired += broken
-    whole.append(tuple(_mended(text) for text in pair) if broken else pair)
+  whole = [(_whole(a), _whole(b)) for a, b in zip(firsts, seconds, strict=True)]
   sep = separator_id(tokenizer)
   tokenizer.enable_truncation(max_length, strategy='longest_first')
   encodings = tokenizer.encode_batch(whole)
@@ -414,6 +350,7 @@ def encode_pairs(
       raise UserError(f'the pair {pair[0][:60]!r}, {pair[1][:60]!r} does not become one separator '
                       "behind each sentence: it holds the tokenizer's own separator as text, or "
                       'the tokenizer does not join pairs as BERT does')
+  repaired = sum(is_broken(a + b) for a, b in zip(firsts, seconds, strict=True))
   return Encoded(ids, sum(bool(e.overflowing) for e in encodings), repaired)
 
 
@@ -435,8 +372,3 @@ def pair_types(ids: jax.Array, sep_id: int) -> jax.Array:
 def _types(ids, sep_id, xp):
   ends = (ids == sep_id).astype(xp.int32)
   return ((xp.cumsum(ends, axis=1) - ends) > 0).astype(xp.int32)
-
-
-def _mended(text: str) -> str:
-  """A text with U+FFFD for half characters, which no tokenizer takes."""
-  return text.encode('utf-8', 'surrogatepass').decode('utf-8', 'replace')

@@ -77,7 +77,7 @@ def test_few_texts_share_a_batch():
   run = BatchRunner(summary, jnp.int32(1), max_length=64, mesh=mesh(1), batch_tokens=256)
   ids = [np.full(n, n) for n in (3, 60, 10, 20, 30, 1)]
   np.testing.assert_array_equal(run(ids), [[len(x) ** 2, len(x), len(x)] for x in ids])
-  assert dict(run.traced) in ({64: 1}, {32: 1, 64: 1})
+  assert len(run.traced) <= 2  # of the five buckets that the texts have
 
 
 @pytest.mark.parametrize('devices', [1, 4])
@@ -93,6 +93,8 @@ def test_batches_hold_every_text_once_and_are_nearly_full(devices):
       assert sizes[part].sum() <= 512 and sizes[part].max() <= length
       assert len(part) <= run.rows(length)
   assert 512 * devices * len(plan) < 1.1 * sizes.sum() + 512 * devices
+  lengths = [length for length, _ in plan]
+  assert lengths == sorted(lengths, reverse=True)
 
 
 def test_rows_are_split_over_the_devices_and_not_over_model():
