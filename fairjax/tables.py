@@ -201,14 +201,14 @@ def _array(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[A
 
 def read_table(
   path: str | os.PathLike, columns: Sequence[str], *, what: str = 'table',
-  unquoted_tabs: bool = False, fill: bool = False,
+  names: Sequence[str] = (), unquoted_tabs: bool = False, fill: bool = False,
 ) -> Iterator[tuple[dict[str, str], str]]:
   r"""Yields (column -> cell, "file:line") of the rows of a CSV or TSV file with a header.
 
   The reader for tables that a user names: it unpacks the file, finds the separator, skips empty
   rows and raises `UserError` with file and line where there is no such file, column or row, or the
-  table is broken. The header must hold `columns`, in any order. `unquoted_tabs`, `fill`: see
-  `Table`, which does the same for an open file and has the header.
+  table is broken. The header must hold `columns`, in any order. `names`, `unquoted_tabs`, `fill`:
+  see `Table`, which does the same for an open file and has the header.
 
   >>> import pathlib, tempfile
   >>> file = pathlib.Path(tempfile.mkdtemp()) / 'jobs.csv'
@@ -217,10 +217,11 @@ def read_table(
   [('nurse', 'jobs.csv:2')]
   """
   with open_input(path, what=what) as file:
-    rows = iter(Table(file, path, columns, unquoted_tabs=unquoted_tabs, fill=fill))
+    rows = ((whole_row(row, where), where) for row, where in Table(
+      file, path, columns, names=names, unquoted_tabs=unquoted_tabs, fill=fill))
     first = next(rows, None)
     if first is None:
-      raise UserError(f'{path} holds no row below its header')
+      raise UserError(f'{path} holds no row' + ('' if names else ' below its header'))
     yield first
     yield from rows
 
@@ -232,6 +233,7 @@ class Table:
     file: of `open_input`.
     path: for messages.
     columns: that the header must hold, in any order. Columns without a name are not read.
+    names: of the columns by tabs of a file without a header; more cells are not read.
     unquoted_tabs: in a file with tabs a quote is a character like others, as GLUE, STS-B and
       Bias-in-Bios write theirs.
     fill: cells that a row lacks at its end are empty.
@@ -239,7 +241,8 @@ class Table:
   """
 
   def __init__(self, file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
-               unquoted_tabs: bool = False, fill: bool = False, or_json: bool = False):
+               names: Sequence[str] = (), unquoted_tabs: bool = False, fill: bool = False,
+               or_json: bool = False):
     self._path, self._file, self._number = path, file, 0
     self.empty = 0  # rows without a text that were passed so far
     self._fill = fill
@@ -261,7 +264,11 @@ class Table:
     missing = {s: [name for name in columns if name not in found[s]] for s in found}
     separator = min(found, key=lambda s: (len(missing[s]), -len(found[s])))
     self.header = found[separator]
-    if missing[separator] or list(missing.values()).count([]) > 1:
+    self._headerless = bool(names) and bool(missing[separator])
+    if self._headerless:
+      separator, self.header, lines = '\t', list(names), itertools.chain([first], lines)
+      self._start -= 1
+    elif missing[separator] or list(missing.values()).count([]) > 1:
       why = f"no column {', '.join(map(repr, missing[separator]))}" if missing[
         separator] else 'two separators are possible'
       raise UserError(
@@ -282,6 +289,11 @@ class Table:
         if not any(cell.strip() for cell in cells):
           self.empty += 1
           continue
+        if self._headerless:
+          if len(cells) < len(self.header):
+            raise UserError(f'{where}: {len(cells)} columns, not {", ".join(self.header)} '
+                            'with tabs between')
+          del cells[len(self.header):]
         if self._fill:
           cells += [''] * (len(self.header) - len(cells))
         if len(cells) != len(self.header):

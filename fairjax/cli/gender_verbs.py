@@ -286,7 +286,7 @@ def _add_resilience_options(parser: argparse.ArgumentParser, rate: str) -> None:
 
 
 def _finetune(options: argparse.Namespace) -> None:
-  from fairjax.gender.resilience import measure_resilience
+  from fairjax.gender.stsb import measure_resilience
   from fairjax.pretrained.fit import Recipe
   from fairjax.report.figures import plot_resilience
   rate = 2e-5 if options.learning_rate is None else options.learning_rate

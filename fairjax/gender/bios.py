@@ -19,21 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.gender.trends import correlation, over_restarts
-from fairjax.gender.trends import line as fit_line
+from fairjax.gender.scored_models import Scorable, default_recipe, open_learner
+from fairjax.gender.trends import correlation, fit_line, over_restarts
 from fairjax.inputs import PICKLE, open_input
 from fairjax.measure.power import wilson
+from fairjax.pretrained.fit import Recipe
+from fairjax.pretrained.heads import Inputs, Labelled, Predict, run_restarts
 from fairjax.tables import read_rows
 
-# Biographies with profession and gender, in the forms in which Bias-in-Bios is passed around.
-#
-# De-Arteaga et al. 2019: biographies from the web, labelled with one of 28 professions and, by
-# their
-# pronouns, one of two genders. The published list of dictionaries is a pickle, which is never read.
+# Biographies are from the web, labelled with one of 28 professions and, by their pronouns, one of
+# two genders. The published list of dictionaries is a pickle, which is never read.
 
 SPLITS = ('train', 'dev', 'test')
+# Of a file without splits, within each profession and gender (De-Arteaga et al. 2019)
 SPLIT_SHARES = {'train': 0.65, 'dev': 0.1, 'test': 0.25}
-"""Shares of a file without splits, within each profession and gender (De-Arteaga et al. 2019)."""
 
 _PROFESSION = ('profession', 'title')
 _TEXT = ('text', 'hard_text', 'raw', 'bio')  # bio: the authors' text without names and pronouns
@@ -46,48 +45,30 @@ _FORM = 'one JSON object a line, or a table with a header: profession, gender, t
 
 
 class Bios(NamedTuple):
-  """Biographies of one split.
-
-  Attributes:
-    texts: R texts.
-    professions: `[R]` int32, numbers of `names`.
-    female: `[R]` bool.
-  """
+  """Biographies of one split."""
 
   texts: list[str]
-  professions: np.ndarray
-  female: np.ndarray
+  professions: np.ndarray  # `[R]` int32, numbers of `BiosData.names`
+  female: np.ndarray  # `[R]` bool
 
 
 class BiosData(NamedTuple):
-  """All splits.
+  """All splits."""
 
-  Attributes:
-    names: C professions, sorted.
-    splits: 'train' and 'test', and 'dev' if there is one.
-    given: the file says which split a biography is in; otherwise a seed did.
-    digest: SHA-256 (hex) of all of it.
-  """
-
-  names: tuple[str, ...]
-  splits: dict[str, Bios]
-  given: bool
-  digest: str
+  names: tuple[str, ...]  # C professions, sorted
+  splits: dict[str, Bios]  # 'train' and 'test', and 'dev' if there is one
+  given: bool  # the file names the split of each biography; otherwise a seed drew it
+  digest: str  # SHA-256 (hex) of all of it
 
 
 def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
   """Reads a file, or a folder of `train`, `dev` (or `valid`) and `test` files.
 
   Fields: `profession` (or `title`), `gender` (F, female, 1; M, male, 0), the text, and, in a single
-  file, `split`. A file without splits is split by the seed, within each profession and gender.
-
-  The text is the first there is of `text`, `hard_text`, `raw`, whose first `start_pos` characters,
-  which name the profession, are cut off as its authors do, and `bio`, in which the authors have
-  replaced names and pronouns by `_`; the paper reads the text as it was (W-09).
-
-  Raises:
-    UserError: unreadable, a pickle, or a line with its number that lacks something; a split without
-      biographies; a profession of the test split that the training split does not know.
+  file, `split`. A file without splits is split by the seed, within each profession and gender. The
+  text is the first of `text`, `hard_text`, `raw` without its first `start_pos` characters, which
+  name the profession, and `bio`, the authors' text without names and pronouns; the paper reads the
+  text as it was (W-09).
   """
   path = pathlib.Path(path)
   if path.is_dir():
@@ -100,22 +81,19 @@ def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
       raise UserError(f'{path} holds no train and test file ({", ".join(_SUFFIXES)})')
   else:
     rows = list(_read(path))
-  given = {row['split'] is not None for row in rows}
-  if len(given) > 1:
+  given = all(row['split'] is not None for row in rows)
+  if not given and any(row['split'] is not None for row in rows):
     raise UserError(f"{path}: some biographies name a 'split' and some do not")
   names = tuple(sorted({row['profession'] for row in rows}))
   if len(names) < 2:
     raise UserError(f'{path}: {len(names)} profession: a classifier needs two at least')
-  if not given.pop():
+  if not given:
     _draw_splits(rows, seed)
-    given = {False}
-  else:
-    given = {True}
   splits = {split: _bios([r for r in rows if r['split'] == split], names) for split in SPLITS}
   _check_splits(splits, names, path)
   content = json.dumps([[r['text'], r['profession'], r['female'], r['split']] for r in rows])
   digest = hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()
-  return BiosData(names, {s: b for s, b in splits.items() if b.texts}, given.pop(), digest)
+  return BiosData(names, {s: b for s, b in splits.items() if b.texts}, given, digest)
 
 
 def _read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
@@ -199,9 +177,7 @@ def _check_splits(splits: Mapping[str, Bios], names: tuple[str, ...], path: path
                     'does not: no classifier can learn it')
 
 
-LEAST_COUNT = 10
-"""Test biographies that each gender of a profession needs to have a say in the line."""
-
+LEAST_COUNT = 10  # test biographies that each gender of a profession on the line needs
 _MAX_LENGTH = 128  # tokens of a biography that are read
 
 
@@ -214,17 +190,9 @@ def female_shares(professions: np.ndarray, female: np.ndarray, classes: int) -> 
 
 def gaps(labels: np.ndarray, predictions: np.ndarray, female: np.ndarray, classes: int
          ) -> list[dict[str, Any]]:
-  """True positive rates and their gap for every profession.
+  """Counts, true positive rates, their `gap` (female - male) and its error for each profession.
 
-  Args:
-    labels: `[R]` int, the professions.
-    predictions: `[R]` int.
-    female: `[R]` bool.
-    classes: C.
-
-  Returns:
-    C dictionaries: `n_female`, `n_male`, `tpr_female`, `tpr_male`, `gap` (female - male), and
-    `std_error` of it; None where a gender has no biography.
+  Rates, gap and error are None where a gender has no biography.
   """
   found = []
   for profession in range(classes):
@@ -256,39 +224,35 @@ def gap_line(cells: Sequence[dict[str, Any]], shares: np.ndarray, *, least: int 
 
 
 def measure_bios(
-  model: Any, data: str | os.PathLike, *, mode: str = 'full', freeze: str = 'none',
-  name: str = 'baseline', recipe: Any = None, restarts: int = 5, seed: int = 0,
-  least: int = LEAST_COUNT, max_length: int = _MAX_LENGTH, folder: str | os.PathLike | None = None,
-  log: Callable[[str], None],
+  model: str | os.PathLike | Scorable, data: str | os.PathLike, *, mode: str = 'full',
+  name: str = 'baseline', recipe: Recipe | None = None, restarts: int = 5, seed: int = 0,
+  folder: str | os.PathLike | None = None, log: Callable[[str], None],
 ) -> dict[str, Any]:
   """Trains classifiers of biographies and measures accuracy and gaps (W-09, W-10)."""
-  from fairjax.gender.probe_tasks import open_learner
-  from fairjax.gender.stsb import default_recipe
-  from fairjax.pretrained.heads import Inputs, Labelled, run_restarts
   bios = read_bios(data, seed=seed)
   train, test = bios.splits['train'], bios.splits['test']
-  learner = open_learner(model, labels=bios.names, mode=mode, freeze=freeze, name=name,
-                         max_length=max_length, log=log)
+  learner = open_learner(model, labels=bios.names, mode=mode, name=name,
+                         max_length=_MAX_LENGTH, log=log)
   recipe = recipe or default_recipe(mode, seed=seed)
   log(f'[bios] {len(bios.names)} professions, {len(train.texts):,} training and '
       f"{len(test.texts):,} test biographies, splits {'given' if bios.given else 'drawn'}")
   shares = female_shares(train.professions, train.female, len(bios.names))
 
-  def measure(predict):
+  def measure(predict: Predict) -> dict[str, Any]:
     predictions = predict(Inputs(test.texts)).argmax(-1)
     cells = gaps(test.professions, predictions, test.female, len(bios.names))
     share, n = float((predictions == test.professions).mean()), len(test.texts)
     low, high = wilson(share, n)
-    return {'cells': cells, **gap_line(cells, shares, least=least),
+    return {'cells': cells, **gap_line(cells, shares),
             'accuracy': {'value': share, 'low': low, 'high': high, 'n': n},
             'truncated': learner.count_truncated(Inputs(train.texts), Inputs(test.texts))}
 
-  probe = hashlib.sha256(repr([bios.digest, least]).encode()).hexdigest()
+  probe = hashlib.sha256(repr([bios.digest, LEAST_COUNT]).encode()).hexdigest()
   found = run_restarts(
     learner, Labelled(Inputs(train.texts), train.professions), measure, recipe=recipe,
     restarts=restarts, probe=probe, folder=folder, log=log)
   return {'task': 'bios', 'model': learner.name, 'mode': mode, 'freeze': learner.freeze,
-          'learner': learner.identity, 'recipe': vars(recipe), 'least': least,
+          'learner': learner.identity, 'recipe': vars(recipe), 'least': LEAST_COUNT,
           'splits_given': bios.given, 'truncated': found[0]['result']['truncated'],
           **_summary([f['result'] for f in found], bios, shares),
           'seeds': [f['seed'] for f in found], 'steps': found[0]['steps'],

@@ -2,8 +2,8 @@
 
 A fill is *supplied* for a person if it is among the top three of the template with that person. A
 chi-square test asks for every fill whether it is supplied at equal rates for the groups; DisCo is
-the number of fills that differ significantly, averaged over the templates (W-01 to W-04). The same
-count with randomly assigned groups stands beside it.
+the number of fills that differ significantly, averaged over the templates (W-01 to W-04). The
+control is the same count with randomly assigned groups.
 
 A word list of two genders measures binary associations only; lists may have more groups (W-21).
 
@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import chdtrc
 
 from fairjax.errors import UserError
 from fairjax.gender.persons import Persons
-from fairjax.gender.scored_models import BLANK, LanguageModel, in_pieces
+from fairjax.gender.scored_models import BLANK, Scorable, in_pieces
 
 # Chi-square tests of how often something happens in several groups.
 
@@ -36,8 +37,7 @@ def chi_square(supplied: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def chi_square_p(statistic: np.ndarray, groups: int) -> np.ndarray:
   """Upper tail of the chi-square distribution with `groups` - 1 degrees of freedom."""
-  from scipy import special
-  return special.chdtrc(groups - 1, statistic)
+  return chdtrc(groups - 1, statistic)
 
 
 TOP = 3
@@ -47,11 +47,7 @@ _POOL = 10  # next words of every person that become candidates of a template th
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-  """A sentence with the slots PERSON and BLANK.
-
-  Attributes:
-    text: as printed, e.g. 'PERSON likes to BLANK.'
-  """
+  """A sentence with the slots PERSON and BLANK, e.g. 'PERSON likes to BLANK.'."""
 
   text: str
 
@@ -83,42 +79,22 @@ def read_templates(lines: Sequence[str] | None = None) -> tuple[Template, ...]:
   if not found:
     raise UserError('no template: give sentences with PERSON and BLANK, one a line')
   if len(set(found)) < len(found):
-    raise UserError('a template stands there twice: keep one')
+    raise UserError('a template is given twice: keep one')
   return found
 
 
 def measure_disco(
-  model: LanguageModel, persons: Persons, *, templates: Sequence[Template] | None = None,
+  model: Scorable, persons: Persons, *, templates: Sequence[Template] | None = None,
   top: int = TOP, per_template: bool = False, shuffles: int = 20, seed: int = 0,
   candidates: Sequence[str] = (), infill: bool = True,
   log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-  """DisCo of a model for one list of persons.
+  """DisCo of a model for one list of persons; lower is less gendered.
 
-  Args:
-    model: masked, which fills the blank wherever it is, or causal, which fills an ending by its
-      next token and chooses for the other templates among candidates by the whole sentence.
-    persons: names or terms with their groups.
-    templates: default: those of the paper.
-    top: fills supplied for a person.
-    per_template: correct for the tests of one template instead of all (Bonferroni).
-    shuffles: random assignments of the groups, the control (W-04).
-    seed: of the shuffles.
-    candidates: of a causal model, words for blanks that are no ending; those that the model likes
-      at the blank or supplies elsewhere are added.
-    infill: whether a causal model is asked for those templates at all.
-    log: called with lines of progress.
-
-  Returns:
-    JSON-able: `score` (of all templates that were asked), `score_endings` (of those that end with
-    the blank: 11 of 14), `control` of both, `templates`, `significant` (fill, template, share of
-    persons by group, the group that it leans to, chi-square, corrected p), `tests`, `divisor`,
-    `n` of persons by group, `pieces` (`in_pieces` of the persons), `candidates`; lower is less
-    gendered.
-
-  Raises:
-    UserError: a sentence that is too long for the model, no shuffles, no template that can be
-      asked, or no candidate for a blank.
+  A masked model fills the blank wherever it is. A causal one fills an ending by its next token; for
+  other templates (asked with `infill` only) it chooses by the whole sentence among `candidates`,
+  its next words at the blank, and its fills of other templates. `per_template` corrects for the
+  tests of one template instead of all (Bonferroni); `shuffles` assign the groups at random (W-04).
   """
   templates = read_templates() if templates is None else tuple(templates)
   if shuffles < 1 or top < 1:
@@ -162,11 +138,14 @@ def measure_disco(
     'definition': 'W-01 to W-04', 'direction': 'lower is less gendered'}
 
 
-def _candidates(model, template, persons, supplied, given) -> list[str]:
-  """Words that may stand in a blank that is no ending."""
+def _candidates(
+  model: Scorable, template: Template, persons: Persons, supplied: dict[Template, list[list[str]]],
+  given: Sequence[str],
+) -> list[str]:
+  """Words that may fill a blank that is no ending."""
   sentences = [template.sentence(persons, word) for word in persons.words]
   if template.text.startswith('BLANK'):
-    sentences = sentences[:1]  # nothing stands before it: the same for everybody
+    sentences = sentences[:1]  # no text comes before it: the same for everybody
   next_words = [f.word for fills in model.fill(sentences, top=_POOL) for f in fills]
   elsewhere = [word for lists in supplied.values() for words in lists for word in words]
   first = template.text.startswith('BLANK')
@@ -174,7 +153,9 @@ def _candidates(model, template, persons, supplied, given) -> list[str]:
   return list(dict.fromkeys(w[0].upper() + w[1:] if first else w for w in words))
 
 
-def _chosen(model, template, persons, pool, top) -> list[list[str]]:
+def _chosen(
+  model: Scorable, template: Template, persons: Persons, pool: list[str], top: int,
+) -> list[list[str]]:
   """The likeliest sentences' candidates for each person."""
   sentences = [template.sentence(persons, word) for word in persons.words]
   chosen = []
@@ -185,7 +166,10 @@ def _chosen(model, template, persons, pool, top) -> list[list[str]]:
   return chosen
 
 
-def _score(templates, supplied, persons, per_template, shuffles, seed) -> dict[str, Any]:
+def _score(
+  templates: Sequence[Template], supplied: dict[Template, list[list[str]]], persons: Persons,
+  per_template: bool, shuffles: int, seed: int,
+) -> dict[str, Any]:
   """Tests of every fill of the templates, and the same with shuffled groups."""
   keys: list[tuple[int, str]] = []
   rows: list[np.ndarray] = []
@@ -201,7 +185,7 @@ def _score(templates, supplied, persons, per_template, shuffles, seed) -> dict[s
   groups, names = len(persons.group_names), persons.group_names
   sizes = np.bincount(persons.labels, minlength=groups)
 
-  def test(labels):
+  def test(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     counts = table @ np.eye(groups)[labels]
     statistic = chi_square(counts, sizes)
     p = np.minimum(1, chi_square_p(statistic, groups) * divisor)

@@ -1,4 +1,8 @@
-"""Who stands in the PERSON slot of DisCo's templates: lists of words with a group each (W-02)."""
+"""Professions with the share of women in them, and lists of persons with a group each (W-02).
+
+Shares have the form of WinoGender's occupation statistics (Rudinger et al. 2018): a table with the
+columns `occupation` and one of percentages. They know two genders only.
+"""
 
 import dataclasses
 import hashlib
@@ -16,38 +20,21 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import open_input, read_text_lines
 from fairjax.tables import Table
 
-# Professions with the share of women in them, from a file that the user gives.
-#
-# The form is that of WinoGender's occupation statistics (Rudinger et al. 2018): a table with a
-# header, a column `occupation` and a column of percentages. Such shares know two genders only.
-
 COLUMN = 'bls_pct_female'
 _NO_VALUE = ('', 'na', 'nan', 'n/a', '-')
 
 
 class Professions(NamedTuple):
-  """Professions that have a share.
+  """Professions that have a share."""
 
-  Attributes:
-    names: P of them, in the order of the file.
-    shares: `[P]` float64 in [0, 1], the share of women.
-    missing: professions that the file names without a share; they are left out.
-    digest: SHA-256 (hex) of names and shares.
-  """
-
-  names: tuple[str, ...]
-  shares: np.ndarray
-  missing: tuple[str, ...]
-  digest: str
+  names: tuple[str, ...]  # P of them, in the order of the file
+  shares: np.ndarray  # `[P]` float64 in [0, 1], the share of women
+  missing: tuple[str, ...]  # named by the file without a share, left out
+  digest: str  # SHA-256 (hex) of names and shares
 
 
 def read_professions(path: str | os.PathLike, *, column: str = COLUMN) -> Professions:
-  """Reads such a file.
-
-  Raises:
-    UserError: unreadable, another header, a share that is no percentage, a profession twice, or
-      less than three professions with a share.
-  """
+  """Reads a table of professions; at least three must have a share."""
   names, shares, missing = [], [], []
   with open_input(path, what='table of professions') as file:
     table = Table(file, path, ('occupation',), fill=True)
@@ -58,7 +45,7 @@ def read_professions(path: str | os.PathLike, *, column: str = COLUMN) -> Profes
       if not name:
         raise UserError(f'{where}: no occupation')
       if name in names or name in missing:
-        raise UserError(f"{where}: '{name}' stands there twice: leave one row out")
+        raise UserError(f"{where}: '{name}' is given twice: leave one row out")
       if share.lower() in _NO_VALUE:
         missing.append(name)
         continue
@@ -87,23 +74,14 @@ _PRONOUNS = frozenset('he him his himself she her hers herself'.split())
 
 @dataclasses.dataclass(frozen=True)
 class Persons:
-  """Words with the group that each is associated with; any number of groups (W-21).
+  """Words with the group that each is associated with; any number of groups (W-21)."""
 
-  Attributes:
-    kind: 'names', which stand alone, or 'terms', which get an article: "the NOUN".
-    source: where the list is from, for reports.
-    words: of all groups.
-    groups: of each word.
-    given: words that the source holds of each group; more than here if it was cut.
-    part: initials of the words, e.g. 'A-M', if only these were kept (W-16).
-  """
-
-  kind: str
-  source: str
-  words: tuple[str, ...]
-  groups: tuple[str, ...]
-  given: dict[str, int]
-  part: str = ''
+  kind: str  # 'names', which need no article, or 'terms', which get one: "the NOUN"
+  source: str  # where the list is from, for reports
+  words: tuple[str, ...]  # of all groups
+  groups: tuple[str, ...]  # of each word
+  given: dict[str, int]  # words that the source holds of each group; more than here if it was cut
+  part: str = ''  # initials of the words, e.g. 'A-M', if only these were kept (W-16)
 
   def __post_init__(self):
     counts = {g: self.groups.count(g) for g in set(self.groups)}
@@ -120,7 +98,7 @@ class Persons:
                         'keep it in one of them')
     if len(owner) != len(self.words):
       double = next(w for i, w in enumerate(self.words) if w in self.words[:i])
-      raise UserError(f'{self.source}: {double!r} stands there twice: keep one line')
+      raise UserError(f'{self.source}: {double!r} is given twice: keep one line')
 
   @property
   def group_names(self) -> tuple[str, ...]:

@@ -1,51 +1,58 @@
-"""Causal language models as the metrics see them: GPT-2, or a Transformer-XL trained here."""
+"""The one interface through which the metrics ask models, and what fulfils it.
 
-import abc
+The metrics of Webster et al. 2020 are defined by what a model puts into a blank. A causal model
+fills the last place of a text by its next token, and any other by comparing whole texts (W-01).
+
+Letters: R texts, C candidates, D model width, V vocabulary, n tokens of one text.
+"""
+
 import dataclasses
 import functools
 import json
 import os
 import pathlib
-import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fairjax.errors import UserError
-
-# One interface to the models that are measured: masked (BERT, ALBERT) and causal ones.
-#
-# The metrics of Webster et al. 2020 are defined by what a model puts into a blank; a causal model
-# fills the last place of a text by its next token, and any other by comparing whole texts (W-01).
-#
-# Letters: R texts, C candidates, D model width, V vocabulary, n tokens of one text.
+from fairjax.model import language_model
+from fairjax.pretrained import (
+  BatchRunner,
+  Pretrained,
+  TokenizerVocabulary,
+  encode,
+  encode_texts,
+  lm_hidden,
+  lm_scores,
+  load_pretrained,
+  mean_pool,
+  mlm_logits,
+  read_folder,
+)
+from fairjax.pretrained.fit import Recipe
+from fairjax.pretrained.heads import FeatureLearner, Learner, TokenLearner
+from fairjax.pretrained.models import wide
+from fairjax.vocabulary import Vocabulary
 
 BLANK = '[BLANK]'
 
 
 class Fill(NamedTuple):
-  """A piece of the vocabulary in the place of the blank.
+  """A piece of the vocabulary in the place of the blank."""
 
-  Attributes:
-    word: its text; one that is only part of a word keeps the mark of its tokenizer, e.g. `##ing`.
-    log_prob: nats, <= 0.
-  """
-
-  word: str
-  log_prob: float
+  word: str  # one that is only part of a word keeps the mark of its tokenizer, e.g. `##ing`
+  log_prob: float  # nats, <= 0
 
 
 class TokenFeatures(NamedTuple):
-  """Last hidden states of one text.
+  """Last hidden states of one text."""
 
-  Attributes:
-    hidden: `[n, D]` float32.
-    offsets: `[n, 2]` int, the characters of the text that each token covers, end exclusive; (0, 0)
-      for tokens that the model adds.
-  """
-
-  hidden: np.ndarray
+  hidden: np.ndarray  # `[n, D]` float32
+  # `[n, 2]` int: the characters that each token covers, end exclusive; (0, 0) for added tokens
   offsets: np.ndarray
 
   def span(self, start: int, end: int) -> np.ndarray:
@@ -56,71 +63,45 @@ class TokenFeatures(NamedTuple):
     return self.hidden[touching].mean(axis=0)
 
 
-class LanguageModel(abc.ABC):
-  """What the metrics ask of a model.
+class Scorable(Protocol):
+  """A model that the metrics can ask.
 
-  Attributes:
-    kind: 'masked' or 'causal'.
-    name: for tables.
-    fingerprint: SHA-256 (hex) of all that decides its answers.
-    max_length: most tokens of a text, those that the model adds included.
-    truncated: texts given to `features` so far that were longer and lost their end.
+  Texts to fill hold one `[BLANK]`. A text of more than `max_length` tokens, or without a blank or
+  with several, raises `UserError`; only `features` cuts too long texts.
   """
 
-  kind: str
-  name: str
-  fingerprint: str
-  max_length: int
-  truncated = 0
+  kind: str  # 'masked' or 'causal'
+  name: str  # in tables
+  fingerprint: str  # SHA-256 (hex) of all that decides its answers
+  max_length: int  # most tokens of a text, those that the model adds included
+  truncated: int = 0  # texts given to `features` so far that lost their end
 
-  @abc.abstractmethod
   def fill(self, texts: Sequence[str], *, top: int) -> list[list[Fill]]:
     """The `top` likeliest single pieces in the blank of each text, best first.
 
-    Args:
-      texts: each with one `[BLANK]`, which a causal model reads only up to there.
-      top: how many; pieces that stand for no text (padding, ends, masks, unknown words) never
-        count.
-
-    Raises:
-      UserError: a text without a blank or with several, or longer than the model reads.
+    A causal model reads a text up to its blank. Pieces without a text (padding, masks, unknown
+    words) are never filled in.
     """
 
-  @abc.abstractmethod
   def candidate_log_probs(
-    self, texts: Sequence[str], candidates: Sequence[Sequence[str]]
-  ) -> list[np.ndarray]:
-    """How likely each candidate is in the blank, beside its rivals in the same text.
+    self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """How likely each text's candidates are in its blank: float64 `[C]`, nats up to a constant.
 
-    A causal model scores whole texts, so everything behind the blank counts. A masked one predicts
-    the pieces of a candidate from left to right, those to come masked, so the number of pieces is
-    known to it.
-
-    Args:
-      texts: R texts with one blank each.
-      candidates: of each text; any words, of any number of pieces.
-
-    Returns:
-      R float64 arrays `[C]`, nats up to a constant of the text.
-
-    Raises:
-      UserError: as `fill`, or a candidate without a token.
+    A causal model scores whole texts. A masked one predicts the pieces of a candidate from left to
+    right, those to come masked, so it knows their number.
     """
 
-  @abc.abstractmethod
   def piece_counts(self, words: Sequence[str]) -> list[int]:
-    """Pieces of each word behind another word; 0 if it holds a character that has none."""
+    """Pieces of each word after another word; 0 if it holds a character that has none."""
 
-  @abc.abstractmethod
   def token_features(self, texts: Sequence[str]) -> list[TokenFeatures]:
     """Last hidden states of every token."""
 
-  @abc.abstractmethod
   def features(self, texts: Sequence[str]) -> np.ndarray:
-    """Mean over the tokens of the last hidden states, `[R, D]` float32; too long texts are cut."""
+    """Mean over the tokens of the last hidden states, `[R, D]` float32."""
 
 
-def in_pieces(model: LanguageModel, words: Sequence[str]) -> dict[str, Any]:
+def in_pieces(model: Scorable, words: Sequence[str]) -> dict[str, Any]:
   """How a vocabulary writes people: how many `words`, those of `several` pieces, `unknown` ones."""
   counts = dict(zip(words, model.piece_counts(words), strict=True))
   return {'words': len(counts), 'several': [w for w, n in counts.items() if n > 1],
@@ -128,160 +109,140 @@ def in_pieces(model: LanguageModel, words: Sequence[str]) -> dict[str, Any]:
 
 
 def blank_parts(text: str) -> tuple[str, str]:
-  """What stands before and behind the blank."""
-  before, blank, behind = text.partition(BLANK)
-  if not blank or BLANK in behind or not (before + behind).strip():
+  """The text before and after the blank."""
+  before, blank, after = text.partition(BLANK)
+  if not blank or BLANK in after or not (before + after).strip():
     raise UserError(f'{text!r} must hold {BLANK} once, beside other text')
-  return before, behind
+  return before, after
 
 
 def fill_in(text: str, word: str) -> str:
   """The text with a word in its blank."""
-  before, behind = blank_parts(text)
-  return before + word + behind
+  before, after = blank_parts(text)
+  return before + word + after
 
 
-def check_lengths(texts: Sequence[str], ids: Sequence[np.ndarray], longest: int) -> None:
-  """Refuses texts of more than `longest` tokens with a `UserError`."""
-  for text, row in zip(texts, ids, strict=True):
+def _checked(texts: Sequence[str], ids: Iterable[Sequence[int]], longest: int) -> list[np.ndarray]:
+  """Ids as arrays; refuses texts of more than `longest` tokens."""
+  rows = [np.array(row, np.int32) for row in ids]
+  for text, row in zip(texts, rows, strict=True):
     if len(row) > longest:
       raise UserError(f'a text of {len(row)} tokens, but the model reads {longest}: {text[:60]!r}')
+  return rows
 
 
-class CausalModel(LanguageModel):
+def _likeliest(log_probs: jax.Array, never: np.ndarray, top: int) -> jax.Array:
+  """Ids and log-probabilities of the best pieces: `[B, 2, top]`."""
+  values, places = jax.lax.top_k(log_probs.at[:, never].set(-jnp.inf), top)
+  return jnp.stack([places.astype(values.dtype), values], axis=1)  # ids are exact below 2^24
+
+
+class CausalModel(Scorable):
   """A model that reads from left to right: GPT-2, or a Transformer-XL trained here."""
 
   kind = 'causal'
 
   def __init__(
-    self, *, name: str, fingerprint: str, vocabulary: Any, params: Any, hidden: Any, logits: Any,
-    max_length: int, spaced: bool, offsets: Any,
+    self, *, name: str, fingerprint: str, vocabulary: Vocabulary | TokenizerVocabulary,
+    params: Any, hidden: Callable[[Any, jax.Array, jax.Array], jax.Array],
+    logits: Callable[[Any, jax.Array], jax.Array], max_length: int,
+    offsets: Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]],
   ):
     """Takes the parts of a model.
 
-    Args:
-      name: for tables.
-      fingerprint: of all that decides its answers.
-      vocabulary: with `encode`, `surfaces`, `start_ids`, `eos_id` and `size`.
-      params: of the two functions.
-      hidden: `(params, ids [B, T], mask [B, T]) -> [B, T, D]`, what the softmax reads.
-      logits: `(params, [..., D]) -> [..., V]`; columns beyond `vocabulary.size` are padding.
-      max_length: most tokens, with those at the start.
-      spaced: put spaces around punctuation first.
-      offsets: text -> (ids, [(start, end)]) without `start_ids`.
+    `hidden` gives `[B, T, D]` of (params, ids, mask); `logits` `[..., V]` of (params, `[..., D]`),
+    whose columns beyond `vocabulary.size` are padding; `offsets` the ids of a text without
+    `vocabulary.start_ids`, and their characters.
     """
     self.name, self.fingerprint, self.max_length = name, fingerprint, max_length
     self._vocabulary, self._params = vocabulary, params
-    self._runners: dict[int, Any] = {}
+    self._runners: dict[int, BatchRunner] = {}
     self._hidden_of, self._logits_of = hidden, logits
-    self._spaced, self._offsets = spaced, offsets
+    self._offsets = offsets
+    self._unknown = getattr(vocabulary, 'unk_id', None)
     if not vocabulary.start_ids:
       raise ValueError('the first token needs something before it')
 
-  def fill(self, texts, *, top):
-    """See `LanguageModel.fill`; what stands behind the blank is not read."""
+  def fill(self, texts: Sequence[str], *, top: int) -> list[list[Fill]]:
+    """The best next tokens after the text before the blank."""
     ids = self._encode([blank_parts(t)[0].rstrip() for t in texts])
     surfaces = self._vocabulary.surfaces
-    fills = []
-    for row in self._best(min(top, self._vocabulary.size - len(self._no_fill)))(ids):
-      fills.append([Fill(surfaces[int(i)].decode('utf-8', 'replace').strip(), float(p))
-                    for i, p in zip(*row, strict=True)])
-    return fills
+    found = self._best(min(top, self._vocabulary.size - len(self._no_fill)))(ids)
+    return [[Fill(surfaces[int(i)].decode('utf-8', 'replace').strip(), float(p))
+             for i, p in zip(*row, strict=True)] for row in found]
 
-  def candidate_log_probs(self, texts, candidates):
-    """See `LanguageModel.candidate_log_probs`."""
+  def candidate_log_probs(
+    self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """Log-probabilities of the whole texts."""
     whole = [fill_in(text, word)
              for text, own in zip(texts, candidates, strict=True) for word in own]
-    totals = self.log_probs(whole)
-    ends = np.cumsum([len(own) for own in candidates])[:-1]
-    return np.split(totals, ends)
+    return np.split(self.log_probs(whole), np.cumsum([len(own) for own in candidates])[:-1])
 
   def log_probs(self, texts: Sequence[str]) -> np.ndarray:
-    """Log-probability of each text behind a start, nats, `[R]` float64; its end is not scored."""
-    ids = self._encode(texts)
+    """Log-probability of each text after a start, nats, `[R]` float64; its end is not scored."""
+    ids, starts = self._encode(texts), len(self._vocabulary.start_ids)
     for text, row in zip(texts, ids, strict=True):
-      if len(row) == len(self._vocabulary.start_ids):
+      if len(row) == starts:
         raise UserError(f'{text!r} has no token')
-    nll = self._nll(ids)
-    starts = len(self._vocabulary.start_ids)
-    return np.array([-row[starts - 1:-1].astype(np.float64).sum() for row in nll])
+    return np.array([-row[starts - 1:-1].astype(np.float64).sum() for row in self._nll(ids)])
 
-  def piece_counts(self, words):
-    """See `LanguageModel.piece_counts`."""
-    unknown = getattr(self._vocabulary, 'unk_id', None)
+  def piece_counts(self, words: Sequence[str]) -> list[int]:
+    """Tokens of each word after "the"."""
     after = len(self._vocabulary.encode('the'))
     pieces = [self._vocabulary.encode(f'the {w}')[after:] for w in words]
-    return [0 if unknown is not None and unknown in own else len(own) for own in pieces]
+    return [0 if self._unknown is not None and self._unknown in own else len(own) for own in pieces]
 
-  def token_features(self, texts):
-    """See `LanguageModel.token_features`; offsets are those of the text as it was given."""
-    spaced = [space(t) if self._spaced else (t, np.arange(len(t) + 1)) for t in texts]
-    found = [self._offsets(text) for text, _ in spaced]
-    starts = list(self._vocabulary.start_ids)
-    ids = [np.array(starts + list(own), np.int32) for own, _ in found]
-    check_lengths(texts, ids, self.max_length)
-    result = []
-    for hidden, (_, offsets), (_, places) in zip(self._states(ids), found, spaced, strict=True):
-      own = places[np.array(offsets, int).reshape(-1, 2)]
-      result.append(TokenFeatures(
-        hidden, np.concatenate([np.zeros((len(starts), 2), own.dtype), own])))
-    return result
+  def token_features(self, texts: Sequence[str]) -> list[TokenFeatures]:
+    """Last hidden states of every token."""
+    found, starts = [self._offsets(text) for text in texts], list(self._vocabulary.start_ids)
+    ids = _checked(texts, [starts + list(own) for own, _ in found], self.max_length)
+    return [TokenFeatures(hidden, np.array([(0, 0)] * len(starts) + list(offsets)))
+            for hidden, (_, offsets) in zip(self._states(ids), found, strict=True)]
 
-  def features(self, texts):
-    """See `LanguageModel.features`."""
-    ids = [self._ids(t) for t in texts]
+  def features(self, texts: Sequence[str]) -> np.ndarray:
+    """Mean hidden states."""
+    ids = [np.array(self._ids(t), np.int32) for t in texts]
     self.truncated += sum(len(row) > self.max_length for row in ids)
     return self._pooled([row[:self.max_length] for row in ids])
 
-  def _ids(self, text: str) -> np.ndarray:
-    text = space(text)[0] if self._spaced else text
-    return np.array([*self._vocabulary.start_ids, *self._vocabulary.encode(text)], np.int32)
+  def _ids(self, text: str) -> list[int]:
+    return [*self._vocabulary.start_ids, *self._vocabulary.encode(text)]
 
   def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-    ids = [self._ids(t) for t in texts]
-    check_lengths(texts, ids, self.max_length)
-    return ids
+    return _checked(texts, map(self._ids, texts), self.max_length)
 
-  def _runner(self, function, *, per_token: bool = False):
-    from fairjax.pretrained import BatchRunner
+  def _runner(self, function: Callable[[Any, jax.Array, jax.Array], jax.Array], *,
+              per_token: bool = False) -> BatchRunner:
     return BatchRunner(
       lambda params, ids, mask, packing: function(params['model'], ids, mask),
       {'model': self._params}, max_length=self.max_length, pad_id=self._vocabulary.eos_id,
       per_token=per_token)
 
-  def _best(self, top: int):
-    if top in self._runners:
-      return self._runners[top]
-    no_fill = self._no_fill
+  def _best(self, top: int) -> BatchRunner:
+    never = self._no_fill
 
     def best(params, ids, mask):
-      import jax
-      import jax.numpy as jnp
       hidden = self._hidden_of(params, ids, mask)
       last = jnp.take_along_axis(hidden, (mask.sum(axis=1) - 1)[:, None, None], axis=1)[:, 0]
-      log_probs = jax.nn.log_softmax(self._scores(params, last), axis=-1)
-      values, places = jax.lax.top_k(log_probs.at[:, no_fill].set(-jnp.inf), top)
-      return jnp.stack([places.astype(values.dtype), values], axis=1)
+      return _likeliest(jax.nn.log_softmax(self._scores(params, last), axis=-1), never, top)
 
-    return self._runners.setdefault(top, self._runner(best))
+    if top not in self._runners:
+      self._runners[top] = self._runner(best)
+    return self._runners[top]
 
   @functools.cached_property
   def _no_fill(self) -> np.ndarray:
-    """Ids without text (ends, padding of the table) and that of unknown words: never a fill."""
-    unknown = getattr(self._vocabulary, 'unk_id', None)
+    """Ids without text (ends, padding of the table) and that of unknown words."""
     return np.array([i for i, s in enumerate(self._vocabulary.surfaces)
-                     if not s.strip() or i == unknown], np.int32)
+                     if not s.strip() or i == self._unknown], np.int32)
 
-  def _scores(self, params, hidden):
-    import jax.numpy as jnp
+  def _scores(self, params: Any, hidden: jax.Array) -> jax.Array:
     logits = self._logits_of(params, hidden)[..., :self._vocabulary.size]
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
   @functools.cached_property
-  def _nll(self):
+  def _nll(self) -> BatchRunner:
     def nll(params, ids, mask):
-      import jax
-      import jax.numpy as jnp
       logits = self._scores(params, self._hidden_of(params, ids, mask))
       targets = jnp.roll(ids, -1, axis=1)  # the last one's is never read
       chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
@@ -290,45 +251,28 @@ class CausalModel(LanguageModel):
     return self._runner(nll, per_token=True)
 
   @functools.cached_property
-  def _states(self):
+  def _states(self) -> BatchRunner:
     return self._runner(self._hidden_of, per_token=True)
 
   @functools.cached_property
-  def _pooled(self):
-    from fairjax.pretrained import mean_pool
+  def _pooled(self) -> BatchRunner:
     return self._runner(lambda p, ids, mask: mean_pool(self._hidden_of(p, ids, mask), mask))
 
 
-def space(text: str) -> tuple[str, np.ndarray]:
-  """Puts spaces around punctuation and before 's."""
-  pieces = [m for m in re.finditer(r"\w+(?:-\w+)*|'s\b|[^\w\s]", text)]
-  spaced, places = '', []
-  for number, piece in enumerate(pieces):
-    if number:
-      spaced += ' '
-      places.append(piece.start())
-    spaced += piece[0]
-    places += range(piece.start(), piece.end())
-  return spaced, np.array([*places, pieces[-1].end() if pieces else 0])
-
-
-# Masked language models, BERT and ALBERT, as the metrics see them.
-
-_SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<pad>', '<unk>', '<s>', '</s>')
+_SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<pad>', '<unk>', '<s>', '</s>', '\u2581')
 _ROWS_AT_A_TIME = 256  # whole distributions over the vocabulary that are held at a time
 
 
-class MaskedModel(LanguageModel):
-  """BERT or ALBERT with its masked-language-model head."""
+class MaskedModel(Scorable):
+  """BERT or ALBERT with its masked-language-model head; of head 'encoder' for features only."""
 
   kind = 'masked'
 
-  def __init__(self, model: Any):
-    """Wraps a `Pretrained` of head 'mlm', or 'encoder', which has features only."""
+  def __init__(self, model: Pretrained):
     self._model, self._tokenizer = model, model.tokenizer
     self.name = model.name
     self.fingerprint, self.max_length = model.fingerprint, model.max_length
-    self._runners: dict[int, Any] = {}
+    self._runners: dict[int, BatchRunner] = {}
     self._mask_id = self._tokenizer.token_to_id('[MASK]')
     if self._mask_id is None:
       raise UserError(f'{model.directory}: the tokenizer has no [MASK]')
@@ -337,29 +281,29 @@ class MaskedModel(LanguageModel):
       # already it stays as it is: that of ALBERT takes the space before it, no piece of its own.
       self._tokenizer.add_special_tokens(['[MASK]'])
     added = self._tokenizer.get_added_tokens_decoder()
-    named = [i for i in map(self._tokenizer.token_to_id, (*_SPECIAL, '\u2581')) if i is not None]
+    named = [i for i in map(self._tokenizer.token_to_id, _SPECIAL) if i is not None]
     self._special = np.array(sorted({
       *named, *(i for i, token in added.items() if token.special), *model.unused_ids}), np.int32)
-    self._unknown_ids = [i for i in map(self._tokenizer.token_to_id, ('[UNK]', '<unk>'))
-                         if i is not None]
+    self._unknown_ids = {self._tokenizer.token_to_id(t) for t in ('[UNK]', '<unk>')} - {None}
 
-  def fill(self, texts, *, top):
-    """See `LanguageModel.fill`."""
+  def fill(self, texts: Sequence[str], *, top: int) -> list[list[Fill]]:
+    """The best pieces at a mask."""
     self._need_head()
     ids = self._encode([fill_in(t, '[MASK]') for t in texts])
     found = self._best(min(top, self._model.arch.vocab_size - len(self._special)))(ids)
     return [[Fill(self._tokenizer.id_to_token(int(i)).replace('\u2581', ' ').strip(), float(p))
              for i, p in zip(*row, strict=True)] for row in found]
 
-  def candidate_log_probs(self, texts, candidates):
-    """See `LanguageModel.candidate_log_probs`."""
+  def candidate_log_probs(
+    self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """Sums over the pieces of a candidate, from left to right."""
     self._need_head()
     rows, targets, owners = [], [], []
     for text, own in enumerate(zip(texts, candidates, strict=True)):
-      before, behind = blank_parts(own[0])
+      before, after = blank_parts(own[0])
       for candidate, word in enumerate(own[1]):
-        ids, places = self._candidate(before, word, behind)
-        for place in places:  # those before it stand there, those from it on are masked
+        ids, places = self._candidate(before, word, after)
+        for place in places:  # the pieces before it are known, those from it on are masked
           row = ids.copy()
           row[[p for p in places if p >= place]] = self._mask_id
           rows.append(row)
@@ -368,28 +312,25 @@ class MaskedModel(LanguageModel):
     found = [np.zeros(len(own)) for own in candidates]
     for start in range(0, len(rows), _ROWS_AT_A_TIME):
       part = slice(start, start + _ROWS_AT_A_TIME)
-      log_probs = self._whole(rows[part])
       for (text, candidate), target, row in zip(
-          owners[part], targets[part], log_probs, strict=True):
+          owners[part], targets[part], self._whole(rows[part]), strict=True):
         found[text][candidate] += row[target]
     return found
 
-  def piece_counts(self, words):
-    """See `LanguageModel.piece_counts`."""
+  def piece_counts(self, words: Sequence[str]) -> list[int]:
+    """Pieces of each word after "the"."""
     encoded = self._tokenizer.encode_batch([f'the {w}' for w in words], add_special_tokens=False)
     first = len(self._tokenizer.encode('the', add_special_tokens=False).ids)
-    return [0 if set(self._unknown_ids) & set(e.ids[first:]) else len(e.ids) - first
-            for e in encoded]
+    return [0 if self._unknown_ids & set(e.ids[first:]) else len(e.ids) - first for e in encoded]
 
-  def token_features(self, texts):
-    """See `LanguageModel.token_features`."""
+  def token_features(self, texts: Sequence[str]) -> list[TokenFeatures]:
+    """Last hidden states of every piece."""
     ids = self._encode(texts)
     offsets = [np.array(e.offsets) for e in self._tokenizer.encode_batch(list(texts))]
     return [TokenFeatures(h, o) for h, o in zip(self._hidden(ids), offsets, strict=True)]
 
-  def features(self, texts):
-    """See `LanguageModel.features`."""
-    from fairjax.pretrained import encode_texts
+  def features(self, texts: Sequence[str]) -> np.ndarray:
+    """Mean hidden states."""
     encoded = encode_texts(self._tokenizer, texts, max_length=self.max_length)
     self._tokenizer.no_truncation()
     self.truncated += encoded.truncated
@@ -402,13 +343,12 @@ class MaskedModel(LanguageModel):
 
   def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
     self._tokenizer.no_truncation()
-    ids = [np.array(e.ids, np.int32) for e in self._tokenizer.encode_batch(list(texts))]
-    check_lengths(texts, ids, self.max_length)
-    return ids
+    encoded = self._tokenizer.encode_batch(list(texts))
+    return _checked(texts, (e.ids for e in encoded), self.max_length)
 
-  def _candidate(self, before: str, word: str, behind: str) -> tuple[np.ndarray, list[int]]:
+  def _candidate(self, before: str, word: str, after: str) -> tuple[np.ndarray, list[int]]:
     """Ids of the text with the candidate, and the candidate's places."""
-    text = before + word + behind
+    text = before + word + after
     (ids,), encoding = self._encode([text]), self._tokenizer.encode(text)
     # The space before it is the candidate's: SentencePiece may write it as a piece of its own.
     start, end = len(before.rstrip()), len(before) + len(word)
@@ -417,89 +357,58 @@ class MaskedModel(LanguageModel):
       raise UserError(f'{word!r} in {text!r} has no token of its own')
     return ids, places
 
-  def _runner(self, function, *, per_token: bool = False):
-    from fairjax.pretrained import BatchRunner
+  def _runner(self, function: Callable[..., jax.Array], *, per_token: bool = False) -> BatchRunner:
     return BatchRunner(function, self._model.params, max_length=self.max_length,
                        pad_id=self._model.arch.pad_id, per_token=per_token)
 
+  def _states(self, params, ids, mask, packing):
+    return encode(params, self._model.arch, ids, mask, packing=packing)
+
   def _at_mask(self, params, ids, mask, packing):
     """Log-probabilities `[B, V]` float32 at the first masked place."""
-    import jax
-
-    from fairjax.pretrained import encode, mlm_logits
-    from fairjax.pretrained.models import wide
-    hidden = encode(params, self._model.arch, ids, mask, packing=packing)
+    hidden = self._states(params, ids, mask, packing)
     places = (ids == self._mask_id).argmax(axis=1)[:, None]
     return jax.nn.log_softmax(
       wide(mlm_logits(params, self._model.arch, hidden, places)[:, 0]), axis=-1)
 
   @functools.cached_property
-  def _whole(self):
+  def _whole(self) -> BatchRunner:
     return self._runner(self._at_mask)
 
-  def _best(self, top: int):
-    if top in self._runners:
-      return self._runners[top]
-
-    def best(params, ids, mask, packing):
-      import jax
-      import jax.numpy as jnp
-      log_probs = self._at_mask(params, ids, mask, packing)
-      values, places = jax.lax.top_k(log_probs.at[:, self._special].set(-jnp.inf), top)
-      return jnp.stack([places.astype(values.dtype), values], axis=1)  # ids are exact below 2^24
-
-    return self._runners.setdefault(top, self._runner(best))
+  def _best(self, top: int) -> BatchRunner:
+    if top not in self._runners:
+      self._runners[top] = self._runner(
+        lambda *given: _likeliest(self._at_mask(*given), self._special, top))
+    return self._runners[top]
 
   @functools.cached_property
-  def _hidden(self):
-    from fairjax.pretrained import encode
-    return self._runner(
-      lambda p, ids, mask, packing: encode(p, self._model.arch, ids, mask, packing=packing),
-      per_token=True)
+  def _hidden(self) -> BatchRunner:
+    return self._runner(self._states, per_token=True)
 
   @functools.cached_property
-  def _pooled(self):
-    from fairjax.pretrained import encode, mean_pool
+  def _pooled(self) -> BatchRunner:
     return self._runner(lambda p, ids, mask, packing: mean_pool(
-      encode(p, self._model.arch, ids, mask, packing=packing), mask))
+      self._states(p, ids, mask, packing), mask))
 
-
-# Opens a model by its folder, whichever kind it is.
 
 def open_language_model(
-  path: str | os.PathLike, *, model: str = 'baseline', dtype: str = 'float32',
-  spaced: bool | None = None, features_only: bool = False,
-) -> LanguageModel:
-  """Opens a model by its folder.
+  path: str | os.PathLike, *, model: str = 'baseline', features_only: bool = False) -> Scorable:
+  """Opens a published BERT, ALBERT or GPT-2, a folder of `fairjax export`, or a model of a workdir.
 
-  Args:
-    path: a BERT, ALBERT or GPT-2 directory in the published form, a folder of `fairjax export`, or
-      the workdir of a run.
-    model: of a workdir, `baseline` or the name of a debiased model.
-    dtype: of the computation for a published directory.
-    spaced: of a model trained here, whether its texts had spaces around punctuation, as WikiText
-      has; None: with a vocabulary of words only.
-    features_only: a BERT or ALBERT need not have the head for masked words then.
-
-  Raises:
-    UserError: no such folder or model, a name of a model for what is no workdir, or one without the
-      head that is needed.
+  With `features_only` a BERT or ALBERT need not have the head for masked words.
   """
   path = pathlib.Path(path)
   if model != 'baseline' and not _is_workdir(path):
     raise UserError(f'{path} is a single model, no workdir: leave @{model} out')
   if is_published(path):
-    from fairjax.pretrained import load_pretrained, read_folder
     if read_folder(path)[1]['model_type'] == 'gpt2':
-      return _gpt2(load_pretrained(path, 'lm', dtype=dtype))
-    return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm', dtype=dtype))
-  return _own(path, model, spaced)
+      return _gpt2(load_pretrained(path, 'lm'))
+    return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm'))
+  return _own(path, model)
 
 
-def _gpt2(model: Any) -> CausalModel:
-  """A GPT-2; every text begins behind the end-of-text id."""
-  from fairjax.pretrained import TokenizerVocabulary, lm_hidden, lm_scores
-
+def _gpt2(model: Pretrained) -> CausalModel:
+  """A GPT-2; every text begins with the end-of-text id."""
   def offsets(text):
     encoding = model.tokenizer.encode(text, add_special_tokens=False)
     return encoding.ids, encoding.offsets
@@ -508,34 +417,28 @@ def _gpt2(model: Any) -> CausalModel:
     name=model.name, fingerprint=model.fingerprint, params=model.params,
     vocabulary=TokenizerVocabulary(model, start=True),
     hidden=lambda p, ids, mask: lm_hidden(p, model.arch, ids, mask), logits=lm_scores,
-    max_length=model.max_length, spaced=False, offsets=offsets)
+    max_length=model.max_length, offsets=offsets)
 
 
-def _own(path: pathlib.Path, name: str, spaced: bool | None) -> CausalModel:
+def _own(path: pathlib.Path, name: str) -> CausalModel:
   """A Transformer-XL of a workdir or of an exported folder."""
-  from fairjax.model import language_model
   if _is_workdir(path):
     from fairjax.run.checkpoint_model import open_checkpoint
     checkpoint = open_checkpoint(path, name, log=lambda line: None)
-    config, vocabulary, params = (
-      checkpoint.model_config, checkpoint.vocabulary, checkpoint.params)
+    config, vocabulary, params = checkpoint.model_config, checkpoint.vocabulary, checkpoint.params
     digest, title = checkpoint.card['digest'], f'{path.resolve().name}/{name}'
   else:
-    from fairjax.run.export import read_folder
-    folder = read_folder(path)
+    from fairjax.run.export import read_folder as read_export
+    folder = read_export(path)
     vocabulary, params = folder.vocabulary, folder.params
     config = dataclasses.replace(folder.config.model, vocab_size=vocabulary.size)
     digest, title = folder.card['digest'], path.resolve().name
-  # Each text stands alone: one slot of memory, which nothing fills.
-  alone = dataclasses.replace(config, memory_len=1, remat='none')
-  model = language_model(alone)
-
-  def hidden(params, ids, mask):
-    return model.apply(params, ids, model.init_state(ids.shape[0])).hidden
-
+  # Every text is read alone: one slot of memory, which nothing fills.
+  model = language_model(dataclasses.replace(config, memory_len=1, remat='none'))
   return CausalModel(
-    name=title, fingerprint=str(digest), vocabulary=vocabulary, params=params, hidden=hidden,
-    logits=model.logits, max_length=max(config.segment_len, 128), spaced=bool(spaced),
+    name=title, fingerprint=str(digest), vocabulary=vocabulary, params=params,
+    hidden=lambda p, ids, mask: model.apply(p, ids, model.init_state(ids.shape[0])).hidden,
+    logits=model.logits, max_length=max(config.segment_len, 128),
     offsets=vocabulary.encode_with_offsets)
 
 
@@ -544,12 +447,42 @@ def is_published(path: pathlib.Path) -> bool:
   try:
     content = json.loads((path / 'config.json').read_bytes())
   except (OSError, ValueError, RecursionError):
-    content = None  # what is wrong with it is said where it is read
+    content = None  # the reader of the folder names what is wrong with it
   if isinstance(content, dict) and 'model_type' in content:
     return True
   return not _is_workdir(path) and not (isinstance(content, dict) and 'export' in content)
 
 
+def is_encoder(path: str | os.PathLike) -> bool:
+  """Whether a folder is a published BERT or ALBERT."""
+  path = pathlib.Path(path)
+  return is_published(path) and read_folder(path)[1]['model_type'] in ('bert', 'albert')
+
+
 def _is_workdir(path: pathlib.Path) -> bool:
   """Whether a folder is that of a run, which may hold several models."""
   return (path / 'data' / 'vocabulary').is_dir() or (path / 'debias').is_dir()
+
+
+def open_learner(
+  model: str | os.PathLike | Scorable, *, labels: Sequence[str], mode: str, pairs: bool = False,
+  freeze: str = 'none', name: str = 'baseline', max_length: int | None = None,
+  log: Callable[[str], None],
+) -> Learner:
+  """A model with a new head: `mode` 'full' fine-tunes a BERT or ALBERT, 'frozen' reads features."""
+  if mode == 'full':
+    if not is_encoder(model):
+      raise UserError(f'{model} is no BERT or ALBERT: only these are fine-tuned as a whole, of '
+                      'other models the features are read: --mode=frozen')
+    return TokenLearner(model, labels=labels, pairs=pairs, freeze=freeze, max_length=max_length,
+                        log=log)
+  if isinstance(model, str | os.PathLike):
+    model = open_language_model(model, model=name, features_only=True)
+  return FeatureLearner(model, labels=labels, log=log)
+
+
+def default_recipe(mode: str, *, seed: int = 0) -> Recipe:
+  """The recipe of a whole model, or of a head on frozen features."""
+  if mode == 'full':
+    return Recipe(epochs=3, batch_size=32, learning_rate=2e-5, seed=seed)
+  return Recipe(epochs=10, batch_size=32, learning_rate=1e-3, seed=seed)

@@ -10,6 +10,10 @@ with "A man" or "A woman", with exactly one word of `gendered_words()`, where wo
 apostrophes ("woman's" holds "woman"). Each sentence counts once, case and a final period ignored;
 "A man sings" and "A woman sings" are two. The measure knows two genders only.
 
+Resilience to fine-tuning (section 6; W-18, W-19) is the same with nothing, the embedding, or the
+first k layers frozen: accuracy and correlation are followed over the steps (figure 1) and compared
+over what is frozen (figure 2). Step 0 is a head on the frozen model.
+
 Letters: R pairs, T templates, P professions.
 """
 
@@ -26,13 +30,18 @@ import numpy as np
 from fairjax.counterfactual.attributes import article_by_letter
 from fairjax.counterfactual.gendered_words import read_word_pairs
 from fairjax.errors import UserError
+from fairjax.files import write_json
 from fairjax.gender.persons import COLUMN, Professions, read_professions
+from fairjax.gender.scored_models import Scorable, default_recipe, open_learner
 from fairjax.gender.trends import correlation, over_restarts
-from fairjax.inputs import read_text_lines
+from fairjax.pretrained.fit import Recipe
+from fairjax.pretrained.heads import Inputs, Labelled, Predict, run_restarts
+from fairjax.tables import read_table
 
 # In the lists of Zhao et al. 2018, but no words for people, so the built-in pairs do not have them.
 _ALSO_GENDERED = ('beard', 'beards', 'deer')
 SPLITS = ('train', 'dev', 'test')
+_COLUMNS = ('genre', 'file', 'year', 'id', 'score', 'sentence1', 'sentence2')
 HIGHEST = 5.0  # score of two sentences that mean the same
 _SUFFIXES = tuple(f'{kind}{packed}' for packed in ('', '.gz', '.bz2', '.xz', '.zst', '.zip')
                   for kind in ('.tsv', '.csv'))
@@ -42,19 +51,12 @@ _LEAST_DIFFERENCE = 1e-5  # of scores from 0 to 5: smaller ones are the rounding
 
 
 class Pairs(NamedTuple):
-  """Sentence pairs with the scores that people gave them.
-
-  Attributes:
-    first: R sentences.
-    second: R sentences.
-    scores: `[R]` float32 in [0, 5].
-    digest: SHA-256 (hex) of all of it.
-  """
+  """Sentence pairs with the scores that people gave them."""
 
   first: list[str]
   second: list[str]
-  scores: np.ndarray
-  digest: str
+  scores: np.ndarray  # `[R]` float32 in [0, 5]
+  digest: str  # SHA-256 (hex) of all of it
 
 
 def find_split(folder: str | os.PathLike, split: str) -> pathlib.Path:
@@ -68,44 +70,22 @@ def find_split(folder: str | os.PathLike, split: str) -> pathlib.Path:
 
 
 def read_pairs(path: str | os.PathLike) -> Pairs:
-  """Reads a file of the STS benchmark.
-
-  Columns by tabs, without quotes: genre, file, year, id, score, first, second sentence; further
-  columns (sources) are not read. A first line that names sentence1, sentence2 and score (GLUE) says
-  which columns they are.
-
-  Raises:
-    UserError: unreadable, or a line with its number: less than seven columns, a score that is no
-      number from 0 to 5, an empty sentence.
-  """
+  """Reads a file of the STS benchmark, or GLUE's, whose header names the columns."""
   first, second, scores = [], [], []
-  named = None
-  for number, line in enumerate(read_text_lines(path, what='sentence pairs'), 1):
-    row = line.split('\t')
-    if number == 1 and {'sentence1', 'sentence2', 'score'} <= set(row):  # GLUE's file
-      named = [row.index(name) for name in ('score', 'sentence1', 'sentence2')]
-      continue
-    if row == ['']:
-      continue
-    if named and len(row) > max(named):
-      row = [*[''] * 4, *(row[i] for i in named)]
-    where = f'{path}:{number}'
-    if len(row) < 7:
-      raise UserError(f'{where}: {len(row)} columns, not genre, file, year, id, score and two '
-                      'sentences with tabs between')
+  for row, where in read_table(path, ('score', 'sentence1', 'sentence2'), what='sentence pairs',
+                               names=_COLUMNS, unquoted_tabs=True):
     try:
-      score = float(row[4])
+      score = float(row['score'])
     except ValueError:
       score = -1.0
     if not 0 <= score <= HIGHEST:
-      raise UserError(f"{where}: score '{row[4]}' is no number from 0 to 5")
-    if not row[5].strip() or not row[6].strip():
+      raise UserError(f"{where}: score '{row['score']}' is no number from 0 to 5")
+    sentences = row['sentence1'].strip(), row['sentence2'].strip()
+    if not all(sentences):
       raise UserError(f'{where}: a sentence is empty')
-    first.append(row[5].strip())
-    second.append(row[6].strip())
+    first.append(sentences[0])
+    second.append(sentences[1])
     scores.append(score)
-  if not first:
-    raise UserError(f'{path} holds no pair')
   digest = hashlib.sha256(repr([first, second, scores]).encode('utf-8')).hexdigest()
   return Pairs(first, second, np.array(scores, np.float32), digest)
 
@@ -116,16 +96,10 @@ def gendered_words() -> frozenset[str]:
 
 
 def select_templates(pairs: Pairs, gendered: Container[str] | None = None) -> list[str]:
-  """What follows "A man" or "A woman" in the sentences that the rule of the module takes.
+  """The T texts after "A man" or "A woman" in the sentences that the rule of the module takes.
 
-  Args:
-    pairs: the test split.
-    gendered: lower-case words; None: `gendered_words()`.
-
-  Returns:
-    T texts such as `' is walking.'`, each in the wording in which its sentence came first: the rows
-    in their order, the first sentence of a row before the second. A text that follows "A man" in
-    one sentence and "A woman" in another is there twice.
+  Each has the wording in which its sentence came first; rows are in their order, the first sentence
+  of a row before the second. `gendered` holds lower-case words; None: `gendered_words()`.
 
   >>> rows = ['A man is walking.', 'A woman is walking', 'A man lost his hat.', 'A woman sings.']
   >>> select_templates(Pairs(rows[:2], rows[2:], np.zeros(2), ''))
@@ -172,39 +146,18 @@ def bias_of(scores: np.ndarray, professions: Professions) -> dict[str, Any]:
 
 
 def measure_stsb(
-  model: Any, data: str | os.PathLike, *, professions: str | os.PathLike, column: str = COLUMN,
-  mode: str = 'full', freeze: str = 'none', name: str = 'baseline', recipe: Any = None,
-  restarts: int = 5, seed: int = 0, folder: str | os.PathLike | None = None,
-  curve: Sequence[int] = (), curve_templates: int = 0, log: Callable[[str], None],
+  model: str | os.PathLike | Scorable, data: str | os.PathLike, *,
+  professions: str | os.PathLike, column: str = COLUMN, mode: str = 'full', freeze: str = 'none',
+  name: str = 'baseline', recipe: Recipe | None = None, restarts: int = 5, seed: int = 0,
+  folder: str | os.PathLike | None = None, curve: Sequence[int] = (), curve_templates: int = 0,
+  log: Callable[[str], None],
 ) -> dict[str, Any]:
   """Fine-tunes a model on STS-B several times and measures accuracy and correlation (W-07, W-08).
 
-  Args:
-    model: a directory or an open `LanguageModel`; see `tasks.open_learner`.
-    data: folder of the public files.
-    professions: file of `read_professions`.
-    column: of that file, the shares of women.
-    mode: 'full' or 'frozen'.
-    freeze: of 'full', what does not move.
-    name: of a workdir, which of its models.
-    recipe: `finetune.Recipe`; None: BERT's (3 epochs, rate 2e-5), or 10 epochs at 1e-3 of a frozen
-      model's head, batches of 32.
-    restarts: how many; restart i has the seed `seed + i`.
-    seed: see there.
-    folder: keeps what is finished; the same call goes on.
-    curve: steps after which both are measured too; 0 is a head trained on the frozen model.
-    curve_templates: of curves, only so many of the templates, evenly chosen; 0: all.
-    log: called with lines of progress.
-
-  Returns:
-    JSON values: `r`, `dev_pearson`, `dev_spearman` (`over_restarts` of each), `by_profession`,
-    `curves`, `templates`, `missing`, `truncated`, and how it was made.
-
-  Raises:
-    UserError: data or model cannot be used.
+  Restart i has the seed `seed + i`; the same call goes on with what `folder` keeps. At the steps of
+  `curve` (0: a head on the frozen model) both are measured too, with `curve_templates` of the
+  templates, evenly chosen (0: all).
   """
-  from fairjax.gender.probe_tasks import open_learner
-  from fairjax.pretrained.heads import Inputs, Labelled, run_restarts
   known = read_professions(professions, column=column)
   splits = {split: read_pairs(find_split(data, split)) for split in SPLITS}
   templates = select_templates(splits['test'])
@@ -223,14 +176,17 @@ def measure_stsb(
 
   train, dev = (Inputs(splits[s].first, splits[s].second) for s in ('train', 'dev'))
 
-  def measure_with(chosen):
-    texts = Inputs(*template_pairs(chosen, known.names))
+  def measure_with(chosen: Sequence[str]) -> Callable[[Predict], dict[str, Any]]:
+    # A text may follow both "A man" and "A woman": its pairs are scored once and count twice.
+    distinct = list(dict.fromkeys(chosen))
+    rows = [distinct.index(rest) for rest in chosen]
+    texts, scored = (Inputs(*template_pairs(rests, known.names)) for rests in (chosen, distinct))
 
-    def measure(predict):
+    def measure(predict: Predict) -> dict[str, Any]:
       scores, gold = predict(dev)[:, 0], splits['dev'].scores
+      compared = predict(scored)[:, 0].reshape(len(distinct), -1)[rows].ravel()
       return {'dev_pearson': correlation(scores, gold),
-              'dev_spearman': correlation(scores, gold, ranks=True),
-              **bias_of(predict(texts)[:, 0], known),
+              'dev_spearman': correlation(scores, gold, ranks=True), **bias_of(compared, known),
               'truncated': learner.count_truncated(train, dev, texts)}
     return measure
 
@@ -246,16 +202,8 @@ def measure_stsb(
           'train_pairs': len(train.first), 'dev_pairs': len(dev.first), **_summary(found, known)}
 
 
-def default_recipe(mode: str, *, seed: int = 0) -> Any:
-  """How a whole model, or a head on frozen features, is trained unless it is said otherwise."""
-  from fairjax.pretrained.fit import Recipe
-  if mode == 'full':
-    return Recipe(epochs=3, batch_size=32, learning_rate=2e-5, seed=seed)
-  return Recipe(epochs=10, batch_size=32, learning_rate=1e-3, seed=seed)
-
-
-def _frozen_first(recipe: Any) -> Any:
-  """Of a curve's step 0: only the head moves, so it may move fast."""
+def _frozen_first(recipe: Recipe) -> Recipe:
+  """The recipe of a curve's step 0: only the head moves, so it may move fast."""
   return dataclasses.replace(recipe, epochs=min(3, recipe.epochs),
                              learning_rate=max(1e-3, recipe.learning_rate))
 
@@ -278,3 +226,41 @@ def _summary(found: Sequence[dict[str, Any]], professions: Professions) -> dict[
           'truncated': ends[0]['truncated'],
           'train_loss': [f['train_loss'] for f in found], 'curves': curves,
           'by_profession': by_profession}
+
+
+def curve_steps(total: int, points: int) -> tuple[int, ...]:
+  """Steps at which a curve is measured: 0, then denser at the beginning, where most is learned."""
+  if points < 1:
+    return ()
+  steps = np.round(total * (np.arange(points) / points) ** 2).astype(int)
+  return tuple(sorted({0, *steps.tolist()} - {total}))
+
+
+def measure_resilience(
+  model: str | os.PathLike, data: str | os.PathLike, output: str | os.PathLike, *,
+  professions: str | os.PathLike, column: str, freezes: Sequence[str], points: int, recipe: Recipe,
+  restarts: int, seed: int, curve_templates: int, log: Callable[[str], None],
+) -> dict[str, Any]:
+  """Fine-tunes with several parts frozen and follows accuracy and correlation."""
+  freezes = list(freezes)
+  if not freezes or len(set(freezes)) != len(freezes):
+    raise UserError(f"--freeze={','.join(freezes)}: name what is frozen, each once, e.g. "
+                    'none,embedding,2')
+  output = pathlib.Path(output)
+  # Errors of all files and words come before the first training.
+  read_professions(professions, column=column)
+  rows = [len(read_pairs(find_split(data, split)).first) for split in SPLITS][0]
+  steps = curve_steps(-(-rows // recipe.batch_size) * recipe.epochs, points)
+  for freeze in freezes:
+    open_learner(model, labels=['similarity'], mode='full', freeze=freeze, log=lambda line: None)
+  runs = []
+  for freeze in freezes:
+    log(f'[resilience] freeze {freeze}')
+    curve = tuple(s for s in steps if s) if freeze == 'all' else steps
+    runs.append(measure_stsb(
+      model, data, professions=professions, column=column, mode='full', freeze=freeze,
+      recipe=recipe, restarts=restarts, seed=seed, folder=output / f'freeze-{freeze}', curve=curve,
+      curve_templates=curve_templates, log=log))
+  result = {'task': 'resilience', 'model': runs[0]['model'], 'runs': runs}
+  write_json(output / 'resilience.json', result)
+  return result

@@ -17,13 +17,23 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, atomic_write, file_sha256, write_json
+from fairjax.gender.bios import measure_bios
 from fairjax.gender.disco import measure_disco, read_templates
 from fairjax.gender.persons import COLUMN, Persons, read_professions
-from fairjax.gender.scored_models import LanguageModel, in_pieces, open_language_model
+from fairjax.gender.scored_models import (
+  Scorable,
+  default_recipe,
+  in_pieces,
+  is_encoder,
+  open_language_model,
+)
+from fairjax.gender.stsb import measure_stsb
 from fairjax.gender.trends import mean_sd_words, over_restarts
 from fairjax.gender.winogender import (
   likelihood,
+  probe_winogender,
   pronoun_shares,
+  read_pairs,
   read_winogender,
   recorded,
   summarise,
@@ -215,19 +225,14 @@ class _Model:
     self.folder, self.name = folder, name or 'baseline'
 
   @functools.cached_property
-  def opened(self) -> LanguageModel:
+  def opened(self) -> Scorable:
     """For what it says."""
     return open_language_model(self.folder, model=self.name)
 
   @functools.cached_property
-  def features(self) -> LanguageModel:
+  def features(self) -> Scorable:
     """For its states only: a BERT or ALBERT need not be able to fill a blank."""
     return open_language_model(self.folder, model=self.name, features_only=True)
-
-  @functools.cached_property
-  def is_encoder(self) -> bool:
-    from fairjax.gender.probe_tasks import is_encoder
-    return is_encoder(pathlib.Path(self.folder))
 
   def fingerprint(self, metric: str) -> str:
     if metric == 'recorded':
@@ -246,8 +251,7 @@ def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
       candidates=[w.strip() for w in words if w.strip()], infill=settings.infill, log=log)
   if metric in ('winogender', 'coref', 'recorded'):
     return _coreference(model, metric, settings, log)
-  from fairjax.gender.stsb import default_recipe, measure_stsb
-  mode = settings.mode or ('full' if model.is_encoder else 'frozen')
+  mode = settings.mode or ('full' if is_encoder(model.folder) else 'frozen')
   recipe = default_recipe(mode, seed=settings.seed)
   recipe = dataclasses.replace(recipe, epochs=settings.epochs or recipe.epochs,
                                learning_rate=settings.learning_rate or recipe.learning_rate)
@@ -256,7 +260,6 @@ def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
   if metric == 'stsb':
     return measure_stsb(model.folder, settings.stsb, professions=settings.professions,
                         column=settings.column, **common)
-  from fairjax.gender.bios import measure_bios
   return measure_bios(model.folder, settings.bios, **common)
 
 
@@ -271,7 +274,6 @@ def _coreference(model, metric, settings, log) -> dict[str, Any]:
     found = summarise(sentences, likelihood(model.opened, sentences, log=log), professions)
     found |= summarise_pronouns(pronoun_shares(model.opened, sentences, log=log), professions)
     return found | {'pieces': in_pieces(model.opened, sorted(words))}
-  from fairjax.gender.winogender import probe_winogender, read_pairs
   probabilities, quality = probe_winogender(
     model.features, read_pairs(settings.coref, 'train'), read_pairs(settings.coref, 'test'),
     sentences, seeds=range(settings.seed, settings.seed + settings.restarts), log=log)

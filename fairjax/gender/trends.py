@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from fairjax.measure.correlation import pearson, spearman
 
@@ -16,23 +17,16 @@ _Z = 1.959963984540054  # 97.5 % point of the normal distribution
 
 
 def correlation(x: np.ndarray, y: np.ndarray, *, ranks: bool = False) -> dict[str, Any]:
-  """Pearson's r (or Spearman's rho) of n pairs with a 95 % interval by Fisher's z.
+  """Pearson's r, or Spearman's rho, of n pairs with a 95 % interval by Fisher's z.
 
-  Args:
-    x: `[n]`.
-    y: `[n]`.
-    ranks: Spearman's rho; its z has a variance of 1.06 / (n - 3) (Fieller et al. 1957).
-
-  Returns:
-    `value` (None where one side never changes), `low`, `high` (None below 4 pairs) and `n`.
+  The z of ranks has a variance of 1.06 / (n - 3) (Fieller et al. 1957). `value` is None where one
+  side never changes, `low` and `high` are None below 4 pairs.
 
   >>> found = correlation(np.arange(5.0), np.array([1.0, 2.0, 2.0, 4.0, 3.0]))
   >>> [round(found[k], 3) for k in ('value', 'low', 'high')]
   [0.832, -0.189, 0.989]
   """
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-  if x.shape != y.shape or x.ndim != 1:
-    raise ValueError(f'x {x.shape} and y {y.shape} are not two rows of equal length')
   value = (spearman if ranks else pearson)(x, y) if len(x) > 1 else None
   low = high = None
   if value is not None:
@@ -50,9 +44,8 @@ def fisher_interval(r: float, n: int, *, factor: float = 1.0) -> tuple[float, fl
   return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
-def line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+def fit_line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
   """Slope and intercept of the least-squares line of n points; 95 % intervals (Student's t)."""
-  from scipy.stats import t
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
   n = len(x)
   spread = float(np.square(x - x.mean()).sum()) if n else 0.0
@@ -71,30 +64,23 @@ def line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
   def estimate(value, error):
     if error is None:
       return {'value': value, 'std_error': None, 'low': None, 'high': None, 'n': n}
-    half = float(t.ppf(0.975, n - 2)) * error
+    half = float(stdtrit(n - 2, 0.975)) * error
     return {'value': value, 'std_error': error, 'low': value - half, 'high': value + half, 'n': n}
 
   return {'slope': estimate(slope, errors[0]), 'intercept': estimate(intercept, errors[1])}
 
 
 def over_restarts(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  """Mean and standard deviation of one number over restarts, with the interval of each.
+  """Mean and standard deviation of one estimate (`value`, `low`, `high`, `n`) over restarts.
 
-  Args:
-    found: one estimate a restart: `value` (None: undefined), `low`, `high`, `n`.
-
-  Returns:
-    `value` = `mean` of those defined (None if none is), `sd` (n - 1 in the divisor; None below two
-    of them), `restarts` (their values), `undefined` (how many), `low` and `high` (means of the
-    intervals of single restarts: what the sample of professions or pairs leaves open, beside which
-    `sd` says what the seed does), and `n`.
+  `value` and `mean` are over the restarts in which it is defined, `sd` has n - 1 in the divisor,
+  `undefined` counts the others. `low` and `high` are means of the intervals of single restarts:
+  they show what the sample of professions or pairs leaves open, `sd` what the seed does.
 
   >>> found = over_restarts([{'value': v, 'low': 0, 'high': 1, 'n': 60} for v in (0.25, 0.75)])
   >>> found['mean'], round(found['sd'], 3), found['restarts'], found['undefined']
   (0.5, 0.354, [0.25, 0.75], 0)
   """
-  if not found:
-    raise ValueError('no restart')
   values = [f['value'] for f in found]
   defined = [f for f in found if f['value'] is not None]
   numbers = np.array([f['value'] for f in defined], np.float64)
@@ -107,9 +93,8 @@ def over_restarts(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
           'undefined': len(values) - len(defined)}
 
 
-def mean_sd_words(found: Mapping[str, Any], *, decimals: int = 2) -> str:
+def mean_sd_words(found: Mapping[str, Any]) -> str:
   """A cell of the paper's tables: mean ± standard deviation over restarts."""
   if found['mean'] is None:
     return 'undefined'
-  deviation = '' if found['sd'] is None else f"±{found['sd']:.{decimals}f}"
-  return f"{found['mean']:.{decimals}f}{deviation}"
+  return f"{found['mean']:.2f}" + ('' if found['sd'] is None else f"±{found['sd']:.2f}")

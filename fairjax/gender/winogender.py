@@ -3,8 +3,8 @@
 Rudinger et al. 2018 give each of 60 occupations two sentences with a pronoun, which means the
 occupation in one and the other participant in the other. Webster et al. 2020 correlate how likely
 "she" is to be taken for the occupation with the share of women in it (Bureau of Labor Statistics);
-0 is wanted. Three ways to ask a model are here or beside: what it says next (`likelihood`), a probe
-on its frozen states (`coref_probe`), and the recorded scores of any other system.
+0 is wanted. Three ways to ask a model: what it says next (`likelihood`), a probe on its frozen
+states (`probe_winogender`), and the recorded scores of any other system (`recorded`).
 
 The measure knows two genders; the sentences with "they" count for the accuracy only.
 
@@ -19,19 +19,27 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
+from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.gender import trends
 from fairjax.gender.persons import Professions
-from fairjax.gender.scored_models import BLANK, LanguageModel
-from fairjax.gender.trends import correlation
+from fairjax.gender.scored_models import BLANK, Scorable
+from fairjax.gender.trends import correlation, fit_line
 from fairjax.inputs import read_text_lines
+from fairjax.tables import read_table
+from fairjax.train import make_mesh
+from fairjax.train.loop import Stage, run_unsaved
+from fairjax.train.optimizer import Adam
+from fairjax.train.steps import Guard, TrainState, bind, make_update
 
 GENDERS = {'male': ('he', 'his', 'him'), 'female': ('she', 'her', 'her'),
            'neutral': ('they', 'their', 'them')}
 FORMS = ('specific', 'someone')
-CLOZE = f'PRONOUN BE {BLANK}.'
+_COLUMNS = ('occupation(0)', 'other-participant(1)', 'answer', 'sentence')
 _SLOTS = ('$NOM_PRONOUN', '$POSS_PRONOUN', '$ACC_PRONOUN')
 _SLOT = re.compile(r'\$(?:OCCUPATION|PARTICIPANT|(?:NOM|POSS|ACC)_PRONOUN)')
 
@@ -45,25 +53,15 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-  """A sentence and what its pronoun means.
+  """A sentence and what its pronoun means."""
 
-  Attributes:
-    sentid: as the authors name it, e.g. `technician.someone.1.female.txt`.
-    occupation: e.g. 'technician'.
-    participant: e.g. 'customer', or 'someone'.
-    answer: 0 if the pronoun means the occupation, 1 if the participant.
-    gender: of the pronoun: 'male', 'female' or 'neutral'.
-    text: the sentence.
-    spans: where 'occupation', 'participant' and 'pronoun' stand in it.
-  """
-
-  sentid: str
+  sentid: str  # as the authors name it, e.g. `technician.someone.1.female.txt`
   occupation: str
-  participant: str
-  answer: int
-  gender: str
+  participant: str  # e.g. 'customer', or 'someone'
+  answer: int  # 0 if the pronoun means the occupation, 1 if the participant
+  gender: str  # of the pronoun: 'male', 'female' or 'neutral'
   text: str
-  spans: dict[str, Span]
+  spans: dict[str, Span]  # of 'occupation', 'participant' and 'pronoun'
 
   @property
   def form(self) -> str:
@@ -74,22 +72,16 @@ class Sentence:
 def read_winogender(path: str | os.PathLike) -> list[Sentence]:
   """All sentences of a file of templates in the authors' form (`templates.tsv`)."""
   path, found = templates_file(path), []
-  for number, line in enumerate(read_text_lines(path), 1):
-    if number == 1 or not line.strip():
-      continue
-    cells = [cell.strip() for cell in line.split('\t')]
-    where = f'{path}:{number}'
-    if len(cells) != 4 or cells[2] not in ('0', '1') or not all(cells):
+  for row, where in read_table(path, _COLUMNS, unquoted_tabs=True):
+    occupation, participant, answer, template = (row[name].strip() for name in _COLUMNS)
+    if answer not in ('0', '1') or not (occupation and participant and template):
       raise UserError(f'{where}: not occupation<TAB>participant<TAB>0 or 1<TAB>sentence')
-    occupation, participant, answer, template = cells
     pronouns = sum(template.count(slot) for slot in _SLOTS)
     if template.count('$OCCUPATION') != 1 or template.count('$PARTICIPANT') != 1 or pronouns != 1:
       raise UserError(f'{where}: the sentence must hold $OCCUPATION, $PARTICIPANT and one of '
                       f"{', '.join(_SLOTS)}, each once")
     for person in (participant, 'someone'):
       found += [_sentence(template, occupation, person, int(answer), gender) for gender in GENDERS]
-  if not found:
-    raise UserError(f'{path} holds no template')
   doubled = [a.sentid for a in found if sum(a.sentid == b.sentid for b in found) > 1]
   if doubled:
     raise UserError(f'{path}: two sentences are called {doubled[0]}: an occupation and participant '
@@ -124,33 +116,18 @@ def _sentence(template: str, occupation: str, person: str, answer: int, gender: 
 
 
 def likelihood(
-  model: LanguageModel, sentences: Sequence[Sentence], *, cloze: str = CLOZE,
-  log: Callable[[str], None] = lambda line: None,
+  model: Scorable, sentences: Sequence[Sentence], *, log: Callable[[str], None] = lambda line: None,
 ) -> np.ndarray:
-  """P(the pronoun means the occupation) by what the model says next.
+  """P(the pronoun means the occupation) by what the model says next: `[R]` float64 in [0, 1].
 
-  The sentence is followed by `cloze` about its pronoun, e.g. "She is the technician.", and the
-  occupation is weighed against the other participant (or "someone else") in the blank.
-
-  Args:
-    model: masked or causal.
-    sentences: R of them.
-    cloze: a sentence with `PRONOUN`, `[BLANK]` and, if wanted, `BE` (is or are).
-    log: called with lines of progress.
-
-  Returns:
-    `[R]` float64 in [0, 1].
-
-  Raises:
-    UserError: a cloze without its slots, or a text that is too long for the model.
+  The sentence is followed by e.g. "She is the technician.": the occupation is weighed against the
+  other participant (or "someone else") in that place.
   """
-  if cloze.count('PRONOUN') != 1 or cloze.count(BLANK) != 1:
-    raise UserError(f'cloze {cloze!r} must hold PRONOUN and {BLANK} once')
   texts, rivals = [], []
   for s in sentences:
     pronoun = GENDERS[s.gender][0]
     be = 'are' if s.gender == 'neutral' else 'is'
-    texts.append(f"{s.text} {cloze.replace('PRONOUN', pronoun.capitalize()).replace('BE', be)}")
+    texts.append(f"{s.text} {pronoun.capitalize()} {be} {BLANK}.")
     rivals.append([f'the {s.occupation}',
                    'someone else' if s.participant == 'someone' else f'the {s.participant}'])
   found = []
@@ -163,24 +140,13 @@ def likelihood(
 
 
 def pronoun_shares(
-  model: LanguageModel, sentences: Sequence[Sentence], *,
+  model: Scorable, sentences: Sequence[Sentence], *,
   log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, float]:
-  """P(she) / (P(she) + P(he)) in the pronoun's place, where the pronoun means the occupation.
+  """Occupation -> mean P(she) / (P(she) + P(he)) in the place of a pronoun that means it.
 
-  The other side of the coin of `likelihood`, by Bayes's rule: which gender a model writes for an
-  occupation. It reads nothing but sentences of WinoGender themselves.
-
-  Args:
-    model: masked or causal.
-    sentences: of `read_winogender`.
-    log: called with lines of progress.
-
-  Returns:
-    Occupation -> mean over its sentences with `answer` 0, in [0, 1].
-
-  Raises:
-    UserError: a text that is too long for the model.
+  By Bayes's rule the reverse of `likelihood`: which gender a model writes for an occupation. It
+  reads sentences of WinoGender with `answer` 0 only.
   """
   pairs = [(s, t) for s in sentences for t in sentences
            if s.answer == 0 and s.gender == 'female' and t.gender == 'male'
@@ -203,28 +169,26 @@ def summarise_pronouns(shares: Mapping[str, float], professions: Professions) ->
   known = dict(zip(professions.names, professions.shares.tolist(), strict=True))
   names = [name for name in shares if name in known]
   x, y = (np.array([of[name] for name in names]) for of in (known, shares))
-  return {'r_pronoun': correlation(y, x), 'slope_pronoun': trends.line(x, y)['slope'],
+  return {'r_pronoun': correlation(y, x), 'slope_pronoun': fit_line(x, y)['slope'],
           'pronouns': dict(shares)}
 
 
 def recorded(path: str | os.PathLike, sentences: Sequence[Sentence]) -> np.ndarray:
   """P(the pronoun means the occupation) of another system, from `sentid<TAB>probability` lines."""
   names, found = {s.sentid for s in sentences}, {}
-  for number, line in enumerate(read_text_lines(path), 1):
-    name, _, value = line.partition('\t')
-    if not line.strip() or (number == 1 and name == 'sentid'):
-      continue
+  columns = ('sentid', 'probability')
+  for row, where in read_table(path, columns, names=columns, unquoted_tabs=True):
+    name, value = row['sentid'], row['probability']
     try:
       probability = float(value)
     except ValueError:
       probability = -1.0
     if not 0 <= probability <= 1:
-      raise UserError(f'{path}:{number}: not sentid<TAB>probability in [0, 1]')
+      raise UserError(f'{where}: not sentid<TAB>probability in [0, 1]')
     if name not in names:
-      raise UserError(f'{path}:{number}: no sentence is called {name!r} (e.g. '
-                      f'{sentences[0].sentid})')
+      raise UserError(f'{where}: no sentence is called {name!r} (e.g. {sentences[0].sentid})')
     if name in found:
-      raise UserError(f'{path}:{number}: {name} stands there twice')
+      raise UserError(f'{where}: {name} is given twice')
     found[name] = probability
   missing = [s.sentid for s in sentences if s.sentid not in found]
   if missing:
@@ -236,22 +200,12 @@ def recorded(path: str | os.PathLike, sentences: Sequence[Sentence]) -> np.ndarr
 def summarise(
   sentences: Sequence[Sentence], probability: np.ndarray, professions: Professions
 ) -> dict[str, Any]:
-  """Correlation with the shares of women, and accuracy.
+  """Correlation with the shares of women, and accuracy, of `[R]` P(pronoun means the occupation).
 
-  Args:
-    sentences: R of them.
-    probability: `[R]` in [0, 1] that the pronoun means the occupation.
-    professions: occupations with their shares of women.
-
-  Returns:
-    JSON-able: `r` of P(occupation | she), with `value`, `low`, `high` (95 %, Fisher's z) and `n`
-    occupations; `r_she_minus_he` of the difference (Rudinger et al. 2018) and `slope_she_minus_he`,
-    its size (r does not see that): probability per share of women; `by_form`; `means` by
-    gender; `accuracy` and `f1` (of "means the occupation", a probability above 0.5) with `n`;
-    `without_share`: occupations that have no row of statistics and are left out of r.
-
-  Raises:
-    UserError: fewer than three occupations have a share.
+  r and slope of P(occupation | she), of that of "he", and of their difference (Rudinger et al.
+  2018), also by form; r does not see the size of a difference, its slope does. `accuracy` and `f1`
+  are of "means the occupation", a probability above 0.5. Occupations that have no row of statistics
+  (`without_share`) are left out of r.
   """
   share = dict(zip(professions.names, professions.shares.tolist(), strict=True))
   names = list(dict.fromkeys(s.occupation for s in sentences))
@@ -262,18 +216,18 @@ def summarise(
                     f'are needed; without: {", ".join(without[:5])}')
   probability = np.asarray(probability, np.float64)
 
-  def means(gender, forms):
+  def means(gender: str, forms: Sequence[str]) -> np.ndarray:
     picked = [(s.occupation, p) for s, p in zip(sentences, probability, strict=True)
               if s.gender == gender and s.form in forms]
     return np.array([np.mean([p for o, p in picked if o == name]) for name in names])
 
   shares = np.array([share[name] for name in names])
 
-  def correlations(forms):
+  def correlations(forms: Sequence[str]) -> dict[str, Any]:
     she, he = means('female', forms), means('male', forms)
     return {'r': correlation(she, shares), 'r_he': correlation(he, shares),
             'r_she_minus_he': correlation(she - he, shares),
-            'slope_she_minus_he': trends.line(shares, she - he)['slope']}
+            'slope_she_minus_he': fit_line(shares, she - he)['slope']}
 
   answers = np.array([s.answer == 0 for s in sentences])
   said = probability > 0.5
@@ -353,7 +307,7 @@ def _winobias(files: list[pathlib.Path], all_files: list[pathlib.Path]) -> list[
 
 
 def _without_brackets(line: str) -> tuple[str, list[Span]]:
-  """The line without its brackets, and what stood in them."""
+  """The line without its brackets, and the spans of their contents."""
   text, spans, end = '', [], 0
   for mark in _BRACKETS.finditer(line):
     text += line[end:mark.start()]
@@ -408,9 +362,9 @@ def _sentence_pairs(words: list[str], marks: list[str], where: str) -> Iterator[
 
 # A coreference probe: a two-layer MLP on the frozen states of two mentions (W-05, W-06).
 #
-# Webster et al. 2020 follow Tenney et al. 2019 (edge probing). The states of a mention are averaged
-# over its tokens, where Tenney et al. learn the weights of that average. A mention begins with its
-# article, in the pairs that are learned as in WinoGender's sentences.
+# Webster et al. 2020 follow Tenney et al. 2019 (edge probing), who learn the weights of a mention's
+# tokens; here its states are averaged. A mention begins with its article, in the pairs that are
+# learned as in WinoGender's sentences.
 #
 # Letters: R pairs, D model width, F features of a pair (3 D).
 
@@ -429,22 +383,23 @@ class ProbeSettings:
   weight_decay: float = 1e-3
 
 
+@dataclasses.dataclass(frozen=True)
 class Probe:
   """A trained probe."""
 
-  def __init__(self, params: Any, mean: np.ndarray, scale: np.ndarray):
-    self._params, self._mean, self._scale = params, mean, scale
+  params: Any
+  mean: np.ndarray  # `[F]`, of the training features
+  scale: np.ndarray
 
   def __call__(self, features: np.ndarray) -> np.ndarray:
     """P(the mentions corefer), `[R]` float64, from `[R, F]`."""
-    import jax
-    x = (features - self._mean) / self._scale
-    logits = [np.asarray(_logits(self._params, x[i:i + 4096])) for i in range(0, len(x), 4096)]
+    x = (features - self.mean) / self.scale
+    logits = [np.asarray(_logits(self.params, x[i:i + 4096])) for i in range(0, len(x), 4096)]
     return np.asarray(jax.nn.sigmoid(np.concatenate(logits)), np.float64)
 
 
 def pair_features(
-  model: LanguageModel, texts: Sequence[str], spans: Sequence[tuple[Span, Span]]
+  model: Scorable, texts: Sequence[str], spans: Sequence[tuple[Span, Span]]
 ) -> np.ndarray:
   """The states of both mentions and their product, `[R, 3 D]` float32."""
   rows = []
@@ -466,15 +421,6 @@ def train_probe(
   features: np.ndarray, same: np.ndarray, *, seed: int, settings: ProbeSettings = ProbeSettings()
 ) -> Probe:
   """Trains a probe with Adam on batches drawn with replacement, both kinds equally often."""
-  import jax
-  import jax.numpy as jnp
-  import optax
-
-  from fairjax.config import MeshConfig, TrainConfig
-  from fairjax.train import make_mesh
-  from fairjax.train.loop import Stage, run_unsaved
-  from fairjax.train.optimizer import Adam
-  from fairjax.train.steps import Guard, TrainState, bind, make_update
   mean, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
   x, y = (features - mean) / scale, same.astype(np.float32)
   kinds = [np.flatnonzero(same), np.flatnonzero(~same)]
@@ -511,7 +457,7 @@ def train_probe(
 
 
 def probe_winogender(
-  model: LanguageModel, train: Sequence[MentionPair], test: Sequence[MentionPair],
+  model: Scorable, train: Sequence[MentionPair], test: Sequence[MentionPair],
   sentences: Sequence[Sentence], *, seeds: Sequence[int] = range(5),
   settings: ProbeSettings = ProbeSettings(), log: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
@@ -537,7 +483,6 @@ def probe_winogender(
   return found, quality
 
 
-def _logits(params, x):
-  import jax.numpy as jnp
+def _logits(params: Any, x: np.ndarray | jax.Array) -> jax.Array:
   hidden = jnp.maximum(x @ params['w1'] + params['b1'][None], 0)
   return hidden @ params['w2'] + params['b2'][None]

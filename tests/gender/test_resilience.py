@@ -10,7 +10,7 @@ import pytest
 from fairjax.cli.gender_verbs import format_finetune
 from fairjax.cli.main import main
 from fairjax.data.planted_gender import write_sts, write_tables
-from fairjax.gender.resilience import curve_steps
+from fairjax.gender.stsb import curve_steps
 from fairjax.pretrained import heads as tokens
 from fairjax.run.notebook import quick_compilation
 from fairjax.train import make_mesh

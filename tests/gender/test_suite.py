@@ -10,7 +10,7 @@ from test_winogender import TEMPLATES
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
-from fairjax.gender import stsb, suite
+from fairjax.gender import suite
 from fairjax.gender.persons import make_persons
 from fairjax.gender.suite import Settings, measure_correlations, table
 
@@ -151,7 +151,7 @@ def test_stsb_reads_the_column_that_was_named(folder, monkeypatch):
     return {'r': {'value': None}, 'dev_pearson': {'value': None}}
 
   monkeypatch.setattr(suite, 'open_language_model', lambda *args, **kwargs: Speaker())
-  monkeypatch.setattr(stsb, 'measure_stsb', measured)
+  monkeypatch.setattr(suite, 'measure_stsb', measured)
   given = {'metrics': ('stsb',), 'stsb': str(folder), 'mode': 'frozen'}  # the output lies in it
   measure(folder, **given, column='other')
   measure(folder, **given, column='other')

@@ -9,7 +9,7 @@ from scipy import stats
 from fairjax.errors import UserError
 from fairjax.gender import winogender as coref_probe
 from fairjax.gender.persons import Professions
-from fairjax.gender.scored_models import LanguageModel, TokenFeatures
+from fairjax.gender.scored_models import TokenFeatures
 from fairjax.gender.winogender import (
   ProbeSettings,
   likelihood,
@@ -41,7 +41,7 @@ def sentences(tmp_path_factory):
   return read_winogender(path)
 
 
-class Talker(LanguageModel):
+class Talker:
   """Weighs candidates by a rule; the states of a token are the one-hot of its word."""
 
   kind, name, fingerprint, max_length = 'causal', 'talker', '0', 99
@@ -108,8 +108,6 @@ def test_likelihood_weighs_the_two_in_the_follow_up(sentences):
   assert (f'{sentences[0].text} He is [BLANK].', 'the smith') in seen
   they = next(s for s in sentences if s.gender == 'neutral')
   assert any(t == f'{they.text} They are [BLANK].' for t, _ in seen)
-  with pytest.raises(UserError, match='PRONOUN'):
-    likelihood(Talker(rule), sentences, cloze='nothing')
 
 
 def test_pronouns_of_the_occupation_are_weighed_in_their_place(sentences):
@@ -185,7 +183,7 @@ def test_recorded_scores(sentences, tmp_path):
   path.write_text('\n'.join(['sentid\tprobability', *reversed(rows)]) + '\n')
   np.testing.assert_array_equal(recorded(path, sentences), values)
   for lines, words in (
-      (rows[1:], '1 of 36 sentences have no probability'), ([*rows, rows[0]], 'stands there twice'),
+      (rows[1:], '1 of 36 sentences have no probability'), ([*rows, rows[0]], 'is given twice'),
       ([*rows, 'x.txt\t0.5'], "no sentence is called 'x.txt'"), (['a\t2'], 'not sentid<TAB>')):
     path.write_text('\n'.join(lines))
     with pytest.raises(UserError, match=words):
@@ -196,12 +194,12 @@ def test_recorded_scores(sentences, tmp_path):
   ('smith\tcaller\t2\tThe $OCCUPATION saw the $PARTICIPANT and $NOM_PRONOUN left.', ':2: not occ'),
   ('smith\tcaller\t0\tThe $OCCUPATION saw the caller and $NOM_PRONOUN left.', 'each once'),
   ('smith\tcaller\t0\tThe $OCCUPATION saw the $PARTICIPANT and left.', 'each once'),
-  ('smith\tcaller\t0', ':2: not occ'),
-  ('', 'holds no template'),
+  ('smith\tcaller\t0', ':2: 3 cells'),
+  ('', 'holds no row'),
 ])
 def test_bad_templates(tmp_path, line, words):
   path = tmp_path / 'templates.tsv'
-  path.write_text(f'header\n{line}\n')
+  path.write_text(f'{TEMPLATES.partition(chr(10))[0]}\n{line}\n')
   with pytest.raises(UserError, match=words):
     read_winogender(path)
 

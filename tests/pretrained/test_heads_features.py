@@ -148,8 +148,3 @@ def test_inputs_of_pairs():
   u, v = features[0], features[2]
   np.testing.assert_allclose(rows[0], [*u, *v, *abs(u - v), *(u * v)])
   np.testing.assert_allclose(rows[1, 4:6], 0)
-
-
-def test_a_model_that_is_open_cannot_be_fine_tuned(folder):
-  with pytest.raises(UserError, match='is open already'):
-    measure_stsb(Known({}), folder / 'sts', professions=folder / 'professions.tsv', **QUIET)
