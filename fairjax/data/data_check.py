@@ -23,17 +23,17 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fairjax.config import PLANTED_SOURCES, Config, DataConfig
-from fairjax.counterfactual import Attribute, TokenMatcher
+from fairjax.counterfactual import Attribute
 from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.documents import list_files, read_documents
 from fairjax.data.prepare import PROGRESS, SENSITIVE, PreparedData, open_prepared
-from fairjax.data.token_store import TokenStoreInfo, document_blocks, open_token_store
+from fairjax.data.token_store import open_token_store
 from fairjax.errors import UserError
 from fairjax.files import check_sizes, file_sha256, read_sealed_json
 from fairjax.vocabulary import load_vocabulary
@@ -49,10 +49,10 @@ class Findings:
   notes: list[str] = dataclasses.field(default_factory=list)
   counts: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)  # by split
 
-  def attempt(self, work: Callable[[], Any]) -> Any:
-    """The result of some work; None if it raised `UserError`, which becomes a problem."""
+  def attempt(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What `work(*args, **kwargs)` returns; None if it raised `UserError`, now a problem."""
     try:
-      return work()
+      return work(*args, **kwargs)
     except UserError as e:
       self.problems.append(str(e))
       return None
@@ -74,7 +74,7 @@ def check_sources(config: Config, attribute: Attribute) -> Findings:
   digests: dict[str, np.ndarray] = {}
   for split in ('train',) if data.holdout else SPLITS:
     counts, seen = collections.Counter(), array.array('q')
-    paths = findings.attempt(lambda split=split: list_files(getattr(data, split)))
+    paths = findings.attempt(list_files, getattr(data, split))
     for path in paths or ():
       _check_source(path, data, findings, counts, seen)
     digests[split] = np.unique(np.array(seen, np.int64))
@@ -89,21 +89,17 @@ def check_sources(config: Config, attribute: Attribute) -> Findings:
 def check_prepared(directory: str | os.PathLike) -> Findings:
   """Reads all that `prepare_data` made in a folder, and the files it was made of."""
   findings, directory = Findings(), pathlib.Path(directory)
-  prepared = findings.attempt(lambda: open_prepared(directory))
+  prepared = findings.attempt(open_prepared, directory)
   if prepared is None:
-    findings.attempt(lambda: load_vocabulary(directory / 'vocabulary'))
+    findings.attempt(load_vocabulary, directory / 'vocabulary')
     for split in (s + end for s in SPLITS for end in ('', SENSITIVE)):
       if (directory / split).exists():
-        findings.attempt(lambda split=split: open_token_store(directory / split, verify=True))
+        findings.attempt(open_token_store, directory / split, verify=True)
     return findings
-  if prepared.vocabulary.fingerprint != prepared.manifest['vocabulary']:
-    findings.problems.append(f'{directory / "vocabulary"} is not the vocabulary of the stores: '
-                             'delete the folder and run fairjax data again')
-  matcher = TokenMatcher(prepared.attribute, prepared.vocabulary)
   for split in prepared.manifest['splits']:
-    store = findings.attempt(lambda split=split: _verified(prepared, split))
+    store = findings.attempt(prepared.store, split)
     if store is not None:
-      findings.problems += _store_problems(store, matcher)
+      findings.attempt(store.verify)
       findings.counts[split] = {'documents': store.documents, 'tokens': store.tokens,
                                 'matches': store.matches, 'repeated': store.repeated}
       size = sum(described['bytes'] for described in store.files.values())
@@ -131,18 +127,14 @@ def check_cache(directory: str | os.PathLike) -> Findings:
     again = f'delete {folder} and run fairjax data --seqio_cache again'
     if not (folder / 'COMPLETED').is_file():
       findings.problems.append(f'{folder} is not complete (no COMPLETED): {again}')
-    own = findings.attempt(lambda folder=folder, again=again: read_sealed_json(
-      folder / 'fairjax.json', again=again)) if (folder / 'fairjax.json').is_file() else None
-    files = (own or {}).get('files', {})
-    for name, described in files.items():
-      if findings.attempt(lambda n=name, d=described, f=folder, a=again: check_sizes(
-          f, {n: d}, again=a) or True) and file_sha256(folder / name) != described['sha256']:
-        findings.problems.append(f'{folder / name} is damaged: its SHA-256 is not the recorded '
-                                 f'one: {again}')
+    own = folder / 'fairjax.json'
+    made = findings.attempt(read_sealed_json, own, again=again) if own.is_file() else None
+    for name, described in (made or {}).get('files', {}).items():
+      findings.attempt(_check_file, folder, name, described, again)
     for path in sorted(folder.glob('stats.*.json')):
       split = path.name.split('.')[1]
-      stats = findings.attempt(lambda path=path, again=again: _read_stats(path, again))
-      counts = [findings.attempt(lambda p=p: check_tfrecords(p))
+      stats = findings.attempt(_read_stats, path, again)
+      counts = [findings.attempt(check_tfrecords, p)
                 for p in sorted(folder.glob(f'{split}.tfrecord-*'))]
       if stats is not None and None not in counts and sum(counts) != stats.get('examples'):
         findings.problems.append(f'{folder}: {split} holds {sum(counts)} examples instead of '
@@ -188,7 +180,7 @@ def _check_tfds(corpus: Corpus, findings: Findings) -> None:
   if dataset is None:
     return
   for split, files in dataset.files.items():
-    counts = [findings.attempt(lambda p=p: check_tfrecords(p)) for p in files]
+    counts = [findings.attempt(check_tfrecords, p) for p in files]
     if None not in counts and sum(counts) != dataset.sizes[split]:
       findings.problems.append(
         f'{os.path.dirname(files[0])}: {split} holds {sum(counts)} articles instead of '
@@ -199,39 +191,6 @@ def _check_tfds(corpus: Corpus, findings: Findings) -> None:
 
 def _count_words(counts: collections.Counter) -> str:
   return ', '.join(f'{v:,} {k.replace("_", " ")}' for k, v in counts.items() if v)
-
-
-def _verified(prepared: PreparedData, split: str) -> TokenStoreInfo:
-  store = prepared.store(split)
-  store.verify()
-  return store
-
-
-def _store_problems(store: TokenStoreInfo, matcher: TokenMatcher) -> list[str]:
-  """What does not agree within a store."""
-  problems: list[str] = []
-  tokens, table, spans = store.open_tokens(), store.open_documents(), store.open_spans()
-  eos, ends = matcher.vocabulary.eos_id, table[:, 0]
-  if (np.diff(ends, prepend=0) < 1).any() or (ends[-1] if len(ends) else 0) != len(tokens):
-    problems.append(f'{store.path}: the ends of its documents do not agree with its tokens')
-    return problems
-  for start, stop in document_blocks(ends):
-    block = np.asarray(tokens[start:stop])
-    if block.max() >= matcher.vocabulary.size:
-      problems.append(f'{store.path}: an id is not in the vocabulary')
-      continue
-    borders = ends[(ends > start) & (ends <= stop)] - 1 - start
-    ends_line = matcher.vocabulary.kind == 'word'  # then eos also ends the lines inside a document
-    found_borders = borders[block[borders] == eos] if ends_line else np.flatnonzero(block == eos)
-    if not np.array_equal(found_borders, borders):
-      problems.append(f'{store.path}: documents between tokens {start} and {stop} end '
-                      'elsewhere than in the table')
-    found, _ = matcher.find(block)
-    inside = spans[(spans[:, 0] >= start) & (spans[:, 0] < stop)]
-    if not np.array_equal(found + np.array([start, start, 0]), inside):
-      problems.append(f'{store.path}: sensitive tokens between tokens {start} and {stop} are not '
-                      'those of the attribute')
-  return problems
 
 
 def _check_inputs(prepared: PreparedData, findings: Findings) -> None:
@@ -247,6 +206,13 @@ def _check_inputs(prepared: PreparedData, findings: Findings) -> None:
                                  'restore it, or prepare it in another folder')
   if missing:
     findings.notes.append(f'{missing} of the original files are not at their place: not compared')
+
+
+def _check_file(
+  folder: pathlib.Path, name: str, described: Mapping[str, Any], again: str) -> None:
+  check_sizes(folder, {name: described}, again=again)
+  if file_sha256(folder / name) != described['sha256']:
+    raise UserError(f'{folder / name} is damaged: its SHA-256 is not the recorded one: {again}')
 
 
 def _read_stats(path: pathlib.Path, again: str) -> dict[str, Any]:

@@ -262,12 +262,7 @@ def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator
         names = f"a text '{field}' (it has {', '.join(row)})" if isinstance(row, dict) else 'fields'
         options.broken_line(counts, f'{where}: the row has no {names}', 'set data.text_field')
         continue
-      text = row[field] or ''
-      for name, characters, meant in (('nul_characters', '\0', ''),
-                                      ('carriage_returns', '\r\n', '\n')):
-        if characters in text:
-          counts[name] += text.count(characters)
-          text = text.replace(characters, meant)
+      text = _normalised(row[field] or '', counts)
       if not is_whole(text):
         options.broken_line(counts, f'{where}: the text holds half a character (a lone surrogate)',
                             'repair the row')
@@ -275,6 +270,16 @@ def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator
         yield text.strip()
       else:
         counts['blank_documents'] += 1
+
+
+def _normalised(text: str, counts: collections.Counter) -> str:
+  """A text without NUL and carriage returns before line ends, which are counted."""
+  for name, characters, meant in (('nul_characters', '\0', ''),
+                                  ('carriage_returns', '\r\n', '\n')):
+    if characters in text:
+      counts[name] += text.count(characters)
+      text = text.replace(characters, meant)
+  return text
 
 
 def _json_lines(path: str, options: _Options, counts: collections.Counter
@@ -294,14 +299,7 @@ def _json_lines(path: str, options: _Options, counts: collections.Counter
 def _newscrawl(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
   """One document per line, in base64 in one of its columns."""
   def decode(column):
-    text = base64.b64decode(column, validate=True).decode('utf-8')
-    if '\0' in text:
-      counts['nul_characters'] += text.count('\0')
-      text = text.replace('\0', '')
-    if '\r\n' in text:
-      counts['carriage_returns'] += text.count('\r\n')
-      text = text.replace('\r\n', '\n')
-    return text
+    return _normalised(base64.b64decode(column, validate=True).decode('utf-8'), counts)
 
   return _columns(path, options, counts, decode)
 

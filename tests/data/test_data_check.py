@@ -6,18 +6,15 @@ import gzip
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
-from fairjax.data import token_store
 from fairjax.data.data_check import check_prepared, check_sources
 from fairjax.data.documents import read_documents
 from fairjax.data.prepare import prepare_data
 from fairjax.errors import UserError
-from fairjax.files import read_manifest, write_sealed_json
 
 COUNTRY = load_attribute('country')
 GOOD = b'Iran won .\nShe sang .\nIn Chile , then .\n'
@@ -144,40 +141,6 @@ def test_all_damaged_stores_are_named_at_once(prepared):
   (prepared.directory / 'manifest.json').write_text('{')
   found = check_prepared(prepared.directory).problems
   assert len(found) == 3 and 'manifest.json is damaged' in found[0]
-
-
-@pytest.mark.parametrize('array, place, change, words', [
-  ('tokens', -1, 5, 'end elsewhere than in the table'),
-  ('tokens', 0, 5000, 'an id is not in the vocabulary'),
-  ('documents', (0, 0), 1, 'end elsewhere than in the table'),
-  ('documents', (-1, 0), 1, 'do not agree with its tokens'),
-  ('spans', (0, 2), 1, 'are not those of the attribute'),
-])
-def test_a_store_with_right_digests_must_agree_with_itself(
-    prepared, array, place, change, words, monkeypatch):
-  """What a faulty writer could leave: the digests are right, the content is not."""
-  folder = prepared.directory / 'train'
-  monkeypatch.setattr(token_store, '_MATCH_BLOCK', 6)
-  if array == 'tokens':
-    tokens = np.fromfile(folder / 'tokens.bin', np.uint16)
-    tokens[place] = change
-    tokens.tofile(folder / 'tokens.bin')
-    from fairjax.data.token_store import block_digests
-    (folder / 'tokens.sha256').write_bytes(block_digests(folder / 'tokens.bin'))
-  else:
-    table = np.load(folder / f'{array}.npy', allow_pickle=False)
-    table[place] += change
-    np.save(folder / f'{array}.npy', table)
-  from fairjax.files import describe_files
-  manifest = read_manifest(folder, again='')
-  manifest['files'] = describe_files(folder, manifest['files'])
-  write_sealed_json(folder / 'manifest.json', manifest)
-  whole = read_manifest(prepared.directory, again='')
-  whole['splits']['train'] |= {'files': manifest['files'],
-                               'sha256': manifest['files']['tokens.bin']['sha256']}
-  write_sealed_json(prepared.directory / 'manifest.json', whole)
-  found = check_prepared(prepared.directory).problems
-  assert any(words in problem for problem in found), found
 
 
 def test_the_verb(folder, prepared, capsys):
