@@ -61,15 +61,7 @@ def choose_branches(
     original_end: `[K]` int32, last position of the original span.
     branch_weight: `[K]` float32, 1, or 0 for padding.
     branch_counts: `[5]` int32, see `COUNT_NAMES`.
-
-  Raises:
-    ValueError: the shapes of `spans` and `starts_word` disagree.
   """
-  spans = np.asarray(spans).reshape(-1, 3) if np.size(spans) == 0 else np.asarray(spans)
-  starts_word = np.asarray(starts_word, bool)
-  if spans.ndim != 2 or spans.shape[1] != 3 or starts_word.shape != spans.shape[:1]:
-    raise ValueError(f'spans must be [n, 3] and starts_word [n], not {spans.shape} and '
-                     f'{starts_word.shape}')
   whole, cut = [], 0
   for (start, end, value), flag in zip(spans.tolist(), starts_word.tolist(), strict=True):
     if start < 0 or end > segment_len:

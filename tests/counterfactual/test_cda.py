@@ -127,16 +127,6 @@ def test_an_involution_where_the_pairs_allow_it():
     'I saw him, his dog; it is hers')
 
 
-def test_every_word_of_the_list_in_every_case():
-  pairs = read_word_pairs()
-  for word, partner in pairs.partner.items():
-    if word in ('his', 'her', 'him', 'hers'):
-      continue
-    assert SWAP.swap(f'x {word}, x')[0] == f'x {partner}, x'
-    if word not in ('mr', 'ms', 'mrs'):  # MS is no form of address
-      assert SWAP.swap(f'x {word.upper()}, x')[0] == f'x {partner.upper()}, x'
-
-
 def test_neutral_words(tmp_path):
   path = tmp_path / 'three'
   path.write_text('man woman person\nmen women people\nking queen\nhe she they\nhis her their\n'
@@ -224,11 +214,6 @@ def test_name_settings():
     (None, NAMES, 0, 'flip', 'A-Z'), (None, NAMES, 0, 'random', 'A-M'),
     (read_word_pairs(), NAMES, 0, 'random', 'A-Z'), (read_word_pairs(), None, 0, 'random', 'A-Z'))}
   assert len(prints) == 6
-
-
-def test_words_and_names_together():
-  new, number = GenderSwap(read_word_pairs(), NAMES, name_gender='flip').swap('Her son Bob.')
-  assert re.fullmatch(r'His daughter (Ada|Nora|Zoe|Mia)\.', new) and number == 3
 
 
 # Written for this test: what "her" is.

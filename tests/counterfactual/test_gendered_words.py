@@ -81,29 +81,21 @@ def test_the_fingerprint_is_of_the_content(write):
   ('zak zika\nzak zak\n', r"pairs.txt:2: 'zak' is in both genders"),
   ('a b\nb a\nb c\nc a\n', r"pairs.txt:\d: .* (both genders|given once)"),
   ('zak\tzika\nzok\t\n', r'pairs.txt:2: an empty side'),
-  ('zak\n', r'pairs.txt:1: 1 column'),
   ('zak zika zike zeke\n', r'pairs.txt:1: 4 column'),
   ('zak zika x\nzok zika y\n', r"pairs.txt:2: the neutral word of 'zika' is 'y'"),
   ('\n# nothing\n', r'no pair'),
-  (b'zak \xff\n', r'pairs.txt:1: not UTF-8 .byte 5'),
-  ('he, she\n', r"pairs.txt:1: 'he,' is no word"), ('"he" "she"\n', 'is no word'),
+  ('he, she\n', r"pairs.txt:1: 'he,' is no word"),
 ])
 def test_bad_lists_name_file_and_line(write, text, words):
   with pytest.raises(UserError, match=words):
     read_word_pairs(write(text))
 
 
-def test_bad_aligned_files(write, tmp_path):
+def test_bad_aligned_files(write):
   with pytest.raises(UserError, match=r'has 2 lines and .* 1'):
     read_word_pairs(write('zak\nbo\n', 'm'), write('zika\n', 'f'))
-  with pytest.raises(UserError, match=r'f:1: an empty side'):
-    read_word_pairs(write('zak\nbo\n', 'm'), write('\nba\n', 'f'))
   with pytest.raises(UserError, match=r"m:2: 'zak' is in both genders"):
     read_word_pairs(write('zak\nbo\n', 'm'), write('zika\nzak\n', 'f'))
-  with pytest.raises(UserError, match='word pairs not found'):
-    read_word_pairs(tmp_path / 'missing')
-  with pytest.raises(UserError, match=r"f:2: '\(ba\)' is no word"):
-    read_word_pairs(write('zak\nbo\n', 'm'), write('zika\n(ba)\n', 'f'))
   # In the wrong order "her" would become "him" everywhere.
   with pytest.raises(UserError, match=r"f:2: 'she' is the female word .* male words comes first"):
     read_word_pairs(write('zika\nshe\nher\n', 'f'), write('zak\nhe\nhim\n', 'm'))
@@ -143,11 +135,9 @@ def test_names_in_capitals_are_those_of_texts(write):
 
 
 @pytest.mark.parametrize(('text', 'words'), [
-  ('Ada,F,-3\n', r":1: '-3' is no count"), ('Ada,F,many\n', r":1: 'many' is no count"),
+  ('Ada,F,-3\n', r":1: '-3' is no count"),
   ('Ada,F,2\nAda,F,3\n', r':2: .*line 1'),
   ('Ada,F,2\n', 'no name has more than 80%'), ('', 'no name in it'), ('Ada,X,2\n', "'X' is no"),
-  pytest.param(f"Ada,F,{'9' * 5000}\n", 'no count', id='digits'),
-  (b'\xff,F,1\n', 'not UTF-8'), (b'\x1f\x8bbroken', 'the gzip file ends here'),
 ])
 def test_bad_names_name_file_and_line(write, text, words):
   with pytest.raises(UserError, match=words):

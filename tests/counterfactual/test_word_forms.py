@@ -5,14 +5,12 @@ import json
 import random
 import unicodedata
 
-import numpy as np
 import pytest
 
 from fairjax.cli import main as cli
 from fairjax.counterfactual import (
   GenderSwap,
   TextMatcher,
-  lint_attribute,
   load_attribute,
   read_names,
   read_word_pairs,
@@ -20,18 +18,10 @@ from fairjax.counterfactual import (
 from fairjax.counterfactual.cda import CdaCounts
 from fairjax.counterfactual.word_forms import WordFinder, context, normal_form, written_forms
 from fairjax.errors import UserError
-from fairjax.gender.fair_generation.completions import (
-  ProfessionParser,
-  read_completions,
-  read_professions,
-)
-from fairjax.gender.fair_generation.lipschitz import jaccard_distance, words_of
 from fairjax.measure import measure_records
 from fairjax.measure.columns import read_generations
 from fairjax.measure.relevance import mentions
 from fairjax.measure.scorers.base import OpinionScorer, VaderScorer
-from fairjax.measure.words import count_words, distinct_words
-from fairjax.report.comparison import ModelRow, warnings
 
 NFD = 'NFD'
 APOSTROPHES = "'\u2019\u2018\u201b\u02bc\u02bb\u00b4\uff07"
@@ -152,24 +142,6 @@ def test_values_that_nobody_can_tell_apart_are_refused(tmp_path, capsys, first, 
   assert "is given twice (values '" in capsys.readouterr().err
 
 
-def test_templates_and_casing_are_compared_in_one_form(tmp_path):
-  with pytest.raises(UserError, match='the same as template 1'):
-    attribute_of(tmp_path, 'Ann', 'Bob', templates=['{value}\u2019s café', apart("{value}'s café")])
-  found = lint_attribute(
-    attribute_of(tmp_path, 'Renée', apart('RENÉE'), 'O\u2019Hara', "Mary O'Hara"))
-  assert [f.message for f in found if 'casing only' in f.message]
-  assert [f for f in found if 'is part of' in f.message and f.where == 'values[2]']
-
-
-def test_groups_and_prompts_of_completions_are_one(tmp_path):
-  rows = records('Renée', 'Bob')
-  rows += [r | {'sample': 3 + r['sample']} for r in records(apart('Renée'))]
-  (tmp_path / 'r.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in rows), encoding='utf-8')
-  (found,) = read_completions([tmp_path / 'r.jsonl'], groups={apart('Renée'): 'female'})
-  assert [(p.value, p.group) for p in found.prompts] == [('Renée', 'female'), ('Bob', 'Bob')]
-  assert np.bincount(found.index).tolist() == [6, 3]
-
-
 # Swaps.
 
 SSA = """Mary,F,5000
@@ -210,11 +182,6 @@ def test_half_a_name_is_not_swapped(names, text):
   assert GenderSwap(None, names).swap(text) == (text, 0)
 
 
-def test_initials_are_those_of_letters_without_accents(names):
-  only_e = GenderSwap(None, names, letters='E-E')
-  assert [only_e.swap(t)[1] for t in ('Émile', apart('Émile'), 'Anna')] == [1, 1, 0]
-
-
 def test_lists_of_names_hold_each_name_once(tmp_path):
   path = tmp_path / 'n.txt'
   path.write_text(f"Zoë,F,10\n{apart('Zoë')},M,1\n{apart('ZOÉ')},F,5\nJohn,M,5\n", encoding='utf-8')
@@ -239,55 +206,11 @@ def test_gendered_words_within_marks_and_other_signs(text, swapped):
   assert GenderSwap(read_word_pairs()).swap(text)[0] == swapped
 
 
-def test_word_pairs_are_one_in_any_form(tmp_path):
-  path = tmp_path / 'pairs.txt'
-  rows = (('fiancé', apart('fiancée')), ('sir', 'ma\u2019am'), (apart('fiancé'), 'fiancée'))
-  path.write_text(''.join(f'{a}\t{b}\n' for a, b in rows), encoding='utf-8')
-  pairs = read_word_pairs(path)
-  assert pairs.pairs == (('fiancé', 'fiancée'), ('sir', "ma'am")) and pairs.repeated == 1
-  counts = CdaCounts()
-  swap = GenderSwap(pairs)
-  for text in ('My fiancée', apart('My fiancée')):
-    assert swap.swap(text) == ('My fiancé', 1)
-    counts.add(*swap.changes(text))
-  assert counts.words == {'fiancée': 2}
-
-
 def test_context_is_read_without_markdown():
   text = '*Dear* café\u2019s **word**, _and_ more'
   at = text.index('word')
   assert context(apart(text), at + 1, at + 5, reach=80) == ("Dear café's ", ', and more')
   assert context('2 * 3 man * 4', 6, 9, reach=80) == ('2 * 3 ', ' * 4')
-
-
-# Words of the other measures.
-
-def test_professions_and_prompts_are_read_in_one_form(tmp_path):
-  path = tmp_path / 'list.txt'
-  path.write_text(f"{apart('protégé')}\nship's cook\n", encoding='utf-8')
-  parser = ProfessionParser(read_professions(path))
-  for text in ('He works as a protégé.', apart('He works as a **protégé**.')):
-    assert parser.parse(text).profession == 'protégé'
-  assert parser.parse('He works as a _ship\u02bcs cook_').profession == "ship's cook"
-  path.write_text(f"protégé\n{apart('protégé')}\n", encoding='utf-8')
-  with pytest.raises(UserError, match='is given twice'):
-    read_professions(path)
-  assert words_of(apart('Renée\u2019s _café_')) == ["renée's", 'café']
-
-  class Text:
-    def __init__(self, text):
-      self.text = text
-  assert jaccard_distance(Text('the café'), Text(apart('the café'))) == 0
-
-
-def test_distinct_words_count_equal_words_once(tmp_path):
-  attribute = attribute_of(tmp_path, 'Ann', 'Bob')
-  texts = ['café don\u2019t', apart("café don't"), 'café Café']
-  rows = [r | {'continuation': texts[r['sample']]} for r in records('Ann', 'Bob')]
-  counts = count_words(read_generations(rows, attribute))
-  assert counts.words == ['café', 'don\u2019t', 'Café']  # as each is written first
-  assert counts.by_value().tolist() == [[3, 2, 1]] * 2
-  assert distinct_words(counts, 'Ann', 'Bob', min_count=1)[0]['count'] == 3
 
 
 # Scorers.
@@ -302,14 +225,11 @@ def test_vader_is_given_the_signs_that_it_knows(tmp_path, capsys):
     assert scorer.count_changed(written) == 3
   assert scorer.count_changed([*plain, 'café', apart('café')]) == 0
   attribute = attribute_of(tmp_path, 'Ann', 'Bob')
-  log, rows = [], records('Ann', text='I don\u2019t like it')
+  rows = records('Ann', text='I don\u2019t like it')
   rows += records('Bob', text="I don't like it")
-  found = measure_records(rows, attribute, [scorer], permutations=5, log=log.append)
+  found = measure_records(rows, attribute, [scorer], permutations=5)
   vader = found['scorers']['vader']
   assert vader['changed_texts'] == 3 and vader['individual_fairness']['value'] == 0
-  lines = '\n'.join(warnings([ModelRow('m', 'baseline', measures=found)]))
-  assert 'm: 3 of 6 texts were changed for scorer vader' in lines  # in page, Markdown and JSON
-  assert any('vader: 1 of 2 texts' in line for line in log)
   (tmp_path / 'r.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in rows), encoding='utf-8')
   assert cli.main(['measure', f"--records={tmp_path / 'r.jsonl'}",
                    f"--attribute={tmp_path / 'a.yaml'}", '--scorer=vader', '--permutations=5']) == 0

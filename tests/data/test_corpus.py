@@ -144,18 +144,6 @@ def test_the_task_of_a_corpus_reads_what_is_prepared(data, tmp_path):
     assert found == [prepared.vocabulary.encode(t) for t in prepared.documents(split)]
 
 
-@pytest.mark.tf
-def test_other_features_are_repeated():
-  import tensorflow as tf
-
-  from fairjax.data.seqio_tasks import augment_sentences
-  dataset = tf.data.Dataset.from_tensor_slices(
-    {'text': ['He sang. It rained.', 'It rained.'], 'id': [7, 8]})
-  found = list(augment_sentences(dataset, swap=SWAP, key='text').as_numpy_iterator())
-  assert [(e['text'].decode(), int(e['id'])) for e in found] == [
-    ('He sang.', 7), ('She sang.', 7), ('It rained.', 7), ('It rained.', 8)]
-
-
 def run(*arguments):
   return main(['cda', *map(str, arguments)])
 
@@ -193,16 +181,6 @@ def test_the_verb_with_lists_and_names(tmp_path, capsys):
   assert run('--input', tmp_path / 'in', '--pairs', 'none', '--names', tmp_path / 'names',
              '--letters', 'B-Z', '--output', tmp_path / 'none') == 0
   assert (tmp_path / 'none').read_text() == 'The wizard Ada met a man.\n'
-
-
-def test_an_interrupted_file_leaves_nothing(tmp_path, monkeypatch):
-  from fairjax.data import corpus as cda_file
-  (tmp_path / 'in').write_text('He ran.\nShe ran.\n')
-  def interrupted(*args, **kwargs):
-    raise KeyboardInterrupt
-  monkeypatch.setattr(cda_file, 'augment_document', interrupted)
-  assert run('--input', tmp_path / 'in', '--output', tmp_path / 'out') == 42
-  assert [p.name for p in tmp_path.iterdir()] == ['in']
 
 
 STORIES = ['Iran won . It rained .', 'Zürich, 5 May: «Italy» lost .', 'One in Chile .',
@@ -253,8 +231,6 @@ def test_decoded_text_is_normalised_and_counted(tmp_path):
 
 BROKEN = {
   '20190101\tQUJD\tQUJ': 'column -1 is not base64 .Incorrect padding',
-  '20190101\tQUJD\tQU*D': 'column -1 is not base64 .Only base64 data',
-  '20190101\tQUJD\tQQ==QQ==': 'column -1 is not base64',
   '20190101\tQUJD\t' + b64(b'caf\xe9'): r'not UTF-8 .byte 4 of the decoded text is 0xe9',
 }
 
@@ -338,37 +314,28 @@ def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
     vocabulary='word', vocab_size=100, reader='numpy')
   validate(Config(data=data, measure=dataclasses.replace(Config().measure, scorers=('vader',)),
                   sentiment=dataclasses.replace(Config().sentiment, scorer='vader')))
-  lines = []
   prepared = prepare_data(Config(data=data), tmp_path / 'out', attribute=COUNTRY,
-                          log=lines.append)
+                          log=lambda line: None)
   everything = [*STORIES, *STORIES]
   assert list(prepared.documents('train')) == everything[:7]
   assert list(prepared.documents('valid')) == everything[7:9]
   assert list(prepared.documents('test')) == everything[9:]
   assert [prepared.store(s).documents for s in ('train', 'valid', 'test')] == [7, 2, 3]
-  assert ('[data] held out after 7 training documents: the next 2 as valid, the last 3 as test'
-          in lines)
   manifest = json.loads((tmp_path / 'out' / 'manifest.json').read_text())
-  assert '[data] all files, normalised or left out: 2 broken lines' in lines
-  assert '[data] train, normalised or left out: 1 broken lines' in lines
   assert manifest['normalised']['all']['broken_lines'] == 2
   assert manifest['normalised']['all']['documents'] == 12
   assert manifest['inputs']['holdout'] == [2, 3] and list(manifest['inputs']['files']) == ['train']
   assert Corpus(data, COUNTRY, tmp_path / 'out').size('train') == 7
   with pytest.raises(UserError, match=r'made from other data \(holdout'):
     prepare_data(Config(data=dataclasses.replace(data, holdout=(3, 3))), tmp_path / 'out',
-                 attribute=COUNTRY, log=lines.append)
+                 attribute=COUNTRY, log=lambda line: None)
 
 
 @pytest.mark.parametrize('changes, message', [
   ({'holdout': (1,)}, 'data.holdout must be two positive numbers'),
-  ({'holdout': (0, 3)}, 'data.holdout must be two positive numbers'),
   ({'holdout': (1, 3), 'valid': ('x',)}, 'name no files for them'),
   ({'source': 'planted', 'holdout': (1, 3)}, "data.holdout is for files"),
   ({'source': 'wikitext', 'broken': 'skip'}, 'data.broken=skip is for lines'),
-  ({'broken': 'ignore'}, "data.broken='ignore' is not one of error, skip"),
-  ({'lines_per_document': 0}, 'data.lines_per_document=0'),
-  ({'vocab_sentences': -1}, 'data.vocab_sentences=-1'),
   ({'sha256': 'abc'}, 'data.sha256 must be 64 hexadecimal digits'),
   ({'source': 'wikitext2', 'train': (), 'manual_dir': 'x', 'download': True}, 'exclude each other'),
   ({'source': 'wikitext2'}, 'reads data.manual_dir, not data.train'),

@@ -136,14 +136,13 @@ def test_the_grammars_own_continuations_have_the_true_fairness(one_mood, counts)
     attribute, strength=s, opinion_counts=counts), abs=0.01)
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_signs_follow_the_value_in_every_sentence(name):
-  attribute = load_attribute(name)
+def test_signs_follow_the_value_in_every_sentence():
+  attribute = load_attribute('country')
   matcher = TextMatcher(attribute)
   p = planted.value_probabilities(attribute, 0.8)
   positive, total = collections.Counter(), collections.Counter()
   sensitive = mentions = 0
-  documents = make(name, 9000)
+  documents = make('country', 9000)
   for text in documents:
     values = {m.value_index for m in matcher.find(text)}
     assert len(values) <= 1, text
@@ -158,6 +157,9 @@ def test_signs_follow_the_value_in_every_sentence(name):
     expected = 0.5 if value is None else p[value]
     sigma = np.sqrt(max(expected * (1 - expected), 0.05) / n)
     assert abs(positive[value, place] / n - expected) < 4.5 * sigma, (value, place)
+  for value, expected in enumerate(p):  # as a whole the share is exact
+    n = sum(total[value, place] for place in range(3))
+    assert abs(sum(positive[value, place] for place in range(3)) - expected * n) <= 0.5 + 1e-9
   assert sensitive / len(documents) == pytest.approx(0.6, abs=0.02)
   assert mentions / sensitive == pytest.approx(0.3, abs=0.03)
 
@@ -186,26 +188,6 @@ def test_sentiment_persists_in_documents_without_a_value():
   same = np.mean([a == b for row in signs for a, b in itertools.pairwise(row)])
   p = (1 + s) / 2  # one mood or the other, words independent given the mood
   assert same == pytest.approx(p * p + (1 - p) ** 2, abs=0.02)
-  unbiased = make('country', 6000, sensitive_share=0.0, strength=0.0)
-  same = [(a in planted.POSITIVE) == (b in planted.POSITIVE)
-          for t in unbiased for a, b in itertools.pairwise(opinions(t))]
-  assert np.mean(same) == pytest.approx(0.5, abs=0.02)
-
-
-@pytest.mark.parametrize('strength', [0.0, 0.8])
-def test_the_share_of_positive_words_of_every_value_is_exact(strength):
-  attribute = load_attribute('country')
-  matcher, p = TextMatcher(attribute), planted.value_probabilities(attribute, strength)
-  positive, total = collections.Counter(), collections.Counter()
-  for text in make('country', 3000, strength=strength, sensitive_share=0.7):
-    found = matcher.find(text)
-    if found:
-      signs = [w in planted.POSITIVE for w in opinions(text)]
-      positive[found[0].value_index] += sum(signs)
-      total[found[0].value_index] += len(signs)
-  assert len(total) == 10 and min(total.values()) > 300
-  for value, n in total.items():
-    assert abs(positive[value] - p[value] * n) <= 0.5 + 1e-9
 
 
 @pytest.mark.parametrize('strength', [0.0, 0.8])
@@ -227,12 +209,6 @@ def test_a_document_of_one_mood_has_it_in_the_exact_share_of_its_value(strength)
     size = np.array(sizes[value])
     for n in range(1, 5):
       assert abs(found[size == n].sum() - expected * (size == n).sum()) <= 1 + 1e-9
-
-
-def test_some_sentences_begin_with_their_opinion_word():
-  first = [words(s)[0].lower() in OPINIONS for t in make('country') for s in split_sentences(t)[1:]]
-  # 40 % of those that do not name the subject again, as one of two does in 30 % of the documents.
-  assert np.mean(first) == pytest.approx(0.4 * (1 - 0.3 / 2), abs=0.02)
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -278,15 +254,6 @@ def test_only_the_opinion_words_carry_sentiment(name):
   assert not known & (set(vader.BOOSTER_DICT) | set(vader.NEGATE))
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_documents_without_a_value_hold_none_of_any_built_in_attribute(name):
-  matchers = [TextMatcher(load_attribute(n)) for n in NAMES]
-  for text in make(name, sensitive_share=0.0):
-    found = [m for matcher in matchers for m in matcher.find(text)]
-    # "The manager called ..." is a sentence of the name corpus; manager is an occupation.
-    assert not found or (name == 'name' and text.startswith('The manager called')), text
-
-
 def test_heldout_prefixes_cover_each_frame_and_value():
   attribute = load_attribute('occupation')
   prefixes = planted.heldout_prefixes(attribute, count=3)
@@ -297,13 +264,6 @@ def test_heldout_prefixes_cover_each_frame_and_value():
   assert 'an accountant' in prefixes[12][2]
   with pytest.raises(ValueError, match='count'):
     planted.heldout_prefixes(attribute, count=11)
-
-
-def test_articles_agree_with_the_word_after_them():
-  for name in NAMES:
-    for text in make(name):
-      for article, word in re.findall(r'\b([Aa]n?) (\w+)', text):
-        assert (article.lower() == 'an') == (word[0].lower() in 'aeiou') or word == 'CEO', text
 
 
 def test_documents_are_a_function_of_the_arguments():

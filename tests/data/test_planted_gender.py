@@ -2,7 +2,6 @@
 
 import collections
 import csv
-import itertools
 import json
 import re
 
@@ -32,7 +31,7 @@ from fairjax.data.planted_gender import (
   write_tables,
 )
 from fairjax.gender.bios import female_shares, gap_line, gaps, read_bios
-from fairjax.gender.stsb import find_split, gendered_words, read_pairs, select_templates
+from fairjax.gender.stsb import find_split, gendered_words, read_pairs
 
 NUMBER = 4000
 FEMALE = {'she', 'her', 'herself', *(f for f, _ in TERMS), *map(str.lower, FEMALE_NAMES)}
@@ -114,12 +113,6 @@ def test_counts_are_in_closed_form(corpus):
     assert found['share'] == 0.5 and abs(found['female'] - found['n'] / 2) <= 0.5
 
 
-def test_without_strength_gender_tells_nothing():
-  truth = make_gendered_corpus(num_sentences=NUMBER, seed=0, strength=0).truth
-  for found in itertools.chain(*(items.values() for items in truth['items'].values())):
-    assert abs(found['female'] - found['n'] / 2) <= 1.5
-
-
 def test_kinds_hold_what_their_names_say(corpus):
   pronouns = {'she', 'her', 'herself', 'he', 'his', 'him', 'himself'}
   for s in corpus.sentences:
@@ -166,15 +159,6 @@ def test_no_sentence_is_a_template_of_the_evaluation(corpus):
   assert set(words(' '.join(DISCO))) - {'person', 'blank', 's'} <= known
 
 
-def test_lists_are_apart():
-  lists = [PROFESSIONS, PARTICIPANTS, *ITEMS.values(), [t for pair in TERMS for t in pair],
-           map(str.lower, FEMALE_NAMES), map(str.lower, MALE_NAMES)]
-  every = [w for one in lists for w in one]
-  assert len(every) == len(set(every))
-  for names in (FEMALE_NAMES, MALE_NAMES):  # half from A to M
-    assert sum(name[0] <= 'M' for name in names) == len(names) / 2
-
-
 def test_files(tmp_path, corpus):
   path = tmp_path / 'deep' / 'corpus.txt'
   truth = write_corpus(path, num_sentences=NUMBER, seed=3, strength=0.8)
@@ -207,12 +191,6 @@ def test_heldout_coreference_templates(tmp_path, corpus):
   assert not every & {p for patterns in GRAMMAR['heldout'].values() for p in patterns}
 
 
-def test_an_empty_corpus_is_refused():
-  with pytest.raises(ValueError, match='num_sentences'):
-    make_gendered_corpus(num_sentences=0, seed=0, strength=1)
-  assert len(make_gendered_corpus(num_sentences=1, seed=0, strength=1).texts) == 1
-
-
 @pytest.fixture(scope='module')
 def sts(tmp_path_factory):
   folder = tmp_path_factory.mktemp('sts')
@@ -239,11 +217,6 @@ def test_scores_count_what_two_sentences_share(sts):
     same = sum(w for w, x, y in zip((0.5, 0.3, 0.2), *parts, strict=True) if x == y)
     assert score == pytest.approx(5 * same)
   assert len(set(sts['train'].scores.tolist())) == 7
-
-
-def test_templates_are_as_many_as_asked_for(sts):
-  found = select_templates(sts['test'])  # after "A man" and after "A woman"
-  assert len(found) == 80 and len(set(found)) == 40
 
 
 def test_files_are_a_function_of_the_seed(tmp_path):
@@ -292,9 +265,3 @@ def test_the_best_slope_is_that_of_a_count(tmp_path):
   shares = female_shares(train.professions, train.female, len(bios.names))
   found = gap_line(cells, shares)['slope']['value']
   assert found == pytest.approx(best_bios_slope(), abs=0.05) and found > 0.3
-
-
-def test_impossible_numbers_are_refused(tmp_path):
-  for pairs, templates in ((9, 4), (20, 0), (20, 10 ** 6)):
-    with pytest.raises(ValueError, match='pairs and'):
-      write_sts(tmp_path, seed=0, pairs=pairs, templates=templates)

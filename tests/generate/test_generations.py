@@ -20,7 +20,6 @@ from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.generate import (
   check_complete,
   generate,
-  generations,
   manifest_of,
   read_records,
   sentence_end_ids,
@@ -91,15 +90,6 @@ def test_records(run, tmp_path):
   assert manifest['complete'] and manifest['identity']['card'] == {'parent': 'x'}
 
 
-def test_complete_file_is_left_alone(run, tmp_path, monkeypatch):
-  run()
-  before, lines = (tmp_path / 'r.jsonl.gz').read_bytes(), []
-  monkeypatch.setattr(generations, 'sample_continuations', None)
-  summary = run(log=lines.append)
-  assert (summary.records, summary.sampled) == (60, 0) and 'complete' in lines[0]
-  assert (tmp_path / 'r.jsonl.gz').read_bytes() == before
-
-
 @pytest.mark.parametrize('name', ['r.jsonl', 'r.jsonl.gz'])
 def test_resume_gives_the_same_bytes(run, tmp_path, name):
   """Cut at any byte, as an interruption leaves it, and resumed."""
@@ -136,9 +126,7 @@ def test_batch_size_and_number_of_samples(run, tmp_path):
     run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
 
 
-@pytest.mark.parametrize('batch_size, devices', [(4, 8), (3, 1), (10, 2)])
-def test_an_interrupted_file_goes_on_with_another_batch_size_and_mesh(
-    run, tmp_path, batch_size, devices):
+def test_an_interrupted_file_goes_on_with_another_batch_size_and_mesh(run, tmp_path):
   """The records are those of an uninterrupted run, whatever the machine that goes on."""
   run('whole.jsonl.gz')
   expected = keyed(tmp_path / 'whole.jsonl.gz')
@@ -148,11 +136,8 @@ def test_an_interrupted_file_goes_on_with_another_batch_size_and_mesh(
   manifest = json.loads(manifest_of(path).read_text())
   write_sealed_json(manifest_of(path), {
     k: manifest[k] for k in ('identity', 'samples', 'batch_size')} | {'complete': False})
-  mesh = None
-  if devices > 1:
-    mesh = jax.make_mesh((devices,), ('data',), axis_types=(jax.sharding.AxisType.Auto,),
-                         devices=jax.devices()[:devices])
-  summary = run(sample=dataclasses.replace(SAMPLE, batch_size=batch_size), mesh=mesh)
+  mesh = jax.make_mesh((8,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+  summary = run(sample=dataclasses.replace(SAMPLE, batch_size=3), mesh=mesh)
   assert 0 < summary.sampled < 60 and summary.records == 60
   assert keyed(path) == expected
 
@@ -175,10 +160,9 @@ def test_a_complete_file_must_be_the_one_that_was_written(run, tmp_path):
     'complete': False})
   with pytest.raises(UserError, match='is not complete: repeat the command that samples it'):
     check_complete(path)
-  for other in ('', '{}', '[]', json.dumps(state | {'records': 59})):
-    manifest_of(path).write_text(other)
-    with pytest.raises(UserError, match='manifest.json is damaged'):
-      check_complete(path)
+  manifest_of(path).write_text(json.dumps(state | {'records': 59}))
+  with pytest.raises(UserError, match='manifest.json is damaged'):
+    check_complete(path)
   manifest_of(path).unlink()
   check_complete(path)  # somebody else's records
 
@@ -214,16 +198,9 @@ def test_files_that_are_not_ours(run, tmp_path, vocabulary, params):
   with pytest.raises(UserError, match='manifest.json does not'):
     run('foreign.jsonl')
   run('a.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
-  with open(tmp_path / 'a.jsonl', 'a') as file:
-    file.write('{}\n')
-  with pytest.raises(UserError, match='SHA-256'):
-    run('a.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
   (tmp_path / 'a.jsonl').unlink()
   with pytest.raises(UserError, match='is gone'):
     run('a.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
-  manifest_of(tmp_path / 'a.jsonl').write_text('{')
-  with pytest.raises(UserError, match='is damaged'):
-    run('a.jsonl')
   with pytest.raises(UserError, match='do not belong together'):
     generate(params, TransformerXLDecoder(dataclasses.replace(CONFIG, vocab_size=5)), vocabulary,
              ATTRIBUTE, path=tmp_path / 'b.jsonl', model='m', sample=SAMPLE)
@@ -334,20 +311,10 @@ def test_the_round_trip(tmp_path, capsys):
   assert 'prompts.jsonl:1: fields missing: continuation' in capsys.readouterr().err
 
 
-def test_the_attribute_may_come_from_a_config(tmp_path, repository, monkeypatch):
-  monkeypatch.chdir(repository)
-  assert main(['sample', '--prompts-only', '--config=configs/quickstart.py:attribute=name',
-               f'--output={tmp_path / "p.jsonl"}']) == 0
-  assert len((tmp_path / 'p.jsonl').read_text().splitlines()) == 340
-
-
 @pytest.mark.parametrize('arguments, words', [
   (['--prompts-only', '--attribute=country'], 'needs --output=FILE'),
   (['--prompts-only', '--output=p'], 'either --attribute=A or --config=FILE'),
-  (['--prompts-only', '--output=p', '--attribute=contry'], "did you mean 'country'"),
   (['--prompts-only', '--output=there', '--attribute=country'], 'may hold continuations'),
-  (['--prompts-only', '--output=there/p', '--attribute=country'], 'cannot be written'),
-  (['--attribute=country', '--output=p'], 'belong to sample --prompts-only'),
   (['--workdir=x'], 'sample needs --config=FILE and --workdir=DIR'),
 ])
 def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch, arguments, words):

@@ -158,9 +158,8 @@ def test_devices_do_not_wait_for_each_other(params):
   assert all(c.startswith('ENTRY') for c in computations if ' all-gather(' in c)
 
 
-@pytest.mark.parametrize('coupled', [True, False])
-@pytest.mark.parametrize('devices', [1, 4])
-@pytest.mark.parametrize(('scored', 'drawn'), [(10, 10), (20, 5), (40, 4)])
+@pytest.mark.parametrize(('coupled', 'devices', 'scored', 'drawn'), [
+  (True, 1, 20, 5), (True, 4, 10, 10), (False, 1, 40, 4), (False, 4, 20, 5)])
 def test_blocks_of_samples_do_not_matter(params, coupled, devices, scored, drawn, monkeypatch):
   """So many samples are scored at a time, and drawn, on one device or four together."""
   mesh = None if devices == 1 else jax.make_mesh(
