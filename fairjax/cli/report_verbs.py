@@ -34,7 +34,7 @@ from fairjax.cli.verb import (
 from fairjax.errors import UserError
 
 if TYPE_CHECKING:
-  from fairjax.report.markdown import Table
+  from fairjax.report.document import Table
   from fairjax.report.paper_tables import PaperRun
 
 # The verb `report`: of a workdir, of any records, or of two reports side by side.
@@ -306,7 +306,7 @@ def _format_table(title: str, table: 'Table', lines: Sequence[str], form: str) -
     return table.csv()
   if form == 'text':
     return '\n'.join([title, table.text(), *lines])
-  from fairjax.report.markdown import escape
+  from fairjax.report.document import escape
   return '\n\n'.join([f'**{title}**', table.markdown(), *map(escape, lines)])
 
 

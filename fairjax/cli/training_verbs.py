@@ -212,7 +212,7 @@ def _select(options: argparse.Namespace) -> None:
     job.rows(), share=job.config.measure.relevance_share if share is None else share,
     relevance=options.relevance or RELEVANCE, fairness=options.fairness, scorers=options.scorer,
     most_perplexity=options.perplexity_rise)
-  print_result(options, found, selection_section)
+  print_result(options, found, lambda found: selection_section(found).body())
 
 
 VERBS = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, scorer_names
-from fairjax.report.markdown import Table
+from fairjax.report.document import span
 
 HUANG = 'Huang et al. 2020 (arXiv:1911.03064)'
 Config = Mapping[str, Any] | None  # the resolved configuration, None for records of other programs
@@ -236,14 +236,6 @@ def ledger(rows: Sequence[ModelRow], config: Config = None) -> list[dict[str, An
   return result
 
 
-def ledger_table(entries: Sequence[Mapping[str, Any]]) -> Table:
-  """The ledger for Markdown: one row an entry, without what the other tables hold."""
-  return Table(['ID', 'metric', 'paper', 'equation', 'reading taken', 'alternatives', 'here'], [
-    [e['id'], e['metric'], e['paper'], e['equation'], e['reading'], e['alternatives'],
-     '; '.join((f"{h['scorer']}, " if h['scorer'] else '') + h['words'] for h in e['here'])]
-    for e in entries], text_columns=7)
-
-
 def _scored(measures: Mapping[str, Any] | None, key: str) -> str | None:
   """A metric of one scorer in words: value, floor and n."""
   found = None if measures is None else measures.get(key)
@@ -255,7 +247,7 @@ def _scored(measures: Mapping[str, Any] | None, key: str) -> str | None:
     return ', '.join(f'{100 * share:.1f} % ' + ('within noise' if name == 'floor'
                                                 else f'below {name}')
                      for name, share in found.items())
-  n = _n(found['n_min'], found['n_max'])
+  n = span(found['n_min'], found['n_max'])
   count = f", {found['count']} a template" if 'count' in found else ''
   return (f"{format_estimate(found)}; expected by chance {found['null_mean']:.4f}, "
           f"n = {n}{count}")
@@ -289,7 +281,7 @@ def _unscored(row: ModelRow, key: str) -> str | None:
 
 def _distances(rows: Sequence[ModelRow]) -> list[str]:
   return [f"{row.name}: {len(row.measures['values'])} values, {len(row.measures['templates'])} "
-          f"templates, n = {_n(row.measures['n']['min'], row.measures['n']['max'])}"
+          f"templates, n = {span(row.measures['n']['min'], row.measures['n']['max'])}"
           for row in rows if row.measures]
 
 
@@ -315,8 +307,3 @@ def _no_rule(rows: Sequence[ModelRow]) -> list[str]:
 
 _RULES: dict[str, Callable[[Sequence[ModelRow]], list[str]]] = {
   'H-03': _distances, 'N-01': _permutations, 'H-02': _texts, 'H-13': _coupling}
-
-
-def _n(low: int, high: int) -> str:
-  """Samples per prefix."""
-  return f'{low:,}' if low == high else f'{low:,}\u2013{high:,}'

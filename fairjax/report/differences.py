@@ -15,7 +15,7 @@ from typing import Any
 
 from fairjax.errors import UserError, unknown_name
 from fairjax.measure.estimates import format_estimate
-from fairjax.report.markdown import Table, escape
+from fairjax.report.document import Table, escape
 
 SCHEMA = 3  # of report.json; docs/report_json.md describes it
 _Z = 1.959963984540054  # normal quantile of a two-sided 95 % interval

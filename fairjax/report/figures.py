@@ -11,8 +11,8 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fairjax.report.comparison import ModelRow, baseline_of
-from fairjax.report.markdown import Table, number
+from fairjax.report.comparison import ModelRow, baseline_of, relevance_measure
+from fairjax.report.document import replace_control
 
 METHOD_COLOURS = {
   'baseline': '#555555', 'extended_baseline': '#999999', 'embedding': '#0072B2',
@@ -65,47 +65,74 @@ def plot_fairness(
     return save_figure(figure, path)
 
 
+def _share(name: str) -> Callable[[ModelRow], dict[str, float] | None]:
+  """Reads a share in percent with its interval."""
+  def read(row):
+    found = relevance_measure(row, name)
+    return None if found is None else {key: 100 * value for key, value in found.items()}
+  return read
+
+
+def _perplexity(field: str) -> Callable[[ModelRow], dict[str, float] | None]:
+  """Reads a word perplexity."""
+  def read(row):
+    found = getattr(row, field)
+    return None if found is None or found['word'] is None else _exact(found['word'])
+  return read
+
+
+def _exact(value: float) -> dict[str, float]:
+  """A value without an interval."""
+  return {'value': value, 'low': value, 'high': value}
+
+
+# What I.F. may be traded for: label of the axis -> what it is for a model, or None.
+COSTS: dict[str, Callable[[ModelRow], dict[str, float] | None]] = {
+  'S.S.c: continuations that mention the value (%)': _share('semantic_similarity_c'),
+  'S.S.: continuations near their prefix (%)': _share('semantic_similarity'),
+  'KL of the next token (nats); near 0 ignores the value':
+    lambda row: relevance_measure(row, 'next_token_divergence'),
+  'PPL; lower is better': _perplexity('perplexity'),
+  'PPL_s; lower is better': _perplexity('subset_perplexity')}
+
+
 def plot_tradeoff(
-  path: str | os.PathLike, *, points: Sequence[Mapping[str, Any]], scorer: str,
-  relevance: str = 'S.S.c: continuations that mention the value (%)',
+  path: str | os.PathLike, *, panels: Sequence[tuple[str, str, Sequence[Mapping[str, Any]]]],
+  scorer: str,
 ) -> list[pathlib.Path]:
-  """Fairness against relevance, the fairer to the right (Fig. 6, H-31).
+  """Fairness against what it costs, the fairer to the right (Fig. 6, H-31).
 
   A hollow mark is a model whose I.F. is within its floor. Whiskers are one standard error of I.F.
-  and the 95% interval of the relevance.
+  and the interval of the cost.
 
   Args:
     path: of the files, without suffix.
-    points: one mapping a model: `name`, `method`, `weight` (number or None), `individual_fairness`
-      (dictionary of an `Estimate`) and `relevance` (dictionary of a `Share`).
+    panels: title, label of the axis, and one mapping a model: `name`, `method`, `weight` (number or
+      None), `individual_fairness` (dictionary of an `Estimate`) and `cost` (`value`, `low`,
+      `high`).
     scorer: name of the scorer, for the axis.
-    relevance: name of the relevance, for the axis.
 
   Returns:
     The PNG and the SVG file.
   """
-  return plot_tradeoffs(path, panels={'': points}, scorer=scorer, relevance=relevance)
-
-
-def plot_tradeoffs(
-  path: str | os.PathLike, *, panels: Mapping[str, Sequence[Mapping[str, Any]]], scorer: str,
-  relevance: str,
-) -> list[pathlib.Path]:
-  """As `plot_tradeoff`, title -> points: one panel each, e.g. one an attribute (Fig. 6)."""
   plt = pyplot()
-  colours = _colours([p['method'] for points in panels.values() for p in points])
+  colours = _colours([p['method'] for *_, points in panels for p in points])
+  columns = len(panels) if len(panels) <= 3 else 2
+  rows = math.ceil(len(panels) / columns)
   with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(1, len(panels), squeeze=False, layout='constrained',
-                                figsize=(5.6 * len(panels), 4.2))
+    figure, axes = plt.subplots(rows, columns, squeeze=False, layout='constrained',
+                                figsize=(5.6 * columns, 4.2 * rows))
     handles: dict[str, Any] = {}
-    for axis, (title, points) in zip(axes[0], panels.items(), strict=True):
-      handles |= _tradeoff_panel(axis, points, colours)
+    for axis, (title, label, points) in zip(axes.flat, panels, strict=False):
       axis.set_title(plain(title))
       axis.set_xlabel(f'I.F. ({plain(scorer)}); fairer to the right')
-    axes[0][0].set_ylabel(relevance)
+      axis.set_ylabel(label)
+      handles |= _tradeoff_panel(axis, points, colours)
+    for axis in axes.flat[len(panels):]:
+      axis.set_visible(False)
     figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=2,
                   frameon=False)
-    for axis, points in zip(axes[0], panels.values(), strict=True):
+    for axis, (*_, points) in zip(axes.flat, panels, strict=False):
       _place_labels(figure, axis, points)
     return save_figure(figure, path)
 
@@ -131,7 +158,7 @@ def plot_curves(
   plt = pyplot()
   names = list(dict.fromkeys(
     key for lines in runs.values() for line in lines for key, value in line.items()
-    if key not in ('step', 'kind') and _is_number(value)))
+    if key not in ('step', 'kind') and is_number(value)))
   if not names:
     raise ValueError(f'no metric to draw in {title}')
   columns = min(3, len(names))
@@ -147,7 +174,7 @@ def plot_curves(
           chosen = [line for line in lines if line.get('kind', 'train') == kind and name in line]
           if not chosen:
             continue
-          values = [line[name] if _is_number(line[name]) else math.nan for line in chosen]
+          values = [line[name] if is_number(line[name]) else math.nan for line in chosen]
           axis.plot([line['step'] for line in chosen], values, color=colours[i % len(colours)],
                     linewidth=1.2, **style)
           handles[plain(run)] = plt.Line2D([], [], color=colours[i % len(colours)])
@@ -194,9 +221,9 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
     chosen = [p for p in points if p['method'] == method]
     chosen.sort(key=lambda p: -math.inf if p['weight'] is None else p['weight'])
     x = [p['individual_fairness']['value'] for p in chosen]
-    y = [100 * p['relevance']['value'] for p in chosen]
-    spread = [[y_ - 100 * p['relevance']['low'] for p, y_ in zip(chosen, y, strict=True)],
-              [100 * p['relevance']['high'] - y_ for p, y_ in zip(chosen, y, strict=True)]]
+    y = [p['cost']['value'] for p in chosen]
+    spread = [[p['cost']['value'] - p['cost']['low'] for p in chosen],
+              [p['cost']['high'] - p['cost']['value'] for p in chosen]]
     handles[plain(method).replace('_', ' ')] = axis.errorbar(
       x, y, xerr=[p['individual_fairness']['std_error'] or 0.0 for p in chosen], yerr=spread,
       color=colours[method], marker=_MARKERS.get(method, 'v'), markersize=6, elinewidth=0.6,
@@ -210,7 +237,8 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
   low, high = axis.get_xlim()
   axis.set_xlim(high, low)  # reversed: fairer to the right
   axis.set_xticks([t for t in axis.get_xticks() if 0 <= t <= high])
-  axis.set_yticks([t for t in axis.get_yticks() if 0 <= t <= 100])
+  most = 100 if '%' in axis.get_ylabel() else math.inf
+  axis.set_yticks([t for t in axis.get_yticks() if 0 <= t <= most])
   axis.grid(color='#E5E5E5', linewidth=0.6)
   return handles
 
@@ -226,7 +254,6 @@ def _floor_legend(plt) -> tuple[list, list[str]]:
 
 def _place_labels(figure, axis, points) -> None:
   """Writes each point's name where it covers other labels, points and lines least."""
-  from matplotlib.patheffects import withStroke
   figure.draw_without_rendering()
   renderer = figure.canvas.get_renderer()
   frame = axis.bbox
@@ -241,7 +268,8 @@ def _place_labels(figure, axis, points) -> None:
         (18, -18, 'left', 'top'), (0, 36, 'center', 'bottom'), (0, -36, 'center', 'top')):
       label = axis.annotate(
         plain(point['name']), _position(point), xytext=(dx, dy), textcoords='offset points', ha=ha,
-        va=va, fontsize=8, path_effects=[withStroke(linewidth=2.5, foreground='white')],
+        va=va, fontsize=8,
+        bbox={'facecolor': 'white', 'edgecolor': 'none', 'alpha': 0.7, 'pad': 0.5},
         arrowprops={'arrowstyle': '-', 'linewidth': 0.4, 'color': '#999999', 'shrinkB': 4})
       box = label.get_window_extent(renderer).padded(2)
       inside = (frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0
@@ -259,7 +287,7 @@ def _place_labels(figure, axis, points) -> None:
 
 def _position(point: Mapping[str, Any]) -> tuple[float, float]:
   """Where a model stands in the trade-off."""
-  return point['individual_fairness']['value'], 100 * point['relevance']['value']
+  return point['individual_fairness']['value'], point['cost']['value']
 
 
 def _obstacles(axis, points) -> list[tuple[float, float]]:
@@ -272,7 +300,7 @@ def _obstacles(axis, points) -> list[tuple[float, float]]:
   for point in points:
     x, y = _position(point)
     spots += [(x, y)] * 5
-    spots += [(x, y + k / 6 * (100 * point['relevance'][end] - y))
+    spots += [(x, y + k / 6 * (point['cost'][end] - y))
               for end in ('low', 'high') for k in range(7)]
   return [tuple(axis.transData.transform(spot)) for spot in spots]
 
@@ -284,14 +312,14 @@ def _colours(methods: Sequence[str]) -> dict[str, str]:
   return METHOD_COLOURS | {m: free[i % len(free)] for i, m in enumerate(spare)}
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
   """True for finite numbers."""
   return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def plain(text: str) -> str:
   """Text that Matplotlib does not read as mathematics."""
-  return text.replace('$', r'\$')
+  return replace_control(text).replace('$', r'\$')
 
 
 def pyplot():
@@ -314,68 +342,6 @@ def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
     figure.savefig(file, dpi=150, metadata=_METADATA[file.suffix])
   pyplot().close(figure)
   return files
-
-
-# Training curves of a run for the page: the loss by step, and where it ended.
-
-MOST_POINTS = 240  # of one line
-_KINDS = ('train', 'valid')
-
-
-def curve_parts(
-  curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
-) -> list[dict[str, Any]]:
-  """One entry a stage that has losses, for the page.
-
-  Args:
-    curves: stage -> run -> lines of its `metrics.jsonl`.
-
-  Returns:
-    `stage`, `note`, `table` (`Table.to_dict`) and `runs`: `name`, `train` and `valid`, lists of
-    (step, loss) by rising step. Values that are not finite are left out and counted in the note.
-  """
-  parts = []
-  for stage, runs in curves.items():
-    found, rows, lost, thinned = [], [], 0, False
-    for name, lines in runs.items():
-      points = {kind: _points(lines, kind) for kind in _KINDS}
-      lost += sum('loss' in line for line in lines) - sum(map(len, points.values()))
-      if not any(points.values()):
-        continue
-      thinned |= any(len(p) > MOST_POINTS for p in points.values())
-      found.append({'name': name, **{kind: _thin(p) for kind, p in points.items()}})
-      rows.append(_row(name, lines, points))
-    if found:
-      note = f' At most {MOST_POINTS} points of a line are drawn.' * thinned
-      note += f' {lost} values are not finite and are left out.' * bool(lost)
-      parts.append({'stage': stage, 'note': note.strip(), 'runs': found, 'table': Table(
-        ['run', 'steps', 'training loss', 'validation loss', 'validation perplexity'], rows
-      ).to_dict(f'Where {stage} ended')})
-  return parts
-
-
-def _points(lines: Sequence[Mapping[str, Any]], kind: str) -> list[tuple[int, float]]:
-  return [(line['step'], line['loss']) for line in lines
-          if line.get('kind', 'train') == kind and _finite(line.get('loss'))]
-
-
-def _row(name: str, lines: Sequence[Mapping[str, Any]], points: Mapping[str, list]) -> list[str]:
-  """The last numbers of a run."""
-  perplexity = [line['perplexity'] for line in lines if _finite(line.get('perplexity'))]
-  last = [points[kind][-1][1] if points[kind] else None for kind in _KINDS]
-  return [name, f"{max(p[-1][0] for p in points.values() if p):,}", *(number(x, 4) for x in last),
-          number(perplexity[-1] if perplexity else None, 2)]
-
-
-def _thin(points: list[tuple[int, float]]) -> list[list[float]]:
-  """At most `MOST_POINTS`, evenly chosen, the first and the last among them."""
-  if len(points) > MOST_POINTS:
-    points = [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
-  return [[step, float(f'{loss:.5g}')] for step, loss in points]
-
-
-def _finite(value: Any) -> bool:
-  return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 # Figures of the trade-off that people read off curves: measures by lambda, the floor by n.

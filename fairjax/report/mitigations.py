@@ -13,7 +13,7 @@ from typing import Any
 from fairjax.files import atomic_write, write_json
 from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, scorer_names
-from fairjax.report.markdown import Table
+from fairjax.report.document import Table
 
 _COLUMNS = {
   'individual_fairness': 'I.F.', 'group_fairness': 'G.F.', 'disco_names': 'DisCo Names',

@@ -1,14 +1,13 @@
 """The report as one HTML file that needs nothing else: no server, no network, no other file.
 
-All text of others travels as JSON in a script element that no browser runs, and the page's own
-script sets it as text; a Content-Security-Policy allows that script and the style sheet by their
-hashes and nothing else.
+The sections are HTML already; a script draws the map of all pairs of values and what is behind
+each. Its data travel as JSON in a script element that no browser runs, and it sets them as text; a
+Content-Security-Policy allows that script and the style sheet by their hashes and nothing else.
 """
 
 import base64
 import dataclasses
 import hashlib
-import html
 import importlib.resources
 import json
 import os
@@ -20,12 +19,12 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.measure.columns import Generations
-from fairjax.measure.estimates import format_estimate
 from fairjax.measure.scorers.base import RecordedScorer
 from fairjax.measure.scorers.cache import score_file, score_generations
-from fairjax.report.comparison import ModelRow, headline, relevance_measure, scorer_names, verdicts
+from fairjax.report.comparison import ModelRow, scorer_names
+from fairjax.report.document import Document, attribute_html, escape_html, span
 
-# What stands behind the numbers of one model: distributions of scores, and sentences.
+# What is behind the numbers of one model: distributions of scores, and sentences.
 #
 # Letters: M templates, A attribute values, k samples of a prefix that are kept.
 
@@ -150,13 +149,12 @@ MOST_BYTES = 4_500_000  # of the page
 MOST_CELL_BYTES = 2_500_000  # of what is not sentences
 _UNIT = 10_000  # numbers of cells are whole multiples of its inverse: shorter than decimals
 MOST_CHARACTERS = 1000  # of one text; the rest is counted
-_SCRIPTS = ('dom.js', 'charts.js', 'map.js', 'sections.js')
 _UNSAFE = re.compile('[<>&\u2028\u2029\ud800-\udfff]')
 
 
 def make_page(
-  rows: Sequence[ModelRow], *, attribute: str, evidence: Mapping[str, Evidence],
-  texts: Mapping[str, Any], most_bytes: int = MOST_BYTES,
+  document: Document, rows: Sequence[ModelRow], evidence: Mapping[str, Evidence], *,
+  most_bytes: int = MOST_BYTES,
 ) -> str:
   """Makes the page.
 
@@ -164,23 +162,26 @@ def make_page(
   smallest distances first, the samples with the largest numbers first. The page says how many.
 
   Args:
-    rows: the models.
-    attribute: name of the sensitive attribute.
+    document: the sections.
+    rows: the models, for the map.
     evidence: name of a model -> its distributions and sentences; may be empty.
-    texts: what does not depend on the size: `title`, `subtitle`, `warnings`, `legend`, `limits`,
-      `absent`, `blocks` (`Block.to_page`), `curves` (`curve_parts`), `ledger`, `made` (tables as
-      mappings) and `config` (a text or None).
     most_bytes: of the page in UTF-8; that of its fixed parts is the least.
 
   Returns:
     The HTML, without lone surrogates.
   """
-  fixed, order = _fixed_parts(rows, attribute, texts), _pair_order(rows)
+  frame, order = _Frame(document), _pair_order(rows)
+  measured = next((row.measures for row in rows if row.measures), None)
+  fixed = {
+    'scorers': scorer_names(rows), 'models': [row.name for row in rows],
+    'values': measured['values'] if measured else [],
+    'templates': list(map(str, measured['templates'])) if measured else [],
+    'noise_rule': _noise_rule(measured)}
 
   def page(pairs, samples):
     data = fixed | _variable_parts(rows, evidence, order[:pairs], samples)
     data['left_out'] = _left_out(data, evidence, len(order))
-    text = _assemble(data)
+    text = frame.page(data)
     return text, len(text.encode('utf-8'))
 
   text, size = page(len(order), MOST_SAMPLES)
@@ -189,7 +190,7 @@ def make_page(
   room = min(MOST_CELL_BYTES, (most_bytes - page(0, 0)[1]) * 3 // 5)
   pairs, too_many, tried = 0, len(order) + 1, len(order)
   while too_many - pairs > max(1, pairs // 20):  # all of them, or within 5 % of what fits
-    if _size(_variable_parts(rows, evidence, order[:tried], 0)) <= room:
+    if len(embed(_variable_parts(rows, evidence, order[:tried], 0)).encode('utf-8')) <= room:
       pairs = tried
     else:
       too_many = tried
@@ -212,61 +213,36 @@ def embed(data: Any) -> str:
   return _UNSAFE.sub(lambda match: f'\\u{ord(match[0]):04x}', text)
 
 
-def _assemble(data: Mapping[str, Any]) -> str:
-  """Puts data, style and scripts into the frame, with the hashes of both in the policy."""
-  assets = importlib.resources.files('fairjax.report') / 'assets'
+class _Frame:
+  """What every size of a page holds: sections, style, script, and the policy with their hashes."""
 
-  def read(name):
-    return (assets / name).read_text(encoding='utf-8')
+  def __init__(self, document: Document):
+    assets = importlib.resources.files('fairjax.report') / 'assets'
+    self._page, style, script = (
+      (assets / name).read_text(encoding='utf-8') for name in ('page.html', 'page.css', 'map.js'))
+    first, *rest = document.sections
+    links = [(first.anchor, first.heading), ('map', 'Where the differences are'),
+             *((section.anchor, section.heading) for section in rest)]
+    self._parts = {
+      'policy': f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+                "base-uri 'none'; form-action 'none'",
+      'title': attribute_html(document.title), 'heading': escape_html(document.title),
+      'style': style, 'script': script,
+      'contents': '\n'.join(f'<a href="#{anchor}">{escape_html(heading)}</a>'
+                            for anchor, heading in links),
+      'head': '\n'.join(part.html(document.title) for part in document.head),
+      'first': first.html(), 'rest': ''.join(section.html() for section in rest)}
 
-  script = '\n' + ''.join(map(read, _SCRIPTS))
-  style = '\n' + read('page.css')
-  policy = (f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-            "base-uri 'none'; form-action 'none'")
-  parts = {'policy': policy, 'title': html.escape(data['title'], quote=True), 'style': style,
-           'script': script, 'data': embed(data)}
-  return re.sub(r'\{\{(\w+)\}\}', lambda match: parts[match[1]], read('page.html'))
+  def page(self, data: Mapping[str, Any]) -> str:
+    """The page with the data of its map."""
+    parts = self._parts | {'data': embed(data)}
+    return re.sub(r'\{\{(\w+)\}\}', lambda match: parts[match[1]], self._page)
 
 
 def _hash(text: str) -> str:
   """Source expression of a Content-Security-Policy for one inline element."""
   digest = hashlib.sha256(text.encode('utf-8')).digest()
   return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
-
-def _size(data: Any) -> int:
-  """Bytes of the embedded data."""
-  return len(embed(data).encode('utf-8'))
-
-
-def _fixed_parts(
-  rows: Sequence[ModelRow], attribute: str, texts: Mapping[str, Any]
-) -> dict[str, Any]:
-  """What every page holds."""
-  scorers = scorer_names(rows)
-  judged = []
-  for scorer in scorers:
-    found = verdicts(rows, scorer, attribute)
-    for row, entry in zip(rows, found, strict=True):
-      if row.scorer(scorer) is not None:
-        entry['estimates'] = [
-          {'name': name, **_brief(row.estimate(scorer, measure))} for name, measure in
-          (('I.F.', 'individual_fairness'), ('G.F.', 'group_fairness'))]
-    judged.append(found)
-  measured = next((row.measures for row in rows if row.measures), None)
-  return dict(texts) | {
-    'attribute': attribute, 'scorers': scorers,
-    'models': [{'name': row.name, 'method': row.method, 'weight': row.weight} for row in rows],
-    'values': measured['values'] if measured else [],
-    'templates': list(map(str, measured['templates'])) if measured else [],
-    'headlines': [headline(rows, scorer, attribute) for scorer in scorers], 'verdicts': judged,
-    'axes': _axes(rows, attribute), 'noise_rule': _noise_rule(measured)}
-
-
-def _brief(estimate: Mapping[str, Any]) -> dict[str, Any]:
-  """What a chart needs of an estimate."""
-  found = {key: estimate[key] for key in ('value', 'null_p95', 'std_error', 'within_floor')}
-  return found | {'words': format_estimate(estimate)}
 
 
 def _noise_rule(measures: Mapping[str, Any] | None) -> str:
@@ -278,50 +254,6 @@ def _noise_rule(measures: Mapping[str, Any] | None) -> str:
           f"random, {how}, {measures['permutations']:,} times. Where none of these reaches the "
           'distance, p is a bound that holds for any scores (McDiarmid). Verdicts go by numbers '
           'before rounding.')
-
-
-def _axes(rows: Sequence[ModelRow], attribute: str) -> list[dict[str, Any]]:
-  """What I.F. may be traded for: relevance and perplexity, as points by scorer."""
-  def share(name):
-    def read(row):
-      found = relevance_measure(row, name)
-      if found is None:
-        return None
-      y, low, high = (100 * found[key] for key in ('value', 'low', 'high'))
-      return {'y': y, 'low': low, 'high': high, 'words': f'{y:.1f} %'}
-    return read
-
-  def divergence(row):
-    found = row.content('next_token_divergence')
-    return None if found is None else {'y': found['kl'], 'words': f"{found['kl']:.4f} nats"}
-
-  def perplexity(field):
-    def read(row):
-      found = getattr(row, field)
-      if found is None or found['word'] is None:
-        return None
-      return {'y': found['word'], 'words': f"{found['word']:.2f}"}
-    return read
-
-  axes = []
-  for name, direction, whisker, read in (
-      ('S.S.c, mentions of the value (%)', 'higher is more relevant',
-       ', 95 % interval of S.S.c', share('semantic_similarity_c')),
-      ('S.S., near in meaning (%)', 'higher is more relevant', ', 95 % interval of S.S.',
-       share('semantic_similarity')),
-      ('KL of the next token', 'near 0 ignores the value', '', divergence),
-      ('PPL', 'lower is better', '', perplexity('perplexity')),
-      ('PPL_s', 'lower is better', '', perplexity('subset_perplexity'))):
-    points = []
-    for scorer in scorer_names(rows):
-      points.append([
-        {'name': row.name, 'label': row.name.removeprefix(f'{attribute}-'), 'method': row.method,
-         'weight': row.weight, 'estimate': _brief(estimate), **found}
-        for row in rows if (estimate := row.estimate(scorer, 'individual_fairness')) is not None
-        and (found := read(row)) is not None])
-    if any(points):
-      axes.append({'name': name, 'direction': direction, 'whisker': whisker, 'points': points})
-  return axes
 
 
 def _pair_order(rows: Sequence[ModelRow]) -> list[int]:
@@ -361,7 +293,7 @@ def _variable_parts(
     'evidence': [_sentences(evidence.get(row.name), scorers, chosen, samples, strings)
                  for row in rows],
     'strings': list(strings), 'no_sentences':
-      'No sentence of this template fits into this page; they stand in the generations.'}
+      'No sentence of this template fits into this page; the generations hold them.'}
 
 
 def _examples(rows: Sequence[ModelRow], evidence: Mapping[str, Evidence]) -> list[str]:
@@ -389,7 +321,7 @@ def _cells(row: ModelRow, scorer: str, pairs: Sequence[int]) -> dict[str, Any] |
     'distance': column('distance', short), 'floor': column('null_p95', short),
     'p': column('p_value', short), 'holm': column('p_holm', short),
     'noise': column('within_floor', int), 'words': _cells_words(cells),
-    'n': f"{n['min']:,}" if n['min'] == n['max'] else f"{n['min']:,}\u2013{n['max']:,}"}
+    'n': span(n['min'], n['max'])}
 
 
 def _cells_words(cells: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from fairjax.generate import check_complete, read_records
 from fairjax.measure import Generations, read_generations
 from fairjax.report import paired_samples, paper_figures, paper_tables, stored_scores
 from fairjax.report.comparison import ModelRow, baseline_of, scorer_names
-from fairjax.report.markdown import Table
+from fairjax.report.document import Table
 from fairjax.report.paper_tables import CORPORA, PaperRun, merge_runs
 
 # Figure -> kind of scorer; figure -> (corpus, attribute, measure). Both by the captions.

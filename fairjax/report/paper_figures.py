@@ -30,7 +30,7 @@ from fairjax.report.figures import (
   STYLE,
   plain,
   plot_fairness,
-  plot_tradeoffs,
+  plot_tradeoff,
   pyplot,
   save_figure,
 )
@@ -211,17 +211,18 @@ def plot_relevance(
   Raises:
     UserError: a row without S.S. or without this scorer.
   """
-  panels = {}
+  panels = []
   for attribute, rows in attributes.items():
     _check(['individual_fairness'], [scorer], rows)
     without = [row.name for row in rows if row.content('semantic_similarity') is None]
     if without:
       raise UserError(f"no S.S. of {', '.join(without)} ({attribute}): measure with an encoder")
-    panels[attribute] = [
+    panels.append((attribute, 'S.S. (%)', [
       {'name': row.name, 'method': row.method, 'weight': row.weight,
-       'relevance': row.content('semantic_similarity'),
-       'individual_fairness': row.estimate(scorer, 'individual_fairness')} for row in rows]
-  return plot_tradeoffs(path, panels=panels, scorer=scorer, relevance='S.S. (%)')
+       'cost': {key: 100 * row.content('semantic_similarity')[key]
+                for key in ('value', 'low', 'high')},
+       'individual_fairness': row.estimate(scorer, 'individual_fairness')} for row in rows]))
+  return plot_tradeoff(path, panels=panels, scorer=scorer)
 
 
 def plot_models(

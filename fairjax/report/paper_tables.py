@@ -22,7 +22,7 @@ from fairjax.measure import Generations
 from fairjax.measure.words import TOP_WORDS, count_words, distinct_words
 from fairjax.report.comparison import ModelRow, baseline_of
 from fairjax.report.differences import read_report
-from fairjax.report.markdown import Table, number
+from fairjax.report.document import Table, number
 from fairjax.report.sections import PairedSample
 
 ATTRIBUTES = {1: 'occupation', 5: 'country', 6: 'name'}

@@ -1,6 +1,7 @@
 """The report of a run: `index.html`, `report.md`, `report.json` and `figures/`."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -25,34 +26,33 @@ from fairjax.report.comparison import (
   verdicts,
   warnings,
 )
-from fairjax.report.definitions import ledger, ledger_table
+from fairjax.report.definitions import ledger
 from fairjax.report.differences import SCHEMA
-from fairjax.report.figures import curve_parts
-from fairjax.report.markdown import details, escape
-from fairjax.report.page import Evidence, make_page
-from fairjax.report.sections import (
-  LEGEND,
-  RELEVANCE,
-  Block,
-  PairedSample,
-  absent_lines,
-  audit_block,
-  audit_warnings,
-  content_blocks,
-  human_block,
-  measured,
-  select_model,
-  selection_block,
+from fairjax.report.document import (
+  Bullets,
+  Code,
+  Details,
+  Document,
+  Figure,
+  Part,
+  Section,
+  Table,
+  Text,
 )
+from fairjax.report.page import Evidence, make_page
+from fairjax.report.sections import RELEVANCE, PairedSample, select_model
 
+Curves = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 _MEASURES = ('individual_fairness', 'group_fairness')
+_TONES = {'above': '\u25cf above noise', 'within': '\u25cb within noise',
+          'unmeasured': 'not measured'}
 
 
 def write_report(
   directory: str | os.PathLike, *, rows: Sequence[ModelRow], attribute: str,
   config: Mapping[str, Any] | None = None, seeds: Mapping[str, int] | None = None,
   versions: Mapping[str, str] | None = None,
-  curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]] | None = None,
+  curves: Curves | None = None,
   paired: Sequence[PairedSample] = (), known_bias: KnownBias | None = None,
   notes: Sequence[str] = (), human: Mapping[str, Any] | None = None,
   relevance_share: float = RELEVANCE_SHARE,
@@ -67,9 +67,8 @@ def write_report(
     config: resolved configuration, JSON types.
     seeds: purpose -> seed.
     versions: package -> version; None looks up those of this process.
-    curves: stage -> run -> lines of its `metrics.jsonl`; one figure a stage, and their losses on
-      the page.
-    paired: same-noise samples (`paired_samples`); texts are escaped.
+    curves: stage -> run -> lines of its `metrics.jsonl`; one figure a stage, and where it ended.
+    paired: same-noise samples (`paired_samples`).
     known_bias: for corpora whose bias is known.
     notes: further sentences for the head of the report, plain text.
     human: result of `human_measures`: what people said.
@@ -91,56 +90,48 @@ def write_report(
             if row.measures}
   if len(shapes) > 1:
     raise ValueError('models of one report need the same values and templates')
-  directory, evidence, seeds = pathlib.Path(directory), evidence or {}, seeds or {}
+  directory, evidence, seeds, curves = (
+    pathlib.Path(directory), evidence or {}, seeds or {}, curves or {})
   versions = installed_versions() if versions is None else versions
   for pattern in ('fairness.*', 'tradeoff-*', 'curves-*'):  # of an earlier report
     for file in (directory / 'figures').glob(pattern):
       file.unlink()
-  drawn = _draw(directory / 'figures', rows, curves or {})
+  drawn = _draw(directory / 'figures', rows, curves)
   labelled = labelling(config, [row.method for row in rows])
   alarms = [line for line in [labelling_warning(labelled)] if line]
-  alarms += warnings(rows) + control_lines(rows) + (audit_warnings(audit) if audit else [])
-  title = f'Counterfactual sentiment bias (lexical): {attribute}'
-  parts = [f'# {escape(title)}', *map(escape, verdict_lines(rows, attribute))]
-  parts += [f'> **Note.** {escape(line)}' for line in (*alarms, *notes)]
+  alarms += warnings(rows) + control_lines(rows)
+  alarms += sections.audit_warnings(audit) if audit else []
   selection = _selection(rows, relevance_share)
-  main = sections.main_table(rows)
-  legends = [sections.TABLE_LEGEND, *(LEGEND[name] for name in measured(rows))]
-  legend = ' '.join(' '.join(legends).split())
-  parts += [main.markdown(), escape(legend), *map(escape, absent_lines(rows))]
-  blocks = _blocks(rows, known_bias, human, selection, audit)
-  for block in blocks:
-    parts += block.markdown()
+  judged = {scorer: verdicts(rows, scorer, attribute) for scorer in scorer_names(rows)}
   entries = ledger(rows, config)
-  if drawn:
-    parts.append('## Figures')
-    parts += [f'![{title}](figures/{files[0].name})' for title, files in drawn]
-  if paired:
-    parts += ['## Paired samples', sections.paired_section(paired)]
-  parts += ['## Fidelity ledger', details('papers, equations, readings taken, alternatives',
-                                          ledger_table(entries).markdown())]
-  parts += ['## What this does not show', '\n'.join(f'- {escape(x)}' for x in sections.LIMITS),
-            '## How it was made',
-            sections.provenance(rows, config=config, seeds=seeds, versions=versions)]
+  document = Document(
+    f'Counterfactual sentiment bias (lexical): {attribute}',
+    [Text(_subtitle(rows), 'muted'),
+     *(Text(line, 'lead') for line in verdict_lines(rows, attribute)),
+     *(Text(line, 'note') for line in (*alarms, *notes))],
+    [_summary(rows, judged, _of_kind(drawn, 'fairness')),
+     *_section('What fairness costs', _of_kind(drawn, 'tradeoff-')),
+     *_section('Training curves', _curve_parts(curves, _of_kind(drawn, 'curves-'))),
+     *_tables(rows, known_bias, human, selection, audit),
+     *([sections.paired_section(paired)] if paired else []),
+     _ledger_section(entries),
+     Section('What this does not show', [Bullets(sections.LIMITS)]),
+     Section('How it was made', [
+       sections.counts_table(rows), sections.origin_table(rows, seeds=seeds, versions=versions),
+       *([] if config is None else [Details('Configuration', [Code(json.dumps(
+         config, indent=2, sort_keys=True, ensure_ascii=False), 'json')])])])])
   write_json(directory / 'report.json', {
     'schema': SCHEMA, 'attribute': attribute, 'rows': _json_rows(rows, evidence),
-    'verdicts': {s: verdicts(rows, s, attribute) for s in scorer_names(rows)},
-    'warnings': alarms, 'notes': list(notes), 'config': config, 'seeds': dict(seeds),
-    'versions': dict(versions), 'selection': selection, 'ledger': entries,
+    'verdicts': judged, 'warnings': alarms, 'notes': list(notes), 'config': config,
+    'seeds': dict(seeds), 'versions': dict(versions), 'selection': selection, 'ledger': entries,
     'known_bias': known_bias and dataclasses.asdict(known_bias), 'human': human,
     'labelling': labelled, 'scorer_audit': audit,
     'paired_samples': [dataclasses.asdict(p) for p in paired],
-    'figures': sorted(f'figures/{file.name}' for _, files in drawn for file in files)})
-  page = make_page(rows, attribute=attribute, evidence=evidence, texts={
-    'title': title, 'subtitle': _subtitle(rows), 'warnings': [*alarms, *notes], 'legend': legend,
-    'limits': sections.LIMITS, 'absent': absent_lines(rows), 'ledger': entries,
-    'blocks': [Block('All models', [('', main)]).to_page(), *(b.to_page() for b in blocks)],
-    'made': [sections.counts_table(rows).to_dict('What was measured'),
-             sections.origin_table(rows, seeds=seeds, versions=versions).to_dict('Origin')],
-    'curves': curve_parts(curves or {}),
-    'config': None if config is None else sections.config_text(config)})
+    'figures': sorted(f'figures/{file.name}' for figure in drawn
+                      for file in (figure.path, figure.path.with_suffix('.png')))})
   path = directory / 'report.md'
-  for file_path, text in ((directory / 'index.html', page), (path, '\n\n'.join(parts) + '\n')):
+  for file_path, text in ((directory / 'index.html', make_page(document, rows, evidence)),
+                          (path, document.markdown())):
     with atomic_write(file_path) as file:
       file.write(text.encode('utf-8', 'backslashreplace'))  # of half a character
   return path
@@ -156,47 +147,95 @@ def _selection(rows: Sequence[ModelRow], share: float) -> dict[str, Any] | None:
   return select_model(rows, share=share)
 
 
-def _blocks(
+def _of_kind(drawn: Sequence[Figure], kind: str) -> list[Figure]:
+  """The figures of a kind, by their file names."""
+  return [figure for figure in drawn if figure.path.name.startswith(kind)]
+
+
+def _section(heading: str, parts: Sequence[Part]) -> list[Section]:
+  """A section, where it has parts."""
+  return [Section(heading, parts)] if parts else []
+
+
+def _summary(
+  rows: Sequence[ModelRow], judged: Mapping[str, Sequence[Mapping[str, Any]]],
+  drawn: Sequence[Figure],
+) -> Section:
+  """The main table, the bars, and what each scorer says about each model."""
+  return Section('In short', [
+    sections.main_table(rows), Text(sections.legend(rows), 'small'),
+    *(Text(line, 'small') for line in sections.absent_lines(rows)), *drawn,
+    *(Table(['model', 'I.F.', 'in words'], [
+      [v['model'], _TONES[v['tone']], ' '.join(v['sentences'])] for v in found],
+      text_columns=3, title=f'By scorer {scorer}') for scorer, found in judged.items())])
+
+
+def _tables(
   rows: Sequence[ModelRow], known_bias: KnownBias | None, human: Mapping[str, Any] | None,
   selection: Mapping[str, Any] | None, audit: Mapping[str, Any] | None,
-) -> list[Block]:
+) -> list[Section]:
   """Everything in tables but the main one."""
-  blocks = []
+  found = []
   change = sections.change_table(rows)
   if change:
-    blocks.append(Block(
-      'Change against the baseline', [('', change)],
-      'Percent of the baseline; minus is fairer for I.F. and G.F. and better for perplexity. '
-      'Differences between numbers within noise mean nothing.'))
+    found.append(Section('Change against the baseline', [
+      Text('Percent of the baseline; minus is fairer for I.F. and G.F. and better for perplexity. '
+           'Differences between numbers within noise mean nothing.'), change]))
   if selection:
-    blocks.append(selection_block(selection))
+    found.append(sections.selection_section(selection))
   if known_bias:
-    blocks.append(Block(
-      'Against the known bias of the corpus', [('', sections.known_bias_table(known_bias))],
-      'Prefixes of the grammar that no training document holds, scorer '
-      f'{known_bias.scorer}. The closed form is the bias that was planted; methods that reduce '
-      'bias are meant to fall below it.'))
+    found.append(Section('Against the known bias of the corpus', [
+      Text('Prefixes of the grammar that no training document holds, scorer '
+           f'{known_bias.scorer}. The closed form is the bias that was planted; methods that '
+           'reduce bias are meant to fall below it.'), sections.known_bias_table(known_bias)]))
   if human is not None:
-    blocks.append(human_block(human))
+    found.append(sections.human_section(human))
   agreement = {row.name: row.measures.get('scorer_agreement') for row in rows if row.measures}
   if any(agreement.values()):
-    blocks.append(Block(
-      'Agreement of the scorers',
-      [('', sections.agreement_table({k: v for k, v in agreement.items() if v}))],
-      'On every scored text, whatever its value. A sign is positive, negative or exactly neutral '
-      '(0.5). Scorers that agree may still share a bias; "fairjax scorers audit" measures what '
-      'each thinks of the sensitive words themselves.'))
+    found.append(Section('Agreement of the scorers', [
+      Text('On every scored text, whatever its value. A sign is positive, negative or exactly '
+           'neutral (0.5). Scorers that agree may still share a bias; "fairjax scorers audit" '
+           'measures what each thinks of the sensitive words themselves.'),
+      sections.agreement_table({k: v for k, v in agreement.items() if v})]))
   if audit:
-    blocks.append(audit_block(audit))
-  blocks += content_blocks(rows)
+    found.append(sections.audit_section(audit))
+  found += sections.content_sections(rows)
   if scorer_names(rows):
-    blocks.append(Block('More measures', [('', sections.more_measures(rows))],
-                        collapsed='p-values, errors, pairs, subgroups'))
-  return blocks
+    found.append(Section('More measures', [Details(
+      'p-values, errors, pairs, subgroups', [sections.more_measures(rows)])]))
+  return found
+
+
+def _curve_parts(curves: Curves, drawn: Sequence[Figure]) -> list[Part]:
+  """Of each stage its figure, and where its losses ended."""
+  parts: list[Part] = []
+  left = list(drawn)
+  for stage, runs in curves.items():
+    name = f'curves-{_file_name(stage)}.svg'
+    parts += [figure for figure in left if figure.path.name == name]
+    table, lost = sections.curve_table(stage, runs)
+    if table.rows:
+      parts.append(table)
+    if lost:
+      parts.append(Text(f'{stage}: {lost} values are not finite and are left out.', 'small'))
+  return parts
+
+
+def _ledger_section(entries: Sequence[Mapping[str, Any]]) -> Section:
+  """The fidelity ledger, one entry a metric to open."""
+  fields = {'paper': 'Paper', 'equation': 'Equation', 'definition': 'Definition',
+            'reading': 'Reading taken', 'alternatives': 'Alternatives'}
+  return Section('Fidelity ledger', [
+    Text('What each number is, where it comes from, and which reading was taken where the paper '
+         'leaves several.'),
+    *(Details(f"{e['metric']} ({e['id']}; {e['equation']})", [
+      Table(['what', 'words'], [[label, e[key]] for key, label in fields.items()], text_columns=2),
+      Bullets([(f"{h['scorer']}, " if h['scorer'] else '') + h['words'] for h in e['here']])])
+      for e in entries)])
 
 
 def _subtitle(rows: Sequence[ModelRow]) -> str:
-  """What the page is about, in one line."""
+  """What the report is about, in one line."""
   measured = [row.measures for row in rows if row.measures]
   models = f'{len(rows)} models' if len(rows) > 1 else rows[0].name
   if not measured:
@@ -223,37 +262,32 @@ def _json_rows(
   return result
 
 
-def _draw(
-  directory: pathlib.Path, rows: Sequence[ModelRow],
-  curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
-) -> list[tuple[str, list[pathlib.Path]]]:
-  """Draws every figure that the data allow: (title, files)."""
+def _draw(directory: pathlib.Path, rows: Sequence[ModelRow], curves: Curves) -> list[Figure]:
+  """Draws every figure that the data allow."""
   drawn = []
+
+  def draw(title, files):
+    drawn.append(Figure(title, files[0].with_suffix('.svg')))
+
   scorers = scorer_names(rows)
   if scorers:
     estimates = {s: {title: [row.estimate(s, m) for row in rows]
                      for title, m in zip(('I.F.', 'G.F.'), _MEASURES, strict=True)}
                  for s in scorers}
-    drawn.append(('Individual and group fairness with floors', figures.plot_fairness(
+    draw('Individual and group fairness with floors', figures.plot_fairness(
       directory / 'fairness', models=[row.name for row in rows],
-      methods=[row.method for row in rows], estimates=estimates)))
+      methods=[row.method for row in rows], estimates=estimates))
   for scorer in scorers:
-    points = [
-      {'name': row.name, 'method': row.method, 'weight': row.weight, 'relevance': row.relevance(),
-       'similarity': row.content('semantic_similarity'),
+    panels = [('', label, points) for label, read in figures.COSTS.items() if (points := [
+      {'name': row.name, 'method': row.method, 'weight': row.weight, 'cost': cost,
        'individual_fairness': row.estimate(scorer, 'individual_fairness')}
-      for row in rows if row.scorer(scorer) is not None]
-    drawn.append((f'Fairness against relevance, scorer {escape(scorer)}', figures.plot_tradeoff(
-      directory / f'tradeoff-{_file_name(scorer)}', points=points, scorer=scorer)))
-    if all(p['similarity'] is not None for p in points):
-      drawn.append((f'Fairness against similarity, scorer {escape(scorer)}', figures.plot_tradeoff(
-        directory / f'tradeoff-similarity-{_file_name(scorer)}', scorer=scorer,
-        points=[p | {'relevance': p['similarity']} for p in points],
-        relevance='S.S.: continuations near their prefix (%)')))
+      for row in rows if row.scorer(scorer) is not None and (cost := read(row)) is not None])]
+    draw(f'Fairness against what it costs, scorer {scorer}', figures.plot_tradeoff(
+      directory / f'tradeoff-{_file_name(scorer)}', panels=panels, scorer=scorer))
   for stage, runs in curves.items():
     if any(lines for lines in runs.values()):
-      drawn.append((f'Training curves, {escape(stage)}', figures.plot_curves(
-        directory / f'curves-{_file_name(stage)}', title=stage, runs=runs)))
+      draw(f'Training curves, {stage}', figures.plot_curves(
+        directory / f'curves-{_file_name(stage)}', title=stage, runs=runs))
   return drawn
 
 

@@ -1,4 +1,4 @@
-"""Sections of the Markdown report."""
+"""The sections of a report, made once from what was measured."""
 
 import dataclasses
 import json
@@ -20,54 +20,20 @@ from fairjax.report.comparison import (
   relevance_measure,
   scorer_names,
 )
-from fairjax.report.markdown import (
+from fairjax.report.document import (
+  Bullets,
+  Details,
+  Part,
+  Section,
   Table,
-  code_block,
-  details,
-  escape,
+  Text,
   number,
   percent_change,
-  table,
+  span,
 )
+from fairjax.report.figures import is_number
 
-# A part of the report that Markdown and the page show alike: a heading, lines and tables.
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-  """One part; all texts are plain.
-
-  Attributes:
-    heading: of the part.
-    tables: titles and tables; an empty title stands for the heading.
-    note: a paragraph before the tables.
-    lines: a list after the tables.
-    collapsed: summary under which Markdown hides the tables; empty: they are shown.
-  """
-
-  heading: str
-  tables: Sequence[tuple[str, Table]]
-  note: str = ''
-  lines: Sequence[str] = ()
-  collapsed: str = ''
-
-  def markdown(self) -> list[str]:
-    """Parts of the Markdown report, the heading first."""
-    found = []
-    for title, part in self.tables:
-      found += [f'{escape(title)}:'] * bool(title) + [part.markdown()]
-    if self.collapsed:
-      found = [details(self.collapsed, '\n\n'.join(found))]
-    lines = '\n'.join(f'- {escape(line)}' for line in self.lines)
-    return [part for part in (f'## {escape(self.heading)}', escape(self.note), *found, lines)
-            if part]
-
-  def to_page(self) -> dict[str, Any]:
-    """JSON types for the page."""
-    return {'heading': self.heading, 'note': self.note, 'lines': list(self.lines),
-            'tables': [table.to_dict(title or self.heading) for title, table in self.tables]}
-
-
-# Sections about what models write besides its sentiment: S.S., distinct words, perplexities.
+# What models write besides its sentiment: S.S., distinct words, perplexities.
 
 LEGEND = {
   'semantic_similarity': """\
@@ -113,27 +79,26 @@ def absent_lines(rows: Sequence[ModelRow]) -> list[str]:
           for (label, why), names in found.items()]
 
 
-def content_blocks(rows: Sequence[ModelRow]) -> list[Block]:
+def content_sections(rows: Sequence[ModelRow]) -> list[Section]:
   """Similarity with examples, distinct words, perplexities per unit."""
-  blocks = []
+  found = []
   similar = [row for row in rows if row.content('semantic_similarity')]
   if similar:
     table, lines = _similarity(similar)
-    blocks.append(Block('Similarity of prefix and continuation', [('', table)], lines=lines))
+    found.append(Section('Similarity of prefix and continuation', [table, Bullets(lines)]))
     examples = similar[0].content('semantic_similarity')['examples']
-    blocks.append(Block(
-      f'Examples of similarity, {similar[0].name}', [('', _examples(examples))],
-      collapsed='Cosine examples at evenly spaced ranks (H-36; texts may offend)'))
+    found.append(Section(f'Examples of similarity, {similar[0].name}', [Details(
+      'Cosine examples at evenly spaced ranks (H-36; texts may offend)', [_examples(examples)])]))
   words = [row for row in rows if row.content('distinct_words')]
   if words:
-    blocks.append(Block(
-      'Distinct words', [(row.name, _words(row.content('distinct_words'))) for row in words],
-      'Words with the largest ratio of shares, p(word | value) / p(word | other), each count one '
-      'more (H-37); as written, with punctuation. Pairs of values whose words are farthest apart.',
-      collapsed='Words'))
+    found.append(Section('Distinct words', [
+      Text('Words with the largest ratio of shares, p(word | value) / p(word | other), each count '
+           'one more (H-37); as written, with punctuation. Pairs of values whose words are '
+           'farthest apart.'),
+      Details('Words', [_words(row) for row in words])]))
   if any(row.perplexity for row in rows):
-    blocks.append(Block('Perplexity per token, word and byte', [('', _perplexities(rows))]))
-  return blocks
+    found.append(Section('Perplexity per token, word and byte', [_perplexities(rows)]))
+  return found
 
 
 def _similarity(rows: Sequence[ModelRow]) -> tuple[Table, list[str]]:
@@ -161,11 +126,11 @@ def _examples(examples: Sequence[Mapping[str, Any]]) -> Table:
     [number(e['cosine'], 3), e['prefix'], e['continuation']] for e in examples], text_columns=3)
 
 
-def _words(pairs: Sequence[Mapping[str, Any]]) -> Table:
+def _words(row: ModelRow) -> Table:
   return Table(['value', 'other', 'words, best first'], [
     [p['value'], p['other'],
      ', '.join(f"{w['word']} ({w['count']}:{w['count_other']})" for w in p['words'])
-     or '\u2013'] for p in pairs], text_columns=3)
+     or '\u2013'] for p in row.content('distinct_words')], text_columns=3, title=row.name)
 
 
 def _perplexities(rows: Sequence[ModelRow]) -> Table:
@@ -181,6 +146,25 @@ def _perplexities(rows: Sequence[ModelRow]) -> Table:
                                            for k in ('documents', 'tokens', 'words',
                                                      'memory_len'))])
   return Table(header, body, text_columns=2)
+
+
+def curve_table(
+  stage: str, runs: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> tuple[Table, int]:
+  """Where the losses of each run of a stage ended, and how many of them are not finite."""
+  body, lost = [], 0
+  for name, lines in runs.items():
+    losses = {kind: [line for line in lines if line.get('kind', 'train') == kind
+                     and is_number(line.get('loss'))] for kind in ('train', 'valid')}
+    lost += sum('loss' in line for line in lines) - sum(map(len, losses.values()))
+    if any(losses.values()):
+      perplexity = [line['perplexity'] for line in lines if is_number(line.get('perplexity'))]
+      body.append([
+        name, f"{max(found[-1]['step'] for found in losses.values() if found):,}",
+        *(number(found[-1]['loss'] if found else None, 4) for found in losses.values()),
+        number(perplexity[-1] if perplexity else None, 2)])
+  return Table(['run', 'steps', 'training loss', 'validation loss', 'validation perplexity'], body,
+               title=f'Where {stage} ended'), lost
 
 
 # Continuations of the same noise for two values and several models, side by side (H-34).
@@ -273,6 +257,11 @@ LIMITS = (
   'Whiskers and floors describe the sampling of continuations. They do not hold the variation '
   'between training runs: one run a model was measured. The p-values of several rows are not '
   'corrected.')
+
+
+def legend(rows: Sequence[ModelRow]) -> str:
+  """What the columns of the main table mean."""
+  return ' '.join(' '.join([TABLE_LEGEND, *(LEGEND[name] for name in measured(rows))]).split())
 
 
 def main_table(rows: Sequence[ModelRow]) -> Table:
@@ -376,17 +365,19 @@ def known_bias_table(known: KnownBias) -> Table:
   return Table(header, body)
 
 
-def paired_section(samples: Sequence[PairedSample]) -> str:
-  """Paired samples, collapsed; texts are escaped."""
-  blocks = []
+def paired_section(samples: Sequence[PairedSample]) -> Section:
+  """Paired samples, collapsed."""
+  parts: list[Part] = []
   for sample in samples:
-    prefixes = '; '.join(f'{escape(v)}: *{escape(p)}*' for v, p in sample.prefixes.items())
-    body = [[escape(model), escape(value), '(no record)' if text is None else escape(text)]
-            for model, texts in sample.continuations.items() for value, text in texts.items()]
-    blocks.append(f'Template {escape(str(sample.template))}, sample {sample.sample}. {prefixes}\n\n'
-                  + table(['model', 'value', 'continuation'], body, text_columns=3))
-  return details(f'{len(samples)} paired samples: equal noise for every value and model (texts may '
-                 'offend)', '\n\n'.join(blocks))
+    prefixes = '; '.join(f'{value}: {prefix}' for value, prefix in sample.prefixes.items())
+    parts += [Text(f'Template {sample.template}, sample {sample.sample}. {prefixes}'),
+              Table(['model', 'value', 'continuation'], [
+                [model, value, '(no record)' if text is None else text]
+                for model, texts in sample.continuations.items()
+                for value, text in texts.items()], text_columns=3)]
+  return Section('Paired samples', [Details(
+    f'{len(samples)} paired samples: equal noise for every value and model (texts may offend)',
+    parts)])
 
 
 def counts_table(rows: Sequence[ModelRow]) -> Table:
@@ -400,7 +391,7 @@ def counts_table(rows: Sequence[ModelRow]) -> Table:
         _samples(row), 'yes' if m['coupled'] else 'no', str(m['permutations']),
         str(m['empty_continuations']), m['scored_text']])
   return Table(['model', 'records', 'templates', 'values', 'n', 'coupled', 'permutations',
-                'empty continuations', 'scored text'], body)
+                'empty continuations', 'scored text'], body, title='What was measured')
 
 
 def origin_table(
@@ -412,24 +403,8 @@ def origin_table(
   return Table(['what', 'name', 'value'], [
     *(['scorer', name, fingerprint] for name, fingerprint in scorers),
     *(['seed', name, str(seed)] for name, seed in seeds.items()),
-    *(['version', name, version] for name, version in versions.items())], text_columns=3)
-
-
-def config_text(config: Mapping[str, Any]) -> str:
-  """A configuration as it is shown."""
-  return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
-
-
-def provenance(
-  rows: Sequence[ModelRow], *, config: Mapping[str, Any] | None, seeds: Mapping[str, int],
-  versions: Mapping[str, str],
-) -> str:
-  """Counts, scorers, seeds, versions and the config."""
-  parts = [counts_table(rows).markdown(),
-           origin_table(rows, seeds=seeds, versions=versions).markdown()]
-  if config is not None:
-    parts.append(details('Configuration', code_block(config_text(config), 'json')))
-  return '\n\n'.join(parts)
+    *(['version', name, version] for name, version in versions.items())], text_columns=3,
+    title='Origin')
 
 
 def _estimate(estimate: Mapping[str, Any] | None, *, absent: str = 'not measured') -> str:
@@ -450,8 +425,7 @@ def _samples(row: ModelRow) -> str:
   """Samples per prefix, a range where they differ."""
   if row.measures is None:
     return '\u2013'
-  low, high = row.measures['n']['min'], row.measures['n']['max']
-  return str(low) if low == high else f'{low}\u2013{high}'
+  return span(row.measures['n']['min'], row.measures['n']['max'], '')
 
 
 # Few numbers in a small table, each beside its floor and what may be read from it.
@@ -476,16 +450,10 @@ def brief_table(
       for label, name in measures:
         if (found := row.estimate(scorer, name)) is not None:
           body.append([row.name, f'{label} {scorer}', format_estimate(found, named=False),
-                       f"{found['corrected']:.4f}", sample_size(found)])
+                       f"{found['corrected']:.4f}", span(found['n_min'], found['n_max'])])
   header = ['model', 'measure', 'value (floor)', 'less noise', 'n']
   skip = len({row.name for row in rows}) == 1  # one model needs no column of names
   return Table(header[skip:], [line[skip:] for line in body], text_columns=2 - skip)
-
-
-def sample_size(estimate: Mapping[str, Any]) -> str:
-  """Samples of a prefix, a range where they differ."""
-  low, high = estimate['n_min'], estimate['n_max']
-  return f'{low:,}' if low == high else f'{low:,}\u2013{high:,}'
 
 
 def largest_cell(row: ModelRow, scorer: str) -> tuple[int | str, tuple[str, str]]:
@@ -559,11 +527,12 @@ def own_bias_table(audit: Mapping[str, Any]) -> Table | None:
   return Table(header, body)
 
 
-def audit_block(audit: Mapping[str, Any]) -> Block:
-  """The part of the report about them."""
+def audit_section(audit: Mapping[str, Any]) -> Section:
+  """The scorers' own bias."""
   table = own_bias_table(audit)
-  return Block('Own bias of the scorers', [] if table is None else [('', table)],
-               ' '.join(AUDIT_NOTE.split()), audit_lines(audit))
+  return Section('Own bias of the scorers', [
+    Text(' '.join(AUDIT_NOTE.split())), *([] if table is None else [table]),
+    Bullets(audit_lines(audit))])
 
 
 def audit_warnings(audit: Mapping[str, Any]) -> list[str]:
@@ -612,18 +581,10 @@ def read_human(path: str | os.PathLike) -> dict[str, Any] | None:
   return found
 
 
-def human_section(human: Mapping[str, Any]) -> str:
-  """Counts, agreement, correlations and human I.F. as Markdown.
-
-  Args:
-    human: see `read_human`.
-  """
-  return '\n\n'.join(human_block(human).markdown()[1:])
-
-
-def human_block(human: Mapping[str, Any]) -> Block:
-  """The same for every form of the report."""
-  return Block('Human evaluation', _tables(human), ' '.join(HUMAN_LEGEND.split()), _lines(human))
+def human_section(human: Mapping[str, Any]) -> Section:
+  """Counts, agreement, correlations and human I.F. of what `read_human` gave."""
+  return Section('Human evaluation', [
+    Text(' '.join(HUMAN_LEGEND.split())), *_tables(human), Bullets(_lines(human))])
 
 
 def _lines(human: Mapping[str, Any]) -> list[str]:
@@ -642,8 +603,8 @@ def _lines(human: Mapping[str, Any]) -> list[str]:
   return lines
 
 
-def _tables(human: Mapping[str, Any]) -> list[tuple[str, Table]]:
-  """Agreement and correlations, and human I.F. where it was measured, with titles."""
+def _tables(human: Mapping[str, Any]) -> list[Table]:
+  """Agreement and correlations, and human I.F. where it was measured."""
   rows, distances, differences = [], [], []
   for name, task in human['tasks'].items():
     for kind, found in task['agreement'].items():
@@ -655,17 +616,15 @@ def _tables(human: Mapping[str, Any]) -> list[tuple[str, Table]]:
       distances.append(_distance_row(entry))
     for entry in task.get('individual_fairness', {}).get('differences', ()):
       differences += _difference_rows(entry)
-  found = [('', Table(
-    ['task', 'statistic', 'value', '95 % interval', 'n'], rows, text_columns=2))]
+  found = [Table(['task', 'statistic', 'value', '95 % interval', 'n'], rows, text_columns=2)]
   if distances:
-    found.append(('Human I.F. (H-40)', Table(
-      ['model', 'template', 'values', 'human I.F. (floor)', 'p', 'n'], distances,
-      text_columns=3)))
+    found.append(Table(['model', 'template', 'values', 'human I.F. (floor)', 'p', 'n'], distances,
+                       text_columns=3, title='Human I.F. (H-40)'))
   if differences:
-    found.append(('Do two models differ in human I.F.? (the second less the first; p and limit by '
-                  'exchange of the models)', Table(
-                    ['models', 'template', 'values', 'difference (95 % limit)', 'p', 'n'],
-                    differences, text_columns=3)))
+    found.append(Table(
+      ['models', 'template', 'values', 'difference (95 % limit)', 'p', 'n'], differences,
+      text_columns=3, title='Do two models differ in human I.F.? (the second less the first; p and '
+      'limit by exchange of the models)'))
   return found
 
 
@@ -697,9 +656,8 @@ def _distance_row(entry: Mapping[str, Any]) -> list[str]:
   head = [entry['model'], str(entry['template']), ' / '.join(entry['values'])]
   if found is None:
     return [*head, 'not measured', '\u2013', '0']
-  n = str(found['n_min']) if found['n_min'] == found['n_max'] else (
-    f"{found['n_min']}\u2013{found['n_max']}")
-  return [*head, format_estimate(found, digits=3, named=False), number(found['p_value'], 4), n]
+  return [*head, format_estimate(found, digits=3, named=False), number(found['p_value'], 4),
+          span(found['n_min'], found['n_max'], '')]
 
 
 # Model selection: the fairest model that still writes about the value it was given (H-35).
@@ -781,13 +739,8 @@ def select_model(
           'candidates': found}
 
 
-def selection_section(selection: Mapping[str, Any]) -> str:
-  """The selection as Markdown: the rule, the candidates with the reasons, the best."""
-  return '\n\n'.join(selection_block(selection).markdown()[1:])
-
-
-def selection_block(selection: Mapping[str, Any]) -> Block:
-  """The same for every form of the report."""
+def selection_section(selection: Mapping[str, Any]) -> Section:
+  """The selection: the rule, the candidates with the reasons, the best."""
   judged, label = selection['relevance'], LABELS[selection['fairness']]
   header = ['model', f"{label} / baseline's", *(f'{LABELS[m]} kept' for m in judged),
             'PPL change', 'refused because']
@@ -803,8 +756,9 @@ def selection_block(selection: Mapping[str, Any]) -> Block:
           f"{' and '.join(LABELS[m] for m in judged)}")
   if selection['most_perplexity'] is not None:
     rule += f", with a word perplexity at most {selection['most_perplexity']:g}% higher"
-  return Block('Model selection', [('', Table(header, body))],
-               f"{rule}: {selection['best'] or 'none'}.", selection['notes'])
+  return Section('Model selection', [
+    Text(f"{rule}: {selection['best'] or 'none'}."), Table(header, body),
+    Bullets(selection['notes'])])
 
 
 def _judged(baseline: ModelRow, relevance: Sequence[str], notes: list[str]) -> list[str]:

@@ -34,8 +34,7 @@ from fairjax.inputs import read_text, read_text_lines, refuse_pointer
 from fairjax.model.reference import params_from_reference, params_to_reference, reference_notes
 from fairjax.report import sections
 from fairjax.report.comparison import ModelRow, count_scorers, scorer_names
-from fairjax.report.markdown import Table, code_block, escape
-from fairjax.report.sections import LEGEND, absent_lines, measured
+from fairjax.report.document import Code, Table, escape
 from fairjax.run.job import Job
 from fairjax.run.workdir import Model
 from fairjax.vocabulary import EOS_ID, PAD_ID, UNK_ID, Vocabulary, WordVocabulary, load_vocabulary
@@ -305,17 +304,15 @@ def model_card(
   """The card as Markdown."""
   import yaml
   head = yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)
-  parts = [f'---\n{head}---', f'# {escape(title)}', escape(what), code_block(usage, 'bash'),
+  parts = [f'---\n{head}---', f'# {escape(title)}', escape(what), Code(usage, 'bash').markdown(),
            '## Training', Table(['what', 'value'], origin, text_columns=2).markdown(),
            '## What was measured']
   if validation:
     parts.append(escape('At the end of the training, on its validation split: ' + ', '.join(
       f'{name} {value:.4g} by token' for name, value in validation.items()) + '.'))
   if rows:
-    legends = [sections.TABLE_LEGEND, *(LEGEND[n] for n in measured(rows))]
-    legend = ' '.join(' '.join(legends).split())
-    parts += [sections.main_table(rows).markdown(), escape(legend),
-              *map(escape, absent_lines(rows))]
+    parts += [sections.main_table(rows).markdown(), escape(sections.legend(rows)),
+              *map(escape, sections.absent_lines(rows))]
     if count_scorers(rows) == 1:
       parts.append(escape(f"One scorer only ({', '.join(scorer_names(rows))}): its own bias cannot "
                           "be told from the model's."))

@@ -26,7 +26,7 @@ from fairjax.files import installed_versions
 from fairjax.measure.estimates import format_estimate
 from fairjax.report import paired_samples, plot_curves, plot_floors
 from fairjax.report.comparison import ModelRow, scorer_names, verdict_lines
-from fairjax.report.markdown import Table, escape
+from fairjax.report.document import Table, escape
 from fairjax.report.sections import brief_table, cell, known_bias_table, largest_cell
 from fairjax.report.sections import cell as content_cell
 from fairjax.run.checkpoint_model import Checkpoint, open_checkpoint
@@ -568,8 +568,7 @@ def selection(job: Job, *, keep: float) -> Words:
   """
   from fairjax.report.sections import select_model, selection_section
   return Words(selection_section(select_model(
-    job.rows(), share=keep, scorers=[_SCORER],
-    relevance=['next_token_divergence'])))
+    job.rows(), share=keep, scorers=[_SCORER], relevance=['next_token_divergence'])).body())
 
 
 def floor_figure(job: Job, names: Sequence[str], *, counts: Sequence[int]) -> Figure:

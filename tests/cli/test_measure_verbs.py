@@ -170,7 +170,7 @@ def test_human_labels_beside_a_classifier(tmp_path, sheets, name, capsys):
   assert task['correlations'].keys() == {name, 'vader'}
   assert task['truncated_texts'] == {name: 1}
   assert f'{name} read only the beginning of 1 texts' in capsys.readouterr().out
-  assert 'read only the beginning of 1 of these texts' in human_section(found)
+  assert 'read only the beginning of 1 of these texts' in human_section(found).body()
 
 
 def test_lists_and_sheets_on_one_line(tmp_path, sheets, capsys):

@@ -568,7 +568,7 @@ def test_the_report_shows_it_and_refuses_other_files(tmp_path):
   files = rate(tmp_path, lambda m, v, s, w: SENTIMENTS[(s + len(v)) % 3])
   output = tmp_path / 'measures' / 'human.json'
   run('--key', tmp_path / 'sheets.key.json', '--output', output, '--scorer', 'vader', *files)
-  text = human_section(read_human(output))
+  text = human_section(read_human(output)).body()
   for words in ("Cohen's kappa", 'Spearman with vader', 'designer', 'within noise', 'unrated'):
     assert words in text
   assert all(model in text for model in MODELS)
@@ -606,7 +606,7 @@ def test_the_import_and_the_report_say_it(tmp_path, capsys):
   for words in (f'{second} less {first}, template 9, designer / accountant: human I.F. '
                 f'{sign:+.3f}', f'{second} less {first}, mean of 2: human I.F. {sign:+.3f}'):
     assert words in out
-  shown = human_section(result)
+  shown = human_section(result).body()
   assert shown.count(f'{sign:+.3f}') == 3 and '0.0100' in shown and 'mean of 2' in shown
 
 

@@ -23,7 +23,7 @@ from fairjax.report import (
 )
 from fairjax.report.comparison import changes, control_lines, warnings
 from fairjax.report.differences import difference
-from fairjax.report.markdown import code_block, escape, table
+from fairjax.report.document import Code, Table, escape
 from fairjax.report.sections import more_measures
 
 ATTRIBUTE = Attribute(
@@ -288,8 +288,9 @@ def test_escape_shows_the_text_itself(text, shown):
 
 
 def test_code_block_outlasts_fences_in_the_text():
-  assert code_block('a ```` b').startswith('`````\n')
-  assert table(['a', 'b'], [['1', '2']]).splitlines() == ['| a | b |', '| :-- | --: |', '| 1 | 2 |']
+  assert Code('a ```` b').markdown().startswith('`````\n')
+  assert Table(['a', 'b'], [['1', '2']]).markdown().splitlines() == [
+    '| a | b |', '| :-- | --: |', '| 1 | 2 |']
 
 
 def test_paired_samples_are_the_first_of_every_model():
@@ -360,11 +361,12 @@ def drawn_axes(monkeypatch, draw):
 
 
 def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(tmp_path, monkeypatch, rows):
-  points = [{'name': r.name, 'method': r.method, 'weight': r.weight, 'relevance': r.relevance(),
+  points = [{'name': r.name, 'method': r.method, 'weight': r.weight, 'cost': r.relevance(),
              'individual_fairness': r.estimate('opinion', 'individual_fairness')} for r in rows[:4]]
   points[3]['individual_fairness'] = points[3]['individual_fairness'] | {'within_floor': True}
   (axis,) = drawn_axes(
-    monkeypatch, lambda: plot_tradeoff(tmp_path / 't', points=points, scorer='opinion'))
+    monkeypatch, lambda: plot_tradeoff(
+      tmp_path / 't', panels=[('', 'S.S.c', points)], scorer='opinion'))
   left, right = axis.get_xlim()
   assert left > right
   hollow = [line for line in axis.get_lines() if line.get_markerfacecolor() == 'white']

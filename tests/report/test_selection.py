@@ -221,7 +221,7 @@ def test_the_report_holds_all_of_it(rows, tmp_path, monkeypatch):
 
 
 def test_section_names_the_rule_and_the_reasons(rows):
-  text = selection_section(select_model(rows, most_perplexity=5))
+  text = selection_section(select_model(rows, most_perplexity=5)).body()
   assert 'at least 50%' in text and 'at most 5% higher' in text
   assert 'fell to' in next(x for x in text.splitlines() if x.startswith('| embedding-1000'))
 

@@ -18,7 +18,7 @@ from fairjax.config import MeshConfig, ModelConfig
 from fairjax.config_io import load_config
 from fairjax.errors import UserError
 from fairjax.processes import StopSignal
-from fairjax.report.markdown import escape
+from fairjax.report.document import escape
 from fairjax.run.export import read_folder, read_tensors, to_params, to_tensors, write_tensors
 from fairjax.run.job import Job
 from fairjax.train import make_mesh, params_template

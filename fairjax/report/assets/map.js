@@ -1,14 +1,87 @@
+'use strict';
 // From the heat map (pair of values by template) to two histograms to the sentences behind them.
+const DATA = JSON.parse(document.getElementById('data').textContent);
+for (const cells of DATA.cells.flat()) {
+  if (cells) for (const key of ['distance', 'floor', 'p', 'holm']) cells[key] = cells[key].map(row => row.map(k => k / 10000));
+}
+const SVG = 'http://www.w3.org/2000/svg';
+const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/gu;
+
+// Text as nodes; characters that steer or hide text are shown by their numbers.
+function plain(text) {
+  const nodes = [];
+  let start = 0;
+  for (const match of text.matchAll(CONTROL)) {
+    const mark = document.createElement('span');
+    mark.className = 'control';
+    mark.textContent = 'U+' + match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
+    nodes.push(text.slice(start, match.index), mark);
+    start = match.index + match[0].length;
+  }
+  return [...nodes, text.slice(start)];
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === 'on') for (const [event, run] of Object.entries(value)) element.addEventListener(event, run);
+    else if (value === true) element.setAttribute(name, '');
+    else if (value !== false && value !== undefined) element.setAttribute(name, value);
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === null) continue;
+    element.append(...(child instanceof Node ? [child] : plain(String(child))));
+  }
+  return element;
+}
+const el = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
+const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
+const fixed = (value, digits = 4) => value === null ? '\u2013' : value.toFixed(digits);
+const chance = p => p < 0.0001 ? '< 0.0001' : p.toFixed(4);
+const count = value => value.toLocaleString('en');
+
+// The state: indices only, so that an address can name nothing that is not in the data.
+const STATE = {scorer: 0, model: 0, template: null, pair: null, sort: 0, filter: '', rows: 15, order: 0};
+
+function readAddress() {
+  const query = new URLSearchParams(location.hash.slice(1));
+  const index = (name, size) => {
+    const text = query.get(name);
+    return text !== null && /^\d+$/.test(text) && Number(text) < size ? Number(text) : null;
+  };
+  if (!location.hash) STATE.template = STATE.pair = null;
+  if (![...query.keys()].some(key => ['s', 'm', 't', 'p'].includes(key))) return;
+  STATE.scorer = index('s', DATA.scorers.length) ?? 0;
+  STATE.model = index('m', DATA.models.length) ?? 0;
+  STATE.template = index('t', DATA.templates.length);
+  STATE.pair = index('p', DATA.pairs.length);
+  if (STATE.template === null || STATE.pair === null) STATE.template = STATE.pair = null;
+}
+
+// Changes the state, draws the map again, and keeps the choice in the address.
+function go(changes, show = false) {
+  Object.assign(STATE, changes);
+  render();
+  let hash = `#s=${STATE.scorer}&m=${STATE.model}`;
+  if (STATE.pair !== null) hash += `&t=${STATE.template}&p=${STATE.pair}`;
+  if (location.hash !== hash) history.pushState(null, '', hash);
+  if (!show) return;
+  const head = document.getElementById('detail-head');
+  head.focus({preventScroll: true});
+  const box = head.getBoundingClientRect();
+  if (box.top < 60 || box.bottom > innerHeight * .7) head.scrollIntoView({block: 'start'});
+}
+
+const select = (label, options, key, id) => el('label', {}, label,
+  el('select', {id, on: {change: event => go({[key]: Number(event.target.value)})}},
+    options.map((text, i) => el('option', {value: i, selected: i === STATE[key]}, text))));
+
 const STEPS = 9;
-const WIDE = 1056;  // as in the style sheet: map and detail stand side by side
-const cellsOf = () => DATA.cells[STATE.scorer][STATE.model];
 const pairName = p => DATA.pairs[p].map(i => DATA.values[i]);
-const isNoise = (cells, t, p) => cells.noise[t][p] === 1;
 
 function cellWords(cells, t, p) {
   const [a, b] = pairName(p);
   return `${a} and ${b}, template ${DATA.templates[t]}: W1 ${fixed(cells.distance[t][p], 3)} (floor `
-    + `${fixed(cells.floor[t][p], 3)}), ${isNoise(cells, t, p) ? 'within' : 'above'} noise, p ${chance(cells.p[t][p])} (Holm ${chance(cells.holm[t][p])})`;
+    + `${fixed(cells.floor[t][p], 3)}), ${cells.noise[t][p] ? 'within' : 'above'} noise, p ${chance(cells.p[t][p])} (Holm ${chance(cells.holm[t][p])})`;
 }
 
 function pairOrder(cells) {
@@ -17,35 +90,33 @@ function pairOrder(cells) {
   const found = DATA.pairs.map((_, p) => p).filter(p =>
     words.every(word => pairName(p).some(name => name.toLowerCase().includes(word))));
   const names = p => pairName(p).join('\n');
-  return STATE.sort === 'distance' ? found.sort((a, b) => mean(b) - mean(a) || a - b)
-    : found.sort((a, b) => names(a) < names(b) ? -1 : 1);
+  return STATE.sort ? found.sort((a, b) => names(a) < names(b) ? -1 : 1) : found.sort((a, b) => mean(b) - mean(a) || a - b);
 }
 
-function renderMap() {
-  if (!DATA.scorers.length) {  // nothing was measured: the other sections stand
-    document.getElementById('map').hidden = true;
-    return;
-  }
-  const target = body('map'), cells = cellsOf(), model = DATA.models[STATE.model];
+function render() {
+  const target = document.querySelector('#map > div'), cells = DATA.cells[STATE.scorer][STATE.model];
   const focused = document.activeElement?.id;
   const controls = el('div', {class: 'controls'},
-    select('Model', DATA.models.map(m => m.name), STATE.model, i => go({model: i}), 'model'),
-    select('Order', ['largest distance first', 'names'], STATE.sort === 'distance' ? 0 : 1,
-      i => go({sort: i ? 'name' : 'distance'}), 'order'),
+    select('Scorer', DATA.scorers, 'scorer', 'scorer'), select('Model', DATA.models, 'model', 'model'),
+    select('Order', ['largest distance first', 'names'], 'sort', 'order'),
     el('label', {}, 'Values', el('input', {id: 'filter', type: 'search', value: STATE.filter, autocomplete: 'off',
       placeholder: 'words in the names', on: {input: event => go({filter: event.target.value})}})));
-  if (!cells) {
-    redraw(target, controls, el('p', {}, `${model.name} was not measured with scorer ${DATA.scorers[STATE.scorer]}.`));
-    return;
-  }
-  const order = pairOrder(cells), shown = order.slice(0, STATE.rows);
+  target.replaceChildren(...cells ? map(cells, controls) : [controls,
+    el('p', {}, `${DATA.models[STATE.model]} was not measured with scorer ${DATA.scorers[STATE.scorer]}.`)]);
+  if (!['scorer', 'model', 'order', 'filter', 'sentence-order'].includes(focused)) return;
+  const input = document.getElementById(focused);
+  input?.focus({preventScroll: true});
+  if (focused === 'filter') input.setSelectionRange(input.value.length, input.value.length);
+}
+
+function map(cells, controls) {
+  const order = pairOrder(cells), shown = order.slice(0, STATE.rows), most = DATA.most[STATE.scorer];
   if (STATE.pair !== null && order.includes(STATE.pair) && !shown.includes(STATE.pair)) shown.push(STATE.pair);
-  const most = DATA.most[STATE.scorer];
   const step = d => Math.min(STEPS - 1, Math.floor(STEPS * d / most));
   const start = STATE.pair !== null && shown.includes(STATE.pair) ? `cell-${STATE.template}-${STATE.pair}` : null;
   const cell = (t, p, r, c) => el('td', {}, el('button', {
     id: `cell-${t}-${p}`, 'data-row': r, 'data-column': c, 'aria-label': cellWords(cells, t, p), title: cellWords(cells, t, p),
-    class: `s${step(cells.distance[t][p])}${isNoise(cells, t, p) ? ' noise' : ''}`,
+    class: `s${step(cells.distance[t][p])}${cells.noise[t][p] ? ' noise' : ''}`,
     tabindex: (start ? `cell-${t}-${p}` === start : r === 0 && c === 0) ? 0 : -1,
     'aria-current': STATE.template === t && STATE.pair === p ? 'true' : 'false',
     on: {click: () => go({template: t, pair: p}, true)}}, cells.distance[t][p].toFixed(2).replace(/^0/, '')));
@@ -54,28 +125,23 @@ function renderMap() {
       DATA.templates.map((t, i) => el('th', {scope: 'col', title: DATA.examples[i]}, t)))),
     el('tbody', {}, shown.map((p, r) => el('tr', {}, el('th', {scope: 'row'}, pairName(p).join(' \u2013 ')),
       DATA.templates.map((_, t) => cell(t, p, r, t))))));
-  const more = order.length > shown.length ? el('button', {id: 'more', on: {click: () => go({rows: DATA.pairs.length})}},
-    `Show all ${count(order.length)} pairs`) : null;
-  redraw(target,
+  return [
     el('p', {}, 'Each number is the distance (W1) between the scores of two values in one template, zero left out: '
       + '.25 is 0.25. Choose one to see the two distributions and the sentences behind it.'),
     el('p', {}, cells.words), controls,
     el('div', {class: 'legend'}, el('span', {}, '0'), el('span', {class: 'swatches', 'aria-hidden': 'true'},
       Array.from({length: STEPS}, (_, i) => el('span', {class: `s${i}`}))), el('span', {}, fixed(most, 2)),
       el('span', {class: 'swatches', 'aria-hidden': 'true'}, el('span', {class: 's1 noise'})), el('span', {}, 'within noise')),
-    DATA.left_out ? el('p', {class: 'note'}, DATA.left_out) : null,
+    DATA.left_out ? el('p', {class: 'note'}, DATA.left_out) : '',
     el('div', {class: 'explore'},
       el('div', {}, el('div', {class: 'scroll'}, grid),
         el('p', {class: 'small muted'}, `${count(shown.length)} of ${count(order.length)} pairs shown`
-          + (order.length < DATA.pairs.length ? `, ${count(DATA.pairs.length - order.length)} hidden by the filter` : '')), more,
+          + (order.length < DATA.pairs.length ? `, ${count(DATA.pairs.length - order.length)} hidden by the filter` : '')),
+        order.length > shown.length ? el('button', {id: 'more', on: {click: () => go({rows: DATA.pairs.length})}},
+          `Show all ${count(order.length)} pairs`) : null,
         DATA.examples.length ? el('details', {}, el('summary', {}, 'The templates, with their first value'), el('dl', {class: 'templates'},
           DATA.examples.map((text, i) => [el('dt', {}, DATA.templates[i]), el('dd', {}, text)]))) : null),
-      el('div', {class: 'detail', id: 'detail', role: 'region', 'aria-label': 'The chosen pair'}, detail(cells))));
-  if (focused && ['filter', 'order', 'model'].includes(focused)) {
-    const input = document.getElementById(focused);
-    input.focus({preventScroll: true});
-    if (focused === 'filter') input.setSelectionRange(input.value.length, input.value.length);
-  }
+      el('div', {class: 'detail', id: 'detail', role: 'region', 'aria-label': 'The chosen pair'}, detail(cells)))];
 }
 
 function moveInMap(event) {
@@ -86,8 +152,7 @@ function moveInMap(event) {
   const rows = event.currentTarget.tBodies[0].rows;
   const clamp = (v, size) => Math.max(0, Math.min(size - 1, v));
   const row = clamp(Number(button.dataset.row) + move[0], rows.length);
-  const column = clamp(Number(button.dataset.column) + move[1], DATA.templates.length);
-  const next = rows[row].querySelectorAll('button')[column];
+  const next = rows[row].querySelectorAll('button')[clamp(Number(button.dataset.column) + move[1], DATA.templates.length)];
   for (const other of event.currentTarget.querySelectorAll('button[tabindex="0"]')) other.tabIndex = -1;
   next.tabIndex = 0;
   next.focus();
@@ -95,35 +160,43 @@ function moveInMap(event) {
 
 function detail(cells) {
   if (STATE.pair === null) return el('p', {class: 'muted'}, 'No pair is chosen yet.');
-  const t = STATE.template, p = STATE.pair, sides = DATA.pairs[p], names = pairName(p), n = cells.n;
-  const noise = isNoise(cells, t, p);
+  const t = STATE.template, p = STATE.pair, sides = DATA.pairs[p], names = pairName(p), noise = cells.noise[t][p];
+  const fact = (name, value) => el('span', {}, `${name} `, el('b', {}, value));
   const parts = [
     el('h3', {id: 'detail-head', tabindex: -1}, `${names[0]} and ${names[1]}, template ${DATA.templates[t]}`),
     el('p', {class: `badge ${noise ? 'within' : 'above'}`}, noise ? '\u25cb within noise' : '\u25cf above noise'),
-    el('div', {class: 'facts'}, el('span', {}, 'W1 ', el('b', {}, fixed(cells.distance[t][p]))),
-      el('span', {}, 'floor ', el('b', {}, fixed(cells.floor[t][p]))),
-      el('span', {}, 'p ', el('b', {}, chance(cells.p[t][p]))),
-      el('span', {}, 'p corrected for all cells (Holm) ', el('b', {}, chance(cells.holm[t][p]))),
-      el('span', {}, 'n ', el('b', {}, n))),
+    el('div', {class: 'facts'}, fact('W1', fixed(cells.distance[t][p])), fact('floor', fixed(cells.floor[t][p])),
+      fact('p', chance(cells.p[t][p])), fact('p corrected for all cells (Holm)', chance(cells.holm[t][p])), fact('n', cells.n)),
     el('p', {class: 'small muted'}, DATA.noise_rule)];
-  const evidence = DATA.evidence[STATE.model];
-  const counts = DATA.histograms[STATE.scorer][STATE.model];
-  if (!evidence || !counts) {
-    parts.push(el('p', {}, 'The generations were not at hand when this page was made: no distributions, no sentences.'));
-    return parts;
-  }
+  const evidence = DATA.evidence[STATE.model], counts = DATA.histograms[STATE.scorer][STATE.model];
+  if (!evidence || !counts)
+    return [...parts, el('p', {}, 'The generations were not at hand when this page was made: no distributions, no sentences.')];
   const chosen = sides.map(a => counts.counts[t][a]);
-  const shares = chosen.flatMap(c => { const sum = c.reduce((x, y) => x + y, 0); return c.map(k => k / sum); });
-  const most = Math.max(...shares), room = body('map').clientWidth;
-  const width = innerWidth >= WIDE ? Math.min(300, (room - 16) / 4 - 8) : room < 500 ? room : Math.min(300, room / 2 - 8);
-  parts.push(el('h4', {}, 'Distributions of the score (0 negative, 1 positive)'),
-    el('div', {class: 'histograms'}, sides.map((a, i) =>
-      histogram(names[i], chosen[i], counts.means[t][a], most, i, width))),
-    el('details', {}, el('summary', {}, 'These distributions as numbers'), table({
-      title: 'Scores in 20 ranges', text_columns: 1, header: ['score from', ...names],
-      rows: chosen[0].map((_, i) => [(i / 20).toFixed(2), ...chosen.map(c => String(c[i]))])})));
-  parts.push(...sentences(evidence, t, sides, names, n));
-  return parts;
+  const most = Math.max(...chosen.flatMap(c => { const n = c.reduce((a, b) => a + b, 0); return c.map(k => k / n); }));
+  return [...parts, el('h4', {}, 'Distributions of the score (0 negative, 1 positive)'),
+    el('div', {class: 'histograms'}, sides.map((a, i) => histogram(names[i], chosen[i], counts.means[t][a], most, i))),
+    el('details', {}, el('summary', {}, 'These distributions as numbers'), el('table', {class: 'data'},
+      el('caption', {}, 'Scores in 20 ranges'),
+      el('thead', {}, el('tr', {}, ['score from', ...names].map(name => el('th', {scope: 'col'}, name)))),
+      el('tbody', {}, chosen[0].map((_, i) => el('tr', {}, el('th', {scope: 'row'}, (i / 20).toFixed(2)),
+        chosen.map(c => el('td', {class: 'number'}, c[i]))))))),
+    ...sentences(evidence, t, sides, names, cells.n)];
+}
+
+function histogram(title, counts, mean, most, side) {
+  const width = 300, height = 110, left = 34, bottom = 20, top = 6, n = counts.reduce((a, b) => a + b, 0);
+  const plot = width - left - 8, rise = height - bottom - top, step = plot / counts.length;
+  const x = value => left + value * plot, y = share => top + rise * (1 - share / most);
+  return el('figure', {class: 'histogram'},
+    el('figcaption', {class: 'small'}, el('b', {}, title), ` mean ${fixed(mean, 3)}, n = ${count(n)}`),
+    svg('svg', {viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': `${title}: ${n} scores, mean ${fixed(mean, 3)}`},
+      [0, most / 2, most].map(s => [svg('line', {class: 'grid', x1: left, x2: x(1), y1: y(s), y2: y(s)}),
+        svg('text', {x: left - 4, y: y(s) + 4, 'text-anchor': 'end'}, (100 * s).toFixed(0) + '%')]),
+      counts.map((c, i) => c ? svg('rect', {class: `bar-${side}`, x: left + i * step + .5, width: step - 1,
+        y: y(c / n), height: rise - (y(c / n) - top)}) : null),
+      svg('line', {class: 'axis', x1: left, x2: x(1), y1: y(0), y2: y(0)}),
+      svg('line', {class: 'mean', x1: x(mean), x2: x(mean), y1: top, y2: y(0)}),
+      [0, .5, 1].map(s => svg('text', {x: x(s), y: height - 5, 'text-anchor': 'middle'}, s))));
 }
 
 function sentences(evidence, t, sides, names, n) {
@@ -133,7 +206,7 @@ function sentences(evidence, t, sides, names, n) {
   const items = Array.from({length: size}, (_, i) => i);
   const value = (side, i) => scores ? scores[t][sides[side]][i] : null;
   const gap = i => scores ? Math.abs(value(0, i) - value(1, i)) : 0;
-  if (STATE.order === 'gap') items.sort((a, b) => gap(b) - gap(a) || a - b);
+  if (STATE.order) items.sort((a, b) => gap(b) - gap(a) || a - b);
   const text = (side, i) => {
     const [prefix, continuation, before = 0, after = 0] = rows[side][i];
     const more = k => k ? el('span', {class: 'muted'}, ` [${count(k)} more characters] `) : null;
@@ -141,15 +214,19 @@ function sentences(evidence, t, sides, names, n) {
       el('div', {class: 'sentence'}, more(before), el('span', {class: 'prefix'}, DATA.strings[prefix]),
         el('span', {class: 'continuation'}, DATA.strings[continuation].trim() ? DATA.strings[continuation] : ' (empty)'), more(after)));
   };
-  const paired = evidence.coupled;
   return [
     el('h4', {}, 'Sentences side by side'),
     el('p', {class: 'small'}, `${size} of ${n} samples of each value: the first numbers, chosen without looking at the texts. `
-      + (paired ? 'Equal numbers were drawn with equal noise. ' : 'The samples were drawn independently: rows are no pairs. ')
+      + (evidence.coupled ? 'Equal numbers were drawn with equal noise. ' : 'The samples were drawn independently: rows are no pairs. ')
       + 'They are what the model wrote and may offend.'),
-    el('div', {class: 'controls'}, select('Order of the sentences', ['sample number', 'largest difference of scores'],
-      STATE.order === 'gap' ? 1 : 0, i => go({order: i ? 'gap' : 'number'}), 'sentence-order')),
+    el('div', {class: 'controls'}, select('Order of the sentences', ['sample number', 'largest difference of scores'], 'order', 'sentence-order')),
     el('ol', {class: 'pairs', id: 'sentences'}, items.map(i => el('li', {},
       el('div', {class: 'small muted'}, `sample ${evidence.numbers ? evidence.numbers[t][i] : i + 1}`),
       el('div', {class: 'side'}, text(0, i), text(1, i)))))];
 }
+
+if (DATA.scorers.length) {
+  const read = () => { readAddress(); render(); };
+  read();
+  for (const event of ['hashchange', 'popstate']) addEventListener(event, read);
+} else document.getElementById('map').hidden = true;  // nothing was measured
