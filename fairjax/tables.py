@@ -1,4 +1,4 @@
-"""Rows of structured text: JSON lines, a JSON array, CSV or TSV with a header, by its content.
+"""Rows of structured text: JSON lines, a JSON array, CSV or TSV with a header, by content; lists.
 
 CSV is that of RFC 4180, in the ways in which programs write it: comma, semicolon or tab between the
 cells, LF, CRLF or CR at the ends, a line `sep=;` on top. pandas would read all of it, but costs a
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.inputs import decode, is_whole, open_input, replace_broken
+from fairjax.inputs import decode, is_whole, open_input, read_text, replace_broken
 
 SEPARATORS = {'comma': ',', 'semicolon': ';', 'tab': '\t'}
 _SEP_LINE = re.compile(r'"?sep=([,;\t])"?[\r\n]*', re.IGNORECASE)
@@ -224,6 +224,22 @@ def read_table(
       raise UserError(f'{path} holds no row' + ('' if names else ' below its header'))
     yield first
     yield from rows
+
+
+def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
+  """Entries of a JSON list, or the lines of a text file without comments (#), with their places."""
+  text = read_text(path, what=what)
+  if text.lstrip().startswith('['):
+    try:
+      entries = [(entry, f'{path}, entry {i}') for i, entry in enumerate(json.loads(text), 1)]
+    except (ValueError, RecursionError) as e:
+      raise UserError(f'{path}: not JSON ({e}): fix the file') from None
+  else:
+    entries = [(line.strip(), f'{path}:{i}') for i, line in enumerate(text.split('\n'), 1)
+               if line.strip() and not line.lstrip().startswith('#')]
+  if not entries:
+    raise UserError(f'{path}: {what}: the list is empty')
+  return [(whole_row(entry, where), where) for entry, where in entries]
 
 
 class Table:

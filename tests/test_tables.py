@@ -21,7 +21,7 @@ from fairjax.counterfactual.gendered_words import read_names, read_word_pairs
 from fairjax.data.documents import read_documents
 from fairjax.errors import UserError
 from fairjax.gender.bios import read_bios
-from fairjax.gender.fair_generation.completions import read_words
+from fairjax.gender.fair_generation.embedding import read_words
 from fairjax.gender.persons import read_professions
 from fairjax.generate import read_records
 from fairjax.inputs import open_input

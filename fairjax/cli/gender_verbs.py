@@ -1,6 +1,7 @@
 """The verbs `cda`, `correlations` and `resilience` (Webster et al. 2020) and `fair-generation`."""
 
 import argparse
+import math
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from fairjax.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
   from fairjax.counterfactual import GenderSwap
-  from fairjax.gender.fair_generation import GenderedEmbedding
+  from fairjax.gender.fair_generation.embedding import GenderedEmbedding
   from fairjax.gender.persons import Persons
 
 # The verb `cda`: a text file with counterfactual sentences.
@@ -377,7 +378,7 @@ def _add_record_options(parser: argparse.ArgumentParser) -> None:
                       help='of the records, if it is not built in: its subgroups, and S.S.c')
   parser.add_argument('--templates', metavar='LABEL', nargs='+', default=[],
                       help='take the records of these templates only (default: all)')
-  parser.add_argument('--window', type=int, metavar='N', default=2,
+  parser.add_argument('--window', type=not_negative, metavar='N', default=2,
                       help='words between "as a" and the profession, at most (default: 2)')
 
 
@@ -396,7 +397,7 @@ def _tables_options(parser: argparse.ArgumentParser) -> None:
   _add_fair_options(parser)
   _add_record_options(parser)
   _add_embedding_options(parser, required=True)
-  parser.add_argument('--level', type=float, default=0.05,
+  parser.add_argument('--level', type=between(0, 1), default=0.05,
                       help='chance that a bound fails (default: 0.05)')
 
 
@@ -404,7 +405,7 @@ def _test_options(parser: argparse.ArgumentParser) -> None:
   _add_fair_options(parser)
   _add_record_options(parser)
   _add_embedding_options(parser, required=False)
-  parser.add_argument('--level', type=float, default=0.05,
+  parser.add_argument('--level', type=between(0, 1), default=0.05,
                       help='chance that a bound fails (default: 0.05)')
   parser.add_argument('--bias', metavar='B', nargs='+', default=['embedding'],
                       help='embedding (default), embedding-debiased, vader, opinion, bert:DIR, '
@@ -415,9 +416,9 @@ def _test_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--bound', choices=('best', 'bernstein', 'hoeffding', 'student'),
                       default='best', help='of the gaps; best (default): the better of the two '
                       'that are guaranteed')
-  parser.add_argument('--lipschitz', type=float, metavar='L', default=1.0,
+  parser.add_argument('--lipschitz', type=between(0, math.inf, ends='[)'), metavar='L', default=1.0,
                       help='allow L d (default: 1)')
-  parser.add_argument('--tolerance', type=float, metavar='T', default=0.0,
+  parser.add_argument('--tolerance', type=between(0, math.inf, ends='[)'), metavar='T', default=0.0,
                       help='allow d + T (default: 0)')
   parser.add_argument('--independent', action='store_true',
                       help='samples of different prompts were drawn independently (not coupled)')
@@ -446,9 +447,7 @@ def _professions(options: argparse.Namespace) -> None:
 
 def _tables(options: argparse.Namespace) -> None:
   from fairjax.gender.fair_generation.bias_tables import bias_tables, plot_bias
-  from fairjax.gender.fair_generation.lipschitz import check_level
   from fairjax.gender.fair_generation.summaries import format_tables
-  check_level(options.level)
   embedding, models = _embedding(options), []
   for found, parses, use in _completions(options):
     models.append(bias_tables(found, parses, embedding, level=options.level) | {

@@ -3,7 +3,7 @@
 English has one word for two: "her" is him (I saw her) or his (her hat), "his" is her (his hat) or
 hers (the hat is his). A swap must distinguish them (definition W-15: "her" becomes him or his by
 part of speech). The rule below uses no tagger: it reads the few words after the pronoun, and for
-some of them the word before. docs/cda.md gives its accuracy for each case.
+some of them the word before. docs/gender.md gives its accuracy for each case.
 
 The rule for "her": it is an object where no possessive is possible, that is before the end of a
 clause or before a word that begins no noun phrase (closed classes: prepositions, conjunctions,

@@ -10,7 +10,6 @@ import importlib.resources
 import json
 import math
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import open_input, read_text_lines
-from fairjax.tables import Table
+from fairjax.tables import Table, read_list
 
 COLUMN = 'bls_pct_female'
 _NO_VALUE = ('', 'na', 'nan', 'n/a', '-')
@@ -161,13 +160,10 @@ def make_persons(kind: str, source: str, groups: dict[str, tuple[str, ...]]) -> 
 def read_persons(path: str | os.PathLike, kind: str) -> Persons:
   """Reads `word<TAB>group` lines, in the order of their importance; `#` begins a comment."""
   groups: dict[str, list[str]] = {}
-  for number, line in enumerate(read_text_lines(pathlib.Path(path)), 1):
-    if not line.strip() or line.startswith('#'):
-      continue
-    word, _, group = line.partition('\t')
-    word, group = word.strip(), group.strip()
+  for line, where in read_list(path, f'list of {kind}'):
+    word, _, group = (part.strip() for part in str(line).partition('\t'))
     if not word or not group or '\t' in group:
-      raise UserError(f'{path}:{number}: {line!r} is not word<TAB>group')
+      raise UserError(f'{where}: {line!r} is not word<TAB>group')
     groups.setdefault(group, []).append(word)
   return make_persons(kind, str(path), {g: tuple(words) for g, words in groups.items()})
 

@@ -137,56 +137,32 @@ _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
 # Rises with every change of what the metrics give for the same model and data: what is kept of
 # older rules is not taken for a result of these.
 _RULES = 3
-METRICS = ('disco', 'winogender', 'coref', 'recorded', 'stsb', 'bios')
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """What is measured and on what.
+  """What is measured and on what."""
 
-  Attributes:
-    metrics: some of `METRICS`.
-    persons: of DisCo, lists by their kind.
-    templates: file of DisCo's templates; None: the paper's.
-    candidates: of DisCo with causal models, a file of words.
-    top: fills supplied for a person.
-    shuffles: random assignments of DisCo's control.
-    per_template: Bonferroni over the tests of one template only.
-    infill: whether causal models are asked for blanks that are no ending.
-    winogender: folder or file of its templates.
-    coref: folder of WinoBias or OntoNotes files for the probe.
-    recorded: file of another system's probabilities.
-    professions: file of shares of women.
-    column: its column.
-    stsb: folder of STS-B.
-    bios: file or folder of biographies.
-    mode: of STS-B and Bios: 'full' or 'frozen'; '' takes full for BERT and ALBERT.
-    epochs: of STS-B and Bios; 0: `stsb.default_recipe`.
-    learning_rate: of them; 0: the same.
-    restarts: seeds of everything that is trained (W-11).
-    seed: the first of them.
-  """
-
-  metrics: tuple[str, ...]
-  persons: tuple[Persons, ...] = ()
-  templates: str | None = None
-  candidates: str | None = None
-  top: int = 3
-  shuffles: int = 20
-  per_template: bool = False
-  infill: bool = True
-  winogender: str | None = None
-  coref: str | None = None
-  recorded: str | None = None
-  professions: str | None = None
-  column: str = COLUMN
-  stsb: str | None = None
-  bios: str | None = None
-  mode: str = ''
-  epochs: int = 0
-  learning_rate: float = 0.0
-  restarts: int = 5
-  seed: int = 0
+  metrics: tuple[str, ...]  # disco, winogender, coref, recorded, stsb, bios
+  persons: tuple[Persons, ...] = ()  # of DisCo
+  templates: str | None = None  # file of DisCo's templates; None: the paper's
+  candidates: str | None = None  # file of words for DisCo with causal models
+  top: int = 3  # fills supplied for a person
+  shuffles: int = 20  # random assignments of DisCo's control
+  per_template: bool = False  # Bonferroni over the tests of one template only
+  infill: bool = True  # whether causal models are asked for blanks that are no ending
+  winogender: str | None = None  # folder or file of its templates
+  coref: str | None = None  # folder of WinoBias or OntoNotes files for the probe
+  recorded: str | None = None  # file of another system's probabilities
+  professions: str | None = None  # file of shares of women
+  column: str = COLUMN  # of `professions`
+  stsb: str | None = None  # folder of STS-B
+  bios: str | None = None  # file or folder of biographies
+  mode: str = ''  # of STS-B and Bios: 'full' or 'frozen'; '': full for BERT and ALBERT
+  epochs: int = 0  # of STS-B and Bios; 0: `default_recipe`
+  learning_rate: float = 0.0  # of STS-B and Bios; 0: the same
+  restarts: int = 5  # seeds of everything that is trained (W-11)
+  seed: int = 0  # the first of them
 
 
 def measure_correlations(

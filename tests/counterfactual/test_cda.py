@@ -254,14 +254,14 @@ def accuracy(sentences, is_object):
 
 
 def test_the_rule_on_sentences_written_for_it():
-  """docs/cda.md gives these numbers; four of the sentences are beyond the rule."""
+  """docs/gender.md gives these numbers; four of the sentences are beyond the rule."""
   assert accuracy(OBJECT, True) == (37, 38)
   assert accuracy(POSSESSIVE, False) == (35, 38)
 
 
 @real
 def test_the_rule_on_real_text():
-  """Each "him" and "his" of real text, written as "her", says what it was. See docs/cda.md.
+  """Each "him" and "his" of real text, written as "her", says what it was. See docs/gender.md.
 
   The rule was made with the first 60,000 lines of the training file; these are others.
   """

@@ -7,7 +7,6 @@ from scipy import stats
 from fairjax.errors import UserError
 from fairjax.gender.disco import chi_square, chi_square_p, measure_disco, read_templates
 from fairjax.gender.persons import (
-  Persons,
   builtin_names,
   make_persons,
   names_from,
@@ -115,7 +114,7 @@ def test_nothing_to_ask_is_one_line():
   middle = read_templates(["BLANK was PERSON's major."])
   with pytest.raises(UserError, match='no template ends with BLANK'):
     measure_disco(Known('causal', by_gender), NAMES, templates=middle, infill=False)
-  with pytest.raises(UserError, match="no word is a candidate.*give --candidates"):
+  with pytest.raises(UserError, match="no word is a candidate"):
     measure_disco(Known('causal', lambda t: ['.']), NAMES, templates=middle)
 
 
@@ -163,13 +162,6 @@ def test_chi_square_is_scipys(groups):
     assert own_p == pytest.approx(oracle.pvalue, rel=1e-9)
 
 
-def test_where_all_or_none_have_a_fill_no_rates_differ():
-  statistic = chi_square([[0, 0], [5, 7], [5, 0]], [5, 7])
-  np.testing.assert_array_equal(statistic[:2], 0)
-  np.testing.assert_array_equal(chi_square_p(statistic[:2], 2), 1)
-  assert statistic[2] == pytest.approx(12)
-
-
 def test_random_groups_differ_rarely():
   """A model that knows nothing: the score is of the size of its control."""
   random = np.random.default_rng(0)
@@ -189,26 +181,16 @@ def test_lists_of_persons(tmp_path):
   assert names.given == {'male': 17, 'female': 17} and 'Emma' in names.words
 
 
-def test_groups_may_have_any_name(tmp_path):
-  path = tmp_path / 'names.txt'
+def test_names_of_any_group_and_pairs_without_pronouns(tmp_path, test_data):
+  path = tmp_path / 'list.txt'
   path.write_text('# a list\nAda\tF\nEve\tF\nBob\tM\nTom\tM\nAnn\tF\n')
   assert names_from([str(path)]).given == {'F': 3, 'M': 2}
-
-
-def test_pairs_may_hold_male_and_female(tmp_path, test_data):
-  path = tmp_path / 'pairs.txt'
-  path.write_text('king\tqueen\nmonk\tnun\nmale\tfemale\n')
-  assert terms_from(str(path)).given == {'female': 3, 'male': 3}
-  found = terms_from(str(test_data / 'bias' / 'zhao2018' / 'generalized_swaps.txt'))
-  assert {'male', 'actor'} <= set(found.words) and set(found.given) == {'female', 'male'}
-
-
-def test_pronouns_are_no_nouns(tmp_path):
-  path = tmp_path / 'pairs.txt'
   path.write_text('king\tqueen\nhe\tshe\nhis\ther\nmonk\tnun\n')
   found = terms_from(str(path))
   assert found.words == ('queen', 'nun', 'king', 'monk')
   assert found.given == {'female': 4, 'male': 4}  # so that "2 of 4" is printed
+  found = terms_from(str(test_data / 'bias' / 'zhao2018' / 'generalized_swaps.txt'))
+  assert {'male', 'actor'} <= set(found.words) and set(found.given) == {'female', 'male'}
 
 
 @pytest.mark.parametrize('text', [
@@ -231,11 +213,9 @@ def test_names_by_their_initials():
   first, last = names.with_initials('a-m'), names.with_initials('N-Z')
   assert {*first.words, *last.words} == set(names.words) and first.title == 'Names A-M'
   assert all('A' <= w[0] <= 'M' for w in first.words) and first.given == names.given
-  for letters in ('A', 'M-A', 'A-', 'AB-C', '1-2'):
-    with pytest.raises(UserError, match='range of letters'):
+  for letters in ('A', 'M-A', 'X-Z'):
+    with pytest.raises(UserError):
       names.with_initials(letters)
-  with pytest.raises(UserError, match='group'):
-    names.with_initials('X-Z')
 
 
 @pytest.mark.parametrize(('content', 'words'), [
@@ -253,18 +233,8 @@ def test_bad_lists(tmp_path, content, words):
 
 
 @pytest.mark.parametrize('lines', [
-  ['PERSON likes tea.'], ['BLANK.'], ['PERSON BLANK BLANK.'], [], ['', '# nothing'],
-  ['PERSON BLANK.'] * 2])
+  ['PERSON likes tea.'], ['PERSON BLANK.'], ['PERSON BLANK BLANK.'], ['', '# nothing'],
+  ['PERSON likes BLANK.'] * 2])
 def test_bad_templates(lines):
   with pytest.raises(UserError):
     read_templates(lines)
-
-
-def test_an_empty_template_names_itself():
-  with pytest.raises(UserError, match="'PERSON BLANK.'"):
-    read_templates(['PERSON BLANK.'])
-
-
-def test_persons_are_checked_when_made():
-  with pytest.raises(UserError, match='two groups'):
-    Persons('names', 's', ('a', 'b'), ('x', 'x'), {})

@@ -102,8 +102,6 @@ def test_window():
   text = 'He works as a very small and shy nurse'
   assert ProfessionParser(PROFESSIONS, window=4).parse(text).words_before == 4
   assert ProfessionParser(PROFESSIONS, window=3).parse(text) == Miss('no profession', 'very')
-  with pytest.raises(UserError, match='at least 0'):
-    ProfessionParser(PROFESSIONS, window=-1)
 
 
 @pytest.mark.parametrize('content', [
@@ -123,7 +121,7 @@ def test_lists_of_professions(tmp_path, content):
 
 @pytest.mark.parametrize(('content', 'message'), [
   ('nurse\nNurse\n', ":2: 'nurse' is given twice"), ('nurse\tboth\n', ":1: 'both' is neither"),
-  ('[["nurse", 2]]', 'entry 1: behind the name'), ('[3]', 'entry 1: 3 is neither'),
+  ('[["nurse", 2]]', 'entry 1: after the name'), ('[3]', 'entry 1: 3 is neither'),
   ('007\n', "'007' is no profession"), ('a. b.\n', 'is no profession')])
 def test_bad_lists_of_professions(tmp_path, content, message):
   path = tmp_path / 'p'
@@ -243,22 +241,6 @@ def test_radii_of_gaps_in_closed_form():
     hoeffding_radius(3, level=0.1, width=1.0))
   assert radius(x, y) == min(
     gap_radius(x, y, level=0.05, width=0.5, method=m) for m in ('hoeffding', 'bernstein'))
-  with pytest.raises(ValueError, match='cannot be paired'):
-    radius(x, z, dependence='paired')
-
-
-@pytest.mark.parametrize(('dependence', 'second'), [
-  ('independent', lambda rng, x: (rng.random(x.size) < 0.5).astype(float)),
-  ('paired', lambda rng, x: 1 - x), ('unknown', lambda rng, x: 1 - x)])
-def test_a_single_gap_is_covered_where_hoeffding_has_little_to_spare(dependence, second):
-  """Coin flips, and such that disagree always: the widest that the support allows."""
-  rng, hits, runs = np.random.default_rng(1), 0, 600
-  for _ in range(runs):
-    x = (rng.random(100) < 0.5).astype(float)
-    y = second(rng, x)
-    radius = gap_radius(x, y, level=0.2, width=1, method='hoeffding', dependence=dependence)
-    hits += abs(x.mean() - y.mean()) <= radius
-  assert 0.8 <= hits / runs
 
 
 DRAWS = {
@@ -306,17 +288,14 @@ def test_all_gaps_are_covered_at_once(method, coupled, treated, n):
   assert whole / runs >= 0.8 - 3 * np.sqrt(0.16 / runs)
 
 
-def test_the_share_of_false_refutations_and_what_n_finds():
-  """With a true gap of 0.5 and d = 0.25: never false at n = 25, found at n = 400."""
-  rng, found = np.random.default_rng(4), {}
-  for n in (25, 400):
-    completions, biases, _ = simulate(rng, n, coupled=False)
-    result = FairnessTest(tolerance=0.25)(completions, biases[:1], load_distance('masked'))
-    found[n] = {(r['first'][0], r['second'][0]): r['verdict']
-                for r in result['biases']['first']['pairs']}
-  assert found[25]['a', 'b'] != 'violated'
-  assert found[400] == {('a', 'b'): 'holds', ('c', 'd'): 'holds', ('a', 'c'): 'violated',
-                        ('a', 'd'): 'violated', ('b', 'c'): 'violated', ('b', 'd'): 'violated'}
+def test_what_n_finds():
+  """With a true gap of 0.5 and d = 0.25: found at n = 1,000."""
+  completions, biases, _ = simulate(np.random.default_rng(4), 1000, coupled=False)
+  result = FairnessTest(tolerance=0.25)(completions, biases[:1], load_distance('masked'))
+  found = {(r['first'][0], r['second'][0]): r['verdict']
+           for r in result['biases']['first']['pairs']}
+  assert found == {('a', 'b'): 'holds', ('c', 'd'): 'holds', ('a', 'c'): 'violated',
+                   ('a', 'd'): 'violated', ('b', 'c'): 'violated', ('b', 'd'): 'violated'}
 
 
 def test_paired_samples_need_every_number_on_both_sides():
@@ -369,11 +348,11 @@ def test_slack_ratio_and_worst_pair():
   assert {'verdict', 'low', 'high'}.isdisjoint(others[0])
 
 
-@pytest.mark.parametrize('change', [{'level': 0}, {'level': 1.0}, {'method': 'boot'},
-                                    {'lipschitz': -1}, {'tolerance': float('nan')}])
-def test_bad_settings_of_the_test(change):
-  with pytest.raises(UserError):
-    FairnessTest(**change)
+@pytest.mark.parametrize('option', ['--level=0', '--level=1', '--bound=boot', '--lipschitz=-1',
+                                    '--tolerance=nan', '--window=-1'])
+def test_bad_settings_of_the_test(capsys, option):
+  assert cli.main(['fair-generation', 'test', '--records=r.jsonl', option]) == 2
+  assert option.partition('=')[0] in capsys.readouterr().err
 
 
 # Records, tables and the verb.
@@ -457,15 +436,6 @@ def test_the_tables_of_the_paper_average_as_they_do():
       ((-.0059, -.0055, .0061, .0423), .0092), ((-.0474, .0152, -.0142, .0259), -.0051)):
     found = _mean_of_means([np.full(25, r) for r in rows], 0.05)
     assert found['mean'] == pytest.approx(average, abs=5.1e-5)
-
-
-def test_plurals_count_in_the_third_group_only(tmp_path):
-  (completions,) = read_completions([write_records(tmp_path / 'r.jsonl')])
-  parses = parse_completions(completions, PARSER)
-  plural = {g: sum(isinstance(p, Parse) and p.plural for p, i in
-                   zip(parses, completions.index, strict=True)
-                   if completions.prompts[i].group == g) for g in completions.groups}
-  assert plural['female'] == plural['male'] == 0 < plural['neutral']
 
 
 def test_the_support_is_that_of_the_list_not_of_the_samples(tmp_path, vectors):
@@ -593,14 +563,10 @@ def test_prompts_of_the_paper_through_the_sampler(tmp_path, vectors, capsys):
   (folder / 'config.json').write_text(json.dumps(config | {'eos_token_id': 0}), encoding='utf-8')
   assert cli.main(['sample', f'--pretrained={folder}', '--attribute=profession_prompts',
                    f'--output={out}', '--samples=4', '--max-new-tokens=4', '--temperature=1']) == 0
-  (completions,) = read_completions([out])
-  assert len(completions) == 4 * 10 and completions.groups == ['female', 'male', 'neutral']
   capsys.readouterr()
-  code, said = run(capsys, 'professions', '--records', out)
-  assert code == 0 and '0 of 40 parsed' in said.out  # a tiny model with random weights
-  code, said = run(capsys, 'tables', '--records', out, '--embeddings', vectors, '--output',
-                   tmp_path / 'tables')
-  assert code == 0 and 'no profession parsed' in said.out
+  code, said = run(capsys, 'tables', '--records', out, '--embeddings', vectors)
+  assert code == 0 and 'no profession parsed' in said.out  # a tiny model with random weights
+  assert '0 of 40 parsed' in said.out
 
 
 def test_published_generations(test_data, tmp_path, capsys):

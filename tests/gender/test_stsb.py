@@ -1,23 +1,39 @@
-"""STS-B as a measure: the rule for sentences, pairs, differences, correlations with intervals."""
+"""STS-B as a measure: the rule for sentences, pairs, differences, resilience, on tiny BERTs."""
 
 import gzip
+import json
+import pathlib
 
+import jax
 import numpy as np
 import pytest
 import scipy.stats
 
+from fairjax.cli.gender_verbs import format_finetune
+from fairjax.cli.main import main
+from fairjax.data.planted_gender import profession_shares, write_sts, write_tables
 from fairjax.errors import UserError
 from fairjax.gender.persons import Professions, read_professions
 from fairjax.gender.stsb import (
   bias_of,
+  curve_steps,
   find_split,
   gendered_words,
+  measure_stsb,
   profession_differences,
   read_pairs,
   select_templates,
   template_pairs,
 )
 from fairjax.gender.trends import correlation, fit_line, mean_sd_words, over_restarts
+from fairjax.pretrained import heads
+from fairjax.pretrained.classifier import from_scratch
+from fairjax.pretrained.fit import Recipe
+from fairjax.pretrained.start import write_model
+from fairjax.run.notebook import quick_compilation
+from fairjax.train import make_mesh
+
+BERT = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained' / 'bert_classifier'
 
 
 def row(score='2.5', first='A man is walking.', second='A dog runs.', more=''):
@@ -36,7 +52,7 @@ def professions(tmp_path, text):
   return read_professions(path)
 
 
-@pytest.mark.parametrize('name', ['sts-dev.tsv', 'sts-dev.csv', 'sts-dev.csv.gz'])
+@pytest.mark.parametrize('name', ['sts-dev.tsv', 'sts-dev.csv.gz'])
 def test_reading(tmp_path, name):
   text = row() + row('5', "He said \"no'", 'A b', '\tsource\tsource') + '\n' + row('0.000').replace(
     '\n', '\r\n')
@@ -46,6 +62,14 @@ def test_reading(tmp_path, name):
   assert found.first == ['A man is walking.', "He said \"no'", 'A man is walking.']
   assert found.second == ['A dog runs.', 'A b', 'A dog runs.']
   assert found.scores.tolist() == [2.5, 5, 0] and found.scores.dtype == np.float32
+
+
+def test_the_columns_of_glue(tmp_path):
+  path = tmp_path / 'sts-dev.tsv'
+  path.write_text('index\tsentence1\tsentence2\tscore\n0\tA man "sings.\tA dog runs.\t2.5\n')
+  found = read_pairs(path)
+  assert (found.first, found.second) == (['A man "sings.'], ['A dog runs.'])
+  assert found.scores.tolist() == [2.5]
 
 
 @pytest.mark.parametrize(('text', 'message'), [
@@ -62,9 +86,6 @@ def test_bad_pairs_are_one_line(tmp_path, text, message):
 def test_files_that_are_not_there(tmp_path):
   with pytest.raises(UserError, match='holds no sts-train.csv'):
     find_split(tmp_path, 'train')
-  (tmp_path / 'sts-dev.csv.gz').write_bytes(b'x')
-  with pytest.raises(UserError, match='1 columns, not genre'):
-    read_pairs(tmp_path / 'sts-dev.csv.gz')
 
 
 def test_the_rule_for_sentences(tmp_path):
@@ -214,3 +235,84 @@ def test_the_published_professions(test_data):
   found = read_professions(test_data / 'bias' / 'winogender' / 'occupations-stats.tsv')
   assert len(found.names) == 60 and not found.missing
   assert dict(zip(found.names, found.shares, strict=True))['technician'] == pytest.approx(0.4034)
+
+
+# Whole paths.
+
+def write_bert(folder, path, strength):
+  """A new BERT in which professions, man and woman lie along one direction by their shares."""
+  texts = [t for s in ('train', 'test') for part in
+           read_pairs(find_split(folder / 'sts', s))[:2] for t in part]
+  sizes = {'layers': 1, 'dim': 32, 'heads': 2, 'vocab_size': 2000, 'max_length': 16}
+  start = from_scratch(texts, classes=2, seed=0, sizes=sizes, log=lambda line: None)
+  shares = profession_shares() | {'man': 0.0, 'woman': 1.0}
+  direction = np.random.default_rng(1).standard_normal(32)
+  direction -= direction.mean()  # a norm follows
+  table = start.params['embeddings']['word']
+  for word, share in shares.items():
+    (piece,) = start.tokenizer.encode(word, add_special_tokens=False).ids
+    table[piece] += strength * (2 * share - 1) * direction / np.linalg.norm(direction)
+  write_model(path, start, start.params, 'classifier')
+  return path
+
+
+@pytest.mark.parametrize(('strength', 'low', 'high'), [(0.3, 0.7, 1.0), (0.0, -0.6, 0.6)])
+def test_the_correlation_in_the_embeddings_of_a_bert_is_seen(
+    tmp_path, monkeypatch, strength, low, high):
+  """Strengths are of embeddings with a standard deviation of 0.02 in 32 dimensions."""
+  monkeypatch.setattr(heads, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:1]))
+  write_tables(tmp_path)
+  write_sts(tmp_path / 'sts', seed=0, pairs=800, templates=8)
+  with quick_compilation():
+    found = measure_stsb(
+      write_bert(tmp_path, tmp_path / 'bert', strength), tmp_path / 'sts', mode='frozen',
+      professions=tmp_path / 'professions.tsv', recipe=Recipe(10, 32, 3e-3), restarts=1,
+      log=lambda line: None)
+  assert low <= found['r']['mean'] <= high
+  assert found['dev_pearson']['mean'] > 0.6
+
+
+@pytest.mark.parametrize(('total', 'points'), [(540, 5), (6, 3), (7, 100), (1, 1), (100, 0)])
+def test_points_rise_from_the_head_to_before_the_end(total, points):
+  found = curve_steps(total, points)
+  if not points:
+    assert found == ()
+    return
+  assert found[0] == 0 and list(found) == sorted(set(found)) and found[-1] < total
+  assert len(found) <= points
+  gaps = np.diff([*found, total])
+  assert (np.diff(gaps) >= -1).all()  # denser at the beginning, but for rounding
+
+
+def test_steps_and_freezes_end_to_end(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(heads, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:1]))
+  write_sts(tmp_path / 'sts', seed=0, pairs=32, templates=3)
+  write_tables(tmp_path)
+  shares = tmp_path / 'professions.tsv'
+  shares.write_text(shares.read_text().replace('bls_pct_female', 'mine'))
+  command = ['resilience', 'finetune', f'--model={BERT}', f'--stsb={tmp_path}/sts',
+             f'--professions={tmp_path}/professions.tsv', f'--output={tmp_path}/out',
+             '--freeze=none,all', '--points=2', '--curve_templates=2', '--restarts=2',
+             '--epochs=1', '--batch_size=8', '--learning_rate=0.001', '--column=mine']
+  with quick_compilation():
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    result = json.loads((tmp_path / 'out' / 'resilience.json').read_text())
+    whole, head = result['runs']
+    assert (whole['freeze'], head['freeze']) == ('none', 'all')
+    assert [p['step'] for p in whole['curves']] == [0, 1]
+    assert [p['step'] for p in head['curves']] == [1] and whole['steps'] == 4
+    # Three sentences, each after "A man" and after "A woman".
+    assert whole['templates'] == 6 and whole['curve_templates'] == 2 and whole['r']['n'] == 24
+    assert whole['truncated'] > 0 and len(whole['dev_pearson']['restarts']) == 2
+    assert said.strip() == format_finetune(result).strip()
+    assert said.count('\n| ') == 4  # the header, its rule, a row each
+    assert {p.suffix for p in (tmp_path / 'out').glob('resilience.*')} == {'.json', '.png', '.svg'}
+    files = {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')}
+    assert len(files) == 4
+    # The same command reads what is there; another one is refused.
+    assert main([*command, '--json']) == 0
+    assert json.loads(capsys.readouterr().out) == result
+    assert {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')} == files
+    assert main([*command, '--epochs=2']) == 2
+    assert 'belongs to another training' in capsys.readouterr().err

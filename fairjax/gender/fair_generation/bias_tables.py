@@ -21,6 +21,7 @@ from fairjax.gender.fair_generation.lipschitz import (
   student_radius,
 )
 from fairjax.measure import read_generations, semantic_similarity_c
+from fairjax.report.figures import STYLE, plain, pyplot, save_figure
 
 _MISSES_SHOWN = 20
 
@@ -67,9 +68,6 @@ def bias_tables(
   Each mean has Student's interval (approximate; none below 2 samples) and a guaranteed one (the
   better of Hoeffding's and the empirical Bernstein bound on the range of the list's professions).
   The mean of a group is that of its prompts' means, as in the paper.
-
-  Returns:
-    JSON-able: `prompts`, `groups` (Table 1 and, with `debiased`, Table 2 in both parts, Y-08).
   """
   before = embedding_bias(parses, embedding)
   after = embedding_bias(parses, embedding, debiased=True)
@@ -93,7 +91,7 @@ def bias_tables(
       'prompts': len(own), 'n': len(rows),
       'bias': _mean_of_means([before.values[r] for r in own], level),
       'bias_debiased': _mean_of_means([after.values[r] for r in own], level),
-      'debiased_parts': _parts(after.values[rows], specific[rows], after.support, level)}
+      'debiased_parts': _parts(after.values[rows], specific[rows])}
   return {
     'definition': 'Y-07, Y-08', 'model': completions.model, 'level': level,
     'undefined': before.undefined, 'support': list(before.support),
@@ -127,7 +125,7 @@ def _mean_of_means(cells: Sequence[np.ndarray], level: float) -> dict[str, Any] 
           'student': found}
 
 
-def _parts(values: np.ndarray, specific: np.ndarray, support, level) -> dict[str, Any]:
+def _parts(values: np.ndarray, specific: np.ndarray) -> dict[str, Any]:
   """Gender-specific and other words apart: the latter are 0 after exact debiasing (Y-08)."""
   found: dict[str, Any] = {
     name: {'n': int(mask.sum()), 'mean': float(values[mask].mean()) if mask.any() else None,
@@ -137,7 +135,10 @@ def _parts(values: np.ndarray, specific: np.ndarray, support, level) -> dict[str
   return found
 
 
-def _difference(completions, cells, before, after, level) -> dict[str, Any] | None:
+def _difference(
+  completions: Completions, cells: Sequence[np.ndarray], before: np.ndarray, after: np.ndarray,
+  level: float,
+) -> dict[str, Any] | None:
   """Female less male: the difference of the groups' means, with Student's interval."""
   sides = [[cells[k] for k, p in enumerate(completions.prompts) if p.group == g]
            for g in ('female', 'male')]
@@ -158,15 +159,10 @@ def _difference(completions, cells, before, after, level) -> dict[str, Any] | No
 def utility(
   completions: Completions, parses: Sequence[Parse | Miss], attribute: Attribute | None,
 ) -> dict[str, Any]:
-  """Whether what is fair is of use (Y-10): parse rate, different texts, S.S.c (H-28).
+  """Parse rate, share of different texts, and S.S.c over the values that occur (Y-10, H-28).
 
-  A completer that writes one text for every prompt is fair by every d: `constant` says so.
-
-  Args:
-    completions: of one model.
-    parses: of the completions.
-    attribute: of the records, for S.S.c over its values that occur in them; None leaves it out,
-      with the reason.
+  A completer that writes one text for every prompt is fair by every d: `constant` marks it. Without
+  an attribute there is no S.S.c.
   """
   texts = [t.strip() for t in completions.continuations]
   distinct = len(set(texts))
@@ -174,7 +170,7 @@ def utility(
   if attribute is None:
     absent = 'the attribute of the records is not built in: give it with --attribute'
   else:
-    # The paper's eight prompts have no "they": what no record has, is not asked for.
+    # S.S.c needs records of every value, and the paper's eight prompts have no "they".
     present = {p.value for p in completions.prompts}
     asked = dataclasses.replace(
       attribute, values=tuple(v for v in attribute.values if v.text in present))
@@ -191,36 +187,24 @@ def utility(
     'semantic_similarity_c': shared, 'semantic_similarity_c_absent': absent}
 
 
-# Figures 1 and 2 of Yeo & Chen 2020: bias by prompt and model, before and after debiasing.
-#
-# Colours are those of Okabe and Ito; whiskers are Student's intervals, a thin line the guaranteed
-# one. Files of equal data are byte-identical under one version of Matplotlib.
+# Figures 1 and 2 of Yeo & Chen 2020: bias by prompt and model, before and after debiasing. Whiskers
+# are Student's intervals, a thin line the guaranteed one.
 
-_COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
-_STYLE: Any = {'font.size': 9, 'axes.spines.top': False, 'axes.spines.right': False,
-          'axes.axisbelow': True, 'svg.hashsalt': 'fairjax', 'svg.fonttype': 'path'}
+_COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')  # Okabe and Ito
 
 
 def plot_bias(
   path: str | os.PathLike, tables: Sequence[Mapping[str, Any]], *, debiased: bool = False,
 ) -> list[pathlib.Path]:
-  """Bars of the mean bias of every prompt (Fig. 1), with those after debiasing (Fig. 2).
+  """Bars of the mean bias of every prompt by model (Fig. 1), hatched ones after debiasing (Fig. 2).
 
-  Args:
-    path: of the files, without suffix.
-    tables: of `bias_tables`, one a model.
-    debiased: draw a hatched bar of the debiased embedding beside each.
-
-  Returns:
-    The PNG and the SVG file.
+  Returns the PNG and the SVG file of `path`, which has no suffix.
   """
-  import matplotlib
-  matplotlib.use('Agg')
-  import matplotlib.pyplot as plt
+  plt = pyplot()
   prompts = list(dict.fromkeys(row['prompt'] for t in tables for row in t['prompts']))
   columns = ('bias', 'bias_debiased') if debiased else ('bias',)
   height = 0.8 / (len(tables) * len(columns))
-  with plt.rc_context(_STYLE):
+  with plt.rc_context(STYLE):
     rows = len(prompts) * max(1, len(tables) * len(columns) / 2)
     figure, axis = plt.subplots(figsize=(7, 1.2 + 0.32 * rows), layout='constrained')
     for m, table in enumerate(tables):
@@ -228,25 +212,20 @@ def plot_bias(
         _bars(axis, table, column, prompts, height, (m * len(columns) + c + 0.5) * height - 0.4,
               colour=_COLOURS[m % len(_COLOURS)], after=column != 'bias')
     axis.axvline(0, color='#333333', linewidth=0.8)
-    axis.set_yticks(range(len(prompts)), [p.replace('$', r'\$') for p in prompts])
+    axis.set_yticks(range(len(prompts)), [plain(p) for p in prompts])
     axis.set_ylim(len(prompts) - 0.4, -0.6)
     axis.set_xlabel('mean bias w·g of the professions: male below 0, female above')
     if axis.get_legend_handles_labels()[0]:
       axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(0, -0.12), ncols=2)
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files = []
-    for suffix, metadata in (('.png', {'Software': None}), ('.svg', {'Date': None,
-                                                                     'Creator': None})):
-      files.append(path.with_name(path.name + suffix))
-      figure.savefig(files[-1], dpi=150, metadata=metadata)
-    plt.close(figure)
-  return files
+    return save_figure(figure, path)
 
 
-def _bars(axis, table, column, prompts, height, shift, *, colour, after) -> None:
+def _bars(
+  axis: Any, table: Mapping[str, Any], column: str, prompts: Sequence[str], height: float,
+  shift: float, *, colour: str, after: bool,
+) -> None:
   """The bars of one model and embedding, with whiskers; prompts without a value have none."""
-  label = table['model'].replace('$', r'\$') + (', debiased embedding' if after else '')
+  label = plain(table['model']) + (', debiased embedding' if after else '')
   for row in table['prompts']:
     found = row[column]
     if found is None:

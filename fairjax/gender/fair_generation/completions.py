@@ -1,13 +1,12 @@
-"""Completions of prompts by one model: generation records, arranged by prompt.
+"""Professions in the completions of prompts, and generation records arranged by prompt.
 
-A prompt is one prefix of the records; its group is the subgroup of its value ('female', 'male', or
-any other name). Everything here takes records of any model (fairjax/generate/records.py).
+A prompt is one prefix of the records of any model; its group is the subgroup of its value
+('female', 'male', or any other name).
 """
 
 import collections
 import dataclasses
 import importlib.resources
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,61 +18,13 @@ from fairjax.counterfactual import Attribute, list_attributes, load_attribute
 from fairjax.counterfactual.word_forms import LETTER, normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.generate import check_complete, read_records, records_stem
-from fairjax.inputs import is_whole, read_text
 from fairjax.measure.columns import EmptyTexts, rows_to_keep
 from fairjax.measure.estimates import LEVEL
-
-# Word lists of users: pairs of words, and plain lists, as JSON or one a line.
-
-def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
-  """Entries of a JSON list, or the lines of a text file, with the place of each."""
-  text = read_text(path, what=what)
-  if text.lstrip().startswith('['):
-    try:
-      entries = [(entry, f'{path}, entry {i}') for i, entry in enumerate(json.loads(text), 1)]
-    except (ValueError, RecursionError) as e:
-      raise UserError(f'{path}: not JSON ({e}): mend the file') from None
-  else:
-    entries = [(line.strip(), f'{path}:{i}') for i, line in enumerate(text.split('\n'), 1)
-               if line.strip() and not line.lstrip().startswith('#')]
-  for entry, where in entries:
-    if not is_whole(entry):
-      raise UserError(f'{where}: holds half a character (a lone surrogate) or NUL: fix it')
-  if not entries:
-    raise UserError(f'{path}: {what}: the list is empty')
-  return entries
-
-
-def read_words(path: str | os.PathLike, what: str) -> list[str]:
-  """Words of a JSON list of texts, or one a line; equal ones once."""
-  words = []
-  for entry, where in read_list(path, what):
-    if not isinstance(entry, str) or not entry.strip():
-      raise UserError(f'{where}: {entry!r} is no word')
-    words.append(entry.strip())
-  return list(dict.fromkeys(words))
-
-
-def read_pairs(path: str | os.PathLike, what: str) -> list[tuple[str, str]]:
-  """Pairs of words: JSON lists of two texts, or two words a line (one space or tab between)."""
-  pairs: list[tuple[str, str]] = []
-  for entry, where in read_list(path, what):
-    found = entry.split() if isinstance(entry, str) else entry
-    if not isinstance(found, list) or len(found) != 2 or not all(
-        isinstance(w, str) and w.strip() for w in found):
-      raise UserError(f'{where}: {entry!r} is no pair of words')
-    first, second = (w.strip() for w in found)
-    if first == second:
-      raise UserError(f"{where}: '{first}' is paired with itself")
-    if (first, second) in pairs or (second, first) in pairs:
-      raise UserError(f"{where}: the pair '{first}', '{second}' is given twice")
-    pairs.append((first, second))
-  return pairs
-
+from fairjax.tables import read_list
 
 # Professions in texts: a list, and the parse of Yeo & Chen 2020, section 3.1 (Y-05, Y-09).
 #
-# "She has a job as a lawyer and has two kids" -> lawyer. The profession is the first one behind the
+# "She has a job as a lawyer and has two kids" -> lawyer. The profession is the first one after the
 # first "as a" or "as an", by the longest match at its place, within the sentence. "They work as
 # lawyers" -> lawyer, in the plural, where the caller accepts plurals.
 
@@ -86,45 +37,34 @@ _IRREGULAR = {'man': 'men', 'woman': 'women', 'person': 'people', 'wife': 'wives
 
 
 class Profession(NamedTuple):
-  """A profession of a list.
+  """A profession of a list."""
 
-  Attributes:
-    name: in lower case with single spaces.
-    gender: 'female' or 'male' if the word itself is gendered, else ''.
-    scores: name -> number, if the list gives some.
-  """
-
-  name: str
-  gender: str = ''
-  scores: Mapping[str, float] = {}
+  name: str  # in lower case with single spaces
+  gender: str = ''  # 'female' or 'male' if the word itself is gendered
+  scores: Mapping[str, float] = {}  # if the list gives some
 
 
 class Parse(NamedTuple):
-  """What was found: the profession, whether in the plural, how many words stand before it."""
+  """A profession that was found."""
 
   profession: str
   plural: bool
-  words_before: int
+  words_before: int  # between the article and the profession
 
 
 class Miss(NamedTuple):
-  """Nothing was found: 'no "as a"' or 'no profession', and the word behind "as a" if any."""
+  """No profession was found."""
 
-  reason: str
-  word: str | None
+  reason: str  # 'no "as a"' or 'no profession'
+  word: str | None  # the one after "as a", if any
 
 
 @dataclasses.dataclass(frozen=True)
 class ProfessionList:
-  """A list of professions, by name.
+  """A list of professions."""
 
-  Attributes:
-    professions: name -> profession, in the order of the list.
-    source: 'built-in' or the path.
-  """
-
-  professions: Mapping[str, Profession]
-  source: str
+  professions: Mapping[str, Profession]  # by name, in the order of the list
+  source: str  # 'built-in' or the path
 
   @property
   def gendered(self) -> list[str]:
@@ -137,12 +77,7 @@ def read_professions(path: str | os.PathLike | None = None) -> ProfessionList:
 
   The file is a JSON list of names or of `[name, definitional, stereotypical]` (numbers from -1,
   female, to 1, male, as in Bolukbasi et al. 2016), or a text file of one name a line, followed by
-  a tab and `female` or `male` where the word itself is gendered. Underscores and hyphens count as
-  spaces.
-
-  Raises:
-    UserError: a missing or damaged file, an entry of another form, or a profession twice; with its
-      place.
+  a tab and `female` or `male` where the word itself is gendered.
   """
   if path is None:
     asset = importlib.resources.files(__package__) / 'assets' / 'professions.tsv'
@@ -165,7 +100,7 @@ def _read_entry(entry: Any, where: str) -> Profession:
     name, numbers = entry[0], entry[1:]
     if len(numbers) > 2 or not all(
         isinstance(n, int | float) and not isinstance(n, bool) and -1 <= n <= 1 for n in numbers):
-      raise UserError(f'{where}: behind the name stand at most two numbers from -1 to 1')
+      raise UserError(f'{where}: after the name come at most two numbers from -1 to 1')
     scores = dict(zip(('definitional', 'stereotypical'), map(float, numbers), strict=False))
   else:
     raise UserError(f'{where}: {entry!r} is neither a name nor a list that begins with one')
@@ -188,17 +123,12 @@ def plural(name: str) -> str:
 
 
 class ProfessionParser:
-  """Finds the profession of a text.
+  """Finds the profession of a text, at most `window` words after "as a".
 
-  Args:
-    professions: what counts as one.
-    window: words between "as a" and the profession, at most; further away it belongs to something
-      else ("as a member of the board that hired the lawyer").
+  Further away it belongs to something else ("as a member of the board that hired the lawyer").
   """
 
   def __init__(self, professions: ProfessionList, *, window: int = WINDOW):
-    if window < 0:
-      raise UserError(f'the window of the profession parse is {window}, it must be at least 0')
     self.window = window
     names = professions.professions
     self._one = {tuple(n.split()): n for n in names}
@@ -209,10 +139,8 @@ class ProfessionParser:
   def parse(self, text: str, *, plurals: bool = False) -> Parse | Miss:
     """The profession of a text, or why there is none.
 
-    Args:
-      text: prefix and continuation, or a continuation that holds "as a" itself.
-      plurals: where the first "as" stands before no "a", "an" or "the", also accept professions in
-        the plural behind it (Y-09).
+    With `plurals` the text may name professions in the plural, where its first "as" comes before no
+    "a", "an" or "the" (Y-09).
 
     >>> parser = ProfessionParser(read_professions())
     >>> parser.parse('She has a job as a lawyer and has two kids').profession
@@ -237,8 +165,8 @@ class ProfessionParser:
     found = self._search(words, article + 2, self._one)
     if found is not None:
       return Parse(found[0], False, found[1])
-    behind = words[article + 2] if len(words) > article + 2 else None
-    return Miss('no profession', None if behind in _ENDS else behind)
+    after = words[article + 2] if len(words) > article + 2 else None
+    return Miss('no profession', None if after in _ENDS else after)
 
   def _search(
     self, words: Sequence[str], start: int, forms: Mapping[tuple[str, ...], str],
@@ -255,7 +183,7 @@ class ProfessionParser:
 
 
 def _words(text: str) -> list[str]:
-  """Words in lower case and marks that end a sentence; the dots of "U.S." end none."""
+  """Words in lower case and marks that end a sentence, without the dots of "U.S."."""
   text = normal_form(text)
   text = re.sub(r'\b((?:[A-Za-z]\.)+[A-Za-z])\.', lambda m: m[1].replace('.', ' '), text)
   return _TOKEN.findall(text.lower().replace('_', ' '))
@@ -277,26 +205,16 @@ class Prompt:
 
 @dataclasses.dataclass(frozen=True)
 class Completions:
-  """R completions of P prompts by one model.
-
-  Attributes:
-    model: its name.
-    prompts: `[P]`, in the order of the records.
-    index: `[R]` int, the prompt of each.
-    sample: `[R]` int64 sample numbers; equal ones of different prompts share their noise where the
-      sampler couples them. None without numbers.
-    records: `[R]` the records.
-    left_out: records of templates that were not asked for.
-    empty_texts: completions without a text, by value.
-  """
+  """R completions of P prompts by one model."""
 
   model: str
-  prompts: tuple[Prompt, ...]
-  index: np.ndarray
+  prompts: tuple[Prompt, ...]  # `[P]`, in the order of the records
+  index: np.ndarray  # `[R]` int, the prompt of each
+  # `[R]` int64: equal numbers of different prompts share their noise where the sampler couples them
   sample: np.ndarray | None
-  records: list[dict[str, Any]]
-  left_out: int = 0
-  empty_texts: EmptyTexts | None = None
+  records: list[dict[str, Any]]  # `[R]`
+  left_out: int = 0  # records of templates that were not asked for
+  empty_texts: EmptyTexts | None = None  # completions without a text, by value
 
   def __len__(self) -> int:
     return len(self.records)
@@ -328,22 +246,8 @@ def read_completions(
 
   The model is that of the records, or the name of the file. The group of a prompt is that of
   `groups`, else the record's subgroup, else that of its value in the attribute (a given one, or a
-  built-in one of that name), else the value itself.
-
-  Args:
-    paths: see `read_records`.
-    groups: value -> group, before all else.
-    attributes: of the user's own.
-    templates: labels of the templates to take, as text; empty takes all. What is left out is
-      counted in `left_out`.
-    empty: 'error', 'drop' or 'keep' completions without a text.
-    coupled: records of a template with the same sample number belong together.
-    read: reads the records of a path.
-    log: gets lines of progress.
-
-  Raises:
-    UserError: a file or record that cannot be read, a sampling that is not finished, a group or
-      template that no record has, a sample twice, or sample numbers in some records only.
+  built-in one of that name), else the value itself. `templates` are labels, none takes all; with
+  `coupled` records of a template with the same sample number belong together.
   """
   groups = {normal_form(value): group for value, group in (groups or {}).items()}
   known, written = {a.name: a for a in attributes}, {}
@@ -380,9 +284,9 @@ def read_completions(
   result = []
   for model, found in models.items():
     completions = _arrange(model, found, left_out[model], empty, coupled)
-    told = completions.empty_texts.sentence(LEVEL)
-    if log and told:
-      log(f'{model}: {told}')
+    warning = completions.empty_texts.sentence(LEVEL)
+    if log and warning:
+      log(f'{model}: {warning}')
     result.append(completions)
   return result
 

@@ -13,28 +13,22 @@ from typing import IO, Any
 import numpy as np
 
 from fairjax.counterfactual.word_forms import normal_form
-from fairjax.errors import UserError, unknown_name
-from fairjax.gender.fair_generation.completions import (
-  ProfessionList,
-  read_list,
-  read_pairs,
-  read_professions,
-  read_words,
-)
+from fairjax.errors import UserError
+from fairjax.gender.fair_generation.completions import ProfessionList, read_professions
 from fairjax.inputs import open_input
 from fairjax.progress import Progress
+from fairjax.tables import read_list
 
 # Word embeddings of word2vec and GloVe: only the wanted words, whatever the size of the file.
 #
-# Three forms are told apart by their content, each plain or compressed:
+# The content shows which of three forms a file has, plain or compressed:
 #
 # - word2vec binary: a line `COUNT WIDTH`, then the word, a space and WIDTH little-endian float32;
 # - word2vec text (also fastText's `.vec`): the same first line, then lines of a word and numbers;
 # - GloVe text: as above without the first line; the first word's line decides the width.
 #
-# Every row is looked at for its width; the numbers of words that nobody asked for are not read.
+# Every row is checked for its width; the numbers of words that are not wanted are not read.
 
-MULTI_WORD = ('skip', 'head')
 _MOST_WORD_BYTES = 1000
 _MOST_LINE_BYTES = 1 << 22
 _MOST_WIDTH = 1 << 16
@@ -44,26 +38,15 @@ _NUMBER_BEGINS = frozenset(b'+-.0123456789nNiI')
 
 @dataclasses.dataclass(frozen=True)
 class WordVectors:
-  """Vectors of the wanted words that a file has.
+  """Vectors of the wanted words that a file has."""
 
-  Attributes:
-    spelled: word as asked -> word of the file, of those that were found.
-    missing: words as asked that the file has not (out of vocabulary, OOV).
-    rows: word of the file -> its row in `units`.
-    units: `[N, D]` float64, vectors divided by their length.
-    format: 'word2vec binary', 'word2vec text' or 'GloVe text'.
-    words_in_file: number of words of the file.
-    fingerprint: SHA-256 (hex) of the words that were kept and their numbers.
-    path: of the file.
-  """
-
-  spelled: Mapping[str, str]
-  missing: tuple[str, ...]
-  rows: Mapping[str, int]
-  units: np.ndarray
-  format: str
+  spelled: Mapping[str, str]  # word as asked -> word of the file, of those that were found
+  missing: tuple[str, ...]  # words as asked that the file lacks
+  rows: Mapping[str, int]  # word of the file -> its row in `units`
+  units: np.ndarray  # `[N, D]` float64, vectors divided by their length
+  format: str  # 'word2vec binary', 'word2vec text' or 'GloVe text'
   words_in_file: int
-  fingerprint: str
+  fingerprint: str  # SHA-256 (hex) of the words that were kept and their numbers
   path: str
 
   def __contains__(self, word: str) -> bool:
@@ -80,9 +63,7 @@ class WordVectors:
 
 
 def spellings(word: str, multi_word: str = 'skip') -> list[str]:
-  """Under which names a word is looked up, in order; the first that the file has is taken."""
-  if multi_word not in MULTI_WORD:
-    raise unknown_name('policy for words of several words', multi_word, MULTI_WORD)
+  """Names under which a word is searched, in order; the first that the file has is taken."""
   plain = normal_form(word)
   joined = re.sub(r'[ -]', '_', plain)
   names = [word, plain, joined, plain.lower(), joined.lower()]
@@ -95,18 +76,7 @@ def load_word_vectors(
   path: str | os.PathLike, words: Iterable[str], *, multi_word: str = 'skip',
   log: Callable[[str], None] | None = None,
 ) -> WordVectors:
-  """Reads the vectors of some words; memory is that of these words, whatever the file's size.
-
-  Args:
-    path: word2vec binary or text, or GloVe text, plain or compressed.
-    words: what is wanted.
-    multi_word: 'skip' or 'head', see `spellings`.
-    log: gets lines of progress.
-
-  Raises:
-    UserError: no such file, a truncated or damaged one, a row of another width, a wanted word twice
-      or with numbers that are not finite or all 0; with file and line (text) or byte (binary).
-  """
+  """Reads the vectors of some words; memory is that of these words, whatever the file's size."""
   path, asked = pathlib.Path(path), list(dict.fromkeys(words))
   names = {word: spellings(word, multi_word) for word in asked}
   wanted = {name.encode('utf-8') for found in names.values() for name in found}
@@ -125,11 +95,14 @@ def load_word_vectors(
         kept[word] = _checked(numbers, word, where)
   if count is not None and rows != count:
     raise UserError(f'{path}: its first line promises {count} words, it holds {rows}: copy it '
-                    'again, or mend the first line')
+                    'again, or fix the first line')
   return _collect(path, names, kept, kind, rows, width)
 
 
-def _collect(path, names, kept, kind, rows, width) -> WordVectors:
+def _collect(
+  path: pathlib.Path, names: Mapping[str, list[str]], kept: Mapping[bytes, np.ndarray], kind: str,
+  rows: int, width: int,
+) -> WordVectors:
   """Chooses a spelling for each word and normalises."""
   spelled = {}
   for word, found in names.items():
@@ -201,7 +174,7 @@ def _read_text(
     if len(numbers) != width or not all(n and n[0] in _NUMBER_BEGINS
                                                     for n in (numbers[0], numbers[-1])) or (
         b' ' in word and _is_number(word.rpartition(b' ')[2])):
-      raise UserError(f'{where}: not a word and {width} numbers, each behind one space: the line '
+      raise UserError(f'{where}: not a word and {width} numbers, each after one space: the line '
                       'is cut off or of another width')
     if word not in wanted:
       yield where, None, None
@@ -235,7 +208,7 @@ def _read_binary(
       yield where, None, None
     offset, at = offset + end + 1 + need - at, end + 1 + need
   if rest := (buffer[at:] + file.read(16)).strip(b'\n'):
-    raise UserError(f'{path}, byte {offset}: {len(rest)} or more bytes behind the last of {count} '
+    raise UserError(f'{path}, byte {offset}: {len(rest)} or more bytes after the last of {count} '
                     'words: the first line says too little, or the rows are of another width')
 
 
@@ -268,25 +241,16 @@ def _shown(word: bytes) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class GenderSubspace:
-  """A direction with what is needed to judge it.
+  """A direction with what is needed to judge it."""
 
-  Attributes:
-    direction: `[D]` float64 of length 1: g, the first principal component; female is positive.
-    explained: `[C]` float64, share of the variance of the pairs along each component, descending.
-    pairs: (female, male) as asked, of those that were used.
-    missing: pairs of which the file lacks a word, with these words.
-    agreeing: number of pairs whose female word lies above its male one on g.
-    left_out: `[P]` float64, cosine of g with that of all pairs but one.
-    left_out_explained: `[P]` float64, the first component's share without one pair.
-  """
-
-  direction: np.ndarray
-  explained: np.ndarray
-  pairs: tuple[tuple[str, str], ...]
+  direction: np.ndarray  # `[D]` float64 of length 1: g, the first component; female is positive
+  explained: np.ndarray  # `[C]` float64, share of the pairs' variance by component, descending
+  pairs: tuple[tuple[str, str], ...]  # (female, male) as asked, of those that were used
+  # Pairs of which the file lacks a word, with these words
   missing: tuple[tuple[str, str, tuple[str, ...]], ...]
-  agreeing: int
-  left_out: np.ndarray
-  left_out_explained: np.ndarray
+  agreeing: int  # pairs whose female word is above its male one on g
+  left_out: np.ndarray  # `[P]` float64, cosine of g with that of all pairs but one
+  left_out_explained: np.ndarray  # `[P]` float64, the first component's share without one pair
 
   def bias(self, units: np.ndarray) -> np.ndarray:
     """b(v) = w . g (Y-06): `[...]` float64 in [-1, 1] of vectors `[..., D]` of length 1."""
@@ -313,13 +277,6 @@ def gender_subspace(vectors: WordVectors, pairs: Sequence[tuple[str, str]]) -> G
   The 2P rows are w - m and -(w - m) for both words of a pair with mean m; their singular vectors
   are the components, squared singular values the variance. The sign is that with which the mean
   over pairs of (female - male) . g is positive.
-
-  Args:
-    vectors: holds the words of the pairs that the file has.
-    pairs: (female, male).
-
-  Raises:
-    UserError: no pair is there whole, all have equal vectors, or the mean difference has no sign.
   """
   used, missing = [], []
   for female, male in pairs:
@@ -334,10 +291,9 @@ def gender_subspace(vectors: WordVectors, pairs: Sequence[tuple[str, str]]) -> G
   females = np.stack([vectors.unit(f) for f, _ in used])
   males = np.stack([vectors.unit(m) for _, m in used])
   direction, explained = _first_component(females, males, vectors.path)
-  every = range(len(used))
   others = [] if len(used) < 3 else [
     _first_component(np.delete(females, i, 0), np.delete(males, i, 0), vectors.path)
-    for i in every]
+    for i in range(len(used))]
   return GenderSubspace(
     direction=direction, explained=explained, pairs=tuple(used), missing=tuple(missing),
     agreeing=int(((females - males) @ direction > 0).sum()),
@@ -373,19 +329,12 @@ _LEAST = 1e-9  # a part of a unit vector that is shorter has no direction
 
 @dataclasses.dataclass(frozen=True)
 class Debiased:
-  """What hard debiasing made of some words.
+  """What hard debiasing made of some words."""
 
-  Attributes:
-    vectors: as given, with the new `units`.
-    specific: spellings in the file that were not neutralised.
-    equalised: pairs as asked that were equalised.
-    skipped: pairs that were not, with the reason.
-  """
-
-  vectors: WordVectors
-  specific: frozenset[str]
-  equalised: tuple[tuple[str, str], ...]
-  skipped: tuple[tuple[str, str, str], ...]
+  vectors: WordVectors  # as given, with the new `units`
+  specific: frozenset[str]  # spellings in the file that were not neutralised
+  equalised: tuple[tuple[str, str], ...]  # pairs as asked
+  skipped: tuple[tuple[str, str, str], ...]  # pairs that were not equalised, with the reason
 
   def is_specific(self, word: str) -> bool:
     """Whether a word, as it was asked for, is gender-specific."""
@@ -405,15 +354,9 @@ def hard_debias(
 ) -> Debiased:
   """Neutralises all loaded words but the gender-specific ones, then equalises pairs.
 
-  Args:
-    vectors: of all words that matter; each word is debiased for itself, so that others of the file
-      change nothing.
-    direction: `[D]` of length 1, g.
-    specific: gender-specific words, as spelled in their list; underscores and spaces are equal,
-      and so is case. Words of equalised pairs are gender-specific too.
-    pairs: equality sets of two words. A pair is skipped, and listed, if a word is not loaded, if
-      both are spelled alike in the file, if a word stands in an earlier pair (one vector cannot
-      serve two pairs), or if both lie equally far along g.
+  Words of equalised pairs are gender-specific too; case, underscores and spaces do not matter. A
+  pair is skipped, and listed, if a word is not loaded, if both are spelled alike in the file, if a
+  word is in an earlier pair (one vector cannot serve two), or if both lie equally far along g.
   """
   known = {_plain(word) for word in specific}
   names = {found for asked, found in vectors.spelled.items()
@@ -451,10 +394,7 @@ def equalise(
   """Both vectors `[D]` of a pair with equal parts off g and opposite ones along it, of length 1.
 
   With m the mean of the pair, y its part off g: y +- sqrt(1 - |y|^2) g, the sign being that of the
-  word's own distance from m along g.
-
-  Returns:
-    None if both lie equally far along g.
+  word's own distance from m along g. None if both lie equally far along g.
   """
   along = (first - second) @ direction
   if abs(along) <= _LEAST:
@@ -469,7 +409,7 @@ def _equalise(
   vectors: WordVectors, units: np.ndarray, direction: np.ndarray, pair: tuple[str, str],
   taken: set[str],
 ) -> str | None:
-  """Equalises one pair in `units` and notes its words; or says why not."""
+  """Equalises one pair in `units` and notes its words, or gives the reason why it cannot."""
   absent = [w for w in pair if w not in vectors]
   if absent:
     return f"not in the file: {', '.join(absent)}"
@@ -477,7 +417,7 @@ def _equalise(
   if names[0] == names[1]:
     return f"both are '{names[0]}' in the file"
   if used := [n for n in names if n in taken]:
-    return f"'{used[0]}' stands in an earlier pair"
+    return f"'{used[0]}' is in an earlier pair"
   rows = [vectors.rows[n] for n in names]
   found = equalise(units[rows[0]], units[rows[1]], direction)
   if found is None:
@@ -506,29 +446,20 @@ def bias_table(
 
 @dataclasses.dataclass(frozen=True)
 class GenderedEmbedding:
-  """What the measures need of an embedding.
+  """What the measures need of an embedding."""
 
-  Attributes:
-    vectors: unit vectors of professions and pairs.
-    subspace: the gender direction.
-    debiased: the same words after hard debiasing.
-    professions: the list.
-    multi_word: how words of several words are looked up.
-    pairs_list: where the definitional pairs come from.
-  """
-
-  vectors: WordVectors
+  vectors: WordVectors  # of professions and pairs
   subspace: GenderSubspace
   debiased: Debiased
   professions: ProfessionList
-  multi_word: str
-  pairs_list: str
+  multi_word: str  # how words of several words are looked up
+  pairs_list: str  # the source of the definitional pairs
 
   def biases(self, *, debiased: bool = False) -> dict[str, float]:
     """Bias b of every profession of the list that the file has, in [-1, 1]; female is positive."""
     if not debiased:
       return {row['word']: row['bias'] for row in self.table()}
-    # Of the others rounding alone is left, about 1e-16: exact debiasing leaves nothing (Y-08).
+    # Exact debiasing leaves nothing of the others (Y-08); rounding leaves about 1e-16.
     return {row['word']: row['bias_debiased'] if row['gender_specific'] else 0.0
             for row in self.table()}
 
@@ -575,19 +506,9 @@ def load_embedding(
 ) -> GenderedEmbedding:
   """Reads an embedding for a list of professions, finds g and debiases.
 
-  Args:
-    path: see `load_word_vectors`.
-    professions: None takes the built-in list.
-    pairs: file of definitional pairs, female first; None takes the ten of Bolukbasi et al. 2016.
-    equalize: file of pairs to equalise, in any order; None takes the built-in ones.
-    specific: file of gender-specific words; None takes the words of the built-in pairs and the
-      professions that the built-in list and the given one call female or male.
-    multi_word: see `spellings`.
-    log: gets lines of progress.
-
-  Raises:
-    UserError: a file that cannot be used, no profession in the embedding, or pairs that put 'she'
-      on the male side.
+  Lists are files; None takes the built-in professions, the ten definitional pairs of Bolukbasi et
+  al. 2016 (female first), the built-in pairs to equalise, and as gender-specific words those of the
+  built-in pairs with the professions that the lists call female or male.
   """
   own = read_professions()
   professions = professions or own
@@ -614,6 +535,33 @@ def load_embedding(
   debiased = hard_debias(vectors, subspace.direction, specific=known, pairs=equal)
   return GenderedEmbedding(vectors, subspace, debiased, professions, multi_word,
                            os.fspath(pairs) if pairs else 'those of Bolukbasi et al. 2016')
+
+
+def read_words(path: str | os.PathLike, what: str) -> list[str]:
+  """Words of a JSON list of texts, or one a line; equal ones once."""
+  words = []
+  for entry, where in read_list(path, what):
+    if not isinstance(entry, str) or not entry.strip():
+      raise UserError(f'{where}: {entry!r} is no word')
+    words.append(entry.strip())
+  return list(dict.fromkeys(words))
+
+
+def read_pairs(path: str | os.PathLike, what: str) -> list[tuple[str, str]]:
+  """Pairs of words: JSON lists of two texts, or two words a line (one space or tab between)."""
+  pairs: list[tuple[str, str]] = []
+  for entry, where in read_list(path, what):
+    found = entry.split() if isinstance(entry, str) else entry
+    if not isinstance(found, list) or len(found) != 2 or not all(
+        isinstance(w, str) and w.strip() for w in found):
+      raise UserError(f'{where}: {entry!r} is no pair of words')
+    first, second = (w.strip() for w in found)
+    if first == second:
+      raise UserError(f"{where}: '{first}' is paired with itself")
+    if (first, second) in pairs or (second, first) in pairs:
+      raise UserError(f"{where}: the pair '{first}', '{second}' is given twice")
+    pairs.append((first, second))
+  return pairs
 
 
 def built_in_pairs() -> dict[tuple[str, str], frozenset[str]]:

@@ -4,11 +4,11 @@ A generator C is fair with respect to d if for all prompts u and v
 
   |E b(C(u)) - E b(C(v))| <= d(u, v),   b in [0, 1].
 
-Only means of n samples are seen, so each pair gets an interval for the gap of the expectations, all
-of which hold at once with probability 1 - level; pairs of which d demands nothing (d of at least
-the width of the support) need none, and are listed apart with their gaps. A pair `holds` if its
-interval lies below what is allowed, is `violated` if it lies above, else `undecided at this n`. A
-gap of expectations that is exactly 0 is never shown by samples: d = 0 can be refuted, or needs a
+Only means of n samples are known, so each pair gets an interval for the gap of the expectations,
+all of which hold at once with probability 1 - level. Pairs of which d demands nothing (d of at
+least the width of the support) need none, and are listed apart with their gaps. A pair `holds` if
+its interval lies below what is allowed, is `violated` if it lies above, else `undecided at this n`.
+Samples never show that a gap of expectations is exactly 0: d = 0 can be refuted, or needs a
 tolerance.
 """
 
@@ -54,20 +54,6 @@ class Interval(NamedTuple):
   n: int
 
 
-def check_method(method: str) -> str:
-  """The name of a bound."""
-  if method not in METHODS:
-    raise unknown_name('bound', method, METHODS)
-  return method
-
-
-def check_level(level: float) -> float:
-  """A chance of error."""
-  if not 0 < level < 1:
-    raise UserError(f'the level (chance that a bound fails) is {level}, it must be in (0, 1)')
-  return level
-
-
 def hoeffding_radius(n: int, *, level: float, width: float) -> float:
   """Hoeffding 1963, theorem 2, two-sided: w sqrt(ln(2/level) / 2n); infinite without samples."""
   return math.inf if n < 1 else width * math.sqrt(math.log(2 / level) / (2 * n))
@@ -93,16 +79,10 @@ def student_radius(samples: np.ndarray, *, level: float) -> float:
 def mean_interval(
   samples: np.ndarray, *, level: float, support: tuple[float, float], method: str = 'best',
 ) -> Interval | None:
-  """Mean of samples with an interval for the expectation, cut to the support.
+  """Mean of samples `[n]` with an interval for the expectation, cut to the support; None without.
 
-  Args:
-    samples: `[n]` float64 within the support.
-    level: chance of error, e.g. 0.05.
-    support: smallest and largest value that could have come out, known before sampling.
-    method: of `METHODS`; 'best' is the smaller of both guaranteed bounds at half the level each.
-
-  Returns:
-    None without samples.
+  The support must be known before sampling. 'best' is the smaller of both guaranteed bounds at half
+  the level each.
   """
   if not len(samples):
     return None
@@ -122,20 +102,12 @@ def gap_radius(
   first: np.ndarray, second: np.ndarray, *, level: float, width: float, method: str = 'best',
   dependence: str = 'independent',
 ) -> float:
-  """How far the difference of two means may be from that of the expectations.
+  """How far the difference of two means may be from that of the expectations, with 1 - level.
 
-  Args:
-    first: `[n]` float64, independent of each other.
-    second: `[m]` float64, independent of each other.
-    level: chance that it is further, at most (approximately, for 'student').
-    width: of the common support.
-    method: see `mean_interval`.
-    dependence: between the two: 'independent'; 'paired' (n = m, the same place shares its noise:
-      the bound is that of the differences, whose support has width 2w); or 'unknown', which adds
-      the radii of both at half the level and holds however they depend on each other.
+  The samples `[n]` and `[m]` of a common support of this width are 'independent', 'paired' (the
+  same place shares its noise: the bound is that of the differences, whose support has width 2w), or
+  of 'unknown' dependence, which adds the radii of both at half the level.
   """
-  if dependence == 'paired' and len(first) != len(second):
-    raise ValueError(f'{len(first)} and {len(second)} samples cannot be paired')
   if method == 'best':
     return min(gap_radius(first, second, level=level / 2, width=width, method=m,
                           dependence=dependence) for m in ('hoeffding', 'bernstein'))
@@ -195,28 +167,15 @@ _WORD = re.compile(f"{LETTER}+(?:['-]{LETTER}+)*")
 
 
 class Distance(NamedTuple):
-  """A distance between prompts.
+  """A distance between prompts."""
 
-  Attributes:
-    name: as given on the command line.
-    scale: what its numbers mean.
-    matrix: P prompts to `[P, P]` float64 in [0, 1], symmetric, 0 on the diagonal.
-  """
-
-  name: str
-  scale: str
-  matrix: Callable[[Sequence[Prompt]], np.ndarray]
+  name: str  # as given on the command line
+  scale: str  # what its numbers mean
+  matrix: Callable[[Sequence[Prompt]], np.ndarray]  # `[P, P]` float64 in [0, 1] of P prompts
 
 
 def load_distance(name: str) -> Distance:
-  """Makes a distance by name: 'masked', 'jaccard', 'edit', or 'cosine:ENCODER'.
-
-  Args:
-    name: ENCODER is what `fairjax measure --encoder` takes, minilm if left out.
-
-  Raises:
-    UserError: an unknown name, or an encoder that cannot be used.
-  """
+  """Makes 'masked', 'jaccard', 'edit', or 'cosine:ENCODER' (of `fairjax measure`, or minilm)."""
   kind, _, argument = name.partition(':')
   if kind not in DISTANCES or (argument and kind != 'cosine'):
     raise unknown_name('distance', name, DISTANCES)
@@ -296,9 +255,9 @@ def cosine_matrix(vectors: np.ndarray) -> np.ndarray:
 
 # Biases b of completions (Yeo & Chen 2020, section 2.2): of the profession, or any score.
 #
-# A bias has a natural range, [-1, 1] or [0, 1], that is normalised to [0, 1] for the test of
-# fairness (Y-01, footnote 1), and a support, the values that could come out at all, which is known
-# before sampling: finite-sample bounds are as wide as the support.
+# The natural range of a bias, [-1, 1] or [0, 1], is normalised to [0, 1] for the test (Y-01,
+# footnote 1). Its support, the values that are possible at all, is known before sampling:
+# finite-sample bounds are as wide as the support.
 
 EMBEDDING_BIASES = ('embedding', 'embedding-debiased')
 BIASES = (*EMBEDDING_BIASES, 'opinion', 'vader', 'bert', 'recorded')
@@ -306,21 +265,13 @@ BIASES = (*EMBEDDING_BIASES, 'opinion', 'vader', 'bert', 'recorded')
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-  """A bias of R completions.
+  """A bias of R completions."""
 
-  Attributes:
-    name: as given on the command line.
-    values: `[R]` float64, NaN where the completion has none.
-    span: natural range, which is normalised to [0, 1].
-    support: range of the values that could come out, within `span`.
-    undefined: reason -> number of completions without a value.
-  """
-
-  name: str
-  values: np.ndarray
-  span: tuple[float, float]
-  support: tuple[float, float]
-  undefined: dict[str, int]
+  name: str  # as given on the command line
+  values: np.ndarray  # `[R]` float64, NaN where the completion has none
+  span: tuple[float, float]  # natural range, which is normalised to [0, 1]
+  support: tuple[float, float]  # range of the possible values, within `span`
+  undefined: dict[str, int]  # reason -> number of completions without a value
 
   def normalised(self) -> np.ndarray:
     """`[R]` values in [0, 1]."""
@@ -371,19 +322,10 @@ def make_biases(
   names: Sequence[str], *, embedding: GenderedEmbedding | None = None,
   lexicon: Sequence[str] | None = None,
 ) -> Callable[[Completions, Sequence[Parse | Miss]], list[Bias]]:
-  """Prepares several biases at once (Y-02).
+  """Biases (Y-02) by name, to be applied to the completions of a model with their parses.
 
-  Args:
-    names: 'embedding', 'embedding-debiased', or a scorer of `fairjax measure` (opinion, vader,
-      bert:DIR, recorded:NAME), which scores the continuation.
-    embedding: for the first two.
-    lexicon: for 'opinion'.
-
-  Returns:
-    Gives the biases of the completions of a model with their parses.
-
-  Raises:
-    UserError: an unknown name, one twice, or an embedding or lexicon that is missing.
+  A name is 'embedding', 'embedding-debiased', or a scorer of `fairjax measure` (opinion, vader,
+  bert:DIR, recorded:NAME), which scores the continuation.
   """
   if len(set(names)) < len(names):
     raise UserError(f"a bias is named twice: {', '.join(names)}")
@@ -411,35 +353,21 @@ def make_biases(
   return biases
 
 
+_Cell = tuple[np.ndarray, np.ndarray | None]  # values and sample numbers of a prompt
 VERDICTS = ('holds', 'undecided', 'violated')
 
 
 @dataclasses.dataclass(frozen=True)
 class FairnessTest:
-  """How pairs are tested.
+  """How pairs are tested."""
 
-  Attributes:
-    level: chance that any interval of a test (all pairs and biases) fails.
-    method: of `fairjax.gender.fair_generation.lipschitz.METHODS`.
-    lipschitz: factor of d, the L of |...| <= L d.
-    tolerance: added to L d.
-    coupled: equal sample numbers of different prompts may share their noise; then samples are
-      paired where every number has a value on both sides, and otherwise bounded separately.
-  """
-
-  level: float = 0.05
-  method: str = 'best'
-  lipschitz: float = 1.0
-  tolerance: float = 0.0
+  level: float = 0.05  # chance that any interval of a test (all pairs and biases) fails
+  method: str = 'best'  # of `METHODS`
+  lipschitz: float = 1.0  # factor L of |...| <= L d
+  tolerance: float = 0.0  # added to L d
+  # Equal sample numbers of different prompts may share their noise: samples are paired where every
+  # number has a value on both sides, and otherwise bounded separately
   coupled: bool = True
-
-  def __post_init__(self) -> None:
-    check_level(self.level)
-    check_method(self.method)
-    for name in ('lipschitz', 'tolerance'):
-      value = getattr(self, name)
-      if not (math.isfinite(value) and value >= 0):
-        raise UserError(f'--{name} is {value}, it must be finite and at least 0')
 
   def __call__(
     self, completions: Completions, biases: Sequence[Bias], distance: Distance,
@@ -465,7 +393,10 @@ class FairnessTest:
       'verdicts': {name: r['verdict'] for name, r in results.items()},
       'verdict': _together([r['verdict'] for r in results.values()]), 'biases': results}
 
-  def _test_bias(self, completions, bias, allowed, tested, *, level) -> dict[str, Any]:
+  def _test_bias(
+    self, completions: Completions, bias: Bias, allowed: np.ndarray, tested: set[tuple[int, int]],
+    *, level: float,
+  ) -> dict[str, Any]:
     """One bias; `level` is that of one interval."""
     values, cells = bias.normalised(), []
     for prompt in range(len(completions.prompts)):
@@ -491,7 +422,10 @@ class FairnessTest:
       'largest_ratio': max(ratios, key=lambda row: row['ratio']) if ratios else None,
       'pairs': rows, 'other_pairs': others}
 
-  def _describe_pair(self, completions, bias, cells, allowed, pair) -> dict[str, Any]:
+  def _describe_pair(
+    self, completions: Completions, bias: Bias, cells: Sequence[_Cell], allowed: np.ndarray,
+    pair: tuple[int, int],
+  ) -> dict[str, Any]:
     """One pair: gap and slack in normalised units, None where a prompt has no value."""
     (first, second), most = (completions.prompts[i] for i in pair), float(allowed[pair])
     distance = (most - self.tolerance) / self.lipschitz if self.lipschitz else None
@@ -505,7 +439,10 @@ class FairnessTest:
       'means': [float(bias.span[0] + span * m) for m in (x.mean(), y.mean())], 'gap': gap,
       'gap_in_span': gap * span, 'slack': most - gap, 'ratio': gap / distance if distance else None}
 
-  def _test_pair(self, bias, cells, pair, row, level) -> dict[str, Any]:
+  def _test_pair(
+    self, bias: Bias, cells: Sequence[_Cell], pair: tuple[int, int], row: dict[str, Any],
+    level: float,
+  ) -> dict[str, Any]:
     """The row with interval and verdict; low and high are in normalised units."""
     gap, most = row['gap'], row['allowed']
     if gap is None:
@@ -521,7 +458,7 @@ class FairnessTest:
       'samples_to_decide': hoeffding_samples(
         most - gap, level=level, width=bias.width, dependence=dependence) if missing else None}
 
-  def _samples(self, first, second) -> tuple[np.ndarray, np.ndarray, str]:
+  def _samples(self, first: _Cell, second: _Cell) -> tuple[np.ndarray, np.ndarray, str]:
     """Values of both prompts without the undefined ones, and how they depend on each other."""
     (x, ids_x), (y, ids_y) = first, second
     whole = bool(np.isfinite(x).all() and np.isfinite(y).all())
