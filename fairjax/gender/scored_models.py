@@ -423,10 +423,11 @@ def _gpt2(model: Pretrained) -> CausalModel:
 def _own(path: pathlib.Path, name: str) -> CausalModel:
   """A Transformer-XL of a workdir or of an exported folder."""
   if _is_workdir(path):
-    from fairjax.run.checkpoint_model import open_checkpoint
-    checkpoint = open_checkpoint(path, name, log=lambda line: None)
-    config, vocabulary, params = checkpoint.model_config, checkpoint.vocabulary, checkpoint.params
-    digest, title = checkpoint.card['digest'], f'{path.resolve().name}/{name}'
+    from fairjax.run.results import open_run
+    run = open_run(path, log=lambda line: None)
+    trained = run.find_model(name)
+    config, vocabulary, params = run.model_config, run.vocabulary, run.params(trained)
+    digest, title = run.metadata(trained)['digest'], f'{path.resolve().name}/{name}'
   else:
     from fairjax.run.export import read_folder as read_export
     folder = read_export(path)

@@ -97,11 +97,11 @@ def import_reference(job: Job, found: Reference) -> dict[str, float]:
     if processes.is_first() and not place.exists():
       found.vocabulary.save(place)
     processes.share()
-    if job.prepared.vocabulary != found.vocabulary:
-      raise UserError(f'{place} is {job.prepared.vocabulary!r}, the words of the checkpoint are '
+    if job.vocabulary != found.vocabulary:
+      raise UserError(f'{place} is {job.vocabulary!r}, the words of the checkpoint are '
                       f'{found.vocabulary!r}: import into a workdir whose data are not prepared '
                       'yet; it takes over the vocabulary')
-  size = job.prepared.vocabulary.size
+  size = job.vocabulary.size
   if size != found.model.vocab_size:
     raise UserError(f'the checkpoint has {found.model.vocab_size} ids, the vocabulary in {place} '
                     f'{size}: give the words of the checkpoint (--words), and another --workdir')
@@ -124,11 +124,12 @@ def export_reference(job: Job, *, model: str, output: str, prefix: bool = False)
   path = pathlib.Path(output)
   for suffix in (path.suffix, '.json', '.words.txt'):
     refuse_existing(path.with_suffix(suffix))
-  tensors, arguments = params_to_reference(job.params(model), job.model_config, prefix=prefix)
+  tensors, arguments = params_to_reference(
+    job.params(job.find_model(model)), job.model_config, prefix=prefix)
   with atomic_write(path) as file:
     file.write(save(tensors))
   write_json(path.with_suffix('.json'), arguments)
-  vocabulary = job.prepared.vocabulary
+  vocabulary = job.vocabulary
   if isinstance(vocabulary, WordVocabulary):
     with atomic_write(path.with_suffix('.words.txt')) as file:
       file.write('\n'.join([*vocabulary.words, '']).encode('utf-8'))
@@ -352,15 +353,15 @@ def export_folder(
   refuse_existing(output)
   language, dataset = known_names(job.config.data)
   tags = ['fairjax', 'jax', 'transformer-xl', 'fairness', 'counterfactual-sentiment-bias']
-  params, found = job.params(model), next(m for m in job.models if m.name == model)
-  rows = measured_rows(job, found)
+  found = job.find_model(model)
+  params, rows = job.params(found), measured_rows(job, found)
   front = front_matter(
     languages=languages or language, license=license,
     datasets=datasets or dataset, tags=tags,
     metrics=['perplexity', *(['individual-fairness', 'group-fairness'] * bool(rows))])
   done = done_card(found.directory)
   assert done is not None  # else there are no parameters
-  counts, vocabulary = parameter_counts(job.model_config), job.prepared.vocabulary
+  counts, vocabulary = parameter_counts(job.model_config), job.vocabulary
   tensors = to_tensors(params)  # a collective in a group
   if processes.is_first():
     card = {
@@ -399,15 +400,15 @@ def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]
     if not place.exists():
       found.vocabulary.save(place)
   processes.share()
-  if job.prepared.vocabulary != found.vocabulary:
+  if job.vocabulary != found.vocabulary:
     raise UserError(f'{source} has the vocabulary {found.vocabulary!r}, {place} is '
-                    f'{job.prepared.vocabulary!r}: import into a workdir whose data are not '
+                    f'{job.vocabulary!r}: import into a workdir whose data are not '
                     'prepared yet; it takes over the vocabulary')
   card = found.card
   made = job.curriculum(StopSignal()).import_lm(found.params, source={
     'form': 'fairjax', 'model': card['model'], 'digest': card['digest'],
     'identity': card['identity']})
-  digest = params_digest(job.params(job.models[0].name))
+  digest = params_digest(job.params(job.models[0]))
   if digest != card['digest']:
     raise Damaged(f'{job.workdir / "lm"} holds parameters with digest {digest[:12]}, not '
                   f'{card["digest"][:12]} as {source}: remove it and import again')

@@ -1,7 +1,6 @@
 """The main job: data, curriculum, sampling, scores, measures and report in one workdir.
 
-Every part is resumable: the same command continues it. This module only connects the rooms; what
-they do stands in them.
+Every part is resumable: the same command continues it.
 """
 
 import contextlib
@@ -24,14 +23,13 @@ from fairjax.config import (
   SampleConfig,
 )
 from fairjax.config_io import step1_run, to_dict
-from fairjax.counterfactual import Attribute, Prefix, load_attribute
-from fairjax.errors import UserError, unknown_name
+from fairjax.counterfactual import Attribute
+from fairjax.errors import UserError
 from fairjax.files import (
   FolderLock,
   atomic_write,
   installed_versions,
   read_sealed_json,
-  require_file,
   write_json,
   write_sealed_json,
 )
@@ -39,7 +37,7 @@ from fairjax.measure.estimates import format_estimate
 from fairjax.progress import print_line
 from fairjax.report.comparison import labelling, labelling_warning
 from fairjax.run import workdir as inventory
-from fairjax.run.results import Run, content_options, model_perplexity, run_prefixes
+from fairjax.run.results import Run, content_options, run_prefixes
 from fairjax.run.workdir import (
   Model,
   SharedModels,
@@ -50,15 +48,21 @@ from fairjax.run.workdir import (
   share_sentences,
   vocabulary_folder,
 )
-from fairjax.vocabulary import load_vocabulary
+from fairjax.vocabulary import Vocabulary, load_vocabulary
 
 if TYPE_CHECKING:
+  from jax.sharding import Mesh
+
   from fairjax.data.prepare import PreparedData
-  from fairjax.train import Curriculum, StageSpec, StopSignal
+  from fairjax.measure import RecordedScorer, Scorer
+  from fairjax.measure.similarity import Encoder
+  from fairjax.train import Curriculum, LabelledSentences, StageSpec, StopSignal
 
 # The data of a run, and batches of them for the curriculum: `fairjax.train.BatchSource`.
 
-def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any]) -> Any:
+def run_data(
+  config: Config, workdir: pathlib.Path, prepare: Callable[..., 'PreparedData']
+) -> 'PreparedData':
   """Prepared data of a run: its own, or those of the run that `step1_from` names.
 
   Spans of sensitive tokens belong to one attribute: another attribute has stores of its own, in the
@@ -83,9 +87,10 @@ def run_data(config: Config, workdir: pathlib.Path, prepare: Callable[..., Any])
 
 
 class PreparedBatches:
-  """Batches of the data room for the curriculum, of a run whose templates tell values apart."""
+  """Batches of prepared data for the curriculum, of a run whose templates tell values apart."""
 
-  def __init__(self, prepared, model: ModelConfig, config: Config, log: Callable[[str], None]):
+  def __init__(self, prepared: 'PreparedData', model: ModelConfig, config: Config,
+               log: Callable[[str], None]):
     from fairjax.generate import check_inputs
     from fairjax.train import derive_seed
     heldout = config.data.source == 'planted' and config.sample.heldout_prefixes
@@ -133,7 +138,7 @@ class PreparedBatches:
 def load_run_scorer(
   name: str, config: Config, workdir: pathlib.Path, log: Callable[[str], None], *,
   together: bool = False,
-):
+) -> 'Scorer | RecordedScorer':
   """Makes a scorer by name; with `together` its model runs on the devices of all processes."""
   from fairjax.measure import load_scorer
   google = {'cache': workdir / 'scores' / 'google.jsonl', 'log': log,
@@ -161,13 +166,13 @@ def _lexicon(config: Config, workdir: pathlib.Path) -> tuple[str, ...] | None:
 # The scorers' own bias on what the baseline of a run wrote: `measures/scorer_audit.json`.
 
 def audit_path(workdir: pathlib.Path) -> pathlib.Path:
-  """Where the audit of a run lies."""
+  """File of the audit of a run."""
   return workdir / 'measures' / 'scorer_audit.json'
 
 
 def audit_run(
-  workdir: pathlib.Path, records: Callable[[], Iterable[Mapping[str, Any]]],
-  attribute: Attribute, scorers: Sequence[Any], *, model: str, texts: int, seed: int,
+  workdir: pathlib.Path, records: Callable[[], Iterable[Mapping[str, Any]]], attribute: Attribute,
+  scorers: Sequence['Scorer | RecordedScorer'], *, model: str, texts: int, seed: int,
   log: Callable[[str], None],
 ) -> None:
   """Measures the own bias of scorers on at most `texts` texts; measured scorers are left out."""
@@ -189,7 +194,7 @@ def audit_run(
 
 
 def read_audit(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """What `audit_run` wrote, None where it did not."""
+  """What `audit_run` wrote; None without it."""
   path = audit_path(workdir)
   return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
 
@@ -205,8 +210,8 @@ class Job(Run):
     self, config: Config, workdir: str | os.PathLike, *, log: Callable[[str], None] = print_line
   ):
     place = pathlib.Path(workdir)
-    super().__init__(*locate(config, place), load_attribute(config.attribute),
-                     log if processes.is_first() else lambda line: None)
+    super().__init__(*locate(config, place), log if processes.is_first() else lambda line: None)
+    _ = self.attribute  # an unknown one is refused before anything is written
     if self.workdir != place:
       self.log(f'{workdir} began with another attribute: the run of {self.config.attribute} is '
                f'{self.workdir}, from the same step 1')
@@ -221,7 +226,7 @@ class Job(Run):
     if processes.share(processes.is_first() and inventory.is_finished(self.workdir, self.log)):
       return
     with self.locked():
-      _ = self._scorers, self._encoder  # what one lacks must not wait for the end of the training
+      _ = self._scorers, self._encoder  # a file that one lacks is an error before the training
       self.train()
       self.sample()
       self.measure()
@@ -237,20 +242,27 @@ class Job(Run):
     """Vocabulary and token stores (`PreparedData`); made if they are missing."""
     return run_data(self.config, self.workdir, self._prepare)
 
-  def _prepare(self, config: Config, folder: pathlib.Path, *, vocabulary=None):
+  def _prepare(
+    self, config: Config, folder: pathlib.Path, *, vocabulary: Vocabulary | None = None
+  ) -> 'PreparedData':
     from fairjax.data.prepare import prepare_data
     with self.locked():
       if not processes.is_first():
-        processes.share()  # then the first has made everything
+        processes.share()  # waits until the first has made everything
       found = prepare_data(
         config, folder, attribute=self.attribute, vocabulary=vocabulary, log=self.log)
       if processes.is_first():
         processes.share()
       return found
 
+  @property
+  def vocabulary(self) -> Vocabulary:
+    """The vocabulary of the prepared data."""
+    return self.prepared.vocabulary
+
   @functools.cached_property
   def model_config(self) -> ModelConfig:
-    """The model with the size of the vocabulary."""
+    """The model as the configuration has it, with the size of the vocabulary."""
     size, given = self.prepared.vocabulary.size, self.config.model.vocab_size
     if given not in (0, size):
       raise UserError(f'model.vocab_size={given} but the vocabulary in {self.workdir / "data"} has '
@@ -258,7 +270,7 @@ class Job(Run):
     return dataclasses.replace(self.config.model, vocab_size=size)
 
   @functools.cached_property
-  def mesh(self):
+  def mesh(self) -> 'Mesh':
     """Devices as the configuration splits them."""
     from fairjax.train import make_mesh
     return make_mesh(self.config.mesh)
@@ -267,7 +279,7 @@ class Job(Run):
     """The curriculum up to and with a step (`lm`, `sentiment`, `debias`; None: the config's)."""
     from fairjax.train import SENTIMENT, StopSignal, curriculum_stages, stage_folder
     stages = curriculum_stages(self.config, until)
-    # What a later stage lacks must not wait for step 1.
+    # A file that a later stage lacks is an error before step 1.
     if SENTIMENT in stages and not (
         stage_folder(self.config, self.workdir, SENTIMENT) / 'DONE').exists():
       self._scorer(self.config.sentiment.scorer, SharedModels())
@@ -306,8 +318,8 @@ class Job(Run):
     """Continuations of every template and value for every model; held-out prefixes if planted."""
     with self.locked():
       for model, heldout in self.measured:
-        self.generate(model, run_prefixes(self.attribute, heldout=heldout),
-                       self.generations_file(model, heldout=heldout))
+        self.generate(model, self.generations_file(model, heldout=heldout),
+                      prefixes=run_prefixes(self.attribute, heldout=heldout))
 
   def score(self) -> None:
     """Scores every continuation with every scorer, into `scores/`."""
@@ -337,42 +349,38 @@ class Job(Run):
         path, next_token = self.measures_file(model, heldout=heldout), None
         earlier = self._earlier(model, path, heldout=heldout)
         known = earlier.get('measures', {}).get('scorers', ())
-        # The first process reads what is there, and says what is left.
+        # The first process reads the file and shares what is left to do.
         if processes.share(bool(known) and all(s.name in known for s in self._scorers)):
           self.log(f'[measure] {path.relative_to(self.workdir)} finished earlier: nothing to do')
           continue
         if not processes.share(bool(known)):
-          params = self._params(model)  # every process runs the model, the first one does the rest
+          params = self.params(model)  # every process runs the model, the first one does the rest
           next_token = model_divergence(
             params, language_model(self.model_config).decoder(), self.prepared.vocabulary,
             self.attribute, run_prefixes(self.attribute, heldout=heldout),
             mesh=self.mesh if self.mesh.size > 1 else None)
           earlier = {} if heldout else {'perplexity': {
-            split: self._perplexity(params, split) for split in ('test', 'test_sensitive')}}
+            split: self.perplexity(params, split) for split in ('test', 'test_sensitive')}}
         self._shared.lead(functools.partial(
           self._measure, model, path, earlier, next_token, heldout=heldout))
       self._shared.lead(lambda: audit_run(
         self.workdir, lambda: self.records(self.models[0]), self.attribute, self._scorers,
         model=BASELINE, texts=self.config.measure.audit_texts, seed=self.config.seed, log=self.log))
 
-  def _perplexity(self, params: Any, split: str) -> dict[str, Any] | None:
-    found = model_perplexity(
-      params, self.model_config, self.prepared.store(split), self.config.measure, self.mesh)
-    if found is None:
-      self.log(f'[measure] {split} holds no document: no perplexity')
-    return found
-
   def _earlier(self, model: Model, path: pathlib.Path, *, heldout: bool) -> dict[str, Any]:
-    """What was measured before, perhaps under fewer scorers; its sources must be what they were."""
+    """Measures of an earlier call, perhaps of fewer scorers; changed sources are refused."""
     if not (processes.is_first() and path.exists()):
       return {}
     found = self.read_measures(model, heldout=heldout)
     inventory.check_sources(self.workdir, found['sources'], path)
     return found
 
-  def _measure(self, model, path, earlier, next_token, *, heldout) -> None:
+  def _measure(
+    self, model: Model, path: pathlib.Path, earlier: dict[str, Any],
+    next_token: dict[str, Any] | None, *, heldout: bool,
+  ) -> None:
     from fairjax.measure import measure_records
-    # The baseline comes first: a threshold that is calibrated to it stands in its measures.
+    # The baseline comes first: its measures hold the threshold that is calibrated to it.
     first = model.name == BASELINE and not heldout
     content = content_options(
       self.config.measure, self._encoder, next_token,
@@ -385,7 +393,7 @@ class Job(Run):
       scores_directory=self.scores_folder(model, heldout=heldout), parts=parts, content=content,
       empty='keep', earlier=earlier.get('measures'))
     write_sealed_json(path, earlier | {
-      'identity': self._card(model), 'measures': measures,
+      'identity': self.metadata(model), 'measures': measures,
       'sources': self.sources(model, heldout=heldout)})
     parts.unlink(missing_ok=True)
     self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: '
@@ -422,10 +430,10 @@ class Job(Run):
     """The lock of the workdir; the first process holds it for its group."""
     return self._lock if processes.is_first() else contextlib.nullcontext()
 
-  def _labelled_sentences(self):
+  def _labelled_sentences(self) -> 'LabelledSentences':
     """Sentences with a clear score (H-19); the first process scores them for its group."""
     from fairjax.run.labelling import label_sentences
-    stage, shared = self.config.sentiment, SharedModels()  # which leaves the devices at the end
+    stage, shared = self.config.sentiment, SharedModels()  # its scorer leaves the devices again
     scorer = self._scorer(stage.scorer, shared)
     found = shared.lead(lambda: label_sentences(
       self.prepared.documents('train'), scorer, self.prepared.vocabulary, stage,
@@ -433,7 +441,7 @@ class Job(Run):
     return share_sentences(found, self.workdir / 'sentiment' / 'sentences.npz')
 
   @functools.cached_property
-  def _scorers(self) -> list:
+  def _scorers(self) -> list['Scorer | RecordedScorer']:
     from fairjax.measure.scorers.audit import check_scorers
     found = [self._scorer(name, self._shared) for name in self.config.measure.scorers]
     if processes.is_first():
@@ -441,7 +449,7 @@ class Job(Run):
     return found
 
   @functools.cached_property
-  def _encoder(self):
+  def _encoder(self) -> 'Encoder | None':
     from fairjax.measure.similarity import load_encoder
     on_all = self.config.measure.encoder.partition(':')[0] == 'minilm'
     if not self.config.measure.encoder or not (on_all or processes.is_first()):
@@ -449,7 +457,7 @@ class Job(Run):
     encoder = load_encoder(self.config.measure.encoder, together=processes.count() > 1)
     return self._shared.add(encoder, 'encode') if on_all else encoder
 
-  def _scorer(self, name: str, shared: SharedModels):
+  def _scorer(self, name: str, shared: SharedModels) -> 'Scorer | RecordedScorer | None':
     """A scorer; None in a process that takes no part in it."""
     on_all = name.partition(':')[0] == 'bert'
     if not (on_all or processes.is_first()):
@@ -457,40 +465,6 @@ class Job(Run):
     scorer = load_run_scorer(name, self.config, self.workdir, self.log,
                              together=processes.count() > 1)
     return shared.add(scorer, 'score') if on_all else scorer
-
-  def _card(self, model: Model) -> dict[str, Any]:
-    from fairjax.train import done_card
-    require_file(model.directory / 'DONE', made_by='train')
-    card = done_card(model.directory)
-    return card['identity'] | {'digest': card['digest'], 'model': model.name}
-
-  def params(self, name: str):
-    """Parameters of a trained language model of this run, on its devices."""
-    found = {model.name: model for model in self.models}
-    if name not in found:
-      raise unknown_name('model', name, found)
-    return self._params(found[name])
-
-  def _params(self, model: Model):
-    from fairjax.train import load_params, params_template
-    return load_params(model.directory, params_template(self.model_config, self.mesh))
-
-  def generate(
-    self, model: Model, prefixes: list[Prefix], path: pathlib.Path, *,
-    attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
-  ) -> None:
-    """Continuations of prefixes by one model, beside them the divergence of its next token."""
-    from fairjax.generate import generate
-    from fairjax.model import language_model
-    from fairjax.run.next_token import write_next_token
-    parts = (self._params(model), language_model(self.model_config).decoder(),
-             self.prepared.vocabulary, attribute or self.attribute)
-    how: dict[str, Any] = {
-      'prefixes': prefixes, 'mesh': self.mesh if self.mesh.size > 1 else None,
-      'log': lambda line: self.log(f'[sample] {line}')}
-    generate(*parts, path=path, model=model.name, sample=sample or self.config.sample,
-             card=self._card(model), coupled=coupled, **how)
-    write_next_token(path, *parts, **how)
 
 
 # Samples of a run's models for prompts that are not the run's own.
@@ -500,7 +474,7 @@ def sample_attribute(
   coupled: bool = True,
 ) -> list[pathlib.Path]:
   """Continuations of any attribute's prefixes by every model: `MODEL.jsonl.gz` in a folder."""
-  vocabulary, texts = job.prepared.vocabulary, [p.text for p in attribute.prefixes()]
+  vocabulary, texts = job.vocabulary, [p.text for p in attribute.prefixes()]
   unknown = [text for text in texts if vocabulary.unk_id in vocabulary.encode(text)]
   if unknown:
     job.log(f"[sample] WARNING: {len(unknown)} of {len(texts)} prefixes of "
@@ -508,6 +482,5 @@ def sample_attribute(
   paths = [pathlib.Path(folder) / f'{model.name}.jsonl.gz' for model in job.models]
   with job.locked():
     for model, path in zip(job.models, paths, strict=True):
-      job.generate(model, list(attribute.prefixes()), path, attribute=attribute, sample=sample,
-                   coupled=coupled)
+      job.generate(model, path, attribute=attribute, sample=sample, coupled=coupled)
   return paths

@@ -1,7 +1,7 @@
 """How far the next-token distributions of two values are apart: KL(. | value || . | other value).
 
-Read from the model itself, so it has no sampling noise and no floor. Near 0 the model has
-forgotten which value it was given, whatever a scorer thinks of its texts (H-35).
+It is read from the model itself, so it has no sampling noise and no floor. Near 0 the model has
+forgotten which value it was given, whatever a scorer says about its texts (H-35).
 """
 
 import functools
@@ -115,7 +115,7 @@ def next_token_log_probs(
 
 @functools.partial(jax.jit, static_argnames=('decoder', 'mesh'))
 def _logits(params, prefixes, lengths, *, decoder, mesh):
-  """Logits [A, V] behind padded prefixes [A, Q]."""
+  """Logits [A, V] after padded prefixes [A, Q]."""
   weights = decoder.prepare(params, num_positions=prefixes.shape[1] + 1)
   _, last = decoder.prefill(weights, prefixes, lengths)
   logits = decoder.logits(weights, last)
@@ -124,9 +124,7 @@ def _logits(params, prefixes, lengths, *, decoder, mesh):
   return logits
 
 
-# The divergence of the next token, kept beside the generations of the model it was read from.
-#
-# Records hold texts only, and a later `fairjax measure --records` has no model: who samples writes
+# A later `fairjax measure --records` has texts and no model. So sampling also writes
 # `x.next_token.json` beside `x.jsonl.gz`, with the SHA-256 of the records and the identity of their
 # sampling (model, vocabulary, prefixes), which are compared when it is read.
 
@@ -137,8 +135,8 @@ def next_token_file(records: str | os.PathLike) -> pathlib.Path:
 
 
 def model_divergence(
-  params: Any, decoder: Any, vocabulary: Any, attribute: Attribute, prefixes: Sequence[Prefix], *,
-  mesh: Any = None,
+  params: Any, decoder: Decoder, vocabulary: Vocabulary, attribute: Attribute,
+  prefixes: Sequence[Prefix], *, mesh: Mesh | None = None,
 ) -> dict[str, Any]:
   """How far the next token of a model tells the values apart (`next_token_divergence`)."""
   log_probs = next_token_log_probs(params, decoder, vocabulary, prefixes, mesh=mesh)
@@ -147,8 +145,9 @@ def model_divergence(
 
 
 def write_next_token(
-  records: str | os.PathLike, params: Any, decoder: Any, vocabulary: Any, attribute: Attribute, *,
-  prefixes: Sequence[Prefix] | None = None, mesh: Any = None, log: Callable[[str], None] = print,
+  records: str | os.PathLike, params: Any, decoder: Decoder, vocabulary: Vocabulary,
+  attribute: Attribute, *, prefixes: Sequence[Prefix] | None = None, mesh: Mesh | None = None,
+  log: Callable[[str], None] = print,
 ) -> None:
   """Writes the divergence beside records that `generate` has completed, unless it is there.
 

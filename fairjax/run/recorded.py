@@ -5,13 +5,19 @@ import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairjax.counterfactual import Attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import atomic_write, refuse_existing
 from fairjax.run.next_token import carry_next_token, read_next_token, saved_next_token
 
+if TYPE_CHECKING:
+  from fairjax.measure import RecordedScorer, Scorer
+  from fairjax.measure.content import ContentOptions
+  from fairjax.report import Evidence, ModelRow
+
+ReadRecords = Callable[[str | os.PathLike], Iterable[dict[str, Any]]]
 _CHUNK = 2_000  # records written at a time
 _FORMS = ('.jsonl', '.jsonl.gz', '.parquet')
 
@@ -19,7 +25,7 @@ _FORMS = ('.jsonl', '.jsonl.gz', '.parquet')
 def convert_records(
   source: str | os.PathLike, output: str | os.PathLike, *,
   scores: Sequence[str | os.PathLike] = (), scored: str = 'continuation',
-  read: Callable[[Any], Iterable[dict[str, Any]]] | None = None, log: Callable[[str], None],
+  read: ReadRecords | None = None, log: Callable[[str], None],
 ) -> int:
   """Writes records in another form, with the scores of score files if wanted."""
   from fairjax.generate import check_complete, read_records
@@ -56,7 +62,7 @@ def _write_lines(file, records: Iterable[Mapping[str, Any]], *, compressed: bool
       file.write(encode_records([{k: v for k, v in r.items() if k != '_where'} for r in chunk],
                                 compressed=compressed))
     except (ValueError, TypeError) as e:  # NaN, half a character, what only Parquet knows
-      raise UserError(f'{chunk[0]["_where"]} or one of the {len(chunk) - 1} records behind it '
+      raise UserError(f'{chunk[0]["_where"]} or one of the {len(chunk) - 1} records after it '
                       f'cannot be written as JSON ({e}): fix it') from None
     count += len(chunk)
   return count
@@ -102,8 +108,8 @@ def _scored(
 # The report of records of any language models: measured, then written as for a run.
 
 def report_records(
-  files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
-  directory: str | os.PathLike, **options: Any,
+  files: Sequence[str | os.PathLike], attribute: Attribute,
+  scorers: Sequence['Scorer | RecordedScorer'], directory: str | os.PathLike, **options: Any,
 ) -> pathlib.Path:
   """Measures files of generations and writes `index.html`, `report.md` and `report.json`."""
   from fairjax.report import write_report
@@ -112,13 +118,13 @@ def report_records(
 
 
 def measure_files(
-  files: Sequence[str | os.PathLike], attribute: Attribute, scorers: Sequence[Any],
-  directory: str | os.PathLike, *, baseline: str | None = None, permutations: int | None = None,
-  coupled: bool = True, content: Any = None, empty: str = 'error',
-  read: Callable[[Any], Iterable[dict[str, Any]]] | None = None,
-  log: Callable[[str], None] | None = None,
-) -> tuple[list[Any], dict[str, Any]]:
-  """Measures files of generations."""
+  files: Sequence[str | os.PathLike], attribute: Attribute,
+  scorers: Sequence['Scorer | RecordedScorer'], directory: str | os.PathLike, *,
+  baseline: str | None = None, permutations: int | None = None, coupled: bool = True,
+  content: 'ContentOptions | None' = None, empty: str = 'error',
+  read: ReadRecords | None = None, log: Callable[[str], None] | None = None,
+) -> tuple[list['ModelRow'], dict[str, 'Evidence']]:
+  """Measures files of generations: rows of the report, and by model the records and scores."""
   from fairjax.generate import check_complete, read_records, records_stem
   from fairjax.measure import read_generations
   from fairjax.measure.content import ContentOptions
@@ -126,7 +132,7 @@ def measure_files(
   from fairjax.report import ModelRow, stored_evidence
   options: dict[str, Any] = {} if permutations is None else {'permutations': permutations}
   rows: list[ModelRow] = []
-  evidence: dict[str, Any] = {}
+  evidence: dict[str, Evidence] = {}
   templates = None
   for file in files:
     check_complete(file)

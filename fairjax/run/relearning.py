@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.config import BASELINE
+from fairjax.config import BASELINE, Config
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed_json
-from fairjax.run.checkpoint_model import Checkpoint, open_checkpoint
 from fairjax.run.job import PreparedBatches, load_run_scorer
-from fairjax.run.results import content_options
+from fairjax.run.results import Run, content_options, open_run
+from fairjax.run.workdir import Model
 
 # How soon a model that is trained on loses a reduction of bias: the half-life, with an interval.
 #
@@ -141,34 +141,35 @@ def relearn(
   if workdir.resolve() in (inside, *inside.parents):
     raise UserError(f'--output={output} lies in the workdir, which is only read: name a folder of '
                     'its own')
-  model, baseline = (open_checkpoint(workdir, n, log=log) for n in (name, BASELINE))
-  if not model.has_corpus:
+  run = open_run(workdir, log=log)
+  model, baseline = run.find_model(name), run.find_model(BASELINE)
+  if not run.has_data:
     raise UserError(f'{workdir} holds no token stores (data), on which the model would be trained')
-  look = _Look(model, output, settings, log)
+  look, params = _Look(run, model, output, settings), run.params(model)
   with FolderLock(output, log):
     _keep_looks(output / 'looks.json', look.identity)
-    base = look(baseline.params)
-    first = look(model.params)
+    base = look(run.params(baseline))
+    first = look(params)
     for who, found in (('the baseline', base), (name, first)):
       words = format_estimate(found | {'value': found['individual_fairness']})
       log(f'[relearn] I.F. of {who} {words}')
-    config = _config(model, settings)
-    card = {f.name: model.card[f.name] for f in dataclasses.fields(Identity)}
-    start = StageResult(model.params, Identity(**card), model.card['digest'], output)
+    config, metadata = _config(run, settings), run.metadata(model)
+    identity = {f.name: metadata[f.name] for f in dataclasses.fields(Identity)}
+    start = StageResult(params, Identity(**identity), metadata['digest'], output)
     with StopSignal().installed() as stop:
       Curriculum(
-        config=config, workdir=output, mesh=model.mesh, stop=stop, log=log, more_metrics=look,
-        batches=PreparedBatches(model.prepared, config.model, config, log),
+        config=config, workdir=output, mesh=run.mesh, stop=stop, log=log, more_metrics=look,
+        batches=PreparedBatches(run.prepared, config.model, config, log),
       ).run(StageSpec('relearn', 'debias', parent=name, seed='relearn'), {name: start})
     lines = [line for line in read_metrics(output / 'relearn' / 'metrics.jsonl')
              if line.get('kind') == 'valid']
     curve = [{'step': 0, **first}] + [
       {key: line.get(key) for key in ('step', 'loss', 'perplexity', *base)} for line in lines]
     result = {
-      'workdir': str(workdir), 'model': name, 'attribute': model.attribute.name,
+      'workdir': str(workdir), 'model': name, 'attribute': run.attribute.name,
       'scorer': look.scorer.name, 'settings': dataclasses.asdict(settings),
       'learning_rate': config.debias.learning_rate, 'batch_size': config.debias.batch_size,
-      'digest': model.card['digest'], 'baseline': base, 'curve': curve,
+      'digest': metadata['digest'], 'baseline': base, 'curve': curve,
       'half_life': half_life(
         [p['step'] for p in curve], [p['individual_fairness'] for p in curve],
         [p['std_error'] for p in curve], baseline=base['individual_fairness'],
@@ -180,12 +181,11 @@ def relearn(
 class _Look:
   """I.F. of parameters: sampled into a file of their own, scored, measured."""
 
-  def __init__(self, model: Checkpoint, output: pathlib.Path, settings: Relearning,
-               log: Callable[[str], None]):
-    config = model.config
-    self._model, self._output, self._log = model, output, log
+  def __init__(self, run: Run, model: Model, output: pathlib.Path, settings: Relearning):
+    config = run.config
+    self._run, self._model, self._output = run, model, output
     self.scorer = load_run_scorer(
-      settings.scorer or config.measure.scorers[0], config, output, log)
+      settings.scorer or config.measure.scorers[0], config, output, run.log)
     self._encoder, self._threshold = None, None
     if config.measure.encoder:
       from fairjax.measure.similarity import load_encoder
@@ -198,33 +198,29 @@ class _Look:
   @property
   def identity(self) -> dict[str, Any]:
     """What decides a look, besides the parameters."""
-    return {'model': self._model.card['digest'], 'scorer': self.scorer.name,
+    return {'model': self._run.metadata(self._model)['digest'], 'scorer': self.scorer.name,
             'content of the scorer': self.scorer.fingerprint, 'samples': self._sample.samples,
-            'measures': _MEASURES, 'encoder': self._model.config.measure.encoder,
+            'measures': _MEASURES, 'encoder': self._run.config.measure.encoder,
             'max_new_tokens': self._sample.max_new_tokens}
 
   def __call__(self, params: Any) -> dict[str, float]:
     """I.F. with its error and floor; of texts that were sampled earlier, from their file."""
-    from fairjax.generate import generate, read_records
+    from fairjax.generate import read_records
     from fairjax.measure import measure_records
-    from fairjax.model import language_model
-    from fairjax.run.next_token import model_divergence
+    from fairjax.run.next_token import read_next_token
     from fairjax.train import params_digest
-    model, digest = self._model, params_digest(params)
+    run, digest = self._run, params_digest(params)
     path = self._output / 'generations' / f'{digest[:16]}.jsonl.gz'
-    decoder = language_model(model.model_config).decoder()
-    mesh = model.mesh if model.mesh.size > 1 else None
-    generate(params, decoder, model.vocabulary, model.attribute, path=path, model=model.name,
-             sample=self._sample, card={'digest': digest}, mesh=mesh, log=lambda line: None)
-    next_token = model_divergence(
-      params, decoder, model.vocabulary, model.attribute, list(model.attribute.prefixes()),
-      mesh=mesh)
+    run.generate_with(params, path, name=self._model.name, metadata={'digest': digest},
+                      sample=self._sample, log=lambda line: None)
+    next_token = read_next_token(path, run.attribute)
+    assert next_token is not None  # written with the records
     threshold = self._threshold
     content = content_options(
-      model.config.measure, self._encoder, next_token,
+      run.config.measure, self._encoder, next_token,
       baseline_threshold=None if threshold is None else lambda: threshold)
     measures = measure_records(
-      read_records(path, repair=True), model.attribute, [self.scorer], permutations=_PERMUTATIONS,
+      read_records(path, repair=True), run.attribute, [self.scorer], permutations=_PERMUTATIONS,
       seed=self._sample.seed, content=content, empty='keep')
     similarity = measures['semantic_similarity']
     if similarity is not None:
@@ -252,15 +248,15 @@ def _keep_looks(path: pathlib.Path, identity: dict[str, Any]) -> None:
                     '--output, or give the same options')
 
 
-def _config(model: Checkpoint, settings: Relearning):
+def _config(run: Run, settings: Relearning) -> Config:
   """The run's configuration with a debiasing stage of this length, at a constant rate."""
-  stage = model.config.debias
+  stage = run.config.debias
   rate = settings.learning_rate or stage.learning_rate
   stage = dataclasses.replace(
     stage, steps=settings.steps, schedule='constant', warmup_steps=0, learning_rate=rate,
     eval_every=settings.every, checkpoint_every=settings.every,
     log_every=min(stage.log_every, settings.every))
-  return dataclasses.replace(model.config, model=model.model_config, debias=stage)
+  return dataclasses.replace(run.config, model=run.model_config, debias=stage)
 
 
 def _check(settings: Relearning, name: str) -> None:

@@ -1,34 +1,155 @@
 """What a run has made, read from its workdir: models, texts, scores, measures, training curves."""
 
 import dataclasses
+import functools
+import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairjax.config import Config, MeasureConfig, ModelConfig
-from fairjax.counterfactual import Attribute, Prefix
-from fairjax.errors import Damaged
-from fairjax.files import read_sealed_json, require_file
+from fairjax.config import Config, MeasureConfig, MeshConfig, ModelConfig, SampleConfig
+from fairjax.config_io import load_config
+from fairjax.counterfactual import Attribute, Prefix, load_attribute
+from fairjax.errors import Damaged, UserError, unknown_name
+from fairjax.files import is_complete, read_sealed_json, require_file
 from fairjax.measure.content import ContentOptions
 from fairjax.report.comparison import ModelRow
-from fairjax.run.workdir import Model, file_digests, run_models
+from fairjax.run.workdir import (
+  Model,
+  data_folder,
+  file_digests,
+  run_models,
+  vocabulary_folder,
+)
+from fairjax.vocabulary import Vocabulary, load_vocabulary
 
 if TYPE_CHECKING:
   from jax.sharding import Mesh
 
-  from fairjax.data.token_store import TokenStoreInfo
+  from fairjax.data.prepare import PreparedData
   from fairjax.measure.similarity import Encoder
-  from fairjax.report import KnownBias
+  from fairjax.report import Evidence, KnownBias
+  from fairjax.train.steps import Params
 
 Curves = dict[str, dict[str, list[dict[str, Any]]]]
 
 
 class Run:
-  """One run as its workdir holds it. It only reads."""
+  """One run as its workdir holds it; nothing is written there.
 
-  def __init__(self, config: Config, workdir: pathlib.Path, attribute: Attribute,
-               log: Callable[[str], None]):
-    self.config, self.workdir, self.attribute, self.log = config, workdir, attribute, log
+  Its models are sampled and measured on the devices of this machine, whatever they were trained on.
+  """
+
+  def __init__(self, config: Config, workdir: pathlib.Path, log: Callable[[str], None]):
+    self.config, self.workdir, self.log = config, workdir, log
+
+  @functools.cached_property
+  def attribute(self) -> Attribute:
+    """The attribute of the run."""
+    return load_attribute(self.config.attribute)
+
+  @functools.cached_property
+  def prepared(self) -> 'PreparedData':
+    """Vocabulary and token stores."""
+    from fairjax.data.prepare import open_prepared
+    return open_prepared(data_folder(self.config, self.workdir))
+
+  @property
+  def has_data(self) -> bool:
+    """Whether the workdir holds the token stores, which perplexities need."""
+    return is_complete(data_folder(self.config, self.workdir))
+
+  @functools.cached_property
+  def vocabulary(self) -> Vocabulary:
+    """The vocabulary of the models, which a workdir without its token stores has too."""
+    return load_vocabulary(vocabulary_folder(self.config, self.workdir))
+
+  @functools.cached_property
+  def model_config(self) -> ModelConfig:
+    """Sizes of the models; `auto` replaces an attention kernel that these devices may lack."""
+    model = self.config.model
+    return dataclasses.replace(
+      model, vocab_size=self.vocabulary.size,
+      attention='auto' if model.attention == 'kernel' else model.attention)
+
+  @functools.cached_property
+  def mesh(self) -> 'Mesh':
+    """All devices of this machine, for rows of the batch."""
+    from fairjax.train import make_mesh
+    return make_mesh(MeshConfig())
+
+  def find_model(self, name: str) -> Model:
+    """A trained model by its name, also of variants that the configuration had earlier."""
+    found = {model.name: model for model in self.models}
+    earlier = {folder.name: folder for folder in self.workdir.glob('debias/*')}
+    if name not in found | earlier:
+      raise unknown_name('model', name, found | earlier, where=str(self.workdir))
+    model = found.get(name) or Model(name, earlier[name], '')
+    identity = self.metadata(model)
+    if identity['vocabulary'] != self.vocabulary.fingerprint:
+      raise UserError(f'{self.workdir}: model {name} was trained with another vocabulary than the '
+                      'one in data/vocabulary: copy the one of its run')
+    return model if name in found else dataclasses.replace(
+      model, method=identity['method'], weight=identity['fairness_weight'] or None)
+
+  def metadata(self, model: Model) -> dict[str, Any]:
+    """Identity of a trained model, the digest of its parameters and its name."""
+    from fairjax.train import done_card
+    done = done_card(require_file(model.directory / 'DONE', made_by='train').parent)
+    assert done is not None
+    return done['identity'] | {'digest': done['digest'], 'model': model.name}
+
+  def params(self, model: Model) -> 'Params':
+    """Parameters of a trained model on the devices; `Damaged` if they are not those saved."""
+    from fairjax.train import load_params, params_template
+    return load_params(model.directory, params_template(self.model_config, self.mesh))
+
+  def generate(
+    self, model: Model, path: str | os.PathLike, *, prefixes: Sequence[Prefix] | None = None,
+    attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
+  ) -> None:
+    """Samples a trained model; the same call continues an interrupted one."""
+    self.generate_with(
+      self.params(model), path, name=model.name, metadata=self.metadata(model), prefixes=prefixes,
+      attribute=attribute, sample=sample, coupled=coupled,
+      log=lambda line: self.log(f'[sample] {line}'))
+
+  def generate_with(
+    self, params: 'Params', path: str | os.PathLike, *, name: str, metadata: Mapping[str, Any],
+    log: Callable[[str], None], prefixes: Sequence[Prefix] | None = None,
+    attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
+  ) -> None:
+    """Writes records of parameters of this run, beside them the divergence of the next token.
+
+    None stands for the run's own attribute, its prefixes and its sampling.
+    """
+    from fairjax.generate import generate
+    from fairjax.model import language_model
+    from fairjax.run.next_token import write_next_token
+    attribute = attribute or self.attribute
+    parts = params, language_model(self.model_config).decoder(), self.vocabulary, attribute
+    prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
+    mesh = self.mesh if self.mesh.size > 1 else None
+    generate(*parts, path=path, model=name, sample=sample or self.config.sample, card=metadata,
+             coupled=coupled, prefixes=prefixes, mesh=mesh, log=log)
+    write_next_token(path, *parts, prefixes=prefixes, mesh=mesh, log=log)
+
+  def perplexity(self, params: 'Params', split: str) -> dict[str, Any] | None:
+    """Perplexity of a split (H-25), memory carried; None if it holds no document."""
+    from fairjax.data.batches import eval_batches
+    from fairjax.measure import Perplexity
+    from fairjax.train import evaluate_nll, own_rows
+    store, measure, model = self.prepared.store(split), self.config.measure, self.model_config
+    if not store.documents:
+      self.log(f'[measure] {split} holds no document: no perplexity')
+      return None
+    if measure.eval_memory_len >= 0:
+      model = dataclasses.replace(model, memory_len=measure.eval_memory_len)
+    batches = own_rows(eval_batches(
+      store, batch_size=measure.eval_batch_size, segment_len=model.segment_len))
+    nll, tokens = evaluate_nll(model, params, batches, self.mesh)
+    return Perplexity(nll=nll, tokens=tokens, words=store.words, num_bytes=store.num_bytes,
+                      documents=store.documents, memory_len=model.memory_len).to_dict()
 
   @property
   def models(self) -> list[Model]:
@@ -90,7 +211,7 @@ class Run:
     """The measures of all models, baseline first."""
     return [self.row(model) for model in self.models]
 
-  def evidence(self, rows: list[ModelRow]) -> dict[str, Any]:
+  def evidence(self, rows: list[ModelRow]) -> dict[str, 'Evidence']:
     """By model, the records and scores that `rows` are computed from."""
     from fairjax.measure import read_generations
     from fairjax.report import stored_evidence
@@ -148,6 +269,17 @@ class Run:
               f"{found['prefix_accuracy']:.3f}." if 'prefix_f1' in found else '.')]
 
 
+def open_run(workdir: str | os.PathLike, *, log: Callable[[str], None] = print) -> Run:
+  """Opens the run of a workdir, also of a copy that holds its models and vocabulary only."""
+  workdir, lacking = pathlib.Path(workdir), 'config.json'
+  if (workdir / lacking).exists():
+    config, lacking = load_config(str(workdir / lacking)), 'data/vocabulary'
+    if vocabulary_folder(config, workdir).exists():
+      return Run(config, workdir, log)
+  raise UserError(f'{workdir} has no {lacking}: name the workdir of a run (what fairjax run was '
+                  'given as --workdir), or copy it with this file')
+
+
 def run_prefixes(attribute: Attribute, *, heldout: bool) -> list[Prefix]:
   """The prefixes that models of a run continue: of the templates, or held out by the grammar."""
   if not heldout:
@@ -173,21 +305,3 @@ def content_options(
   return ContentOptions(
     encoder=encoder, samples=measure.similarity_samples, threshold=threshold,
     threshold_source=source, next_token=next_token)
-
-
-def model_perplexity(
-  params: Any, model: ModelConfig, store: 'TokenStoreInfo', measure: MeasureConfig, mesh: 'Mesh'
-) -> dict[str, Any] | None:
-  """Perplexity of a split (H-25), memory carried; None if it holds no document."""
-  from fairjax.data.batches import eval_batches
-  from fairjax.measure import Perplexity
-  from fairjax.train import evaluate_nll, own_rows
-  if not store.documents:
-    return None
-  if measure.eval_memory_len >= 0:
-    model = dataclasses.replace(model, memory_len=measure.eval_memory_len)
-  batches = own_rows(eval_batches(
-    store, batch_size=measure.eval_batch_size, segment_len=model.segment_len))
-  nll, tokens = evaluate_nll(model, params, batches, mesh)
-  return Perplexity(nll=nll, tokens=tokens, words=store.words, num_bytes=store.num_bytes,
-                    documents=store.documents, memory_len=model.memory_len).to_dict()

@@ -1,4 +1,4 @@
-"""The folder of a run: made, or found to be of this configuration; and what it takes of another.
+"""The folder of a run: its configuration, models and inventory, and step 1 of another run.
 
 A workdir belongs to one attribute. A run of another attribute in it gets the workdir
 `attributes/NAME` below, which takes step 1 from it (`step1_from`): the first run's models, records
@@ -12,7 +12,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,11 @@ from fairjax.files import (
 )
 from fairjax.train.checkpoints import done_card
 
+if TYPE_CHECKING:
+  from fairjax.data.prepare import PreparedData
+  from fairjax.train import LabelledSentences
+
+_M = TypeVar('_M')
 # Fields on which nothing that is already in a workdir depends.
 _EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
             'measure.relevance_share', 'measure.scorers', 'step1_from')
@@ -230,7 +235,7 @@ def stages_left(config: Config, workdir: pathlib.Path, until: str) -> list[str]:
 
 
 def vocabulary_size(config: Config, workdir: pathlib.Path) -> int | None:
-  """Ids of the run's vocabulary; None where only its data will tell."""
+  """Ids of the run's vocabulary; None if it is made of data that are not prepared yet."""
   from fairjax.vocabulary import load_vocabulary
   prepared = vocabulary_folder(config, workdir)
   if (prepared / 'vocabulary.json').exists():
@@ -240,7 +245,7 @@ def vocabulary_size(config: Config, workdir: pathlib.Path) -> int | None:
   return config.model.vocab_size or None
 
 
-# What a workdir holds, by digests: damage to a file that nothing reads any more is noticed too.
+# The digests of a workdir's files: damage to a file that nothing reads any more is noticed too.
 
 DONE, REPORT = 'DONE', 'report/'
 # Hidden files (locks, what a kill left), TensorBoard's, what was moved aside as damaged, runs of
@@ -251,7 +256,8 @@ _STEP = re.compile(r'(.*/checkpoints/)(\d+)/')
 
 
 def write_inventory(
-  workdir: str | os.PathLike, version: str, prepared: Any, measures: Iterable[Mapping[str, Any]],
+  workdir: str | os.PathLike, version: str, prepared: 'PreparedData',
+  measures: Iterable[Mapping[str, Any]],
 ) -> None:
   """Writes `DONE` of a run: the version and the SHA-256 of every file that the run has made.
 
@@ -290,22 +296,22 @@ def is_finished(workdir: str | os.PathLike, log: Callable[[str], None]) -> bool:
   if not done.exists():
     return False
   try:
-    files = read_sealed_json(done, again='every part is looked at again').get('files', {})
+    files = read_sealed_json(done, again='every part is checked again').get('files', {})
     found = file_digests(workdir, [name for name in files if (workdir / name).is_file()])
     wrong = sorted(name for name, digest in files.items() if found.get(name) != digest)
-    words = f'{workdir / wrong[0]} is not what the run left' if wrong else ''
+    warning = f'{workdir / wrong[0]} is not what the run left' if wrong else ''
     if not files:
-      words = f'{done} lists no files: every part is looked at again'
+      warning = f'{done} lists no files: every part is checked again'
   except UserError as e:
-    wrong, words = [], str(e)
+    wrong, warning = [], str(e)
   if any(not name.startswith(REPORT) for name in wrong):
     name = next(name for name in wrong if not name.startswith(REPORT))
     raise UserError(
       f'{workdir} is finished, but {len(wrong)} of its files have changed or are gone since, first '
-      f'{workdir / name}: restore it from a copy; or delete {done} and run again: what can be made '
-      'anew is, and what cannot is named')
-  if words:
-    log(f'WARNING: {words}')
+      f'{workdir / name}: restore it from a copy; or delete {done} and run again, which makes '
+      'anew what it can and names the rest')
+  if warning:
+    log(f'WARNING: {warning}')
     done.unlink()
     return False
   log(f'{workdir} is finished, its {len(files)} files are as the run left them: nothing to do. '
@@ -322,7 +328,7 @@ def refresh(workdir: str | os.PathLike, part: str) -> None:
     card = read_sealed_json(workdir / DONE, again='it is written again')
     files = {name: digest for name, digest in card['files'].items() if not name.startswith(part)}
   except (UserError, KeyError):
-    (workdir / DONE).unlink()  # the next run looks at every part
+    (workdir / DONE).unlink()  # the next run checks every part
     return
   names = [name for name in _kept(workdir) if name.startswith(part)]
   write_sealed_json(workdir / DONE, card | {'files': files | file_digests(workdir, names)})
@@ -333,7 +339,9 @@ def file_digests(workdir: str | os.PathLike, names: Iterable[str]) -> dict[str, 
   return {name: file_sha256(pathlib.Path(workdir) / name) for name in names}
 
 
-def check_sources(workdir: str | os.PathLike, sources: dict[str, str], made: str) -> None:
+def check_sources(
+  workdir: str | os.PathLike, sources: Mapping[str, str], made: str | os.PathLike
+) -> None:
   """Raises `UserError` if files that something was made from are not what they were."""
   there = [name for name in sources if (pathlib.Path(workdir) / name).is_file()]
   found = file_digests(workdir, there)
@@ -357,10 +365,10 @@ def _kept(workdir: pathlib.Path) -> Iterator[str]:
       yield name
 
 
-# What the processes of one job do together: folders that all see, models that the first leads.
+# A folder that all processes of a job see, and models that the first one leads.
 
 def check_shared(workdir: pathlib.Path) -> None:
-  """Looks that all processes see the folder which the first one writes to."""
+  """Refuses a folder that not all processes see."""
   if processes.count() == 1:
     return
   path = workdir / f'.shared-{processes.share(os.urandom(8).hex())}'
@@ -384,24 +392,26 @@ class SharedModels:
   """
 
   def __init__(self):
-    self._methods: list[Callable[[Sequence[str]], Any]] = []
+    self._methods: list[Callable[[Sequence[str]], np.ndarray]] = []
     self._leading = False
 
-  def add(self, model: Any, method: str) -> Any:
-    """The model, whose method (texts to an array) then runs in all processes."""
+  def add(self, model: _M, method: str) -> _M:
+    """The scorer or encoder, whose method (texts to an array) then runs in all processes."""
     if processes.count() == 1:
       return model
     self._methods.append(getattr(model, method))
-    return _SharedModel(model, method, functools.partial(self._run, len(self._methods) - 1))
+    shared: Any = _SharedModel(
+      model, method, functools.partial(self._run, len(self._methods) - 1))
+    return shared
 
-  def lead(self, work: Callable[[], Any]) -> Any:
+  def lead(self, work: Callable[[], _M]) -> _M | None:
     """Does `work` in the first process; the others run its texts. All return when it is done."""
     found = None
     if processes.is_first():
       self._leading = True
       try:
         found = work()
-      finally:  # whatever happened, nobody waits for more texts
+      finally:  # after an error too, the others stop waiting for texts
         self._leading = False
         processes.share(None)
     else:
@@ -410,7 +420,7 @@ class SharedModels:
     processes.share()
     return found
 
-  def _run(self, number: int, texts: Sequence[str]) -> Any:
+  def _run(self, number: int, texts: Sequence[str]) -> np.ndarray:
     if not self._leading:
       raise RuntimeError('a model of all processes was called outside of lead(): the others would '
                          'never take part')
@@ -423,7 +433,7 @@ class _SharedModel:
 
   def __init__(self, model: Any, method: str, replacement: Callable[[Sequence[str]], Any]):
     self._model = model
-    # In sight of `isinstance(..., Scorer)` too, which from Python 3.12 on asks no `__getattr__`.
+    # For `isinstance(..., Scorer)`, which from Python 3.12 on does not call `__getattr__`.
     self.name, self.fingerprint = model.name, model.fingerprint
     setattr(self, method, replacement)
 
@@ -431,8 +441,10 @@ class _SharedModel:
     return getattr(self._model, name)
 
 
-def share_sentences(found, path: pathlib.Path):
-  """The first process's `LabelledSentences` in all, through a file that is removed afterwards."""
+def share_sentences(
+  found: 'LabelledSentences | None', path: pathlib.Path
+) -> 'LabelledSentences | None':
+  """The sentences of the first process in all, through a file that is removed afterwards."""
   from fairjax.train import LabelledSentences
   if processes.count() == 1:
     return found

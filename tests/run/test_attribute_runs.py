@@ -11,6 +11,7 @@ import pytest
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.data.planted import make_planted_documents
+from fairjax.run.results import open_run
 
 TINY = {
   'model.num_layers': 2, 'model.model_dim': 16, 'model.num_heads': 2, 'model.head_dim': 8,
@@ -126,8 +127,8 @@ def test_a_run_elsewhere_takes_step_1_and_the_stores(text, country, tmp_path, ca
   assert [p.name for p in (third / 'debias').iterdir()] == ['country-embedding-3']
   assert card(third / 'debias/country-embedding-3')['identity']['parent'] == (
     card(country / 'lm')['digest'])
-  from fairjax.run.checkpoint_model import open_checkpoint
-  assert open_checkpoint(third, log=print).card['digest'] == card(country / 'lm')['digest']
+  run = open_run(third)
+  assert run.metadata(run.find_model('baseline'))['digest'] == card(country / 'lm')['digest']
   for wrong, words in (
       ({'seed': 3}, 'seed: 0 -> 3'), ({'lm__steps': 5}, 'lm.steps: 4 -> 5'),
       ({'step1_from': tmp_path / 'none'}, 'is no workdir of a run')):
@@ -143,7 +144,6 @@ def test_a_finished_run_takes_a_further_scorer_and_measures_only_that(
   """Nothing is trained, sampled, or asked again; the measures are those of a run with both."""
   from fairjax.measure.scorers import base as scorers
   from fairjax.run import job as main_job
-  from fairjax.run import results as model_measures
   run, fresh = tmp_path / 'run', tmp_path / 'fresh'
   shutil.copytree(country, run, ignore=shutil.ignore_patterns('attributes'))
   shutil.copytree(run, fresh)
@@ -157,8 +157,8 @@ def test_a_finished_run_takes_a_further_scorer_and_measures_only_that(
   def never(*_, **__):
     raise AssertionError('this was done before')
   monkeypatch.setattr(scorers.VaderScorer, 'score', never)
-  monkeypatch.setattr(main_job.Job, '_params', never)  # no model is read
-  monkeypatch.setattr(model_measures, 'model_perplexity', never)
+  monkeypatch.setattr(main_job.Job, 'params', never)  # no model is read
+  monkeypatch.setattr(main_job.Job, 'perplexity', never)
   assert main(arguments('measure', text, run, measure__scorers=f"('{BERT}',)")) == 0
   after = contents(run)
   kept = [name for name in before if name.split('/')[0] not in ('measures', 'config.json', 'DONE')]

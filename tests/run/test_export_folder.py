@@ -21,6 +21,7 @@ from fairjax.processes import StopSignal
 from fairjax.report.document import escape
 from fairjax.run.export import read_folder, read_tensors, to_params, to_tensors, write_tensors
 from fairjax.run.job import Job
+from fairjax.run.results import open_run
 from fairjax.train import make_mesh, params_template
 
 TINY = {
@@ -72,8 +73,7 @@ def test_an_imported_model_is_the_exported_one_bit_for_bit(trained, exported, tm
   assert run('import', again, f'--from={exported}', config=f'{exported}/config.json') == 0
   assert 'validation perplexity' in capsys.readouterr().out
   assert digest(again) == digest(trained)
-  one, two = (Job(load_config(f'{exported}/config.json'), w).params('baseline')
-              for w in (trained, again))
+  one, two = (run.params(run.find_model('baseline')) for run in map(open_run, (trained, again)))
   for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(two),
                           strict=True):
     assert a.dtype == b.dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes(), path

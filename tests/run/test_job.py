@@ -107,10 +107,9 @@ def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
   from fairjax.vocabulary import build_word_vocabulary
   lines = []
   job = types.SimpleNamespace(
-    prepared=types.SimpleNamespace(vocabulary=build_word_vocabulary(
+    vocabulary=build_word_vocabulary(
       ['She works as', 'He works as', 'The man woman has a job'], size=30,
-      directory=tmp_path / 'v')), models=[], log=lines.append,
-    locked=contextlib.nullcontext)
+      directory=tmp_path / 'v'), models=[], log=lines.append, locked=contextlib.nullcontext)
   attribute = load_attribute('profession_prompts')
   assert sample_attribute(job, attribute, tmp_path, SampleConfig()) == []
   assert lines == ['[sample] WARNING: 2 of 10 prefixes of profession_prompts hold words that the '
@@ -180,9 +179,8 @@ def _table_cells(text, head):
 @pytest.mark.tf
 def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
   """Log, console, page, report.md, report.json, ledger and notebook: one floor, one verdict."""
-  from fairjax.config_io import load_config
   from fairjax.run.notebook import fairness_table, summary_table
-  from fairjax.run.results import Run
+  from fairjax.run.results import open_run
   report = finished / 'report'
   data = json.loads((report / 'report.json').read_text())
   markdown = (report / 'report.md').read_text()
@@ -230,7 +228,7 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
       individual, group = _shown(words)
       for label, found in (('I.F.', individual), ('G.F.', group)):
         see('page', model, scorer, label, '{} ({}), {}'.format(*found))
-  job = Run(load_config(str(finished / 'config.json')), finished, load_attribute('country'), print)
+  job = open_run(finished)
   for line in fairness_table(job).rows:
     label, scorer = line[0].split(' ', 1)
     see('notebook, one model', job.row(job.models[0]).name, scorer, label, line[1])

@@ -1,72 +1,59 @@
 """What the cells of the notebooks call: sizes, shown objects, tables, checkpoints, figures."""
 
-import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
 from test_report import measures_of
 
-from fairjax.config import Config, ModelConfig
-from fairjax.config_io import to_dict
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
-from fairjax.files import write_json, write_sealed_json
 from fairjax.measure import SampleScores, VaderScorer, fairness_by_samples, individual_fairness
 from fairjax.report import ModelRow, brief_table, plot_floors, plot_weights
 from fairjax.report.sections import largest_cell
-from fairjax.run.checkpoint_model import open_checkpoint
 from fairjax.run.notebook import (
-  Figure,
+  Devices,
   Progress,
   Sizes,
-  Words,
-  describe,
   evaluate,
   find_texts,
   quick_compilation,
+  show_figure,
   tiny_config,
 )
-from fairjax.vocabulary import build_word_vocabulary
 
 SIZES = Sizes(samples=4, batch_size=4, max_new_tokens=6, permutations=20)
 
 
 def test_devices_are_stated_and_sized():
-  cpu = describe('cpu', 'cpu', 1, libtpu=None, jax_version='0.10.2')
-  tpu = describe('tpu', 'TPU v5 lite', 1, libtpu='0.0.42', jax_version='0.10.2')
-  assert cpu.sizes.samples < tpu.sizes.samples == 1000
-  assert 'TPU v5 lite' in tpu.text and '1,000 samples' in tpu.text
-  assert 'found no TPU' not in tpu.text
-  assert 'found no TPU' not in cpu.text
-  lost = describe('cpu', 'cpu', 1, libtpu='0.0.42', jax_version='0.10.2')
-  assert 'libtpu 0.0.42 is installed but JAX found no TPU' in lost.text
-  assert tpu.sized() == tpu.sizes
+  cpu = Devices('cpu', 'cpu', 1, None, '0.10.2')
+  tpu = Devices('tpu', 'TPU v5 lite', 1, '0.0.42', '0.10.2')
+  lost = Devices('cpu', 'cpu', 1, '0.0.42', '0.10.2')
+  assert cpu.sized().samples < tpu.sized().samples == 1000
+  shown = tpu._repr_markdown_()
+  assert 'TPU v5 lite' in shown and '1,000 samples' in shown
+  assert ['found no TPU' in d._repr_markdown_() for d in (cpu, tpu, lost)] == [False, False, True]
   assert (tpu.sized(20).samples, tpu.sized(20).batch_size) == (20, 20)
-  assert tpu.sized(5000).batch_size == tpu.sizes.batch_size
+  assert tpu.sized(5000).batch_size == tpu.sized().batch_size
 
 
 def test_progress_shows_the_newest_line_and_keeps_all(monkeypatch):
-  shown, updates = [], []
+  shown, handle = [], types.SimpleNamespace(update=lambda page: shown.append(page.data))
 
-  class Handle:
-    def update(self, progress):
-      updates.append(progress._repr_html_())
-
-  def display(progress, *, display_id):
-    assert display_id is True
-    shown.append(progress._repr_html_())
-    return Handle()
+  def display(page, *, display_id):
+    assert display_id is True and not shown
+    shown.append(page.data)
+    return handle
 
   monkeypatch.setattr('IPython.display.display', display)
   progress = Progress('Training <b>')
   for line in ('first <i>', 'second'):
     progress(line)
-  assert len(shown) == len(updates) == 1 and 'first' in shown[0]
-  summary, _, lines = updates[0].partition('</summary>')
+  assert len(shown) == 2 and 'first' in shown[0]
+  summary, _, lines = shown[1].partition('</summary>')
   assert 'second' in summary and 'first' not in summary
   assert 'first &lt;i&gt;' in lines and '<b>Training &lt;b&gt;</b>' in summary
-  assert repr(progress).splitlines()[0] == 'Training <b>'
 
 
 def test_quick_compilation_ends_as_it_began():
@@ -147,60 +134,11 @@ def test_curves_by_weight_and_by_samples(rows, samples, tmp_path):
   found = [e.to_dict() for e in fairness_by_samples(samples, [5, 60], permutations=20)]
   for files in (plot_weights(tmp_path / 'weights', rows=rows, scorer='opinion'),
                 plot_floors(tmp_path / 'floors', models={'a': found, 'b': found})):
-    data, metadata = Figure(files)._repr_png_()
-    assert data.startswith(b'\x89PNG') and 300 < metadata['width'] < 700
+    image = show_figure(files)
+    assert image.data.startswith(b'\x89PNG') and 300 < image.width < 700
   for part in (rows[1:], rows[:1]):
     with pytest.raises(ValueError, match='need a baseline and models'):
       plot_weights(tmp_path / 'none', rows=part, scorer='opinion')
-
-
-def test_words_are_markdown():
-  assert Words('**a**', 'b')._repr_markdown_() == '**a**\n\nb' == repr(Words('**a**', 'b'))
-
-
-# A checkpoint by itself.
-
-
-def save_model(workdir, *, fingerprint=None):
-  """The files of a finished run, without arrays."""
-  vocabulary = build_word_vocabulary(
-    ['a b c d'], size=10, directory=workdir / 'data' / 'vocabulary')
-  config = dataclasses.replace(Config(), model=ModelConfig(num_layers=2, model_dim=8))
-  write_json(workdir / 'config.json', {'config': to_dict(config)})
-  write_sealed_json(workdir / 'lm' / 'DONE', {
-    'step': 1, 'digest': 'd', 'summary': {},
-    'identity': {'vocabulary': fingerprint or vocabulary.fingerprint}})
-
-
-def test_a_checkpoint_is_opened_without_its_corpus(tmp_path):
-  save_model(tmp_path)
-  before = sorted(tmp_path.rglob('*'))
-  found = open_checkpoint(tmp_path)
-  assert found.model_config.vocab_size == found.vocabulary.size == 7
-  assert found.card['model'] == 'baseline' and found.attribute.name == 'country'
-  assert not found.has_corpus and sorted(tmp_path.rglob('*')) == before
-  with pytest.raises(UserError, match='no finished data'):
-    _ = found.prepared
-
-
-@pytest.mark.parametrize(('lacking', 'words'), [
-  ('config.json', 'has no config.json: name the workdir of a run'),
-  ('data/vocabulary/vocabulary.json', 'vocabulary'),
-  ('lm/DONE', 'holds no model whose training ended')])
-def test_what_a_checkpoint_lacks_is_said(tmp_path, lacking, words):
-  save_model(tmp_path)
-  (tmp_path / lacking).unlink()
-  with pytest.raises(UserError, match=words):
-    open_checkpoint(tmp_path)
-
-
-def test_another_model_or_vocabulary_is_refused(tmp_path):
-  save_model(tmp_path / 'run')
-  with pytest.raises(UserError, match="unknown model 'basline'.*did you mean 'baseline'"):
-    open_checkpoint(tmp_path / 'run', 'basline')
-  save_model(tmp_path / 'mixed', fingerprint='0' * 64)
-  with pytest.raises(UserError, match='another vocabulary'):
-    open_checkpoint(tmp_path / 'mixed')
 
 
 # The evaluation of a file.
@@ -234,12 +172,12 @@ def test_a_file_is_measured_and_reported(tmp_path, effect):
   assert found['value'] == pytest.approx(9 / 45 * effect * step, abs=1e-9)
   _, words, _, n = result.table.rows[0]
   assert words.endswith(f"), {'above' if effect else 'within'} noise") and n == '20'
-  assert ('beyond noise' if effect else 'no sentiment bias') in result.verdict.text
+  assert ('beyond noise' if effect else 'no sentiment bias') in result.verdict.data
   content = {line[0]: line[1] for line in result.content_table.rows}
   assert content['PPL'] == content['KL of the next token, nats'] == 'not measured'
   for figure in (result.fairness_figure, result.pair_figure):
-    assert figure._repr_png_()[0].startswith(b'\x89PNG')
-  assert (result.folder / 'index.html').is_file() and 'index.html' in result.report.text
+    assert figure.data.startswith(b'\x89PNG')
+  assert (result.folder / 'index.html').is_file() and 'index.html' in result.report.data
 
 
 def test_independent_texts_have_the_larger_floor(tmp_path):

@@ -1,4 +1,4 @@
-"""What a run hands to its measures: thresholds, perplexity with memory."""
+"""A run that is opened by its workdir; thresholds; perplexity with memory."""
 
 import dataclasses
 import types
@@ -9,13 +9,70 @@ import numpy as np
 import pytest
 from test_sampler import CONFIG, make_params
 
-from fairjax.config import MeasureConfig, MeshConfig
+from fairjax.config import Config, MeasureConfig, MeshConfig, ModelConfig
+from fairjax.config_io import to_dict
 from fairjax.data import batches as streams
+from fairjax.errors import UserError
+from fairjax.files import write_json, write_sealed_json
 from fairjax.measure.similarity import Calibration
 from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.likelihood import next_token_nll
-from fairjax.run.results import content_options, model_perplexity
+from fairjax.run.results import Run, content_options, open_run
 from fairjax.train import make_mesh
+from fairjax.vocabulary import build_word_vocabulary
+
+
+def save_model(workdir, *, fingerprint=None):
+  """The files of a finished run, without arrays."""
+  vocabulary = build_word_vocabulary(
+    ['a b c d'], size=10, directory=workdir / 'data' / 'vocabulary')
+  config = dataclasses.replace(Config(), model=ModelConfig(
+    num_layers=2, model_dim=8, attention='kernel'))
+  write_json(workdir / 'config.json', {'config': to_dict(config)})
+  write_sealed_json(workdir / 'lm' / 'DONE', {
+    'step': 1, 'digest': 'd', 'summary': {},
+    'identity': {'vocabulary': fingerprint or vocabulary.fingerprint}})
+
+
+def test_a_run_is_opened_without_its_corpus(tmp_path):
+  save_model(tmp_path)
+  before = sorted(tmp_path.rglob('*'))
+  run = open_run(tmp_path)
+  assert run.model_config.vocab_size == run.vocabulary.size == 7
+  assert run.model_config.attention == 'auto'  # the kernel needs a TPU
+  assert run.metadata(run.find_model('baseline')) == {
+    'vocabulary': run.vocabulary.fingerprint, 'digest': 'd', 'model': 'baseline'}
+  assert run.attribute.name == 'country'
+  assert not run.has_data and sorted(tmp_path.rglob('*')) == before
+  with pytest.raises(UserError, match='no finished data'):
+    _ = run.prepared
+
+
+def test_a_model_that_the_configuration_had_earlier_is_found(tmp_path):
+  save_model(tmp_path)
+  run = open_run(tmp_path)
+  write_sealed_json(tmp_path / 'debias' / 'country-embedding-3' / 'DONE', {
+    'digest': 'e', 'identity': {'vocabulary': run.vocabulary.fingerprint, 'method': 'embedding',
+                                'fairness_weight': 3.0}})
+  model = run.find_model('country-embedding-3')
+  assert (model.method, model.weight) == ('embedding', 3.0)
+
+
+@pytest.mark.parametrize('lacking', ['config.json', 'vocabulary.json', 'lm/DONE'])
+def test_what_a_workdir_lacks_is_named(tmp_path, lacking):
+  save_model(tmp_path)
+  next(p for p in tmp_path.rglob('*') if str(p).endswith(lacking)).unlink()
+  with pytest.raises(UserError, match=lacking):
+    open_run(tmp_path).find_model('baseline')
+
+
+def test_another_model_or_vocabulary_is_refused(tmp_path):
+  save_model(tmp_path / 'run')
+  with pytest.raises(UserError, match="unknown model 'basline'.*did you mean 'baseline'"):
+    open_run(tmp_path / 'run').find_model('basline')
+  save_model(tmp_path / 'mixed', fingerprint='0' * 64)
+  with pytest.raises(UserError, match='another vocabulary'):
+    open_run(tmp_path / 'mixed').find_model('baseline')
 
 
 def options_of(*, encoder='encoder', baseline_threshold=None, **measure):
@@ -58,7 +115,7 @@ def read_by_segments(params, tokens, *, memory_len, segment):
   return nll
 
 
-def test_perplexity_carries_memory_of_the_asked_length(monkeypatch):
+def test_perplexity_carries_memory_of_the_asked_length(monkeypatch, tmp_path):
   params, segment = make_params(), 4
   tokens = np.random.default_rng(0).integers(2, 12, 13)
 
@@ -69,11 +126,13 @@ def test_perplexity_carries_memory_of_the_asked_length(monkeypatch):
              'reset': np.array([i == 0]), 'weights': np.ones((1, segment), np.float32)}
 
   monkeypatch.setattr(streams, 'eval_batches', eval_batches)
-  store, found = types.SimpleNamespace(documents=1, words=6, num_bytes=40), {}
-  mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+  store, found, lines = types.SimpleNamespace(documents=1, words=6, num_bytes=40), {}, []
+  run = Run(Config(), tmp_path, lines.append)
+  run.prepared = types.SimpleNamespace(store=lambda split: store)
+  run.model_config, run.mesh = CONFIG, make_mesh(MeshConfig(), jax.devices()[:1])
   for memory_len in (0, 5, -1):
-    measure = MeasureConfig(eval_memory_len=memory_len, eval_batch_size=1)
-    found[memory_len] = p = model_perplexity(params, CONFIG, store, measure, mesh)
+    run.config = Config(measure=MeasureConfig(eval_memory_len=memory_len, eval_batch_size=1))
+    found[memory_len] = p = run.perplexity(params, 'test')
     used = CONFIG.memory_len if memory_len < 0 else memory_len
     assert (p['memory_len'], p['tokens'], p['words']) == (used, 12, 6)
     nll = read_by_segments(params, tokens, memory_len=used, segment=segment)
@@ -86,4 +145,4 @@ def test_perplexity_carries_memory_of_the_asked_length(monkeypatch):
   for shorter in (0, 5):  # and what is forgotten shows
     assert abs(found[shorter]['nll'] - whole) > 1e-3
   store.documents = 0
-  assert model_perplexity(params, CONFIG, store, measure, mesh) is None
+  assert run.perplexity(params, 'test') is None and 'test holds no document' in lines[-1]
