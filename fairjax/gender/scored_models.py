@@ -433,7 +433,7 @@ def _own(path: pathlib.Path, name: str) -> CausalModel:
     folder = read_export(path)
     vocabulary, params = folder.vocabulary, folder.params
     config = dataclasses.replace(folder.config.model, vocab_size=vocabulary.size)
-    digest, title = folder.card['digest'], path.resolve().name
+    digest, title = folder.metadata['digest'], path.resolve().name
   # Every text is read alone: one slot of memory, which nothing fills.
   model = language_model(dataclasses.replace(config, memory_len=1, remat='none'))
   return CausalModel(

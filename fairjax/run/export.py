@@ -1,11 +1,11 @@
 """A trained model as a folder of fairjax's own: what `fairjax export` writes and `import` reads.
 
-    config.json              the configuration of the run, versions, and the card under `export`
+    config.json              the configuration of the run, versions, and metadata under `export`
     model.safetensors        parameters under fairjax's names, in their own dtype, padding included
     vocabulary/              as `fairjax.vocabulary` writes it: byte for byte that of the run
     README.md                the model card
 
-The card holds the name of the model, its identity, the digests of parameters and vocabulary and
+The metadata are the name of the model, its identity, the digests of parameters and vocabulary and
 the size. No file is executed when it is read.
 """
 
@@ -57,7 +57,7 @@ class Reference:
   params: Mapping[str, Any]
   vocabulary: WordVocabulary | None  # of its words; None if none were given
   file: pathlib.Path  # the safetensors file
-  notes: tuple[str, ...]  # lines about what is otherwise here
+  notes: tuple[str, ...]  # lines about differences to the reference
 
 
 def read_reference(
@@ -82,7 +82,8 @@ def read_reference(
   model, params = params_from_reference(state_dict, reference, dtype=wanted.dtype)
   vocabulary = None
   if words is not None:
-    vocabulary, order = order_words(_read_words(words), model, where=words)
+    lines = read_text_lines(words, what='words of the checkpoint')
+    vocabulary, order = order_words(lines, model, where=words)
     model, params = reorder(model, params, order)
   check_fields(wanted, model)
   return Reference(model, pad_vocabulary(params, wanted.vocab_multiple), vocabulary,
@@ -90,7 +91,7 @@ def read_reference(
 
 
 def import_reference(job: Job, found: Reference) -> dict[str, float]:
-  """Puts a checkpoint of the reference in the place of step 1. A group of processes calls it."""
+  """Imports a checkpoint of the reference as step 1. A group of processes calls it."""
   from fairjax.processes import StopSignal
   place = job.workdir / 'data' / 'vocabulary'
   if found.vocabulary is not None:
@@ -112,10 +113,6 @@ def import_reference(job: Job, found: Reference) -> dict[str, float]:
   job.log(f'[lm] imported from {found.file}: validation perplexity {made["perplexity"]:.4g} by '
           'token')
   return made
-
-
-def _read_words(path: str) -> list[str]:
-  return read_text_lines(path, what='words of the checkpoint')
 
 
 def export_reference(job: Job, *, model: str, output: str, prefix: bool = False) -> None:
@@ -199,7 +196,7 @@ def check_fields(
     raise UserError(f'the configured model is another: {"; ".join(wrong)}: set these fields')
 
 
-# What a run knows about one of its models, for the model card of an export.
+# The origin and measures of a model, for the model card of an export.
 
 _LANGUAGES = {'planted': 'en', 'planted_gender': 'en', 'wikitext103': 'en', 'wikitext2': 'en'}
 _DATASETS = {'wikitext103': 'wikitext', 'wikitext2': 'wikitext'}
@@ -228,14 +225,14 @@ def known_names(data: DataConfig) -> tuple[list[str], list[str]]:
 
 def measured_rows(job: Job, model: Model) -> list[ModelRow]:
   """What was measured of a model of a `Job`, its baseline before it; [] if the model was not."""
-  from fairjax.train import done_card
+  from fairjax.train import read_done
   if not job.measures_file(model).exists():
     return []
   baseline = job.models[0]
   rows = []
   for one in dict.fromkeys((baseline, model)):
     if job.measures_file(one).exists():
-      done = done_card(one.directory)
+      done = read_done(one.directory)
       if done is None or job.read_measures(one)['identity']['digest'] != done['digest']:
         raise UserError(f'{job.measures_file(one)} was measured with other parameters than '
                         f'{one.directory} holds: remove it, or run fairjax measure again')
@@ -283,7 +280,7 @@ def front_matter(
   *, languages: Sequence[str], license: str | None, datasets: Sequence[str], tags: Sequence[str],
   metrics: Sequence[str],
 ) -> dict[str, Any]:
-  """The keys of the front matter, without those that nobody has said anything about."""
+  """The keys of the front matter that have a value."""
   given = {'language': languages, 'license': [] if license is None else [license],
            'dataset': datasets}
   for kind, words in given.items():
@@ -316,7 +313,7 @@ def model_card(
               *map(escape, sections.absent_lines(rows))]
     if count_scorers(rows) == 1:
       parts.append(escape(f"One scorer only ({', '.join(scorer_names(rows))}): its own bias cannot "
-                          "be told from the model's."))
+                          "be distinguished from the model's."))
   else:
     parts.append('The bias of what this model writes was not measured.')
   parts += ['## Limits', '\n'.join(f'- {escape(x)}' for x in (
@@ -338,7 +335,7 @@ class ModelFolder:
   """What such a folder holds, checked."""
 
   config: Config  # of the run that trained it, with the size of its vocabulary
-  card: Mapping[str, Any]  # the entry `export` of config.json
+  metadata: Mapping[str, Any]  # the entry `export` of config.json
   vocabulary: Vocabulary  # of the model
   params: Any  # NumPy parameters
 
@@ -349,7 +346,7 @@ def export_folder(
 ) -> None:
   """Writes a trained model as a folder. A group of processes calls it together."""
   from fairjax.model import format_parameters, parameter_counts
-  from fairjax.train import done_card
+  from fairjax.train import read_done
   refuse_existing(output)
   language, dataset = known_names(job.config.data)
   tags = ['fairjax', 'jax', 'transformer-xl', 'fairness', 'counterfactual-sentiment-bias']
@@ -359,12 +356,12 @@ def export_folder(
     languages=languages or language, license=license,
     datasets=datasets or dataset, tags=tags,
     metrics=['perplexity', *(['individual-fairness', 'group-fairness'] * bool(rows))])
-  done = done_card(found.directory)
+  done = read_done(found.directory)
   assert done is not None  # else there are no parameters
   counts, vocabulary = parameter_counts(job.model_config), job.vocabulary
   tensors = to_tensors(params)  # a collective in a group
   if processes.is_first():
-    card = {
+    metadata = {
       'format': _FORMAT, 'model': model, 'identity': done['identity'], 'digest': done['digest'],
       'step': done['step'], 'summary': done['summary'], 'parameters': counts,
       'vocabulary': {'kind': vocabulary.kind, 'size': vocabulary.size,
@@ -373,7 +370,7 @@ def export_folder(
       write_tensors(folder / WEIGHTS, tensors)
       vocabulary.save(folder / VOCABULARY)
       write_json(folder / CONFIG, {'config': to_dict(job.config), 'versions': installed_versions(),
-                                   'export': card})
+                                   'export': metadata})
       text = model_card(
         front, title=f'{job.config.name}: {model}',
         what=f'Transformer-XL with {format_parameters(counts)}; {METHODS[found.method]}. Trained '
@@ -392,7 +389,7 @@ def export_folder(
 
 
 def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]:
-  """Puts the model of a folder in the place of step 1, with its vocabulary."""
+  """Imports the model of a folder as step 1, with its vocabulary."""
   from fairjax.processes import StopSignal
   from fairjax.train import params_digest
   place = job.workdir / 'data' / 'vocabulary'
@@ -404,15 +401,15 @@ def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]
     raise UserError(f'{source} has the vocabulary {found.vocabulary!r}, {place} is '
                     f'{job.vocabulary!r}: import into a workdir whose data are not '
                     'prepared yet; it takes over the vocabulary')
-  card = found.card
+  metadata = found.metadata
   made = job.curriculum(StopSignal()).import_lm(found.params, source={
-    'form': 'fairjax', 'model': card['model'], 'digest': card['digest'],
-    'identity': card['identity']})
+    'form': 'fairjax', 'model': metadata['model'], 'digest': metadata['digest'],
+    'identity': metadata['identity']})
   digest = params_digest(job.params(job.models[0]))
-  if digest != card['digest']:
+  if digest != metadata['digest']:
     raise Damaged(f'{job.workdir / "lm"} holds parameters with digest {digest[:12]}, not '
-                  f'{card["digest"][:12]} as {source}: remove it and import again')
-  job.log(f'[lm] imported from {source} ({card["model"]}, digest {digest[:12]}): validation '
+                  f'{metadata["digest"][:12]} as {source}: remove it and import again')
+  job.log(f'[lm] imported from {source} ({metadata["model"]}, digest {digest[:12]}): validation '
           f'perplexity {made["perplexity"]:.4g} by token')
   return made
 
@@ -438,11 +435,11 @@ def read_folder(directory: str | os.PathLike) -> ModelFolder:
     raise UserError(f'{directory} holds no exported model: {CONFIG} is missing (fairjax export '
                     '--form=fairjax writes such a folder)')
   try:
-    card = read_saved(path)['export']
+    metadata = read_saved(path)['export']
     config = from_dict(read_config_json(path))
-    format, digest = card['format'], card['digest']
-    saved = card['vocabulary']['fingerprint']
-    card['model'], card['identity']
+    format, digest = metadata['format'], metadata['digest']
+    saved = metadata['vocabulary']['fingerprint']
+    metadata['model'], metadata['identity']
   except (KeyError, TypeError) as e:
     raise UserError(f'{path} is no configuration of an exported model ({e} is missing): export it '
                     'again') from None
@@ -460,7 +457,7 @@ def read_folder(directory: str | os.PathLike) -> ModelFolder:
   params = to_params(read_tensors(directory / WEIGHTS), config.model,
                      where=str(directory / WEIGHTS))
   _check_digest(params, digest, directory / WEIGHTS)
-  return ModelFolder(config, card, vocabulary, params)
+  return ModelFolder(config, metadata, vocabulary, params)
 
 
 def to_tensors(params: Any) -> dict[str, np.ndarray]:
@@ -469,7 +466,7 @@ def to_tensors(params: Any) -> dict[str, np.ndarray]:
 
   from fairjax.train.sharding import to_host
 
-  # In C order: safetensors writes the memory of an array as it lies, whatever its strides.
+  # In C order: safetensors writes the memory of an array without a look at its strides.
   return {_name(path): np.ascontiguousarray(to_host(leaf)).reshape(leaf.shape)
           for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
@@ -485,10 +482,10 @@ def to_params(tensors: Mapping[str, np.ndarray], model: ModelConfig, *, where: s
             for path, leaf in jax.tree_util.tree_leaves_with_path(template)}
   saved = {name: (tensor.dtype.name, tensor.shape) for name, tensor in tensors.items()}
 
-  def words(found):
+  def describe(found):
     return 'nothing' if found is None else f'{found[0]} {found[1]}'
 
-  wrong = [f'{name} is {words(saved.get(name))} instead of {words(wanted.get(name))}'
+  wrong = [f'{name} is {describe(saved.get(name))} instead of {describe(wanted.get(name))}'
            for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
   if wrong:
     more = f' and {len(wrong) - 4} more' if len(wrong) > 4 else ''

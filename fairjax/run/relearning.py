@@ -1,8 +1,8 @@
-"""A debiased model of a run goes on with the run's own, biased text: how soon is the bias back?
+"""How soon a debiased model relearns the bias when it is trained on the run's own text again.
 
-The workdir is only read. The training has its own folder, from which the same call continues it,
-and I.F. of a few samples is one of its validation metrics: how it is measured is kept beside it, as
-points that are there are not measured again.
+The workdir is only read. The training has a folder of its own, in which the same call continues it.
+I.F. of a few samples is one of its validation metrics; its settings are kept in `looks.json`, since
+points that are measured are not measured again.
 """
 
 import dataclasses
@@ -21,12 +21,11 @@ from fairjax.run.job import PreparedBatches, load_run_scorer
 from fairjax.run.results import Run, content_options, open_run
 from fairjax.run.workdir import Model
 
-# How soon a model that is trained on loses a reduction of bias: the half-life, with an interval.
+# The half-life of a reduction of bias.
 #
 # The reduction is the bias of the baseline less that of the model. Its half-life is the step at
-# which
-# half of what was there at step 0 is left. Webster et al. 2020, section 6, ask how well mitigations
-# resist re-learning; this is the same question of a language model on biased text.
+# which half of the reduction at step 0 is left. Webster et al. 2020, section 6, ask how well
+# mitigations resist re-learning; this is the same question of a language model on biased text.
 
 _Z = 1.959963984540054  # 97.5 % point of the normal distribution
 _DRAWS = 2000
@@ -76,7 +75,7 @@ def half_life(
   found |= {'value': _finite(value), 'low': _finite(ends[0]), 'high': _finite(ends[1]),
             'reached': math.isfinite(value),
             'reached_share': float(np.isfinite(crossings).mean())}
-  return found | {'words': _words(found)}
+  return found | {'words': _format(found)}
 
 
 def _crossing(steps: np.ndarray, left: np.ndarray) -> float:
@@ -97,7 +96,7 @@ def _finite(value: float) -> float | None:
   return float(value) if math.isfinite(value) else None
 
 
-def _words(found: dict[str, Any]) -> str:
+def _format(found: dict[str, Any]) -> str:
   high = f"beyond {found['last_step']}" if found['high'] is None else f"{found['high']:.0f}"
   low = f"beyond {found['last_step']}" if found['low'] is None else f"{found['low']:.0f}"
   if found['reached']:
@@ -139,8 +138,8 @@ def relearn(
   workdir, output = pathlib.Path(workdir), pathlib.Path(output)
   inside = output.resolve()
   if workdir.resolve() in (inside, *inside.parents):
-    raise UserError(f'--output={output} lies in the workdir, which is only read: name a folder of '
-                    'its own')
+    raise UserError(f'--output={output} is inside the workdir, which is only read: name another '
+                    'folder')
   run = open_run(workdir, log=log)
   model, baseline = run.find_model(name), run.find_model(BASELINE)
   if not run.has_data:

@@ -37,7 +37,7 @@ Curves = dict[str, dict[str, list[dict[str, Any]]]]
 class Run:
   """One run as its workdir holds it; nothing is written there.
 
-  Its models are sampled and measured on the devices of this machine, whatever they were trained on.
+  Its models are sampled and measured on all devices of this machine.
   """
 
   def __init__(self, config: Config, workdir: pathlib.Path, log: Callable[[str], None]):
@@ -94,8 +94,8 @@ class Run:
 
   def metadata(self, model: Model) -> dict[str, Any]:
     """Identity of a trained model, the digest of its parameters and its name."""
-    from fairjax.train import done_card
-    done = done_card(require_file(model.directory / 'DONE', made_by='train').parent)
+    from fairjax.train import read_done
+    done = read_done(require_file(model.directory / 'DONE', made_by='train').parent)
     assert done is not None
     return done['identity'] | {'digest': done['digest'], 'model': model.name}
 
@@ -257,11 +257,11 @@ class Run:
 
   def notes(self) -> list[str]:
     """How good the sentiment projection is; [] where none was trained."""
-    from fairjax.train import SENTIMENT, done_card, stage_folder
-    card = done_card(stage_folder(self.config, self.workdir, SENTIMENT))
-    if card is None:
+    from fairjax.train import SENTIMENT, read_done, stage_folder
+    done = read_done(stage_folder(self.config, self.workdir, SENTIMENT))
+    if done is None:
       return []
-    found = card['summary']
+    found = done['summary']
     return [f"Sentiment projection f_sh on {found['sentences']:.0f} held-out sentences (H-19): "
             f"F1 {found['f1']:.3f}, accuracy {found['accuracy']:.3f} (always the more frequent "
             f"class: {found['majority']:.3f})" + (

@@ -28,7 +28,7 @@ from fairjax.files import (
   read_sealed_json,
   write_sealed_json,
 )
-from fairjax.train.checkpoints import done_card
+from fairjax.train.checkpoints import read_done
 
 if TYPE_CHECKING:
   from fairjax.data.prepare import PreparedData
@@ -157,8 +157,8 @@ def open_workdir(
     if not {c.partition(':')[0] for c in changed} <= set(MACHINE_FIELDS):
       (workdir / 'DONE').unlink(missing_ok=True)
   elif workdir.is_dir():
-    # Not a folder of something else, a repository's root say, among whose files a run would get
-    # lost. Names with a dot are a lock, or what an interrupted first start left.
+    # A run does not begin among other files, e.g. in a repository. Names with a dot are a lock, or
+    # the remains of an interrupted first start.
     found = sorted(x.name for x in workdir.iterdir() if not x.name.startswith('.'))
     if found:
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
@@ -222,7 +222,7 @@ def check_devices(
   if problems:
     begun = (workdir / 'config.json').exists()
     raise UserError('; '.join(problems) + (
-      f'. {workdir} belongs to a run, whose sizes stay: choose another mesh, or another --workdir'
+      f'. The sizes of the run in {workdir} stay: choose another mesh, or another --workdir'
       if begun else ''))
 
 
@@ -266,14 +266,14 @@ def write_inventory(
   workdir = pathlib.Path(workdir)
   found = file_digests(workdir, _kept(workdir))
   expected = {
-    f'{prepared.directory.name}/{split}/{name}': card['sha256']
+    f'{prepared.directory.name}/{split}/{name}': described['sha256']
     for split in prepared.manifest['splits'] if prepared.directory.parent == workdir
-    for name, card in prepared.store(split).files.items()}
+    for name, described in prepared.store(split).files.items()}
   for saved in measures:
     expected |= saved['sources']
   for name in [n for n in found if n.endswith(f'/{DONE}')]:
     stage = pathlib.Path(name).parent
-    if digest := (done_card(workdir / stage) or {}).get('metrics'):
+    if digest := (read_done(workdir / stage) or {}).get('metrics'):
       expected[f'{stage}/metrics.jsonl'] = digest
   for name, digest in expected.items():
     if found.get(name) != digest:
@@ -320,18 +320,18 @@ def is_finished(workdir: str | os.PathLike, log: Callable[[str], None]) -> bool:
 
 
 def refresh(workdir: str | os.PathLike, part: str) -> None:
-  """Brings `DONE`, if there is one that can be used, up to date with the files below `part`."""
+  """Updates a readable `DONE` with the digests of the files below `part`."""
   workdir = pathlib.Path(workdir)
   if not (workdir / DONE).exists():
     return
   try:
-    card = read_sealed_json(workdir / DONE, again='it is written again')
-    files = {name: digest for name, digest in card['files'].items() if not name.startswith(part)}
+    saved = read_sealed_json(workdir / DONE, again='it is written again')
+    files = {name: digest for name, digest in saved['files'].items() if not name.startswith(part)}
   except (UserError, KeyError):
     (workdir / DONE).unlink()  # the next run checks every part
     return
   names = [name for name in _kept(workdir) if name.startswith(part)]
-  write_sealed_json(workdir / DONE, card | {'files': files | file_digests(workdir, names)})
+  write_sealed_json(workdir / DONE, saved | {'files': files | file_digests(workdir, names)})
 
 
 def file_digests(workdir: str | os.PathLike, names: Iterable[str]) -> dict[str, str]:

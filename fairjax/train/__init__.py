@@ -5,10 +5,10 @@ from fairjax.train.checkpoints import (
   CheckpointError,
   Identity,
   check_identity,
-  done_card,
   fingerprint,
   load_params,
   params_digest,
+  read_done,
 )
 from fairjax.train.curriculum import (
   LM,
@@ -35,8 +35,8 @@ from fairjax.train.steps import params_template
 __all__ = [
   'LM', 'PLAIN', 'SENTIMENT', 'BatchSource', 'CheckpointError', 'Curriculum', 'Identity',
   'LabelledSentences', 'StageResult', 'StageSpec', 'StopSignal', 'TrainingDiverged',
-  'check_batch_size', 'check_identity', 'curriculum_stages', 'derive_seed', 'done_card',
-  'evaluate_nll', 'fingerprint', 'load_params', 'make_mesh', 'model_problems', 'own_rows',
-  'params_digest', 'params_template', 'process_shard', 'read_metrics', 'stage_folder',
+  'check_batch_size', 'check_identity', 'curriculum_stages', 'derive_seed', 'evaluate_nll',
+  'fingerprint', 'load_params', 'make_mesh', 'model_problems', 'own_rows', 'params_digest',
+  'params_template', 'process_shard', 'read_done', 'read_metrics', 'stage_folder',
   'variant_config', 'variant_stage',
 ]

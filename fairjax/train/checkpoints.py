@@ -1,9 +1,9 @@
-"""Checkpoints of one stage: Orbax, a card with digests of all leaves, and only what verifies.
+"""Checkpoints of one stage, written by Orbax, with digests of all leaves that a restore compares.
 
 A stage's folder holds `checkpoints/<step>/`, `metrics.jsonl`, `tensorboard/` and, once finished,
-`DONE`. A step is a folder `<step>` with the arrays (`state`) and the card: identity, shapes, dtypes
-and digests. Orbax writes it under another name and renames it when it is whole, so that a kill
-leaves no half step; steps are ordered by their numbers, never by time.
+`DONE`. A step is a folder `<step>` with the arrays (`state`) and their metadata (`card`): identity,
+shapes, dtypes and digests. Orbax writes it under another name and renames it when it is whole, so
+that a kill leaves no half step; steps are ordered by their numbers, never by time.
 """
 
 import dataclasses
@@ -33,17 +33,16 @@ from fairjax.train.sharding import to_host
 
 # Digests of the leaves of a train state: a restored state is compared with the saved one.
 #
-# Each process hashes the shards that it holds, so that saving gathers nothing; on restore every
-# leaf
-# is gathered on the host, one at a time, and compared shard by shard, whatever its sharding is now.
+# Each process hashes the shards that it holds, so that saving gathers nothing. A restore gathers
+# one leaf at a time on the host and compares it shard by shard, also on another mesh.
 
-Cards = dict[str, dict[str, Any]]
+LeafDigests = dict[str, dict[str, Any]]
 """Name of a leaf -> `dtype`, `shape` and `shards`: (starts, stops, SHA-256 of the bytes)."""
 
 
-def leaf_cards(tree: Any) -> Cards:
-  """Card of every leaf of a tree of `jax.Array`; processes that share them call it together."""
-  cards: Cards = {}
+def leaf_digests(tree: Any) -> LeafDigests:
+  """Digests of a tree of `jax.Array`; processes that share them call it together."""
+  found: LeafDigests = {}
   own: list[bytes] = []
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     held = {_bounds(s.index, leaf.shape): s.data for s in leaf.addressable_shards
@@ -51,39 +50,39 @@ def leaf_cards(tree: Any) -> Cards:
     shards = sorted({_bounds(index, leaf.shape)
                      for index in leaf.sharding.devices_indices_map(leaf.shape).values()})
     own += [digest_bytes(held[b]) if b in held else bytes(32) for b in shards]
-    cards[jax.tree_util.keystr(path)] = {
+    found[jax.tree_util.keystr(path)] = {
       'dtype': str(leaf.dtype), 'shape': list(leaf.shape),
       'shards': [[*map(list, bounds), ''] for bounds in shards]}
   digests = np.frombuffer(b''.join(own), np.uint8).reshape(-1, 32)
   if jax.process_count() > 1:  # every shard has its digest from one process and 0 from the others
     digests = multihost_utils.process_allgather(digests).sum(0, dtype=np.uint8)
   names = iter(digests)
-  for card in cards.values():
-    for shard in card['shards']:
+  for leaf in found.values():
+    for shard in leaf['shards']:
       shard[2] = next(names).tobytes().hex()
-  return cards
+  return found
 
 
-def different_leaves(template: Any, cards: Mapping[str, Any]) -> list[str]:
-  """What of names, shapes and dtypes in the cards is not that of a template, in words."""
+def different_leaves(template: Any, saved_leaves: Mapping[str, Any]) -> list[str]:
+  """Lines about names, shapes and dtypes that were saved otherwise than a template has them."""
   wanted = {jax.tree_util.keystr(path): (str(leaf.dtype), list(leaf.shape))
             for path, leaf in jax.tree_util.tree_leaves_with_path(template)}
-  saved = {name: (card['dtype'], list(card['shape'])) for name, card in cards.items()}
-  return [f'{name}: {_words(saved.get(name))} -> {_words(wanted.get(name))}'
+  saved = {name: (x['dtype'], list(x['shape'])) for name, x in saved_leaves.items()}
+  return [f'{name}: {_format_leaf(saved.get(name))} -> {_format_leaf(wanted.get(name))}'
           for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
 
 
 def damaged_leaves(
-  tree: Any, cards: Mapping[str, Any], *, read: Callable[[Any], np.ndarray] = to_host
+  tree: Any, saved_leaves: Mapping[str, Any], *, read: Callable[[Any], np.ndarray] = to_host
 ) -> list[str]:
-  """Names of leaves whose bytes are not those of their cards; `read` gets a whole leaf."""
+  """Names of leaves with other bytes than those saved; `read` gets a whole leaf."""
   found = []
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    name = jax.tree_util.keystr(path)
-    whole = read(leaf)
-    if str(whole.dtype) != cards[name]['dtype'] or list(whole.shape) != cards[name]['shape'] or any(
+    name, whole = jax.tree_util.keystr(path), read(leaf)
+    saved = saved_leaves[name]
+    if str(whole.dtype) != saved['dtype'] or list(whole.shape) != saved['shape'] or any(
         digest_bytes(whole[tuple(map(slice, starts, stops))]).hex() != digest
-        for starts, stops, digest in cards[name]['shards']):
+        for starts, stops, digest in saved['shards']):
       found.append(name)
   return found
 
@@ -99,20 +98,17 @@ def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple, tu
   return tuple(r[0] for r in ranges), tuple(r[1] for r in ranges)
 
 
-def _words(found: tuple[str, list[int]] | None) -> str:
+def _format_leaf(found: tuple[str, list[int]] | None) -> str:
   return 'none' if found is None else f'{found[0]} {tuple(found[1])}'
 
 
-# Identity cards: what a checkpoint is, so that nothing is loaded in its place.
-#
-# A card names the stage, the method, lambda, attribute, the digest of the parent's parameters and
-# the
-# fingerprints of configuration and vocabulary. It travels in the checkpoint and in every record
-# file.
-
 @dataclasses.dataclass(frozen=True)
 class Identity:
-  """The card; fields that a stage does not have are empty."""
+  """Says which model a checkpoint or a file of records is of; fields that a stage lacks are empty.
+
+  Every checkpoint, DONE marker and manifest of records carries it. A checkpoint of another identity
+  is refused.
+  """
 
   stage: str  # lm | sentiment | debias
   vocabulary: str  # fingerprint
@@ -149,7 +145,7 @@ def params_digest(params: Any) -> str:
 
 
 def check_identity(saved: Mapping[str, Any], expected: Identity, *, where: str) -> None:
-  """Raises `UserError` naming every field in which a saved card differs."""
+  """Raises `UserError` naming every field in which a saved identity differs."""
   wanted = expected.to_dict()
   wrong = [
     f'{name} is {_short(saved.get(name))}, expected {_short(value)}'
@@ -169,16 +165,14 @@ def _short(value: Any) -> str:
 # Hides the stacks of a failed save: one line reports the failure.
 #
 # When a write fails (a full disk), Orbax logs the stack of each of its threads, closes the event
-# loop
-# that TensorStore's other writes still report to, and forgets its other writes, each of which then
-# prints its stack whenever the collector finds it: hundreds of lines around the line that says what
-# to do.
+# loop that TensorStore's other writes still report to, and forgets its other writes, each of which
+# prints its stack when the collector finds it: hundreds of lines around the one with the remedy.
 
 _LIBRARY = f'{os.sep}orbax{os.sep}'  # a folder of each of its files
 
 
 class _WithoutStack(logging.Filter):
-  """Leaves the words of a record of Orbax and takes its stack."""
+  """Removes the stack of a log record of Orbax."""
 
   def filter(self, record: logging.LogRecord) -> bool:
     if _LIBRARY in record.pathname:
@@ -187,7 +181,7 @@ class _WithoutStack(logging.Filter):
 
 
 class _WithoutForgotten(logging.Filter):
-  """Leaves out what asyncio says of Orbax's writes that nobody asks for their errors any more."""
+  """Leaves out asyncio's messages about writes that Orbax has forgotten."""
 
   def filter(self, record: logging.LogRecord) -> bool:
     first = record.getMessage().partition('\n')[0]
@@ -205,7 +199,7 @@ _installed = False
 
 
 def install() -> None:
-  """From now on in this process; again is no harm."""
+  """Hides these stacks in this process; a second call changes nothing."""
   global _installed
   logging.getLogger('absl').addFilter(_filter)
   logging.getLogger('asyncio').addFilter(_of_asyncio)
@@ -301,17 +295,17 @@ class CheckpointStore:
     bad: list[tuple[int, str]] = []
     steps = self.steps()
     for step in reversed(steps):
-      state, card, fault = self._read(step, template, identity)
+      state, metadata, fault = self._read(step, template, identity)
       if fault is None:
-        for number, words in bad:
-          self._set_aside(number, words)
-        return Restored(step, state, card['final'], card.get('extra_state'))
+        for number, why in bad:
+          self._set_aside(number, why)
+        return Restored(step, state, metadata['final'], metadata.get('extra_state'))
       bad.append((step, fault))
     if not bad:
       return None
     raise UserError(
       f'{self._directory} holds {len(bad)} checkpoints and none can be used: '
-      + '; '.join(f'step {step}: {words}' for step, words in bad)
+      + '; '.join(f'step {step}: {why}' for step, why in bad)
       + '. Nothing was changed. Restore the folder from a copy, or move it away to train anew')
 
   def close(self) -> None:
@@ -334,7 +328,7 @@ class CheckpointStore:
       self._clean_together()
       raise CheckpointError(
         f'step {step} could not be written to {self._directory}, after a failure before it: '
-        f'{_first_line(error)}. Saved are the steps {self.steps()}: mend the disk, then the same '
+        f'{_first_line(error)}. Saved are the steps {self.steps()}: fix the disk, then the same '
         'command continues')
 
   def _start(self, step: int, state: Any, about: dict[str, Any]) -> None:
@@ -342,8 +336,8 @@ class CheckpointStore:
     folder = self._directory / str(step)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
-    content = {'step': step, **about, 'leaves': leaf_cards(state)}
-    card = content | {'sum': fingerprint(content)}
+    content = {'step': step, **about, 'leaves': leaf_digests(state)}
+    metadata = content | {'sum': fingerprint(content)}
     error: Exception | None = None
     try:
       if processes.is_first():
@@ -357,7 +351,7 @@ class CheckpointStore:
       return
     try:
       self._checkpointer.save(folder, args=ocp.args.Composite(
-        state=ocp.args.StandardSave(state), card=ocp.args.JsonSave(card)))
+        state=ocp.args.StandardSave(state), card=ocp.args.JsonSave(metadata)))
     except Exception as e:  # of many types, see `_read`
       self._error = e
       return
@@ -386,7 +380,7 @@ class CheckpointStore:
 
   def _verify(self, step: int, shapes: Any) -> None:
     """Reads a step back, leaf by leaf in this process alone."""
-    cards = self._card(step)['leaves']
+    leaves = self._metadata(step)['leaves']
     base = f'file://{self._directory}/{step}/state/'
 
     def read(path):
@@ -394,28 +388,28 @@ class CheckpointStore:
       return tensorstore.open({'driver': 'zarr', 'kvstore': store}, open=True,
                               read=True).result().read().result()
 
-    bad = damaged_leaves(jax.tree_util.tree_map_with_path(_stored_name, shapes), cards, read=read)
+    bad = damaged_leaves(jax.tree_util.tree_map_with_path(_stored_name, shapes), leaves, read=read)
     if bad:
       raise OSError(f'step {step} was written, but reads back otherwise: {bad[0]}')
 
-  def _card(self, step: int) -> dict[str, Any]:
-    card = json.loads((self._directory / str(step) / 'card' / 'metadata').read_bytes())
-    if card.pop('sum') != fingerprint(card) or card['step'] != step:
-      raise ValueError('its card is not what was written')
-    return card
+  def _metadata(self, step: int) -> dict[str, Any]:
+    found = json.loads((self._directory / str(step) / 'card' / 'metadata').read_bytes())
+    if found.pop('sum') != fingerprint(found) or found['step'] != step:
+      raise ValueError('they are not what was written')
+    return found
 
   def _read(self, step: int, template: Any, identity: Identity) -> tuple[Any, Any, str | None]:
-    """(state, card, None), or what is wrong with the step; the same answer in all processes."""
-    state = card = fault = None
+    """(state, metadata, None), or the fault of the step; the same answer in all processes."""
+    state = metadata = fault = None
     try:
-      card = self._card(step)
+      metadata = self._metadata(step)
     except Exception as e:
-      fault = f'its card cannot be read ({_first_line(e)})'
+      fault = f'its metadata cannot be read ({_first_line(e)})'
     if not processes.agree(fault is None):
-      return None, None, fault or 'another process cannot read its card'
+      return None, None, fault or 'another process cannot read its metadata'
     where = f'{self._directory}/{step}'
-    check_identity(card['identity'], identity, where=where)
-    other = different_leaves(template, card['leaves'])
+    check_identity(metadata['identity'], identity, where=where)
+    other = different_leaves(template, metadata['leaves'])
     if other:
       raise UserError(f'{where} holds other arrays than this version makes ({"; ".join(other[:3])})'
                       ': go on with the version that wrote it, or use another --workdir')
@@ -427,12 +421,12 @@ class CheckpointStore:
       fault = f'its arrays cannot be read ({_first_line(e)})'
     if not processes.agree(fault is None):
       return None, None, fault or 'another process cannot read its arrays'
-    bad = damaged_leaves(state, card['leaves'])
+    bad = damaged_leaves(state, metadata['leaves'])
     if bad:
       fault = f'{len(bad)} of its arrays are not what was written, e.g. {bad[0]}'
     if not processes.agree(fault is None):
       return None, None, fault or 'another process read damaged arrays'
-    return state, card, None
+    return state, metadata, None
 
   def _set_aside(self, step: int, why: str) -> None:
     if not processes.is_first():
@@ -455,7 +449,7 @@ class CheckpointStore:
       shutil.rmtree(gone)
 
   def _clean(self) -> None:
-    """Removes what an interrupted save or removal has left."""
+    """Removes the remains of an interrupted save or removal."""
     for path in self._directory.iterdir():
       if _UNFINISHED.fullmatch(path.name):
         shutil.rmtree(path, ignore_errors=True)
@@ -467,7 +461,7 @@ class CheckpointStore:
 
 
 def _about(identity: Identity, final: bool, extra_state: Any) -> dict[str, Any]:
-  """What the card says besides the arrays."""
+  """The metadata besides the arrays."""
   return {'identity': identity.to_dict(), 'final': final, 'extra_state': extra_state}
 
 
@@ -479,12 +473,8 @@ def check_space(directory: pathlib.Path, size: int) -> None:
                   f'{_SPARE * size / 1e6:,.1f} MB')
 
 
-def done_card(directory: pathlib.Path) -> dict[str, Any] | None:
-  """Contents of the stage's DONE marker, or None if the stage is not finished.
-
-  Raises:
-    Damaged: it is not what was written.
-  """
+def read_done(directory: pathlib.Path) -> dict[str, Any] | None:
+  """Contents of a stage's DONE marker; None if it is not finished, `Damaged` if they changed."""
   path = directory / 'DONE'
   if not path.exists():
     return None
@@ -511,13 +501,13 @@ def load_params(directory: pathlib.Path, abstract: Any, identity: Identity | Non
   Args:
     directory: the stage's folder.
     abstract: tree of `jax.ShapeDtypeStruct` (with shardings) of the parameters.
-    identity: expected card; None accepts any.
+    identity: the expected one; None accepts any.
 
   Raises:
-    Damaged: parameters or card are not what was written.
-    UserError: unfinished stage, or card of another run.
+    Damaged: parameters or DONE are not what was written.
+    UserError: unfinished stage, or identity of another run.
   """
-  done = done_card(directory)
+  done = read_done(directory)
   if done is None:
     raise UserError(f'{directory} holds no finished stage (no DONE): run the training again, it '
                     'continues where it stopped')

@@ -25,9 +25,9 @@ from fairjax.progress import Progress, format_time
 from fairjax.train.checkpoints import (
   CheckpointStore,
   Identity,
-  done_card,
   load_params,
   params_digest,
+  read_done,
   write_done,
 )
 from fairjax.train.memory import check_state, compile_step
@@ -84,7 +84,7 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
   """
   assert stage.identity and stage.params_template and stage.state_template
   try:
-    if done_card(stage.directory) is not None:
+    if read_done(stage.directory) is not None:
       params = load_params(stage.directory, stage.params_template(), stage.identity)
       log(f'[{stage.name}] finished earlier: nothing to do')
       return params

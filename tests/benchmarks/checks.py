@@ -20,8 +20,8 @@ import time
 # Module -> functions and methods. A name that is gone is an error.
 CHECKS = {
   'fairjax.train.checkpoints': (
-    'params_digest', 'leaf_cards', 'damaged_leaves', 'different_leaves',
-    'CheckpointStore._verify', 'CheckpointStore._card', 'check_space', 'done_card',
+    'params_digest', 'leaf_digests', 'damaged_leaves', 'different_leaves',
+    'CheckpointStore._verify', 'CheckpointStore._metadata', 'check_space', 'read_done',
   ),
   'fairjax.files': (
     'describe_files', 'read_manifest', 'check_sizes', 'read_checked', 'write_sealed_json',

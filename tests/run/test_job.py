@@ -554,6 +554,6 @@ def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys
     assert f'measured with other {word}' in capsys.readouterr().err
   assert json.loads((output / 'relearning.json').read_text()) == result
   assert main([*command[:4], f'--output={finished}/x']) == 2
-  assert 'lies in the workdir' in capsys.readouterr().err
+  assert 'inside the workdir' in capsys.readouterr().err
   assert main([c.replace('embedding-10', 'embedding-1') for c in command]) == 2
   assert "did you mean 'country-embedding-10'" in capsys.readouterr().err

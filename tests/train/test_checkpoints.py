@@ -30,7 +30,12 @@ from fairjax.train import (
 from fairjax.train import (
   checkpoints as orbax_noise,
 )
-from fairjax.train.checkpoints import CheckpointStore, damaged_leaves, different_leaves, leaf_cards
+from fairjax.train.checkpoints import (
+  CheckpointStore,
+  damaged_leaves,
+  different_leaves,
+  leaf_digests,
+)
 from fairjax.train.optimizer import Adam
 from fairjax.train.steps import Guard, TrainState
 
@@ -212,7 +217,7 @@ def test_digests_hold_on_any_mesh(tmp_path, devices):
 
 def test_cards_tell_one_changed_number_and_other_shapes():
   state, mesh = make_state(1), make_mesh(MeshConfig())
-  cards = leaf_cards(make_state(1, mesh))
+  cards = leaf_digests(make_state(1, mesh))
   assert len(cards[".params['embedding']"]['shards']) == 8
   assert damaged_leaves(state, cards) == [] == different_leaves(state, cards)
   state.params['embedding'] = state.params['embedding'].at[3, 5].add(1e-6)
@@ -405,12 +410,12 @@ def test_what_kills_have_left_is_removed_and_never_read(tmp_path, store):
 def test_done_marker_tells_damage(tmp_path):
   checkpoints.write_done(tmp_path, step=3, digest='d' * 64, identity=IDENTITY, summary={'x': 1.5})
   path = tmp_path / 'DONE'
-  assert checkpoints.done_card(tmp_path)['summary'] == {'x': 1.5}
+  assert checkpoints.read_done(tmp_path)['summary'] == {'x': 1.5}
   whole = path.read_bytes()
   for damaged in (b'', whole[:-9], whole.replace(b'1.5', b'1.6'), b'[]', b'\xff' + whole):
     path.write_bytes(damaged)
     with pytest.raises(Damaged, match='DONE is damaged'):
-      checkpoints.done_card(tmp_path)
+      checkpoints.read_done(tmp_path)
 
 
 HOLD = '''

@@ -31,8 +31,8 @@ from fairjax.train import (
   Curriculum,
   LabelledSentences,
   TrainingDiverged,
-  done_card,
   params_digest,
+  read_done,
   read_metrics,
   steps,
   variant_stage,
@@ -318,7 +318,7 @@ def test_an_evaluation_due_at_a_checkpoint_runs_after_a_kill_between_the_two(
   lines, expected = ([x for x in read_metrics(t.directory / 'metrics.jsonl')
                       if x['kind'] == 'valid'] for t in (found, uninterrupted['lm']))
   assert lines == expected and [x['step'] for x in lines] == [3, 6, 7]
-  assert done_card(found.directory) == done_card(uninterrupted['lm'].directory)
+  assert read_done(found.directory) == read_done(uninterrupted['lm'].directory)
 
 
 def _raise(error):
@@ -360,7 +360,7 @@ def test_updates_with_a_non_finite_loss_are_skipped_counted_and_told(tmp_path, p
   lines = []
   found = _train(_curriculum(tmp_path, feed=FaultyFeed({1, 4, 5}), log=lines.append), 'lm')
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.params))
-  assert done_card(found.directory)['summary']['skipped_updates'] == 3
+  assert read_done(found.directory)['summary']['skipped_updates'] == 3
   warnings = [line for line in lines if line.startswith('WARNING')]
   assert 'the first at step 1, batch: train segment 1' in warnings[0]
   counted = [x.get('skipped_updates', 0) for x in read_metrics(found.directory / 'metrics.jsonl')]
@@ -373,7 +373,7 @@ def test_updates_with_a_non_finite_loss_are_skipped_counted_and_told(tmp_path, p
     _train(other, 'lm')
   again = _train(_curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5})), 'lm')
   assert again.digest == found.digest
-  assert done_card(again.directory)['summary'] == done_card(found.directory)['summary']
+  assert read_done(again.directory)['summary'] == read_done(found.directory)['summary']
 
 
 @pytest.mark.tf
@@ -389,7 +389,7 @@ def test_too_many_in_a_row_stop_with_the_last_good_state_and_the_batches(
   told = json.loads((tmp_path / 'lm' / 'diverged.json').read_text())
   assert told['last_good_step'] == first
   assert told['skipped'][0] == {'step': first, 'batch': f'train segment {first}'}
-  assert done_card(tmp_path / 'lm') is None
+  assert read_done(tmp_path / 'lm') is None
   if first:  # what is saved is the state of an undisturbed run at that step
     straight = dataclasses.replace(config, lm=dataclasses.replace(
       config.lm, log_every=4, checkpoint_every=4, keep_checkpoints=9))
