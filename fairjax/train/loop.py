@@ -11,8 +11,9 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -31,11 +32,24 @@ from fairjax.train.checkpoints import (
   write_done,
 )
 from fairjax.train.memory import check_state, compile_step
-from fairjax.train.metrics import IntervalMetrics, MetricWriter
+from fairjax.train.metrics import IntervalMetrics, Metrics, MetricWriter
 from fairjax.train.optimizer import learning_rate
 from fairjax.train.sharding import check_batch_size, to_devices
+from fairjax.train.steps import Params, TrainState
 
 Batch = Mapping[str, np.ndarray]
+
+
+class Step(Protocol):
+  """A jitted training step; see `steps.bind`."""
+
+  def __call__(self, state: TrainState, batch: Mapping[str, jax.Array], rate: np.float32
+               ) -> tuple[TrainState, Metrics]:
+    """The state after one update, and its metrics."""
+
+  def lower(self, state: TrainState, batch: Mapping[str, jax.Array], rate: np.float32
+            ) -> jax.stages.Lowered:
+    """The program of the same arguments."""
 
 
 class TrainingDiverged(Fault):
@@ -49,25 +63,23 @@ class Stage:
   name: str  # in log lines, e.g. `debias/country-embedding-10`
   config: TrainConfig  # steps, intervals, optimizer
   mesh: Mesh
-  init_state: Callable[[], Any]  # makes the `TrainState` of step 0
-  # `(state, batch on devices, learning rate) -> (state, metrics)`, with a `lower` of the same
-  # arguments
-  step: Any
+  init_state: Callable[[], TrainState]  # makes the state of step 0
+  step: Step
   batches: Callable[[int], Iterator[Batch]]  # first step -> this process's rows from that step on
   batch_name: Callable[[int], str]  # step -> text that finds the batch again
   work_per_step: int  # for the throughput, over all processes, in `work_unit`
   work_unit: str = 'tokens'
-  evaluate: Callable[[Any], dict[str, float]] | None = None  # parameters -> validation metrics
-  after_step: Callable[[int, Any], None] | None = None  # gets steps done and parameters
+  evaluate: Callable[[Params], dict[str, float]] | None = None  # validation metrics
+  after_step: Callable[[int, Params], None] | None = None  # gets steps done and parameters
   # Of a stage that is saved; `run_unsaved` needs none of them.
   directory: pathlib.Path = pathlib.Path()
-  identity: Identity | None = None  # card of what is trained
+  identity: Identity | None = None
   # Abstract parameters and state (`jax.ShapeDtypeStruct` with shardings)
-  params_template: Callable[[], Any] | None = None
-  state_template: Callable[[], Any] | None = None
+  params_template: Callable[[], Params] | None = None
+  state_template: Callable[[], TrainState] | None = None
 
 
-def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> Any:
+def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> Params:
   """Trains a stage to its end, or loads it if it is finished.
 
   A finished stage whose last checkpoint is damaged is trained again from an older one.
@@ -123,7 +135,7 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
 
 
 def run_unsaved(stage: Stage, *, log: Callable[[str], None]
-                ) -> tuple[Any, list[dict[str, Any]]]:
+                ) -> tuple[Params, list[dict[str, Any]]]:
   """Trains a stage of which no checkpoint is kept; returns parameters and lines of its metrics."""
   writer = MetricWriter(None, first_step=0, log=log)
   batches = stage.batches(0)
@@ -133,7 +145,7 @@ def run_unsaved(stage: Stage, *, log: Callable[[str], None]
 
 
 class _NoStore:
-  """Stands for the `CheckpointStore` of a stage that is not saved."""
+  """The store of a stage that is not saved."""
 
   def save(self, *_: Any, **__: Any) -> None:
     pass
@@ -144,7 +156,11 @@ class _NoStore:
     return False
 
 
-def _train(stage, state, start, end, extra_state, batches, store, writer, stop, log):
+def _train(
+  stage: Stage, state: TrainState, start: int, end: int, extra_state: dict[str, Any],
+  batches: Iterator[Batch], store: CheckpointStore | _NoStore, writer: MetricWriter,
+  stop: StopSignal, log: Callable[[str], None],
+) -> tuple[TrainState, dict[str, float]]:
   """Runs the steps from `start`; returns the state and the last validation metrics."""
   config, interval, last = stage.config, IntervalMetrics(extra_state.get('interval')), {}
   throughput, skips = _Throughput(stage), _Skips(stage, start, log)
@@ -164,17 +180,17 @@ def _train(stage, state, start, end, extra_state, batches, store, writer, stop, 
   def extra_state_now():
     return {'interval': interval.to_json(), 'metrics': list(writer.lines)}
 
-  def tell(step, state):
+  def report(step, state):
     means, made = interval.flush()
     skips.add(made)
     if skips.in_a_row >= config.max_skipped:
       skips.give_up(store, state, writer.lines)
     if made:
       writer.write(step, 'train', means)
-      words = throughput.line(step, means)
+      line = throughput.line(step, means)
       progress.add(step - progress.done, functools.partial(_format, stage, throughput.shown(means)))
       if not progress.replaces_lines:
-        log(words)
+        log(line)
 
   # Killed between a checkpoint and the evaluation that was due there.
   if start and (start == end or (start % config.eval_every == 0 and start not in writer.evaluated)):
@@ -192,7 +208,7 @@ def _train(stage, state, start, end, extra_state, batches, store, writer, stop, 
         stage.after_step(done, state.params)
       due_save = done % config.checkpoint_every == 0 or done == end
       if done % config.log_every == 0 or due_save:
-        tell(done, state)
+        report(done, state)
       # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
       # those of a run that nothing disturbed.
       if stop.here() and done < end:
@@ -230,10 +246,11 @@ class _Skips:
                 f'not finite, or a spike), the first at step {skipped[0]}, batch: '
                 f'{self._stage.batch_name(skipped[0])}')
 
-  def give_up(self, store: CheckpointStore, state: Any, lines: list[dict[str, Any]]) -> None:
-    """Saves the state of the last good step and where the bad batches are; ends the run.
+  def give_up(self, store: CheckpointStore | _NoStore, state: TrainState,
+              lines: list[dict[str, Any]]) -> None:
+    """Saves the state of the last good step and the bad batches; ends the run.
 
-    Skipped updates leave everything but the counters as it was, so that this state is still here.
+    A skipped update changes the counters only, so the state is still that of the last good step.
     """
     stage, good, first = self._stage, self._good, self._row[0]
     if good:

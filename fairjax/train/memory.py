@@ -65,7 +65,7 @@ def device_bytes(tree: Any) -> int:
              for leaf in jax.tree.leaves(tree))
 
 
-def program_bytes(compiled: Any) -> dict[str, int]:
+def program_bytes(compiled: jax.stages.Compiled) -> dict[str, int]:
   """Bytes that a compiled program needs on one device by kind; {} where the compiler reports none.
 
   `aliased` are outputs that reuse an argument.
@@ -84,7 +84,7 @@ def required_bytes(program: dict[str, int]) -> int:
 
 
 def device_limit() -> int | None:
-  """Bytes of one of this process's devices that programs may use; None where nobody knows (CPU)."""
+  """Bytes of one of this process's devices that programs may use; None if unknown (CPU)."""
   return (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
 
 
@@ -97,7 +97,7 @@ def check_state(name: str, state: TrainState) -> None:
       f'({found.format()}, gradients {format_size(found.gradients)})')
 
 
-def compile_step(name: str, lowered: Any, state: TrainState) -> str:
+def compile_step(name: str, lowered: jax.stages.Lowered, state: TrainState) -> str:
   """Compiles a step and returns a line on its memory; `UserError` if it does not fit."""
   found, limit = StateBytes.of(state), device_limit()
   try:

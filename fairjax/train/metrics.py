@@ -64,7 +64,7 @@ class MetricWriter:
   Args:
     directory: of the stage; None: nothing is written.
     first_step: the restored step, 0 at the start.
-    saved: `lines` at that step; None: nobody remembers them.
+    saved: `lines` at that step; None at the start.
     log: gets warnings.
 
   Attributes:

@@ -1,4 +1,4 @@
-"""Where every array lives: one mesh, one table from logical axes to mesh axes.
+"""The sharding of every array: one mesh, one table from logical axes to mesh axes.
 
 The mesh is `slice` x `data` x `fsdp` x `model`. Rows of a batch and of the memory are split over
 `slice` (pod slices, joined by the data-centre network), `data` and `fsdp`; parameters over `fsdp`
@@ -44,7 +44,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, *,
 
   Args:
     config: its shape.
-    devices: default: all; `fairjax compile` gives those of a slice that is not there.
+    devices: default: all; `fairjax compile` gives those of a described slice.
     field: what an option of the mesh begins with, for messages.
 
   Raises:
@@ -70,7 +70,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, *,
   shape = (1, data, config.fsdp, config.model)
   real = {getattr(d, 'slice_index', 0) for d in devices if d.platform == 'tpu'}
   if real and len(real) != config.slices:
-    raise UserError(f'the devices lie in {len(real)} slices: set {field}slices={len(real)}')
+    raise UserError(f'the devices are in {len(real)} slices: set {field}slices={len(real)}')
   if len(real) > 1:
     grid = mesh_utils.create_hybrid_device_mesh(
       shape, (config.slices, 1, 1, 1), devices, allow_split_physical_axes=True)
@@ -112,11 +112,10 @@ def check_batch_size(
 
 
 def model_problems(config: ModelConfig, mesh: Mesh) -> list[str]:
-  """What of the model the mesh cannot do, by its fields.
+  """Lines about the fields of a model that a mesh cannot run.
 
   Its axes `fsdp` and `model` must divide some sizes, and its devices run the attention that the
-  config names. A vocabulary whose size nobody knows yet (0) must be padded to a multiple of
-  `model`.
+  config names. A vocabulary of unknown size (0) must be padded to a multiple of `model`.
   """
   found = []
   for axis, fields in (('model', ('num_heads', 'ff_dim')), ('fsdp', ('model_dim',))):

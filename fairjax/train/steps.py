@@ -1,7 +1,7 @@
 """Train state and the jitted steps of the curriculum.
 
-What is compiled depends on little: the learning rate, lambda, the seed and the frozen sentiment
-projection are arguments, so that all stages and variants of one shape share their programs.
+The learning rate, lambda, the seed and the frozen sentiment projection are arguments of the
+programs, so that all stages and variants of one shape share them.
 """
 
 import functools
@@ -33,7 +33,7 @@ from fairjax.train.sharding import (
 # Losses of the curriculum: fairness, sentiment, and the divergence monitor.
 #
 # Letters: B batch rows, T segment length, K branches per row, D width, V vocabulary.
-# Everything is computed in float32 (float64 when the inputs are), whatever the model computes in.
+# Everything is computed in float32 (float64 when the inputs are), also for a model in bfloat16.
 
 def _wide(x: Array) -> Array:
   """Casts to float32 unless x is wider already."""
@@ -260,7 +260,7 @@ class FairnessTerm(NamedTuple):
 
 
 def state_sharding(model_config: ModelConfig, mesh: Mesh, *, cached: bool = False) -> State:
-  """Shardings of a model's state: its rows live where the rows of the batch do."""
+  """Shardings of a model's state: its rows are on the devices of the batch's rows."""
   axes = language_model(model_config).state_axes(cached=cached)
   return jax.tree.map(
     lambda names: axes_sharding(names, mesh), axes, is_leaf=lambda x: isinstance(x, tuple))

@@ -135,3 +135,12 @@ def test_recorded_scores_outside_the_range_or_absent(bad, message):
 def test_one_of_several_recorded_scores_must_be_chosen():
   with pytest.raises(UserError, match=r'x\.jsonl:1: several scores: choose .* from s, t'):
     RecordedScorer().score_records(records_with({'s': 0.5, 't': 0.5}))
+
+
+def test_parts_of_compounds_are_sensitive_words_too(tmp_path):
+  path = tmp_path / 'names.yaml'
+  path.write_text('name: nick\nvalues: [Good-Bad, first-rate, Mild]\ntemplates: ["{value} is"]\n')
+  found = sensitive_lexicon_words(
+    OpinionScorer(['good', 'first-rate', 'rate'], ['bad']), load_attribute(path))
+  assert [(w['value'], w['word'], w['valence']) for w in found] == [
+    ('Good-Bad', 'good', 1), ('Good-Bad', 'bad', -1), ('first-rate', 'first-rate', 1)]

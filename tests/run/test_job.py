@@ -1,4 +1,4 @@
-"""The command line end to end: the whole job on a tiny corpus, its resumption, and bad input."""
+"""The whole job on a tiny corpus: what it writes, its resumption, kills, several processes."""
 
 import contextlib
 import io
@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import types
 
 import pytest
+from groups import ends, free_address, start
 from human_oracle import fill
 
 from fairjax.cli.main import main
@@ -372,16 +372,12 @@ def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repos
   for folder in ('scores', 'measures', 'report'):
     shutil.rmtree(workdir / folder)
   (workdir / 'DONE').unlink()
-  with socket.socket() as s:
-    s.bind(('127.0.0.1', 0))
-    address = f'127.0.0.1:{s.getsockname()[1]}'
-  group = [subprocess.Popen(
-    [sys.executable, '-m', 'fairjax', *_arguments('run', workdir),
-     f'--distributed={address},2,{i}'], cwd=repository, stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE, text=True,
-    env=os.environ | {'XLA_FLAGS': '--xla_force_host_platform_device_count=2'}) for i in range(2)]
-  ends = [p.communicate(timeout=300) for p in group]
-  assert [p.returncode for p in group] == [0, 0], ends
+  address = free_address()
+  found = ends(start(
+    [['-m', 'fairjax', *_arguments('run', workdir), f'--distributed={address},2,{i}']
+     for i in range(2)], repository, JAX_DISABLE_MOST_OPTIMIZATIONS='0',
+    XLA_FLAGS='--xla_force_host_platform_device_count=2'))
+  assert [code for code, _, _ in found] == [0, 0], found
   paths = list(finished.glob('measures/**/*.json'))
   assert len(paths) == 7 and list(workdir.glob('scores/audit/*bert*'))
   for path in paths:
@@ -430,92 +426,6 @@ def test_sigterm_saves_and_exits_42(tmp_path, repository):
   assert process.returncode == 42, error
   assert 'saved after step' in error and 'the same command continues' in error
   assert list((tmp_path / 'run' / 'lm' / 'checkpoints').iterdir())
-
-
-@pytest.mark.parametrize('arguments, words', [
-  (['runn'], "unknown verb 'runn': did you mean 'run'?"),
-  (['run', '--workdir=x'], '--config'),
-  (['run', '--config=none.py', '--workdir=x'], 'config file not found: none.py'),
-  (['run', '--config=configs/quickstart.py:attribute=county', '--workdir=x'],
-   "did you mean 'country'"),
-  (['config', 'show', '--config=configs/quickstart.py', '--config.lm.step=3'],
-   "did you mean 'lm.steps'"),
-  (['config', 'show', '--config=configs/quickstart.py', '--config.debias.variants=embeding:1'],
-   "did you mean 'embedding'"),
-  (['measure', '--records=none.jsonl', '--attribute=country', '--scorer=vader'],
-   'records file not found: none.jsonl'),
-  (['measure', '--records=x', '--attribute=country', '--scorer=vadr'], "did you mean 'vader'"),
-  (['measure', '--records=x'], '--attribute=A and --scorer=S'),
-  (['measure'], '--records=FILE'),
-  (['run', '--config=configs/text.py', '--workdir=x'], 'data.train names no file'),
-  (['run', '--config=configs/quickstart.py', '--workdir=x', '--config.measure.encoder=use:none'],
-   'none holds no saved_model.pb'),
-  (['config', 'show', '--config=configs/quickstart.py', '--config.measure.encoder=minlm'],
-   'minilm, minilm:DIR, use:DIR'),
-  (['config', 'show', '--config=configs/quickstart.py',
-    '--config.measure.similarity_threshold=baseline:2'], 'baseline:SHARE'),
-  (['config', 'show', '--config=configs/quickstart.py', '--config.measure.relevance_share=0.0'],
-   'measure.relevance_share='),
-  (['select', '--config=configs/quickstart.py', '--workdir=x'], 'run fairjax measure'),
-])
-def test_bad_input_is_one_line_and_exit_code_2(
-    arguments, words, capsys, repository, tmp_path, monkeypatch):
-  monkeypatch.chdir(repository)
-  arguments = [a.replace('--workdir=x', f'--workdir={tmp_path}/x') for a in arguments]
-  assert main(arguments) == 2
-  error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1 and error.startswith('fairjax: ')
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize('content, words', [
-  ('', 'train.txt'), ('No sensitive words at all here.\n' * 300, 'no sensitive token'),
-  (b'\xff bad\n', 'train.txt:1')])
-def test_bad_text_is_one_line_and_exit_code_2(
-    content, words, capsys, repository, tmp_path, monkeypatch):
-  monkeypatch.chdir(repository)
-  path = tmp_path / 'train.txt'
-  path.write_bytes(content if isinstance(content, bytes) else content.encode())
-  config = f'--config=configs/text.py:train={path},valid={path},test={path},vocab_size=300'
-  assert main(['run', config, f'--workdir={tmp_path}/run']) == 2
-  error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1
-
-
-@pytest.mark.parametrize('change, words', [
-  ({'value': 'Atlantis'}, 'Atlantis'), ({'continuation': None}, 'records.jsonl:3'),
-  ('{"attribute":', 'records.jsonl:3'), ('drop', 'Syria'), ({'scores': {'x': 1.5}}, '1.5')])
-def test_bad_records_name_file_and_line(change, words, capsys, tmp_path):
-  attribute = load_attribute('country')
-  records = [{'attribute': 'country', 'value': attribute.value_texts[p.value], 'sample': 0,
-              'template': p.template, 'prefix': p.text, 'continuation': ' fine.',
-              'scores': {'x': 0.5}} for p in attribute.prefixes()]
-  lines = [json.dumps(r) for r in records]
-  if change == 'drop':
-    lines = [x for x, r in zip(lines, records, strict=True) if r['value'] != 'Syria']
-  elif isinstance(change, str):
-    lines[2] = change
-  else:
-    lines[2] = json.dumps({k: v for k, v in (records[2] | change).items() if v is not None})
-  path = tmp_path / 'records.jsonl'
-  path.write_text('\n'.join(lines) + '\n')
-  assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=recorded:x',
-               '--permutations=20']) == 2
-  error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1
-
-
-def test_attributes_check_and_list(capsys):
-  assert main(['attributes', 'list']) == 0
-  assert 'country: 10 values, 10 templates, 10 subgroups' in capsys.readouterr().out
-  assert main(['attributes', 'check', 'occupation']) == 0
-  assert capsys.readouterr().out.strip().split('\n')[-1].startswith('0 errors')
-
-
-def test_doctor_prints_versions_and_devices(capsys):
-  assert main(['doctor']) == 0
-  found = capsys.readouterr().out
-  assert 'jax ' in found and 'devices' in found
 
 
 @pytest.mark.tf

@@ -90,15 +90,6 @@ def test_streaming_keeps_the_lowest_numbers_whatever_the_chunk(monkeypatch, chun
     assert [ids for ids, _ in rows_of(found)] == expected[:most or None]
 
 
-def test_streaming_keeps_all_that_shuffling_keeps():
-  config = stage()
-  everything, first = run(documents(300), config)
-  streamed, second = run(documents(300), config, most_held=50)
-  assert sorted(rows_of(everything)) == sorted(rows_of(streamed)) and len(streamed) > 250
-  assert rows_of(everything) != rows_of(streamed)
-  assert first == second  # the same counts
-
-
 def test_every_sentence_is_equally_likely_to_be_streamed():
   # 40 clear sentences, 10 of them kept in 200 runs: 50 each, sd 6.1.
   texts = [f'Today {i} good.' for i in range(40)]
@@ -131,29 +122,6 @@ def test_memory_is_bounded_and_few_sentences_are_scored(monkeypatch):
   scored = int(line.split(' from ')[1].split(' of ')[0].replace(',', ''))
   # 50 (1 + ln(5000 / 50)) = 280 may be kept at the time; then what waits in chunks, and the first
   assert scored < 500 and 'of 5,000 read' in line
-
-
-def test_texts_that_are_held_are_at_most_the_cap(monkeypatch):
-  held = []
-  read = 0
-
-  def corpus():
-    nonlocal read
-    for i in range(1000):
-      read = i + 1
-      yield f'Today good {i % 400}.'
-
-  class Counting(OpinionScorer):
-    def score(self, texts):
-      held.append((read, len(texts)))
-      return super().score(texts)
-
-  monkeypatch.setattr(labelling, 'SCORING_CHUNK', 25)
-  label_sentences(corpus(), Counting(['good'], ['bad']), VOCABULARY, stage(), seed=0,
-                  log=lambda line: None, most_held=100)
-  assert max(n for _, n in held) == 25
-  assert held[0][0] == 101  # one more than the cap was read before anything was scored
-  assert held[-1][0] == 1000 and len(held) > 30
 
 
 def test_counts_are_reported():

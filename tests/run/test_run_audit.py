@@ -1,14 +1,13 @@
 """The scorers' own bias in a run: measured once, never at the cost of money, and in its report."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 
 from fairjax.counterfactual import load_attribute
 from fairjax.measure.scorers.audit import audit_scorers
-from fairjax.measure.scorers.base import OpinionScorer, VaderScorer, sensitive_lexicon_words
+from fairjax.measure.scorers.base import OpinionScorer, VaderScorer
 from fairjax.measure.scorers.google import GoogleScorer
 from fairjax.report import ModelRow, figures, write_report
 from fairjax.run.job import audit_path, audit_run, read_audit
@@ -119,20 +118,6 @@ def test_the_report_shows_it_and_warns_at_the_top(tmp_path, monkeypatch):
   assert 'own bias not measured: each swapped' in page and 'Own bias of the scorers' in page
 
 
-def test_every_key_is_described(tmp_path, repository):
-  def keys(value):
-    for item in value if isinstance(value, list) else value.values():
-      if isinstance(item, list | dict):
-        yield from keys(item)
-    if isinstance(value, dict):
-      yield from value
-
-  audit = run(tmp_path, [opinion(), Counting(paid=True)])
-  page = (repository / 'docs' / 'scorers_audit.md').read_text()
-  assert {f'`{key}`' for key in keys(audit)} - {'`opinion`', '`paid`'} - set(
-    re.findall(r'`\w+`', page)) == set()
-
-
 def test_a_report_without_a_bias_has_no_warning(tmp_path, monkeypatch):
   quiet = run(tmp_path, [OpinionScorer(['good'], ['bad'])])
   text, _, data = write(tmp_path, quiet, monkeypatch)
@@ -140,12 +125,3 @@ def test_a_report_without_a_bias_has_no_warning(tmp_path, monkeypatch):
   assert not any('of its own in' in w for w in data['warnings'])
   text, _, data = write(tmp_path, None, monkeypatch)
   assert 'Own bias of the scorers' not in text and data['scorer_audit'] is None
-
-
-def test_parts_of_compounds_stand_in_the_lexicon_too(tmp_path):
-  path = tmp_path / 'names.yaml'
-  path.write_text('name: nick\nvalues: [Good-Bad, first-rate, Mild]\ntemplates: ["{value} is"]\n')
-  found = sensitive_lexicon_words(
-    OpinionScorer(['good', 'first-rate', 'rate'], ['bad']), load_attribute(path))
-  assert [(w['value'], w['word'], w['valence']) for w in found] == [
-    ('Good-Bad', 'good', 1), ('Good-Bad', 'bad', -1), ('first-rate', 'first-rate', 1)]

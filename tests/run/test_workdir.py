@@ -1,14 +1,31 @@
-"""Whose folder it is: a first start, the same run again, another one, or none."""
+"""The folder of a run: who may go on in it, the sizes that its devices refuse, its inventory."""
 
 import dataclasses
 import json
+from hashlib import sha256
+from types import SimpleNamespace
 
+import jax
 import pytest
+from groups import ends, free_address, start
 
-from fairjax.config import Config
+from fairjax.cli.main import main
+from fairjax.config import Config, MeshConfig, ModelConfig
 from fairjax.errors import UserError
-from fairjax.files import FolderLock
-from fairjax.run.workdir import open_workdir
+from fairjax.files import FolderLock, write_sealed_json
+from fairjax.model import language_model
+from fairjax.run.workdir import (
+  check_devices,
+  check_sources,
+  file_digests,
+  is_finished,
+  open_workdir,
+  refresh,
+  stages_left,
+  write_inventory,
+)
+from fairjax.train import make_mesh, model_problems, steps
+from fairjax.train.sharding import tree_shardings
 
 CONFIG = Config()
 
@@ -29,7 +46,7 @@ def test_a_second_start_changes_nothing(tmp_path):
     (folder / 'config.json').read_bytes(), (folder / 'config.json').stat().st_mtime_ns)
 
 
-def test_versions_that_are_not_what_was_written_are_told_and_mended(tmp_path):
+def test_damaged_versions_are_reported_and_written_again(tmp_path):
   assert claimed(tmp_path) == []
   path = tmp_path / 'config.json'
   whole = path.read_bytes()
@@ -86,3 +103,243 @@ def test_a_file_is_no_folder(tmp_path):
   (tmp_path / 'run').write_text('')
   with pytest.raises(UserError, match='is a file: name a folder'):
     claimed(tmp_path / 'run')
+
+
+# Sizes that the devices do not divide are refused before anything is prepared or written.
+
+
+@pytest.mark.parametrize('verb', ['train', 'run'])
+def test_everything_is_named_at_once_and_the_workdir_stays_free(
+    verb, tmp_path, capsys, monkeypatch, repository):
+  monkeypatch.chdir(repository)
+  fields = {'lm.batch_size': 20, 'debias.batch_size': 12, 'debias.grad_accum_steps': 2,
+            'mesh.fsdp': 2, 'mesh.model': 2, 'model.num_heads': 3}
+  assert main([verb, '--config=configs/quickstart.py', f'--workdir={tmp_path}/run',
+               *(f'--config.{name}={value}' for name, value in fields.items())]) == 2
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1 and 'lm.batch_size=20' not in error  # four devices share rows
+  for words in ('debias.batch_size=12 is not divisible by the 4 devices',
+                '--config.debias.batch_size=8', 'mesh.model=2 does not divide model.num_heads=3',
+                '--config.model.vocab_multiple=2'):
+    assert words in error
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_has_begun_keeps_its_sizes(tmp_path):
+  config = dataclasses.replace(Config(until='lm'), lm=dataclasses.replace(
+    Config().lm, batch_size=12))
+  with pytest.raises(UserError, match='lm.batch_size=12') as error:
+    check_devices(config, tmp_path)
+  assert 'sizes stay' not in str(error.value)
+  (tmp_path / 'config.json').write_text('{}')
+  with pytest.raises(UserError, match='choose another mesh'):
+    check_devices(config, tmp_path)
+  (tmp_path / 'lm').mkdir()
+  (tmp_path / 'lm' / 'DONE').touch()
+  check_devices(config, tmp_path)  # nothing is left that would need them
+
+
+def test_only_stages_that_are_left_are_checked(tmp_path):
+  config = Config()
+  assert stages_left(config, tmp_path, 'debias') == ['lm', 'sentiment', 'debias']
+  assert stages_left(config, tmp_path, 'lm') == ['lm']
+  assert stages_left(config, tmp_path, 'sentiment') == ['lm', 'sentiment']
+  few = dataclasses.replace(config, debias=dataclasses.replace(
+    config.debias, variants=('embedding:1',), extended_baseline=False))
+  assert stages_left(few, tmp_path, 'debias') == ['lm', 'debias']
+  for folder in ('lm', 'debias/country-embedding-1'):
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / 'DONE').touch()
+  assert stages_left(few, tmp_path, 'debias') == []
+  assert stages_left(config, tmp_path, 'debias') == ['sentiment', 'debias']
+
+
+def test_it_refuses_the_models_that_no_sharding_holds():
+  """Compared with the axes of every parameter."""
+  base = ModelConfig(vocab_size=40, num_layers=2, model_dim=16, num_heads=4, head_dim=4, ff_dim=32)
+  adaptive = dict(cutoffs=(16, 24), div_val=2)
+  seen = []
+  for mesh in (MeshConfig(fsdp=2, model=4), MeshConfig(fsdp=8), MeshConfig(model=8)):
+    for change in ({}, {'num_heads': 2}, {'num_heads': 8}, {'ff_dim': 34}, {'model_dim': 20},
+                   {'vocab_size': 37}, {'vocab_size': 37, 'vocab_multiple': 8}, adaptive,
+                   adaptive | {'vocab_size': 50}, {'num_heads': 8, **adaptive, 'cutoffs': (16, 28)},
+                   {'num_heads': 8, 'vocab_size': 36, 'vocab_multiple': 4}):
+      config = dataclasses.replace(base, **change)
+      where = make_mesh(mesh)
+      abstract = jax.eval_shape(language_model(config).init, jax.random.key(0))
+      try:
+        tree_shardings(abstract, where)
+        holds = True
+      except UserError:
+        holds = False
+      assert (model_problems(config, where) == []) == holds, (mesh, change)
+      seen.append(holds)
+  assert 5 < sum(seen) < len(seen) - 5
+
+
+@pytest.mark.parametrize('change', [{}, {'segment_len': 100_000}])
+def test_the_kernel_where_it_does_not_run_is_named_before_anything_is_prepared(tmp_path, change):
+  config = Config(until='lm', model=ModelConfig(attention='kernel', **change))
+  with pytest.raises(UserError, match=r"^model\.attention='kernel' does not run on cpu with "
+                     r'model\.segment_len=\d+ .*: set --config\.model\.attention=auto') as e:
+    check_devices(config, tmp_path)
+  assert '\n' not in str(e.value)
+  with pytest.raises(UserError, match="'kernel' does not run on cpu"):
+    steps.params_template(dataclasses.replace(config.model, vocab_size=64), make_mesh(config.mesh))
+  auto = dataclasses.replace(config, model=dataclasses.replace(config.model, attention='auto'))
+  check_devices(auto, tmp_path)
+
+
+def test_every_process_of_a_group_refuses_them(tmp_path, repository):
+  address = free_address()
+  found = ends(start(
+    [['-m', 'fairjax', 'train', '--config=configs/quickstart.py', f'--workdir={tmp_path}/run',
+      '--config.lm.batch_size=3', f'--distributed={address},2,{i}'] for i in range(2)], repository))
+  assert [code for code, _, _ in found] == [2, 2], found
+  assert any('lm.batch_size=3 is not divisible by the 2 devices' in error for _, _, error in found)
+  assert list(tmp_path.iterdir()) == []
+
+
+# The inventory of a finished workdir: damage is noticed, and later files are no damage.
+
+
+FILES = (
+  'config.json', 'lm/DONE', 'lm/metrics.jsonl', 'lm/checkpoints/4/state/d/a',
+  'lm/checkpoints/6/state/d/a', 'lm/checkpoints/10/state/d/a', 'lm/checkpoints/4.corrupt/x',
+  'lm/tensorboard/events', 'data/train/tokens.bin', 'scores/baseline/country.vader.jsonl',
+  'measures/baseline/country.json', 'report/report.md', 'report/figures/a.svg', '.lock')
+NOT_KEPT = (
+  'config.json', 'lm/checkpoints/4/state/d/a', 'lm/checkpoints/6/state/d/a',
+  'lm/checkpoints/4.corrupt/x', 'lm/tensorboard/events', '.lock')
+
+
+@pytest.fixture
+def finished(tmp_path):
+  for name in FILES:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'content of {name}')
+  write_sealed_json(tmp_path / 'lm' / 'DONE', {
+    'metrics': sha256(b'content of lm/metrics.jsonl').hexdigest()})
+  write(tmp_path)
+  return tmp_path
+
+
+def write(workdir, *, tokens='content of data/train/tokens.bin', sources=None):
+  """Writes DONE for a run whose store of `train` has these tokens."""
+  store = SimpleNamespace(files={'tokens.bin': {'sha256': sha256(tokens.encode()).hexdigest()}})
+  prepared = SimpleNamespace(directory=workdir / 'data', manifest={'splits': {'train': {}}},
+                             store={'train': store}.__getitem__)
+  write_inventory(workdir, '1.2.3', prepared, [{'sources': sources or {}}])
+
+
+def test_damage_that_no_stage_has_read_is_noticed_at_the_end(finished):
+  before = (finished / 'DONE').read_bytes()
+  with pytest.raises(UserError, match='data/train/tokens.bin has changed'):
+    write(finished, tokens='other')
+  name = 'scores/baseline/country.vader.jsonl'
+  good = file_digests(finished, [name])
+  write(finished, sources=good)
+  change(finished / name, 'flip')
+  with pytest.raises(UserError, match='country.vader.jsonl has changed'):
+    write(finished, sources=good)
+  with pytest.raises(UserError, match='metrics.jsonl has changed.*delete .*lm/DONE, which keeps'):
+    change(finished / 'lm' / 'metrics.jsonl', 'flip')
+    write(finished)
+  assert (finished / 'DONE').read_bytes() == before
+
+
+def test_an_untouched_workdir_is_finished_and_left_alone(finished):
+  lines, before = [], (finished / 'DONE').read_bytes()
+  assert is_finished(finished, lines.append)
+  assert lines == [f'{finished} is finished, its {len(FILES) - len(NOT_KEPT)} files are as '
+                   f'the run left them: nothing to do. Report: {finished}/report/report.md']
+  assert (finished / 'DONE').read_bytes() == before
+
+
+def change(path, how):
+  if how == 'delete':
+    path.unlink()
+  else:
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize('how', ['delete', 'flip'])
+@pytest.mark.parametrize('name', [
+  n for n in FILES if n not in NOT_KEPT and not n.startswith('report/')])
+def test_every_other_file_that_changed_is_named(finished, name, how):
+  change(finished / name, how)
+  with pytest.raises(UserError, match='1 of its files') as error:
+    is_finished(finished, print)
+  assert str(finished / name) in str(error.value)
+  assert (finished / 'DONE').exists()
+
+
+@pytest.mark.parametrize('name', NOT_KEPT)
+def test_files_that_may_change(finished, name):
+  change(finished / name, 'delete')
+  assert is_finished(finished, lambda line: None)
+
+
+def test_files_that_came_later_do_not_count(finished):
+  (finished / 'measures' / 'human.json').write_text('{}')
+  assert is_finished(finished, lambda line: None)
+
+
+@pytest.mark.parametrize('how', ['delete', 'flip'])
+def test_a_changed_report_is_written_again(finished, how):
+  lines = []
+  change(finished / 'report/figures/a.svg', how)
+  assert not is_finished(finished, lines.append)
+  assert lines == [f'WARNING: {finished}/report/figures/a.svg is not what the run left']
+  assert not (finished / 'DONE').exists()
+
+
+def test_a_changed_report_does_not_hide_another_change(finished):
+  change(finished / 'report/report.md', 'flip')
+  change(finished / 'scores/baseline/country.vader.jsonl', 'flip')
+  with pytest.raises(UserError, match='2 of its files.*country.vader.jsonl'):
+    is_finished(finished, print)
+
+
+@pytest.mark.parametrize('content', ['', '{"fairjax": "0.1"}', 'flip'])
+def test_a_damaged_done_makes_the_run_check_every_part(finished, content):
+  lines, whole = [], (finished / 'DONE').read_text()
+  (finished / 'DONE').write_text(content.replace('flip', whole.replace('"lm/', '"lM/', 1)))
+  assert not is_finished(finished, lines.append)
+  assert len(lines) == 1 and 'DONE is damaged' in lines[0] and 'every part' in lines[0]
+  assert not (finished / 'DONE').exists()
+
+
+def test_a_new_report_is_taken_over_and_nothing_else(finished):
+  (finished / 'report/report.md').write_text('new')
+  (finished / 'report/figures/b.svg').write_text('new')
+  (finished / 'report/figures/a.svg').unlink()
+  refresh(finished, 'report/')
+  assert is_finished(finished, lambda line: None)
+  change(finished / 'lm/metrics.jsonl', 'flip')
+  refresh(finished, 'report/')
+  with pytest.raises(UserError, match='lm/metrics.jsonl'):
+    is_finished(finished, print)
+
+
+def test_refresh_without_or_with_a_damaged_done(finished):
+  (finished / 'DONE').write_text('{}')
+  refresh(finished, 'report/')
+  assert not (finished / 'DONE').exists()
+  refresh(finished, 'report/')
+  assert not (finished / 'DONE').exists()
+
+
+def test_sources(finished):
+  names = ['scores/baseline/country.vader.jsonl', 'lm/metrics.jsonl']
+  sources = file_digests(finished, names)
+  check_sources(finished, sources, 'measures/x.json')
+  change(finished / names[0], 'flip')
+  with pytest.raises(UserError, match=r'country.vader.jsonl has changed since.*measures/x.json'):
+    check_sources(finished, sources, 'measures/x.json')
+  (finished / names[0]).unlink()
+  with pytest.raises(UserError, match=r'country.vader.jsonl is gone'):
+    check_sources(finished, sources, 'measures/x.json')

@@ -136,13 +136,15 @@ class DelayedStop(StopSignal):
 
 @pytest.mark.tf
 @pytest.mark.parametrize('stage', ['lm', 'sentiment', 'debias'])
-@pytest.mark.parametrize(('after', 'told'), [(2, 2), (4, 4), (5, 4)])  # 5: within an interval
-def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, after, told):
+@pytest.mark.parametrize(('after', 'logged'), [(2, 2), (5, 4)])  # 5: within an interval
+def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, after, logged):
   stop, prefix = DelayedStop(), 'debias/' if stage == 'debias' else stage
+  for earlier in list(STAGES)[:list(STAGES).index(stage)]:
+    shutil.copytree(uninterrupted[earlier].directory, tmp_path / earlier)
 
   def interrupt(line):
-    if f'[{prefix}' in line and f'step {told}/' in line:
-      stop.steps = after - told
+    if f'[{prefix}' in line and f'step {logged}/' in line:
+      stop.steps = after - logged
 
   with pytest.raises(Preempted, match=f'saved after step {after} of 7'):
     _train(_curriculum(tmp_path, stop=stop, log=interrupt), stage)
@@ -175,37 +177,23 @@ def test_the_control_of_a_sentiment_variant_differs_in_f_sh_alone(tmp_path, unin
   assert found.directory.name.endswith('-random-projection-5')
   expected = _curriculum(tmp_path / 'still').run(STAGES['debias'], done | {'sentiment': random})
   assert found.digest == expected.digest != uninterrupted['debias'].digest
-  card, own = (t.identity.to_dict() for t in (found, uninterrupted['debias']))
-  assert {k for k in card if card[k] != own[k]} == {'method', 'projection'}
-  assert card['projection'] == random.digest
+  control, own = (t.identity.to_dict() for t in (found, uninterrupted['debias']))
+  assert {k for k in control if control[k] != own[k]} == {'method', 'projection'}
+  assert control['projection'] == random.digest
 
 
 @pytest.mark.tf
-def test_finished_stage_is_loaded_not_trained(tmp_path, uninterrupted):
-  first = _train(_curriculum(tmp_path), 'lm')
-  assert first.digest == uninterrupted['lm'].digest
-  lines = []
-  again = _train(_curriculum(tmp_path, log=lines.append), 'lm')
-  assert again.digest == first.digest and lines == ['[lm] finished earlier: nothing to do']
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize('change, word', [
-  ({'seed': 5}, 'config'), ({'model': dataclasses.replace(CONFIG.model, ff_dim=64)}, 'config')])
-def test_checkpoint_of_another_config_is_refused(tmp_path, change, word):
-  _train(_curriculum(tmp_path), 'lm')
-  other = dataclasses.replace(CONFIG, **change)
-  with pytest.raises(UserError, match=f'belongs to another run: {word} is'):
-    _train(_curriculum(tmp_path, config=other), 'lm')
-
-
-@pytest.mark.tf
-def test_checkpoint_of_another_vocabulary_is_refused(tmp_path):
-  _train(_curriculum(tmp_path), 'lm')
-  feed = ArrayFeed()
-  feed.vocabulary_fingerprint = 'w' * 64
-  with pytest.raises(UserError, match='vocabulary is vvvvvvvvvvvv..., expected wwwwwwwwwwww...'):
-    _train(_curriculum(tmp_path, feed=feed), 'lm')
+@pytest.mark.parametrize(('change', 'vocabulary', 'message'), [
+  ({'seed': 5}, 'v', 'belongs to another run: config is'),
+  ({'model': dataclasses.replace(CONFIG.model, ff_dim=64)}, 'v', 'config is'),
+  ({}, 'w', 'vocabulary is vvvvvvvvvvvv..., expected wwwwwwwwwwww...')])
+def test_a_checkpoint_of_another_run_is_refused(
+    tmp_path, uninterrupted, change, vocabulary, message):
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  other, feed = dataclasses.replace(CONFIG, **change), ArrayFeed()
+  feed.vocabulary_fingerprint = vocabulary * 64
+  with pytest.raises(UserError, match=message):
+    _train(_curriculum(tmp_path, config=other, feed=feed), 'lm')
 
 
 def _damage(folder, step):
@@ -262,24 +250,32 @@ def test_a_lost_or_damaged_done_marker_is_made_again(tmp_path, uninterrupted, da
   assert path.read_bytes() == whole
 
 
-@pytest.mark.tf
-@pytest.mark.parametrize('damage', ['lost', 'empty', 'first line', 'last line'])
-def test_metrics_that_are_lost_come_back_from_the_checkpoint(tmp_path, uninterrupted, damage):
-  stop, lines = DelayedStop(), []
+@pytest.fixture(scope='module')
+def interrupted(tmp_path_factory):
+  """A workdir in which step 1 stopped after 5 of 7 steps."""
+  stop, workdir = DelayedStop(), tmp_path_factory.mktemp('interrupted')
 
   def interrupt(line):
     if '[lm] step 4/' in line:
       stop.steps = 1
 
   with pytest.raises(Preempted):
-    _train(_curriculum(tmp_path, stop=stop, log=interrupt), 'lm')
-  path = tmp_path / 'lm' / 'metrics.jsonl'
+    _train(_curriculum(workdir, stop=stop, log=interrupt), 'lm')
+  return workdir
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize('damage', ['lost', 'first line', 'last line'])
+def test_metrics_that_are_lost_come_back_from_the_checkpoint(
+    tmp_path, interrupted, uninterrupted, damage):
+  shutil.copytree(interrupted / 'lm', tmp_path / 'lm')
+  path, lines = tmp_path / 'lm' / 'metrics.jsonl', []
   whole = path.read_bytes().splitlines(keepends=True)
   assert len(whole) == 4  # steps 2, 3 and 4, and the evaluation at 3
   if damage == 'lost':
     path.unlink()
   else:
-    path.write_bytes({'empty': b'', 'first line': b''.join(whole[1:]),
+    path.write_bytes({'first line': b''.join(whole[1:]),
                       'last line': b''.join(whole[:-1]) + whole[-1].replace(b'4', b'5')}[damage])
   found = _train(_curriculum(tmp_path, log=lines.append), 'lm')
   assert sum('not what was written: its 4 lines up to step 5' in line for line in lines) == 1
@@ -356,7 +352,7 @@ def poison(monkeypatch):
 
 
 @pytest.mark.tf
-def test_updates_with_a_non_finite_loss_are_skipped_counted_and_told(tmp_path, poison):
+def test_updates_with_a_non_finite_loss_are_skipped_and_counted(tmp_path, poison):
   lines = []
   found = _train(_curriculum(tmp_path, feed=FaultyFeed({1, 4, 5}), log=lines.append), 'lm')
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.params))
@@ -386,17 +382,17 @@ def test_too_many_in_a_row_stop_with_the_last_good_state_and_the_batches(
   words = f'saved as step {first}' if first else 'no step before was good'
   with pytest.raises(TrainingDiverged, match=rf'first at step {first}, .*{words}'):
     _train(_curriculum(tmp_path, config=config, feed=feed), 'lm')
-  told = json.loads((tmp_path / 'lm' / 'diverged.json').read_text())
-  assert told['last_good_step'] == first
-  assert told['skipped'][0] == {'step': first, 'batch': f'train segment {first}'}
+  found = json.loads((tmp_path / 'lm' / 'diverged.json').read_text())
+  assert found['last_good_step'] == first
+  assert found['skipped'][0] == {'step': first, 'batch': f'train segment {first}'}
   assert read_done(tmp_path / 'lm') is None
   if first:  # what is saved is the state of an undisturbed run at that step
     straight = dataclasses.replace(config, lm=dataclasses.replace(
       config.lm, log_every=4, checkpoint_every=4, keep_checkpoints=9))
     _train(_curriculum(tmp_path / 'b', config=straight), 'lm')
-    cards = [json.loads((tmp_path / d / 'checkpoints' / '4' / 'card' / 'metadata').read_text())
+    saved = [json.loads((tmp_path / d / 'checkpoints' / '4' / 'card' / 'metadata').read_text())
              for d in ('lm', 'b/lm')]
-    assert cards[0]['leaves'] == cards[1]['leaves']
+    assert saved[0]['leaves'] == saved[1]['leaves']
 
 
 def test_a_guard_skips_spikes_by_mean_and_deviation():

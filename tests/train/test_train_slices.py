@@ -72,9 +72,9 @@ def test_neighbours_of_the_model_axis_are_neighbours_in_the_slice():
 
 def test_other_numbers_of_slices_are_refused():
   every = chips('TPU v5 lite', (2, 2, 1), 2)
-  with pytest.raises(UserError, match=r'lie in 2 slices: set --config.mesh.slices=2$'):
+  with pytest.raises(UserError, match=r'are in 2 slices: set --config.mesh.slices=2$'):
     make_mesh(MeshConfig(), every)
-  with pytest.raises(UserError, match=r'lie in 1 slices: set --mesh.slices=1$'):
+  with pytest.raises(UserError, match=r'are in 1 slices: set --mesh.slices=1$'):
     make_mesh(MeshConfig(slices=2), chips('TPU v5 lite', (2, 2, 1), 1), field='--mesh.')
   with pytest.raises(UserError, match=r'slices=2 x data=3 .* does not cover the 8 devices'):
     make_mesh(MeshConfig(slices=2, data=3), every)
