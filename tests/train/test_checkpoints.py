@@ -24,9 +24,11 @@ from fairjax.files import FolderLock
 from fairjax.train import CheckpointError, Identity, checkpoints, make_mesh
 from fairjax.train.checkpoints import (
   CheckpointStore,
+  check_identity,
   damaged_leaves,
   different_leaves,
   leaf_digests,
+  params_digest,
 )
 from fairjax.train.optimizer import Adam
 from fairjax.train.steps import Guard, TrainState
@@ -408,3 +410,23 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch, lines):
   with FolderLock(tmp_path, lines.append):
     pass
   assert len(lines) == 1 and 'nothing keeps a second run out' in lines[0]
+
+
+def test_identity_mismatch_names_every_field():
+  card = Identity(stage='debias', vocabulary='v' * 64, config='c' * 64, method='embedding',
+                  fairness_weight=10.0, attribute='country')
+  check_identity(json.loads(json.dumps(card.to_dict())), card, where='x')
+  other = dataclasses.replace(card, vocabulary='w' * 64, fairness_weight=1.0)
+  with pytest.raises(UserError) as error:
+    check_identity(card.to_dict(), other, where='runs/x')
+  assert 'vocabulary is vvvvvvvvvvvv..., expected wwwwwwwwwwww...' in str(error.value)
+  assert 'fairness_weight is 10.0, expected 1.0' in str(error.value)
+  assert 'method' not in str(error.value)
+
+
+def test_digest_sees_values_names_shapes_and_dtypes():
+  trees = [{'a': np.zeros(4, np.float32)}, {'b': np.zeros(4, np.float32)},
+           {'a': np.zeros((2, 2), np.float32)}, {'a': np.zeros(4, np.int32)},
+           {'a': np.array([0, 0, 0, 1], np.float32)}]
+  assert len({params_digest(t) for t in trees}) == len(trees)
+  assert params_digest({'a': jnp.zeros(4)}) == params_digest(trees[0])

@@ -31,6 +31,7 @@ from fairjax.train import (
   Curriculum,
   LabelledSentences,
   TrainingDiverged,
+  derive_seed,
   params_digest,
   read_done,
   read_metrics,
@@ -501,3 +502,8 @@ def test_without_the_monitor_the_step_is_the_same_and_logs_no_divergence(tmp_pat
   assert not any({'kl', 'js'} & set(x) for x in lines[0])
   for a, b in zip(lines[0], lines[1], strict=True):
     assert a['fairness_loss/embedding'] == pytest.approx(b['fairness_loss/embedding'], rel=1e-4)
+
+
+def test_seeds_of_purposes_differ():
+  seeds = {derive_seed(seed, purpose) for seed in range(20) for purpose in ('lm', 'debias')}
+  assert len(seeds) == 40

@@ -245,3 +245,20 @@ def test_what_does_not_divide_is_named():
   config = dataclasses.replace(cases.MODELS['plain'], num_heads=3)
   with pytest.raises(UserError, match='mesh.model=2 does not divide model.num_heads=3'):
     steps.lm_state_template(config, TrainConfig(batch_size=16), mesh)
+
+
+def test_mesh_takes_the_rest_and_refuses_what_does_not_fit():
+  n = jax.device_count()
+  assert dict(make_mesh(MeshConfig()).shape) == {
+    'slice': 1, 'data': n, 'fsdp': 1, 'model': 1}
+  with pytest.raises(UserError, match='multiply'):
+    make_mesh(MeshConfig(data=n + 1))
+
+
+def test_rows_must_divide():
+  mesh = make_mesh(MeshConfig())
+  check_batch_size(2 * jax.device_count(), mesh, field='lm.batch_size')
+  with pytest.raises(UserError, match='lm.batch_size=9 is not divisible by the 8 devices'):
+    check_batch_size(9, mesh, field='lm.batch_size')
+  rows = np.arange(16).reshape(8, 2)
+  np.testing.assert_array_equal(to_devices({'x': rows}, mesh)['x'], rows)
