@@ -89,8 +89,9 @@ class Run:
     if identity['vocabulary'] != self.vocabulary.fingerprint:
       raise UserError(f'{self.workdir}: model {name} was trained with another vocabulary than the '
                       'one in data/vocabulary: copy the one of its run')
+    method = 'extended_baseline' if identity.get('method') == 'none' else identity.get('method')
     return model if name in found else dataclasses.replace(
-      model, method=identity['method'], weight=identity['fairness_weight'] or None)
+      model, method=method, weight=identity['fairness_weight'] or None)
 
   def metadata(self, model: Model) -> dict[str, Any]:
     """Identity of a trained model, the digest of its parameters and its name."""

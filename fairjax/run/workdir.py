@@ -32,6 +32,8 @@ from fairjax.train.checkpoints import read_done
 
 if TYPE_CHECKING:
   from fairjax.data.prepare import PreparedData
+  from fairjax.measure import Scorer
+  from fairjax.measure.similarity import Encoder
   from fairjax.train import LabelledSentences
 
 _M = TypeVar('_M')
@@ -431,7 +433,8 @@ class SharedModels:
 class _SharedModel:
   """A model with one method replaced."""
 
-  def __init__(self, model: Any, method: str, replacement: Callable[[Sequence[str]], Any]):
+  def __init__(self, model: 'Scorer | Encoder', method: str,
+               replacement: Callable[[Sequence[str]], np.ndarray]):
     self._model = model
     # For `isinstance(..., Scorer)`, which from Python 3.12 on does not call `__getattr__`.
     self.name, self.fingerprint = model.name, model.fingerprint
