@@ -10,5 +10,5 @@ bit. Faults, moments and files are functions of (seed, case number).
 Modules: `curriculum` is the run; `nursery` forks processes that have imported everything;
 `moments` names the moments and fires faults inside a run; `faults` are these faults; `damage` harms
 files between runs; `end_state` reads and compares ends; `cases` draws a case, carries it out and
-judges it; `peers` kills one of several processes.
+judges it. Killed peers of several processes have tests of their own (`tests/test_processes.py`).
 """

@@ -1,6 +1,7 @@
 """The command line of the harness; `python -m tests.chaos --help`."""
 
 import argparse
+import collections
 import json
 import pathlib
 import shutil
@@ -28,8 +29,9 @@ def main() -> int:
   if options.json:
     print(json.dumps({'seed': options.seed, 'cases': [c.to_dict() for c in found]}, indent=2))
   else:
-    from tests.chaos.tables import tables, writes
-    print(writes(found) if options.every_write else tables(found))
+    for (fault, stage, verdict), count in sorted(collections.Counter(
+        (c.fault, c.stage, c.verdict) for c in found).items()):
+      print(f'{fault:10} {stage:10} {count:4} {verdict}')
   return int(any(case.failed for case in found))
 
 
@@ -40,16 +42,12 @@ def _options() -> argparse.Namespace:
                       help='cases of each fault; with 0 only the --results are shown')
   parser.add_argument('--first', type=int, default=0, help='number of the first case')
   parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--every-write', action='store_true',
-                      help='instead of random moments: full, limit and read-only at the first '
-                      'moment of every kind of write')
   parser.add_argument('--quick', action='store_true',
                       help='runs without sentence similarity, programs without optimizations')
-  parser.add_argument('--draw', action='store_true', help="render the report's figures too")
   parser.add_argument('--results', type=pathlib.Path, metavar='FILE', help='JSON lines: cases are '
                       'appended, and those that are there are not done again')
   parser.add_argument('--scratch', type=pathlib.Path, help='folder; a temporary one by default')
-  parser.add_argument('--json', action='store_true', help='print JSON instead of a table')
+  parser.add_argument('--json', action='store_true', help='print JSON instead of counts')
   options = parser.parse_args()
   options.faults = FAULTS if options.faults == 'all' else tuple(options.faults.split(','))
   unknown = set(options.faults) - set(FAULTS)
@@ -60,41 +58,33 @@ def _options() -> argparse.Namespace:
 
 def _pass(options: argparse.Namespace, folder: pathlib.Path) -> list:
   """Carries out all cases."""
-  from tests.chaos import cases, nursery, peers
-  found, laboratories = _read_results(options.results), {}
+  from tests.chaos import cases, nursery
+  found = _read_results(options.results)
   if not options.runs:
     return found
-  nursery.warm_up(draw=options.draw)
+  nursery.warm_up()
+  shutil.rmtree(folder / 'one', ignore_errors=True)
+  laboratory = cases.Laboratory(folder / 'one', curriculum.QUICK if options.quick else {})
   done = {(c.fault, c.number) for c in found}
   try:
-    def laboratory(kind, name):
-      """The one of a kind; its undisturbed run takes place when it is first needed."""
-      if name not in laboratories:
-        shutil.rmtree(folder / name, ignore_errors=True)
-        laboratories[name] = made = kind(folder / name, curriculum.QUICK if options.quick else {})
-        begin = time.monotonic()
-        undisturbed = made.record()
-        _log(f'undisturbed {name}: {time.monotonic() - begin:.1f} s, {undisturbed.seconds:.1f} s '
-             f'of processor time, {len(made.trace)} moments, {len(made.end)} files and arrays')
-      return laboratories[name]
-
-    for fault, number, moment in _work(options, lambda: laboratory(cases.Laboratory, 'one').trace):
-      if (fault, number) in done:
-        continue
-      if fault == 'peer':
-        case = peers.carry_out(laboratory(peers.Group, 'two'), number, options.seed)
-      else:
-        case = cases.carry_out(
-          laboratory(cases.Laboratory, 'one'), fault, number, options.seed, moment)
-      found.append(case)
-      _log(f'{fault} {number}: {case.what} | {case.first} {case.message} | {case.second} '
-           f'{case.answer} | {case.seconds:.1f} s | {case.verdict}')
-      if options.results:
-        with options.results.open('a', encoding='utf-8') as file:
-          file.write(json.dumps(case.to_dict()) + '\n')
+    begin = time.monotonic()
+    undisturbed = laboratory.record()
+    _log(f'undisturbed: {time.monotonic() - begin:.1f} s, {undisturbed.seconds:.1f} s of processor '
+         f'time, {len(laboratory.trace)} moments, {len(laboratory.end)} files and arrays')
+    # The faults in turns, so that a pass that is cut off has tried all of them.
+    for number in range(options.first, options.first + options.runs):
+      for fault in options.faults:
+        if (fault, number) in done:
+          continue
+        case = cases.carry_out(laboratory, fault, number, options.seed)
+        found.append(case)
+        _log(f'{fault} {number}: {case.what} | {case.first} {case.message} | {case.second} '
+             f'{case.answer} | {case.seconds:.1f} s | {case.verdict}')
+        if options.results:
+          with options.results.open('a', encoding='utf-8') as file:
+            file.write(json.dumps(case.to_dict()) + '\n')
   finally:
-    for made in laboratories.values():
-      made.close()
+    laboratory.close()
   return found
 
 
@@ -107,20 +97,6 @@ def _read_results(path: pathlib.Path | None) -> list:
   if path is None or not path.exists():
     return []
   return [Case(**json.loads(line)) for line in path.read_text(encoding='utf-8').splitlines()]
-
-
-def _work(options, trace):
-  """(fault, number, moment or None) of every case."""
-  from tests.chaos import cases
-  if options.every_write:
-    for number, moment in enumerate(cases.kinds_of_writes(trace())):
-      for fault in [f for f in options.faults if f in ('full', 'limit', 'read-only')]:
-        yield fault, number, moment
-    return
-  # In turns, so that a pass that is cut off has tried all of them.
-  for number in range(options.first, options.first + options.runs):
-    for fault in options.faults:
-      yield fault, number, None
 
 
 if __name__ == '__main__':

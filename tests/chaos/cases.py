@@ -5,7 +5,7 @@ import json
 import pathlib
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.chaos import curriculum, damage, end_state, faults, nursery
@@ -19,33 +19,19 @@ _LEFT = (0, 4096, 16384, 65536)  # bytes of a disk that is all but full
 
 @dataclasses.dataclass
 class Case:
-  """What was done and what came of it.
-
-  Attributes:
-    fault: its name.
-    number: with the seed, what the case is a function of.
-    stage: that was disturbed.
-    what: the disturbance in words.
-    kind: of the write or file that it met.
-    first: exit code of the disturbed run; None if there was none.
-    message: its line for the user, or `traceback`.
-    second: exit code of the same command, given again.
-    answer: what the second run said of the fault: its line for the user or its warning.
-    verdict: `identical` | `refused` | `skipped` | `failed: why`.
-    seconds: of processor time of all runs.
-  """
+  """A disturbance and its end, a function of the seed and the number."""
 
   fault: str
   number: int
-  stage: str = ''
-  what: str = ''
-  kind: str = ''
-  first: int | None = None
-  message: str = ''
-  second: int | None = None
-  answer: str = ''
-  verdict: str = ''
-  seconds: float = 0.0
+  stage: str = ''  # that was disturbed
+  what: str = ''  # description of the disturbance
+  kind: str = ''  # of the write or file that it met
+  first: int | None = None  # exit code of the disturbed run; None if there was none
+  message: str = ''  # its line for the user, or `traceback`
+  second: int | None = None  # exit code of the same command, given again
+  answer: str = ''  # the second run's line for the user, or its warning
+  verdict: str = ''  # identical | refused | skipped | failed: why
+  seconds: float = 0.0  # of processor time of all runs
 
   @property
   def failed(self) -> bool:
@@ -138,17 +124,8 @@ class Laboratory:
     return self.disk if fault == 'full' and isinstance(self.disk, str) else ''
 
 
-def carry_out(laboratory: Laboratory, fault: str, number: int, seed: int,
-              moment: Moment | None = None) -> Case:
-  """Draws case `number` of a fault, carries it out and judges it.
-
-  Args:
-    laboratory: with its record.
-    fault: of `curriculum.FAULTS`, not `peer`.
-    number: of the case.
-    seed: of all cases.
-    moment: this one instead of a drawn one, without delay.
-  """
+def carry_out(laboratory: Laboratory, fault: str, number: int, seed: int) -> Case:
+  """Draws case `number` of a fault, carries it out and judges it."""
   case, rng = Case(fault, number), random.Random(f'{seed}/{fault}/{number}')
   reason = laboratory.skip_reason(fault)
   if reason:
@@ -159,7 +136,7 @@ def carry_out(laboratory: Laboratory, fault: str, number: int, seed: int,
     if fault == 'corrupt':
       _corrupt(laboratory, case, rng, outputs)
     else:
-      _disturb(laboratory, case, rng, outputs, moment)
+      _disturb(laboratory, case, rng, outputs)
   finally:
     if isinstance(laboratory.disk, faults.SmallDisk):
       laboratory.disk.free()
@@ -175,20 +152,18 @@ def stage_of_case(fault: str, number: int, stages: Sequence[str]) -> str:
   return stages[(number + FAULTS.index(fault)) % len(stages)]
 
 
-def _disturb(laboratory, case, rng, outputs, moment) -> None:
+def _disturb(laboratory, case, rng, outputs) -> None:
   """A fault inside a run, then the same command again."""
-  case.stage = moment.stage if moment else stage_of_case(case.fault, case.number, STAGES)
+  case.stage = stage_of_case(case.fault, case.number, STAGES)
   here = [m for m in laboratory.trace if m.stage == case.stage]
-  delay = 0.0
-  if moment is None:
-    moment = rng.choice(here)
-    delay = rng.choice((0.0, rng.uniform(0, _LATEST)))
+  moment = rng.choice(here)
+  delay = rng.choice((0.0, rng.uniform(0, _LATEST)))
   case.kind = moment.kind
   case.what = f'{moment}' + (f' + {delay * 1000:.0f} ms' if delay else '')
   laboratory.reset(case.stage)
   first = laboratory.run(_preparation(laboratory, case, rng, moment, delay))
   outputs.append(first.output)
-  case.first, case.message = first.code, _words(first)
+  case.first, case.message = first.code, _message(first)
   case.seconds += first.seconds
   problem = _judge_first(case.fault, first)
   if isinstance(laboratory.disk, faults.SmallDisk):
@@ -248,7 +223,7 @@ def _finish(laboratory, case, outputs, prepare, *, may_refuse: bool = False) -> 
   """Gives the command (again) and judges the end."""
   again = laboratory.run(prepare)
   outputs.append(again.output)
-  case.second, case.answer = again.code, _words(again)
+  case.second, case.answer = again.code, _message(again)
   case.seconds += again.seconds
   if again.code is None:
     case.verdict = 'failed: the second run hangs'
@@ -341,7 +316,7 @@ def _judge_first(fault: str, found: Outcome) -> str:
   return ''
 
 
-def _words(found: Outcome) -> str:
+def _message(found: Outcome) -> str:
   """What a run said about the fault, in one line."""
   if found.message:
     return found.message
@@ -349,12 +324,3 @@ def _words(found: Outcome) -> str:
     return 'traceback: ' + found.output.strip().splitlines()[-1][:200]
   warning = [x for x in found.output.splitlines() if 'WARNING' in x or 'damaged' in x]
   return warning[0][:300] if warning else ''
-
-
-def kinds_of_writes(trace: list[Moment]) -> Iterator[Moment]:
-  """The first moment of every kind of write."""
-  seen = set()
-  for moment in trace:
-    if moment.operation != 'print' and moment.kind not in seen:
-      seen.add(moment.kind)
-      yield moment

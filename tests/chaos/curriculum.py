@@ -27,7 +27,7 @@ QUICK = {'measure__encoder': ''}
 STAGES = ('data', 'lm', 'sentiment', 'debias', 'sample', 'measure', 'report')
 """In the order in which a run goes through them."""
 
-FAULTS = ('kill', 'term', 'full', 'limit', 'read-only', 'clock', 'corrupt', 'peer')
+FAULTS = ('kill', 'term', 'full', 'limit', 'read-only', 'clock', 'corrupt')
 """What can happen to a run."""
 
 _STAGE_OF = {

@@ -45,17 +45,12 @@ class Outcome:
     return 'Traceback (most recent call last)' in self.output
 
 
-def warm_up(*, draw: bool = False) -> None:
-  """Imports what a run imports.
+def warm_up() -> None:
+  """Imports the modules of a run; `RuntimeError` if one starts a thread, which a fork would lose.
 
-  Args:
-    draw: render the report's figures. Otherwise their files are written at the same places but hold
-      digests of the lines, bars and words: rendering would take as long as all the rest of a run.
-
-  Raises:
-    RuntimeError: something started a thread, which a fork would lose.
+  Figures are not rendered, which would take as long as all the rest of a run: their files hold
+  digests of the lines, bars and words.
   """
-
   import clu.metric_writers  # noqa: F401
   import matplotlib.pyplot as plt
   import orbax.checkpoint  # noqa: F401
@@ -76,8 +71,7 @@ def warm_up(*, draw: bool = False) -> None:
   import fairjax.run.job
   import fairjax.run.labelling
   import fairjax.train  # noqa: F401
-  if not draw:
-    plt.Figure.savefig = _write_digest
+  plt.Figure.savefig = _write_digest
   threads = os.listdir('/proc/self/task') if os.path.isdir('/proc/self/task') else [0]
   if len(threads) > 1:
     raise RuntimeError(f'{len(threads)} threads run before the fork')

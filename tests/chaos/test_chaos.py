@@ -6,13 +6,12 @@ import os
 import random
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from tests.chaos import cases, damage, end_state, nursery
 from tests.chaos.cases import Case
-from tests.chaos.curriculum import FAULTS, ROOT, STAGES, stage_of
+from tests.chaos.curriculum import ROOT
 from tests.chaos.moments import Moment, Trigger, Watch, read_trace
 
 SEED = 7
@@ -87,18 +86,6 @@ def test_how_a_disturbed_run_may_end(fault, code, output, fine):
   assert (cases._judge_first(fault, outcome(code, output)) == '') == fine
 
 
-def test_every_stage_and_every_fault_has_its_turn():
-  for fault in FAULTS:
-    assert {cases.stage_of_case(fault, n, STAGES) for n in range(len(STAGES))} == set(STAGES)
-
-
-@pytest.mark.parametrize('path, stage', [
-  ('config.json', 'data'), ('.config.json.#', 'data'), ('lm/DONE', 'lm'), ('DONE', 'report'),
-  ('scores/x/a', 'measure'), ('generations/x', 'sample'), ('other', None)])
-def test_stages_of_paths(path, stage):
-  assert stage_of(path) == stage
-
-
 CHILD = '''
 import os, sys
 sys.path.insert(0, {root!r})
@@ -139,12 +126,6 @@ def test_a_trigger_fires_once_at_its_moment():
   assert fired == [1]
 
 
-def test_kinds_join_moments_that_differ_in_numbers():
-  trace = [Moment('lm', 'open', f'lm/checkpoints/{n}/x', 1) for n in (2, 4)]
-  trace.append(Moment('lm', 'print', '[lm] step 3/6', 1))
-  assert list(cases.kinds_of_writes(trace)) == trace[:1]
-
-
 @pytest.mark.parametrize('operation', damage.OPERATIONS)
 def test_damage_changes_the_file_and_is_repeatable(tmp_path, operation):
   before, after = bytes(range(200)), []
@@ -156,15 +137,6 @@ def test_damage_changes_the_file_and_is_repeatable(tmp_path, operation):
   assert after[0] == after[1] != before
   if operation == 'flip':
     assert sum((a ^ b).bit_count() for a, b in zip(before, after[0], strict=True)) == 1
-
-
-def test_files_have_classes():
-  assert damage.file_class('lm/checkpoints/2/state/d/abc') == 'checkpoint arrays'
-  assert damage.file_class('lm/checkpoints/2/card/metadata') == 'checkpoint metadata'
-  assert damage.file_class('data/train/tokens.bin') == 'token store'
-  assert damage.file_class('generations/m/country.jsonl.gz') == 'records'
-  assert damage.file_class('lm/tensorboard/events') is None
-  assert damage.file_class('something/new') == 'other'
 
 
 def test_the_end_sees_a_bit_of_an_array_and_of_a_file(tmp_path):
@@ -209,11 +181,6 @@ def test_the_stand_in_for_figures_sees_their_data(tmp_path):
   assert found[0] == found[1] != found[2]
 
 
-def test_a_refusal_may_not_cost_a_file(tmp_path):
-  assert cases._may_go(tmp_path / 'lm/checkpoints/2/x', tmp_path)
-  assert not cases._may_go(tmp_path / 'lm/DONE', tmp_path)
-
-
 def test_watch_sees_nothing_else():
   seen = []
   watch = Watch('/nowhere/run', seen.append)
@@ -222,9 +189,3 @@ def test_watch_sees_nothing_else():
   watch._hook('open', (3, 'w', os.O_WRONLY))
   watch._hook('os.rename', ('/nowhere/run/lm/a', '/nowhere/run/lm/b', -1, -1))
   assert [(m.operation, m.path) for m in seen] == [('rename', 'lm/b')]
-
-
-def test_skips_say_why():
-  laboratory = SimpleNamespace(disk='cannot be mounted: needs root')
-  assert 'needs root' in cases.Laboratory.skip_reason(laboratory, 'full')
-  assert cases.Laboratory.skip_reason(laboratory, 'limit') == ''
