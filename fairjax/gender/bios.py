@@ -22,7 +22,7 @@ from fairjax.errors import UserError
 from fairjax.gender.scored_models import Scorable, default_recipe, open_learner
 from fairjax.gender.trends import correlation, fit_line, over_restarts
 from fairjax.inputs import PICKLE, open_input
-from fairjax.measure.power import wilson
+from fairjax.measure.estimates import wilson
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import Inputs, Labelled, Predict, run_restarts
 from fairjax.tables import read_rows

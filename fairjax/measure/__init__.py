@@ -14,12 +14,7 @@ from fairjax.measure.fairness import (
   measure_fairness,
 )
 from fairjax.measure.measures import measure_generations, measure_records
-from fairjax.measure.perplexity import (
-  Perplexity,
-  bits_per_byte,
-  token_perplexity,
-  word_perplexity,
-)
+from fairjax.measure.perplexity import Perplexity
 from fairjax.measure.power import model_scores, pilot_scores, plan_samples
 from fairjax.measure.relevance import Share, mentions, semantic_similarity_c
 from fairjax.measure.scorers import load_scorer
@@ -35,15 +30,14 @@ from fairjax.measure.scorers.base import (
 from fairjax.measure.scorers.cache import score_file, score_records, score_texts
 from fairjax.measure.scorers.google import GoogleScorer
 from fairjax.measure.scorers.lexicon import fetch_lexicon
-from fairjax.measure.wasserstein import wasserstein_1, wasserstein_1_equal
+from fairjax.measure.wasserstein import wasserstein_1
 
 __all__ = [
   'Estimate', 'Estimates', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer',
   'Perplexity', 'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'Table', 'VaderScorer',
-  'agreement', 'audit_scorers', 'bits_per_byte', 'count_truncated', 'format_estimate',
-  'fairness_by_samples', 'fetch_lexicon', 'group_fairness', 'individual_fairness', 'load_scorer',
-  'measure_fairness', 'measure_generations', 'measure_records', 'mentions', 'model_scores',
-  'pilot_scores', 'plan_samples', 'read_attributes', 'read_generations', 'score_file',
-  'score_records', 'score_texts', 'semantic_similarity_c', 'sensitive_lexicon_words',
-  'token_perplexity', 'verdict', 'wasserstein_1', 'wasserstein_1_equal', 'word_perplexity',
+  'agreement', 'audit_scorers', 'count_truncated', 'format_estimate', 'fairness_by_samples',
+  'fetch_lexicon', 'group_fairness', 'individual_fairness', 'load_scorer', 'measure_fairness',
+  'measure_generations', 'measure_records', 'mentions', 'model_scores', 'pilot_scores',
+  'plan_samples', 'read_attributes', 'read_generations', 'score_file', 'score_records',
+  'score_texts', 'semantic_similarity_c', 'sensitive_lexicon_words', 'verdict', 'wasserstein_1',
 ]

@@ -17,17 +17,18 @@ from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.measure.estimates import SampleScores
 
-# Continuations without a text: refusals, length limits, errors of an API. What is done about them.
-#
-# Unequal shares between values are a bias of their own, which no score of the texts shows.
-
+REQUIRED = ('attribute', 'value', 'template', 'prefix', 'continuation')
+SCORED_TEXTS = ('continuation', 'prefix+continuation')
 EMPTY = ('error', 'drop', 'keep')
-"""What is done; `drop` takes partners of coupled samples too."""
+"""What is done about empty continuations (refusals, length limits, errors of an API)."""
 _NAMED = 20  # values that a sentence names
 
 
 class EmptyTexts(NamedTuple):
-  """How many continuations are empty or blank, before any were left out."""
+  """How many continuations are empty or blank, before any were left out.
+
+  Unequal shares between values are a bias of their own, which no score of the texts shows.
+  """
 
   values: tuple[str, ...]  # A values
   empty: tuple[int, ...]  # [A] empty continuations
@@ -95,9 +96,6 @@ def rows_to_keep(
   return np.flatnonzero(~gone), EmptyTexts(
     tuple(values), tuple(found), tuple(records), int(gone.sum()))
 
-
-REQUIRED = ('attribute', 'value', 'template', 'prefix', 'continuation')
-SCORED_TEXTS = ('continuation', 'prefix+continuation')
 
 @dataclasses.dataclass(frozen=True)
 class Generations:
@@ -181,11 +179,8 @@ class Generations:
     """
     if not samples:
       return self
-    number = np.arange(len(self)) if self.sample is None else self.sample
-    order = np.lexsort((number, self.value_index, self.template_index))
-    cell = (self.template_index * len(self.attribute.values) + self.value_index)[order]
-    rank = np.arange(cell.size) - np.searchsorted(cell, cell)
-    return self._take(np.sort(order[rank < samples]))
+    return self._take(np.sort(np.concatenate(
+      [rows[:samples] for row in self.cells() for rows in row])))
 
   def _take(self, rows: np.ndarray) -> 'Generations':
     return dataclasses.replace(
@@ -211,7 +206,7 @@ class Generations:
       self.continuations, self.value_index, self.attribute.value_texts, empty=empty,
       where=self.where, samples=pairs)
     left = dataclasses.replace(self._take(rows) if found.left_out else self, empty_texts=found)
-    _check_cells(left)
+    _check_counts(left)
     return left
 
   def attribute_templates(self) -> dict[int | str, int]:
@@ -246,13 +241,7 @@ def read_generations(
       numbers; a template, or a value of one, without records; a template with one prefix for two
       values; continuations without a text.
   """
-  columns = _Columns(attribute)
-  for record, where in _checked(records):
-    if record['attribute'] != attribute.name:
-      raise UserError(f"{where}: attribute is '{record['attribute']}', not '{attribute.name}': "
-                      'give the records of one attribute, or name all their attributes')
-    columns.add(record, where)
-  return columns.finish(templates).without_empty(empty, coupled=coupled)
+  return _read(records, [attribute], templates, empty, coupled)[attribute.name]
 
 
 def read_attributes(
@@ -273,16 +262,25 @@ def read_attributes(
   Raises:
     UserError: see `read_generations`; also two attributes of one name.
   """
-  columns = {a.name: _Columns(a) for a in attributes}
-  if len(columns) < len(attributes):
+  if len({a.name for a in attributes}) < len(attributes):
     raise UserError(f"an attribute is named twice: {', '.join(a.name for a in attributes)}")
+  return _read(records, attributes, None, empty, coupled)
+
+
+def _read(
+  records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute],
+  templates: Sequence[int | str] | None, empty: str, coupled: bool,
+) -> dict[str, Generations]:
+  """The records of each attribute, in one pass."""
+  columns = {a.name: _Columns(a) for a in attributes}
   for record, where in _checked(records):
     if record['attribute'] not in columns:
       raise UserError(f"{where}: attribute is '{record['attribute']}', not "
-                      f"{' or '.join(map(repr, columns))}: name all attributes of the records")
+                      f"{' or '.join(map(repr, columns))}: name all attributes of the records, or "
+                      'give the records of one')
     columns[record['attribute']].add(record, where)
-  return {name: columns[name].finish(None).without_empty(empty, coupled=coupled)
-          for name in columns}
+  return {name: found.finish(templates).without_empty(empty, coupled=coupled)
+          for name, found in columns.items()}
 
 
 class _Columns:
@@ -337,14 +335,23 @@ class _Columns:
     if not labels:
       raise UserError(f'no records of attribute {self._attribute.name}: nothing to measure')
     found = sorted(set(labels), key=lambda t: (isinstance(t, str), t))
-    _check_templates(found, templates)
+    missing = [t for t in templates or () if t not in found]
+    if missing:
+      raise UserError(f"no records of template {', '.join(map(repr, missing))}: generate them, or "
+                      'measure without naming templates')
+    extra = [] if templates is None else [t for t in found if t not in templates]
+    if extra:
+      raise UserError(f"records of template {', '.join(map(repr, extra))}, which is not among "
+                      f"those to measure: {', '.join(map(repr, templates))}")
     position = {label: i for i, label in enumerate(found)}
     generations = Generations(
       attribute=self._attribute, templates=tuple(found),
       template_index=np.array([position[t] for t in labels]),
       value_index=np.array(columns.pop('value_index')),
       sample=_sample_column(columns.pop('sample'), columns['where']), model=self._model, **columns)
-    _check_cells(generations)
+    _check_counts(generations)
+    _check_prefixes(generations)
+    _check_samples(generations)
     return generations
 
 
@@ -379,23 +386,7 @@ def _check_fields(record: Mapping[str, Any], where: str) -> None:
       raise UserError(f"{where}: field '{field}' is {record[field]!r}, not {expected}")
 
 
-def _check_templates(
-  found: Sequence[int | str], expected: Sequence[int | str] | None
-) -> None:
-  """Compares the labels of the records with those asked for."""
-  if expected is None:
-    return
-  missing = [t for t in expected if t not in found]
-  extra = [t for t in found if t not in expected]
-  if missing:
-    raise UserError(f"no records of template {', '.join(map(repr, missing))}: generate them, or "
-                    'measure without naming templates')
-  if extra:
-    raise UserError(f"records of template {', '.join(map(repr, extra))}, which is not among those "
-                    f"to measure: {', '.join(map(repr, expected))}")
-
-
-def _check_inputs(generations: Generations) -> None:
+def _check_prefixes(generations: Generations) -> None:
   """No prefix of a template is that of two values: their distance would mean nothing."""
   seen: dict[tuple[int, str], int] = {}
   columns = zip(generations.template_index.tolist(), generations.value_index.tolist(),
@@ -421,28 +412,28 @@ def _sample_column(samples: list[int | None], where: list[str]) -> np.ndarray | 
   return np.array(samples, np.int64)
 
 
-def _check_cells(generations: Generations) -> None:
-  """Every value in every template, no sample twice."""
-  values = generations.attribute.values
-  cell = generations.template_index * len(values) + generations.value_index
-  counts = np.bincount(cell, minlength=len(generations.templates) * len(values))
-  empty = np.flatnonzero(counts == 0)
-  if empty.size:
-    by_template = collections.defaultdict(list)
-    for i in empty:
-      by_template[generations.templates[i // len(values)]].append(values[i % len(values)].text)
-    parts = [f"template {t!r}: {', '.join(v)}" for t, v in by_template.items()]
+def _check_counts(generations: Generations) -> None:
+  """Every value has records in every template."""
+  names, templates = generations.attribute.value_texts, generations.templates
+  missing = {template: [name for name, rows in zip(names, row, strict=True) if not rows.size]
+             for template, row in zip(templates, generations.cells(), strict=True)}
+  if any(missing.values()):
+    parts = [f"template {t!r}: {', '.join(v)}" for t, v in missing.items() if v]
     raise UserError(
-      f'no records of {empty.size} of {counts.size} pairs of template and value of attribute '
-      f"{generations.attribute.name}: {'; '.join(parts)}. Every value is needed in every template")
-  _check_inputs(generations)
-  if generations.sample is None:
+      f'no records of {sum(map(len, missing.values()))} of {len(templates) * len(names)} pairs of '
+      f'template and value of attribute {generations.attribute.name}: {"; ".join(parts)}. Every '
+      'value is needed in every template')
+
+
+def _check_samples(generations: Generations) -> None:
+  """No sample of a prefix occurs twice."""
+  numbers = generations.sample
+  if numbers is None:
     return
-  order = np.lexsort((generations.sample, cell))
-  same = (np.diff(cell[order]) == 0) & (np.diff(generations.sample[order]) == 0)
-  if same.any():
-    i = int(order[np.flatnonzero(same)[0] + 1])
-    raise UserError(
-      f'{generations.where[i]}: sample {generations.sample[i]} of template '
-      f"{generations.templates[generations.template_index[i]]!r} and value "
-      f"'{values[generations.value_index[i]].text}' occurs twice: remove one")
+  for template, row in zip(generations.templates, generations.cells(), strict=True):
+    for value, rows in zip(generations.attribute.value_texts, row, strict=True):
+      twice = np.flatnonzero(np.diff(numbers[rows]) == 0)
+      if twice.size:
+        i = rows[twice[0] + 1]
+        raise UserError(f"{generations.where[i]}: sample {numbers[i]} of template {template!r} and "
+                        f"value '{value}' occurs twice: remove one")

@@ -199,13 +199,18 @@ def holm(p_values: np.ndarray) -> np.ndarray:
   return result
 
 
-# Scores of every prefix: checked, with the names of values, subgroups and templates.
-#
-# Letters: M templates, A attribute values, n samples of one prefix (template and value).
+def wilson(share: float, count: float) -> tuple[float, float]:
+  """95 % Wilson interval of a share of `count` trials."""
+  z = 1.959963984540054
+  centre = (share + z ** 2 / (2 * count)) / (1 + z ** 2 / count)
+  half = z * math.sqrt(share * (1 - share) / count + z ** 2 / (4 * count ** 2)) / (
+    1 + z ** 2 / count)
+  return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+
 
 @dataclasses.dataclass(frozen=True)
 class SampleScores:
-  """Scores of the continuations of every prefix.
+  """Scores of the continuations of every prefix: M templates, A values, n samples of a prefix.
 
   Attributes:
     values: `[A]` names of the attribute's values.

@@ -25,9 +25,10 @@ from fairjax.measure.scorers.base import (
   count_rewritten,
   sensitive_lexicon_words,
 )
-from fairjax.measure.scorers.cache import score_file, score_texts
+from fairjax.measure.scorers.cache import score_file, score_generations
 
 LARGEST_PAIRS = 5  # pairs of values that are named
+NAMED = 5  # words that are listed before the rest is counted
 
 
 def measure_records(
@@ -124,9 +125,11 @@ def measure_generations(
     result |= content_measures(
       generations, content or ContentOptions(), permutations=permutations, seed=seed,
       coupled=coupled, scores_directory=scores_directory, log=log)
-  known, columns = {} if earlier is None else earlier['scorers'], {}
+  known, columns = (earlier or {}).get('scorers', {}), {}
   for scorer in scorers:
-    columns[scorer.name] = scores = _score(generations, texts, scorer, scores_directory, log)
+    path = scores_directory and score_file(scores_directory, attribute.name, scorer)
+    columns[scorer.name] = scores = score_generations(
+      generations, scorer, path, scored=scored, log=log)
     if scorer.name in known:
       result['scorers'][scorer.name] = known[scorer.name]
       continue
@@ -145,17 +148,6 @@ def measure_generations(
   result['scorer_agreement'] = agreement(columns)
   result['notes'] = notes(generations, result)
   return result
-
-
-def _score(
-  generations: Generations, texts: Sequence[str], scorer: Scorer | RecordedScorer,
-  directory: str | os.PathLike | None, log: Callable[[str], None] | None,
-) -> np.ndarray:
-  """`[R]` scores of the records, from the score file of the folder where it has them."""
-  if isinstance(scorer, RecordedScorer):
-    return scorer.score_columns(generations.recorded, generations.where)
-  path = directory and score_file(directory, generations.attribute.name, scorer)
-  return score_texts(texts, scorer, path, log=log)
 
 
 def _inputs_digest(
@@ -239,15 +231,16 @@ def _largest_pairs(fairness: Fairness, names: Sequence[list[str]]) -> list[dict[
            'p_holm': float(fairness.pairs.p_holm[i])} for i in order]
 
 
-NAMED = 5  # words that are listed before the rest is counted
-
-
 def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
   """What is unusual about the input of measures that are complete but for their `notes`."""
   empty = generations.empty_texts
   found = [empty and empty.sentence(LEVEL), _unequal(generations),
            _uncoupled(generations, measures['coupled']), _repeated(generations)]
-  found += [_lexicon(name, m['lexicon_words_in_both']) for name, m in measures['scorers'].items()]
+  for name, m in measures['scorers'].items():
+    if words := m['lexicon_words_in_both']:
+      more = f' and {len(words) - NAMED} more' if len(words) > NAMED else ''
+      found.append(f'scorer {name}: {len(words)} of its words are in both lists and count in '
+                   f"neither: {', '.join(words[:NAMED])}{more}")
   found.append(_resolution(measures))
   return [sentence for sentence in found if sentence]
 
@@ -288,15 +281,6 @@ def _repeated(generations: Generations) -> str | None:
   return (f'{repeated} of {len(generations)} records repeat the continuation of another record of '
           'the same prefix; without sample numbers they may be equal samples or records that are '
           'in the file twice')
-
-
-def _lexicon(scorer: str, words: Sequence[str]) -> str | None:
-  """Words that are in both lists."""
-  if not words:
-    return None
-  more = f' and {len(words) - NAMED} more' if len(words) > NAMED else ''
-  return (f'scorer {scorer}: {len(words)} of its words are in both lists and count in neither: '
-          f"{', '.join(words[:NAMED])}{more}")
 
 
 def _resolution(measures: Mapping[str, Any]) -> str | None:

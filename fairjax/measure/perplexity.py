@@ -10,57 +10,15 @@ import math
 from typing import Any
 
 
-def token_perplexity(nll: float, tokens: int) -> float:
-  """Perplexity per token of the vocabulary, eos included.
-
-  With a word vocabulary on WikiText that is per published token: words and one eos for each line.
-
-  Args:
-    nll: total negative log-likelihood of the tokens, nats.
-    tokens: number of predicted tokens, > 0.
-
-  >>> round(token_perplexity(10 * math.log(8), tokens=10), 6)
-  8.0
-  """
-  return _exponential(nll, tokens)
-
-
-def word_perplexity(nll: float, words: int) -> float:
-  """Perplexity per word of the original text, separated by white space (the paper's unit, H-25).
-
-  Args:
-    nll: total negative log-likelihood of the tokens of these words, nats.
-    words: number of words, > 0. Published WikiText figures count one more for each line's end
-      (`token_perplexity`).
-
-  >>> round(word_perplexity(10 * math.log(8), words=5), 6)
-  64.0
-  """
-  return _exponential(nll, words)
-
-
-def bits_per_byte(nll: float, num_bytes: int) -> float:
-  """Bits per byte of the original UTF-8 text.
-
-  Args:
-    nll: total negative log-likelihood, nats.
-    num_bytes: number of bytes, > 0.
-
-  >>> bits_per_byte(24 * math.log(2), num_bytes=12)
-  2.0
-  """
-  _check(nll, num_bytes)
-  return nll / num_bytes / math.log(2)
-
-
 @dataclasses.dataclass(frozen=True)
 class Perplexity:
   """Likelihood of one set of documents.
 
   Attributes:
-    nll: total negative log-likelihood, nats.
-    tokens: predicted tokens.
-    words: words between white space of the original text.
+    nll: total negative log-likelihood, nats, finite and at least 0.
+    tokens: predicted tokens, above 0, eos included. With a word vocabulary on WikiText these are
+      the published tokens: words and one eos for each line.
+    words: words between white space of the original text, above 0 (the paper's unit).
     num_bytes: UTF-8 bytes of the original text; None when unknown.
     documents: documents in the set; None when unknown.
     memory_len: hidden states of earlier tokens that the model read, carried from segment to
@@ -68,8 +26,12 @@ class Perplexity:
     definition: ID of the definition.
     direction: how to read it.
 
-  >>> Perplexity(nll=10 * math.log(4), tokens=10, words=5).token
-  4.0
+  Raises:
+    ValueError: a number out of its range.
+
+  >>> found = Perplexity(nll=10 * math.log(8), tokens=10, words=5, num_bytes=15)
+  >>> round(found.token, 6), round(found.word, 6), round(found.bits_per_byte, 6)
+  (8.0, 64.0, 2.0)
   """
 
   nll: float
@@ -82,23 +44,26 @@ class Perplexity:
   direction: str = 'lower is better'
 
   def __post_init__(self):
+    if not math.isfinite(self.nll) or self.nll < 0:
+      raise ValueError(f'a total negative log-likelihood is finite and >= 0, not {self.nll}')
     for count in (self.tokens, self.words, 1 if self.num_bytes is None else self.num_bytes):
-      _check(self.nll, count)
+      if count <= 0:
+        raise ValueError(f'a perplexity needs at least one unit, not {count}')
 
   @property
   def token(self) -> float:
-    """Perplexity per token."""
-    return token_perplexity(self.nll, self.tokens)
+    """Perplexity per token of the vocabulary."""
+    return _exponential(self.nll / self.tokens)
 
   @property
   def word(self) -> float:
     """Perplexity per word."""
-    return word_perplexity(self.nll, self.words)
+    return _exponential(self.nll / self.words)
 
   @property
   def bits_per_byte(self) -> float | None:
     """Bits per byte, None when the bytes are unknown."""
-    return None if self.num_bytes is None else bits_per_byte(self.nll, self.num_bytes)
+    return None if self.num_bytes is None else self.nll / self.num_bytes / math.log(2)
 
   def to_dict(self) -> dict[str, Any]:
     """Counts and all normalisations as JSON types; a perplexity that overflows is None."""
@@ -108,18 +73,9 @@ class Perplexity:
       for name, value in derived.items()}
 
 
-def _exponential(nll: float, count: int) -> float:
-  """exp(nll / count), infinite where it overflows."""
-  _check(nll, count)
+def _exponential(nats: float) -> float:
+  """exp, infinite where it overflows."""
   try:
-    return math.exp(nll / count)
+    return math.exp(nats)
   except OverflowError:
     return math.inf
-
-
-def _check(nll: float, count: int) -> None:
-  """Refuses what cannot be a likelihood or a count."""
-  if not math.isfinite(nll) or nll < 0:
-    raise ValueError(f'a total negative log-likelihood is finite and >= 0, not {nll}')
-  if count <= 0:
-    raise ValueError(f'a perplexity needs at least one unit, not {count}')

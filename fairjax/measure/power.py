@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.measure.estimates import TIE, SampleScores
+from fairjax.measure.estimates import TIE, SampleScores, wilson
 from fairjax.measure.fairness import PERMUTATIONS
 from fairjax.measure.nulls import tail_distance
 
@@ -204,15 +204,6 @@ def _draw(
   else:
     risen, gone = rng.binomial(alone, chance[..., 0]), rng.binomial(common, chance)
   return counts(risen, gone), moved
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-  """95 % Wilson interval of a share of `count` trials."""
-  z = 1.959963984540054
-  centre = (share + z ** 2 / (2 * count)) / (1 + z ** 2 / count)
-  half = z * math.sqrt(share * (1 - share) / count + z ** 2 / (4 * count ** 2)) / (
-    1 + z ** 2 / count)
-  return max(0.0, float(centre - half)), min(1.0, float(centre + half))
 
 
 def _search(enough: Callable[[int], bool], *, start: int) -> int:

@@ -6,17 +6,16 @@ A model can become "fair" by writing the same text for every value; this measure
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
 
-from fairjax.counterfactual.attributes import Attribute, Value
+from fairjax.counterfactual.attributes import Value
 from fairjax.counterfactual.word_forms import WordFinder, normal_form
 from fairjax.measure.columns import Generations
+from fairjax.measure.estimates import wilson
 
-_Z = 1.959963984540054  # normal quantile of a two-sided 95% interval
 _TOGETHER = 10_000  # texts that are searched as one
 
 
@@ -113,7 +112,7 @@ def semantic_similarity_c(generations: Generations) -> dict[str, Share]:
     `conditioned`: the value of the record's own prefix is mentioned; `any_value`: some value of
     the attribute is.
   """
-  attribute: Attribute = generations.attribute
+  attribute = generations.attribute
   conditioned = np.zeros(len(generations), bool)
   any_value = mentions(generations.continuations, attribute.values)
   for index, value in enumerate(attribute.values):
@@ -125,17 +124,12 @@ def semantic_similarity_c(generations: Generations) -> dict[str, Share]:
 
 def share_of(hits: np.ndarray, generations: Generations, definition: str) -> Share:
   """Share of hits with its 95% interval."""
-  p, n = float(hits.mean()), hits.size
-  effective = n / _design_effect(hits, generations)
-  centre = (p + _Z**2 / (2 * effective)) / (1 + _Z**2 / effective)
-  half = _Z * math.sqrt(p * (1 - p) / effective + _Z**2 / (4 * effective**2))
-  half /= 1 + _Z**2 / effective
-  names = generations.attribute.value_texts
+  p = float(hits.mean())
+  low, high = wilson(p, hits.size / _design_effect(hits, generations))
   return Share(
-    value=p, n=n, low=min(p, max(0.0, centre - half)), high=max(p, min(1.0, centre + half)),
-    definition=definition,
+    value=p, n=hits.size, low=min(p, low), high=max(p, high), definition=definition,
     by_value={name: float(hits[generations.value_index == i].mean())
-              for i, name in enumerate(names)})
+              for i, name in enumerate(generations.attribute.value_texts)})
 
 
 def _design_effect(hits: np.ndarray, generations: Generations) -> float:

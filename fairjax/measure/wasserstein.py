@@ -40,28 +40,6 @@ def wasserstein_1(x: np.ndarray, y: np.ndarray) -> float:
   return float(area / (x.size * y.size))
 
 
-def wasserstein_1_equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-  """Wasserstein-1 distance along the last axis, for batches of samples of equal size.
-
-  Args:
-    x: `[..., n]` finite floats.
-    y: `[..., n]` finite floats; the leading axes broadcast against those of `x`.
-
-  Returns:
-    `[...]` float64, the distances.
-
-  Raises:
-    ValueError: the last axes differ in length or are empty.
-
-  >>> wasserstein_1_equal(np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([1.0, 0.5])).tolist()
-  [0.25, 0.75]
-  """
-  x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-  if x.shape[-1:] != y.shape[-1:] or not x.shape or x.shape[-1] == 0:
-    raise ValueError(f'samples of equal size are needed along the last axis: {x.shape}, {y.shape}')
-  return np.abs(np.sort(x, axis=-1) - np.sort(y, axis=-1)).mean(axis=-1)
-
-
 def pairwise_wasserstein_1(codes: np.ndarray, sizes: np.ndarray, grid: np.ndarray) -> np.ndarray:
   """`[A (A - 1) / 2]` distances of all pairs of A samples, in the order of `np.triu_indices(A, 1)`.
 

@@ -19,8 +19,7 @@ import multiprocessing
 import numpy as np
 
 from fairjax.measure import measure_fairness
-from fairjax.measure.estimates import SampleScores
-from fairjax.measure.power import wilson
+from fairjax.measure.estimates import SampleScores, wilson
 from tests.benchmarks import harness
 
 KINDS = ('binary', 'continuous', 'tied', 'opinion words')

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fairjax.measure.human.model_differences import Comparison, model_differences
+from fairjax.measure.human.ratings import Comparison, model_differences
 from fairjax.measure.wasserstein import wasserstein_1
 
 VALUES = ('designer', 'accountant')

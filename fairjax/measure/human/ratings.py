@@ -6,8 +6,8 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from fairjax.measure.columns import join_text
 from fairjax.measure.correlation import Clusters, bootstrap_interval, correlate, pearson, spearman
 from fairjax.measure.estimates import SampleScores
 from fairjax.measure.fairness import individual_fairness
-from fairjax.measure.human.model_differences import Comparison, model_differences
 from fairjax.measure.human.sheets import LABEL, TASKS, Task, same_text, sheet_name
 from fairjax.measure.scorers.audit import check_scorers
 from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_truncated
@@ -26,7 +25,11 @@ from fairjax.measure.similarity import Encoder, own_cosines
 from fairjax.measure.wasserstein import wasserstein_1
 from fairjax.tables import Table
 
-_SHEET = re.compile(rf"([0-9a-f]+)-({'|'.join(TASKS)})-(a\d+)")
+_SHEET = re.compile(rf"[0-9a-f]+-({'|'.join(TASKS)})-(a\d+)")
+KIND, SCHEMA = 'fairjax human evaluation', 1
+NAMED = 20  # places of dropped rows that are named; all are counted
+_PURPOSE = 0x36  # separates these random streams from others of the same seed
+_TIE = 1e-12  # rounding: differences below it count as equal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +87,7 @@ def _task_of(key: Mapping[str, Any], sheet: str, where: str) -> tuple[Task, str]
   if not match:
     raise UserError(f'{where}: sheet is {sheet!r}: restore the cell from another row of the sheet, '
                     'or remove the row')
-  _, task, annotator = match.groups()
+  task, annotator = match.groups()
   if sheet != sheet_name(key['export'], task, annotator) or task not in key['tasks']:
     raise UserError(f'{where}: sheet {sheet} is of another export, not of this key '
                     f"({sheet_name(key['export'], '...', '...')})")
@@ -136,17 +139,12 @@ def cohen_kappa(table: np.ndarray, *, linear: bool = False) -> float | None:
   """Cohen's kappa of counts `[L, L]`, first rater by second; None where chance never disagrees."""
   # `linear` weighs a disagreement by the distance of the labels, which must then be in order.
   table = np.asarray(table, np.float64)
-  if table.ndim != 2 or table.shape[0] != table.shape[1] or (table < 0).any():
-    raise ValueError(f'a table of counts of L by L labels is needed, not {table.shape}')
-  place = np.arange(table.shape[0])
+  place = np.arange(len(table))
   cost = np.abs(place[:, None] - place).astype(np.float64)
   if not linear:
-    cost = (cost > 0).astype(np.float64)
-  total = table.sum()
+    cost = np.minimum(cost, 1)
   expected = (cost * np.outer(table.sum(axis=1), table.sum(axis=0))).sum()
-  if expected == 0:
-    return None
-  return float(1 - (cost * table).sum() * total / expected)
+  return None if expected == 0 else float(1 - (cost * table).sum() * table.sum() / expected)
 
 
 def rater_tables(
@@ -204,10 +202,6 @@ def rater_agreement(
     'pairs_defined': len(defined), 'pairs': pairs}
 
 
-KIND, SCHEMA = 'fairjax human evaluation', 1
-NAMED = 20  # places of dropped rows that are named; all are counted
-
-
 def human_measures(
   key: Mapping[str, Any], returned: Returned, scorers: Sequence[Scorer | RecordedScorer], *,
   similarities: Sequence[str] = (), encoder: Encoder | None = None, min_raters: int = 1,
@@ -236,11 +230,10 @@ def human_measures(
   for name, ratings in returned.ratings.items():
     items = key['tasks'][name]['items']
     means, dropped = _means(ratings, len(items), min_raters)
-    truncated: dict[str, int] = {}
-    if name == 'sentiment':
-      columns, truncated = _sentiment_scores(items, list(means), scorers, options['text'])
-    else:
-      columns, truncated = _relevance_scores(items, list(means), similarities, encoder)
+    records = [items[item]['record'] for item in means]
+    columns, truncated = (
+      _sentiment_scores(records, scorers, options['text']) if name == 'sentiment'
+      else _relevance_scores(records, similarities, encoder))
     task = _counts(ratings, len(items)) | {
       'items_used': len(means), 'items_dropped': dropped,
       'raters_per_item': dict(sorted(collections.Counter(
@@ -325,46 +318,37 @@ def _correlations(
 
 
 def _sentiment_scores(
-  items: Mapping[str, Any], used: Sequence[str], scorers: Sequence[Scorer | RecordedScorer],
-  text: str,
+  records: Sequence[Mapping[str, Any]], scorers: Sequence[Scorer | RecordedScorer], text: str,
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-  """Scores of the used items by scorer name, and how many texts a scorer cuts."""
-  records = [items[item]['record'] for item in used]
+  """Scores of the records by scorer name, and how many texts a scorer cuts."""
+  texts = [r['continuation'] if text == 'continuation'
+           else join_text(r['prefix'], r['continuation']) for r in records]
   columns, truncated = {}, {}
   for scorer in scorers:
     if isinstance(scorer, RecordedScorer):
       columns[scorer.name] = scorer.score_columns(
         [r.get('scores') for r in records], [r['where'] for r in records])
     else:
-      texts = [r['continuation'] if text == 'continuation'
-               else join_text(r['prefix'], r['continuation']) for r in records]
       columns[scorer.name] = score_texts(texts, scorer)
-      longer = count_truncated(scorer, texts)
-      if longer is not None:
-        truncated[scorer.name] = longer
-  return columns, truncated
+      truncated[scorer.name] = count_truncated(scorer, texts)
+  return columns, {name: count for name, count in truncated.items() if count is not None}
 
 
 def _relevance_scores(
-  items: Mapping[str, Any], used: Sequence[str], similarities: Sequence[str],
-  encoder: Encoder | None,
+  records: Sequence[Mapping[str, Any]], similarities: Sequence[str], encoder: Encoder | None,
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-  """S.S.c (H-28), S.S. and recorded similarities of the used items; texts that were cut."""
-  records = [items[item]['record'] for item in used]
+  """S.S.c (H-28), S.S. and recorded similarities of the records; how many texts are cut."""
   columns = {'S.S.c': np.array([float(r['mentions']) for r in records])}
   for name in similarities:
-    values = []
-    for record in records:
-      value = (record.get('scores') or {}).get(name)
+    values = [(record.get('scores') or {}).get(name) for record in records]
+    for record, value in zip(records, values, strict=True):
       if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise UserError(f"{record['where']}: score '{name}' is {value!r}, not a number: record it, "
                         'or name another with --similarity')
-      values.append(float(value))
-    columns[f'recorded:{name}'] = np.array(values)
+    columns[f'recorded:{name}'] = np.array(values, np.float64)
   if encoder is None:
     return columns, {}
-  texts = [r['continuation'] for r in records]
-  name = f'S.S. {encoder.name}'
+  texts, name = [r['continuation'] for r in records], f'S.S. {encoder.name}'
   columns[name] = own_cosines([r['prefix'] for r in records], texts, encoder)
   longer = count_truncated(encoder, texts)
   return columns, {} if longer is None else {name: longer}
@@ -428,3 +412,121 @@ def _distance(
   estimate = individual_fairness(samples, permutations=permutations, seed=seed)
   return entry | {'estimate': estimate.to_dict() | {
     'definition': 'H-40: W1 of mean human scores of two prefixes'}}
+
+
+# Whether two models differ in human I.F.: a permutation test of the difference (H-40).
+#
+# One model above its noise floor and the other within it do not show that they differ. The null is
+# that it does not matter which of the two models wrote a text. Then the ratings of the two may
+# change places, and the difference of the two distances is one of those that such exchanges give
+# (approximate randomization, Noreen 1989). Samples of one number share their noise in both models
+# and at both values, so all their ratings change places together; samples without numbers are dealt
+# to the models anew, value by value. Both distances are taken over the same numbers (or the same
+# counts), so that what finite samples add to each of them is the same under the null.
+#
+# The null is stricter than "equal I.F.": a model that writes otherwise, but is as fair, differs
+# from it too. The statistic looks at the difference of the distances alone.
+
+# Number of a sample (or name of an item) -> mean rating.
+MeanRatings = Mapping[int | str, float]
+
+
+class Comparison(NamedTuple):
+  """Two values at one template."""
+
+  template: int | str
+  values: tuple[str, str]
+  ratings: Mapping[str, tuple[MeanRatings, MeanRatings]]  # model -> of either value
+
+
+def model_differences(
+  comparisons: Sequence[Comparison], *, coupled: bool, permutations: int, seed: int
+) -> list[dict[str, Any]]:
+  """Tests, for each two models, whether their human I.F. differ."""
+  names = sorted({name for c in comparisons for name in c.ratings})
+  found = []
+  for number, models in enumerate(itertools.combinations(names, 2)):
+    rng = np.random.default_rng(np.random.SeedSequence((seed, _PURPOSE, number)))
+    deal = (_swap if coupled else _deal)(
+      [c for c in comparisons if all(m in c.ratings for m in models)], models, permutations, rng)
+    entries, draws = [], []
+    for comparison, sides, counts in deal:
+      entry = {'template': comparison.template, 'values': list(comparison.values),
+               'individual_fairness': None} | _judge(None) | counts
+      if sides is not None:
+        distances = np.stack([_distances(*side) for side in sides])
+        draws.append(distances[1] - distances[0])
+        entry |= {'individual_fairness': distances[:, 0].tolist()} | _judge(draws[-1])
+      entries.append(entry)
+    whole = _judge(np.mean(draws, axis=0) if draws else None)
+    if entries:
+      found.append({'models': list(models), 'permutations': permutations, 'coupled': coupled,
+                    'comparisons': entries} | whole)
+  return found
+
+
+def _judge(differences: np.ndarray | None) -> dict[str, float | None]:
+  """The first of `[1 + draws]` differences beside the others; None: ratings are missing."""
+  if differences is None:
+    return dict.fromkeys(('difference', 'null_p95', 'p_value'))
+  sizes = np.abs(differences)
+  return {'difference': float(differences[0]), 'null_p95': float(np.quantile(sizes[1:], 0.95)),
+          'p_value': float(np.mean(sizes >= sizes[0] - _TIE))}
+
+
+# A comparison, [model][value] ratings [1 + R, n] (row 0 as found; None: nothing left), and counts.
+_Sides = Iterator[tuple[Comparison, list[list[np.ndarray]] | None, dict[str, Any]]]
+
+
+def _swap(
+  comparisons: Sequence[Comparison], models: Sequence[str], permutations: int,
+  rng: np.random.Generator,
+) -> _Sides:
+  """Exchanges the two models' ratings of a number, together wherever the number occurs."""
+  places: dict[tuple, int] = {}
+  common = []
+  for c in comparisons:
+    numbers = sorted(set.intersection(*(set(side) for m in models for side in c.ratings[m])))
+    common.append(numbers)
+    for k in numbers:
+      places.setdefault((c.template, k), len(places))
+  swapped = np.concatenate([np.zeros((1, len(places)), bool),
+                            rng.random((permutations, len(places))) < 0.5])
+  for c, numbers in zip(comparisons, common, strict=True):
+    entry = {'n': [[len(numbers)] * 2] * 2,
+             'lost': [[len(side) - len(numbers) for side in c.ratings[m]] for m in models]}
+    if not numbers:
+      yield c, None, entry
+      continue
+    swap = swapped[:, [places[c.template, k] for k in numbers]]
+    (first, second) = ([np.array([side[k] for k in numbers]) for side in c.ratings[m]]
+                       for m in models)
+    yield c, [[np.where(swap, b, a) for a, b in zip(first, second, strict=True)],
+              [np.where(swap, a, b) for a, b in zip(first, second, strict=True)]], entry
+
+
+def _deal(
+  comparisons: Sequence[Comparison], models: Sequence[str], permutations: int,
+  rng: np.random.Generator,
+) -> _Sides:
+  """Deals the ratings of a value to the two models anew."""
+  dealt: dict[tuple, list[np.ndarray]] = {}
+  for c in comparisons:
+    entry = {'n': [[len(side) for side in c.ratings[m]] for m in models], 'lost': [[0, 0]] * 2}
+    if not all(side for m in models for side in c.ratings[m]):
+      yield c, None, entry
+      continue
+    for value, sides in zip(c.values, zip(*(c.ratings[m] for m in models), strict=True),
+                            strict=True):
+      if (c.template, value) not in dealt:
+        pool = np.array([rating for side in sides for rating in side.values()])
+        rows = np.concatenate([pool[None], rng.permuted(np.tile(pool, (permutations, 1)), axis=1)])
+        dealt[c.template, value] = np.split(rows, [len(sides[0])], axis=1)
+    yield c, [[dealt[c.template, value][i] for value in c.values] for i in range(2)], entry
+
+
+def _distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+  """Wasserstein-1 distance of each row of `[R, n]` and `[R, k]`: `[R]`."""
+  if x.shape == y.shape:
+    return np.abs(np.sort(x, axis=1) - np.sort(y, axis=1)).mean(axis=1)
+  return np.array([wasserstein_1(a, b) for a, b in zip(x, y, strict=True)])

@@ -16,12 +16,13 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +35,6 @@ from fairjax.measure.columns import SCORED_TEXTS, join_text
 from fairjax.measure.relevance import mention_pattern
 from fairjax.tables import SEPARATORS
 
-# What people are asked: labels of the two annotation tasks, their values, and the instructions.
-#
 # Huang et al. 2020, appendix D (H-38, H-39). The wording of the instructions is our own; labels and
 # values are the paper's: sentiment 0, 0.5 and 1, where texts that somebody calls mixed are dropped,
 # and relevance -1, 0 and 1.
@@ -104,15 +103,9 @@ Save as CSV in UTF-8; comma, semicolon or tab between the columns will do."""]
   return '\n\n'.join(parts) + '\n'
 
 
-# Annotation sheets as CSV files that spreadsheet programs can open and return.
-#
-# A cell that begins with = + - @, a tab or a line break would be run or mangled by a spreadsheet
-# program: it gets an apostrophe in front, as does a cell that begins with an apostrophe, so that
-# taking one away restores every text (`neutralise`, `restore`). Every cell is quoted.
-#
-# What comes back may have another separator (comma, semicolon or tab), a byte order mark, LF or
-# CRLF and
-# another order of rows or columns: the header tells them apart.
+# Sheets are CSV. A cell that begins with = + - @, a tab or a line break would be run or mangled by
+# a spreadsheet program: it gets an apostrophe in front, as does a cell that begins with an
+# apostrophe, so that taking one away restores every text.
 
 LABEL = 'label'
 LONGEST_CELL = 32767  # characters that a cell of a spreadsheet holds
@@ -164,26 +157,26 @@ def _line_feeds(text: str) -> str:
   return text.replace('\r\n', '\n').replace('\r', '\n')
 
 
-# Which records people are shown: a stratified draw, or n continuations of chosen prefixes.
-#
-# A stratum is one (attribute, model, value, template). `draw_stratified` (H-38, H-39) chooses items
-# one after another. Each comes from a stratum that still has records and whose attribute has been
-# chosen least often so far; among those, whose model of that attribute has; then whose pair of
-# model
-# and value; then whose value; then the stratum itself; then its template; what is left is decided
-# by
-# the seed. As long as the records allow, attributes, the models of an attribute and the values of a
-# model differ by at most one item, no stratum is used twice before all of its model and value were
-# used, and templates differ little, even where there are far more strata than items. Within a
-# stratum
-# every record is equally likely. Continuations without text cannot be judged: they are left out and
+# `draw_stratified` (H-38, H-39) chooses items one after another. Each comes from a stratum that
+# still has records and whose attribute has been chosen least often so far; among those, whose model
+# of that attribute has; then whose model and value; then whose value; then the stratum itself; then
+# its template; the seed decides what is left. As long as the records allow, attributes, the models
+# of an attribute and the values of a model differ by at most one item. Within a stratum every
+# record is equally likely. Continuations without text cannot be judged: they are left out and
 # counted.
-#
-# Records are read twice and never held all at once.
 
 Record = Mapping[str, Any]
 Stratum = tuple[str, str, str, int | str]  # attribute, model, value, template
 NO_MODEL = '(not named)'
+
+
+class Strata(NamedTuple):
+  """The strata of records, which are not held: a second reading takes those that were drawn."""
+
+  places: dict[Stratum, list[int]]  # numbers of the records with a text, in the order of reading
+  samples: dict[Stratum, list[int | None]]  # their sample numbers
+  empty: collections.Counter[Stratum]  # records without a text
+  total: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,152 +188,134 @@ class Pair:
   template: str | None = None
 
 
-def stratum_of(record: Record) -> Stratum:
-  """Attribute, model, value and template of a record."""
+def read_strata(read: Callable[[], Iterable[Record]]) -> Strata:
+  """Reads the records once."""
+  places, samples, empty = collections.defaultdict(list), {}, collections.Counter()
+  nameless, total = set(), 0
+  for number, record in enumerate(read()):
+    total, stratum = number + 1, _stratum(record)
+    if not record.get('model'):
+      nameless.add(record['_where'].rpartition(':')[0])
+    if record['continuation'].strip():
+      places[stratum].append(number)
+      samples.setdefault(stratum, []).append(record.get('sample'))
+    else:
+      empty[stratum] += 1
+  if len(nameless) > 1:
+    raise UserError(f"records of {' and '.join(sorted(nameless))} do not name their model: add the "
+                    "field 'model', or export one file at a time")
+  return Strata(dict(places), samples, empty, total)
+
+
+def _stratum(record: Record) -> Stratum:
   return (record['attribute'], record.get('model') or NO_MODEL, record['value'],
           record['template'])
 
 
-def count_records(read: Callable[[], Iterable[Record]]) -> tuple[dict[Stratum, int], int]:
-  """Records of each stratum with a text, and the number of records without one."""
-  strata, empty, nameless = collections.Counter(), 0, set()
-  for record in read():
-    if not record.get('model'):
-      nameless.add(record['_where'].rpartition(':')[0])
-    if record['continuation'].strip():
-      strata[stratum_of(record)] += 1
-    else:
-      empty += 1
-  if len(nameless) > 1:
-    raise UserError(f"records of {' and '.join(sorted(nameless))} do not name their model: add the "
-                    "field 'model', or export one file at a time")
-  return dict(strata), empty
-
-
-def draw_stratified(
-  read: Callable[[], Iterable[Record]], counts: Mapping[Stratum, int],
-  draws: Sequence[tuple[int, Sequence[int]]],  # number of records, and entropy of the seed
+def _take(
+  read: Callable[[], Iterable[Record]], total: int, drawn: Sequence[Mapping[int, Stratum]]
 ) -> list[list[Record]]:
-  """Draws records by the rule above, several times over."""
-  strata = sorted(counts, key=repr)
-  available = np.array([counts[s] for s in strata], np.int64)
-  wanted = []
-  for number, entropy in draws:
-    if number > available.sum():
-      raise UserError(f'{number} items wanted, but only {available.sum()} records have a text: ask '
-                      'for fewer with --items')
-    rng = np.random.default_rng(np.random.SeedSequence(entropy))
-    amounts = _allocate(strata, available, number, rng)
-    wanted.append({s: set(rng.choice(size, amount, replace=False).tolist())
-                   for s, size, amount in zip(strata, available, amounts, strict=True)})
-  found: list[list[Record]] = [[] for _ in draws]
-  position = collections.Counter()
-  for record in read():
-    if not record['continuation'].strip():
-      continue
-    stratum = stratum_of(record)
-    for chosen, records in zip(wanted, found, strict=True):
-      if position[stratum] in chosen.get(stratum, ()):
+  """The records of each draw, from a second reading."""
+  found: list[list[Record]] = [[] for _ in drawn]
+  count, changed = 0, False
+  for number, record in enumerate(read()):
+    count = number + 1
+    for chosen, records in zip(drawn, found, strict=True):
+      if number in chosen:
+        changed |= _stratum(record) != chosen[number] or not record['continuation'].strip()
         records.append(record)
-    position[stratum] += 1
-  if position != counts:
+  if changed or count != total:
     raise UserError('the record files changed while they were read: export again')
   return found
 
 
+def draw_stratified(strata: Strata, number: int, entropy: Sequence[int]) -> dict[int, Stratum]:
+  """Draws records by the rule above: their numbers, and strata."""
+  names = sorted(strata.places, key=repr)
+  available = np.array([len(strata.places[s]) for s in names], np.int64)
+  if number > available.sum():
+    raise UserError(f'{number} items wanted, but only {available.sum()} records have a text: ask '
+                    'for fewer with --items')
+  rng = np.random.default_rng(np.random.SeedSequence(entropy))
+  amounts = _allocate(names, available, number, rng)
+  return {strata.places[s][i]: s for s, size, amount in zip(names, available, amounts, strict=True)
+          for i in rng.choice(size, amount, replace=False)}
+
+
 def draw_pairs(
-  read: Callable[[], Iterable[Record]], pairs: Sequence[Pair], per_prefix: int, *,
-  coupled: bool, entropy: Sequence[int],
-) -> tuple[list[Record], bool, int]:
+  strata: Strata, pairs: Sequence[Pair], per_prefix: int, *, coupled: bool, entropy: Sequence[int],
+) -> tuple[dict[int, Stratum], bool, int]:
   """Draws n continuations of each prefix of chosen pairs of values, for every model (H-40)."""
   # Where all records of a template are numbered and `coupled`, the same numbers are drawn for all
   # values and models, so that pairs stay pairs; otherwise each prefix is drawn for itself.
-  cells, empty = _pair_cells(read, pairs)
-  numbered = coupled and all(None not in samples for samples in cells.values())
+  cells = _pair_cells(strata, pairs)
+  samples = {cell: strata.samples[cell] for cell in cells}
+  numbered = coupled and all(None not in numbers for numbers in samples.values())
   rng = np.random.default_rng(np.random.SeedSequence(entropy))
-  chosen: dict[Stratum, set[int]] = {}
   by_template = collections.defaultdict(list)
   for cell in sorted(cells, key=repr):
     by_template[cell[0], cell[3]].append(cell)
+  drawn: dict[int, Stratum] = {}
+
+  def draw(available, words):
+    if len(available) < per_prefix:
+      raise UserError(f'{words.format(len(available))}, but {per_prefix} are wanted: sample more, '
+                      'or lower --per_prefix')
+    return rng.choice(available, per_prefix, replace=False).tolist()
+
   for (_, template), group in by_template.items():
     if numbered:
       for cell in group:
-        if len(set(cells[cell])) < len(cells[cell]):
+        if len(set(samples[cell])) < len(samples[cell]):
           raise UserError(f"a sample number of model {cell[1]}, value '{cell[2]}', template "
                           f'{template!r} occurs twice: is a file given twice?')
-      common = sorted(set.intersection(*(set(cells[cell]) for cell in group)))
-      _require(len(common), per_prefix, f'template {template!r} has {{}} sample numbers that all '
-               'its values and models share')
-      numbers = set(rng.choice(common, per_prefix, replace=False).tolist())
-      for cell in group:
-        chosen[cell] = {i for i, sample in enumerate(cells[cell]) if sample in numbers}
-    else:
-      for cell in group:
-        size = len(cells[cell])
-        _require(size, per_prefix, f"model {cell[1]}, value '{cell[2]}', template {template!r} "
-                 'has {} continuations with a text')
-        chosen[cell] = set(rng.choice(size, per_prefix, replace=False).tolist())
-  found, position = [], collections.Counter()
-  for record in read():
-    stratum = stratum_of(record)
-    if stratum not in chosen or not record['continuation'].strip():
-      continue
-    if position[stratum] in chosen[stratum]:
-      found.append(record)
-    position[stratum] += 1
-  if position != {cell: len(samples) for cell, samples in cells.items()}:
-    raise UserError('the record files changed while they were read: export again')
-  return found, numbered, empty
+      numbers = set(draw(sorted(set.intersection(*(set(samples[cell]) for cell in group))),
+                         f'template {template!r} has {{}} sample numbers that all its values and '
+                         'models share'))
+    for cell in group:
+      rows = ([i for i, sample in enumerate(samples[cell]) if sample in numbers] if numbered
+              else draw(range(len(samples[cell])), f"model {cell[1]}, value '{cell[2]}', template "
+                        f'{template!r} has {{}} continuations with a text'))
+      drawn |= {strata.places[cell][i]: cell for i in rows}
+  return drawn, numbered, sum(strata.empty[cell] for cell in cells)
 
 
-def _pair_cells(
-  read: Callable[[], Iterable[Record]], pairs: Sequence[Pair]
-) -> tuple[dict[Stratum, list[int | None]], int]:
-  """Sample numbers of the records of each (attribute, model, value, template) to compare."""
-  for pair in pairs:
-    if pair.first == pair.second:
-      raise UserError(f"a pair needs two different values, not '{pair.first}' twice")
+def _pair_cells(strata: Strata, pairs: Sequence[Pair]) -> set[Stratum]:
+  """The strata to compare: both values of every pair, for all models."""
+  attributes = collections.defaultdict(set)  # of each value
+  for attribute, _, value, _ in (*strata.places, *strata.empty):
+    attributes[value].add(attribute)
   values = {v for pair in pairs for v in (pair.first, pair.second)}
-  cells: dict[Stratum, list[int | None]] = collections.defaultdict(list)
-  attributes, empty = collections.defaultdict(set), collections.Counter()
-  for record in read():
-    if record['value'] in values:
-      attributes[record['value']].add(record['attribute'])
-      if record['continuation'].strip():
-        cells[stratum_of(record)].append(record.get('sample'))
-      else:
-        empty[stratum_of(record)] += 1
-  models = sorted({cell[1] for cell in cells})
-  wanted = {}
+  models = sorted({cell[1] for cell in strata.places if cell[2] in values})
+  wanted = set()
   for pair in pairs:
     names = (pair.first, pair.second)
+    if pair.first == pair.second:
+      raise UserError(f"a pair needs two different values, not '{pair.first}' twice")
     for value in names:
       if value not in attributes:
         raise UserError(f"no record of value '{value}': spell it as in the records")
-    found = attributes[pair.first] & attributes[pair.second]
-    if len(found) != 1:
+    common = attributes[pair.first] & attributes[pair.second]
+    if len(common) != 1:
       raise UserError(f"'{pair.first}' and '{pair.second}' are not values of one attribute in the "
                       'records')
-    templates = {c[3] for c in cells if c[0] in found and c[2] in names
+    templates = {c[3] for c in strata.places if c[0] in common and c[2] in names
                  and pair.template in (None, str(c[3]))}
     if not templates:
       raise UserError(f"no record of '{pair.first}' or '{pair.second}' at template "
                       f'{pair.template}: use the label of the records')
-    for template in templates:
-      for model in models:
-        for value in names:
-          cell = (next(iter(found)), model, value, template)
-          if cell not in cells:
-            raise UserError(f"model {model} has no continuation of '{value}' at template "
-                            f'{template!r}: all models need both values')
-          wanted[cell] = cells[cell]
-  return wanted, sum(empty[cell] for cell in wanted)
+    for cell in itertools.product(common, models, names, templates):
+      if cell not in strata.places:
+        raise UserError(f"model {cell[1]} has no continuation of '{cell[2]}' at template "
+                        f'{cell[3]!r}: all models need both values')
+      wanted.add(cell)
+  return wanted
 
 
 def _allocate(
   strata: Sequence[Stratum], available: np.ndarray, number: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """How many records to take of each stratum, `[S]` int; the rule of the module."""
+  """How many records to take of each stratum, `[S]` int."""
   keys = [[s[0] for s in strata], [s[:2] for s in strata], [s[:3] for s in strata],
           [(s[0], s[2]) for s in strata], list(strata), [(s[0], s[3]) for s in strata]]
   groups = []
@@ -359,12 +334,6 @@ def _allocate(
     for group, count in zip(groups, taken, strict=True):
       count[group[chosen]] += 1
   return amounts
-
-
-def _require(found: int, wanted: int, words: str) -> None:
-  if found < wanted:
-    raise UserError(f"{words.format(found)}, but {wanted} are wanted: sample more, or lower "
-                    '--per_prefix')
 
 
 KIND, SCHEMA = 'fairjax human annotation key', 1
@@ -457,16 +426,17 @@ def _make_key(
 ) -> dict[str, Any]:
   """Draws, numbers and assigns."""
   tasks, attributes = [TASKS[name] for name in options.tasks], functools.cache(attributes)
-  counts, empty = count_records(read)
-  records_read, coupled = sum(counts.values()) + empty, None
+  strata = read_strata(read)
+  coupled, empty = None, sum(strata.empty.values())
   if options.pairs:
-    records, coupled, empty = draw_pairs(
-      read, options.pairs, options.per_prefix, coupled=options.coupled,
+    chosen, coupled, empty = draw_pairs(
+      strata, options.pairs, options.per_prefix, coupled=options.coupled,
       entropy=(options.seed, _PURPOSE['draw']))
-    drawn = [records for _ in tasks]
+    drawn = [chosen for _ in tasks]
   else:
-    drawn = draw_stratified(read, counts, [
-      (options.items, (options.seed, _PURPOSE['draw'], ord(task.letter))) for task in tasks])
+    drawn = [draw_stratified(strata, options.items, (
+      options.seed, _PURPOSE['draw'], ord(task.letter))) for task in tasks]
+  records = _take(read, strata.total, drawn)
   annotators = [f'a{i:02d}' for i in range(1, options.annotators + 1)]
   key = {
     'kind': KIND, 'schema': SCHEMA, 'fairjax': fairjax.__version__,
@@ -474,12 +444,12 @@ def _make_key(
     'mask': MASK if options.mask else None,
     'coupled': coupled,
     'annotators': annotators,
-    'strata': len(counts),
-    'records': records_read,
+    'strata': len(strata.places),
+    'records': strata.total,
     'left_out': {'empty_continuations': empty},
     'files': [{'path': str(path), 'sha256': input_sha256(path)} for path in files],
-    'tasks': {task.name: _task_key(task, records, annotators, attributes, options)
-              for task, records in zip(tasks, drawn, strict=True)},
+    'tasks': {task.name: _task_key(task, own, annotators, attributes, options)
+              for task, own in zip(tasks, records, strict=True)},
   }
   key = json.loads(json.dumps(key))  # as it will be read: tuples are lists
   return key | {'export': _digest(key)}

@@ -32,20 +32,14 @@ def score_records(
   path: str | os.PathLike | None = None, *, scored: str = 'continuation',
   log: Callable[[str], None] | None = None,
 ) -> np.ndarray:
-  """Scores R records, from the file where it has them.
+  """Scores R records: `[R]` float64 in [0, 1]; arguments and errors as of `score_texts`.
 
   Args:
     records: mappings with `prefix` and `continuation` (for recorded scores, `scores`).
     scorer: text scorer, or scores of the records themselves (these are not written to the file).
-    path: score file; None keeps nothing.
+    path: score file.
     scored: 'continuation' or 'prefix+continuation' (H-02).
-    log: gets lines of progress, and one at the end.
-
-  Returns:
-    `[R]` float64 in [0, 1].
-
-  Raises:
-    UserError: the file is damaged or of another scorer, or the scorer left [0, 1].
+    log: gets lines of progress.
   """
   if isinstance(scorer, RecordedScorer):
     return scorer.score_records(records)
@@ -71,7 +65,7 @@ def score_texts(
   texts: Sequence[str], scorer: Scorer, path: str | os.PathLike | None = None, *,
   log: Callable[[str], None] | None = None, chunk: int | None = None,
 ) -> np.ndarray:
-  """Scores R texts; see `score_records`.
+  """Scores R texts: `[R]` float64 in [0, 1], from the file where it has them.
 
   Args:
     texts: R texts.
@@ -80,8 +74,8 @@ def score_texts(
     log: gets lines of progress, and one at the end.
     chunk: texts scored at a time; None: the scorer's `texts_at_once`, if it has one, else 4,000.
 
-  Returns:
-    `[R]` float64 in [0, 1].
+  Raises:
+    UserError: the file is damaged or of another scorer, or the scorer left [0, 1].
   """
   path = getattr(scorer, 'score_file', None) if path is None else path
   chunk = chunk or getattr(scorer, 'texts_at_once', CHUNK)

@@ -6,7 +6,6 @@ soon as it is there, so that no text is paid for twice. A kill loses the request
 what you compare within days, and keep the file.
 """
 
-import collections
 import hashlib
 import json
 import os
@@ -54,8 +53,7 @@ class GoogleScorer:
     log: gets a line of progress every ten seconds and at the end.
 
   Attributes:
-    counts: over all calls: `asked` (texts scored by the service), `kept` (found in the file),
-      `empty`, `refused`, `requests` (retries included).
+    requests: sent so far, retries included.
 
   Raises:
     UserError: package or credentials are missing, or an argument is out of range.
@@ -70,12 +68,10 @@ class GoogleScorer:
     workers: int = 8, timeout: float = 30.0, deadline: float = 300.0,
     pause: tuple[float, float] = (0.5, 10.0), log: Callable[[str], None] | None = None,
   ):
-    for name, value in (('requests_per_minute', requests_per_minute), ('workers', workers),
-                        ('timeout', timeout), ('deadline', deadline)):
-      if not value > 0:
-        raise UserError(f'google scorer: {name} must be above 0, not {value}')
-    self.cache, self.language = cache, language
-    self.counts: collections.Counter[str] = collections.Counter()
+    if not requests_per_minute > 0:
+      raise UserError('google scorer: requests_per_minute must be above 0, not '
+                      f'{requests_per_minute}')
+    self.cache, self.language, self.requests = cache, language, 0
     content = json.dumps(['google', 'v1 analyzeSentiment, document score', language])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
     self._secret = _api_key()
@@ -99,23 +95,22 @@ class GoogleScorer:
       if kept.torn_bytes:
         self._log(f'{self.cache}: removed {kept.torn_bytes} bytes of an interrupted line')
       todo = {d: t for d, t in wanted.items() if d not in kept.known}
-      earlier = len(wanted) - len(todo)
-      self.counts.update(kept=earlier, empty=digests.count(None))
-      before = self.counts.copy()
+      sent_before = self.requests
       try:
         failures = self._ask_all(todo, kept)
       finally:
-        new = self.counts - before
-        self._log(f"google: {len(texts)} texts: {digests.count(None)} empty (neutral), {earlier} "
-                  f"kept from earlier, {new['asked']} scored now in {new['requests']} requests")
+        new = sum(d in kept.known for d in todo)
+        self._log(f'google: {len(texts)} texts: {digests.count(None)} empty (neutral), '
+                  f'{len(wanted) - len(todo)} kept from earlier, {new} scored now in '
+                  f'{self.requests - sent_before} requests')
       if failures:
-        self._raise(failures, f'{sum(d in kept.known for d in wanted)} of {len(wanted)} different '
-                    f'texts are scored and kept in {self.cache}')
+        _raise(failures, f'{sum(d in kept.known for d in wanted)} of {len(wanted)} different '
+               f'texts are scored and kept in {self.cache}')
       return np.array([0.5 if d is None else kept.known[d] for d in digests], np.float64)
 
-  def _ask_all(self, todo: dict[bytes, str], kept: ScoreFile) -> list[tuple[bool, str, str]]:
-    """Asks for every text and keeps the answers; (refused, reason, text) of those without one."""
-    failures: list[tuple[bool, str, str]] = []
+  def _ask_all(self, todo: dict[bytes, str], kept: ScoreFile) -> list[tuple[str, '_Failed']]:
+    """Asks for every text and keeps the answers; the texts without one, and why."""
+    failures: list[tuple[str, _Failed]] = []
     self._stop.clear()
 
     def work(item: tuple[bytes, str]) -> None:
@@ -123,14 +118,13 @@ class GoogleScorer:
       if self._stop.is_set():
         return
       try:
-        answer = self._ask(text)
-        if isinstance(answer, float):
-          kept.keep({digest: answer})
-          self._count('asked')
-        elif answer is not None:
-          failures.append((*answer, text))
-          if not answer[0] or len(failures) >= MOST_REFUSED:
-            self._stop.set()
+        kept.keep({digest: self._ask(text)})
+      except _Stopped:
+        pass
+      except _Failed as e:
+        failures.append((text, e))
+        if not e.one_text or len(failures) >= MOST_REFUSED:
+          self._stop.set()
       except BaseException:
         self._stop.set()  # the other threads must not pay for more
         raise
@@ -144,22 +138,8 @@ class GoogleScorer:
         self._stop.set()  # after an interruption: what is under way ends, and is kept
     return failures
 
-  def _raise(self, failures: list[tuple[bool, str, str]], state: str) -> None:
-    """Raises the error of the worst failure."""
-    refused = [failure for failure in failures if failure[0]]
-    self.counts['refused'] += len(refused)
-    for of_one_text, reason, text in failures:
-      if not of_one_text:
-        raise UserError(f'google: {reason}, for the text {text[:60]!r}: {state}; fix it or wait, '
-                        'then the same command continues')
-    _, reason, text = refused[0]
-    at_most = ' (nothing more was sent)' if len(refused) >= MOST_REFUSED else ''
-    raise UserError(f'google: {len(refused)} texts were refused{at_most}, the first {text[:60]!r} '
-                    f'({reason}): {state}; remove the records of refused texts, or use another '
-                    'scorer')
-
-  def _ask(self, text: str) -> float | tuple[bool, str] | None:
-    """The score in [0, 1]; or whether only this text is refused, and why; None: stopped."""
+  def _ask(self, text: str) -> float:
+    """The score in [0, 1]."""
     from google.api_core import exceptions
     from google.api_core.retry import Retry
     from google.auth.exceptions import GoogleAuthError
@@ -171,27 +151,26 @@ class GoogleScorer:
           language=self.language),
         encoding_type=language_v1.EncodingType.UTF32)
     except UnicodeEncodeError:  # a lone surrogate cannot be sent
-      return True, 'not valid Unicode'
+      raise _Failed('not valid Unicode', one_text=True) from None
     retry = Retry(predicate=_is_transient, initial=self._pause[0], maximum=self._pause[1],
                   timeout=self._deadline, on_error=self._log_retry)
     try:
       response = retry(self._send)(request)
-    except _Stopped:
-      return None
     except (exceptions.GoogleAPIError, GoogleAuthError) as e:
       error = e.cause if isinstance(e, exceptions.RetryError) else e
       reason = self._format(error)
       if isinstance(error, exceptions.TooManyRequests):
-        return False, f'quota used up ({reason})'
+        raise _Failed(f'quota used up ({reason})') from None
       if isinstance(e, exceptions.RetryError):
-        return False, f'no answer for {self._deadline:g} s ({reason})'
+        raise _Failed(f'no answer for {self._deadline:g} s ({reason})') from None
       # INVALID_ARGUMENT is about the text, unless it is about the key.
-      return isinstance(e, exceptions.InvalidArgument) and 'api key' not in reason.lower(), reason
-    score = response.document_sentiment.score
+      raise _Failed(reason, one_text=isinstance(e, exceptions.InvalidArgument)
+                    and 'api key' not in reason.lower()) from None
     if 'document_sentiment' not in response:  # proto3 cannot tell a missing number from 0
-      return False, 'an answer without document_sentiment'
+      raise _Failed('an answer without document_sentiment')
+    score = response.document_sentiment.score
     if not -1 <= score <= 1:  # NaN included
-      return False, f'an answer with score {score}, outside [-1, 1]'
+      raise _Failed(f'an answer with score {score}, outside [-1, 1]')
     return (score + 1) / 2
 
   def _send(self, request: 'AnalyzeSentimentRequest') -> Any:
@@ -202,7 +181,8 @@ class GoogleScorer:
       self._next_request = now + wait + self._interval
     if self._stop.wait(wait) or self._stop.is_set():
       raise _Stopped
-    self._count('requests')
+    with self._lock:
+      self.requests += 1
     # retry=None: the client's own does not cover 429, and does not keep to the rate.
     return self._client.analyze_sentiment(request=request, retry=None, timeout=self._timeout)
 
@@ -214,10 +194,6 @@ class GoogleScorer:
     if due:
       self._log(f'google: sends requests again: {self._format(error)}')
 
-  def _count(self, name: str) -> None:
-    with self._lock:
-      self.counts[name] += 1
-
   def _format(self, error: Exception) -> str:
     """An error as one short line without the key."""
     line = ' '.join(f'{type(error).__name__}: {error}'.split())
@@ -226,6 +202,27 @@ class GoogleScorer:
 
 class _Stopped(Exception):
   """Nothing more is sent."""
+
+
+class _Failed(Exception):
+  """No score for a text; `one_text`: the service refuses this text and may score others."""
+
+  def __init__(self, reason: str, *, one_text: bool = False):
+    super().__init__(reason)
+    self.one_text = one_text
+
+
+def _raise(failures: Sequence[tuple[str, _Failed]], state: str) -> None:
+  """Raises the error of the worst failure."""
+  for text, reason in failures:
+    if not reason.one_text:
+      raise UserError(f'google: {reason}, for the text {text[:60]!r}: {state}; fix it or wait, '
+                      'then the same command continues')
+  text, reason = failures[0]
+  at_most = ' (nothing more was sent)' if len(failures) >= MOST_REFUSED else ''
+  raise UserError(f'google: {len(failures)} texts were refused{at_most}, the first {text[:60]!r} '
+                  f'({reason}): {state}; remove the records of refused texts, or use another '
+                  'scorer')
 
 
 def _is_transient(error: Exception) -> bool:
