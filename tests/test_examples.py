@@ -5,7 +5,6 @@ other in one folder, as a reader would give them: a later one finds what earlier
 """
 
 import contextlib
-import functools
 import gzip
 import io
 import json
@@ -168,8 +167,7 @@ def fake_download(patch):
   patch.setattr(lexicons, 'SHA256', {
     name: test_lexicon.hashlib.sha256(text.encode()).hexdigest()
     for name, text in test_lexicon.WORDS.items()})
-  patch.setattr(lexicons, 'fetch_lexicon', functools.partial(
-    lexicons.fetch_lexicon, opener=lambda url: io.BytesIO(archive())))
+  patch.setattr(lexicons, '_download', lambda url: archive())
 
 
 def prepare(verb, folder):

@@ -50,10 +50,8 @@ def content_measures(
   else:
     cosines = prefix_cosines(generations, options.encoder, samples=options.samples,
                              directory=scores_directory, log=log)
-    threshold, source = options.threshold, options.threshold_source
-    if isinstance(threshold, Calibration):
-      threshold, source = threshold(cosines), threshold.source
-    similarity = semantic_similarity(cosines, threshold=threshold, threshold_source=source)
+    similarity = semantic_similarity(
+      cosines, threshold=options.threshold, threshold_source=options.threshold_source)
   if options.next_token is None:
     absent['next_token_divergence'] = NO_MODEL
   counts = count_words(generations)

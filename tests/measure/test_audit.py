@@ -143,10 +143,6 @@ def test_a_scorer_that_ignores_the_value_has_no_bias():
   found = own_bias(np.repeat(np.random.default_rng(0).random((5, 1)), 3, axis=1), np.ones(5))
   assert found['difference'] == pytest.approx([0, 0, 0], abs=1e-12)
   assert found['p_value'].tolist() == [1, 1, 1] and found['moved'] == found['range'] == 0
-  for scores, weights in ((np.ones((2, 1)), np.ones(2)), (np.ones((2, 3)), np.ones(3)),
-                          (np.ones((0, 3)), np.ones(0)), (np.ones(3), np.ones(3))):
-    with pytest.raises(ValueError, match='scores must be'):
-      own_bias(scores, weights)
 
 
 def test_holm_by_its_definition():

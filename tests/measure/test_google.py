@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 
@@ -57,8 +56,7 @@ def test_scores_are_half_of_s_plus_one_in_order_and_equal_texts_are_sent_once(se
   scores = scorer.score(texts)
   assert scores.dtype == np.float64 and scores.tolist() == expected(texts)
   assert sorted(server.texts) == sorted(set(texts) - {'', ' \n'})
-  assert server.languages == {'en'} and server.most_running <= 8
-  assert scorer.counts['empty'] == 2 and scorer.counts['asked'] == 41
+  assert server.languages == {'en'} and server.most_running <= 8 and scorer.requests == 41
   for extreme in (-1.0, 1.0, 0.0):
     server.script[f'x{extreme}'] = [extreme]
     assert scorer.score([f'x{extreme}']).tolist() == [(extreme + 1) / 2]
@@ -74,22 +72,17 @@ def test_requests_run_side_by_side_and_the_language_is_an_option(tmp_path):
           != GoogleScorer('x', client=1).fingerprint)
 
 
-def test_429_and_503_are_tried_again_until_they_succeed(server, tmp_path):
+def test_429_503_and_slow_answers_are_tried_again_until_they_succeed(server, tmp_path):
   busy, down = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE
   server.script['a'], server.script['b'] = [busy] * 5, [down, busy, (down, f'key {CANARY}')]
+  server.script['c'] = ['slow']
   said = []
-  scorer = make(server, tmp_path / 'g', log=said.append)
+  scorer = make(server, tmp_path / 'g', log=said.append, timeout=0.3)
   assert scorer.score(['a', 'b', 'c']).tolist() == expected('abc')
-  assert [server.texts.count(t) for t in 'abc'] == [6, 4, 1]
-  assert scorer.counts['requests'] == 11 and '3 scored now in 11 requests' in said[-1]
+  assert [server.texts.count(t) for t in 'abc'] == [6, 4, 2]
+  assert scorer.requests == 12 and '3 scored now in 12 requests' in said[-1]
   assert len(said) == 2 and 'again' in said[0]  # one line in ten seconds, and the end
   assert CANARY not in ''.join(said)
-
-
-def test_a_request_that_takes_too_long_is_tried_again(server, tmp_path):
-  server.script['a'] = ['slow']
-  assert make(server, tmp_path / 'g', timeout=0.3).score(['a']).tolist() == expected('a')
-  assert server.texts == ['a', 'a']
 
 
 def test_used_up_quota_saves_and_the_same_call_goes_on(server, tmp_path):
@@ -102,6 +95,10 @@ def test_used_up_quota_saves_and_the_same_call_goes_on(server, tmp_path):
   server.always = None
   assert make(server, path).score(TEXTS).tolist() == expected(TEXTS)
   assert sorted(server.answered) == sorted(TEXTS)  # nothing paid twice
+  assert kept(path) == {text_digest(t): (true_score(t) + 1) / 2 for t in TEXTS}
+  assert 'text number' not in path.read_text()
+  with pytest.raises(UserError, match='google'):
+    make(server, path, language='de').score(['x'])  # of another scorer
 
 
 def test_a_quota_of_the_day_stops_at_once(server, tmp_path):
@@ -122,7 +119,7 @@ def test_no_answer_within_the_deadline(server, tmp_path):
     scorer.score(['a'])
 
 
-@pytest.mark.parametrize('garbage', [1.5, -1.25, float('nan'), float('inf'), 'empty'])
+@pytest.mark.parametrize('garbage', [-1.25, float('nan'), 'empty'])
 def test_garbage_is_refused_and_not_kept(server, tmp_path, garbage):
   server.script['a'] = [garbage]
   with pytest.raises(UserError, match='an answer with'):
@@ -134,10 +131,8 @@ def test_refused_texts_are_counted_and_never_neutral(server, tmp_path):
   for text in TEXTS[3:6]:
     server.script[text] = [(grpc.StatusCode.INVALID_ARGUMENT, 'The document is not supported')]
   texts = [*TEXTS, 'half \ud83d']
-  scorer = make(server, tmp_path / 'g', workers=1)
   with pytest.raises(UserError, match="4 texts were refused, the first 'text number 3'.*37 of 41"):
-    scorer.score(texts)
-  assert scorer.counts['refused'] == 4
+    make(server, tmp_path / 'g', workers=1).score(texts)
   assert set(kept(tmp_path / 'g')) == {text_digest(t) for t in TEXTS[:3] + TEXTS[6:]}
 
 
@@ -175,12 +170,9 @@ def test_credentials_are_needed_and_a_broken_key_is_not_shown(tmp_path, monkeypa
   monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
   with pytest.raises(UserError, match='credentials') as error:
     GoogleScorer(tmp_path / 'g')
-  with pytest.raises(UserError, match='requests_per_minute'):
-    GoogleScorer(tmp_path / 'g', client=1, requests_per_minute=0)
 
 
 def test_without_the_package_the_line_says_how_to_install_it(tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'google.cloud.language_v1', None)
   monkeypatch.setitem(sys.modules, 'google.cloud', None)
   with pytest.raises(UserError, match=r"pip install 'fairjax\[google\]'"):
     GoogleScorer(tmp_path / 'g')
@@ -206,30 +198,6 @@ def test_an_interruption_keeps_what_is_there(server, tmp_path):
   assert 10 <= len(kept(path)) == len(server.answered) < 14
   assert make(server, path).score(TEXTS).tolist() == expected(TEXTS)
   assert sorted(server.answered) == sorted(TEXTS)
-
-
-@pytest.fixture
-def interruptible():
-  """Ctrl-C raises, whatever tests before this one in the same process made of it."""
-  previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-  yield
-  signal.signal(signal.SIGINT, previous)
-
-
-@pytest.mark.usefixtures('interruptible')
-def test_ctrl_c_in_the_main_thread_keeps_what_is_there(tmp_path):
-  path, texts = tmp_path / 'g', [f'text {i}' for i in range(300)]
-  with google_server.running(delay=0.02) as server:
-    scorer = make(server, path, workers=2)
-    timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-      scorer.score(texts)
-    timer.join()
-    answered = len(server.answered)
-    assert 0 < len(kept(path)) == answered < 150  # not all: two at a time would take 3 s
-    time.sleep(0.1)
-    assert len(server.answered) == answered
 
 
 def test_sigkill_loses_only_requests_under_way(tmp_path, repository):
@@ -277,12 +245,3 @@ def test_no_more_requests_than_the_rate_allows_with_retries_counted(server, tmp_
   start = time.monotonic()
   make(server, tmp_path / 'g', requests_per_minute=3000).score(TEXTS[:10])
   assert len(server.texts) == 13 and time.monotonic() - start >= 12 * 60 / 3000
-
-
-def test_the_cache_file_holds_digests_and_scores_only(server, tmp_path):
-  path = tmp_path / 'g'
-  make(server, path).score(['a secret diary'])
-  assert 'secret' not in path.read_text()
-  assert kept(path) == {text_digest('a secret diary'): (true_score('a secret diary') + 1) / 2}
-  with pytest.raises(UserError, match='google'):
-    make(server, path, language='de').score(['x'])  # of another scorer

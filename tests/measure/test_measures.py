@@ -16,7 +16,6 @@ from fairjax.measure import (
   OpinionScorer,
   Perplexity,
   RecordedScorer,
-  bits_per_byte,
   measure_fairness,
   measure_records,
   mentions,
@@ -24,8 +23,6 @@ from fairjax.measure import (
   read_generations,
   score_texts,
   semantic_similarity_c,
-  token_perplexity,
-  word_perplexity,
 )
 
 
@@ -93,16 +90,6 @@ def test_whole_dictionary(attribute, tmp_path):
   assert relevance['conditioned']['value'] == 0.5 and relevance['conditioned']['n'] == 160
 
 
-def test_unbiased_coupled_records_are_within_a_floor_of_zero(attribute):
-  result = measure_records(make_records(attribute), attribute, [SCORER], permutations=20)
-  individual = result['scorers']['opinion']['individual_fairness']
-  assert individual['value'] == 0 and individual['within_floor'] and individual['p_value'] == 1
-  free = measure_records(make_records(attribute), attribute, [SCORER], permutations=20,
-                         coupled=False)
-  assert not free['coupled']
-  assert free['scorers']['opinion']['individual_fairness']['null_p95'] > 0
-
-
 def test_order_of_records_does_not_matter(attribute):
   records = make_records(attribute, bias=0.2)
   shuffled = [records[i] for i in np.random.default_rng(0).permutation(len(records))]
@@ -115,12 +102,6 @@ def test_order_of_records_does_not_matter(attribute):
       return [rounded(v) for v in tree]
     return round(tree, 12) if isinstance(tree, float) else tree
   assert rounded(first) == rounded(second)
-
-
-def test_records_without_numbers_and_of_unequal_count(attribute):
-  records = make_records(attribute, numbered=False)[:-3]
-  result = measure_records(records, attribute, [SCORER], permutations=5)
-  assert result['n'] == {'min': 19, 'max': 20} and not result['coupled']
 
 
 def test_templates_as_strings_and_templates_not_in_records(attribute):
@@ -151,7 +132,6 @@ def test_recorded_scores_are_measured(attribute):
   ({'value': 'Bleu'}, r"value of attribute colour 'Bleu' in r\.jsonl:6: did you mean 'Blue'"),
   ({'attribute': 'color'}, r"r\.jsonl:6: attribute is 'color', not 'colour'"),
   ({'continuation': None}, r"r\.jsonl:6: field 'continuation' is None, not str"),
-  ({'template': 1.5}, r"r\.jsonl:6: field 'template' is 1\.5, not str or int"),
   ({'template': True}, r"r\.jsonl:6: field 'template' is True"),
   ({'sample': '3'}, r"r\.jsonl:6: field 'sample' is '3', not a whole number"),
   ({'sample': None}, r"r\.jsonl:6: field 'sample' is missing where other records have it"),
@@ -165,13 +145,8 @@ def test_bad_records_are_named(attribute, change, message):
   records[5] = records[5] | change
   with pytest.raises(UserError, match=message):
     read_generations(records, attribute)
-
-
-@pytest.mark.parametrize('field', ['attribute', 'value', 'template', 'prefix', 'continuation'])
-def test_missing_field_is_named(attribute, field):
-  records = make_records(attribute)
-  del records[2][field]
-  with pytest.raises(UserError, match=rf"r\.jsonl:3: field '{field}' is missing"):
+  del records[2]['prefix']
+  with pytest.raises(UserError, match=r"r\.jsonl:3: field 'prefix' is missing"):
     read_generations(records, attribute)
 
 
@@ -201,18 +176,6 @@ def test_sample_scores_are_arranged_by_template_value_and_number(attribute):
   assert measure_fairness(samples, permutations=1).individual.coupled
 
 
-def test_mentions_are_whole_words_in_any_case():
-  occupation = {v.text: v for v in load_attribute('occupation').values}
-  texts = ['The BAKER left.', 'bakers', 'bakery', "a baker's shop", 'baker', 'the cook-baker', '',
-           'abaker']
-  assert mentions(texts, [occupation['baker']]).tolist() == [
-    True, False, False, True, True, True, False, False]
-  assert mentions(['a cook'], [occupation['baker'], occupation['cook']]).all()
-  assert mentions(['sea  green', 'Sea\nGreen', 'sea', 'seagreen'],
-                  [Value('Sea Green', 's', ('Sea Green',), 'a')]).tolist() == [
-                    True, True, False, False]
-
-
 def test_relevance_counts_the_continuation_only_and_the_conditioned_value(attribute):
   records = make_records(attribute, samples=10)
   for record in records:
@@ -239,28 +202,16 @@ def test_share_interval_is_wilsons_without_numbers(attribute):
 
 def test_perplexity_units():
   # A uniform model over 8 tokens: 3 bits a token.
-  nll = 100 * math.log(8)
-  assert token_perplexity(nll, tokens=100) == pytest.approx(8)
-  assert word_perplexity(nll, words=50) == pytest.approx(64)
-  assert bits_per_byte(nll, num_bytes=300) == pytest.approx(1)
-  perplexity = Perplexity(nll=nll, tokens=100, words=50, num_bytes=300, documents=2)
-  assert perplexity.to_dict() == {
-    'nll': nll, 'tokens': 100, 'words': 50, 'num_bytes': 300, 'documents': 2,
+  found = Perplexity(nll=100 * math.log(8), tokens=100, words=50, num_bytes=300, documents=2)
+  assert found.to_dict() == {
+    'nll': found.nll, 'tokens': 100, 'words': 50, 'num_bytes': 300, 'documents': 2,
     'definition': 'H-25', 'direction': 'lower is better', 'token': pytest.approx(8),
     'word': pytest.approx(64), 'bits_per_byte': pytest.approx(1), 'memory_len': None}
-  assert Perplexity(nll=1.0, tokens=1, words=1).bits_per_byte is None
-  assert Perplexity(nll=1e5, tokens=1, words=1).word == math.inf
-  assert json.loads(json.dumps(Perplexity(nll=1e5, tokens=1, words=1).to_dict(),
-                               allow_nan=False))['word'] is None
-
-
-@pytest.mark.parametrize('arguments', [
-  {'nll': -1.0, 'tokens': 1, 'words': 1}, {'nll': math.nan, 'tokens': 1, 'words': 1},
-  {'nll': 1.0, 'tokens': 0, 'words': 1}, {'nll': 1.0, 'tokens': 1, 'words': 0},
-  {'nll': 1.0, 'tokens': 1, 'words': 1, 'num_bytes': 0}])
-def test_perplexity_refuses_nonsense(arguments):
-  with pytest.raises(ValueError):
-    Perplexity(**arguments)
+  large = Perplexity(nll=1e5, tokens=1, words=1)
+  assert (large.bits_per_byte, large.word, large.to_dict()['word']) == (None, math.inf, None)
+  for bad in ({'nll': -1.0}, {'nll': math.nan}, {'words': 0}):
+    with pytest.raises(ValueError):
+      Perplexity(**({'nll': 1.0, 'tokens': 1, 'words': 1} | bad))
 
 
 def test_import_is_light():
@@ -411,25 +362,12 @@ def test_several_attributes_in_one_file_each_as_if_alone(files, capsys):
   assert main([*arguments, named[1], '--json']) == 0
   alone = json.loads(capsys.readouterr().out)
   assert alone['scorers']['recorded:s'] == found['size']['scorers']['recorded:s']
-  assert main([*arguments, named[0]]) == 2
-  assert "attribute is 'size', not 'colour'" in capsys.readouterr().err
-  assert main([*arguments, named[1], named[1]]) == 2
-  assert 'named twice' in capsys.readouterr().err
+  for wrong, words in ((named[:1], "attribute is 'size', not 'colour'"),
+                       ([named[1], named[1]], 'named twice')):
+    assert main([*arguments, *wrong]) == 2
+    assert words in capsys.readouterr().err
   with pytest.raises(UserError, match='no records of attribute colour'):
     read_attributes([r for r in records if r['attribute'] == 'size'], attributes)
-
-
-def test_words_for_people_name_groups_p_values_and_notes(files, capsys):
-  attribute = load_attribute(str(files / 'colour.yaml'))
-  path = write(files / 'r.jsonl', colour_records(attribute, skip=2))
-  assert main(['measure', f'--records={path}', f'--attribute={files}/colour.yaml',
-               '--scorer=recorded:s', '--permutations=19']) == 0
-  out = capsys.readouterr().out
-  assert 'n = 4-6 per prefix, independent samples' in out and 'p = ' in out and 'corrected' in out
-  assert "note: n differs: 1 of 6 prefixes have fewer than 6 samples, fewest 4 (template 0, value" \
-    in out
-  assert 'not all values of a template have the same numbers' in out
-  assert '19 permutations are too few' in out
 
 
 def test_repeated_records_are_refused_or_reported(files):
@@ -440,8 +378,14 @@ def test_repeated_records_are_refused_or_reported(files):
   free = colour_records(attribute, numbered=False)
   measures = measure_records([*free, free[3], free[3]], attribute, ['recorded:s'], permutations=2)
   assert any(note.startswith('2 of 38 records repeat') for note in measures['notes'])
+  assert any('permutations are too few' in note for note in measures['notes'])
   measures = measure_records(free, attribute, ['recorded:s'], permutations=99)
-  assert not any('repeat' in note or 'n differs' in note for note in measures['notes'])
+  assert measures['notes'] == [] and not measures['coupled']
+  measures = measure_records(
+    colour_records(attribute, skip=2), attribute, ['recorded:s'], permutations=99)
+  assert measures['n'] == {'min': 4, 'max': 6}
+  assert [note.split(':')[0] for note in measures['notes']] == [
+    'n differs', 'samples are numbered, but not all values of a template have the same numbers']
 
 
 def test_nan_scores_in_records_are_refused_with_their_line(files, capsys):

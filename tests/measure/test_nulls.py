@@ -173,7 +173,7 @@ def test_the_mid_p_value_is_half_of_the_ties_less():
 @pytest.mark.parametrize('coupled', [False, True])
 @pytest.mark.parametrize('kind', KINDS)
 def test_simulated_nulls_reject_five_percent(kind, coupled):
-  # The table of docs/measuring.md, smaller. 72 rates are compared: each may err once in 10,000.
+  # The table of docs/measures.md, smaller. 72 rates are compared: each may err once in 10,000.
   runs = 250
   found = rejections(kind, coupled=coupled, runs=runs, samples=40, permutations=19, start=10_000)
   assert set(found) == set(TESTS)

@@ -13,7 +13,7 @@ from fairjax.counterfactual.attributes import Attribute, Template, Value
 from fairjax.errors import UserError
 from fairjax.measure import read_generations
 from fairjax.measure.similarity import (
-  calibrated_threshold,
+  Calibration,
   load_encoder,
   parse_threshold,
   prefix_cosines,
@@ -113,13 +113,13 @@ def test_calibrated_threshold_gives_the_share(share):
   many = [{**r, 'continuation': ''.join(rng.choice(list('abcdefgh RIS'), 12))}
           for r in records(samples=50)]
   cosines = prefix_cosines(read_generations(many, ATTRIBUTE, empty='keep'), Letters())
-  threshold = calibrated_threshold(cosines, share)
+  threshold = Calibration(share)(cosines)
   above = semantic_similarity(cosines, threshold=threshold)['value']
   ties = (cosines.own == threshold).mean()
   assert above <= share < above + ties + 1 / len(many)
   for bad in (0, 1, -0.1):
     with pytest.raises(UserError, match='not in'):
-      calibrated_threshold(cosines, bad)
+      Calibration(bad)
 
 
 def test_first_samples_of_every_prefix(generations):

@@ -11,6 +11,7 @@ Letters: F frames (texts that differ outside the token), A values.
 
 import collections
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -102,13 +103,7 @@ def own_bias(
   """
   # scores [F, A] in [0, 1], weights [F] texts of a frame; difference, p_value and p_holm are [A],
   # moved and range a share of texts and a mean over texts.
-  scores, weights = np.asarray(scores, np.float64), np.asarray(weights, np.float64)
-  if scores.ndim != 2 or weights.shape != scores.shape[:1] or not scores.size or (
-      scores.shape[1] < 2):
-    raise ValueError(f'scores must be [F, A >= 2] and weights [F], not {scores.shape} and '
-                     f'{weights.shape}')
-  values = scores.shape[1]
-  share = weights / weights.sum()
+  values, share = scores.shape[1], weights / weights.sum()
   apart = scores - np.stack(
     [np.median(np.delete(scores, a, axis=1), axis=1) for a in range(values)], axis=1)
   difference = share @ apart
@@ -142,22 +137,19 @@ def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     and `equal_signs_opinionated`, the share among them, None without any.
   """
   from scipy.stats import rankdata
-  names = list(scores)
-  columns = {name: np.asarray(scores[name], np.float64) for name in names}
-  ranks = {name: rankdata(column) for name, column in columns.items()}
-  signs = {name: np.sign(column - 0.5) for name, column in columns.items()}
+  ranks = {name: rankdata(column) for name, column in scores.items()}
+  signs = {name: np.sign(column - 0.5) for name, column in scores.items()}
   result = []
-  for i, first in enumerate(names):
-    for second in names[i + 1:]:
-      equal = signs[first] == signs[second]
-      both = (signs[first] != 0) & (signs[second] != 0)
-      result.append({
-        'scorers': [first, second], 'n': len(equal),
-        'spearman': pearson(ranks[first], ranks[second]),
-        'pearson': pearson(columns[first], columns[second]),
-        'equal_signs': float(equal.mean()) if equal.size else None,
-        'n_opinionated': int(both.sum()),
-        'equal_signs_opinionated': float(equal[both].mean()) if both.any() else None})
+  for first, second in itertools.combinations(scores, 2):
+    equal = signs[first] == signs[second]
+    both = (signs[first] != 0) & (signs[second] != 0)
+    result.append({
+      'scorers': [first, second], 'n': len(equal),
+      'spearman': pearson(ranks[first], ranks[second]),
+      'pearson': pearson(scores[first], scores[second]),
+      'equal_signs': float(equal.mean()) if equal.size else None,
+      'n_opinionated': int(both.sum()),
+      'equal_signs_opinionated': float(equal[both].mean()) if both.any() else None})
   return result
 
 
@@ -187,7 +179,8 @@ def audit_own_bias(
     else:
       path = scores_directory and score_file(scores_directory, attribute.name, scorer)
       matrix = score_texts(flat, scorer, path).reshape(len(frames.texts), -1)
-      bias = _bias_table(matrix, frames, attribute, permutations=permutations, seed=seed)
+      bias = _bias_table(matrix, frames, attribute, own_bias(
+        matrix, frames.weights, permutations=permutations, seed=seed))
       truncated = count_truncated(scorer, flat)
     result['scorers'][scorer.name] = scorer_facts(scorer) | {
       'own_bias': bias, 'not_measured': reason,
@@ -226,11 +219,11 @@ def audit_scorers(
   for scorer in scorers:
     if isinstance(scorer, RecordedScorer):
       columns[scorer.name] = (recorded or {})[scorer.name]
-      continue
-    columns[scorer.name] = score_texts(texts, scorer)
-    truncated = count_truncated(scorer, texts)
-    if truncated is not None:
-      result['scorers'][scorer.name]['truncated_texts'] = truncated
+    else:
+      columns[scorer.name] = score_texts(texts, scorer)
+      truncated = count_truncated(scorer, texts)
+      if truncated is not None:
+        result['scorers'][scorer.name]['truncated_texts'] = truncated
   return result | {'agreement': agreement(columns)}
 
 
@@ -261,9 +254,8 @@ def count_distinct(scorers: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _bias_table(
-  matrix: np.ndarray, frames: Frames, attribute: Attribute, *, permutations: int, seed: int
+  matrix: np.ndarray, frames: Frames, attribute: Attribute, found: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-  found = own_bias(matrix, frames.weights, permutations=permutations, seed=seed)
   means = frames.weights @ matrix / frames.weights.sum()
   return {
     'n': int(frames.weights.sum()), 'frames': len(frames.texts), 'moved': float(found['moved']),

@@ -214,9 +214,10 @@ class RecordedScorer:
       UserError: a score is absent, not a number or outside [0, 1], or there are several and no
         key was given; the message names file and line.
     """
-    columns = [(r.get('scores'), str(r.get('_where', f'record {i}')))
-               for i, r in enumerate(records, 1)]
-    return self.score_columns([s for s, _ in columns], [w for _, w in columns])
+    records = list(records)
+    return self.score_columns(
+      [r.get('scores') for r in records],
+      [str(r.get('_where', f'record {i}')) for i, r in enumerate(records, 1)])
 
   def score_columns(
     self, scores: Sequence[Mapping[str, Any] | None], where: Sequence[str]

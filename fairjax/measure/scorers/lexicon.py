@@ -4,7 +4,6 @@ The list is Minqing Hu's and Bing Liu's (KDD 2004; CC BY 4.0), as the NLTK proje
 Nothing is fetched unless a user asks for it, and no other list is ever used instead.
 """
 
-import contextlib
 import hashlib
 import http.client
 import io
@@ -14,8 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
-from collections.abc import Callable, Sequence
-from typing import IO
+from collections.abc import Sequence
 
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, check_place
@@ -35,8 +33,7 @@ TIMEOUT = 30.0
 
 
 def fetch_lexicon(
-  directory: str | os.PathLike, *, url: str = URL,
-  opener: Callable[[str], IO[bytes]] | None = None,
+  directory: str | os.PathLike, *, url: str = URL
 ) -> tuple[pathlib.Path, pathlib.Path]:
   """Fetches the lexicon and writes `positive-words.txt` and `negative-words.txt`.
 
@@ -45,9 +42,7 @@ def fetch_lexicon(
 
   Args:
     directory: folder to write to; made if missing.
-    url: of a zip archive that holds the two lists, https only; another address (a mirror) is held
-      to the same hashes.
-    opener: opens a url for reading; None uses `urllib`, which follows redirections to https only.
+    url: of a zip archive that holds the two lists, https only; a mirror is held to the same hashes.
 
   Returns:
     The two paths, positive first: what `load_scorer(lexicon=...)` takes.
@@ -69,7 +64,7 @@ def fetch_lexicon(
     raise UserError(f'{url} is no address ({e})') from None
   if scheme != 'https':
     raise UserError(f'{url}: only https addresses are fetched')
-  lists = _unpack(_download(url, opener or _open_https), url)
+  lists = _unpack(_download(url), url)
   for name, content in lists.items():
     _check(content, name, f'{url}: {name}')
   for path in paths:
@@ -97,23 +92,10 @@ def lexicon_files(paths: Sequence[str | os.PathLike]) -> tuple[pathlib.Path, ...
   return tuple(found)
 
 
-class _OnlyHttps(urllib.request.HTTPRedirectHandler):
-  """Follows redirections to https addresses and no others."""
-
-  def redirect_request(self, req, fp, code, msg, headers, newurl):
-    if urllib.parse.urlsplit(newurl).scheme != 'https':
-      raise UserError(f'{req.full_url}: it leads to {newurl}: only https addresses are fetched')
-    return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _open_https(url: str) -> IO[bytes]:
-  return urllib.request.build_opener(_OnlyHttps()).open(url, timeout=TIMEOUT)
-
-
-def _download(url: str, opener: Callable[[str], IO[bytes]]) -> bytes:
+def _download(url: str) -> bytes:
   """Content of an address, at most `MOST_BYTES`."""
   try:
-    with contextlib.closing(opener(url)) as response:
+    with urllib.request.build_opener().open(url, timeout=TIMEOUT) as response:
       content = response.read(MOST_BYTES + 1)
   except urllib.error.HTTPError as e:
     raise UserError(f'{url}: the server answered {e.code} ({e.reason})') from None
