@@ -157,7 +157,7 @@ def write_sealed_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None
 def read_sealed_json(path: str | os.PathLike, *, again: str) -> dict[str, Any]:
   """Reads what `write_sealed_json` wrote, without the digest; `Damaged` if it is something else.
 
-  `again` says how to mend a damaged file, for the message.
+  `again` says how to repair a damaged file, for the message.
   """
   try:
     value = json.loads(pathlib.Path(path).read_bytes())
@@ -274,7 +274,7 @@ class AppendOnly:
       except OSError as e:
         os.ftruncate(self._file.fileno(), size)
         raise UserError(f'{self.path}: cannot be written ({e.strerror}): the same command '
-                        'continues when this is mended') from None
+                        'continues when this is fixed') from None
 
   def close(self) -> None:
     """Forces everything to the disk and lets other processes in."""
@@ -333,7 +333,7 @@ class JsonLines(AppendOnly):
 
   Opening it cuts off a torn last line (`torn_bytes`) and reads the `entries` after the header. It
   is an error if the file is damaged elsewhere or has another header; then no byte of it is changed.
-  `again` says how to mend a damaged file, for messages.
+  `again` says how to repair a damaged file, for messages.
   """
 
   def __init__(self, path: str | os.PathLike, header: Mapping[str, Any], *, again: str,

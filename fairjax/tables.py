@@ -138,7 +138,7 @@ def parse_json(line: bytes | str, where: str) -> Any:
   except UnicodeDecodeError as e:
     raise UserError(f'{where}: not UTF-8 (byte {e.start} of the line): convert the file') from None
   except (ValueError, RecursionError) as e:
-    raise UserError(f'{where}: not JSON ({e}): mend or remove the line') from None
+    raise UserError(f'{where}: not JSON ({e}): fix or remove the line') from None
 
 
 def _lines(file: io.BufferedReader, path: str | os.PathLike, whole: Callable[[Any, str], Any]
@@ -158,7 +158,7 @@ def _array(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[A
   text, at, line, ended, size, expected = '', 0, 1, False, _BLOCK, '['
 
   def wrong(words):
-    return UserError(f'{path}:{line}: not a JSON array ({words}): mend the file')
+    return UserError(f'{path}:{line}: not a JSON array ({words}): fix the file')
 
   while True:
     end = _WHITE.match(text, at).end()  # it matches nothing too

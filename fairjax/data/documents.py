@@ -292,7 +292,7 @@ def _json_lines(path: str, options: _Options, counts: collections.Counter
     try:
       yield json.loads(line), f'{path}:{number}'
     except (ValueError, RecursionError) as e:
-      options.broken_line(counts, f'{path}:{number}: not JSON ({e})', 'mend the line, or leave '
+      options.broken_line(counts, f'{path}:{number}: not JSON ({e})', 'fix the line, or leave '
                           'such lines out, counted: data.broken=skip')
 
 

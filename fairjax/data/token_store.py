@@ -102,7 +102,7 @@ def encode_documents(
       except (OSError, UserError) as e:  # a full disk; a folder in the place of the file
         fault = f'{e.filename or folder}: {e.strerror}' if isinstance(e, OSError) else str(e)
         raise UserError(f'chunk {index} cannot be written ({fault}): the same command continues '
-                        'when this is mended') from None
+                        'when this is fixed') from None
       documents, chunks = documents + len(chunk), chunks + 1
       progress.add(len(chunk), rate)
     progress.skip(sum(earlier) - skipped)
