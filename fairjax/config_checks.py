@@ -39,19 +39,26 @@ def _field_errors(node: Any, prefix: str = '') -> Iterator[str]:
   """Errors of single values: not finite, more than 64 bits, outside the limits of their field."""
   for field in dataclasses.fields(node):
     value, name = getattr(node, field.name), f'{prefix}{field.name}'
-    limits = {key: limit for key, limit in field.metadata.items() if limit is not None}
     if dataclasses.is_dataclass(value):
       yield from _field_errors(value, f'{name}.')
-    elif isinstance(value, float) and not math.isfinite(value):
-      yield f'{name} is {value}'
-    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-      yield f'{name} has more than 64 bits'
-    elif limits.get('choices'):
-      if value not in limits['choices']:
-        yield f"{name}='{value}' is not one of {', '.join(limits['choices'])}"
-    elif not all(holds(value, limits[key]) for key, _, holds in _LIMITS if key in limits):
-      yield f'{name}={value} must be ' + ' and '.join(
-        f'{words} {limits[key]}' for key, words, _ in _LIMITS if key in limits)
+    elif wrong := limit_error(field, value):
+      yield f'{prefix}{wrong}'
+
+
+def limit_error(field: dataclasses.Field, value: Any) -> str:
+  """What is wrong with a value of a field of `Config`, alone; '' if nothing."""
+  limits = {key: limit for key, limit in field.metadata.items() if limit is not None}
+  if isinstance(value, float) and not math.isfinite(value):
+    return f'{field.name} is {value}'
+  if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+    return f'{field.name} has more than 64 bits'
+  if limits.get('choices'):
+    return '' if value in limits['choices'] else (
+      f"{field.name}='{value}' is not one of {', '.join(limits['choices'])}")
+  if all(holds(value, limits[key]) for key, _, holds in _LIMITS if key in limits):
+    return ''
+  return f'{field.name}={value} must be ' + ' and '.join(
+    f'{words} {limits[key]}' for key, words, _ in _LIMITS if key in limits)
 
 
 def _failed(*checks: tuple[Any, str]) -> Iterator[str]:

@@ -1,52 +1,45 @@
 """The verbs `cda`, `correlations` and `resilience` (Webster et al. 2020) and `fair-generation`."""
 
 import argparse
+import functools
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fairjax.cli.options import (
+  READING,
+  SWAP,
+  add_person_options,
+  add_shared,
+  between,
+  field_values,
+  not_negative,
+  place_of,
+  positive,
+  require,
+)
 from fairjax.cli.verb import (
   Action,
   Verb,
   add_actions,
-  add_json_option,
-  add_reading_options,
-  add_seed_option,
-  between,
   log_line,
-  not_negative,
-  place_of,
-  positive,
   print_result,
   records_reader,
-  require,
   run_action,
 )
 from fairjax.errors import UserError, unknown_name
+from fairjax.files import write_json
 
 if TYPE_CHECKING:
   from fairjax.counterfactual import GenderSwap
+  from fairjax.gender.fair_generation.completions import Completions, Miss, Parse
   from fairjax.gender.fair_generation.embedding import GenderedEmbedding
   from fairjax.gender.persons import Persons
 
 # The verb `cda`: a text file with counterfactual sentences.
 
 _SHOWN = 12  # words and kept words in the summary for people
-
-
-def add_swap_options(parser: argparse._ActionsContainer, *, name_gender: str) -> None:
-  """Adds the options of `make_swap`."""
-  parser.add_argument('--pairs', metavar='FILE', nargs='+', default=[], help='word pairs; or a '
-                      'male and a female word file; none: names only (default: built in)')
-  parser.add_argument('--names', metavar='FILE', nargs='+', default=[], help='counts of first '
-                      'names, as of the US Social Security Administration: names are swapped too')
-  parser.add_argument('--name-gender', choices=('same', 'flip', 'random'), default=name_gender,
-                      help=f'of the name that replaces another (default: {name_gender})')
-  parser.add_argument('--letters', metavar='A-M', default='A-Z',
-                      help='initials of the names that are replaced')
-  parser.add_argument('--least-count', type=int, default=1, metavar='N',
-                      help='rarer names are neither replaced nor drawn')
 
 
 def make_swap(options: argparse.Namespace, part: str, *, neutral: bool = False) -> 'GenderSwap':
@@ -65,17 +58,18 @@ def make_swap(options: argparse.Namespace, part: str, *, neutral: bool = False) 
 def _cda_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--input', metavar='FILE', required=True,
                       help='text, plain or .gz; a line is a sentence or a document')
-  parser.add_argument('--output', metavar='FILE', default=None, help='must not exist; .gz is '
-                      'compressed (default: a.txt.gz becomes a.cda.txt.gz)')
+  parser.add_argument('--output', metavar='FILE', help='must not exist; .gz is compressed '
+                      '(default: a.txt.gz becomes a.cda.txt.gz)')
   parser.add_argument('--sided', choices=('one', 'two'), default='two', help='one: counterfactual '
                       'sentences only; two: after their originals (default)')
   parser.add_argument('--unit', choices=('sentence', 'document'), default='sentence',
                       help='what of a line is swapped and left out (default: its sentences)')
-  add_swap_options(parser, name_gender='random')
+  add_shared(parser, *SWAP)
+  parser.set_defaults(name_gender='random')
   parser.add_argument('--neutral', action='store_true', help='words become those of the third '
                       'column of --pairs')
-  add_seed_option(parser, 'of the names that are drawn')
-  add_json_option(parser)
+  add_shared(parser, 'seed', help='of the names that are drawn')
+  add_shared(parser, 'json')
 
 
 def _cda(options: argparse.Namespace) -> None:
@@ -130,16 +124,6 @@ _NEEDS = {
   'recorded': ('winogender', 'recorded'), 'stsb': ('stsb', 'professions'), 'bios': ('bios',)}
 
 
-def add_person_options(parser: argparse._ActionsContainer, *, own: str = '') -> None:
-  """Adds the names and terms of DisCo; `own` says which are taken before the built-in ones."""
-  parser.add_argument('--names', metavar='FILE', action='append', default=[],
-                      help='of DisCo: name<TAB>group, or SSA statistics (repeat for years); '
-                      f'default: {own}names of Huang et al. 2020')
-  parser.add_argument('--terms', metavar='FILE[,FILE]',
-                      help='of DisCo: noun<TAB>group, or pairs of words (see fairjax cda), or a '
-                      f'male and a female file; default: {own}built-in nouns')
-
-
 def _correlations_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--model', metavar='DIR[@NAME]', action='append', required=True,
                       help='BERT, ALBERT or GPT-2 directory, folder of fairjax export, or workdir '
@@ -147,11 +131,10 @@ def _correlations_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='gets correlations.json, correlations.md and what is finished; the same '
                       'command continues')
-  parser.add_argument('--metrics', default=None, metavar='LIST',
+  parser.add_argument('--metrics', metavar='LIST',
                       help=f"some of {', '.join(_NEEDS)}; default: those whose data are given")
-  add_json_option(parser)
-  parser.add_argument('--restarts', type=positive, default=5, help='of everything trained (W-11)')
-  add_seed_option(parser, 'the first of them')
+  add_shared(parser, 'restarts', 'json')
+  add_shared(parser, 'seed', help='the first of them')
   disco = parser.add_argument_group('disco')
   add_person_options(disco)
   disco.add_argument('--initials', metavar='RANGES', help='names by their first letters, a score '
@@ -174,11 +157,11 @@ def _correlations_options(parser: argparse.ArgumentParser) -> None:
                      'format of OntoNotes: trains a probe on frozen states')
   coref.add_argument('--recorded', metavar='FILE',
                      help="another system's sentid<TAB>P(pronoun means the occupation)")
-  coref.add_argument('--professions', metavar='FILE', help='shares of women, in the form of '
-                     'occupations-stats.tsv; default: that of --winogender')
-  coref.add_argument('--column', default='bls_pct_female', help='of --professions')
+  add_shared(coref, 'professions', help='shares of women, in the form of occupations-stats.tsv; '
+             'default: that of --winogender')
+  add_shared(coref, 'column')
   tasks = parser.add_argument_group('stsb, bios')
-  tasks.add_argument('--stsb', metavar='DIR', help='folder of sts-train, sts-dev, sts-test')
+  add_shared(tasks, 'stsb')
   tasks.add_argument('--bios', metavar='FILE', help='biographies with profession and gender')
   tasks.add_argument('--mode', choices=('full', 'frozen'), default='',
                      help='fine-tune the whole model, or a head on its features; default: full for '
@@ -194,13 +177,9 @@ def _correlations(options: argparse.Namespace) -> None:
   if options.winogender and not options.professions:
     options.professions = str(pathlib.Path(options.winogender) / 'occupations-stats.tsv')
   metrics = _metrics(options)
-  settings = Settings(
-    metrics=metrics, persons=_persons(options) if 'disco' in metrics else (),
-    infill=not options.no_infill,
-    **{name: getattr(options, name) for name in (
-      'templates', 'candidates', 'top', 'shuffles', 'per_template', 'winogender', 'coref',
-      'recorded', 'professions', 'column', 'stsb', 'bios', 'mode', 'epochs', 'learning_rate',
-      'restarts', 'seed')})
+  settings = Settings(**field_values(options, Settings) | {
+    'metrics': metrics, 'persons': _persons(options) if 'disco' in metrics else (),
+    'infill': not options.no_infill})
   found = measure_correlations(options.model, settings, output=options.output, log=log_line)
   print_result(options, found, lambda found: table(found['found']))
 
@@ -214,7 +193,7 @@ def _metrics(options: argparse.Namespace) -> tuple[str, ...]:
   for metric in chosen:
     if metric not in _NEEDS:
       raise unknown_name('metric', metric, _NEEDS)
-    require(options, f'metric {metric}', _NEEDS[metric])
+    require(options, f'metric {metric}', *_NEEDS[metric])
   if not chosen:
     raise UserError(f"--metrics is empty: give some of {', '.join(_NEEDS)}")
   return chosen
@@ -250,18 +229,15 @@ def _finetune_options(parser: argparse.ArgumentParser) -> None:
   _add_resilience_options(parser, 'default 2e-5')
   parser.add_argument('--model', metavar='DIR', required=True,
                       help='BERT or ALBERT in the published form')
-  parser.add_argument('--stsb', metavar='DIR', required=True,
-                      help='folder of sts-train, sts-dev and sts-test')
-  parser.add_argument('--professions', metavar='FILE', required=True,
-                      help='tab-separated: occupation, bls_pct_female')
-  parser.add_argument('--column', default='bls_pct_female', help='of --professions')
+  add_shared(parser, 'stsb', 'professions', required=True)
+  add_shared(parser, 'column')
   parser.add_argument('--freeze', default='none', metavar='WORDS',
                       help='comma-separated: none, embedding, a number of layers, all')
   parser.add_argument('--points', type=not_negative, default=6, help='of each curve; 0: ends only')
   parser.add_argument('--curve_templates', type=not_negative, default=40,
                       help='sentences compared at points of a curve; 0: all')
-  add_seed_option(parser, 'of the first restart')
-  parser.add_argument('--restarts', type=positive, default=5, help='(W-11)')
+  add_shared(parser, 'seed', help='of the first restart')
+  add_shared(parser, 'restarts')
   parser.add_argument('--epochs', type=positive, default=3)
   parser.add_argument('--batch_size', type=positive, default=32)
 
@@ -276,14 +252,14 @@ def _relearn_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--every', type=int, default=100, help='steps between two looks')
   parser.add_argument('--samples', type=int, default=50,
                       help='per template and value, each look')
-  parser.add_argument('--scorer', default=None, help="of I.F.; default: the run's first")
+  parser.add_argument('--scorer', help="of I.F.; default: the run's first")
 
 
 def _add_resilience_options(parser: argparse.ArgumentParser, rate: str) -> None:
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='folder of results and figures; the same command continues it')
-  parser.add_argument('--learning_rate', type=between(0, 1), default=None, help=rate)
-  add_json_option(parser)
+  parser.add_argument('--learning_rate', type=between(0, 1), help=rate)
+  add_shared(parser, 'json')
 
 
 def _finetune(options: argparse.Namespace) -> None:
@@ -303,28 +279,25 @@ def _finetune(options: argparse.Namespace) -> None:
 def format_finetune(result: Mapping[str, Any]) -> str:
   """A Markdown table of the ends, one row a freeze."""
   from fairjax.gender.trends import mean_sd_words
+  from fairjax.report.document import Table
   runs = result['runs']
-  lines = [f"{result['model']}, STS-B: {runs[0]['templates']} templates, "
-           f"{runs[0]['r']['n']} professions, {len(runs[0]['seeds'])} restarts (mean±sd)", '',
-           '| frozen | Pearson on dev | Spearman on dev | r with share of women | 95 % of one r |',
-           '| :-- | --: | --: | --: | --: |']
-  for run in runs:
-    r = run['r']
-    interval = '-' if r['low'] is None else f"{r['low']:.2f} to {r['high']:.2f}"
-    lines.append(f"| {run['freeze']} | {mean_sd_words(run['dev_pearson'])} | "
-                 f"{mean_sd_words(run['dev_spearman'])} | {mean_sd_words(r)} | {interval} |")
-  if runs[0]['missing']:
-    lines += ['', f"without a share, left out: {', '.join(runs[0]['missing'])}"]
-  return '\n'.join(lines)
+  table = Table(
+    ['frozen', 'Pearson on dev', 'Spearman on dev', 'r with share of women', '95 % of one r'],
+    [[run['freeze'], *map(mean_sd_words, (run['dev_pearson'], run['dev_spearman'], run['r'])),
+      '-' if run['r']['low'] is None else f"{run['r']['low']:.2f} to {run['r']['high']:.2f}"]
+     for run in runs])
+  missing = runs[0]['missing']
+  return '\n\n'.join([
+    f"{result['model']}, STS-B: {runs[0]['templates']} templates, {runs[0]['r']['n']} professions, "
+    f"{len(runs[0]['seeds'])} restarts (mean±sd)", table.markdown(),
+    *([f"without a share, left out: {', '.join(missing)}"] if missing else [])])
 
 
 def _relearn(options: argparse.Namespace) -> None:
   from fairjax.report.figures import plot_relearning
   from fairjax.run.relearning import Relearning, relearn
   result = relearn(options.workdir, options.name, options.output, log=log_line,
-                   settings=Relearning(
-                     steps=options.steps, every=options.every, samples=options.samples,
-                     learning_rate=options.learning_rate, scorer=options.scorer))
+                   settings=Relearning(**field_values(options, Relearning)))
   plot_relearning(pathlib.Path(options.output) / 'relearning', result=result)
   print_result(options, result, _format_relearning)
 
@@ -352,65 +325,56 @@ def _fair_options(parser: argparse.ArgumentParser) -> None:
   add_actions(
     parser,
     Action('subspace', 'gender direction and bias of professions',
-           lambda p: (_add_fair_options(p), _add_embedding_options(p, required=True)), _subspace),
-    Action('professions', 'what the parse finds',
-           lambda p: (_add_fair_options(p), _add_record_options(p)), _professions),
+           functools.partial(_add_fair_options, records=False, embeddings=True), _subspace),
+    Action('professions', 'what the parse finds', _add_fair_options, _professions),
     Action('tables', 'Tables 1 and 2 and the figures', _tables_options, _tables),
     Action('test', '|E b(C(u)) - E b(C(v))| <= d(u, v) for all pairs of prompts', _test_options,
            _test))
 
 
-def _add_fair_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('--professions', metavar='FILE', default=None,
-                      help='list: JSON, or one a line (default: the built-in one)')
-  add_json_option(parser)
-  parser.add_argument('--output', metavar='DIR', type=place_of(folder=True), default=None,
+def _add_fair_options(parser: argparse.ArgumentParser, *, records: bool = True,
+                      embeddings: bool | None = None) -> None:
+  """Adds what actions share; `embeddings`: whether they are needed, None: not read."""
+  add_shared(parser, 'professions',
+             help='list: JSON, or one a line (default: the built-in one)')
+  add_shared(parser, 'json')
+  parser.add_argument('--output', metavar='DIR', type=place_of(folder=True),
                       help='write the JSON, and the figures of tables, into a folder')
-
-
-def _add_record_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('--records', metavar='FILE', nargs='+', required=True,
-                      help='generations of one or more models, as of fairjax measure')
-  add_reading_options(parser)
-  parser.add_argument('--group', metavar='VALUE=GROUP', nargs='+', default=[],
-                      help='group of a value: female, male or another (default: its subgroup)')
-  parser.add_argument('--attribute', metavar='FILE', nargs='+', default=[],
-                      help='of the records, if it is not built in: its subgroups, and S.S.c')
-  parser.add_argument('--templates', metavar='LABEL', nargs='+', default=[],
-                      help='take the records of these templates only (default: all)')
-  parser.add_argument('--window', type=not_negative, metavar='N', default=2,
-                      help='words between "as a" and the profession, at most (default: 2)')
-
-
-def _add_embedding_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
-  parser.add_argument('--embeddings', metavar='FILE', required=required,
-                      help='word2vec (text, binary) or GloVe, also compressed')
-  parser.add_argument('--pairs', metavar='FILE', help='definitional pairs, female first')
-  parser.add_argument('--equalize', metavar='FILE', help='pairs to equalise')
-  parser.add_argument('--gender-specific', metavar='FILE', help='words that are not neutralised')
-  parser.add_argument('--multi-word', choices=('skip', 'head'), default='skip',
-                      help='a profession of several words that the embedding lacks: leave it out '
-                      '(default), or take its last word')
+  if records:
+    add_shared(parser, 'records', nargs='+', required=True,
+               help='generations of one or more models, as of fairjax measure')
+    add_shared(parser, *READING)
+    parser.add_argument('--group', metavar='VALUE=GROUP', nargs='+', default=[],
+                        help='group of a value: female, male or another (default: its subgroup)')
+    add_shared(parser, 'attribute', metavar='FILE', nargs='+', default=[],
+               help='of the records, if it is not built in: its subgroups, and S.S.c')
+    parser.add_argument('--templates', metavar='LABEL', nargs='+', default=[],
+                        help='take the records of these templates only (default: all)')
+    parser.add_argument('--window', type=not_negative, metavar='N', default=2,
+                        help='words between "as a" and the profession, at most (default: 2)')
+  if embeddings is not None:
+    parser.add_argument('--embeddings', metavar='FILE', required=embeddings,
+                        help='word2vec (text, binary) or GloVe, also compressed')
+    parser.add_argument('--pairs', metavar='FILE', help='definitional pairs, female first')
+    parser.add_argument('--equalize', metavar='FILE', help='pairs to equalise')
+    parser.add_argument('--gender-specific', metavar='FILE', help='words that are not neutralised')
+    parser.add_argument('--multi-word', choices=('skip', 'head'), default='skip',
+                        help='a profession of several words that the embedding lacks: leave it out '
+                        '(default), or take its last word')
 
 
 def _tables_options(parser: argparse.ArgumentParser) -> None:
-  _add_fair_options(parser)
-  _add_record_options(parser)
-  _add_embedding_options(parser, required=True)
-  parser.add_argument('--level', type=between(0, 1), default=0.05,
-                      help='chance that a bound fails (default: 0.05)')
+  _add_fair_options(parser, embeddings=True)
+  add_shared(parser, 'level')
 
 
 def _test_options(parser: argparse.ArgumentParser) -> None:
-  _add_fair_options(parser)
-  _add_record_options(parser)
-  _add_embedding_options(parser, required=False)
-  parser.add_argument('--level', type=between(0, 1), default=0.05,
-                      help='chance that a bound fails (default: 0.05)')
+  _add_fair_options(parser, embeddings=False)
+  add_shared(parser, 'level')
   parser.add_argument('--bias', metavar='B', nargs='+', default=['embedding'],
                       help='embedding (default), embedding-debiased, vader, opinion, bert:DIR, '
                       'recorded:NAME; all of several must be fair')
-  parser.add_argument('--lexicon', metavar='FILE', nargs='+', help='of opinion')
+  add_shared(parser, 'lexicon')
   parser.add_argument('--distance', metavar='D', nargs='+', default=['masked'],
                       help='masked (default), jaccard, edit, cosine:ENCODER')
   parser.add_argument('--bound', choices=('best', 'bernstein', 'hoeffding', 'student'),
@@ -420,14 +384,13 @@ def _test_options(parser: argparse.ArgumentParser) -> None:
                       help='allow L d (default: 1)')
   parser.add_argument('--tolerance', type=between(0, math.inf, ends='[)'), metavar='T', default=0.0,
                       help='allow d + T (default: 0)')
-  parser.add_argument('--independent', action='store_true',
-                      help='samples of different prompts were drawn independently (not coupled)')
+  add_shared(parser, 'independent', help='samples of different prompts were drawn independently '
+             '(not coupled)')
 
 
 def _print_fair(options: argparse.Namespace, result: Any, lines: Callable[[Any], list[str]]
                 ) -> None:
   if options.output:
-    from fairjax.files import write_json
     path = options.output / f'{options.action}.json'
     write_json(path, result)
     log_line(f'wrote {path}')
@@ -469,9 +432,9 @@ def _test(options: argparse.Namespace) -> None:
   from fairjax.gender.fair_generation.summaries import format_test
   if options.embeddings and not set(options.bias) & set(EMBEDDING_BIASES):
     raise UserError('--embeddings is for --bias=embedding or --bias=embedding-debiased')
-  test = FairnessTest(
-    level=options.level, method=options.bound, lipschitz=options.lipschitz,
-    tolerance=options.tolerance, coupled=not options.independent)
+  coupled = not options.independent
+  test = FairnessTest(**field_values(options, FairnessTest) | {
+    'method': options.bound, 'coupled': coupled})
   if len(set(options.distance)) < len(options.distance):
     raise UserError(f"a distance is named twice: {', '.join(options.distance)}")
   distances = [load_distance(name) for name in options.distance]
@@ -481,7 +444,7 @@ def _test(options: argparse.Namespace) -> None:
     'embeddings': embedding.vectors.path, 'pairs_list': embedding.pairs_list,
     'subspace': embedding.subspace.to_dict()}
   result = []
-  for found, parses, use in _completions(options, coupled=not options.independent):
+  for found, parses, use in _completions(options, coupled=coupled):
     values = biases(found, parses)
     result += [test(found, values, distance) | {'embedding': used, 'utility': use}
                for distance in distances]
@@ -498,8 +461,8 @@ def _embedding(options: argparse.Namespace) -> 'GenderedEmbedding':
 
 
 def _completions(options: argparse.Namespace, *, coupled: bool = True
-                 ) -> list[tuple[Any, Any, dict[str, Any]]]:
-  """(completions, parses, utility) of every model of the records."""
+                 ) -> 'Iterator[tuple[Completions, list[Parse | Miss], dict[str, Any]]]':
+  """Completions, parses and utility of every model of the records."""
   from fairjax.counterfactual import list_attributes, load_attribute
   from fairjax.gender.fair_generation.bias_tables import utility
   from fairjax.gender.fair_generation.completions import (
@@ -510,7 +473,6 @@ def _completions(options: argparse.Namespace, *, coupled: bool = True
   from fairjax.gender.fair_generation.lipschitz import parse_completions
   parser = ProfessionParser(read_professions(options.professions), window=options.window)
   attributes = {a.name: a for a in map(load_attribute, options.attribute)}
-  result = []
   for found in read_completions(options.records, groups=_groups(options.group),
                                 attributes=list(attributes.values()), templates=options.templates,
                                 empty=options.empty or 'error', coupled=coupled,
@@ -518,8 +480,7 @@ def _completions(options: argparse.Namespace, *, coupled: bool = True
     parses, name = parse_completions(found, parser), found.prompts[0].attribute
     if name not in attributes and name in list_attributes():
       attributes[name] = load_attribute(name)
-    result.append((found, parses, utility(found, parses, attributes.get(name))))
-  return result
+    yield found, parses, utility(found, parses, attributes.get(name))
 
 
 def _groups(pairs: list[str]) -> dict[str, str]:
@@ -533,7 +494,8 @@ def _groups(pairs: list[str]) -> dict[str, str]:
   return groups
 
 
-def _parsed(options: argparse.Namespace, found, parses) -> dict[str, Any]:
+def _parsed(options: argparse.Namespace, found: 'Completions', parses: 'list[Parse | Miss]'
+            ) -> dict[str, Any]:
   from fairjax.gender.fair_generation.bias_tables import profession_table
   return profession_table(found, parses, window=options.window,
                           source=options.professions or 'built-in')

@@ -1,30 +1,33 @@
-"""The verbs `measure`, `scorers` and `lexicon`, and the options of scorers and of content."""
+"""The verbs `measure`, `scorers` and `lexicon`, and what names scorers and content measures."""
 
 import argparse
-import dataclasses
 import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fairjax.cli.options import (
+  CONTENT,
+  READING,
+  SCORERS,
+  add_run_options,
+  add_shared,
+  not_negative,
+  place_of,
+  require,
+)
 from fairjax.cli.verb import (
   Verb,
-  add_json_option,
-  add_reading_options,
-  add_run_options,
-  add_scored_option,
-  add_seed_option,
   log_line,
-  not_negative,
   open_job,
-  place_of,
-  positive,
   print_result,
   records_reader,
   refuse_processes,
 )
+from fairjax.config import MeasureConfig
 from fairjax.errors import UserError
+from fairjax.files import write_json
 from fairjax.inputs import is_pipe, read_text_lines
 
 if TYPE_CHECKING:
@@ -36,152 +39,51 @@ if TYPE_CHECKING:
   from fairjax.measure.power import Scores
   from fairjax.measure.scorers.base import RecordedScorer
 
-# Measures of content: S.S., words, next token.
 
-def add_content_options(parser: argparse._ActionsContainer) -> None:
-  """Adds what S.S. needs (H-27)."""
-  parser.add_argument('--encoder', metavar='NAME', default=None,
-                      help='S.S.: minilm | minilm:DIR | use:DIR (Universal Sentence Encoder)')
-  parser.add_argument('--similarity-samples', type=not_negative, default=0, metavar='N',
-                      help='S.S.: the first N samples of each prefix (0: all)')
-  parser.add_argument('--similarity-threshold', default='encoder', metavar='T',
-                      help="S.S.: the encoder's own (encoder), a cosine, or baseline:SHARE with "
-                      '--baseline-records')
-  parser.add_argument('--baseline-records', metavar='FILE', default=None,
-                      help="S.S.: the baseline's generations, SHARE of which are to be similar")
-
-
-def content_options(options: argparse.Namespace, attributes: 'Mapping[str, Attribute]'
+def content_options(options: argparse.Namespace, attributes: 'Sequence[Attribute]'
                     ) -> 'dict[str, ContentOptions]':
-  """`ContentOptions` of each attribute (name -> attribute) from the command line."""
-  from fairjax.measure.content import ContentOptions
-  from fairjax.measure.similarity import Calibration, load_encoder, parse_threshold, prefix_cosines
-  kind, number = parse_threshold(options.similarity_threshold)
-  if (kind == 'baseline') != bool(options.baseline_records):
+  """What S.S. (H-27), words and next token of each attribute need, by its name."""
+  from fairjax.run.recorded import record_contents
+  threshold, baseline = options.similarity_threshold, options.baseline_records
+  if threshold.startswith('baseline:') != bool(baseline):
     raise UserError('--similarity-threshold=baseline:SHARE and --baseline-records=FILE need each '
                     'other')
-  if options.encoder is None:
-    for name, given in (('--similarity-threshold', kind != 'encoder'),
-                        ('--similarity-samples', options.similarity_samples)):
-      if given:
-        raise UserError(f'{name} is for S.S., which needs --encoder=NAME')
-    return {name: ContentOptions() for name in attributes}
-  encoder = load_encoder(options.encoder)
-  threshold, source = (number, 'given') if kind == 'given' else (None, None)
-  thresholds = dict.fromkeys(attributes, threshold)
-  if kind == 'baseline':
-    from fairjax.measure import read_attributes
-    calibration = Calibration(number)
-    source = calibration.source
-    read = read_attributes(
-      records_reader(options)(options.baseline_records), list(attributes.values()),
-      empty=options.empty or 'error', coupled=not options.independent)
-    thresholds = {
-      name: calibration(prefix_cosines(found, encoder, samples=options.similarity_samples))
-      for name, found in read.items()}
-  return {name: ContentOptions(encoder=encoder, samples=options.similarity_samples,
-                               threshold=thresholds[name], threshold_source=source)
-          for name in attributes}
+  if not options.encoder and (threshold != 'encoder' or options.similarity_samples):
+    raise UserError('--similarity-threshold and --similarity-samples are for S.S., which needs '
+                    '--encoder=NAME')
+  measure = MeasureConfig(encoder=options.encoder or '', similarity_threshold=threshold,
+                          similarity_samples=options.similarity_samples)
+  return record_contents(
+    attributes, measure, records_reader(options)(baseline) if baseline else None,
+    empty=options.empty or 'error', coupled=not options.independent)
 
 
-def _format_content(measures: Mapping[str, Any]) -> list[str]:
-  from fairjax.measure import format_estimate
-  lines, found = [], measures['semantic_similarity']
-  if found is not None:
-    lines.append(
-      f"S.S. (H-27) {100 * found['value']:.1f} % above {found['threshold']:.3g} "
-      f"({found['encoder']}; {found['threshold_source']}), n = {found['n']}; mean cosine "
-      f"{found['mean_cosine']:.3f}, with the other values' prefixes "
-      f"{found['mean_cosine_other_values']:.3f}")
-    if found['truncated_texts']:
-      lines.append(f"{found['encoder']} read only the beginning of {found['truncated_texts']} "
-                   'texts')
-  words = measures['distinct_word_divergence']
-  if words['value'] is None:
-    lines.append('Words (H-37): a value has no word at all: no divergence')
-  else:
-    lines.append(
-      f"Words (H-37) about the value: {format_estimate(words, unit='bits')}; expected by chance "
-      f"{words['null_mean']:.4f}"
-      + ('; words do not tell the values apart' if words['within_floor'] else ''))
-  token = measures['next_token_divergence']
-  if token is not None:
-    lines.append(f"Next token: KL {token['kl']:.4f} nats between values (largest "
-                 f"{token['kl_largest']:.4f}), JS {token['js']:.4f}")
-  names = {'semantic_similarity': 'S.S. (H-27)', 'next_token_divergence': 'KL of the next token'}
-  return lines + [f'{names[name]} not measured: {why}' for name, why in measures['absent'].items()]
+def load_scorers(options: argparse.Namespace, path: str, *, bert: Sequence[str] = (),
+                 keep: bool = False) -> 'list[Scorer | RecordedScorer]':
+  """The scorers of `--scorer`, after classifiers `bert`, for the texts of a file.
 
-
-# Scorers: their options, `fairjax scorers audit` and `fairjax lexicon fetch`.
-
-def add_scorer_options(parser: argparse._ActionsContainer) -> None:
-  """Adds what names scorers and what they need."""
-  parser.add_argument('--scorer', action='append', default=None,
-                      help='opinion | vader | textblob | google | bert:DIR | recorded:NAME; repeat')
-  parser.add_argument('--lexicon', nargs='+', metavar='FILE', default=None,
-                      help='opinion scorer: POSITIVE NEGATIVE, or --lexicon=DIR of lexicon fetch')
-  parser.add_argument('--google-cache', metavar='FILE', default=None,
-                      help='google scorer: file of the scores that were paid for (default: beside '
-                      'the texts that are scored)')
-  parser.add_argument('--google-rate', metavar='N', type=float, default=600.0,
-                      help='google scorer: requests a minute')
-  parser.add_argument('--google-endpoint', metavar='HOST', default='',
-                      help='google scorer: host of another region')
-
-
-def _add_audit_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', choices=('audit',))
-  add_scorer_options(parser)
-  parser.add_argument('--records', metavar='FILE',
-                      help='generations, as of fairjax measure')
-  add_reading_options(parser, empty=False)
-  parser.add_argument('--texts', metavar='FILE', help='or a text file, one text a line')
-  parser.add_argument('--attribute', required=True, help='built-in attribute or YAML file')
-  add_scored_option(parser)
-  parser.add_argument('--limit', type=not_negative, default=0, metavar='N',
-                      help='swap in at most N texts, a seeded choice, counted (0: in all)')
-  parser.add_argument('--permutations', type=positive, default=9999, help='of the paired test')
-  add_seed_option(parser)
-  add_json_option(parser)
-
-
-def _add_lexicon_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', choices=('fetch',))
-  parser.add_argument('--output', metavar='DIR', required=True,
-                      help='folder for positive-words.txt and negative-words.txt')
-  parser.add_argument('--url', default=None, help='another https address of the same archive')
-
-
-def google_arguments(options: argparse.Namespace, path: str) -> dict[str, Any]:
-  """Arguments of the google scorer from options; by default its file is beside `path`."""
-  from fairjax.generate import records_stem
-  asked = 'google' in (getattr(options, 'scorer', None) or ())
-  if asked and not options.google_cache and is_pipe(path):
-    raise UserError(f'{path} is no file, so nothing says where scores that were paid for are kept: '
-                    'name --google-cache=FILE')
-  cache = options.google_cache or pathlib.Path(path).with_name(
-    f'{records_stem(path)}.google-scores.jsonl')
-  return {'cache': cache, 'requests_per_minute': options.google_rate,
-          'endpoint': options.google_endpoint,
-          'log': log_line}
-
-
-def load_scorers(options: argparse.Namespace, path: str) -> 'list[Scorer | RecordedScorer]':
-  """The scorers of `--scorer` for the texts of a file.
-
-  Slow ones keep their scores beside the texts where the folder can be written, so that an
-  interrupted command continues.
+  With `keep` slow ones keep their scores beside the texts where the folder can be written, so that
+  an interrupted command continues.
   """
   from fairjax.generate import records_stem
   from fairjax.measure import load_scorer
   from fairjax.measure.scorers.audit import check_scorers
-  google = google_arguments(options, path)
-  scorers = [load_scorer(n, lexicon=options.lexicon, google=google) for n in options.scorer]
+  names = [*(f'bert:{directory}' for directory in bert), *(options.scorer or ())]
+  if 'google' in names and not options.google_cache and is_pipe(path):
+    raise UserError(f'{path} is no file, so nothing says where scores that were paid for are kept: '
+                    'name --google-cache=FILE')
+
+  def beside(name):
+    return pathlib.Path(path).with_name(f'{records_stem(path)}.{name}-scores.jsonl')
+
+  google = {'cache': options.google_cache or beside('google'), 'log': log_line,
+            'requests_per_minute': options.google_rate, 'endpoint': options.google_endpoint}
+  scorers = [load_scorer(name, lexicon=options.lexicon, google=google) for name in names]
   check_scorers(scorers)
-  for scorer in scorers:
-    if getattr(options, 'keep', None) or not hasattr(scorer, 'score_file'):
+  for scorer in scorers if keep else ():
+    if not hasattr(scorer, 'score_file'):
       continue
-    kept = pathlib.Path(path).with_name(f'{records_stem(path)}.{scorer.name}-scores.jsonl')
+    kept = beside(scorer.name)
     if is_pipe(path):
       log_line(f'{scorer.name}: {path} is no file: no score is kept')
     elif os.access(kept if kept.exists() else kept.parent, os.W_OK):
@@ -192,15 +94,35 @@ def load_scorers(options: argparse.Namespace, path: str) -> 'list[Scorer | Recor
   return scorers
 
 
+# The verbs `scorers` and `lexicon`.
+
+def _audit_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('action', choices=('audit',))
+  add_shared(parser, *SCORERS, 'records', 'repair')
+  parser.add_argument('--texts', metavar='FILE', help='or a text file, one text a line')
+  add_shared(parser, 'attribute', required=True)
+  add_shared(parser, 'scored')
+  parser.add_argument('--limit', type=not_negative, default=0, metavar='N',
+                      help='swap in at most N texts, a seeded choice, counted (0: in all)')
+  add_shared(parser, 'permutations', default=9999, help='of the paired test')
+  add_shared(parser, 'seed', 'json')
+
+
+def _lexicon_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('action', choices=('fetch',))
+  parser.add_argument('--output', metavar='DIR', required=True,
+                      help='folder for positive-words.txt and negative-words.txt')
+  parser.add_argument('--url', help='another https address of the same archive')
+
+
 def _audit(options: argparse.Namespace) -> None:
   from fairjax.counterfactual import load_attribute
   from fairjax.measure.scorers.audit import audit_scorers
   if not options.scorer or bool(options.records) == bool(options.texts):
     raise UserError('scorers audit needs --scorer=S (once or more), --attribute=A, and either '
                     '--records=FILE or --texts=FILE')
-  path = options.records or options.texts
   attribute = load_attribute(options.attribute)
-  scorers = load_scorers(options, path)
+  scorers = load_scorers(options, options.records or options.texts, keep=True)
   texts, recorded = _read(options, scorers)
   result = audit_scorers(
     texts, attribute, scorers, recorded=recorded, limit=options.limit,
@@ -208,33 +130,8 @@ def _audit(options: argparse.Namespace) -> None:
   print_result(options, result, _format_audit)
 
 
-def _fetch(options: argparse.Namespace) -> None:
-  from fairjax.measure.scorers import lexicon
-  from fairjax.measure.scorers.lexicon import read_lexicon
-  paths = lexicon.fetch_lexicon(options.output, url=options.url or lexicon.URL)
-  counts = [len(read_lexicon(path)) for path in paths]
-  print(f'{paths[0].parent}: {counts[0]} positive and {counts[1]} negative words of Hu and Liu '
-        f'(2004), CC BY 4.0: name the authors. Use: --lexicon {paths[0].parent}')
-
-
-def _format_audit(result: Mapping[str, Any]) -> str:
-  """Markdown paragraphs and tables."""
-  from fairjax.measure.scorers.audit import count_distinct
-  from fairjax.report.sections import AUDIT_NOTE, agreement_table, audit_lines, own_bias_table
-  table, lines = own_bias_table(result), audit_lines(result)
-  parts = [lines[0], *([] if table is None else [AUDIT_NOTE, table.markdown()]),
-           '\n'.join(f'- {line}' for line in lines[1:])]
-  if result['agreement']:
-    parts += ['Agreement on all texts:', agreement_table({'': result['agreement']}).markdown()]
-  if count_distinct(result['scorers'].values()) == 1:
-    same = '' if len(result['scorers']) == 1 else ' (all have the same weights)'
-    parts.append(f'One scorer only{same}: nothing says which differences are its own. Add a second '
-                 'one.')
-  return '\n\n'.join(parts)
-
-
 def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScorer]'
-          ) -> tuple[list[str], dict[str, 'np.ndarray']]:
+          ) -> tuple[list[str], 'dict[str, np.ndarray]']:
   """Texts as they are scored, and the recorded scores by scorer name."""
   from fairjax.measure.columns import join_text
   from fairjax.measure.scorers.base import RecordedScorer
@@ -250,39 +147,51 @@ def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScore
   return texts, {s.name: s.score_records(records) for s in recorded}
 
 
-_GROUPS = (
-  ('individual_fairness', 'I.F. (H-05)'),
-  ('individual_fairness_cross_subgroup', 'I.F. across'),
-  ('individual_fairness_within_subgroup', 'I.F. within'),
-  ('group_fairness', 'G.F. (H-06)'))
+def _fetch(options: argparse.Namespace) -> None:
+  from fairjax.measure.scorers import lexicon
+  paths = lexicon.fetch_lexicon(options.output, url=options.url or lexicon.URL)
+  counts = [len(lexicon.read_lexicon(path)) for path in paths]
+  print(f'{paths[0].parent}: {counts[0]} positive and {counts[1]} negative words of Hu and Liu '
+        f'(2004), CC BY 4.0: name the authors. Use: --lexicon {paths[0].parent}')
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _format_audit(result: Mapping[str, Any]) -> str:
+  """Markdown paragraphs and tables."""
+  from fairjax.measure.scorers.audit import count_distinct
+  from fairjax.report.sections import agreement_table, audit_section
+  parts = [audit_section(result).body()]
+  if result['agreement']:
+    parts += ['Agreement on all texts:', agreement_table({'': result['agreement']}).markdown()]
+  if count_distinct(result['scorers'].values()) == 1:
+    same = '' if len(result['scorers']) == 1 else ' (all have the same weights)'
+    parts.append(f'One scorer only{same}: nothing says which differences are its own. Add a second '
+                 'one.')
+  return '\n\n'.join(parts)
+
+
+# The verb `measure`.
+
+def _measure_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', nargs='?', choices=('plan',),
                       help='plan: say how many samples an effect needs, instead of measuring')
   add_run_options(parser, required=False)
-  parser.add_argument('--records', metavar='FILE', help='generations of any model, as '
-                      'JSON lines, JSON array, CSV, TSV or Parquet, also compressed; - reads the '
-                      'standard input: attribute, value, template, prefix, continuation')
-  parser.add_argument('--attribute', action='append', default=None,
-                      help='built-in attribute or YAML file; repeat for a file with several')
-  add_reading_options(parser)
-  add_scorer_options(parser)
-  parser.add_argument('--keep', metavar='DIR', default=None,
+  add_shared(parser, 'records', help='generations of any model, as JSON lines, JSON array, CSV, '
+             'TSV or Parquet, also compressed; - reads the standard input: attribute, value, '
+             'template, prefix, continuation')
+  add_shared(parser, 'attribute', action='append',
+             help='built-in attribute or YAML file; repeat for a file with several')
+  add_shared(parser, *READING, *SCORERS)
+  parser.add_argument('--keep', metavar='DIR',
                       help='with --records: folder of scores and finished parts, from which the '
                       'same command continues after an interruption (default: only the scores of '
                       'classifiers and of google are kept, beside the records)')
-  add_content_options(parser)
-  add_scored_option(parser)
-  parser.add_argument('--permutations', type=positive, default=1000, help='for the floors')
-  add_seed_option(parser, 'of the permutations')
-  parser.add_argument('--independent', action='store_true',
-                      help='samples of different values were drawn independently (not coupled)')
-  add_json_option(parser)
-  parser.add_argument('--output', metavar='FILE', type=place_of(folder=False), default=None,
+  add_shared(parser, *CONTENT, 'scored', 'permutations')
+  add_shared(parser, 'seed', help='of the permutations')
+  add_shared(parser, 'independent', 'json')
+  parser.add_argument('--output', metavar='FILE', type=place_of(folder=False),
                       help='write the JSON to a file')
   plan = parser.add_argument_group('plan')
-  plan.add_argument('--effect', type=float, default=None, metavar='W1',
+  plan.add_argument('--effect', type=float, metavar='W1',
                     help='the I.F., or distance of a pair, that must be found')
   plan.add_argument('--power', type=float, default=0.8, help='how often it must be found')
   plan.add_argument('--level', type=float, default=0.05, help='of the test')
@@ -290,7 +199,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   plan.add_argument('--templates', type=int, default=1, help='templates of the average')
   plan.add_argument('--pairs', type=int, default=1,
                     help="tests of Holm's correction, whose first step the effect must pass")
-  plan.add_argument('--shared', type=float, default=None, metavar='R',
+  plan.add_argument('--shared', type=float, metavar='R',
                     help='correlation of samples of equal number (default: none and 0.8; with '
                     '--records the measured one)')
 
@@ -299,66 +208,48 @@ def _measure(options: argparse.Namespace) -> None:
   if options.action == 'plan':
     refuse_processes(options, 'measure plan')
     _plan(options)
-    return
-  if options.effect is not None:
+  elif options.effect is not None:
     raise UserError('--effect belongs to: fairjax measure plan')
-  if options.records is None:
-    for name, given in (('--empty', options.empty), ('--repair', options.repair)):
-      if given:
-        raise UserError(f'{name} belongs to --records: a run measures its own samples as they are')
-    if options.keep:
-      raise UserError('--keep belongs to --records: a workdir keeps its scores itself')
-    if not (options.config and options.workdir):
-      raise UserError('measure needs --records=FILE --attribute=A --scorer=S, or --config and '
-                      '--workdir of a run')
+  elif options.records:
+    refuse_processes(options, 'measure --records')
+    _measure_records(options)
+  elif not (options.config and options.workdir):
+    raise UserError('measure needs --records=FILE --attribute=A --scorer=S, or --config and '
+                    '--workdir of a run')
+  else:
+    for name in (*READING, 'keep'):
+      if getattr(options, name):
+        raise UserError(f'--{name} belongs to --records: a run measures its own samples as they '
+                        'are, and keeps its scores itself')
     open_job(options).measure()
-    return
-  refuse_processes(options, 'measure --records')
-  if not options.attribute or not options.scorer:
-    raise UserError('measure --records needs --attribute=A and --scorer=S (opinion, vader, '
-                    'textblob, google, bert:DIR, recorded:NAME)')
-  found = measure_file(options)
+
+
+def _measure_records(options: argparse.Namespace) -> None:
+  from fairjax.counterfactual import load_attribute
+  from fairjax.run.recorded import measure_attributes
+  require(options, 'measure --records', 'attribute', 'scorer')
+  attributes = [load_attribute(name) for name in options.attribute]
+  found = measure_attributes(
+    options.records, attributes, load_scorers(options, options.records, keep=not options.keep),
+    contents=content_options(options, attributes), read=records_reader(options),
+    empty=options.empty or 'error', coupled=not options.independent, keep=options.keep,
+    scored=options.scored, permutations=options.permutations, seed=options.seed, log=log_line)
   result = found if len(found) > 1 else next(iter(found.values()))
   if options.output:
-    from fairjax.files import write_json
     write_json(options.output, result)
     log_line(f'wrote {options.output}')
   print_result(options, result, lambda _: '\n'.join(
-    line for measures in found.values() for line in format_measures(measures)))
+    line for measures in found.values() for line in _format_measures(measures)))
 
 
-def measure_file(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-  """Measures a file of generations of any model: attribute name -> measures."""
-  from fairjax.counterfactual import load_attribute
-  from fairjax.generate import check_complete
-  from fairjax.measure import measure_generations, read_attributes
-  from fairjax.run.next_token import read_next_token
-  attributes = {a.name: a for a in map(load_attribute, options.attribute)}
-  if len(attributes) < len(options.attribute):
-    raise UserError(f"an attribute is named twice: {', '.join(options.attribute)}")
-  scorers = load_scorers(options, options.records)
-  contents = content_options(options, attributes)
-  check_complete(options.records)
-  contents = {name: dataclasses.replace(
-    content, next_token=read_next_token(options.records, attributes[name]))
-    for name, content in contents.items()}
-  read = read_attributes(
-    records_reader(options)(options.records), list(attributes.values()),
-    empty=options.empty or 'error', coupled=not options.independent)
-  parts = {name: options.keep and pathlib.Path(options.keep) / f'{name}.parts.jsonl'
-           for name in attributes}
-  found = {
-    name: measure_generations(
-      read.pop(name), scorers, permutations=options.permutations, seed=options.seed,
-      scored=options.scored, coupled=not options.independent, scores_directory=options.keep,
-      parts=parts[name], content=contents[name], log=log_line)
-    for name in attributes}
-  for path in filter(None, parts.values()):
-    path.unlink(missing_ok=True)
-  return found
+_GROUPS = (
+  ('individual_fairness', 'I.F. (H-05)'),
+  ('individual_fairness_cross_subgroup', 'I.F. across'),
+  ('individual_fairness_within_subgroup', 'I.F. within'),
+  ('group_fairness', 'G.F. (H-06)'))
 
 
-def format_measures(measures: Mapping[str, Any]) -> list[str]:
+def _format_measures(measures: Mapping[str, Any]) -> list[str]:
   """Lines for people about one attribute's measures."""
   from fairjax.measure.scorers.audit import count_distinct
   n = measures['n']
@@ -406,6 +297,34 @@ def _format_estimate(head: str, found: Mapping[str, Any]) -> str:
           f"that {found['corrected']:.4f}; p = {found['p_value']:.3g}")
 
 
+def _format_content(measures: Mapping[str, Any]) -> list[str]:
+  from fairjax.measure import format_estimate
+  lines, found = [], measures['semantic_similarity']
+  if found is not None:
+    lines.append(
+      f"S.S. (H-27) {100 * found['value']:.1f} % above {found['threshold']:.3g} "
+      f"({found['encoder']}; {found['threshold_source']}), n = {found['n']}; mean cosine "
+      f"{found['mean_cosine']:.3f}, with the other values' prefixes "
+      f"{found['mean_cosine_other_values']:.3f}")
+    if found['truncated_texts']:
+      lines.append(f"{found['encoder']} read only the beginning of {found['truncated_texts']} "
+                   'texts')
+  words = measures['distinct_word_divergence']
+  if words['value'] is None:
+    lines.append('Words (H-37): a value has no word at all: no divergence')
+  else:
+    lines.append(
+      f"Words (H-37) about the value: {format_estimate(words, unit='bits')}; expected by chance "
+      f"{words['null_mean']:.4f}"
+      + ('; words do not tell the values apart' if words['within_floor'] else ''))
+  token = measures['next_token_divergence']
+  if token is not None:
+    lines.append(f"Next token: KL {token['kl']:.4f} nats between values (largest "
+                 f"{token['kl_largest']:.4f}), JS {token['js']:.4f}")
+  names = {'semantic_similarity': 'S.S. (H-27)', 'next_token_divergence': 'KL of the next token'}
+  return lines + [f'{names[name]} not measured: {why}' for name, why in measures['absent'].items()]
+
+
 def _plan(options: argparse.Namespace) -> None:
   """Prints how many samples of a prefix an effect needs."""
   from fairjax.measure import model_scores, plan_samples
@@ -447,33 +366,28 @@ def _pilots(options: argparse.Namespace) -> 'list[Scores]':
   from fairjax.counterfactual import load_attribute
   from fairjax.measure import pilot_scores, read_attributes, score_file
   from fairjax.measure.scorers.cache import score_generations
-  if not options.attribute or not options.scorer:
-    raise UserError('a pilot needs --attribute=A and --scorer=S beside --records')
+  require(options, 'measure plan --records (a pilot)', 'attribute', 'scorer')
   if options.shared is not None:
     raise UserError('--shared is measured on the records of a pilot: leave it out')
-  scorers = load_scorers(options, options.records)
+  scorers = load_scorers(options, options.records, keep=not options.keep)
   read = read_attributes(
     records_reader(options)(options.records), [load_attribute(a) for a in options.attribute],
     empty=options.empty or 'error', coupled=not options.independent)
-  found = []
-  for name, generations in read.items():
-    for scorer in scorers:
-      path = score_file(options.keep, name, scorer) if options.keep else None
-      samples = generations.sample_scores(score_generations(
-        generations, scorer, path, scored=options.scored, log=log_line))
-      if options.independent:
-        samples = dataclasses.replace(samples, sample_ids=None)
-      found.append(pilot_scores(samples, f'{name}, {scorer.name}'))
-  return found
+  return [
+    pilot_scores(generations.sample_scores(score_generations(
+      generations, scorer, score_file(options.keep, name, scorer) if options.keep else None,
+      scored=options.scored, log=log_line), numbered=not options.independent),
+      f'{name}, {scorer.name}')
+    for name, generations in read.items() for scorer in scorers]
 
 
 VERBS = (
   Verb('scorers', 'what scorers think of the sensitive tokens themselves, and how far they agree',
        'fairjax scorers audit --records=generations.jsonl --attribute=country '
-       '--scorer=opinion --scorer=vader --lexicon=lexicon', _add_audit_options, _audit),
+       '--scorer=opinion --scorer=vader --lexicon=lexicon', _audit_options, _audit),
   Verb('lexicon', 'fetch the opinion words of Hu and Liu (network, hash checked)',
-       'fairjax lexicon fetch --output=lexicon', _add_lexicon_options, _fetch),
+       'fairjax lexicon fetch --output=lexicon', _lexicon_options, _fetch),
   Verb('measure', 'measure a workdir, or any JSONL file of generations; or plan how many samples',
        'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader --json',
-       _add_options, _measure),
+       _measure_options, _measure),
 )

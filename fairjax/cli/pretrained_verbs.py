@@ -1,36 +1,37 @@
 """The verbs `masked-lm` (train BERT or ALBERT) and `sentiment-classifier` (train, compare)."""
 
 import argparse
-import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from fairjax import processes
-from fairjax.cli.gender_verbs import add_swap_options, make_swap
-from fairjax.cli.measure_verbs import add_scorer_options, google_arguments
+from fairjax.cli.gender_verbs import make_swap
+from fairjax.cli.measure_verbs import load_scorers
+from fairjax.cli.options import (
+  SCORERS,
+  SWAP,
+  add_fields,
+  add_shared,
+  at_least,
+  between,
+  field_values,
+  not_negative,
+  place_of,
+  positive,
+)
 from fairjax.cli.verb import (
   Action,
   Verb,
   add_actions,
-  add_distributed_option,
-  add_json_option,
-  add_seed_option,
-  at_least,
-  between,
   join_processes,
   log_line,
-  not_negative,
-  place_of,
-  positive,
   print_result,
   run_action,
 )
-from fairjax.config import MeshConfig, TrainConfig
+from fairjax.config import FILE_SOURCES, MeshConfig, TrainConfig
 from fairjax.errors import UserError
 
-_LAYOUTS = (
-  'lines', 'tsv', 'wikitext', 'newscrawl', 'newscrawl_sentences', 'jsonl', 'csv', 'parquet')
 _RATE = between(0, 1)
 _SHARE = between(0, 1, ends='[)')
 
@@ -39,6 +40,16 @@ def _add_integers(group: argparse._ActionsContainer, *options: tuple[str, int, s
   """Adds options of positive numbers: name, default, help."""
   for name, default, words in options:
     group.add_argument(f'--{name}', type=positive, default=default, help=words)
+
+
+def _add_sizes(group: argparse._ActionsContainer) -> None:
+  _add_integers(group, ('layers', 2, 'of a new model'), ('dim', 128, 'width of a new model'),
+                ('heads', 4, 'of a new model'))
+
+
+def _check_heads(options: argparse.Namespace) -> None:
+  if options.dim % options.heads:
+    raise UserError(f'--heads={options.heads} does not divide --dim={options.dim}')
 
 
 # The verb `masked-lm`.
@@ -57,39 +68,38 @@ def _corpus_options(parser: argparse.ArgumentParser) -> None:
   _add_integers(parser, ('sentences', 40000, 'to learn; a twentieth more to validate'))
   parser.add_argument('--strength', type=between(0, 1, ends='[]'), default=1.0,
                       help='of the correlation, 0 to 1')
-  add_seed_option(parser)
+  add_shared(parser, 'seed')
 
 
 def _pronoun_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--model', metavar='DIR', nargs='+', required=True, help='BERT or ALBERT')
   parser.add_argument('--shares', metavar='FILE', required=True,
                       help='table of occupation and bls_pct_female')
-  add_seed_option(parser)
-  add_json_option(parser)
+  add_shared(parser, 'seed', 'json')
 
 
 def _train_options(parser: argparse.ArgumentParser) -> None:
-  add_seed_option(parser)
-  add_json_option(parser)
+  add_shared(parser, 'seed', 'json')
   data = parser.add_argument_group('text')
   data.add_argument('--data', metavar='FILE', nargs='+', required=True, help='files or patterns')
   data.add_argument('--valid', metavar='FILE', nargs='+', help='default: 2 %% of the documents')
-  data.add_argument('--layout', choices=_LAYOUTS, default='lines', help='what a document is; '
+  data.add_argument('--layout', choices=FILE_SOURCES, default='lines', help='what a document is; '
                     'lines: a line; jsonl, csv, parquet: the field --text_field of a row')
   data.add_argument('--text_field', default='text', metavar='NAME', help='see --layout')
   data.add_argument('--rows', choices=('packed', 'sentence'), default='packed',
                     help='as many sentences in a row as fit, or one')
   data.add_argument('--max_length', type=at_least(8), default=128, help='pieces of a row')
   data.add_argument('--cda', choices=('one', 'two'), help='counterfactual data augmentation')
-  add_swap_options(data, name_gender='flip')
+  add_shared(data, *SWAP)
+  parser.set_defaults(name_gender='flip')
   model = parser.add_argument_group('model')
-  model.add_argument('--workdir', metavar='DIR', required=True,
-                     help='model directory to write; the same command continues it')
+  add_shared(model, 'workdir', required=True,
+             help='model directory to write; the same command continues it')
   model.add_argument('--init', metavar='DIR', help='BERT or ALBERT with MLM head to train further; '
                      'default: a new one')
   model.add_argument('--kind', choices=('bert', 'albert'), default='bert', help='of a new model')
-  _add_integers(model, ('layers', 2, 'of a new model'), ('dim', 128, 'width of a new model'),
-                ('heads', 4, 'of a new model'), ('vocab_size', 8000, 'word pieces of a new model'))
+  _add_sizes(model)
+  _add_integers(model, ('vocab_size', 8000, 'word pieces of a new model'))
   model.add_argument('--embedding_dim', type=not_negative, default=0,
                      help='of a new ALBERT; 0: at most 128')
   model.add_argument('--hidden_dropout', type=_SHARE, help='default: of the checkpoint, or 0.1 '
@@ -98,23 +108,15 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
   model.add_argument('--freeze', default='none', metavar='none|embedding|K|all',
                      help='what does not move; K: embedding and the first K layers')
   fit = parser.add_argument_group('optimisation')
-  _add_integers(fit, ('steps', 2000, 'updates'), ('batch_size', 64, 'rows'),
-                ('log_every', 100, 'steps'), ('eval_every', 500, 'steps'),
-                ('checkpoint_every', 500, 'steps'))
+  add_fields(fit, TrainConfig, 'eval_every', 'checkpoint_every', steps=2000, batch_size=64,
+             weight_decay=0.01, log_every=100)
   fit.add_argument('--learning_rate', type=_RATE, help='default 1e-3, with --init 5e-5')
   fit.add_argument('--warmup_steps', type=not_negative, help='default: a tenth of the steps')
-  fit.add_argument('--weight_decay', type=between(0, math.inf, ends='[)'), default=0.01)
   fit.add_argument('--mask_share', type=_RATE, default=0.15)
   fit.add_argument('--whole_words', action='store_true', help='mask words whole')
   devices = parser.add_argument_group('devices')
-  add_distributed_option(devices)
-  for name, least, default, words in (
-      ('slices', 1, 1, 'pod slices that the data-centre network joins'),
-      ('data', -1, -1, 'rows are split over slices x data x fsdp; -1: what the others leave'),
-      ('fsdp', 1, 1, 'parts of the parameters, beside data'),
-      ('model', 1, 1, 'parts of each matrix')):
-    devices.add_argument(f'--mesh.{name}', type=at_least(least), default=default, help=words,
-                         dest=f'mesh_{name}')
+  add_shared(devices, 'distributed')
+  add_fields(devices, MeshConfig, 'slices', 'data', 'fsdp', 'model', prefix='mesh.')
 
 
 def _write_corpus(options: argparse.Namespace) -> None:
@@ -144,21 +146,14 @@ def _train(options: argparse.Namespace) -> None:
     tuple(options.data), tuple(options.valid) if options.valid else None, layout=options.layout,
     text_field=options.text_field, seed=options.seed,
     augmentation=Augmentation(make_swap(options, 'data'), options.cda) if options.cda else None)
-  rate, warmup = options.learning_rate, options.warmup_steps
-  train = TrainConfig(
-    schedule='linear', clip_norm=1.0,
-    learning_rate=(5e-5 if options.init else 1e-3) if rate is None else rate,
-    warmup_steps=options.steps // 10 if warmup is None else warmup,
-    **{name: getattr(options, name) for name in (
-      'steps', 'batch_size', 'weight_decay', 'log_every', 'eval_every', 'checkpoint_every')})
+  train = TrainConfig(**{
+    'schedule': 'linear', 'clip_norm': 1.0, 'learning_rate': 5e-5 if options.init else 1e-3,
+    'warmup_steps': options.steps // 10} | field_values(options, TrainConfig))
   card = train_on_text(
     corpus, pathlib.Path(options.workdir), init=options.init, rows=options.rows,
-    sizes=Sizes(**{name: getattr(options, name) for name in (
-      'kind', 'layers', 'dim', 'heads', 'vocab_size', 'max_length', 'embedding_dim')}),
-    settings=Settings(train, **{name: getattr(options, name) for name in (
-      'mask_share', 'whole_words', 'freeze', 'seed')}),
-    mesh=MeshConfig(**{name: getattr(options, f'mesh_{name}') for name in (
-      'slices', 'data', 'fsdp', 'model')}),
+    sizes=Sizes(**field_values(options, Sizes)),
+    settings=Settings(**field_values(options, Settings) | {'train': train}),
+    mesh=MeshConfig(**field_values(options, MeshConfig, prefix='mesh_')),
     hidden_dropout=options.hidden_dropout, attention_dropout=options.attention_dropout,
     log=log_line)
   if processes.is_first():
@@ -170,10 +165,9 @@ def _train(options: argparse.Namespace) -> None:
 
 def _check_train(options: argparse.Namespace) -> None:
   """Raises `UserError` for options that exclude each other."""
+  _check_heads(options)
   if not options.mesh_data:
     raise UserError('--mesh.data=0 is no number of parts')
-  if options.dim % options.heads:
-    raise UserError(f'--heads={options.heads} does not divide --dim={options.dim}')
   if (options.warmup_steps or 0) > options.steps:
     raise UserError(f'--warmup_steps={options.warmup_steps} is not between 0 and '
                     f'--steps={options.steps}')
@@ -200,20 +194,18 @@ def _pronouns(options: argparse.Namespace) -> None:
 
 def _format_pronouns(results: Mapping[str, Mapping[str, Any]]) -> str:
   """A Markdown table: one row a model."""
-  first = next(iter(results.values()))
-  lines = [f"P(she) / (P(she) + P(he)) in {first['sentences']} sentences about each of "
-           f"{len(first['p_she'])} professions against their share; binary pronouns only", '',
-           '| model | Pearson r (95 %) | slope | lowest | highest | n |',
-           '| :-- | --: | --: | --: | --: | --: |']
+  from fairjax.report.document import Table, number
+  first, rows = next(iter(results.values())), []
   for directory, found in results.items():
     r, p = found['r'], found['p_she']
-    value = '-' if r['value'] is None else f"{r['value']:.3f}"
-    if r['low'] is not None:
-      value += f" ({r['low']:.3f}, {r['high']:.3f})"
-    slope = '-' if found['slope'] is None else f"{found['slope']:.3f}"
-    low, high = (f'{name} {p[name]:.3f}' for name in (min(p, key=p.get), max(p, key=p.get)))
-    lines.append(f"| {directory} | {value} | {slope} | {low} | {high} | {r['n']} |")
-  return '\n'.join(lines)
+    interval = '' if r['low'] is None else f" ({r['low']:.3f}, {r['high']:.3f})"
+    rows.append([directory, number(r['value'], 3) + interval, number(found['slope'], 3),
+                 *(f'{name} {p[name]:.3f}' for name in (min(p, key=p.get), max(p, key=p.get))),
+                 str(r['n'])])
+  table = Table(['model', 'Pearson r (95 %)', 'slope', 'lowest', 'highest', 'n'], rows)
+  return (f"P(she) / (P(she) + P(he)) in {first['sentences']} sentences about each of "
+          f"{len(first['p_she'])} professions against their share; binary pronouns only\n\n"
+          + table.markdown())
 
 
 # The verb `sentiment-classifier`.
@@ -231,8 +223,7 @@ def _example_options(parser: argparse.ArgumentParser) -> None:
                       'label<TAB>binary<TAB>text, or label<TAB>text; .gz is read too')
   parser.add_argument('--classes', type=int, choices=(2, 5), default=2,
                       help='2: neutral texts are left out, counted')
-  add_seed_option(parser)
-  add_json_option(parser)
+  add_shared(parser, 'seed', 'json')
 
 
 def _fit_options(parser: argparse.ArgumentParser) -> None:
@@ -246,8 +237,8 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--phrases', action='store_true', help='of trees, learn every phrase')
   parser.add_argument('--epochs', type=positive, help='default 8, with --init 3')
   parser.add_argument('--learning_rate', type=_RATE, help='default 5e-4, with --init 3e-5')
-  _add_integers(parser, ('batch_size', 32, 'texts'), ('layers', 2, 'of a new BERT'),
-                ('dim', 128, 'width of a new BERT'), ('heads', 4, 'of a new BERT'))
+  _add_integers(parser, ('batch_size', 32, 'texts'))
+  _add_sizes(parser)
   parser.add_argument('--vocab_size', type=at_least(6), default=8000,
                       help='word pieces of a new BERT')
   parser.add_argument('--max_length', type=at_least(3), default=128,
@@ -260,46 +251,40 @@ def _evaluate_options(parser: argparse.ArgumentParser) -> None:
                       help='classifier; repeat for several')
   parser.add_argument('--undecided', choices=('wrong', 'negative'), default='wrong',
                       help='what a score of exactly 0.5 counts as, of two classes')
-  add_scorer_options(parser)
+  add_shared(parser, *SCORERS)
 
 
 def _fit_classifier(options: argparse.Namespace) -> None:
   from fairjax.pretrained.classifier import Settings, read_training, start_model, train_classifier
-  if options.dim % options.heads:
-    raise UserError(f'--heads={options.heads} does not divide --dim={options.dim}')
+  _check_heads(options)
   data, dev = read_training(options.data, options.dev, classes=options.classes,
                             phrases=options.phrases, seed=options.seed, log=log_line)
   sizes = {name: getattr(options, name)
            for name in ('layers', 'dim', 'heads', 'vocab_size', 'max_length')}
   start = start_model(data, init=options.init, classes=options.classes, sizes=sizes,
                       seed=options.seed, log=log_line)
-  epochs = options.epochs or (3 if options.init else 8)
+  settings = Settings(**{'epochs': 3 if options.init else 8,
+                         'learning_rate': 3e-5 if options.init else 5e-4}
+                      | field_values(options, Settings))
   with processes.StopSignal().installed() as stop:
     card = train_classifier(
       start, data, dev, options.output, log=log_line, source={'phrases': options.phrases},
-      stop=stop,
-      settings=Settings(epochs, options.batch_size, seed=options.seed, classes=options.classes,
-                        learning_rate=options.learning_rate or (3e-5 if options.init else 5e-4)))
+      stop=stop, settings=settings)
   print_result(options, card, lambda card: (
-    f"{options.output}: epoch {card['chosen_epoch']} of {epochs}, chosen on these dev texts\n"
-    + _format_quality({options.output.name: card['dev']})))
+    f"{options.output}: epoch {card['chosen_epoch']} of {settings.epochs}, chosen on these dev "
+    f"texts\n{_format_quality({options.output.name: card['dev']})}"))
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-  from fairjax.measure import load_scorer
   from fairjax.measure.scorers.audit import scorer_quality
   from fairjax.pretrained.classifier import read_examples
-  names = [f'bert:{directory}' for directory in options.model] + (options.scorer or [])
-  if not names:
+  scorers = load_scorers(options, options.data, bert=options.model)
+  if not scorers:
     raise UserError('sentiment-classifier evaluate needs --model=DIR or --scorer=NAME')
-  google = google_arguments(options, options.data)
   data = read_examples(options.data, classes=options.classes)
-  found = {}
-  for name in names:
-    scorer = load_scorer(name, lexicon=options.lexicon, google=google)
-    found[scorer.name] = scorer_quality(
-      scorer, data, classes=options.classes, undecided=options.undecided, seed=options.seed,
-      log=log_line)
+  found = {scorer.name: scorer_quality(
+    scorer, data, classes=options.classes, undecided=options.undecided, seed=options.seed,
+    log=log_line) for scorer in scorers}
   print_result(
     options, {'data': {'texts': len(data.texts), 'neutral_left_out': data.neutral,
                        'digest': data.digest}, 'scorers': found},
@@ -309,17 +294,14 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _format_quality(found: Mapping[str, Mapping[str, Any]]) -> str:
   """A Markdown table: one row a scorer, intervals of 95 % in brackets."""
-  two = all('positive_f1' in q for q in found.values())
-  keys = ['accuracy', 'macro_f1'] + (['positive_f1'] if two else [])
-  lines = ['| scorer | accuracy | macro F1 |' + (' F1 of positive |' if two else '')
-           + ' undecided | accuracy of the others | n |',
-           '| :-- |' + ' --: |' * (len(keys) + 3)]
-  for name, q in found.items():
-    cells = [f"{q[k]['value']:.3f} ({q[k]['low']:.3f}, {q[k]['high']:.3f})" for k in keys]
-    decided = q['accuracy_of_decided']
-    cells += [str(q['undecided']), '-' if decided is None else f'{decided:.3f}', str(q['n'])]
-    lines.append(f"| {name} | {' | '.join(cells)} |")
-  return '\n'.join(lines)
+  from fairjax.report.document import Table, number
+  keys = {'accuracy': 'accuracy', 'macro_f1': 'macro F1', 'positive_f1': 'F1 of positive'}
+  keys = {key: title for key, title in keys.items() if all(key in q for q in found.values())}
+  return Table(
+    ['scorer', *keys.values(), 'undecided', 'accuracy of the others', 'n'],
+    [[name, *(f"{q[k]['value']:.3f} ({q[k]['low']:.3f}, {q[k]['high']:.3f})" for k in keys),
+      str(q['undecided']), number(q['accuracy_of_decided'], 3), str(q['n'])]
+     for name, q in found.items()]).markdown()
 
 
 VERBS = (

@@ -9,22 +9,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fairjax import processes
-from fairjax.cli.gender_verbs import add_person_options
-from fairjax.cli.measure_verbs import (
-  add_content_options,
-  add_scorer_options,
-  content_options,
-  google_arguments,
+from fairjax.cli.measure_verbs import content_options, load_scorers
+from fairjax.cli.options import (
+  CONTENT,
+  READING,
+  SCORERS,
+  add_person_options,
+  add_run_options,
+  add_shared,
+  at_least,
+  require,
 )
 from fairjax.cli.verb import (
   RUN_OPTIONS,
   Parser,
   Verb,
-  add_json_option,
-  add_reading_options,
-  add_run_options,
-  add_seed_option,
-  at_least,
   log_line,
   open_job,
   print_result,
@@ -41,20 +40,17 @@ if TYPE_CHECKING:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser, required=False)
-  parser.add_argument('--records', metavar='FILE', nargs='+', help='instead of a workdir: '
-                      'generations, as of fairjax measure, one file a model')
-  add_reading_options(parser)
-  parser.add_argument('--attribute', help='of the records: built-in attribute or YAML file')
+  add_shared(parser, 'records', nargs='+', help='instead of a workdir: generations, as of fairjax '
+             'measure, one file a model')
+  add_shared(parser, *READING)
+  add_shared(parser, 'attribute', help='of the records: built-in attribute or YAML file')
   parser.add_argument('--output', metavar='DIR', help='with --records: folder for index.html, '
                       'report.md, report.json; keeps scores, so that the same command goes on')
   parser.add_argument('--baseline', metavar='MODEL', help='with --records: the model to compare '
                       'the others with')
-  parser.add_argument('--permutations', type=int, default=None,
-                      help='with --records: for the noise floors (default: 1000)')
-  parser.add_argument('--independent', action='store_true', help='with --records: samples of '
-                      'different values were drawn independently (not coupled)')
-  add_scorer_options(parser)
-  add_content_options(parser)
+  add_shared(parser, 'permutations', default=None,
+             help='with --records: for the noise floors (default: 1000)')
+  add_shared(parser, 'independent', *SCORERS, *CONTENT)
   actions = parser.add_subparsers(dest='action', metavar='compare', parser_class=Parser)
   compare = actions.add_parser(
     'compare', help='two reports side by side, with what noise allows to say')
@@ -63,7 +59,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   compare.add_argument('--models', nargs=2, action='append', default=[], metavar='NAME',
                        help='a model of the first report and one of the second; repeat (default: '
                        'models of equal name)')
-  add_json_option(compare)
+  add_shared(compare, 'json')
   compare.add_argument('--file', metavar='FILE.md', help='write there instead of printing')
 
 
@@ -91,19 +87,14 @@ def _run(options: argparse.Namespace) -> None:
 def _report_records(options: argparse.Namespace) -> None:
   """Measures files of generations and writes their report."""
   from fairjax.counterfactual import load_attribute
-  from fairjax.measure import load_scorer
   from fairjax.run.recorded import report_records
-  if not (options.attribute and options.scorer and options.output):
-    raise UserError('report --records needs --attribute=A, --scorer=S (opinion, vader, '
-                    'textblob, google, bert:DIR, recorded:NAME; repeat) and --output=DIR')
-  google = google_arguments(options, options.records[0])
+  require(options, 'report --records', 'attribute', 'scorer', 'output')
   attribute = load_attribute(options.attribute)
   path = report_records(
-    options.records, attribute,
-    [load_scorer(name, lexicon=options.lexicon, google=google) for name in options.scorer],
-    options.output, baseline=options.baseline, permutations=options.permutations,
+    options.records, attribute, load_scorers(options, options.records[0]), options.output,
+    baseline=options.baseline, permutations=options.permutations,
     coupled=not options.independent, empty=options.empty or 'error', read=records_reader(options),
-    content=content_options(options, {attribute.name: attribute})[attribute.name], log=log_line)
+    content=content_options(options, [attribute])[attribute.name], log=log_line)
   print(path.with_name('index.html'))
 
 
@@ -138,8 +129,8 @@ def _mitigations_options(parser: argparse.ArgumentParser) -> None:
                       'ones, else those beside --winogender)')
   parser.add_argument('--persons', type=at_least(2), default=100, metavar='N',
                       help='of DisCo: the first N of each group of a list')
-  add_seed_option(parser, 'of the controls')
-  add_json_option(parser)
+  add_shared(parser, 'seed', help='of the controls')
+  add_shared(parser, 'json')
 
 
 def _mitigations(options: argparse.Namespace) -> None:

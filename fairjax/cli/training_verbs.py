@@ -4,11 +4,11 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from fairjax.cli.options import add_run_options, add_shared
 from fairjax.cli.verb import (
   RUN_OPTIONS,
   Verb,
-  add_json_option,
-  add_run_options,
+  format_section,
   open_job,
   open_training,
   print_result,
@@ -16,15 +16,16 @@ from fairjax.cli.verb import (
   start_run,
 )
 from fairjax.config import Config
+from fairjax.config_io import load_config
 from fairjax.errors import UserError
 
 if TYPE_CHECKING:
   from fairjax.run.job import Job
 
 
-def _add_train_options(parser: argparse.ArgumentParser) -> None:
+def _train_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
-  parser.add_argument('--stage', choices=('lm', 'sentiment', 'debias'), default=None,
+  parser.add_argument('--stage', choices=('lm', 'sentiment', 'debias'),
                       help="train up to and with this stage (default: config's until)")
 
 
@@ -42,14 +43,14 @@ def _score(options: argparse.Namespace) -> None:
 
 # The verb `data`: prepares vocabulary and token stores, or checks data that are there.
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _data_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', nargs='?', choices=('prepare', 'check'), default='prepare',
                       help='check reads the documents of --config, the stores in --workdir and the '
                       'cache in --seqio_cache, lists all that is wrong and changes nothing')
   add_run_options(parser, required=False)
   parser.add_argument(
     '--seqio_cache', metavar='DIR', help="also write (or check) seqio's offline cache")
-  add_json_option(parser)
+  add_shared(parser, 'json')
 
 
 def _data(options: argparse.Namespace) -> int:
@@ -60,12 +61,12 @@ def _data(options: argparse.Namespace) -> int:
     raise UserError('data needs --config=FILE and --workdir=DIR (or: fairjax data check)')
   if options.json:
     raise UserError('--json belongs to fairjax data check')
-  job = open_job(options)
-  print(f'{job.prepared.directory}: vocabulary of {job.prepared.vocabulary.size} ids, splits '
-        + ', '.join(job.prepared.manifest['splits']))
+  prepared = open_job(options).prepared
+  print(f'{prepared.directory}: vocabulary of {prepared.vocabulary.size} ids, splits '
+        + ', '.join(prepared.manifest['splits']))
   if options.seqio_cache:
     from fairjax.data.seqio_cache import write_seqio_cache
-    write_seqio_cache(job.prepared, options.seqio_cache)
+    write_seqio_cache(prepared, options.seqio_cache)
   return 0
 
 
@@ -77,7 +78,6 @@ def _check_data(options: argparse.Namespace) -> int:
   from fairjax.data.data_check import check_cache, check_prepared, check_sources
   parts = {}
   if options.config:
-    from fairjax.config_io import load_config
     from fairjax.counterfactual import load_attribute
     config = load_config(options.config, options.overrides)
     parts['documents'] = check_sources(config, load_attribute(config.attribute))
@@ -97,10 +97,12 @@ def _check_data(options: argparse.Namespace) -> int:
   return 2 if problems else 0
 
 
-_FORMS = ('fairjax', 'transformer-xl')
+# The verbs `import` and `export`.
+
+_OPTIONS_OF_FORM = {'fairjax': ('license', 'language', 'dataset'), 'transformer-xl': ('prefix',)}
 
 
-def _add_import_options(parser: argparse.ArgumentParser) -> None:
+def _import_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
   parser.add_argument('--from', metavar='DIR', dest='folder',
                       help='a folder that fairjax export wrote; its config.json may be --config')
@@ -113,19 +115,19 @@ def _add_import_options(parser: argparse.ArgumentParser) -> None:
                          'the ids; default: the vocabulary of the config has its ids')
 
 
-def _add_export_options(parser: argparse.ArgumentParser) -> None:
+def _export_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
   parser.add_argument('--model', default='baseline', help='baseline, country-embedding-10, ...')
   parser.add_argument('--output', metavar='PATH', required=True,
                       help='folder, or safetensors file; must not exist')
-  parser.add_argument('--form', choices=_FORMS, default=None, help='fairjax: a folder with '
+  parser.add_argument('--form', choices=tuple(_OPTIONS_OF_FORM), help='fairjax: a folder with '
                       'parameters, config.json, vocabulary and model card, which fairjax import '
                       'reads bit for bit; transformer-xl: a file under the names of the reference '
                       '(default: by --output, a file if it ends in .safetensors)')
   parser.add_argument('--prefix', action='store_true', help='transformer-xl: names with the '
                       'transformer. prefix of published checkpoints')
   card = parser.add_argument_group('model card (fairjax)')
-  card.add_argument('--license', metavar='ID', default=None,
+  card.add_argument('--license', metavar='ID',
                     help='e.g. apache-2.0 (default: the card states none)')
   card.add_argument('--language', metavar='CODE', action='append', default=[],
                     help='of the training text; repeat (default: en for the corpora that fairjax '
@@ -136,22 +138,19 @@ def _add_export_options(parser: argparse.ArgumentParser) -> None:
 
 def _import(options: argparse.Namespace) -> None:
   reference = options.weights, options.arguments, options.words
-  if options.folder and any(reference):
-    raise UserError('import takes --from=DIR, or --weights, --arguments and --words of a '
-                    'checkpoint of the reference, not both')
-  if not options.folder and not (options.weights and options.arguments):
-    raise UserError('import needs --from=DIR (a folder that fairjax export wrote), or '
-                    '--weights=FILE and --arguments=FILE of a checkpoint of the reference')
+  if bool(options.folder) == any(reference) or not options.folder and not all(reference[:2]):
+    raise UserError('import needs --from=DIR (a folder that fairjax export wrote), or --weights='
+                    'FILE and --arguments=FILE of a checkpoint of the reference, not both')
+  from fairjax.run import export
   config = start_run(options)  # a model that does not fit leaves the workdir to another config
   if options.folder:
-    from fairjax.run.export import import_folder, read_matching
-    folder = read_matching(config.model, options.folder)
-    import_folder(_open(options, config, folder.vocabulary.size), folder, options.folder)
-    return
-  from fairjax.run.export import import_reference, read_reference
-  found = read_reference(config.model, weights=options.weights, arguments=options.arguments,
-                         words=options.words)
-  import_reference(_open(options, config, found.model.vocab_size), found)
+    folder = export.read_matching(config.model, options.folder)
+    job = _open(options, config, folder.vocabulary.size)
+    export.import_folder(job, folder, options.folder)
+  else:
+    found = export.read_reference(config.model, weights=options.weights,
+                                  arguments=options.arguments, words=options.words)
+    export.import_reference(_open(options, config, found.model.vocab_size), found)
 
 
 def _open(options: argparse.Namespace, config: Config, vocab_size: int) -> 'Job':
@@ -165,43 +164,38 @@ def _open(options: argparse.Namespace, config: Config, vocab_size: int) -> 'Job'
 
 def _export(options: argparse.Namespace) -> None:
   file = options.output.endswith('.safetensors')
-  form = options.form or _FORMS[file]
-  only = {'fairjax': {'--license': options.license, '--language': options.language,
-                      '--dataset': options.dataset},
-          'transformer-xl': {'--prefix': options.prefix}}
-  for name, given in ((n, g) for f in _FORMS if f != form for n, g in only[f].items()):
-    if given:
-      raise UserError(f'{name} does not belong to --form={form}: leave it out, or name the other '
+  form = options.form or ('transformer-xl' if file else 'fairjax')
+  for name in (n for other, names in _OPTIONS_OF_FORM.items() if other != form for n in names):
+    if getattr(options, name):
+      raise UserError(f'--{name} does not belong to --form={form}: leave it out, or name the other '
                       '--form')
   if form == 'fairjax' and file:
     raise UserError(f'--output={options.output}: --form=fairjax writes a folder: name one without '
                     '.safetensors')
+  from fairjax.run.export import export_folder, export_reference
   job = open_job(options)
   if form == 'fairjax':
-    from fairjax.run.export import export_folder
     export_folder(job, model=options.model, output=options.output, license=options.license,
                   languages=options.language, datasets=options.dataset)
-    return
-  from fairjax.run.export import export_reference
-  export_reference(job, model=options.model, output=options.output, prefix=options.prefix)
+  else:
+    export_reference(job, model=options.model, output=options.output, prefix=options.prefix)
 
 
 # The verb `select`: the best lambda of a run that did not lose its relevance.
 
 def _select_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
-  parser.add_argument('--relevance-share', type=float, default=None, metavar='SHARE',
-                      help="least share of the baseline's relevance (default: "
-                      'measure.relevance_share)')
-  parser.add_argument('--relevance', action='append', default=None, metavar='MEASURE',
+  parser.add_argument('--relevance-share', type=float, metavar='SHARE', help='least share of the '
+                      "baseline's relevance (default: measure.relevance_share)")
+  parser.add_argument('--relevance', action='append', metavar='MEASURE',
                       help='semantic_similarity | semantic_similarity_c | distinct_word_divergence '
                       '| next_token_divergence; repeat (default: the first two)')
   parser.add_argument('--fairness', default='individual_fairness', metavar='MEASURE',
                       help='individual_fairness | group_fairness')
-  parser.add_argument('--scorer', action='append', default=None, help='repeat (default: all)')
-  parser.add_argument('--perplexity-rise', type=float, default=None, metavar='PERCENT',
+  parser.add_argument('--scorer', action='append', help='repeat (default: all)')
+  parser.add_argument('--perplexity-rise', type=float, metavar='PERCENT',
                       help='most that the word perplexity may rise')
-  add_json_option(parser)
+  add_shared(parser, 'json')
 
 
 def _select(options: argparse.Namespace) -> None:
@@ -212,24 +206,24 @@ def _select(options: argparse.Namespace) -> None:
     job.rows(), share=job.config.measure.relevance_share if share is None else share,
     relevance=options.relevance or RELEVANCE, fairness=options.fairness, scorers=options.scorer,
     most_perplexity=options.perplexity_rise)
-  print_result(options, found, lambda found: selection_section(found).body())
+  print_result(options, found, lambda found: format_section(selection_section(found)))
 
 
 VERBS = (
   Verb('run', 'the whole job: data, curriculum, sampling, scores, measures, report',
        f'fairjax run {RUN_OPTIONS}', add_run_options, _run),
   Verb('train', 'train up to a stage of the curriculum',
-       f'fairjax train {RUN_OPTIONS} --stage=lm', _add_train_options, _train),
+       f'fairjax train {RUN_OPTIONS} --stage=lm', _train_options, _train),
   Verb('score', 'score the sampled continuations', f'fairjax score {RUN_OPTIONS}',
        add_run_options, _score),
   Verb('data', 'prepare vocabulary and token stores only, or check data',
-       f'fairjax data {RUN_OPTIONS}', _add_options, _data),
+       f'fairjax data {RUN_OPTIONS}', _data_options, _data),
   Verb('import', 'put an exported model, or a checkpoint of the reference, in the place of step 1',
-       f'fairjax import {RUN_OPTIONS} --from=models/baseline', _add_import_options, _import),
+       f'fairjax import {RUN_OPTIONS} --from=models/baseline', _import_options, _import),
   Verb('export', 'write a trained model: as a folder with config, vocabulary and model card, or '
        'under the names of the reference',
        f'fairjax export {RUN_OPTIONS} --model=baseline --output=models/baseline',
-       _add_export_options, _export),
+       _export_options, _export),
   Verb('select', 'the best lambda of a measured run; refuses models that lost their relevance',
        f'fairjax select {RUN_OPTIONS}', _select_options, _select),
 )

@@ -1,21 +1,20 @@
-"""What a verb of the command line is, and the options and checks that several verbs share."""
+"""What a verb of the command line is, and what several verbs do with their options."""
 
 import argparse
 import collections
 import json
-import math
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairjax import processes
 from fairjax.config import Config
 from fairjax.errors import UserError
-from fairjax.files import check_place
 from fairjax.progress import Progress, print_line, write_line
 
 if TYPE_CHECKING:
+  from fairjax.report.document import Section
   from fairjax.run.job import Job
 
 RUN_OPTIONS = '--config=configs/quickstart.py --workdir=runs/quickstart'  # of the examples
@@ -86,88 +85,21 @@ def run_action(options: argparse.Namespace) -> int | None:
   return options.run_action(options)
 
 
-def at_least(least: int) -> Callable[[str], int]:
-  """Type of an option: a whole number that is not smaller."""
-  def parse(text: str) -> int:
-    if int(text) < least:
-      raise argparse.ArgumentTypeError(f'{text} must be at least {least}')
-    return int(text)
-
-  parse.__name__ = 'int'
-  return parse
-
-
-positive, not_negative = at_least(1), at_least(0)
-
-
-def between(low: float, high: float, *, ends: str = '()') -> Callable[[str], float]:
-  """Type of an option: a number in an interval, `ends` of which say what belongs to it.
-
-  >>> between(0, 1, ends='[)')('0')
-  0.0
-  """
-  def parse(text: str) -> float:
-    number = float(text)
-    if not (low < number < high or number == low and ends[0] == '['
-            or number == high and ends[1] == ']'):
-      raise argparse.ArgumentTypeError(f'{text} is not in {ends[0]}{low:g}, {high:g}{ends[1]}')
-    return number
-
-  parse.__name__ = 'float'
-  return parse
-
-
-above_zero = between(0, math.inf)
-
-
-def place_of(*, folder: bool) -> Callable[[str], pathlib.Path]:
-  """Type of an option: a path that can be written, checked before any work."""
-  def parse(text: str) -> pathlib.Path:
-    try:
-      return check_place(text, folder=folder)
-    except UserError as e:
-      raise argparse.ArgumentTypeError(str(e)) from None
-
-  return parse
-
-
-def require(options: argparse.Namespace, verb: str, names: Iterable[str]) -> None:
-  """Raises `UserError` with the options of these names that are missing or empty."""
-  missing = [f"--{name.replace('_', '-')}" for name in names if not getattr(options, name)]
-  if missing:
-    raise UserError(f"{verb} needs {' and '.join(missing)}")
-
-
-def add_seed_option(parser: argparse._ActionsContainer, words: str | None = None) -> None:
-  """Adds `--seed`."""
-  parser.add_argument('--seed', type=not_negative, default=0, help=words)
-
-
-def add_json_option(parser: argparse._ActionsContainer) -> None:
-  """Adds `--json`, of `print_result`."""
-  parser.add_argument('--json', action='store_true', help='print JSON')
-
-
 def print_result(options: argparse.Namespace, result: Any, lines: Callable[[Any], str]) -> None:
   """Prints a result as JSON, or as the text that `lines` makes of it."""
   print(json.dumps(result, indent=2, allow_nan=False) if options.json else lines(result))
 
 
-def add_run_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-  """Adds `--config` and `--workdir`."""
-  parser.add_argument('--config', metavar='FILE[:ARGS]', required=required,
-                      help='config file; --config.a.b=VALUE overrides a field')
-  parser.add_argument('--workdir', metavar='DIR', required=required,
-                      help='folder of the run; the same command continues it')
-  add_distributed_option(parser)
-
-
-def add_distributed_option(parser: argparse.ArgumentParser) -> None:
-  """Adds `--distributed`, of `join_processes`."""
-  parser.add_argument(
-    '--distributed', metavar='auto|HOST:PORT,COUNT,INDEX', nargs='?', const='auto', default=None,
-    help='one of several processes that share the work, and the folder: auto (the default) on '
-         'Cloud TPU, GKE, Slurm, MPI; else the address of the first, how many, which this is')
+def format_section(section: 'Section') -> str:
+  """Texts, tables and lines of a section of the report, as a terminal shows them."""
+  from fairjax.report.document import Bullets, Table, Text
+  lines: list[str] = []
+  for part in section.parts:
+    if isinstance(part, Table):
+      lines += [part.title, part.text()] if part.title else [part.text()]
+    elif isinstance(part, Bullets | Text):
+      lines += part.lines if isinstance(part, Bullets) else [part.text]
+  return '\n'.join(lines)
 
 
 def start_run(options: argparse.Namespace) -> Config:
@@ -209,7 +141,7 @@ def open_training(options: argparse.Namespace, *, until: str | None = None,
 
 def join_processes(options: argparse.Namespace) -> None:
   """Joins the group of `--distributed`, if it is given, and handles its signals from here on."""
-  if getattr(options, 'distributed', None):
+  if options.distributed:
     processes.start(options.distributed)
     # Never left: whatever this process does, a signal must end or stop the whole group.
     processes.StopSignal().installed().__enter__()
@@ -220,24 +152,6 @@ def refuse_processes(options: argparse.Namespace, verb: str) -> None:
   if options.distributed:
     raise UserError(f'--distributed={options.distributed}: {verb} runs in one process; leave it '
                     'out, and start the command once')
-
-
-def add_scored_option(parser: argparse._ActionsContainer) -> None:
-  """Adds `--scored`."""
-  parser.add_argument('--scored', choices=('continuation', 'prefix+continuation'),
-                      default='continuation', help='which part of a record is scored')
-
-
-def add_reading_options(parser: argparse._ActionsContainer, *, empty: bool = True) -> None:
-  """Adds `--repair` and, where continuations are measured, `--empty`."""
-  if empty:
-    parser.add_argument(
-      '--empty', choices=('error', 'drop', 'keep'), default=None, help='records whose continuation '
-      'is null, empty or blank: stop and count them by value (error, the default), leave them out '
-      '(drop; of coupled samples their partners too), or measure them as they are (keep)')
-  parser.add_argument(
-    '--repair', action='store_const', const=True, default=None, help='replace halves of characters '
-    '(lone surrogates) and NUL in records by U+FFFD, counted, instead of stopping')
 
 
 def records_reader(options: argparse.Namespace) -> Callable[[Any], Iterator[dict[str, Any]]]:

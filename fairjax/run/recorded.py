@@ -1,12 +1,14 @@
-"""Records and their scores from one form into another: JSONL, compressed JSONL, Parquet."""
+"""Records of any language model: sampled, measured, reported, and written in another form."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fairjax.config import MeasureConfig, SampleConfig
 from fairjax.counterfactual import Attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import atomic_write, refuse_existing
@@ -105,7 +107,49 @@ def _scored(
   return record | {'scores': found}
 
 
-# The report of records of any language models: measured, then written as for a run.
+# Measures of records of any language models, and their report, written as for a run.
+
+def record_contents(
+  attributes: Sequence[Attribute], measure: MeasureConfig,
+  baseline: Iterable[Mapping[str, Any]] | None, *, empty: str, coupled: bool,
+) -> 'dict[str, ContentOptions]':
+  """Options of the measures of content by attribute; the records `baseline` give the threshold."""
+  from fairjax.measure import read_attributes
+  from fairjax.measure.similarity import Calibration, load_encoder, parse_threshold, prefix_cosines
+  from fairjax.run.results import content_options
+  encoder = load_encoder(measure.encoder) if measure.encoder else None
+  thresholds: dict[str, float] = {}
+  if baseline is not None:
+    calibration = Calibration(parse_threshold(measure.similarity_threshold)[1])
+    for name, found in read_attributes(baseline, attributes, empty=empty, coupled=coupled).items():
+      thresholds[name] = calibration(prefix_cosines(
+        found, encoder, samples=measure.similarity_samples))
+  return {a.name: content_options(measure, encoder, None, baseline_threshold=functools.partial(
+    thresholds.get, a.name)) for a in attributes}
+
+
+def measure_attributes(
+  file: str, attributes: Sequence[Attribute], scorers: 'Sequence[Scorer | RecordedScorer]', *,
+  contents: 'Mapping[str, ContentOptions]', read: ReadRecords, empty: str,
+  coupled: bool, keep: str | None, **options: Any,
+) -> dict[str, dict[str, Any]]:
+  """Measures of one model's records by attribute; `keep`: folder of scores and finished parts."""
+  from fairjax.generate import check_complete
+  from fairjax.measure import measure_generations, read_attributes
+  check_complete(file)
+  contents = {a.name: dataclasses.replace(contents[a.name], next_token=read_next_token(file, a))
+              for a in attributes}
+  generations = read_attributes(read(file), attributes, empty=empty, coupled=coupled)
+  parts = {a.name: keep and pathlib.Path(keep) / f'{a.name}.parts.jsonl' for a in attributes}
+  found = {
+    name: measure_generations(
+      generations.pop(name), scorers, coupled=coupled, scores_directory=keep, parts=path,
+      content=contents[name], **options)
+    for name, path in parts.items()}
+  for path in filter(None, parts.values()):
+    path.unlink(missing_ok=True)
+  return found
+
 
 def report_records(
   files: Sequence[str | os.PathLike], attribute: Attribute,
@@ -172,3 +216,38 @@ def _short(templates: Sequence[int | str]) -> str:
   """The first labels of several."""
   text = ', '.join(map(str, templates[:5]))
   return text + (', ...' if len(templates) > 5 else '')
+
+
+def sample_pretrained(
+  directory: str | os.PathLike, attribute: Attribute, output: str | os.PathLike,
+  sample: SampleConfig, *, dtype: str, start: bool, coupled: bool, log: Callable[[str], None],
+) -> None:
+  """Samples a published GPT-2 on all devices (H-13, H-33), and writes its next-token file."""
+  import jax
+
+  from fairjax.generate import generate
+  from fairjax.pretrained import GPT2Decoder, TokenizerVocabulary, load_pretrained
+  from fairjax.pretrained.checkpoint import safe_name
+  from fairjax.run.next_token import write_next_token
+  model = load_pretrained(directory, 'lm', dtype=dtype)
+  vocabulary = TokenizerVocabulary(model, start=start)
+  sizes = {p.text: len(vocabulary.start_ids) + len(vocabulary.encode(p.text))
+           for p in attribute.prefixes()}
+  text, longest = max(sizes.items(), key=lambda item: item[1])
+  left = model.arch.max_positions - longest
+  head = (f'{directory} has {model.arch.max_positions} positions, the longest prefix of '
+          f'{attribute.name} {longest} tokens')
+  if left < 1:
+    raise UserError(f'{head}, which leaves no place for a new one ({text[:60]!r}): shorten the '
+                    'template, or take a model that reads longer texts')
+  if sample.max_new_tokens > left:
+    raise UserError(f'{head}: --max-new-tokens can be at most {left}')
+  devices, mesh, place = jax.devices(), None, None  # of all processes
+  if len(devices) > 1:
+    mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  parts = (jax.device_put(model.params, place),
+           GPT2Decoder(model.arch, dtype, model.unused_ids), vocabulary, attribute)
+  generate(*parts, path=output, model=safe_name(model.name), sample=sample,
+           card={'fingerprint': model.fingerprint}, coupled=coupled, mesh=mesh, log=log)
+  write_next_token(output, *parts, mesh=mesh, log=log)

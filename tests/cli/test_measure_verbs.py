@@ -169,7 +169,7 @@ def test_human_labels_beside_a_classifier(tmp_path, sheets, name, capsys):
   task = found['tasks']['sentiment']
   assert task['correlations'].keys() == {name, 'vader'}
   assert task['truncated_texts'] == {name: 1}
-  assert f'{name} read only the beginning of 1 texts' in capsys.readouterr().out
+  assert f'{name} read only the beginning of 1 ' in capsys.readouterr().out
   assert 'read only the beginning of 1 of these texts' in human_section(found).body()
 
 
