@@ -78,8 +78,8 @@ def compile_config(
     print(json.dumps({'topology': topology, 'fits': not problems, 'programs': results,
                       'versions': dict(versions)}, indent=2, allow_nan=False), flush=True)
   else:
-    from fairjax.tpu.slice_search import FLOOR_CAVEAT
-    print(FLOOR_CAVEAT, flush=True)
+    from fairjax.tpu.slice_search import CAVEAT
+    print(CAVEAT, flush=True)
   if problems:
     raise UserError('. '.join(problems))
 

@@ -296,11 +296,9 @@ def _over_tokens(order, counts, i, step, carry):
     valid = (rank >= begin) & (rank < first + counts[i])
     return step(jax.lax.dynamic_slice_in_dim(order, start, size), valid, carry)
 
-  # `most` is redundant for the result. `fairjax compile` reads the bound of a loop from its
-  # condition, and `runs` is known only on the device.
-  most, runs = -(-order.shape[0] // size), -(-counts[i] // size)
+  runs = -(-counts[i] // size)
   return jax.lax.while_loop(
-    lambda state: (state[0] < most) & (state[0] < runs),
+    lambda state: state[0] < runs,
     lambda state: (state[0] + 1, body(state[0], state[1])), (jnp.int32(0), carry))[1]
 
 

@@ -1,6 +1,5 @@
 """The models of the paper on the slices of the paper and on modern ones, as a page."""
 
-import collections
 import dataclasses
 import json
 import math
@@ -19,8 +18,9 @@ from fairjax.tpu.programs import NoCompiler
 
 # What `fairjax compile` prints.
 
-FLOOR_CAVEAT = ('Floors are FLOPs / peak FLOP/s and bytes / memory bandwidth of a device, not '
-                'times: no program was run.')
+CAVEAT = ('FLOPs and bytes are counts of the compiler, not times: no program was run. Every layer '
+          'counts; other loops (blocks of the loss, grad_accum_steps, tokens of a sample) count '
+          'once, so the FLOPs are a lower bound. Bytes include those that stay on the chip.')
 
 
 def describe(found: Analysis) -> list[str]:
@@ -36,17 +36,10 @@ def describe(found: Analysis) -> list[str]:
              f'DOES NOT FIT, {found.bytes_over:,} bytes over')
   lines.append(f'  needs {gib(found.required)} of {gib(found.available)} that programs may use of '
                f'{gib(found.hbm)} a device: {verdict}')
-  if found.cost is None:
-    lines.append('  not counted: this jaxlib cannot read what this libtpu wrote; one that fits: '
-                 "pip install 'jax[tpu]'")
-    return lines
-  lines.append(f"  {_scaled(found.cost['flops'], 'FLOP')} and {_scaled(found.cost['bytes'], 'B')} "
-               'moved on each device; floors (not times): '
-               f"{1e3 * found.floors['flops']:,.3g} ms at peak FLOP/s, "
-               f"{1e3 * found.floors['bytes']:,.3g} ms at full bandwidth")
-  lines.append(f'  collectives: {collectives(found)}')
-  lines += [f'  note: {note} ({number} in the program)'
-            for note, number in found.cost['notes'].items()]
+  if found.cost:
+    flops, size = _scaled(found.cost['flops'], 'FLOP'), _scaled(found.cost['bytes'], 'B')
+    lines.append(f'  {flops} and {size} accessed on each device; the FLOPs take at least '
+                 f'{1e3 * found.peak_seconds:,.3g} ms at peak FLOP/s')
   lines.append(f'  compiled in {found.seconds:.0f} s')
   return lines
 
@@ -57,12 +50,6 @@ def shortage(found: Analysis) -> str:
   return (f'{found.program} needs {"" if found.memory else "at least "}{gib(found.required)} of '
           f'{gib(found.available)} a device on {found.topology}{split}, {gib(found.bytes_over)} '
           f'({found.bytes_over:,} bytes) too much')
-
-
-def collectives(found: Analysis) -> str:
-  """Number and bytes by kind."""
-  return ', '.join(f"{int(number):,} {kind} ({_scaled(size, 'B')})" for kind, (number, size)
-                   in sorted(found.cost['collectives'].items())) or 'none'
 
 
 def gib(size: float) -> str:
@@ -235,7 +222,7 @@ def paper_cells() -> list[Cell]:
 
 def run_matrix(
   cells: list[Cell], *, output: str, versions: Mapping[str, str], command: str,
-  log: Callable[[str], None], analyse: Callable | None = None,
+  log: Callable[[str], None], analyse: Callable = analyse,
 ) -> dict[str, Any]:
   """Compiles every cell and writes the page; cells that were done are not compiled again.
 
@@ -257,8 +244,6 @@ def run_matrix(
     UserError: a configuration is missing, a slice does not divide its batch, or the JSON file is
       something else.
   """
-  if analyse is None:
-    from fairjax.tpu.cost import analyse
   path = pathlib.Path(output)
   cache = path.with_suffix('.json')
   saved = _read(cache) if cache.exists() else {}
@@ -312,37 +297,26 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
     f'on {date} with ' + ', '.join(f'{name} {results["versions"][name]}' for name in
                                    ('fairjax', 'jax', 'jaxlib', 'libtpu', 'flax')
                                    if name in results['versions']) + '.', '',
-    '| config | program | slice | devices | batch | needs | may use | fits | TFLOP | GB moved '
-    '| collectives | floor FLOPs | floor bytes |',
-    '|---|---|---|---|---|---|---|---|---|---|---|---|---|']
-  notes, uncounted = collections.Counter(), False
+    '| config | program | slice | devices | batch | needs | may use | fits | TFLOP | GB accessed '
+    '| at peak FLOP/s |',
+    '|---|---|---|---|---|---|---|---|---|---|---|']
   for cell in cells:
     if cell.name not in results['cells']:
       lines.append(f'| `{cell.config}` | {cell.program} | {cell.topology} | not compiled yet'
-                   + 9 * ' | -' + ' |')
+                   + 7 * ' | -' + ' |')
       continue
-    found = results['cells'][cell.name]['result']
-    lines.append('| ' + ' | '.join(_row(cell, found)) + ' |')
-    uncounted |= bool(found['memory']) and found['cost'] is None
-    notes |= collections.Counter((found['cost'] or {}).get('notes', {}))
+    lines.append('| ' + ' | '.join(_row(cell, results['cells'][cell.name]['result'])) + ' |')
   lines += [
     '', '## How to read it', '',
-    '- **No times.** Nothing was run. A floor is FLOPs / peak FLOP/s or bytes / memory bandwidth '
-    'of a device; a real step is slower than both.',
+    '- **No times.** Nothing was run. A real step is slower than its FLOPs at the peak rate.',
     '- Needs = arguments + temporaries + outputs that reuse no argument + code, as the compiler '
     'reports them. Where it refuses a program, what it asks for at least.',
-    '- FLOPs are those of matrix products and convolutions, bytes what instructions outside '
-    'fusions read from and write to main memory; every loop body counts as often as it runs '
-    "(XLA's own analysis counts it once). Padding of tiles is not counted.",
-    '- Custom calls (Pallas kernels) count by the cost estimate that they carry, otherwise by '
-    'operands and results alone.',
-    '- Collectives: number in one execution, bytes of the larger side on one device.',
+    "- FLOPs and bytes are those of XLA's `cost_analysis`, in models of 2 and 3 unrolled layers; "
+    'every further layer counts as the third. Other loops (blocks of the loss, microbatches of '
+    '`grad_accum_steps`, tokens of a sample) count once: the FLOPs are a lower bound.',
+    '- Bytes are operands and results of every instruction, on the chip or in main memory.',
     '- `sample` of a model of more than 8 layers is compiled as reading the prefixes and one token '
     'of one batch, not as the whole loop.']
-  if uncounted:
-    lines.append('- Not counted: jaxlib could not read the optimized program that libtpu wrote.')
-  lines += [f'- Here: {note} (at most {number} in one program).'
-            for note, number in sorted(notes.items())]
   lines += ['', '## Chips', '',
             '| chip | devices a chip | HBM | may use | peak bf16 TFLOP/s | GB/s | source |',
             '|---|---|---|---|---|---|---|']
@@ -359,8 +333,6 @@ def _row(cell: Cell, found: Mapping[str, Any]) -> list[str]:
          ('' if found['memory'] else 'over ') + gib(found['required']), gib(found['available']),
          'yes' if found['fits'] else f"**no**, {gib(found['bytes_over'])} over"]
   if cost is None:
-    return [*row, *['not counted' if found['memory'] else '-'] * 5]
-  kinds = '; '.join(f'{int(n):,} {kind} {size / 1e9:.2f} GB'
-                    for kind, (n, size) in sorted(cost['collectives'].items()))
-  return [*row, f"{cost['flops'] / 1e12:.2f}", f"{cost['bytes'] / 1e9:.1f}", kinds or 'none',
-          *(f'{1e3 * found["floors"][k]:.1f} ms' for k in ('flops', 'bytes'))]
+    return [*row, '-', '-', '-']
+  return [*row, f"{cost['flops'] / 1e12:.2f}", f"{cost['bytes'] / 1e9:.1f}",
+          f"{1e3 * found['peak_seconds']:.1f} ms"]

@@ -8,8 +8,8 @@
 
 With a config, its field `debias` gives rows, branches and pieces too, and its mesh must cover the
 devices. With `--topology` (needs libtpu) nothing runs: plain and fused are compiled for one of its
-devices, and the compiler says what they take, beside our own count (loops counted, on-chip buffers
-not).
+devices, and the compiler says what they take. It counts the body of a loop once, so `--unroll` the
+layers; its bytes include those that stay on the chip.
 
 The stacked pair is the usual way: the batch is doubled with one swapped copy of every row, so it
 does one counterfactual per row where the fused step does K. The three are timed in turns, so that
@@ -93,9 +93,9 @@ def term_of(options, config):
 
 
 def compile_only(options, config) -> dict:
-  """What the TPU compiler and our count say of both programs on one device."""
+  """What the TPU compiler says of both programs on one device."""
   from fairjax.tpu.chips import find_slice
-  from fairjax.tpu.cost import count
+  from fairjax.tpu.cost import counts
   from fairjax.tpu.programs import slice_devices
   device = slice_devices(find_slice(options.topology))[0]
   mesh, model = make_mesh(MeshConfig(), [device]), config.model
@@ -114,11 +114,9 @@ def compile_only(options, config) -> dict:
   found = {}
   for name, program in lowered.items():
     compiled = program.compile()
-    cost, own = compiled.cost_analysis(), count(compiled.as_text())
-    mib = harness.program_mib(compiled)
+    cost, mib = counts(compiled), harness.program_mib(compiled)
     found[name] = {
-      'compiler_bytes': cost['bytes accessed'], 'compiler_flops': cost['flops'],
-      'counted_bytes': own.nbytes, 'counted_flops': own.flops,
+      'compiler_bytes': cost['bytes'], 'compiler_flops': cost['flops'],
       'argument_mib': mib['arguments'], 'temporary_mib': mib['temporaries'],
       'output_mib': mib['outputs']}
   return harness.provenance('debias_step', options, device=device.device_kind) | {
