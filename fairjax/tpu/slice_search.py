@@ -38,7 +38,7 @@ def describe(found: Analysis) -> list[str]:
                f'{gib(found.hbm)} a device: {verdict}')
   if found.cost:
     flops, size = _scaled(found.cost['flops'], 'FLOP'), _scaled(found.cost['bytes'], 'B')
-    lines.append(f'  {flops} and {size} accessed on each device; the FLOPs take at least '
+    lines.append(f'  {flops} and {size} accessed on each device; the FLOPs take '
                  f'{1e3 * found.peak_seconds:,.3g} ms at peak FLOP/s')
   lines.append(f'  compiled in {found.seconds:.0f} s')
   return lines
