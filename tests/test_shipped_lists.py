@@ -25,6 +25,8 @@ DIGESTS = {
     '9e56d0ba4bf5140d693a6154cb6866270d8132dfd7791e4fccf7077ece323eb1',
   'counterfactual/assets/profession_prompts.yaml':
     '99950ded11c8635c0dd72300707a8a0aff406156efbc221ba2c5df83d1423683',
+  'counterfactual/assets/pronoun_words.txt':
+    '9cb45f1596c220d85a97afd4abc54fd16b002df2acd0e3368348d93449117c9d',
   'gender/fair_generation/assets/gendered_pairs.tsv':
     'a4060c86a494a5e2292f2d09dfa5d417b7b959d814378f6b56cd1e45b0e0f1a4',
   'gender/fair_generation/assets/professions.tsv':

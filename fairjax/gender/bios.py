@@ -98,7 +98,7 @@ def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
 
 def _read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
   """Rows of one file: text, profession, female, split (None: it says none)."""
-  if path.suffix in ('.pkl', '.pickle'):  # whose first bytes may be any
+  if path.suffix in ('.pkl', '.pickle'):  # older pickles begin with any byte
     raise UserError(f'{path} is {PICKLE} with profession, gender and text')
   with open_input(path, what='biographies') as file:
     count = 0
@@ -121,7 +121,7 @@ def _row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
   if _first(row, _TEXT) == 'raw':
     start = str(row.get('start_pos', 0))
     if not start.isdecimal() or not int(start) < len(text):
-      raise UserError(f'{where}: start_pos {start} lies outside the text')
+      raise UserError(f'{where}: start_pos {start} is outside the text')
     text = text[int(start):]
   if not text.strip():
     raise UserError(f'{where}: the text is empty')

@@ -448,7 +448,7 @@ def is_published(path: pathlib.Path) -> bool:
   try:
     content = json.loads((path / 'config.json').read_bytes())
   except (OSError, ValueError, RecursionError):
-    content = None  # the reader of the folder names what is wrong with it
+    content = None  # the reader of the folder reports the error
   if isinstance(content, dict) and 'model_type' in content:
     return True
   return not _is_workdir(path) and not (isinstance(content, dict) and 'export' in content)

@@ -1,7 +1,7 @@
 """All metrics of Webster et al. 2020 for several models, kept as they are finished, and the table.
 
-Every finished metric is a file `MODEL/METRIC.json` in the output folder with what it was made of;
-the same call measures only what is missing, and refuses a folder of other settings.
+A finished metric is a file `MODEL/METRIC.json` in the output folder with the digests of its inputs;
+the same call measures only missing ones, and refuses a folder of other settings.
 """
 
 import dataclasses
@@ -46,6 +46,7 @@ from fairjax.pretrained import folder_name
 # The metrics of several models as one table, shaped as Tables 2 to 5 of Webster et al. 2020.
 
 _SLOPE = 'slope_she_minus_he'
+_Cell = Callable[[Mapping[str, Any]], str]
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -79,8 +80,8 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   return '\n'.join([*lines, '', *notes, ''])
 
 
-def _estimate(key: str):
-  def cell(of):
+def _estimate(key: str) -> _Cell:
+  def cell(of: Mapping[str, Any]) -> str:
     found = of[key]
     words = mean_sd_words(found) if 'mean' in found else (
       'undefined' if found['value'] is None else f"{found['value']:.2f}")
@@ -90,15 +91,16 @@ def _estimate(key: str):
   return cell
 
 
-def _disco_rows(metric: str, found: Mapping[str, Mapping[str, Any]]):
+def _disco_rows(
+  metric: str, found: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str, _Cell], ...]:
   """Rows of one list of persons: all templates, and those that end with the blank."""
   title = next(of[metric]['title'] for of in found.values() if metric in of)
   return ((f'DisCo ({title})', metric, _disco('score', 'control')),
           (f'DisCo ({title}), blank last', metric, _disco('score_endings', 'control_endings')))
 
 
-def _disco(score: str, control: str):
-  def cell(of):
+def _disco(score: str, control: str) -> _Cell:
+  def cell(of: Mapping[str, Any]) -> str:
     if of[score] is None:
       return '-'
     return f"{of[score]:.1f} (random {of[control]['mean']:.1f})"
@@ -134,8 +136,8 @@ _ACCURACIES = (
 
 
 _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
-# Rises with every change of what the metrics give for the same model and data: what is kept of
-# older rules is not taken for a result of these.
+# Rises when a metric gives other numbers for the same model and data: kept results of older rules
+# are refused.
 _RULES = 3
 
 
@@ -194,7 +196,7 @@ def measure_correlations(
 
 
 class _Model:
-  """A folder that is opened when a metric reads from the model itself."""
+  """A folder that is opened when a metric first asks the model."""
 
   def __init__(self, spec: str):
     folder, _, name = spec.partition('@')
@@ -202,21 +204,25 @@ class _Model:
 
   @functools.cached_property
   def opened(self) -> Scorable:
-    """For what it says."""
+    """With its head for words."""
     return open_language_model(self.folder, model=self.name)
 
   @functools.cached_property
   def features(self) -> Scorable:
-    """For its states only: a BERT or ALBERT need not be able to fill a blank."""
+    """For its states only: a BERT or ALBERT may lack the head for masked words."""
     return open_language_model(self.folder, model=self.name, features_only=True)
 
   def fingerprint(self, metric: str) -> str:
+    """Of all that decides the model's answers to a metric."""
     if metric == 'recorded':
       return ''
     return (self.opened if metric in ('disco', 'winogender') else self.features).fingerprint
 
 
-def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
+def _measure(
+  model: _Model, metric: str, settings: Settings, persons: Persons | None, folder: pathlib.Path,
+  log: Callable[[str], None],
+) -> dict[str, Any]:
   """One metric of one model."""
   if metric == 'disco':
     lines = read_text_lines(settings.templates) if settings.templates else None
@@ -239,7 +245,8 @@ def _measure(model, metric, settings, persons, folder, log) -> dict[str, Any]:
   return measure_bios(model.folder, settings.bios, **common)
 
 
-def _coreference(model, metric, settings, log) -> dict[str, Any]:
+def _coreference(
+  model: _Model, metric: str, settings: Settings, log: Callable[[str], None]) -> dict[str, Any]:
   """WinoGender by likelihood, by a probe, or by recorded scores."""
   sentences = read_winogender(settings.winogender)
   professions = read_professions(settings.professions, column=settings.column)
@@ -306,7 +313,7 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
 
 
 def _digest(value: Any, output: pathlib.Path) -> Any:
-  """Files and folders by their content, what lies in `output` left out; other settings as are."""
+  """A file or folder as the digest of its content, without `output`; another setting as it is."""
   path = pathlib.Path(value) if isinstance(value, str) and value else None
   if path is None or not path.exists():
     return value
@@ -328,12 +335,9 @@ def _json(settings: Settings) -> dict[str, Any]:
 
 def _model_names(models: Sequence[str]) -> list[str]:
   """A name for each column, from the last parts of the paths."""
-  names = []
-  for spec in models:
-    folder, _, name = spec.partition('@')
-    title = folder_name(folder) + (f'-{name}' if name else '')
-    names.append(title)
-  if len(set(names)) < len(names):
-    double = next(n for i, n in enumerate(names) if n in names[:i])
+  specs = [spec.partition('@') for spec in models]
+  names = [folder_name(folder) + (f'-{name}' if name else '') for folder, _, name in specs]
+  double = next((n for i, n in enumerate(names) if n in names[:i]), None)
+  if double is not None:
     raise UserError(f'two models are called {double}: give folders with different names')
   return names

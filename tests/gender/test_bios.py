@@ -87,7 +87,7 @@ def test_splits_are_drawn_within_cells(tmp_path):
   ([entry(split='train'), entry('clerk', split='train')], 'no biography in the test split'),
   ([entry(split='train'), entry('clerk', split='test')], "holds 'clerk', which the training"),
   ([], 'holds no biography'), ([entry(), []], r':2 is no JSON object'),
-  ([{'title': 'a', 'gender': 'F', 'raw': 'ab', 'start_pos': 9}], 'start_pos 9 lies outside')])
+  ([{'title': 'a', 'gender': 'F', 'raw': 'ab', 'start_pos': 9}], 'start_pos 9 is outside')])
 def test_bad_biographies_are_one_line(tmp_path, rows, message):
   with pytest.raises(UserError, match=message):
     read_bios(written(tmp_path, rows))

@@ -194,7 +194,7 @@ GENDERS = ('female', 'male')
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-  """A prefix that was completed: what it is about, and its text without space at the end."""
+  """A prefix that was completed; its text has no space at the end."""
 
   attribute: str
   value: str

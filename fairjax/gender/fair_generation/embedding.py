@@ -241,7 +241,7 @@ def _shown(word: bytes) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class GenderSubspace:
-  """A direction with what is needed to judge it."""
+  """A direction with numbers to judge it by."""
 
   direction: np.ndarray  # `[D]` float64 of length 1: g, the first component; female is positive
   explained: np.ndarray  # `[C]` float64, share of the pairs' variance by component, descending
@@ -530,7 +530,7 @@ def load_embedding(
   subspace = gender_subspace(vectors, definitional)
   if 'he' in vectors and 'she' in vectors and subspace.direction @ (
       vectors.unit('she') - vectors.unit('he')) < 0:
-    raise UserError(f"{pairs or path}: by the definitional pairs 'she' lies on the male side of "
+    raise UserError(f"{pairs or path}: by the definitional pairs 'she' is on the male side of "
                     "'he': write the female word of each pair first")
   debiased = hard_debias(vectors, subspace.direction, specific=known, pairs=equal)
   return GenderedEmbedding(vectors, subspace, debiased, professions, multi_word,

@@ -61,7 +61,7 @@ def format_subspace(result: Mapping[str, Any]) -> list[str]:
 
 
 def _pairs(embedding: Mapping[str, Any]) -> str:
-  """The definitional pairs that give g, and whose list it is."""
+  """The definitional pairs that give g, and the source of their list."""
   space = embedding['subspace']
   absent = [m['pair'] for m in space['pairs_missing']]
   return (f"definitional pairs ({embedding['pairs_list']}): "
@@ -212,7 +212,7 @@ def _verdict(verdict: str) -> str:
 
 
 def _utility(found: Mapping[str, Any]) -> list[str]:
-  """Whether what is fair is of use (Y-10)."""
+  """The utility of the completions (Y-10)."""
   shared = found['semantic_similarity_c']
   words = 'S.S.c ' + (f"{100 * shared['value']:.1f} % [{100 * shared['low']:.1f}, "
                       f"{100 * shared['high']:.1f}]" if shared else
