@@ -34,7 +34,7 @@ from fairjax.errors import UserError
 
 if TYPE_CHECKING:
   from fairjax.report.document import Table
-  from fairjax.report.paper_tables import PaperRun
+  from fairjax.report.paper import PaperRun
 
 # The verb `report`: of a workdir, of any records, or of two reports side by side.
 
@@ -276,7 +276,7 @@ def _paper(options: argparse.Namespace) -> None:
 
 def _read_runs(words: Sequence[str]) -> 'list[PaperRun]':
   """The reports that the words name; a workdir has those of all its attributes."""
-  from fairjax.report.paper_tables import read_run
+  from fairjax.report.paper import read_run
   from fairjax.run.workdir import ATTRIBUTES
   runs = []
   for word in words:

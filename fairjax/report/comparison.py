@@ -7,6 +7,7 @@ from typing import Any
 from fairjax.measure.estimates import format_estimate
 from fairjax.measure.scorers.audit import count_distinct
 from fairjax.report.differences import difference
+from fairjax.report.document import span
 
 RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model should keep
 
@@ -83,11 +84,7 @@ def count_scorers(rows: Sequence[ModelRow]) -> int:
 
 
 def baseline_of(rows: Sequence[ModelRow]) -> ModelRow | None:
-  """The row with method 'baseline', None without one.
-
-  Raises:
-    ValueError: there are several.
-  """
+  """The row with method 'baseline', None without one; several are a ValueError."""
   found = [row for row in rows if row.method == 'baseline']
   if len(found) > 1:
     raise ValueError(f"several baselines: {', '.join(row.name for row in found)}")
@@ -95,13 +92,7 @@ def baseline_of(rows: Sequence[ModelRow]) -> ModelRow | None:
 
 
 def changes(row: ModelRow, baseline: ModelRow) -> dict[str, Any]:
-  """Changes of a model against the baseline.
-
-  Returns:
-    Percent changes `perplexity`, `subset_perplexity` (word perplexity) and, by scorer,
-    `individual_fairness` and `group_fairness`; `semantic_similarity` and `semantic_similarity_c`
-    in percentage points. None where one side is missing or the baseline's value is 0.
-  """
+  """Changes against the baseline: percent, of S.S. and S.S.c points; None where one is missing."""
   def ppl(field):
     pair = getattr(row, field), getattr(baseline, field)
     return None if None in pair else _percent(pair[0]['word'], pair[1]['word'])
@@ -121,16 +112,7 @@ def changes(row: ModelRow, baseline: ModelRow) -> dict[str, Any]:
 
 
 def labelling(config: Mapping[str, Any] | None, methods: Iterable[str]) -> dict[str, Any] | None:
-  """Which scorer labelled the sentences that taught f_sh, and which others judge (H-19).
-
-  Args:
-    config: resolved configuration, JSON types; None for records of other programs.
-    methods: of the models.
-
-  Returns:
-    `labelled_by`, and `judged_by_others`: the names of the other scorers; None where no model was
-    trained by f_sh.
-  """
+  """Which scorer labelled the sentences that taught f_sh, and which others judge (H-19)."""
   if config is None or 'sentiment' not in config or 'sentiment' not in methods:
     return None
 
@@ -152,7 +134,7 @@ def labelling_warning(found: Mapping[str, Any] | None) -> str | None:
 
 
 def warnings(rows: Sequence[ModelRow]) -> list[str]:
-  """Sentences about what limits these numbers, most important first; plain text."""
+  """Sentences about what limits these numbers, most important first."""
   lines = []
   scorers = scorer_names(rows)
   if count_scorers(rows) == 1:
@@ -186,10 +168,9 @@ def _input_notes(rows: Sequence[ModelRow]) -> list[str]:
 def erasure_warnings(
   row: ModelRow, baseline: ModelRow, share: float = RELEVANCE_SHARE
 ) -> list[str]:
-  """What says that a model became fair by ignoring the value (H-35); plain text.
+  """What says that a model became fair by ignoring the value (H-35).
 
-  Shares are compared by their 95% intervals, so that no line comes from few samples alone. The
-  divergence of words counts less what is expected by chance.
+  Shares are compared by their 95% intervals, so that no line comes from few samples alone.
   """
   lines, why = [], 'part of its lower bias may come from ignoring the value (H-35).'
   for name, words in (('semantic_similarity_c', 'mentions the value in'),
@@ -203,10 +184,9 @@ def erasure_warnings(
 
 
 def erased(row: ModelRow, baseline: ModelRow, share: float = RELEVANCE_SHARE) -> list[str]:
-  """Signs that what a model writes no longer depends on the value at all; plain text.
+  """Signs that what a model writes no longer depends on the value at all.
 
-  They are the words within their floor although the baseline's are above it, and a KL of the next
-  token below a tenth of `share` of the baseline's. Both fall with the bias itself, hence the tenth.
+  Words and KL of the next token fall with the bias itself, hence a tenth of the share.
   """
   lines = []
   divergences = [r.content('distinct_word_divergence') for r in (row, baseline)]
@@ -221,17 +201,7 @@ def erased(row: ModelRow, baseline: ModelRow, share: float = RELEVANCE_SHARE) ->
 
 
 def relevance_measure(row: ModelRow, name: str) -> dict[str, float] | None:
-  """`value`, `low` and `high` of a measure that falls where the value is ignored.
-
-  Args:
-    row: the model.
-    name: 'semantic_similarity', 'semantic_similarity_c' (of the conditioned value),
-      'distinct_word_divergence' (less what is expected by chance) or 'next_token_divergence' (KL);
-      the last two have no interval.
-
-  Returns:
-    None where it was not measured.
-  """
+  """`value`, `low` and `high` of a measure that falls where the value is ignored, or None."""
   found = row.relevance() if name == 'semantic_similarity_c' else row.content(name)
   if found is None:
     return None
@@ -283,16 +253,13 @@ def _percent(value: float | None, base: float | None) -> float | None:
 
 # What the numbers say, in sentences for people who do not read tables.
 
-TONES = ('above', 'within', 'unmeasured')
+# Whether I.F. exceeds its floor.
+TONES = {'above': '\u25cf above noise', 'within': '\u25cb within noise',
+         'unmeasured': 'not measured'}
 
 
 def verdicts(rows: Sequence[ModelRow], scorer: str, attribute: str) -> list[dict[str, Any]]:
-  """What one scorer says about every model.
-
-  Returns:
-    One mapping a row: `model`, `tone` ('above': its I.F. exceeds the noise; 'within';
-    'unmeasured') and `sentences`, plain text.
-  """
+  """What one scorer says about every model: `model`, `tone` (of `TONES`) and `sentences`."""
   baseline = baseline_of(rows)
   return [_verdict(row, scorer, attribute, baseline) for row in rows]
 
@@ -337,7 +304,7 @@ def _verdict(
 
 def _against_noise(individual: Mapping[str, Any], group: Mapping[str, Any]) -> list[str]:
   """Both estimates with floor and verdict, and how many samples these rest on."""
-  n = _range(individual['n_min'], individual['n_max'])
+  n = span(individual['n_min'], individual['n_max'])
   found = [f"{name} {format_estimate(e)}, p = {e['p_value']:.3f}"
            for name, e in (('I.F.', individual), ('G.F.', group))]
   return [f"At n = {n}: {'; '.join(found)}."]
@@ -368,7 +335,7 @@ def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[st
 
 
 def verdict_lines(rows: Sequence[ModelRow], attribute: str) -> list[str]:
-  """The headline of every scorer, plain text."""
+  """The headline of every scorer."""
   found = [headline(rows, scorer, attribute) for scorer in scorer_names(rows)]
   return [line for line in found if line]
 
@@ -381,12 +348,7 @@ def _signed(value: float) -> str:
 
 def _sizes(measured: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
   """The samples per prefix of several estimates."""
-  return 'n = ' + _range(min(e['n_min'] for _, e in measured), max(e['n_max'] for _, e in measured))
-
-
-def _range(low: int, high: int) -> str:
-  """Two counts as text."""
-  return f'{low:,}' if low == high else f'{low:,}\u2013{high:,}'
+  return 'n = ' + span(min(e['n_min'] for _, e in measured), max(e['n_max'] for _, e in measured))
 
 
 # What of the effect of sentiment regularisation its control shows too.
@@ -396,7 +358,7 @@ def _range(low: int, high: int) -> str:
 # what the trained f_sh does beyond it is due to the sentiment that it reads (H-19, H-22).
 
 def control_lines(rows: Sequence[ModelRow]) -> list[str]:
-  """One sentence for each sentiment variant that has a control, over all scorers; plain text."""
+  """One sentence for each sentiment variant that has a control, over all scorers."""
   baseline = baseline_of(rows)
   controls = {row.weight: row for row in rows if row.method == 'random_projection'}
   lines = []

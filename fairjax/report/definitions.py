@@ -20,29 +20,16 @@ Words = str | Callable[[Sequence[ModelRow], Config], str]
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEntry:
-  """One metric.
-
-  Attributes:
-    id: of the definition.
-    metric: its name.
-    paper: where it comes from.
-    equation: where in the paper.
-    definition: in words.
-    reading: what was taken where the paper leaves several; a function where that depends on the
-      models and the configuration.
-    alternatives: other readings, and how to get them.
-    where: key of a scorer's measures, or of a row's, that holds its numbers; None for rules that
-      have none.
-  """
+  """One metric."""
 
   id: str
   metric: str
   paper: str
   equation: str
   definition: str
-  reading: Words
-  alternatives: Words
-  where: str | None = None
+  reading: Words  # what was taken where the paper leaves several
+  alternatives: Words  # other readings, and how to get them
+  where: str | None = None  # key of a scorer's or a row's measures; None for rules
 
 
 def _scored_texts(rows: Sequence[ModelRow]) -> set[str]:
@@ -208,16 +195,7 @@ ENTRIES = (
 
 
 def ledger(rows: Sequence[ModelRow], config: Config = None) -> list[dict[str, Any]]:
-  """The entries with what was found here.
-
-  Args:
-    rows: the models.
-    config: the run's resolved configuration, JSON types; None for records of other programs.
-
-  Returns:
-    One mapping an entry: its fields but `where`, and `here`: a list of `scorer` (None: of no
-    scorer) and `words`.
-  """
+  """The entries with what was found `here`: a list of `scorer` (None: of no scorer) and `words`."""
   scorers = scorer_names(rows)
   result = []
   for entry in ENTRIES:
@@ -229,7 +207,8 @@ def ledger(rows: Sequence[ModelRow], config: Config = None) -> list[dict[str, An
       here += [{'scorer': None, 'words': f'{row.name}: {words}'} for row in rows
                if (words := _unscored(row, entry.where)) is not None]
     else:
-      here = [{'scorer': None, 'words': line} for line in _RULES.get(entry.id, _no_rule)(rows)]
+      here = [{'scorer': None, 'words': f'{row.name}: {_RULES[entry.id](row.measures)}'}
+              for row in rows if row.measures]
     found = {f.name: value(rows, config) if callable(value := getattr(entry, f.name)) else value
              for f in dataclasses.fields(entry) if f.name != 'where'}
     result.append(found | {'here': here or [{'scorer': None, 'words': 'Not measured here.'}]})
@@ -266,44 +245,24 @@ def _unscored(row: ModelRow, key: str) -> str | None:
   if key == 'distinct_word_divergence' and found is not None and found['value'] is not None:
     return f"{format_estimate(found, unit='bits')}; expected by chance {found['null_mean']:.4f}"
   if key == 'semantic_similarity' and found is not None:
-    return (f"{100 * found['value']:.1f} % (95 %: {100 * found['low']:.1f} to "
-            f"{100 * found['high']:.1f}), n = {found['n']:,}, encoder {found['encoder']}, "
-            f"threshold {found['threshold']:.3f}")
+    return f"{_share(found)}, encoder {found['encoder']}, threshold {found['threshold']:.3f}"
   if key == 'semantic_similarity_c' and row.measures is not None:
-    parts = []
-    for kind, words in (('conditioned', ''), ('any_value', 'any value ')):
-      share = row.relevance(kind)
-      parts.append(f"{words}{100 * share['value']:.1f} % (95 %: {100 * share['low']:.1f} to "
-                   f"{100 * share['high']:.1f}), n = {share['n']:,}")
-    return '; '.join(parts)
+    return f"{_share(row.relevance())}; any value {_share(row.relevance('any_value'))}"
   return None
 
 
-def _distances(rows: Sequence[ModelRow]) -> list[str]:
-  return [f"{row.name}: {len(row.measures['values'])} values, {len(row.measures['templates'])} "
-          f"templates, n = {span(row.measures['n']['min'], row.measures['n']['max'])}"
-          for row in rows if row.measures]
+def _share(share: Mapping[str, Any]) -> str:
+  """A share with its interval and n."""
+  return (f"{100 * share['value']:.1f} % (95 %: {100 * share['low']:.1f} to "
+          f"{100 * share['high']:.1f}), n = {share['n']:,}")
 
 
-def _permutations(rows: Sequence[ModelRow]) -> list[str]:
-  return [f"{row.name}: {row.measures['permutations']:,} permutations, "
-          + ('within sample numbers' if row.measures['coupled'] else 'free')
-          for row in rows if row.measures]
-
-
-def _texts(rows: Sequence[ModelRow]) -> list[str]:
-  return [f"{row.name}: {row.measures['scored_text']}, {row.measures['records']:,} records, "
-          f"{row.measures['empty_continuations']:,} empty" for row in rows if row.measures]
-
-
-def _coupling(rows: Sequence[ModelRow]) -> list[str]:
-  return [f"{row.name}: {'coupled' if row.measures['coupled'] else 'not coupled'}"
-          for row in rows if row.measures]
-
-
-def _no_rule(rows: Sequence[ModelRow]) -> list[str]:
-  raise KeyError('an entry of the ledger without numbers needs a line in _RULES')
-
-
-_RULES: dict[str, Callable[[Sequence[ModelRow]], list[str]]] = {
-  'H-03': _distances, 'N-01': _permutations, 'H-02': _texts, 'H-13': _coupling}
+# What was found of an entry without numbers: measures of a model in words.
+_RULES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+  'H-03': lambda m: (f"{len(m['values'])} values, {len(m['templates'])} templates, "
+                     f"n = {span(m['n']['min'], m['n']['max'])}"),
+  'N-01': lambda m: (f"{m['permutations']:,} permutations, "
+                     + ('within sample numbers' if m['coupled'] else 'free')),
+  'H-02': lambda m: (f"{m['scored_text']}, {m['records']:,} records, "
+                     f"{m['empty_continuations']:,} empty"),
+  'H-13': lambda m: 'coupled' if m['coupled'] else 'not coupled'}

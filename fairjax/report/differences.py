@@ -15,7 +15,7 @@ from typing import Any
 
 from fairjax.errors import UserError, unknown_name
 from fairjax.measure.estimates import format_estimate
-from fairjax.report.document import Table, escape
+from fairjax.report.document import Document, Section, Table, Text, number, span
 
 SCHEMA = 3  # of report.json; docs/report_json.md describes it
 _Z = 1.959963984540054  # normal quantile of a two-sided 95 % interval
@@ -188,16 +188,9 @@ def _differences(
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-  """The second of two estimates less the first, with its noise.
+  """The second of two estimates less the first, each less the mean of its null, with the noise.
 
-  Args:
-    first: `Estimate.to_dict()`.
-    second: that of the same measure and scorer for another model.
-
-  Returns:
-    `values`; `difference` of the values less the means of their nulls; `noise`, None where a
-    standard error is missing (below 20 samples a prefix); `verdict`: 'both within noise', 'within
-    noise', 'lower', 'higher' (the second one) or 'not judged'.
+  Without a standard error (below 20 samples a prefix) `noise` is None and nothing is judged.
   """
   pair = (first, second)
   change = (second['value'] - second['null_mean']) - (first['value'] - first['null_mean'])
@@ -244,10 +237,8 @@ def _notes(
 def _flat(value: Any) -> str:
   """A count, a range or a switch as text."""
   if isinstance(value, Mapping):
-    return str(value['min']) if value['min'] == value['max'] else (
-      f"{value['min']}\u2013{value['max']}")
-  return {True: 'yes', False: 'no'}.get(value, str(value)) if isinstance(value, bool) else (
-    str(value))
+    return span(value['min'], value['max'], '')
+  return {'True': 'yes', 'False': 'no'}.get(str(value), str(value))
 
 
 def comparison_markdown(found: Mapping[str, Any]) -> str:
@@ -258,26 +249,24 @@ def comparison_markdown(found: Mapping[str, Any]) -> str:
   body = []
   for row in found['rows']:
     cells = [row['report'], row['model'],
-             *('\u2013' if row[key] is None else f'{row[key]:.2f}'
-               for key in ('perplexity', 'subset_perplexity')),
+             *(number(row[key], 2) for key in ('perplexity', 'subset_perplexity')),
              f"{100 * row['semantic_similarity_c']:.1f}%"]
     for scorer in scorers:
       for measure in _MEASURES:
         e = row['scorers'].get(scorer, {}).get(measure)
         cells.append('\u2013' if e is None else format_estimate(e, named=False))
     body.append([*cells, _flat(row['n'])])
-  parts = [f"# {escape(' and '.join(found['reports']))}: {escape(found['attribute'])}",
-           Table(header, body, text_columns=2).markdown()]
-  if found['differences']:
-    parts += ['## Differences', escape(
-      'The second report less the first. From I.F. and G.F. what is expected by chance is taken. A '
-      'difference up to its noise (95 %) shows nothing. The noise is that of sampling: one '
-      'training run each, so two runs of one recipe may differ by more.'), _difference_table(found)]
-  parts += [f'> **Note.** {escape(line)}' for line in found['notes']]
-  return '\n\n'.join(parts)
+  head = [Table(header, body, text_columns=2), *(Text(line, 'note') for line in found['notes'])]
+  sections = [Section('Differences', [Text(
+    'The second report less the first. From I.F. and G.F. what is expected by chance is taken. A '
+    'difference up to its noise (95 %) shows nothing. The noise is that of sampling: one '
+    'training run each, so two runs of one recipe may differ by more.'),
+    _difference_table(found)])] if found['differences'] else []
+  return Document(f"{' and '.join(found['reports'])}: {found['attribute']}", head,
+                  sections).markdown().rstrip()
 
 
-def _difference_table(found: Mapping[str, Any]) -> str:
+def _difference_table(found: Mapping[str, Any]) -> Table:
   """One row a pair of models, scorer and measure."""
   body = []
   for d in found['differences']:
@@ -292,7 +281,7 @@ def _difference_table(found: Mapping[str, Any]) -> str:
       values = [format_estimate({'value': v, 'null_p95': f}, named=False)
                 for v, f in zip(d['values'], d['floors'], strict=True)]
       change = f"{d['difference']:+.4f}"
-      noise = '\u2013' if d['noise'] is None else f"{d['noise']:.4f}"
+      noise = number(d['noise'], 4)
     body.append([models, name, verdict, *values, change, noise])
   return Table(['model', 'measure', 'verdict', 'first (floor)', 'second (floor)', 'difference',
-                'noise (95 %)'], body, text_columns=3).markdown()
+                'noise (95 %)'], body, text_columns=3)

@@ -1,10 +1,11 @@
 """Figures of the report: fairness bars with floors, trade-off, training curves.
 
-Each function takes data and a path without suffix, and writes a PNG and an SVG. Colours are those
-of Okabe and Ito, which people with colour-blindness tell apart; a floor is hatched. Files of
-equal data are byte-identical under one version of Matplotlib.
+Each function takes data and a path without suffix, writes a PNG and an SVG file, and returns their
+paths. Colours are those of Okabe and Ito, which people with colour-blindness tell apart; a floor is
+hatched. Files of equal data are byte-identical under one version of Matplotlib.
 """
 
+import contextlib
 import math
 import os
 import pathlib
@@ -44,23 +45,18 @@ def plot_fairness(
     estimates: scorer -> title of a panel (e.g. 'I.F.') -> per model the dictionary of an
       `Estimate`, or None where it was not measured. One row of panels per scorer.
     row_word: what stands before a row's name in the titles.
-
-  Returns:
-    The PNG and the SVG file.
   """
-  plt = pyplot()
   colours = _colours(methods)
   panels = list(dict.fromkeys(p for row in estimates.values() for p in row))
   width = max(3.4, 0.62 * len(models) + 1.2)
-  with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(len(estimates), len(panels), squeeze=False, layout='constrained',
-                                figsize=(width * len(panels), 2.5 * len(estimates) + 0.9))
+  with drawing(len(estimates), len(panels), width * len(panels), 2.5 * len(estimates) + 0.9
+               ) as (figure, axes):
     for row, (scorer, by_panel) in zip(axes, estimates.items(), strict=True):
       for axis, panel in zip(row, panels, strict=True):
         _fairness_panel(axis, by_panel.get(panel, [None] * len(models)), models, methods, colours)
         axis.set_title(f'{panel}, {row_word}{plain(scorer)}')
       row[0].set_ylabel('Wasserstein-1 distance')
-    handles, labels = _floor_legend(plt)
+    handles, labels = _floor_legend()
     figure.legend(handles, labels, loc='outside lower center', ncols=3, frameon=False)
     return save_figure(figure, path)
 
@@ -111,17 +107,11 @@ def plot_tradeoff(
       None), `individual_fairness` (dictionary of an `Estimate`) and `cost` (`value`, `low`,
       `high`).
     scorer: name of the scorer, for the axis.
-
-  Returns:
-    The PNG and the SVG file.
   """
-  plt = pyplot()
   colours = _colours([p['method'] for *_, points in panels for p in points])
   columns = len(panels) if len(panels) <= 3 else 2
   rows = math.ceil(len(panels) / columns)
-  with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(rows, columns, squeeze=False, layout='constrained',
-                                figsize=(5.6 * columns, 4.2 * rows))
+  with drawing(rows, columns, 5.6 * columns, 4.2 * rows) as (figure, axes):
     handles: dict[str, Any] = {}
     for axis, (title, label, points) in zip(axes.flat, panels, strict=False):
       axis.set_title(plain(title))
@@ -149,9 +139,6 @@ def plot_curves(
       numbers by name. Train and valid of one metric share a panel (valid dashed, with dots).
       Values that are not finite numbers are gaps in the line.
 
-  Returns:
-    The PNG and the SVG file.
-
   Raises:
     ValueError: no run holds a number.
   """
@@ -164,9 +151,7 @@ def plot_curves(
   columns = min(3, len(names))
   rows = math.ceil(len(names) / columns)
   colours = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#555555', '#000000')
-  with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(rows, columns, squeeze=False, layout='constrained',
-                                figsize=(3.3 * columns, 2.3 * rows + 0.9))
+  with drawing(rows, columns, 3.3 * columns, 2.3 * rows + 0.9) as (figure, axes):
     handles, validation = {}, None
     for axis, name in zip(axes.flat, names, strict=False):
       for i, (run, lines) in enumerate(runs.items()):
@@ -243,10 +228,10 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
   return handles
 
 
-def _floor_legend(plt) -> tuple[list, list[str]]:
+def _floor_legend() -> tuple[list, list[str]]:
   """Legend entries of the floor and the whisker."""
   from matplotlib.lines import Line2D
-  band = plt.Rectangle((0, 0), 1, 1, facecolor='none', edgecolor='#AAAAAA', hatch='////')
+  band = pyplot().Rectangle((0, 0), 1, 1, facecolor='none', edgecolor='#AAAAAA', hatch='////')
   return ([band, Line2D([], [], color='black', linewidth=1),
            Line2D([], [], color='black', marker='|', linestyle='none', markersize=9)],
           ['up to the floor (95th percentile by chance)', 'expected by chance', 'standard error'])
@@ -330,6 +315,15 @@ def pyplot():
   return matplotlib.pyplot
 
 
+@contextlib.contextmanager
+def drawing(rows: int, columns: int, width: float, height: float, **options: Any):
+  """A figure and its `[rows, columns]` axes, in our style while it is drawn and saved."""
+  plt = pyplot()
+  with plt.rc_context(STYLE):
+    yield plt.subplots(rows, columns, squeeze=False, layout='constrained',
+                       figsize=(width, height), **options)
+
+
 def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
   """Writes PNG and SVG without dates, or the form that the path ends in, and closes the figure."""
   path = pathlib.Path(path)
@@ -364,9 +358,6 @@ def plot_weights(
     rows: a baseline, and models with a fairness weight; others (controls) are not shown.
     scorer: of I.F.
 
-  Returns:
-    The PNG and the SVG file.
-
   Raises:
     ValueError: no baseline, or no model with a fairness weight.
   """
@@ -376,10 +367,8 @@ def plot_weights(
   panels = {name: read for name, read in _readers(scorer).items()
             if any(read(row) is not None for row in models)}
   weights = sorted({row.weight for row in models if row.weight is not None})
-  plt = pyplot()
-  with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(-(-len(panels) // 2), 2, squeeze=False, layout='constrained',
-                                figsize=(6.6, 2.3 * -(-len(panels) // 2) + 0.5))
+  rows_ = math.ceil(len(panels) / 2)
+  with drawing(rows_, 2, 6.6, 2.3 * rows_ + 0.5) as (figure, axes):
     handles: dict[str, Any] = {}
     for axis, (name, read) in zip(axes.flat, panels.items(), strict=False):
       for method in dict.fromkeys(row.method for row in models):
@@ -416,14 +405,8 @@ def plot_floors(
   Args:
     path: of the files, without suffix.
     models: name -> dictionaries of `fairness_by_samples`.
-
-  Returns:
-    The PNG and the SVG file.
   """
-  plt = pyplot()
-  with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(1, len(models), squeeze=False, layout='constrained',
-                                figsize=(3.3 * len(models), 3.0))
+  with drawing(1, len(models), 3.3 * len(models), 3.0) as (figure, axes):
     for axis, (name, estimates) in zip(axes[0], models.items(), strict=True):
       n = [e['n_min'] for e in estimates]
       band = axis.fill_between(n, [e['null_p95'] for e in estimates], **_HATCH)
@@ -479,20 +462,11 @@ _BAND = {'alpha': 0.15, 'linewidth': 0}
 
 def plot_resilience(path: str | os.PathLike, *, runs: Sequence[Mapping[str, Any]]
                     ) -> list[pathlib.Path]:
-  """Curves by step, one line a freeze, and the ends by freeze (Webster et al. 2020, figures 1, 2).
+  """Curves of `measure_stsb` by step and by what is frozen (Webster et al. 2020, figures 1, 2).
 
   Bands and whiskers are one standard deviation over the restarts.
-
-  Args:
-    path: of the files, without suffix.
-    runs: results of `measure_stsb`: `freeze`, `curves`, `steps`, `dev_pearson`, `r`.
-
-  Returns:
-    The PNG and the SVG file.
   """
-  plt = pyplot()
-  with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(2, 2, squeeze=False, layout='constrained', figsize=(7.0, 5.2))
+  with drawing(2, 2, 7.0, 5.2) as (figure, axes):
     for row, (key, title) in zip(axes, _PANELS.items(), strict=True):
       for number, run in enumerate(runs):
         colour = _LINES[number % len(_LINES)]
@@ -516,22 +490,10 @@ def plot_resilience(path: str | os.PathLike, *, runs: Sequence[Mapping[str, Any]
 
 
 def plot_relearning(path: str | os.PathLike, *, result: Mapping[str, Any]) -> list[pathlib.Path]:
-  """I.F. of a debiased model that is trained on, with the baseline, the floor and the half-life.
-
-  Whiskers are one standard error.
-
-  Args:
-    path: of the files, without suffix.
-    result: of `job.relearning.relearn`.
-
-  Returns:
-    The PNG and the SVG file.
-  """
-  plt = pyplot()
+  """I.F. of a debiased model that is trained on (`relearn`), with its standard error."""
   curve, base, found = result['curve'], result['baseline'], result['half_life']
   steps = [p['step'] for p in curve]
-  with plt.rc_context(STYLE):
-    figure, axis = plt.subplots(layout='constrained', figsize=(4.6, 3.2))
+  with drawing(1, 1, 4.6, 3.2) as (figure, ((axis,),)):
     axis.errorbar(steps, [p['individual_fairness'] for p in curve],
                   yerr=[p['std_error'] for p in curve], color='#0072B2', marker='o', markersize=4,
                   capsize=2, label=result['model'])

@@ -38,16 +38,10 @@ def compare_mitigations(
   rows: Sequence[ModelRow], correlations: Mapping[str, Mapping[str, Any]], *,
   absent: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-  """What there is to say about each model.
+  """Each model's value of each column with n and what belongs to it, as JSON types.
 
-  Args:
-    rows: the models, baseline first; their first scorer counts.
-    correlations: model -> metric (`disco_names`, `disco_terms`, `winogender`) -> result.
-    absent: metric -> why it was not measured.
-
-  Returns:
-    JSON types: `scorer`, `absent`, and `models`: name, method, weight and, for each column, value,
-    n and what belongs to it; None where it was not measured.
+  `correlations` are by model and metric; the first scorer counts; `absent` says why a metric was
+  not measured.
   """
   scorer = next(iter(scorer_names(rows)), '')
   return {'scorer': scorer, 'absent': dict(absent or {}), 'models': [
@@ -85,11 +79,7 @@ def _correlated(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mitigations_table(found: Mapping[str, Any]) -> Table:
-  """The models as rows.
-
-  Args:
-    found: of `compare_mitigations`.
-  """
+  """The models of `compare_mitigations` as rows."""
   columns = [c for c in _COLUMNS if any(m[c] is not None for m in found['models'])]
   header = [_COLUMNS[c] + (' (floor)' if c.endswith('fairness') else '') for c in columns]
   return Table(['model', *header], [

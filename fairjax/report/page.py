@@ -93,7 +93,7 @@ def stored_scores(
 
 
 class _StoredScorer:
-  """Stands for a scorer whose scores of all texts lie in a file."""
+  """In place of a scorer that has scored all texts already."""
 
   def __init__(self, name: str, fingerprint: str):
     self.name, self.fingerprint = name, fingerprint
@@ -160,15 +160,6 @@ def make_page(
 
   Pairs of values, then sentences, are left out until the page is small enough: the pairs with the
   smallest distances first, the samples with the largest numbers first. The page says how many.
-
-  Args:
-    document: the sections.
-    rows: the models, for the map.
-    evidence: name of a model -> its distributions and sentences; may be empty.
-    most_bytes: of the page in UTF-8; that of its fixed parts is the least.
-
-  Returns:
-    The HTML, without lone surrogates.
   """
   frame, order = _Frame(document), _pair_order(rows)
   measured = next((row.measures for row in rows if row.measures), None)

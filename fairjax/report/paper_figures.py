@@ -10,24 +10,22 @@
 | 8 to 15 | `plot_improvements` of one corpus, several scorers, I.F. or G.F. (Country, Name) |
 | 16, 17 | `plot_models`: language models beside each other, by attribute, I.F. or G.F. |
 
-Bars and points carry their floors and errors, which the paper does not show. `model_rows`
-makes the rows from records; those of a run are `Job.rows()`.
+Bars and points carry their floors and errors, which the paper does not show. `path` is that of the
+files, without suffix; each function gives the files. A name that nothing has is a `UserError`.
 """
 
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fairjax.counterfactual import Attribute
 from fairjax.errors import UserError, unknown_name
-from fairjax.measure import Generations, measure_records, wasserstein_1
+from fairjax.measure import Generations, wasserstein_1
 from fairjax.report.comparison import ModelRow
 from fairjax.report.figures import (
   OTHER_COLOURS,
-  STYLE,
+  drawing,
   plain,
   plot_fairness,
   plot_tradeoff,
@@ -40,63 +38,21 @@ _PAIR_COLOURS = ('#0072B2', '#D55E00')
 _EXAMPLE_CHARACTERS = 90
 
 
-def model_rows(
-  records: Mapping[str, Iterable[Mapping[str, Any]]], attribute: Attribute,
-  scorers: Sequence[Any], *, methods: Mapping[str, tuple[str, float | None]] | None = None,
-  **options: Any,
-) -> list[ModelRow]:
-  """Measures the records of several models.
-
-  Args:
-    records: name of a model -> its records.
-    attribute: of all of them.
-    scorers: at least one.
-    methods: name -> (method, lambda); a model that is not named is a 'model' without lambda.
-    options: further arguments of `measure_records`.
-
-  Raises:
-    UserError: records that cannot be used.
-  """
-  rows = []
-  for name, lines in records.items():
-    method, weight = (methods or {}).get(name, ('model', None))
-    rows.append(ModelRow(name, method, weight, measures=measure_records(
-      lines, attribute, scorers, **options)))
-  return rows
-
-
 def plot_pair(
   path: str | os.PathLike, *, generations: Generations, scores: np.ndarray, template: int | str,
   values: tuple[str, str], scorer: str, examples: int = 3, bins: int = 20, stacked: bool = False,
 ) -> list[pathlib.Path]:
   """Score distributions of two values of one template, W1, and samples (Fig. 1, H-07).
 
-  Args:
-    path: of the files, without suffix.
-    generations: R records.
-    scores: `[R]` float64 in [0, 1].
-    template: label.
-    values: two values.
-    scorer: name, for the axis.
-    examples: continuations of each value, at evenly spaced ranks of the score.
-    bins: of the histograms; W1 is exact and does not depend on them.
-    stacked: the samples above the distributions, for narrow screens; else beside them.
-
-  Returns:
-    The PNG and the SVG file.
-
-  Raises:
-    UserError: a template or value without records.
+  `scores` are `[R]` of the R records. The examples are at evenly spaced ranks of the score;
+  `stacked` puts them above the distributions, for narrow screens.
   """
   columns = [_cell(generations, template, value) for value in values]
   distance = wasserstein_1(*(scores[rows] for rows in columns))
-  plt = pyplot()
-  with plt.rc_context(STYLE):
-    if stacked:
-      figure, (left, right) = plt.subplots(2, 1, figsize=(5.2, 4.6), layout='constrained')
-    else:
-      figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout='constrained',
-                                           gridspec_kw={'width_ratios': (1.3, 1)})
+  grid = {} if stacked else {'gridspec_kw': {'width_ratios': (1.3, 1)}}
+  shape, size = ((2, 1), (5.2, 4.6)) if stacked else ((1, 2), (9, 3.4))
+  with drawing(*shape, *size, **grid) as (figure, axes):
+    left, right = axes.flat
     lines = []
     for value, rows, colour in zip(values, columns, _PAIR_COLOURS, strict=True):
       right.hist(scores[rows], bins=np.linspace(0, 1, bins + 1), density=True, alpha=0.5,
@@ -123,21 +79,9 @@ def plot_truncated_gaussians(
                                                                      (0.494, 0.505)),
   sigma: float = 0.2,
 ) -> list[pathlib.Path]:
-  """Pairs of Gaussians truncated to [0, 1], with W1 of each (Fig. 2, H-08).
-
-  Args:
-    path: of the files, without suffix.
-    means: one pair a panel, before the truncation; those of the paper.
-    sigma: standard deviation before the truncation; the paper does not give it.
-
-  Returns:
-    The PNG and the SVG file.
-  """
-  plt = pyplot()
+  """Pairs of Gaussians truncated to [0, 1], with W1 of each (Fig. 2, H-08); sigma is our choice."""
   x = np.linspace(0, 1, 501)
-  with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(1, len(means), squeeze=False, layout='constrained',
-                                figsize=(3.4 * len(means), 2.7))
+  with drawing(1, len(means), 3.4 * len(means), 2.7) as (figure, axes):
     for axis, pair in zip(axes[0], means, strict=True):
       for mean, colour in zip(pair, _PAIR_COLOURS, strict=True):
         axis.plot(x, _truncated(mean, sigma).pdf(x), color=colour, label=f'{mean:g}')
@@ -164,18 +108,8 @@ def plot_improvements(
 ) -> list[pathlib.Path]:
   """Fairness of the baseline and of every lambda (Figs. 4, 5, 7 to 15; H-30).
 
-  Args:
-    path: of the files, without suffix.
-    corpora: name (may be '') -> rows of one attribute; a model that a corpus lacks is shown as not
-      measured.
-    scorers: one row of panels for each corpus and scorer.
-    measures: of 'individual_fairness' and 'group_fairness', a column each.
-
-  Returns:
-    The PNG and the SVG file.
-
-  Raises:
-    UserError: a scorer or measure that no row has.
+  One row of panels for each corpus (its name may be '') and scorer, a column for each measure. A
+  model that a corpus lacks is shown as not measured.
   """
   _check(measures, scorers, [row for rows in corpora.values() for row in rows])
   models: dict[str, str] = {}
@@ -196,21 +130,7 @@ def plot_improvements(
 def plot_relevance(
   path: str | os.PathLike, *, attributes: Mapping[str, Sequence[ModelRow]], scorer: str,
 ) -> list[pathlib.Path]:
-  """I.F. against S.S., one panel an attribute (Fig. 6, H-31).
-
-  The paper draws I.F. upwards on a reversed axis; here it runs to the right, fairer to the right.
-
-  Args:
-    path: of the files, without suffix.
-    attributes: name -> rows with S.S.
-    scorer: name.
-
-  Returns:
-    The PNG and the SVG file.
-
-  Raises:
-    UserError: a row without S.S. or without this scorer.
-  """
+  """I.F. against S.S., one panel an attribute, fairer to the right (Fig. 6, H-31)."""
   panels = []
   for attribute, rows in attributes.items():
     _check(['individual_fairness'], [scorer], rows)
@@ -229,27 +149,12 @@ def plot_models(
   path: str | os.PathLike, *, attributes: Mapping[str, Sequence[ModelRow]],
   scorers: Sequence[str], measure: str,
 ) -> list[pathlib.Path]:
-  """Language models beside each other, grouped by attribute, a panel a scorer (Figs. 16, 17; H-33).
-
-  Args:
-    path: of the files, without suffix.
-    attributes: name -> one row a model; a model that an attribute lacks is left out there.
-    scorers: one panel each.
-    measure: 'individual_fairness' or 'group_fairness'.
-
-  Returns:
-    The PNG and the SVG file.
-
-  Raises:
-    UserError: a scorer or measure that no row has.
-  """
+  """Language models beside each other by attribute, a panel a scorer (Figs. 16, 17; H-33)."""
   _check([measure], scorers, [row for rows in attributes.values() for row in rows])
   names = list(dict.fromkeys(row.name for rows in attributes.values() for row in rows))
   palette = ('#555555', '#0072B2', '#D55E00', *OTHER_COLOURS)
   plt, width = pyplot(), 0.8 / len(names)
-  with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(1, len(scorers), squeeze=False, layout='constrained',
-                                figsize=(3.6 * len(scorers), 3.0))
+  with drawing(1, len(scorers), 3.6 * len(scorers), 3.0) as (figure, axes):
     for axis, scorer in zip(axes[0], scorers, strict=True):
       for group, rows in enumerate(attributes.values()):
         for row in rows:

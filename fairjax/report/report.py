@@ -13,6 +13,7 @@ from fairjax.measure.estimates import verdict
 from fairjax.report import figures, sections
 from fairjax.report.comparison import (
   RELEVANCE_SHARE,
+  TONES,
   KnownBias,
   ModelRow,
   baseline_of,
@@ -44,8 +45,6 @@ from fairjax.report.sections import RELEVANCE, PairedSample, select_model
 
 Curves = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 _MEASURES = ('individual_fairness', 'group_fairness')
-_TONES = {'above': '\u25cf above noise', 'within': '\u25cb within noise',
-          'unmeasured': 'not measured'}
 
 
 def write_report(
@@ -166,7 +165,7 @@ def _summary(
     sections.main_table(rows), Text(sections.legend(rows), 'small'),
     *(Text(line, 'small') for line in sections.absent_lines(rows)), *drawn,
     *(Table(['model', 'I.F.', 'in words'], [
-      [v['model'], _TONES[v['tone']], ' '.join(v['sentences'])] for v in found],
+      [v['model'], TONES[v['tone']], ' '.join(v['sentences'])] for v in found],
       text_columns=3, title=f'By scorer {scorer}') for scorer, found in judged.items())])
 
 
