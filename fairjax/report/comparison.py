@@ -6,7 +6,7 @@ from typing import Any
 
 from fairjax.measure.estimates import format_estimate
 from fairjax.measure.scorers.audit import count_distinct
-from fairjax.report.differences import difference
+from fairjax.report.differences import FAIRNESS, difference
 from fairjax.report.document import span
 
 RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model should keep
@@ -102,7 +102,7 @@ def changes(row: ModelRow, baseline: ModelRow) -> dict[str, Any]:
       ('semantic_similarity', [r.content('semantic_similarity') for r in (row, baseline)]),
       ('semantic_similarity_c', [row.relevance(), baseline.relevance()])):
     result[name] = None if None in shares else 100 * (shares[0]['value'] - shares[1]['value'])
-  for measure in ('individual_fairness', 'group_fairness'):
+  for measure in FAIRNESS:
     result[measure] = {}
     for scorer in scorer_names([row, baseline]):
       pair = row.estimate(scorer, measure), baseline.estimate(scorer, measure)

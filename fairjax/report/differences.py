@@ -19,7 +19,7 @@ from fairjax.report.document import Document, Section, Table, Text, number, span
 
 SCHEMA = 3  # of report.json; docs/report_json.md describes it
 _Z = 1.959963984540054  # normal quantile of a two-sided 95 % interval
-_MEASURES = {'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
+FAIRNESS = {'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
 
 
 def read_report(path: str | os.PathLike) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _row(report: str, row: Mapping[str, Any], scorers: Sequence[str]) -> dict[st
     'semantic_similarity_c': measures['semantic_similarity_c']['conditioned']['value'],
     'scorers': {s: {m: {key: measures['scorers'][s][m][key] for key in (
       'value', 'null_mean', 'null_p95', 'p_value', 'std_error', 'within_floor')}
-      for m in _MEASURES} for s in scorers if s in measures['scorers']}}
+      for m in FAIRNESS} for s in scorers if s in measures['scorers']}}
 
 
 def _differences(
@@ -172,7 +172,7 @@ def _differences(
   head = {'models': [row['name'] for row in pair]}
   for scorer in scorers:
     if all(scorer in row['measures']['scorers'] for row in pair):
-      for measure in _MEASURES:
+      for measure in FAIRNESS:
         estimates = [row['measures']['scorers'][scorer][measure] for row in pair]
         found.append(head | {'scorer': scorer, 'measure': measure,
                              'floors': [e['null_p95'] for e in estimates]}
@@ -245,14 +245,14 @@ def comparison_markdown(found: Mapping[str, Any]) -> str:
   """The result of `compare_reports` as Markdown."""
   scorers = found['scorers']
   header = ['report', 'model', 'PPL', 'PPL_s', 'S.S.c',
-            *(f'{m} {s} (floor)' for s in scorers for m in _MEASURES.values()), 'n']
+            *(f'{m} {s} (floor)' for s in scorers for m in FAIRNESS.values()), 'n']
   body = []
   for row in found['rows']:
     cells = [row['report'], row['model'],
              *(number(row[key], 2) for key in ('perplexity', 'subset_perplexity')),
              f"{100 * row['semantic_similarity_c']:.1f}%"]
     for scorer in scorers:
-      for measure in _MEASURES:
+      for measure in FAIRNESS:
         e = row['scorers'].get(scorer, {}).get(measure)
         cells.append('\u2013' if e is None else format_estimate(e, named=False))
     body.append([*cells, _flat(row['n'])])
@@ -277,7 +277,7 @@ def _difference_table(found: Mapping[str, Any]) -> Table:
       name, values = 'S.S.c', [f'{100 * v:.1f}%' for v in d['values']]
       change, noise = f"{100 * d['difference']:+.1f} points", f"{100 * d['noise']:.1f} points"
     else:
-      name = f"{_MEASURES[d['measure']]} {d['scorer']}"
+      name = f"{FAIRNESS[d['measure']]} {d['scorer']}"
       values = [format_estimate({'value': v, 'null_p95': f}, named=False)
                 for v, f in zip(d['values'], d['floors'], strict=True)]
       change = f"{d['difference']:+.4f}"

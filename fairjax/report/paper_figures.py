@@ -23,6 +23,7 @@ import numpy as np
 from fairjax.errors import UserError, unknown_name
 from fairjax.measure import Generations, wasserstein_1
 from fairjax.report.comparison import ModelRow
+from fairjax.report.differences import FAIRNESS
 from fairjax.report.figures import (
   OTHER_COLOURS,
   drawing,
@@ -33,7 +34,6 @@ from fairjax.report.figures import (
   save_figure,
 )
 
-LABELS = {'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
 _PAIR_COLOURS = ('#0072B2', '#D55E00')
 _EXAMPLE_CHARACTERS = 90
 
@@ -104,7 +104,7 @@ def gaussian_distance(first: float, second: float, *, sigma: float) -> float:
 
 def plot_improvements(
   path: str | os.PathLike, *, corpora: Mapping[str, Sequence[ModelRow]], scorers: Sequence[str],
-  measures: Sequence[str] = tuple(LABELS),
+  measures: Sequence[str] = tuple(FAIRNESS),
 ) -> list[pathlib.Path]:
   """Fairness of the baseline and of every lambda (Figs. 4, 5, 7 to 15; H-30).
 
@@ -121,7 +121,7 @@ def plot_improvements(
     by_name = {row.name: row for row in rows}
     for scorer in scorers:
       estimates[f'{corpus}, scorer {scorer}' if corpus else f'scorer {scorer}'] = {
-        LABELS[m]: [by_name[n].estimate(scorer, m) if n in by_name else None for n in models]
+        FAIRNESS[m]: [by_name[n].estimate(scorer, m) if n in by_name else None for n in models]
         for m in measures}
   return plot_fairness(path, models=list(models), methods=list(models.values()),
                        estimates=estimates, row_word='')
@@ -168,7 +168,7 @@ def plot_models(
           axis.bar(x, estimate['null_p95'], 0.9 * width, facecolor='none', edgecolor='#AAAAAA',
                    hatch='////', linewidth=0.8)
       axis.set_xticks(range(len(attributes)), [plain(a) for a in attributes])
-      axis.set_title(f'{LABELS[measure]}, scorer {plain(scorer)}')
+      axis.set_title(f'{FAIRNESS[measure]}, scorer {plain(scorer)}')
       axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel('Wasserstein-1 distance')
     patches = [plt.Rectangle((0, 0), 1, 1, color=palette[i % len(palette)])
@@ -193,8 +193,8 @@ def _cell(generations: Generations, template: int | str, value: str) -> np.ndarr
 def _check(measures: Sequence[str], scorers: Sequence[str], rows: Sequence[ModelRow]) -> None:
   """Refuses names that nothing has."""
   for measure in measures:
-    if measure not in LABELS:
-      raise unknown_name('measure', measure, LABELS)
+    if measure not in FAIRNESS:
+      raise unknown_name('measure', measure, FAIRNESS)
   known = {s for row in rows if row.measures for s in row.measures['scorers']}
   for scorer in scorers:
     if scorer not in known:

@@ -28,7 +28,7 @@ from fairjax.report.comparison import (
   warnings,
 )
 from fairjax.report.definitions import ledger
-from fairjax.report.differences import SCHEMA
+from fairjax.report.differences import FAIRNESS, SCHEMA
 from fairjax.report.document import (
   Bullets,
   Code,
@@ -44,7 +44,6 @@ from fairjax.report.page import Evidence, make_page
 from fairjax.report.sections import RELEVANCE, PairedSample, select_model
 
 Curves = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
-_MEASURES = ('individual_fairness', 'group_fairness')
 
 
 def write_report(
@@ -160,10 +159,10 @@ def _summary(
   rows: Sequence[ModelRow], judged: Mapping[str, Sequence[Mapping[str, Any]]],
   drawn: Sequence[Figure],
 ) -> Section:
-  """The main table, the bars, and what each scorer says about each model."""
+  """The bars, the main table, and what each scorer says about each model."""
   return Section('In short', [
-    sections.main_table(rows), Text(sections.legend(rows), 'small'),
-    *(Text(line, 'small') for line in sections.absent_lines(rows)), *drawn,
+    *drawn, sections.main_table(rows), Text(sections.legend(rows), 'small'),
+    *(Text(line, 'small') for line in sections.absent_lines(rows)),
     *(Table(['model', 'I.F.', 'in words'], [
       [v['model'], TONES[v['tone']], ' '.join(v['sentences'])] for v in found],
       text_columns=3, title=f'By scorer {scorer}') for scorer, found in judged.items())])
@@ -251,7 +250,7 @@ def _json_rows(
   result = []
   for row in rows:
     judged = {
-      scorer: {m: verdict(row.estimate(scorer, m)) for m in _MEASURES}
+      scorer: {m: verdict(row.estimate(scorer, m)) for m in FAIRNESS}
       for scorer in scorer_names([row])}
     result.append(dataclasses.asdict(row) | {
       'verdicts': judged,
@@ -270,8 +269,7 @@ def _draw(directory: pathlib.Path, rows: Sequence[ModelRow], curves: Curves) -> 
 
   scorers = scorer_names(rows)
   if scorers:
-    estimates = {s: {title: [row.estimate(s, m) for row in rows]
-                     for title, m in zip(('I.F.', 'G.F.'), _MEASURES, strict=True)}
+    estimates = {s: {label: [row.estimate(s, m) for row in rows] for m, label in FAIRNESS.items()}
                  for s in scorers}
     draw('Individual and group fairness with floors', figures.plot_fairness(
       directory / 'fairness', models=[row.name for row in rows],

@@ -20,6 +20,7 @@ from fairjax.report.comparison import (
   relevance_measure,
   scorer_names,
 )
+from fairjax.report.differences import FAIRNESS
 from fairjax.report.document import (
   Bullets,
   Details,
@@ -269,16 +270,14 @@ def main_table(rows: Sequence[ModelRow]) -> Table:
   scorers = scorer_names(rows)
   found = measured(rows)
   header = ['model', 'PPL', 'PPL_s', 'S.S.c', *(HEADERS[name] for name in found)]
-  header += [f'{m} {s} (floor)' for s in scorers for m in ('I.F.', 'G.F.')] + ['n']
+  header += [f'{m} {s} (floor)' for s in scorers for m in FAIRNESS.values()] + ['n']
   body = []
   for row in rows:
     cells = [row.name, _perplexity(row.perplexity), _perplexity(row.subset_perplexity)]
     share = row.relevance()
     cells.append('not measured' if share is None else f"{100 * share['value']:.1f}%")
     cells += [cell(row, name) for name in found]
-    for scorer in scorers:
-      cells += [_estimate(row.estimate(scorer, m)) for m in
-                ('individual_fairness', 'group_fairness')]
+    cells += [_estimate(row.estimate(s, m)) for s in scorers for m in FAIRNESS]
     body.append([*cells, _samples(row)])
   return Table(header, body)
 
@@ -292,7 +291,7 @@ def change_table(rows: Sequence[ModelRow]) -> Table | None:
   scorers = scorer_names(rows)
   similar = any(row.content('semantic_similarity') for row in rows)
   header = ['model', 'PPL', 'PPL_s', 'S.S.c (points)', *(['S.S. (points)'] * similar)]
-  header += [f'{m} {s}' for s in scorers for m in ('I.F.', 'G.F.')]
+  header += [f'{m} {s}' for s in scorers for m in FAIRNESS.values()]
   body = []
   for row in others:
     change = changes(row, baseline)
@@ -300,16 +299,13 @@ def change_table(rows: Sequence[ModelRow]) -> Table | None:
              percent_change(change['subset_perplexity'])]
     for name in ('semantic_similarity_c', *(['semantic_similarity'] * similar)):
       cells.append('\u2013' if change[name] is None else f'{change[name]:+.1f}')
-    for scorer in scorers:
-      cells += [percent_change(change[m].get(scorer)) for m in
-                ('individual_fairness', 'group_fairness')]
-    body.append(cells)
+    body.append(cells + [percent_change(change[m].get(s)) for s in scorers for m in FAIRNESS])
   return Table(header, body)
 
 
 def more_measures(rows: Sequence[ModelRow]) -> Table:
   """Score statistics, p-values, errors, pair shares and subgroup splits, one row per scorer."""
-  judged = [name for m in ('I.F.', 'G.F.') for name in (f'{m} \u00b1 s.e. (floor)', 'p',
+  judged = [name for m in FAIRNESS.values() for name in (f'{m} \u00b1 s.e. (floor)', 'p',
                                                         'expected by chance')]
   header = ['model', 'scorer', 'mean score', 'neutral', *judged, 'pairs \u2264 floor',
             'pairs < 0.05', 'pairs < 0.1', 'I.F. across subgroups (floor)',
@@ -320,8 +316,7 @@ def more_measures(rows: Sequence[ModelRow]) -> Table:
       m = row.scorer(name)
       cells = [row.name, name, number(m['mean_score'], 3),
                f"{100 * m['neutral_share']:.0f}%"]
-      for measure in ('individual_fairness', 'group_fairness'):
-        e = m[measure]
+      for e in (m[measure] for measure in FAIRNESS):
         cells += [format_estimate(e, error=True, named=False), number(e['p_value'], 3),
                   number(e['null_mean'], 4)]
       below = m['individual_fairness']['pairs_below']  # a file may hold its keys in another order
@@ -430,24 +425,12 @@ def _samples(row: ModelRow) -> str:
 
 # Few numbers in a small table, each beside its floor and what may be read from it.
 
-_MEASURES = (('I.F.', 'individual_fairness'), ('G.F.', 'group_fairness'))
-
-
-def brief_table(
-  rows: Sequence[ModelRow], *, scorers: Sequence[str] | None = None, group: bool = True
-) -> Table:
-  """One line for each model, scorer and measure: value, floor and verdict.
-
-  Args:
-    rows: the models.
-    scorers: names; None takes all.
-    group: with G.F. beside I.F.
-  """
-  measures = _MEASURES if group else _MEASURES[:1]
+def brief_table(rows: Sequence[ModelRow]) -> Table:
+  """One line for each model, scorer and measure: value, floor and verdict."""
   body = []
   for row in rows:
-    for scorer in scorers or scorer_names([row]):
-      for label, name in measures:
+    for scorer in scorer_names([row]):
+      for name, label in FAIRNESS.items():
         if (found := row.estimate(scorer, name)) is not None:
           body.append([row.name, f'{label} {scorer}', format_estimate(found, named=False),
                        f"{found['corrected']:.4f}", span(found['n_min'], found['n_max'])])
@@ -660,18 +643,14 @@ def _distance_row(entry: Mapping[str, Any]) -> list[str]:
           span(found['n_min'], found['n_max'], '')]
 
 
-# Model selection: the fairest model that still writes about the value it was given (H-35).
-#
-# The paper chooses lambda by hand from its Tables 1, 5 and 6. Here the rule is stated: a model
-# whose
-# relevance fell below a share of the baseline's is refused, however fair it is.
+# Model selection: the fairest model that still writes about the value it was given (H-35). The
+# paper chooses lambda by hand from its Tables 1, 5 and 6.
 
 RELEVANCE = ('semantic_similarity', 'semantic_similarity_c')
 MEASURES = (*RELEVANCE, 'distinct_word_divergence', 'next_token_divergence')
-FAIRNESS = ('individual_fairness', 'group_fairness')
 LABELS = {'semantic_similarity': 'S.S.', 'semantic_similarity_c': 'S.S.c',
           'distinct_word_divergence': 'words less chance', 'next_token_divergence': 'KL',
-          'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
+          **FAIRNESS}
 
 
 def select_model(
@@ -682,10 +661,9 @@ def select_model(
   """The fairest debiased model that keeps its relevance.
 
   A model's fairness is its I.F. (or G.F.) over the baseline's, averaged over scorers. It is refused
-  where one of the relevance measures that were made is below `share` of the baseline's, where what
-  it writes no longer depends on the value (`comparison.erased`), where it is not fairer than the
-  baseline, or where its perplexity rose too much. A measure of which the
-  baseline has 0 judges nothing, and that is said.
+  where a measure of relevance is below `share` of the baseline's, where what it writes no longer
+  depends on the value (`comparison.erased`), where it is not fairer than the baseline, or where
+  its perplexity rose too much.
 
   Args:
     rows: a baseline, and models with a fairness weight; others (controls) are no candidates.

@@ -259,7 +259,7 @@ def test_records_of_any_model_become_a_report(tmp_path, capsys, monkeypatch):
   similarity = report['rows'][0]['measures']['semantic_similarity']
   assert similarity == json.loads(json.dumps(by_hand['semantic_similarity']))
   assert similarity['value'] is not None and similarity['encoder'] == 'minilm'
-  assert '"sentences"' in (folder / 'index.html').read_text()
+  assert 'By scorer vader' in (folder / 'index.html').read_text()
   unfinished = tmp_path / 'unfinished.jsonl'
   unfinished.write_bytes(files[0].read_bytes())
   write_sealed_json(tmp_path / 'unfinished.manifest.json', {

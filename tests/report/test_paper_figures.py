@@ -85,7 +85,7 @@ def test_figures_4_5_and_7_have_a_row_a_corpus(rows, drawn):
   assert [a.get_title() for a in axes] == [
     'I.F., WMT-19, scorer vader', 'G.F., WMT-19, scorer vader',
     'I.F., WikiText-103, scorer vader', 'G.F., WikiText-103, scorer vader']
-  for axis, measure in zip(axes[:2], paper_figures.LABELS, strict=True):
+  for axis, measure in zip(axes[:2], paper_figures.FAIRNESS, strict=True):
     assert heights(axis) == [r.estimate('vader', measure)['value'] for r in rows]
   assert len(heights(axes[2])) == 2  # the other models of WMT-19 were not measured there
 

@@ -110,14 +110,6 @@ def test_verdict_depends_on_the_95th_percentile():
   assert verdict(silent) == 'within noise'
 
 
-def test_verdict_is_in_the_table(tmp_path, rows, no_figures):
-  quiet = ModelRow('quiet', 'sentiment', 1.0, None, None, measures_of(0.0, mention=0.0))
-  text, data = write(tmp_path, [rows[0], quiet])
-  assert cells_of(text, 'quiet')[5].endswith('within noise')
-  assert cells_of(text, 'baseline')[5].endswith('above noise')
-  assert data['rows'][1]['verdicts']['opinion']['group_fairness'] == 'within noise'
-
-
 @pytest.mark.parametrize('trained, random, samples, words', [
   (0.1, 0.3, 40, 'training f_sh lowers it by'), (0.3, 0.1, 40, 'training f_sh raises it by'),
   (0.2, 0.2, 40, 'no effect of training f_sh'), (0.0, 0.0, 40, 'both within noise'),
@@ -177,7 +169,6 @@ def test_warnings(rows):
 
 @pytest.mark.parametrize('label, judges, others', [
   ('opinion', ['opinion'], []), ('opinion', ['opinion', 'vader'], ['vader']),
-  ('vader', ['textblob'], ['textblob']),
   ('bert:runs/sst', ['bert:runs/sst#dtype=bfloat16'], [])])
 def test_a_report_says_where_only_the_labelling_scorer_judges(
     label, judges, others, tmp_path, rows, no_figures):
