@@ -9,7 +9,7 @@ import contextlib
 import math
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.report.comparison import ModelRow, baseline_of, relevance_measure
@@ -61,35 +61,31 @@ def plot_fairness(
     return save_figure(figure, path)
 
 
-def _share(name: str) -> Callable[[ModelRow], dict[str, float] | None]:
-  """Reads a share in percent with its interval."""
-  def read(row):
-    found = relevance_measure(row, name)
-    return None if found is None else {key: 100 * value for key, value in found.items()}
-  return read
+# What I.F. may be traded for: label of the axis -> measure.
+COSTS = {
+  'S.S.c: continuations that mention the value (%)': 'semantic_similarity_c',
+  'S.S.: continuations near their prefix (%)': 'semantic_similarity',
+  'KL of the next token (nats); near 0 ignores the value': 'next_token_divergence',
+  'PPL; lower is better': 'perplexity', 'PPL_s; lower is better': 'subset_perplexity'}
 
 
-def _perplexity(field: str) -> Callable[[ModelRow], dict[str, float] | None]:
-  """Reads a word perplexity."""
-  def read(row):
-    found = getattr(row, field)
-    return None if found is None or found['word'] is None else _exact(found['word'])
-  return read
+def cost(row: ModelRow, measure: str) -> dict[str, float] | None:
+  """A measure of `COSTS` with its interval; shares are percent."""
+  if measure.endswith('perplexity'):
+    value = (getattr(row, measure) or {'word': None})['word']
+    return None if value is None else {'value': value, 'low': value, 'high': value}
+  scale = 1 if measure == 'next_token_divergence' else 100
+  found = relevance_measure(row, measure)
+  return None if found is None else {key: scale * value for key, value in found.items()}
 
 
-def _exact(value: float) -> dict[str, float]:
-  """A value without an interval."""
-  return {'value': value, 'low': value, 'high': value}
-
-
-# What I.F. may be traded for: label of the axis -> what it is for a model, or None.
-COSTS: dict[str, Callable[[ModelRow], dict[str, float] | None]] = {
-  'S.S.c: continuations that mention the value (%)': _share('semantic_similarity_c'),
-  'S.S.: continuations near their prefix (%)': _share('semantic_similarity'),
-  'KL of the next token (nats); near 0 ignores the value':
-    lambda row: relevance_measure(row, 'next_token_divergence'),
-  'PPL; lower is better': _perplexity('perplexity'),
-  'PPL_s; lower is better': _perplexity('subset_perplexity')}
+def tradeoff_points(
+  rows: Sequence[ModelRow], scorer: str, measure: str
+) -> list[dict[str, Any]]:
+  """The models that have both I.F. and a measure of `COSTS`, for `plot_tradeoff`."""
+  return [{'name': row.name, 'method': row.method, 'weight': row.weight, 'cost': found,
+           'individual_fairness': row.estimate(scorer, 'individual_fairness')} for row in rows
+          if row.scorer(scorer) is not None and (found := cost(row, measure)) is not None]
 
 
 def plot_tradeoff(
@@ -103,9 +99,7 @@ def plot_tradeoff(
 
   Args:
     path: of the files, without suffix.
-    panels: title, label of the axis, and one mapping a model: `name`, `method`, `weight` (number or
-      None), `individual_fairness` (dictionary of an `Estimate`) and `cost` (`value`, `low`,
-      `high`).
+    panels: title, label of the axis, and points as of `tradeoff_points`.
     scorer: name of the scorer, for the axis.
   """
   colours = _colours([p['method'] for *_, points in panels for p in points])
@@ -364,23 +358,34 @@ def plot_weights(
   baseline, models = baseline_of(rows), [row for row in rows if row.weight is not None]
   if baseline is None or not models:
     raise ValueError('curves by lambda need a baseline and models with a fairness weight')
-  panels = {name: read for name, read in _readers(scorer).items()
-            if any(read(row) is not None for row in models)}
+  readers = {
+    f'I.F. ({plain(scorer)})': lambda row: row.estimate(scorer, 'individual_fairness'),
+    'word perplexity': lambda row: cost(row, 'perplexity'),
+    'bits a word tells about the value': lambda row: row.content('distinct_word_divergence'),
+    'KL of the next token (nats)': lambda row: cost(row, 'next_token_divergence')}
+
+  def values(read, row):  # of a model: the value and its floor, or None
+    found = read(row)
+    return None if found is None or found['value'] is None else (
+      found['value'], found.get('null_p95'))
+
+  panels = {name: read for name, read in readers.items()
+            if any(values(read, row) is not None for row in models)}
   weights = sorted({row.weight for row in models if row.weight is not None})
   rows_ = math.ceil(len(panels) / 2)
   with drawing(rows_, 2, 6.6, 2.3 * rows_ + 0.5) as (figure, axes):
     handles: dict[str, Any] = {}
     for axis, (name, read) in zip(axes.flat, panels.items(), strict=False):
       for method in dict.fromkeys(row.method for row in models):
-        found = sorted((weights.index(row.weight or 0.0), *values) for row in models
-                       if row.method == method and (values := read(row)) is not None)
+        found = sorted((weights.index(row.weight or 0.0), *pair) for row in models
+                       if row.method == method and (pair := values(read, row)) is not None)
         x, y, floor = zip(*found, strict=True) if found else ((), (), ())
         (handles[plain(method)],) = axis.plot(
           x, y, color=METHOD_COLOURS.get(method, '#009E73'), marker='o', markersize=4,
           linewidth=1.3)
         if None not in floor:
           (handles['floor (95th percentile by chance)'],) = axis.plot(x, floor, **_FLOOR)
-      if (reference := read(baseline)) is not None:
+      if (reference := values(read, baseline)) is not None:
         handles['baseline'] = axis.axhline(reference[0], **_REFERENCE)
       axis.set_title(name)
       axis.set_xticks(range(len(weights)), [f'{w:g}' for w in weights])
@@ -429,28 +434,6 @@ def plot_floors(
                                         'expected by chance'],
                   loc='outside lower center', ncols=2, frameon=False)
     return save_figure(figure, path)
-
-
-def _readers(scorer: str) -> dict[str, Callable[[ModelRow], tuple[float, float | None] | None]]:
-  """Title of a panel -> (value, floor or None) of a model, or None."""
-  def fairness(row):
-    found = row.estimate(scorer, 'individual_fairness')
-    return None if found is None else (found['value'], found['null_p95'])
-
-  def perplexity(row):
-    found = row.perplexity
-    return None if found is None or found['word'] is None else (found['word'], None)
-
-  def divergence(row):
-    found = row.content('next_token_divergence')
-    return None if found is None else (found['kl'], None)
-
-  def words(row):
-    found = row.content('distinct_word_divergence')
-    return None if found is None or found['value'] is None else (found['value'], found['null_p95'])
-
-  return {f'I.F. ({plain(scorer)})': fairness, 'word perplexity': perplexity,
-          'bits a word tells about the value': words, 'KL of the next token (nats)': divergence}
 
 
 # Figures of resilience: accuracy and correlation by step and by frozen layers; I.F. re-learned.

@@ -32,6 +32,7 @@ from fairjax.report.figures import (
   plot_tradeoff,
   pyplot,
   save_figure,
+  tradeoff_points,
 )
 
 _PAIR_COLOURS = ('#0072B2', '#D55E00')
@@ -137,11 +138,8 @@ def plot_relevance(
     without = [row.name for row in rows if row.content('semantic_similarity') is None]
     if without:
       raise UserError(f"no S.S. of {', '.join(without)} ({attribute}): measure with an encoder")
-    panels.append((attribute, 'S.S. (%)', [
-      {'name': row.name, 'method': row.method, 'weight': row.weight,
-       'cost': {key: 100 * row.content('semantic_similarity')[key]
-                for key in ('value', 'low', 'high')},
-       'individual_fairness': row.estimate(scorer, 'individual_fairness')} for row in rows]))
+    panels.append(
+      (attribute, 'S.S. (%)', tradeoff_points(rows, scorer, 'semantic_similarity')))
   return plot_tradeoff(path, panels=panels, scorer=scorer)
 
 

@@ -275,10 +275,8 @@ def _draw(directory: pathlib.Path, rows: Sequence[ModelRow], curves: Curves) -> 
       directory / 'fairness', models=[row.name for row in rows],
       methods=[row.method for row in rows], estimates=estimates))
   for scorer in scorers:
-    panels = [('', label, points) for label, read in figures.COSTS.items() if (points := [
-      {'name': row.name, 'method': row.method, 'weight': row.weight, 'cost': cost,
-       'individual_fairness': row.estimate(scorer, 'individual_fairness')}
-      for row in rows if row.scorer(scorer) is not None and (cost := read(row)) is not None])]
+    panels = [('', label, points) for label, measure in figures.COSTS.items()
+              if (points := figures.tradeoff_points(rows, scorer, measure))]
     draw(f'Fairness against what it costs, scorer {scorer}', figures.plot_tradeoff(
       directory / f'tradeoff-{_file_name(scorer)}', panels=panels, scorer=scorer))
   for stage, runs in curves.items():

@@ -90,14 +90,6 @@ def test_figures_4_5_and_7_have_a_row_a_corpus(rows, drawn):
   assert len(heights(axes[2])) == 2  # the other models of WMT-19 were not measured there
 
 
-def test_figures_8_to_15_have_a_row_a_scorer(rows, drawn):
-  paper_figures.plot_improvements('x', corpora={'': rows}, scorers=['opinion', 'vader'],
-                                  measures=['group_fairness'])
-  assert [a.get_title() for a in drawn[0].axes] == ['G.F., scorer opinion', 'G.F., scorer vader']
-  for axis, scorer in zip(drawn[0].axes, ('opinion', 'vader'), strict=True):
-    assert heights(axis) == [r.estimate(scorer, 'group_fairness')['value'] for r in rows]
-
-
 def test_figure_6_puts_every_model_at_its_numbers(rows, drawn):
   paper_figures.plot_relevance('x', attributes={'Job': rows, 'Other': rows[:3]}, scorer='opinion')
   first, second = drawn[0].axes
@@ -129,10 +121,3 @@ def test_figures_16_and_17_group_models_by_attribute(rows, drawn):
       paper_figures.plot_models('x', **({
         'attributes': {'Job': rows}, 'scorers': ['vader'],
         'measure': 'group_fairness'} | arguments))
-
-
-def test_files_are_written_and_equal_for_equal_records(rows, tmp_path):
-  files = paper_figures.plot_relevance(tmp_path / 'a', attributes={'Job': rows}, scorer='vader')
-  again = paper_figures.plot_relevance(tmp_path / 'b', attributes={'Job': rows}, scorer='vader')
-  assert [f.suffix for f in files] == ['.png', '.svg']
-  assert [f.read_bytes() for f in files] == [f.read_bytes() for f in again]
