@@ -116,8 +116,9 @@ def test_the_brief_table_says_what_may_be_read(rows):
   by_model = {line[0]: line for line in table.rows if line[1] == 'I.F. opinion'}
   assert by_model['baseline'][2].endswith('), above noise') and by_model['baseline'][-1] == '40'
   assert by_model['embedding-10'][2].endswith('), within noise')
-  one = brief_table(rows[:1], group=False)
-  assert one.header[0] == 'measure' and [line[0] for line in one.rows] == ['I.F. opinion']
+  one = brief_table(rows[:1])
+  assert one.header[0] == 'measure' and [line[0] for line in one.rows] == [
+    'I.F. opinion', 'G.F. opinion']
   assert one._repr_markdown_() == one.markdown()
 
 
