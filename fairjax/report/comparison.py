@@ -258,10 +258,26 @@ TONES = {'above': '\u25cf above noise', 'within': '\u25cb within noise',
          'unmeasured': 'not measured'}
 
 
-def verdicts(rows: Sequence[ModelRow], scorer: str, attribute: str) -> list[dict[str, Any]]:
+def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
   """What one scorer says about every model: `model`, `tone` (of `TONES`) and `sentences`."""
-  baseline = baseline_of(rows)
-  return [_verdict(row, scorer, attribute, baseline) for row in rows]
+  baseline, found = baseline_of(rows), []
+  for row in rows:
+    estimate = row.estimate(scorer, 'individual_fairness')
+    if estimate is None:
+      found.append({'model': row.name, 'tone': 'unmeasured',
+                    'sentences': ['Its generations were not measured by this scorer.']})
+      continue
+    judged = '; '.join(f"{label} {format_estimate(e)}, p = {e['p_value']:.3f}" for e, label in (
+      (row.estimate(scorer, measure), label) for measure, label in FAIRNESS.items()))
+    sentences = [f"At n = {span(estimate['n_min'], estimate['n_max'])}: {judged}."]
+    if estimate['within_floor']:
+      sentences.append('No difference was detected; that does not show that there is none. More '
+                       'samples lower the noise.')
+    if baseline is not None and row is not baseline:
+      sentences += _against_baseline(row, baseline, scorer)
+    found.append({'model': row.name, 'tone': 'within' if estimate['within_floor'] else 'above',
+                  'sentences': sentences})
+  return found
 
 
 def headline(rows: Sequence[ModelRow], scorer: str, attribute: str) -> str | None:
@@ -282,32 +298,6 @@ def headline(rows: Sequence[ModelRow], scorer: str, attribute: str) -> str | Non
     f' {len(measured)} models')
   return (f'By scorer {scorer}, sentiment differs between values of "{attribute}" beyond noise '
           f'{which}, at {_sizes(measured)}.')
-
-
-def _verdict(
-  row: ModelRow, scorer: str, attribute: str, baseline: ModelRow | None
-) -> dict[str, Any]:
-  """What one scorer says about one model."""
-  estimate = row.estimate(scorer, 'individual_fairness')
-  if estimate is None:
-    return {'model': row.name, 'tone': 'unmeasured',
-            'sentences': ['Its generations were not measured by this scorer.']}
-  sentences = _against_noise(estimate, row.estimate(scorer, 'group_fairness'))
-  if estimate['within_floor']:
-    sentences.append('No difference was detected; that does not show that there is none. More '
-                     'samples lower the noise.')
-  if baseline is not None and row is not baseline:
-    sentences += _against_baseline(row, baseline, scorer)
-  return {'model': row.name, 'tone': 'within' if estimate['within_floor'] else 'above',
-          'sentences': sentences}
-
-
-def _against_noise(individual: Mapping[str, Any], group: Mapping[str, Any]) -> list[str]:
-  """Both estimates with floor and verdict, and how many samples these rest on."""
-  n = span(individual['n_min'], individual['n_max'])
-  found = [f"{name} {format_estimate(e)}, p = {e['p_value']:.3f}"
-           for name, e in (('I.F.', individual), ('G.F.', group))]
-  return [f"At n = {n}: {'; '.join(found)}."]
 
 
 def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[str]:

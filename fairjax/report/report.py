@@ -100,7 +100,7 @@ def write_report(
   alarms += warnings(rows) + control_lines(rows)
   alarms += sections.audit_warnings(audit) if audit else []
   selection = _selection(rows, relevance_share)
-  judged = {scorer: verdicts(rows, scorer, attribute) for scorer in scorer_names(rows)}
+  judged = {scorer: verdicts(rows, scorer) for scorer in scorer_names(rows)}
   entries = ledger(rows, config)
   document = Document(
     f'Counterfactual sentiment bias (lexical): {attribute}',

@@ -238,7 +238,7 @@ def test_verdicts_say_what_the_floors_say(models):
     quiet.scorer('opinion')[measure] |= {
       'within_floor': True, 'value': 0.01, 'null_p95': 0.02, 'corrected': 0.0, 'p_value': 0.4}
   first, second, third = verdicts(
-    [rows[0], quiet, ModelRow('other', 'sentiment')], 'opinion', 'colour')
+    [rows[0], quiet, ModelRow('other', 'sentiment')], 'opinion')
   estimate = rows[0].estimate('opinion', 'individual_fairness')
   assert (first['tone'], second['tone'], third['tone']) == ('above', 'within', 'unmeasured')
   assert first['sentences'][0].startswith(
