@@ -264,11 +264,14 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-  """A report: what is at its head, and its sections."""
+  """A report: what is at its head, and its sections; those without parts are left out."""
 
   title: str
   head: Sequence[Part]
   sections: Sequence[Section]
+
+  def __post_init__(self):
+    object.__setattr__(self, 'sections', [s for s in self.sections if s.parts])
 
   def markdown(self) -> str:
     """The report as Markdown."""

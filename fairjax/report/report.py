@@ -108,8 +108,8 @@ def write_report(
      *(Text(line, 'lead') for line in verdict_lines(rows, attribute)),
      *(Text(line, 'note') for line in (*alarms, *notes))],
     [_summary(rows, judged, _of_kind(drawn, 'fairness')),
-     *_section('What fairness costs', _of_kind(drawn, 'tradeoff-')),
-     *_section('Training curves', _curve_parts(curves, _of_kind(drawn, 'curves-'))),
+     Section('What fairness costs', _of_kind(drawn, 'tradeoff-')),
+     Section('Training curves', _curve_parts(curves, drawn)),
      *_tables(rows, known_bias, human, selection, audit),
      *([sections.paired_section(paired)] if paired else []),
      _ledger_section(entries),
@@ -148,11 +148,6 @@ def _selection(rows: Sequence[ModelRow], share: float) -> dict[str, Any] | None:
 def _of_kind(drawn: Sequence[Figure], kind: str) -> list[Figure]:
   """The figures of a kind, by their file names."""
   return [figure for figure in drawn if figure.path.name.startswith(kind)]
-
-
-def _section(heading: str, parts: Sequence[Part]) -> list[Section]:
-  """A section, where it has parts."""
-  return [Section(heading, parts)] if parts else []
 
 
 def _summary(
@@ -207,10 +202,8 @@ def _tables(
 def _curve_parts(curves: Curves, drawn: Sequence[Figure]) -> list[Part]:
   """Of each stage its figure, and where its losses ended."""
   parts: list[Part] = []
-  left = list(drawn)
   for stage, runs in curves.items():
-    name = f'curves-{_file_name(stage)}.svg'
-    parts += [figure for figure in left if figure.path.name == name]
+    parts += _of_kind(drawn, f'curves-{_file_name(stage)}.svg')
     table, lost = sections.curve_table(stage, runs)
     if table.rows:
       parts.append(table)

@@ -18,13 +18,13 @@ from fairjax.measure import VaderScorer, measure_records, read_generations, scor
 from fairjax.report import ModelRow, collect_evidence, write_report
 from fairjax.report.comparison import headline, verdicts, warnings
 from fairjax.report.definitions import ENTRIES, ledger
-from fairjax.report.document import Document, Section
+from fairjax.report.document import Document, Section, Text
 from fairjax.report.page import BINS, embed, make_page
 from fairjax.report.sections import curve_table
 
 EVIL = ('</script><script>window.evil = 1</script><img src=x onerror="window.evil = 1"> {{data}} '
         '\u202e\u2028\ud800 & <b>bold</b> "quoted" \\u0041')
-EMPTY = Document('T', [], [Section('S', [])])
+EMPTY = Document('T', [], [Section('S', [Text('')])])
 BOTH = [*SCORERS, VaderScorer()]
 NAME = 'fair <b>\u202e\ud800&"{{data}}$'
 CURVES = {
