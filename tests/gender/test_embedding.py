@@ -110,26 +110,18 @@ LINES = TEXT.split(b'\n')
 
 
 @pytest.mark.parametrize(('content', 'message'), [
-  (b'', ':1: neither'), (b'word\n', ':1: neither'), (b'0 6\n', ':1: 0 words of width 6'),
-  (b'3 0\n', ':1: 3 words of width 0'), (b'3 99999999\n', 'width from 1 to'),
-  (TEXT[:-1], ':5: the last line does not end'), (GLOVE[:-1], ':4: the last line does not end'),
+  (b'', ':1: neither'), (b'0 6\n', ':1: 0 words of width 6'), (b'3 99999999\n', 'width from 1 to'),
+  (TEXT[:-1], ':5: the last line does not end'),
   (b'\n'.join(LINES[:4]) + b'\n', 'promises 4 words, it holds 3'),
-  (TEXT + b'more' + LINES[1][5:] + b'\n', 'promises 4 words, it holds 5'),
   (TEXT.replace(LINES[3], LINES[3] + b' 0.5'), ':4: not a word and 6 numbers'),
-  (TEXT.replace(LINES[3], LINES[3].rpartition(b' ')[0]), ':4: not a word and 6 numbers'),
   (GLOVE.replace(b'judge ', b'judge'), ':3: not a word and 6 numbers'),
-  (GLOVE.replace(b'cook', b'nurse'), ":2: the word 'nurse' occurs twice"),
   (TEXT.replace(b'cook', b'nurse'), ":3: the word 'nurse' occurs twice"),
-  (BINARY.replace(b'cook', b'nurse'), "the word 'nurse' occurs twice"),
   (TEXT.replace(LINES[2].split()[3], b'0.1.2'), ":3: 'cook' has something that is no number"),
   (TEXT.replace(LINES[2].split()[3], b'inf'), ":3: 'cook' has a number that is not finite"),
   (TEXT.replace(LINES[2], b'cook' + b' 0' * WIDTH), ":3: 'cook' has only zeros"),
   (BINARY[:-1], 'byte 93: the file is truncated here'),
-  (BINARY[:40], 'byte 34: the file is truncated here'),
-  (BINARY + b'x', 'after the last of 4 words'),
-  (BINARY.replace(b'4 6\n', b'4 5\n'), ', byte '),
+  (BINARY + b'x', 'after the last of 4 words'), (BINARY.replace(b'4 6\n', b'4 5\n'), ', byte '),
   (gzip.compress(TEXT, mtime=0)[:-9], 'the gzip file ends here'),
-  (gzip.compress(BINARY, mtime=0)[:60], 'the gzip file ends here'),
 ])
 def test_damaged_files_are_refused_with_their_place(tmp_path, content, message):
   path = write(tmp_path, content)
