@@ -33,7 +33,7 @@ from fairjax.gender.winogender import (
   likelihood,
   probe_winogender,
   pronoun_shares,
-  read_pairs,
+  read_mention_pairs,
   read_winogender,
   recorded,
   summarise,
@@ -257,9 +257,10 @@ def _coreference(
     found = summarise(sentences, likelihood(model.opened, sentences, log=log), professions)
     found |= summarise_pronouns(pronoun_shares(model.opened, sentences, log=log), professions)
     return found | {'pieces': in_pieces(model.opened, sorted(words))}
+  train, test = (read_mention_pairs(settings.coref, split) for split in ('train', 'test'))
   probabilities, quality = probe_winogender(
-    model.features, read_pairs(settings.coref, 'train'), read_pairs(settings.coref, 'test'),
-    sentences, seeds=range(settings.seed, settings.seed + settings.restarts), log=log)
+    model.features, train, test, sentences,
+    seeds=range(settings.seed, settings.seed + settings.restarts), log=log)
   each = [summarise(sentences, p, professions) for p in probabilities]
   none = {'low': None, 'high': None}
   return {

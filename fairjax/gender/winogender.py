@@ -11,6 +11,7 @@ The measure knows two genders; the sentences with "they" count for the accuracy 
 Letters: R sentences, O occupations.
 """
 
+import collections
 import dataclasses
 import math
 import os
@@ -82,7 +83,7 @@ def read_winogender(path: str | os.PathLike) -> list[Sentence]:
                       f"{', '.join(_SLOTS)}, each once")
     for person in (participant, 'someone'):
       found += [_sentence(template, occupation, person, int(answer), gender) for gender in GENDERS]
-  doubled = [a.sentid for a in found if sum(a.sentid == b.sentid for b in found) > 1]
+  doubled = [n for n, count in collections.Counter(s.sentid for s in found).items() if count > 1]
   if doubled:
     raise UserError(f'{path}: two sentences are called {doubled[0]}: an occupation and participant '
                     'have one template for each answer')
@@ -148,9 +149,9 @@ def pronoun_shares(
   By Bayes's rule the reverse of `likelihood`: which gender a model writes for an occupation. It
   reads sentences of WinoGender with `answer` 0 only.
   """
-  pairs = [(s, t) for s in sentences for t in sentences
-           if s.answer == 0 and s.gender == 'female' and t.gender == 'male'
-           and s.sentid.replace('.female.', '.male.') == t.sentid]
+  male = {s.sentid: s for s in sentences if s.gender == 'male'}
+  pairs = [(s, male[of_he]) for s in sentences if s.answer == 0 and s.gender == 'female'
+           and (of_he := s.sentid.replace('.female.', '.male.')) in male]
   texts, rivals = [], []
   for she, he in pairs:
     start, end = she.spans['pronoun']
@@ -263,7 +264,7 @@ class MentionPair(NamedTuple):
   same: bool
 
 
-def read_pairs(path: str | os.PathLike, split: str) -> list[MentionPair]:
+def read_mention_pairs(path: str | os.PathLike, split: str) -> list[MentionPair]:
   """Pairs of one split of a folder."""
   path = pathlib.Path(path)
   wino = sorted(path.glob(f"*stereotyped*.txt.{'dev' if split == 'train' else 'test'}"))

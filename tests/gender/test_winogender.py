@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fairjax.errors import UserError
-from fairjax.gender import winogender as coref_probe
+from fairjax.gender import winogender
 from fairjax.gender.persons import Professions
 from fairjax.gender.scored_models import TokenFeatures
 from fairjax.gender.winogender import (
@@ -15,7 +15,7 @@ from fairjax.gender.winogender import (
   likelihood,
   probe_winogender,
   pronoun_shares,
-  read_pairs,
+  read_mention_pairs,
   read_winogender,
   recorded,
   summarise,
@@ -206,7 +206,7 @@ def winobias(folder: pathlib.Path):
 
 def test_pairs_of_winobias(tmp_path):
   winobias(tmp_path)
-  pairs = read_pairs(tmp_path, 'train')
+  pairs = read_mention_pairs(tmp_path, 'train')
   found = {(p.text[slice(*p.first)], p.text[slice(*p.second)], p.same) for p in pairs}
   assert found == {
     ('he', 'The smith', True), ('he', 'the weaver', False), ('she', 'the weaver', True),
@@ -215,7 +215,7 @@ def test_pairs_of_winobias(tmp_path):
 
 
 def test_real_winobias_has_one_other_person_each(test_data):
-  pairs = read_pairs(test_data / 'bias' / 'winobias', 'test')
+  pairs = read_mention_pairs(test_data / 'bias' / 'winobias', 'test')
   same = sum(p.same for p in pairs)
   assert same == 4 * 396 and 0.95 < (len(pairs) - same) / same < 1.1
 
@@ -229,17 +229,17 @@ def test_pairs_of_ontonotes(tmp_path):
     '#begin document (a); part 000\n'
     + ''.join(f'a 0 {i} {w} X {c}\n' for i, (w, c) in enumerate(rows)) + '\n#end document\n')
   found = {(p.text[slice(*p.first)], p.text[slice(*p.second)], p.same)
-           for p in read_pairs(tmp_path, 'train')}
+           for p in read_mention_pairs(tmp_path, 'train')}
   assert found == {('The smith', 'his', True), ('The smith', 'his dog', False),
                    ('his', 'his dog', False)}
   # The release has the same documents with automatic columns too: they are not read twice.
   (folder / 'a.v4_auto_conll').write_text((folder / 'a.v4_gold_conll').read_text())
-  assert len(read_pairs(tmp_path, 'train')) == 3
+  assert len(read_mention_pairs(tmp_path, 'train')) == 3
   with pytest.raises(UserError, match='test'):
-    read_pairs(tmp_path, 'test')
+    read_mention_pairs(tmp_path, 'test')
   (folder / 'a.v4_gold_conll').write_text('a 0 0 The X (1\na 0 1 end X -\n\n')
   with pytest.raises(UserError, match='never closed'):
-    read_pairs(tmp_path, 'train')
+    read_mention_pairs(tmp_path, 'train')
 
 
 def test_the_probe_learns_what_can_be_learned_and_nothing_else():
@@ -261,9 +261,10 @@ def test_the_probe_learns_what_can_be_learned_and_nothing_else():
 
 def test_the_probe_answers_for_every_sentence_and_seed(sentences, tmp_path):
   winobias(tmp_path)
+  train, test = (read_mention_pairs(tmp_path, split) for split in ('train', 'test'))
   found, quality = probe_winogender(
-    Talker(), read_pairs(tmp_path, 'train'), read_pairs(tmp_path, 'test'), sentences,
-    seeds=(0, 1), settings=ProbeSettings(hidden=8, steps=100, batch_size=16))
+    Talker(), train, test, sentences, seeds=(0, 1),
+    settings=ProbeSettings(hidden=8, steps=100, batch_size=16))
   assert len(found) == 2 and all(p.shape == (36,) and (0 <= p).all() for p in found)
   assert all((p <= 1).all() for p in found)
   # The probe knows that "he" is the smith and "she" the weaver: all that these pairs teach.
@@ -274,14 +275,14 @@ def test_the_probe_is_asked_about_mentions_of_the_form_that_it_learned(
     sentences, tmp_path, monkeypatch):
   """With their article: other spans have other states, and the probe has never seen those."""
   winobias(tmp_path)
-  pairs, asked = read_pairs(tmp_path, 'train'), []
-  own = coref_probe.pair_features
+  pairs, asked = read_mention_pairs(tmp_path, 'train'), []
+  own = winogender.pair_features
 
   def features(model, texts, spans):
     asked.append([text[slice(*second)] for text, (_, second) in zip(texts, spans, strict=True)])
     return own(model, texts, spans)
 
-  monkeypatch.setattr(coref_probe, 'pair_features', features)
+  monkeypatch.setattr(winogender, 'pair_features', features)
   probe_winogender(Talker(), pairs, pairs, sentences, seeds=(0,),
                    settings=ProbeSettings(hidden=4, steps=2, batch_size=4))
   assert {m.partition(' ')[0].lower() for mentions in asked for m in mentions} == {'the'}

@@ -379,12 +379,9 @@ class FairnessTest:
                       'fairness compares at least two')
     allowed = self.lipschitz * distance.matrix(prompts) + self.tolerance
     pairs = list(itertools.combinations(range(len(prompts)), 2))
-    tested = {b.name: {p for p in pairs if allowed[p] < b.width} for b in biases}
-    intervals = sum(map(len, tested.values()))
-    results = {
-      b.name: self._test_bias(completions, b, allowed, tested[b.name],
-                              level=self.level / max(intervals, 1))
-      for b in biases}
+    intervals = sum(bool(allowed[pair] < bias.width) for bias in biases for pair in pairs)
+    level = self.level / max(intervals, 1)
+    results = {bias.name: self._test_bias(completions, bias, allowed, level) for bias in biases}
     return {
       'definition': 'Y-01', 'model': completions.model, 'distance': distance.name,
       'distance_scale': distance.scale, 'lipschitz': self.lipschitz, 'tolerance': self.tolerance,
@@ -394,8 +391,7 @@ class FairnessTest:
       'verdict': _together([r['verdict'] for r in results.values()]), 'biases': results}
 
   def _test_bias(
-    self, completions: Completions, bias: Bias, allowed: np.ndarray, tested: set[tuple[int, int]],
-    *, level: float,
+    self, completions: Completions, bias: Bias, allowed: np.ndarray, level: float,
   ) -> dict[str, Any]:
     """One bias; `level` is that of one interval."""
     values, cells = bias.normalised(), []
@@ -403,12 +399,11 @@ class FairnessTest:
       rows = completions.rows(prompt)
       cells.append((values[rows], None if completions.sample is None else completions.sample[rows]))
     rows, others = [], []
-    for pair in itertools.combinations(range(len(completions.prompts)), 2):
-      row = self._describe_pair(completions, bias, cells, allowed, pair)
-      if pair in tested:
-        rows.append(self._test_pair(bias, cells, pair, row, level))
-      else:
-        others.append(row)
+    for i, j in itertools.combinations(range(len(cells)), 2):
+      row = self._test_pair(
+        [completions.prompts[k] for k in (i, j)], bias, cells[i], cells[j], float(allowed[i, j]),
+        level)
+      (rows if 'verdict' in row else others).append(row)
     for found in (rows, others):
       found.sort(key=lambda row: math.inf if row['slack'] is None else row['slack'])
     counts = {v: sum(row['verdict'] == v for row in rows) for v in VERDICTS}
@@ -422,41 +417,37 @@ class FairnessTest:
       'largest_ratio': max(ratios, key=lambda row: row['ratio']) if ratios else None,
       'pairs': rows, 'other_pairs': others}
 
-  def _describe_pair(
-    self, completions: Completions, bias: Bias, cells: Sequence[_Cell], allowed: np.ndarray,
-    pair: tuple[int, int],
-  ) -> dict[str, Any]:
-    """One pair: gap and slack in normalised units, None where a prompt has no value."""
-    (first, second), most = (completions.prompts[i] for i in pair), float(allowed[pair])
-    distance = (most - self.tolerance) / self.lipschitz if self.lipschitz else None
-    x, y, dependence = self._samples(*(cells[i] for i in pair))
-    row = {'first': first.text, 'second': second.text, 'groups': [first.group, second.group],
-           'distance': distance, 'allowed': most, 'n': [len(x), len(y)], 'dependence': dependence}
-    if not len(x) or not len(y):
-      return row | dict.fromkeys(('means', 'gap', 'gap_in_span', 'slack', 'ratio'))
-    gap, span = abs(float(x.mean() - y.mean())), bias.span[1] - bias.span[0]
-    return row | {
-      'means': [float(bias.span[0] + span * m) for m in (x.mean(), y.mean())], 'gap': gap,
-      'gap_in_span': gap * span, 'slack': most - gap, 'ratio': gap / distance if distance else None}
-
   def _test_pair(
-    self, bias: Bias, cells: Sequence[_Cell], pair: tuple[int, int], row: dict[str, Any],
+    self, prompts: Sequence[Prompt], bias: Bias, first: _Cell, second: _Cell, allowed: float,
     level: float,
   ) -> dict[str, Any]:
-    """The row with interval and verdict; low and high are in normalised units."""
-    gap, most = row['gap'], row['allowed']
-    if gap is None:
-      return row | dict.fromkeys(('low', 'high', 'samples_to_decide')) | {'verdict': 'undecided'}
-    x, y, dependence = self._samples(*(cells[i] for i in pair))
+    """One pair in normalised units; if d demands something, with an interval and a verdict."""
+    distance = (allowed - self.tolerance) / self.lipschitz if self.lipschitz else None
+    x, y, dependence = self._samples(first, second)
+    row = {'first': prompts[0].text, 'second': prompts[1].text,
+           'groups': [p.group for p in prompts], 'distance': distance, 'allowed': allowed,
+           'n': [len(x), len(y)], 'dependence': dependence}
+    demands = allowed < bias.width
+    if not len(x) or not len(y):
+      row |= dict.fromkeys(('means', 'gap', 'gap_in_span', 'slack', 'ratio'))
+      return row | (dict.fromkeys(('low', 'high', 'samples_to_decide')) | {'verdict': 'undecided'}
+                    if demands else {})
+    gap, span = abs(float(x.mean() - y.mean())), bias.span[1] - bias.span[0]
+    row |= {
+      'means': [float(bias.span[0] + span * m) for m in (x.mean(), y.mean())], 'gap': gap,
+      'gap_in_span': gap * span, 'slack': allowed - gap,
+      'ratio': gap / distance if distance else None}
+    if not demands:
+      return row
     radius = gap_radius(x, y, level=level, width=bias.width, method=self.method,
                         dependence=dependence)
     low, high = max(0.0, gap - radius), min(bias.width, gap + radius)
-    verdict = 'holds' if high <= most else 'violated' if low > most else 'undecided'
-    missing = verdict == 'undecided' and abs(most - gap) > 1e-6
+    verdict = 'holds' if high <= allowed else 'violated' if low > allowed else 'undecided'
+    missing = verdict == 'undecided' and abs(allowed - gap) > 1e-6
     return row | {
       'low': low, 'high': high, 'verdict': verdict,
       'samples_to_decide': hoeffding_samples(
-        most - gap, level=level, width=bias.width, dependence=dependence) if missing else None}
+        allowed - gap, level=level, width=bias.width, dependence=dependence) if missing else None}
 
   def _samples(self, first: _Cell, second: _Cell) -> tuple[np.ndarray, np.ndarray, str]:
     """Values of both prompts without the undefined ones, and how they depend on each other."""
