@@ -151,7 +151,7 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 def write_sealed_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
   """Writes JSON as `write_json`, with the SHA-256 of the rest under the key `sha256`."""
   value = json.loads(json.dumps(value, allow_nan=False))  # as it will be read
-  write_json(path, value | {'sha256': _content_sha256(value)})
+  write_json(path, value | {'sha256': json_sha256(value)})
 
 
 def read_sealed_json(path: str | os.PathLike, *, again: str) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def read_sealed_json(path: str | os.PathLike, *, again: str) -> dict[str, Any]:
     value = json.loads(pathlib.Path(path).read_bytes())
     if 'sha256' not in value:
       raise ValueError('it has no SHA-256: damaged, or of another version of fairjax')
-    if value.pop('sha256') != _content_sha256(value):
+    if value.pop('sha256') != json_sha256(value):
       raise ValueError('its SHA-256 differs from its content')
   except OSError as e:
     raise Damaged(f'{path} cannot be read ({e.strerror}): {again}') from None
@@ -172,7 +172,8 @@ def read_sealed_json(path: str | os.PathLike, *, again: str) -> dict[str, Any]:
   return value
 
 
-def _content_sha256(value: dict[str, Any]) -> str:
+def json_sha256(value: Any) -> str:
+  """SHA-256 (hex) of the canonical JSON of plain values."""
   text = json.dumps(value, sort_keys=True, allow_nan=False)
   return hashlib.sha256(text.encode('utf-8')).hexdigest()
 

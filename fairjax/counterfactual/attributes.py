@@ -18,9 +18,7 @@ under `pronouns`. The model continues after the end of a template.
 
 import dataclasses
 import functools
-import hashlib
 import importlib.resources
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -30,6 +28,7 @@ import yaml
 
 from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
+from fairjax.files import json_sha256
 from fairjax.inputs import read_text
 
 
@@ -204,7 +203,7 @@ class Attribute:
     content = {'name': self.name, 'values': [dataclasses.asdict(v) for v in self.values],
                'templates': [dataclasses.asdict(t) for t in self.templates],
                'template_subsets': dict(self.template_subsets)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode('utf-8')).hexdigest()
+    return json_sha256(content)
 
   def value_index(self, text: str) -> int:
     """Index of the value with this text, in any way of writing it; `UserError` without one."""

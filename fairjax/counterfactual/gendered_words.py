@@ -19,9 +19,7 @@ it; the others are only replaced by it and are listed in `one_way`.
 import collections
 import dataclasses
 import functools
-import hashlib
 import importlib.resources
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +27,7 @@ from typing import NamedTuple
 
 from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError
+from fairjax.files import json_sha256
 from fairjax.inputs import read_text, read_text_lines
 
 _BUILT_IN = 'gender_pairs.txt'
@@ -86,7 +85,7 @@ class WordPairs:
   def fingerprint(self) -> str:
     """SHA-256 (hex) of the replacements; the path of the list does not count."""
     content = [self.pairs, dict(self.to_female), dict(self.to_male), dict(self.to_neutral)]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode('utf-8')).hexdigest()
+    return json_sha256(content)
 
 
 def read_word_pairs(
@@ -282,7 +281,7 @@ class NameLists:
   @functools.cached_property
   def fingerprint(self) -> str:
     """SHA-256 (hex) of the two lists."""
-    return hashlib.sha256(json.dumps([self.female, self.male]).encode('utf-8')).hexdigest()
+    return json_sha256([self.female, self.male])
 
 
 def read_names(

@@ -21,7 +21,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 import pathlib
@@ -60,6 +59,7 @@ from fairjax.files import (
   FolderLock,
   describe_files,
   is_complete,
+  json_sha256,
   read_checked,
   read_manifest,
   read_sealed_json,
@@ -233,7 +233,7 @@ class PreparedData:
     content = {
       'attribute': self.attribute.fingerprint, 'vocabulary': self.vocabulary.fingerprint,
       'splits': {k: v['sha256'] for k, v in self.manifest['splits'].items()}}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json_sha256(content)
 
   def store(self, split: str) -> TokenStoreInfo:
     """Token store of `train`, `valid`, `test`, or `train_sensitive` and its like."""

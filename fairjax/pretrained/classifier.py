@@ -18,7 +18,7 @@ import optax
 from jax.sharding import Mesh
 
 from fairjax.errors import UserError
-from fairjax.files import write_json
+from fairjax.files import json_sha256, write_json
 from fairjax.inputs import decode, open_input
 from fairjax.pretrained.batch_runner import BatchRunner
 from fairjax.pretrained.checkpoint import (
@@ -47,7 +47,7 @@ from fairjax.pretrained.start import (
 from fairjax.pretrained.tokens import Encoded, encode_texts
 from fairjax.processes import StopSignal
 from fairjax.tables import read_rows
-from fairjax.train import Identity, fingerprint, params_digest
+from fairjax.train import Identity, params_digest
 from fairjax.train.loop import run_stage
 from fairjax.train.metrics import read_metrics
 
@@ -403,7 +403,7 @@ def train_classifier(
   judge = _Judge(start, encoded[1], dev.labels, settings.classes, tuning.mesh, training / _BEST)
   stage = tuning.stage(
     start.params, name='classifier', seed=settings.seed, directory=training, evaluate=judge,
-    identity=Identity(stage='classifier', config=fingerprint(plan), vocabulary=fingerprint(
+    identity=Identity(stage='classifier', config=json_sha256(plan), vocabulary=json_sha256(
       {k: v.hex() for k, v in start.files.items()}), parent=params_digest(start.params)))
   run_stage(stage, stop=stop or StopSignal(), log=log)
   lines = read_metrics(training / 'metrics.jsonl')

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from fairjax import processes
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
+from fairjax.files import FolderLock, json_sha256, read_sealed_json, write_sealed_json
 from fairjax.pretrained.checkpoint import (
   Architecture,
   load_pretrained,
@@ -46,7 +46,7 @@ from fairjax.pretrained.start import (
   write_model,
 )
 from fairjax.processes import StopSignal
-from fairjax.train import Identity, derive_seed, fingerprint, make_mesh, own_rows, params_digest
+from fairjax.train import Identity, derive_seed, make_mesh, own_rows, params_digest
 from fairjax.train.loop import Stage, run_stage
 from fairjax.train.optimizer import Adam, kernels_and_tables
 from fairjax.train.sharding import ROWS, axes_sharding, replicated, to_devices, to_host
@@ -305,8 +305,8 @@ class _Run:
     template = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
       leaf.shape, leaf.dtype, sharding=sharding), self._abstract, self._shardings)
     identity = Identity(
-      stage='masked-lm', config=fingerprint(plan),
-      vocabulary=fingerprint({k: v.hex() for k, v in start.files.items()}),
+      stage='masked-lm', config=json_sha256(plan),
+      vocabulary=json_sha256({k: v.hex() for k, v in start.files.items()}),
       parent=params_digest(start.params))
     return Stage(
       name='mlm', directory=directory, identity=identity, config=config, mesh=mesh,

@@ -5,7 +5,6 @@ from fairjax.train.checkpoints import (
   CheckpointError,
   Identity,
   check_identity,
-  fingerprint,
   load_params,
   params_digest,
   read_done,
@@ -36,7 +35,7 @@ __all__ = [
   'LM', 'PLAIN', 'SENTIMENT', 'BatchSource', 'CheckpointError', 'Curriculum', 'Identity',
   'LabelledSentences', 'StageResult', 'StageSpec', 'StopSignal', 'TrainingDiverged',
   'check_batch_size', 'check_identity', 'curriculum_stages', 'derive_seed', 'evaluate_nll',
-  'fingerprint', 'load_params', 'make_mesh', 'model_problems', 'own_rows', 'params_digest',
+  'load_params', 'make_mesh', 'model_problems', 'own_rows', 'params_digest',
   'params_template', 'process_shard', 'read_done', 'read_metrics', 'stage_folder',
   'variant_config', 'variant_stage',
 ]

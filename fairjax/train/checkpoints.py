@@ -28,7 +28,7 @@ from jax.experimental import multihost_utils
 
 from fairjax import processes
 from fairjax.errors import Damaged, Fault, UserError
-from fairjax.files import read_sealed_json, write_sealed_json
+from fairjax.files import file_sha256, json_sha256, read_sealed_json, write_sealed_json
 from fairjax.train.sharding import to_host
 
 # Digests of the leaves of a train state: a restored state is compared with the saved one.
@@ -123,12 +123,6 @@ class Identity:
   def to_dict(self) -> dict[str, Any]:
     """Plain values for JSON."""
     return dataclasses.asdict(self)
-
-
-def fingerprint(value: Any) -> str:
-  """SHA-256 of the canonical JSON of plain values."""
-  text = json.dumps(value, sort_keys=True, allow_nan=False)
-  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def params_digest(params: Any) -> str:
@@ -337,7 +331,7 @@ class CheckpointStore:
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
     content = {'step': step, **about, 'leaves': leaf_digests(state)}
-    metadata = content | {'sum': fingerprint(content)}
+    metadata = content | {'sum': json_sha256(content)}
     error: Exception | None = None
     try:
       if processes.is_first():
@@ -394,7 +388,7 @@ class CheckpointStore:
 
   def _metadata(self, step: int) -> dict[str, Any]:
     found = json.loads((self._directory / str(step) / 'card' / 'metadata').read_bytes())
-    if found.pop('sum') != fingerprint(found) or found['step'] != step:
+    if found.pop('sum') != json_sha256(found) or found['step'] != step:
       raise ValueError('they are not what was written')
     return found
 
@@ -488,7 +482,7 @@ def write_done(
   """Marks the stage finished, atomically, with the SHA-256 of its `metrics.jsonl`."""
   if processes.is_first():
     lines = directory / 'metrics.jsonl'  # an imported model has none
-    metrics = hashlib.sha256(lines.read_bytes()).hexdigest() if lines.exists() else None
+    metrics = file_sha256(lines) if lines.exists() else None
     write_sealed_json(directory / 'DONE', {
       'step': step, 'digest': digest, 'identity': identity.to_dict(), 'summary': summary,
       'metrics': metrics})

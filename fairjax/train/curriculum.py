@@ -35,12 +35,12 @@ from fairjax.config import (
 )
 from fairjax.config_io import step1_run, to_dict
 from fairjax.errors import UserError
+from fairjax.files import json_sha256
 from fairjax.processes import StopSignal
 from fairjax.train import steps
 from fairjax.train.checkpoints import (
   CheckpointStore,
   Identity,
-  fingerprint,
   load_params,
   params_digest,
   write_done,
@@ -198,7 +198,7 @@ class Curriculum:
     parent = done[spec.parent] if spec.parent else None
     identity = Identity(
       stage=spec.section, vocabulary=source.vocabulary_fingerprint,
-      config=fingerprint(stage_fields(config, spec.section)),
+      config=json_sha256(stage_fields(config, spec.section)),
       method=variant.method if parent else '', parent=parent.digest if parent else '')
     if variant.regularised:
       split, extra, term = 'train_sensitive', *self._fairness(variant, done)
@@ -287,7 +287,7 @@ class Curriculum:
   def _sentiment_identity(self, **fields: str) -> Identity:
     return Identity(
       stage='sentiment', vocabulary=self.batches.vocabulary_fingerprint,
-      config=fingerprint(stage_fields(self.config, 'sentiment')), **fields)
+      config=json_sha256(stage_fields(self.config, 'sentiment')), **fields)
 
   def random_projection(self) -> StageResult:
     """f_sh as it is before the first step of step 2, for the control of sentiment variants."""

@@ -80,19 +80,10 @@ class Stage:
 
 
 def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> Params:
-  """Trains a stage to its end, or loads it if it is finished.
+  """Trains a stage to its end, or loads it if it is finished; returns the parameters.
 
-  A finished stage whose last checkpoint is damaged is trained again from an older one.
-
-  Returns:
-    The trained parameters.
-
-  Raises:
-    UserError: the folder holds another run's checkpoints, or some and none verifies; the devices
-      cannot hold the stage, or do not divide its batch.
-    Preempted: a signal came; the state is saved.
-    TrainingDiverged: too many updates in a row were skipped; the last good state is saved.
-    CheckpointError: a checkpoint could not be written.
+  A finished stage whose last checkpoint is damaged is trained again from an older one. `Preempted`
+  (a signal came) and `TrainingDiverged` are raised after the last good state is saved.
   """
   assert stage.identity and stage.params_template and stage.state_template
   try:

@@ -54,29 +54,18 @@ class IntervalMetrics:
 
 
 class MetricWriter:
-  """Appends to `metrics.jsonl` and to `tensorboard/` of one stage's folder.
+  """Appends to `metrics.jsonl` and to `tensorboard/` of one stage's folder; None: writes nothing.
 
-  On resume, lines of steps after the restored one are cut away, because they are run again. If the
-  others are not those that the checkpoint remembers, these are written again, with a warning.
-  TensorBoard files need the `train` extra; without it a line says that they are not written. In a
-  group of processes the first one writes.
-
-  Args:
-    directory: of the stage; None: nothing is written.
-    first_step: the restored step, 0 at the start.
-    saved: `lines` at that step; None at the start.
-    log: gets warnings.
-
-  Attributes:
-    lines: what is in the file.
-    evaluated: steps whose validation metrics are in the file.
+  On resume, lines of steps after the restored one (`first_step`) are cut away, because they are run
+  again. If the others are not those that the checkpoint has `saved`, these are written again, with
+  a warning. In a group of processes the first one writes.
   """
 
   def __init__(self, directory: pathlib.Path | None, *, first_step: int,
                saved: Sequence[dict[str, Any]] | None = None, log: Callable[[str], None]):
     self._file = self._tensorboard = None
-    self.lines: list[dict[str, Any]] = []
-    self.evaluated: set[int] = set()
+    self.lines: list[dict[str, Any]] = []  # of the file
+    self.evaluated: set[int] = set()  # steps that have validation metrics
     if directory is None:
       return
     path = directory / 'metrics.jsonl'

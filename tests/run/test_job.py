@@ -321,28 +321,26 @@ def test_a_finished_workdir_is_left_alone(finished, capsys):
 
 @pytest.mark.tf
 def test_what_people_said_about_the_runs_texts_goes_into_its_report(finished, tmp_path, capsys):
-  models = ('baseline', 'extended-baseline')
-  records = [str(finished / 'generations' / m / 'country.jsonl.gz') for m in models]
+  workdir = tmp_path / 'run'
+  shutil.copytree(finished, workdir)
+  records = [str(workdir / 'generations' / m / 'country.jsonl.gz')
+             for m in ('baseline', 'extended-baseline')]
   assert main(['human', 'export', '--records', *records, f'--output={tmp_path / "sheets"}',
                '--annotators=2', '--items=12', '--task=sentiment']) == 0
   sheets = sorted((tmp_path / 'sheets').glob('*.csv'))
   for path in sheets:
     fill(path, lambda row: 'positive' if int(row['item'][1:]) % 2 else 'negative')
-  human = finished / 'measures' / 'human.json'
-  try:
-    assert main(['human', 'import', *map(str, sheets), f'--output={human}', '--scorer=vader',
-                 f'--key={tmp_path / "sheets.key.json"}', '--resamples=20']) == 0
-    assert main(_arguments('report', finished)) == 0
-    text = (finished / 'report' / 'report.md').read_text()
-    assert '## Human evaluation' in text and 'Spearman with vader' in text
-    human.write_text('{}')
-    capsys.readouterr()
-    assert main(_arguments('report', finished)) == 2
-    assert 'fairjax human import' in capsys.readouterr().err
-  finally:
-    human.unlink(missing_ok=True)
-  assert main(_arguments('report', finished)) == 0
+  human = workdir / 'measures' / 'human.json'
+  assert main(['human', 'import', *map(str, sheets), f'--output={human}', '--scorer=vader',
+               f'--key={tmp_path / "sheets.key.json"}', '--resamples=20']) == 0
+  assert main(_arguments('report', workdir)) == 0
+  text = (workdir / 'report' / 'report.md').read_text()
+  assert '## Human evaluation' in text and 'Spearman with vader' in text
   assert '## Human evaluation' not in (finished / 'report' / 'report.md').read_text()
+  human.write_text('{}')
+  capsys.readouterr()
+  assert main(_arguments('report', workdir)) == 2
+  assert 'fairjax human import' in capsys.readouterr().err
 
 
 @pytest.mark.tf

@@ -32,7 +32,6 @@ from fairjax.train import (
   LabelledSentences,
   TrainingDiverged,
   derive_seed,
-  params_digest,
   read_done,
   read_metrics,
   steps,
@@ -338,62 +337,65 @@ class FaultyFeed(ArrayFeed):
         {'targets': np.full_like(batch['targets'], 2)} if step in self._bad else {})
 
 
-@pytest.fixture
-def poison(monkeypatch):
+@pytest.fixture(scope='class')
+def poison():
   """Loss and gradient are NaN where a target is token 2."""
   nll = TransformerXLModel.mean_nll
 
   def poisoned(model, params, hidden, targets):
     return nll(model, params, hidden, targets) * jnp.where((targets == 2).any(), jnp.nan, 1.0)
 
-  monkeypatch.setattr(TransformerXLModel, 'mean_nll', poisoned)
   steps.make_lm_step.cache_clear()
-  yield
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(TransformerXLModel, 'mean_nll', poisoned)
+    yield
   steps.make_lm_step.cache_clear()
 
 
 @pytest.mark.tf
-def test_updates_with_a_non_finite_loss_are_skipped_and_counted(tmp_path, poison):
-  lines = []
-  found = _train(_curriculum(tmp_path, feed=FaultyFeed({1, 4, 5}), log=lines.append), 'lm')
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.params))
-  assert read_done(found.directory)['summary']['skipped_updates'] == 3
-  warnings = [line for line in lines if line.startswith('WARNING')]
-  assert 'the first at step 1, batch: train segment 1' in warnings[0]
-  counted = [x.get('skipped_updates', 0) for x in read_metrics(found.directory / 'metrics.jsonl')]
-  assert sum(counted) == 3
-  # Interrupted between two of them: the same bits.
-  stop = StopSignal()
-  other = _curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5}), stop=stop, log=lambda line: (
-    setattr(stop, 'received', stop.received or 'step 3/' in line)))
-  with pytest.raises(Preempted):
-    _train(other, 'lm')
-  again = _train(_curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5})), 'lm')
-  assert again.digest == found.digest
-  assert read_done(again.directory)['summary'] == read_done(found.directory)['summary']
+@pytest.mark.usefixtures('poison')
+class TestSkippedUpdates:
+  """All on one poisoned program."""
 
+  def test_updates_with_a_non_finite_loss_are_skipped_and_counted(self, tmp_path):
+    lines = []
+    found = _train(_curriculum(tmp_path, feed=FaultyFeed({1, 4, 5}), log=lines.append), 'lm')
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.params))
+    assert read_done(found.directory)['summary']['skipped_updates'] == 3
+    warnings = [line for line in lines if line.startswith('WARNING')]
+    assert 'the first at step 1, batch: train segment 1' in warnings[0]
+    counted = [x.get('skipped_updates', 0) for x in read_metrics(found.directory / 'metrics.jsonl')]
+    assert sum(counted) == 3
+    # Interrupted between two of them: the same bits.
+    stop = StopSignal()
+    other = _curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5}), stop=stop, log=lambda line: (
+      setattr(stop, 'received', stop.received or 'step 3/' in line)))
+    with pytest.raises(Preempted):
+      _train(other, 'lm')
+    again = _train(_curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5})), 'lm')
+    assert again.digest == found.digest
+    assert read_done(again.directory)['summary'] == read_done(found.directory)['summary']
 
-@pytest.mark.tf
-@pytest.mark.parametrize('first', [0, 4])
-def test_too_many_in_a_row_stop_with_the_last_good_state_and_the_batches(
-    tmp_path, poison, first):
-  config = dataclasses.replace(CONFIG, lm=dataclasses.replace(
-    CONFIG.lm, steps=12, max_skipped=3, log_every=12, checkpoint_every=12))
-  feed = FaultyFeed(set(range(first, first + 4)))  # those after them are never reached
-  words = f'saved as step {first}' if first else 'no step before was good'
-  with pytest.raises(TrainingDiverged, match=rf'first at step {first}, .*{words}'):
-    _train(_curriculum(tmp_path, config=config, feed=feed), 'lm')
-  found = json.loads((tmp_path / 'lm' / 'diverged.json').read_text())
-  assert found['last_good_step'] == first
-  assert found['skipped'][0] == {'step': first, 'batch': f'train segment {first}'}
-  assert read_done(tmp_path / 'lm') is None
-  if first:  # what is saved is the state of an undisturbed run at that step
-    straight = dataclasses.replace(config, lm=dataclasses.replace(
-      config.lm, log_every=4, checkpoint_every=4, keep_checkpoints=9))
-    _train(_curriculum(tmp_path / 'b', config=straight), 'lm')
-    saved = [json.loads((tmp_path / d / 'checkpoints' / '4' / 'card' / 'metadata').read_text())
-             for d in ('lm', 'b/lm')]
-    assert saved[0]['leaves'] == saved[1]['leaves']
+  @pytest.mark.parametrize('first', [0, 4])
+  def test_too_many_in_a_row_stop_with_the_last_good_state_and_the_batches(
+      self, tmp_path, first):
+    config = dataclasses.replace(CONFIG, lm=dataclasses.replace(
+      CONFIG.lm, steps=12, max_skipped=3, log_every=12, checkpoint_every=12))
+    feed = FaultyFeed(set(range(first, first + 4)))  # those after them are never reached
+    words = f'saved as step {first}' if first else 'no step before was good'
+    with pytest.raises(TrainingDiverged, match=rf'first at step {first}, .*{words}'):
+      _train(_curriculum(tmp_path, config=config, feed=feed), 'lm')
+    found = json.loads((tmp_path / 'lm' / 'diverged.json').read_text())
+    assert found['last_good_step'] == first
+    assert found['skipped'][0] == {'step': first, 'batch': f'train segment {first}'}
+    assert read_done(tmp_path / 'lm') is None
+    if first:  # what is saved is the state of an undisturbed run at that step
+      straight = dataclasses.replace(config, lm=dataclasses.replace(
+        config.lm, log_every=4, checkpoint_every=4, keep_checkpoints=9))
+      _train(_curriculum(tmp_path / 'b', config=straight), 'lm')
+      saved = [json.loads((tmp_path / d / 'checkpoints' / '4' / 'card' / 'metadata').read_text())
+               for d in ('lm', 'b/lm')]
+      assert saved[0]['leaves'] == saved[1]['leaves']
 
 
 def test_a_guard_skips_spikes_by_mean_and_deviation():
@@ -420,20 +422,20 @@ def test_a_guard_skips_spikes_by_mean_and_deviation():
 
 
 @pytest.mark.tf
-def test_eight_devices_are_one(tmp_path, uninterrupted):
-  config = dataclasses.replace(CONFIG, model=dataclasses.replace(
-    CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
-  one = _train(_curriculum(tmp_path / 'one', config=config), 'debias')
-  eight = _train(_curriculum(tmp_path / 'eight', config=config, devices=8), 'debias')
-  for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(eight.params), strict=True):
+def test_f_sh_on_eight_devices_is_that_of_one(tmp_path, uninterrupted):
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  found = _train(_curriculum(tmp_path, devices=8), 'sentiment')
+  assert found.identity == uninterrupted['sentiment'].identity
+  for a, b in zip(*(jax.tree.leaves(t.params) for t in (found, uninterrupted['sentiment'])),
+                  strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5)
-  assert params_digest(one.params) != uninterrupted['debias'].digest  # dropout did something
 
 
 @pytest.mark.tf
-def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(tmp_path):
+def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(tmp_path, uninterrupted):
   config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
     CONFIG.debias, steps=60, log_every=20, eval_every=60, checkpoint_every=60))
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
   curriculum = _curriculum(tmp_path, config=config)
   lm, trained = curriculum.train([LM, _variant('embedding', 100.0)]).values()
   lines = [x for x in read_metrics(trained.directory / 'metrics.jsonl') if x['kind'] == 'train']
@@ -451,7 +453,7 @@ def test_lambda_zero_is_the_plain_step_and_programs_compile_once():
   plain = steps.make_lm_step(model, adam, mesh)
   debias = steps.make_debias_step(
     model, adam, steps.FairnessTerm.of(CONFIG.debias, CONFIG.sentiment), mesh)
-  states = [steps.init_lm_state(model, CONFIG.lm, mesh, seed=1) for _ in range(2)]
+  states = [steps.init_lm_state(model, CONFIG.lm, mesh, seed=1) for _ in range(3)]
   feed, sizes = ArrayFeed().train('train', batch_size=8, start_step=0, branches=True), []
   for step in range(3):
     batch, rate = next(feed), np.float32(0.001 * step)
@@ -459,6 +461,8 @@ def test_lambda_zero_is_the_plain_step_and_programs_compile_once():
     states[0], a = plain(states[0], tokens, 3, rate)
     states[1], b = debias(states[1], batch, 3, rate, {'embedding': np.float32(0.0)}, None)
     np.testing.assert_allclose(a['loss'][0], b['loss'][0], rtol=1e-6)
+    if step == 0:  # another seed draws another dropout
+      assert plain(states.pop(), tokens, 4, rate)[1]['loss'][0] != a['loss'][0]
     sizes.append((plain.cache_size(), debias.cache_size()))
   for x, y in zip(*(jax.tree.leaves(s.params) for s in states), strict=True):
     np.testing.assert_allclose(x, y, atol=1e-6)
@@ -474,11 +478,15 @@ def test_the_monitor_is_the_divergence_of_the_swapped_from_the_original_prefix()
   model, arrays = language_model(config), {name: jnp.asarray(x) for name, x in batch.items()}
   # Copies, since the step takes the state away.
   params, memory = jax.tree.map(lambda x: jnp.asarray(np.array(x)), (state.params, state.memory))
-  pairs = model.apply(params, arrays['inputs'], memory.reset(arrays['reset']),
-                      Branches.from_batch(arrays)).pairs
-  log_p, log_q = (
-    np.log(scipy.special.softmax(np.asarray(model.logits(params, hidden)), axis=-1))
-    for hidden in (pairs.hidden, pairs.hidden_branch))
+
+  @jax.jit
+  def logits(params, memory, batch):
+    pairs = model.apply(params, batch['inputs'], memory.reset(batch['reset']),
+                        Branches.from_batch(batch)).pairs
+    return [model.logits(params, hidden) for hidden in (pairs.hidden, pairs.hidden_branch)]
+
+  log_p, log_q = (np.log(scipy.special.softmax(np.asarray(x), axis=-1))
+                  for x in logits(params, memory, arrays))
   kl, weight = (np.exp(log_p) * (log_p - log_q)).sum(-1), batch['branch_weight']
   step = steps.make_debias_step(
     config, Adam.of(stage), steps.FairnessTerm.of(DebiasConfig(), SentimentConfig()), mesh)
@@ -489,11 +497,13 @@ def test_the_monitor_is_the_divergence_of_the_swapped_from_the_original_prefix()
 
 
 @pytest.mark.tf
-def test_without_the_monitor_the_step_is_the_same_and_logs_no_divergence(tmp_path):
+def test_without_the_monitor_the_step_is_the_same_and_logs_no_divergence(
+    tmp_path, uninterrupted):
   found = {}
   for every in (0, 1):
     config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
       CONFIG.debias, monitor_every=every))
+    shutil.copytree(uninterrupted['lm'].directory, tmp_path / str(every) / 'lm')
     curriculum = _curriculum(tmp_path / str(every), config=config)
     _, found[every] = curriculum.train([LM, _variant('embedding', 10.0)]).values()
   lines = {every: [x for x in read_metrics(run.directory / 'metrics.jsonl')

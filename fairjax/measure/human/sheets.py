@@ -14,7 +14,6 @@ import collections
 import csv
 import dataclasses
 import functools
-import hashlib
 import io
 import itertools
 import json
@@ -29,7 +28,7 @@ import numpy as np
 import fairjax
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, make_folder, write_json
+from fairjax.files import atomic_write, json_sha256, make_folder, write_json
 from fairjax.inputs import input_sha256, read_text
 from fairjax.measure.columns import SCORED_TEXTS, join_text
 from fairjax.measure.relevance import mention_pattern
@@ -528,5 +527,4 @@ def _sheets(
 
 def _digest(key: Mapping[str, Any]) -> str:
   """Digest of a key without its field `export`, hexadecimal."""
-  text = json.dumps({k: v for k, v in key.items() if k != 'export'}, sort_keys=True)
-  return hashlib.sha256(text.encode('utf-8')).hexdigest()
+  return json_sha256({k: v for k, v in key.items() if k != 'export'})
