@@ -1,8 +1,7 @@
 """No step holds the scores of all its queries, nor those of all words: shapes of whole programs.
 
 Of the path 'blocks'. 'shift' holds whole scores by design and shows here that they would be seen;
-'heads' (for CPUs) and 'kernel' (for TPUs) have tests of their own in test_model_attention_paths.py
-and test_model_attention_mosaic.py. Nothing is run, so the sizes are real ones.
+'heads' and 'kernel' are tested in tests/model. Nothing is run, so the sizes are real ones.
 """
 
 import math
