@@ -344,24 +344,6 @@ def test_what_people_said_about_the_runs_texts_goes_into_its_report(finished, tm
 
 
 @pytest.mark.tf
-def test_another_configuration_is_refused_naming_the_fields(finished, capsys):
-  assert main(_arguments('run', finished, lm__steps=9, seed=4)) == 2
-  error = capsys.readouterr().err
-  assert 'lm.steps: 6 -> 9' in error and 'seed: 0 -> 4' in error and error.count('\n') == 1
-
-
-@pytest.mark.tf
-def test_measure_reads_the_records_without_the_run(finished, capsys):
-  records = finished / 'generations' / 'baseline' / 'country.jsonl.gz'
-  assert main(['measure', f'--records={records}', '--attribute=country', '--scorer=vader',
-               '--permutations=20', '--json']) == 0
-  found = json.loads(capsys.readouterr().out)
-  saved = json.loads((finished / 'measures' / 'baseline' / 'country.json').read_text())['measures']
-  expected = saved['scorers']['vader']['individual_fairness']['value']
-  assert found['scorers']['vader']['individual_fairness']['value'] == expected
-
-
-@pytest.mark.tf
 @pytest.mark.slow
 def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repository):
   """The BERT scorer and the encoder run on the devices of both; the first one writes."""
@@ -407,23 +389,6 @@ def test_a_run_killed_in_every_stage_ends_with_the_same_bits(tmp_path, finished,
     assert paths
     for path in paths:
       assert (workdir / path.relative_to(finished)).read_bytes() == path.read_bytes()
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-def test_sigterm_saves_and_exits_42(tmp_path, repository):
-  command = [sys.executable, '-u', '-m', 'fairjax',
-             *_arguments('train', tmp_path / 'run', lm__steps=100000), '--stage=lm']
-  process = subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True, env=_cached(tmp_path))
-  for printed in process.stdout:
-    if '[lm] step 5/' in printed:
-      process.send_signal(signal.SIGTERM)
-      break
-  _, error = process.communicate(timeout=120)
-  assert process.returncode == 42, error
-  assert 'saved after step' in error and 'the same command continues' in error
-  assert list((tmp_path / 'run' / 'lm' / 'checkpoints').iterdir())
 
 
 @pytest.mark.tf

@@ -72,22 +72,6 @@ def test_the_file_is_stripped_and_complete(name):
       assert cell.outputs == [] and cell.execution_count is None
 
 
-def address() -> str | None:
-  """Of the repository, where CITATION.cff states one."""
-  found = re.search(r'^repository-code: "?([^"\n]+)', (ROOT / 'CITATION.cff').read_text(), re.M)
-  return found and found[1].rstrip('/')
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_the_badge_leads_to_the_notebook(name):
-  colab, repository = 'https://colab.research.google.com/github', address()
-  if repository:  # else: Colab's own page to choose a repository, since none is stated anywhere
-    colab += repository.removeprefix('https://github.com') + f'/blob/main/notebooks/{name}.ipynb'
-  first = cells(name, 'markdown')[0]
-  assert f'(https://colab.research.google.com/assets/colab-badge.svg)]({colab})' in first
-  assert f'`notebooks/{name}.ipynb`' in first
-
-
 @pytest.mark.parametrize('name', NAMES)
 def test_files_and_commands_in_the_text_exist(name):
   text = '\n\n'.join(cells(name, 'markdown'))
