@@ -212,11 +212,10 @@ def gaps(labels: np.ndarray, predictions: np.ndarray, female: np.ndarray, classe
   return found
 
 
-def gap_line(cells: Sequence[dict[str, Any]], shares: np.ndarray, *, least: int = LEAST_COUNT
-             ) -> dict[str, Any]:
+def gap_line(cells: Sequence[dict[str, Any]], shares: np.ndarray) -> dict[str, Any]:
   """Slope and r of the gaps over the shares, of professions that have enough of both genders."""
   used = [i for i, cell in enumerate(cells)
-          if min(cell['n_female'], cell['n_male']) >= max(1, least) and np.isfinite(shares[i])]
+          if min(cell['n_female'], cell['n_male']) >= LEAST_COUNT and np.isfinite(shares[i])]
   x, y = shares[used], np.array([cells[i]['gap'] for i in used], np.float64)
   return {**fit_line(x, y), 'r': correlation(x, y),
           'mean_absolute_gap': float(np.abs(y).mean()) if len(y) else None,

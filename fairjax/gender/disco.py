@@ -97,8 +97,6 @@ def measure_disco(
   tests of one template instead of all (Bonferroni); `shuffles` assign the groups at random (W-04).
   """
   templates = read_templates() if templates is None else tuple(templates)
-  if shuffles < 1 or top < 1:
-    raise UserError('DisCo needs at least one shuffle and one fill')
   endings = [t for t in templates if t.ends_with_blank or model.kind == 'masked']
   others = [t for t in templates if t not in endings and infill]
   pieces = in_pieces(model, persons.words)

@@ -160,8 +160,6 @@ class CausalModel(Scorable):
     self._hidden_of, self._logits_of = hidden, logits
     self._offsets = offsets
     self._unknown = getattr(vocabulary, 'unk_id', None)
-    if not vocabulary.start_ids:
-      raise ValueError('the first token needs something before it')
 
   def fill(self, texts: Sequence[str], *, top: int) -> list[list[Fill]]:
     """The best next tokens after the text before the blank."""
@@ -288,7 +286,6 @@ class MaskedModel(Scorable):
 
   def fill(self, texts: Sequence[str], *, top: int) -> list[list[Fill]]:
     """The best pieces at a mask."""
-    self._need_head()
     ids = self._encode([fill_in(t, '[MASK]') for t in texts])
     found = self._best(min(top, self._model.arch.vocab_size - len(self._special)))(ids)
     return [[Fill(self._tokenizer.id_to_token(int(i)).replace('\u2581', ' ').strip(), float(p))
@@ -297,7 +294,6 @@ class MaskedModel(Scorable):
   def candidate_log_probs(
     self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """Sums over the pieces of a candidate, from left to right."""
-    self._need_head()
     rows, targets, owners = [], [], []
     for text, own in enumerate(zip(texts, candidates, strict=True)):
       before, after = blank_parts(own[0])
@@ -335,11 +331,6 @@ class MaskedModel(Scorable):
     self._tokenizer.no_truncation()
     self.truncated += encoded.truncated
     return self._pooled(encoded.ids)
-
-  def _need_head(self) -> None:
-    if self._model.head != 'mlm':
-      raise UserError(f'{self._model.directory} was opened for its features: it has no head that '
-                      'fills a blank')
 
   def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
     self._tokenizer.no_truncation()

@@ -64,7 +64,8 @@ def test_every_form_gives_the_same_vectors(tmp_path, form, packed):
   found = load_word_vectors(path, ['cook', 'café', 'police officer', 'Nurse', 'judge'])
   assert found.format == form.replace(' with line feeds', '')
   assert found.words_in_file == len(vectors) and found.missing == ('judge',)
-  assert found.respelled == {'police officer': 'police_officer', 'Nurse': 'nurse'}
+  assert found.spelled == {'cook': 'cook', 'café': 'café', 'police officer': 'police_officer',
+                           'Nurse': 'nurse'}
   for asked, name in found.spelled.items():
     vector = vectors[name].astype(np.float64)
     np.testing.assert_allclose(found.unit(asked), vector / np.linalg.norm(vector), atol=1e-7)

@@ -72,7 +72,7 @@ def bias_tables(
   before = embedding_bias(parses, embedding)
   after = embedding_bias(parses, embedding, debiased=True)
   specific = np.array([isinstance(p, Parse) and p.profession in embedding.vectors
-                       and embedding.is_specific(p.profession) for p in parses])
+                       and embedding.debiased.is_specific(p.profession) for p in parses])
   prompts, cells = [], []
   for k, prompt in enumerate(completions.prompts):
     rows = completions.rows(k)

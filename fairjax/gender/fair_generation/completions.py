@@ -32,7 +32,7 @@ WINDOW = 2  # words between the article and a profession, at most
 _LETTER = rf'(?!\d){LETTER}'
 _TOKEN = re.compile(f"(?:{_LETTER})+(?:'(?:{_LETTER})+)*|[.!?;:\n]")
 _ENDS = frozenset('.!?;:\n')
-_GENDERS = ('', 'female', 'male')
+GENDERS = ('female', 'male')
 _IRREGULAR = {'man': 'men', 'woman': 'women', 'person': 'people', 'wife': 'wives', 'ceo': 'ceos'}
 
 
@@ -105,7 +105,7 @@ def _read_entry(entry: Any, where: str) -> Profession:
   else:
     raise UserError(f'{where}: {entry!r} is neither a name nor a list that begins with one')
   gender, words = gender.strip(), _words(name)
-  if gender not in _GENDERS:
+  if gender not in ('', *GENDERS):
     raise UserError(f"{where}: '{gender}' is neither female nor male")
   if not words or any(w in _ENDS for w in words):
     raise UserError(f'{where}: {name!r} is no profession: words of letters are expected')
@@ -187,9 +187,6 @@ def _words(text: str) -> list[str]:
   text = normal_form(text)
   text = re.sub(r'\b((?:[A-Za-z]\.)+[A-Za-z])\.', lambda m: m[1].replace('.', ' '), text)
   return _TOKEN.findall(text.lower().replace('_', ' '))
-
-
-GENDERS = ('female', 'male')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,11 +56,6 @@ class WordVectors:
     """`[D]` float64 of length 1, of a word as it was asked for."""
     return self.units[self.rows[self.spelled[word]]]
 
-  @property
-  def respelled(self) -> dict[str, str]:
-    """Words that were found under another spelling."""
-    return {asked: found for asked, found in self.spelled.items() if asked != found}
-
 
 def spellings(word: str, multi_word: str = 'skip') -> list[str]:
   """Names under which a word is searched, in order; the first that the file has is taken."""
@@ -463,10 +458,6 @@ class GenderedEmbedding:
     return {row['word']: row['bias_debiased'] if row['gender_specific'] else 0.0
             for row in self.table()}
 
-  def is_specific(self, profession: str) -> bool:
-    """Whether a profession that the file has is gender-specific."""
-    return self.debiased.is_specific(profession)
-
   def table(self) -> list[dict[str, Any]]:
     """Bias b of the professions, before and after, most male first; with scores of the list."""
     names = self.professions.professions
@@ -493,7 +484,7 @@ class GenderedEmbedding:
         'list': self.professions.source, 'n': len(names), 'found': len(table),
         'policy': f'several words: {self.multi_word}; other spellings: underscores, lower case',
         'missing': [n for n in names if n not in vectors],
-        'respelled': {n: found for n, found in vectors.respelled.items() if n in names},
+        'respelled': {n: vectors.spelled[n] for n in names if vectors.spelled.get(n, n) != n},
         'table': table},
       'summary': bias_summary(table)}
 
