@@ -32,7 +32,7 @@ from fairjax.data.planted_gender import make_gendered_corpus
 from fairjax.measure.scorers import lexicon as lexicons
 from fairjax.pretrained.masked_lm import Sizes, from_scratch
 from fairjax.pretrained.start import write_model
-from fairjax.tpu import cost as analysis
+from fairjax.tpu import slice_search
 
 
 def words_of(fields):
@@ -159,7 +159,7 @@ def fake_compiler(patch):
   def analyse(config, program, where, *, log=print, cached=lambda key: None):
     return test_programs.analysis(where.name, program=program, required=2 ** 30), 'key'
   patch.setattr(command, 'prepare_process', lambda: None)
-  patch.setattr(analysis, 'analyse', analyse)
+  patch.setattr(slice_search, 'analyse', analyse)
 
 
 def fake_download(patch):

@@ -15,10 +15,9 @@ from fairjax.files import check_writable, installed_versions
 from fairjax.processes import ended_at_once
 from fairjax.tpu.chips import Slice, find_accelerator, find_slice
 from fairjax.tpu.launch.plan import VERBS as ACTIONS
-from fairjax.tpu.launch.plan import plan, render
+from fairjax.tpu.launch.plan import expand_sweep, override_text, plan, render
 from fairjax.tpu.launch.spec import LaunchSpec, check_spec
 from fairjax.tpu.launch.supervise import Executor, launch
-from fairjax.tpu.launch.sweep import expand_sweep, override_text
 
 # `fairjax compile`: the verb, without JAX at the top, which must not choose a platform before.
 
@@ -41,21 +40,7 @@ def compile_config(
   config: Config, *, topology: str, programs: Sequence[str], smallest: bool, as_json: bool,
   versions: Mapping[str, str], log: Callable[[str], None],
 ) -> None:
-  """Compiles programs for a slice and prints what they need.
-
-  Args:
-    config: of the run.
-    topology: name of a slice.
-    programs: `lm`, `debias`, `sample`; empty: all that the configuration has.
-    smallest: search for the smallest slice of the generation instead.
-    as_json: print one JSON object; progress then stays off the standard output.
-    versions: of the packages, for the JSON.
-    log: gets progress lines.
-
-  Raises:
-    UserError: unknown topology or program, no libtpu, or the slice does not divide a batch; or,
-      when all is printed, something does not fit: by how much, and what does.
-  """
+  """Prints what programs (empty: all of the config) need; `UserError` if something does not fit."""
   where = find_slice(topology)
   prepare_process()
   from fairjax.tpu.programs import NoCompiler, programs_of
@@ -87,12 +72,7 @@ def compile_config(
 def compile_matrix(
   *, output: str, as_json: bool, versions: Mapping[str, str], log: Callable[[str], None],
 ) -> None:
-  """Compiles the paper's models for its slices and modern ones, and writes the page.
-
-  Raises:
-    UserError: the page or the JSON beside it cannot be written, no libtpu, or a configuration is
-      missing (start it in the repository).
-  """
+  """Compiles the paper's models for its slices and modern ones, and writes the page."""
   page = check_writable(output)
   if page.suffix == '.json':
     raise UserError(f'--output={output} is the name of what is kept beside the page: name the '
@@ -111,8 +91,15 @@ def _one(
   show: Callable[[str], None],
 ) -> tuple[dict, str]:
   """Result of one program, for JSON; and what it lacks, in words, if it does not fit."""
-  from fairjax.tpu.cost import analyse
-  from fairjax.tpu.slice_search import advice, describe, gib, options_of, shortage, smallest_slice
+  from fairjax.tpu.slice_search import (
+    advice,
+    analyse,
+    describe,
+    gib,
+    options_of,
+    shortage,
+    smallest_slice,
+  )
 
   chip, begun = where.chip.name, None
   if not smallest:
@@ -228,11 +215,7 @@ def _launch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def make_specs(options: argparse.Namespace) -> list[LaunchSpec]:
-  """The specs that the options ask for: one, or one for each point of a sweep.
-
-  Raises:
-    UserError: something is wrong with the slice, the command or its config.
-  """
+  """The checked specs that the options ask for: one, or one for each point of a sweep."""
   from fairjax.config_io import load_config, load_sweep
   if options.tpu is None:
     if options.action not in ('list', 'clean'):
@@ -264,11 +247,9 @@ def make_specs(options: argparse.Namespace) -> list[LaunchSpec]:
 
 def worker_words(command: list[str], inner: argparse.Namespace | None, chips: int
                  ) -> tuple[str, ...]:
-  """The command of the workers, with --distributed=auto if its verb can join several processes.
-
-  Without it every machine of a slice would work alone, and wait for the others for ever.
-  """
-  # Some hosts have four chips, so more chips may be several hosts; a group of one changes nothing.
+  """The command of the workers, with --distributed=auto if its verb can join several processes."""
+  # Without it every machine of a slice would work alone, and wait for the others for ever. Some
+  # hosts have four chips, so more chips may be several hosts; a group of one changes nothing.
   joins = hasattr(inner, 'distributed') and inner.distributed is None and chips > 4
   return (*command, *(['--distributed=auto'] if joins else []))
 
@@ -276,23 +257,14 @@ def worker_words(command: list[str], inner: argparse.Namespace | None, chips: in
 def check_command(
   spec: LaunchSpec, inner: argparse.Namespace, point: Mapping[str, str],
 ) -> None:
-  """Loads the config of the parsed command, and checks what it reads, before anything costs money.
-
-  Args:
-    spec: the slice.
-    inner: the parsed command.
-    point: further overrides.
-
-  Raises:
-    UserError: a wrong config, a mesh that does not fit the slice, or files that no worker has.
-  """
+  """Refuses a wrong config, a mesh that does not fit the slice, and files that no worker has."""
   if inner.verb is None:
     raise UserError('the command after -- begins with a verb of fairjax: run, train, sample, ...')
   if inner.verb == 'launch':
     raise UserError('launch cannot launch itself: put the command of the workers after --')
   from fairjax.config_io import load_config
   from fairjax.counterfactual import list_attributes
-  from fairjax.tpu.launch.shipped import config_paths, not_on_workers, option_paths
+  from fairjax.tpu.launch.spec import config_paths, not_on_workers, option_paths
   paths = list(option_paths(vars(inner)))
   if getattr(inner, 'config', None):
     paths.append(('--config', inner.config.partition(':')[0]))
@@ -321,11 +293,7 @@ def _check_mesh(spec: LaunchSpec, mesh: MeshConfig) -> None:
 
 
 def secret_values(names: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
-  """The values of the secrets in this process's environment.
-
-  Raises:
-    UserError: one is not set.
-  """
+  """The values of the secrets in this process's environment; `UserError` where one is not set."""
   missing = [name for name in names if not environment.get(name)]
   if missing:
     raise UserError(f'--secret={missing[0]}: the variable is not set here: read -rs {missing[0]} '

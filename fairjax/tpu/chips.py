@@ -136,14 +136,7 @@ def _chip_of(prefix: str) -> Chip | None:
 
 
 def find_slice(name: str) -> Slice:
-  """The slice of that name, for the compiler.
-
-  Raises:
-    UserError: unknown; the line names the nearest sizes of that chip, or similar names.
-
-  >>> find_slice('v3:8x8').num_devices
-  128
-  """
+  """The slice of that name, for the compiler; else `UserError` with the nearest names."""
   generation, _, shape = name.partition(':')
   if name in slice_names():
     return Slice(CHIPS[generation], shape)
@@ -166,18 +159,7 @@ def find_slice(name: str) -> Slice:
 def find_accelerator(name: str, *, shape: str = '') -> Slice:
   """The slice that Google Cloud rents under that name; `v5e-16` is taken for `v5litepod-16`.
 
-  Args:
-    name: e.g. `v3-128`.
-    shape: of the slice in chips, for sizes that the table does not hold, or that exist in several
-      shapes; '' is the table's.
-
-  Raises:
-    UserError: unknown generation or size (with the nearest name), or a shape of another size.
-
-  >>> find_accelerator('v3-128').num_devices, find_accelerator('v4-8').num_devices
-  (128, 4)
-  >>> find_accelerator('v5e-16').accelerator_type, find_accelerator('v5litepod-16').name
-  ('v5litepod-16', 'v5e:4x4')
+  `shape`, in chips, is for sizes that the table does not hold, or that exist in several shapes.
   """
   prefix, _, number = name.lower().partition('-')
   chip = _chip_of(prefix)

@@ -63,20 +63,9 @@ def analyse(
   config: Config, program: str, where: Slice, *, log: Callable[[str], None] = lambda line: None,
   cached: Callable[[str], dict | None] = lambda key: None,
 ) -> tuple[Analysis, str]:
-  """Compiles a program for a slice.
+  """Compiles a program for a slice, unless `cached` knows the result (of `to_dict`) for its key.
 
-  Args:
-    config: of the run.
-    program: `lm`, `debias` or `sample`.
-    where: the slice.
-    log: gets one line before the compiler starts.
-    cached: returns an earlier result (of `to_dict`) for a key, or None.
-
-  Returns:
-    The analysis and its key: equal keys mean the same program, slice, compiler and count.
-
-  Raises:
-    UserError: no libtpu, or the slice does not divide a batch.
+  Equal keys mean the same program, slice, compiler and count.
   """
   devices, chip = slice_devices(where, num_slices=config.mesh.slices), where.chip
   found = lower_program(config, program, devices)
@@ -108,15 +97,8 @@ def analyse(
 def work(
   config: Config, program: str, devices: list, compiled: jax.stages.Compiled
 ) -> dict[str, float]:
-  """FLOPs and bytes of one execution on one device; every layer counts, other loops once.
-
-  Args:
-    config: of the run.
-    program: `lm`, `debias` or `sample`.
-    devices: of `slice_devices`.
-    compiled: the program itself; a sampler unrolls its layers, so that it is counted as it is.
-  """
-  if program == 'sample':
+  """FLOPs and bytes of one execution on one device; every layer counts, other loops once."""
+  if program == 'sample':  # unrolls its layers
     return counts(compiled)
 
   def unrolled(num_layers: int) -> dict[str, float]:
@@ -138,11 +120,8 @@ def counts(compiled: jax.stages.Compiled) -> dict[str, float]:
 
 
 def splits(config: Config, program: str, where: Slice) -> dict[int, int]:
-  """What a program needs at least on each device of a slice, by `mesh.fsdp`; compiles nothing.
-
-  As `state_splits`; for `sample`, whose devices gather all parameters, 0 for the `fsdp` it has.
-  """
-  if program == 'sample':
+  """What a program needs at least on each device of a slice, by `mesh.fsdp`; compiles nothing."""
+  if program == 'sample':  # its devices gather all parameters
     return {config.mesh.fsdp: 0}
   devices = slice_devices(where, num_slices=config.mesh.slices)
   return state_splits(state_of(config, program, make_mesh(config.mesh, devices=devices)))

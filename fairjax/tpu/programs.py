@@ -30,14 +30,7 @@ class NoCompiler(UserError):
 
 
 def slice_devices(where: Slice, *, num_slices: int = 1) -> list:
-  """Describes the devices of a slice that is not there, or of several joined by a network.
-
-  No device is touched. The process must not have chosen another platform before (`prepare_process`
-  does it).
-
-  Raises:
-    NoCompiler: libtpu is not installed.
-  """
+  """Describes the devices of a slice that is not there; `prepare_process` must run before."""
   import importlib.util
 
   if importlib.util.find_spec('libtpu') is None:
@@ -73,30 +66,15 @@ def compiled_model(config: Config) -> ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LoweredProgram:
-  """A program before the TPU compiler.
-
-  Attributes:
-    lowered: has `compile()` and `as_text()`.
-    mesh: over the devices of the slice.
-    argument_bytes: of the arguments on one device.
-  """
+  """A program before the TPU compiler."""
 
   lowered: jax.stages.Lowered
-  mesh: Mesh
-  argument_bytes: int
+  mesh: Mesh  # over the devices of the slice
+  argument_bytes: int  # on one device
 
 
 def lower_program(config: Config, program: str, devices: list) -> LoweredProgram:
-  """Lowers one program for devices that may not be there, sharded as the run does it.
-
-  Args:
-    config: of the run.
-    program: `lm`, `debias` or `sample`.
-    devices: of `slice_devices`; their number and `config.mesh` give the mesh.
-
-  Raises:
-    UserError: unknown program, or the mesh does not divide the devices or a batch.
-  """
+  """Lowers one of `PROGRAMS` for devices that may not be there, sharded as the run does it."""
   if program not in PROGRAMS:
     raise unknown_name('program', program, PROGRAMS)
   mesh = make_mesh(config.mesh, devices=devices)
@@ -121,11 +99,7 @@ def _token_batch(model: ModelConfig, batch_size: int, mesh: Mesh) -> dict[str, A
 
 
 def state_of(config: Config, program: str, mesh: Mesh) -> TrainState:
-  """The train state of `lm` or `debias` as `jax.ShapeDtypeStruct` with shardings.
-
-  Raises:
-    UserError: the mesh does not divide the batch or the model.
-  """
+  """The train state of `lm` or `debias` as `jax.ShapeDtypeStruct` with shardings."""
   stage = {'lm': config.lm, 'debias': config.debias}[program]
   check_batch_size(stage.batch_size, mesh, field=f'{program}.batch_size',
                    grad_accum_steps=stage.grad_accum_steps)
@@ -192,22 +166,16 @@ def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
 
 
 def part_of(config: Config, program: str) -> str:
-  """What of a program is compiled, in words.
-
-  >>> part_of(Config(), 'lm')
-  'lm: train step'
-  """
+  """What of a program is compiled, in words."""
   return {'lm': 'lm: train step', 'debias': 'debias: train step',
           'sample': 'sample: one batch' if samples_whole(config) else
                     'sample: prefixes and one token of one batch'}[program]
 
 
 def samples_whole(config: Config) -> bool:
-  """Whether `sample` is the sampler's whole program; else: the prefixes and one token.
-
-  The sampler unrolls its layers, once for each size of its cache: on two busy cores the TPU
-  compiler took 158 s for it with 18 layers, and more than 400 s with 48.
-  """
+  """Whether `sample` is the sampler's whole program; else: the prefixes and one token."""
+  # The sampler unrolls its layers, once for each size of its cache: on two busy cores the TPU
+  # compiler took 158 s for it with 18 layers, and more than 400 s with 48.
   return config.model.num_layers <= MOST_LAYERS_OF_WHOLE_SAMPLER
 
 

@@ -1,4 +1,4 @@
-"""The models of the paper on the slices of the paper and on modern ones, as a page."""
+"""The smallest slice that holds a program; the models of the papers on many slices, as a page."""
 
 import dataclasses
 import json
@@ -53,11 +53,7 @@ def shortage(found: Analysis) -> str:
 
 
 def gib(size: float) -> str:
-  """Bytes for people.
-
-  >>> gib(3 * 2**29), gib(-3 * 2**9)
-  ('1.50 GiB', '-1.5 KiB')
-  """
+  """Bytes for people."""
   for unit, digits, power in (('GiB', 2, 30), ('MiB', 1, 20)):
     if abs(size) >= 2**power / 10:
       return f'{size / 2**power:.{digits}f} {unit}'
@@ -78,41 +74,21 @@ MOST_MESHES_OF_A_SLICE = 3
 
 
 class Search(NamedTuple):
-  """What a search found.
+  """What a search found."""
 
-  Attributes:
-    found: the first that fits, compiled; None if nothing does.
-    tried: one line for everything that did not do.
-    closest: of those that were compiled and do not fit the one that lacks least, if any.
-    refused: the first line of `tried` about a slice that cannot be used, e.g. for its number of
-      devices; empty if there is none.
-  """
-
-  found: Analysis | None
-  tried: list[str]
-  closest: Analysis | None
-  refused: str = ''
+  found: Analysis | None  # the first that fits, compiled
+  tried: list[str]  # one line for everything that did not do
+  closest: Analysis | None  # of what was compiled and does not fit, the one that lacks least
+  refused: str = ''  # the first of `tried` that cannot be used, e.g. for its number of devices
 
 
 def smallest_slice(
   config: Config, program: str, where: Slice, *, begun: Analysis | None = None,
-  log: Callable[[str], None] = lambda line: None, analyse: Callable = analyse,
-  splits: Callable = splits,
+  log: Callable[[str], None] = lambda line: None,
 ) -> Search:
   """Tries slices upwards; `mesh.data` grows with them and, where that does not do, `mesh.fsdp`.
 
-  Args:
-    config: of the run; `mesh.data` is left to the number of devices.
-    program: `lm`, `debias` or `sample`.
-    where: a slice of the generation.
-    begun: of `where`, where it does not fit: the search begins there, with other meshes, instead of
-      at the smallest slice.
-    log: gets one line for everything that does not do.
-    analyse: as `fairjax.tpu.cost.analyse`.
-    splits: as `fairjax.tpu.cost.splits`.
-
-  Raises:
-    NoCompiler: libtpu is not installed.
+  With `begun`, the analysis of `where` that does not fit, it begins there with other meshes.
   """
   config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, data=-1))
   tried: list[str] = []
@@ -122,8 +98,7 @@ def smallest_slice(
       continue
     try:
       for found, why in _meshes(
-        config, program, candidate, begun=begun if candidate == where else None, log=log,
-        analyse=analyse, splits=splits):
+        config, program, candidate, begun=begun if candidate == where else None, log=log):
         if found is not None:
           if found.fits:
             return Search(found, tried, min(compiled, key=_over, default=None), refused)
@@ -143,14 +118,12 @@ def _over(found: Analysis) -> int:
 
 
 def _meshes(
-  config: Config, program: str, where: Slice, *, begun: Analysis | None, log: Callable,
-  analyse: Callable, splits: Callable,
+  config: Config, program: str, where: Slice, *, begun: Analysis | None,
+  log: Callable[[str], None],
 ) -> Iterator[tuple[Analysis | None, str]]:
-  """(compiled, what it lacks) for the meshes of a slice that are worth compiling.
-
-  What the state needs follows from its shapes, by `mesh.fsdp`; the rest is taken to be what the
-  last one compiled has beside it.
-  """
+  """(compiled, what it lacks) for the meshes of a slice that are worth compiling."""
+  # What the state needs follows from its shapes, by `mesh.fsdp`; the rest is taken to be what the
+  # last one compiled has beside it.
   sizes, limit, rest = splits(config, program, where), where.chip.available_hbm, 0
   fsdp, number = config.mesh.fsdp, 0
   if begun is not None:
@@ -195,6 +168,8 @@ def advice(config: Config, program: str) -> str:
   return '; '.join(ways)
 
 
+# The page of `fairjax compile --matrix`.
+
 class Cell(NamedTuple):
   """One program of one configuration on one slice."""
 
@@ -222,27 +197,12 @@ def paper_cells() -> list[Cell]:
 
 def run_matrix(
   cells: list[Cell], *, output: str, versions: Mapping[str, str], command: str,
-  log: Callable[[str], None], analyse: Callable = analyse,
+  log: Callable[[str], None],
 ) -> dict[str, Any]:
-  """Compiles every cell and writes the page; cells that were done are not compiled again.
+  """Compiles every cell, writes the page, and returns what the JSON file beside it holds.
 
-  Results lie beside the page in a JSON file, with the fingerprint of program and compiler: an
-  interrupted matrix goes on, and a changed program is compiled again.
-
-  Args:
-    cells: what to compile.
-    output: path of the Markdown page.
-    versions: of the packages.
-    command: that a reader types to repeat it.
-    log: gets progress lines.
-    analyse: as `fairjax.tpu.cost.analyse`.
-
-  Returns:
-    What the JSON file holds.
-
-  Raises:
-    UserError: a configuration is missing, a slice does not divide its batch, or the JSON file is
-      something else.
+  The JSON file has the fingerprint of every program and compiler: an interrupted matrix continues,
+  and a changed program is compiled again.
   """
   path = pathlib.Path(output)
   cache = path.with_suffix('.json')

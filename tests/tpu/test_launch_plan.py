@@ -1,7 +1,7 @@
-"""Plans of launches: pure, golden, quoted, accepted by the real gcloud; docs/launch.md shows them.
+"""Plans of launches: pure, quoted, accepted by the real gcloud; docs/launch.md shows two.
 
-`FAIRJAX_UPDATE_GOLDEN=1 pytest tests/tpu/test_launch_plan.py` writes the golden blocks anew; read
-the difference before you commit it.
+`FAIRJAX_UPDATE_GOLDEN=1 pytest tests/tpu/test_launch_plan.py` writes its blocks anew; read the
+difference before you commit it.
 """
 
 import argparse
@@ -22,11 +22,9 @@ from fairjax.cli import tpu_verbs
 from fairjax.config import Config
 from fairjax.config_io import described_fields
 from fairjax.errors import UserError
-from fairjax.tpu.launch.plan import VERBS, Run, plan, render
-from fairjax.tpu.launch.shipped import PATH_FIELDS, not_on_workers
-from fairjax.tpu.launch.spec import LaunchSpec, check_spec
+from fairjax.tpu.launch.plan import VERBS, Run, expand_sweep, plan, render
+from fairjax.tpu.launch.spec import PATH_FIELDS, LaunchSpec, check_spec, not_on_workers
 from fairjax.tpu.launch.supervise import RESTARTED, joint_code, verdict
-from fairjax.tpu.launch.sweep import expand_sweep
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 UPDATE = os.environ.get('FAIRJAX_UPDATE_GOLDEN') == '1'
@@ -43,16 +41,7 @@ FULL = spec(
   internal_ip=True, env=(('LIBTPU_INIT_ARGS', '--a=1 --b=2'),), secrets=('WANDB_API_KEY',))
 
 
-# Golden plans.
-
-def test_every_verb_is_as_the_golden_file_shows_it():
-  blocks = [f'== {verb}\n' + render(plan(verb, check_spec(FULL, verb), follow=True))
-            for verb in VERBS]
-  path = ROOT / 'tests' / 'golden' / 'launch' / 'queued.txt'
-  if UPDATE:
-    path.write_text(''.join(blocks))
-  assert ''.join(blocks) == path.read_text()
-
+# Golden plans: one slice and several.
 
 DOCS = ROOT / 'docs' / 'launch.md'
 BLOCK = re.compile(r'^```console\n\$ (fairjax launch .*?--dry_run.*?)\n(?=#|gcloud)(.*?)^```$',
@@ -63,9 +52,7 @@ def test_the_blocks_of_the_page_are_what_a_dry_run_prints(capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   text = DOCS.read_text(encoding='utf-8')
   blocks = list(BLOCK.finditer(text))
-  shown = ' '.join(block[1] for block in blocks)
-  for tpu in ('v3-128', 'v5litepod-16', 'v6e-256', '--slices=2', '--spot'):
-    assert tpu in shown
+  assert ['--slices=2' in block[1] for block in blocks] == [False, True]
   for block in blocks:
     assert cli.main(shlex.split(block[1].replace('\\\n', ' '))[1:]) == 0
     printed = capsys.readouterr().out
@@ -75,6 +62,19 @@ def test_the_blocks_of_the_page_are_what_a_dry_run_prints(capsys, monkeypatch):
       assert printed == block[2], block[1]
   if UPDATE:
     DOCS.write_text(text, encoding='utf-8')
+
+
+def test_every_option_reaches_the_request_and_every_command_its_workers():
+  steps = {verb: [s.argv for s in plan(verb, check_spec(FULL, verb), follow=True)]
+           for verb in VERBS}
+  assert steps['up'] == steps['run'][:2] and len(steps['run']) == 10
+  assert {'--spot', '--internal-ips', '--network=net', '--subnetwork=sub', '--project=my-project',
+          f'--service-account={FULL.service_account}', '--valid-until-duration=1d',
+          '--labels=managed-by=fairjax,fairjax-name=fairjax-v5litepod-16,team=fair'} <= set(
+            steps['up'][0])
+  for argv in sum(steps.values(), []):
+    assert '--internal-ip' in argv or not {'ssh', 'scp'} & set(argv)
+    assert '--project=my-project' in argv or argv[0] != 'gcloud'
 
 
 def test_the_commands_of_the_page_parse():
@@ -199,11 +199,9 @@ def test_the_template_of_skypilot_runs_the_command_of_the_plan():
 # What is wrong.
 
 @pytest.mark.parametrize(('more', 'named'), [
-  ({'name': 'Run_1'}, '--name='), ({'name': 'a' * 41}, 'at most 40'),
-  ({'name': '-x; id'}, '--name='), ({'zone': 'us-west4'}, '--zone='),
+  ({'name': 'a' * 41}, 'at most 40'), ({'name': '-x; id'}, '--name='),
   ({'zone': 'us-west4-a; id'}, '--zone='), ({'valid_until': '6'}, '--valid_until='),
   ({'labels': (('managed-by', 'me'),)}, '--label=managed-by'),
-  ({'labels': (('a', 'b,c=d'),)}, '--label='),
   ({'env': (('HF_TOKEN', 'x'),)}, '--secret=HF_TOKEN'), ({'env': (('A B', 'x'),)}, '--env='),
   ({'secrets': ('A=B',)}, '--secret=A=...'), ({'slices': 0}, '--slices'),
   ({'tpu': 'v3-32', 'slices': 2}, 'v3'), ({'spot': True, 'reserved': True}, '--reserved'),
@@ -224,26 +222,21 @@ def test_all_faults_come_in_one_line():
 
 
 def test_a_workdir_on_one_machine_may_be_local():
-  for tpu in ('v5litepod-8', 'v6e-8', 'v4-8', 'v3-8'):
+  for tpu in ('v5litepod-8', 'v3-8'):
     check_spec(spec(tpu=tpu, command=('run', '--workdir=runs/x')), 'run')
-  for tpu in ('v5litepod-16', 'v4-16', 'v3-32'):
-    with pytest.raises(UserError, match='every worker'):
-      check_spec(spec(tpu=tpu, command=('run', '--workdir=runs/x')), 'run')
 
 
 @pytest.mark.parametrize(('words', 'named'), [
   ('--tpu=v3-8 --zone=us-west4-a -- runn', "'run'"),
-  ('--tpu=v3-8 --zone=us-west4-a -- run --config=configs/none.py --workdir=x', 'none.py'),
   ('--tpu=v3-8 --zone=us-west4-a -- run --config=configs/wmt19.py --config.lm.stps=1 --workdir=x',
    'lm.stps'),
   ('--tpu=v5litepod-4 --zone=us-west4-a -- run --config=configs/wmt19.py --workdir=x',
    '4 devices'),
   ('--tpu=v6e-8 --slices=2 --zone=us-west4-a -- run --config=configs/wmt19.py --workdir=gs://bkt/x',
    '--config.mesh.slices=2'),
-  ('up --zone=us-west4-a', '--tpu=TYPE'), ('--tpu=v7-8 --zone=us-west4-a -- doctor', "'v7-8'"),
+  ('up --zone=us-west4-a', '--tpu=TYPE'),
   ('--tpu=v3-8 --zone=us-west4-a -- launch list --zone=us-west4-a', 'launch'),
   ('--tpu=v3-8 --zone=us-west4-a --secret=NOT_SET_ANYWHERE -- doctor', 'NOT_SET_ANYWHERE'),
-  ('--tpu=v3-8 --zone=us-west4-a --label=x -- doctor', 'KEY=VALUE'),
   ('--tpu=v3-8 --zone=us-west4-a --sweep -- doctor', '--config'),
 ])
 def test_a_wrong_command_costs_nothing(words, named, capsys, monkeypatch):
@@ -265,16 +258,10 @@ TEXT = ['--config=configs/text.py:train=gs://bkt/a.gz,valid=gs://bkt/b.gz,test=g
   (['run', *TEXT, '--config.data.test=~/x.gz'], 'data.test=~/x.gz'),
   (['run', *TEXT, "--config.measure.scorers=('vader','bert:models/x')"],
    'measure.scorers=models/x'),
-  (['run', *TEXT, '--config.sentiment.scorer=bert:HERE'], 'sentiment.scorer=HERE'),
-  (['run', *TEXT, '--config.measure.encoder=use:../use'], 'measure.encoder=../use'),
-  (['run', *TEXT, '--config.attribute=mine.yaml'], 'attribute=mine.yaml'),
-  (['run', '--config=configs/wikitext103.py:corpus=wiki'], 'data.manual_dir=wiki'),
   (['run', '--config=configs/wmt19.py'], 'data.train=wmt19/news-docs.*.en.filtered.gz'),
   (['run', '--config=HERE/c.py'], '--config=HERE/c.py'),
   (['measure', '--records=gs://bkt/r.jsonl', '--attribute=mine.yaml', '--scorer=bert:b/x'],
-   '--scorer=b/x'),
-  (['sample', '--pretrained=models/gpt2', '--attribute=country', '--output=gs://bkt/o.jsonl'],
-   '--pretrained=models/gpt2')])
+   '--scorer=b/x')])
 def test_a_file_that_no_worker_has_is_refused(words, named, capsys, monkeypatch, tmp_path):
   for name in ('x.gz', 'c.py'):
     (tmp_path / name).write_text('')
@@ -289,14 +276,13 @@ def test_a_file_that_no_worker_has_is_refused(words, named, capsys, monkeypatch,
 
 
 @pytest.mark.parametrize('words', [
-  ['run', *TEXT], ['run', '--config=configs/quickstart.py'],
+  ['run', '--config=configs/quickstart.py'],
   ['run', '--config=configs/text.py:train=docs/*.md,valid=README.md,test=/shared/x.gz'],
-  ['run', *TEXT, '--config.measure.scorers=bert:tests/golden/pretrained/bert_classifier'],
   ['run', *TEXT, '--config.data.vocabulary=word', '--config.measure.encoder=minilm',
    '--config.data.cda=one', '--config.data.cda_names=gs://bkt/names.txt'],
   ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=vader',
    '--output=/tmp/o.json'],
-  ['run', '--config=/nowhere/here.py'], ['doctor']])
+  ['doctor']])
 def test_files_that_workers_have_are_taken(words, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   workdir = ['--workdir=gs://bkt/w'] if words[0] == 'run' else []
@@ -385,10 +371,3 @@ def test_sweeps_that_cannot_be(command, points, named):
     expand_sweep(command, points)
 
 
-def test_a_sweep_with_a_wrong_field_costs_nothing(tmp_path, monkeypatch, capsys):
-  text = (ROOT / 'configs' / 'quickstart.py').read_text()
-  (tmp_path / 'c.py').write_text(text.replace('add(attribute=', 'add(atribute='))
-  monkeypatch.chdir(tmp_path)
-  assert cli.main(['launch', '--tpu=v5litepod-4', '--zone=us-west4-a', '--sweep', '--dry_run', '--',
-                   'run', '--config=c.py', '--workdir=gs://bkt/q']) == 2
-  assert 'atribute' in capsys.readouterr().err

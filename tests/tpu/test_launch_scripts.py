@@ -52,7 +52,7 @@ def calls(tmp_path, script: str, *words: str, state: str = 'ACTIVE') -> list[lis
   return [line.split('\0')[:-1] for line in log.read_text().splitlines()]
 
 
-@pytest.mark.parametrize('chip', CHIPS)
+@pytest.mark.parametrize('chip', ['v3', 'v6e'])
 def test_create_requests_what_the_plan_requests(tmp_path, chip):
   tpu = f'{CHIPS[chip].cloud.prefix}-8'
   first = calls(tmp_path, 'create.sh', 'job', tpu, 'us-west4-a', '--spot')[0]
@@ -93,12 +93,6 @@ def test_pack_takes_what_git_tracks_as_it_is_now_and_names_the_rest(tmp_path):
   subprocess.run(['tar', '-xzf', repo / 'out/x.tar.gz', '-C', tmp_path / 'to'], check=True)
   files = {p.name: p.read_text() for p in (tmp_path / 'to').iterdir()}
   assert files == {'kept.py': 'changed', 'a file': 'x'}
-
-
-def test_pack_refuses_a_folder_of_which_git_tracks_nothing(tmp_path):
-  done = subprocess.run(['bash', ROOT / 'launch' / 'pack.sh', 'x.tar.gz'], cwd=tmp_path, text=True,
-                        capture_output=True, env={**os.environ, 'GIT_CEILING_DIRECTORIES': '/'})
-  assert done.returncode == 2 and 'git tracks no file here' in done.stderr
 
 
 def secrets(folder, *names, **values):

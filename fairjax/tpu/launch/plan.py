@@ -8,10 +8,13 @@ workers are `launch/*.sh`; they travel with the code.
 """
 
 import dataclasses
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from fairjax.errors import unknown_name
+from fairjax.config import STEP1_FIELDS
+from fairjax.errors import UserError, unknown_name
 from fairjax.tpu.launch.spec import LaunchSpec
 
 VERBS = {
@@ -47,12 +50,7 @@ class Run:
 
 
 def render(steps: Sequence[Run]) -> str:
-  r"""The steps as lines for bash: exactly what would run, ready to be pasted.
-
-  >>> print(render([Run(('echo', "it's"), 'say so')]), end='')
-  # say so
-  echo 'it'"'"'s'
-  """
+  """The steps as lines for bash: exactly what would run, ready to be pasted."""
   text = ''
   for step in steps:
     lines = [shlex.quote(step.argv[0])]
@@ -66,20 +64,7 @@ def render(steps: Sequence[Run]) -> str:
 
 
 def plan(verb: str, spec: LaunchSpec, *, follow: bool = False) -> list[Run]:
-  """The steps of one verb, in order.
-
-  Args:
-    verb: one of `VERBS`.
-    spec: a checked spec.
-    follow: whether `logs` goes on until the command ends.
-
-  Returns:
-    Steps. `up` and `run` hold each step once; `supervise` asks for the state until the slice is
-    ready and repeats what a lost slice undid.
-
-  Raises:
-    UserError: unknown verb.
-  """
+  """The steps of one of `VERBS`, each once; `supervise` repeats what a lost slice undid."""
   match verb:
     case 'run':
       return [create(spec), describe(spec), *ship(spec), start(spec), logs(spec, follow=True),
@@ -199,3 +184,60 @@ def _ssh(spec: LaunchSpec, command: str, why: str, *, tries: int = _TRIES) -> Ru
   everywhere = _on_all(spec)
   return Run((*_GCLOUD, 'ssh', spec.job, *_where(spec), *everywhere[:2], f'--command={command}',
               *everywhere[2:], '--quiet'), why, tries=tries)
+
+
+# Sweeps: the points of a config's `sweep(add)` become commands.
+
+_STEP1_FROM = '--config.step1_from='
+
+
+def _point_label(point: Mapping[str, Any]) -> str:
+  """The name of a point's folder: `country-embedding-10`."""
+  words = [str(v) for value in point.values()
+           for v in (value if isinstance(value, tuple | list) else (value,))]
+  return re.sub(r'[^a-z0-9]+', '-', '-'.join(words).lower()).strip('-')
+
+
+def override_text(value: Any) -> str:
+  """A value as `--config.a.b=TEXT` takes it."""
+  if isinstance(value, bool):
+    return str(value).lower()
+  if isinstance(value, tuple | list):
+    return repr(tuple(value))
+  return str(value)
+
+
+def expand_sweep(command: Sequence[str], points: Sequence[Mapping[str, Any]], *,
+                 planted: bool = False) -> list[tuple[str, tuple[str, ...]]]:
+  """(label, words) of every point: the command with its overrides and a workdir of its own.
+
+  Points that agree in all that step 1 depends on train it once: the first of them does, and the
+  others take it from there (`step1_from`), unless the command names a workdir for all. Step 1 of
+  planted text depends on the attribute.
+
+  >>> expand_sweep(('run', '--workdir=x'), [{'attribute': 'country'}, {'attribute': 'name'}])[1]
+  ('name', ('run', '--workdir=x/name', '--config.attribute=name', '--config.step1_from=../country'))
+  """
+  if not points:
+    raise UserError('the sweep has no points: its sweep(add) never calls add(...)')
+  if sum(word.startswith('--workdir=') for word in command) != 1:
+    raise UserError('a sweep needs one --workdir=DIR in its command: every point gets a folder '
+                    'in it')
+  labels = [_point_label(point) for point in points]
+  twice = sorted({label for label in labels if labels.count(label) > 1})
+  if twice or '' in labels:
+    raise UserError(f'every point of the sweep needs a name of its own, from its values: {twice}')
+  shares = command[0] in ('run', 'train', 'mitigations') and not any(
+    word.startswith(_STEP1_FROM) for word in command)
+  expanded, firsts = [], {}
+  for label, point in zip(labels, points, strict=True):
+    words = [f'{word.rstrip("/")}/{label}' if word.startswith('--workdir=') else word
+             for word in command]
+    words += [f'--config.{name}={override_text(value)}' for name, value in point.items()]
+    step1 = repr(sorted((name, value) for name, value in point.items() if (
+      name.partition('.')[0] in STEP1_FIELDS or (planted and name == 'attribute'))))
+    if shares and firsts.setdefault(step1, label) != label:
+      words.append(f'{_STEP1_FROM}../{firsts[step1]}')
+    own = next(word for word in words if word.startswith('--workdir=')).partition('=')[2]
+    expanded.append((label, tuple(w for w in words if w.rstrip('/') != f'{_STEP1_FROM}{own}')))
+  return expanded

@@ -5,6 +5,7 @@ side can replace a slice that was taken away. A laptop that sleeps meanwhile los
 line continues.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -14,21 +15,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from fairjax.errors import UserError
-from fairjax.tpu.launch.answers import (
-  ABSENT,
-  DEAD,
-  READY,
-  UNKNOWN,
-  WAITING,
-  State,
-  denied,
-  is_limit,
-  read_state,
-  read_status,
-)
 from fairjax.tpu.launch.plan import (
   Run,
   create,
@@ -51,11 +40,7 @@ RESTARTED = (PREEMPTED, *range(129, 256))
 
 
 def verdict(code: int) -> str:
-  """Whether a command is done (0), starts again (42, 129-255), or must not (2; other faults).
-
-  >>> [verdict(code) for code in (0, 2, 42, 134, 1)]
-  ['done', 'user', 'restart', 'restart', 'fault']
-  """
+  """Whether a command is done (0), starts again (42, 129-255), or must not (2; other faults)."""
   if code == 0:
     return DONE
   if code == USER_ERROR:
@@ -64,10 +49,7 @@ def verdict(code: int) -> str:
 
 
 def joint_code(codes: Iterable[int]) -> int:
-  """The exit code of a job from those of all its workers.
-
-  A user error (2) decides, then a fault, then an interruption: the other workers ended because of
-  it.
+  """The code of a job: a user error decides, then a fault, then an interruption, which end others.
 
   >>> joint_code([134, 2, 0]), joint_code([134, 1]), joint_code([0, 0]), joint_code([42, 134])
   (2, 1, 0, 42)
@@ -96,24 +78,12 @@ class StepFailed(Exception):
 
 
 def backoff_seconds(attempt: int, *, first: float = 2) -> float:
-  """Pause before another try: 2, 4, 8, ... at most 60 seconds.
-
-  >>> [backoff_seconds(n) for n in (0, 1, 2, 9)]
-  [2, 4, 8, 60]
-  """
+  """Pause before another try: 2, 4, 8, ... at most 60 seconds."""
   return min(first * 2 ** attempt, 60)
 
 
 class Executor:
-  """Runs steps in the repository.
-
-  Args:
-    root: folder of the repository; relative paths of the steps are in it.
-    secrets: name -> value; a value is never printed, logged or accepted in an argument.
-    log: takes lines of progress.
-    sleep: waits that many seconds.
-    show: takes (text, whether it is an error) of what commands print.
-  """
+  """Runs steps in the repository; values of secrets are never printed, logged or arguments."""
 
   def __init__(self, root: str | os.PathLike, *, secrets: Mapping[str, str] | None = None,
                log: Callable[[str], None], sleep: Callable[[float], None] = time.sleep,
@@ -125,7 +95,7 @@ class Executor:
       text, end='', file=sys.stderr if is_error else sys.stdout, flush=True))
 
   def log(self, line: str) -> None:
-    """Logs a line of progress."""
+    """Logs a line of progress, without secrets."""
     self._log(self._redact(line))
 
   def _redact(self, text: str) -> str:
@@ -135,19 +105,8 @@ class Executor:
 
   def run(self, step: Run, *, quiet: bool = False,
           readable: Callable[[str], bool] = lambda output: True) -> Result:
-    """Runs one command, again after a pause where it may be repeated.
-
-    Code 2 is never repeated (the words are wrong), nor is what the account cannot do.
-
-    Args:
-      step: what to run.
-      quiet: keep what it prints for the result instead of showing it.
-      readable: whether an output is an answer; another one counts as a failure.
-
-    Raises:
-      StepFailed: it failed in every try.
-      UserError: the program is not installed, or an argument holds a secret.
-    """
+    """Runs one command, again after a pause where that may help; `StepFailed` after all tries."""
+    # Code 2 is never repeated (the words are wrong), nor is what the account cannot do.
     for attempt in range(step.tries):
       result = self._once(step.argv, quiet=quiet)
       if result.code == 0 and readable(result.output):
@@ -205,6 +164,118 @@ class Executor:
     return Result(code if code >= 0 else 128 - code, ''.join(kept[0]), ''.join(kept[1]))
 
 
+# Answers of gcloud: the state of a slice, limits of the project, what an account lacks.
+
+READY, WAITING, DEAD, ABSENT, UNKNOWN = 'ready', 'waiting', 'dead', 'absent', 'unknown'
+
+# A "quota project" is something else: the project that calls are counted for.
+_QUOTA = re.compile(r'quota(?! project)', re.I)
+_TRANSIENT = re.compile(r'timed out|max retries|connection (reset|refused|aborted|broken)|'
+                        r'network is unreachable|name resolution|find the server', re.I)
+# Errors of an account, which repeating cannot help: (pattern, remedy), the first match counts.
+_DENIED = [(re.compile(pattern, re.I), remedy) for pattern, remedy in (
+  ('quota project', 'set the project that calls are counted for: gcloud auth application-default '
+   'set-quota-project PROJECT, or gcloud config set billing/quota_project PROJECT'),
+  ('SERVICE_DISABLED|has not been used in project|is not enabled|API .*disabled',
+   'enable the API: gcloud services enable tpu.googleapis.com compute.googleapis.com '
+   '--project=PROJECT'),
+  ('billing', 'link the project to a billing account: gcloud billing projects link PROJECT '
+   '--billing-account=ACCOUNT'),
+  ('reauth|invalid_grant|expired or revoked|UNAUTHENTICATED|gcloud auth login|active account|'
+   'valid credentials|default credentials', 'log in again: gcloud auth login'),
+  (r'property \[(core/)?project\]|project .*(does not exist|not found|deleted)|CONSUMER_INVALID',
+   'name a project that is there: --project=ID'),
+  (r'PERMISSION_DENIED|have permission|permission .*(denied|required)|required .*permission|'
+   r'forbidden|HTTPError 403|not authorized|unauthorized',
+   'let an owner of the project give the account the roles roles/tpu.admin and '
+   'roles/iam.serviceAccountUser (and look at --zone and --project), or take another account: '
+   'gcloud config set account ACCOUNT'))]
+
+
+class State(NamedTuple):
+  """State of a slice."""
+
+  # 'unknown' is a state that fairjax does not know, and waits for; '' is an answer without a state.
+  kind: str
+  words: str  # of the cloud
+  explained: bool = True  # whether a dead slice comes with a reason
+
+  @property
+  def quota(self) -> bool:
+    """Whether it died of a limit of the project, so that another request would, too."""
+    return self.kind == DEAD and is_limit(self.words)
+
+
+def is_limit(text: str) -> bool:
+  """Whether an error is about a limit of the project."""
+  return _QUOTA.search(text) is not None
+
+
+def denied(errors: str) -> str:
+  """The remedy where an account may not or cannot ask at all; '' for every other error.
+
+  >>> denied('ERROR: Reauthentication failed. Please run: gcloud auth login')
+  'log in again: gcloud auth login'
+  >>> denied('ERROR: There was a problem refreshing your tokens: timed out. Run: gcloud auth login')
+  ''
+  """
+  if is_limit(errors) or _TRANSIENT.search(errors):
+    return ''
+  return next((remedy for pattern, remedy in _DENIED if pattern.search(errors)), '')
+
+
+def _read_json(output: str) -> Any:
+  r"""The JSON in what gcloud printed, with or without notices around it; None without any.
+
+  >>> _read_json('Updates are available.\n{"state": 1}\n[survey] tell us')
+  {'state': 1}
+  """
+  decoder, found = json.JSONDecoder(), []
+  for begin in re.finditer(r'^[ \t]*(?=[{\[])', output, re.M):
+    try:
+      value, end = decoder.raw_decode(output, begin.end())
+      found.append((end - begin.end(), value))
+    except (ValueError, RecursionError):
+      continue
+  return max(found, key=lambda pair: pair[0], default=(0, None))[1]
+
+
+_WAITING = {'CREATING', 'ACCEPTED', 'PROVISIONING', 'WAITING_FOR_RESOURCES'}
+_DEAD = {'FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING', 'PREEMPTED', 'TERMINATED'}
+
+
+def read_state(output: str) -> State:
+  """The state in the answer to `describe`."""
+  answer = _read_json(output)
+  found = answer.get('state') if isinstance(answer, dict) else None
+  name = found.get('state') if isinstance(found, dict) else found
+  if not isinstance(name, str) or not name:
+    return State('', f'gcloud gave no state: {output.strip() or "nothing"}')
+  reason = found
+  for field in ('failedData', 'error', 'message'):
+    reason = reason.get(field) if isinstance(reason, dict) else None
+  words = f'{name}: {reason}' if reason else name
+  if name == 'ACTIVE' or name in _WAITING:
+    return State(READY if name == 'ACTIVE' else WAITING, words)
+  if name not in _DEAD:
+    return State(UNKNOWN, f'{words} (fairjax does not know this state, and waits)')
+  return State(DEAD, words, explained=bool(reason))
+
+
+def read_status(text: str) -> dict[str, tuple[str, int]]:
+  r"""Worker -> (`running`, `exited` or `absent`, exit code or 0), as `worker.sh status` prints it.
+
+  >>> read_status('noise\nfairjax-worker w-0 exited 42\n')
+  {'w-0': ('exited', 42)}
+  """
+  found = {}
+  for line in text.splitlines():
+    words = line.split()
+    if len(words) == 4 and words[0] == 'fairjax-worker' and words[3].isdigit():
+      found[words[1]] = (words[2], int(words[3]))
+  return found
+
+
 # Watching a slice.
 
 POLL_SECONDS = 30
@@ -221,22 +292,7 @@ _LEFT = {
 def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow: bool = False,
            detach: bool = False, delete_after: bool = False,
            clock: Callable[[], float] = time.monotonic) -> int:
-  """Does one verb.
-
-  Args:
-    verb: one of `plan.VERBS`.
-    specs: what to launch; several (a sweep) differ in their command alone, and share one slice, one
-      after the other.
-    executor: runs the commands.
-    follow: whether `logs` goes on.
-    detach: whether `run` returns once the command has started.
-    delete_after: whether `run` deletes the slice when the command has ended, with any code.
-    clock: seconds, for the time that a request may wait.
-
-  Returns:
-    Exit code: 0 done; 2 a user error; 42 the same line continues; 1 a fault; for `run` also the
-    code of a worker's command that broke.
-  """
+  """Does one verb and returns its exit code; the specs of a sweep share a slice, one by one."""
   spec = specs[0]
   if verb not in ('up', 'run'):
     try:
@@ -291,11 +347,7 @@ class WatchedSlice:
                   f'{spec.zone}')
 
   def state(self, *, tries: int = _FAILURES) -> State:
-    """Asks for the state.
-
-    Raises:
-      StepFailed: the question failed in every try, or the account may not ask.
-    """
+    """Asks for the state; `StepFailed` if every try failed or the account may not ask."""
     step = describe(self._spec)
     step = Run(step.argv, step.why, tries, step.done_if)
     result = self._executor.run(step, quiet=True, readable=lambda out: bool(read_state(out).kind))
@@ -308,12 +360,7 @@ class WatchedSlice:
     return found
 
   def ready(self) -> int:
-    """Requests the slice unless it is there, waits, replaces a dead one (bounded).
-
-    Returns:
-      0 when it is ready; 2 for a limit of the project; 42 if it was taken away too often or not
-      granted in time: the same line continues.
-    """
+    """Requests the slice unless it is there, waits, replaces a dead one; returns the exit code."""
     begun, logged = self._clock(), ''
     while True:
       state = self.state()
