@@ -198,6 +198,7 @@ def test_a_failed_launch_says_what_is_left_and_what_it_costs(cloud, state, left)
   assert cloud.launch() in (1, 42)
   assert left in cloud.log()
   assert 'queued-resources delete job --zone=us-west4-a --force --quiet' in cloud.log()
+  assert state != 'ACTIVE' or sum(call[3] == 'scp' for call in cloud.calls()) == 6
 
 
 QUOTA_PROJECT = ('ERROR: PERMISSION_DENIED: The tpu.googleapis.com API requires a quota project, '
@@ -209,8 +210,6 @@ QUOTA_PROJECT = ('ERROR: PERMISSION_DENIED: The tpu.googleapis.com API requires 
   ("ERROR: (gcloud.compute.tpus.queued-resources.describe) PERMISSION_DENIED: Permission "
    "'tpu.queuedResources.get' denied on 'projects/p/locations/z' (or it may not exist).",
    'roles/tpu.admin'),
-  ('ERROR: (gcloud.x) Reauthentication failed. cannot prompt during non-interactive execution.',
-   'gcloud auth login'),
   ("ERROR: (gcloud.x) There was a problem refreshing your current auth tokens: ('invalid_grant: "
    "Token has been expired or revoked.')", 'gcloud auth login'),
   ('ERROR: (gcloud.x) You do not currently have an active account selected.', 'gcloud auth login'),
@@ -223,7 +222,7 @@ def test_what_an_account_lacks_is_recognised(error, remedy):
   assert remedy in denied(error) and not is_limit(error)
 
 
-@pytest.mark.parametrize('at', ['absent', 'create', 'later'])
+@pytest.mark.parametrize('at', ['create', 'later'])
 def test_an_account_that_cannot_stops_at_once(cloud, at):
   lives = [['ACTIVE']] if at != 'later' else [[f'REFUSE:{QUOTA_PROJECT}']]
   cloud.world(lives, **({at: QUOTA_PROJECT} if at != 'later' else {}))
@@ -267,18 +266,16 @@ def test_an_answer_without_a_state_is_asked_for_again_and_deletes_nothing(cloud)
 ACTIVE = '{"name": "x", "state": {"state": "ACTIVE"}}'
 
 
-@pytest.mark.parametrize('answer', [
-  f'Updates are available for some components.\n\n{ACTIVE}',
-  f'WARNING: [beta] is deprecated\n[survey] {{take it}}\n{ACTIVE}\nTo take a survey, run: x',
-  '\n' + json.dumps(json.loads(ACTIVE), indent=2) + '\n', '{"state": "ACTIVE"}'])
-def test_notices_around_an_answer_are_no_part_of_it(answer):
-  assert read_state(answer).kind == 'ready'
-
-
-@pytest.mark.parametrize('answer', [
-  '', '"ACTIVE"', '{"state": null}', '{"state": {"state": 3}}', '{"state": {"state": "ACT'])
-def test_an_answer_without_a_state_is_none(answer):
-  assert read_state(answer).kind == ''
+@pytest.mark.parametrize(('answer', 'kind'), [
+  (f'Updates are available for some components.\n\n{ACTIVE}', 'ready'),
+  (f'WARNING: [beta] is deprecated\n[survey] {{take it}}\n{ACTIVE}\nTo take a survey, run: x',
+   'ready'),
+  ('\n' + json.dumps(json.loads(ACTIVE), indent=2) + '\n', 'ready'),
+  ('{"state": "WAITING_FOR_RESOURCES"}', 'waiting'), ('{"state": "SUSPENDED"}', 'dead'),
+  ('{"state": "SOMETHING_NEW"}', 'unknown'), ('', ''), ('"ACTIVE"', ''), ('{"state": null}', ''),
+  ('{"state": {"state": 3}}', ''), ('{"state": {"state": "ACT', '')])
+def test_the_state_in_an_answer_with_notices_or_without_a_state(answer, kind):
+  assert read_state(answer).kind == kind
 
 
 def test_a_failure_without_a_message_shows_the_command_and_its_answer(cloud):
@@ -304,13 +301,6 @@ def test_an_unknown_state_is_waited_for_and_never_a_reason_to_delete(cloud):
   (cloud.folder / 'state.json').unlink()
   assert cloud.launch('up', clock=lambda: next(seconds)) == 42
   assert 'delete' not in cloud.verbs() and 'perhaps costing money' in cloud.log()
-
-
-def test_ssh_that_never_works_ends_with_a_fault_and_names_what_is_left(cloud):
-  cloud.world([['ACTIVE']], flakes=100)
-  assert cloud.launch() == 1
-  assert sum(call[3] == 'scp' for call in cloud.calls()) == 6
-  assert 'failed: copy it to every worker' in cloud.log() and 'still there' in cloud.log()
 
 
 def test_a_request_that_is_not_granted_in_time_is_named(cloud):
@@ -406,13 +396,6 @@ def test_code_2_is_not_repeated_and_a_missing_program_is_named(cloud):
   assert (cloud.repo / 'tried').read_text() == 'x\n' and cloud.pauses == []
   with pytest.raises(UserError, match='gclod is not installed'):
     cloud.executor().run(Run(('gclod',), 'try'))
-
-
-@pytest.mark.parametrize(('name', 'kind'), [
-  ('ACTIVE', 'ready'), ('WAITING_FOR_RESOURCES', 'waiting'), ('SUSPENDED', 'dead'),
-  ('FAILED', 'dead'), ('SOMETHING_NEW', 'unknown')])
-def test_a_request_is_on_its_way_only_where_it_says_so(name, kind):
-  assert read_state(json.dumps({'state': {'state': name}})).kind == kind
 
 
 def test_ctrl_c_names_what_is_left_and_how_to_delete_it(cloud):

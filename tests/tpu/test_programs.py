@@ -435,15 +435,6 @@ def test_a_signal_ends_it_at_once_and_says_what_is_kept(number, options, reposit
   assert ('the same command continues' in err) == (options == ['--matrix'])
 
 
-def test_the_paper_matrix_asks_for_both_models():
-  cells = search.paper_cells()
-  assert len({c.name for c in cells}) == len(cells)
-  for corpus in ('wikitext103', 'wmt19'):
-    mine = {(c.program, c.topology) for c in cells if corpus in c.config}
-    assert {('lm', 'v3:8x8'), ('debias', 'v3:2x4')} <= mine
-  assert all(find_slice(c.topology) for c in cells)
-
-
 # ------------------------------------------------------------------------------- the compiler
 
 @pytest.mark.libtpu
