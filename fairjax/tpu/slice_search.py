@@ -206,9 +206,8 @@ def run_matrix(
   """
   path = pathlib.Path(output)
   cache = path.with_suffix('.json')
-  saved = _read(cache) if cache.exists() else {}
+  results = _read(cache) if cache.exists() else {}
   configs = {cell.config: load_config(cell.config) for cell in cells}
-  results: dict[str, Any] = dict(saved.get('cells', {}))
   for number, cell in enumerate(cells, 1):
     earlier = results.get(cell.name, {})
 
@@ -229,15 +228,16 @@ def run_matrix(
 
 
 def _read(cache: pathlib.Path) -> dict[str, Any]:
-  """What an earlier matrix kept."""
+  """The cells that an earlier matrix kept; those of a version with other fields are left out."""
+  fields = {f.name for f in dataclasses.fields(Analysis)}
   try:
-    saved = json.loads(cache.read_bytes())
-    if not all({'key', 'result'} <= set(cell) for cell in saved['cells'].values()):
+    cells = json.loads(cache.read_bytes())['cells']
+    if not all({'key', 'result'} <= set(cell) for cell in cells.values()):
       raise ValueError('a cell lacks its result')
+    return {name: cell for name, cell in cells.items() if fields <= set(cell['result'])}
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise UserError(f'{cache} is not what fairjax compile --matrix keeps ({e}): move it away, or '
                     'name another --output') from None
-  return saved
 
 
 def _write(

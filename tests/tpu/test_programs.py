@@ -332,6 +332,8 @@ def test_the_matrix_resumes_and_compiles_changed_programs_again(tmp_path, reposi
       command='fairjax compile --matrix', log=lambda line: None)
 
   monkeypatch.setattr(search, 'analyse', analyse)
+  old = {'cells': {CELLS[1].name: {'key': 'b', 'result': {'floors': {}}}}}  # of an earlier version
+  (tmp_path / 'page.json').write_text(json.dumps(old), encoding='utf-8')
   failing = ['v5e:4x4']
   with pytest.raises(KeyboardInterrupt):
     run()
