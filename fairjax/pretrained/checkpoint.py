@@ -1,8 +1,13 @@
-"""Tensors of safetensors files to parameters and back; nothing is guessed."""
+"""Published model folders: `config.json`, safetensors, tokenizer; nothing is guessed.
+
+A kind of model is an entry of `FAMILIES`: the fields of its config and the names of its tensors.
+
+Letters: V vocabulary, E embedding width, D model width, T three times D, N heads, F feed-forward
+width, P positions, Y token types, L layers, C classes.
+"""
 
 import collections
 import dataclasses
-import fnmatch
 import functools
 import hashlib
 import json
@@ -10,7 +15,7 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,19 +36,6 @@ from fairjax.pretrained.tokens import (
 )
 from fairjax.progress import write_line
 
-# What a `config.json` says of a model, checked: anything that would change its values is known.
-#
-# Letters: V vocabulary, E embedding width, D model width, N heads, F feed-forward width, L layers.
-
-KINDS = ('albert', 'bert', 'gpt2')
-_CLASSES = {'albert': r'Albert(?=[A-Z]).*', 'bert': r'Bert(?=[A-Z]).*', 'gpt2': r'GPT2(?=[A-Z]).*'}
-# Fields that a config of the kind has, and fields of others that share them (GPT-J, StarCoder).
-_FIELDS = {
-  'albert': ({'hidden_size', 'embedding_size', 'inner_group_num', 'intermediate_size'}, set()),
-  'bert': ({'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediate_size',
-            'type_vocab_size'}, {'embedding_size', 'num_hidden_groups'}),
-  'gpt2': ({'n_embd', 'n_layer', 'n_head', 'n_positions'},
-           {'rotary_dim', 'multi_query', 'afn', 'attention_layers'})}
 ACTIVATIONS = ('gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
 
 
@@ -93,32 +85,195 @@ class Architecture:
                  for depth in range(self.num_layers) for inner in range(self.layers_per_group))
 
 
+class Module(NamedTuple):
+  """A module of a family, as it is published and where its arrays are among our parameters."""
+
+  place: str  # group and begin of our names; arrays in the group `layers` are stacked
+  published: str  # without the family's prefix; {layer}, {group}, {inner} and {part} are filled in
+  form: str  # of `_FORMS`
+  sizes: str  # letters of its widths, input first
+  heads: tuple[str, ...] = ()  # models with these heads have it; (): all
+  parts: tuple[str, ...] = ('',)  # modules that are side by side on the last axis of ours
+  untied: bool = False  # it is there only where the output table is not the embedding table
+
+
+_FORMS = {  # form -> of each array: its name in files, its name here, whether files have [out, in]
+  'table': (('.weight', '', False),),
+  'bias': (('.bias', '', False),),
+  'norm': (('.weight', 'scale', False), ('.bias', 'bias', False)),
+  'linear': (('.weight', 'kernel', True), ('.bias', 'bias', False)),
+  'conv': (('.weight', 'kernel', False), ('.bias', 'bias', False)),
+}
+
+
+class Copy(NamedTuple):
+  """A tensor that must equal another one if it is there; `tied`: only if the tables are tied."""
+
+  name: str
+  original: str
+  head: str
+  tied: bool
+
+
+class Family(NamedTuple):
+  """A kind of model."""
+
+  classes: str  # pattern of the names of its classes
+  has: set[str]  # fields by which a config without a kind is recognised
+  lacks: set[str]  # fields of other kinds that share these
+  # Attribute of `Architecture` -> its field, and what a missing field means: None (it must be
+  # there), a value, or a function of the attributes before it.
+  fields: dict[str, tuple[str, Any]]
+  must: dict[str, Any]  # other values of these fields would compute something else
+  heads: tuple[str, ...]  # what can be computed on top; 'pooled' is the encoder with its pooler
+  prefix: str  # of the names of the body in files that also hold a head
+  modules: tuple[Module, ...]
+  copies: tuple[Copy, ...]
+  spare: str  # pattern of tensors that files hold without being needed
+  purpose: str  # what a model of the kind serves, for one that is asked for another head
+
+
+_ENCODER_FIELDS = {
+  'vocab_size': ('vocab_size', None), 'model_dim': ('hidden_size', None),
+  'num_layers': ('num_hidden_layers', None), 'num_heads': ('num_attention_heads', None),
+  'ff_dim': ('intermediate_size', None), 'max_positions': ('max_position_embeddings', None),
+  'token_types': ('type_vocab_size', 2), 'norm_eps': ('layer_norm_eps', 1e-12),
+  'tied': ('tie_word_embeddings', True), 'pad_id': ('pad_token_id', 0)}
+_ENCODER_MUST = {'position_embedding_type': 'absolute', 'is_decoder': False,
+                 'add_cross_attention': False}
+_ENCODER_HEADS = ('encoder', 'pooled', 'mlm', 'classifier')
+_EMBEDDINGS = (
+  Module('embeddings.word', 'embeddings.word_embeddings', 'table', 'VE'),
+  Module('embeddings.position', 'embeddings.position_embeddings', 'table', 'PE'),
+  Module('embeddings.token_type', 'embeddings.token_type_embeddings', 'table', 'YE'),
+  Module('embeddings.norm_', 'embeddings.LayerNorm', 'norm', 'E'))
+_QKV = ('query', 'key', 'value')
+_POOLED = ('pooled', 'classifier')
+_LAYER = 'encoder.layer.{layer}'
+_SHARED = 'encoder.albert_layer_groups.{group}.albert_layers.{inner}'
+_CLASSIFIER = Module('classifier.', 'classifier', 'linear', 'DC', ('classifier',))
+
+FAMILIES = {
+  'albert': Family(
+    classes=r'Albert(?=[A-Z]).*',
+    has={'hidden_size', 'embedding_size', 'inner_group_num', 'intermediate_size'},
+    lacks=set(),
+    fields=_ENCODER_FIELDS | {
+      'embedding_dim': ('embedding_size', 128), 'groups': ('num_hidden_groups', 1),
+      'layers_per_group': ('inner_group_num', 1), 'activation': ('hidden_act', 'gelu_new'),
+      'hidden_dropout': ('hidden_dropout_prob', 0.0),
+      'attention_dropout': ('attention_probs_dropout_prob', 0.0),
+      'classifier_dropout': ('classifier_dropout_prob', 0.1)},
+    must=_ENCODER_MUST, heads=_ENCODER_HEADS, prefix='albert.',
+    modules=(
+      *_EMBEDDINGS,
+      Module('projection.', 'encoder.embedding_hidden_mapping_in', 'linear', 'ED'),
+      Module('layers.qkv_', f'{_SHARED}.attention.{{part}}', 'linear', 'DD', parts=_QKV),
+      Module('layers.out_', f'{_SHARED}.attention.dense', 'linear', 'DD'),
+      Module('layers.ff_in_', f'{_SHARED}.ffn', 'linear', 'DF'),
+      Module('layers.ff_out_', f'{_SHARED}.ffn_output', 'linear', 'FD'),
+      Module('layers.attention_norm_', f'{_SHARED}.attention.LayerNorm', 'norm', 'D'),
+      Module('layers.ff_norm_', f'{_SHARED}.full_layer_layer_norm', 'norm', 'D'),
+      Module('pooler.', 'pooler', 'linear', 'DD', _POOLED),
+      _CLASSIFIER,
+      Module('mlm.', 'predictions.dense', 'linear', 'DE', ('mlm',)),
+      Module('mlm.norm_', 'predictions.LayerNorm', 'norm', 'E', ('mlm',)),
+      Module('mlm.output_bias', 'predictions', 'bias', 'V', ('mlm',)),
+      Module('output.table', 'predictions.decoder', 'table', 'VE', ('mlm',), untied=True)),
+    copies=(Copy('predictions.decoder.bias', 'predictions.bias', 'mlm', False),
+            Copy('predictions.decoder.weight', 'embeddings.word_embeddings.weight', 'mlm', True)),
+    spare=r'embeddings\.(position|token_type)_ids|pooler\.(weight|bias)|sop_classifier\.'
+          r'classifier\.(weight|bias)|predictions\..*|classifier\.(weight|bias)',
+    purpose="'lm' needs a GPT-2; an ALBERT with its mlm head serves correlations and masked-lm"),
+  'bert': Family(
+    classes=r'Bert(?=[A-Z]).*',
+    has={'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediate_size',
+                   'type_vocab_size'},
+    lacks={'embedding_size', 'num_hidden_groups'},
+    fields=_ENCODER_FIELDS | {
+      'embedding_dim': ('hidden_size', None), 'activation': ('hidden_act', 'gelu'),
+      'hidden_dropout': ('hidden_dropout_prob', 0.1),
+      'attention_dropout': ('attention_probs_dropout_prob', 0.1),
+      'classifier_dropout': ('classifier_dropout', lambda found: found['hidden_dropout'])},
+    must=_ENCODER_MUST, heads=_ENCODER_HEADS, prefix='bert.',
+    modules=(
+      *_EMBEDDINGS,
+      Module('layers.qkv_', f'{_LAYER}.attention.self.{{part}}', 'linear', 'DD', parts=_QKV),
+      Module('layers.out_', f'{_LAYER}.attention.output.dense', 'linear', 'DD'),
+      Module('layers.ff_in_', f'{_LAYER}.intermediate.dense', 'linear', 'DF'),
+      Module('layers.ff_out_', f'{_LAYER}.output.dense', 'linear', 'FD'),
+      Module('layers.attention_norm_', f'{_LAYER}.attention.output.LayerNorm', 'norm', 'D'),
+      Module('layers.ff_norm_', f'{_LAYER}.output.LayerNorm', 'norm', 'D'),
+      Module('pooler.', 'pooler.dense', 'linear', 'DD', _POOLED),
+      _CLASSIFIER,
+      Module('mlm.', 'cls.predictions.transform.dense', 'linear', 'DE', ('mlm',)),
+      Module('mlm.norm_', 'cls.predictions.transform.LayerNorm', 'norm', 'E', ('mlm',)),
+      Module('mlm.output_bias', 'cls.predictions', 'bias', 'V', ('mlm',)),
+      Module('output.table', 'cls.predictions.decoder', 'table', 'VE', ('mlm',), untied=True)),
+    copies=(Copy('cls.predictions.decoder.bias', 'cls.predictions.bias', 'mlm', False),
+            Copy('cls.predictions.decoder.weight', 'embeddings.word_embeddings.weight', 'mlm',
+                 True)),
+    spare=r'embeddings\.position_ids|pooler\.dense\.(weight|bias)|cls\.seq_relationship\.(weight|'
+          r'bias)|cls\.predictions\..*|classifier\.(weight|bias)',
+    purpose="'lm' needs a GPT-2; a BERT with its mlm head serves correlations and masked-lm"),
+  'gpt2': Family(
+    classes=r'GPT2(?=[A-Z]).*',
+    has={'n_embd', 'n_layer', 'n_head', 'n_positions'},
+    lacks={'rotary_dim', 'multi_query', 'afn', 'attention_layers'},  # GPT-J, StarCoder
+    fields={
+      'vocab_size': ('vocab_size', None), 'model_dim': ('n_embd', None),
+      'embedding_dim': ('n_embd', None), 'num_layers': ('n_layer', None),
+      'num_heads': ('n_head', None), 'ff_dim': ('n_inner', lambda found: 4 * found['model_dim']),
+      'max_positions': ('n_positions', None), 'norm_eps': ('layer_norm_epsilon', 1e-5),
+      'activation': ('activation_function', 'gelu_new'), 'tied': ('tie_word_embeddings', True),
+      'pad_id': ('pad_token_id', 0), 'hidden_dropout': ('resid_pdrop', 0.1),
+      'attention_dropout': ('attn_pdrop', 0.1)},
+    must={'scale_attn_weights': True, 'scale_attn_by_inverse_layer_idx': False,
+          'add_cross_attention': False},
+    heads=('lm',), prefix='transformer.',
+    modules=(
+      Module('embeddings.word', 'wte', 'table', 'VD'),
+      Module('embeddings.position', 'wpe', 'table', 'PD'),
+      Module('layers.qkv_', 'h.{layer}.attn.c_attn', 'conv', 'DT'),
+      Module('layers.out_', 'h.{layer}.attn.c_proj', 'conv', 'DD'),
+      Module('layers.ff_in_', 'h.{layer}.mlp.c_fc', 'conv', 'DF'),
+      Module('layers.ff_out_', 'h.{layer}.mlp.c_proj', 'conv', 'FD'),
+      Module('layers.attention_norm_', 'h.{layer}.ln_1', 'norm', 'D'),
+      Module('layers.ff_norm_', 'h.{layer}.ln_2', 'norm', 'D'),
+      Module('final_norm.', 'ln_f', 'norm', 'D'),
+      Module('output.table', 'lm_head', 'table', 'VD', ('lm',), untied=True)),
+    copies=(Copy('lm_head.weight', 'wte.weight', 'lm', True),),
+    spare=r'h\.\d+\.attn\.(bias|masked_bias)',
+    purpose='it writes texts (sample --pretrained=DIR); scorers, encoders and masks need a BERT or '
+            'ALBERT'),
+}
+_READS = f"fairjax reads the kinds {', '.join(FAMILIES)} here"
+
+
 def recognise(config: Mapping[str, Any], *, where: str) -> tuple[str, str]:
   """The kind of a model by its config, and '' or what it was recognised by."""
   quantised = config.get('quantization_config')
   if quantised:
     method = quantised.get('quant_method') if isinstance(quantised, Mapping) else None
-    bits = [f'{key}={value}' for key, value in quantised.items()
-            if 'bit' in key and value is not False] if isinstance(quantised, Mapping) else []
-    raise UserError(f"{where} has a quantization_config ({', '.join([str(method), *bits])}): "
-                    'quantised weights are not read: take the checkpoint before quantisation')
+    raise UserError(f'{where} has a quantization_config ({method}): {_QUANTISED}')
   kind, classes = config.get('model_type'), config.get('architectures') or []
-  reads = f"fairjax reads the kinds {', '.join(KINDS)} here"
   if kind is not None:
-    if kind not in KINDS:
-      raise UserError(f"{where}: unknown model_type '{kind}': {reads}: take a model of one of them")
+    if kind not in FAMILIES:
+      raise UserError(f"{where}: unknown model_type '{kind}': {_READS}: take a model of one of "
+                      'them')
     return kind, ''
   for name in classes if isinstance(classes, list) else ():
-    found = [k for k, pattern in _CLASSES.items() if re.fullmatch(pattern, str(name))]
-    if not found:
-      raise UserError(f"{where} has no model_type, and its architecture '{name}' is not known: "
-                      f'{reads}: take a model of one of them')
-    return found[0], f"its architecture '{name}'"
-  for name, (needed, foreign) in _FIELDS.items():
-    if needed <= config.keys() and not foreign & config.keys():
-      return name, 'the names of its fields'
+    for kind, family in FAMILIES.items():
+      if re.fullmatch(family.classes, str(name)):
+        return kind, f"its architecture '{name}'"
+    raise UserError(f"{where} has no model_type, and its architecture '{name}' is not known: "
+                    f'{_READS}: take a model of one of them')
+  for kind, family in FAMILIES.items():
+    if family.has <= config.keys() and not family.lacks & config.keys():
+      return kind, 'the names of its fields'
   raise UserError(f'{where} has no model_type, no architectures, and not the fields of any kind '
-                  f'that is known: {reads}: add "model_type", or take the config.json of the model')
+                  f'that is known: {_READS}: add "model_type", or take the config.json of the '
+                  'model')
 
 
 def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
@@ -133,108 +288,58 @@ def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
       or a setting under which the model would compute something else than is implemented here.
   """
   kind = recognise(config, where=where)[0]
-  read = _Fields(config, where)
-  found = _gpt2(read) if kind == 'gpt2' else _encoder(read, kind)
+  family = FAMILIES[kind]
+  for name, wanted in family.must.items():
+    if config.get(name) not in (None, wanted):
+      raise UserError(f'{where}: {name}={config[name]!r} is not supported, only {wanted!r}')
+  found: dict[str, Any] = {}
+  for attribute, (name, default) in family.fields.items():
+    value = config.get(name)
+    if value is None:
+      value = default(found) if callable(default) else default
+    found[attribute] = _checked(attribute, value, f'{where}: {name}')
+  found = {'groups': found['num_layers'], 'layers_per_group': 1, 'token_types': 0,
+           'classifier_dropout': 0.0} | found
   if found['activation'] not in ACTIVATIONS:
     raise unknown_name('activation', str(found['activation']), ACTIVATIONS, where=where)
   if found['model_dim'] % found['num_heads']:
     raise UserError(f"{where}: width {found['model_dim']} is not divisible by "
                     f"{found['num_heads']} heads")
-  for name in ('add_cross_attention',) if kind == 'gpt2' else ('is_decoder', 'add_cross_attention'):
-    read.must(name, False)
+  if found['groups'] > found['num_layers']:
+    raise UserError(f"{where}: num_hidden_groups={found['groups']} is above "
+                    f"num_hidden_layers={found['num_layers']}")
   if found['pad_id'] >= found['vocab_size']:  # of an added token; no place of padding is read
     found['pad_id'] = 0
-  return Architecture(kind=kind, labels=read.labels(), **found)
+  return Architecture(kind=kind, labels=_labels(config, where), **found)
 
 
-def _encoder(read: '_Fields', kind: str) -> dict[str, Any]:
-  """Fields of BERT and ALBERT."""
-  read.must('position_embedding_type', 'absolute')
-  width, layers = read.size('hidden_size'), read.size('num_hidden_layers')
-  albert = kind == 'albert'
-  groups = read.size('num_hidden_groups', 1) if albert else layers
-  if layers < groups:
-    raise UserError(f'{read.where}: num_hidden_groups={groups} is above '
-                    f'num_hidden_layers={layers}')
-  hidden_dropout = read.share('hidden_dropout_prob', 0.0 if albert else 0.1)
-  last = 'classifier_dropout_prob' if albert else 'classifier_dropout'
-  return dict(
-    vocab_size=read.size('vocab_size'),
-    embedding_dim=read.size('embedding_size', 128) if albert else width, model_dim=width,
-    num_layers=layers, num_heads=read.size('num_attention_heads'),
-    ff_dim=read.size('intermediate_size'), max_positions=read.size('max_position_embeddings'),
-    token_types=read.size('type_vocab_size', 2), groups=groups,
-    layers_per_group=read.size('inner_group_num', 1) if albert else 1,
-    norm_eps=read.share('layer_norm_eps', 1e-12),
-    activation=read.get('hidden_act', 'gelu_new' if albert else 'gelu'),
-    tied=bool(read.get('tie_word_embeddings', True)), pad_id=read.number('pad_token_id', 0),
-    hidden_dropout=hidden_dropout,
-    attention_dropout=read.share('attention_probs_dropout_prob', 0.0 if albert else 0.1),
-    classifier_dropout=read.share(last, 0.1 if albert else hidden_dropout))
-
-
-def _gpt2(read: '_Fields') -> dict[str, Any]:
-  """Fields of GPT-2."""
-  read.must('scale_attn_weights', True)
-  read.must('scale_attn_by_inverse_layer_idx', False)
-  width = read.size('n_embd')
-  layers = read.size('n_layer')
-  return dict(
-    vocab_size=read.size('vocab_size'), embedding_dim=width, model_dim=width, num_layers=layers,
-    num_heads=read.size('n_head'), ff_dim=read.size('n_inner', 4 * width),
-    max_positions=read.size('n_positions'), token_types=0, groups=layers, layers_per_group=1,
-    norm_eps=read.share('layer_norm_epsilon', 1e-5),
-    activation=read.get('activation_function', 'gelu_new'),
-    tied=bool(read.get('tie_word_embeddings', True)), pad_id=read.number('pad_token_id', 0),
-    hidden_dropout=read.share('resid_pdrop', 0.1), attention_dropout=read.share('attn_pdrop', 0.1),
-    classifier_dropout=0.0)
-
-
-class _Fields:
-  """Values of a config with their checks."""
-
-  def __init__(self, config: Mapping[str, Any], where: str):
-    self.config, self.where = config, where
-
-  def get(self, name: str, default: Any) -> Any:
-    value = self.config.get(name)
-    return default if value is None else value
-
-  def must(self, name: str, wanted: Any) -> None:
-    if self.get(name, wanted) != wanted:
-      raise UserError(f'{self.where}: {name}={self.config[name]!r} is not supported, only '
-                      f'{wanted!r}')
-
-  def number(self, name: str, default: int | None = None) -> int:
-    value = self.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-      raise UserError(f'{self.where}: {name} is {value!r}, a whole number is needed')
-    return value
-
-  def size(self, name: str, default: int | None = None) -> int:
-    value = self.number(name, default)
-    if not value:
-      raise UserError(f'{self.where}: {name} is 0, a positive number is needed')
-    return value
-
-  def share(self, name: str, default: float) -> float:
-    value = self.get(name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
-      raise UserError(f'{self.where}: {name} is {value!r}, a number in [0, 1) is needed')
+def _checked(attribute: str, value: Any, where: str) -> Any:
+  """The value of a field, of the type that the attribute of `Architecture` has."""
+  if attribute in ('activation', 'tied'):
+    return value if attribute == 'activation' else bool(value)
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  if attribute == 'norm_eps' or attribute.endswith('_dropout'):
+    if not number or not 0 <= value < 1:
+      raise UserError(f'{where} is {value!r}, a number in [0, 1) is needed')
     return float(value)
+  if not number or not isinstance(value, int) or value < (attribute != 'pad_id'):
+    least = 'whole' if attribute == 'pad_id' else 'positive whole'
+    raise UserError(f'{where} is {value!r}, a {least} number is needed')
+  return value
 
-  def labels(self) -> tuple[str, ...]:
-    """Names of the classes; a config without any has two (it leaves out that default)."""
-    named = self.config.get('id2label')
-    if named is None:
-      count = self.number('num_labels', self.number('_num_labels', 2))
-      return tuple(f'LABEL_{i}' for i in range(count))
-    if not isinstance(named, dict) or sorted(named) != sorted(map(str, range(len(named)))):
-      raise UserError(f'{self.where}: id2label must name the classes "0" to "C-1"')
-    labels = tuple(str(named[str(i)]) for i in range(len(named)))
-    if len(set(labels)) != len(labels):
-      raise UserError(f'{self.where}: id2label gives several classes the same name')
-    return labels
+
+def _labels(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
+  """Names of the classes; a config without any has two (it leaves out that default)."""
+  named = config.get('id2label')
+  if named is None:
+    count = config.get('num_labels', config.get('_num_labels', 2))
+    return tuple(f'LABEL_{i}' for i in range(_checked('pad_id', count, f'{where}: num_labels')))
+  if not isinstance(named, dict) or sorted(named) != sorted(map(str, range(len(named)))):
+    raise UserError(f'{where}: id2label must name the classes "0" to "C-1"')
+  labels = tuple(str(named[str(i)]) for i in range(len(named)))
+  if len(set(labels)) != len(labels):
+    raise UserError(f'{where}: id2label gives several classes the same name')
+  return labels
 
 
 def safe_name(text: str) -> str:
@@ -242,206 +347,75 @@ def safe_name(text: str) -> str:
   return re.sub(r'[^\w.-]+', '-', text, flags=re.ASCII).strip('-.') or 'model'
 
 
-# Every tensor of BERT, ALBERT and GPT-2: its published name and its place in our parameters.
-#
-# Parameters are a dictionary of groups of arrays; tensors of all layers are stacked on axis 0, and
-# every kernel is `[in, out]`. Letters: V vocabulary, E embedding width, D model width, F feed-
-# forward
-# width, P positions, Y token types, L stacked layers (of ALBERT: the different ones), C classes.
-#
-# | group | arrays |
-# |---|---|
-# | `embeddings` | `word [V, E]`, `position [P, E]`; BERT and ALBERT also `token_type [Y, E]`,
-# `norm_scale [E]`, `norm_bias [E]` |
-# | `projection` (ALBERT) | `kernel [E, D]`, `bias [D]` |
-# | `layers` | `qkv_kernel [L, D, 3D]` (queries, keys, values), `qkv_bias [L, 3D]`, `out_kernel
-# [L, D, D]`, `out_bias [L, D]`, `ff_in_kernel [L, D, F]`, `ff_in_bias [L, F]`, `ff_out_kernel [L,
-# F, D]`, `ff_out_bias [L, D]`, `attention_norm_scale`, `attention_norm_bias`, `ff_norm_scale`,
-# `ff_norm_bias` (`[L, D]`; after attention and feed-forward in BERT and ALBERT, before them in
-# GPT-2) |
-# | `final_norm` (GPT-2) | `scale [D]`, `bias [D]` |
-# | `pooler` | `kernel [D, D]`, `bias [D]` |
-# | `mlm` | `kernel [D, E]`, `bias [E]`, `norm_scale [E]`, `norm_bias [E]`, `output_bias [V]` |
-# | `classifier` | `kernel [D, C]`, `bias [C]` |
-# | `output` (only untied) | `table [V, E]` |
-
-HEADS = {'bert': ('encoder', 'pooled', 'mlm', 'classifier'),
-         'albert': ('encoder', 'pooled', 'mlm', 'classifier'), 'gpt2': ('lm',)}
-"""Kind -> what can be computed on top of it; 'pooled' is the encoder with its pooler."""
-
-PREFIX = {'bert': 'bert.', 'albert': 'albert.', 'gpt2': 'transformer.'}
-"""What names of the model's body carry in files that also hold a head."""
+# Parameters are a dictionary of groups of arrays; those of all layers (of ALBERT: the different
+# ones) are stacked on axis 0, and every kernel is `[in, out]`. The norms of a layer are behind
+# attention and feed-forward in BERT and ALBERT, before them in GPT-2.
 
 _HEAD_NAMES = ('cls.', 'predictions.', 'classifier.', 'sop_classifier.', 'lm_head.')
 
 
 class Entry(NamedTuple):
-  """One array of ours.
-
-  Attributes:
-    group, name: its place.
-    tensors: for each stacked layer (one where nothing is stacked) the names of the tensors that lie
-      side by side on the last axis.
-    shape: of one such tensor in the file.
-    transposed: the file has `[out, in]`.
-    stacked: axis 0 counts layers.
-    head: belongs to a head, not to the body.
-  """
+  """One array of ours."""
 
   group: str
   name: str
-  tensors: tuple[tuple[str, ...], ...]
-  shape: tuple[int, ...]
-  transposed: bool = False
-  stacked: bool = False
-  head: bool = False
+  tensors: tuple[tuple[str, ...], ...]  # of each stacked layer: those side by side on the last axis
+  shape: tuple[int, ...]  # of one such tensor in the file
+  transposed: bool  # the file has `[out, in]`
+  stacked: bool  # axis 0 counts layers
+  head: bool  # belongs to a head, not to the body
 
 
 def entries(arch: Architecture, head: str) -> list[Entry]:
   """Every array that a model with this head needs; names without the body's prefix."""
-  return list(_gpt2_entries(arch) if arch.kind == 'gpt2' else _encoder_entries(arch, head))
-
-
-def _encoder_entries(arch: Architecture, head: str) -> Iterator[Entry]:
-  d, e, f = arch.model_dim, arch.embedding_dim, arch.ff_dim
-  for name, rows in (('word', arch.vocab_size), ('position', arch.max_positions),
-                     ('token_type', arch.token_types)):
-    yield Entry('embeddings', name, ((f'embeddings.{name}_embeddings.weight',),), (rows, e))
-  yield from _norm('embeddings', 'norm_', 'embeddings.LayerNorm', e)
-  albert = arch.kind == 'albert'
-  if albert:
-    yield from _linear('projection', '', 'encoder.embedding_hidden_mapping_in', e, d)
-    bases = [f'encoder.albert_layer_groups.{g}.albert_layers.{i}.'
-             for g in range(arch.groups) for i in range(arch.layers_per_group)]
-    names = ('attention.{}', 'attention.dense', 'ffn', 'ffn_output', 'attention.LayerNorm',
-             'full_layer_layer_norm')
-  else:
-    bases = [f'encoder.layer.{i}.' for i in range(arch.num_layers)]
-    names = ('attention.self.{}', 'attention.output.dense', 'intermediate.dense', 'output.dense',
-             'attention.output.LayerNorm', 'output.LayerNorm')
-  qkv, out, ff_in, ff_out, norm, ff_norm = names
-  joined = tuple(tuple(base + qkv.format(part) for part in ('query', 'key', 'value'))
-                 for base in bases)
-  yield Entry('layers', 'qkv_kernel', _dotted(joined, 'weight'), (d, d), True, True)
-  yield Entry('layers', 'qkv_bias', _dotted(joined, 'bias'), (d,), False, True)
-  for ours, theirs, fan_in, fan_out in (
-      ('out', out, d, d), ('ff_in', ff_in, d, f), ('ff_out', ff_out, f, d)):
-    stack = tuple((base + theirs,) for base in bases)
-    yield Entry('layers', f'{ours}_kernel', _dotted(stack, 'weight'), (fan_out, fan_in), True, True)
-    yield Entry('layers', f'{ours}_bias', _dotted(stack, 'bias'), (fan_out,), False, True)
-  for ours, theirs in (('attention_norm', norm), ('ff_norm', ff_norm)):
-    stack = tuple((base + theirs,) for base in bases)
-    yield Entry('layers', f'{ours}_scale', _dotted(stack, 'weight'), (d,), False, True)
-    yield Entry('layers', f'{ours}_bias', _dotted(stack, 'bias'), (d,), False, True)
-  if head in ('pooled', 'classifier'):
-    yield from _linear('pooler', '', 'pooler' if albert else 'pooler.dense', d, d)
-  if head == 'classifier':
-    yield from _linear('classifier', '', 'classifier', d, len(arch.labels), head=True)
-  if head == 'mlm':
-    base = 'predictions.' if albert else 'cls.predictions.'
-    transform = base if albert else f'{base}transform.'
-    yield from _linear('mlm', '', f'{transform}dense', d, e, head=True)
-    yield from _norm('mlm', 'norm_', f'{transform}LayerNorm', e, head=True)
-    yield Entry('mlm', 'output_bias', ((f'{base}bias',),), (arch.vocab_size,), head=True)
-    if not arch.tied:
-      yield Entry('output', 'table', ((f'{base}decoder.weight',),), (arch.vocab_size, e), head=True)
-
-
-def _gpt2_entries(arch: Architecture) -> Iterator[Entry]:
-  d, f = arch.model_dim, arch.ff_dim
-  yield Entry('embeddings', 'word', (('wte.weight',),), (arch.vocab_size, d))
-  yield Entry('embeddings', 'position', (('wpe.weight',),), (arch.max_positions, d))
-  for ours, theirs, fan_in, fan_out in (
-      ('qkv', 'attn.c_attn', d, 3 * d), ('out', 'attn.c_proj', d, d), ('ff_in', 'mlp.c_fc', d, f),
-      ('ff_out', 'mlp.c_proj', f, d)):
-    stack = tuple((f'h.{i}.{theirs}',) for i in range(arch.num_layers))
-    yield Entry('layers', f'{ours}_kernel', _dotted(stack, 'weight'), (fan_in, fan_out),
-                stacked=True)
-    yield Entry('layers', f'{ours}_bias', _dotted(stack, 'bias'), (fan_out,), stacked=True)
-  for ours, theirs in (('attention_norm', 'ln_1'), ('ff_norm', 'ln_2')):
-    stack = tuple((f'h.{i}.{theirs}',) for i in range(arch.num_layers))
-    yield Entry('layers', f'{ours}_scale', _dotted(stack, 'weight'), (d,), stacked=True)
-    yield Entry('layers', f'{ours}_bias', _dotted(stack, 'bias'), (d,), stacked=True)
-  yield from _norm('final_norm', '', 'ln_f', d)
-  if not arch.tied:
-    yield Entry('output', 'table', (('lm_head.weight',),), (arch.vocab_size, d), head=True)
-
-
-def _linear(group: str, prefix: str, base: str, fan_in: int, fan_out: int, *, head: bool = False
-            ) -> Iterator[Entry]:
-  yield Entry(group, f'{prefix}kernel', ((f'{base}.weight',),), (fan_out, fan_in), True, head=head)
-  yield Entry(group, f'{prefix}bias', ((f'{base}.bias',),), (fan_out,), head=head)
-
-
-def _norm(group: str, prefix: str, base: str, width: int, *, head: bool = False) -> Iterator[Entry]:
-  yield Entry(group, f'{prefix}scale', ((f'{base}.weight',),), (width,), head=head)
-  yield Entry(group, f'{prefix}bias', ((f'{base}.bias',),), (width,), head=head)
-
-
-def _dotted(stack: tuple[tuple[str, ...], ...], last: str) -> tuple[tuple[str, ...], ...]:
-  return tuple(tuple(f'{name}.{last}' for name in names) for names in stack)
-
-
-def aliases(arch: Architecture, head: str) -> dict[str, str]:
-  """Tensors that must equal another: copies of tied tables and biases, e.g. of GPT-2's `wte`."""
-  if arch.kind == 'gpt2':
-    return {'lm_head.weight': 'wte.weight'} if arch.tied else {}
-  if head != 'mlm':
-    return {}
-  base = 'predictions.' if arch.kind == 'albert' else 'cls.predictions.'
-  found = {f'{base}decoder.bias': f'{base}bias'}
-  if arch.tied:
-    found[f'{base}decoder.weight'] = 'embeddings.word_embeddings.weight'
+  sizes = {'V': arch.vocab_size, 'E': arch.embedding_dim, 'D': arch.model_dim,
+           'T': 3 * arch.model_dim, 'F': arch.ff_dim, 'P': arch.max_positions,
+           'Y': arch.token_types, 'C': len(arch.labels)}
+  found = []
+  for module in FAMILIES[arch.kind].modules:
+    if module.heads and head not in module.heads or module.untied and arch.tied:
+      continue
+    stacked = module.place.startswith('layers.')
+    bases = [[module.published.format(
+      layer=i, group=i // arch.layers_per_group, inner=i % arch.layers_per_group, part=part)
+      for part in module.parts]
+      for i in range(arch.groups * arch.layers_per_group if stacked else 1)]
+    widths = tuple(sizes[letter] for letter in module.sizes)
+    for theirs, ours, turned in _FORMS[module.form]:
+      group, _, name = f'{module.place}{ours}'.partition('.')
+      shape = widths[-1:] if ours == 'bias' else widths[::-1] if turned else widths
+      found.append(Entry(
+        group, name, tuple(tuple(base + theirs for base in parts) for parts in bases), shape,
+        turned, stacked, bool(module.heads)))
   return found
 
 
-_NOT_NEEDED = {
-  'bert': r'embeddings\.position_ids|pooler\.dense\.(weight|bias)|cls\.seq_relationship\.(weight|'
-          r'bias)|cls\.predictions\..*|classifier\.(weight|bias)',
-  'albert': r'embeddings\.(position|token_type)_ids|pooler\.(weight|bias)|sop_classifier\.'
-            r'classifier\.(weight|bias)|predictions\..*|classifier\.(weight|bias)',
-  'gpt2': r'h\.\d+\.attn\.(bias|masked_bias)',
-}
-
-
-def not_needed(name: str, kind: str) -> bool:
-  """Whether a tensor is one that published files hold without being needed."""
-  return re.fullmatch(_NOT_NEEDED[kind], name) is not None
-
-
 _WRAPPERS = ('_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module', '_forward_module')
-_BEFORE = (*_WRAPPERS, 'module', 'model', 'base_model', 'auto_model', 'transformer', 'bert',
-           'albert')
+_BEFORE = (*_WRAPPERS, 'module', 'model', 'base_model', 'auto_model',
+           *(family.prefix.removesuffix('.') for family in FAMILIES.values()))
 
 
-def bare_name(name: str, kind: str) -> str:
-  """A tensor's name without what compilers, trainers and wrappers put before and into it.
-
-  The prefix of the kind's own body stays.
-
-  >>> bare_name('module._orig_mod.transformer.h.0._orig_mod.ln_1.weight', 'gpt2')
-  'transformer.h.0.ln_1.weight'
-  >>> bare_name('model.bert.pooler.dense.bias', 'bert'), bare_name('model.wte.weight', 'gpt2')
-  ('bert.pooler.dense.bias', 'wte.weight')
-  """
-  parts = [part for part in name.split('.') if part not in _WRAPPERS]
-  own = ''
-  while len(parts) > 1 and parts[0] in _BEFORE:
-    own = PREFIX[kind] if f'{parts[0]}.' == PREFIX[kind] else own
-    parts = parts[1:]
-  return own + '.'.join(parts)
-
-
-def plain_name(name: str, kind: str) -> str:
-  """A tensor's name without the body's prefix and with today's names of LayerNorm's arrays."""
-  name = name.removeprefix(PREFIX[kind])
-  name = re.sub(r'(LayerNorm|layer_norm)\.gamma$', r'\1.weight', name)
-  return re.sub(r'(LayerNorm|layer_norm)\.beta$', r'\1.bias', name)
-
-
-def full_name(name: str, kind: str) -> str:
-  """The name with the body's prefix, as files with a head have it."""
-  return name if name.startswith(_HEAD_NAMES) else PREFIX[kind] + name
+def _plain_names(tensors: Mapping[str, np.ndarray], prefix: str, where: str
+                 ) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Tensors without the prefixes of body and wrappers, and lines on those of wrappers."""
+  plain: dict[str, np.ndarray] = {}
+  taken: collections.Counter[str] = collections.Counter()
+  for name, tensor in tensors.items():
+    parts, own = [part for part in name.split('.') if part not in _WRAPPERS], ''
+    while len(parts) > 1 and parts[0] in _BEFORE:
+      own = prefix if f'{parts[0]}.' == prefix else own
+      parts = parts[1:]
+    bare = '.'.join(parts)
+    if own + bare != name:
+      taken[name.removesuffix(own + bare)] += 1
+    for old, new in (('gamma', 'weight'), ('beta', 'bias')):  # of LayerNorm in old files
+      bare = re.sub(rf'(LayerNorm|layer_norm)\.{old}$', rf'\1.{new}', bare)
+    if bare in plain:
+      raise UserError(f'{where} holds {bare} twice, below different prefixes or in two spellings: '
+                      'save one model alone')
+    plain[bare] = tensor
+  return plain, [f'{where}: the prefix {taken_off} is taken off {count} tensors'
+                 for taken_off, count in taken.most_common(4)]
 
 
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
@@ -449,26 +423,18 @@ _RELOAD = 'download it again with all files of the model'
 # Types of safetensors that NumPy has; whole numbers are buffers, or refused where they are weights.
 _STORED = {'F64', 'F32', 'F16', 'BF16', 'I64', 'I32', 'I16', 'I8', 'U64', 'U32', 'U16', 'U8',
            'BOOL'}
-_OTHERS = {  # files of weights in other formats, and what to do
-  '*.bin': '{} is a pickle and is not read: convert it with safetensors.torch.save_file',
-  '*.pt': '{} is a pickle and is not read: convert it with safetensors.torch.save_file',
-  '*.pth': '{} is a pickle and is not read: convert it with safetensors.torch.save_file',
-  '*.ckpt': '{} is a pickle and is not read: convert it with safetensors.torch.save_file',
-  '*.gguf': '{} is in the format GGUF, which is not read: take the safetensors of the same model',
-  '*.h5': '{} is of TensorFlow: save the model of PyTorch with save_pretrained(DIR)',
-  '*.msgpack': '{} is of Flax: save the model of PyTorch with save_pretrained(DIR)',
-  '*.onnx': '{} is of ONNX: take the safetensors of the same model'}
+_PICKLE = 'a pickle and is not read: convert it with safetensors.torch.save_file'
+_PYTORCH = 'save the model of PyTorch with save_pretrained(DIR)'
+_OTHERS = {  # ends of files of weights in other formats
+  '.bin': _PICKLE, '.pt': _PICKLE, '.pth': _PICKLE, '.ckpt': _PICKLE,
+  '.gguf': 'in the format GGUF, which is not read: take config.json and safetensors of the model',
+  '.h5': f'of TensorFlow: {_PYTORCH}', '.msgpack': f'of Flax: {_PYTORCH}',
+  '.onnx': 'of ONNX: take the safetensors of the same model'}
 _PACKED = re.compile(r'[._](qweight|qzeros|absmax|quant_map|weight_packed|weight_scale|SCB)\b')
 _QUANTISED = 'quantised weights are not read: take the checkpoint before quantisation'
 _FLOATS = ('float16', 'bfloat16', 'float32', 'float64')
 Params = dict[str, dict[str, Any]]
 _TOGETHER = 'take config.json and weights of one and the same model'
-_KINDS = {  # what to do with a model that has another head than is asked for
-  'bert': "'lm' needs a GPT-2; a BERT with its mlm head serves correlations and masked-lm",
-  'albert': "'lm' needs a GPT-2; an ALBERT with its mlm head serves correlations and masked-lm",
-  'gpt2': 'it writes texts (sample --pretrained=DIR); scorers, encoders and masks need a BERT or '
-          'ALBERT',
-}
 _HEADLESS = {
   'classifier': 'fairjax sentiment-classifier train --init=DIR makes a classifier of it',
   'mlm': 'give a checkpoint that was saved with it, as BertForMaskedLM or AlbertForMaskedLM does, '
@@ -514,14 +480,14 @@ def _shards(directory: pathlib.Path) -> list[pathlib.Path]:
       raise UserError(f'{directory} holds {len(shards)} shards of {most}, without '
                       f'{missing[:1] or "one index"}: {_RELOAD}')
     return shards
-  others = sorted(p.name for pattern in _OTHERS for p in directory.glob(pattern))
+  others = sorted(p for p in directory.iterdir() if p.suffix in _OTHERS)
   if (directory / 'adapter_model.safetensors').is_file():
     hint = ('adapter_model.safetensors is an adapter (LoRA), not a whole model: merge it '
             '(PeftModel.merge_and_unload), save the result, and give its folder')
   elif found:
     hint = f'rename {found[0].name} to {WEIGHTS} if it holds the whole model'
   elif others:
-    hint = _OTHERS[next(k for k in _OTHERS if fnmatch.fnmatch(others[0], k))].format(others[0])
+    hint = f'{others[0].name} is {_OTHERS[others[0].suffix]}'
   else:
     hint = ('download the whole directory, or write it with save_pretrained(DIR, '
             'safe_serialization=True)')
@@ -553,61 +519,25 @@ def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
   return tensors
 
 
-def without_wrappers(tensors: Mapping[str, np.ndarray], kind: str, *, where: str
-                     ) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Tensors by their bare names, and a line on each prefix that was taken off."""
-  plain: dict[str, np.ndarray] = {}
-  taken: collections.Counter[str] = collections.Counter()
-  for name, tensor in tensors.items():
-    short = bare_name(name, kind)
-    if short != name:
-      taken[name.removesuffix(short) if name.endswith(short) else name] += 1
-    if short in plain:
-      raise UserError(f'{where} holds {short} twice, below different prefixes: save one model '
-                      'alone')
-    plain[short] = tensor
-  lines = [f'{where}: the prefix {prefix} is taken off {count} tensors'
-           for prefix, count in taken.most_common(4)]
-  return plain, lines
-
-
 def to_params(
   tensors: Mapping[str, np.ndarray], arch: Architecture, head: str, *, where: str,
   dtype: Any = np.float32,
-) -> tuple[Params, list[str]]:
-  """Puts published tensors into the places that `names` gives them.
-
-  Args:
-    tensors: by published name, with or without the body's prefix.
-    arch: the model.
-    head: one of `HEADS[arch.kind]`.
-    where: the directory, for messages.
-    dtype: of the parameters, a NumPy dtype (bfloat16 of ml_dtypes too).
-
-  Returns:
-    NumPy parameters, and the names of tensors that were there and are not needed.
-
-  Raises:
-    UserError: tensors are missing, of another shape, no floating-point numbers, not finite, not
-      known, or copies that differ from what they copy; the line names them.
-  """
-  if head not in HEADS[arch.kind]:
+) -> tuple[Params, list[str], list[str]]:
+  """Published tensors in their places, the names of those that are not needed, and lines to say."""
+  family = FAMILIES[arch.kind]
+  if head not in family.heads:
     raise UserError(f"{where} is {arch.kind}, which has no head '{head}', only "
-                    f"{', '.join(HEADS[arch.kind])}: {_KINDS[arch.kind]}")
-  plain: dict[str, np.ndarray] = {}
-  for name, tensor in tensors.items():
-    known = plain_name(name, arch.kind)
-    if known in plain:
-      raise UserError(f'{where} holds {known} twice, with and without prefix or in two spellings')
-    plain[known] = tensor
-  copies = {copy: of for copy, of in aliases(arch, head).items() if copy in plain}
+                    f"{', '.join(family.heads)}: {family.purpose}")
+  plain, lines = _plain_names(tensors, family.prefix, where)
+  copies = {copy.name: copy.original for copy in family.copies
+            if copy.name in plain and copy.head == head and (arch.tied or not copy.tied)}
   for copy, of in copies.items():
     plain.setdefault(of, plain[copy])
   wanted = entries(arch, head)
   needed = {name: e for e in wanted for names in e.tensors for name in names}
   _check_present(plain, needed, arch, head, where)
   unknown = [n for n in plain if n not in needed and n not in copies
-             and not not_needed(n, arch.kind)]
+             and not re.fullmatch(family.spare, n)]
   if unknown:
     raise UserError(f'{where} holds {_listed(unknown)}, which {arch.kind} with this config.json '
                     'does not have: it is another architecture, or another number of layers: '
@@ -624,7 +554,7 @@ def to_params(
               for names in entry.tensors]
     array = np.stack(layers) if entry.stacked else layers[0]
     params.setdefault(entry.group, {})[entry.name] = np.ascontiguousarray(array).astype(dtype)
-  return params, sorted(n for n in plain if n not in needed and n not in copies)
+  return params, sorted(n for n in plain if n not in needed and n not in copies), lines
 
 
 def to_tensors(params: Mapping[str, Mapping[str, Any]], arch: Architecture, head: str
@@ -635,8 +565,8 @@ def to_tensors(params: Mapping[str, Mapping[str, Any]], arch: Architecture, head
     array = np.asarray(params[entry.group][entry.name])
     for names, layer in zip(entry.tensors, array if entry.stacked else array[None], strict=True):
       for name, part in zip(names, np.split(layer, len(names), axis=-1), strict=True):
-        turned = np.ascontiguousarray(_turned(part, entry.transposed))
-        tensors[full_name(name, arch.kind)] = turned
+        full = name if name.startswith(_HEAD_NAMES) else FAMILIES[arch.kind].prefix + name
+        tensors[full] = np.ascontiguousarray(_turned(part, entry.transposed))
   return tensors
 
 
@@ -648,7 +578,7 @@ def _check_present(plain, needed, arch: Architecture, head: str, where: str) -> 
   packed = [name for name in plain if _PACKED.search(name)]
   if packed:
     raise UserError(f'{where} holds {_listed(packed)}: {_QUANTISED}')
-  if all(needed[name].head or needed[name].group == 'pooler' for name in missing):
+  if all(needed[name].head for name in missing):
     raise UserError(f'{where} has no {head} head: {_listed(missing)} missing (weights are never '
                     f'made up): {_HEADLESS[head]}')
   raise UserError(f'{where} lacks {_listed(missing)}: it is another architecture than config.json '
@@ -693,8 +623,8 @@ class Pretrained:
     directory: where from.
     config: content of `config.json`.
     arch: what it says.
-    head: one of `names.HEADS`.
-    params: NumPy arrays; see `names`.
+    head: what is computed on top, see `Family`.
+    params: NumPy arrays in groups; see `FAMILIES`.
     tokenizer: a `tokenizers.Tokenizer`.
     max_length: most tokens of a text, special ones included.
     ignored: names of tensors that were in the files and are not needed for this head.
@@ -754,8 +684,8 @@ def load_pretrained(
   # ml_dtypes registers bfloat16 with NumPy; JAX needs it, so it is there.
   import ml_dtypes
   numpy_dtype = ml_dtypes.bfloat16 if dtype == 'bfloat16' else np.dtype(dtype)
-  tensors, prefixes = without_wrappers(read_tensors(files), arch.kind, where=str(directory))
-  params, ignored = to_params(tensors, arch, head, where=str(directory), dtype=numpy_dtype)
+  params, ignored, prefixes = to_params(
+    read_tensors(files), arch, head, where=str(directory), dtype=numpy_dtype)
   tokenizer = load_tokenizer(directory, kind=arch.kind, vocab_size=arch.vocab_size)
   check_tokenizer(tokenizer, directory, kind=arch.kind)
   tokenizer, differences = within_model(tokenizer, arch.vocab_size, str(directory))
@@ -853,8 +783,7 @@ def _what_it_is(folder: pathlib.Path) -> str:
             'DIR')
   gguf = sorted(p.name for p in folder.glob('*.gguf'))
   if gguf:
-    return (f'{gguf[0]} is in the format GGUF, which is not read: take the folder of the same '
-            'model with config.json and safetensors')
+    return f"{gguf[0]} is {_OTHERS['.gguf']}"
   inner = sorted(p.parent for p in folder.glob('*/config.json'))
   if inner:
     return f'{inner[0]} holds one: give the folder of the model itself'

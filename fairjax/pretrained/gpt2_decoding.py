@@ -1,6 +1,6 @@
 """Cached decoding of GPT-2 for the coupled sampler (H-33).
 
-All samples of a prefix share its keys and values. Parameters are those of `names`; letters as in
+All samples of a prefix share its keys and values. Letters as in
 `fairjax.model.decoding`.
 """
 

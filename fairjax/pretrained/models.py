@@ -1,10 +1,10 @@
 """BERT, ALBERT and GPT-2 as pure functions of parameters.
 
 Devlin et al. 2019 (arXiv:1810.04805), Lan et al. 2020 (arXiv:1909.11942), Radford et al. 2019. The
-layers run in a `lax.scan`, so compilation takes as long for 2 layers as for 48. `names` describes
-the parameters. With float32 parameters every device computes in float32 (TPUs and GPUs would round
-the factors of products otherwise); bfloat16 parameters ask for the fast products. Sums over
-positions and widths (softmax, norms, pooling) are float32 at least.
+layers run in a `lax.scan`, so compilation takes as long for 2 layers as for 48. The parameters are
+those of `checkpoint.FAMILIES`. With float32 parameters every device computes in float32 (TPUs and
+GPUs would round the factors of products otherwise); bfloat16 parameters ask for the fast products.
+Sums over positions and widths (softmax, norms, pooling) are float32 at least.
 
 Letters: B batch, T tokens, D model width, E embedding width, N heads, H head width, V vocabulary,
 P places, C classes.
@@ -46,7 +46,7 @@ def encode(
   """Last hidden states of BERT or ALBERT.
 
   Args:
-    params: see `names`.
+    params: see `checkpoint.FAMILIES`.
     arch: of the same model.
     ids: `[B, T]` int, T at most `arch.max_positions`.
     mask: `[B, T]` bool, False at padding, which no token attends to.
@@ -86,7 +86,7 @@ def lm_logits(
   """Scores of the next token at every place (GPT-2).
 
   Args:
-    params: see `names`.
+    params: see `checkpoint.FAMILIES`.
     arch: of the same model.
     ids: `[B, T]` int; padding stands on the right.
     mask: `[B, T]` bool, False at padding; None: there is none.
@@ -368,7 +368,7 @@ def parse_freeze(text: str, arch: Architecture, *, where: str = '--freeze') -> i
 
 def trainable_mask(params: Mapping[str, Mapping[str, Any]], arch: Architecture, freeze: str
                    ) -> dict[str, dict[str, np.ndarray]]:
-  """What may move, for every array of parameters (`names`)."""
+  """What may move, for every array of parameters."""
   layers = parse_freeze(freeze, arch)
 
   def mask(group, array):

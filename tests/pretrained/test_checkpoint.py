@@ -1,55 +1,28 @@
-"""Model directories: their variants are read, everything that does not fit is named."""
+"""Model folders: their variants are read, everything that does not fit is named in one line."""
 
 import json
-import pathlib
+import re
 import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from golden_models import GOLDEN, MODELS, same
+from safetensors.numpy import load_file
 
+from fairjax.cli import main as cli
 from fairjax.errors import UserError
-from fairjax.pretrained import SentenceEncoder, load_pretrained
+from fairjax.gender.scored_models import open_language_model
+from fairjax.pretrained import SentenceEncoder, folder_name, load_pretrained, mlm_logits
 from fairjax.pretrained.checkpoint import to_tensors
-
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
-
-
-class Folder:
-  """A copy of a golden directory that tests change."""
-
-  def __init__(self, path, name):
-    self.path = path / 'model'
-    shutil.copytree(GOLDEN / name, self.path)
-
-  def config(self, **changes):
-    path = self.path / 'config.json'
-    values = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
-    return self
-
-  def tensors(self, change):
-    tensors = load_file(self.path / 'model.safetensors')
-    save_file({k: np.ascontiguousarray(v) for k, v in change(tensors).items()},
-              self.path / 'model.safetensors')
-    return self
-
-
-@pytest.fixture
-def folder(tmp_path):
-  return lambda name: Folder(tmp_path, name)
-
-
-def same(ours, other):
-  assert ours.keys() == other.keys()
-  for group in ours:
-    assert ours[group].keys() == other[group].keys()
-    for name, array in ours[group].items():
-      np.testing.assert_array_equal(array, other[group][name], err_msg=f'{group} {name}')
-
 
 BERT, ALBERT, GPT2 = ('bert_mlm', 'mlm'), ('albert_mlm', 'mlm'), ('gpt2', 'lm')
 EMBEDDING = 'bert.embeddings.word_embeddings.weight'
+
+
+def refused(folder, head, message):
+  with pytest.raises(UserError, match=message) as caught:
+    load_pretrained(folder, head)
+  assert '\n' not in str(caught.value)
 
 
 def old_norms(tensors):
@@ -57,18 +30,23 @@ def old_norms(tensors):
           for k, v in tensors.items()}
 
 
-def no_prefix(tensors):
-  return {k.removeprefix('bert.').removeprefix('albert.').removeprefix('transformer.'): v
-          for k, v in tensors.items()}
+def renamed(prefix, without=''):
+  return lambda tensors: {prefix + k.removeprefix(without): v for k, v in tensors.items()}
+
+
+def drop(*names):
+  return lambda tensors: {k: v for k, v in tensors.items() if k not in names}
 
 
 @pytest.mark.parametrize(('model', 'change', 'ignored'), [
   (BERT, old_norms, ()),
-  (BERT, no_prefix, ()),
-  (ALBERT, no_prefix, ()),
-  (GPT2, no_prefix, ()),
+  (BERT, renamed('', 'bert.'), ()),
+  (ALBERT, renamed('', 'albert.'), ()),
+  (GPT2, renamed('', 'transformer.'), ()),
   (BERT, lambda t: t | {'cls.predictions.decoder.weight': t[EMBEDDING],
                         'cls.predictions.decoder.bias': t['cls.predictions.bias']}, ()),
+  (BERT, lambda t: drop('cls.predictions.bias')(
+    t | {'cls.predictions.decoder.bias': t['cls.predictions.bias']}), ()),
   (BERT, lambda t: t | {'bert.embeddings.position_ids': np.arange(32)[None]},
    ('embeddings.position_ids',)),
   (BERT, lambda t: t | {'bert.pooler.dense.weight': np.ones((16, 16), np.float32),
@@ -78,58 +56,49 @@ def no_prefix(tensors):
                         'transformer.h.0.attn.bias': np.ones((1, 1, 32, 32), np.uint8)},
    ('h.0.attn.bias',)),
 ])
-def test_usual_variants_give_the_same_parameters(folder, model, change, ignored):
+def test_usual_variants_give_the_same_parameters(copy, model, change, ignored):
   name, head = model
   plain = load_pretrained(GOLDEN / name, head)
   assert plain.ignored == ()
-  other = load_pretrained(folder(name).tensors(change).path, head)
+  other = load_pretrained(copy(name, change), head)
   same(plain.params, other.params)
   assert other.ignored == ignored and other.fingerprint != plain.fingerprint
 
 
-def test_bias_may_stand_in_the_decoder_only(folder):
-  def moved(t):
-    t['cls.predictions.decoder.bias'] = t.pop('cls.predictions.bias')
-    return t
-
-  same(load_pretrained(folder('bert_mlm').tensors(moved).path, 'mlm').params,
-       load_pretrained(GOLDEN / 'bert_mlm', 'mlm').params)
-
-
-def test_untied_decoder_is_a_table_of_its_own(folder):
+def test_untied_decoder_is_a_table_of_its_own(copy):
   table = np.random.default_rng(0).normal(size=(90, 16)).astype(np.float32)
-  changed = folder('bert_mlm').config(tie_word_embeddings=False).tensors(
-    lambda t: t | {'cls.predictions.decoder.weight': table})
-  params = load_pretrained(changed.path, 'mlm').params
-  np.testing.assert_array_equal(params['output']['table'], table)
-  from fairjax.pretrained import mlm_logits
-  arch = load_pretrained(changed.path, 'mlm').arch
+  model = load_pretrained(copy('bert_mlm', lambda t: t | {'cls.predictions.decoder.weight': table},
+                               tie_word_embeddings=False), 'mlm')
+  np.testing.assert_array_equal(model.params['output']['table'], table)
   hidden = np.random.default_rng(1).normal(size=(1, 2, 16)).astype(np.float32)
   tied = load_pretrained(GOLDEN / 'bert_mlm', 'mlm').params
-  assert np.abs(mlm_logits(params, arch, hidden) - mlm_logits(tied, arch, hidden)).max() > 0.1
+  assert np.abs(mlm_logits(model.params, model.arch, hidden)
+                - mlm_logits(tied, model.arch, hidden)).max() > 0.1
 
 
-def test_shards(folder):
-  changed = folder('bert_classifier')
-  whole = load_file(changed.path / 'model.safetensors')
+@pytest.mark.parametrize('indexed', [True, False])
+def test_shards(copy, write_tensors, indexed):
+  folder = copy('bert_classifier')
+  whole = load_file(folder / 'model.safetensors')
+  (folder / 'model.safetensors').unlink()
   names, index = sorted(whole), {}
-  for i, part in enumerate((names[::2], names[1::2])):
-    save_file({k: whole[k] for k in part}, changed.path / f'model-{i}.safetensors')
-    index |= dict.fromkeys(part, f'model-{i}.safetensors')
-  (changed.path / 'model.safetensors').unlink()
-  (changed.path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': index}))
-  same(load_pretrained(changed.path, 'classifier').params,
+  for i, part in enumerate((names[::2], names[1::2]), 1):
+    file = f'part-{i}.safetensors' if indexed else f'model-{i:05d}-of-00002.safetensors'
+    write_tensors(folder / file, {k: whole[k] for k in part})
+    index |= dict.fromkeys(part, file)
+  place = folder / 'model.safetensors.index.json'
+  if indexed:
+    place.write_text(json.dumps({'weight_map': index}))
+  same(load_pretrained(folder, 'classifier').params,
        load_pretrained(GOLDEN / 'bert_classifier', 'classifier').params)
-  for bad, message in (('missing.safetensors', 'missing.safetensors.*not in'),
-                       ('../model-0.safetensors', r'\.\./model-0\.safetensors.*not in')):
-    (changed.path / 'model.safetensors.index.json').write_text(
-      json.dumps({'weight_map': index | {'x': bad}}))
-    with pytest.raises(UserError, match=message):
-      load_pretrained(changed.path, 'classifier')
+  for content, message in (({'x': 'missing.safetensors'}, 'missing.safetensors.*not in'),
+                           ({'x': '../part-1.safetensors'}, r'\.\./part-1\.safetensors.*not in'),
+                           ({'x': 3}, 'is no index of weights'), ({}, 'is no index of weights')):
+    place.write_text(json.dumps({'weight_map': content}))
+    refused(folder, 'classifier', message)
 
 
-@pytest.mark.parametrize(('name', 'head'), [
-  BERT, ('bert_classifier', 'classifier'), ALBERT, GPT2, ('gpt2_inner', 'lm')])
+@pytest.mark.parametrize(('name', 'head'), [*MODELS, ('gpt2_inner', 'lm')])
 def test_written_tensors_are_those_that_were_read(name, head):
   model = load_pretrained(GOLDEN / name, head)
   written = to_tensors(model.params, model.arch, head)
@@ -139,17 +108,12 @@ def test_written_tensors_are_those_that_were_read(name, head):
     np.testing.assert_array_equal(written[key], tensor, err_msg=key)
 
 
-def drop(*names):
-  return lambda t: {k: v for k, v in t.items() if k not in names}
-
-
 @pytest.mark.parametrize(('model', 'config', 'change', 'message'), [
   (BERT, {}, drop('bert.encoder.layer.1.output.dense.bias'),
-   r'lacks tensor encoder\.layer\.1\.output\.dense\.bias: .*bert, 3 layers\): take config.json'),
+   r'lacks tensor encoder\.layer\.1\.output\.dense\.bias: .*bert, 3 layers\)'),
   (BERT, {'num_hidden_layers': 4}, dict, 'lacks tensors encoder.layer.3.* and 12 more'),
   (BERT, {'num_hidden_layers': 2}, dict, 'holds tensors encoder.layer.2.* which bert'),
-  (BERT, {'intermediate_size': 48}, dict,
-   r'intermediate.* has shape .*40.* needs .*48.*: take config.json and weights of one'),
+  (BERT, {'intermediate_size': 48}, dict, r'intermediate.* has shape .*40.* needs .*48'),
   (BERT, {}, lambda t: t | {'bert.embeddings.new': np.ones(2, np.float32)},
    r'holds tensor embeddings\.new, which'),
   (BERT, {}, lambda t: t | {EMBEDDING: t[EMBEDDING].astype(np.int8)},
@@ -159,209 +123,222 @@ def drop(*names):
    'decoder.weight differs from embeddings.word_embeddings.weight'),
   (BERT, {'tie_word_embeddings': False}, dict, 'has no mlm head: tensor cls.predictions.decoder'),
   (BERT, {}, lambda t: t | {EMBEDDING.removeprefix('bert.'): t[EMBEDDING]}, 'holds .* twice'),
+  (BERT, {}, lambda t: {k.replace('dense.weight', 'dense.qweight'): v for k, v in t.items()},
+   'qweight.*quantised'),
   (BERT, {'hidden_act': 'swish'}, dict, "unknown activation 'swish'"),
   (BERT, {'position_embedding_type': 'relative_key'}, dict, "'relative_key' is not supported"),
   (BERT, {'is_decoder': True}, dict, 'is_decoder'),
-  (BERT, {'model_type': 'roberta'}, dict, "unknown model_type 'roberta'"),
   (BERT, {'num_attention_heads': 3}, dict, 'not divisible by 3 heads'),
   (BERT, {'hidden_size': 'wide'}, dict, "hidden_size is 'wide'"),
   (BERT, {'hidden_size': None}, dict, 'hidden_size is None'),
   (BERT, {'id2label': {'1': 'a'}}, dict, 'id2label must name'),
   (GPT2, {'scale_attn_by_inverse_layer_idx': True}, dict, 'scale_attn_by_inverse_layer_idx=True'),
-  (GPT2, {'scale_attn_weights': False}, dict, 'scale_attn_weights=False'),
-  (GPT2, {'add_cross_attention': True}, dict, 'add_cross_attention'),
   (GPT2, {'n_inner': 32}, dict, r'mlp\.c_fc\.weight has shape \(16, 64\).*\(16, 32\)'),
   (ALBERT, {'num_hidden_groups': 1}, dict, 'holds tensors encoder.albert_layer_groups.1'),
-  (ALBERT, {'embedding_size': 16}, dict, 'has shape'),
+  (ALBERT, {'num_hidden_groups': 99}, dict, 'num_hidden_groups=99 is above'),
 ])
-def test_what_does_not_fit_is_named(folder, model, config, change, message):
+def test_what_does_not_fit_is_named(copy, model, config, change, message):
   name, head = model
-  with pytest.raises(UserError, match=message) as caught:
-    load_pretrained(folder(name).config(**config).tensors(change).path, head)
-  assert '\n' not in str(caught.value)
+  refused(copy(name, change, **config), head, message)
 
 
 @pytest.mark.parametrize(('name', 'head', 'message'), [
   ('bert_mlm', 'classifier', 'has no classifier head: .*pooler.*classifier.*never made up.*: '
    'fairjax sentiment-classifier train --init=DIR makes'),
-  ('bert_classifier', 'mlm', r'has no mlm head: .*cls.predictions.*never made up.*: give a '
-   'checkpoint that .*BertForMaskedLM.* or train one from scratch with fairjax masked-lm train'),
-  ('bert_mlm', 'pooled', 'has no pooled head: .*pooler.*: save it again with its pooler'),
+  ('bert_classifier', 'mlm', r'has no mlm head: .*cls.predictions.*never made up'),
+  ('bert_mlm', 'pooled', 'has no pooled head: .*pooler'),
   ('gpt2', 'mlm', "gpt2, which has no head 'mlm', only lm: .* need a BERT or ALBERT"),
   ('bert_mlm', 'lm', "bert, which has no head 'lm'.*: 'lm' needs a GPT-2"),
 ])
 def test_a_missing_head_is_never_made_up(name, head, message):
-  with pytest.raises(UserError, match=message) as caught:
-    load_pretrained(GOLDEN / name, head)
-  assert ('sentiment-classifier' in str(caught.value)) == (head == 'classifier')
+  refused(GOLDEN / name, head, message)
 
 
-def test_pooler_is_needed_by_the_classifier_only(folder):
-  changed = folder('bert_classifier').tensors(
-    drop('bert.pooler.dense.weight', 'bert.pooler.dense.bias'))
-  assert 'pooler' not in load_pretrained(changed.path, 'encoder').params
-  with pytest.raises(UserError, match='no classifier head: tensors pooler'):
-    load_pretrained(changed.path, 'classifier')
+def test_pooler_is_needed_by_the_classifier_only(copy):
+  folder = copy('bert_classifier', drop('bert.pooler.dense.weight', 'bert.pooler.dense.bias'))
+  assert 'pooler' not in load_pretrained(folder, 'encoder').params
+  refused(folder, 'classifier', 'no classifier head: tensors pooler')
 
 
-def test_tokenizers_that_do_not_fit(folder):
-  changed = folder('bert_mlm')
-  shutil.copy(GOLDEN / 'albert_mlm' / 'tokenizer.json', changed.path)
-  with pytest.raises(UserError, match=r"txt has '\[PAD\]' as token 0, tokenizer.json '<pad>'"):
-    load_pretrained(changed.path, 'mlm')
-  shutil.copy(GOLDEN / 'bert_mlm' / 'tokenizer.json', changed.path)
-  content = json.loads((changed.path / 'tokenizer.json').read_text(encoding='utf-8'))
-  content['model']['vocab']['the'] = 300  # as many tokens, but one beyond the embeddings
-  (changed.path / 'tokenizer.json').write_text(json.dumps(content), encoding='utf-8')
-  with pytest.raises(UserError, match="has 90 tokens with ids up to 300, the model 90 .*'the'"):
-    load_pretrained(changed.path, 'mlm')
-  (changed.path / 'tokenizer.json').write_text('{"version"')
-  with pytest.raises(UserError, match='tokenizer.json cannot be read'):
-    load_pretrained(changed.path, 'mlm')
-  (changed.path / 'tokenizer.json').unlink()
-  words = (changed.path / 'vocab.txt').read_text()
-  for content, message in ((words + 'more\n', "has 91 tokens .*, the model 90 .*'more'"),
-                           (words + 'the\n', 'holds a token twice: 91 lines, 90 tokens'),
-                           (words.replace('[SEP]', 'sep'), r"no sep token '\[SEP\]'")):
-    (changed.path / 'vocab.txt').write_text(content)
-    with pytest.raises(UserError, match=message):
-      load_pretrained(changed.path, 'mlm')
-  (changed.path / 'tokenizer_config.json').unlink()
-  with pytest.raises(UserError, match='without tokenizer_config.json'):
-    load_pretrained(changed.path, 'mlm')
-  (changed.path / 'vocab.txt').unlink()
-  with pytest.raises(UserError, match='no tokenizer.json nor vocab.txt: download the whole'):
-    load_pretrained(changed.path, 'mlm')
+@pytest.mark.parametrize(('name', 'head', 'prefix'), [
+  ('gpt2', 'lm', '_orig_mod.'), ('bert_mlm', 'mlm', 'module.'), ('albert_mlm', 'mlm', 'model.'),
+  ('gpt2', 'lm', 'module._orig_mod.'), ('bert_classifier', 'classifier', 'base_model.model.'),
+  ('albert_classifier', 'classifier', 'bert.'), ('bert_mlm', 'mlm', '_forward_module.model.')])
+def test_prefixes_of_wrappers_are_taken_off_and_said(copy, name, head, prefix, capsys):
+  plain = load_pretrained(GOLDEN / name, head)
+  folder = copy(name, renamed(prefix))
+  model = load_pretrained(folder, head)
+  same(model.params, plain.params)
+  line = capsys.readouterr().err
+  assert re.search(rf'{re.escape(str(folder))}: the prefix {re.escape(prefix)}', line)
+  assert to_tensors(model.params, model.arch, head).keys() == load_file(
+    GOLDEN / name / 'model.safetensors').keys()
 
 
-@pytest.mark.parametrize(('name', 'value'), [
-  ('do_lower_case', False), ('strip_accents', False), ('tokenize_chinese_chars', False)])
-def test_two_files_that_treat_text_otherwise_are_refused(folder, name, value):
-  changed = folder('bert_mlm')
-  path = changed.path / 'tokenizer_config.json'
-  options = json.loads(path.read_text())
-  path.write_text(json.dumps(options | {name: value}))
-  with pytest.raises(UserError, match=f'tokenizer_config.json says {name}=False, tokenizer.json'):
-    load_pretrained(changed.path, 'mlm')
-  options.pop(name, None)
-  path.write_text(json.dumps(options))
-  assert load_pretrained(changed.path, 'mlm').tokenizer.encode('GOOD').tokens[1:-1]
+def test_a_wrapper_inside_a_name_and_two_models_in_one_file(copy, capsys):
+  plain = load_pretrained(GOLDEN / 'gpt2', 'lm')
+  assert capsys.readouterr().err == ''  # the model's own prefix is no wrapper
+  folder = copy('gpt2', lambda t: {k.replace('.attn.', '._orig_mod.attn.'): v
+                                   for k, v in t.items()})
+  same(load_pretrained(folder, 'lm').params, plain.params)
+  assert '_orig_mod' in capsys.readouterr().err
+  refused(copy('gpt2', lambda t: t | renamed('module.')(t)), 'lm', 'twice, below different prefix')
 
 
-def test_word_list_treats_case_as_its_config_says(folder):
-  changed = folder('bert_mlm')
-  (changed.path / 'tokenizer.json').unlink()
-  options = json.loads((changed.path / 'tokenizer_config.json').read_text())
-  ids = {}
-  for lower in (True, False):
-    (changed.path / 'tokenizer_config.json').write_text(
-      json.dumps(options | {'do_lower_case': lower}))
-    ids[lower] = load_pretrained(changed.path, 'mlm').tokenizer.encode('GOOD').tokens
-  assert ids[False] == ['[CLS]', '[UNK]', '[SEP]']
-  assert '[UNK]' not in ids[True] and ''.join(ids[True][1:-1]).replace('##', '') == 'good'
+@pytest.mark.parametrize(('name', 'head'), [GPT2, BERT, ALBERT])
+@pytest.mark.parametrize('architectures', [True, False])
+def test_a_config_without_model_type_is_recognised(copy, name, head, architectures, capsys):
+  fields = {'model_type': None} | ({} if architectures else {'architectures': None})
+  folder = copy(name, **fields)
+  model, plain = load_pretrained(folder, head), load_pretrained(GOLDEN / name, head)
+  same(model.params, plain.params)
+  assert model.arch == plain.arch and model.config['model_type'] == plain.arch.kind
+  by = 'its architecture' if architectures else 'the names of its fields'
+  assert f'has no model_type: it is read as {plain.arch.kind}, by {by}' in capsys.readouterr().err
 
 
-def test_directories_without_the_files(tmp_path, folder):
-  with pytest.raises(UserError, match='none is no directory'):
-    load_pretrained(tmp_path / 'none', 'mlm')
-  with pytest.raises(UserError, match='config.json: No such file.*: download the whole of it, or '):
-    load_pretrained(tmp_path, 'mlm')
-  changed = folder('bert_mlm')
-  content = (changed.path / 'model.safetensors').read_bytes()
+def test_verbs_recognise_a_config_without_model_type(copy, tmp_path):
+  folder = copy('bert_mlm', model_type=None)
+  assert open_language_model(folder).kind == 'masked'
+  assert open_language_model(copy('gpt2', model_type=None, eos_token_id=0)).kind == 'causal'
+  (tmp_path / 't.txt').write_text('the town was happy .\n' * 40)
+  assert cli.main(['masked-lm', 'train', f'--data={tmp_path}/t.txt', f'--workdir={tmp_path}/w',
+                   f'--init={folder}', '--steps=1', '--batch_size=8', '--eval_every=1']) == 0
+  assert json.loads((tmp_path / 'w' / 'config.json').read_text())['model_type'] == 'bert'
+  assert open_language_model(tmp_path / 'w').kind == 'masked'
+
+
+@pytest.mark.parametrize(('fields', 'message'), [
+  ({'model_type': 'opt'}, "unknown model_type 'opt': fairjax reads the kinds albert, bert, gpt2"),
+  ({'model_type': None, 'architectures': ['RobertaForMaskedLM']}, "'RobertaForMaskedLM' is not"),
+  ({'model_type': None, 'architectures': None, 'hidden_size': None}, 'not the fields of any kind'),
+  ({'quantization_config': {'quant_method': 'awq'}}, r'quantization_config \(awq\): quantised'),
+])
+def test_other_kinds_are_named_and_nothing_is_guessed(copy, fields, message):
+  refused(copy('bert_mlm', **fields), 'mlm', message)
+
+
+def cache(root, name, *models, main=None):
+  """A folder as the Hub's client keeps it: blobs, snapshots of links, refs."""
+  folder = root / f'models--org--{name}'
+  (folder / 'blobs').mkdir(parents=True)
+  for number, model in enumerate(models):
+    snapshot = folder / 'snapshots' / f'{number}abc'
+    snapshot.mkdir(parents=True)
+    for path in (GOLDEN / model).iterdir():
+      blob = folder / 'blobs' / f'{number}-{path.name}'
+      shutil.copy(path, blob)
+      (snapshot / path.name).symlink_to(f'../../blobs/{blob.name}')
+  if main is not None:
+    (folder / 'refs').mkdir()
+    (folder / 'refs' / 'main').write_text(main)
+  return folder
+
+
+def test_a_cache_folder_with_one_snapshot_is_read(tmp_path, capsys):
+  folder = cache(tmp_path / 'hub', 'gpt', 'gpt2')
+  plain = load_pretrained(GOLDEN / 'gpt2', 'lm')
+  assert folder_name(folder / 'snapshots' / '0abc') == 'gpt'
+  for given in (folder, folder / 'snapshots', folder / 'snapshots' / '0abc', tmp_path / 'hub',
+                tmp_path):
+    model = load_pretrained(given, 'lm')
+    same(model.params, plain.params)
+    assert model.name == 'gpt' and model.fingerprint == plain.fingerprint
+    said = capsys.readouterr().err
+    assert ('is a folder of a cache: its snapshot' in said) == (given.name != '0abc')
+  encoders = cache(tmp_path / 'e', 'minilm', 'bert_mlm')
+  np.testing.assert_array_equal(SentenceEncoder(encoders).encode(['the town']),
+                                SentenceEncoder(GOLDEN / 'bert_mlm').encode(['the town']))
+
+
+def test_a_cache_folder_with_several_snapshots_names_them(tmp_path):
+  two = cache(tmp_path / 'a', 'two', 'gpt2', 'gpt2_inner')
+  refused(two, 'lm', 'holds 2 snapshots: name the folder of one, like .*0abc')
+  main = cache(tmp_path / 'b', 'two', 'gpt2', 'gpt2_inner', main='1abc\n')
+  same(load_pretrained(main, 'lm').params, load_pretrained(GOLDEN / 'gpt2_inner', 'lm').params)
+  cache(tmp_path / 'b', 'another', 'gpt2')
+  refused(tmp_path / 'b', 'lm', 'is a cache of 2 models: name the folder of one')
+  none = cache(tmp_path / 'c', 'none')
+  (none / 'snapshots').mkdir()
+  refused(none, 'lm', 'holds no snapshot with a config.json')
+
+
+@pytest.mark.parametrize(('files', 'message'), [
+  ({'adapter_config.json': '{"peft_type": "LORA", "base_model_name_or_path": "gpt2", "r": 8}',
+    'adapter_model.safetensors': ''}, r'is an adapter \(LORA\) of gpt2, .*: merge it'),
+  ({'model-q4.gguf': ''}, 'model-q4.gguf is in the format GGUF, which is not read'),
+  ({'checkpoint-5/config.json': '{}'}, 'checkpoint-5 holds one: give the folder of the model'),
+  ({'README.md': ''}, 'config.json: No such file or directory: a model directory holds'),
+])
+def test_a_folder_without_config_is_named_as_what_it_is(tmp_path, files, message):
+  for name, text in files.items():
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+  refused(tmp_path, 'lm', message)
+  with pytest.raises(UserError, match=message):
+    open_language_model(tmp_path)
+
+
+@pytest.mark.parametrize(('name', 'message'), [
+  ('pytorch_model.bin', 'pytorch_model.bin is a pickle and is not read: convert it'),
+  ('model.ckpt', 'is a pickle'), ('tf_model.h5', 'tf_model.h5 is of TensorFlow'),
+  ('model.gguf', 'GGUF'), ('adapter_model.safetensors', 'is an adapter'),
+  ('weights.safetensors', 'rename weights.safetensors to model.safetensors'),
+  ('model-00001-of-00002.safetensors', r'holds 1 shards of 2, without \[2\]'),
+  ('other', 'holds neither model.safetensors nor'),
+])
+def test_weights_in_another_form_are_named(copy, name, message):
+  folder = copy('bert_mlm')
+  (folder / 'model.safetensors').rename(folder / name)
+  refused(folder, 'mlm', message)
+
+
+def test_types_that_numpy_lacks_are_refused_by_name(copy):
+  folder = copy('gpt2')
+  header, content = {}, b''
+  for name, tensor in load_file(folder / 'model.safetensors').items():
+    header[name] = {'dtype': 'F8_E4M3', 'shape': list(tensor.shape),
+                    'data_offsets': [len(content), len(content) + tensor.size]}
+    content += bytes(tensor.size)
+  text = json.dumps(header).encode()
+  (folder / 'model.safetensors').write_bytes(len(text).to_bytes(8, 'little') + text + content)
+  refused(folder, 'lm', 'stored as F8_E4M3: quantised weights are not read')
+
+
+def test_damaged_files_are_named(copy, tmp_path):
+  refused(tmp_path / 'none', 'mlm', 'none is no directory')
+  folder = copy('bert_mlm')
+  refused(folder / 'model.safetensors', 'lm', 'is a file: give the folder of config.json')
+  content = (folder / 'model.safetensors').read_bytes()
   for damaged in (content[:-9], b'', b'no tensors here'):
-    (changed.path / 'model.safetensors').write_bytes(damaged)
-    with pytest.raises(UserError, match='cannot be read as safetensors.*: download it'):
-      load_pretrained(changed.path, 'mlm')
-  (changed.path / 'model.safetensors').rename(changed.path / 'pytorch_model.bin')
-  with pytest.raises(UserError, match='pytorch_model.bin is a pickle and is not read: convert'):
-    load_pretrained(changed.path, 'mlm')
-  (changed.path / 'pytorch_model.bin').unlink()
-  with pytest.raises(UserError, match='holds neither .*: download the whole directory, or write'):
-    load_pretrained(changed.path, 'mlm')
-  (changed.path / 'config.json').write_text('[]')
-  with pytest.raises(UserError, match='holds no JSON object'):
-    load_pretrained(changed.path, 'mlm')
+    (folder / 'model.safetensors').write_bytes(damaged)
+    refused(folder, 'mlm', 'cannot be read as safetensors')
+  for file in ('config.json', 'tokenizer.json', 'model.safetensors', 'vocab.txt'):
+    whole = (folder / file).read_bytes()
+    (folder / file).write_text('version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n')
+    refused(folder, 'mlm', f'{file} is a Git LFS pointer.*git lfs pull')
+    (folder / file).write_bytes(whole)
+  (folder / 'config.json').write_text('[]')
+  refused(folder, 'mlm', 'holds no JSON object')
 
 
-def test_fingerprint_covers_what_decides(folder):
+def test_a_byte_order_mark_is_no_damage(copy):
+  folder = copy('gpt2')
+  config = folder / 'config.json'
+  config.write_bytes(b'\xef\xbb\xbf' + config.read_bytes())
+  same(load_pretrained(folder, 'lm').params, load_pretrained(GOLDEN / 'gpt2', 'lm').params)
+
+
+def test_fingerprint_covers_what_decides(copy):
   base = load_pretrained(GOLDEN / 'bert_classifier', 'classifier')
-  assert base.fingerprint == load_pretrained(folder('bert_classifier').path,
-                                             'classifier').fingerprint
-  prints = {base.fingerprint,
-            load_pretrained(GOLDEN / 'bert_classifier', 'encoder').fingerprint,
-            load_pretrained(GOLDEN / 'bert_classifier', 'classifier',
-                            dtype='bfloat16').fingerprint}
-  assert len(prints) == 3
-
-
-@pytest.mark.parametrize('file', ['config.json', 'model.safetensors', 'tokenizer.json',
-                                  'tokenizer_config.json'])
-def test_fingerprint_changes_with(folder, file):
-  changed = folder('bert_classifier')
-  path = changed.path / file
-  if file == 'model.safetensors':
-    changed.tensors(lambda t: t | {'classifier.bias': t['classifier.bias'] + 1})
-  else:
-    path.write_text(path.read_text() + '\n')
-  assert (load_pretrained(changed.path, 'classifier').fingerprint
-          != load_pretrained(GOLDEN / 'bert_classifier', 'classifier').fingerprint)
-
-
-@pytest.fixture
-def sentences(folder):
-  """A sentence encoder with module files."""
-  made = folder('bert_mlm')
-  (made.path / '1_Pooling').mkdir()
-  made.modules = lambda *types: (made.path / 'modules.json').write_text(json.dumps([
-    {'type': f'sentence_transformers.models.{t}', 'path': '1_Pooling' if t == 'Pooling' else ''}
-    for t in types]))
-  made.pooling = lambda mode: (made.path / '1_Pooling' / 'config.json').write_text(
-    json.dumps({'word_embedding_dimension': 16, f'pooling_mode_{mode}': True}))
-  made.modules('Transformer', 'Pooling', 'Normalize')
-  made.pooling('mean_tokens')
-  return made
-
-
-def test_sentence_modules_are_followed(sentences):
-  texts = ['The baker.', 'A happy, happy farmer was glad', 'x']
-  make = lambda: SentenceEncoder(sentences.path, batch_tokens=24)
-  mean = make()
-  vectors = mean.encode(texts)
-  np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-  sentences.modules('Transformer', 'Pooling')
-  plain = make()
-  np.testing.assert_allclose(
-    plain.encode(texts) / np.linalg.norm(plain.encode(texts), axis=1, keepdims=True), vectors,
-    atol=1e-6)
-  assert np.abs(np.linalg.norm(plain.encode(texts), axis=1) - 1).min() > 1e-3
-  sentences.pooling('cls_token')
-  first = make()
-  assert np.abs(first.encode(texts) - plain.encode(texts)).max() > 1e-3
-  assert len({e.fingerprint for e in (mean, plain, first)}) == 3
-  assert first.encode([]).shape == (0, 16)
-
-
-def test_sentence_length_and_case_are_those_of_the_file(sentences):
-  path = sentences.path / 'sentence_bert_config.json'
-  path.write_text(json.dumps({'max_seq_length': 5, 'do_lower_case': True}))
-  encoder = SentenceEncoder(sentences.path, batch_tokens=24)
-  assert encoder.max_length == 5
-  vectors = encoder.encode(['the the the the the', 'the the the'])
-  assert encoder.truncated == 1
-  np.testing.assert_array_equal(vectors[0], vectors[1])
-  path.write_text(json.dumps({'max_seq_length': 'long'}))
-  with pytest.raises(UserError, match="max_seq_length is 'long'"):
-    SentenceEncoder(sentences.path)
-
-
-def test_sentence_modules_that_are_not_known(sentences):
-  sentences.modules('Transformer', 'Pooling', 'Dense')
-  with pytest.raises(UserError, match='modules Transformer, Pooling, Dense are not supported'):
-    SentenceEncoder(sentences.path)
-  sentences.modules('Transformer', 'Pooling')
-  sentences.pooling('max_tokens')
-  with pytest.raises(UserError, match='pooling pooling_mode_max_tokens is not supported'):
-    SentenceEncoder(sentences.path)
-  (sentences.path / 'modules.json').write_text('[{"type": "a.Transformer", "path": "../x"}]')
-  with pytest.raises(UserError, match='modules'):
-    SentenceEncoder(sentences.path)
+  prints = {load_pretrained(GOLDEN / 'bert_classifier', 'encoder').fingerprint,
+            load_pretrained(GOLDEN / 'bert_classifier', 'classifier', dtype='bfloat16').fingerprint,
+            load_pretrained(copy('bert_classifier', lambda t: t | {
+              'classifier.bias': t['classifier.bias'] + 1}), 'classifier').fingerprint}
+  for file in ('config.json', 'tokenizer.json', 'tokenizer_config.json'):
+    folder = copy('bert_classifier')
+    shutil.copy(GOLDEN / 'bert_classifier' / 'config.json', folder)
+    assert load_pretrained(folder, 'classifier').fingerprint == base.fingerprint
+    (folder / file).write_text((folder / file).read_text() + '\n')
+    prints.add(load_pretrained(folder, 'classifier').fingerprint)
+  assert len(prints | {base.fingerprint}) == 7

@@ -3,13 +3,12 @@
 import dataclasses
 import functools
 import json
-import pathlib
-import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_models import GOLDEN, MORE, padded, vocab_size
 
 from fairjax.cli import main as cli
 from fairjax.files import read_sealed_json, write_sealed_json
@@ -18,7 +17,6 @@ from fairjax.generate.sampler import sample_continuations
 from fairjax.model.decoding import continuation_logits
 from fairjax.pretrained import GPT2Decoder, TokenizerVocabulary, lm_logits, load_pretrained
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 ATTRIBUTE = """
 name: town
 values: [Rome, Oslo]
@@ -35,13 +33,9 @@ def load(name='gpt2', dtype='float32'):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(copy, tmp_path):
   """The golden model with an end-of-text id of its own (the library wrote GPT-2's)."""
-  folder = tmp_path / 'gpt2'
-  shutil.copytree(GOLDEN / 'gpt2', folder)
-  config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-  (folder / 'config.json').write_text(json.dumps(config | {'eos_token_id': 0}), encoding='utf-8')
-  return folder
+  return copy('gpt2', eos_token_id=0).rename(tmp_path / 'gpt2')
 
 
 @pytest.mark.parametrize('name', ['gpt2', 'gpt2_inner'])
@@ -221,9 +215,7 @@ def test_a_prefix_as_long_as_the_model_is_not_answered_with_no_tokens(
 
 
 def test_a_bert_is_no_language_model(tmp_path, attribute, capsys):
-  folder = tmp_path / 'bert'
-  shutil.copytree(GOLDEN / 'bert_mlm', folder)
-  assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
+  assert cli.main(['sample', f"--pretrained={GOLDEN / 'bert_mlm'}", f'--attribute={attribute}',
                    f'--output={tmp_path / "x.jsonl"}']) == 2
   assert 'bert' in capsys.readouterr().err
 
@@ -333,3 +325,46 @@ def test_a_next_token_of_other_records_or_another_model_is_refused(
   changed = tmp_path / 'changed.yaml'
   changed.write_text(ATTRIBUTE.replace("'The {value} is'", "'A {value} is'"), encoding='utf-8')
   refused('other values or templates of town', of=changed)
+
+
+@pytest.mark.parametrize('coupled', [True, False])
+def test_rows_of_no_token_are_never_sampled_and_the_others_as_before(copy, coupled):
+  size = vocab_size('gpt2')
+  model = load_pretrained(copy('gpt2', padded(size), vocab_size=size + MORE), 'lm')
+  plain = load_pretrained(GOLDEN / 'gpt2', 'lm')
+  prefixes, rest = jnp.array([[5, 6, 7]]), jnp.arange(8, 14)[None, None]
+  decoder = GPT2Decoder(model.arch, 'float32', model.unused_ids)
+  params = jax.tree.map(jnp.asarray, model.params)
+  found = np.asarray(
+    continuation_logits(decoder, params, prefixes, jnp.array([3]), rest))
+  assert np.isneginf(found[..., size:]).all()
+  text = np.concatenate([prefixes, rest[0]], axis=1)
+  expected = np.asarray(lm_logits(plain.params, plain.arch, text))[:, 2:-1]
+  np.testing.assert_allclose(found[0, :, :, :size], expected, atol=1e-5)
+  # As the reference library has them: the likelihood of a text counts what the table holds.
+  whole = np.asarray(lm_logits(model.params, model.arch, text))
+  assert np.isfinite(whole).all() and np.abs(whole[..., size:]).max() > np.abs(expected).max()
+  for temperature in (1.0, 100.0):
+    tokens, _ = sample_continuations(
+      model.params, decoder, [[5, 6], [7, 8]], template=0, samples=range(40), seed=1,
+      max_new_tokens=6, temperature=temperature, eos_id=0, coupled=coupled, batch_size=40)
+    assert tokens.max() < size
+  tokens, _ = sample_continuations(
+    model.params, GPT2Decoder(model.arch), [[5, 6], [7, 8]], template=0, samples=range(40), seed=1,
+    max_new_tokens=6, temperature=100.0, eos_id=0, coupled=coupled, batch_size=40)
+  assert tokens.max() >= size  # what the mask keeps out
+
+
+def test_a_padded_gpt2_is_sampled_by_the_verb(copy, tmp_path, capsys):
+  size = vocab_size('gpt2')
+  folder = copy('gpt2', padded(size), vocab_size=size + MORE, eos_token_id=0)
+  (tmp_path / 'a.yaml').write_text('name: c\nvalues: [Bob, Ann]\ntemplates: ["{value} is"]\n')
+  assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={tmp_path}/a.yaml',
+                   f'--output={tmp_path}/o.jsonl', '--samples=3', '--max-new-tokens=4']) == 0
+  assert 'KL of the next token' in capsys.readouterr().out
+  copy('gpt2', eos_token_id=0).rename(tmp_path / 'plain')  # KL is that of the table without padding
+  assert cli.main(['sample', f'--pretrained={tmp_path}/plain', f'--attribute={tmp_path}/a.yaml',
+                   f'--output={tmp_path}/p.jsonl', '--samples=3', '--max-new-tokens=4']) == 0
+  kl = [json.loads((tmp_path / f'{n}.next_token.json').read_text())['next_token_divergence']['kl']
+        for n in 'op']
+  assert kl[0] == pytest.approx(kl[1], rel=1e-5) and kl[0] > 0

@@ -1,7 +1,6 @@
 """BERT, ALBERT, GPT-2 and MiniLM beside values that PyTorch and transformers computed.
 
-`pytest tests/pretrained/test_parity.py -s` prints the rows of docs/parity.md, which holds those of
-one day: every row must stand there, and what stands there must keep the bound.
+`pytest tests/pretrained/test_parity.py -s` prints the rows of docs/exchange.md.
 """
 
 import functools
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_models import GOLDEN
 
 from fairjax.pretrained import (
   SentenceEncoder,
@@ -26,13 +26,6 @@ from fairjax.pretrained import (
   mlm_logits,
 )
 
-COSINES = (('He is a doctor.', 'She is a doctor.'),
-           ('He is a doctor.', 'The weather is nice today.'),
-           ('The weather is nice today.', 'It is sunny outside.'),
-           ('My friend from Syria told me that the food was great.',
-            'My friend from Denmark told me that the food was great.'))
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
-PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'parity.md'
 SINGLE, DOUBLE = 1e-5, 1e-9  # most that float32 and float64 may differ
 CASES = (('bert_mlm', 'encoder', 'hidden'), ('bert_mlm', 'mlm', 'logits'),
          ('bert_classifier', 'classifier', 'logits'), ('albert_mlm', 'mlm', 'logits'),
@@ -75,37 +68,6 @@ def test_values_are_those_of_the_reference(name, head, field):
   print(f'\n| {name} | {head} | {single:.1e} | {double:.1e} |')
   assert single <= SINGLE
   assert double <= DOUBLE
-
-
-def documented():
-  """(model, head) -> the other cells of its row in docs/parity.md."""
-  rows = [[cell.strip() for cell in line[1:-1].split('|')]
-          for line in PAGE.read_text(encoding='utf-8').splitlines() if line.startswith('| ')]
-  rows = [row for row in rows if row[0] not in ('model', 'texts', ':--')]
-  found = {tuple(row[:2]): row[2:] for row in rows}
-  assert len(found) == len(rows)
-  return found
-
-
-def test_the_page_holds_every_row_and_keeps_the_bounds():
-  rows = documented()
-  assert rows.keys() == {(name, head) for name, head, _ in CASES} | {
-    ('MiniLM', 'cosines'), ('MiniLM', 'vectors'), *COSINES}
-  for (name, head), cells in rows.items():
-    if (name, head) in COSINES:
-      continue
-    assert 0 < float(cells[0]) <= SINGLE, (name, head)
-    assert cells[1] == '' if name == 'MiniLM' else 0 < float(cells[1]) <= DOUBLE, (name, head)
-  text = PAGE.read_text(encoding='utf-8')
-  assert f'at most {SINGLE:g} in float32 and {DOUBLE:g} in float64' in text
-
-
-def test_the_cosines_of_the_page_are_those_of_the_reference():
-  with np.load(GOLDEN / 'minilm.npz', allow_pickle=False) as file:
-    texts, cosines = file['texts'].tolist(), file['cosines']
-  for first, second in COSINES:
-    value = cosines[texts.index(first), texts.index(second)]
-    assert documented()[first, second] == [f'{value:.4f}']
 
 
 @pytest.mark.parametrize('name', ['bert_mlm', 'bert_classifier', 'albert_mlm', 'albert_classifier',
@@ -198,7 +160,5 @@ def test_minilm_vectors(minilm):
   assert ours.dtype == np.float32 and encoder.truncated == 1
   off, single = np.abs(ours @ ours.T - cosines).max(), np.abs(ours - vectors).max()
   print(f'\n| MiniLM | cosines | {off:.1e} | |\n| MiniLM | vectors | {single:.1e} | |')
-  for first, second in COSINES:
-    print(f'| {first} | {second} | {ours[texts.index(first)] @ ours[texts.index(second)]:.4f} |')
   assert off <= SINGLE and single <= SINGLE
   assert cosines[0, 1] > 0.6 > 0.2 > cosines[0, 2]

@@ -1,0 +1,41 @@
+"""The golden models and what tests of several modules do with them."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
+MODELS = [('gpt2', 'lm'), ('bert_mlm', 'mlm'), ('bert_classifier', 'classifier'),
+          ('albert_mlm', 'mlm'), ('albert_classifier', 'classifier')]
+MORE = 14  # rows of a padded table
+
+
+def same(ours, other):
+  """Asserts that two trees of arrays are equal."""
+  assert jax.tree.structure(ours) == jax.tree.structure(other)
+  jax.tree.map(np.testing.assert_array_equal, ours, other)
+
+
+def vocab_size(name):
+  return json.loads((GOLDEN / name / 'config.json').read_text())['vocab_size']
+
+
+def padded(size):
+  """Gives tables `MORE` more rows, so large that they would win wherever they may."""
+  return lambda tensors: {
+    name: np.concatenate([t, np.full((MORE, *t.shape[1:]), 30, t.dtype)])
+    if t.shape[:1] == (size,) else t for name, t in tensors.items()}
+
+
+def rewrite(path, change):
+  """Changes the object in a JSON file."""
+  value = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else {}
+  path.write_text(json.dumps(change(value) or value), encoding='utf-8')
+
+
+def added(number, content):
+  """An entry of `added_tokens` in tokenizer.json."""
+  return {'id': number, 'content': content, 'special': True, 'normalized': False,
+          'single_word': False, 'lstrip': False, 'rstrip': False}
