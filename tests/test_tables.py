@@ -27,7 +27,7 @@ from fairjax.generate import read_records
 from fairjax.inputs import open_input
 from fairjax.measure.scorers.lexicon import read_lexicon
 from fairjax.pretrained.classifier import read_examples
-from fairjax.pretrained.masked_pronouns import read_shares
+from fairjax.pretrained.masked_lm import read_shares
 from fairjax.tables import Table, read_rows
 
 BOM = b'\xef\xbb\xbf'

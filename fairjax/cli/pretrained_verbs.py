@@ -180,7 +180,7 @@ def _check_train(options: argparse.Namespace) -> None:
 def _pronouns(options: argparse.Namespace) -> None:
   from fairjax.measure.correlation import correlate, pearson
   from fairjax.pretrained import load_pretrained
-  from fairjax.pretrained.masked_pronouns import SENTENCES, compare_shares, read_shares
+  from fairjax.pretrained.masked_lm import SENTENCES, compare_shares, read_shares
   shares = read_shares(options.shares)
   results: dict[str, dict[str, Any]] = {}
   for directory in options.model:

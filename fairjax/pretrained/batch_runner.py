@@ -18,7 +18,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from fairjax.pretrained.models import unstack_layers
+from fairjax.pretrained.checkpoint import Architecture
+from fairjax.pretrained.models import class_logits, encode, unstack_layers
+from fairjax.pretrained.tokens import pair_types
 
 # Tokens of a batch on one device: enough to keep it busy, few enough that the last batch of each
 # length, which is filled with padding, costs little. On CPU in float32 every product orders its
@@ -205,6 +207,18 @@ class BatchRunner:
         mask[row, :len(ids[place])] = True
     return tuple(jax.make_array_from_callback(a.shape, self._rows_sharding, a.__getitem__)
                  for a in (tokens, mask))
+
+
+def class_runner(params: Any, arch: Architecture, *, max_length: int, mesh: Mesh | None = None,
+                 batch_tokens: int | None = None, sep: int | None = None) -> BatchRunner:
+  """Scores `[R, C]` of texts, or of pairs with a separator, without dropout."""
+  def scores(params, ids, mask, packing):
+    types = None if sep is None else pair_types(ids, sep)
+    return class_logits(params, arch, encode(params, arch, ids, mask, types, packing=packing,
+                                             first_only=True))
+
+  return BatchRunner(scores, params, max_length=max_length, pad_id=arch.pad_id, mesh=mesh,
+                     batch_tokens=batch_tokens)
 
 
 @functools.cache

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import Mesh
 
 from fairjax.errors import UserError
 from fairjax.files import json_sha256, write_json
 from fairjax.inputs import decode, open_input
-from fairjax.pretrained.batch_runner import BatchRunner
+from fairjax.pretrained.batch_runner import BatchRunner, class_runner
 from fairjax.pretrained.checkpoint import (
   Architecture,
   load_pretrained,
@@ -29,7 +28,7 @@ from fairjax.pretrained.checkpoint import (
   to_params,
   to_tensors,
 )
-from fairjax.pretrained.fit import FineTuning, Recipe, TokenRows
+from fairjax.pretrained.fit import FineTuning, Recipe, TokenRows, label_losses
 from fairjax.pretrained.models import class_logits, encode
 from fairjax.pretrained.start import (
   PLAN,
@@ -44,7 +43,7 @@ from fairjax.pretrained.start import (
   write_files,
   write_tensors,
 )
-from fairjax.pretrained.tokens import Encoded, encode_texts
+from fairjax.pretrained.tokens import Encoded, encode_texts, pair_types
 from fairjax.processes import StopSignal
 from fairjax.tables import read_rows
 from fairjax.train import Identity, params_digest
@@ -451,12 +450,9 @@ class _Judge:
 
   def quality(self, params: Any) -> dict[str, Any]:
     """All of `quality`."""
-    arch = self._start.arch
     if self._runner is None:
-      self._runner = BatchRunner(
-        lambda p, ids, mask, packing: class_logits(
-          p, arch, encode(p, arch, ids, mask, packing=packing, first_only=True)), params,
-        max_length=self._start.max_length, pad_id=arch.pad_id, mesh=self._mesh)
+      self._runner = class_runner(
+        params, self._start.arch, max_length=self._start.max_length, mesh=self._mesh)
     self._runner.load(params)
     return quality(self._labels, self._runner(self._dev.ids).argmax(-1), classes=self._classes)
 
@@ -474,13 +470,16 @@ def _metadata(path: pathlib.Path) -> dict[str, str]:
     raise UserError(f'{path} is damaged ({e}): delete its folder to train again') from None
 
 
-def class_losses(params: Any, batch: dict[str, jax.Array], key: jax.Array, *, arch: Architecture
-                 ) -> jax.Array:
-  """Cross-entropy of every row, `[B]` nats."""
+def class_losses(params: Any, batch: dict[str, jax.Array], key: jax.Array, *, arch: Architecture,
+                 sep: int | None = None, frozen: bool = False) -> jax.Array:
+  """Loss of every row, `[B]`; `sep` ends each sentence of pairs, a frozen model drops nothing."""
   keys = jax.random.split(key)
-  hidden = encode(params, arch, batch['ids'], batch['mask'], key=keys[0], first_only=True)
-  logits = class_logits(params, arch, hidden, key=keys[1])
-  return optax.softmax_cross_entropy_with_integer_labels(logits, batch['labels'])
+  types = None if sep is None else pair_types(batch['ids'], sep)
+  hidden = encode(params, arch, batch['ids'], batch['mask'], types,
+                  key=None if frozen else keys[0], first_only=True)
+  if frozen:
+    hidden = jax.lax.stop_gradient(hidden)
+  return label_losses(class_logits(params, arch, hidden, key=keys[1]), batch['labels'])
 
 
 def _read_card(path: pathlib.Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from fairjax.config import MeshConfig, TrainConfig
@@ -22,7 +23,15 @@ from fairjax.pretrained.batch_runner import bucket_lengths
 from fairjax.train.loop import Stage, run_unsaved
 from fairjax.train.optimizer import Adam, kernels_and_tables
 from fairjax.train.sharding import make_mesh, replicated
-from fairjax.train.steps import Guard, TrainState, bind, make_update
+from fairjax.train.steps import TrainState, bind, make_update
+
+
+def label_losses(scores: jax.Array, labels: jax.Array) -> jax.Array:
+  """Loss of every row: squared error of float labels, cross-entropy (nats) of int ones."""
+  if jnp.issubdtype(labels.dtype, jnp.floating):
+    return jnp.square(scores[:, 0] - labels)
+  return optax.softmax_cross_entropy_with_integer_labels(scores, labels)
+
 
 _POOL = 50  # batches whose rows are sorted by length together
 
@@ -101,9 +110,7 @@ class FineTuning:
     self._init = jax.jit(self._init_state, out_shardings=replicated(mesh))
 
   def _init_state(self, params: Any) -> TrainState:
-    return TrainState(
-      step=jnp.zeros((), jnp.int32), params=jax.tree.map(jnp.asarray, params), memory=None,
-      opt_state=self._adam.transformation().init(params), guard=Guard.fresh(self._adam))
+    return TrainState.fresh(jax.tree.map(jnp.asarray, params), self._adam)
 
   def stage(self, params: Any, *, name: str, seed: int, **more: Any) -> Stage:
     """A stage of the loop that starts from parameters; `more` are further fields of `Stage`."""

@@ -18,27 +18,18 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh
 
 from fairjax.config import MeshConfig
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
-from fairjax.pretrained.batch_runner import BatchRunner
+from fairjax.pretrained.batch_runner import BatchRunner, class_runner
 from fairjax.pretrained.checkpoint import folder_name
-from fairjax.pretrained.classifier import from_checkpoint
-from fairjax.pretrained.fit import FineTuning, Recipe, TokenRows
-from fairjax.pretrained.models import (
-  ALL,
-  NONE,
-  class_logits,
-  encode,
-  format_frozen,
-  parse_freeze,
-  trainable_mask,
-)
+from fairjax.pretrained.classifier import class_losses, from_checkpoint
+from fairjax.pretrained.fit import FineTuning, Recipe, TokenRows, label_losses
+from fairjax.pretrained.models import ALL, NONE, format_frozen, parse_freeze, trainable_mask
 from fairjax.pretrained.start import check_plan
-from fairjax.pretrained.tokens import Encoded, encode_pairs, encode_texts, pair_types, separator_id
+from fairjax.pretrained.tokens import Encoded, encode_pairs, encode_texts, separator_id
 from fairjax.train import make_mesh
 
 # What heads are trained on: texts or pairs of texts, with a number or a class each.
@@ -79,13 +70,6 @@ class Labelled(NamedTuple):
     """SHA-256 (hex) of all of it."""
     content = json.dumps([self.inputs, self.labels.tolist()])
     return hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()
-
-
-def label_losses(scores: jax.Array, labels: jax.Array) -> jax.Array:
-  """Loss of every row: squared error of float labels, cross-entropy (nats) of int ones."""
-  if jnp.issubdtype(labels.dtype, jnp.floating):
-    return jnp.square(scores[:, 0] - labels)
-  return optax.softmax_cross_entropy_with_integer_labels(scores, labels)
 
 
 _ROWS_AT_A_TIME = 4096
@@ -226,8 +210,6 @@ def _scores(params, inputs, xp=np):
 
 # BERT and ALBERT with a head on their first token, whole or partly frozen (the usual recipe).
 
-_NO_ID = -1  # of a separator: all tokens are of the first type
-
 
 class TokenLearner:
   """A model directory with a new head, to be trained several times.
@@ -253,7 +235,7 @@ class TokenLearner:
     self.fingerprint = start.fingerprint
     self.max_length = min(start.max_length, max_length or start.max_length)
     self._mesh = mesh or make_mesh(MeshConfig())
-    self._sep = separator_id(self._tokenizer) if pairs else _NO_ID
+    self._sep = separator_id(self._tokenizer) if pairs else None
     self._runner: BatchRunner | None = None
 
   @property
@@ -285,14 +267,14 @@ class TokenLearner:
     trainable = None
     if freeze != NONE:
       trainable = trainable_mask(self.fresh(0, train), self._arch, freeze)
-    return FineTuning(rows, functools.partial(self._losses, features=freeze == ALL), recipe,
-                      mesh=self._mesh, trainable=trainable)
+    loss = functools.partial(class_losses, arch=self._arch, sep=self._sep, frozen=freeze == ALL)
+    return FineTuning(rows, loss, recipe, mesh=self._mesh, trainable=trainable)
 
   def predict(self, params: Any, inputs: Inputs) -> np.ndarray:
     """Scores `[R, C]` float32: similarities, or logits of the classes."""
     if self._runner is None:
-      self._runner = BatchRunner(self._scores, params, max_length=self.max_length,
-                                 pad_id=self._arch.pad_id, mesh=self._mesh)
+      self._runner = class_runner(params, self._arch, max_length=self.max_length, mesh=self._mesh,
+                                  sep=self._sep)
     self._runner.load(params)
     return self._runner(self._encode(inputs).ids).astype(np.float32)
 
@@ -305,22 +287,6 @@ class TokenLearner:
       return encode_texts(self._tokenizer, inputs.first, max_length=self.max_length)
     return encode_pairs(self._tokenizer, inputs.first, inputs.second, max_length=self.max_length)
 
-  def _scores(self, params, ids, mask, packing):
-    """Scores without dropout, as `BatchRunner` wants them."""
-    hidden = encode(params, self._arch, ids, mask, pair_types(ids, self._sep), packing=packing,
-                    first_only=True)
-    return class_logits(params, self._arch, hidden)
-
-  def _losses(self, params, batch, key, *, features):
-    """Loss of every row, with dropout; a model that only gives features drops nothing."""
-    keys = jax.random.split(key)
-    hidden = encode(params, self._arch, batch['ids'], batch['mask'],
-                    pair_types(batch['ids'], self._sep), key=None if features else keys[0],
-                    first_only=True)
-    if features:
-      hidden = jax.lax.stop_gradient(hidden)
-    return label_losses(class_logits(params, self._arch, hidden, key=keys[1]), batch['labels'])
-
 
 # Several restarts of one fine-tuning, each with curves; what is finished is kept.
 #
@@ -331,28 +297,7 @@ Predict = Callable[[Inputs], np.ndarray]
 """Scores `[R, C]` of inputs."""
 
 
-class Learner(Protocol):
-  """A model with a head; see `TokenLearner` and `FeatureLearner`."""
-
-  name: str
-  freeze: str
-  can_thaw: bool
-
-  @property
-  def identity(self) -> dict[str, Any]:
-    """What decides what it learns, besides the data."""
-
-  def fresh(self, seed: int, train: Labelled) -> Any:
-    """Parameters with a new head."""
-
-  def tuning(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None) -> FineTuning:
-    """The compiled training on some data."""
-
-  def predict(self, params: Any, inputs: Inputs) -> np.ndarray:
-    """Scores `[R, C]`."""
-
-  def count_truncated(self, *inputs: Inputs) -> int:
-    """How many inputs lose their end."""
+Learner = TokenLearner | FeatureLearner
 
 
 def run_restarts(
@@ -391,10 +336,10 @@ def run_restarts(
   identity = {'learner': learner.identity, 'train': train.digest, 'probe': probe,
               'recipe': dataclasses.asdict(recipe), 'curve': list(curve),
               'frozen_first': None if frozen_first is None else dataclasses.asdict(frozen_first)}
-  work = _Restarts(learner, train, measure, curve_measure or measure, recipe, tuple(curve),
-                   frozen_first, log)
+  restart = _restarts(learner, train, measure, curve_measure or measure, recipe, tuple(curve),
+                      frozen_first, restarts, log)
   if folder is None:
-    return [work.run(i, restarts) for i in range(restarts)]
+    return [restart(i) for i in range(restarts)]
   found = []
   with FolderLock(folder, log):
     for i in range(restarts):
@@ -404,53 +349,49 @@ def run_restarts(
         check_plan(saved['identity'], identity, path, option='--output')
         log(f'[restart {i + 1}/{restarts}] finished earlier: {path}')
       else:
-        saved = {'identity': identity, 'restart': work.run(i, restarts)}
+        saved = {'identity': identity, 'restart': restart(i)}
         write_sealed_json(path, saved)
       found.append(saved['restart'])
   return found
 
 
-class _Restarts:
-  """What restarts share: above all the compiled step."""
-
-  def __init__(self, learner, train, measure, curve_measure, recipe, curve, frozen_first, log):
-    self._learner, self._train, self._recipe, self._log = learner, train, recipe, log
-    self._measure, self._curve_measure, self._curve = measure, curve_measure, curve
-    self._frozen_first = frozen_first
-    self._tuning: FineTuning | None = None
-    self._first: FineTuning | None = None
-
-  def run(self, number: int, restarts: int) -> dict[str, Any]:
-    """One restart."""
-    learner, seed = self._learner, self._recipe.seed + number
-    if self._tuning is None:
-      self._tuning = learner.tuning(self._train, self._recipe)
-      if self._frozen_first is not None and learner.can_thaw:
-        self._first = learner.tuning(self._train, self._frozen_first, freeze=ALL)
-      self._check_curve(self._tuning.config.steps)
-    params, curve = learner.fresh(seed, self._train), []
-
-    def look(step, params):
-      if step in self._curve:
-        found = self._curve_measure(lambda inputs: learner.predict(params, inputs))
-        curve.append({'step': step, 'result': found})
-
-    name = f'restart {number + 1}/{restarts}'
-    if self._first is not None:
-      params, _ = self._first.run(params, name=f'{name}, head', seed=seed, log=self._log)
-      look(0, params)
-    params, loss = self._tuning.run(params, name=name, seed=seed, after_step=look, log=self._log)
-    result = self._measure(lambda inputs: learner.predict(params, inputs))
-    self._log(f'[{name}] {learner.name}, {format_frozen(learner.freeze)}: '
-              f'training loss {loss:.4f}')
-    return {'seed': seed, 'train_loss': loss, 'result': result, 'curve': curve,
-            'steps': self._tuning.config.steps}
-
-  def _check_curve(self, steps: int) -> None:
-    """Raises `UserError` for a point that is not reached."""
-    if 0 in self._curve and self._first is None:
+def _restarts(
+  learner: Learner, train: Labelled, measure: Callable[[Predict], dict[str, Any]],
+  curve_measure: Callable[[Predict], dict[str, Any]], recipe: Recipe, curve: tuple[int, ...],
+  frozen_first: Recipe | None, restarts: int, log: Callable[[str], None],
+) -> Callable[[int], dict[str, Any]]:
+  """Runs a restart by its number; all share the compiled steps, which the first one makes."""
+  @functools.cache
+  def tunings() -> tuple[FineTuning | None, FineTuning]:
+    whole = learner.tuning(train, recipe)
+    first = None
+    if frozen_first is not None and learner.can_thaw:
+      first = learner.tuning(train, frozen_first, freeze=ALL)
+    if 0 in curve and first is None:
       raise UserError('step 0 of a curve is a head on the frozen model, so the rest of the model '
                       'must be trained then: freeze less, or leave step 0 out')
-    if self._curve and max(self._curve) > steps:
-      raise UserError(f'a point of the curve at step {max(self._curve)}, but the training has '
-                      f'{steps} steps: name earlier points, or more epochs')
+    if curve and max(curve) > whole.config.steps:
+      raise UserError(f'a point of the curve at step {max(curve)}, but the training has '
+                      f'{whole.config.steps} steps: name earlier points, or more epochs')
+    return first, whole
+
+  def restart(number: int) -> dict[str, Any]:
+    first, whole = tunings()
+    seed, name = recipe.seed + number, f'restart {number + 1}/{restarts}'
+    params, points = learner.fresh(seed, train), []
+
+    def look(step, params):
+      if step in curve:
+        points.append({'step': step, 'result': curve_measure(
+          lambda inputs: learner.predict(params, inputs))})
+
+    if first is not None:
+      params, _ = first.run(params, name=f'{name}, head', seed=seed, log=log)
+      look(0, params)
+    params, loss = whole.run(params, name=name, seed=seed, after_step=look, log=log)
+    result = measure(lambda inputs: learner.predict(params, inputs))
+    log(f'[{name}] {learner.name}, {format_frozen(learner.freeze)}: training loss {loss:.4f}')
+    return {'seed': seed, 'train_loss': loss, 'result': result, 'curve': points,
+            'steps': whole.config.steps}
+
+  return restart

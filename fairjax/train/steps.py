@@ -163,6 +163,13 @@ class TrainState:
   memory: State | None  # of the language model; None for the sentiment projection
   guard: Guard
 
+  @classmethod
+  def fresh(cls, params: Any, adam: Adam, memory: State | None = None) -> 'TrainState':
+    """The state before the first step."""
+    return cls(step=jnp.zeros((), jnp.int32), params=params,
+               opt_state=adam.transformation().init(params), memory=memory,
+               guard=Guard.fresh(adam))
+
 
 def make_update(
   loss_fn: Callable, adam: Adam, *, grad_accum_steps: int = 1,
@@ -303,9 +310,7 @@ def _make_init(
     boxed = model.init(key)
     if given is not None:
       boxed = nn.meta.replace_boxed(boxed, jax.tree.map(jnp.copy, given))
-    return TrainState(
-      step=jnp.zeros((), jnp.int32), params=boxed, opt_state=adam.transformation().init(boxed),
-      memory=model.init_state(batch_size), guard=Guard.fresh(adam))
+    return TrainState.fresh(boxed, adam, memory=model.init_state(batch_size))
 
   _check_model(model_config, mesh)
   abstract = jax.eval_shape(init, jax.random.key(0), None)
@@ -478,9 +483,7 @@ def _check_model(model_config: ModelConfig, mesh: Mesh) -> None:
 
 
 def _init_sentiment_state(model_dim: int, stage: SentimentConfig, key: jax.Array) -> TrainState:
-  params, adam = _init_projection(model_dim, stage, key), Adam.of(stage)
-  return TrainState(step=jnp.zeros((), jnp.int32), params=params, memory=None,
-                    opt_state=adam.transformation().init(params), guard=Guard.fresh(adam))
+  return TrainState.fresh(_init_projection(model_dim, stage, key), Adam.of(stage))
 
 
 def _init_projection(model_dim: int, stage: SentimentConfig, key: jax.Array) -> Params:

@@ -105,13 +105,9 @@ class BertScorer:
 
   def _make_runner(self):
     """Puts the model on the devices."""
-    from fairjax.pretrained import BatchRunner, class_logits, encode
-    arch = self._model.arch
-    return BatchRunner(
-      lambda params, ids, mask, packing: class_logits(
-        params, arch, encode(params, arch, ids, mask, packing=packing, first_only=True)),
-      self._model.params, max_length=self.max_length, pad_id=arch.pad_id, mesh=self._mesh,
-      batch_tokens=self._batch_tokens)
+    from fairjax.pretrained.batch_runner import class_runner
+    return class_runner(self._model.params, self._model.arch, max_length=self.max_length,
+                        mesh=self._mesh, batch_tokens=self._batch_tokens)
 
 
 def _check_head(config: Mapping[str, Any], labels: Sequence[str], *, where: str) -> None:
