@@ -52,9 +52,9 @@ from fairjax.train.metrics import read_metrics
 
 # Labelled sentences: the Stanford Sentiment Treebank (Socher et al. 2013) and the like.
 
-NAMES = {2: ('negative', 'positive'),
-         5: ('very negative', 'negative', 'neutral', 'positive', 'very positive')}
-"""Number of classes -> their names, from bad to good."""
+NAMES = {  # number of classes -> their names, from bad to good
+  2: ('negative', 'positive'),
+  5: ('very negative', 'negative', 'neutral', 'positive', 'very positive')}
 
 _NODE = re.compile(r'\(|\)|[^() ]+')  # a no-break space belongs to a word
 _TEXT = ('sentence', 'text')
@@ -63,21 +63,13 @@ _UNDO = {'-LRB-': '(', '-RRB-': ')', '-LSB-': '[', '-RSB-': ']', '\\/': '/', '\\
 
 
 class Examples(NamedTuple):
-  """What a file holds.
-
-  Attributes:
-    texts: R texts.
-    labels: `[R]` int32, 0 to classes - 1.
-    neutral: texts of two-class data that were left out because they are neutral.
-    doubles: phrases that were left out because the same text and label was there already.
-    digest: SHA-256 (hex) of texts and labels.
-  """
+  """What a file holds."""
 
   texts: list[str]
-  labels: np.ndarray
-  neutral: int
-  doubles: int
-  digest: str
+  labels: np.ndarray  # [R] int32, 0 to classes - 1
+  neutral: int  # texts of two-class data that were left out because they are neutral
+  doubles: int  # phrases that were left out because the same text and label was there already
+  digest: str  # SHA-256 (hex) of texts and labels
 
 
 def read_examples(path: str | os.PathLike, *, classes: int, phrases: bool = False) -> Examples:
@@ -86,16 +78,8 @@ def read_examples(path: str | os.PathLike, *, classes: int, phrases: bool = Fals
   Forms, told apart by the first line: trees (`(3 (2 It) (4 ...))`, labels 0 to 4 at every node);
   `label<TAB>binary<TAB>text` with label 0 to 4 and binary 0, 1 or empty for neutral;
   `label<TAB>text` with labels 0 to classes - 1; a table whose header names `label` and `sentence`
-  or `text` (GLUE's SST-2); JSON objects with these names.
-
-  Args:
-    path: the file.
-    classes: 2 (neutral texts are left out, counted) or 5.
-    phrases: of trees, take every phrase and not only the whole sentence.
-
-  Raises:
-    UserError: unreadable file or line (with its number), unknown label, empty text, or a form that
-      cannot give what was asked for.
+  or `text` (GLUE's SST-2); JSON objects with these names. Of 2 classes neutral texts are left out,
+  counted; `phrases` takes every phrase of a tree and not only the whole sentence.
   """
   if classes not in NAMES:
     raise UserError(f'{classes} classes: only 2 and 5 are known')
@@ -190,18 +174,18 @@ def _named(row: Any, where: str, classes: int) -> tuple[int, str]:
   text = next((row[n] for n in _TEXT if n in row), None) if isinstance(row, Mapping) else None
   if not isinstance(text, str) or 'label' not in row:
     raise UserError(f"{where}: a row names 'label' and {' or '.join(map(repr, _TEXT))}")
-  label = str(row['label'])
-  _check_label(label, where, five=classes == 5)
-  if not text.strip():
-    raise UserError(f'{where}: the text is empty')
-  return int(label) if classes == 5 else 4 * int(label), text.strip()
+  return _example(str(row['label']), text, where, five=classes == 5)
 
 
-def _check_label(label: str, where: str, *, five: bool) -> None:
+def _example(label: str, text: str, where: str, *, five: bool) -> tuple[int, str]:
+  """Label from 0 to 4 and text, checked."""
   allowed = '01234' if five else '01'
   if len(label) != 1 or label not in allowed:
     raise UserError(f"{where}: label '{label}' is not one of {', '.join(allowed)}: write "
                     'each label as one of these numbers')
+  if not text.strip():
+    raise UserError(f'{where}: the text is empty')
+  return (int(label) if five else 4 * int(label)), text.strip()
 
 
 def _columns(line: str, where: str, classes: int) -> tuple[int, str]:
@@ -210,15 +194,12 @@ def _columns(line: str, where: str, classes: int) -> tuple[int, str]:
   if len(columns) not in (2, 3):
     raise UserError(f'{where}: {len(columns)} columns, not label<TAB>text or '
                     'label<TAB>binary<TAB>text')
-  label, text = columns[0], columns[-1].strip()
-  five = len(columns) == 3 or classes == 5
-  _check_label(label, where, five=five)
+  label = columns[0]
+  found = _example(label, columns[-1], where, five=len(columns) == 3 or classes == 5)
   if len(columns) == 3 and columns[1] != {'0': '0', '1': '0', '2': ''}.get(label, '1'):
     raise UserError(f"{where}: binary label '{columns[1]}' does not fit label {label} (0 for 0 and "
                     '1, empty for 2, 1 for 3 and 4)')
-  if not text:
-    raise UserError(f'{where}: the text is empty')
-  return (int(label) if five else 4 * int(label)), text
+  return found
 
 
 def _tree(line: str, where: str, *, phrases: bool) -> list[tuple[int, str]]:
@@ -372,14 +353,11 @@ def train_classifier(
   source: dict[str, Any], log: Callable[[str], None], mesh: Mesh | None = None,
   stop: StopSignal | None = None,
 ) -> dict[str, Any]:
-  """Trains, keeps the epoch with the highest accuracy on `dev` and writes a model directory.
-
-  `output/training/` holds the checkpoints and the best epoch until the end.
-  """
+  """Trains, keeps the epoch with the highest accuracy on `dev` and writes a model directory."""
   plan = json.loads(json.dumps({
     'settings': dataclasses.asdict(settings), 'start': start.fingerprint, 'config': start.config,
     'train': train.digest, 'dev': dev.digest, **source}))
-  training = output / 'training'
+  training = output / 'training'  # the checkpoints and the best epoch until the end
   if (output / CARD).is_file():
     card = _read_card(output / CARD)
     check_plan(card['identity'], plan, output, option='--output')
@@ -409,7 +387,7 @@ def train_classifier(
   epochs = [{'epoch': epoch + 1, 'train_loss': tuning.epoch_loss(lines, epoch),
              'dev_accuracy': line['accuracy'], 'dev_macro_f1': line['macro_f1']}
             for epoch, line in enumerate(line for line in lines if line['kind'] == 'valid')]
-  best = judge.read_best()
+  best = read_tensors([training / _BEST])
   found = judge.quality(to_params(best, start.arch, 'classifier', where=str(training / _BEST))[0])
   write_tensors(output / 'model.safetensors', best)
   write_config(output, start.config)
@@ -456,10 +434,6 @@ class _Judge:
     self._runner.load(params)
     return quality(self._labels, self._runner(self._dev.ids).argmax(-1), classes=self._classes)
 
-  def read_best(self) -> dict[str, np.ndarray]:
-    """Tensors of the best epoch, by published name."""
-    return read_tensors([self._path])
-
 
 def _metadata(path: pathlib.Path) -> dict[str, str]:
   from safetensors import SafetensorError, safe_open
@@ -483,7 +457,6 @@ def class_losses(params: Any, batch: dict[str, jax.Array], key: jax.Array, *, ar
 
 
 def _read_card(path: pathlib.Path) -> dict[str, Any]:
-  """The card of a finished training."""
   try:
     card = json.loads(path.read_text(encoding='utf-8'))
     if isinstance(card['identity'], dict):

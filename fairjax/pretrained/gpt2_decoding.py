@@ -27,19 +27,12 @@ Array = jax.Array
 
 
 class Prefix(NamedTuple):
-  """Caches of the prefixes.
+  """Caches of the prefixes."""
 
-  Attributes:
-    keys: `[A, N, Q, H]` by layer.
-    values: the same.
-    valid: `[A, Q]` bool, False at padding.
-    lengths: `[A]` int.
-  """
-
-  keys: tuple[Array, ...]
+  keys: tuple[Array, ...]  # [A, N, Q, H] of each layer
   values: tuple[Array, ...]
-  valid: Array
-  lengths: Array
+  valid: Array  # [A, Q] bool, False at padding
+  lengths: Array  # [A]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,36 +34,18 @@ from fairjax.train import make_mesh
 
 # What heads are trained on: texts or pairs of texts, with a number or a class each.
 
-REGRESSION, CLASSES = 'regression', 'classes'
-
-
 class Inputs(NamedTuple):
-  """R texts, or R pairs of texts.
-
-  Attributes:
-    first: R texts.
-    second: R texts; None: there are no pairs.
-  """
+  """R texts, or R pairs of texts."""
 
   first: list[str]
   second: list[str] | None = None
 
-  def part(self, begin: int, end: int) -> 'Inputs':
-    """Rows of a range."""
-    second = None if self.second is None else self.second[begin:end]
-    return Inputs(self.first[begin:end], second)
-
 
 class Labelled(NamedTuple):
-  """Inputs with their labels.
-
-  Attributes:
-    inputs: R of them.
-    labels: `[R]`: float32 numbers of a regression, or int32 numbers of classes.
-  """
+  """R inputs with their labels."""
 
   inputs: Inputs
-  labels: np.ndarray
+  labels: np.ndarray  # [R]: float32 numbers of a regression, or int32 numbers of classes
 
   @property
   def digest(self) -> str:
@@ -77,17 +59,11 @@ _STD_FLOOR = 1e-6  # of inputs that never change
 
 
 class FeatureModel(Protocol):
-  """What is asked of a model.
-
-  Attributes:
-    name: in results.
-    fingerprint: of all that decides a feature.
-    truncated: texts so far that were longer than it reads.
-  """
+  """What is asked of a model."""
 
   name: str
-  fingerprint: str
-  truncated: int
+  fingerprint: str  # of all that decides a feature
+  truncated: int  # texts so far that were longer than it reads
 
   def features(self, texts: Sequence[str]) -> np.ndarray:
     """`[R, D]` float32 of R texts."""
@@ -97,12 +73,12 @@ class FeatureRows:
   """Training rows of features; all have one size."""
 
   def __init__(self, features: np.ndarray, places: np.ndarray, labels: np.ndarray):
-    """Keeps `[X, D]` features, `[R, 1 or 2]` which of them each row is made of, `[R]` labels."""
+    # features [X, D]; places [R, 1 or 2]: which of them a row is made of; labels [R]
     self.sizes = np.zeros(len(labels), int)
     self._features, self._places, self._labels = features, places, labels
 
   def batch(self, places: Sequence[int], rows: int) -> dict[str, np.ndarray]:
-    """`inputs` `[B, F]` and `labels` `[B]`; see `classifier.trainer.Rows`."""
+    """`inputs` `[B, F]` and `labels` `[B]`; see `fit.Rows`."""
     found = combine(self._features, self._places[places])
     inputs = np.zeros((rows, found.shape[1]), np.float32)
     inputs[:len(places)] = found
@@ -112,19 +88,12 @@ class FeatureRows:
 
 
 class FeatureLearner:
-  """A linear head on a frozen model, to be trained several times.
-
-  Attributes:
-    name: of the model.
-    fingerprint: of the model.
-    freeze: 'all'.
-  """
+  """A linear head on a frozen model, to be trained several times."""
 
   freeze, can_thaw = 'all', False
 
   def __init__(self, model: FeatureModel, *, labels: Sequence[str], mesh: Mesh | None = None,
                log: Callable[[str], None] | None = None):
-    """Takes a model."""
     self.name, self.fingerprint = model.name, model.fingerprint
     self._model, self._labels = model, tuple(labels)
     self._mesh, self._log = mesh or make_mesh(MeshConfig()), log or (lambda line: None)
@@ -212,20 +181,13 @@ def _scores(params, inputs, xp=np):
 
 
 class TokenLearner:
-  """A model directory with a new head, to be trained several times.
-
-  Attributes:
-    name: of the directory.
-    fingerprint: of the checkpoint.
-    freeze: what does not move (`pretrained.freezing`).
-  """
+  """A model directory with a new head, to be trained several times; `freeze`: `parse_freeze`."""
 
   def __init__(
     self, directory: str | os.PathLike, *, labels: Sequence[str], pairs: bool = False,
     freeze: str = NONE, max_length: int | None = None, mesh: Mesh | None = None,
     log: Callable[[str], None] | None = None,
   ):
-    """Reads the directory."""
     self._directory, self._labels = pathlib.Path(directory), tuple(labels)
     self.name, self.freeze = folder_name(directory), freeze
     self._log = log or (lambda line: None)
@@ -293,8 +255,7 @@ class TokenLearner:
 # Webster et al. 2020 report mean and standard deviation over five random restarts (W-11), and
 # training curves whose step 0 is a head on the frozen model (W-18).
 
-Predict = Callable[[Inputs], np.ndarray]
-"""Scores `[R, C]` of inputs."""
+Predict = Callable[[Inputs], np.ndarray]  # scores [R, C]
 
 
 Learner = TokenLearner | FeatureLearner
@@ -307,29 +268,14 @@ def run_restarts(
   frozen_first: Recipe | None = None, folder: str | pathlib.Path | None = None,
   log: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-  """Fine-tunes a head again and again and measures each result.
+  """Fine-tunes a head again and again; of each: `seed`, `train_loss`, `steps`, `result`, `curve`.
 
-  Args:
-    learner: the model.
-    train: what to learn.
-    measure: called with a function that scores inputs; returns plain JSON values.
-    recipe: of the training; restart i has the seed `recipe.seed + i`.
-    restarts: how many.
-    probe: digest of what `measure` reads, compared when a folder is gone on with.
-    curve: steps after which `curve_measure` is called; the last step need not be among them.
-    curve_measure: for curves (default: `measure`).
-    frozen_first: a first phase that trains the head alone; where it ends is step 0 of the curve,
-      and the training of everything starts there. None: the training starts with a new head.
-    folder: gets `restart-<i>.json`; the same call goes on after those that are there.
-    log: called with lines of progress.
-
-  Returns:
-    A dictionary for every restart: `seed`, `train_loss`, `steps`, `result`, `curve` (a list of
-    `step` and `result`).
-
-  Raises:
-    UserError: the folder belongs to something else, or the loss is not finite.
-    ValueError: no restart.
+  `measure` gets a function that scores inputs and returns plain JSON values. Restart i has the seed
+  `recipe.seed + i`. The curve holds what `curve_measure` (default: `measure`) returns after the
+  steps of `curve`. A first phase `frozen_first` trains the head alone; its end is step 0 of the
+  curve, and the training of everything starts there. A folder gets `restart-<i>.json`; the same
+  call goes on after those that are there, and refuses another `probe` (digest of what `measure`
+  reads).
   """
   if restarts < 1:
     raise ValueError(f'{restarts} restarts')

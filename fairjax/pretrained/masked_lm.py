@@ -62,7 +62,7 @@ from fairjax.train.steps import TrainState, bind, make_update
 # `fsdp`, vocabulary, heads and feed-forward over `model`. Adam's moments lie where their parameters
 # do; what is as wide as the model alone (norms, biases behind a sum) is on every device.
 
-AXES = {
+AXES = {  # group -> array -> the names of its axes; others are not split
   'embeddings': {'word': ('vocab', 'embed'), 'position': (None, 'embed'),
                  'token_type': (None, 'embed')},
   'projection': {'kernel': ('embed', None)},
@@ -73,7 +73,6 @@ AXES = {
   'mlm': {'kernel': ('embed', None), 'output_bias': ('vocab',)},
   'output': {'table': ('vocab', 'embed')},
 }
-"""Group -> array -> the names of its axes; see `pretrained.checkpoint`. Others are not split."""
 
 
 def state_shardings(abstract: Any, mesh: Mesh) -> Any:
@@ -133,24 +132,16 @@ _CLASSES = {'bert': 'BertForMaskedLM', 'albert': 'AlbertForMaskedLM'}
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """Of a new model.
+  """Of a new model."""
 
-  Attributes:
-    kind: 'bert' or 'albert' (its layers share their parameters).
-    layers, dim, heads, ff_dim: of the encoder; `ff_dim` 0 is four times `dim`.
-    embedding_dim: of an ALBERT; 0: that of the encoder, but at most 128.
-    vocab_size: most word pieces, special ones included.
-    max_length: tokens that the model can read.
-  """
-
-  kind: str
+  kind: str  # 'bert' or 'albert' (its layers share their parameters)
   layers: int
   dim: int
   heads: int
-  vocab_size: int
-  max_length: int
-  ff_dim: int = 0
-  embedding_dim: int = 0
+  vocab_size: int  # most word pieces, special ones included
+  max_length: int  # tokens that the model can read
+  ff_dim: int = 0  # 0: four times `dim`
+  embedding_dim: int = 0  # of an ALBERT; 0: `dim`, but at most 128
 
 
 def with_dropout(start: Start, *, hidden: float | None, attention: float | None) -> Start:
@@ -219,20 +210,12 @@ _TIMES = ('log_every', 'eval_every', 'checkpoint_every', 'keep_checkpoints')  # 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """How to train.
-
-  Attributes:
-    train: steps, rows of a batch, optimizer, intervals.
-    mask_share: of the pieces that are to be found.
-    whole_words: whether words are masked whole.
-    freeze: 'none', 'embedding', 'all' or a number of layers, see `freezing.parse_freeze`.
-    seed: >= 0.
-  """
+  """How to train."""
 
   train: TrainConfig
-  mask_share: float = 0.15
+  mask_share: float = 0.15  # of the pieces that are to be found
   whole_words: bool = False
-  freeze: str = 'none'
+  freeze: str = 'none'  # see `models.parse_freeze`
   seed: int = 0
 
   def identity(self) -> dict[str, Any]:

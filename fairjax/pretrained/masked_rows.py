@@ -25,22 +25,14 @@ _UNKNOWN = ('[UNK]', '<unk>')
 
 
 class Special(NamedTuple):
-  """Ids of special tokens.
+  """Ids of special tokens."""
 
-  Attributes:
-    begin, end: `[CLS]` and `[SEP]`, around every row.
-    mask: stands where a piece is to be found.
-    unknown: of what the vocabulary cannot write; None where it can write everything.
-    pad: at padding.
-    all: of these and of every other special token: they are neither masked nor drawn.
-  """
-
-  begin: int
-  end: int
-  mask: int
-  unknown: int | None
+  begin: int  # [CLS], before every row
+  end: int  # [SEP], after every row
+  mask: int  # where a piece is to be found
+  unknown: int | None  # of what the vocabulary cannot write; None where it can write everything
   pad: int
-  all: frozenset[int]
+  all: frozenset[int]  # these and every other special token: neither masked nor drawn
 
 
 def special_tokens(tokenizer: Any, *, pad_id: int, where: str, vocab_size: int = 0) -> Special:
@@ -72,20 +64,10 @@ class Tokens(Protocol):
 
 
 class Rows:
-  """R rows of a token store.
-
-  Attributes:
-    counts: `documents`, `sentences`, `rows`, `tokens` (without special ones), `unknown_tokens`,
-      `split_sentences` (longer than a row: they went into several), `empty_sentences` (without a
-      token: nothing of them is in a row).
-    size: tokens of all rows, special ones included.
-    longest: of the longest row.
-    digest: SHA-256 (hex) of the store and where the rows lie in it.
-  """
+  """R rows of a token store; `size` and `longest` count special tokens, too."""
 
   def __init__(self, tokens: Tokens, encoder: PieceEncoder, special: Special, layout: '_Layout',
                digest: str):
-    """Of `lay_out`."""
     self._tokens, self._encoder, self._special = tokens, encoder, special
     self._begins = np.array(layout.begins, np.int64)
     self._ends = np.array(layout.ends, np.int64)
@@ -118,7 +100,7 @@ def lay_out(
   tokens: Tokens, ends: np.ndarray, encoder: PieceEncoder, special: Special, *, form: str,
   max_length: int, what: str, digest: str, apart: int | None = None,
 ) -> Rows:
-  """Lays out the documents of a token store, read once in order."""
+  """Lays out the documents of a token store, read once in order; `apart` begins a row."""
   layout = _Layout(form, max_length - 2, apart)
   start = document = 0
   while document < len(ends):
@@ -219,31 +201,18 @@ _AS_MASK, _AS_RANDOM = 0.8, 0.9  # of u in [0, 1): mask below the first, random 
 
 
 class Masking(NamedTuple):
-  """How pieces are chosen.
+  """How pieces are chosen."""
 
-  Attributes:
-    share: of a row's pieces, in (0, 1).
-    whole_words: all pieces of a word or none; a word with more pieces than are still to be chosen
-      is passed over.
-    seed: >= 0.
-  """
-
-  share: float
-  whole_words: bool
+  share: float  # of a row's pieces, in (0, 1)
+  whole_words: bool  # all pieces of a word or none; a word with too many is passed over
   seed: int
 
 
 class MaskedRows:
-  """Batches of masked rows.
-
-  Attributes:
-    length: T, the same in all batches.
-    places: P, the most that a row can have.
-  """
+  """Batches of masked rows of T places, `length`, with at most P, `places`, to be found."""
 
   def __init__(self, rows: Rows, special: Special, masking: Masking, *, vocab_size: int,
                length: int):
-    """Keeps the rows; `length` is at least that of the longest."""
     self._rows, self._special, self._masking = rows, special, masking
     self.length = length
     self.places = math.floor(masking.share * (length - 2)) + 1
