@@ -1,8 +1,10 @@
 """Rows of masked models: from texts in memory, and by an independent slow layout of plain lists."""
 
 import itertools
+import json
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from fairjax.pretrained.masked_rows import lay_out
 from fairjax.vocabulary import PieceEncoder
@@ -65,3 +67,18 @@ def rows_by_hand(documents, tokenizer, special, *, form, max_length, apart=None)
   end_row()
   counts['rows'] = len(rows)
   return [tuple(map(list, zip(*r, strict=True))) for r in rows], counts
+
+
+SENTENCES = ['the old cat drinks warm milk', 'a red bird sings every morning',
+             'my big dog eats raw meat', 'one small fish swims under ice']
+
+
+def compare_models(found, wanted):
+  """Asserts that two folders hold the same model, but for the order of sums."""
+  one, two = (load_file(folder / 'model.safetensors') for folder in (found, wanted))
+  assert one.keys() == two.keys()
+  for name in one:
+    if not name.endswith('key.bias'):  # a softmax does not see it: its gradient is rounding
+      np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
+  plans = [json.loads((folder / 'plan.json').read_text()) for folder in (found, wanted)]
+  assert plans[0] == plans[1]

@@ -1,7 +1,6 @@
 """Texts in buckets over a mesh: order, padding, truncation, compilations, the texts beside one."""
 
 import dataclasses
-import pathlib
 import platform
 
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from golden_models import GOLDEN
 from jax.sharding import AxisType, Mesh
 
 from fairjax.errors import UserError
@@ -24,8 +24,6 @@ from fairjax.pretrained import (
   batch_runner as batches,
 )
 from fairjax.pretrained.models import _gelu, dense, unstack_layers
-
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 
 
 def mesh(*shape, names=('data', 'model')):

@@ -1,11 +1,10 @@
 """Fine-tuning of BERT: pairs with token types, what is frozen stays, restarts are exact."""
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_models import GOLDEN
 
 from fairjax.config import MeshConfig
 from fairjax.errors import UserError
@@ -16,7 +15,6 @@ from fairjax.pretrained.tokens import encode_pairs, pair_types, separator_id, wo
 from fairjax.run.notebook import quick_compilation
 from fairjax.train import make_mesh
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 BERT = GOLDEN / 'bert_classifier'
 RECIPE = Recipe(2, 8, 1e-3)
 

@@ -1,19 +1,15 @@
 """`masked-lm train --distributed`: the model of one process, kills, and who writes."""
 
-import json
 import os
 import signal
 
-import numpy as np
 import pytest
 from groups import ends, free_address, kill
 from groups import start as start_group
-from safetensors.numpy import load_file
+from masked_cases import SENTENCES, compare_models
 
 from fairjax import processes
 
-SENTENCES = ['the old cat drinks warm milk', 'a red bird sings every morning',
-             'my big dog eats raw meat', 'one small fish swims under ice']
 SMALL = ['--layers=1', '--dim=16', '--heads=2', '--vocab_size=64', '--max_length=16',
          '--rows=sentence', '--batch_size=8', '--steps=8', '--log_every=2', '--eval_every=8',
          '--checkpoint_every=2', '--hidden_dropout=0.2', '--attention_dropout=0.1']
@@ -58,22 +54,10 @@ def single(start, tmp_path_factory):
   return workdir
 
 
-def compare(workdir, single):
-  found, wanted = (load_file(w / 'model.safetensors') for w in (workdir, single))
-  assert found.keys() == wanted.keys()
-  for name in found:
-    if not name.endswith('key.bias'):  # a softmax does not see it: its gradient is rounding
-      np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-5, err_msg=name)
-  plans = [json.loads((w / 'plan.json').read_text()) for w in (workdir, single)]
-  assert plans[0] == plans[1]
-  names = [{p.name for p in w.iterdir() if not p.name.startswith('.')} for w in (workdir, single)]
-  assert names[0] == names[1]
-
-
 def test_two_processes_train_the_model_of_one_and_the_first_tells(start, single, tmp_path):
   first, second = ends(start(tmp_path / 'mlm', 2, '--mesh.fsdp=2'))
   assert first[0] == second[0] == 0, (first, second)
-  compare(tmp_path / 'mlm', single)
+  compare_models(tmp_path / 'mlm', single)
   assert '8 steps, validation loss' in first[1] and '[data] to learn' in first[2]
   assert 'steps' not in second[1] and '[data]' not in second[2] and '[mlm]' not in second[2]
 
@@ -109,7 +93,7 @@ def test_a_signal_saves_and_one_process_goes_on(start, single, tmp_path):
   assert codes == [processes.PREEMPTED] * 2
   ((code, _, error),) = ends(start(workdir, 1))
   assert code == 0 and 'resumes after step' in error
-  compare(workdir, single)
+  compare_models(workdir, single)
 
 
 def test_a_refusal_of_the_first_process_ends_all(start, tmp_path):

@@ -1,7 +1,6 @@
 """Masked training on meshes: where each parameter lives, one model on all of them, resumption."""
 
 import dataclasses
-import json
 import os
 import signal
 
@@ -9,8 +8,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from masked_cases import rows_of
-from safetensors.numpy import load_file
+from masked_cases import SENTENCES, compare_models, rows_of
 
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import Preempted, UserError
@@ -28,8 +26,6 @@ from fairjax.pretrained.start import new_params
 from fairjax.processes import StopSignal
 from fairjax.train import make_mesh
 
-SENTENCES = ['the old cat drinks warm milk', 'a red bird sings every morning',
-             'my big dog eats raw meat', 'one small fish swims under ice']
 # By hand; what is not here is on every device.
 SPECS = {
   'embeddings.word': P('model', 'fsdp'), 'embeddings.position': P(None, 'fsdp'),
@@ -117,23 +113,13 @@ def alone(starts, tmp_path_factory):
   return folders
 
 
-def compare(found, wanted):
-  one, two = (load_file(folder / 'model.safetensors') for folder in (found, wanted))
-  assert one.keys() == two.keys()
-  for name in one:
-    if not name.endswith('key.bias'):  # a softmax does not see it: its gradient is rounding
-      np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
-  cards = [json.loads((folder / 'card.json').read_text()) for folder in (found, wanted)]
-  assert cards[0]['plan'] == cards[1]['plan']
-
-
 @pytest.mark.parametrize(('kind', 'mesh'), [
   ('bert', MeshConfig()), ('bert', MeshConfig(fsdp=8)), ('bert', MeshConfig(fsdp=2, model=4)),
   ('bert', MeshConfig(slices=2, fsdp=2, model=2)), ('albert', MeshConfig(fsdp=2, model=2))])
 def test_every_mesh_trains_the_model_of_one_device(starts, alone, tmp_path, kind, mesh):
   given, options = arguments(starts[kind])
   train_masked(*given, tmp_path, mesh=make_mesh(mesh), **options)
-  compare(tmp_path, alone[kind])
+  compare_models(tmp_path, alone[kind])
 
 
 def test_a_training_goes_on_on_another_mesh(starts, alone, tmp_path, monkeypatch):
@@ -156,7 +142,7 @@ def test_a_training_goes_on_on_another_mesh(starts, alone, tmp_path, monkeypatch
   lines, mesh = [], make_mesh(MeshConfig(fsdp=2))
   train_masked(*given, tmp_path, mesh=mesh, **options | {'log': lines.append})
   assert any('resumes after step 4 of 6' in line for line in lines)
-  compare(tmp_path, alone['bert'])
+  compare_models(tmp_path, alone['bert'])
 
 
 def test_a_mesh_that_does_not_fit_is_refused_with_what_fits(starts):

@@ -2,19 +2,18 @@
 
 import json
 import os
-import pathlib
 import signal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_models import GOLDEN
 from jax.sharding import AxisType, Mesh
-from masked_cases import rows_of
+from masked_cases import SENTENCES, rows_of
 from safetensors.numpy import load_file
 
 from fairjax.cli import main as cli
-from fairjax.config import MeshConfig
 from fairjax.pretrained import encode, load_pretrained, mlm_logits
 from fairjax.pretrained.checkpoint import to_params
 from fairjax.pretrained.masked_lm import (
@@ -26,12 +25,9 @@ from fairjax.pretrained.masked_lm import (
 )
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens
 from fairjax.run import masked_training as training
-from fairjax.train import make_mesh, read_metrics
+from fairjax.train import read_metrics
 from fairjax.train.sharding import AXES
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
-SENTENCES = ['the old cat drinks warm milk', 'a red bird sings every morning',
-             'my big dog eats raw meat', 'one small fish swims under ice']
 SMALL = ['--layers=2', '--dim=16', '--heads=2', '--vocab_size=120', '--max_length=16',
          '--rows=sentence', '--batch_size=8', '--steps=12', '--log_every=4', '--eval_every=6',
          '--checkpoint_every=4', '--hidden_dropout=0.2', '--attention_dropout=0.1']
@@ -191,24 +187,6 @@ def test_interrupted_by_sigterm_it_goes_on_to_the_same_model(text, trained, tmp_
     assert (workdir / name).read_bytes() == (trained / name).read_bytes(), name
 
 
-@pytest.mark.parametrize('devices', [1, 8])
-def test_every_mesh_trains_the_same_model(text, trained, tmp_path, monkeypatch, devices):
-  """With dropout; the sums of gradients over devices are in another order only."""
-  monkeypatch.setattr(training, 'make_mesh', lambda config, **_: mesh_of(devices))
-  assert train(text, tmp_path / 'mlm') == 0
-  one, two = (load_file(d / 'model.safetensors') for d in (trained, tmp_path / 'mlm'))
-  # The bias of the keys adds the same to all scores of a query, which a softmax does not see: its
-  # gradient is the rounding of 0, whose sign alone decides Adam's step. Nothing depends on it.
-  seen = [name for name in one if not name.endswith('key.bias')]
-  assert len(seen) == len(one) - 2
-  for name in seen:
-    np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
-
-
-def test_the_mesh_is_that_of_the_project():
-  assert make_mesh(MeshConfig()).axis_names == AXES
-
-
 def test_albert_shares_its_layers_and_frozen_parameters_stay(text, tmp_path, capsys):
   """From scratch, then further with the embedding frozen."""
   first, second = tmp_path / 'albert', tmp_path / 'further'
@@ -230,18 +208,6 @@ def test_albert_shares_its_layers_and_frozen_parameters_stay(text, tmp_path, cap
   assert (second / 'tokenizer.json').read_bytes() == (first / 'tokenizer.json').read_bytes()
   assert train(text, tmp_path / 'x', f'--init={first}', '--freeze=1') == 2
   assert 'share their parameters' in capsys.readouterr().err
-
-
-def test_frozen_layers_stay_and_the_rest_moves(text, trained, tmp_path):
-  assert train(text, tmp_path / 'k', f'--init={trained}', '--freeze=1', '--steps=4',
-               '--weight_decay=0.1') == 0
-  before, after = (load_pretrained(d, 'mlm').params for d in (trained, tmp_path / 'k'))
-  for name, array in before['embeddings'].items():
-    np.testing.assert_array_equal(array, after['embeddings'][name])
-  for name, array in before['layers'].items():
-    np.testing.assert_array_equal(array[0], after['layers'][name][0])
-    assert not np.array_equal(array[1], after['layers'][name][1]), name
-  assert not np.array_equal(before['mlm']['kernel'], after['mlm']['kernel'])
 
 
 def test_updates_that_are_not_finite_are_skipped_counted_and_end_it(text, tmp_path, monkeypatch,
@@ -285,30 +251,18 @@ def test_a_validation_without_a_mask_is_refused_before_training(text, tmp_path, 
   assert not (tmp_path / 'mlm' / 'plan.json').exists()
 
 
-def test_pairs_that_are_read_the_other_way_are_told(text, tmp_path, capsys):
-  (tmp_path / 'pairs').write_text('king queen\nsister brother\n')
-  assert train(text, tmp_path / 'mlm', '--cda=two', f'--pairs={tmp_path / "pairs"}') == 2
-  said = capsys.readouterr().err
-  assert 'pairs:2: the female word comes first' in said and 'no gendered word in the text' in said
-
-
-def test_pairs_of_two_files(text, tmp_path, capsys):
-  for name, words in (('m', 'king\nbrother\n'), ('f', 'queen\nsister\n')):
+def test_pairs_and_names_reach_the_augmentation(text, tmp_path, capsys):
+  for name, words in (('pairs', 'king queen\nsister brother\n'), ('m', 'king\nbrother\n'),
+                      ('f', 'queen\nsister\n'), ('names', 'Ada,F,3\nBob,M,9\n')):
     (tmp_path / name).write_text(words)
-  more = ['--cda=two', '--pairs', tmp_path / 'm', tmp_path / 'f']
-  assert train(text, tmp_path / 'mlm', *more) == 2
-  assert 'no gendered word in the text' in capsys.readouterr().err
-  assert train(text, tmp_path / 'mlm', *more, tmp_path / 'm') == 2
-  assert 'one file of pairs, or' in capsys.readouterr().err
-
-
-def test_rare_names_can_be_left_out(text, tmp_path, capsys):
-  (tmp_path / 'names').write_text('Ada,F,3\nBob,M,9\n')
-  more = ['--cda=two', f'--names={tmp_path / "names"}']
-  assert train(text, tmp_path / 'mlm', *more) == 2
-  assert 'no gendered word in the text' in capsys.readouterr().err
-  assert train(text, tmp_path / 'mlm', *more, '--least_count=5') == 2
-  assert 'no name has more than 80% of its count as female' in capsys.readouterr().err
+  two = ['--pairs', tmp_path / 'm', tmp_path / 'f']
+  for more, words in (
+      (['--pairs', tmp_path / 'pairs'], 'pairs:2: the female word comes first'),
+      (two, 'no gendered word in the text'), ([*two, tmp_path / 'm'], 'one file of pairs, or'),
+      (['--names', tmp_path / 'names'], 'no gendered word in the text'),
+      (['--names', tmp_path / 'names', '--least_count=5'], 'no name has more than 80%')):
+    assert train(text, tmp_path / 'mlm', '--cda=two', *more) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):

@@ -1,27 +1,20 @@
 """`--distributed` without a workdir: GPT-2 sampled by two processes; what is not shared refuses."""
 
 import json
-import pathlib
-import shutil
 
 import pytest
 from groups import ends, free_address, start
 
 from fairjax.cli import main as cli
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 
-
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
+@pytest.fixture
+def folder(copy, tmp_path):
   """The golden GPT-2 with an end-of-text id of its own, and an attribute."""
-  folder = tmp_path_factory.mktemp('model')
-  shutil.copytree(GOLDEN / 'gpt2', folder / 'gpt2')
-  path = folder / 'gpt2' / 'config.json'
-  path.write_text(json.dumps(json.loads(path.read_text()) | {'eos_token_id': 0}))
-  (folder / 'town.yaml').write_text(
+  copy('gpt2', eos_token_id=0).rename(tmp_path / 'gpt2')
+  (tmp_path / 'town.yaml').write_text(
     'name: town\nvalues: [Rome, Oslo]\ntemplates:\n  - The {value} is\n')
-  return folder
+  return tmp_path
 
 
 def sample(repository, folder, output, *, count):
@@ -49,9 +42,7 @@ def test_two_processes_sample_what_one_samples_and_the_first_writes(repository, 
 
 @pytest.mark.parametrize('verb', [
   ('measure', '--records=r.jsonl', '--attribute=country', '--scorer=vader'),
-  ('measure', 'plan', '--effect=0.01'),
   ('report', '--records=r.jsonl', '--attribute=country', '--scorer=vader', '--output=o'),
-  ('report', 'compare', 'a', 'b'),
   ('data', 'check'),
   ('sample', '--prompts-only', '--attribute=country', '--output=p.jsonl')])
 def test_what_one_process_does_alone_refuses_a_group(verb, capsys, tmp_path, monkeypatch):
