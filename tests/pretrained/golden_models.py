@@ -39,3 +39,9 @@ def added(number, content):
   """An entry of `added_tokens` in tokenizer.json."""
   return {'id': number, 'content': content, 'special': True, 'normalized': False,
           'single_word': False, 'lstrip': False, 'rstrip': False}
+
+
+def expected(name):
+  """What the reference computed."""
+  with np.load(GOLDEN / name / 'expected.npz', allow_pickle=False) as file:
+    return dict(file)

@@ -12,16 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from golden_models import GOLDEN
+from golden_models import GOLDEN, expected
 
 from fairjax.pretrained import (
   SentenceEncoder,
   class_logits,
   encode,
   encode_texts,
-  lm_hidden,
   lm_logits,
-  lm_scores,
   load_pretrained,
   mlm_logits,
 )
@@ -31,11 +29,6 @@ CASES = (('bert_mlm', 'encoder', 'hidden'), ('bert_mlm', 'mlm', 'logits'),
          ('bert_classifier', 'classifier', 'logits'), ('albert_mlm', 'mlm', 'logits'),
          ('albert_classifier', 'classifier', 'logits'),
          ('gpt2', 'lm', 'logits'), ('gpt2_inner', 'lm', 'logits'))
-
-
-def expected(name):
-  with np.load(GOLDEN / name / 'expected.npz', allow_pickle=False) as file:
-    return dict(file)
 
 
 @functools.partial(jax.jit, static_argnames=('arch', 'head'))
@@ -101,46 +94,6 @@ def test_token_ids_are_those_of_the_reference(name, file, tmp_path):
       encoded = encode_texts(model.tokenizer, [text], max_length=model.max_length)
       assert encoded.ids[0].tolist() == golden[f'text_{i}'].tolist(), text
       assert encoded.truncated == (golden[f'length_{i}'] > 24), text
-
-
-def test_mlm_at_places_is_mlm_everywhere():
-  model, golden = load_pretrained(GOLDEN / 'bert_mlm', 'mlm'), expected('bert_mlm')
-  hidden = encode(model.params, model.arch, jnp.asarray(golden['ids']),
-                  jnp.asarray(golden['mask'].astype(bool)), jnp.asarray(golden['token_types']))
-  places = np.array([[3, 18], [0, 0], [6, 1], [11, 2]])
-  logits = mlm_logits(model.params, model.arch, hidden, jnp.asarray(places))
-  want = golden['logits'][np.arange(4)[:, None], places]
-  np.testing.assert_allclose(logits, want, atol=1e-5)
-
-
-def test_gpt2_sees_no_later_token():
-  model = load_pretrained(GOLDEN / 'gpt2', 'lm')
-  ids = jnp.asarray(expected('gpt2')['ids'])
-  one = lm_logits(model.params, model.arch, ids)
-  other = lm_logits(model.params, model.arch, ids.at[:, 9].set((ids[:, 9] + 1) % 290))
-  np.testing.assert_array_equal(one[:, :9], other[:, :9])
-  assert (np.abs(one[:, 9:] - other[:, 9:]).max((0, 2)) > 1e-6).all()
-  short = lm_scores(model.params, lm_hidden(model.params, model.arch, ids[:, :9])[:, -1])
-  np.testing.assert_allclose(short, one[:, 8], atol=1e-5)
-
-
-def test_compile_time_does_not_depend_on_depth():
-  model = load_pretrained(GOLDEN / 'gpt2', 'lm')
-  ids = jnp.zeros((2, 5), int)
-
-  def lines(layers):
-    params = model.params | {'layers': {
-      k: np.resize(v, (layers, *v.shape[1:])) for k, v in model.params['layers'].items()}}
-    arch = model.arch.__class__(**{**vars(model.arch), 'num_layers': layers, 'groups': layers})
-    text = jax.jit(lm_logits, static_argnums=1).lower(params, arch, ids).as_text()
-    return len(text.splitlines())
-
-  assert lines(3) == lines(24)
-
-
-def test_albert_repeats_its_groups():
-  arch = load_pretrained(GOLDEN / 'albert_mlm', 'mlm').arch
-  assert arch.layer_order == (0, 1, 0, 1, 2, 3, 2, 3)
 
 
 @pytest.fixture(scope='module')

@@ -1,0 +1,172 @@
+"""Models as functions: packed tokens, first tokens, causality, and what a frozen one may move."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from golden_models import GOLDEN, expected
+
+from fairjax.errors import UserError
+from fairjax.pretrained import (
+  encode,
+  lm_hidden,
+  lm_logits,
+  lm_scores,
+  load_pretrained,
+  mlm_logits,
+)
+from fairjax.pretrained.models import (
+  _gelu,
+  format_frozen,
+  parse_freeze,
+  trainable_mask,
+  unstack_layers,
+)
+
+
+@pytest.fixture(scope='module')
+def bert():
+  return load_pretrained(GOLDEN / 'bert_classifier', 'classifier')
+
+
+@pytest.mark.parametrize(('freeze', 'embedding', 'first', 'last'), [
+  ('none', 1, 1, 1), ('embedding', 0, 1, 1), ('1', 0, 0, 1), ('all', 0, 0, 0)])
+def test_parts_by_word(bert, freeze, embedding, first, last):
+  left = jax.tree.map(lambda mask, array: mask * np.ones_like(array),
+                      trainable_mask(bert.params, bert.arch, freeze), bert.params)
+  assert bert.arch.num_layers > 1
+  for array in left['embeddings'].values():
+    assert (np.asarray(array) == embedding).all()
+  for array in left['layers'].values():
+    assert (np.asarray(array)[0] == first).all() and (np.asarray(array)[-1] == last).all()
+  for group in ('pooler', 'classifier'):
+    for array in left[group].values():
+      assert (np.asarray(array) == 1).all()
+
+
+def test_all_layers_by_number_are_all(bert):
+  number = str(bert.arch.num_layers)
+  a, b = (trainable_mask(bert.params, bert.arch, word) for word in (number, 'all'))
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_albert_shares_its_layers():
+  albert = load_pretrained(GOLDEN / 'albert_mlm', 'mlm')
+  assert parse_freeze('all', albert.arch) == albert.arch.num_layers
+  left = trainable_mask(albert.params, albert.arch, 'embedding')
+  assert not left['projection']['kernel'].any() and left['layers']['qkv_kernel'].all()
+  assert left['mlm']['kernel'].all()
+  whole = trainable_mask(albert.params, albert.arch, 'all')
+  assert not whole['layers']['qkv_kernel'].any() and whole['mlm']['kernel'].all()
+  with pytest.raises(UserError, match='share their parameters'):
+    parse_freeze('1', albert.arch)
+
+
+@pytest.mark.parametrize('word', ['', '0', '-1', '99', 'some', '1.0'])
+def test_other_words_are_refused(bert, word):
+  with pytest.raises(UserError, match='--freeze: .* is not none, embedding, all'):
+    parse_freeze(word, bert.arch)
+
+
+def test_words():
+  assert format_frozen('embedding') == 'embedding frozen'
+
+
+@pytest.mark.parametrize('groups', [1, 2])
+def test_packed_tokens_give_the_same_states(bert, groups):
+  rng = np.random.default_rng(0)
+  ids = rng.integers(0, 90, (6, 24))
+  sizes = np.array([24, 1, 7, 3, 12, 2])
+  mask = np.arange(24)[None] < sizes[:, None]
+  arch, params = bert.arch, bert.params
+  plain = encode(params, arch, ids, mask)
+  most = max(sizes[:3].sum(), sizes[3:].sum()) if groups == 2 else sizes.sum()
+  for capacity in (most, most + 5):
+    packed = encode(params, arch, ids, mask, packing=(groups, int(capacity)))
+    assert packed.shape == plain.shape
+    np.testing.assert_allclose(packed[mask], plain[mask], atol=2e-6)
+    assert np.isfinite(packed).all()
+
+
+@pytest.mark.parametrize(('packing', 'unrolled'), [(None, True), ((2, 44), False)])
+@pytest.mark.parametrize('name', ['bert_classifier', 'albert_mlm'])
+def test_states_of_first_tokens_alone_and_of_unrolled_layers(name, packing, unrolled):
+  model = load_pretrained(GOLDEN / name, 'mlm' if 'mlm' in name else 'classifier')
+  rng = np.random.default_rng(0)
+  ids = rng.integers(0, 60, (6, 24))
+  mask = np.arange(24)[None] < np.array([24, 1, 7, 3, 12, 2])[:, None]
+  params = unstack_layers(model.params) if unrolled else model.params
+  plain = encode(model.params, model.arch, ids, mask)
+  first = encode(params, model.arch, ids, mask, packing=packing, first_only=True)
+  assert first.shape == (6, 1, plain.shape[-1])
+  np.testing.assert_allclose(first[:, 0], plain[:, 0], atol=3e-6)
+  if unrolled:
+    whole = encode(params, model.arch, ids, mask, packing=packing)
+    np.testing.assert_allclose(whole[mask], plain[mask], atol=3e-6)
+
+
+def test_first_tokens_alone_are_dropped_out_as_all_are(bert):
+  ids, mask = np.full((4, 8), 7), np.ones((4, 8), bool)
+  arch = dataclasses.replace(bert.arch, hidden_dropout=0.5, attention_dropout=0.5)
+  key = jax.random.key(0)
+  first = encode(bert.params, arch, ids, mask, key=key, first_only=True)
+  assert first.shape[1] == 1 and len(np.unique(np.asarray(first)[:, 0, 0])) == 4
+  still = encode(bert.params, bert.arch, ids, mask, first_only=True)
+  assert not np.allclose(first, still, atol=0.05)
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'float32', 'bfloat16'])
+def test_gelu_is_x_times_the_normal_distribution_function(dtype):
+  with jax.enable_x64(dtype == 'float64'):
+    x = jnp.asarray(np.linspace(-12, 12, 4801), dtype)
+    found = _gelu(x)
+  assert found.dtype == dtype
+  x, found = np.asarray(x, np.float64), np.asarray(found, np.float64)
+  wanted = x * scipy.stats.norm.cdf(x)
+  # 1 + erf(x) is rounded near 1 and then multiplied by x; bfloat16 rounds the result, too.
+  eps = 2 ** -52 if dtype == 'float64' else 2 ** -23
+  off = 2 * eps * np.abs(x) + (2 ** -8 * np.abs(wanted) if dtype == 'bfloat16' else 0)
+  assert (np.abs(found - wanted) <= off).all()
+
+
+def test_mlm_at_places_is_mlm_everywhere():
+  model, golden = load_pretrained(GOLDEN / 'bert_mlm', 'mlm'), expected('bert_mlm')
+  hidden = encode(model.params, model.arch, jnp.asarray(golden['ids']),
+                  jnp.asarray(golden['mask'].astype(bool)), jnp.asarray(golden['token_types']))
+  places = np.array([[3, 18], [0, 0], [6, 1], [11, 2]])
+  logits = mlm_logits(model.params, model.arch, hidden, jnp.asarray(places))
+  want = golden['logits'][np.arange(4)[:, None], places]
+  np.testing.assert_allclose(logits, want, atol=1e-5)
+
+
+def test_gpt2_sees_no_later_token():
+  model = load_pretrained(GOLDEN / 'gpt2', 'lm')
+  ids = jnp.asarray(expected('gpt2')['ids'])
+  one = lm_logits(model.params, model.arch, ids)
+  other = lm_logits(model.params, model.arch, ids.at[:, 9].set((ids[:, 9] + 1) % 290))
+  np.testing.assert_array_equal(one[:, :9], other[:, :9])
+  assert (np.abs(one[:, 9:] - other[:, 9:]).max((0, 2)) > 1e-6).all()
+  short = lm_scores(model.params, lm_hidden(model.params, model.arch, ids[:, :9])[:, -1])
+  np.testing.assert_allclose(short, one[:, 8], atol=1e-5)
+
+
+def test_compile_time_does_not_depend_on_depth():
+  model = load_pretrained(GOLDEN / 'gpt2', 'lm')
+  ids = jnp.zeros((2, 5), int)
+
+  def lines(layers):
+    params = model.params | {'layers': {
+      k: np.resize(v, (layers, *v.shape[1:])) for k, v in model.params['layers'].items()}}
+    arch = model.arch.__class__(**{**vars(model.arch), 'num_layers': layers, 'groups': layers})
+    text = jax.jit(lm_logits, static_argnums=1).lower(params, arch, ids).as_text()
+    return len(text.splitlines())
+
+  assert lines(3) == lines(24)
+
+
+def test_albert_repeats_its_groups():
+  arch = load_pretrained(GOLDEN / 'albert_mlm', 'mlm').arch
+  assert arch.layer_order == (0, 1, 0, 1, 2, 3, 2, 3)
