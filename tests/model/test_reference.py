@@ -47,7 +47,7 @@ def test_nll_and_memory_of_four_segments_equal_the_reference(
   name, dtype, tolerance, block, monkeypatch):
   if dtype == 'float64':
     # The reference casts its scores to float32 when it masks them, whatever it computes in; alone
-    # that moves the nll by 4e-8 (plain) and 2e-7 (adaptive), see docs/sharding.md.
+    # that moves the nll by 4e-8 (plain) and 2e-7 (adaptive), see docs/exchange.md.
     exact = attention._softmax
     monkeypatch.setattr(attention, '_softmax', lambda scores, mask: exact(
       scores.astype(jnp.float32).astype(jnp.float64), mask))
