@@ -256,12 +256,12 @@ def test_pairs_and_names_reach_the_augmentation(text, tmp_path, capsys):
                       ('f', 'queen\nsister\n'), ('names', 'Ada,F,3\nBob,M,9\n')):
     (tmp_path / name).write_text(words)
   two = ['--pairs', tmp_path / 'm', tmp_path / 'f']
-  for more, words in (
+  for number, (more, words) in enumerate((
       (['--pairs', tmp_path / 'pairs'], 'pairs:2: the female word comes first'),
       (two, 'no gendered word in the text'), ([*two, tmp_path / 'm'], 'one file of pairs, or'),
       (['--names', tmp_path / 'names'], 'no gendered word in the text'),
-      (['--names', tmp_path / 'names', '--least_count=5'], 'no name has more than 80%')):
-    assert train(text, tmp_path / 'mlm', '--cda=two', *more) == 2
+      (['--names', tmp_path / 'names', '--least_count=5'], 'no name has more than 80%'))):
+    assert train(text, tmp_path / f'mlm-{number}', '--cda=two', *more) == 2
     assert words in capsys.readouterr().err
 
 
