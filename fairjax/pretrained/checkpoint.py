@@ -79,8 +79,6 @@ class Architecture:
   @property
   def layer_order(self) -> tuple[int, ...]:
     """Number of the stacked layer at every depth: 0 to L-1, or with repetitions in ALBERT."""
-    if self.kind != 'albert':
-      return tuple(range(self.num_layers))
     return tuple(self.layers_per_group * (depth * self.groups // self.num_layers) + inner
                  for depth in range(self.num_layers) for inner in range(self.layers_per_group))
 
