@@ -51,30 +51,6 @@ def test_special_tokens(tokenizer, special):
   assert special.all == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.parametrize('form', ['sentence', 'packed'])
-@pytest.mark.parametrize('length', [8, 11, 16, 64])
-def test_every_piece_is_in_exactly_one_row_in_order(tokenizer, special, form, length):
-  documents = [TEXTS[:2], [], TEXTS[2:4], [TEXTS[4]]]
-  rows = rows_of(documents, tokenizer, special, form=form, max_length=length)
-  wanted = [i for d in documents for t in d for i in pieces(tokenizer, t)]
-  assert [i for i in all_ids(rows).tolist() if i not in (special.begin, special.end)] == wanted
-  assert rows.counts['tokens'] == len(wanted) and rows.counts['documents'] == 4
-  for number in range(len(rows)):
-    ids, starts = rows.row(number)
-    assert ids[0] == special.begin and ids[-1] == special.end and 2 < len(ids) <= length
-    assert starts.shape == ids.shape
-  assert rows.longest <= length
-  assert rows.counts['rows'] == len(rows)
-  assert rows.counts['split_sentences'] == sum(
-    len(pieces(tokenizer, t)) > length - 2 for d in documents for t in d)
-
-
-def test_a_sentence_a_row(tokenizer, special):
-  rows = rows_of([TEXTS[:2], TEXTS[2:3]], tokenizer, special, max_length=64)
-  assert [rows.row(i)[0].tolist() for i in range(3)] == [
-    tokenizer.encode(t).ids for t in TEXTS[:3]]
-
-
 def test_packed_rows_hold_whole_sentences_and_mark_the_borders_of_documents(tokenizer, special):
   a, b, c = (pieces(tokenizer, t) for t in TEXTS[:3])
   room = len(a) + len(b) + 1 + len(c)
@@ -109,19 +85,6 @@ def test_long_sentences_are_split_before_words_and_unknown_characters_counted(to
   # A word that is longer than a row can only be cut inside.
   word = rows_of([['b' + 'e' * 12]], tokenizer, special, max_length=8)
   assert len(word) > 1 and not word.row(1)[1][1]
-
-
-def test_word_starts_are_those_of_words(tokenizer, special):
-  ids, starts = rows_of([[TEXTS[3]]], tokenizer, special, max_length=64).row(0)
-  continued = [tokenizer.id_to_token(i).startswith('##') for i in ids]
-  assert any(continued) and (starts == ~np.array(continued)).all()
-
-
-def test_word_starts_of_sentencepiece(special, unigram):
-  ids, starts = rows_of([['the woman, the man.']], unigram, special, max_length=40).row(0)
-  tokens = [unigram.id_to_token(i) for i in ids[1:-1]]
-  begins = [t for t, s in zip(tokens, starts[1:-1], strict=True) if s]
-  assert begins == ['▁the', '▁wo', '▁the', '▁']
 
 
 def test_some_tokenizers_take_a_text_as_one_word(tokenizer, unigram):
