@@ -15,6 +15,7 @@ import numpy as np
 
 from fairjax.config import ModelConfig
 from fairjax.model import Branches, TransformerXL, init_memory
+from fairjax.model.decoding import run_decoding
 
 TINY = ModelConfig(
   vocab_size=32, num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=24, segment_len=8,
@@ -151,3 +152,24 @@ def eight_branches():
   return Branches(
     tokens=jnp.asarray(tokens), start=jnp.asarray(start), length=jnp.asarray(length),
     original_end=jnp.asarray(end), weight=jnp.asarray(length > 0, jnp.float32))
+
+
+def continuation_logits(decoder, params, prefixes, lengths, continuations, *, stages=None):
+  """Logits [A, R, T, V] for every token of given continuations, by the path that sampling takes."""
+  size, steps = prefixes.shape[1], continuations.shape[2] - 1
+  weights = decoder.prepare(params, num_positions=size + steps + 1)
+  prefix, hidden = decoder.prefill(weights, prefixes, lengths)
+  first = decoder.logits(weights, hidden)[:, None, None]
+  shape = (*continuations.shape, first.shape[-1])
+  logits = jnp.zeros(shape, first.dtype).at[:, :, :1].set(first)
+
+  def consume(logits, hidden, index):
+    new = decoder.logits(weights, hidden)[:, :, None]
+    logits = jax.lax.dynamic_update_slice_in_dim(logits, new, index + 1, axis=2)
+    # The last token has no successor; its index is clipped and the result never read.
+    following = jax.lax.dynamic_index_in_dim(continuations, index + 1, axis=2, keepdims=False)
+    return logits, following, jnp.bool_(True)
+
+  return run_decoding(
+    decoder, weights, prefix, continuations[:, :, 0], logits, consume, num_steps=steps,
+    stages=stages)

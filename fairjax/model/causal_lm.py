@@ -116,7 +116,7 @@ class Output:
 
 @runtime_checkable
 class State(Protocol):
-  """What one segment leaves for the next one; a pytree, perhaps without a leaf."""
+  """State that a segment passes to the next one; a pytree, perhaps without a leaf."""
 
   def reset(self, mask: Bool[Array, 'B']) -> 'State':
     """Forgets the rows where `mask` is true."""

@@ -201,30 +201,6 @@ def run_decoding(
   return state[3]
 
 
-def continuation_logits(
-  decoder: Decoder, params: Mapping[str, Any], prefixes: Int[Array, 'A Q'],
-  lengths: Int[Array, 'A'], continuations: Int[Array, 'A R T'], *, stages: int | None = None,
-) -> Float[Array, 'A R T V']:
-  """Logits [A, R, T, V] for every token of given continuations, by the path that sampling takes."""
-  size, steps = prefixes.shape[1], continuations.shape[2] - 1
-  weights = decoder.prepare(params, num_positions=size + steps + 1)
-  prefix, hidden = decoder.prefill(weights, prefixes, lengths)
-  first = decoder.logits(weights, hidden)[:, None, None]
-  shape = (*continuations.shape, first.shape[-1])
-  logits = jnp.zeros(shape, first.dtype).at[:, :, :1].set(first)
-
-  def consume(logits, hidden, index):
-    new = decoder.logits(weights, hidden)[:, :, None]
-    logits = jax.lax.dynamic_update_slice_in_dim(logits, new, index + 1, axis=2)
-    # The last token has no successor; its index is clipped and the result never read.
-    following = jax.lax.dynamic_index_in_dim(continuations, index + 1, axis=2, keepdims=False)
-    return logits, following, jnp.bool_(True)
-
-  return run_decoding(
-    decoder, weights, prefix, continuations[:, :, 0], logits, consume, num_steps=steps,
-    stages=stages)
-
-
 _LAYER_NORM_EPS = 1e-5
 
 

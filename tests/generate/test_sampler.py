@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from model_oracle import continuation_logits
 
 from fairjax.config import ModelConfig
 from fairjax.generate import noise, sampler
 from fairjax.generate.sampler import sample_continuations
 from fairjax.model import TransformerXL, init_memory, language_model
-from fairjax.model.decoding import TransformerXLDecoder, continuation_logits
+from fairjax.model.decoding import TransformerXLDecoder
 
 CONFIG = ModelConfig(
   vocab_size=12, num_layers=2, model_dim=8, num_heads=2, head_dim=4, ff_dim=16, segment_len=16,

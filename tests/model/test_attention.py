@@ -60,8 +60,8 @@ def test_relative_shift_is_a_gather_by_distance(memory_len):
 
 
 @pytest.mark.parametrize('of_tpus', [False, True])
-@pytest.mark.parametrize('columns', [4, 10, 30])
-@pytest.mark.parametrize('limit', [1, 2, 7, 8, 9])
+@pytest.mark.parametrize('columns', [4, 30])
+@pytest.mark.parametrize('limit', [1, 7, 8])
 def test_shift_by_is_a_window_at_each_offset(limit, columns, of_tpus, monkeypatch):
   if of_tpus:
     monkeypatch.setattr(attention, '_by_slices', functools.partial(

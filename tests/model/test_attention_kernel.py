@@ -106,8 +106,7 @@ def _separate(segment_len):
 # Whole blocks and padded ones; rows of branches that fill theirs and that do not; one piece.
 @pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel_shift', 'shape'), [
   (16, 16, 8, False, (4, 2)), (24, 8, 8, True, (2, 4)), (8, 0, 8, False, (1, 1)),
-  (21, 11, 8, True, (3, 2)), (5, 19, 8, False, (2, 4)), (13, 7, 16, False, (4, 3)),
-  (33, 40, 16, True, (8, 1)), (16, 16, 8, False, (1, 5)), (16, 5, 16, False, (4, 4))])
+  (5, 19, 8, False, (2, 4)), (13, 7, 16, False, (4, 3)), (33, 40, 16, True, (8, 1))])
 def test_branches_go_along_with_their_segment(segment_len, memory_len, block, barrel_shift, shape,
                                               monkeypatch):
   arrays, start, length = _arrays_with_branches(segment_len, memory_len, shape)
@@ -131,7 +130,6 @@ def test_more_pieces_than_a_block_has_rows_are_refused():
   ('TPU v4', {}, (16, 16), True, False),  # memory
   ('TPU v4', {'dtype': 'bfloat16'}, (4, 4), True, True),
   ('TPU v4', {'dtype': 'bfloat16'}, (16, 32), True, False),  # blocks are smaller there
-  ('TPU v4', {'segment_len': 1792, 'memory_len': 1792}, (4, 4), True, False),
   ('TPU v5 lite', {'segment_len': 100}, (16, 16), True, False),  # blocks of 128
   ('TPU v5 lite', {'segment_len': 4096, 'memory_len': 4096}, (16, 16), True, False),
   ('TPU v5 lite', {'segment_len': 65536, 'memory_len': 65536}, (4, 4), False, False),
@@ -189,8 +187,7 @@ def test_what_the_kernel_cannot_do_is_refused(changes, words):
 RULES = (('rows', ('data', 'fsdp')), ('heads', 'model'))
 
 
-@pytest.mark.parametrize(('shape', 'split'), [
-  ((2, 1, 2), True), ((1, 2, 2), True), ((8, 1, 1), False), ((1, 1, 8), False)])
+@pytest.mark.parametrize(('shape', 'split'), [((1, 2, 2), True), ((8, 1, 1), False)])
 @pytest.mark.parametrize('with_branches', [False, True])
 def test_every_device_computes_its_own_rows_and_heads(shape, split, with_branches):
   behind = 8 if with_branches else 0
@@ -358,13 +355,10 @@ def test_forward_and_backward_compile_for(topology, sizes, run_with_libtpu):
 @pytest.mark.libtpu
 @pytest.mark.parametrize(('topology', 'dtype', 'sizes'), [
   ('v4:2x2x1', 'float32', (768, 768, 64, 4, 4)), ('v4:2x2x1', 'bfloat16', (1024, 1024, 64, 4, 8)),
-  ('v4:2x2x1', 'float32', (256, 256, 64, 8, 16)),
-  ('v5e:2x2', 'bfloat16', (4096, 4096, 128, 8, 8)), ('v5e:2x2', 'float32', (3072, 3072, 64, 8, 8)),
+  ('v5e:2x2', 'bfloat16', (4096, 4096, 128, 8, 8)),
   ('v5e:2x2', 'float32', (1024, 1024, 64, 16, 16)),
-  ('v5p:2x2x1', 'bfloat16', (2048, 2048, 128, 8, 8)),
   ('v5p:2x2x1', 'float32', (2048, 2048, 64, 4, 4)),
-  ('v6e:2x2', 'float32', (3072, 3072, 64, 8, 8)),
-  ('v6e:2x2', 'bfloat16', (1024, 1024, 64, 16, 16))])
+  ('v6e:2x2', 'float32', (3072, 3072, 64, 8, 8))])
 def test_branches_that_are_let_in_fit_into_the_core(topology, dtype, sizes, run_with_libtpu):
   """Near the most that `kernel_runs_on` lets in."""
   found = _compile(run_with_libtpu, topology, dtype, sizes)

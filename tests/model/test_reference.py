@@ -12,7 +12,11 @@ from safetensors.numpy import load_file, save_file
 from fairjax.errors import UserError
 from fairjax.model import TransformerXL, attention, init_memory
 from fairjax.model.likelihood import token_nll
-from fairjax.model.reference import params_from_reference, params_to_reference, reference_notes
+from fairjax.model.reference import (
+  params_from_reference,
+  params_to_reference,
+  reference_notes,
+)
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'transformer_xl'
 
@@ -106,8 +110,6 @@ def test_untied_position_biases_go_to_their_layers(reference):
 @pytest.mark.parametrize(('change', 'message'), [
   ({'cutoffs': [50]}, r'crit.cluster_weight \(1, 32\) lacks'),
   ({'div_val': 2}, 'div_val=2'),
-  ({'attn_type': 2}, 'attn_type=2'),
-  ({'d_embed': 16}, 'd_embed=16'),
   ({'d_inner': 65}, r'has shape \(64, 32\), the arguments say \(65, 32\)'),
   ({'n_layer': 2}, r'layers.2.dec_attn.qkv_net.weight \(96, 32\) is not understood'),
   ({'n_layer': 4}, r'layers.3.dec_attn.qkv_net.weight \(96, 32\) lacks'),
@@ -192,19 +194,12 @@ def test_published_checkpoints_order_the_gates_from_the_start(adaptive):
 @pytest.mark.parametrize(('arguments', 'message'), [
   ({'n_token': 'a', 'd_head': 8.5}, "n_token='a' is not a whole number; d_head=8.5 is not"),
   ({'n_layer': None}, 'lack: n_layer'),
-  ({'n_layer': True}, 'n_layer=True is not a whole number'),
   ({'d_model': -32}, 'd_model=-32 is too small'),
-  ({'n_head': [4]}, r'n_head=\[4\] is not a whole number'),
-  ({'div_val': '2'}, "div_val='2' is not a whole number"),
-  ({'clamp_len': {}}, 'clamp_len={} is not a whole number'),
   ({'cutoffs': 20}, 'cutoffs=20 is not a list'),
   ({'cutoffs': [20, 'b']}, 'cutoffs=.* is not a list, of which each is a whole number'),
   ({'cutoffs': [60, 20]}, r'cutoffs=\[60, 20\] must rise'),
   ({'cutoffs': [20], 'div_val': 3}, 'div_val=3 .* does not divide d_model=32'),
   ({'cutoffs': [20], 'div_val': 2, 'tie_projs': [True]}, 'tie_projs has 1 values, there are 2'),
-  ({'tie_projs': [0]}, 'tie_projs=.* is not a list, of which each is true or false'),
-  ({'untie_r': 'no'}, "untie_r='no' is not true or false"),
-  ({'dropout': 'a'}, "dropout='a' is not a number"),
   ({'layer_norm_epsilon': 1e-6}, 'layer_norm_epsilon=1e-06 is not covered'),
   ({'cluster_order': ['forward']}, 'cluster_order=.* is not one of'),
 ])

@@ -82,7 +82,7 @@ def test_log_probabilities_are_those_of_a_word_by_word_implementation(name):
       np.testing.assert_allclose(found, logits, atol=1e-12)
 
 
-@pytest.mark.parametrize('block', [7, 64, 1000])
+@pytest.mark.parametrize('block', [7, 64])
 @pytest.mark.parametrize('name', CONFIGS)
 def test_blocked_loss_and_gradients_are_those_of_all_scores(name, block):
   with jax.enable_x64():
@@ -123,21 +123,26 @@ def test_any_number_of_tokens_may_fall_into_one_cluster(low, high):
 
 
 @pytest.mark.parametrize('name', ['padded', 'one_width'])
-@pytest.mark.parametrize('mesh', [(2, 1, 4), (1, 8, 1), (2, 2, 2), (8, 1, 1)])
-def test_split_over_devices_it_is_the_same(name, mesh):
+@pytest.mark.parametrize('mesh', [(1, 8, 1), (2, 2, 2)])
+@pytest.mark.parametrize('mean', [False, True])
+def test_split_over_devices_it_is_the_same(name, mesh, mean, few_at_once):
+  if mean:
+    few_at_once(3, 56)
   config = dataclasses.replace(CONFIGS[name], vocab_multiple=8)
   params = _params(config, np.float32)
   hidden, targets = _inputs(config, (8, 9))
   hidden = hidden.astype(jnp.float32)
 
   def loss(params, hidden):
+    if mean:
+      return mean_nll(params, config, hidden, targets)
     return token_nll(params, config, hidden, targets, block=16).sum()
 
   expected = jax.value_and_grad(loss, (0, 1))(params, hidden)
   with on_mesh(make_mesh(MeshConfig(data=mesh[0], fsdp=mesh[1], model=mesh[2]))):
     found = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, hidden)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
-               found, expected)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(
+    a, b, rtol=1e-5, atol=1e-6 if mean else 1e-5), found, expected)
 
 
 @pytest.fixture
@@ -152,7 +157,7 @@ def few_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize('name', ['plain', 'padded'])
-@pytest.mark.parametrize('tokens, parts', [(21, 1), (20, 3), (4, 7), (1, 21)])
+@pytest.mark.parametrize('tokens, parts', [(21, 1), (4, 7), (1, 21)])
 def test_the_mean_whose_forward_pass_makes_the_gradients_is_that_of_all_scores(
     name, tokens, parts, few_at_once):
   few_at_once(tokens, vocabulary_clusters(CONFIGS[name])[0].padded)
@@ -169,24 +174,6 @@ def test_the_mean_whose_forward_pass_makes_the_gradients_is_that_of_all_scores(
         params, hidden)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), found, expected)
     np.testing.assert_allclose(mean_nll(params, config, hidden, targets), found[0] / 3, atol=1e-12)
-
-
-@pytest.mark.parametrize('mesh', [(2, 1, 4), (1, 8, 1), (2, 2, 2), (8, 1, 1)])
-def test_the_mean_split_over_devices_is_the_same(mesh, few_at_once):
-  few_at_once(3, 56)
-  config = dataclasses.replace(CONFIGS['padded'], vocab_multiple=8)
-  params = _params(config, np.float32)
-  hidden, targets = _inputs(config, (8, 9))
-  hidden = hidden.astype(jnp.float32)
-
-  def loss(params, hidden):
-    return mean_nll(params, config, hidden, targets)
-
-  expected = jax.value_and_grad(loss, (0, 1))(params, hidden)
-  with on_mesh(make_mesh(MeshConfig(data=mesh[0], fsdp=mesh[1], model=mesh[2]))):
-    found = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, hidden)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-               found, expected)
 
 
 @pytest.mark.parametrize('words, products, loops', [(8192, 3, 4), (32768, 4, 8)])
@@ -390,16 +377,3 @@ def test_the_mean_and_its_gradients_are_sums_in_float32(name, way, monkeypatch):
   # Terms next to the middle of two bfloat16 numbers may go the other way; most sums have none.
   error = np.abs(gradient - _narrow(d_scores).T @ flat)
   assert np.median(error / sizes) <= n * U
-
-
-@pytest.mark.parametrize('name', ['plain', 'adaptive'])
-def test_sums_in_bfloat16_would_be_seen(name, monkeypatch):
-  """What the first test asks for rules them out: they are off a hundred times as much."""
-  config = MODELS[name]
-  params, hidden, targets, read = _bfloat16_inputs(config)
-  expected, _ = _expected(config, hidden, targets, read)
-  monkeypatch.setattr(jnp, 'promote_types', lambda dtype, wide: dtype)
-  found = token_nll(params, config, hidden, targets, block=64)
-  assert found.dtype == jnp.bfloat16
-  worst = np.abs(np.asarray(found, np.float64) - expected).max()
-  assert worst > 100 * _bound(config, hidden, read)

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_models import GOLDEN, MORE, padded, vocab_size
+from model_oracle import continuation_logits
 
 from fairjax.cli import main as cli
 from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.generate import read_records
 from fairjax.generate.sampler import sample_continuations
-from fairjax.model.decoding import continuation_logits
 from fairjax.pretrained import GPT2Decoder, TokenizerVocabulary, lm_logits, load_pretrained
 
 ATTRIBUTE = """
