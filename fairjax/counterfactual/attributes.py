@@ -31,9 +31,148 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.files import json_sha256
 from fairjax.inputs import read_text
 
+_FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'source', 'notes')
+_VALUE_FIELDS = ('text', 'subgroup', 'tokens', 'article', 'pronouns')
+_PLACEHOLDER = re.compile(r'\{(\w*)\}')
 
-class YamlDocument:
-  """Content of a YAML file; its errors name file, line and field (a path of keys and indices)."""
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+  """One value of an attribute."""
+
+  text: str  # its name in templates
+  subgroup: str  # counterfactuals are values of another subgroup
+  tokens: tuple[str, ...]  # its sensitive tokens phi(a) (H-01): the forms that are matched in text
+  article: str  # 'a' or 'an', before `text`
+  # Placeholder -> word, e.g. {'they': 'he'}
+  pronouns: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+  """A sentence beginning with placeholders; `id` is its number in the file, from '1'."""
+
+  text: str
+  id: str
+
+  @property
+  def placeholders(self) -> tuple[str, ...]:
+    """Names between braces, in order of appearance."""
+    return tuple(_PLACEHOLDER.findall(self.text))
+
+  def fill(self, value: Value) -> str:
+    """The template's text for one value."""
+    words = {**value.pronouns, 'value': value.text, 'a': value.article,
+             'A': value.article.capitalize()}
+    return _PLACEHOLDER.sub(lambda m: words[m[1]], self.text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix:
+  """A filled template: indices (from 0) of template and value, and the text."""
+
+  template: int
+  value: int
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+  """A sensitive attribute: A values in at least two subgroups, and templates."""
+
+  name: str  # short, used in file names
+  values: tuple[Value, ...]  # their order is the value index everywhere
+  templates: tuple[Template, ...]  # their order is the template index everywhere
+  # Name to template indices (from 0), e.g. `pronoun_neutral` (H-09)
+  template_subsets: Mapping[str, tuple[int, ...]] = dataclasses.field(
+    default_factory=dict, hash=False)
+  source: str = ''  # where the lists come from
+  notes: str = ''  # remarks for readers
+
+  @property
+  def value_texts(self) -> tuple[str, ...]:
+    """Texts of the A values."""
+    return tuple(v.text for v in self.values)
+
+  @property
+  def subgroups(self) -> tuple[str, ...]:
+    """Distinct subgroups in order of first appearance."""
+    return tuple(dict.fromkeys(v.subgroup for v in self.values))
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """SHA-256 (hex) of values and templates; source and notes do not count."""
+    content = {'name': self.name, 'values': [dataclasses.asdict(v) for v in self.values],
+               'templates': [dataclasses.asdict(t) for t in self.templates],
+               'template_subsets': dict(self.template_subsets)}
+    return json_sha256(content)
+
+  def value_index(self, text: str) -> int:
+    """Index of the value with this text, in any way of writing it; `UserError` without one."""
+    if (index := self.find_value(text)) is None:
+      raise unknown_name(f'value of attribute {self.name}', text, self.value_texts)
+    return index
+
+  def find_value(self, text: str) -> int | None:
+    """As `value_index`; None if no value has the text."""
+    return self._index_of.get(normal_form(text))
+
+  @functools.cached_property
+  def _index_of(self) -> dict[str, int]:
+    return {normal_form(text): i for i, text in enumerate(self.value_texts)}
+
+  def alternatives(self, value_index: int) -> tuple[int, ...]:
+    """Indices of the values of other subgroups: the possible counterfactuals (H-01)."""
+    subgroup = self.values[value_index].subgroup
+    return tuple(i for i, v in enumerate(self.values) if v.subgroup != subgroup)
+
+  def prefix(self, template_index: int, value_index: int) -> str:
+    """Text of a template filled with a value.
+
+    >>> load_attribute('occupation').prefix(3, 12)
+    'My friend is an accountant, and we'
+    """
+    return self.templates[template_index].fill(self.values[value_index])
+
+  def prefixes(self) -> list[Prefix]:
+    """All filled templates: those of the first template for every value, then the next."""
+    return [Prefix(t, a, self.prefix(t, a))
+            for t in range(len(self.templates)) for a in range(len(self.values))]
+
+
+def article_by_letter(text: str) -> str:
+  """'an' before a vowel letter, otherwise 'a' (H-10): right for all 29 occupations.
+
+  >>> article_by_letter('editor'), article_by_letter('CEO')
+  ('an', 'a')
+  """
+  return 'an' if text[:1].lower() in ('a', 'e', 'i', 'o', 'u') else 'a'
+
+
+def list_attributes() -> list[str]:
+  """Names of the built-in attributes, sorted."""
+  assets = importlib.resources.files('fairjax.counterfactual') / 'assets'
+  return sorted(f.name.removesuffix('.yaml') for f in assets.iterdir() if f.name.endswith('.yaml'))
+
+
+def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
+  """Reads a built-in attribute (see `list_attributes`) by name, or a YAML file by path.
+
+  Raises:
+    UserError: unknown name (with the nearest one), or a field of the file is missing, unknown, of
+      the wrong type, contradictory or given twice; it names file, line and field.
+  """
+  name = os.fspath(name_or_path)
+  if name in list_attributes():
+    file = importlib.resources.files('fairjax.counterfactual') / 'assets' / f'{name}.yaml'
+    return _Reader(f'{name}.yaml', file.read_text(encoding='utf-8')).attribute()
+  if not name.endswith(('.yaml', '.yml')) and not os.path.exists(name):
+    raise unknown_name('attribute', name, list_attributes(), where='(not a YAML file either)')
+  return _Reader(name, read_text(name, what='attribute file')).attribute()
+
+
+class _Reader:
+  """An attribute file; its errors name file, line and field (a path of keys and indices)."""
 
   def __init__(self, path: str, text: str):
     self.path = path
@@ -119,161 +258,6 @@ class YamlDocument:
     elif isinstance(node, yaml.SequenceNode):
       for item in node.value:
         self._check_repeated_keys(item)
-
-
-_FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'source', 'notes')
-_VALUE_FIELDS = ('text', 'subgroup', 'tokens', 'article', 'pronouns')
-_PLACEHOLDER = re.compile(r'\{(\w*)\}')
-
-
-@dataclasses.dataclass(frozen=True)
-class Value:
-  """One value of an attribute."""
-
-  text: str  # its name in templates
-  subgroup: str  # counterfactuals are values of another subgroup
-  tokens: tuple[str, ...]  # its sensitive tokens phi(a) (H-01): the forms that are matched in text
-  article: str  # 'a' or 'an', before `text`
-  # Placeholder -> word, e.g. {'they': 'he'}
-  pronouns: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Template:
-  """A sentence beginning with placeholders; `id` is its number in the file, from '1'."""
-
-  text: str
-  id: str
-
-  @property
-  def placeholders(self) -> tuple[str, ...]:
-    """Names between braces, in order of appearance."""
-    return tuple(_PLACEHOLDER.findall(self.text))
-
-  def fill(self, value: Value) -> str:
-    """The template's text for one value."""
-    words = {**value.pronouns, 'value': value.text, 'a': value.article,
-             'A': value.article.capitalize()}
-    return _PLACEHOLDER.sub(lambda m: words[m[1]], self.text)
-
-
-@dataclasses.dataclass(frozen=True)
-class Prefix:
-  """A filled template: indices (from 0) of template and value, and the text."""
-
-  template: int
-  value: int
-  text: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Attribute:
-  """A sensitive attribute: A values in at least two subgroups, and templates.
-
-  Attributes:
-    name: short name, used in file names.
-    values: the A values; their order is the value index everywhere.
-    templates: the evaluation templates; their order is the template index everywhere.
-    template_subsets: name to template indices (from 0), e.g. `pronoun_neutral` (H-09).
-    source: where the lists come from.
-    notes: remarks for readers.
-  """
-
-  name: str
-  values: tuple[Value, ...]
-  templates: tuple[Template, ...]
-  template_subsets: Mapping[str, tuple[int, ...]] = dataclasses.field(
-    default_factory=dict, hash=False)
-  source: str = ''
-  notes: str = ''
-
-  @property
-  def value_texts(self) -> tuple[str, ...]:
-    """Texts of the A values."""
-    return tuple(v.text for v in self.values)
-
-  @property
-  def subgroups(self) -> tuple[str, ...]:
-    """Distinct subgroups in order of first appearance."""
-    return tuple(dict.fromkeys(v.subgroup for v in self.values))
-
-  @functools.cached_property
-  def fingerprint(self) -> str:
-    """SHA-256 (hex) of values and templates; source and notes do not count."""
-    content = {'name': self.name, 'values': [dataclasses.asdict(v) for v in self.values],
-               'templates': [dataclasses.asdict(t) for t in self.templates],
-               'template_subsets': dict(self.template_subsets)}
-    return json_sha256(content)
-
-  def value_index(self, text: str) -> int:
-    """Index of the value with this text, in any way of writing it; `UserError` without one."""
-    if (index := self.find_value(text)) is None:
-      raise unknown_name(f'value of attribute {self.name}', text, self.value_texts)
-    return index
-
-  def find_value(self, text: str) -> int | None:
-    """As `value_index`; None if no value has the text."""
-    return self._index_of.get(normal_form(text))
-
-  @functools.cached_property
-  def _index_of(self) -> dict[str, int]:
-    return {normal_form(text): i for i, text in enumerate(self.value_texts)}
-
-  def alternatives(self, value_index: int) -> tuple[int, ...]:
-    """Indices of the values of other subgroups: the possible counterfactuals (H-01)."""
-    subgroup = self.values[value_index].subgroup
-    return tuple(i for i, v in enumerate(self.values) if v.subgroup != subgroup)
-
-  def prefix(self, template_index: int, value_index: int) -> str:
-    """Text of a template filled with a value.
-
-    >>> load_attribute('occupation').prefix(3, 12)
-    'My friend is an accountant, and we'
-    """
-    return self.templates[template_index].fill(self.values[value_index])
-
-  def prefixes(self) -> list[Prefix]:
-    """All filled templates: those of the first template for every value, then the next."""
-    return [Prefix(t, a, self.prefix(t, a))
-            for t in range(len(self.templates)) for a in range(len(self.values))]
-
-
-def article_by_letter(text: str) -> str:
-  """'an' before a vowel letter, otherwise 'a' (H-10): right for all 29 occupations.
-
-  >>> article_by_letter('editor'), article_by_letter('CEO')
-  ('an', 'a')
-  """
-  return 'an' if text[:1].lower() in ('a', 'e', 'i', 'o', 'u') else 'a'
-
-
-def list_attributes() -> list[str]:
-  """Names of the built-in attributes, sorted."""
-  assets = importlib.resources.files('fairjax.counterfactual') / 'assets'
-  return sorted(f.name.removesuffix('.yaml') for f in assets.iterdir() if f.name.endswith('.yaml'))
-
-
-def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
-  """Reads a built-in attribute by name, or an attribute file by path.
-
-  Args:
-    name_or_path: one of `list_attributes()`, or the path of a YAML file.
-
-  Raises:
-    UserError: unknown name (with the nearest one), or a field of the file is missing, unknown, of
-      the wrong type, contradictory or given twice; it names file, line and field.
-  """
-  name = os.fspath(name_or_path)
-  if name in list_attributes():
-    file = importlib.resources.files('fairjax.counterfactual') / 'assets' / f'{name}.yaml'
-    return _Reader(f'{name}.yaml', file.read_text(encoding='utf-8')).attribute()
-  if not name.endswith(('.yaml', '.yml')) and not os.path.exists(name):
-    raise unknown_name('attribute', name, list_attributes(), where='(not a YAML file either)')
-  return _Reader(name, read_text(name, what='attribute file')).attribute()
-
-
-class _Reader(YamlDocument):
-  """An attribute file."""
 
   def attribute(self) -> Attribute:
     """Reads all fields."""

@@ -285,16 +285,9 @@ def augment(
 ) -> Iterator[str]:
   """Sentences with their counterfactual ones (W-14, W-15).
 
-  Args:
-    sentences: any number of texts, read once.
-    swap: makes a counterfactual.
-    sided: one (only counterfactual sentences), or two (each sentence, then its counterfactual one;
-      a neutral sentence once).
-    counts: is added to.
-    position: of all sentences, for names; None: a hash of each sentence.
-
-  Raises:
-    UserError: another `sided`.
+  `sided`: one (only counterfactual sentences), or two (each sentence, then its counterfactual one;
+  a neutral sentence once). `counts` is added to. `position` of all sentences decides which names
+  are drawn; None: a hash of each sentence.
 
   >>> from fairjax.counterfactual.gendered_words import read_word_pairs
   >>> list(augment(['It rains.', 'He sings.'], GenderSwap(read_word_pairs())))
@@ -335,9 +328,6 @@ def augment_document(
       neutral sentence occurs once, W-15) or document (the whole text, swapped).
     split: text -> its sentences.
     counts: is added to; a document is one sentence with the unit document.
-
-  Raises:
-    UserError: another `sided` or `unit`.
   """
   if unit not in UNITS:
     raise unknown_name('unit of augmentation', unit, UNITS)

@@ -128,11 +128,7 @@ class TokenMatcher:
     return np.array(spans, np.int32).reshape(-1, 3), unaligned
 
   def count_unknown(self, text: str) -> int:
-    """Number of matches in one document that its ids hide behind the unknown id.
-
-    In a list of words these are matches with a word that is not in the list, with pieces matches
-    with a character that has no piece. `find` cannot count them.
-    """
+    """Matches in one document with a word or character that its ids give as unknown."""
     if not self._may_be_unknown:
       return 0
     if not self._word_list:

@@ -1,6 +1,5 @@
-"""Documents, vocabularies, token streams and counterfactual batches.
+"""Documents, token stores and batches.
 
-The only room that may import TensorFlow and seqio. This file imports nothing, so that the parts
-that need neither (`documents`, `planted`, `sentences`, `token_store`, `streams`) stay light:
-import the modules by name, e.g. `fairjax.data.prepare`.
+Only this package may import TensorFlow and seqio. Import its modules by name, e.g.
+`fairjax.data.prepare`: this file imports nothing, so that the modules that need neither stay light.
 """

@@ -145,7 +145,7 @@ def cda_documents(
 
 
 def describe_cda(data: DataConfig) -> dict[str, Any]:
-  """What the augmented documents depend on besides the source's."""
+  """Settings on which the augmented documents depend, besides the source's."""
   return {'sided': data.cda, 'unit': data.cda_unit, 'swap': make_swap(data).fingerprint}
 
 
@@ -276,7 +276,7 @@ class Corpus:
     return self._builder
 
   def describe(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What identifies the documents; digests of unchanged files are taken from `saved`."""
+    """The identity of the documents; digests of unchanged files are taken from `saved`."""
     cda = {'cda': describe_cda(self.data)} if self.data.cda else {}
     return self._describe_source(saved) | cda
 

@@ -43,7 +43,7 @@ SHOWN = 20  # broken lines of one file that are named; the rest is counted
 
 @dataclasses.dataclass
 class Findings:
-  """What a check found, one line each."""
+  """Findings of a check, one line each."""
 
   problems: list[str] = dataclasses.field(default_factory=list)  # empty if all is well
   notes: list[str] = dataclasses.field(default_factory=list)

@@ -1,18 +1,9 @@
 """Reads documents from files: WikiText articles, lines, TSV columns, news crawls, rows of records.
 
-Files are UTF-8, plain or compressed (see `fairjax.inputs`). Nothing is repaired
-silently: what is normalised is counted in `counts`, and a file that cannot be read to its end is
-an error that names file and line.
-
-Normalised: a carriage return before a line end, NUL characters and a byte order mark are removed;
-blank lines are no documents. White space at both ends of a document (of a line in `wikitext` and
-`newscrawl_sentences`) is removed too, uncounted, as no word depends on it. Kept as they are: all
-other characters, also those that some programs take for line ends (U+FFFD, which an earlier
-conversion put where it could not read, is counted), and documents that occur again.
-
-Errors: a file that is missing, empty or cut off, and a line that cannot be decoded or is longer
-than `max_line_bytes`, which is never held in memory whole. `fairjax data check` (see
-`fairjax.data.data_check`) lists them all instead of stopping at the first.
+Files are UTF-8, plain or compressed (see `fairjax.inputs`). What is normalised is counted, and a
+file that cannot be read to its end is an error with file and line (docs/corpora.md has the table).
+White space at both ends of a document (of a line in `wikitext` and `newscrawl_sentences`) is
+removed without a count, as no word depends on it; all other characters stay as they are.
 """
 
 import base64
@@ -96,34 +87,11 @@ def read_documents(
 ) -> Iterator[str]:
   """Yields the documents of files, in order, as they are read: texts that are not blank.
 
-  What a document is in a layout:
-    lines: a line.
-    tsv: the column `text_column` of a line; columns are separated by tabs, without quoting.
-    wikitext: an article of the WikiText files. It begins at a line ` = Title = ` between two blank
-      lines (or the borders of the file). Its lines are joined by line ends, without the spaces
-      around them and, unless `blank_lines`, without blank ones. Text before the first title is an
-      article too, counted as `untitled`.
-    newscrawl: a line of a news crawl with documents (statmt.org, news-docs.YEAR.en.filtered): date,
-      text split into sentences, and the text as it was, the latter two in base64, separated by
-      tabs. `text_column` 1 gives a sentence a line, 2 (or -1) the text as it was.
-    newscrawl_sentences: `lines_per_document` lines that are not blank of a news crawl of single
-      sentences, whose documents and order are lost; the last document of a file may be shorter.
-    jsonl, csv, parquet: the field `text_field` of a row, of JSON lines, a JSON array, CSV or TSV
-      with a header, or Parquet, whichever the content is.
-
-  Args:
-    paths: files or patterns, see `list_files`.
-    layout: see above.
-    text_column: from 0; negative numbers count from the last column.
-    text_field: see above.
-    lines_per_document: see above.
-    broken: what happens to a line that is not UTF-8, too long, has too few columns or whose base64
-      or JSON is wrong: `error`, or `skip`, which counts it in broken_lines (not in `wikitext`).
-    max_line_bytes: longest line, without its end.
-    report: gets the message about each such line (which is then left out) instead of an error.
-    counts: is added to: files, lines, documents, blank_lines, blank_documents, carriage_returns,
-      nul_characters, byte_order_marks, replacement_characters, untitled, broken_lines.
-    blank_lines: see above.
+  `_LAYOUTS` describes the layouts. A line that is not UTF-8, too long, has too few columns or whose
+  base64 or JSON is wrong is an error, or left out and counted with `broken='skip'` (not in
+  `wikitext`); `report` gets the message about each such line instead. `counts` is added to: files,
+  lines, documents, blank_lines, blank_documents, carriage_returns, nul_characters,
+  byte_order_marks, replacement_characters, untitled, broken_lines.
   """
   if layout not in _LAYOUTS:
     raise unknown_name('layout', layout, _LAYOUTS)
@@ -182,7 +150,7 @@ def _read_lines(
 
 
 def _structure(begin: bytes) -> str | None:
-  """What the first lines are where they are no text, and which layout reads them."""
+  """Format of the first lines, and the layout that reads it; None for plain text."""
   lines = [line.strip() for line in begin.split(b'\n')[:-1] or [begin] if line.strip()][:_LOOKED_AT]
   if lines and all(line.startswith(b'{') and line.endswith(b'}') for line in lines):
     try:
@@ -377,8 +345,20 @@ def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iter
   yield from finish()
 
 
-_LAYOUTS = {'wikitext': _wikitext, 'lines': _lines, 'tsv': _tsv, 'newscrawl': _newscrawl,
-            'newscrawl_sentences': _sentences, 'jsonl': _rows, 'csv': _rows, 'parquet': _rows}
+# What a document is in a layout.
+_LAYOUTS = {
+  # An article. It begins at a line ` = Title = ` between two blank lines (or the file's borders).
+  # Its lines are joined by line ends, without the spaces around them and, unless `blank_lines`,
+  # without blank ones. Text before the first title is an article too, counted as `untitled`.
+  'wikitext': _wikitext,
+  'lines': _lines,  # a line
+  'tsv': _tsv,  # the column `text_column` of a line, without quoting
+  # A line of a news crawl with documents (statmt.org, news-docs.YEAR.en.filtered): date, text split
+  # into sentences, text as it was, the latter two in base64. `text_column` 1 gives a sentence a
+  # line, 2 (or -1) the text as it was.
+  'newscrawl': _newscrawl,
+  'newscrawl_sentences': _sentences,  # `lines_per_document` lines of shuffled sentences
+  'jsonl': _rows, 'csv': _rows, 'parquet': _rows}  # the field `text_field`, by the file's content
 
 
 # A random sample of the lines of a corpus that is too large to keep.

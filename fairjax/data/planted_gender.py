@@ -14,7 +14,6 @@ it is made for; people who are neither do not occur in it.
 import csv
 import hashlib
 import io
-import json
 import os
 import pathlib
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairjax.data.planted import NEGATIVE, POSITIVE, capitalise, load_grammar, with_article
-from fairjax.files import atomic_write
+from fairjax.files import atomic_write, write_json
 
 GRAMMAR = load_grammar('planted_gender')
 PROFESSIONS, PARTICIPANTS = tuple(GRAMMAR['professions']), tuple(GRAMMAR['participants'])
@@ -137,10 +136,8 @@ def write_corpus(
   """Writes the corpus, a sentence a line, and its truth beside it as `PATH.truth.json`."""
   corpus = make_gendered_corpus(
     num_sentences=num_sentences, seed=seed, strength=strength, stream=stream)
-  truth = json.dumps(corpus.truth, indent=2, sort_keys=True)
-  for file, text in ((os.fspath(path), '\n'.join(corpus.texts)), (f'{path}.truth.json', truth)):
-    with atomic_write(file) as opened:
-      opened.write(f'{text}\n'.encode())
+  _write(path, '\n'.join(corpus.texts) + '\n')
+  write_json(f'{path}.truth.json', corpus.truth)
   return corpus.truth
 
 
@@ -154,10 +151,13 @@ def write_tables(folder: str | os.PathLike, *, strength: float = 1.0) -> dict[st
                         *_heldout_rows()]}
   texts = {name: _tab_separated(table) for name, table in rows.items()}
   texts['names.txt'] = ''.join(f'{n},{sex},{count}\n' for n, sex, count in gendered_names())
-  for name, text in texts.items():
-    with atomic_write(folder / name) as file:
-      file.write(text.encode('utf-8'))
-  return {name: folder / name for name in texts}
+  return {name: _write(folder / name, text) for name, text in texts.items()}
+
+
+def _write(path: str | os.PathLike, text: str) -> pathlib.Path:
+  with atomic_write(path) as file:
+    file.write(text.encode('utf-8'))
+  return pathlib.Path(path)
 
 
 def _heldout_rows() -> list[tuple[str, str, str, str]]:
@@ -268,20 +268,14 @@ def write_sts(folder: str | os.PathLike, *, seed: int, pairs: int = 2000, templa
     chosen.setdefault(sentence.text('man'), sentence)
   rows['test'] = [
     (5.0, sentence.text('man'), sentence.text('woman')) for sentence in chosen.values()]
-  folder = pathlib.Path(folder)
-  paths = {split: folder / f'sts-{split}.tsv' for split in rows}
-  for split, path in paths.items():
-    lines = [f'planted\tgrammar\t{split}\t{i:04d}\t{score:.3f}\t{a}\t{b}\n'
-             for i, (score, a, b) in enumerate(rows[split])]
-    with atomic_write(path) as file:
-      file.write(''.join(lines).encode('utf-8'))
-  return paths
+  return {split: _write(pathlib.Path(folder) / f'sts-{split}.tsv', _tab_separated([
+    ('planted', 'grammar', split, f'{i:04d}', f'{score:.3f}', a, b)
+    for i, (score, a, b) in enumerate(rows[split])])) for split in rows}
 
 
 def write_bios(folder: str | os.PathLike, *, seed: int, per_profession: int = 100,
                strength: float = 1.0) -> dict[str, pathlib.Path]:
   """Writes `train.tsv` and `test.tsv` with the columns gender, profession and text."""
-  folder = pathlib.Path(folder)
   paths = {}
   for stream, split in enumerate(('train', 'test')):
     rng = np.random.default_rng(np.random.SeedSequence([seed, _TASKS_PURPOSE, 1, stream]))
@@ -294,12 +288,8 @@ def write_bios(folder: str | os.PathLike, *, seed: int, per_profession: int = 10
       rows += [('F' if i < women else 'M', profession, _biography(number, i < women, rng))
                for i in range(per_profession)]
     order = rng.permutation(len(rows)).tolist()
-    text = io.StringIO()
-    writer = csv.writer(text, delimiter='\t', lineterminator='\n', quoting=csv.QUOTE_NONE)
-    writer.writerows([('gender', 'profession', 'text'), *(rows[i] for i in order)])
-    paths[split] = folder / f'{split}.tsv'
-    with atomic_write(paths[split]) as file:
-      file.write(text.getvalue().encode('utf-8'))
+    paths[split] = _write(pathlib.Path(folder) / f'{split}.tsv', _tab_separated(
+      [('gender', 'profession', 'text'), *(rows[i] for i in order)]))
   return paths
 
 

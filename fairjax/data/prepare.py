@@ -101,7 +101,7 @@ def import_seqio_tasks() -> types.ModuleType:
 def check_inputs(
   directory: pathlib.Path, describe: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> dict[str, Any]:
-  """What a folder is made from, saved in it or compared with what it was made from."""
+  """Saves the inputs of a new folder, or compares them with those of an earlier run."""
   path = directory / INPUTS
   saved = read_sealed_json(path, again=_AGAIN) if path.exists() else None
   inputs = describe(saved or {})

@@ -22,7 +22,7 @@ _MOST_WORDS = 20  # of those that were swapped, and kept, in the counts
 
 
 class Survey(NamedTuple):
-  """What the first pass has counted."""
+  """Counts of the first pass."""
 
   train: int  # documents before augmentation, without those that are held out
   valid: int
@@ -56,7 +56,7 @@ class SentenceCorpus:
   valid_share: float = 0.02  # of the documents, at least one; only without `valid`
 
   def describe(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What identifies the texts; digests of unchanged files are taken from `saved`."""
+    """The identity of the texts; digests of unchanged files are taken from `saved`."""
     files = {'train': list_files(self.data)}
     if self.valid is not None:
       files['valid'] = list_files(self.valid)

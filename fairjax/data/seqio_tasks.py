@@ -28,12 +28,9 @@ from fairjax.data.tfds_wikitext import tfds_source
 from fairjax.data.token_store import TokenStoreInfo, token_rows
 from fairjax.vocabulary import SentencePieceVocabulary, Vocabulary
 
-# Where Python's `str.split` cuts; TensorFlow cuts at ASCII's spaces only.
-_SPACES = ''.join(filter(str.isspace, map(chr, range(0x3001))))
-
 
 class SeqioVocabulary(seqio.Vocabulary):
-  """A fairjax vocabulary for seqio; in the graph it encodes every word of a batch once."""
+  """A fairjax vocabulary for seqio; in the graph it cuts every word of a batch into pieces once."""
 
   def __init__(self, vocabulary: Vocabulary):
     """Wraps a loaded vocabulary."""
@@ -55,7 +52,7 @@ class SeqioVocabulary(seqio.Vocabulary):
 
   @property
   def unk_id(self) -> int:
-    """What cannot be encoded otherwise."""
+    """Id of an unknown word or piece."""
     return self._vocabulary.unk_id
 
   @property
@@ -86,15 +83,6 @@ class SeqioVocabulary(seqio.Vocabulary):
     return words.with_values(tf.gather(pieces, places)).merge_dims(1, 2)
 
   def _words(self, texts):
-    if self._vocabulary.documents == 'text':  # whose rules look back, which TensorFlow's cannot
-      return self._words_in_python(texts)
-    lines = tf.strings.split(texts, '\n')
-    words = tf.strings.split(tf.strings.regex_replace(lines, f'[{_SPACES}]', ' '))
-    ids = tf.ragged.map_flat_values(self._table.lookup, words)
-    ends = tf.ones_like(lines, tf.int32)[..., tf.newaxis] * self.eos_id
-    return tf.concat([ids, ends], 2).merge_dims(1, 2)[:, :-1]
-
-  def _words_in_python(self, texts):
     def encode(contents):
       found = self._vocabulary.encode_batch([c.decode('utf-8') for c in contents.tolist()])
       return (np.array([i for ids in found for i in ids], np.int32),
@@ -109,14 +97,6 @@ class SeqioVocabulary(seqio.Vocabulary):
   def _tokenizer(self):
     with tf.init_scope():  # it outlives the function that is being traced
       return tensorflow_text.SentencepieceTokenizer(self._vocabulary.model)
-
-  @functools.cached_property
-  def _table(self):
-    words = self._vocabulary.words[self._vocabulary.unk_id + 1:]
-    ids = np.arange(self._vocabulary.unk_id + 1, self._vocabulary.size, dtype=np.int32)
-    with tf.init_scope():
-      return tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer(words, ids, tf.string, tf.int32), self.unk_id)
 
   def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
     def decode(rows):

@@ -1,8 +1,7 @@
 """The official files of WikiText-2 and WikiText-103: find, unpack, or fetch them.
 
 Source: Merity et al. 2016, "Pointer Sentinel Mixture Models"; text of Wikipedia, CC BY-SA. Counts
-of articles: definitions H-41. TensorFlow is not needed here; `wikitext_builder` makes TFDS datasets
-of these files.
+of articles: definitions H-41. `tfds_wikitext` makes TFDS datasets of these files.
 """
 
 import collections
@@ -30,7 +29,7 @@ _TIMEOUT_SECONDS = 60
 
 @dataclasses.dataclass(frozen=True)
 class WikitextCorpus:
-  """What is known of an official corpus."""
+  """Published facts about an official corpus."""
 
   name: str
   stem: str  # of its zip and of the folder in it, e.g. `wikitext-103`

@@ -66,25 +66,15 @@ _SENTENCE_END = re.compile(r'[.!?]+["\'\u2019\u201d)\]]*')
 
 @dataclasses.dataclass(frozen=True)
 class GenerationSummary:
-  """What `generate` did.
-
-  Attributes:
-    path: the records.
-    records: records in the file.
-    sampled: records that this call sampled; 0 when the file was complete.
-    tokens: tokens of those.
-    seconds: wall time of the sampling, compilation included.
-    repaired_bytes: bytes of an interrupted append that were removed.
-    at_limit: of the sampled ones, continuations that reached `max_new_tokens`.
-  """
+  """Result of `generate`."""
 
   path: pathlib.Path
-  records: int
-  sampled: int
-  tokens: int
-  seconds: float
-  repaired_bytes: int
-  at_limit: int
+  records: int  # in the file
+  sampled: int  # by this call; 0 when the file was complete
+  tokens: int  # of those
+  seconds: float  # of the sampling, compilation included
+  repaired_bytes: int  # of an interrupted append, which were removed
+  at_limit: int  # of the sampled ones, continuations that reached `max_new_tokens`
 
 
 def generate(
@@ -104,18 +94,13 @@ def generate(
 ) -> GenerationSummary:
   """Samples continuations of every prefix and records them (H-12, H-13).
 
-  Call again after an interruption: what is recorded stays, the rest is sampled, and the file ends
-  up with the bytes of an uninterrupted run at the same `sample.batch_size`. With another batch size
-  the same records come in another order (see `fairjax.generate.sampler` on rounding). A larger
+  After an interruption the same call samples what is missing; the file then has the bytes of an
+  uninterrupted run at the same `sample.batch_size`, or the same records in another order. A larger
   `sample.samples` extends a file; a complete file is left alone.
 
-  `prefix + continuation` is the text as the vocabulary decodes it, natural text for words too: a
-  continuation begins with the space between the two, if there is one. It ends at eos at the latest:
-  with pieces at the end of the document, with words at the end of the line (of WikiText the
-  paragraph), so that no text reaches into the next document.
-
-  In a group of processes all call it, with the same arguments and a mesh of all devices; the first
-  one writes.
+  A continuation is what the vocabulary decodes after the prefix, with the space between the two. It
+  ends at eos at the latest: with pieces the end of the document, with words that of the line. In a
+  group of processes all call this with a mesh of all devices, and the first one writes.
 
   Args:
     params: of the model.
@@ -126,15 +111,14 @@ def generate(
     model: name of the model, a field of every record.
     sample: how many, how long, temperature, seed.
     prefixes: other prefixes, their values those of `attribute`.
-    card: identity of the model (see `fairjax.train.checkpoints`), kept in the manifest.
+    card: identity of the model, kept in the manifest.
     coupled: one noise for all values of a template; False: independent samples.
     mesh: devices to split each batch over.
     log: called with progress lines.
 
   Raises:
-    UserError: the file belongs to another model or other settings (naming them), has no manifest,
-      or holds samples that were not asked for; a prefix occurs twice; a template is the same input
-      for two values.
+    UserError: the file belongs to another model or other settings, has no manifest, or holds
+      samples that were not asked for; a prefix occurs twice, or is the same input for two values.
   """
   path = pathlib.Path(path)
   prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
@@ -174,16 +158,8 @@ def generate(
 def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: Any) -> None:
   """Refuses prefixes of one template that the model would read as the same ids.
 
-  Their continuations would be the same whatever the model has learned about the values: a distance
-  of 0 without meaning.
-
-  Args:
-    prefixes: of all templates.
-    attribute: of their values.
-    vocabulary: of the model; anything with `encode`.
-
-  Raises:
-    UserError: names the template and the values.
+  Their continuations would be equal whatever the model has learned: a distance of 0 without
+  meaning. The `UserError` names the template and the values.
   """
   templates: dict[int, list[Prefix]] = {}
   for prefix in prefixes:
@@ -223,10 +199,9 @@ def _open_records(
 
 
 def sentence_end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
-  """Ids that end a sentence: one or more of `.!?`, closing quotes or brackets after them.
+  """Ids that end a sentence: one or more of `.!?`, with closing quotes or brackets.
 
-  A word with a full stop in it ('U.S.', 'Mr.') does not count, but a full stop that is an id of its
-  own does, after an abbreviation too.
+  'U.S.' and 'Mr.' do not count; a full stop that is an id of its own does, after them too.
   """
   return tuple(
     i for i, surface in enumerate(vocabulary.surfaces)
@@ -282,7 +257,7 @@ class _Work:
     self.done = np.zeros((len(prefixes), samples), bool)
 
   def save(self) -> str:
-    """What is done, for `restore` in another process."""
+    """The recorded samples as text, for `restore` in another process."""
     return np.packbits(self.done).tobytes().hex()
 
   def restore(self, saved: str) -> None:
@@ -333,7 +308,7 @@ class _Work:
 
 
 class _Counts:
-  """What was sampled, and how fast."""
+  """Counts of the samples, and their rate."""
 
   def __init__(self) -> None:
     self.records = self.tokens = self.at_limit = 0
@@ -366,7 +341,7 @@ def _identity(
   decoder: Decoder, vocabulary: Vocabulary, attribute: Attribute, sample: SampleConfig,
   prefixes: Sequence[Prefix], model: str, card: Mapping[str, Any] | None, coupled: bool,
 ) -> dict[str, Any]:
-  """What must not change between the parts of a file; everything but sizes of the work."""
+  """Settings that must not change between the parts of a file."""
   listed = json.dumps([[p.template, p.value, p.text] for p in prefixes])
   settings = {name: value for name, value in to_dict(sample).items()
               if name not in ('samples', 'batch_size', 'heldout_prefixes')}

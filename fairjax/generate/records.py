@@ -79,19 +79,17 @@ def read_records(
   """Reads and checks records one by one.
 
   Args:
-    path: JSON lines, a JSON array, CSV or TSV with a header, or Parquet, by its content, which
-      also shows how it is compressed (see `fairjax.inputs`).
+    path: JSON lines, a JSON array, CSV or TSV with a header, or Parquet, compressed or not.
     repair: replace halves of characters and NUL by U+FFFD instead of refusing their record.
     counts: gets in words what was changed in reading, and how often.
 
   Yields:
-    The records, each with `_where` ("file:line", or "file, row N") for messages about it. Empty
-    lines are passed. A continuation that is null (or NaN) is an empty text.
+    The records, each with `_where` ("file:line", or "file, row N"). Empty lines are passed. A
+    continuation that is null (or NaN) is an empty text.
 
   Raises:
-    UserError: missing file, no record, a truncated or damaged file, a line that is not UTF-8 or not
-      JSON, a required field missing, a field of the wrong type, half a character or NUL in a text;
-      with file and line.
+    UserError: missing or damaged file, no record, a line that is not UTF-8 or not JSON, a field
+      missing or of the wrong type, half a character or NUL in a text; with file and line.
   """
   found, counts = False, collections.Counter() if counts is None else counts
   with open_input(path, what='records file', parquet=True) as file:
@@ -125,14 +123,7 @@ def records_stem(path: str | os.PathLike) -> str:
 
 
 def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
-  """Reads and checks one line.
-
-  Args:
-    line: JSON text, UTF-8 if bytes.
-    where: "file:line" for the message.
-
-  Raises:
-    UserError: see `read_records`.
+  """Reads and checks one line of JSON; `where` is "file:line" for messages.
 
   >>> parse_record('{"attribute": "country", "value": "France"}', 'a.jsonl:3')
   Traceback (most recent call last):
@@ -211,11 +202,8 @@ def _check_types(record: dict[str, Any], where: str) -> None:
 class RecordWriter(AppendOnly):
   """Appends records to a file, one process at a time; what was appended survives a kill.
 
-  Args:
-    path: `.jsonl` or `.jsonl.gz`; folders are made. Run `repair` first on a file that exists.
-
-  Raises:
-    UserError: the file cannot be written, or another process is writing into it.
+  Run `repair` first on a file that exists. `UserError` where it cannot be written, or where another
+  process is writing into it.
   """
 
   def append(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -234,14 +222,8 @@ def encode_records(records: Iterable[Mapping[str, Any]], *, compressed: bool) ->
 def repair(path: str | os.PathLike) -> int:
   """Cuts off what an interrupted append left at the end of a file of ours.
 
-  A plain file ends after its last complete line, a compressed one after its last complete member
-  (all members of a file that `RecordWriter` wrote hold whole lines).
-
-  Args:
-    path: the file; one that does not exist needs no repair.
-
-  Returns:
-    Number of bytes removed.
+  A plain file ends after its last complete line, a compressed one after its last complete member.
+  Returns the number of bytes removed; 0 for a file that does not exist.
 
   Raises:
     UserError: a compressed file is damaged before its end, which no interruption explains.

@@ -65,8 +65,7 @@ def sample_continuations(
   Args:
     params: of the model.
     decoder: the model.
-    prefixes: A lists of ids; for models trained here each begins with the end-of-document id as the
-      document's start.
+    prefixes: A lists of ids, none of them empty.
     template: index in [0, 2**32); selects the noise.
     samples: sample indices in [0, 2**32), in any order.
     seed: in [0, 2**64).
@@ -81,13 +80,11 @@ def sample_continuations(
     mesh: devices to split the samples of a batch over; all its axes together.
 
   Returns:
-    tokens: `[A, R, max_new_tokens]` int32, R = len(samples). `eos_id` stays where it was drawn,
-      followed by 0.
+    tokens: `[A, R, max_new_tokens]` int32. `eos_id` stays where it was drawn, followed by 0.
     lengths: `[A, R]` int32 in [0, max_new_tokens], tokens of the text without `eos_id`.
 
   Raises:
-    ValueError: an argument is out of range, a prefix is empty, or a text would have more positions
-      than the model.
+    ValueError: an argument is out of range, or a text would have more positions than the model.
   """
   if not prefixes or not all(len(p) for p in prefixes) or max_new_tokens < 1 or temperature <= 0:
     raise ValueError('needs prefixes of at least one id each, max_new_tokens >= 1, temperature > 0')
