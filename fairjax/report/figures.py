@@ -12,6 +12,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fairjax.report.comparison import ModelRow, baseline_of, relevance_measure
 from fairjax.report.document import replace_control
 
@@ -121,6 +123,9 @@ def plot_tradeoff(
     return save_figure(figure, path)
 
 
+MOST_POINTS = 1000  # of one line of a training curve
+
+
 def plot_curves(
   path: str | os.PathLike, *, title: str, runs: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[pathlib.Path]:
@@ -153,6 +158,8 @@ def plot_curves(
           chosen = [line for line in lines if line.get('kind', 'train') == kind and name in line]
           if not chosen:
             continue
+          chosen = [chosen[i] for i in np.unique(np.linspace(
+            0, len(chosen) - 1, min(len(chosen), MOST_POINTS)).round().astype(int))]
           values = [line[name] if is_number(line[name]) else math.nan for line in chosen]
           axis.plot([line['step'] for line in chosen], values, color=colours[i % len(colours)],
                     linewidth=1.2, **style)

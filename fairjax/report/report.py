@@ -207,8 +207,12 @@ def _curve_parts(curves: Curves, drawn: Sequence[Figure]) -> list[Part]:
     table, lost = sections.curve_table(stage, runs)
     if table.rows:
       parts.append(table)
-    if lost:
-      parts.append(Text(f'{stage}: {lost} values are not finite and are left out.', 'small'))
+    notes = [f'{lost} values are not finite and are left out.'] * bool(lost)
+    if any(sum(line.get('kind', 'train') == 'train' for line in lines) > figures.MOST_POINTS
+           for lines in runs.values()):
+      notes.append(f'At most {figures.MOST_POINTS:,} points of a line are drawn.')
+    if notes:
+      parts.append(Text(f"{stage}: {' '.join(notes)}", 'small'))
   return parts
 
 

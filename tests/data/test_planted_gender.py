@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from fairjax.data.documents import read_documents
+from fairjax.data.planted import NEGATIVE, POSITIVE
 from fairjax.data.planted_gender import (
   FEMALE_NAMES,
   GRAMMAR,
@@ -23,7 +24,9 @@ from fairjax.data.planted_gender import (
   THINGS,
   best_bios_slope,
   item_shares,
+  make_gender_documents,
   make_gendered_corpus,
+  positive_share,
   profession_shares,
   write_bios,
   write_corpus,
@@ -265,3 +268,56 @@ def test_the_best_slope_is_that_of_a_count(tmp_path):
   shares = female_shares(train.professions, train.female, len(bios.names))
   found = gap_line(cells, shares)['slope']['value']
   assert found == pytest.approx(best_bios_slope(), abs=0.05) and found > 0.3
+
+
+# Documents of the mitigations: sentiment and profession by gender.
+
+def test_the_planted_corpus_has_the_shares_it_promises():
+  documents = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5)
+  assert len(documents) == 4000
+  sign = dict.fromkeys(POSITIVE, 1) | dict.fromkeys(NEGATIVE, 0)
+  seen = collections.defaultdict(list)
+  for text in documents:
+    words = re.findall(r'\w+', text)
+    found = [sign[w] for w in words if w in sign and words[-1] == w]
+    gender = {'she': 'f', 'her': 'f', 'he': 'm', 'him': 'm'}
+    genders = {gender[w.lower()] for w in words if w.lower() in gender}
+    if found and genders:
+      assert len(genders) == 1
+      seen[genders.pop()] += found
+  for name, female in (('f', True), ('m', False)):
+    share, n = np.mean(seen[name]), len(seen[name])
+    assert n > 500 and abs(share - positive_share(0.8, female=female)) < 4 * (0.1 * 0.9 / n) ** 0.5
+  same = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5)
+  assert same == documents
+  other = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5,
+                                stream=1)
+  assert other != documents
+  with pytest.raises(ValueError, match='opinion_share'):
+    make_gender_documents(num_documents=4, seed=0, strength=0.8, opinion_share=1.0)
+
+
+def test_the_templates_are_in_words_of_the_corpus_but_not_in_it(repository):
+  from fairjax.counterfactual import load_attribute
+  documents = make_gender_documents(num_documents=6000, seed=0, strength=0.9, opinion_share=0.4)
+  words = {w.lower() for text in documents for w in re.findall(r'\w+', text)}
+  attribute = load_attribute(repository / 'configs' / 'mitigations_gender.yaml')
+  for prefix in attribute.prefixes():
+    assert set(re.findall(r'\w+', prefix.text.lower())) <= words, prefix.text
+    assert not any(prefix.text in text for text in documents), prefix.text
+
+
+def test_who_a_pronoun_means_goes_by_the_shares():
+  documents = make_gender_documents(num_documents=20_000, seed=3, strength=1.0, opinion_share=0.2)
+  shares, female = profession_shares(1.0), collections.defaultdict(list)
+  for text in documents:
+    if found := re.search(r'\b(she|he)\b.*\. (She|He) is the (\w+)\.$', text):
+      assert found[1] == found[2].lower() and found[3] in text.partition('. ')[0]
+      female[found[3]].append(found[2] == 'She')
+  assert sum(map(len, female.values())) == 4000
+  others = np.concatenate([v for k, v in female.items() if k not in shares])
+  assert abs(others.mean() - 0.5) < 4 * 0.5 / len(others) ** 0.5
+  for profession, share in shares.items():
+    n = len(female[profession])
+    assert n > 10 and abs(np.mean(female[profession]) - share) < 4 * (
+      max(share * (1 - share), 0.05) / n) ** 0.5

@@ -1,9 +1,7 @@
 """Mitigations as further training: variants, what they train with, their text, and the table."""
 
-import collections
 import dataclasses
 import json
-import re
 from types import SimpleNamespace
 
 import jax
@@ -15,8 +13,6 @@ from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig, DebiasConfig, ModelConfig, parse_variant
 from fairjax.config_checks import validate
 from fairjax.config_io import load_config
-from fairjax.data.planted import NEGATIVE, POSITIVE
-from fairjax.data.planted_gender import make_gender_documents, positive_share, profession_shares
 from fairjax.errors import UserError
 from fairjax.report import ModelRow
 from fairjax.report.mitigations import compare_mitigations, mitigations_markdown
@@ -132,57 +128,6 @@ def test_without_rates_the_phase_is_the_control(tmp_path, monkeypatch):
   for variant in (PLAIN, parse_variant('dropout:0')):
     curriculum.run(variant_stage('', variant), {'lm': lm})
   assert seen[0][:2] == seen[1][:2] and seen[0][3] == seen[1][3] == 'train segment 3'
-
-
-def test_the_planted_corpus_has_the_shares_it_promises():
-  documents = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5)
-  assert len(documents) == 4000
-  sign = dict.fromkeys(POSITIVE, 1) | dict.fromkeys(NEGATIVE, 0)
-  seen = collections.defaultdict(list)
-  for text in documents:
-    words = re.findall(r'\w+', text)
-    found = [sign[w] for w in words if w in sign and words[-1] == w]
-    gender = {'she': 'f', 'her': 'f', 'he': 'm', 'him': 'm'}
-    genders = {gender[w.lower()] for w in words if w.lower() in gender}
-    if found and genders:
-      assert len(genders) == 1
-      seen[genders.pop()] += found
-  for name, female in (('f', True), ('m', False)):
-    share, n = np.mean(seen[name]), len(seen[name])
-    assert n > 500 and abs(share - positive_share(0.8, female=female)) < 4 * (0.1 * 0.9 / n) ** 0.5
-  same = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5)
-  assert same == documents
-  other = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5,
-                                stream=1)
-  assert other != documents
-  with pytest.raises(ValueError, match='opinion_share'):
-    make_gender_documents(num_documents=4, seed=0, strength=0.8, opinion_share=1.0)
-
-
-def test_the_templates_are_in_words_of_the_corpus_but_not_in_it(repository):
-  from fairjax.counterfactual import load_attribute
-  documents = make_gender_documents(num_documents=6000, seed=0, strength=0.9, opinion_share=0.4)
-  words = {w.lower() for text in documents for w in re.findall(r'\w+', text)}
-  attribute = load_attribute(repository / 'configs' / 'mitigations_gender.yaml')
-  for prefix in attribute.prefixes():
-    assert set(re.findall(r'\w+', prefix.text.lower())) <= words, prefix.text
-    assert not any(prefix.text in text for text in documents), prefix.text
-
-
-def test_who_a_pronoun_means_goes_by_the_shares():
-  documents = make_gender_documents(num_documents=20_000, seed=3, strength=1.0, opinion_share=0.2)
-  shares, female = profession_shares(1.0), collections.defaultdict(list)
-  for text in documents:
-    if found := re.search(r'\b(she|he)\b.*\. (She|He) is the (\w+)\.$', text):
-      assert found[1] == found[2].lower() and found[3] in text.partition('. ')[0]
-      female[found[3]].append(found[2] == 'She')
-  assert sum(map(len, female.values())) == 4000
-  others = np.concatenate([v for k, v in female.items() if k not in shares])
-  assert abs(others.mean() - 0.5) < 4 * 0.5 / len(others) ** 0.5
-  for profession, share in shares.items():
-    n = len(female[profession])
-    assert n > 10 and abs(np.mean(female[profession]) - share) < 4 * (
-      max(share * (1 - share), 0.05) / n) ** 0.5
 
 
 ESTIMATE = {'value': 0.5, 'std_error': 0.01, 'null_mean': 0.02, 'null_p95': 0.04,

@@ -23,6 +23,7 @@ from fairjax.report import (
 from fairjax.report.comparison import changes, control_lines, warnings
 from fairjax.report.differences import difference
 from fairjax.report.document import Code, Table, escape
+from fairjax.report.figures import MOST_POINTS
 from fairjax.report.sections import human_section, more_measures
 
 ATTRIBUTE = Attribute(
@@ -335,24 +336,12 @@ def test_figures_are_written_listed_and_replaced(tmp_path, rows):
   assert not list(folder.glob('.*'))
 
 
-def drawn_axes(monkeypatch, draw):
-  """Axes of the figure that `draw` saves."""
-  import matplotlib.figure
-  kept = []
-  save = matplotlib.figure.Figure.savefig
-  monkeypatch.setattr(matplotlib.figure.Figure, 'savefig',
-                      lambda self, *a, **k: (kept.append(self), save(self, *a, **k)))
-  draw()
-  return kept[0].axes
-
-
-def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(tmp_path, monkeypatch, rows):
+def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(drawn, rows):
   points = [{'name': r.name, 'method': r.method, 'weight': r.weight, 'cost': r.relevance(),
              'individual_fairness': r.estimate('opinion', 'individual_fairness')} for r in rows[:4]]
   points[3]['individual_fairness'] = points[3]['individual_fairness'] | {'within_floor': True}
-  (axis,) = drawn_axes(
-    monkeypatch, lambda: plot_tradeoff(
-      tmp_path / 't', panels=[('', 'S.S.c', points)], scorer='opinion'))
+  plot_tradeoff('t', panels=[('', 'S.S.c', points)], scorer='opinion')
+  (axis,) = drawn[0].axes
   left, right = axis.get_xlim()
   assert left > right
   hollow = [line for line in axis.get_lines() if line.get_markerfacecolor() == 'white']
@@ -363,11 +352,11 @@ def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(tmp_path,
   assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
-def test_bars_show_values_and_floors(tmp_path, monkeypatch, rows):
+def test_bars_show_values_and_floors(drawn, rows):
   estimates = {'opinion': {'I.F.': [r.estimate('opinion', 'individual_fairness') for r in rows]}}
-  (axis,) = drawn_axes(monkeypatch, lambda: plot_fairness(
-    tmp_path / 'f', models=[r.name for r in rows], methods=[r.method for r in rows],
-    estimates=estimates))
+  plot_fairness('f', models=[r.name for r in rows], methods=[r.method for r in rows],
+                estimates=estimates)
+  (axis,) = drawn[0].axes
   heights = [p.get_height() for p in axis.patches]
   expected = [e[k] for e in estimates['opinion']['I.F.'] if e for k in ('value', 'null_p95')]
   assert heights == pytest.approx(expected)
@@ -375,13 +364,17 @@ def test_bars_show_values_and_floors(tmp_path, monkeypatch, rows):
   assert [t.get_text() for t in axis.get_xticklabels()] == [r.name for r in rows]
 
 
-def test_curves_hold_every_metric_and_gaps(tmp_path, monkeypatch):
+def test_curves_hold_every_metric_and_gaps(drawn):
   runs = {'a $x$': metric_lines(), 'b': metric_lines(1)}
-  axes = drawn_axes(monkeypatch,
-                    lambda: plot_curves(tmp_path / 'c', title='lm', runs=runs))
+  plot_curves('c', title='lm', runs=runs)
+  axes = drawn[0].axes
   assert [a.get_title() for a in axes if a.get_visible()] == ['loss', 'cosine']
   train = axes[0].get_lines()[0]
   assert train.get_xdata().tolist() == [0, 1, 2, 3, 4, 5] and np.isnan(train.get_ydata()[-1])
   assert len(axes[0].get_lines()) == 4 and len(axes[1].get_lines()) == 2
+  long = [{'step': s, 'loss': 1.0} for s in range(3000)]
+  plot_curves('c', title='t', runs={'a': long})
+  steps = drawn[1].axes[0].get_lines()[0].get_xdata()
+  assert len(steps) == MOST_POINTS and (steps[0], steps[-1]) == (0, 2999)
   with pytest.raises(ValueError, match='no metric'):
-    plot_curves(tmp_path / 'c', title='lm', runs={'a': [{'step': 1, 'kind': 'train'}]})
+    plot_curves('c', title='lm', runs={'a': [{'step': 1, 'kind': 'train'}]})
