@@ -341,11 +341,11 @@ def _sizes(measured: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
   return 'n = ' + span(min(e['n_min'] for _, e in measured), max(e['n_max'] for _, e in measured))
 
 
-# What of the effect of sentiment regularisation its control shows too.
+# Sentiment regularisation against its control.
 #
 # The control has the same step 3, data and lambda, with an f_sh that was never trained. A random
-# projection keeps angles roughly, so that it draws hidden states together whatever they mean; only
-# what the trained f_sh does beyond it is due to the sentiment that it reads (H-19, H-22).
+# projection roughly keeps angles, so it draws hidden states together whatever they mean. Only the
+# effect of the trained f_sh beyond it comes from the sentiment that it reads (H-19, H-22).
 
 def control_lines(rows: Sequence[ModelRow]) -> list[str]:
   """One sentence for each sentiment variant that has a control, over all scorers."""

@@ -215,7 +215,7 @@ def _notes(
   """What a reader must know, plain text."""
   lines = []
   if not pairs:
-    lines.append('No model stands in both reports: they are side by side, nothing is subtracted.')
+    lines.append('No model is in both reports: they are shown side by side, nothing is subtracted.')
   paired = [{row['name'] for row in pair} for pair in zip(*pairs, strict=True)] or [set(), set()]
   for name, side, found in zip(names, sides, paired, strict=True):
     alone = [row['name'] for row in side if row['name'] not in found]

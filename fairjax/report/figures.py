@@ -46,7 +46,7 @@ def plot_fairness(
     methods: the method of each model; decides the colour.
     estimates: scorer -> title of a panel (e.g. 'I.F.') -> per model the dictionary of an
       `Estimate`, or None where it was not measured. One row of panels per scorer.
-    row_word: what stands before a row's name in the titles.
+    row_word: text before a row's name in the titles.
   """
   colours = _colours(methods)
   panels = list(dict.fromkeys(p for row in estimates.values() for p in row))
@@ -272,7 +272,7 @@ def _place_labels(figure, axis, points) -> None:
 
 
 def _position(point: Mapping[str, Any]) -> tuple[float, float]:
-  """Where a model stands in the trade-off."""
+  """Coordinates of a model in the trade-off."""
   return point['individual_fairness']['value'], point['cost']['value']
 
 

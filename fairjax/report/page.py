@@ -1,8 +1,8 @@
 """The report as one HTML file that needs nothing else: no server, no network, no other file.
 
-The sections are HTML already; a script draws the map of all pairs of values and what is behind
-each. Its data travel as JSON in a script element that no browser runs, and it sets them as text; a
-Content-Security-Policy allows that script and the style sheet by their hashes and nothing else.
+The sections are plain HTML. A script draws the map of all pairs of values, and for a chosen cell
+its scores and sentences. It reads its data from a JSON element and shows them as text. A
+Content-Security-Policy allows this script and the style sheet by their hashes and nothing else.
 """
 
 import base64
@@ -24,7 +24,7 @@ from fairjax.measure.scorers.cache import score_file, score_generations
 from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.document import Document, attribute_html, escape_html, span
 
-# What is behind the numbers of one model: distributions of scores, and sentences.
+# The distributions and sentences that the numbers of one model come from.
 #
 # Letters: M templates, A attribute values, k samples of a prefix that are kept.
 
@@ -44,7 +44,7 @@ class Evidence:
       same prompts.
     numbers: `[M][k]` sample numbers, None when the samples are not coupled.
     texts: `[M][A][k]` pairs of prefix and continuation. The k smallest sample numbers (the first
-      records where there are none), so that nobody chose them by what they say.
+      records where there are none), so the choice does not depend on the texts.
     scores: scorer -> `[M][A][k]` scores of those texts.
     histograms: scorer -> `[M, A, BINS]` int, counts of all samples; the last range holds 1.0.
     means: scorer -> `[M, A]` float64, means of all samples.
@@ -195,7 +195,7 @@ def make_page(
 
 
 def embed(data: Any) -> str:
-  r"""JSON that may stand in a script element whatever its texts hold.
+  r"""JSON for a script element, safe for any text.
 
   >>> embed({'a': '</script>'})
   '{"a":"\\u003c/script\\u003e"}'
@@ -250,7 +250,7 @@ def _noise_rule(measures: Mapping[str, Any] | None) -> str:
 def _pair_order(rows: Sequence[ModelRow]) -> list[int]:
   """Numbers of the pairs, the largest distance under any model and scorer first.
 
-  Distances of a scorer count in shares of its largest, so that every scorer has its say.
+  Distances of a scorer count in shares of its largest, so that scorers count alike.
   """
   columns = []
   for scorer in scorer_names(rows):

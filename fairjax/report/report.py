@@ -69,7 +69,7 @@ def write_report(
     paired: same-noise samples (`paired_samples`).
     known_bias: for corpora whose bias is known.
     notes: further sentences for the head of the report, plain text.
-    human: result of `human_measures`: what people said.
+    human: result of `human_measures`, the labels of people.
     relevance_share: least share of the baseline's relevance for the selection of a model.
     evidence: name of a model -> its distributions and sentences, for the page.
     audit: result of `audit_own_bias`: what the scorers think of the values' words themselves.

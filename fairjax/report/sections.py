@@ -34,7 +34,7 @@ from fairjax.report.document import (
 )
 from fairjax.report.figures import is_number
 
-# What models write besides its sentiment: S.S., distinct words, perplexities.
+# Measures of the texts other than sentiment: S.S., distinct words, perplexities.
 
 LEGEND = {
   'semantic_similarity': """\
@@ -423,7 +423,7 @@ def _samples(row: ModelRow) -> str:
   return span(row.measures['n']['min'], row.measures['n']['max'], '')
 
 
-# Few numbers in a small table, each beside its floor and what may be read from it.
+# A small table for notebooks: each number with its floor and verdict.
 
 def brief_table(rows: Sequence[ModelRow]) -> Table:
   """One line for each model, scorer and measure: value, floor and verdict."""
@@ -643,7 +643,7 @@ def _distance_row(entry: Mapping[str, Any]) -> list[str]:
           span(found['n_min'], found['n_max'], '')]
 
 
-# Model selection: the fairest model that still writes about the value it was given (H-35). The
+# Model selection: the fairest model that still writes about the value of its prefix (H-35). The
 # paper chooses lambda by hand from its Tables 1, 5 and 6.
 
 RELEVANCE = ('semantic_similarity', 'semantic_similarity_c')

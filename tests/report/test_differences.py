@@ -121,7 +121,7 @@ def test_named_models_and_single_models_are_subtracted_too(pair):
   assert found['differences'][0]['models'] == ['x', 'y'] and found['notes'] == []
   alone[0]['rows'] += [alone[0]['rows'][0] | {'name': 'z'}]
   found = compare_reports(*alone)
-  assert found['differences'] == [] and 'No model stands in both' in found['notes'][0]
+  assert found['differences'] == [] and 'No model is in both' in found['notes'][0]
 
 
 def test_markdown_shows_both_and_the_verdicts(pair):

@@ -1,5 +1,5 @@
 'use strict';
-// From the heat map (pair of values by template) to two histograms to the sentences behind them.
+// The heat map (pair of values by template), and for a chosen cell its two histograms and sentences.
 const DATA = JSON.parse(document.getElementById('data').textContent);
 for (const cells of DATA.cells.flat()) {
   if (cells) for (const key of ['distance', 'floor', 'p', 'holm']) cells[key] = cells[key].map(row => row.map(k => k / 10000));
