@@ -2,7 +2,6 @@
 
 import base64
 import copy
-import dataclasses
 import hashlib
 import html.parser
 import json
@@ -13,11 +12,8 @@ import pytest
 from browser import Browser, find_browser
 from test_report import ATTRIBUTE, SCORERS, make_records
 
-from fairjax.config import Config
 from fairjax.measure import VaderScorer, measure_records, read_generations, score_records
 from fairjax.report import ModelRow, collect_evidence, write_report
-from fairjax.report.comparison import headline, verdicts, warnings
-from fairjax.report.definitions import ENTRIES, ledger
 from fairjax.report.document import Document, Section, Text
 from fairjax.report.page import BINS, embed, make_page
 from fairjax.report.sections import curve_table
@@ -229,91 +225,6 @@ def test_evidence_is_all_scores_and_the_first_texts(models):
   assert collect_evidence(read_generations(other, ATTRIBUTE), {}).prefixes != evidence.prefixes
   free = collect_evidence(generations, scores, coupled=False)
   assert not free.coupled and free.numbers is None and free.texts[0][0] == evidence.texts[0][0]
-
-
-def test_verdicts_say_what_the_floors_say(models):
-  rows = [row for row, _, _ in models]
-  quiet = copy.deepcopy(rows[1])
-  for measure in ('individual_fairness', 'group_fairness'):
-    quiet.scorer('opinion')[measure] |= {
-      'within_floor': True, 'value': 0.01, 'null_p95': 0.02, 'corrected': 0.0, 'p_value': 0.4}
-  first, second, third = verdicts(
-    [rows[0], quiet, ModelRow('other', 'sentiment')], 'opinion')
-  estimate = rows[0].estimate('opinion', 'individual_fairness')
-  assert (first['tone'], second['tone'], third['tone']) == ('above', 'within', 'unmeasured')
-  assert first['sentences'][0].startswith(
-    f"At n = 24: I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, "
-    f"p = {estimate['p_value']:.3f}; G.F. ")
-  assert 'I.F. 0.0100 (floor 0.0200), within noise, p = 0.400' in second['sentences'][0]
-  assert any('I.F. is 100 % below the baseline' in line for line in second['sentences'])
-  assert 'beyond noise in 1 of 2 models, at n = 24' in headline([rows[0], quiet], 'opinion', 'c')
-  assert 'within noise at n = 24' in headline([quiet], 'opinion', 'colour')
-  assert headline([ModelRow('x', 'y')], 'opinion', 'colour') is None
-
-
-def test_the_ledger_knows_every_definition_of_the_measures(report, models):
-  data = json.loads((report / 'report.json').read_text())
-  known = {entry.id for entry in ENTRIES}
-  used = set(re.findall(r'"definition": "(\w-\d+)', json.dumps(models[0][0].measures)))
-  assert {'H-05', 'H-06', 'H-28'} <= used <= known
-  entry = next(e for e in data['ledger'] if e['id'] == 'H-05')
-  estimate = models[0][0].estimate('vader', 'individual_fairness')
-  (words,) = [h['words'] for h in entry['here']
-              if h['scorer'] == 'vader' and h['words'].startswith('baseline')]
-  for key in ('value', 'null_mean', 'null_p95'):
-    assert f'{estimate[key]:.4f}' in words
-  assert 'n = 24' in words
-  for entry in data['ledger']:
-    assert all(entry[key] for key in ('paper', 'equation', 'reading', 'alternatives', 'here'))
-
-
-def readings(rows, **sample):
-  """ID -> reading and alternatives, of a run with these settings of sampling; none: of records."""
-  config = {'sample': sample} if sample else None
-  return {e['id']: f"{e['reading']} {e['alternatives']}" for e in ledger(rows, config)}
-
-
-RECORDS, CUT, WHOLE = {}, {'sentence_end': True, 'max_new_tokens': 7}, {
-  'sentence_end': False, 'max_new_tokens': 50}
-SIMILAR = {'semantic_similarity': {
-  'value': 0.5, 'low': 0.4, 'high': 0.6, 'n': 9, 'encoder': 'x', 'threshold': 0.4}}
-
-
-@pytest.mark.parametrize(('entry', 'sample', 'measures', 'memory', 'words', 'other'), [
-  ('H-02', CUT, {}, None, 'up to 7 new tokens or the end of its first sentence', 'no cut'),
-  ('H-02', WHOLE, {}, None, 'the end of the document; no cut at a sentence', 'first sentence'),
-  ('H-02', RECORDS, {}, None, 'as long as the records hold it', 'tokens'),
-  ('H-02', CUT, {'scored_text': 'prefix+continuation'}, None, 'Prefix and continuation together,',
-   'The continuation alone,'),
-  ('H-13', CUT, {}, None, 'Samples of equal number share their noise', 'as in the paper'),
-  ('H-13', CUT, {'coupled': False}, None, 'as in the paper.', 'share their noise (coupled)'),
-  ('H-25', CUT, {}, 64, 'A memory of 64 tokens is carried through a document.', 'No memory'),
-  ('H-25', CUT, {}, 0, 'No memory is carried', 'carried through'),
-  ('H-27', CUT, {}, None, 'No encoder was used here.', 'belongs to an encoder'),
-  ('H-27', CUT, SIMILAR, None, 'A threshold belongs to an encoder', 'No encoder')])
-def test_readings_of_the_ledger_follow_the_run(
-    models, entry, sample, measures, memory, words, other):
-  row = models[0][0]
-  perplexity = {'word': 9.0, 'token': 3.0, 'tokens': 10, 'words': 5, 'memory_len': memory}
-  found = readings([dataclasses.replace(
-    row, measures=row.measures | measures, perplexity=perplexity)], **sample)[entry]
-  assert words in found and other not in found
-
-
-def test_the_fields_that_the_ledger_names_are_there(models):
-  config, named = Config(), set()
-  for text in readings([row for row, _, _ in models], sentence_end=True, max_new_tokens=7).values():
-    named |= set(re.findall(r'\b(sample|measure)\.([a-z_]+)', text))
-  assert len(named) > 4
-  for room, field in named:
-    assert hasattr(getattr(config, room), field), f'{room}.{field}'
-
-
-def test_equal_notes_of_several_models_are_one_line(models):
-  rows = [copy.deepcopy(row) for row, _, _ in models] + [ModelRow('x', 'sentiment')]
-  rows[0].measures['notes'], rows[1].measures['notes'] = ['n differs', 'odd'], ['n differs']
-  lines = [line for line in warnings(rows) if 'n differs' in line or 'odd' in line]
-  assert lines == ['every model: n differs.', 'baseline: odd.']
 
 
 def many_values(count, *, templates=2, model='baseline', samples=6, words='some words '):

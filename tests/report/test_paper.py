@@ -10,7 +10,7 @@ import json
 import numpy as np
 import pytest
 import scipy.stats
-from test_selection import JOBS, TOPICS, BagOfWords
+from test_sections import JOBS, TOPICS, BagOfWords
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute

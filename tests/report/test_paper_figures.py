@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.stats
-from test_selection import ATTRIBUTE, BagOfWords, simulate
+from test_sections import ATTRIBUTE, BagOfWords, simulate
 
 from fairjax.errors import UserError
 from fairjax.measure import (

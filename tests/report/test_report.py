@@ -20,8 +20,7 @@ from fairjax.report import (
   plot_tradeoff,
   write_report,
 )
-from fairjax.report.comparison import changes, control_lines, warnings
-from fairjax.report.differences import difference
+from fairjax.report.comparison import changes
 from fairjax.report.document import Code, Table, escape
 from fairjax.report.figures import MOST_POINTS
 from fairjax.report.sections import human_section, more_measures
@@ -60,8 +59,7 @@ def no_figures(monkeypatch):
   monkeypatch.setattr('fairjax.report.report._draw', lambda *arguments: [])
 
 
-@pytest.fixture(scope='module')
-def rows():
+def make_rows():
   def ppl(nats):
     return Perplexity(nll=nats * 100, tokens=100, words=50, num_bytes=400).to_dict()
   return [
@@ -70,6 +68,11 @@ def rows():
     ModelRow('embedding-1', 'embedding', 1.0, ppl(1.0), ppl(1.05), measures_of(0.3, mention=0.8)),
     ModelRow('embedding-10', 'embedding', 10.0, ppl(1.01), None, measures_of(0.0, mention=0.1)),
     ModelRow('sentiment-1', 'sentiment', 1.0, None, None, None)]
+
+
+@pytest.fixture(scope='module')
+def rows():
+  return make_rows()
 
 
 def write(tmp_path, rows, **kwargs):
@@ -110,34 +113,6 @@ def test_verdict_depends_on_the_95th_percentile():
   assert verdict(silent) == 'within noise'
 
 
-@pytest.mark.parametrize('trained, random, samples, words', [
-  (0.1, 0.3, 40, 'training f_sh lowers it by'), (0.3, 0.1, 40, 'training f_sh raises it by'),
-  (0.2, 0.2, 40, 'no effect of training f_sh'), (0.0, 0.0, 40, 'both within noise'),
-  (0.1, 0.3, 10, 'not judged')])
-def test_the_effect_that_the_control_has_too_is_one_note_a_variant(
-    tmp_path, no_figures, trained, random, samples, words):
-  def one(name, method, weight, bias):
-    return ModelRow(name, method, weight, None, None, measures_of(
-      bias, [*SCORERS, VaderScorer()], samples=samples, mention=0.0))
-
-  rows = [one('baseline', 'baseline', None, 0.4), one('s-10', 'sentiment', 10.0, trained),
-          one('r-10', 'random_projection', 10.0, random),
-          one('s-1', 'sentiment', 1.0, trained), one('r-2', 'random_projection', 2.0, random)]
-  (line,) = control_lines(rows)  # s-1 has no control of its weight, r-2 no variant
-  assert line.count(words) == 2 and line.count('by scorer') == 2
-  for scorer in ('opinion', 'vader'):
-    base, ours, theirs = (r.estimate(scorer, 'individual_fairness') for r in rows[:3])
-    shares = [100 * (1 - e['corrected'] / base['corrected']) for e in (ours, theirs)]
-    assert f'by scorer {scorer}, {shares[0]:.0f} % lower and {shares[1]:.0f} % lower' in line
-    if 0.0 not in (trained, random):
-      assert f"{abs(difference(theirs, ours)['difference']):.4f}" in line
-  text, data = write(tmp_path, rows)
-  assert line in data['warnings'] and escape(line) in text
-  calm = [one(r.name, r.method, r.weight, 0.0) for r in rows[:3]]
-  assert "baseline's I.F. is within noise" in control_lines(calm)[0]
-  assert control_lines(rows[1:]) == []
-
-
 def test_changes_against_the_baseline(tmp_path, rows, no_figures):
   change = changes(rows[3], rows[0])
   base, other = (r.estimate('opinion', 'individual_fairness')['value'] for r in (rows[0], rows[3]))
@@ -152,21 +127,6 @@ def test_changes_against_the_baseline(tmp_path, rows, no_figures):
   assert cells[4] == f"{change['individual_fairness']['opinion']:+.1f}%"
   assert data['rows'][0]['change_against_baseline'] is None
   assert data['rows'][3]['change_against_baseline'] == change
-
-
-def test_warnings(rows):
-  lines = '\n'.join(warnings(rows))
-  assert 'Only one scorer (opinion)' in warnings(rows)[0]
-  assert 'embedding-10 mentions the value in' in lines and 'embedding-1 mentions' not in lines
-  assert 'sentiment-1: generations were not measured' in lines
-  assert lines.count('red (+1)') == 1
-  two = measures_of(0.4, [*SCORERS, VaderScorer()], samples=5)
-  assert 'Only one scorer' not in ' '.join(warnings([ModelRow('b', 'baseline', measures=two)]))
-  measures = copy.deepcopy(rows[0].measures)
-  measures |= {'coupled': False, 'empty_continuations': 3, 'templates_not_in_records': ['x']}
-  lines = '\n'.join(warnings([ModelRow('m', 'other', None, None, None, measures)]))
-  for phrase in ('no baseline row', 'not paired by number', '3 of 240', "1 of the attribute's"):
-    assert phrase in lines
 
 
 @pytest.mark.parametrize('label, judges, others', [

@@ -1,0 +1,83 @@
+"""What the numbers say: verdicts, warnings, and the control of the sentiment models."""
+
+import copy
+
+import pytest
+from test_report import SCORERS, make_rows, measures_of
+
+from fairjax.measure import VaderScorer
+from fairjax.report import ModelRow
+from fairjax.report.comparison import control_lines, headline, verdicts, warnings
+from fairjax.report.differences import difference
+
+
+@pytest.fixture(scope='module')
+def rows():
+  return make_rows()
+
+
+@pytest.mark.parametrize('trained, random, samples, words', [
+  (0.1, 0.3, 40, 'training f_sh lowers it by'), (0.3, 0.1, 40, 'training f_sh raises it by'),
+  (0.2, 0.2, 40, 'no effect of training f_sh'), (0.0, 0.0, 40, 'both within noise'),
+  (0.1, 0.3, 10, 'not judged')])
+def test_the_effect_that_the_control_has_too_is_one_note_a_variant(
+    trained, random, samples, words):
+  def one(name, method, weight, bias):
+    return ModelRow(name, method, weight, None, None, measures_of(
+      bias, [*SCORERS, VaderScorer()], samples=samples, mention=0.0))
+
+  rows = [one('baseline', 'baseline', None, 0.4), one('s-10', 'sentiment', 10.0, trained),
+          one('r-10', 'random_projection', 10.0, random),
+          one('s-1', 'sentiment', 1.0, trained), one('r-2', 'random_projection', 2.0, random)]
+  (line,) = control_lines(rows)  # s-1 has no control of its weight, r-2 no variant
+  assert line.count(words) == 2 and line.count('by scorer') == 2
+  for scorer in ('opinion', 'vader'):
+    base, ours, theirs = (r.estimate(scorer, 'individual_fairness') for r in rows[:3])
+    shares = [100 * (1 - e['corrected'] / base['corrected']) for e in (ours, theirs)]
+    assert f'by scorer {scorer}, {shares[0]:.0f} % lower and {shares[1]:.0f} % lower' in line
+    if 0.0 not in (trained, random):
+      assert f"{abs(difference(theirs, ours)['difference']):.4f}" in line
+  calm = [one(r.name, r.method, r.weight, 0.0) for r in rows[:3]]
+  assert "baseline's I.F. is within noise" in control_lines(calm)[0]
+  assert control_lines(rows[1:]) == []
+
+
+def test_warnings(rows):
+  lines = '\n'.join(warnings(rows))
+  assert 'Only one scorer (opinion)' in warnings(rows)[0]
+  assert 'embedding-10 mentions the value in' in lines and 'embedding-1 mentions' not in lines
+  assert 'sentiment-1: generations were not measured' in lines
+  assert lines.count('red (+1)') == 1
+  two = measures_of(0.4, [*SCORERS, VaderScorer()], samples=5)
+  assert 'Only one scorer' not in ' '.join(warnings([ModelRow('b', 'baseline', measures=two)]))
+  measures = copy.deepcopy(rows[0].measures)
+  measures |= {'coupled': False, 'empty_continuations': 3, 'templates_not_in_records': ['x']}
+  lines = '\n'.join(warnings([ModelRow('m', 'other', None, None, None, measures)]))
+  for phrase in ('no baseline row', 'not paired by number', '3 of 240', "1 of the attribute's"):
+    assert phrase in lines
+
+
+def test_verdicts_say_what_the_floors_say(rows):
+  quiet = copy.deepcopy(rows[2])
+  for measure in ('individual_fairness', 'group_fairness'):
+    quiet.scorer('opinion')[measure] |= {
+      'within_floor': True, 'value': 0.01, 'null_p95': 0.02, 'corrected': 0.0, 'p_value': 0.4}
+  first, second, third = verdicts(
+    [rows[0], quiet, ModelRow('other', 'sentiment')], 'opinion')
+  estimate = rows[0].estimate('opinion', 'individual_fairness')
+  assert (first['tone'], second['tone'], third['tone']) == ('above', 'within', 'unmeasured')
+  assert first['sentences'][0].startswith(
+    f"At n = 40: I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, "
+    f"p = {estimate['p_value']:.3f}; G.F. ")
+  assert 'I.F. 0.0100 (floor 0.0200), within noise, p = 0.400' in second['sentences'][0]
+  assert any('I.F. is 100 % below the baseline' in line for line in second['sentences'])
+  assert 'beyond noise in 1 of 2 models, at n = 40' in headline([rows[0], quiet], 'opinion', 'c')
+  assert 'within noise at n = 40' in headline([quiet], 'opinion', 'colour')
+  assert headline([ModelRow('x', 'y')], 'opinion', 'colour') is None
+
+
+def test_equal_notes_of_several_models_are_one_line(rows):
+  rows = [copy.deepcopy(row) for row in rows[:2]] + [ModelRow('x', 'sentiment')]
+  rows[0].measures['notes'], rows[1].measures['notes'] = ['n differs', 'odd'], ['n differs']
+  lines = [line for line in warnings(rows) if 'n differs' in line or 'odd' in line]
+  assert lines == ['every model: n differs.', 'baseline: odd.']
