@@ -84,7 +84,8 @@ class Text:
 
   def html(self, label: str = '') -> str:
     """The part as HTML."""
-    return f'<p class="{self.kind}">{escape_html(self.text)}</p>'
+    kind = f' class="{self.kind}"' if self.kind else ''
+    return f'<p{kind}>{escape_html(self.text)}</p>'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fairjax.report import KnownBias, ModelRow, collect_evidence, paired_samples
 # Objects whose keys are data, such as names of scorers, and objects that other pages describe.
 IN_MEASURES = {'scorers', 'by_value', 'mean_score_by_value', 'mean_cosine_by_value', 'absent',
                'quantiles', 'pairs_below', 'template_subsets'}
-IN_REPORT = {'verdicts', 'prefixes', 'continuations', 'seeds', 'versions', 'individual_fairness',
+IN_REPORT = {'verdicts', 'prefixes', 'seeds', 'versions', 'individual_fairness',
              'group_fairness'}
 
 
@@ -54,12 +54,14 @@ def keys(value, data, inside=''):
   ('report_json.md', IN_REPORT, {'tone', 'paired_samples', 'judged_by_others', 'bits_per_byte'}),
   ('measures.md', IN_MEASURES, {'p_holm', 'std_error'})])
 def test_every_key_is_described(report, repository, page, data, some):
-  text = (repository / 'docs' / page).read_text(encoding='utf-8')
+  text = re.sub(r'^```.*?^```', '', (repository / 'docs' / page).read_text(encoding='utf-8'),
+                flags=re.M | re.S)
   names = {name for quoted in re.findall(r'`([^`]+)`', text) for name in re.findall(r'\w+', quoted)}
   if page == 'measures.md':
     found = report['rows'][0]['measures']
   else:
     found = report | {'config': {}, 'selection': {}, 'known_bias': report['known_bias'] | {
-      'measures': {}}, 'rows': [row | {'measures': {}} for row in report['rows']]}
+      'measures': {}}, 'rows': [row | {'measures': {}} for row in report['rows']],
+      'paired_samples': [sample | {'continuations': {}} for sample in report['paired_samples']]}
   used = set(keys(found, data))
   assert used - names == set() and some <= used
