@@ -282,32 +282,8 @@ def run_restarts(
   identity = {'learner': learner.identity, 'train': train.digest, 'probe': probe,
               'recipe': dataclasses.asdict(recipe), 'curve': list(curve),
               'frozen_first': None if frozen_first is None else dataclasses.asdict(frozen_first)}
-  restart = _restarts(learner, train, measure, curve_measure or measure, recipe, tuple(curve),
-                      frozen_first, restarts, log)
-  if folder is None:
-    return [restart(i) for i in range(restarts)]
-  found = []
-  with FolderLock(folder, log):
-    for i in range(restarts):
-      path = pathlib.Path(folder) / f'restart-{i}.json'
-      if path.exists():
-        saved = read_sealed_json(path, again='delete it, and its restart is run again')
-        check_plan(saved['identity'], identity, path, option='--output')
-        log(f'[restart {i + 1}/{restarts}] finished earlier: {path}')
-      else:
-        saved = {'identity': identity, 'restart': restart(i)}
-        write_sealed_json(path, saved)
-      found.append(saved['restart'])
-  return found
 
-
-def _restarts(
-  learner: Learner, train: Labelled, measure: Callable[[Predict], dict[str, Any]],
-  curve_measure: Callable[[Predict], dict[str, Any]], recipe: Recipe, curve: tuple[int, ...],
-  frozen_first: Recipe | None, restarts: int, log: Callable[[str], None],
-) -> Callable[[int], dict[str, Any]]:
-  """Runs a restart by its number; all share the compiled steps, which the first one makes."""
-  @functools.cache
+  @functools.cache  # all share the compiled steps, which the first one makes
   def tunings() -> tuple[FineTuning | None, FineTuning]:
     whole = learner.tuning(train, recipe)
     first = None
@@ -328,7 +304,7 @@ def _restarts(
 
     def look(step, params):
       if step in curve:
-        points.append({'step': step, 'result': curve_measure(
+        points.append({'step': step, 'result': (curve_measure or measure)(
           lambda inputs: learner.predict(params, inputs))})
 
     if first is not None:
@@ -340,4 +316,18 @@ def _restarts(
     return {'seed': seed, 'train_loss': loss, 'result': result, 'curve': points,
             'steps': whole.config.steps}
 
-  return restart
+  if folder is None:
+    return [restart(i) for i in range(restarts)]
+  found = []
+  with FolderLock(folder, log):
+    for i in range(restarts):
+      path = pathlib.Path(folder) / f'restart-{i}.json'
+      if path.exists():
+        saved = read_sealed_json(path, again='delete it, and its restart is run again')
+        check_plan(saved['identity'], identity, path, option='--output')
+        log(f'[restart {i + 1}/{restarts}] finished earlier: {path}')
+      else:
+        saved = {'identity': identity, 'restart': restart(i)}
+        write_sealed_json(path, saved)
+      found.append(saved['restart'])
+  return found
