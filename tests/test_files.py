@@ -1,14 +1,18 @@
 """Append-only files: whole entries or none, one writer, nothing of another file changed; seals."""
 
 import errno
+import fcntl
 import json
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from fairjax.errors import UserError
 from fairjax.files import (
+  FolderLock,
   JsonLines,
   atomic_folder,
   read_entries,
@@ -153,3 +157,45 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     assert (path / 'x').read_text() == text and [p.name for p in tmp_path.iterdir()] == ['made']
   with pytest.raises(UserError, match='exists'), atomic_folder(path):
     pass
+
+
+HOLD = '''
+import sys, time
+from fairjax.files import FolderLock
+with FolderLock(sys.argv[1], print):
+  print('held', flush=True)
+  time.sleep(600)
+'''
+
+
+def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path, repository):
+  lines = []
+  lock = FolderLock(tmp_path / 'run', lines.append)
+  process = subprocess.Popen([sys.executable, '-c', HOLD, str(tmp_path / 'run')], cwd=repository,
+                             stdout=subprocess.PIPE, text=True)
+  assert process.stdout.readline() == 'held\n'
+  with pytest.raises(UserError, match=rf'in use by another run \(process {process.pid} on '):
+    lock.__enter__()
+  process.kill()
+  process.wait()
+  with lock, lock:  # nested
+    pass
+  with lock:
+    second = FolderLock(tmp_path / 'run', lines.append)
+    with pytest.raises(UserError, match='in use by another run'):
+      second.__enter__()
+  with second:
+    pass
+  assert not lines
+
+
+def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
+  lines = []
+
+  def refuse(*_):
+    raise OSError(37, 'No locks available')
+
+  monkeypatch.setattr(fcntl, 'flock', refuse)
+  with FolderLock(tmp_path, lines.append):
+    pass
+  assert len(lines) == 1 and 'nothing keeps a second run out' in lines[0]

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import fcntl
 import gc
 import json
 import logging
@@ -20,7 +19,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import Damaged, UserError
-from fairjax.files import FolderLock
 from fairjax.train import CheckpointError, Identity, checkpoints, make_mesh
 from fairjax.train.checkpoints import (
   CheckpointStore,
@@ -371,45 +369,6 @@ def test_a_damaged_done_marker_is_refused(tmp_path):
     path.write_bytes(damaged)
     with pytest.raises(Damaged, match='DONE is damaged'):
       checkpoints.read_done(tmp_path)
-
-
-HOLD = '''
-import sys, time
-from fairjax.files import FolderLock
-with FolderLock(sys.argv[1], print):
-  print('held', flush=True)
-  time.sleep(600)
-'''
-
-
-def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path, repository, lines):
-  lock = FolderLock(tmp_path / 'run', lines.append)
-  process = subprocess.Popen([sys.executable, '-c', HOLD, str(tmp_path / 'run')], cwd=repository,
-                             stdout=subprocess.PIPE, text=True)
-  assert process.stdout.readline() == 'held\n'
-  with pytest.raises(UserError, match=rf'in use by another run \(process {process.pid} on '):
-    lock.__enter__()
-  process.kill()
-  process.wait()
-  with lock, lock:  # nested
-    pass
-  with lock:
-    second = FolderLock(tmp_path / 'run', lines.append)
-    with pytest.raises(UserError, match='in use by another run'):
-      second.__enter__()
-  with second:
-    pass
-  assert not lines
-
-
-def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch, lines):
-  def refuse(*_):
-    raise OSError(37, 'No locks available')
-
-  monkeypatch.setattr(fcntl, 'flock', refuse)
-  with FolderLock(tmp_path, lines.append):
-    pass
-  assert len(lines) == 1 and 'nothing keeps a second run out' in lines[0]
 
 
 def test_identity_mismatch_names_every_field():
