@@ -31,6 +31,7 @@ from fairjax.files import (
   write_json,
 )
 from fairjax.inputs import read_text, read_text_lines, refuse_pointer
+from fairjax.model import Params
 from fairjax.model.reference import params_from_reference, params_to_reference, reference_notes
 from fairjax.report import sections
 from fairjax.report.comparison import ModelRow, count_scorers, scorer_names
@@ -460,7 +461,7 @@ def read_folder(directory: str | os.PathLike) -> ModelFolder:
   return ModelFolder(config, metadata, vocabulary, params)
 
 
-def to_tensors(params: Any) -> dict[str, np.ndarray]:
+def to_tensors(params: Params) -> dict[str, np.ndarray]:
   """Parameters by name, e.g. `layers.query`; of a group of processes all call it together."""
   import jax
 
@@ -471,7 +472,7 @@ def to_tensors(params: Any) -> dict[str, np.ndarray]:
           for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
-def to_params(tensors: Mapping[str, np.ndarray], model: ModelConfig, *, where: str) -> Any:
+def to_params(tensors: Mapping[str, np.ndarray], model: ModelConfig, *, where: str) -> Params:
   """The inverse of `to_tensors`."""
   import jax
 
@@ -509,7 +510,7 @@ def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     raise UserError(f'{path} cannot be read as safetensors ({e}): copy the folder again') from None
 
 
-def _check_digest(params: Any, digest: str, path: pathlib.Path) -> None:
+def _check_digest(params: Params, digest: str, path: pathlib.Path) -> None:
   from fairjax.train import params_digest
   found = params_digest(params)
   if found != digest:

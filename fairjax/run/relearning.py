@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed
 from fairjax.run.job import PreparedBatches, load_run_scorer
 from fairjax.run.results import Run, content_options, open_run
 from fairjax.run.workdir import Model
+
+if TYPE_CHECKING:
+  from fairjax.model import Params
 
 # The half-life of a reduction of bias.
 #
@@ -202,7 +205,7 @@ class _Look:
             'measures': _MEASURES, 'encoder': self._run.config.measure.encoder,
             'max_new_tokens': self._sample.max_new_tokens}
 
-  def __call__(self, params: Any) -> dict[str, float]:
+  def __call__(self, params: 'Params') -> dict[str, float]:
     """I.F. with its error and floor; of texts that were sampled earlier, from their file."""
     from fairjax.generate import read_records
     from fairjax.measure import measure_records

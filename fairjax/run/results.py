@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
   from fairjax.data.prepare import PreparedData
   from fairjax.measure.similarity import Encoder
+  from fairjax.model import Params
   from fairjax.report import Evidence, KnownBias
-  from fairjax.train.steps import Params
 
 Curves = dict[str, dict[str, list[dict[str, Any]]]]
 

@@ -55,7 +55,7 @@ from fairjax.train.sentiment_examples import (
   split_sentences_set,
   state_batches,
 )
-from fairjax.train.steps import FairnessTerm, Projection
+from fairjax.train.steps import FairnessTerm, Params, Projection
 
 Log = Callable[[str], None]
 PLAIN = Variant('none')
@@ -142,7 +142,7 @@ class BatchSource(Protocol):
 class StageResult:
   """Parameters with the identity and digest that later stages name as their parent."""
 
-  params: Any
+  params: Params
   identity: Identity
   digest: str
   directory: pathlib.Path
@@ -163,7 +163,7 @@ class Curriculum:
   # Counterfactual text of a variant `cda`; None: the run of `step1_from` has trained it.
   augmented: Callable[[StageSpec], BatchSource | None] = lambda spec: None
   # Further validation metrics of language models, beside loss and perplexity.
-  more_metrics: Callable[[Any], Mapping[str, float]] | None = None
+  more_metrics: Callable[[Params], Mapping[str, float]] | None = None
 
   def train(self, stages: Sequence[StageSpec]) -> dict[str, StageResult]:
     """Trains the stages that are not done yet, in their order; returns all results by name.
@@ -297,7 +297,7 @@ class Curriculum:
     return StageResult(params, self._sentiment_identity(method='random_projection'),
                        params_digest(params), self.workdir / 'sentiment')
 
-  def import_lm(self, params: Any, *, source: Mapping[str, Any]) -> dict[str, float]:
+  def import_lm(self, params: Params, *, source: Mapping[str, Any]) -> dict[str, float]:
     """Puts given parameters in the place of step 1 and returns their validation metrics.
 
     Args:
@@ -324,7 +324,7 @@ class Curriculum:
     return found
 
   def _evaluate_lm(
-    self, params: Any, model: ModelConfig, stage: TrainConfig, source: BatchSource
+    self, params: Params, model: ModelConfig, stage: TrainConfig, source: BatchSource
   ) -> dict[str, float]:
     """Validation loss and perplexity."""
     batches = source.valid(batch_size=stage.batch_size)

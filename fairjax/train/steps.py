@@ -41,7 +41,8 @@ def _wide(x: Array) -> Array:
 
 
 def weighted_mean(
-  values: Float[Array, '*S'], weights: Float[Array, '*S'], total: Any = None
+  values: Float[Array, '*S'], weights: Float[Array, '*S'],
+  total: Float[Array, ''] | None = None,
 ) -> Float[Array, '']:
   """Mean of `values` under `weights` >= 0; 0.0 when every weight is 0.
 
@@ -55,7 +56,7 @@ def weighted_mean(
 
 def cosine_fairness_loss(
   hidden: Float[Array, 'B K D'], hidden_cf: Float[Array, 'B K D'], weights: Float[Array, 'B K'],
-  *, eps: float = 1e-6, total: Any = None,
+  *, eps: float = 1e-6, total: Float[Array, ''] | None = None,
 ) -> Float[Array, '']:
   r"""Distance between the hidden states of a prefix and its counterfactual.
 
