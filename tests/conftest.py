@@ -97,3 +97,13 @@ def run_with_libtpu(repository) -> Callable[..., subprocess.CompletedProcess[str
                           capture_output=True, timeout=600, stdin=subprocess.DEVNULL)
 
   return run
+
+
+@pytest.fixture
+def quick():
+  """Compiles without most optimisations, for tests in which nearly all of the time is compiling."""
+  import jax
+  before = jax.config.read('jax_disable_most_optimizations')
+  jax.config.update('jax_disable_most_optimizations', True)
+  yield
+  jax.config.update('jax_disable_most_optimizations', before)

@@ -21,20 +21,25 @@ from fairjax.config import (
   SentimentConfig,
   TrainConfig,
   Variant,
+  parse_variant,
 )
+from fairjax.config_checks import validate
 from fairjax.errors import Preempted, UserError
 from fairjax.model import Branches, TransformerXLModel, language_model
 from fairjax.processes import StopSignal
 from fairjax.train import (
   LM,
+  PLAIN,
   SENTIMENT,
   Curriculum,
   LabelledSentences,
+  StageResult,
   TrainingDiverged,
   derive_seed,
   read_done,
   read_metrics,
   steps,
+  variant_config,
   variant_stage,
 )
 from fairjax.train.optimizer import Adam
@@ -517,3 +522,107 @@ def test_without_the_monitor_the_step_is_the_same_and_logs_no_divergence(
 def test_seeds_of_purposes_differ():
   seeds = {derive_seed(seed, purpose) for seed in range(20) for purpose in ('lm', 'debias')}
   assert len(seeds) == 40
+
+
+# Variants of step 3.
+
+@pytest.mark.parametrize(('text', 'name', 'change'), [
+  ('embedding:10', 'country-embedding-10', {}), ('sentiment:0.5', 'country-sentiment-0.5', {}),
+  ('dropout:0.15/0.2', 'dropout-0.15-0.2',
+   {'model.attention_dropout': 0.15, 'model.hidden_dropout': 0.2}),
+  ('dropout:0.05', 'dropout-0.05-0.05',
+   {'model.attention_dropout': 0.05, 'model.hidden_dropout': 0.05}),
+  ('cda:one', 'cda-one', {'data.cda': 'one'}), ('cda:two', 'cda-two', {'data.cda': 'two'}),
+])
+def test_variants(text, name, change):
+  variant = parse_variant(text)
+  assert variant_stage('country', variant).model == name
+  before, after = (dataclasses.asdict(c) for c in (Config(), variant_config(Config(), variant)))
+  found = {f'{group}.{field}': after[group][field] for group in ('data', 'model')
+           for field in after[group] if after[group][field] != before[group][field]}
+  assert found == change
+  assert variant.regularised == (not change)
+
+
+@pytest.mark.parametrize('text', [
+  'dropout', 'dropout:', 'dropout:1', 'dropout:-0.1', 'dropout:0.1/0.2/0.3', 'dropout:nan', 'cda',
+  'cda:both', 'cda:1', 'embedding:1/2', 'embeding:1', 'none', 'dropout:0.1/x'])
+def test_bad_variants(text):
+  with pytest.raises(UserError):
+    parse_variant(text)
+
+
+@pytest.mark.parametrize(('change', 'words'), [
+  ({'debias': DebiasConfig(variants=('cda:two',)), 'data': DataConfig(cda='two')}, 'no baseline'),
+  ({'debias': DebiasConfig(variants=('cda:two', 'cda:two'))}, 'twice'),
+  ({'data': DataConfig(source='planted_gender', planted_one_mood=True)},
+   'planted_one_mood is for data.source=planted'),
+  ({'debias': DebiasConfig(variants=('dropout:0.1/0',)),
+    'model': ModelConfig(attention='kernel')}, 'cannot drop attention weights'),
+  ({'data': DataConfig(cda_names=('n',))}, 'need data.cda'),
+  ({'data': DataConfig(source='planted_gender', planted_sensitive_share=1.0)}, 'below 1'),
+])
+def test_variants_that_do_not_fit(change, words):
+  with pytest.raises(UserError, match=words):
+    validate(Config(**change))
+  validate(Config(data=DataConfig(cda_names=('n',)), debias=DebiasConfig(variants=('cda:two',))))
+
+
+class OtherFeed(ArrayFeed):
+  """Counterfactual text: other tokens in the same vocabulary."""
+
+  def _batch(self, step, rows, branches):
+    batch = super()._batch(step + 500, rows, branches)
+    return batch
+
+
+def leaves(trained):
+  return [np.asarray(x) for x in jax.tree.leaves(trained.params)]
+
+
+def differ(a, b):
+  return any((x != y).any() for x, y in zip(leaves(a), leaves(b), strict=True))
+
+
+def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path, quick):
+  """Dropout is on, counterfactual batches arrive, and the rest is that of the control."""
+  plain = dataclasses.replace(CONFIG, model=dataclasses.replace(
+    CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
+  lines = []
+  curriculum = dataclasses.replace(
+    _curriculum(tmp_path, config=plain, log=lines.append), augmented=lambda stage: OtherFeed())
+  stages = [LM, *(variant_stage('', variant) for variant in (
+    PLAIN, parse_variant('dropout:0.3/0.2'), parse_variant('cda:two')))]
+  lm, control, dropout, cda = curriculum.train(stages).values()
+  assert differ(control, dropout) and differ(control, cda) and differ(dropout, cda)
+  assert len({x.digest for x in (control, dropout, cda)}) == 3
+  assert len({x.identity.config for x in (control, dropout, cda)}) == 3
+  assert [x.identity.method for x in (control, dropout, cda)] == ['none', 'dropout', 'cda']
+  assert {x.identity.parent for x in (control, dropout, cda)} == {lm.digest}
+  assert dropout.directory == tmp_path / 'debias' / 'dropout-0.3-0.2'
+  # One budget: the same steps; on the same batches the loss is higher where dropout is on.
+  losses = [[m['loss'] for m in read_metrics(x.directory / 'metrics.jsonl') if 'loss' in m]
+            for x in (control, dropout, cda)]
+  assert len({len(found) for found in losses}) == 1
+  assert losses[1][0] > losses[0][0]
+  # Finished: the same call trains nothing.
+  lines.clear()
+  again = curriculum.run(stages[2], {'lm': lm})
+  assert again.digest == dropout.digest and not any('step 2/' in line for line in lines)
+
+
+def test_without_rates_the_phase_is_the_control(tmp_path, monkeypatch):
+  plain = dataclasses.replace(
+    CONFIG, model=dataclasses.replace(CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
+  assert variant_config(plain, parse_variant('dropout:0')) == plain
+  curriculum, seen = _curriculum(tmp_path, config=plain), []
+
+  def run(stage, *, stop, log):
+    seen.append((stage.config, stage.identity.config, stage.step, stage.batch_name(3)))
+    return {}
+
+  monkeypatch.setattr('fairjax.train.curriculum.run_stage', run)
+  lm = StageResult({}, None, 'd', tmp_path)
+  for variant in (PLAIN, parse_variant('dropout:0')):
+    curriculum.run(variant_stage('', variant), {'lm': lm})
+  assert seen[0][:2] == seen[1][:2] and seen[0][3] == seen[1][3] == 'train segment 3'
