@@ -8,6 +8,7 @@ import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
+from fairjax.cli.options import add_fields, add_shared, field_values
 from fairjax.cli.verb import Verb, log_line
 from fairjax.config import Config, MeshConfig
 from fairjax.errors import UserError
@@ -137,8 +138,7 @@ def _one(
 # The verb `compile`: the real TPU compiler without a TPU.
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('--config', metavar='FILE[:ARGS]', help='config file; --config.a.b=VALUE '
-                      'overrides a field')
+  add_shared(parser, 'config')
   parser.add_argument('--topology', metavar='NAME', help='slice, in chips: v3:8x8, v4:2x2x4, '
                       'v5e:4x4, v5p:2x2x2, v6e:4x4')
   parser.add_argument('--program', action='append', choices=('lm', 'debias', 'sample'),
@@ -149,7 +149,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                       help="the paper's models on the paper's slices and on modern ones")
   parser.add_argument('--output', metavar='FILE', default='docs/compile.md',
                       help='page of --matrix; what is done is kept beside it as JSON')
-  parser.add_argument('--json', action='store_true', help='print JSON')
+  add_shared(parser, 'json')
 
 
 def _compile(options: argparse.Namespace) -> None:
@@ -184,24 +184,12 @@ def _launch_options(parser: argparse.ArgumentParser) -> None:
                       help='; '.join(f'{name}: {text}' for name, text in ACTIONS.items()))
   parser.add_argument('--tpu', metavar='TYPE',
                       help='not for list and clean: v3-128, v5litepod-16, v6e-256')
-  parser.add_argument('--zone', required=True)
+  parser.add_argument('--zone', required=True, help='e.g. us-east5-b')
   parser.add_argument('--dry_run', action='store_true', help='print what would run, run nothing')
+  add_fields(parser, LaunchSpec, 'name', 'topology', 'project', 'slices', 'spot', 'reserved',
+             'valid_until', 'runtime_version', 'service_account', 'network', 'subnetwork',
+             'internal_ip', 'iap', 'restarts', 'recreate')
   for name, text in (
-      ('name', 'of all resources (default: fairjax-TYPE)'), ('project', "default: gcloud's"),
-      ('topology', 'shape of the slice in chips, for unusual ones'),
-      ('runtime_version', "default: the generation's"),
-      ('service_account', 'of the workers'), ('network', ''), ('subnetwork', '')):
-    parser.add_argument(f'--{name}', default='', help=text)
-  parser.add_argument('--valid_until', default='6h', metavar='TIME',
-                      help='how long a request waits before it expires (default: 6h)')
-  for name, default, text in (
-      ('slices', 1, 'slices that work together'),
-      ('restarts', 20, 'how often a worker starts an interrupted command again'),
-      ('recreate', 10, 'how often a slice that was taken away is replaced')):
-    parser.add_argument(f'--{name}', type=int, default=default, metavar='N', help=text)
-  for name, text in (
-      ('spot', 'cheaper, and may be taken away at any time'), ('reserved', 'from a reservation'),
-      ('internal_ip', 'no external addresses'), ('iap', 'through Identity-Aware Proxy'),
       ('follow', 'logs: go on until the command ends'),
       ('detach', 'run: return once the command has started'),
       ('delete', 'run: delete the slice when the command has ended'),
@@ -222,11 +210,9 @@ def make_specs(options: argparse.Namespace) -> list[LaunchSpec]:
       raise UserError('launch needs --tpu=TYPE, like v3-128 or v5litepod-16')
     options.tpu = 'v4-8'  # any type: list and clean do not use it
   chips = find_accelerator(options.tpu, shape=options.topology).num_chips
-  fields = {f.name for f in dataclasses.fields(LaunchSpec)}
-  values = {name: value for name, value in vars(options).items() if name in fields}
-  values.update(
-    command=worker_words(options.command, options.inner, chips * options.slices),
-    labels=tuple(options.label), env=tuple(options.env), secrets=tuple(options.secret))
+  values = field_values(options, LaunchSpec) | {
+    'command': worker_words(options.command, options.inner, chips * options.slices),
+    'labels': tuple(options.label), 'env': tuple(options.env), 'secrets': tuple(options.secret)}
   spec = check_spec(LaunchSpec(**values), options.action)
   if options.action != 'run':
     return [spec]
