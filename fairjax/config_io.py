@@ -220,11 +220,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def config_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-  """Lists `field: saved -> current` for every leaf that differs or is missing on one side.
-
-  >>> config_differences({'a': {'b': 1}}, {'a': {'b': 2}})
-  ['a.b: 1 -> 2']
-  """
+  """Lists `field: saved -> current` for every leaf that differs or is missing on one side."""
   def leaves(tree, prefix=''):
     for key, value in tree.items():
       if isinstance(value, Mapping):

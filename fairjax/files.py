@@ -103,16 +103,11 @@ def make_folder(path: str | os.PathLike) -> pathlib.Path:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike, *, replace: bool = False) -> Iterator[pathlib.Path]:
-  """Makes a temporary folder beside `path`; it becomes `path` when the block succeeds.
-
-  Without `replace` it is an error if `path` exists. With it, only one process may write `path` at a
-  time (see `FolderLock`): the temporary folder has one name, so that the next attempt removes what
-  a killed one left.
-  """
+  """Makes a temporary folder beside `path`; it becomes `path` when the block succeeds."""
   path = pathlib.Path(path) if replace else refuse_existing(path)
   with _placing(path):
     path.parent.mkdir(parents=True, exist_ok=True)
-    if replace:
+    if replace:  # by one process at a time (`FolderLock`); the next removes what a killed one left
       temporary = path.parent / f'.{path.name}.unfinished'
       shutil.rmtree(temporary, ignore_errors=True)
       temporary.mkdir()
@@ -155,10 +150,7 @@ def write_sealed_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None
 
 
 def read_sealed_json(path: str | os.PathLike, *, again: str) -> dict[str, Any]:
-  """Reads what `write_sealed_json` wrote, without the digest; `Damaged` if it is something else.
-
-  `again` says how to repair a damaged file, for the message.
-  """
+  """Reads what `write_sealed_json` wrote; `again` says how to repair a damaged file."""
   try:
     value = json.loads(pathlib.Path(path).read_bytes())
     if 'sha256' not in value:
@@ -332,9 +324,8 @@ def read_json_lines(path: str | os.PathLike) -> Lines:
 class JsonLines(AppendOnly):
   """Appends entries to JSON lines that belong to `header`, one process at a time.
 
-  Opening it cuts off a torn last line (`torn_bytes`) and reads the `entries` after the header. It
-  is an error if the file is damaged elsewhere or has another header; then no byte of it is changed.
-  `again` says how to repair a damaged file, for messages.
+  Opening cuts off a torn last line and reads the `entries` after the header. A file that is damaged
+  elsewhere or has another header is refused unchanged; `again` says how to repair it.
   """
 
   def __init__(self, path: str | os.PathLike, header: Mapping[str, Any], *, again: str,
@@ -384,12 +375,9 @@ def describe_header(header: Mapping[str, Any]) -> str:
 
 
 def _lock(file: IO[Any]) -> str | None:
-  """Locks a file, or raises `BlockingIOError`; returns why if its file system has no locks.
-
-  The kernel releases it when the process ends, however it ends. It holds between all processes of a
-  machine, and between machines where the file system passes locks on (NFS 4, Lustre with `flock`;
-  not Cloud Storage FUSE).
-  """
+  """Locks a file, or raises `BlockingIOError`; returns why if its file system has no locks."""
+  # The kernel releases it however the process ends. It holds between machines where the file system
+  # passes locks on (NFS 4, Lustre with `flock`; not Cloud Storage FUSE).
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
@@ -400,11 +388,7 @@ def _lock(file: IO[Any]) -> str | None:
 
 
 class FolderLock:
-  """Keeps other processes from working in a folder; `with lock:` may be nested.
-
-  The lock is on `.lock` in the folder, which is made if it is missing. `log` gets a warning if the
-  file system has no locks; the work then goes on without.
-  """
+  """Keeps other processes from working in a folder; `with lock:` may be nested."""
 
   def __init__(self, folder: str | os.PathLike, log: Callable[[str], None]):
     self._path, self._log = pathlib.Path(folder) / '.lock', log

@@ -1,9 +1,9 @@
-"""Input files, opened by what they are: their first bytes say so, their names do not.
+"""Input files, recognised by their first bytes, not by their names.
 
 Every reader of the package opens its files here. gzip, bzip2, xz, Zstandard and zip archives of one
-file are unpacked. A UTF-8 byte order mark is taken off. Pointers of Git LFS, other encodings and
-formats that no reader knows are refused as what they are. `-` is the standard input. What cannot be
-read twice (a pipe, `<(...)`) is kept in a temporary file while the process runs.
+file are unpacked. A UTF-8 byte order mark is removed. The error for a Git LFS pointer, another
+encoding or another format names what the file is. `-` is the standard input. A pipe is copied into
+a temporary file, because files are read more than once.
 """
 
 import bz2
@@ -45,33 +45,18 @@ _FOREIGN = (
   (0, b'%PDF-', 'a PDF document: save its text'),
   (0, b'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'an old Excel or Word file (.xls, .doc): save it as CSV '
    'or as text'),
-  (0, b'{\\rtf', 'an RTF document: save it as text'),
-  (0, b'<?xml', 'an XML document: convert it to text'),
-  (0, b'\x7fELF', 'a program (ELF): name a text file'),
   (0, b'\x93NUMPY', 'a NumPy array (.npy): convert it to text'),
-  (0, b'ARROW1\0', 'an Arrow (Feather) file: save it as Parquet or CSV'),
-  (0, b'\x89HDF\r\n\x1a\n', 'an HDF5 file: convert it to text'),
-  (0, b'SQLite format 3\0', 'an SQLite database: export its table as CSV'),
-  (0, b'Obj\x01', 'an Avro file: convert it to JSON lines'),
-  (0, b'GGUF\x02\0\0\0', 'model weights (GGUF): name a text file'),
-  (0, b'GGUF\x03\0\0\0', 'model weights (GGUF): name a text file'),
+  (0, b'GGUF', 'model weights (GGUF): name a text file'),
   (0, b'\x89PNG\r\n\x1a\n', 'an image: name a text file'),
   (0, b'\xff\xd8\xff', 'an image: name a text file'),
-  (0, b'7z\xbc\xaf\x27\x1c', 'a 7-Zip archive: unpack it and name one of its files'),
-  (0, b'Rar!\x1a\x07', 'a RAR archive: unpack it and name one of its files'),
   (257, b'ustar', 'a tar archive: unpack it and name one of its files'),
-  (0, b'\x04\x22\x4d\x18', 'an LZ4 file: unpack it, or compress it as gzip, xz or Zstandard'),
-  (0, b'\x1f\x9d', 'a file of compress (.Z): unpack it, or compress it as gzip'),
   (0, _PARQUET, 'a Parquet file, which is read as records (--records) and as a corpus '
    '(layout=parquet): save it as text'))
 # (a member whose name ends so, what the archive is and what to do)
 _ARCHIVES = (
   ('xl/workbook.xml', 'an Excel workbook: save it as CSV (UTF-8)'),
-  ('xl/workbook.bin', 'an Excel workbook: save it as CSV (UTF-8)'),
   ('word/document.xml', 'a Word document: save it as text (UTF-8)'),
-  ('ppt/presentation.xml', 'a PowerPoint file: save its text'),
   ('META-INF/manifest.xml', 'an OpenDocument file: save it as CSV or text (UTF-8)'),
-  ('Index/Document.iwa', 'a file of Numbers or Pages: export it as CSV or text (UTF-8)'),
   ('data.pkl', f'a PyTorch file, in which there is {PICKLE}'),
   ('.npy', 'NumPy arrays (.npz): convert them to text'))
 
@@ -227,11 +212,16 @@ def _unpack(path: str, kind: str, file: io.BufferedReader) -> Any:
     return lzma.LZMAFile(file)
   if kind == 'Zstandard':
     return _zstd().ZstdFile(file)
-  if not file.seekable():
-    kept = tempfile.TemporaryFile()
-    shutil.copyfileobj(file, kept)
-    file = kept
-  return _only_member(path, file)
+  return _only_member(path, seekable(file))
+
+
+def seekable(file: io.BufferedReader) -> IO[bytes]:
+  """The file, or a temporary copy where it cannot seek."""
+  if file.seekable():
+    return file
+  kept = tempfile.TemporaryFile()
+  shutil.copyfileobj(file, kept)
+  return kept
 
 
 def _zstd() -> Any:

@@ -166,16 +166,7 @@ _group: _Group | None = None
 
 
 def start(spec: str) -> None:
-  """Joins the processes of a run; the first thing that a process does with JAX.
-
-  Args:
-    spec: `auto` where JAX finds out itself (Cloud TPU, GKE, Slurm, MPI), or
-      `HOST:PORT,COUNT,INDEX`: an address of the first process that the others reach, how many there
-      are, and which this is.
-
-  Raises:
-    UserError: the text is not of that form, or the processes do not find each other.
-  """
+  """Joins the processes of a run (`auto` or `HOST:PORT,COUNT,INDEX`), before all else with JAX."""
   global _group
   import jax
   arguments: dict[str, Any] = {}
@@ -282,10 +273,7 @@ def ask_to_stop(why: str) -> None:
 
 
 def stop_here() -> bool:
-  """Whether all processes stop after the step just done; every process calls it after every step.
-
-  Also true where the runtime has a preemption notice and has agreed on this step.
-  """
+  """Whether all processes stop after the step just done; every process calls it after each."""
   if _group is None:
     return False
   from jax.experimental import multihost_utils
@@ -296,17 +284,14 @@ def stop_here() -> bool:
 
 
 def leave(code: int) -> int:
-  """Ends this process's part: sends the others its exit code, and returns it.
-
-  A process that failed ends here: JAX would wait for the others to leave, and they for it.
-  """
+  """Ends this process's part: sends the others its exit code, and returns it."""
   if _group is None:
     return code
   # After a stop that all agreed on, each leaves in its own time, as after a success.
   alone = code and not (code == PREEMPTED and _group.stopped)
   _group.send({'end': code if alone else 0,
                'why': f'process {_group.index} ended with code {code}'})
-  if alone:
+  if alone:  # JAX would wait for the others to leave, and they for this one
     end_now(code, '')
   return code
 
@@ -390,10 +375,7 @@ class StopSignal:
 
   @contextlib.contextmanager
   def installed(self) -> Iterator['StopSignal']:
-    """Handles the signals in the block (main thread only).
-
-    A second one ends the process with code 128 + its number, as if there were no handler.
-    """
+    """Handles the signals in the block (main thread only)."""
     first = (0, 0.0)
 
     def act(number):

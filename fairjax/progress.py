@@ -103,11 +103,7 @@ class Progress:
 
 
 def format_time(seconds: float) -> str:
-  """A time as minutes and seconds, with hours if there are any.
-
-  >>> format_time(75), format_time(-1), format_time(3 * 3600 + 59.7)
-  ('1:15', '0:00', '3:00:59')
-  """
+  """A time as minutes and seconds, with hours if there are any."""
   minutes, rest = divmod(int(max(seconds, 0)), 60)
   hours, minutes = divmod(minutes, 60)
   return f'{hours}:{minutes:02d}:{rest:02d}' if hours else f'{minutes}:{rest:02d}'

@@ -5,7 +5,6 @@ cells, LF, CRLF or CR at the ends, a line `sep=;` on top. pandas would read all 
 second to import and guesses types, so that a value `NA` or `007` is lost.
 """
 
-import codecs
 import collections
 import contextlib
 import csv
@@ -15,19 +14,24 @@ import itertools
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.inputs import decode, is_whole, open_input, read_text, replace_broken
+from fairjax.inputs import (
+  decode,
+  is_whole,
+  open_input,
+  read_text,
+  replace_broken,
+  seekable,
+)
 
 SEPARATORS = {'comma': ',', 'semicolon': ';', 'tab': '\t'}
 _SEP_LINE = re.compile(r'"?sep=([,;\t])"?[\r\n]*', re.IGNORECASE)
 _ARRAY = re.compile(rb'\s*\[\s*[{\]]')
 _WHITE = re.compile(r'[ \t\r\n]*')
-_BLOCK = 1 << 17
+_BEGIN = 1 << 17  # bytes that show the form
 _LONGEST_CELL = 1 << 27
 
 
@@ -41,7 +45,7 @@ def read_rows(
   A table must hold `columns`; its cells are texts, `convert` makes a row of them and their place.
   JSON gives what it holds. `repair` and `counts`: see `whole_row`.
   """
-  begin = file.peek(_BLOCK)
+  begin = file.peek(_BEGIN)
   whole = functools.partial(whole_row, repair=repair, counts=counts)
   if not _ARRAY.match(begin) and (not begin.strip() or begin.lstrip()[:1] in b'{['):
     return _lines(file, path, whole)
@@ -56,10 +60,7 @@ def read_rows(
 
 def whole_row(row: Any, where: str, *, repair: bool | None = None,
               counts: collections.Counter | None = None) -> Any:
-  """A row without halves of characters (lone surrogates) and NUL, which UTF-8 and programs lack.
-
-  `repair` replaces them by U+FFFD, counted, instead of refusing the row; None: no option does.
-  """
+  """A row without halves of characters and NUL; `repair` replaces them (None: no option does)."""
   if is_whole(row):
     return row
   fields = row if isinstance(row, dict) else {}
@@ -105,12 +106,8 @@ def arrow() -> Any:
 def open_parquet(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[Any]:
   """The `ParquetFile` in a file of `open_input`, which may be compressed."""
   pa = arrow()
-  if not file.seekable():
-    kept = tempfile.TemporaryFile()
-    shutil.copyfileobj(file, kept)
-    file = kept
   try:
-    with pa.parquet.ParquetFile(file, page_checksum_verification=True) as opened:
+    with pa.parquet.ParquetFile(seekable(file), page_checksum_verification=True) as opened:
       yield opened
   except (pa.ArrowException, OSError) as e:
     words = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
@@ -153,50 +150,40 @@ def _lines(file: io.BufferedReader, path: str | os.PathLike, whole: Callable[[An
 
 
 def _array(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[Any, str]]:
-  """Values of a JSON array; in memory is one at a time and a block of the file."""
-  decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder('utf-8')()
-  text, at, line, ended, size, expected = '', 0, 1, False, _BLOCK, '['
+  """Values of a JSON array, whose text is in memory."""
+  decoder, text, at, line = json.JSONDecoder(), decode(file.read(), path), 0, 1
 
-  def wrong(words):
+  def forward(end: int) -> str:
+    """Goes on to `end` and over white space; the next character."""
+    nonlocal at, line
+    end = _WHITE.match(text, end).end()  # it matches nothing too
+    line, at = line + text.count('\n', at, end), end
+    return text[at:at + 1]
+
+  def wrong(words: object) -> UserError:
     return UserError(f'{path}:{line}: not a JSON array ({words}): fix the file')
 
-  while True:
-    end = _WHITE.match(text, at).end()  # it matches nothing too
-    line, at = line + text.count('\n', at, end), end
-    value = None
-    if at < len(text) and expected in ('value', 'value or ]') and not (
-        text[at] == ']' and expected == 'value or ]'):
-      try:
-        value, end = decoder.raw_decode(text, at)
-      except RecursionError as e:
-        raise wrong(e) from None
-      except json.JSONDecodeError as e:
-        open_text = e.msg.startswith('Unterminated') or e.pos > len(text) - 100
-        if ended or not open_text:
-          line += text.count('\n', at, e.pos)
-          raise wrong(e.msg) from None
-        end = None
-      if end is not None:
-        yield value, f'{path}:{line}'
-        line, at, expected = line + text.count('\n', at, end), end, ', or ]'
-        continue
-    elif at < len(text):
-      following = {'[': 'value or ]', ',': 'value', ']': 'the end'}
-      if text[at] not in expected or text[at] not in following:
-        raise wrong(f'{text[at]!r} where {expected} is expected')
-      expected, at = following[text[at]], at + 1
-      continue
-    if ended:
-      if expected == 'the end':
-        return
-      raise wrong(f'it ends where {expected} is expected: it is cut off')
-    block = file.read(size)
-    ended, size = not block, max(_BLOCK, len(text) - at)  # so that a long value costs no square
-    try:
-      text, at = text[at:] + utf8.decode(block, final=ended), 0
-    except UnicodeDecodeError as e:
-      line += text.count('\n', at) + block.count(b'\n', 0, e.start)
-      raise UserError(f'{path}:{line}: not UTF-8: save the file as UTF-8') from None
+  forward(0)
+  following = forward(at + 1)
+  try:
+    while following != ']':
+      value, end = decoder.raw_decode(text, at)
+      yield value, f'{path}:{line}'
+      following = forward(end)
+      if following == ',':
+        following = forward(at + 1)
+        if following == ']':
+          raise wrong("']' after a comma")
+      elif following != ']':
+        raise wrong(f"{following!r} where ',' or ']' is expected" if following
+                    else 'it is cut off')
+  except json.JSONDecodeError as e:
+    forward(e.pos)
+    raise wrong(e.msg if at < len(text) else 'it is cut off') from None
+  except RecursionError as e:
+    raise wrong(e) from None
+  if following := forward(at + 1):
+    raise wrong(f'{following!r} where the end is expected')
 
 
 def read_table(
@@ -205,10 +192,7 @@ def read_table(
 ) -> Iterator[tuple[dict[str, str], str]]:
   r"""Yields (column -> cell, "file:line") of the rows of a CSV or TSV file with a header.
 
-  The reader for tables that a user names: it unpacks the file, finds the separator, skips empty
-  rows and raises `UserError` with file and line where there is no such file, column or row, or the
-  table is broken. The header must hold `columns`, in any order. `names`, `unquoted_tabs`, `fill`:
-  see `Table`, which does the same for an open file and has the header.
+  It unpacks the file, finds the separator and skips empty rows. For the rest see `Table`.
 
   >>> import pathlib, tempfile
   >>> file = pathlib.Path(tempfile.mkdtemp()) / 'jobs.csv'

@@ -109,15 +109,3 @@ def test_the_package_takes_its_data_files_along():
     package = next(q for q in path.parents if (q / '__init__.py').is_file())
     name = path.relative_to(package).as_posix()
     assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns), path
-
-
-def test_every_folder_of_modules_is_a_package():
-  for folder in {path.parent for path in MODULES}:
-    assert (folder / '__init__.py').is_file(), folder
-
-
-def test_the_entry_point_exists():
-  (script,) = setup_argument('entry_points')['console_scripts']
-  assert script == 'fairjax=fairjax.cli.main:main'
-  names = {n.name for n in parse(PACKAGE / 'cli/main.py').body if isinstance(n, ast.FunctionDef)}
-  assert 'main' in names

@@ -1,6 +1,5 @@
 """Configuration: overrides, strictness, error lines, saved form."""
 
-import dataclasses
 import json
 
 import pytest
@@ -9,7 +8,6 @@ from fairjax.config import Config
 from fairjax.config_checks import validate
 from fairjax.config_io import (
   config_differences,
-  default_config_dict,
   describe,
   described_fields,
   from_dict,
@@ -28,32 +26,25 @@ def _in_repository(repository, monkeypatch):
   monkeypatch.chdir(repository)
 
 
-@pytest.mark.parametrize('text', ['(1000, 9000)', '1000,9000'])
-def test_tuples_of_numbers(text):
-  config = load_config('configs/text.py:train=a,layout=newscrawl', {'data.holdout': text})
-  assert config.data.holdout == (1000, 9000)
-  with pytest.raises(UserError, match="'x' is not a valid int"):
-    load_config('configs/text.py:train=a', {'data.holdout': 'x,2'})
-
-
 def test_overrides_keep_types():
   config = load_config(QUICKSTART, {
     'model.num_layers': '7', 'lm.learning_rate': '1', 'model.tie_position_biases': 'false',
-    'debias.variants': "('embedding:2',)", 'measure.scorers': 'vader', 'name': 'x'})
+    'debias.variants': "('embedding:2',)", 'measure.scorers': 'vader', 'name': 'x',
+    'model.cutoffs': '100,200'})
   assert config.model.num_layers == 7
   assert config.lm.learning_rate == 1.0 and isinstance(config.lm.learning_rate, float)
   assert config.model.tie_position_biases is False
   assert config.debias.variants == ('embedding:2',)
-  assert config.measure.scorers == ('vader',)
+  assert config.measure.scorers == ('vader',) and config.model.cutoffs == (100, 200)
 
 
 @pytest.mark.parametrize('overrides, words', [
   ({'model.num_layer': '3'}, ["'model.num_layer'", "did you mean 'model.num_layers'"]),
   ({'model.num_layers': '3.5'}, ['--config.model.num_layers', "'3.5' is not a valid int"]),
   ({'model.tie_position_biases': 'no'}, ["'no' is not a valid bool"]),
-  ({'debias.variants': "('embedding:1', 5)"}, ['5 is int, not str']),
   ({'debias.variants': 'embeding:1'}, ["did you mean 'embedding'"]),
   ({'debias.variants': 'embedding:-1'}, ['must be finite and >= 0']),
+  ({'debias.variants': 'dropout:1.5'}, ['must be in [0, 1): attention and hidden']),
   ({'model': '3'}, ['model.num_layers']),
   ({'seed.x': '3'}, ['seed has no fields']),
   ({'model.h_bar_final_norm': 'True', 'sentiment.prefixes': '-3'},
@@ -61,7 +52,6 @@ def test_overrides_keep_types():
   ({'model.attention': 'kernel', 'model.attention_dropout': '0.1', 'model.dtype': 'float64',
     'model.attention_block': '100'},
    ['cannot drop attention weights', 'cannot compute in float64', 'multiple of 128']),
-  ({'model.norm': 'mid', 'lm.steps': '0'}, ["model.norm='mid'", 'lm.steps=0']),
 ])
 def test_wrong_override_is_one_line_that_helps(overrides, words):
   with pytest.raises(UserError) as error:
@@ -70,15 +60,6 @@ def test_wrong_override_is_one_line_that_helps(overrides, words):
   assert '\n' not in message
   for word in words:
     assert word in message
-
-
-def test_unknown_config_argument_names_the_nearest():
-  with pytest.raises(UserError, match="did you mean 'strength'"):
-    load_config(QUICKSTART + ':strenght=0')
-  with pytest.raises(UserError, match='not a valid float'):
-    load_config(QUICKSTART + ':strength=much')
-  with pytest.raises(UserError, match='config file not found'):
-    load_config('configs/none.py')
 
 
 def test_every_config_file_builds(repository):
@@ -94,19 +75,6 @@ def test_saved_config_reads_back_equal(tmp_path):
   assert load_config(str(path)) == config
   assert config_differences(json.loads(path.read_text())['config'], to_dict(config)) == []
   assert list(tmp_path.iterdir()) == [path]  # no temporary file is left
-
-
-def test_differences_name_every_field():
-  other = dataclasses.replace(Config(), seed=3)
-  assert config_differences(to_dict(Config()), to_dict(other)) == ['seed: 0 -> 3']
-
-
-def test_unknown_or_wrongly_typed_field_in_a_dict_is_refused():
-  values = to_dict(Config())
-  with pytest.raises(UserError, match="did you mean 'model.num_layers'"):
-    from_dict(values | {'model': values['model'] | {'num_layrs': 3}})
-  with pytest.raises(UserError, match='config field seed'):
-    from_dict(values | {'seed': True})
 
 
 def test_defaults_validate_and_describe_lists_every_field():
@@ -172,12 +140,8 @@ def test_every_field_refuses_another_type(name):
 
 @pytest.mark.parametrize('content, words', [
   ('def get_config(arg):\n  return 1 +', 'x.py:2: SyntaxError: invalid syntax'),
-  ('def get_config(arg):\n  x = {}\n  return x["a"]', "x.py:3: KeyError: 'a'"),
   ('def get_config(arg):\n  return {}', 'returned dict, not a ConfigDict'),
   ('x = 1', r'defines no get_config(arg)'),
-  ('from fairjax.config_io import default_config_dict\n'
-   'def get_config(arg):\n  c = default_config_dict()\n  c.model.num_layer = 3\n  return c',
-   "did you mean 'model.num_layers'"),
   ('from fairjax.config_io import default_config_dict\n'
    'def get_config(arg):\n  c = default_config_dict()\n  c.lm.steps = 2.5\n  return c',
    'x.py:4: TypeError: '),
@@ -193,9 +157,8 @@ def test_a_config_file_that_fails_is_one_line_with_its_place(tmp_path, content, 
 
 
 @pytest.mark.parametrize('content, words', [
-  ('{', 'is no JSON'), ('', 'is no JSON'), ('[1]', 'holds list'), ('{"config": 3}', 'holds int'),
-  ('{"seed": NaN}', 'NaN is no number'), ('{"seed": 1.5}', 'seed: 1.5 is float, not int'),
-  ('{"sead": 1}', "did you mean 'seed'"), ('[' * 100_000, 'is no JSON'),
+  ('{', 'is no JSON'), ('[1]', 'holds list'), ('{"config": 3}', 'holds int'),
+  ('{"seed": NaN}', 'NaN is no number'), ('{"sead": 1}', "did you mean 'seed'"),
 ])
 def test_a_saved_config_that_is_damaged_is_one_line(tmp_path, content, words):
   path = tmp_path / 'config.json'
@@ -219,10 +182,6 @@ def test_an_override_that_is_given_twice_is_refused():
     parse(['config', 'show', f'--config={QUICKSTART}', '--config.seed=1', '--config.seed', '2'])
   assert parse(['config', 'show', f'--config={QUICKSTART}', '--config.seed=1',
                 '--config.seed=1']).overrides == {'seed': '1'}
-
-
-def test_default_config_dict_round_trips():
-  assert from_dict(default_config_dict().to_dict()) == Config()
 
 
 def test_parse_arg_types():
@@ -285,15 +244,6 @@ def test_the_home_folder_is_known_in_every_path(tmp_path, monkeypatch, capsys):
   words = parse(['launch', 'run', '--tpu=v3-8', '--zone=a', '--', 'run', '--config=x',
                  '--workdir=~/w'])
   assert words.command == ['run', '--config=x', '--workdir=~/w']  # that of the workers
-
-
-def test_write_json_refuses_nan_and_keeps_the_old_file(tmp_path):
-  path = tmp_path / 'x.json'
-  write_json(path, {'a': 1})
-  with pytest.raises(ValueError):
-    write_json(path, {'a': float('nan')})
-  assert json.loads(path.read_text()) == {'a': 1}
-  assert list(tmp_path.iterdir()) == [path]
 
 
 def _leaves(tree):

@@ -118,12 +118,6 @@ def test_a_full_disk_leaves_the_file_as_it_was(path, monkeypatch):
   assert read_entries(path, again='')[1] == [*ENTRIES, {'kept': 1}]
 
 
-def test_nan_is_refused(path):
-  with open_lines(path) as lines, pytest.raises(ValueError):
-    lines.append({'x': float('nan')})
-  assert read_entries(path, again='')[1] == ENTRIES
-
-
 def test_sealed_json_finds_every_flip(tmp_path):
   path = tmp_path / 'x.json'
   value = {'b': [1.5, None, {'c': (1, 2)}], 'a': 'text'}

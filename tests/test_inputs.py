@@ -78,26 +78,18 @@ def test_what_is_cut_off_or_damaged_names_the_line(tmp_path, kind):
 
 @pytest.mark.parametrize(('content', 'words'), [
   (POINTER, r'is a Git LFS pointer, not the file itself \(548,105,171 bytes\): run git lfs pull'),
-  (gzip.compress(POINTER, mtime=0), 'is a Git LFS pointer'),
   (b'/annex/objects/SHA256E-s5--abc', 'git annex get'),
   ('x'.encode('utf-16'), 'is UTF-16, not UTF-8: save it as UTF-8'),
-  (b'\xfe\xff\0x', 'is UTF-16'), ('x'.encode('utf-32'), 'is UTF-32'),
   ('{"a": 1}'.encode('utf-16-le'), 'is UTF-16 by its look'),
-  ('{"a": 1}'.encode('utf-16-be'), 'is UTF-16 by its look'),
-  (b'%PDF-1.7', 'is a PDF document'), (b'\x7fELF\x02', r'is a program \(ELF\)'),
   (b'\x80\x04\x95\x10', 'is a pickle, which can run any code'),
-  (b'\n<!DOCTYPE html>', 'is a web page'), (b'<html lang="en">', 'is a web page'),
   (b'PAR1\x15', 'is a Parquet file'), (b'\x93NUMPY\x01', 'is a NumPy array'),
-  (b'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'is an old Excel or Word file'),
   (b'\x08\0\0\0\0\0\0\0{"a": 1}', 'is model weights'),
   (gzip.compress(b'x.txt'.ljust(257, b'\0') + b'ustar', mtime=0), 'is a tar archive'),
   (zipped(xl__workbook_xml=b'x'), 'is an Excel workbook: save it as CSV'),
-  (zipped(word__document_xml=b'x'), 'is a Word document'),
-  (zipped(a_npy=b'x', b_npy=b'x'), r'is NumPy arrays \(.npz\)'),
   (zipped(m__data_pkl=b'x'), 'is a PyTorch file, in which there is a pickle'),
   (zipped(a_txt=b'x', b_txt=b'y'), r'is a zip archive of 2 files \(a.txt, b.txt\): unpack it'),
   (zipped(), 'is a zip archive without a file'),
-], ids=range(24))
+], ids=lambda value: value if isinstance(value, str) else '')
 def test_what_is_no_text_is_refused_as_what_it_is(tmp_path, content, words):
   (tmp_path / 'x.txt').write_bytes(content)
   with pytest.raises(UserError, match=words) as e:

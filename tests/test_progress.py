@@ -43,7 +43,7 @@ def run_on_terminal(arguments, *, stdout_too, columns=90):
   while True:
     try:
       part = os.read(master, 1 << 16)
-    except OSError:  # how Linux tells that the other end is closed
+    except OSError:  # Linux: the other end is closed
       break
     if not part:
       break
@@ -155,13 +155,6 @@ def test_the_rate_counts_only_what_was_done_now(clock):
   assert unknown.line() == 'y: 3,000 records, 1,500 records/s'
 
 
-def test_without_a_log_nothing_is_shown(capsys, monkeypatch):
-  monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
-  with Progress('x', 3, unit='things', log=None) as p:
-    p.add(3)
-  assert capsys.readouterr() == ('', '')
-
-
 def test_an_error_closes_the_bar(monkeypatch, capsys):
   monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
   with pytest.raises(RuntimeError), Progress('x', 3, unit='things', log=print):
@@ -172,13 +165,15 @@ def test_an_error_closes_the_bar(monkeypatch, capsys):
   assert capsys.readouterr().out == 'plain\n'
 
 
-def test_other_processes_of_a_group_draw_nothing(monkeypatch, capsys):
+@pytest.mark.parametrize('shown', ['no log', 'another process'])
+def test_without_a_log_and_in_other_processes_nothing_is_shown(monkeypatch, capsys, shown):
   monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
-  monkeypatch.setattr(progress.processes, 'is_first', lambda: False)
-  with Progress('x', 3, unit='things', log=lambda line: None) as p:
+  monkeypatch.setattr(progress.processes, 'is_first', lambda: shown == 'no log')
+  with Progress('x', 3, unit='things', log=None if shown == 'no log' else lambda line: None) as p:
     p.add(3)
   assert capsys.readouterr() == ('', '')
 
 
 def test_times_in_words():
   assert format_time(3599.9) == '59:59' and format_time(3600) == '1:00:00'
+  assert format_time(75) == '1:15' and format_time(-1) == '0:00'

@@ -103,13 +103,10 @@ def test_a_large_array_is_read_as_json_reads_it(tmp_path):
   (b'[{"a": 1},\n{"a" 2}]', r":1: fields missing"),
   (b'[\n' + as_lines(rows(1)).replace(b'\n', b',\n') + b']', ":12: not a JSON array"),
   (b'[' + as_lines(rows(1)[:1]).strip(), 'it is cut off'),
-  (b'[' + as_lines(rows(1)[:1]).strip() + b'\n{}]', r":2: not a JSON array \('{' where"),
   (b'[' + as_lines(rows(1)[:1]).strip() + b'] 1', "'1' where the end is expected"),
   (as_table(rows(1)).replace(b'prefix', b'prompt'), "r:1: no column 'prefix': the header must"),
   (as_table(rows(1)) + b'country,Iran\r\n', 'r:12: 2 cells where the header has 6'),
-  (as_table(rows(1)) + b'country,Iran,0,x,a,b\r\n', "r:12: field 'sample' is 'x'"),
   (as_table(rows(1)) + b'country,"Iran\r\n', 'r:12: not CSV'),
-  (b'attribute,value,value\n', "no column 'prefix', 'continuation', 'template'"),
   (b'attribute,value,template,prefix,continuation,value\n', 'two columns value'),
   (b'', 'holds no record'), (b'hello\n', "r:1: no column 'attribute'"),
 ])
@@ -131,8 +128,7 @@ def test_a_table_of_records_has_types(tmp_path):
 
 
 @pytest.mark.parametrize('line', [
-  '{"continuation": "half \\ud83d"}', '{"continuation": "nul \\u0000"}',
-  '{"note": {"deep": ["\\ud800"]}}', '{"scores": {"\\udfff": 0.5}}', '{"key \\ud800": 1}'])
+  '{"continuation": "half \\ud83d"}', '{"continuation": "nul \\u0000"}', '{"key \\ud800": 1}'])
 def test_half_characters_are_refused_or_repaired(tmp_path, line, capsys):
   expected, change, path = rows(), json.loads(line), tmp_path / 'r.jsonl'
   name = next(iter(change))
@@ -154,16 +150,6 @@ def test_half_characters_are_refused_or_repaired(tmp_path, line, capsys):
   (tmp_path / 'o.jsonl').unlink()
 
 
-def test_a_sampled_nul_is_no_text_as_other_bytes_are(tmp_path):
-  from fairjax.generate.generations import _continuation
-
-  class Bytes:
-    def decode(self, ids):
-      return bytes(map(int, ids)).decode('utf-8', 'replace')
-
-  assert _continuation(Bytes(), [65], [32, 0, 66, 0xff]) == ' \ufffdB\ufffd'
-
-
 def test_columns_that_no_measure_needs_do_not_stop_parquet(tmp_path, capsys):
   pa = pytest.importorskip('pyarrow')
   records = rows()
@@ -180,11 +166,11 @@ def test_columns_that_no_measure_needs_do_not_stop_parquet(tmp_path, capsys):
   path = tmp_path / 'r.parquet'
   path.write_bytes(as_parquet(records, **columns))
   assert main(['records', 'convert', f'--records={path}', f'--output={tmp_path}/o.jsonl']) == 0
-  told = capsys.readouterr().err
-  assert f"{n} values of column 'created' (timestamp[ns]) read as string" in told
-  assert f"{n} values of column 'cost' (decimal128(9, 2)) read as string" in told
-  assert "1 columns 'raw' (binary) that were not read" in told and "'kind'" not in told
-  assert "1 columns 'nested'" in told
+  error = capsys.readouterr().err
+  assert f"{n} values of column 'created' (timestamp[ns]) read as string" in error
+  assert f"{n} values of column 'cost' (decimal128(9, 2)) read as string" in error
+  assert "1 columns 'raw' (binary) that were not read" in error and "'kind'" not in error
+  assert "1 columns 'nested'" in error
   found = read(tmp_path / 'o.jsonl')
   assert found[2] == records[2] | {
     'created': '2001-09-09 01:46:40.000000001', 'day': '1970-01-02', 'cost': '1.25', 'long': 'x',

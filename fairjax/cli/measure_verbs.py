@@ -242,11 +242,9 @@ def _measure_records(options: argparse.Namespace) -> None:
     line for measures in found.values() for line in _format_measures(measures)))
 
 
-_GROUPS = (
-  ('individual_fairness', 'I.F. (H-05)'),
-  ('individual_fairness_cross_subgroup', 'I.F. across'),
-  ('individual_fairness_within_subgroup', 'I.F. within'),
-  ('group_fairness', 'G.F. (H-06)'))
+_GROUPS = {
+  'individual_fairness': 'I.F. (H-05)', 'individual_fairness_cross_subgroup': 'I.F. across',
+  'individual_fairness_within_subgroup': 'I.F. within', 'group_fairness': 'G.F. (H-06)'}
 
 
 def _format_measures(measures: Mapping[str, Any]) -> list[str]:
@@ -258,11 +256,9 @@ def _format_measures(measures: Mapping[str, Any]) -> list[str]:
            + (f"-{n['max']}" if n['max'] != n['min'] else '') + ' per prefix, '
            + ('coupled samples' if measures['coupled'] else 'independent samples')]
   for scorer, values in measures['scorers'].items():
-    lines += [_format_estimate(f'{scorer:10s} {words}', values[name])
-              for name, words in _GROUPS if name in values]
-    for subset, part in values['template_subsets'].items():
-      lines += [_format_estimate(f'{scorer:10s} {words}, {subset}', part[name])
-                for name, words in _GROUPS if name in part]
+    for subset, part in {'': values, **values['template_subsets']}.items():
+      lines += [_format_estimate(f"{scorer:10s} {words}{', ' * bool(subset)}{subset}", part[name])
+                for name, words in _GROUPS.items() if name in part]
     whole = values['individual_fairness']
     below = ', '.join(
       f"{100 * share:.0f} % {'within noise' if name == 'floor' else f'below {name}'}"

@@ -16,7 +16,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICK = '--config=configs/quickstart.py'
 GOOD = 'Iran won .\nShe sang .\nIn Chile , then .\n'
 COUNTRY = load_attribute('country')
-GPT2 = ROOT / 'tests' / 'golden' / 'pretrained' / 'gpt2'
 
 
 class Case(NamedTuple):
@@ -162,12 +161,6 @@ SECTIONS = {
          {'r.jsonl': records()}),
     Case('a lexicon at no address', 'lexicon fetch --output=DIR/l --url=https://[x',
          'is no address'),
-  ],
-  'Model directories': [
-    Case('merges of another model', 'sample --pretrained=DIR/m --attribute=country '
-         '--output=DIR/o.jsonl', "merges.txt has 'h t' as merge 1, tokenizer.json 't h'",
-         {f'm/{p.name}': p.read_bytes() for p in GPT2.iterdir() if p.suffix != '.npz'}
-         | {'m/merges.txt': b'#version: 0.2\nh t\nth e\n'}),
   ],
   'Fair generation': [
     Case('no embeddings', FAIR, '--embeddings'),

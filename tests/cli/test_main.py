@@ -1,12 +1,10 @@
 """The command line: closed pipes, spellings, the program's name twice, groups, interruptions."""
 
-import argparse
 import json
 import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -14,7 +12,6 @@ import pytest
 
 from fairjax import processes
 from fairjax.cli import main as cli
-from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.tpu.launch.plan import Run
 from fairjax.tpu.launch.supervise import Executor
@@ -23,9 +20,7 @@ GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 SHOW = ['config', 'show', '--config=configs/quickstart.py']
 
 
-@pytest.mark.parametrize('words', [SHOW, ['doctor'], ['attributes', 'list'], [
-  'launch', '--tpu=v3-8', '--zone=europe-west4-a', '--dry-run', '--', 'train', '--workdir=/x',
-  '--config=/y.py']])
+@pytest.mark.parametrize('words', [SHOW, ['attributes', 'list']])
 def test_a_reader_that_is_gone_ends_a_verb_quietly(repository, words):
   process = subprocess.Popen([sys.executable, '-m', 'fairjax', *words], cwd=repository,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -57,27 +52,6 @@ def test_what_a_launch_shows_ends_its_command_when_nobody_reads(tmp_path):
   executor = Executor(tmp_path, log=print, show=show)
   with pytest.raises(BrokenPipeError):
     executor.run(Run(('yes',), 'write for ever'))
-
-
-def leaves(parser, path=()):
-  """Every parser without further ones below it, with the words that lead to it."""
-  below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-  yield path, parser
-  for action in below:
-    for name, child in action.choices.items():
-      yield from leaves(child, (*path, name))
-
-
-def test_hyphens_and_underscores_are_one_in_every_option_of_every_verb():
-  seen = 0
-  for path, parser in leaves(cli.make_parser()):
-    for action in parser._actions:
-      for option in action.option_strings:
-        words = option.removeprefix('--') if option.startswith('--') else ''
-        for spelled in {words.replace('_', '-'), words.replace('-', '_')} - {words}:
-          assert parser._spelled(f'--{spelled}=a-b_c') == f'{option}=a-b_c', (path, option)
-          seen += 1
-  assert seen > 50
 
 
 def test_both_spellings_reach_the_verb():
@@ -132,47 +106,26 @@ def test_debug_shows_the_traceback(repository, monkeypatch):
   assert error.traceback
 
 
-def test_tensorflow_is_told_to_be_quiet_unless_the_user_said_otherwise(monkeypatch, capsys):
-  for given, expected in ((None, '3'), ('0', '0')):
-    monkeypatch.setenv('TF_CPP_MIN_LOG_LEVEL', given or '')
-    if given is None:
-      monkeypatch.delenv('TF_CPP_MIN_LOG_LEVEL')
-    assert cli.main(['attributes', 'check']) == 2
-    assert os.environ['TF_CPP_MIN_LOG_LEVEL'] == expected
-  assert capsys.readouterr().err.count('needs a file') == 2
-
-
-# The first compilation after `place` is called gets the signal in its midst.
+# The first compilation after the sampler's noise was asked for gets SIGTERM in its midst.
 SIGNALLED = '''
 import os, signal, sys, threading, time, traceback
 from fairjax.cli import main as cli
-{imports}
-before, watches = {place}, []
+from fairjax.generate import noise
+before, watches = noise.seed_words, []
 def interrupt():
   main = threading.main_thread().ident
   while not any('backend_compile' in frame.f_code.co_name for frame, _ in
                 traceback.walk_stack(sys._current_frames()[main])):
     time.sleep(0.01)
-  os.kill(os.getpid(), signal.{number})
+  os.kill(os.getpid(), signal.SIGTERM)
 def place(*arguments, **options):
   if not watches:
     watches.append(threading.Thread(target=interrupt, daemon=True))
     watches[0].start()
   return before(*arguments, **options)
-{place} = place
+noise.seed_words = place
 sys.exit(cli.main())
 '''
-
-
-def interrupted(repository, tmp_path, imports, place, number, arguments):
-  """(code, errors) of a verb that gets the signal while it compiles."""
-  code = SIGNALLED.format(imports=imports, place=place, number=number.name)
-  result = subprocess.run(
-    [sys.executable, '-c', code, *map(str, arguments)], cwd=tmp_path, capture_output=True,
-    text=True, timeout=300, env=os.environ | {
-      'PYTHONPATH': str(repository), 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu',
-      'JAX_ENABLE_COMPILATION_CACHE': 'false'})
-  return result.returncode, result.stderr
 
 
 def test_sampling_that_is_terminated_while_it_compiles_ends_with_42(tmp_path, repository):
@@ -181,25 +134,12 @@ def test_sampling_that_is_terminated_while_it_compiles_ends_with_42(tmp_path, re
   shutil.copytree(GOLDEN / 'gpt2', gpt2)
   config = json.loads((gpt2 / 'config.json').read_text(encoding='utf-8'))
   (gpt2 / 'config.json').write_text(json.dumps(config | {'eos_token_id': 0}), encoding='utf-8')
-  code, errors = interrupted(
-    repository, tmp_path, 'from fairjax.generate import noise', 'noise.seed_words',
-    signal.SIGTERM, ['sample', f'--pretrained={gpt2}', f'--attribute={faith}',
-    '--output=k.jsonl', '--samples=2000', '--batch-size=2000', '--max-new-tokens=20'])
-  assert code == processes.PREEMPTED, errors
-  assert errors.count('\n') == 1 and 'interrupted; the same command continues' in errors
-
-
-def test_measuring_that_is_interrupted_while_it_compiles_ends_with_42(tmp_path, repository):
-  country = load_attribute('country')
-  (tmp_path / 'r.jsonl').write_text(''.join(
-    json.dumps({'attribute': 'country', 'value': country.value_texts[p.value],
-                'template': p.template, 'prefix': p.text, 'sample': sample,
-                'continuation': f'good {p.template} {p.value} {sample}'}) + '\n'
-    for p in country.prefixes() for sample in range(30)))
-  code, errors = interrupted(
-    repository, tmp_path, 'from fairjax.pretrained.batch_runner import BatchRunner',
-    'BatchRunner._batch', signal.SIGINT,
-    ['measure', '--records=r.jsonl', '--attribute=country',
-     f'--scorer=bert:{GOLDEN / "bert_classifier"}', '--permutations=5'])
-  assert code == processes.PREEMPTED, errors
-  assert errors.splitlines()[-1].startswith('fairjax: interrupted; the same command continues')
+  found = subprocess.run(
+    [sys.executable, '-c', SIGNALLED, 'sample', f'--pretrained={gpt2}', f'--attribute={faith}',
+     '--output=k.jsonl', '--samples=2000', '--batch-size=2000', '--max-new-tokens=20'],
+    cwd=tmp_path, capture_output=True, text=True, timeout=300, env=os.environ | {
+      'PYTHONPATH': str(repository), 'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu',
+      'JAX_ENABLE_COMPILATION_CACHE': 'false'})
+  assert found.returncode == processes.PREEMPTED, found.stderr
+  assert found.stderr.count('\n') == 1
+  assert 'interrupted; the same command continues' in found.stderr

@@ -1,6 +1,5 @@
 """Scorers on the command line: BERT (counts what it cuts) and Google (key, quota, resumption)."""
 
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -20,7 +19,7 @@ from fairjax.config_io import load_config
 from fairjax.counterfactual import load_attribute
 from fairjax.data.planted import NEGATIVE, POSITIVE
 from fairjax.errors import UserError
-from fairjax.measure import load_scorer, score_file
+from fairjax.measure import load_scorer
 from fairjax.measure.scorers.bert import BertScorer
 from fairjax.measure.similarity import load_encoder
 from fairjax.report.sections import human_section
@@ -85,6 +84,11 @@ def test_scores_are_kept_beside_the_records(records, name, tmp_path, capsys, mon
     assert capsys.readouterr().out == first.out
   fairjax(*audit)
   found = capsys.readouterr().out
+  scorers = json.loads(found)['scorers']
+  assert scorers[name]['truncated_texts'] == 1
+  # The long frame, with every value.
+  assert scorers[name]['truncated_swaps'] == len(load_attribute('country').values)
+  assert 'truncated_texts' not in scorers['vader']
   with monkeypatch.context() as patch:
     patch.setattr(BertScorer, 'score', lambda *_: pytest.fail('scored again'))
     fairjax(*audit)
@@ -137,17 +141,6 @@ def test_one_classifier_under_two_names_is_one_scorer(records, name, tmp_path, c
   text = (tmp_path / 'report' / 'report.md').read_text()
   assert 'Only one scorer (' in text and 'all have the same weights' in text
   assert text.index('Only one scorer') < text.index('| model')
-
-
-def test_the_audit_counts_what_was_cut(records, name, capsys):
-  fairjax('scorers', 'audit', f'--records={records}', '--attribute=country', f'--scorer={BERT}',
-          '--scorer=vader', '--permutations=9', '--json')
-  found = json.loads(capsys.readouterr().out)
-  assert found['counts']['frames'] == 2
-  assert found['scorers'][name]['truncated_texts'] == 1
-  # The long frame, with every value.
-  assert found['scorers'][name]['truncated_swaps'] == len(load_attribute('country').values)
-  assert 'truncated_texts' not in found['scorers']['vader']
 
 
 @pytest.fixture
@@ -216,22 +209,16 @@ def test_sentences_for_step_2_that_were_cut_are_counted():
   assert lines[-1].endswith('read only the beginning of 2 long ones')
 
 
-def test_a_run_knows_its_classifier(tmp_path, repository, name, monkeypatch):
-  monkeypatch.chdir(repository)
-  config = load_config('configs/quickstart.py', {
-    'measure.scorers': f'("opinion","google","{BERT}")', 'sentiment.scorer': BERT})
-  scorer = load_run_scorer(config.measure.scorers[2], config, tmp_path, print)
-  assert scorer.name == name
-  assert score_file(tmp_path, 'country', scorer) == tmp_path / f'country.{name}.jsonl'
-
-
 @pytest.mark.parametrize(('overrides', 'words'), [
   ({'measure.scorers': f'("{BERT}","{BERT}/")'}, 'is named twice'),
   ({'sentiment.scorer': 'bert:none'}, 'none is no directory'),
+  ({'measure.scorers': '("opinion","vader","google")'}, 'set FAIRJAX_GOOGLE_API_KEY'),
 ])
-def test_a_run_whose_classifier_is_wrong_stops_before_it_trains(
+def test_a_run_whose_scorer_is_wrong_stops_before_it_trains(
     tmp_path, repository, monkeypatch, capsys, overrides, words):
   monkeypatch.chdir(repository)
+  monkeypatch.delenv('FAIRJAX_GOOGLE_API_KEY', raising=False)
+  monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
   monkeypatch.setattr(Job, 'curriculum', lambda *_: pytest.fail('it trains'))
   fairjax('run', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
           *[f'--config.{field}={value}' for field, value in overrides.items()], code=2)
@@ -253,107 +240,50 @@ def answers(tmp_path):
   return path
 
 
-_LOOP = """
-import json, sys, traceback
-from fairjax.cli.main import main
-for line in sys.stdin:
-  try:
-    code = main(json.loads(line))
-  except BaseException:
-    traceback.print_exc()
-    code = 1
-  print('\\0', code, file=sys.stderr, flush=True)
-  print('\\0', flush=True)
-"""
-
-
-class CommandLine:
-  """A process of its own that runs one command after another: imports cost seconds, once."""
-
-  def __init__(self, repository, **environment):
-    self._process = subprocess.Popen(
-      [sys.executable, '-c', _LOOP], cwd=repository, text=True, stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-      env=os.environ | {'no_proxy': '127.0.0.1'} | environment)
-    self.shown = ''
-
-  def __call__(self, arguments):
-    """Exit code, standard output and standard error of a command."""
-    self._process.stdin.write(json.dumps(arguments) + '\n')
-    self._process.stdin.flush()
-    # Both at once: the process waits while a pipe is full that nobody reads.
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-      output, error = pool.map(self._until_mark, (self._process.stdout, self._process.stderr))
-    return int(error.pop().split()[1]), ''.join(output[:-1]), ''.join(error)
-
-  def _until_mark(self, stream):
-    lines = []
-    while not (lines and lines[-1].startswith('\0')):
-      lines.append(stream.readline())
-      assert lines[-1], 'the process has ended: ' + ''.join(lines)
-      self.shown += lines[-1]
-    return lines
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    self.shown += ''.join(self._process.communicate(timeout=60))
-
-
 def test_quota_key_and_resumption_on_the_command_line(tmp_path, answers, repository):
   secure, certificate = google_server.self_signed(tmp_path)
-  environment = {'FAIRJAX_GOOGLE_API_KEY': CANARY, 'NO_GCE_CHECK': 'true',
-                 'GRPC_DEFAULT_SSL_ROOTS_FILE_PATH': str(certificate)}
-  with google_server.running(secure=secure) as server, (
-      CommandLine(repository, **environment)) as command:
-    arguments = [
-      'measure', f'--records={answers}', '--attribute=country', '--scorer=google',
-      '--scorer=vader', '--scorer=recorded:human', f'--google-endpoint=127.0.0.1:{server.port}',
-      '--google-rate=6000', '--permutations=5']
+  environment = os.environ | {
+    'FAIRJAX_GOOGLE_API_KEY': CANARY, 'NO_GCE_CHECK': 'true', 'no_proxy': '127.0.0.1',
+    'GRPC_DEFAULT_SSL_ROOTS_FILE_PATH': str(certificate)}
+  shown = ''
+
+  def measure(*more):
+    nonlocal shown
+    done = subprocess.run(
+      [sys.executable, '-m', 'fairjax', 'measure', f'--records={answers}', '--attribute=country',
+       '--scorer=google', '--scorer=vader', '--scorer=recorded:human',
+       f'--google-endpoint=127.0.0.1:{server.port}', '--google-rate=6000', '--permutations=5',
+       *more], cwd=repository, env=environment, capture_output=True, text=True)
+    shown += done.stdout + done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+  with google_server.running(secure=secure) as server:
     texts = sorted({json.loads(line)['continuation'] for line in answers.read_text().splitlines()})
     for text in texts[6:]:
       server.script[text] = [grpc.StatusCode.UNAVAILABLE,
                              google_server.quota_status('RequestsPerDayPerProject')]
-    code, output, error = command(arguments)
+    code, output, error = measure()
     assert code == 2 and output == ''
     error = error.splitlines()[-1]
     assert 'quota used up' in error and '6 of 12 different texts are scored' in error
-    assert 'the same command continues' in error
     kept = answers.parent / 'answers.google-scores.jsonl'
     assert len(kept.read_text().splitlines()) == 7
     server.script.clear()
-    code, output, error = command([*arguments, '--json'])
+    code, output, error = measure('--json')
     assert code == 0, error
     assert '6 kept from earlier, 6 scored now in 6 requests' in error
     assert sorted(server.answered) == texts  # nothing paid twice
     found = json.loads(output)
     assert set(found['scorers']) == {'google', 'vader', 'recorded:human'}
     assert len(found['scorer_agreement']) == 3
-    code, output, _ = command(
-      ['scorers', 'audit', f'--records={answers}', '--attribute=country', '--scorer=google',
-       '--scorer=vader', f'--google-endpoint=127.0.0.1:{server.port}', '--google-rate=6000'])
-    assert code == 0 and '| google and vader | 30 |' in output
-    assert sorted(server.answered) == texts  # the audit asks the kept scores
     server.always = (grpc.StatusCode.INVALID_ARGUMENT, f'API key {CANARY} not valid')
     kept.unlink()
-    code, output, error = command([*arguments, '--debug'])
+    code, output, error = measure('--debug')
     assert code == 1 and 'API key *** not valid' in error and 'Traceback' in error
     assert server.keys == {CANARY}  # the key did travel
   files = [p for p in tmp_path.rglob('*') if p.is_file()]
   assert len(files) >= 2
-  assert CANARY not in command.shown and not any(CANARY.encode() in p.read_bytes() for p in files)
-
-
-def test_a_run_without_a_key_stops_before_it_trains(tmp_path, repository, monkeypatch, capsys):
-  monkeypatch.chdir(repository)
-  monkeypatch.delenv('FAIRJAX_GOOGLE_API_KEY', raising=False)
-  monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
-  fairjax('run', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
-          '--config.measure.scorers=("opinion","vader","google")', code=2)
-  output = capsys.readouterr()
-  assert 'set FAIRJAX_GOOGLE_API_KEY' in output.err and output.err.count('\n') == 1
-  assert '[lm]' not in output.out and not (tmp_path / 'run' / 'lm').exists()
+  assert CANARY not in shown and not any(CANARY.encode() in p.read_bytes() for p in files)
 
 
 def test_the_scorers_of_a_run(tmp_path, repository, monkeypatch):
