@@ -96,15 +96,6 @@ class LaunchSpec:
 
 def check_spec(spec: LaunchSpec, verb: str) -> LaunchSpec:
   """Returns the spec, or raises `UserError` with all that is wrong in one line."""
-  faults = [*_names(spec), *_choices(spec)]
-  if verb == 'run':
-    faults += _command(spec)
-  if faults:
-    raise UserError('launch: ' + '; '.join(faults))
-  return spec
-
-
-def _names(spec: LaunchSpec) -> list[str]:
   faults = []
   for option, value, pattern, example in (
       ('--name', spec.job, NAME, 'at most 40 of a-z, 0-9 and -, a letter first: my-run'),
@@ -126,11 +117,6 @@ def _names(spec: LaunchSpec) -> list[str]:
   for name, has_value, _ in (name.partition('=') for name in spec.secrets):
     if has_value or not VARIABLE.fullmatch(name):
       faults.append(f"--secret={name}{'=...' if has_value else ''} must be the name of a variable")
-  return faults
-
-
-def _choices(spec: LaunchSpec) -> list[str]:
-  faults = []
   if spec.slices < 1:
     faults.append('--slices must be at least 1')
   if spec.slices > 1 and spec.slice.chip.name in ('v2', 'v3'):
@@ -141,10 +127,14 @@ def _choices(spec: LaunchSpec) -> list[str]:
     faults.append('--internal_ip and --iap are two ways to reach the workers: choose one')
   if spec.restarts < 0 or spec.recreate < 0:
     faults.append('--restarts and --recreate must be at least 0')
-  return faults
+  if verb == 'run':
+    faults += _command_faults(spec)
+  if faults:
+    raise UserError('launch: ' + '; '.join(faults))
+  return spec
 
 
-def _command(spec: LaunchSpec) -> list[str]:
+def _command_faults(spec: LaunchSpec) -> list[str]:
   if not spec.command:
     return ['there is no command; put it after --: fairjax launch ... -- run --config=FILE '
             '--workdir=gs://BUCKET/DIR']

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from fairjax.errors import UserError
 from fairjax.tpu.launch.plan import (
@@ -224,29 +224,16 @@ def denied(errors: str) -> str:
   return next((remedy for pattern, remedy in _DENIED if pattern.search(errors)), '')
 
 
-def _read_json(output: str) -> Any:
-  r"""The JSON in what gcloud printed, with or without notices around it; None without any.
-
-  >>> _read_json('Updates are available.\n{"state": 1}\n[survey] tell us')
-  {'state': 1}
-  """
-  decoder, found = json.JSONDecoder(), []
-  for begin in re.finditer(r'^[ \t]*(?=[{\[])', output, re.M):
-    try:
-      value, end = decoder.raw_decode(output, begin.end())
-      found.append((end - begin.end(), value))
-    except (ValueError, RecursionError):
-      continue
-  return max(found, key=lambda pair: pair[0], default=(0, None))[1]
-
-
 _WAITING = {'CREATING', 'ACCEPTED', 'PROVISIONING', 'WAITING_FOR_RESOURCES'}
 _DEAD = {'FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING', 'PREEMPTED', 'TERMINATED'}
 
 
 def read_state(output: str) -> State:
   """The state in the answer to `describe`."""
-  answer = _read_json(output)
+  try:
+    answer = json.loads(output)
+  except ValueError:
+    answer = None
   found = answer.get('state') if isinstance(answer, dict) else None
   name = found.get('state') if isinstance(found, dict) else found
   if not isinstance(name, str) or not name:
