@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import pytest
 import test_lexicon
-import test_programs
+import test_slice_search
 from test_fair_generation import write_records as write_prompted
 from test_job import TINY as TINY_RUN
 from test_lexicon import archive
@@ -157,7 +157,7 @@ def make_inputs(folder, repository):
 def fake_compiler(patch):
   """A compiler that says at once that everything fits."""
   def analyse(config, program, where, *, log=print, cached=lambda key: None):
-    return test_programs.analysis(where.name, program=program, required=2 ** 30), 'key'
+    return test_slice_search.analysis(where.name, program=program, required=2 ** 30), 'key'
   patch.setattr(command, 'prepare_process', lambda: None)
   patch.setattr(slice_search, 'analyse', analyse)
 

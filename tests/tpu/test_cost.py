@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from fairjax.config import Config, DataConfig, DebiasConfig, ModelConfig, TrainConfig
+from fairjax.errors import UserError
 from fairjax.tpu import cost
 from fairjax.tpu.chips import find_slice
 from fairjax.tpu.cost import analyse, counts, work
@@ -53,6 +54,17 @@ def test_the_memory_is_that_of_the_program_that_runs(monkeypatch):
   found, other = analyse(TINY, 'lm', dataclasses.replace(where, chip=chip))
   assert other != key and found.bytes_over == 1
   assert not found.fits and found.cost is None and found.peak_seconds is None
+
+
+def test_what_shapes_say_of_splits_is_said_of_the_programs_arguments(monkeypatch):
+  monkeypatch.setattr(cost, 'slice_devices', lambda where, **k: jax.devices())
+  where = find_slice('v5e:2x4')
+  for program in ('lm', 'debias'):
+    sizes = cost.splits(TINY, program, where)
+    assert list(sizes) == [1, 2, 4, 8] and sorted(sizes.values(), reverse=True) == [*sizes.values()]
+  assert cost.splits(TINY, 'sample', where) == {1: 0}
+  with pytest.raises(UserError, match='lm.batch_size=12 is not divisible'):
+    cost.splits(dataclasses.replace(TINY, lm=TrainConfig(batch_size=12)), 'lm', where)
 
 
 @pytest.mark.parametrize('program', ['lm', 'debias'])

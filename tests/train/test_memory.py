@@ -19,6 +19,7 @@ from fairjax.train.memory import (
   compile_step,
   device_bytes,
   format_size,
+  out_of_memory,
   program_bytes,
   required_bytes,
 )
@@ -177,6 +178,12 @@ def test_a_step_that_cannot_fit_is_refused_by_how_much(limit):
   limit(needed - 4096)
   with pytest.raises(UserError, match=r'4\.0 KiB too much'):
     compile_step('lm', lowered, arguments[0])
+
+
+def test_the_other_words_of_the_compiler_for_too_little_memory():
+  assert out_of_memory(
+    'RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory '
+    'required for HLO temporaries (16.50G) exceeds available HBM (15.48G).') == 16.5 * 2**30
 
 
 def test_what_the_compiler_refuses_is_one_line_and_other_faults_are_not_hidden(limit):
