@@ -25,12 +25,12 @@ bfloat16. Memory is the compiler's, on one device. Ids have frequencies as in te
 
 import argparse
 import dataclasses
-import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fairjax.cli.tpu_verbs import prepare_process
 from fairjax.config import Config, MeshConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.model import language_model
@@ -121,7 +121,8 @@ def compile_only(options, config) -> dict:
       'output_mib': mib['outputs']}
   return harness.provenance('debias_step', options, device=device.device_kind) | {
     'programs': found,
-    'fused_over_plain': {k: found['fused'][k] / found['plain'][k] for k in found['plain']}}
+    'fused_over_plain': {k: found['fused'][k] / size for k, size in found['plain'].items()
+                         if size}}
 
 
 def make_programs(options, config, mesh) -> tuple[dict, dict]:
@@ -234,7 +235,7 @@ def main() -> None:
   parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
   options, config = model_flags.parse(parser)
   if options.topology:
-    os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+    prepare_process()
   try:
     sizes_from(options, config)
     result = (compile_only if options.topology else measure)(options, config)
