@@ -1,0 +1,545 @@
+r"""Pretrained decoder-only language models: GPT-2, Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3.
+
+They differ in a few switches (`DecoderConfig`), so one function computes them all. Positions and
+masks are explicit. A counterfactual branch is a few more queries at the end of the row: each has
+the position that it would have, and sees the row before the branch's start and the earlier pieces
+of its own branch. Values and gradients are those of separate passes.
+
+`fairjax.pretrained.decoder_files` reads and writes the published files.
+
+Letters: B rows, T tokens of a row, Q = K P pieces of its branches, S = T + Q, J keys, N heads, G
+key heads, H head width, D model width, F feed-forward width, V vocabulary, L layers; in decoding A
+prefixes, R samples of each, C slots of a chunk.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from fairjax.model import partitioning
+from fairjax.model.causal_lm import Branches, CausalLM, Output, Pairs, Params
+from fairjax.model.decoding import Chunk, Decoder, chunks_and_flags, num_slots, skip_if_empty
+from fairjax.model.likelihood import next_token_nll
+
+_ACTIVATIONS = {
+  'silu': jax.nn.silu, 'relu': jax.nn.relu, 'gelu': functools.partial(
+    jax.nn.gelu, approximate=False), 'gelu_new': jax.nn.gelu, 'gelu_pytorch_tanh': jax.nn.gelu}
+ACTIVATIONS = tuple(_ACTIVATIONS)
+"""Names in published configurations."""
+
+_LOGITS = 1 << 24  # logits that the likelihood holds at a time
+_REMAT = {'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+          'full': jax.checkpoint_policies.nothing_saveable}
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+  """Sizes and switches of a decoder-only model."""
+
+  vocab_size: int
+  model_dim: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  ff_dim: int
+  max_positions: int
+  norm_eps: float
+  activation: str  # of `ACTIVATIONS`
+  tied: bool  # the output table is the embedding
+  layer_norm: bool = False  # with mean and bias; else RMS norm (arXiv:1910.07467)
+  norm_plus_one: bool = False  # the norm's scale is 1 + its weight (Gemma)
+  gated: bool = True  # feed-forward with a gate (arXiv:2002.05202)
+  rope_theta: float = 10000.0  # base of rotary embeddings (arXiv:2104.09864); 0: learned positions
+  rope_scaling: tuple[float, ...] = ()  # (factor,), or Llama 3's (factor, low, high, positions)
+  local_rope_theta: float = 0.0  # of layers with a window; 0: that of the others
+  windows: tuple[int, ...] = ()  # by layer: tokens that it sees, 0: all; (): all in every layer
+  qkv_bias: bool = False
+  other_bias: bool = False  # in the attention's output and the feed-forward
+  qk_norm: bool = False  # queries and keys are normed by head
+  post_norms: bool = False  # what a block adds is normed too (Gemma)
+  query_scale: float = 1.0
+  embedding_scale: float = 1.0
+  attention_cap: float = 0.0  # scores go through cap * tanh(x / cap) (Gemma 2); 0: they do not
+  logit_cap: float = 0.0  # and logits
+  h_bar: str = 'raw'  # mean of the last two layers' outputs (H-20), or of both 'normed' by the last
+  # norm: in some models one dimension holds nearly all of the raw outputs' length
+  dtype: str = 'float32'  # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
+  remat: str = 'none'  # none | dots (keep products) | full
+  scan_unroll: int = 1  # layers per iteration of the scan
+
+
+@flax.struct.dataclass
+class NoState:
+  """A decoder keeps nothing between rows: every row starts at position 0."""
+
+  def reset(self, mask: Bool[Array, 'B']) -> 'NoState':
+    """Nothing to forget."""
+    return self
+
+  def split_rows(self, parts: int) -> 'NoState':
+    """No leaf to split."""
+    return self
+
+  def join_rows(self) -> 'NoState':
+    """Inverts `split_rows`."""
+    return self
+
+
+class Parameter(NamedTuple):
+  """Shape, logical axes and initial value of an array (of one layer)."""
+
+  shape: tuple[int, ...]
+  axes: tuple[str | None, ...]
+  std: float = 0.02  # of normal draws; 0: a constant
+  constant: float = 0.0
+
+
+def layer_parameters(config: DecoderConfig) -> dict[str, Parameter]:
+  """Parameters of one layer; all layers are stacked on axis 0.
+
+  >>> sizes = dict(vocab_size=7, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=2, ff_dim=8)
+  >>> config = DecoderConfig(**sizes, model_dim=4, max_positions=9, norm_eps=1e-6,
+  ...                        activation='silu', tied=True)
+  >>> {name: p.shape for name, p in layer_parameters(config).items() if 'norm' not in name}
+  ... # doctest: +NORMALIZE_WHITESPACE
+  {'query': (4, 2, 2), 'key': (4, 1, 2), 'value': (4, 1, 2), 'attention_output': (2, 2, 4),
+   'ff_up': (4, 8), 'ff_gate': (4, 8), 'ff_down': (8, 4)}
+  """
+  c = config
+  d, n, g, h, f = c.model_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.ff_dim
+  # Key heads are fewer than devices may be, so they are whole unless every head has its own.
+  of_keys = 'heads' if g == n else None
+  found = {
+    'query': Parameter((d, n, h), ('embed', 'heads', None)),
+    'key': Parameter((d, g, h), ('embed', of_keys, None)),
+    'value': Parameter((d, g, h), ('embed', of_keys, None)),
+    'attention_output': Parameter((n, h, d), ('heads', None, 'embed')),
+    'ff_up': Parameter((d, f), ('embed', 'mlp'))}
+  if c.gated:
+    found['ff_gate'] = Parameter((d, f), ('embed', 'mlp'))
+  found['ff_down'] = Parameter((f, d), ('mlp', 'embed'))
+  if c.qkv_bias:
+    found |= {f'{name}_bias': Parameter(found[name].shape[1:], found[name].axes[1:], 0.0)
+              for name in ('query', 'key', 'value')}
+  if c.other_bias:
+    found |= {'attention_output_bias': Parameter((d,), (None,), 0.0),
+              'ff_up_bias': Parameter((f,), ('mlp',), 0.0),
+              'ff_down_bias': Parameter((d,), (None,), 0.0)}
+  norms = {'attention_norm': d, 'ff_norm': d}
+  if c.qk_norm:
+    norms |= {'query_norm': h, 'key_norm': h}
+  if c.post_norms:
+    norms |= {'attention_post_norm': d, 'ff_post_norm': d}
+  for name, size in norms.items():
+    found |= _norm_parameters(c, name, size)
+  return found
+
+
+def other_parameters(config: DecoderConfig) -> dict[str, Parameter]:
+  """Parameters outside the layers."""
+  c = config
+  found = {'embedding': Parameter((c.vocab_size, c.model_dim), ('vocab', 'embed'))}
+  if not c.rope_theta:
+    found['positions'] = Parameter((c.max_positions, c.model_dim), (None, 'embed'))
+  if not c.tied:
+    found['output'] = Parameter((c.vocab_size, c.model_dim), ('vocab', 'embed'))
+  return found | _norm_parameters(c, 'final_norm', c.model_dim)
+
+
+def _norm_parameters(config, name, size):
+  scale = Parameter((size,), (None,), 0.0, 0.0 if config.norm_plus_one else 1.0)
+  bias = {f'{name}_bias': Parameter((size,), (None,), 0.0)} if config.layer_norm else {}
+  return {f'{name}_scale': scale} | bias
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderModel(CausalLM):
+  """A decoder-only model as a `CausalLM`; it drops nothing in training."""
+
+  config: DecoderConfig
+
+  def init(self, key: Array) -> Params:
+    """See `CausalLM`."""
+    c = self.config
+    dtype = jnp.promote_types(c.dtype, jnp.float32)
+
+    def draw(parameters, key, lead, axes):
+      keys = jax.random.split(key, len(parameters))
+      return {name: nn.LogicallyPartitioned(
+        p.std * jax.random.normal(k, lead + p.shape, dtype) + p.constant, axes + p.axes)
+        for k, (name, p) in zip(keys, parameters.items(), strict=True)}
+
+    first, second = jax.random.split(key)
+    return draw(other_parameters(c), first, (), ()) | {
+      'layers': draw(layer_parameters(c), second, (c.num_layers,), ('layers',))}
+
+  def init_state(self, batch_size: int, *, cached: bool = False) -> NoState:
+    """See `CausalLM`."""
+    return NoState()
+
+  def state_axes(self, *, cached: bool = False) -> NoState:
+    """See `CausalLM`."""
+    return NoState()
+
+  def apply(
+    self, params: Params, tokens: Int[Array, 'B T'], state: NoState,
+    branches: Branches | None = None, *, positions: Int[Array, 'B K'] | None = None,
+    dropout_key: Array | None = None,
+  ) -> Output:
+    """See `CausalLM`. ValueError: more tokens than the model has positions."""
+    c, (rows, size) = self.config, tokens.shape
+    if size > c.max_positions:
+      raise ValueError(f'{size} tokens, but the model has {c.max_positions} positions')
+    places = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), (rows, size))
+    own = None
+    if branches is not None:
+      pieces = branches.tokens
+      tokens = jnp.concatenate([tokens, pieces.reshape(rows, -1).astype(tokens.dtype)], axis=1)
+      at = branches.start[:, :, None] + np.arange(pieces.shape[2], dtype=np.int32)[None, None]
+      places = jnp.concatenate([places, at.reshape(rows, -1)], axis=1)
+      own = _branches_see(branches, size)
+    with _exact(c):
+      now, before = forward(params, c, tokens, places, size, own)
+      normed = _norm(params, 'final_norm', now, c)
+    main = [x[:, :size] for x in (now, before)]
+    hidden = normed[:, :size]
+    pairs = None
+    if branches is not None:
+      last = jnp.maximum(branches.length - 1, 0)[:, :, None, None]
+      of_branch = [
+        jnp.take_along_axis(x[:, size:].reshape(*pieces.shape, -1), last, axis=2)[:, :, 0]
+        for x in (now, before, normed)]
+      end = branches.original_end
+      pairs = Pairs(
+        h_bar=self._h_bar(params, *(_pick(x, end) for x in main)),
+        h_bar_branch=self._h_bar(params, *of_branch[:2]),
+        hidden=_pick(hidden, end), hidden_branch=of_branch[2])
+    h_bar_at = None
+    if positions is not None:
+      h_bar_at = self._h_bar(params, *(_pick(x, positions) for x in main))
+    return Output(hidden=partitioning.constrain(hidden, 'rows'), state=state, pairs=pairs,
+                  h_bar_at=h_bar_at)
+
+  def _h_bar(self, params, *outputs):
+    """Mean of the last two layers' outputs, in float32 or wider."""
+    outputs = [_wide(x) for x in outputs]
+    if self.config.h_bar == 'normed':
+      outputs = [_norm(params, 'final_norm', x, self.config) for x in outputs]
+    return 0.5 * (outputs[0] + outputs[1])
+
+  def logits(self, params: Params, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
+    """See `CausalLM`."""
+    with _exact(self.config):
+      return vocab_logits(params, self.config, hidden)
+
+  def nll(
+    self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
+  ) -> Float[Array, 'B T']:
+    """See `CausalLM`."""
+    rows, size = targets.shape
+    block = min(size, max(1, _LOGITS // (rows * self.config.vocab_size)))
+    blocks = -(-size // block)
+
+    def by_block(x):
+      x = jnp.pad(x, [(0, 0), (0, blocks * block - size)] + [(0, 0)] * (x.ndim - 2))
+      return jnp.moveaxis(x.reshape(rows, blocks, block, *x.shape[2:]), 1, 0)
+
+    # The backward pass computes each block's logits again instead of keeping all of them.
+    found = jax.lax.map(
+      jax.checkpoint(lambda part: next_token_nll(self.logits(params, part[0]), part[1])),
+      (by_block(hidden), by_block(targets)))
+    return jnp.moveaxis(found, 0, 1).reshape(rows, -1)[:, :size]
+
+  def mean_nll(
+    self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
+  ) -> Float[Array, '']:
+    """See `CausalLM`."""
+    return jnp.mean(self.nll(params, hidden, targets))
+
+  def decoder(self) -> 'CachedDecoder':
+    """See `CausalLM`."""
+    return CachedDecoder(self.config)
+
+
+@contextlib.contextmanager
+def _exact(config: DecoderConfig) -> Iterator[None]:
+  """Products of float32 in float32 on every device; bfloat16 has nothing to lose."""
+  with jax.default_matmul_precision('default' if config.dtype == 'bfloat16' else 'highest'):
+    yield
+
+
+def _branches_see(branches: Branches, size: int) -> Bool[Array, 'B Q S']:
+  """Keys of every piece: the row before its branch, and its branch up to itself."""
+  rows, number, pieces = branches.tokens.shape
+  branch, piece = np.divmod(np.arange(number * pieces), pieces)
+  own = (branch[:, None] == branch) & (piece[:, None] >= piece)
+  row = np.arange(size)[None, None] < jnp.repeat(branches.start, pieces, axis=1)[:, :, None]
+  return jnp.concatenate([row, jnp.broadcast_to(own, (rows, *own.shape))], axis=2)
+
+
+def forward(
+  params: Params, config: DecoderConfig, tokens: Int[Array, 'B S'], places: Int[Array, 'B S'],
+  size: int,  # T: tokens of the row, which come first
+  branches_see: Bool[Array, 'B Q S'] | None,
+) -> tuple[Float[Array, 'B S D'], Float[Array, 'B S D']]:
+  """Outputs of the last layer and of the one before, not normed."""
+  x = partitioning.constrain(_embed(params, config, tokens, places), 'rows')
+  row_sees = jnp.broadcast_to(np.tril(np.ones((size, size), bool)), (tokens.shape[0], size, size))
+  dtype = jnp.dtype(config.dtype)
+
+  def layer(carry, given):
+    x, _ = carry
+    w, frequencies, window = given
+    q, k, v = _project(w, config, _norm(w, 'attention_norm', x, config), places, frequencies)
+
+    def mixed(begin, end, keys, sees):
+      near = places[:, begin:end, None] - places[:, None, :keys] < window
+      return _attend(q[:, begin:end], k[:, :keys], v[:, :keys], sees & near, config)
+
+    context = mixed(0, size, size, row_sees)
+    if branches_see is not None:
+      context = jnp.concatenate(
+        [context, mixed(size, x.shape[1], x.shape[1], branches_see)], axis=1)
+    return (partitioning.constrain(_finish(w, config, x, context), 'rows'), x), None
+
+  if config.remat != 'none':
+    layer = jax.checkpoint(layer, policy=_REMAT[config.remat], prevent_cse=False)
+  layers = jax.tree.map(lambda a: a.astype(dtype), params['layers'])
+  (now, before), _ = jax.lax.scan(
+    layer, (x, x), (layers, *_by_layer(config)), unroll=config.scan_unroll)
+  return now, before
+
+
+def _by_layer(config: DecoderConfig) -> tuple[Array, Array]:
+  """Rotary frequencies [L, H / 2] and windows [L] of all layers."""
+  windows = config.windows or (0,) * config.num_layers
+  frequencies = np.stack([_frequencies(config, bool(w)) for w in windows])
+  seen = np.array([w or np.iinfo(np.int32).max for w in windows], np.int32)
+  return jnp.asarray(frequencies, _wide_dtype(config)), jnp.asarray(seen)
+
+
+def _frequencies(config: DecoderConfig, local: bool) -> np.ndarray:
+  """Radians per position of each pair of dimensions, [H / 2] float64."""
+  half = config.head_dim // 2
+  theta = (config.local_rope_theta if local else 0.0) or config.rope_theta or 1.0
+  frequencies = theta ** -(np.arange(half) / half)
+  if not config.rope_scaling or local and config.local_rope_theta:
+    return frequencies
+  factor, *rest = config.rope_scaling
+  if not rest:
+    return frequencies / factor
+  low, high, positions = rest  # Llama 3.1: long waves are stretched, short ones are not
+  waves = positions * frequencies / (2 * math.pi)
+  kept = np.clip((waves - low) / (high - low), 0, 1)
+  return (1 - kept) * frequencies / factor + kept * frequencies
+
+
+def _embed(params, config, tokens, places):
+  dtype = jnp.dtype(config.dtype)
+  # Split over words only: each device then looks up its own rows of the batch.
+  x = partitioning.constrain(jnp.asarray(params['embedding']), 'vocab')[tokens].astype(dtype)
+  if 'positions' in params:
+    x += jnp.asarray(params['positions'])[places].astype(dtype)
+  return x * jnp.asarray(config.embedding_scale, dtype)  # rounded, as published
+
+
+def _project(w, config, x, places, frequencies):
+  """Queries [B, S, N, H], scaled, and keys and values [B, S, G, H], rotated to their positions."""
+  q, k, v = (jnp.einsum('bsd,dnh->bsnh', x, w[name]) for name in ('query', 'key', 'value'))
+  if config.qkv_bias:
+    q, k, v = (y + w[f'{name}_bias'][None, None]
+               for y, name in ((q, 'query'), (k, 'key'), (v, 'value')))
+  if config.qk_norm:
+    q, k = _norm(w, 'query_norm', q, config), _norm(w, 'key_norm', k, config)
+  if config.rope_theta:
+    angles = places[..., None, None].astype(frequencies.dtype) * frequencies[None, None, None]
+    q, k = (_rotate(y, jnp.cos(angles), jnp.sin(angles)) for y in (q, k))
+  return q * jnp.asarray(config.query_scale, q.dtype), k, v
+
+
+def _rotate(x, cos, sin):
+  a, b = jnp.split(_wide(x), 2, axis=-1)
+  return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+
+def _attend(q, k, v, sees, config):
+  """Mixed values [B, X, N, H] of queries [B, X, N, H]; sees [B, X, J]."""
+  q = q.reshape(*q.shape[:2], config.num_kv_heads, -1, config.head_dim)
+  scores = jnp.einsum('bxgnh,bjgh->bgnxj', q, k)
+  weights = _softmax(scores, sees[:, None, None], config).astype(v.dtype)
+  mixed = jnp.einsum('bgnxj,bjgh->bxgnh', weights, v)
+  return mixed.reshape(*mixed.shape[:2], config.num_heads, config.head_dim)
+
+
+def _softmax(scores, sees, config):
+  scores = _wide(scores)
+  if config.attention_cap:
+    scores = jnp.tanh(scores / config.attention_cap) * config.attention_cap
+  return jax.nn.softmax(jnp.where(sees, scores, jnp.finfo(scores.dtype).min), axis=-1)
+
+
+def _finish(w, config, x, context):
+  """Output product, feed-forward and residual sums: [B, S, D]."""
+  def add(x, y, name):
+    return x + (_norm(w, name, y, config) if config.post_norms else y)
+
+  def with_bias(y, name):
+    return y + w[name][None, None] if config.other_bias else y
+
+  y = jnp.einsum('bsnh,nhd->bsd', context, w['attention_output'])
+  x = add(x, with_bias(y, 'attention_output_bias'), 'attention_post_norm')
+  y, activation = _norm(w, 'ff_norm', x, config), _ACTIVATIONS[config.activation]
+  inner = with_bias(y @ w['ff_up'], 'ff_up_bias')
+  inner = activation(y @ w['ff_gate']) * inner if config.gated else activation(inner)
+  return add(x, with_bias(inner @ w['ff_down'], 'ff_down_bias'), 'ff_post_norm')
+
+
+def _norm(w, name, x, config):
+  """RMS norm or layer norm over the last axis; statistics in float32 or wider."""
+  y, lead = _wide(x), (None,) * (x.ndim - 1)
+  if config.layer_norm:
+    y -= y.mean(-1, keepdims=True)
+  y *= jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + config.norm_eps)
+  y *= _wide(jnp.asarray(w[f'{name}_scale']))[lead] + (1.0 if config.norm_plus_one else 0.0)
+  if config.layer_norm:
+    y += _wide(jnp.asarray(w[f'{name}_bias']))[lead]
+  return y.astype(x.dtype)
+
+
+def vocab_logits(
+  params: Params, config: DecoderConfig, hidden: Float[Array, '*S D']
+) -> Float[Array, '*S V']:
+  """Logits, float32 or wider."""
+  dtype = jnp.dtype(config.dtype)
+  table = jnp.asarray(params['embedding' if config.tied else 'output']).astype(dtype)
+  logits = jnp.einsum('...d,vd->...v', hidden.astype(dtype), table,
+                      preferred_element_type=_wide_dtype(config))
+  return jnp.tanh(logits / config.logit_cap) * config.logit_cap if config.logit_cap else logits
+
+
+def _wide_dtype(config):
+  return jnp.promote_types(config.dtype, jnp.float32)
+
+
+def _wide(x):
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _pick(x, positions):
+  """States [B, K, D] at positions [B, K], as an exact matmul: its gradient is no scatter."""
+  chosen = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
+  return jnp.einsum('bkt,btd->bkd', chosen, x, precision=jax.lax.Precision.HIGHEST)
+
+
+class Prefix(NamedTuple):
+  """Caches of left-padded prefixes."""
+
+  keys: tuple[Float[Array, 'A G J H'], ...]  # by layer
+  values: tuple[Float[Array, 'A G J H'], ...]
+  valid: Bool[Array, 'A J']
+  places: Int[Array, 'A J']
+  lengths: Int[Array, 'A']
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedDecoder(Decoder):
+  """Cached decoding: all samples of a prefix share its keys and values."""
+
+  config: DecoderConfig
+
+  num_layers = property(lambda self: self.config.num_layers)
+  num_heads = property(lambda self: self.config.num_kv_heads)  # of the caches
+  head_dim = property(lambda self: self.config.head_dim)
+  vocab_size = property(lambda self: self.config.vocab_size)
+  dtype = property(lambda self: self.config.dtype)
+  max_positions = property(lambda self: self.config.max_positions)
+
+  def describe(self) -> dict[str, Any]:
+    """The model's configuration."""
+    return dataclasses.asdict(self.config)
+
+  def prepare(self, params, *, num_positions):
+    """Parameters in the compute dtype, cut by layer: their loop is unrolled."""
+    dtype = jnp.dtype(self.config.dtype)
+    cast = jax.tree.map(lambda a: jnp.asarray(a).astype(dtype), params)
+    layers = [jax.tree.map(lambda a, i=i: a[i], cast['layers']) for i in range(self.num_layers)]
+    return cast | {'layers': layers}
+
+  def prefill(self, weights, tokens, lengths):
+    """Reads the prefixes; the input of `logits` is normed already."""
+    c, size = self.config, tokens.shape[1]
+    slot, first = np.arange(size), size - lengths[:, None]
+    valid, places = slot[None] >= first, jnp.maximum(slot[None] - first, 0)
+    # A padded slot sees itself: its row stays finite, and no token sees it.
+    sees = (valid[:, None] | np.eye(size, dtype=bool)[None]) & np.tril(
+      np.ones((size, size), bool))[None]
+    keys, values = [], []
+    with _exact(c):
+      x = _embed(weights, c, tokens, places)
+      for w, frequencies, window in zip(weights['layers'], *_by_layer(c), strict=True):
+        q, k, v = _project(w, c, _norm(w, 'attention_norm', x, c), places, frequencies)
+        near = places[:, :, None] - places[:, None] < window
+        x = _finish(w, c, x, _attend(q, k, v, sees & near, c))
+        keys.append(k.swapaxes(1, 2))
+        values.append(v.swapaxes(1, 2))
+      hidden = _norm(weights, 'final_norm', x[:, -1], c)
+    return Prefix(tuple(keys), tuple(values), valid, places, lengths), hidden
+
+  def step(self, weights, prefix, filled, unfilled, tokens, index):
+    """See `Decoder.step`."""
+    c, (rows, samples) = self.config, tokens.shape
+    chunks = chunks_and_flags(filled, unfilled, index)
+    slots = num_slots([chunk for _, chunk in chunks])
+    cache, size = unfilled[0].keys[0].dtype, prefix.valid.shape[1]
+    now = prefix.lengths + index
+    sees = jnp.concatenate(
+      [prefix.valid, jnp.broadcast_to((np.arange(slots) < index)[None], (rows, slots)),
+       jnp.ones((rows, 1), bool)], axis=1)
+    key_places = jnp.concatenate(
+      [prefix.places, prefix.lengths[:, None] + np.arange(slots)[None], now[:, None]], axis=1)
+    places = jnp.broadcast_to(now[:, None], (rows, samples))
+    score = functools.partial(jnp.einsum, 'argnh,argch->argnc')
+    mix = functools.partial(jnp.einsum, 'argnc,argch->argnh')
+    keys, values = [], []
+    with _exact(c):
+      x = _embed(weights, c, tokens, places)
+      layers = zip(weights['layers'], *_by_layer(c), prefix.keys, prefix.values, strict=True)
+      for i, (w, frequencies, window, prefix_keys, prefix_values) in enumerate(layers):
+        q, k, v = (y.astype(cache) for y in _project(
+          w, c, _norm(w, 'attention_norm', x, c), places, frequencies))
+        q = q.reshape(rows, samples, c.num_kv_heads, -1, c.head_dim)
+        scores = jnp.concatenate(
+          [jnp.einsum('argnh,agjh->argnj', q, prefix_keys.astype(cache))]
+          + [skip_if_empty(used, score, q, chunk.keys[i]) for used, chunk in chunks]
+          + [jnp.einsum('argnh,argh->argn', q, k)[..., None]], axis=-1)
+        near = sees & (now[:, None] - key_places < window)
+        probs = _softmax(scores, near[:, None, None, None], c).astype(cache)
+        context = probs[..., -1:] * v[:, :, :, None] + jnp.einsum(
+          'argnj,agjh->argnh', probs[..., :size], prefix_values.astype(cache))
+        end = size
+        for used, chunk in chunks:
+          begin, end = end, end + num_slots([chunk])
+          context = skip_if_empty(
+            used, mix, probs[..., begin:end], chunk.values[i], add_to=context)
+        context = context.reshape(rows, samples, c.num_heads, c.head_dim).astype(x.dtype)
+        x = _finish(w, c, x, context)
+        keys.append(k[:, :, :, None])
+        values.append(v[:, :, :, None])
+      hidden = _norm(weights, 'final_norm', x, c)
+    return hidden, Chunk(tuple(keys), tuple(values))
+
+  def logits_and_bias(self, weights, hidden):
+    """See `Decoder.logits_and_bias`."""
+    with _exact(self.config):
+      return vocab_logits(weights, self.config, hidden), None

@@ -1,0 +1,258 @@
+"""Published files of decoder-only models: their config.json, and the names of their tensors.
+
+GPT-2, Llama (2, 3 and 3.1's scaling, SmolLM2), Mistral, Qwen 2 and 3, Gemma 2, and Gemma 3's text
+models. What would change a number and is not supported is refused by name.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.model.decoder import (
+  ACTIVATIONS,
+  DecoderConfig,
+  layer_parameters,
+  other_parameters,
+)
+
+FAMILIES = ('gpt2', 'llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text')
+"""Values of `model_type`."""
+
+# Fields that change values, and the only value of them that is supported.
+_REQUIRED = {
+  'mlp_bias': False, 'partial_rotary_factor': 1.0, 'quantization_config': None,
+  'num_local_experts': None, 'pretraining_tp': 1, 'scale_attn_by_inverse_layer_idx': False,
+  'scale_attn_weights': True, 'reorder_and_upcast_attn': False, 'add_cross_attention': False,
+  'use_bidirectional_attention': False}
+
+
+def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json') -> DecoderConfig:
+  """Turns a published config.json into the switches of the model.
+
+  Args:
+    content: the JSON object, as transformers 4 or 5 writes it.
+    where: the file, for messages.
+
+  Raises:
+    UserError: another family, a missing field, or a switch that is not supported.
+  """
+  family = content.get('model_type')
+  if family not in FAMILIES:
+    raise UserError(f'{where}: model_type {family!r} is no decoder that fairjax computes: take one '
+                    f'of {", ".join(FAMILIES)}')
+  for field, value in _REQUIRED.items():
+    if content.get(field, value) not in (value, None):
+      raise UserError(f'{where}: {field}={content[field]!r} is not supported, only {value!r}')
+  try:
+    config = _gpt2(content) if family == 'gpt2' else _rotary(family, content, where)
+  except KeyError as e:
+    raise UserError(f'{where}: the field {e} of a {family} is missing') from None
+  if config.activation not in ACTIVATIONS:
+    raise UserError(f'{where}: the activation {config.activation!r} is not supported: take one of '
+                    f'{", ".join(ACTIVATIONS)}')
+  return config
+
+
+def _gpt2(c):
+  heads, width = c['n_head'], c['n_embd']
+  return DecoderConfig(
+    vocab_size=c['vocab_size'], model_dim=width, num_layers=c['n_layer'], num_heads=heads,
+    num_kv_heads=heads, head_dim=width // heads, ff_dim=c.get('n_inner') or 4 * width,
+    max_positions=c['n_positions'], norm_eps=c['layer_norm_epsilon'],
+    activation=c['activation_function'], tied=c.get('tie_word_embeddings', True), layer_norm=True,
+    gated=False, rope_theta=0.0, qkv_bias=True, other_bias=True,
+    query_scale=(width // heads) ** -0.5)
+
+
+def _rotary(family, c, where):
+  """All families but GPT-2."""
+  gemma = family.startswith('gemma')
+  heads, width = c['num_attention_heads'], c['hidden_size']
+  head_dim = c.get('head_dim') or width // heads
+  # transformers 5 puts all of it into `rope_parameters`, by kind of layer where there are two.
+  rope = c.get('rope_parameters') or {}
+  local, rope = rope.get('sliding_attention', {}), rope.get('full_attention', rope)
+  theta = c.get('rope_theta') or rope.get('rope_theta') or 10000.0
+  local_theta = c.get('rope_local_base_freq') or local.get('rope_theta') or 0.0
+  attention_bias = bool(c.get('attention_bias', False))
+  if attention_bias and family != 'qwen2':
+    raise UserError(f'{where}: attention_bias=True is not supported for a {family}')
+  return DecoderConfig(
+    vocab_size=c['vocab_size'], model_dim=width, num_layers=c['num_hidden_layers'],
+    num_heads=heads, num_kv_heads=c.get('num_key_value_heads') or heads, head_dim=head_dim,
+    ff_dim=c['intermediate_size'], max_positions=c['max_position_embeddings'],
+    norm_eps=c['rms_norm_eps'], activation=c.get('hidden_activation') or c['hidden_act'],
+    tied=c.get('tie_word_embeddings', gemma), norm_plus_one=gemma, rope_theta=float(theta),
+    rope_scaling=_rope_scaling(c.get('rope_scaling') or rope, where),
+    local_rope_theta=float(local_theta) if family == 'gemma3_text' else 0.0,
+    windows=_windows(family, c, where), qkv_bias=family == 'qwen2',
+    qk_norm=family in ('qwen3', 'gemma3_text'), post_norms=gemma,
+    query_scale=(c['query_pre_attn_scalar'] if gemma else head_dim) ** -0.5,
+    embedding_scale=math.sqrt(width) if gemma else 1.0,
+    attention_cap=c.get('attn_logit_softcapping') or 0.0 if gemma else 0.0,
+    logit_cap=c.get('final_logit_softcapping') or 0.0 if gemma else 0.0)
+
+
+def _rope_scaling(c, where):
+  name = c.get('rope_type', c.get('type', 'default'))
+  if name == 'default':
+    return ()
+  if name == 'linear':
+    return (float(c['factor']),)
+  if name == 'llama3':
+    return tuple(float(c[key]) for key in (
+      'factor', 'low_freq_factor', 'high_freq_factor', 'original_max_position_embeddings'))
+  raise UserError(f'{where}: rope scaling {name!r} is not supported, only default, linear, llama3')
+
+
+def _windows(family, c, where):
+  """Tokens that each layer sees; 0: all."""
+  size, layers = c.get('sliding_window') or 0, c['num_hidden_layers']
+  kinds = c.get('layer_types')
+  if kinds is None:
+    every = {'gemma2': 2, 'gemma3_text': c.get('sliding_window_pattern') or 6, 'mistral': 0}
+    full = every.get(family, 1)  # each so manieth layer sees all
+    if family == 'qwen2' and c.get('use_sliding_window'):
+      raise UserError(f'{where}: use_sliding_window without layer_types is not supported')
+    kinds = ['full_attention' if full and (i + 1) % full == 0 else 'sliding_attention'
+             for i in range(layers)]
+  if unknown := set(kinds) - {'full_attention', 'sliding_attention'}:
+    raise UserError(f'{where}: layers of type {unknown.pop()!r} are not supported')
+  if len(kinds) != layers:
+    raise UserError(f'{where}: {len(kinds)} layer_types, but num_hidden_layers is {layers}')
+  windows = tuple(size if kind == 'sliding_attention' else 0 for kind in kinds)
+  return windows if any(windows) else ()
+
+
+class Tensor(NamedTuple):
+  """One parameter in the published files."""
+
+  ours: str
+  theirs: str  # with {} for the number of the layer
+  of_layer: bool
+  take: Callable[[np.ndarray], np.ndarray]  # published -> ours, of one layer
+  give: Callable[[np.ndarray], np.ndarray]  # and back; for a part of a tensor the part
+
+
+_LLAMA = {
+  'embedding': 'model.embed_tokens.weight', 'output': 'lm_head.weight',
+  'final_norm_scale': 'model.norm.weight', 'query': 'self_attn.q_proj.weight',
+  'key': 'self_attn.k_proj.weight', 'value': 'self_attn.v_proj.weight',
+  'query_bias': 'self_attn.q_proj.bias', 'key_bias': 'self_attn.k_proj.bias',
+  'value_bias': 'self_attn.v_proj.bias', 'attention_output': 'self_attn.o_proj.weight',
+  'query_norm_scale': 'self_attn.q_norm.weight', 'key_norm_scale': 'self_attn.k_norm.weight',
+  'ff_gate': 'mlp.gate_proj.weight', 'ff_up': 'mlp.up_proj.weight',
+  'ff_down': 'mlp.down_proj.weight', 'attention_norm_scale': 'input_layernorm.weight',
+  'ff_norm_scale': 'post_attention_layernorm.weight'}
+_GEMMA = _LLAMA | {  # whose norm after attention has the name of Llama's norm before feed-forward
+  'attention_post_norm_scale': 'post_attention_layernorm.weight',
+  'ff_norm_scale': 'pre_feedforward_layernorm.weight',
+  'ff_post_norm_scale': 'post_feedforward_layernorm.weight'}
+_GPT2 = {
+  'embedding': 'wte.weight', 'positions': 'wpe.weight', 'output': 'lm_head.weight',
+  'final_norm_scale': 'ln_f.weight', 'final_norm_bias': 'ln_f.bias',
+  'attention_norm_scale': 'ln_1.weight', 'attention_norm_bias': 'ln_1.bias',
+  'ff_norm_scale': 'ln_2.weight', 'ff_norm_bias': 'ln_2.bias',
+  'query': 'attn.c_attn.weight', 'key': 'attn.c_attn.weight', 'value': 'attn.c_attn.weight',
+  'query_bias': 'attn.c_attn.bias', 'key_bias': 'attn.c_attn.bias',
+  'value_bias': 'attn.c_attn.bias', 'attention_output': 'attn.c_proj.weight',
+  'attention_output_bias': 'attn.c_proj.bias', 'ff_up': 'mlp.c_fc.weight',
+  'ff_up_bias': 'mlp.c_fc.bias', 'ff_down': 'mlp.c_proj.weight', 'ff_down_bias': 'mlp.c_proj.bias'}
+_PARTS = ('query', 'key', 'value')  # of GPT-2's c_attn, in its order
+
+
+def tensor_table(config: DecoderConfig) -> Iterator[Tensor]:
+  """Every parameter of a model with its published name, and how the arrays turn into each other."""
+  gpt2 = config.layer_norm
+  names = _GPT2 if gpt2 else _GEMMA if config.post_norms else _LLAMA
+  layer = 'h.{}.' if gpt2 else 'model.layers.{}.'
+  for of_layer, parameters in ((False, other_parameters(config)), (True, layer_parameters(config))):
+    for ours, parameter in parameters.items():
+      shape = parameter.shape
+      # Weights of products are stored [in, out] by GPT-2 and [out, in] by all others.
+      product = of_layer and not ours.endswith(('_bias', '_scale'))
+      inputs = math.prod(shape[:2 if ours == 'attention_output' else 1])
+      flat = (inputs, -1) if product else (-1,) if of_layer else shape
+      turned = product and not gpt2
+      part = _PARTS.index(ours.removesuffix('_bias')) if gpt2 and ours.startswith(_PARTS) else None
+
+      def take(x, shape=shape, turned=turned, part=part):
+        x = np.split(x, 3, axis=-1)[part] if part is not None else x
+        return (x.T if turned else x).reshape(shape)
+
+      def give(x, flat=flat, turned=turned):
+        return x.reshape(flat).T if turned else x.reshape(flat)
+
+      yield Tensor(ours, (layer if of_layer else '') + names[ours], of_layer, take, give)
+
+
+def to_params(tensors: Mapping[str, np.ndarray], config: DecoderConfig, *, where: str = 'the model',
+              dtype: Any = np.float32) -> dict[str, Any]:
+  """Parameters of published tensors.
+
+  Args:
+    tensors: by published name; `transformer.` before GPT-2's is optional.
+    config: of `read_decoder_config`.
+    where: the folder, for messages.
+    dtype: of the parameters.
+
+  Raises:
+    UserError: tensors are missing, additional, or of another shape; all of them are named.
+  """
+  tensors = {name.removeprefix('transformer.'): value for name, value in tensors.items()}
+  shapes = jax.eval_shape(lambda: _join(_zeros(config), config, jnp.concatenate))
+  wrong = [f'{name}: missing' if name not in tensors
+           else f'{name}: {tuple(tensors[name].shape)} instead of {tuple(expected.shape)}'
+           for name, expected in shapes.items()
+           if name not in tensors or tuple(tensors[name].shape) != expected.shape]
+  wrong += [f'{name}: unknown' for name in tensors
+            if name not in shapes and not _derived(name, config)]
+  if wrong:
+    more = f', and {len(wrong) - 5} more' if len(wrong) > 5 else ''
+    raise UserError(f'{where}: the tensors are not those of its config.json: '
+                    f'{"; ".join(sorted(wrong)[:5])}{more}')
+  params: dict[str, Any] = {'layers': {}}
+  for entry in tensor_table(config):
+    if entry.of_layer:
+      params['layers'][entry.ours] = np.stack(
+        [entry.take(np.asarray(tensors[entry.theirs.format(i)], dtype))
+         for i in range(config.num_layers)])
+    else:
+      params[entry.ours] = entry.take(np.asarray(tensors[entry.theirs], dtype))
+  return params
+
+
+def _zeros(config):
+  """Parameters whose shapes alone are read."""
+  layers = {name: jnp.zeros((config.num_layers, *p.shape))
+            for name, p in layer_parameters(config).items()}
+  return {name: jnp.zeros(p.shape) for name, p in other_parameters(config).items()} | {
+    'layers': layers}
+
+
+def _derived(name, config):
+  """Tensors in old files that hold nothing learned, or a tied table once more."""
+  return (name.endswith(('attn.bias', 'attn.masked_bias', 'rotary_emb.inv_freq'))
+          or name == 'lm_head.weight' and config.tied)
+
+
+def to_tensors(params: Mapping[str, Any], config: DecoderConfig) -> dict[str, np.ndarray]:
+  """Inverts `to_params`: published names, those of GPT-2 without `transformer.`."""
+  return _join(params, config, np.concatenate)
+
+
+def _join(params, config, concatenate):
+  """Published tensors of parameters; `concatenate` joins the parts of GPT-2's c_attn."""
+  parts: dict[str, list[Any]] = {}
+  for entry in tensor_table(config):
+    value = params['layers'][entry.ours] if entry.of_layer else params[entry.ours]
+    for i in range(config.num_layers if entry.of_layer else 1):
+      parts.setdefault(entry.theirs.format(i), []).append(
+        entry.give(value[i] if entry.of_layer else value))
+  return {name: found[0] if len(found) == 1 else concatenate(found, axis=-1)
+          for name, found in parts.items()}
