@@ -256,7 +256,7 @@ class MeasureConfig:
   scorers: tuple[str, ...] = ('opinion', 'vader')
   # Opinion words (H-16): positive file, negative file; or their folder
   lexicon: tuple[str, ...] = ()
-  # Of the google scorer; Google's default quota (not in the paper)
+  # Requests of the google scorer; Google's default quota (not in the paper)
   google_requests_per_minute: float = limited(600.0, above=0)
   # Host of another region, e.g. eu-language.googleapis.com (not in the paper)
   google_endpoint: str = ''

@@ -50,7 +50,7 @@ class SentenceCorpus:
   layout: str = 'lines'  # see `read_documents`, as the next field
   text_field: str = 'text'
   seed: int = 0  # of the choice
-  # Of what is learned. What is validated is never augmented, so that models with and without CDA
+  # Only training text is augmented. Validation text is not, so that models with and without CDA
   # are compared on the same text.
   augmentation: Augmentation | None = None
   valid_share: float = 0.02  # of the documents, at least one; only without `valid`

@@ -346,7 +346,7 @@ def safe_name(text: str) -> str:
 
 
 # Parameters are a dictionary of groups of arrays; those of all layers (of ALBERT: the different
-# ones) are stacked on axis 0, and every kernel is `[in, out]`. The norms of a layer are behind
+# ones) are stacked on axis 0, and every kernel is `[in, out]`. The norms of a layer come after
 # attention and feed-forward in BERT and ALBERT, before them in GPT-2.
 
 _HEAD_NAMES = ('cls.', 'predictions.', 'classifier.', 'sop_classifier.', 'lm_head.')

@@ -86,7 +86,7 @@ class Encoded(NamedTuple):
     ids: one int32 array a text, special tokens included.
     truncated: how many texts were longer than the model reads and lost their end.
     repaired: how many texts held lone surrogates, which were replaced by U+FFFD.
-    cut: of each text whether it lost its end; None where nobody asks (pairs).
+    cut: of each text whether it lost its end; None where it is not asked for (pairs).
   """
 
   ids: list[np.ndarray]
@@ -348,7 +348,7 @@ def encode_pairs(
   for pair, row, encoding in zip(whole, ids, encodings, strict=True):
     if not np.array_equal(_types(row[None], sep, np)[0], encoding.type_ids):
       raise UserError(f'the pair {pair[0][:60]!r}, {pair[1][:60]!r} does not become one separator '
-                      "behind each sentence: it holds the tokenizer's own separator as text, or "
+                      "after each sentence: it holds the tokenizer's own separator as text, or "
                       'the tokenizer does not join pairs as BERT does')
   repaired = sum(is_broken(a + b) for a, b in zip(firsts, seconds, strict=True))
   return Encoded(ids, sum(bool(e.overflowing) for e in encodings), repaired)
@@ -365,7 +365,7 @@ def separator_id(tokenizer: Any) -> int:
 
 
 def pair_types(ids: jax.Array, sep_id: int) -> jax.Array:
-  """Token types of `[B, T]` ids: 1 behind the first separator; at padding arbitrary."""
+  """Token types of `[B, T]` ids: 1 after the first separator; at padding arbitrary."""
   return _types(ids, sep_id, jnp)
 
 

@@ -200,7 +200,7 @@ def _tables(
 
 
 def _curve_parts(curves: Curves, drawn: Sequence[Figure]) -> list[Part]:
-  """Of each stage its figure, and where its losses ended."""
+  """The figure of each stage, and its last losses."""
   parts: list[Part] = []
   for stage, runs in curves.items():
     parts += _of_kind(drawn, f'curves-{_file_name(stage)}.svg')

@@ -23,7 +23,7 @@ class Cloud:
   per_chip: int  # what the number after the prefix counts: 1 for chips, 2 for cores
   runtime: str  # runtime version of the Cloud TPU API
   most_chips: int = 4  # of one host: a larger slice is several machines
-  not_rented: tuple[str, ...] = ()  # shapes that the compiler knows and nobody can rent
+  not_rented: tuple[str, ...] = ()  # shapes that the compiler knows and the cloud does not rent
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,7 +45,7 @@ def describe(found: Analysis) -> list[str]:
 
 
 def shortage(found: Analysis) -> str:
-  """What a program that does not fit lacks, in one line."""
+  """Formats how much memory a program lacks, in one line."""
   split = f" with mesh.fsdp={found.mesh['fsdp']}" if 'fsdp' in found.mesh else ''
   return (f'{found.program} needs {"" if found.memory else "at least "}{gib(found.required)} of '
           f'{gib(found.available)} a device on {found.topology}{split}, {gib(found.bytes_over)} '
@@ -70,7 +70,7 @@ def _scaled(value: float, unit: str) -> str:
 # The smallest slice of a generation, and the mesh on it, that hold a program.
 
 MOST_MESHES_OF_A_SLICE = 3
-"""That are compiled: the given `mesh.fsdp`, the least that should do, the greatest."""
+"""Which are compiled: the given `mesh.fsdp`, the least that should do, the greatest."""
 
 
 class Search(NamedTuple):

@@ -77,7 +77,7 @@ class StageSpec(NamedTuple):
 
   @property
   def method(self) -> str:
-    """Of its model: baseline, extended_baseline, or the variant's."""
+    """Name of its model: baseline, extended_baseline, or the variant's."""
     if self.section != 'debias':
       return BASELINE
     return 'extended_baseline' if self.variant.method == 'none' else self.variant.method

@@ -71,7 +71,7 @@ class Stage:
   work_unit: str = 'tokens'
   evaluate: Callable[[Params], dict[str, float]] | None = None  # validation metrics
   after_step: Callable[[int, Params], None] | None = None  # gets steps done and parameters
-  # Of a stage that is saved; `run_unsaved` needs none of them.
+  # Only a stage that is saved needs these; `run_unsaved` does not.
   directory: pathlib.Path = pathlib.Path()
   identity: Identity | None = None
   # Abstract parameters and state (`jax.ShapeDtypeStruct` with shardings)

@@ -32,7 +32,7 @@ class StateBytes:
 
   @classmethod
   def of(cls, state: TrainState) -> 'StateBytes':
-    """Of a state of arrays, or of `jax.ShapeDtypeStruct` with shardings."""
+    """Counts a state of arrays, or of `jax.ShapeDtypeStruct` with shardings."""
     parts = (state.params, state.opt_state, state.memory, abstract_gradients(state))
     return cls(*(device_bytes(part) for part in parts))
 

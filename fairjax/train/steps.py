@@ -125,7 +125,7 @@ class Guard:
 
   @classmethod
   def fresh(cls, adam: Adam) -> 'Guard':
-    """Nothing skipped, no loss seen."""
+    """A guard that has skipped nothing and seen no loss."""
     zero = jnp.zeros((), jnp.int32)
     losses = jnp.zeros((adam.spike_window,), jnp.float32) if adam.spike_sigmas else None
     return cls(zero, zero, zero, losses)
@@ -245,7 +245,7 @@ class Projection(NamedTuple):
 
   @classmethod
   def of(cls, stage: SentimentConfig) -> 'Projection':
-    """That of a configuration."""
+    """Takes the settings of a configuration."""
     return cls(stage.num_layers, stage.hidden_dim)
 
   def module(self) -> SentimentProjection:
@@ -263,7 +263,7 @@ class FairnessTerm(NamedTuple):
 
   @classmethod
   def of(cls, stage: DebiasConfig, sentiment: SentimentConfig) -> 'FairnessTerm':
-    """That of a configuration."""
+    """Takes the settings of a configuration."""
     return cls(stage.gradient, stage.sentiment_layer, stage.monitor_every, Projection.of(sentiment))
 
 
