@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from fairjax import processes
 from fairjax.config import SampleConfig
@@ -37,7 +38,7 @@ from fairjax.generate.sampler import sample_continuations
 from fairjax.inputs import replace_broken
 from fairjax.model.decoding import Decoder
 from fairjax.progress import Progress
-from fairjax.vocabulary import Vocabulary
+from fairjax.vocabulary import Encoder, Vocabulary
 
 # Prompts for models behind an API: what to have continued, as JSONL.
 
@@ -89,7 +90,7 @@ def generate(
   prefixes: Sequence[Prefix] | None = None,
   card: Mapping[str, Any] | None = None,
   coupled: bool = True,
-  mesh: Any = None,
+  mesh: Mesh | None = None,
   log: Callable[[str], None] = print,
 ) -> GenerationSummary:
   """Samples continuations of every prefix and records them (H-12, H-13).
@@ -155,7 +156,7 @@ def generate(
                            repaired, counts.at_limit)
 
 
-def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: Any) -> None:
+def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: Encoder) -> None:
   """Refuses prefixes of one template that the model would read as the same ids.
 
   Their continuations would be equal whatever the model has learned: a distance of 0 without
@@ -216,7 +217,7 @@ def even_batches(samples: int, batch_size: int) -> int:
 
 def _sample_missing(
   params: Any, decoder: Decoder, vocabulary: Vocabulary, work: '_Work', sample: SampleConfig, *,
-  coupled: bool, mesh: Any, model: str) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
+  coupled: bool, mesh: Mesh | None, model: str) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
   """Samples what is not recorded, batch by batch: (records, their tokens, texts at the limit)."""
   stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
   encoded = {key: [*vocabulary.start_ids, *vocabulary.encode(work.texts[i])]

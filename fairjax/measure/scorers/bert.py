@@ -4,11 +4,14 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairjax.errors import UserError
+
+if TYPE_CHECKING:
+  from jax.sharding import Mesh
 
 _RANKS = {
   'very negative': 0, 'negative': 1, 'neutral': 2, 'positive': 3, 'very positive': 4,
@@ -33,7 +36,7 @@ class BertScorer:
   """
 
   def __init__(self, directory: str, values: Mapping[str, float] | None = None, *,
-               dtype: str = 'float32', mesh: Any = None, batch_tokens: int | None = None):
+               dtype: str = 'float32', mesh: 'Mesh | None' = None, batch_tokens: int | None = None):
     """Reads the directory of a BERT (or ALBERT) sequence classifier."""
     from fairjax.pretrained import load_pretrained
     from fairjax.pretrained.checkpoint import safe_name
@@ -53,7 +56,7 @@ class BertScorer:
     self._mesh, self._batch_tokens, self._runner = mesh, batch_tokens, None
 
   @classmethod
-  def from_name(cls, name: str, *, mesh: Any = None) -> 'BertScorer':
+  def from_name(cls, name: str, *, mesh: 'Mesh | None' = None) -> 'BertScorer':
     """Makes it from `DIR` or `DIR#CLASS=VALUE,CLASS=VALUE`; see `__init__`.
 
     `dtype=bfloat16` after the `#`, alone or first among the classes, is the dtype.
