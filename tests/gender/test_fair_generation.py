@@ -230,6 +230,20 @@ def test_radii_of_gaps_in_closed_form():
     gap_radius(x, y, level=0.05, width=0.5, method=m) for m in ('hoeffding', 'bernstein'))
 
 
+@pytest.mark.parametrize(('dependence', 'second'), [
+  ('independent', lambda rng, x: (rng.random(x.size) < 0.5).astype(float)),
+  ('paired', lambda rng, x: 1 - x), ('unknown', lambda rng, x: 1 - x)])
+def test_a_single_gap_is_covered_where_hoeffding_has_little_to_spare(dependence, second):
+  """Coin flips, and such that disagree always: the widest that the support allows."""
+  rng, hits, runs = np.random.default_rng(1), 0, 600
+  for _ in range(runs):
+    x = (rng.random(100) < 0.5).astype(float)
+    y = second(rng, x)
+    radius = gap_radius(x, y, level=0.2, width=1, method='hoeffding', dependence=dependence)
+    hits += abs(x.mean() - y.mean()) <= radius
+  assert 0.8 <= hits / runs
+
+
 DRAWS = {
   'rare ones': (lambda rng, n: (rng.random(n) < 0.03).astype(float), 0.03),
   'halves': (lambda rng, n: (rng.random(n) < 0.5).astype(float), 0.5),
@@ -272,6 +286,19 @@ def test_all_gaps_are_covered_at_once(method, coupled, treated, n):
         assert row['verdict'] != 'holds'  # d = 0 is never shown
     whole += covered
   assert whole / runs >= 0.8 - 3 * np.sqrt(0.16 / runs)
+
+
+def test_the_share_of_false_refutations_and_what_n_finds():
+  """With a true gap of 0.5 and d = 0.25: never false at n = 25, found at n = 400."""
+  rng, found = np.random.default_rng(4), {}
+  for n in (25, 400):
+    completions, biases, _ = simulate(rng, n, coupled=False)
+    result = FairnessTest(tolerance=0.25)(completions, biases[:1], load_distance('masked'))
+    found[n] = {(r['first'][0], r['second'][0]): r['verdict']
+                for r in result['biases']['first']['pairs']}
+  assert found[25]['a', 'b'] != 'violated'
+  assert found[400] == {('a', 'b'): 'holds', ('c', 'd'): 'holds', ('a', 'c'): 'violated',
+                        ('a', 'd'): 'violated', ('b', 'c'): 'violated', ('b', 'd'): 'violated'}
 
 
 def test_paired_samples_need_every_number_on_both_sides():
