@@ -6,7 +6,6 @@ Every part is resumable: the same command continues it.
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +29,6 @@ from fairjax.files import (
   atomic_write,
   installed_versions,
   read_sealed_json,
-  write_json,
   write_sealed_json,
 )
 from fairjax.measure.estimates import format_estimate
@@ -156,10 +154,10 @@ def _lexicon(config: Config, workdir: pathlib.Path) -> tuple[str, ...] | None:
   paths = []
   for name, words in (('positive', POSITIVE), ('negative', NEGATIVE)):
     paths.append(workdir / 'data' / f'lexicon_{name}.txt')
-    if not paths[-1].exists():
+    content = '; opinion words of the planted corpus\n' + '\n'.join(words) + '\n'
+    if not paths[-1].exists() or paths[-1].read_bytes() != content.encode():  # or it is damaged
       with atomic_write(paths[-1]) as file:
-        file.write(b'; opinion words of the planted corpus\n')
-        file.write(('\n'.join(words) + '\n').encode('utf-8'))
+        file.write(content.encode())
   return tuple(map(str, paths))
 
 
@@ -185,8 +183,8 @@ def audit_run(
   found = audit_own_bias(
     [r['continuation'] for r in records()], attribute, scorers, limit=texts, seed=seed, paid=False,
     scores_directory=workdir / 'scores' / 'audit')
-  write_json(path, found | {'model': model, 'scored_text': 'continuation',
-                            'scorers': known | found['scorers']})
+  write_sealed_json(path, found | {'model': model, 'scored_text': 'continuation',
+                                   'scorers': known | found['scorers']})
   log(f"[measure] own bias of the scorers: {found['counts']['frames']:,} different texts with "
       'every value; ' + '; '.join(
         f"{name} {s['own_bias']['range']:.4f} from the highest to the lowest" if s['own_bias'] else
@@ -196,7 +194,8 @@ def audit_run(
 def read_audit(workdir: pathlib.Path) -> dict[str, Any] | None:
   """What `audit_run` wrote; None without it."""
   path = audit_path(workdir)
-  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+  return read_sealed_json(path, again='delete it, and run fairjax measure again') if (
+    path.exists()) else None
 
 
 class Job(Run):

@@ -5,12 +5,14 @@ import json
 import numpy as np
 import pytest
 
+from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
 from fairjax.measure.scorers.audit import audit_scorers
 from fairjax.measure.scorers.base import OpinionScorer, VaderScorer
 from fairjax.measure.scorers.google import GoogleScorer
 from fairjax.report import ModelRow, figures, write_report
-from fairjax.run.job import audit_path, audit_run, read_audit
+from fairjax.run.job import audit_path, audit_run, load_run_scorer, read_audit
 
 OCCUPATION = load_attribute('occupation')
 TEXTS = [f'The {value} of house {i} was {word}.' for i in range(12)
@@ -125,3 +127,22 @@ def test_a_report_without_a_bias_has_no_warning(tmp_path, monkeypatch):
   assert not any('of its own in' in w for w in data['warnings'])
   text, _, data = write(tmp_path, None, monkeypatch)
   assert 'Own bias of the scorers' not in text and data['scorer_audit'] is None
+
+
+def test_the_opinion_words_of_a_planted_corpus_are_written_again_where_they_are_damaged(tmp_path):
+  config = Config(data=DataConfig(source='planted'))
+  path = tmp_path / 'data' / 'lexicon_negative.txt'
+  path.parent.mkdir()
+  scorer = load_run_scorer('opinion', config, tmp_path, print)
+  whole = path.read_bytes()
+  path.write_bytes(whole.replace(b'b', b'c'))
+  assert load_run_scorer('opinion', config, tmp_path, print).fingerprint == scorer.fingerprint
+  assert path.read_bytes() == whole
+
+
+def test_a_damaged_audit_is_refused(tmp_path):
+  run(tmp_path, [opinion()])
+  path = audit_path(tmp_path)
+  path.write_text(path.read_text().replace('baseline', 'bassline'))
+  with pytest.raises(UserError, match='scorer_audit.json is damaged'):
+    read_audit(tmp_path)
