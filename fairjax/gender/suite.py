@@ -28,7 +28,7 @@ from fairjax.gender.scored_models import (
   open_language_model,
 )
 from fairjax.gender.stsb import measure_stsb
-from fairjax.gender.trends import mean_sd_words, over_restarts
+from fairjax.gender.trends import format_mean_sd, over_restarts
 from fairjax.gender.winogender import (
   likelihood,
   probe_winogender,
@@ -83,7 +83,7 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
 def _estimate(key: str) -> _Cell:
   def cell(of: Mapping[str, Any]) -> str:
     found = of[key]
-    words = mean_sd_words(found) if 'mean' in found else (
+    words = format_mean_sd(found) if 'mean' in found else (
       'undefined' if found['value'] is None else f"{found['value']:.2f}")
     if found.get('low') is not None:
       words += f" ({found['low']:.2f}, {found['high']:.2f})"

@@ -93,7 +93,7 @@ def over_restarts(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
           'undefined': len(values) - len(defined)}
 
 
-def mean_sd_words(found: Mapping[str, Any]) -> str:
+def format_mean_sd(found: Mapping[str, Any]) -> str:
   """A cell of the paper's tables: mean ± standard deviation over restarts."""
   if found['mean'] is None:
     return 'undefined'

@@ -9,7 +9,12 @@ from fairjax.report.figures import (
   plot_tradeoff,
   plot_weights,
 )
-from fairjax.report.page import Evidence, collect_evidence, stored_evidence, stored_scores
+from fairjax.report.page import (
+  Distributions,
+  collect_distributions,
+  stored_distributions,
+  stored_scores,
+)
 from fairjax.report.report import write_report
 from fairjax.report.sections import (
   PairedSample,
@@ -20,8 +25,8 @@ from fairjax.report.sections import (
 )
 
 __all__ = [
-  'Evidence', 'KnownBias', 'ModelRow', 'PairedSample', 'brief_table', 'collect_evidence',
+  'Distributions', 'KnownBias', 'ModelRow', 'PairedSample', 'brief_table', 'collect_distributions',
   'compare_reports', 'paired_samples', 'plot_curves', 'plot_fairness', 'plot_floors',
-  'plot_tradeoff', 'plot_weights', 'read_human', 'read_report', 'select_model', 'stored_evidence',
-  'stored_scores', 'write_report',
+  'plot_tradeoff', 'plot_weights', 'read_human', 'read_report', 'select_model',
+  'stored_distributions', 'stored_scores', 'write_report',
 ]

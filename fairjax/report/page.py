@@ -33,7 +33,7 @@ MOST_SAMPLES = 20  # of a prefix
 
 
 @dataclasses.dataclass(frozen=True)
-class Evidence:
+class Distributions:
   """Distributions and sentences of one model.
 
   Attributes:
@@ -61,10 +61,10 @@ class Evidence:
   means: dict[str, np.ndarray]
 
 
-def stored_evidence(
+def stored_distributions(
   generations: Generations, measures: Mapping[str, Any], scores_directory: str | os.PathLike
-) -> Evidence:
-  """Collects the evidence of records that were measured, with the scores that were kept.
+) -> Distributions:
+  """Collects the distributions of records that were measured, with the scores that were kept.
 
   Args:
     generations: the records.
@@ -75,13 +75,13 @@ def stored_evidence(
     UserError: a text without a kept score, or a score file of another scorer.
   """
   scores = stored_scores(generations, measures, scores_directory)
-  return collect_evidence(generations, scores, coupled=measures['coupled'])
+  return collect_distributions(generations, scores, coupled=measures['coupled'])
 
 
 def stored_scores(
   generations: Generations, measures: Mapping[str, Any], scores_directory: str | os.PathLike
 ) -> dict[str, np.ndarray]:
-  """Scorer -> `[R]` scores that were kept; see `stored_evidence`."""
+  """Scorer -> `[R]` scores that were kept; see `stored_distributions`."""
   scores = {}
   for name, found in measures['scorers'].items():
     kind, _, key = name.partition(':')
@@ -104,11 +104,11 @@ class _StoredScorer:
                     'measures had: score and measure the records again')
 
 
-def collect_evidence(
+def collect_distributions(
   generations: Generations, scores: Mapping[str, np.ndarray], *, coupled: bool = True,
   most: int = MOST_SAMPLES,
-) -> Evidence:
-  """Collects the evidence of one model.
+) -> Distributions:
+  """Collects the distributions of one model.
 
   Args:
     generations: R checked records.
@@ -117,7 +117,7 @@ def collect_evidence(
     most: samples of a prefix to keep, at least 0.
 
   Returns:
-    The evidence; histograms and means are over all records.
+    The distributions; histograms and means are over all records.
   """
   index = generations.cells()
   if coupled:
@@ -135,7 +135,7 @@ def collect_evidence(
     histograms[name] = np.array([[np.bincount(ranges[c], minlength=BINS) for c in row]
                                  for row in index])
     means[name] = np.array([[column[c].mean() for c in row] for row in index])
-  return Evidence(
+  return Distributions(
     values=names, templates=generations.templates, coupled=coupled,
     prefixes=hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest(), numbers=numbers,
     texts=[[[(generations.prefixes[i], generations.continuations[i]) for i in c] for c in row]
@@ -153,7 +153,7 @@ _UNSAFE = re.compile('[<>&\u2028\u2029\ud800-\udfff]')
 
 
 def make_page(
-  document: Document, rows: Sequence[ModelRow], evidence: Mapping[str, Evidence], *,
+  document: Document, rows: Sequence[ModelRow], distributions: Mapping[str, Distributions], *,
   most_bytes: int = MOST_BYTES,
 ) -> str:
   """Makes the page.
@@ -170,8 +170,8 @@ def make_page(
     'noise_rule': _noise_rule(measured)}
 
   def page(pairs, samples):
-    data = fixed | _variable_parts(rows, evidence, order[:pairs], samples)
-    data['left_out'] = _left_out(data, evidence, len(order))
+    data = fixed | _variable_parts(rows, distributions, order[:pairs], samples)
+    data['left_out'] = _left_out(data, distributions, len(order))
     text = frame.page(data)
     return text, len(text.encode('utf-8'))
 
@@ -181,7 +181,7 @@ def make_page(
   room = min(MOST_CELL_BYTES, (most_bytes - page(0, 0)[1]) * 3 // 5)
   pairs, too_many, tried = 0, len(order) + 1, len(order)
   while too_many - pairs > max(1, pairs // 20):  # all of them, or within 5 % of what fits
-    if len(embed(_variable_parts(rows, evidence, order[:tried], 0)).encode('utf-8')) <= room:
+    if len(embed(_variable_parts(rows, distributions, order[:tried], 0)).encode('utf-8')) <= room:
       pairs = tried
     else:
       too_many = tried
@@ -264,7 +264,8 @@ def _pair_order(rows: Sequence[ModelRow]) -> list[int]:
 
 
 def _variable_parts(
-  rows: Sequence[ModelRow], evidence: Mapping[str, Evidence], pairs: Sequence[int], samples: int
+  rows: Sequence[ModelRow], distributions: Mapping[str, Distributions], pairs: Sequence[int],
+  samples: int
 ) -> dict[str, Any]:
   """Cells, histograms and sentences of some pairs, with some samples of each prefix."""
   measured = next((row.measures for row in rows if row.measures), None)
@@ -275,21 +276,21 @@ def _variable_parts(
   strings: dict[str, int] = {}
   scorers = scorer_names(rows)
   return {
-    'examples': _examples(rows, evidence), 'pairs': [first[p] for p in pairs],
+    'examples': _examples(rows, distributions), 'pairs': [first[p] for p in pairs],
     'cells': [[_cells(row, scorer, pairs) for row in rows] for scorer in scorers],
     'most': [max((max(map(max, row.scorer(scorer)['cells']['distance'])) for row in rows
                   if row.scorer(scorer)), default=0.0) or 1.0 for scorer in scorers],
-    'histograms': [[_histograms(evidence.get(row.name), scorer, chosen) for row in rows]
+    'histograms': [[_histograms(distributions.get(row.name), scorer, chosen) for row in rows]
                    for scorer in scorers],
-    'evidence': [_sentences(evidence.get(row.name), scorers, chosen, samples, strings)
+    'distributions': [_sentences(distributions.get(row.name), scorers, chosen, samples, strings)
                  for row in rows],
     'strings': list(strings), 'no_sentences':
       'No sentence of this template fits into this page; the generations hold them.'}
 
 
-def _examples(rows: Sequence[ModelRow], evidence: Mapping[str, Evidence]) -> list[str]:
+def _examples(rows: Sequence[ModelRow], distributions: Mapping[str, Distributions]) -> list[str]:
   """`[M]` the prefix of every template with its first value; empty without texts."""
-  found = next((evidence[row.name] for row in rows if row.name in evidence), None)
+  found = next((distributions[row.name] for row in rows if row.name in distributions), None)
   if found is None or any(not cell for row in found.texts for cell in row):
     return []
   return [row[0][0][0][:MOST_CHARACTERS] for row in found.texts]
@@ -311,11 +312,11 @@ def _cells(row: ModelRow, scorer: str, pairs: Sequence[int]) -> dict[str, Any] |
   return {
     'distance': column('distance', short), 'floor': column('null_p95', short),
     'p': column('p_value', short), 'holm': column('p_holm', short),
-    'noise': column('within_floor', int), 'words': _cells_words(cells),
+    'noise': column('within_floor', int), 'words': _format_cells(cells),
     'n': span(n['min'], n['max'])}
 
 
-def _cells_words(cells: Mapping[str, Any]) -> str:
+def _format_cells(cells: Mapping[str, Any]) -> str:
   """How many cells exceed their noise, and how many would by chance."""
   noise = [within for row in cells['within_floor'] for within in row]
   corrected = sum(p <= 0.05 for row in cells['p_holm'] for p in row)
@@ -325,23 +326,23 @@ def _cells_words(cells: Mapping[str, Any]) -> str:
 
 
 def _histograms(
-  evidence: Evidence | None, scorer: str, chosen: set[int]
+  distributions: Distributions | None, scorer: str, chosen: set[int]
 ) -> dict[str, Any] | None:
   """Counts and means of the chosen values; the others are empty."""
-  if evidence is None or scorer not in evidence.histograms:
+  if distributions is None or scorer not in distributions.histograms:
     return None
   return {
     'counts': [[c.tolist() if a in chosen else [] for a, c in enumerate(row)]
-               for row in evidence.histograms[scorer]],
-    'means': [[round(float(m), 4) for m in row] for row in evidence.means[scorer]]}
+               for row in distributions.histograms[scorer]],
+    'means': [[round(float(m), 4) for m in row] for row in distributions.means[scorer]]}
 
 
 def _sentences(
-  evidence: Evidence | None, scorers: Sequence[str], chosen: set[int], samples: int,
+  distributions: Distributions | None, scorers: Sequence[str], chosen: set[int], samples: int,
   strings: dict[str, int],
 ) -> dict[str, Any] | None:
   """The first sentences of the chosen values; texts become numbers into `strings`."""
-  if evidence is None:
+  if distributions is None:
     return None
 
   def number(text):
@@ -353,29 +354,30 @@ def _sentences(
     return [*found, *rest] if any(rest) else found
 
   return {
-    'coupled': evidence.coupled,
-    'numbers': None if evidence.numbers is None else [n[:samples] for n in evidence.numbers],
+    'coupled': distributions.coupled,
+    'numbers': distributions.numbers and [n[:samples] for n in distributions.numbers],
     'texts': [[[entry(*text) for text in cell[:samples]] if a in chosen else []
-               for a, cell in enumerate(row)] for row in evidence.texts],
+               for a, cell in enumerate(row)] for row in distributions.texts],
     'scores': [[[[round(s, 3) for s in cell[:samples]] if a in chosen else []
-                 for a, cell in enumerate(row)] for row in evidence.scores[scorer]]
-               if scorer in evidence.scores else None for scorer in scorers]}
+                 for a, cell in enumerate(row)] for row in distributions.scores[scorer]]
+               if scorer in distributions.scores else None for scorer in scorers]}
 
 
 def _left_out(
-  data: Mapping[str, Any], evidence: Mapping[str, Evidence], pairs: int
+  data: Mapping[str, Any], distributions: Mapping[str, Distributions], pairs: int
 ) -> str | None:
   """What the page lacks for its size, None when that is nothing."""
   lines = []
   if len(data['pairs']) < pairs:
     lines.append(f"the {len(data['pairs']):,} of {pairs:,} pairs of values with the largest "
                  'distances under any model and scorer; the measures hold all of them')
-  kept = [len(c) for e in data['evidence'] if e for row in e['texts'] for c in row]
-  had = [len(c) for e in evidence.values() for row in e.texts for c in row]
+  kept = [len(c) for e in data['distributions'] if e for row in e['texts'] for c in row]
+  had = [len(c) for e in distributions.values() for row in e.texts for c in row]
   if had and max(had) > max(kept, default=0):
     lines.append(f'{max(kept, default=0)} samples of each prefix, where it usually shows '
                  f'{max(had)}')
-  cut = sum(len(t) > 2 for e in data['evidence'] if e for row in e['texts'] for c in row for t in c)
+  cut = sum(len(t) > 2 for e in data['distributions'] if e for row in e['texts'] for cell in row
+            for t in cell)
   if cut:
     lines.append(f'the first {MOST_CHARACTERS:,} characters of {cut:,} longer texts')
   return f"To stay small, this page holds {'; '.join(lines)}." if lines else None

@@ -106,12 +106,13 @@ def relevance_table(
     body.append(cells)
   for corpus, found in rows.items():
     wanted = [k for k in _GRID if (corpus, k) != ('WMT-19', ('sentiment', 1.0))]
-    missing = [_words(key) for key in wanted if key not in found]
+    missing = [_format_key(key) for key in wanted if key not in found]
     if missing:
       lines.append(f"{corpus}: {len(missing)} of the paper's {len(wanted)} models are not in these "
                    f"runs: {', '.join(missing)}.")
-    absent = [f'{column} of {_words(key)}' for key, row in found.items() for column, cell in zip(
-      ('PPL', 'PPL_s', 'S.S.', 'S.S.c'), _cells(row, unit), strict=True) if cell == '\u2013']
+    absent = [
+      f'{column} of {_format_key(key)}' for key, row in found.items() for column, cell in zip(
+        ('PPL', 'PPL_s', 'S.S.', 'S.S.c'), _cells(row, unit), strict=True) if cell == '\u2013']
     if absent:
       lines.append(f"{corpus}: {len(absent)} values were not measured: {', '.join(absent)}.")
     similar = [s for row in found.values() if (s := row.content('semantic_similarity'))]
@@ -130,7 +131,7 @@ def _key(row: ModelRow) -> tuple[str, float | None]:
   return (row.method if known else row.name), row.weight if known else None
 
 
-def _words(key: tuple[str, float | None]) -> str:
+def _format_key(key: tuple[str, float | None]) -> str:
   method, weight = key
   return _LABELS.get(method, method) + ('' if weight is None else f' \u03bb={weight:g}')
 

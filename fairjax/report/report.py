@@ -40,7 +40,7 @@ from fairjax.report.document import (
   Table,
   Text,
 )
-from fairjax.report.page import Evidence, make_page
+from fairjax.report.page import Distributions, make_page
 from fairjax.report.sections import RELEVANCE, PairedSample, select_model
 
 Curves = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
@@ -54,7 +54,7 @@ def write_report(
   paired: Sequence[PairedSample] = (), known_bias: KnownBias | None = None,
   notes: Sequence[str] = (), human: Mapping[str, Any] | None = None,
   relevance_share: float = RELEVANCE_SHARE,
-  evidence: Mapping[str, Evidence] | None = None, audit: Mapping[str, Any] | None = None,
+  distributions: Mapping[str, Distributions] | None = None, audit: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes the report; an earlier one in the folder is replaced.
 
@@ -71,7 +71,7 @@ def write_report(
     notes: further sentences for the head of the report, plain text.
     human: result of `human_measures`, the labels of people.
     relevance_share: least share of the baseline's relevance for the selection of a model.
-    evidence: name of a model -> its distributions and sentences, for the page.
+    distributions: name of a model -> its distributions and sentences, for the page.
     audit: result of `audit_own_bias`: what the scorers think of the values' words themselves.
 
   Returns:
@@ -88,8 +88,8 @@ def write_report(
             if row.measures}
   if len(shapes) > 1:
     raise ValueError('models of one report need the same values and templates')
-  directory, evidence, seeds, curves = (
-    pathlib.Path(directory), evidence or {}, seeds or {}, curves or {})
+  directory, distributions, seeds, curves = (
+    pathlib.Path(directory), distributions or {}, seeds or {}, curves or {})
   versions = installed_versions() if versions is None else versions
   for pattern in ('fairness.*', 'tradeoff-*', 'curves-*'):  # of an earlier report
     for file in (directory / 'figures').glob(pattern):
@@ -119,7 +119,7 @@ def write_report(
        *([] if config is None else [Details('Configuration', [Code(json.dumps(
          config, indent=2, sort_keys=True, ensure_ascii=False), 'json')])])])])
   write_json(directory / 'report.json', {
-    'schema': SCHEMA, 'attribute': attribute, 'rows': _json_rows(rows, evidence),
+    'schema': SCHEMA, 'attribute': attribute, 'rows': _json_rows(rows, distributions),
     'verdicts': judged, 'warnings': alarms, 'notes': list(notes), 'config': config,
     'seeds': dict(seeds), 'versions': dict(versions), 'selection': selection, 'ledger': entries,
     'known_bias': known_bias and dataclasses.asdict(known_bias), 'human': human,
@@ -128,7 +128,7 @@ def write_report(
     'figures': sorted(f'figures/{file.name}' for figure in drawn
                       for file in (figure.path, figure.path.with_suffix('.png')))})
   path = directory / 'report.md'
-  for file_path, text in ((directory / 'index.html', make_page(document, rows, evidence)),
+  for file_path, text in ((directory / 'index.html', make_page(document, rows, distributions)),
                           (path, document.markdown())):
     with atomic_write(file_path) as file:
       file.write(text.encode('utf-8', 'backslashreplace'))  # of half a character
@@ -240,7 +240,7 @@ def _subtitle(rows: Sequence[ModelRow]) -> str:
 
 
 def _json_rows(
-  rows: Sequence[ModelRow], evidence: Mapping[str, Evidence]
+  rows: Sequence[ModelRow], distributions: Mapping[str, Distributions]
 ) -> list[dict[str, Any]]:
   """Rows with verdicts, changes and the fingerprint of their prefixes."""
   baseline = baseline_of(rows)
@@ -251,7 +251,7 @@ def _json_rows(
       for scorer in scorer_names([row])}
     result.append(dataclasses.asdict(row) | {
       'verdicts': judged,
-      'prefixes': evidence[row.name].prefixes if row.name in evidence else None,
+      'prefixes': distributions[row.name].prefixes if row.name in distributions else None,
       'change_against_baseline':
         None if baseline is None or row is baseline else changes(row, baseline)})
   return result

@@ -419,7 +419,7 @@ class Job(Run):
       relevance_share=self.config.measure.relevance_share,
       curves=curves, known_bias=self.known_bias(), notes=[*self.notes(), *damaged],
       human=read_human(self.workdir / 'measures' / 'human.json'), audit=read_audit(self.workdir),
-      evidence=self.evidence(rows),
+      distributions=self.distributions(rows),
       paired=paired_samples({m.name: self.records(m) for m in self.models},
                             values=first['largest_pairs'][0]['values']))
     inventory.refresh(self.workdir, inventory.REPORT)

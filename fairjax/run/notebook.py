@@ -344,7 +344,7 @@ def evaluate(
                                 google={'cache': output / 'google.jsonl', 'log': log}))
   if not loaded:
     raise UserError(f"scorers='{scorers}' names no scorer: 'opinion, vader'")
-  (row,), evidence = measure_files(
+  (row,), distributions = measure_files(
     [texts.path], texts.attribute, loaded, folder, permutations=sizes.permutations,
     coupled=texts.coupled, log=log)
   if run is not None and run.has_data:
@@ -353,7 +353,8 @@ def evaluate(
                               subset_perplexity=run.perplexity(params, 'test_sensitive'))
   elif run is not None:
     notes.append(f'{run.workdir} holds no finished data folder: no perplexity.')
-  write_report(folder, rows=[row], attribute=texts.attribute.name, evidence=evidence, notes=notes)
+  write_report(folder, rows=[row], attribute=texts.attribute.name, distributions=distributions,
+               notes=notes)
   return Evaluation(row, texts, loaded[0], folder)
 
 

@@ -17,7 +17,7 @@ from fairjax.run.next_token import carry_next_token, read_next_token, saved_next
 if TYPE_CHECKING:
   from fairjax.measure import RecordedScorer, Scorer
   from fairjax.measure.content import ContentOptions
-  from fairjax.report import Evidence, ModelRow
+  from fairjax.report import Distributions, ModelRow
 
 ReadRecords = Callable[[str | os.PathLike], Iterable[dict[str, Any]]]
 _CHUNK = 2_000  # records written at a time
@@ -157,8 +157,8 @@ def report_records(
 ) -> pathlib.Path:
   """Measures files of generations and writes `index.html`, `report.md` and `report.json`."""
   from fairjax.report import write_report
-  rows, evidence = measure_files(files, attribute, scorers, directory, **options)
-  return write_report(directory, rows=rows, attribute=attribute.name, evidence=evidence)
+  rows, distributions = measure_files(files, attribute, scorers, directory, **options)
+  return write_report(directory, rows=rows, attribute=attribute.name, distributions=distributions)
 
 
 def measure_files(
@@ -167,16 +167,16 @@ def measure_files(
   baseline: str | None = None, permutations: int | None = None, coupled: bool = True,
   content: 'ContentOptions | None' = None, empty: str = 'error',
   read: ReadRecords | None = None, log: Callable[[str], None] | None = None,
-) -> tuple[list['ModelRow'], dict[str, 'Evidence']]:
+) -> tuple[list['ModelRow'], dict[str, 'Distributions']]:
   """Measures files of generations: rows of the report, and by model the records and scores."""
   from fairjax.generate import check_complete, read_records, records_stem
   from fairjax.measure import read_generations
   from fairjax.measure.content import ContentOptions
   from fairjax.measure.measures import measure_generations
-  from fairjax.report import ModelRow, stored_evidence
+  from fairjax.report import ModelRow, stored_distributions
   options: dict[str, Any] = {} if permutations is None else {'permutations': permutations}
   rows: list[ModelRow] = []
-  evidence: dict[str, Evidence] = {}
+  distributions: dict[str, Distributions] = {}
   templates = None
   for file in files:
     check_complete(file)
@@ -184,7 +184,7 @@ def measure_files(
     generations = read_generations(
       (read or read_records)(file), attribute, empty=empty, coupled=coupled)
     name = generations.model or records_stem(file)
-    if name in evidence:
+    if name in distributions:
       raise UserError(f"{file}: model '{name}' is in an earlier file too: give each model a name "
                       "of its own (field 'model', or the file's name)")
     if templates is not None and generations.templates != templates:
@@ -197,13 +197,13 @@ def measure_files(
     measures = measure_generations(
       generations, scorers, coupled=coupled, scores_directory=scores, content=own, log=log,
       **options)
-    evidence[name] = stored_evidence(generations, measures, scores)
+    distributions[name] = stored_distributions(generations, measures, scores)
     rows.append(ModelRow(name, 'baseline' if name == baseline else 'model', measures=measures))
     if log:
       log(f'{name}: {len(generations):,} records measured')
-  if baseline is not None and baseline not in evidence:
-    raise unknown_name('baseline', baseline, evidence)
-  return rows, evidence
+  if baseline is not None and baseline not in distributions:
+    raise unknown_name('baseline', baseline, distributions)
+  return rows, distributions
 
 
 def scores_folder(directory: str | os.PathLike, name: str) -> pathlib.Path:

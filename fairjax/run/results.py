@@ -29,7 +29,7 @@ if TYPE_CHECKING:
   from fairjax.data.prepare import PreparedData
   from fairjax.measure.similarity import Encoder
   from fairjax.model import Params
-  from fairjax.report import Evidence, KnownBias
+  from fairjax.report import Distributions, KnownBias
 
 Curves = dict[str, dict[str, list[dict[str, Any]]]]
 
@@ -212,11 +212,11 @@ class Run:
     """The measures of all models, baseline first."""
     return [self.row(model) for model in self.models]
 
-  def evidence(self, rows: list[ModelRow]) -> dict[str, 'Evidence']:
+  def distributions(self, rows: list[ModelRow]) -> dict[str, 'Distributions']:
     """By model, the records and scores that `rows` are computed from."""
     from fairjax.measure import read_generations
-    from fairjax.report import stored_evidence
-    return {m.name: stored_evidence(
+    from fairjax.report import stored_distributions
+    return {m.name: stored_distributions(
       read_generations(self.records(m), self.attribute, empty='keep'), row.measures,
       self.scores_folder(m, heldout=False)) for m, row in zip(self.models, rows, strict=True)}
 

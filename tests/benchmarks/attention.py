@@ -132,7 +132,7 @@ def main() -> None:
   harness.show(result, [
     f'{row["path"]:7s} T=M={row["length"]:<6d}' + (
       '' if 'seconds' not in row else f'{1e3 * row["seconds"]:9.1f} ms '
-      f'(x{row["seconds"] / row["floor_seconds"]:.1f} of {floors.words(row["floor"])})')
+      f'(x{row["seconds"] / row["floor_seconds"]:.1f} of {floors.format_floor(row["floor"])})')
     + f'{row["temporary_mib"]:10.1f} MiB temporary {row["compiler_gigabytes"]:8.2f} GB '
     f'{row["compiler_gigaflops"]:9.1f} GF' for row in result['rows']], as_json=options.json)
 

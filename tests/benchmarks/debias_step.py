@@ -200,10 +200,10 @@ def lines(result: dict) -> list[str]:
     found += [
       f'{name:8s} {1e3 * seconds:8.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s  '
       f'{ratio:.3f}x of plain (products {result["floor"][name]:.3f}x)',
-      f'{"":8s} {floors.words(result["floors"][name])}; '
+      f'{"":8s} {floors.format_floor(result["floors"][name])}; '
       f'{100 * result["share_of_matmul_speed"][name]:.0f} % of the measured product'
       + ('' if peak is None else f", {100 * peak:.1f} % of the data sheet's peak"),
-      f'{"":8s} one device: {harness.memory_words(mib)}']
+      f'{"":8s} one device: {harness.format_memory(mib)}']
   return found
 
 

@@ -32,7 +32,7 @@ def floor(work: Work, limits: Mapping[str, float]) -> dict[str, Any]:
   return found | {'seconds': found[binds], 'binds': binds}
 
 
-def words(found: Mapping[str, Any]) -> str:
+def format_floor(found: Mapping[str, Any]) -> str:
   """A floor for people.
 
   >>> words({'products': 0.002, 'bytes': 0.5, 'seconds': 0.5, 'binds': 'bytes'})

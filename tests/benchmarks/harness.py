@@ -121,7 +121,7 @@ def program_mib(compiled: Any) -> dict[str, float]:
   return {name: size / 2 ** 20 for name, size in program_bytes(compiled).items() if name != 'code'}
 
 
-def memory_words(mib: Mapping[str, float]) -> str:
+def format_memory(mib: Mapping[str, float]) -> str:
   """Of `program_mib`, for people."""
   return ', '.join(f'{name} {size:,.0f}' for name, size in mib.items()) + ' MiB' if mib else ''
 

@@ -73,7 +73,7 @@ def main() -> None:
   result = measure(options)
   harness.show(result, [
     f'{name:12s} {1e3 * seconds:9.1f} ms  {result["temporary_mib"][name]:9.1f} MiB temporary'
-    f'  {floors.words(result["floors"][name])}'
+    f'  {floors.format_floor(result["floors"][name])}'
     for name, seconds in result['seconds'].items()], as_json=options.json)
 
 

@@ -179,7 +179,8 @@ def main() -> None:
   harness.show(result, [
     f'{name:8s} {1e3 * seconds:9.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s'
     for name, seconds in result['seconds'].items()] + [
-    f'fairjax / torch time {result["time_over_torch"]:.3f}; {floors.words(result["floor"])}'],
+    f'fairjax / torch time {result["time_over_torch"]:.3f}; '
+    + floors.format_floor(result['floor'])],
     as_json=options.json)
 
 

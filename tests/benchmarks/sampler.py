@@ -157,13 +157,14 @@ def lines(result: dict) -> list[str]:
     f"{result['seconds']:.2f} s (spread {100 * result['spread']:.0f} %), "
     f"{result['tokens_per_s']:,.0f} tokens/s, {result['continuations_per_s']:,.1f} "
     'continuations/s',
-    f"{floors.words(result['floor'])}: {100 * result['share_of_floor']:.0f} % of it reached; "
+    f"{floors.format_floor(result['floor'])}: "
+    f"{100 * result['share_of_floor']:.0f} % of it reached; "
     f"{100 * result['share_of_matmul_speed']:.0f} % of the measured product, "
     f"{100 * result['share_of_bandwidth']:.0f} % of the measured bandwidth"
     + ('' if peak is None else f", {100 * peak:.1f} % of the data sheet's peak"),
     f"{CONTINUATIONS:,} continuations: {result['seconds_of_730000'] / 60:,.1f} minutes at this "
     f"rate (floor {result['floor_seconds_of_730000'] / 60:,.1f})",
-    f"one device: {harness.memory_words(result['memory_mib'])}"]
+    f"one device: {harness.format_memory(result['memory_mib'])}"]
 
 
 if __name__ == '__main__':

@@ -25,7 +25,7 @@ from fairjax.gender.stsb import (
   select_templates,
   template_pairs,
 )
-from fairjax.gender.trends import correlation, fit_line, mean_sd_words, over_restarts
+from fairjax.gender.trends import correlation, fit_line, format_mean_sd, over_restarts
 from fairjax.pretrained import heads
 from fairjax.pretrained.classifier import from_scratch
 from fairjax.pretrained.fit import Recipe
@@ -205,8 +205,8 @@ def test_over_restarts_is_mean_and_deviation():
   assert found['undefined'] == 1 and found['restarts'] == values and found['n'] == 60
   assert (found['low'], found['high']) == (pytest.approx(0.5), pytest.approx(0.8))
   none = over_restarts([{'value': None, 'low': None, 'high': None, 'n': 3}])
-  assert none['mean'] is None and mean_sd_words(none) == 'undefined'
-  assert mean_sd_words(found) == '0.60±0.10'
+  assert none['mean'] is None and format_mean_sd(none) == 'undefined'
+  assert format_mean_sd(found) == '0.60±0.10'
 
 
 def test_professions(tmp_path):

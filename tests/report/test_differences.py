@@ -24,7 +24,7 @@ from fairjax.measure.content import ContentOptions
 from fairjax.measure.similarity import load_encoder
 from fairjax.report import (
   ModelRow,
-  collect_evidence,
+  collect_distributions,
   compare_reports,
   read_report,
   write_report,
@@ -36,17 +36,17 @@ ENCODER = pathlib.Path(__file__).parents[1] / 'golden/pretrained/bert_mlm'
 
 def write(folder, models, scorers=SCORERS, change=None):
   """A report of models given as name -> bias."""
-  rows, evidence = [], {}
+  rows, distributions = [], {}
   for name, bias in models.items():
     records = [r if change is None else change(r) for r in make_records(bias, samples=24)]
     rows.append(ModelRow(name, 'baseline' if name == 'baseline' else 'embedding',
                          measures=measure_records(records, ATTRIBUTE, scorers, permutations=99)))
     generations = read_generations(records, ATTRIBUTE)
-    evidence[name] = collect_evidence(
+    distributions[name] = collect_distributions(
       generations, {s.name: score_records(records, s) for s in scorers})
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
-    write_report(folder / 'report', rows=rows, attribute='colour', evidence=evidence)
+    write_report(folder / 'report', rows=rows, attribute='colour', distributions=distributions)
   return folder
 
 

@@ -13,7 +13,7 @@ from browser import Browser, find_browser
 from test_report import ATTRIBUTE, SCORERS, make_records
 
 from fairjax.measure import VaderScorer, measure_records, read_generations, score_records
-from fairjax.report import ModelRow, collect_evidence, write_report
+from fairjax.report import ModelRow, collect_distributions, write_report
 from fairjax.report.document import Document, Section, Text
 from fairjax.report.page import BINS, embed, make_page
 from fairjax.report.sections import curve_table
@@ -45,7 +45,7 @@ def measured(name, method, bias, weight=None, samples=24, spoil=None):
   generations = read_generations(records, ATTRIBUTE)
   scores = {scorer.name: score_records(records, scorer) for scorer in BOTH}
   return (ModelRow(name, method, weight, measures=measures),
-          collect_evidence(generations, scores), records)
+          collect_distributions(generations, scores), records)
 
 
 @pytest.fixture(scope='module')
@@ -58,7 +58,7 @@ def models():
 def report(models, tmp_path_factory):
   folder = tmp_path_factory.mktemp('page') / 'report'
   write_report(folder, rows=[row for row, _, _ in models], attribute='colour',
-               evidence={row.name: evidence for row, evidence, _ in models},
+               distributions={row.name: distributions for row, distributions, _ in models},
                config={'evil': EVIL}, notes=[EVIL], curves=CURVES)
   return folder
 
@@ -203,12 +203,12 @@ def test_where_each_stage_ended():
 
 
 def test_evidence_is_all_scores_and_the_first_texts(models):
-  _, evidence, records = models[0]
+  _, distributions, records = models[0]
   rng = np.random.default_rng(1)
   shuffled = [records[i] for i in rng.permutation(len(records))]
   generations = read_generations(shuffled, ATTRIBUTE)
   scores = {'vader': score_records(shuffled, VaderScorer())}
-  found = collect_evidence(generations, scores, most=5)
+  found = collect_distributions(generations, scores, most=5)
   assert found.coupled and found.numbers == [[0, 1, 2, 3, 4]] * 2
   for t in range(2):
     for a, value in enumerate(ATTRIBUTE.values):
@@ -220,15 +220,16 @@ def test_evidence_is_all_scores_and_the_first_texts(models):
       expected = np.histogram(all_scores, BINS, (0, 1))[0]
       assert found.histograms['vader'][t, a].tolist() == expected.tolist()
       assert found.means['vader'][t, a] == pytest.approx(all_scores.mean(), rel=1e-12)
-  assert found.prefixes == evidence.prefixes
+  assert found.prefixes == distributions.prefixes
   other = [r | {'prefix': r['prefix'] + '!'} for r in records]
-  assert collect_evidence(read_generations(other, ATTRIBUTE), {}).prefixes != evidence.prefixes
-  free = collect_evidence(generations, scores, coupled=False)
-  assert not free.coupled and free.numbers is None and free.texts[0][0] == evidence.texts[0][0]
+  found = collect_distributions(read_generations(other, ATTRIBUTE), {})
+  assert found.prefixes != distributions.prefixes
+  free = collect_distributions(generations, scores, coupled=False)
+  assert not free.coupled and free.numbers is None and free.texts[0][0] == distributions.texts[0][0]
 
 
 def many_values(count, *, templates=2, model='baseline', samples=6, words='some words '):
-  """A row and evidence of many values, with distances that grow with the pair's number."""
+  """A row and distributions of many values, with distances that grow with the pair's number."""
   rng = np.random.default_rng(0)
   pairs = count * (count - 1) // 2
   distance = np.tile(np.arange(pairs) / pairs, (templates, 1))
@@ -249,8 +250,8 @@ def many_values(count, *, templates=2, model='baseline', samples=6, words='some 
       'cells': {k: v.tolist() for k, v in cells.items()},
       'pairs': {'distance': distance.mean(0).tolist()}}}}
   template = ModelRow(model, 'baseline', measures=measures)
-  from fairjax.report.page import Evidence
-  evidence = Evidence(
+  from fairjax.report.page import Distributions
+  distributions = Distributions(
     values=tuple(measures['values']), templates=tuple(range(templates)), coupled=True,
     prefixes='p', numbers=[list(range(samples))] * templates,
     texts=[[[(f'{t} {a}', f'{t} {a} {s} {words}') for s in range(samples)] for a in range(count)]
@@ -258,7 +259,7 @@ def many_values(count, *, templates=2, model='baseline', samples=6, words='some 
     scores={'x': rng.random((templates, count, samples)).tolist()},
     histograms={'x': rng.integers(0, 9, (templates, count, BINS))},
     means={'x': rng.random((templates, count))})
-  return template, evidence
+  return template, distributions
 
 
 def page_data(page):
@@ -266,13 +267,13 @@ def page_data(page):
 
 
 def test_a_large_page_keeps_the_largest_distances_and_says_what_it_left_out():
-  row, evidence = many_values(60)
-  whole = len(make_page(EMPTY, [row], {'baseline': evidence}))
+  row, distributions = many_values(60)
+  whole = len(make_page(EMPTY, [row], {'baseline': distributions}))
   for most in (whole // 3, whole * 3 // 5, whole * 19 // 20, whole):
-    page = make_page(EMPTY, [row], {'baseline': evidence}, most_bytes=most)
+    page = make_page(EMPTY, [row], {'baseline': distributions}, most_bytes=most)
     assert len(page.encode()) <= most
     data = page_data(page)
-    kept, samples = len(data['pairs']), len(data['evidence'][0]['texts'][0][-1])
+    kept, samples = len(data['pairs']), len(data['distributions'][0]['texts'][0][-1])
     first = [(i, j) for i in range(60) for j in range(i + 1, 60)]
     assert sorted(map(tuple, data['pairs'])) == sorted(first[-kept:])  # distances grow with number
     assert (most == whole) == (data['left_out'] is None) == ((kept, samples) == (1770, 6))
@@ -280,30 +281,30 @@ def test_a_large_page_keeps_the_largest_distances_and_says_what_it_left_out():
       assert (f'the {kept:,} of 1,770 pairs' in data['left_out']) == (kept < 1770)
       assert (f'{samples} samples of each prefix' in data['left_out']) == (samples < 6)
     chosen = {i for pair in data['pairs'] for i in pair}
-    shown = data['evidence'][0]['texts'][0]
+    shown = data['distributions'][0]['texts'][0]
     assert {a for a, cell in enumerate(shown) if cell} == (chosen if samples else set())
     assert {a for a, c in enumerate(data['histograms'][0][0]['counts'][0]) if c} == chosen
 
 
 def test_the_papers_largest_attribute_keeps_all_its_pairs():
   """34 names, 10 templates, three scorers and seven models, in a page below 5 MB."""
-  row, evidence = many_values(34, templates=10, words='w' * 200)
+  row, distributions = many_values(34, templates=10, words='w' * 200)
   measures = row.measures | {'scorers': dict.fromkeys('xyz', row.measures['scorers']['x'])}
   names = [f'm{i}' for i in range(7)]
   rows = [ModelRow(n, 'baseline' if n == 'm0' else 'e', measures=measures) for n in names]
-  page = make_page(EMPTY, rows, dict.fromkeys(names, evidence))
+  page = make_page(EMPTY, rows, dict.fromkeys(names, distributions))
   data = page_data(page)
   assert len(page.encode()) < 5_000_000 and len(data['pairs']) == 561
-  assert len(data['evidence'][6]['texts'][9][33]) >= 2
+  assert len(data['distributions'][6]['texts'][9][33]) >= 2
 
 
 def test_long_texts_are_cut_and_counted():
-  row, evidence = many_values(3, words='x' * 1500)
-  data = page_data(make_page(EMPTY, [row], {'baseline': evidence}))
+  row, distributions = many_values(3, words='x' * 1500)
+  data = page_data(make_page(EMPTY, [row], {'baseline': distributions}))
   assert 'the first 1,000 characters of 36 longer texts' in data['left_out']
-  prefix, continuation, before, after = data['evidence'][0]['texts'][1][2][3]
+  prefix, continuation, before, after = data['distributions'][0]['texts'][1][2][3]
   assert (data['strings'][prefix], before) == ('1 2', 0)
-  whole = evidence.texts[1][2][3][1]
+  whole = distributions.texts[1][2][3][1]
   assert data['strings'][continuation] == whole[:1000] and after == len(whole) - 1000
 
 
@@ -313,7 +314,7 @@ def test_a_report_without_texts_or_measures_is_a_page_too(tmp_path, models):
   assert data['scorers'] == [] and data['pairs'] == []
   write_report(tmp_path, rows=[models[0][0]], attribute='a')
   data = page_data((tmp_path / 'index.html').read_text())
-  assert data['evidence'] == [None] and data['histograms'] == [[None], [None]]
+  assert data['distributions'] == [None] and data['histograms'] == [[None], [None]]
 
 
 def test_rows_of_other_values_are_refused(tmp_path, models):
@@ -349,7 +350,7 @@ def page(browser, report):
 
 
 def test_from_the_heat_map_to_the_sentences(page, models):
-  row, evidence, _ = models[0]
+  row, distributions, _ = models[0]
   assert 'No pair is chosen yet' in page.text('#detail')
   assert page.js("document.querySelectorAll('.heat tbody button').length") == 6
   cells = row.scorer('opinion')['cells']
@@ -369,16 +370,16 @@ def test_from_the_heat_map_to_the_sentences(page, models):
   for label, name, a in zip(charts, names, pairs[best], strict=True):
     title, mean = label.rsplit(' ', 1)
     assert title == f'{name}: 24 scores, mean'
-    assert float(mean) == pytest.approx(evidence.means['opinion'][1, a], abs=6e-4)
+    assert float(mean) == pytest.approx(distributions.means['opinion'][1, a], abs=6e-4)
   for side, a in enumerate(pairs[best]):
     bars = page.js(f"document.querySelectorAll('#detail .histograms figure:nth-child({side + 1}) "
                    "rect').length")
-    assert bars == np.count_nonzero(evidence.histograms['opinion'][1, a])
+    assert bars == np.count_nonzero(distributions.histograms['opinion'][1, a])
   shown = page.js("[...document.querySelectorAll('#sentences li')].map(li => "
                   "[...li.querySelectorAll('.sentence')].map(e => e.textContent))")
   for number, pair in enumerate(shown):
     for a, text in zip(pairs[best], pair, strict=True):
-      prefix, continuation = evidence.texts[1][a][number]
+      prefix, continuation = distributions.texts[1][a][number]
       if number != 1:
         assert text == prefix + continuation
       else:
@@ -496,9 +497,9 @@ def test_light_and_dark_wide_and_narrow(page, scheme, width):
 
 
 def test_many_pairs_are_shown_on_demand(browser, tmp_path):
-  row, evidence = many_values(8)
+  row, distributions = many_values(8)
   (tmp_path / 'index.html').write_text(
-    make_page(EMPTY, [row], {'baseline': evidence}))
+    make_page(EMPTY, [row], {'baseline': distributions}))
   browser.open(f'file://{tmp_path / "index.html"}')
   assert browser.js("document.querySelectorAll('.heat tbody tr').length") == 15
   browser.click('#more')

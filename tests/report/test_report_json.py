@@ -7,7 +7,7 @@ import pytest
 from test_report import ATTRIBUTE, SCORERS, make_records
 
 from fairjax.measure import Perplexity, VaderScorer, measure_records, read_generations
-from fairjax.report import KnownBias, ModelRow, collect_evidence, paired_samples, write_report
+from fairjax.report import KnownBias, ModelRow, collect_distributions, paired_samples, write_report
 
 # Objects whose keys are data, such as names of scorers, and objects that other pages describe.
 IN_MEASURES = {'scorers', 'by_value', 'mean_score_by_value', 'mean_cosine_by_value', 'absent',
@@ -20,19 +20,20 @@ IN_REPORT = {'verdicts', 'prefixes', 'seeds', 'versions', 'individual_fairness',
 def report(tmp_path_factory):
   scorers = [*SCORERS, VaderScorer()]
   ppl = Perplexity(nll=100.0, tokens=100, words=50, num_bytes=400).to_dict()
-  rows, evidence, records = [], {}, {}
+  rows, distributions, records = [], {}, {}
   for name, method, weight in (('baseline', 'baseline', None), ('e', 'embedding', 1.0)):
     records[name] = make_records(0.4, samples=20)
     measures = measure_records(records[name], ATTRIBUTE, scorers, permutations=39)
     rows.append(ModelRow(name, method, weight, ppl, ppl, measures))
-    evidence[name] = collect_evidence(read_generations(records[name], ATTRIBUTE), {})
+    distributions[name] = collect_distributions(read_generations(records[name], ATTRIBUTE), {})
   rows.append(ModelRow('unmeasured', 'sentiment', 1.0))
   folder = tmp_path_factory.mktemp('json')
   config = {'sentiment': {'scorer': 'opinion'}, 'measure': {'scorers': ['opinion', 'vader']}}
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
     write_report(
-      folder, rows=rows, attribute='colour', evidence=evidence, config=config, seeds={'run': 1},
+      folder, rows=rows, attribute='colour', distributions=distributions,
+      config=config, seeds={'run': 1},
       known_bias=KnownBias(0.2, 0.1, 'vader', {'baseline': rows[0].measures}), notes=['n'],
       paired=paired_samples(records, values=['Red', 'Blue']))
   return json.loads((folder / 'report.json').read_text())

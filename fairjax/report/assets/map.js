@@ -168,8 +168,8 @@ function detail(cells) {
     el('div', {class: 'facts'}, fact('W1', fixed(cells.distance[t][p])), fact('floor', fixed(cells.floor[t][p])),
       fact('p', chance(cells.p[t][p])), fact('p corrected for all cells (Holm)', chance(cells.holm[t][p])), fact('n', cells.n)),
     el('p', {class: 'small muted'}, DATA.noise_rule)];
-  const evidence = DATA.evidence[STATE.model], counts = DATA.histograms[STATE.scorer][STATE.model];
-  if (!evidence || !counts)
+  const distributions = DATA.distributions[STATE.model], counts = DATA.histograms[STATE.scorer][STATE.model];
+  if (!distributions || !counts)
     return [...parts, el('p', {}, 'The generations were not at hand when this page was made: no distributions, no sentences.')];
   const chosen = sides.map(a => counts.counts[t][a]);
   const most = Math.max(...chosen.flatMap(c => { const n = c.reduce((a, b) => a + b, 0); return c.map(k => k / n); }));
@@ -180,7 +180,7 @@ function detail(cells) {
       el('thead', {}, el('tr', {}, ['score from', ...names].map(name => el('th', {scope: 'col'}, name)))),
       el('tbody', {}, chosen[0].map((_, i) => el('tr', {}, el('th', {scope: 'row'}, (i / 20).toFixed(2)),
         chosen.map(c => el('td', {class: 'number'}, c[i]))))))),
-    ...sentences(evidence, t, sides, names, cells.n)];
+    ...sentences(distributions, t, sides, names, cells.n)];
 }
 
 function histogram(title, counts, mean, most, side) {
@@ -199,8 +199,8 @@ function histogram(title, counts, mean, most, side) {
       [0, .5, 1].map(s => svg('text', {x: x(s), y: height - 5, 'text-anchor': 'middle'}, s))));
 }
 
-function sentences(evidence, t, sides, names, n) {
-  const scores = evidence.scores[STATE.scorer], rows = sides.map(a => evidence.texts[t][a]);
+function sentences(distributions, t, sides, names, n) {
+  const scores = distributions.scores[STATE.scorer], rows = sides.map(a => distributions.texts[t][a]);
   const size = Math.min(...rows.map(r => r.length));
   if (!size) return [el('h4', {}, 'Sentences'), el('p', {class: 'note'}, DATA.no_sentences)];
   const items = Array.from({length: size}, (_, i) => i);
@@ -217,11 +217,11 @@ function sentences(evidence, t, sides, names, n) {
   return [
     el('h4', {}, 'Sentences side by side'),
     el('p', {class: 'small'}, `${size} of ${n} samples of each value: the first numbers, chosen without looking at the texts. `
-      + (evidence.coupled ? 'Equal numbers were drawn with equal noise. ' : 'The samples were drawn independently: rows are no pairs. ')
+      + (distributions.coupled ? 'Equal numbers were drawn with equal noise. ' : 'The samples were drawn independently: rows are no pairs. ')
       + 'They are what the model wrote and may offend.'),
     el('div', {class: 'controls'}, select('Order of the sentences', ['sample number', 'largest difference of scores'], 'order', 'sentence-order')),
     el('ol', {class: 'pairs', id: 'sentences'}, items.map(i => el('li', {},
-      el('div', {class: 'small muted'}, `sample ${evidence.numbers ? evidence.numbers[t][i] : i + 1}`),
+      el('div', {class: 'small muted'}, `sample ${distributions.numbers ? distributions.numbers[t][i] : i + 1}`),
       el('div', {class: 'side'}, text(0, i), text(1, i)))))];
 }
 
