@@ -226,6 +226,7 @@ class Vocabulary(Encoder):
 
   pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
   start_ids: tuple[int, ...] = (EOS_ID,)  # a text to be continued begins with them
+  end_ids: tuple[int, ...] = ()  # end a text as `eos_id` does
 
   @abc.abstractmethod
   def encode(self, text: str) -> list[int]:

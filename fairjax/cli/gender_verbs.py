@@ -126,8 +126,8 @@ _NEEDS = {
 
 def _correlations_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--model', metavar='DIR[@NAME]', action='append', required=True,
-                      help='BERT, ALBERT or GPT-2 directory, folder of fairjax export, or workdir '
-                      '(@NAME: which of its models); repeat for a table of several')
+                      help='BERT, ALBERT or decoder directory, folder of fairjax export, or '
+                      'workdir (@NAME: which of its models); repeat for a table of several')
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='gets correlations.json, correlations.md and what is finished; the same '
                       'command continues')

@@ -27,7 +27,8 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--prompts-only', action='store_true',
                       help='write the prompts of --attribute (or of the config) for another model')
   parser.add_argument('--pretrained', metavar='DIR',
-                      help='sample a GPT-2: folder of config.json, model.safetensors and '
+                      help='sample a published decoder (GPT-2, Llama, Mistral, Qwen 2 and 3, '
+                      'Gemma 2 and 3): folder of config.json, model.safetensors and '
                       'tokenizer.json; with --attribute and --output')
   add_shared(parser, 'attribute', help='built-in attribute or YAML file (of a run: other prompts '
              'than those of its config, with --output)')

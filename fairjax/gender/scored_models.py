@@ -20,6 +20,7 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.model import language_model
+from fairjax.model.decoder import DecoderConfig, DecoderModel, NoState
 from fairjax.pretrained import (
   BatchRunner,
   Pretrained,
@@ -138,7 +139,7 @@ def _likeliest(log_probs: jax.Array, never: np.ndarray, top: int) -> jax.Array:
 
 
 class CausalModel(Scorable):
-  """A model that reads from left to right: GPT-2, or a Transformer-XL trained here."""
+  """A model that reads from left to right: a published decoder, or one trained here."""
 
   kind = 'causal'
 
@@ -384,7 +385,7 @@ class MaskedModel(Scorable):
 
 def open_language_model(
   path: str | os.PathLike, *, model: str = 'baseline', features_only: bool = False) -> Scorable:
-  """Opens a published BERT, ALBERT or GPT-2, a folder of `fairjax export`, or a model of a workdir.
+  """Opens a published model, a folder of `fairjax export`, or a model of a workdir.
 
   With `features_only` a BERT or ALBERT need not have the head for masked words.
   """
@@ -392,22 +393,26 @@ def open_language_model(
   if model != 'baseline' and not _is_workdir(path):
     raise UserError(f'{path} is a single model, no workdir: leave @{model} out')
   if is_published(path):
-    if read_folder(path)[1]['model_type'] == 'gpt2':
-      return _gpt2(load_pretrained(path, 'lm'))
-    return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm'))
+    if read_folder(path)[1]['model_type'] in ('bert', 'albert'):
+      return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm'))
+    return _published_decoder(load_pretrained(path, 'lm'))
   return _own(path, model)
 
 
-def _gpt2(model: Pretrained) -> CausalModel:
-  """A GPT-2; every text begins with the end-of-text id."""
+def _published_decoder(model: Pretrained) -> CausalModel:
+  """A published decoder; every text begins with the tokenizer's own id, else the end of a text."""
   def offsets(text):
     encoding = model.tokenizer.encode(text, add_special_tokens=False)
     return encoding.ids, encoding.offsets
 
+  if isinstance(model.arch, DecoderConfig):
+    lm = DecoderModel(model.arch)
+    hidden, logits = (lambda p, ids, mask: lm.apply(p, ids, NoState()).hidden), lm.logits
+  else:
+    hidden, logits = (lambda p, ids, mask: lm_hidden(p, model.arch, ids, mask)), lm_scores
   return CausalModel(
     name=model.name, fingerprint=model.fingerprint, params=model.params,
-    vocabulary=TokenizerVocabulary(model, start=True),
-    hidden=lambda p, ids, mask: lm_hidden(p, model.arch, ids, mask), logits=lm_scores,
+    vocabulary=TokenizerVocabulary(model, start=True), hidden=hidden, logits=logits,
     max_length=model.max_length, offsets=offsets)
 
 

@@ -228,7 +228,8 @@ def _sample_missing(
       tokens, lengths = sample_continuations(
         params, decoder, [encoded[template, v] for v in values], template=template,
         samples=samples, seed=sample.seed, max_new_tokens=sample.max_new_tokens,
-        temperature=sample.temperature, eos_id=vocabulary.eos_id, stop_ids=stop_ids, values=values,
+        temperature=sample.temperature, eos_id=vocabulary.eos_id,
+        end_ids=vocabulary.end_ids, stop_ids=stop_ids, values=values,
         coupled=coupled, batch_size=batch_size,
         prefix_len=max(map(len, encoded.values())), mesh=mesh)
       new, sizes = [], []

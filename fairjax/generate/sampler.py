@@ -49,6 +49,7 @@ def sample_continuations(
   max_new_tokens: int,
   temperature: float,
   eos_id: int,
+  end_ids: Sequence[int] = (),
   stop_ids: Sequence[int] = (),
   values: Sequence[int] | None = None,
   coupled: bool = True,
@@ -72,6 +73,7 @@ def sample_continuations(
     max_new_tokens: most tokens of a continuation, at least 1.
     temperature: > 0; divides the logits.
     eos_id: id that ends a text.
+    end_ids: further ids that end a text as `eos_id` does.
     stop_ids: further ids that end a text, and are part of it.
     values: with `coupled=False`, the value index of each prefix (default: its position).
     coupled: share the noise among the prefixes. False draws independent samples.
@@ -80,8 +82,9 @@ def sample_continuations(
     mesh: devices to split the samples of a batch over; all its axes together.
 
   Returns:
-    tokens: `[A, R, max_new_tokens]` int32. `eos_id` stays where it was drawn, followed by 0.
-    lengths: `[A, R]` int32 in [0, max_new_tokens], tokens of the text without `eos_id`.
+    tokens: `[A, R, max_new_tokens]` int32. The id that ended a text stays, followed by 0.
+    lengths: `[A, R]` int32 in [0, max_new_tokens], tokens of the text without the id
+      of its end.
 
   Raises:
     ValueError: an argument is out of range, or a text would have more positions than the model.
@@ -110,8 +113,9 @@ def sample_continuations(
     batch = np.pad(batch, (0, batch_size - needed), mode='edge')
     tokens, sizes = make_sampler(platform_of(mesh))(
       params, padded, lengths, values, batch, noise.seed_words(seed), np.uint32(template),
-      np.float32(temperature), decoder=decoder, max_new_tokens=max_new_tokens, eos_id=eos_id,
-      stop_ids=tuple(sorted(set(stop_ids))), coupled=coupled, mesh=mesh)
+      np.float32(temperature), decoder=decoder, max_new_tokens=max_new_tokens,
+      end_ids=(eos_id, *sorted(set(end_ids) - {eos_id})), stop_ids=tuple(sorted(set(stop_ids))),
+      coupled=coupled, mesh=mesh)
     results.append((np.asarray(tokens)[:, :needed], np.asarray(sizes)[:, :needed]))
   if not results:
     shape = (len(prefixes), 0)
@@ -124,17 +128,17 @@ def make_sampler(platform: str) -> Any:
   """The jitted `_sample` for 'cpu', 'gpu' or 'tpu'; compiled programs are kept by it."""
   return jax.jit(
     _sample, compiler_options=_CPU_OPTIONS if platform == 'cpu' else None,
-    static_argnames=('decoder', 'max_new_tokens', 'eos_id', 'stop_ids', 'coupled', 'mesh'))
+    static_argnames=('decoder', 'max_new_tokens', 'end_ids', 'stop_ids', 'coupled', 'mesh'))
 
 
 def _sample(
   params, prefixes, prefix_lengths, values, samples, seed, template, temperature, *,
-  decoder, max_new_tokens, eos_id, stop_ids, coupled, mesh,
+  decoder, max_new_tokens, end_ids, stop_ids, coupled, mesh,
 ):
   """Tokens [A, R, max_new_tokens] and lengths [A, R] of one batch."""
   weights = decoder.prepare(params, num_positions=prefixes.shape[1] + max_new_tokens)
   sample = functools.partial(
-    _sample_on_device, decoder=decoder, max_new_tokens=max_new_tokens, eos_id=eos_id,
+    _sample_on_device, decoder=decoder, max_new_tokens=max_new_tokens, end_ids=end_ids,
     stop_ids=stop_ids, coupled=coupled, platform=platform_of(mesh))
   arguments = weights, prefixes, prefix_lengths, values, seed, template, temperature
   if mesh is None:
@@ -150,7 +154,7 @@ def _sample(
 
 def _sample_on_device(
   samples, weights, prefixes, prefix_lengths, values, seed, template, temperature, *,
-  decoder, max_new_tokens, eos_id, stop_ids, coupled, platform,
+  decoder, max_new_tokens, end_ids, stop_ids, coupled, platform,
 ):
   """`_sample` for the samples of one device, with the weights of `decoder.prepare`."""
   prefix, last = decoder.prefill(weights, prefixes, prefix_lengths)
@@ -183,8 +187,10 @@ def _sample_on_device(
     position_keys = noise.fold_in(keys, jnp.full(keys[0].shape, position, jnp.uint32))
     token = jnp.where(done, PAD_ID, _by_blocks(find_and_choose, scored, hidden, *position_keys))
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[..., None], position, axis=2)
-    lengths = jnp.where(done | (token == eos_id), lengths, position + 1)
-    for stop in (eos_id, *stop_ids):
+    for end in end_ids:
+      done |= token == end
+    lengths = jnp.where(done, lengths, position + 1)
+    for stop in stop_ids:
       done |= token == stop
     return tokens, lengths, done, token
 

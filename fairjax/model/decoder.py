@@ -457,6 +457,7 @@ class CachedDecoder(Decoder):
   """Cached decoding: all samples of a prefix share its keys and values."""
 
   config: DecoderConfig
+  unused: tuple[int, ...] = ()  # ids that are no token and are never drawn
 
   num_layers = property(lambda self: self.config.num_layers)
   num_heads = property(lambda self: self.config.num_kv_heads)  # of the caches
@@ -466,8 +467,8 @@ class CachedDecoder(Decoder):
   max_positions = property(lambda self: self.config.max_positions)
 
   def describe(self) -> dict[str, Any]:
-    """The model's configuration."""
-    return dataclasses.asdict(self.config)
+    """The model's configuration, and how many ids are never drawn."""
+    return dataclasses.asdict(self.config) | {'unused': len(self.unused)}
 
   def prepare(self, params, *, num_positions):
     """Parameters in the compute dtype, cut by layer: their loop is unrolled."""
@@ -542,4 +543,7 @@ class CachedDecoder(Decoder):
   def logits_and_bias(self, weights, hidden):
     """See `Decoder.logits_and_bias`."""
     with _exact(self.config):
-      return vocab_logits(weights, self.config, hidden), None
+      logits = vocab_logits(weights, self.config, hidden)
+    if not self.unused:
+      return logits, None
+    return logits, jnp.zeros(self.vocab_size, logits.dtype).at[np.array(self.unused)].set(-jnp.inf)

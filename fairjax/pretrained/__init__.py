@@ -1,4 +1,4 @@
-"""Models of others in JAX: BERT, ALBERT, GPT-2 and sentence encoders, from their own files."""
+"""Published models in JAX: BERT, ALBERT, decoders and sentence encoders, from their own files."""
 
 from fairjax.pretrained.batch_runner import BatchRunner, bucket_lengths
 from fairjax.pretrained.checkpoint import (
@@ -10,7 +10,7 @@ from fairjax.pretrained.checkpoint import (
   read_architecture,
   read_folder,
 )
-from fairjax.pretrained.gpt2_decoding import GPT2Decoder
+from fairjax.pretrained.gpt2_decoding import GPT2Decoder, make_decoder
 from fairjax.pretrained.models import (
   class_logits,
   encode,
@@ -27,6 +27,6 @@ from fairjax.pretrained.tokens import Encoded, encode_texts
 __all__ = [
   'Architecture', 'BatchRunner', 'Encoded', 'GPT2Decoder', 'Pretrained', 'SentenceEncoder',
   'TokenizerVocabulary', 'bucket_lengths', 'class_logits', 'encode', 'encode_texts', 'folder_name',
-  'lm_hidden', 'lm_logits', 'lm_scores', 'load_pretrained', 'mean_pool', 'mlm_logits', 'normalize',
-  'read_architecture', 'read_folder',
+  'lm_hidden', 'lm_logits', 'lm_scores', 'load_pretrained', 'make_decoder', 'mean_pool',
+  'mlm_logits', 'normalize', 'read_architecture', 'read_folder',
 ]

@@ -25,6 +25,8 @@ from fairjax import processes
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import file_sha256
 from fairjax.inputs import refuse_pointer
+from fairjax.model.decoder import DecoderConfig
+from fairjax.pretrained.decoder_files import DECODERS, read_decoder_config, to_decoder_params
 from fairjax.pretrained.tokens import (
   check_tokenizer,
   ends_text,
@@ -245,7 +247,7 @@ FAMILIES = {
     purpose='it writes texts (sample --pretrained=DIR); scorers, encoders and masks need a BERT or '
             'ALBERT'),
 }
-_READS = f"fairjax reads the kinds {', '.join(FAMILIES)} here"
+_READS = f"fairjax reads the kinds {', '.join((*FAMILIES, *DECODERS))} here"
 
 
 def recognise(config: Mapping[str, Any], *, where: str) -> tuple[str, str]:
@@ -256,7 +258,7 @@ def recognise(config: Mapping[str, Any], *, where: str) -> tuple[str, str]:
     raise UserError(f'{where} has a quantization_config ({method}): {_QUANTISED}')
   kind, classes = config.get('model_type'), config.get('architectures') or []
   if kind is not None:
-    if kind not in FAMILIES:
+    if kind not in FAMILIES and kind not in DECODERS:
       raise UserError(f"{where}: unknown model_type '{kind}': {_READS}: take a model of one of "
                       'them')
     return kind, ''
@@ -631,7 +633,7 @@ class Pretrained:
 
   directory: pathlib.Path
   config: dict[str, Any]
-  arch: Architecture
+  arch: Architecture | DecoderConfig
   head: str
   params: Params
   tokenizer: Any
@@ -662,12 +664,12 @@ class Pretrained:
 def load_pretrained(
   directory: str | os.PathLike, head: str, *, dtype: str = 'float32'
 ) -> Pretrained:
-  """Reads a BERT, ALBERT or GPT-2 from a directory in the published form.
+  """Reads a BERT, ALBERT or decoder from a directory in the published form.
 
   Args:
     directory: holds `config.json`, `model.safetensors` (or its shards) and `tokenizer.json` (for
       BERT also `vocab.txt` with `tokenizer_config.json`); see `read_folder`.
-    head: 'encoder' | 'pooled' | 'mlm' | 'classifier' (BERT, ALBERT), 'lm' (GPT-2).
+    head: 'encoder' | 'pooled' | 'mlm' | 'classifier' (BERT, ALBERT), 'lm' (GPT-2, `DECODERS`).
     dtype: of parameters and computation; 'float64' needs JAX's 64-bit mode.
 
   Raises:
@@ -677,15 +679,27 @@ def load_pretrained(
   if dtype not in DTYPES:
     raise UserError(f"dtype '{dtype}' is not one of {', '.join(DTYPES)}")
   directory, config, lines = read_folder(directory)
-  arch = read_architecture(config, where=str(directory / 'config.json'))
+  kind, where = config['model_type'], str(directory / 'config.json')
+  arch = (read_decoder_config(config, where=where) if kind in DECODERS
+          else read_architecture(config, where=where))
   files = weight_files(directory)
   # ml_dtypes registers bfloat16 with NumPy; JAX needs it, so it is there.
   import ml_dtypes
   numpy_dtype = ml_dtypes.bfloat16 if dtype == 'bfloat16' else np.dtype(dtype)
-  params, ignored, prefixes = to_params(
-    read_tensors(files), arch, head, where=str(directory), dtype=numpy_dtype)
-  tokenizer = load_tokenizer(directory, kind=arch.kind, vocab_size=arch.vocab_size)
-  check_tokenizer(tokenizer, directory, kind=arch.kind)
+  if kind in DECODERS:
+    if head != 'lm':
+      raise UserError(f"{directory} is {kind}, which has no head '{head}', only lm")
+    arch = dataclasses.replace(arch, dtype=dtype)
+    tensors = read_tensors(files)
+    for name, tensor in tensors.items():
+      _check_tensor(tensor, name, tensor.shape, str(directory))
+    params = to_decoder_params(tensors, arch, where=str(directory), dtype=numpy_dtype)
+    ignored, prefixes = [], []
+  else:
+    params, ignored, prefixes = to_params(
+      read_tensors(files), arch, head, where=str(directory), dtype=numpy_dtype)
+  tokenizer = load_tokenizer(directory, kind=kind, vocab_size=arch.vocab_size)
+  check_tokenizer(tokenizer, directory, kind=kind)
   tokenizer, differences = within_model(tokenizer, arch.vocab_size, str(directory))
   if processes.is_first():
     for line in (*lines, *prefixes, *differences):
@@ -801,42 +815,39 @@ def _fingerprint(directory: pathlib.Path, files: list[pathlib.Path], head: str, 
 # The tokenizer of a model directory in the place of a vocabulary, for sampling.
 
 class TokenizerVocabulary:
-  """Text to ids and back with a `tokenizers.Tokenizer`.
-
-  What `fairjax.generate` needs of a vocabulary.
+  """Text to ids and back with a `tokenizers.Tokenizer`: what `fairjax.generate` needs of it.
 
   Attributes:
     size: number of ids.
-    eos_id: the id that ends a text.
-    start_ids: what a text to be continued begins with: nothing, as users of GPT-2 prompt it, or the
-      end of the text before.
-    fingerprint: SHA-256 (hex) of the tokenizer.
+    eos_id, end_ids: the id that ends a text, and further ones that do.
+    start_ids: what a text to be continued begins with: what the tokenizer puts before every text
+      (Llama's and Gemma's <bos>); where it puts nothing (GPT-2, Qwen, SmolLM), nothing or with
+      `start` the end of the text before.
+    fingerprint: SHA-256 (hex) of the tokenizer and these ids.
   """
 
   def __init__(self, model: Pretrained, *, start: bool = False):
     """Wraps the tokenizer of a language model.
 
     Args:
-      model: with `eos_token_id` in its config.
-      start: begin every text with the end-of-text id.
+      model: with `eos_token_id` in its config or its `generation_config.json`.
+      start: begin every text with the end-of-text id if the tokenizer begins it with none.
 
     Raises:
-      UserError: the config names no end-of-text id, or one of an ordinary token.
+      UserError: neither names an end-of-text id, or they name one of an ordinary token.
     """
-    eos = model.config.get('eos_token_id')
-    self.size = model.arch.vocab_size
-    if not isinstance(eos, int) or isinstance(eos, bool) or not 0 <= eos < self.size:
-      raise UserError(f"{model.directory / 'config.json'}: eos_token_id is {eos!r}; sampling needs "
-                      f'the id that ends a text, in [0, {self.size})')
-    if not ends_text(model.tokenizer, eos, model.directory):
-      raise UserError(f"{model.directory / 'config.json'}: eos_token_id is {eos}, in the tokenizer "
-                      f'the ordinary token {model.tokenizer.id_to_token(eos)!r}, which would cut '
-                      'texts: set it to the id of the end of a text, such as <|endoftext|>')
-    self._tokenizer = model.tokenizer
-    self.eos_id = eos
-    self.start_ids = (eos,) if start else ()
+    self.size, self._tokenizer = model.arch.vocab_size, model.tokenizer
+    self.eos_id, *rest = _end_ids(model)
+    self.end_ids = tuple(rest)
+    begun = [self._tokenizer.encode('a', add_special_tokens=special).ids
+             for special in (True, False)]
+    before = tuple(begun[0][:len(begun[0]) - len(begun[1])])
+    self.start_ids = (self.eos_id,) if start and not before else before
+    deciding = (self.eos_id, start and not before)
+    if rest or before:
+      deciding += (self.end_ids, before)
     self.fingerprint = hashlib.sha256(
-      self._tokenizer.to_str().encode('utf-8') + str((eos, start)).encode()).hexdigest()
+      self._tokenizer.to_str().encode('utf-8') + str(deciding).encode()).hexdigest()
 
   def encode(self, text: str) -> list[int]:
     """Ids of `text`, without special ones."""
@@ -850,3 +861,27 @@ class TokenizerVocabulary:
   def surfaces(self) -> list[bytes]:
     """UTF-8 bytes of each id by itself."""
     return [self.decode([i]).encode('utf-8') for i in range(self.size)]
+
+
+def _end_ids(model: Pretrained) -> list[int]:
+  """Ids that end a text: those of `config.json`, and others that `generation_config.json` adds."""
+  def listed(config):
+    found = config.get('eos_token_id')
+    return list(dict.fromkeys(found)) if isinstance(found, list) else [found]
+
+  where, generation = model.directory / 'config.json', model.directory / 'generation_config.json'
+  ids = listed(model.config)
+  if generation.is_file():
+    # One without the model's own end is a leftover of another model.
+    more = listed(read_json(generation))
+    ids += [i for i in more if i not in ids] if set(ids) <= set(more) else []
+  size = model.arch.vocab_size
+  if not ids or not all(type(i) is int and 0 <= i < size for i in ids):
+    raise UserError(f'{where}: eos_token_id is {ids if len(ids) > 1 else ids[0]!r}; sampling needs '
+                    f'the id that ends a text, in [0, {size})')
+  for i in ids:
+    if not ends_text(model.tokenizer, i, model.directory):
+      raise UserError(f'{where}: eos_token_id is {i}, in the tokenizer the ordinary token '
+                      f'{model.tokenizer.id_to_token(i)!r}, which would cut texts: set it to the '
+                      'id of the end of a text, such as <|endoftext|>')
+  return ids

@@ -20,8 +20,8 @@ from fairjax.model.decoder import (
   other_parameters,
 )
 
-FAMILIES = ('gpt2', 'llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text')
-"""Values of `model_type`."""
+DECODERS = ('llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text')
+"""Values of `model_type`, besides 'gpt2'."""
 
 # Fields that change values, and the only value of them that is supported.
 _REQUIRED = {
@@ -42,9 +42,9 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     UserError: another family, a missing field, or a switch that is not supported.
   """
   family = content.get('model_type')
-  if family not in FAMILIES:
+  if family not in ('gpt2', *DECODERS):
     raise UserError(f'{where}: model_type {family!r} is no decoder that fairjax computes: take one '
-                    f'of {", ".join(FAMILIES)}')
+                    f'of gpt2, {", ".join(DECODERS)}')
   for field, value in _REQUIRED.items():
     if content.get(field, value) not in (value, None):
       raise UserError(f'{where}: {field}={content[field]!r} is not supported, only {value!r}')
@@ -191,8 +191,10 @@ def tensor_table(config: DecoderConfig) -> Iterator[Tensor]:
       yield Tensor(ours, (layer if of_layer else '') + names[ours], of_layer, take, give)
 
 
-def to_params(tensors: Mapping[str, np.ndarray], config: DecoderConfig, *, where: str = 'the model',
-              dtype: Any = np.float32) -> dict[str, Any]:
+def to_decoder_params(
+  tensors: Mapping[str, np.ndarray], config: DecoderConfig, *, where: str = 'the model',
+  dtype: Any = np.float32,
+) -> dict[str, Any]:
   """Parameters of published tensors.
 
   Args:
@@ -241,8 +243,8 @@ def _derived(name, config):
           or name == 'lm_head.weight' and config.tied)
 
 
-def to_tensors(params: Mapping[str, Any], config: DecoderConfig) -> dict[str, np.ndarray]:
-  """Inverts `to_params`: published names, those of GPT-2 without `transformer.`."""
+def to_decoder_tensors(params: Mapping[str, Any], config: DecoderConfig) -> dict[str, np.ndarray]:
+  """Inverts `to_decoder_params`: published names, those of GPT-2 without `transformer.`."""
   return _join(params, config, np.concatenate)
 
 

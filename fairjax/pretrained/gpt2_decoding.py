@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fairjax.model.decoder import CachedDecoder, DecoderConfig
 from fairjax.model.decoding import Chunk, Decoder, chunks_and_flags, num_slots, skip_if_empty
-from fairjax.pretrained.checkpoint import Architecture
+from fairjax.pretrained.checkpoint import Architecture, Pretrained
 from fairjax.pretrained.models import (
   dense,
   feed_forward,
@@ -24,6 +25,18 @@ from fairjax.pretrained.models import (
 )
 
 Array = jax.Array
+
+
+def make_decoder(model: Pretrained, dtype: str) -> Decoder:
+  """Cached decoding of a pretrained language model.
+
+  Args:
+    model: of `load_pretrained(directory, 'lm', dtype=dtype)`.
+    dtype: of the computation.
+  """
+  if isinstance(model.arch, DecoderConfig):
+    return CachedDecoder(model.arch, model.unused_ids)
+  return GPT2Decoder(model.arch, dtype, model.unused_ids)
 
 
 class Prefix(NamedTuple):

@@ -296,7 +296,7 @@ def check_tokenizer(tokenizer: Any, directory: pathlib.Path, *, kind: str) -> No
           raise UserError(f'{path} has {word!r} as token {i}, tokenizer.json {tokens.get(i)!r}: '
                           'one of them is of another model: take all files from one and the same '
                           'model')
-  if kind == 'gpt2':
+  if kind not in ('bert', 'albert'):
     return
   ids = tokenizer.encode('a').ids
   for wanted, place, verb in ((_named(directory, 'cls') or _CLS, 0, 'begin'),

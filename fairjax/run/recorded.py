@@ -222,11 +222,11 @@ def sample_pretrained(
   directory: str | os.PathLike, attribute: Attribute, output: str | os.PathLike,
   sample: SampleConfig, *, dtype: str, start: bool, coupled: bool, log: Callable[[str], None],
 ) -> None:
-  """Samples a published GPT-2 on all devices (H-13, H-33), and writes its next-token file."""
+  """Samples a published decoder on all devices (H-13, H-33), and writes its next-token file."""
   import jax
 
   from fairjax.generate import generate
-  from fairjax.pretrained import GPT2Decoder, TokenizerVocabulary, load_pretrained
+  from fairjax.pretrained import TokenizerVocabulary, load_pretrained, make_decoder
   from fairjax.pretrained.checkpoint import safe_name
   from fairjax.run.next_token import write_next_token
   model = load_pretrained(directory, 'lm', dtype=dtype)
@@ -247,7 +247,7 @@ def sample_pretrained(
     mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   parts = (jax.device_put(model.params, place),
-           GPT2Decoder(model.arch, dtype, model.unused_ids), vocabulary, attribute)
+           make_decoder(model, dtype), vocabulary, attribute)
   generate(*parts, path=output, model=safe_name(model.name), sample=sample,
            card={'fingerprint': model.fingerprint}, coupled=coupled, mesh=mesh, log=log)
   write_next_token(output, *parts, mesh=mesh, log=log)

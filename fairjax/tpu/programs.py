@@ -158,7 +158,7 @@ def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   sample = sampler.make_sampler(sampler.platform_of(mesh))
   lower = functools.partial(
     sample.lower, decoder=decoding.TransformerXLDecoder(model),
-    max_new_tokens=config.sample.max_new_tokens, eos_id=1, stop_ids=(), coupled=True,
+    max_new_tokens=config.sample.max_new_tokens, end_ids=(1,), stop_ids=(), coupled=True,
     mesh=mesh)  # a single device has one too: it is not the device of this process
   return lower, (*arguments[:3], array(jnp.uint32, values), *arguments[3:])
 

@@ -151,7 +151,7 @@ def test_devices_do_not_wait_for_each_other(params):
   program = sampler.make_sampler('cpu').lower(
     params, np.ones((3, 16), np.int32), np.full(3, 2, np.int32), np.arange(3, dtype=np.uint32),
     np.arange(16, dtype=np.uint32), noise.seed_words(3), np.uint32(0), np.float32(1),
-    decoder=TransformerXLDecoder(CONFIG), max_new_tokens=5, eos_id=1, stop_ids=(), coupled=True,
+    decoder=TransformerXLDecoder(CONFIG), max_new_tokens=5, end_ids=(1,), stop_ids=(), coupled=True,
     mesh=mesh).compile().as_text()
   names = re.findall(r' (all-\w+|collective-\w+|reduce-scatter|while)\(', program)
   assert 'while' in names and set(names) - {'while'} == {'all-gather'}

@@ -2,20 +2,24 @@
 
 import dataclasses
 import json
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import ROOT
 from model_oracle import continuation_logits
 from safetensors.numpy import load_file
 
 from fairjax.model.causal_lm import Branches, CausalLM
 from fairjax.model.decoder import DecoderModel, NoState
-from fairjax.pretrained.decoder_files import read_decoder_config, to_params, to_tensors
+from fairjax.pretrained.decoder_files import (
+  read_decoder_config,
+  to_decoder_params,
+  to_decoder_tensors,
+)
 
-GOLDEN = ROOT / 'tests/golden/decoders'
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
 FAMILIES = sorted(path.name for path in GOLDEN.iterdir())
 ROWS, SIZE, BRANCHES, PIECES = 2, 19, 3, 3
 
@@ -33,7 +37,7 @@ def published(request):
   config = read_decoder_config(json.loads((folder / 'config.json').read_text()))
   config = dataclasses.replace(config, dtype='float64')
   tensors = load_file(folder / 'model.safetensors')
-  params = jax.tree.map(jnp.asarray, to_params(tensors, config, dtype=np.float64))
+  params = jax.tree.map(jnp.asarray, to_decoder_params(tensors, config, dtype=np.float64))
   expected = dict(np.load(folder / 'expected.npz'))
   return DecoderModel(config), params, expected | {'tensors': tensors}
 
@@ -66,7 +70,7 @@ def test_logits_and_states_are_those_of_transformers(published):
 
 def test_published_tensors_come_back_unchanged(published):
   model, params, expected = published
-  back = to_tensors(jax.tree.map(np.asarray, params), model.config)
+  back = to_decoder_tensors(jax.tree.map(np.asarray, params), model.config)
   tensors = {name.removeprefix('transformer.'): x for name, x in expected['tensors'].items()}
   assert back.keys() == tensors.keys()
   for name, value in tensors.items():
