@@ -278,12 +278,12 @@ def _finetune(options: argparse.Namespace) -> None:
 
 def format_finetune(result: Mapping[str, Any]) -> str:
   """A Markdown table of the ends, one row a freeze."""
-  from fairjax.gender.trends import mean_sd_words
+  from fairjax.gender.trends import format_mean_sd
   from fairjax.report.document import Table
   runs = result['runs']
   table = Table(
     ['frozen', 'Pearson on dev', 'Spearman on dev', 'r with share of women', '95 % of one r'],
-    [[run['freeze'], *map(mean_sd_words, (run['dev_pearson'], run['dev_spearman'], run['r'])),
+    [[run['freeze'], *map(format_mean_sd, (run['dev_pearson'], run['dev_spearman'], run['r'])),
       '-' if run['r']['low'] is None else f"{run['r']['low']:.2f} to {run['r']['high']:.2f}"]
      for run in runs])
   missing = runs[0]['missing']
