@@ -22,8 +22,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from fairjax.counterfactual import Prefix
 from fairjax.generate import noise
 from fairjax.model.decoding import Decoder, run_decoding
+from fairjax.vocabulary import Vocabulary
 
 PAD_ID = 0
 PREFIX_BUCKET = 16  # prefixes are padded to a multiple of it, so that most share one program
@@ -220,6 +222,48 @@ def count_blocks(
           for limits in (_SCORED_BYTES, _DRAWN_BYTES)]
   scored = _divisor(num_samples, max(most[0], _SCORED_ROWS // num_values))
   return scored, _divisor(num_samples // scored, most[1])
+
+
+def next_token_log_probs(
+  params: Any, decoder: Decoder, vocabulary: Vocabulary, prefixes: Sequence[Prefix], *,
+  mesh: Mesh | None = None,
+) -> list[np.ndarray]:
+  """Log-probabilities of the token after each prefix: `[A, V]` float64 for each template.
+
+  Padding of the model's table and ids that are never drawn are left out.
+  """
+  encoded = [[*vocabulary.start_ids, *vocabulary.encode(p.text)] for p in prefixes]
+  longest = max(map(len, encoded))
+  if decoder.max_positions is not None and longest > decoder.max_positions:
+    raise ValueError(f'a prefix of {longest} tokens, but the model has {decoder.max_positions} '
+                     'positions')
+  width = -(-longest // PREFIX_BUCKET) * PREFIX_BUCKET
+  templates: dict[int, list[list[int]]] = {}
+  for prefix, ids in zip(prefixes, encoded, strict=True):
+    templates.setdefault(prefix.template, []).append(ids)
+  found = []
+  for rows in templates.values():
+    padded = np.full((len(rows), width), vocabulary.eos_id, np.int32)
+    for row, ids in zip(padded, rows, strict=True):
+      row[-len(ids):] = ids
+    lengths = np.array([len(ids) for ids in rows], np.int32)
+    logits = np.asarray(_logits(params, padded, lengths, decoder=decoder, mesh=mesh), np.float64)
+    logits = logits[:, :vocabulary.size]
+    logits = logits[:, ~np.isneginf(logits).all(axis=0)]  # ids that no decoder draws
+    top = logits.max(axis=1, keepdims=True)
+    found.append(logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True)))
+  return found
+
+
+@functools.partial(jax.jit, static_argnames=('decoder', 'mesh'))
+def _logits(params, prefixes, lengths, *, decoder, mesh):
+  """Logits [A, V] after padded prefixes [A, Q]."""
+  weights = decoder.prepare(params, num_positions=prefixes.shape[1] + 1)
+  _, last = decoder.prefill(weights, prefixes, lengths)
+  logits = decoder.logits(weights, last)
+  if mesh is not None:  # for all processes to read
+    logits = jax.lax.with_sharding_constraint(logits, NamedSharding(mesh, PartitionSpec()))
+  return logits
 
 
 def platform_of(mesh: Mesh | None) -> str:

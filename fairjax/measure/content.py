@@ -10,11 +10,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fairjax.config import MeasureConfig
 from fairjax.measure.columns import Generations
 from fairjax.measure.similarity import (
   MINILM_INSTALL,
   Calibration,
   Encoder,
+  parse_threshold,
   prefix_cosines,
   semantic_similarity,
 )
@@ -36,6 +38,24 @@ class ContentOptions:
   threshold: float | Calibration | None = None  # cosine for S.S.; None: the encoder's
   threshold_source: str | None = None  # where a given threshold comes from
   next_token: Mapping[str, Any] | None = None  # of `next_token_divergence`; None: absent
+
+
+def content_options(
+  measure: MeasureConfig, encoder: Encoder | None, next_token: dict[str, Any], *,
+  baseline_threshold: Callable[[], float] | None,
+) -> ContentOptions:
+  """Options of `measure_records` for one model of a run."""
+  kind, number = parse_threshold(measure.similarity_threshold)
+  threshold, source = None, None
+  if kind == 'given':
+    threshold, source = number, 'given'
+  elif kind == 'baseline' and encoder is not None:
+    found = Calibration(number)
+    threshold = found if baseline_threshold is None else baseline_threshold()
+    source = found.source
+  return ContentOptions(
+    encoder=encoder, samples=measure.similarity_samples, threshold=threshold,
+    threshold_source=source, next_token=next_token)
 
 
 def content_measures(

@@ -31,11 +31,12 @@ from fairjax.files import (
   read_sealed_json,
   write_sealed_json,
 )
+from fairjax.measure.content import content_options
 from fairjax.measure.estimates import format_estimate
 from fairjax.progress import print_line
 from fairjax.report.comparison import labelling, labelling_warning
 from fairjax.run import workdir as inventory
-from fairjax.run.results import Run, content_options, run_prefixes
+from fairjax.run.results import Run, run_prefixes
 from fairjax.run.workdir import (
   Model,
   SharedModels,

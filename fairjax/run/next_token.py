@@ -4,16 +4,13 @@ It is read from the model itself, so it has no sampling noise and no floor. Near
 forgotten which value it was given, whatever a scorer says about its texts (H-35).
 """
 
-import functools
 import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fairjax import processes
 from fairjax.config_io import config_differences
@@ -21,9 +18,12 @@ from fairjax.counterfactual import Attribute, Prefix
 from fairjax.errors import Damaged, UserError
 from fairjax.files import file_sha256, read_sealed_json, write_sealed_json
 from fairjax.generate.records import manifest_of, read_manifest
-from fairjax.generate.sampler import PREFIX_BUCKET
-from fairjax.model.decoding import Decoder
 from fairjax.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+  from jax.sharding import Mesh
+
+  from fairjax.model.decoding import Decoder
 
 LARGEST_PAIRS = 5
 
@@ -80,50 +80,6 @@ def _pairwise_js(log_p: np.ndarray) -> np.ndarray:
   return np.clip(found, 0, np.log(2))
 
 
-# Next-token distributions of the evaluation prefixes, without sampling.
-
-def next_token_log_probs(
-  params: Any, decoder: Decoder, vocabulary: Vocabulary, prefixes: Sequence[Prefix], *,
-  mesh: Mesh | None = None,
-) -> list[np.ndarray]:
-  """Log-probabilities of the token after each prefix: `[A, V]` float64 for each template.
-
-  Padding of the model's table and ids that are never drawn are left out.
-  """
-  encoded = [[*vocabulary.start_ids, *vocabulary.encode(p.text)] for p in prefixes]
-  longest = max(map(len, encoded))
-  if decoder.max_positions is not None and longest > decoder.max_positions:
-    raise ValueError(f'a prefix of {longest} tokens, but the model has {decoder.max_positions} '
-                     'positions')
-  width = -(-longest // PREFIX_BUCKET) * PREFIX_BUCKET
-  templates: dict[int, list[list[int]]] = {}
-  for prefix, ids in zip(prefixes, encoded, strict=True):
-    templates.setdefault(prefix.template, []).append(ids)
-  found = []
-  for rows in templates.values():
-    padded = np.full((len(rows), width), vocabulary.eos_id, np.int32)
-    for row, ids in zip(padded, rows, strict=True):
-      row[-len(ids):] = ids
-    lengths = np.array([len(ids) for ids in rows], np.int32)
-    logits = np.asarray(_logits(params, padded, lengths, decoder=decoder, mesh=mesh), np.float64)
-    logits = logits[:, :vocabulary.size]
-    logits = logits[:, ~np.isneginf(logits).all(axis=0)]  # ids that no decoder draws
-    top = logits.max(axis=1, keepdims=True)
-    found.append(logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True)))
-  return found
-
-
-@functools.partial(jax.jit, static_argnames=('decoder', 'mesh'))
-def _logits(params, prefixes, lengths, *, decoder, mesh):
-  """Logits [A, V] after padded prefixes [A, Q]."""
-  weights = decoder.prepare(params, num_positions=prefixes.shape[1] + 1)
-  _, last = decoder.prefill(weights, prefixes, lengths)
-  logits = decoder.logits(weights, last)
-  if mesh is not None:  # for all processes to read
-    logits = jax.lax.with_sharding_constraint(logits, NamedSharding(mesh, PartitionSpec()))
-  return logits
-
-
 # A later `fairjax measure --records` has texts and no model. So sampling also writes
 # `x.next_token.json` beside `x.jsonl.gz`, with the SHA-256 of the records and the identity of their
 # sampling (model, vocabulary, prefixes), which are compared when it is read.
@@ -135,18 +91,19 @@ def next_token_file(records: str | os.PathLike) -> pathlib.Path:
 
 
 def model_divergence(
-  params: Any, decoder: Decoder, vocabulary: Vocabulary, attribute: Attribute,
-  prefixes: Sequence[Prefix], *, mesh: Mesh | None = None,
+  params: Any, decoder: 'Decoder', vocabulary: Vocabulary, attribute: Attribute,
+  prefixes: Sequence[Prefix], *, mesh: 'Mesh | None' = None,
 ) -> dict[str, Any]:
   """How far the next token of a model tells the values apart (`next_token_divergence`)."""
+  from fairjax.generate.sampler import next_token_log_probs
   log_probs = next_token_log_probs(params, decoder, vocabulary, prefixes, mesh=mesh)
   return next_token_divergence(
     log_probs, attribute.value_texts, list(dict.fromkeys(p.template for p in prefixes)))
 
 
 def write_next_token(
-  records: str | os.PathLike, params: Any, decoder: Decoder, vocabulary: Vocabulary,
-  attribute: Attribute, *, prefixes: Sequence[Prefix] | None = None, mesh: Mesh | None = None,
+  records: str | os.PathLike, params: Any, decoder: 'Decoder', vocabulary: Vocabulary,
+  attribute: Attribute, *, prefixes: Sequence[Prefix] | None = None, mesh: 'Mesh | None' = None,
   log: Callable[[str], None] = print,
 ) -> None:
   """Writes the divergence beside records that `generate` has completed, unless it is there.

@@ -115,8 +115,8 @@ def record_contents(
 ) -> 'dict[str, ContentOptions]':
   """Options of the measures of content by attribute; the records `baseline` give the threshold."""
   from fairjax.measure import read_attributes
+  from fairjax.measure.content import content_options
   from fairjax.measure.similarity import Calibration, load_encoder, parse_threshold, prefix_cosines
-  from fairjax.run.results import content_options
   encoder = load_encoder(measure.encoder) if measure.encoder else None
   thresholds: dict[str, float] = {}
   if baseline is not None:

@@ -17,8 +17,9 @@ import numpy as np
 from fairjax.config import BASELINE, Config
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed_json
+from fairjax.measure.content import content_options
 from fairjax.run.job import PreparedBatches, load_run_scorer
-from fairjax.run.results import Run, content_options, open_run
+from fairjax.run.results import Run, open_run
 from fairjax.run.workdir import Model
 
 if TYPE_CHECKING:

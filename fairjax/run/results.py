@@ -7,12 +7,11 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairjax.config import Config, MeasureConfig, MeshConfig, ModelConfig, SampleConfig
+from fairjax.config import Config, MeshConfig, ModelConfig, SampleConfig
 from fairjax.config_io import load_config
 from fairjax.counterfactual import Attribute, Prefix, load_attribute
 from fairjax.errors import Damaged, UserError, unknown_name
 from fairjax.files import is_complete, read_sealed_json, require_file
-from fairjax.measure.content import ContentOptions
 from fairjax.report.comparison import ModelRow
 from fairjax.run.workdir import (
   Model,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
   from jax.sharding import Mesh
 
   from fairjax.data.prepare import PreparedData
-  from fairjax.measure.similarity import Encoder
   from fairjax.model import Params
   from fairjax.report import Distributions, KnownBias
 
@@ -287,22 +285,3 @@ def run_prefixes(attribute: Attribute, *, heldout: bool) -> list[Prefix]:
     return list(attribute.prefixes())
   from fairjax.data.planted import heldout_prefixes
   return [Prefix(*p) for p in heldout_prefixes(attribute)]
-
-
-def content_options(
-  measure: MeasureConfig, encoder: 'Encoder | None', next_token: dict[str, Any], *,
-  baseline_threshold: Callable[[], float] | None,
-) -> ContentOptions:
-  """Options of `measure_records` for one model of a run."""
-  from fairjax.measure.similarity import Calibration, parse_threshold
-  kind, number = parse_threshold(measure.similarity_threshold)
-  threshold, source = None, None
-  if kind == 'given':
-    threshold, source = number, 'given'
-  elif kind == 'baseline' and encoder is not None:
-    found = Calibration(number)
-    threshold = found if baseline_threshold is None else baseline_threshold()
-    source = found.source
-  return ContentOptions(
-    encoder=encoder, samples=measure.similarity_samples, threshold=threshold,
-    threshold_source=source, next_token=next_token)

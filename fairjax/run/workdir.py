@@ -28,7 +28,6 @@ from fairjax.files import (
   read_sealed_json,
   write_sealed_json,
 )
-from fairjax.train.checkpoints import read_done
 
 if TYPE_CHECKING:
   from fairjax.data.prepare import PreparedData
@@ -265,6 +264,7 @@ def write_inventory(
 
   `measures` are those of `Run.read_measures`. Of a stage's checkpoints only the newest counts.
   """
+  from fairjax.train import read_done
   workdir = pathlib.Path(workdir)
   found = file_digests(workdir, _kept(workdir))
   expected = {

@@ -15,6 +15,7 @@ from test_sampler import CONFIG, make_params
 
 from fairjax.counterfactual.attributes import Attribute, Prefix, Template, Value
 from fairjax.errors import UserError
+from fairjax.generate.sampler import next_token_log_probs
 from fairjax.measure import OpinionScorer, measure_records, read_generations
 from fairjax.measure.content import ContentOptions
 from fairjax.measure.words import (
@@ -26,7 +27,7 @@ from fairjax.measure.words import (
 )
 from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.decoding import TransformerXLDecoder
-from fairjax.run.next_token import next_token_divergence, next_token_log_probs
+from fairjax.run.next_token import next_token_divergence
 
 COLOURS = ('Red', 'Blue', 'Green')
 ATTRIBUTE = Attribute(

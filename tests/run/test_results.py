@@ -14,10 +14,11 @@ from fairjax.config_io import to_dict
 from fairjax.data import batches as streams
 from fairjax.errors import UserError
 from fairjax.files import write_json, write_sealed_json
+from fairjax.measure.content import content_options
 from fairjax.measure.similarity import Calibration
 from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.likelihood import next_token_nll
-from fairjax.run.results import Run, content_options, open_run
+from fairjax.run.results import Run, open_run
 from fairjax.train import make_mesh
 from fairjax.vocabulary import build_word_vocabulary
 
