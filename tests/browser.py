@@ -155,6 +155,11 @@ class Browser:
     data = self.call('Page.captureScreenshot', captureBeyondViewport=whole)['data']
     path.write_bytes(base64.b64decode(data))
 
+  def pdf(self) -> bytes:
+    """The page as it is printed on A4."""
+    printed = self.call('Page.printToPDF', paperWidth=8.27, paperHeight=11.69)
+    return base64.b64decode(printed['data'])
+
   @property
   def requests(self) -> list[str]:
     """Every address that was asked for so far."""

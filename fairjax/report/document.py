@@ -283,7 +283,7 @@ class Document:
 
 def _scroll(body: str, label: str) -> str:
   """A region that scrolls on its own where the page is too narrow for it."""
-  return (f'<div class="scroll" tabindex="0" role="region" aria-label="{attribute_html(label)}">'
+  return (f'<div class="scroll" tabindex="0" role="group" aria-label="{attribute_html(label)}">'
           f'{body}</div>')
 
 

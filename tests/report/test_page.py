@@ -4,8 +4,12 @@ import base64
 import copy
 import hashlib
 import html.parser
+import io
 import json
 import re
+import tarfile
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -20,6 +24,10 @@ from fairjax.report.sections import curve_table
 
 EVIL = ('</script><script>window.evil = 1</script><img src=x onerror="window.evil = 1"> {{data}} '
         '\u202e\u2028\ud800 & <b>bold</b> "quoted" \\u0041')
+# The checker of accessibility, which the tests fetch and the package does not hold.
+AXE = 'https://registry.npmjs.org/axe-core/-/axe-core-4.14.1.tgz'
+AXE_SHA512 = ('1477dafa598d8d065f273d6af302aa203c02e83131707b7fa648cd41bd3d6b73'
+              '4f8c22a0dab86ee6a6f64b8afbe804b214d36db85a2826965edfb3a0b9d546b5')
 EMPTY = Document('T', [], [Section('S', [Text('')])])
 BOTH = [*SCORERS, VaderScorer()]
 NAME = 'fair <b>\u202e\ud800&"{{data}}$'
@@ -160,8 +168,8 @@ def test_tables_figures_and_headings_are_named(report):
   assert len(figures) == tags.count('figcaption') == 5 and all(a['role'] == 'img' for a in figures)
   titles = [d for tag, _, d in found.inline if tag == 'title']
   assert len(titles) == 6 and 'Training curves, lm' in titles
-  regions = [a for _, a in found.tags if a.get('role') == 'region']
-  assert all(a['aria-label'] and a['tabindex'] == '0' for a in regions)
+  boxes = [a for _, a in found.tags if a.get('role') == 'group']
+  assert boxes and all(a['aria-label'] and a['tabindex'] == '0' for a in boxes)
   ids = [a['id'] for _, a in found.tags if 'id' in a]
   assert len(set(ids)) == len(ids)
   assert {a['href'][1:] for tag, a in found.tags if tag in ('a', 'use')} <= set(ids)
@@ -416,6 +424,31 @@ def test_an_address_leads_back_to_the_cell(page, report):
     assert 'No pair is chosen yet' in page.text('#detail')
 
 
+@pytest.fixture(scope='module')
+def axe():
+  """The script of axe-core."""
+  try:
+    with urllib.request.urlopen(AXE, timeout=20) as answer:  # noqa: S310 (https)
+      packed = answer.read()
+  except (urllib.error.URLError, TimeoutError) as e:
+    pytest.skip(f'axe-core cannot be fetched from the npm registry: {e}')
+  assert hashlib.sha512(packed).hexdigest() == AXE_SHA512
+  with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+    return archive.extractfile('package/axe.min.js').read().decode()
+
+
+@pytest.mark.parametrize(('scheme', 'width'), [('light', 1280), ('dark', 390)])
+def test_axe_finds_no_violation(page, axe, scheme, width):
+  page.resize(width, 844)
+  page.scheme(scheme)
+  page.click('#cell-0-0')
+  page.js("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+  page.js(axe + ';true')
+  found = page.js('axe.run().then(r => r.violations.map(v => [v.id, v.help, '
+                  'v.nodes.map(n => n.html.slice(0, 200))]))')
+  assert found == []
+
+
 def choose(page, name, value):
   page.js(f"document.getElementById('{name}').value = {value}; "
           f"document.getElementById('{name}').dispatchEvent(new Event('change'))")
@@ -468,7 +501,7 @@ def contrast(first, second):
   return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize('width', [1200, 390])
+@pytest.mark.parametrize('width', [1280, 390])
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_light_and_dark_wide_and_narrow(page, scheme, width):
   page.resize(width, 844)

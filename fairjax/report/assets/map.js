@@ -36,6 +36,7 @@ function fill(element, attributes, children) {
 const el = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 const fixed = (value, digits = 4) => value === null ? '\u2013' : value.toFixed(digits);
+const short = value => value.toFixed(2).replace(/^0/, '');
 const chance = p => p < 0.0001 ? '< 0.0001' : p.toFixed(4);
 const count = value => value.toLocaleString('en');
 
@@ -115,11 +116,11 @@ function map(cells, controls) {
   const step = d => Math.min(STEPS - 1, Math.floor(STEPS * d / most));
   const start = STATE.pair !== null && shown.includes(STATE.pair) ? `cell-${STATE.template}-${STATE.pair}` : null;
   const cell = (t, p, r, c) => el('td', {}, el('button', {
-    id: `cell-${t}-${p}`, 'data-row': r, 'data-column': c, 'aria-label': cellWords(cells, t, p), title: cellWords(cells, t, p),
+    id: `cell-${t}-${p}`, 'data-row': r, 'data-column': c, 'aria-label': `${short(cells.distance[t][p])}, ${cellWords(cells, t, p)}`, title: cellWords(cells, t, p),
     class: `s${step(cells.distance[t][p])}${cells.noise[t][p] ? ' noise' : ''}`,
     tabindex: (start ? `cell-${t}-${p}` === start : r === 0 && c === 0) ? 0 : -1,
     'aria-current': STATE.template === t && STATE.pair === p ? 'true' : 'false',
-    on: {click: () => go({template: t, pair: p}, true)}}, cells.distance[t][p].toFixed(2).replace(/^0/, '')));
+    on: {click: () => go({template: t, pair: p}, true)}}, short(cells.distance[t][p])));
   const grid = el('table', {class: 'heat', role: 'grid', 'aria-label': 'W1 by pair of values and template', on: {keydown: moveInMap}},
     el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, el('span', {class: 'muted'}, 'template')),
       DATA.templates.map((t, i) => el('th', {scope: 'col', title: DATA.examples[i]}, t)))),
