@@ -54,8 +54,9 @@ def run(workdir: pathlib.Path, log, *, devices=None) -> None:
   """All stages and the samples of the baseline."""
   mesh = make_mesh(MeshConfig(), devices)
   with StopSignal().installed() as stop:
-    curriculum = Curriculum(dataclasses.replace(CONFIG, model=MODEL), workdir, SharedFeed(), mesh,
-                            stop, log, sentences=_sentences)
+    curriculum = Curriculum(
+      dataclasses.replace(CONFIG, model=MODEL), language_model(MODEL), workdir, SharedFeed(), mesh,
+      stop, log, sentences=_sentences)
     lm = curriculum.train(STAGES.values())['lm']
   attribute = load_attribute('country')
   generate(

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
+from fairjax.model import language_model
 from fairjax.train import make_mesh, steps
 from fairjax.train.checkpoints import params_digest
 from fairjax.train.evaluation import evaluate_nll
@@ -44,12 +45,13 @@ def run(kind, model, mesh_config, *, devices=None, grad_accum_steps=1, num_steps
   config = MODELS[model]
   stage = TrainConfig(batch_size=B, grad_accum_steps=grad_accum_steps, clip_norm=1.0)
   mesh = make_mesh(mesh_config, devices)
-  state = steps.init_lm_state(config, stage, mesh, seed=0)
+  lm = language_model(config)
+  state = steps.init_lm_state(lm, stage, mesh, seed=0)
   if kind == 'lm':
-    step, extra = steps.make_lm_step(config, Adam.of(stage), mesh, grad_accum_steps), ()
+    step, extra = steps.make_lm_step(lm, Adam.of(stage), mesh, grad_accum_steps), ()
   else:
     term = FairnessTerm.of(DebiasConfig(), SentimentConfig())
-    step = steps.make_debias_step(config, Adam.of(stage), term, mesh, grad_accum_steps)
+    step = steps.make_debias_step(lm, Adam.of(stage), term, mesh, grad_accum_steps)
     extra = ({'embedding': np.float32(3.0)}, None)
   index, count = jax.process_index(), jax.process_count()
   metrics = []
@@ -66,7 +68,7 @@ def run(kind, model, mesh_config, *, devices=None, grad_accum_steps=1, num_steps
   assert step.cache_size() == 1, 'a later step compiled again'
   # Seven rows: no mesh divides them, and two processes have three and four.
   batch = make_batch(99, config.vocab_size) | {'weights': np.ones((B, T))}
-  nll, tokens = evaluate_nll(config, state.params, own_rows([
+  nll, tokens = evaluate_nll(lm, state.params, own_rows([
     {name: batch[name][:7] for name in ('inputs', 'targets', 'reset', 'weights')}]), mesh)
   assert tokens == 7 * T
   result = {'metrics': metrics, 'params': jax.tree.map(to_host, state.params),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fairjax.config import MeshConfig, ModelConfig, TrainConfig
-from fairjax.model import parameter_counts
+from fairjax.model import language_model, parameter_counts
 from fairjax.train import make_mesh, steps
 from tests.benchmarks import floors, harness, model_flags, sampler
 
@@ -228,7 +228,7 @@ def test_bytes_of_sampling_are_those_of_a_loop_over_tokens():
 
 
 def test_bytes_of_training_hold_parameters_gradients_and_moments():
-  state = steps.lm_state_template(MODEL, TrainConfig(batch_size=2), make_mesh(
+  state = steps.lm_state_template(language_model(MODEL), TrainConfig(batch_size=2), make_mesh(
     MeshConfig(), jax.devices()[:1]))
   one, two = (floors.training(MODEL, state, rows=2, queries=q) for q in (1.0, 2.0))
   inputs = 2 * 3 * 2 * 8 * 16 * 4

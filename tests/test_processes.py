@@ -18,6 +18,7 @@ from groups import start as start_group
 
 from fairjax import processes
 from fairjax.errors import UserError
+from fairjax.model import language_model
 from fairjax.train import load_params, make_mesh, steps
 from fairjax.train.steps import params_template
 
@@ -63,7 +64,7 @@ def compare(workdir, single):
   mesh, config = make_mesh(process_cases.MeshConfig(), jax.devices()[:1]), process_cases.CONFIG
   for stage in STAGES:
     template = steps.sentiment_template(config.model.model_dim, config.sentiment, mesh) if (
-      stage == 'sentiment') else params_template(process_cases.MODEL, mesh)
+      stage == 'sentiment') else params_template(language_model(process_cases.MODEL), mesh)
     found, expected = (load_params(w / stage, template) for w in (workdir, single))
     pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
     print(f'{stage}: largest difference {max(np.abs(a - b).max() for a, b in pairs):.1e}')

@@ -1,7 +1,7 @@
 """The protocol of causal language models, and the inputs and outputs of its forward pass.
 
 Training steps, the curriculum, the evaluation and the measures name `CausalLM`, never a model;
-`fairjax.model.language_model` makes one of a configuration.
+`fairjax.model.language_model` makes a Transformer-XL.
 
 Letters: B batch rows, T segment length, M memory length, K branches per row, P pieces per branch,
 D model width, L layers, V vocabulary. Fields are pytree leaves: whole trees of shardings or of
@@ -9,7 +9,7 @@ D model width, L layers, V vocabulary. Fields are pytree leaves: whole trees of 
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -18,6 +18,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.config import ModelConfig
 from fairjax.model.decoding import Decoder
+
+if TYPE_CHECKING:
+  from fairjax.model.decoder import DecoderConfig
 
 Params = Any
 """Parameters of a model: a nested dictionary of arrays."""
@@ -135,6 +138,14 @@ class CausalLM(Protocol):
   A model is hashable and equal to every other of the same configuration, so that compiled programs
   are cached by it.
   """
+
+  config: 'ModelConfig | DecoderConfig'
+
+  def reading(self, *, segment_len: int, memory_len: int) -> 'CausalLM':
+    """The same model for segments of another length that keep another number of tokens.
+
+    Its parameters fit. A model that keeps nothing between segments is its own.
+    """
 
   def init(self, key: Array) -> Params:
     """Draws parameters, boxed with their logical axes (`flax.linen.Partitioned`)."""

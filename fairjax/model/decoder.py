@@ -169,6 +169,10 @@ class DecoderModel(CausalLM):
 
   config: DecoderConfig
 
+  def reading(self, *, segment_len: int, memory_len: int) -> 'DecoderModel':
+    """See `CausalLM`."""
+    return self
+
   def init(self, key: Array) -> Params:
     """See `CausalLM`."""
     c = self.config

@@ -242,6 +242,11 @@ class TransformerXLModel(CausalLM):
 
   config: ModelConfig
 
+  def reading(self, *, segment_len: int, memory_len: int) -> 'TransformerXLModel':
+    """See `CausalLM`."""
+    return TransformerXLModel(dataclasses.replace(
+      self.config, segment_len=segment_len, memory_len=memory_len))
+
   def init(self, key: Array) -> Params:
     """See `CausalLM`."""
     # Parameters depend neither on lengths nor on how attention is computed.
@@ -291,7 +296,7 @@ class TransformerXLModel(CausalLM):
 
 
 def language_model(config: ModelConfig) -> CausalLM:
-  """Makes the model of a configuration, which has its vocabulary size."""
+  """Makes the Transformer-XL of a configuration, which has its vocabulary size."""
   return TransformerXLModel(config)
 
 

@@ -31,7 +31,7 @@ from fairjax.files import (
   write_json,
 )
 from fairjax.inputs import read_text, read_text_lines, refuse_pointer
-from fairjax.model import Params
+from fairjax.model import Params, language_model
 from fairjax.model.reference import params_from_reference, params_to_reference, reference_notes
 from fairjax.report import sections
 from fairjax.report.comparison import ModelRow, count_scorers, scorer_names
@@ -478,7 +478,7 @@ def to_params(tensors: Mapping[str, np.ndarray], model: ModelConfig, *, where: s
 
   from fairjax.config import MeshConfig
   from fairjax.train import make_mesh, params_template
-  template = params_template(model, make_mesh(MeshConfig()))
+  template = params_template(language_model(model), make_mesh(MeshConfig()))
   wanted = {_name(path): (leaf.dtype.name, leaf.shape)
             for path, leaf in jax.tree_util.tree_leaves_with_path(template)}
   saved = {name: (tensor.dtype.name, tensor.shape) for name, tensor in tensors.items()}

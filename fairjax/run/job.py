@@ -295,9 +295,9 @@ class Job(Run):
     from fairjax.train import Curriculum
     self.log('[model] ' + format_parameters(parameter_counts(self.model_config)))
     return Curriculum(
-      config=dataclasses.replace(self.config, model=self.model_config), workdir=self.workdir,
-      batches=self._batches(self.prepared), mesh=self.mesh, stop=stop, log=self.log,
-      sentences=self._labelled_sentences, augmented=self._augmented_batches)
+      config=dataclasses.replace(self.config, model=self.model_config), model=self.language_model,
+      workdir=self.workdir, batches=self._batches(self.prepared), mesh=self.mesh, stop=stop,
+      log=self.log, sentences=self._labelled_sentences, augmented=self._augmented_batches)
 
   def _batches(self, prepared: 'PreparedData') -> 'PreparedBatches':
     return PreparedBatches(prepared, self.model_config, self.config, self.log)
@@ -338,7 +338,6 @@ class Job(Run):
 
   def measure(self) -> None:
     """Every metric of every model, into `measures/`."""
-    from fairjax.model import language_model
     from fairjax.run.next_token import model_divergence
     _ = self._scorers, self._encoder
     warning = labelling_warning(labelling(to_dict(self.config), [m.method for m in self.models]))
@@ -356,7 +355,7 @@ class Job(Run):
         if not processes.share(bool(known)):
           params = self.params(model)  # every process runs the model, the first one does the rest
           next_token = model_divergence(
-            params, language_model(self.model_config).decoder(), self.prepared.vocabulary,
+            params, self.language_model.decoder(), self.prepared.vocabulary,
             self.attribute, run_prefixes(self.attribute, heldout=heldout),
             mesh=self.mesh if self.mesh.size > 1 else None)
           earlier = {} if heldout else {'perplexity': {

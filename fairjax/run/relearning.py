@@ -161,7 +161,8 @@ def relearn(
     start = StageResult(params, Identity(**identity), metadata['digest'], output)
     with StopSignal().installed() as stop:
       Curriculum(
-        config=config, workdir=output, mesh=run.mesh, stop=stop, log=log, more_metrics=look,
+        config=config, model=run.language_model, workdir=output, mesh=run.mesh, stop=stop,
+        log=log, more_metrics=look,
         batches=PreparedBatches(run.prepared, config.model, config, log),
       ).run(StageSpec('relearn', 'debias', parent=name, seed='relearn'), {name: start})
     lines = [line for line in read_metrics(output / 'relearn' / 'metrics.jsonl')

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
   from jax.sharding import Mesh
 
   from fairjax.data.prepare import PreparedData
-  from fairjax.model import Params
+  from fairjax.model import CausalLM, Params
   from fairjax.report import Distributions, KnownBias
 
 Curves = dict[str, dict[str, list[dict[str, Any]]]]
@@ -71,6 +71,12 @@ class Run:
       attention='auto' if model.attention == 'kernel' else model.attention)
 
   @functools.cached_property
+  def language_model(self) -> 'CausalLM':
+    """The model whose parameters the stages hold."""
+    from fairjax.model import language_model
+    return language_model(self.model_config)
+
+  @functools.cached_property
   def mesh(self) -> 'Mesh':
     """All devices of this machine, for rows of the batch."""
     from fairjax.train import make_mesh
@@ -101,7 +107,7 @@ class Run:
   def params(self, model: Model) -> 'Params':
     """Parameters of a trained model on the devices; `Damaged` if they are not those saved."""
     from fairjax.train import load_params, params_template
-    return load_params(model.directory, params_template(self.model_config, self.mesh))
+    return load_params(model.directory, params_template(self.language_model, self.mesh))
 
   def generate(
     self, model: Model, path: str | os.PathLike, *, prefixes: Sequence[Prefix] | None = None,
@@ -123,10 +129,9 @@ class Run:
     None stands for the run's own attribute, its prefixes and its sampling.
     """
     from fairjax.generate import generate
-    from fairjax.model import language_model
     from fairjax.run.next_token import write_next_token
     attribute = attribute or self.attribute
-    parts = params, language_model(self.model_config).decoder(), self.vocabulary, attribute
+    parts = params, self.language_model.decoder(), self.vocabulary, attribute
     prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
     mesh = self.mesh if self.mesh.size > 1 else None
     generate(*parts, path=path, model=name, sample=sample or self.config.sample, card=metadata,
@@ -138,17 +143,19 @@ class Run:
     from fairjax.data.batches import eval_batches
     from fairjax.measure import Perplexity
     from fairjax.train import evaluate_nll, own_rows
-    store, measure, model = self.prepared.store(split), self.config.measure, self.model_config
+    store, measure = self.prepared.store(split), self.config.measure
+    segment_len, memory_len = self.model_config.segment_len, self.model_config.memory_len
     if not store.documents:
       self.log(f'[measure] {split} holds no document: no perplexity')
       return None
     if measure.eval_memory_len >= 0:
-      model = dataclasses.replace(model, memory_len=measure.eval_memory_len)
+      memory_len = measure.eval_memory_len
     batches = own_rows(eval_batches(
-      store, batch_size=measure.eval_batch_size, segment_len=model.segment_len))
+      store, batch_size=measure.eval_batch_size, segment_len=segment_len))
+    model = self.language_model.reading(segment_len=segment_len, memory_len=memory_len)
     nll, tokens = evaluate_nll(model, params, batches, self.mesh)
     return Perplexity(nll=nll, tokens=tokens, words=store.words, num_bytes=store.num_bytes,
-                      documents=store.documents, memory_len=model.memory_len).to_dict()
+                      documents=store.documents, memory_len=memory_len).to_dict()
 
   @property
   def models(self) -> list[Model]:

@@ -14,7 +14,7 @@ from fairjax.config import Config, ModelConfig, parse_variant
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import noise, sampler
-from fairjax.model import decoding
+from fairjax.model import decoding, language_model
 from fairjax.model.decoding import Chunk, write_slot
 from fairjax.tpu.chips import Slice
 from fairjax.train import check_batch_size, make_mesh, params_template, steps
@@ -101,12 +101,13 @@ def state_of(config: Config, program: str, mesh: Mesh) -> TrainState:
   stage = {'lm': config.lm, 'debias': config.debias}[program]
   check_batch_size(stage.batch_size, mesh, field=f'{program}.batch_size',
                    grad_accum_steps=stage.grad_accum_steps)
-  return steps.lm_state_template(compiled_model(config), stage, mesh)
+  return steps.lm_state_template(language_model(compiled_model(config)), stage, mesh)
 
 
 def _lm(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
   stage = config.lm
-  return steps.make_lm_step(model, Adam.of(stage), mesh, stage.grad_accum_steps).lower, (
+  return steps.make_lm_step(
+    language_model(model), Adam.of(stage), mesh, stage.grad_accum_steps).lower, (
     state_of(config, 'lm', mesh), _token_batch(model, stage.batch_size, mesh),
     _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh))
 
@@ -127,7 +128,8 @@ def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   if any(parse_variant(variant).method == 'sentiment' for variant in stage.variants):
     projection = steps.sentiment_template(model.model_dim, config.sentiment, mesh)
   step = steps.make_debias_step(
-    model, Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh, stage.grad_accum_steps)
+    language_model(model), Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh,
+    stage.grad_accum_steps)
   return step.lower, (
     state, batch, _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh), weights, projection)
 
@@ -143,7 +145,7 @@ def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
     return jax.ShapeDtypeStruct(shape, dtype, sharding=replicated(mesh))
 
   arguments = (
-    params_template(model, mesh), array(jnp.int32, values, sampler.PREFIX_BUCKET),
+    params_template(language_model(model), mesh), array(jnp.int32, values, sampler.PREFIX_BUCKET),
     array(jnp.int32, values), array(jnp.uint32, rows), array(jnp.uint32, 2), array(jnp.uint32),
     array(jnp.float32))
   if not samples_whole(config):

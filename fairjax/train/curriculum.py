@@ -28,7 +28,6 @@ from fairjax.config import (
   BASELINE,
   MACHINE_FIELDS,
   Config,
-  ModelConfig,
   TrainConfig,
   Variant,
   debias_variants,
@@ -36,6 +35,7 @@ from fairjax.config import (
 from fairjax.config_io import step1_run, to_dict
 from fairjax.errors import UserError
 from fairjax.files import json_sha256
+from fairjax.model import CausalLM, language_model
 from fairjax.processes import StopSignal
 from fairjax.train import steps
 from fairjax.train.checkpoints import (
@@ -153,6 +153,7 @@ class Curriculum:
   """What all stages of one run share."""
 
   config: Config  # with model.vocab_size set
+  model: CausalLM
   workdir: pathlib.Path
   batches: BatchSource
   mesh: Mesh
@@ -191,7 +192,9 @@ class Curriculum:
 
   def _lm_stage(self, spec: StageSpec, done: Mapping[str, StageResult]) -> Stage:
     """Trains the language model on a token stream, with a fairness term or without."""
-    config, variant = variant_config(self.config, spec.variant), spec.variant
+    config, variant, model = variant_config(self.config, spec.variant), spec.variant, self.model
+    if variant.method == 'dropout':
+      model = language_model(config.model)
     train: TrainConfig = getattr(config, spec.section)
     seed = derive_seed(config.seed, spec.seed or spec.section)
     source = (self.augmented(spec) if variant.method == 'cda' else None) or self.batches
@@ -204,22 +207,22 @@ class Curriculum:
       split, extra, term = 'train_sensitive', *self._fairness(variant, done)
       identity = dataclasses.replace(identity, **term)
       update = steps.make_debias_step(
-        config.model, Adam.of(train), FairnessTerm.of(train, config.sentiment), self.mesh,
+        model, Adam.of(train), FairnessTerm.of(train, config.sentiment), self.mesh,
         train.grad_accum_steps)
     else:
       split, extra = 'train', ()
-      update = steps.make_lm_step(config.model, Adam.of(train), self.mesh, train.grad_accum_steps)
+      update = steps.make_lm_step(model, Adam.of(train), self.mesh, train.grad_accum_steps)
     return Stage(
       name=spec.name, directory=stage_folder(self.config, self.workdir, spec), identity=identity,
       config=train, mesh=self.mesh, step=steps.bind(update, seed, *extra),
       init_state=lambda: steps.init_lm_state(
-        config.model, train, self.mesh, seed=seed, params=parent.params if parent else None),
-      params_template=lambda: steps.params_template(config.model, self.mesh),
-      state_template=lambda: steps.lm_state_template(config.model, train, self.mesh),
+        model, train, self.mesh, seed=seed, params=parent.params if parent else None),
+      params_template=lambda: steps.params_template(model, self.mesh),
+      state_template=lambda: steps.lm_state_template(model, train, self.mesh),
       batches=lambda start: source.train(
         split, batch_size=train.batch_size, start_step=start, branches=variant.regularised),
       batch_name=lambda step: source.batch_name(split, step, batch_size=train.batch_size),
-      evaluate=lambda params: self._evaluate_lm(params, config.model, train, source),
+      evaluate=lambda params: self._evaluate_lm(params, model, train, source),
       work_per_step=train.batch_size * config.model.segment_len)
 
   def _fairness(self, variant: Variant, done: Mapping[str, StageResult]
@@ -241,11 +244,11 @@ class Curriculum:
     """f_sh on h-bar of the frozen language model."""
     stage, data = self.config.sentiment, None
     seed = derive_seed(self.config.seed, 'sentiment')
-    model = dataclasses.replace(self.config.model, memory_len=0, segment_len=stage.sentence_tokens)
+    model = self.model.reading(segment_len=stage.sentence_tokens, memory_len=0)
     features = functools.partial(steps.make_features(model, self.mesh), lm.params)
     shape = Projection.of(stage)
     predict = steps.make_sentiment_predict(shape)
-    width = self.config.model.model_dim
+    width = self.model.config.model_dim
 
     def states():
       """States of the training and the held-out sentences, made once."""
@@ -293,7 +296,7 @@ class Curriculum:
     """f_sh as it is before the first step of step 2, for the control of sentiment variants."""
     seed = derive_seed(self.config.seed, 'sentiment')
     params = steps.init_sentiment_state(
-      self.config.model.model_dim, self.config.sentiment, self.mesh, seed=seed).params
+      self.model.config.model_dim, self.config.sentiment, self.mesh, seed=seed).params
     return StageResult(params, self._sentiment_identity(method='random_projection'),
                        params_digest(params), self.workdir / 'sentiment')
 
@@ -312,7 +315,7 @@ class Curriculum:
                       'has none yet')
     stage = self._lm_stage(LM, {})
     state = steps.init_lm_state(
-      self.config.model, self.config.lm, self.mesh, seed=0, params=params)
+      self.model, self.config.lm, self.mesh, seed=0, params=params)
     found = stage.evaluate(state.params)
     store = CheckpointStore(stage.directory, keep=1, log=self.log)
     try:
@@ -324,7 +327,7 @@ class Curriculum:
     return found
 
   def _evaluate_lm(
-    self, params: Params, model: ModelConfig, stage: TrainConfig, source: BatchSource
+    self, params: Params, model: CausalLM, stage: TrainConfig, source: BatchSource
   ) -> dict[str, float]:
     """Validation loss and perplexity."""
     batches = source.valid(batch_size=stage.batch_size)

@@ -10,25 +10,22 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from fairjax.config import ModelConfig
-from fairjax.model import language_model
+from fairjax.model import CausalLM
 from fairjax.train.sharding import ROWS, batch_sharding, on_mesh, to_devices, to_host
 from fairjax.train.steps import Params, state_sharding
 
 
 @functools.lru_cache
 def make_segment_nll(
-  config: ModelConfig, batch_size: int, mesh: Mesh
+  model: CausalLM, batch_size: int, mesh: Mesh
 ) -> tuple[Callable, Callable]:
   """Jitted `() -> memory` and `(params, memory, batch) -> (nll [B, T], memory)`, no dropout."""
-  model = language_model(config)
-
   def segment_nll(params, memory, batch):
     output = model.apply(params, batch['inputs'], memory.reset(batch['reset']))
     nll = model.nll(params, output.hidden, batch['targets'])
     return jnp.where(batch['weights'] > 0, nll, 0), output.state
 
-  sharding = state_sharding(config, mesh, cached=True)
+  sharding = state_sharding(model, mesh, cached=True)
   empty = jax.jit(
     lambda: model.init_state(batch_size, cached=True), out_shardings=sharding)
   return empty, jax.jit(
@@ -36,7 +33,7 @@ def make_segment_nll(
 
 
 def evaluate_nll(
-  config: ModelConfig, params: Params, batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh
+  model: CausalLM, params: Params, batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh
 ) -> tuple[float, int]:
   """Total negative log-likelihood of a finite stream of batches, memory carried.
 
@@ -44,7 +41,7 @@ def evaluate_nll(
   that nothing counts. A group of processes calls it together.
 
   Args:
-    config: with its vocabulary size.
+    model: that is evaluated.
     params: of the model, on the mesh.
     batches: this process's rows, dicts with `inputs`, `targets` [B, T] int32, `reset` [B] bool and
       `weights` [B, T] (1 for a token that counts, 0 for padding).
@@ -57,7 +54,7 @@ def evaluate_nll(
   for batch in batches:
     if memory is None:
       rows = _process_rows(len(batch['inputs']), mesh)
-      empty, segment_nll = make_segment_nll(config, rows * jax.process_count(), mesh)
+      empty, segment_nll = make_segment_nll(model, rows * jax.process_count(), mesh)
       memory = empty()
     arrays = to_devices({name: _fill(batch[name], rows, name == 'reset')
                          for name in ('inputs', 'targets', 'reset', 'weights')}, mesh)

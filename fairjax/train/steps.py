@@ -16,9 +16,9 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from fairjax.config import DebiasConfig, ModelConfig, SentimentConfig, TrainConfig
+from fairjax.config import DebiasConfig, SentimentConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.model import Branches, Params, SentimentProjection, State, language_model
+from fairjax.model import Branches, CausalLM, Params, SentimentProjection, State
 from fairjax.model.causal_lm import split_rows
 from fairjax.train.metrics import Metrics
 from fairjax.train.optimizer import Adam
@@ -267,55 +267,53 @@ class FairnessTerm(NamedTuple):
     return cls(stage.gradient, stage.sentiment_layer, stage.monitor_every, Projection.of(sentiment))
 
 
-def state_sharding(model_config: ModelConfig, mesh: Mesh, *, cached: bool = False) -> State:
+def state_sharding(model: CausalLM, mesh: Mesh, *, cached: bool = False) -> State:
   """Shardings of a model's state: its rows are on the devices of the batch's rows."""
-  axes = language_model(model_config).state_axes(cached=cached)
+  axes = model.state_axes(cached=cached)
   return jax.tree.map(
     lambda names: axes_sharding(names, mesh), axes, is_leaf=lambda x: isinstance(x, tuple))
 
 
 @functools.lru_cache
-def params_template(model_config: ModelConfig, mesh: Mesh) -> Params:
+def params_template(model: CausalLM, mesh: Mesh) -> Params:
   """Abstract parameters (`jax.ShapeDtypeStruct` with shardings) of the language model."""
-  _check_model(model_config, mesh)
-  abstract = jax.eval_shape(language_model(model_config).init, jax.random.key(0))
+  _check_model(model, mesh)
+  abstract = jax.eval_shape(model.init, jax.random.key(0))
   shardings = tree_shardings(abstract, mesh)
   return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
     leaf.shape, leaf.dtype, sharding=sharding), nn.unbox(abstract), shardings)
 
 
 def init_lm_state(
-  model_config: ModelConfig, stage: TrainConfig, mesh: Mesh, *, seed: int,
+  model: CausalLM, stage: TrainConfig, mesh: Mesh, *, seed: int,
   params: Params | None = None,
 ) -> TrainState:
   """Fresh train state with empty memory, from a copy of `params` or random ones of the seed."""
-  init, _ = _make_init(model_config, Adam.of(stage), stage.batch_size, mesh)
+  init, _ = _make_init(model, Adam.of(stage), stage.batch_size, mesh)
   return init(jax.random.key(seed), params)
 
 
 def lm_state_template(
-  model_config: ModelConfig, stage: TrainConfig, mesh: Mesh
+  model: CausalLM, stage: TrainConfig, mesh: Mesh
 ) -> TrainState:
   """What `init_lm_state` makes, as `jax.ShapeDtypeStruct` with shardings; allocates nothing."""
-  return _make_init(model_config, Adam.of(stage), stage.batch_size, mesh)[1]
+  return _make_init(model, Adam.of(stage), stage.batch_size, mesh)[1]
 
 
 @functools.lru_cache
 def _make_init(
-  model_config: ModelConfig, adam: Adam, batch_size: int, mesh: Mesh
+  model: CausalLM, adam: Adam, batch_size: int, mesh: Mesh
 ) -> tuple[Callable, TrainState]:
   """Jitted `init(key, params or None) -> TrainState`, and its abstract result."""
-  model = language_model(model_config)
-
   def init(key, given):
     boxed = model.init(key)
     if given is not None:
       boxed = nn.meta.replace_boxed(boxed, jax.tree.map(jnp.copy, given))
     return TrainState.fresh(boxed, adam, memory=model.init_state(batch_size))
 
-  _check_model(model_config, mesh)
+  _check_model(model, mesh)
   abstract = jax.eval_shape(init, jax.random.key(0), None)
-  shardings = tree_shardings(abstract, mesh).replace(memory=state_sharding(model_config, mesh))
+  shardings = tree_shardings(abstract, mesh).replace(memory=state_sharding(model, mesh))
   template = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
     leaf.shape, leaf.dtype, sharding=sharding), nn.unbox(abstract), shardings)
   return jax.jit(lambda key, given: nn.unbox(init(key, given)), out_shardings=shardings), template
@@ -323,7 +321,7 @@ def _make_init(
 
 @functools.lru_cache
 def make_lm_step(
-  model_config: ModelConfig, adam: Adam, mesh: Mesh, grad_accum_steps: int = 1
+  model: CausalLM, adam: Adam, mesh: Mesh, grad_accum_steps: int = 1
 ) -> Callable:
   """Step 1 of the curriculum, and its continuation as the control of footnote 6 (H-18, H-26).
 
@@ -331,8 +329,6 @@ def make_lm_step(
     `step(state, batch, seed, learning_rate) -> (state, metrics)`; batch holds `inputs`, `targets`
     [B, T] int32 and `reset` [B] bool. The state is donated.
   """
-  model = language_model(model_config)
-
   def loss_fn(params, memory, batch, key):
     output = model.apply(
       params, batch['inputs'], memory.reset(batch['reset']), dropout_key=key)
@@ -344,7 +340,7 @@ def make_lm_step(
 
 @functools.lru_cache
 def make_debias_step(
-  model_config: ModelConfig, adam: Adam, term: FairnessTerm, mesh: Mesh,
+  model: CausalLM, adam: Adam, term: FairnessTerm, mesh: Mesh,
   grad_accum_steps: int = 1,
 ) -> Callable:
   r"""Step 3 (H-20..H-23): one forward pass for the originals and their counterfactual branches.
@@ -357,8 +353,6 @@ def make_debias_step(
     is 0 in the paper). `projection`: frozen parameters of f_sh, or None where its weight is 0.
     The fairness loss is the mean over the pairs of the whole batch.
   """
-  model = language_model(model_config)
-
   def loss_fn(params, memory, batch, key, weights, projection):
     branches = Branches.from_batch(batch)
     output = model.apply(
@@ -450,13 +444,11 @@ def make_sentiment_step(adam: Adam, projection: Projection, mesh: Mesh) -> Calla
 
 
 @functools.lru_cache
-def make_features(model_config: ModelConfig, mesh: Mesh) -> Callable:
+def make_features(model: CausalLM, mesh: Mesh) -> Callable:
   """Jitted `features(lm_params, tokens [B, T], positions [B, P]) -> h-bar [B, P, D]` (H-20).
 
   Every row is read from its beginning, without memory.
   """
-  model = language_model(model_config)
-
   def features(lm_params, tokens, positions):
     state = model.init_state(tokens.shape[0])
     return model.apply(lm_params, tokens, state, positions=positions).h_bar_at
@@ -477,8 +469,8 @@ def make_sentiment_predict(projection: Projection) -> Callable:
   return jax.jit(lambda params, h_bar: module.apply({'params': params}, h_bar)[0])
 
 
-def _check_model(model_config: ModelConfig, mesh: Mesh) -> None:
-  problems = model_problems(model_config, mesh)
+def _check_model(model: CausalLM, mesh: Mesh) -> None:
+  problems = model_problems(model.config, mesh)
   if problems:
     raise UserError('; '.join(problems))
 

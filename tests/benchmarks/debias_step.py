@@ -98,7 +98,7 @@ def compile_only(options, config) -> dict:
   from fairjax.tpu.cost import counts
   from fairjax.tpu.programs import slice_devices
   device = slice_devices(find_slice(options.topology))[0]
-  mesh, model = make_mesh(MeshConfig(), [device]), config.model
+  mesh, model = make_mesh(MeshConfig(), [device]), language_model(config.model)
   lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(config.debias)
   state = steps.lm_state_template(model, lm, mesh)
   sharding = batch_sharding(mesh)
@@ -130,10 +130,10 @@ def make_programs(options, config, mesh) -> tuple[dict, dict]:
   adam = Adam.of(config.debias)
   batch, stacked_batch = make_batch(options, config, np.random.default_rng(0))
   plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
-  rate, weight = np.float32(1e-4), np.float32(10.0)
+  rate, weight, model = np.float32(1e-4), np.float32(10.0), language_model(config.model)
   programs = {
-    'plain': lambda: (steps.make_lm_step(config.model, adam, mesh), (plain_batch, 0, rate)),
-    'fused': lambda: (steps.make_debias_step(config.model, adam, term_of(options, config), mesh),
+    'plain': lambda: (steps.make_lm_step(model, adam, mesh), (plain_batch, 0, rate)),
+    'fused': lambda: (steps.make_debias_step(model, adam, term_of(options, config), mesh),
                       (batch, 0, rate, {'embedding': weight}, None)),
     'stacked': lambda: (make_stacked_step(config.model, adam), (stacked_batch, 0, rate, weight))}
   names = options.steps.split(',')
@@ -153,7 +153,7 @@ def measure(options, config) -> dict:
   programs, batch = make_programs(options, config, mesh)
   states, memory, runs = {}, {}, {}
   for name, (step, arguments) in programs.items():
-    states[name] = steps.init_lm_state(model, lm, mesh, seed=0)
+    states[name] = steps.init_lm_state(language_model(model), lm, mesh, seed=0)
     memory[name] = harness.program_mib(step.lower(states[name], *arguments).compile())
 
     def run(name=name, step=step, arguments=arguments):
@@ -169,7 +169,7 @@ def measure(options, config) -> dict:
   tokens = {'plain': 1.0, 'fused': (t + options.branches * options.pieces) / t, 'stacked': 2.0}
   shares = floors.cluster_shares(model, batch['targets'])
   work = {name: floors.training(
-    model, steps.lm_state_template(model, lm, mesh), rows=options.batch_size,
+    model, steps.lm_state_template(language_model(model), lm, mesh), rows=options.batch_size,
     devices=len(devices), queries=tokens[name], shares=shares) for name in tokens}
   floor = {name: floors.floor(work[name], limits) for name in medians}
   return harness.provenance('debias_step', options) | {

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.config_io import load_config
+from fairjax.model import language_model
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
 from fairjax.train.steps import Guard
@@ -34,8 +35,8 @@ def measure(options) -> dict:
   states, runs = {}, {}
   everything = unittest.mock.patch.object(Guard, 'allows', lambda *_: jnp.bool_(True))
   for name in ('guarded', 'unguarded'):
-    step, states[name] = steps.make_lm_step(model, Adam.of(lm), mesh), steps.init_lm_state(
-      model, lm, mesh, seed=0)
+    step = steps.make_lm_step(language_model(model), Adam.of(lm), mesh)
+    states[name] = steps.init_lm_state(language_model(model), lm, mesh, seed=0)
     if name == 'unguarded':
       with everything:
         step.lower(states[name], batch, 0, np.float32(1e-4)).compile()

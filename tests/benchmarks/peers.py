@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.config import MeshConfig, ModelConfig, TrainConfig
+from fairjax.model import language_model
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.pretrained import GPT2Decoder, read_architecture
 from fairjax.pretrained.checkpoint import entries
@@ -68,7 +69,7 @@ def make_ours(options, model):
   if options.work == 'gpt2':
     return make_gpt2(options, rng, mesh)
   stage = TrainConfig(batch_size=options.batch_size)
-  state = steps.init_lm_state(model, stage, mesh, seed=0)
+  state = steps.init_lm_state(language_model(model), stage, mesh, seed=0)
   if options.work == 'generate':
     return make_run(state.params, TransformerXLDecoder(model), mesh, coupled=False,
                     **sampled(options))
@@ -78,14 +79,14 @@ def make_ours(options, model):
            'reset': jnp.zeros(options.batch_size, bool)}
   held = {'state': state}
   if options.work == 'train':
-    step = steps.make_lm_step(model, Adam.of(stage), mesh)
+    step = steps.make_lm_step(language_model(model), Adam.of(stage), mesh)
 
     def train():
       held['state'], metrics = step(held['state'], batch, 0, np.float32(1e-4))
       return metrics
 
     return train
-  empty, segment_nll = make_segment_nll(model, options.batch_size, mesh)
+  empty, segment_nll = make_segment_nll(language_model(model), options.batch_size, mesh)
   held['memory'] = empty()
   batch['weights'] = jnp.ones((options.batch_size, options.segment_len), jnp.float32)
 
@@ -126,8 +127,8 @@ def work_of(options, model):
                            **sampled(options))
   stage = TrainConfig(batch_size=options.batch_size)
   count = floors.training if options.work == 'train' else floors.evaluation
-  return count(model, steps.lm_state_template(model, stage, mesh), rows=options.batch_size,
-               devices=mesh.size)
+  return count(model, steps.lm_state_template(language_model(model), stage, mesh),
+               rows=options.batch_size, devices=mesh.size)
 
 
 def measure(options) -> dict:

@@ -29,7 +29,7 @@ from fairjax.config import Config, TrainConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import sampler
-from fairjax.model import parameter_counts
+from fairjax.model import language_model, parameter_counts
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.train import make_mesh, steps
 from tests.benchmarks import floors, harness, model_flags
@@ -90,7 +90,8 @@ def measure(options: argparse.Namespace, config: Config) -> dict:
   devices = model_flags.devices_of(options)
   mesh = make_mesh(config.mesh, devices)
   # Rows of the memory, which is not needed, lie on all devices.
-  state = steps.init_lm_state(model, TrainConfig(batch_size=mesh.size), mesh, seed=0)
+  state = steps.init_lm_state(
+    language_model(model), TrainConfig(batch_size=mesh.size), mesh, seed=0)
   params = state.params
   del state
   compiled = Compiled()

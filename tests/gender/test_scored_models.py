@@ -52,7 +52,7 @@ def own(tmp_path_factory):
   model = dataclasses.replace(config.model, vocab_size=vocabulary.size)
   random = np.random.default_rng(0)
   params = jax.tree.map(lambda leaf: random.normal(0, 0.3, leaf.shape).astype(leaf.dtype),
-                        params_template(model, make_mesh(MeshConfig())))
+                        params_template(language_model(model), make_mesh(MeshConfig())))
   write_tensors(folder / 'model.safetensors', to_tensors(params))
   write_json(folder / 'config.json', {
     'config': to_dict(config), 'versions': installed_versions(), 'export': {

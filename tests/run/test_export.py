@@ -232,7 +232,8 @@ def test_a_checkpoint_of_the_published_form_is_imported(tmp_path, monkeypatch, r
   config = load_config(f'{tmp_path}/run/config.json')
   config = dataclasses.replace(config.model, vocab_size=267736)
   assert [c.size for c in vocabulary_clusters(config)] == [20001, 20000, 160000, 67735]
-  params = load_params(tmp_path / 'run' / 'lm', params_template(config, make_mesh(MeshConfig())))
+  params = load_params(
+    tmp_path / 'run' / 'lm', params_template(language_model(config), make_mesh(MeshConfig())))
   for i in range(1, 4):
     table = tensors[f'transformer.word_emb.emb_layers.{i}.weight']
     np.testing.assert_array_equal(params[f'embedding_{i}'][:len(table)], table)
@@ -266,7 +267,7 @@ def trained(tmp_path_factory, repository):
   job = Job(load_config('configs/quickstart.py', {k: str(v) for k, v in TINY.items()}), workdir)
   random = np.random.default_rng(0)
   params = jax.tree.map(lambda leaf: random.normal(0, 0.1, leaf.shape).astype(leaf.dtype),
-                        params_template(job.model_config, job.mesh))
+                        params_template(language_model(job.model_config), job.mesh))
   job.curriculum(StopSignal()).import_lm(params, source={'by': 'a test'})
   return workdir
 
@@ -358,7 +359,7 @@ def test_tensors_keep_every_bit_of_every_dtype(tmp_path):
 
 def test_tensors_that_do_not_fit_are_named_with_shapes_and_dtypes():
   model = ModelConfig(vocab_size=10, num_layers=1, model_dim=4, num_heads=1, head_dim=4, ff_dim=8)
-  template = params_template(model, make_mesh(MeshConfig()))
+  template = params_template(language_model(model), make_mesh(MeshConfig()))
   tensors = to_tensors(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), template))
   assert jax.tree.structure(to_params(tensors, model, where='w')) == jax.tree.structure(template)
   tensors['softmax_bias'] = np.zeros(10, ml_dtypes.bfloat16)

@@ -185,7 +185,8 @@ def test_the_kernel_where_it_does_not_run_is_named_before_anything_is_prepared(t
     check_devices(config, tmp_path)
   assert '\n' not in str(e.value)
   with pytest.raises(UserError, match="'kernel' does not run on cpu"):
-    steps.params_template(dataclasses.replace(config.model, vocab_size=64), make_mesh(config.mesh))
+    steps.params_template(
+      language_model(dataclasses.replace(config.model, vocab_size=64)), make_mesh(config.mesh))
   auto = dataclasses.replace(config, model=dataclasses.replace(config.model, attention='auto'))
   check_devices(auto, tmp_path)
 

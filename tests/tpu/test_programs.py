@@ -9,6 +9,7 @@ import pytest
 
 from fairjax.config import Config, DataConfig, DebiasConfig, ModelConfig, TrainConfig
 from fairjax.errors import UserError
+from fairjax.model import language_model
 from fairjax.tpu import programs
 from fairjax.tpu.programs import compiled_model, lower_program, programs_of
 from fairjax.train import make_mesh, params_template
@@ -38,7 +39,7 @@ def test_programs_lower_without_an_array(program):
 
 
 def test_argument_bytes_are_those_of_one_device():
-  params = params_template(compiled_model(TINY), make_mesh(TINY.mesh))
+  params = params_template(language_model(compiled_model(TINY)), make_mesh(TINY.mesh))
   sizes = [math.prod(p.shape) for p in jax.tree.leaves(params)]
   # With both moments of Adam; step, its count, seed, rate; three counters of skipped updates.
   replicated = 3 * sum(sizes) + 4 + 3

@@ -105,8 +105,9 @@ def _mesh(devices):
 
 
 def _curriculum(workdir, *, config=CONFIG, devices=1, stop=None, log=None, feed=None):
-  return Curriculum(config, workdir, feed or ArrayFeed(), _mesh(devices), stop or StopSignal(),
-                    log or (lambda line: None), sentences=_sentences)
+  return Curriculum(
+    config, language_model(config.model), workdir, feed or ArrayFeed(), _mesh(devices),
+    stop or StopSignal(), log or (lambda line: None), sentences=_sentences)
 
 
 def _variant(method, weight):
@@ -454,7 +455,7 @@ def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(tmp_path, uninterr
 
 
 def test_lambda_zero_is_the_plain_step_and_programs_compile_once():
-  mesh, model, adam = _mesh(1), CONFIG.model, Adam.of(CONFIG.lm)
+  mesh, model, adam = _mesh(1), language_model(CONFIG.model), Adam.of(CONFIG.lm)
   plain = steps.make_lm_step(model, adam, mesh)
   debias = steps.make_debias_step(
     model, adam, steps.FairnessTerm.of(CONFIG.debias, CONFIG.sentiment), mesh)
@@ -479,8 +480,9 @@ def test_lambda_zero_is_the_plain_step_and_programs_compile_once():
 def test_the_monitor_is_the_divergence_of_the_swapped_from_the_original_prefix():
   config, mesh = sharding_cases.MODELS['plain'], _mesh(1)
   stage, batch = TrainConfig(batch_size=sharding_cases.B), sharding_cases.make_batch(0, 37)
-  state = steps.init_lm_state(config, stage, mesh, seed=0)
-  model, arrays = language_model(config), {name: jnp.asarray(x) for name, x in batch.items()}
+  model = language_model(config)
+  state = steps.init_lm_state(model, stage, mesh, seed=0)
+  arrays = {name: jnp.asarray(x) for name, x in batch.items()}
   # Copies, since the step takes the state away.
   params, memory = jax.tree.map(lambda x: jnp.asarray(np.array(x)), (state.params, state.memory))
 
@@ -494,7 +496,7 @@ def test_the_monitor_is_the_divergence_of_the_swapped_from_the_original_prefix()
                   for x in logits(params, memory, arrays))
   kl, weight = (np.exp(log_p) * (log_p - log_q)).sum(-1), batch['branch_weight']
   step = steps.make_debias_step(
-    config, Adam.of(stage), steps.FairnessTerm.of(DebiasConfig(), SentimentConfig()), mesh)
+    model, Adam.of(stage), steps.FairnessTerm.of(DebiasConfig(), SentimentConfig()), mesh)
   _, found = step(state, batch, 0, np.float32(0), {'embedding': np.float32(1)}, None)
   value, count = found['kl']
   assert count == weight.sum()

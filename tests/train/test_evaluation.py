@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fairjax.config import MeshConfig, TrainConfig
+from fairjax.model import language_model
 from fairjax.train import evaluate_nll, make_mesh, steps
 from tests import sharding_cases as cases
 
@@ -29,8 +30,8 @@ def test_any_number_of_rows_gives_on_eight_devices_what_one_gives(mesh):
   for rows in (3, 8, 12):
     found = []
     for m in (make_mesh(mesh), make_mesh(MeshConfig(), jax.devices()[:1])):
-      state = steps.init_lm_state(CONFIG, TrainConfig(batch_size=8), m, seed=0)
-      found.append(evaluate_nll(CONFIG, state.params, batches(rows), m))
+      state = steps.init_lm_state(language_model(CONFIG), TrainConfig(batch_size=8), m, seed=0)
+      found.append(evaluate_nll(language_model(CONFIG), state.params, batches(rows), m))
     (nll, tokens), (expected, number) = found
     assert tokens == number == (3 * rows - 1) * cases.T
     assert nll == pytest.approx(expected, rel=1e-6)

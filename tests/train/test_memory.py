@@ -11,6 +11,7 @@ from test_curriculum import CONFIG, ArrayFeed
 
 from fairjax.config import MeshConfig
 from fairjax.errors import UserError
+from fairjax.model import language_model
 from fairjax.processes import StopSignal
 from fairjax.train import LM, Curriculum, memory, steps
 from fairjax.train.memory import (
@@ -27,6 +28,7 @@ from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import make_mesh, to_devices
 from fairjax.train.steps import Projection
 
+MODEL = language_model(CONFIG.model)
 MESHES = {'one device': (MeshConfig(), 1), 'rows over 4': (MeshConfig(), 4),
           'parameters over 4': (MeshConfig(fsdp=4), 4), 'all': (MeshConfig(fsdp=2, model=2), 8)}
 
@@ -47,12 +49,12 @@ def zeros(template):
 def test_sums_are_the_bytes_that_a_device_holds(name):
   mesh_config, devices = MESHES[name]
   mesh = make_mesh(mesh_config, jax.devices()[:devices])
-  state = zeros(steps.lm_state_template(CONFIG.model, CONFIG.lm, mesh))
+  state = zeros(steps.lm_state_template(MODEL, CONFIG.lm, mesh))
   found = StateBytes.of(state)
   assert found.parameters == held(state.params) == found.gradients
   assert found.optimizer == held(state.opt_state)
   assert found.hidden == held(state.memory)
-  assert StateBytes.of(steps.lm_state_template(CONFIG.model, CONFIG.lm, mesh)) == found
+  assert StateBytes.of(steps.lm_state_template(MODEL, CONFIG.lm, mesh)) == found
   whole = sum(math.prod(leaf.shape) * 4 for leaf in jax.tree.leaves(state.params))
   assert (found.parameters == whole) == (mesh_config == MeshConfig())
   assert name != 'parameters over 4' or found.parameters < whole / 2
@@ -64,9 +66,9 @@ def test_sums_are_the_bytes_that_a_device_holds(name):
 
 def test_gradients_of_layers_are_as_wide_as_what_the_model_computes_in():
   model = dataclasses.replace(CONFIG.model, dtype='bfloat16')
-  state = steps.lm_state_template(model, CONFIG.lm, make_mesh(MeshConfig(fsdp=4)))
+  state = steps.lm_state_template(language_model(model), CONFIG.lm, make_mesh(MeshConfig(fsdp=4)))
   found, wide = StateBytes.of(state), steps.lm_state_template(
-    CONFIG.model, CONFIG.lm, make_mesh(MeshConfig(fsdp=4)))
+    MODEL, CONFIG.lm, make_mesh(MeshConfig(fsdp=4)))
   rest = {name: x for name, x in state.params.items() if name != 'layers'}
   layers = device_bytes(state.params['layers'])
   assert found.parameters == StateBytes.of(wide).parameters
@@ -78,8 +80,8 @@ def test_gradients_of_layers_are_as_wide_as_what_the_model_computes_in():
 def test_the_templates_are_those_of_the_states():
   mesh = make_mesh(MeshConfig(), jax.devices()[:1])
   for state, template in (
-      (steps.init_lm_state(CONFIG.model, CONFIG.lm, mesh, seed=0),
-       steps.lm_state_template(CONFIG.model, CONFIG.lm, mesh)),
+      (steps.init_lm_state(MODEL, CONFIG.lm, mesh, seed=0),
+       steps.lm_state_template(MODEL, CONFIG.lm, mesh)),
       (steps.init_sentiment_state(16, CONFIG.sentiment, mesh, seed=0),
        steps.sentiment_state_template(16, CONFIG.sentiment, mesh))):
     assert jax.tree.structure(state) == jax.tree.structure(template)
@@ -133,7 +135,7 @@ def limit(monkeypatch):
 
 def test_a_state_that_cannot_fit_is_refused_by_how_much_before_it_is_made(limit):
   mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-  state = steps.lm_state_template(CONFIG.model, CONFIG.lm, mesh)
+  state = steps.lm_state_template(MODEL, CONFIG.lm, mesh)
   least = StateBytes.of(state).least
   limit(least)
   check_state('lm', state)
@@ -147,13 +149,13 @@ def test_a_state_that_cannot_fit_is_refused_by_how_much_before_it_is_made(limit)
 def test_the_split_that_would_fit_is_named(limit):
   """Compared with the state that has that split."""
   mesh, found = make_mesh(MeshConfig()), {}
-  state = steps.lm_state_template(CONFIG.model, CONFIG.lm, mesh)
+  state = steps.lm_state_template(MODEL, CONFIG.lm, mesh)
   for fsdp in (1, 2, 4, 8):
-    split = steps.lm_state_template(CONFIG.model, CONFIG.lm, make_mesh(MeshConfig(fsdp=fsdp)))
+    split = steps.lm_state_template(MODEL, CONFIG.lm, make_mesh(MeshConfig(fsdp=fsdp)))
     found[fsdp] = StateBytes.of(split).least
     assert memory.least_with_fsdp(state, fsdp) == found[fsdp]
   assert memory.state_splits(state) == found and list(memory.state_splits(state))[0] == 1
-  split = steps.lm_state_template(CONFIG.model, CONFIG.lm, make_mesh(MeshConfig(fsdp=4)))
+  split = steps.lm_state_template(MODEL, CONFIG.lm, make_mesh(MeshConfig(fsdp=4)))
   assert memory.state_splits(split) == {fsdp: found[fsdp] for fsdp in (4, 8)}
   assert memory.least_with_fsdp(state, 3) is memory.least_with_fsdp(state, 16) is None
   for fsdp in (2, 4, 8):
@@ -208,7 +210,7 @@ def test_what_the_compiler_refuses_is_one_line_and_other_faults_are_not_hidden(l
 
 def test_a_stage_that_cannot_fit_leaves_nothing_behind(tmp_path, limit):
   limit(1000)
-  run = Curriculum(CONFIG, tmp_path / 'run', ArrayFeed(), make_mesh(
+  run = Curriculum(CONFIG, MODEL, tmp_path / 'run', ArrayFeed(), make_mesh(
     MeshConfig(), jax.devices()[:1]), StopSignal(), print)
   with pytest.raises(UserError, match=r'\[lm\] does not fit: it needs at least'):
     run.train([LM])

@@ -14,7 +14,7 @@ from jax.experimental import topologies
 
 from fairjax.config import DebiasConfig, MeshConfig, SentimentConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.model import TransformerXL, likelihood
+from fairjax.model import TransformerXL, language_model, likelihood
 from fairjax.model.causal_lm import Branches
 from fairjax.model.softmax import parameter_table
 from fairjax.tpu import programs as devices
@@ -69,7 +69,8 @@ def _trimmed(spec):
 @jax.enable_x64()
 def test_every_array_of_the_state_has_the_sharding_of_the_table(model):
   mesh = make_mesh(MeshConfig(slices=1, data=2, fsdp=2, model=2))
-  state = steps.lm_state_template(cases.MODELS[model], TrainConfig(batch_size=16), mesh)
+  state = steps.lm_state_template(
+    language_model(cases.MODELS[model]), TrainConfig(batch_size=16), mesh)
   seen = set()
   for path, leaf in jax.tree_util.tree_leaves_with_path(state):
     name = jax.tree_util.keystr(path)
@@ -91,7 +92,7 @@ def test_every_array_of_the_state_has_the_sharding_of_the_table(model):
 @jax.enable_x64()
 def test_batches_states_branches_and_logits_have_the_sharding_of_their_rows(model, monkeypatch):
   mesh, config = make_mesh(MeshConfig(slices=1, data=2, fsdp=2, model=2)), cases.MODELS[model]
-  state = steps.init_lm_state(config, TrainConfig(batch_size=16), mesh, seed=0)
+  state = steps.init_lm_state(language_model(config), TrainConfig(batch_size=16), mesh, seed=0)
   batch = to_devices(cases.make_batch(0, config.vocab_size), mesh)
   blocks = []  # (scores of a block's tokens, of its words) of one device
 
@@ -190,15 +191,15 @@ def test_two_processes_give_what_one_gives(single, tmp_path, repository):
 def _gathered(kind, model, mesh_config):
   """Shapes of what a whole step gathers, and those of the parameters that the mesh splits."""
   mesh, config, stage = make_mesh(mesh_config), cases.MODELS[model], TrainConfig(batch_size=16)
-  state = steps.lm_state_template(config, stage, mesh)
+  state = steps.lm_state_template(language_model(config), stage, mesh)
   batch = {name: jax.ShapeDtypeStruct(
     x.shape, x.dtype, sharding=batch_sharding(mesh)) for name, x in cases.make_batch(
       0, config.vocab_size).items() if kind == 'debias' or name in ('inputs', 'targets', 'reset')}
   if kind == 'lm':
-    step, extra = steps.make_lm_step(config, Adam.of(stage), mesh), ()
+    step, extra = steps.make_lm_step(language_model(config), Adam.of(stage), mesh), ()
   else:
     term = steps.FairnessTerm.of(DebiasConfig(), SentimentConfig())
-    step = steps.make_debias_step(config, Adam.of(stage), term, mesh)
+    step = steps.make_debias_step(language_model(config), Adam.of(stage), term, mesh)
     extra = ({'embedding': np.float32(1)}, None)
   with on_mesh(mesh):
     text = step.lower(state, batch, 0, np.float32(0.1), *extra).compile().as_text()
@@ -234,10 +235,10 @@ def test_what_does_not_divide_is_named():
     check_batch_size(12, mesh, field='lm.batch_size', grad_accum_steps=2)
   config = dataclasses.replace(cases.MODELS['plain'], vocab_multiple=1)
   with pytest.raises(UserError, match='model=2 does not divide 37.*vocab_multiple=2'):
-    steps.lm_state_template(config, TrainConfig(batch_size=16), mesh)
+    steps.lm_state_template(language_model(config), TrainConfig(batch_size=16), mesh)
   config = dataclasses.replace(cases.MODELS['plain'], num_heads=3)
   with pytest.raises(UserError, match='mesh.model=2 does not divide model.num_heads=3'):
-    steps.lm_state_template(config, TrainConfig(batch_size=16), mesh)
+    steps.lm_state_template(language_model(config), TrainConfig(batch_size=16), mesh)
 
 
 def test_mesh_takes_the_rest_and_refuses_what_does_not_fit():

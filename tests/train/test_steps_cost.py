@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
-from fairjax.model import likelihood
+from fairjax.model import language_model, likelihood
 from fairjax.tpu.cost import counts
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
@@ -44,13 +44,13 @@ def without_loops():
 @functools.cache
 def _flops(rows, branches):
   mesh, stage = make_mesh(MeshConfig(), jax.devices()[:1]), TrainConfig(batch_size=rows)
-  state = steps.lm_state_template(MODEL, stage, mesh)
+  state = steps.lm_state_template(language_model(MODEL), stage, mesh)
   if branches:
     term = FairnessTerm.of(DebiasConfig(monitor_every=0), SentimentConfig())
-    lowered = steps.make_debias_step(MODEL, Adam.of(stage), term, mesh).lower(
+    lowered = steps.make_debias_step(language_model(MODEL), Adam.of(stage), term, mesh).lower(
       state, _batch(rows, branches), 0, np.float32(1), {'embedding': np.float32(1)}, None)
   else:
-    lowered = steps.make_lm_step(MODEL, Adam.of(stage), mesh).lower(
+    lowered = steps.make_lm_step(language_model(MODEL), Adam.of(stage), mesh).lower(
       state, _batch(rows, 0), 0, np.float32(1))
   return counts(lowered.compile())['flops']
 

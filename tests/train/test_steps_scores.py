@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
+from fairjax.model import language_model
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding
@@ -33,15 +34,16 @@ def _lower(kind, attention):
   def array(*shape, dtype=jnp.int32):
     return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=batch_sharding(mesh))
 
-  state = steps.lm_state_template(config, stage, mesh)
+  state = steps.lm_state_template(language_model(config), stage, mesh)
   batch = {'inputs': array(T), 'targets': array(T), 'reset': array(dtype=jnp.bool_)}
   if kind == 'lm':
-    return steps.make_lm_step(config, Adam.of(stage), mesh).lower(state, batch, 0, np.float32(1))
+    return steps.make_lm_step(language_model(config), Adam.of(stage), mesh).lower(
+      state, batch, 0, np.float32(1))
   batch |= {name: array(K) for name in ('branch_start', 'branch_len', 'original_end')} | {
     'branch_tokens': array(K, P), 'branch_weight': array(K, dtype=jnp.float32),
     'branch_counts': array(5)}
   term = steps.FairnessTerm.of(DebiasConfig(), SentimentConfig())
-  return steps.make_debias_step(config, Adam.of(stage), term, mesh).lower(
+  return steps.make_debias_step(language_model(config), Adam.of(stage), term, mesh).lower(
     state, batch, 0, np.float32(1), {'embedding': np.float32(1)}, None)
 
 
