@@ -9,7 +9,7 @@ D model width, L layers, V vocabulary. Fields are pytree leaves: whole trees of 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -17,10 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.config import ModelConfig
+from fairjax.model.decoder_config import DecoderConfig
 from fairjax.model.decoding import Decoder
-
-if TYPE_CHECKING:
-  from fairjax.model.decoder import DecoderConfig
 
 Params = Any
 """Parameters of a model: a nested dictionary of arrays."""
@@ -139,7 +137,7 @@ class CausalLM(Protocol):
   are cached by it.
   """
 
-  config: 'ModelConfig | DecoderConfig'
+  config: ModelConfig | DecoderConfig
 
   def reading(self, *, segment_len: int, memory_len: int) -> 'CausalLM':
     """The same model for segments of another length that keep another number of tokens.

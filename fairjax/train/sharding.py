@@ -20,6 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from fairjax.config import MeshConfig, ModelConfig
 from fairjax.errors import UserError
 from fairjax.model.attention_paths import kernel_serves
+from fairjax.model.decoder_config import DecoderConfig
 from fairjax.model.softmax import vocabulary_clusters
 
 AXES = ('slice', 'data', 'fsdp', 'model')
@@ -111,12 +112,14 @@ def check_batch_size(
                     f'e.g. --config.{field}={near}')
 
 
-def model_problems(config: ModelConfig, mesh: Mesh) -> list[str]:
+def model_problems(config: ModelConfig | DecoderConfig, mesh: Mesh) -> list[str]:
   """Lines about the fields of a model that a mesh cannot run.
 
   Its axes `fsdp` and `model` must divide some sizes, and its devices run the attention that the
   config names. A vocabulary of unknown size (0) must be padded to a multiple of `model`.
   """
+  if isinstance(config, DecoderConfig):
+    return []  # `tree_shardings` names what an axis does not divide
   found = []
   for axis, fields in (('model', ('num_heads', 'ff_dim')), ('fsdp', ('model_dim',))):
     parts, sizes = mesh.shape[axis], {f'model.{f}': getattr(config, f) for f in fields}
