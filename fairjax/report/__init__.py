@@ -7,6 +7,7 @@ from fairjax.report.figures import (
   plot_fairness,
   plot_floors,
   plot_tradeoff,
+  plot_values,
   plot_weights,
 )
 from fairjax.report.page import (
@@ -27,6 +28,6 @@ from fairjax.report.sections import (
 __all__ = [
   'Distributions', 'KnownBias', 'ModelRow', 'PairedSample', 'brief_table', 'collect_distributions',
   'compare_reports', 'paired_samples', 'plot_curves', 'plot_fairness', 'plot_floors',
-  'plot_tradeoff', 'plot_weights', 'read_human', 'read_report', 'select_model',
+  'plot_tradeoff', 'plot_values', 'plot_weights', 'read_human', 'read_report', 'select_model',
   'stored_distributions', 'stored_scores', 'write_report',
 ]

@@ -7,7 +7,7 @@ from typing import Any
 from fairjax.measure.estimates import format_estimate
 from fairjax.measure.scorers.audit import count_distinct
 from fairjax.report.differences import FAIRNESS, difference
-from fairjax.report.document import span
+from fairjax.report.document import number, span
 
 RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model should keep
 
@@ -253,13 +253,8 @@ def _percent(value: float | None, base: float | None) -> float | None:
 
 # What the numbers say, in sentences for people who do not read tables.
 
-# Whether I.F. exceeds its floor.
-TONES = {'above': '\u25cf above noise', 'within': '\u25cb within noise',
-         'unmeasured': 'not measured'}
-
-
 def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
-  """What one scorer says about every model: `model`, `tone` (of `TONES`) and `sentences`."""
+  """What one scorer says about every model: `model`, `tone` and `sentences`."""
   baseline, found = baseline_of(rows), []
   for row in rows:
     estimate = row.estimate(scorer, 'individual_fairness')
@@ -280,24 +275,39 @@ def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
   return found
 
 
-def headline(rows: Sequence[ModelRow], scorer: str, attribute: str) -> str | None:
-  """One sentence over all models, None when the scorer measured none of them."""
-  found = [(row.name, row.estimate(scorer, 'individual_fairness')) for row in rows]
-  measured = [(name, estimate) for name, estimate in found if estimate is not None]
+def headline(
+  rows: Sequence[ModelRow], scorer: str, attribute: str, best: ModelRow | None = None
+) -> str | None:
+  """Whose texts are worst by one scorer, and what the recommended model leaves of it.
+
+  It is about the baseline, else about the most biased model; None when no model was measured.
+  """
+  measured = [(row, e) for row in rows if (e := row.estimate(scorer, 'individual_fairness'))]
   if not measured:
     return None
-  above = [name for name, estimate in measured if not estimate['within_floor']]
-  if not above:
-    what = 'the model' if len(measured) == 1 else f'any of the {len(measured)} models'
-    return (f'By scorer {scorer}, no sentiment bias between values of "{attribute}" was detected '
-            f'in {what}: every I.F. is within noise at {_sizes(measured)}.')
-  if len(measured) == 1:
-    return (f'By scorer {scorer}, what {measured[0][0]} writes differs in sentiment between values '
-            f'of "{attribute}", beyond noise at {_sizes(measured)}.')
-  which = ('in all' if len(above) == len(measured) else f'in {len(above)} of') + (
-    f' {len(measured)} models')
-  return (f'By scorer {scorer}, sentiment differs between values of "{attribute}" beyond noise '
-          f'{which}, at {_sizes(measured)}.')
+  row, estimate = next(((row, e) for row, e in measured if row.method == 'baseline'),
+                       max(measured, key=lambda pair: pair[1]['value']))
+  name = 'the baseline' if row.method == 'baseline' else f'model "{row.name}"'
+  n = f"n = {span(estimate['n_min'], estimate['n_max'])}"
+  if estimate['within_floor']:
+    lines = [f'By scorer {scorer}, no sentiment bias between values of "{attribute}" was detected '
+             f'in {name}: I.F. {format_estimate(estimate)}, {n}. A small bias may still be there.']
+  else:
+    means = row.scorer(scorer)['mean_score_by_value']
+    low, high = (pick(means, key=means.get) for pick in (min, max))
+    lines = [f'By scorer {scorer}, texts of {name} about {low} are the most negative (mean score '
+             f'{means[low]:.2f}) and those about {high} the most positive ({means[high]:.2f}; 0 is '
+             f'negative, 1 positive): I.F. {format_estimate(estimate)}, {n}.']
+    after = None if best is None else best.estimate(scorer, 'individual_fairness')
+    if after is not None:
+      left = best.scorer(scorer)['mean_score_by_value']
+      lines.append(
+        f'{best.name} changes the gap between the two from {means[high] - means[low]:.2f} to '
+        f'{left[high] - left[low]:.2f} and I.F. to {format_estimate(after)}.')
+  if len(measured) > 1:
+    above = sum(not e['within_floor'] for _, e in measured)
+    lines.append(f'{above} of {len(measured)} models are above noise.')
+  return ' '.join(lines)
 
 
 def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[str]:
@@ -315,30 +325,54 @@ def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[st
     lines = [f"After removing what is expected by chance, I.F. is {abs(change):.0f} % "
              f"{'below' if change < 0 else 'above'} the baseline ({after['corrected']:.4f} vs "
              f"{before['corrected']:.4f})."]
+  return lines + _cost(row, baseline)
+
+
+def _cost(row: ModelRow, baseline: ModelRow) -> list[str]:
+  """What a model costs against the baseline, as a sentence; [] where nothing was measured."""
   cost, found = changes(row, baseline), []
-  for field, words in (('perplexity', 'perplexity'), ('subset_perplexity', 'PPL_s')):
+  for field, words in (
+      ('perplexity', 'perplexity'),
+      ('subset_perplexity', 'perplexity of documents with a sensitive word')):
     if cost[field] is not None:
-      found.append(f'{words} {_signed(cost[field])} %')
+      found.append(f'{words} {number(cost[field], 1, sign=True)} %')
   if cost['semantic_similarity_c'] is not None:
-    found.append(f"mentions of the value {_signed(cost['semantic_similarity_c'])} points")
-  return lines + ([f"Its cost: {', '.join(found)}."] if found else [])
+    found.append(
+      f"mentions of the value {number(cost['semantic_similarity_c'], 1, sign=True)} points")
+  return [f"Its cost: {', '.join(found)}."] if found else []
 
 
-def verdict_lines(rows: Sequence[ModelRow], attribute: str) -> list[str]:
-  """The headline of every scorer."""
-  found = [headline(rows, scorer, attribute) for scorer in scorer_names(rows)]
-  return [line for line in found if line]
+def verdict_lines(
+  rows: Sequence[ModelRow], attribute: str, selection: Mapping[str, Any] | None = None
+) -> list[str]:
+  """The headline of every scorer, and what the recommended model brings and costs."""
+  best = recommended(rows, selection)
+  found = [headline(rows, scorer, attribute, best) for scorer in scorer_names(rows)]
+  lines = [line for line in found if line]
+  if best is not None:
+    share = next(c['relative_fairness'] for c in selection['candidates'] if c['name'] == best.name)
+    measure, scorers = FAIRNESS[selection['fairness']], len(selection['scorers'])
+    lines.append(f'Recommended: {best.name}. Its {measure} is {100 * (1 - share):.0f} % lower than '
+                 f"the baseline's{f', mean over {scorers} scorers' if scorers > 1 else ''}. "
+                 f"{' '.join(_cost(best, baseline_of(rows)))}")
+  elif selection is not None:
+    lines.append('No debiased model is recommended: see "Model selection".')
+  return lines
 
 
-def _signed(value: float) -> str:
-  """A change with one digit; one that rounds to nothing has no sign."""
-  text = f'{value:+.1f}'
-  return '0.0' if text in ('+0.0', '-0.0') else text
+def recommended(
+  rows: Sequence[ModelRow], selection: Mapping[str, Any] | None
+) -> ModelRow | None:
+  """The model that a selection recommends."""
+  return next((row for row in rows if selection and row.name == selection['best']), None)
 
 
-def _sizes(measured: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-  """The samples per prefix of several estimates."""
-  return 'n = ' + span(min(e['n_min'] for _, e in measured), max(e['n_max'] for _, e in measured))
+def recommended_first(
+  rows: Sequence[ModelRow], selection: Mapping[str, Any] | None
+) -> list[ModelRow]:
+  """The recommended model, the baseline, and the others in their order."""
+  first = [row for row in (recommended(rows, selection), baseline_of(rows)) if row is not None]
+  return first + [row for row in rows if row not in first]
 
 
 # Sentiment regularisation against its control.

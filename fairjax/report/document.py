@@ -238,10 +238,11 @@ class Details:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-  """A heading and what is below it."""
+  """A heading and what is below it; a folded one is opened by the reader of the page."""
 
   heading: str
   parts: Sequence[Part]
+  folded: bool = False
 
   @property
   def anchor(self) -> str:
@@ -258,9 +259,16 @@ class Section:
 
   def html(self) -> str:
     """The section as HTML."""
-    body = '\n'.join(part.html(self.heading) for part in self.parts)
-    return (f'<section id="{self.anchor}" aria-labelledby="{self.anchor}-head">'
-            f'<h2 id="{self.anchor}-head">{escape_html(self.heading)}</h2>\n{body}</section>\n')
+    if not self.folded:
+      return html_section(self.anchor, self.heading,
+                          '\n'.join(part.html(self.heading) for part in self.parts))
+    inner = [part for part in self.parts if isinstance(part, Details)]
+    parts = self.parts  # one fold in a fold would be a click for nothing
+    if len(inner) == 1:
+      parts = [*(p for p in parts if p is not inner[0]), Text(inner[0].summary, 'small'),
+               *inner[0].parts]
+    folded = Details(self.heading, parts).html()
+    return folded.replace('<details', f'<details id="{self.anchor}"', 1) + '\n'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,20 +289,29 @@ class Document:
     return '\n\n'.join(parts) + '\n'
 
 
+def html_section(anchor: str, heading: str, body: str) -> str:
+  """A section of the page, with a heading and an id."""
+  return (f'<section id="{anchor}" aria-labelledby="{anchor}-head">'
+          f'<h2 id="{anchor}-head">{escape_html(heading)}</h2>\n{body}</section>\n')
+
+
 def _scroll(body: str, label: str) -> str:
   """A region that scrolls on its own where the page is too narrow for it."""
   return (f'<div class="scroll" tabindex="0" role="group" aria-label="{attribute_html(label)}">'
           f'{body}</div>')
 
 
-def number(value: float | None, digits: int) -> str:
-  """A number with fixed digits; a dash for None."""
-  return '\u2013' if value is None else f'{value:.{digits}f}'
+def number(value: float | None, digits: int, *, sign: bool = False) -> str:
+  """A number with fixed digits, with its sign if wanted; a dash for None."""
+  if value is None:
+    return '\u2013'
+  text = f"{value:{'+' if sign else ''}.{digits}f}"
+  return text.lstrip('+-') if not float(text) else text  # no zero has a sign
 
 
 def percent_change(value: float | None) -> str:
   """A signed change in percent; a dash for None."""
-  return '\u2013' if value is None else f'{value:+.1f}%'
+  return number(value, 1, sign=True) + '%' * (value is not None)
 
 
 def span(low: int, high: int, form: str = ',') -> str:

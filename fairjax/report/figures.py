@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, baseline_of, relevance_measure
 from fairjax.report.document import replace_control
 
@@ -63,12 +64,57 @@ def plot_fairness(
     return save_figure(figure, path)
 
 
+def plot_values(
+  path: str | os.PathLike, *, rows: Sequence[ModelRow],
+  errors: Mapping[str, Mapping[str, np.ndarray]], scorers: Sequence[str],
+) -> list[pathlib.Path]:
+  """Whose texts score low: a dot with its 95 % interval for each value, a row for each model.
+
+  Values are in the order of the baseline's (else the first model's) means by the first scorer.
+  Intervals describe the sampling of texts.
+
+  Args:
+    path: of the files, without suffix.
+    rows: measured models.
+    errors: model -> scorer -> `[A]` standard errors of the values' means; without, dots only.
+    scorers: one column each.
+  """
+  values = rows[0].measures['values']
+
+  def means(row, scorer):
+    return np.array([row.scorer(scorer)['mean_score_by_value'][value] for value in values])
+
+  shown = [row for row in rows if row.scorer(scorers[0])]
+  order = np.argsort(means(baseline_of(shown) or shown[0], scorers[0]), kind='stable')
+  colours = _colours([row.method for row in rows])
+  with drawing(len(rows), len(scorers), max(5.4, 0.26 * len(values) + 1) * len(scorers),
+               0.95 * len(rows) + 1.0, sharex=True, sharey=True) as (figure, axes):
+    for line, row in zip(axes, rows, strict=True):
+      for axis, scorer in zip(line, scorers, strict=True):
+        axis.grid(axis='y', color='#E5E5E5', linewidth=0.6)
+        if (measures := row.scorer(scorer)) is None:
+          axis.set_title(f'{plain(row.name)}: not measured', fontsize=8, loc='left')
+          continue
+        error = errors.get(row.name, {}).get(scorer)
+        axis.axhline(measures['mean_score'], color='#AAAAAA', linestyle='--', linewidth=0.8)
+        axis.errorbar(range(len(values)), means(row, scorer)[order], linestyle='none', marker='o',
+                      markersize=4, color=colours[row.method], elinewidth=1.0,
+                      yerr=None if error is None else 1.96 * error[order])
+        words = format_estimate(measures['individual_fairness'])
+        axis.set_title(f'{plain(row.name)}: I.F. {words}', fontsize=8, loc='left')
+    for axis, scorer in zip(axes[-1], scorers, strict=True):
+      axis.set_xticks(range(len(values)), [plain(values[a]) for a in order], rotation=90)
+      axis.set_xlabel(f'scorer {plain(scorer)}')
+    figure.supylabel('mean score (0 negative, 1 positive)', fontsize=9)
+    return save_figure(figure, path)
+
+
 # What I.F. may be traded for: label of the axis -> measure.
 COSTS = {
-  'S.S.c: continuations that mention the value (%)': 'semantic_similarity_c',
-  'S.S.: continuations near their prefix (%)': 'semantic_similarity',
-  'KL of the next token (nats); near 0 ignores the value': 'next_token_divergence',
-  'PPL; lower is better': 'perplexity', 'PPL_s; lower is better': 'subset_perplexity'}
+  'perplexity (lower is better)': 'perplexity',
+  'texts that mention the value (%)': 'semantic_similarity_c',
+  'texts near their prefix (%)': 'semantic_similarity',
+  'KL of the next token (nats)': 'next_token_divergence'}
 
 
 def cost(row: ModelRow, measure: str) -> dict[str, float] | None:
@@ -107,7 +153,7 @@ def plot_tradeoff(
   colours = _colours([p['method'] for *_, points in panels for p in points])
   columns = len(panels) if len(panels) <= 3 else 2
   rows = math.ceil(len(panels) / columns)
-  with drawing(rows, columns, 5.6 * columns, 4.2 * rows) as (figure, axes):
+  with drawing(rows, columns, 5.0 * columns, 3.4 * rows + 0.6) as (figure, axes):
     handles: dict[str, Any] = {}
     for axis, (title, label, points) in zip(axes.flat, panels, strict=False):
       axis.set_title(plain(title))
@@ -116,7 +162,7 @@ def plot_tradeoff(
       handles |= _tradeoff_panel(axis, points, colours)
     for axis in axes.flat[len(panels):]:
       axis.set_visible(False)
-    figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=2,
+    figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=4,
                   frameon=False)
     for axis, (*_, points) in zip(axes.flat, panels, strict=False):
       _place_labels(figure, axis, points)
@@ -124,55 +170,75 @@ def plot_tradeoff(
 
 
 MOST_POINTS = 1000  # of one line of a training curve
+MOST_PANELS = 4  # of a stage
+# What somebody watches, the most important first.
+_WATCHED = ('loss', 'fairness_loss', 'cosine', 'kl', 'accuracy', 'f1', 'perplexity', 'js')
 
 
 def plot_curves(
   path: str | os.PathLike, *, title: str, runs: Mapping[str, Sequence[Mapping[str, Any]]],
+  methods: Mapping[str, str] | None = None,
 ) -> list[pathlib.Path]:
-  """Training curves: one panel per metric, one line per run.
+  """Training curves: one line per run, one panel per metric of the most important that change.
 
   Args:
     path: of the files, without suffix.
     title: of the figure, e.g. the stage.
     runs: name of a run -> lines of its `metrics.jsonl`: `step`, `kind` (train or valid) and
-      numbers by name. Train and valid of one metric share a panel (valid dashed, with dots).
+      numbers by name. Train and valid of one metric share a panel (valid with dots).
       Values that are not finite numbers are gaps in the line.
+    methods: name of a run -> its method, for the colour; lines of one method differ in dashes.
 
   Raises:
     ValueError: no run holds a number.
   """
   plt = pyplot()
-  names = list(dict.fromkeys(
-    key for lines in runs.values() for line in lines for key, value in line.items()
-    if key not in ('step', 'kind') and is_number(value)))
-  if not names:
+  found: dict[str, set[float]] = {}
+  for line in (line for lines in runs.values() for line in lines):
+    for key, value in line.items():
+      if key not in ('step', 'kind', 'crc32') and is_number(value):
+        found.setdefault(key, set()).add(value)
+  if not found:
     raise ValueError(f'no metric to draw in {title}')
-  columns = min(3, len(names))
+
+  def place(name):  # constants last
+    kind = name.partition('/')[0]
+    return len(found[name]) == 1, _WATCHED.index(kind) if kind in _WATCHED else len(_WATCHED)
+
+  names = sorted(found, key=place)[:MOST_PANELS]
+  columns = min(2, len(names))
   rows = math.ceil(len(names) / columns)
-  colours = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#555555', '#000000')
-  with drawing(rows, columns, 3.3 * columns, 2.3 * rows + 0.9) as (figure, axes):
+  methods = {run: (methods or {}).get(run, run) for run in runs}
+  palette = _colours(list(methods.values()))
+  colours, dashes, drawn = {}, {}, []
+  for run, method in methods.items():
+    colours[run] = palette[method]
+    dashes[run] = ('-', (0, (4, 1.5)), (0, (1, 1)), '-.')[drawn.count(method) % 4]
+    drawn.append(method)
+  with drawing(rows, columns, 4.4 * columns, 2.3 * rows + 0.9) as (figure, axes):
     handles, validation = {}, None
     for axis, name in zip(axes.flat, names, strict=False):
-      for i, (run, lines) in enumerate(runs.items()):
-        for kind, style in (('train', {}), ('valid', {'linestyle': '--', 'marker': '.'})):
+      for run, lines in runs.items():
+        for kind, marker in (('train', ''), ('valid', '.')):
           chosen = [line for line in lines if line.get('kind', 'train') == kind and name in line]
           if not chosen:
             continue
           chosen = [chosen[i] for i in np.unique(np.linspace(
             0, len(chosen) - 1, min(len(chosen), MOST_POINTS)).round().astype(int))]
           values = [line[name] if is_number(line[name]) else math.nan for line in chosen]
-          axis.plot([line['step'] for line in chosen], values, color=colours[i % len(colours)],
-                    linewidth=1.2, **style)
-          handles[plain(run)] = plt.Line2D([], [], color=colours[i % len(colours)])
+          style = {'color': colours[run], 'linestyle': dashes[run]}
+          axis.plot([line['step'] for line in chosen], values, linewidth=1.2, marker=marker,
+                    **style)
+          handles[plain(run)] = plt.Line2D([], [], **style)
           if kind == 'valid':
-            validation = plt.Line2D([], [], color='black', linestyle='--', marker='.')
-      axis.set_title(plain(name).replace('_', ' '))
+            validation = plt.Line2D([], [], color='black', linestyle='none', marker='.')
+      axis.set_title(plain(name).replace('_', ' ').replace('/', ', '))
       axis.set_xlabel('step')
       axis.grid(color='#E5E5E5', linewidth=0.6)
     for axis in axes.flat[len(names):]:
       axis.set_visible(False)
     if validation:
-      handles['validation'] = validation
+      handles['dots: validation'] = validation
     figure.suptitle(plain(title))
     figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=columns,
                   frameon=False)
@@ -219,6 +285,8 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
               marker=_MARKERS.get(method, 'v'), markersize=6, markerfacecolor='white', zorder=3)
   (handles['hollow: within noise'],) = axis.plot(
     [], [], linestyle='none', marker='o', color='black', markerfacecolor='white')
+  if any(p['weight'] is not None for p in points):
+    (handles['numbers: weight \u03bb'],) = axis.plot([], [], linestyle='none')
   axis.margins(x=0.14, y=0.18)
   low, high = axis.get_xlim()
   axis.set_xlim(high, low)  # reversed: fairer to the right
@@ -239,21 +307,23 @@ def _floor_legend() -> tuple[list, list[str]]:
 
 
 def _place_labels(figure, axis, points) -> None:
-  """Writes each point's name where it covers other labels, points and lines least."""
+  """Writes each point's weight or name where it covers other labels, points and lines least."""
   figure.draw_without_rendering()
   renderer = figure.canvas.get_renderer()
   frame = axis.bbox
   obstacles = _obstacles(axis, points)
   boxes = []
-  for point in points:
+  kinds = [(p['method'], p['weight']) for p in points]
+  for point, kind in zip(points, kinds, strict=True):
     best = None
+    text = point['name'] if None in kind or kinds.count(kind) > 1 else f"{point['weight']:g}"
     for dx, dy, ha, va in (
         (7, 5, 'left', 'bottom'), (-7, 5, 'right', 'bottom'), (7, -5, 'left', 'top'),
         (-7, -5, 'right', 'top'), (0, 22, 'center', 'bottom'), (0, -22, 'center', 'top'),
         (18, 18, 'left', 'bottom'), (-18, -18, 'right', 'top'), (-18, 18, 'right', 'bottom'),
         (18, -18, 'left', 'top'), (0, 36, 'center', 'bottom'), (0, -36, 'center', 'top')):
       label = axis.annotate(
-        plain(point['name']), _position(point), xytext=(dx, dy), textcoords='offset points', ha=ha,
+        plain(text), _position(point), xytext=(dx, dy), textcoords='offset points', ha=ha,
         va=va, fontsize=8,
         bbox={'facecolor': 'white', 'edgecolor': 'none', 'alpha': 0.7, 'pad': 0.5},
         arrowprops={'arrowstyle': '-', 'linewidth': 0.4, 'color': '#999999', 'shrinkB': 4})

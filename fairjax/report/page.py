@@ -22,7 +22,7 @@ from fairjax.measure.columns import Generations
 from fairjax.measure.scorers.base import RecordedScorer
 from fairjax.measure.scorers.cache import score_file, score_generations
 from fairjax.report.comparison import ModelRow, scorer_names
-from fairjax.report.document import Document, attribute_html, escape_html, span
+from fairjax.report.document import Document, attribute_html, escape_html, html_section, span
 
 # The distributions and sentences that the numbers of one model come from.
 #
@@ -48,6 +48,8 @@ class Distributions:
     scores: scorer -> `[M][A][k]` scores of those texts.
     histograms: scorer -> `[M, A, BINS]` int, counts of all samples; the last range holds 1.0.
     means: scorer -> `[M, A]` float64, means of all samples.
+    errors: scorer -> `[A]` float64, standard errors of the values' means over all their samples;
+      NaN where a prefix has one sample.
   """
 
   values: tuple[str, ...]
@@ -59,6 +61,7 @@ class Distributions:
   scores: dict[str, list[list[list[float]]]]
   histograms: dict[str, np.ndarray]
   means: dict[str, np.ndarray]
+  errors: dict[str, np.ndarray]
 
 
 def stored_distributions(
@@ -129,12 +132,15 @@ def collect_distributions(
     generations.template_index, generations.value_index, generations.prefixes, strict=True)})
   names = generations.attribute.value_texts
   content = json.dumps([[t, names[v], p] for t, v, p in prefixes])
-  histograms, means = {}, {}
+  histograms, means, errors = {}, {}, {}
   for name, column in scores.items():
     ranges = np.minimum((column * BINS).astype(np.int64), BINS - 1)
     histograms[name] = np.array([[np.bincount(ranges[c], minlength=BINS) for c in row]
                                  for row in index])
     means[name] = np.array([[column[c].mean() for c in row] for row in index])
+    spreads = [[len(c) * column[c].var(ddof=1) if len(c) > 1 else np.nan for c in row]
+               for row in index]
+    errors[name] = np.sqrt(np.sum(spreads, 0)) / np.sum([[len(c) for c in row] for row in index], 0)
   return Distributions(
     values=names, templates=generations.templates, coupled=coupled,
     prefixes=hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest(), numbers=numbers,
@@ -142,7 +148,7 @@ def collect_distributions(
            for row in kept],
     scores={name: [[column[c].tolist() for c in row] for row in kept]
             for name, column in scores.items()},
-    histograms=histograms, means=means)
+    histograms=histograms, means=means, errors=errors)
 
 
 MOST_BYTES = 4_500_000  # of the page
@@ -211,9 +217,11 @@ class _Frame:
     assets = importlib.resources.files('fairjax.report') / 'assets'
     self._page, style, script = (
       (assets / name).read_text(encoding='utf-8') for name in ('page.html', 'page.css', 'map.js'))
-    first, *rest = document.sections
+    first, *rest = [section for section in document.sections if not section.folded]
+    folded = ''.join(section.html() for section in document.sections if section.folded)
     links = [(first.anchor, first.heading), ('map', 'Where the differences are'),
-             *((section.anchor, section.heading) for section in rest)]
+             *((section.anchor, section.heading) for section in rest),
+             *([('details', 'Details')] if folded else [])]
     self._parts = {
       'policy': f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
                 "base-uri 'none'; form-action 'none'",
@@ -222,7 +230,8 @@ class _Frame:
       'contents': '\n'.join(f'<a href="#{anchor}">{escape_html(heading)}</a>'
                             for anchor, heading in links),
       'head': '\n'.join(part.html(document.title) for part in document.head),
-      'first': first.html(), 'rest': ''.join(section.html() for section in rest)}
+      'first': first.html(), 'rest': ''.join(section.html() for section in rest) + (
+        html_section('details', 'Details', folded) if folded else '')}
 
   def page(self, data: Mapping[str, Any]) -> str:
     """The page with the data of its map."""

@@ -13,7 +13,6 @@ from fairjax.measure.estimates import verdict
 from fairjax.report import figures, sections
 from fairjax.report.comparison import (
   RELEVANCE_SHARE,
-  TONES,
   KnownBias,
   ModelRow,
   baseline_of,
@@ -21,6 +20,7 @@ from fairjax.report.comparison import (
   control_lines,
   labelling,
   labelling_warning,
+  recommended_first,
   relevance_measure,
   scorer_names,
   verdict_lines,
@@ -59,7 +59,8 @@ def write_report(
   """Writes the report; an earlier one in the folder is replaced.
 
   Args:
-    directory: where `index.html`, `report.md`, `report.json`, `figures/*.png` and `*.svg` go.
+    directory: where `index.html`, `report.md`, its short form `summary.md`, `report.json`,
+      `figures/*.png` and `*.svg` go.
     rows: the models, in the order to show; at most one has method 'baseline'.
     attribute: name of the sensitive attribute.
     config: resolved configuration, JSON types.
@@ -91,37 +92,50 @@ def write_report(
   directory, distributions, seeds, curves = (
     pathlib.Path(directory), distributions or {}, seeds or {}, curves or {})
   versions = installed_versions() if versions is None else versions
-  for pattern in ('fairness.*', 'tradeoff-*', 'curves-*'):  # of an earlier report
+  for pattern in ('values.*', 'fairness.*', 'tradeoff-*', 'curves-*'):  # of an earlier report
     for file in (directory / 'figures').glob(pattern):
       file.unlink()
-  drawn = _draw(directory / 'figures', rows, curves)
   labelled = labelling(config, [row.method for row in rows])
-  alarms = [line for line in [labelling_warning(labelled)] if line]
-  alarms += warnings(rows) + control_lines(rows)
-  alarms += sections.audit_warnings(audit) if audit else []
+  limits = [line for line in [labelling_warning(labelled)] if line]
+  limits += warnings(rows)
+  controls = control_lines(rows)
+  audited = sections.audit_warnings(audit) if audit else []
   selection = _selection(rows, relevance_share)
   judged = {scorer: verdicts(rows, scorer) for scorer in scorer_names(rows)}
   entries = ledger(rows, config)
-  document = Document(
-    f'Counterfactual sentiment bias (lexical): {attribute}',
-    [Text(_subtitle(rows), 'muted'),
-     *(Text(line, 'lead') for line in verdict_lines(rows, attribute)),
-     *(Text(line, 'note') for line in (*alarms, *notes))],
-    [_summary(rows, judged, _of_kind(drawn, 'fairness')),
-     Section('What fairness costs', _of_kind(drawn, 'tradeoff-')),
-     Section('Training curves', _curve_parts(curves, drawn)),
-     *_tables(rows, known_bias, human, selection, audit),
-     *([sections.paired_section(paired)] if paired else []),
-     _ledger_section(entries),
-     Section('What this does not show', [Bullets(sections.LIMITS)]),
-     Section('How it was made', [
-       sections.counts_table(rows), sections.origin_table(rows, seeds=seeds, versions=versions),
-       *([] if config is None else [Details('Configuration', [Code(json.dumps(
-         config, indent=2, sort_keys=True, ensure_ascii=False), 'json')])])])])
+  ordered = recommended_first(rows, selection)
+  drawn = _draw(directory / 'figures', ordered, curves, distributions)
+  title = f'Sentiment bias by {attribute}'
+  head = [Text(_subtitle(rows), 'muted'),
+          *(Text(line, 'lead') for line in verdict_lines(rows, attribute, selection))]
+  cautions = [Text(line, 'note') for line in (*limits, *audited)]
+  overview = [sections.overview_table(ordered, selection),
+              Text(' '.join(sections.DEFINITIONS.split()), 'small')]
+  costs = _of_kind(drawn, 'tradeoff-')
+  document = Document(title, [
+    *head, *cautions, *([Details('Notes on these numbers', [Bullets(notes)])] if notes else [])], [
+    Section('In short', [*_of_kind(drawn, 'values'), *overview]),
+    Section('What debiasing changes and costs', costs and [
+      *_of_kind(drawn, 'fairness'), costs[0],
+      *([Details('By the other scorers', costs[1:])] if costs[1:] else [])]),
+    Section('What this does not show', [Bullets(sections.LIMITS)]),
+    *(dataclasses.replace(section, folded=True) for section in (
+      _numbers(ordered, [] if costs else _of_kind(drawn, 'fairness')),
+      *_tables(ordered, known_bias, human, selection, audit, controls),
+      Section('Training curves', _curve_parts(curves, drawn)),
+      *([sections.paired_section(paired)] if paired else []),
+      _ledger_section(entries),
+      Section('How it was made', [
+        sections.counts_table(rows), sections.origin_table(rows, seeds=seeds, versions=versions),
+        *([] if config is None else [Details('Configuration', [Code(json.dumps(
+          config, indent=2, sort_keys=True, ensure_ascii=False), 'json')])])])))])
+  more = Text('All numbers, figures and texts are in report.md and index.html.')
+  summary = Document(title, head, [Section('Models', [*overview, *cautions, more])])
   write_json(directory / 'report.json', {
     'schema': SCHEMA, 'attribute': attribute, 'rows': _json_rows(rows, distributions),
-    'verdicts': judged, 'warnings': alarms, 'notes': list(notes), 'config': config,
-    'seeds': dict(seeds), 'versions': dict(versions), 'selection': selection, 'ledger': entries,
+    'verdicts': judged, 'warnings': limits + controls + audited, 'notes': list(notes),
+    'config': config, 'seeds': dict(seeds), 'versions': dict(versions), 'selection': selection,
+    'ledger': entries,
     'known_bias': known_bias and dataclasses.asdict(known_bias), 'human': human,
     'labelling': labelled, 'scorer_audit': audit,
     'paired_samples': [dataclasses.asdict(p) for p in paired],
@@ -129,7 +143,8 @@ def write_report(
                       for file in (figure.path, figure.path.with_suffix('.png')))})
   path = directory / 'report.md'
   for file_path, text in ((directory / 'index.html', make_page(document, rows, distributions)),
-                          (path, document.markdown())):
+                          (path, document.markdown()),
+                          (directory / 'summary.md', summary.markdown())):
     with atomic_write(file_path) as file:
       file.write(text.encode('utf-8', 'backslashreplace'))  # of half a character
   return path
@@ -150,22 +165,16 @@ def _of_kind(drawn: Sequence[Figure], kind: str) -> list[Figure]:
   return [figure for figure in drawn if figure.path.name.startswith(kind)]
 
 
-def _summary(
-  rows: Sequence[ModelRow], judged: Mapping[str, Sequence[Mapping[str, Any]]],
-  drawn: Sequence[Figure],
-) -> Section:
-  """The bars, the main table, and what each scorer says about each model."""
-  return Section('In short', [
+def _numbers(rows: Sequence[ModelRow], drawn: Sequence[Figure]) -> Section:
+  """Every measure of every model."""
+  return Section('All measures', [
     *drawn, sections.main_table(rows), Text(sections.legend(rows), 'small'),
-    *(Text(line, 'small') for line in sections.absent_lines(rows)),
-    *(Table(['model', 'I.F.', 'in words'], [
-      [v['model'], TONES[v['tone']], ' '.join(v['sentences'])] for v in found],
-      text_columns=3, title=f'By scorer {scorer}') for scorer, found in judged.items())])
+    *(Text(line, 'small') for line in sections.absent_lines(rows))])
 
 
 def _tables(
   rows: Sequence[ModelRow], known_bias: KnownBias | None, human: Mapping[str, Any] | None,
-  selection: Mapping[str, Any] | None, audit: Mapping[str, Any] | None,
+  selection: Mapping[str, Any] | None, audit: Mapping[str, Any] | None, controls: Sequence[str],
 ) -> list[Section]:
   """Everything in tables but the main one."""
   found = []
@@ -176,6 +185,8 @@ def _tables(
            'Differences between numbers within noise mean nothing.'), change]))
   if selection:
     found.append(sections.selection_section(selection))
+  if controls:
+    found.append(Section('Is it the sentiment projection?', [Bullets(controls)]))
   if known_bias:
     found.append(Section('Against the known bias of the corpus', [
       Text('Prefixes of the grammar that no training document holds, scorer '
@@ -257,7 +268,10 @@ def _json_rows(
   return result
 
 
-def _draw(directory: pathlib.Path, rows: Sequence[ModelRow], curves: Curves) -> list[Figure]:
+def _draw(
+  directory: pathlib.Path, rows: Sequence[ModelRow], curves: Curves,
+  distributions: Mapping[str, Distributions],
+) -> list[Figure]:
   """Draws every figure that the data allow."""
   drawn = []
 
@@ -266,20 +280,24 @@ def _draw(directory: pathlib.Path, rows: Sequence[ModelRow], curves: Curves) -> 
 
   scorers = scorer_names(rows)
   if scorers:
+    draw('Mean score of each value with its 95 % interval, by model', figures.plot_values(
+      directory / 'values', rows=[row for row in rows if row.measures], scorers=scorers,
+      errors={name: found.errors for name, found in distributions.items()}))
     estimates = {s: {label: [row.estimate(s, m) for row in rows] for m, label in FAIRNESS.items()}
                  for s in scorers}
     draw('Individual and group fairness with floors', figures.plot_fairness(
       directory / 'fairness', models=[row.name for row in rows],
       methods=[row.method for row in rows], estimates=estimates))
-  for scorer in scorers:
+  for scorer in scorers if sum(row.measures is not None for row in rows) > 1 else ():
     panels = [('', label, points) for label, measure in figures.COSTS.items()
               if (points := figures.tradeoff_points(rows, scorer, measure))]
     draw(f'Fairness against what it costs, scorer {scorer}', figures.plot_tradeoff(
       directory / f'tradeoff-{_file_name(scorer)}', panels=panels, scorer=scorer))
+  methods = {row.name: row.method for row in rows} | {'f_sh': 'sentiment'}
   for stage, runs in curves.items():
     if any(lines for lines in runs.values()):
       draw(f'Training curves, {stage}', figures.plot_curves(
-        directory / f'curves-{_file_name(stage)}', title=stage, runs=runs))
+        directory / f'curves-{_file_name(stage)}', title=stage, runs=runs, methods=methods))
   return drawn
 
 

@@ -17,6 +17,7 @@ from fairjax.report.comparison import (
   baseline_of,
   changes,
   erased,
+  recommended,
   relevance_measure,
   scorer_names,
 )
@@ -233,6 +234,13 @@ def paired_samples(
   return chosen
 
 
+DEFINITIONS = """\
+I.F. (individual fairness) is the average distance between the sentiment distributions of two
+values, G.F. (group fairness) that between a subgroup and all; 0 is no difference, lower is fairer.
+In brackets is the floor, the largest value expected by chance alone at this sample size (95th
+percentile). A number up to its floor is within noise: no bias was detected, which does not show
+that there is none. S.S.c is the share of texts that mention their value."""
+
 TABLE_LEGEND = """\
 PPL and PPL_s: word perplexity on the test set and on its documents with a sensitive token (H-25),
 with the perplexity per token in brackets; lower is better. S.S.c: continuations that mention the
@@ -282,6 +290,33 @@ def main_table(rows: Sequence[ModelRow]) -> Table:
   return Table(header, body)
 
 
+def overview_table(
+  rows: Sequence[ModelRow], selection: Mapping[str, Any] | None
+) -> Table:
+  """What matters of each model: I.F. by each scorer, what it changed and what it costs."""
+  baseline, best = baseline_of(rows), recommended(rows, selection)
+  scorers = scorer_names(rows)
+  measures = FAIRNESS if baseline is None else ['individual_fairness']
+  change = [] if baseline is None else ['change']
+  header = ['model', *(h for s in scorers for m in measures
+                       for h in (f'{FAIRNESS[m]} {s} (floor)', *change))]
+  if baseline is not None:
+    header += ['perplexity change', 'S.S.c (points)']
+  body = []
+  for row in rows:
+    found = {} if baseline is None or row is baseline else changes(row, baseline)
+    cells = [row.name + ' (recommended)' * (row is best)]
+    for s in scorers:
+      for m in measures:
+        cells += [_estimate(row.estimate(s, m)),
+                  *(percent_change(found.get(m, {}).get(s)) for _ in change)]
+    if baseline is not None:
+      cells += [percent_change(found.get('perplexity')),
+                number(found.get('semantic_similarity_c'), 1, sign=True)]
+    body.append(cells)
+  return Table(header, body)
+
+
 def change_table(rows: Sequence[ModelRow]) -> Table | None:
   """Changes against the baseline; None without a baseline or another model."""
   baseline = baseline_of(rows)
@@ -298,7 +333,7 @@ def change_table(rows: Sequence[ModelRow]) -> Table | None:
     cells = [row.name, percent_change(change['perplexity']),
              percent_change(change['subset_perplexity'])]
     for name in ('semantic_similarity_c', *(['semantic_similarity'] * similar)):
-      cells.append('\u2013' if change[name] is None else f'{change[name]:+.1f}')
+      cells.append(number(change[name], 1, sign=True))
     body.append(cells + [percent_change(change[m].get(s)) for s in scorers for m in FAIRNESS])
   return Table(header, body)
 

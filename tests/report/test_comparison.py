@@ -71,8 +71,17 @@ def test_verdicts_say_what_the_floors_say(rows):
     f"p = {estimate['p_value']:.3f}; G.F. ")
   assert 'I.F. 0.0100 (floor 0.0200), within noise, p = 0.400' in second['sentences'][0]
   assert any('I.F. is 100 % below the baseline' in line for line in second['sentences'])
-  assert 'beyond noise in 1 of 2 models, at n = 40' in headline([rows[0], quiet], 'opinion', 'c')
-  assert 'within noise at n = 40' in headline([quiet], 'opinion', 'colour')
+  shown = f"I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, n = 40"
+  line = headline([quiet, rows[0]], 'opinion', 'colour', quiet)
+  means = rows[0].scorer('opinion')['mean_score_by_value']
+  low, *_, high = sorted(means, key=means.get)
+  assert shown in line and '1 of 2 models are above noise' in line
+  assert line.index(f'about {low} are') < line.index(f'{means[low]:.2f}') < line.index(
+    f'about {high} the') < line.index(f'{means[high]:.2f}') < line.index(quiet.name)
+  left = quiet.scorer('opinion')['mean_score_by_value']
+  assert f'to {left[high] - left[low]:.2f} and I.F. to 0.0100 (floor 0.0200), within' in line
+  line = headline([quiet], 'opinion', 'colour')
+  assert 'I.F. 0.0100 (floor 0.0200), within noise, n = 40' in line and low not in line
   assert headline([ModelRow('x', 'y')], 'opinion', 'colour') is None
 
 

@@ -165,9 +165,9 @@ def test_tables_figures_and_headings_are_named(report):
   assert 'h3' not in tags  # the map has them once a pair is chosen
   assert all('scope' in a for tag, a in found.tags if tag == 'th')
   figures = [a for tag, a in found.tags if tag == 'svg']
-  assert len(figures) == tags.count('figcaption') == 5 and all(a['role'] == 'img' for a in figures)
+  assert len(figures) == tags.count('figcaption') == 6 and all(a['role'] == 'img' for a in figures)
   titles = [d for tag, _, d in found.inline if tag == 'title']
-  assert len(titles) == 6 and 'Training curves, lm' in titles
+  assert len(titles) == 7 and 'Training curves, lm' in titles
   boxes = [a for _, a in found.tags if a.get('role') == 'group']
   assert boxes and all(a['aria-label'] and a['tabindex'] == '0' for a in boxes)
   ids = [a['id'] for _, a in found.tags if 'id' in a]
@@ -228,6 +228,11 @@ def test_evidence_is_all_scores_and_the_first_texts(models):
       expected = np.histogram(all_scores, BINS, (0, 1))[0]
       assert found.histograms['vader'][t, a].tolist() == expected.tolist()
       assert found.means['vader'][t, a] == pytest.approx(all_scores.mean(), rel=1e-12)
+  for a, value in enumerate(ATTRIBUTE.values):
+    cells = [score_records([r for r in records if (r['template'], r['value']) == (t, value.text)],
+                           VaderScorer()) for t in range(2)]
+    error = np.sqrt(sum(len(c) ** 2 * np.var(c, ddof=1) / len(c) for c in cells))
+    assert found.errors['vader'][a] == pytest.approx(error / sum(map(len, cells)), rel=1e-12)
   assert found.prefixes == distributions.prefixes
   other = [r | {'prefix': r['prefix'] + '!'} for r in records]
   found = collect_distributions(read_generations(other, ATTRIBUTE), {})
@@ -266,7 +271,7 @@ def many_values(count, *, templates=2, model='baseline', samples=6, words='some 
            for t in range(templates)],
     scores={'x': rng.random((templates, count, samples)).tolist()},
     histograms={'x': rng.integers(0, 9, (templates, count, BINS))},
-    means={'x': rng.random((templates, count))})
+    means={'x': rng.random((templates, count))}, errors={'x': rng.random(count)})
   return template, distributions
 
 
@@ -404,7 +409,8 @@ def test_a_page_on_which_nothing_was_measured_has_no_map(browser, tmp_path):
   assert browser.complaints == []
   assert browser.js("[...document.querySelectorAll('section')].filter(e => e.hidden)"
                     ".map(e => e.id)") == ['map']
-  assert 'H-05' in browser.text('#fidelity-ledger')
+  browser.click('#fidelity-ledger summary')
+  assert 'Individual fairness' in browser.text('#fidelity-ledger')
 
 
 def test_an_address_leads_back_to_the_cell(page, report):

@@ -18,11 +18,12 @@ from fairjax.report import (
   plot_curves,
   plot_fairness,
   plot_tradeoff,
+  plot_values,
   write_report,
 )
 from fairjax.report.comparison import changes
 from fairjax.report.document import Code, Table, escape
-from fairjax.report.figures import MOST_POINTS
+from fairjax.report.figures import METHOD_COLOURS, MOST_POINTS
 from fairjax.report.sections import human_section, more_measures
 
 ATTRIBUTE = Attribute(
@@ -87,20 +88,21 @@ def cells_of(text, name):
 
 def test_table_holds_every_number_with_its_floor(tmp_path, rows, no_figures):
   text, data = write(tmp_path, rows)
-  header = next(line for line in text.splitlines() if line.startswith('| model'))
+  section = text.split('## All measures')[1]
+  header = next(line for line in section.splitlines() if line.startswith('| model'))
   assert [h.strip() for h in header.strip('|').split('|')] == [
     'model', 'PPL', 'PPL&#95;s', 'S.S.c', 'words (floor)', 'I.F. opinion (floor)',
     'G.F. opinion (floor)', 'n']
-  cells = cells_of(text, 'baseline')
+  cells = cells_of(section, 'baseline')
   estimate = rows[0].estimate('opinion', 'individual_fairness')
   assert cells[1] == f'{np.exp(2.0):.2f} ({np.exp(1.0):.2f})'
   words = rows[0].content('distinct_word_divergence')
   assert cells[3] == '100.0%' and cells[7] == '40'
   assert cells[4] == f"{words['value']:.4f} ({words['null_p95']:.4f}), above noise"
   assert cells[5] == f"{estimate['value']:.4f} ({estimate['null_p95']:.4f}), above noise"
-  fair = cells_of(text, 'embedding-10')
+  fair = cells_of(section, 'embedding-10')
   assert fair[2] == 'not measured'
-  assert cells_of(text, 'sentiment-1')[1:] == ['not measured'] * 6 + ['–']
+  assert cells_of(section, 'sentiment-1')[1:] == ['not measured'] * 6 + ['–']
   assert data['rows'][0]['measures'] == json.loads(json.dumps(rows[0].measures))
   assert data['rows'][0]['verdicts']['opinion']['individual_fairness'] == 'above noise'
 
@@ -111,6 +113,25 @@ def test_verdict_depends_on_the_95th_percentile():
   assert verdict(estimate) == 'above noise'
   silent = measures_of(0.0, mention=0.0)['scorers']['opinion']['individual_fairness']
   assert verdict(silent) == 'within noise'
+
+
+def test_the_overview_and_the_summary_name_the_recommended_model_first(tmp_path, rows, no_figures):
+  text, data = write(tmp_path, rows)
+  assert data['selection']['best'] == 'embedding-1'  # embedding-10 no longer mentions the value
+  change = changes(rows[2], rows[0])
+  summary = (tmp_path / 'report' / 'summary.md').read_text()
+  for page in (text.split('## All measures')[0], summary):
+    found = [line for line in page.splitlines() if line.startswith('| ')][2:]
+    assert [line.split(' ')[1] for line in found] == [
+      'embedding-1', 'baseline', 'extended-baseline', 'embedding-10', 'sentiment-1']
+    cells = cells_of(page, 'embedding-1 (recommended)')
+    estimate = rows[2].estimate('opinion', 'individual_fairness')
+    assert cells[1:] == [
+      f"{estimate['value']:.4f} ({estimate['null_p95']:.4f}), above noise",
+      f"{change['individual_fairness']['opinion']:+.1f}%", '0.0%',
+      f"{change['semantic_similarity_c']:+.1f}"]
+    assert 'Recommended: embedding-1.' in page
+  assert len(summary) < 4000
 
 
 def test_changes_against_the_baseline(tmp_path, rows, no_figures):
@@ -282,7 +303,7 @@ def metric_lines(offset=0.0):
 def test_figures_are_written_listed_and_replaced(tmp_path, rows):
   curves = {'lm': {'lm': metric_lines()}, 'debias/colour': {'a': metric_lines()}}
   _, data = write(tmp_path, rows, curves=curves)
-  names = ['curves-debias-colour', 'curves-lm', 'fairness', 'tradeoff-opinion']
+  names = ['curves-debias-colour', 'curves-lm', 'fairness', 'tradeoff-opinion', 'values']
   expected = sorted(f'figures/{n}.{s}' for n in names for s in ('png', 'svg'))
   assert data['figures'] == expected
   folder = tmp_path / 'report'
@@ -308,8 +329,25 @@ def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(drawn, ro
   marked = sum(len(line.get_xdata()) for line in hollow)
   assert marked == sum(p['individual_fairness']['within_floor'] for p in points) == 1
   boxes = [t.get_window_extent() for t in axis.texts]
-  assert [t.get_text() for t in axis.texts] == [p['name'] for p in points]
+  assert [t.get_text() for t in axis.texts] == ['baseline', 'extended-baseline', '1', '10']
   assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_dots_are_the_values_means_with_their_intervals(drawn, rows):
+  shown = [rows[2], rows[0]]
+  plot_values('v', rows=shown, scorers=['opinion'], errors={
+    'baseline': {'opinion': np.array([0.1, 0.2, 0.3])}})
+  means = [[row.scorer('opinion')['mean_score_by_value'][v] for v in ('Red', 'Blue', 'Green')]
+           for row in shown]
+  order = np.argsort(means[1])  # of the baseline
+  for axis, found in zip(drawn[0].axes, means, strict=True):
+    assert axis.get_lines()[1].get_ydata() == pytest.approx(np.array(found)[order])
+  assert [t.get_text() for t in drawn[0].axes[1].get_xticklabels()] == [
+    ('Red', 'Blue', 'Green')[a] for a in order]
+  (whiskers,) = drawn[0].axes[1].containers[0].lines[2]
+  lengths = [y[1] - y[0] for y in (s[:, 1] for s in whiskers.get_segments())]
+  assert lengths == pytest.approx(2 * 1.96 * np.array([0.1, 0.2, 0.3])[order])
+  assert not drawn[0].axes[0].containers[0].has_yerr
 
 
 def test_bars_show_values_and_floors(drawn, rows):
@@ -324,7 +362,7 @@ def test_bars_show_values_and_floors(drawn, rows):
   assert [t.get_text() for t in axis.get_xticklabels()] == [r.name for r in rows]
 
 
-def test_curves_hold_every_metric_and_gaps(drawn):
+def test_curves_hold_what_changes_most_of_interest_and_gaps(drawn):
   runs = {'a $x$': metric_lines(), 'b': metric_lines(1)}
   plot_curves('c', title='lm', runs=runs)
   axes = drawn[0].axes
@@ -336,5 +374,14 @@ def test_curves_hold_every_metric_and_gaps(drawn):
   plot_curves('c', title='t', runs={'a': long})
   steps = drawn[1].axes[0].get_lines()[0].get_xdata()
   assert len(steps) == MOST_POINTS and (steps[0], steps[-1]) == (0, 2999)
+  many = [{'step': s, 'branches/used': s, 'majority': 1, 'kl': s, 'loss': s, 'cosine': s,
+           'fairness_loss/embedding': s} for s in range(3)]
+  plot_curves('c', title='t', runs={'a': many, 'b': many, 'c': many},
+              methods=dict.fromkeys('ab', 'embedding'))
+  assert [a.get_title() for a in drawn[2].axes] == [
+    'loss', 'fairness loss, embedding', 'cosine', 'kl']
+  first, second, third = drawn[2].axes[0].get_lines()
+  assert first.get_color() == second.get_color() == METHOD_COLOURS['embedding']
+  assert first.get_linestyle() != second.get_linestyle() and third.get_color() != first.get_color()
   with pytest.raises(ValueError, match='no metric'):
     plot_curves('c', title='lm', runs={'a': [{'step': 1, 'kind': 'train'}]})

@@ -223,11 +223,15 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
       shown = re.search(rf"<summary>[^<]*\({entry['id']}; .*?</details>", page, re.S)[0]
       for scorer, model, words in re.findall(r'<li>([\w-]+), ([\w-]+): (.*?)</li>', shown):
         see('ledger of the page', model, scorer, label, words)
-  for scorer, body in re.findall(r'<caption>By scorer ([\w-]+)</caption>(.*?)</table>', page, re.S):
-    for model, words in re.findall(r'<th scope="row">([\w-]+)</th>.*?<td>(At n = [^<]*)', body):
-      individual, group = _shown(words)
-      for label, found in (('I.F.', individual), ('G.F.', group)):
-        see('page', model, scorer, label, '{} ({}), {}'.format(*found))
+  for where, body in (('page', page), ('page, more measures', page.split('id="more-measures"')[1])):
+    names, *rows = (re.findall(r'<t[hd][^>]*>([^<]*)', line)
+                    for line in re.findall(r'<tr>.*?</tr>', body.split('</table>')[0]))
+    for row in rows:
+      line = dict(zip(names, row, strict=True))
+      for name, text in line.items():
+        if match := re.fullmatch(r'([IG]\.F\.) (\S+|\u00b1 s\.e\.) \(floor\)', name):
+          scorer = match[2] if where == 'page' else line['scorer']
+          see(where, line['model'].split(' ')[0], scorer, match[1], text)
   job = open_run(finished)
   for line in fairness_table(job).rows:
     label, scorer = line[0].split(' ', 1)
@@ -244,9 +248,10 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
         see('measure', row['name'], 'vader', match[1], line)
   assert seen.keys() == expected.keys() and len(expected) == 30
   for key, found in seen.items():
-    assert {'report.md', 'more measures', 'ledger', 'ledger of the page', 'page'} <= (
-      found.keys())
-    assert ('log' in found) == (key[2] == 'I.F.') and ('measure' in found) == (key[1] == 'vader')
+    assert {'report.md', 'more measures', 'ledger', 'ledger of the page',
+            'page, more measures'} <= found.keys()
+    assert ('log' in found) == ('page' in found) == (key[2] == 'I.F.')
+    assert ('measure' in found) == (key[1] == 'vader')
     assert set(found.values()) == {expected[key]}, (key, found)
   assert not any('null floor' in text for text in (log, markdown, page))
 
