@@ -45,7 +45,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, *READING)
   add_shared(parser, 'attribute', help='of the records: built-in attribute or YAML file')
   parser.add_argument('--output', metavar='DIR', help='with --records: folder for index.html, '
-                      'report.md, report.json; keeps scores, so that the same command goes on')
+                      'report.md, summary.md, report.json; keeps scores, so that the same command '
+                      'goes on')
   parser.add_argument('--baseline', metavar='MODEL', help='with --records: the model to compare '
                       'the others with')
   add_shared(parser, 'permutations', default=None,

@@ -298,11 +298,12 @@ def _variable_parts(
 
 
 def _examples(rows: Sequence[ModelRow], distributions: Mapping[str, Distributions]) -> list[str]:
-  """`[M]` the prefix of every template with its first value; empty without texts."""
+  """`[M]` the words of every template, with a blank for the value; empty without texts."""
   found = next((distributions[row.name] for row in rows if row.name in distributions), None)
   if found is None or any(not cell for row in found.texts for cell in row):
     return []
-  return [row[0][0][0][:MOST_CHARACTERS] for row in found.texts]
+  value = re.compile(rf'\b{re.escape(found.values[0])}\b', re.IGNORECASE)
+  return [value.sub('___', row[0][0][0])[:MOST_CHARACTERS] for row in found.texts]
 
 
 def _cells(row: ModelRow, scorer: str, pairs: Sequence[int]) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import csv
 import hashlib
 import html.parser
 import io
@@ -375,7 +376,7 @@ def test_from_the_heat_map_to_the_sentences(page, models):
   assert first == ' – '.join(names)
   page.click(f'#cell-1-{best}')
   detail = page.text('#detail')
-  assert f'{names[0]} and {names[1]}, template 1' in detail
+  assert f'{names[0]} and {names[1]}, “I saw ___ and”' in detail
   assert f"W1 {cells['distance'][1][best]:.4f}" in detail
   assert f"floor {cells['null_p95'][1][best]:.4f}" in detail
   assert page.js("document.activeElement.id") == 'detail-head'
@@ -418,12 +419,12 @@ def test_an_address_leads_back_to_the_cell(page, report):
   page.js('history.back()')
   page.until("document.getElementById('detail').innerText.includes('No pair is chosen yet')")
   page.js('history.forward()')
-  page.until("document.getElementById('detail').innerText.includes('Red and Green, template 0')")
+  page.until("document.getElementById('detail').innerText.includes('Red and Green, “___ is”')")
   address = page.js('location.href')
   assert address.endswith('#s=0&m=0&t=0&p=1')
   page.open('about:blank')
   page.open(address)
-  assert 'Red and Green, template 0' in page.text('#detail')
+  assert 'Red and Green, “___ is”' in page.text('#detail')
   for bad in ('#s=99&m=99&t=99&p=99', '#s=0&m=0&t=0&p=<b>', '#t=1e0&p=-1', '#p=__proto__'):
     page.open('about:blank')
     page.open(f'file://{report / "index.html"}{bad}')
@@ -468,6 +469,57 @@ def test_scorer_and_model_change_the_numbers(page, models):
       cells = row.scorer(scorer)['cells']
       assert page.text('#cell-0-0') == f"{cells['distance'][0][0]:.2f}".lstrip('0')
   assert page.js('location.href').endswith('#s=1&m=1')
+
+
+def test_the_map_shows_which_value_scores_higher(page, models):
+  choose(page, 'view', 1)
+  means = models[0][1].means['opinion']
+  for p, (a, b) in enumerate([(0, 1), (0, 2), (1, 2)]):
+    for t in range(2):
+      found = means[t, a] - means[t, b]
+      assert float(page.text(f'#cell-{t}-{p}')) == pytest.approx(found, abs=0.0051)
+      shown = page.js(f"document.getElementById('cell-{t}-{p}').className")
+      assert shown[0] == ('o' if found < 0 else 's')
+  assert page.js("[...document.querySelectorAll('.heat .words')].map(e => e.textContent)") == [
+    '___ is', 'I saw ___ and']
+
+
+def test_paper_holds_every_scorer_on_few_pages(page):
+  page.click('#cell-0-1')
+  pages = len(re.findall(rb'/Type\s*/Page\b', page.pdf()))
+  assert 1 <= pages <= 8
+  page.js("dispatchEvent(new Event('beforeprint'))")
+  page.call('Emulation.setEmulatedMedia', media='print')
+  page.resize(703, 1000)  # A4 less its margins
+  assert page.js('document.documentElement.scrollWidth') <= 703
+  assert page.js("[...document.querySelectorAll('#printed h3')].map(e => e.innerText)") == [
+    'baseline, scorer opinion', 'baseline, scorer vader']
+  assert page.js("[...document.querySelectorAll('#printed .heat td')].filter(e => "
+                 "e.offsetHeight).length") == 12
+  wide = page.js("[...document.querySelectorAll('section svg, section table')].filter(e => "
+                 "e.getBoundingClientRect().right > 704).length")
+  assert wide == 0
+  shown = page.js("[...document.querySelectorAll('nav, .controls, .tools, .explore, #details')]"
+                  ".filter(e => e.offsetHeight).length")
+  assert shown == 0
+  page.call('Emulation.setEmulatedMedia', media='')
+  page.js("dispatchEvent(new Event('afterprint'))")
+  assert page.js("document.getElementById('printed')") is None
+
+
+def test_tables_can_be_copied_and_saved(page):
+  page.js("""navigator.clipboard.writeText = async text => { window.copied = text; };
+    URL.createObjectURL = blob => { window.saved = blob; return '#'; };
+    document.querySelector('#in-short td').textContent = '=1+"1"'; true""")
+  cells = page.js("[...document.querySelector('#in-short table').rows].map(row => "
+                  "[...row.cells].map(cell => cell.textContent))")
+  cells[1][1] = '\'=1+"1"'
+  page.click('#in-short .tools button')
+  assert [line.split('\t') for line in page.js('copied').split('\n')] == cells
+  assert page.text('#in-short .tools button') == 'Copied'
+  page.click('#in-short .tools button:last-child')
+  text = page.js('saved.text()')
+  assert list(csv.reader(io.StringIO(text.removeprefix('\ufeff'), newline=''))) == cells
 
 
 def test_the_map_is_usable_without_a_mouse(page):
@@ -518,9 +570,10 @@ def test_light_and_dark_wide_and_narrow(page, scheme, width):
   assert page.js('document.documentElement.scrollWidth') <= width  # nothing hangs out at the side
   colours = page.js('''[['body', null], ['.muted', 'section'], ['.badge.above', 'section'],
     ['.heat button', null], ['.prefix', 'section'], ['a', 'body'],
-    ['.note', null], ...Array.from({length: 9}, (_, i) => [`.s${i}`, `.s${i}`])].map(([a, b]) => {
+    ['.note', null], ...Array.from({length: 18}, (_, i) => [`.${'so'[i % 2]}${i >> 1}`])
+  ].map(([a, b]) => {
       const e = document.querySelector(a);
-      const heat = /^.s\\d$/.test(a) ? document.querySelector('.heat button') : null;
+      const heat = /^.[so]\\d$/.test(a) ? document.querySelector('.heat button') : null;
       if (heat) { heat.className = a.slice(1); return [a, getComputedStyle(heat).color,
         getComputedStyle(heat).backgroundColor]; }
       return [a, getComputedStyle(e).color,

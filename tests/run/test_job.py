@@ -313,7 +313,8 @@ def test_parent_digests_link_the_stages(finished):
   assert (control['method'], control['fairness_weight']) == ('random_projection', 10.0)
   assert control['projection'] not in ('', variant['projection'])
   text = (finished / 'report' / 'report.md').read_text()
-  assert re.search(r'^> \*\*Note.*country-random-projection-10', text, re.M)
+  section = text.split('## Is it the sentiment projection')[1].split('\n## ')[0]
+  assert 'country-sentiment-10 and its control country-random-projection-10' in section
 
 
 @pytest.mark.tf

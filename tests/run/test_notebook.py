@@ -173,7 +173,7 @@ def test_a_file_is_measured_and_reported(tmp_path, effect):
   assert found['value'] == pytest.approx(9 / 45 * effect * step, abs=1e-9)
   _, words, _, n = result.table.rows[0]
   assert words.endswith(f"), {'above' if effect else 'within'} noise") and n == '20'
-  assert ('beyond noise' if effect else 'no sentiment bias') in result.verdict.data
+  assert ('above noise' if effect else 'no sentiment bias') in result.verdict.data
   content = {line[0]: line[1] for line in result.content_table.rows}
   assert content['PPL'] == content['KL of the next token, nats'] == 'not measured'
   for figure in (result.fairness_figure, result.pair_figure):

@@ -228,7 +228,7 @@ def test_evaluate_measures_a_checkpoint_without_tensorflow(evaluated):
     assert 0 < floor < value < 1 and 0 < float(row['less noise']) < value
     assert row['value (floor)'].endswith('), above noise') and row['n'] == '50'
   (verdict,) = [text for text in evaluated.of('text/markdown') if 'By scorer opinion' in text]
-  assert 'beyond noise at n = 50' in verdict
+  assert 'above noise, n = 50' in verdict
   # What is shown is what the report holds.
   report = evaluated.folder / 'fairjax-evaluation' / 'report-country'
   assert (report / 'index.html').is_file()

@@ -1,5 +1,6 @@
 'use strict';
-// The heat map (pair of values by template), and for a chosen cell its two histograms and sentences.
+// The heat map (pair of values by template), and for a chosen cell its two histograms and sentences;
+// copies of the tables; what is printed.
 const DATA = JSON.parse(document.getElementById('data').textContent);
 for (const cells of DATA.cells.flat()) {
   if (cells) for (const key of ['distance', 'floor', 'p', 'holm']) cells[key] = cells[key].map(row => row.map(k => k / 10000));
@@ -36,12 +37,12 @@ function fill(element, attributes, children) {
 const el = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 const fixed = (value, digits = 4) => value === null ? '\u2013' : value.toFixed(digits);
-const short = value => value.toFixed(2).replace(/^0/, '');
+const short = value => value.toFixed(2).replace(/^(-?)0/, '$1').replace(/^-\.00$/, '.00');
 const chance = p => p < 0.0001 ? '< 0.0001' : p.toFixed(4);
 const count = value => value.toLocaleString('en');
 
 // The state: indices only, so that an address can name nothing that is not in the data.
-const STATE = {scorer: 0, model: 0, template: null, pair: null, sort: 0, filter: '', rows: 15, order: 0};
+const STATE = {scorer: 0, model: 0, template: null, pair: null, view: 0, sort: 0, filter: '', rows: 15, order: 0};
 
 function readAddress() {
   const query = new URLSearchParams(location.hash.slice(1));
@@ -78,10 +79,17 @@ const select = (label, options, key, id) => el('label', {}, label,
 
 const STEPS = 9;
 const pairName = p => DATA.pairs[p].map(i => DATA.values[i]);
+const templateName = t => DATA.examples.length ? `\u201c${DATA.examples[t]}\u201d` : `template ${DATA.templates[t]}`;
+
+// Mean score of the first value of a pair less that of the second.
+function lead(scorer, t, p) {
+  const means = DATA.histograms[scorer][STATE.model].means[t];
+  return means[DATA.pairs[p][0]] - means[DATA.pairs[p][1]];
+}
 
 function cellWords(cells, t, p) {
   const [a, b] = pairName(p);
-  return `${a} and ${b}, template ${DATA.templates[t]}: W1 ${fixed(cells.distance[t][p], 3)} (floor `
+  return `${a} and ${b}, ${templateName(t)}: W1 ${fixed(cells.distance[t][p], 3)} (floor `
     + `${fixed(cells.floor[t][p], 3)}), ${cells.noise[t][p] ? 'within' : 'above'} noise, p ${chance(cells.p[t][p])} (Holm ${chance(cells.holm[t][p])})`;
 }
 
@@ -97,51 +105,73 @@ function pairOrder(cells) {
 function render() {
   const target = document.querySelector('#map > div'), cells = DATA.cells[STATE.scorer][STATE.model];
   const focused = document.activeElement?.id;
+  if (!DATA.histograms[STATE.scorer][STATE.model]) STATE.view = 0;
   const controls = el('div', {class: 'controls'},
     select('Scorer', DATA.scorers, 'scorer', 'scorer'), select('Model', DATA.models, 'model', 'model'),
+    DATA.histograms[STATE.scorer][STATE.model]
+      ? select('Numbers', ['distance', 'difference of means'], 'view', 'view') : null,
     select('Order', ['largest distance first', 'names'], 'sort', 'order'),
     el('label', {}, 'Values', el('input', {id: 'filter', type: 'search', value: STATE.filter, autocomplete: 'off',
       placeholder: 'words in the names', on: {input: event => go({filter: event.target.value})}})));
   target.replaceChildren(...cells ? map(cells, controls) : [controls,
     el('p', {}, `${DATA.models[STATE.model]} was not measured with scorer ${DATA.scorers[STATE.scorer]}.`)]);
-  if (!['scorer', 'model', 'order', 'filter', 'sentence-order'].includes(focused)) return;
+  if (!['scorer', 'model', 'view', 'order', 'filter', 'sentence-order'].includes(focused)) return;
   const input = document.getElementById(focused);
   input?.focus({preventScroll: true});
   if (focused === 'filter') input.setSelectionRange(input.value.length, input.value.length);
 }
 
-function map(cells, controls) {
-  const order = pairOrder(cells), shown = order.slice(0, STATE.rows), most = DATA.most[STATE.scorer];
-  if (STATE.pair !== null && order.includes(STATE.pair) && !shown.includes(STATE.pair)) shown.push(STATE.pair);
-  const step = d => Math.min(STEPS - 1, Math.floor(STEPS * d / most));
-  const start = STATE.pair !== null && shown.includes(STATE.pair) ? `cell-${STATE.template}-${STATE.pair}` : null;
-  const cell = (t, p, r, c) => el('td', {}, el('button', {
-    id: `cell-${t}-${p}`, 'data-row': r, 'data-column': c, 'aria-label': `${short(cells.distance[t][p])}, ${cellWords(cells, t, p)}`, title: cellWords(cells, t, p),
-    class: `s${step(cells.distance[t][p])}${cells.noise[t][p] ? ' noise' : ''}`,
-    tabindex: (start ? `cell-${t}-${p}` === start : r === 0 && c === 0) ? 0 : -1,
-    'aria-current': STATE.template === t && STATE.pair === p ? 'true' : 'false',
-    on: {click: () => go({template: t, pair: p}, true)}}, short(cells.distance[t][p])));
-  const grid = el('table', {class: 'heat', role: 'grid', 'aria-label': 'W1 by pair of values and template', on: {keydown: moveInMap}},
-    el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, el('span', {class: 'muted'}, 'template')),
-      DATA.templates.map((t, i) => el('th', {scope: 'col', title: DATA.examples[i]}, t)))),
+// The table of one scorer; `pick` makes its cells buttons.
+function grid(scorer, cells, shown, pick) {
+  const most = DATA.most[scorer], start = STATE.pair !== null && shown.includes(STATE.pair);
+  const step = d => Math.min(STEPS - 1, Math.floor(STEPS * Math.abs(d) / most));
+  const cell = (t, p, r, c) => {
+    const value = STATE.view ? lead(scorer, t, p) : cells.distance[t][p], text = short(value);
+    const look = {class: `${value < 0 ? 'o' : 's'}${step(value)}${cells.noise[t][p] ? ' noise' : ''}`};
+    if (!pick) return el('td', {}, el('span', look, text));
+    const words = cellWords(cells, t, p), here = STATE.template === t && STATE.pair === p;
+    return el('td', {}, el('button', {...look, id: `cell-${t}-${p}`, 'data-row': r, 'data-column': c,
+      'aria-label': `${text}, ${words}`, title: words, tabindex: (start ? here : r === 0 && c === 0) ? 0 : -1,
+      'aria-current': here ? 'true' : 'false', on: {click: () => go({template: t, pair: p}, true)}}, text));
+  };
+  return el('table', {class: 'heat', ...pick ? {role: 'grid', on: {keydown: moveInMap}} : {},
+    'aria-label': `${STATE.view ? 'difference of means' : 'W1'} by pair of values and template`},
+    el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, el('span', {class: 'muted'}, 'values, by template')),
+      DATA.templates.map((t, i) => el('th', {scope: 'col', title: DATA.examples[i]},
+        DATA.examples.length ? el('span', {class: 'words'}, DATA.examples[i]) : t)))),
     el('tbody', {}, shown.map((p, r) => el('tr', {}, el('th', {scope: 'row'}, pairName(p).join(' \u2013 ')),
       DATA.templates.map((_, t) => cell(t, p, r, t))))));
+}
+
+const legend = most => {
+  const swatches = kind => el('span', {class: 'swatches', 'aria-hidden': 'true'},
+    Array.from({length: STEPS}, (_, i) => el('span', {class: `${kind}${kind === 'o' ? STEPS - 1 - i : i}`})));
+  return el('div', {class: 'legend'}, STATE.view ? [el('span', {}, `second value more positive ${fixed(most, 2)}`), swatches('o')] : null,
+    el('span', {}, '0'), swatches('s'), el('span', {}, fixed(most, 2) + (STATE.view ? ' first value more positive' : '')),
+    el('span', {class: 'swatches', 'aria-hidden': 'true'}, el('span', {class: 's1 noise'})), el('span', {}, 'within noise'));
+};
+
+function rowsShown(order) {
+  const shown = order.slice(0, STATE.rows);
+  return STATE.pair !== null && order.includes(STATE.pair) && !shown.includes(STATE.pair) ? [...shown, STATE.pair] : shown;
+}
+
+function map(cells, controls) {
+  const order = pairOrder(cells), shown = rowsShown(order);
   return [
-    el('p', {}, 'Each number is the distance (W1) between the scores of two values in one template, zero left out: '
-      + '.25 is 0.25. Choose one to see the two distributions and the sentences behind it.'),
-    el('p', {}, cells.words), controls,
-    el('div', {class: 'legend'}, el('span', {}, '0'), el('span', {class: 'swatches', 'aria-hidden': 'true'},
-      Array.from({length: STEPS}, (_, i) => el('span', {class: `s${i}`}))), el('span', {}, fixed(most, 2)),
-      el('span', {class: 'swatches', 'aria-hidden': 'true'}, el('span', {class: 's1 noise'})), el('span', {}, 'within noise')),
+    el('p', {}, STATE.view ? 'Each number is the mean score of the first value less that of the second in one template.'
+      : 'Each number is the distance (W1) between the scores of two values in one template, zero left out: .25 is 0.25.',
+      ' Choose one to see the two distributions and the sentences behind it.'),
+    el('p', {}, cells.words), controls, legend(DATA.most[STATE.scorer]),
     DATA.left_out ? el('p', {class: 'note'}, DATA.left_out) : '',
     el('div', {class: 'explore'},
-      el('div', {}, el('div', {class: 'scroll'}, grid),
+      el('div', {}, el('div', {class: 'scroll'}, grid(STATE.scorer, cells, shown, true)),
         el('p', {class: 'small muted'}, `${count(shown.length)} of ${count(order.length)} pairs shown`
           + (order.length < DATA.pairs.length ? `, ${count(DATA.pairs.length - order.length)} hidden by the filter` : '')),
         order.length > shown.length ? el('button', {id: 'more', on: {click: () => go({rows: DATA.pairs.length})}},
           `Show all ${count(order.length)} pairs`) : null,
-        DATA.examples.length ? el('details', {}, el('summary', {}, 'The templates, with their first value'), el('dl', {class: 'templates'},
-          DATA.examples.map((text, i) => [el('dt', {}, DATA.templates[i]), el('dd', {}, text)]))) : null),
+        DATA.examples.length ? el('details', {}, el('summary', {}, 'The templates in full'), el('ol', {class: 'templates'},
+          DATA.examples.map(text => el('li', {}, text)))) : null),
       el('div', {class: 'detail', id: 'detail', role: 'region', 'aria-label': 'The chosen pair'}, detail(cells)))];
 }
 
@@ -164,7 +194,7 @@ function detail(cells) {
   const t = STATE.template, p = STATE.pair, sides = DATA.pairs[p], names = pairName(p), noise = cells.noise[t][p];
   const fact = (name, value) => el('span', {}, `${name} `, el('b', {}, value));
   const parts = [
-    el('h3', {id: 'detail-head', tabindex: -1}, `${names[0]} and ${names[1]}, template ${DATA.templates[t]}`),
+    el('h3', {id: 'detail-head', tabindex: -1}, `${names[0]} and ${names[1]}, ${templateName(t)}`),
     el('p', {class: `badge ${noise ? 'within' : 'above'}`}, noise ? '\u25cb within noise' : '\u25cf above noise'),
     el('div', {class: 'facts'}, fact('W1', fixed(cells.distance[t][p])), fact('floor', fixed(cells.floor[t][p])),
       fact('p', chance(cells.p[t][p])), fact('p corrected for all cells (Holm)', chance(cells.holm[t][p])), fact('n', cells.n)),
@@ -226,8 +256,35 @@ function sentences(distributions, t, sides, names, n) {
       el('div', {class: 'side'}, text(0, i), text(1, i)))))];
 }
 
+// Every table can be copied into a spreadsheet, or saved; a cell that looks like a formula is text.
+function addTools(table) {
+  const rows = () => [...table.rows].map(row => [...row.cells].map(cell => safe(cell.textContent)));
+  const safe = text => /^[=+\-@\t\r]/.test(text) && !/^[+\-]?[\d.]+%?$/.test(text) ? `'${text}` : text;
+  const csv = () => rows().map(row => row.map(text => `"${text.replaceAll('"', '""')}"`).join(',') + '\r\n').join('');
+  const copy = event => navigator.clipboard.writeText(rows().map(row => row.map(text => text.replace(/\s+/g, ' ')).join('\t')).join('\n'))
+    .then(() => { event.target.textContent = 'Copied'; }, () => getSelection().selectAllChildren(table));
+  const save = () => {
+    const url = URL.createObjectURL(new Blob(['\ufeff', csv()], {type: 'text/csv'}));
+    const box = table.closest('details[id], section'), name = box?.id || 'table';
+    el('a', {href: url, download: `${name}.csv`}).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60000);
+  };
+  table.closest('.scroll').after(el('div', {class: 'tools'},
+    el('button', {on: {click: copy}}, 'Copy table'), el('button', {on: {click: save}}, 'Save as CSV')));
+}
+document.querySelectorAll('.scroll > table.data').forEach(addTools);
+document.querySelector('header nav').append(el('button', {id: 'print', on: {click: () => print()}}, 'Print'));
+
 if (DATA.scorers.length) {
   const read = () => { readAddress(); render(); };
   read();
   for (const event of ['hashchange', 'popstate']) addEventListener(event, read);
+  // Paper shows the chosen model by every scorer.
+  addEventListener('beforeprint', () => document.getElementById('map').append(el('div', {id: 'printed'},
+    DATA.scorers.map((scorer, s) => {
+      const cells = DATA.cells[s][STATE.model];
+      return cells ? el('div', {}, el('h3', {}, `${DATA.models[STATE.model]}, scorer ${scorer}`), el('p', {}, cells.words),
+        legend(DATA.most[s]), grid(s, cells, rowsShown(pairOrder(cells)), false)) : null;
+    }))));
+  addEventListener('afterprint', () => document.getElementById('printed')?.remove());
 } else document.getElementById('map').hidden = true;  // nothing was measured
