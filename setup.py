@@ -26,7 +26,7 @@ setup(
     'Topic :: Scientific/Engineering :: Artificial Intelligence',
   ],
   packages=find_packages(include=['fairjax', 'fairjax.*']),
-  package_data={'': ['assets/*.yaml', 'assets/*.txt', 'assets/*.tsv', 'assets/page.*',
+  package_data={'': ['py.typed', 'assets/*.yaml', 'assets/*.txt', 'assets/*.tsv', 'assets/page.*',
                      'assets/*.js', 'README.md']},
   python_requires='>=3.11',
   # CHANGELOG.md gives the reason for each dependency. JAX and what is built on it change between
@@ -80,6 +80,9 @@ setup(
       'nbclient>=0.10,<1',
       'nbformat>=5.10,<6',
       'ipykernel>=6.29,<8',
+      'pandas>=2.2,<4',
+      'polars>=1,<3',
+      'jsonschema>=4.23,<5',
     ],
   },
   entry_points={'console_scripts': ['fairjax=fairjax.cli.main:main']},

@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
@@ -38,24 +38,56 @@ _LONGEST_CELL = 1 << 27
 def read_rows(
   file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
   unquoted_tabs: bool = False, convert: Callable[[dict[str, str], str], Any] | None = None,
-  repair: bool | None = None, counts: collections.Counter | None = None,
+  rename: 'Rename | None' = None, repair: bool | None = None,
+  counts: collections.Counter | None = None,
 ) -> Iterator[tuple[Any, str]]:
   """Yields (row, "file:line") of JSON lines, of a JSON array or of a table with a header.
 
-  A table must hold `columns`; its cells are texts, `convert` makes a row of them and their place.
-  JSON gives what it holds. `repair` and `counts`: see `whole_row`.
+  A table must hold `columns` once `rename` has renamed its own; its cells are texts, `convert`
+  makes a row of them and their place. JSON gives what it holds. `repair`, `counts`: see
+  `whole_row`.
   """
   begin = file.peek(_BEGIN)
   whole = functools.partial(whole_row, repair=repair, counts=counts)
+  rename = rename or Rename({})
   if not _ARRAY.match(begin) and (not begin.strip() or begin.lstrip()[:1] in b'{['):
-    return _lines(file, path, whole)
+    return ((rename(row), where) for row, where in _lines(file, path, whole))
   if _ARRAY.match(begin):
-    rows = _array(file, path)
+    rows = ((rename(row), where) for row, where in _array(file, path))
   else:
-    rows = iter(Table(file, path, columns, unquoted_tabs=unquoted_tabs, or_json=True))
+    rows = ((rename(cells), where) for cells, where in Table(
+      file, path, [rename.theirs(name) for name in columns], unquoted_tabs=unquoted_tabs,
+      or_json=True))
     if convert is not None:
       rows = ((convert(cells, where), where) for cells, where in rows)
   return ((whole(row, where), where) for row, where in rows)
+
+
+class Rename:
+  """Gives columns of other people's rows our names; remembers what it met."""
+
+  def __init__(self, columns: Mapping[str, str]):
+    """`columns`: their name -> ours. `UserError` where two of theirs get one name."""
+    self._columns, self._ours = dict(columns), {ours: theirs for theirs, ours in columns.items()}
+    if len(self._ours) < len(columns):
+      raise UserError(f'two columns get one name: {", ".join(map("=".join, columns.items()))}')
+    self.missing = dict(columns)  # those that no row had so far
+    self.replaced: collections.Counter[str] = collections.Counter()  # rows by our names
+
+  def theirs(self, name: str) -> str:
+    """Their name of a column of ours."""
+    return self._ours.get(name, name)
+
+  def __call__(self, row: Any) -> Any:
+    """The row with our names; a column that has such a name already gives way, counted."""
+    if not self._columns or not isinstance(row, dict):
+      return row
+    found = {ours: row[theirs] for theirs, ours in self._columns.items() if theirs in row}
+    if self.missing:
+      self.missing = {t: o for t, o in self.missing.items() if t not in row}
+    rest = {name: value for name, value in row.items() if name not in self._columns}
+    self.replaced.update(name for name in rest if name in found)
+    return rest | found
 
 
 def whole_row(row: Any, where: str, *, repair: bool | None = None,
@@ -97,9 +129,24 @@ def arrow() -> Any:
     import pyarrow
     import pyarrow.parquet
   except ImportError:
-    raise UserError('Parquet needs pyarrow, which is not installed: pip install '
+    raise UserError('Parquet and data frames need pyarrow, which is not installed: pip install '
                     "'fairjax[parquet]', or use .jsonl") from None
   return pyarrow
+
+
+def arrow_table(data: Any) -> Any | None:
+  """The Arrow table of a data frame (pandas, Polars) or of Arrow data; None of other things."""
+  try:
+    if hasattr(data, '__arrow_c_stream__'):
+      return arrow().table(data)
+    if hasattr(data, '__dataframe__'):
+      arrow()
+      from pyarrow.interchange import from_dataframe
+      return from_dataframe(data)
+  except (ImportError, TypeError, arrow().ArrowException) as e:
+    raise UserError(f'the data frame cannot become an Arrow table ({e}): give each column values '
+                    'of one type') from None
+  return None
 
 
 @contextlib.contextmanager

@@ -476,7 +476,8 @@ def _completions(options: argparse.Namespace, *, coupled: bool = True
   for found in read_completions(options.records, groups=_groups(options.group),
                                 attributes=list(attributes.values()), templates=options.templates,
                                 empty=options.empty or 'error', coupled=coupled,
-                                read=records_reader(options), log=log_line):
+                                read=records_reader(options, list(attributes.values())),
+                                log=log_line):
     parses, name = parse_completions(found, parser), found.prompts[0].attribute
     if name not in attributes and name in list_attributes():
       attributes[name] = load_attribute(name)

@@ -124,7 +124,7 @@ def _sample(options: argparse.Namespace) -> None:
 def _records_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', choices=('convert',))
   add_shared(parser, 'records', required=True)
-  add_shared(parser, 'repair')
+  add_shared(parser, 'columns', 'repair')
   parser.add_argument('--output', metavar='FILE', required=True,
                       help='.jsonl, .jsonl.gz or .parquet; must not exist')
   parser.add_argument('--scores', metavar='FILE', nargs='+', default=[],

@@ -24,7 +24,7 @@ def _human_options(parser: argparse.ArgumentParser) -> None:
 def _export_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, 'records', nargs='+', required=True, action='extend',
              help='generations, as of fairjax measure; several models together')
-  add_shared(parser, 'repair')
+  add_shared(parser, 'columns', 'repair')
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='new folder for what annotators get')
   parser.add_argument('--key', metavar='FILE',
@@ -75,13 +75,14 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
 def _export(options: argparse.Namespace) -> None:
   from fairjax.counterfactual import load_attribute
   from fairjax.measure.human.sheets import ExportOptions, Pair, export_sheets
-  files, read = options.records, records_reader(options)
+  files = options.records
   if len({pathlib.Path(file).resolve() for file in files}) < len(files):
     raise UserError('--records names a file twice')
   wrong = [pair for pair in options.pairs if len(pair) not in (2, 3)]
   if wrong:
     raise UserError(f"--pairs {' '.join(wrong[0])}: give two values and at most one template")
   own = {attribute.name: attribute for attribute in map(load_attribute, options.attribute)}
+  read = records_reader(options, list(own.values()))
   settings = ExportOptions(**field_values(options, ExportOptions) | {
     'tasks': tuple(dict.fromkeys(
       options.task or (('sentiment',) if options.pairs else ('sentiment', 'relevance')))),

@@ -54,7 +54,7 @@ def content_options(options: argparse.Namespace, attributes: 'Sequence[Attribute
   measure = MeasureConfig(encoder=options.encoder or '', similarity_threshold=threshold,
                           similarity_samples=options.similarity_samples)
   return record_contents(
-    attributes, measure, records_reader(options)(baseline) if baseline else None,
+    attributes, measure, records_reader(options, attributes)(baseline) if baseline else None,
     empty=options.empty or 'error', coupled=not options.independent)
 
 
@@ -98,7 +98,7 @@ def load_scorers(options: argparse.Namespace, path: str, *, bert: Sequence[str] 
 
 def _audit_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('action', choices=('audit',))
-  add_shared(parser, *SCORERS, 'records', 'repair')
+  add_shared(parser, *SCORERS, 'records', 'columns', 'repair')
   parser.add_argument('--texts', metavar='FILE', help='or a text file, one text a line')
   add_shared(parser, 'attribute', required=True)
   add_shared(parser, 'scored')
@@ -123,15 +123,15 @@ def _audit(options: argparse.Namespace) -> None:
                     '--records=FILE or --texts=FILE')
   attribute = load_attribute(options.attribute)
   scorers = load_scorers(options, options.records or options.texts, keep=True)
-  texts, recorded = _read(options, scorers)
+  texts, recorded = _read(options, scorers, attribute)
   result = audit_scorers(
     texts, attribute, scorers, recorded=recorded, limit=options.limit,
     permutations=options.permutations, seed=options.seed)
   print_result(options, result, _format_audit)
 
 
-def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScorer]'
-          ) -> tuple[list[str], 'dict[str, np.ndarray]']:
+def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScorer]',
+          attribute: 'Attribute') -> tuple[list[str], 'dict[str, np.ndarray]']:
   """Texts as they are scored, and the recorded scores by scorer name."""
   from fairjax.measure.columns import join_text
   from fairjax.measure.scorers.base import RecordedScorer
@@ -141,7 +141,7 @@ def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScore
       raise UserError(f'{recorded[0].name}: a text file brings no scores: use --records')
     lines = read_text_lines(options.texts, what='texts')
     return [line.strip() for line in lines if line.strip()], {}
-  records = list(records_reader(options)(options.records))
+  records = list(records_reader(options, [attribute])(options.records))
   texts = [r['continuation'] if options.scored == 'continuation'
            else join_text(r['prefix'], r['continuation']) for r in records]
   return texts, {s.name: s.score_records(records) for s in recorded}
@@ -176,8 +176,8 @@ def _measure_options(parser: argparse.ArgumentParser) -> None:
                       help='plan: say how many samples an effect needs, instead of measuring')
   add_run_options(parser, required=False)
   add_shared(parser, 'records', help='generations of any model, as JSON lines, JSON array, CSV, '
-             'TSV or Parquet, also compressed; - reads the standard input: attribute, value, '
-             'template, prefix, continuation')
+             'TSV or Parquet, also compressed; - reads the standard input: prefix, value, '
+             'continuation')
   add_shared(parser, 'attribute', action='append',
              help='built-in attribute or YAML file; repeat for a file with several')
   add_shared(parser, *READING, *SCORERS)
@@ -225,21 +225,24 @@ def _measure(options: argparse.Namespace) -> None:
 
 
 def _measure_records(options: argparse.Namespace) -> None:
+  from fairjax.api import measure_attributes
   from fairjax.counterfactual import load_attribute
-  from fairjax.run.recorded import measure_attributes
   require(options, 'measure --records', 'attribute', 'scorer')
   attributes = [load_attribute(name) for name in options.attribute]
   found = measure_attributes(
     options.records, attributes, load_scorers(options, options.records, keep=not options.keep),
-    contents=content_options(options, attributes), read=records_reader(options),
-    empty=options.empty or 'error', coupled=not options.independent, keep=options.keep,
-    scored=options.scored, permutations=options.permutations, seed=options.seed, log=log_line)
-  result = found if len(found) > 1 else next(iter(found.values()))
+    contents=content_options(options, attributes), columns=options.columns,
+    empty=options.empty or 'error', repair=bool(options.repair), coupled=not options.independent,
+    keep=options.keep, scored=options.scored, permutations=options.permutations,
+    seed=options.seed, log=log_line)
+  measures = {name: result.measures for name, result in found.items()}
+  result = measures if len(measures) > 1 else next(iter(measures.values()))
   if options.output:
     write_json(options.output, result)
     log_line(f'wrote {options.output}')
   print_result(options, result, lambda _: '\n'.join(
-    line for measures in found.values() for line in _format_measures(measures)))
+    line for result in found.values()
+    for line in (*_format_measures(result.measures), result.verdict)))
 
 
 _GROUPS = {
@@ -366,8 +369,9 @@ def _pilots(options: argparse.Namespace) -> 'list[Scores]':
   if options.shared is not None:
     raise UserError('--shared is measured on the records of a pilot: leave it out')
   scorers = load_scorers(options, options.records, keep=not options.keep)
+  attributes = [load_attribute(a) for a in options.attribute]
   read = read_attributes(
-    records_reader(options)(options.records), [load_attribute(a) for a in options.attribute],
+    records_reader(options, attributes)(options.records), attributes,
     empty=options.empty or 'error', coupled=not options.independent)
   return [
     pilot_scores(generations.sample_scores(score_generations(

@@ -54,6 +54,20 @@ def place_of(*, folder: bool) -> Callable[[str], pathlib.Path]:
   return parse
 
 
+def renamed_columns(text: str) -> dict[str, str]:
+  """Type of an option: columns of a file under the names of fields, THEIRS=OURS with commas.
+
+  >>> renamed_columns('prompt=prefix,answer=continuation')
+  {'prompt': 'prefix', 'answer': 'continuation'}
+  """
+  pairs = [part.rpartition('=') for part in text.split(',')]
+  found = {theirs.strip(): ours.strip() for theirs, _, ours in pairs}
+  if len(found) < len(pairs) or not all(found) or not all(found.values()):
+    raise argparse.ArgumentTypeError(
+      f"'{text}' must be pairs of a column and a field, e.g. prompt=prefix,answer=continuation")
+  return found
+
+
 _FLAG: dict[str, Any] = {'action': 'store_true'}
 _FILES: dict[str, Any] = {'metavar': 'FILE', 'nargs': '+', 'default': []}
 
@@ -67,6 +81,9 @@ SHARED: dict[str, dict[str, Any]] = {
             'Cloud TPU, GKE, Slurm, MPI; else the address of the first, how many, which this is'},
   'records': {'metavar': 'FILE', 'help': 'generations, as of fairjax measure'},
   'attribute': {'help': 'built-in attribute or YAML file'},
+  'columns': {
+    'metavar': 'THEIRS=OURS,...', 'type': renamed_columns, 'help': 'columns of the records that '
+    'have other names, e.g. prompt=prefix,answer=continuation'},
   'empty': {
     'choices': ('error', 'drop', 'keep'), 'help': 'records whose continuation is null, empty or '
     'blank: stop and count them by value (error, the default), leave them out (drop; of coupled '
@@ -121,7 +138,7 @@ SHARED: dict[str, dict[str, Any]] = {
 """Options by name: the arguments of `add_argument`."""
 
 RUN = ('config', 'workdir', 'distributed')
-READING = ('empty', 'repair')
+READING = ('columns', 'empty', 'repair')
 SCORERS = ('scorer', 'lexicon', 'google-cache', 'google-rate', 'google-endpoint')
 CONTENT = ('encoder', 'similarity-samples', 'similarity-threshold', 'baseline-records')
 SWAP = ('pairs', 'names', 'name-gender', 'letters', 'least-count')

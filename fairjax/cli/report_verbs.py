@@ -94,7 +94,8 @@ def _report_records(options: argparse.Namespace) -> None:
   path = report_records(
     options.records, attribute, load_scorers(options, options.records[0]), options.output,
     baseline=options.baseline, permutations=options.permutations,
-    coupled=not options.independent, empty=options.empty or 'error', read=records_reader(options),
+    coupled=not options.independent, empty=options.empty or 'error',
+    read=records_reader(options, [attribute]),
     content=content_options(options, [attribute])[attribute.name], log=log_line)
   print(path.with_name('index.html'))
 

@@ -1,19 +1,20 @@
 """What a verb of the command line is, and what several verbs do with their options."""
 
 import argparse
-import collections
+import functools
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairjax import processes
 from fairjax.config import Config
 from fairjax.errors import UserError
-from fairjax.progress import Progress, print_line, write_line
+from fairjax.progress import print_line, write_line
 
 if TYPE_CHECKING:
+  from fairjax.counterfactual import Attribute
   from fairjax.report.document import Section
   from fairjax.run.job import Job
 
@@ -154,20 +155,13 @@ def refuse_processes(options: argparse.Namespace, verb: str) -> None:
                     'out, and start the command once')
 
 
-def records_reader(options: argparse.Namespace) -> Callable[[Any], Iterator[dict[str, Any]]]:
-  """`read_records` as the options say; logs progress and what was repaired."""
-  from fairjax.generate import read_records
-
-  def read(path):
-    counts: collections.Counter[str] = collections.Counter()
-    with Progress('reading', None, unit='records', log=log_line) as progress:
-      for record in read_records(path, repair=bool(options.repair), counts=counts):
-        progress.add()
-        yield record
-    for what, number in counts.items():
-      log_line(f'{path}: {number:,} {what}')
-
-  return read
+def records_reader(options: argparse.Namespace, attributes: 'Sequence[Attribute]' = ()
+                   ) -> Callable[[Any], Iterator[dict[str, Any]]]:
+  """`read_records` as the options say; logs progress and what was changed."""
+  from fairjax.api import read_logged
+  return functools.partial(
+    read_logged, attributes=attributes, columns=getattr(options, 'columns', None),
+    repair=bool(options.repair), log=log_line)
 
 
 def log_line(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Generation records as Parquet: one row a record.
+"""Generation records as Parquet or as an Arrow table: one row a record.
 
 Columns: `attribute`, `value`, `subgroup`, `prefix`, `continuation`, `model` (string), `template`
 (int64, or string where the first record's is one), `sample` (int64), `scores` (map<string, double>)
@@ -70,25 +70,36 @@ def read_parquet(
   file: io.BufferedReader, path: str | os.PathLike, counts: collections.Counter,
 ) -> Iterator[tuple[dict[str, Any], str]]:
   """Yields every row as (its fields, "file, row N" from 1), unchecked."""
+  with open_parquet(file, path) as opened:
+    yield from _read(opened.iter_batches(batch_size=_BATCH), opened.schema_arrow, f'{path}, ',
+                     counts)
+
+
+def read_arrow(table: Any, counts: collections.Counter) -> Iterator[tuple[dict[str, Any], str]]:
+  """Yields every row of an Arrow table as (its fields, "row N" from 1), unchecked."""
+  yield from _read(table.to_batches(max_chunksize=_BATCH), table.schema, '', counts)
+
+
+def _read(batches: Iterable[Any], schema: Any, where: str, counts: collections.Counter
+          ) -> Iterator[tuple[dict[str, Any], str]]:
+  """Rows of record batches; `where` is the beginning of their places."""
   pa, number = arrow(), 0
+  ours = _KEY in (schema.metadata or {})
   try:
-    with open_parquet(file, path) as opened:
-      schema = opened.schema_arrow
-      ours = _KEY in (schema.metadata or {})
-      for batch in opened.iter_batches(batch_size=_BATCH):
-        columns = {name: _plain(name, column, counts)
-                   for name, column in zip(schema.names, batch.columns, strict=True)}
-        table = pa.table({n: c for n, c in columns.items() if c is not None})
-        for row in table.to_pylist() or [{} for _ in range(batch.num_rows)]:
-          other = json.loads(row.pop('other', None) or '{}') if ours else {}
-          yield _record(row) | other, f'{path}, row {number + 1}'
-          number += 1
+    for batch in batches:
+      columns = {name: _plain(name, column, counts)
+                 for name, column in zip(schema.names, batch.columns, strict=True)}
+      table = pa.table({n: c for n, c in columns.items() if c is not None})
+      for row in table.to_pylist() or [{} for _ in range(batch.num_rows)]:
+        other = json.loads(row.pop('other', None) or '{}') if ours else {}
+        yield _record(row) | other, f'{where}row {number + 1}'
+        number += 1
   except (ValueError, RecursionError) as e:  # of JSON, dates
-    if isinstance(e, UserError):
+    if isinstance(e, UserError | pa.ArrowException):
       raise
     words = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-    raise UserError(f'{path}, row {number + 1} or later: cannot be read as Parquet ({words}): '
-                    'copy the file again, or make it anew') from None
+    raise UserError(f'{where}row {number + 1} or later: cannot be read ({words}): copy the data '
+                    'again, or make them anew') from None
 
 
 def _record(row: Mapping[str, Any]) -> dict[str, Any]:

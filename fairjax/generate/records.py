@@ -1,17 +1,19 @@
 """Generation records: one JSON object a line, plain (`.jsonl`) or compressed (`.jsonl.gz`).
 
-So they are written. They are read from a JSON array, from CSV and TSV with a header and from
-Parquet (see `fairjax.generate.parquet`) too.
+So they are written. They are read from a JSON array, from CSV and TSV with a header, from Parquet
+and data frames (see `fairjax.generate.parquet`) and from mappings too.
 
 A record is `{"attribute", "value", "subgroup", "template", "sample", "prefix", "continuation",
 "model", "scores"}`. Only `attribute`, `value`, `template`, `prefix` and `continuation` are required
-of files that come from elsewhere; other fields are kept as they are.
+of records that come from elsewhere, and where the attribute is known only `value`, `prefix` and
+`continuation`; other fields are kept as they are.
 
 Files only ever grow. A compressed file is a chain of gzip members, one for each append: what an
 interruption leaves unfinished is at the end and is cut off before more is written.
 """
 
 import collections
+import functools
 import gzip
 import io
 import json
@@ -19,13 +21,15 @@ import os
 import pathlib
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fairjax.errors import UserError
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.word_forms import WordFinder, normal_form
+from fairjax.errors import UserError, unknown_name
 from fairjax.files import AppendOnly, file_sha256, read_sealed_json
 from fairjax.inputs import open_input
-from fairjax.tables import parse_json, read_rows, whole_row
+from fairjax.tables import Rename, arrow_table, parse_json, read_rows, whole_row
 
 # `x.manifest.json` beside `x.jsonl.gz` holds the identity of the work, `complete`, and once it is
 # complete the number of records and their file's SHA-256.
@@ -74,39 +78,159 @@ _BLOCK_BYTES = 1 << 20
 
 
 def read_records(
-  path: str | os.PathLike, *, repair: bool = False, counts: collections.Counter | None = None,
+  data: Any, *, attributes: Sequence[Attribute] = (), columns: Mapping[str, str] | None = None,
+  repair: bool = False, counts: collections.Counter | None = None,
 ) -> Iterator[dict[str, Any]]:
   """Reads and checks records one by one.
 
   Args:
-    path: JSON lines, a JSON array, CSV or TSV with a header, or Parquet, compressed or not.
+    data: path of JSON lines, a JSON array, CSV or TSV with a header, or Parquet, compressed or not
+      (`-`: the standard input); a data frame of pandas or Polars, or an Arrow table; or mappings.
+    attributes: what the records are about. With one, they need no `attribute`. With any, they need
+      no `template`: it is the prefix without the value (`TemplateFinder`).
+    columns: their name of a field -> ours, where they differ.
     repair: replace halves of characters and NUL by U+FFFD instead of refusing their record.
     counts: gets in words what was changed in reading, and how often.
 
   Yields:
-    The records, each with `_where` ("file:line", or "file, row N"). Empty lines are passed. A
-    continuation that is null (or NaN) is an empty text.
+    The records, each with `_where` ("file:line", "file, row N" or "record N"). Empty lines are
+    passed. A continuation that is null (or NaN) is an empty text.
 
   Raises:
     UserError: missing or damaged file, no record, a line that is not UTF-8 or not JSON, a field
-      missing or of the wrong type, half a character or NUL in a text; with file and line.
+      missing or of the wrong type, half a character or NUL in a text, a prefix without its value
+      and no template; with file and line.
   """
-  found, counts = False, collections.Counter() if counts is None else counts
-  with open_input(path, what='records file', parquet=True) as file:
-    if file.peek(4).startswith(b'PAR1'):
-      from fairjax.generate.parquet import read_parquet
-      rows = ((whole_row(row, where, repair=repair, counts=counts), where)
-              for row, where in read_parquet(file, path, counts))
-    else:
-      rows = read_rows(file, path, REQUIRED_FIELDS, convert=from_cells, repair=repair,
-                       counts=counts)
-    for record, where in rows:
-      found = True
-      record = check_record(record, where, counts=counts)
-      record['_where'] = where
-      yield record
+  counts = collections.Counter() if counts is None else counts
+  rename = Rename(columns or {})
+  for ours in (columns or {}).values():
+    if ours not in (*REQUIRED_FIELDS, *_OPTIONAL) and not ours.startswith('scores.'):
+      raise unknown_name('field of records', ours, (*REQUIRED_FIELDS, *_OPTIONAL))
+  known = ['template'] * bool(attributes) + ['attribute'] * (len(attributes) == 1)
+  complete = _Completion(attributes) if attributes else None
+  found = False
+  for record, where in _rows(data, [f for f in REQUIRED_FIELDS if f not in known], rename,
+                             repair=repair, counts=counts):
+    found = True
+    if complete is not None and isinstance(record, dict):
+      record = complete(record, where)
+    record = check_record(record, where, counts=counts)
+    record['_where'] = where
+    yield record
+  name = os.fspath(data) if isinstance(data, str | os.PathLike) else 'the data'
   if not found:
-    raise UserError(f'{path}: holds no record: expected one JSON object a line, or rows of a table')
+    raise UserError(f'{name}: holds no record: expected one JSON object a line, or rows of a table')
+  if rename.missing:
+    theirs, ours = next(iter(rename.missing.items()))
+    raise UserError(f"{name}: no record has a column '{theirs}', which was to be {ours}")
+  for ours, number in rename.replaced.items():
+    counts[f"values of column '{ours}' replaced by those of '{rename.theirs(ours)}'"] += number
+  if complete is not None and complete.derived:
+    counts['templates taken from the prefix, without the value'] += complete.derived
+
+
+def _rows(data: Any, required: Sequence[str], rename: Rename, *, repair: bool,
+          counts: collections.Counter) -> Iterator[tuple[Any, str]]:
+  """Rows with our names and their places, of whatever `read_records` takes."""
+  if isinstance(data, str | os.PathLike):
+    with open_input(data, what='records file', parquet=True) as file:
+      if file.peek(4).startswith(b'PAR1'):
+        from fairjax.generate.parquet import read_parquet
+        for row, where in read_parquet(file, data, counts):
+          yield rename(whole_row(row, where, repair=repair, counts=counts)), where
+      else:
+        yield from read_rows(file, data, required, convert=from_cells, rename=rename,
+                             repair=repair, counts=counts)
+    return
+  table = arrow_table(data)
+  if table is not None:
+    from fairjax.generate.parquet import read_arrow
+    rows = read_arrow(table, counts)
+  elif isinstance(data, Iterable) and not isinstance(data, bytes | Mapping):
+    rows = ((_plain(row), row.get('_where') or f'record {number}') if isinstance(row, Mapping)
+            else (row, f'record {number}') for number, row in enumerate(data, 1))
+  else:
+    raise UserError(f'{type(data).__name__} holds no records: give a path, a data frame (pandas, '
+                    'Polars, Arrow) or mappings')
+  for row, where in rows:
+    yield rename(whole_row(row, where, repair=repair, counts=counts)), where
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+  """A mapping as a dict of its own; whole numbers of NumPy become those of Python."""
+  return {name: int(value) if name in ('template', 'sample') and hasattr(value, '__index__')
+          and not isinstance(value, bool) else value for name, value in row.items()
+          if name != '_where'}
+
+
+class TemplateFinder:
+  """Finds the template of a prefix: the attribute's own, or the prefix without the value.
+
+  Words are those of the attribute: `{value}` stands for each form of the value, `{a}` for an
+  article before it, and a name of pronouns for theirs. Names that share a word in some value
+  (them and their of "her") become one, since the prefix does not tell them apart.
+  """
+
+  def __init__(self, attribute: Attribute):
+    self._own = {(i, normal_form(template.fill(value).rstrip())): template.text
+                 for i, value in enumerate(attribute.values) for template in attribute.templates}
+    self._values = [WordFinder({value.text, *value.tokens}, ignore_case=True)
+                    for value in attribute.values]
+    groups: list[set[str]] = []
+    for value in attribute.values:
+      names_of = collections.defaultdict(set)
+      for name, word in value.pronouns.items():
+        names_of[word.lower()].add(name)
+      for names in names_of.values():
+        joined = names.union(*(group for group in groups if group & names))
+        groups = [group for group in groups if not group & names] + [joined]
+    places = {name: f"{{{'/'.join(sorted(group))}}}" for group in groups for name in group}
+    self._pronouns = [{word.lower(): places[name] for name, word in value.pronouns.items()}
+                      for value in attribute.values]
+    self.find = functools.lru_cache(maxsize=1 << 16)(self._find)
+
+  def _find(self, value: int, prefix: str) -> str | None:
+    """The template of a prefix that holds a value; None where it does not hold it."""
+    if (own := self._own.get((value, normal_form(prefix.rstrip())))) is not None:
+      return own
+    text, count = self._values[value].replace(prefix.rstrip(), '{value}')
+    if not count:
+      return None
+    text = re.sub(r'\b([Aa])n?(?= \{value\})', r'{\1}', text)
+    words, parts, end = self._pronouns[value], [], 0
+    for match in WordFinder(words, ignore_case=True).find(text) if words else ():
+      parts += [text[end:match.start()], words[match[0].lower()]]
+      end = match.end()
+    return ''.join([*parts, text[end:]])
+
+
+class _Completion:
+  """Adds the attribute and the template that records lack."""
+
+  def __init__(self, attributes: Sequence[Attribute]):
+    self._attributes = {a.name: a for a in attributes}
+    self._finders = {a.name: TemplateFinder(a) for a in attributes}
+    self.derived = 0
+
+  def __call__(self, record: dict[str, Any], where: str) -> dict[str, Any]:
+    if record.get('attribute') is None and len(self._attributes) == 1:
+      record['attribute'] = next(iter(self._attributes))
+    attribute = self._attributes.get(record.get('attribute'))
+    value, prefix = record.get('value'), record.get('prefix')
+    if record.get('template') is not None or attribute is None or not (
+        isinstance(value, str) and isinstance(prefix, str)):
+      return record  # what is wrong is said when the record is checked
+    index = attribute.find_value(value)
+    if index is None:
+      raise unknown_name(f'value of attribute {attribute.name}', value, attribute.value_texts,
+                         where=where)
+    record['template'] = self._finders[attribute.name].find(index, prefix)
+    if record['template'] is None:
+      raise UserError(f"{where}: the prefix does not hold '{value}', so its template is not known: "
+                      "give the records a column 'template', equal for prefixes that differ in "
+                      'the value alone')
+    self.derived += 1
+    return record
 
 
 def records_stem(path: str | os.PathLike) -> str:
@@ -161,7 +285,7 @@ def from_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
   for name, text in cells.items():
     if text or not (name in _OPTIONAL or name.startswith('scores.')):
       record[name] = text
-  if _WHOLE.fullmatch(record['template']):
+  if _WHOLE.fullmatch(record.get('template', '')):
     record['template'] = int(record['template'])
   if 'sample' in record:
     sample = record['sample'].removesuffix('.0')  # of a data frame in which one was missing

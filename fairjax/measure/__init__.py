@@ -1,8 +1,12 @@
 """Scores, fairness, relevance and perplexity of what a model generates.
 
-`measure_records` does all of it for the records of one model, wherever they come from.
+`measure_records` does all of it for the records of one model, wherever they come from. Called as a
+function, the package is `fairjax.api.measure`.
 """
 
+import sys
+
+import fairjax
 from fairjax.measure.columns import Generations, read_attributes, read_generations
 from fairjax.measure.estimates import Estimate, SampleScores, Table, format_estimate, verdict
 from fairjax.measure.fairness import (
@@ -41,3 +45,5 @@ __all__ = [
   'plan_samples', 'read_attributes', 'read_generations', 'score_file', 'score_records',
   'score_texts', 'semantic_similarity_c', 'sensitive_lexicon_words', 'verdict', 'wasserstein_1',
 ]
+
+sys.modules[__name__].__class__ = fairjax.CallablePackage

@@ -102,7 +102,8 @@ class Generations:
   """R records of one attribute and one model, as columns.
 
   Attributes:
-    attribute: the attribute; every value occurs in every template.
+    attribute: the attribute, without the values that no record has; every value occurs in every
+      template.
     templates: `[M]` labels, integers in order before strings in order.
     template_index: `[R]` int, into `templates`.
     value_index: `[R]` int, into `attribute.values`.
@@ -113,6 +114,7 @@ class Generations:
     where: `[R]` place of each record, for messages.
     model: name of the model, or None.
     empty_texts: continuations without a text, by value; None: not counted.
+    absent_values: values of the attribute without a record, which are not measured.
   """
 
   attribute: Attribute
@@ -126,6 +128,7 @@ class Generations:
   where: list[str]
   model: str | None
   empty_texts: EmptyTexts | None = None
+  absent_values: tuple[str, ...] = ()
 
   def __len__(self) -> int:
     return len(self.continuations)
@@ -238,8 +241,8 @@ def read_generations(
   Raises:
     UserError: no record; a field missing or of the wrong type; another attribute; an unknown value
       (with the nearest one); two models; a sample twice; some records with and some without sample
-      numbers; a template, or a value of one, without records; a template with one prefix for two
-      values; continuations without a text.
+      numbers; fewer than two values; a template without records of one of them; a template with
+      one prefix for two values; continuations without a text.
   """
   return _read(records, [attribute], templates, empty, coupled)[attribute.name]
 
@@ -344,11 +347,18 @@ class _Columns:
       raise UserError(f"records of template {', '.join(map(repr, extra))}, which is not among "
                       f"those to measure: {', '.join(map(repr, templates))}")
     position = {label: i for i, label in enumerate(found)}
+    all_values = self._attribute.values
+    present, value_index = np.unique(columns.pop('value_index'), return_inverse=True)
+    attribute = self._attribute if present.size == len(all_values) else dataclasses.replace(
+      self._attribute, values=tuple(all_values[i] for i in present))
+    if len(attribute.subgroups) < 2:
+      raise UserError(f'all records are of {", ".join(attribute.value_texts)}: a comparison needs '
+                      f'values of two subgroups of attribute {attribute.name}')
     generations = Generations(
-      attribute=self._attribute, templates=tuple(found),
-      template_index=np.array([position[t] for t in labels]),
-      value_index=np.array(columns.pop('value_index')),
-      sample=_sample_column(columns.pop('sample'), columns['where']), model=self._model, **columns)
+      attribute=attribute, templates=tuple(found),
+      template_index=np.array([position[t] for t in labels]), value_index=value_index,
+      sample=_sample_column(columns.pop('sample'), columns['where']), model=self._model,
+      absent_values=tuple(v.text for v in all_values if v not in attribute.values), **columns)
     _check_counts(generations)
     _check_prefixes(generations)
     _check_samples(generations)
@@ -422,7 +432,7 @@ def _check_counts(generations: Generations) -> None:
     raise UserError(
       f'no records of {sum(map(len, missing.values()))} of {len(templates) * len(names)} pairs of '
       f'template and value of attribute {generations.attribute.name}: {"; ".join(parts)}. Every '
-      'value is needed in every template')
+      'value that occurs is needed in every template')
 
 
 def _check_samples(generations: Generations) -> None:

@@ -69,7 +69,8 @@ def measure_generations(
   permutations: int = PERMUTATIONS, seed: int = 0, scored: str = 'continuation',
   coupled: bool = True, scores_directory: str | os.PathLike | None = None,
   parts: str | os.PathLike | None = None, earlier: Mapping[str, Any] | None = None,
-  content: ContentOptions | None = None, log: Callable[[str], None] | None = None,
+  content: ContentOptions | None = None, scores: dict[str, np.ndarray] | None = None,
+  log: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
   """Measures records that were read already.
 
@@ -89,6 +90,7 @@ def measure_generations(
     earlier: what this function gave for the same records and options under some of the scorers,
       with `scores_directory`: only those that it lacks are asked and measured.
     content: for S.S., words and next token (`content_measures`); None: what texts alone give.
+    scores: gets the `[R]` float64 scores of each scorer by its name.
     log: called with lines of progress.
 
   Returns:
@@ -112,6 +114,7 @@ def measure_generations(
     'scored_text': scored,
     'values': list(attribute.value_texts),
     'subgroups': [v.subgroup for v in attribute.values],
+    'values_not_in_records': list(generations.absent_values),
     'templates': list(generations.templates),
     'templates_not_in_records': [
       t.text for i, t in enumerate(attribute.templates) if i not in covered.values()],
@@ -128,16 +131,16 @@ def measure_generations(
   known, columns = (earlier or {}).get('scorers', {}), {}
   for scorer in scorers:
     path = scores_directory and score_file(scores_directory, attribute.name, scorer)
-    columns[scorer.name] = scores = score_generations(
+    column = columns[scorer.name] = score_generations(
       generations, scorer, path, scored=scored, log=log)
     if scorer.name in known:
       result['scorers'][scorer.name] = known[scorer.name]
       continue
-    samples = generations.sample_scores(scores, numbered=coupled)
+    samples = generations.sample_scores(column, numbered=coupled)
     low, high = samples.samples_per_prefix
     result |= {'n': {'min': low, 'max': high}, 'coupled': samples.coupled}
     work = functools.partial(
-      _scorer_measures, generations, samples, scores, scorer, covered, permutations=permutations,
+      _scorer_measures, generations, samples, column, scorer, covered, permutations=permutations,
       seed=seed, log=log)
     if parts is None:
       found = work()
@@ -146,6 +149,8 @@ def measure_generations(
       found = _kept(parts, attribute, key, work)
     result['scorers'][scorer.name] = found | count_rewritten(scorer, texts)
   result['scorer_agreement'] = agreement(columns)
+  if scores is not None:
+    scores.update(columns)
   result['notes'] = notes(generations, result)
   return result
 
@@ -234,7 +239,7 @@ def _largest_pairs(fairness: Fairness, names: Sequence[list[str]]) -> list[dict[
 def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
   """What is unusual about the input of measures that are complete but for their `notes`."""
   empty = generations.empty_texts
-  found = [empty and empty.sentence(LEVEL), _unequal(generations),
+  found = [_absent(generations), empty and empty.sentence(LEVEL), _unequal(generations),
            _uncoupled(generations, measures['coupled']), _repeated(generations)]
   for name, m in measures['scorers'].items():
     if words := m['lexicon_words_in_both']:
@@ -243,6 +248,15 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
                    f"neither: {', '.join(words[:NAMED])}{more}")
   found.append(_resolution(measures))
   return [sentence for sentence in found if sentence]
+
+
+def _absent(generations: Generations) -> str | None:
+  """Values of the attribute that the records lack."""
+  absent, values = generations.absent_values, generations.attribute.value_texts
+  if not absent:
+    return None
+  return (f'measured on {len(values)} of {len(values) + len(absent)} values of attribute '
+          f"{generations.attribute.name}: no record of {', '.join(absent)}")
 
 
 def _unequal(generations: Generations) -> str | None:

@@ -261,12 +261,12 @@ def comparison_markdown(found: Mapping[str, Any]) -> str:
     'The second report less the first. From I.F. and G.F. what is expected by chance is taken. A '
     'difference up to its noise (95 %) shows nothing. The noise is that of sampling: one '
     'training run each, so two runs of one recipe may differ by more.'),
-    _difference_table(found)])] if found['differences'] else []
+    difference_table(found)])] if found['differences'] else []
   return Document(f"{' and '.join(found['reports'])}: {found['attribute']}", head,
                   sections).markdown().rstrip()
 
 
-def _difference_table(found: Mapping[str, Any]) -> Table:
+def difference_table(found: Mapping[str, Any]) -> Table:
   """One row a pair of models, scorer and measure."""
   body = []
   for d in found['differences']:

@@ -128,29 +128,6 @@ def record_contents(
     thresholds.get, a.name)) for a in attributes}
 
 
-def measure_attributes(
-  file: str, attributes: Sequence[Attribute], scorers: 'Sequence[Scorer | RecordedScorer]', *,
-  contents: 'Mapping[str, ContentOptions]', read: ReadRecords, empty: str,
-  coupled: bool, keep: str | None, **options: Any,
-) -> dict[str, dict[str, Any]]:
-  """Measures of one model's records by attribute; `keep`: folder of scores and finished parts."""
-  from fairjax.generate import check_complete
-  from fairjax.measure import measure_generations, read_attributes
-  check_complete(file)
-  contents = {a.name: dataclasses.replace(contents[a.name], next_token=read_next_token(file, a))
-              for a in attributes}
-  generations = read_attributes(read(file), attributes, empty=empty, coupled=coupled)
-  parts = {a.name: keep and pathlib.Path(keep) / f'{a.name}.parts.jsonl' for a in attributes}
-  found = {
-    name: measure_generations(
-      generations.pop(name), scorers, coupled=coupled, scores_directory=keep, parts=path,
-      content=contents[name], **options)
-    for name, path in parts.items()}
-  for path in filter(None, parts.values()):
-    path.unlink(missing_ok=True)
-  return found
-
-
 def report_records(
   files: Sequence[str | os.PathLike], attribute: Attribute,
   scorers: Sequence['Scorer | RecordedScorer'], directory: str | os.PathLike, **options: Any,
@@ -182,7 +159,8 @@ def measure_files(
     check_complete(file)
   for file in files:
     generations = read_generations(
-      (read or read_records)(file), attribute, empty=empty, coupled=coupled)
+      read(file) if read else read_records(file, attributes=[attribute]), attribute, empty=empty,
+      coupled=coupled)
     name = generations.model or records_stem(file)
     if name in distributions:
       raise UserError(f"{file}: model '{name}' is in an earlier file too: give each model a name "

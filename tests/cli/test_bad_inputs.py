@@ -142,8 +142,8 @@ SECTIONS = {
     Case('another attribute', MEASURE, "r.jsonl:2: attribute is 'occupation', not 'country'",
          changed(attribute='occupation')),
     Case('two models', MEASURE, 'measure one model at a time', changed(model='b')),
-    Case('a value without records', MEASURE, 'Every value is needed in every template',
-         {'r.jsonl': records(lambda rows: [r for r in rows if r['value'] != 'Italy'])}),
+    Case('a template without records of a value', MEASURE, 'needed in every template',
+         {'r.jsonl': records(lambda rows: [*rows, rows[0] | {'template': 1}])}),
     Case('a file that sampling has not finished', MEASURE, 'is not complete: repeat the command', {
       'r.jsonl': records(), 'r.manifest.json': sealed(identity={}, complete=False)}),
     Case('measures into a folder', MEASURE + ' --output=DIR', 'is a folder: name a file',

@@ -1,5 +1,6 @@
 """Reading, appending and repairing records."""
 
+import dataclasses
 import gzip
 import json
 import subprocess
@@ -7,8 +8,11 @@ import sys
 
 import pytest
 
+from fairjax.counterfactual import list_attributes, load_attribute
+from fairjax.counterfactual.attributes import Template
 from fairjax.errors import UserError
 from fairjax.generate import RecordWriter, parse_record, read_records, repair
+from fairjax.generate.records import TemplateFinder
 
 RECORD = {'attribute': 'country', 'value': 'Côte', 'template': 0, 'prefix': 'Côte is',
           'continuation': ' a “place”.', 'sample': 3, 'model': 'm', 'extra': [1]}
@@ -110,3 +114,27 @@ def test_reading_needs_no_jax():
   code = ('import sys, fairjax.generate, fairjax.run.recorded, fairjax.measure.content; '
           'assert not {"jax", "flax"} & set(sys.modules)')
   subprocess.run([sys.executable, '-c', code], check=True)
+
+
+@pytest.mark.parametrize('name', list_attributes())
+def test_the_template_of_a_prefix_is_the_attribute_s_own(name):
+  attribute = load_attribute(name)
+  found = TemplateFinder(attribute)
+  for prefix in attribute.prefixes():
+    assert found.find(prefix.value, f'{prefix.text} ') == attribute.templates[prefix.template].text
+
+
+@pytest.mark.parametrize(('name', 'template'), [
+  ('name', 'Then {value} told me that {they} lost {their} keys, and I saw {them}; {They} said'),
+  ('occupation', '{A} {value} met a young {value} and {a} {value}'),
+  ('country', "{value}'s people say: {value} is"),
+])
+def test_prefixes_of_one_template_of_a_user_get_one_label(name, template):
+  attribute = load_attribute(name)
+  values = [dataclasses.replace(v, pronouns={
+    **v.pronouns, **{k.capitalize(): w.capitalize() for k, w in v.pronouns.items()}})
+            for v in attribute.values]
+  prefixes = [Template(template, '1').fill(value) for value in values]
+  found = TemplateFinder(attribute)
+  assert len({found.find(i, prefix) for i, prefix in enumerate(prefixes)}) == 1
+  assert found.find(0, 'Nobody is named here') is None

@@ -154,8 +154,7 @@ def test_missing_values_and_templates_are_named(attribute):
   records = make_records(attribute)
   without = [r for r in records if (r['template'], r['value']) != (1, 'Sea Green')
              and r['value'] != 'Rose']
-  with pytest.raises(UserError, match='no records of 3 of 8 pairs .*template 0: Rose; '
-                                      'template 1: Sea Green, Rose'):
+  with pytest.raises(UserError, match='no records of 1 of 6 pairs .*template 1: Sea Green'):
     read_generations(without, attribute)
   with pytest.raises(UserError, match='no records of template 2'):
     read_generations(records, attribute, templates=[0, 1, 2])

@@ -1,0 +1,385 @@
+"""What `import fairjax` offers: measure, sample and compare what language models write.
+
+    import fairjax
+    result = fairjax.measure('generations.csv', attribute='country', scorers=['vader'])
+    print(result.verdict)
+    result.report('out')
+
+The verbs `measure`, `sample` and `report compare` do the same on the command line.
+"""
+
+import collections
+import dataclasses
+import html
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairjax.config import BASELINE, MeasureConfig, SampleConfig
+from fairjax.config_checks import limit_error
+from fairjax.counterfactual import Attribute, load_attribute
+from fairjax.errors import UserError, unknown_name
+from fairjax.generate import check_complete, read_records, records_stem
+from fairjax.measure import (
+  Generations,
+  RecordedScorer,
+  Scorer,
+  load_scorer,
+  measure_generations,
+  read_attributes,
+  verdict,
+)
+from fairjax.measure.content import ContentOptions
+from fairjax.measure.scorers.audit import check_scorers
+from fairjax.progress import Progress
+from fairjax.report import (
+  ModelRow,
+  brief_table,
+  collect_distributions,
+  compare_reports,
+  read_report,
+  write_report,
+)
+from fairjax.report.comparison import verdict_lines
+from fairjax.report.differences import comparison_markdown, difference_table
+from fairjax.report.document import escape_html
+from fairjax.run.next_token import read_next_token
+from fairjax.run.recorded import record_contents
+
+if TYPE_CHECKING:
+  from pandas import DataFrame
+
+Log = Callable[[str], None]
+Path = str | os.PathLike
+_FAIRNESS = ('individual_fairness', 'group_fairness')
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Result:
+  """The measures of one model's continuations for one attribute.
+
+  Attributes:
+    measures: JSON types, what `fairjax measure --json` prints (docs/measures.md, key by key).
+    generations: the records, checked.
+    scores: scorer name -> `[R]` float64 in [0, 1], in the order of the records.
+    name: of the model: the field `model` of the records, else the name of the file.
+  """
+
+  measures: Mapping[str, Any]
+  generations: Generations
+  scores: Mapping[str, np.ndarray]
+  name: str
+
+  @property
+  def verdict(self) -> str:
+    """One line a scorer: whether sentiment differs between the values by more than noise."""
+    return '\n'.join(verdict_lines([self._row], self.measures['attribute']))
+
+  @property
+  def attribute(self) -> Attribute:
+    """The attribute, with the values that were measured."""
+    return self.generations.attribute
+
+  def to_frame(self, table: str = 'estimates') -> 'DataFrame':
+    """The measures as a pandas data frame.
+
+    Args:
+      table: what a row of a scorer is. 'estimates': I.F. or G.F. with its floor and verdict;
+        'values': a value with its mean score, 0 (negative) to 1; 'pairs': two values with the
+        distance of their scores; 'cells': two values in one template.
+
+    Raises:
+      UserError: another table, or pandas is not installed.
+    """
+    rows = {'estimates': self._estimates, 'values': self._values, 'pairs': self._pairs,
+            'cells': self._cells}
+    if table not in rows:
+      raise unknown_name('table', table, rows)
+    return _frame(rows[table]())
+
+  def report(self, directory: Path) -> pathlib.Path:
+    """Writes `index.html`, `report.md`, `report.json` and figures; returns the page's path.
+
+    Args:
+      directory: a folder, made where it is missing; an earlier report in it is replaced.
+    """
+    path = write_report(directory, rows=[self._row], attribute=self.measures['attribute'],
+                        distributions={self.name: self._distributions})
+    return path.with_name('index.html')
+
+  @property
+  def _row(self) -> ModelRow:
+    return ModelRow(self.name, 'model', measures=self.measures)
+
+  @property
+  def _distributions(self):
+    return collect_distributions(self.generations, self.scores, coupled=self.measures['coupled'])
+
+  def _as_report(self) -> dict[str, Any]:
+    """What `compare_reports` reads of a report of this result."""
+    return {'attribute': self.measures['attribute'], 'rows': [
+      dataclasses.asdict(self._row) | {'prefixes': self._distributions.prefixes}]}
+
+  def _estimates(self) -> Iterator[dict[str, Any]]:
+    for scorer, found in self.measures['scorers'].items():
+      for measure in _FAIRNESS:
+        if measure in found:
+          yield {'scorer': scorer, 'measure': measure, **found[measure],
+                 'verdict': verdict(found[measure])}
+
+  def _values(self) -> Iterator[dict[str, Any]]:
+    for scorer, found in self.measures['scorers'].items():
+      for value, mean in found['mean_score_by_value'].items():
+        yield {'scorer': scorer, 'value': value, 'mean_score': mean}
+
+  def _pairs(self) -> Iterator[dict[str, Any]]:
+    for scorer, found in self.measures['scorers'].items():
+      yield from _columns({'scorer': scorer}, found['pairs'])
+
+  def _cells(self) -> Iterator[dict[str, Any]]:
+    for scorer, found in self.measures['scorers'].items():
+      pairs = found['pairs']['values']
+      for row, template in enumerate(self.measures['templates']):
+        cells = {name: column[row] for name, column in found['cells'].items()
+                 if isinstance(column, list)}
+        yield from _columns({'scorer': scorer, 'template': template}, {'values': pairs} | cells)
+
+  def __repr__(self) -> str:
+    return f'{self.name}, {len(self.generations):,} records\n{self.verdict}'
+
+  def _repr_html_(self) -> str:
+    """What a notebook shows: the verdict and the table of estimates."""
+    lines = ''.join(f'<p><b>{escape_html(line)}</b></p>' for line in self.verdict.splitlines())
+    notes = ''.join(f'<li>{escape_html(note)}</li>' for note in self.measures['notes'])
+    return lines + brief_table([self._row]).html('Estimates') + (f'<ul>{notes}</ul>' * bool(notes))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Comparison:
+  """Two results or reports side by side.
+
+  Attributes:
+    found: JSON types, what `fairjax report compare --json` prints.
+  """
+
+  found: Mapping[str, Any]
+
+  @property
+  def verdict(self) -> str:
+    """One line a measure: whether the second is lower, higher or the same within noise."""
+    return '\n'.join(
+      f"{' and '.join(dict.fromkeys(d['models']))}, {d['measure']}"
+      f"{' ' + d['scorer'] if d['scorer'] else ''}: {d['verdict']} ({d['difference']:+.4f})"
+      for d in self.found['differences'])
+
+  def to_frame(self) -> 'DataFrame':
+    """The differences as a pandas data frame: a row a pair of models, scorer and measure."""
+    return _frame(self.found['differences'])
+
+  def __repr__(self) -> str:
+    return comparison_markdown(self.found)
+
+  def _repr_html_(self) -> str:
+    """What a notebook shows: the table of differences."""
+    notes = ''.join(f'<p>{html.escape(note)}</p>' for note in self.found['notes'])
+    return difference_table(self.found).html('Differences') + notes
+
+
+def measure(
+  data: Any, *, attribute: str | os.PathLike | Attribute,
+  scorers: Sequence[str | Scorer | RecordedScorer] = ('vader',),
+  lexicon: Sequence[Path] = (), columns: Mapping[str, str] | None = None, empty: str = 'error',
+  repair: bool = False, coupled: bool = True, scored: str = 'continuation', encoder: str = '',
+  permutations: int = 1000, seed: int = 0, keep: Path | None = None, log: Log | None = None,
+) -> Result:
+  """Measures how the sentiment of continuations depends on the value in their prefixes.
+
+  Args:
+    data: one model's records: the path of a file (JSON lines, JSON array, CSV, TSV, Parquet, also
+      compressed), a data frame of pandas or Polars, an Arrow table, or mappings. A record has
+      `prefix` (the prompt), `value` (of the attribute, which the prompt holds) and `continuation`,
+      and may have `template`, `sample`, `model` and `scores` (docs/exchange.md).
+    attribute: a built-in attribute ('country', 'name', 'occupation'), a YAML file, or an
+      `Attribute`. Values without records are left out, with a note.
+    scorers: 'vader', 'opinion', 'textblob', 'google', 'bert:DIR' or 'recorded:NAME', or objects
+      with `name`, `fingerprint` and `score`. With two or more, the model's bias is told from
+      theirs.
+    lexicon: for 'opinion': files of positive and of negative words, or their folder.
+    columns: name of a column -> `prefix`, `value`, ... where they differ, e.g.
+      `{'prompt': 'prefix', 'answer': 'continuation'}`.
+    empty: 'error', 'drop' or 'keep' continuations without a text.
+    repair: replace halves of characters and NUL in records, counted, instead of refusing them.
+    coupled: samples of equal number share their noise; False ignores the numbers.
+    scored: 'continuation' or 'prefix+continuation'.
+    encoder: 'minilm', 'minilm:DIR' or 'use:DIR' for semantic similarity; '' leaves it out.
+    permutations: for the floors.
+    seed: of the permutations.
+    keep: folder of scores and finished parts, with which the same call continues.
+    log: called with lines of progress.
+
+  Returns:
+    The result. The same data and options give the same numbers as `fairjax measure`.
+
+  Raises:
+    UserError: what is wrong with the data or an option, with file and line.
+  """
+  known = attribute if isinstance(attribute, Attribute) else load_attribute(attribute)
+  google = {'log': log or (lambda line: None)}
+  loaded = [load_scorer(s, lexicon=list(lexicon) or None, google=google) if isinstance(s, str)
+            else s for s in scorers]
+  check_scorers(loaded)
+  contents = record_contents([known], MeasureConfig(encoder=encoder), None, empty=empty,
+                             coupled=coupled)
+  return measure_attributes(
+    data, [known], loaded, contents=contents, columns=columns, empty=empty, repair=repair,
+    coupled=coupled, keep=keep, scored=scored, permutations=permutations, seed=seed,
+    log=log)[known.name]
+
+
+def measure_attributes(
+  data: Any, attributes: Sequence[Attribute], scorers: Sequence[Scorer | RecordedScorer], *,
+  contents: Mapping[str, ContentOptions], columns: Mapping[str, str] | None, empty: str,
+  repair: bool, coupled: bool, keep: Path | None, log: Log | None, **options: Any,
+) -> dict[str, Result]:
+  """Measures one model's records by attribute; see `measure`, and `measure_generations`."""
+  is_file = isinstance(data, str | os.PathLike)
+  if is_file:
+    check_complete(data)
+    contents = {a.name: dataclasses.replace(contents[a.name], next_token=read_next_token(data, a))
+                for a in attributes}
+  generations = read_attributes(
+    read_logged(data, attributes=attributes, columns=columns, repair=repair, log=log), attributes,
+    empty=empty, coupled=coupled)
+  for name, found_values in generations.items():
+    if log and found_values.absent_values:
+      log(f'{name}: measured on {len(found_values.attribute.values)} values; no record of '
+          f"{', '.join(found_values.absent_values)}")
+  parts = {a.name: keep and pathlib.Path(keep) / f'{a.name}.parts.jsonl' for a in attributes}
+  found = {}
+  for name, path in parts.items():
+    scores: dict[str, np.ndarray] = {}
+    measures = measure_generations(
+      generations[name], scorers, coupled=coupled, scores_directory=keep, parts=path,
+      content=contents[name], scores=scores, log=log, **options)
+    found[name] = Result(
+      measures, generations[name], scores,
+      generations[name].model or (records_stem(data) if is_file else 'model'))
+  for path in filter(None, parts.values()):
+    path.unlink(missing_ok=True)
+  return found
+
+
+def read_logged(data: Any, *, log: Log | None, **options: Any) -> Iterator[dict[str, Any]]:
+  """`read_records`; logs progress and what was changed in reading."""
+  counts: collections.Counter[str] = collections.Counter()
+  with Progress('reading', None, unit='records', log=log) as progress:
+    for record in read_records(data, counts=counts, **options):
+      progress.add()
+      yield record
+  for what, number in counts.items() if log else ():
+    log(f'{data if isinstance(data, str | os.PathLike) else "data"}: {number:,} {what}')
+
+
+def compare(
+  first: Result | Path, second: Result | Path, *, models: Sequence[Sequence[str]] = (),
+) -> Comparison:
+  """Compares two models on the same prompts and scorers, with what noise allows to say.
+
+  Args:
+    first: a `Result`; or a workdir, its report folder, or a `report.json`.
+    second: the other.
+    models: pairs of names, of a model of the first report and one of the second; by default
+      models of equal name, or the only two.
+
+  Returns:
+    The comparison: the second less the first.
+
+  Raises:
+    UserError: they cannot be compared (another attribute, prompts, scored text or scorer).
+  """
+  sides = [side._as_report() if isinstance(side, Result) else read_report(side)
+           for side in (first, second)]
+  names = [side.name if isinstance(side, Result) else os.fspath(side) for side in (first, second)]
+  if names[0] == names[1]:
+    names = [f'{name} ({number})' for number, name in enumerate(names, 1)]
+  return Comparison(compare_reports(*sides, names=names, models=models))
+
+
+def sample(
+  model: Path, *, attribute: str | os.PathLike | Attribute, output: Path, name: str = BASELINE,
+  coupled: bool = True, dtype: str = 'float32', start: bool = False, log: Log = print,
+  **settings: Any,
+) -> pathlib.Path:
+  """Samples continuations of an attribute's prefixes from a model on disk, on all devices.
+
+  Args:
+    model: folder of a published decoder (GPT-2, Llama, Mistral, Qwen, Gemma: config.json,
+      safetensors, tokenizer.json), or the workdir of a run.
+    attribute: as of `measure`.
+    output: `.jsonl` or `.jsonl.gz`; an interrupted file is continued, a complete one left alone.
+    name: of a workdir: which of its models.
+    coupled: one noise for all values of a template; False: independent samples.
+    dtype: of a published decoder: 'float32' or 'bfloat16'.
+    start: of a published decoder: begin every text with the end-of-text id.
+    log: called with lines of progress.
+    **settings: fields of `fairjax.config.SampleConfig`: samples, max_new_tokens, temperature,
+      sentence_end, batch_size, seed. A run's own are the defaults of its models.
+
+  Returns:
+    The path, which `measure` takes.
+
+  Raises:
+    UserError: no model there, an unknown setting, or the file belongs to another model.
+  """
+  known = attribute if isinstance(attribute, Attribute) else load_attribute(attribute)
+  config = pathlib.Path(model) / 'config.json'
+  try:
+    published = 'model_type' in json.loads(config.read_text(encoding='utf-8'))
+  except (OSError, ValueError, TypeError):
+    published = False
+  if published:
+    from fairjax.run.recorded import sample_pretrained
+    sample_pretrained(
+      model, known, output, _settings(SampleConfig(batch_size=100, heldout_prefixes=False),
+                                      settings), dtype=dtype, start=start, coupled=coupled, log=log)
+  else:
+    from fairjax.run.results import open_run
+    run = open_run(model, log=log)
+    run.generate(run.find_model(name), output, attribute=known, coupled=coupled,
+                 sample=_settings(run.config.sample, settings))
+  return pathlib.Path(output)
+
+
+def _settings(base: SampleConfig, changes: Mapping[str, Any]) -> SampleConfig:
+  """The settings with changes, each checked."""
+  fields = {field.name: field for field in dataclasses.fields(SampleConfig)}
+  for name, value in changes.items():
+    if name not in fields:
+      raise unknown_name('setting', name, fields)
+    if not isinstance(value, fields[name].type) and not (
+        fields[name].type is float and isinstance(value, int)):
+      raise UserError(f'{name}={value!r} must be {fields[name].type.__name__}')
+    if wrong := limit_error(fields[name], value):
+      raise UserError(wrong)
+  return dataclasses.replace(base, **changes)
+
+
+def _columns(head: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]
+             ) -> Iterator[dict[str, Any]]:
+  """Rows of a table that is stored by columns; a pair of values becomes two columns."""
+  for row in zip(*columns.values(), strict=True):
+    cells = dict(zip(columns, row, strict=True))
+    first, second = cells.pop('values')
+    yield {**head, 'first': first, 'second': second, **cells}
+
+
+def _frame(rows: Any) -> 'DataFrame':
+  try:
+    from pandas import DataFrame
+  except ImportError:
+    raise UserError('to_frame needs pandas, which is not installed: pip install pandas') from None
+  return DataFrame(list(rows))

@@ -1,0 +1,168 @@
+"""`import fairjax`: the numbers of the command line from every kind of data, and their tables."""
+
+import csv
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+import fairjax
+from fairjax.cli.main import main
+from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
+from fairjax.measure import measure_records
+from fairjax.report import compare_reports, read_report
+
+COUNTRY = load_attribute('country')
+TEXTS = ('a good happy day', 'a terrible sad war', 'the table is round', 'wonderful people')
+COLUMNS = {'prompt': 'prefix', 'answer': 'continuation'}
+OPTIONS = {'attribute': 'country', 'permutations': 20}
+
+
+def make_rows(templates=2, samples=8, seed=0):
+  """Records with everything, their templates labelled as fairjax derives them."""
+  choose = random.Random(seed)
+  return [{'attribute': 'country', 'value': value.text, 'template': COUNTRY.templates[t].text,
+           'prefix': COUNTRY.prefix(t, v),
+           'continuation': choose.choice(TEXTS if v < 5 else TEXTS[2:])}
+          for t in range(templates) for v, value in enumerate(COUNTRY.values)
+          for _ in range(samples)]
+
+
+def of_users(records):
+  """The same under other names, without what the prefix says."""
+  return [{'prompt': r['prefix'], 'value': r['value'], 'answer': r['continuation'],
+           'score_of_theirs': 0.5} for r in records]
+
+
+def as_file(rows, path):
+  with open(path, 'w', encoding='utf-8', newline='') as file:
+    writer = csv.DictWriter(file, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+  return path
+
+
+@pytest.fixture(scope='module')
+def expected():
+  return measure_records(make_rows(), 'country', ['vader'], permutations=20)
+
+
+FORMS = {
+  'mappings': lambda rows, path: iter(rows),
+  'CSV': as_file,
+  'pandas': lambda rows, path: pytest.importorskip('pandas').DataFrame(rows).astype(
+    {'value': 'category'}),
+  'Polars': lambda rows, path: pytest.importorskip('polars').DataFrame(rows),
+  'Arrow': lambda rows, path: pytest.importorskip('pyarrow').Table.from_pylist(rows),
+}
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_every_kind_of_data_gives_the_numbers_of_complete_records(form, tmp_path, expected):
+  data = FORMS[form](of_users(make_rows()), tmp_path / 'r.csv')
+  result = fairjax.measure(data, columns=COLUMNS, **OPTIONS)
+  assert result.measures == expected
+  assert result.name == ('r' if form == 'CSV' else 'model')
+  assert set(result.scores) == {'vader'} and len(result.scores['vader']) == len(make_rows())
+
+
+def test_missing_numbers_of_a_data_frame_are_missing():
+  pandas = pytest.importorskip('pandas')
+  records = [r | {'sample': i % 8} for i, r in enumerate(make_rows())]
+  records[3].pop('sample')
+  with pytest.raises(UserError, match="row 4: field 'sample' is missing"):
+    fairjax.measure(pandas.DataFrame(records), **OPTIONS)
+
+
+def test_the_command_line_gives_the_same(tmp_path, capsys, expected):
+  path = as_file(of_users(make_rows()), tmp_path / 'r.csv')
+  assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader', '--json',
+               '--columns=prompt=prefix,answer=continuation', '--permutations=20']) == 0
+  assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected))
+
+
+def test_values_without_records_are_left_out_and_named(tmp_path):
+  kept = [v for v in COUNTRY.values if v.text in ('Syria', 'Chile', 'Italy')]
+  records, lines = [r for r in make_rows() if r['value'] in {v.text for v in kept}], []
+  few = fairjax.measure(records, log=lines.append, **OPTIONS)
+  alone = measure_records(records, dataclasses.replace(COUNTRY, values=tuple(kept)), ['vader'],
+                          permutations=20)
+  assert few.measures['values_not_in_records'] == [
+    v.text for v in COUNTRY.values if v not in kept]
+  for key in set(alone) - {'values_not_in_records', 'notes'}:
+    assert few.measures[key] == alone[key]
+  note = few.measures['notes'][0]
+  assert '3 of 10 values' in note and 'Libya' in note and 'Libya' in ' '.join(lines)
+  few.report(tmp_path / 'out')
+  assert note in (tmp_path / 'out' / 'report.md').read_text(encoding='utf-8')
+  with pytest.raises(UserError, match='all records are of Syria'):
+    fairjax.measure([r for r in records if r['value'] == 'Syria'], **OPTIONS)
+
+
+def test_tables_hold_the_measures(expected):
+  pytest.importorskip('pandas')
+  result = fairjax.measure(make_rows(), **OPTIONS)
+  found = expected['scorers']['vader']
+  estimates = result.to_frame().set_index('measure')
+  for measure in ('individual_fairness', 'group_fairness'):
+    assert estimates.loc[measure, 'value'] == found[measure]['value']
+    assert estimates.loc[measure, 'verdict'] == (
+      'within noise' if found[measure]['within_floor'] else 'above noise')
+  values = result.to_frame('values').set_index('value')['mean_score'].to_dict()
+  assert values == found['mean_score_by_value']
+  pairs, cells = result.to_frame('pairs'), result.to_frame('cells')
+  assert pairs['distance'].tolist() == found['pairs']['distance']
+  assert len(cells) == 2 * len(pairs) == 2 * 45
+  assert cells['distance'].tolist() == [d for row in found['cells']['distance'] for d in row]
+  with pytest.raises(UserError, match="did you mean 'values'"):
+    result.to_frame('value')
+
+
+def test_reports_and_comparisons_are_those_of_the_files(tmp_path):
+  results = [fairjax.measure([r | {'model': f'm{seed}'} for r in make_rows(seed=seed)], **OPTIONS)
+             for seed in (0, 1)]
+  pages = [result.report(tmp_path / result.name) for result in results]
+  assert all(page.name == 'index.html' and page.is_file() for page in pages)
+  reports = [read_report(page.parent) for page in pages]
+  assert reports[0]['rows'][0]['measures'] == json.loads(json.dumps(results[0].measures))
+  whole = compare_reports(*reports, names=['m0', 'm1'])
+  for found in (fairjax.compare(*results), fairjax.compare(results[0], pages[1].parent)):
+    assert found.found['differences'] == whole['differences']
+  assert 'm0 and m1, individual_fairness vader' in found.verdict
+  html = results[0]._repr_html_()
+  assert 'I.F. vader' in html and 'within noise' in html or 'above noise' in html
+
+
+@pytest.mark.parametrize(('data', 'columns', 'message'), [
+  (7, None, 'int holds no records'),
+  ([], None, 'the data: holds no record'),
+  ([3], None, 'record 1: expected a JSON object, not int'),
+  ([{'prefix': 'Syria is', 'value': 'Syria'}], None, 'record 1: fields missing: continuation'),
+  ([{'prefix': 'x', 'value': 'Syria', 'continuation': ''}], None, "not hold 'Syria'.*template"),
+  ([{'prefix': 'x', 'value': 'Syrie', 'continuation': ''}], None, "record 1.*mean 'Syria'"),
+  (make_rows(), {'prompts': 'prefix'}, "no record has a column 'prompts', which was to be prefix"),
+  (make_rows(), {'prompt': 'prefixes'}, "unknown field of records 'prefixes': did you mean 'pref"),
+  (make_rows(), {'a': 'value', 'b': 'value'}, 'two columns get one name: a=value, b=value'),
+])
+def test_wrong_data_are_named(data, columns, message):
+  with pytest.raises(UserError, match=message):
+    fairjax.measure(data, columns=columns, **OPTIONS)
+
+
+def test_a_column_that_takes_the_name_of_another_is_counted(expected):
+  rows, lines = [r | {'country': r['value'], 'value': 17} for r in make_rows()], []
+  found = fairjax.measure(rows, columns={'country': 'value'}, log=lines.append, **OPTIONS)
+  assert found.measures == expected
+  assert f"data: {len(rows)} values of column 'value' replaced by those of 'country'" in lines
+
+
+def test_importing_is_quick_and_measuring_loads_no_jax():
+  code = ('import sys, fairjax; assert not {"numpy", "jax"} & set(sys.modules), "at once"; '
+          'fairjax.measure; assert callable(fairjax.measure); from fairjax.measure import verdict; '
+          'fairjax.Result, fairjax.compare; '
+          'assert not {"jax", "tensorflow", "pandas"} & set(sys.modules)')
+  subprocess.run([sys.executable, '-c', code], check=True)
