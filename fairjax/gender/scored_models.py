@@ -20,15 +20,13 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.model import language_model
-from fairjax.model.decoder import DecoderConfig, DecoderModel, NoState
+from fairjax.model.decoder import DecoderModel, NoState
 from fairjax.pretrained import (
   BatchRunner,
   Pretrained,
   TokenizerVocabulary,
   encode,
   encode_texts,
-  lm_hidden,
-  lm_scores,
   load_pretrained,
   mean_pool,
   mlm_logits,
@@ -405,14 +403,11 @@ def _published_decoder(model: Pretrained) -> CausalModel:
     encoding = model.tokenizer.encode(text, add_special_tokens=False)
     return encoding.ids, encoding.offsets
 
-  if isinstance(model.arch, DecoderConfig):
-    lm = DecoderModel(model.arch)
-    hidden, logits = (lambda p, ids, mask: lm.apply(p, ids, NoState()).hidden), lm.logits
-  else:
-    hidden, logits = (lambda p, ids, mask: lm_hidden(p, model.arch, ids, mask)), lm_scores
+  lm = DecoderModel(model.arch)
   return CausalModel(
     name=model.name, fingerprint=model.fingerprint, params=model.params,
-    vocabulary=TokenizerVocabulary(model, start=True), hidden=hidden, logits=logits,
+    vocabulary=TokenizerVocabulary(model, start=True),
+    hidden=lambda p, ids, mask: lm.apply(p, ids, NoState()).hidden, logits=lm.logits,
     max_length=model.max_length, offsets=offsets)
 
 

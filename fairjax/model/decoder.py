@@ -510,8 +510,10 @@ class CachedDecoder(Decoder):
 
   def logits_and_bias(self, weights, hidden):
     """See `Decoder.logits_and_bias`."""
+    # Two axes: of more XLA's product of bfloat16 on CPU turns the table over in every step.
+    rows = hidden.reshape(-1, hidden.shape[-1])
     with _exact(self.config):
-      logits = vocab_logits(weights, self.config, hidden)
+      logits = vocab_logits(weights, self.config, rows).reshape(*hidden.shape[:-1], -1)
     if not self.unused:
       return logits, None
     return logits, jnp.zeros(self.vocab_size, logits.dtype).at[np.array(self.unused)].set(-jnp.inf)

@@ -10,13 +10,9 @@ from fairjax.pretrained.checkpoint import (
   read_architecture,
   read_folder,
 )
-from fairjax.pretrained.gpt2_decoding import GPT2Decoder, make_decoder
 from fairjax.pretrained.models import (
   class_logits,
   encode,
-  lm_hidden,
-  lm_logits,
-  lm_scores,
   mean_pool,
   mlm_logits,
   normalize,
@@ -25,8 +21,7 @@ from fairjax.pretrained.sentence_encoder import SentenceEncoder
 from fairjax.pretrained.tokens import Encoded, encode_texts
 
 __all__ = [
-  'Architecture', 'BatchRunner', 'Encoded', 'GPT2Decoder', 'Pretrained', 'SentenceEncoder',
-  'TokenizerVocabulary', 'bucket_lengths', 'class_logits', 'encode', 'encode_texts', 'folder_name',
-  'lm_hidden', 'lm_logits', 'lm_scores', 'load_pretrained', 'make_decoder', 'mean_pool',
-  'mlm_logits', 'normalize', 'read_architecture', 'read_folder',
+  'Architecture', 'BatchRunner', 'Encoded', 'Pretrained', 'SentenceEncoder', 'TokenizerVocabulary',
+  'bucket_lengths', 'class_logits', 'encode', 'encode_texts', 'folder_name', 'load_pretrained',
+  'mean_pool', 'mlm_logits', 'normalize', 'read_architecture', 'read_folder',
 ]

@@ -15,7 +15,7 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,21 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.files import file_sha256
 from fairjax.inputs import refuse_pointer
 from fairjax.model.decoder import DecoderConfig
-from fairjax.pretrained.decoder_files import DECODERS, read_decoder_config, to_decoder_params
+from fairjax.pretrained.decoder_files import (
+  DECODER_CLASSES,
+  DECODERS,
+  read_decoder_config,
+  tensor_shapes,
+  to_decoder_params,
+)
+from fairjax.pretrained.tensor_files import (
+  OTHERS,
+  QUANTISED,
+  Stored,
+  listed,
+  open_tensors,
+  weight_files,
+)
 from fairjax.pretrained.tokens import (
   check_tokenizer,
   ends_text,
@@ -46,7 +60,7 @@ class Architecture:
   """Sizes and switches of a model; hashable, so that compiled functions can depend on it.
 
   Attributes:
-    kind: 'bert', 'albert' or 'gpt2'.
+    kind: 'bert' or 'albert'.
     groups: different groups of layers (ALBERT shares them); L where nothing is shared.
     layers_per_group: layers that a group applies each time.
     tied: the output table is the embedding table.
@@ -184,7 +198,8 @@ FAMILIES = {
             Copy('predictions.decoder.weight', 'embeddings.word_embeddings.weight', 'mlm', True)),
     spare=r'embeddings\.(position|token_type)_ids|pooler\.(weight|bias)|sop_classifier\.'
           r'classifier\.(weight|bias)|predictions\..*|classifier\.(weight|bias)',
-    purpose="'lm' needs a GPT-2; an ALBERT with its mlm head serves correlations and masked-lm"),
+    purpose="'lm' needs a decoder; an ALBERT with its mlm head serves correlations and "
+            'masked-lm'),
   'bert': Family(
     classes=r'Bert(?=[A-Z]).*',
     has={'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediate_size',
@@ -215,39 +230,15 @@ FAMILIES = {
                  True)),
     spare=r'embeddings\.position_ids|pooler\.dense\.(weight|bias)|cls\.seq_relationship\.(weight|'
           r'bias)|cls\.predictions\..*|classifier\.(weight|bias)',
-    purpose="'lm' needs a GPT-2; a BERT with its mlm head serves correlations and masked-lm"),
-  'gpt2': Family(
-    classes=r'GPT2(?=[A-Z]).*',
-    has={'n_embd', 'n_layer', 'n_head', 'n_positions'},
-    lacks={'rotary_dim', 'multi_query', 'afn', 'attention_layers'},  # GPT-J, StarCoder
-    fields={
-      'vocab_size': ('vocab_size', None), 'model_dim': ('n_embd', None),
-      'embedding_dim': ('n_embd', None), 'num_layers': ('n_layer', None),
-      'num_heads': ('n_head', None), 'ff_dim': ('n_inner', lambda found: 4 * found['model_dim']),
-      'max_positions': ('n_positions', None), 'norm_eps': ('layer_norm_epsilon', 1e-5),
-      'activation': ('activation_function', 'gelu_new'), 'tied': ('tie_word_embeddings', True),
-      'pad_id': ('pad_token_id', 0), 'hidden_dropout': ('resid_pdrop', 0.1),
-      'attention_dropout': ('attn_pdrop', 0.1)},
-    must={'scale_attn_weights': True, 'scale_attn_by_inverse_layer_idx': False,
-          'add_cross_attention': False},
-    heads=('lm',), prefix='transformer.',
-    modules=(
-      Module('embeddings.word', 'wte', 'table', 'VD'),
-      Module('embeddings.position', 'wpe', 'table', 'PD'),
-      Module('layers.qkv_', 'h.{layer}.attn.c_attn', 'conv', 'DT'),
-      Module('layers.out_', 'h.{layer}.attn.c_proj', 'conv', 'DD'),
-      Module('layers.ff_in_', 'h.{layer}.mlp.c_fc', 'conv', 'DF'),
-      Module('layers.ff_out_', 'h.{layer}.mlp.c_proj', 'conv', 'FD'),
-      Module('layers.attention_norm_', 'h.{layer}.ln_1', 'norm', 'D'),
-      Module('layers.ff_norm_', 'h.{layer}.ln_2', 'norm', 'D'),
-      Module('final_norm.', 'ln_f', 'norm', 'D'),
-      Module('output.table', 'lm_head', 'table', 'VD', ('lm',), untied=True)),
-    copies=(Copy('lm_head.weight', 'wte.weight', 'lm', True),),
-    spare=r'h\.\d+\.attn\.(bias|masked_bias)',
-    purpose='it writes texts (sample --pretrained=DIR); scorers, encoders and masks need a BERT or '
-            'ALBERT'),
+    purpose="'lm' needs a decoder; a BERT with its mlm head serves correlations and masked-lm"),
 }
-_READS = f"fairjax reads the kinds {', '.join((*FAMILIES, *DECODERS))} here"
+_KINDS = (*FAMILIES, *DECODERS)
+_READS = f"fairjax reads the kinds {', '.join(_KINDS)} here"
+# Kinds that a config without model_type is known by: the fields of Llama, Qwen, ... are the same.
+_BY_FIELDS = {kind: (family.has, family.lacks) for kind, family in FAMILIES.items()} | {
+  'gpt2': ({'n_embd', 'n_layer', 'n_head', 'n_positions'},
+           {'rotary_dim', 'multi_query', 'afn', 'attention_layers'})}  # GPT-J, StarCoder, ...
+_BY_CLASS = {kind: family.classes for kind, family in FAMILIES.items()} | DECODER_CLASSES
 
 
 def recognise(config: Mapping[str, Any], *, where: str) -> tuple[str, str]:
@@ -255,21 +246,21 @@ def recognise(config: Mapping[str, Any], *, where: str) -> tuple[str, str]:
   quantised = config.get('quantization_config')
   if quantised:
     method = quantised.get('quant_method') if isinstance(quantised, Mapping) else None
-    raise UserError(f'{where} has a quantization_config ({method}): {_QUANTISED}')
+    raise UserError(f'{where} has a quantization_config ({method}): {QUANTISED}')
   kind, classes = config.get('model_type'), config.get('architectures') or []
   if kind is not None:
-    if kind not in FAMILIES and kind not in DECODERS:
+    if kind not in _KINDS:
       raise UserError(f"{where}: unknown model_type '{kind}': {_READS}: take a model of one of "
                       'them')
     return kind, ''
   for name in classes if isinstance(classes, list) else ():
-    for kind, family in FAMILIES.items():
-      if re.fullmatch(family.classes, str(name)):
+    for kind, pattern in _BY_CLASS.items():
+      if re.fullmatch(pattern, str(name)):
         return kind, f"its architecture '{name}'"
     raise UserError(f"{where} has no model_type, and its architecture '{name}' is not known: "
                     f'{_READS}: take a model of one of them')
-  for kind, family in FAMILIES.items():
-    if family.has <= config.keys() and not family.lacks & config.keys():
+  for kind, (has, lacks) in _BY_FIELDS.items():
+    if has <= config.keys() and not lacks & config.keys():
       return kind, 'the names of its fields'
   raise UserError(f'{where} has no model_type, no architectures, and not the fields of any kind '
                   f'that is known: {_READS}: add "model_type", or take the config.json of the '
@@ -280,7 +271,7 @@ def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
   """Reads the content of a `config.json`.
 
   Args:
-    config: as published with checkpoints of BERT, ALBERT and GPT-2.
+    config: as published with checkpoints of BERT and ALBERT.
     where: its path, for messages.
 
   Raises:
@@ -347,11 +338,10 @@ def safe_name(text: str) -> str:
   return re.sub(r'[^\w.-]+', '-', text, flags=re.ASCII).strip('-.') or 'model'
 
 
-# Parameters are a dictionary of groups of arrays; those of all layers (of ALBERT: the different
-# ones) are stacked on axis 0, and every kernel is `[in, out]`. The norms of a layer come after
-# attention and feed-forward in BERT and ALBERT, before them in GPT-2.
+# Parameters of encoders are a dictionary of groups of arrays; those of all layers (of ALBERT: the
+# different ones) are stacked on axis 0, and every kernel is `[in, out]`.
 
-_HEAD_NAMES = ('cls.', 'predictions.', 'classifier.', 'sop_classifier.', 'lm_head.')
+_HEAD_NAMES = ('cls.', 'predictions.', 'classifier.', 'sop_classifier.')
 
 
 class Entry(NamedTuple):
@@ -391,14 +381,14 @@ def entries(arch: Architecture, head: str) -> list[Entry]:
 
 
 _WRAPPERS = ('_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module', '_forward_module')
-_BEFORE = (*_WRAPPERS, 'module', 'model', 'base_model', 'auto_model',
+_BEFORE = (*_WRAPPERS, 'module', 'model', 'base_model', 'auto_model', 'transformer',
            *(family.prefix.removesuffix('.') for family in FAMILIES.values()))
 
 
-def _plain_names(tensors: Mapping[str, np.ndarray], prefix: str, where: str
-                 ) -> tuple[dict[str, np.ndarray], list[str]]:
+def _plain_names(tensors: Mapping[str, Stored], prefix: str, where: str
+                 ) -> tuple[dict[str, Stored], list[str]]:
   """Tensors without the prefixes of body and wrappers, and lines on those of wrappers."""
-  plain: dict[str, np.ndarray] = {}
+  plain: dict[str, Stored] = {}
   taken: collections.Counter[str] = collections.Counter()
   for name, tensor in tensors.items():
     parts, own = [part for part in name.split('.') if part not in _WRAPPERS], ''
@@ -418,20 +408,7 @@ def _plain_names(tensors: Mapping[str, np.ndarray], prefix: str, where: str
                  for taken_off, count in taken.most_common(4)]
 
 
-WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
-_RELOAD = 'download it again with all files of the model'
-# Types of safetensors that NumPy has; whole numbers are buffers, or refused where they are weights.
-_STORED = {'F64', 'F32', 'F16', 'BF16', 'I64', 'I32', 'I16', 'I8', 'U64', 'U32', 'U16', 'U8',
-           'BOOL'}
-_PICKLE = 'a pickle and is not read: convert it with safetensors.torch.save_file'
-_PYTORCH = 'save the model of PyTorch with save_pretrained(DIR)'
-_OTHERS = {  # ends of files of weights in other formats
-  '.bin': _PICKLE, '.pt': _PICKLE, '.pth': _PICKLE, '.ckpt': _PICKLE,
-  '.gguf': 'in the format GGUF, which is not read: take config.json and safetensors of the model',
-  '.h5': f'of TensorFlow: {_PYTORCH}', '.msgpack': f'of Flax: {_PYTORCH}',
-  '.onnx': 'of ONNX: take the safetensors of the same model'}
 _PACKED = re.compile(r'[._](qweight|qzeros|absmax|quant_map|weight_packed|weight_scale|SCB)\b')
-_QUANTISED = 'quantised weights are not read: take the checkpoint before quantisation'
 _FLOATS = ('float16', 'bfloat16', 'float32', 'float64')
 Params = dict[str, dict[str, Any]]
 _TOGETHER = 'take config.json and weights of one and the same model'
@@ -445,82 +422,8 @@ _HEADLESS = {
 }
 
 
-def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
-  """Files that hold the weights of a directory."""
-  index = directory / INDEX
-  if (directory / WEIGHTS).is_file():
-    return [directory / WEIGHTS]
-  if not index.is_file():
-    return _shards(directory)
-  refuse_pointer(index)
-  try:
-    named = list(json.loads(index.read_text(encoding='utf-8'))['weight_map'].values())
-    if not named or not all(isinstance(name, str) for name in named):
-      raise TypeError('weight_map must give each tensor the name of a file')
-    names = sorted(set(named))
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise UserError(f'{index} is no index of weights ({type(e).__name__}: {e}): {_RELOAD}'
-                    ) from None
-  for name in names:
-    if pathlib.PurePath(name).name != name or not (directory / name).is_file():
-      raise UserError(f'{index} names the file {name!r}, which is not in {directory}: {_RELOAD}')
-  return [directory / name for name in names]
-
-
-def _shards(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The shards of a directory without an index, whose names count them."""
-  found = sorted(directory.glob('*.safetensors'))
-  counted = {p: re.fullmatch(r'.*-(\d{5})-of-(\d{5})\.safetensors', p.name) for p in found}
-  shards = [p for p, count in counted.items() if count]
-  if shards:
-    most = int(counted[shards[0]][2])
-    there = {int(counted[p][1]) for p in shards if int(counted[p][2]) == most}
-    missing = sorted(set(range(1, most + 1)) - there)
-    if missing or len(shards) != most:
-      raise UserError(f'{directory} holds {len(shards)} shards of {most}, without '
-                      f'{missing[:1] or "one index"}: {_RELOAD}')
-    return shards
-  others = sorted(p for p in directory.iterdir() if p.suffix in _OTHERS)
-  if (directory / 'adapter_model.safetensors').is_file():
-    hint = ('adapter_model.safetensors is an adapter (LoRA), not a whole model: merge it '
-            '(PeftModel.merge_and_unload), save the result, and give its folder')
-  elif found:
-    hint = f'rename {found[0].name} to {WEIGHTS} if it holds the whole model'
-  elif others:
-    hint = f'{others[0].name} is {_OTHERS[others[0].suffix]}'
-  else:
-    hint = ('download the whole directory, or write it with save_pretrained(DIR, '
-            'safe_serialization=True)')
-  raise UserError(f'{directory} holds neither {WEIGHTS} nor {INDEX}: {hint}')
-
-
-def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
-  """All tensors of several safetensors files."""
-  from safetensors import SafetensorError, safe_open
-  from safetensors.numpy import load_file
-  tensors: dict[str, np.ndarray] = {}
-  for file in files:
-    refuse_pointer(file)
-    try:
-      with safe_open(file, framework='numpy') as opened:
-        kinds = {name: opened.get_slice(name).get_dtype() for name in opened.keys()}
-      foreign = [name for name, kind in kinds.items() if kind not in _STORED]
-      if foreign:
-        raise UserError(f'{file}: {_listed(foreign)} stored as {kinds[foreign[0]]}: '
-                        f'{_QUANTISED}')
-      found = load_file(file)
-    except (OSError, SafetensorError, KeyError, TypeError) as e:
-      raise UserError(f'{file} cannot be read as safetensors ({e}): it is damaged or a part of a '
-                      'download: download it again') from None
-    double = sorted(tensors.keys() & found)
-    if double:
-      raise UserError(f'{file}: tensor {double[0]} is in another file too: {_RELOAD}')
-    tensors |= found
-  return tensors
-
-
 def to_params(
-  tensors: Mapping[str, np.ndarray], arch: Architecture, head: str, *, where: str,
+  tensors: Mapping[str, Stored], arch: Architecture, head: str, *, where: str,
   dtype: Any = np.float32,
 ) -> tuple[Params, list[str], list[str]]:
   """Published tensors in their places, the names of those that are not needed, and lines to say."""
@@ -528,33 +431,69 @@ def to_params(
   if head not in family.heads:
     raise UserError(f"{where} is {arch.kind}, which has no head '{head}', only "
                     f"{', '.join(family.heads)}: {family.purpose}")
-  plain, lines = _plain_names(tensors, family.prefix, where)
-  copies = {copy.name: copy.original for copy in family.copies
-            if copy.name in plain and copy.head == head and (arch.tied or not copy.tied)}
-  for copy, of in copies.items():
-    plain.setdefault(of, plain[copy])
   wanted = entries(arch, head)
-  needed = {name: e for e in wanted for names in e.tensors for name in names}
-  _check_present(plain, needed, arch, head, where)
-  unknown = [n for n in plain if n not in needed and n not in copies
-             and not re.fullmatch(family.spare, n)]
-  if unknown:
-    raise UserError(f'{where} holds {_listed(unknown)}, which {arch.kind} with this config.json '
-                    'does not have: it is another architecture, or another number of layers: '
-                    f'{_TOGETHER}')
-  for name, entry in needed.items():
-    _check_tensor(plain[name], name, entry.shape, where)
-  for copy, of in copies.items():
-    if plain[copy].shape != plain[of].shape or not np.array_equal(plain[copy], plain[of]):
-      raise UserError(f'{where}: {copy} differs from {of}, although config.json ties them: set '
-                      'tie_word_embeddings to false if it is meant')
+  plain, ignored, lines = _checked_tensors(
+    tensors, {name: e.shape for e in wanted for names in e.tensors for name in names},
+    {copy.name: copy.original for copy in family.copies
+     if copy.head == head and (arch.tied or not copy.tied)},
+    _Expected(arch.kind, arch.num_layers, family.prefix, family.spare, head, tuple(
+      name for e in wanted if e.head for names in e.tensors for name in names)), where)
   params: Params = {}
   for entry in wanted:
-    layers = [np.concatenate([_turned(plain[name], entry.transposed) for name in names], axis=-1)
-              for names in entry.tensors]
+    layers = [np.concatenate([_turned(plain[name].whole(), entry.transposed) for name in names],
+                             axis=-1) for names in entry.tensors]
     array = np.stack(layers) if entry.stacked else layers[0]
     params.setdefault(entry.group, {})[entry.name] = np.ascontiguousarray(array).astype(dtype)
-  return params, sorted(n for n in plain if n not in needed and n not in copies), lines
+  return params, ignored, lines
+
+
+def _decoder_params(tensors, arch: DecoderConfig, kind: str, where: str, dtype, shardings):
+  """`to_params` of a decoder; with shardings JAX's arrays, of which each process reads its part."""
+  prefix = 'transformer.' if kind == 'gpt2' else 'model.'
+  shapes = tensor_shapes(arch)
+  plain, ignored, lines = _checked_tensors(
+    tensors, {name.removeprefix(prefix): shape for name, shape in shapes.items()},
+    {'lm_head.weight': 'wte.weight' if kind == 'gpt2' else 'embed_tokens.weight'}
+    if arch.tied else {},
+    _Expected(kind, arch.num_layers, prefix,
+              r'h\.\d+\.attn\.(bias|masked_bias)|.*rotary_emb\.inv_freq', 'lm',
+              () if arch.tied else ('lm_head.weight',)), where)
+  return to_decoder_params({name: plain[name.removeprefix(prefix)] for name in shapes}, arch,
+                           dtype=dtype, shardings=shardings), ignored, lines
+
+
+class _Expected(NamedTuple):
+  """What the files of a kind hold besides the tensors that are needed, and names for messages."""
+
+  kind: str
+  layers: int
+  prefix: str  # of the body
+  spare: str  # pattern of tensors that are not needed
+  head: str
+  of_head: tuple[str, ...]
+
+
+def _checked_tensors(
+  tensors: Mapping[str, Stored], needed: Mapping[str, tuple[int, ...]], copies: Mapping[str, str],
+  expected: _Expected, where: str,
+) -> tuple[dict[str, Stored], list[str], list[str]]:
+  """Tensors by plain name, the names of those that are not needed, and lines to say."""
+  plain, lines = _plain_names(tensors, expected.prefix, where)
+  copies = {copy: of for copy, of in copies.items() if copy in plain}
+  for copy, of in copies.items():
+    plain.setdefault(of, plain[copy])
+  _check_present(plain, needed, expected, where)
+  spare = [n for n in plain if n not in needed and n not in copies]
+  unknown = [n for n in spare if not re.fullmatch(expected.spare, n)]
+  if unknown:
+    raise UserError(f'{where} holds {listed(unknown)}, which {expected.kind} with this config.json '
+                    'does not have: it is another architecture, or another number of layers: '
+                    f'{_TOGETHER}')
+  _check_forms(plain, needed, where)
+  for name in needed:
+    copy = next((c for c, of in copies.items() if of == name and plain[c] != plain[of]), None)
+    plain[name] = _checked_values(plain[name], name, copy, plain.get(copy), where)
+  return plain, sorted(spare), lines
 
 
 def to_tensors(params: Mapping[str, Mapping[str, Any]], arch: Architecture, head: str
@@ -570,42 +509,53 @@ def to_tensors(params: Mapping[str, Mapping[str, Any]], arch: Architecture, head
   return tensors
 
 
-def _check_present(plain, needed, arch: Architecture, head: str, where: str) -> None:
+def _check_present(plain, needed, expected: _Expected, where: str) -> None:
   """Names what is missing; says so if it is the head."""
   missing = [name for name in needed if name not in plain]
   if not missing:
     return
   packed = [name for name in plain if _PACKED.search(name)]
   if packed:
-    raise UserError(f'{where} holds {_listed(packed)}: {_QUANTISED}')
-  if all(needed[name].head for name in missing):
-    raise UserError(f'{where} has no {head} head: {_listed(missing)} missing (weights are never '
-                    f'made up): {_HEADLESS[head]}')
-  raise UserError(f'{where} lacks {_listed(missing)}: it is another architecture than config.json '
-                  f'says ({arch.kind}, {arch.num_layers} layers): {_TOGETHER}')
+    raise UserError(f'{where} holds {listed(packed)}: {QUANTISED}')
+  if set(missing) <= set(expected.of_head):
+    raise UserError(f'{where} has no {expected.head} head: {listed(missing)} missing (weights are '
+                    f'never made up): {_HEADLESS[expected.head]}')
+  raise UserError(f'{where} lacks {listed(missing)}: it is another architecture than config.json '
+                  f'says ({expected.kind}, {expected.layers} layers): {_TOGETHER}')
 
 
-def _check_tensor(tensor: np.ndarray, name: str, shape: tuple[int, ...], where: str) -> None:
-  if tensor.shape != shape:
-    raise UserError(f'{where}: {name} has shape {tensor.shape}, config.json needs {shape}: '
-                    f'{_TOGETHER}')
-  if tensor.dtype.name not in _FLOATS:
-    raise UserError(f"{where}: {name} is {tensor.dtype.name}, not one of {', '.join(_FLOATS)}: "
-                    f'{_QUANTISED}')
-  if not np.isfinite(tensor.astype(np.float32) if tensor.dtype.name == 'bfloat16' else tensor
-                     ).all():
-    raise UserError(f'{where}: {name} holds values that are not finite: the file is damaged, '
-                    'or its training diverged: take another copy')
+def _check_forms(plain: Mapping[str, Stored], needed: Mapping[str, tuple[int, ...]], where: str
+                 ) -> None:
+  other = [f'{name} has shape {plain[name].shape}, config.json needs {shape}'
+           for name, shape in sorted(needed.items()) if plain[name].shape != shape]
+  if other:
+    more = f', and {len(other) - 4} more' if len(other) > 4 else ''
+    raise UserError(f"{where}: {'; '.join(other[:4])}{more}: {_TOGETHER}")
+  for name in needed:
+    if plain[name].dtype not in _FLOATS:
+      raise UserError(f"{where}: {name} is {plain[name].dtype}, not one of {', '.join(_FLOATS)}: "
+                      f'{QUANTISED}')
+
+
+def _checked_values(tensor: Stored, name: str, copy: str | None, other: Stored | None, where: str
+                    ) -> Stored:
+  """The tensor; what is read of it must be finite, and equal to its copy."""
+  def read(index):
+    values = tensor.read(index)
+    if not np.isfinite(values.astype(np.float32) if tensor.dtype == 'bfloat16' else values).all():
+      raise UserError(f'{where}: {name} holds values that are not finite: the file is damaged, '
+                      'or its training diverged: take another copy')
+    if other is not None and (
+        other.shape != tensor.shape or not np.array_equal(values, other.read(index))):
+      raise UserError(f'{where}: {copy} differs from {name}, although config.json ties them: set '
+                      'tie_word_embeddings to false if it is meant')
+    return values
+
+  return tensor._replace(read=read)
 
 
 def _turned(array: np.ndarray, transposed: bool) -> np.ndarray:
   return array.T if transposed else array
-
-
-def _listed(names: Iterable[str], most: int = 4) -> str:
-  names = list(names)
-  rest = f' and {len(names) - most} more' if len(names) > most else ''
-  return ('tensor ' if len(names) == 1 else 'tensors ') + ', '.join(names[:most]) + rest
 
 
 # Model directories: `config.json`, safetensors, a tokenizer; all checked before anything runs.
@@ -624,7 +574,7 @@ class Pretrained:
     config: content of `config.json`.
     arch: what it says.
     head: what is computed on top, see `Family`.
-    params: NumPy arrays in groups; see `FAMILIES`.
+    params: NumPy arrays in groups; see `FAMILIES`, and for decoders `decoder.layer_parameters`.
     tokenizer: a `tokenizers.Tokenizer`.
     max_length: most tokens of a text, special ones included.
     ignored: names of tensors that were in the files and are not needed for this head.
@@ -662,15 +612,17 @@ class Pretrained:
 
 
 def load_pretrained(
-  directory: str | os.PathLike, head: str, *, dtype: str = 'float32'
+  directory: str | os.PathLike, head: str, *, dtype: str = 'float32', shardings: Any = None,
 ) -> Pretrained:
   """Reads a BERT, ALBERT or decoder from a directory in the published form.
 
   Args:
     directory: holds `config.json`, `model.safetensors` (or its shards) and `tokenizer.json` (for
       BERT also `vocab.txt` with `tokenizer_config.json`); see `read_folder`.
-    head: 'encoder' | 'pooled' | 'mlm' | 'classifier' (BERT, ALBERT), 'lm' (GPT-2, `DECODERS`).
+    head: 'encoder' | 'pooled' | 'mlm' | 'classifier' (BERT, ALBERT), 'lm' (`DECODERS`).
     dtype: of parameters and computation; 'float64' needs JAX's 64-bit mode.
+    shardings: of a decoder's parameters, one for all or a tree like theirs: they are then JAX's
+      arrays, and each process reads its own parts of the files; None: NumPy arrays.
 
   Raises:
     UserError: anything that is missing, unknown, superfluous or of another size; one line names
@@ -686,18 +638,18 @@ def load_pretrained(
   # ml_dtypes registers bfloat16 with NumPy; JAX needs it, so it is there.
   import ml_dtypes
   numpy_dtype = ml_dtypes.bfloat16 if dtype == 'bfloat16' else np.dtype(dtype)
+  tensors = open_tensors(files)
   if kind in DECODERS:
     if head != 'lm':
-      raise UserError(f"{directory} is {kind}, which has no head '{head}', only lm")
+      raise UserError(f"{directory} is {kind}, which has no head '{head}', only lm: it writes "
+                      'texts (sample --pretrained=DIR); scorers, encoders and masks need a BERT or '
+                      'ALBERT')
     arch = dataclasses.replace(arch, dtype=dtype)
-    tensors = read_tensors(files)
-    for name, tensor in tensors.items():
-      _check_tensor(tensor, name, tensor.shape, str(directory))
-    params = to_decoder_params(tensors, arch, where=str(directory), dtype=numpy_dtype)
-    ignored, prefixes = [], []
+    params, ignored, prefixes = _decoder_params(
+      tensors, arch, kind, str(directory), numpy_dtype, shardings)
   else:
     params, ignored, prefixes = to_params(
-      read_tensors(files), arch, head, where=str(directory), dtype=numpy_dtype)
+      tensors, arch, head, where=str(directory), dtype=numpy_dtype)
   tokenizer = load_tokenizer(directory, kind=kind, vocab_size=arch.vocab_size)
   check_tokenizer(tokenizer, directory, kind=kind)
   tokenizer, differences = within_model(tokenizer, arch.vocab_size, str(directory))
@@ -795,7 +747,7 @@ def _what_it_is(folder: pathlib.Path) -> str:
             'DIR')
   gguf = sorted(p.name for p in folder.glob('*.gguf'))
   if gguf:
-    return f"{gguf[0]} is {_OTHERS['.gguf']}"
+    return f"{gguf[0]} is {OTHERS['.gguf']}"
   inner = sorted(p.parent for p in folder.glob('*/config.json'))
   if inner:
     return f'{inner[0]} holds one: give the folder of the model itself'

@@ -24,7 +24,6 @@ from fairjax.pretrained.checkpoint import (
   Architecture,
   load_pretrained,
   read_architecture,
-  read_tensors,
   to_params,
   to_tensors,
 )
@@ -43,6 +42,7 @@ from fairjax.pretrained.start import (
   write_files,
   write_tensors,
 )
+from fairjax.pretrained.tensor_files import read_tensors
 from fairjax.pretrained.tokens import Encoded, encode_texts, pair_types
 from fairjax.processes import StopSignal
 from fairjax.tables import read_rows

@@ -4,8 +4,10 @@ GPT-2, Llama (2, 3 and 3.1's scaling, SmolLM2), Mistral, Qwen 2 and 3, Gemma 2, 
 models. What would change a number and is not supported is refused by name.
 """
 
+import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +21,13 @@ from fairjax.model.decoder import (
   layer_parameters,
   other_parameters,
 )
+from fairjax.pretrained.tensor_files import Stored
 
-DECODERS = ('llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text')
-"""Values of `model_type`, besides 'gpt2'."""
+DECODERS = ('gpt2', 'llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text')
+"""Values of `model_type`."""
+DECODER_CLASSES = {kind: rf'{name}(LMHead|ForCausalLM|Model).*' for kind, name in zip(
+  DECODERS, ('GPT2', 'Llama', 'Mistral', 'Qwen2', 'Qwen3', 'Gemma2', 'Gemma3'), strict=True)}
+"""Patterns of the names of their classes."""
 
 # Fields that change values, and the only value of them that is supported.
 _REQUIRED = {
@@ -29,6 +35,8 @@ _REQUIRED = {
   'num_local_experts': None, 'pretraining_tp': 1, 'scale_attn_by_inverse_layer_idx': False,
   'scale_attn_weights': True, 'reorder_and_upcast_attn': False, 'add_cross_attention': False,
   'use_bidirectional_attention': False}
+_SIZES = ('vocab_size', 'model_dim', 'num_layers', 'num_heads', 'num_kv_heads', 'head_dim',
+          'ff_dim', 'max_positions')
 
 
 def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json') -> DecoderConfig:
@@ -42,9 +50,9 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     UserError: another family, a missing field, or a switch that is not supported.
   """
   family = content.get('model_type')
-  if family not in ('gpt2', *DECODERS):
+  if family not in DECODERS:
     raise UserError(f'{where}: model_type {family!r} is no decoder that fairjax computes: take one '
-                    f'of gpt2, {", ".join(DECODERS)}')
+                    f'of {", ".join(DECODERS)}')
   for field, value in _REQUIRED.items():
     if content.get(field, value) not in (value, None):
       raise UserError(f'{where}: {field}={content[field]!r} is not supported, only {value!r}')
@@ -52,6 +60,17 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     config = _gpt2(content) if family == 'gpt2' else _rotary(family, content, where)
   except KeyError as e:
     raise UserError(f'{where}: the field {e} of a {family} is missing') from None
+  except (TypeError, ValueError, ZeroDivisionError) as e:
+    raise UserError(f'{where}: a size of the {family} is no number ({e})') from None
+  for name in _SIZES:
+    size = getattr(config, name)
+    if type(size) is not int or size < 1:
+      raise UserError(f'{where}: {name} of the {family} would be {size!r}, a positive whole number '
+                      'is needed')
+  if config.num_heads % config.num_kv_heads or (
+      family == 'gpt2' and config.model_dim % config.num_heads):
+    raise UserError(f'{where}: {config.num_heads} heads fit neither width {config.model_dim} nor '
+                    f'{config.num_kv_heads} heads of keys')
   if config.activation not in ACTIVATIONS:
     raise UserError(f'{where}: the activation {config.activation!r} is not supported: take one of '
                     f'{", ".join(ACTIVATIONS)}')
@@ -63,10 +82,10 @@ def _gpt2(c):
   return DecoderConfig(
     vocab_size=c['vocab_size'], model_dim=width, num_layers=c['n_layer'], num_heads=heads,
     num_kv_heads=heads, head_dim=width // heads, ff_dim=c.get('n_inner') or 4 * width,
-    max_positions=c['n_positions'], norm_eps=c['layer_norm_epsilon'],
-    activation=c['activation_function'], tied=c.get('tie_word_embeddings', True), layer_norm=True,
-    gated=False, rope_theta=0.0, qkv_bias=True, other_bias=True,
-    query_scale=(width // heads) ** -0.5)
+    max_positions=c['n_positions'], norm_eps=c.get('layer_norm_epsilon', 1e-5),
+    activation=c.get('activation_function', 'gelu_new'),
+    tied=c.get('tie_word_embeddings', True), layer_norm=True, gated=False, rope_theta=0.0,
+    qkv_bias=True, other_bias=True, query_scale=(width // heads) ** -0.5)
 
 
 def _rotary(family, c, where):
@@ -129,14 +148,38 @@ def _windows(family, c, where):
   return windows if any(windows) else ()
 
 
+Index = tuple[slice, ...]
+
+
 class Tensor(NamedTuple):
   """One parameter in the published files."""
 
   ours: str
   theirs: str  # with {} for the number of the layer
   of_layer: bool
-  take: Callable[[np.ndarray], np.ndarray]  # published -> ours, of one layer
-  give: Callable[[np.ndarray], np.ndarray]  # and back; for a part of a tensor the part
+  axes: tuple[tuple[int, ...], ...]  # sizes of ours (of one layer) that each axis of theirs joins
+  turned: bool  # the file has the axes of products as [out, in]
+  part: int | None  # of the three that GPT-2's c_attn joins on the last axis
+
+  def place(self, index: Index) -> Index:
+    """Where the file has a slice of our axes; later axes of those joined are not split."""
+    joined = []
+    for sizes in self.axes:
+      own, index = index[:len(sizes)], index[len(sizes):]
+      inner = math.prod(sizes[1:])
+      if any(i.indices(n)[:2] != (0, n) for i, n in zip(own[1:], sizes[1:], strict=True)):
+        raise ValueError(f'{self.ours}: only the first axis of {sizes} can be split')
+      start, stop, _ = own[0].indices(sizes[0])
+      joined.append((start * inner, stop * inner))
+    if self.part is not None:
+      before = self.part * math.prod(self.axes[-1])
+      joined[-1] = tuple(before + i for i in joined[-1])
+    return tuple(slice(*i) for i in (reversed(joined) if self.turned else joined))
+
+  def give(self, x: Any) -> Any:
+    """One layer of ours as the file has it; for a part of a tensor the part."""
+    x = x.reshape([math.prod(sizes) for sizes in self.axes])
+    return x.T if self.turned else x
 
 
 _LLAMA = {
@@ -176,57 +219,56 @@ def tensor_table(config: DecoderConfig) -> Iterator[Tensor]:
       shape = parameter.shape
       # Weights of products are stored [in, out] by GPT-2 and [out, in] by all others.
       product = of_layer and not ours.endswith(('_bias', '_scale'))
-      inputs = math.prod(shape[:2 if ours == 'attention_output' else 1])
-      flat = (inputs, -1) if product else (-1,) if of_layer else shape
-      turned = product and not gpt2
+      cut = 2 if ours == 'attention_output' else 1
+      axes = ((shape[:cut], shape[cut:]) if product else (shape,) if of_layer
+              else tuple((n,) for n in shape))
       part = _PARTS.index(ours.removesuffix('_bias')) if gpt2 and ours.startswith(_PARTS) else None
-
-      def take(x, shape=shape, turned=turned, part=part):
-        x = np.split(x, 3, axis=-1)[part] if part is not None else x
-        return (x.T if turned else x).reshape(shape)
-
-      def give(x, flat=flat, turned=turned):
-        return x.reshape(flat).T if turned else x.reshape(flat)
-
-      yield Tensor(ours, (layer if of_layer else '') + names[ours], of_layer, take, give)
+      yield Tensor(ours, (layer if of_layer else '') + names[ours], of_layer, axes,
+                   product and not gpt2, part)
 
 
 def to_decoder_params(
-  tensors: Mapping[str, np.ndarray], config: DecoderConfig, *, where: str = 'the model',
-  dtype: Any = np.float32,
+  tensors: Mapping[str, Stored], config: DecoderConfig, *, dtype: Any = np.float32,
+  shardings: Any = None,
 ) -> dict[str, Any]:
   """Parameters of published tensors.
 
   Args:
-    tensors: by published name; `transformer.` before GPT-2's is optional.
+    tensors: those of `tensor_shapes`.
     config: of `read_decoder_config`.
-    where: the folder, for messages.
     dtype: of the parameters.
-
-  Raises:
-    UserError: tensors are missing, additional, or of another shape; all of them are named.
+    shardings: one for all parameters, or a tree like theirs; None: NumPy arrays.
   """
-  tensors = {name.removeprefix('transformer.'): value for name, value in tensors.items()}
-  shapes = jax.eval_shape(lambda: _join(_zeros(config), config, jnp.concatenate))
-  wrong = [f'{name}: missing' if name not in tensors
-           else f'{name}: {tuple(tensors[name].shape)} instead of {tuple(expected.shape)}'
-           for name, expected in shapes.items()
-           if name not in tensors or tuple(tensors[name].shape) != expected.shape]
-  wrong += [f'{name}: unknown' for name in tensors
-            if name not in shapes and not _derived(name, config)]
-  if wrong:
-    more = f', and {len(wrong) - 5} more' if len(wrong) > 5 else ''
-    raise UserError(f'{where}: the tensors are not those of its config.json: '
-                    f'{"; ".join(sorted(wrong)[:5])}{more}')
   params: dict[str, Any] = {'layers': {}}
   for entry in tensor_table(config):
-    if entry.of_layer:
-      params['layers'][entry.ours] = np.stack(
-        [entry.take(np.asarray(tensors[entry.theirs.format(i)], dtype))
-         for i in range(config.num_layers)])
+    shape = (*(config.num_layers,) * entry.of_layer, *itertools.chain(*entry.axes))
+    read = functools.partial(_read, tensors, entry, shape, np.dtype(dtype))
+    group = params['layers'] if entry.of_layer else params
+    if shardings is None:
+      group[entry.ours] = read((slice(None),) * len(shape))
     else:
-      params[entry.ours] = entry.take(np.asarray(tensors[entry.theirs], dtype))
+      sharding = shardings if isinstance(shardings, jax.sharding.Sharding) else (
+        shardings['layers'] if entry.of_layer else shardings)[entry.ours]
+      group[entry.ours] = jax.make_array_from_callback(shape, sharding, read)
   return params
+
+
+def _read(tensors, entry, shape, dtype, index):
+  """A slice of one of our arrays; only its own bytes are read."""
+  sizes = [len(range(*i.indices(n))) for i, n in zip(index, shape, strict=True)]
+  found = np.empty(sizes, dtype)
+  place = entry.place(index[1:] if entry.of_layer else index)
+  layers = range(*index[0].indices(shape[0])) if entry.of_layer else (0,)
+  for layer, out in zip(layers, found if entry.of_layer else [found], strict=True):
+    values = tensors[entry.theirs.format(layer)].read(place)
+    out[...] = (values.T if entry.turned else values).reshape(out.shape)
+  return found
+
+
+def tensor_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+  """Shapes of the published tensors of a model; names of GPT-2 without `transformer.`."""
+  shapes = jax.eval_shape(lambda: _join(_zeros(config), config, jnp.concatenate))
+  return {name: value.shape for name, value in shapes.items()}
 
 
 def _zeros(config):
@@ -237,14 +279,8 @@ def _zeros(config):
     'layers': layers}
 
 
-def _derived(name, config):
-  """Tensors in old files that hold nothing learned, or a tied table once more."""
-  return (name.endswith(('attn.bias', 'attn.masked_bias', 'rotary_emb.inv_freq'))
-          or name == 'lm_head.weight' and config.tied)
-
-
 def to_decoder_tensors(params: Mapping[str, Any], config: DecoderConfig) -> dict[str, np.ndarray]:
-  """Inverts `to_decoder_params`: published names, those of GPT-2 without `transformer.`."""
+  """Inverts `to_decoder_params`: the tensors of `tensor_shapes`."""
   return _join(params, config, np.concatenate)
 
 

@@ -1,10 +1,10 @@
-"""BERT, ALBERT and GPT-2 as pure functions of parameters.
+"""BERT and ALBERT as pure functions of parameters.
 
-Devlin et al. 2019 (arXiv:1810.04805), Lan et al. 2020 (arXiv:1909.11942), Radford et al. 2019. The
-layers run in a `lax.scan`, so compilation takes as long for 2 layers as for 48. The parameters are
-those of `checkpoint.FAMILIES`. With float32 parameters every device computes in float32 (TPUs and
-GPUs would round the factors of products otherwise); bfloat16 parameters ask for the fast products.
-Sums over positions and widths (softmax, norms, pooling) are float32 at least.
+Devlin et al. 2019 (arXiv:1810.04805), Lan et al. 2020 (arXiv:1909.11942). The layers run in a
+`lax.scan`, so compilation takes as long for 2 layers as for 48. The parameters are those of
+`checkpoint.FAMILIES`. With float32 parameters every device computes in float32 (TPUs and GPUs would
+round the factors of products otherwise); bfloat16 parameters ask for the fast products. Sums over
+positions and widths (softmax, norms, pooling) are float32 at least.
 
 Letters: B batch, T tokens, D model width, E embedding width, N heads, H head width, V vocabulary,
 P places, C classes.
@@ -78,43 +78,6 @@ def encode(
   layer = functools.partial(_post_norm_layer, move=(pack, unpack))
   x, last = _layers(pack(x), params['layers'], arch, seen, keys[1], layer, but_last=first_only)
   return unpack(x) if last is None else _first_token_layer(x, *last, arch, seen, unpack)
-
-
-def lm_logits(
-  params: Mapping[str, Any], arch: Architecture, ids: Array, mask: Array | None = None
-) -> Array:
-  """Scores of the next token at every place (GPT-2).
-
-  Args:
-    params: see `checkpoint.FAMILIES`.
-    arch: of the same model.
-    ids: `[B, T]` int; padding stands on the right.
-    mask: `[B, T]` bool, False at padding; None: there is none.
-
-  Returns:
-    `[B, T, V]` in the parameters' dtype, not normalised.
-  """
-  return lm_scores(params, lm_hidden(params, arch, ids, mask))
-
-
-def lm_hidden(
-  params: Mapping[str, Any], arch: Architecture, ids: Array, mask: Array | None = None
-) -> Array:
-  """Hidden states of GPT-2 after its last norm, `[B, T, D]`; see `lm_logits`."""
-  _check_length(ids, arch)
-  length = ids.shape[1]
-  table = params['embeddings']
-  x = table['word'][ids] + table['position'][None, :length]
-  seen = jnp.tril(jnp.ones((length, length), bool))[None, None]
-  if mask is not None:
-    seen = seen & mask[:, None, None, :]
-  x, _ = _layers(x, params['layers'], arch, seen, None, _pre_norm_layer)
-  return norm(x, params['final_norm']['scale'], params['final_norm']['bias'], arch.norm_eps)
-
-
-def lm_scores(params: Mapping[str, Any], hidden: Array) -> Array:
-  """Scores over the vocabulary of hidden states of GPT-2: `[..., D]` to `[..., V]`."""
-  return dense(hidden, output_table(params).T)
 
 
 def mlm_logits(
@@ -223,14 +186,6 @@ def _after_attention(x, attended, w, arch: Architecture, key) -> Array:
   x = norm(x + attended, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
   moved = _drop(feed_forward(x, w, arch), arch.hidden_dropout, key)
   return norm(x + moved, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
-
-
-def _pre_norm_layer(x, w, arch: Architecture, seen, key) -> Array:
-  """Norm before attention and feed-forward (GPT-2)."""
-  normed = norm(x, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
-  x = x + _attention(normed, w, arch, seen, key)
-  normed = norm(x, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
-  return x + feed_forward(normed, w, arch)
 
 
 def _packing(mask, groups: int, capacity: int):
@@ -350,7 +305,7 @@ def _check_length(ids, arch: Architecture) -> None:
 
 NONE, EMBEDDING, ALL = 'none', 'embedding', 'all'
 _EMBEDDING = ('embeddings', 'projection')
-_BODY = (*_EMBEDDING, 'layers', 'final_norm')
+_BODY = (*_EMBEDDING, 'layers')
 
 
 def parse_freeze(text: str, arch: Architecture, *, where: str = '--freeze') -> int:

@@ -204,7 +204,8 @@ def sample_pretrained(
   import jax
 
   from fairjax.generate import generate
-  from fairjax.pretrained import TokenizerVocabulary, load_pretrained, make_decoder
+  from fairjax.model.decoder import CachedDecoder
+  from fairjax.pretrained import TokenizerVocabulary, load_pretrained
   from fairjax.pretrained.checkpoint import safe_name
   from fairjax.run.next_token import write_next_token
   model = load_pretrained(directory, 'lm', dtype=dtype)
@@ -225,7 +226,7 @@ def sample_pretrained(
     mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   parts = (jax.device_put(model.params, place),
-           make_decoder(model, dtype), vocabulary, attribute)
+           CachedDecoder(model.arch, model.unused_ids), vocabulary, attribute)
   generate(*parts, path=output, model=safe_name(model.name), sample=sample,
            card={'fingerprint': model.fingerprint}, coupled=coupled, mesh=mesh, log=log)
   write_next_token(output, *parts, mesh=mesh, log=log)

@@ -16,18 +16,20 @@ sampler alone: `tests.benchmarks.sampler`, also for other devices and larger mod
 """
 
 import argparse
+import dataclasses
 import json
 import subprocess
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fairjax.config import MeshConfig, ModelConfig, TrainConfig
 from fairjax.model import language_model
+from fairjax.model.decoder import DecoderModel
 from fairjax.model.decoding import TransformerXLDecoder
-from fairjax.pretrained import GPT2Decoder, read_architecture
-from fairjax.pretrained.checkpoint import entries
+from fairjax.pretrained.decoder_files import read_decoder_config
 from fairjax.train import make_mesh, steps
 from fairjax.train.evaluation import make_segment_nll
 from fairjax.train.optimizer import Adam
@@ -67,7 +69,7 @@ def make_ours(options, model):
   mesh = make_mesh(MeshConfig())
   rng = np.random.default_rng(0)
   if options.work == 'gpt2':
-    return make_gpt2(options, rng, mesh)
+    return make_gpt2(options, mesh)
   stage = TrainConfig(batch_size=options.batch_size)
   state = steps.init_lm_state(language_model(model), stage, mesh, seed=0)
   if options.work == 'generate':
@@ -98,19 +100,14 @@ def make_ours(options, model):
   return evaluate
 
 
-def make_gpt2(options, rng, mesh):
+def make_gpt2(options, mesh):
   """GPT-2 of the same size through our sampler, with random parameters."""
-  arch = read_architecture({
+  config = read_decoder_config({
     'model_type': 'gpt2', 'vocab_size': options.vocab_size, 'n_positions': 128,
     'n_embd': options.dim, 'n_layer': options.layers, 'n_head': options.heads}, where='options')
-  params = {}
-  for entry in entries(arch, 'lm'):
-    shape = (len(entry.tensors),) * entry.stacked + entry.shape
-    ones = entry.name.endswith('scale')
-    value = np.ones(shape) if ones else rng.normal(scale=0.02, size=shape)
-    params.setdefault(entry.group, {})[entry.name] = jnp.asarray(value, options.dtype)
-  return make_run(params, GPT2Decoder(arch, options.dtype), mesh, coupled=False,
-                  **sampled(options))
+  model = DecoderModel(dataclasses.replace(config, dtype=options.dtype))
+  params = jax.tree.map(lambda x: x.astype(options.dtype), nn.unbox(model.init(jax.random.key(0))))
+  return make_run(params, model.decoder(), mesh, coupled=False, **sampled(options))
 
 
 def sampled(options):

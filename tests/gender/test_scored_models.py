@@ -16,7 +16,8 @@ from fairjax.errors import UserError
 from fairjax.files import installed_versions, write_json
 from fairjax.gender.scored_models import BLANK, fill_in, open_language_model
 from fairjax.model import TransformerXL, init_memory, language_model
-from fairjax.pretrained import encode, lm_logits, load_pretrained, mlm_logits
+from fairjax.model.decoder import DecoderModel, NoState
+from fairjax.pretrained import encode, load_pretrained, mlm_logits
 from fairjax.vocabulary import build_word_vocabulary
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
@@ -118,7 +119,9 @@ def test_masked_candidates_are_read_piece_by_piece(masked):
 def slow_gpt2(model, text):
   raw = load_pretrained(GOLDEN / 'gpt2', 'lm')
   ids = [0, *raw.tokenizer.encode(text, add_special_tokens=False).ids]
-  return ids, np.asarray(jax.nn.log_softmax(lm_logits(raw.params, raw.arch, jnp.array([ids]))[0]))
+  lm = DecoderModel(raw.arch)
+  hidden = lm.apply(raw.params, jnp.array([ids]), NoState()).hidden
+  return ids, np.asarray(jax.nn.log_softmax(lm.logits(raw.params, hidden)[0]))
 
 
 def test_causal_log_probs_are_sums_over_tokens(gpt2):

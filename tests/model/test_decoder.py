@@ -18,6 +18,7 @@ from fairjax.pretrained.decoder_files import (
   to_decoder_params,
   to_decoder_tensors,
 )
+from fairjax.pretrained.tensor_files import Stored
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
 FAMILIES = sorted(path.name for path in GOLDEN.iterdir())
@@ -37,7 +38,9 @@ def published(request):
   config = read_decoder_config(json.loads((folder / 'config.json').read_text()))
   config = dataclasses.replace(config, dtype='float64')
   tensors = load_file(folder / 'model.safetensors')
-  params = jax.tree.map(jnp.asarray, to_decoder_params(tensors, config, dtype=np.float64))
+  params = jax.tree.map(jnp.asarray, to_decoder_params(
+    {name.removeprefix('transformer.'): Stored.of(x) for name, x in tensors.items()}, config,
+    dtype=np.float64))
   expected = dict(np.load(folder / 'expected.npz'))
   return DecoderModel(config), params, expected | {'tensors': tensors}
 

@@ -121,13 +121,13 @@ def test_every_end_of_a_text_ends_it(make, attribute, tmp_path):
   ({'model_type': 'mamba'}, "model_type 'mamba'"),
   ({'rope_parameters': {'rope_type': 'yarn', 'factor': 2.0}}, "rope scaling 'yarn'"),
   ({'mlp_bias': True}, 'mlp_bias=True'), ({'attention_bias': True}, 'attention_bias=True'),
-  ({'hidden_act': 'swish2'}, "activation 'swish2'"), ({'intermediate_size': None}, 'tensors'),
-  ({'num_hidden_layers': 5}, 'model.layers.4.'), ({'num_hidden_layers': 3}, 'unknown'),
+  ({'hidden_act': 'swish2'}, "activation 'swish2'"),
+  ({'intermediate_size': 25}, 'has shape (16, 24)'),
+  ({'num_hidden_layers': 5}, 'lacks tensors layers.4.'),
+  ({'num_hidden_layers': 3}, 'holds tensors layers.3.'),
   ({'eos_token_id': 61}, 'eos_token_id is 61'), ({'eos_token_id': 9}, 'ordinary token')])
 def test_what_cannot_be_computed_is_refused(make, attribute, tmp_path, capsys, change, words):
   folder = make('llama3')
-  if change.get('intermediate_size', 0) is None:
-    change = {'intermediate_size': 25}
   rewrite(folder / 'config.json', lambda config: config.update(change))
   assert main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
                f'--output={tmp_path / "x.jsonl"}']) == 2

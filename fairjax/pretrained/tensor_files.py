@@ -1,0 +1,154 @@
+"""Tensors in published files: their names, shapes and types first, then the parts that are needed.
+
+A tensor is read by slices, so that a process of several reads its own part of each file only.
+"""
+
+import json
+import pathlib
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from fairjax.errors import UserError
+from fairjax.inputs import refuse_pointer
+
+WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_RELOAD = 'download it again with all files of the model'
+# Types of safetensors that NumPy has; whole numbers are buffers, or refused where they are weights.
+_STORED = {
+  'F64': 'float64', 'F32': 'float32', 'F16': 'float16', 'BF16': 'bfloat16', 'I64': 'int64',
+  'I32': 'int32', 'I16': 'int16', 'I8': 'int8', 'U64': 'uint64', 'U32': 'uint32', 'U16': 'uint16',
+  'U8': 'uint8', 'BOOL': 'bool'}
+_PICKLE = 'a pickle and is not read: convert it with safetensors.torch.save_file'
+_PYTORCH = 'save the model of PyTorch with save_pretrained(DIR)'
+OTHERS = {  # ends of files of weights in other formats
+  '.bin': _PICKLE, '.pt': _PICKLE, '.pth': _PICKLE, '.ckpt': _PICKLE,
+  '.gguf': 'in the format GGUF, which is not read: take config.json and safetensors of the model',
+  '.h5': f'of TensorFlow: {_PYTORCH}', '.msgpack': f'of Flax: {_PYTORCH}',
+  '.onnx': 'of ONNX: take the safetensors of the same model'}
+QUANTISED = 'quantised weights are not read: take the checkpoint before quantisation'
+
+
+class Stored(NamedTuple):
+  """A tensor in a file."""
+
+  shape: tuple[int, ...]
+  dtype: str  # NumPy's name; in quantised files that of the values
+  read: Callable[[tuple[slice, ...]], np.ndarray]  # values in a slice of every axis
+
+  def whole(self) -> np.ndarray:
+    """All values."""
+    return self.read(tuple(slice(0, n) for n in self.shape))
+
+  @classmethod
+  def of(cls, array: np.ndarray) -> 'Stored':
+    """An array in memory as a tensor that is read."""
+    return cls(array.shape, array.dtype.name, array.__getitem__)
+
+
+def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
+  """Files that hold the weights of a directory."""
+  index = directory / INDEX
+  if (directory / WEIGHTS).is_file():
+    return [directory / WEIGHTS]
+  if not index.is_file():
+    return _shards(directory)
+  refuse_pointer(index)
+  try:
+    named = list(json.loads(index.read_text(encoding='utf-8'))['weight_map'].values())
+    if not named or not all(isinstance(name, str) for name in named):
+      raise TypeError('weight_map must give each tensor the name of a file')
+    names = sorted(set(named))
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise UserError(f'{index} is no index of weights ({type(e).__name__}: {e}): {_RELOAD}'
+                    ) from None
+  for name in names:
+    if pathlib.PurePath(name).name != name or not (directory / name).is_file():
+      raise UserError(f'{index} names the file {name!r}, which is not in {directory}: {_RELOAD}')
+  return [directory / name for name in names]
+
+
+def _shards(directory: pathlib.Path) -> list[pathlib.Path]:
+  """The shards of a directory without an index, whose names count them."""
+  found = sorted(directory.glob('*.safetensors'))
+  counted = {p: re.fullmatch(r'.*-(\d{5})-of-(\d{5})\.safetensors', p.name) for p in found}
+  shards = [p for p, count in counted.items() if count]
+  if shards:
+    most = int(counted[shards[0]][2])
+    there = {int(counted[p][1]) for p in shards if int(counted[p][2]) == most}
+    missing = sorted(set(range(1, most + 1)) - there)
+    if missing or len(shards) != most:
+      raise UserError(f'{directory} holds {len(shards)} shards of {most}, without '
+                      f'{missing[:1] or "one index"}: {_RELOAD}')
+    return shards
+  others = sorted(p for p in directory.iterdir() if p.suffix in OTHERS)
+  if (directory / 'adapter_model.safetensors').is_file():
+    hint = ('adapter_model.safetensors is an adapter (LoRA), not a whole model: merge it '
+            '(PeftModel.merge_and_unload), save the result, and give its folder')
+  elif found:
+    hint = f'rename {found[0].name} to {WEIGHTS} if it holds the whole model'
+  elif others:
+    hint = f'{others[0].name} is {OTHERS[others[0].suffix]}'
+  else:
+    hint = ('download the whole directory, or write it with save_pretrained(DIR, '
+            'safe_serialization=True)')
+  raise UserError(f'{directory} holds neither {WEIGHTS} nor {INDEX}: {hint}')
+
+
+def open_tensors(files: Iterable[pathlib.Path]) -> dict[str, Stored]:
+  """All tensors of several safetensors files; no value is read yet."""
+  from safetensors import SafetensorError, safe_open
+  tensors: dict[str, Stored] = {}
+  for file in files:
+    refuse_pointer(file)
+    found = {}
+    try:
+      with safe_open(file, framework='numpy') as opened:
+        for name in opened.keys():
+          there = opened.get_slice(name)
+          found[name] = there.get_dtype(), tuple(there.get_shape())
+    except (OSError, SafetensorError) as e:
+      raise damaged(file, 'safetensors', e) from None
+    foreign = [name for name, (kind, _) in found.items() if kind not in _STORED]
+    if foreign:
+      raise UserError(f'{file}: {listed(foreign)} stored as {found[foreign[0]][0]}: {QUANTISED}')
+    double = sorted(tensors.keys() & found)
+    if double:
+      raise UserError(f'{file}: tensor {double[0]} is in another file too: {_RELOAD}')
+    tensors |= {name: Stored(shape, _STORED[kind], _reader(file, name))
+                for name, (kind, shape) in found.items()}
+  return tensors
+
+
+def _reader(file: pathlib.Path, name: str) -> Callable[[tuple[slice, ...]], np.ndarray]:
+  """Reads slices of one tensor; the file is mapped only meanwhile, so that its pages are freed."""
+  from safetensors import SafetensorError, safe_open
+
+  def read(index):
+    try:
+      with safe_open(file, framework='numpy') as opened:
+        return opened.get_slice(name)[index] if index else opened.get_tensor(name)
+    except (OSError, SafetensorError) as e:
+      raise damaged(file, 'safetensors', e) from None
+
+  return read
+
+
+def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
+  """All tensors of several safetensors files."""
+  return {name: stored.whole() for name, stored in open_tensors(files).items()}
+
+
+def damaged(file: pathlib.Path, form: str, error: Exception) -> UserError:
+  """The error of a file that is not what its name says."""
+  return UserError(f'{file} cannot be read as {form} ({error}): it is damaged, encrypted, or a '
+                   'part of a download: download it again')
+
+
+def listed(names: Iterable[str], most: int = 4) -> str:
+  """Names of tensors for messages."""
+  names = list(names)
+  rest = f' and {len(names) - most} more' if len(names) > most else ''
+  return ('tensor ' if len(names) == 1 else 'tensors ') + ', '.join(names[:most]) + rest
