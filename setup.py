@@ -25,9 +25,11 @@ setup(
     'Programming Language :: Python :: 3.13',
     'Topic :: Scientific/Engineering :: Artificial Intelligence',
   ],
-  packages=find_packages(include=['fairjax', 'fairjax.*']),
+  packages=[*find_packages(include=['fairjax', 'fairjax.*']), 'fairjax.configs'],
+  package_dir={'fairjax.configs': 'configs'},
   package_data={'': ['py.typed', 'assets/*.yaml', 'assets/*.txt', 'assets/*.tsv', 'assets/page.*',
-                     'assets/*.js', 'README.md']},
+                     'assets/*.js', 'assets/*.json', 'README.md'],
+                'fairjax.configs': ['*.yaml']},
   python_requires='>=3.11',
   # CHANGELOG.md gives the reason for each dependency. JAX and what is built on it change between
   # minor versions, hence the upper bounds.
@@ -49,6 +51,7 @@ setup(
     'safetensors>=0.5,<1',
     'tokenizers>=0.21,<1',
     'tqdm>=4.66,<5',
+    'shtab>=1.7,<2',
     'backports.zstd>=1,<2; python_version < "3.14"',
   ],
   extras_require={

@@ -8,6 +8,7 @@ executed: run only files that you trust. The saved `config.json` is the form to 
 
 import ast
 import dataclasses
+import difflib
 import functools
 import importlib.util
 import inspect
@@ -115,8 +116,7 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
     UserError: missing file, unknown variant or field (nearest name), wrong type, invalid value.
   """
   path, _, arg = spec.partition(':')
-  if not os.path.isfile(path):
-    raise UserError(f'config file not found: {path} (example: --config=configs/quickstart.py)')
+  path = _find_config(path)
   if path.endswith('.json'):
     if arg:
       raise UserError(f"{path} takes no arguments, but ':{arg}' is given: set fields instead, "
@@ -138,10 +138,33 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
   return config
 
 
+def shipped_configs() -> dict[str, str]:
+  """Paths of the configs that come with fairjax, by name: `quickstart`, `wikitext103`, ..."""
+  package = pathlib.Path(__file__).parent  # an installation has them within, a checkout beside it
+  folder = next((f for f in (package / 'configs', package.parent / 'configs') if f.is_dir()), None)
+  return {} if folder is None else {
+    path.stem: os.path.relpath(path) if path.is_relative_to(pathlib.Path.cwd()) else str(path)
+    for path in sorted(folder.glob('*.py')) if path.stem != '__init__'}
+
+
+def _find_config(path: str) -> str:
+  """The file, or the shipped one of this name: `quickstart`, also as `configs/quickstart.py`."""
+  if os.path.isfile(path):
+    return path
+  shipped = shipped_configs()
+  name = re.fullmatch(r'(?:configs/)?([^/]+?)(?:\.py)?', path)
+  if name and name[1] in shipped:
+    return shipped[name[1]]
+  near = difflib.get_close_matches(name[1] if name else path, shipped, n=1, cutoff=0.7)
+  hint = f": did you mean '{near[0]}'?" if near else ''
+  raise UserError(f'config file not found: {path}{hint} (a file in Python, or one of '
+                  f"{', '.join(shipped)})")
+
+
 def load_sweep(spec: str) -> list[dict[str, Any]]:
   """Overrides of each point `add(**{'debias.variants': (...)})` in a config file's `sweep(add)`."""
-  path = spec.partition(':')[0]
-  if not os.path.isfile(path) or not path.endswith('.py'):
+  path = _find_config(spec.partition(':')[0])
+  if not path.endswith('.py'):
     raise UserError(f'a sweep needs a config file in Python, not {path}')
   points: list[dict[str, Any]] = []
   _execute(path, 'sweep(add)').sweep(lambda **point: points.append(point))

@@ -71,7 +71,7 @@ sys.exit(status)
   assert result.returncode == 0, result.stderr
   for verb in ('run', 'data', 'train', 'sample', 'score', 'measure', 'report', 'attributes',
                'doctor', 'compile'):
-    assert f'\n    {verb}' in result.stdout
+    assert f'\n  {verb} ' in result.stdout
 
 
 def test_every_package_but_data_imports_without_tensorflow():

@@ -267,3 +267,15 @@ def test_a_renamed_field_is_refused_with_its_new_name():
     from_dict(values | {'lm': values['lm'] | {'parts': 2}})
   with pytest.raises(UserError, match=r'debias\.parts .* debias\.grad_accum_steps'):
     load_config(QUICKSTART, {'debias.parts': '2'})
+
+
+def test_shipped_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch, repository):
+  expected = to_dict(load_config(str(repository / 'configs' / 'quickstart.py:strength=0')))
+  monkeypatch.chdir(tmp_path)
+  assert to_dict(load_config('quickstart:strength=0')) == expected
+  assert to_dict(load_config('configs/quickstart.py:strength=0')) == expected
+  (tmp_path / 'quickstart').write_text('x')  # a file of one's own comes first
+  with pytest.raises(UserError, match='quickstart'):
+    load_config('quickstart')
+  with pytest.raises(UserError, match="config file not found: wikitxt103: did you mean 'wikitext"):
+    load_config('wikitxt103')

@@ -503,7 +503,7 @@ def _parsed(options: argparse.Namespace, found: 'Completions', parses: 'list[Par
 
 
 VERBS = (
-  Verb('cda', 'write a text file with counterfactual sentences (he, she)',
+  Verb('cda', 'swap gendered words in a text file (counterfactual augmentation)',
        'fairjax cda --input=train.txt.gz --sided=two --output=train.cda.txt.gz',
        _cda_options, _cda),
   Verb('correlations', 'gendered correlations of models: DisCo, WinoGender, STS-B, Bios',

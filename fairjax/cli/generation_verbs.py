@@ -11,9 +11,11 @@ from fairjax.cli.verb import (
   Verb,
   join_processes,
   log_line,
+  one_action,
   open_job,
   records_reader,
   refuse_processes,
+  run_action,
 )
 from fairjax.config import SampleConfig
 from fairjax.config_io import load_config
@@ -122,7 +124,6 @@ def _sample(options: argparse.Namespace) -> None:
 # The verb `records`: generations in other forms.
 
 def _records_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', choices=('convert',))
   add_shared(parser, 'records', required=True)
   add_shared(parser, 'columns', 'repair')
   parser.add_argument('--output', metavar='FILE', required=True,
@@ -144,5 +145,7 @@ VERBS = (
        _sample_options, _sample),
   Verb('records', 'convert generations, with their scores, between JSONL and Parquet',
        'fairjax records convert --records=generations.jsonl --output=generations.parquet '
-       '--scores scores/country.vader.jsonl', _records_options, _convert),
+       '--scores scores/country.vader.jsonl',
+       one_action('convert', 'write records in another form', _records_options, _convert),
+       run_action),
 )

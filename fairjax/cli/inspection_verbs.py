@@ -9,35 +9,39 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 
-from fairjax.cli.verb import Verb
+from fairjax.cli.verb import Action, Verb, add_actions, one_action, run_action
 from fairjax.errors import UserError
 from fairjax.files import installed_versions
 
 
 def _add_attributes_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', choices=('list', 'check'))
-  parser.add_argument('file', nargs='?', help='attribute name or YAML file')
+  add_actions(parser, Action('list', 'the built-in attributes', lambda parser: None,
+                             _list_attributes),
+              Action('check', 'what is wrong with an attribute', _add_check_options,
+                     _check_attribute))
+
+
+def _add_check_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('file', help='attribute name or YAML file')
   parser.add_argument('--vocabulary', metavar='DIR', help='also check pieces in a vocabulary')
   parser.add_argument('--lexicon', nargs='+', metavar='FILE', default=(),
                       help='also check against word lists of a scorer')
 
 
 def _add_config_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', choices=('show',))
   parser.add_argument('--config', metavar='FILE[:ARGS]', required=True)
 
 
-def _attributes(options: argparse.Namespace) -> int:
+def _list_attributes(options: argparse.Namespace) -> None:
   from fairjax.counterfactual import list_attributes, load_attribute
-  if options.action == 'list':
-    for name in list_attributes():
-      attribute = load_attribute(name)
-      print(f'{name}: {len(attribute.values)} values, {len(attribute.templates)} templates, '
-            f'{len(attribute.subgroups)} subgroups')
-    return 0
-  if options.file is None:
-    raise UserError('attributes check needs a file: fairjax attributes check FILE')
-  from fairjax.counterfactual import lint_attribute, render_findings
+  for name in list_attributes():
+    attribute = load_attribute(name)
+    print(f'{name}: {len(attribute.values)} values, {len(attribute.templates)} templates, '
+          f'{len(attribute.subgroups)} subgroups')
+
+
+def _check_attribute(options: argparse.Namespace) -> int:
+  from fairjax.counterfactual import lint_attribute, load_attribute, render_findings
   from fairjax.measure.scorers.lexicon import lexicon_files, read_lexicon
   from fairjax.vocabulary import load_vocabulary
   files = lexicon_files(options.lexicon)
@@ -161,10 +165,10 @@ def bucket_fault(bucket: str) -> str:
 
 VERBS = (
   Verb('attributes', 'list the built-in attributes, or check a file',
-       'fairjax attributes check country', _add_attributes_options, _attributes),
+       'fairjax attributes check country', _add_attributes_options, run_action),
   Verb('config', 'show the resolved configuration with types and documentation',
        'fairjax config show --config=configs/quickstart.py --config.lm.steps=100',
-       _add_config_options, _config),
-  Verb('doctor', 'print versions and devices, and what would go wrong later', 'fairjax doctor',
+       one_action('show', 'every field', _add_config_options, _config), run_action),
+  Verb('doctor', 'check versions, devices and known problems', 'fairjax doctor',
        _add_options, doctor),
 )

@@ -7,18 +7,21 @@ that `fairjax --help` answers at once.
 """
 
 import argparse
+import dataclasses
+import difflib
 import errno
 import os
 import pathlib
 import re
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 from collections.abc import Sequence
 from select import POLLERR, POLLHUP, poll
 
-from fairjax import processes
+from fairjax import __version__, processes
 from fairjax.cli import (
   gender_verbs,
   generation_verbs,
@@ -31,6 +34,7 @@ from fairjax.cli import (
   training_verbs,
 )
 from fairjax.cli.verb import Parser, Verb
+from fairjax.config import Config
 from fairjax.errors import Fault, Preempted, UserError, unknown_name
 
 # Errors of a full, failing or protected disk; a traceback would add nothing.
@@ -43,8 +47,32 @@ _CLOSED_PIPE = 128 + signal.SIGPIPE
 _MODULES = (
   training_verbs, generation_verbs, measure_verbs, report_verbs, human_verbs, gender_verbs,
   pretrained_verbs, tpu_verbs, inspection_verbs)
-VERBS: dict[str, Verb] = {verb.name: verb for module in _MODULES for verb in module.VERBS}
-"""Every verb by its name, in the order of `--help`."""
+
+
+def _completion_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('shell', choices=('bash', 'zsh', 'tcsh'))
+
+
+def _completion(options: argparse.Namespace) -> None:
+  import shtab
+  print(shtab.complete(make_parser(), shell=options.shell))
+
+
+VERBS: dict[str, Verb] = {verb.name: verb for verb in (
+  *(verb for module in _MODULES for verb in module.VERBS),
+  Verb('completion', 'print the completion of a shell, for its start-up file',
+       'fairjax completion bash', _completion_options, _completion))}
+"""Every verb by its name."""
+
+_GROUPS = {
+  'start here': ('run', 'measure', 'report', 'doctor'),
+  'texts of any model': ('sample', 'records', 'scorers', 'lexicon', 'attributes', 'human'),
+  'a run, step by step': ('config', 'data', 'train', 'score', 'select', 'import', 'export',
+                          'mitigations', 'paper'),
+  'other models': ('masked-lm', 'sentiment-classifier', 'cda', 'correlations', 'resilience',
+                   'fair-generation'),
+  'TPUs': ('compile', 'launch'),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,6 +175,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       overrides[name] = value
     else:
       rest.append(word)
+  if rest[:1] == ['help']:
+    rest = [*rest[1:2], '--help']
+  elif rest == ['version']:
+    rest = ['--version']
   if rest and not rest[0].startswith('-') and rest[0] not in VERBS:
     raise unknown_name('verb', rest[0], VERBS)
   options, unknown = make_parser().parse_known_args(rest)
@@ -156,7 +188,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown[0].partition('=')[0] == '--distributed':
       raise UserError(f'{unknown[0]}: {place} runs in one process; leave it out, and start the '
                       'command once')
-    raise UserError(f'unrecognized arguments: {" ".join(unknown)} (see: {place} --help)')
+    raise UserError(f'unrecognized arguments: {" ".join(unknown)}'
+                    f'{_suggestion(unknown[0], options)} (see: {place} --help)')
   if overrides and not getattr(options, 'config', None):
     raise UserError(f'--config.{next(iter(overrides))} needs --config=FILE')
   options.overrides = overrides
@@ -164,6 +197,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.command = command
     options.inner = parse(command) if command else None
   return options
+
+
+def _suggestion(word: str, options: argparse.Namespace) -> str:
+  """The option that an unknown word may have meant, as part of a message."""
+  name, equals, value = word.lstrip('-').partition('=')
+  known = options.own_parser.long_options() if hasattr(options, 'own_parser') else []
+  fields = {field.name for field in dataclasses.fields(Config)}
+  if '--config' in known and name.partition('.')[0].replace('-', '_') in fields:
+    return f': did you mean --config.{name}{equals}{value}?'
+  near = difflib.get_close_matches(f'--{name.replace("_", "-")}', known, n=1, cutoff=0.7)
+  return f': did you mean {near[0]}{equals}{value}?' if near else ''
 
 
 def _split_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
@@ -182,9 +226,10 @@ def _split_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
 
 def make_parser() -> argparse.ArgumentParser:
   """The parser of all verbs."""
-  parser = Parser(
-    prog='fairjax', description='Train Transformer-XL language models, measure and reduce the '
-    'counterfactual sentiment bias of what they write.')
+  parser = _AllVerbs(
+    prog='fairjax', description='Measure and reduce the bias of what language models write; train '
+    'Transformer-XL language models on TPUs.')
+  parser.add_argument('--version', action='version', version=f'fairjax {__version__}')
   parser.add_argument('--debug', action='store_true', help='show the traceback of user errors')
   verbs = parser.add_subparsers(dest='verb', metavar='VERB', parser_class=Parser)
   for verb in VERBS.values():
@@ -193,8 +238,27 @@ def make_parser() -> argparse.ArgumentParser:
       formatter_class=argparse.RawDescriptionHelpFormatter)
     verb_parser.add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
                              help='show the traceback of user errors')
+    verb_parser.set_defaults(own_parser=verb_parser)
     verb.add_options(verb_parser)
   return parser
+
+
+class _AllVerbs(Parser):
+  """The parser of all verbs, whose help has them in groups."""
+
+  def format_help(self) -> str:
+    """The help: what fairjax does, the verbs by group, and where to read on."""
+    named = {name for names in _GROUPS.values() for name in names}
+    groups = {**_GROUPS, 'more': tuple(name for name in VERBS if name not in named)}
+    width = max(map(len, VERBS)) + 2
+    lines = ['usage: fairjax VERB ...', '', *textwrap.wrap(self.description or '')]
+    for title, names in groups.items():
+      lines += ['', f'{title}:']
+      for name in names:
+        lines += textwrap.wrap(VERBS[name].what, 80, initial_indent=f'  {name:{width}s}',
+                               subsequent_indent=' ' * (width + 2))
+    return '\n'.join([*lines, '', 'fairjax help VERB, fairjax --version, fairjax completion SHELL;',
+                      '--debug shows the traceback of user errors.', ''])
 
 
 if __name__ == '__main__':

@@ -20,10 +20,12 @@ from fairjax.cli.options import (
 from fairjax.cli.verb import (
   Verb,
   log_line,
+  one_action,
   open_job,
   print_result,
   records_reader,
   refuse_processes,
+  run_action,
 )
 from fairjax.config import MeasureConfig
 from fairjax.errors import UserError
@@ -97,7 +99,6 @@ def load_scorers(options: argparse.Namespace, path: str, *, bert: Sequence[str] 
 # The verbs `scorers` and `lexicon`.
 
 def _audit_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', choices=('audit',))
   add_shared(parser, *SCORERS, 'records', 'columns', 'repair')
   parser.add_argument('--texts', metavar='FILE', help='or a text file, one text a line')
   add_shared(parser, 'attribute', required=True)
@@ -109,7 +110,6 @@ def _audit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _lexicon_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', choices=('fetch',))
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='folder for positive-words.txt and negative-words.txt')
   parser.add_argument('--url', help='another https address of the same archive')
@@ -382,11 +382,14 @@ def _pilots(options: argparse.Namespace) -> 'list[Scores]':
 
 
 VERBS = (
-  Verb('scorers', 'what scorers think of the sensitive tokens themselves, and how far they agree',
+  Verb('scorers', "measure the scorers' own bias and how well they agree",
        'fairjax scorers audit --records=generations.jsonl --attribute=country '
-       '--scorer=opinion --scorer=vader --lexicon=lexicon', _audit_options, _audit),
+       '--scorer=opinion --scorer=vader --lexicon=lexicon',
+       one_action('audit', "the scorers' own bias, and their agreement", _audit_options, _audit),
+       run_action),
   Verb('lexicon', 'fetch the opinion words of Hu and Liu (network, hash checked)',
-       'fairjax lexicon fetch --output=lexicon', _lexicon_options, _fetch),
+       'fairjax lexicon fetch --output=lexicon',
+       one_action('fetch', 'download the word lists', _lexicon_options, _fetch), run_action),
   Verb('measure', 'measure a workdir, or any JSONL file of generations; or plan how many samples',
        'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader --json',
        _measure_options, _measure),

@@ -73,7 +73,8 @@ _FILES: dict[str, Any] = {'metavar': 'FILE', 'nargs': '+', 'default': []}
 
 SHARED: dict[str, dict[str, Any]] = {
   'config': {'metavar': 'FILE[:ARGS]',
-             'help': 'config file; --config.a.b=VALUE overrides a field'},
+             'help': 'config file, or the name of a shipped one (quickstart); --config.a.b=VALUE '
+             'overrides a field'},
   'workdir': {'metavar': 'DIR', 'help': 'folder of the run; the same command continues it'},
   'distributed': {
     'metavar': 'auto|HOST:PORT,COUNT,INDEX', 'nargs': '?', 'const': 'auto',

@@ -311,7 +311,7 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 VERBS = (
-  Verb('compile', 'what the steps need on a TPU slice that is not there (needs libtpu)',
+  Verb('compile', "estimate memory and FLOPs on a TPU slice you don't have (needs libtpu)",
        'fairjax compile --topology=v5e:2x2 --config=configs/quickstart.py --program=lm',
        _add_options, _compile),
   Verb('launch', 'run a command on a TPU slice in Google Cloud',

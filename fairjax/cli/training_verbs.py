@@ -218,7 +218,7 @@ VERBS = (
        add_run_options, _score),
   Verb('data', 'prepare vocabulary and token stores only, or check data',
        f'fairjax data {RUN_OPTIONS}', _data_options, _data),
-  Verb('import', 'put an exported model, or a checkpoint of the reference, in the place of step 1',
+  Verb('import', 'start from an exported or published model instead of training step 1',
        f'fairjax import {RUN_OPTIONS} --from=models/baseline', _import_options, _import),
   Verb('export', 'write a trained model: as a folder with config, vocabulary and model card, or '
        'under the names of the reference',

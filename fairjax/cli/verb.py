@@ -55,6 +55,11 @@ class Parser(argparse.ArgumentParser):
     found = [given] if given in plain else [option for option in plain if option.startswith(given)]
     return f'{plain[found[0]]}{equals}{value}' if len(found) == 1 else word
 
+  def long_options(self) -> list[str]:
+    """Every option that begins with two dashes, with dashes within."""
+    return [option.replace('_', '-') for option in self._option_string_actions
+            if option.startswith('--')]
+
   def error(self, message: str):
     """Raises `UserError` with the message and where to look."""
     raise UserError(f'{message} (see: {self.prog} --help)')
@@ -78,7 +83,14 @@ def add_actions(parser: argparse.ArgumentParser, *actions: Action) -> None:
     own.add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
                      help=argparse.SUPPRESS)
     action.add_options(own)
-    own.set_defaults(run_action=action.run)
+    own.set_defaults(run_action=action.run, own_parser=own)
+
+
+def one_action(name: str, what: str, add_options: Callable[[argparse.ArgumentParser], object],
+               run: Callable[[argparse.Namespace], int | None]
+               ) -> Callable[[argparse.ArgumentParser], object]:
+  """The `add_options` of a verb with one action."""
+  return lambda parser: add_actions(parser, Action(name, what, add_options, run))
 
 
 def run_action(options: argparse.Namespace) -> int | None:

@@ -68,6 +68,39 @@ def test_both_spellings_reach_the_verb():
     cli.parse([*launch, '--max_new_tokens=3'])
 
 
+@pytest.mark.parametrize(('words', 'nearest'), [
+  (['run', '--config=c', '--workdir=w', '--lm.steps=3'], '--config.lm.steps=3'),
+  (['run', '--config=c', '--workdir=w', 'debias.steps=3'], '--config.debias.steps=3'),
+  (['launch', '--tpu=v3-8', '--zone=z', '--dry-rnu'], '--dry-run'),
+  (['human', 'import', 'a.csv', '--key=k', '--output=o', '--min_rater_=3'], '--min-raters=3'),
+])
+def test_an_unknown_option_gets_the_nearest_one(words, nearest):
+  with pytest.raises(UserError, match=f'did you mean {nearest}[?]'):
+    cli.parse(words)
+
+
+def test_what_everybody_types_first(capsys):
+  import fairjax
+  for words in (['--version'], ['version']):
+    with pytest.raises(SystemExit) as end:
+      cli.main(words)
+    assert not end.value.code and capsys.readouterr().out == f'fairjax {fairjax.__version__}\n'
+  for words in (['help'], ['help', 'measure'], ['help', 'lexicon'], ['lexicon', 'fetch', '--help']):
+    with pytest.raises(SystemExit) as end:
+      cli.main(words)
+    assert not end.value.code and 'usage: fairjax' in capsys.readouterr().out
+  assert cli.main([]) == 0
+  shown = capsys.readouterr().out
+  assert all(f'  {name} ' in shown for name in cli.VERBS)  # each stands in some group
+
+
+def test_completion_knows_verbs_and_options(capsys):
+  assert cli.main(['completion', 'bash']) == 0
+  script = capsys.readouterr().out
+  assert all(word in script for word in (*cli.VERBS, '--permutations', '--dry_run'))
+  subprocess.run(['bash', '-n'], input=script, text=True, check=True)
+
+
 @pytest.mark.parametrize('program', [
   ['fairjax'], ['.venv/bin/fairjax'], ['python', '-m', 'fairjax'], ['python3.11', '-m', 'fairjax'],
   ['/usr/bin/python3', '-m', 'fairjax'], []])
@@ -88,7 +121,7 @@ def test_a_group_that_is_not_there_is_said(repository, tmp_path):
 
 @pytest.mark.parametrize(('words', 'message'), [
   (['attributes', 'list', '--distributed'],
-   '--distributed: fairjax attributes runs in one process; leave it out'),
+   '--distributed: fairjax attributes list runs in one process; leave it out'),
   (['doctor', '--distributed=auto'], '--distributed=auto: fairjax doctor runs in one process'),
   (['report', 'compare', 'a', 'b', '--distributed'], 'report.* runs in one process'),
 ])
