@@ -66,10 +66,12 @@ setup(
     ],
     'tpu': ['jax[tpu]>=0.7.2,<0.11'],
     'google': ['google-cloud-language>=2.17,<3'],
+    'gguf': ['gguf>=0.17,<1'],
     'parquet': ['pyarrow>=18,<30'],
     'dev': [
       'google-cloud-language>=2.17,<3',
       'pyarrow>=18,<30',
+      'gguf>=0.17,<1',
       'cryptography>=44,<60',
       'pytest>=8.3,<10',
       'pytest-xdist>=3.6,<4',

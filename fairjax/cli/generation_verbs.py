@@ -28,7 +28,7 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser, required=False)
   parser.add_argument('--prompts-only', action='store_true',
                       help='write the prompts of --attribute (or of the config) for another model')
-  parser.add_argument('--pretrained', metavar='DIR',
+  parser.add_argument('--pretrained', metavar='MODEL',
                       help='sample a published decoder (GPT-2, Llama, Mistral, Qwen 2 and 3, '
                       'Gemma 2 and 3): folder of config.json, model.safetensors and '
                       'tokenizer.json; with --attribute and --output')

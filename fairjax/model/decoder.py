@@ -292,12 +292,12 @@ def forward(
 def _by_layer(config: DecoderConfig) -> tuple[Array, Array]:
   """Rotary frequencies [L, H / 2] and windows [L] of all layers."""
   windows = config.windows or (0,) * config.num_layers
-  frequencies = np.stack([_frequencies(config, bool(w)) for w in windows])
+  frequencies = np.stack([rotary_frequencies(config, bool(w)) for w in windows])
   seen = np.array([w or np.iinfo(np.int32).max for w in windows], np.int32)
   return jnp.asarray(frequencies, _wide_dtype(config)), jnp.asarray(seen)
 
 
-def _frequencies(config: DecoderConfig, local: bool) -> np.ndarray:
+def rotary_frequencies(config: DecoderConfig, local: bool) -> np.ndarray:
   """Radians per position of each pair of dimensions, [H / 2] float64."""
   half = config.head_dim // 2
   theta = (config.local_rope_theta if local else 0.0) or config.rope_theta or 1.0

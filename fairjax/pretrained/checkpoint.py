@@ -33,8 +33,8 @@ from fairjax.pretrained.decoder_files import (
   tensor_shapes,
   to_decoder_params,
 )
+from fairjax.pretrained.gguf_files import open_gguf
 from fairjax.pretrained.tensor_files import (
-  OTHERS,
   QUANTISED,
   Stored,
   listed,
@@ -560,6 +560,7 @@ def _turned(array: np.ndarray, transposed: bool) -> np.ndarray:
 
 # Model directories: `config.json`, safetensors, a tokenizer; all checked before anything runs.
 
+GGUF_SUFFIX = '.gguf'
 DTYPES = ('float32', 'bfloat16', 'float64')
 _DECIDING = ('config.json', 'tokenizer.json', 'vocab.txt', 'tokenizer_config.json',
              'sentence_bert_config.json', 'modules.json')
@@ -618,7 +619,7 @@ def load_pretrained(
 
   Args:
     directory: holds `config.json`, `model.safetensors` (or its shards) and `tokenizer.json` (for
-      BERT also `vocab.txt` with `tokenizer_config.json`); see `read_folder`.
+      BERT also `vocab.txt` with `tokenizer_config.json`), or is a GGUF file; see `read_folder`.
     head: 'encoder' | 'pooled' | 'mlm' | 'classifier' (BERT, ALBERT), 'lm' (`DECODERS`).
     dtype: of parameters and computation; 'float64' needs JAX's 64-bit mode.
     shardings: of a decoder's parameters, one for all or a tree like theirs: they are then JAX's
@@ -634,11 +635,12 @@ def load_pretrained(
   kind, where = config['model_type'], str(directory / 'config.json')
   arch = (read_decoder_config(config, where=where) if kind in DECODERS
           else read_architecture(config, where=where))
-  files = weight_files(directory)
+  quantised = open_gguf(directory) if directory.suffix == GGUF_SUFFIX else None
+  files = [directory] if quantised else weight_files(directory)
   # ml_dtypes registers bfloat16 with NumPy; JAX needs it, so it is there.
   import ml_dtypes
   numpy_dtype = ml_dtypes.bfloat16 if dtype == 'bfloat16' else np.dtype(dtype)
-  tensors = open_tensors(files)
+  tensors = quantised.tensors if quantised else open_tensors(files)
   if kind in DECODERS:
     if head != 'lm':
       raise UserError(f"{directory} is {kind}, which has no head '{head}', only lm: it writes "
@@ -650,7 +652,8 @@ def load_pretrained(
   else:
     params, ignored, prefixes = to_params(
       tensors, arch, head, where=str(directory), dtype=numpy_dtype)
-  tokenizer = load_tokenizer(directory, kind=kind, vocab_size=arch.vocab_size)
+  tokenizer = load_tokenizer(directory, kind=kind, vocab_size=arch.vocab_size,
+                             content=quantised.tokenizer if quantised else None)
   check_tokenizer(tokenizer, directory, kind=kind)
   tokenizer, differences = within_model(tokenizer, arch.vocab_size, str(directory))
   if processes.is_first():
@@ -666,7 +669,8 @@ def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, A
   """Finds the model in a folder that people have, and reads its `config.json`.
 
   Args:
-    directory: of a model, or a folder of the Hub's cache that holds one snapshot of one model.
+    directory: of a model, or a folder of the Hub's cache that holds one snapshot of one model, or a
+      GGUF file.
 
   Returns:
     The folder of the model, its config with `model_type`, and lines on what was recognised.
@@ -676,6 +680,8 @@ def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, A
       adapter, several snapshots, other formats, quantised weights) and what to do.
   """
   given = pathlib.Path(directory)
+  if given.suffix == GGUF_SUFFIX and given.is_file():
+    return given, open_gguf(given).config, []
   if not given.is_dir():
     what = 'a file' if given.exists() else 'no directory'
     raise UserError(f'{given} is {what}: give the folder of config.json and model.safetensors '
@@ -704,7 +710,9 @@ def folder_name(directory: str | os.PathLike) -> str:
   """
   path = pathlib.Path(os.path.abspath(directory))
   cached = [part for part in path.parts[-3:] if part.startswith('models--')]
-  return cached[0].rpartition('--')[2] if cached else path.resolve().name
+  if cached:
+    return cached[0].rpartition('--')[2]
+  return path.resolve().name.removesuffix(GGUF_SUFFIX)
 
 
 def find_snapshot(folder: pathlib.Path) -> pathlib.Path:
@@ -745,9 +753,9 @@ def _what_it_is(folder: pathlib.Path) -> str:
             f'model: merge it (PeftModel.from_pretrained(base, {str(folder)!r})'
             '.merge_and_unload().save_pretrained(DIR), and save the tokenizer there), then give '
             'DIR')
-  gguf = sorted(p.name for p in folder.glob('*.gguf'))
+  gguf = sorted(folder.glob(f'*{GGUF_SUFFIX}'))
   if gguf:
-    return f"{gguf[0]} is {OTHERS['.gguf']}"
+    return f'{gguf[0].name} is a GGUF file: give the file itself, {gguf[0]}'
   inner = sorted(p.parent for p in folder.glob('*/config.json'))
   if inner:
     return f'{inner[0]} holds one: give the folder of the model itself'

@@ -25,7 +25,7 @@ _PICKLE = 'a pickle and is not read: convert it with safetensors.torch.save_file
 _PYTORCH = 'save the model of PyTorch with save_pretrained(DIR)'
 OTHERS = {  # ends of files of weights in other formats
   '.bin': _PICKLE, '.pt': _PICKLE, '.pth': _PICKLE, '.ckpt': _PICKLE,
-  '.gguf': 'in the format GGUF, which is not read: take config.json and safetensors of the model',
+  '.gguf': 'a GGUF file, which is read alone: give the file itself, not its folder',
   '.h5': f'of TensorFlow: {_PYTORCH}', '.msgpack': f'of Flax: {_PYTORCH}',
   '.onnx': 'of ONNX: take the safetensors of the same model'}
 QUANTISED = 'quantised weights are not read: take the checkpoint before quantisation'

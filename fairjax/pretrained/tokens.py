@@ -121,13 +121,15 @@ def _digest(text: str) -> bytes:
   return hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=16).digest()
 
 
-def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int) -> Any:
-  """Reads `tokenizer.json`; for BERT also `vocab.txt` with `tokenizer_config.json`."""
-  path = directory / 'tokenizer.json'
+def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int,
+                   content: str | None = None) -> Any:
+  """Reads `tokenizer.json`, or its content; for BERT also `vocab.txt`, `tokenizer_config.json`."""
+  path = directory / 'tokenizer.json' if content is None else directory
   if path.is_file():
     import tokenizers
     try:
-      tokenizer = tokenizers.Tokenizer.from_file(str(path))
+      tokenizer = (tokenizers.Tokenizer.from_file(str(path)) if content is None
+                   else tokenizers.Tokenizer.from_str(content))
     except Exception as e:  # the package raises plain Exception
       raise UserError(f'{path} cannot be read ({e}): it is damaged, or newer than the package '
                       'tokenizers: download it again, or upgrade the package') from None
