@@ -67,11 +67,13 @@ setup(
     'tpu': ['jax[tpu]>=0.7.2,<0.11'],
     'google': ['google-cloud-language>=2.17,<3'],
     'gguf': ['gguf>=0.17,<1'],
+    'hub': ['huggingface_hub>=0.30,<3'],
     'parquet': ['pyarrow>=18,<30'],
     'dev': [
       'google-cloud-language>=2.17,<3',
       'pyarrow>=18,<30',
       'gguf>=0.17,<1',
+      'huggingface_hub>=0.30,<3',
       'cryptography>=44,<60',
       'pytest>=8.3,<10',
       'pytest-xdist>=3.6,<4',

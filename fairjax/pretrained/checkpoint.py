@@ -34,6 +34,7 @@ from fairjax.pretrained.decoder_files import (
   to_decoder_params,
 )
 from fairjax.pretrained.gguf_files import open_gguf
+from fairjax.pretrained.hub import fetch, is_hub_name
 from fairjax.pretrained.tensor_files import (
   QUANTISED,
   Stored,
@@ -670,7 +671,7 @@ def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, A
 
   Args:
     directory: of a model, or a folder of the Hub's cache that holds one snapshot of one model, or a
-      GGUF file.
+      GGUF file, or the name `hf:ORG/NAME[@REVISION]` of a model of the Hub.
 
   Returns:
     The folder of the model, its config with `model_type`, and lines on what was recognised.
@@ -679,13 +680,13 @@ def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, A
     UserError: there is no such folder, or it holds something else: the line names what it is (an
       adapter, several snapshots, other formats, quantised weights) and what to do.
   """
-  given = pathlib.Path(directory)
+  given = fetch(directory) if is_hub_name(directory) else pathlib.Path(directory)
   if given.suffix == GGUF_SUFFIX and given.is_file():
     return given, open_gguf(given).config, []
   if not given.is_dir():
     what = 'a file' if given.exists() else 'no directory'
     raise UserError(f'{given} is {what}: give the folder of config.json and model.safetensors '
-                    "(a model of the Hub is downloaded first: hf download NAME --local-dir DIR)")
+                    "(a model of the Hub has the name hf:ORG/NAME)")
   found, lines = find_snapshot(given), []
   if found != given:
     lines.append(f'{given} is a folder of a cache: its snapshot {found} is read')
