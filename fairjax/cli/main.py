@@ -23,6 +23,7 @@ from select import POLLERR, POLLHUP, poll
 
 from fairjax import __version__, processes
 from fairjax.cli import (
+  gate_verbs,
   gender_verbs,
   generation_verbs,
   human_verbs,
@@ -45,8 +46,8 @@ _HOME = re.compile(r'(^|[=:,+])(~[\w.-]*)(?=/|[:,+]|$)')
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 
 _MODULES = (
-  training_verbs, generation_verbs, measure_verbs, report_verbs, human_verbs, gender_verbs,
-  pretrained_verbs, tpu_verbs, inspection_verbs)
+  training_verbs, generation_verbs, measure_verbs, gate_verbs, report_verbs, human_verbs,
+  gender_verbs, pretrained_verbs, tpu_verbs, inspection_verbs)
 
 
 def _completion_options(parser: argparse.ArgumentParser) -> None:

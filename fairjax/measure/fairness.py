@@ -110,7 +110,7 @@ def measure_fairness(
   draws = _Draws(
     samples, tests.cells, statistics.observed(),
     statistics.permuted(permutations, coupled=samples.coupled, seed=seed, log=log),
-    _jackknife(samples, chosen))
+    jackknife(samples, chosen))
   estimates = {name: draws.estimates(k, chosen[k]) for k, name in enumerate(sets)}
   return Fairness(
     **vars(estimates.pop('')), cells=tests.cells, pairs=tests.pairs,
@@ -225,7 +225,7 @@ def _same_subgroup(samples: SampleScores) -> np.ndarray:
   return samples.subgroup_index[first] == samples.subgroup_index[second]
 
 
-def _jackknife(samples: SampleScores, template_sets: Sequence[Sequence[int]]) -> LabelNull | None:
+def jackknife(samples: SampleScores, template_sets: Sequence[Sequence[int]]) -> LabelNull | None:
   """Statistics without each of 20 groups of samples; None when a prefix has fewer than 20."""
   if samples.samples_per_prefix[0] < JACKKNIFE_GROUPS:
     return None

@@ -1,0 +1,86 @@
+"""How often `fairjax gate` errs: a table.
+
+  python -m tests.benchmarks.gate --runs=1000
+
+Every data set has 3 values in 2 templates of an old and a new model, coupled and paired, or
+independent. In the new model each score of the first value becomes 1 with some probability. The
+margin is the true rise of the I.F. (`at the margin`: either verdict is then an error, each in at
+most about 5 %) or twice that (`below`: the share that passes is the power).
+"""
+
+import argparse
+
+import numpy as np
+
+from fairjax.measure.estimates import SampleScores, wilson
+from fairjax.measure.gate import compare_fairness
+from fairjax.measure.nulls import LabelStatistics
+from tests.benchmarks import harness
+from tests.benchmarks.nulls import KINDS, null_scores
+
+BIAS, RISE = 0.15, 0.25  # share of scores of the first value that are 1, old and new
+_MANY = 200_000
+
+
+def pair_of_models(kind: str, rng: np.random.Generator, *, samples: int, coupled: bool,
+                   old: float = BIAS, new: float = RISE) -> tuple[np.ndarray, np.ndarray]:
+  """Scores `[2, 3, n]` of the old and the new model, which share noise where coupled."""
+  base = null_scores(kind, rng, samples=samples, coupled=coupled)
+  other = base.copy() if coupled else null_scores(kind, rng, samples=samples, coupled=False)
+  if coupled:  # the new model writes another text at three of ten sample numbers
+    changed = rng.random((2, 1, samples)) < 0.3
+    other = np.where(changed, null_scores(kind, rng, samples=samples, coupled=True), other)
+  coin = rng.random((2, samples))
+  for scores, share, own in ((base, old, coin), (
+      other, new, coin if coupled else rng.random((2, samples)))):
+    scores[:, 0] = np.where(own < share, 1.0, scores[:, 0])
+  return base, other
+
+
+def true_rise(kind: str, *, coupled: bool, old: float = BIAS, new: float = RISE) -> float:
+  """The rise of the I.F., from many samples."""
+  found = [LabelStatistics(scores, np.arange(3)).observed().all_pairs.mean() for scores in
+           pair_of_models(kind, np.random.default_rng(1), samples=_MANY, coupled=coupled,
+                          old=old, new=new)]
+  return float(found[1] - found[0])
+
+
+def verdicts(kind: str, *, coupled: bool, runs: int, samples: int, factor: float,
+             permutations: int = 60, old: float = BIAS, new: float = RISE) -> dict[str, float]:
+  """Shares of the verdicts with a margin of `factor` times the true rise."""
+  margin = factor * true_rise(kind, coupled=coupled, old=old, new=new)
+  counts = dict.fromkeys(('no worse', 'worse', 'cannot tell'), 0)
+  for run in range(runs):
+    rng = np.random.default_rng([run, KINDS.index(kind), coupled, 7])
+    models = [SampleScores.from_arrays(x, coupled=coupled) for x in pair_of_models(
+      kind, rng, samples=samples, coupled=coupled, old=old, new=new)]
+    found = compare_fairness(models[1], models[0], margin=margin, permutations=permutations,
+                             seed=run)
+    counts[found.verdict] += 1
+  return {name: count / runs for name, count in counts.items()}
+
+
+def main() -> None:
+  """Prints the table or JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--runs', type=int, default=1000)
+  parser.add_argument('--samples', type=int, default=200)
+  parser.add_argument('--json', action='store_true')
+  options = parser.parse_args()
+  rows, lines = [], ['| scores | samples | at the margin: no worse | at the margin: worse | '
+                     'below: no worse |', '|---|---|--:|--:|--:|']
+  for coupled in (False, True):
+    for kind in KINDS:
+      at, below = (verdicts(kind, coupled=coupled, runs=options.runs, samples=options.samples,
+                            factor=factor) for factor in (1.0, 2.0))
+      rows.append({'scores': kind, 'coupled': coupled, 'at': at, 'below': below})
+      cells = []
+      for share in (at['no worse'], at['worse'], below['no worse']):
+        low, high = wilson(share, options.runs)
+        cells.append(f'{100 * share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]')
+      lines.append(f"| {kind} | {'paired' if coupled else 'independent'} | {' | '.join(cells)} |")
+  harness.show(harness.provenance('gate', options) | {'rows': rows}, lines, as_json=options.json)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,102 @@
+"""The gate: its verdicts by simulation, pairing, the command and its exit codes."""
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from fairjax.cli.main import main
+from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
+from fairjax.measure.estimates import SampleScores
+from fairjax.measure.gate import compare_fairness
+from tests.benchmarks.gate import verdicts
+
+
+def w1(row):
+  first, second = np.triu_indices(len(row), 1)
+  return np.mean([scipy.stats.wasserstein_distance(row[a], row[b])
+                  for a, b in zip(first, second, strict=True)])
+
+
+def test_error_of_paired_models_is_the_slow_jackknife():
+  rng = np.random.default_rng(0)
+  old = rng.random((3, 60))
+  new = np.clip(old + 0.2 * rng.random((3, 60)) * np.array([[1], [0], [0]]), 0, 1)
+  found = compare_fairness(*(SampleScores.from_arrays(x, coupled=True) for x in (new, old)),
+                           margin=0.3, permutations=20)
+  left = [w1(np.delete(new, np.s_[g::20], axis=1)) - w1(np.delete(old, np.s_[g::20], axis=1))
+          for g in range(20)]
+  assert found.paired
+  assert found.std_error == pytest.approx(np.sqrt(19 * np.var(left)), rel=1e-9)
+  assert found.high - found.difference == pytest.approx(
+    scipy.stats.t.ppf(0.95, 19) * found.std_error, rel=1e-9)
+  assert found.difference == pytest.approx(found.new - found.old, abs=1e-15)
+
+
+@pytest.mark.parametrize('coupled', [False, True])
+@pytest.mark.parametrize('kind', ['binary', 'continuous'])
+def test_simulated_gates_err_as_documented(kind, coupled):
+  # The table of docs/measures.md, smaller; each share may err once in 10,000.
+  at = verdicts(kind, coupled=coupled, runs=80, samples=100, factor=1.0, permutations=20)
+  assert at['worse'] <= scipy.stats.binom.ppf(1 - 1e-4, 80, 0.05) / 80, at
+  assert at['no worse'] <= scipy.stats.binom.ppf(1 - 1e-4, 80, 0.05) / 80, at
+
+
+def test_chance_is_taken_off_where_n_differs():
+  rng = np.random.default_rng(6)
+  few, many = (SampleScores.from_arrays(rng.random((3, n))) for n in (40, 4000))
+  found = compare_fairness(few, many, margin=0.05, permutations=50)
+  assert found.new - found.old > 0.05  # of the floors
+  assert found.difference == pytest.approx(
+    found.new - found.new_null_mean - found.old + found.old_null_mean, abs=1e-15)
+  assert abs(found.difference) < 0.03
+
+
+def test_the_named_number_of_samples_tells():
+  rng = np.random.default_rng(3)
+  models = [SampleScores.from_arrays(rng.random((3, 100))) for _ in range(2)]
+  found = compare_fairness(*models, margin=0.02, permutations=50)
+  assert found.verdict == 'cannot tell' and found.samples_needed > 100
+  many = [SampleScores.from_arrays(rng.random((3, 20_000))) for _ in range(2)]
+  assert compare_fairness(*many, margin=0.02, permutations=20).verdict == 'no worse'
+
+
+def test_models_of_other_prompts_are_refused():
+  rng = np.random.default_rng(4)
+  a = SampleScores.from_arrays(rng.random((3, 30)))
+  with pytest.raises(UserError, match='values'):
+    compare_fairness(a, SampleScores.from_arrays(rng.random((2, 30))), margin=0.01)
+  with pytest.raises(UserError, match='20 or more'):
+    compare_fairness(a.first(10), a, margin=0.01)
+  with pytest.raises(UserError, match='margin'):
+    compare_fairness(a, a, margin=0.0)
+
+
+def test_exit_codes_and_junit(tmp_path, capsys):
+  country = load_attribute('country')
+  for name, bias in (('old', 0.1), ('new', 0.4)):
+    rng = np.random.default_rng(5)
+    (tmp_path / name).write_text(''.join(
+      json.dumps({'attribute': 'country', 'value': country.value_texts[p.value],
+                  'template': p.template, 'prefix': p.text, 'sample': i, 'continuation': 'a',
+                  'scores': {'s': float(x)}}) + '\n'
+      for p in country.prefixes() if p.template < 2
+      for i, x in enumerate(0.6 * rng.random(24) + bias * (p.value == 0))))
+
+  def gate(new, old, margin):
+    code = main(['gate', f'--records={tmp_path / new}', f'--against={tmp_path / old}',
+                 '--attribute=country', '--scorer=recorded:s', f'--margin={margin}',
+                 '--permutations=20', f'--junit={tmp_path / "j.xml"}'])
+    line = capsys.readouterr().out
+    return code, line, ElementTree.parse(tmp_path / 'j.xml').getroot()  # noqa: S314  our own
+
+  code, line, suite = gate('new', 'old', 0.005)
+  assert code == 3 and line.count('\n') == 1 and suite.get('failures') == '1'
+  assert suite[0].get('name') == 'recorded:s' and suite[0][0].tag == 'failure'
+  assert gate('old', 'new', 0.005)[0] == 0
+  rise = float(line.split('difference ')[1].split()[0])
+  code, line, suite = gate('new', 'old', rise)
+  assert code == 4 and suite.get('errors') == '1'
