@@ -68,6 +68,9 @@ LARGE_PAGES = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
 def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--workdir', metavar='DIR', help='also try to write there')
   parser.add_argument('--bucket', metavar='gs://BUCKET', help='also try to write there (gcloud)')
+  parser.add_argument('--pretrained', metavar='MODEL',
+                      help='also rate a published decoder (folder, GGUF file or hf:ORG/NAME) on a '
+                      'short text: a wrong conversion gives fluent nonsense and no error')
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -91,11 +94,37 @@ def doctor(options: argparse.Namespace) -> int:
   if bucket:
     faults.append(bucket_fault(bucket))
     lines.append(('bucket', f'{bucket}: {"not " if faults[-1] else ""}writable'))
+  if options.pretrained:
+    found, fault = model_state(options.pretrained)
+    lines += found
+    faults.append(fault)
   for name, value in lines:
     print(f'{name:18s} {value}')
   faults = [fault for fault in faults if fault]
   print(''.join(f'! {fault}\n' for fault in faults), end='')
   return 2 if faults else 0
+
+
+def model_state(path: str) -> tuple[list[tuple[str, str]], str]:
+  """Lines on a published decoder, and what is wrong with it or ''."""
+  import jax
+
+  from fairjax.pretrained import load_pretrained
+  from fairjax.pretrained.plain_english import MOST_BITS, rate_plain_english
+  model = load_pretrained(path, 'lm')
+  perplexity, bits = rate_plain_english(model)
+  count = sum(x.size for x in jax.tree.leaves(model.params))
+  lines = [
+    ('model', f"{model.directory}: {model.config['model_type']}, {count:,} parameters in "
+     f"{', '.join(model.stored)}"),
+    ('vocabulary', f'{model.arch.vocab_size:,} ids, texts of up to {model.max_length:,} tokens'),
+    ('plain English', f'perplexity {perplexity:.4g} a token, {bits:.2f} bits a character')]
+  fault = ''
+  if not bits <= MOST_BITS:
+    fault = (f'{path} writes no English: {bits:.2f} bits a character, language models need less '
+             f'than {MOST_BITS}: its weights are not those of its config.json or tokenizer, it was '
+             'converted wrongly, or it is a model of another language')
+  return lines, fault
 
 
 def libtpu_fault(found: Mapping[str, str], requirements: Iterable[str]) -> str:

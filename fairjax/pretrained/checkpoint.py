@@ -580,6 +580,7 @@ class Pretrained:
     tokenizer: a `tokenizers.Tokenizer`.
     max_length: most tokens of a text, special ones included.
     ignored: names of tensors that were in the files and are not needed for this head.
+    stored: types of the tensors in the files.
     fingerprint: SHA-256 (hex) of all files that decide what the model computes.
   """
 
@@ -591,6 +592,7 @@ class Pretrained:
   tokenizer: Any
   max_length: int
   ignored: tuple[str, ...]
+  stored: tuple[str, ...]
   fingerprint: str
 
   @property
@@ -663,6 +665,7 @@ def load_pretrained(
   return Pretrained(
     directory=directory, config=config, arch=arch, head=head, params=params, tokenizer=tokenizer,
     max_length=length_limit(directory, arch.max_positions), ignored=tuple(ignored),
+    stored=quantised.types if quantised else tuple(sorted({t.dtype for t in tensors.values()})),
     fingerprint=_fingerprint(directory, files, head, dtype))
 
 

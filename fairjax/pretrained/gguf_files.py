@@ -46,6 +46,7 @@ class GGUF:
   config: dict[str, Any]  # content of a config.json
   tensors: dict[str, Stored]  # by published name
   tokenizer: str  # content of a tokenizer.json
+  types: tuple[str, ...]  # of the tensors
 
 
 def open_gguf(path: pathlib.Path) -> GGUF:
@@ -81,6 +82,7 @@ def _converted(path, gguf, fields, found) -> GGUF:
     raise UserError(f"{path}: the architecture '{kind}' is not supported, only "
                     f"{', '.join(_KINDS)}")
   config = _config(path, fields, kind, found)
+  types = tuple(sorted({t.tensor_type.name for t in found.values()}))
   scaling = found.pop('rope_freqs.weight', None)
   if scaling is not None:
     config['rope_scaling'] = _llama3_scaling(path, config, np.asarray(scaling.data).reshape(-1))
@@ -103,7 +105,7 @@ def _converted(path, gguf, fields, found) -> GGUF:
       f"{path}: the tensors are not those of its {kind}: "
       + '; '.join([f'{name} is missing' for name in missing[:4]]
                   + [f'{name} is unknown' for name in list(found)[:4]]))
-  return GGUF(config, tensors, json.dumps(_tokenizer(path, fields), ensure_ascii=False))
+  return GGUF(config, tensors, json.dumps(_tokenizer(path, fields), ensure_ascii=False), types)
 
 
 def _config(path, fields, kind, found) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Published decoders of other families than GPT-2: read from their folder, sampled, measured."""
 
+import importlib.resources
 import json
 import pathlib
 import shutil
@@ -18,6 +19,7 @@ from fairjax.gender.scored_models import open_language_model
 from fairjax.generate.records import read_records
 from fairjax.model.decoder import DecoderModel, NoState
 from fairjax.pretrained import TokenizerVocabulary, load_pretrained
+from fairjax.pretrained.plain_english import rate_plain_english
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
 ATTRIBUTE = """
@@ -134,3 +136,22 @@ def test_what_cannot_be_computed_is_refused(make, attribute, tmp_path, capsys, c
   error = capsys.readouterr().err
   assert words in error and error.count('\n') == 1
   assert not list(tmp_path.glob('x*'))
+
+
+def test_the_doctor_rates_the_text_and_warns_of_a_model_that_knows_no_english(make, capsys):
+  folder = make('llama3')
+  tensors = load_file(folder / 'model.safetensors')
+  save_file(tensors | {'lm_head.weight': 0 * tensors['lm_head.weight']},
+            folder / 'model.safetensors', metadata={'format': 'pt'})
+  model = load_pretrained(folder, 'lm')
+  perplexity, bits = rate_plain_english(model)  # in rows of 64 tokens
+  text = (importlib.resources.files('fairjax.pretrained') / 'assets' / 'plain_english.txt'
+          ).read_text().strip()
+  assert perplexity == pytest.approx(61, rel=1e-5)
+  assert bits == pytest.approx(
+    (len(model.tokenizer.encode(text).ids) - 1) * np.log2(61) / len(text), rel=1e-5)
+  assert main(['doctor', f'--pretrained={folder}']) == 2
+  found = capsys.readouterr().out
+  count = sum(x.size for x in tensors.values())
+  assert f'llama, {count:,} parameters in float32' in found and '61 ids' in found
+  assert f'! {folder} writes no English' in found
