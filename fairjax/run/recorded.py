@@ -208,7 +208,12 @@ def sample_pretrained(
   from fairjax.pretrained import TokenizerVocabulary, load_pretrained
   from fairjax.pretrained.checkpoint import safe_name
   from fairjax.run.next_token import write_next_token
-  model = load_pretrained(directory, 'lm', dtype=dtype)
+  devices, mesh = jax.devices(), None  # of all processes
+  place = jax.sharding.SingleDeviceSharding(devices[0])
+  if len(devices) > 1:
+    mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  model = load_pretrained(directory, 'lm', dtype=dtype, shardings=place)
   vocabulary = TokenizerVocabulary(model, start=start)
   sizes = {p.text: len(vocabulary.start_ids) + len(vocabulary.encode(p.text))
            for p in attribute.prefixes()}
@@ -221,12 +226,7 @@ def sample_pretrained(
                     'template, or take a model that reads longer texts')
   if sample.max_new_tokens > left:
     raise UserError(f'{head}: --max-new-tokens can be at most {left}')
-  devices, mesh, place = jax.devices(), None, None  # of all processes
-  if len(devices) > 1:
-    mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
-    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-  parts = (jax.device_put(model.params, place),
-           CachedDecoder(model.arch, model.unused_ids), vocabulary, attribute)
+  parts = (model.params, CachedDecoder(model.arch, model.unused_ids), vocabulary, attribute)
   generate(*parts, path=output, model=safe_name(model.name), sample=sample,
            card={'fingerprint': model.fingerprint}, coupled=coupled, mesh=mesh, log=log)
   write_next_token(output, *parts, mesh=mesh, log=log)
