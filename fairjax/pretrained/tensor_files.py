@@ -113,7 +113,8 @@ def open_tensors(files: Iterable[pathlib.Path]) -> dict[str, Stored]:
       raise damaged(file, 'safetensors', e) from None
     foreign = [name for name, (kind, _) in found.items() if kind not in _STORED]
     if foreign:
-      raise UserError(f'{file}: {listed(foreign)} stored as {found[foreign[0]][0]}: {QUANTISED}')
+      raise UserError(f'{file}: {listed(foreign)} stored as {found[foreign[0]][0]}: {QUANTISED}, '
+                      'in float16, bfloat16, float32 or float64')
     double = sorted(tensors.keys() & found)
     if double:
       raise UserError(f'{file}: tensor {double[0]} is in another file too: {_RELOAD}')

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tokenizers
-from golden_models import rewrite
+from golden_models import rewrite, same
 from safetensors.numpy import load_file, save_file
 
 from fairjax.cli.main import main
@@ -155,3 +155,73 @@ def test_the_doctor_rates_the_text_and_warns_of_a_model_that_knows_no_english(ma
   count = sum(x.size for x in tensors.values())
   assert f'llama, {count:,} parameters in float32' in found and '61 ids' in found
   assert f'! {folder} writes no English' in found
+
+
+def write_shards(folder, *, without=None):
+  """Two shards with an index in the place of one file."""
+  tensors = load_file(folder / 'model.safetensors')
+  (folder / 'model.safetensors').unlink()
+  shards = {f'model-0000{i + 1}-of-00002.safetensors': sorted(tensors)[i::2] for i in range(2)}
+  for name, own in shards.items():
+    save_file({k: tensors[k] for k in own}, folder / name, metadata={'format': 'pt'})
+  (folder / 'model.safetensors.index.json').write_text(json.dumps(
+    {'weight_map': {k: name for name, own in shards.items() for k in own}}))
+  if without:
+    (folder / without).unlink()
+
+
+def rewrite_bytes(change, name='model.safetensors'):
+  def damage(folder):
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+  return damage
+
+
+def replace_tensors(change):
+  def damage(folder):
+    tensors = load_file(folder / 'model.safetensors')
+    save_file(change(tensors), folder / 'model.safetensors', metadata={'format': 'pt'})
+
+  return damage
+
+
+NORM = 'model.norm.weight'
+
+
+@pytest.mark.parametrize(('damage', 'words'), [
+  (lambda f: write_shards(f, without='model-00002-of-00002.safetensors'),
+   "names the file 'model-00002-of-00002.safetensors', which is not in"),
+  (rewrite_bytes(lambda b: b[:len(b) // 2]), 'model.safetensors cannot be read as safetensors'),
+  (rewrite_bytes(lambda b: bytes(x ^ 0x5A for x in b)), 'is damaged, encrypted, or a part'),
+  (lambda f: (f / 'model.safetensors').rename(f / 'pytorch_model.bin'),
+   'pytorch_model.bin is a pickle and is not read'),
+  (rewrite_bytes(lambda b: b.replace(b'"dtype":"F32"', b'"dtype":"I32"')),
+   'is int32, not one of float16, bfloat16, float32, float64'),
+  (replace_tensors(lambda t: {k: v for k, v in t.items() if k != NORM}),
+   'lacks tensor norm.weight'),
+  (replace_tensors(lambda t: t | {'model.layers.0.moe.weight': t[NORM]}),
+   'holds tensor layers.0.moe.weight'),
+  (replace_tensors(lambda t: t | {NORM: t[NORM][:8].copy()}),
+   'norm.weight has shape (8,), config.json needs (16,)'),
+  (replace_tensors(lambda t: t | {NORM: np.full_like(t[NORM], np.nan)}), 'are not finite'),
+  (lambda f: (f / 'tokenizer.json').rename(f / 'tokenizer.model'), 'holds no tokenizer.json'),
+  (rewrite_bytes(lambda b: b[:200], 'tokenizer.json'), 'tokenizer.json cannot be read'),
+  (lambda f: shutil.copy(GOLDEN.parent / 'pretrained' / 'gpt2' / 'tokenizer.json', f),
+   'the tokenizer of another model'),
+  (lambda f: (f / 'config.json').write_text('{'), 'config.json is not JSON')])
+def test_wrong_files_give_one_line_and_nothing_is_written(
+    make, attribute, tmp_path, capsys, damage, words):
+  folder = make('llama3')
+  damage(folder)
+  assert main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
+               f'--output={tmp_path / "x.jsonl"}']) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1
+  assert not list(tmp_path.glob('x*'))
+
+
+def test_shards_are_the_whole(make):
+  folder = make('gemma3')
+  whole = load_pretrained(folder, 'lm')
+  write_shards(folder)
+  same(load_pretrained(folder, 'lm').params, whole.params)
