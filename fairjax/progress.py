@@ -6,10 +6,13 @@ mixes with what a verb prints on stdout. Elsewhere a line goes to the log at mos
 """
 
 import contextlib
+import os
+import re
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from fairjax import processes
@@ -107,6 +110,33 @@ def format_time(seconds: float) -> str:
   minutes, rest = divmod(int(max(seconds, 0)), 60)
   hours, minutes = divmod(minutes, 60)
   return f'{hours}:{minutes:02d}:{rest:02d}' if hours else f'{minutes}:{rest:02d}'
+
+
+_NATIVE = re.compile(rb'WARNING: All log messages before absl::InitializeLog|[IWE]\d{4} \d\d:\d\d:')
+
+
+@contextlib.contextmanager
+def without_native_lines() -> Iterator[None]:
+  """Holds back what TensorFlow's C++ code writes to stderr when it is imported, and nothing else.
+
+  No setting of TensorFlow's does: it writes these lines before it reads any.
+  """
+  try:
+    before = os.dup(2)
+  except OSError:  # stderr is closed
+    yield
+    return
+  with tempfile.TemporaryFile() as kept:
+    os.dup2(kept.fileno(), 2)
+    try:
+      yield
+    finally:
+      os.dup2(before, 2)
+      os.close(before)
+      kept.seek(0)
+      for line in kept:
+        if not _NATIVE.match(line):
+          os.write(2, line)
 
 
 def write_line(line: str, file: TextIO) -> None:

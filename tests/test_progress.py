@@ -177,3 +177,14 @@ def test_without_a_log_and_in_other_processes_nothing_is_shown(monkeypatch, caps
 def test_times_in_words():
   assert format_time(3599.9) == '59:59' and format_time(3600) == '1:00:00'
   assert format_time(75) == '1:15' and format_time(-1) == '0:00'
+
+
+def test_lines_of_native_code_are_held_back_and_no_others():
+  code = ('import os\nfrom fairjax.progress import without_native_lines\n'
+          'with without_native_lines():\n'
+          '  os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called\\n")\n'
+          '  os.write(2, b"I0000 00:00:1795688498.076133 753 port.cc:153] oneDNN\\nours\\n")\n'
+          '  raise ValueError("of ours")')
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+  assert done.stderr.startswith('ours\nTraceback') and 'ValueError: of ours' in done.stderr
+  assert 'oneDNN' not in done.stderr

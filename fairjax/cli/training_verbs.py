@@ -4,6 +4,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from fairjax import processes
 from fairjax.cli.options import add_run_options, add_shared
 from fairjax.cli.verb import (
   RUN_OPTIONS,
@@ -18,6 +19,7 @@ from fairjax.cli.verb import (
 from fairjax.config import Config
 from fairjax.config_io import load_config
 from fairjax.errors import UserError
+from fairjax.progress import without_native_lines
 
 if TYPE_CHECKING:
   from fairjax.run.job import Job
@@ -30,7 +32,30 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-  open_training(options).run()
+  job = open_training(options)
+  job.run()
+  if processes.is_first():
+    print('\n'.join(_ending(job)))
+
+
+def _ending(job: 'Job') -> list[str]:
+  """What a finished run found: the verdict on its baseline, the best model, the file to open."""
+  from fairjax.measure import format_estimate
+  from fairjax.report import read_report
+  baseline = job.rows()[0]
+  found = '; '.join(
+    f"{scorer} {format_estimate(measures['individual_fairness'])}"
+    for scorer, measures in baseline.measures['scorers'].items())
+  selection = read_report(job.workdir)['selection']
+  if selection is None:
+    best = 'nothing to select from'
+  elif selection['best'] is None:
+    best = 'none is fairer and keeps its relevance (fairjax select says why)'
+  else:
+    chosen = next(c for c in selection['candidates'] if c['name'] == selection['best'])
+    best = f"{chosen['name']}, I.F. {100 * chosen['relative_fairness']:.0f} % of the baseline's"
+  return [f'verdict: {baseline.name}, I.F. {found}', f'best model: {best}',
+          f"open: {job.workdir / 'report' / 'index.html'}"]
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -65,7 +90,8 @@ def _data(options: argparse.Namespace) -> int:
   print(f'{prepared.directory}: vocabulary of {prepared.vocabulary.size} ids, splits '
         + ', '.join(prepared.manifest['splits']))
   if options.seqio_cache:
-    from fairjax.data.seqio_cache import write_seqio_cache
+    with without_native_lines():
+      from fairjax.data.seqio_cache import write_seqio_cache
     write_seqio_cache(prepared, options.seqio_cache)
   return 0
 

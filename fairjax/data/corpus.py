@@ -37,7 +37,7 @@ from fairjax.files import (
   write_sealed_json,
 )
 from fairjax.inputs import is_pipe
-from fairjax.progress import Progress
+from fairjax.progress import Progress, without_native_lines
 
 # The last documents of a corpus as validation and test: `data.holdout`.
 #
@@ -213,7 +213,8 @@ class Corpus:
     if data.source in PLANTED_SOURCES:
       return iter(self.planted(split))
     if self.is_tfds:
-      from fairjax.data.tfds_wikitext import tfds_texts
+      with without_native_lines():
+        from fairjax.data.tfds_wikitext import tfds_texts
       texts = tfds_texts(self.tfds_dataset().name_and_dir, split)
       return texts if self.by_words else map(drop_blank_lines, texts)
     if data.holdout:
@@ -268,7 +269,8 @@ class Corpus:
   def tfds_dataset(self, log: Callable[[str], None] = lambda line: None) -> 'TfdsDataset':
     """The TFDS dataset; made at the first call."""
     if self._builder is None:
-      from fairjax.data.tfds_wikitext import build_wikitext
+      with without_native_lines():
+        from fairjax.data.tfds_wikitext import build_wikitext
       data = self.data
       self._builder = TfdsDataset(build_wikitext(
         data.source, self.tfds_dir, manual_dir=data.manual_dir, download=data.download,

@@ -36,6 +36,7 @@ from fairjax.data.prepare import PROGRESS, SENSITIVE, PreparedData, open_prepare
 from fairjax.data.token_store import open_token_store
 from fairjax.errors import UserError
 from fairjax.files import check_sizes, file_sha256, read_sealed_json
+from fairjax.progress import without_native_lines
 from fairjax.vocabulary import load_vocabulary
 
 SHOWN = 20  # broken lines of one file that are named; the rest is counted
@@ -117,7 +118,8 @@ def check_prepared(directory: str | os.PathLike) -> Findings:
 
 def check_cache(directory: str | os.PathLike) -> Findings:
   """Reads the caches of `write_seqio_cache` (or of seqio's own job) in a folder."""
-  from fairjax.data.tfds_wikitext import check_tfrecords  # TensorFlow
+  with without_native_lines():
+    from fairjax.data.tfds_wikitext import check_tfrecords  # TensorFlow
   findings, directory = Findings(), pathlib.Path(directory)
   folders = sorted(p.parent for p in directory.glob('**/info.train.json'))
   if not folders:
@@ -175,7 +177,8 @@ def _check_source(path: str, data: DataConfig, findings: Findings, counts: colle
 
 def _check_tfds(corpus: Corpus, findings: Findings) -> None:
   """Reads the TFRecord files of a TFDS dataset."""
-  from fairjax.data.tfds_wikitext import check_tfrecords  # TensorFlow
+  with without_native_lines():
+    from fairjax.data.tfds_wikitext import check_tfrecords  # TensorFlow
   dataset = findings.attempt(corpus.tfds_dataset)
   if dataset is None:
     return

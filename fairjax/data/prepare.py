@@ -65,6 +65,7 @@ from fairjax.files import (
   read_sealed_json,
   write_sealed_json,
 )
+from fairjax.progress import without_native_lines
 from fairjax.vocabulary import (
   WORDS_VERSION,
   Encoder,
@@ -91,7 +92,8 @@ def tokenizer_of(reader: str, vocabulary: Vocabulary) -> Tokenize | None:
 def import_seqio_tasks() -> types.ModuleType:
   """`fairjax.data.seqio_tasks`; `UserError` where TensorFlow or seqio is not installed."""
   try:
-    from fairjax.data import seqio_tasks
+    with without_native_lines():
+      from fairjax.data import seqio_tasks
   except ModuleNotFoundError as e:
     raise UserError(f"data.reader=seqio needs {e.name}: pip install -e '.[train]'; or set "
                     '--config.data.reader=numpy, which gives the same batches') from None

@@ -24,6 +24,7 @@ from fairjax.measure.columns import Generations
 from fairjax.measure.relevance import share_of
 from fairjax.measure.scorers.base import count_truncated
 from fairjax.measure.scorers.cache import CHUNK, score_file, score_texts
+from fairjax.progress import without_native_lines
 
 if TYPE_CHECKING:
   from jax.sharding import Mesh
@@ -101,7 +102,8 @@ def load_encoder(name: str, *, together: bool = False) -> Encoder:
       directory or None, mesh=default_mesh(together=True) if together else None)
   if not directory:
     raise UserError('the use encoder needs the directory of its SavedModel: use:DIR')
-  from fairjax.data.universal_encoder import UniversalSentenceEncoder
+  with without_native_lines():
+    from fairjax.data.universal_encoder import UniversalSentenceEncoder
   return UniversalSentenceEncoder(directory)
 
 

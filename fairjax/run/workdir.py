@@ -49,7 +49,7 @@ def locate(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path]
   A run of another attribute gets the workdir `attributes/NAME` below. `step1_from` and the scorers
   that a run began with are kept.
   """
-  if (workdir / 'config.json').is_file():
+  if is_begun(workdir):
     saved = read_config_json(workdir / 'config.json')
     began = saved.get('attribute')
     if (isinstance(began, str) and not saved.get('step1_from') and not config.step1_from
@@ -65,6 +65,12 @@ def locate(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path]
   if other := step1_run(config, workdir):
     _check_step1(config, workdir, *other)
   return config, workdir
+
+
+def is_begun(workdir: pathlib.Path) -> bool:
+  """Whether a run has made something here: a start that failed before that claims no folder."""
+  return (workdir / 'config.json').is_file() and any(
+    x.name != 'config.json' and not x.name.startswith('.') for x in workdir.iterdir())
 
 
 def data_folder(config: Config, workdir: pathlib.Path) -> pathlib.Path:
@@ -145,11 +151,12 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
 def open_workdir(
   workdir: pathlib.Path, config: Config, lock: FolderLock, log: Callable[[str], None]
 ) -> None:
-  """Writes `config.json` at the first start of a run; later compares it."""
+  """Writes `config.json` until a run has made something; later compares it."""
   path, current = workdir / 'config.json', to_dict(config)
   if workdir.exists() and not workdir.is_dir():
     raise UserError(f'--workdir={workdir} is a file: name a folder')
-  if path.exists():
+  if path.exists() and (is_begun(workdir) or not _changes(read_config_json(path), json.loads(
+      json.dumps(current)))):
     changed = _refuse_changes(workdir, read_config_json(path), config)
     if not changed and _is_as_written(path, log):
       return
@@ -161,7 +168,7 @@ def open_workdir(
     # A run does not begin among other files, e.g. in a repository. Names with a dot are a lock, or
     # the remains of an interrupted first start.
     found = sorted(x.name for x in workdir.iterdir() if not x.name.startswith('.'))
-    if found:
+    if found and found != ['config.json']:
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
                       "run's: name a new folder, or put its config.json back")
   with lock:

@@ -10,7 +10,7 @@ import functools
 import math
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -179,7 +179,7 @@ def _train(
     if made:
       writer.write(step, 'train', means)
       line = throughput.line(step, means)
-      progress.add(step - progress.done, functools.partial(_format, stage, throughput.shown(means)))
+      progress.add(step - progress.done, functools.partial(_format, stage, means))
       if not progress.replaces_lines:
         log(line)
 
@@ -211,6 +211,8 @@ def _train(
         evaluate(done, state.params)
   if start < end:
     store.finish(end, state, stage.identity, final=True, extra_state=extra_state_now())
+    if counted := _counters([line for line in writer.lines if line['kind'] == 'train']):
+      log(f'[{stage.name}] branches a step: {counted}')
   return state, last
 
 
@@ -263,6 +265,9 @@ class _Skips:
       'smaller clip_norm helps, in another --workdir')
 
 
+_LEAST_ETA_SEC = 5.0
+
+
 class _Throughput:
   """Progress lines: step, metrics, tokens/s and the time left."""
 
@@ -278,23 +283,50 @@ class _Throughput:
     if self._step is not None and step > self._step:
       seconds = (now - self._time) / (step - self._step)
       left = seconds * (self._stage.config.steps - step)
-      text = (f' | {self._stage.work_per_step / seconds:,.0f} {self._stage.work_unit}/s '
-              f'| ETA {format_time(left)}')
+      text = f'  {self._stage.work_per_step / seconds:,.0f} {self._stage.work_unit}/s'
+      if left >= _LEAST_ETA_SEC:
+        text += f'  ETA {format_time(left)}'
     self._step, self._time = step, now
-    return (f'[{self._stage.name}] step {step}/{self._stage.config.steps} '
-            f'{_format(self._stage, self.shown(means))}{text}')
+    return (f'[{self._stage.name}] step {step}/{self._stage.config.steps}  '
+            f'{_format(self._stage, means)}{text}')
 
-  @staticmethod
-  def shown(means: Mapping[str, float]) -> dict[str, float]:
-    """The metrics that a line of progress shows."""
-    return {k: v for k, v in means.items() if k not in ('learning_rate', 'grad_norm', 'rows')}
+
+# What a line of progress leaves out: `metrics.jsonl` has it, and the end of a stage its counters.
+_UNSEEN = ('learning_rate', 'grad_norm', 'rows', 'total_loss', 'js', 'pairs_per_batch', 'majority',
+           'sentences', 'macro_f1')
+_WORDS = {'cosine': 'cos', 'kl': 'KL', 'f1': 'F1', 'skipped_updates': 'skipped'}
+_MANY = 1000.0  # from here on no decimals
 
 
 def _format(stage: Stage, values: Mapping[str, float]) -> str:
-  parts = []
-  for name, value in values.items():
-    parts.append(f'{name} {value:.4g}')
-    if (name == 'loss' and stage.work_unit == 'tokens'
-        and not {'perplexity', 'accuracy'} & values.keys()):
-      parts.append(f'perplexity {math.exp(min(value, 50.0)):.4g}')
-  return ' '.join(parts)
+  """The numbers that somebody watches, in fixed decimals."""
+  shown = {name: value for name, value in values.items()
+           if name not in _UNSEEN and '/' not in name}
+  if 'loss' in shown and stage.work_unit == 'tokens' and not {'perplexity', 'accuracy',
+                                                              'cosine'} & shown.keys():
+    shown['perplexity'] = math.exp(min(shown['loss'], 50.0))
+  method = stage.identity.method if stage.identity else ''
+  for kind in ('embedding',) if method == 'embedding' else ('sentiment', 'embedding'):
+    if f'fairness_loss/{kind}' in values:
+      shown['fairness'] = values[f'fairness_loss/{kind}']
+      break
+  order = ('loss', 'fairness', 'cosine', 'kl')
+  names = [name for name in order if name in shown] + [name for name in shown if name not in order]
+  return '  '.join(f'{_WORDS.get(name, name)} {_fixed(name, shown[name])}' for name in names)
+
+
+def _fixed(name: str, value: float) -> str:
+  if abs(value) >= _MANY or name == 'skipped_updates':
+    return f'{value:,.0f}'
+  return f'{value:.2f}' if name == 'perplexity' else f'{value:.4f}'
+
+
+def _counters(lines: Sequence[Mapping[str, Any]]) -> str:
+  """Counters of branches, as means of the intervals; '' where there are none."""
+  found: dict[str, list[float]] = {}
+  for line in lines:
+    for name, value in line.items():
+      if name.startswith('branches/'):
+        found.setdefault(name.partition('/')[2].replace('_', ' '), []).append(value)
+  means = {name: math.fsum(values) / len(values) for name, values in found.items()}
+  return ', '.join(f'{name} {mean:,.1f}' for name, mean in means.items() if mean)

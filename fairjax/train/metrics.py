@@ -11,6 +11,7 @@ import jax
 from fairjax import processes
 from fairjax.errors import Damaged, Fault
 from fairjax.files import atomic_write, json_line, read_json_lines
+from fairjax.progress import without_native_lines
 
 Metrics = dict[str, tuple[Any, Any]]
 """Name -> (value, weight), both scalars; an interval reports sum(value * weight) / sum(weight)."""
@@ -88,7 +89,8 @@ class MetricWriter:
     self._file = path.open('ab')
     self._tensorboard_folder = directory / 'tensorboard'
     try:
-      from clu.metric_writers import SummaryWriter
+      with without_native_lines():
+        from clu.metric_writers import SummaryWriter
       with self._tensorboard_written():
         self._tensorboard = SummaryWriter(str(self._tensorboard_folder))
     except ImportError as e:

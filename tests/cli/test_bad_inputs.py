@@ -98,7 +98,8 @@ SECTIONS = {
     Case('of another configuration', f'report {QUICK} --config.seed=3 --workdir=DIR/w',
          'seed: 5 -> 3', {
            'w/config.json': json.dumps({'config': to_dict(load_config(
-             str(ROOT / 'configs/quickstart.py'), {'seed': '5'}))})}),
+             str(ROOT / 'configs/quickstart.py'), {'seed': '5'}))}),
+           'w/data/split': ''}),
     Case('with an empty name', f'run {QUICK} --workdir=', '--workdir is empty'),
     Case('scored before it was sampled', f'score {QUICK} --workdir=DIR/w', 'run fairjax sample'),
   ],

@@ -58,7 +58,9 @@ def test_damaged_versions_are_reported_and_written_again(tmp_path):
 
 
 def test_another_configuration_is_refused_by_its_fields(tmp_path):
+  claimed(tmp_path, dataclasses.replace(CONFIG, seed=5))  # made nothing, so it claims nothing
   claimed(tmp_path)
+  (tmp_path / 'data').mkdir()
   before = (tmp_path / 'config.json').read_bytes()
   with pytest.raises(UserError, match='seed: 0 -> 3'):
     claimed(tmp_path, dataclasses.replace(CONFIG, seed=3))
@@ -67,6 +69,7 @@ def test_another_configuration_is_refused_by_its_fields(tmp_path):
 
 def test_a_run_from_before_the_field_of_one_mood_goes_on(tmp_path):
   claimed(tmp_path)
+  (tmp_path / 'data').mkdir()
   saved = json.loads((tmp_path / 'config.json').read_text())
   del saved['config']['data']['planted_one_mood']
   (tmp_path / 'config.json').write_text(json.dumps(saved))
