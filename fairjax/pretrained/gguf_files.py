@@ -81,6 +81,8 @@ def _converted(path, gguf, fields, found) -> GGUF:
   if kind not in _KINDS:
     raise UserError(f"{path}: the architecture '{kind}' is not supported, only "
                     f"{', '.join(_KINDS)}")
+  if (parts := fields.get('split.count', 1)) > 1:
+    raise UserError(f'{path} is one of {parts} parts: join them with llama-gguf-split --merge')
   config = _config(path, fields, kind, found)
   types = tuple(sorted({t.tensor_type.name for t in found.values()}))
   scaling = found.pop('rope_freqs.weight', None)

@@ -213,6 +213,13 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(
   assert not list(tmp_path.glob('o*'))
 
 
+def test_a_part_of_a_file_is_no_model(make, tmp_path, monkeypatch):
+  monkeypatch.setattr(gguf.GGUFWriter, 'add_context_length', lambda writer, size: (
+    writer.add_uint16('split.count', 3), writer.add_uint32('llama.context_length', size)))
+  with pytest.raises(UserError, match='is one of 3 parts'):
+    load_pretrained(write(make('llama'), tmp_path / 'x.gguf'), 'lm')
+
+
 def test_a_type_that_cannot_be_turned_into_numbers_is_refused(make, tmp_path):
   path = write(make('llama'), tmp_path / 'x.gguf')
   reader = gguf.GGUFReader(path, 'r+')
