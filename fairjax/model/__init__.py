@@ -8,6 +8,7 @@ mesh and knows nothing of text.
 from fairjax.model.causal_lm import (
   Branches,
   CausalLM,
+  Documents,
   Memory,
   Output,
   Pairs,
@@ -25,6 +26,7 @@ from fairjax.model.transformer_xl import (
   parameter_counts,
 )
 
-__all__ = ['Branches', 'CausalLM', 'Memory', 'Output', 'Pairs', 'Params', 'SentimentProjection',
-           'State', 'TransformerXL', 'TransformerXLModel', 'format_parameters', 'init_memory',
-           'language_model', 'next_token_nll', 'parameter_counts']
+__all__ = ['Branches', 'CausalLM', 'Documents', 'Memory', 'Output', 'Pairs', 'Params',
+           'SentimentProjection', 'State', 'TransformerXL', 'TransformerXLModel',
+           'format_parameters', 'init_memory', 'language_model', 'next_token_nll',
+           'parameter_counts']

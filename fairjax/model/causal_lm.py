@@ -82,25 +82,71 @@ class Branches:
   length: Any  # [B, K] int32 in [0, P]
   original_end: Any  # [B, K] int32 in [start, T), last position of the span that is replaced
   weight: Any  # [B, K] float32 >= 0, 0 for padding
+  # [B, K, N] bool: the branch goes on with the next tokens of the row; None: it ends with the value
+  tail: Any = None
 
   @classmethod
   def from_batch(cls, batch: Mapping[str, Any]) -> 'Branches':
     """Takes the branch arrays of a batch; KeyError where one is missing."""
     return cls(
       tokens=batch['branch_tokens'], start=batch['branch_start'], length=batch['branch_len'],
-      original_end=batch['original_end'], weight=batch['branch_weight'])
+      original_end=batch['original_end'], weight=batch['branch_weight'],
+      tail=batch.get('branch_tail'))
+
+  @property
+  def value_end(self) -> Int[Array, 'B K']:
+    """The piece at which the new value ends; 0 for padding."""
+    tail = 0 if self.tail is None else self.tail.sum(-1, dtype=jnp.int32)
+    return jnp.maximum(self.length - 1 - tail, 0)
+
+  def compared(self) -> tuple[Int[Array, 'B J'], Int[Array, 'B J'], Float[Array, 'B J']]:
+    """Where h-bar is compared, J = K (1 + N): places in the row, pieces, weights.
+
+    Those are the end of the value and every token after it; they share the weight of the branch.
+    """
+    if self.tail is None:
+      return self.original_end, self.value_end, self.weight
+    used = jnp.concatenate([jnp.ones_like(self.tail[..., :1]), self.tail], axis=-1)
+    after = jnp.arange(used.shape[-1], dtype=jnp.int32)[None, None] * used
+    share = self.weight / used.sum(-1)
+    found = (self.original_end[..., None] + after, self.value_end[..., None] + after,
+             share[..., None] * used)
+    return tuple(x.reshape(x.shape[0], -1) for x in found)
+
+
+def at_pieces(
+  states: Float[Array, 'B K P D'], pieces: Int[Array, 'B J']
+) -> Float[Array, 'B J D']:
+  """States of branches at pieces of them, as many of each of the K branches."""
+  pieces = pieces.reshape(*states.shape[:2], -1)
+  found = jnp.take_along_axis(states, pieces[..., None], axis=2)
+  return found.reshape(found.shape[0], -1, found.shape[-1])
+
+
+@flax.struct.dataclass
+class Documents:
+  """The documents of a row, which do not see each other."""
+
+  segment_ids: Any  # [B, T] int32, the number of the document; -1 for padding
+  positions: Any  # [B, T] int32, from 0 at the first token of each document
+
+  @classmethod
+  def from_batch(cls, batch: Mapping[str, Any]) -> 'Documents | None':
+    """Takes the arrays of a batch; None where its rows are pieces of one text."""
+    return cls(batch['segment_ids'], batch['positions']) if 'segment_ids' in batch else None
 
 
 @flax.struct.dataclass
 class Pairs:
-  """States of a prefix and of its counterfactual, read at the last token of each.
+  """States of a prefix and of its counterfactual.
 
-  `h_bar` is the mean of the outputs of the last two layers (H-20), the last one after the final
-  norm only with `h_bar_final_norm`, in float32 or wider; `hidden` is the input of the softmax.
+  `h_bar` is read where `Branches.compared` says, `hidden` (the input of the softmax) at the end of
+  the value. `h_bar` is the mean of the outputs of the last two layers (H-20), in float32 or wider;
+  the configuration says whether a norm comes before.
   """
 
-  h_bar: Any  # [B, K, D]
-  h_bar_branch: Any  # [B, K, D]
+  h_bar: Any  # [B, J, D]
+  h_bar_branch: Any  # [B, J, D]
   hidden: Any  # [B, K, D] in the compute dtype
   hidden_branch: Any  # [B, K, D]
 
@@ -163,7 +209,7 @@ class CausalLM(Protocol):
   def apply(
     self, params: Params, tokens: Int[Array, 'B T'], state: State,
     branches: Branches | None = None, *, positions: Int[Array, 'B K'] | None = None,
-    dropout_key: Array | None = None,
+    documents: Documents | None = None, dropout_key: Array | None = None,
   ) -> Output:
     """Reads one segment, and its counterfactual branches in the same pass.
 
@@ -173,6 +219,7 @@ class CausalLM(Protocol):
       state: of `init_state` or of the previous segment's `Output`.
       branches: counterfactuals. Values and gradients are those of separate passes.
       positions: `[B, K]` int32 in [0, T): where to return h-bar of the segment; any K.
+      documents: of each row; None: a row is one text. Only for models without memory.
       dropout_key: of the dropout masks; None: no dropout.
     """
 

@@ -27,7 +27,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.model import partitioning
-from fairjax.model.causal_lm import Branches, CausalLM, Output, Pairs, Params
+from fairjax.model.causal_lm import (
+  Branches,
+  CausalLM,
+  Documents,
+  Output,
+  Pairs,
+  Params,
+  at_pieces,
+)
 from fairjax.model.decoder_config import DecoderConfig
 from fairjax.model.decoding import Chunk, Decoder, chunks_and_flags, num_slots, skip_if_empty
 from fairjax.model.likelihood import next_token_nll
@@ -82,12 +90,10 @@ def layer_parameters(config: DecoderConfig) -> dict[str, Parameter]:
   """
   c = config
   d, n, g, h, f = c.model_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.ff_dim
-  # Key heads are fewer than devices may be, so they are whole unless every head has its own.
-  of_keys = 'heads' if g == n else None
   found = {
     'query': Parameter((d, n, h), ('embed', 'heads', None)),
-    'key': Parameter((d, g, h), ('embed', of_keys, None)),
-    'value': Parameter((d, g, h), ('embed', of_keys, None)),
+    'key': Parameter((d, g, h), ('embed', 'kv_heads', None)),
+    'value': Parameter((d, g, h), ('embed', 'kv_heads', None)),
     'attention_output': Parameter((n, h, d), ('heads', None, 'embed')),
     'ff_up': Parameter((d, f), ('embed', 'mlp'))}
   if c.gated:
@@ -113,12 +119,48 @@ def layer_parameters(config: DecoderConfig) -> dict[str, Parameter]:
 def other_parameters(config: DecoderConfig) -> dict[str, Parameter]:
   """Parameters outside the layers."""
   c = config
-  found = {'embedding': Parameter((c.vocab_size, c.model_dim), ('vocab', 'embed'))}
+  found = {'embedding': Parameter((c.vocab_size, c.model_dim), ('words', 'embed'))}
   if not c.rope_theta:
     found['positions'] = Parameter((c.max_positions, c.model_dim), (None, 'embed'))
   if not c.tied:
-    found['output'] = Parameter((c.vocab_size, c.model_dim), ('vocab', 'embed'))
+    found['output'] = Parameter((c.vocab_size, c.model_dim), ('words', 'embed'))
   return found | _norm_parameters(c, 'final_norm', c.model_dim)
+
+
+_PRODUCTS = {'query': 1, 'key': 1, 'value': 1, 'attention_output': 2, 'ff_up': 1, 'ff_gate': 1,
+             'ff_down': 1}  # weights that adapters change, with the number of axes that are summed
+
+
+def adapter_parameters(config: DecoderConfig, rank: int) -> dict[str, Parameter]:
+  """Adapters of one layer (LoRA, arXiv:2106.09685): a product W becomes W + A B of a low rank.
+
+  B begins at 0, so that the model begins as it was; the scale of A B is 1.
+  """
+  found = {}
+  for name, whole in layer_parameters(config).items():
+    if inputs := _PRODUCTS.get(name):
+      width = math.prod(whole.shape[:inputs])
+      found[f'{name}_lora_a'] = Parameter(
+        (*whole.shape[:inputs], rank), (*whole.axes[:inputs], None), (3 * width) ** -0.5)
+      found[f'{name}_lora_b'] = Parameter(
+        (rank, *whole.shape[inputs:]), (None, *whole.axes[inputs:]), 0.0)
+  return found
+
+
+def with_adapters(params: Params, adapters: Params) -> Params:
+  """Parameters whose layers hold adapters beside their products."""
+  return params | {'layers': params['layers'] | adapters['layers']}
+
+
+def merge_adapters(params: Params) -> Params:
+  """Parameters in which W + A B stands for W, A and B; the same outputs."""
+  layers = dict(params['layers'])
+  for name in _PRODUCTS:
+    if f'{name}_lora_a' in layers:
+      a, b = layers.pop(f'{name}_lora_a'), layers.pop(f'{name}_lora_b')
+      with jax.default_matmul_precision('highest'):
+        layers[name] += jax.vmap(lambda a, b: jnp.tensordot(a, b, 1))(a, b)
+  return params | {'layers': layers}
 
 
 def _norm_parameters(config, name, size):
@@ -139,18 +181,9 @@ class DecoderModel(CausalLM):
 
   def init(self, key: Array) -> Params:
     """See `CausalLM`."""
-    c = self.config
-    dtype = jnp.promote_types(c.dtype, jnp.float32)
-
-    def draw(parameters, key, lead, axes):
-      keys = jax.random.split(key, len(parameters))
-      return {name: nn.LogicallyPartitioned(
-        p.std * jax.random.normal(k, lead + p.shape, dtype) + p.constant, axes + p.axes)
-        for k, (name, p) in zip(keys, parameters.items(), strict=True)}
-
     first, second = jax.random.split(key)
-    return draw(other_parameters(c), first, (), ()) | {
-      'layers': draw(layer_parameters(c), second, (c.num_layers,), ('layers',))}
+    return _draw(self.config, other_parameters(self.config), first) | {
+      'layers': _draw(self.config, layer_parameters(self.config), second, layers=True)}
 
   def init_state(self, batch_size: int, *, cached: bool = False) -> NoState:
     """See `CausalLM`."""
@@ -163,36 +196,40 @@ class DecoderModel(CausalLM):
   def apply(
     self, params: Params, tokens: Int[Array, 'B T'], state: NoState,
     branches: Branches | None = None, *, positions: Int[Array, 'B K'] | None = None,
-    dropout_key: Array | None = None,
+    documents: Documents | None = None, dropout_key: Array | None = None,
   ) -> Output:
     """See `CausalLM`. ValueError: more tokens than the model has positions."""
     c, (rows, size) = self.config, tokens.shape
     if size > c.max_positions:
       raise ValueError(f'{size} tokens, but the model has {c.max_positions} positions')
-    places = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), (rows, size))
+    if documents is None:
+      places = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[None], (rows, size))
+      ids = jnp.zeros_like(places)
+    else:
+      places, ids = documents.positions, documents.segment_ids
+    row_sees = (ids[:, :, None] == ids[:, None]) & np.tril(np.ones((size, size), bool))[None]
     own = None
     if branches is not None:
       pieces = branches.tokens
       tokens = jnp.concatenate([tokens, pieces.reshape(rows, -1).astype(tokens.dtype)], axis=1)
-      at = branches.start[:, :, None] + np.arange(pieces.shape[2], dtype=np.int32)[None, None]
+      first = jnp.take_along_axis(places, branches.start, axis=1)
+      at = first[:, :, None] + np.arange(pieces.shape[2], dtype=np.int32)[None, None]
       places = jnp.concatenate([places, at.reshape(rows, -1)], axis=1)
-      own = _branches_see(branches, size)
+      own = _branches_see(branches, ids)
     with _exact(c):
-      now, before = forward(params, c, tokens, places, size, own)
+      now, before = forward(params, c, tokens, places, row_sees, own)
       normed = _norm(params, 'final_norm', now, c)
     main = [x[:, :size] for x in (now, before)]
     hidden = normed[:, :size]
     pairs = None
     if branches is not None:
-      last = jnp.maximum(branches.length - 1, 0)[:, :, None, None]
-      of_branch = [
-        jnp.take_along_axis(x[:, size:].reshape(*pieces.shape, -1), last, axis=2)[:, :, 0]
-        for x in (now, before, normed)]
-      end = branches.original_end
+      of_branch = [x[:, size:].reshape(*pieces.shape, -1) for x in (now, before, normed)]
+      here, there, _ = branches.compared()
       pairs = Pairs(
-        h_bar=self._h_bar(params, *(_pick(x, end) for x in main)),
-        h_bar_branch=self._h_bar(params, *of_branch[:2]),
-        hidden=_pick(hidden, end), hidden_branch=of_branch[2])
+        h_bar=self._h_bar(params, *(_pick(x, here) for x in main)),
+        h_bar_branch=self._h_bar(params, *(at_pieces(x, there) for x in of_branch[:2])),
+        hidden=_pick(hidden, branches.original_end),
+        hidden_branch=at_pieces(of_branch[2], branches.value_end))
     h_bar_at = None
     if positions is not None:
       h_bar_at = self._h_bar(params, *(_pick(x, positions) for x in main))
@@ -247,23 +284,50 @@ def _exact(config: DecoderConfig) -> Iterator[None]:
     yield
 
 
-def _branches_see(branches: Branches, size: int) -> Bool[Array, 'B Q S']:
-  """Keys of every piece: the row before its branch, and its branch up to itself."""
+@dataclasses.dataclass(frozen=True)
+class LoraDecoder(DecoderModel):
+  """A decoder whose trained parameters are adapters (`adapter_parameters`).
+
+  `init` draws these alone; all other methods take the whole parameters, see `with_adapters`.
+  """
+
+  rank: int
+
+  def init(self, key: Array) -> Params:
+    """See `CausalLM`."""
+    return {'layers': _draw(
+      self.config, adapter_parameters(self.config, self.rank), key, layers=True)}
+
+
+def _draw(config, parameters, key, *, layers=False):
+  """Initial values, boxed with their logical axes; of all layers on axis 0."""
+  dtype = jnp.promote_types(config.dtype, jnp.float32)
+  lead, axes = ((config.num_layers,), ('layers',)) if layers else ((), ())
+  keys = jax.random.split(key, len(parameters))
+  return {name: nn.LogicallyPartitioned(
+    p.std * jax.random.normal(k, lead + p.shape, dtype) + p.constant, axes + p.axes)
+    for k, (name, p) in zip(keys, parameters.items(), strict=True)}
+
+
+def _branches_see(branches: Branches, ids: Int[Array, 'B T']) -> Bool[Array, 'B Q S']:
+  """Keys of every piece: the row before its branch in its document, its branch up to itself."""
   rows, number, pieces = branches.tokens.shape
   branch, piece = np.divmod(np.arange(number * pieces), pieces)
   own = (branch[:, None] == branch) & (piece[:, None] >= piece)
-  row = np.arange(size)[None, None] < jnp.repeat(branches.start, pieces, axis=1)[:, :, None]
+  before = np.arange(ids.shape[1])[None, None] < branches.start[:, :, None]
+  document = jnp.take_along_axis(ids, branches.start, axis=1)
+  row = jnp.repeat(before & (ids[:, None] == document[:, :, None]), pieces, axis=1)
   return jnp.concatenate([row, jnp.broadcast_to(own, (rows, *own.shape))], axis=2)
 
 
 def forward(
   params: Params, config: DecoderConfig, tokens: Int[Array, 'B S'], places: Int[Array, 'B S'],
-  size: int,  # T: tokens of the row, which come first
+  row_sees: Bool[Array, 'B T T'],  # the row comes first
   branches_see: Bool[Array, 'B Q S'] | None,
 ) -> tuple[Float[Array, 'B S D'], Float[Array, 'B S D']]:
   """Outputs of the last layer and of the one before, not normed."""
   x = partitioning.constrain(_embed(params, config, tokens, places), 'rows')
-  row_sees = jnp.broadcast_to(np.tril(np.ones((size, size), bool)), (tokens.shape[0], size, size))
+  size = row_sees.shape[1]
   dtype = jnp.dtype(config.dtype)
 
   def layer(carry, given):
@@ -316,7 +380,9 @@ def rotary_frequencies(config: DecoderConfig, local: bool) -> np.ndarray:
 def _embed(params, config, tokens, places):
   dtype = jnp.dtype(config.dtype)
   # Split over words only: each device then looks up its own rows of the batch.
-  x = partitioning.constrain(jnp.asarray(params['embedding']), 'vocab')[tokens].astype(dtype)
+  table = jnp.asarray(params['embedding'])
+  table = partitioning.constrain_dividing(table, 'words', None)
+  x = table[tokens].astype(dtype)
   if 'positions' in params:
     x += jnp.asarray(params['positions'])[places].astype(dtype)
   return x * jnp.asarray(config.embedding_scale, dtype)  # rounded, as published
@@ -324,7 +390,7 @@ def _embed(params, config, tokens, places):
 
 def _project(w, config, x, places, frequencies):
   """Queries [B, S, N, H], scaled, and keys and values [B, S, G, H], rotated to their positions."""
-  q, k, v = (jnp.einsum('bsd,dnh->bsnh', x, w[name]) for name in ('query', 'key', 'value'))
+  q, k, v = (_product(w, name, x) for name in ('query', 'key', 'value'))
   if config.qkv_bias:
     q, k, v = (y + w[f'{name}_bias'][None, None]
                for y, name in ((q, 'query'), (k, 'key'), (v, 'value')))
@@ -334,6 +400,16 @@ def _project(w, config, x, places, frequencies):
     angles = places[..., None, None].astype(frequencies.dtype) * frequencies[None, None, None]
     q, k = (_rotate(y, jnp.cos(angles), jnp.sin(angles)) for y in (q, k))
   return q * jnp.asarray(config.query_scale, q.dtype), k, v
+
+
+def _product(w, name, x):
+  """Gives x W, with adapters x W + (x A) B."""
+  inputs = _PRODUCTS[name]
+  y = jnp.tensordot(x, w[name], inputs)
+  if f'{name}_lora_a' not in w:
+    return y
+  return y + jnp.tensordot(
+    jnp.tensordot(x, w[f'{name}_lora_a'], inputs), w[f'{name}_lora_b'], 1)
 
 
 def _rotate(x, cos, sin):
@@ -365,12 +441,12 @@ def _finish(w, config, x, context):
   def with_bias(y, name):
     return y + w[name][None, None] if config.other_bias else y
 
-  y = jnp.einsum('bsnh,nhd->bsd', context, w['attention_output'])
+  y = _product(w, 'attention_output', context)
   x = add(x, with_bias(y, 'attention_output_bias'), 'attention_post_norm')
   y, activation = _norm(w, 'ff_norm', x, config), _ACTIVATIONS[config.activation]
-  inner = with_bias(y @ w['ff_up'], 'ff_up_bias')
-  inner = activation(y @ w['ff_gate']) * inner if config.gated else activation(inner)
-  return add(x, with_bias(inner @ w['ff_down'], 'ff_down_bias'), 'ff_post_norm')
+  inner = with_bias(_product(w, 'ff_up', y), 'ff_up_bias')
+  inner = activation(_product(w, 'ff_gate', y)) * inner if config.gated else activation(inner)
+  return add(x, with_bias(_product(w, 'ff_down', inner), 'ff_down_bias'), 'ff_post_norm')
 
 
 def _norm(w, name, x, config):

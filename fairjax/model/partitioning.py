@@ -27,6 +27,14 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   return jax.lax.with_sharding_constraint(x, spec(*axes))
 
 
+def constrain_dividing(x: jax.Array, *axes: str | None) -> jax.Array:
+  """`constrain`, but an axis that its devices do not divide is whole."""
+  if not _several():
+    return x
+  found = [axis and dividing((axis,), (size,))[0] for axis, size in zip(axes, x.shape, strict=True)]
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*found))
+
+
 def per_device(function: Callable, *, in_specs: Any, out_specs: Any) -> Callable:
   """Runs `function` on each device's part of its arguments."""
   if not _several():

@@ -24,10 +24,12 @@ from fairjax.model.attention import drop, sinusoids
 from fairjax.model.causal_lm import (
   Branches,
   CausalLM,
+  Documents,
   Memory,
   Output,
   Pairs,
   Params,
+  at_pieces,
   init_memory,
 )
 from fairjax.model.decoding import TransformerXLDecoder
@@ -178,9 +180,12 @@ class TransformerXL(nn.Module):
       return context
     piece = np.arange(num_pieces)[None, None, :]
     end = branches.original_end[:, :, None]
+    value_end = branches.value_end[:, :, None]
     replaced = jnp.where(
-      piece == branches.length[:, :, None] - 1, end,
-      jnp.minimum(branches.start[:, :, None] + piece, end))
+      piece == value_end, end, jnp.minimum(branches.start[:, :, None] + piece, end))
+    if branches.tail is not None:
+      after = jnp.minimum(end + piece - value_end, shape[1] - 1)
+      replaced = jnp.where(piece > value_end, after, replaced)
     return context.replace(start=branches.start, replaced=replaced)
 
   def _cast(self, weights):
@@ -200,24 +205,25 @@ class TransformerXL(nn.Module):
     return 0.5 * (last.astype(sum_dtype) + before.astype(sum_dtype))
 
   def _pairs(self, states, hidden, branches, keep_out) -> Pairs | None:
-    """Reads both sides of every pair at their last tokens."""
+    """Reads both sides of every pair."""
     if branches is None:
       return None
     segment_len, shape = hidden.shape[1], branches.tokens.shape
-    end, last = branches.original_end, jnp.maximum(branches.length - 1, 0)
+    end, (here, there, _) = branches.original_end, branches.compared()
     main, main_before = (x[:, :segment_len] for x in (states.now, states.before))
     branch, branch_before = (
-      jnp.take_along_axis(
-        x[:, segment_len:].reshape(*shape, -1), last[:, :, None, None], axis=2)[:, :, 0]
-      for x in (states.now, states.before))
+      at_pieces(x[:, segment_len:].reshape(*shape, -1), there) for x in (states.now, states.before))
+    last = branch
+    if branches.tail is not None:
+      last = at_pieces(states.now[:, segment_len:].reshape(*shape, -1), branches.value_end)
     keep = None
     if keep_out is not None:
       keep = at_positions(keep_out, end[:, :, None])[:, :, 0]
     return Pairs(
-      h_bar=self._h_bar(_pick(main, end), _pick(main_before, end)),
+      h_bar=self._h_bar(_pick(main, here), _pick(main_before, here)),
       h_bar_branch=self._h_bar(branch, branch_before),
       hidden=_pick(hidden, end),
-      hidden_branch=drop(self._final(branch), keep, rate=self.config.hidden_dropout))
+      hidden_branch=drop(self._final(last), keep, rate=self.config.hidden_dropout))
 
 
 def _initial(parameter: Parameter):
@@ -266,9 +272,11 @@ class TransformerXLModel(CausalLM):
   def apply(
     self, params: Params, tokens: Int[Array, 'B T'], state: Memory,
     branches: Branches | None = None, *, positions: Int[Array, 'B K'] | None = None,
-    dropout_key: Array | None = None,
+    documents: Documents | None = None, dropout_key: Array | None = None,
   ) -> Output:
     """See `CausalLM`."""
+    if documents is not None:
+      raise ValueError('a Transformer-XL keeps its memory across documents')
     return TransformerXL(self.config).apply(
       {'params': params}, tokens, state, branches, positions=positions,
       train=dropout_key is not None,

@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from fairjax.model import CausalLM
+from fairjax.model import CausalLM, Documents
 from fairjax.train.sharding import ROWS, batch_sharding, on_mesh, to_devices, to_host
 from fairjax.train.steps import Params, state_sharding
 
@@ -21,7 +21,8 @@ def make_segment_nll(
 ) -> tuple[Callable, Callable]:
   """Jitted `() -> memory` and `(params, memory, batch) -> (nll [B, T], memory)`, no dropout."""
   def segment_nll(params, memory, batch):
-    output = model.apply(params, batch['inputs'], memory.reset(batch['reset']))
+    output = model.apply(params, batch['inputs'], memory.reset(batch['reset']),
+                         documents=Documents.from_batch(batch))
     nll = model.nll(params, output.hidden, batch['targets'])
     return jnp.where(batch['weights'] > 0, nll, 0), output.state
 
@@ -44,20 +45,22 @@ def evaluate_nll(
     model: that is evaluated.
     params: of the model, on the mesh.
     batches: this process's rows, dicts with `inputs`, `targets` [B, T] int32, `reset` [B] bool and
-      `weights` [B, T] (1 for a token that counts, 0 for padding).
+      `weights` [B, T] (1 for a token that counts, 0 for padding), those of decoders also
+      `segment_ids` and `positions`.
     mesh: devices that share the rows.
 
   Returns:
     (sum of nats over the tokens that count, number of those tokens).
   """
   memory, rows, total, tokens = None, 0, 0.0, 0
+  names, more = ('inputs', 'targets', 'reset', 'weights'), ('segment_ids', 'positions')
   for batch in batches:
     if memory is None:
       rows = _process_rows(len(batch['inputs']), mesh)
       empty, segment_nll = make_segment_nll(model, rows * jax.process_count(), mesh)
       memory = empty()
     arrays = to_devices({name: _fill(batch[name], rows, name == 'reset')
-                         for name in ('inputs', 'targets', 'reset', 'weights')}, mesh)
+                         for name in (*names, *(n for n in more if n in batch))}, mesh)
     with on_mesh(mesh):
       nll, memory = segment_nll(params, memory, arrays)
     total += float(to_host(nll).astype(np.float64).sum())

@@ -33,10 +33,15 @@ RULES = (
   ('vocab', 'model'),
   ('embed', 'fsdp'),
   ('heads', 'model'),
+  ('kv_heads', 'model'),
+  ('words', 'model'),
   ('head_dim', None),
   ('mlp', 'model'),
 )
 """Logical axis -> mesh axis (None: not split)."""
+
+WHERE_DIVIDED = ('kv_heads', 'words')
+"""Axes of published models, which have the sizes that they have: whole where it does not divide."""
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, *,
@@ -165,6 +170,16 @@ def axes_sharding(axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
 
 def tree_shardings(abstract: Any, mesh: Mesh) -> Any:
   """Shardings of a tree with logical axis names (`nn.Partitioned`); others are replicated."""
+  def fitted(leaf):
+    if not isinstance(leaf, nn.LogicallyPartitioned):
+      return leaf
+    names = zip(leaf.names, leaf.value.shape, strict=True)
+    return leaf.replace(names=tuple(
+      None if name in WHERE_DIVIDED and size % mesh.shape[dict(RULES)[name]] else name
+      for name, size in names))
+
+  abstract = jax.tree.map(
+    fitted, abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
   specs = nn.get_partition_spec(abstract)
   shardings = nn.logical_to_mesh_sharding(specs, mesh, list(RULES))
   leaves = jax.tree_util.tree_leaves_with_path(nn.unbox(abstract))

@@ -18,8 +18,9 @@ from jaxtyping import Array, Float
 
 from fairjax.config import DebiasConfig, SentimentConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.model import Branches, CausalLM, Params, SentimentProjection, State
+from fairjax.model import Branches, CausalLM, Documents, Params, SentimentProjection, State
 from fairjax.model.causal_lm import split_rows
+from fairjax.model.decoder import with_adapters
 from fairjax.train.metrics import Metrics
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import (
@@ -327,15 +328,34 @@ def make_lm_step(
 
   Returns:
     `step(state, batch, seed, learning_rate) -> (state, metrics)`; batch holds `inputs`, `targets`
-    [B, T] int32 and `reset` [B] bool. The state is donated.
+    [B, T] int32 and `reset` [B] bool; for decoders also `segment_ids`, `positions` and `weights`.
+    The state is donated. Where it holds adapters, a last argument is the base: the parameters that
+    do not move.
   """
-  def loss_fn(params, memory, batch, key):
-    output = model.apply(
-      params, batch['inputs'], memory.reset(batch['reset']), dropout_key=key)
-    nll = model.mean_nll(params, output.hidden, batch['targets'])
+  def loss_fn(params, memory, batch, key, base=None):
+    whole = params if base is None else with_adapters(base, params)
+    output = model.apply(whole, batch['inputs'], memory.reset(batch['reset']), dropout_key=key,
+                         documents=Documents.from_batch(batch))
+    nll = _mean_nll(model, whole, output, batch, grad_accum_steps)
     return nll, (output.state, {'loss': (nll, jnp.ones(()))})
 
-  return _jit_step(make_update(loss_fn, adam, grad_accum_steps=grad_accum_steps), mesh)
+  return _jit_step(make_update(
+    loss_fn, adam, grad_accum_steps=grad_accum_steps, prepare=_with_totals), mesh)
+
+
+def _with_totals(batch: dict[str, Any]) -> dict[str, Any]:
+  """Adds the numbers of pairs and of predicted tokens of the whole batch, where it weighs them."""
+  sources = {'pairs': 'branch_weight', 'predicted': 'weights'}
+  return batch | {
+    name: batch[source].sum() for name, source in sources.items() if source in batch}
+
+
+def _mean_nll(model, params, output, batch, grad_accum_steps) -> Float[Array, '']:
+  """Mean over the tokens that a batch predicts: all, or those with a weight."""
+  if 'weights' not in batch:
+    return model.mean_nll(params, output.hidden, batch['targets'])
+  nll = model.nll(params, output.hidden, batch['targets'])
+  return weighted_mean(nll, batch['weights'], batch['predicted'] / grad_accum_steps)
 
 
 @functools.lru_cache
@@ -348,17 +368,20 @@ def make_debias_step(
   .. math:: L = L_{LM}(x) + \lambda L_{fairness}(h(x_{1:i}), h(\tilde x_{1:i}))
 
   Returns:
-    `step(state, batch, seed, learning_rate, weights, projection) -> (state, metrics)`; batch also
-    holds the `branch_*` arrays. `weights` maps `embedding` and `sentiment` to lambda (one of them
-    is 0 in the paper). `projection`: frozen parameters of f_sh, or None where its weight is 0.
+    `step(state, batch, seed, learning_rate, weights, projection) -> (state, metrics)`, with the
+    base of adapters as in `make_lm_step`; batch also holds the `branch_*` arrays. `weights` maps
+    `embedding` and `sentiment` to lambda (one of them is 0 in the paper). `projection`: frozen
+    parameters of f_sh, or None where its weight is 0.
     The fairness loss is the mean over the pairs of the whole batch.
   """
-  def loss_fn(params, memory, batch, key, weights, projection):
+  def loss_fn(params, memory, batch, key, weights, projection, base=None):
     branches = Branches.from_batch(batch)
+    params = params if base is None else with_adapters(base, params)
     output = model.apply(
-      params, batch['inputs'], memory.reset(batch['reset']), branches, dropout_key=key)
-    nll = model.mean_nll(params, output.hidden, batch['targets'])
-    pairs, used = output.pairs, branches.weight
+      params, batch['inputs'], memory.reset(batch['reset']), branches, dropout_key=key,
+      documents=Documents.from_batch(batch))
+    nll = _mean_nll(model, params, output, batch, grad_accum_steps)
+    pairs, (_, _, used) = output.pairs, branches.compared()
     h, h_cf = pairs.h_bar, pairs.h_bar_branch
     if term.gradient == 'branch':
       h = jax.lax.stop_gradient(h)
@@ -375,7 +398,7 @@ def make_debias_step(
     for name, total in zip(BRANCH_COUNTS, batch['branch_counts'].sum(0), strict=True):
       metrics[f'branches/{name}'] = (grad_accum_steps * total.astype(jnp.float32), one)
     if term.monitor_every:
-      metrics |= _monitor(params, pairs, used, batch['step'])
+      metrics |= _monitor(params, pairs, branches.weight, batch['step'])
     return nll + weighted, (output.state, metrics)
 
   def _monitor(params, pairs, weight, step):
@@ -396,8 +419,7 @@ def make_debias_step(
     return {'kl': (kl, count), 'js': (js, count)}
 
   return _jit_step(make_update(
-    loss_fn, adam, grad_accum_steps=grad_accum_steps,
-    prepare=lambda batch: batch | {'pairs': batch['branch_weight'].sum()}), mesh)
+    loss_fn, adam, grad_accum_steps=grad_accum_steps, prepare=_with_totals), mesh)
 
 
 def init_sentiment_state(

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +12,14 @@ import pytest
 from model_oracle import continuation_logits
 from safetensors.numpy import load_file
 
-from fairjax.model.causal_lm import Branches, CausalLM
-from fairjax.model.decoder import DecoderModel, NoState
+from fairjax.model.causal_lm import Branches, CausalLM, Documents
+from fairjax.model.decoder import (
+  DecoderModel,
+  LoraDecoder,
+  NoState,
+  merge_adapters,
+  with_adapters,
+)
 from fairjax.pretrained.decoder_files import (
   read_decoder_config,
   to_decoder_params,
@@ -147,3 +154,82 @@ def test_cached_decoding_equals_whole_passes(published):
   for row, (a, r) in enumerate(np.ndindex(3, 2)):
     wanted = whole[row, lengths[a] - 1:lengths[a] - 1 + 14]
     np.testing.assert_allclose(found[a, r], wanted, rtol=0, atol=1e-12)
+
+
+def test_documents_and_long_branches_of_a_row_are_those_of_separate_passes(published):
+  model, params, expected = published
+  tokens, cut = jnp.asarray(expected['ids'])[:1], 8
+  place = np.arange(SIZE)
+  documents = Documents(jnp.asarray((place >= cut).astype(np.int32)[None]),
+                        jnp.asarray((place - cut * (place >= cut)).astype(np.int32)[None]))
+  # (start, end of the original, new value, tokens after it): in both documents, and padding
+  placed = [(3, 3, [5, 6], 2), (11, 12, [7], 1), (cut, cut, [9, 4], 0), (0, 0, [], 0)]
+  array = {name: np.zeros((1, 4), np.int32) for name in ('start', 'length', 'original_end')}
+  pieces, tail = np.zeros((1, 4, 4), np.int32), np.zeros((1, 4, 2), bool)
+  for k, (start, end, value, more) in enumerate(placed):
+    branch = [*value, *expected['ids'][0, end + 1:end + 1 + more]]
+    pieces[0, k, :len(branch)], tail[0, k, :more] = branch, True
+    array['start'][0, k], array['original_end'][0, k] = start, end
+    array['length'][0, k] = len(branch)
+  branches = jax.tree.map(jnp.asarray, Branches(
+    tokens=pieces, weight=np.array([[1, 1, 1, 0]], np.float32), tail=tail, **array))
+  found = jax.jit(model.apply)(params, tokens, NoState(), branches, documents=documents)
+  apply = jax.jit(model.apply)
+  alone = [apply(params, tokens[:, part], NoState(), positions=jnp.arange(size)[None])
+           for part, size in ((slice(0, cut), cut), (slice(cut, SIZE), SIZE - cut))]
+  hidden = jnp.concatenate([x.hidden for x in alone], axis=1)
+  np.testing.assert_allclose(found.hidden, hidden, rtol=0, atol=1e-12)
+  h_bar = np.concatenate([x.h_bar_at for x in alone], axis=1)[0]
+  weights = np.asarray(branches.compared()[2]).reshape(4, 3)
+  np.testing.assert_allclose(weights.sum(1), [1, 1, 1, 0], rtol=1e-6)
+  here, there = (np.asarray(x)[0].reshape(4, 3, -1) for x in (
+    found.pairs.h_bar, found.pairs.h_bar_branch))
+  for k, (start, end, value, more) in enumerate(placed[:3]):
+    text = expected['ids'][0, cut * (start >= cut):start].tolist() + pieces[0, k].tolist()
+    first = len(text) - 4 + len(value) - 1
+    states = apply(params, jnp.asarray([text + [0] * (SIZE - len(text))]), NoState(),
+                   positions=first + jnp.arange(3)[None]).h_bar_at[0]
+    assert (weights[k] > 0).sum() == 1 + more
+    np.testing.assert_allclose(here[k, :1 + more], h_bar[end:end + 1 + more], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(there[k, :1 + more], states[:1 + more], rtol=0, atol=1e-12)
+
+
+def test_adapters_begin_as_the_model_and_merge_into_it(published, branches):
+  model, params, expected = published
+  lora, tokens = LoraDecoder(model.config, 2), jnp.asarray(expected['ids'])
+  adapters = nn.unbox(lora.init(jax.random.key(1)))
+  apply = jax.jit(lambda p: model.apply(p, tokens, NoState(), branches))
+  before, found = apply(params), apply(with_adapters(params, adapters))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), before, found)
+  moved = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) / 4,
+                       adapters)
+  whole = with_adapters(params, moved)
+  merged = merge_adapters(whole)
+  assert jax.tree.structure(merged) == jax.tree.structure(params)
+  found, wanted = apply(whole), apply(merged)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-11), found, wanted)
+  assert np.abs(found.hidden - before.hidden).max() > 0.01
+
+
+def test_the_gradient_of_adapters_is_that_of_finite_differences(published, branches):
+  model, params, expected = published
+  tokens = jnp.asarray(expected['ids'])
+  adapters = jax.tree.map(
+    lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) / 4,
+    nn.unbox(LoraDecoder(model.config, 2).init(jax.random.key(1))))
+
+  @jax.jit
+  @jax.value_and_grad
+  def loss(adapters):
+    def states(params):
+      output = model.apply(params, tokens, NoState(), branches)
+      return output.hidden, output.pairs.h_bar, output.pairs.h_bar_branch
+    return losses(model, with_adapters(params, adapters), tokens, branches, states)
+
+  gradient, step = loss(adapters)[1], 1e-6
+  for name, value in adapters['layers'].items():
+    along = jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape)
+    ends = [loss({'layers': adapters['layers'] | {name: value + s * step * along}})[0]
+            for s in (1, -1)]
+    slope = (gradient['layers'][name] * along).sum()
+    np.testing.assert_allclose(slope, (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-7)

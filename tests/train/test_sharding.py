@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import itertools
 import json
+import pathlib
 import re
 
 import jax
@@ -16,7 +17,9 @@ from fairjax.config import DebiasConfig, MeshConfig, SentimentConfig, TrainConfi
 from fairjax.errors import UserError
 from fairjax.model import TransformerXL, language_model, likelihood
 from fairjax.model.causal_lm import Branches
+from fairjax.model.decoder import DecoderModel, LoraDecoder
 from fairjax.model.softmax import parameter_table
+from fairjax.pretrained.decoder_files import read_decoder_config
 from fairjax.tpu import programs as devices
 from fairjax.tpu.chips import find_slice
 from fairjax.train import make_mesh, steps
@@ -392,3 +395,33 @@ def test_two_slices_as_the_tpu_compiler_describes_them(run_with_libtpu):
   assert done.returncode == 0, done.stderr[-2000:]
   (program,) = json.loads(done.stdout)['programs']
   assert program['fits'] and program['mesh'] == {'slice': 2, 'data': 4}
+
+
+@pytest.mark.parametrize('name', ['llama3', 'gemma3'])
+@pytest.mark.parametrize('lora', [0, 2])
+@jax.enable_x64()
+def test_eight_devices_step_a_published_decoder_as_one_does(name, lora):
+  """Key heads and vocabulary, which the mesh does not divide, are whole."""
+  folder = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders' / name
+  config = dataclasses.replace(
+    read_decoder_config(json.loads((folder / 'config.json').read_text())), dtype='float64')
+  stage, term = TrainConfig(batch_size=cases.B, clip_norm=1.0), steps.FairnessTerm.of(
+    DebiasConfig(), SentimentConfig())
+  batch = cases.make_batch(0, config.vocab_size) | {
+    'segment_ids': np.tile(np.arange(cases.T) >= 3, (cases.B, 1)).astype(np.int32),
+    'positions': np.tile([*range(3), *range(cases.T - 3)], (cases.B, 1)).astype(np.int32),
+    'weights': (np.arange(cases.B * cases.T).reshape(cases.B, -1) % 5 > 0).astype(np.float32)}
+  found = []
+  for mesh in (make_mesh(MeshConfig(fsdp=2, model=2)), make_mesh(MeshConfig(), jax.devices()[:1])):
+    model, extra = DecoderModel(config), ()
+    start = steps.init_lm_state(model, stage, mesh, seed=3)
+    if lora:
+      model, extra = LoraDecoder(config, lora), (start.params,)
+      start = steps.init_lm_state(model, stage, mesh, seed=4)
+    step = steps.make_debias_step(model, Adam.of(stage), term, mesh)
+    for _ in range(2):
+      start, metrics = step(start, to_devices(batch, mesh), 0, np.float32(0.01),
+                            {'embedding': np.float32(3)}, None, *extra)
+    found.append((jax.tree.map(np.asarray, start.params),
+                  {name: float(value) for name, (value, _) in metrics.items()}))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-10), *found)
