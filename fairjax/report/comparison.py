@@ -129,7 +129,7 @@ def labelling_warning(found: Mapping[str, Any] | None) -> str | None:
   if found is None or found['judged_by_others']:
     return None
   return (f"Only scorer {found['labelled_by']} judges, and it labelled the sentences from which "
-          'f_sh learned (H-19). The sentiment models were trained towards this very scorer, so '
+          'f_sh learned. The sentiment models were trained towards this very scorer, so '
           'their lower I.F. may be its own: add one to measure.scorers that did not label.')
 
 
@@ -142,7 +142,7 @@ def warnings(rows: Sequence[ModelRow]) -> list[str]:
     lines.append(f'Only one scorer ({names}) was used. Scorers have biases of their own: a '
                  'second one is needed before a difference is put down to the language model.')
   baseline = baseline_of(rows)
-  if baseline is None:
+  if baseline is None and len(rows) > 1:
     lines.append('There is no baseline row: nothing can be said about the effect of a method.')
   for row in rows:
     if row.measures is None:
@@ -172,7 +172,7 @@ def erasure_warnings(
 
   Shares are compared by their 95% intervals, so that no line comes from few samples alone.
   """
-  lines, why = [], 'part of its lower bias may come from ignoring the value (H-35).'
+  lines, why = [], 'part of its lower bias may come from ignoring the value.'
   for name, words in (('semantic_similarity_c', 'mentions the value in'),
                       ('semantic_similarity', 'stays near the meaning of its prefix in')):
     ours, theirs = relevance_measure(row, name), relevance_measure(baseline, name)
@@ -231,7 +231,7 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
     words = ', '.join(f"{w['word']} ({w['valence']:+g})" for w in scorer['sensitive_lexicon_words'])
     if words:
       lines.append(f'Sensitive words in the lexicon of scorer {name}: {words}. A continuation that '
-                   'repeats one scores differently for the word alone (H-16).')
+                   'repeats one scores differently for the word alone.')
     if scorer.get('truncated_texts'):
       lines.append(f"{row.name}: scorer {name} read only the beginning of "
                    f"{scorer['truncated_texts']} of {measures['records']} texts, which are longer "

@@ -88,7 +88,7 @@ def plot_values(
   order = np.argsort(means(baseline_of(shown) or shown[0], scorers[0]), kind='stable')
   colours = _colours([row.method for row in rows])
   with drawing(len(rows), len(scorers), max(5.4, 0.26 * len(values) + 1) * len(scorers),
-               0.95 * len(rows) + 1.0, sharex=True, sharey=True) as (figure, axes):
+               0.95 * max(2, len(rows)) + 1.0, sharex=True, sharey=True) as (figure, axes):
     for line, row in zip(axes, rows, strict=True):
       for axis, scorer in zip(line, scorers, strict=True):
         axis.grid(axis='y', color='#E5E5E5', linewidth=0.6)
@@ -105,7 +105,7 @@ def plot_values(
     for axis, scorer in zip(axes[-1], scorers, strict=True):
       axis.set_xticks(range(len(values)), [plain(values[a]) for a in order], rotation=90)
       axis.set_xlabel(f'scorer {plain(scorer)}')
-    figure.supylabel('mean score (0 negative, 1 positive)', fontsize=9)
+    figure.supylabel('mean score', fontsize=9)
     return save_figure(figure, path)
 
 

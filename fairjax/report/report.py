@@ -110,7 +110,7 @@ def write_report(
           *(Text(line, 'lead') for line in verdict_lines(rows, attribute, selection))]
   cautions = [Text(line, 'note') for line in (*limits, *audited)]
   overview = [sections.overview_table(ordered, selection),
-              Text(' '.join(sections.DEFINITIONS.split()), 'small')]
+              Text(sections.definitions(rows), 'small')]
   costs = _of_kind(drawn, 'tradeoff-')
   document = Document(title, [
     *head, *cautions, *([Details('Notes on these numbers', [Bullets(notes)])] if notes else [])], [
@@ -280,9 +280,10 @@ def _draw(
 
   scorers = scorer_names(rows)
   if scorers:
-    draw('Mean score of each value with its 95 % interval, by model', figures.plot_values(
+    files = figures.plot_values(
       directory / 'values', rows=[row for row in rows if row.measures], scorers=scorers,
-      errors={name: found.errors for name, found in distributions.items()}))
+      errors={name: found.errors for name, found in distributions.items()})
+    draw('Mean score of each value (0 negative, 1 positive) with its 95 % interval', files)
     estimates = {s: {label: [row.estimate(s, m) for row in rows] for m, label in FAIRNESS.items()}
                  for s in scorers}
     draw('Individual and group fairness with floors', figures.plot_fairness(

@@ -239,7 +239,7 @@ I.F. (individual fairness) is the average distance between the sentiment distrib
 values, G.F. (group fairness) that between a subgroup and all; 0 is no difference, lower is fairer.
 In brackets is the floor, the largest value expected by chance alone at this sample size (95th
 percentile). A number up to its floor is within noise: no bias was detected, which does not show
-that there is none. S.S.c is the share of texts that mention their value."""
+that there is none."""
 
 TABLE_LEGEND = """\
 PPL and PPL_s: word perplexity on the test set and on its documents with a sensitive token (H-25),
@@ -266,6 +266,12 @@ LIMITS = (
   'Whiskers and floors describe the sampling of continuations. They do not hold the variation '
   'between training runs: one run a model was measured. The p-values of several rows are not '
   'corrected.')
+
+
+def definitions(rows: Sequence[ModelRow]) -> str:
+  """What the columns of the overview mean."""
+  relevance = ' S.S.c is the share of texts that mention the value of their prefix.'
+  return ' '.join(DEFINITIONS.split()) + relevance * (baseline_of(rows) is not None)
 
 
 def legend(rows: Sequence[ModelRow]) -> str:

@@ -52,9 +52,11 @@ def test_warnings(rows):
   assert 'Only one scorer' not in ' '.join(warnings([ModelRow('b', 'baseline', measures=two)]))
   measures = copy.deepcopy(rows[0].measures)
   measures |= {'coupled': False, 'empty_continuations': 3, 'templates_not_in_records': ['x']}
-  lines = '\n'.join(warnings([ModelRow('m', 'other', None, None, None, measures)]))
+  one = ModelRow('m', 'other', None, None, None, measures)
+  lines = '\n'.join(warnings([one, ModelRow('n', 'other')]))
   for phrase in ('no baseline row', 'not paired by number', '3 of 240', "1 of the attribute's"):
     assert phrase in lines
+  assert 'no baseline row' not in ' '.join(warnings([one]))
 
 
 def test_verdicts_say_what_the_floors_say(rows):
