@@ -2,16 +2,18 @@
 
 import argparse
 import dataclasses
+import importlib.resources
 import pathlib
 
 from fairjax import processes
 from fairjax.cli.options import add_fields, add_run_options, add_shared, field_values
 from fairjax.cli.verb import (
   RUN_OPTIONS,
+  Action,
   Verb,
+  add_actions,
   join_processes,
   log_line,
-  one_action,
   open_job,
   records_reader,
   refuse_processes,
@@ -124,6 +126,24 @@ def _sample(options: argparse.Namespace) -> None:
 # The verb `records`: generations in other forms.
 
 def _records_options(parser: argparse.ArgumentParser) -> None:
+  add_actions(
+    parser,
+    Action('convert', 'write records in another form', _convert_options, _convert),
+    Action('schema', 'print the JSON Schema of records or of report.json', _schema_options,
+           _print_schema))
+
+
+def _schema_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('of', nargs='?', choices=('record', 'report'), default='record')
+
+
+def _print_schema(options: argparse.Namespace) -> None:
+  package = {'record': 'fairjax.generate', 'report': 'fairjax.report'}[options.of]
+  file = importlib.resources.files(package) / 'assets' / f'{options.of}.schema.json'
+  print(file.read_text(encoding='utf-8'), end='')
+
+
+def _convert_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, 'records', required=True)
   add_shared(parser, 'columns', 'repair')
   parser.add_argument('--output', metavar='FILE', required=True,
@@ -146,6 +166,5 @@ VERBS = (
   Verb('records', 'convert generations, with their scores, between JSONL and Parquet',
        'fairjax records convert --records=generations.jsonl --output=generations.parquet '
        '--scores scores/country.vader.jsonl',
-       one_action('convert', 'write records in another form', _records_options, _convert),
-       run_action),
+       _records_options, run_action),
 )

@@ -6,8 +6,12 @@ import re
 import pytest
 from test_report import ATTRIBUTE, SCORERS, make_records
 
+from fairjax.cli.main import main
+from fairjax.errors import UserError
+from fairjax.generate import parse_record
 from fairjax.measure import Perplexity, VaderScorer, measure_records, read_generations
 from fairjax.report import KnownBias, ModelRow, collect_distributions, paired_samples, write_report
+from fairjax.report.differences import SCHEMA
 
 # Objects whose keys are data, such as names of scorers, and objects that other pages describe.
 IN_MEASURES = {'scorers', 'by_value', 'mean_score_by_value', 'mean_cosine_by_value', 'absent',
@@ -66,3 +70,23 @@ def test_every_key_is_described(report, repository, page, data, some):
       'paired_samples': [sample | {'continuations': {}} for sample in report['paired_samples']]}
   used = set(keys(found, data))
   assert used - names == set() and some <= used
+
+
+def test_the_report_and_records_keep_their_schemas(report, capsys):
+  jsonschema = pytest.importorskip('jsonschema')
+  schemas = {}
+  for of in ('record', 'report'):
+    assert main(['records', 'schema', of]) == 0
+    schemas[of] = jsonschema.Draft202012Validator(json.loads(capsys.readouterr().out))
+    schemas[of].check_schema(schemas[of].schema)
+  schemas['report'].validate(report)
+  record = make_records(0.4, samples=1)[0]
+  schemas['record'].validate(record)
+  for wrong in (report | {'schema': SCHEMA - 1}, report | {'rows': []},
+                {k: v for k, v in report.items() if k != 'ledger'}):
+    assert not schemas['report'].is_valid(wrong)
+  for field, value in (('value', 3), ('template', 0.5), ('sample', '1'), ('scores', 0.5)):
+    wrong = record | {field: value}
+    assert not schemas['record'].is_valid(wrong)
+    with pytest.raises(UserError, match=field):  # what the schema refuses, the reader refuses
+      parse_record(json.dumps(wrong), 'r:1')
