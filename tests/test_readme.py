@@ -32,6 +32,7 @@ NOT_HERE = {
   'measure --records answers.jsonl --attribute country --scorer google':
     "Google's service; tests/cli/test_measure_verbs.py has a server of its own",
   'compile': 'the TPU compiler; `pytest -m libtpu` runs the verb',
+  'doctor --pretrained': 'warns of random weights; tests/pretrained/test_decoders.py runs it',
 }
 
 def words_of(fields, **changes):
