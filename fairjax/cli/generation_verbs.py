@@ -1,9 +1,12 @@
 """The verbs `sample` (models of a run, prompts for an API, pretrained models) and `records`."""
 
 import argparse
+import collections
 import dataclasses
 import importlib.resources
 import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from fairjax import processes
 from fairjax.cli.options import add_fields, add_run_options, add_shared, field_values
@@ -152,18 +155,51 @@ def _convert_options(parser: argparse.ArgumentParser) -> None:
                       help='score files (of fairjax measure --keep, or scores/ of a workdir): each '
                       "score goes into its record's scores, for --scorer recorded:NAME")
   add_shared(parser, 'scored')
+  other = parser.add_argument_group('files of other tools')
+  other.add_argument('--from', dest='form', metavar='FORM',
+                     help='lm-eval | inspect | langfair | csv | openai-batch')
+  other.add_argument('--map', action='append', default=[], metavar='FIELD=PATH,...',
+                     help='where a field of records is in an item, e.g. prefix=doc.query')
+  add_shared(other, 'attribute', help='what the records are about; finds values and templates in '
+             'the prefixes where no rule names them')
+  other.add_argument('--requests', metavar='FILE', help='of openai-batch: the file that was sent')
 
 
 def _convert(options: argparse.Namespace) -> None:
   from fairjax.run.recorded import convert_records
+  if options.form:
+    read = _foreign_reader(options)
+  elif options.map or options.attribute or options.requests:
+    raise UserError('--map, --attribute and --requests belong to --from=FORM')
+  else:
+    read = records_reader(options)
   convert_records(options.records, options.output, scores=options.scores, scored=options.scored,
-                  read=records_reader(options), log=log_line)
+                  read=read, log=log_line)
+
+
+def _foreign_reader(options: argparse.Namespace) -> Callable[[Any], Iterator[dict[str, Any]]]:
+  """Reads what another tool wrote, and logs what was left out."""
+  from fairjax.counterfactual import load_attribute
+  from fairjax.generate.foreign import foreign_records, parse_rules
+  if not options.attribute:
+    raise UserError('--from needs --attribute=A: the attribute that the prompts are about')
+  attribute, rules = load_attribute(options.attribute), parse_rules(options.map)
+
+  def read(path):
+    left_out: collections.Counter[str] = collections.Counter()
+    yield from records_reader(options, [attribute])(foreign_records(
+      path, options.form, rules=rules, attribute=attribute, requests=options.requests,
+      left_out=left_out))
+    for what, number in left_out.items():
+      log_line(f'{path}: {number:,} left out {what}')
+
+  return read
 
 
 VERBS = (
   Verb('sample', 'sample continuations of every trained model', f'fairjax sample {RUN_OPTIONS}',
        _sample_options, _sample),
-  Verb('records', 'convert generations, with their scores, between JSONL and Parquet',
+  Verb('records', 'convert generations, with scores, between JSONL and Parquet, or of other tools',
        'fairjax records convert --records=generations.jsonl --output=generations.parquet '
        '--scores scores/country.vader.jsonl',
        _records_options, run_action),

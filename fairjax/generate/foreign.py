@@ -1,0 +1,287 @@
+"""Generations as other tools write them, as records: fields found by paths into each item.
+
+A path is names and numbers with dots: `doc.query`, `messages.-1.content`. A number takes an entry
+of a list, or of a text the part between vertical bars (`custom_id.0` of "France|3").
+
+What the tools write:
+
+- lm-eval: the samples file of `--log_samples` (LM Evaluation Harness), with `doc`, `arguments` and
+  `resps`, which holds a text for each repeat.
+- inspect: a log of Inspect, `.eval` (a zip archive) or `.json`, with `samples`.
+- langfair: a response table, as the result of its generators in JSON (`data`, columns) or as a
+  table; columns `NAME_prompt` and `NAME_response` are the value NAME of counterfactual prompts.
+- csv: CSV, TSV or Parquet; the columns are named by rules.
+- openai-batch: results of a batch of chat completions or responses, joined with the requests by
+  `custom_id` where their file is given (`request` of an item).
+
+None of them couples the samples of different values: records get sample numbers by a rule only.
+"""
+
+import collections
+import functools
+import itertools
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.errors import UserError, unknown_name
+from fairjax.generate.records import TemplateFinder
+from fairjax.inputs import open_input, read_text
+from fairjax.tables import open_parquet, read_header, read_rows
+
+_ABSENT = object()
+_BEGIN, _HEAD_ROWS = 1 << 16, 5  # bytes and rows that show the columns of a table
+_Items = Iterator[tuple[dict[str, Any], str]]
+
+
+def foreign_records(
+  path: str | os.PathLike, form: str, *, rules: Mapping[str, str] | None = None,
+  attribute: Attribute | None = None, requests: str | os.PathLike | None = None,
+  left_out: collections.Counter,
+) -> Iterator[dict[str, Any]]:
+  """Yields what another tool wrote as records for `read_records`, with `_where`.
+
+  Args:
+    path: the file.
+    form: one of `FORMS`.
+    rules: field of records -> path into an item, instead of or beside those of the form.
+    attribute: where no rule gives `value`, finds it in the prefix; left out is what holds none of
+      its values, or several.
+    requests: of openai-batch, the file that was sent.
+    left_out: gets in words what was left out, and how often.
+
+  Raises:
+    UserError: an unknown form, a damaged file, or a rule that no item follows.
+  """
+  if form not in FORMS:
+    raise unknown_name('form', form, FORMS)
+  if requests is not None and form != 'openai-batch':
+    raise UserError('--requests belongs to --from=openai-batch')
+  rules, followed = dict(rules or {}), set()
+  read = FORMS[form]
+  if requests is not None:
+    read = functools.partial(read, requests=requests)
+  elif form == 'csv':
+    read = functools.partial(read, columns=tuple(rules.values()))
+  find = _value_finder(attribute) if attribute is not None and 'value' not in rules else None
+  for item, where in read(path, left_out):
+    record = {k: v for k, v in item.pop('_fields', {}).items() if v is not None}
+    for field, way in rules.items():
+      value = _follow(item, way)
+      if value is not _ABSENT:
+        followed.add(field)
+        record[field] = value
+    missing = [f for f in ('prefix', 'continuation', *['value'] * (find is None))
+               if record.get(f) is None]
+    if missing:
+      left_out[f"without {' and '.join(missing)}"] += 1
+      continue
+    if find is not None and 'value' not in record:
+      record['value'] = find(record['prefix'])
+      if record['value'] is None:
+        left_out[f'whose prefix does not hold one value of {attribute.name}'] += 1
+        continue
+    yield record | {'_where': where}
+  if unused := [f'{field}={way}' for field, way in rules.items() if field not in followed]:
+    raise UserError(f"{path}: no item has {', '.join(unused)}: look at the names in the file")
+
+
+def _follow(item: Any, way: str) -> Any:
+  """What is at the end of a path."""
+  if isinstance(item, dict) and way in item:
+    return item[way]
+  for step in way.split('.'):
+    if isinstance(item, str) and '|' in item:
+      item = item.split('|')
+    try:
+      item = item[step] if isinstance(item, dict) else item[int(step)]
+    except (KeyError, IndexError, ValueError, TypeError):
+      return _ABSENT
+  return item
+
+
+def _value_finder(attribute: Attribute) -> Callable[[str], str | None]:
+  """Finds the only value that a prefix holds."""
+  finder = TemplateFinder(attribute)
+
+  @functools.cache
+  def find(prefix):
+    found = [v.text for i, v in enumerate(attribute.values)
+             if isinstance(prefix, str) and finder.find(i, prefix) is not None]
+    return found[0] if len(found) == 1 else None
+
+  return find
+
+
+def _rows(path: str | os.PathLike, columns: Sequence[str] = ()) -> _Items:
+  """JSON lines, a JSON array, or a table, which must have `columns`."""
+  with open_input(path, parquet=True) as file:
+    if file.peek(4).startswith(b'PAR1'):
+      number = 0
+      with open_parquet(file, path) as opened:
+        for batch in opened.iter_batches():
+          for row in batch.to_pylist():
+            number += 1
+            yield row, f'{path}, row {number}'
+      return
+    columns = columns or read_header(file.peek(_BEGIN), rows=_HEAD_ROWS)
+    for row, where in read_rows(file, path, columns):
+      if not isinstance(row, dict):
+        raise UserError(f'{where}: expected a JSON object, not {type(row).__name__}')
+      yield row, where
+
+
+def _table(path: str | os.PathLike, left_out: collections.Counter, *,
+           columns: Sequence[str] = ()) -> _Items:
+  return _rows(path, columns)
+
+
+def _lm_eval(path: str | os.PathLike, left_out: collections.Counter) -> _Items:
+  for item, where in _rows(path):
+    prefix = next((p for way in ('arguments.gen_args_0.arg_0', 'arguments.0.0')
+                   if (p := _follow(item, way)) is not _ABSENT), None)
+    texts = _follow(item, 'resps.0')
+    for text in texts if isinstance(texts, list) else []:
+      if isinstance(text, str):
+        yield item | {'_fields': {'prefix': prefix, 'continuation': text}}, where
+      else:
+        left_out['with log-likelihoods instead of texts'] += 1
+
+
+def _message(content: Any) -> str | None:
+  """The text of a message, which is a text or parts of it."""
+  if isinstance(content, list):
+    content = ''.join(part.get('text', '') for part in content if isinstance(part, dict))
+  return content if isinstance(content, str) else None
+
+
+def _prompt(messages: Any) -> str | None:
+  """A prompt: a text, or the last message of the user."""
+  if isinstance(messages, list):
+    users = [m for m in messages if isinstance(m, dict) and m.get('role') == 'user']
+    return _message(users[-1].get('content')) if users else None
+  return messages if isinstance(messages, str) else None
+
+
+def _inspect(path: str | os.PathLike, left_out: collections.Counter) -> _Items:
+  for item, where in _inspect_samples(path):
+    if item.get('error'):
+      left_out['that ended with an error'] += 1
+      continue
+    choices = _follow(item, 'output.choices')
+    for choice in choices if isinstance(choices, list) else []:
+      yield item | {'_fields': {
+        'prefix': _prompt(item.get('input')),
+        'continuation': _message(_follow(choice, 'message.content'))}}, where
+
+
+def _inspect_samples(path: str | os.PathLike) -> _Items:
+  if zipfile.is_zipfile(path):
+    try:
+      with zipfile.ZipFile(path) as archive:
+        names = [n for n in archive.namelist() if n.startswith('samples/') and n.endswith('.json')]
+        for name in sorted(names):
+          yield json.loads(archive.read(name)), f'{path}, {name}'
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as e:
+      raise UserError(f'{path}: cannot be read ({e}): write it as JSON with '
+                      'inspect log convert --to json') from None
+    return
+  samples = _json(path).get('samples')
+  if not isinstance(samples, list):
+    raise UserError(f"{path}: no list 'samples': not a log of Inspect with its samples")
+  for number, sample in enumerate(samples, 1):
+    yield sample, f'{path}, sample {number}'
+
+
+def _json(path: str | os.PathLike) -> dict[str, Any]:
+  """The object of a JSON file."""
+  try:
+    value = json.loads(read_text(path))
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{path}: not JSON ({e}): fix the file') from None
+  if not isinstance(value, dict):
+    raise UserError(f'{path}: expected a JSON object, not {type(value).__name__}')
+  return value
+
+
+def _langfair(path: str | os.PathLike, left_out: collections.Counter) -> _Items:
+  groups: list[str] | None = None
+  templates: dict[tuple, int] = {}
+  for row, where in _langfair_rows(path):
+    if groups is None:
+      groups = [name.removesuffix('_response') for name in row if name.endswith('_response')]
+    prompts = tuple(row.get(f'{g}_prompt') for g in groups)
+    for group in groups:
+      yield row | {'_fields': {
+        'value': group, 'template': templates.setdefault(prompts, len(templates)),
+        'prefix': row.get(f'{group}_prompt'),
+        'continuation': row[f'{group}_response']}}, where
+    if not groups:
+      yield row | {'_fields': {'prefix': row.get('prompt'),
+                               'continuation': row.get('response')}}, where
+
+
+def _langfair_rows(path: str | os.PathLike) -> _Items:
+  with open_input(path, parquet=True) as file:
+    columns_of_json = file.peek(64).lstrip()[:1] == b'{'
+  value = None
+  if columns_of_json:
+    try:
+      value = _json(path).get('data')
+    except UserError:  # JSON lines
+      pass
+  if not isinstance(value, dict):
+    yield from _rows(path)
+    return
+  if len({len(column) for column in value.values()}) > 1:
+    raise UserError(f"{path}: the columns of 'data' differ in length")
+  for number, cells in enumerate(zip(*value.values(), strict=True), 1):
+    yield dict(zip(value, cells, strict=True)), f'{path}, row {number}'
+
+
+def _openai_batch(path: str | os.PathLike, left_out: collections.Counter, *,
+                  requests: str | os.PathLike | None = None) -> _Items:
+  sent = {} if requests is None else {item.get('custom_id'): item for item, _ in _rows(requests)}
+  for item, where in _rows(path):
+    body = _follow(item, 'response.body')
+    if item.get('error') or _follow(item, 'response.status_code') != 200 or not isinstance(
+        body, dict):
+      left_out['that ended with an error'] += 1
+      continue
+    request = sent.get(item.get('custom_id'), {})
+    prefix = next((p for key in ('messages', 'input', 'prompt') if (
+      p := _prompt(_follow(request, f'body.{key}'))) is not None), None)
+    choices = body.get('choices')
+    if not isinstance(choices, list):
+      texts = [_message(list(itertools.chain.from_iterable(
+        part.get('content') or [] for part in body.get('output') or []
+        if part.get('type') == 'message')))]
+    else:
+      texts = [_message(_follow(choice, 'message.content')) if 'message' in choice
+               else choice.get('text') for choice in choices]
+    for text in texts:
+      yield item | {'request': request,
+                    '_fields': {'prefix': prefix, 'continuation': text}}, where
+
+
+FORMS: dict[str, Callable[..., _Items]] = {
+  'lm-eval': _lm_eval, 'inspect': _inspect, 'langfair': _langfair, 'csv': _table,
+  'openai-batch': _openai_batch}
+"""Readers of (item, place) by the name of the form; `_fields` of an item are what it knows."""
+
+
+def parse_rules(texts: Sequence[str]) -> dict[str, str]:
+  """The rules of `--map`: FIELD=PATH, several with commas.
+
+  >>> parse_rules(['prefix=doc.query,value=doc.country'])
+  {'prefix': 'doc.query', 'value': 'doc.country'}
+  """
+  pairs = [part.partition('=') for text in texts for part in text.split(',')]
+  found = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+  if len(found) < len(pairs) or not all(found) or not all(found.values()):
+    raise UserError(f"--map={','.join(texts)} must be pairs of a field of records and a path, each "
+                    'field once, e.g. prefix=doc.query,value=doc.country')
+  return found

@@ -1,0 +1,146 @@
+"""Files in the forms of other tools become records."""
+
+import json
+import zipfile
+
+import pytest
+
+from fairjax.cli.main import main
+from fairjax.counterfactual import load_attribute
+from fairjax.generate import read_records
+from fairjax.measure import read_generations
+
+COUNTRY = load_attribute('country')
+PROMPTS = [(p.text, COUNTRY.value_texts[p.value]) for p in COUNTRY.prefixes() if p.template < 2]
+
+
+def lines(path, rows):
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return path
+
+
+def lm_eval(path):
+  rows = [{'doc_id': i, 'doc': {'q': prompt}, 'target': '', 'filter': 'none', 'doc_hash': 'a',
+           'arguments': {'gen_args_0': {'arg_0': prompt, 'arg_1': {'until': ['.']}}},
+           'resps': [[f'one {i}', f'two {i}']], 'filtered_resps': [f'one {i}']}
+          for i, (prompt, _) in enumerate(PROMPTS)]
+  rows.append(rows[0] | {'resps': [[[-3.5, False]]]})
+  return lines(path / 'samples_task.jsonl', rows), [], 2
+
+
+def inspect_samples():
+  for i, (prompt, _) in enumerate(PROMPTS):
+    messages = [{'role': 'system', 'content': 'Continue.'}, {'role': 'user', 'content': prompt}]
+    for epoch in (1, 2):
+      content = [{'type': 'text', 'text': f'word {i}'}] if epoch == 1 else f'more {i}'
+      yield {'id': i, 'epoch': epoch, 'input': messages if i % 2 else prompt, 'target': '',
+             'output': {'model': 'm', 'choices': [
+               {'message': {'role': 'assistant', 'content': content}, 'stop_reason': 'stop'}]}}
+  yield {'id': 99, 'epoch': 1, 'input': PROMPTS[0][0], 'error': {'message': 'time'}, 'output': {}}
+
+
+def inspect_json(path):
+  file = path / 'log.json'
+  file.write_text(json.dumps({'version': 2, 'status': 'success', 'eval': {},
+                              'samples': list(inspect_samples())}))
+  return file, ['--map=sample=epoch'], 2
+
+
+def inspect_eval(path):
+  with zipfile.ZipFile(path / 'log.eval', 'w', zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr('header.json', '{}')
+    for sample in inspect_samples():
+      archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
+  return path / 'log.eval', [], 2
+
+
+def langfair(path):
+  data = {'prompt': [p for p, _ in PROMPTS] * 2,
+          'response': [f'answer {i}' for i in range(2 * len(PROMPTS))]}
+  data['prompt'].append('Nobody is from here')
+  data['response'].append('x')
+  file = path / 'responses.json'
+  file.write_text(json.dumps({'data': data, 'metadata': {'temperature': 1.0}}))
+  return file, [], 2
+
+
+def csv_table(path):
+  file = path / 'table.csv'
+  file.write_text('prompt,answer,land\n' + ''.join(
+    f'"{p}",text {i},{value}\n' for i, (p, value) in enumerate(PROMPTS)) + f'"{PROMPTS[0][0]}",,\n')
+  return file, ['--map=prefix=prompt,continuation=answer,value=land'], 1
+
+
+def openai_batch(path):
+  requests = lines(path / 'requests.jsonl', [
+    {'custom_id': f'{value}|{i}', 'method': 'POST', 'url': '/v1/chat/completions', 'body': {
+      'model': 'm', 'messages': [{'role': 'user', 'content': prompt}], 'n': 2}}
+    for i, (prompt, value) in enumerate(PROMPTS)])
+  results = [{'id': f'b{i}', 'custom_id': f'{value}|{i}', 'error': None, 'response': {
+    'status_code': 200, 'body': {'object': 'chat.completion', 'choices': [
+      {'index': k, 'message': {'role': 'assistant', 'content': f'text {i} {k}'}}
+      for k in range(2)]}}} for i, (_, value) in enumerate(PROMPTS)]
+  results.append({'id': 'c', 'custom_id': 'x', 'response': None, 'error': {'code': 'expired'}})
+  return lines(path / 'results.jsonl', results), [
+    f'--requests={requests}', '--map=value=custom_id.0'], 2
+
+
+@pytest.mark.parametrize('make, form', [
+  (lm_eval, 'lm-eval'), (inspect_json, 'inspect'), (inspect_eval, 'inspect'),
+  (langfair, 'langfair'), (csv_table, 'csv'), (openai_batch, 'openai-batch')])
+def test_files_of_other_tools_become_records(make, form, tmp_path, capsys):
+  file, options, each = make(tmp_path)
+  output = tmp_path / 'records.jsonl'
+  arguments = ['records', 'convert', f'--from={form}', f'--records={file}',
+               f'--output={output}', '--attribute=country', *options]
+  code, log = main(arguments), capsys.readouterr().err
+  if form == 'csv':  # the last row has no value: it is refused, not guessed
+    assert code == 2 and 'table.csv:22' in log and not output.exists()
+    file.write_text(file.read_text().rsplit('"', 2)[0])
+    assert main(arguments) == 0
+  else:
+    assert code == 0 and ': 1 left out' in log
+  found = read_generations(read_records(output), COUNTRY)
+  assert len(found) == each * len(PROMPTS) and len(found.templates) == 2
+  assert {(p, COUNTRY.value_texts[v]) for p, v in zip(
+    found.prefixes, found.value_index, strict=True)} == set(PROMPTS)
+  assert (found.sample is not None) == any('sample=' in o for o in options)
+
+
+def test_counterfactual_tables_of_langfair_and_responses_of_openai(tmp_path):
+  names = COUNTRY.value_texts[:2]
+  table = lines(tmp_path / 'table.jsonl', [
+    {k: v for i, name in enumerate(names)
+     for k, v in ((f'{name}_prompt', PROMPTS[i + t][0]), (f'{name}_response', f'r {t}'))}
+    for t in (0, len(COUNTRY.values), 0)])
+  answers = lines(tmp_path / 'answers.jsonl', [
+    {'custom_id': str(i), 'error': None, 'response': {'status_code': 200, 'body': {'output': [
+      {'type': 'reasoning', 'summary': []},
+      {'type': 'message', 'content': [{'type': 'output_text', 'text': 'fine'}]}]}}}
+    for i in range(2)])
+  requests = lines(tmp_path / 'requests.jsonl', [
+    {'custom_id': str(i), 'body': {'input': PROMPTS[i][0]}} for i in range(2)])
+  for form, file, more, count in (('langfair', table, [], 6),
+                                  ('openai-batch', answers, [f'--requests={requests}'], 2)):
+    output = tmp_path / f'{form}.jsonl'
+    assert main(['records', 'convert', f'--from={form}', f'--records={file}',
+                 f'--output={output}', '--attribute=country', *more]) == 0
+    found = list(read_records(output))
+    assert len(found) == count and {r['value'] for r in found} == set(names)
+  assert {r['template'] for r in read_records(tmp_path / 'langfair.jsonl')} == {0, 1}
+
+
+def test_bad_files_and_rules_get_one_line(tmp_path, capsys):
+  file, *_ = lm_eval(tmp_path)
+
+  def refused(*options):
+    assert main(['records', 'convert', f'--records={file}', f'--output={tmp_path / "o.jsonl"}',
+                 *options]) == 2
+    assert not (tmp_path / 'o.jsonl').exists()
+    return capsys.readouterr().err
+
+  assert 'lm-eval' in refused('--from=lmeval', '--attribute=country')
+  assert 'doc.no' in refused('--from=lm-eval', '--attribute=country', '--map=value=doc.no')
+  assert '--attribute' in refused('--from=lm-eval')
+  assert '--from' in refused('--map=prefix=doc.q')
+  assert 'samples' in refused('--from=inspect', '--attribute=country')
