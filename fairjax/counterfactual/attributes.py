@@ -167,7 +167,7 @@ def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
     file = importlib.resources.files('fairjax.counterfactual') / 'assets' / f'{name}.yaml'
     return _Reader(f'{name}.yaml', file.read_text(encoding='utf-8')).attribute()
   if not name.endswith(('.yaml', '.yml')) and not os.path.exists(name):
-    raise unknown_name('attribute', name, list_attributes(), where='(not a YAML file either)')
+    raise unknown_name('attribute or YAML file', name, list_attributes())
   return _Reader(name, read_text(name, what='attribute file')).attribute()
 
 
