@@ -215,7 +215,7 @@ class Texts:
 
   def _repr_markdown_(self) -> str:
     from fairjax.generate import read_records
-    first = next(iter(read_records(self.path, repair=True)))
+    first = next(iter(read_records(self.path, attributes=[self.attribute], repair=True)))
     who = (f'model {escape(self.model)} of {escape(str(self.run.workdir))}' if self.run
            else 'a file of generations')
     noise = ('samples of equal number share their noise' if self.coupled
@@ -318,7 +318,9 @@ class Evaluation:
     from fairjax.generate import read_records
     from fairjax.run.recorded import scores_folder
     return _draw_pair(
-      self.folder, read_records(self.texts.path, repair=True), self.texts.attribute, self.row,
+      self.folder, read_records(
+        self.texts.path, attributes=[self.texts.attribute], repair=True), self.texts.attribute,
+      self.row,
       self.scorer, scores_folder(self.folder, self.row.name))
 
 

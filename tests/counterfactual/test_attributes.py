@@ -178,7 +178,7 @@ def test_errors_in_subgroups(tmp_path, subgroups, message):
 
 
 def test_errors_without_a_usable_file(tmp_path):
-  with pytest.raises(UserError, match="unknown attribute or YAML file 'contry'.*did you mean 'country'"):
+  with pytest.raises(UserError, match="attribute or YAML file 'contry'.*did you mean 'country'"):
     load_attribute('contry')
   with pytest.raises(UserError, match='attribute file not found: .*none.yaml'):
     load_attribute(tmp_path / 'none.yaml')
