@@ -1,4 +1,4 @@
-"""Vocabularies: SentencePiece, lists of words as in WikiText, pieces of masked language models."""
+"""Vocabularies: SentencePiece, lists of words as in WikiText, tokenizers of published models."""
 
 import abc
 import collections
@@ -170,15 +170,20 @@ MANIFEST = 'vocabulary.json'
 class Encoder(abc.ABC):
   """Text to ids, Python ints in [0, size); encodes the documents of a token store."""
 
-  kind: str  # its name in its folder: 'sentencepiece', 'word' or 'pieces'
+  kind: str  # its name in its folder: 'sentencepiece', 'word', 'tokenizer' or 'pieces'
   filename: str
   eos_id: int  # end of a document
 
   def __init__(self, content: bytes, info: Mapping[str, Any] | None = None):
     self._content = content
-    self.fingerprint = hashlib.sha256(content).hexdigest()
     self.info = dict(info or {})  # counts of its training data; empty when unknown
+    self.fingerprint = self.digest(content, self.info)
     self.size = self._load(content)  # number of ids, special ones included
+
+  @staticmethod
+  def digest(content: bytes, info: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of what decides the ids."""
+    return hashlib.sha256(content).hexdigest()
 
   @abc.abstractmethod
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -242,7 +247,7 @@ class Vocabulary(Encoder):
 
   def decode(self, ids: Sequence[Any] | np.ndarray) -> str:
     """Text of `ids`, also after an eos; `ValueError` for an id outside [0, size)."""
-    ids = [int(i) for i in ids if i != PAD_ID]
+    ids = [int(i) for i in ids if i != self.pad_id]
     if ids and not 0 <= min(ids) <= max(ids) < self.size:
       raise ValueError(f'ids must be in [0, {self.size}), not from {min(ids)} to {max(ids)}')
     return self._decode(ids)
@@ -470,16 +475,292 @@ class WordVocabulary(Vocabulary):
     return [b'', b''] + [(' ' + w).encode('utf-8') for w in self.words[2:]]
 
 
-_KINDS = {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary)}
+# Tokenizers of published models: whatever the package `tokenizers` reads.
+
+_KNOWN_ENDS = ('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '[EOS]', '[SEP]')
+_SEPARATORS = _KNOWN_ENDS[:4]  # of the documents that a model was trained on
+_BYTE = re.compile(r'<0x([0-9A-F]{2})>')
+
+
+class TokenizerVocabulary(Vocabulary):
+  """The `tokenizer.json` of a published language model.
+
+  Ids of tokens that the tokenizer does not have (a padded table) have no text.
+
+  Attributes:
+    eos_id: separates documents: the tokenizer's end of a text (SmolLM2-Instruct: `<|endoftext|>`).
+    end_ids: others that end a text, such as the end of a turn.
+    start_ids: what the tokenizer puts before every text (Llama's and Gemma's <bos>); where it puts
+      nothing (GPT-2, Qwen, SmolLM), nothing, or with `start` the end of the text before.
+    unk_id: -1 if nothing is unknown.
+  """
+
+  kind, filename = 'tokenizer', 'tokenizer.json'
+
+  def __init__(self, content: bytes, info: Mapping[str, Any] | None = None, *,
+               tokenizer: Any = None):
+    """Takes a file and what others say.
+
+    Args:
+      content: of `tokenizer.json`.
+      info: `end_ids`, the one between documents first; `size`, the ids that the model has (without
+        it the tokenizer's); `start`, see `start_ids`.
+      tokenizer: the same as `tokenizers.Tokenizer`, if it was parsed.
+
+    Raises:
+      UserError: the content is no tokenizer.
+    """
+    self._tokenizer = parse_tokenizer(content) if tokenizer is None else tokenizer
+    super().__init__(content, info)
+
+  @classmethod
+  def read(cls, directory: str | os.PathLike, *, config: Mapping[str, Any] | None = None,
+           content: bytes | None = None, start: bool = False) -> 'TokenizerVocabulary':
+    """Reads the tokenizer of a model's folder.
+
+    Args:
+      directory: with tokenizer.json, and config.json, generation_config.json,
+        tokenizer_config.json and special_tokens_map.json as far as there are any.
+      config: content of config.json; None reads the file.
+      content: of tokenizer.json; None reads the file.
+      start: begin every text with the end of another if the tokenizer begins it with nothing.
+
+    Raises:
+      UserError: a file is damaged, or no id ends a text.
+    """
+    directory = pathlib.Path(directory)
+    path, where = directory / cls.filename, directory / 'config.json'
+    try:
+      content = path.read_bytes() if content is None else content
+      tokenizer = parse_tokenizer(content)
+    except (OSError, UserError) as e:
+      raise UserError(f'{path} cannot be read ({e}): download it again') from None
+    if config is None:
+      config = read_json(where) if where.is_file() else None
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    size = 1 + max(ids.values())
+    if config is None:
+      ends = [ids[t] for t in (*named_tokens(directory, 'eos'), *_KNOWN_ENDS) if t in ids][:1]
+      if not ends:
+        raise UserError(f'{directory}: no file says which token ends a text: add the config.json '
+                        'of the model, or tokenizer_config.json with its eos_token')
+    else:
+      size = config.get('vocab_size', size)
+      ends = _end_ids(directory, config, tokenizer, size)
+    added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()
+             if token.special and i < size}
+    known = {tokenizer.id_to_token(i): i for i in ends}
+    separator = next((found[t] for found in (known, added) for t in _SEPARATORS if t in found),
+                     ends[0])
+    ends = [separator, *(i for i in ends if i != separator)]
+    return cls(content, {'end_ids': ends, 'size': size, 'start': start}, tokenizer=tokenizer)
+
+  @staticmethod
+  def digest(content: bytes, info: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of the file and of the ids at both ends of a text."""
+    deciding = json.dumps([list(info.get('end_ids', ())), bool(info.get('start'))])
+    return hashlib.sha256(content + deciding.encode()).hexdigest()
+
+  def _load(self, content):
+    t = self._tokenizer
+    t.no_padding()
+    t.no_truncation()
+    if not self.info.get('end_ids'):
+      raise UserError('its manifest names no end_ids')
+    self.eos_id, *rest = self.info['end_ids']
+    self.end_ids, self.pad_id = tuple(rest), self.eos_id
+    begun, plain = (t.encode('a', add_special_tokens=special).ids for special in (True, False))
+    before = tuple(begun[:len(begun) - len(plain)]) if begun[-len(plain):] == plain else ()
+    self.start_ids = before or ((self.eos_id,) if self.info.get('start') else ())
+    parsed = json.loads(content)
+    self._decoder, model = parsed.get('decoder'), parsed['model']
+    unknown = model.get('unk_id')
+    if unknown is None and model.get('unk_token') is not None:
+      unknown = t.token_to_id(model['unk_token'])
+    self.unk_id = -1 if unknown is None else unknown
+    return self.info.get('size') or 1 + max(t.get_vocab(with_added_tokens=True).values())
+
+  @functools.cached_property
+  def _documents(self) -> Any:
+    """Reads what looks like a special token as text."""
+    content = json.loads(self._content)
+    model, added = content['model'], content.get('added_tokens', [])
+    if 'unk_id' in model:  # a Unigram model, which finds every piece of its list
+      special = {token['content'] for token in added if token['special']}
+      model['vocab'] = [[f'\uffff{piece}' if piece in special else piece, score]
+                        for piece, score in model['vocab']]
+      content['added_tokens'] = [token for token in added if not token['special']]
+    found = parse_tokenizer(json.dumps(content).encode())
+    found.encode_special_tokens = True
+    return found
+
+  def encode(self, text: str) -> list[int]:
+    """Ids of `text`; special tokens that are written in it are those tokens."""
+    return self._checked([self._tokenizer.encode(text, add_special_tokens=False)])[0]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each document, in which nothing is a special token."""
+    return self._checked(self._documents.encode_batch(list(texts), add_special_tokens=False))
+
+  def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """See `Vocabulary`; whether the space before belongs to a token is as the tokenizer says."""
+    encoding = self._tokenizer.encode(text, add_special_tokens=False)
+    return self._checked([encoding])[0], encoding.offsets
+
+  def encode_as_continuation(self, text: str, after: str) -> list[int]:
+    """See `Vocabulary`."""
+    # A tokenizer may join the end of `after` with the text; other ends then tell the same ids.
+    spaced = after.endswith(' ')
+    for before in (after.rstrip(' '), '\n', '"', 'a.'):
+      whole, known = self.encode(before + ' ' * spaced + text), self.encode(before)
+      ids = whole[len(known):]
+      if whole[:len(known)] == known and (
+          b''.join(self.surfaces[i] for i in ids) == b' ' * spaced + text.encode('utf-8')):
+        return ids
+    return self.encode(' ' * spaced + text)
+
+  def _decode(self, ids: list[int]) -> str:
+    return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+  def _checked(self, encodings: list[Any]) -> list[list[int]]:
+    for number, encoding in enumerate(encodings, 1):
+      if encoding.ids and max(encoding.ids) >= self.size:
+        token, i = next((t, i) for t, i in zip(encoding.tokens, encoding.ids, strict=True)
+                        if i >= self.size)
+        raise UserError(
+          f'text {number} of {len(encodings)} holds {token!r}, token {i} of the tokenizer, but the '
+          f'model has {self.size} embeddings: take the token out of the text, or give a model '
+          'whose embeddings were resized to its tokenizer (resize_token_embeddings)')
+    return [encoding.ids for encoding in encodings]
+
+  @functools.cached_property
+  def surfaces(self) -> list[bytes]:
+    """See `Vocabulary`; special tokens add nothing."""
+    # Decoding single ids would lose the parts of a character, and spaces at the beginning.
+    found, to_bytes = [b''] * self.size, _piece_bytes(self._decoder)
+    special = {i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
+    for piece, i in self._tokenizer.get_vocab(with_added_tokens=True).items():
+      if i < self.size and i not in special:
+        found[i] = to_bytes(piece)
+    return found
+
+
+def parse_tokenizer(content: bytes) -> Any:
+  """The `tokenizers.Tokenizer` of a `tokenizer.json`."""
+  import tokenizers
+  try:
+    return tokenizers.Tokenizer.from_str(content.decode('utf-8'))
+  except Exception as e:  # the package raises plain Exception
+    raise UserError(f'no tokenizer ({e})') from None
+
+
+def _end_ids(directory: pathlib.Path, config: Mapping[str, Any], tokenizer: Any,
+             size: int) -> list[int]:
+  """Ids that end a text: those of `config.json`, and others that `generation_config.json` adds."""
+  def listed(content):
+    found = content.get('eos_token_id')
+    return list(dict.fromkeys(found)) if isinstance(found, list) else [found]
+
+  where, generation = directory / 'config.json', directory / 'generation_config.json'
+  ids = listed(config)
+  if generation.is_file():
+    # One without the model's own end is a leftover of another model.
+    more = listed(read_json(generation))
+    ids += [i for i in more if i not in ids] if set(ids) <= set(more) else []
+  if not ids or not all(type(i) is int and 0 <= i < size for i in ids):
+    raise UserError(f'{where}: eos_token_id is {ids if len(ids) > 1 else ids[0]!r}; sampling needs '
+                    f'the id that ends a text, in [0, {size})')
+  added, named = tokenizer.get_added_tokens_decoder(), named_tokens(directory, 'eos')
+  for i in ids:
+    special, token = i in added and added[i].special, tokenizer.id_to_token(i)
+    if not special and token not in (*_KNOWN_ENDS, *named):
+      raise UserError(f'{where}: eos_token_id is {i}, in the tokenizer the ordinary token '
+                      f'{token!r}, which would cut texts: set it to the id of the end of a text, '
+                      'such as <|endoftext|>')
+  return ids
+
+
+def named_tokens(directory: pathlib.Path, role: str) -> tuple[str, ...]:
+  """The tokens of a role by a model's files of options, if they name any."""
+  found = {}
+  for name in ('tokenizer_config.json', 'special_tokens_map.json'):
+    if (directory / name).is_file():
+      token = read_json(directory / name).get(f'{role}_token')
+      token = token.get('content') if isinstance(token, dict) else token
+      if isinstance(token, str):
+        found[token] = None
+  return tuple(found)
+
+
+def read_json(path: pathlib.Path, *, remedy: str = '') -> dict[str, Any]:
+  """The object in a JSON file of a published model."""
+  try:
+    value = json.loads(path.read_text(encoding='utf-8-sig'))
+  except OSError as e:
+    raise UserError(f'{path}: {e.strerror or e}{remedy and ": "}{remedy}') from None
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{path} is not JSON ({e}): it is damaged, download it again') from None
+  if not isinstance(value, dict):
+    raise UserError(f'{path} holds no JSON object: it is damaged, download it again')
+  return value
+
+
+def _piece_bytes(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes]:
+  """How a decoder of `tokenizer.json` turns one piece into bytes."""
+  steps = [decoder or {'type': 'none'}]
+  while any(step['type'] == 'Sequence' for step in steps):
+    steps = [inner for step in steps for inner in step.get('decoders', [step])]
+  signs, by_byte, fallback = [], False, False
+  for step in steps:
+    match step:
+      case {'type': 'ByteLevel'}:
+        by_byte = True
+      case {'type': 'ByteFallback'}:
+        fallback = True
+      case {'type': 'Replace', 'pattern': {'String': old}, 'content': new}:
+        signs.append((old, new))
+      case {'type': 'Metaspace', 'replacement': sign}:
+        signs.append((sign, ' '))
+      case {'type': 'Fuse' | 'Strip'}:  # the latter concerns the beginning of a whole text
+        pass
+      case {'type': name}:
+        raise UserError(f'tokenizer.json: the bytes of single tokens are not known for the decoder '
+                        f'{name}, only for ByteLevel, Metaspace, Replace with ByteFallback')
+  alphabet = _byte_alphabet()
+
+  def to_bytes(piece):
+    if fallback and (byte := _BYTE.fullmatch(piece)):
+      return bytes([int(byte[1], 16)])
+    if by_byte and all(c in alphabet for c in piece):  # added tokens are written as they are
+      return bytes(alphabet[c] for c in piece)
+    for old, new in signs:
+      piece = piece.replace(old, new)
+    return piece.encode('utf-8')
+
+  return to_bytes
+
+
+def _byte_alphabet() -> dict[str, int]:
+  """The byte of each character of byte-level tokenizers (Radford et al. 2019)."""
+  # Bytes that print stand for themselves, the others for the characters from 256 on.
+  printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = [b for b in range(256) if b not in printed]
+  return {chr(b): b for b in printed} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_KINDS = {c.kind: c for c in (SentencePieceVocabulary, WordVocabulary, TokenizerVocabulary)}
 
 
 def load_vocabulary(
   directory: str | os.PathLike, kinds: Mapping[str, type[Encoder]] = _KINDS) -> Any:
-  """Reads a folder that `Encoder.save` wrote and checks its fingerprint."""
+  """Reads a folder that `Encoder.save` wrote, checking its fingerprint, or that of a tokenizer."""
   directory = pathlib.Path(directory)
   path = directory / MANIFEST
   if not path.is_file():
-    raise UserError(f'no vocabulary in {directory}: {MANIFEST} is missing (make one: fairjax data)')
+    if TokenizerVocabulary.kind in kinds and (directory / TokenizerVocabulary.filename).is_file():
+      return TokenizerVocabulary.read(directory)
+    raise UserError(f'no vocabulary in {directory}: {MANIFEST} is missing (make one: fairjax data; '
+                    f'that of a published model has a {TokenizerVocabulary.filename})')
   try:
     manifest = json.loads(path.read_text(encoding='utf-8'))
     kind, fingerprint, size = (manifest[k] for k in ('kind', 'fingerprint', 'size'))
@@ -491,7 +772,7 @@ def load_vocabulary(
   if not file.is_file():
     raise UserError(f'{file} is missing: make the vocabulary again')
   content = file.read_bytes()
-  found = hashlib.sha256(content).hexdigest()
+  found = kinds[kind].digest(content, manifest.get('info') or {})
   if found != fingerprint:
     raise UserError(f'{file} has fingerprint {found[:8]}, but {path} names '
                     f'{str(fingerprint)[:8]}: restore the file or make the vocabulary again')
@@ -529,11 +810,7 @@ class PieceEncoder(Encoder):
     return cls(tokenizer.to_str().encode('utf-8'))
 
   def _load(self, content: bytes) -> int:
-    import tokenizers
-    try:
-      self.tokenizer = tokenizers.Tokenizer.from_str(content.decode('utf-8'))
-    except Exception as e:  # the package raises plain Exception
-      raise UserError(f'no tokenizer ({e})') from None
+    self.tokenizer = parse_tokenizer(content)
     self.tokenizer.no_padding()
     self.tokenizer.no_truncation()
     self.pieces = 1 + max(  # V

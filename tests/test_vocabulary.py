@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from trained_tokenizers import KINDS, write_tokenizer
 
 from fairjax.errors import UserError
 from fairjax.vocabulary import (
@@ -15,6 +16,7 @@ from fairjax.vocabulary import (
   PAD_ID,
   UNK_ID,
   SentencePieceVocabulary,
+  TokenizerVocabulary,
   WordVocabulary,
   build_word_vocabulary,
   load_vocabulary,
@@ -261,3 +263,101 @@ def test_importing_is_cheap():
           'bad = {"sentencepiece", "tensorflow", "jax", "scipy", "seqio"} & set(sys.modules); '
           'assert not bad, bad')
   subprocess.run([sys.executable, '-c', code], check=True)
+
+
+AWKWARD = [
+  'the river.', 'a cafe\u0301 naïve', '日本 é😀 \u200b', 'two  spaces   three ', 'x\n\ny\t.',
+  '½ ② ①', '(see it). "Iran" Iran-Iraq', *random_texts(4, 20)]
+
+
+@pytest.fixture(scope='module', params=KINDS)
+def tokenized(request, tmp_path_factory):
+  """A vocabulary of each kind of tokenizer, and the tokenizer itself."""
+  folder = tmp_path_factory.mktemp(request.param)
+  tokenizer = write_tokenizer(folder, request.param)
+  return load_vocabulary(folder), tokenizer
+
+
+def test_ids_and_texts_are_those_of_the_tokenizer(tokenized):
+  vocabulary, tokenizer = tokenized
+  plain = [tokenizer.encode(text, add_special_tokens=False) for text in AWKWARD]
+  assert vocabulary.encode_batch(AWKWARD) == [e.ids for e in plain]
+  assert [vocabulary.encode(text) for text in AWKWARD] == [e.ids for e in plain]
+  for encoding in plain:
+    assert vocabulary.decode(encoding.ids) == tokenizer.decode(encoding.ids)
+  begun = tokenizer.encode('x').ids
+  assert [*vocabulary.start_ids, *vocabulary.encode('x')] == begun
+
+
+def test_the_bytes_of_single_ids_join_to_the_text(tokenized):
+  """Decoded one by one, ids would lose the parts of a character and the first space."""
+  vocabulary, tokenizer = tokenized
+  for text in AWKWARD:
+    ids = vocabulary.encode(text)
+    joined = b''.join(vocabulary.surfaces[i] for i in ids).decode()
+    if vocabulary.unk_id not in ids:
+      assert joined.removeprefix(' ') == tokenizer.decode(ids).removeprefix(' ')
+  assert [vocabulary.surfaces[i] for i in (vocabulary.eos_id, *vocabulary.start_ids)] == [b''] * (
+    1 + len(vocabulary.start_ids))
+
+
+def test_a_word_has_the_ids_of_its_place(tokenized):
+  """Behind a space, and inside a text without one: those that the whole text has there."""
+  vocabulary, _ = tokenized
+  spaced = vocabulary.encode_as_continuation('Iran', 'said ')
+  assert spaced == vocabulary.encode('said Iran')[len(vocabulary.encode('said')):]
+  assert vocabulary.surfaces[spaced[0]].startswith(b' ')
+  inner = vocabulary.encode_as_continuation('Iran', '(')
+  assert b''.join(vocabulary.surfaces[i] for i in inner) == b'Iran'
+
+
+def test_a_document_cannot_hold_special_tokens(tokenized):
+  vocabulary, tokenizer = tokenized
+  special = {i: t.content for i, t in tokenizer.get_added_tokens_decoder().items()}
+  text = f'a {special[vocabulary.eos_id]} the'
+  assert vocabulary.eos_id in vocabulary.encode(text)
+  (ids,) = vocabulary.encode_batch([text])
+  assert not set(ids) & set(special) - {vocabulary.unk_id}
+
+
+def test_a_saved_tokenizer_is_the_same_and_damage_is_found(tokenized, tmp_path):
+  vocabulary, _ = tokenized
+  vocabulary.save(tmp_path)
+  again = load_vocabulary(tmp_path)
+  assert again == vocabulary and again.size == vocabulary.size
+  assert (again.eos_id, again.end_ids, again.start_ids, again.unk_id) == (
+    vocabulary.eos_id, vocabulary.end_ids, vocabulary.start_ids, vocabulary.unk_id)
+  path = tmp_path / 'vocabulary.json'
+  manifest = json.loads(path.read_text())
+  manifest['info']['end_ids'] = [5]
+  path.write_text(json.dumps(manifest))
+  with pytest.raises(UserError, match='has fingerprint'):
+    load_vocabulary(tmp_path)
+
+
+def test_documents_are_separated_as_in_the_training_of_the_model(tmp_path):
+  """SmolLM2-Instruct ends its turns with another token than its documents."""
+  tokenizer = write_tokenizer(tmp_path, 'byte_level')
+  (tmp_path / 'config.json').write_text(json.dumps({'vocab_size': 512, 'eos_token_id': 1}))
+  vocabulary = load_vocabulary(tmp_path)
+  assert (vocabulary.eos_id, vocabulary.end_ids, vocabulary.size) == (0, (1,), 512)
+  assert vocabulary.surfaces[tokenizer.get_vocab_size():] == [b''] * (
+    512 - tokenizer.get_vocab_size())
+  assert not vocabulary.start_ids
+  assert TokenizerVocabulary.read(tmp_path, start=True).start_ids == (0,)
+  assert TokenizerVocabulary.read(tmp_path, start=True) != vocabulary
+
+
+def test_folders_without_a_usable_tokenizer(tmp_path):
+  write_tokenizer(tmp_path, 'byte_level')
+  for config, message in (({'vocab_size': 400}, 'eos_token_id is None'),
+                          ({'eos_token_id': 70}, "70, in the tokenizer the ordinary token 'e'")):
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    with pytest.raises(UserError, match=message):
+      load_vocabulary(tmp_path)
+  (tmp_path / 'config.json').write_text('{"vocab_size": 9, "eos_token_id": 0}')
+  with pytest.raises(UserError, match='text 2 of 2 holds .*, but the model has 9 embeddings'):
+    load_vocabulary(tmp_path).encode_batch(['', 'the river'])
+  (tmp_path / 'tokenizer.json').write_text('{')
+  with pytest.raises(UserError, match='tokenizer.json cannot be read'):
+    load_vocabulary(tmp_path)

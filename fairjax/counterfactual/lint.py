@@ -166,7 +166,7 @@ def _check_vocabulary(attribute: Attribute, vocabulary: Vocabulary) -> Iterable[
   """Values that the vocabulary splits or does not know."""
   for i, value in enumerate(attribute.values):
     for token in value.tokens:
-      ids = vocabulary.encode(token)
+      ids = vocabulary.encode_as_continuation(token, 'a ')
       if vocabulary.unk_id in ids:
         yield Finding('error', f'values[{i}]', f"'{token}' is not in the vocabulary")
       elif len(ids) > 1:

@@ -294,8 +294,8 @@ class Replacements:
 
 def replacement_pieces(attribute: Attribute, vocabulary: Vocabulary) -> Replacements:
   """Encodes every value once for the starts of words and once for other places."""
-  word = tuple(tuple(vocabulary.encode(v.text)) for v in attribute.values)
-  # `after` may be any text that does not end in a space.
+  # `after` may be any text, in the second case any that does not end in a space.
+  word = tuple(tuple(vocabulary.encode_as_continuation(v.text, 'a ')) for v in attribute.values)
   inner = tuple(tuple(vocabulary.encode_as_continuation(v.text, '(')) for v in attribute.values)
   is_word_list = vocabulary.kind == 'word'
   return Replacements(

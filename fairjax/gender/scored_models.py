@@ -24,7 +24,6 @@ from fairjax.model.decoder import DecoderModel, NoState
 from fairjax.pretrained import (
   BatchRunner,
   Pretrained,
-  TokenizerVocabulary,
   encode,
   encode_texts,
   load_pretrained,
@@ -142,7 +141,7 @@ class CausalModel(Scorable):
   kind = 'causal'
 
   def __init__(
-    self, *, name: str, fingerprint: str, vocabulary: Vocabulary | TokenizerVocabulary,
+    self, *, name: str, fingerprint: str, vocabulary: Vocabulary,
     params: Any, hidden: Callable[[Any, jax.Array, jax.Array], jax.Array],
     logits: Callable[[Any, jax.Array], jax.Array], max_length: int,
     offsets: Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]],
@@ -406,7 +405,7 @@ def _published_decoder(model: Pretrained) -> CausalModel:
   lm = DecoderModel(model.arch)
   return CausalModel(
     name=model.name, fingerprint=model.fingerprint, params=model.params,
-    vocabulary=TokenizerVocabulary(model, start=True),
+    vocabulary=model.vocabulary(start=True),
     hidden=lambda p, ids, mask: lm.apply(p, ids, NoState()).hidden, logits=lm.logits,
     max_length=model.max_length, offsets=offsets)
 

@@ -4,7 +4,6 @@ from fairjax.pretrained.batch_runner import BatchRunner, bucket_lengths
 from fairjax.pretrained.checkpoint import (
   Architecture,
   Pretrained,
-  TokenizerVocabulary,
   folder_name,
   load_pretrained,
   read_architecture,
@@ -21,7 +20,7 @@ from fairjax.pretrained.sentence_encoder import SentenceEncoder
 from fairjax.pretrained.tokens import Encoded, encode_texts
 
 __all__ = [
-  'Architecture', 'BatchRunner', 'Encoded', 'Pretrained', 'SentenceEncoder', 'TokenizerVocabulary',
-  'bucket_lengths', 'class_logits', 'encode', 'encode_texts', 'folder_name', 'load_pretrained',
-  'mean_pool', 'mlm_logits', 'normalize', 'read_architecture', 'read_folder',
+  'Architecture', 'BatchRunner', 'Encoded', 'Pretrained', 'SentenceEncoder', 'bucket_lengths',
+  'class_logits', 'encode', 'encode_texts', 'folder_name', 'load_pretrained', 'mean_pool',
+  'mlm_logits', 'normalize', 'read_architecture', 'read_folder',
 ]

@@ -8,14 +8,13 @@ width, P positions, Y token types, L layers, C classes.
 
 import collections
 import dataclasses
-import functools
 import hashlib
 import json
 import os
 import pathlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -44,14 +43,13 @@ from fairjax.pretrained.tensor_files import (
 )
 from fairjax.pretrained.tokens import (
   check_tokenizer,
-  ends_text,
   length_limit,
   load_tokenizer,
-  read_json,
   unused_ids,
   within_model,
 )
 from fairjax.progress import write_line
+from fairjax.vocabulary import TokenizerVocabulary, read_json
 
 ACTIVATIONS = ('gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
 
@@ -600,6 +598,14 @@ class Pretrained:
     """Name of the model, by its folder."""
     return folder_name(self.directory)
 
+  def vocabulary(self, *, start: bool = False) -> TokenizerVocabulary:
+    """The tokenizer as a vocabulary; for `start` see `TokenizerVocabulary.start_ids`."""
+    content = None
+    if self.directory.is_file():  # a GGUF, which holds its tokenizer
+      content = self.tokenizer.to_str().encode('utf-8')
+    return TokenizerVocabulary.read(
+      self.directory, config=self.config, content=content, start=start)
+
   @property
   def unused_ids(self) -> tuple[int, ...]:
     """Ids that are no token: the model must never draw them."""
@@ -774,78 +780,3 @@ def _fingerprint(directory: pathlib.Path, files: list[pathlib.Path], head: str, 
     if path.is_file():
       parts.append([path.name, file_sha256(path)])
   return hashlib.sha256(json.dumps(parts).encode('utf-8')).hexdigest()
-
-
-# The tokenizer of a model directory in the place of a vocabulary, for sampling.
-
-class TokenizerVocabulary:
-  """Text to ids and back with a `tokenizers.Tokenizer`: what `fairjax.generate` needs of it.
-
-  Attributes:
-    size: number of ids.
-    eos_id, end_ids: the id that ends a text, and further ones that do.
-    start_ids: what a text to be continued begins with: what the tokenizer puts before every text
-      (Llama's and Gemma's <bos>); where it puts nothing (GPT-2, Qwen, SmolLM), nothing or with
-      `start` the end of the text before.
-    fingerprint: SHA-256 (hex) of the tokenizer and these ids.
-  """
-
-  def __init__(self, model: Pretrained, *, start: bool = False):
-    """Wraps the tokenizer of a language model.
-
-    Args:
-      model: with `eos_token_id` in its config or its `generation_config.json`.
-      start: begin every text with the end-of-text id if the tokenizer begins it with none.
-
-    Raises:
-      UserError: neither names an end-of-text id, or they name one of an ordinary token.
-    """
-    self.size, self._tokenizer = model.arch.vocab_size, model.tokenizer
-    self.eos_id, *rest = _end_ids(model)
-    self.end_ids = tuple(rest)
-    begun = [self._tokenizer.encode('a', add_special_tokens=special).ids
-             for special in (True, False)]
-    before = tuple(begun[0][:len(begun[0]) - len(begun[1])])
-    self.start_ids = (self.eos_id,) if start and not before else before
-    deciding = (self.eos_id, start and not before)
-    if rest or before:
-      deciding += (self.end_ids, before)
-    self.fingerprint = hashlib.sha256(
-      self._tokenizer.to_str().encode('utf-8') + str(deciding).encode()).hexdigest()
-
-  def encode(self, text: str) -> list[int]:
-    """Ids of `text`, without special ones."""
-    return self._tokenizer.encode(text, add_special_tokens=False).ids
-
-  def decode(self, ids: Sequence[Any] | np.ndarray) -> str:
-    """Text of `ids`; special ids add nothing, bytes that are no UTF-8 become U+FFFD."""
-    return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
-
-  @functools.cached_property
-  def surfaces(self) -> list[bytes]:
-    """UTF-8 bytes of each id by itself."""
-    return [self.decode([i]).encode('utf-8') for i in range(self.size)]
-
-
-def _end_ids(model: Pretrained) -> list[int]:
-  """Ids that end a text: those of `config.json`, and others that `generation_config.json` adds."""
-  def listed(config):
-    found = config.get('eos_token_id')
-    return list(dict.fromkeys(found)) if isinstance(found, list) else [found]
-
-  where, generation = model.directory / 'config.json', model.directory / 'generation_config.json'
-  ids = listed(model.config)
-  if generation.is_file():
-    # One without the model's own end is a leftover of another model.
-    more = listed(read_json(generation))
-    ids += [i for i in more if i not in ids] if set(ids) <= set(more) else []
-  size = model.arch.vocab_size
-  if not ids or not all(type(i) is int and 0 <= i < size for i in ids):
-    raise UserError(f'{where}: eos_token_id is {ids if len(ids) > 1 else ids[0]!r}; sampling needs '
-                    f'the id that ends a text, in [0, {size})')
-  for i in ids:
-    if not ends_text(model.tokenizer, i, model.directory):
-      raise UserError(f'{where}: eos_token_id is {i}, in the tokenizer the ordinary token '
-                      f'{model.tokenizer.id_to_token(i)!r}, which would cut texts: set it to the '
-                      'id of the end of a text, such as <|endoftext|>')
-  return ids

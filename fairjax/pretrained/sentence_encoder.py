@@ -15,7 +15,8 @@ from fairjax.errors import UserError
 from fairjax.pretrained.batch_runner import BatchRunner
 from fairjax.pretrained.checkpoint import find_snapshot, load_pretrained
 from fairjax.pretrained.models import encode, mean_pool, normalize
-from fairjax.pretrained.tokens import CutTexts, encode_texts, read_json
+from fairjax.pretrained.tokens import CutTexts, encode_texts
+from fairjax.vocabulary import read_json
 
 _MODES = {'pooling_mode_mean_tokens': 'mean', 'pooling_mode_cls_token': 'cls'}
 

@@ -1,7 +1,6 @@
 """Tokenizers of model directories, and texts as token ids: cut where too long, and counted."""
 
 import hashlib
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.vocabulary import named_tokens, read_json
 
 _FAR = 10 ** 9  # tokenizer_config.json writes 1e30 for "no limit"
 
@@ -221,19 +221,6 @@ def _word_list(path: pathlib.Path) -> list[str]:
   return lines[:-1] if lines[-1] == '' else lines
 
 
-def read_json(path: pathlib.Path, *, remedy: str = '') -> dict[str, Any]:
-  """The object in a JSON file."""
-  try:
-    value = json.loads(path.read_text(encoding='utf-8-sig'))
-  except OSError as e:
-    raise UserError(f'{path}: {e.strerror or e}{remedy and ": "}{remedy}') from None
-  except (ValueError, RecursionError) as e:
-    raise UserError(f'{path} is not JSON ({e}): it is damaged, download it again') from None
-  if not isinstance(value, dict):
-    raise UserError(f'{path} holds no JSON object: it is damaged, download it again')
-  return value
-
-
 def length_limit(directory: pathlib.Path, max_positions: int) -> int:
   """Tokens that a text may have, special ones included: the least of what the files say."""
   limits = [max_positions]
@@ -283,7 +270,6 @@ def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> En
 # Whether a tokenizer is the model's own: another one of the same size would change ids silently.
 
 _CLS, _SEP = ('[CLS]', '<s>'), ('[SEP]', '</s>')
-_EOS = ('<|endoftext|>', '</s>', '<eos>', '[EOS]', '[SEP]')
 
 
 def check_tokenizer(tokenizer: Any, directory: pathlib.Path, *, kind: str) -> None:
@@ -301,34 +287,14 @@ def check_tokenizer(tokenizer: Any, directory: pathlib.Path, *, kind: str) -> No
   if kind not in ('bert', 'albert'):
     return
   ids = tokenizer.encode('a').ids
-  for wanted, place, verb in ((_named(directory, 'cls') or _CLS, 0, 'begin'),
-                              (_named(directory, 'sep') or _SEP, -1, 'end')):
+  for wanted, place, verb in ((named_tokens(directory, 'cls') or _CLS, 0, 'begin'),
+                              (named_tokens(directory, 'sep') or _SEP, -1, 'end')):
     token = tokens[ids[place]] if ids else None
     if len(ids) < 2 or token not in wanted:
       raise UserError(f"{directory}: the tokenizer does not {verb} a text with "
                       f"{' or '.join(wanted)} but with {token!r}: its post-processor is missing or "
                       'of another model: write the tokenizer again with save_pretrained in its '
                       'fast form')
-
-
-def ends_text(tokenizer: Any, token_id: int, directory: pathlib.Path) -> bool:
-  """Whether an id is that of a special token, or of one that is known or named to end a text."""
-  added = tokenizer.get_added_tokens_decoder().get(token_id)
-  if added is not None and added.special:
-    return True
-  return tokenizer.id_to_token(token_id) in (*_EOS, *_named(directory, 'eos'))
-
-
-def _named(directory: pathlib.Path, role: str) -> tuple[str, ...]:
-  """The token of a role by the files of options, if they name it."""
-  found = {}
-  for name in ('tokenizer_config.json', 'special_tokens_map.json'):
-    if (directory / name).is_file():
-      token = read_json(directory / name).get(f'{role}_token')
-      token = token.get('content') if isinstance(token, dict) else token
-      if isinstance(token, str):
-        found[token] = None
-  return tuple(found)
 
 
 # Pairs of sentences as BERT and ALBERT read them: `[CLS] first [SEP] second [SEP]`, with types.

@@ -205,7 +205,7 @@ def sample_pretrained(
 
   from fairjax.generate import generate
   from fairjax.model.decoder import CachedDecoder
-  from fairjax.pretrained import TokenizerVocabulary, load_pretrained
+  from fairjax.pretrained import load_pretrained
   from fairjax.pretrained.checkpoint import safe_name
   from fairjax.run.next_token import write_next_token
   devices, mesh = jax.devices(), None  # of all processes
@@ -214,7 +214,7 @@ def sample_pretrained(
     mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   model = load_pretrained(directory, 'lm', dtype=dtype, shardings=place)
-  vocabulary = TokenizerVocabulary(model, start=start)
+  vocabulary = model.vocabulary(start=start)
   sizes = {p.text: len(vocabulary.start_ids) + len(vocabulary.encode(p.text))
            for p in attribute.prefixes()}
   text, longest = max(sizes.items(), key=lambda item: item[1])

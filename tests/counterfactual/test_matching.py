@@ -10,6 +10,7 @@ import unicodedata
 
 import numpy as np
 import pytest
+from trained_tokenizers import KINDS, write_tokenizer
 
 from fairjax.counterfactual import (
   Match,
@@ -19,7 +20,12 @@ from fairjax.counterfactual import (
   matching,
   replacement_pieces,
 )
-from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece, words_of
+from fairjax.vocabulary import (
+  build_word_vocabulary,
+  load_vocabulary,
+  train_sentencepiece,
+  words_of,
+)
 
 DATA = pathlib.Path(os.environ.get(
   'FAIRJAX_TEST_DATA', pathlib.Path(__file__).parents[2] / '../shared/data'))
@@ -357,3 +363,36 @@ def test_real_text(tmp_path, split, expected):
       spans, unaligned = TokenMatcher(attribute, vocabulary).find(ids)
       assert len(spans) + unaligned == expected[name][1]
       assert unaligned <= 0.03 * len(spans)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_tokenizers_of_models_match_and_swap_as_the_whole_text(tmp_path, kind):
+  """Ids of a swapped span are those of the whole counterfactual text, encoded anew."""
+  write_tokenizer(tmp_path, kind)
+  vocabulary, attribute = load_vocabulary(tmp_path), load_attribute('country')
+  matcher = TokenMatcher(attribute, vocabulary)
+  replacements = replacement_pieces(attribute, vocabulary)
+  text, total = 'Iran is a house. Iraq (Iran) said Iranian "Chile" and Syria', 0
+  texts = [text, *[f'{c} of {c}, the mountain of {c}.' for c in attribute.value_texts]]
+  for text in texts:
+    ids = vocabulary.encode_batch([text])[0]
+    spans, unaligned = matcher.find(ids)
+    matches = TextMatcher(attribute).find(text)
+    unknown = matcher.count_unknown(text)
+    assert len(spans) + unaligned + unknown == len(matches)
+    assert unaligned <= text.count('"') + text.count('(')
+    if unaligned or unknown:
+      continue
+    for (start, end, value), match in zip(spans.tolist(), matches, strict=True):
+      assert value == match.value_index
+      flag = bool(replacements.starts_word[ids[start]])
+      for other in replacements.fitting(value, flag, num_pieces=99):
+        whole = text[:match.start] + attribute.value_texts[other] + text[match.end:]
+        swapped = ids[:start] + replacements.pieces(other, flag) + ids[end:]
+        # A space that is an id of its own stays: the same text, in other ids.
+        if start == 0 or flag:
+          assert swapped == vocabulary.encode_batch([whole])[0]
+          total += 1
+        assert vocabulary.decode(swapped) == vocabulary.decode(
+          vocabulary.encode_batch([whole])[0])
+  assert total > 100

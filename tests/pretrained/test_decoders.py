@@ -18,7 +18,7 @@ from fairjax.cli.main import main
 from fairjax.gender.scored_models import open_language_model
 from fairjax.generate.records import read_records
 from fairjax.model.decoder import DecoderModel, NoState
-from fairjax.pretrained import TokenizerVocabulary, load_pretrained
+from fairjax.pretrained import load_pretrained
 from fairjax.pretrained.plain_english import rate_plain_english
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
@@ -80,7 +80,7 @@ def test_the_verb_samples_what_the_model_says(name, make, attribute, tmp_path, c
                '--permutations=20', '--empty=keep', '--json']) == 0
   measured = json.loads(capsys.readouterr().out)['next_token_divergence']
   model = load_pretrained(folder, 'lm')
-  vocabulary = TokenizerVocabulary(model)
+  vocabulary = model.vocabulary()
   assert vocabulary.start_ids == (() if name == 'qwen2' else (1,))
   lm, found = DecoderModel(model.arch), []
   for text in ('The {} is', 'My friend from {} likes'):
@@ -96,7 +96,7 @@ def test_the_verb_samples_what_the_model_says(name, make, attribute, tmp_path, c
 def test_correlations_read_the_probability_of_whole_texts(make):
   folder = make('gemma2')
   model, texts = load_pretrained(folder, 'lm'), ['He is a baker.', 'She went home']
-  lm, vocabulary = DecoderModel(model.arch), TokenizerVocabulary(model)
+  lm, vocabulary = DecoderModel(model.arch), model.vocabulary()
   for text, found in zip(texts, open_language_model(folder).log_probs(texts), strict=True):
     ids = jnp.asarray([[*vocabulary.start_ids, *vocabulary.encode(text)]])
     hidden = lm.apply(model.params, ids[:, :-1], NoState()).hidden
@@ -107,7 +107,7 @@ def test_correlations_read_the_probability_of_whole_texts(make):
 def test_every_end_of_a_text_ends_it(make, attribute, tmp_path):
   folder = make('llama3')
   (folder / 'generation_config.json').write_text('{"eos_token_id": [2, 3]}')
-  vocabulary = TokenizerVocabulary(load_pretrained(folder, 'lm'))
+  vocabulary = load_pretrained(folder, 'lm').vocabulary()
   assert (vocabulary.eos_id, vocabulary.end_ids) == (2, (3,))
   # Whatever follows, the two ends are far more likely than anything else, and equally so.
   tensors = load_file(folder / 'model.safetensors')

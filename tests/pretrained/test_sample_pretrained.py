@@ -16,7 +16,7 @@ from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.generate import read_records
 from fairjax.generate.sampler import sample_continuations
 from fairjax.model.decoder import CachedDecoder, DecoderModel, NoState
-from fairjax.pretrained import TokenizerVocabulary, load_pretrained
+from fairjax.pretrained import load_pretrained
 
 ATTRIBUTE = """
 name: town
@@ -112,7 +112,7 @@ def test_texts_longer_than_the_model_are_refused():
 
 def test_vocabulary_gives_the_text_back(folder):
   model = load_pretrained(folder, 'lm')
-  vocabulary, begun = TokenizerVocabulary(model), TokenizerVocabulary(model, start=True)
+  vocabulary, begun = model.vocabulary(), model.vocabulary(start=True)
   text = 'My friend likes'
   assert vocabulary.decode(vocabulary.encode(text)) == text
   assert vocabulary.start_ids == () and begun.start_ids == (vocabulary.eos_id,)
@@ -121,7 +121,7 @@ def test_vocabulary_gives_the_text_back(folder):
   assert len(vocabulary.surfaces) == vocabulary.size
   broken = dataclasses.replace(model, config=model.config | {'eos_token_id': None})
   with pytest.raises(Exception, match='eos_token_id is None'):
-    TokenizerVocabulary(broken)
+    broken.vocabulary()
 
 
 @pytest.fixture
@@ -164,8 +164,8 @@ def test_independent_and_start_reach_the_sampler(tmp_path, folder, attribute):
     identity = json.loads(
       out.with_name(f'x{option}.manifest.json').read_text(encoding='utf-8'))['identity']
     assert identity['coupled'] == (option != '--independent')
-    assert identity['vocabulary'] == TokenizerVocabulary(
-      model, start=option == '--start').fingerprint
+    assert identity['vocabulary'] == model.vocabulary(
+      start=option == '--start').fingerprint
     found[option] = [r['continuation'] for r in read_records(out)]
   assert found[''] != found['--independent'] and found[''] != found['--start']
 
@@ -203,7 +203,7 @@ def oracle_kl(folder, prompts):
   """Mean KL(next token | value || other value) over prompts [templates][values], pass by pass."""
   with jax.enable_x64(True):
     model = load_pretrained(folder, 'lm', dtype='float64')
-    vocabulary, found = TokenizerVocabulary(model), []
+    vocabulary, found = model.vocabulary(), []
     for texts in prompts:
       logits = [np.asarray(lm_logits(model.params, model.arch, jnp.asarray(
         [vocabulary.encode(text)]))[0, -1], np.float64) for text in texts]
