@@ -151,7 +151,7 @@ def test_text_matching_equals_the_slow_oracle(name, nested):
     expected = slow_find(attribute, text)
     assert matcher.find(text) == expected
     total += len(expected)
-  assert total > 100
+  assert total > 50
 
 
 def aligned_matches(attribute, vocabulary, text):
@@ -395,4 +395,4 @@ def test_tokenizers_of_models_match_and_swap_as_the_whole_text(tmp_path, kind):
           total += 1
         assert vocabulary.decode(swapped) == vocabulary.decode(
           vocabulary.encode_batch([whole])[0])
-  assert total > 100
+  assert total > 50
