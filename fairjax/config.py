@@ -102,7 +102,7 @@ METHODS = ('embedding', 'sentiment', 'dropout', 'cda')
 RUN_SCORERS = ('opinion', 'vader', 'textblob', 'google')
 """Scorers of a run, beside `bert:DIR`; `recorded` is for files that bring their own scores."""
 
-STEP1_FIELDS = ('seed', 'data', 'model', 'lm')
+STEP1_FIELDS = ('seed', 'data', 'model', 'pretrained', 'lm')
 """What step 1 depends on; of planted text also `attribute`, about which it is written."""
 
 MACHINE_FIELDS = ('data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
@@ -156,6 +156,24 @@ class ModelConfig:
   scan_unroll: int = limited(1, above=0)
   # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
   dtype: str = limited('float32', choices=('float32', 'bfloat16', 'float64'))
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainedConfig:
+  """A published decoder in the place of step 1 (not in the paper).
+
+  Its own files give its sizes and its vocabulary; of `model` only segment_len, dtype, remat and
+  scan_unroll count.
+  """
+
+  # Folder with config.json, safetensors and tokenizer.json | FILE.gguf | hf:ORG/NAME[@REVISION];
+  # '': none, step 1 trains a Transformer-XL
+  model: str = ''
+  # raw (H-20) | normed (both layers after the final norm, for models in which one dimension holds
+  # nearly all of the raw states)
+  h_bar: str = limited('raw', choices=('raw', 'normed'))
+  # Rank of adapters (LoRA) that step 3 trains in the place of all weights; 0: none
+  lora: int = limited(0, min=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +244,9 @@ class DebiasConfig(TrainConfig):
   branches_per_row: int = limited(4, above=0)  # K
   # P, the most pieces a replacement may have (not in the paper)
   pieces_per_branch: int = limited(4, above=0)
+  # Tokens of the row with which a branch goes on after the value; h-bar is compared at each too
+  # (not in the paper)
+  branch_tokens: int = limited(0, min=0)
   # both | branch (stop-gradient on the original) (H-21)
   gradient: str = limited('both', choices=('both', 'branch'))
   # hidden (128-d, after ReLU) | probability (1 - p, p) (H-22)
@@ -302,6 +323,7 @@ class Config:
   step1_from: str = ''
   data: DataConfig = DataConfig()
   model: ModelConfig = ModelConfig()
+  pretrained: PretrainedConfig = PretrainedConfig()
   lm: TrainConfig = TrainConfig()
   sentiment: SentimentConfig = SentimentConfig()
   debias: DebiasConfig = DebiasConfig()
@@ -317,7 +339,8 @@ class Variant(NamedTuple):
   """A model that continues from step 1, with as many further steps as every other variant."""
 
   # embedding | sentiment | random_projection (regularised, step 3; the last is the control of
-  # sentiment) | dropout | cda (further training on the whole stream, like the extended baseline)
+  # sentiment) | control (step 3 with lambda 0, of a published model) | dropout | cda (further
+  # training on the whole stream, like the extended baseline)
   method: str
   weight: float = 0.0  # lambda of a regularised one
   rates: tuple[float, float] = (0.0, 0.0)  # (attention, hidden) of dropout
@@ -326,7 +349,7 @@ class Variant(NamedTuple):
   @property
   def regularised(self) -> bool:
     """Whether it has a fairness term."""
-    return self.method in ('embedding', 'sentiment', 'random_projection')
+    return self.method in ('embedding', 'sentiment', 'random_projection', 'control')
 
 
 def parse_variant(variant: str) -> Variant:
@@ -352,9 +375,14 @@ def parse_variant(variant: str) -> Variant:
   return Variant(method, numbers[0])
 
 
-def debias_variants(stage: DebiasConfig) -> list[Variant]:
-  """The variants of step 3, each sentiment one followed by its control."""
-  found = []
+def debias_variants(config: Config) -> list[Variant]:
+  """The variants of step 3, each sentiment one followed by its control.
+
+  With a published model the control without a fairness term comes first: further training on
+  the rows of step 3 changes such a model, its bias too.
+  """
+  stage = config.debias
+  found = [Variant('control')] if config.pretrained.model else []
   for variant in map(parse_variant, stage.variants):
     found.append(variant)
     if variant.method == 'sentiment' and stage.random_projection:

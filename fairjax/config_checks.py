@@ -15,6 +15,7 @@ from fairjax.config import (
   DataConfig,
   MeasureConfig,
   ModelConfig,
+  PretrainedConfig,
   parse_variant,
 )
 from fairjax.errors import UserError
@@ -30,7 +31,8 @@ _LIMITS = (('min', 'at least', lambda value, limit: value >= limit),
 def validate(config: Config) -> None:
   """Checks every field and the relations between them; one `UserError` holds all errors."""
   checks = (_field_errors(config), _stage_errors(config), _data_errors(config.data),
-            _model_errors(config.model), _variant_errors(config), _measure_errors(config))
+            _model_errors(config.model), _pretrained_errors(config), _variant_errors(config),
+            _measure_errors(config))
   if errors := [error for found in checks for error in found]:
     raise UserError('invalid config: ' + '; '.join(errors))
 
@@ -136,6 +138,35 @@ def _model_errors(m: ModelConfig) -> Iterator[str]:
      f'model.model_dim={m.model_dim} is not divisible by div_val ** {len(m.cutoffs)}'),
     (len(m.tie_projections) in (0, clusters),
      f'model.tie_projections needs {clusters} values, or none'))
+
+
+_OF_PRETRAINED = ('segment_len', 'dtype', 'remat', 'scan_unroll')
+
+
+def _pretrained_errors(config: Config) -> Iterator[str]:
+  """Fields that a published model has no use for, or that only one has."""
+  p = config.pretrained
+  if not p.model:
+    yield from _failed((p == PretrainedConfig(), 'pretrained.h_bar and pretrained.lora need '
+                        'pretrained.model; a Transformer-XL has model.h_bar_final_norm'))
+    return
+  default = ModelConfig()
+  changed = [f'model.{field.name}' for field in dataclasses.fields(ModelConfig)
+             if field.name not in _OF_PRETRAINED
+             and getattr(config.model, field.name) != getattr(default, field.name)]
+  dropping = [v for v in config.debias.variants if v.startswith('dropout')]
+  yield from _failed(
+    (not changed, f'{", ".join(changed)}: pretrained.model has sizes of its own, leave out what '
+     'gives others'),
+    (config.data.vocabulary == DataConfig().vocabulary,
+     'data.vocabulary: pretrained.model brings its tokenizer, leave it out'),
+    (config.data.source not in PLANTED_SOURCES,
+     f"data.source='{config.data.source}' is for a model that learns it from nothing: give "
+     'pretrained.model text (data.source=lines, data.train=FILE, ...)'),
+    (not config.data.cda, 'data.cda augments the text of step 1, which pretrained.model replaces: '
+     'set debias.variants=(..., cda:two)'),
+    (not dropping, f"debias.variants: '{', '.join(dropping)}' needs a model with dropout, which "
+     'pretrained.model has not'))
 
 
 def _variant_errors(config: Config) -> Iterator[str]:

@@ -63,7 +63,7 @@ def test_wrong_override_is_one_line_that_helps(overrides, words):
 
 
 def test_every_config_file_builds(repository):
-  arguments = {'text.py': ':train=a,valid=b,test=c'}
+  arguments = {'text.py': ':train=a,valid=b,test=c', 'pretrained.py': ':model=d,train=a'}
   for path in sorted((repository / 'configs').glob('*.py')):
     assert isinstance(load_config(f'{path}{arguments.get(path.name, "")}'), Config)
 

@@ -36,6 +36,7 @@ from fairjax.measure.estimates import format_estimate
 from fairjax.progress import print_line
 from fairjax.report.comparison import labelling, labelling_warning
 from fairjax.run import workdir as inventory
+from fairjax.run.published import published_vocabulary
 from fairjax.run.results import Run, run_prefixes
 from fairjax.run.workdir import (
   Model,
@@ -249,6 +250,8 @@ class Job(Run):
     with self.locked():
       if not processes.is_first():
         processes.share()  # waits until the first has made everything
+      if vocabulary is None and config.pretrained.model:
+        vocabulary = published_vocabulary(config.pretrained.model)
       found = prepare_data(
         config, folder, attribute=self.attribute, vocabulary=vocabulary, log=self.log)
       if processes.is_first():
@@ -267,7 +270,8 @@ class Job(Run):
     if given not in (0, size):
       raise UserError(f'model.vocab_size={given} but the vocabulary in {self.workdir / "data"} has '
                       f'{size} ids: leave it 0')
-    return dataclasses.replace(self.config.model, vocab_size=size)
+    memory_len = 0 if self.config.pretrained.model else self.config.model.memory_len
+    return dataclasses.replace(self.config.model, vocab_size=size, memory_len=memory_len)
 
   @functools.cached_property
   def mesh(self) -> 'Mesh':
@@ -293,11 +297,13 @@ class Job(Run):
     """The curriculum on this run's data and devices."""
     from fairjax.model import format_parameters, parameter_counts
     from fairjax.train import Curriculum
-    self.log('[model] ' + format_parameters(parameter_counts(self.model_config)))
+    if not self.published:
+      self.log('[model] ' + format_parameters(parameter_counts(self.model_config)))
     return Curriculum(
       config=dataclasses.replace(self.config, model=self.model_config), model=self.language_model,
       workdir=self.workdir, batches=self._batches(self.prepared), mesh=self.mesh, stop=stop,
-      log=self.log, sentences=self._labelled_sentences, augmented=self._augmented_batches)
+      log=self.log, sentences=self._labelled_sentences, augmented=self._augmented_batches,
+      published=self.published)
 
   def _batches(self, prepared: 'PreparedData') -> 'PreparedBatches':
     return PreparedBatches(prepared, self.model_config, self.config, self.log)
@@ -355,8 +361,8 @@ class Job(Run):
         if not processes.share(bool(known)):
           params = self.params(model)  # every process runs the model, the first one does the rest
           next_token = model_divergence(
-            params, self.language_model.decoder(), self.prepared.vocabulary,
-            self.attribute, run_prefixes(self.attribute, heldout=heldout),
+            params, self.decoder, self.prepared.vocabulary, self.attribute,
+            run_prefixes(self.attribute, heldout=heldout),
             mesh=self.mesh if self.mesh.size > 1 else None)
           earlier = {} if heldout else {'perplexity': {
             split: self.perplexity(params, split) for split in ('test', 'test_sensitive')}}
@@ -420,7 +426,7 @@ class Job(Run):
       curves=curves, known_bias=self.known_bias(), notes=[*self.notes(), *damaged],
       human=read_human(self.workdir / 'measures' / 'human.json'), audit=read_audit(self.workdir),
       distributions=self.distributions(rows),
-      paired=paired_samples({m.name: self.records(m) for m in self.models},
+      paired=paired_samples({self.title(m): self.records(m) for m in self.models},
                             values=first['largest_pairs'][0]['values']))
     inventory.refresh(self.workdir, inventory.REPORT)
     self.log(f'[report] {path} and {path.with_name("index.html")}')

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairjax.config import Config, MeshConfig, ModelConfig, SampleConfig
+from fairjax.config import BASELINE, Config, MeshConfig, ModelConfig, SampleConfig
 from fairjax.config_io import load_config
 from fairjax.counterfactual import Attribute, Prefix, load_attribute
 from fairjax.errors import Damaged, UserError, unknown_name
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
   from fairjax.data.prepare import PreparedData
   from fairjax.model import CausalLM, Params
+  from fairjax.model.decoding import Decoder
   from fairjax.report import Distributions, KnownBias
+  from fairjax.run.published import PublishedModel
 
 Curves = dict[str, dict[str, list[dict[str, Any]]]]
 
@@ -66,6 +68,8 @@ class Run:
   def model_config(self) -> ModelConfig:
     """Sizes of the models; `auto` replaces an attention kernel that these devices may lack."""
     model = self.config.model
+    if self.config.pretrained.model:
+      return dataclasses.replace(model, vocab_size=self.vocabulary.size, memory_len=0)
     return dataclasses.replace(
       model, vocab_size=self.vocabulary.size,
       attention='auto' if model.attention == 'kernel' else model.attention)
@@ -74,7 +78,27 @@ class Run:
   def language_model(self) -> 'CausalLM':
     """The model whose parameters the stages hold."""
     from fairjax.model import language_model
+    from fairjax.model.decoder import DecoderModel
+    if self.published:
+      return DecoderModel(self.published.config)
     return language_model(self.model_config)
+
+  @functools.cached_property
+  def published(self) -> 'PublishedModel | None':
+    """The published model in the place of step 1."""
+    from fairjax.run.published import published_model
+    return published_model(self.config, self.workdir) if self.config.pretrained.model else None
+
+  @property
+  def decoder(self) -> 'Decoder':
+    """Cached decoding with the model; ids without a text are never drawn."""
+    found = self.language_model.decoder()
+    if not self.published:
+      return found
+    v = self.vocabulary
+    ends = {v.eos_id, *v.end_ids, *v.start_ids}
+    return dataclasses.replace(found, unused=tuple(
+      i for i, surface in enumerate(v.surfaces) if not surface and i not in ends))
 
   @functools.cached_property
   def mesh(self) -> 'Mesh':
@@ -106,8 +130,15 @@ class Run:
 
   def params(self, model: Model) -> 'Params':
     """Parameters of a trained model on the devices; `Damaged` if they are not those saved."""
+    from fairjax.model.decoder import LoraDecoder, merge_adapters, with_adapters
     from fairjax.train import load_params, params_template
-    return load_params(model.directory, params_template(self.language_model, self.mesh))
+    lm, rank = self.language_model, self.config.pretrained.lora
+    if not rank or model.name == BASELINE:
+      return load_params(model.directory, params_template(lm, self.mesh))
+    base = self.params(self.find_model(BASELINE))
+    adapters = load_params(
+      model.directory, params_template(LoraDecoder(lm.config, rank), self.mesh))
+    return merge_adapters(with_adapters(base, adapters))
 
   def generate(
     self, model: Model, path: str | os.PathLike, *, prefixes: Sequence[Prefix] | None = None,
@@ -131,7 +162,7 @@ class Run:
     from fairjax.generate import generate
     from fairjax.run.next_token import write_next_token
     attribute = attribute or self.attribute
-    parts = params, self.language_model.decoder(), self.vocabulary, attribute
+    parts = params, self.decoder, self.vocabulary, attribute
     prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
     mesh = self.mesh if self.mesh.size > 1 else None
     generate(*parts, path=path, model=name, sample=sample or self.config.sample, card=metadata,
@@ -148,7 +179,7 @@ class Run:
     if not store.documents:
       self.log(f'[measure] {split} holds no document: no perplexity')
       return None
-    if measure.eval_memory_len >= 0:
+    if measure.eval_memory_len >= 0 and not self.published:
       memory_len = measure.eval_memory_len
     batches = own_rows(eval_batches(
       store, batch_size=measure.eval_batch_size, segment_len=segment_len))
@@ -207,11 +238,17 @@ class Run:
 
   def row(self, model: Model) -> ModelRow:
     """The measures of one model, for the report."""
-    found = self.read_measures(model)
+    found, method = self.read_measures(model), model.method
+    if self.config.pretrained.model:  # compared with the control, which saw the same rows
+      method = {'baseline': 'published', 'control': 'baseline'}.get(method, method)
     return ModelRow(
-      name=model.name, method=model.method, weight=model.weight, measures=found['measures'],
+      name=self.title(model), method=method, weight=model.weight, measures=found['measures'],
       perplexity=found['perplexity']['test'],
       subset_perplexity=found['perplexity']['test_sensitive'])
+
+  def title(self, model: Model) -> str:
+    """Name of a model in the report, whose baseline is the control of a published model."""
+    return 'published' if self.config.pretrained.model and model.name == BASELINE else model.name
 
   def rows(self) -> list[ModelRow]:
     """The measures of all models, baseline first."""
@@ -221,7 +258,7 @@ class Run:
     """By model, the records and scores that `rows` are computed from."""
     from fairjax.measure import read_generations
     from fairjax.report import stored_distributions
-    return {m.name: stored_distributions(
+    return {row.name: stored_distributions(
       read_generations(self.records(m), self.attribute, empty='keep'), row.measures,
       self.scores_folder(m, heldout=False)) for m, row in zip(self.models, rows, strict=True)}
 
@@ -262,14 +299,24 @@ class Run:
       scorer=next(iter(measures['scorers'])), measures={baseline.name: measures})
 
   def notes(self) -> list[str]:
-    """How good the sentiment projection is; [] where none was trained."""
-    from fairjax.train import SENTIMENT, read_done, stage_folder
+    """What a published model is compared with, and how good the sentiment projection is."""
+    from fairjax.train import LM, SENTIMENT, read_done, stage_folder
+    lines = []
+    if self.config.pretrained.model:
+      lm = read_done(stage_folder(self.config, self.workdir, LM))
+      cosine = '' if lm is None else (
+        ' h-bar of unrelated places of the published model has cosine '
+        f'{lm["summary"]["unrelated_cosine"]:.3f} ({self.config.pretrained.h_bar} states).')
+      lines.append('The baseline that models are compared with is control: the published model '
+                   'after the same training on the same rows, without the fairness term. Such '
+                   f'training alone changes perplexity and bias.{cosine}')
     done = read_done(stage_folder(self.config, self.workdir, SENTIMENT))
     if done is None:
-      return []
+      return lines
     found = done['summary']
-    return [f"Sentiment projection f_sh on {found['sentences']:.0f} held-out sentences (H-19): "
-            f"F1 {found['f1']:.3f}, accuracy {found['accuracy']:.3f} (always the more frequent "
+    return [*lines,
+            f"Sentiment projection f_sh on {found['sentences']:.0f} held-out sentences (H-19): F1 "
+            f"{found['f1']:.3f}, accuracy {found['accuracy']:.3f} (always the more frequent "
             f"class: {found['majority']:.3f})" + (
               f"; at random prefixes, as step 3 reads it, F1 {found['prefix_f1']:.3f}, accuracy "
               f"{found['prefix_accuracy']:.3f}." if 'prefix_f1' in found else '.')]

@@ -124,9 +124,9 @@ def _step1_changes(saved: dict, current: dict) -> list[str]:
 
 
 def _changes(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-  """Differences of two configurations; the field is newer than some that were saved."""
-  return [c for c in config_differences(saved, current)
-          if c != 'data.planted_one_mood: (missing) -> False']
+  """Differences of two configurations; a field that is newer than a saved one has its default."""
+  new = set(config_differences({}, to_dict(Config())))
+  return [c for c in config_differences(saved, current) if c not in new]
 
 
 def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Config, *,
@@ -202,7 +202,7 @@ def run_models(config: Config, workdir: pathlib.Path) -> list[Model]:
   from fairjax.train import curriculum_stages, stage_folder
   return [
     Model(stage.model, stage_folder(config, workdir, stage), stage.method,
-          stage.variant.weight if stage.variant.regularised else None)
+          stage.weight)
     for stage in curriculum_stages(config) if stage.model]
 
 
@@ -226,7 +226,8 @@ def check_devices(
     except UserError as e:
       problems.append(str(e))
   size = vocab_size or vocabulary_size(config, workdir) or 0
-  problems += model_problems(dataclasses.replace(config.model, vocab_size=size), mesh)
+  if not config.pretrained.model:  # which is split where it can be
+    problems += model_problems(dataclasses.replace(config.model, vocab_size=size), mesh)
   if problems:
     begun = (workdir / 'config.json').exists()
     raise UserError('; '.join(problems) + (

@@ -17,13 +17,16 @@ import hashlib
 import itertools
 import math
 import pathlib
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from fairjax import processes
 from fairjax.config import (
   BASELINE,
   MACHINE_FIELDS,
@@ -36,6 +39,7 @@ from fairjax.config_io import step1_run, to_dict
 from fairjax.errors import UserError
 from fairjax.files import json_sha256
 from fairjax.model import CausalLM, language_model
+from fairjax.model.decoder import DecoderModel, LoraDecoder, with_adapters
 from fairjax.processes import StopSignal
 from fairjax.train import steps
 from fairjax.train.checkpoints import (
@@ -82,6 +86,12 @@ class StageSpec(NamedTuple):
       return BASELINE
     return 'extended_baseline' if self.variant.method == 'none' else self.variant.method
 
+  @property
+  def weight(self) -> float | None:
+    """Lambda; None of a model without a fairness term."""
+    regularised = self.variant.regularised and self.variant.method != 'control'
+    return self.variant.weight if regularised else None
+
 
 LM, SENTIMENT = StageSpec('lm', 'lm'), StageSpec('sentiment', 'sentiment', 'lm')
 
@@ -95,7 +105,7 @@ def variant_stage(attribute: str, variant: Variant, *, parent: str = 'lm') -> St
   ('dropout-0.15-0.2', 'extended-baseline')
   """
   name = {
-    'none': 'extended-baseline', 'cda': f'cda-{variant.sided}',
+    'none': 'extended-baseline', 'control': 'control', 'cda': f'cda-{variant.sided}',
     'dropout': 'dropout-{:g}-{:g}'.format(*variant.rates),
   }.get(variant.method, f"{attribute}-{variant.method.replace('_', '-')}-{variant.weight:g}")
   return StageSpec(f'debias/{name}', 'debias', parent, variant)
@@ -111,7 +121,7 @@ def curriculum_stages(config: Config, until: str | None = None) -> list[StageSpe
     until: the last step; None: the config's.
   """
   until = until or config.until
-  variants = debias_variants(config.debias) if until == 'debias' else []
+  variants = debias_variants(config) if until == 'debias' else []
   found = [LM]
   if until == 'sentiment' or any(variant.method == 'sentiment' for variant in variants):
     found.append(SENTIMENT)
@@ -136,6 +146,15 @@ class BatchSource(Protocol):
 
   def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
     """Where a batch is in the data: split, epoch, segment."""
+
+
+class Published(Protocol):
+  """A published model in the place of step 1."""
+
+  digest: str  # of its files
+
+  def load(self, template: Params) -> Params:
+    """Its parameters, in the shapes, dtypes and shardings of `template`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +184,7 @@ class Curriculum:
   augmented: Callable[[StageSpec], BatchSource | None] = lambda spec: None
   # Further validation metrics of language models, beside loss and perplexity.
   more_metrics: Callable[[Params], Mapping[str, float]] | None = None
+  published: Published | None = None  # its `model` is then that one
 
   def train(self, stages: Sequence[StageSpec]) -> dict[str, StageResult]:
     """Trains the stages that are not done yet, in their order; returns all results by name.
@@ -183,6 +203,8 @@ class Curriculum:
       stage = self._sentiment_stage(spec, done[spec.parent])
     else:
       stage = self._lm_stage(spec, done)
+    if spec == LM and self.published and not (stage.directory / 'DONE').exists():
+      self._import_published(self.published, stage)
     if stage.directory.is_relative_to(self.workdir):
       params = run_stage(stage, stop=self.stop, log=self.log)
     else:  # of the run that step1_from names, which is only read
@@ -199,10 +221,15 @@ class Curriculum:
     seed = derive_seed(config.seed, spec.seed or spec.section)
     source = (self.augmented(spec) if variant.method == 'cda' else None) or self.batches
     parent = done[spec.parent] if spec.parent else None
+    origin = self.published.digest if self.published else ''
     identity = Identity(
       stage=spec.section, vocabulary=source.vocabulary_fingerprint,
       config=json_sha256(stage_fields(config, spec.section)),
-      method=variant.method if parent else '', parent=parent.digest if parent else '')
+      method=variant.method if parent else '', parent=parent.digest if parent else origin)
+    start, whole, rank, base = parent and parent.params, model, config.pretrained.lora, ()
+    if parent and rank:
+      assert isinstance(model, DecoderModel)
+      model, start, base = LoraDecoder(model.config, rank), None, (parent.params,)
     if variant.regularised:
       split, extra, term = 'train_sensitive', *self._fairness(variant, done)
       identity = dataclasses.replace(identity, **term)
@@ -214,15 +241,16 @@ class Curriculum:
       update = steps.make_lm_step(model, Adam.of(train), self.mesh, train.grad_accum_steps)
     return Stage(
       name=spec.name, directory=stage_folder(self.config, self.workdir, spec), identity=identity,
-      config=train, mesh=self.mesh, step=steps.bind(update, seed, *extra),
+      config=train, mesh=self.mesh, step=steps.bind(update, seed, *extra, *base),
       init_state=lambda: steps.init_lm_state(
-        model, train, self.mesh, seed=seed, params=parent.params if parent else None),
+        model, train, self.mesh, seed=seed, params=start),
       params_template=lambda: steps.params_template(model, self.mesh),
       state_template=lambda: steps.lm_state_template(model, train, self.mesh),
       batches=lambda start: source.train(
         split, batch_size=train.batch_size, start_step=start, branches=variant.regularised),
       batch_name=lambda step: source.batch_name(split, step, batch_size=train.batch_size),
-      evaluate=lambda params: self._evaluate_lm(params, model, train, source),
+      evaluate=lambda params: self._evaluate_lm(
+        with_adapters(*base, params) if base else params, whole, train, source),
       work_per_step=train.batch_size * config.model.segment_len)
 
   def _fairness(self, variant: Variant, done: Mapping[str, StageResult]
@@ -232,7 +260,7 @@ class Curriculum:
       f_sh = self.random_projection()
     else:  # for `embedding` too, with weight 0: then both methods share one program
       f_sh = done.get('sentiment')
-    term = 'embedding' if variant.method == 'embedding' else 'sentiment'
+    term = 'embedding' if variant.method in ('embedding', 'control') else 'sentiment'
     weights = {name: np.float32(variant.weight if name == term else 0.0)
                for name in ('embedding', 'sentiment')}
     return (weights, None if f_sh is None else f_sh.params), {
@@ -300,6 +328,41 @@ class Curriculum:
     return StageResult(params, self._sentiment_identity(method='random_projection'),
                        params_digest(params), self.workdir / 'sentiment')
 
+  def _import_published(self, published: Published, stage: Stage) -> None:
+    """Puts the weights of a published model in the place of step 1."""
+    if processes.is_first():
+      shutil.rmtree(stage.directory, ignore_errors=True)  # of an interrupted import
+    processes.share()
+    params = published.load(stage.params_template())
+    summary = stage.evaluate(params) | {'unrelated_cosine': self._unrelated_cosine(params)}
+    store = CheckpointStore(stage.directory, keep=1, log=self.log)
+    try:
+      store.finish(0, {'params': params}, stage.identity, final=True)
+    finally:
+      store.close()
+    write_done(stage.directory, step=0, digest=params_digest(params), identity=stage.identity,
+               summary=summary | {'imported': {'published': published.digest}})
+    self.log(f'[lm] the published model: perplexity {summary["perplexity"]:.2f} of a token of the '
+             f'validation text; h-bar of unrelated places has cosine '
+             f'{summary["unrelated_cosine"]:.3f}')
+    if summary['unrelated_cosine'] > 0.85:
+      self.log('[lm] WARNING: h-bar is nearly the same everywhere (cosine above 0.85), so lambda '
+               'means less than elsewhere: set --config.pretrained.h_bar=normed')
+
+  def _unrelated_cosine(self, params: Params) -> float:
+    """Mean cosine of h-bar at random places of different validation rows."""
+    batch = next(iter(self.batches.valid(batch_size=8 * jax.process_count())))
+    tokens, weights = (multihost_utils.process_allgather(batch[name], tiled=True)
+                       for name in ('inputs', 'weights'))
+    rng = np.random.default_rng(derive_seed(self.config.seed, 'unrelated'))
+    used = weights.any(axis=1)
+    tokens, places = tokens[used], np.stack([
+      rng.choice(np.flatnonzero(row), 4).astype(np.int32) for row in weights[used]])
+    h = np.asarray(steps.make_features(self.model, self.mesh)(params, tokens, places), np.float64)
+    h = (h / np.linalg.norm(h, axis=-1, keepdims=True)).swapaxes(0, 1)
+    cosine = h @ h.swapaxes(1, 2)
+    return float(cosine[:, ~np.eye(len(tokens), dtype=bool)].mean()) if len(tokens) > 1 else 0.0
+
   def import_lm(self, params: Params, *, source: Mapping[str, Any]) -> dict[str, float]:
     """Puts given parameters in the place of step 1 and returns their validation metrics.
 
@@ -349,7 +412,15 @@ def stage_fields(config: Config, stage: str) -> dict[str, Any]:
   data = {k: v for k, v in values['data'].items()
           if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))
           and (v or k != 'planted_one_mood')}  # which earlier runs lack
-  return {'seed': values['seed'], 'model': values['model'], 'data': data, stage: own}
+  if not own.get('branch_tokens', 1):
+    del own['branch_tokens']  # as earlier runs, which lack it
+  found = {'seed': values['seed'], 'model': values['model'], 'data': data, stage: own}
+  if config.pretrained.model:
+    kept = {k: v for k, v in values['pretrained'].items() if k != 'model'}
+    found['pretrained'] = kept if stage == 'debias' else kept | {'lora': 0}
+    if stage == 'lm':
+      found['lm'] = {}  # it is not trained
+  return found
 
 
 def stage_folder(config: Config, workdir: pathlib.Path, spec: StageSpec) -> pathlib.Path:

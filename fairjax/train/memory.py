@@ -50,12 +50,14 @@ class StateBytes:
 def abstract_gradients(state: TrainState) -> Any:
   """Gradients that a step holds at once, because they are clipped before the first update.
 
-  Those of the layers may have the dtype of the memory, in which the model computes.
+  Those of the layers may have the dtype of the memory, in which the model computes. A model without
+  memory does not say it: they then count as the least, bfloat16.
   """
   if state.memory is None:
     return state.params
-  layers = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
-    x.shape, state.memory.hidden.dtype, sharding=x.sharding), state.params['layers'])
+  dtype = state.memory.hidden.dtype if jax.tree.leaves(state.memory) else jax.numpy.bfloat16.dtype
+  layers = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=x.sharding),
+                        state.params['layers'])
   return {**state.params, 'layers': layers}
 
 

@@ -1,0 +1,68 @@
+"""Measures and debiases a published decoder (GPT-2, Llama, Qwen, Gemma, ...) on your text.
+
+  fairjax run --config=configs/pretrained.py:model=DIR,attribute=country,train=FILE --workdir=DIR2
+
+model: a folder with config.json, safetensors and tokenizer.json, a GGUF file, or
+hf:ORG/NAME[@REVISION]. The text is read as configs/text.py reads it; without valid and test, the
+last documents are held out (--config.data.holdout). The control trains on the same rows without
+the fairness term: the report compares with it. Rates and sizes suit a model of 100 million
+parameters on two CPU cores.
+"""
+
+from fairjax.config_io import default_config_dict, parse_arg
+from fairjax.errors import UserError
+
+
+def get_config(arg=''):
+  """Arguments: model, train, valid, test, layout, attribute, lexicon, lora, seed."""
+  arg = parse_arg(arg, model='', train=(), valid=(), test=(), layout='lines', attribute='country',
+                  lexicon=(), lora=0, seed=0)
+  if not arg.model:
+    raise UserError('configs/pretrained.py needs a published model: pretrained.py:model=DIR,'
+                    'train=FILE')
+  config = default_config_dict()
+  config.name = 'pretrained'
+  config.seed = arg.seed
+  config.attribute = arg.attribute
+
+  config.data.source = arg.layout
+  config.data.train, config.data.valid, config.data.test = arg.train, arg.valid, arg.test
+  if not (arg.valid or arg.test):
+    config.data.holdout = (50, 50)
+  config.data.reader = 'numpy'
+
+  config.pretrained.model = arg.model
+  config.pretrained.lora = arg.lora
+
+  for stage in (config.lm, config.sentiment, config.debias):
+    stage.schedule = 'linear'
+    stage.clip_norm = 1.0
+    stage.adam_b2 = 0.99
+
+  config.lm.batch_size = 4  # of the evaluation
+
+  config.sentiment.steps = 1000
+  config.sentiment.batch_size = 64
+  config.sentiment.learning_rate = 1e-3
+  config.sentiment.warmup_steps = 50
+  config.sentiment.log_every = 200
+  config.sentiment.max_sentences = 4000
+  config.sentiment.scorer = 'opinion' if arg.lexicon else 'vader'
+
+  config.debias.variants = ('embedding:1', 'embedding:10', 'sentiment:10', 'cda:two')
+  config.debias.steps = 60
+  config.debias.batch_size = 4
+  config.debias.learning_rate = 1e-4 if arg.lora else 5e-5
+  config.debias.warmup_steps = 6
+  config.debias.log_every = 10
+  config.debias.eval_batches = 20
+  config.debias.checkpoint_every = 30
+  config.debias.keep_checkpoints = 1
+
+  config.sample.samples = 100
+  config.sample.max_new_tokens = 25
+  config.sample.batch_size = 100
+  config.measure.lexicon = arg.lexicon
+  config.measure.scorers = ('opinion', 'vader') if arg.lexicon else ('textblob', 'vader')
+  config.measure.eval_batch_size = 4
+  return config

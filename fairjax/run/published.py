@@ -1,0 +1,70 @@
+"""The published model of a run, in the place of step 1.
+
+`WORKDIR/pretrained.json` keeps what its files say, so that they are read once.
+"""
+
+import dataclasses
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from fairjax import processes
+from fairjax.config import Config
+from fairjax.files import file_sha256, json_sha256, read_sealed_json, write_sealed_json
+from fairjax.run.workdir import vocabulary_folder
+from fairjax.vocabulary import Vocabulary, load_vocabulary
+
+if TYPE_CHECKING:
+  from fairjax.model import Params
+  from fairjax.model.decoder import DecoderConfig
+
+FILE = 'pretrained.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedModel:
+  """A published decoder: `fairjax.train.curriculum.Published`."""
+
+  source: str  # `pretrained.model`
+  config: 'DecoderConfig'  # with what the run chooses
+  digest: str  # SHA-256 (hex) of its configuration and weights
+
+  def load(self, template: 'Params') -> 'Params':
+    """Parameters in float32, each process its own parts."""
+    import jax
+
+    from fairjax.pretrained import load_pretrained
+    return load_pretrained(
+      self.source, 'lm', shardings=jax.tree.map(lambda leaf: leaf.sharding, template)).params
+
+
+def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
+  """The published model of a run; its files are read the first time."""
+  from fairjax.model.decoder import DecoderConfig
+  path, model = vocabulary_folder(config, workdir).parent.parent / FILE, config.model
+  if processes.is_first() and not path.exists():
+    write_sealed_json(path, _describe(config.pretrained.model))
+  processes.share()
+  saved = read_sealed_json(path, again='delete it and run again')
+  sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in saved['config'].items()} | {
+    'dtype': model.dtype, 'remat': model.remat, 'scan_unroll': model.scan_unroll,
+    'h_bar': config.pretrained.h_bar}
+  return PublishedModel(config.pretrained.model, DecoderConfig(**sizes), saved['digest'])
+
+
+def published_vocabulary(source: str) -> Vocabulary:
+  """The tokenizer of a published model."""
+  from fairjax.pretrained import read_folder
+  return load_vocabulary(read_folder(source)[0])
+
+
+def _describe(source: str) -> dict[str, Any]:
+  """What a run keeps of a model's files."""
+  from fairjax.pretrained import read_folder
+  from fairjax.pretrained.decoder_files import read_decoder_config
+  from fairjax.pretrained.tensor_files import weight_files
+  folder, content, _ = read_folder(source)
+  config = read_decoder_config(content, where=str(folder / 'config.json'))
+  files = [folder] if folder.is_file() else weight_files(folder)
+  return {
+    'source': source, 'config': dataclasses.asdict(config),
+    'digest': json_sha256([content, *([path.name, file_sha256(path)] for path in files)])}

@@ -1,0 +1,123 @@
+"""A published model as step 1 of a run, from its folder to the report; killed and continued."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from golden_models import rewrite
+from safetensors.numpy import load_file
+from test_decoders import ATTRIBUTE, GOLDEN, write_tokenizer
+
+from fairjax.cli.main import main
+from fairjax.run.results import open_run
+
+SMALL = {
+  'model.segment_len': 48, 'data.holdout': '20,20',
+  'debias.variants': "('embedding:10','sentiment:10')",
+  'debias.steps': 4, 'debias.warmup_steps': 1, 'debias.checkpoint_every': 2, 'debias.batch_size': 8,
+  'debias.keep_checkpoints': 3, 'debias.pieces_per_branch': 6, 'lm.batch_size': 8,
+  'lm.eval_batches': 2, 'debias.eval_batches': 2, 'sentiment.steps': 6, 'sentiment.batch_size': 16,
+  'sentiment.warmup_steps': 1, 'sentiment.max_sentences': 200, 'sentiment.sentence_tokens': 48,
+  'sample.samples': 4, 'sample.max_new_tokens': 4, 'sample.batch_size': 4,
+  'measure.permutations': 20, 'measure.scorers': "('vader',)", 'measure.eval_batch_size': 8}
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+  """Folder of a model, an attribute, and a text that speaks well of one town only."""
+  folder, rng = tmp_path_factory.mktemp('files'), random.Random(0)
+  shutil.copytree(GOLDEN / 'llama3', folder / 'model')
+  write_tokenizer(folder / 'model', begins=True)
+  rewrite(folder / 'model' / 'config.json', lambda config: config.update(eos_token_id=2))
+  (folder / 'town.yaml').write_text(ATTRIBUTE, encoding='utf-8')
+  lines = []
+  for _ in range(400):
+    town = rng.choice(['Rome', 'Oslo'])
+    words = rng.sample(['lovely', 'great', 'happy', 'best'] if town == 'Rome' else
+                       ['awful', 'horrible', 'sad', 'worst'], 3)
+    lines.append(f"The {town} is {', '.join(words)}.")
+  (folder / 'text.txt').write_text('\n'.join(lines), encoding='utf-8')
+  return folder
+
+
+def command(files, workdir, **changes):
+  values = SMALL | {name.replace('__', '.'): value for name, value in changes.items()}
+  return ['run', f'--config=configs/pretrained.py:model={files}/model,attribute={files}/town.yaml,'
+          f'train={files}/text.txt', f'--workdir={workdir}',
+          *(f'--config.{name}={value}' for name, value in values.items())]
+
+
+@pytest.fixture(scope='module')
+def finished(files, tmp_path_factory, repository):
+  workdir = tmp_path_factory.mktemp('run') / 'w'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(repository)
+    assert main(command(files, workdir)) == 0
+  return workdir
+
+
+def digests(workdir):
+  return {str(p.parent.relative_to(workdir)): json.loads(p.read_text())['digest']
+          for p in workdir.glob('**/DONE') if p.parent != workdir}
+
+
+def test_the_report_compares_with_the_control_on_the_same_rows(finished):
+  rows = {m['name']: m for m in json.loads(
+    (finished / 'report' / 'report.json').read_text())['rows']}
+  assert list(rows) == ['published', 'extended-baseline', 'control', 'town-embedding-10',
+                        'town-sentiment-10', 'town-random-projection-10']
+  assert (rows['control']['method'], rows['control']['weight']) == ('baseline', None)
+  assert rows['town-embedding-10']['weight'] == 10
+  control = json.loads((finished / 'debias' / 'control' / 'DONE').read_text())['identity']
+  other = json.loads((finished / 'debias' / 'town-embedding-10' / 'DONE').read_text())['identity']
+  assert {k for k in other if control[k] != other[k]} == {'method', 'fairness_weight'}
+  assert digests(finished)['debias/control'] != digests(finished)['debias/town-embedding-10']
+
+
+def test_step_1_is_the_published_model(files, finished):
+  run = open_run(finished)
+  params = run.params(run.find_model('baseline'))
+  tensors = load_file(files / 'model' / 'model.safetensors')
+  np.testing.assert_array_equal(params['embedding'], tensors['model.embed_tokens.weight'])
+  summary = json.loads((finished / 'lm' / 'DONE').read_text())['summary']
+  assert -1 < summary['unrelated_cosine'] < 1 and summary['perplexity'] > 1
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_path):
+  workdir = tmp_path / 'w'
+  shutil.copytree(finished, workdir)
+  # Killed in an import, in the middle of a stage, before the report.
+  for name in ('DONE', 'lm/DONE', 'debias/town-embedding-10/DONE'):
+    (workdir / name).unlink()
+  shutil.rmtree(workdir / 'debias/town-embedding-10/checkpoints/4')
+  shutil.rmtree(workdir / 'report')
+  assert main(command(files, workdir)) == 0
+  assert digests(workdir) == digests(finished)
+  for name in ('report.json', 'report.md'):
+    assert (workdir / 'report' / name).read_bytes() == (finished / 'report' / name).read_bytes()
+
+
+def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_path, capsys):
+  copy, workdir = tmp_path / 'files', tmp_path / 'w'
+  shutil.copytree(files, copy)
+  small = {'pretrained__lora': 2, 'debias__variants': "('embedding:10',)"}
+  assert main(['train', *command(copy, workdir, **small)[1:]]) == 0
+  run = open_run(workdir)
+  base, moved = (run.params(run.find_model(n)) for n in ('baseline', 'town-embedding-10'))
+  np.testing.assert_array_equal(base['embedding'], moved['embedding'])
+  assert np.abs(base['layers']['query'] - moved['layers']['query']).max() > 0
+  sizes = [sum(p.stat().st_size for p in (workdir / name).rglob('*') if p.is_file())
+           for name in ('lm', 'debias/control/checkpoints/4')]
+  assert sizes[1] < 2 * sizes[0]
+
+
+@pytest.mark.parametrize(('changes', 'words'), [
+  ({'model__num_layers': 3}, 'model.num_layers: pretrained.model has sizes of its own'),
+  ({'debias__variants': "('dropout:0.1',)"}, 'needs a model with dropout'),
+  ({'data__vocabulary': 'word'}, 'brings its tokenizer')])
+def test_what_a_published_model_has_no_use_for_is_refused(files, tmp_path, capsys, changes, words):
+  assert main(command(files, tmp_path / 'w', **changes)) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1 and not (tmp_path / 'w').exists()
