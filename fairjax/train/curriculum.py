@@ -412,8 +412,6 @@ def stage_fields(config: Config, stage: str) -> dict[str, Any]:
   data = {k: v for k, v in values['data'].items()
           if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))
           and (v or k != 'planted_one_mood')}  # which earlier runs lack
-  if not own.get('branch_tokens', 1):
-    del own['branch_tokens']  # as earlier runs, which lack it
   found = {'seed': values['seed'], 'model': values['model'], 'data': data, stage: own}
   if config.pretrained.model:
     kept = {k: v for k, v in values['pretrained'].items() if k != 'model'}
