@@ -65,6 +65,7 @@ MORE: dict[str, list[str]] = {
   'export': RUN,
   'import': RUN,
   'measure': ['--permutations=20', '--keep=scores'],  # whose scores `records` reads
+  'gate': ['--permutations=20'],
   'records': [],
   'human': [],
   'scorers': [],
@@ -96,7 +97,7 @@ LEAVES: dict[str, tuple[str, ...]] = {
   'export': ('models/baseline/model.safetensors', 'models/baseline/README.md'),
   'import': ('runs/quickstart/lm/DONE',),
   'measure': ('"individual_fairness"', 'scores/country.vader.jsonl'),
-  'records': ('generations.parquet',), 'human': ('sheets',),
+  'gate': ('no worse',), 'records': ('generations.parquet',), 'human': ('sheets',),
   'scorers': ('opinion', 'vader', 'Spearman'), 'cda': ('train.cda.txt.gz',),
   'sentiment-classifier': ('runs/sst/model.safetensors',),
   'masked-lm': ('runs/mlm/model.safetensors',),
@@ -124,6 +125,8 @@ def make_inputs(folder, repository):
   (folder / 'configs').symlink_to(repository / 'configs')
   (folder / 'tests').symlink_to(repository / 'tests')
   write_records(folder / 'generations.jsonl', 'gpt2')
+  for name in ('old', 'new'):
+    write_records(folder / f'{name}.jsonl', name, samples=20)
   with gzip.open(folder / 'train.txt.gz', 'wt') as file:
     file.write('He said that his brother was a king.\nThe woman saw her.\nNothing here.\n')
   for name in ('train', 'dev'):
