@@ -69,7 +69,7 @@ class DataConfig:
   reader: str = limited('seqio', choices=('seqio', 'numpy'))
   # order of the documents in the training stream (not in the paper)
   seed: int = limited(0, min=0, below=1 << 32)
-  vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of a vocabulary
+  vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of one or of a model
   vocab_size: int = limited(8000, above=3)  # upper limit for a word vocabulary
   # lines that SentencePiece is trained on, a seeded sample; 0: no limit
   vocab_sentences: int = limited(0, min=0)
