@@ -66,6 +66,7 @@ MORE: dict[str, list[str]] = {
   'import': RUN,
   'measure': ['--permutations=20', '--keep=scores'],  # whose scores `records` reads
   'gate': ['--permutations=20'],
+  'completion': [],
   'records': [],
   'human': [],
   'scorers': [],
@@ -97,7 +98,8 @@ LEAVES: dict[str, tuple[str, ...]] = {
   'export': ('models/baseline/model.safetensors', 'models/baseline/README.md'),
   'import': ('runs/quickstart/lm/DONE',),
   'measure': ('"individual_fairness"', 'scores/country.vader.jsonl'),
-  'gate': ('no worse',), 'records': ('generations.parquet',), 'human': ('sheets',),
+  'completion': ('complete',), 'gate': ('no worse',), 'records': ('generations.parquet',),
+  'human': ('sheets',),
   'scorers': ('opinion', 'vader', 'Spearman'), 'cda': ('train.cda.txt.gz',),
   'sentiment-classifier': ('runs/sst/model.safetensors',),
   'masked-lm': ('runs/mlm/model.safetensors',),
