@@ -53,7 +53,7 @@ def _numpy_batches(rows: TokenRows, builder: BranchBuilder | None, step: int
 
 
 def eval_batches(
-  store: TokenStoreInfo, *, batch_size: int, segment_len: int, eos_id: int = 1,
+  store: TokenStoreInfo, *, batch_size: int, segment_len: int,
 ) -> Iterator[dict[str, np.ndarray]]:
   """Batches in which every token of a store is a target exactly once, for perplexity (H-25).
 
@@ -61,7 +61,8 @@ def eval_batches(
   """
   if not store.tokens:
     raise UserError(f"split '{store.split}' holds no document: nothing to evaluate")
-  return _eval_batches(store.open_tokens(), batch_size, segment_len, eos_id)
+  tokens = store.open_tokens()
+  return _eval_batches(tokens, batch_size, segment_len, int(tokens[-1]))  # a document's end
 
 
 def _eval_batches(tokens: VerifiedTokens | np.ndarray, batch_size: int, segment_len: int,
