@@ -468,3 +468,22 @@ def test_the_pair_costs_one_scan_and_no_second_pass():
   # Scores [N, B, queries, keys]: of the segment, of the pieces, never of all against all.
   assert {(2, 2, 8, 16), (2, 2, 16, 16)} <= inside
   assert not {(2, 2, 24, 16), (2, 2, 24, 24), (2, 2, 24, 32)} & inside
+
+
+@jax.enable_x64()
+def test_a_branch_that_goes_on_reads_what_a_separate_pass_reads():
+  config = dataclasses.replace(
+    oracle.TINY, dtype='float64', hidden_dropout=0.0, attention_dropout=0.0)
+  model, params, memory = TransformerXL(config), oracle.make_params(config), init_memory(config, 1)
+  row, start, end, value, more = [3, 5, 2, 6, 4, 1, 2, 3], 2, 3, [4, 5], 2
+  branch, tokens = [*value, *row[end + 1:end + 1 + more]], jnp.asarray([row], jnp.int32)
+  branches = Branches(
+    tokens=jnp.asarray([[branch]], jnp.int32), start=jnp.array([[start]], jnp.int32),
+    length=jnp.array([[len(branch)]], jnp.int32), original_end=jnp.array([[end]], jnp.int32),
+    weight=jnp.ones((1, 1), jnp.float32), tail=jnp.ones((1, 1, more), bool))
+  pairs = model.apply({'params': params}, tokens, memory, branches).pairs
+  for found, text, first in ((pairs.h_bar, row, end),
+                             (pairs.h_bar_branch, row[:start] + branch, start + len(value) - 1)):
+    wanted = model.apply({'params': params}, jnp.asarray([text], jnp.int32), memory,
+                         positions=first + jnp.arange(1 + more, dtype=jnp.int32)[None]).h_bar_at
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
