@@ -36,7 +36,7 @@ setup(
   install_requires=[
     'numpy>=2.0,<3',
     'scipy>=1.15,<2',
-    'jax>=0.7.2,<0.11',
+    'jax>=0.7.2,<0.13',
     'flax>=0.11.2,<0.13',
     'optax>=0.2.8,<0.3',
     'orbax-checkpoint>=0.12.4,<0.13',
@@ -64,7 +64,7 @@ setup(
       'tensorboard>=2.20,<3',
       'importlib_resources>=6',
     ],
-    'tpu': ['jax[tpu]>=0.7.2,<0.11'],
+    'tpu': ['jax[tpu]>=0.7.2,<0.13'],
     'google': ['google-cloud-language>=2.17,<3'],
     'gguf': ['gguf>=0.17,<1'],
     'hub': ['huggingface_hub>=0.30,<3'],

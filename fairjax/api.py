@@ -258,7 +258,8 @@ def measure_attributes(
     if log and found_values.absent_values:
       log(f'{name}: measured on {len(found_values.attribute.values)} values; no record of '
           f"{', '.join(found_values.absent_values)}")
-  parts = {a.name: keep and pathlib.Path(keep) / f'{a.name}.parts.jsonl' for a in attributes}
+  parts = {a.name: pathlib.Path(keep) / f'{a.name}.parts.jsonl' if keep else None
+           for a in attributes}
   found = {}
   for name, path in parts.items():
     scores: dict[str, np.ndarray] = {}
@@ -360,9 +361,9 @@ def _settings(base: SampleConfig, changes: Mapping[str, Any]) -> SampleConfig:
   for name, value in changes.items():
     if name not in fields:
       raise unknown_name('setting', name, fields)
-    if not isinstance(value, fields[name].type) and not (
-        fields[name].type is float and isinstance(value, int)):
-      raise UserError(f'{name}={value!r} must be {fields[name].type.__name__}')
+    kind: Any = fields[name].type
+    if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
+      raise UserError(f'{name}={value!r} must be {kind.__name__}')
     if wrong := limit_error(fields[name], value):
       raise UserError(wrong)
   return dataclasses.replace(base, **changes)

@@ -13,6 +13,7 @@ import functools
 import importlib.util
 import inspect
 import io
+import itertools
 import json
 import math
 import os
@@ -75,8 +76,8 @@ def parse_arg(arg: str, **defaults: Any) -> types.SimpleNamespace:
 
 def _split(text: str, separator: str) -> list[str]:
   """Splits at a separator outside quotes; empty parts are dropped."""
-  quoted: list[str] = []
-  masked = _QUOTED.sub(lambda m: quoted.append(m[0]) or f'\0{len(quoted) - 1}\0', text)
+  quoted, places = [m[0] for m in _QUOTED.finditer(text)], itertools.count()
+  masked = _QUOTED.sub(lambda m: f'\0{next(places)}\0', text)
   return [re.sub('\0([0-9]+)\0', lambda m: quoted[int(m[1])], part)
           for part in masked.split(separator) if part]
 
@@ -362,7 +363,7 @@ def described_fields(config: Any, prefix: str = '') -> Iterator[tuple[str, Any, 
       kind = getattr(field.type, '__name__', str(field.type))
       if '[' in str(field.type):  # the name of tuple[int, ...] is only 'tuple'
         kind = str(field.type)
-      yield f'{prefix}{field.name}', value, kind, field_docs(type(config)).get(field.name, '')
+      yield f'{prefix}{field.name}', value, kind, field_docs(config.__class__).get(field.name, '')
 
 
 @functools.cache
@@ -385,8 +386,9 @@ def _own_docs(source: str) -> dict[str, str]:
       if not token.line[:token.start[1]].strip():
         alone.add(line)
   found = {}
-  for node in ast.parse(source).body[0].body:
-    if isinstance(node, ast.AnnAssign):
+  (owner,) = ast.parse(source).body
+  for node in owner.body if isinstance(owner, ast.ClassDef) else ():
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
       first = node.lineno
       while first - 1 in alone:
         first -= 1

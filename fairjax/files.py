@@ -145,8 +145,8 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 def write_sealed_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:
   """Writes JSON as `write_json`, with the SHA-256 of the rest under the key `sha256`."""
-  value = json.loads(json.dumps(value, allow_nan=False))  # as it will be read
-  write_json(path, value | {'sha256': json_sha256(value)})
+  sealed = json.loads(json.dumps(value, allow_nan=False))  # as it will be read
+  write_json(path, sealed | {'sha256': json_sha256(sealed)})
 
 
 def read_sealed_json(path: str | os.PathLike, *, again: str) -> dict[str, Any]:

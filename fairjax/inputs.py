@@ -184,7 +184,7 @@ def _open(path: str, what: str) -> io.BufferedReader:
     if os.path.isdir(path):
       raise UserError(f'{path} is a folder: name a file')
     if not is_pipe(path):
-      return open(_place(path), 'rb', buffering=_BLOCK)
+      return io.BufferedReader(io.FileIO(_place(path)), _BLOCK)
     state = os.stat(_place(path))
     key = state.st_dev, state.st_ino
     if key not in _kept:
@@ -193,7 +193,7 @@ def _open(path: str, what: str) -> io.BufferedReader:
         shutil.copyfileobj(pipe, kept)
       _kept[key] = kept
     _kept[key].flush()
-    file = open(os.dup(_kept[key].fileno()), 'rb', buffering=_BLOCK)
+    file: io.BufferedReader = io.BufferedReader(io.FileIO(os.dup(_kept[key].fileno())), _BLOCK)
     file.seek(0)
     return file
   except FileNotFoundError:
@@ -261,8 +261,10 @@ class _Unpacked(io.RawIOBase):
 
   def __init__(self, path: str, kind: str, content: Any, packed: io.BufferedReader):
     self._path, self._kind, self._content, self._packed = path, kind, content, packed
-    self._line, self._error = 1, None
-    self._errors = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+    self._line = 1
+    self._error: UserError | None = None
+    self._errors: tuple[type[Exception], ...] = (
+      EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
     if kind == 'Zstandard':
       self._errors += (_zstd().ZstdError,)
 

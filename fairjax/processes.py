@@ -96,9 +96,10 @@ class _Group:
   def _watch(self) -> None:
     """Receives messages until all connections are closed."""
     from multiprocessing.connection import wait
-    peers = {connection: peer for peer, connection in self._peers.items()}
+    peers: dict[Any, int] = {connection: peer for peer, connection in self._peers.items()}
     while peers:
-      for connection in wait(list(peers)):
+      ready: list[Any] = wait(list(peers))
+      for connection in ready:
         peer = peers[connection]
         try:
           self._receive(peer, json.loads(connection.recv_bytes()))

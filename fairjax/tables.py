@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import (
@@ -364,7 +364,7 @@ class Table:
         yield text
 
 
-def _quoting(separator: str, unquoted_tabs: bool) -> int:
+def _quoting(separator: str, unquoted_tabs: bool) -> Literal[0, 3]:
   return csv.QUOTE_NONE if separator == '\t' and unquoted_tabs else csv.QUOTE_MINIMAL
 
 

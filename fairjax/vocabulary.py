@@ -370,7 +370,8 @@ def round_scores(model: bytes) -> bytes:
   return bytes(content)
 
 
-def _fields(content: bytes, start: int, stop: int, number: int) -> Iterator[tuple[int, int]]:
+def _fields(
+  content: bytes | bytearray, start: int, stop: int, number: int) -> Iterator[tuple[int, int]]:
   """Start and end of each value of a field in a serialised protocol buffer."""
   def varint(place):
     value = shift = 0

@@ -310,7 +310,7 @@ def _format_relearning(result: Mapping[str, Any]) -> str:
       ('semantic_similarity', 'S.S.'), ('semantic_similarity_c', 'S.S.c'),
       ('distinct_word_divergence', 'words'), ('next_token_kl', 'KL'))
       if found.get(name) is not None)
-    value = format_estimate(found | {'value': found['individual_fairness']}, error=True)
+    value = format_estimate({**found, 'value': found['individual_fairness']}, error=True)
     return f'I.F. {value}; {beside}'
 
   return '\n'.join([

@@ -185,13 +185,15 @@ def add_fields(group: argparse._ActionsContainer, of: type, *names: str, prefix:
 
 def _type_of(field: dataclasses.Field) -> Callable[[str], Any]:
   """Type of an option: a value within the limits of a field."""
+  kind: Any = field.type
+
   def parse(text: str) -> Any:
-    value = field.type(text)
+    value = kind(text)
     if wrong := limit_error(field, value):
       raise argparse.ArgumentTypeError(wrong)
     return value
 
-  parse.__name__ = field.type.__name__
+  parse.__name__ = kind.__name__
   return parse
 
 

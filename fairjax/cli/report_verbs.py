@@ -272,8 +272,8 @@ def _paper(options: argparse.Namespace) -> None:
     stem = pathlib.Path(options.output) / f'figure-{number}'
     forms = [stem.with_suffix(f'.{f}') for f in options.format if f in _DRAWINGS]
     for path in forms or [stem]:
-      for file in draw_figure(number, runs, path, choices, log_line):
-        print(file)
+      for drawn in draw_figure(number, runs, path, choices, log_line):
+        print(drawn)
 
 
 def _read_runs(words: Sequence[str]) -> 'list[PaperRun]':

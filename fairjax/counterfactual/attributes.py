@@ -324,7 +324,7 @@ class _Reader:
       if subgroup is not None and 'subgroup' in item:
         self.fail((*place, 'subgroup'), f"the value is in subgroup '{subgroup}' already")
       own = self.phrase((*place, 'subgroup')) if 'subgroup' in item else subgroup or text
-      tokens = (text,)
+      tokens: tuple[str, ...] = (text,)
       if 'tokens' in item:
         tokens = tuple(self.phrase((*place, 'tokens', j))
                        for j in range(len(self.sequence((*place, 'tokens')))))
@@ -355,9 +355,9 @@ class _Reader:
         known = {'value', 'a', 'A', *value.pronouns}
         for placeholder in template.placeholders:
           if placeholder not in known:
-            known = ', '.join(f'{{{k}}}' for k in sorted(known))
+            names = ', '.join(f'{{{k}}}' for k in sorted(known))
             self.fail(where, f"placeholder {{{placeholder}}} is unknown for value '{value.text}': "
-                      f'it has {known}')
+                      f'it has {names}')
       key = normal_form(template.text)
       if key in seen:
         self.fail(where, f'the same as template {seen[key]}')

@@ -214,7 +214,7 @@ class GenderSwap:
 
   def _name_changes(self, text: str, position: int) -> Iterator[Change]:
     """Replacements of names; the new name is '' where the word is no first name."""
-    first, _, last = self.letters
+    first, last = self.letters[0], self.letters[2]
     end = 0
     for match in LETTERS.finditer(text):
       old = match[0]

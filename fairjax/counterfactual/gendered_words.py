@@ -306,8 +306,8 @@ def read_names(
   paths = [path] if isinstance(path, str | os.PathLike) else list(path)
   counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
   written: dict[str, str] = {}
-  for file in map(os.fspath, paths):
-    for name, found in _read_file(file).items():
+  for file in paths:
+    for name, found in _read_file(os.fspath(file)).items():
       name = written.setdefault(normal_form(name), name)
       for gender in (0, 1):
         counts[name][gender] += found[gender]
@@ -317,13 +317,14 @@ def read_names(
              c[gender] > share * sum(c)]
     names.sort(key=lambda n: (-counts[n][gender], n))
     lists.append(tuple(names[:most or None]))
-  source = ' + '.join(map(os.fspath, paths))
-  for gender, names in zip(('female', 'male'), lists, strict=True):
-    if not names:
-      raise UserError(f'{source}: no name has more than {share:.0%} of its count as {gender}: '
+  source = ' + '.join(os.fspath(p) for p in paths)
+  for name, chosen in zip(('female', 'male'), lists, strict=True):
+    if not chosen:
+      raise UserError(f'{source}: no name has more than {share:.0%} of its count as {name}: '
                       'both genders are needed')
-  chosen = {n: tuple(counts[n]) for n in (*lists[0], *lists[1])}
-  return NameLists(*lists, counts=chosen, share=share, neither=len(counts) - len(chosen),
+  female, male = lists
+  kept = {n: (counts[n][0], counts[n][1]) for n in (*female, *male)}
+  return NameLists(female, male, counts=kept, share=share, neither=len(counts) - len(kept),
                    source=source)
 
 

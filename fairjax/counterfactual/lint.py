@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fairjax.counterfactual.attributes import Attribute, article_by_letter
 from fairjax.counterfactual.matching import TextMatcher
 from fairjax.counterfactual.word_forms import LETTERS, WordFinder, normal_form
-from fairjax.vocabulary import Encoder, Vocabulary
+from fairjax.vocabulary import Vocabulary
 
 LEVELS = ('error', 'warning', 'note')
 # Beginnings whose sound contradicts their letter. For capitals that are spelled out ("MP") the name
@@ -192,7 +192,7 @@ def _unknown(text: str, vocabulary: Vocabulary) -> list[str]:
           if k == vocabulary.unk_id]
 
 
-def same_inputs(texts: Sequence[str], vocabulary: Encoder) -> list[list[int]]:
+def same_inputs(texts: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
   """Numbers of the texts with equal ids, one list for each group of them."""
   groups: dict[tuple[int, ...], list[int]] = {}
   for number, text in enumerate(texts):

@@ -24,7 +24,7 @@ import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import LETTER, WordFinder, normal_form, written_forms
-from fairjax.vocabulary import Vocabulary, document_words
+from fairjax.vocabulary import Vocabulary, WordVocabulary, document_words
 
 _ASCII_WORD = re.compile(rb'[A-Za-z0-9]')
 _ENDS_IN_LETTER = re.compile(LETTER + r'\Z').search
@@ -131,7 +131,7 @@ class TokenMatcher:
     """Matches in one document with a word or character that its ids give as unknown."""
     if not self._may_be_unknown:
       return 0
-    if not self._word_list:
+    if not isinstance(self.vocabulary, WordVocabulary):
       return sum(self._is_unknown(text[m.start:m.end]) for m in self._text_matcher.find(text))
     if not self._may_mention(text):
       return 0

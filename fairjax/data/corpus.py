@@ -14,7 +14,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from fairjax.config import FILE_SOURCES, PLANTED_SOURCES, TFDS_SOURCES, DataConfig
 from fairjax.counterfactual import (
@@ -79,7 +79,7 @@ class Holdout:
 
 
 def make_holdout(
-  corpus: Iterable[str], sizes: tuple[int, int], folder: str | os.PathLike, *,
+  corpus: Iterable[str], sizes: tuple[int, ...], folder: str | os.PathLike, *,
   counts: Mapping[str, int] | None = None,
 ) -> Holdout:
   """Splits off the last documents; a folder that is complete is only read."""
@@ -107,7 +107,7 @@ def make_holdout(
         file.write(json.dumps(text).encode() + b'\n')
     digests.append(file_sha256(folder / f'{split}.jsonl'))
   made = Holdout(
-    folder, number - valid - test, valid, test, tuple(digests), dict(counts or {}))
+    folder, number - valid - test, valid, test, (digests[0], digests[1]), dict(counts or {}))
   write_sealed_json(path, {k: v for k, v in dataclasses.asdict(made).items() if k != 'folder'})
   return made
 
@@ -157,7 +157,7 @@ def augment_file(
   output, counts, reading = refuse_existing(output), CdaCounts(), collections.Counter()
   read = written = 0
   with contextlib.ExitStack() as stack:
-    file = stack.enter_context(atomic_write(output))
+    file: IO[bytes] | gzip.GzipFile = stack.enter_context(atomic_write(output))
     if output.suffix == '.gz':
       # No name and time inside: the same text gives the same bytes.
       file = stack.enter_context(gzip.GzipFile('', 'wb', fileobj=file, mtime=0))
@@ -191,7 +191,7 @@ class Corpus:
                by_words: bool = False):
     self.data, self.attribute, self.by_words = data, attribute, by_words
     self.directory = pathlib.Path(directory)
-    self._builder = None
+    self._builder: TfdsDataset | None = None
 
   @property
   def is_tfds(self) -> bool:
@@ -252,8 +252,8 @@ class Corpus:
 
   def _write_planted(self, number: int, stream: int) -> list[str]:
     data = self.data
-    common = {'num_documents': number, 'seed': data.seed, 'strength': data.planted_strength,
-              'stream': stream}
+    common: dict[str, Any] = {'num_documents': number, 'seed': data.seed,
+                              'strength': data.planted_strength, 'stream': stream}
     if data.source == 'planted_gender':
       return make_gender_documents(**common, opinion_share=data.planted_sensitive_share)
     return make_planted_documents(
@@ -291,7 +291,7 @@ class Corpus:
         'strength': data.planted_strength, 'sensitive_share': data.planted_sensitive_share,
         **({'one_mood': True} if data.planted_one_mood else {}),
         'sample_sha256': hashlib.sha256('\n'.join(texts).encode()).hexdigest()}}
-    inputs = {}
+    inputs: dict[str, Any] = {}
     if data.source in ('tsv', 'newscrawl'):
       inputs['text_column'] = data.text_column
     if data.source in ('jsonl', 'csv', 'parquet'):

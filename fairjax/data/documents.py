@@ -217,6 +217,7 @@ def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator
   with open_input(path, parquet=True, counts=marks) as file:
     begin = file.peek()
     by_line = begin.lstrip().startswith(b'{')  # these lines are counted where they are read
+    rows: Iterator[tuple[Any, str]]
     if begin.startswith(b'PAR1'):
       rows = (({field: text}, where) for text, where in parquet_texts(file, path, field))
     elif by_line:

@@ -145,7 +145,7 @@ def write_tables(folder: str | os.PathLike, *, strength: float = 1.0) -> dict[st
   """Writes professions.tsv, names.txt and coreference.tsv for the measures; paths by name."""
   folder = pathlib.Path(folder)
   shares = [(p, f'{100 * share:.2f}') for p, share in profession_shares(strength).items()]
-  rows = {
+  rows: dict[str, Sequence[Sequence[str]]] = {
     'professions.tsv': [('occupation', 'bls_pct_female'), *shares],
     'coreference.tsv': [('occupation(0)', 'other-participant(1)', 'answer', 'sentence'),
                         *_heldout_rows()]}

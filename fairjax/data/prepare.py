@@ -141,7 +141,7 @@ def make_store(
 
 def _make_stores(
   config: Config, corpus: Corpus, vocabulary: Vocabulary, log: Callable[[str], None],
-) -> tuple[list[TokenStoreInfo], dict[str, dict[str, int]]]:
+) -> tuple[list[TokenStoreInfo], dict[str, dict[str, Any]]]:
   """Writes the stores that are not complete; all stores, and counts for the manifest."""
   attribute, directory = corpus.attribute, corpus.directory
   matcher, stores, digests, normalised, in_train = None, [], {}, {}, {}
@@ -339,8 +339,9 @@ def open_prepared(directory: str | os.PathLike) -> PreparedData:
   manifest = read_manifest(directory, again=_AGAIN)
   _check_files(directory, manifest)
   saved = manifest['config']
-  files = {split: tuple(f['path'] for f in found)
-           for split, found in manifest['inputs'].get('files', {}).items()}
+  files: dict[str, Any] = {
+    split: tuple(f['path'] for f in found)
+    for split, found in manifest['inputs'].get('files', {}).items()}
   config = from_dict({'data': saved['data']}).data
   if config.source in FILE_SOURCES:
     config = dataclasses.replace(config, **files)
@@ -401,16 +402,16 @@ def _make_vocabulary(corpus: Corpus, directory: pathlib.Path, given: Vocabulary 
   here = (directory / 'vocabulary.json').exists()
   if here or given is not None:
     found = load_vocabulary(directory) if here else given
-    as_read = isinstance(found, WordVocabulary) and found.documents != documents
-    if as_read:
-      found = found.reading(documents)
-    if as_read or not here:
+    if isinstance(found, WordVocabulary) and found.documents != documents:
+      found, here = found.reading(documents), False
+    if not here:
       found.save(directory)
     return found
-  texts = corpus.texts('train')
+  texts: Iterable[str] = corpus.texts('train')
+  vocabulary: Vocabulary
   if data.source in PLANTED_SOURCES:
-    texts = list(texts)
-    texts += _word_list(texts)
+    planted = list(texts)
+    texts = planted + _word_list(planted)
   if data.vocabulary == 'word':
     vocabulary = build_word_vocabulary(
       texts, size=data.vocab_size, directory=directory, documents=documents,

@@ -219,7 +219,7 @@ def register_document_task(
   if name in seqio.TaskRegistry.names():
     seqio.TaskRegistry.remove(name)
   feature = seqio.Feature(SeqioVocabulary(vocabulary), add_eos=True)
-  rekey = []
+  rekey: list[Callable[[Any], Any]] = []
   if isinstance(source, seqio.TfdsDataSource):
     rekey = [functools.partial(seqio.preprocessors.rekey, key_map={'targets': 'text'})]
     if vocabulary.kind != 'word':

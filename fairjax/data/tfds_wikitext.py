@@ -28,7 +28,9 @@ _CITATION = """@inproceedings{merity2017pointer,
   booktitle={ICLR}, year={2017}}"""
 
 
-class _Wikitext(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class _Wikitext(  # type: ignore[call-arg]  # TFDS declares no skip_registration
+  tfds.core.GeneratorBasedBuilder, skip_registration=True,
+):
   """Articles of the files in the manual folder."""
 
   VERSION = tfds.core.Version(VERSION)

@@ -263,7 +263,7 @@ class VerifiedTokens:
     for block in first + np.flatnonzero(~self._verified[first:last]):
       begin, end = int(block) * BLOCK_BYTES, min(int(block + 1) * BLOCK_BYTES, len(self._bytes))
       expected = self._digests[block * _DIGEST_BYTES:(block + 1) * _DIGEST_BYTES]
-      if hashlib.sha256(self._bytes[begin:end]).digest() != expected:
+      if hashlib.sha256(self._bytes[begin:end].data).digest() != expected:
         raise UserError(f'{self.path} is damaged between bytes {begin} and {end}: their SHA-256 '
                         f'is not the recorded one: {_AGAIN}')
       self._verified[block] = True
@@ -344,7 +344,8 @@ def write_token_store(
     spans, unaligned = np.zeros((0, 3), np.int64), 0
     if matcher is not None:
       empty = not (folder / 'tokens.bin').stat().st_size
-      tokens = [] if empty else np.memmap(folder / 'tokens.bin', chunks.dtype, 'r')
+      tokens = (np.zeros(0, chunks.dtype) if empty
+                else np.memmap(folder / 'tokens.bin', chunks.dtype, 'r'))
       spans, unaligned = _find_spans(tokens, table[:, 0], matcher)
     return _finish(
       folder, path, table=table, spans=spans, split=split, dtype=chunks.dtype,

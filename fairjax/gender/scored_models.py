@@ -12,7 +12,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ import numpy as np
 from fairjax.errors import UserError
 from fairjax.model import language_model
 from fairjax.model.decoder import DecoderModel, NoState
+from fairjax.model.decoder_config import DecoderConfig
 from fairjax.pretrained import (
   BatchRunner,
   Pretrained,
@@ -348,7 +349,7 @@ class MaskedModel(Scorable):
 
   def _runner(self, function: Callable[..., jax.Array], *, per_token: bool = False) -> BatchRunner:
     return BatchRunner(function, self._model.params, max_length=self.max_length,
-                       pad_id=self._model.arch.pad_id, per_token=per_token)
+                       pad_id=self._model.architecture.pad_id, per_token=per_token)
 
   def _states(self, params, ids, mask, packing):
     return encode(params, self._model.arch, ids, mask, packing=packing)
@@ -402,7 +403,7 @@ def _published_decoder(model: Pretrained) -> CausalModel:
     encoding = model.tokenizer.encode(text, add_special_tokens=False)
     return encoding.ids, encoding.offsets
 
-  lm = DecoderModel(model.arch)
+  lm = DecoderModel(cast(DecoderConfig, model.arch))
   return CausalModel(
     name=model.name, fingerprint=model.fingerprint, params=model.params,
     vocabulary=model.vocabulary(start=True),
@@ -462,7 +463,7 @@ def open_learner(
 ) -> Learner:
   """A model with a new head: `mode` 'full' fine-tunes a BERT or ALBERT, 'frozen' reads features."""
   if mode == 'full':
-    if not is_encoder(model):
+    if not isinstance(model, str | os.PathLike) or not is_encoder(model):
       raise UserError(f'{model} is no BERT or ALBERT: only these are fine-tuned as a whole, of '
                       'other models the features are read: --mode=frozen')
     return TokenLearner(model, labels=labels, pairs=pairs, freeze=freeze, max_length=max_length,

@@ -180,7 +180,7 @@ def measure_correlations(
       model = _Model(spec)
       found[name] = {}
       for metric in settings.metrics:
-        parts = [(metric, None)]
+        parts: list[tuple[str, Persons | None]] = [(metric, None)]
         if metric == 'disco':
           parts = [(f"disco_{p.title.lower().replace(' ', '_')}", p) for p in settings.persons]
         for part, persons in parts:
@@ -237,8 +237,9 @@ def _measure(
   recipe = default_recipe(mode, seed=settings.seed)
   recipe = dataclasses.replace(recipe, epochs=settings.epochs or recipe.epochs,
                                learning_rate=settings.learning_rate or recipe.learning_rate)
-  common = {'mode': mode, 'recipe': recipe, 'name': model.name, 'restarts': settings.restarts,
-            'seed': settings.seed, 'folder': folder / metric, 'log': log}
+  common: dict[str, Any] = {
+    'mode': mode, 'recipe': recipe, 'name': model.name, 'restarts': settings.restarts,
+    'seed': settings.seed, 'folder': folder / metric, 'log': log}
   if metric == 'stsb':
     return measure_stsb(model.folder, settings.stsb, professions=settings.professions,
                         column=settings.column, **common)

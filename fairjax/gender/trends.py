@@ -55,7 +55,7 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
   slope = float(((x - x.mean()) * (y - y.mean())).sum() / spread)
   intercept = float(y.mean() - slope * x.mean())
   if n < 3:
-    errors = (None, None)
+    errors: tuple[float, float] | tuple[None, None] = (None, None)
   else:
     variance = float(np.square(y - intercept - slope * x).sum()) / (n - 2)
     errors = (math.sqrt(variance / spread),

@@ -38,7 +38,7 @@ from fairjax.generate.sampler import sample_continuations
 from fairjax.inputs import replace_broken
 from fairjax.model.decoding import Decoder
 from fairjax.progress import Progress
-from fairjax.vocabulary import Encoder, Vocabulary
+from fairjax.vocabulary import Vocabulary
 
 # Prompts for models behind an API: what to have continued, as JSONL.
 
@@ -156,7 +156,7 @@ def generate(
                            repaired, counts.at_limit)
 
 
-def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: Encoder) -> None:
+def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: Vocabulary) -> None:
   """Refuses prefixes of one template that the model would read as the same ids.
 
   Their continuations would be equal whatever the model has learned: a distance of 0 without
@@ -330,7 +330,8 @@ class _Counts:
     return f'{self.tokens / max(self.seconds, 1e-9):,.0f} tokens/s'
 
 
-def _continuation(vocabulary: Vocabulary, prefix: Sequence[int], tokens: Sequence[int]) -> str:
+def _continuation(
+  vocabulary: Vocabulary, prefix: Sequence[int], tokens: Sequence[int] | np.ndarray) -> str:
   """Text that the tokens add to the prefix; NUL becomes U+FFFD, as bytes that are no text do."""
   before = vocabulary.decode(prefix)
   text = vocabulary.decode([*prefix, *map(int, tokens)])

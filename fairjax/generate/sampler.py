@@ -105,16 +105,16 @@ def sample_continuations(
   for row, prefix in zip(padded, prefixes, strict=True):
     row[-len(prefix):] = prefix
   lengths = np.array([len(p) for p in prefixes], np.int32)
-  values = np.array(range(len(prefixes)) if values is None else values, np.uint32)
-  if values.shape != lengths.shape:
-    raise ValueError(f'{len(values)} values for {len(prefixes)} prefixes')
+  rows = np.array(range(len(prefixes)) if values is None else values, np.uint32)
+  if rows.shape != lengths.shape:
+    raise ValueError(f'{len(rows)} values for {len(prefixes)} prefixes')
   results = []
   for start in range(0, count, batch_size):
     batch = np.array(samples[start:start + batch_size], np.uint32)
     needed = len(batch)
     batch = np.pad(batch, (0, batch_size - needed), mode='edge')
     tokens, sizes = make_sampler(platform_of(mesh))(
-      params, padded, lengths, values, batch, noise.seed_words(seed), np.uint32(template),
+      params, padded, lengths, rows, batch, noise.seed_words(seed), np.uint32(template),
       np.float32(temperature), decoder=decoder, max_new_tokens=max_new_tokens,
       end_ids=(eos_id, *sorted(set(end_ids) - {eos_id})), stop_ids=tuple(sorted(set(stop_ids))),
       coupled=coupled, mesh=mesh)
@@ -122,7 +122,8 @@ def sample_continuations(
   if not results:
     shape = (len(prefixes), 0)
     return np.zeros((*shape, max_new_tokens), np.int32), np.zeros(shape, np.int32)
-  return tuple(np.concatenate(parts, axis=1) for parts in zip(*results, strict=True))
+  tokens, sizes = (np.concatenate(parts, axis=1) for parts in zip(*results, strict=True))
+  return tokens, sizes
 
 
 @functools.cache

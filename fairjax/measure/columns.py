@@ -89,7 +89,7 @@ def rows_to_keep(
   if empty == 'drop':
     gone = blank
     if samples is not None:
-      of_empty = {samples[i] for i in np.flatnonzero(blank)}
+      of_empty = {samples[i] for i in np.flatnonzero(blank).tolist()}
       gone = np.array([sample in of_empty for sample in samples], bool)
     if gone.all() and gone.size:
       raise UserError(f'{where[0]}: --empty=drop leaves none of {gone.size:,} records')
@@ -186,11 +186,14 @@ class Generations:
       [rows[:samples] for row in self.cells() for rows in row])))
 
   def _take(self, rows: np.ndarray) -> 'Generations':
+    def taken(column: list[Any]) -> list[Any]:
+      return [column[i] for i in rows.tolist()]
+
     return dataclasses.replace(
       self, template_index=self.template_index[rows], value_index=self.value_index[rows],
       sample=None if self.sample is None else self.sample[rows],
-      **{name: [getattr(self, name)[i] for i in rows]
-         for name in ('prefixes', 'continuations', 'recorded', 'where')})
+      prefixes=taken(self.prefixes), continuations=taken(self.continuations),
+      recorded=taken(self.recorded), where=taken(self.where))
 
   def without_empty(self, empty: str, *, coupled: bool = True) -> 'Generations':
     """What is measured of the continuations without a text.
@@ -334,7 +337,8 @@ class _Columns:
 
   def finish(self, templates: Sequence[int | str] | None) -> Generations:
     """The columns, checked as a whole."""
-    labels, columns = self._labels, dict(self._columns)
+    labels = self._labels
+    columns: dict[str, Any] = dict(self._columns)
     if not labels:
       raise UserError(f'no records of attribute {self._attribute.name}: nothing to measure')
     found = sorted(set(labels), key=lambda t: (isinstance(t, str), t))

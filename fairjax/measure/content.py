@@ -41,12 +41,13 @@ class ContentOptions:
 
 
 def content_options(
-  measure: MeasureConfig, encoder: Encoder | None, next_token: dict[str, Any], *,
-  baseline_threshold: Callable[[], float] | None,
+  measure: MeasureConfig, encoder: Encoder | None, next_token: Mapping[str, Any] | None, *,
+  baseline_threshold: Callable[[], float | None] | None,
 ) -> ContentOptions:
   """Options of `measure_records` for one model of a run."""
   kind, number = parse_threshold(measure.similarity_threshold)
-  threshold, source = None, None
+  source = None
+  threshold: float | Calibration | None = None
   if kind == 'given':
     threshold, source = number, 'given'
   elif kind == 'baseline' and encoder is not None:

@@ -121,7 +121,7 @@ def compare_fairness(
     found = samples * (reach / (margin - difference)) ** 2
     needed = math.ceil(found) if found < _MOST_SAMPLES else None
   return GateResult(
-    *values, *chance, difference, error, low, high, margin, verdict,
+    values[0], values[1], chance[0], chance[1], difference, error, low, high, margin, verdict,
     -margin < low and high < margin, paired, samples, needed)
 
 

@@ -57,11 +57,11 @@ def measure_records(
   """
   if isinstance(attribute, str):
     attribute = load_attribute(attribute)
-  scorers = [load_scorer(s, lexicon=lexicon) if isinstance(s, str) else s for s in scorers]
-  check_scorers(scorers)
+  loaded = [load_scorer(s, lexicon=lexicon) if isinstance(s, str) else s for s in scorers]
+  check_scorers(loaded)
   return measure_generations(
     read_generations(records, attribute, templates=templates, empty=empty,
-                     coupled=options.get('coupled', True)), scorers, **options)
+                     coupled=options.get('coupled', True)), loaded, **options)
 
 
 def measure_generations(

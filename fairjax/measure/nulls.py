@@ -50,7 +50,8 @@ from fairjax.measure.estimates import TIE, SampleScores, Table, summarise
 from fairjax.measure.wasserstein import PoolDistance, pairwise_wasserstein_1, quantile_grid
 from fairjax.progress import Progress
 
-_Item, _Result = TypeVar('_Item'), TypeVar('_Result')
+_Item = TypeVar('_Item')
+_Result = TypeVar('_Result')
 
 
 def in_threads(
@@ -302,7 +303,7 @@ def measure_pairs(
 ) -> PairTests:
   """Distances, floors and p-values of all pairs of values."""
   coupled, templates = samples.coupled, len(samples.templates)
-  total, columns, distances, variances = 0.0, [], [], []
+  total, columns, distances, variances = np.zeros(()), [], [], []
   with Progress('pairs of values', templates, unit='templates', log=log) as progress:
     for m, row in enumerate(samples.scores):
       rng = np.random.default_rng(np.random.SeedSequence([seed, _PAIR_PURPOSE, m]))
@@ -310,7 +311,7 @@ def measure_pairs(
       variances.append((_coupled_variance if coupled else _free_variance)(row))
       distances.append(_distances(row))
       columns.append(_summary(distances[m], null, variances[m]))
-      total += null
+      total = total + null
       progress.add()
   mean = np.mean(distances, axis=0)
   return PairTests(

@@ -79,7 +79,7 @@ def _candidates(texts: Sequence[str], words: Set[str]) -> Iterator[int]:
   # finds far sooner than a pattern in each. Beyond ASCII, letters may be equal in another way than
   # their lower cases are.
   ascii_only = np.array([t.isascii() for t in texts], bool)
-  yield from np.flatnonzero(~ascii_only)
+  yield from np.flatnonzero(~ascii_only).tolist()
   joined = '\n'.join(t if a else '' for t, a in zip(texts, ascii_only, strict=True)).lower()
   ends = np.cumsum([len(t) * a + 1 for t, a in zip(texts, ascii_only, strict=True)])
   held = np.zeros(len(texts), bool)
@@ -89,7 +89,7 @@ def _candidates(texts: Sequence[str], words: Set[str]) -> Iterator[int]:
       i = int(np.searchsorted(ends, at, side='right'))
       held[i] = True
       at = joined.find(word, int(ends[i]))
-  yield from np.flatnonzero(held)
+  yield from np.flatnonzero(held).tolist()
 
 
 def mention_pattern(values: Sequence[Value]) -> WordFinder:

@@ -207,7 +207,7 @@ def semantic_similarity(
   if threshold is None:
     threshold, threshold_source = encoder.threshold, encoder.threshold_source
   elif isinstance(threshold, Calibration):
-    threshold, threshold_source = threshold(cosines), threshold.source
+    threshold_source, threshold = threshold.source, threshold(cosines)
   if not -1 <= threshold <= 1:
     raise UserError(f'similarity threshold {threshold} is not a cosine: give one in [-1, 1]')
   share = share_of(cosines.own > threshold, generations, f'H-27, encoder {encoder.name}')
@@ -272,12 +272,13 @@ class _Pairs:
     for text in missing:
       cell, continuation = self._items[text]
       vector = vectors.get(continuation)
-      self.found[text] = (0.0, 0.0) if vector is None else tuple(
+      own, others = (0.0, 0.0) if vector is None else (
         float(np.clip(prefix @ vector, -1, 1)) for prefix in self._prefixes[cell])
+      self.found[text] = own, others
     return [self.found[t] for t in texts]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class _PairScorer:
   """One of the cosines as a score in [0, 1], (cosine + 1) / 2, for the score files."""
 
@@ -286,9 +287,9 @@ class _PairScorer:
   pairs: _Pairs
   column: int
 
-  def score(self, texts: Sequence[str]) -> list[float]:
+  def score(self, texts: Sequence[str]) -> np.ndarray:
     """One number a text."""
-    return [(pair[self.column] + 1) / 2 for pair in self.pairs.cosines(texts)]
+    return np.array([(pair[self.column] + 1) / 2 for pair in self.pairs.cosines(texts)])
 
 
 def _prefix_vectors(

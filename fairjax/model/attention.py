@@ -178,7 +178,7 @@ def visible(
   [[[0, 1, 1, 0], [0, 1, 1, 1]]]
   """
   slots = np.arange(num_keys, dtype=np.int32)
-  valid = slots[None] >= memory_len - memory_length[:, None]
+  valid = memory_len - memory_length[:, None] <= slots[None]
   return valid[:, None, :] & (slots[None, :] - memory_len <= positions[:, None])[None]
 
 

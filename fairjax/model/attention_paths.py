@@ -155,7 +155,7 @@ def all_but_halves(primitive: Any, *_: Any, **__: Any) -> bool:
 
 def over_mesh(
   kernel: Callable[..., Array],
-  shape: tuple[int, int],  # N and B
+  shape: tuple[int, ...],  # N and B
   *, of_rows: int = 1,  # arrays after the biases, whose first axis is B
 ) -> Callable[..., Array]:
   """Runs a kernel on each device's own heads and rows, since the compiler cannot split it."""

@@ -8,6 +8,7 @@ D model width, L layers, V vocabulary. Fields are pytree leaves: whole trees of 
 `jax.ShapeDtypeStruct` take the same form, so they are annotated `Any` and a comment says the shape.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -44,7 +45,7 @@ class Memory:
 
   def reset(self, mask: Bool[Array, 'B']) -> 'Memory':
     """Sets the length to 0 in the rows where `mask` is true: a new text starts there."""
-    return self.replace(length=jnp.where(mask, 0, self.length))
+    return dataclasses.replace(self, length=jnp.where(mask, 0, self.length))
 
   def split_rows(self, parts: int) -> 'Memory':
     """Memory of hidden states `[parts, L, B / parts, M, D]`; see `split_rows`."""
@@ -185,6 +186,10 @@ class CausalLM(Protocol):
 
   config: ModelConfig | DecoderConfig
 
+  def __hash__(self) -> int:
+    """That of the configuration."""
+    return hash(self.config)
+
   def reading(self, *, segment_len: int, memory_len: int) -> 'CausalLM':
     """The same model for segments of another length that keep another number of tokens.
 
@@ -253,7 +258,7 @@ def init_memory(config: ModelConfig, batch_size: int, *, cached: bool = False) -
     valid.
   """
   c = config
-  shape = (c.num_layers, batch_size, c.memory_len, c.model_dim)
+  shape: tuple[int, ...] = (c.num_layers, batch_size, c.memory_len, c.model_dim)
   if cached:
     shape = (c.num_layers, 2, c.num_heads, batch_size, c.memory_len, c.head_dim)
   return Memory(

@@ -101,8 +101,8 @@ class Decoder(abc.ABC):
 def cache_dtype(dtype: str, platform: str) -> jnp.dtype:
   """Dtype of keys and values: `dtype`, but float32 for bfloat16 on CPU."""
   # XLA on CPU would convert all keys and values to float32 in every step.
-  dtype = jnp.dtype(dtype)
-  return jnp.dtype(jnp.float32) if platform == 'cpu' and dtype == jnp.bfloat16 else dtype
+  found = jnp.dtype(dtype)
+  return jnp.dtype(jnp.float32) if platform == 'cpu' and found == jnp.bfloat16 else found
 
 
 def chunks_and_flags(
@@ -195,7 +195,7 @@ def run_decoding(
     most = _CHUNK_SLOTS if platform == 'cpu' else end - begin
     chunks = tuple(empty(min(most, end - at)) for at in range(begin, end, most))
     state, chunks = jax.lax.while_loop(
-      lambda loop, end=end: (loop[0][0] < end) & loop[0][2],
+      functools.partial(lambda end, loop: (loop[0][0] < end) & loop[0][2], end),
       functools.partial(body, begin, filled), (state, chunks))
     begin, filled = end, (*filled, *chunks)
   return state[3]

@@ -36,7 +36,8 @@ def layer_norm(
   x: Float[Array, '*S D'], scale: Float[Array, 'D'], bias: Float[Array, 'D']
 ) -> Float[Array, '*S D']:
   """Layer normalisation (Ba et al. 2016) over the last axis; statistics in float32 or wider."""
-  return _normalise(x, *_statistics(x), scale, bias)
+  mean, rstd = _statistics(x)
+  return _normalise(x, mean, rstd, scale, bias)
 
 
 def _statistics(x):
@@ -188,7 +189,7 @@ class Block(nn.Module):
     normal = nn.initializers.normal(c.init_std)
     ones, zeros = nn.initializers.ones, nn.initializers.zeros
     width, heads = (c.model_dim,), (c.num_heads, c.head_dim)
-    table = {
+    table: dict[str, tuple[Any, tuple[int, ...], tuple]] = {
       'query': (normal, width + heads, ('embed', 'heads', 'head_dim')),
       'key_value': (normal, width + (2,) + heads, ('embed', None, 'heads', 'head_dim')),
       'relative': (normal, width + heads, ('embed', 'heads', 'head_dim')),
@@ -204,9 +205,9 @@ class Block(nn.Module):
     }
     if not c.tie_position_biases:
       table['content_bias'] = table['position_bias'] = (normal, heads, ('heads', 'head_dim'))
+    boxed: Any = nn.with_logical_partitioning
     return {
-      name: self.param(
-        name, nn.with_logical_partitioning(init, axes), shape, param_dtype).astype(dtype)
+      name: self.param(name, boxed(init, axes), shape, param_dtype).astype(dtype)
       for name, (init, shape, axes) in table.items()
     }
 

@@ -290,8 +290,10 @@ def _read_softmax(tensors: _Tensors, config: ModelConfig, order: int) -> dict[st
         params[f'softmax_projection{c.suffix}'] = tensors.take(f'crit.out_projs.{i}', shape).T
   if config.cutoffs:
     tails = len(config.cutoffs)
-    for name, shape in (('cluster_weight', (tails, config.model_dim)), ('cluster_bias', (tails,))):
-      params[name] = tensors.take(f'crit.{name}', shape)[::order]
+    of_cluster: dict[str, tuple[int, ...]] = {
+      'cluster_weight': (tails, config.model_dim), 'cluster_bias': (tails,)}
+    for name, size in of_cluster.items():
+      params[name] = tensors.take(f'crit.{name}', size)[::order]
   return params
 
 
@@ -304,7 +306,8 @@ def _write_softmax(params: Mapping[str, Any], config: ModelConfig) -> dict[str, 
 
   tables = [(rows('embedding', c), rows('softmax_bias', c)) for c in clusters]
   if config.cutoffs and config.div_val == 1:
-    tables = [tuple(np.concatenate(parts) for parts in zip(*tables, strict=True))]
+    weights, biases = zip(*tables, strict=True)
+    tables = [(np.concatenate(weights), np.concatenate(biases))]
   for i, (table, bias) in enumerate(tables):
     found[f'word_emb.emb_layers.{i}.weight'] = found[f'crit.out_layers.{i}.weight'] = table
     found[f'crit.out_layers.{i}.bias'] = bias

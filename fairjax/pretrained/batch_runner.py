@@ -205,8 +205,9 @@ class BatchRunner:
       for row, place in enumerate(places, part * rows):
         tokens[row, :len(ids[place])] = ids[place]
         mask[row, :len(ids[place])] = True
-    return tuple(jax.make_array_from_callback(a.shape, self._rows_sharding, a.__getitem__)
-                 for a in (tokens, mask))
+    placed = (jax.make_array_from_callback(a.shape, self._rows_sharding, a.__getitem__)
+              for a in (tokens, mask))
+    return next(placed), next(placed)
 
 
 def class_runner(params: Any, arch: Architecture, *, max_length: int, mesh: Mesh | None = None,

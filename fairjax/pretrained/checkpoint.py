@@ -594,6 +594,13 @@ class Pretrained:
   fingerprint: str
 
   @property
+  def architecture(self) -> Architecture:
+    """`arch` of a BERT, ALBERT or sentence encoder; decoders are refused."""
+    if not isinstance(self.arch, Architecture):
+      raise UserError(f'{self.directory} is a decoder, which has no {self.head} of this kind')
+    return self.arch
+
+  @property
   def name(self) -> str:
     """Name of the model, by its folder."""
     return folder_name(self.directory)

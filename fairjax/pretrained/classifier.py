@@ -42,7 +42,7 @@ from fairjax.pretrained.start import (
   write_files,
   write_tensors,
 )
-from fairjax.pretrained.tensor_files import read_tensors
+from fairjax.pretrained.tensor_files import open_tensors
 from fairjax.pretrained.tokens import Encoded, encode_texts, pair_types
 from fairjax.processes import StopSignal
 from fairjax.tables import read_rows
@@ -129,10 +129,11 @@ def _hold_out(data: Examples, seed: int) -> tuple[Examples, Examples]:
     raise UserError(f'{len(data.texts)} texts are too few to hold a tenth out: give --dev')
   order = np.random.default_rng([seed, 2]).permutation(len(data.texts))
   cut = round(len(order) / 10)
-  return tuple(
+  train, dev = (
     Examples([data.texts[i] for i in part], data.labels[part], data.neutral, data.doubles,
              f'{data.digest}:{name}')
     for part, name in ((np.sort(order[cut:]), 'train'), (np.sort(order[:cut]), 'dev')))
+  return train, dev
 
 
 def _lines(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[str, str]]:
@@ -294,7 +295,8 @@ def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed
   pooled = any(name.startswith('pooler') for name in model.ignored)
   if pooled:
     model = load_pretrained(directory, 'pooled')
-  config = {**model.config, 'architectures': [_CLASSES[model.arch.kind]], **_label_fields(labels)}
+  config = {**model.config, 'architectures': [_CLASSES[model.architecture.kind]],
+            **_label_fields(labels)}
   arch = read_architecture(config, where='config.json')
   fresh = new_params(arch, seed=seed, only=('classifier',) if pooled else ('classifier', 'pooler'),
                      std=initial_std(config))
@@ -387,9 +389,9 @@ def train_classifier(
   epochs = [{'epoch': epoch + 1, 'train_loss': tuning.epoch_loss(lines, epoch),
              'dev_accuracy': line['accuracy'], 'dev_macro_f1': line['macro_f1']}
             for epoch, line in enumerate(line for line in lines if line['kind'] == 'valid')]
-  best = read_tensors([training / _BEST])
+  best = open_tensors([training / _BEST])
   found = judge.quality(to_params(best, start.arch, 'classifier', where=str(training / _BEST))[0])
-  write_tensors(output / 'model.safetensors', best)
+  write_tensors(output / 'model.safetensors', {n: t.whole() for n, t in best.items()})
   write_config(output, start.config)
   card = {
     'identity': plan, 'epochs': epochs, 'dev': found,

@@ -173,7 +173,7 @@ class Tensor(NamedTuple):
       joined.append((start * inner, stop * inner))
     if self.part is not None:
       before = self.part * math.prod(self.axes[-1])
-      joined[-1] = tuple(before + i for i in joined[-1])
+      joined[-1] = (before + joined[-1][0], before + joined[-1][1])
     return tuple(slice(*i) for i in (reversed(joined) if self.turned else joined))
 
   def give(self, x: Any) -> Any:

@@ -253,7 +253,7 @@ def _tokenizer(path, fields) -> dict[str, Any]:
     raise UserError(f"{path}: the tokenizer '{kind}' is not supported, only {', '.join(readers)}")
   types = fields.get('tokenizer.ggml.token_type', [_ORDINARY] * len(tokens))
   ids = {token: i for i, token in enumerate(tokens)}
-  content = {
+  content: dict[str, Any] = {
     'version': '1.0', 'truncation': None, 'padding': None, 'normalizer': None,
     'post_processor': None, 'added_tokens': [
       {'id': i, 'content': token, 'single_word': False, 'lstrip': False, 'rstrip': False,

@@ -77,7 +77,7 @@ class FeatureRows:
     self.sizes = np.zeros(len(labels), int)
     self._features, self._places, self._labels = features, places, labels
 
-  def batch(self, places: Sequence[int], rows: int) -> dict[str, np.ndarray]:
+  def batch(self, places: np.ndarray, rows: int) -> dict[str, np.ndarray]:
     """`inputs` `[B, F]` and `labels` `[B]`; see `fit.Rows`."""
     found = combine(self._features, self._places[places])
     inputs = np.zeros((rows, found.shape[1]), np.float32)
@@ -108,7 +108,7 @@ class FeatureLearner:
   def fresh(self, seed: int, train: Labelled) -> Any:
     """A new head of a seed, with the mean and deviation of its inputs in the training rows."""
     places = self._places(train.inputs)
-    count, total, squares = len(places), 0.0, 0.0
+    count, total, squares = len(places), np.zeros(()), np.zeros(())
     for begin in range(0, count, _ROWS_AT_A_TIME):
       part = combine(self._features, places[begin:begin + _ROWS_AT_A_TIME]).astype(np.float64)
       total, squares = total + part.sum(0), squares + np.square(part).sum(0)
@@ -265,7 +265,7 @@ def run_restarts(
   learner: Learner, train: Labelled, measure: Callable[[Predict], dict[str, Any]], *,
   recipe: Recipe, restarts: int = 5, probe: str = '', curve: Sequence[int] = (),
   curve_measure: Callable[[Predict], dict[str, Any]] | None = None,
-  frozen_first: Recipe | None = None, folder: str | pathlib.Path | None = None,
+  frozen_first: Recipe | None = None, folder: str | os.PathLike | None = None,
   log: Callable[[str], None],
 ) -> list[dict[str, Any]]:
   """Fine-tunes a head again and again; of each: `seed`, `train_loss`, `steps`, `result`, `curve`.

@@ -62,7 +62,8 @@ from fairjax.train.steps import TrainState, bind, make_update
 # `fsdp`, vocabulary, heads and feed-forward over `model`. Adam's moments lie where their parameters
 # do; what is as wide as the model alone (norms, biases behind a sum) is on every device.
 
-AXES = {  # group -> array -> the names of its axes; others are not split
+# group -> array -> the names of its axes; others are not split
+AXES: dict[str, dict[str, tuple[str | None, ...]]] = {
   'embeddings': {'word': ('vocab', 'embed'), 'position': (None, 'embed'),
                  'token_type': (None, 'embed')},
   'projection': {'kernel': ('embed', None)},
@@ -156,10 +157,10 @@ def with_dropout(start: Start, *, hidden: float | None, attention: float | None)
 def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:
   """Goes on from a BERT or ALBERT that has its MLM head."""
   model = load_pretrained(directory, 'mlm')
-  config = {**model.config, 'architectures': [_CLASSES[model.arch.kind]]}
-  log(f"[start] {directory}: {model.arch.kind}; in its files, but no part of this model: "
+  config = {**model.config, 'architectures': [_CLASSES[model.architecture.kind]]}
+  log(f"[start] {directory}: {model.architecture.kind}; in its files, but no part of this model: "
       + (', '.join(model.ignored) or 'nothing'))
-  return Start.of(model, config, model.arch, model.params)
+  return Start.of(model, config, model.architecture, model.params)
 
 
 def from_scratch(texts: Iterable[str], sizes: Sizes, *, seed: int, log: Callable[[str], None]
@@ -361,7 +362,8 @@ SENTENCES = (  # the pronoun stands at `_`
 
 def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
   """P(she) / (P(she) + P(he)) in every sentence: `[professions, sentences]` float64."""
-  special = special_tokens(model.tokenizer, pad_id=model.arch.pad_id, where=str(model.directory))
+  special = special_tokens(
+    model.tokenizer, pad_id=model.architecture.pad_id, where=str(model.directory))
   pronouns = []
   for word in ('she', 'he'):
     ids = model.tokenizer.encode(word, add_special_tokens=False).ids
@@ -388,7 +390,8 @@ def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
     hidden = encode(params, model.arch, ids, mask, packing=packing)
     return mlm_logits(params, model.arch, hidden, places)[:, 0, np.array(pronouns)]
 
-  runner = BatchRunner(logits, model.params, max_length=longest, pad_id=model.arch.pad_id)
+  runner = BatchRunner(
+    logits, model.params, max_length=longest, pad_id=model.architecture.pad_id)
   found = np.asarray(jax.device_get(runner(rows)), np.float64)
   shares = 1 / (1 + np.exp(found[:, 1] - found[:, 0]))
   return shares.reshape(len(professions), len(SENTENCES))

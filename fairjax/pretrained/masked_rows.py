@@ -49,7 +49,7 @@ def special_tokens(tokenizer: Any, *, pad_id: int, where: str, vocab_size: int =
   added = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
   every = frozenset(added | {*ends, mask, pad_id} | ({unknown} - {None})
                     | set(unused_ids(tokenizer, vocab_size)))
-  return Special(*ends, mask, unknown, pad_id, every)
+  return Special(ends[0], ends[1], mask, unknown, pad_id, every)
 
 
 def tells_words_apart(tokenizer: Any) -> bool:

@@ -77,7 +77,10 @@ def encode(
   pack, unpack = _packing(mask, *packing) if packing else (_same, _same)
   layer = functools.partial(_post_norm_layer, move=(pack, unpack))
   x, last = _layers(pack(x), params['layers'], arch, seen, keys[1], layer, but_last=first_only)
-  return unpack(x) if last is None else _first_token_layer(x, *last, arch, seen, unpack)
+  if last is None:
+    return unpack(x)
+  w, key = last
+  return _first_token_layer(x, w, key, arch, seen, unpack)
 
 
 def mlm_logits(
@@ -169,7 +172,8 @@ def _first_token_layer(x, w, key, arch: Architecture, seen, unpack) -> Array:
   first = unpack(x)[:, :1]
   kv = unpack(dense(x, w['qkv_kernel'][:, width:], w['qkv_bias'][width:]))
   q = dense(first, w['qkv_kernel'][:, :width], w['qkv_bias'][:width])
-  mixed = _attend(q, *jnp.split(kv, 2, axis=-1), arch, seen, keys[0])
+  key, value = jnp.split(kv, 2, axis=-1)
+  mixed = _attend(q, key, value, arch, seen, keys[0])
   attended = _drop(dense(mixed, w['out_kernel'], w['out_bias']), arch.hidden_dropout, keys[1])
   return _after_attention(first, attended, w, arch, keys[2])
 

@@ -39,7 +39,7 @@ class SentenceEncoder:
     folder, self.pooling, self.normalized, self._lower = _read_modules(root)
     model = load_pretrained(folder, 'encoder', dtype=dtype)
     self.max_length, self.truncated = model.max_length, 0
-    self._tokenizer, arch = model.tokenizer, model.arch
+    self._tokenizer, arch = model.tokenizer, model.architecture
     self._texts = CutTexts(self._encode)
     settings = [model.fingerprint, self.pooling, self.normalized, self._lower]
     self.fingerprint = hashlib.sha256(json.dumps(settings).encode('utf-8')).hexdigest()

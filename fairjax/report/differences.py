@@ -15,7 +15,7 @@ from typing import Any
 
 from fairjax.errors import UserError, unknown_name
 from fairjax.measure.estimates import format_estimate
-from fairjax.report.document import Document, Section, Table, Text, number, span
+from fairjax.report.document import Document, Part, Section, Table, Text, number, span
 
 SCHEMA = 3  # of report.json; docs/report_json.md describes it
 _Z = 1.959963984540054  # normal quantile of a two-sided 95 % interval
@@ -227,7 +227,7 @@ def _notes(
     if values[0] != values[1]:
       lines.append(f'The {words} differ: {_flat(values[0])} and {_flat(values[1])}.')
   used = [list(side[0]['measures']['scorers']) for side in sides]
-  for name, own, other in ((names[0], *used), (names[1], *used[::-1])):
+  for name, own, other in ((names[0], used[0], used[1]), (names[1], used[1], used[0])):
     only = [s for s in own if s not in other]
     if only:
       lines.append(f"Only {name} was measured with {', '.join(only)}: not shown.")
@@ -256,7 +256,8 @@ def comparison_markdown(found: Mapping[str, Any]) -> str:
         e = row['scorers'].get(scorer, {}).get(measure)
         cells.append('\u2013' if e is None else format_estimate(e, named=False))
     body.append([*cells, _flat(row['n'])])
-  head = [Table(header, body, text_columns=2), *(Text(line, 'note') for line in found['notes'])]
+  head: list[Part] = [Table(header, body, text_columns=2)]
+  head += [Text(line, 'note') for line in found['notes']]
   sections = [Section('Differences', [Text(
     'The second report less the first. From I.F. and G.F. what is expected by chance is taken. A '
     'difference up to its noise (95 %) shows nothing. The noise is that of sampling: one '

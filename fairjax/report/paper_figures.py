@@ -17,6 +17,7 @@ files, without suffix; each function gives the files. A name that nothing has is
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def plot_pair(
   """
   columns = [_cell(generations, template, value) for value in values]
   distance = wasserstein_1(*(scores[rows] for rows in columns))
-  grid = {} if stacked else {'gridspec_kw': {'width_ratios': (1.3, 1)}}
+  grid: dict[str, Any] = {} if stacked else {'gridspec_kw': {'width_ratios': (1.3, 1)}}
   shape, size = ((2, 1), (5.2, 4.6)) if stacked else ((1, 2), (9, 3.4))
   with drawing(*shape, *size, **grid) as (figure, axes):
     left, right = axes.flat

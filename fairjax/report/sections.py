@@ -129,10 +129,11 @@ def _examples(examples: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _words(row: ModelRow) -> Table:
+  words: Any = row.content('distinct_words')
   return Table(['value', 'other', 'words, best first'], [
     [p['value'], p['other'],
      ', '.join(f"{w['word']} ({w['count']}:{w['count_other']})" for w in p['words'])
-     or '\u2013'] for p in row.content('distinct_words')], text_columns=3, title=row.name)
+     or '\u2013'] for p in words], text_columns=3, title=row.name)
 
 
 def _perplexities(rows: Sequence[ModelRow]) -> Table:

@@ -9,7 +9,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import fairjax
 from fairjax import processes
@@ -439,7 +439,7 @@ class Job(Run):
     """Sentences with a clear score (H-19); the first process scores them for its group."""
     from fairjax.run.labelling import label_sentences
     stage, shared = self.config.sentiment, SharedModels()  # its scorer leaves the devices again
-    scorer = self._scorer(stage.scorer, shared)
+    scorer = cast('Scorer', self._scorer(stage.scorer, shared))
     found = shared.lead(lambda: label_sentences(
       self.prepared.documents('train'), scorer, self.prepared.vocabulary, stage,
       seed=self.config.seed, log=self.log))

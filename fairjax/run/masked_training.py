@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from fairjax import processes
 from fairjax.config import MeshConfig
@@ -50,8 +50,9 @@ def train_on_text(
     workdir.mkdir(parents=True, exist_ok=True)
   check_shared(workdir)
   prepared = _prepare(corpus, workdir / 'data', start, sizes, log)
+  encoder = cast(PieceEncoder, prepared.encoder)
   if start is None:
-    start = from_vocabulary(prepared.encoder.vocabulary(), sizes, seed=settings.seed, log=log)
+    start = from_vocabulary(encoder.vocabulary(), sizes, seed=settings.seed, log=log)
   start = with_dropout(start, hidden=hidden_dropout, attention=attention_dropout)
   special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where=init or 'the new model')
   if settings.whole_words and not tells_words_apart(start.tokenizer):
@@ -62,19 +63,21 @@ def train_on_text(
       ('valid', 'validation', 'validate', None)):
     store = prepared.stores[split]
     laid_out.append(lay_out(
-      store.open_tokens(), store.open_documents()[:, 0], prepared.encoder, special, form=rows,
+      store.open_tokens(), store.open_documents()[:, 0], encoder, special, form=rows,
       max_length=min(sizes.max_length, start.max_length), what=f'the {what} text',
       digest=store.sha256, apart=apart))
     counts = laid_out[-1].counts
     log(f"[data] to {purpose}: {counts['rows']:,} rows of {counts['tokens']:,} pieces, "
         f"{counts['unknown_tokens']:,} unknown; {counts['split_sentences']:,} sentences are longer "
         f"than a row and go into several, {counts['empty_sentences']:,} have no piece")
-  source = {'rows': rows, 'read': dict(survey.read), 'train_documents': survey.train,
-            'valid_documents': survey.valid}
+  train, valid = laid_out
+  source: dict[str, Any] = {
+    'rows': rows, 'read': dict(survey.read), 'train_documents': survey.train,
+    'valid_documents': survey.valid}
   if prepared.cda:
     source['cda'] = dict(prepared.cda)
   with processes.StopSignal().installed() as stop:
-    return train_masked(start, *laid_out, workdir, settings=settings, source=source, log=log,
+    return train_masked(start, train, valid, workdir, settings=settings, source=source, log=log,
                         stop=stop, mesh=devices)
 
 

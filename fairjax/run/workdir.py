@@ -31,11 +31,12 @@ from fairjax.files import (
 
 if TYPE_CHECKING:
   from fairjax.data.prepare import PreparedData
-  from fairjax.measure import Scorer
+  from fairjax.measure import RecordedScorer, Scorer
   from fairjax.measure.similarity import Encoder
   from fairjax.train import LabelledSentences
 
 _M = TypeVar('_M')
+_Model = TypeVar('_Model', bound='Scorer | RecordedScorer | Encoder')
 # Fields on which nothing that is already in a workdir depends.
 _EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
             'measure.relevance_share', 'measure.scorers', 'step1_from')
@@ -136,7 +137,7 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   changed = [c for c in changed if c.partition(':')[0] not in but]
   scorers = [saved.get(s, {}).get(k) or () for s, k in (('measure', 'scorers'),
                                                         ('sentiment', 'scorer'))]
-  free = MACHINE_FIELDS + _EXTENDS
+  free: tuple[str, ...] = MACHINE_FIELDS + _EXTENDS
   if 'opinion' not in (*scorers[0], scorers[1]):
     free += ('measure.lexicon',)
   refused = [c for c in changed if c.partition(':')[0] not in free]
@@ -405,7 +406,7 @@ class SharedModels:
     self._methods: list[Callable[[Sequence[str]], np.ndarray]] = []
     self._leading = False
 
-  def add(self, model: _M, method: str) -> _M:
+  def add(self, model: _Model, method: str) -> _Model:
     """The scorer or encoder, whose method (texts to an array) then runs in all processes."""
     if processes.count() == 1:
       return model
@@ -441,7 +442,7 @@ class SharedModels:
 class _SharedModel:
   """A model with one method replaced."""
 
-  def __init__(self, model: 'Scorer | Encoder', method: str,
+  def __init__(self, model: 'Scorer | RecordedScorer | Encoder', method: str,
                replacement: Callable[[Sequence[str]], np.ndarray]):
     self._model = model
     # For `isinstance(..., Scorer)`, which from Python 3.12 on does not call `__getattr__`.

@@ -90,7 +90,7 @@ def analyse(
     mesh={axis: size for axis, size in found.mesh.shape.items() if size > 1},
     batch_size=_batch_size(config, program), memory=memory, required=required,
     available=chip.available_hbm, hbm=chip.hbm, cost=cost,
-    peak_seconds=cost and cost['flops'] / chip.peak_flops,
+    peak_seconds=cost['flops'] / chip.peak_flops if cost else None,
     seconds=time.monotonic() - start), key
 
 

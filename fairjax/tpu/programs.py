@@ -151,12 +151,12 @@ def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   if not samples_whole(config):
     places = NamedSharding(mesh, PartitionSpec(None, mesh.axis_names))
     shape = (values, rows, model.num_heads, config.sample.max_new_tokens, model.head_dim)
-    cache = jax.ShapeDtypeStruct(shape, model.dtype, sharding=places)
+    cache: Any = jax.ShapeDtypeStruct(shape, model.dtype, sharding=places)
     tokens = jax.ShapeDtypeStruct(shape[:2], jnp.int32, sharding=places)
     step = jax.jit(functools.partial(_decode_once, config=model, mesh=mesh), donate_argnums=1)
     return step.lower, (
-      arguments[0], Chunk(*[(cache,) * model.num_layers] * 2), tokens, *arguments[1:],
-      array(jnp.int32))
+      arguments[0], Chunk((cache,) * model.num_layers, (cache,) * model.num_layers), tokens,
+      *arguments[1:], array(jnp.int32))
   sample = sampler.make_sampler(sampler.platform_of(mesh))
   lower = functools.partial(
     sample.lower, decoder=decoding.TransformerXLDecoder(model),

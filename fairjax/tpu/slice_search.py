@@ -1,6 +1,7 @@
 """The smallest slice that holds a program; the models of the papers on many slices, as a page."""
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -216,7 +217,7 @@ def run_matrix(
 
     found, key = analyse(
       configs[cell.config], cell.program, find_slice(cell.topology), cached=cached,
-      log=lambda line, number=number: log(f'[{number}/{len(cells)}] {line}'))
+      log=functools.partial(lambda begin, line: log(begin + line), f'[{number}/{len(cells)}] '))
     if earlier.get('key') != key:
       results[cell.name] = {'key': key, 'result': found.to_dict()}
       _write(path, cells, {'cells': results, 'versions': dict(versions)}, command)

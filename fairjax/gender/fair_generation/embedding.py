@@ -124,8 +124,8 @@ def _sniff(path: pathlib.Path) -> tuple[str, int | None, int]:
     if not header:
       # From the right, as the first token may hold spaces too; a token may be a number itself.
       fields = line.rstrip(b' \r\n').split(b' ')
-      numbers = itertools.takewhile(_is_number, reversed(fields))
-      width = min(sum(1 for _ in numbers), len(fields) - 1)
+      trailing = itertools.takewhile(_is_number, reversed(fields))
+      width = min(sum(1 for _ in trailing), len(fields) - 1)
       if not line.endswith(b'\n') or not 1 <= width <= _MOST_WIDTH:
         raise UserError(f'{path}:1: neither "COUNT WIDTH" (word2vec) nor a word and its numbers '
                         '(GloVe), ended by a line feed')

@@ -396,8 +396,8 @@ class FairnessTest:
     """One bias; `level` is that of one interval."""
     values, cells = bias.normalised(), []
     for prompt in range(len(completions.prompts)):
-      rows = completions.rows(prompt)
-      cells.append((values[rows], None if completions.sample is None else completions.sample[rows]))
+      own = completions.rows(prompt)
+      cells.append((values[own], None if completions.sample is None else completions.sample[own]))
     rows, others = [], []
     for i, j in itertools.combinations(range(len(cells)), 2):
       row = self._test_pair(
@@ -424,7 +424,7 @@ class FairnessTest:
     """One pair in normalised units; if d demands something, with an interval and a verdict."""
     distance = (allowed - self.tolerance) / self.lipschitz if self.lipschitz else None
     x, y, dependence = self._samples(first, second)
-    row = {'first': prompts[0].text, 'second': prompts[1].text,
+    row: dict[str, Any] = {'first': prompts[0].text, 'second': prompts[1].text,
            'groups': [p.group for p in prompts], 'distance': distance, 'allowed': allowed,
            'n': [len(x), len(y)], 'dependence': dependence}
     demands = allowed < bias.width

@@ -176,7 +176,7 @@ def rater_agreement(
   items = list(dict.fromkeys(item for table in tables.values() for item in table))
   row = {item: i for i, item in enumerate(items)}
   counts = np.zeros((len(items), size, size))
-  pairs = []
+  pairs: list[dict[str, Any]] = []
   for (first, second), table in sorted(tables.items()):
     own = np.zeros((size, size))
     for item, (a, b) in table.items():
@@ -378,7 +378,8 @@ def _individual_fairness(
           {number: mean for number, mean in cell[name] if mean is not None} for name in names)
   return {'definition': 'H-40', 'coupled': key['coupled'], 'pairs': entries,
           'differences': model_differences(
-            [Comparison(*place, ratings) for place, ratings in compared.items()],
+            [Comparison(template, names, ratings)
+             for (template, names), ratings in compared.items()],
             coupled=key['coupled'], permutations=permutations, seed=seed)}
 
 
@@ -391,8 +392,9 @@ def _distance(
   # which one side was dropped loses the other too. `all_items` is the distance over every item that
   # has a mean, as the paper has it.
   kept = [{number: mean for number, mean in side if mean is not None} for side in rated]
-  entry = {'exported': [len(side) for side in rated], 'rated': [len(side) for side in kept],
-           'lost_partner': [0, 0], 'estimate': None, 'all_items': None, 'mean': None}
+  entry: dict[str, Any] = {
+    'exported': [len(side) for side in rated], 'rated': [len(side) for side in kept],
+    'lost_partner': [0, 0], 'estimate': None, 'all_items': None, 'mean': None}
   if not all(kept):
     return entry
   scores = [np.array(list(side.values())) for side in kept]

@@ -315,7 +315,8 @@ def _allocate(
   strata: Sequence[Stratum], available: np.ndarray, number: int, rng: np.random.Generator
 ) -> np.ndarray:
   """How many records to take of each stratum, `[S]` int."""
-  keys = [[s[0] for s in strata], [s[:2] for s in strata], [s[:3] for s in strata],
+  keys: list[list[Any]] = [
+          [s[0] for s in strata], [s[:2] for s in strata], [s[:3] for s in strata],
           [(s[0], s[2]) for s in strata], list(strata), [(s[0], s[3]) for s in strata]]
   groups = []
   for names in keys:

@@ -265,8 +265,8 @@ def _bias_table(
       for a, text in enumerate(attribute.value_texts)]}
 
 
-def scorer_quality(scorer: Scorer, data: 'Examples', *, classes: int, undecided: str, seed: int,
-                   log: Callable[[str], None]) -> dict[str, Any]:
+def scorer_quality(scorer: Scorer | RecordedScorer, data: 'Examples', *, classes: int,
+                   undecided: str, seed: int, log: Callable[[str], None]) -> dict[str, Any]:
   """Accuracy and F1 of a scorer on labelled texts; a score of exactly 0.5 is undecided."""
   from fairjax.pretrained.classifier import quality
   if not hasattr(scorer, 'score'):
@@ -279,7 +279,8 @@ def scorer_quality(scorer: Scorer, data: 'Examples', *, classes: int, undecided:
   truncated = count_truncated(scorer, data.texts)
   if truncated is not None:
     result['truncated_texts'] = truncated
-    log(f'[{scorer.name}] {truncated} texts longer than {scorer.max_length} tokens')
+    longest = getattr(scorer, 'max_length', 0)
+    log(f'[{scorer.name}] {truncated} texts longer than {longest} tokens')
   return result
 
 
@@ -289,7 +290,7 @@ def _predict(scorer: Scorer, texts: Sequence[str], classes: int) -> np.ndarray:
     scores = np.asarray(scorer.score(texts))
     return np.where(scores == 0.5, -1, scores > 0.5).astype(int)
   values = getattr(scorer, 'values', {})
-  if len(values) != classes:
+  if not hasattr(scorer, 'probabilities') or len(values) != classes:
     raise UserError(f'scorer {scorer.name} has no five classes: use --classes=2')
   if len(set(values.values())) < classes:
     raise UserError(f'scorer {scorer.name} gives two classes the same value, so they have no '

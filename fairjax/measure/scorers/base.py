@@ -244,8 +244,8 @@ class RecordedScorer:
     return values
 
 
-def count_truncated(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> int | None:
-  """How many texts a scorer reads the beginning of only; None if it reads all of any text."""
+def count_truncated(scorer: object, texts: Sequence[str]) -> int | None:
+  """How many texts are read in part by a scorer or encoder; None if it reads all of any text."""
   count = getattr(scorer, 'count_truncated', None)
   return None if count is None else count(texts)
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class BertScorer:
     from fairjax.pretrained.checkpoint import safe_name
     from fairjax.pretrained.tokens import CutTexts
     self._model = load_pretrained(directory, 'classifier', dtype=dtype)
-    labels = self._model.arch.labels
+    labels = self._model.architecture.labels
     _check_head(self._model.config, labels, where=directory)
     self.values = (label_values(labels, where=directory) if values is None
                    else _given_values(values, labels, where=directory))
@@ -53,7 +53,8 @@ class BertScorer:
     self.weights = self._model.weights_digest()
     folder = safe_name(self._model.name)
     self.name = f'bert-{folder}-{self.fingerprint[:6]}'
-    self._mesh, self._batch_tokens, self._runner = mesh, batch_tokens, None
+    self._mesh, self._batch_tokens = mesh, batch_tokens
+    self._runner: Callable[..., np.ndarray] | None = None
 
   @classmethod
   def from_name(cls, name: str, *, mesh: 'Mesh | None' = None) -> 'BertScorer':
@@ -73,7 +74,7 @@ class BertScorer:
   def probabilities(self, texts: Sequence[str]) -> np.ndarray:
     """Probabilities of the classes of R texts: `[R, C]` float64, rows sum to 1."""
     if not len(texts):
-      return np.zeros((0, len(self._model.arch.labels)))
+      return np.zeros((0, len(self._model.architecture.labels)))
     encoded = self._texts.encode(texts)
     if self._runner is None:
       self._runner = self._make_runner()
@@ -90,7 +91,7 @@ class BertScorer:
 
   def score(self, texts: Sequence[str]) -> np.ndarray:
     """Scores R texts: `[R]` float64 in [0, 1]. Longer texts are cut, see `count_truncated`."""
-    values = np.array([self.values[label] for label in self._model.arch.labels])
+    values = np.array([self.values[label] for label in self._model.architecture.labels])
     return np.clip(self.probabilities(texts) @ values, 0.0, 1.0)  # a sum of shares may round to 1+
 
   def count_truncated(self, texts: Sequence[str]) -> int:
