@@ -27,6 +27,10 @@ for flag, value in (('xla_force_host_platform_device_count', 8),
   if flag not in os.environ.get('XLA_FLAGS', ''):
     os.environ['XLA_FLAGS'] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
+if os.environ['JAX_PLATFORMS'] == 'cpu':
+  # Nearly all of the time is compiling. LLVM alone does less: XLA's text of a program, its memory
+  # and its FLOPs, which some tests read, are those of use.
+  os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   # Most of the time is compiling, and tests, their processes and the workers compile the same
   # programs again. The cache begins empty and ends with this session.
@@ -87,7 +91,8 @@ def run_with_libtpu(repository) -> Callable[..., subprocess.CompletedProcess[str
   """
   if importlib.util.find_spec('libtpu') is None:
     pytest.skip('the TPU compiler is not installed: pip install libtpu')
-  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'} | {
+  environment = {k: v for k, v in os.environ.items() if k not in (
+    'XLA_FLAGS', 'JAX_DISABLE_MOST_OPTIMIZATIONS')} | {
     'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'localhost',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
     'PYTHONPATH': f'{repository}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'}
@@ -97,13 +102,3 @@ def run_with_libtpu(repository) -> Callable[..., subprocess.CompletedProcess[str
                           capture_output=True, timeout=600, stdin=subprocess.DEVNULL)
 
   return run
-
-
-@pytest.fixture
-def quick():
-  """Compiles without most optimisations, for tests in which nearly all of the time is compiling."""
-  import jax
-  before = jax.config.read('jax_disable_most_optimizations')
-  jax.config.update('jax_disable_most_optimizations', True)
-  yield
-  jax.config.update('jax_disable_most_optimizations', before)

@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from human_oracle import fill
@@ -179,11 +178,8 @@ def test_every_command_is_run_here_or_says_where(line):
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_the_commands_of_the_readme(folder, monkeypatch, capfd, request):
+def test_the_commands_of_the_readme(folder, monkeypatch, capfd):
   monkeypatch.chdir(folder)
-  quick = jax.config.read('jax_disable_most_optimizations')
-  jax.config.update('jax_disable_most_optimizations', True)  # nearly all of the time is compiling
-  request.addfinalizer(lambda: jax.config.update('jax_disable_most_optimizations', quick))
   shown = {}
   # The README scores with a classifier before it says how to make one.
   first = 'fairjax sentiment-classifier train'

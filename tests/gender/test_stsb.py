@@ -30,7 +30,6 @@ from fairjax.pretrained import heads
 from fairjax.pretrained.classifier import from_scratch
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.start import write_model
-from fairjax.run.notebook import quick_compilation
 from fairjax.train import make_mesh
 
 BERT = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained' / 'bert_classifier'
@@ -256,11 +255,10 @@ def test_the_correlation_in_the_embeddings_of_a_bert_is_seen(tmp_path, monkeypat
       (piece,) = start.tokenizer.encode(word, add_special_tokens=False).ids
       start.params['embeddings']['word'][piece] += strength * (2 * share - 1) * direction
     write_model(tmp_path / f'bert {strength}', start, start.params, 'classifier')
-    with quick_compilation():
-      found = measure_stsb(
-        tmp_path / f'bert {strength}', tmp_path / 'sts', mode='frozen', restarts=1,
-        professions=tmp_path / 'professions.tsv', recipe=Recipe(10, 32, 3e-3),
-        log=lambda line: None)
+    found = measure_stsb(
+      tmp_path / f'bert {strength}', tmp_path / 'sts', mode='frozen', restarts=1,
+      professions=tmp_path / 'professions.tsv', recipe=Recipe(10, 32, 3e-3),
+      log=lambda line: None)
     assert low <= found['r']['mean'] <= high
     assert found['dev_pearson']['mean'] > 0.6
 
@@ -284,25 +282,24 @@ def test_steps_and_freezes_end_to_end(tmp_path, capsys, monkeypatch):
              f'--professions={tmp_path}/professions.tsv', f'--output={tmp_path}/out',
              '--freeze=none,all', '--points=2', '--curve_templates=2', '--restarts=2',
              '--epochs=1', '--batch_size=8', '--learning_rate=0.001', '--column=mine']
-  with quick_compilation():
-    assert main(command) == 0
-    said = capsys.readouterr().out
-    result = json.loads((tmp_path / 'out' / 'resilience.json').read_text())
-    whole, head = result['runs']
-    assert (whole['freeze'], head['freeze']) == ('none', 'all')
-    assert [p['step'] for p in whole['curves']] == [0, 1]
-    assert [p['step'] for p in head['curves']] == [1] and whole['steps'] == 4
-    # Three sentences, each after "A man" and after "A woman".
-    assert whole['templates'] == 6 and whole['curve_templates'] == 2 and whole['r']['n'] == 24
-    assert whole['truncated'] > 0 and len(whole['dev_pearson']['restarts']) == 2
-    assert said.strip() == format_finetune(result).strip()
-    assert said.count('\n| ') == 4  # the header, its rule, a row each
-    assert {p.suffix for p in (tmp_path / 'out').glob('resilience.*')} == {'.json', '.png', '.svg'}
-    files = {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')}
-    assert len(files) == 4
-    # The same command reads what is there; another one is refused.
-    assert main([*command, '--json']) == 0
-    assert json.loads(capsys.readouterr().out) == result
-    assert {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')} == files
-    assert main([*command, '--epochs=2']) == 2
-    assert 'belongs to another training' in capsys.readouterr().err
+  assert main(command) == 0
+  said = capsys.readouterr().out
+  result = json.loads((tmp_path / 'out' / 'resilience.json').read_text())
+  whole, head = result['runs']
+  assert (whole['freeze'], head['freeze']) == ('none', 'all')
+  assert [p['step'] for p in whole['curves']] == [0, 1]
+  assert [p['step'] for p in head['curves']] == [1] and whole['steps'] == 4
+  # Three sentences, each after "A man" and after "A woman".
+  assert whole['templates'] == 6 and whole['curve_templates'] == 2 and whole['r']['n'] == 24
+  assert whole['truncated'] > 0 and len(whole['dev_pearson']['restarts']) == 2
+  assert said.strip() == format_finetune(result).strip()
+  assert said.count('\n| ') == 4  # the header, its rule, a row each
+  assert {p.suffix for p in (tmp_path / 'out').glob('resilience.*')} == {'.json', '.png', '.svg'}
+  files = {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')}
+  assert len(files) == 4
+  # The same command reads what is there; another one is refused.
+  assert main([*command, '--json']) == 0
+  assert json.loads(capsys.readouterr().out) == result
+  assert {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')} == files
+  assert main([*command, '--epochs=2']) == 2
+  assert 'belongs to another training' in capsys.readouterr().err

@@ -12,17 +12,10 @@ from fairjax.pretrained import class_logits, encode, load_pretrained
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import Inputs, Labelled, TokenLearner, run_restarts
 from fairjax.pretrained.tokens import encode_pairs, pair_types, separator_id, wordpiece_tokenizer
-from fairjax.run.notebook import quick_compilation
 from fairjax.train import make_mesh
 
 BERT = GOLDEN / 'bert_classifier'
 RECIPE = Recipe(2, 8, 1e-3)
-
-
-@pytest.fixture(autouse=True, scope='module')
-def compiled_quickly():
-  with quick_compilation():
-    yield
 
 
 @pytest.fixture(scope='module')

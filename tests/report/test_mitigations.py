@@ -129,7 +129,7 @@ def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.slow
-def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch, quick):
+def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch):
   """One command trains, samples and measures all models, and continues nothing twice."""
   monkeypatch.chdir(repository)
   command = ['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',

@@ -586,7 +586,7 @@ def differ(a, b):
   return any((x != y).any() for x, y in zip(leaves(a), leaves(b), strict=True))
 
 
-def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path, quick):
+def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path):
   """Dropout is on, counterfactual batches arrive, and the rest is that of the control."""
   plain = dataclasses.replace(CONFIG, model=dataclasses.replace(
     CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
