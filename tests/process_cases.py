@@ -20,6 +20,7 @@ from fairjax.config import MeshConfig, SampleConfig  # noqa: E402
 from fairjax.counterfactual import Prefix, load_attribute  # noqa: E402
 from fairjax.errors import Preempted  # noqa: E402
 from fairjax.generate import generate  # noqa: E402
+from fairjax.model import language_model  # noqa: E402
 from fairjax.model.decoding import TransformerXLDecoder  # noqa: E402
 from fairjax.processes import StopSignal  # noqa: E402
 from fairjax.train import Curriculum, make_mesh, own_rows
@@ -31,7 +32,7 @@ SAMPLE = SampleConfig(samples=16, max_new_tokens=6, batch_size=8)
 class Words:
   """A vocabulary of 40 words, each its number."""
 
-  size, eos_id, fingerprint, start_ids = 40, 1, 'w' * 64, (1,)
+  size, eos_id, end_ids, fingerprint, start_ids = 40, 1, (), 'w' * 64, (1,)
 
   def encode(self, text):
     return [3 + len(word) % 30 for word in text.split()]

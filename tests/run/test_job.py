@@ -361,7 +361,7 @@ def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repos
   address = free_address()
   found = ends(start(
     [['-m', 'fairjax', *_arguments('run', workdir), f'--distributed={address},2,{i}']
-     for i in range(2)], repository, JAX_DISABLE_MOST_OPTIMIZATIONS='0',
+     for i in range(2)], repository,
     XLA_FLAGS='--xla_force_host_platform_device_count=2'))
   assert [code for code, _, _ in found] == [0, 0], found
   paths = list(finished.glob('measures/**/*.json'))

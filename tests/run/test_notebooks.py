@@ -167,7 +167,9 @@ def execute(tmp_path_factory):
           cell.source, found = re.subn(
             rf'^{key} = .*$', lambda match, k=key, v=value: f'{k} = {v!r}', cell.source, flags=re.M)
           assert found == 1
-    env = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'} | {
+    # As a reader's: with XLA's own devices and optimizations.
+    env = {k: v for k, v in os.environ.items() if k not in (
+      'XLA_FLAGS', 'JAX_DISABLE_MOST_OPTIMIZATIONS')} | {
       'IPYTHONDIR': str(folder / 'ipython'), 'JAX_COMPILATION_CACHE_DIR': str(cache),
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.2'}
     client = nbclient.NotebookClient(
