@@ -67,6 +67,7 @@ MORE = {
   'export --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
   'measure --records': ['--permutations=20'],
   'measure plan': [],
+  'gate': [],
   'report --records': ['--permutations=20'],
   'report compare': [],
   'scorers audit': [],
@@ -148,6 +149,8 @@ def folder(tmp_path_factory, repository):
   write_news(folder / 'news-docs.2019.en.filtered.gz')
   for name in ('generations', 'answers', 'gpt2', 'opt'):
     write_records(folder / f'{name}.jsonl', name)
+  for name in ('new', 'old'):
+    write_records(folder / f'{name}.jsonl', 'theirs', samples=20)
   (folder / 'lexicon').mkdir()
   for name, found in (('positive', POSITIVE), ('negative', NEGATIVE)):
     (folder / 'lexicon' / f'{name}-words.txt').write_text('\n'.join(found))

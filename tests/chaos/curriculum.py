@@ -63,7 +63,8 @@ def set_environment(cache: pathlib.Path, *, quick: bool = False) -> None:
     os.environ.pop(name, None)
   os.environ |= {
     'JAX_PLATFORMS': 'cpu', 'TF_CPP_MIN_LOG_LEVEL': '3', 'MPLBACKEND': 'Agg',
-    'OPENBLAS_NUM_THREADS': '1',  # no threads before the fork
+    # No threads before the fork: of OpenBLAS, and of pyarrow, which Keras imports with pandas.
+    'OPENBLAS_NUM_THREADS': '1', 'JE_ARROW_MALLOC_CONF': 'background_thread:false',
     'JAX_COMPILATION_CACHE_DIR': str(cache), 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
     'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1'}
   if quick:
