@@ -103,6 +103,7 @@ def encode_documents(
         fault = f'{e.filename or folder}: {e.strerror}' if isinstance(e, OSError) else str(e)
         raise UserError(f'chunk {index} cannot be written ({fault}): the same command continues '
                         'when this is fixed') from None
+      del ids  # millions of integers, while the next chunk makes as many
       documents, chunks = documents + len(chunk), chunks + 1
       progress.add(len(chunk), rate)
     progress.skip(sum(earlier) - skipped)
