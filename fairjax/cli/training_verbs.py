@@ -125,7 +125,9 @@ def _check_data(options: argparse.Namespace) -> int:
 
 # The verbs `import` and `export`.
 
-_OPTIONS_OF_FORM = {'fairjax': ('license', 'language', 'dataset'), 'transformer-xl': ('prefix',)}
+_CARD = ('license', 'language', 'dataset')
+_OPTIONS_OF_FORM = {
+  'fairjax': _CARD, 'transformer-xl': ('prefix',), 'published': (*_CARD, 'dtype')}
 
 
 def _import_options(parser: argparse.ArgumentParser) -> None:
@@ -149,10 +151,13 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--form', choices=tuple(_OPTIONS_OF_FORM), help='fairjax: a folder with '
                       'parameters, config.json, vocabulary and model card, which fairjax import '
                       'reads bit for bit; transformer-xl: a file under the names of the reference '
-                      '(default: by --output, a file if it ends in .safetensors)')
+                      '(default: by --output, a file if it ends in .safetensors); published: the '
+                      'folder of pretrained.model as it came, the form of every run of one')
   parser.add_argument('--prefix', action='store_true', help='transformer-xl: names with the '
                       'transformer. prefix of published checkpoints')
-  card = parser.add_argument_group('model card (fairjax)')
+  parser.add_argument('--dtype', choices=('float32', 'bfloat16', 'float16'),
+                      help='published: of the weights (default: as they came)')
+  card = parser.add_argument_group('model card (fairjax, published)')
   card.add_argument('--license', metavar='ID',
                     help='e.g. apache-2.0 (default: the card states none)')
   card.add_argument('--language', metavar='CODE', action='append', default=[],
@@ -189,20 +194,27 @@ def _open(options: argparse.Namespace, config: Config, vocab_size: int) -> 'Job'
 
 
 def _export(options: argparse.Namespace) -> None:
-  file = options.output.endswith('.safetensors')
-  form = options.form or ('transformer-xl' if file else 'fairjax')
-  for name in (n for other, names in _OPTIONS_OF_FORM.items() if other != form for n in names):
+  file, config = options.output.endswith('.safetensors'), start_run(options)
+  usual = 'published' if config.pretrained.model else 'transformer-xl' if file else 'fairjax'
+  form = options.form or usual
+  if (form == 'published') != bool(config.pretrained.model):
+    raise UserError(f'--form={form}: a run with pretrained.model has the form published, every '
+                    'other run one of the others')
+  for name in {n for names in _OPTIONS_OF_FORM.values() for n in names}.difference(
+      _OPTIONS_OF_FORM[form]):
     if getattr(options, name):
       raise UserError(f'--{name} does not belong to --form={form}: leave it out, or name the other '
                       '--form')
-  if form == 'fairjax' and file:
-    raise UserError(f'--output={options.output}: --form=fairjax writes a folder: name one without '
+  if form != 'transformer-xl' and file:
+    raise UserError(f'--output={options.output}: --form={form} writes a folder: name one without '
                     '.safetensors')
-  from fairjax.run.export import export_folder, export_reference
-  job = open_job(options)
-  if form == 'fairjax':
-    export_folder(job, model=options.model, output=options.output, license=options.license,
-                  languages=options.language, datasets=options.dataset)
+  from fairjax.run.export import export_folder, export_published, export_reference
+  job = open_job(options, config=config)
+  card = {'license': options.license, 'languages': options.language, 'datasets': options.dataset}
+  if form == 'published':
+    export_published(job, model=options.model, output=options.output, dtype=options.dtype, **card)
+  elif form == 'fairjax':
+    export_folder(job, model=options.model, output=options.output, **card)
   else:
     export_reference(job, model=options.model, output=options.output, prefix=options.prefix)
 

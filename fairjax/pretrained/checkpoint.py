@@ -8,14 +8,16 @@ width, P positions, Y token types, L layers, C classes.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import pathlib
 import re
+import shutil
 import sys
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -29,17 +31,24 @@ from fairjax.pretrained.decoder_files import (
   DECODER_CLASSES,
   DECODERS,
   read_decoder_config,
+  tensor_parts,
   tensor_shapes,
   to_decoder_params,
+  to_decoder_tensor,
 )
-from fairjax.pretrained.gguf_files import open_gguf
+from fairjax.pretrained.gguf_files import GGUF, open_gguf
 from fairjax.pretrained.hub import fetch, is_hub_name
 from fairjax.pretrained.tensor_files import (
+  INDEX,
   QUANTISED,
+  SHARD_BYTES,
   Stored,
   listed,
   open_tensors,
+  shard_names,
   weight_files,
+  write_index,
+  write_tensors,
 )
 from fairjax.pretrained.tokens import (
   check_tokenizer,
@@ -51,6 +60,7 @@ from fairjax.pretrained.tokens import (
 from fairjax.progress import write_line
 from fairjax.vocabulary import TokenizerVocabulary, read_json
 
+_T = TypeVar('_T')
 ACTIVATIONS = ('gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
 
 
@@ -384,10 +394,10 @@ _BEFORE = (*_WRAPPERS, 'module', 'model', 'base_model', 'auto_model', 'transform
            *(family.prefix.removesuffix('.') for family in FAMILIES.values()))
 
 
-def _plain_names(tensors: Mapping[str, Stored], prefix: str, where: str
-                 ) -> tuple[dict[str, Stored], list[str]]:
+def _plain_names(tensors: Mapping[str, _T], prefix: str, where: str
+                 ) -> tuple[dict[str, _T], list[str]]:
   """Tensors without the prefixes of body and wrappers, and lines on those of wrappers."""
-  plain: dict[str, Stored] = {}
+  plain: dict[str, _T] = {}
   taken: collections.Counter[str] = collections.Counter()
   for name, tensor in tensors.items():
     parts, own = [part for part in name.split('.') if part not in _WRAPPERS], ''
@@ -448,17 +458,25 @@ def to_params(
 
 def _decoder_params(tensors, arch: DecoderConfig, kind: str, where: str, dtype, shardings):
   """`to_params` of a decoder; with shardings JAX's arrays, of which each process reads its part."""
-  prefix = 'transformer.' if kind == 'gpt2' else 'model.'
+  prefix, copies = _decoder_prefix(kind), _decoder_copies(arch, kind)
   shapes = tensor_shapes(arch)
   plain, ignored, lines = _checked_tensors(
-    tensors, {name.removeprefix(prefix): shape for name, shape in shapes.items()},
-    {'lm_head.weight': 'wte.weight' if kind == 'gpt2' else 'embed_tokens.weight'}
-    if arch.tied else {},
+    tensors, {name.removeprefix(prefix): shape for name, shape in shapes.items()}, copies,
     _Expected(kind, arch.num_layers, prefix,
               r'h\.\d+\.attn\.(bias|masked_bias)|.*rotary_emb\.inv_freq', 'lm',
               () if arch.tied else ('lm_head.weight',)), where)
   return to_decoder_params({name: plain[name.removeprefix(prefix)] for name in shapes}, arch,
                            dtype=dtype, shardings=shardings), ignored, lines
+
+
+def _decoder_prefix(kind: str) -> str:
+  return 'transformer.' if kind == 'gpt2' else 'model.'
+
+
+def _decoder_copies(arch: DecoderConfig, kind: str) -> dict[str, str]:
+  """Plain names of tensors that files hold although they equal another one."""
+  table = 'wte.weight' if kind == 'gpt2' else 'embed_tokens.weight'
+  return {'lm_head.weight': table} if arch.tied else {}
 
 
 class _Expected(NamedTuple):
@@ -560,6 +578,10 @@ def _turned(array: np.ndarray, transposed: bool) -> np.ndarray:
 # Model directories: `config.json`, safetensors, a tokenizer; all checked before anything runs.
 
 GGUF_SUFFIX = '.gguf'
+# Files that an exported model takes along.
+_COPIED = ('*.json', '*.txt', '*.model', '*.jinja', 'additional_chat_templates/*.jinja',
+           'LICEN[CS]E*', 'NOTICE*', 'USE_POLICY*')
+_NOT_COPIED = ('*.index.json', 'adapter_*')
 DTYPES = ('float32', 'bfloat16', 'float64')
 _DECIDING = ('config.json', 'tokenizer.json', 'vocab.txt', 'tokenizer_config.json',
              'sentence_bert_config.json', 'modules.json')
@@ -647,16 +669,15 @@ def load_pretrained(
   """
   if dtype not in DTYPES:
     raise UserError(f"dtype '{dtype}' is not one of {', '.join(DTYPES)}")
-  directory, config, lines = read_folder(directory)
+  files = open_model(directory)
+  directory, config, quantised = files.directory, files.config, files.gguf
   kind, where = config['model_type'], str(directory / 'config.json')
   arch = (read_decoder_config(config, where=where) if kind in DECODERS
           else read_architecture(config, where=where))
-  quantised = open_gguf(directory) if directory.suffix == GGUF_SUFFIX else None
-  files = [directory] if quantised else weight_files(directory)
   # ml_dtypes registers bfloat16 with NumPy; JAX needs it, so it is there.
   import ml_dtypes
   numpy_dtype = ml_dtypes.bfloat16 if dtype == 'bfloat16' else np.dtype(dtype)
-  tensors = quantised.tensors if quantised else open_tensors(files)
+  tensors = files.tensors
   if kind in DECODERS:
     if head != 'lm':
       raise UserError(f"{directory} is {kind}, which has no head '{head}', only lm: it writes "
@@ -673,13 +694,130 @@ def load_pretrained(
   check_tokenizer(tokenizer, directory, kind=kind)
   tokenizer, differences = within_model(tokenizer, arch.vocab_size, str(directory))
   if processes.is_first():
-    for line in (*lines, *prefixes, *differences):
+    for line in (*files.lines, *prefixes, *differences):
       write_line(line, sys.stderr)
   return Pretrained(
     directory=directory, config=config, arch=arch, head=head, params=params, tokenizer=tokenizer,
     max_length=length_limit(directory, arch.max_positions), ignored=tuple(ignored),
     stored=quantised.types if quantised else tuple(sorted({t.dtype for t in tensors.values()})),
-    fingerprint=_fingerprint(directory, files, head, dtype))
+    fingerprint=_fingerprint(directory, files.weights, head, dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFiles:
+  """A published model that was found; no weight is read yet.
+
+  Attributes:
+    directory: its folder, or the GGUF file.
+    config: content of `config.json`, with `model_type`.
+    lines: what was recognised, to say.
+  """
+
+  directory: pathlib.Path
+  config: dict[str, Any]
+  lines: list[str]
+
+  @functools.cached_property
+  def gguf(self) -> GGUF | None:
+    """What a GGUF file holds; None of a folder."""
+    return open_gguf(self.directory) if self.directory.suffix == GGUF_SUFFIX else None
+
+  @functools.cached_property
+  def weights(self) -> list[pathlib.Path]:
+    """The files that hold the tensors."""
+    return [self.directory] if self.gguf else weight_files(self.directory)
+
+  @functools.cached_property
+  def tensors(self) -> dict[str, Stored]:
+    """All tensors by their names in the files."""
+    return self.gguf.tensors if self.gguf else open_tensors(self.weights)
+
+  @functools.cached_property
+  def decoder(self) -> DecoderConfig:
+    """The switches of a decoder; `UserError` of another model."""
+    return read_decoder_config(self.config, where=str(self.directory / 'config.json'))
+
+  def vocabulary(self) -> TokenizerVocabulary:
+    """The tokenizer as a vocabulary."""
+    return TokenizerVocabulary.read(
+      self.directory, config=self.config,
+      content=self.gguf.tokenizer.encode('utf-8') if self.gguf else None)
+
+  def published_names(self) -> dict[str, str | None]:
+    """Of every tensor of a decoder in the files its name in `tensor_shapes`; None of buffers."""
+    kind = self.config['model_type']
+    prefix, copies = _decoder_prefix(kind), _decoder_copies(self.decoder, kind)
+    ours = {name.removeprefix(prefix): name for name in tensor_shapes(self.decoder)}
+    plain, _ = _plain_names({name: name for name in self.tensors}, prefix, str(self.directory))
+    return {name: ours.get(copies.get(bare, bare)) for bare, name in plain.items()}
+
+
+  def write(
+    self, params: Params, folder: pathlib.Path | None, *, dtype: str | None = None,
+    to_host: Callable[[Any], np.ndarray] = np.asarray, most: int = SHARD_BYTES,
+  ) -> tuple[list[tuple[str, str]], list[str]]:
+    """Writes a decoder with other parameters: its files, with the names of its tensors.
+
+    Args:
+      params: as `load_pretrained` gives them.
+      folder: an empty one; None writes nothing, in a process of several that hold the parameters.
+      dtype: of the weights; None: each tensor's as it came. The configuration will say so.
+      to_host: gives the whole of an array.
+      most: bytes of tensors in a file.
+
+    Returns:
+      Files and what they hold, in words; the dtypes of the weights.
+    """
+    parts, names = tensor_parts(self.decoder), self.published_names()
+    forms = {name: (tensor.dtype if names[name] is None else dtype or tensor.dtype, tensor.shape)
+             for name, tensor in self.tensors.items()}
+
+    def value(name):
+      ours = names[name]
+      if ours is None:
+        return self.tensors[name].whole()
+      found = to_decoder_tensor(params, parts[ours], to_host=to_host)
+      if forms[name][0] == 'float16' and np.abs(found).max() > np.finfo(np.float16).max:
+        raise UserError(f'{name} has numbers that float16 does not hold: take --dtype=bfloat16')
+      return found
+
+    shards = shard_names(forms, most=most)
+    for file, inside in shards.items():
+      if folder is None:
+        collections.deque(map(value, inside), maxlen=0)
+      else:
+        write_tensors(folder / file, {name: forms[name] for name in inside}, map(value, inside))
+    written = [(file, f'{len(inside)} tensors') for file, inside in shards.items()]
+    if folder is not None:
+      if len(shards) > 1:
+        write_index(folder, shards, forms)
+        written.append((INDEX, 'which file has which tensor'))
+      written += [(name, 'as it came') for name in self._copy(folder)]
+      if dtype is not None:
+        self._set_dtype(folder / 'config.json', dtype)
+    return written, sorted({forms[name][0] for name, ours in names.items() if ours})
+
+  def _copy(self, folder: pathlib.Path) -> list[str]:
+    """Copies what is no weight and no program."""
+    copied = []
+    for path in sorted({p for pattern in _COPIED for p in self.directory.glob(pattern)}):
+      if path.is_file() and not any(path.match(pattern) for pattern in _NOT_COPIED):
+        copied.append(path.relative_to(self.directory).as_posix())
+        (folder / copied[-1]).parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / copied[-1])
+    return copied
+
+  def _set_dtype(self, path: pathlib.Path, dtype: str) -> None:
+    """Names the type that transformers 5 loads the weights in."""
+    content = read_json(path)
+    field = 'torch_dtype' if 'torch_dtype' in content else 'dtype'
+    if content.get(field) != dtype:
+      path.write_text(json.dumps(content | {field: dtype}, indent=2) + '\n', encoding='utf-8')
+
+
+def open_model(source: str | os.PathLike) -> ModelFiles:
+  """Finds a model as `read_folder` does."""
+  return ModelFiles(*read_folder(source))
 
 
 def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, Any], list[str]]:

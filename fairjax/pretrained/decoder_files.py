@@ -7,11 +7,10 @@ models. What would change a number and is not supported is refused by name.
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fairjax.errors import UserError
@@ -161,6 +160,12 @@ class Tensor(NamedTuple):
   turned: bool  # the file has the axes of products as [out, in]
   part: int | None  # of the three that GPT-2's c_attn joins on the last axis
 
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """In the file; of a part of a tensor that of the part."""
+    found = tuple(math.prod(sizes) for sizes in self.axes)
+    return found[::-1] if self.turned else found
+
   def place(self, index: Index) -> Index:
     """Where the file has a slice of our axes; later axes of those joined are not split."""
     joined = []
@@ -178,8 +183,7 @@ class Tensor(NamedTuple):
 
   def give(self, x: Any) -> Any:
     """One layer of ours as the file has it; for a part of a tensor the part."""
-    x = x.reshape([math.prod(sizes) for sizes in self.axes])
-    return x.T if self.turned else x
+    return x.reshape(self.shape[::-1]).T if self.turned else x.reshape(self.shape)
 
 
 _LLAMA = {
@@ -265,32 +269,33 @@ def _read(tensors, entry, shape, dtype, index):
   return found
 
 
+def tensor_parts(config: DecoderConfig) -> dict[str, list[tuple[Tensor, int | None]]]:
+  """By published name the parameters that it joins, each with the number of its layer."""
+  parts: dict[str, list[tuple[Tensor, int | None]]] = {}
+  for entry in tensor_table(config):
+    for i in range(config.num_layers) if entry.of_layer else (None,):
+      parts.setdefault(entry.theirs.format(i), []).append((entry, i))
+  return parts
+
+
 def tensor_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
   """Shapes of the published tensors of a model; names of GPT-2 without `transformer.`."""
-  shapes = jax.eval_shape(lambda: _join(_zeros(config), config, jnp.concatenate))
-  return {name: value.shape for name, value in shapes.items()}
+  shapes = {name: [entry.shape for entry, _ in parts]
+            for name, parts in tensor_parts(config).items()}
+  return {name: (*found[0][:-1], sum(shape[-1] for shape in found))
+          for name, found in shapes.items()}
 
 
-def _zeros(config):
-  """Parameters whose shapes alone are read."""
-  layers = {name: jnp.zeros((config.num_layers, *p.shape))
-            for name, p in layer_parameters(config).items()}
-  return {name: jnp.zeros(p.shape) for name, p in other_parameters(config).items()} | {
-    'layers': layers}
+def to_decoder_tensor(
+  params: Mapping[str, Any], parts: list[tuple[Tensor, int | None]], *,
+  to_host: Callable[[Any], np.ndarray] = np.asarray,
+) -> np.ndarray:
+  """One published tensor, of the parameters that `tensor_parts` names."""
+  found = [entry.give(to_host(params[entry.ours] if i is None else
+                              params['layers'][entry.ours][i])) for entry, i in parts]
+  return found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
 
 
 def to_decoder_tensors(params: Mapping[str, Any], config: DecoderConfig) -> dict[str, np.ndarray]:
   """Inverts `to_decoder_params`: the tensors of `tensor_shapes`."""
-  return _join(params, config, np.concatenate)
-
-
-def _join(params, config, concatenate):
-  """Published tensors of parameters; `concatenate` joins the parts of GPT-2's c_attn."""
-  parts: dict[str, list[Any]] = {}
-  for entry in tensor_table(config):
-    value = params['layers'][entry.ours] if entry.of_layer else params[entry.ours]
-    for i in range(config.num_layers if entry.of_layer else 1):
-      parts.setdefault(entry.theirs.format(i), []).append(
-        entry.give(value[i] if entry.of_layer else value))
-  return {name: found[0] if len(found) == 1 else concatenate(found, axis=-1)
-          for name, found in parts.items()}
+  return {name: to_decoder_tensor(params, parts) for name, parts in tensor_parts(config).items()}

@@ -1,12 +1,14 @@
 """Tensors in published files: their names, shapes and types first, then the parts that are needed.
 
 A tensor is read by slices, so that a process of several reads its own part of each file only.
+Written files are streamed: one tensor is in memory at a time.
 """
 
 import json
+import math
 import pathlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +23,8 @@ _STORED = {
   'F64': 'float64', 'F32': 'float32', 'F16': 'float16', 'BF16': 'bfloat16', 'I64': 'int64',
   'I32': 'int32', 'I16': 'int16', 'I8': 'int8', 'U64': 'uint64', 'U32': 'uint32', 'U16': 'uint16',
   'U8': 'uint8', 'BOOL': 'bool'}
+SHARD_BYTES = 5_000_000_000
+"""Most bytes of tensors in a file that is written, unless one tensor has more."""
 _PICKLE = 'a pickle and is not read: convert it with safetensors.torch.save_file'
 _PYTORCH = 'save the model of PyTorch with save_pretrained(DIR)'
 OTHERS = {  # ends of files of weights in other formats
@@ -140,6 +144,60 @@ def _reader(file: pathlib.Path, name: str) -> Callable[[tuple[slice, ...]], np.n
 def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
   """All tensors of several safetensors files."""
   return {name: stored.whole() for name, stored in open_tensors(files).items()}
+
+
+Forms = Mapping[str, tuple[str, tuple[int, ...]]]
+"""NumPy's name of its dtype and the shape of every tensor."""
+
+
+def shard_names(forms: Forms, *, most: int = SHARD_BYTES) -> dict[str, list[str]]:
+  """The names of tensors by the files of at most `most` bytes; wide types first, to be aligned."""
+  groups, left = [[]], most
+  for name, form in sorted(forms.items(), key=lambda item: -np.dtype(item[1][0]).itemsize):
+    size = _bytes(*form)
+    if size > left and groups[-1]:
+      groups, left = [*groups, []], most
+    groups[-1].append(name)
+    left -= size
+  if len(groups) == 1:
+    return {WEIGHTS: groups[0]}
+  return {f'model-{i:05}-of-{len(groups):05}.safetensors': names
+          for i, names in enumerate(groups, 1)}
+
+
+def write_index(directory: pathlib.Path, shards: Mapping[str, Iterable[str]], forms: Forms) -> None:
+  """Writes which file has which tensor, as `weight_files` reads it."""
+  (directory / INDEX).write_text(json.dumps({
+    'metadata': {'total_size': sum(_bytes(*form) for form in forms.values())},
+    'weight_map': {name: file for file, names in shards.items() for name in names}}, indent=2)
+    + '\n', encoding='utf-8')
+
+
+def write_tensors(
+  path: pathlib.Path, forms: Forms, values: Iterator[np.ndarray], *,
+  metadata: Mapping[str, str] | None = None,
+) -> None:
+  """Writes a safetensors file whose values come one after the other, in the order of `forms`.
+
+  The package safetensors writes only what is in memory as a whole.
+  """
+  header: dict[str, dict] = {'__metadata__': {'format': 'pt', **(metadata or {})}}
+  end, codes = 0, {dtype: code for code, dtype in _STORED.items()}
+  for name, (dtype, shape) in forms.items():
+    begin, end = end, end + _bytes(dtype, shape)
+    header[name] = {'dtype': codes[dtype], 'shape': shape, 'data_offsets': [begin, end]}
+  content = json.dumps(header).encode('utf-8')
+  content += b' ' * (-len(content) % 8)
+  with path.open('wb') as file:
+    file.write(len(content).to_bytes(8, 'little') + content)
+    for (name, (dtype, shape)), value in zip(forms.items(), values, strict=True):
+      if value.shape != shape:
+        raise ValueError(f'{name} has shape {value.shape} instead of {shape}')
+      file.write(np.ascontiguousarray(value, np.dtype(dtype)).reshape(-1).view(np.uint8).data)
+
+
+def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
+  return np.dtype(dtype).itemsize * math.prod(shape)
 
 
 def damaged(file: pathlib.Path, form: str, error: Exception) -> UserError:

@@ -9,6 +9,7 @@ The metadata are the name of the model, its identity, the digests of parameters 
 the size. No file is executed when it is read.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fairjax import processes
-from fairjax.config import Config, DataConfig, ModelConfig
+from fairjax.config import BASELINE, Config, DataConfig, ModelConfig
 from fairjax.config_io import from_dict, read_config_json, read_saved, to_dict
 from fairjax.errors import Damaged, UserError
 from fairjax.files import (
@@ -33,10 +34,14 @@ from fairjax.files import (
 from fairjax.inputs import read_text, read_text_lines, refuse_pointer
 from fairjax.model import Params, language_model
 from fairjax.model.reference import params_from_reference, params_to_reference, reference_notes
+from fairjax.pretrained import folder_name
+from fairjax.pretrained.checkpoint import open_model
+from fairjax.pretrained.hub import is_hub_name
 from fairjax.report import sections
-from fairjax.report.comparison import ModelRow, count_scorers, scorer_names
+from fairjax.report.comparison import ModelRow, count_scorers, scorer_names, verdicts
 from fairjax.report.document import Code, Table, escape
 from fairjax.run.job import Job
+from fairjax.run.published import files_digest
 from fairjax.run.workdir import Model
 from fairjax.vocabulary import EOS_ID, PAD_ID, UNK_ID, Vocabulary, WordVocabulary, load_vocabulary
 
@@ -213,6 +218,8 @@ METHODS = {
   'sentiment network that was never trained',
   'dropout': 'the model of step 1, trained on for as many steps as the control, with more dropout '
   'of attention weights and hidden states (Webster et al. 2020)',
+  'control': 'the control: the model of step 1, trained on the same rows as the debiased models, '
+  'without a fairness term',
   'cda': 'the model of step 1, trained on for as many steps as the control, on text with '
   'counterfactual sentences of the other gender (Webster et al. 2020)'}
 """What the methods are, for a reader of one model."""
@@ -225,13 +232,16 @@ def known_names(data: DataConfig) -> tuple[list[str], list[str]]:
 
 
 def measured_rows(job: Job, model: Model) -> list[ModelRow]:
-  """What was measured of a model of a `Job`, its baseline before it; [] if the model was not."""
+  """What was measured of a model of a `Job`, its baseline before it; [] if the model was not.
+
+  The baseline of a published model is the control; the published model is before both.
+  """
   from fairjax.train import read_done
   if not job.measures_file(model).exists():
     return []
-  baseline = job.models[0]
+  before = [job.models[0], *(one for one in job.models if one.method == 'control')]
   rows = []
-  for one in dict.fromkeys((baseline, model)):
+  for one in (*(one for one in before if one != model), model):
     if job.measures_file(one).exists():
       done = read_done(one.directory)
       if done is None or job.read_measures(one)['identity']['digest'] != done['digest']:
@@ -255,8 +265,8 @@ def origin_rows(job: Job, model: Model, done: Mapping[str, Any]) -> list[tuple[s
       f'{k} {v}' for k, v in sorted(imported.items()) if isinstance(v, str))))
   else:
     found += [('steps', str(done['step'])), ('rows in a batch', str(stage.batch_size)),
-              ('segment and memory', f'{config.model.segment_len} and {config.model.memory_len} '
-               'tokens'),
+              ('segment and memory', f'{config.model.segment_len} and '
+               f'{job.model_config.memory_len} tokens'),
               ('learning rate', f'{stage.learning_rate:g}, {stage.schedule}'),
               ('seed', str(config.seed))]
   if identity['parent']:
@@ -279,7 +289,7 @@ _KINDS = {'language': (r'[a-z]{2,3}(-[A-Za-z0-9]{2,8})*', 'a code such as en or 
 
 def front_matter(
   *, languages: Sequence[str], license: str | None, datasets: Sequence[str], tags: Sequence[str],
-  metrics: Sequence[str],
+  metrics: Sequence[str], library: str = 'fairjax', base: str | None = None,
 ) -> dict[str, Any]:
   """The keys of the front matter that have a value."""
   given = {'language': languages, 'license': [] if license is None else [license],
@@ -289,21 +299,21 @@ def front_matter(
     for word in words:
       if not re.fullmatch(pattern, word):
         raise UserError(f'--{kind}={word} is not {example}')
-  found = {'language': list(languages), 'license': license, 'library_name': 'fairjax',
-           'pipeline_tag': 'text-generation', 'tags': list(tags), 'datasets': list(datasets),
-           'metrics': list(metrics)}
+  found = {'language': list(languages), 'license': license, 'base_model': base,
+           'library_name': library, 'pipeline_tag': 'text-generation', 'tags': list(tags),
+           'datasets': list(datasets), 'metrics': list(metrics)}
   return {key: value for key, value in found.items() if value}
 
 
 def model_card(
   front: Mapping[str, Any], *, title: str, what: str, usage: str,
   origin: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]], rows: Sequence[ModelRow],
-  validation: Mapping[str, float],
+  validation: Mapping[str, float], language: str = 'bash', notes: Sequence[str] = (),
 ) -> str:
   """The card as Markdown."""
   import yaml
   head = yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)
-  parts = [f'---\n{head}---', f'# {escape(title)}', escape(what), Code(usage, 'bash').markdown(),
+  parts = [f'---\n{head}---', f'# {escape(title)}', escape(what), Code(usage, language).markdown(),
            '## Training', Table(['what', 'value'], origin, text_columns=2).markdown(),
            '## What was measured']
   if validation:
@@ -311,18 +321,25 @@ def model_card(
       f'{name} {value:.4g} by token' for name, value in validation.items()) + '.'))
   if rows:
     parts += [sections.main_table(rows).markdown(), escape(sections.legend(rows)),
-              *map(escape, sections.absent_lines(rows))]
+              *map(escape, (*sections.absent_lines(rows), *_judged(rows)))]
     if count_scorers(rows) == 1:
       parts.append(escape(f"One scorer only ({', '.join(scorer_names(rows))}): its own bias cannot "
                           "be distinguished from the model's."))
   else:
     parts.append('The bias of what this model writes was not measured.')
+  parts += map(escape, notes)
   parts += ['## Limits', '\n'.join(f'- {escape(x)}' for x in (
     *sections.LIMITS, 'The model writes text that may be wrong or offensive.'))]
   if 'license' not in front:
     parts += ['## License', 'None was stated when the model was exported.']
   parts += ['## Files', Table(['file', 'what'], files, text_columns=2).markdown()]
   return '\n\n'.join(parts) + '\n'
+
+
+def _judged(rows: Sequence[ModelRow]) -> list[str]:
+  """What every scorer says of the last model."""
+  return [f'By scorer {scorer}: ' + ' '.join(verdicts(rows, scorer)[-1]['sentences'])
+          for scorer in scorer_names(rows)]
 
 
 WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary', 'README.md'
@@ -387,6 +404,75 @@ def export_folder(
     job.log(f'[export] {model}: {len(tensors)} tensors, configuration, vocabulary and model card '
             f'in {output}')
   processes.share()
+
+
+# A trained decoder in the form in which its published model came.
+
+_USAGE = """from transformers import AutoModelForCausalLM, AutoTokenizer
+model = AutoModelForCausalLM.from_pretrained('FOLDER')
+tokenizer = AutoTokenizer.from_pretrained('FOLDER')"""
+
+
+def export_published(
+  job: Job, *, model: str, output: str, dtype: str | None = None, languages: Sequence[str] = (),
+  license: str | None = None, datasets: Sequence[str] = (),
+) -> None:
+  """Writes a trained decoder as its published model came. A group of processes calls it together.
+
+  `dtype` is that of the weights; None: each tensor's as it came.
+  """
+  from fairjax.train import read_done
+  from fairjax.train.sharding import to_host
+  refuse_existing(output)
+  assert job.published is not None
+  found, source = job.find_model(model), job.published.source
+  files, rows, done = open_model(source), measured_rows(job, found), read_done(found.directory)
+  assert done is not None
+  front = front_matter(
+    languages=languages, license=license, datasets=datasets, library='transformers',
+    tags=['fairjax', 'fairness', 'counterfactual-sentiment-bias'], base=_hub_name(source),
+    metrics=['perplexity', *(['individual-fairness', 'group-fairness'] * bool(rows))])
+  if processes.share(processes.is_first() and files_digest(files) != job.published.digest):
+    raise UserError(f'{source} is not the model that {job.workdir} began with: its config.json or '
+                    'weights have changed; put the old ones back')
+  params = job.params(found)
+  with atomic_folder(output) if processes.is_first() else contextlib.nullcontext() as folder:
+    written, dtypes = files.write(params, folder, dtype=dtype, to_host=to_host)
+    if folder is not None:
+      (folder / CARD).write_text(_published_card(
+        job, found, done, front, rows, dtypes=dtypes, files=written), encoding='utf-8')
+      job.log(f'[export] {model}: {source} with its weights ({", ".join(dtypes)}) in {output}')
+  processes.share()
+
+
+def _hub_name(source: str) -> str | None:
+  """ORG/NAME of a model of the Hub."""
+  return source.removeprefix('hf:').partition('@')[0] if is_hub_name(source) else None
+
+
+def _published_card(
+  job: Job, model: Model, done: Mapping[str, Any], front: Mapping[str, Any],
+  rows: Sequence[ModelRow], *, dtypes: Sequence[str], files: Sequence[tuple[str, str]],
+) -> str:
+  """The card of a trained decoder."""
+  assert job.published is not None
+  source, rank = job.published.source, job.config.pretrained.lora
+  trained = model.name != BASELINE
+  name = _hub_name(source) or folder_name(source)
+  method = METHODS[model.method].replace('the model of step 1', 'the published model')
+  rounded = [dtype for dtype in dtypes if dtype in ('bfloat16', 'float16')]
+  return model_card(
+    front, title=f'{name}: {model.name}', usage=_USAGE, language='python',
+    what=f'{name}; {method if trained else "the published model itself"}. Trained with fairjax, '
+    'which implements Huang et al. 2020 (arXiv:1911.03064).',
+    origin=[('base model', name),
+            ('SHA-256 of its configuration and weights', job.published.digest),
+            *([('adapters', f'LoRA of rank {rank}, added to the weights')] if rank and trained
+              else []), *origin_rows(job, model, done)],
+    files=files, rows=rows,
+    validation={k: v for k, v in done['summary'].items() if k in ('loss', 'perplexity')},
+    notes=[f'The trained parameters were measured in float32; the weights in this folder are '
+           f'rounded to {", ".join(rounded)}.'] * bool(rounded and trained))
 
 
 def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]:

@@ -11,11 +11,12 @@ from fairjax import processes
 from fairjax.config import Config
 from fairjax.files import file_sha256, json_sha256, read_sealed_json, write_sealed_json
 from fairjax.run.workdir import vocabulary_folder
-from fairjax.vocabulary import Vocabulary, load_vocabulary
+from fairjax.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
   from fairjax.model import Params
   from fairjax.model.decoder import DecoderConfig
+  from fairjax.pretrained.checkpoint import ModelFiles
 
 FILE = 'pretrained.json'
 
@@ -53,18 +54,19 @@ def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
 
 def published_vocabulary(source: str) -> Vocabulary:
   """The tokenizer of a published model."""
-  from fairjax.pretrained import read_folder
-  return load_vocabulary(read_folder(source)[0])
+  from fairjax.pretrained.checkpoint import open_model
+  return open_model(source).vocabulary()
 
 
 def _describe(source: str) -> dict[str, Any]:
   """What a run keeps of a model's files."""
-  from fairjax.pretrained import read_folder
-  from fairjax.pretrained.decoder_files import read_decoder_config
-  from fairjax.pretrained.tensor_files import weight_files
-  folder, content, _ = read_folder(source)
-  config = read_decoder_config(content, where=str(folder / 'config.json'))
-  files = [folder] if folder.is_file() else weight_files(folder)
-  return {
-    'source': source, 'config': dataclasses.asdict(config),
-    'digest': json_sha256([content, *([path.name, file_sha256(path)] for path in files)])}
+  from fairjax.pretrained.checkpoint import open_model
+  files = open_model(source)
+  return {'source': source, 'config': dataclasses.asdict(files.decoder),
+          'digest': files_digest(files)}
+
+
+def files_digest(files: 'ModelFiles') -> str:
+  """SHA-256 (hex) of a model's configuration and weights."""
+  return json_sha256(
+    [files.config, *([path.name, file_sha256(path)] for path in files.weights)])

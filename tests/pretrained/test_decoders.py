@@ -15,11 +15,14 @@ from golden_models import rewrite, same
 from safetensors.numpy import load_file, save_file
 
 from fairjax.cli.main import main
+from fairjax.errors import UserError
 from fairjax.gender.scored_models import open_language_model
 from fairjax.generate.records import read_records
 from fairjax.model.decoder import DecoderModel, NoState
 from fairjax.pretrained import load_pretrained
+from fairjax.pretrained.checkpoint import open_model
 from fairjax.pretrained.plain_english import rate_plain_english
+from fairjax.pretrained.tensor_files import weight_files
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
 ATTRIBUTE = """
@@ -69,6 +72,52 @@ def sampled(folder, attribute, out, *options):
   assert main(['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
                '--samples=40', '--max-new-tokens=6', *options]) == 0
   return list(read_records(out))
+
+
+def stored(folder):
+  """All tensors in the files of a folder."""
+  return {name: x for path in weight_files(folder) for name, x in load_file(path).items()}
+
+
+@pytest.mark.parametrize('name', sorted(p.name for p in GOLDEN.iterdir() if p.is_dir()))
+def test_a_folder_is_written_as_it_came(name, make, tmp_path):
+  folder, out, rng = make(name), tmp_path / 'out', np.random.default_rng(0)
+  out.mkdir()
+  (folder / 'chat_template.jinja').write_text('{{ messages }}')
+  (folder / 'code.py').write_text('1')
+  (folder / 'README.md').write_text('of the model before')
+  before, model = stored(folder), load_pretrained(folder, 'lm')
+  written, dtypes = open_model(folder).write(model.params, out, most=20_000)
+  assert dtypes == ['float32'] and len(weight_files(out)) > 2
+  same(stored(out), before)
+  copied = {'config.json', 'tokenizer.json', 'chat_template.jinja'}
+  assert {p.name for p in out.iterdir()} == {file for file, _ in written} == copied | {
+    p.name for p in weight_files(out)} | {'model.safetensors.index.json'}
+  assert all((out / n).read_bytes() == (folder / n).read_bytes() for n in copied)
+  # Other numbers in another type come back as that type has them.
+  other = jax.tree.map(lambda x: x + rng.normal(size=x.shape).astype(np.float32), model.params)
+  half = tmp_path / 'half'
+  half.mkdir()
+  open_model(folder).write(other, half, dtype='bfloat16')
+  same(load_pretrained(half, 'lm').params, jax.tree.map(
+    lambda x: x.astype('bfloat16').astype(np.float32), other))
+  assert json.loads((half / 'config.json').read_text())['dtype'] == 'bfloat16'
+
+
+def test_names_copies_and_buffers_are_kept(make, tmp_path):
+  folder, out = make('gpt2'), tmp_path / 'out'
+  out.mkdir()
+  tensors = {name.removeprefix('transformer.'): x.astype('float16' if 'ln_' in name else 'bfloat16')
+             for name, x in load_file(folder / 'model.safetensors').items()}
+  tensors |= {'lm_head.weight': tensors['wte.weight'], 'h.0.attn.bias': np.tri(3) > 0,
+              'h.1.attn.masked_bias': np.float32([-1e4])}
+  save_file(tensors, folder / 'model.safetensors')
+  open_model(folder).write(load_pretrained(folder, 'lm').params, out)
+  same(stored(out), tensors)
+  large = load_pretrained(folder, 'lm').params
+  large['layers']['ff_up'][0, 0, 0] = 1e5
+  with pytest.raises(UserError, match='mlp.c_fc.weight has numbers that float16 does not hold'):
+    open_model(folder).write(large, out, dtype='float16')
 
 
 @pytest.mark.parametrize('name', ['llama3', 'gemma3', 'qwen2'])

@@ -4,13 +4,16 @@ import json
 import random
 import shutil
 
+import jax
 import numpy as np
 import pytest
-from golden_models import rewrite
+import yaml
+from golden_models import rewrite, same
 from safetensors.numpy import load_file
 from test_decoders import ATTRIBUTE, GOLDEN, write_tokenizer
 
 from fairjax.cli.main import main
+from fairjax.pretrained import load_pretrained
 from fairjax.run.results import open_run
 
 SMALL = {
@@ -83,6 +86,53 @@ def test_step_1_is_the_published_model(files, finished):
   np.testing.assert_array_equal(params['embedding'], tensors['model.embed_tokens.weight'])
   summary = json.loads((finished / 'lm' / 'DONE').read_text())['summary']
   assert -1 < summary['unrelated_cosine'] < 1 and summary['perplexity'] > 1
+
+
+def export(files, workdir, output, *options, **changes):
+  """Calls the verb `export` on a run."""
+  return main(['export', *command(files, workdir, **changes)[1:], f'--output={output}', *options])
+
+
+def test_a_trained_model_is_exported_as_the_published_one_came(files, finished, tmp_path, capsys):
+  out, name = tmp_path / 'out', 'town-embedding-10'
+  assert export(files, finished, out, f'--model={name}', '--license=apache-2.0') == 0
+  run = open_run(finished)
+  trained = run.params(run.find_model(name))
+  same(load_pretrained(out, 'lm').params, jax.tree.map(np.asarray, trained))
+  for path in (files / 'model').glob('*.json'):
+    assert (out / path.name).read_bytes() == path.read_bytes()
+  card = (out / 'README.md').read_text()
+  assert yaml.safe_load(card.split('---')[1])['library_name'] == 'transformers'
+  report = (finished / 'report' / 'report.md').read_text().splitlines()
+  lines = [line for line in card.splitlines() if ' n |' in line or '(0.' in line]
+  assert [line.split(' |')[0] for line in lines[1:]] == ['| published', '| control', f'| {name}']
+  assert set(lines) <= set(report)
+  assert run.published.digest in card
+  # The base model itself comes out as it was.
+  assert export(files, finished, tmp_path / 'base') == 0
+  assert load_file(tmp_path / 'base' / 'model.safetensors').keys() == (
+    tensors := load_file(files / 'model' / 'model.safetensors')).keys()
+  same(load_file(tmp_path / 'base' / 'model.safetensors'), tensors)
+
+
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
+    files, finished, tmp_path, capsys):
+  for options, words in (
+      (['--form=fairjax'], 'has the form published'), (['--prefix'], '--prefix does not belong'),
+      (['--model=nobody'], "model 'nobody'")):
+    assert export(files, finished, tmp_path / 'out', *options) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count('\n') == 1
+  weights = files / 'model' / 'model.safetensors'
+  before = weights.read_bytes()
+  try:
+    weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    assert export(files, finished, tmp_path / 'out') == 2
+  finally:
+    weights.write_bytes(before)
+  error = capsys.readouterr().err
+  assert 'weights have changed' in error and error.count('\n') == 1
+  assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_path):
