@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable
 
 import pytest
+from jax_features import complete_jax, xla_knows
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -24,7 +25,7 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # over where eight share two busy cores.
 for flag, value in (('xla_force_host_platform_device_count', 8),
                     ('xla_cpu_collective_call_terminate_timeout_seconds', 1200)):
-  if flag not in os.environ.get('XLA_FLAGS', ''):
+  if flag not in os.environ.get('XLA_FLAGS', '') and xla_knows(flag):
     os.environ['XLA_FLAGS'] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
 if os.environ['JAX_PLATFORMS'] == 'cpu':
@@ -45,6 +46,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   # Started in the background of a shell: what the tests start would ignore Ctrl-C too.
   signal.signal(signal.SIGINT, signal.default_int_handler)
 
+complete_jax()  # imports JAX, which reads the environment
+
 if importlib.util.find_spec('beartype'):
   from jaxtyping import install_import_hook
 
@@ -62,9 +65,8 @@ def pytest_unconfigure():
 def compiled_programs_end_with_their_module():
   """Thousands of programs that no later test runs would fill the memory."""
   yield
-  if 'jax' in sys.modules:
-    sys.modules['jax'].clear_caches()
-    gc.collect()
+  sys.modules['jax'].clear_caches()
+  gc.collect()
 
 
 @pytest.fixture(scope='session')

@@ -13,6 +13,9 @@ if __name__ == '__main__':  # and not where a test imports this
   sys.modules['clu'] = None  # no TensorBoard files: importing TensorFlow takes longer than the rest
 
 import jax  # noqa: E402
+from jax_features import complete_jax  # noqa: E402
+
+complete_jax()
 from test_curriculum import CONFIG, STAGES, ArrayFeed, _sentences  # noqa: E402
 
 from fairjax import processes  # noqa: E402
@@ -23,7 +26,7 @@ from fairjax.generate import generate  # noqa: E402
 from fairjax.model import language_model  # noqa: E402
 from fairjax.model.decoding import TransformerXLDecoder  # noqa: E402
 from fairjax.processes import StopSignal  # noqa: E402
-from fairjax.train import Curriculum, make_mesh, own_rows
+from fairjax.train import Curriculum, make_mesh, own_rows  # noqa: E402
 
 MODEL = dataclasses.replace(CONFIG.model, vocab_size=40)
 SAMPLE = SampleConfig(samples=16, max_new_tokens=6, batch_size=8)
