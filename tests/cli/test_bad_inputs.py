@@ -4,10 +4,12 @@ import base64
 import hashlib
 import json
 import pathlib
+import sys
 from typing import NamedTuple
 
 import pytest
 
+import fairjax.data
 from fairjax.cli.main import main
 from fairjax.config_io import load_config, to_dict
 from fairjax.counterfactual import load_attribute
@@ -123,7 +125,8 @@ SECTIONS = {
     Case('base64 of bytes that are not UTF-8', text_config(layout='newscrawl'),
          'byte 1 of the decoded text is 0xff',
          documents(b'2019\teA==\t' + base64.b64encode(b'\xff') + b'\n')),
-    Case('no sensitive token', text_config(), 'hold no sensitive token', documents('She sang .\n')),
+    Case('no sensitive token', text_config() + ' --config.data.reader=numpy',
+         'hold no sensitive token', documents('She sang .\n')),
     Case('more held out than there is',
          'data --config=configs/text.py:train=DIR/train.txt --workdir=DIR/run '
          '--config.data.holdout=2,2', 'leaves none to train on', documents()),
@@ -215,6 +218,14 @@ SECTIONS = {
 }
 CASES = [pytest.param(case, id=f'{section}: {case.what}')
          for section, cases in SECTIONS.items() for case in cases]
+
+
+def test_data_without_tensorflow_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+  case = Case('no TensorFlow', text_config(), "needs seqio: pip install -e '.[train]'", documents())
+  monkeypatch.setitem(sys.modules, 'seqio', None)
+  monkeypatch.delitem(sys.modules, 'fairjax.data.seqio_tasks', raising=False)
+  monkeypatch.delattr(fairjax.data, 'seqio_tasks', raising=False)
+  test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize('case', CASES)

@@ -3,13 +3,11 @@
 import ast
 import itertools
 import re
-import sys
 import types
 
 import numpy as np
 import pytest
 
-import fairjax.data
 from fairjax.counterfactual import (
   TokenMatcher,
   branch_rng,
@@ -157,14 +155,6 @@ def test_bad_arguments_are_refused(prepared):
     batches(prepared, 1, reader='seqi')
   with pytest.raises(UserError, match=r"split 'train' holds \d+ tokens, too few"):
     batches(prepared, 1, split='train', segment_len=100000)
-
-
-def test_seqio_that_is_not_installed_is_named(prepared, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'seqio', None)
-  monkeypatch.delitem(sys.modules, 'fairjax.data.seqio_tasks', raising=False)
-  monkeypatch.delattr(fairjax.data, 'seqio_tasks', raising=False)
-  with pytest.raises(UserError, match="needs seqio: pip install .*data.reader=numpy"):
-    batches(prepared, 1, reader='seqio')
 
 
 @pytest.mark.tf
