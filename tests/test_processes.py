@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import re
 import signal
 import subprocess
@@ -37,13 +36,12 @@ def single(tmp_path_factory):
 def start(tmp_path_factory, repository):
   """Starts `count` processes on a workdir; ends those that are left."""
   left = []
-  cache = os.environ.get('JAX_COMPILATION_CACHE_DIR') or tmp_path_factory.mktemp('cache')
 
   def start(workdir, count):
     address = free_address()
     found = start_group(
       [['-m', 'tests.process_cases', f'{address},{count},{i}', workdir] for i in range(count)],
-      repository, JAX_COMPILATION_CACHE_DIR=str(cache))
+      repository)
     left.extend(found)
     return found
 

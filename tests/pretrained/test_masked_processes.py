@@ -1,6 +1,5 @@
 """`masked-lm train --distributed`: the model of one process, kills, and who writes."""
 
-import os
 import signal
 
 import pytest
@@ -30,7 +29,6 @@ def start(tmp_path_factory, repository):
   left = []
   text = tmp_path_factory.mktemp('text') / 'train.txt'
   text.write_text('\n'.join(SENTENCES * 12), encoding='utf-8')
-  cache = os.environ.get('JAX_COMPILATION_CACHE_DIR') or tmp_path_factory.mktemp('cache')
 
   def start(workdir, count, *more):
     address = free_address()
@@ -38,7 +36,7 @@ def start(tmp_path_factory, repository):
     found = start_group(
       [['-c', RUN, *own, f'--data={text}', f'--workdir={workdir}', *SMALL, *more]
        for own in (group if count > 1 else [['2']])],
-      repository, JAX_COMPILATION_CACHE_DIR=str(cache))
+      repository)
     left.extend(found)
     return found
 

@@ -47,12 +47,6 @@ def _arguments(verb, workdir, **changes):
           *(f'--config.{name}={value}' for name, value in values.items())]
 
 
-def _cached(folder):
-  """Environment in which restarted processes need not compile again."""
-  return os.environ | {'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'),
-                       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.2'}
-
-
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory, repository):
   os.chdir(repository)
@@ -361,8 +355,7 @@ def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repos
   address = free_address()
   found = ends(start(
     [['-m', 'fairjax', *_arguments('run', workdir), f'--distributed={address},2,{i}']
-     for i in range(2)], repository,
-    XLA_FLAGS='--xla_force_host_platform_device_count=2'))
+     for i in range(2)], repository, devices=2))
   assert [code for code, _, _ in found] == [0, 0], found
   paths = list(finished.glob('measures/**/*.json'))
   assert len(paths) == 7 and list(workdir.glob('scores/audit/*bert*'))
@@ -381,14 +374,14 @@ def test_a_run_killed_in_every_stage_ends_with_the_same_bits(tmp_path, finished,
                'embedding-10/country.jsonl.gz: ', '[measure] baseline: '):
     process = subprocess.Popen(
       [*command, *_arguments('run', workdir)], cwd=repository, stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL, text=True, env=_cached(tmp_path))
+      stderr=subprocess.DEVNULL, text=True)
     for printed in process.stdout:
       if line in printed:
         process.send_signal(signal.SIGKILL)
         break
     assert process.wait() == -signal.SIGKILL, line
   subprocess.run([*command, *_arguments('run', workdir)], cwd=repository, check=True,
-                 env=_cached(tmp_path), stdout=subprocess.DEVNULL)
+                 stdout=subprocess.DEVNULL)
   assert _digests(workdir) == _digests(finished)
   for pattern in ('generations/**/*.jsonl.gz', 'measures/**/*.json'):
     paths = list(finished.glob(pattern))

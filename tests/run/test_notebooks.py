@@ -13,6 +13,7 @@ import sys
 import nbclient
 import nbformat
 import pytest
+from groups import flags
 from packaging.requirements import Requirement
 from test_architecture import TENSORFLOW, setup_argument
 from test_notebook import write_texts
@@ -153,8 +154,6 @@ def test_the_install_cell_asks_for_a_source(tmp_path):
 @pytest.fixture(scope='module')
 def execute(tmp_path_factory):
   """Runs a notebook, with other parameters, in a folder of its own and without TensorFlow."""
-  cache = tmp_path_factory.mktemp('compiled')
-
   def run(name, **parameters):
     folder = tmp_path_factory.mktemp(name)
     startup = folder / 'ipython' / 'profile_default' / 'startup'
@@ -167,11 +166,7 @@ def execute(tmp_path_factory):
           cell.source, found = re.subn(
             rf'^{key} = .*$', lambda match, k=key, v=value: f'{k} = {v!r}', cell.source, flags=re.M)
           assert found == 1
-    # As a reader's: with XLA's own devices and optimizations.
-    env = {k: v for k, v in os.environ.items() if k not in (
-      'XLA_FLAGS', 'JAX_DISABLE_MOST_OPTIMIZATIONS')} | {
-      'IPYTHONDIR': str(folder / 'ipython'), 'JAX_COMPILATION_CACHE_DIR': str(cache),
-      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.2'}
+    env = os.environ | {'IPYTHONDIR': str(folder / 'ipython'), 'XLA_FLAGS': flags()}
     client = nbclient.NotebookClient(
       notebook, timeout=600, kernel_name='python3', resources={'metadata': {'path': str(folder)}})
     client.execute(env=env)

@@ -28,7 +28,7 @@ def group(tmp_path_factory, repository):
   address = free_address()
   return folder, ends(start(
     [['-m', 'tests.led_cases', f'{address},3,{i}', GOLDEN, folder / 'group.npz'] for i in range(3)],
-    repository, XLA_FLAGS='--xla_force_host_platform_device_count=2'))
+    repository, devices=2))
 
 
 def test_three_processes_score_what_one_scores_and_the_first_decides(group, tmp_path):
