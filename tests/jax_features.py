@@ -9,7 +9,7 @@ def xla_knows(flag: str) -> bool:
   """Whether XLA has a flag: an unknown one in XLA_FLAGS ends the process."""
   for library in pathlib.Path(importlib.util.find_spec('jaxlib').origin).parent.glob('libjax*.so'):
     with library.open('rb') as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as text:
-      if text.find(flag.encode()) >= 0:
+      if text.find(flag.encode() + b'\0') >= 0:  # else a flag of the past
         return True
   return False
 
