@@ -127,7 +127,7 @@ def _check_data(options: argparse.Namespace) -> int:
 
 _CARD = ('license', 'language', 'dataset')
 _OPTIONS_OF_FORM = {
-  'fairjax': _CARD, 'transformer-xl': ('prefix',), 'published': (*_CARD, 'dtype')}
+  'fairjax': _CARD, 'transformer-xl': ('prefix',), 'published': (*_CARD, 'dtype', 'adapter')}
 
 
 def _import_options(parser: argparse.ArgumentParser) -> None:
@@ -157,6 +157,8 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
                       'transformer. prefix of published checkpoints')
   parser.add_argument('--dtype', choices=('float32', 'bfloat16', 'float16'),
                       help='published: of the weights (default: as they came)')
+  parser.add_argument('--adapter', action='store_true', help='published: the adapter of a run with '
+                      'pretrained.lora alone, as peft reads it')
   card = parser.add_argument_group('model card (fairjax, published)')
   card.add_argument('--license', metavar='ID',
                     help='e.g. apache-2.0 (default: the card states none)')
@@ -212,7 +214,8 @@ def _export(options: argparse.Namespace) -> None:
   job = open_job(options, config=config)
   card = {'license': options.license, 'languages': options.language, 'datasets': options.dataset}
   if form == 'published':
-    export_published(job, model=options.model, output=options.output, dtype=options.dtype, **card)
+    export_published(job, model=options.model, output=options.output, dtype=options.dtype,
+                     adapter=options.adapter, **card)
   elif form == 'fairjax':
     export_folder(job, model=options.model, output=options.output, **card)
   else:

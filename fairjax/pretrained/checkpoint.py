@@ -27,6 +27,7 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.files import file_sha256
 from fairjax.inputs import refuse_pointer
 from fairjax.model.decoder import DecoderConfig
+from fairjax.pretrained import peft_files
 from fairjax.pretrained.decoder_files import (
   DECODER_CLASSES,
   DECODERS,
@@ -38,6 +39,7 @@ from fairjax.pretrained.decoder_files import (
 )
 from fairjax.pretrained.gguf_files import GGUF, open_gguf
 from fairjax.pretrained.hub import fetch, is_hub_name
+from fairjax.pretrained.peft_files import Adapter, read_adapter
 from fairjax.pretrained.tensor_files import (
   INDEX,
   QUANTISED,
@@ -602,6 +604,7 @@ class Pretrained:
     ignored: names of tensors that were in the files and are not needed for this head.
     stored: types of the tensors in the files.
     fingerprint: SHA-256 (hex) of all files that decide what the model computes.
+    adapter: folder of the adapter whose base `directory` is.
   """
 
   directory: pathlib.Path
@@ -614,6 +617,7 @@ class Pretrained:
   ignored: tuple[str, ...]
   stored: tuple[str, ...]
   fingerprint: str
+  adapter: pathlib.Path | None = None
 
   @property
   def architecture(self) -> Architecture:
@@ -625,7 +629,7 @@ class Pretrained:
   @property
   def name(self) -> str:
     """Name of the model, by its folder."""
-    return folder_name(self.directory)
+    return folder_name(self.adapter or self.directory)
 
   def vocabulary(self, *, start: bool = False) -> TokenizerVocabulary:
     """The tokenizer as a vocabulary; for `start` see `TokenizerVocabulary.start_ids`."""
@@ -700,7 +704,8 @@ def load_pretrained(
     directory=directory, config=config, arch=arch, head=head, params=params, tokenizer=tokenizer,
     max_length=length_limit(directory, arch.max_positions), ignored=tuple(ignored),
     stored=quantised.types if quantised else tuple(sorted({t.dtype for t in tensors.values()})),
-    fingerprint=_fingerprint(directory, files.weights, head, dtype))
+    fingerprint=_fingerprint(directory, files.weights, head, dtype),
+    adapter=files.adapter and files.adapter.directory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -711,11 +716,13 @@ class ModelFiles:
     directory: its folder, or the GGUF file.
     config: content of `config.json`, with `model_type`.
     lines: what was recognised, to say.
+    adapter: that is added to its weights.
   """
 
   directory: pathlib.Path
   config: dict[str, Any]
   lines: list[str]
+  adapter: Adapter | None = None
 
   @functools.cached_property
   def gguf(self) -> GGUF | None:
@@ -724,13 +731,39 @@ class ModelFiles:
 
   @functools.cached_property
   def weights(self) -> list[pathlib.Path]:
-    """The files that hold the tensors."""
-    return [self.directory] if self.gguf else weight_files(self.directory)
+    """The files that hold the tensors, those of the adapter last."""
+    own = [self.directory] if self.gguf else weight_files(self.directory)
+    return own + (self.adapter.files if self.adapter else [])
+
+  @functools.cached_property
+  def _own_tensors(self) -> dict[str, Stored]:
+    """Without the adapter."""
+    return self.gguf.tensors if self.gguf else open_tensors(weight_files(self.directory))
 
   @functools.cached_property
   def tensors(self) -> dict[str, Stored]:
-    """All tensors by their names in the files."""
-    return self.gguf.tensors if self.gguf else open_tensors(self.weights)
+    """All tensors by their names in the files; `UserError` if an adapter has another base."""
+    if self.adapter is None:
+      return self._own_tensors
+    wanted = self.adapter.base_digest
+    if wanted is not None and wanted != (found := self.weights_digest()):
+      raise UserError(
+        f'{self.adapter.directory} was trained on other weights than those of {self.directory} '
+        f'(SHA-256 {wanted[:12]}, not {found[:12]}): name the folder of its base as '
+        f'base_model_name_or_path in {peft_files.CONFIG}')
+    return self.adapter.onto(
+      self._own_tensors, self.published_names(), turned=self.decoder.layer_norm)
+
+  def weights_digest(self) -> str:
+    """SHA-256 (hex) of a decoder's weights in bfloat16, adapter aside; equal for all copies."""
+    import ml_dtypes
+    digest = hashlib.sha256()
+    names = {ours: name for name, ours in self.published_names().items() if ours}
+    for ours in sorted(names):
+      values = self._own_tensors[names[ours]].whole()
+      digest.update(f'{ours} {values.shape}\n'.encode())
+      digest.update(np.ascontiguousarray(values, ml_dtypes.bfloat16).view(np.uint8).data)
+    return digest.hexdigest()
 
   @functools.cached_property
   def decoder(self) -> DecoderConfig:
@@ -748,7 +781,8 @@ class ModelFiles:
     kind = self.config['model_type']
     prefix, copies = _decoder_prefix(kind), _decoder_copies(self.decoder, kind)
     ours = {name.removeprefix(prefix): name for name in tensor_shapes(self.decoder)}
-    plain, _ = _plain_names({name: name for name in self.tensors}, prefix, str(self.directory))
+    plain, _ = _plain_names(
+      {name: name for name in self._own_tensors}, prefix, str(self.directory))
     return {name: ours.get(copies.get(bare, bare)) for bare, name in plain.items()}
 
 
@@ -816,27 +850,10 @@ class ModelFiles:
 
 
 def open_model(source: str | os.PathLike) -> ModelFiles:
-  """Finds a model as `read_folder` does."""
-  return ModelFiles(*read_folder(source))
-
-
-def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, Any], list[str]]:
-  """Finds the model in a folder that people have, and reads its `config.json`.
-
-  Args:
-    directory: of a model, or a folder of the Hub's cache that holds one snapshot of one model, or a
-      GGUF file, or the name `hf:ORG/NAME[@REVISION]` of a model of the Hub.
-
-  Returns:
-    The folder of the model, its config with `model_type`, and lines on what was recognised.
-
-  Raises:
-    UserError: there is no such folder, or it holds something else: the line names what it is (an
-      adapter, several snapshots, other formats, quantised weights) and what to do.
-  """
-  given = fetch(directory) if is_hub_name(directory) else pathlib.Path(directory)
+  """Finds a model as `read_folder` does, also that of an adapter."""
+  given = fetch(source) if is_hub_name(source) else pathlib.Path(source)
   if given.suffix == GGUF_SUFFIX and given.is_file():
-    return given, open_gguf(given).config, []
+    return ModelFiles(given, open_gguf(given).config, [])
   if not given.is_dir():
     what = 'a file' if given.exists() else 'no directory'
     raise UserError(f'{given} is {what}: give the folder of config.json and model.safetensors '
@@ -848,13 +865,40 @@ def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, A
     if file.suffix in ('.json', '.txt') and file.is_file():
       refuse_pointer(file)
   path = found / 'config.json'
+  if (found / peft_files.CONFIG).is_file() and not path.is_file():
+    adapter = read_adapter(found)
+    base = open_model(adapter.base)
+    if base.config['model_type'] not in DECODERS or base.adapter:
+      raise UserError(f'{found} is an adapter of {adapter.base}, which is no decoder of its own: '
+                      'merge it with peft (merge_and_unload)')
+    return dataclasses.replace(base, adapter=adapter, lines=[*lines, *base.lines])
   if not path.is_file():
     raise UserError(f'{path}: No such file or directory: {_what_it_is(found)}')
   config = read_json(path)
   kind, recognised_by = recognise(config, where=str(path))
   if recognised_by:
     lines.append(f'{path} has no model_type: it is read as {kind}, by {recognised_by}')
-  return found, {**config, 'model_type': kind}, lines
+  return ModelFiles(found, {**config, 'model_type': kind}, lines)
+
+
+def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, Any], list[str]]:
+  """Finds the model in a folder that people have, and reads its `config.json`.
+
+  Args:
+    directory: of a model, or a folder of the Hub's cache that holds one snapshot of one model, or a
+      GGUF file, or an adapter (LoRA) of peft that names its base, or the name
+      `hf:ORG/NAME[@REVISION]` of a model of the Hub.
+
+  Returns:
+    The folder of the model (of an adapter: of its base), its config with `model_type`, and lines on
+    what was recognised.
+
+  Raises:
+    UserError: there is no such folder, or it holds something else: the line names what it is
+      (several snapshots, other formats, quantised weights) and what to do.
+  """
+  files = open_model(directory)
+  return files.directory, files.config, files.lines
 
 
 def folder_name(directory: str | os.PathLike) -> str:
@@ -900,14 +944,6 @@ def find_snapshot(folder: pathlib.Path) -> pathlib.Path:
 
 def _what_it_is(folder: pathlib.Path) -> str:
   """What a folder without `config.json` holds, and what to do."""
-  adapter = folder / 'adapter_config.json'
-  if adapter.is_file():
-    content = read_json(adapter)
-    base = content.get('base_model_name_or_path') or 'its base model'
-    return (f"{folder} is an adapter ({content.get('peft_type', 'PEFT')}) of {base}, not a whole "
-            f'model: merge it (PeftModel.from_pretrained(base, {str(folder)!r})'
-            '.merge_and_unload().save_pretrained(DIR), and save the tokenizer there), then give '
-            'DIR')
   gguf = sorted(folder.glob(f'*{GGUF_SUFFIX}'))
   if gguf:
     return f'{gguf[0].name} is a GGUF file: give the file itself, {gguf[0]}'

@@ -89,8 +89,8 @@ def _shards(directory: pathlib.Path) -> list[pathlib.Path]:
     return shards
   others = sorted(p for p in directory.iterdir() if p.suffix in OTHERS)
   if (directory / 'adapter_model.safetensors').is_file():
-    hint = ('adapter_model.safetensors is an adapter (LoRA), not a whole model: merge it '
-            '(PeftModel.merge_and_unload), save the result, and give its folder')
+    hint = ('adapter_model.safetensors is an adapter (LoRA), not a whole model: give a folder that '
+            'holds it with adapter_config.json, without config.json')
   elif found:
     hint = f'rename {found[0].name} to {WEIGHTS} if it holds the whole model'
   elif others:

@@ -37,6 +37,7 @@ from fairjax.model.reference import params_from_reference, params_to_reference, 
 from fairjax.pretrained import folder_name
 from fairjax.pretrained.checkpoint import open_model
 from fairjax.pretrained.hub import is_hub_name
+from fairjax.pretrained.peft_files import adapter_tensors, write_adapter
 from fairjax.report import sections
 from fairjax.report.comparison import ModelRow, count_scorers, scorer_names, verdicts
 from fairjax.report.document import Code, Table, escape
@@ -412,14 +413,18 @@ _USAGE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained('FOLDER')
 tokenizer = AutoTokenizer.from_pretrained('FOLDER')"""
 
+_PEFT_USAGE = """from peft import AutoPeftModelForCausalLM
+model = AutoPeftModelForCausalLM.from_pretrained('FOLDER')"""
+
 
 def export_published(
-  job: Job, *, model: str, output: str, dtype: str | None = None, languages: Sequence[str] = (),
-  license: str | None = None, datasets: Sequence[str] = (),
+  job: Job, *, model: str, output: str, dtype: str | None = None, adapter: bool = False,
+  languages: Sequence[str] = (), license: str | None = None, datasets: Sequence[str] = (),
 ) -> None:
-  """Writes a trained decoder as its published model came. A group of processes calls it together.
+  """Writes a trained decoder as its published model came, or its adapter alone (`pretrained.lora`).
 
-  `dtype` is that of the weights; None: each tensor's as it came.
+  A group of processes calls it together. `dtype` is that of the weights; None: each tensor's as it
+  came.
   """
   from fairjax.train import read_done
   from fairjax.train.sharding import to_host
@@ -428,20 +433,37 @@ def export_published(
   found, source = job.find_model(model), job.published.source
   files, rows, done = open_model(source), measured_rows(job, found), read_done(found.directory)
   assert done is not None
+  if adapter and (not job.config.pretrained.lora or found.name == BASELINE):
+    raise UserError(f'--adapter: {model} is no adapter: name a model that was trained with '
+                    'pretrained.lora')
+  if adapter and (dtype or files.gguf or files.adapter):
+    raise UserError('--adapter writes float32 for a base in safetensors: leave out --dtype; the '
+                    'whole model is written without --adapter')
   front = front_matter(
-    languages=languages, license=license, datasets=datasets, library='transformers',
+    languages=languages, license=license, datasets=datasets,
+    library='peft' if adapter else 'transformers',
     tags=['fairjax', 'fairness', 'counterfactual-sentiment-bias'], base=_hub_name(source),
     metrics=['perplexity', *(['individual-fairness', 'group-fairness'] * bool(rows))])
   if processes.share(processes.is_first() and files_digest(files) != job.published.digest):
     raise UserError(f'{source} is not the model that {job.workdir} began with: its config.json or '
                     'weights have changed; put the old ones back')
-  params = job.params(found)
+  params = job.adapters(found) if adapter else job.params(found)
   with atomic_folder(output) if processes.is_first() else contextlib.nullcontext() as folder:
-    written, dtypes = files.write(params, folder, dtype=dtype, to_host=to_host)
+    if adapter:
+      tensors, dtypes = adapter_tensors(params, files.decoder, to_host=to_host), ['float32']
+      written = [('adapter_config.json', 'what peft needs to know'),
+                 ('adapter_model.safetensors', f'{len(tensors)} tensors')]
+      if folder is not None:
+        write_adapter(folder, tensors, rank=job.config.pretrained.lora, base=source,
+                      base_digest=files.weights_digest())
+    else:
+      written, dtypes = files.write(params, folder, dtype=dtype, to_host=to_host)
     if folder is not None:
       (folder / CARD).write_text(_published_card(
-        job, found, done, front, rows, dtypes=dtypes, files=written), encoding='utf-8')
-      job.log(f'[export] {model}: {source} with its weights ({", ".join(dtypes)}) in {output}')
+        job, found, done, front, rows, dtypes=dtypes, files=written, adapter=adapter),
+        encoding='utf-8')
+      job.log(f'[export] {model}: {"an adapter of " * adapter}{source} '
+              f'{"" if adapter else "with its weights "}({", ".join(dtypes)}) in {output}')
   processes.share()
 
 
@@ -453,6 +475,7 @@ def _hub_name(source: str) -> str | None:
 def _published_card(
   job: Job, model: Model, done: Mapping[str, Any], front: Mapping[str, Any],
   rows: Sequence[ModelRow], *, dtypes: Sequence[str], files: Sequence[tuple[str, str]],
+  adapter: bool,
 ) -> str:
   """The card of a trained decoder."""
   assert job.published is not None
@@ -462,13 +485,14 @@ def _published_card(
   method = METHODS[model.method].replace('the model of step 1', 'the published model')
   rounded = [dtype for dtype in dtypes if dtype in ('bfloat16', 'float16')]
   return model_card(
-    front, title=f'{name}: {model.name}', usage=_USAGE, language='python',
+    front, title=f'{name}: {model.name}', usage=_PEFT_USAGE if adapter else _USAGE,
+    language='python',
     what=f'{name}; {method if trained else "the published model itself"}. Trained with fairjax, '
     'which implements Huang et al. 2020 (arXiv:1911.03064).',
     origin=[('base model', name),
             ('SHA-256 of its configuration and weights', job.published.digest),
-            *([('adapters', f'LoRA of rank {rank}, added to the weights')] if rank and trained
-              else []), *origin_rows(job, model, done)],
+            *([('adapters', f'LoRA of rank {rank}' + ', added to the weights' * (not adapter))]
+              if rank and trained else []), *origin_rows(job, model, done)],
     files=files, rows=rows,
     validation={k: v for k, v in done['summary'].items() if k in ('loss', 'perplexity')},
     notes=[f'The trained parameters were measured in float32; the weights in this folder are '

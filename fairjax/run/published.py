@@ -54,14 +54,20 @@ def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
 
 def published_vocabulary(source: str) -> Vocabulary:
   """The tokenizer of a published model."""
+  return _open(source).vocabulary()
+
+
+def _open(source: str) -> 'ModelFiles':
+  """A model whose tensors can be read; of an adapter that of its base."""
   from fairjax.pretrained.checkpoint import open_model
-  return open_model(source).vocabulary()
+  files = open_model(source)
+  _ = files.tensors  # what is damaged, or no adapter of its base, ends here: nothing is written yet
+  return files
 
 
 def _describe(source: str) -> dict[str, Any]:
   """What a run keeps of a model's files."""
-  from fairjax.pretrained.checkpoint import open_model
-  files = open_model(source)
+  files = _open(source)
   return {'source': source, 'config': dataclasses.asdict(files.decoder),
           'digest': files_digest(files)}
 

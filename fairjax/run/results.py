@@ -130,15 +130,19 @@ class Run:
 
   def params(self, model: Model) -> 'Params':
     """Parameters of a trained model on the devices; `Damaged` if they are not those saved."""
-    from fairjax.model.decoder import LoraDecoder, merge_adapters, with_adapters
+    from fairjax.model.decoder import merge_adapters, with_adapters
     from fairjax.train import load_params, params_template
-    lm, rank = self.language_model, self.config.pretrained.lora
-    if not rank or model.name == BASELINE:
-      return load_params(model.directory, params_template(lm, self.mesh))
+    if not self.config.pretrained.lora or model.name == BASELINE:
+      return load_params(model.directory, params_template(self.language_model, self.mesh))
     base = self.params(self.find_model(BASELINE))
-    adapters = load_params(
-      model.directory, params_template(LoraDecoder(lm.config, rank), self.mesh))
-    return merge_adapters(with_adapters(base, adapters))
+    return merge_adapters(with_adapters(base, self.adapters(model)))
+
+  def adapters(self, model: Model) -> 'Params':
+    """Adapters that a stage of a run with `pretrained.lora` trained."""
+    from fairjax.model.decoder import LoraDecoder
+    from fairjax.train import load_params, params_template
+    lm = LoraDecoder(self.language_model.config, self.config.pretrained.lora)
+    return load_params(model.directory, params_template(lm, self.mesh))
 
   def generate(
     self, model: Model, path: str | os.PathLike, *, prefixes: Sequence[Prefix] | None = None,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from golden_models import rewrite, same
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from test_decoders import ATTRIBUTE, GOLDEN, write_tokenizer
 
 from fairjax.cli.main import main
@@ -161,6 +161,29 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
   sizes = [sum(p.stat().st_size for p in (workdir / name).rglob('*') if p.is_file())
            for name in ('lm', 'debias/control/checkpoints/4')]
   assert sizes[1] < 2 * sizes[0]
+  # Both forms of it compute what the run computed.
+  model = '--model=town-embedding-10'
+  assert export(copy, workdir, tmp_path / 'whole', model, **small) == 0
+  assert export(copy, workdir, tmp_path / 'adapter', model, '--adapter', **small) == 0
+  assert 'library_name: peft' in (tmp_path / 'adapter' / 'README.md').read_text()
+  same(load_pretrained(tmp_path / 'whole', 'lm').params, jax.tree.map(np.asarray, moved))
+  found = load_pretrained(tmp_path / 'adapter', 'lm')
+  assert found.name == 'adapter' and found.vocabulary() == run.vocabulary
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-7),
+               found.params, moved)
+  # On another base it is refused before anything is written.
+  weights = copy / 'model' / 'model.safetensors'
+  save_file(load_file(weights) | {'model.norm.weight': np.ones(16, np.float32)}, weights)
+  capsys.readouterr()
+  assert main([*command(files, tmp_path / 'other', **small),
+               f'--config.pretrained.model={tmp_path}/adapter']) == 2
+  error = capsys.readouterr().err
+  assert 'was trained on other weights than those of' in error and error.count('\n') == 1
+  assert {p.name for p in (tmp_path / 'other').iterdir()} <= {'config.json', '.lock'}
+  for options, words in ((['--adapter'], 'baseline is no adapter'),
+                         ([model, '--adapter', '--dtype=bfloat16'], 'leave out --dtype')):
+    assert export(copy, workdir, tmp_path / 'no', *options, **small) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(('changes', 'words'), [

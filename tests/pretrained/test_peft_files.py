@@ -1,0 +1,144 @@
+"""Adapters in PEFT's form, read onto their base."""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from golden_models import rewrite, same
+from safetensors.numpy import load_file, save_file
+from test_decoders import make  # noqa: F401  the fixture
+
+from fairjax.errors import UserError
+from fairjax.model.decoder import (
+  DecoderModel,
+  LoraDecoder,
+  NoState,
+  merge_adapters,
+  with_adapters,
+)
+from fairjax.pretrained import load_pretrained
+from fairjax.pretrained.checkpoint import open_model
+from fairjax.pretrained.peft_files import CONFIG, WEIGHTS, adapter_tensors, write_adapter
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
+FAMILIES = ['gpt2', 'llama3', 'gemma3']
+
+
+def adapted(folder, out, *, rank=2):
+  """Writes an adapter of random numbers; gives the base with it."""
+  model, rng = load_pretrained(folder, 'lm'), np.random.default_rng(0)
+  adapters = jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(np.float32) / 3,
+    nn.unbox(jax.eval_shape(LoraDecoder(model.arch, rank).init, jax.random.key(0))))
+  out.mkdir()
+  write_adapter(out, adapter_tensors(adapters, model.arch), rank=rank, base=str(folder),
+                base_digest=open_model(folder).weights_digest())
+  return merge_adapters(with_adapters(model.params, adapters))
+
+
+@pytest.fixture(scope='module')
+def golden():
+  """The script that exported, and what transformers and peft computed from its folders."""
+  spec = importlib.util.spec_from_file_location('exported', GOLDEN / 'make_exported.py')
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  with np.load(GOLDEN / 'decoders' / 'exported.npz', allow_pickle=False) as file:
+    return module, dict(file)
+
+
+def logits(params, config, ids):
+  """In float64."""
+  model = DecoderModel(dataclasses.replace(config, dtype='float64'))
+  with jax.enable_x64(True):
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
+    hidden = jax.jit(model.apply)(params, jnp.asarray(ids), NoState()).hidden
+    return np.asarray(model.logits(params, hidden))
+
+
+def test_what_is_exported_computes_in_transformers_and_peft_what_it_does_here(golden, tmp_path):
+  script, expected = golden
+  script.write(tmp_path)
+  for name in script.FAMILIES:
+    params, files = script.trained(name)
+    same(script.read_params(tmp_path / name)[0], params)
+    np.testing.assert_allclose(
+      logits(params, files.decoder, expected['ids']), expected[name], rtol=0, atol=1e-12)
+  for name in script.ADAPTED:
+    params, files = script.read_params(GOLDEN / 'decoders' / name)
+    wanted = expected[f'{name}-adapter']
+    both = with_adapters(params, script.adapters(files.decoder))
+    np.testing.assert_allclose(
+      logits(both, files.decoder, expected['ids']), wanted, rtol=0, atol=1e-12)
+    # Read onto its base, whose float32 rounds the sum.
+    found, files = script.read_params(tmp_path / f'{name}-adapter')
+    np.testing.assert_allclose(
+      logits(found, files.decoder, expected['ids']), wanted, rtol=0, atol=2e-6)
+    assert np.abs(wanted - logits(params, files.decoder, expected['ids'])).max() > 0.1
+
+
+@pytest.mark.parametrize('name', FAMILIES)
+def test_an_adapter_is_its_base_with_products_of_low_rank(name, make, tmp_path):  # noqa: F811
+  wanted = adapted(make(name), tmp_path / 'adapter')
+  found = load_pretrained(tmp_path / 'adapter', 'lm')
+  assert found.name == 'adapter'
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
+  jax.tree.map(close, found.params, wanted)
+  assert max(np.abs(x - y).max() for x, y in zip(*map(jax.tree.leaves, (
+    found.params, load_pretrained(found.directory, 'lm').params)), strict=True)) > 0.3
+  for tensor in open_model(tmp_path / 'adapter').tensors.values():
+    if len(tensor.shape) == 2:
+      close(tensor.read((slice(2, 5), slice(1, 9))), tensor.whole()[2:5, 1:9])
+
+
+def test_scales_of_other_programs_are_theirs(make, tmp_path):  # noqa: F811
+  folder, place = make('llama'), tmp_path / 'adapter'
+  adapted(folder, place)
+  base = load_pretrained(folder, 'lm').params['layers']
+  once = load_pretrained(place, 'lm').params['layers']
+  rewrite(place / CONFIG, lambda c: c.update(
+    lora_alpha=6, use_rslora=True, alpha_pattern={'self_attn.q_proj': 4}))
+  found = load_pretrained(place, 'lm').params['layers']
+  for name, scale in (('query', 4 / 2**0.5), ('ff_up', 6 / 2**0.5)):
+    np.testing.assert_allclose(
+      found[name] - base[name], scale * (once[name] - base[name]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(('change', 'words'), [
+  ({'weights': lambda t: {n: x + 1 for n, x in t.items()}}, 'trained on other weights than those'),
+  ({'adapter': lambda t: {n: x[:, :-1] if '.lora_A' in n else x for n, x in t.items()}},
+   r'is of another base than .*has shape \(16, 24\) there, \(16, 23\) here'),
+  ({'adapter': lambda t: {n: x for n, x in t.items() if 'lora_A' in n}}, 'has half an adapter'),
+  ({'adapter': lambda t: t | {'base_model.model.lm_head.weight': np.ones(3)}},
+   'changes base_model.model.lm_head.weight, which is no product of its base'),
+  ({'config': {'peft_type': 'IA3'}}, r'is an adapter \(IA3\) of .*, and no LoRA'),
+  ({'config': {'base_model_name_or_path': '/not/there'}}, 'of /not/there, which is not here')])
+def test_what_is_of_another_base_is_refused(change, words, make, tmp_path):  # noqa: F811
+  folder, place = make('llama'), tmp_path / 'adapter'
+  adapted(folder, place)
+  if 'config' in change:
+    rewrite(place / CONFIG, lambda c: c.update(change['config']))
+  if 'weights' in change:
+    path = folder / 'model.safetensors'
+    save_file(change['weights'](load_file(path)), path)
+  if 'adapter' in change:  # as another program saves it, without the digest of its base
+    save_file({n: np.ascontiguousarray(x) for n, x in change['adapter'](
+      load_file(place / WEIGHTS)).items()}, place / WEIGHTS)
+  with pytest.raises(UserError, match=words) as error:
+    load_pretrained(place, 'lm')
+  assert '\n' not in str(error.value)
+
+
+def test_copies_of_the_base_in_another_type_are_the_base(make, tmp_path):  # noqa: F811
+  folder, place, out = make('qwen2'), tmp_path / 'adapter', tmp_path / 'copy'
+  adapted(folder, place)
+  out.mkdir()
+  open_model(folder).write(load_pretrained(folder, 'lm').params, out, dtype='bfloat16', most=9000)
+  rewrite(place / CONFIG, lambda c: c.update(base_model_name_or_path=str(out)))
+  assert load_pretrained(place, 'lm').directory == out
+  assert json.loads((pathlib.Path(place) / CONFIG).read_text())['r'] == 2
