@@ -24,13 +24,14 @@ import numpy as np
 
 from fairjax import processes
 from fairjax.errors import UserError, unknown_name
-from fairjax.files import file_sha256
+from fairjax.files import file_sha256, write_json
 from fairjax.inputs import refuse_pointer
 from fairjax.model.decoder import DecoderConfig
 from fairjax.pretrained import peft_files
 from fairjax.pretrained.decoder_files import (
   DECODER_CLASSES,
   DECODERS,
+  decoder_class,
   read_decoder_config,
   tensor_parts,
   tensor_shapes,
@@ -737,8 +738,12 @@ class ModelFiles:
 
   @functools.cached_property
   def _own_tensors(self) -> dict[str, Stored]:
-    """Without the adapter."""
-    return self.gguf.tensors if self.gguf else open_tensors(weight_files(self.directory))
+    """Without the adapter; those of a GGUF file with the names of the family's own files."""
+    if self.gguf is None:
+      return open_tensors(weight_files(self.directory))
+    prefix = 'transformer.' if self.config['model_type'] == 'gpt2' else ''
+    return {name if name.startswith('lm_head.') else prefix + name: tensor
+            for name, tensor in self.gguf.tensors.items()}
 
   @functools.cached_property
   def tensors(self) -> dict[str, Stored]:
@@ -773,8 +778,15 @@ class ModelFiles:
   def vocabulary(self) -> TokenizerVocabulary:
     """The tokenizer as a vocabulary."""
     return TokenizerVocabulary.read(
-      self.directory, config=self.config,
-      content=self.gguf.tokenizer.encode('utf-8') if self.gguf else None)
+      self.directory, config=self.config, content=self._gguf_tokenizer if self.gguf else None)
+
+  @functools.cached_property
+  def _gguf_tokenizer(self) -> bytes:
+    """As the package tokenizers writes it, which `Pretrained.vocabulary` takes too."""
+    assert self.gguf is not None
+    return load_tokenizer(self.directory, kind=self.config['model_type'],
+                          vocab_size=self.decoder.vocab_size, content=self.gguf.tokenizer
+                          ).to_str().encode('utf-8')
 
   def published_names(self) -> dict[str, str | None]:
     """Of every tensor of a decoder in the files its name in `tensor_shapes`; None of buffers."""
@@ -791,6 +803,8 @@ class ModelFiles:
     to_host: Callable[[Any], np.ndarray] = np.asarray, most: int = SHARD_BYTES,
   ) -> tuple[list[tuple[str, str]], list[str]]:
     """Writes a decoder with other parameters: its files, with the names of its tensors.
+
+    Of a GGUF file the folder that was published before, as far as the file tells.
 
     Args:
       params: as `load_pretrained` gives them.
@@ -826,7 +840,10 @@ class ModelFiles:
       if len(shards) > 1:
         write_index(folder, shards, forms)
         written.append((INDEX, 'which file has which tensor'))
-      written += [(name, 'as it came') for name in self._copy(folder)]
+      if self.gguf is None:
+        written += [(name, 'as it came') for name in self._copy(folder)]
+      else:
+        written += [(name, f'of {self.directory.name}') for name in self._unpack(folder)]
       if dtype is not None:
         self._set_dtype(folder / 'config.json', dtype)
     return written, sorted({forms[name][0] for name, ours in names.items() if ours})
@@ -841,12 +858,22 @@ class ModelFiles:
         shutil.copyfile(path, folder / copied[-1])
     return copied
 
+  def _unpack(self, folder: pathlib.Path) -> list[str]:
+    """Writes what a GGUF file says as the files of a folder."""
+    assert self.gguf is not None
+    config = {name: value for name, value in self.config.items() if value is not None} | {
+      'architectures': [decoder_class(self.config['model_type'])], 'dtype': 'float32'}
+    write_json(folder / 'config.json', config)
+    write_json(folder / 'tokenizer_config.json', self.gguf.tokenizer_config)
+    (folder / 'tokenizer.json').write_bytes(self._gguf_tokenizer)
+    return ['config.json', 'tokenizer.json', 'tokenizer_config.json']
+
   def _set_dtype(self, path: pathlib.Path, dtype: str) -> None:
     """Names the type that transformers 5 loads the weights in."""
     content = read_json(path)
     field = 'torch_dtype' if 'torch_dtype' in content else 'dtype'
     if content.get(field) != dtype:
-      path.write_text(json.dumps(content | {field: dtype}, indent=2) + '\n', encoding='utf-8')
+      write_json(path, content | {field: dtype})
 
 
 def open_model(source: str | os.PathLike) -> ModelFiles:

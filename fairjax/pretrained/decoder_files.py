@@ -24,9 +24,17 @@ from fairjax.pretrained.tensor_files import Stored
 
 DECODERS = ('gpt2', 'llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text')
 """Values of `model_type`."""
-DECODER_CLASSES = {kind: rf'{name}(LMHead|ForCausalLM|Model).*' for kind, name in zip(
-  DECODERS, ('GPT2', 'Llama', 'Mistral', 'Qwen2', 'Qwen3', 'Gemma2', 'Gemma3'), strict=True)}
+_CLASSES = dict(zip(
+  DECODERS, ('GPT2', 'Llama', 'Mistral', 'Qwen2', 'Qwen3', 'Gemma2', 'Gemma3'), strict=True))
+DECODER_CLASSES = {
+  kind: rf'{name}(LMHead|ForCausalLM|Model).*' for kind, name in _CLASSES.items()}
 """Patterns of the names of their classes."""
+
+
+def decoder_class(kind: str) -> str:
+  """The name of the class that writes texts."""
+  return _CLASSES[kind] + ('LMHeadModel' if kind == 'gpt2' else 'ForCausalLM')
+
 
 # Fields that change values, and the only value of them that is supported.
 _REQUIRED = {

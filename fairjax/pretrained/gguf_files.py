@@ -46,6 +46,7 @@ class GGUF:
   config: dict[str, Any]  # content of a config.json
   tensors: dict[str, Stored]  # by published name
   tokenizer: str  # content of a tokenizer.json
+  tokenizer_config: dict[str, Any]  # content of a tokenizer_config.json
   types: tuple[str, ...]  # of the tensors
 
 
@@ -107,7 +108,8 @@ def _converted(path, gguf, fields, found) -> GGUF:
       f"{path}: the tensors are not those of its {kind}: "
       + '; '.join([f'{name} is missing' for name in missing[:4]]
                   + [f'{name} is unknown' for name in list(found)[:4]]))
-  return GGUF(config, tensors, json.dumps(_tokenizer(path, fields), ensure_ascii=False), types)
+  return GGUF(config, tensors, json.dumps(_tokenizer(path, fields), ensure_ascii=False),
+              _tokenizer_config(fields), types)
 
 
 def _config(path, fields, kind, found) -> dict[str, Any]:
@@ -148,8 +150,8 @@ def _config(path, fields, kind, found) -> dict[str, Any]:
     config |= {
       'hidden_activation': 'gelu_pytorch_tanh', 'sliding_window': get('attention.sliding_window'),
       'query_pre_attn_scalar': width // heads if largest else head_dim,
-      'attn_logit_softcapping': _plain(get('attn_logit_softcapping', 0.0)),
-      'final_logit_softcapping': _plain(get('final_logit_softcapping', 0.0))}
+      'attn_logit_softcapping': _plain(get('attn_logit_softcapping', 0.0)) or None,
+      'final_logit_softcapping': _plain(get('final_logit_softcapping', 0.0)) or None}
   if kind == 'gemma3':
     config['rope_local_base_freq'] = _plain(get('rope.freq_base_swa', 10000.0))
   return config
@@ -274,6 +276,17 @@ def _tokenizer(path, fields) -> dict[str, Any]:
         'Sequence': {'id': 'B', 'type_id': 1}}], 'special_tokens': {tokens[first]: {
           'id': tokens[first], 'ids': [first], 'tokens': [tokens[first]]}}}
   return content
+
+
+def _tokenizer_config(fields) -> dict[str, Any]:
+  """Content of a tokenizer_config.json."""
+  tokens, found = fields['tokenizer.ggml.tokens'], {'tokenizer_class': 'PreTrainedTokenizerFast'}
+  for role, theirs in (('bos', 'bos'), ('eos', 'eos'), ('unk', 'unknown'), ('pad', 'padding')):
+    i = fields.get(f'tokenizer.ggml.{theirs}_token_id')
+    if i is not None and i < len(tokens):
+      found[f'{role}_token'] = tokens[i]
+  template = fields.get('tokenizer.chat_template')
+  return found if template is None else found | {'chat_template': template}
 
 
 def _byte_level(path, fields, ids, types, model):

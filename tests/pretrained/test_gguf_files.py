@@ -8,13 +8,15 @@ import jax
 import numpy as np
 import pytest
 import tokenizers
-from golden_models import rewrite, vocab_size
+from golden_models import rewrite, same, vocab_size
 from safetensors.numpy import load_file, save_file
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
 from fairjax.pretrained import load_pretrained
+from fairjax.pretrained.checkpoint import open_model
 from fairjax.pretrained.gguf_files import open_gguf
+from fairjax.pretrained.tensor_files import weight_files
 
 gguf = pytest.importorskip('gguf')
 
@@ -111,22 +113,26 @@ def write_sentence_piece(writer, folder):
   writer.add_unk_token_id(0)
 
 
+def stored_names(folder):
+  return {name for path in weight_files(folder) for name in load_file(path)}
+
+
+def byte_folder(name, found):
+  """A golden folder with a tokenizer of bytes; its tables get the rows that this needs."""
+  shutil.copytree(GOLDEN / 'decoders' / name, found)
+  shutil.copy(GOLDEN / 'pretrained' / 'gpt2' / 'tokenizer.json', found)
+  size = vocab_size('gpt2')
+  rewrite(found / 'config.json', lambda c: c.update(eos_token_id=0, vocab_size=size) or (
+    c.get('query_pre_attn_scalar') and c.update(query_pre_attn_scalar=c['head_dim'])) or (
+    name == 'gemma3' and c.update(layer_types=['sliding_attention'] * 4)) or None)
+  save_file({k: np.resize(v, (size, *v.shape[1:])) if len(v) == 61 else v for k, v in load_file(
+    found / 'model.safetensors').items()}, found / 'model.safetensors')
+  return found
+
+
 @pytest.fixture
 def make(tmp_path):
-  """A golden folder with a tokenizer of bytes; its tables get the rows that this needs."""
-  def folder(name):
-    found = tmp_path / name
-    shutil.copytree(GOLDEN / 'decoders' / name, found)
-    shutil.copy(GOLDEN / 'pretrained' / 'gpt2' / 'tokenizer.json', found)
-    size = vocab_size('gpt2')
-    rewrite(found / 'config.json', lambda c: c.update(eos_token_id=0, vocab_size=size) or (
-      c.get('query_pre_attn_scalar') and c.update(query_pre_attn_scalar=c['head_dim'])) or (
-      name == 'gemma3' and c.update(layer_types=['sliding_attention'] * 4)) or None)
-    save_file({k: np.resize(v, (size, *v.shape[1:])) if len(v) == 61 else v for k, v in load_file(
-      found / 'model.safetensors').items()}, found / 'model.safetensors')
-    return found
-
-  return folder
+  return lambda name: byte_folder(name, tmp_path / name)
 
 
 @pytest.mark.parametrize('name', ARCHITECTURES)
@@ -138,8 +144,19 @@ def test_a_file_is_the_folder_that_it_was_made_of(name, make, tmp_path):
   close = 1e-7 if name.startswith('gemma') else 0  # 1 + w - 1 is rounded
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=close),
                found.params, wanted.params)
-  ids = [m.tokenizer.encode_batch(TEXTS) for m in (found, wanted)]
-  assert [e.ids for e in ids[0]] == [e.ids for e in ids[1]]
+  # The folder that is written of the file is the model of the file.
+  out = tmp_path / 'out'
+  out.mkdir()
+  open_model(tmp_path / f'{name}.gguf').write(found.params, out, most=30_000)
+  again = load_pretrained(out, 'lm')
+  same(again.params, found.params)
+  assert again.arch == found.arch
+  assert again.vocabulary().end_ids == found.vocabulary().end_ids
+  assert stored_names(out) == stored_names(folder)
+  # A cap of 0, for none, would be divided by in transformers.
+  assert 0.0 not in json.loads((out / 'config.json').read_text()).values()
+  ids = [m.tokenizer.encode_batch(TEXTS) for m in (found, wanted, again)]
+  assert [e.ids for e in ids[0]] == [e.ids for e in ids[1]] == [e.ids for e in ids[2]]
 
 
 @pytest.mark.parametrize('kind', ['F16', 'BF16', 'Q8_0', 'Q4_1'])

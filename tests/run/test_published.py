@@ -186,6 +186,23 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
     assert words in capsys.readouterr().err
 
 
+def test_a_run_of_a_gguf_file_gives_a_folder(files, tmp_path):
+  from test_gguf_files import byte_folder, write
+  path, workdir = tmp_path / 'small.gguf', tmp_path / 'w'
+  write(byte_folder('llama', tmp_path / 'made'), path)
+  small = {'pretrained__model': path, 'model__segment_len': 64,
+           'debias__variants': "('embedding:10',)"}
+  assert main(['train', *command(files, workdir, **small)[1:]]) == 0
+  run = open_run(workdir)
+  assert run.vocabulary == load_pretrained(path, 'lm').vocabulary()
+  name = 'town-embedding-10'
+  assert export(files, workdir, tmp_path / 'out', f'--model={name}', **small) == 0
+  found, trained = load_pretrained(tmp_path / 'out', 'lm'), run.params(run.find_model(name))
+  same(found.params, jax.tree.map(np.asarray, trained))
+  assert found.vocabulary() == run.vocabulary
+  assert found.arch == load_pretrained(path, 'lm').arch
+
+
 @pytest.mark.parametrize(('changes', 'words'), [
   ({'model__num_layers': 3}, 'model.num_layers: pretrained.model has sizes of its own'),
   ({'debias__variants': "('dropout:0.1',)"}, 'needs a model with dropout'),
