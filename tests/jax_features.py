@@ -17,6 +17,16 @@ def xla_knows(flag: str) -> bool:
 def complete_jax() -> None:
   """Puts what the tests use where JAX 0.10 has it."""
   import jax
+  import jax.extend.core
 
   if not hasattr(jax, 'enable_x64'):  # JAX 0.7.2
     jax.enable_x64 = jax.experimental.enable_x64
+  if not hasattr(jax.extend.core, 'jaxprs_in_params'):
+    jax.extend.core.jaxprs_in_params = jax.core.jaxprs_in_params
+
+
+def kernel_name(parameters: dict) -> str:
+  """Name of a Pallas kernel, from the parameters of its equation."""
+  if 'name' in parameters:
+    return parameters['name']
+  return parameters['name_and_src_info'].name  # JAX 0.7.2

@@ -16,7 +16,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, UInt32
@@ -30,6 +29,7 @@ from fairjax.model.attention_kernel import (
   kernel_runs_on,
   needs_barrel_shift,
 )
+from fairjax.model.xla_features import device_in_context
 
 _SHORT_CPU, _SHORT = 128, 256  # tokens of a segment whose whole scores are cheap; elsewhere
 _CPU_BLOCK, _CPU_BLOCKS = 128, 8  # queries whose scores stay in a core's cache; most blocks
@@ -43,7 +43,6 @@ def choose_attention(config: ModelConfig, device_kind: str) -> str:
   >>> choose_attention(ModelConfig(segment_len=512), 'TPU v5 lite')
   'kernel'
   """
-  # `device_kind` and not the platform: the device of an abstract mesh has no platform in JAX 0.7.2.
   if config.attention != 'auto':
     return config.attention
   if config.segment_len >= 128 and kernel_serves(config, device_kind):
@@ -125,7 +124,7 @@ def segment_and_branches(
 
 def _device_and_path(config):
   """Device of the mesh in context, or the default one, and its way to compute attention."""
-  device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+  device = device_in_context()
   return device, choose_attention(config, device.device_kind)
 
 

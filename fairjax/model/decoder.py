@@ -39,6 +39,7 @@ from fairjax.model.causal_lm import (
 from fairjax.model.decoder_config import DecoderConfig
 from fairjax.model.decoding import Chunk, Decoder, chunks_and_flags, num_slots, skip_if_empty
 from fairjax.model.likelihood import next_token_nll
+from fairjax.model.xla_features import word_products
 
 _ACTIVATIONS = {
   'silu': jax.nn.silu, 'relu': jax.nn.relu, 'gelu': functools.partial(
@@ -467,8 +468,7 @@ def vocab_logits(
   """Logits, float32 or wider."""
   dtype = jnp.dtype(config.dtype)
   table = jnp.asarray(params['embedding' if config.tied else 'output']).astype(dtype)
-  logits = jnp.einsum('...d,vd->...v', hidden.astype(dtype), table,
-                      preferred_element_type=_wide_dtype(config))
+  logits = word_products(hidden.astype(dtype), table, _wide_dtype(config))
   return jnp.tanh(logits / config.logit_cap) * config.logit_cap if config.logit_cap else logits
 
 

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from fairjax.config import ModelConfig
 from fairjax.model import partitioning
+from fairjax.model.xla_features import word_products
 
 PROJECTION_STD = 0.01  # of initial projections, as the reference's scripts
 
@@ -167,7 +168,7 @@ def _cluster_logits_and_bias(params, config, cluster, hidden):
   hidden = project(hidden.astype(config.dtype), softmax_projection(params, cluster))
   table = params[f'embedding{cluster.suffix}'].astype(config.dtype)
   bias = jnp.asarray(params[f'softmax_bias{cluster.suffix}'], sum_dtype)
-  logits = jnp.einsum('...e,ve->...v', hidden, table, preferred_element_type=sum_dtype)
+  logits = word_products(hidden, table, sum_dtype)
   return logits[..., :cluster.size], bias[:cluster.size]
 
 
@@ -176,8 +177,7 @@ def tail_logits(params, config, hidden: Array) -> Array:
   sum_dtype = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
   head = vocabulary_clusters(config)[0]
   hidden = project(hidden.astype(config.dtype), softmax_projection(params, head))
-  logits = jnp.einsum('...e,ce->...c', hidden, params['cluster_weight'].astype(config.dtype),
-                      preferred_element_type=sum_dtype)
+  logits = word_products(hidden, params['cluster_weight'].astype(config.dtype), sum_dtype)
   return logits + params['cluster_bias'].astype(sum_dtype)[(None,) * (hidden.ndim - 1)]
 
 

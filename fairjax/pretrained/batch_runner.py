@@ -9,7 +9,6 @@ Letters: G groups of rows (one a device), B rows of a batch, T places of a row, 
 """
 
 import collections
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from fairjax.model.xla_features import knows_options
 from fairjax.pretrained.checkpoint import Architecture
 from fairjax.pretrained.models import class_logits, encode, unstack_layers
 from fairjax.pretrained.tokens import pair_types
@@ -33,7 +33,7 @@ _SCANNED_LAYER_BYTES = 8 * 2 ** 20
 _AHEAD = 2  # batches that run while earlier results are fetched
 # Of jaxlib 0.10.2's three libraries for products on CPU, oneDNN takes the least of BERT-base's time
 # in float32; sums stay with XLA's default, and so does bfloat16 (docs/performance.md). Where oneDNN
-# was not built in (ARM), the products are Eigen's.
+# was not built in (ARM), the products are Eigen's; so they are where jaxlib lacks the options.
 _CPU_OPTIONS = {
   'xla_cpu_use_onednn': True,
   'xla_cpu_experimental_onednn_fusion_type': 'LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT',
@@ -125,7 +125,7 @@ class BatchRunner:
     # Gathering results makes the devices wait for each other: only for other processes to read.
     self._run = jax.jit(
       traced, out_shardings=whole if jax.process_count() > 1 else self._rows_sharding,
-      compiler_options=_CPU_OPTIONS if onednn and _knows_cpu_options() else None)
+      compiler_options=_CPU_OPTIONS if onednn and knows_options(*_CPU_OPTIONS.items()) else None)
 
   def load(self, params: Any) -> None:
     """Goes on with other parameters of the same shapes, without another compilation."""
@@ -220,16 +220,6 @@ def class_runner(params: Any, arch: Architecture, *, max_length: int, mesh: Mesh
 
   return BatchRunner(scores, params, max_length=max_length, pad_id=arch.pad_id, mesh=mesh,
                      batch_tokens=batch_tokens)
-
-
-@functools.cache
-def _knows_cpu_options() -> bool:
-  """Whether this jaxlib has the experimental options; without them scoring is slower only."""
-  try:
-    jax.jit(lambda x: x, compiler_options=_CPU_OPTIONS).lower(0).compile()
-  except jax.errors.JaxRuntimeError:
-    return False
-  return True
 
 
 def _has_bfloat16(params: Any) -> bool:
