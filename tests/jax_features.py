@@ -23,10 +23,3 @@ def complete_jax() -> None:
     jax.enable_x64 = jax.experimental.enable_x64
   if not hasattr(jax.extend.core, 'jaxprs_in_params'):
     jax.extend.core.jaxprs_in_params = jax.core.jaxprs_in_params
-
-
-def kernel_name(parameters: dict) -> str:
-  """Name of a Pallas kernel, from the parameters of its equation."""
-  if 'name' in parameters:
-    return parameters['name']
-  return parameters['name_and_src_info'].name  # JAX 0.7.2

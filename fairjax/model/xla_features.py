@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -24,7 +25,7 @@ def device_in_context() -> Any:
 
 
 def word_products(
-  hidden: Float[Array, '*S E'], table: Float[Array, 'V E'], sum_dtype: Any
+  hidden: Float[Array, '*S E'], table: Float[Array | np.ndarray, 'V E'], sum_dtype: Any
 ) -> Float[Array, '*S V']:
   """Products of hidden states and the vectors of words, summed in `sum_dtype`."""
   if (hidden.dtype == jnp.bfloat16 and device_in_context().device_kind == 'cpu'

@@ -12,7 +12,6 @@ import model_oracle as oracle
 import numpy as np
 import pytest
 from jax.sharding import AxisType
-from jax_features import kernel_name
 
 from fairjax.model import TransformerXL, attention_kernel, attention_paths
 from fairjax.model.attention import branch_attention, relative_attention
@@ -276,7 +275,7 @@ def test_declared_operations_are_those_of_the_kernel(barrel_shift, block, width)
     return out.astype(jnp.float32).sum()
 
   traced = jax.make_jaxpr(jax.grad(loss, argnums=range(5)))(*arrays).jaxpr
-  kernels = {kernel_name(eqn.params): eqn.params for eqn in _equations(traced)
+  kernels = {eqn.params['jaxpr'].debug_info.func_name: eqn.params for eqn in _equations(traced)
              if eqn.primitive.name == 'pallas_call'}
   assert set(kernels) == {'relative_attention', 'relative_attention_backward'}
   tiles = n * b * (2 + 3)  # query blocks that see memory and themselves
