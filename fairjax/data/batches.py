@@ -1,33 +1,47 @@
-"""Batches of contiguous rows, for training and for perplexity, as dictionaries of NumPy arrays.
+"""Batches of rows, for training and for perplexity, as dictionaries of NumPy arrays.
+
+A Transformer-XL reads contiguous rows and keeps its memory. A decoder, whose `start_ids` are given,
+reads rows of documents that do not see each other (`token_store.document_rows`).
 
 Letters: B rows of the global batch, b rows of this host, T segment length, K branches per row, P
 pieces per branch.
 """
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from fairjax.counterfactual.branches import BranchBuilder
 from fairjax.data.prepare import PreparedData, import_seqio_tasks
-from fairjax.data.token_store import TokenRows, TokenStoreInfo, VerifiedTokens, token_rows
+from fairjax.data.token_store import (
+  Piece,
+  Rows,
+  TokenStoreInfo,
+  VerifiedTokens,
+  document_rows,
+  text_places,
+  token_rows,
+)
 from fairjax.errors import UserError, unknown_name
 
 
 def train_batches(
   prepared: PreparedData, split: str, *, batch_size: int, segment_len: int, start_step: int = 0,
   seed: int = 0, shard: tuple[int, int] = (0, 1), branches: Mapping[str, int] | None = None,
-  reader: str = 'numpy',
+  reader: str = 'numpy', start_ids: Sequence[int] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
   """Endless batches from a step on, each a function of (data, seed, step) only.
 
   inputs, targets: `[b, T]` int32; reset: `[b]` bool. With `branches` (`num_branches`, `num_pieces`)
   also the arrays of `choose_branches`, each with b in front. `shard`: (index, count) of this host.
+  `start_ids` of a decoder: the arrays of `document_rows`; None: a Transformer-XL reads the rows.
   """
   if reader not in ('numpy', 'seqio'):
     raise unknown_name('reader', reader, ('numpy', 'seqio'))
   store = prepared.store(split)
-  rows = token_rows(store, batch_size=batch_size, segment_len=segment_len, shard=shard)
+  rows = token_rows(store, batch_size=batch_size, segment_len=segment_len, shard=shard,
+                    start_ids=start_ids)
   builder = None
   if branches is not None:
     builder = BranchBuilder(
@@ -35,11 +49,11 @@ def train_batches(
   if reader == 'seqio':
     return import_seqio_tasks().seqio_batches(
       store, builder, batch_size=batch_size, segment_len=segment_len, start_step=start_step,
-      shard=shard)
+      shard=shard, start_ids=start_ids)
   return _numpy_batches(rows, builder, start_step)
 
 
-def _numpy_batches(rows: TokenRows, builder: BranchBuilder | None, step: int
+def _numpy_batches(rows: Rows, builder: BranchBuilder | None, step: int
                    ) -> Iterator[dict[str, np.ndarray]]:
   while True:
     batch = rows.read(step)
@@ -54,15 +68,43 @@ def _numpy_batches(rows: TokenRows, builder: BranchBuilder | None, step: int
 
 def eval_batches(
   store: TokenStoreInfo, *, batch_size: int, segment_len: int,
+  start_ids: Sequence[int] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
   """Batches in which every token of a store is a target exactly once, for perplexity (H-25).
 
   inputs, targets: `[B, T]` int32; weights: `[B, T]` float32, 0 after a row's end; reset: `[B]`.
+  `start_ids` of a decoder: the arrays of `document_rows`. A document that a row holds is whole in
+  one, a longer one is read in parts of its own, so that its likelihood does not depend on others.
+  Without start ids nothing predicts its first token, which is then no target.
   """
   if not store.tokens:
     raise UserError(f"split '{store.split}' holds no document: nothing to evaluate")
   tokens = store.open_tokens()
+  if start_ids is not None:
+    rows = _whole_documents(store.open_documents()[:, 0], segment_len, start_ids)
+    return (document_rows(tokens, [*part, *[()] * (batch_size - len(part))],
+                          segment_len=segment_len, start_ids=start_ids)
+            for part in iter(lambda: list(itertools.islice(rows, batch_size)), []))
   return _eval_batches(tokens, batch_size, segment_len, int(tokens[-1]))  # a document's end
+
+
+def _whole_documents(
+  ends: np.ndarray, segment_len: int, start_ids: Sequence[int]) -> Iterator[list[Piece]]:
+  """Rows of whole documents in their order; a row is over where the next one does not fit."""
+  most, starts = text_places(segment_len, start_ids), len(start_ids)
+  row: list[Piece] = []
+  begin = used = 0
+  for end in ends.tolist():
+    for first in range(begin, max(end - 1, begin + bool(starts)), most):
+      piece = Piece(first, min(most, end - 1 - first), first == begin)
+      if used + starts + piece.size > segment_len:
+        yield row
+        row, used = [], 0
+      row.append(piece)
+      used += starts + piece.size
+    begin = end
+  if row:
+    yield row
 
 
 def _eval_batches(tokens: VerifiedTokens | np.ndarray, batch_size: int, segment_len: int,

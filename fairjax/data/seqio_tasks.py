@@ -12,7 +12,7 @@ import collections
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -322,33 +322,42 @@ def tokenize_chunks(
 _SPEC = seqio.FeatureConverter.FeatureSpec
 _ROWS = {
   'inputs': _SPEC(tf.int32), 'targets': _SPEC(tf.int32), 'reset': _SPEC(tf.bool, rank=0)}
+_DOCUMENT_ROWS = _ROWS | {'segment_ids': _SPEC(tf.int32), 'positions': _SPEC(tf.int32),
+                          'weights': _SPEC(tf.float32)}
 
 
-def stream_lengths(segment_len: int) -> dict[str, int]:
+def stream_lengths(segment_len: int, *, documents: bool = False) -> dict[str, int]:
   """`task_feature_lengths` of the token stream; a row cannot hold more than T matches."""
-  return {'inputs': segment_len, 'targets': segment_len, 'spans': segment_len,
-          'reset': 1, 'row': 1, 'step': 1}
+  return _row_lengths(segment_len, documents) | {'spans': segment_len, 'row': 1, 'step': 1}
+
+
+def _row_lengths(segment_len: int, documents: bool) -> dict[str, int]:
+  return {name: segment_len if spec.rank else 1
+          for name, spec in (_DOCUMENT_ROWS if documents else _ROWS).items()}
 
 
 class StreamFeatureConverter(seqio.FeatureConverter):
-  """Segments of the token stream as they are: inputs, targets and reset."""
+  """Segments of the token stream as they are: inputs, targets and reset.
 
-  TASK_FEATURES = _ROWS | {
-    'spans': _SPEC(tf.int32, rank=2), 'row': _SPEC(tf.int64, rank=0),
-    'step': _SPEC(tf.int64, rank=0)}
-  MODEL_FEATURES = _ROWS
+  With `documents` the rows are those of a decoder (`token_store.document_rows`).
+  """
+
   PACKING_FEATURE_DTYPES = None
 
-  def __init__(self):
+  def __init__(self, *, documents: bool = False):
+    self._documents = documents
+    self.MODEL_FEATURES = _DOCUMENT_ROWS if documents else _ROWS
+    self.TASK_FEATURES = self.MODEL_FEATURES | {
+      'spans': _SPEC(tf.int32, rank=2), 'row': _SPEC(tf.int64, rank=0),
+      'step': _SPEC(tf.int64, rank=0)}
     super().__init__(pack=False, apply_length_check=False)
 
   def _convert_features(self, ds, task_feature_lengths):
-    return ds.map(lambda example: {name: example[name] for name in _ROWS})
+    return ds.map(lambda example: {name: example[name] for name in self.MODEL_FEATURES})
 
   def get_model_feature_lengths(self, task_feature_lengths) -> dict[str, int]:
-    """Inputs and targets keep their length; reset is a scalar."""
-    return {'inputs': task_feature_lengths['inputs'], 'targets': task_feature_lengths['targets'],
-            'reset': 1}
+    """Rows keep their length; reset is a scalar."""
+    return _row_lengths(task_feature_lengths['inputs'], self._documents)
 
 
 class CounterfactualFeatureConverter(StreamFeatureConverter):
@@ -383,12 +392,13 @@ class CounterfactualFeatureConverter(StreamFeatureConverter):
   The draw is a function of (seed, step, row): it does not depend on hosts or on earlier steps.
   """
 
-  def __init__(self, builder: BranchBuilder):
-    """Args: builder: attribute, vocabulary, K, P and seed."""
-    super().__init__()
+  def __init__(self, builder: BranchBuilder, *, documents: bool = False):
+    """Args: builder: attribute, vocabulary, K, P and seed; documents: rows of a decoder."""
+    super().__init__(documents=documents)
     self._builder = builder
     self._empty = builder.empty()
-    self.MODEL_FEATURES = _ROWS | {
+    self._rows = self.MODEL_FEATURES
+    self.MODEL_FEATURES = self._rows | {
       name: _SPEC(tf.as_dtype(array.dtype), rank=array.ndim)
       for name, array in self._empty.items()}
 
@@ -410,7 +420,7 @@ class CounterfactualFeatureConverter(StreamFeatureConverter):
         [self._empty[name].dtype for name in names], stateful=False)
       for name, array in zip(names, arrays, strict=True):
         array.set_shape([None, *self._empty[name].shape])
-      return {name: block[name] for name in _ROWS} | dict(zip(names, arrays, strict=True))
+      return {name: block[name] for name in self._rows} | dict(zip(names, arrays, strict=True))
 
     # In blocks, because each call from TensorFlow into Python costs 0.3 ms.
     blocks = ds.ragged_batch(_ROW_BLOCK)
@@ -423,13 +433,15 @@ class CounterfactualFeatureConverter(StreamFeatureConverter):
 
 
 class TokenStoreSource(seqio.DataSource):
-  """Endless segments of a token store, ordered by step and then by row, as `TokenRows`."""
+  """Endless segments of a token store, ordered by step and then by row, as `token_rows`."""
 
   def __init__(
-    self, store: TokenStoreInfo, *, batch_size: int, segment_len: int, start_step: int = 0):
+    self, store: TokenStoreInfo, *, batch_size: int, segment_len: int, start_step: int = 0,
+    start_ids: Sequence[int] | None = None,
+  ):
     """Chooses rows and first step."""
     self.store, self.batch_size, self.segment_len = store, batch_size, segment_len
-    self.start_step = start_step
+    self.start_step, self.start_ids = start_step, start_ids
     super().__init__(splits=(store.split,), caching_permitted=False)
 
   @property
@@ -451,27 +463,30 @@ class TokenStoreSource(seqio.DataSource):
       raise ValueError('a token stream keeps its order')
     shard = (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
     rows = token_rows(
-      self.store, batch_size=self.batch_size, segment_len=self.segment_len, shard=shard)
+      self.store, batch_size=self.batch_size, segment_len=self.segment_len, shard=shard,
+      start_ids=self.start_ids)
+    features = _ROWS if self.start_ids is None else _DOCUMENT_ROWS
 
     def read(step):
       batch = rows.read(int(step))
       spans = rows.spans(int(step))
       lengths = np.array([len(s) for s in spans], np.int64)
-      return (batch['inputs'], batch['targets'], batch['reset'], np.concatenate(spans), lengths,
+      return (*(batch[name] for name in features), np.concatenate(spans), lengths,
               rows.rows.astype(np.int64), np.full(len(rows.rows), step, np.int64))
 
     def load(step):
-      inputs, targets, reset, spans, lengths, row, steps = tf.numpy_function(
-        read, [step], [tf.int32, tf.int32, tf.bool, tf.int32, tf.int64, tf.int64, tf.int64],
-        stateful=False)
+      *arrays, spans, lengths, row, steps = tf.numpy_function(
+        read, [step], [*(spec.dtype for spec in features.values()), tf.int32, tf.int64, tf.int64,
+                       tf.int64], stateful=False)
       number = len(rows.rows)
-      for array in (inputs, targets):
-        array.set_shape([number, self.segment_len])
-      for array in (reset, lengths, row, steps):
+      for array, spec in zip(arrays, features.values(), strict=True):
+        array.set_shape([number, *[self.segment_len] * spec.rank])
+      for array in (lengths, row, steps):
         array.set_shape([number])
       spans.set_shape([None, 3])
-      return {'inputs': inputs, 'targets': targets, 'reset': reset, 'row': row, 'step': steps,
-              'spans': tf.RaggedTensor.from_row_lengths(spans, lengths, validate=False)}
+      return dict(zip(features, arrays, strict=True)) | {
+        'row': row, 'step': steps,
+        'spans': tf.RaggedTensor.from_row_lengths(spans, lengths, validate=False)}
 
     def to_dense(example):
       spans = example['spans']
@@ -485,6 +500,7 @@ class TokenStoreSource(seqio.DataSource):
 
 def stream_task(
   name: str, store: TokenStoreInfo, *, batch_size: int, segment_len: int, start_step: int = 0,
+  start_ids: Sequence[int] | None = None,
 ) -> seqio.Task:
   """The task of a token stream; add it to `seqio.TaskRegistry` or give it to seqio directly."""
   vocabulary = seqio.PassThroughVocabulary(size=1 << 32)
@@ -492,23 +508,24 @@ def stream_task(
   return seqio.Task(
     name, preprocessors=[], shuffle_buffer_size=None,
     source=TokenStoreSource(
-      store, batch_size=batch_size, segment_len=segment_len, start_step=start_step),
+      store, batch_size=batch_size, segment_len=segment_len, start_step=start_step,
+      start_ids=start_ids),
     output_features={'inputs': feature, 'targets': feature})
 
 
 def seqio_batches(
   store: TokenStoreInfo, builder: BranchBuilder | None, *, batch_size: int, segment_len: int,
-  start_step: int = 0, shard: tuple[int, int] = (0, 1),
+  start_step: int = 0, shard: tuple[int, int] = (0, 1), start_ids: Sequence[int] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
   """Batches of `train_batches` through seqio: task, feature converter, batching."""
-  index, count = shard
+  (index, count), documents = shard, start_ids is not None
   task = stream_task(
     'fairjax_token_stream', store, batch_size=batch_size, segment_len=segment_len,
-    start_step=start_step)
-  converter = StreamFeatureConverter() if builder is None else (
-    CounterfactualFeatureConverter(builder))
+    start_step=start_step, start_ids=start_ids)
+  converter = StreamFeatureConverter(documents=documents) if builder is None else (
+    CounterfactualFeatureConverter(builder, documents=documents))
   dataset = seqio.get_dataset(
-    task, stream_lengths(segment_len), converter, dataset_split=store.split, shuffle=False,
+    task, stream_lengths(segment_len, documents=documents), converter, dataset_split=store.split, shuffle=False,
     shard_info=seqio.ShardInfo(index, count), batch_size=batch_size // count, verbose=False)
   for batch in read_elements(dataset.prefetch(4)):
     yield {name: tensor.numpy() for name, tensor in batch.items()}

@@ -25,7 +25,7 @@ import time
 import types
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -463,35 +463,65 @@ def _save_array(path: pathlib.Path, array: np.ndarray) -> None:
     np.save(types.SimpleNamespace(write=file.write), array, allow_pickle=False)
 
 
-# Row r of B is a contiguous part of the stream, and step t reads its t-th segment of T tokens, so
-# that the memory of a row always belongs to the text before. The position in the data is a function
-# of the step alone: continuing costs nothing and any number of hosts that divides B reads the same
-# global batch.
+class Rows:
+  """Rows of training batches; the position in the data is a function of the step alone.
 
-class TokenRows:
-  """Reads the rows of training batches from a token stream, by arithmetic."""
+  Continuing costs nothing, and any number of hosts that divides B reads the same global batch.
+  """
+
+  steps_per_epoch: int  # S
+  dropped_tokens: int  # that are no target in an epoch
 
   def __init__(
-    self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray | None = None, *, batch_size: int,
-    segment_len: int, shard: tuple[int, int] = (0, 1), name: str = 'the token stream',
+    self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray | None, *, batch_size: int,
+    segment_len: int, shard: tuple[int, int],
   ):
     index, count = shard
     if batch_size % count or not 0 <= index < count:
       raise ValueError(f'shard {index} of {count} is impossible for {batch_size} rows')
     self.tokens, self.batch_size, self.segment_len = tokens, batch_size, segment_len
-    self.steps_per_epoch = (len(tokens) - 1) // (batch_size * segment_len)  # S
+    rows = batch_size // count
+    self.rows = np.arange(index * rows, (index + 1) * rows)
+    spans = np.zeros((0, 3), np.int64) if spans is None else np.asarray(spans)
+    self._starts, self._ends = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
+    self._spans = spans
+
+  def read(self, step: int) -> dict[str, np.ndarray]:
+    """Arrays of this host's rows at a step."""
+    raise NotImplementedError
+
+  def spans(self, step: int) -> list[np.ndarray]:
+    """Matches in the inputs of a step, a `[k, 3]` int32 for each row, relative to the row.
+
+    A match that the row cuts begins below 0 or ends above T.
+    """
+    raise NotImplementedError
+
+  def describe(self, step: int) -> str:
+    """Text that identifies a batch, e.g. 'epoch 0, segment 3 of 120'."""
+    epoch, segment = divmod(step, self.steps_per_epoch)
+    return f'epoch {epoch}, segment {segment} of {self.steps_per_epoch}'
+
+
+# Row r of B is a contiguous part of the stream, and step t reads its t-th segment of T tokens, so
+# that the memory of a row always belongs to the text before.
+
+class TokenRows(Rows):
+  """Reads the rows of a model with memory from a token stream, by arithmetic."""
+
+  def __init__(
+    self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray | None = None, *, batch_size: int,
+    segment_len: int, shard: tuple[int, int] = (0, 1), name: str = 'the token stream',
+  ):
+    super().__init__(tokens, spans, batch_size=batch_size, segment_len=segment_len, shard=shard)
+    self.steps_per_epoch = (len(tokens) - 1) // (batch_size * segment_len)
     if self.steps_per_epoch < 1:
       raise UserError(
         f'{name} holds {len(tokens)} tokens, too few for one batch of {batch_size} rows of '
         f'{segment_len}: lower batch_size or model.segment_len, or use more text')
-    # Tokens that are no target in an epoch (the first of the stream apart).
+    # The first of the stream apart.
     self.dropped_tokens = len(tokens) - 1 - self.steps_per_epoch * batch_size * segment_len
-    rows = batch_size // count
-    self.rows = np.arange(index * rows, (index + 1) * rows)
     self._row_len = self.steps_per_epoch * segment_len
-    spans = np.zeros((0, 3), np.int64) if spans is None else np.asarray(spans)
-    self._starts, self._ends = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
-    self._spans = spans
 
   def read(self, step: int) -> dict[str, np.ndarray]:
     """Rows of this host at a step: inputs, targets `[b, T]` int32, reset `[b]` bool."""
@@ -504,7 +534,7 @@ class TokenRows:
             'reset': np.full(len(starts), segment == 0)}
 
   def spans(self, step: int) -> list[np.ndarray]:
-    """Matches in the inputs of a step, a `[k, 3]` int32 for each row, relative to the segment."""
+    """See `Rows`."""
     starts = self.rows * self._row_len + step % self.steps_per_epoch * self.segment_len
     first = np.searchsorted(self._ends, starts, side='right')
     last = np.searchsorted(self._starts, starts + self.segment_len, side='left')
@@ -513,16 +543,139 @@ class TokenRows:
     offset[:, :2] = starts[:, None]
     return [(f - o).astype(np.int32) for f, o in zip(found, offset, strict=True)]
 
-  def describe(self, step: int) -> str:
-    """Text that identifies a batch, e.g. 'epoch 0, segment 3 of 120'."""
-    epoch, segment = divmod(step, self.steps_per_epoch)
-    return f'epoch {epoch}, segment {segment} of {self.steps_per_epoch}'
+
+class Piece(NamedTuple):
+  """A part of a document in a row: start ids, then tokens."""
+
+  first: int  # place in the store of its first token
+  size: int  # number of its tokens, without the document's end
+  opens: bool  # no earlier row predicted its first token
+
+
+def document_rows(
+  tokens: np.ndarray | VerifiedTokens, rows: Sequence[Sequence[Piece]], *, segment_len: int,
+  start_ids: Sequence[int],
+) -> dict[str, np.ndarray]:
+  """Rows of a decoder, in which each piece is a text of its own, as in sampling.
+
+  A piece begins with the start ids, at position 0. Each token is predicted by the one before; the
+  end of a document is a target and never an input.
+
+  Args:
+    tokens: of a store.
+    rows: pieces of each row, with s start ids each at most T places.
+    segment_len: T.
+    start_ids: with which the model begins every text; may be empty.
+
+  Returns:
+    inputs, targets: `[b, T]` int32, 0 at padding, which is at a row's end only.
+    segment_ids: `[b, T]` int32, number of the piece in its row; -1 at padding.
+    positions: `[b, T]` int32, from 0 in each piece; 0 at padding.
+    weights: `[b, T]` float32, 1 where the target is to be predicted; 0 where it is a start id, a
+      token that an earlier row predicted, or padding.
+    reset: `[b]` bool, True.
+  """
+  shape, starts, before = (len(rows), segment_len), len(start_ids), np.array(start_ids, np.int64)
+  found = {name: np.zeros(shape, np.int32) for name in ('inputs', 'targets', 'positions')}
+  found |= {'segment_ids': np.full(shape, -1, np.int32), 'weights': np.zeros(shape, np.float32),
+            'reset': np.full(len(rows), True)}
+  for row, pieces in enumerate(rows):
+    place = 0
+    for number, (first, size, opens) in enumerate(pieces):
+      text = np.concatenate([before, tokens[first:first + size + 1]])
+      part = row, slice(place, place + starts + size)
+      found['inputs'][part], found['targets'][part] = text[:-1], text[1:]
+      found['positions'][part], found['segment_ids'][part] = np.arange(len(text) - 1), number
+      found['weights'][part][starts if not opens else max(0, starts - 1):] = 1
+      place += starts + size
+  return found
+
+
+# In training, a document takes one place for each start id and each token but its end. A row takes
+# the next T - s places, with s start ids; it cuts the document that it does not hold whole. That
+# one goes on in the next row as a text of its own: start ids come first again, hence the s places
+# that are left free for them, and its first token there has weight 0, because the row before has
+# predicted it. A row that begins with the start ids of a document needs no others, and ends with
+# padding. No token is left out: the last rows of an epoch are padded too.
+
+class DocumentRows(Rows):
+  """Reads the rows of a decoder, by arithmetic; see `document_rows`."""
+
+  dropped_tokens = 0
+
+  def __init__(
+    self, tokens: np.ndarray | VerifiedTokens, document_ends: np.ndarray,
+    spans: np.ndarray | None = None, *, batch_size: int, segment_len: int,
+    start_ids: Sequence[int], shard: tuple[int, int] = (0, 1), name: str = 'the token stream',
+  ):
+    super().__init__(tokens, spans, batch_size=batch_size, segment_len=segment_len, shard=shard)
+    self.start_ids, self._advance = tuple(start_ids), text_places(segment_len, start_ids)
+    self._document_ends = np.ascontiguousarray(document_ends)
+    sizes = np.diff(self._document_ends, prepend=0) - 1 + len(self.start_ids)
+    self._places = np.concatenate([[0], np.cumsum(sizes)])  # before each document, and after all
+    if not self._places[-1]:
+      raise UserError(f'{name} holds no text')
+    self.steps_per_epoch = -(-int(self._places[-1]) // (batch_size * self._advance))
+
+  def read(self, step: int) -> dict[str, np.ndarray]:
+    """See `document_rows`."""
+    return document_rows(self.tokens, self._pieces(step), segment_len=self.segment_len,
+                         start_ids=self.start_ids)
+
+  def spans(self, step: int) -> list[np.ndarray]:
+    """See `Rows`."""
+    found = []
+    for pieces in self._pieces(step):
+      place, parts = 0, [np.zeros((0, 3), np.int32)]
+      for first, size, _ in pieces:
+        place += len(self.start_ids)
+        a = np.searchsorted(self._ends, first, side='right')
+        b = np.searchsorted(self._starts, first + size, side='left')
+        start, end, value = (self._spans[a:b] - np.array([first, first, 0])).T
+        parts.append(np.stack([
+          np.where(start < 0, -1, start + place),
+          np.where(end > size, self.segment_len + 1, end + place), value], axis=1))
+        place += size
+      found.append(np.concatenate(parts).astype(np.int32))
+    return found
+
+  def _pieces(self, step: int) -> list[list[Piece]]:
+    segment = step % self.steps_per_epoch
+    return [self._row(place) for place in (
+      (self.rows * self.steps_per_epoch + segment) * self._advance).tolist()]
+
+  def _row(self, place: int) -> list[Piece]:
+    """The pieces of the row that begins at a place."""
+    pieces, starts = [], len(self.start_ids)
+    end = min(place + self._advance, int(self._places[-1]))
+    document = int(np.searchsorted(self._places, place, side='right')) - 1
+    while place < end:
+      begin, after = self._places[document:document + 2].tolist()
+      done = max(0, place - begin - starts)  # tokens that earlier rows hold
+      size, opens = min(end, after) - begin - starts - done, place - begin < starts
+      if size + opens > 0:  # else the row ends within the start ids
+        first = int(self._document_ends[document]) - 1 - (after - begin - starts - done)
+        pieces.append(Piece(first, size, opens))
+      place, document = after, document + 1
+    return pieces
+
+
+def text_places(segment_len: int, start_ids: Sequence[int]) -> int:
+  """Places of a row beside start ids; `UserError` if there is none."""
+  if segment_len <= len(start_ids):
+    raise UserError(f'model.segment_len={segment_len} leaves no place for a token: the model begins '
+                    f'every text with {len(start_ids)} ids')
+  return segment_len - len(start_ids)
 
 
 def token_rows(
   store: TokenStoreInfo, *, batch_size: int, segment_len: int, shard: tuple[int, int] = (0, 1),
-) -> TokenRows:
-  """The rows of a store."""
-  return TokenRows(
-    store.open_tokens(), store.open_spans(), batch_size=batch_size, segment_len=segment_len,
-    shard=shard, name=f"split '{store.split}'")
+  start_ids: Sequence[int] | None = None,
+) -> Rows:
+  """The rows of a store; those of a decoder where its `start_ids` are given."""
+  options = {'batch_size': batch_size, 'segment_len': segment_len, 'shard': shard,
+             'name': f"split '{store.split}'"}
+  if start_ids is None:
+    return TokenRows(store.open_tokens(), store.open_spans(), **options)
+  return DocumentRows(store.open_tokens(), store.open_documents()[:, 0], store.open_spans(),
+                      start_ids=start_ids, **options)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
   from jax.sharding import Mesh
 
   from fairjax.data.prepare import PreparedData
+  from fairjax.data.token_store import Rows
   from fairjax.measure import RecordedScorer, Scorer
   from fairjax.measure.similarity import Encoder
   from fairjax.train import Curriculum, LabelledSentences, StageSpec, StopSignal
@@ -99,6 +100,7 @@ class PreparedBatches:
                    prepared.vocabulary)
     self._prepared, self._model, self._debias, self._log = prepared, model, config.debias, log
     self._reader = config.data.reader
+    self._start_ids = prepared.vocabulary.start_ids if config.pretrained.model else None
     self._seed = derive_seed(config.seed, 'branches')
     self.vocabulary_fingerprint = prepared.vocabulary.fingerprint
     self.attribute_fingerprint = prepared.attribute.fingerprint
@@ -106,15 +108,14 @@ class PreparedBatches:
   def train(self, split: str, *, batch_size: int, start_step: int, branches: bool):
     """This process's rows from a step on, as `data.reader` reads them."""
     from fairjax.data.batches import train_batches
-    from fairjax.data.token_store import token_rows
     from fairjax.train.curriculum import process_shard
-    store = self._prepared.store(split)
-    rows = token_rows(store, batch_size=batch_size, segment_len=self._model.segment_len)
+    rows, tokens = self._rows(split, batch_size), self._prepared.store(split).tokens
     self._log(f'[data] {split}: {rows.steps_per_epoch:,} steps an epoch; {rows.dropped_tokens:,} '
-              f'of {store.tokens:,} tokens do not fill the rows and are left out')
+              f'of {tokens:,} tokens do not fill the rows and are left out')
     return train_batches(
       self._prepared, split, batch_size=batch_size, segment_len=self._model.segment_len,
-      start_step=start_step, seed=self._seed, shard=process_shard(), reader=self._reader, branches={
+      start_step=start_step, seed=self._seed, shard=process_shard(), reader=self._reader,
+      start_ids=self._start_ids, branches={
         'num_branches': self._debias.branches_per_row,
         'num_pieces': self._debias.pieces_per_branch} if branches else None)
 
@@ -122,15 +123,18 @@ class PreparedBatches:
     """This process's rows of the validation split, every token once."""
     from fairjax.data.batches import eval_batches
     from fairjax.train import own_rows
-    return own_rows(eval_batches(self._prepared.store('valid'), batch_size=batch_size,
-                                 segment_len=self._model.segment_len))
+    return own_rows(eval_batches(
+      self._prepared.store('valid'), batch_size=batch_size, segment_len=self._model.segment_len,
+      start_ids=self._start_ids))
 
   def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
     """Split, epoch and segment of a step."""
+    return f'split {split}, {self._rows(split, batch_size).describe(step)}, {batch_size} rows'
+
+  def _rows(self, split: str, batch_size: int) -> 'Rows':
     from fairjax.data.token_store import token_rows
-    rows = token_rows(self._prepared.store(split), batch_size=batch_size,
-                      segment_len=self._model.segment_len)
-    return f'split {split}, {rows.describe(step)}, {batch_size} rows'
+    return token_rows(self._prepared.store(split), batch_size=batch_size,
+                      segment_len=self._model.segment_len, start_ids=self._start_ids)
 
 
 # The scorers of a run: names of its configuration, with the files that they need.

@@ -186,7 +186,8 @@ class Run:
     if measure.eval_memory_len >= 0 and not self.published:
       memory_len = measure.eval_memory_len
     batches = own_rows(eval_batches(
-      store, batch_size=measure.eval_batch_size, segment_len=segment_len))
+      store, batch_size=measure.eval_batch_size, segment_len=segment_len,
+      start_ids=self.vocabulary.start_ids if self.published else None))
     model = self.language_model.reading(segment_len=segment_len, memory_len=memory_len)
     nll, tokens = evaluate_nll(model, params, batches, self.mesh)
     return Perplexity(nll=nll, tokens=tokens, words=store.words, num_bytes=store.num_bytes,

@@ -144,6 +144,135 @@ def test_branches_are_those_of_the_matches_in_the_row(prepared):
       assert_equal([{n: batch[n][row] for n in expected}], [expected])
 
 
+def read_documents(prepared, split='train_sensitive'):
+  """Documents of a store as lists of (token, place in the store), their ends left out."""
+  tokens, eos = prepared.store(split).open_tokens()[:].tolist(), prepared.vocabulary.eos_id
+  documents = [[]]
+  for place, token in enumerate(tokens):
+    if token == eos:
+      documents.append([])
+    else:
+      documents[-1].append((token, place))
+  return documents[:-1], eos
+
+
+def lay_out(parts, eos, start_ids):
+  """A row of (document, first token, tokens, predicts the first) as lists, a place at a time."""
+  row = {name: [] for name in ('inputs', 'targets', 'segment_ids', 'positions', 'weights')}
+  stored = []  # place in the store of each input, None of start ids
+  for number, (document, first, size, opens) in enumerate(parts):
+    text = [*((i, None) for i in start_ids), *document[first:first + size]]
+    after = [*text, *document[first + size:], (eos, 'end')]
+    for i, (token, place) in enumerate(text):
+      target, where = after[i + 1]
+      row['inputs'].append(token)
+      row['targets'].append(target)
+      row['segment_ids'].append(number)
+      row['positions'].append(i)
+      known = where is None or (i == len(start_ids) - 1 and not opens)
+      row['weights'].append(0 if known else 1)
+      stored.append(place)
+  padding = T - len(stored)
+  for name in row:
+    row[name] += [-1 if name == 'segment_ids' else 0] * padding
+  return row, stored + [None] * padding
+
+
+def slow_rows(documents, eos, start_ids):
+  """The training rows of an epoch: the stream is cut after every T - s places."""
+  places = [(d, i) for d, text in enumerate(documents)
+            for i in range(-len(start_ids), len(text))]
+  width, rows = T - len(start_ids), []
+  for begin in range(0, len(places), width):
+    parts = []
+    for d, group in itertools.groupby(places[begin:begin + width], lambda place: place[0]):
+      taken = [i for _, i in group]
+      opens = taken[0] < 0  # of start ids that are cut, all come again
+      if taken[-1] >= -1:  # else not even the last start id is there, which predicts
+        parts.append((documents[d], max(taken[0], 0), taken[-1] + 1 - max(taken[0], 0), opens))
+    rows.append(lay_out(parts, eos, start_ids))
+  return rows
+
+
+STARTS = [(), (2,), (2, 7, 5)]
+
+
+@pytest.mark.parametrize('start_ids', STARTS)
+def test_rows_of_a_decoder_are_those_of_a_slow_construction(prepared, start_ids):
+  documents, eos = read_documents(prepared)
+  expected = slow_rows(documents, eos, start_ids)
+  steps = -(-len(expected) // B)
+  expected += [lay_out([], eos, start_ids)] * (steps * B - len(expected))
+  spans = prepared.store('train_sensitive').open_spans().tolist()
+  replacements = replacement_pieces(prepared.attribute, prepared.vocabulary)
+  seen, cut = [], 0
+  found = batches(prepared, steps, start_ids=start_ids, seed=3)
+  for step, batch in enumerate(found):
+    assert batch['reset'].all()
+    for row in range(B):
+      wanted, stored = expected[row * steps + step]
+      assert {name: batch[name][row].tolist() for name in wanted} == wanted
+      seen += [i for i, w in zip(stored, wanted['weights'], strict=True) if w and i is not None]
+      touched = []
+      for a, b, value in spans:
+        at = [stored.index(i) for i in range(a, b) if i in stored]
+        if at:
+          whole = len(at) == b - a
+          touched.append([at[0], at[-1] + 1, value] if whole else [-1, T + 1, value])
+          cut += not whole
+      flags = [bool(replacements.starts_word[wanted['inputs'][a]]) for a, _, _ in touched]
+      assert_equal([{n: batch[n][row] for n in ('branch_start', 'original_end', 'branch_tokens',
+                                                'branch_counts')}],
+                   [{n: x for n, x in choose_branches(
+                     np.array(touched).reshape(-1, 3), np.array(flags, bool),
+                     replacements=replacements, segment_len=T, num_branches=K, num_pieces=P,
+                     rng=branch_rng(3, step, row)).items() if n in (
+                       'branch_start', 'original_end', 'branch_tokens', 'branch_counts')}])
+  # Every token was read by what predicts the next one; start ids predict the first one.
+  assert sorted(seen) == [place for text in documents for _, place in text]
+  predicted = sum(int(b['weights'].sum()) for b in found)
+  assert predicted == sum(len(text) + bool(start_ids) for text in documents) and cut > 5
+
+
+@pytest.mark.parametrize('start_ids', STARTS)
+def test_batches_of_a_decoder_are_a_function_of_the_step_on_any_host(prepared, start_ids):
+  options = {'start_ids': start_ids, 'start_step': 5}
+  steps = token_rows(prepared.store('train_sensitive'), batch_size=B, segment_len=T,
+                     start_ids=start_ids).steps_per_epoch
+  whole = batches(prepared, 12, **options)
+  assert_equal(whole[4:], batches(prepared, 8, start_ids=start_ids, start_step=9))
+  later = batches(prepared, 12, start_ids=start_ids, start_step=5 + steps)
+  for a, b in zip(whole, later, strict=True):
+    np.testing.assert_array_equal(a['inputs'], b['inputs'])
+  parts = [batches(prepared, 12, shard=(i, 4), **options) for i in range(4)]
+  assert_equal([{n: np.concatenate([p[n] for p in rows]) for n in rows[0]}
+                for rows in zip(*parts, strict=True)], whole)
+
+
+@pytest.mark.parametrize('start_ids', STARTS)
+@pytest.mark.parametrize('size', [1, 8])
+def test_evaluation_of_a_decoder_keeps_documents_whole(prepared, start_ids, size):
+  documents, eos = read_documents(prepared)
+  width, rows, used = T - len(start_ids), [[]], 0
+  for text in documents:
+    for first in range(0, len(text), width):
+      part = text[first:first + width]
+      if used + len(start_ids) + len(part) > T:
+        rows.append([])
+        used = 0
+      rows[-1].append((text, first, len(part), first == 0))
+      used += len(start_ids) + len(part)
+  rows += [[]] * (-len(rows) % size)
+  found = list(eval_batches(prepared.store('train_sensitive'), batch_size=size, segment_len=T,
+                            start_ids=start_ids))
+  assert len(found) * size == len(rows)
+  for i, parts in enumerate(rows):
+    wanted, _ = lay_out(parts, eos, start_ids)
+    assert {name: found[i // size][name][i % size].tolist() for name in wanted} == wanted
+  predicted = sum(int(b['weights'].sum()) for b in found)
+  assert predicted == sum(len(text) + bool(start_ids) for text in documents)
+
+
 def test_evaluation_reads_the_store(prepared):
   store = prepared.store('train')
   seen = [b['targets'][b['weights'] > 0] for b in eval_batches(store, batch_size=1, segment_len=50)]
@@ -155,13 +284,17 @@ def test_bad_arguments_are_refused(prepared):
     batches(prepared, 1, reader='seqi')
   with pytest.raises(UserError, match=r"split 'train' holds \d+ tokens, too few"):
     batches(prepared, 1, split='train', segment_len=100000)
+  with pytest.raises(UserError, match='model.segment_len=2 leaves no place for a token'):
+    batches(prepared, 1, segment_len=2, start_ids=(2, 7))
 
 
 @pytest.mark.tf
 @pytest.mark.parametrize('branches', [None, BRANCHES])
 @pytest.mark.parametrize('shard', [(0, 1), (1, 2)])
-def test_seqio_gives_the_same_batches(prepared, branches, shard):
-  options = {'branches': branches, 'shard': shard, 'start_step': 43, 'seed': 2}
+@pytest.mark.parametrize('start_ids', [None, (2,)])
+def test_seqio_gives_the_same_batches(prepared, branches, shard, start_ids):
+  options = {'branches': branches, 'shard': shard, 'start_step': 43, 'seed': 2,
+             'start_ids': start_ids}
   assert_equal(batches(prepared, 12, reader='seqio', **options), batches(prepared, 12, **options))
 
 

@@ -120,7 +120,8 @@ def test_perplexity_carries_memory_of_the_asked_length(monkeypatch, tmp_path):
   params, segment = make_params(), 4
   tokens = np.random.default_rng(0).integers(2, 12, 13)
 
-  def eval_batches(store, *, batch_size, segment_len):
+  def eval_batches(store, *, batch_size, segment_len, start_ids):
+    assert start_ids is None
     for i in range(0, 12, segment):
       yield {'inputs': tokens[None, i:i + segment].astype(np.int32),
              'targets': tokens[None, i + 1:i + 1 + segment].astype(np.int32),
