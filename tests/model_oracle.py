@@ -7,15 +7,21 @@ over the changed sequence.
 
 import dataclasses
 import functools
+import json
+import pathlib
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import load_file
 
 from fairjax.config import ModelConfig
 from fairjax.model import Branches, TransformerXL, init_memory
+from fairjax.model.decoder import DecoderModel
 from fairjax.model.decoding import run_decoding
+from fairjax.pretrained.decoder_files import read_decoder_config, to_decoder_params
+from fairjax.pretrained.tensor_files import Stored
 
 TINY = ModelConfig(
   vocab_size=32, num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=24, segment_len=8,
@@ -30,6 +36,19 @@ TINY64 = dataclasses.replace(TINY, dtype='float64')
 def tiny(**changes):
   """The tiny float64 config with changes."""
   return dataclasses.replace(TINY64, **changes)
+
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'decoders'
+
+
+def golden_decoder(name):
+  """(model, parameters) of a family's random weights, in float64."""
+  config = dataclasses.replace(
+    read_decoder_config(json.loads((GOLDEN / name / 'config.json').read_text())), dtype='float64')
+  tensors = load_file(GOLDEN / name / 'model.safetensors')
+  return DecoderModel(config), jax.tree.map(jnp.asarray, to_decoder_params(
+    {name.removeprefix('transformer.'): Stored.of(x) for name, x in tensors.items()}, config,
+    dtype=np.float64))
 
 
 def make_params(config, seed=0):

@@ -525,7 +525,8 @@ def seqio_batches(
   converter = StreamFeatureConverter(documents=documents) if builder is None else (
     CounterfactualFeatureConverter(builder, documents=documents))
   dataset = seqio.get_dataset(
-    task, stream_lengths(segment_len, documents=documents), converter, dataset_split=store.split, shuffle=False,
-    shard_info=seqio.ShardInfo(index, count), batch_size=batch_size // count, verbose=False)
+    task, stream_lengths(segment_len, documents=documents), converter, shuffle=False,
+    dataset_split=store.split, shard_info=seqio.ShardInfo(index, count),
+    batch_size=batch_size // count, verbose=False)
   for batch in read_elements(dataset.prefetch(4)):
     yield {name: tensor.numpy() for name, tensor in batch.items()}

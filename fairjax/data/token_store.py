@@ -663,8 +663,8 @@ class DocumentRows(Rows):
 def text_places(segment_len: int, start_ids: Sequence[int]) -> int:
   """Places of a row beside start ids; `UserError` if there is none."""
   if segment_len <= len(start_ids):
-    raise UserError(f'model.segment_len={segment_len} leaves no place for a token: the model begins '
-                    f'every text with {len(start_ids)} ids')
+    raise UserError(f'model.segment_len={segment_len} leaves no place for a token: the model '
+                    f'begins every text with {len(start_ids)} ids')
   return segment_len - len(start_ids)
 
 

@@ -446,7 +446,8 @@ class Job(Run):
     scorer = cast('Scorer', self._scorer(stage.scorer, shared))
     found = shared.lead(lambda: label_sentences(
       self.prepared.documents('train'), scorer, self.prepared.vocabulary, stage,
-      seed=self.config.seed, log=self.log))
+      seed=self.config.seed, log=self.log,
+      start_ids=self.prepared.vocabulary.start_ids if self.published else None))
     return share_sentences(found, self.workdir / 'sentiment' / 'sentences.npz')
 
   @functools.cached_property

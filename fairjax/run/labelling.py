@@ -21,8 +21,11 @@ MOST_HELD = 1_000_000  # sentences whose text is held at once, about 200 MB
 def label_sentences(
   documents: Iterable[str], scorer: Scorer, vocabulary: Vocabulary, stage: SentimentConfig, *,
   seed: int, log: Callable[[str], None], most_held: int = MOST_HELD,
+  start_ids: Sequence[int] | None = None,
 ) -> LabelledSentences:
   """Chooses sentences with |2 score - 1| > margin, in a seeded order.
+
+  Each begins with `start_ids`, those of a decoder; None: with the end of the document before.
 
   Up to `most_held` sentences are shuffled in memory and scored until `stage.max_sentences` (0: all)
   are chosen. In a larger corpus each sentence gets a random number as it is read, and those with
@@ -34,7 +37,8 @@ def label_sentences(
   entropy = derive_seed(seed, 'sentences')
   sentences = (s for d in documents for s in split_sentences(d))
   held = list(itertools.islice(sentences, most_held + 1))
-  chooser = _Chooser(scorer, vocabulary, stage, np.random.default_rng(entropy))
+  chooser = _Chooser(scorer, vocabulary, stage, np.random.default_rng(entropy),
+                     (vocabulary.eos_id,) if start_ids is None else start_ids)
   if len(held) <= most_held:
     found = chooser.shuffled(held)
   else:
@@ -58,8 +62,9 @@ class _Chooser:
   """Both ways to choose, with what happened: sentences read, scored, cut, too long to be kept."""
 
   def __init__(self, scorer: Scorer, vocabulary: Vocabulary, stage: SentimentConfig,
-               rng: np.random.Generator):
+               rng: np.random.Generator, start_ids: Sequence[int]):
     self.scorer, self.vocabulary, self.stage, self.rng = scorer, vocabulary, stage, rng
+    self.start_ids = start_ids
     self.chunk = max(SCORING_CHUNK, getattr(scorer, 'texts_at_once', 0))
     self.read = self.scored = self.too_long = 0
     self.truncated: int | None = None  # of a scorer that reads all of any text
@@ -113,7 +118,7 @@ class _Chooser:
     """Ids and label of a sentence, None if its score is not clear or it is too long."""
     if abs(2 * score - 1) <= self.stage.margin:
       return None
-    ids = [self.vocabulary.eos_id, *self.vocabulary.encode_batch([text])[0]]
+    ids = [*self.start_ids, *self.vocabulary.encode_batch([text])[0]]
     if not 2 <= len(ids) <= self.stage.sentence_tokens:
       self.too_long += 1
       return None

@@ -38,7 +38,7 @@ from fairjax.config import (
 from fairjax.config_io import step1_run, to_dict
 from fairjax.errors import UserError
 from fairjax.files import json_sha256
-from fairjax.model import CausalLM, language_model
+from fairjax.model import CausalLM, Documents, language_model
 from fairjax.model.decoder import DecoderModel, LoraDecoder, with_adapters
 from fairjax.processes import StopSignal
 from fairjax.train import steps
@@ -352,16 +352,17 @@ class Curriculum:
   def _unrelated_cosine(self, params: Params) -> float:
     """Mean cosine of h-bar at random places of different validation rows."""
     batch = next(iter(self.batches.valid(batch_size=8 * jax.process_count())))
-    tokens, weights = (multihost_utils.process_allgather(batch[name], tiled=True)
-                       for name in ('inputs', 'weights'))
+    batch = {name: multihost_utils.process_allgather(batch[name], tiled=True)
+             for name in ('inputs', 'weights', 'segment_ids', 'positions')}
+    batch = {name: rows[batch['weights'].any(axis=1)] for name, rows in batch.items()}
     rng = np.random.default_rng(derive_seed(self.config.seed, 'unrelated'))
-    used = weights.any(axis=1)
-    tokens, places = tokens[used], np.stack([
-      rng.choice(np.flatnonzero(row), 4).astype(np.int32) for row in weights[used]])
-    h = np.asarray(steps.make_features(self.model, self.mesh)(params, tokens, places), np.float64)
+    places = np.stack([
+      rng.choice(np.flatnonzero(row), 4).astype(np.int32) for row in batch['weights']])
+    h = np.asarray(steps.make_features(self.model, self.mesh)(
+      params, batch['inputs'], places, Documents.from_batch(batch)), np.float64)
     h = (h / np.linalg.norm(h, axis=-1, keepdims=True)).swapaxes(0, 1)
-    cosine = h @ h.swapaxes(1, 2)
-    return float(cosine[:, ~np.eye(len(tokens), dtype=bool)].mean()) if len(tokens) > 1 else 0.0
+    cosine, different = h @ h.swapaxes(1, 2), ~np.eye(len(places), dtype=bool)
+    return float(cosine[:, different].mean()) if len(places) > 1 else 0.0
 
   def import_lm(self, params: Params, *, source: Mapping[str, Any]) -> dict[str, float]:
     """Puts given parameters in the place of step 1 and returns their validation metrics.

@@ -15,9 +15,10 @@ from fairjax.errors import UserError
 class LabelledSentences:
   """Sentences whose score is clearly positive or negative."""
 
-  # `[N, T]` int32; each row begins with the document start (EOS) and is padded with 0
+  # `[N, T]` int32; each row begins as the model's texts do (EOS; start ids, if any, of a decoder)
+  # and is padded with 0
   tokens: np.ndarray
-  length: np.ndarray  # `[N]` int32, tokens of each row with the document start, in [2, T]
+  length: np.ndarray  # `[N]` int32, tokens of each row with those of its beginning, in [2, T]
   label: np.ndarray  # `[N]` float32, 1 positive, 0 negative
 
   def __len__(self) -> int:

@@ -469,11 +469,12 @@ def make_sentiment_step(adam: Adam, projection: Projection, mesh: Mesh) -> Calla
 def make_features(model: CausalLM, mesh: Mesh) -> Callable:
   """Jitted `features(lm_params, tokens [B, T], positions [B, P]) -> h-bar [B, P, D]` (H-20).
 
-  Every row is read from its beginning, without memory.
+  Every row is read from its beginning, without memory. A last argument may be its `Documents`.
   """
-  def features(lm_params, tokens, positions):
+  def features(lm_params, tokens, positions, documents=None):
     state = model.init_state(tokens.shape[0])
-    return model.apply(lm_params, tokens, state, positions=positions).h_bar_at
+    return model.apply(
+      lm_params, tokens, state, positions=positions, documents=documents).h_bar_at
 
   jitted = jax.jit(features, out_shardings=replicated(mesh))
 

@@ -1,33 +1,17 @@
 """Pretrained decoders against transformers; branches and cached decoding against whole passes."""
 
-import dataclasses
-import json
-import pathlib
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from model_oracle import continuation_logits
+from model_oracle import GOLDEN, continuation_logits, golden_decoder
 from safetensors.numpy import load_file
 
 from fairjax.model.causal_lm import Branches, CausalLM, Documents
-from fairjax.model.decoder import (
-  DecoderModel,
-  LoraDecoder,
-  NoState,
-  merge_adapters,
-  with_adapters,
-)
-from fairjax.pretrained.decoder_files import (
-  read_decoder_config,
-  to_decoder_params,
-  to_decoder_tensors,
-)
-from fairjax.pretrained.tensor_files import Stored
+from fairjax.model.decoder import LoraDecoder, NoState, merge_adapters, with_adapters
+from fairjax.pretrained.decoder_files import to_decoder_tensors
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
 FAMILIES = sorted(path.name for path in GOLDEN.iterdir())
 ROWS, SIZE, BRANCHES, PIECES = 2, 19, 3, 3
 
@@ -41,15 +25,9 @@ def float64():
 @pytest.fixture(scope='module', params=FAMILIES)
 def published(request):
   """(model in float64, parameters, expected arrays) of one family."""
-  folder = GOLDEN / request.param
-  config = read_decoder_config(json.loads((folder / 'config.json').read_text()))
-  config = dataclasses.replace(config, dtype='float64')
-  tensors = load_file(folder / 'model.safetensors')
-  params = jax.tree.map(jnp.asarray, to_decoder_params(
-    {name.removeprefix('transformer.'): Stored.of(x) for name, x in tensors.items()}, config,
-    dtype=np.float64))
-  expected = dict(np.load(folder / 'expected.npz'))
-  return DecoderModel(config), params, expected | {'tensors': tensors}
+  expected = dict(np.load(GOLDEN / request.param / 'expected.npz'))
+  tensors = load_file(GOLDEN / request.param / 'model.safetensors')
+  return *golden_decoder(request.param), expected | {'tensors': tensors}
 
 
 @pytest.fixture(scope='module')

@@ -57,6 +57,13 @@ def run(texts, config, *, seed=3, **more):
   return found, line
 
 
+@pytest.mark.parametrize('start_ids', [(), (7,), (7, 8)])
+def test_sentences_of_a_decoder_begin_with_its_start_ids(start_ids):
+  usual, _ = run(documents(150), stage(sentence_tokens=40))
+  found, _ = run(documents(150), stage(sentence_tokens=40), start_ids=start_ids)
+  assert rows_of(found) == [([*start_ids, *ids[1:]], label) for ids, label in rows_of(usual)]
+
+
 @pytest.mark.parametrize('most', [0, 1, 17, 100, 10_000])
 @pytest.mark.parametrize('chunk', [7, 5000])
 def test_it_is_the_shuffle_word_for_word(monkeypatch, most, chunk):

@@ -5,6 +5,7 @@ import random
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
@@ -13,8 +14,11 @@ from safetensors.numpy import load_file, save_file
 from test_decoders import ATTRIBUTE, GOLDEN, write_tokenizer
 
 from fairjax.cli.main import main
+from fairjax.data.batches import eval_batches
+from fairjax.model.decoder import NoState
 from fairjax.pretrained import load_pretrained
 from fairjax.run.results import open_run
+from fairjax.train import derive_seed
 
 SMALL = {
   'model.segment_len': 48, 'data.holdout': '20,20',
@@ -85,7 +89,32 @@ def test_step_1_is_the_published_model(files, finished):
   tensors = load_file(files / 'model' / 'model.safetensors')
   np.testing.assert_array_equal(params['embedding'], tensors['model.embed_tokens.weight'])
   summary = json.loads((finished / 'lm' / 'DONE').read_text())['summary']
-  assert -1 < summary['unrelated_cosine'] < 1 and summary['perplexity'] > 1
+  assert summary['perplexity'] > 1
+  # Unrelated places, each read in its document alone.
+  batch = next(eval_batches(run.prepared.store('valid'), batch_size=8, segment_len=48,
+                            start_ids=(1,)))
+  rng = np.random.default_rng(derive_seed(run.config.seed, 'unrelated'))
+  states = []
+  for inputs, ids, weights in zip(
+      batch['inputs'], batch['segment_ids'], batch['weights'], strict=True):
+    for place in rng.choice(np.flatnonzero(weights), 4):
+      own = inputs[ids == ids[place]]
+      text = jnp.asarray(np.pad(own, (0, 48 - len(own))))[None]
+      at = jnp.asarray([[place - np.flatnonzero(ids == ids[place])[0]]])
+      states.append(run.language_model.apply(
+        params, text, NoState(), positions=at).h_bar_at[0, 0])
+  states = np.array(states, np.float64).reshape(8, 4, -1)
+  states /= np.linalg.norm(states, axis=-1, keepdims=True)
+  found = [states[a, i] @ states[b, i] for a in range(8) for b in range(8) for i in range(4)
+           if a != b]
+  assert summary['unrelated_cosine'] == pytest.approx(np.mean(found), rel=1e-5)
+
+
+def test_perplexity_counts_every_token_once(finished):
+  run = open_run(finished)
+  store = run.prepared.store('test')
+  found = run.read_measures(run.find_model('baseline'))['perplexity']['test']
+  assert found['tokens'] == store.tokens and found['words'] == store.words
 
 
 def export(files, workdir, output, *options, **changes):

@@ -1,12 +1,16 @@
 """Likelihoods do not depend on the devices: rows that they do not divide are filled up."""
 
 import dataclasses
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from model_oracle import golden_decoder
 
 from fairjax.config import MeshConfig, TrainConfig
+from fairjax.data.batches import eval_batches
 from fairjax.model import language_model
 from fairjax.train import evaluate_nll, make_mesh, steps
 from tests import sharding_cases as cases
@@ -35,3 +39,34 @@ def test_any_number_of_rows_gives_on_eight_devices_what_one_gives(mesh):
     (nll, tokens), (expected, number) = found
     assert tokens == number == (3 * rows - 1) * cases.T
     assert nll == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(('name', 'start_ids'), [('llama', (1,)), ('gpt2', ())])
+@jax.enable_x64()
+def test_a_decoder_reads_each_document_as_if_it_were_alone(name, start_ids):
+  (model, params), rng, width = golden_decoder(name), np.random.default_rng(0), 12
+  sizes = [5, 1, 4, 30, 12, 11, 3, 2]  # of the documents; two are longer than a row
+  texts = [[*rng.integers(3, 61, size).tolist(), 2] for size in sizes]
+  tokens = np.array(sum(texts, []), np.uint16)
+  store = types.SimpleNamespace(
+    tokens=len(tokens), open_tokens=lambda: tokens,
+    open_documents=lambda: np.cumsum([len(text) for text in texts])[:, None])
+
+  @jax.jit
+  def alone(text):
+    hidden = model.apply(params, text[None, :-1], model.init_state(1)).hidden
+    return model.nll(params, hidden, text[None, 1:])[0]
+
+  expected = []
+  for text in texts:
+    for first in range(0, len(text) - 1, width - len(start_ids)):
+      part = [*start_ids, *text[first:first + width - len(start_ids) + 1]]
+      # The part before has predicted its first token.
+      known = len(start_ids) if first else max(len(start_ids) - 1, 0)
+      found = alone(jnp.array(part + [0] * (width + 1 - len(part))))
+      expected += np.asarray(found)[known:len(part) - 1].tolist()
+  for mesh, rows in ((make_mesh(MeshConfig(), jax.devices()[:1]), 3), (make_mesh(MeshConfig()), 5)):
+    nll, number = evaluate_nll(model, params, eval_batches(
+      store, batch_size=rows, segment_len=width, start_ids=start_ids), mesh)
+    assert number == len(expected) == len(tokens) - (0 if start_ids else len(texts))
+    assert nll == pytest.approx(sum(expected), rel=1e-12)

@@ -7,8 +7,14 @@ import pytest
 import scipy.spatial.distance
 import scipy.special
 import scipy.stats
+from model_oracle import golden_decoder
 
+from fairjax.config import DebiasConfig, MeshConfig, SentimentConfig, TrainConfig
+from fairjax.data.token_store import DocumentRows
+from fairjax.model.causal_lm import Branches, Documents
+from fairjax.train import make_mesh
 from fairjax.train import steps as losses
+from fairjax.train.optimizer import Adam
 
 RNG = np.random.default_rng(0)
 
@@ -90,3 +96,115 @@ def test_binary_cross_entropy_is_the_log_likelihood_and_stays_finite():
 def test_weighted_mean(weights, expected):
   found = losses.weighted_mean(jnp.array([1.0, 3.0]), jnp.array(weights, jnp.float32))
   assert float(found) == expected
+
+
+B, T, K, P = 3, 14, 4, 2
+DECODERS = [('llama', (1,)), ('gpt2', ())]
+
+
+def document_batch(start_ids):
+  """Rows of random documents, and branches in them; the last branches are padding."""
+  rng = np.random.default_rng(0)
+  sizes = [4, 6, 1, 11, 3, 5, 2]
+  tokens = np.concatenate([[*rng.integers(3, 61, size), 2] for size in sizes]).astype(np.uint16)
+  rows = DocumentRows(tokens, np.cumsum(np.array(sizes) + 1), batch_size=B, segment_len=T,
+                      start_ids=start_ids)
+  batch = rows.read(0)
+  start, length, end = np.zeros((3, B, K), np.int32)
+  pieces = np.zeros((B, K, P), np.int32)
+  for row in range(B):
+    places = np.flatnonzero((batch['positions'][row] >= len(start_ids))
+                            & (batch['segment_ids'][row] >= 0))
+    for k, at in enumerate(sorted(rng.choice(places, K - 1, replace=False))):
+      same = batch['segment_ids'][row] == batch['segment_ids'][row, at]
+      start[row, k], end[row, k] = at, min(at + rng.integers(2), np.flatnonzero(same)[-1])
+      length[row, k] = rng.integers(1, P + 1)
+      pieces[row, k, :length[row, k]] = rng.integers(3, 61, length[row, k])
+  return batch | {
+    'branch_tokens': pieces, 'branch_start': start, 'branch_len': length, 'original_end': end,
+    'branch_weight': (length > 0).astype(np.float32), 'branch_counts': np.zeros((B, 5), np.int32)}
+
+
+def document_texts(batch):
+  """Each document of the rows alone: texts, targets, weights, and what its branches compare.
+
+  A comparison is (number of the text, its place, the other text, its place, weight).
+  """
+  texts, targets, weights, pairs = [], [], [], []
+  for row in range(B):
+    ids = batch['segment_ids'][row]
+    for document in range(ids.max() + 1):
+      own = np.flatnonzero(ids == document)
+      number, size = len(texts), len(own)
+      for found, name in ((texts, 'inputs'), (targets, 'targets'), (weights, 'weights')):
+        found.append(np.pad(batch[name][row, own], (0, T + P - size)))
+      for k in np.flatnonzero(batch['branch_weight'][row]):
+        start, end = batch['branch_start'][row, k], batch['original_end'][row, k]
+        if start in own:
+          new = batch['branch_tokens'][row, k, :batch['branch_len'][row, k]]
+          other = [*batch['inputs'][row, own[0]:start], *new]
+          pairs.append((number, end - own[0], np.pad(other, (0, T + P - len(other))),
+                        len(other) - 1, 1.0))
+  return ([jnp.asarray(np.array(x)) for x in (texts, targets, weights)],
+          [jnp.asarray(np.array(x)) for x in zip(*pairs, strict=True)])
+
+
+@pytest.mark.parametrize(('name', 'start_ids'), DECODERS)
+@jax.enable_x64()
+def test_the_step_of_a_decoder_is_that_of_each_document_alone(name, start_ids):
+  (model, params), batch, weight = golden_decoder(name), document_batch(start_ids), 3.0
+  (texts, targets, weights), (number, place, others, there, used) = document_texts(batch)
+  mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+  stage = TrainConfig(batch_size=B, clip_norm=1e9)
+  term = losses.FairnessTerm.of(DebiasConfig(monitor_every=0), SentimentConfig())
+  step = losses.make_debias_step(model, Adam.of(stage), term, mesh)
+  state = losses.init_lm_state(model, stage, mesh, seed=0, params=params)
+  state, metrics = step(state, batch, 0, np.float32(0), {'embedding': weight}, None)
+
+  @jax.jit
+  @jax.value_and_grad
+  def slow(params):
+    everywhere = jnp.tile(jnp.arange(T + P), (len(texts), 1))
+    whole = model.apply(params, texts, model.init_state(len(texts)), positions=everywhere)
+    nll = (model.nll(params, whole.hidden, targets) * weights).sum() / weights.sum()
+    others_h = model.apply(params, others, model.init_state(len(others)),
+                           positions=there[:, None]).h_bar_at[:, 0]
+    here = whole.h_bar_at[number, place]
+    cosine = (here * others_h).sum(-1) / jnp.linalg.norm(here, axis=-1) / jnp.linalg.norm(
+      others_h, axis=-1)
+    return nll + weight * ((1 - cosine) * used).sum() / used.sum()
+
+  loss, gradient = slow(params)
+  assert float(metrics['total_loss'][0]) == pytest.approx(float(loss), rel=1e-12)
+  first_moment = state.opt_state[1].mu
+  jax.tree.map(lambda m, g: np.testing.assert_allclose(m / (1 - stage.adam_b1), g, rtol=0,
+                                                       atol=1e-11), first_moment, gradient)
+  assert weights.sum() == batch['weights'].sum() and len(used) == batch['branch_weight'].sum()
+
+
+@pytest.mark.parametrize(('name', 'start_ids'), DECODERS)
+@jax.enable_x64()
+def test_nothing_of_one_document_reaches_another(name, start_ids):
+  (model, params), batch = golden_decoder(name), document_batch(start_ids)
+  row = {name: jnp.asarray(x[:1]) for name, x in batch.items()}
+  pieces = row['branch_tokens'].reshape(1, -1)
+  embedded = params['embedding'][jnp.concatenate([row['inputs'], pieces], axis=1)[0]]
+  # Each place of the row has an embedding of its own.
+  ids = jnp.arange(T + pieces.size)[None]
+  branches = Branches.from_batch(row | {'branch_tokens': ids[:, T:].reshape(1, K, P)})
+
+  def outputs(extra):
+    output = model.apply(
+      params | {'embedding': embedded.at[:T].add(extra)}, ids[:, :T], model.init_state(1), branches,
+      documents=Documents.from_batch(row))
+    return output.hidden[0].sum(-1), output.pairs.h_bar_branch[0].sum(-1)
+
+  of_row, of_branch = (np.abs(np.asarray(x)).max(-1) > 0 for x in jax.jit(jax.jacrev(outputs))(
+    jnp.zeros((T, model.config.model_dim))))
+  segments, place = np.asarray(row['segment_ids'][0]), np.arange(T)
+  same = segments[:, None] == segments
+  np.testing.assert_array_equal(of_row, same & (place[:, None] >= place))
+  assert segments.max() > 0 and same.sum() < T * T
+  for k in np.flatnonzero(row['branch_weight'][0]):
+    start = row['branch_start'][0, k]
+    np.testing.assert_array_equal(of_branch[k], same[start] & (place < start))
