@@ -144,6 +144,20 @@ def test_guard(run, monkeypatch, tmp_path):
     'guarded', 'unguarded'}
 
 
+def test_accelerator_leaves_the_json_of_each_and_names_what_failed(tmp_path, monkeypatch, capfd):
+  accelerator = importlib.import_module('tests.benchmarks.accelerator')
+  monkeypatch.setitem(accelerator.TINY, 'broken', ['sampler', '--decoder=none'])
+  monkeypatch.setattr(sys, 'argv', [
+    'accelerator', '--tiny', f'--output={tmp_path}', '--only=broken,attention,decoder_step'])
+  assert accelerator.main() == 1
+  assert 'without a result: broken\n' in capfd.readouterr().out
+  found = {path.stem: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+  assert found.keys() == {'attention', 'decoder_step'}
+  assert all(result.keys() >= PROVENANCE for result in found.values())
+  assert all(row['difference'] < 1e-5 for row in found['attention']['rows'])
+  assert found['decoder_step']['tokens_over_plain']['fused'] == 2
+
+
 def test_data(run):
   found = run('data', '--documents=600', '--rounds=1', '--batch_size=2', '--segment_len=16')
   store = found['token_store']['reading']
@@ -193,6 +207,16 @@ MODEL = ModelConfig(vocab_size=64, num_layers=3, model_dim=16, num_heads=2, head
                     segment_len=8, memory_len=8)
 
 
+def test_products_of_a_decoder_are_its_parameters_without_norms():
+  for name in ('smollm2-135m', 'llama-3.2-1b'):
+    options, config = parsed(f'--decoder={name}')
+    model, sizes = model_flags.model_of(options, config)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    norms = (2 * sizes.num_layers + 1) * sizes.model_dim
+    assert floors.softmax_weights(sizes) + sizes.num_layers * floors.layer_weights(sizes) == (
+      sum(x.size for x in jax.tree.leaves(shapes)) - norms)
+
+
 def test_products_of_layers_and_softmax_are_the_parameters():
   """All weights but those of distances, biases and norms are multiplied with each token."""
   counts = parameter_counts(MODEL)
@@ -227,7 +251,8 @@ def test_bytes_of_sampling_are_those_of_a_loop_over_tokens():
 def test_bytes_of_training_hold_parameters_gradients_and_moments():
   state = steps.lm_state_template(language_model(MODEL), TrainConfig(batch_size=2), make_mesh(
     MeshConfig(), jax.devices()[:1]))
-  one, two = (floors.training(MODEL, state, rows=2, queries=q) for q in (1.0, 2.0))
+  one, two = (floors.training(
+    MODEL, state, rows=2, segment_len=MODEL.segment_len, queries=q) for q in (1.0, 2.0))
   inputs = 2 * 3 * 2 * 8 * 16 * 4
   assert two.nbytes - one.nbytes == inputs
   counted = 4 * parameter_counts(MODEL)['total'] * (4 + 2 + 4) + inputs + 2 * 3 * 2 * 8 * 16 * 4

@@ -5,6 +5,7 @@
     --layers=4 --segment_len=512 --batch_size=4 --pieces=4 --vocab_size=32000 --unroll --json
   python -m tests.benchmarks.debias_step --config=configs/wikitext103.py --steps=plain,fused --json
   python -m tests.benchmarks.debias_step --cutoffs=600,1200,6000 --div_val=4 --hidden_dropout=0.1
+  python -m tests.benchmarks.debias_step --decoder=smollm2-135m --batch_size=4 --json
 
 With a config, its field `debias` gives rows, branches and pieces too, and its mesh must cover the
 devices. With `--topology` (needs libtpu) nothing runs: plain and fused are compiled for one of its
@@ -33,7 +34,6 @@ import numpy as np
 from fairjax.cli.tpu_verbs import prepare_process
 from fairjax.config import Config, MeshConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.model import language_model
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding
@@ -43,10 +43,8 @@ from tests.benchmarks import floors, harness, model_flags
 _DEFAULTS = {'batch_size': 8, 'branches': 4, 'pieces': 2}
 
 
-def make_stacked_step(model_config, adam):
+def make_stacked_step(model, adam):
   """One swapped copy per row behind the batch; exact for one counterfactual per row."""
-  model = language_model(model_config)
-
   def loss_fn(params, memory, batch, key, fairness_weight):
     memory = memory.reset(batch['reset'])
     both = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=x.ndim > 1), memory)
@@ -57,8 +55,9 @@ def make_stacked_step(model_config, adam):
     nll = model.mean_nll(params, output.hidden[:rows], batch['targets'])
     h, h_cf = output.h_bar_at[:rows], output.h_bar_at[rows:]
     fairness = cosine_fairness_loss(h, h_cf, batch['branch_weight'][:, :1])
-    memory = output.state.replace(hidden=output.state.hidden[:, :rows],
-                                  length=output.state.length[:rows])
+    memory = output.state
+    if hasattr(memory, 'hidden'):  # a decoder keeps nothing between rows
+      memory = memory.replace(hidden=memory.hidden[:, :rows], length=memory.length[:rows])
     return nll + fairness_weight * fairness, (memory, {'loss': (nll, jnp.ones(()))})
 
   return jax.jit(make_update(loss_fn, adam), donate_argnums=0)
@@ -98,7 +97,7 @@ def compile_only(options, config) -> dict:
   from fairjax.tpu.cost import counts
   from fairjax.tpu.programs import slice_devices
   device = slice_devices(find_slice(options.topology))[0]
-  mesh, model = make_mesh(MeshConfig(), [device]), language_model(config.model)
+  mesh, (model, _) = make_mesh(MeshConfig(), [device]), model_flags.model_of(options, config)
   lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(config.debias)
   state = steps.lm_state_template(model, lm, mesh)
   sharding = batch_sharding(mesh)
@@ -130,12 +129,13 @@ def make_programs(options, config, mesh) -> tuple[dict, dict]:
   adam = Adam.of(config.debias)
   batch, stacked_batch = make_batch(options, config, np.random.default_rng(0))
   plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
-  rate, weight, model = np.float32(1e-4), np.float32(10.0), language_model(config.model)
+  rate, weight = np.float32(1e-4), np.float32(10.0)
+  model, _ = model_flags.model_of(options, config)
   programs = {
     'plain': lambda: (steps.make_lm_step(model, adam, mesh), (plain_batch, 0, rate)),
     'fused': lambda: (steps.make_debias_step(model, adam, term_of(options, config), mesh),
                       (batch, 0, rate, {'embedding': weight}, None)),
-    'stacked': lambda: (make_stacked_step(config.model, adam), (stacked_batch, 0, rate, weight))}
+    'stacked': lambda: (make_stacked_step(model, adam), (stacked_batch, 0, rate, weight))}
   names = options.steps.split(',')
   if unknown := [name for name in names if name not in programs]:
     raise UserError(f"--steps: '{unknown[0]}' is none of {', '.join(programs)}")
@@ -144,7 +144,8 @@ def make_programs(options, config, mesh) -> tuple[dict, dict]:
 
 def measure(options, config) -> dict:
   """Times the steps in turns; seconds are the median over the rounds."""
-  model, mesh = config.model, make_mesh(config.mesh, model_flags.devices_of(options))
+  mesh = make_mesh(config.mesh, model_flags.devices_of(options))
+  model, sizes = model_flags.model_of(options, config)
   holders = mesh.size // mesh.shape['model']
   if options.batch_size % holders:
     raise UserError(f'--batch_size={options.batch_size} is not divisible by the {holders} devices '
@@ -153,7 +154,7 @@ def measure(options, config) -> dict:
   programs, batch = make_programs(options, config, mesh)
   states, memory, runs = {}, {}, {}
   for name, (step, arguments) in programs.items():
-    states[name] = steps.init_lm_state(language_model(model), lm, mesh, seed=0)
+    states[name] = steps.init_lm_state(model, lm, mesh, seed=0)
     memory[name] = harness.program_mib(step.lower(states[name], *arguments).compile())
 
     def run(name=name, step=step, arguments=arguments):
@@ -163,17 +164,17 @@ def measure(options, config) -> dict:
     runs[name] = run
   seconds = harness.in_turns(runs, rounds=options.rounds)
   devices = list(mesh.devices.flat)
-  limits = harness.limits(model.dtype, devices)
+  limits = harness.limits(sizes.dtype, devices)
   medians = {name: float(np.median(values)) for name, values in seconds.items()}
-  t = model.segment_len
+  t = config.model.segment_len
   tokens = {'plain': 1.0, 'fused': (t + options.branches * options.pieces) / t, 'stacked': 2.0}
-  shares = floors.cluster_shares(model, batch['targets'])
+  shares = None if options.decoder else floors.cluster_shares(sizes, batch['targets'])
   work = {name: floors.training(
-    model, steps.lm_state_template(language_model(model), lm, mesh), rows=options.batch_size,
+    sizes, steps.lm_state_template(model, lm, mesh), rows=options.batch_size, segment_len=t,
     devices=len(devices), queries=tokens[name], shares=shares) for name in tokens}
   floor = {name: floors.floor(work[name], limits) for name in medians}
   return harness.provenance('debias_step', options) | {
-    'model': dataclasses.asdict(model), 'limits': limits,
+    'model': dataclasses.asdict(sizes), 'limits': limits,
     'data_sheet': harness.data_sheet(devices[0].device_kind), 'seconds': medians,
     **{f'{key}_mib': {name: mib.get(part) for name, mib in memory.items()}
        for key, part in (('argument', 'arguments'), ('temporary', 'temporaries'),
@@ -186,7 +187,7 @@ def measure(options, config) -> dict:
     'floors': floor, 'floor_seconds': {name: found['seconds'] for name, found in floor.items()},
     'share_of_matmul_speed': {name: floor[name]['products'] / s for name, s in medians.items()},
     'share_of_peak': {name: harness.share_of_peak(
-      work[name].operations, s, devices=devices, dtype=model.dtype) for name, s in medians.items()},
+      work[name].operations, s, devices=devices, dtype=sizes.dtype) for name, s in medians.items()},
     'counterfactuals_per_row': {'fused': options.branches, 'stacked': 1}}
 
 

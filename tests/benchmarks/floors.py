@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.config import ModelConfig
+from fairjax.model.decoder_config import DecoderConfig
 from fairjax.model.decoding import cache_dtype
 from fairjax.model.softmax import vocabulary_clusters
 from fairjax.train.memory import StateBytes
@@ -42,8 +43,11 @@ def format_floor(found: Mapping[str, Any]) -> str:
           f"(products {1e3 * found['products']:.1f}, bytes {1e3 * found['bytes']:.1f})")
 
 
-def layer_weights(model: ModelConfig) -> int:
+def layer_weights(model: ModelConfig | DecoderConfig) -> int:
   """Multiply-adds of a token with the weights of one layer, which are as many numbers."""
+  if isinstance(model, DecoderConfig):
+    heads = 2 * (model.num_heads + model.num_kv_heads)
+    return model.model_dim * (heads * model.head_dim + (2 + model.gated) * model.ff_dim)
   return 4 * model.model_dim * model.num_heads * model.head_dim + 2 * model.model_dim * model.ff_dim
 
 
@@ -57,13 +61,17 @@ def cluster_shares(model: ModelConfig, targets: np.ndarray) -> list[float]:
                   for c in vocabulary_clusters(model)[1:]]
 
 
-def softmax_weights(model: ModelConfig, shares: Sequence[float] | None = None) -> float:
+def softmax_weights(
+  model: ModelConfig | DecoderConfig, shares: Sequence[float] | None = None
+) -> float:
   """Multiply-adds of a token with the tables and projections of the softmax.
 
   Args:
     model: with its vocabulary size.
     shares: of the tokens that need each cluster; None: all need all, as in sampling.
   """
+  if isinstance(model, DecoderConfig):
+    return model.vocab_size * model.model_dim
   clusters = vocabulary_clusters(model)
   shares = [1.0] * len(clusters) if shares is None else shares
   total = sum(share * (c.size * c.width + c.projected * model.model_dim * c.width)
@@ -72,8 +80,8 @@ def softmax_weights(model: ModelConfig, shares: Sequence[float] | None = None) -
 
 
 def training(
-  model: ModelConfig, state: TrainState, *, rows: int, devices: int = 1, queries: float = 1.0,
-  shares: Sequence[float] | None = None,
+  model: ModelConfig | DecoderConfig, state: TrainState, *, rows: int, segment_len: int,
+  devices: int = 1, queries: float = 1.0, shares: Sequence[float] | None = None,
 ) -> Work:
   """One step: three times the products of the forward pass.
 
@@ -81,19 +89,25 @@ def training(
   on the keys that a query sees, and the softmax. Bytes: parameters are read by the forward pass,
   the backward pass and the update, and written; gradients are written and read, since their norm is
   clipped; moments are read and written; so are, once, the memory and what enters each layer.
+  A decoder has no memory, and two products of attention.
 
   Args:
     model: the model.
     state: of arrays or abstract, with shardings.
     rows: B.
+    segment_len: T.
     devices: that hold it.
     queries: tokens that pass the layers, over those of the rows: more than 1 with branches, whose
       keys and values of the memory and whose softmax are those of the row.
     shares: see `softmax_weights`.
   """
   d, n = model.model_dim, model.num_heads * model.head_dim
-  t, m = model.segment_len, model.memory_len
-  layer = queries * (layer_weights(model) + 3 * n * (m + t / 2)) + 2 * d * n * m / t
+  t = segment_len
+  if isinstance(model, DecoderConfig):
+    layer = queries * (layer_weights(model) + 2 * n * t / 2)
+  else:
+    m = model.memory_len
+    layer = queries * (layer_weights(model) + 3 * n * (m + t / 2)) + 2 * d * n * m / t
   operations = 6 * rows * t * (model.num_layers * layer + softmax_weights(model, shares))
   parts = StateBytes.of(state)
   inputs = model.num_layers * queries * rows * t * d * jnp.dtype(model.dtype).itemsize
@@ -111,8 +125,8 @@ def evaluation(model: ModelConfig, state: TrainState, *, rows: int, devices: int
 
 
 def sampling(
-  model: ModelConfig, *, values: int, samples: int, new_tokens: int, prefix_len: int,
-  batch_size: int = 0, devices: int = 1, platform: str = 'cpu',
+  model: ModelConfig | DecoderConfig, *, values: int, samples: int, new_tokens: int,
+  prefix_len: int, batch_size: int = 0, devices: int = 1, platform: str = 'cpu',
 ) -> Work:
   """Continuations that all have `new_tokens` tokens.
 
@@ -132,7 +146,8 @@ def sampling(
     platform: of the devices, which decides the dtype of keys and values.
   """
   weights = model.num_layers * layer_weights(model) + softmax_weights(model)
-  token = 2 * model.num_layers * model.num_heads * model.head_dim  # numbers of keys and values
+  heads = model.num_kv_heads if isinstance(model, DecoderConfig) else model.num_heads
+  token = 2 * model.num_layers * heads * model.head_dim  # numbers of keys and values
   size = jnp.dtype(model.dtype).itemsize
   steps = -(-samples // (batch_size or samples)) * new_tokens * devices
   own = token * cache_dtype(model.dtype, platform).itemsize * new_tokens * (new_tokens - 1) / 2

@@ -162,5 +162,7 @@ def provenance(name: str, options: Any, *, device: str | None = None) -> dict[st
 
 
 def show(result: Mapping[str, Any], lines: Sequence[str], *, as_json: bool) -> None:
-  """Prints the JSON, or lines for people."""
-  print(json.dumps(result, indent=2) if as_json else '\n'.join(lines))
+  """Prints lines for people; with `as_json` to standard error, and the JSON."""
+  print('\n'.join(lines), file=sys.stderr if as_json else sys.stdout)
+  if as_json:
+    print(json.dumps(result, indent=2))

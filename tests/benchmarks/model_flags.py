@@ -1,10 +1,11 @@
-"""The model of a benchmark: sized by flags, or that of a config file.
+"""The model of a benchmark: sized by flags, that of a config file, or a published decoder.
 
   --config=configs/wikitext103.py:variant=debias --config.model.num_layers=4
   --layers=6 --dim=256 --cutoffs=2000,4000 --div_val=4
+  --decoder=smollm2-135m --segment_len=256
 
 Parameters are random. With `--config`, sizes are overridden as fields; `--vocab_size` and `--dtype`
-are taken with both.
+are taken with both. A decoder takes `--segment_len`, `--dtype`, `--remat` and `--unroll` only.
 """
 
 import argparse
@@ -19,17 +20,41 @@ from fairjax.config import Config, ModelConfig
 from fairjax.config_checks import validate
 from fairjax.config_io import load_config
 from fairjax.errors import UserError
+from fairjax.model import language_model
+from fairjax.model.causal_lm import CausalLM
+from fairjax.model.decoder import DecoderModel
+from fairjax.model.decoder_config import DecoderConfig
+from fairjax.pretrained.decoder_files import read_decoder_config
 from fairjax.tpu.programs import compiled_model
 
 _SIZES = {'dim': 256, 'layers': 6, 'heads': 4, 'segment_len': 128}
 _FIELDS = ('div_val', 'hidden_dropout', 'attention_dropout', 'attention', 'remat')
 _EITHER = {'vocab_size': 8192, 'dtype': 'float32'}
+_LLAMA = {'model_type': 'llama', 'hidden_act': 'silu', 'rms_norm_eps': 1e-5,
+          'tie_word_embeddings': True}
+# Sizes in the published config.json of each.
+DECODERS = {
+  'tiny': _LLAMA | {
+    'vocab_size': 64, 'hidden_size': 16, 'num_hidden_layers': 2, 'num_attention_heads': 2,
+    'num_key_value_heads': 1, 'intermediate_size': 32, 'max_position_embeddings': 64},
+  'smollm2-135m': _LLAMA | {
+    'vocab_size': 49152, 'hidden_size': 576, 'num_hidden_layers': 30, 'num_attention_heads': 9,
+    'num_key_value_heads': 3, 'intermediate_size': 1536, 'max_position_embeddings': 8192,
+    'rope_theta': 100000.0},
+  'llama-3.2-1b': _LLAMA | {
+    'vocab_size': 128256, 'hidden_size': 2048, 'num_hidden_layers': 16, 'num_attention_heads': 32,
+    'num_key_value_heads': 8, 'head_dim': 64, 'intermediate_size': 8192,
+    'max_position_embeddings': 131072, 'rope_theta': 500000.0, 'rope_scaling': {
+      'rope_type': 'llama3', 'factor': 32.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
+      'original_max_position_embeddings': 8192}}}
+"""Names of `--decoder`; `tiny` is of the tests."""
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
   """Adds `--config`, the sizes and the kind of the model."""
   parser.add_argument('--config', help='FILE.py[:args] instead of sizes; --config.a.b=VALUE '
                       'overrides a field')
+  parser.add_argument('--decoder', choices=DECODERS, help='a published decoder instead')
   for name, default in _SIZES.items():
     parser.add_argument(f'--{name}', type=int, help=f'default: {default}')
   parser.add_argument('--memory_len', type=int, help='default: the segment length')
@@ -65,7 +90,9 @@ def parse(
   given = {name: value for name in (*_SIZES, *_FIELDS, 'memory_len', 'cutoffs', 'unroll', *_EITHER)
            if (value := getattr(options, name)) is not None}
   try:
-    if options.config:
+    if options.decoder:
+      config = _of_decoder(options, given)
+    elif options.config:
       config = _from_file(options.config, overrides, given)
     elif overrides:
       raise UserError(f'--config.{next(iter(overrides))} needs --config=FILE')
@@ -75,6 +102,18 @@ def parse(
   except UserError as e:
     parser.error(str(e))
   return options, config
+
+
+def model_of(
+  options: argparse.Namespace, config: Config
+) -> tuple[CausalLM, ModelConfig | DecoderConfig]:
+  """The model of `parse`, and its sizes."""
+  if not options.decoder:
+    return language_model(config.model), config.model
+  sizes = dataclasses.replace(
+    read_decoder_config(DECODERS[options.decoder], where=options.decoder),
+    dtype=config.model.dtype, remat=config.model.remat, scan_unroll=config.model.scan_unroll)
+  return DecoderModel(sizes), sizes
 
 
 def devices_of(options: argparse.Namespace) -> list[Any]:
@@ -87,6 +126,18 @@ def devices_of(options: argparse.Namespace) -> list[Any]:
   if options.devices is not None and not 0 < options.devices <= len(devices):
     raise UserError(f'--devices={options.devices}, but there are {len(devices)}')
   return devices[:options.devices]
+
+
+def _of_decoder(options, given):
+  """A configuration that holds what the decoder takes, and its vocabulary size."""
+  taken = ('segment_len', 'dtype', 'remat', 'unroll')
+  if wrong := [name for name in given if name not in taken]:
+    raise UserError(f'--{wrong[0]} is not for --decoder, which takes --{", --".join(taken)}')
+  sizes = DECODERS[options.decoder]
+  fields = {name: given[name] for name in taken[:3] if name in given}
+  return dataclasses.replace(Config(), model=ModelConfig(**(
+    {'segment_len': _SIZES['segment_len'], 'vocab_size': sizes['vocab_size'],
+     'scan_unroll': sizes['num_hidden_layers'] if 'unroll' in given else 1} | fields)))
 
 
 def _from_file(spec, overrides, given):

@@ -123,9 +123,11 @@ def work_of(options, model):
     return floors.sampling(model, devices=mesh.size, platform=jax.default_backend(),
                            **sampled(options))
   stage = TrainConfig(batch_size=options.batch_size)
-  count = floors.training if options.work == 'train' else floors.evaluation
-  return count(model, steps.lm_state_template(language_model(model), stage, mesh),
-               rows=options.batch_size, devices=mesh.size)
+  state = steps.lm_state_template(language_model(model), stage, mesh)
+  if options.work == 'train':
+    return floors.training(model, state, rows=options.batch_size, segment_len=model.segment_len,
+                           devices=mesh.size)
+  return floors.evaluation(model, state, rows=options.batch_size, devices=mesh.size)
 
 
 def measure(options) -> dict:

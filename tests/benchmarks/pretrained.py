@@ -2,10 +2,11 @@
 
   python -m tests.benchmarks.pretrained --torch_python=VENV/bin/python --json
 
-VENV holds `torch` and `transformers==4.33.*`. Both sides get the token ids of the same texts, of
-lengths as of continuations with up to 50 tokens. PyTorch sorts them by length and pads each batch
-to its longest text, as its users do, with the fastest of a few batch sizes, tried beforehand. The
-checkpoint is randomly initialised here and read by both from one directory.
+Without `--torch_python` fairjax runs alone. VENV holds `torch` and `transformers==4.33.*`. Both
+sides get the token ids of the same texts, of lengths as of continuations with up to 50 tokens.
+PyTorch sorts them by length and pads each batch to its longest text, as its users do, with the
+fastest of a few batch sizes, tried beforehand. The checkpoint is randomly initialised here and read
+by both from one directory.
 """
 
 import argparse
@@ -55,29 +56,33 @@ def measure(options) -> dict:
     folder = pathlib.Path(name)
     arch, params = write_checkpoint(folder, options)
     np.savez(folder / 'texts.npz', *texts)
-    peer = Peer(options, 'bert', folder=str(folder), dtype=options.dtype)
+    peer = options.torch_python and Peer(options, 'bert', folder=str(folder), dtype=options.dtype)
     run = BatchRunner(
       lambda p, ids, mask, packing: class_logits(
         p, arch, encode(p, arch, ids, mask, packing=packing, first_only=True)),
       jax.tree.map(lambda a: jnp.asarray(a, options.dtype), params), max_length=options.longest,
       batch_tokens=options.batch_tokens)
     ours = {}
-    seconds = harness.in_turns(
-      {'fairjax': lambda: ours.update(logits=run(texts)), 'torch': lambda: peer.run('score')},
-      rounds=options.rounds, warm=1)
+    runs = {'fairjax': lambda: ours.update(logits=run(texts))}
+    if peer:
+      runs['torch'] = lambda: peer.run('score')
+    seconds = harness.in_turns(runs, rounds=options.rounds, warm=1)
     limits = harness.limits(options.dtype)
-    theirs = np.load(folder / 'logits.npy', allow_pickle=False)
-    peer.close()
+    beside = {}
+    if peer:
+      theirs = np.load(folder / 'logits.npy', allow_pickle=False)
+      beside = {'peer': peer.versions,
+                'torch_over_fairjax': harness.ratios(seconds, 'fairjax')['torch'],
+                'largest_difference_of_logits': float(np.abs(ours['logits'] - theirs).max())}
+      peer.close()
   medians = {side: float(np.median(values)) for side, values in seconds.items()}
   d, tokens = options.dim, sum(map(len, texts))
   operations = 2 * options.layers * (12 * d * d * tokens + 2 * d * sum(len(t) ** 2 for t in texts))
   floor = operations / limits['operations_per_s']
-  return harness.provenance('pretrained', options) | {
-    'peer': peer.versions, 'limits': limits, 'seconds': medians, 'tokens': tokens,
+  return harness.provenance('pretrained', options) | beside | {
+    'limits': limits, 'seconds': medians, 'tokens': tokens,
     'texts_per_s': {side: options.texts / s for side, s in medians.items()},
     'rounds_texts_per_s': {side: [options.texts / s for s in v] for side, v in seconds.items()},
-    'torch_over_fairjax': harness.ratios(seconds, 'fairjax')['torch'],
-    'largest_difference_of_logits': float(np.abs(ours['logits'] - theirs).max()),
     'spread': {side: float(np.std(v) / medians[side]) for side, v in seconds.items()},
     'floor_seconds': floor, 'share_of_matmul_speed': floor / medians['fairjax']}
 
@@ -85,7 +90,7 @@ def measure(options) -> dict:
 def main() -> None:
   """Parses the sizes, prints lines or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--torch_python', required=True, help='Python with torch and transformers')
+  parser.add_argument('--torch_python', help='Python with torch and transformers')
   for name, default in (('texts', 256), ('dim', 768), ('layers', 12), ('heads', 12),
                         ('vocab_size', 30522), ('longest', 64), ('rounds', 5)):
     parser.add_argument(f'--{name}', type=int, default=default)
@@ -99,10 +104,10 @@ def main() -> None:
   result = measure(options)
   harness.show(result, [
     f'{side:8s} {s:7.2f} s  {result["texts_per_s"][side]:8.1f} texts/s'
-    for side, s in result['seconds'].items()] + [
-    f'torch / fairjax time {result["torch_over_fairjax"]:.2f}; largest difference of logits '
-    f'{result["largest_difference_of_logits"]:.1e}; floor {result["floor_seconds"]:.2f} s; '
-    f'{jax.device_count()} device(s)'], as_json=options.json)
+    for side, s in result['seconds'].items()] + (['torch / fairjax time '
+    f'{result["torch_over_fairjax"]:.2f}; largest difference of logits '
+    f'{result["largest_difference_of_logits"]:.1e}'] if options.torch_python else []) + [
+    f'floor {result["floor_seconds"]:.2f} s; {jax.device_count()} device(s)'], as_json=options.json)
 
 
 if __name__ == '__main__':

@@ -2,6 +2,7 @@
 
   python -m tests.benchmarks.sampler --json
   python -m tests.benchmarks.sampler --config=configs/wikitext103.py --json
+  python -m tests.benchmarks.sampler --decoder=smollm2-135m --values=10 --samples=100 --json
   python -m tests.benchmarks.sampler --layers=2 --dim=64 --vocab_size=500 --samples=50 \
     --cpu_devices=2 --json
 
@@ -29,8 +30,6 @@ from fairjax.config import Config, TrainConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import sampler
-from fairjax.model import language_model, parameter_counts
-from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.train import make_mesh, steps
 from tests.benchmarks import floors, harness, model_flags
 
@@ -86,17 +85,17 @@ def sizes_of(options: argparse.Namespace, config: Config) -> dict[str, int]:
 
 def measure(options: argparse.Namespace, config: Config) -> dict:
   """Times the sampler."""
-  model, sizes = config.model, sizes_of(options, config)
+  sizes = sizes_of(options, config)
+  causal_lm, model = model_flags.model_of(options, config)
   devices = model_flags.devices_of(options)
   mesh = make_mesh(config.mesh, devices)
   # Rows of the memory, which is not needed, lie on all devices.
-  state = steps.init_lm_state(
-    language_model(model), TrainConfig(batch_size=mesh.size), mesh, seed=0)
+  state = steps.init_lm_state(causal_lm, TrainConfig(batch_size=mesh.size), mesh, seed=0)
   params = state.params
   del state
   compiled = Compiled()
   with unittest.mock.patch.object(sampler, 'make_sampler', compiled):
-    run = make_run(params, TransformerXLDecoder(model), mesh, coupled=not options.uncoupled,
+    run = make_run(params, causal_lm.decoder(), mesh, coupled=not options.uncoupled,
                    **sizes)
     seconds = harness.in_turns({'sampler': run}, rounds=options.rounds, warm=1)['sampler']
   limits = harness.limits(model.dtype, devices)
@@ -104,7 +103,7 @@ def measure(options: argparse.Namespace, config: Config) -> dict:
   floor, median = floors.floor(work, limits), float(np.median(seconds))
   count = sizes['values'] * sizes['samples']
   return harness.provenance('sampler', options) | {
-    'model': dataclasses.asdict(model), 'parameters': parameter_counts(model)['total'],
+    'model': dataclasses.asdict(model), 'parameters': sum(x.size for x in jax.tree.leaves(params)),
     'sizes': sizes, 'coupled': not options.uncoupled, 'devices': len(devices),
     'device_kind': devices[0].device_kind, 'seconds': median,
     'spread': float(np.std(seconds) / median),
