@@ -6,7 +6,8 @@ model: a folder with config.json, safetensors and tokenizer.json, a GGUF file, o
 hf:ORG/NAME[@REVISION]. The text is read as configs/text.py reads it; without valid and test, the
 last documents are held out (--config.data.holdout). The control trains on the same rows without
 the fairness term: the report compares with it. Rates and sizes suit a model of 100 million
-parameters on two CPU cores.
+parameters on two CPU cores; chips=N suits one of billions on N accelerators, over which it splits
+the parameters (mesh.fsdp).
 """
 
 from fairjax.config_io import default_config_dict, parse_arg
@@ -14,9 +15,9 @@ from fairjax.errors import UserError
 
 
 def get_config(arg=''):
-  """Arguments: model, train, valid, test, layout, attribute, lexicon, lora, seed."""
+  """Arguments: model, train, valid, test, layout, attribute, lexicon, lora, seed, batch, chips."""
   arg = parse_arg(arg, model='', train=(), valid=(), test=(), layout='lines', attribute='country',
-                  lexicon=(), lora=0, seed=0)
+                  lexicon=(), lora=0, seed=0, batch=4, chips=0)
   if not arg.model:
     raise UserError('configs/pretrained.py needs a published model: pretrained.py:model=DIR,'
                     'train=FILE')
@@ -39,7 +40,7 @@ def get_config(arg=''):
     stage.clip_norm = 1.0
     stage.adam_b2 = 0.99
 
-  config.lm.batch_size = 4  # of the evaluation
+  config.lm.batch_size = arg.batch  # of the evaluation
 
   config.sentiment.steps = 1000
   config.sentiment.batch_size = 64
@@ -51,7 +52,7 @@ def get_config(arg=''):
 
   config.debias.variants = ('embedding:1', 'embedding:10', 'sentiment:10', 'cda:two')
   config.debias.steps = 60
-  config.debias.batch_size = 4
+  config.debias.batch_size = arg.batch
   config.debias.learning_rate = 1e-4 if arg.lora else 5e-5
   config.debias.warmup_steps = 6
   config.debias.log_every = 10
@@ -64,5 +65,10 @@ def get_config(arg=''):
   config.sample.batch_size = 100
   config.measure.lexicon = arg.lexicon
   config.measure.scorers = ('opinion', 'vader') if arg.lexicon else ('textblob', 'vader')
-  config.measure.eval_batch_size = 4
+  config.measure.eval_batch_size = arg.batch
+  if arg.chips:
+    config.mesh.fsdp = arg.chips
+    config.model.segment_len = 512
+    config.model.dtype = 'bfloat16'  # of the computation: the parameters stay float32
+    config.model.remat = 'full'
   return config

@@ -44,9 +44,9 @@ def compile_config(
   """Prints what programs (empty: all of the config) need; `UserError` if something does not fit."""
   where = find_slice(topology)
   prepare_process()
-  from fairjax.tpu.programs import NoCompiler, programs_of
+  from fairjax.tpu.programs import NoCompiler, programs_of, sized
 
-  results, problems = [], []
+  config, results, problems = sized(config), [], []
   for program in programs or programs_of(config):
     try:
       result, problem = _one(

@@ -41,15 +41,21 @@ class PublishedModel:
 def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
   """The published model of a run; its files are read the first time."""
   from fairjax.model.decoder import DecoderConfig
-  path, model = vocabulary_folder(config, workdir).parent.parent / FILE, config.model
+  path = vocabulary_folder(config, workdir).parent.parent / FILE
   if processes.is_first() and not path.exists():
     write_sealed_json(path, _describe(config.pretrained.model))
   processes.share()
   saved = read_sealed_json(path, again='delete it and run again')
-  sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in saved['config'].items()} | {
-    'dtype': model.dtype, 'remat': model.remat, 'scan_unroll': model.scan_unroll,
-    'h_bar': config.pretrained.h_bar}
-  return PublishedModel(config.pretrained.model, DecoderConfig(**sizes), saved['digest'])
+  sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in saved['config'].items()}
+  return PublishedModel(config.pretrained.model, run_decoder(config, DecoderConfig(**sizes)),
+                        saved['digest'])
+
+
+def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
+  """The switches of a published model with those that a run chooses."""
+  model = config.model
+  return dataclasses.replace(sizes, dtype=model.dtype, remat=model.remat,
+                             scan_unroll=model.scan_unroll, h_bar=config.pretrained.h_bar)
 
 
 def published_vocabulary(source: str) -> Vocabulary:

@@ -14,8 +14,11 @@ from fairjax.config import Config, ModelConfig, parse_variant
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import noise, sampler
-from fairjax.model import decoding, language_model
+from fairjax.model import CausalLM, decoding, language_model
+from fairjax.model.decoder import DecoderModel, LoraDecoder
 from fairjax.model.decoding import Chunk, write_slot
+from fairjax.pretrained.checkpoint import open_model
+from fairjax.run.published import run_decoder
 from fairjax.tpu.chips import Slice
 from fairjax.train import check_batch_size, make_mesh, params_template, steps
 from fairjax.train.memory import device_bytes
@@ -55,13 +58,42 @@ def programs_of(config: Config) -> list[str]:
   """The programs that a configuration has: debias only if it goes that far and regularises."""
   debiases = config.until == 'debias' and any(
     parse_variant(variant).regularised for variant in config.debias.variants)
-  return [p for p in PROGRAMS if p != 'debias' or debiases]
+  published = bool(config.pretrained.model)  # in the place of step 1
+  return [p for p in PROGRAMS if (p == 'debias' or not published) and (p != 'debias' or debiases)]
+
+
+def sized(config: Config) -> Config:
+  """The configuration with a published model's sizes in `model`; its config.json is read alone."""
+  if not config.pretrained.model:
+    return config
+  d = open_model(config.pretrained.model).decoder
+  return dataclasses.replace(config, model=dataclasses.replace(
+    config.model, vocab_size=d.vocab_size, num_layers=d.num_layers, model_dim=d.model_dim,
+    num_heads=d.num_heads, head_dim=d.head_dim, ff_dim=d.ff_dim, memory_len=0))
+
+
+def model_of(config: Config) -> CausalLM:
+  """The model; a published one has as many of its layers as `sized`, or its caller, says."""
+  if not config.pretrained.model:
+    return language_model(compiled_model(config))
+  whole = run_decoder(config, open_model(config.pretrained.model).decoder)
+  layers = config.model.num_layers
+  return DecoderModel(dataclasses.replace(
+    whole, num_layers=layers, windows=whole.windows[:layers]))
 
 
 def compiled_model(config: Config) -> ModelConfig:
   """The model; where its vocabulary size is that of the data, the size that the data may reach."""
   size = config.model.vocab_size or config.data.vocab_size
   return dataclasses.replace(config.model, vocab_size=size)
+
+
+def _trained(config: Config) -> CausalLM:
+  """What has the parameters that move: the model, or its adapters."""
+  model = model_of(config)
+  if config.pretrained.lora and isinstance(model, DecoderModel):
+    return LoraDecoder(model.config, config.pretrained.lora)
+  return model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +107,9 @@ class LoweredProgram:
 
 def lower_program(config: Config, program: str, devices: list) -> LoweredProgram:
   """Lowers one of `PROGRAMS` for devices that may not be there, sharded as the run does it."""
+  if config.pretrained.model and program != 'debias':
+    raise UserError(f'--program={program}: of a run with pretrained.model only debias is compiled, '
+                    'whose model takes the place of step 1')
   mesh = make_mesh(config.mesh, devices=devices)
   prepare = {'lm': _lm, 'debias': _debias, 'sample': _sample}[program]
   lower, arguments = prepare(config, compiled_model(config), mesh)
@@ -96,12 +131,19 @@ def _token_batch(model: ModelConfig, batch_size: int, mesh: Mesh) -> dict[str, A
           'reset': _rows(mesh, (batch_size,), jnp.bool_)}
 
 
+def _documents(model: ModelConfig, batch_size: int, mesh: Mesh) -> dict[str, Any]:
+  """What a decoder's rows of several documents hold besides."""
+  shape = (batch_size, model.segment_len)
+  return {'segment_ids': _rows(mesh, shape, jnp.int32), 'positions': _rows(mesh, shape, jnp.int32),
+          'weights': _rows(mesh, shape, jnp.float32)}
+
+
 def state_of(config: Config, program: str, mesh: Mesh) -> TrainState:
   """The train state of `lm` or `debias` as `jax.ShapeDtypeStruct` with shardings."""
   stage = {'lm': config.lm, 'debias': config.debias}[program]
   check_batch_size(stage.batch_size, mesh, field=f'{program}.batch_size',
                    grad_accum_steps=stage.grad_accum_steps)
-  return steps.lm_state_template(language_model(compiled_model(config)), stage, mesh)
+  return steps.lm_state_template(_trained(config), stage, mesh)
 
 
 def _lm(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:
@@ -127,11 +169,14 @@ def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   projection = None
   if any(parse_variant(variant).method == 'sentiment' for variant in stage.variants):
     projection = steps.sentiment_template(model.model_dim, config.sentiment, mesh)
+  if config.pretrained.model:
+    batch |= _documents(model, rows, mesh)
+  base = (params_template(model_of(config), mesh),) if config.pretrained.lora else ()
   step = steps.make_debias_step(
-    language_model(model), Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh,
+    _trained(config), Adam.of(stage), FairnessTerm.of(stage, config.sentiment), mesh,
     stage.grad_accum_steps)
   return step.lower, (
-    state, batch, _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh), weights, projection)
+    state, batch, _scalar(jnp.int32, mesh), _scalar(jnp.float32, mesh), weights, projection, *base)
 
 
 def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, tuple]:

@@ -15,7 +15,7 @@ from fairjax.errors import UserError
 from fairjax.files import atomic_write, write_json
 from fairjax.tpu.chips import CHIPS, Slice, find_slice, slices_of
 from fairjax.tpu.cost import Analysis, analyse, splits
-from fairjax.tpu.programs import NoCompiler
+from fairjax.tpu.programs import NoCompiler, sized
 
 # What `fairjax compile` prints.
 
@@ -185,7 +185,10 @@ class Cell(NamedTuple):
 
 
 def paper_cells() -> list[Cell]:
-  """Step 1 on 128 cores of v3 and step 3 on 16, as the paper (H-18, H-23), and on v5e and v6e."""
+  """Step 1 on 128 cores of v3 and step 3 on 16, as the paper (H-18, H-23), and on v5e and v6e.
+
+  Then step 3 of published decoders, whose sizes `configs/decoders` has.
+  """
   cells = []
   for program, topologies in (('lm', ('v3:8x8', 'v5e:8x8', 'v6e:8x8')),
                               ('debias', ('v3:2x4', 'v5e:4x4', 'v6e:4x4')),
@@ -193,7 +196,11 @@ def paper_cells() -> list[Cell]:
     variant = 'lm' if program == 'lm' else 'debias'
     cells += [Cell(f'configs/{corpus}.py:variant={variant}', program, topology)
               for corpus in ('wikitext103', 'wmt19') for topology in topologies]
-  return cells
+  return cells + [
+    Cell(f'configs/pretrained.py:model=configs/decoders/{model},train=TEXT,chips={chips},'
+         f'batch={batch}', 'debias', topology)
+    for model, chips, batch, topology in (('llama-3.2-1b', 8, 16, 'v5e:2x4'),
+                                          ('llama-3.1-8b', 64, 64, 'v5e:8x8'))]
 
 
 def run_matrix(
@@ -208,7 +215,7 @@ def run_matrix(
   path = pathlib.Path(output)
   cache = path.with_suffix('.json')
   results = _read(cache) if cache.exists() else {}
-  configs = {cell.config: load_config(cell.config) for cell in cells}
+  configs = {cell.config: sized(load_config(cell.config)) for cell in cells}
   for number, cell in enumerate(cells, 1):
     earlier = results.get(cell.name, {})
 
@@ -277,7 +284,9 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
     '`grad_accum_steps`, tokens of a sample) count once: the FLOPs are a lower bound.',
     '- Bytes are operands and results of every instruction, on the chip or in main memory.',
     '- `sample` of a model of more than 8 layers is compiled as reading the prefixes and one token '
-    'of one batch, not as the whole loop.']
+    'of one batch, not as the whole loop.',
+    '- Of published decoders the step of `embedding` and `sentiment` is compiled, from their '
+    'config.json alone: neither weights nor the file TEXT are read.']
   lines += ['', '## Chips', '',
             '| chip | devices a chip | HBM | may use | peak bf16 TFLOP/s | GB/s | source |',
             '|---|---|---|---|---|---|---|']

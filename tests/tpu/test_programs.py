@@ -2,18 +2,40 @@
 
 import dataclasses
 import math
+import pathlib
 import re
+import shutil
 
 import jax
 import pytest
+from safetensors.numpy import load_file
 
-from fairjax.config import Config, DataConfig, DebiasConfig, ModelConfig, TrainConfig
+from fairjax.config import (
+  Config,
+  DataConfig,
+  DebiasConfig,
+  MeshConfig,
+  ModelConfig,
+  PretrainedConfig,
+  TrainConfig,
+)
 from fairjax.errors import UserError
 from fairjax.model import language_model
+from fairjax.pretrained.checkpoint import open_model
+from fairjax.pretrained.decoder_files import tensor_shapes
 from fairjax.tpu import programs
-from fairjax.tpu.programs import compiled_model, lower_program, programs_of
+from fairjax.tpu.programs import (
+  compiled_model,
+  lower_program,
+  model_of,
+  programs_of,
+  sized,
+  state_of,
+)
 from fairjax.train import make_mesh, params_template
 
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
+CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 TINY = Config(
   data=DataConfig(vocab_size=64),
   model=ModelConfig(num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=32, segment_len=8,
@@ -75,3 +97,32 @@ def test_batches_that_the_slice_does_not_divide_are_refused():
   config = dataclasses.replace(TINY, lm=TrainConfig(batch_size=12))
   with pytest.raises(UserError, match=r'lm.batch_size=12 is not divisible by the 8 devices'):
     lower_program(config, 'lm', jax.devices())
+
+
+@pytest.mark.parametrize(('name', 'lora'), [('llama3', 0), ('gemma3', 0), ('llama3', 2)])
+def test_the_step_of_a_published_decoder_is_lowered_from_its_config_alone(name, lora, tmp_path):
+  shutil.copy(GOLDEN / name / 'config.json', tmp_path)
+  config = sized(dataclasses.replace(
+    TINY, model=ModelConfig(segment_len=16), pretrained=PretrainedConfig(
+      model=str(tmp_path), lora=lora), mesh=MeshConfig(fsdp=4)))
+  assert programs_of(config) == ['debias']
+  assert (config.model.num_layers, config.model.vocab_size, config.model.model_dim) == (4, 61, 16)
+  assert 'func' in lower_program(config, 'debias', jax.devices()).lowered.as_text()
+  stored = sum(p.size for p in load_file(GOLDEN / name / 'model.safetensors').values())
+  adapters = 4 * 2 * sum((16 + 24, 16 + 12, 16 + 12, 24 + 16, 3 * (16 + 24)))  # layers, rank, sizes
+  state = state_of(config, 'debias', make_mesh(config.mesh))
+  assert sum(p.size for p in jax.tree.leaves(state.params)) == (adapters if lora else stored)
+  # The work is counted in models of fewer layers.
+  short = dataclasses.replace(config, model=dataclasses.replace(
+    config.model, num_layers=2, scan_unroll=2))
+  assert model_of(short).config.num_layers == 2
+  for program in ('lm', 'sample'):
+    with pytest.raises(UserError, match=f'--program={program}: of a run with pretrained.model'):
+      lower_program(config, program, jax.devices())
+
+
+def test_the_sizes_of_published_decoders_are_theirs():
+  for name, billions in (('llama-3.2-1b', 1.2358), ('llama-3.1-8b', 8.0303)):
+    config = open_model(CONFIGS / 'decoders' / name).decoder
+    assert sum(map(math.prod, tensor_shapes(config).values())) == pytest.approx(
+      1e9 * billions, rel=1e-4)
