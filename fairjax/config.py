@@ -244,6 +244,9 @@ class DebiasConfig(TrainConfig):
   branches_per_row: int = limited(4, above=0)  # K
   # P, the most pieces a replacement may have (not in the paper)
   pieces_per_branch: int = limited(4, above=0)
+  # N, tokens after a replacement with which its branch goes on; h-bar is compared at each of them
+  # too, and they share the weight of the pair (not in the paper)
+  branch_tokens: int = limited(0, min=0)
   # both | branch (stop-gradient on the original) (H-21)
   gradient: str = limited('both', choices=('both', 'branch'))
   # hidden (128-d, after ReLU) | probability (1 - p, p) (H-22)

@@ -1,10 +1,12 @@
 """Counterfactual branches of a training row, and counterfactual texts.
 
 A branch stands for the prefix x~_1:i = (x_1:i-1, x~_i) of Huang et al. 2020, section 4: at one
-matched span of a row of T inputs, the ids of a value of another subgroup instead (H-01, H-23).
-K is the number of branches in a row's arrays, P that of ids in a branch.
+matched span of a row of T inputs, the ids of a value of another subgroup instead (H-01, H-23). It
+may go on with the next N tokens of the row, which the paper's branches do not (H-21).
+K is the number of branches in a row's arrays, P that of ids of a value.
 """
 
+import itertools
 import re
 
 import numpy as np
@@ -35,7 +37,8 @@ def branch_rng(seed: int, step: int, row: int) -> np.random.Generator:
 
 def choose_branches(
   spans: np.ndarray, starts_word: np.ndarray, *, replacements: Replacements, segment_len: int,
-  num_branches: int, num_pieces: int, rng: np.random.Generator,
+  num_branches: int, num_pieces: int, rng: np.random.Generator, tail: int = 0,
+  text: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
   """Lays out the counterfactual branches of one row.
 
@@ -53,11 +56,14 @@ def choose_branches(
     num_branches: K.
     num_pieces: P.
     rng: source of the choices, see `branch_rng`.
+    tail: N, tokens after the value with which a branch goes on, as far as the text does.
+    text: `[T]` integers, the row, -1 where another text begins; read with `tail` only.
 
   Returns:
-    branch_tokens: `[K, P]` int32, pad 0.
+    branch_tokens: `[K, P + N]` int32, pad 0.
     branch_start: `[K]` int32, first position of the original span.
     branch_len: `[K]` int32, ids in the branch; 0 for padding.
+    branch_tail: with `tail`, `[K, N]` bool, one True for each id in the branch after the value.
     original_end: `[K]` int32, last position of the original span.
     branch_weight: `[K]` float32, 1, or 0 for padding.
     branch_counts: `[5]` int32, see `COUNT_NAMES`.
@@ -74,9 +80,13 @@ def choose_branches(
     picks = rng.choice(len(possible), size=num_branches, replace=False)
     chosen = [possible[i] for i in sorted(picks.tolist())]
 
-  arrays = _no_branches(num_branches, num_pieces)
+  arrays = _no_branches(num_branches, num_pieces, tail)
   for k, (start, end, flag, values) in enumerate(chosen):
     pieces = replacements.pieces(values[int(rng.integers(len(values)))], flag)
+    if tail:
+      assert text is not None
+      after = list(itertools.takewhile(lambda i: i >= 0, text[end:end + tail].tolist()))
+      pieces, arrays['branch_tail'][k, :len(after)] = [*pieces, *after], True
     arrays['branch_tokens'][k, :len(pieces)] = pieces
     arrays['branch_start'][k], arrays['original_end'][k] = start, end - 1
     arrays['branch_len'][k], arrays['branch_weight'][k] = len(pieces), 1
@@ -85,10 +95,11 @@ def choose_branches(
   return arrays
 
 
-def _no_branches(num_branches: int, num_pieces: int) -> dict[str, np.ndarray]:
+def _no_branches(num_branches: int, num_pieces: int, tail: int) -> dict[str, np.ndarray]:
   """The arrays of `choose_branches` for a row without a match: all zeros."""
-  return {
-    'branch_tokens': np.zeros((num_branches, num_pieces), np.int32),
+  long = {'branch_tail': np.zeros((num_branches, tail), bool)} if tail else {}
+  return long | {
+    'branch_tokens': np.zeros((num_branches, num_pieces + tail), np.int32),
     **{name: np.zeros(num_branches, np.int32)
        for name in ('branch_start', 'branch_len', 'original_end')},
     'branch_weight': np.zeros(num_branches, np.float32),
@@ -120,20 +131,27 @@ def swap_text(
 
 
 class BranchBuilder:
-  """Lays out up to K branches of up to P pieces for rows of T inputs."""
+  """Lays out up to K branches of up to P pieces and N tokens after them for rows of T inputs."""
 
   def __init__(
     self, attribute: Attribute, vocabulary: Vocabulary, *, segment_len: int, num_branches: int,
-    num_pieces: int, seed: int,
+    num_pieces: int, seed: int, tail: int = 0,
   ):
     """Encodes the values once; `seed` >= 0 decides which values and branches are chosen."""
     self.attribute, self.segment_len = attribute, segment_len
     self.num_branches, self.num_pieces, self.seed = num_branches, num_pieces, seed
+    self.tail, self._eos_id = tail, vocabulary.eos_id
     self.replacements = replacement_pieces(attribute, vocabulary)
 
   def build(
-    self, inputs: np.ndarray, spans: np.ndarray, *, step: int, row: int) -> dict[str, np.ndarray]:
-    """Arrays of `choose_branches` for one row; `spans` are relative to it."""
+    self, inputs: np.ndarray, spans: np.ndarray, *, step: int, row: int,
+    positions: np.ndarray | None = None,
+  ) -> dict[str, np.ndarray]:
+    """Arrays of `choose_branches` for one row; `spans` are relative to it.
+
+    `positions`: those of a decoder's row, 0 where a document begins and at padding; None: documents
+    end with eos.
+    """
     if not len(spans):
       return self.empty()
     # The flag of a match that begins before the row is never read: the border cuts the match.
@@ -141,8 +159,9 @@ class BranchBuilder:
     return choose_branches(
       spans, starts_word, replacements=self.replacements, segment_len=self.segment_len,
       num_branches=self.num_branches, num_pieces=self.num_pieces,
-      rng=branch_rng(self.seed, step, row))
+      rng=branch_rng(self.seed, step, row), tail=self.tail,
+      text=np.where(inputs == self._eos_id if positions is None else positions == 0, -1, inputs))
 
   def empty(self) -> dict[str, np.ndarray]:
     """The arrays of a row without a match: all zeros."""
-    return _no_branches(self.num_branches, self.num_pieces)
+    return _no_branches(self.num_branches, self.num_pieces, self.tail)

@@ -33,9 +33,10 @@ def train_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
   """Endless batches from a step on, each a function of (data, seed, step) only.
 
-  inputs, targets: `[b, T]` int32; reset: `[b]` bool. With `branches` (`num_branches`, `num_pieces`)
-  also the arrays of `choose_branches`, each with b in front. `shard`: (index, count) of this host.
-  `start_ids` of a decoder: the arrays of `document_rows`; None: a Transformer-XL reads the rows.
+  inputs, targets: `[b, T]` int32; reset: `[b]` bool. With `branches` (`num_branches`,
+  `num_pieces`, `tail`) also the arrays of `choose_branches`, each with b in front. `shard`: (index,
+  count) of this host. `start_ids` of a decoder: the arrays of `document_rows`; None: a
+  Transformer-XL reads the rows.
   """
   if reader not in ('numpy', 'seqio'):
     raise unknown_name('reader', reader, ('numpy', 'seqio'))
@@ -58,9 +59,11 @@ def _numpy_batches(rows: Rows, builder: BranchBuilder | None, step: int
   while True:
     batch = rows.read(step)
     if builder is not None:
+      positions = batch.get('positions', [None] * len(rows.rows))
       built = [
-        builder.build(inputs, spans, step=step, row=row) for inputs, spans, row in zip(
-          batch['inputs'], rows.spans(step), rows.rows.tolist(), strict=True)]
+        builder.build(inputs, spans, step=step, row=row, positions=p)
+        for inputs, spans, row, p in zip(
+          batch['inputs'], rows.spans(step), rows.rows.tolist(), positions, strict=True)]
       batch |= {name: np.stack([b[name] for b in built]) for name in built[0]}
     yield batch
     step += 1

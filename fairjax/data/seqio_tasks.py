@@ -405,18 +405,21 @@ class CounterfactualFeatureConverter(StreamFeatureConverter):
   def _convert_features(self, ds, task_feature_lengths):
     names = list(self._empty)
 
-    def build(inputs, spans, lengths, steps, rows):
+    def build(inputs, spans, lengths, steps, rows, positions=None):
       spans = np.split(spans, np.cumsum(lengths)[:-1])
-      built = [self._builder.build(i, s, step=int(step), row=int(row))
-               for i, s, step, row in zip(inputs, spans, steps, rows, strict=True)]
+      positions = [None] * len(rows) if positions is None else positions
+      built = [self._builder.build(i, s, step=int(step), row=int(row), positions=p)
+               for i, s, step, row, p in zip(inputs, spans, steps, rows, positions, strict=True)]
       return [np.stack([arrays[name] for arrays in built]) for name in names]
 
     def convert(block):
       spans = block['spans']
       if not isinstance(spans, tf.RaggedTensor):  # the number of matches is known
         spans = tf.RaggedTensor.from_tensor(spans)
+      positions = [block['positions']] if self._documents else []
       arrays = tf.numpy_function(
-        build, [block['inputs'], spans.values, spans.row_lengths(), block['step'], block['row']],
+        build, [block['inputs'], spans.values, spans.row_lengths(), block['step'], block['row'],
+                *positions],
         [self._empty[name].dtype for name in names], stateful=False)
       for name, array in zip(names, arrays, strict=True):
         array.set_shape([None, *self._empty[name].shape])

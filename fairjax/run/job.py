@@ -117,7 +117,8 @@ class PreparedBatches:
       start_step=start_step, seed=self._seed, shard=process_shard(), reader=self._reader,
       start_ids=self._start_ids, branches={
         'num_branches': self._debias.branches_per_row,
-        'num_pieces': self._debias.pieces_per_branch} if branches else None)
+        'num_pieces': self._debias.pieces_per_branch,
+        'tail': self._debias.branch_tokens} if branches else None)
 
   def valid(self, *, batch_size: int):
     """This process's rows of the validation split, every token once."""

@@ -304,7 +304,7 @@ class Run:
       scorer=next(iter(measures['scorers'])), measures={baseline.name: measures})
 
   def notes(self) -> list[str]:
-    """What a published model is compared with, and how good the sentiment projection is."""
+    """What a published model is compared with, long branches, how good f_sh is."""
     from fairjax.train import LM, SENTIMENT, read_done, stage_folder
     lines = []
     if self.config.pretrained.model:
@@ -315,6 +315,9 @@ class Run:
       lines.append('The baseline that models are compared with is control: the published model '
                    'after the same training on the same rows, without the fairness term. Such '
                    f'training alone changes perplexity and bias.{cosine}')
+    if tokens := self.config.debias.branch_tokens:
+      lines.append(f'Long branches: the fairness loss also compares h-bar at up to {tokens} tokens '
+                   'after the value (debias.branch_tokens; not in the paper).')
     done = read_done(stage_folder(self.config, self.workdir, SENTIMENT))
     if done is None:
       return lines

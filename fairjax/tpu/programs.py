@@ -161,9 +161,12 @@ def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   batch = _token_batch(model, rows, mesh) | {
     name: _rows(mesh, branches, jnp.int32)
     for name in ('branch_start', 'branch_len', 'original_end')} | {
-    'branch_tokens': _rows(mesh, (*branches, stage.pieces_per_branch), jnp.int32),
+    'branch_tokens': _rows(
+      mesh, (*branches, stage.pieces_per_branch + stage.branch_tokens), jnp.int32),
     'branch_weight': _rows(mesh, branches, jnp.float32),
     'branch_counts': _rows(mesh, (rows, len(BRANCH_COUNTS)), jnp.int32)}
+  if stage.branch_tokens:
+    batch['branch_tail'] = _rows(mesh, (*branches, stage.branch_tokens), jnp.bool_)
   weights = {name: _scalar(jnp.float32, mesh) for name in ('embedding', 'sentiment')}
   # As in the curriculum: with a sentiment variant, every variant's step takes f_sh.
   projection = None

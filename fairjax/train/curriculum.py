@@ -409,6 +409,8 @@ def stage_fields(config: Config, stage: str) -> dict[str, Any]:
   for field in ('variants', 'extended_baseline', 'random_projection', 'log_every',
                 'keep_checkpoints', 'max_skipped'):
     own.pop(field, None)
+  if not own.get('branch_tokens', True):
+    del own['branch_tokens']  # which earlier runs lack
   augmented = values['data']['cda']  # without it, these fields change nothing
   data = {k: v for k, v in values['data'].items()
           if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))

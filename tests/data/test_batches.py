@@ -1,6 +1,7 @@
 """Training batches with branches, and the same batches through seqio."""
 
 import ast
+import collections
 import itertools
 import re
 import types
@@ -234,6 +235,32 @@ def test_rows_of_a_decoder_are_those_of_a_slow_construction(prepared, start_ids)
   assert predicted == sum(len(text) + bool(start_ids) for text in documents) and cut > 5
 
 
+@pytest.mark.parametrize('start_ids', [None, *STARTS])
+def test_long_branches_go_on_to_the_end_of_the_row_or_the_document(prepared, start_ids):
+  tail, lengths = 3, collections.Counter()
+  short = batches(prepared, 40, start_ids=start_ids)
+  long = batches(prepared, 40, start_ids=start_ids, branches=BRANCHES | {'tail': tail})
+  same = ('inputs', 'branch_start', 'original_end', 'branch_weight', 'branch_counts')
+  assert_equal([{n: b[n] for n in same} for b in long], [{n: b[n] for n in same} for b in short])
+  for a, b in zip(short, long, strict=True):
+    for row, k in np.ndindex(B, K):
+      after, place = [], b['original_end'][row, k] + 1
+      while b['branch_weight'][row, k] and place < T and len(after) < tail:
+        if start_ids is None and b['inputs'][row, place] == prepared.vocabulary.eos_id:
+          break
+        if start_ids is not None and (
+            b['segment_ids'][row, place] != b['segment_ids'][row, place - 1]):
+          break
+        after.append(int(b['inputs'][row, place]))
+        place += 1
+      pieces = a['branch_tokens'][row, k, :a['branch_len'][row, k]].tolist() + after
+      assert b['branch_len'][row, k] == len(pieces)
+      assert b['branch_tokens'][row, k].tolist() == pieces + [0] * (P + tail - len(pieces))
+      assert b['branch_tail'][row, k].tolist() == [i < len(after) for i in range(tail)]
+      lengths[len(after)] += bool(b['branch_weight'][row, k])
+  assert min(lengths[n] for n in range(tail + 1)) > 5, lengths
+
+
 @pytest.mark.parametrize('start_ids', STARTS)
 def test_batches_of_a_decoder_are_a_function_of_the_step_on_any_host(prepared, start_ids):
   options = {'start_ids': start_ids, 'start_step': 5}
@@ -289,7 +316,7 @@ def test_bad_arguments_are_refused(prepared):
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize('branches', [None, BRANCHES])
+@pytest.mark.parametrize('branches', [None, BRANCHES | {'tail': 2}])
 @pytest.mark.parametrize('shard', [(0, 1), (1, 2)])
 @pytest.mark.parametrize('start_ids', [None, (2,)])
 def test_seqio_gives_the_same_batches(prepared, branches, shard, start_ids):

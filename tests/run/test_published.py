@@ -181,7 +181,8 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_pat
 def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_path, capsys):
   copy, workdir = tmp_path / 'files', tmp_path / 'w'
   shutil.copytree(files, copy)
-  small = {'pretrained__lora': 2, 'debias__variants': "('embedding:10',)"}
+  small = {'pretrained__lora': 2, 'debias__variants': "('embedding:10',)",
+           'debias__branch_tokens': 3}
   assert main(['train', *command(copy, workdir, **small)[1:]]) == 0
   run = open_run(workdir)
   base, moved = (run.params(run.find_model(n)) for n in ('baseline', 'town-embedding-10'))

@@ -40,7 +40,7 @@ TINY = Config(
   data=DataConfig(vocab_size=64),
   model=ModelConfig(num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=32, segment_len=8,
                     memory_len=8),
-  lm=TrainConfig(batch_size=8), debias=DebiasConfig(batch_size=16))
+  lm=TrainConfig(batch_size=8), debias=DebiasConfig(batch_size=16, branch_tokens=2))
 
 
 def test_programs_follow_the_curriculum():

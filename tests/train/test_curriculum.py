@@ -42,6 +42,7 @@ from fairjax.train import (
   variant_config,
   variant_stage,
 )
+from fairjax.train.curriculum import stage_fields
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import make_mesh
 from fairjax.train.steps import Guard
@@ -628,3 +629,9 @@ def test_without_rates_the_phase_is_the_control(tmp_path, monkeypatch):
   for variant in (PLAIN, parse_variant('dropout:0')):
     curriculum.run(variant_stage('', variant), {'lm': lm})
   assert seen[0][:2] == seen[1][:2] and seen[0][3] == seen[1][3] == 'train segment 3'
+
+
+def test_long_branches_are_part_of_a_stage_only_where_they_are_used():
+  short, long = (stage_fields(Config(debias=DebiasConfig(branch_tokens=n)), 'debias')['debias']
+                 for n in (0, 3))
+  assert long == short | {'branch_tokens': 3} and 'branch_tokens' not in short

@@ -98,7 +98,7 @@ def test_weighted_mean(weights, expected):
   assert float(found) == expected
 
 
-B, T, K, P = 3, 14, 4, 2
+B, T, K, P, N = 3, 14, 4, 2, 2
 DECODERS = [('llama', (1,)), ('gpt2', ())]
 
 
@@ -111,18 +111,21 @@ def document_batch(start_ids):
                       start_ids=start_ids)
   batch = rows.read(0)
   start, length, end = np.zeros((3, B, K), np.int32)
-  pieces = np.zeros((B, K, P), np.int32)
+  pieces, tail = np.zeros((B, K, P + N), np.int32), np.zeros((B, K, N), bool)
   for row in range(B):
     places = np.flatnonzero((batch['positions'][row] >= len(start_ids))
                             & (batch['segment_ids'][row] >= 0))
     for k, at in enumerate(sorted(rng.choice(places, K - 1, replace=False))):
       same = batch['segment_ids'][row] == batch['segment_ids'][row, at]
       start[row, k], end[row, k] = at, min(at + rng.integers(2), np.flatnonzero(same)[-1])
-      length[row, k] = rng.integers(1, P + 1)
-      pieces[row, k, :length[row, k]] = rng.integers(3, 61, length[row, k])
+      new = rng.integers(3, 61, rng.integers(1, P + 1)).tolist()
+      after = batch['inputs'][row][same & (np.arange(T) > end[row, k])][:N].tolist()
+      length[row, k], tail[row, k, :len(after)] = len(new + after), True
+      pieces[row, k, :length[row, k]] = new + after
   return batch | {
-    'branch_tokens': pieces, 'branch_start': start, 'branch_len': length, 'original_end': end,
-    'branch_weight': (length > 0).astype(np.float32), 'branch_counts': np.zeros((B, 5), np.int32)}
+    'branch_tokens': pieces, 'branch_tail': tail, 'branch_start': start, 'branch_len': length,
+    'original_end': end, 'branch_weight': (length > 0).astype(np.float32),
+    'branch_counts': np.zeros((B, 5), np.int32)}
 
 
 def document_texts(batch):
@@ -142,9 +145,11 @@ def document_texts(batch):
         start, end = batch['branch_start'][row, k], batch['original_end'][row, k]
         if start in own:
           new = batch['branch_tokens'][row, k, :batch['branch_len'][row, k]]
-          other = [*batch['inputs'][row, own[0]:start], *new]
-          pairs.append((number, end - own[0], np.pad(other, (0, T + P - len(other))),
-                        len(other) - 1, 1.0))
+          other, after = [*batch['inputs'][row, own[0]:start], *new], batch['branch_tail'][row, k]
+          share = np.float32(1) / np.float32(1 + after.sum())  # the batch's weights are float32
+          for j in range(1 + after.sum()):
+            pairs.append((number, end - own[0] + j, np.pad(other, (0, T + P - len(other))),
+                          len(other) - 1 - after.sum() + j, share))
   return ([jnp.asarray(np.array(x)) for x in (texts, targets, weights)],
           [jnp.asarray(np.array(x)) for x in zip(*pairs, strict=True)])
 
@@ -179,7 +184,8 @@ def test_the_step_of_a_decoder_is_that_of_each_document_alone(name, start_ids):
   first_moment = state.opt_state[1].mu
   jax.tree.map(lambda m, g: np.testing.assert_allclose(m / (1 - stage.adam_b1), g, rtol=0,
                                                        atol=1e-11), first_moment, gradient)
-  assert weights.sum() == batch['weights'].sum() and len(used) == batch['branch_weight'].sum()
+  assert weights.sum() == batch['weights'].sum()
+  assert used.sum() == pytest.approx(batch['branch_weight'].sum()) and len(used) > used.sum() + 3
 
 
 @pytest.mark.parametrize(('name', 'start_ids'), DECODERS)
@@ -191,13 +197,13 @@ def test_nothing_of_one_document_reaches_another(name, start_ids):
   embedded = params['embedding'][jnp.concatenate([row['inputs'], pieces], axis=1)[0]]
   # Each place of the row has an embedding of its own.
   ids = jnp.arange(T + pieces.size)[None]
-  branches = Branches.from_batch(row | {'branch_tokens': ids[:, T:].reshape(1, K, P)})
+  branches = Branches.from_batch(row | {'branch_tokens': ids[:, T:].reshape(1, K, P + N)})
 
   def outputs(extra):
     output = model.apply(
       params | {'embedding': embedded.at[:T].add(extra)}, ids[:, :T], model.init_state(1), branches,
       documents=Documents.from_batch(row))
-    return output.hidden[0].sum(-1), output.pairs.h_bar_branch[0].sum(-1)
+    return output.hidden[0].sum(-1), output.pairs.h_bar_branch[0].sum(-1).reshape(K, -1)[:, 0]
 
   of_row, of_branch = (np.abs(np.asarray(x)).max(-1) > 0 for x in jax.jit(jax.jacrev(outputs))(
     jnp.zeros((T, model.config.model_dim))))
