@@ -220,7 +220,6 @@ def outcomes(tmp_path_factory, repository):
   return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('verb', VERBS)
 def test_the_example_of_a_verb_works(verb, outcomes):
   found = outcomes[verb]

@@ -72,8 +72,8 @@ def compare(workdir, single):
   assert records[0] == records[1] and len(records[0]) == 48
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(('victim', 'words'), [(1, '[sentiment] step 4/'), (0, '[debias')])
+@pytest.mark.parametrize(('victim', 'words'), [
+  (1, '[sentiment] step 4/'), pytest.param(0, '[debias', marks=pytest.mark.weekly)])
 def test_a_killed_process_ends_the_other_and_both_go_on(tmp_path, start, single, victim, words):
   group = start(tmp_path, 2)
   wait_for(group[0], words)
@@ -92,7 +92,6 @@ def test_a_killed_process_ends_the_other_and_both_go_on(tmp_path, start, single,
   compare(tmp_path, single)
 
 
-@pytest.mark.slow
 def test_a_signal_to_one_of_four_saves_once_and_two_can_go_on(tmp_path, start, single):
   group = start(tmp_path, 4)
   wait_for(group[0], '[lm] step 2/')

@@ -19,7 +19,6 @@ SHORT = ('kill', 'term', 'full', 'limit', 'read-only', 'clock', 'corrupt')
 
 
 @pytest.mark.tf
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec('tensorflow') is None, reason='needs TensorFlow')
 def test_a_short_pass_loses_nothing_and_hides_nothing(tmp_path):
   result = subprocess.run(

@@ -123,7 +123,6 @@ def test_parts_are_read_alone(tmp_path):
   assert sorted(sum(odd, [])) == sorted(examples(task))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif('FAIRJAX_BEAM_VENV' not in os.environ, reason='needs Apache Beam: set '
                     'FAIRJAX_BEAM_VENV to a folder for its environment (made if it is not there)')
 def test_the_beam_job_gives_the_same_examples(tmp_path, repository):

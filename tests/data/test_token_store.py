@@ -455,7 +455,6 @@ def test_tensorflow_encodes_pieces_in_its_graph(tmp_path, kind):
 
 
 @pytest.mark.tf
-@pytest.mark.slow
 def test_ten_megabytes_of_real_text_have_the_same_ids(tmp_path, test_data):
   import tensorflow as tf
 

@@ -544,7 +544,6 @@ def test_the_verb(tmp_path, vectors, capsys):
   assert code == 0 and not result['guaranteed'] and result['verdict'] == 'violated'
 
 
-@pytest.mark.slow
 def test_prompts_of_the_paper_through_the_sampler(tmp_path, vectors, capsys):
   """`sample --pretrained` takes the built-in prompts; what it writes can be measured at once."""
   folder, out = tmp_path / 'gpt2', tmp_path / 'g.jsonl'

@@ -186,7 +186,6 @@ def small_bert(tmp_path_factory):
   return folder
 
 
-@pytest.mark.slow
 def test_the_verb_on_a_model_directory(small_bert, tmp_path, capsys):
   tables = small_bert / 'tables'
   words = ['correlations', f'--model={small_bert / "bert"}', '--metrics=disco,winogender',

@@ -269,7 +269,6 @@ print(*re.findall(r'= \\w+\\[32000,1024\\]\\{\\S* ([a-z-]+)\\(', compiled.as_tex
 
 
 @pytest.mark.libtpu
-@pytest.mark.slow
 def test_on_tpus_the_table_is_read_once_a_pass_and_its_gradient_written_once(run_with_libtpu):
   done = run_with_libtpu('-c', TABLES)
   assert done.returncode == 0, done.stderr[-2000:]

@@ -60,7 +60,7 @@ def test_two_processes_train_the_model_of_one_and_the_first_tells(start, single,
   assert 'steps' not in second[1] and '[data]' not in second[2] and '[mlm]' not in second[2]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly  # the loop is that of tests/test_processes.py, which kills too
 def test_a_killed_process_ends_the_other_and_both_go_on(start, single, tmp_path):
   workdir = tmp_path / 'mlm'
   group = start(workdir, 2, '--steps=4000', '--checkpoint_every=1', '--log_every=1')
@@ -79,7 +79,6 @@ def test_a_killed_process_ends_the_other_and_both_go_on(start, single, tmp_path)
   assert [code for code, _, _ in ends(group)] == [processes.PREEMPTED] * 2
 
 
-@pytest.mark.slow
 def test_a_signal_saves_and_one_process_goes_on(start, single, tmp_path):
   workdir = tmp_path / 'mlm'
   group = start(workdir, 2)

@@ -230,7 +230,6 @@ def test_updates_that_are_not_finite_are_skipped_counted_and_end_it(text, tmp_pa
   assert not (tmp_path / 'all' / 'model.safetensors').exists()
 
 
-@pytest.mark.slow
 def test_it_learns_what_can_be_learned(text, tmp_path):
   """Four sentences that no two words share: any word tells the others."""
   assert train(text, tmp_path / 'mlm', '--steps=300', '--dim=32', '--learning_rate=0.003',

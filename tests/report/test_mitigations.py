@@ -128,7 +128,6 @@ def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch)
   assert 'without --distributed' in ''.join(capsys.readouterr())
 
 
-@pytest.mark.slow
 def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch):
   """One command trains, samples and measures all models, and continues nothing twice."""
   monkeypatch.chdir(repository)

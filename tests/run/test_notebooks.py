@@ -211,11 +211,18 @@ def value_and_floor(text: str) -> tuple[float, float]:
 
 
 @pytest.fixture(scope='module')
-def evaluated(execute):
-  return execute('evaluate')
+def quickstart(execute):
+  return execute('quickstart')
 
 
-@pytest.mark.slow
+@pytest.fixture(scope='module', params=[
+  'a checkpoint', pytest.param('its own', marks=pytest.mark.weekly)])
+def evaluated(execute, quickstart, request):
+  if request.param == 'its own':
+    return execute('evaluate')
+  return execute('evaluate', CHECKPOINT=str(quickstart.folder / 'fairjax-quickstart'))
+
+
 def test_evaluate_measures_a_checkpoint_without_tensorflow(evaluated):
   assert evaluated.noise == []
   rows = {row['measure']: row for row in evaluated.table('measure', 'value (floor)')}
@@ -237,7 +244,6 @@ def test_evaluate_measures_a_checkpoint_without_tensorflow(evaluated):
   assert saved['measures']['records'] == 5000 and saved['measures']['coupled']
 
 
-@pytest.mark.slow
 def test_evaluate_shows_what_beside_sentiment_was_measured(evaluated):
   rows = {row['measure']: row for row in evaluated.table('measure', 'value', 'note')}
   words, floor = value_and_floor(rows['words, bits (floor)']['value'])
@@ -249,7 +255,6 @@ def test_evaluate_shows_what_beside_sentiment_was_measured(evaluated):
   assert progress.count('<details>') == 1 and 'step 1600/1600' in progress
 
 
-@pytest.mark.slow
 def test_evaluate_measures_a_file_of_anyone(execute, tmp_path):
   write_texts(tmp_path / 'texts.jsonl', effect=0.0)
   shown = execute('evaluate', RECORDS=str(tmp_path / 'texts.jsonl'), SCORERS='vader')
@@ -261,9 +266,8 @@ def test_evaluate_measures_a_file_of_anyone(execute, tmp_path):
   assert not (shown.folder / 'fairjax-evaluation' / 'tiny').exists()
 
 
-@pytest.mark.slow
-def test_quickstart_recovers_the_planted_bias_and_lowers_it(execute):
-  shown = execute('quickstart')
+def test_quickstart_recovers_the_planted_bias_and_lowers_it(quickstart):
+  shown = quickstart
   assert shown.noise == []
   planted = 0.9 * 11 / 27
   truth, baseline = shown.table('model', 'of the closed form')
@@ -283,9 +287,10 @@ def test_quickstart_recovers_the_planted_bias_and_lowers_it(execute):
   assert len(shown.of('image/png')) == 2
 
 
-@pytest.mark.slow
-def test_tradeoff_shows_the_curve_and_refuses_erasure(execute):
-  shown = execute('tradeoff')
+@pytest.mark.parametrize('trained', [True, pytest.param(False, marks=pytest.mark.weekly)])
+def test_tradeoff_shows_the_curve_and_refuses_erasure(execute, quickstart, trained):
+  workdir = str(quickstart.folder / 'fairjax-quickstart')
+  shown = execute('tradeoff', **({'WORKDIR': workdir} if trained else {}))
   assert shown.noise == []
   rows = shown.table('model', 'PPL', 'KL')
   names = [f'embedding-{weight}' for weight in (1, 10, 1000)]

@@ -89,7 +89,6 @@ def test_the_commands_of_the_page_parse():
 
 # Arguments and quoting.
 
-@pytest.mark.slow
 def test_the_real_gcloud_takes_every_argument(tmp_path):
   if not shutil.which('gcloud'):
     pytest.skip('gcloud is not installed')

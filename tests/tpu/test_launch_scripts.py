@@ -115,7 +115,6 @@ def test_secrets_that_are_missing_or_broken_are_named(tmp_path):
   assert 'x' not in broken.stderr.split()
 
 
-@pytest.mark.slow
 def test_a_worker_installs_the_lock_once_and_runs_the_code_it_got(tmp_path):
   code = tmp_path / 'code'
   shutil.copytree(ROOT / 'launch', code / 'launch')

@@ -351,7 +351,6 @@ def test_a_signal_ends_it_at_once_and_says_what_is_kept(number, options, reposit
 # The compiler.
 
 @pytest.mark.libtpu
-@pytest.mark.slow
 def test_the_tpu_compiler(run_with_libtpu, tmp_path):
   run = functools.partial(run_with_libtpu, '-m', 'fairjax', 'compile')
   done = run('--config=configs/quickstart.py', '--topology=v5e:2x2', '--program=lm', '--json',
@@ -375,7 +374,6 @@ def test_the_tpu_compiler(run_with_libtpu, tmp_path):
 
 
 @pytest.mark.libtpu
-@pytest.mark.slow
 def test_the_split_that_the_tpu_compiler_is_shown_to_take(run_with_libtpu):
   done = run_with_libtpu(
     '-m', 'fairjax', 'compile', '--config=configs/quickstart.py', '--program=lm',

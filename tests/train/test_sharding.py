@@ -155,11 +155,11 @@ def _compare(found, expected):
 
 
 @pytest.mark.parametrize(('model', 'mesh'), [
-  ('plain', MeshConfig()),
-  ('plain', MeshConfig(fsdp=8)),
   ('plain', MeshConfig(slices=2, fsdp=2, model=2)),
-  ('adaptive', MeshConfig(fsdp=2, model=2)),
   ('adaptive', MeshConfig(fsdp=2, model=4)),
+  *(pytest.param(*case, marks=pytest.mark.weekly) for case in (
+    ('plain', MeshConfig()), ('plain', MeshConfig(fsdp=8)),
+    ('adaptive', MeshConfig(fsdp=2, model=2)))),
 ])
 def test_eight_devices_give_what_one_gives(single, model, mesh):
   _compare(cases.run('debias', model, mesh), single('debias', model))
@@ -215,7 +215,8 @@ def _gathered(kind, model, mesh_config):
 
 
 @pytest.mark.parametrize(('kind', 'model', 'mesh'), [
-  ('lm', 'plain', {'fsdp': 4, 'model': 2}), ('debias', 'adaptive', {'fsdp': 4, 'model': 2}),
+  pytest.param('lm', 'plain', {'fsdp': 4, 'model': 2}, marks=pytest.mark.weekly),
+  ('debias', 'adaptive', {'fsdp': 4, 'model': 2}),
   ('debias', 'plain', {'slices': 2, 'fsdp': 2, 'model': 2})])
 def test_nothing_but_parameters_is_gathered(kind, model, mesh):
   """No memory and no other array of the rows, embeddings among them."""
@@ -380,7 +381,6 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.libtpu
-@pytest.mark.slow
 def test_two_slices_as_the_tpu_compiler_describes_them(run_with_libtpu):
   names = ['v3:2x2', 'v4:2x2x2', 'v5e:4x4', 'v5p:2x2x1', 'v6e:2x4']
   done = run_with_libtpu('-c', CODE, *names)
@@ -397,8 +397,9 @@ def test_two_slices_as_the_tpu_compiler_describes_them(run_with_libtpu):
   assert program['fits'] and program['mesh'] == {'slice': 2, 'data': 4}
 
 
-@pytest.mark.parametrize('name', ['llama3', 'gemma3'])
-@pytest.mark.parametrize('lora', [0, 2])
+@pytest.mark.parametrize(('name', 'lora'), [
+  ('llama3', 0), ('gemma3', 2), *(pytest.param(*case, marks=pytest.mark.weekly)
+                                  for case in (('llama3', 2), ('gemma3', 0)))])
 @jax.enable_x64()
 def test_eight_devices_step_a_published_decoder_as_one_does(name, lora):
   """Key heads and vocabulary, which the mesh does not divide, are whole."""
