@@ -59,6 +59,8 @@ def set_environment(cache: pathlib.Path, *, quick: bool = False) -> None:
     cache: the folder.
     quick: compile without most optimizations.
   """
+  flags = ' '.join(flag for flag in os.environ.get('XLA_FLAGS', '').split()
+                   if 'device_count' not in flag)
   for name in ('XLA_FLAGS', 'JAX_NUMPY_RANK_PROMOTION', 'JAX_NUM_CPU_DEVICES', 'JAX_ENABLE_X64'):
     os.environ.pop(name, None)
   os.environ |= {
@@ -68,4 +70,4 @@ def set_environment(cache: pathlib.Path, *, quick: bool = False) -> None:
     'JAX_COMPILATION_CACHE_DIR': str(cache), 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
     'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1'}
   if quick:
-    os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'
+    os.environ |= {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1', 'XLA_FLAGS': flags}

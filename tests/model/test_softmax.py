@@ -99,9 +99,9 @@ def test_blocked_loss_and_gradients_are_those_of_all_scores(name, block):
       nll = next_token_nll(all_logits(params, config, hidden), targets)
       return (nll * weights).sum(), nll
 
-    (_, found), gradients = jax.value_and_grad(blocked, (0, 1), has_aux=True)(params, hidden)
-    (_, expected), expected_gradients = jax.value_and_grad(whole, (0, 1), has_aux=True)(
-      params, hidden)
+    ((_, found), gradients), ((_, expected), expected_gradients) = (
+      jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(params, hidden)
+      for f in (blocked, whole))
     np.testing.assert_allclose(found, expected, atol=1e-12)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-11),
                  gradients, expected_gradients)
@@ -114,12 +114,19 @@ def test_any_number_of_tokens_may_fall_into_one_cluster(low, high):
     config = _float64(CONFIGS['adaptive'])
     params = _params(config)
     hidden, targets = _inputs(config, (5, 233), low=low, high=high)
-    found, pull = jax.vjp(lambda p, h: token_nll(p, config, h, targets), params, hidden)
-    expected, pull_expected = jax.vjp(
-      lambda p, h: next_token_nll(all_logits(p, config, h), targets), params, hidden)
+
+    def summed(nll):
+      def both(params, hidden):
+        found = nll(params, hidden)
+        return found.sum(), found
+      return jax.jit(jax.grad(both, (0, 1), has_aux=True))(params, hidden)
+
+    gradients, found = summed(lambda p, h: token_nll(p, config, h, targets))
+    expected_gradients, expected = summed(
+      lambda p, h: next_token_nll(all_logits(p, config, h), targets))
     np.testing.assert_allclose(found, expected, atol=1e-12)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10),
-                 *(f(jnp.ones_like(found)) for f in (pull, pull_expected)))
+                 gradients, expected_gradients)
 
 
 @pytest.mark.parametrize('name', ['padded', 'one_width'])

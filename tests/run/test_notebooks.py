@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -215,11 +216,8 @@ def quickstart(execute):
   return execute('quickstart')
 
 
-@pytest.fixture(scope='module', params=[
-  'a checkpoint', pytest.param('its own', marks=pytest.mark.weekly)])
-def evaluated(execute, quickstart, request):
-  if request.param == 'its own':
-    return execute('evaluate')
+@pytest.fixture(scope='module')
+def evaluated(execute, quickstart):
   return execute('evaluate', CHECKPOINT=str(quickstart.folder / 'fairjax-quickstart'))
 
 
@@ -244,6 +242,15 @@ def test_evaluate_measures_a_checkpoint_without_tensorflow(evaluated):
   assert saved['measures']['records'] == 5000 and saved['measures']['coupled']
 
 
+@pytest.mark.weekly
+def test_evaluate_trains_a_model_of_its_own_and_shows_how_far_it_is(execute):
+  shown = execute('evaluate')
+  (progress,) = [html for html in shown.of('text/html') if 'Finding the texts' in html]
+  assert progress.count('<details>') == 1 and 'step 1600/1600' in progress
+  assert float({r['measure']: r for r in shown.table('measure', 'value', 'note')}['PPL'][
+    'value']) < 6
+
+
 def test_evaluate_shows_what_beside_sentiment_was_measured(evaluated):
   rows = {row['measure']: row for row in evaluated.table('measure', 'value', 'note')}
   words, floor = value_and_floor(rows['words, bits (floor)']['value'])
@@ -251,8 +258,6 @@ def test_evaluate_shows_what_beside_sentiment_was_measured(evaluated):
   assert float(rows['KL of the next token, nats']['value']) > 0
   assert 3 < float(rows['PPL']['value']) < 6
   assert len(evaluated.of('image/png')) == 2
-  (progress,) = [html for html in evaluated.of('text/html') if 'Finding the texts' in html]
-  assert progress.count('<details>') == 1 and 'step 1600/1600' in progress
 
 
 def test_evaluate_measures_a_file_of_anyone(execute, tmp_path):
@@ -287,10 +292,20 @@ def test_quickstart_recovers_the_planted_bias_and_lowers_it(quickstart):
   assert len(shown.of('image/png')) == 2
 
 
-@pytest.mark.parametrize('trained', [True, pytest.param(False, marks=pytest.mark.weekly)])
-def test_tradeoff_shows_the_curve_and_refuses_erasure(execute, quickstart, trained):
-  workdir = str(quickstart.folder / 'fairjax-quickstart')
-  shown = execute('tradeoff', **({'WORKDIR': workdir} if trained else {}))
+@pytest.fixture(params=['trained', pytest.param('new', marks=pytest.mark.weekly)])
+def workdir(quickstart, tmp_path, request):
+  """A workdir with step 1 of the quickstart, which is that of the trade-off, or a new one."""
+  if request.param == 'trained':
+    shutil.copytree(quickstart.folder / 'fairjax-quickstart', tmp_path / 'run',
+                    ignore=shutil.ignore_patterns('generations', 'measures', 'scores', 'debias'))
+    config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+    config['config']['sample']['heldout_prefixes'] = False
+    (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  return tmp_path / 'run'
+
+
+def test_tradeoff_shows_the_curve_and_refuses_erasure(execute, workdir):
+  shown = execute('tradeoff', WORKDIR=str(workdir))
   assert shown.noise == []
   rows = shown.table('model', 'PPL', 'KL')
   names = [f'embedding-{weight}' for weight in (1, 10, 1000)]
