@@ -43,3 +43,7 @@ def test_the_test_of_the_beam_job_runs_weekly():
   assert "pip install -e '.[train,dev]'" in [step.get('run') for step in job['steps']]
   file = TESTS.parent / command.split()[-1]
   assert "'FAIRJAX_BEAM_VENV' not in os.environ" in file.read_text(encoding='utf-8')
+
+
+def test_everything_runs_weekly():
+  assert scheduled("pytest -n 2 --dist=loadfile -m ''")
