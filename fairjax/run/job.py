@@ -287,6 +287,7 @@ class Job(Run):
   def train(self, until: str | None = None) -> None:
     """The curriculum up to and with a step (`lm`, `sentiment`, `debias`; None: the config's)."""
     from fairjax.train import SENTIMENT, StopSignal, curriculum_stages, stage_folder
+    _ = self.published  # rows that it cannot read are an error before the data is prepared
     stages = curriculum_stages(self.config, until)
     # A file that a later stage lacks is an error before step 1.
     if SENTIMENT in stages and not (

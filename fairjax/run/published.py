@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairjax import processes
 from fairjax.config import Config
+from fairjax.errors import UserError
 from fairjax.files import file_sha256, json_sha256, read_sealed_json, write_sealed_json
 from fairjax.run.workdir import vocabulary_folder
 from fairjax.vocabulary import Vocabulary
@@ -52,8 +53,20 @@ def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
 
 
 def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
-  """The switches of a published model with those that a run chooses."""
-  model = config.model
+  """The switches of a published model with those that a run chooses.
+
+  UserError: rows, sentences or branches reach positions that the model lacks.
+  """
+  model, most, longest = config.model, sizes.max_positions, config.debias.pieces_per_branch
+  # Learned positions end there; a value at a row's end may be longer than the one it replaces.
+  beyond = longest - 1 if config.until == 'debias' and not sizes.rope_theta else 0
+  for field, size, spare in (
+      ('model.segment_len', model.segment_len, beyond),
+      ('sentiment.sentence_tokens', config.sentiment.sentence_tokens, 0)):
+    if size + spare > most:
+      why = f', and debias.pieces_per_branch={longest} needs {spare} after a row' if spare else ''
+      raise UserError(f'{field}={size} is too much: {config.pretrained.model} has {most} positions'
+                      f'{why}; set it to at most {most - spare}')
   return dataclasses.replace(sizes, dtype=model.dtype, remat=model.remat,
                              scan_unroll=model.scan_unroll, h_bar=config.pretrained.h_bar)
 

@@ -241,3 +241,20 @@ def test_what_a_published_model_has_no_use_for_is_refused(files, tmp_path, capsy
   assert main(command(files, tmp_path / 'w', **changes)) == 2
   error = capsys.readouterr().err
   assert words in error and error.count('\n') == 1 and not (tmp_path / 'w').exists()
+
+
+@pytest.mark.parametrize(('family', 'changes', 'words'), [
+  ('gpt2', {'model__segment_len': 60}, 'pieces_per_branch=6 needs 5 after a row; set it to at most '
+   '59'),
+  ('llama3', {'model__segment_len': 65}, 'model.segment_len=65 is too much'),
+  ('llama3', {'sentiment__sentence_tokens': 65}, 'set it to at most 64')])
+def test_rows_that_the_model_cannot_read_are_refused(files, tmp_path, capsys, family, changes,
+                                                     words):
+  copy = tmp_path / 'files'
+  shutil.copytree(files, copy)
+  shutil.copytree(GOLDEN / family, copy / 'model', dirs_exist_ok=True)
+  rewrite(copy / 'model' / 'config.json', lambda config: config.update(eos_token_id=2))
+  assert main(command(copy, tmp_path / 'w', **changes)) == 2
+  error = capsys.readouterr().err
+  assert words in error and error.count('\n') == 1
+  assert not (tmp_path / 'w' / 'data').exists()
