@@ -42,7 +42,7 @@ def _word_products(hidden, table, sum_dtype):
 @functools.cache
 def _sums_bfloat16_in_float32():
   """Whether `_word_products` of several axes runs on CPU: the XLA of JAX 0.7.2 takes rows only."""
-  hidden, table = jnp.zeros((4, 6, 16), jnp.bfloat16), jnp.zeros((40, 16), jnp.bfloat16)
+  hidden, table = np.zeros((4, 6, 16), jnp.bfloat16), np.zeros((40, 16), jnp.bfloat16)
   try:
     run = jax.jit(_word_products, static_argnums=2).lower(hidden, table, jnp.float32).compile()
     jax.block_until_ready(run(hidden, table))
