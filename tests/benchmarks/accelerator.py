@@ -20,7 +20,7 @@ TASKS = {
                 '--dtype=bfloat16', '--paths=PATHS'],
   'step': ['debias_step', '--config=configs/wikitext103.py', '--rounds=5'],
   'decoder_step': ['debias_step', '--decoder=llama-3.2-1b', '--segment_len=512', '--batch_size=8',
-                   *_STEP],
+                   '--steps=plain,fused', *_STEP],
   'sampler': ['sampler', '--config=configs/wikitext103.py', '--rounds=2'],
   'decoder_sampler': ['sampler', '--decoder=llama-3.2-1b', '--dtype=bfloat16', '--batch_size=200',
                       '--rounds=2'],
