@@ -48,9 +48,9 @@ def test_losses_are_those_of_the_file(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'clu', None)  # no TensorBoard files: they need TensorFlow
   version = '.'.join(jax.__version__.split('.')[:2])
   file = FOLDER / f'jax-{version}-{jax.default_backend()}.txt'
-  write = 'FAIRJAX_WRITE_GOLDEN' in os.environ
+  write = 'FAIRJAX_UPDATE_GOLDEN' in os.environ
   if not (write or file.exists()):
-    pytest.skip(f'no {file.name}: FAIRJAX_WRITE_GOLDEN=1 python -m pytest '
+    pytest.skip(f'no {file.name}: FAIRJAX_UPDATE_GOLDEN=1 python -m pytest '
                 'tests/train/test_golden_losses.py writes it')
   columns = [*curriculum_losses('lm', 'loss'), *curriculum_losses(
     'debias', 'loss', 'fairness_loss/embedding'), masked_losses(tmp_path / 'masked')]
