@@ -33,8 +33,10 @@ def test_the_interface_is_that_of_the_file():
   lines = [*sorted(verbs(make_parser(), 'fairjax')), '']
   lines += [f'config.{name}: {kind} = {value!r}' for name, value, kind, _ in
             described_fields(Config())]
-  lines += ['', *(f'fairjax.{name}{inspect.signature(getattr(fairjax, name)).replace(
-    return_annotation=inspect.Signature.empty)}' for name in fairjax.__all__)]
+  lines.append('')
+  for name in fairjax.__all__:
+    parameters = inspect.signature(getattr(fairjax, name)).parameters
+    lines.append(f"fairjax.{name}({', '.join(parameters)})")
   text = '\n'.join(lines) + '\n'
   if 'FAIRJAX_UPDATE_GOLDEN' in os.environ:
     FILE.write_text(text, encoding='utf-8')
