@@ -354,7 +354,8 @@ class Curriculum:
     batch = next(iter(self.batches.valid(batch_size=8 * jax.process_count())))
     batch = {name: multihost_utils.process_allgather(batch[name], tiled=True)
              for name in ('inputs', 'weights', 'segment_ids', 'positions')}
-    batch = {name: rows[batch['weights'].any(axis=1)] for name, rows in batch.items()}
+    # The first 8, however many processes there are.
+    batch = {name: rows[batch['weights'].any(axis=1)][:8] for name, rows in batch.items()}
     rng = np.random.default_rng(derive_seed(self.config.seed, 'unrelated'))
     places = np.stack([
       rng.choice(np.flatnonzero(row), 4).astype(np.int32) for row in batch['weights']])

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from test_decoders import ATTRIBUTE, GOLDEN, write_tokenizer
 
 from fairjax.cli.main import main
-from fairjax.data.batches import eval_batches
+from fairjax.data.batches import eval_batches, train_batches
 from fairjax.model.decoder import NoState
 from fairjax.pretrained import load_pretrained
 from fairjax.run.results import open_run
@@ -108,6 +108,16 @@ def test_step_1_is_the_published_model(files, finished):
   found = [states[a, i] @ states[b, i] for a in range(8) for b in range(8) for i in range(4)
            if a != b]
   assert summary['unrelated_cosine'] == pytest.approx(np.mean(found), rel=1e-5)
+
+
+def test_training_reads_what_sampling_reads(files, finished):
+  run, lines = open_run(finished), (files / 'text.txt').read_text().splitlines()
+  batch = next(train_batches(run.prepared, 'train', batch_size=8, segment_len=48, start_ids=(1,)))
+  first = batch['inputs'][0][batch['segment_ids'][0] == 0].tolist()
+  line, = {line for line in lines if first == [
+    *run.vocabulary.start_ids, *run.vocabulary.encode(line)]}
+  assert batch['targets'][0][batch['segment_ids'][0] == 0].tolist() == [*first[1:], 2]
+  assert batch['weights'][0, :len(first)].all()
 
 
 def test_perplexity_counts_every_token_once(finished):
