@@ -56,6 +56,16 @@ def test_every_entry_is_pinned_and_hashed():
     assert requirement.url is None
 
 
+@pytest.mark.parametrize(('name', 'extras'), [('py313', ('train', 'dev')), ('colab', ('dev',))])
+def test_lists_for_python_3_13_cover_what_setup_asks_for(name, extras):
+  found = {canonicalize_name(r.name): r.specifier for r, _ in locked(LOCK.with_name(f'{name}.txt'))}
+  asked = setup_argument('install_requires') + [
+    text for extra in extras for text in setup_argument('extras_require')[extra]]
+  for requirement in map(Requirement, asked):
+    (pin,) = found[canonicalize_name(requirement.name)]
+    assert pin.version in requirement.specifier, f'{requirement}: launch/lock.sh keep'
+
+
 @pytest.mark.parametrize('python', ['3.11', '3.12', '3.13'])
 def test_it_covers_what_setup_asks_for(python):
   found, extras = versions(python), setup_argument('extras_require')
