@@ -38,7 +38,7 @@ from fairjax.model.causal_lm import (
 )
 from fairjax.model.decoder_config import DecoderConfig
 from fairjax.model.decoding import Chunk, Decoder, chunks_and_flags, num_slots, skip_if_empty
-from fairjax.model.likelihood import next_token_nll
+from fairjax.model.likelihood import table_nll
 from fairjax.model.xla_features import word_products
 
 _ACTIVATIONS = {
@@ -47,7 +47,6 @@ _ACTIVATIONS = {
 ACTIVATIONS = tuple(_ACTIVATIONS)
 """Names in published configurations."""
 
-_LOGITS = 1 << 24  # logits that the likelihood holds at a time
 _REMAT = {'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
           'full': jax.checkpoint_policies.nothing_saveable}
 
@@ -253,19 +252,9 @@ class DecoderModel(CausalLM):
     self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
   ) -> Float[Array, 'B T']:
     """See `CausalLM`."""
-    rows, size = targets.shape
-    block = min(size, max(1, _LOGITS // (rows * self.config.vocab_size)))
-    blocks = -(-size // block)
-
-    def by_block(x):
-      x = jnp.pad(x, [(0, 0), (0, blocks * block - size)] + [(0, 0)] * (x.ndim - 2))
-      return jnp.moveaxis(x.reshape(rows, blocks, block, *x.shape[2:]), 1, 0)
-
-    # The backward pass computes each block's logits again instead of keeping all of them.
-    found = jax.lax.map(
-      jax.checkpoint(lambda part: next_token_nll(self.logits(params, part[0]), part[1])),
-      (by_block(hidden), by_block(targets)))
-    return jnp.moveaxis(found, 0, 1).reshape(rows, -1)[:, :size]
+    c = self.config
+    return table_nll(params['embedding' if c.tied else 'output'], hidden, targets, dtype=c.dtype,
+                     cap=c.logit_cap, precision=_precision(c))
 
   def mean_nll(
     self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
@@ -281,8 +270,12 @@ class DecoderModel(CausalLM):
 @contextlib.contextmanager
 def _exact(config: DecoderConfig) -> Iterator[None]:
   """Products of float32 in float32 on every device; bfloat16 has nothing to lose."""
-  with jax.default_matmul_precision('default' if config.dtype == 'bfloat16' else 'highest'):
+  with jax.default_matmul_precision(_precision(config)):
     yield
+
+
+def _precision(config):
+  return 'default' if config.dtype == 'bfloat16' else 'highest'
 
 
 @dataclasses.dataclass(frozen=True)

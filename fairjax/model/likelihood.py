@@ -81,9 +81,33 @@ def mean_nll(
   return _mean_nll(_Static(config, 0), _softmax_params(params, config), hidden, targets)
 
 
+def table_nll(
+  table: Float[Array, 'V D'], hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T'], *,
+  dtype: str, cap: float = 0.0, precision: str = 'default',
+) -> Float[Array, 'B T']:
+  """`token_nll` of a softmax without biases, of any number of words.
+
+  Args:
+    table: output embeddings; whole tables and such that are split by word are taken.
+    hidden: what they are multiplied with.
+    targets: in [0, V).
+    dtype: of the products; sums are float32 or wider.
+    cap: of `VocabLogits`.
+    precision: of the products, of `jax.default_matmul_precision`.
+  """
+  words, width = table.shape
+  rest = -words % partitioning.parts('vocab')
+  config = ModelConfig(vocab_size=words, model_dim=width, dtype=dtype)
+  params = {'embedding': jnp.pad(table, ((0, rest), (0, 0))),
+            'softmax_bias': jnp.zeros(words + rest, table.dtype)}
+  return _token_nll(_Static(config, 0, cap, precision), params, hidden, targets)
+
+
 class _Static(NamedTuple):
   config: ModelConfig
   block: int
+  cap: float = 0.0
+  precision: str | None = None  # None: that of the context
 
 
 def _softmax_params(params: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
@@ -102,7 +126,8 @@ def _forward(static, params, hidden, targets):
   run = partitioning.per_device(
     functools.partial(_local_forward, static), in_specs=(params_spec, rows, rows),
     out_specs=(rows, (rows, rows)))
-  nll, normalisers = run(params, hidden, targets)
+  with jax.default_matmul_precision(static.precision):
+    nll, normalisers = run(params, hidden, targets)
   return nll, (params, hidden, targets, normalisers)
 
 
@@ -112,7 +137,8 @@ def _backward(static, saved, gradient):
   run = partitioning.per_device(
     functools.partial(_local_backward, static),
     in_specs=(params_spec, rows, rows, (rows, rows), rows), out_specs=(params_spec, rows))
-  return *run(params, hidden, targets, normalisers, gradient), None
+  with jax.default_matmul_precision(static.precision):
+    return *run(params, hidden, targets, normalisers, gradient), None
 
 
 _token_nll.defvjp(_forward, _backward)
@@ -158,7 +184,7 @@ def _local_forward(static, params, hidden, targets):
   config = static.config
   head, *tails = vocabulary_clusters(config)
   flat, target = _flatten(config, hidden, targets)
-  table = VocabLogits.of(params, head, static.block, target.size)
+  table = VocabLogits.of(params, head, static.block, target.size, static.cap)
   h = project(flat, softmax_projection(params, head))
   normaliser, chosen = table.normaliser(h, jnp.where(target < head.size, target, -1))
   order, cluster, counts = _by_cluster(config, target)
@@ -193,7 +219,7 @@ def _local_backward(static, params, hidden, targets, normalisers, gradient):
   g = gradient.reshape(-1)
   grads = {}
   h = project(flat, softmax_projection(params, head))
-  table = VocabLogits.of(params, head, static.block, target.size)
+  table = VocabLogits.of(params, head, static.block, target.size, static.cap)
   d_h, grads[f'embedding{head.suffix}'], grads[f'softmax_bias{head.suffix}'] = table.gradients(
     h, jnp.where(target < head.size, target, -1), of_head, g)
   d_h = partitioning.total(d_h, 'vocab')

@@ -207,15 +207,18 @@ class VocabLogits(NamedTuple):
   size: int  # words of the cluster, on all devices
   block: int
   offset: Any  # this device's first word
+  cap: float = 0.0  # logits go through cap * tanh(x / cap) (Gemma 2); 0: they do not
 
   @classmethod
-  def of(cls, params, cluster: Cluster, block: int, num_tokens: int) -> 'VocabLogits':
+  def of(
+    cls, params, cluster: Cluster, block: int, num_tokens: int, cap: float = 0.0
+  ) -> 'VocabLogits':
     """Takes a cluster's parameters; `block` words at a time (0: chosen by the number of tokens)."""
     weight = params[f'embedding{cluster.suffix}']
     words = weight.shape[0]
     block = block or max(BLOCK // max(num_tokens, 1), 1024)
     return cls(weight, params[f'softmax_bias{cluster.suffix}'], cluster.size, min(block, words),
-               partitioning.index('vocab') * words)
+               partitioning.index('vocab') * words, cap)
 
   def block_logits(self, hidden, i):
     """Logits [n, block] of block i, its first word, and its weight.
@@ -232,6 +235,8 @@ class VocabLogits(NamedTuple):
       weight = jax.lax.optimization_barrier(weight)
     bias = jax.lax.dynamic_slice_in_dim(self.bias, start, self.block).astype(sum_dtype)
     logits = jnp.einsum('ne,ve->nv', hidden, weight, preferred_element_type=sum_dtype) + bias[None]
+    if self.cap:
+      logits = jnp.tanh(logits / self.cap) * self.cap
     if words % self.block or words * partitioning.parts('vocab') != self.size:
       column = start + jnp.arange(self.block)
       counts = (column >= i * self.block) & (self.offset + column < self.size)
@@ -278,6 +283,8 @@ class VocabLogits(NamedTuple):
       logits, start, weight = self.block_logits(hidden, i)
       probs = jnp.exp(logits - normaliser[:, None])
       d_logits = (probs - self._is_target(local, start, i)) * gradient[:, None]
+      if self.cap:  # words that do not count are far below -cap
+        d_logits *= 1 - jnp.square(jnp.maximum(logits / self.cap, -1))
       narrow = d_logits.astype(hidden.dtype)
       d_hidden += jnp.einsum('nv,ve->ne', narrow, weight, preferred_element_type=sum_dtype)
       of_words = jnp.einsum('nv,ne->ve', narrow, hidden, preferred_element_type=sum_dtype)
