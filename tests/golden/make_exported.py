@@ -1,4 +1,4 @@
-"""Makes `decoders/exported.npz`: logits of transformers and peft for what fairjax exports.
+"""Makes `exported.npz`: logits of transformers and peft for what fairjax exports.
 
 See README.md beside this file for the commands. `write` exports the models of `decoders/` with
 other numbers, and adapters on two of them; `read` loads them in PyTorch, in an environment without
@@ -85,7 +85,7 @@ def read(folder):
     with KeepDouble(), torch.no_grad():
       found[name] = model(torch.tensor(IDS)).logits.numpy()
     print(name, float(np.abs(found[name]).max()))
-  np.savez_compressed(HERE / 'exported.npz', ids=np.array(IDS, np.int32), **found)
+  np.savez_compressed(HERE.parent / 'exported.npz', ids=np.array(IDS, np.int32), **found)
 
 
 if __name__ == '__main__':

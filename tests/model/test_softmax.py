@@ -1,6 +1,7 @@
 """Plain and adaptive softmax, and the loss that never holds all scores."""
 
 import dataclasses
+import math
 
 import flax.linen as nn
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 from fairjax.config import MeshConfig, ModelConfig
 from fairjax.model import language_model, likelihood, softmax
-from fairjax.model.likelihood import mean_nll, next_token_nll, token_nll
+from fairjax.model.likelihood import mean_nll, next_token_nll, table_nll, token_nll
 from fairjax.model.softmax import all_logits, embed_tokens, parameter_table, vocabulary_clusters
 from fairjax.train.sharding import make_mesh, on_mesh
 
@@ -383,3 +384,30 @@ def test_the_mean_and_its_gradients_are_sums_in_float32(name, way, monkeypatch):
   # Terms next to the middle of two bfloat16 numbers may go the other way; most sums have none.
   error = np.abs(gradient - _narrow(d_scores).T @ flat)
   assert np.median(error / sizes) <= n * U
+
+
+@pytest.mark.parametrize('cap', [0.0, 3.0])
+@pytest.mark.parametrize('axes', [{}, {'data': 2, 'model': 4}])
+def test_the_nll_of_a_table_and_its_gradients_in_blocks_on_any_mesh(cap, axes, monkeypatch):
+  monkeypatch.setattr(softmax, 'BLOCK', 1)  # so 1,024 words at a time: 3 blocks, or 3 a device
+  rng = np.random.default_rng(0)
+  words, rows, size, width = 10_003 if axes else 2501, 2, 3, 5
+  with jax.enable_x64():
+    table, hidden = (jnp.asarray(rng.normal(size=s)) for s in ((words, width), (rows, size, width)))
+    targets = jnp.asarray(rng.integers(0, words, (rows, size)), jnp.int32).at[0, 0].set(words - 1)
+
+    def direct(table, hidden):
+      logits = hidden @ table.T
+      return next_token_nll(jnp.tanh(logits / cap) * cap if cap else logits, targets)
+
+    def in_blocks(table, hidden):
+      return table_nll(table, hidden, targets, dtype='float64', cap=cap)
+
+    mesh = make_mesh(MeshConfig(**axes), jax.devices()[:math.prod(axes.values())])
+    with on_mesh(mesh):
+      nll, vjp = jax.vjp(jax.jit(in_blocks), table, hidden)
+      gradients = vjp(jnp.arange(1.0, 7).reshape(rows, size))
+    expected, vjp = jax.vjp(direct, table, hidden)
+    np.testing.assert_allclose(nll, expected, rtol=1e-13)
+    for found, exact in zip(gradients, vjp(jnp.arange(1.0, 7).reshape(rows, size)), strict=True):
+      np.testing.assert_allclose(found, exact, rtol=1e-11, atol=1e-14)

@@ -48,7 +48,7 @@ def golden():
   spec = importlib.util.spec_from_file_location('exported', GOLDEN / 'make_exported.py')
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  with np.load(GOLDEN / 'decoders' / 'exported.npz', allow_pickle=False) as file:
+  with np.load(GOLDEN / 'exported.npz', allow_pickle=False) as file:
     return module, dict(file)
 
 

@@ -99,8 +99,10 @@ def test_batches_states_branches_and_logits_have_the_sharding_of_their_rows(mode
   batch = to_devices(cases.make_batch(0, config.vocab_size), mesh)
   blocks = []  # (scores of a block's tokens, of its words) of one device
 
-  def record(cls, params, cluster, block, num_tokens, *, made=likelihood.VocabLogits.of.__func__):
-    table = made(cls, params, cluster, block, num_tokens)
+  made = likelihood.VocabLogits.of.__func__
+
+  def record(cls, params, cluster, block, num_tokens, cap):
+    table = made(cls, params, cluster, block, num_tokens, cap)
     blocks.append((num_tokens, table.weight.shape[0], cluster.size))
     return table
 
