@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from golden_models import rewrite, same
+from groups import ends, free_address, start
 from safetensors.numpy import load_file, save_file
 from test_decoders import ATTRIBUTE, GOLDEN, write_tokenizer
 
@@ -152,6 +153,17 @@ def test_a_trained_model_is_exported_as_the_published_one_came(files, finished, 
   assert load_file(tmp_path / 'base' / 'model.safetensors').keys() == (
     tensors := load_file(files / 'model' / 'model.safetensors')).keys()
   same(load_file(tmp_path / 'base' / 'model.safetensors'), tensors)
+
+
+def test_two_processes_that_hold_parts_export_what_one_does(files, finished, tmp_path, repository):
+  address, name = free_address(), '--model=town-embedding-10'
+  assert export(files, finished, tmp_path / 'one', name) == 0
+  found = ends(start([
+    ['-m', 'fairjax', 'export', *command(files, finished, mesh__fsdp=2)[1:], name,
+     f'--output={tmp_path}/two', f'--distributed={address},2,{i}'] for i in (0, 1)], repository))
+  assert [code for code, _, _ in found] == [0, 0], found
+  files_of = [{p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ('one', 'two')]
+  assert files_of[0] == files_of[1]
 
 
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
