@@ -214,8 +214,13 @@ def _corrupt(laboratory, case, rng, outputs) -> None:
 
 
 def _may_go(path: pathlib.Path, workdir: pathlib.Path) -> bool:
-  """Whether a run may remove a file: of a checkpoint (moved aside or too old), or a hidden one."""
+  """Whether a run may remove a file: of a checkpoint (moved aside or too old), or a hidden one.
+
+  Also the parts of measures whose whole is there: the run went on until it met the damage.
+  """
   name = path.relative_to(workdir).as_posix()
+  if path.name.endswith('.parts.jsonl'):
+    return path.with_name(path.name.removesuffix('.parts.jsonl') + '.json').exists()
   return '/checkpoints/' in name or '/progress/' in name or path.name.startswith('.')
 
 
