@@ -13,9 +13,6 @@ if __name__ == '__main__':  # and not where a test imports this
   sys.modules['clu'] = None  # no TensorBoard files: importing TensorFlow takes longer than the rest
 
 import jax  # noqa: E402
-from jax_features import complete_jax  # noqa: E402
-
-complete_jax()
 from test_curriculum import CONFIG, STAGES, ArrayFeed, _sentences  # noqa: E402
 
 from fairjax import processes  # noqa: E402

@@ -8,6 +8,7 @@ import sys
 
 import jax
 import numpy as np
+from jax_features import complete_jax
 
 from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
 from fairjax.model import language_model
@@ -17,6 +18,8 @@ from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import own_rows, to_devices, to_host
 from fairjax.train.steps import FairnessTerm
+
+complete_jax()  # in a process of its own too
 
 B, T, K, P = 16, 8, 2, 2
 SIZES = dict(num_layers=2, model_dim=16, num_heads=4, head_dim=4, ff_dim=32, segment_len=T,

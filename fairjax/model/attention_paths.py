@@ -143,7 +143,7 @@ def halves(
   if isinstance(key_value, tuple):
     return key_value
   # The gradient of a split is one concatenation, that of two indices two paddings and a sum.
-  key, value = (x[0] for x in jnp.split(key_value, 2))
+  key, value = (jnp.squeeze(x, 0) for x in jnp.split(key_value, 2))
   return key, value
 
 

@@ -221,6 +221,7 @@ def test_a_run_whose_scorer_is_wrong_stops_before_it_trains(
   monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
   monkeypatch.setattr(Job, 'curriculum', lambda *_: pytest.fail('it trains'))
   fairjax('run', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
+          '--config.measure.encoder=',
           *[f'--config.{field}={value}' for field, value in overrides.items()], code=2)
   assert words in capsys.readouterr().err
 
