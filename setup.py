@@ -52,6 +52,7 @@ setup(
     'tokenizers>=0.21,<1',
     'tqdm>=4.66,<5',
     'shtab>=1.7,<2',
+    'msgspec>=0.19,<1',
     'backports.zstd>=1,<2; python_version < "3.14"',
   ],
   extras_require={

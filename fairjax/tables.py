@@ -17,6 +17,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import (
   decode,
@@ -33,6 +35,7 @@ _ARRAY = re.compile(rb'\s*\[\s*[{\]]')
 _WHITE = re.compile(r'[ \t\r\n]*')
 _BEGIN = 1 << 17  # bytes that show the form
 _LONGEST_CELL = 1 << 27
+_decoder = msgspec.json.Decoder()
 
 
 def read_rows(
@@ -177,6 +180,10 @@ def parquet_texts(
 
 def parse_json(line: bytes | str, where: str) -> Any:
   """The value of a line of JSON."""
+  try:
+    return _decoder.decode(line)
+  except (msgspec.MsgspecError, ValueError, RecursionError):
+    pass  # Python's reader says what is wrong, and takes NaN and halves of characters
   try:
     return json.loads(line if isinstance(line, str) else line.decode('utf-8'))
   except UnicodeDecodeError as e:

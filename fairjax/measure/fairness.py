@@ -110,7 +110,7 @@ def measure_fairness(
   draws = _Draws(
     samples, tests.cells, statistics.observed(),
     statistics.permuted(permutations, coupled=samples.coupled, seed=seed, log=log),
-    jackknife(samples, chosen))
+    jackknife(samples, statistics))
   estimates = {name: draws.estimates(k, chosen[k]) for k, name in enumerate(sets)}
   return Fairness(
     **vars(estimates.pop('')), cells=tests.cells, pairs=tests.pairs,
@@ -225,14 +225,9 @@ def _same_subgroup(samples: SampleScores) -> np.ndarray:
   return samples.subgroup_index[first] == samples.subgroup_index[second]
 
 
-def jackknife(samples: SampleScores, template_sets: Sequence[Sequence[int]]) -> LabelNull | None:
+def jackknife(samples: SampleScores, statistics: LabelStatistics) -> LabelNull | None:
   """Statistics without each of 20 groups of samples; None when a prefix has fewer than 20."""
   if samples.samples_per_prefix[0] < JACKKNIFE_GROUPS:
     return None
-
-  def without(group):
-    kept = [[x[np.arange(x.size) % JACKKNIFE_GROUPS != group] for x in row]
-            for row in samples.scores]
-    return LabelStatistics(kept, samples.subgroup_index, template_sets).observed()
-
-  return LabelNull.joined(in_threads(without, range(JACKKNIFE_GROUPS)))
+  return LabelNull.joined(in_threads(
+    lambda group: statistics.without(group, JACKKNIFE_GROUPS).observed(), range(JACKKNIFE_GROUPS)))

@@ -103,10 +103,11 @@ def compare_fairness(
   if samples < JACKKNIFE_GROUPS:
     raise UserError(f'a prefix has {samples} samples: a gate needs {JACKKNIFE_GROUPS} or more')
   values, chance = zip(*(_individual(x, permutations, seed) for x in (new, old)), strict=True)
-  difference, everything = values[0] - values[1], [range(len(new.templates))]
+  difference = values[0] - values[1]
   if not np.array_equal(new.sizes, old.sizes):
     difference -= chance[0] - chance[1]
-  left = [jackknife(x, everything).all_pairs.mean(axis=0) for x in (new, old)]
+  left = [jackknife(x, LabelStatistics(x.scores, x.subgroup_index)).all_pairs.mean(axis=0)
+          for x in (new, old)]
   paired = new.coupled and old.coupled and all(
     np.array_equal(a[0], b[0]) for a, b in zip(new.sample_ids, old.sample_ids, strict=True))
   parts = [left[0] - left[1]] if paired else left

@@ -39,6 +39,7 @@ levels are exact permutation tests.
 
 import concurrent.futures
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -62,6 +63,9 @@ def in_threads(
   # NumPy sorts and adds without the interpreter's lock, so threads use the cores of this process.
   items = list(items)
   results = []
+  # glibc keeps freed memory up to twice the largest block that it saw freed. After this one it
+  # keeps the arrays of an item for the next instead of fetching them from the system page by page.
+  np.empty(31 << 20, np.uint8)
   with (Progress(what, len(items), unit=unit, log=log) as progress,
         concurrent.futures.ThreadPoolExecutor(cores()) as pool):
     try:
@@ -147,9 +151,19 @@ class LabelStatistics:
     self._pools = [_Pool.of(scores, self._templates, chosen)
                    for chosen in template_sets or [range(len(scores))]]
 
+  def without(self, group: int, groups: int) -> 'LabelStatistics':
+    """The statistics of each prefix without every `groups`-th sample from number `group` on."""
+    found = object.__new__(LabelStatistics)
+    kept = [np.concatenate([np.arange(n) % groups != group for n in t.sizes])
+            for t in self._templates]
+    found._members = self._members
+    found._templates = [t.keep(k) for t, k in zip(self._templates, kept, strict=True)]
+    found._pools = [pool.keep(self._templates, kept) for pool in self._pools]
+    return found
+
   def observed(self) -> LabelNull:
     """The statistics of the labels as they are (R = 1)."""
-    return self._statistics([t.codes[None] for t in self._templates])
+    return self._statistics([t.codes[None].copy() for t in self._templates])
 
   def permuted(
     self, permutations: int, *, coupled: bool, seed: int, log: Callable[[str], None] | None = None
@@ -174,18 +188,19 @@ class LabelStatistics:
 
   def _statistics(self, codes: list[np.ndarray]) -> LabelNull:
     """Statistics of codes `[M]` of shape `[B, N]`, value after value."""
-    rows = [t.sorted_rows(own) for t, own in zip(self._templates, codes, strict=True)]
-    means = [t.pair_means(r, self._members) for t, r in zip(self._templates, rows, strict=True)]
+    for t, own in zip(self._templates, codes, strict=True):
+      t.sort_rows(own)
+    means = [t.pair_means(r, self._members) for t, r in zip(self._templates, codes, strict=True)]
     every, within, across = (np.stack([m[i] for m in means]) for i in range(3))
     return LabelNull(every, within, across, np.stack([
-      np.stack([pool.distances(rows, values) for values in self._members])
-      for pool in self._pools]))
+      pool.distances(self._templates, codes, self._members) for pool in self._pools]))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pool:
   """The whole set over some templates."""
 
+  grid: np.ndarray  # [U] ascending distinct scores
   distance: PoolDistance
   codes: dict[int, np.ndarray]  # template -> `[U]` int32, its code -> code of the pool
 
@@ -195,15 +210,35 @@ class _Pool:
     """The pool of the chosen templates."""
     grid, counts = np.unique(
       np.concatenate([x for m in chosen for x in scores[m]]), return_counts=True)
-    return cls(PoolDistance(grid, counts), {
+    return cls(grid, PoolDistance(grid, counts), {
       m: np.searchsorted(grid, templates[m].grid).astype(np.int32) for m in chosen})
 
-  def distances(self, rows: list[list[np.ndarray]], values: np.ndarray) -> np.ndarray:
-    """`[B]` distances of one subgroup's values to the whole, from codes `[M][A]`, `[B, n]`."""
-    # Clipping changes no index; it spares NumPy a check.
-    return self.distance.distances(np.concatenate(
-      [table.take(np.concatenate([rows[m][a] for a in values], axis=1), mode='clip')
-       for m, table in self.codes.items()], axis=1))
+  def keep(self, templates: Sequence['_Template'], kept: Sequence[np.ndarray]) -> '_Pool':
+    """The pool of some of the samples, `[M][N]` bool."""
+    counts = {m: np.bincount(t.codes[kept[m]], minlength=t.grid.size)
+              for m, t in enumerate(templates) if m in self.codes}
+    total = np.zeros(self.grid.size, np.int64)
+    for m, table in self.codes.items():
+      total[table] += counts[m]
+    found = total > 0
+    grid, place = self.grid[found], np.cumsum(found, dtype=np.int32) - 1
+    return _Pool(grid, PoolDistance(grid, total[found]), {
+      m: place[table[counts[m] > 0]] for m, table in self.codes.items()})
+
+  def distances(
+    self, templates: Sequence['_Template'], codes: Sequence[np.ndarray],
+    members: Sequence[np.ndarray],
+  ) -> np.ndarray:
+    """`[G, B]` distances of each subgroup's values to the whole, from codes `[M]`, `[B, N]`."""
+    sizes = [sum(templates[m].sizes[values].sum() for m in self.codes) for values in members]
+    parts = [np.empty((len(codes[0]), size), np.int32) for size in sizes]
+    for b in range(len(codes[0])):  # one permutation stays in the processor's cache
+      # Clipping changes no index; it spares NumPy a check.
+      rows = [templates[m].split(table.take(codes[m][b], mode='clip'))
+              for m, table in self.codes.items()]
+      for part, values in zip(parts, members, strict=True):
+        np.concatenate([row[a] for row in rows for a in values], out=part[b])
+    return np.stack([self.distance.distances(part) for part in parts])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +255,19 @@ class _Template:
   def of(cls, row: Sequence[np.ndarray]) -> '_Template':
     """Codes of `[A]` arrays `[n]`."""
     grid, codes = np.unique(np.concatenate(row), return_inverse=True)
-    sizes = np.array([x.size for x in row])
+    return cls._of(grid, codes, np.array([x.size for x in row]))
+
+  def keep(self, kept: np.ndarray) -> '_Template':
+    """The template of some of its samples, `[N]` bool."""
+    codes = self.codes[kept]
+    found = np.zeros(self.grid.size, bool)
+    found[codes] = True
+    return self._of(self.grid[found], (np.cumsum(found) - 1)[codes],
+                    np.array([np.count_nonzero(k) for k in self.split(kept)]))
+
+  @classmethod
+  def _of(cls, grid: np.ndarray, codes: np.ndarray, sizes: np.ndarray) -> '_Template':
+    """The template of codes `[N]` of all scores of a grid."""
     distinct, which = np.unique(sizes, return_inverse=True)
     ranks, weights = quantile_grid(distinct)
     if distinct.size > 1:
@@ -243,44 +290,63 @@ class _Template:
     words &= low
     return words.astype(self.codes.dtype).swapaxes(1, 2).reshape(count, -1)
 
-  def sorted_rows(self, codes: np.ndarray) -> list[np.ndarray]:
-    """`[A]` arrays `[B, n]`: the ascending codes of each value, from `[B, N]`."""
-    if self.sizes.min() == self.sizes.max():
-      return list(np.sort(codes.reshape(len(codes), self.sizes.size, -1)).swapaxes(0, 1))
-    return [np.sort(part) for part in np.split(codes, np.cumsum(self.sizes)[:-1], axis=1)]
+  @functools.cached_property
+  def _slices(self) -> list[slice]:
+    """`[A]` places of the samples of each value."""
+    ends = np.cumsum(self.sizes).tolist()
+    return [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
-  def pair_means(self, rows: list[np.ndarray], members: list[np.ndarray]
-                 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean distance `[B]` of all pairs, pairs within a subgroup and pairs across; NaN if none."""
-    if self.ranks is None:
-      points = np.stack([self._shares(row) for row in rows], axis=2)
-    elif len(self.ranks) == 1:
-      points = np.stack(rows, axis=2)
+  def split(self, row: np.ndarray) -> list[np.ndarray]:
+    """`[A]` the samples of each value, of `[N]`."""
+    return [row[part] for part in self._slices]
+
+  def sort_rows(self, codes: np.ndarray) -> None:
+    """Sorts the codes `[B, N]` of each value, in place."""
+    if self.sizes.min() == self.sizes.max():
+      codes.reshape(len(codes), self.sizes.size, -1).sort()
     else:
-      points = np.stack([r[:, k] for r, k in zip(rows, self.ranks, strict=True)], axis=2)
+      for part in self._slices:
+        codes[:, part].sort()
+
+  def pair_means(self, codes: np.ndarray, members: list[np.ndarray]
+                 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean distance `[B]` of all pairs, pairs within a subgroup and pairs across; NaN if none.
+
+    `codes` `[B, N]` ascend within each value.
+    """
     inner = [m for m in members if m.size > 1]
-    within = sum((self._pair_sum(points[..., m]) for m in inner), np.zeros(len(points)))
-    every = self._pair_sum(points)
+    sums = np.empty((1 + len(inner), len(codes), self.weights.size))
+    for b, row in enumerate(codes):  # one permutation stays in the processor's cache
+      points = self._points(row)
+      for k, m in enumerate(inner, 1):
+        sums[k, b] = self._pair_sums(points.take(m, axis=1))
+      sums[0, b] = self._pair_sums(points)
+    every, *parts = (part @ self.weights for part in sums)
+    within = sum(parts, np.zeros(len(codes)))
     pairs = self.sizes.size * (self.sizes.size - 1) // 2
     inside = sum(m.size * (m.size - 1) // 2 for m in inner)
-    nothing = np.full(len(points), np.nan)
+    nothing = np.full(len(codes), np.nan)
     return (every / pairs, within / inside if inside else nothing,
             (every - within) / (pairs - inside) if pairs > inside else nothing)
 
-  def _pair_sum(self, points: np.ndarray) -> np.ndarray:
-    """`[B]` sum over pairs of values of the distances of their points `[B, W, A]`."""
-    values = np.sort(points, axis=2)
-    if self.ranks is not None:
-      values = self.grid.take(values, mode='clip')  # clips nothing; it spares NumPy a check
-    j = np.arange(1, values.shape[2])
-    gaps = values[..., 1:] - values[..., :-1]
-    return gaps @ (j * (values.shape[2] - j)).astype(np.float64) @ self.weights
+  def _points(self, row: np.ndarray) -> np.ndarray:
+    """`[W, A]` the codes, or the shares below each score but the last, that face each other."""
+    if self.ranks is not None and len(self.ranks) == 1:
+      return np.ascontiguousarray(row.reshape(self.sizes.size, -1).T)
+    values = self.split(row)
+    if self.ranks is None:
+      counts = [np.bincount(v, minlength=self.grid.size) for v in values]
+      return np.stack([c.cumsum()[:-1] / v.size for c, v in zip(counts, values, strict=True)], 1)
+    return np.stack([v[k] for v, k in zip(values, self.ranks, strict=True)], axis=1)
 
-  def _shares(self, row: np.ndarray) -> np.ndarray:
-    """`[B, U - 1]` distribution function of codes `[B, n]` at all scores but the last."""
-    block = np.arange(len(row))[:, None] * self.grid.size
-    counts = np.bincount((row + block).reshape(-1), minlength=len(row) * self.grid.size)
-    return counts.reshape(len(row), -1).cumsum(axis=1)[:, :-1] / row.shape[1]
+  def _pair_sums(self, points: np.ndarray) -> np.ndarray:
+    """`[W]` sums over pairs of values of the differences of points `[W, A]`, which it sorts."""
+    points.sort(axis=1)
+    values = points
+    if self.ranks is not None:
+      values = self.grid.take(points, mode='clip')  # clips nothing; it spares NumPy a check
+    j = np.arange(1, values.shape[1])
+    return np.diff(values) @ (j * (values.shape[1] - j)).astype(np.float64)
 
 
 _PAIR_PURPOSE = 0x2F  # separates these random streams from others of the same seed
@@ -436,7 +502,8 @@ class _Area:
         sums.take(at[start:start + _ROWS], axis=0, out=own, mode='clip')
         other.take(other_at[start:start + _ROWS], axis=0, out=others, mode='clip')
         np.subtract(own, others, out=own)
-      np.abs(own, out=floats, dtype=own.dtype, casting='unsafe')
+      np.abs(own, out=own)
+      floats[...] = own
       result += part @ floats
     return result
 
