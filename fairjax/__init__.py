@@ -4,8 +4,8 @@
     result = fairjax.measure('generations.csv', attribute='country', scorers=['vader'])
     print(result.verdict)
 
-`measure`, `compare` and `sample` are functions of `fairjax.api`, which is imported when one of
-them is first used. `fairjax.measure` is a package too; calling it calls the function.
+`measure`, `compare`, `sample` and `debias` are functions of `fairjax.api`, which is imported when
+one of them is first used. `fairjax.measure` is a package too; calling it calls the function.
 """
 
 import importlib
@@ -13,7 +13,7 @@ import types
 from typing import Any
 
 __version__ = '0.1.0'
-__all__ = ['Comparison', 'Result', 'compare', 'measure', 'sample']
+__all__ = ['Comparison', 'Debiased', 'Result', 'compare', 'debias', 'measure', 'sample']
 
 
 class CallablePackage(types.ModuleType):

@@ -1,11 +1,11 @@
-"""What `import fairjax` offers: measure, sample and compare what language models write.
+"""What `import fairjax` offers: measure, sample, compare and debias what language models write.
 
     import fairjax
     result = fairjax.measure('generations.csv', attribute='country', scorers=['vader'])
     print(result.verdict)
     result.report('out')
 
-The verbs `measure`, `sample` and `report compare` do the same on the command line.
+The verbs `measure`, `sample`, `report compare` and `run` do the same on the command line.
 """
 
 import collections
@@ -21,6 +21,7 @@ import numpy as np
 
 from fairjax.config import BASELINE, MeasureConfig, SampleConfig
 from fairjax.config_checks import limit_error
+from fairjax.config_io import load_config
 from fairjax.counterfactual import Attribute, load_attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.generate import check_complete, read_records, records_stem
@@ -52,6 +53,8 @@ from fairjax.run.recorded import record_contents
 
 if TYPE_CHECKING:
   from pandas import DataFrame
+
+  from fairjax.run.job import Job
 
 Log = Callable[[str], None]
 Path = str | os.PathLike
@@ -353,6 +356,84 @@ def sample(
     run.generate(run.find_model(name), output, attribute=known, coupled=coupled,
                  sample=_settings(run.config.sample, settings))
   return pathlib.Path(output)
+
+
+@dataclasses.dataclass(frozen=True)
+class Debiased:
+  """The finished run of `debias`.
+
+  Attributes:
+    verdict: bias of the control with its floor, and the best debiased model, a line each.
+    best: name of that model; None: none is fairer and keeps its relevance.
+    page: the report, `index.html`.
+  """
+
+  verdict: str
+  best: str | None
+  page: pathlib.Path
+  _job: 'Job'
+
+  def export(self, output: Path, *, model: str | None = None, adapter: bool = False) -> None:
+    """Writes a model as the published one came: config, tokenizer, safetensors, model card.
+
+    Args:
+      output: a folder that is not there yet.
+      model: its name in the report; by default the best.
+      adapter: write the adapter of LoRA, as PEFT reads it, instead of the whole model.
+
+    Raises:
+      UserError: no such model, or none is best and none is named.
+    """
+    from fairjax.run.export import export_published
+    if (model or self.best) is None:
+      raise UserError('no model is fairer and keeps its relevance: name one, model=...')
+    export_published(self._job, model=model or self.best, output=output, adapter=adapter)
+
+
+def debias(
+  model: Path, *, train: Path | Sequence[Path], workdir: Path, attribute: str = 'country',
+  lora: int = 0, seed: int = 0, chips: int = 0, fields: Mapping[str, str] | None = None,
+  log: Log = print,
+) -> Debiased:
+  """Fine-tunes a published decoder so that what it writes depends less on an attribute.
+
+  Runs `configs/pretrained.py`: a control without the fairness term, variants of the three methods,
+  samples, measures and the report. The same call continues an interrupted run.
+
+  Args:
+    model: a folder (config.json, safetensors, tokenizer.json), a GGUF file, or
+      'hf:ORG/NAME[@REVISION]'.
+    train: text files with a document in each line.
+    workdir: folder of the run.
+    attribute: a built-in attribute ('country', 'name', 'occupation') or a YAML file.
+    lora: rank of adapters; 0: all parameters are trained.
+    seed: of everything random.
+    chips: accelerators that share the parameters; 0: sizes for CPU cores.
+    fields: config fields with their values as text, e.g. `{'debias.steps': '200'}`.
+    log: called with lines of progress.
+
+  Raises:
+    UserError: what is wrong with a file, a field or the model.
+  """
+  from fairjax.run.job import Job
+  from fairjax.run.workdir import check_devices
+  texts = [train] if isinstance(train, str | os.PathLike) else train
+  quoted = {'model': _quoted(model), 'train': '+'.join(map(_quoted, texts)),
+            'attribute': _quoted(attribute), 'lora': lora, 'seed': seed, 'chips': chips}
+  config = load_config(
+    'pretrained:' + ','.join(f'{name}={value}' for name, value in quoted.items()), fields)
+  check_devices(config, pathlib.Path(workdir), until=None)
+  job = Job(config, workdir, log=log)
+  job.run()
+  selection = read_report(job.workdir)['selection']
+  return Debiased('\n'.join(job.ending()[:2]), selection and selection['best'],
+                  job.workdir / 'report' / 'index.html', job)
+
+
+def _quoted(path: Path) -> str:
+  """As an argument of a config file."""
+  mark = "'" if '"' in os.fspath(path) else '"'
+  return f'{mark}{os.fspath(path)}{mark}'
 
 
 def _settings(base: SampleConfig, changes: Mapping[str, Any]) -> SampleConfig:

@@ -35,27 +35,7 @@ def _run(options: argparse.Namespace) -> None:
   job = open_training(options)
   job.run()
   if processes.is_first():
-    print('\n'.join(_ending(job)))
-
-
-def _ending(job: 'Job') -> list[str]:
-  """What a finished run found: the verdict on its baseline, the best model, the file to open."""
-  from fairjax.measure import format_estimate
-  from fairjax.report import read_report
-  baseline = job.rows()[0]
-  found = '; '.join(
-    f"{scorer} {format_estimate(measures['individual_fairness'])}"
-    for scorer, measures in baseline.measures['scorers'].items())
-  selection = read_report(job.workdir)['selection']
-  if selection is None:
-    best = 'nothing to select from'
-  elif selection['best'] is None:
-    best = 'none is fairer and keeps its relevance (fairjax select says why)'
-  else:
-    chosen = next(c for c in selection['candidates'] if c['name'] == selection['best'])
-    best = f"{chosen['name']}, I.F. {100 * chosen['relative_fairness']:.0f} % of the baseline's"
-  return [f'verdict: {baseline.name}, I.F. {found}', f'best model: {best}',
-          f"open: {job.workdir / 'report' / 'index.html'}"]
+    print('\n'.join(job.ending()))
 
 
 def _train(options: argparse.Namespace) -> None:

@@ -243,6 +243,25 @@ class Job(Run):
           [self.read_measures(model, heldout=heldout) for model, heldout in self.measured])
       processes.share()
 
+  def ending(self) -> list[str]:
+    """What a finished run found: the verdict on its baseline, the best model, the file to open."""
+    from fairjax.measure import format_estimate
+    from fairjax.report import read_report
+    baseline = self.rows()[0]
+    found = '; '.join(
+      f"{scorer} {format_estimate(measures['individual_fairness'])}"
+      for scorer, measures in baseline.measures['scorers'].items())
+    selection = read_report(self.workdir)['selection']
+    if selection is None:
+      best = 'nothing to select from'
+    elif selection['best'] is None:
+      best = 'none is fairer and keeps its relevance (fairjax select says why)'
+    else:
+      chosen = next(c for c in selection['candidates'] if c['name'] == selection['best'])
+      best = f"{chosen['name']}, I.F. {100 * chosen['relative_fairness']:.0f} % of the baseline's"
+    return [f'verdict: {baseline.name}, I.F. {found}', f'best model: {best}',
+            f"open: {self.workdir / 'report' / 'index.html'}"]
+
   @functools.cached_property
   def prepared(self) -> 'PreparedData':
     """Vocabulary and token stores (`PreparedData`); made if they are missing."""

@@ -14,8 +14,10 @@ from groups import ends, free_address, start
 from safetensors.numpy import load_file, save_file
 from test_decoders import ATTRIBUTE, GOLDEN, write_tokenizer
 
+import fairjax
 from fairjax.cli.main import main
 from fairjax.data.batches import eval_batches, train_batches
+from fairjax.errors import UserError
 from fairjax.model.decoder import NoState
 from fairjax.pretrained import load_pretrained
 from fairjax.run.results import open_run
@@ -119,6 +121,23 @@ def test_training_reads_what_sampling_reads(files, finished):
     *run.vocabulary.start_ids, *run.vocabulary.encode(line)]}
   assert batch['targets'][0][batch['segment_ids'][0] == 0].tolist() == [*first[1:], 2]
   assert batch['weights'][0, :len(first)].all()
+
+
+def test_debias_of_the_api_is_the_same_run(files, finished, tmp_path, repository, monkeypatch):
+  monkeypatch.chdir(repository)
+  lines = []
+  found = fairjax.debias(
+    files / 'model', train=files / 'text.txt', attribute=f'{files}/town.yaml', workdir=finished,
+    fields={name: str(value) for name, value in SMALL.items()}, log=lines.append)
+  assert not any('step' in line for line in lines)  # nothing was left to do
+  assert 'within noise' in found.verdict or 'above noise' in found.verdict
+  assert found.page == finished / 'report' / 'index.html' and found.page.is_file()
+  assert found.best is None  # nothing measures its relevance
+  with pytest.raises(UserError, match='name one, model='):
+    found.export(tmp_path / 'out')
+  found.export(tmp_path / 'out', model='town-embedding-10')
+  assert (tmp_path / 'out' / 'config.json').read_bytes() == (
+    files / 'model' / 'config.json').read_bytes()
 
 
 def test_perplexity_counts_every_token_once(finished):
