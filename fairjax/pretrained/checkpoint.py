@@ -39,7 +39,7 @@ from fairjax.pretrained.decoder_files import (
   to_decoder_tensor,
 )
 from fairjax.pretrained.gguf_files import GGUF, open_gguf
-from fairjax.pretrained.hub import fetch, is_hub_name
+from fairjax.pretrained.hub import BESIDE_WEIGHTS, fetch, is_hub_name
 from fairjax.pretrained.peft_files import Adapter, read_adapter
 from fairjax.pretrained.tensor_files import (
   INDEX,
@@ -581,9 +581,6 @@ def _turned(array: np.ndarray, transposed: bool) -> np.ndarray:
 # Model directories: `config.json`, safetensors, a tokenizer; all checked before anything runs.
 
 GGUF_SUFFIX = '.gguf'
-# Files that an exported model takes along.
-_COPIED = ('*.json', '*.txt', '*.model', '*.jinja', 'additional_chat_templates/*.jinja',
-           'LICEN[CS]E*', 'NOTICE*', 'USE_POLICY*')
 _NOT_COPIED = ('*.index.json', 'adapter_*')
 DTYPES = ('float32', 'bfloat16', 'float64')
 _DECIDING = ('config.json', 'tokenizer.json', 'vocab.txt', 'tokenizer_config.json',
@@ -851,7 +848,7 @@ class ModelFiles:
   def _copy(self, folder: pathlib.Path) -> list[str]:
     """Copies what is no weight and no program."""
     copied = []
-    for path in sorted({p for pattern in _COPIED for p in self.directory.glob(pattern)}):
+    for path in sorted({p for pattern in BESIDE_WEIGHTS for p in self.directory.glob(pattern)}):
       if path.is_file() and not any(path.match(pattern) for pattern in _NOT_COPIED):
         copied.append(path.relative_to(self.directory).as_posix())
         (folder / copied[-1]).parent.mkdir(exist_ok=True)

@@ -6,7 +6,10 @@ import re
 
 from fairjax.errors import UserError
 
-_FILES = ('*.json', '*.txt', '*.safetensors')  # no code, no pickles
+BESIDE_WEIGHTS = ('*.json', '*.txt', '*.model', '*.jinja', 'additional_chat_templates/*.jinja',
+                  'LICEN[CS]E*', 'NOTICE*', 'USE_POLICY*')
+"""Files of a model that are no weights: no code, no pickles."""
+_FILES = (*BESIDE_WEIGHTS, '*.safetensors')
 _COPIES = ('original/*', 'onnx/*', 'openvino/*')  # the weights once more in other forms
 
 
