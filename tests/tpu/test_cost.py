@@ -31,6 +31,8 @@ def compiled(config, program='lm', devices=1):
 
 @pytest.mark.parametrize('program', ['lm', 'debias'])
 def test_every_layer_counts_as_in_the_unrolled_program(program):
+  if program == 'lm' and jax.__version_info__ < (0, 8):
+    pytest.skip('JAX 0.7 adds gradients of the size of all layers for each layer that it unrolls')
   unrolled = counts(compiled(with_model(scan_unroll=5), program))
   scanned = compiled(TINY, program)
   found = work(TINY, program, jax.devices()[:1], scanned)
