@@ -41,6 +41,9 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
              'than those of its config, with --output)')
   parser.add_argument('--output', metavar='FILE', help='JSONL (or .gz); of a run a folder, which '
                       'gets one file a model')
+  parser.add_argument('--rewordings', action='store_true',
+                      help='with --attribute: the rewordings of its templates too (arm rewording), '
+                      'for the rewording floor')
   of_model = parser.add_argument_group(
     'with --attribute and --output', "defaults: those of the run's config; of --pretrained "
     f'{_DEFAULT.samples} samples, {_DEFAULT.max_new_tokens} tokens, temperature '
@@ -67,7 +70,7 @@ def _sample_run(options: argparse.Namespace) -> None:
   job = open_job(options)
   sample = dataclasses.replace(job.config.sample, **field_values(options, SampleConfig))
   for path in sample_attribute(job, attribute, options.output, sample,
-                               coupled=not options.independent):
+                               coupled=not options.independent, rewordings=options.rewordings):
     print(_measure_it(path, options))
 
 
@@ -89,7 +92,7 @@ def _sample_pretrained(options: argparse.Namespace) -> None:
   sample_pretrained(
     options.pretrained, load_attribute(options.attribute), options.output,
     dataclasses.replace(_DEFAULT, **field_values(options, SampleConfig)), dtype=options.dtype,
-    start=options.start, coupled=not options.independent, log=log)
+    start=options.start, coupled=not options.independent, rewordings=options.rewordings, log=log)
   log(_measure_it(options.output, options))
 
 
@@ -103,7 +106,7 @@ def _write_prompts(options: argparse.Namespace) -> None:
   from fairjax.generate.generations import write_prompts
   attribute = load_attribute(
     options.attribute or load_config(options.config, options.overrides).attribute)
-  count = write_prompts(attribute, options.output)
+  count = write_prompts(attribute, options.output, rewordings=options.rewordings)
   print(f'{options.output}: {count} prompts of {attribute.name}; add a continuation to each line '
         f'and run: fairjax measure --records={options.output} --attribute='
         f'{options.attribute or attribute.name} --scorer=vader')
@@ -119,6 +122,8 @@ def _sample(options: argparse.Namespace) -> None:
   elif of_run and of_attribute:
     _sample_run(options)
   elif of_run and not (options.attribute or options.output):
+    if options.rewordings:
+      raise UserError('--rewordings of a run needs --attribute=A and --output=DIR')
     open_job(options).sample()
   else:
     raise UserError('sample needs --config=FILE and --workdir=DIR of a run, for other prompts with '

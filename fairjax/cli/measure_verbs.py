@@ -262,6 +262,10 @@ def _format_measures(measures: Mapping[str, Any]) -> list[str]:
     for subset, part in {'': values, **values['template_subsets']}.items():
       lines += [_format_estimate(f"{scorer:10s} {words}{', ' * bool(subset)}{subset}", part[name])
                 for name, words in _GROUPS.items() if name in part]
+    if words := values.get('rewording'):
+      lines.append(
+        _format_estimate(f'{scorer:10s} I.F. of rewordings', words['individual_fairness']))
+      lines.append(f"{scorer:10s} contrast {words['contrast']:.4f}: {words['sentence']}")
     whole = values['individual_fairness']
     below = ', '.join(
       f"{100 * share:.0f} % {'within noise' if name == 'floor' else f'below {name}'}"

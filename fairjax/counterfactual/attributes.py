@@ -6,7 +6,8 @@ own file has the same fields:
     name: faith                     # letters, digits, '-' and '_'
     values: [Christian, {text: Muslim, subgroup: islam, tokens: [Muslim, Muslims], article: a}]
     templates: ['My {value} friend said', '{value} people are']
-    source: ...                     # optional, as are notes and template_subsets
+    source: ...                     # optional, as are notes, template_subsets and rewordings
+    rewordings: [['My {value} friend has said', ...], ...]  # three or more of each template
 
 A value without a subgroup is a subgroup of its own. Instead of `values` a file may have
 `subgroups`, a mapping from subgroup to
@@ -31,7 +32,8 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.files import json_sha256
 from fairjax.inputs import read_text
 
-_FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'source', 'notes')
+_FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'rewordings',
+           'source', 'notes')
 _VALUE_FIELDS = ('text', 'subgroup', 'tokens', 'article', 'pronouns')
 _PLACEHOLDER = re.compile(r'\{(\w*)\}')
 
@@ -74,6 +76,7 @@ class Prefix:
   template: int
   value: int
   text: str
+  rewording: int = 0  # number of the template's rewording, from 1; 0: the template itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +91,8 @@ class Attribute:
     default_factory=dict, hash=False)
   source: str = ''  # where the lists come from
   notes: str = ''  # remarks for readers
+  # `[M][K]`, K >= 3: of each template, phrasings that change nothing about the value; () if none
+  rewordings: tuple[tuple[Template, ...], ...] = ()
 
   @property
   def value_texts(self) -> tuple[str, ...]:
@@ -101,7 +106,7 @@ class Attribute:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """SHA-256 (hex) of values and templates; source and notes do not count."""
+    """SHA-256 (hex) of values and templates; source, notes and rewordings do not count."""
     content = {'name': self.name, 'values': [dataclasses.asdict(v) for v in self.values],
                'templates': [dataclasses.asdict(t) for t in self.templates],
                'template_subsets': dict(self.template_subsets)}
@@ -138,6 +143,14 @@ class Attribute:
     """All filled templates: those of the first template for every value, then the next."""
     return [Prefix(t, a, self.prefix(t, a))
             for t in range(len(self.templates)) for a in range(len(self.values))]
+
+  def reworded_prefixes(self) -> list[Prefix]:
+    """All filled rewordings; `UserError` if the attribute has none."""
+    if not self.rewordings:
+      raise UserError(f'attribute {self.name} has no rewordings: add the field rewordings to its '
+                      'file, three or more of each template')
+    return [Prefix(t, a, phrase.fill(value), k) for t, phrases in enumerate(self.rewordings)
+            for k, phrase in enumerate(phrases, 1) for a, value in enumerate(self.values)]
 
 
 def article_by_letter(text: str) -> str:
@@ -289,12 +302,13 @@ class _Reader:
           raise UserError(f"{self.path}: '{token}' is given twice (values '{first}' and "
                           f"'{value.text}'){written}")
         owner[key] = token, value.text
-    templates = self._templates(values)
+    templates = self._templates(('templates',), values)
     return Attribute(
       name=name, values=values, templates=templates,
       template_subsets=self._subsets(templates),
       source=self.text(('source',)) if 'source' in self.content else '',
-      notes=self.text(('notes',)) if 'notes' in self.content else '')
+      notes=self.text(('notes',)) if 'notes' in self.content else '',
+      rewordings=self._rewordings(values, len(templates)))
 
   def _subgroups(self) -> list[Value]:
     groups = self.mapping(('subgroups',))
@@ -342,10 +356,21 @@ class _Reader:
         self.fail((*where, key), f"'{key}' cannot be the name of a pronoun")
     return pronouns
 
-  def _templates(self, values) -> tuple[Template, ...]:
+  def _rewordings(self, values, count) -> tuple[tuple[Template, ...], ...]:
+    if 'rewordings' not in self.content:
+      return ()
+    place = ('rewordings',)
+    if len(self.sequence(place)) != count:
+      self.fail(place, f'must hold one list for each of the {count} templates')
+    found = tuple(self._templates((*place, i), values) for i in range(count))
+    if len(found[0]) < 3 or len({len(phrases) for phrases in found}) > 1:
+      self.fail(place, 'must hold equally many rewordings of each template, 3 or more')
+    return found
+
+  def _templates(self, place, values) -> tuple[Template, ...]:
     templates, seen = [], {}
-    for i in range(len(self.sequence(('templates',)))):
-      where = ('templates', i)
+    for i in range(len(self.sequence(place))):
+      where = (*place, i)
       template = Template(self.phrase(where), str(i + 1))
       if set('{}') & set(_PLACEHOLDER.sub('', template.text)):
         self.fail(where, 'a brace that belongs to no placeholder')

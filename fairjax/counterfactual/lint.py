@@ -3,6 +3,8 @@
 `load_attribute` refuses unusable files; the findings here are about usable ones.
 """
 
+import difflib
+import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
@@ -45,7 +47,8 @@ def lint_attribute(
     Findings, errors first, otherwise in the order of the file.
   """
   findings = [*_check_articles(attribute), *_check_casing(attribute),
-              *_check_duplicates(attribute), *_check_templates(attribute)]
+              *_check_duplicates(attribute), *_check_templates(attribute),
+              *_check_rewordings(attribute)]
   if vocabulary is not None:
     findings += _check_vocabulary(attribute, vocabulary)
   if lexicon_words is not None:
@@ -160,6 +163,34 @@ def _check_templates(attribute: Attribute) -> Iterable[Finding]:
     counts = ', '.join(f'{s} {n}' for s, n in sizes.items())
     yield Finding('note', 'subgroups', f'are of different sizes ({counts}): the group fairness of '
                   'small ones is noisier')
+
+
+def _check_rewordings(attribute: Attribute) -> Iterable[Finding]:
+  """Rewordings that touch the value, or change many more or fewer words than another value does."""
+  for i, (template, phrases) in enumerate(
+      zip(attribute.templates, attribute.rewordings, strict=bool(attribute.rewordings))):
+    # Of each subgroup one value: words that depend on the value are the subgroup's.
+    values = list({v.subgroup: v for v in attribute.values}.values())
+    swaps = [_changed_words(template.fill(a), template.fill(b))
+             for a, b in itertools.combinations(values, 2)]
+    low, high = max(1, min(swaps) - 2), max(swaps) + 2
+    for k, phrase in enumerate(phrases):
+      where = f'rewordings[{i}][{k}]'
+      if sorted(phrase.placeholders) != sorted(template.placeholders) or (
+          '{a} {value}' in template.text) != ('{a} {value}' in phrase.text):
+        yield Finding('error', where, f'must hold the placeholders of templates[{i}], the article '
+                      'still before the value')
+      changed = _changed_words(template.text, phrase.text)
+      if not low <= changed <= high:
+        yield Finding('error', where, f'changes {changed} words of templates[{i}] where another '
+                      f'value changes {min(swaps)} to {max(swaps)}: change {low} to {high}')
+
+
+def _changed_words(first: str, second: str) -> int:
+  """How many words are replaced, left out or added."""
+  pair = [text.replace(',', ' ').replace('.', ' ').lower().split() for text in (first, second)]
+  return sum(max(b - a, d - c) for tag, a, b, c, d in difflib.SequenceMatcher(
+    None, *pair, autojunk=False).get_opcodes() if tag != 'equal')
 
 
 def _check_vocabulary(attribute: Attribute, vocabulary: Vocabulary) -> Iterable[Finding]:

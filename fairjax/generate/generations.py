@@ -42,22 +42,32 @@ from fairjax.vocabulary import Vocabulary
 
 # Prompts for models behind an API: what to have continued, as JSONL.
 
-def write_prompts(attribute: Attribute, path: str | os.PathLike) -> int:
-  """Writes one line for every template and value (H-12): a record without its `continuation`."""
+def write_prompts(attribute: Attribute, path: str | os.PathLike, *, rewordings: bool = False
+                  ) -> int:
+  """Writes one line for every template and value (H-12): a record without its `continuation`.
+
+  With `rewordings` those follow.
+  """
   # Without `sample` numbers, because samples of an API share no noise: equal numbers would be taken
   # for coupled samples.
   path = pathlib.Path(path)
   if path.exists():
     raise UserError(f'{path} exists and may hold continuations: choose another --output')
+  prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
   lines = [{'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
-            'template': prefix.template, 'prefix': prefix.text}
-           for prefix in attribute.prefixes() for value in [attribute.values[prefix.value]]]
+            'template': prefix.template, 'prefix': prefix.text} | _arm(prefix.rewording)
+           for prefix in prefixes for value in [attribute.values[prefix.value]]]
   try:
     with atomic_write(path) as file:
       file.write(encode_records(lines, compressed=path.suffix == '.gz'))
   except OSError as e:
     raise UserError(f'{path}: cannot be written: {e.strerror}') from None
   return len(lines)
+
+
+def _arm(rewording: int) -> dict[str, Any]:
+  """Fields of a record of the arm `rewording`."""
+  return {'arm': 'rewording', 'rewording': rewording} if rewording else {}
 
 
 # Raised when a change of the code changes what is sampled.
@@ -162,10 +172,10 @@ def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: V
   Their continuations would be equal whatever the model has learned: a distance of 0 without
   meaning. The `UserError` names the template and the values.
   """
-  templates: dict[int, list[Prefix]] = {}
+  templates: dict[tuple[int, int], list[Prefix]] = {}
   for prefix in prefixes:
-    templates.setdefault(prefix.template, []).append(prefix)
-  for template, found in templates.items():
+    templates.setdefault((prefix.template, prefix.rewording), []).append(prefix)
+  for (template, _), found in templates.items():
     for group in same_inputs([p.text for p in found], vocabulary):
       names = [attribute.values[found[i].value].text for i in group]
       unknown = getattr(vocabulary, 'unk_id', None)
@@ -223,10 +233,11 @@ def _sample_missing(
   encoded = {key: [*vocabulary.start_ids, *vocabulary.encode(work.texts[i])]
              for key, i in work.index.items()}
   batch_size = even_batches(sample.samples, sample.batch_size)
-  for template, values in work.templates.items():
-    for samples in work.batches(template, batch_size):
+  for (template, rewording), values in work.templates.items():
+    group = template, rewording  # a rewording shares the noise of its template
+    for samples in work.batches(group, batch_size):
       tokens, lengths = sample_continuations(
-        params, decoder, [encoded[template, v] for v in values], template=template,
+        params, decoder, [encoded[group, v] for v in values], template=template,
         samples=samples, seed=sample.seed, max_new_tokens=sample.max_new_tokens,
         temperature=sample.temperature, eos_id=vocabulary.eos_id,
         end_ids=vocabulary.end_ids, stop_ids=stop_ids, values=values,
@@ -235,27 +246,27 @@ def _sample_missing(
       new, sizes = [], []
       for row, value in enumerate(values):
         for column, number in enumerate(samples):
-          if not work.is_done(template, value, number):
+          if not work.is_done(group, value, number):
             ids = tokens[row, column, :lengths[row, column]]
-            text = _continuation(vocabulary, encoded[template, value], ids)
-            new.append(work.record(template, value, number, text, model))
+            text = _continuation(vocabulary, encoded[group, value], ids)
+            new.append(work.record(group, value, number, text, model))
             sizes.append(len(ids))
       yield new, sum(sizes), sizes.count(sample.max_new_tokens)
 
 
 class _Work:
-  """Which (template, value, sample) there are and which of them are recorded."""
+  """Which (template, rewording), value and sample there are, and which of them are recorded."""
 
   def __init__(
     self, path: pathlib.Path, prefixes: Sequence[Prefix], attribute: Attribute, samples: int):
     self.path, self.attribute, self.samples = path, attribute, samples
-    self.index = {(p.template, p.value): i for i, p in enumerate(prefixes)}
+    self.index = {((p.template, p.rewording), p.value): i for i, p in enumerate(prefixes)}
     if len(self.index) != len(prefixes) or not prefixes:
       raise UserError(f'{path}: a template and value must occur once among the prefixes')
     self.texts = [p.text for p in prefixes]
-    self.templates: dict[int, list[int]] = {}
+    self.templates: dict[tuple[int, int], list[int]] = {}
     for prefix in prefixes:
-      self.templates.setdefault(prefix.template, []).append(prefix.value)
+      self.templates.setdefault((prefix.template, prefix.rewording), []).append(prefix.value)
     self.done = np.zeros((len(prefixes), samples), bool)
 
   def save(self) -> str:
@@ -266,7 +277,7 @@ class _Work:
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(saved), np.uint8), count=self.done.size)
     self.done = bits.astype(bool).reshape(self.done.shape)
 
-  def batches(self, template: int, batch_size: int) -> Iterator[range]:
+  def batches(self, template: tuple[int, int], batch_size: int) -> Iterator[range]:
     """Batches of sample indices that some value lacks."""
     # Always whole batches: a sample keeps its place among the same neighbours whatever was
     # recorded, so that a resumed run repeats every rounding of an uninterrupted one.
@@ -276,7 +287,7 @@ class _Work:
       if not self.done[rows, start:end].all():
         yield range(start, end)
 
-  def is_done(self, template: int, value: int, number: int) -> bool:
+  def is_done(self, template: tuple[int, int], value: int, number: int) -> bool:
     return self.done[self.index[template, value], number]
 
   def mark_done(self, records: Iterable[Mapping[str, Any]], model: str) -> None:
@@ -284,7 +295,7 @@ class _Work:
     number_of = {text: i for i, text in enumerate(self.attribute.value_texts)}
     for record in records:
       where = record.get('_where', self.path)
-      key = record['template'], number_of.get(record['value'])
+      key = (record['template'], record.get('rewording', 0)), number_of.get(record['value'])
       row, number = self.index.get(key), record.get('sample')
       if (row is None or record['attribute'] != self.attribute.name or record.get('model') != model
           or record['prefix'] != self.texts[row] or number is None or number < 0):
@@ -298,15 +309,15 @@ class _Work:
                         'and its manifest and sample again')
       self.done[row, number] = True
 
-  def record(self, template: int, value: int, number: int, continuation: str, model: str
-             ) -> dict[str, Any]:
+  def record(self, template: tuple[int, int], value: int, number: int, continuation: str,
+             model: str) -> dict[str, Any]:
     """The record of a sample."""
     entry = self.attribute.values[value]
     return {
       'attribute': self.attribute.name, 'value': entry.text, 'subgroup': entry.subgroup,
-      'template': int(template), 'sample': int(number),
+      'template': int(template[0]), 'sample': int(number),
       'prefix': self.texts[self.index[template, value]], 'continuation': continuation,
-      'model': model}
+      'model': model} | _arm(template[1])
 
 
 class _Counts:
@@ -345,7 +356,8 @@ def _identity(
   prefixes: Sequence[Prefix], model: str, card: Mapping[str, Any] | None, coupled: bool,
 ) -> dict[str, Any]:
   """Settings that must not change between the parts of a file."""
-  listed = json.dumps([[p.template, p.value, p.text] for p in prefixes])
+  listed = json.dumps([[p.template, p.value, p.text, *([p.rewording] * bool(p.rewording))]
+                       for p in prefixes])
   settings = {name: value for name, value in to_dict(sample).items()
               if name not in ('samples', 'batch_size', 'heldout_prefixes')}
   return {

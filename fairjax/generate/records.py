@@ -70,7 +70,7 @@ def read_manifest(path: str | os.PathLike) -> dict[str, Any]:
 _TEXT_FIELDS = ('attribute', 'value', 'prefix', 'continuation')
 REQUIRED_FIELDS = (*_TEXT_FIELDS, 'template')
 _OPTIONAL_TEXT = ('subgroup', 'model')
-_OPTIONAL = (*_OPTIONAL_TEXT, 'sample', 'scores')
+_OPTIONAL = (*_OPTIONAL_TEXT, 'sample', 'scores', 'arm', 'rewording')
 _WHOLE = re.compile('-?(0|[1-9][0-9]{0,18})')
 _MOST_SHAPES = 1000
 _accepted: set[tuple] = set()  # names and types of fields of records that were checked
@@ -287,6 +287,8 @@ def from_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
       record[name] = text
   if _WHOLE.fullmatch(record.get('template', '')):
     record['template'] = int(record['template'])
+  if record.get('arm') == 'rewording' and _WHOLE.fullmatch(record.get('rewording', '')):
+    record['rewording'] = int(record['rewording'])
   if 'sample' in record:
     sample = record['sample'].removesuffix('.0')  # of a data frame in which one was missing
     if not _WHOLE.fullmatch(sample):

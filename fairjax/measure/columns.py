@@ -1,7 +1,9 @@
 """Generation records as columns: checked, and turned into the scores of prefixes.
 
 A record is a mapping with `attribute`, `value`, `template`, `prefix` and `continuation`, and
-optionally `sample`, `subgroup`, `model` and `scores`. Records of any model will do. The optional
+optionally `sample`, `subgroup`, `model` and `scores`. Records of any model will do. Those of the
+arm `rewording` (`arm`) have the number of the rewording of the template (`rewording`) too. The
+optional
 key `_where` ("file:line") goes into error messages.
 """
 
@@ -129,6 +131,10 @@ class Generations:
   model: str | None
   empty_texts: EmptyTexts | None = None
   absent_values: tuple[str, ...] = ()
+  # Records of the arm `rewording`: `reworded.templates[rewordings[m][k]]` is the k-th rewording of
+  # template m.
+  reworded: 'Generations | None' = None
+  rewordings: tuple[tuple[int, ...], ...] = ()
 
   def __len__(self) -> int:
     return len(self.continuations)
@@ -174,6 +180,22 @@ class Generations:
       values=self.attribute.value_texts, subgroups=tuple(v.subgroup for v in self.attribute.values),
       templates=self.templates, scores=split(np.asarray(scores, np.float64)),
       sample_ids=split(self.sample) if numbered and self.sample is not None else None)
+
+  def phrasing_scores(
+    self, scores: np.ndarray, reworded: np.ndarray, *, numbered: bool = True) -> SampleScores:
+    """Scores of the prompts `[R]` and of `reworded`, as `measure_rewording` takes them."""
+    prompts = self.sample_scores(scores, numbered=numbered)
+    others = self.reworded.sample_scores(reworded, numbered=numbered)
+    templates = [(m, a) for m in range(len(self.templates)) for a in range(len(prompts.values))]
+
+    def together(one, other):
+      return tuple((one[m][a], *(other[t][a] for t in self.rewordings[m])) for m, a in templates)
+
+    names = ('prompt', *(f'rewording {k}' for k in range(1, 1 + len(self.rewordings[0]))))
+    return SampleScores(
+      values=names, subgroups=names, scores=together(prompts.scores, others.scores),
+      templates=tuple(f'{self.templates[m]}, {prompts.values[a]}' for m, a in templates),
+      sample_ids=prompts.sample_ids and together(prompts.sample_ids, others.sample_ids))
 
   def first_samples(self, samples: int) -> 'Generations':
     """The first samples of every prefix: lowest numbers, or first records without numbers; 0: all.
@@ -279,14 +301,46 @@ def _read(
 ) -> dict[str, Generations]:
   """The records of each attribute, in one pass."""
   columns = {a.name: _Columns(a) for a in attributes}
+  arms = {a.name: _Columns(a) for a in attributes}
+  labels: dict[str, dict[str, tuple[int | str, int]]] = {a.name: {} for a in attributes}
   for record, where in _checked(records):
     if record['attribute'] not in columns:
       raise UserError(f"{where}: attribute is '{record['attribute']}', not "
                       f"{' or '.join(map(repr, columns))}: name all attributes of the records, or "
                       'give the records of one')
-    columns[record['attribute']].add(record, where)
-  return {name: found.finish(templates).without_empty(empty, coupled=coupled)
-          for name, found in columns.items()}
+    if record.get('arm') == 'rewording':
+      number = record.get('rewording')
+      if type(number) is not int or number < 1:
+        raise UserError(f"{where}: field 'rewording' is {number!r}, not the number of a rewording, "
+                        'from 1')
+      label = f"{record['template']}, rewording {number}"
+      labels[record['attribute']][label] = record['template'], number
+      arms[record['attribute']].add({**record, 'template': label}, where)
+    else:
+      columns[record['attribute']].add(record, where)
+  result = {name: found.finish(templates).without_empty(empty, coupled=coupled)
+            for name, found in columns.items()}
+  for name, known in labels.items():
+    if known:
+      reworded = arms[name].finish(None).without_empty(empty, coupled=coupled)
+      result[name] = _joined(result[name], reworded, known)
+  return result
+
+
+def _joined(prompts: Generations, reworded: Generations,
+            labels: Mapping[str, tuple[int | str, int]]) -> Generations:
+  """The records of the prompts with those of their rewordings, which must be of the same."""
+  if prompts.attribute != reworded.attribute or prompts.model != reworded.model:
+    raise UserError(f'attribute {prompts.attribute.name}: the records of the arm rewording are of '
+                    'other values or of another model than the prompts')
+  place = {labels[label]: i for i, label in enumerate(reworded.templates)}
+  numbers = {template: sorted(k for t, k in place if t == template)
+             for template, _ in place}
+  if set(numbers) != set(prompts.templates) or len({tuple(n) for n in numbers.values()}) > 1:
+    raise UserError(f'attribute {prompts.attribute.name}: the records of the arm rewording need '
+                    'the same numbers of rewordings for every template of the prompts, no others')
+  return dataclasses.replace(prompts, reworded=reworded, rewordings=tuple(
+    tuple(place[t, k] for k in numbers[t]) for t in prompts.templates))
 
 
 class _Columns:

@@ -17,6 +17,7 @@ from fairjax.measure.content import ContentOptions, content_measures
 from fairjax.measure.estimates import LEVEL, SampleScores
 from fairjax.measure.fairness import PERMUTATIONS, Estimates, Fairness, measure_fairness
 from fairjax.measure.relevance import semantic_similarity_c
+from fairjax.measure.rewording import measure_rewording, rewording_sentence
 from fairjax.measure.scorers import load_scorer
 from fairjax.measure.scorers.audit import agreement, check_scorers, scorer_facts
 from fairjax.measure.scorers.base import (
@@ -148,6 +149,16 @@ def measure_generations(
       key = _inputs_digest(samples, attribute, scorer, covered, permutations, seed)
       found = _kept(parts, attribute, key, work)
     result['scorers'][scorer.name] = found | count_rewritten(scorer, texts)
+    if generations.reworded is not None:
+      path = scores_directory and score_file(
+        scores_directory, f'{attribute.name}.rewordings', scorer)
+      phrasings = generations.phrasing_scores(column, score_generations(
+        generations.reworded, scorer, path, scored=scored, log=log), numbered=coupled)
+      words = measure_rewording(
+        samples, phrasings, permutations=permutations, seed=seed).to_dict()
+      result['scorers'][scorer.name]['rewording'] = words | {
+        'records': len(generations.reworded),
+        'sentence': rewording_sentence(words, found['individual_fairness'], attribute.name)}
   result['scorer_agreement'] = agreement(columns)
   if scores is not None:
     scores.update(columns)

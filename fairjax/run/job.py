@@ -502,10 +502,11 @@ class Job(Run):
 
 def sample_attribute(
   job: Job, attribute: Attribute, folder: str | os.PathLike, sample: SampleConfig, *,
-  coupled: bool = True,
+  coupled: bool = True, rewordings: bool = False,
 ) -> list[pathlib.Path]:
   """Continuations of any attribute's prefixes by every model: `MODEL.jsonl.gz` in a folder."""
-  vocabulary, texts = job.vocabulary, [p.text for p in attribute.prefixes()]
+  prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
+  vocabulary, texts = job.vocabulary, [p.text for p in prefixes]
   unknown = [text for text in texts if vocabulary.unk_id in vocabulary.encode(text)]
   if unknown:
     job.log(f"[sample] WARNING: {len(unknown)} of {len(texts)} prefixes of "
@@ -513,5 +514,6 @@ def sample_attribute(
   paths = [pathlib.Path(folder) / f'{model.name}.jsonl.gz' for model in job.models]
   with job.locked():
     for model, path in zip(job.models, paths, strict=True):
-      job.generate(model, path, attribute=attribute, sample=sample, coupled=coupled)
+      job.generate(model, path, prefixes=prefixes, attribute=attribute, sample=sample,
+                   coupled=coupled)
   return paths

@@ -199,6 +199,7 @@ def _short(templates: Sequence[int | str]) -> str:
 def sample_pretrained(
   directory: str | os.PathLike, attribute: Attribute, output: str | os.PathLike,
   sample: SampleConfig, *, dtype: str, start: bool, coupled: bool, log: Callable[[str], None],
+  rewordings: bool = False,
 ) -> None:
   """Samples a published decoder on all devices (H-13, H-33), and writes its next-token file."""
   import jax
@@ -215,8 +216,8 @@ def sample_pretrained(
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   model = load_pretrained(directory, 'lm', dtype=dtype, shardings=place)
   vocabulary = model.vocabulary(start=start)
-  sizes = {p.text: len(vocabulary.start_ids) + len(vocabulary.encode(p.text))
-           for p in attribute.prefixes()}
+  prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
+  sizes = {p.text: len(vocabulary.start_ids) + len(vocabulary.encode(p.text)) for p in prefixes}
   text, longest = max(sizes.items(), key=lambda item: item[1])
   left = model.arch.max_positions - longest
   head = (f'{directory} has {model.arch.max_positions} positions, the longest prefix of '
@@ -228,5 +229,6 @@ def sample_pretrained(
     raise UserError(f'{head}: --max-new-tokens can be at most {left}')
   parts = (model.params, CachedDecoder(model.arch, model.unused_ids), vocabulary, attribute)
   generate(*parts, path=output, model=safe_name(model.name), sample=sample,
-           card={'fingerprint': model.fingerprint}, coupled=coupled, mesh=mesh, log=log)
+           card={'fingerprint': model.fingerprint}, coupled=coupled, prefixes=prefixes, mesh=mesh,
+           log=log)
   write_next_token(output, *parts, mesh=mesh, log=log)

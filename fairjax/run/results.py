@@ -171,7 +171,8 @@ class Run:
     mesh = self.mesh if self.mesh.size > 1 else None
     generate(*parts, path=path, model=name, sample=sample or self.config.sample, card=metadata,
              coupled=coupled, prefixes=prefixes, mesh=mesh, log=log)
-    write_next_token(path, *parts, prefixes=prefixes, mesh=mesh, log=log)
+    write_next_token(path, *parts, prefixes=[p for p in prefixes if not p.rewording], mesh=mesh,
+                     log=log)
 
   def perplexity(self, params: 'Params', split: str) -> dict[str, Any] | None:
     """Perplexity of a split (H-25), memory carried; None if it holds no document."""

@@ -90,6 +90,19 @@ def test_records(run, tmp_path):
   assert manifest['complete'] and manifest['identity']['card'] == {'parent': 'x'}
 
 
+def test_a_rewording_shares_the_noise_of_its_template(run, tmp_path):
+  """One in the very words of the template has the same continuations, and resumes."""
+  prompts = ATTRIBUTE.prefixes()
+  again = [dataclasses.replace(p, rewording=1) for p in prompts]
+  for _ in range(2):
+    assert run(prefixes=prompts + again).records == 120
+  records = list(read_records(tmp_path / 'r.jsonl.gz'))
+  arms = [{(r['template'], r['value'], r['sample']): r['continuation'] for r in records
+           if r.get('arm') == arm} for arm in (None, 'rewording')]
+  assert arms[0] == arms[1] and len(arms[0]) == 60
+  assert {r.get('rewording') for r in records} == {None, 1}
+
+
 @pytest.mark.parametrize('name', ['r.jsonl', 'r.jsonl.gz'])
 def test_resume_gives_the_same_bytes(run, tmp_path, name):
   """Cut at any byte, as an interruption leaves it, and resumed."""

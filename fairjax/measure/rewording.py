@@ -1,0 +1,96 @@
+"""The rewording floor: does another value move the score more than harmless words do?
+
+Letters: M templates, A values, K rewordings of a template, n samples of a prefix.
+
+A template and its rewordings are K + 1 phrasings of one prompt. With the value held fixed, I.F.
+(H-05, Eq. 3) over the phrasings instead of the values says how far words that change nothing about
+the value move the score: the second floor, from as many samples with the same coupling, so that
+chance adds as much to it as to I.F. over the values.
+
+The contrast is the mean over templates of the one less the other. Its null hypothesis is that
+values and phrasings move the score alike, so that in each template the difference may as well have
+the other sign. Templates are kept together: all 2^M signs are tried, or some at random.
+"""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+
+from fairjax.measure.estimates import LEVEL, TIE, Estimate, SampleScores
+from fairjax.measure.fairness import measure_fairness
+from fairjax.measure.nulls import LabelStatistics
+
+_PURPOSE = 0x3F  # separates these random streams from others of the same seed
+_MOST = 14  # templates of which all signs are tried
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewording:
+  """I.F. of the values beside that of rewordings.
+
+  Attributes:
+    individual: I.F. over the phrasings of every template and value, with its null floor.
+    contrast: I.F. over values less `individual.value`, in [-1, 1].
+    p_value: of the contrast, two-sided; with M templates at least 2 / 2^M.
+  """
+
+  individual: Estimate
+  contrast: float
+  p_value: float
+
+  def to_dict(self) -> dict[str, Any]:
+    """Fields as plain JSON types."""
+    return {'individual_fairness': self.individual.to_dict(), 'contrast': self.contrast,
+            'p_value': self.p_value}
+
+
+def measure_rewording(
+  samples: SampleScores, phrasings: SampleScores, *, permutations: int, seed: int,
+) -> Rewording:
+  """The rewording floor and the contrast with it.
+
+  Args:
+    samples: scores of the prompts, M templates and A values.
+    phrasings: the same prompts and their rewordings: a "template" is a template with a value,
+      template after template, a "value" a phrasing.
+    permutations: of the floor, and of the signs where M is above 14.
+    seed: of both.
+  """
+  words = measure_fairness(phrasings, permutations=permutations, seed=seed)
+  return Rewording(
+    words.individual, *contrast(samples, phrasings, permutations=permutations, seed=seed))
+
+
+def contrast(
+  samples: SampleScores, phrasings: SampleScores, *, permutations: int, seed: int,
+) -> tuple[float, float]:
+  """The contrast and its p-value; arguments as of `measure_rewording`."""
+  values, words = (LabelStatistics(s.scores, s.subgroup_index).observed().all_pairs[:, 0]
+                   for s in (samples, phrasings))
+  count = len(samples.templates)
+  difference = values - words.reshape(count, -1).mean(axis=1)
+  if count <= _MOST:
+    signs = np.array(list(itertools.product((1, -1), repeat=count)))
+  else:
+    rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE]))
+    signs = 1 - 2 * rng.integers(0, 2, (permutations + 1, count))
+    signs[0] = 1
+  found = float(difference.mean())
+  reached = np.abs(signs @ difference) / count >= abs(found) - TIE
+  return found, float(reached.mean())
+
+
+def rewording_sentence(found: dict[str, Any], individual: dict[str, Any], attribute: str) -> str:
+  """What `Rewording.to_dict` says beside I.F. of the values, in words."""
+  words, p = found['individual_fairness'], f"p = {found['p_value']:.2g}"
+  if found['p_value'] > LEVEL:
+    return (f'these templates do not tell whether changing the {attribute} moves the score more '
+            f'or less than rewording the sentence ({p})')
+  if words['corrected'] > 0 and not words['within_floor'] and found['contrast'] > 0:
+    times = individual['corrected'] / words['corrected']
+    return (f'changing the {attribute} moves the score {times:.1f} times as much as rewording the '
+            f'sentence, less what is expected by chance ({p})')
+  return (f"changing the {attribute} moves the score {'more' if found['contrast'] > 0 else 'less'} "
+          f'than rewording the sentence ({p})')

@@ -1,0 +1,69 @@
+"""The rewording floor: records of the arm, its I.F. by definition, its test by simulation."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import wasserstein_distance
+
+from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
+from fairjax.generate import read_records
+from fairjax.measure import SampleScores, measure_records
+from fairjax.measure.rewording import contrast
+
+
+def records(attribute, samples, move):
+  rng = np.random.default_rng(0)
+  prefixes = [*attribute.prefixes(), *attribute.reworded_prefixes()]
+  for prefix in prefixes:
+    value = attribute.values[prefix.value]
+    for i in range(samples):
+      score = rng.uniform(0.3, 0.5) + move * (prefix.value == 0)
+      yield {'attribute': attribute.name, 'value': value.text, 'template': prefix.template,
+             'prefix': prefix.text, 'continuation': f'it {i}', 'sample': i,
+             'scores': {'s': score}} | (
+               {'arm': 'rewording', 'rewording': prefix.rewording} if prefix.rewording else {})
+
+
+def test_records_of_the_arm_give_the_definition_and_leave_the_rest_as_it_is():
+  attribute = load_attribute('country')
+  rows = list(records(attribute, 20, 0.4))
+  found = measure_records(read_records(rows), attribute, ['recorded:s'], permutations=99)
+  part = found['scorers']['recorded:s']
+  words = part.pop('rewording')
+  prompts = [r for r in rows if 'arm' not in r]
+  assert measure_records(read_records(prompts), attribute, ['recorded:s'], permutations=99) == found
+  scores = {}
+  for r in rows:
+    scores.setdefault((r['template'], r['value']), {}).setdefault(
+      r.get('rewording', 0), []).append(r['scores']['s'])
+  expected = np.mean([[wasserstein_distance(a, b) for a, b in itertools.combinations(
+    cell.values(), 2)] for cell in scores.values()])
+  np.testing.assert_allclose(words['individual_fairness']['value'], expected, rtol=1e-12)
+  np.testing.assert_allclose(
+    words['contrast'], part['individual_fairness']['value'] - expected, rtol=1e-12)
+  assert words['p_value'] == 2 / 2 ** 10
+  assert words['records'] == len(rows) - len(prompts)
+
+
+def test_an_arm_that_lacks_a_template_is_refused():
+  attribute = load_attribute('country')
+  rows = [r for r in records(attribute, 1, 0) if 'arm' not in r or r['template']]
+  with pytest.raises(UserError, match='every template of the prompts'):
+    measure_records(read_records(rows), attribute, ['recorded:s'], permutations=9)
+
+
+@pytest.mark.parametrize('kind', ['continuous', 'three classes', 'binary'])
+def test_five_percent_are_rejected_where_values_and_phrasings_move_alike(kind):
+  rng, runs, rejected = np.random.default_rng(7), 400, 0
+  for _ in range(runs):
+    value, word = rng.normal(0, 0.3, (10, 6, 1, 1)), rng.normal(0, 0.3, (10, 1, 4, 1))
+    z = value + word + 0.8 * rng.normal(size=(10, 1, 1, 30)) + 0.6 * rng.normal(size=(10, 6, 4, 30))
+    scores = {'continuous': 1 / (1 + np.exp(-z)), 'binary': (z > 0).astype(float),
+              'three classes': (1 + np.sign(z) * (np.abs(z) > 0.5)) / 2}[kind]
+    _, p_value = contrast(
+      SampleScores.from_arrays(scores[:, :, 0], coupled=True),
+      SampleScores.from_arrays(scores.reshape(60, 4, 30), coupled=True), permutations=1, seed=0)
+    rejected += p_value <= 0.05
+  assert abs(rejected / runs - 0.05) < 3 * np.sqrt(0.05 * 0.95 / runs)
