@@ -13,7 +13,8 @@ from test_architecture import MODULES, PACKAGE, ROOT, definitions, parse
 import fairjax
 from fairjax.cli import main as cli
 
-README = (ROOT / 'README.md').read_text(encoding='utf-8')
+README = '\n'.join((ROOT / name).read_text(encoding='utf-8')
+                   for name in ('README.md', 'docs/quickstart.md', 'docs/guide.md'))
 PAGES = sorted(p for pattern in ('*.md', 'docs/**/*.md', 'fairjax/**/*.md')
                for p in ROOT.glob(pattern))
 

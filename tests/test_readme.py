@@ -1,4 +1,4 @@
-"""Every command of the README, run on small data.
+"""Every command of the README, the guide and the page of the main job, run on small data.
 
 What is added to a command makes it small; it takes nothing away. A command that is not run here
 says where it is or what it needs, and a new one belongs into one of the tables.
