@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.files import atomic_write, installed_versions, write_json
-from fairjax.measure.estimates import verdict
+from fairjax.measure.estimates import format_estimate, verdict
 from fairjax.report import figures, sections
 from fairjax.report.comparison import (
   RELEVANCE_SHARE,
@@ -111,6 +111,12 @@ def write_report(
   cautions = [Text(line, 'note') for line in (*limits, *audited)]
   overview = [sections.overview_table(ordered, selection),
               Text(sections.definitions(rows), 'small')]
+  # The rewording floor, where records have that arm.
+  overview += [
+    Text(f"{row.name}, {scorer}: {words['sentence']}; I.F. of rewordings "
+         f"{format_estimate(words['individual_fairness'])}, contrast {words['contrast']:.4f}.")
+    for row in ordered if row.measures for scorer, m in row.measures['scorers'].items()
+    if (words := m.get('rewording'))]
   costs = _of_kind(drawn, 'tradeoff-')
   document = Document(title, [
     *head, *cautions, *([Details('Notes on these numbers', [Bullets(notes)])] if notes else [])], [
