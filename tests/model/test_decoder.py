@@ -172,6 +172,13 @@ def test_documents_and_long_branches_of_a_row_are_those_of_separate_passes(publi
     np.testing.assert_allclose(there[k, :1 + more], states[:1 + more], rtol=0, atol=1e-12)
 
 
+# Adapters of weights with and without biases, tied and not; the other families every week.
+adapted = pytest.mark.parametrize('published', [
+  pytest.param(name, marks=() if name in ('gemma2', 'gpt2', 'qwen2') else pytest.mark.weekly)
+  for name in FAMILIES], indirect=True)
+
+
+@adapted
 def test_adapters_begin_as_the_model_and_merge_into_it(published, branches):
   model, params, expected = published
   lora, tokens = LoraDecoder(model.config, 2), jnp.asarray(expected['ids'])
@@ -189,6 +196,7 @@ def test_adapters_begin_as_the_model_and_merge_into_it(published, branches):
   assert np.abs(found.hidden - before.hidden).max() > 0.01
 
 
+@adapted
 def test_the_gradient_of_adapters_is_that_of_finite_differences(published, branches):
   model, params, expected = published
   tokens = jnp.asarray(expected['ids'])
