@@ -92,6 +92,7 @@ def test_a_killed_process_ends_the_other_and_both_go_on(tmp_path, start, single,
   compare(tmp_path, single)
 
 
+@pytest.mark.weekly  # of two processes: tests/pretrained/test_masked_processes.py
 def test_a_signal_to_one_of_four_saves_once_and_two_can_go_on(tmp_path, start, single):
   group = start(tmp_path, 4)
   wait_for(group[0], '[lm] step 2/')
