@@ -18,7 +18,8 @@ SECRETS = ('HF_TOKEN', 'WANDB_API_KEY', 'FAIRJAX_GOOGLE_API_KEY', 'AWS_SECRET_AC
            'GOOGLE_OAUTH_ACCESS_TOKEN')
 CANARY = 'canary-5f1b2c7e90d4'
 SMALL = ['--config=configs/quickstart.py', '--config.data.planted_documents=60',
-         '--config.data.planted_heldout_documents=10', '--config.data.vocab_size=600']
+         '--config.data.planted_heldout_documents=10', '--config.data.vocab_size=600',
+         '--config.data.reader=numpy']
 
 
 def options_of(parser: argparse.ArgumentParser) -> list[str]:

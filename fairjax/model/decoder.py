@@ -253,8 +253,9 @@ class DecoderModel(CausalLM):
   ) -> Float[Array, 'B T']:
     """See `CausalLM`."""
     c = self.config
-    return table_nll(params['embedding' if c.tied else 'output'], hidden, targets, dtype=c.dtype,
-                     cap=c.logit_cap, precision=_precision(c))
+    table = jnp.asarray(params['embedding' if c.tied else 'output'])
+    return table_nll(table, hidden, targets, dtype=c.dtype, cap=c.logit_cap,
+                     precision=_precision(c))
 
   def mean_nll(
     self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
