@@ -24,12 +24,17 @@ def device_in_context() -> Any:
   return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
 
 
+def takes_rows_only(dtype: Any) -> bool:
+  """Whether products of a dtype with sums in float32 must have two axes: the XLA of JAX 0.7.2."""
+  return (dtype == jnp.bfloat16 and device_in_context().device_kind == 'cpu'
+          and not _sums_bfloat16_in_float32())
+
+
 def word_products(
   hidden: Float[Array, '*S E'], table: Float[Array | np.ndarray, 'V E'], sum_dtype: Any
 ) -> Float[Array, '*S V']:
   """Products of hidden states and the vectors of words, summed in `sum_dtype`."""
-  if (hidden.dtype == jnp.bfloat16 and device_in_context().device_kind == 'cpu'
-      and not _sums_bfloat16_in_float32()):
+  if takes_rows_only(hidden.dtype):
     rows = _word_products(hidden.reshape(-1, hidden.shape[-1]), table, sum_dtype)
     return rows.reshape(*hidden.shape[:-1], -1)
   return _word_products(hidden, table, sum_dtype)

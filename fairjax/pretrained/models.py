@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.model.xla_features import takes_rows_only
 from fairjax.pretrained.checkpoint import Architecture
 
 Array = jax.Array
@@ -248,7 +249,8 @@ def dense(x, kernel, bias=None, activation=_same, *, by_output: bool = False) ->
 
   def multiply(x, kernel, **options):
     if not by_output:
-      return jnp.matmul(x, kernel, **options)
+      return jnp.matmul(
+        x.reshape(-1, x.shape[-1]) if takes_rows_only(x.dtype) else x, kernel, **options)
     # XLA turns the kernel over in every product of more than two axes.
     return jnp.einsum('ri,oi->ro', x.reshape(-1, x.shape[-1]), kernel, **options)
 
