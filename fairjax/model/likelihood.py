@@ -98,6 +98,8 @@ def table_nll(
   words, width = table.shape
   rest = -words % partitioning.parts('vocab')
   config = ModelConfig(vocab_size=words, model_dim=width, dtype=dtype)
+  # Cast before it is gathered, and its gradient after it is summed: half the bytes of both.
+  table = table.astype(dtype)
   params = {'embedding': jnp.pad(table, ((0, rest), (0, 0))),
             'softmax_bias': jnp.zeros(words + rest, table.dtype)}
   return _token_nll(_Static(config, 0, cap, precision), params, hidden, targets)
