@@ -387,7 +387,8 @@ class Debiased:
     from fairjax.run.export import export_published
     if (model or self.best) is None:
       raise UserError('no model is fairer and keeps its relevance: name one, model=...')
-    export_published(self._job, model=model or self.best, output=output, adapter=adapter)
+    export_published(self._job, model=model or self.best, output=os.fspath(output),
+                     adapter=adapter)
 
 
 def debias(

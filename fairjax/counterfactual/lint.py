@@ -188,9 +188,10 @@ def _check_rewordings(attribute: Attribute) -> Iterable[Finding]:
 
 def _changed_words(first: str, second: str) -> int:
   """How many words are replaced, left out or added."""
-  pair = [text.replace(',', ' ').replace('.', ' ').lower().split() for text in (first, second)]
+  words, others = (
+    text.replace(',', ' ').replace('.', ' ').lower().split() for text in (first, second))
   return sum(max(b - a, d - c) for tag, a, b, c, d in difflib.SequenceMatcher(
-    None, *pair, autojunk=False).get_opcodes() if tag != 'equal')
+    None, words, others, autojunk=False).get_opcodes() if tag != 'equal')
 
 
 def _check_vocabulary(attribute: Attribute, vocabulary: Vocabulary) -> Iterable[Finding]:

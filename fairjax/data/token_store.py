@@ -576,7 +576,8 @@ def document_rows(
     reset: `[b]` bool, True.
   """
   shape, starts, before = (len(rows), segment_len), len(start_ids), np.array(start_ids, np.int64)
-  found = {name: np.zeros(shape, np.int32) for name in ('inputs', 'targets', 'positions')}
+  found: dict[str, np.ndarray] = {
+    name: np.zeros(shape, np.int32) for name in ('inputs', 'targets', 'positions')}
   found |= {'segment_ids': np.full(shape, -1, np.int32), 'weights': np.zeros(shape, np.float32),
             'reset': np.full(len(rows), True)}
   for row, pieces in enumerate(rows):
@@ -673,8 +674,8 @@ def token_rows(
   start_ids: Sequence[int] | None = None,
 ) -> Rows:
   """The rows of a store; those of a decoder where its `start_ids` are given."""
-  options = {'batch_size': batch_size, 'segment_len': segment_len, 'shard': shard,
-             'name': f"split '{store.split}'"}
+  options: dict[str, Any] = {'batch_size': batch_size, 'segment_len': segment_len, 'shard': shard,
+                             'name': f"split '{store.split}'"}
   if start_ids is None:
     return TokenRows(store.open_tokens(), store.open_spans(), **options)
   return DocumentRows(store.open_tokens(), store.open_documents()[:, 0], store.open_spans(),

@@ -302,7 +302,7 @@ def _read(
   """The records of each attribute, in one pass."""
   columns = {a.name: _Columns(a) for a in attributes}
   arms = {a.name: _Columns(a) for a in attributes}
-  labels: dict[str, dict[str, tuple[int | str, int]]] = {a.name: {} for a in attributes}
+  labels: dict[str, dict[int | str, tuple[int | str, int]]] = {a.name: {} for a in attributes}
   for record, where in _checked(records):
     if record['attribute'] not in columns:
       raise UserError(f"{where}: attribute is '{record['attribute']}', not "
@@ -328,7 +328,7 @@ def _read(
 
 
 def _joined(prompts: Generations, reworded: Generations,
-            labels: Mapping[str, tuple[int | str, int]]) -> Generations:
+            labels: Mapping[int | str, tuple[int | str, int]]) -> Generations:
   """The records of the prompts with those of their rewordings, which must be of the same."""
   if prompts.attribute != reworded.attribute or prompts.model != reworded.model:
     raise UserError(f'attribute {prompts.attribute.name}: the records of the arm rewording are of '
