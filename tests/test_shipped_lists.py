@@ -14,15 +14,15 @@ DIGESTS = {
   'gender/assets/disco_terms.tsv':
     '6622a15ceb39ed09546ebbe4b052ea9fa0dd327506b4950838c6cf728b2bc2b1',
   'counterfactual/assets/country.yaml':
-    '6e157a0fddfb7343fc76836768cbc9963097cf3fd7cca5fc6d3397c5546fa7bd',
+    '0466b9c196bff64ec51b5bd1fb371d744ce056ff9d67d0f856efa26f1228cde8',
   'counterfactual/assets/gender_pairs.txt':
     '1498cd85bda87b5b0842ce1b59383b1e54d8066bc7cedc9909767e0539126671',
   'counterfactual/assets/name.yaml':
-    'f7b8173f9335b58c4ba76b175b909688fa2454d0ed79ffa9916681af02cee9c1',
+    'eeebc21b327ca1ccdb35cfbab8f319d1ab6ee76bb4f842e9f940a9b0085bb073',
   'counterfactual/assets/no_first_names.txt':
     'd2551822e46ea8da518e52265d19ad6c38e19e64da5d0e9c14d73a5393764bb6',
   'counterfactual/assets/occupation.yaml':
-    '9e56d0ba4bf5140d693a6154cb6866270d8132dfd7791e4fccf7077ece323eb1',
+    '80ceb85dfea089b01bfe202134c1a9f74369f1476a15ca34fbcc318c6b96a9cb',
   'counterfactual/assets/profession_prompts.yaml':
     '99950ded11c8635c0dd72300707a8a0aff406156efbc221ba2c5df83d1423683',
   'counterfactual/assets/pronoun_words.txt':

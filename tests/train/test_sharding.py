@@ -101,7 +101,7 @@ def test_batches_states_branches_and_logits_have_the_sharding_of_their_rows(mode
 
   made = likelihood.VocabLogits.of.__func__
 
-  def record(cls, params, cluster, block, num_tokens, cap):
+  def record(cls, params, cluster, block, num_tokens, cap=0.0):
     table = made(cls, params, cluster, block, num_tokens, cap)
     blocks.append((num_tokens, table.weight.shape[0], cluster.size))
     return table
