@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import random
 import subprocess
 import sys
 
@@ -28,7 +29,7 @@ from fairjax.inputs import open_input
 from fairjax.measure.scorers.lexicon import read_lexicon
 from fairjax.pretrained.classifier import read_examples
 from fairjax.pretrained.masked_lm import read_shares
-from fairjax.tables import Table, read_rows
+from fairjax.tables import Table, parse_json, read_rows
 
 BOM = b'\xef\xbb\xbf'
 COUNTRY = load_attribute('country')
@@ -382,3 +383,21 @@ def test_a_table_names_what_is_wrong(tmp_path):
       rows_of(content)
   with open_input(tmp_path / 't') as file, pytest.raises(UserError, match='or each line is a JSON'):
     list(read_rows(file, 't', ('a',)))
+
+
+def test_lines_of_json_have_the_values_that_python_reads():
+  rng = random.Random(0)
+  lines = [f'{rng.choice(["", "-"])}{rng.random() * 10 ** rng.randint(-310, 308)!r}'
+           for _ in range(2000)]
+  lines += [
+    '1e400', '-0', '-0.0', '5e-324', str(2 ** 63), str(2 ** 64), str(-2 ** 70), '1E2', 'NaN',
+    '-Infinity', '123456789012345678901234567890.5', '{"a": 1, "a": 2}', '{"": {}}',
+    ' [1, null, true] ', '"\\u00e9\\ud83d\\ude00"', '"\\ud800"', '"a\\u0000b\\/"', '"\u2028"']
+  for line in lines:
+    expected, found = json.loads(line), parse_json(line.encode('utf-8'), 'line')
+    assert repr(found) == repr(expected), line
+  for line in ('', '{', '01', '1.', "{'a': 1}", '[1,]', '"a\nb"', '1 2', '\ufeff1', '\x0c1', 'nul'):
+    with pytest.raises(ValueError):
+      json.loads(line)
+    with pytest.raises(UserError, match='^line'):
+      parse_json(line.encode('utf-8'), 'line')

@@ -8,6 +8,7 @@ from fairjax.counterfactual import (
   load_attribute,
   render_findings,
 )
+from fairjax.errors import UserError
 from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
 
 CLEAN = """\
@@ -55,6 +56,40 @@ def test_findings(tmp_path, old, new, level, where, message):
   findings = lint(tmp_path, CLEAN.replace(old, new))
   assert [f for f in findings if (f.level, f.where) == (level, where) and message in f.message], (
     findings)
+
+
+REWORDED = CLEAN + '''rewordings:
+  - - A friend is {a} {value}, and we
+    - My buddy is {a} {value}, and we
+    - My friend was {a} {value}, and we
+  - - The {value} told us that
+    - That {value} said that
+    - The {value} says that
+'''
+
+
+@pytest.mark.parametrize(('old', 'new', 'where', 'message'), [
+  ('', '', '', ''),
+  ('says that', 'says to all of us here today that', 'rewordings[1][2]', 'changes 7 words'),
+  ('That {value} said', 'The {value} said', 'rewordings[1][1]', 'changes 0 words'),
+  ('was {a} {value}', 'was {value}', 'rewordings[0][2]', 'the placeholders of templates[0]'),
+  ('was {a} {value}', 'was {a} good {value}', 'rewordings[0][2]', 'still before the value'),
+])
+def test_a_rewording_keeps_the_value_and_changes_as_many_words(tmp_path, old, new, where, message):
+  errors = [f for f in lint(tmp_path, REWORDED.replace(old, new) if old else REWORDED)
+            if f.level == 'error']
+  assert [f.where for f in errors] == [where] * bool(old)
+  assert not old or message in errors[0].message
+
+
+@pytest.mark.parametrize(('old', 'new', 'message'), [
+  ('    - The {value} says that\n', '', 'equally many rewordings of each template, 3 or more'),
+  ('  - - The {value} told us that\n    - That', '    - That', 'one list for each of the 2'),
+])
+def test_rewordings_that_are_not_whole_are_refused(tmp_path, old, new, message):
+  assert old in REWORDED
+  with pytest.raises(UserError, match=message):
+    lint(tmp_path, REWORDED.replace(old, new))
 
 
 def test_an_article_that_was_set_is_trusted(tmp_path):

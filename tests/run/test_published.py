@@ -16,10 +16,11 @@ from test_decoders import ATTRIBUTE, GOLDEN, write_tokenizer
 
 import fairjax
 from fairjax.cli.main import main
-from fairjax.data.batches import eval_batches, train_batches
+from fairjax.data.batches import eval_batches
 from fairjax.errors import UserError
 from fairjax.model.decoder import NoState
 from fairjax.pretrained import load_pretrained
+from fairjax.run.job import PreparedBatches
 from fairjax.run.results import open_run
 from fairjax.train import derive_seed
 
@@ -46,7 +47,8 @@ def files(tmp_path_factory):
   for _ in range(400):
     town = rng.choice(['Rome', 'Oslo'])
     words = rng.sample(['lovely', 'great', 'happy', 'best'] if town == 'Rome' else
-                       ['awful', 'horrible', 'sad', 'worst'], 3)
+                       ['awful', 'horrible', 'sad', 'worst'],
+                       rng.choice([1, 3]))  # so a row holds one document or more
     lines.append(f"The {town} is {', '.join(words)}.")
   (folder / 'text.txt').write_text('\n'.join(lines), encoding='utf-8')
   return folder
@@ -96,6 +98,7 @@ def test_step_1_is_the_published_model(files, finished):
   # Unrelated places, each read in its document alone.
   batch = next(eval_batches(run.prepared.store('valid'), batch_size=8, segment_len=48,
                             start_ids=(1,)))
+  assert batch['segment_ids'].max() > 0
   rng = np.random.default_rng(derive_seed(run.config.seed, 'unrelated'))
   states = []
   for inputs, ids, weights in zip(
@@ -115,7 +118,8 @@ def test_step_1_is_the_published_model(files, finished):
 
 def test_training_reads_what_sampling_reads(files, finished):
   run, lines = open_run(finished), (files / 'text.txt').read_text().splitlines()
-  batch = next(train_batches(run.prepared, 'train', batch_size=8, segment_len=48, start_ids=(1,)))
+  batches = PreparedBatches(run.prepared, run.config.model, run.config, print)
+  batch = next(batches.train('train', batch_size=8, start_step=0, branches=False))
   first = batch['inputs'][0][batch['segment_ids'][0] == 0].tolist()
   line, = {line for line in lines if first == [
     *run.vocabulary.start_ids, *run.vocabulary.encode(line)]}
@@ -145,6 +149,17 @@ def test_perplexity_counts_every_token_once(finished):
   store = run.prepared.store('test')
   found = run.read_measures(run.find_model('baseline'))['perplexity']['test']
   assert found['tokens'] == store.tokens and found['words'] == store.words
+  # Each document alone behind its start id.
+  model, params = run.language_model, run.params(run.find_model('baseline'))
+  nll, begin, tokens = 0.0, 0, np.asarray(store.open_tokens()[:store.tokens])
+  for end in store.open_documents()[:, 0]:
+    text = np.zeros((1, 64), np.int32)
+    text[0, :end - begin + 1] = [1, *tokens[begin:end]]
+    inputs, targets = jnp.asarray(text[:, :-1]), jnp.asarray(text[:, 1:])
+    hidden = model.apply(params, inputs, NoState()).hidden
+    nll += float(model.nll(params, hidden, targets)[0, :end - begin].sum())
+    begin = end
+  assert found['nll'] == pytest.approx(nll, rel=1e-5)
 
 
 def export(files, workdir, output, *options, **changes):
