@@ -85,20 +85,23 @@ def table_nll(
   table: Float[Array, 'V D'], hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T'], *,
   dtype: str, cap: float = 0.0, precision: str = 'default',
 ) -> Float[Array, 'B T']:
-  """`token_nll` of a softmax without biases, of any number of words.
+  """`token_nll` of a softmax that has a table of output embeddings and no biases.
 
   Args:
-    table: output embeddings; whole tables and such that are split by word are taken.
-    hidden: what they are multiplied with.
+    table: whole, or split by word over devices; V need not be divisible by their number.
+    hidden: what the table is multiplied with.
     targets: in [0, V).
     dtype: of the products; sums are float32 or wider.
-    cap: of `VocabLogits`.
-    precision: of the products, of `jax.default_matmul_precision`.
+    cap: logits go through cap * tanh(x / cap); 0: they do not.
+    precision: of the products, a value of `jax.default_matmul_precision`.
+
+  Returns:
+    Nats, float32 or wider.
   """
   words, width = table.shape
   rest = -words % partitioning.parts('vocab')
   config = ModelConfig(vocab_size=words, model_dim=width, dtype=dtype)
-  # Cast before it is gathered, and its gradient after it is summed: half the bytes of both.
+  # The table is cast before devices gather it, and its gradient after they sum it: half the bytes.
   table = table.astype(dtype)
   params = {'embedding': jnp.pad(table, ((0, rest), (0, 0))),
             'softmax_bias': jnp.zeros(words + rest, table.dtype)}

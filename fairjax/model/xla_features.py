@@ -20,7 +20,7 @@ def knows_options(*options: tuple[str, Any]) -> bool:
 
 
 def device_in_context() -> Any:
-  """Device of the mesh in context (`device_kind`, and in JAX 0.7.2 no platform), or the default."""
+  """Device of the mesh in context, which has no platform in JAX 0.7.2, or the default one."""
   return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
 
 

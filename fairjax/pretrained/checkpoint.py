@@ -794,7 +794,6 @@ class ModelFiles:
       {name: name for name in self._own_tensors}, prefix, str(self.directory))
     return {name: ours.get(copies.get(bare, bare)) for bare, name in plain.items()}
 
-
   def write(
     self, params: Params, folder: pathlib.Path | None, *, dtype: str | None = None,
     to_host: Callable[[Any], np.ndarray] = np.asarray, most: int = SHARD_BYTES,
