@@ -1,11 +1,13 @@
 """The rewording floor: records of the arm, its I.F. by definition, its test by simulation."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
 from scipy.stats import wasserstein_distance
 
+from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import read_records
@@ -45,6 +47,25 @@ def test_records_of_the_arm_give_the_definition_and_leave_the_rest_as_it_is():
     words['contrast'], part['individual_fairness']['value'] - expected, rtol=1e-12)
   assert words['p_value'] == 2 / 2 ** 10
   assert words['records'] == len(rows) - len(prompts)
+
+
+def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, capsys):
+  prompts, answers = tmp_path / 'prompts.jsonl', tmp_path / 'answers.jsonl'
+  assert main(['sample', '--prompts-only', '--rewordings', '--attribute=country',
+               f'--output={prompts}']) == 0
+  asked = [json.loads(line) for line in prompts.read_text().splitlines()]
+  rows = list(records(load_attribute('country'), 1, 0.4))
+  assert [(r['prefix'], r.get('rewording')) for r in asked] == [
+    (r['prefix'], r.get('rewording')) for r in rows]
+  answers.write_text('\n'.join(map(json.dumps, records(load_attribute('country'), 20, 0.4))))
+  capsys.readouterr()
+  options = [f'--records={answers}', '--attribute=country', '--scorer=recorded:s']
+  assert main(['measure', *options, '--permutations=99']) == 0
+  (line,) = [line for line in capsys.readouterr().out.splitlines() if 'contrast' in line]
+  sentence = line.partition(': ')[2]
+  assert 'p = 0.002' in sentence
+  assert main(['report', *options, f'--output={tmp_path / "report"}']) == 0
+  assert sentence in (tmp_path / 'report' / 'report.md').read_text()
 
 
 def test_an_arm_that_lacks_a_template_is_refused():

@@ -152,6 +152,19 @@ def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, caps
   assert cli.main(['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
                    '--permutations=20']) == 0
   assert 'I.F. (H-05)' in capsys.readouterr().out
+  # Its rewordings are an arm of the records.
+  attribute.write_text(ATTRIBUTE + '''rewordings:
+  - ['A {value} is', 'This {value} is', 'That {value} is']
+  - ['A friend from {value} likes', 'My pal from {value} likes', 'Our friend from {value} likes']
+''', encoding='utf-8')
+  command[3] = f"--output={tmp_path / 'reworded.jsonl'}"
+  assert cli.main([*command, '--rewordings']) == 0
+  reworded = list(read_records(tmp_path / 'reworded.jsonl'))
+  assert [r | {'_where': ''} for r in reworded if 'arm' not in r] == [
+    r | {'_where': ''} for r in records]
+  assert {(r['arm'], r['rewording'], r['prefix']) for r in reworded if 'arm' in r} >= {
+    ('rewording', 1, 'A Rome is'), ('rewording', 3, 'Our friend from Oslo likes')}
+  assert len(reworded) == 4 * len(records)
 
 
 def test_independent_and_start_reach_the_sampler(tmp_path, folder, attribute):

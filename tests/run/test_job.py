@@ -90,6 +90,8 @@ def test_a_run_is_sampled_with_other_prompts(finished, tmp_path, capfd):
   assert main(command) == 0 and [f.read_bytes() for f in files] == contents
   assert main([*command, '--temperature=2']) == 2
   assert main([*command[:-1], f'--output={files[0]}']) == 2
+  assert main([*command, '--rewordings']) == 2  # there are none
+  assert main([*_arguments('sample', finished), '--rewordings']) == 2  # and these are the run's own
   capfd.readouterr()
   assert main(['fair-generation', 'professions', '--records', *map(str, files)]) == 0
   assert 'baseline: 0 of 30 parsed' in capfd.readouterr().out
@@ -108,6 +110,8 @@ def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
   assert sample_attribute(job, attribute, tmp_path, SampleConfig()) == []
   assert lines == ['[sample] WARNING: 2 of 10 prefixes of profession_prompts hold words that the '
                    "vocabulary does not know, as 'They work as'"]
+  sample_attribute(job, load_attribute('country'), tmp_path, SampleConfig(), rewordings=True)
+  assert '400 of 400 prefixes of country' in lines[1]
 
 
 @pytest.mark.tf
