@@ -77,6 +77,12 @@ setup(
     'gguf': ['gguf>=0.17,<1'],
     'hub': ['huggingface_hub>=0.30,<3'],
     'parquet': ['pyarrow>=18,<30'],
+    'docs': [
+      'mkdocs>=1.6.1,<2',
+      'mkdocs-material>=9.6,<10',
+      'mkdocstrings[python]>=1,<2',
+      'mkdocs-jupyter>=0.25,<1',
+    ],
     'dev': [
       'google-cloud-language>=2.17,<3',
       'pyarrow>=18,<30',
