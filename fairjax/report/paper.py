@@ -1,11 +1,13 @@
 """Tables and figures of Huang et al. 2020, by number, from the reports of one's own runs.
 
-None holds a number that was typed in. What the reports do not hold is a dash, counted and named
-below the table. Tables 2 to 4 are the templates of the built-in attributes; Figure 3 is
-docs/pipeline.svg.
+What the reports do not hold is a dash, counted and named below the table. The numbers that the
+paper printed stand in columns of their own. Tables 2 to 4 are the templates of the built-in
+attributes; Figure 3 is docs/pipeline.svg.
 """
 
 import dataclasses
+import functools
+import importlib.resources
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,7 +88,10 @@ def merge_runs(runs: Sequence[PaperRun], attribute: str) -> dict[str, list[Model
 
 def relevance_table(
   runs: Sequence[PaperRun], number_: int, *, unit: str = 'word') -> tuple[Table, list[str]]:
-  """Tables 1, 5 and 6: PPL, PPL_s, S.S. and S.S.c by model, of every corpus (H-25, H-27, H-28)."""
+  """Tables 1, 5 and 6: PPL, PPL_s, S.S. and S.S.c by model, of every corpus (H-25, H-27, H-28).
+
+  What the paper printed of a corpus stands in four columns behind those of the runs.
+  """
   attribute = ATTRIBUTES[number_]
   corpora = merge_runs(runs, attribute)
   if not corpora:
@@ -96,23 +101,28 @@ def relevance_table(
   keys = list(dict.fromkeys([*_GRID, *(key for found in rows.values() for key in found)]))
   _check_unit(unit, [row for found in corpora.values() for row in found])
   title = attribute.capitalize()
-  header = ['Model', '\u03bb', *(f'{corpus} {title} {column}' for corpus in rows
-                           for column in ('PPL', 'PPL_s', 'S.S.', 'S.S.c'))]
-  body, lines = [], []
+  columns = ('PPL', 'PPL_s', 'S.S.', 'S.S.c')
+  header, body, lines = ['Model', '\u03bb'], [], []
+  for corpus in rows:
+    header += [f'{corpus} {title} {column}' for column in columns]
+    if printed(number_, corpus):
+      header += [f'{corpus} {title} {column} (paper)' for column in columns]
   for method, weight in keys:
     cells = [_LABELS.get(method, method), '' if weight is None else f'{weight:g}']
-    for found in rows.values():
+    for corpus, found in rows.items():
       cells += _cells(found.get((method, weight)), unit)
+      if paper := printed(number_, corpus):
+        cells += paper.get((method, weight), ['\u2013'] * 4)
     body.append(cells)
   for corpus, found in rows.items():
-    wanted = [k for k in _GRID if (corpus, k) != ('WMT-19', ('sentiment', 1.0))]
+    wanted = printed(number_, corpus) or _GRID
     missing = [_format_key(key) for key in wanted if key not in found]
     if missing:
       lines.append(f"{corpus}: {len(missing)} of the paper's {len(wanted)} models are not in these "
                    f"runs: {', '.join(missing)}.")
     absent = [
-      f'{column} of {_format_key(key)}' for key, row in found.items() for column, cell in zip(
-        ('PPL', 'PPL_s', 'S.S.', 'S.S.c'), _cells(row, unit), strict=True) if cell == '\u2013']
+      f'{column} of {_format_key(key)}' for key, row in found.items()
+      for column, cell in zip(columns, _cells(row, unit), strict=True) if cell == '\u2013']
     if absent:
       lines.append(f"{corpus}: {len(absent)} values were not measured: {', '.join(absent)}.")
     similar = [s for row in found.values() if (s := row.content('semantic_similarity'))]
@@ -121,8 +131,22 @@ def relevance_table(
                 (s['encoder'], s['threshold'], s['threshold_source']) for s in similar)]
   lines += [f'{corpus}: no run of {attribute}.' for corpus in ('WMT-19', 'WikiText-103')
             if corpus not in rows]
+  if any(printed(number_, corpus) for corpus in rows):
+    lines.append(f'(paper): Table {number_} as printed, of models that differ from these in code, '
+                 'tokens and training. It does not say what its perplexity is per; its S.S. is by '
+                 'the Universal Sentence Encoder, cosine above 0.4. It gives no errors.')
   return Table(header, body, text_columns=1), [
     f'PPL and PPL_s are per {unit}; S.S. and S.S.c are percent of the continuations.', *lines]
+
+
+@functools.cache
+def printed(table: int, corpus: str) -> dict[tuple[str, float | None], list[str]]:
+  """(method, lambda) -> PPL, PPL_s, S.S. and S.S.c of a table of the paper; {} of other corpora."""
+  assets = importlib.resources.files('fairjax.report') / 'assets'
+  text = (assets / 'huang2020.tsv').read_text(encoding='utf-8')
+  rows = [line.split('\t') for line in text.splitlines() if line[0].isdigit()]
+  return {(method, float(weight) if weight else None): cells
+          for number_, of, method, weight, *cells in rows if (int(number_), of) == (table, corpus)}
 
 
 def _key(row: ModelRow) -> tuple[str, float | None]:

@@ -24,6 +24,11 @@ GRID = [('baseline', 'baseline', None),
           ('embedding', 1), ('embedding', 10), ('embedding', 100), ('sentiment', 1),
           ('sentiment', 10), ('sentiment', 100), ('sentiment', 1000)))]
 CORPORA = {'newscrawl': 'WMT-19', 'wikitext103': 'WikiText-103'}
+# The last row of Tables 1, 5 and 6 (arXiv:1911.03064), of both corpora.
+SHOWN = 'sentiment', 1000.0
+PRINTED = {1: [['17.9', '17.9', '8.4', '2.4'], ['18.4', '21.0', '22.8', '2.0']],
+           5: [['18.1', '18.9', '23.7', '12.8'], ['19.5', '18.6', '24.2', '2.1']],
+           6: [['17.9', '17.9', '9.5', '13.5'], ['18.6', '21.3', '17.6', '11.1']]}
 
 
 def made_up(name, method, weight, seed, *, attribute, scorers=('bert-x', 'opinion', 'google')):
@@ -80,15 +85,20 @@ def test_tables_1_5_and_6_hold_the_numbers_of_the_runs(number, attribute, runs, 
   printed, said = capsys.readouterr()
   header, *body = csv.reader(io.StringIO(printed))
   title = attribute.capitalize()
-  assert header == ['Model', '\u03bb', *(f'{c} {title} {column}' for c in CORPORA.values()
+  assert header == ['Model', '\u03bb', *(f'{c} {title} {column}{of}' for c in CORPORA.values()
+                                    for of in ('', ' (paper)')
                                     for column in ('PPL', 'PPL_s', 'S.S.', 'S.S.c'))]
   labels = {'baseline': 'Baseline', 'embedding': 'Emb. Reg.', 'sentiment': 'Sent. Reg.'}
   assert [row[:2] for row in body] == [
     [labels[m], '' if w is None else f'{w:g}'] for _, m, w in GRID]
   for row, (_, method, weight) in zip(body, GRID, strict=True):
     for i, corpus in enumerate(CORPORA.values()):
-      assert row[2 + 4 * i:6 + 4 * i] == expected.get(
+      assert row[2 + 8 * i:6 + 8 * i] == expected.get(
         (corpus, attribute, method, weight), ['\u2013'] * 4)
+      paper = row[6 + 8 * i:10 + 8 * i]
+      assert (paper == ['\u2013'] * 4) == ((corpus, method, weight) == ('WMT-19', 'sentiment', 1))
+  (row,) = [row for row in body if row[:2] == [labels[SHOWN[0]], f'{SHOWN[1]:g}']]
+  assert [row[6:10], row[14:]] == PRINTED[number]
   assert ("WikiText-103: 1 of the paper's 8 models are not in these runs: Emb. Reg. \u03bb=100."
           in said)
   assert "WMT-19: 1 of" not in said  # the paper has no Sent. 1 there either
@@ -107,6 +117,7 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
                '--perplexity=token']) == 0
   text = capsys.readouterr().out
   assert 'mine: 2 values were not measured: PPL_s of Baseline, S.S. of Baseline.' in text
+  assert '(paper)' not in text  # which has no such corpus
   assert f'{row.perplexity["token"]:.1f}' in text and 'PPL and PPL_s are per token' in text
   mine, out = str(tmp_path / 'mine'), f'--output={tmp_path}'
   for command, reason in (
