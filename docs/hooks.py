@@ -19,7 +19,7 @@ from fairjax.config_io import described_fields
 ROOT = pathlib.Path(__file__).parent.parent
 # File of the repository -> page of the site.
 MOVED = {'README.md': 'index.md', 'CHANGELOG.md': 'changelog.md',
-         'CONTRIBUTING.md': 'contributing.md'}
+         'CONTRIBUTING.md': 'contributing.md', 'CODE_OF_CONDUCT.md': 'conduct.md'}
 MOVED |= {f'notebooks/{path.name}': f'notebooks/{path.name}'
           for path in sorted((ROOT / 'notebooks').glob('*.ipynb'))}
 # Page -> its Markdown, as it was built.
