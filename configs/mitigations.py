@@ -1,6 +1,6 @@
 """Mitigations compared on one corpus under one budget: CDA, dropout, embedding and sentiment.
 
-  fairjax mitigations --config=configs/mitigations.py --workdir=runs/mitigations
+  fairjax compare mitigations --config=configs/mitigations.py --workdir=runs/mitigations
 
 fairjax writes the corpus itself: gender goes with professions, hobbies and the like, and with
 sentiment, by known amounts. All models start from the same language model and have the same further

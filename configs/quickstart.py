@@ -85,6 +85,6 @@ def get_config(arg=''):
 
 
 def sweep(add):
-  """The attributes, each with all variants in a workdir of its own: `fairjax launch --sweep`."""
+  """The attributes, each with all variants in a workdir of its own: `fairjax tpu run --sweep`."""
   for attribute in ('country', 'occupation', 'name'):
     add(attribute=attribute)

@@ -10,13 +10,13 @@ with --config.data.download=True (docs/corpora.md).
 workdir may begin on a large slice with variant=lm and go on with variant=debias on a small one.
 
 Parameters: 285.2 M (245.5 M in the layers, 39.6 M in embedding and adaptive softmax), as the script
-of the reference for this corpus has; `fairjax config show` prints them. That is 28.2 M above the
+of the reference for this corpus has; `fairjax step config` prints them. That is 28.2 M above the
 257 M of the paper, which states neither the feed-forward width nor the kind of softmax. Of the
 usual choices none gives exactly 257 M: a plain softmax over 267,735 words would alone have 274 M,
 and 257 M less the layers would leave 11.5 M for the words. We keep the reference's sizes.
 
 `reference=True` has the heads, biases and clusters of the Transformer-XL that its authors published
-for this corpus instead, so that `fairjax import` can put that in the place of step 1
+for this corpus instead, so that `fairjax models import` can put that in the place of step 1
 (docs/exchange.md).
 """
 
@@ -116,6 +116,6 @@ def get_config(arg=''):
 
 
 def sweep(add):
-  """The attributes with all variants; the first one trains step 1: `fairjax launch --sweep`."""
+  """The attributes with all variants; the first one trains step 1: `fairjax tpu run --sweep`."""
   for attribute in ('country', 'occupation', 'name'):
     add(attribute=attribute)

@@ -9,7 +9,7 @@ FILES are news-docs.YEAR.en.filtered.gz of news-crawl, by year (docs/corpora.md)
 workdir may begin on a large slice with variant=lm and go on with variant=debias on a small one.
 
 Parameters: 687.6 M with a SentencePiece vocabulary of 32,000 (654.8 M in the layers, 32.8 M in the
-embedding, which is also the softmax); `fairjax config show` prints them. That is 20.4 M below the
+embedding, which is also the softmax); `fairjax step config` prints them. That is 20.4 M below the
 708 M of the paper, which states neither the vocabulary nor the feed-forward width: with the layers
 as here, 708 M would be a plain softmax over some 52,000 pieces.
 """
@@ -104,6 +104,6 @@ def get_config(arg=''):
 
 
 def sweep(add):
-  """The attributes with all variants; the first one trains step 1: `fairjax launch --sweep`."""
+  """The attributes with all variants; the first one trains step 1: `fairjax tpu run --sweep`."""
   for attribute in ('country', 'occupation', 'name'):
     add(attribute=attribute)

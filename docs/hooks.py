@@ -12,7 +12,7 @@ from mkdocs.structure.files import File
 from pymdownx.slugs import slugify
 
 import fairjax
-from fairjax.cli.main import VERBS, make_parser
+from fairjax.cli.main import make_parser
 from fairjax.config import Config
 from fairjax.config_io import described_fields
 
@@ -102,7 +102,7 @@ def commands() -> str:
   parser = make_parser()
   lines = ['# Commands', '', '```text', parser.format_help().rstrip(), '```']
   for name, own in _subparsers(parser):
-    lines += ['', f'## {name}', '', *_help(own, VERBS[name].example)]
+    lines += ['', f'## {name}', '', *_help(own)]
     for action, inner in _subparsers(own):
       lines += ['', f'### {name} {action}', '', *_help(inner)]
   return '\n'.join(lines)
@@ -115,11 +115,11 @@ def _subparsers(parser: argparse.ArgumentParser) -> list[tuple[str, argparse.Arg
           for name, found in action.choices.items()]
 
 
-def _help(parser: argparse.ArgumentParser, example: str = '') -> list[str]:
-  """The help of one parser, and an example where there is one."""
-  text = parser.format_help().partition('\nexample: ')[0].rstrip()
-  shown = ['```bash', example, '```', ''] if example else []
-  return [*shown, '```text', text, '```']
+def _help(parser: argparse.ArgumentParser) -> list[str]:
+  """The help of one parser, after its example where it has one."""
+  text, _, example = parser.format_help().partition('\nexample: ')
+  shown = ['```bash', example.strip(), '```', ''] if example else []
+  return [*shown, '```text', text.rstrip(), '```']
 
 
 def configuration() -> str:
@@ -131,7 +131,7 @@ def configuration() -> str:
     parts.setdefault(part, []).append(
       '| ' + ' | '.join(cell.replace('|', '\\|') for cell in cells) + ' |')
   lines = ['# Configuration', '', 'Set a field with `--config.PART.FIELD=VALUE` (one of the run '
-           'without PART), or in a configuration file. `fairjax config show` prints the fields of '
+           'without PART), or in a configuration file. `fairjax step config` prints the fields of '
            'your own configuration.']
   for part, rows in parts.items():
     lines += ['', f'## {part or "the run"}', '', '| field | type | default | meaning |',

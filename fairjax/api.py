@@ -5,7 +5,7 @@
     print(result.verdict)
     result.report('out')
 
-The verbs `measure`, `sample`, `report compare` and `run` do the same on the command line.
+The verbs `measure`, `sample`, `compare reports` and `run` do the same on the command line.
 """
 
 import collections
@@ -166,7 +166,7 @@ class Comparison:
   """Two results or reports side by side.
 
   Attributes:
-    found: JSON types, what `fairjax report compare --json` prints.
+    found: JSON types, what `fairjax compare reports --json` prints.
   """
 
   found: Mapping[str, Any]

@@ -1,6 +1,6 @@
 """Configuration: frozen dataclasses.
 
-The comment of a field, after it or right above it, is its documentation (`fairjax config show`).
+The comment of a field, after it or right above it, is its documentation (`fairjax step config`).
 "(not in the paper)" marks values that Huang et al. 2020 leave open (H-17, H-18, H-23). A field
 declares the limits of its own value; `config_checks` adds the relations between fields, `config_io`
 reads and overrides configurations.

@@ -182,7 +182,7 @@ def file_sha256(path: str | os.PathLike) -> str:
 # A complete folder of data holds manifest.json: sealed, written last, with the bytes and SHA-256 of
 # the other files. Every start compares the seal and the sizes, which takes no time for any size of
 # data. Small files are compared with their SHA-256 whenever they are read, tokens when a process
-# first opens them (`fairjax.data.token_store`); `fairjax data check` reads everything.
+# first opens them (`fairjax.data.token_store`); `fairjax step check-data` reads everything.
 
 MANIFEST = 'manifest.json'
 

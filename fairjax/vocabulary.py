@@ -760,8 +760,8 @@ def load_vocabulary(
   if not path.is_file():
     if TokenizerVocabulary.kind in kinds and (directory / TokenizerVocabulary.filename).is_file():
       return TokenizerVocabulary.read(directory)
-    raise UserError(f'no vocabulary in {directory}: {MANIFEST} is missing (make one: fairjax data; '
-                    f'that of a published model has a {TokenizerVocabulary.filename})')
+    raise UserError(f'no vocabulary in {directory}: {MANIFEST} is missing (make one: fairjax step '
+                    f'data; that of a published model has a {TokenizerVocabulary.filename})')
   try:
     manifest = json.loads(path.read_text(encoding='utf-8'))
     kind, fingerprint, size = (manifest[k] for k in ('kind', 'fingerprint', 'size'))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Requests a Cloud TPU slice and waits for it, with gcloud alone. `fairjax launch up` does the same
+# Requests a Cloud TPU slice and waits for it, with gcloud alone. `fairjax tpu up` does the same
 # and replaces what is taken away.
 #
 #   launch/create.sh NAME TPU ZONE [FLAG...]

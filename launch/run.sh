@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Ships the code to every worker of a slice and starts a command of fairjax there, detached; with
-# gcloud alone. `fairjax launch run` does the same, repeats what fails and follows the command.
+# gcloud alone. `fairjax tpu run` does the same, repeats what fails and follows the command.
 #
 #   launch/run.sh NAME ZONE COMMAND...
 #   launch/run.sh my-run us-west4-a train --config=configs/wmt19.py --workdir=/mnt/disk/run

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs on every worker of a slice; `fairjax launch` calls it through ssh.
+# Runs on every worker of a slice; `fairjax tpu run` calls it through ssh.
 #
 #   worker.sh setup   JOB [BUCKET...]          install what the lock names, mount buckets
 #   worker.sh start   JOB RESTARTS COMMAND...  run it detached; the same again changes nothing

@@ -69,8 +69,8 @@ assert not other, other
 sys.exit(status)
 ''')
   assert result.returncode == 0, result.stderr
-  for verb in ('run', 'data', 'train', 'sample', 'score', 'measure', 'report', 'attributes',
-               'doctor', 'compile'):
+  for verb in ('run', 'step', 'sample', 'models', 'measure', 'report', 'attributes', 'doctor',
+               'tpu'):
     assert f'\n  {verb} ' in result.stdout
 
 

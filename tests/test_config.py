@@ -179,8 +179,8 @@ def test_a_saved_config_takes_overrides_but_no_arguments(tmp_path):
 def test_an_override_that_is_given_twice_is_refused():
   from fairjax.cli.main import parse
   with pytest.raises(UserError, match="--config.seed is given twice, as '1' and '2'"):
-    parse(['config', 'show', f'--config={QUICKSTART}', '--config.seed=1', '--config.seed', '2'])
-  assert parse(['config', 'show', f'--config={QUICKSTART}', '--config.seed=1',
+    parse(['step', 'config', f'--config={QUICKSTART}', '--config.seed=1', '--config.seed', '2'])
+  assert parse(['step', 'config', f'--config={QUICKSTART}', '--config.seed=1',
                 '--config.seed=1']).overrides == {'seed': '1'}
 
 
@@ -230,7 +230,7 @@ def test_the_home_folder_is_known_in_every_path(tmp_path, monkeypatch, capsys):
   assert options.records == f'{home}/r.jsonl' and options.attribute == [f'{home}/a.yaml']
   assert options.scorer == [f'bert:{home}/m'] and options.keep == home
   assert str(options.output) == 'a~/b'
-  options = parse(['data', '--config=~/c.py:train=~/a+~/b,valid=~/v', '--workdir=~/w',
+  options = parse(['step', 'data', '--config=~/c.py:train=~/a+~/b,valid=~/v', '--workdir=~/w',
                    '--config.data.test=~/t,~/u'])
   assert options.config == f'{home}/c.py:train={home}/a+{home}/b,valid={home}/v'
   assert options.overrides == {'data.test': f'{home}/t,{home}/u'}
@@ -241,7 +241,7 @@ def test_the_home_folder_is_known_in_every_path(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   assert main(['sample', '--prompts-only', '--attribute=country', '--output=~/p.jsonl']) == 0
   assert (tmp_path / 'p.jsonl').is_file() and not (tmp_path / '~').exists()
-  words = parse(['launch', 'run', '--tpu=v3-8', '--zone=a', '--', 'run', '--config=x',
+  words = parse(['tpu', 'run', '--tpu=v3-8', '--zone=a', '--', 'run', '--config=x',
                  '--workdir=~/w'])
   assert words.command == ['run', '--config=x', '--workdir=~/w']  # that of the workers
 

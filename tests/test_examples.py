@@ -1,4 +1,4 @@
-"""The example in the help of every verb, run as it stands there on small data.
+"""The examples in the help of every verb, run as it stands there on small data.
 
 What `MORE` adds to an example makes it small; it takes nothing away. The examples run one after the
 other in one folder, as a reader would give them: a later one finds what earlier ones have left.
@@ -25,7 +25,7 @@ from test_mitigations import TINY as TINY_MITIGATIONS
 from test_readme import write_records
 
 from fairjax.cli import tpu_verbs as command
-from fairjax.cli.main import VERBS, main
+from fairjax.cli.main import VERBS, commands, main
 from fairjax.data.planted import NEGATIVE, POSITIVE
 from fairjax.data.planted_gender import make_gendered_corpus
 from fairjax.measure.scorers import lexicon as lexicons
@@ -41,69 +41,75 @@ def words_of(fields):
 RUN = words_of(TINY_RUN | {
   'debias.variants': "('embedding:10',)", 'debias.extended_baseline': False,
   'sample.heldout_prefixes': False, 'measure.scorers': "('vader',)", 'data.reader': 'numpy'})
-# `train --stage=lm` ends there; the models of a run are sampled when all are trained.
+# `step train --stage=lm` ends there; the models of a run are sampled when all are trained.
 LM = [*RUN, '--config.until=lm']
 
-# Verb -> what makes its example small, in the order of giving them. What is missing here fails.
+EXAMPLES = {words: command.example for verb in VERBS for words, command in commands(verb).items()
+            if command.example}
+
+# Command -> what makes its example small, in the order of giving them. What is missing here fails.
 MORE: dict[str, list[str]] = {
-  'attributes': [],
-  'config': [],
+  'attributes check': [],
+  'step config': [],
   'doctor': [],
-  'launch': [],  # its example is a dry run: nothing is asked of a cloud
-  'lexicon': [],  # the download comes from this process, with the hashes of a short list
-  'compile': [],  # the TPU compiler is another package: its answer is given here; -m libtpu asks it
-  'data': LM,  # the quickstart itself takes minutes
-  'train': LM,
+  'tpu run': [],  # its example is a dry run: nothing is asked of a cloud
+  'scorers lexicon': [],  # the download comes from this process, with the hashes of a short list
+  'tpu compile': [],  # the compiler is another package: its answer is given; -m libtpu asks it
+  'step data': LM,  # the quickstart itself takes minutes
+  'step train': LM,
   'sample': LM,
-  'score': LM,
+  'step score': LM,
   'run': RUN,
   'report': RUN,
-  'paper': [],
-  'select': [*RUN, '--relevance-share=0.01'],  # a few steps teach nothing that could be kept
-  'resilience': ['--steps=2', '--every=2', '--samples=20'],
-  'export': RUN,
-  'import': RUN,
+  'compare paper': [],
+  'models select': [*RUN, '--relevance-share=0.01'],  # a few steps teach nothing that could be kept
+  'models relearn': ['--steps=2', '--every=2', '--samples=20'],
+  'models export': RUN,
+  'models import': RUN,
   'measure': ['--permutations=20', '--keep=scores'],  # whose scores `records` reads
-  'gate': ['--permutations=20'],
+  'compare gate': ['--permutations=20'],
   'completion': [],
-  'records': [],
-  'human': [],
-  'scorers': [],
-  'cda': [],
-  'sentiment-classifier': [
+  'records convert': [],
+  'records plan': [],
+  'human export': [],
+  'scorers audit': [],
+  'gender cda': [],
+  'models classifier': [
     '--vocab_size=100', '--layers=1', '--dim=16', '--heads=2', '--epochs=1'],
-  'masked-lm': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
-  'correlations': ['--persons=2', '--shuffles=2'],
-  'fair-generation': [],
-  'mitigations': [  # the table of the baseline; report/test_mitigations.py has all
+  'models masked-lm': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
+  'gender correlations': ['--persons=2', '--shuffles=2'],
+  'gender lipschitz': [],
+  'compare mitigations': [  # the table of the baseline; report/test_mitigations.py has all
     *words_of(TINY_MITIGATIONS | {'debias.variants': '()', 'debias.extended_baseline': False}),
     '--persons=2'],
 }
 
-# Verb -> what its example says, and the files that it leaves.
+# Command -> what its example says, and the files that it leaves.
 LEAVES: dict[str, tuple[str, ...]] = {
-  'attributes': ('0 errors',), 'config': ('lm.steps',), 'doctor': ('devices',),
-  'launch': ('gcloud compute tpus', '--accelerator-type=v3-128', 'fairjax run'),
-  'lexicon': ('2 positive and 2 negative words', 'lexicon/positive-words.txt'),
-  'compile': ('v5e:2x2', 'not times'),
-  'data': ('runs/quickstart/data/manifest.json',), 'train': ('runs/quickstart/lm/DONE',),
+  'attributes check': ('0 errors',), 'step config': ('lm.steps',), 'doctor': ('devices',),
+  'tpu run': ('gcloud compute tpus', '--accelerator-type=v3-128', 'fairjax run'),
+  'scorers lexicon': ('2 positive and 2 negative words', 'lexicon/positive-words.txt'),
+  'tpu compile': ('v5e:2x2', 'not times'),
+  'step data': ('runs/quickstart/data/manifest.json',), 'step train': ('runs/quickstart/lm/DONE',),
   'sample': ('runs/quickstart/generations/baseline/country.jsonl.gz',
              'runs/quickstart/generations/baseline/country.next_token.json'),
-  'score': ('runs/quickstart/scores/baseline/country.vader.jsonl',),
+  'step score': ('runs/quickstart/scores/baseline/country.vader.jsonl',),
   'run': ('runs/quickstart/DONE', 'runs/quickstart/measures/baseline/country.json'),
-  'report': ('runs/quickstart/report/index.html',), 'paper': ('paper',),
-  'select': ('country-embedding-10',),
-  'resilience': ('runs/relearned/relearning.json',),
-  'export': ('models/baseline/model.safetensors', 'models/baseline/README.md'),
-  'import': ('runs/quickstart/lm/DONE',),
+  'report': ('runs/quickstart/report/index.html',), 'compare paper': ('paper',),
+  'models select': ('country-embedding-10',),
+  'models relearn': ('runs/relearned/relearning.json',),
+  'models export': ('models/baseline/model.safetensors', 'models/baseline/README.md'),
+  'models import': ('runs/quickstart/lm/DONE',),
   'measure': ('"individual_fairness"', 'scores/country.vader.jsonl'),
-  'completion': ('complete',), 'gate': ('no worse',), 'records': ('generations.parquet',),
-  'human': ('sheets',),
-  'scorers': ('opinion', 'vader', 'Spearman'), 'cda': ('train.cda.txt.gz',),
-  'sentiment-classifier': ('runs/sst/model.safetensors',),
-  'masked-lm': ('runs/mlm/model.safetensors',),
-  'correlations': ('runs/correlations/correlations.md',), 'fair-generation': ('"jaccard"',),
-  'mitigations': ('| baseline |', 'runs/mitigations/mitigations/mitigations.json'),
+  'completion': ('complete',), 'compare gate': ('no worse',),
+  'records convert': ('generations.parquet',),
+  'records plan': ('samples per prefix',),
+  'human export': ('sheets',),
+  'scorers audit': ('opinion', 'vader', 'Spearman'), 'gender cda': ('train.cda.txt.gz',),
+  'models classifier': ('runs/sst/model.safetensors',),
+  'models masked-lm': ('runs/mlm/model.safetensors',),
+  'gender correlations': ('runs/correlations/correlations.md',), 'gender lipschitz': ('"jaccard"',),
+  'compare mitigations': ('| baseline |', 'runs/mitigations/mitigations/mitigations.json'),
 }
 
 
@@ -117,7 +123,8 @@ class Outcome(NamedTuple):
 
 
 def test_every_verb_has_an_example_that_is_run():
-  assert set(MORE) == set(LEAVES) == set(VERBS)
+  assert set(MORE) == set(LEAVES) == set(EXAMPLES)
+  assert {words.split()[0] for words in EXAMPLES} == set(VERBS)
   assert all(LEAVES.values())
 
 
@@ -176,18 +183,18 @@ def fake_download(patch):
 
 def prepare(verb, folder):
   """What another program, or another choice of the reader, would have done before."""
-  if verb == 'fair-generation':  # its generations are of other prompts
+  if verb == 'gender lipschitz':  # its generations are of other prompts
     write_prompted(folder / 'generations.jsonl', samples=4)
-  if verb == 'paper':  # two corpora
+  if verb == 'compare paper':  # two corpora
     for name in ('wt103', 'wmt19'):
       shutil.copytree(folder / 'runs' / 'quickstart', folder / 'runs' / name)
-  if verb == 'import':  # into a workdir without step 1
+  if verb == 'models import':  # into a workdir without step 1
     (folder / 'runs' / 'quickstart').rename(folder / 'runs' / 'exported')
 
 
 def give(verb, folder):
   """Runs an example in the folder."""
-  program, *words = shlex.split(VERBS[verb].example)
+  program, *words = shlex.split(EXAMPLES[verb])
   assert program == 'fairjax'
   at = words.index('--') if '--' in words else len(words)
   out, error = io.StringIO(), io.StringIO()
@@ -202,7 +209,7 @@ def give(verb, folder):
 
 @pytest.fixture(scope='module')
 def outcomes(tmp_path_factory, repository):
-  """Verb -> outcome of its example."""
+  """Command -> outcome of its example."""
   folder = tmp_path_factory.mktemp('examples')
   make_inputs(folder, repository)
   found = {}
@@ -212,19 +219,18 @@ def outcomes(tmp_path_factory, repository):
     fake_compiler(patch)
     fake_download(patch)
     for verb in MORE:
-      if verb in VERBS:
-        prepare(verb, folder)
-        found[verb] = give(verb, folder)
+      prepare(verb, folder)
+      found[verb] = give(verb, folder)
   found['digests'] = [json.loads((folder / 'runs' / name / 'lm' / 'DONE').read_text())['digest']
                       for name in ('exported', 'quickstart')]
   return found
 
 
-@pytest.mark.parametrize('verb', VERBS)
+@pytest.mark.parametrize('verb', EXAMPLES)
 def test_the_example_of_a_verb_works(verb, outcomes):
   found = outcomes[verb]
   assert found.code == 0, f'{found.code}\n{found.error[-1500:]}'
   for expected in LEAVES[verb]:
     assert expected in found.left or expected in found.out, f'{expected}\n{found.out[-1500:]}'
-  if verb == 'import':
+  if verb == 'models import':
     assert outcomes['digests'][0] == outcomes['digests'][1]

@@ -27,10 +27,10 @@ from fairjax.data.planted import NEGATIVE, POSITIVE, make_planted_documents
 GOLDEN = 'tests/golden'
 
 NOT_HERE = {
-  'lexicon fetch': 'a download; tests/measure/test_lexicons.py fetches from a server of its own',
+  'scorers lexicon': 'a download; tests/measure/test_lexicons.py fetches from a server of its own',
   'measure --records answers.jsonl --attribute country --scorer google':
     "Google's service; tests/cli/test_measure_verbs.py has a server of its own",
-  'compile': 'the TPU compiler; `pytest -m libtpu` runs the verb',
+  'tpu compile': 'the TPU compiler; `pytest -m libtpu` runs the verb',
   'doctor --pretrained': 'warns of random weights; tests/pretrained/test_decoders.py runs it',
 }
 
@@ -61,39 +61,39 @@ MORE = {
     PAPER, data__vocab_size=80, model__vocab_size=0, model__cutoffs='(20,)'),
   'run --config=configs/wmt19.py': words_of(
     PAPER, data__vocab_size=400, model__vocab_size=0, data__holdout='(10,30)'),
-  'export --config=configs/quickstart.py': words_of(PLANTED),
-  'import --config=configs/quickstart.py': words_of(PLANTED),
-  'import --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
-  'export --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
+  'models export --config=configs/quickstart.py': words_of(PLANTED),
+  'models import --config=configs/quickstart.py': words_of(PLANTED),
+  'models import --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
+  'models export --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
   'measure --records': ['--permutations=20'],
-  'measure plan': [],
-  'gate': [],
+  'records plan': [],
+  'compare gate': [],
   'report --records': ['--permutations=20'],
-  'report compare': [],
+  'compare reports': [],
   'scorers audit': [],
   'sample --prompts-only': [],
   'sample --pretrained': ['--samples=2', '--batch-size=64', '--max-new-tokens=3'],
-  'sentiment-classifier train': [
+  'models classifier': [
     '--vocab_size=100', '--layers=1', '--dim=16', '--heads=2', '--epochs=1'],
-  'sentiment-classifier evaluate': [],
-  'select': words_of(PLANTED),
-  'masked-lm corpus': ['--sentences=300'],
-  'masked-lm train': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
-  'correlations': ['--persons=2', '--shuffles=2', '--restarts=1', '--epochs=1'],
-  'fair-generation professions': [],
+  'scorers evaluate': [],
+  'models select': words_of(PLANTED),
+  'gender corpus': ['--sentences=300'],
+  'models masked-lm': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
+  'gender correlations': ['--persons=2', '--shuffles=2', '--restarts=1', '--epochs=1'],
+  'gender professions': [],
   'human': [],
   'attributes check': [],
-  'config show': [],
-  'cda': [],
-  'launch': [],
-  'paper': [],
+  'step config': [],
+  'gender cda': [],
+  'tpu run': [],
+  'compare paper': [],
 }
 
 
 # What test_examples.py runs in another order; here every week.
-LONG = ('run --config=configs/quickstart.py', 'export --config=configs/quickstart.py',
-        'import --config=configs/quickstart.py', 'select', 'report compare', 'masked-lm',
-        'correlations')
+LONG = ('run --config=configs/quickstart.py', 'models export --config=configs/quickstart.py',
+        'models import --config=configs/quickstart.py', 'models select', 'compare reports',
+        'models masked-lm', 'gender corpus', 'gender correlations')
 
 
 def write_records(path, model, samples=2):
@@ -191,7 +191,7 @@ def test_the_commands_of_the_readme(folder, monkeypatch, capfd, quick):
   monkeypatch.chdir(folder)
   shown = {}
   # The README scores with a classifier before it says how to make one.
-  first = 'fairjax sentiment-classifier train'
+  first = 'fairjax models classifier'
   for line in sorted(fairjax_commands(), key=lambda line: not line.startswith(first)):
     words = shlex.split(line, comments=True)[1:]
     key = key_of(line)
@@ -208,7 +208,7 @@ def test_the_commands_of_the_readme(folder, monkeypatch, capfd, quick):
   # What the README says of them is there.
   with_floor = json.loads(next(v for k, v in shown.items() if k.endswith('--scorer vader --json')))
   assert with_floor['scorers']['vader']['individual_fairness']['null_mean'] >= 0
-  assert 'samples' in next(v for k, v in shown.items() if 'measure plan' in k)
+  assert 'samples' in next(v for k, v in shown.items() if 'records plan' in k)
   left = ['reports/ours/report.json', 'out.safetensors', 'human.json', 'gpt2-xl.jsonl',
           'runs/sst/model.safetensors', 'jobs.jsonl', 'gpt2-xl.next_token.json']
   if not quick:

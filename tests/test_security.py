@@ -37,7 +37,7 @@ def test_no_option_takes_a_secret(capsys):
   found = [o for o in options_of(cli.make_parser())
            if re.search('secret|password|passwd|token$|api.?key|credential', o)]
   assert found == ['--secret']  # of launch: the name of a variable, never its value
-  launch = ['launch', 'run', '--tpu=v5litepod-16', '--zone=us-east5-a', '--dry_run']
+  launch = ['tpu', 'run', '--tpu=v5litepod-16', '--zone=us-east5-a', '--dry_run']
   for option in ('--secret=HF_TOKEN=', '--env=HF_TOKEN='):
     assert cli.main([*launch, option + CANARY, '--', 'doctor']) == 2
     shown = ''.join(capsys.readouterr())
@@ -47,9 +47,9 @@ def test_no_option_takes_a_secret(capsys):
 def test_no_environment_variable_reaches_a_file_or_the_output(tmp_path):
   import os
   environment = os.environ | {name: f'{CANARY}-{name}' for name in SECRETS}
-  commands = [['data', *SMALL, f'--workdir={tmp_path / "run"}'], ['config', 'show', *SMALL],
-              ['doctor'], ['data', 'check', f'--workdir={tmp_path / "run"}'],
-              ['data', *SMALL, '--config.seed=3', f'--workdir={tmp_path / "run"}']]
+  commands = [['step', 'data', *SMALL, f'--workdir={tmp_path / "run"}'], ['step', 'config', *SMALL],
+              ['doctor'], ['step', 'check-data', f'--workdir={tmp_path / "run"}'],
+              ['step', 'data', *SMALL, '--config.seed=3', f'--workdir={tmp_path / "run"}']]
   script = ('import sys\nfrom fairjax.cli.main import main\n'
             f'print([main(words) for words in {commands!r}])')
   found = subprocess.run([sys.executable, '-c', script], cwd=ROOT, env=environment, text=True,

@@ -318,8 +318,8 @@ def test_a_corpus_is_no_pipe(tmp_path, capsys):
   reading, writing = os.pipe()
   os.write(writing, b'Iran won .\n')
   os.close(writing)
-  assert main(['data', f'--config=configs/text.py:train=/dev/fd/{reading},valid={tmp_path}/valid,'
-               f'test={tmp_path}/test', '--config.data.vocabulary=word',
+  assert main(['step', 'data', f'--config=configs/text.py:train=/dev/fd/{reading},'
+               f'valid={tmp_path}/valid,test={tmp_path}/test', '--config.data.vocabulary=word',
                f'--workdir={tmp_path}/run']) == 2
   assert 'is no file, but a corpus is read several times' in capsys.readouterr().err
   os.close(reading)

@@ -1,10 +1,10 @@
-"""The verb `gate`: a build fails where a model has become less fair by more than a margin."""
+"""`compare gate`: a build fails where a model has become less fair by more than a margin."""
 
 import argparse
 
 from fairjax.cli.measure_verbs import load_scorers
 from fairjax.cli.options import READING, SCORERS, add_shared, place_of, require
-from fairjax.cli.verb import Verb, log_line, print_result, records_reader
+from fairjax.cli.verb import Command, log_line, print_result, records_reader
 from fairjax.errors import UserError
 
 
@@ -26,7 +26,7 @@ def _gate(options: argparse.Namespace) -> int:
   from fairjax.measure import read_attributes
   from fairjax.measure.gate import CODES, compare_fairness, junit_xml, to_dict
   from fairjax.measure.scorers.cache import score_generations
-  require(options, 'gate', 'records', 'against', 'attribute', 'scorer')
+  require(options, 'compare gate', 'records', 'against', 'attribute', 'scorer')
   attributes, files = [load_attribute(a) for a in options.attribute], (
     options.records, options.against)
   coupled, samples = not options.independent, []
@@ -55,8 +55,9 @@ def _gate(options: argparse.Namespace) -> int:
                'cannot tell' if 'cannot tell' in found else 'no worse']
 
 
-VERBS = (
-  Verb('gate', 'fail a build where a new model is less fair than the old one by more than a margin',
-       'fairjax gate --records=new.jsonl --against=old.jsonl --attribute=country --scorer=vader '
-       '--margin=0.01', _options, _gate),
-)
+COMMANDS = {
+  'compare gate': Command(
+    _options, _gate, 'fail a build where a new model is less fair than the old one by a margin',
+    'fairjax compare gate --records=new.jsonl --against=old.jsonl --attribute=country '
+    '--scorer=vader --margin=0.01'),
+}

@@ -1,4 +1,4 @@
-"""The verbs `cda`, `correlations` and `resilience` (Webster et al. 2020) and `fair-generation`."""
+"""`gender`: what Webster et al. 2020 and Yeo & Chen 2020 measure; and `models relearn`."""
 
 import argparse
 import functools
@@ -19,15 +19,7 @@ from fairjax.cli.options import (
   positive,
   require,
 )
-from fairjax.cli.verb import (
-  Action,
-  Verb,
-  add_actions,
-  log_line,
-  print_result,
-  records_reader,
-  run_action,
-)
+from fairjax.cli.verb import Command, log_line, print_result, records_reader
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import write_json
 
@@ -37,7 +29,7 @@ if TYPE_CHECKING:
   from fairjax.gender.fair_generation.embedding import GenderedEmbedding
   from fairjax.gender.persons import Persons
 
-# The verb `cda`: a text file with counterfactual sentences.
+# `gender cda`: a text file with counterfactual sentences.
 
 _SHOWN = 12  # words and kept words in the summary for people
 
@@ -117,7 +109,7 @@ def _format_cda(summary: Mapping[str, Any]) -> str:
   return '\n'.join(lines)
 
 
-# The verb `correlations`.
+# `gender correlations`.
 
 _NEEDS = {
   'disco': (), 'winogender': ('winogender',), 'coref': ('winogender', 'coref'),
@@ -126,7 +118,7 @@ _NEEDS = {
 
 def _correlations_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--model', metavar='DIR[@NAME]', action='append', required=True,
-                      help='BERT, ALBERT or decoder directory, folder of fairjax export, or '
+                      help='BERT, ALBERT or decoder directory, folder of fairjax models export, or '
                       'workdir (@NAME: which of its models); repeat for a table of several')
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='gets correlations.json, correlations.md and what is finished; the same '
@@ -214,16 +206,7 @@ def _persons(options: argparse.Namespace) -> 'tuple[Persons, ...]':
   return lists
 
 
-# The verb `resilience`: what fine-tuning brings back, and how soon a language model re-learns.
-
-def _resilience_options(parser: argparse.ArgumentParser) -> None:
-  add_actions(
-    parser,
-    Action('finetune', 'a BERT on STS-B, by step and by frozen layers', _finetune_options,
-           _finetune),
-    Action('relearn', "a debiased model of a workdir on its own text, with the reduction's "
-           'half-life', _relearn_options, _relearn))
-
+# `gender finetune`: what fine-tuning brings back; `models relearn`: how soon a model re-learns.
 
 def _finetune_options(parser: argparse.ArgumentParser) -> None:
   _add_resilience_options(parser, 'default 2e-5')
@@ -319,18 +302,7 @@ def _format_relearning(result: Mapping[str, Any]) -> str:
     *(f"step {p['step']}: {point(p)}" for p in result['curve']), result['half_life']['words']])
 
 
-# The verb `fair-generation`: the measures of Yeo & Chen 2020 for the records of any model.
-
-def _fair_options(parser: argparse.ArgumentParser) -> None:
-  add_actions(
-    parser,
-    Action('subspace', 'gender direction and bias of professions',
-           functools.partial(_add_fair_options, records=False, embeddings=True), _subspace),
-    Action('professions', 'what the parse finds', _add_fair_options, _professions),
-    Action('tables', 'Tables 1 and 2 and the figures', _tables_options, _tables),
-    Action('test', '|E b(C(u)) - E b(C(v))| <= d(u, v) for all pairs of prompts', _test_options,
-           _test))
-
+# `gender` subspace, professions, tables, lipschitz: the measures of Yeo & Chen 2020 of any records.
 
 def _add_fair_options(parser: argparse.ArgumentParser, *, records: bool = True,
                       embeddings: bool | None = None) -> None:
@@ -391,7 +363,7 @@ def _test_options(parser: argparse.ArgumentParser) -> None:
 def _print_fair(options: argparse.Namespace, result: Any, lines: Callable[[Any], list[str]]
                 ) -> None:
   if options.output:
-    path = options.output / f'{options.action}.json'
+    path = options.output / f"{options.verb.removeprefix('gender ')}.json"
     write_json(path, result)
     log_line(f'wrote {path}')
   print_result(options, result, lambda result: '\n'.join(lines(result)))
@@ -502,17 +474,29 @@ def _parsed(options: argparse.Namespace, found: 'Completions', parses: 'list[Par
                           source=options.professions or 'built-in')
 
 
-VERBS = (
-  Verb('cda', 'swap gendered words in a text file (counterfactual augmentation)',
-       'fairjax cda --input=train.txt.gz --sided=two --output=train.cda.txt.gz',
-       _cda_options, _cda),
-  Verb('correlations', 'gendered correlations of models: DisCo, WinoGender, STS-B, Bios',
-       'fairjax correlations --model=runs/bert --winogender=winogender --output=runs/correlations',
-       _correlations_options, _correlations),
-  Verb('resilience', 'what fine-tuning brings back, and how soon a debiased model re-learns',
-       'fairjax resilience relearn --workdir=runs/quickstart --name=country-embedding-10 '
-       '--output=runs/relearned', _resilience_options, run_action),
-  Verb('fair-generation', 'professions, gender subspace and Lipschitz test of Yeo & Chen 2020',
-       'fairjax fair-generation test --records generations.jsonl --bias embedding vader '
-       '--embeddings vectors.txt.gz --distance masked jaccard --json', _fair_options, run_action),
-)
+COMMANDS = {
+  'gender cda': Command(
+    _cda_options, _cda, 'swap gendered words in a text file (counterfactual augmentation)',
+    'fairjax gender cda --input=train.txt.gz --sided=two --output=train.cda.txt.gz'),
+  'gender correlations': Command(
+    _correlations_options, _correlations, 'models by DisCo, WinoGender, STS-B and Bios',
+    'fairjax gender correlations --model=runs/bert --winogender=winogender '
+    '--output=runs/correlations'),
+  'gender finetune': Command(_finetune_options, _finetune, 'what fine-tuning on STS-B brings back, '
+                             'by step and by frozen layers'),
+  'models relearn': Command(
+    _relearn_options, _relearn, 'how soon a debiased model re-learns, on its own text',
+    'fairjax models relearn --workdir=runs/quickstart --name=country-embedding-10 '
+    '--output=runs/relearned'),
+  'gender subspace': Command(
+    functools.partial(_add_fair_options, records=False, embeddings=True), _subspace,
+    'gender direction of an embedding, and bias of professions'),
+  'gender professions': Command(_add_fair_options, _professions,
+                                'which professions models give to women and men'),
+  'gender tables': Command(_tables_options, _tables,
+                           'Tables 1 and 2 and the figures of Yeo & Chen 2020'),
+  'gender lipschitz': Command(
+    _test_options, _test, 'whether |E b(C(u)) - E b(C(v))| <= d(u, v) for all pairs of prompts',
+    'fairjax gender lipschitz --records generations.jsonl --bias embedding vader '
+    '--embeddings vectors.txt.gz --distance masked jaccard --json'),
+}

@@ -12,15 +12,12 @@ from fairjax import processes
 from fairjax.cli.options import add_fields, add_run_options, add_shared, field_values
 from fairjax.cli.verb import (
   RUN_OPTIONS,
-  Action,
-  Verb,
-  add_actions,
+  Command,
   join_processes,
   log_line,
   open_job,
   records_reader,
   refuse_processes,
-  run_action,
 )
 from fairjax.config import SampleConfig
 from fairjax.config_io import load_config
@@ -133,14 +130,6 @@ def _sample(options: argparse.Namespace) -> None:
 
 # The verb `records`: generations in other forms.
 
-def _records_options(parser: argparse.ArgumentParser) -> None:
-  add_actions(
-    parser,
-    Action('convert', 'write records in another form', _convert_options, _convert),
-    Action('schema', 'print the JSON Schema of records or of report.json', _schema_options,
-           _print_schema))
-
-
 def _schema_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('of', nargs='?', choices=('record', 'report'), default='record')
 
@@ -201,11 +190,12 @@ def _foreign_reader(options: argparse.Namespace) -> Callable[[Any], Iterator[dic
   return read
 
 
-VERBS = (
-  Verb('sample', 'sample continuations of every trained model', f'fairjax sample {RUN_OPTIONS}',
-       _sample_options, _sample),
-  Verb('records', 'convert generations, with scores, between JSONL and Parquet, or of other tools',
-       'fairjax records convert --records=generations.jsonl --output=generations.parquet '
-       '--scores scores/country.vader.jsonl',
-       _records_options, run_action),
-)
+COMMANDS = {
+  'sample': Command(_sample_options, _sample, example=f'fairjax sample {RUN_OPTIONS}'),
+  'records convert': Command(
+    _convert_options, _convert, 'write records, with scores, as JSONL or Parquet',
+    'fairjax records convert --records=generations.jsonl --output=generations.parquet '
+    '--scores scores/country.vader.jsonl'),
+  'records schema': Command(_schema_options, _print_schema,
+                            'print the JSON Schema of records or of report.json'),
+}

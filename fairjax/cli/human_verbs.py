@@ -9,16 +9,9 @@ from typing import Any
 
 from fairjax.cli.measure_verbs import load_scorers
 from fairjax.cli.options import SCORERS, add_shared, field_values, positive
-from fairjax.cli.verb import Action, Verb, add_actions, format_section, records_reader, run_action
+from fairjax.cli.verb import Command, format_section, records_reader
 from fairjax.errors import UserError
 from fairjax.files import check_place, write_json
-
-
-def _human_options(parser: argparse.ArgumentParser) -> None:
-  add_actions(
-    parser,
-    Action('export', 'write blinded annotation sheets and their key', _export_options, _export),
-    Action('import', 'evaluate the sheets that came back', _import_options, _import))
 
 
 def _export_options(parser: argparse.ArgumentParser) -> None:
@@ -162,8 +155,9 @@ def _format_left_out(result: dict[str, Any]) -> list[str]:
                   for name, task in result['tasks'].items() if task['absent_annotators']]
 
 
-VERBS = (
-  Verb('human', 'write blinded annotation sheets, and evaluate those that come back',
-       'fairjax human export --records generations.jsonl --output sheets --annotators 4',
-       _human_options, run_action),
-)
+COMMANDS = {
+  'human export': Command(
+    _export_options, _export, 'write blinded annotation sheets and their key',
+    'fairjax human export --records generations.jsonl --output sheets --annotators 4'),
+  'human import': Command(_import_options, _import, 'evaluate the sheets that came back'),
+}

@@ -1,4 +1,4 @@
-"""The verbs that look and change nothing: `attributes`, `config`, `doctor`."""
+"""What looks and changes nothing: `attributes`, `step config`, `doctor`."""
 
 import argparse
 import importlib.metadata
@@ -9,16 +9,10 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 
-from fairjax.cli.verb import Action, Verb, add_actions, one_action, run_action
+from fairjax.cli.options import add_shared
+from fairjax.cli.verb import Command
 from fairjax.errors import UserError
 from fairjax.files import installed_versions
-
-
-def _add_attributes_options(parser: argparse.ArgumentParser) -> None:
-  add_actions(parser, Action('list', 'the built-in attributes', lambda parser: None,
-                             _list_attributes),
-              Action('check', 'what is wrong with an attribute', _add_check_options,
-                     _check_attribute))
 
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +23,7 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_config_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('--config', metavar='FILE[:ARGS]', required=True)
+  add_shared(parser, 'config', required=True)
 
 
 def _list_attributes(options: argparse.Namespace) -> None:
@@ -192,12 +186,13 @@ def bucket_fault(bucket: str) -> str:
   return ''
 
 
-VERBS = (
-  Verb('attributes', 'list the built-in attributes, or check a file',
-       'fairjax attributes check country', _add_attributes_options, run_action),
-  Verb('config', 'show the resolved configuration with types and documentation',
-       'fairjax config show --config=configs/quickstart.py --config.lm.steps=100',
-       one_action('show', 'every field', _add_config_options, _config), run_action),
-  Verb('doctor', 'check versions, devices and known problems', 'fairjax doctor',
-       _add_options, doctor),
-)
+COMMANDS = {
+  'attributes list': Command(lambda parser: None, _list_attributes, 'the built-in attributes'),
+  'attributes check': Command(
+    _add_check_options, _check_attribute, 'what is wrong with an attribute',
+    'fairjax attributes check country'),
+  'step config': Command(
+    _add_config_options, _config, 'show every field of a configuration with type and documentation',
+    'fairjax step config --config=configs/quickstart.py --config.lm.steps=100'),
+  'doctor': Command(_add_options, doctor, example='fairjax doctor'),
+}

@@ -2,14 +2,15 @@
 
 Exit codes: 0 done; 2 the user can fix it (one line says what, where and how); 42 interrupted, the
 same command continues from what was saved; 141 the reader of the output is gone (as after SIGPIPE,
-without a message); anything else is a fault. Verbs import what they need inside their functions, so
-that `fairjax --help` answers at once.
+without a message); anything else is a fault. `GROUPS` has the verbs; the module of a verb is
+imported when it is called, and imports what it needs in its functions, so help answers at once.
 """
 
 import argparse
 import dataclasses
 import difflib
 import errno
+import importlib
 import os
 import pathlib
 import re
@@ -18,23 +19,11 @@ import sys
 import textwrap
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from select import POLLERR, POLLHUP, poll
 
 from fairjax import __version__, processes
-from fairjax.cli import (
-  gate_verbs,
-  gender_verbs,
-  generation_verbs,
-  human_verbs,
-  inspection_verbs,
-  measure_verbs,
-  pretrained_verbs,
-  report_verbs,
-  tpu_verbs,
-  training_verbs,
-)
-from fairjax.cli.verb import Parser, Verb
+from fairjax.cli.verb import Command, Parser
 from fairjax.config import Config
 from fairjax.errors import Fault, Preempted, UserError, unknown_name
 
@@ -45,13 +34,45 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
 _HOME = re.compile(r'(^|[=:,+])(~[\w.-]*)(?=/|[:,+]|$)')
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 
-_MODULES = (
-  training_verbs, generation_verbs, measure_verbs, gate_verbs, report_verbs, human_verbs,
-  gender_verbs, pretrained_verbs, tpu_verbs, inspection_verbs)
+# Group -> verb -> what it does, and the modules of `fairjax.cli` that have its commands.
+GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+  'start here': {
+    'run': ('train, debias, sample, measure and report in one command', 'training_verbs'),
+    'measure': ("the bias of generations in a file, or of a run's models", 'measure_verbs'),
+    'report': ('write the page of a measured run, or of generations', 'report_verbs'),
+    'sample': ("continuations of a run's models, of a published decoder, or of a model behind an "
+               'API', 'generation_verbs'),
+    'doctor': ('check versions, devices and known problems', 'inspection_verbs')},
+  'generations and scores': {
+    'records': ('convert generations, print their schema, plan how many an effect needs',
+                'generation_verbs', 'measure_verbs'),
+    'attributes': ('list the built-in attributes, or check a file', 'inspection_verbs'),
+    'scorers': ("measure the scorers' own bias and accuracy, fetch word lists", 'measure_verbs',
+                'pretrained_verbs'),
+    'human': ('write blinded annotation sheets, and evaluate those that come back', 'human_verbs')},
+  'models': {
+    'step': ('config, data, training and scores of a run, one at a time', 'inspection_verbs',
+             'training_verbs'),
+    'models': ('select, export, import or retrain models; train a classifier or a masked LM',
+               'training_verbs', 'gender_verbs', 'pretrained_verbs'),
+    'compare': ('reports, a new model and an old one (gate), mitigations, the paper',
+                'report_verbs', 'gate_verbs'),
+    'gender': ('gendered correlations (Webster et al. 2020), professions (Yeo & Chen 2020)',
+               'gender_verbs', 'pretrained_verbs')},
+  'more': {
+    'tpu': ('estimate memory on a TPU slice you don\'t have, and run commands on slices in Google '
+            'Cloud', 'tpu_verbs'),
+    'completion': ('print the completion of a shell, for its start-up file', 'main')},
+}
+VERBS: dict[str, tuple[str, ...]] = {
+  verb: row for group in GROUPS.values() for verb, row in group.items()}
 
 
-def _completion_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('shell', choices=('bash', 'zsh', 'tcsh'))
+def commands(verb: str) -> dict[str, Command]:
+  """The commands of a verb, by their words: `measure`, or `step train`, `step data`, ..."""
+  return {words: command for module in VERBS[verb][1:]
+          for words, command in importlib.import_module(f'fairjax.cli.{module}').COMMANDS.items()
+          if words.split()[0] == verb}
 
 
 def _completion(options: argparse.Namespace) -> None:
@@ -59,21 +80,9 @@ def _completion(options: argparse.Namespace) -> None:
   print(shtab.complete(make_parser(), shell=options.shell))
 
 
-VERBS: dict[str, Verb] = {verb.name: verb for verb in (
-  *(verb for module in _MODULES for verb in module.VERBS),
-  Verb('completion', 'print the completion of a shell, for its start-up file',
-       'fairjax completion bash', _completion_options, _completion))}
-"""Every verb by its name."""
-
-_GROUPS = {
-  'start here': ('run', 'measure', 'report', 'doctor'),
-  'texts of any model': ('sample', 'records', 'scorers', 'lexicon', 'attributes', 'human'),
-  'a run, step by step': ('config', 'data', 'train', 'score', 'select', 'import', 'export',
-                          'mitigations', 'paper'),
-  'other models': ('masked-lm', 'sentiment-classifier', 'cda', 'correlations', 'resilience',
-                   'fair-generation'),
-  'TPUs': ('compile', 'launch'),
-}
+COMMANDS = {'completion': Command(
+  lambda parser: parser.add_argument('shell', choices=('bash', 'zsh', 'tcsh')), _completion,
+  example='fairjax completion bash')}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,9 +141,9 @@ def _run(argv: Sequence[str] | None) -> int:
   try:
     options = parse(argv)
     if options.verb is None:
-      make_parser().print_help()
+      make_parser(()).print_help()
       return 0
-    return VERBS[options.verb].run(options) or 0
+    return options.run_command(options) or 0
   except UserError as e:
     if debug:
       raise
@@ -177,15 +186,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     else:
       rest.append(word)
   if rest[:1] == ['help']:
-    rest = [*rest[1:2], '--help']
+    rest = [*rest[1:], '--help']
   elif rest == ['version']:
     rest = ['--version']
-  if rest and not rest[0].startswith('-') and rest[0] not in VERBS:
-    raise unknown_name('verb', rest[0], VERBS)
-  options, unknown = make_parser().parse_known_args(rest)
+  verb = _named_verb(rest)
+  options, unknown = make_parser([verb] if verb else ()).parse_known_args(rest)
   if unknown:
-    action = options.action if hasattr(options, 'run_action') else ''
-    place = f'fairjax {options.verb or ""} {action}'.strip()
+    place = f'fairjax {options.verb or ""}'.strip()
     if unknown[0].partition('=')[0] == '--distributed':
       raise UserError(f'{unknown[0]}: {place} runs in one process; leave it out, and start the '
                       'command once')
@@ -200,6 +207,27 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   return options
 
 
+def _named_verb(words: Sequence[str]) -> str | None:
+  """The verb of a command; `UserError` with the nearest one where it, or its action, is unknown."""
+  verb, action = ([word for word in words if not word.startswith('-')] + [None, None])[:2]
+  if verb is None:
+    return None
+  if verb not in VERBS:
+    known = {words.split()[-1]: words for verb in VERBS for words in commands(verb)}
+    known |= dict(zip(VERBS, VERBS, strict=True))
+    if near := difflib.get_close_matches(verb, known, n=1, cutoff=0.65):
+      raise UserError(f"unknown verb '{verb}': did you mean '{known[near[0]]}'? (see: fairjax "
+                      'help)')
+    raise unknown_name('verb', verb, VERBS)
+  actions = [words.partition(' ')[2] for words in commands(verb)]
+  if action is None and actions[0] and not {'-h', '--help'} & set(words):
+    raise UserError(f'fairjax {verb} needs an action: {", ".join(actions)} (see: fairjax help '
+                    f'{verb})')
+  if actions[0] and action not in (None, *actions):
+    raise unknown_name(f'action of fairjax {verb}', action, actions)
+  return verb
+
+
 def _suggestion(word: str, options: argparse.Namespace) -> str:
   """The option that an unknown word may have meant, as part of a message."""
   name, equals, value = word.lstrip('-').partition('=')
@@ -212,9 +240,10 @@ def _suggestion(word: str, options: argparse.Namespace) -> str:
 
 
 def _split_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
-  """Splits the words of a verb that takes a command at `--`; drops `fairjax` of the command."""
-  verb = next((word for word in argv if not word.startswith('-')), None)
-  if verb not in VERBS or not VERBS[verb].takes_command:
+  """Splits the words of a command that takes another one at `--`; drops `fairjax` of that."""
+  leading = [word for word in argv if not word.startswith('-')][:2]
+  known = commands(leading[0]) if leading and leading[0] in VERBS else {}
+  if (own := known.get(' '.join(leading))) is None or not own.takes_command:
     return argv, None
   at = argv.index('--') if '--' in argv else len(argv)
   command = argv[at + 1:]
@@ -225,23 +254,38 @@ def _split_command(argv: list[str]) -> tuple[list[str], list[str] | None]:
   return argv[:at], command
 
 
-def make_parser() -> argparse.ArgumentParser:
-  """The parser of all verbs."""
+def make_parser(verbs: Iterable[str] = tuple(VERBS)) -> argparse.ArgumentParser:
+  """The parser of some verbs; its help has all."""
   parser = _AllVerbs(
     prog='fairjax', description='Measure and reduce the bias of what language models write; train '
     'Transformer-XL language models on TPUs.')
   parser.add_argument('--version', action='version', version=f'fairjax {__version__}')
-  parser.add_argument('--debug', action='store_true', help='show the traceback of user errors')
-  verbs = parser.add_subparsers(dest='verb', metavar='VERB', parser_class=Parser)
-  for verb in VERBS.values():
-    verb_parser = verbs.add_parser(
-      verb.name, help=verb.what, description=verb.what, epilog=f'example: {verb.example}',
-      formatter_class=argparse.RawDescriptionHelpFormatter)
-    verb_parser.add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
-                             help='show the traceback of user errors')
-    verb_parser.set_defaults(own_parser=verb_parser)
-    verb.add_options(verb_parser)
+  parser.add_argument('--debug', action='store_true')
+  parser.set_defaults(verb=None)
+  of_verbs = parser.add_subparsers(metavar='VERB', parser_class=Parser)
+  for verb in verbs:
+    found, what = commands(verb), VERBS[verb][0]
+    if verb in found:
+      _add_command(of_verbs, verb, found[verb]._replace(what=what))
+      continue
+    verb_parser = of_verbs.add_parser(verb, help=what, description=what)
+    actions = verb_parser.add_subparsers(metavar='ACTION', title='actions', parser_class=Parser)
+    for words, command in found.items():
+      _add_command(actions, words, command)
   return parser
+
+
+def _add_command(parsers: 'argparse._SubParsersAction[Parser]', words: str, command: Command
+                 ) -> None:
+  """Adds the parser of a command under the last of its words."""
+  parser = parsers.add_parser(
+    words.split()[-1], help=command.what, description=command.what,
+    epilog=command.example and f'example: {command.example}',
+    formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
+                      help='show the traceback of user errors')
+  parser.set_defaults(verb=words, run_command=command.run, own_parser=parser)
+  command.add_options(parser)
 
 
 class _AllVerbs(Parser):
@@ -249,16 +293,14 @@ class _AllVerbs(Parser):
 
   def format_help(self) -> str:
     """The help: what fairjax does, the verbs by group, and where to read on."""
-    named = {name for names in _GROUPS.values() for name in names}
-    groups = {**_GROUPS, 'more': tuple(name for name in VERBS if name not in named)}
     width = max(map(len, VERBS)) + 2
     lines = ['usage: fairjax VERB ...', '', *textwrap.wrap(self.description or '')]
-    for title, names in groups.items():
+    for title, verbs in GROUPS.items():
       lines += ['', f'{title}:']
-      for name in names:
-        lines += textwrap.wrap(VERBS[name].what, 80, initial_indent=f'  {name:{width}s}',
+      for name, (what, *_) in verbs.items():
+        lines += textwrap.wrap(what, 80, initial_indent=f'  {name:{width}s}',
                                subsequent_indent=' ' * (width + 2))
-    return '\n'.join([*lines, '', 'fairjax help VERB, fairjax --version, fairjax completion SHELL;',
+    return '\n'.join([*lines, '', 'fairjax help VERB [ACTION], fairjax --version;',
                       '--debug shows the traceback of user errors.', ''])
 
 

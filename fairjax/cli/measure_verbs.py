@@ -1,4 +1,4 @@
-"""The verbs `measure`, `scorers` and `lexicon`, and what names scorers and content measures."""
+"""`measure`, `records plan`, `scorers audit` and `lexicon`, and what names scorers and measures."""
 
 import argparse
 import json
@@ -18,14 +18,12 @@ from fairjax.cli.options import (
   require,
 )
 from fairjax.cli.verb import (
-  Verb,
+  Command,
   log_line,
-  one_action,
   open_job,
   print_result,
   records_reader,
   refuse_processes,
-  run_action,
 )
 from fairjax.config import MeasureConfig
 from fairjax.errors import UserError
@@ -96,7 +94,7 @@ def load_scorers(options: argparse.Namespace, path: str, *, bert: Sequence[str] 
   return scorers
 
 
-# The verbs `scorers` and `lexicon`.
+# `scorers audit` and `scorers lexicon`.
 
 def _audit_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, *SCORERS, 'records', 'columns', 'repair')
@@ -172,8 +170,6 @@ def _format_audit(result: Mapping[str, Any]) -> str:
 # The verb `measure`.
 
 def _measure_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', nargs='?', choices=('plan',),
-                      help='plan: say how many samples an effect needs, instead of measuring')
   add_run_options(parser, required=False)
   add_shared(parser, 'records', help='generations of any model, as JSON lines, JSON array, CSV, '
              'TSV or Parquet, also compressed; - reads the standard input: prefix, value, '
@@ -181,36 +177,15 @@ def _measure_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, 'attribute', action='append',
              help='built-in attribute or YAML file; repeat for a file with several')
   add_shared(parser, *READING, *SCORERS)
-  parser.add_argument('--keep', metavar='DIR',
-                      help='with --records: folder of scores and finished parts, from which the '
-                      'same command continues after an interruption (default: only the scores of '
-                      'classifiers and of google are kept, beside the records)')
-  add_shared(parser, *CONTENT, 'scored', 'permutations')
+  add_shared(parser, 'keep', *CONTENT, 'scored', 'permutations')
   add_shared(parser, 'seed', help='of the permutations')
   add_shared(parser, 'independent', 'json')
   parser.add_argument('--output', metavar='FILE', type=place_of(folder=False),
                       help='write the JSON to a file')
-  plan = parser.add_argument_group('plan')
-  plan.add_argument('--effect', type=float, metavar='W1',
-                    help='the I.F., or distance of a pair, that must be found')
-  plan.add_argument('--power', type=float, default=0.8, help='how often it must be found')
-  plan.add_argument('--level', type=float, default=0.05, help='of the test')
-  plan.add_argument('--values', type=int, default=2, help='values of the attribute')
-  plan.add_argument('--templates', type=int, default=1, help='templates of the average')
-  plan.add_argument('--pairs', type=int, default=1,
-                    help="tests of Holm's correction, whose first step the effect must pass")
-  plan.add_argument('--shared', type=float, metavar='R',
-                    help='correlation of samples of equal number (default: none and 0.8; with '
-                    '--records the measured one)')
 
 
 def _measure(options: argparse.Namespace) -> None:
-  if options.action == 'plan':
-    refuse_processes(options, 'measure plan')
-    _plan(options)
-  elif options.effect is not None:
-    raise UserError('--effect belongs to: fairjax measure plan')
-  elif options.records:
+  if options.records:
     refuse_processes(options, 'measure --records')
     _measure_records(options)
   elif not (options.config and options.workdir):
@@ -328,12 +303,31 @@ def _format_content(measures: Mapping[str, Any]) -> list[str]:
   return lines + [f'{names[name]} not measured: {why}' for name, why in measures['absent'].items()]
 
 
+# `records plan`: how many samples of a prefix an effect needs.
+
+def _plan_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--effect', type=float, metavar='W1', required=True,
+                      help='the I.F., or distance of a pair, that must be found')
+  parser.add_argument('--power', type=float, default=0.8, help='how often it must be found')
+  parser.add_argument('--level', type=float, default=0.05, help='of the test')
+  parser.add_argument('--values', type=int, default=2, help='values of the attribute')
+  parser.add_argument('--templates', type=int, default=1, help='templates of the average')
+  parser.add_argument('--pairs', type=int, default=1,
+                      help="tests of Holm's correction, whose first step the effect must pass")
+  parser.add_argument('--shared', type=float, metavar='R',
+                      help='correlation of samples of equal number (default: none and 0.8; with '
+                      '--records the measured one)')
+  pilot = parser.add_argument_group('a pilot, whose scores stand for those of the samples')
+  add_shared(pilot, 'records')
+  add_shared(pilot, 'attribute', action='append', help='of the records; repeat for several')
+  add_shared(pilot, *READING, *SCORERS, 'keep', 'scored', 'independent')
+  add_shared(parser, 'seed', 'json')
+
+
 def _plan(options: argparse.Namespace) -> None:
   """Prints how many samples of a prefix an effect needs."""
   from fairjax.measure import model_scores, plan_samples
   from fairjax.measure.power import KINDS
-  if options.effect is None:
-    raise UserError('measure plan needs --effect=W1, for example --effect=0.01')
   if options.records:
     kinds = _pilots(options)
   else:
@@ -369,7 +363,7 @@ def _pilots(options: argparse.Namespace) -> 'list[Scores]':
   from fairjax.counterfactual import load_attribute
   from fairjax.measure import pilot_scores, read_attributes, score_file
   from fairjax.measure.scorers.cache import score_generations
-  require(options, 'measure plan --records (a pilot)', 'attribute', 'scorer')
+  require(options, 'records plan --records (a pilot)', 'attribute', 'scorer')
   if options.shared is not None:
     raise UserError('--shared is measured on the records of a pilot: leave it out')
   scorers = load_scorers(options, options.records, keep=not options.keep)
@@ -385,16 +379,18 @@ def _pilots(options: argparse.Namespace) -> 'list[Scores]':
     for name, generations in read.items() for scorer in scorers]
 
 
-VERBS = (
-  Verb('scorers', "measure the scorers' own bias and how well they agree",
-       'fairjax scorers audit --records=generations.jsonl --attribute=country '
-       '--scorer=opinion --scorer=vader --lexicon=lexicon',
-       one_action('audit', "the scorers' own bias, and their agreement", _audit_options, _audit),
-       run_action),
-  Verb('lexicon', 'fetch the opinion words of Hu and Liu (network, hash checked)',
-       'fairjax lexicon fetch --output=lexicon',
-       one_action('fetch', 'download the word lists', _lexicon_options, _fetch), run_action),
-  Verb('measure', 'measure a workdir, or any JSONL file of generations; or plan how many samples',
-       'fairjax measure --records=generations.jsonl --attribute=country --scorer=vader --json',
-       _measure_options, _measure),
-)
+COMMANDS = {
+  'measure': Command(
+    _measure_options, _measure,
+    example='fairjax measure --records=generations.jsonl --attribute=country --scorer=vader '
+    '--json'),
+  'records plan': Command(_plan_options, _plan, 'how many samples an effect needs',
+                          'fairjax records plan --effect=0.01 --templates=10'),
+  'scorers audit': Command(
+    _audit_options, _audit, "measure the scorers' own bias and how well they agree",
+    'fairjax scorers audit --records=generations.jsonl --attribute=country '
+    '--scorer=opinion --scorer=vader --lexicon=lexicon'),
+  'scorers lexicon': Command(
+    _lexicon_options, _fetch, 'fetch the opinion words of Hu and Liu (network, hash checked)',
+    'fairjax scorers lexicon --output=lexicon'),
+}

@@ -92,6 +92,9 @@ SHARED: dict[str, dict[str, Any]] = {
   'repair': {
     'action': 'store_const', 'const': True, 'help': 'replace halves of characters (lone '
     'surrogates) and NUL in records by U+FFFD, counted, instead of stopping'},
+  'keep': {'metavar': 'DIR', 'help': 'with --records: folder of scores and finished parts, from '
+           'which the same command continues after an interruption (default: only the scores of '
+           'classifiers and of google are kept, beside the records)'},
   'scored': {'choices': ('continuation', 'prefix+continuation'), 'default': 'continuation',
              'help': 'which part of a record is scored'},
   'independent': _FLAG | {
@@ -99,7 +102,7 @@ SHARED: dict[str, dict[str, Any]] = {
   'scorer': {'action': 'append', 'help': 'opinion | vader | textblob | google | bert:DIR | '
              'recorded:NAME; repeat'},
   'lexicon': {'nargs': '+', 'metavar': 'FILE',
-              'help': 'opinion scorer: POSITIVE NEGATIVE, or --lexicon=DIR of lexicon fetch'},
+              'help': 'opinion scorer: POSITIVE NEGATIVE, or --lexicon=DIR of scorers lexicon'},
   'google-cache': {'metavar': 'FILE', 'help': 'google scorer: file of the scores that were paid '
                    'for (default: beside the texts that are scored)'},
   'google-rate': {'metavar': 'N', 'type': float, 'default': 600.0,
@@ -163,8 +166,8 @@ def add_person_options(parser: argparse._ActionsContainer, *, own: str = '') -> 
                       help='of DisCo: name<TAB>group, or SSA statistics (repeat for years); '
                       f'default: {own}names of Huang et al. 2020')
   parser.add_argument('--terms', metavar='FILE[,FILE]',
-                      help='of DisCo: noun<TAB>group, or pairs of words (see fairjax cda), or a '
-                      f'male and a female file; default: {own}built-in nouns')
+                      help='of DisCo: noun<TAB>group, or pairs of words (see gender cda), or '
+                      f'a male and a female file; default: {own}built-in nouns')
 
 
 def add_fields(group: argparse._ActionsContainer, of: type, *names: str, prefix: str = '',

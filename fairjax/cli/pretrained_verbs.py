@@ -1,4 +1,4 @@
-"""The verbs `masked-lm` (train BERT or ALBERT) and `sentiment-classifier` (train, compare)."""
+"""`models` masked-lm and classifier, which train them, and what looks at them."""
 
 import argparse
 import pathlib
@@ -20,15 +20,7 @@ from fairjax.cli.options import (
   place_of,
   positive,
 )
-from fairjax.cli.verb import (
-  Action,
-  Verb,
-  add_actions,
-  join_processes,
-  log_line,
-  print_result,
-  run_action,
-)
+from fairjax.cli.verb import Command, join_processes, log_line, print_result
 from fairjax.config import FILE_SOURCES, MeshConfig, TrainConfig
 from fairjax.errors import UserError
 
@@ -52,16 +44,7 @@ def _check_heads(options: argparse.Namespace) -> None:
     raise UserError(f'--heads={options.heads} does not divide --dim={options.dim}')
 
 
-# The verb `masked-lm`.
-
-def _masked_options(parser: argparse.ArgumentParser) -> None:
-  add_actions(
-    parser,
-    Action('corpus', 'write a text with a known correlation of gender and profession',
-           _corpus_options, _write_corpus),
-    Action('train', 'train a model', _train_options, _train),
-    Action('pronouns', 'P(she) beside professions', _pronoun_options, _pronouns))
-
+# `models masked-lm`, and its planted corpus and pronouns.
 
 def _corpus_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--output', metavar='DIR', required=True, help='new folder')
@@ -133,7 +116,7 @@ def _write_corpus(options: argparse.Namespace) -> None:
     write_sts(folder / 'stsb', seed=options.seed)
     write_bios(folder / 'bios', seed=options.seed)
   print(f'{options.output}: train.txt, valid.txt, their truth, {", ".join(sorted(files))}, and the '
-        'tasks stsb/ and bios/ of `fairjax correlations`')
+        'tasks stsb/ and bios/ of `fairjax gender correlations`')
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -208,15 +191,7 @@ def _format_pronouns(results: Mapping[str, Mapping[str, Any]]) -> str:
           + table.markdown())
 
 
-# The verb `sentiment-classifier`.
-
-def _classifier_options(parser: argparse.ArgumentParser) -> None:
-  add_actions(
-    parser,
-    Action('train', 'train a classifier', _fit_options, _fit_classifier),
-    Action('evaluate', 'accuracy and F1 of classifiers and scorers on the same texts',
-           _evaluate_options, _evaluate))
-
+# `models classifier` and `scorers evaluate`.
 
 def _example_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--data', metavar='FILE', required=True, help='labelled sentences: trees, '
@@ -280,7 +255,7 @@ def _evaluate(options: argparse.Namespace) -> None:
   from fairjax.pretrained.classifier import read_examples
   scorers = load_scorers(options, options.data, bert=options.model)
   if not scorers:
-    raise UserError('sentiment-classifier evaluate needs --model=DIR or --scorer=NAME')
+    raise UserError('scorers evaluate needs --model=DIR or --scorer=NAME')
   data = read_examples(options.data, classes=options.classes)
   found = {scorer.name: scorer_quality(
     scorer, data, classes=options.classes, undecided=options.undecided, seed=options.seed,
@@ -304,12 +279,17 @@ def _format_quality(found: Mapping[str, Mapping[str, Any]]) -> str:
      for name, q in found.items()]).markdown()
 
 
-VERBS = (
-  Verb('masked-lm', 'train a BERT or ALBERT on the masked-word objective, with CDA or dropout',
-       'fairjax masked-lm train --data=corpus/train.txt --valid=corpus/valid.txt --rows=sentence '
-       '--max_length=32 --steps=1500 --workdir=runs/mlm', _masked_options, run_action),
-  Verb('sentiment-classifier',
-       'train a sentiment classifier, or compare scorers on labelled sentences',
-       'fairjax sentiment-classifier train --data=train.tsv --dev=dev.tsv --output=runs/sst',
-       _classifier_options, run_action),
-)
+COMMANDS = {
+  'gender corpus': Command(_corpus_options, _write_corpus,
+                           'write a text with a known correlation of gender and profession'),
+  'gender pronouns': Command(_pronoun_options, _pronouns, 'P(she) of models beside professions'),
+  'models masked-lm': Command(
+    _train_options, _train, 'train a BERT or ALBERT on masked words, with CDA or dropout',
+    'fairjax models masked-lm --data=corpus/train.txt --valid=corpus/valid.txt --rows=sentence '
+    '--max_length=32 --steps=1500 --workdir=runs/mlm'),
+  'models classifier': Command(
+    _fit_options, _fit_classifier, 'train a sentiment classifier, a scorer (bert:DIR)',
+    'fairjax models classifier --data=train.tsv --dev=dev.tsv --output=runs/sst'),
+  'scorers evaluate': Command(_evaluate_options, _evaluate,
+                              'accuracy and F1 of scorers and classifiers on labelled sentences'),
+}

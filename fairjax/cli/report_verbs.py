@@ -1,4 +1,4 @@
-"""The verbs `report`, `mitigations` and `paper`."""
+"""`report`, and `compare` reports, mitigations and paper."""
 
 import argparse
 import dataclasses
@@ -22,8 +22,7 @@ from fairjax.cli.options import (
 )
 from fairjax.cli.verb import (
   RUN_OPTIONS,
-  Parser,
-  Verb,
+  Command,
   log_line,
   open_job,
   print_result,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
   from fairjax.report.document import Table
   from fairjax.report.paper import PaperRun
 
-# The verb `report`: of a workdir, of any records, or of two reports side by side.
+# `report` of a workdir or of any records, and `compare reports`: two side by side.
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser, required=False)
@@ -52,26 +51,21 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, 'permutations', default=None,
              help='with --records: for the noise floors (default: 1000)')
   add_shared(parser, 'independent', *SCORERS, *CONTENT)
-  actions = parser.add_subparsers(dest='action', metavar='compare', parser_class=Parser)
-  compare = actions.add_parser(
-    'compare', help='two reports side by side, with what noise allows to say')
-  compare.add_argument('reports', nargs=2, metavar='REPORT',
-                       help='a workdir, its report folder, or a report.json')
-  compare.add_argument('--models', nargs=2, action='append', default=[], metavar='NAME',
-                       help='a model of the first report and one of the second; repeat (default: '
-                       'models of equal name)')
-  add_shared(compare, 'json')
-  compare.add_argument('--file', metavar='FILE.md', help='write there instead of printing')
+
+
+def _compare_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('reports', nargs=2, metavar='REPORT',
+                      help='a workdir, its report folder, or a report.json')
+  parser.add_argument('--models', nargs=2, action='append', default=[], metavar='NAME',
+                      help='a model of the first report and one of the second; repeat (default: '
+                      'models of equal name)')
+  add_shared(parser, 'json')
+  parser.add_argument('--file', metavar='FILE.md', help='write there instead of printing')
 
 
 def _run(options: argparse.Namespace) -> None:
-  if options.action == 'compare' or options.records:
-    refuse_processes(options, 'report ' + ('compare' if options.action else '--records'))
-  if options.action == 'compare':
-    if options.config or options.workdir or options.records:
-      raise UserError('report compare takes two reports, no --config, --workdir or --records')
-    _compare(options)
-  elif options.records:
+  if options.records:
+    refuse_processes(options, 'report --records')
     if options.config or options.workdir:
       raise UserError('report: give --records, or --config and --workdir of a run, not both')
     _report_records(options)
@@ -82,7 +76,7 @@ def _run(options: argparse.Namespace) -> None:
     open_job(options).report()
   else:
     raise UserError('report needs --config and --workdir of a run; or --records=FILE '
-                    '--attribute=A --scorer=S --output=DIR; or: report compare A B')
+                    '--attribute=A --scorer=S --output=DIR')
 
 
 def _report_records(options: argparse.Namespace) -> None:
@@ -118,7 +112,7 @@ def _compare(options: argparse.Namespace) -> None:
   print(text)
 
 
-# The verb `mitigations`: models of one run, made fairer in different ways, in one table.
+# `compare mitigations`: models of one run, made fairer in different ways, in one table.
 
 def _mitigations_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
@@ -204,7 +198,7 @@ def _use_planted(options: argparse.Namespace, folder: pathlib.Path) -> None:
     options.professions = options.professions or str(files['professions.tsv'])
 
 
-# The verb `paper`: tables and figures of Huang et al. 2020 from reports.
+# `compare paper`: tables and figures of Huang et al. 2020 from reports.
 
 _TEXTS = {'markdown': '.md', 'text': '.txt', 'csv': '.csv'}
 _DRAWINGS = ('png', 'svg', 'pdf')
@@ -243,12 +237,13 @@ def _paper_options(parser: argparse.ArgumentParser) -> None:
 
 def _paper(options: argparse.Namespace) -> None:
   if not options.table and not options.figure:
-    raise UserError('paper needs --table=N (1, 5, 6, 7, 9, 10) or --figure=N (1, 2, 4 to 17)')
+    raise UserError('compare paper needs --table=N (1, 5, 6, 7, 9, 10) or --figure=N (1, 2, 4 to '
+                    '17)')
   if options.figure and not options.output:
-    raise UserError('paper --figure needs --output=DIR')
+    raise UserError('compare paper --figure needs --output=DIR')
   runs = _read_runs(options.runs)
   if not runs and (options.table or options.figure != [2]):
-    raise UserError('paper needs a RUN: a workdir with a report, or a report.json')
+    raise UserError('compare paper needs a RUN: a workdir with a report, or a report.json')
   from fairjax.files import atomic_write
   from fairjax.report.paper import Choices, draw_figure, make_table
   choices = Choices(options.model, options.pairs, options.scorer, options.corpus, options.template,
@@ -303,13 +298,15 @@ def _format_table(title: str, table: 'Table', lines: Sequence[str], form: str) -
   return '\n\n'.join([f'**{title}**', table.markdown(), *map(escape, lines)])
 
 
-VERBS = (
-  Verb('report', 'write the report of a measured workdir or of records, or compare two reports',
-       f'fairjax report {RUN_OPTIONS}', _add_options, _run),
-  Verb('mitigations', 'CDA, dropout and regularisers compared in one run: all of it, and the table',
-       'fairjax mitigations --config=configs/mitigations.py --workdir=runs/mitigations',
-       _mitigations_options, _mitigations),
-  Verb('paper', 'tables and figures of Huang et al. 2020 from your own runs',
-       'fairjax paper runs/wt103 runs/wmt19 --table=5 --output=paper', _paper_options,
-       _paper),
-)
+COMMANDS = {
+  'report': Command(_add_options, _run, example=f'fairjax report {RUN_OPTIONS}'),
+  'compare reports': Command(_compare_options, _compare,
+                             'two reports side by side, with what noise allows to say'),
+  'compare mitigations': Command(
+    _mitigations_options, _mitigations,
+    'CDA, dropout and regularisers in one run: trains them and writes the table',
+    'fairjax compare mitigations --config=configs/mitigations.py --workdir=runs/mitigations'),
+  'compare paper': Command(
+    _paper_options, _paper, 'tables and figures of Huang et al. 2020 beside those of your runs',
+    'fairjax compare paper runs/wt103 runs/wmt19 --table=5 --output=paper'),
+}

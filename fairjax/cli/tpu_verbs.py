@@ -1,4 +1,4 @@
-"""The verb `launch`: slices of TPUs in Google Cloud, and commands of fairjax on them."""
+"""`tpu`: what programs need on a slice, slices in Google Cloud, and commands of fairjax on them."""
 
 import argparse
 import dataclasses
@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 from fairjax.cli.options import add_fields, add_shared, field_values
-from fairjax.cli.verb import Verb, log_line
+from fairjax.cli.verb import Command, log_line
 from fairjax.config import Config, MeshConfig
 from fairjax.errors import UserError
 from fairjax.files import check_writable, installed_versions
@@ -20,7 +20,7 @@ from fairjax.tpu.launch.plan import expand_sweep, override_text, plan, render
 from fairjax.tpu.launch.spec import LaunchSpec, check_spec
 from fairjax.tpu.launch.supervise import Executor, launch
 
-# `fairjax compile`: the verb, without JAX at the top, which must not choose a platform before.
+# `tpu compile`, without JAX at the top, which must not choose a platform before.
 
 _ENVIRONMENT = {
   'JAX_PLATFORMS': 'cpu',  # the slice is described, never opened
@@ -83,7 +83,7 @@ def compile_matrix(
   from fairjax.tpu.slice_search import paper_cells, run_matrix
   results = run_matrix(
     paper_cells(), output=output, versions=versions, log=log,
-    command=f'fairjax compile --matrix --output={output}')
+    command=f'fairjax tpu compile --matrix --output={output}')
   print(json.dumps(results, indent=2, allow_nan=False) if as_json else output)
 
 
@@ -135,7 +135,7 @@ def _one(
     f'{lacks}; {nothing} fits{split}{why}; not compiled, may help: {advice(config, program)}')
 
 
-# The verb `compile`: the real TPU compiler without a TPU.
+# `tpu compile`: the real TPU compiler without a TPU.
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, 'config')
@@ -154,7 +154,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _compile(options: argparse.Namespace) -> None:
   if not options.matrix and not (options.topology and options.config):
-    raise UserError('compile needs --topology=NAME and --config=FILE, or --matrix')
+    raise UserError('tpu compile needs --topology=NAME and --config=FILE, or --matrix')
   # Compilations take minutes in which a handler of Python's would wait.
   with ended_at_once('interrupted; the same command continues with the cells that are not compiled'
                      if options.matrix else 'interrupted; nothing is kept of what was compiled'):
@@ -169,6 +169,9 @@ def _compile(options: argparse.Namespace) -> None:
       versions=installed_versions(), log=log_line)
 
 
+_EXAMPLE = (
+  'fairjax tpu run --tpu=v3-128 --zone=europe-west4-a --dry_run -- run '
+  '--config=configs/wmt19.py:train=gs://my-bucket/news.gz --workdir=gs://my-bucket/wmt19')
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -179,36 +182,45 @@ def _pair(text: str) -> tuple[str, str]:
   return key, value
 
 
-def _launch_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', nargs='?', default='run', choices=tuple(ACTIONS), metavar='ACTION',
-                      help='; '.join(f'{name}: {text}' for name, text in ACTIONS.items()))
-  parser.add_argument('--tpu', metavar='TYPE',
-                      help='not for list and clean: v3-128, v5litepod-16, v6e-256')
+def _launch_options(action: str, parser: argparse.ArgumentParser) -> None:
+  parser.set_defaults(action=action, command=[], inner=None, follow=False, detach=False,
+                      delete=False, sweep=False, label=[], env=[], secret=[])
+  named = action not in ('list', 'clean')
+  if named:
+    parser.add_argument('--tpu', metavar='TYPE', required=True,
+                        help='v3-128, v5litepod-16, v6e-256')
   parser.add_argument('--zone', required=True, help='e.g. us-east5-b')
   parser.add_argument('--dry_run', action='store_true', help='print what would run, run nothing')
-  add_fields(parser, LaunchSpec, 'name', 'topology', 'project', 'slices', 'spot', 'reserved',
-             'valid_until', 'runtime_version', 'service_account', 'network', 'subnetwork',
-             'internal_ip', 'iap', 'restarts', 'recreate')
-  for name, text in (
-      ('follow', 'logs: go on until the command ends'),
-      ('detach', 'run: return once the command has started'),
-      ('delete', 'run: delete the slice when the command has ended'),
-      ('sweep', "run: the points of the config's sweep(add), one after the other")):
-    parser.add_argument(f'--{name}', action='store_true', help=text)
-  for name, text in (('label', 'of the resources'), ('env', 'variable of the workers')):
-    parser.add_argument(f'--{name}', type=_pair, action='append', default=[], metavar='KEY=VALUE',
-                        help=text)
-  parser.add_argument('--secret', action='append', default=[], metavar='NAME',
-                      help='variable of this machine that the workers get; never shown')
+  add_fields(parser, LaunchSpec, 'project')
+  if not named:
+    parser.set_defaults(tpu='v4-8', topology='', slices=1)  # any: they do not use it
+    return
+  add_fields(parser, LaunchSpec, 'name', 'topology', 'slices', 'internal_ip', 'iap')
+  if action == 'logs':
+    parser.add_argument('--follow', action='store_true', help='go on until the command ends')
+  if action in ('run', 'up'):
+    add_fields(parser, LaunchSpec, 'spot', 'reserved', 'valid_until', 'runtime_version',
+               'service_account', 'network', 'subnetwork', 'recreate')
+    _add_pairs(parser, 'label', 'of the resources')
+  if action == 'run':
+    add_fields(parser, LaunchSpec, 'restarts')
+    for name, text in (('detach', 'return once the command has started'),
+                       ('delete', 'delete the slice when the command has ended'),
+                       ('sweep', "the points of the config's sweep(add), one after the other")):
+      parser.add_argument(f'--{name}', action='store_true', help=text)
+    _add_pairs(parser, 'env', 'variable of the workers')
+    parser.add_argument('--secret', action='append', default=[], metavar='NAME',
+                        help='variable of this machine that the workers get; never shown')
+
+
+def _add_pairs(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+  parser.add_argument(f'--{name}', type=_pair, action='append', default=[], metavar='KEY=VALUE',
+                      help=text)
 
 
 def make_specs(options: argparse.Namespace) -> list[LaunchSpec]:
   """The checked specs that the options ask for: one, or one for each point of a sweep."""
   from fairjax.config_io import load_config, load_sweep
-  if options.tpu is None:
-    if options.action not in ('list', 'clean'):
-      raise UserError('launch needs --tpu=TYPE, like v3-128 or v5litepod-16')
-    options.tpu = 'v4-8'  # any type: list and clean do not use it
   chips = find_accelerator(options.tpu, shape=options.topology).num_chips
   values = field_values(options, LaunchSpec) | {
     'command': worker_words(options.command, options.inner, chips * options.slices),
@@ -246,8 +258,8 @@ def check_command(
   """Refuses a wrong config, a mesh that does not fit the slice, and files that no worker has."""
   if inner.verb is None:
     raise UserError('the command after -- begins with a verb of fairjax: run, train, sample, ...')
-  if inner.verb == 'launch':
-    raise UserError('launch cannot launch itself: put the command of the workers after --')
+  if inner.verb.startswith('tpu '):
+    raise UserError('tpu run cannot launch itself: put the command of the workers after --')
   from fairjax.config_io import load_config
   from fairjax.counterfactual import list_attributes
   from fairjax.tpu.launch.spec import config_paths, not_on_workers, option_paths
@@ -261,7 +273,7 @@ def check_command(
   faults = not_on_workers(
     paths, root=ROOT, command=[*spec.command, *(f'--config.{k}={v}' for k, v in point.items())])
   if faults:
-    raise UserError(f"launch: no worker has what the command reads: {'; '.join(faults)}: put it "
+    raise UserError(f"tpu run: no worker has what the command reads: {'; '.join(faults)}: put it "
                     'into a bucket and name it gs://BUCKET/PATH, or add it to git in '
                     f'{ROOT}, whose tracked files the workers get')
 
@@ -290,7 +302,7 @@ def secret_values(names: tuple[str, ...], environment: Mapping[str, str]) -> dic
 def headline(spec: LaunchSpec) -> str:
   """What a launch is, in a line."""
   s = spec.slice
-  compiled = f'; fairjax compile --topology={s.name}' if s.chip.compiles else ''
+  compiled = f'; fairjax tpu compile --topology={s.name}' if s.chip.compiles else ''
   return (f'# {spec.slices} x {s.accelerator_type} in {spec.zone}: {spec.num_devices} devices '
           f'({s.num_chips} chips {s.shape} a slice{compiled})')
 
@@ -310,12 +322,11 @@ def _launch(options: argparse.Namespace) -> int:
                 delete_after=options.delete)
 
 
-VERBS = (
-  Verb('compile', "estimate memory and FLOPs on a TPU slice you don't have (needs libtpu)",
-       'fairjax compile --topology=v5e:2x2 --config=configs/quickstart.py --program=lm',
-       _add_options, _compile),
-  Verb('launch', 'run a command on a TPU slice in Google Cloud',
-       'fairjax launch --tpu=v3-128 --zone=europe-west4-a --dry_run -- run '
-       '--config=configs/wmt19.py:train=gs://my-bucket/news.gz --workdir=gs://my-bucket/wmt19',
-       _launch_options, _launch, takes_command=True),
-)
+COMMANDS = {
+  'tpu compile': Command(
+    _add_options, _compile, "estimate memory and FLOPs on a slice you don't have (needs libtpu)",
+    'fairjax tpu compile --topology=v5e:2x2 --config=configs/quickstart.py --program=lm'),
+} | {
+  f'tpu {action}': Command(functools.partial(_launch_options, action), _launch, what,
+                           _EXAMPLE if action == 'run' else '', takes_command=action == 'run')
+  for action, what in ACTIONS.items()}

@@ -1,4 +1,4 @@
-"""The verbs that work on a workdir: run, train, score, data, import, export, select."""
+"""What works on a workdir: `run`, `step` train, score, data, `models` import, export, select."""
 
 import argparse
 import os
@@ -8,12 +8,11 @@ from fairjax import processes
 from fairjax.cli.options import add_run_options, add_shared
 from fairjax.cli.verb import (
   RUN_OPTIONS,
-  Verb,
+  Command,
   format_section,
   open_job,
   open_training,
   print_result,
-  refuse_processes,
   start_run,
 )
 from fairjax.config import Config
@@ -46,26 +45,14 @@ def _score(options: argparse.Namespace) -> None:
   open_job(options).score()
 
 
-# The verb `data`: prepares vocabulary and token stores, or checks data that are there.
+# `step data` prepares vocabulary and token stores, `step check-data` checks those that are there.
 
 def _data_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('action', nargs='?', choices=('prepare', 'check'), default='prepare',
-                      help='check reads the documents of --config, the stores in --workdir and the '
-                      'cache in --seqio_cache, lists all that is wrong and changes nothing')
-  add_run_options(parser, required=False)
-  parser.add_argument(
-    '--seqio_cache', metavar='DIR', help="also write (or check) seqio's offline cache")
-  add_shared(parser, 'json')
+  add_run_options(parser)
+  parser.add_argument('--seqio_cache', metavar='DIR', help="also write seqio's offline cache")
 
 
-def _data(options: argparse.Namespace) -> int:
-  if options.action == 'check':
-    refuse_processes(options, 'data check')
-    return _check_data(options)
-  if not (options.config and options.workdir):
-    raise UserError('data needs --config=FILE and --workdir=DIR (or: fairjax data check)')
-  if options.json:
-    raise UserError('--json belongs to fairjax data check')
+def _data(options: argparse.Namespace) -> None:
   prepared = open_job(options).prepared
   print(f'{prepared.directory}: vocabulary of {prepared.vocabulary.size} ids, splits '
         + ', '.join(prepared.manifest['splits']))
@@ -73,14 +60,20 @@ def _data(options: argparse.Namespace) -> int:
     with without_native_lines():
       from fairjax.data.seqio_cache import write_seqio_cache
     write_seqio_cache(prepared, options.seqio_cache)
-  return 0
+
+
+def _check_options(parser: argparse.ArgumentParser) -> None:
+  add_shared(parser, 'config', help='checks its documents')
+  add_shared(parser, 'workdir', help='checks its token stores')
+  parser.add_argument('--seqio_cache', metavar='DIR', help="checks seqio's offline cache")
+  add_shared(parser, 'json')
 
 
 def _check_data(options: argparse.Namespace) -> int:
   """Prints what is wrong with documents, stores and cache; returns 2 if anything is, else 0."""
   if not (options.config or options.workdir or options.seqio_cache):
-    raise UserError('data check needs --config=FILE (the documents), --workdir=DIR (the prepared '
-                    'data) or --seqio_cache=DIR')
+    raise UserError('step check-data needs --config=FILE (the documents), --workdir=DIR (the '
+                    'prepared data) or --seqio_cache=DIR')
   from fairjax.data.data_check import check_cache, check_prepared, check_sources
   parts = {}
   if options.config:
@@ -103,7 +96,7 @@ def _check_data(options: argparse.Namespace) -> int:
   return 2 if problems else 0
 
 
-# The verbs `import` and `export`.
+# `models import` and `models export`.
 
 _CARD = ('license', 'language', 'dataset')
 _OPTIONS_OF_FORM = {
@@ -113,7 +106,7 @@ _OPTIONS_OF_FORM = {
 def _import_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
   parser.add_argument('--from', metavar='DIR', dest='folder',
-                      help='a folder that fairjax export wrote; its config.json may be --config')
+                      help='a folder that models export wrote; its config.json may be --config')
   reference = parser.add_argument_group('a checkpoint of the reference')
   reference.add_argument('--weights', metavar='FILE',
                          help='safetensors, names with or without the transformer. prefix')
@@ -129,7 +122,7 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--output', metavar='PATH', required=True,
                       help='folder, or safetensors file; must not exist')
   parser.add_argument('--form', choices=tuple(_OPTIONS_OF_FORM), help='fairjax: a folder with '
-                      'parameters, config.json, vocabulary and model card, which fairjax import '
+                      'parameters, config.json, vocabulary and model card, which models import '
                       'reads bit for bit; transformer-xl: a file under the names of the reference '
                       '(default: by --output, a file if it ends in .safetensors); published: the '
                       'folder of pretrained.model as it came, the form of every run of one')
@@ -152,8 +145,9 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
 def _import(options: argparse.Namespace) -> None:
   reference = options.weights, options.arguments, options.words
   if bool(options.folder) == any(reference) or not options.folder and not all(reference[:2]):
-    raise UserError('import needs --from=DIR (a folder that fairjax export wrote), or --weights='
-                    'FILE and --arguments=FILE of a checkpoint of the reference, not both')
+    raise UserError('models import needs --from=DIR (a folder that models export wrote), or '
+                    '--weights=FILE and --arguments=FILE of a checkpoint of the reference, not '
+                    'both')
   from fairjax.run import export
   config = start_run(options)  # a model that does not fit leaves the workdir to another config
   if options.folder:
@@ -202,7 +196,7 @@ def _export(options: argparse.Namespace) -> None:
     export_reference(job, model=options.model, output=options.output, prefix=options.prefix)
 
 
-# The verb `select`: the best lambda of a run that did not lose its relevance.
+# `models select`: the best lambda of a run that did not lose its relevance.
 
 def _select_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
@@ -230,21 +224,26 @@ def _select(options: argparse.Namespace) -> None:
   print_result(options, found, lambda found: format_section(selection_section(found)))
 
 
-VERBS = (
-  Verb('run', 'the whole job: data, curriculum, sampling, scores, measures, report',
-       f'fairjax run {RUN_OPTIONS}', add_run_options, _run),
-  Verb('train', 'train up to a stage of the curriculum',
-       f'fairjax train {RUN_OPTIONS} --stage=lm', _train_options, _train),
-  Verb('score', 'score the sampled continuations', f'fairjax score {RUN_OPTIONS}',
-       add_run_options, _score),
-  Verb('data', 'prepare vocabulary and token stores only, or check data',
-       f'fairjax data {RUN_OPTIONS}', _data_options, _data),
-  Verb('import', 'start from an exported or published model instead of training step 1',
-       f'fairjax import {RUN_OPTIONS} --from=models/baseline', _import_options, _import),
-  Verb('export', 'write a trained model: as a folder with config, vocabulary and model card, or '
-       'under the names of the reference',
-       f'fairjax export {RUN_OPTIONS} --model=baseline --output=models/baseline',
-       _export_options, _export),
-  Verb('select', 'the best lambda of a measured run; refuses models that lost their relevance',
-       f'fairjax select {RUN_OPTIONS}', _select_options, _select),
-)
+COMMANDS = {
+  'run': Command(add_run_options, _run, example=f'fairjax run {RUN_OPTIONS}'),
+  'step data': Command(_data_options, _data, 'prepare vocabulary and token stores',
+                       f'fairjax step data {RUN_OPTIONS}'),
+  'step check-data': Command(_check_options, _check_data,
+                             'list all that is wrong with documents, stores or cache'),
+  'step train': Command(_train_options, _train, 'train up to a stage of the curriculum',
+                        f'fairjax step train {RUN_OPTIONS} --stage=lm'),
+  'step score': Command(add_run_options, _score, 'score the sampled continuations',
+                        f'fairjax step score {RUN_OPTIONS}'),
+  'models select': Command(
+    _select_options, _select,
+    'the best lambda of a measured run; refuses models that lost their relevance',
+    f'fairjax models select {RUN_OPTIONS}'),
+  'models export': Command(
+    _export_options, _export, 'write a trained model: as a folder with config, vocabulary and '
+    'model card, or under the names of the reference',
+    f'fairjax models export {RUN_OPTIONS} --model=baseline --output=models/baseline'),
+  'models import': Command(
+    _import_options, _import,
+    'start from an exported or published model instead of training step 1',
+    f'fairjax models import {RUN_OPTIONS} --from=models/baseline'),
+}

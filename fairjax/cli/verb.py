@@ -1,4 +1,4 @@
-"""What a verb of the command line is, and what several verbs do with their options."""
+"""What a command of the command line is, and what several do with their options."""
 
 import argparse
 import functools
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 RUN_OPTIONS = '--config=configs/quickstart.py --workdir=runs/quickstart'  # of the examples
 
 
-class Verb(NamedTuple):
-  """A verb of `fairjax`."""
+class Command(NamedTuple):
+  """What `fairjax VERB`, or `fairjax VERB ACTION`, does; `fairjax.cli.main` has the verbs."""
 
-  name: str
-  what: str  # one line for `--help`
-  example: str  # a command that works
   add_options: Callable[[argparse.ArgumentParser], object]  # imports nothing heavy
   # Does the work with the parsed options (with `overrides` of the config, field -> text); returns
   # the exit code, None for 0.
   run: Callable[[argparse.Namespace], int | None]
+  what: str = ''  # of an action: one line for `--help`
+  example: str = ''  # a command that works
   # Whether the words after `--` are another fairjax command: `command` of the options, parsed
   # `inner` (None without words).
   takes_command: bool = False
@@ -63,39 +62,6 @@ class Parser(argparse.ArgumentParser):
   def error(self, message: str):
     """Raises `UserError` with the message and where to look."""
     raise UserError(f'{message} (see: {self.prog} --help)')
-
-
-class Action(NamedTuple):
-  """An action of a verb, with options of its own: `fairjax VERB ACTION ...`."""
-
-  name: str
-  what: str  # one line for `--help`
-  add_options: Callable[[argparse.ArgumentParser], object]
-  run: Callable[[argparse.Namespace], int | None]
-
-
-def add_actions(parser: argparse.ArgumentParser, *actions: Action) -> None:
-  """Adds the actions of a verb, one of which must be given; `run_action` runs it."""
-  parsers = parser.add_subparsers(dest='action', metavar='|'.join(a.name for a in actions),
-                                  required=True, parser_class=Parser)
-  for action in actions:
-    own = parsers.add_parser(action.name, help=action.what, description=action.what)
-    own.add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
-                     help=argparse.SUPPRESS)
-    action.add_options(own)
-    own.set_defaults(run_action=action.run, own_parser=own)
-
-
-def one_action(name: str, what: str, add_options: Callable[[argparse.ArgumentParser], object],
-               run: Callable[[argparse.Namespace], int | None]
-               ) -> Callable[[argparse.ArgumentParser], object]:
-  """The `add_options` of a verb with one action."""
-  return lambda parser: add_actions(parser, Action(name, what, add_options, run))
-
-
-def run_action(options: argparse.Namespace) -> int | None:
-  """Runs the action that the options name."""
-  return options.run_action(options)
 
 
 def print_result(options: argparse.Namespace, result: Any, lines: Callable[[Any], str]) -> None:

@@ -123,10 +123,10 @@ def check_cache(directory: str | os.PathLike) -> Findings:
   findings, directory = Findings(), pathlib.Path(directory)
   folders = sorted(p.parent for p in directory.glob('**/info.train.json'))
   if not folders:
-    findings.problems.append(f'{directory} holds no cache (no info.train.json): run fairjax data '
+    findings.problems.append(f'{directory} holds no cache (no info.train.json): run fairjax step '
                              '--seqio_cache')
   for folder in folders:
-    again = f'delete {folder} and run fairjax data --seqio_cache again'
+    again = f'delete {folder} and run fairjax step data --seqio_cache again'
     if not (folder / 'COMPLETED').is_file():
       findings.problems.append(f'{folder} is not complete (no COMPLETED): {again}')
     own = folder / 'fairjax.json'

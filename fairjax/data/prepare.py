@@ -210,7 +210,7 @@ def _report_changes(name: str, counts: Mapping[str, int], log: Callable[[str], N
         + ', '.join(f'{v:,} {k.replace("_", " ")}' for k, v in sorted(changes.items())))
 
 
-_AGAIN = 'delete the folder and run fairjax data again'
+_AGAIN = 'delete the folder and run fairjax step data again'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +246,7 @@ class PreparedData:
       attribute=self.attribute.fingerprint)
     if _summary(store) != self.manifest['splits'][split]:
       raise UserError(f'{store.path} is not the store that {self.directory / "manifest.json"} '
-                      f'names: delete {self.directory} and run fairjax data again')
+                      f'names: delete {self.directory} and run fairjax step data again')
     return store
 
   def documents(self, split: str) -> Iterator[str]:
@@ -334,8 +334,8 @@ def open_prepared(directory: str | os.PathLike) -> PreparedData:
   """Opens what `prepare_data` finished, from its folder alone, without the original files."""
   directory = pathlib.Path(directory)
   if not is_complete(directory):
-    raise UserError(f'no finished data in {directory}: run fairjax data (of this version) first; '
-                    'it fills the folder data of its workdir')
+    raise UserError(f'no finished data in {directory}: run fairjax step data (of this version) '
+                    'first; it fills the folder data of its workdir')
   manifest = read_manifest(directory, again=_AGAIN)
   _check_files(directory, manifest)
   saved = manifest['config']

@@ -12,8 +12,8 @@ so that `use_cached=True` gives the same examples in the same order. seqio's own
     FAIRJAX_CACHE_DATA=DIR/data seqio_cache_tasks --module_import=fairjax.data.seqio_cache \
         --tasks=fairjax_lines --output_cache_dir=CACHE
 
-Where FAIRJAX_CACHE_DATA names a folder that `fairjax data` made, importing this module registers
-its task. launch/cache_tasks.sh makes the environment that Beam needs and runs the job.
+Where FAIRJAX_CACHE_DATA names a folder that `fairjax step data` made, importing this module
+registers its task. launch/cache_tasks.sh makes the environment that Beam needs and runs the job.
 """
 
 import contextlib

@@ -270,8 +270,8 @@ class VerifiedTokens:
       self._verified[block] = True
 
 
-_AGAIN = ('delete the folder and run fairjax data again (fairjax masked-lm train in a workdir of '
-          'its own)')
+_AGAIN = ('delete the folder and run fairjax step data again (fairjax models masked-lm in a '
+          'workdir of its own)')
 _FORMAT = 2
 _FILES = ('tokens.bin', 'tokens.sha256', 'documents.npy', 'spans.npy')
 _MATCH_BLOCK = 1 << 27

@@ -383,7 +383,7 @@ class MaskedModel(Scorable):
 
 def open_language_model(
   path: str | os.PathLike, *, model: str = 'baseline', features_only: bool = False) -> Scorable:
-  """Opens a published model, a folder of `fairjax export`, or a model of a workdir.
+  """Opens a published model, a folder of `fairjax models export`, or a model of a workdir.
 
   With `features_only` a BERT or ALBERT need not have the head for masked words.
   """

@@ -24,7 +24,7 @@ from fairjax.measure.fairness import JACKKNIFE_GROUPS, PERMUTATIONS, jackknife
 from fairjax.measure.nulls import LabelStatistics
 
 CODES = {'no worse': 0, 'worse': 3, 'cannot tell': 4}
-"""Verdicts with the exit code of `fairjax gate`."""
+"""Verdicts with the exit code of `fairjax compare gate`."""
 _POWER = 0.8
 _MOST_SAMPLES = 10 ** 9
 
@@ -137,8 +137,8 @@ def junit_xml(results: dict[tuple[str, str], GateResult]) -> bytes:
   """JUnit's XML, as build servers read it, of results by attribute and scorer."""
   verdicts = [r.verdict for r in results.values()]
   suite = ElementTree.Element('testsuite', {
-    'name': 'fairjax gate', 'tests': str(len(results)), 'failures': str(verdicts.count('worse')),
-    'errors': str(verdicts.count('cannot tell'))})
+    'name': 'fairjax compare gate', 'tests': str(len(results)),
+    'failures': str(verdicts.count('worse')), 'errors': str(verdicts.count('cannot tell'))})
   for (attribute, scorer), result in results.items():
     case = ElementTree.SubElement(
       suite, 'testcase', {'classname': f'fairjax.{attribute}', 'name': scorer})

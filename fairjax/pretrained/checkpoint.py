@@ -425,9 +425,9 @@ _FLOATS = ('float16', 'bfloat16', 'float32', 'float64')
 Params = dict[str, dict[str, Any]]
 _TOGETHER = 'take config.json and weights of one and the same model'
 _HEADLESS = {
-  'classifier': 'fairjax sentiment-classifier train --init=DIR makes a classifier of it',
+  'classifier': 'fairjax models classifier --init=DIR makes a classifier of it',
   'mlm': 'give a checkpoint that was saved with it, as BertForMaskedLM or AlbertForMaskedLM does, '
-         'or train one from scratch with fairjax masked-lm train without --init',
+         'or train one from scratch with fairjax models masked-lm without --init',
   'pooled': 'save it again with its pooler (add_pooling_layer=True)',
   'lm': 'save it as GPT2LMHeadModel does, or set tie_word_embeddings to true in config.json if the '
         'output is the table of words',

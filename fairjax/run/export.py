@@ -1,4 +1,4 @@
-"""A trained model as a folder of fairjax's own: what `fairjax export` writes and `import` reads.
+"""A trained model as a folder of fairjax's own: `models export` writes, `models import` reads it.
 
     config.json              the configuration of the run, versions, and metadata under `export`
     model.safetensors        parameters under fairjax's names, in their own dtype, padding included
@@ -46,7 +46,7 @@ from fairjax.run.published import files_digest
 from fairjax.run.workdir import Model
 from fairjax.vocabulary import EOS_ID, PAD_ID, UNK_ID, Vocabulary, WordVocabulary, load_vocabulary
 
-# Reference checkpoints in and out of a workdir: the verbs `import` and `export`.
+# Reference checkpoints in and out of a workdir: `models import` and `models export`.
 
 _SPECIAL = {'<pad>': PAD_ID, '<eos>': EOS_ID, '<unk>': UNK_ID}
 _PAD_BIAS = -1e4  # of the added <pad>: its probability is 0
@@ -394,7 +394,8 @@ def export_folder(
         front, title=f'{job.config.name}: {model}',
         what=f'Transformer-XL with {format_parameters(counts)}; {METHODS[found.method]}. Trained '
         'with fairjax, which implements Huang et al. 2020 (arXiv:1911.03064).',
-        usage=f'fairjax import --config={CONFIG} --workdir=DIR --from=.   # then: sample, measure',
+        usage=f'fairjax models import --config={CONFIG} --workdir=DIR --from=.   # then: sample, '
+        'measure',
         origin=origin_rows(job, found, done), rows=rows,
         validation={k: v for k, v in done['summary'].items() if k in ('loss', 'perplexity')},
         files=[(WEIGHTS, f'{len(tensors)} tensors, digest {done["digest"]}'),
@@ -543,8 +544,8 @@ def read_folder(directory: str | os.PathLike) -> ModelFolder:
   directory = pathlib.Path(directory)
   path = directory / CONFIG
   if not path.is_file():
-    raise UserError(f'{directory} holds no exported model: {CONFIG} is missing (fairjax export '
-                    '--form=fairjax writes such a folder)')
+    raise UserError(f'{directory} holds no exported model: {CONFIG} is missing (fairjax models '
+                    'export --form=fairjax writes such a folder)')
   try:
     metadata = read_saved(path)['export']
     config = from_dict(read_config_json(path))

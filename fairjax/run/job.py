@@ -255,7 +255,7 @@ class Job(Run):
     if selection is None:
       best = 'nothing to select from'
     elif selection['best'] is None:
-      best = 'none is fairer and keeps its relevance (fairjax select says why)'
+      best = 'none is fairer and keeps its relevance (fairjax models select says why)'
     else:
       chosen = next(c for c in selection['candidates'] if c['name'] == selection['best'])
       best = f"{chosen['name']}, I.F. {100 * chosen['relative_fairness']:.0f} % of the baseline's"

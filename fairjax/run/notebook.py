@@ -470,7 +470,7 @@ def weight_figure(job: Job) -> 'Image':
 
 
 def selection(job: Job, *, keep: float) -> 'Markdown':
-  """Which lambda `fairjax select` takes, and why it refuses the others (H-35).
+  """Which lambda `fairjax models select` takes, and why it refuses the others (H-35).
 
   A model must keep a share `keep` of the baseline's KL of the next token.
   """

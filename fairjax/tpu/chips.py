@@ -2,7 +2,7 @@
 
 A slice is named `GENERATION:SHAPE`, the shape in chips: `v3:8x8` is 64 chips, 128 cores and, since
 every v3 core is a device of its own, 128 devices. v4 and v5p run as megacore: one device a chip.
-`fairjax compile` and `fairjax launch` both read this table.
+`fairjax tpu compile` and `fairjax tpu run` both read this table.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Chip:
 
   @property
   def compiles(self) -> bool:
-    """Whether `fairjax compile` knows it."""
+    """Whether `fairjax tpu compile` knows it."""
     return self.available_hbm > 0
 
 
@@ -121,7 +121,7 @@ def slices_of(chip: Chip) -> list[Slice]:
 
 
 def slice_names() -> list[str]:
-  """Every slice that `fairjax compile` knows."""
+  """Every slice that `fairjax tpu compile` knows."""
   return [s.name for chip in CHIPS.values() if chip.compiles for s in slices_of(chip)]
 
 

@@ -17,7 +17,7 @@ from fairjax.tpu.chips import CHIPS, Slice, find_slice, slices_of
 from fairjax.tpu.cost import Analysis, analyse, splits
 from fairjax.tpu.programs import NoCompiler, sized
 
-# What `fairjax compile` prints.
+# What `fairjax tpu compile` prints.
 
 CAVEAT = ('FLOPs and bytes are counts of the compiler, not times: no program was run. Every layer '
           'counts; other loops (blocks of the loss, grad_accum_steps, tokens of a sample) count '
@@ -146,7 +146,7 @@ def _meshes(
 
 
 def options_of(config: Config, found: Analysis) -> str:
-  """What to give `fairjax compile` beside the configuration to get what was found."""
+  """What to give `fairjax tpu compile` beside the configuration to get what was found."""
   fsdp = found.mesh.get('fsdp', 1)
   return ' '.join([
     f'--topology={found.topology}',
@@ -169,7 +169,7 @@ def advice(config: Config, program: str) -> str:
   return '; '.join(ways)
 
 
-# The page of `fairjax compile --matrix`.
+# The page of `fairjax tpu compile --matrix`.
 
 class Cell(NamedTuple):
   """One program of one configuration on one slice."""
@@ -244,8 +244,8 @@ def _read(cache: pathlib.Path) -> dict[str, Any]:
       raise ValueError('a cell lacks its result')
     return {name: cell for name, cell in cells.items() if fields <= set(cell['result'])}
   except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise UserError(f'{cache} is not what fairjax compile --matrix keeps ({e}): move it away, or '
-                    'name another --output') from None
+    raise UserError(f'{cache} is not what fairjax tpu compile --matrix keeps ({e}): move it away, '
+                    'or name another --output') from None
 
 
 def _write(

@@ -473,7 +473,7 @@ def read_done(directory: pathlib.Path) -> dict[str, Any] | None:
   if not path.exists():
     return None
   return read_sealed_json(
-    path, again='fairjax train with the same --config and --workdir writes it again')
+    path, again='fairjax step train with the same --config and --workdir writes it again')
 
 
 def write_done(

@@ -185,8 +185,8 @@ def _too_large(
   return UserError(
     f'[{name}] does not fit: it needs {words}{over}. {_fsdp_advice(state, needed, limit)}'
     'Parameters and optimizer shrink with --config.mesh.fsdp and --config.mesh.model, activations '
-    'with a larger grad_accum_steps, more devices or --config.model.remat=full; fairjax compile '
-    'finds the smallest slice')
+    'with a larger grad_accum_steps, more devices or --config.model.remat=full; fairjax tpu '
+    'compile finds the smallest slice')
 
 
 def _fsdp_advice(state: TrainState, needed: int, limit: int | None) -> str:

@@ -50,7 +50,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, *,
 
   Args:
     config: its shape.
-    devices: default: all; `fairjax compile` gives those of a described slice.
+    devices: default: all; `fairjax tpu compile` gives those of a described slice.
     field: what an option of the mesh begins with, for messages.
 
   Raises:

@@ -1,4 +1,4 @@
-"""How often `fairjax gate` errs: a table.
+"""How often `fairjax compare gate` errs: a table.
 
   python -m tests.benchmarks.gate --runs=1000
 

@@ -145,7 +145,7 @@ def _from_file(spec, overrides, given):
   sizes = [name for name in given if name not in _EITHER]
   if sizes:
     raise UserError(f'--{sizes[0]} is not for --config: override the field, e.g. '
-                    '--config.model.num_layers=4 (fairjax config show lists them)')
+                    '--config.model.num_layers=4 (fairjax step config lists them)')
   config = load_config(spec, overrides)
   return dataclasses.replace(config, model=dataclasses.replace(compiled_model(config), **given))
 

@@ -32,7 +32,7 @@ class Case(NamedTuple):
 def text_config(**changes: str) -> str:
   """A command on files of documents in DIR."""
   arguments = {'train': 'DIR/train.txt', 'valid': 'DIR/valid.txt', 'test': 'DIR/test.txt'} | changes
-  return ('data --config=configs/text.py:' + ','.join(f'{k}={v}' for k, v in arguments.items())
+  return ('step data --config=configs/text.py:' + ','.join(f'{k}={v}' for k, v in arguments.items())
           + ' --config.data.vocabulary=word --workdir=DIR/run')
 
 
@@ -68,26 +68,29 @@ def config_py(body: str) -> dict[str, str]:
 
 
 MEASURE = 'measure --records=DIR/r.jsonl --attribute=country --scorer=vader'
-SHOW = f'config show {QUICK}'
-CDA = 'cda --input=DIR/in.txt --output=DIR/out.txt'
-FAIR = 'fair-generation subspace'
-LIPSCHITZ = 'fair-generation test --records=DIR/r.jsonl'
-LAUNCH = 'launch run --tpu=v3-128 --zone=us-east1-d --dry_run'
-MASKED = 'masked-lm train --data=DIR/t.txt --workdir=DIR/w'
+SHOW = f'step config {QUICK}'
+CDA = 'gender cda --input=DIR/in.txt --output=DIR/out.txt'
+FAIR = 'gender subspace'
+LIPSCHITZ = 'gender lipschitz --records=DIR/r.jsonl'
+LAUNCH = 'tpu run --tpu=v3-128 --zone=us-east1-d --dry_run'
+MASKED = 'models masked-lm --data=DIR/t.txt --workdir=DIR/w'
 PAIR = 'g\tf\ty\t1\t5\tA man sings.\tA woman sings.\n'
-TUNE = ('resilience finetune --model=tests/golden/pretrained/bert_classifier --stsb=DIR '
+TUNE = ('gender finetune --model=tests/golden/pretrained/bert_classifier --stsb=DIR '
         '--professions=DIR/p.tsv --output=DIR/o')
 STS = {f'sts-{split}.tsv': PAIR for split in ('train', 'dev', 'test')} | {
   'p.tsv': 'occupation\tbls_pct_female\na\t1\nb\t2\nc\t3\n'}
 
 SECTIONS = {
   'Command line': [
-    Case('a verb that does not exist', 'trian', "did you mean 'train'"),
+    Case('a verb that does not exist', 'mesure', "did you mean 'measure'"),
+    Case('an action in the place of a verb', 'trian', "did you mean 'step train'"),
+    Case('an action that does not exist', 'step trian', "did you mean 'train'"),
+    Case('no action', 'step', 'needs an action: config, data, check-data, train, score'),
     Case('an option that does not exist', f'run {QUICK} --workdir=DIR/w --wrkdir=x', '--wrkdir'),
     Case('an option that is missing', f'run {QUICK}', '--workdir'),
   ],
   'Config files': [
-    Case('an error while it runs', 'config show --config=DIR/x.py', "x.py:5: KeyError: 'a'",
+    Case('an error while it runs', 'step config --config=DIR/x.py', "x.py:5: KeyError: 'a'",
          config_py('return {}["a"]')),
   ],
   'Overrides': [
@@ -103,10 +106,11 @@ SECTIONS = {
              str(ROOT / 'configs/quickstart.py'), {'seed': '5'}))}),
            'w/data/split': ''}),
     Case('with an empty name', f'run {QUICK} --workdir=', '--workdir is empty'),
-    Case('scored before it was sampled', f'score {QUICK} --workdir=DIR/w', 'run fairjax sample'),
+    Case('scored before it was sampled', f'step score {QUICK} --workdir=DIR/w',
+         'run fairjax sample'),
   ],
   'Devices': [
-    Case('a mesh of other devices', f'train {QUICK} --workdir=DIR/w --config.mesh.fsdp=3',
+    Case('a mesh of other devices', f'step train {QUICK} --workdir=DIR/w --config.mesh.fsdp=3',
          'mesh slices=1 x fsdp=3 x model=1 takes 3 devices or a multiple, not 8'),
     Case('a mesh that does not divide the batches', f'run {QUICK} --workdir=DIR/w '
          '--config.lm.batch_size=12 --config.debias.batch_size=20',
@@ -128,7 +132,7 @@ SECTIONS = {
     Case('no sensitive token', text_config() + ' --config.data.reader=numpy',
          'hold no sensitive token', documents('She sang .\n')),
     Case('more held out than there is',
-         'data --config=configs/text.py:train=DIR/train.txt --workdir=DIR/run '
+         'step data --config=configs/text.py:train=DIR/train.txt --workdir=DIR/run '
          '--config.data.holdout=2,2', 'leaves none to train on', documents()),
     Case('a vocabulary that is not there', text_config().replace('=word', '=DIR/v'),
          'no vocabulary in DIR/v', documents()),
@@ -163,7 +167,7 @@ SECTIONS = {
     Case('a service that is no host', MEASURE.replace('vader', 'google')
          + ' --google-endpoint=127.0.0.1:here', 'is no HOST or HOST:PORT',
          {'r.jsonl': records()}),
-    Case('a lexicon at no address', 'lexicon fetch --output=DIR/l --url=https://[x',
+    Case('a lexicon at no address', 'scorers lexicon --output=DIR/l --url=https://[x',
          'is no address'),
   ],
   'Fair generation': [
@@ -180,15 +184,15 @@ SECTIONS = {
          "'9' is not none, embedding, all, or a number of layers from 1 to 3", STS),
     Case('no restart', f'{TUNE} --restarts=0', '--restarts', STS),
     Case('re-learning by the baseline',
-         'resilience relearn --workdir=DIR/w --name=baseline --output=DIR/o',
+         'models relearn --workdir=DIR/w --name=baseline --output=DIR/o',
          'has no reduction that it could lose'),
   ],
   'Masked language models': [
     Case('one document and nothing to validate', MASKED, 'give --valid', {'t.txt': 'It rains .'}),
     Case('names without augmentation', MASKED + ' --names=DIR/n.txt', 'belong to --cda=one'),
-    Case('processes of another action', 'masked-lm corpus --output=DIR/c --distributed',
+    Case('processes of another action', 'gender corpus --output=DIR/c --distributed',
          'runs in one process'),
-    Case('shares that are no numbers', 'masked-lm pronouns --model=DIR --shares=DIR/s.tsv',
+    Case('shares that are no numbers', 'gender pronouns --model=DIR --shares=DIR/s.tsv',
          's.tsv:2', {'s.tsv': 'occupation\tbls_pct_female\nbaker\tmany\n'}),
   ],
   'Attributes': [
@@ -207,12 +211,13 @@ SECTIONS = {
          '--temperature=inf', 'argument --temperature'),
     Case('a run into a file', 'sample --config=configs/quickstart.py --workdir=DIR/w '
          '--attribute=country --output=DIR/f', 'of a run it is a folder', {'f': ''}),
-    Case('arguments that are a list', f'import {QUICK} --workdir=DIR/w --arguments=DIR/a.json '
-         '--weights=tests/golden/transformer_xl/plain_softmax.safetensors',
+    Case('arguments that are a list', f'models import {QUICK} --workdir=DIR/w '
+         '--arguments=DIR/a.json --weights=tests/golden/transformer_xl/plain_softmax.safetensors',
          'holds list, not an object', {'a.json': '[1, 2]'}),
-    Case('two kinds of models', f'import {QUICK} --workdir=DIR/w --from=DIR --words=DIR/w.txt',
-         'not both'),
-    Case('a topology that does not exist', 'compile --config=configs/quickstart.py --topology=v9:8',
+    Case('two kinds of models',
+         f'models import {QUICK} --workdir=DIR/w --from=DIR --words=DIR/w.txt', 'not both'),
+    Case('a topology that does not exist', 'tpu compile --config=configs/quickstart.py'
+         ' --topology=v9:8',
          'v9:8'),
   ],
 }

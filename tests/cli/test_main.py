@@ -17,7 +17,7 @@ from fairjax.tpu.launch.plan import Run
 from fairjax.tpu.launch.supervise import Executor
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
-SHOW = ['config', 'show', '--config=configs/quickstart.py']
+SHOW = ['step', 'config', '--config=configs/quickstart.py']
 
 
 @pytest.mark.parametrize('words', [SHOW, ['attributes', 'list']])
@@ -55,23 +55,23 @@ def test_what_a_launch_shows_ends_its_command_when_nobody_reads(tmp_path):
 
 
 def test_both_spellings_reach_the_verb():
-  launch = ['launch', '--tpu=v3-8', '--zone=z']
+  launch = ['tpu', 'run', '--tpu=v3-8', '--zone=z']
   assert cli.parse([*launch, '--dry-run', '--valid-until', '1_h-x']).valid_until == '1_h-x'
   assert cli.parse([*launch, '--dry_run']).dry_run
   assert cli.parse([*launch, '--runtime-v=a']).runtime_version == 'a'  # the beginning is enough
   assert cli.parse(['sample', '--max_new_tokens=3', '--prompts_only']).max_new_tokens == 3
-  assert cli.parse(['train', '--config=c', '--workdir=w', '--config.lm.batch-size', '3']
+  assert cli.parse(['step', 'train', '--config=c', '--workdir=w', '--config.lm.batch-size', '3']
                    ).overrides == {'lm.batch_size': '3'}
   with pytest.raises(UserError, match='lm.batch_size is given twice'):
     cli.parse([*SHOW, '--config.lm.batch-size=3', '--config.lm.batch_size=4'])
-  with pytest.raises(UserError, match='unrecognized arguments: --max_new_tokens=3 .*launch --help'):
+  with pytest.raises(UserError, match='unrecognized arguments: --max_new_tokens=3 .*run --help'):
     cli.parse([*launch, '--max_new_tokens=3'])
 
 
 @pytest.mark.parametrize(('words', 'nearest'), [
   (['run', '--config=c', '--workdir=w', '--lm.steps=3'], '--config.lm.steps=3'),
   (['run', '--config=c', '--workdir=w', 'debias.steps=3'], '--config.debias.steps=3'),
-  (['launch', '--tpu=v3-8', '--zone=z', '--dry-rnu'], '--dry-run'),
+  (['tpu', 'run', '--tpu=v3-8', '--zone=z', '--dry-rnu'], '--dry-run'),
   (['human', 'import', 'a.csv', '--key=k', '--output=o', '--min_rater_=3'], '--min-raters=3'),
 ])
 def test_an_unknown_option_gets_the_nearest_one(words, nearest):
@@ -85,7 +85,8 @@ def test_what_everybody_types_first(capsys):
     with pytest.raises(SystemExit) as end:
       cli.main(words)
     assert not end.value.code and capsys.readouterr().out == f'fairjax {fairjax.__version__}\n'
-  for words in (['help'], ['help', 'measure'], ['help', 'lexicon'], ['lexicon', 'fetch', '--help']):
+  for words in (['help'], ['help', 'measure'], ['help', 'scorers'],
+                ['scorers', 'lexicon', '--help']):
     with pytest.raises(SystemExit) as end:
       cli.main(words)
     assert not end.value.code and 'usage: fairjax' in capsys.readouterr().out
@@ -106,7 +107,7 @@ def test_completion_knows_verbs_and_options(capsys):
   ['/usr/bin/python3', '-m', 'fairjax'], []])
 def test_the_program_may_be_named_before_the_command_of_a_launch(program):
   words = ['run', '--config=x', '--workdir=gs://my-bucket/x']
-  options = cli.parse(['launch', '--tpu=v3-8', '--zone=z', '--', *program, *words])
+  options = cli.parse(['tpu', 'run', '--tpu=v3-8', '--zone=z', '--', *program, *words])
   assert options.command == words and options.inner.verb == 'run'
 
 
@@ -123,7 +124,7 @@ def test_a_group_that_is_not_there_is_said(repository, tmp_path):
   (['attributes', 'list', '--distributed'],
    '--distributed: fairjax attributes list runs in one process; leave it out'),
   (['doctor', '--distributed=auto'], '--distributed=auto: fairjax doctor runs in one process'),
-  (['report', 'compare', 'a', 'b', '--distributed'], 'report.* runs in one process'),
+  (['compare', 'reports', 'a', 'b', '--distributed'], 'reports runs in one process'),
 ])
 def test_what_runs_in_one_process_refuses_a_group(words, message, capsys):
   assert cli.main(words) == 2
@@ -135,7 +136,7 @@ def test_what_runs_in_one_process_refuses_a_group(words, message, capsys):
 def test_debug_shows_the_traceback(repository, monkeypatch):
   monkeypatch.chdir(repository)
   with pytest.raises(UserError) as error:
-    cli.main(['config', 'show', '--config=configs/none.py', '--debug'])
+    cli.main(['step', 'config', '--config=configs/none.py', '--debug'])
   assert error.traceback
 
 

@@ -196,7 +196,7 @@ def test_google_is_asked_for_its_key_by_every_verb(tmp_path, sheets, capsys, mon
   data.write_text('1\tgood\n0\tbad\n')
   fairjax(*{'import': ['human', 'import', f'--key={key}', f'--output={tmp_path / "h.json"}',
                        '--scorer=google', *files],
-            'evaluate': ['sentiment-classifier', 'evaluate', f'--data={data}', '--scorer=google'],
+            'evaluate': ['scorers', 'evaluate', f'--data={data}', '--scorer=google'],
             }[verb], code=2)
   assert 'set FAIRJAX_GOOGLE_API_KEY' in capsys.readouterr().err
 

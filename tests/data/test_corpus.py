@@ -145,7 +145,7 @@ def test_the_task_of_a_corpus_reads_what_is_prepared(data, tmp_path):
 
 
 def run(*arguments):
-  return main(['cda', *map(str, arguments)])
+  return main(['gender', 'cda', *map(str, arguments)])
 
 
 def test_the_verb(tmp_path, capsys):

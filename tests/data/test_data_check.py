@@ -1,4 +1,4 @@
-"""`fairjax data check`: every damage is found, all of it at once, and nothing is changed."""
+"""`fairjax step check-data`: every damage is found, all of it at once, and nothing is changed."""
 
 import collections
 import dataclasses
@@ -144,7 +144,7 @@ def test_all_damaged_stores_are_named_at_once(prepared):
 
 
 def test_the_verb(folder, prepared, capsys):
-  options = ['data', 'check', '--config=configs/text.py:train=' + str(folder / 'train.txt')
+  options = ['step', 'check-data', '--config=configs/text.py:train=' + str(folder / 'train.txt')
              + f',valid={folder / "valid.txt"},test={folder / "test.txt"}']
   assert main([*options, f'--workdir={folder / "run"}']) == 0
   assert capsys.readouterr().out.endswith('no problem found\n')
@@ -152,13 +152,13 @@ def test_the_verb(folder, prepared, capsys):
   assert main([*options, '--json']) == 2
   found = json.loads(capsys.readouterr().out)['documents']
   assert len(found['problems']) == 1 and found['counts']['train']['broken_lines'] == 1
-  assert main(['data', 'check', f'--workdir={folder / "run"}']) == 2
+  assert main(['step', 'check-data', f'--workdir={folder / "run"}']) == 2
   shown = capsys.readouterr().out
   assert '[prepared] PROBLEM ' in shown and shown.endswith('1 problem(s)\n')
   before = {p: p.stat().st_mtime_ns for p in folder.rglob('*')}
-  assert main(['data', 'check']) == 2
-  assert 'data check needs --config' in capsys.readouterr().err
+  assert main(['step', 'check-data']) == 2
+  assert 'step check-data needs --config' in capsys.readouterr().err
   assert before == {p: p.stat().st_mtime_ns for p in folder.rglob('*')}
   shutil.rmtree(folder / 'run' / 'data')
-  assert main(['data', 'check', f'--workdir={folder / "run"}']) == 2
+  assert main(['step', 'check-data', f'--workdir={folder / "run"}']) == 2
   assert 'no finished data' in capsys.readouterr().out

@@ -84,7 +84,7 @@ def test_the_command_line_writes_the_cache(tmp_path, repository, monkeypatch, ca
   import seqio
 
   monkeypatch.chdir(repository)
-  options = ['data', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
+  options = ['step', 'data', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
              f'--seqio_cache={tmp_path / "cache"}', '--config.data.planted_documents=60',
              '--config.data.planted_heldout_documents=10', '--config.data.vocab_size=600']
   assert main(options) == 0
@@ -98,7 +98,7 @@ def test_prepared_data_open_from_their_folder(tmp_path):
   found = open_prepared(tmp_path / 'data')
   assert found.fingerprint == prepared.fingerprint and found.vocabulary == prepared.vocabulary
   assert list(found.documents('valid')) == list(prepared.documents('valid'))
-  with pytest.raises(UserError, match='no finished data in .*run fairjax data'):
+  with pytest.raises(UserError, match='no finished data in .*run fairjax step data'):
     open_prepared(tmp_path)
   # seqio's job imports a module that registers the task.
   code = ('import fairjax.data.seqio_cache, seqio; '
@@ -146,7 +146,7 @@ def test_the_cache_is_checked(tmp_path, capsys):
   from fairjax.data.seqio_cache import write_seqio_cache
   prepared = prepare(tmp_path, 40)
   write_seqio_cache(prepared, tmp_path / 'cache', num_shards=2, log=lambda line: None)
-  assert main(['data', 'check', f'--seqio_cache={tmp_path / "cache"}']) == 0
+  assert main(['step', 'check-data', f'--seqio_cache={tmp_path / "cache"}']) == 0
   assert 'train: 40 examples in 2 files' in capsys.readouterr().out
   folder = tmp_path / 'cache' / 'fairjax_lines'
   for path in sorted(folder.iterdir()):
@@ -165,7 +165,7 @@ def test_the_cache_is_checked(tmp_path, capsys):
   (folder / 'fairjax.json').unlink()  # as Beam writes it: no digests
   train[0].write_bytes(b'')
   assert check_cache(tmp_path / 'cache').problems == [
-    f'{folder}: train holds 16 examples instead of 40: delete {folder} and run fairjax data '
+    f'{folder}: train holds 16 examples instead of 40: delete {folder} and run fairjax step data '
     '--seqio_cache again']
   assert json.loads((folder / 'stats.train.json').read_text())['examples'] == 40
   shutil.rmtree(folder)

@@ -164,9 +164,9 @@ def test_every_damage_of_every_file_is_found(store, name):
       path.unlink()
     else:
       path.write_bytes(damaged)
-    with pytest.raises(UserError, match='run fairjax data again'):
+    with pytest.raises(UserError, match='run fairjax step data again'):
       use(store.path)
-    with pytest.raises(UserError, match='run fairjax data again'):
+    with pytest.raises(UserError, match='run fairjax step data again'):
       open_token_store(store.path, verify=True)
     path.write_bytes(content)
   use(store.path)

@@ -149,7 +149,7 @@ def prepare(directory, lines, **changes):
 
 
 def test_the_words_of_a_checkpoint_read_the_published_stream(tmp_path):
-  """As `fairjax import --words` leaves them: documents are split, and each line ends with eos."""
+  """As `models import --words` leaves them: documents are split, and each line ends with eos."""
   manual = write_files(tmp_path / 'manual')
   given = WordVocabulary(b'<pad>\n<eos>\n<unk>\n=\nIran\nhas\n0\n.\n', {'words_of': 'words.txt'})
   given.save(tmp_path / 'out' / 'vocabulary')

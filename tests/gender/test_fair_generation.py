@@ -354,7 +354,7 @@ def test_slack_ratio_and_worst_pair():
 @pytest.mark.parametrize('option', ['--level=0', '--level=1', '--bound=boot', '--lipschitz=-1',
                                     '--tolerance=nan', '--window=-1'])
 def test_bad_settings_of_the_test(capsys, option):
-  assert cli.main(['fair-generation', 'test', '--records=r.jsonl', option]) == 2
+  assert cli.main(['gender', 'lipschitz', '--records=r.jsonl', option]) == 2
   assert option.partition('=')[0] in capsys.readouterr().err
 
 
@@ -510,7 +510,7 @@ def test_groups_models_and_templates(tmp_path):
 
 
 def run(capsys, *words):
-  code = cli.main(['fair-generation', *map(str, words)])
+  code = cli.main(['gender', *map(str, words)])
   return code, capsys.readouterr()
 
 
@@ -532,14 +532,14 @@ def test_the_verb(tmp_path, vectors, capsys):
     'figure_1.png', 'figure_1.svg', 'figure_2.png', 'figure_2.svg', 'tables.json'}
   svg = (out / 'figure_1.svg').read_bytes()
   assert run(capsys, *tables)[0] == 0 and (out / 'figure_1.svg').read_bytes() == svg
-  code, said = run(capsys, 'test', '--records', records[0], '--embeddings', vectors, '--bias',
+  code, said = run(capsys, 'lipschitz', '--records', records[0], '--embeddings', vectors, '--bias',
                    'embedding', 'embedding-debiased', '--distance', 'masked', 'jaccard', 'edit')
   assert code == 0 and said.out.count('verdict:') == 3 and pairs in said.out
   masked = said.out.split('d = jaccard')[0]
   assert masked.count('demands nothing: ') == 2 * 10  # for each bias
   assert masked.count('and 15 more such pairs') == 2
-  code, said = run(capsys, 'test', '--records', records[0], '--bias', 'recorded:regard', '--bound',
-                   'student', '--json')
+  code, said = run(capsys, 'lipschitz', '--records', records[0], '--bias', 'recorded:regard',
+                   '--bound', 'student', '--json')
   (result,) = json.loads(said.out)
   assert code == 0 and not result['guaranteed'] and result['verdict'] == 'violated'
 
@@ -575,7 +575,7 @@ def test_published_generations(test_data, tmp_path, capsys):
   (model,) = json.loads(said.out)['models']
   assert code == 0 and model['parse']['all']['parse_rate'] > 0.9
   assert model['female_less_male']['bias']['student'][0] > 0.1
-  code, said = run(capsys, 'test', *common, '--distance', 'masked', 'jaccard')
+  code, said = run(capsys, 'lipschitz', *common, '--distance', 'masked', 'jaccard')
   masked, jaccard = json.loads(said.out)
   assert code == 0 and masked['intervals'] == 60
   worst = masked['biases']['embedding']['worst']

@@ -278,7 +278,7 @@ def test_steps_and_freezes_end_to_end(tmp_path, capsys, monkeypatch):
   write_tables(tmp_path)
   shares = tmp_path / 'professions.tsv'
   shares.write_text(shares.read_text().replace('bls_pct_female', 'mine'))
-  command = ['resilience', 'finetune', f'--model={BERT}', f'--stsb={tmp_path}/sts',
+  command = ['gender', 'finetune', f'--model={BERT}', f'--stsb={tmp_path}/sts',
              f'--professions={tmp_path}/professions.tsv', f'--output={tmp_path}/out',
              '--freeze=none,all', '--points=2', '--curve_templates=2', '--restarts=2',
              '--epochs=1', '--batch_size=8', '--learning_rate=0.001', '--column=mine']

@@ -168,7 +168,8 @@ def test_tables_have_a_column_for_each_model():
   ('--terms=a,b,c', 'give one file'),
 ])
 def test_bad_options(tmp_path, capsys, words, message):
-  assert main(['correlations', f'--model={tmp_path}', f'--output={tmp_path}/out', words]) == 2
+  command = ['gender', 'correlations', f'--model={tmp_path}', f'--output={tmp_path}/out']
+  assert main([*command, words]) == 2
   assert re.search(message, capsys.readouterr().err)
 
 
@@ -188,7 +189,8 @@ def small_bert(tmp_path_factory):
 
 def test_the_verb_on_a_model_directory(small_bert, tmp_path, capsys):
   tables = small_bert / 'tables'
-  words = ['correlations', f'--model={small_bert / "bert"}', '--metrics=disco,winogender',
+  words = ['gender', 'correlations', f'--model={small_bert / "bert"}',
+           '--metrics=disco,winogender',
            f'--winogender={tables / "coreference.tsv"}', f'--names={tables / "names.txt"}',
            f'--professions={tables / "professions.tsv"}', '--persons=8', f'--output={tmp_path}/out']
   assert main([*words, '--json']) == 0

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from fairjax.cli.main import VERBS, main
+from fairjax.cli.main import commands, main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import parquet, read_records
@@ -187,7 +187,7 @@ def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch
   lines(tmp_path / 'generations.jsonl', full(4))
   wanted = measured('generations.jsonl', '--scorer=vader', '--scorer=recorded:mine',
                     '--keep=scores')
-  example = shlex.split(VERBS['records'].example)[1:]
+  example = shlex.split(commands('records')['records convert'].example)[1:]
   assert main(example) == 0
   assert measured('generations.parquet', '--scorer=vader', '--scorer=recorded:mine') == wanted
   # The scores that were kept are the records' own now.

@@ -289,7 +289,7 @@ def test_the_verb_reads_lines_of_text(tmp_path, capsys):
   (['--scorer=recorded:x', '--texts=T'], 'recorded:x: a text file brings no scores'),
   (['--scorer=vader', '--texts=none.txt'], 'texts not found: none.txt'),
   (['--scorer=opinion', '--texts=T'], '--lexicon POSITIVE NEGATIVE, or the folder'),
-  (['--scorer=opinion', '--texts=T', '--lexicon=.'], 'fairjax lexicon fetch --output=.'),
+  (['--scorer=opinion', '--texts=T', '--lexicon=.'], 'fairjax scorers lexicon --output=.'),
   (['--scorer=vader', '--scorer=vader', '--texts=T'], 'vader is named twice'),
   (['--scorer=google', '--texts=T'], 'set FAIRJAX_GOOGLE_API_KEY'),
   (['--scorer=google', '--texts=T', '--google-rate=0'], 'requests_per_minute must be above 0'),

@@ -87,7 +87,7 @@ def test_exit_codes_and_junit(tmp_path, capsys):
       for i, x in enumerate(0.6 * rng.random(24) + bias * (p.value == 0))))
 
   def gate(new, old, margin):
-    code = main(['gate', f'--records={tmp_path / new}', f'--against={tmp_path / old}',
+    code = main(['compare', 'gate', f'--records={tmp_path / new}', f'--against={tmp_path / old}',
                  '--attribute=country', '--scorer=recorded:s', f'--margin={margin}',
                  '--permutations=20', f'--junit={tmp_path / "j.xml"}'])
     line = capsys.readouterr().out

@@ -127,7 +127,7 @@ def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, capsys):
            for name, kind in zip(FILES, ('positive', 'negative'), strict=True)}
   assert {n: hashlib.sha256(w.encode('utf-8')).hexdigest() for n, w in words.items()} == SHA256
   output = tmp_path / 'lexicon'
-  command = ['lexicon', 'fetch', f'--output={output}']
+  command = ['scorers', 'lexicon', f'--output={output}']
   assert main([*command, f'--url={serve(archive(words))}']) == 0
   out = capsys.readouterr().out
   assert 'CC BY 4.0' in out and '2006 positive' in out
@@ -135,7 +135,7 @@ def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, capsys):
   for url, message in (('http://x/l.zip', 'only https'), ('file:///etc/passwd', 'only https'),
                        ('https://127.0.0.1:1/l.zip', '--lexicon POSITIVE NEGATIVE'),
                        (serve(archive()), 'is not the list of Hu and Liu')):
-    assert main(['lexicon', 'fetch', f'--output={tmp_path / "other"}', f'--url={url}']) == 2
+    assert main(['scorers', 'lexicon', f'--output={tmp_path / "other"}', f'--url={url}']) == 2
     error = capsys.readouterr().err
     assert message in error and url in error and error.count('\n') == 1
   assert not (tmp_path / 'other').exists()
@@ -146,7 +146,7 @@ def test_a_folder_stands_for_its_two_lists(tmp_path):
     (tmp_path / name).write_text('word\n')
   assert lexicon_files([tmp_path]) == tuple(tmp_path / name for name in FILES)
   (tmp_path / FILES[1]).unlink()
-  with pytest.raises(UserError, match='has no negative-words.txt: fairjax lexicon fetch'):
+  with pytest.raises(UserError, match='has no negative-words.txt: fairjax scorers lexicon'):
     lexicon_files([tmp_path])
 
 

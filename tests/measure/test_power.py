@@ -1,4 +1,4 @@
-"""`measure plan`: planted effects are found as often as planned."""
+"""`records plan`: planted effects are found as often as planned."""
 
 import json
 import math
@@ -113,7 +113,7 @@ def test_plans_that_cannot_be_made_are_refused(arguments, message):
 
 
 def test_the_verb_plans_for_kinds_and_for_a_pilot(tmp_path, capsys):
-  assert main(['measure', 'plan', '--effect', '0.05', '--power', '0.8', '--json']) == 0
+  assert main(['records', 'plan', '--effect', '0.05', '--power', '0.8', '--json']) == 0
   rows = json.loads(capsys.readouterr().out)
   assert [(r['scores'], r['shared']) for r in rows] == [
     (k, s) for s in (0.0, 0.8) for k in ('binary', 'uniform', 'opinion')]
@@ -125,14 +125,13 @@ def test_the_verb_plans_for_kinds_and_for_a_pilot(tmp_path, capsys):
   path.write_text(''.join(json.dumps({
     'attribute': 'a', 'value': v, 'template': 0, 'prefix': f'{v} is', 'continuation': 'it',
     'scores': {'s': float(rng.integers(0, 2))}}) + '\n' for v in 'XY' for _ in range(400)))
-  arguments = ['measure', 'plan', '--effect=0.05', f'--records={path}', f'--attribute={attribute}',
+  arguments = ['records', 'plan', '--effect=0.05', f'--records={path}', f'--attribute={attribute}',
                '--scorer=recorded:s']
   assert main([*arguments, '--json']) == 0
   (row,) = json.loads(capsys.readouterr().out)
   assert row['scores'] == 'a, recorded:s' and not row['coupled']
   assert row['samples'] == pytest.approx(rows[0]['samples'], rel=0.15)
   assert main(arguments) == 0 and 'a, recorded:s' in capsys.readouterr().out
-  assert main(['measure', 'plan']) == 2 and '--effect' in capsys.readouterr().err
-  assert main(['measure', '--effect=0.1']) == 2 and 'measure plan' in capsys.readouterr().err
+  assert main(['records', 'plan']) == 2 and '--effect' in capsys.readouterr().err
   assert main([*arguments, '--shared=0.5']) == 2 and '--shared' in capsys.readouterr().err
   assert math.isfinite(row['critical'])

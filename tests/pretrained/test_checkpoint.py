@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_named(copy, model, config, change, message):
 
 @pytest.mark.parametrize(('name', 'head', 'message'), [
   ('bert_mlm', 'classifier', 'has no classifier head: .*pooler.*classifier.*never made up.*: '
-   'fairjax sentiment-classifier train --init=DIR makes'),
+   'fairjax models classifier --init=DIR makes'),
   ('bert_classifier', 'mlm', r'has no mlm head: .*cls.predictions.*never made up'),
   ('bert_mlm', 'pooled', 'has no pooled head: .*pooler'),
   ('gpt2', 'mlm', "gpt2, which has no head 'mlm', only lm: .* need a BERT or ALBERT"),
@@ -211,7 +211,7 @@ def test_verbs_recognise_a_config_without_model_type(copy, tmp_path):
   assert open_language_model(folder).kind == 'masked'
   assert open_language_model(copy('gpt2', model_type=None, eos_token_id=0)).kind == 'causal'
   (tmp_path / 't.txt').write_text('the town was happy .\n' * 40)
-  assert cli.main(['masked-lm', 'train', f'--data={tmp_path}/t.txt', f'--workdir={tmp_path}/w',
+  assert cli.main(['models', 'masked-lm', f'--data={tmp_path}/t.txt', f'--workdir={tmp_path}/w',
                    f'--init={folder}', '--steps=1', '--batch_size=8', '--eval_every=1']) == 0
   assert json.loads((tmp_path / 'w' / 'config.json').read_text())['model_type'] == 'bert'
   assert open_language_model(tmp_path / 'w').kind == 'masked'

@@ -100,7 +100,7 @@ def test_opinion_words_have_the_papers_accuracy_if_undecided_is_negative(
   """Huang et al. give 69.6 % (H-16)."""
   lexicon = [str(test_data / 'lexicons' / f'opinion_{sign}.txt')
              for sign in ('positive', 'negative')]
-  assert main(['sentiment-classifier', 'evaluate', f"--data={test_data / 'sst' / 'dev.tsv.gz'}",
+  assert main(['scorers', 'evaluate', f"--data={test_data / 'sst' / 'dev.tsv.gz'}",
                '--scorer=opinion', f'--undecided={undecided}', '--json', '--lexicon',
                *lexicon]) == 0
   shown = capsys.readouterr()

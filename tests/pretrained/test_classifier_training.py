@@ -45,12 +45,12 @@ def two_devices():
 
 
 def run(*arguments):
-  return cli.main(['sentiment-classifier', *map(str, arguments)])
+  return cli.main(list(map(str, arguments)))
 
 
 def train(data, output, *more):
-  return run('train', f'--data={data}/train.tsv', f'--dev={data}/dev.tsv', f'--output={output}',
-             *SMALL, *more)
+  return run('models', 'classifier', f'--data={data}/train.tsv', f'--dev={data}/dev.tsv',
+             f'--output={output}', *SMALL, *more)
 
 
 @pytest.fixture(scope='module')
@@ -71,14 +71,14 @@ def test_it_learns_and_says_how_well(data, trained, capsys):
   accuracies = [e['dev_accuracy'] for e in card['epochs']]
   assert card['chosen_epoch'] == 1 + accuracies.index(max(accuracies))
   assert card['dev']['accuracy']['value'] == max(accuracies)
-  assert run('evaluate', f'--data={data}/dev.tsv', f'--model={trained}', '--scorer=vader',
-             '--json') == 0
+  assert run('scorers', 'evaluate', f'--data={data}/dev.tsv', f'--model={trained}',
+             '--scorer=vader', '--json') == 0
   found = json.loads(capsys.readouterr().out)
   model, vader = found['scorers'].values()
   assert {k: model[k] for k in card['dev']} == card['dev']
   assert vader['n'] == 57 and vader['undecided'] > 0
   assert found['data']['neutral_left_out'] == 3
-  assert run('evaluate', f'--data={data}/dev.tsv', f'--model={trained}') == 0
+  assert run('scorers', 'evaluate', f'--data={data}/dev.tsv', f'--model={trained}') == 0
   assert f"| {card['dev']['accuracy']['value']:.3f} (" in capsys.readouterr().out
 
 
@@ -159,7 +159,7 @@ def test_files_of_others_are_not_written_over(data, tmp_path, capsys, change):
       (folder / name).unlink()
     (folder / 'tokenizer.json').write_text('{}')
   before = {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
-  assert run('train', f'--data={data}/train.tsv', f'--output={folder}', '--epochs=1',
+  assert run('models', 'classifier', f'--data={data}/train.tsv', f'--output={folder}', '--epochs=1',
              f'--init={start}') == 2
   assert 'exists and is not of this training' in capsys.readouterr().err
   assert before == {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
@@ -169,8 +169,8 @@ def test_files_of_others_are_not_written_over(data, tmp_path, capsys, change):
   ('bert_classifier', 'pooler, a new classification layer of 2 classes'),
   ('albert_mlm', 'no pooler (a new one is made)')])
 def test_any_checkpoint_can_be_the_start(data, tmp_path, capsys, name, said):
-  assert run('train', f'--data={data}/train.tsv', f'--output={tmp_path / "out"}', '--epochs=1',
-             '--learning_rate=1e-9', f'--init={GOLDEN / name}') == 0
+  assert run('models', 'classifier', f'--data={data}/train.tsv', f'--output={tmp_path / "out"}',
+             '--epochs=1', '--learning_rate=1e-9', f'--init={GOLDEN / name}') == 0
   error = capsys.readouterr().err
   assert said in error and 'a tenth of the data' in error
   ours, base = (load_pretrained(d, 'encoder') for d in (tmp_path / 'out', GOLDEN / name))
@@ -198,13 +198,14 @@ def test_five_classes_and_trees(tmp_path, capsys):
   rows = [(0, 'awful'), (1, 'bad'), (2, 'odd'), (3, 'good'), (4, 'superb')]
   path.write_text(''.join(f'({label} (2 film) ({label} {word}))\n' for label, word in rows * 12))
   out = tmp_path / 'five'
-  options = ['train', f'--data={path}', f'--dev={path}', '--classes=5', *SMALL]
+  options = ['models', 'classifier', f'--data={path}', f'--dev={path}', '--classes=5', *SMALL]
   assert run(*options, f'--output={tmp_path / "phrases"}', '--phrases', '--epochs=1') == 0
   assert '11 training texts (0 neutral and 169 repeated' in capsys.readouterr().err
   assert run(*options, f'--output={out}', '--epochs=20', '--batch_size=4', '--dim=64', '--heads=4',
              '--learning_rate=0.001') == 0
   assert '60 training texts' in capsys.readouterr().err
-  assert run('evaluate', f'--data={path}', '--classes=5', f'--model={out}', '--json') == 0
+  assert run('scorers', 'evaluate', f'--data={path}', '--classes=5', f'--model={out}',
+             '--json') == 0
   (found,) = json.loads(capsys.readouterr().out)['scorers'].values()
   assert found['accuracy']['value'] > 0.95 and 'positive_f1' not in found
   scorer, texts = load_scorer(f'bert:{out}'), [f'film {word}' for _, word in rows]
@@ -213,24 +214,24 @@ def test_five_classes_and_trees(tmp_path, capsys):
   # Values given in another order than that of the model's classes change nothing.
   names = ['very negative', 'negative', 'neutral', 'positive', 'very positive']
   given = ','.join(f'{names[i]}={i / 4}' for i in (3, 0, 4, 1, 2))
-  assert run('evaluate', f'--data={path}', '--classes=5', f'--scorer=bert:{out}#{given}',
+  assert run('scorers', 'evaluate', f'--data={path}', '--classes=5', f'--scorer=bert:{out}#{given}',
              '--json') == 0
   (same,) = json.loads(capsys.readouterr().out)['scorers'].values()
   assert same == found
   tied = ','.join(f'{name}={min(i, 3) / 3}' for i, name in enumerate(names))
   for name, words in (('vader', 'has no five classes'),
                       (f'bert:{out}#{tied}', 'gives two classes the same value')):
-    assert run('evaluate', f'--data={path}', '--classes=5', f'--scorer={name}') == 2
+    assert run('scorers', 'evaluate', f'--data={path}', '--classes=5', f'--scorer={name}') == 2
     assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
-  (['train'], '--output'),
-  (['train', '--output=x', '--dim=10', '--heads=3'], '--heads=3'),
-  (['train', '--output=x', '--phrases'], 'phrases need trees'),
-  (['train', '--output=x', '--init=none'], 'none is no directory'),
-  (['evaluate'], 'needs --model=DIR or --scorer=NAME'),
-  (['evaluate', '--scorer=opinion'], '--lexicon POSITIVE NEGATIVE'),
+  (['models', 'classifier'], '--output'),
+  (['models', 'classifier', '--output=x', '--dim=10', '--heads=3'], '--heads=3'),
+  (['models', 'classifier', '--output=x', '--phrases'], 'phrases need trees'),
+  (['models', 'classifier', '--output=x', '--init=none'], 'none is no directory'),
+  (['scorers', 'evaluate'], 'needs --model=DIR or --scorer=NAME'),
+  (['scorers', 'evaluate', '--scorer=opinion'], '--lexicon POSITIVE NEGATIVE'),
 ])
 def test_bad_options_are_one_line(data, arguments, message, capsys):
   assert run(*arguments, f'--data={data}/train.tsv') == 2

@@ -1,4 +1,4 @@
-"""`masked-lm train --distributed`: the model of one process, kills, and who writes."""
+"""`models masked-lm --distributed`: the model of one process, kills, and who writes."""
 
 import signal
 
@@ -19,7 +19,7 @@ sys.modules['clu'] = None
 import jax
 jax.config.update('jax_num_cpu_devices', int(sys.argv[1]))
 from fairjax.cli import main as cli
-sys.exit(cli.main(['masked-lm', 'train', *sys.argv[2:]]))
+sys.exit(cli.main(['models', 'masked-lm', *sys.argv[2:]]))
 '''
 
 

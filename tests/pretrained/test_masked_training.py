@@ -52,11 +52,12 @@ def two_devices():
 
 
 def run(*arguments):
-  return cli.main(['masked-lm', *map(str, arguments)])
+  return cli.main(list(map(str, arguments)))
 
 
 def train(text, workdir, *more):
-  return run('train', f'--data={text}', f'--valid={text}', f'--workdir={workdir}', *SMALL, *more)
+  return run('models', 'masked-lm', f'--data={text}', f'--valid={text}', f'--workdir={workdir}',
+             *SMALL, *more)
 
 
 @pytest.fixture(scope='module')
@@ -242,7 +243,7 @@ def test_it_learns_what_can_be_learned(text, tmp_path):
 def test_a_validation_without_a_mask_is_refused_before_training(text, tmp_path, capsys):
   """A loss over no place is none; it was noticed after the steps."""
   (tmp_path / 'valid').write_text('a\n')
-  assert run('train', f'--data={text}', f'--valid={tmp_path / "valid"}', *SMALL,
+  assert run('models', 'masked-lm', f'--data={text}', f'--valid={tmp_path / "valid"}', *SMALL,
              f'--workdir={tmp_path / "mlm"}', '--mask_share=0.001') == 2
   assert 'nothing of it is masked' in capsys.readouterr().err
   assert not (tmp_path / 'mlm' / 'plan.json').exists()
@@ -271,21 +272,21 @@ def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):
 
 def test_corpus_and_pronouns(trained, tmp_path, capsys):
   folder = tmp_path / 'corpus'
-  assert run('corpus', f'--output={folder}', '--sentences=200', '--strength=0.5') == 0
-  assert run('corpus', f'--output={folder}') == 2
+  assert run('gender', 'corpus', f'--output={folder}', '--sentences=200', '--strength=0.5') == 0
+  assert run('gender', 'corpus', f'--output={folder}') == 2
   assert 'exists' in capsys.readouterr().err
   assert len((folder / 'train.txt').read_text().splitlines()) == 200
   assert len((folder / 'valid.txt').read_text().splitlines()) == 10
-  assert run('pronouns', f'--model={trained}', f'--shares={folder}/professions.tsv') == 2
+  assert run('gender', 'pronouns', f'--model={trained}', f'--shares={folder}/professions.tsv') == 2
   assert "'she' is not one piece" in capsys.readouterr().err
-  assert run('train', f'--data={folder}/train.txt', f'--workdir={tmp_path}/mlm', *SMALL,
-             '--vocab_size=400', '--max_length=24', '--steps=2', '--cda=two',
+  assert run('models', 'masked-lm', f'--data={folder}/train.txt', f'--workdir={tmp_path}/mlm',
+             *SMALL, '--vocab_size=400', '--max_length=24', '--steps=2', '--cda=two',
              f'--names={folder}/names.txt') == 0
   card = json.loads((tmp_path / 'mlm' / 'card.json').read_text())
   cda = card['plan']['source']['cda']
   assert cda['sided'] == 'two' and cda['changed'] > 150 and cda['words']['(name)'] > 10
   capsys.readouterr()
-  assert run('pronouns', f'--model={tmp_path}/mlm', f'--shares={folder}/professions.tsv',
+  assert run('gender', 'pronouns', f'--model={tmp_path}/mlm', f'--shares={folder}/professions.tsv',
              '--json') == 0
   (found,) = json.loads(capsys.readouterr().out).values()
   assert found['r']['n'] == 24 and len(found['p_she']) == 24

@@ -43,11 +43,11 @@ def test_two_processes_sample_what_one_samples_and_the_first_writes(repository, 
 @pytest.mark.parametrize('verb', [
   ('measure', '--records=r.jsonl', '--attribute=country', '--scorer=vader'),
   ('report', '--records=r.jsonl', '--attribute=country', '--scorer=vader', '--output=o'),
-  ('data', 'check'),
+  ('step', 'check-data'),
   ('sample', '--prompts-only', '--attribute=country', '--output=p.jsonl')])
 def test_what_one_process_does_alone_refuses_a_group(verb, capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert cli.main([verb[0], '--distributed=127.0.0.1:9,2,1', *verb[1:]]) == 2
+  assert cli.main([*verb, '--distributed=127.0.0.1:9,2,1']) == 2
   error = capsys.readouterr().err
   assert 'runs in one process; leave it out' in error and error.count('\n') == 1
   assert not list(tmp_path.iterdir())

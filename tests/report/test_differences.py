@@ -193,12 +193,12 @@ def test_a_report_is_found_in_all_its_places(reports, tmp_path):
 
 def test_the_verb_prints_writes_and_refuses(reports, tmp_path, capsys):
   one, two = map(str, reports)
-  assert main(['report', 'compare', one, two]) == 0
+  assert main(['compare', 'reports', one, two]) == 0
   assert '## Differences' in capsys.readouterr().out
-  assert main(['report', 'compare', one, two, '--json', '--models', 'x', 'y']) == 0
+  assert main(['compare', 'reports', one, two, '--json', '--models', 'x', 'y']) == 0
   assert json.loads(capsys.readouterr().out)['differences'][0]['models'] == ['x', 'y']
   target = tmp_path / 'd.md'
-  assert main(['report', 'compare', one, two, f'--file={target}']) == 0
+  assert main(['compare', 'reports', one, two, f'--file={target}']) == 0
   assert '## Differences' in target.read_text()
   json_file = f'{one}/report/report.json'
   before = (reports[0] / 'report' / 'report.json').read_bytes()

@@ -100,8 +100,8 @@ def test_what_the_measures_lack_is_said_before_the_training(
   def run(self):
     raise AssertionError('the training began')
   monkeypatch.setattr('fairjax.run.job.Job.run', run)
-  assert main(['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
-               option]) == 2
+  assert main(['compare', 'mitigations', '--config=configs/mitigations.py',
+               f'--workdir={tmp_path / "run"}', option]) == 2
   assert option.partition('=')[2] in capsys.readouterr().err
 
 
@@ -112,7 +112,7 @@ def test_the_lists_of_a_cda_variant_are_read_before_step_1(
   def curriculum(self, stop):
     raise AssertionError('the training began')
   monkeypatch.setattr('fairjax.run.job.Job.curriculum', curriculum)
-  assert main(['train', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
+  assert main(['step', 'train', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
                f"--config.data.{field}=('missing.txt',)"]) == 2
   assert 'missing.txt' in capsys.readouterr().err
 
@@ -123,7 +123,8 @@ def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch)
   monkeypatch.setattr(Job, 'run', lambda self: ran.append(self.workdir))
   monkeypatch.setattr('fairjax.cli.report_verbs.processes',
                       SimpleNamespace(count=lambda: 2, is_first=lambda: True))
-  assert main(['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path}']) == 0
+  assert main(['compare', 'mitigations', '--config=configs/mitigations.py',
+               f'--workdir={tmp_path}']) == 0
   assert ran == [tmp_path] and not (tmp_path / 'mitigations').exists()
   assert 'without --distributed' in ''.join(capsys.readouterr())
 
@@ -131,7 +132,8 @@ def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch)
 def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch):
   """One command trains, samples and measures all models, and continues nothing twice."""
   monkeypatch.chdir(repository)
-  command = ['mitigations', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
+  command = ['compare', 'mitigations', '--config=configs/mitigations.py',
+             f'--workdir={tmp_path / "run"}',
              *(f'--config.{k}={v}' for k, v in TINY.items()), '--persons=6']
   assert main(command) == 0
   out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`fairjax paper`: tables and figures of Huang et al. 2020, with what the runs hold and no more."""
+"""`compare paper`: tables and figures of Huang et al. 2020, with what the runs hold and no more."""
 
 import collections
 import csv
@@ -81,7 +81,7 @@ def runs(tmp_path):
 @pytest.mark.parametrize('number, attribute', [(1, 'occupation'), (5, 'country'), (6, 'name')])
 def test_tables_1_5_and_6_hold_the_numbers_of_the_runs(number, attribute, runs, capsys):
   words, expected = runs
-  assert main(['paper', *words, f'--table={number}', '--format=csv']) == 0
+  assert main(['compare', 'paper', *words, f'--table={number}', '--format=csv']) == 0
   printed, said = capsys.readouterr()
   header, *body = csv.reader(io.StringIO(printed))
   title = attribute.capitalize()
@@ -106,14 +106,14 @@ def test_tables_1_5_and_6_hold_the_numbers_of_the_runs(number, attribute, runs, 
 
 def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
   words, _ = runs
-  assert main(['paper', words[0], '--table=1']) == 0
+  assert main(['compare', 'paper', words[0], '--table=1']) == 0
   assert 'WikiText-103: no run of occupation.' in capsys.readouterr().out.replace('&#45;', '-')
   row, cells = made_up('baseline', 'baseline', None, 7, attribute='occupation')
   bare = dataclasses.replace(row, subset_perplexity=None, measures=row.measures | {
     'semantic_similarity': None})
   write(tmp_path / 'mine', [bare], source='lines', attribute='occupation', name='mine')
   capsys.readouterr()
-  assert main(['paper', str(tmp_path / 'mine'), '--table=1', '--format=text',
+  assert main(['compare', 'paper', str(tmp_path / 'mine'), '--table=1', '--format=text',
                '--perplexity=token']) == 0
   text = capsys.readouterr().out
   assert 'mine: 2 values were not measured: PPL_s of Baseline, S.S. of Baseline.' in text
@@ -132,7 +132,7 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
       ([mine, '--table=9'], 'no S.S. of baseline'),
       (['--table=1'], 'needs a RUN'), ([mine], '--table=N'),
       ([str(tmp_path / 'none'), '--table=1'], 'no report.json')):
-    assert main(['paper', *command]) == 2, command
+    assert main(['compare', 'paper', *command]) == 2, command
     error = capsys.readouterr().err
     assert reason in error and error.count('\n') == 1, error
 
@@ -147,13 +147,14 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
   (15, [f'G.F., WikiText-103, scorer {s}' for s in ('bert-x', 'opinion', 'google')]),
   (16, [f'I.F., scorer {s}' for s in ('bert-x', 'opinion', 'google')])])
 def test_figures_are_of_the_captions_corpus_and_scorers(number, titles, runs, drawn, tmp_path):
-  assert main(['paper', *runs[0], f'--figure={number}', f'--output={tmp_path}/out']) == 0
+  assert main(['compare', 'paper', *runs[0], f'--figure={number}', f'--output={tmp_path}/out']) == 0
   assert [a.get_title() for a in drawn[0].axes] == titles
 
 
 def test_bars_are_those_of_the_attribute(runs, drawn, tmp_path):
   """Figures 8 and 12 are of one corpus and measure, and of country and of name."""
-  assert main(['paper', *runs[0], '--figure=8', '--figure=12', f'--output={tmp_path}/out']) == 0
+  assert main(['compare', 'paper', *runs[0], '--figure=8', '--figure=12',
+               f'--output={tmp_path}/out']) == 0
   for figure, attribute in zip(drawn, ('country', 'name'), strict=True):
     heights = [p.get_height() for p in sorted(
       (p for p in figure.axes[0].patches if p.get_hatch() is None), key=lambda p: p.get_x())]
@@ -163,7 +164,7 @@ def test_bars_are_those_of_the_attribute(runs, drawn, tmp_path):
 
 
 def test_forms_of_a_figure(tmp_path):
-  command = ['paper', '--figure=2', f'--output={tmp_path}/a']
+  command = ['compare', 'paper', '--figure=2', f'--output={tmp_path}/a']
   assert main(command) == 0
   assert main([*command[:-1], f'--output={tmp_path}/b', '--format=pdf', '--format=svg']) == 0
   assert sorted(p.name for p in tmp_path.glob('*/*')) == [
@@ -203,7 +204,7 @@ def workdir(tmp_path_factory):
 
 
 def test_table_10_is_of_the_chosen_pairs(workdir, capsys):
-  assert main(['paper', str(workdir), '--table=10', '--pairs', 'sheriff/designer',
+  assert main(['compare', 'paper', str(workdir), '--table=10', '--pairs', 'sheriff/designer',
                '--format=csv']) == 0
   printed, said = capsys.readouterr()
   header, *body = csv.reader(io.StringIO(printed))
@@ -222,13 +223,13 @@ def test_table_10_is_of_the_chosen_pairs(workdir, capsys):
     assert words == ', '.join(sorted(ratio, key=lambda w: (-ratio[w], -a[w], w)))
     assert words.split()[0].strip(',') in TOPICS[value]
   assert 'of 10 words occur so often' in said
-  assert main(['paper', str(workdir), '--table=10']) == 0  # the paper's pairs
+  assert main(['compare', 'paper', str(workdir), '--table=10']) == 0  # the paper's pairs
   printed, said = capsys.readouterr()
   assert printed.count('\n| ') == 6 and 'Finland/Italy is left out' in said
 
 
 def test_table_7_shows_equal_noise_and_table_9_the_examples(workdir, capsys):
-  assert main(['paper', str(workdir), '--table=7', '--table=9', '--pairs=baker/designer',
+  assert main(['compare', 'paper', str(workdir), '--table=7', '--table=9', '--pairs=baker/designer',
                '--format=csv']) == 0
   tables = list(csv.reader(io.StringIO(capsys.readouterr().out)))
   assert [row[1:3] for row in tables[1:5]] == [
@@ -240,7 +241,7 @@ def test_table_7_shows_equal_noise_and_table_9_the_examples(workdir, capsys):
 
 
 def test_figure_1_reads_the_scores_of_the_run(workdir, drawn, tmp_path, capsys):
-  assert main(['paper', str(workdir), '--figure=1', f'--output={tmp_path}']) == 0
+  assert main(['compare', 'paper', str(workdir), '--figure=1', f'--output={tmp_path}']) == 0
   with gzip.open(workdir / 'generations/baseline/occupation.jsonl.gz', 'rt') as file:
     records = [json.loads(line) for line in file]
   one, other = ([float('good' in r['continuation']) for r in records

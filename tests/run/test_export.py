@@ -15,7 +15,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
-from fairjax.cli.main import VERBS, main
+from fairjax.cli.main import commands, main
 from fairjax.config import MeshConfig, ModelConfig
 from fairjax.config_io import load_config
 from fairjax.counterfactual import load_attribute
@@ -52,7 +52,7 @@ FIELDS = {
 
 def _arguments(verb, workdir, *more, **changes):
   fields = FIELDS | {name.replace('__', '.'): value for name, value in changes.items()}
-  return [verb, '--config=configs/quickstart.py', f'--workdir={workdir}', *more,
+  return [*verb.split(), '--config=configs/quickstart.py', f'--workdir={workdir}', *more,
           *(f'--config.{name}={value}' for name, value in fields.items())]
 
 
@@ -87,14 +87,14 @@ def test_an_imported_model_stands_for_step_1_and_comes_out_again(words, tmp_path
   workdir = tmp_path / 'run'
   options = (f'--weights={GOLDEN / "adaptive_softmax.safetensors"}',
              f'--arguments={GOLDEN / "adaptive_softmax.json"}', f'--words={words}')
-  assert main(_arguments('import', workdir, *options)) == 0, capsys.readouterr().err
+  assert main(_arguments('models import', workdir, *options)) == 0, capsys.readouterr().err
   assert 'validation perplexity' in capsys.readouterr().out
-  assert main(_arguments('train', workdir)) == 0
+  assert main(_arguments('step train', workdir)) == 0
   assert '[lm] finished earlier' in capsys.readouterr().out
-  assert main(_arguments('import', workdir, *options)) == 2
+  assert main(_arguments('models import', workdir, *options)) == 2
   assert 'has none yet' in capsys.readouterr().err
   out = tmp_path / 'out.safetensors'
-  assert main(_arguments('export', workdir, f'--output={out}', '--prefix')) == 0
+  assert main(_arguments('models export', workdir, f'--output={out}', '--prefix')) == 0
   arguments = json.loads(out.with_suffix('.json').read_text())
   assert (arguments['n_token'], arguments['cutoffs']) == (501, [51, 121, 301])
   listed = out.with_suffix('.words.txt').read_text().split('\n')[:-1]
@@ -127,7 +127,7 @@ def test_an_imported_model_stands_for_step_1_and_comes_out_again(words, tmp_path
 ])
 def test_another_architecture_is_refused_by_field(words, tmp_path, capsys, changes, message):
   assert main(_arguments(
-    'import', tmp_path / 'run', f'--weights={GOLDEN / "adaptive_softmax.safetensors"}',
+    'models import', tmp_path / 'run', f'--weights={GOLDEN / "adaptive_softmax.safetensors"}',
     f'--arguments={GOLDEN / "adaptive_softmax.json"}', f'--words={words}', **changes)) == 2
   error = capsys.readouterr().err
   assert message in error and error.count('\n') == 1
@@ -144,7 +144,7 @@ def test_words_that_are_not_those_of_the_checkpoint_are_refused(
   changed = change(words.read_text().split('\n')[:-1])
   words.write_text('\n'.join([*changed, '']))
   assert main(_arguments(
-    'import', tmp_path / 'run', f'--weights={GOLDEN / "adaptive_softmax.safetensors"}',
+    'models import', tmp_path / 'run', f'--weights={GOLDEN / "adaptive_softmax.safetensors"}',
     f'--arguments={GOLDEN / "adaptive_softmax.json"}', f'--words={words}')) == 2
   assert message in capsys.readouterr().err
 
@@ -221,7 +221,7 @@ def test_a_checkpoint_of_the_published_form_is_imported(tmp_path, monkeypatch, r
     'model.ff_dim': 8, 'model.segment_len': 16, 'model.memory_len': 8, 'data.source': 'planted',
     'data.planted_documents': 20, 'data.planted_heldout_documents': 4, 'lm.batch_size': 8,
     'lm.eval_batches': 1, 'model.dtype': 'float32'}
-  assert main(['import', '--config=configs/wikitext103.py:variant=lm,reference=True',
+  assert main(['models', 'import', '--config=configs/wikitext103.py:variant=lm,reference=True',
                f'--workdir={tmp_path}/run', f'--weights={tmp_path}/w.safetensors',
                f'--arguments={tmp_path}/a.json', f'--words={tmp_path}/words.txt',
                *(f'--config.{name}={value}' for name, value in fields.items())]) == 0, (
@@ -256,7 +256,8 @@ OPTIONS = [f'--config.{name}={value}' for name, value in TINY.items()]
 
 def run(verb, workdir, *more, config='configs/quickstart.py'):
   fields = OPTIONS if config.endswith('.py') else []
-  return main([verb, f'--config={config}', f'--workdir={workdir}', *map(str, more), *fields])
+  return main([*verb.split(), f'--config={config}', f'--workdir={workdir}', *map(str, more),
+               *fields])
 
 
 @pytest.fixture(scope='module')
@@ -275,7 +276,7 @@ def trained(tmp_path_factory, repository):
 @pytest.fixture(scope='module')
 def exported(trained):
   folder = trained.parent / 'exported'
-  assert run('export', trained, f'--output={folder}', '--license=apache-2.0') == 0
+  assert run('models export', trained, f'--output={folder}', '--license=apache-2.0') == 0
   return folder
 
 
@@ -292,7 +293,7 @@ def digest(workdir):
 @pytest.mark.tf
 def test_an_imported_model_is_the_exported_one_bit_for_bit(trained, exported, tmp_path, capsys):
   again = tmp_path / 'again'
-  assert run('import', again, f'--from={exported}', config=f'{exported}/config.json') == 0
+  assert run('models import', again, f'--from={exported}', config=f'{exported}/config.json') == 0
   assert 'validation perplexity' in capsys.readouterr().out
   assert digest(again) == digest(trained)
   one, two = (run.params(run.find_model('baseline')) for run in map(open_run, (trained, again)))
@@ -305,11 +306,11 @@ def test_an_imported_model_is_the_exported_one_bit_for_bit(trained, exported, tm
     assert len(contents) == 1
   # What came in is told when it goes out again, under the same bytes.
   out = tmp_path / 'out'
-  assert run('export', again, f'--output={out}', config=f'{exported}/config.json') == 0
+  assert run('models export', again, f'--output={out}', config=f'{exported}/config.json') == 0
   assert (out / 'model.safetensors').read_bytes() == (exported / 'model.safetensors').read_bytes()
   card = (out / 'README.md').read_text()
   assert f'trained elsewhere: digest {digest(trained)}' in card and 'License' in card
-  assert run('import', again, f'--from={exported}', config=f'{exported}/config.json') == 2
+  assert run('models import', again, f'--from={exported}', config=f'{exported}/config.json') == 2
   assert 'has none yet' in capsys.readouterr().err
 
 
@@ -338,9 +339,9 @@ def test_the_examples_of_the_help_work(trained, tmp_path, monkeypatch):
   shutil.copytree(trained, tmp_path / 'runs' / 'quickstart')
   (tmp_path / 'configs').symlink_to(pathlib.Path('configs').absolute())
   monkeypatch.chdir(tmp_path)
-  assert main([*shlex.split(VERBS['export'].example)[1:], *OPTIONS]) == 0
+  assert main([*shlex.split(commands('models')['models export'].example)[1:], *OPTIONS]) == 0
   shutil.rmtree(tmp_path / 'runs' / 'quickstart')
-  assert main([*shlex.split(VERBS['import'].example)[1:], *OPTIONS]) == 0
+  assert main([*shlex.split(commands('models')['models import'].example)[1:], *OPTIONS]) == 0
   assert digest(tmp_path / 'runs' / 'quickstart') == digest(trained)
 
 
@@ -410,7 +411,7 @@ def _edit(folder, change):
 def test_a_damaged_folder_is_refused_before_anything_is_written(
     copy, tmp_path, capsys, change, message):
   change(copy)
-  assert run('import', tmp_path / 'w', f'--from={copy}') == 2
+  assert run('models import', tmp_path / 'w', f'--from={copy}') == 2
   error = capsys.readouterr().err
   assert message in error and error.count('\n') == 1
   assert not (tmp_path / 'w').exists()  # it belongs to no configuration yet
@@ -418,16 +419,16 @@ def test_a_damaged_folder_is_refused_before_anything_is_written(
 
 @pytest.mark.tf
 def test_another_model_or_vocabulary_is_refused(exported, trained, tmp_path, capsys):
-  assert run('import', tmp_path / 'w', f'--from={exported}', '--config.model.ff_dim=32',
+  assert run('models import', tmp_path / 'w', f'--from={exported}', '--config.model.ff_dim=32',
              config=f'{exported}/config.json') == 2
   assert 'model.ff_dim=32 but the checkpoint has 16' in capsys.readouterr().err
   assert not (tmp_path / 'w').exists()
-  assert run('import', tmp_path / 'w2', f'--from={exported}', '--config.model.vocab_multiple=1',
-             config=f'{exported}/config.json') == 2
+  assert run('models import', tmp_path / 'w2', f'--from={exported}',
+             '--config.model.vocab_multiple=1', config=f'{exported}/config.json') == 2
   assert 'model.vocab_multiple=1 but the checkpoint has 64' in capsys.readouterr().err
-  assert run('data', tmp_path / 'w4', '--config.data.vocab_size=450',
+  assert run('step data', tmp_path / 'w4', '--config.data.vocab_size=450',
              config=f'{exported}/config.json') == 0
-  assert run('import', tmp_path / 'w4', f'--from={exported}', '--config.data.vocab_size=450',
+  assert run('models import', tmp_path / 'w4', f'--from={exported}', '--config.data.vocab_size=450',
              config=f'{exported}/config.json') == 2
   assert 'import into a workdir whose data are not prepared yet' in capsys.readouterr().err
 
@@ -446,7 +447,7 @@ def test_nothing_is_overwritten_and_options_belong_to_their_form(trained, tmp_pa
       ([f'--output={tmp_path}/y', '--license=My Own'], '--license=My Own is not an identifier'),
       ([f'--output={tmp_path}/y', '--language=English'], '--language=English is not a code'),
       ([f'--output={tmp_path}/y', '--model=baselin'], "did you mean 'baseline'")):
-    assert run('export', trained, *more) == 2, more
+    assert run('models export', trained, *more) == 2, more
     assert message in capsys.readouterr().err
   assert sorted(p.name for p in tmp_path.iterdir()) == ['there', 'x.json']
   assert (tmp_path / 'x.json').read_text() == 'mine'

@@ -43,7 +43,7 @@ SCORERS = {
 
 def _arguments(verb, workdir, **changes):
   values = TINY | SCORERS | {name.replace('__', '.'): value for name, value in changes.items()}
-  return [verb, '--config=configs/quickstart.py', f'--workdir={workdir}',
+  return [*verb.split(), '--config=configs/quickstart.py', f'--workdir={workdir}',
           *(f'--config.{name}={value}' for name, value in values.items())]
 
 
@@ -93,7 +93,7 @@ def test_a_run_is_sampled_with_other_prompts(finished, tmp_path, capfd):
   assert main([*command, '--rewordings']) == 2  # there are none
   assert main([*_arguments('sample', finished), '--rewordings']) == 2  # and these are the run's own
   capfd.readouterr()
-  assert main(['fair-generation', 'professions', '--records', *map(str, files)]) == 0
+  assert main(['gender', 'professions', '--records', *map(str, files)]) == 0
   assert 'baseline: 0 of 30 parsed' in capfd.readouterr().out
 
 
@@ -258,7 +258,7 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
 def test_an_exported_variant_brings_its_measures_and_comes_back(finished, tmp_path, capsys):
   name, out, again = 'country-embedding-10', tmp_path / 'model', tmp_path / 'again'
   measures = finished / 'measures' / name / 'country.json'
-  assert main([*_arguments('export', finished), f'--model={name}', f'--output={out}']) == 0
+  assert main([*_arguments('models export', finished), f'--model={name}', f'--output={out}']) == 0
   text = (out / 'README.md').read_text()
   saved = json.loads(measures.read_text())
   fairness = saved['measures']['scorers']['vader']['individual_fairness']
@@ -266,7 +266,8 @@ def test_an_exported_variant_brings_its_measures_and_comes_back(finished, tmp_pa
   assert '| baseline |' in text and f'| {name} |' in text and 'embedding regularisation' in text
   assert '| fairness weight (lambda) | 10 |' in text
   assert '\n- individual-fairness\n' in text.split('---')[1]
-  assert main(['import', f'--config={out}/config.json', f'--workdir={again}', f'--from={out}']) == 0
+  assert main(['models', 'import', f'--config={out}/config.json', f'--workdir={again}',
+               f'--from={out}']) == 0
   card = json.loads((again / 'lm' / 'DONE').read_text())
   assert card['digest'] == _digests(finished)[f'debias/{name}'] == saved['identity']['digest']
   assert card['summary']['imported']['identity']['parent'] == _digests(finished)['lm']
@@ -275,7 +276,8 @@ def test_an_exported_variant_brings_its_measures_and_comes_back(finished, tmp_pa
   other = finished / 'measures' / 'baseline' / 'country.json'
   measures.write_bytes(other.read_bytes())
   try:
-    assert main([*_arguments('export', finished), f'--model={name}', f'--output={out}-2']) == 2
+    assert main([*_arguments('models export', finished), f'--model={name}',
+                 f'--output={out}-2']) == 2
   finally:
     measures.write_bytes(kept)
   assert 'was measured with other parameters' in capsys.readouterr().err
@@ -413,7 +415,7 @@ def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
   before, output, name = content(finished), tmp_path / 'relearned', 'country-embedding-10'
-  command = ['resilience', 'relearn', f'--workdir={finished}', f'--name={name}',
+  command = ['models', 'relearn', f'--workdir={finished}', f'--name={name}',
              f'--output={output}', '--steps=4', '--every=2', '--samples=20']
   assert main(command) == 0
   said = capsys.readouterr().out

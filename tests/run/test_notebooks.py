@@ -83,7 +83,7 @@ def test_files_and_commands_in_the_text_exist(name):
   for file in files:
     assert (ROOT / file).exists(), file
   for line in re.findall(r'^fairjax .*$', text, re.M):
-    assert cli.parse(shlex.split(line)[1:]).verb in cli.VERBS
+    assert cli.parse(shlex.split(line)[1:]).verb
 
 
 @pytest.mark.parametrize('name', NAMES)

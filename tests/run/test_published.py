@@ -163,8 +163,9 @@ def test_perplexity_counts_every_token_once(finished):
 
 
 def export(files, workdir, output, *options, **changes):
-  """Calls the verb `export` on a run."""
-  return main(['export', *command(files, workdir, **changes)[1:], f'--output={output}', *options])
+  """Calls `models export` on a run."""
+  return main(['models', 'export', *command(files, workdir, **changes)[1:],
+               f'--output={output}', *options])
 
 
 def test_a_trained_model_is_exported_as_the_published_one_came(files, finished, tmp_path, capsys):
@@ -193,7 +194,7 @@ def test_two_processes_that_hold_parts_export_what_one_does(files, finished, tmp
   address, name = free_address(), '--model=town-embedding-10'
   assert export(files, finished, tmp_path / 'one', name) == 0
   found = ends(start([
-    ['-m', 'fairjax', 'export', *command(files, finished, mesh__fsdp=2)[1:], name,
+    ['-m', 'fairjax', 'models', 'export', *command(files, finished, mesh__fsdp=2)[1:], name,
      f'--output={tmp_path}/two', f'--distributed={address},2,{i}'] for i in (0, 1)], repository))
   assert [code for code, _, _ in found] == [0, 0], found
   files_of = [{p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ('one', 'two')]
@@ -239,7 +240,7 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
   shutil.copytree(files, copy)
   small = {'pretrained__lora': 2, 'debias__variants': "('embedding:10',)",
            'debias__branch_tokens': 3}
-  assert main(['train', *command(copy, workdir, **small)[1:]]) == 0
+  assert main(['step', 'train', *command(copy, workdir, **small)[1:]]) == 0
   run = open_run(workdir)
   base, moved = (run.params(run.find_model(n)) for n in ('baseline', 'town-embedding-10'))
   np.testing.assert_array_equal(base['embedding'], moved['embedding'])
@@ -278,7 +279,7 @@ def test_a_run_of_a_gguf_file_gives_a_folder(files, tmp_path):
   write(byte_folder('llama', tmp_path / 'made'), path)
   small = {'pretrained__model': path, 'model__segment_len': 64,
            'debias__variants': "('embedding:10',)"}
-  assert main(['train', *command(files, workdir, **small)[1:]]) == 0
+  assert main(['step', 'train', *command(files, workdir, **small)[1:]]) == 0
   run = open_run(workdir)
   assert run.vocabulary == load_pretrained(path, 'lm').vocabulary()
   name = 'town-embedding-10'

@@ -44,7 +44,7 @@ FULL = spec(
 # Golden plans: one slice and several.
 
 DOCS = ROOT / 'docs' / 'launch.md'
-BLOCK = re.compile(r'^```console\n\$ (fairjax launch .*?--dry_run.*?)\n(?=#|gcloud)(.*?)^```$',
+BLOCK = re.compile(r'^```console\n\$ (fairjax tpu .*?--dry_run.*?)\n(?=#|gcloud)(.*?)^```$',
                    re.M | re.S)
 
 
@@ -84,7 +84,7 @@ def test_the_commands_of_the_page_parse():
               if line.startswith('fairjax ')]
   assert len(commands) >= 9
   for line in commands:
-    assert cli.parse(shlex.split(line, comments=True)[1:]).verb == 'launch'
+    assert cli.parse(shlex.split(line, comments=True)[1:]).verb.startswith('tpu ')
 
 
 # Arguments and quoting.
@@ -225,15 +225,15 @@ def test_a_workdir_on_one_machine_may_be_local():
    '4 devices'),
   ('--tpu=v6e-8 --slices=2 --zone=us-west4-a -- run --config=configs/wmt19.py --workdir=gs://bkt/x',
    '--config.mesh.slices=2'),
-  ('up --zone=us-west4-a', '--tpu=TYPE'),
-  ('--tpu=v3-8 --zone=us-west4-a -- launch list --zone=us-west4-a', 'launch'),
+  ('--zone=us-west4-a -- doctor', '--tpu'),
+  ('--tpu=v3-8 --zone=us-west4-a -- tpu list --zone=us-west4-a', 'launch itself'),
   ('--tpu=v3-8 --zone=us-west4-a --secret=NOT_SET_ANYWHERE -- doctor', 'NOT_SET_ANYWHERE'),
   ('--tpu=v3-8 --zone=us-west4-a --sweep -- doctor', '--config'),
 ])
 def test_a_wrong_command_costs_nothing(words, named, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   monkeypatch.setenv('PATH', '')  # nothing could be called
-  assert cli.main(['launch', *words.split()]) == 2
+  assert cli.main(['tpu', 'run', *words.split()]) == 2
   errors = capsys.readouterr().err
   assert named in errors and errors.count('\n') == 1
 
@@ -259,7 +259,7 @@ def test_a_file_that_no_worker_has_is_refused(words, named, capsys, monkeypatch,
   monkeypatch.chdir(ROOT)
   words = [w.replace('HERE', str(tmp_path)) for w in words]
   words += ['--workdir=gs://bkt/w'] if words[0] == 'run' else []
-  assert cli.main(['launch', '--tpu=v5litepod-16', '--zone=us-west4-a', '--dry_run', '--',
+  assert cli.main(['tpu', 'run', '--tpu=v5litepod-16', '--zone=us-west4-a', '--dry_run', '--',
                    *words]) == 2
   errors = capsys.readouterr().err
   assert named.replace('HERE', str(tmp_path)) in errors and errors.count('\n') == 1
@@ -277,7 +277,7 @@ def test_a_file_that_no_worker_has_is_refused(words, named, capsys, monkeypatch,
 def test_files_that_workers_have_are_taken(words, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   workdir = ['--workdir=gs://bkt/w'] if words[0] == 'run' else []
-  assert cli.main(['launch', '--tpu=v5litepod-16', '--zone=us-west4-a', '--dry-run', '--',
+  assert cli.main(['tpu', 'run', '--tpu=v5litepod-16', '--zone=us-west4-a', '--dry-run', '--',
                    *words, *workdir]) == 0, capsys.readouterr().err
 
 
@@ -337,7 +337,7 @@ def test_exit_codes_mean_the_same_on_the_worker():
 def test_a_sweep_is_the_grid_of_its_config_and_trains_step_1_once(
     config, shared, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
-  assert cli.main(['launch', '--zone=us-east5-b', '--sweep', '--dry_run', '--tpu=v6e-16', '--',
+  assert cli.main(['tpu', 'run', '--zone=us-east5-b', '--sweep', '--dry_run', '--tpu=v6e-16', '--',
                    'run', f'--config=configs/{config}.py', '--workdir=gs://bkt/w']) == 0
   starts = [line for line in capsys.readouterr().out.splitlines() if '--config.attribute=' in line]
   assert [re.search(r'--workdir=/mnt/fairjax/bkt/w/(\w+)', line)[1] for line in starts] == [

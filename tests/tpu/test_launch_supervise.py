@@ -1,4 +1,4 @@
-"""`fairjax launch` against a fake gcloud, with the real scripts on fake hosts."""
+"""`fairjax tpu run` against a fake gcloud, with the real scripts on fake hosts."""
 
 import hashlib
 import json
@@ -183,7 +183,7 @@ def test_quota_that_refuses_the_request_itself_is_the_users_to_mend(cloud):
   cloud.world([['ACTIVE']], create="ERROR: Quota 'TPUS_PER_PROJECT' exceeded. Limit: 0")
   assert cloud.launch() == 2
   assert cloud.verbs() == ['describe', 'create', 'describe']
-  assert 'fairjax launch list' in cloud.log()
+  assert 'fairjax tpu list' in cloud.log()
   assert 'nothing is left that costs money: there is no queued resource job' in cloud.log()
   assert 'still there' not in cloud.log() and 'delete job' not in cloud.log()
   assert 'failed: request 1 x v5litepod-16; ' in cloud.log()
@@ -395,7 +395,7 @@ def test_code_2_is_not_repeated_and_a_missing_program_is_named(cloud):
 def test_ctrl_c_names_what_is_left_and_how_to_delete_it(cloud):
   cloud.world([['WAITING_FOR_RESOURCES']])
   process = subprocess.Popen(
-    [sys.executable, '-m', 'fairjax', 'launch', 'up', '--tpu=v3-8', '--zone=europe-west4-a',
+    [sys.executable, '-m', 'fairjax', 'tpu', 'up', '--tpu=v3-8', '--zone=europe-west4-a',
      '--name=job'], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     start_new_session=True)
   end = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""`fairjax compile`: slices, errors, search, page; the compiler itself with -m libtpu."""
+"""`fairjax tpu compile`: slices, errors, search, page; the compiler itself with -m libtpu."""
 
 import contextlib
 import dataclasses
@@ -213,7 +213,7 @@ def test_what_does_not_fit_ends_with_one_line_and_code_2(
     options, words, faked, capsys, repository, monkeypatch):
   monkeypatch.chdir(repository)
   faked(8 * GIB, state=40 * GIB, gathered=97 * GIB * ('debias' in words))
-  assert cli.main(['compile', '--config=configs/quickstart.py', *options]) == 2
+  assert cli.main(['tpu', 'compile', '--config=configs/quickstart.py', *options]) == 2
   out, err = capsys.readouterr()
   (line,) = [line for line in err.splitlines() if line.startswith('fairjax: ')]
   assert err.endswith(f'{line}\n') and line.startswith(f'fairjax: {words}') and len(line) < 600
@@ -240,7 +240,7 @@ def test_the_matrix_resumes_and_compiles_changed_programs_again(tmp_path, reposi
   def run():
     return search.run_matrix(
       CELLS, output=str(tmp_path / 'page.md'), versions={'jax': '0.10.2', 'libtpu': '0.0.52'},
-      command='fairjax compile --matrix', log=lambda line: None)
+      command='fairjax tpu compile --matrix', log=lambda line: None)
 
   monkeypatch.setattr(search, 'analyse', analyse)
   old = {'cells': {CELLS[1].name: {'key': 'b', 'result': {'floors': {}}}}}  # of an earlier version
@@ -267,12 +267,12 @@ def test_the_page_holds_table_command_versions_and_caveats():
     CELLS[0].name: {'key': 'a', 'result': analysis('v3:8x8').to_dict()},
     CELLS[1].name: {'key': 'b', 'result': analysis(
       'v5e:4x4', memory=False, required=20 * GIB).to_dict()}}}
-  page = search.render(CELLS, results, command='fairjax compile --matrix', date='2026-01-02')
+  page = search.render(CELLS, results, command='fairjax tpu compile --matrix', date='2026-01-02')
   row = ('| `configs/quickstart.py` | lm: train step | v3:8x8 | 128 | 64 | 3.00 GiB | 15.48 GiB '
          '| yes | 2.00 | 4.0 | 250.0 ms |')
   assert row in page.splitlines()
   assert '| over 20.00 GiB | 15.75 GiB | **no**, 4.25 GiB over | - |' in page
-  for word in ('2026-01-02', 'libtpu 0.0.52', 'fairjax compile --matrix', '**No times.**',
+  for word in ('2026-01-02', 'libtpu 0.0.52', 'fairjax tpu compile --matrix', '**No times.**',
                'lower bound'):
     assert word in page
   del results['cells'][CELLS[1].name]
@@ -296,7 +296,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_compiled(
   if output == 'no/x.md':
     monkeypatch.setattr('tempfile.TemporaryFile', refuse)
   before = sorted(tmp_path.rglob('*'))
-  assert cli.main(['compile', '--matrix', f'--output={output}']) == 2
+  assert cli.main(['tpu', 'compile', '--matrix', f'--output={output}']) == 2
   err = capsys.readouterr().err
   assert err.startswith('fairjax: ') and err.count('\n') == 1
   assert sorted(tmp_path.rglob('*')) == before
@@ -308,7 +308,7 @@ def test_what_is_no_result_of_a_matrix_is_not_taken_for_one(
   monkeypatch.chdir(repository)
   (tmp_path / 'page.json').write_text(content, encoding='utf-8')
   monkeypatch.setattr(search, 'analyse', lambda *a, **k: pytest.fail('it would compile'))
-  with pytest.raises(UserError, match=r'page.json is not what fairjax compile --matrix keeps'):
+  with pytest.raises(UserError, match=r'page.json is not what fairjax tpu compile --matrix keeps'):
     search.run_matrix(
       CELLS, output=str(tmp_path / 'page.md'), versions={}, command='', log=lambda line: None)
 
@@ -335,7 +335,7 @@ sys.exit(main())
   (signal.SIGTERM, ['--matrix'])])
 def test_a_signal_ends_it_at_once_and_says_what_is_kept(number, options, repository):
   process = subprocess.Popen(
-    [sys.executable, '-c', STUCK, 'compile', *options], cwd=repository, text=True,
+    [sys.executable, '-c', STUCK, 'tpu', 'compile', *options], cwd=repository, text=True,
     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   try:
     assert process.stdout.readline() == 'compiling\n'
@@ -352,7 +352,7 @@ def test_a_signal_ends_it_at_once_and_says_what_is_kept(number, options, reposit
 
 @pytest.mark.libtpu
 def test_the_tpu_compiler(run_with_libtpu, tmp_path):
-  run = functools.partial(run_with_libtpu, '-m', 'fairjax', 'compile')
+  run = functools.partial(run_with_libtpu, '-m', 'fairjax', 'tpu', 'compile')
   done = run('--config=configs/quickstart.py', '--topology=v5e:2x2', '--program=lm', '--json',
              '--config.model.num_layers=3')
   assert done.returncode == 0, done.stderr[-2000:]
@@ -376,7 +376,7 @@ def test_the_tpu_compiler(run_with_libtpu, tmp_path):
 @pytest.mark.libtpu
 def test_the_split_that_the_tpu_compiler_is_shown_to_take(run_with_libtpu):
   done = run_with_libtpu(
-    '-m', 'fairjax', 'compile', '--config=configs/quickstart.py', '--program=lm',
+    '-m', 'fairjax', 'tpu', 'compile', '--config=configs/quickstart.py', '--program=lm',
     '--topology=v5e:1x1', *(f'--config.model.{size}' for size in (
       'num_layers=5', 'model_dim=4096', 'ff_dim=16384', 'num_heads=32', 'head_dim=128')))
   assert done.returncode == 2, done.stderr[-2000:]

@@ -393,7 +393,7 @@ def test_two_slices_as_the_tpu_compiler_describes_them(run_with_libtpu):
                      'slices': [[0], [1]], 'alike': True, 'places': half}, name
   # At half the width libtpu 0.0.50 (JAX 0.12.0) lacks a fusion: "2nd-minor compaction".
   done = run_with_libtpu(
-    '-m', 'fairjax', 'compile', '--config=configs/quickstart.py', '--config.mesh.slices=2',
+    '-m', 'fairjax', 'tpu', 'compile', '--config=configs/quickstart.py', '--config.mesh.slices=2',
     '--config.model.model_dim=256', '--topology=v5e:2x2', '--program=lm', '--json')
   assert done.returncode == 0, done.stderr[-2000:]
   (program,) = json.loads(done.stdout)['programs']

@@ -26,7 +26,7 @@ def load_scorer(
     name: 'opinion', 'vader', 'textblob', 'google', 'bert:DIR' (with
       `#CLASS=VALUE,...` where its classes have other names), 'recorded' or 'recorded:NAME'.
     lexicon: for 'opinion', the files of positive and of negative words, or the folder of
-      `fairjax lexicon fetch`.
+      `fairjax scorers lexicon`.
     google: for 'google', arguments of `GoogleScorer`; at least `cache`, the file of paid scores.
     together: a model runs on the devices of all processes, which all call it with the same texts;
       else on those of this process.
@@ -54,5 +54,5 @@ def load_scorer(
   files = lexicon_files(lexicon or ())
   if len(files) != 2:
     raise UserError('the opinion scorer needs a lexicon of two files, positive words and negative '
-                    'words: --lexicon POSITIVE NEGATIVE, or the folder of fairjax lexicon fetch')
+                    'words: --lexicon POSITIVE NEGATIVE, or the folder of fairjax scorers lexicon')
   return OpinionScorer.from_lexicon_files(*files)

@@ -87,7 +87,7 @@ def lexicon_files(paths: Sequence[str | os.PathLike]) -> tuple[pathlib.Path, ...
     missing = [name for name in FILES if not (path / name).is_file()]
     if missing:
       raise UserError(f"lexicon {path}: the folder has no {' and no '.join(missing)}: fairjax "
-                      f'lexicon fetch --output={path}')
+                      f'scorers lexicon --output={path}')
     found += [path / name for name in FILES]
   return tuple(found)
 

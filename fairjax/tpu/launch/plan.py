@@ -18,10 +18,10 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.tpu.launch.spec import LaunchSpec
 
 VERBS = {
-  'run': 'request a slice, ship the code, start the command, follow it (the default)',
+  'run': 'request a slice, ship the code, start the command after --, follow it',
   'up': 'request the slice and wait for it',
   'status': 'state of the slice and of the command on every worker',
-  'logs': 'what the workers wrote; --follow goes on',
+  'logs': 'what the workers wrote',
   'stop': 'let the command save and end; the slice stays',
   'down': 'delete the slice',
   'list': 'what was launched in the zone and is still there',
@@ -87,7 +87,7 @@ def plan(verb: str, spec: LaunchSpec, *, follow: bool = False) -> list[Run]:
     case 'clean':
       return [Run(('bash', 'launch/clean.sh', *_where(spec)),
                   'delete our requests that failed or were taken away')]
-  raise unknown_name('verb of launch', verb, VERBS)
+  raise unknown_name('action of tpu', verb, VERBS)
 
 
 def _where(spec: LaunchSpec) -> list[str]:
@@ -227,8 +227,8 @@ def expand_sweep(command: Sequence[str], points: Sequence[Mapping[str, Any]], *,
   twice = sorted({label for label in labels if labels.count(label) > 1})
   if twice or '' in labels:
     raise UserError(f'every point of the sweep needs a name of its own, from its values: {twice}')
-  shares = command[0] in ('run', 'train', 'mitigations') and not any(
-    word.startswith(_STEP1_FROM) for word in command)
+  shares = command[0] == 'run' or command[:2] in (('step', 'train'), ('compare', 'mitigations'))
+  shares = shares and not any(word.startswith(_STEP1_FROM) for word in command)
   expanded, firsts = [], {}
   for label, point in zip(labels, points, strict=True):
     words = [f'{word.rstrip("/")}/{label}' if word.startswith('--workdir=') else word

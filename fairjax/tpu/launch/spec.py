@@ -130,13 +130,13 @@ def check_spec(spec: LaunchSpec, verb: str) -> LaunchSpec:
   if verb == 'run':
     faults += _command_faults(spec)
   if faults:
-    raise UserError('launch: ' + '; '.join(faults))
+    raise UserError('tpu: ' + '; '.join(faults))
   return spec
 
 
 def _command_faults(spec: LaunchSpec) -> list[str]:
   if not spec.command:
-    return ['there is no command; put it after --: fairjax launch ... -- run --config=FILE '
+    return ['there is no command; put it after --: fairjax tpu run ... -- run --config=FILE '
             '--workdir=gs://BUCKET/DIR']
   faults = []
   if any('\0' in word for word in spec.command):

@@ -314,7 +314,7 @@ def _failed(error: StepFailed, executor: Executor) -> int:
   executor.log(f'failed: {error}: {shlex.join(step.argv)}' + (f'\n  {output}' if output else ''))
   remedy = ''
   if not step.remote and is_limit(result.errors):
-    remedy = ('a limit of the project is reached: fairjax launch list shows what is there, fairjax '
+    remedy = ('a limit of the project is reached: fairjax tpu list shows what is there, fairjax '
               'launch clean deletes what is dead')
   elif not step.remote and denied(result.errors):
     remedy = (f'the account cannot do this, and repeating it cannot help: {denied(result.errors)}')
@@ -384,7 +384,7 @@ class WatchedSlice:
     finally:  # also where Ctrl-C ends the question
       if kind == ABSENT:
         self._executor.log(f'nothing is left that costs money: there is no {self.title} '
-                           f'(fairjax launch list --zone={self._spec.zone} shows what there is)')
+                           f'(fairjax tpu list --zone={self._spec.zone} shows what there is)')
       else:
         self._executor.log(f'{_LEFT[kind]}: {self.title}. Delete it:\n  '
                            + shlex.join(delete(self._spec).argv))
@@ -450,7 +450,7 @@ class WatchedSlice:
         self._executor.run(start(spec))
       self._executor.sleep(backoff_seconds(failures))
     self._executor.log('the workers cannot be followed; the command may still run: '
-                       'fairjax launch status')
+                       'fairjax tpu status')
     return PREEMPTED
 
   def _workers(self, spec: LaunchSpec, *, tries: int) -> dict[str, tuple[str, int]]:
