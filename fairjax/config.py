@@ -8,6 +8,7 @@ reads and overrides configurations.
 
 import dataclasses
 import math
+import sys
 from typing import Any, NamedTuple
 
 from fairjax.errors import UserError, unknown_name
@@ -98,6 +99,9 @@ class DataConfig:
 
 METHODS = ('embedding', 'sentiment', 'dropout', 'cda')
 """What a variant may be; see `Variant`."""
+
+DECODE_TIME_METHODS = ('average', 'steer')
+"""What may change the step-1 model while it is sampled; see `fairjax.model.decode_time`."""
 
 RUN_SCORERS = ('opinion', 'vader', 'textblob', 'google')
 """Scorers of a run, beside `bert:DIR`; `recorded` is for files that bring their own scores."""
@@ -327,6 +331,9 @@ class Config:
   lm: TrainConfig = TrainConfig()
   sentiment: SentimentConfig = SentimentConfig()
   debias: DebiasConfig = DebiasConfig()
+  # Methods that train nothing and change how the model of step 1 is sampled, with their strength:
+  # average:0.5 (share of the mean over the values' prompts) | steer:1 (of the steering vector)
+  decoding: tuple[str, ...] = ()
   sample: SampleConfig = SampleConfig()
   measure: MeasureConfig = MeasureConfig()
   mesh: MeshConfig = MeshConfig()
@@ -373,6 +380,21 @@ def parse_variant(variant: str) -> Variant:
   if len(numbers) != 1 or not (math.isfinite(numbers[0]) and numbers[0] >= 0):
     raise UserError(f"weight of variant '{variant}' must be finite and >= 0, e.g. {method}:10")
   return Variant(method, numbers[0])
+
+
+def parse_decoding(name: str) -> tuple[str, float]:
+  """Reads `average:0.5` (strength in [0, 1]) or `steer:1` (finite, >= 0)."""
+  method, _, value = name.partition(':')
+  if method not in DECODE_TIME_METHODS:
+    raise unknown_name('method', method, DECODE_TIME_METHODS)
+  try:
+    strength = float(value)
+  except ValueError:
+    strength = math.nan
+  if not 0 <= strength <= (1 if method == 'average' else sys.float_info.max):
+    raise UserError(f"strength of '{name}' must be " + (
+      'in [0, 1], e.g. average:0.5' if method == 'average' else 'finite and >= 0, e.g. steer:1'))
+  return method, strength
 
 
 def debias_variants(config: Config) -> list[Variant]:

@@ -16,6 +16,7 @@ from fairjax.config import (
   MeasureConfig,
   ModelConfig,
   PretrainedConfig,
+  parse_decoding,
   parse_variant,
 )
 from fairjax.errors import UserError
@@ -177,8 +178,14 @@ def _variant_errors(config: Config) -> Iterator[str]:
       found.append(parse_variant(variant))
     except UserError as e:
       yield f'debias.variants: {e}'
+  for method in config.decoding:
+    try:
+      parse_decoding(method)
+    except UserError as e:
+      yield f'decoding: {e}'
   cda = any(v.method == 'cda' for v in found)
   yield from _failed(
+    (len(set(config.decoding)) == len(config.decoding), 'decoding names a method twice'),
     (len(set(found)) == len(found), 'debias.variants names a variant twice'),
     (data.cda or cda or not (data.cda_pairs or data.cda_names),
      'data.cda_pairs and data.cda_names need data.cda, one or two, or a variant cda:...'),

@@ -29,6 +29,7 @@ from fairjax.cli.verb import (
   records_reader,
   refuse_processes,
 )
+from fairjax.config import DECODE_TIME_METHODS
 from fairjax.errors import UserError
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ def _mitigations(options: argparse.Namespace) -> None:
     _use_planted(options, output / 'planted')
   persons = tuple(p.most(options.persons) for p in (
     names_from(options.names), terms_from(options.terms)))
-  names = [model.name for model in job.models]
+  # Methods at decoding time come last; no sentence of the correlations has their prompts.
+  names = [m.name for m in job.models if m.method not in DECODE_TIME_METHODS]
   result = measure_correlations(
     [f'{job.workdir}@{name}' for name in names], Settings(
       metrics=('disco', 'winogender') if options.winogender else ('disco',), persons=persons,
@@ -159,7 +161,7 @@ def _mitigations(options: argparse.Namespace) -> None:
   prefix = f'{pathlib.Path(job.config.attribute).stem}-'  # the same for all regularised models
   rows = [dataclasses.replace(row, name=row.name.removeprefix(prefix)) for row in job.rows()]
   found = compare_mitigations(
-    rows, dict(zip((row.name for row in rows), result['found'].values(), strict=True)),
+    rows, dict(zip((row.name for row in rows), result['found'].values(), strict=False)),
     absent={} if options.winogender else {'winogender': 'give --winogender=PATH'})
   path = write_mitigations(output, found)
   print_result(options, found, mitigations_markdown)

@@ -416,7 +416,7 @@ def _own(path: pathlib.Path, name: str) -> CausalModel:
   if _is_workdir(path):
     from fairjax.run.results import open_run
     run = open_run(path, log=lambda line: None)
-    trained = run.find_model(name)
+    trained = run.find_model(name, trained=True)
     config, vocabulary, params = run.model_config, run.vocabulary, run.params(trained)
     digest, title = run.metadata(trained)['digest'], f'{path.resolve().name}/{name}'
   else:

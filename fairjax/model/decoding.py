@@ -12,8 +12,9 @@ Prefixes are padded on the left: the next token then has the same distance to th
 in every row. A token attends at most `memory_len + segment_len - 1` positions back, the furthest
 distance of training (the last position of a segment sees the whole memory).
 
-Letters: A prefixes (values of an attribute), R samples of each, Q padded prefix length, C slots of
-a chunk, L layers, N heads, H head width, D model width, F feed-forward width, V vocabulary.
+Letters: A prefixes (values of an attribute), R samples of each, B prompts that a method at decoding
+time reads a sample after (else absent), Q padded prefix length, C slots of a chunk, L layers, N
+heads, H head width, D model width, F feed-forward width, V vocabulary.
 """
 
 import abc
@@ -62,6 +63,10 @@ class Decoder(abc.ABC):
   dtype: str  # of the computation
   max_positions: int | None = None  # most tokens of prefix and continuation; None: no limit
 
+  def cache_shape(self, rows: tuple[int, int]) -> tuple[int, int]:
+    """Rows and samples of the keys and values of [A, R] continuations."""
+    return rows
+
   @abc.abstractmethod
   def describe(self) -> dict[str, Any]:
     """Everything besides the parameters on which the logits depend, as JSON values."""
@@ -73,7 +78,7 @@ class Decoder(abc.ABC):
   @abc.abstractmethod
   def prefill(
     self, weights: Any, tokens: Int[Array, 'A Q'], lengths: Int[Array, 'A']
-  ) -> tuple[Any, Float[Array, 'A D']]:
+  ) -> tuple[Any, Float[Array, 'A *B D']]:
     """Reads left-padded prefixes; returns their caches and the input of `logits`."""
 
   @abc.abstractmethod
@@ -83,16 +88,16 @@ class Decoder(abc.ABC):
     unfilled: Sequence[Chunk],  # tokens after those and before this; empty slots hold finite values
     tokens: Int[Array, 'A R'],
     index: Int[Array, ''],  # number of new tokens before this one, in the slots of `unfilled`
-  ) -> tuple[Float[Array, 'A R D'], Chunk]:
+  ) -> tuple[Float[Array, 'A R *B D'], Chunk]:
     """Reads one new token of each sample; returns the input of `logits` and a one-slot chunk."""
 
   @abc.abstractmethod
   def logits_and_bias(
     self, weights: Any, hidden: Float[Array, '*S D']
-  ) -> tuple[Float[Array, '*S V'], Float[Array, 'V'] | None]:
-    """Logits in float32 or wider without the bias of each word, and that bias."""
+  ) -> tuple[Float[Array, '*T V'], Float[Array, 'V'] | None]:
+    """Logits in float32 or wider without the bias of each word, and that bias; T is S without B."""
 
-  def logits(self, weights: Any, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
+  def logits(self, weights: Any, hidden: Float[Array, '*S D']) -> Float[Array, '*T V']:
     """Logits, float32 or wider."""
     logits, bias = self.logits_and_bias(weights, hidden)
     return logits if bias is None else logits + bias[(None,) * (logits.ndim - 1)]
@@ -188,7 +193,7 @@ def run_decoding(
     return (index + 1, tokens, go_on, carry), chunks
 
   def empty(slots):
-    shape = (*first.shape, decoder.num_heads, slots, decoder.head_dim)
+    shape = (*decoder.cache_shape(first.shape), decoder.num_heads, slots, decoder.head_dim)
     return Chunk(*[(jnp.zeros(shape, dtype),) * decoder.num_layers] * 2)
 
   for end in ends:

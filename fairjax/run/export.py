@@ -129,7 +129,7 @@ def export_reference(job: Job, *, model: str, output: str, prefix: bool = False)
   for suffix in (path.suffix, '.json', '.words.txt'):
     refuse_existing(path.with_suffix(suffix))
   tensors, arguments = params_to_reference(
-    job.params(job.find_model(model)), job.model_config, prefix=prefix)
+    job.params(job.find_model(model, trained=True)), job.model_config, prefix=prefix)
   with atomic_write(path) as file:
     file.write(save(tensors))
   write_json(path.with_suffix('.json'), arguments)
@@ -369,7 +369,7 @@ def export_folder(
   refuse_existing(output)
   language, dataset = known_names(job.config.data)
   tags = ['fairjax', 'jax', 'transformer-xl', 'fairness', 'counterfactual-sentiment-bias']
-  found = job.find_model(model)
+  found = job.find_model(model, trained=True)
   params, rows = job.params(found), measured_rows(job, found)
   front = front_matter(
     languages=languages or language, license=license,
@@ -431,7 +431,7 @@ def export_published(
   from fairjax.train.sharding import to_host
   refuse_existing(output)
   assert job.published is not None
-  found, source = job.find_model(model), job.published.source
+  found, source = job.find_model(model, trained=True), job.published.source
   files, rows, done = open_model(source), measured_rows(job, found), read_done(found.directory)
   assert done is not None
   if adapter and (not job.config.pretrained.lora or found.name == BASELINE):

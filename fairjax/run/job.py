@@ -386,7 +386,7 @@ class Job(Run):
         if not processes.share(bool(known)):
           params = self.params(model)  # every process runs the model, the first one does the rest
           next_token = model_divergence(
-            params, self.decoder, self.prepared.vocabulary, self.attribute,
+            params, self.decoder(model), self.prepared.vocabulary, self.attribute,
             run_prefixes(self.attribute, heldout=heldout),
             mesh=self.mesh if self.mesh.size > 1 else None)
           earlier = {} if heldout else {'perplexity': {

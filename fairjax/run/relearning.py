@@ -145,7 +145,7 @@ def relearn(
     raise UserError(f'--output={output} is inside the workdir, which is only read: name another '
                     'folder')
   run = open_run(workdir, log=log)
-  model, baseline = run.find_model(name), run.find_model(BASELINE)
+  model, baseline = run.find_model(name, trained=True), run.find_model(BASELINE)
   if not run.has_data:
     raise UserError(f'{workdir} holds no token stores (data), on which the model would be trained')
   look, params = _Look(run, model, output, settings), run.params(model)

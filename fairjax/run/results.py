@@ -7,7 +7,14 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairjax.config import BASELINE, Config, MeshConfig, ModelConfig, SampleConfig
+from fairjax.config import (
+  BASELINE,
+  DECODE_TIME_METHODS,
+  Config,
+  MeshConfig,
+  ModelConfig,
+  SampleConfig,
+)
 from fairjax.config_io import load_config
 from fairjax.counterfactual import Attribute, Prefix, load_attribute
 from fairjax.errors import Damaged, UserError, unknown_name
@@ -89,16 +96,18 @@ class Run:
     from fairjax.run.published import published_model
     return published_model(self.config, self.workdir) if self.config.pretrained.model else None
 
-  @property
-  def decoder(self) -> 'Decoder':
-    """Cached decoding with the model; ids without a text are never drawn."""
+  def decoder(self, model: Model | None = None) -> 'Decoder':
+    """Cached decoding with a model; ids without a text are never drawn."""
+    from fairjax.model.decode_time import DECODE_TIME
     found = self.language_model.decoder()
-    if not self.published:
+    if self.published:
+      v = self.vocabulary
+      ends = {v.eos_id, *v.end_ids, *v.start_ids}
+      found = dataclasses.replace(found, unused=tuple(
+        i for i, surface in enumerate(v.surfaces) if not surface and i not in ends))
+    if model is None or model.method not in DECODE_TIME:
       return found
-    v = self.vocabulary
-    ends = {v.eos_id, *v.end_ids, *v.start_ids}
-    return dataclasses.replace(found, unused=tuple(
-      i for i, surface in enumerate(v.surfaces) if not surface and i not in ends))
+    return DECODE_TIME[model.method](found, model.weight)
 
   @functools.cached_property
   def mesh(self) -> 'Mesh':
@@ -106,13 +115,19 @@ class Run:
     from fairjax.train import make_mesh
     return make_mesh(MeshConfig())
 
-  def find_model(self, name: str) -> Model:
-    """A trained model by its name, also of variants that the configuration had earlier."""
+  def find_model(self, name: str, *, trained: bool = False) -> Model:
+    """A model by its name, also of variants that the configuration had earlier.
+
+    With `trained` a method at decoding time is refused.
+    """
     found = {model.name: model for model in self.models}
     earlier = {folder.name: folder for folder in self.workdir.glob('debias/*')}
     if name not in found | earlier:
       raise unknown_name('model', name, found | earlier, where=str(self.workdir))
     model = found.get(name) or Model(name, earlier[name], '')
+    if trained and model.method in DECODE_TIME_METHODS:
+      raise UserError(f'model {name} is the baseline, sampled otherwise: it has no parameters of '
+                      f'its own; name {BASELINE}')
     identity = self.metadata(model)
     if identity['vocabulary'] != self.vocabulary.fingerprint:
       raise UserError(f'{self.workdir}: model {name} was trained with another vocabulary than the '
@@ -126,13 +141,15 @@ class Run:
     from fairjax.train import read_done
     done = read_done(require_file(model.directory / 'DONE', made_by='train').parent)
     assert done is not None
-    return done['identity'] | {'digest': done['digest'], 'model': model.name}
+    decoding = {'decoding': [model.method, model.weight]} if (
+      model.method in DECODE_TIME_METHODS) else {}
+    return done['identity'] | {'digest': done['digest'], 'model': model.name} | decoding
 
   def params(self, model: Model) -> 'Params':
     """Parameters of a trained model on the devices; `Damaged` if they are not those saved."""
     from fairjax.model.decoder import merge_adapters, with_adapters
     from fairjax.train import load_params, params_template
-    if not self.config.pretrained.lora or model.name == BASELINE:
+    if not self.config.pretrained.lora or model.is_baseline:
       return load_params(model.directory, params_template(self.language_model, self.mesh))
     base = self.params(self.find_model(BASELINE))
     return merge_adapters(with_adapters(base, self.adapters(model)))
@@ -151,13 +168,14 @@ class Run:
     """Samples a trained model; the same call continues an interrupted one."""
     self.generate_with(
       self.params(model), path, name=model.name, metadata=self.metadata(model), prefixes=prefixes,
-      attribute=attribute, sample=sample, coupled=coupled,
+      attribute=attribute, sample=sample, coupled=coupled, decoder=self.decoder(model),
       log=lambda line: self.log(f'[sample] {line}'))
 
   def generate_with(
     self, params: 'Params', path: str | os.PathLike, *, name: str, metadata: Mapping[str, Any],
     log: Callable[[str], None], prefixes: Sequence[Prefix] | None = None,
     attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
+    decoder: 'Decoder | None' = None,
   ) -> None:
     """Writes records of parameters of this run, beside them the divergence of the next token.
 
@@ -166,7 +184,7 @@ class Run:
     from fairjax.generate import generate
     from fairjax.run.next_token import write_next_token
     attribute = attribute or self.attribute
-    parts = params, self.decoder, self.vocabulary, attribute
+    parts = params, decoder or self.decoder(), self.vocabulary, attribute
     prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
     mesh = self.mesh if self.mesh.size > 1 else None
     generate(*parts, path=path, model=name, sample=sample or self.config.sample, card=metadata,
@@ -271,7 +289,7 @@ class Run:
   def curves(self) -> tuple[Curves, list[str]]:
     """Training curves by stage and model, and a note for every file that is damaged."""
     from fairjax.train import SENTIMENT, read_metrics, stage_folder
-    baseline, *variants = self.models
+    baseline, *variants = (m for m in self.models if m.method not in DECODE_TIME_METHODS)
     places = [('lm', baseline.name, baseline.directory),
               ('sentiment', 'f_sh', stage_folder(self.config, self.workdir, SENTIMENT)),
               *(('debias', model.name, model.directory) for model in variants)]
@@ -316,6 +334,12 @@ class Run:
       lines.append('The baseline that models are compared with is control: the published model '
                    'after the same training on the same rows, without the fairness term. Such '
                    f'training alone changes perplexity and bias.{cosine}')
+    if self.config.decoding:
+      lines.append(
+        f'At decoding time ({", ".join(self.config.decoding)}): the parameters are those of '
+        f'{self.title(self.models[0])}, and only what follows a prompt changes. Perplexity is of '
+        'text without a prompt, and therefore not changed. average reads each continuation after '
+        f'the prompts of all {len(self.attribute.values)} values.')
     if tokens := self.config.debias.branch_tokens:
       lines.append(f'Long branches: the fairness loss also compares h-bar at up to {tokens} tokens '
                    'after the value (debias.branch_tokens; not in the paper).')

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fairjax import processes
-from fairjax.config import MACHINE_FIELDS, STEP1_FIELDS, Config
+from fairjax.config import (
+  BASELINE,
+  DECODE_TIME_METHODS,
+  MACHINE_FIELDS,
+  STEP1_FIELDS,
+  Config,
+  parse_decoding,
+)
 from fairjax.config_io import config_differences, read_config_json, step1_run, to_dict
 from fairjax.errors import Damaged, UserError
 from fairjax.files import (
@@ -39,7 +46,7 @@ _M = TypeVar('_M')
 _Model = TypeVar('_Model', bound='Scorer | RecordedScorer | Encoder')
 # Fields on which nothing that is already in a workdir depends.
 _EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
-            'measure.relevance_share', 'measure.scorers', 'step1_from')
+            'decoding', 'measure.relevance_share', 'measure.scorers', 'step1_from')
 ATTRIBUTES = 'attributes'  # folder of the runs of further attributes
 _PLANTED = 'data.source=planted writes its documents about the attribute'
 
@@ -193,18 +200,24 @@ class Model:
 
   name: str
   directory: pathlib.Path  # of its stage
-  # baseline | extended_baseline | embedding | sentiment | random_projection | dropout | cda
+  # baseline | extended_baseline | embedding | sentiment | random_projection | dropout | cda |
+  # average | steer
   method: str
-  weight: float | None = None  # lambda
+  weight: float | None = None  # lambda, or the strength of a method at decoding time
+
+  @property
+  def is_baseline(self) -> bool:
+    """Whether its parameters are those of step 1."""
+    return self.name == BASELINE or self.method in DECODE_TIME_METHODS
 
 
 def run_models(config: Config, workdir: pathlib.Path) -> list[Model]:
   """The language models of a run, baseline first."""
   from fairjax.train import curriculum_stages, stage_folder
-  return [
-    Model(stage.model, stage_folder(config, workdir, stage), stage.method,
-          stage.weight)
-    for stage in curriculum_stages(config) if stage.model]
+  trained = [Model(stage.model, stage_folder(config, workdir, stage), stage.method, stage.weight)
+             for stage in curriculum_stages(config) if stage.model]
+  return trained + [Model(f'{method}-{strength:g}', trained[0].directory, method, strength)
+                    for method, strength in map(parse_decoding, config.decoding)]
 
 
 # Sizes that the devices cannot divide are refused before anything is prepared or written.

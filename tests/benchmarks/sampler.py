@@ -26,10 +26,11 @@ import unittest.mock
 import jax
 import numpy as np
 
-from fairjax.config import Config, TrainConfig
+from fairjax.config import Config, TrainConfig, parse_decoding
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import sampler
+from fairjax.model.decode_time import DECODE_TIME
 from fairjax.train import make_mesh, steps
 from tests.benchmarks import floors, harness, model_flags
 
@@ -95,8 +96,11 @@ def measure(options: argparse.Namespace, config: Config) -> dict:
   del state
   compiled = Compiled()
   with unittest.mock.patch.object(sampler, 'make_sampler', compiled):
-    run = make_run(params, causal_lm.decoder(), mesh, coupled=not options.uncoupled,
-                   **sizes)
+    decoder = causal_lm.decoder()
+    if options.decoding:
+      method, strength = parse_decoding(options.decoding)
+      decoder = DECODE_TIME[method](decoder, strength)
+    run = make_run(params, decoder, mesh, coupled=not options.uncoupled, **sizes)
     seconds = harness.in_turns({'sampler': run}, rounds=options.rounds, warm=1)['sampler']
   limits = harness.limits(model.dtype, devices)
   work = floors.sampling(model, devices=len(devices), platform=devices[0].platform, **sizes)
@@ -127,6 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(f'--{name}', type=int, help=f'default: that of the config, or {default}')
   parser.add_argument('--prefix_len', type=int, default=10, help='tokens of a prefix')
   parser.add_argument('--uncoupled', action='store_true', help='a noise of its own for each value')
+  parser.add_argument('--decoding', help='a method at decoding time, e.g. average:0.5')
   parser.add_argument('--rounds', type=int, default=3)
   parser.add_argument('--cpu_devices', type=int, help='devices that the CPU is cut into')
   parser.add_argument('--json', action='store_true')

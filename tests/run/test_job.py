@@ -158,6 +158,35 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
   assert 'up to 6 new tokens or the end of its first sentence' in ended
 
 
+@pytest.mark.tf
+def test_methods_at_decoding_time_extend_a_finished_run(finished, tmp_path, capfd):
+  from fairjax.generate import read_records
+  workdir = tmp_path / 'run'
+  shutil.copytree(finished, workdir)
+  decoding = "('average:1','steer:0.5')"
+  assert main(_arguments('run', workdir, decoding=decoding)) == 0
+  baseline, average, steer = (
+    json.loads((workdir / 'measures' / name / 'country.json').read_text())
+    for name in ('baseline', 'average-1', 'steer-0.5'))
+  assert average['identity'] == baseline['identity'] | {
+    'model': 'average-1', 'decoding': ['average', 1.0]}
+  texts = {}
+  for record in read_records(workdir / 'generations' / 'average-1' / 'country.jsonl.gz'):
+    texts.setdefault((record['template'], record['sample']), set()).add(record['continuation'])
+  assert len(texts) == 20 and all(len(found) == 1 for found in texts.values())
+  assert average['measures']['next_token_divergence']['kl'] < 1e-6
+  assert 0 < steer['measures']['next_token_divergence']['kl'] < (
+    baseline['measures']['next_token_divergence']['kl'])
+  assert average['perplexity'] == steer['perplexity'] == baseline['perplexity']
+  report = (workdir / 'report' / 'report.md').read_text()
+  assert '| average-1 |' in report and '| steer-0.5 |' in report
+  assert _digests(workdir) == _digests(finished)
+  capfd.readouterr()
+  assert main([*_arguments('export', workdir, decoding=decoding), '--model=steer-0.5',
+               f'--output={tmp_path / "out"}']) == 2
+  assert 'has no parameters of its own' in capfd.readouterr().err
+
+
 _WORDS = re.compile(r'(\d\.\d{4})(?: \u00b1 \d\.\d{4})? \((?:floor )?(\d\.\d{4})\), '
                     r'((?:within|above) noise(?: before rounding)?)')
 

@@ -1,0 +1,91 @@
+"""Mitigations at decoding time against the distributions that they are defined by."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from model_oracle import continuation_logits, golden_decoder, make_params, tiny
+from scipy.special import log_softmax, logsumexp
+
+from fairjax.generate.sampler import sample_continuations
+from fairjax.model import TransformerXL, decode_time, init_memory, language_model
+from fairjax.model.decode_time import AveragedDecoder, SteeredDecoder
+from fairjax.model.decoding import TransformerXLDecoder
+
+LENGTHS, NEW = (3, 5, 2), 4
+_logits = jax.jit(continuation_logits, static_argnums=0, static_argnames='stages')
+
+
+def texts(vocab_size, samples):
+  rng = np.random.default_rng(1)
+  return (rng.integers(3, vocab_size, (3, 6)), np.array(LENGTHS),
+          rng.integers(3, vocab_size, (3, samples, NEW)))
+
+
+@pytest.fixture(scope='module', params=['transformer_xl', 'llama'])
+def model(request):
+  """(decoder, parameters, texts, log-probabilities [A, B, R, T, V] of text a after prompt b)."""
+  with jax.enable_x64(True):
+    if request.param == 'llama':
+      lm, params = golden_decoder('llama')
+      decoder = lm.decoder()
+    else:
+      decoder, params = TransformerXLDecoder(tiny()), make_params(tiny())
+    prefixes, lengths, continuations = texts(32, 2)
+    every = np.stack([np.asarray(_logits(
+      decoder, params, prefixes, lengths, jnp.broadcast_to(one, continuations.shape)), np.float64)
+      for one in continuations])
+    yield decoder, params, (prefixes, lengths, continuations), log_softmax(every, axis=-1)
+
+
+@pytest.mark.parametrize('strength', [0.0, 0.3, 1.0])
+def test_averaged_is_the_mixture_over_the_prompts(model, strength):
+  decoder, params, given, every = model
+  found = np.asarray(_logits(AveragedDecoder(decoder, strength), params, *given))
+  own = np.einsum('aartv->artv', np.exp(every))
+  expected = np.log((1 - strength) * own + strength * np.exp(every).mean(axis=1))
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+  assert abs(logsumexp(found, axis=-1)).max() < 1e-12 and (strength == 1) == np.allclose(
+    found[:, :, 0], found[:1, :, 0], rtol=0, atol=1e-10)
+
+
+def test_steered_states_lack_the_difference_of_the_prompts():
+  config, strength = tiny(), 0.7
+  prefixes, lengths, continuations = texts(32, 2)
+  with jax.enable_x64(True):
+    params = make_params(config)
+    found = np.asarray(_logits(
+      SteeredDecoder(TransformerXLDecoder(config), strength), params, prefixes, lengths,
+      continuations))
+    lm, hidden = language_model(config), []
+    for row, length, samples in zip(prefixes, lengths, continuations, strict=True):
+      whole = np.concatenate([np.tile(row[-length:], (len(samples), 1)), samples], axis=1)
+      memory = init_memory(dataclasses.replace(config, memory_len=0), len(whole))
+      states = TransformerXL(config).apply({'params': params}, jnp.asarray(whole), memory).hidden
+      hidden.append(states[:, length - 1:-1])
+    hidden = jnp.stack(hidden)
+    last = hidden[:, 0, 0]
+    steered = hidden - strength * (last - last.mean(axis=0, keepdims=True))[:, None, None]
+    expected = np.asarray(lm.logits(params, steered))
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('method', ['average', 'steer'])
+def test_strength_moves_texts_from_the_models_to_shared_ones(method):
+  config = tiny(dtype='float32')
+  base, params = TransformerXLDecoder(config), jax.tree.map(lambda x: 2 * x, make_params(config))
+  prefixes = [row[-n:].tolist() for row, n in zip(*texts(32, 1)[:2], strict=True)]
+
+  def draw(decoder):
+    return sample_continuations(
+      params, decoder, prefixes, template=0, samples=range(30), seed=3, max_new_tokens=NEW,
+      temperature=1.0, eos_id=1, batch_size=30)[0]
+
+  wrapper = decode_time.DECODE_TIME[method]
+  plain, none, full = draw(base), draw(wrapper(base, 0.0)), draw(wrapper(base, 1.0))
+  np.testing.assert_array_equal(none, plain)
+  assert (plain[0, :, 0] != plain[1, :, 0]).any()
+  shared = full if method == 'average' else full[:, :, :1]  # the first token has one distribution
+  np.testing.assert_array_equal(shared, np.broadcast_to(shared[:1], shared.shape))
