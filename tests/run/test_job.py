@@ -182,7 +182,7 @@ def test_methods_at_decoding_time_extend_a_finished_run(finished, tmp_path, capf
   assert '| average-1 |' in report and '| steer-0.5 |' in report
   assert _digests(workdir) == _digests(finished)
   capfd.readouterr()
-  assert main([*_arguments('export', workdir, decoding=decoding), '--model=steer-0.5',
+  assert main([*_arguments('models export', workdir, decoding=decoding), '--model=steer-0.5',
                f'--output={tmp_path / "out"}']) == 2
   assert 'has no parameters of its own' in capfd.readouterr().err
 
