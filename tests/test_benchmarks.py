@@ -113,23 +113,28 @@ def test_attention(run):
   assert all(row['floor'].keys() == FLOOR for row in found['rows'])
 
 
-@pytest.mark.parametrize('work', ['train', 'evaluate', 'generate'])
+@pytest.mark.parametrize('work', ['train', 'evaluate', 'generate', 'gpt2'])
 def test_peers_beside_a_torch_that_does_nothing(run, monkeypatch, work):
+  sampling = work in ('generate', 'gpt2')
+
   class Peer:
     versions = {'torch': 'none'}
 
-    def __init__(self, options, kind):
-      assert kind == ('gpt2' if work == 'generate' else 'transformer_xl')
+    def __init__(self, options, kind, config, prefixes):
+      assert kind == ('decoder' if sampling else 'transformer_xl')
+      assert config['model_type'] == ('llama' if work == 'gpt2' else 'gpt2')
+      assert len(prefixes) == options.values
 
     def run(self, name):
-      assert name == work
+      assert name == ('generate' if sampling else work)
 
     def close(self):
       pass
 
   monkeypatch.setattr(importlib.import_module('tests.benchmarks.peers'), 'Peer', Peer)
   found = run('peers', '--torch_python=none', f'--work={work}', *STEP, '--warm=0', '--samples=8',
-              '--new_tokens=3', '--memory_len=8')
+              '--new_tokens=3', '--memory_len=8',
+              *(['--decoder=tiny', '--values=2'] if work == 'gpt2' else []))
   assert found['floor'].keys() == FLOOR and found['floor_seconds'] == found['floor']['seconds']
 
 

@@ -1,5 +1,5 @@
 """fairjax beside PyTorch, in turns: training and evaluation against Transformer-XL, sampling
-against GPT-2 of equal size.
+against GPT-2 of equal size, and a published decoder on both sides.
 
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=train --json
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=evaluate \
@@ -7,8 +7,12 @@ against GPT-2 of equal size.
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=generate --layers=6 --json
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=gpt2 --layers=12 \
     --dim=768 --heads=12 --vocab_size=50257 --samples=100 --dtype=bfloat16 --json
+  python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=gpt2 \
+    --decoder=smollm2-135m --values=10 --samples=100 --new_tokens=25 --json
 
-VENV holds `torch` and `transformers==4.33.*`, whose Transformer-XL is a port of the authors' code.
+VENV holds `torch` and `transformers==4.33.*`, whose Transformer-XL is a port of the authors' code;
+for a decoder any release does. Prompts are the same on both sides, and all samples of all values
+are one batch. No text ends early. With several values fairjax shares the noise among them.
 The reference evaluates with hidden states as memory; fairjax keeps keys and values. Floors of our
 side (`floors`): the matrix products of one step over the speed of a matrix product measured in the
 same run, and its bytes over the measured bandwidth; the larger one binds. Without PyTorch, the
@@ -35,7 +39,8 @@ from fairjax.train.evaluation import make_segment_nll
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import on_mesh
 from tests.benchmarks import floors, harness
-from tests.benchmarks.sampler import make_run
+from tests.benchmarks.model_flags import DECODERS
+from tests.benchmarks.sampler import make_run, random_prefixes
 
 _MODULE = 'tests/benchmarks/torch_peer.py'
 
@@ -69,11 +74,11 @@ def make_ours(options, model):
   mesh = make_mesh(MeshConfig())
   rng = np.random.default_rng(0)
   if options.work == 'gpt2':
-    return make_gpt2(options, mesh)
+    return make_decoder(options, mesh)
   stage = TrainConfig(batch_size=options.batch_size)
   state = steps.init_lm_state(language_model(model), stage, mesh, seed=0)
   if options.work == 'generate':
-    return make_run(state.params, TransformerXLDecoder(model), mesh, coupled=False,
+    return make_run(state.params, TransformerXLDecoder(model), mesh, coupled=options.values > 1,
                     **sampled(options))
   tokens = rng.integers(3, model.vocab_size, size=(options.batch_size, options.segment_len + 1))
   batch = {'inputs': jnp.asarray(tokens[:, :-1], jnp.int32),
@@ -100,27 +105,38 @@ def make_ours(options, model):
   return evaluate
 
 
-def make_gpt2(options, mesh):
-  """GPT-2 of the same size through our sampler, with random parameters."""
-  config = read_decoder_config({
+def published_sizes(options):
+  """What `config.json` of the decoder says; without `--decoder` GPT-2 by the other flags."""
+  return DECODERS[options.decoder] if options.decoder else {
     'model_type': 'gpt2', 'vocab_size': options.vocab_size, 'n_positions': 128,
-    'n_embd': options.dim, 'n_layer': options.layers, 'n_head': options.heads}, where='options')
-  model = DecoderModel(dataclasses.replace(config, dtype=options.dtype))
+    'n_embd': options.dim, 'n_layer': options.layers, 'n_head': options.heads}
+
+
+def decoder_config(options):
+  """The decoder of both sides."""
+  found = read_decoder_config(published_sizes(options), where='options')
+  return dataclasses.replace(found, dtype=options.dtype)
+
+
+def make_decoder(options, mesh):
+  """The same decoder through our sampler, with random parameters."""
+  model = DecoderModel(decoder_config(options))
   params = jax.tree.map(lambda x: x.astype(options.dtype), nn.unbox(model.init(jax.random.key(0))))
-  return make_run(params, model.decoder(), mesh, coupled=False, **sampled(options))
+  return make_run(params, model.decoder(), mesh, coupled=options.values > 1, **sampled(options))
 
 
 def sampled(options):
-  """Sizes of the sampling: samples of one prefix, which share nothing."""
-  return {'values': 1, 'samples': options.samples, 'new_tokens': options.new_tokens,
-          'prefix_len': options.prefix_len}
+  """Sizes of the sampling; samples of one prefix share nothing."""
+  return {name: getattr(options, name) for name in ('values', 'samples', 'new_tokens',
+                                                    'prefix_len')}
 
 
 def work_of(options, model):
   """The least that one run takes in fairjax."""
   mesh = make_mesh(MeshConfig())
   if options.work in ('generate', 'gpt2'):
-    return floors.sampling(model, devices=mesh.size, platform=jax.default_backend(),
+    sizes = decoder_config(options) if options.work == 'gpt2' else model
+    return floors.sampling(sizes, devices=mesh.size, platform=jax.default_backend(),
                            **sampled(options))
   stage = TrainConfig(batch_size=options.batch_size)
   state = steps.lm_state_template(language_model(model), stage, mesh)
@@ -137,13 +153,16 @@ def measure(options) -> dict:
     num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
     segment_len=options.segment_len, memory_len=options.memory_len, dtype=options.dtype)
   sampling = options.work in ('generate', 'gpt2')
-  peer = Peer(options, 'gpt2' if sampling else 'transformer_xl')
+  sizes = published_sizes(options)
+  words = sizes['vocab_size'] if options.work == 'gpt2' else options.vocab_size
+  peer = Peer(options, 'decoder' if sampling else 'transformer_xl', config=sizes,
+              prefixes=random_prefixes(options.values, options.prefix_len, words))
   runs = {'fairjax': make_ours(options, model),
           'torch': lambda: peer.run('generate' if sampling else options.work)}
   seconds = harness.in_turns(runs, rounds=options.rounds, warm=options.warm)
   limits = harness.limits(options.dtype, jax.devices())
   peer.close()
-  tokens = (options.samples * options.new_tokens if sampling
+  tokens = (options.values * options.samples * options.new_tokens if sampling
             else options.batch_size * options.segment_len)
   medians = {name: float(np.median(values)) for name, values in seconds.items()}
   floor = floors.floor(work_of(options, model), limits)
@@ -164,15 +183,19 @@ def main() -> None:
   for name, default in (
       ('dim', 256), ('layers', 6), ('heads', 4), ('segment_len', 128), ('memory_len', 128),
       ('batch_size', 8), ('vocab_size', 8192), ('rounds', 9), ('samples', 1000),
-      ('new_tokens', 50), ('prefix_len', 10), ('warm', 2)):
+      ('new_tokens', 50), ('prefix_len', 10), ('values', 1), ('warm', 2)):
     parser.add_argument(f'--{name}', type=int, default=default)
   parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32',
                       help='of both sides, for --work=gpt2')
+  parser.add_argument('--decoder', choices=DECODERS, help='of both sides, for --work=gpt2: '
+                      'a published decoder instead of GPT-2')
   parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
   parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
   if options.dtype != 'float32' and options.work != 'gpt2':
     parser.error('--dtype is for --work=gpt2')
+  if options.decoder and options.work != 'gpt2':
+    parser.error('--decoder is for --work=gpt2')
   if options.cpu_devices > 1:
     jax.config.update('jax_num_cpu_devices', options.cpu_devices)
   result = measure(options)

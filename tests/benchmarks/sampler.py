@@ -41,12 +41,16 @@ _DEFAULTS = {'values': 10, 'samples': 1000, 'new_tokens': 50, 'batch_size': 0}
 def make_run(params, decoder, mesh, *, values, samples, new_tokens, prefix_len, batch_size=0,
              coupled=True):
   """A function that samples all continuations of one template."""
-  rng = np.random.default_rng(0)
-  prefixes = rng.integers(3, decoder.vocab_size, size=(values, prefix_len)).tolist()
+  prefixes = random_prefixes(values, prefix_len, decoder.vocab_size)
   return lambda: sampler.sample_continuations(
     params, decoder, prefixes, template=0, samples=range(samples), seed=0,
     max_new_tokens=new_tokens, temperature=1.0, eos_id=decoder.vocab_size, prefix_len=prefix_len,
     batch_size=batch_size, coupled=coupled, mesh=mesh if mesh.size > 1 else None)
+
+
+def random_prefixes(values: int, prefix_len: int, vocab_size: int) -> list[list[int]]:
+  """Ids of the prompts, the same in every process."""
+  return np.random.default_rng(0).integers(3, vocab_size, size=(values, prefix_len)).tolist()
 
 
 class Compiled:

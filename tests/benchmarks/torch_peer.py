@@ -45,21 +45,19 @@ def make_transformer_xl(options):
   return {'train': train, 'evaluate': evaluate}
 
 
-def make_gpt2(options):
+def make_decoder(options):
   """Samples continuations with cached keys and values, as its users do."""
-  from transformers import GPT2Config, GPT2LMHeadModel
+  from transformers import AutoConfig, AutoModelForCausalLM
   torch.manual_seed(0)
-  model = GPT2LMHeadModel(GPT2Config(
-    vocab_size=options['vocab_size'], n_positions=128, n_embd=options['dim'],
-    n_layer=options['layers'], n_head=options['heads'], bos_token_id=1, eos_token_id=None)).eval()
-  model.to(getattr(torch, options['dtype']))
-  prefix = torch.randint(3, options['vocab_size'], (1, options['prefix_len']))
-  prefix = prefix.expand(options['samples'], -1)
+  sizes = dict(options['config'])
+  config = AutoConfig.for_model(sizes.pop('model_type'), **sizes, bos_token_id=1, eos_token_id=None)
+  model = AutoModelForCausalLM.from_config(config).eval().to(getattr(torch, options['dtype']))
+  prefixes = torch.tensor(options['prefixes']).repeat_interleave(options['samples'], 0)
 
   @torch.no_grad()
   def generate():
-    out = model.generate(prefix, do_sample=True, top_k=0, max_new_tokens=options['new_tokens'],
-                         attention_mask=torch.ones_like(prefix), pad_token_id=0)
+    out = model.generate(prefixes, do_sample=True, top_k=0, max_new_tokens=options['new_tokens'],
+                         attention_mask=torch.ones_like(prefixes), pad_token_id=0)
     assert out.shape[1] == options['prefix_len'] + options['new_tokens']
 
   return {'generate': generate}
@@ -106,11 +104,11 @@ def make_bert(options):
 def main() -> None:
   """Answers until `quit`."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--kind', choices=('transformer_xl', 'gpt2', 'bert'), required=True)
+  parser.add_argument('--kind', choices=('transformer_xl', 'decoder', 'bert'), required=True)
   parser.add_argument('--options', required=True, help='JSON')
   arguments = parser.parse_args()
   options = json.loads(arguments.options)
-  work = {'transformer_xl': make_transformer_xl, 'gpt2': make_gpt2, 'bert': make_bert}[
+  work = {'transformer_xl': make_transformer_xl, 'decoder': make_decoder, 'bert': make_bert}[
     arguments.kind](options)
   import transformers
   print(json.dumps({'torch': torch.__version__, 'transformers': transformers.__version__,
