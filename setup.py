@@ -30,11 +30,13 @@ setup(
     'Topic :: Scientific/Engineering :: Artificial Intelligence',
     'Typing :: Typed',
   ],
-  packages=[*find_packages(include=['fairjax', 'fairjax.*']), 'fairjax.configs'],
-  package_dir={'fairjax.configs': 'configs'},
+  packages=[*find_packages(include=['fairjax', 'fairjax.*']), 'fairjax.configs',
+            'fairjax.launch'],
+  package_dir={'fairjax.configs': 'configs', 'fairjax.launch': 'launch'},
   package_data={'': ['py.typed', 'assets/*.yaml', 'assets/*.txt', 'assets/*.tsv', 'assets/page.*',
                      'assets/*.js', 'assets/*.json', 'README.md'],
-                'fairjax.configs': ['*.yaml']},
+                'fairjax.configs': ['*.yaml', 'decoders/*/config.json'],
+                'fairjax.launch': ['*.sh', '*.txt', '*.yaml', 'Dockerfile*']},
   python_requires='>=3.11',
   # CHANGELOG.md gives the reason for each dependency. JAX and what is built on it change between
   # minor versions, hence the upper bounds.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Packs the files that git tracks, as they are in the work tree now.
+# Packs the files that git tracks, as they are in the work tree now; of an installed fairjax the
+# package.
 #
 #   launch/pack.sh OUTPUT.tar.gz
 #
@@ -11,6 +12,14 @@ if (( $# != 1 )); then
   exit 2
 fi
 output=$1
+package=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+if [[ -f $package/__init__.py ]]; then
+  mkdir -p "$(dirname "$output")"
+  tar --create --gzip --file="$output" --exclude=__pycache__ \
+    --directory="$package" launch configs --directory=.. "${package##*/}"
+  echo "packed $package: $(wc -c <"$output") bytes"
+  exit
+fi
 if [[ -z $(git ls-files 2>/dev/null | head -n 1) ]]; then
   echo 'launch/pack.sh: git tracks no file here: run it in a clone of fairjax' >&2
   exit 2

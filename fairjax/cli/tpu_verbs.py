@@ -15,8 +15,8 @@ from fairjax.errors import UserError
 from fairjax.files import check_writable, installed_versions
 from fairjax.processes import ended_at_once
 from fairjax.tpu.chips import Slice, find_accelerator, find_slice
+from fairjax.tpu.launch.plan import INSTALLED, ROOT, expand_sweep, override_text, plan, render
 from fairjax.tpu.launch.plan import VERBS as ACTIONS
-from fairjax.tpu.launch.plan import expand_sweep, override_text, plan, render
 from fairjax.tpu.launch.spec import LaunchSpec, check_spec
 from fairjax.tpu.launch.supervise import Executor, launch
 
@@ -172,7 +172,6 @@ def _compile(options: argparse.Namespace) -> None:
 _EXAMPLE = (
   'fairjax tpu run --tpu=v3-128 --zone=europe-west4-a --dry_run -- run '
   '--config=configs/wmt19.py:train=gs://my-bucket/news.gz --workdir=gs://my-bucket/wmt19')
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -257,15 +256,16 @@ def check_command(
 ) -> None:
   """Refuses a wrong config, a mesh that does not fit the slice, and files that no worker has."""
   if inner.verb is None:
-    raise UserError('the command after -- begins with a verb of fairjax: run, train, sample, ...')
+    raise UserError('the command after -- begins with a verb of fairjax: run, step, sample, ...')
   if inner.verb.startswith('tpu '):
     raise UserError('tpu run cannot launch itself: put the command of the workers after --')
-  from fairjax.config_io import load_config
+  from fairjax.config_io import load_config, shipped_configs
   from fairjax.counterfactual import list_attributes
   from fairjax.tpu.launch.spec import config_paths, not_on_workers, option_paths
   paths = list(option_paths(vars(inner)))
   if getattr(inner, 'config', None):
-    paths.append(('--config', inner.config.partition(':')[0]))
+    path = inner.config.partition(':')[0]
+    paths += [] if path in shipped_configs() else [('--config', path)]
     if not inner.config.startswith(('gs://', '/')):
       config = load_config(inner.config, {**inner.overrides, **point})
       _check_mesh(spec, config.mesh)
@@ -274,8 +274,9 @@ def check_command(
     paths, root=ROOT, command=[*spec.command, *(f'--config.{k}={v}' for k, v in point.items())])
   if faults:
     raise UserError(f"tpu run: no worker has what the command reads: {'; '.join(faults)}: put it "
-                    'into a bucket and name it gs://BUCKET/PATH, or add it to git in '
-                    f'{ROOT}, whose tracked files the workers get')
+                    'into a bucket and name it gs://BUCKET/PATH' + (
+                      '' if INSTALLED else
+                      f', or add it to git in {ROOT}, whose tracked files the workers get'))
 
 
 def _check_mesh(spec: LaunchSpec, mesh: MeshConfig) -> None:
@@ -315,9 +316,8 @@ def _launch(options: argparse.Namespace) -> int:
     for spec in specs:
       print(render(plan(options.action, spec, follow=options.follow)), end='')
     return 0
-  if not (ROOT / 'launch' / 'worker.sh').is_file():
-    raise UserError('launching needs a clone of fairjax (its folder launch/), not only the package')
-  executor = Executor(ROOT, secrets=secret_values(specs[0].secrets, os.environ), log=log_line)
+  executor = Executor(pathlib.Path.cwd() if INSTALLED else ROOT, log=log_line,
+                      secrets=secret_values(specs[0].secrets, os.environ))
   return launch(options.action, specs, executor, follow=options.follow, detach=options.detach,
                 delete_after=options.delete)
 

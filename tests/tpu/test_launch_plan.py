@@ -267,7 +267,7 @@ def test_a_file_that_no_worker_has_is_refused(words, named, capsys, monkeypatch,
 
 
 @pytest.mark.parametrize('words', [
-  ['run', '--config=configs/quickstart.py'],
+  ['run', '--config=configs/quickstart.py'], ['run', '--config=quickstart:strength=0'],
   ['run', '--config=configs/text.py:train=docs/*.md,valid=README.md,test=/shared/x.gz'],
   ['run', *TEXT, '--config.data.vocabulary=word', '--config.measure.encoder=minilm',
    '--config.data.cda=one', '--config.data.cda_names=gs://bkt/names.txt'],

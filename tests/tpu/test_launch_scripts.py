@@ -84,6 +84,22 @@ def repository(folder: pathlib.Path) -> pathlib.Path:
   return folder
 
 
+def test_pack_takes_an_installed_package_whole(tmp_path):
+  package = tmp_path / 'site-packages' / 'fairjax'
+  shutil.copytree(ROOT / 'launch', package / 'launch')
+  for name in ('__init__.py', 'configs/c.py', '__pycache__/x.pyc'):
+    (package / name).parent.mkdir(exist_ok=True)
+    (package / name).write_text('')
+  work = repository(tmp_path / 'repo')  # what git tracks around it stays
+  subprocess.run(['bash', package / 'launch' / 'pack.sh', 'out/x.tar.gz'], cwd=work, check=True)
+  (tmp_path / 'to').mkdir()
+  subprocess.run(['tar', '-xzf', work / 'out/x.tar.gz', '-C', tmp_path / 'to'], check=True)
+  assert sorted(p.name for p in (tmp_path / 'to').iterdir()) == ['configs', 'fairjax', 'launch']
+  assert (tmp_path / 'to' / 'launch' / 'worker.sh').is_file()
+  assert (tmp_path / 'to' / 'fairjax' / '__init__.py').is_file()
+  assert not list((tmp_path / 'to').rglob('*.pyc'))
+
+
 def test_pack_takes_what_git_tracks_as_it_is_now_and_names_the_rest(tmp_path):
   repo = repository(tmp_path / 'repo')
   done = subprocess.run(['bash', ROOT / 'launch' / 'pack.sh', 'out/x.tar.gz'], cwd=repo,

@@ -4,10 +4,11 @@ A slice is a queued resource of the Cloud TPU API, v2 to v6e: one request gives 
 reaches them all. Checked against `gcloud` 528: `queued-resources create` takes exactly one of
 `--node-id` and `--node-count` (above 1); `ssh` and `scp` take `--node=all --worker=all`, so that
 nobody counts hosts; `delete` needs `--force` to delete the nodes, too. The scripts that run on the
-workers are `launch/*.sh`; they travel with the code.
+workers are `launch/*.sh`; they travel with the code, a checkout's or the installed package's.
 """
 
 import dataclasses
+import pathlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,11 @@ VERBS = {
 }
 
 ABSENT_ERRORS = ('was not found', 'NOT_FOUND')
+_PACKAGE = pathlib.Path(__file__).resolve().parents[2]
+INSTALLED = (_PACKAGE / 'launch').is_dir()  # from a wheel, which has the scripts in the package
+ROOT = _PACKAGE if INSTALLED else _PACKAGE.parent
+"""What the workers get, with `configs/` and `launch/`."""
+_SCRIPTS = str(ROOT / 'launch') if INSTALLED else 'launch'
 _GCLOUD = ('gcloud', 'compute', 'tpus', 'queued-resources')
 _REMOTE = 'fairjax-launch'  # folder of all launches, in the home of the workers
 _TRIES = 6
@@ -85,7 +91,7 @@ def plan(verb: str, spec: LaunchSpec, *, follow: bool = False) -> list[Run]:
                    '--filter=tpu.nodeSpec.node.labels.managed-by=fairjax'),
                   'list what was launched here and is still there')]
     case 'clean':
-      return [Run(('bash', 'launch/clean.sh', *_where(spec)),
+      return [Run(('bash', f'{_SCRIPTS}/clean.sh', *_where(spec)),
                   'delete our requests that failed or were taken away')]
   raise unknown_name('action of tpu', verb, VERBS)
 
@@ -129,14 +135,14 @@ def ship(spec: LaunchSpec) -> list[Run]:
   """Packs the code, and the secrets apart from it, and installs both on every worker."""
   archive = f'{_REMOTE}-{spec.job}.tar.gz'
   packed = [f'.launch/{spec.job}/{archive}']
-  steps = [Run(('bash', 'launch/pack.sh', *packed), 'pack the files that git tracks, as they are '
-               'now')]
+  steps = [Run(('bash', f'{_SCRIPTS}/pack.sh', *packed), 'pack the installed package'
+               if INSTALLED else 'pack the files that git tracks, as they are now')]
   forget = []
   if spec.secrets:
     secrets = f'.launch/{spec.job}/{_REMOTE}-{spec.job}.env'
     packed.append(secrets)
-    steps.append(Run(('bash', 'launch/secrets.sh', secrets, *spec.secrets), 'write the values of '
-                     f'{", ".join(spec.secrets)} into a file that only you can read'))
+    steps.append(Run(('bash', f'{_SCRIPTS}/secrets.sh', secrets, *spec.secrets), 'write the values '
+                     f'of {", ".join(spec.secrets)} into a file that only you can read'))
     forget = [Run(('rm', '-f', secrets), 'remove the file of the secrets from here')]
   code = f'{_REMOTE}/{spec.job}/code'
   unpack = ' && '.join((
